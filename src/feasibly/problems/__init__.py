@@ -1,0 +1,1 @@
+"""The paper's experiments as problems: data, constraints, ground truth."""

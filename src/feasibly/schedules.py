@@ -1,0 +1,192 @@
+r"""Noise schedules: :math:`t \mapsto (\alpha_t, \sigma_t)`.
+
+A schedule fixes the forward kernel
+:math:`p(x_t \mid x_0) = \mathcal{N}(\alpha_t x_0, \sigma_t^2 I)` with :math:`t \in [0, 1]`, where
+:math:`t = 0` is (almost) clean data and :math:`t = 1` is (almost) pure noise. Any callable of this
+shape will do, azula's schedules included; the classes here are the ones that users meet.
+"""
+
+__all__ = [
+    "EDM",
+    "VE",
+    "VP",
+    "Cosine",
+    "LogLogit",
+    "Rectified",
+    "Schedule",
+]
+
+import math
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+
+class Schedule(ABC):
+    r"""The interface of a noise schedule: a callable :math:`t \mapsto (\alpha_t, \sigma_t)`."""
+
+    @abstractmethod
+    def __call__(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        r"""Returns the signal scale and the noise scale at time `t`.
+
+        Arguments:
+            t: The diffusion time in [0, 1], with any shape.
+
+        Returns:
+            The tensors :math:`\alpha_t` and :math:`\sigma_t`, both with the shape of `t`.
+        """
+
+    def __repr__(self) -> str:
+        arguments = ", ".join(f"{k}={v:g}" for k, v in vars(self).items())
+        return f"{type(self).__name__}({arguments})"
+
+
+def _check_range(name: str, low: float, high: float) -> None:
+    if not 0 < low < high < math.inf:
+        raise ValueError(
+            f"{name} needs 0 < sigma_min < sigma_max, got sigma_min={low}, sigma_max={high}."
+        )
+
+
+class LogLogit(Schedule):
+    r"""The paper's schedule (Appendix B), with :math:`\alpha_t = 1` and
+
+    .. math::
+        \log \sigma_t = s \, \mathrm{logit}\big(t (1 - 2 \varepsilon) + \varepsilon\big)
+            + \log \sqrt{\sigma_{\min} \sigma_{\max}}, \qquad
+        \varepsilon = \sqrt{\sigma_{\min} / \sigma_{\max}}^{\,1 / s} .
+
+    The paper writes the exponent of :math:`\varepsilon` as :math:`1 / \alpha` and lists only the
+    spread :math:`s`; with :math:`\alpha = s` the ends are what they are meant to be, up to the
+    factor :math:`(1 - \varepsilon)^{\mp s}`: for the defaults (Data2D), :math:`\sigma_0 = 1.123
+    \times 10^{-3}` and :math:`\sigma_1 = 89.07`.
+
+    Arguments:
+        sigma_min: The lower noise scale.
+        sigma_max: The upper noise scale.
+        spread: The spread :math:`s`; the larger, the more time is spent at both ends.
+    """
+
+    def __init__(
+        self, sigma_min: float = 1e-3, sigma_max: float = 1e2, spread: float = 2.0
+    ) -> None:
+        _check_range("LogLogit", sigma_min, sigma_max)
+        if spread <= 0:
+            raise ValueError(f"LogLogit needs a positive spread, got {spread}.")
+        self.sigma_min, self.sigma_max, self.spread = sigma_min, sigma_max, spread
+
+    def __call__(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        eps = math.sqrt(self.sigma_min / self.sigma_max) ** (1 / self.spread)
+        log_median = math.log(self.sigma_min * self.sigma_max) / 2
+        log_sigma = self.spread * torch.logit(t * (1 - 2 * eps) + eps) + log_median
+        return torch.ones_like(t), log_sigma.exp()
+
+
+class VE(Schedule):
+    r"""Variance exploding: :math:`\alpha_t = 1`,
+    :math:`\sigma_t = \sigma_{\min}^{1 - t} \sigma_{\max}^t`.
+
+    References:
+        | Score-Based Generative Modeling through SDEs (Song et al., 2021)
+        | https://arxiv.org/abs/2011.13456
+    """
+
+    def __init__(self, sigma_min: float = 1e-3, sigma_max: float = 1e2) -> None:
+        _check_range("VE", sigma_min, sigma_max)
+        self.sigma_min, self.sigma_max = sigma_min, sigma_max
+
+    def __call__(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        log_sigma = (1 - t) * math.log(self.sigma_min) + t * math.log(self.sigma_max)
+        return torch.ones_like(t), log_sigma.exp()
+
+
+class EDM(Schedule):
+    r"""The schedule of EDM: :math:`\alpha_t = 1`,
+    :math:`\sigma_t = \big((1 - t) \sigma_{\min}^{1 / \rho} + t \sigma_{\max}^{1 / \rho}\big)^\rho`.
+
+    References:
+        | Elucidating the Design Space of Diffusion-Based Generative Models (Karras et al., 2022)
+        | https://arxiv.org/abs/2206.00364
+    """
+
+    def __init__(
+        self, sigma_min: float = 2e-3, sigma_max: float = 80.0, rho: float = 7.0
+    ) -> None:
+        _check_range("EDM", sigma_min, sigma_max)
+        if rho <= 0:
+            raise ValueError(f"EDM needs a positive rho, got {rho}.")
+        self.sigma_min, self.sigma_max, self.rho = sigma_min, sigma_max, rho
+
+    def __call__(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        low, high = self.sigma_min ** (1 / self.rho), self.sigma_max ** (1 / self.rho)
+        return torch.ones_like(t), ((1 - t) * low + t * high) ** self.rho
+
+
+class VP(Schedule):
+    r"""Variance preserving, with DDPM's linear :math:`\beta`:
+
+    .. math::
+        \log \alpha_t = - \tfrac{1}{4} t^2 (\beta_1 - \beta_0) - \tfrac{1}{2} t \beta_0, \qquad
+        \sigma_t = \sqrt{1 - \alpha_t^2} ,
+
+    where :math:`t` is first mapped onto :math:`[\tau, 1]`, since :math:`\sigma = 0` at zero.
+
+    References:
+        | Score-Based Generative Modeling through SDEs (Song et al., 2021), Appendix C
+        | https://arxiv.org/abs/2011.13456
+    """
+
+    def __init__(self, beta_0: float = 0.1, beta_1: float = 20.0, tau: float = 1e-4) -> None:
+        if not 0 < beta_0 < beta_1:
+            raise ValueError(f"VP needs 0 < beta_0 < beta_1, got {beta_0}, {beta_1}.")
+        if not 0 < tau < 1:
+            raise ValueError(f"VP needs tau in (0, 1), got {tau}.")
+        self.beta_0, self.beta_1, self.tau = beta_0, beta_1, tau
+
+    def __call__(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        t = self.tau + (1 - self.tau) * t
+        log_alpha = -(t**2) * (self.beta_1 - self.beta_0) / 4 - t * self.beta_0 / 2
+        # expm1 keeps sigma_t accurate where alpha_t is close to one
+        return log_alpha.exp(), torch.sqrt(-torch.expm1(2 * log_alpha))
+
+
+class Cosine(Schedule):
+    r"""The cosine schedule: :math:`\alpha_t = \cos \theta_t`, :math:`\sigma_t = \sin \theta_t`.
+
+    The angle :math:`\theta_t` runs linearly from `tau` to :math:`\pi / 2 -` `tau`, which keeps
+    both scales positive.
+
+    References:
+        | Improved Denoising Diffusion Probabilistic Models (Nichol & Dhariwal, 2021)
+        | https://arxiv.org/abs/2102.09672
+    """
+
+    def __init__(self, tau: float = 1e-3) -> None:
+        if not 0 < tau < math.pi / 4:
+            raise ValueError(f"Cosine needs tau in (0, pi/4), got {tau}.")
+        self.tau = tau
+
+    def __call__(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        theta = self.tau + (math.pi / 2 - 2 * self.tau) * t
+        return torch.cos(theta), torch.sin(theta)
+
+
+class Rectified(Schedule):
+    r"""Rectified flow: :math:`\alpha_t = 1 - t`, :math:`\sigma_t = t`.
+
+    The time is first mapped onto [`tau`, 1 - `tau`], which keeps both scales positive.
+
+    References:
+        | Flow Straight and Fast (Liu et al., 2023)
+        | https://arxiv.org/abs/2209.03003
+    """
+
+    def __init__(self, tau: float = 1e-3) -> None:
+        if not 0 < tau < 0.5:
+            raise ValueError(f"Rectified needs tau in (0, 1/2), got {tau}.")
+        self.tau = tau
+
+    def __call__(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        t = self.tau + (1 - 2 * self.tau) * t
+        return 1 - t, t
