@@ -1,0 +1,51 @@
+"""Sample pretrained diffusion and flow models under hard constraints."""
+
+from . import constraints, metrics, minimizers, oracles, schedules
+from .constraints import (
+    Bounds,
+    Composite,
+    Constraint,
+    Equality,
+    Inequality,
+    LevelSet,
+    Linear,
+    Observation,
+    Scalar,
+)
+from .denoisers import Denoiser, Karras, Posterior
+from .errors import ConstraintError, DenoiserError, InfeasibleWarning, SamplingError
+from .result import Result, Snapshot
+from .samplers import PPR, Ancestral, PostHoc, PredictorCorrector, Sampler
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "PPR",
+    "Ancestral",
+    "Bounds",
+    "Composite",
+    "Constraint",
+    "ConstraintError",
+    "Denoiser",
+    "DenoiserError",
+    "Equality",
+    "Inequality",
+    "InfeasibleWarning",
+    "Karras",
+    "LevelSet",
+    "Linear",
+    "Observation",
+    "PostHoc",
+    "Posterior",
+    "PredictorCorrector",
+    "Result",
+    "Sampler",
+    "SamplingError",
+    "Scalar",
+    "Snapshot",
+    "constraints",
+    "metrics",
+    "minimizers",
+    "oracles",
+    "schedules",
+]

@@ -83,9 +83,7 @@ class Karras(Denoiser):
         sigma_data: The standard deviation :math:`s` of the data.
     """
 
-    def __init__(
-        self, backbone: nn.Module, schedule: Schedule, sigma_data: float = 1.0
-    ) -> None:
+    def __init__(self, backbone: nn.Module, schedule: Schedule, sigma_data: float = 1.0) -> None:
         super().__init__(schedule)
         self.backbone = backbone
         self.sigma_data = sigma_data

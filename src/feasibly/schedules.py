@@ -110,9 +110,7 @@ class EDM(Schedule):
         | https://arxiv.org/abs/2206.00364
     """
 
-    def __init__(
-        self, sigma_min: float = 2e-3, sigma_max: float = 80.0, rho: float = 7.0
-    ) -> None:
+    def __init__(self, sigma_min: float = 2e-3, sigma_max: float = 80.0, rho: float = 7.0) -> None:
         _check_range("EDM", sigma_min, sigma_max)
         if rho <= 0:
             raise ValueError(f"EDM needs a positive rho, got {rho}.")

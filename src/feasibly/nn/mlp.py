@@ -29,9 +29,7 @@ class ModulatedMLP(nn.Module):
 
         self.input = nn.Linear(dim, width)
         self.hidden = nn.ModuleList(nn.Linear(width, width) for _ in range(layers))
-        self.film = nn.ModuleList(
-            FiLM(2 * frequencies * (dim + 2), width) for _ in range(layers)
-        )
+        self.film = nn.ModuleList(FiLM(2 * frequencies * (dim + 2), width) for _ in range(layers))
         self.output = nn.Linear(width, dim)
         nn.init.zeros_(self.output.weight)
         nn.init.zeros_(self.output.bias)

@@ -1,0 +1,21 @@
+"""Constraints, residual first."""
+
+from .base import Constraint
+from .composite import Composite
+from .equality import Equality, Scalar
+from .inequality import Bounds, Inequality
+from .level_set import GaussianRandomField, LevelSet
+from .observation import Linear, Observation
+
+__all__ = [
+    "Bounds",
+    "Composite",
+    "Constraint",
+    "Equality",
+    "GaussianRandomField",
+    "Inequality",
+    "LevelSet",
+    "Linear",
+    "Observation",
+    "Scalar",
+]

@@ -1,0 +1,99 @@
+r"""Constraints: :math:`\mathcal{C} = \{ x : c(x) = 0 \}`, stated by a residual."""
+
+__all__ = ["Constraint"]
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+
+class Constraint(ABC):
+    r"""A constraint on clean samples :math:`x`, with shape :math:`(B, *)`.
+
+    An author writes :meth:`residual`, :math:`r(x) \in \mathbb{R}^m` with :math:`r = 0` where the
+    constraint holds, and gives a tolerance. The violation is :math:`c(x) = \|r(x)\|^2`, a sum
+    over the :math:`m` residuals, and a sample is feasible if :math:`c(x) \leq` `tolerance`.
+
+    The residual of a sample must depend on that sample alone, and be differentiable.
+
+    Arguments:
+        tolerance: The largest violation of a feasible sample, in the squared units of the
+            residual.
+    """
+
+    def __init__(self, tolerance: float) -> None:
+        if not tolerance > 0:
+            raise ValueError(
+                f"{type(self).__name__}(tolerance=...) must be positive, got {tolerance}; it is "
+                "the largest squared residual norm that counts as feasible."
+            )
+        self.tolerance = float(tolerance)
+
+    @abstractmethod
+    def residual(self, x: Tensor) -> Tensor:
+        r"""Returns :math:`r(x)`, with shape :math:`(B, m)`, for `x` with shape :math:`(B, *)`."""
+
+    def violation(self, x: Tensor) -> Tensor:
+        r"""Returns :math:`c(x) = \|r(x)\|^2`, with shape :math:`(B)`.
+
+        A constraint may define another violation, as long as it is at most :math:`\|r\|^2` and
+        zero with it: the minimizers stop at :math:`\|r\|^2 \leq` `tolerance`.
+        """
+        return self.residual(x).square().sum(dim=1)
+
+    @torch.no_grad()
+    def is_feasible(self, x: Tensor) -> Tensor:
+        r"""Tells which samples satisfy the constraint, with shape :math:`(B)`."""
+        return self.violation(x) <= self.tolerance
+
+    def projection(self, x: Tensor) -> Tensor:
+        r"""Returns the point of :math:`\mathcal{C}` nearest to `x`, where it has a closed form.
+
+        Raises:
+            NotImplementedError: If this constraint has none.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} has no closed-form projection; project with a minimizer."
+        )
+
+    def in_units(self, mean: Tensor | float, std: Tensor | float) -> "Constraint":
+        r"""Returns this constraint, stated in physical units, for a model of standardised data.
+
+        Arguments:
+            mean: The mean :math:`\mu` of the data in physical units, which broadcasts to a
+                sample.
+            std: The standard deviation :math:`s`. The model's samples are
+                :math:`x = (u - \mu) / s`; this constraint sees :math:`u`.
+        """
+        return _InUnits(self, mean, std)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(tolerance={self.tolerance:g})"
+
+
+class _InUnits(Constraint):
+    """A constraint behind an affine change of units."""
+
+    def __init__(self, constraint: Constraint, mean: Tensor | float, std: Tensor | float) -> None:
+        super().__init__(constraint.tolerance)
+        if not torch.all(torch.as_tensor(std) > 0):
+            raise ValueError("in_units(std=...) must be positive everywhere.")
+        self.constraint, self.mean, self.std = constraint, mean, std
+
+    def _physical(self, x: Tensor) -> Tensor:
+        std = torch.as_tensor(self.std, dtype=x.dtype, device=x.device)
+        return x * std + torch.as_tensor(self.mean, dtype=x.dtype, device=x.device)
+
+    def residual(self, x: Tensor) -> Tensor:
+        return self.constraint.residual(self._physical(x))
+
+    def violation(self, x: Tensor) -> Tensor:
+        return self.constraint.violation(self._physical(x))
+
+    @torch.no_grad()
+    def is_feasible(self, x: Tensor) -> Tensor:
+        return self.constraint.is_feasible(self._physical(x))
+
+    def __repr__(self) -> str:
+        return f"{self.constraint!r} in physical units"

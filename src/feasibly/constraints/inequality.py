@@ -1,0 +1,56 @@
+r"""Inequalities: :math:`g(x) \leq 0`."""
+
+__all__ = ["Bounds", "Inequality"]
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from .base import Constraint
+
+
+class Inequality(Constraint):
+    r"""The constraint :math:`g(x) \leq 0`, elementwise, with residual :math:`\max(g, 0)`.
+
+    Inside, the residual and its gradient are zero, so that a projection leaves a feasible sample
+    where it is.
+
+    Arguments:
+        g: A differentiable function of a batch :math:`(B, *)`.
+        tolerance: The largest :math:`\|\max(g, 0)\|^2` of a feasible sample.
+    """
+
+    def __init__(self, g: Callable[[Tensor], Tensor], tolerance: float) -> None:
+        super().__init__(tolerance)
+        self.g = g
+
+    def residual(self, x: Tensor) -> Tensor:
+        return self.g(x).relu().reshape(x.shape[0], -1)
+
+
+class Bounds(Constraint):
+    r"""The constraint :math:`l \leq x \leq u`, elementwise.
+
+    Arguments:
+        lower: The lower bound :math:`l`, which broadcasts to a sample; -inf for none.
+        upper: The upper bound :math:`u`, likewise; inf for none.
+        tolerance: The largest squared distance to the box of a feasible sample.
+    """
+
+    def __init__(self, lower: Tensor | float, upper: Tensor | float, tolerance: float) -> None:
+        super().__init__(tolerance)
+        low, high = torch.as_tensor(lower), torch.as_tensor(upper)
+        if torch.any(low > high):
+            raise ValueError(
+                "Bounds: the lower bound is above the upper one somewhere, so no sample is "
+                "feasible; correct the bounds."
+            )
+        self.lower, self.upper = low, high
+
+    def residual(self, x: Tensor) -> Tensor:
+        return (x - self.projection(x)).flatten(start_dim=1)
+
+    def projection(self, x: Tensor) -> Tensor:
+        r"""Returns `x`, clamped to the bounds."""
+        return torch.minimum(torch.maximum(x, self.lower.to(x)), self.upper.to(x))

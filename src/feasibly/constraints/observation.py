@@ -1,0 +1,68 @@
+r"""Observations: :math:`A(x) = y`."""
+
+__all__ = ["Linear", "Observation"]
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from .base import Constraint
+
+
+class Observation(Constraint):
+    r"""The constraint :math:`A(x) = y` for a differentiable operator :math:`A`, such as a mask,
+    an average, a sensor model or a decoder.
+
+    Arguments:
+        A: The operator, which maps a batch :math:`(B, *)` to :math:`(B, *_y)`.
+        y: The observed value, with shape :math:`(*_y)`: one value for all samples.
+        tolerance: The largest :math:`\|A(x) - y\|^2`, a sum and not a mean, of a feasible sample.
+    """
+
+    def __init__(self, A: Callable[[Tensor], Tensor], y: Tensor, tolerance: float) -> None:
+        super().__init__(tolerance)
+        self.A, self.y = A, y
+
+    def residual(self, x: Tensor) -> Tensor:
+        A_x = self.A(x)
+        if A_x.shape[1:] != self.y.shape:
+            raise ValueError(
+                f"Observation: A(x) has shape {tuple(A_x.shape[1:])} for one sample but y has "
+                f"{tuple(self.y.shape)}; give y without a batch axis, in the shape of A(x)."
+            )
+        return (A_x - self.y).reshape(x.shape[0], -1)
+
+
+class Linear(Constraint):
+    r"""The constraint :math:`A x = y` with a matrix :math:`A`.
+
+    Arguments:
+        A: The matrix, with shape :math:`(m, D)`, where :math:`D` is the number of elements of a
+            sample.
+        y: The observed value, with shape :math:`(m)`.
+        tolerance: The largest :math:`\|A x - y\|^2` of a feasible sample.
+    """
+
+    def __init__(self, A: Tensor, y: Tensor, tolerance: float) -> None:
+        super().__init__(tolerance)
+        if A.ndim != 2 or y.shape != A.shape[:1]:
+            raise ValueError(
+                f"Linear needs A of shape (m, D) and y of shape (m), got {tuple(A.shape)} and "
+                f"{tuple(y.shape)}."
+            )
+        self.A, self.y = A, y
+        self.A_inverse = torch.linalg.pinv(A.double()).to(A.dtype)
+        miss = (A.double() @ (self.A_inverse.double() @ y.double()) - y).square().sum().item()
+        if miss > tolerance:
+            raise ValueError(
+                f"Linear: no x satisfies A x = y (the least |A x - y|^2 is {miss:.3g}, the "
+                f"tolerance {tolerance:g}); drop or correct the contradictory rows."
+            )
+
+    def residual(self, x: Tensor) -> Tensor:
+        return x.flatten(start_dim=1) @ self.A.T - self.y
+
+    def projection(self, x: Tensor) -> Tensor:
+        r"""Returns :math:`x - A^+ (A x - y)`."""
+        return x - (self.residual(x) @ self.A_inverse.T).reshape(x.shape)

@@ -1,0 +1,26 @@
+"""What can go wrong, in words for people."""
+
+__all__ = ["ConstraintError", "DenoiserError", "InfeasibleWarning", "SamplingError"]
+
+from typing import Any
+
+
+class ConstraintError(ValueError):
+    """A constraint that cannot be used as it is: the message says what to change."""
+
+
+class DenoiserError(ValueError):
+    """A denoiser that cannot be used as it is: the message says what to change."""
+
+
+class SamplingError(RuntimeError):
+    """A run that had to stop. `partial` holds the result of the members that were finished
+    before (None if there were none), so that they are not lost."""
+
+    def __init__(self, message: str, partial: Any = None) -> None:
+        super().__init__(message)
+        self.partial = partial
+
+
+class InfeasibleWarning(UserWarning):
+    """No member of an ensemble satisfies its constraint."""

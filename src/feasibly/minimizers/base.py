@@ -1,0 +1,158 @@
+r"""What every minimizer of :math:`\|r(x)\|^2` shares: the active set and the best iterate."""
+
+__all__ = ["Minimizer", "Minimum", "Residual", "Search", "capped", "per_sample"]
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+Residual = Callable[[Tensor], tuple[Tensor, Tensor]]
+r"""Maps :math:`x` to the residual :math:`r(x)`, with shape :math:`(B, m)`, and to the clean
+estimate :math:`x_0` that it was computed from. It must treat samples one by one: minimizers call
+it for the members that are still searching, and for no others."""
+
+
+class Minimum(NamedTuple):
+    r"""The best iterate of each member, with its clean estimate and :math:`\|r\|^2`."""
+
+    x: Tensor
+    x_0: Tensor
+    value: Tensor
+
+
+@dataclass(frozen=True)
+class Minimizer(ABC):
+    r"""Minimizes :math:`\|r(x)\|^2` for each member on its own.
+
+    A minimizer is an immutable value: it keeps nothing from one call to the next.
+
+    Arguments:
+        steps: The number :math:`P` of iterations, each with one evaluation of the residual and
+            its derivatives.
+        max_step: The longest iteration, in units of :math:`\sigma \sqrt{D}`, the typical length
+            of the noise in a state; None for no cap.
+        max_distance: How far from its start a member may get, in the same units: where a
+            denoiser was never trained it cannot keep an estimate on the data. None for no bound.
+    """
+
+    steps: int = 8
+    max_step: float | None = None
+    max_distance: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise ValueError(
+                f"{type(self).__name__}(steps=...) must be at least 1, got {self.steps}."
+            )
+        for name in ("max_step", "max_distance"):
+            bound = getattr(self, name)
+            if bound is not None and not bound > 0:
+                raise ValueError(
+                    f"{type(self).__name__}({name}=...) must be positive or None, got {bound}."
+                )
+
+    def __call__(
+        self, residual: Residual, x: Tensor, threshold: float = 0.0, unit: float = 1.0
+    ) -> Minimum:
+        r"""Searches from `x`.
+
+        It costs at most `steps` + 1 evaluations, `steps` of them with derivatives.
+
+        Arguments:
+            residual: The residual and clean estimate, as functions of the iterate.
+            x: The starting points, with shape :math:`(B, *)`.
+            threshold: A member stops once :math:`\|r\|^2` is at or below this.
+            unit: The length in which `max_step` and `max_distance` are measured.
+
+        Returns:
+            The best iterate that each member has seen. A member whose residual is not finite
+            stops there, and disturbs no other.
+        """
+        cap, radius = (
+            None if bound is None else bound * unit for bound in (self.max_step, self.max_distance)
+        )
+        search = Search(residual, x, threshold, radius)
+        self.search(search, cap)
+        return search.best
+
+    @abstractmethod
+    def search(self, search: "Search", cap: float | None) -> None:
+        r"""Runs the method on `search`, with iterations no longer than `cap`."""
+
+
+class Search:
+    r"""Evaluates the residual for the members that still search, and keeps their best iterates.
+
+    Attributes:
+        active: The indices of the members that still search.
+        x: The current iterates of these members.
+    """
+
+    def __init__(
+        self, residual: Residual, x: Tensor, threshold: float, radius: float | None
+    ) -> None:
+        self.residual, self.threshold, self.radius = residual, threshold, radius
+        self.start = self.x = x.detach()
+        self.active = torch.arange(x.shape[0], device=x.device)
+        nothing = torch.full(x.shape[:1], torch.inf, dtype=x.dtype, device=x.device)
+        self.best = Minimum(self.start, torch.full_like(x, torch.nan), nothing)
+
+    def evaluate(self, derivatives: bool = True) -> tuple[Tensor, Tensor, Tensor]:
+        r"""Evaluates the residual at the current iterates.
+
+        Returns:
+            The residual, its squared norm, and the mask of the members that should go on: those
+            with a finite residual above the threshold.
+        """
+        self.x = self.x.detach().requires_grad_(derivatives)
+        with torch.set_grad_enabled(derivatives):
+            r, x_0 = self.residual(self.x)
+            value = r.square().sum(dim=1)
+        self._keep_best(x_0.detach(), value.detach())
+        return r, value, value.detach().isfinite() & (value.detach() > self.threshold)
+
+    def _keep_best(self, x_0: Tensor, value: Tensor) -> None:
+        better = value < self.best.value[self.active]  # never, where the value is NaN
+        rows = self.active[better]
+        self.best = Minimum(
+            *(
+                best.index_copy(0, rows, now[better].to(best))
+                for best, now in zip(self.best, (self.x.detach(), x_0, value), strict=True)
+            )
+        )
+
+    def select(self, going: Tensor) -> None:
+        r"""Lets all members rest but those in the mask `going`."""
+        self.active, self.x = self.active[going], self.x.detach()[going]
+
+    def move(self, x: Tensor) -> None:
+        r"""Moves the active members to `x`, or towards it as far as the radius lets them."""
+        if self.radius is not None:
+            start = self.start[self.active]
+            x = start + capped(x - start, self.radius)
+        self.x = x
+
+    def finish(self) -> None:
+        r"""Evaluates the last iterates, which no later iteration would look at."""
+        if self.active.numel():
+            self.evaluate(derivatives=False)
+
+    def gradient(self, value: Tensor) -> Tensor:
+        r"""Returns the gradient of each member's `value`."""
+        return torch.autograd.grad(value, self.x, torch.ones_like(value))[0]
+
+
+def per_sample(v: Tensor, like: Tensor) -> Tensor:
+    r"""Gives `v`, with shape :math:`(B)`, trailing axes to multiply `like`."""
+    return v.reshape(-1, *(1,) * (like.ndim - 1))
+
+
+def capped(step: Tensor, cap: float | None) -> Tensor:
+    r"""Shortens the steps that are longer than `cap`, and makes non-finite ones zero."""
+    length = step.flatten(start_dim=1).norm(dim=1)
+    scale = torch.ones_like(length) if cap is None else (cap / length).clamp(max=1)
+    return torch.where(per_sample(length.isfinite(), step), step * per_sample(scale, step), 0.0)

@@ -1,0 +1,109 @@
+r"""Gauss-Newton: solve :math:`r(x) = 0`, moving as little as possible."""
+
+__all__ = ["GaussNewton"]
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..errors import ConstraintError
+from ..linalg import cg
+from .base import Minimizer, Search, capped, per_sample
+
+
+@dataclass(frozen=True)
+class GaussNewton(Minimizer):
+    r"""Damped, matrix-free, minimum-norm Gauss-Newton.
+
+    .. math::
+        x \gets x - J^\top (J J^\top + \lambda I)^{-1} r, \qquad J = \partial r / \partial x ,
+
+    the least-distance solution of the linearised constraint; :math:`\lambda` is `damping` times
+    :math:`\|J^\top r\|^2 / \|r\|^2`. For one residual it is
+    :math:`x - r \nabla r / \|\nabla r\|^2`, with one vector-Jacobian product (vjp). Up to
+    `dense` residuals, :math:`J` is formed row by row (:math:`m` vjps an iteration). Above, the
+    system is solved by conjugate gradients, each iteration of which takes a vjp and a
+    forward-mode product (counted as a forward call).
+
+    Iterates are not forced to descend, so that a member can leave a local minimum of
+    :math:`\|r\|` with :math:`r \neq 0`; the best one is returned.
+
+    Arguments:
+        steps: The number :math:`P` of iterations.
+        max_step: The longest iteration, in units of :math:`\sigma \sqrt{D}`.
+        max_distance: How far a member may get from its start, in the same units.
+        damping: The relative damping.
+        dense: The largest number of residuals for which :math:`J` is formed.
+        krylov: The most conjugate-gradient iterations, above that number.
+        rtol: The relative residual at which conjugate gradients stop.
+    """
+
+    steps: int = 3
+    max_distance: float | None = 1.5
+    damping: float = 1e-6
+    dense: int = 8
+    krylov: int = 4
+    rtol: float = 1e-2
+
+    def search(self, search: Search, cap: float | None) -> None:
+        for _ in range(self.steps):
+            r, _, going = search.evaluate()
+            if not going.any():
+                return
+            x = search.x.detach() - capped(self._step(search, r), cap)
+            search.select(going)
+            search.move(x[going])
+        search.finish()
+
+    def _step(self, search: Search, r: Tensor) -> Tensor:
+        if r.shape[1] == 1:
+            (g,) = torch.autograd.grad(r, search.x, torch.ones_like(r))
+            norm = g.flatten(start_dim=1).square().sum(dim=1)
+            return per_sample(r.detach()[:, 0] / (norm * (1 + self.damping)), g) * g
+        if r.shape[1] <= self.dense:
+            return self._dense_step(search.x, r)
+        return self._krylov_step(search, r)
+
+    def _dense_step(self, x: Tensor, r: Tensor) -> Tensor:
+        basis = torch.eye(r.shape[1], dtype=r.dtype, device=r.device)
+        rows = [
+            torch.autograd.grad(r, x, e.expand_as(r), retain_graph=i + 1 < r.shape[1])[0]
+            for i, e in enumerate(basis)
+        ]
+        J = torch.stack([row.flatten(start_dim=1) for row in rows], dim=1).double()
+        r = r.detach().double()
+        # a member with a non-finite Jacobian gets a non-finite step, which `capped` drops
+        bad = ~(J.isfinite().all(dim=2).all(dim=1) & r.isfinite().all(dim=1))
+        J, r = J.masked_fill(bad[:, None, None], 0.0), r.masked_fill(bad[:, None], 0.0)
+        gram = J @ J.mT
+        damping = self._damping(r, (J.mT @ r[..., None]).squeeze(-1))
+        gram = gram + damping[:, None, None] * basis.double()
+        # least squares, since dependent constraints make the system singular
+        v = torch.linalg.pinv(gram, hermitian=True) @ r[..., None]
+        step = (J.mT @ v).squeeze(-1).masked_fill(bad[:, None], torch.nan)
+        return step.reshape(x.shape).to(x.dtype)
+
+    def _krylov_step(self, search: Search, r: Tensor) -> Tensor:
+        x = search.x
+
+        def pull(v: Tensor) -> Tensor:  # J^T v
+            return torch.autograd.grad(r, x, v, retain_graph=True)[0]
+
+        def push(w: Tensor) -> Tensor:  # J w
+            try:
+                return torch.func.jvp(lambda x: search.residual(x)[0], (x.detach(),), (w,))[1]
+            except (NotImplementedError, RuntimeError) as error:
+                raise ConstraintError(
+                    "GaussNewton on many residuals needs forward-mode derivatives of the denoiser "
+                    f"and the constraint, which failed ({error}); use minimize=LBFGS() instead."
+                ) from error
+
+        rhs = torch.nan_to_num(r.detach(), nan=0.0, posinf=0.0, neginf=0.0)
+        damping = self._damping(rhs, pull(rhs).flatten(start_dim=1))[:, None]
+        v = cg(lambda p: push(pull(p)) + damping * p, rhs, self.krylov, self.rtol)
+        return pull(v)
+
+    def _damping(self, r: Tensor, J_r: Tensor) -> Tensor:
+        squares = r.square().sum(dim=1).clamp_min(torch.finfo(r.dtype).tiny)
+        return self.damping * J_r.square().sum(dim=1) / squares

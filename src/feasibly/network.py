@@ -1,0 +1,108 @@
+"""The user's denoiser, as samplers call it: checked, counted and timed."""
+
+__all__ = ["Calls", "Network"]
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .errors import DenoiserError
+
+
+@dataclass
+class Calls:
+    """What was asked of a network.
+
+    Attributes:
+        forward: Forward calls, each on a batch of the members that needed one.
+        backward: Vector-Jacobian products through the network, likewise.
+        member_forward: Forward evaluations, summed over members.
+        member_backward: Vector-Jacobian products, summed over members.
+        seconds: The time spent in both, as the host sees it.
+    """
+
+    forward: int = 0
+    backward: int = 0
+    member_forward: int = 0
+    member_backward: int = 0
+    seconds: float = 0.0
+
+    def __add__(self, other: "Calls") -> "Calls":
+        return Calls(**{k: v + getattr(other, k) for k, v in vars(self).items()})
+
+
+class Network:
+    r"""Wraps a denoiser, so that it returns :math:`\mathbb{E}[x_0 \mid x_t]` as a tensor.
+
+    Arguments:
+        denoiser: A callable `(x_t, t)` with an attribute `schedule`, whose result is a tensor or
+            has an attribute `mean`.
+
+    Raises:
+        DenoiserError: If the denoiser has no schedule, or returns something else.
+    """
+
+    def __init__(self, denoiser: Callable[[Tensor, Tensor], Any]) -> None:
+        schedule = getattr(denoiser, "schedule", None)
+        if not callable(denoiser) or not callable(schedule):
+            raise DenoiserError(
+                f"A denoiser is a callable (x_t, t) with an attribute `schedule`, a callable "
+                f"t -> (alpha_t, sigma_t); {type(denoiser).__name__} has none. Wrap your network "
+                "in feasibly.Karras, or set `.schedule`."
+            )
+        self.denoiser = denoiser
+        self.schedule: Callable[[Tensor], tuple[Tensor, Tensor]] = schedule
+        self.calls = Calls()
+
+    def __call__(self, x_t: Tensor, t: Tensor) -> Tensor:
+        calls, members = self.calls, x_t.shape[0]
+        calls.forward += 1
+        calls.member_forward += members
+
+        # hooks on both ends of the network see every backward pass through it
+        inner = x_t.view_as(x_t)
+        start = time.perf_counter()
+        x_0 = self.denoiser(inner, t)
+        x_0 = x_0 if isinstance(x_0, Tensor) else getattr(x_0, "mean", x_0)
+        calls.seconds += time.perf_counter() - start
+        _check_output(x_0, x_t)
+
+        if x_0.requires_grad and inner.requires_grad:
+            clock = 0.0
+
+            def enter(_: Tensor) -> None:
+                nonlocal clock
+                calls.backward += 1
+                calls.member_backward += members
+                clock = time.perf_counter()
+
+            def leave(_: Tensor) -> None:
+                calls.seconds += time.perf_counter() - clock
+
+            # an alias, since the denoiser may return its input or a tensor that it keeps
+            x_0 = x_0.view_as(x_0)
+            x_0.register_hook(enter)
+            inner.register_hook(leave)
+        return x_0
+
+
+def _check_output(x_0: Any, x_t: Tensor) -> None:
+    if not isinstance(x_0, Tensor):
+        raise DenoiserError(
+            f"The denoiser returned {type(x_0).__name__}; it must return E[x_0 | x_t] as a "
+            "tensor, or an object whose `.mean` is that tensor."
+        )
+    if x_0.shape != x_t.shape:
+        raise DenoiserError(
+            f"The denoiser returned shape {tuple(x_0.shape)} for a state of shape "
+            f"{tuple(x_t.shape)}; E[x_0 | x_t] must have the shape of x_t."
+        )
+    if x_0.dtype != x_t.dtype:
+        raise DenoiserError(
+            f"The denoiser returned {x_0.dtype} for a state of {x_t.dtype}; cast its output back, "
+            f"or sample with dtype={x_0.dtype}."
+        )

@@ -1,0 +1,64 @@
+r"""Noise that belongs to a member: its draws depend on its seed and on nothing else."""
+
+__all__ = ["MemberNoise"]
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+
+
+class MemberNoise:
+    r"""A stream of standard normal noise for each member of an ensemble.
+
+    In attempt :math:`a`, member :math:`i` draws from a generator seeded by `(seed, i, a)`, on the
+    CPU. What it draws is the same alone as in any batch, and on any device.
+
+    Arguments:
+        seed: The seed of the ensemble.
+        members: The indices of the members.
+        shape: The shape of one sample.
+        attempt: The attempt.
+        dtype: The type of the noise.
+        device: Where the noise is needed.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        members: Sequence[int],
+        shape: Sequence[int],
+        attempt: int = 0,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.shape = tuple(shape)
+        self.dtype, self.device = dtype, device
+        # Small samples are drawn many at a time: one call a draw and member would take longer
+        # than a small network. The number depends on the shape only, so the stream does too.
+        self.block = max(1, 2048 // max(1, math.prod(self.shape)))
+        self.generators = [Generator().manual_seed(_mix(seed, i, attempt)) for i in members]
+        self.buffer = torch.empty(0)
+        self.used = self.block
+
+    def __call__(self, like: Tensor | None = None) -> Tensor:
+        r"""Draws the next noise of every member, with shape :math:`(B, *)`.
+
+        The argument is ignored; with it, a stream can stand for `torch.randn_like`.
+        """
+        if self.used == self.block:
+            draws = [
+                torch.randn((self.block, *self.shape), generator=g, dtype=self.dtype)
+                for g in self.generators
+            ]
+            self.buffer, self.used = torch.stack(draws, dim=1), 0
+        noise = self.buffer[self.used].to(self.device)
+        self.used += 1
+        return noise
+
+
+def _mix(*numbers: int) -> int:
+    """A 64-bit seed from several numbers; nearby ones give unrelated seeds."""
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])

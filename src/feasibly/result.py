@@ -1,0 +1,140 @@
+"""What a run of a sampler leaves behind."""
+
+__all__ = ["Result", "Snapshot"]
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from .network import Calls
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The state of a run after a diffusion step.
+
+    Attributes:
+        attempt: The attempt, 0 for the first.
+        members: The number of members in it.
+        step: The number of steps made, of `steps`.
+        sigma: The noise level reached, relative to the signal.
+        forward: Forward calls so far.
+        backward: Backward calls so far.
+        median: The median violation of the clean estimates; NaN without a constraint.
+        worst: Their largest violation.
+        feasible: The share of feasible clean estimates.
+        failed: The number of members that are not finite.
+        seconds: The time since the start.
+    """
+
+    attempt: int
+    members: int
+    step: int
+    steps: int
+    sigma: float
+    forward: int
+    backward: int
+    median: float
+    worst: float
+    feasible: float
+    failed: int
+    seconds: float
+
+    @property
+    def seconds_left(self) -> float:
+        """The time left in the first attempt, if steps go on as they did; the others are short."""
+        return self.seconds / self.step * (self.steps - self.step) if self.attempt == 0 else 0.0
+
+
+@dataclass
+class Result:
+    r"""An ensemble of samples, and the account of how it came about.
+
+    Attributes:
+        samples: The samples, with shape :math:`(B, *)`; NaN for members that failed.
+        violation: The violation :math:`c(x)` of the samples themselves, with shape :math:`(B)`;
+            infinite for members that failed.
+        feasible: Which samples satisfy the constraint, with shape :math:`(B)`.
+        members: The index of each member; with `seed` it determines the member's noise.
+        seed: The seed of the ensemble.
+        tolerance: The constraint's tolerance.
+        calls: The network calls.
+        trace: One snapshot a step, attempt after attempt and chunk after chunk.
+        seconds: The duration of the run.
+        method: What ran.
+    """
+
+    samples: Tensor
+    violation: Tensor
+    feasible: Tensor
+    members: list[int]
+    seed: int
+    tolerance: float
+    calls: Calls
+    trace: list[Snapshot] = field(default_factory=list)
+    seconds: float = 0.0
+    method: str = ""
+
+    @property
+    def finite(self) -> Tensor:
+        r"""Which members have not failed, with shape :math:`(B)`."""
+        return self.samples.flatten(start_dim=1).isfinite().all(dim=1)
+
+    @property
+    def overhead(self) -> float:
+        """The share of the run's time that was not spent in the network."""
+        return 1 - self.calls.seconds / self.seconds
+
+    def __str__(self) -> str:
+        finite = self.violation[self.finite]
+        quantiles = "no finite member"
+        if finite.numel():
+            quantiles = f"violation median {finite.median():.3g}, worst {finite.max():.3g}"
+        return (
+            f"{self.method}\n"
+            f"{int(self.feasible.sum())} of {len(self.members)} members feasible "
+            f"(c <= {self.tolerance:g}), {quantiles}\n"
+            f"{self.calls.forward} forward and {self.calls.backward} backward calls, "
+            f"{self.seconds:.1f} s, {self.overhead:.0%} of it outside the network\n"
+            f"seed {self.seed}, members {self.members[0]} to {self.members[-1]}"
+        )
+
+    def save(self, path: Path | str) -> None:
+        """Writes samples, violations and the account to a safetensors file."""
+        tensors = {k: getattr(self, k).contiguous() for k in ("samples", "violation", "feasible")}
+        rest = {k: getattr(self, k) for k in ("members", "seed", "tolerance", "seconds", "method")}
+        rest |= {"calls": asdict(self.calls), "trace": [asdict(s) for s in self.trace]}
+        save_file(tensors, path, metadata={"feasibly": json.dumps(rest)})
+
+    @classmethod
+    def load(cls, path: Path | str) -> "Result":
+        """Reads a file written by :meth:`save`."""
+        with safe_open(path, framework="pt") as file:
+            tensors = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118
+            rest = json.loads(file.metadata()["feasibly"])
+        rest["calls"] = Calls(**rest["calls"])
+        rest["trace"] = [Snapshot(**s) for s in rest["trace"]]
+        return cls(**tensors, **rest)
+
+    @classmethod
+    def join(cls, parts: Sequence["Result"]) -> "Result":
+        """Joins the results of disjoint members of one ensemble."""
+        first = parts[0]
+        return cls(
+            samples=torch.cat([p.samples for p in parts]),
+            violation=torch.cat([p.violation for p in parts]),
+            feasible=torch.cat([p.feasible for p in parts]),
+            members=[i for p in parts for i in p.members],
+            seed=first.seed,
+            tolerance=first.tolerance,
+            calls=sum((p.calls for p in parts), Calls()),
+            trace=[s for p in parts for s in p.trace],
+            seconds=sum(p.seconds for p in parts),
+            method=first.method,
+        )

@@ -1,0 +1,25 @@
+"""Unconditional sampling: DDIM and DDPM."""
+
+__all__ = ["Ancestral"]
+
+import torch
+from torch import Tensor
+
+from .base import Randn, Sampler
+
+
+class Ancestral(Sampler):
+    r"""Samples without a constraint: predictions alone, DDPM by default, DDIM with `eta` = 0.
+
+    A constraint is not enforced, but violations are reported.
+
+    References:
+        | Denoising Diffusion Probabilistic Models (Ho et al., 2020)
+        | https://arxiv.org/abs/2006.11239
+    """
+
+    def step(
+        self, x_t: Tensor, t: Tensor, s: Tensor, randn: Randn = torch.randn_like
+    ) -> tuple[Tensor, Tensor]:
+        x_0 = self.denoiser(x_t, t)
+        return self.predict(x_t, x_0, t, s, randn), x_0

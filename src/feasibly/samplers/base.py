@@ -1,0 +1,350 @@
+"""The loop that every sampler shares."""
+
+__all__ = ["Randn", "Sampler"]
+
+import math
+import time
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from ..constraints.base import Constraint
+from ..errors import InfeasibleWarning, SamplingError
+from ..network import Calls, Network
+from ..randomness import MemberNoise
+from ..result import Result, Snapshot
+from ..validation import check_constraint, check_denoiser
+
+Randn = Callable[[Tensor], Tensor]
+"""Draws standard normal noise in the shape of its argument."""
+
+
+class Sampler(ABC):
+    r"""Draws samples by going from :math:`t = 1` to :math:`t = 0`, step by step.
+
+    A method writes :meth:`step`, and composes it of :meth:`predict` and :meth:`renoise`. What is
+    returned in the end, the *read-out*, is one of
+
+    * `state`: the state :math:`x_0` of the last step, with the noise :math:`\sigma_0` in it;
+    * `denoise`: its denoised mean :math:`d(x_0)`, for one call more;
+    * `clean`: the clean estimate behind the last step. For a method that projects, it is the
+      projected one.
+
+    Arguments:
+        denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
+        constraint: The constraint; None for none.
+        steps: The number :math:`T` of diffusion steps, at times uniform in :math:`[0, 1]`.
+        eta: The share of fresh noise in a prediction: 0 is DDIM, 1 is DDPM.
+        readout: What to return; None for the method's own choice.
+        retries: How often a member that ends infeasible is drawn again, from fresh noise of its
+            own. The last attempts run on these members alone.
+    """
+
+    default_readout: ClassVar[str] = "denoise"
+
+    def __init__(
+        self,
+        denoiser: Callable[[Tensor, Tensor], Any],
+        constraint: Constraint | None = None,
+        *,
+        steps: int = 64,
+        eta: float = 1.0,
+        readout: str | None = None,
+        retries: int = 0,
+    ) -> None:
+        name = type(self).__name__
+        if steps < 1:
+            raise ValueError(
+                f"{name}(steps=...) must be at least 1, got {steps}; 64 is a good start."
+            )
+        if not 0 <= eta <= 1:
+            raise ValueError(f"{name}(eta=...) must lie in [0, 1], got {eta}.")
+        if readout not in (None, "state", "denoise", "clean"):
+            raise ValueError(
+                f"{name}(readout=...) must be 'state', 'denoise' or 'clean', got {readout!r}."
+            )
+        self.denoiser = Network(denoiser)
+        self.constraint = constraint
+        self.steps = steps
+        self.eta = eta
+        if retries < 0:
+            raise ValueError(f"{name}(retries=...) must not be negative, got {retries}.")
+        self.retries = retries
+        self.readout = readout or self.default_readout
+
+    @abstractmethod
+    def step(
+        self, x_t: Tensor, t: Tensor, s: Tensor, randn: Randn = torch.randn_like
+    ) -> tuple[Tensor, Tensor]:
+        r"""Goes from time `t` to time `s` < `t`.
+
+        Arguments:
+            x_t: The states, with shape :math:`(B, *)`.
+            t: The time of the states, with shape :math:`()`.
+            s: The time to go to, with shape :math:`()`.
+            randn: Where the noise comes from.
+
+        Returns:
+            The states :math:`x_s` and the clean estimates behind them.
+        """
+
+    def predict(self, x_t: Tensor, x_0: Tensor, t: Tensor, s: Tensor, randn: Randn) -> Tensor:
+        r"""PREDICT: draws :math:`x_s` given :math:`x_t` and an estimate :math:`x_0`.
+
+        .. math::
+            x_s = \alpha_s x_0 + \sigma_s \left(\sqrt{1 - \tau} \, \frac{x_t - \alpha_t x_0}
+            {\sigma_t} + \sqrt{\tau} \, \epsilon\right), \qquad \tau = \eta \left(1 -
+            \frac{\alpha_t^2 \sigma_s^2}{\alpha_s^2 \sigma_t^2}\right)
+
+        References:
+            | Denoising Diffusion Implicit Models (Song et al., 2021)
+            | https://arxiv.org/abs/2010.02502
+        """
+        alpha_t, sigma_t = self.denoiser.schedule(t)
+        alpha_s, sigma_s = self.denoiser.schedule(s)
+
+        tau = self.eta * (1 - (alpha_t / alpha_s * sigma_s / sigma_t) ** 2)
+        z_s = torch.sqrt(1 - tau) * (x_t - alpha_t * x_0) / sigma_t
+        if self.eta > 0:
+            z_s = z_s + torch.sqrt(tau) * randn(x_t)
+        return alpha_s * x_0 + sigma_s * z_s
+
+    def renoise(self, x_0: Tensor, t: Tensor, randn: Randn) -> Tensor:
+        r"""RENOISE: draws :math:`x_t \sim p(x_t \mid x_0)`, with fresh noise."""
+        alpha_t, sigma_t = self.denoiser.schedule(t)
+        return alpha_t * x_0 + sigma_t * randn(x_0)
+
+    @torch.no_grad()
+    def sample(
+        self,
+        members: int | Sequence[int],
+        shape: Sequence[int],
+        *,
+        seed: int = 0,
+        chunk: int | None = None,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str | None = None,
+        callback: Callable[[Snapshot], None] | None = None,
+    ) -> Result:
+        r"""Draws an ensemble.
+
+        Before it starts, constraint and denoiser are tried on two states (one forward call that
+        is not counted).
+
+        Arguments:
+            members: The number of members, or their indices. A member depends on `seed` and its
+                index alone.
+            shape: The shape of one sample.
+            seed: The seed of the ensemble, not negative.
+            chunk: How many members to sample at a time; None for all.
+            dtype: The type of the samples.
+            device: Where to sample; None for where the denoiser's parameters are.
+            callback: Called with a :class:`Snapshot` after every step.
+
+        Raises:
+            ConstraintError: If the constraint cannot be used as it is.
+            DenoiserError: If the denoiser cannot be used as it is.
+            SamplingError: If a step fails, or all members do; its `partial` holds those finished before.
+        """
+        ids = list(range(members)) if isinstance(members, int) else list(members)
+        if not ids or min(ids) < 0 or seed < 0:
+            raise ValueError(
+                f"sample() needs at least one member, and indices and a seed that are not "
+                f"negative; got members={members!r}, seed={seed}."
+            )
+        if chunk is not None and chunk < 1:
+            raise ValueError(f"sample(chunk=...) must be at least 1, got {chunk}.")
+        device = device or _device(self.denoiser.denoiser)
+        self._try(shape, dtype, device)
+
+        parts: list[Result] = []
+        for first in range(0, len(ids), chunk or len(ids)):
+            run = _Run(seed, tuple(shape), dtype, device, callback)
+            try:
+                parts.append(self._draw(ids[first : first + (chunk or len(ids))], run))
+            except SamplingError as error:
+                error.partial = Result.join(parts) if parts else None
+                raise
+        result = Result.join(parts)
+        if self.constraint is not None and not result.feasible.any():
+            warnings.warn(
+                f"None of the {len(ids)} members satisfies {self.constraint!r} (best violation "
+                f"{result.violation.nan_to_num(math.inf).min():.3g}): the constraint may be "
+                "infeasible for this model, or needs a larger tolerance or more iterations.",
+                InfeasibleWarning,
+                stacklevel=2,
+            )
+        return result
+
+    def _try(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device | str) -> None:
+        """Tries denoiser and constraint half way, on states as noisy as a run's."""
+        t = torch.tensor(0.5, dtype=dtype, device=device)
+        alpha_t, sigma_t = self.denoiser.schedule(t)
+        z = MemberNoise(0, range(2), shape, dtype=dtype, device=device)()
+        x_0 = check_denoiser(self.denoiser.denoiser, (alpha_t**2 + sigma_t**2).sqrt() * z, t)
+        if self.constraint is not None:
+            # one half-way state may be a bad one, and its estimate not finite: not for here
+            check_constraint(self.constraint, torch.where(x_0.isfinite(), x_0, z))
+
+    def _draw(self, ids: list[int], run: "_Run") -> Result:
+        """Draws the members `ids`, and again those that end infeasible, `retries` times."""
+        self.denoiser.calls = Calls()
+        x_0 = torch.full((len(ids), *run.shape), torch.nan, dtype=run.dtype, device=run.device)
+        feasible = torch.zeros(len(ids), dtype=torch.bool, device=run.device)
+        for attempt in range(self.retries + 1):
+            rows = (~feasible).nonzero().squeeze(1)
+            if not rows.numel():
+                break
+            drawn = self._attempt([ids[i] for i in rows.tolist()], attempt, run)
+            better = self._violation(drawn) < self._violation(x_0[rows])
+            x_0[rows[better]] = drawn[better]
+            feasible = self._is_feasible(x_0)
+        return Result(
+            samples=x_0,
+            violation=self._violation(x_0),
+            feasible=feasible,
+            members=ids,
+            seed=run.seed,
+            tolerance=math.inf if self.constraint is None else self.constraint.tolerance,
+            calls=self.denoiser.calls,
+            trace=run.trace,
+            seconds=run.seconds,
+            method=repr(self),
+        )
+
+    def _attempt(self, ids: list[int], attempt: int, run: "_Run") -> Tensor:
+        """Goes from noise to samples once; members that fail come back as NaN."""
+        noise = MemberNoise(run.seed, ids, run.shape, attempt, run.dtype, run.device)
+        times = torch.linspace(1, 0, self.steps + 1, dtype=run.dtype, device=run.device)
+        alpha_t, sigma_t = self.denoiser.schedule(times[0])
+        # p(x_1), for data of zero mean and unit variance
+        x_t = torch.sqrt(alpha_t**2 + sigma_t**2) * noise()
+        x_0 = x_t
+        failed = torch.zeros(len(ids), dtype=torch.bool, device=x_t.device)
+
+        for k, (t, s) in enumerate(pairwise(times)):
+            try:
+                x_t, x_0 = self.step(x_t, t, s, noise)
+            except Exception as error:
+                raise SamplingError(
+                    f"Step {k + 1} of {self.steps}, to noise level sigma = {self._sigma(s):.3g}, "
+                    f"failed ({type(error).__name__}: {error}); test the denoiser there with "
+                    "`python -m feasibly check`."
+                ) from error
+            failed |= ~_finite(x_t) | ~_finite(x_0)
+            if failed.all() and attempt == 0:
+                raise SamplingError(
+                    f"All {len(ids)} members became non-finite by step {k + 1} of {self.steps}, "
+                    f"at noise level sigma = {self._sigma(s):.3g}; test the denoiser there with "
+                    "`python -m feasibly check`, or shorten the projection's steps (max_step)."
+                )
+            # zeros keep a failed member from raising errors inside the network
+            x_t = torch.where(per_member(failed, x_t), 0.0, x_t)
+            run.note(self._snapshot(x_0[~failed], attempt, failed, k + 1, s, run.seconds))
+
+        x_0 = self.finish(self._read(x_t, x_0, times[-1]))
+        return torch.where(per_member(failed | ~_finite(x_0), x_0), torch.nan, x_0)
+
+    def _read(self, x_t: Tensor, x_0: Tensor, t: Tensor) -> Tensor:
+        if self.readout == "state":
+            return x_t
+        return x_0 if self.readout == "clean" else self.denoiser(x_t, t)
+
+    def finish(self, x_0: Tensor) -> Tensor:
+        """What a method does to the samples after their read-out; nothing by default."""
+        return x_0
+
+    @property
+    def stop(self) -> float:
+        r"""The :math:`\|r\|^2` at which a minimizer may stop: well inside the tolerance, so that
+        a sample is feasible whatever the rounding of its last evaluation."""
+        return 0.0 if self.constraint is None else 0.1 * self.constraint.tolerance
+
+    def _violation(self, x_0: Tensor) -> Tensor:
+        """The violation, infinite for members that are not finite, zero without a constraint."""
+        finite = _finite(x_0)
+        if self.constraint is None:
+            c = torch.zeros(x_0.shape[0], dtype=x_0.dtype, device=x_0.device)
+        else:
+            c = self.constraint.violation(torch.where(per_member(finite, x_0), x_0, 0.0))
+        return torch.where(finite & c.isfinite(), c, torch.inf)
+
+    def _is_feasible(self, x_0: Tensor) -> Tensor:
+        finite = _finite(x_0)
+        if self.constraint is None:
+            return finite
+        return finite & self.constraint.is_feasible(torch.where(per_member(finite, x_0), x_0, 0.0))
+
+    def _snapshot(
+        self, x_0: Tensor, attempt: int, failed: Tensor, k: int, s: Tensor, seconds: float
+    ) -> Snapshot:
+        c = self._violation(x_0)
+        known = c if self.constraint is not None and c.numel() else c.new_full((1,), math.nan)
+        return Snapshot(
+            attempt=attempt,
+            members=failed.numel(),
+            step=k,
+            steps=self.steps,
+            sigma=self._sigma(s),
+            forward=self.denoiser.calls.forward,
+            backward=self.denoiser.calls.backward,
+            median=known.median().item(),
+            worst=known.max().item(),
+            feasible=int(self._is_feasible(x_0).sum()) / failed.numel(),
+            failed=int(failed.sum()),
+            seconds=seconds,
+        )
+
+    def _sigma(self, t: Tensor) -> float:
+        """The noise level, relative to the signal."""
+        alpha_t, sigma_t = self.denoiser.schedule(t)
+        return (sigma_t / alpha_t).item()
+
+    def __repr__(self) -> str:
+        hidden = ("denoiser", "constraint")
+        options = {k: v for k, v in vars(self).items() if k not in hidden and k[0] != "_"}
+        arguments = ", ".join(f"{k}={v!r}" for k, v in options.items())
+        return f"{type(self).__name__}({arguments}) with {self.constraint!r}"
+
+
+@dataclass
+class _Run:
+    """What the attempts of a run have in common."""
+
+    seed: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device | str
+    callback: Callable[[Snapshot], None] | None
+    trace: list[Snapshot] = field(default_factory=list)
+    start: float = field(default_factory=time.perf_counter)
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self.start
+
+    def note(self, snapshot: Snapshot) -> None:
+        self.trace.append(snapshot)
+        if self.callback is not None:
+            self.callback(snapshot)
+
+
+def per_member(mask: Tensor, like: Tensor) -> Tensor:
+    r"""Gives `mask`, with shape :math:`(B)`, trailing axes to select rows of `like`."""
+    return mask.reshape(-1, *(1,) * (like.ndim - 1))
+
+
+def _finite(x: Tensor) -> Tensor:
+    return x.isfinite().flatten(start_dim=1).all(dim=1)
+
+
+def _device(denoiser: Any) -> torch.device:
+    parameters = getattr(denoiser, "parameters", None)
+    first = next(iter(parameters()), None) if callable(parameters) else None
+    return torch.device("cpu") if first is None else first.device

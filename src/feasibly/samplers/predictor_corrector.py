@@ -1,0 +1,61 @@
+r"""Predictor-corrector sampling, Algorithm 1."""
+
+__all__ = ["PredictorCorrector"]
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .base import Randn, Sampler
+
+
+class PredictorCorrector(Sampler):
+    r"""Samples without a constraint: each prediction is followed by Langevin corrections
+
+    .. math::
+        x_t \gets \alpha_t x_0 + \sqrt{1 - \delta} \, (x_t - \alpha_t x_0)
+            + \sqrt{\delta} \, \sigma_t \epsilon, \qquad x_0 = d_\theta(x_t) ,
+
+    a discretisation of Langevin dynamics with step :math:`\delta \sigma_t^2`, whose score is
+    :math:`(\alpha_t x_0 - x_t) / \sigma_t^2`.
+
+    References:
+        | Score-Based Generative Modeling through SDEs (Song et al., 2021)
+        | https://arxiv.org/abs/2011.13456
+
+    Arguments:
+        args: The denoiser and, optionally, the constraint, which is reported but not enforced.
+        corrections: The number :math:`N` of corrections a step.
+        delta: The size :math:`\delta \in (0, 1]` of a correction.
+        kwargs: Keyword arguments passed to :class:`Sampler`.
+    """
+
+    def __init__(
+        self, *args: Any, corrections: int = 1, delta: float = 0.1, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        if corrections < 0:
+            raise ValueError(
+                f"PredictorCorrector(corrections=...) must not be negative, got {corrections}."
+            )
+        if not 0 < delta <= 1:
+            raise ValueError(f"PredictorCorrector(delta=...) must lie in (0, 1], got {delta}.")
+        self.corrections = corrections
+        self.delta = delta
+
+    def step(
+        self, x_t: Tensor, t: Tensor, s: Tensor, randn: Randn = torch.randn_like
+    ) -> tuple[Tensor, Tensor]:
+        x_0 = self.denoiser(x_t, t)
+        x_s = self.predict(x_t, x_0, t, s, randn)
+        for _ in range(self.corrections):
+            x_0 = self.denoiser(x_s, s)
+            x_s = self.correct(x_s, x_0, s, randn)
+        return x_s, x_0
+
+    def correct(self, x_t: Tensor, x_0: Tensor, t: Tensor, randn: Randn) -> Tensor:
+        """CORRECT: makes one Langevin step at time `t`."""
+        alpha_t, sigma_t = self.denoiser.schedule(t)
+        z = (1 - self.delta) ** 0.5 * (x_t - alpha_t * x_0) / sigma_t
+        return alpha_t * x_0 + sigma_t * (z + self.delta**0.5 * randn(x_t))
