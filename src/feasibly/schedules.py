@@ -102,8 +102,10 @@ class VE(Schedule):
 
 
 class EDM(Schedule):
-    r"""The schedule of EDM: :math:`\alpha_t = 1`,
-    :math:`\sigma_t = \big((1 - t) \sigma_{\min}^{1 / \rho} + t \sigma_{\max}^{1 / \rho}\big)^\rho`.
+    r"""The schedule of EDM, with :math:`\alpha_t = 1` and
+
+    .. math::
+        \sigma_t = \Big((1 - t) \sigma_{\min}^{1 / \rho} + t \sigma_{\max}^{1 / \rho}\Big)^\rho .
 
     References:
         | Elucidating the Design Space of Diffusion-Based Generative Models (Karras et al., 2022)

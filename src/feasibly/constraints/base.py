@@ -43,9 +43,14 @@ class Constraint(ABC):
         return self.residual(x).square().sum(dim=1)
 
     @torch.no_grad()
+    def assess(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        r"""Returns the violation and which samples are feasible, both with shape :math:`(B)`."""
+        c = self.violation(x)
+        return c, c <= self.tolerance
+
     def is_feasible(self, x: Tensor) -> Tensor:
         r"""Tells which samples satisfy the constraint, with shape :math:`(B)`."""
-        return self.violation(x) <= self.tolerance
+        return self.assess(x)[1]
 
     def projection(self, x: Tensor) -> Tensor:
         r"""Returns the point of :math:`\mathcal{C}` nearest to `x`, where it has a closed form.
@@ -92,8 +97,8 @@ class _InUnits(Constraint):
         return self.constraint.violation(self._physical(x))
 
     @torch.no_grad()
-    def is_feasible(self, x: Tensor) -> Tensor:
-        return self.constraint.is_feasible(self._physical(x))
+    def assess(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.constraint.assess(self._physical(x))
 
     def __repr__(self) -> str:
         return f"{self.constraint!r} in physical units"

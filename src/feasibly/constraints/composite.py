@@ -44,12 +44,13 @@ class Composite(Constraint):
         return torch.cat([math.sqrt(w) * part.residual(x) for w, part in parts], dim=1)
 
     def violation(self, x: Tensor) -> Tensor:
-        parts = zip(self.weights, self.constraints, strict=True)
-        return torch.stack([w * part.violation(x) for w, part in parts]).sum(dim=0)
+        return self.assess(x)[0]
 
     @torch.no_grad()
-    def is_feasible(self, x: Tensor) -> Tensor:
-        return torch.stack([part.is_feasible(x) for part in self.constraints]).all(dim=0)
+    def assess(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        parts = [part.assess(x) for part in self.constraints]
+        c = sum(w * c for w, (c, _) in zip(self.weights, parts, strict=True))
+        return torch.as_tensor(c), torch.stack([feasible for _, feasible in parts]).all(dim=0)
 
     def __repr__(self) -> str:
         return f"Composite({', '.join(map(repr, self.constraints))})"

@@ -3,11 +3,9 @@
 __all__ = ["Randn", "Sampler"]
 
 import math
-import time
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -16,10 +14,11 @@ from torch import Tensor
 
 from ..constraints.base import Constraint
 from ..errors import InfeasibleWarning, SamplingError
-from ..network import Calls, Network
+from ..network import Network
 from ..randomness import MemberNoise
 from ..result import Result, Snapshot
 from ..validation import check_constraint, check_denoiser
+from .run import Run, assess, finite, per_member
 
 Randn = Callable[[Tensor], Tensor]
 """Draws standard normal noise in the shape of its argument."""
@@ -150,7 +149,8 @@ class Sampler(ABC):
         Raises:
             ConstraintError: If the constraint cannot be used as it is.
             DenoiserError: If the denoiser cannot be used as it is.
-            SamplingError: If a step fails, or all members do; its `partial` holds those finished before.
+            SamplingError: If a step fails, or all members do; its `partial` holds the members
+                finished before.
         """
         ids = list(range(members)) if isinstance(members, int) else list(members)
         if not ids or min(ids) < 0 or seed < 0:
@@ -165,10 +165,11 @@ class Sampler(ABC):
 
         parts: list[Result] = []
         for first in range(0, len(ids), chunk or len(ids)):
-            run = _Run(seed, tuple(shape), dtype, device, callback)
+            run = Run(seed, tuple(shape), dtype, device, callback)
             try:
                 parts.append(self._draw(ids[first : first + (chunk or len(ids))], run))
             except SamplingError as error:
+                parts += [error.partial] if error.partial else []
                 error.partial = Result.join(parts) if parts else None
                 raise
         result = Result.join(parts)
@@ -192,64 +193,72 @@ class Sampler(ABC):
             # one half-way state may be a bad one, and its estimate not finite: not for here
             check_constraint(self.constraint, torch.where(x_0.isfinite(), x_0, z))
 
-    def _draw(self, ids: list[int], run: "_Run") -> Result:
+    def _draw(self, ids: list[int], run: Run) -> Result:
         """Draws the members `ids`, and again those that end infeasible, `retries` times."""
-        self.denoiser.calls = Calls()
+        self.denoiser.calls = run.calls
         x_0 = torch.full((len(ids), *run.shape), torch.nan, dtype=run.dtype, device=run.device)
-        feasible = torch.zeros(len(ids), dtype=torch.bool, device=run.device)
+        c, feasible = assess(self.constraint, x_0)
         for attempt in range(self.retries + 1):
             rows = (~feasible).nonzero().squeeze(1)
             if not rows.numel():
                 break
-            drawn = self._attempt([ids[i] for i in rows.tolist()], attempt, run)
-            better = self._violation(drawn) < self._violation(x_0[rows])
-            x_0[rows[better]] = drawn[better]
-            feasible = self._is_feasible(x_0)
-        return Result(
-            samples=x_0,
-            violation=self._violation(x_0),
-            feasible=feasible,
-            members=ids,
-            seed=run.seed,
-            tolerance=math.inf if self.constraint is None else self.constraint.tolerance,
-            calls=self.denoiser.calls,
-            trace=run.trace,
-            seconds=run.seconds,
-            method=repr(self),
-        )
+            try:
+                drawn = self._attempt([ids[i] for i in rows.tolist()], attempt, run)
+            except SamplingError as error:
+                if attempt > 0:
+                    error.partial = run.result(x_0, ids, self)
+                raise
+            better = rows[assess(self.constraint, drawn)[0] < c[rows]]
+            x_0[better] = drawn[torch.isin(rows, better)]
+            c, feasible = assess(self.constraint, x_0)
+        return run.result(x_0, ids, self)
 
-    def _attempt(self, ids: list[int], attempt: int, run: "_Run") -> Tensor:
-        """Goes from noise to samples once; members that fail come back as NaN."""
-        noise = MemberNoise(run.seed, ids, run.shape, attempt, run.dtype, run.device)
-        times = torch.linspace(1, 0, self.steps + 1, dtype=run.dtype, device=run.device)
+    @torch.no_grad()
+    def trajectory(self, noise: MemberNoise) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        r"""Goes from :math:`t = 1` to :math:`t = 0` once.
+
+        Arguments:
+            noise: The noise of the members.
+
+        Yields:
+            After every step the time reached, the states and the clean estimates behind them. A
+            member that is not finite is reset to zero for the steps to come, so that it raises
+            no errors inside the network.
+        """
+        times = torch.linspace(1, 0, self.steps + 1, dtype=noise.dtype, device=noise.device)
         alpha_t, sigma_t = self.denoiser.schedule(times[0])
         # p(x_1), for data of zero mean and unit variance
         x_t = torch.sqrt(alpha_t**2 + sigma_t**2) * noise()
-        x_0 = x_t
-        failed = torch.zeros(len(ids), dtype=torch.bool, device=x_t.device)
-
         for k, (t, s) in enumerate(pairwise(times)):
             try:
                 x_t, x_0 = self.step(x_t, t, s, noise)
             except Exception as error:
                 raise SamplingError(
-                    f"Step {k + 1} of {self.steps}, to noise level sigma = {self._sigma(s):.3g}, "
+                    f"Step {k + 1} of {self.steps}, to sigma = {self.noise_level(s):.3g}, "
                     f"failed ({type(error).__name__}: {error}); test the denoiser there with "
                     "`python -m feasibly check`."
                 ) from error
-            failed |= ~_finite(x_t) | ~_finite(x_0)
+            yield s, x_t, x_0
+            x_t = torch.where(per_member(finite(x_t) & finite(x_0), x_t), x_t, 0.0)
+
+    def _attempt(self, ids: list[int], attempt: int, run: Run) -> Tensor:
+        """Draws members once; those that fail come back as NaN."""
+        noise = MemberNoise(run.seed, ids, run.shape, attempt, run.dtype, run.device)
+        failed = torch.zeros(len(ids), dtype=torch.bool, device=run.device)
+        s = x_t = x_0 = torch.empty(0)
+        for k, (s, x_t, x_0) in enumerate(self.trajectory(noise), start=1):
+            failed |= ~finite(x_t) | ~finite(x_0)
             if failed.all() and attempt == 0:
                 raise SamplingError(
-                    f"All {len(ids)} members became non-finite by step {k + 1} of {self.steps}, "
-                    f"at noise level sigma = {self._sigma(s):.3g}; test the denoiser there with "
+                    f"All {len(ids)} members became non-finite by step {k} of {self.steps}, at "
+                    f"noise level sigma = {self.noise_level(s):.3g}; test the denoiser there with "
                     "`python -m feasibly check`, or shorten the projection's steps (max_step)."
                 )
-            # zeros keep a failed member from raising errors inside the network
-            x_t = torch.where(per_member(failed, x_t), 0.0, x_t)
-            run.note(self._snapshot(x_0[~failed], attempt, failed, k + 1, s, run.seconds))
+            run.note(self, x_0, failed, attempt, k, self.noise_level(s))
 
-        x_0 = self.finish(self._read(x_t, x_0, times[-1]))
-        return torch.where(per_member(failed | ~_finite(x_0), x_0), torch.nan, x_0)
+        x_t = torch.where(per_member(failed, x_t), 0.0, x_t)
+        x_0 = self.finish(self._read(x_t, x_0, s))
+        return torch.where(per_member(failed | ~finite(x_0), x_0), torch.nan, x_0)
 
     def _read(self, x_t: Tensor, x_0: Tensor, t: Tensor) -> Tensor:
         if self.readout == "state":
@@ -266,43 +275,8 @@ class Sampler(ABC):
         a sample is feasible whatever the rounding of its last evaluation."""
         return 0.0 if self.constraint is None else 0.1 * self.constraint.tolerance
 
-    def _violation(self, x_0: Tensor) -> Tensor:
-        """The violation, infinite for members that are not finite, zero without a constraint."""
-        finite = _finite(x_0)
-        if self.constraint is None:
-            c = torch.zeros(x_0.shape[0], dtype=x_0.dtype, device=x_0.device)
-        else:
-            c = self.constraint.violation(torch.where(per_member(finite, x_0), x_0, 0.0))
-        return torch.where(finite & c.isfinite(), c, torch.inf)
-
-    def _is_feasible(self, x_0: Tensor) -> Tensor:
-        finite = _finite(x_0)
-        if self.constraint is None:
-            return finite
-        return finite & self.constraint.is_feasible(torch.where(per_member(finite, x_0), x_0, 0.0))
-
-    def _snapshot(
-        self, x_0: Tensor, attempt: int, failed: Tensor, k: int, s: Tensor, seconds: float
-    ) -> Snapshot:
-        c = self._violation(x_0)
-        known = c if self.constraint is not None and c.numel() else c.new_full((1,), math.nan)
-        return Snapshot(
-            attempt=attempt,
-            members=failed.numel(),
-            step=k,
-            steps=self.steps,
-            sigma=self._sigma(s),
-            forward=self.denoiser.calls.forward,
-            backward=self.denoiser.calls.backward,
-            median=known.median().item(),
-            worst=known.max().item(),
-            feasible=int(self._is_feasible(x_0).sum()) / failed.numel(),
-            failed=int(failed.sum()),
-            seconds=seconds,
-        )
-
-    def _sigma(self, t: Tensor) -> float:
-        """The noise level, relative to the signal."""
+    def noise_level(self, t: Tensor) -> float:
+        r"""Returns the noise level :math:`\sigma_t / \alpha_t`, relative to the signal."""
         alpha_t, sigma_t = self.denoiser.schedule(t)
         return (sigma_t / alpha_t).item()
 
@@ -311,37 +285,6 @@ class Sampler(ABC):
         options = {k: v for k, v in vars(self).items() if k not in hidden and k[0] != "_"}
         arguments = ", ".join(f"{k}={v!r}" for k, v in options.items())
         return f"{type(self).__name__}({arguments}) with {self.constraint!r}"
-
-
-@dataclass
-class _Run:
-    """What the attempts of a run have in common."""
-
-    seed: int
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    device: torch.device | str
-    callback: Callable[[Snapshot], None] | None
-    trace: list[Snapshot] = field(default_factory=list)
-    start: float = field(default_factory=time.perf_counter)
-
-    @property
-    def seconds(self) -> float:
-        return time.perf_counter() - self.start
-
-    def note(self, snapshot: Snapshot) -> None:
-        self.trace.append(snapshot)
-        if self.callback is not None:
-            self.callback(snapshot)
-
-
-def per_member(mask: Tensor, like: Tensor) -> Tensor:
-    r"""Gives `mask`, with shape :math:`(B)`, trailing axes to select rows of `like`."""
-    return mask.reshape(-1, *(1,) * (like.ndim - 1))
-
-
-def _finite(x: Tensor) -> Tensor:
-    return x.isfinite().flatten(start_dim=1).all(dim=1)
 
 
 def _device(denoiser: Any) -> torch.device:

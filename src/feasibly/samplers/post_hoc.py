@@ -2,10 +2,12 @@
 
 __all__ = ["PostHoc"]
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
 
+from ..constraints.base import Constraint
 from ..minimizers import GaussNewton, Minimizer
 from .ancestral import Ancestral
 
@@ -18,19 +20,24 @@ class PostHoc(Ancestral):
     but they need not look like data any more.
 
     Arguments:
-        args: The denoiser and the constraint.
+        denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
+        constraint: The constraint.
         minimize: The minimizer of the projection.
         kwargs: Keyword arguments passed to :class:`Sampler`.
     """
 
+    constraint: Constraint
+
     def __init__(
         self,
-        *args: Any,
+        denoiser: Callable[[Tensor, Tensor], Any],
+        constraint: Constraint,
+        *,
         minimize: Minimizer = GaussNewton(steps=32, max_distance=None),
         **kwargs: Any,
     ) -> None:
-        super().__init__(*args, **kwargs)
-        if self.constraint is None:
+        super().__init__(denoiser, constraint, **kwargs)
+        if constraint is None:
             raise ValueError("PostHoc needs a constraint; without one use Ancestral(denoiser).")
         self.minimize = minimize
 

@@ -3,11 +3,13 @@ r"""Predict-Project-Renoise (PPR), Algorithm 2."""
 __all__ = ["PPR"]
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..constraints.base import Constraint
 from ..minimizers import LBFGS, GaussNewton, Minimizer
 from .base import Randn, Sampler
 
@@ -40,7 +42,9 @@ class PPR(Sampler):
         | (Rochman-Sharabi & Louppe, 2026), https://arxiv.org/abs/2601.21033
 
     Arguments:
-        args: The denoiser and the constraint.
+        denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
+        constraint: The constraint.
+        steps: The number :math:`T` of diffusion steps.
         repeats: The number :math:`M` of kernel applications a step, at least 1.
         minimize: The minimizer behind :meth:`project`; None chooses `GaussNewton()` for up to 8
             residuals and `LBFGS()` for more.
@@ -51,10 +55,13 @@ class PPR(Sampler):
     """
 
     default_readout = "clean"
+    constraint: Constraint
 
     def __init__(
         self,
-        *args: Any,
+        denoiser: Callable[[Tensor, Tensor], Any],
+        constraint: Constraint,
+        *,
         steps: int = 24,
         repeats: int = 1,
         minimize: Minimizer | None = None,
@@ -62,18 +69,19 @@ class PPR(Sampler):
         retries: int = 4,
         **kwargs: Any,
     ) -> None:
-        super().__init__(*args, steps=steps, retries=retries, **kwargs)
-        if self.constraint is None:
+        super().__init__(denoiser, constraint, steps=steps, retries=retries, **kwargs)
+        if constraint is None:
             raise ValueError("PPR needs a constraint; without one use Ancestral(denoiser).")
         if repeats < 1:
             raise ValueError(
                 f"PPR(repeats=...) must be at least 1, got {repeats}; projection without "
                 "renoising (M = 0) is an ablation, in experiments/studies/ablation.py."
             )
-        if not sigma_max > self._sigma(torch.tensor(0.0)):
+        last = self.noise_level(torch.tensor(0.0))
+        if not sigma_max > last:
             raise ValueError(
-                f"PPR(sigma_max={sigma_max}) is below the schedule's last noise level, "
-                f"{self._sigma(torch.tensor(0.0)):.3g}, so nothing would be projected; raise it."
+                f"PPR(sigma_max={sigma_max}) is below the schedule's last noise level, {last:.3g}, "
+                "so nothing would be projected; raise it."
             )
         self.repeats = repeats
         self.minimize = minimize
@@ -85,9 +93,9 @@ class PPR(Sampler):
         x_0 = self.denoiser(x_t, t)
         x_s = self.predict(x_t, x_0, t, s, randn)
 
-        if self._sigma(s) <= self.sigma_max:
+        if self.noise_level(s) <= self.sigma_max:
             for _ in range(self.repeats):
-                x_s, x_0 = self.kernel(x_s, s, randn, reach=self._sigma(t))
+                x_s, x_0 = self.kernel(x_s, s, randn, reach=self.noise_level(t))
         return x_s, x_0
 
     def kernel(
@@ -118,7 +126,7 @@ class PPR(Sampler):
             x_0 = self.denoiser(scale * u, t)
             return self.constraint.residual(x_0), x_0
 
-        reach = self._sigma(t) if reach is None else reach
+        reach = self.noise_level(t) if reach is None else reach
         unit = reach * math.sqrt(x_t[0].numel()) * (alpha_t / scale).item()
         minimize = self.minimize or self._choose_minimizer(x_t)
         return minimize(residual, x_t / scale, self.stop, unit).x_0

@@ -1,0 +1,29 @@
+"""`python -m feasibly {demo, sample, check}`."""
+
+import sys
+
+import tyro
+from rich.console import Console
+
+from .cli.check import check
+from .cli.demo import demo
+from .cli.sample import sample
+from .errors import SamplingError
+
+
+def main() -> None:
+    """Runs the command line."""
+    commands = {"demo": demo, "sample": sample, "check": check}
+    try:
+        status = tyro.extras.subcommand_cli_from_dict(
+            commands, prog="feasibly", description=__doc__
+        )
+    except (ValueError, SamplingError) as error:
+        # errors for people: one sentence, no traceback
+        Console(stderr=True).print(f"[bold red]error:[/] {error}", highlight=False)
+        sys.exit(2)
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()

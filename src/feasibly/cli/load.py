@@ -1,0 +1,61 @@
+"""What the commands sample: a shipped prior, or objects of the user's own."""
+
+__all__ = ["load_constraint", "load_denoiser", "load_object"]
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+from .. import priors
+from ..constraints import Constraint, GaussianRandomField, LevelSet
+from ..problems.data2d import CONSTRAINTS
+
+
+def load_object(path: str) -> Any:
+    """Calls the function at `module:function`; modules of the current folder are found.
+
+    Raises:
+        ValueError: If there is no such function.
+    """
+    module, _, name = path.partition(":")
+    if not module or not name:
+        raise ValueError(f"{path!r} is not of the form module:function, e.g. mymodel:denoiser.")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        function = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(
+            f"{path!r} cannot be imported ({error}); run from the folder of {module}.py, and name "
+            "a function without arguments in it."
+        ) from error
+    return function()
+
+
+def load_denoiser(name: str) -> Any:
+    """Returns a shipped prior by its name, a prior's file, or the result of module:function."""
+    return load_object(name) if ":" in name else priors.load(name)
+
+
+def load_constraint(name: str) -> Constraint:
+    """Returns constraint 0 to 11 of Data2D by its number, or the result of module:function.
+
+    Raises:
+        ValueError: If there is no such constraint.
+    """
+    if ":" in name:
+        constraint = load_object(name)
+        if not isinstance(constraint, Constraint):
+            raise ValueError(
+                f"{name!r} returned {type(constraint).__name__}; it must return a constraint, "
+                "e.g. feasibly.Equality(function, tolerance=1e-6)."
+            )
+        return constraint
+    if not name.isdigit() or int(name) >= CONSTRAINTS:
+        raise ValueError(
+            f"There is no constraint {name!r}; give 0 to {CONSTRAINTS - 1} for those of Data2D, "
+            "or module:function for your own."
+        )
+    return LevelSet(GaussianRandomField(seed=int(name)))

@@ -1,0 +1,78 @@
+"""`python -m feasibly sample`: an ensemble under a constraint."""
+
+__all__ = ["METHODS", "sample"]
+
+import warnings
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+
+from .. import figures
+from ..errors import InfeasibleWarning
+from ..progress import LiveProgress
+from ..report import Report
+from ..samplers import PPR, Ancestral, PostHoc, Sampler
+from .load import load_constraint, load_denoiser
+
+METHODS: dict[str, type[Sampler]] = {"ppr": PPR, "post-hoc": PostHoc, "ancestral": Ancestral}
+
+
+def sample(
+    denoiser: str,
+    constraint: str,
+    out: Path = Path("out/sample"),
+    members: int = 64,
+    shape: tuple[int, ...] = (2,),
+    method: Literal["ppr", "post-hoc", "ancestral"] = "ppr",
+    steps: int | None = None,
+    seed: int = 0,
+    chunk: int | None = None,
+) -> int:
+    """Sample a denoiser under a constraint; write the samples and a report.
+
+    Exits with 1 if no member is feasible.
+
+    Arguments:
+        denoiser: A shipped prior (checkerboard, banana), a prior's file, or module:function for
+            a function that returns a denoiser of yours.
+        constraint: The number of a constraint of Data2D (0 to 11), or module:function for a
+            function that returns a constraint of yours.
+        out: The folder for samples.safetensors and report.html.
+        members: The number of samples.
+        shape: The shape of one sample, for a denoiser of yours.
+        method: How to sample.
+        steps: The number of diffusion steps; by default the method's own.
+        seed: The seed of the ensemble.
+        chunk: How many members to sample at a time; by default all.
+    """
+    console = Console()
+    options: dict[str, Any] = {} if steps is None else {"steps": steps}
+    law = load_constraint(constraint)
+    sampler = METHODS[method](load_denoiser(denoiser), law, **options)
+    with LiveProgress(f"{method} on {denoiser}", console) as progress, warnings.catch_warnings():
+        warnings.simplefilter("ignore", InfeasibleWarning)  # said below, and by the exit status
+        result = sampler.sample(members, shape, seed=seed, chunk=chunk, callback=progress)
+
+    out.mkdir(parents=True, exist_ok=True)
+    result.save(out / "samples.safetensors")
+    report = Report(f"feasibly: {method} on {denoiser}")
+    report.code(str(result))
+    report.figure(
+        figures.trace({method: result.trace}, result.tolerance),
+        "Violation of the clean estimates and their feasible share along the way.",
+    )
+    report.figure(
+        figures.histogram({method: result.violation}, result.tolerance),
+        "Violation of the samples.",
+    )
+    report.write(out / "report.html")
+    console.print(str(result), highlight=False, soft_wrap=True)
+    console.print(f"Samples and report: {out}", highlight=False, soft_wrap=True)
+    if not result.feasible.any():
+        console.print(
+            "No member is feasible: the constraint may be infeasible for this model, or needs a "
+            "larger tolerance or more iterations. `python -m feasibly check` suggests a tolerance."
+        )
+        return 1
+    return 0

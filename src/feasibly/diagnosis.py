@@ -1,0 +1,141 @@
+"""A look at a denoiser and a constraint before use."""
+
+__all__ = ["Diagnosis", "Level", "diagnose"]
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .constraints.base import Constraint
+from .errors import DenoiserError
+from .network import Network
+from .samplers.ancestral import Ancestral
+from .validation import check_constraint
+
+
+@dataclass(frozen=True)
+class Level:
+    r"""How a denoiser does at one noise level.
+
+    Attributes:
+        t: The diffusion time.
+        alpha: The signal scale.
+        sigma: The noise scale.
+        error: The root mean square of :math:`d(x_t) - x_0`.
+        limit: What it must not exceed: the smaller of the relative noise
+            :math:`\sigma / \alpha`, the error of not denoising, and of the data's standard
+            deviation, the error of knowing the data's mean alone; 10 % are allowed on top.
+        gradient: Whether the gradient of the output is finite.
+    """
+
+    t: float
+    alpha: float
+    sigma: float
+    error: float
+    limit: float
+    gradient: bool
+
+    @property
+    def verdict(self) -> str:
+        """What is wrong at this level, or `ok`."""
+        if not self.error < torch.inf:
+            return "not finite"
+        if not self.gradient:
+            return "gradient not finite"
+        return "ok" if self.error <= 1.1 * self.limit else "worse than a guess"
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What :func:`diagnose` found.
+
+    Attributes:
+        levels: The denoiser at several noise levels, highest first.
+        monotone: Whether the noise level rises with time throughout.
+        residuals: The number of residuals; None without a constraint.
+        violation: The 5 %, 50 % and 95 % quantiles of the violation of unconstrained samples.
+        suggested_tolerance: A tolerance that reduces the typical violation a million times, that
+            is, the residual a thousand times.
+    """
+
+    levels: list[Level]
+    monotone: bool
+    residuals: int | None
+    violation: tuple[float, float, float] | None
+    suggested_tolerance: float | None
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing speaks against sampling."""
+        return self.monotone and all(level.verdict == "ok" for level in self.levels)
+
+
+def diagnose(
+    denoiser: Callable[[Tensor, Tensor], Any],
+    constraint: Constraint | None,
+    shape: Sequence[int],
+    data: Tensor | None = None,
+    levels: int = 9,
+    members: int = 64,
+    seed: int = 0,
+) -> Diagnosis:
+    r"""Tests a denoiser, and a constraint if there is one.
+
+    A wrong sign, time direction or prediction type makes the denoising error larger than that of
+    not denoising at all, at some noise level.
+
+    Arguments:
+        denoiser: The denoiser.
+        constraint: The constraint, or None.
+        shape: The shape of a sample.
+        data: Clean data, with shape :math:`(N, *)`. Without it the model is tested on its own
+            samples, which finds fewer mistakes.
+        levels: The number of noise levels.
+        members: The number of samples, if there is no data.
+        seed: The seed.
+
+    Raises:
+        ConstraintError: If the constraint cannot be used as it is.
+        DenoiserError: If the denoiser cannot be used as it is.
+        SamplingError: If the denoiser cannot sample.
+    """
+    if data is None:
+        # the read-out "clean", since "denoise" would hide noise that is left in the state
+        sampler = Ancestral(denoiser, readout="clean")
+        data = sampler.sample(members, shape, seed=seed).samples
+    if tuple(data.shape[1:]) != tuple(shape):
+        raise DenoiserError(
+            f"The data has samples of shape {tuple(data.shape[1:])}, not {tuple(shape)}."
+        )
+    network = Network(denoiser)
+    times = torch.linspace(1, 0, levels, dtype=data.dtype, device=data.device)
+    fine = torch.linspace(0, 1, 257, dtype=data.dtype, device=data.device)
+    alpha, sigma = network.schedule(fine)
+    generator = torch.Generator().manual_seed(seed)
+    found = [_level(network, data, t, generator) for t in times]
+
+    if constraint is None:
+        return Diagnosis(found, bool((sigma / alpha).diff().gt(0).all()), None, None, None)
+    residuals = check_constraint(constraint, data[:64]).shape[1]
+    c = constraint.violation(data).detach().double()
+    low, median, high = c.quantile(torch.tensor([0.05, 0.5, 0.95]).to(c)).tolist()
+    monotone = bool((sigma / alpha).diff().gt(0).all())
+    return Diagnosis(found, monotone, residuals, (low, median, high), 1e-6 * median)
+
+
+@torch.enable_grad()
+def _level(network: Network, x_0: Tensor, t: Tensor, generator: torch.Generator) -> Level:
+    alpha_t, sigma_t = network.schedule(t)
+    z = torch.randn(x_0.shape, generator=generator, dtype=x_0.dtype).to(x_0.device)
+    x_t = (alpha_t * x_0 + sigma_t * z).requires_grad_()
+    x_hat = network(x_t, t)
+    error = (x_hat.detach() - x_0).square().mean().sqrt().item()
+    gradient = False
+    if x_hat.requires_grad:
+        (g,) = torch.autograd.grad(x_hat.square().sum(), x_t)
+        gradient = bool(g.isfinite().all())
+    limit = min((sigma_t / alpha_t).item(), x_0.std().item())
+    return Level(t.item(), alpha_t.item(), sigma_t.item(), error, limit, gradient)

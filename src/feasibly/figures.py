@@ -1,0 +1,94 @@
+"""Figures of samples and of runs. They return matplotlib figures, and write nothing."""
+
+__all__ = ["histogram", "marginals", "trace"]
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from .constraints.base import Constraint
+from .result import Snapshot
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS = {"constrained": "tab:green", "unconditional": "tab:gray", "PPR": "tab:blue"}
+
+
+def _figure(rows: int, columns: int, size: float) -> "tuple[Figure, list[list[Axes]]]":
+    # no pyplot: it would pick a display backend and keep every figure alive
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(size * columns, size * rows), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, figure.subplots(rows, columns, squeeze=False).tolist()
+
+
+def marginals(
+    states: Mapping[str, Sequence[Tensor]], sigmas: Sequence[float], constraint: Constraint
+) -> "Figure":
+    r"""Draws planar states at several noise levels, like the paper's Figure 1.
+
+    Arguments:
+        states: For each row, its name and its states, each with shape :math:`(N, 2)`.
+        sigmas: The noise level of each column.
+        constraint: The constraint, whose zero set is drawn where it is one curve in the plane.
+    """
+    figure, axes = _figure(len(states), len(sigmas), size=2.2)
+    for row, (name, columns) in zip(axes, states.items(), strict=True):
+        for ax, sigma, x in zip(row, sigmas, columns, strict=True):
+            reach = 1.9 + 2.5 * sigma
+            _zero_set(ax, constraint, reach)
+            ax.scatter(*x.T.cpu(), s=1.5, linewidths=0, color=COLOURS.get(name, "tab:red"))
+            ax.set(xlim=(-reach, reach), ylim=(-reach, reach), xticks=[], yticks=[], aspect=1)
+            if row is axes[0]:
+                ax.set_title(rf"$\sigma = {sigma:.2g}$", fontsize=10)
+        row[0].set_ylabel(name)
+    return figure
+
+
+@torch.no_grad()
+def _zero_set(ax: "Axes", constraint: Constraint, reach: float, n: int = 300) -> None:
+    line = torch.linspace(-reach, reach, n)
+    grid = torch.cartesian_prod(line, line)
+    r = constraint.residual(grid)
+    if r.shape[1] == 1:
+        r = r.reshape(n, n).T
+        ax.contour(line, line, r, levels=[0.0], colors="black", linewidths=0.3, alpha=0.5)
+
+
+def trace(runs: Mapping[str, Sequence[Snapshot]], tolerance: float) -> "Figure":
+    """Draws median and worst violation of the clean estimates, and the feasible share, against
+    the noise level, for the first attempt of each run."""
+    figure, ((left, right),) = _figure(1, 2, size=4.5)
+    for name, snapshots in runs.items():
+        first = [s for s in snapshots if s.attempt == 0]
+        sigma = [s.sigma for s in first]
+        (line,) = left.plot(sigma, [s.median for s in first], label=f"{name}, median")
+        left.plot(sigma, [s.worst for s in first], ":", color=line.get_color(), label="worst")
+        right.plot(sigma, [100 * s.feasible for s in first], label=name)
+    left.axhline(tolerance, color="tab:red", linewidth=0.8, label="tolerance")
+    left.set(xscale="log", yscale="log", xlabel=r"noise level $\sigma$", ylabel="violation $c$")
+    right.set(xscale="log", xlabel=r"noise level $\sigma$", ylabel="feasible (%)", ylim=(0, 102))
+    for ax in (left, right):
+        ax.invert_xaxis()
+        ax.legend(fontsize=8)
+    return figure
+
+
+def histogram(violations: Mapping[str, Tensor], tolerance: float) -> "Figure":
+    """Draws the distribution of the samples' violations, on a logarithmic axis."""
+    figure, ((ax,),) = _figure(1, 1, size=4.5)
+    logs = {
+        name: c[c.isfinite()].clamp_min(1e-16).log10().tolist() for name, c in violations.items()
+    }
+    ax.hist(list(logs.values()), bins=40, histtype="step", label=list(logs))
+    ax.axvline(math.log10(tolerance), color="tab:red", linewidth=0.8, label="tolerance")
+    ax.set(xlabel=r"$\log_{10}$ violation", ylabel="members")
+    ax.legend(fontsize=8)
+    return figure

@@ -1,0 +1,74 @@
+"""The trained priors that the package ships: a safetensors file and a model card for each."""
+
+__all__ = ["available", "load", "save"]
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from ..denoisers import Karras
+from ..nn import ModulatedMLP
+from ..schedules import LogLogit
+
+BACKBONES = {"ModulatedMLP": ModulatedMLP}
+SCHEDULES = {"LogLogit": LogLogit}
+
+
+def available() -> list[str]:
+    """Returns the names of the shipped priors."""
+    return sorted(path.stem for path in Path(__file__).parent.glob("*.safetensors"))
+
+
+def load(name: str) -> Karras:
+    """Loads a prior, ready to sample: in evaluation mode and without gradients for its weights.
+
+    Arguments:
+        name: The name of a shipped prior, or the path of a file written by :func:`save`.
+
+    Raises:
+        ValueError: If there is no such prior, or its file is damaged.
+    """
+    path = Path(name)
+    if path.suffix != ".safetensors":
+        path = Path(__file__).parent / f"{name}.safetensors"
+    if not path.is_file():
+        raise ValueError(
+            f"There is no prior {name!r}; choose one of {available()}, or give the path of a "
+            ".safetensors file written by `python -m experiments train`."
+        )
+    try:
+        with safe_open(path, framework="pt") as file:
+            spec = json.loads(file.metadata()["feasibly"])
+            weights = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        backbone = BACKBONES[spec["backbone"]](**spec["backbone_options"])
+        schedule = SCHEDULES[spec["schedule"]](**spec["schedule_options"])
+        denoiser = Karras(backbone, schedule, spec["sigma_data"])
+        denoiser.load_state_dict(weights)
+    except (SafetensorError, KeyError, TypeError, RuntimeError, json.JSONDecodeError) as error:
+        raise ValueError(
+            f"The prior file {path} cannot be read ({type(error).__name__}: {error}); it is "
+            "damaged or was not written by feasibly. Install or train it again."
+        ) from error
+    return denoiser.eval().requires_grad_(False)
+
+
+def save(denoiser: Karras, path: Path, backbone_options: dict[str, int]) -> None:
+    """Writes a prior.
+
+    Arguments:
+        denoiser: The trained denoiser.
+        path: The file to write, ending in `.safetensors`.
+        backbone_options: The arguments with which its backbone was made.
+    """
+    spec = {
+        "backbone": type(denoiser.backbone).__name__,
+        "backbone_options": backbone_options,
+        "schedule": type(denoiser.schedule).__name__,
+        "schedule_options": vars(denoiser.schedule),
+        "sigma_data": denoiser.sigma_data,
+    }
+    weights = {k: v.to(torch.float32).contiguous() for k, v in denoiser.state_dict().items()}
+    save_file(weights, path, metadata={"feasibly": json.dumps(spec)})

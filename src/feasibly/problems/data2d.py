@@ -1,0 +1,84 @@
+"""Data2D: two distributions on the plane, each under twelve random constraints (paper, Section 5
+and Appendix B.1)."""
+
+__all__ = ["CONSTRAINTS", "DISTRIBUTIONS", "Data2D"]
+
+from functools import lru_cache
+
+from torch import Tensor
+
+from .. import priors
+from ..constraints import GaussianRandomField, LevelSet
+from ..denoisers import Denoiser
+from ..metrics import knn_cross_edge_rate, total_variation
+from ..minimizers import GaussNewton
+from ..samplers.ancestral import Ancestral
+from .distributions import Banana, Checkerboard, Distribution
+
+CONSTRAINTS = 12
+"""The number of constraints; constraint k is the random field of seed k."""
+
+DISTRIBUTIONS: dict[str, type[Distribution]] = {"checkerboard": Checkerboard, "banana": Banana}
+
+
+class Data2D:
+    r"""One of the two problems: a learned prior, its constraints, their ground truth and scores.
+
+    Arguments:
+        name: `checkerboard` or `banana`.
+        denoiser: The prior; None for the shipped one.
+    """
+
+    shape = (2,)
+
+    def __init__(self, name: str, denoiser: Denoiser | None = None) -> None:
+        if name not in DISTRIBUTIONS:
+            raise ValueError(f"Data2D has no {name!r}; choose one of {sorted(DISTRIBUTIONS)}.")
+        self.name = name
+        self.distribution = DISTRIBUTIONS[name]()
+        self.denoiser = denoiser or priors.load(name)
+
+    def constraint(self, k: int) -> LevelSet:
+        """Returns constraint `k`."""
+        return LevelSet(GaussianRandomField(seed=k))
+
+    @lru_cache(maxsize=1)  # noqa: B019 (one pool a problem, which lives as long as it)
+    def prior_samples(self, n: int) -> Tensor:
+        """Draws `n` samples of the learned prior, with shape (n, 2): DDPM, 128 steps."""
+        sampler = Ancestral(self.denoiser, steps=128)
+        return sampler.sample(n, self.shape, seed=2**20, chunk=4096).samples
+
+    def ground_truth(self, constraint: LevelSet, pool: Tensor, epsilon: float = 1e-2) -> Tensor:
+        r"""Returns the constrained prior's samples among `pool`, by rejection and refinement.
+
+        Samples with :math:`c(x) \leq \epsilon` are kept, in the order of the pool, and moved onto
+        :math:`f = 0` by Newton steps. Their law is the prior restricted to the tube, with
+        density :math:`p / |\nabla f|` on the curve, and not a surface measure.
+        """
+        kept = pool[constraint.violation(pool) <= epsilon].double()
+        newton = GaussNewton(steps=20, max_distance=None, damping=0.0)
+        return newton(lambda x: (constraint.residual(x), x), kept, threshold=1e-20).x
+
+    def scores(self, x: Tensor, feasible: Tensor, truth: Tensor) -> dict[str, float]:
+        r"""Scores an ensemble against the ground truth.
+
+        Arguments:
+            x: The ensemble, with shape :math:`(N, 2)`.
+            feasible: Which members are in :math:`\mathcal{C}`, with shape :math:`(N)`.
+            truth: The ground truth, with shape :math:`(N, 2)`.
+
+        Returns:
+            The shares feasible, on the support and both (`joint`); the k-NN cross-edge rate for
+            several k (`knn` is that of 5); the total variation between mode masses (`tv`).
+        """
+        good = x.isfinite().all(dim=1)
+        inside = good & self.distribution.in_support(x)
+        mode = self.distribution.mode
+        return {
+            "feasible": feasible.double().mean().item(),
+            "in_support": inside.double().mean().item(),
+            "joint": (feasible & inside).double().mean().item(),
+            "knn": knn_cross_edge_rate(truth, x, k=5),
+            **{f"knn_{k}": knn_cross_edge_rate(truth, x, k=k) for k in (1, 3, 10, 20)},
+            "tv": total_variation(mode(truth), mode(x[good]), self.distribution.modes),
+        }

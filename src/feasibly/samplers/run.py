@@ -1,0 +1,93 @@
+"""The account that a run of a sampler keeps."""
+
+__all__ = ["Run", "assess", "finite", "per_member"]
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..constraints.base import Constraint
+from ..network import Calls
+from ..result import Result, Snapshot
+
+
+@dataclass
+class Run:
+    """What the attempts at some members have in common, and what they cost."""
+
+    seed: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device | str
+    callback: Callable[[Snapshot], None] | None
+    calls: Calls = field(default_factory=Calls)
+    trace: list[Snapshot] = field(default_factory=list)
+    start: float = field(default_factory=time.perf_counter)
+
+    def note(
+        self, sampler: Any, x_0: Tensor, failed: Tensor, attempt: int, step: int, sigma: float
+    ) -> None:
+        """Takes down the state of an attempt after a step."""
+        c, feasible = assess(sampler.constraint, x_0)
+        known = c[~failed] if sampler.constraint is not None else c.new_full((1,), math.nan)
+        known = known if known.numel() else c.new_full((1,), math.nan)
+        snapshot = Snapshot(
+            attempt=attempt,
+            members=failed.numel(),
+            step=step,
+            steps=sampler.steps,
+            sigma=sigma,
+            forward=self.calls.forward,
+            backward=self.calls.backward,
+            median=known.median().item(),
+            worst=known.max().item(),
+            feasible=(feasible & ~failed).double().mean().item(),
+            failed=int(failed.sum()),
+            seconds=time.perf_counter() - self.start,
+        )
+        self.trace.append(snapshot)
+        if self.callback is not None:
+            self.callback(snapshot)
+
+    def result(self, x_0: Tensor, ids: list[int], sampler: Any) -> Result:
+        """Closes the account."""
+        constraint = sampler.constraint
+        c, feasible = assess(constraint, x_0)
+        return Result(
+            samples=x_0,
+            violation=c,
+            feasible=feasible,
+            members=ids,
+            seed=self.seed,
+            tolerance=math.inf if constraint is None else constraint.tolerance,
+            calls=self.calls,
+            trace=self.trace,
+            seconds=time.perf_counter() - self.start,
+            method=repr(sampler),
+        )
+
+
+def assess(constraint: Constraint | None, x_0: Tensor) -> tuple[Tensor, Tensor]:
+    """The violation of each member and whether it is feasible; infinite and not, where a member
+    is not finite; zero and feasible, where there is no constraint."""
+    good = finite(x_0)
+    if constraint is None:
+        c, feasible = torch.zeros_like(good, dtype=x_0.dtype), good
+    else:
+        c, feasible = constraint.assess(torch.where(per_member(good, x_0), x_0, 0.0))
+    return torch.where(good & c.isfinite(), c, torch.inf), good & feasible
+
+
+def finite(x: Tensor) -> Tensor:
+    """Which members of `x` are finite."""
+    return x.isfinite().flatten(start_dim=1).all(dim=1)
+
+
+def per_member(mask: Tensor, like: Tensor) -> Tensor:
+    r"""Gives `mask`, with shape :math:`(B)`, trailing axes to select rows of `like`."""
+    return mask.reshape(-1, *(1,) * (like.ndim - 1))

@@ -1,0 +1,232 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from feasibly.denoisers import Denoiser, Karras, Posterior, broadcast
+from feasibly.oracles import Checkerboard, Gaussian, GaussianMixture
+from feasibly.schedules import EDM, VE, VP, Cosine, LogLogit, Rectified, Schedule
+
+check = settings(derandomize=True, deadline=None, max_examples=40)
+
+
+class Fixed(Schedule):
+    """The same pair of scales at every time."""
+
+    def __init__(self, alpha, sigma):
+        self.alpha, self.sigma = alpha, sigma
+
+    def __call__(self, t):
+        return torch.full_like(t, self.alpha), torch.full_like(t, self.sigma)
+
+
+class Zero(nn.Module):
+    def forward(self, x, label):
+        return torch.zeros_like(x)
+
+
+class Wavy(nn.Module):
+    """A fixed smooth function of the input and the label."""
+
+    def forward(self, x, label):
+        return torch.sin(3 * x + broadcast(label, x)) + x.roll(1, dims=-1) / 2
+
+
+def normal(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def double(value):
+    return torch.tensor(value, dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("scale", "x", "shape"),
+    [((), (4, 2), ()), ((4,), (4, 2), (4, 1)), ((4,), (4, 3, 5), (4, 1, 1)), ((4,), (4,), (4,))],
+    ids=str,
+)
+def test_broadcast_gives_one_scale_to_each_sample(scale, x, shape):
+    assert broadcast(torch.ones(scale), torch.ones(x)).shape == shape
+
+
+@pytest.mark.parametrize("sigma_data", [0.5, 1.0, 3.0])
+def test_karras_returns_its_input_as_the_noise_vanishes(sigma_data):
+    denoiser = Karras(Wavy(), LogLogit(), sigma_data)
+    x = normal(6, 3)
+    for sigma in (1e-3, 1e-5, 1e-7):
+        error = (denoiser.mean(x, double(sigma)) - x).abs().max()
+        assert error <= 3 * sigma  # the network's output is at most 1 + |x| / 2
+
+
+def test_karras_returns_the_data_mean_as_the_noise_takes_over():
+    denoiser = Karras(Zero(), LogLogit(), sigma_data=2.0)
+    noise = normal(6, 3)
+    for sigma in (1e2, 1e4, 1e6):
+        assert denoiser.mean(sigma * noise, double(sigma)).abs().max() <= 4 * 4.0 / sigma
+
+
+@pytest.mark.parametrize("sigma_data", [0.5, 2.0])
+def test_karras_without_a_network_is_the_denoiser_of_a_normal(sigma_data):
+    denoiser = Karras(Zero(), VP(), sigma_data)
+    oracle = Gaussian(torch.zeros(3), sigma_data**2 * torch.eye(3), VP())
+    x_t, t = normal(9, 3), torch.linspace(0, 1, 9).double()
+    torch.testing.assert_close(denoiser(x_t, t).mean, oracle(x_t, t).mean, rtol=1e-10, atol=0)
+
+
+@pytest.mark.parametrize("shape", [(5,), (3, 4)], ids=str)
+def test_karras_scales_what_the_network_sees(shape):
+    seen = {}
+
+    class Spy(nn.Module):
+        def forward(self, x, label):
+            seen["x"], seen["label"] = x, label
+            return x
+
+    sigma, x = double([0.1, 1.0, 20.0]), normal(3, *shape)
+    Karras(Spy(), LogLogit(), sigma_data=2.0).mean(x, broadcast(sigma, x))
+    torch.testing.assert_close(seen["x"], x / broadcast(torch.sqrt(sigma**2 + 4), x))
+    torch.testing.assert_close(seen["label"], sigma.log() / 4)
+
+    Karras(Spy(), LogLogit(), sigma_data=2.0).mean(x, double(0.1))
+    assert seen["label"].shape == ()
+    torch.testing.assert_close(seen["label"], double(math.log(0.1) / 4))
+
+
+def test_karras_scales_what_the_network_returns():
+    sigma, s, x = 0.7, 1.5, normal(2, 4)
+    scale = math.sqrt(sigma**2 + s**2)
+    expected = s**2 / scale**2 * x + sigma * s / scale * Wavy()(
+        x / scale, double(math.log(sigma) / 4)
+    )
+    denoiser = Karras(Wavy(), LogLogit(), s)
+    torch.testing.assert_close(denoiser.mean(x, double(sigma)), expected)
+
+
+@pytest.mark.parametrize("schedule", [LogLogit(), VP(), Rectified()], ids=repr)
+@pytest.mark.parametrize("shape", [(2,), (3, 4)], ids=str)
+def test_karras_loss_of_a_zero_network_is_the_one_worked_by_hand(schedule, shape):
+    s = 1.3
+    x_0, noise = normal(5, *shape), normal(5, *shape, seed=1)
+    t = torch.linspace(0.1, 0.9, 5).double()
+    loss = Karras(Zero(), schedule, s).loss(x_0, t, noise)
+    assert loss.shape == (5,)
+
+    for i in range(5):
+        alpha, sigma = (scale.item() for scale in schedule(t[i]))
+        sigma = sigma / alpha
+        estimate = s**2 / (sigma**2 + s**2) * (x_0[i] + sigma * noise[i])
+        weight = (sigma**2 + s**2) / (sigma**2 * s**2)
+        expected = weight * (estimate - x_0[i]).square().mean()
+        torch.testing.assert_close(loss[i], expected, rtol=1e-9, atol=0)
+
+
+def test_karras_loss_counts_every_noise_level_alike():
+    # With x_0 from N(0, s^2) the zero network is optimal and its error has the posterior's
+    # variance, whose inverse is the weight: the loss is a mean of 2n squares of standard normals,
+    # 1 with standard error sqrt(2 / 2n) = 0.01. Six of them: false-alarm rate 2e-9 a level.
+    n, s = 10_000, 0.6
+    denoiser = Karras(Zero(), LogLogit(), s)
+    for seed, t in enumerate((0.05, 0.5, 0.95)):
+        x_0, noise = s * normal(n, 2, seed=seed), normal(n, 2, seed=100 + seed)
+        loss = denoiser.loss(x_0, torch.full((n,), t, dtype=torch.float64), noise)
+        assert loss.mean().item() == pytest.approx(1, abs=0.06)
+
+
+def test_karras_loss_of_one_sample_ignores_the_others():
+    denoiser = Karras(Wavy(), VP())
+    x_0, noise, t = normal(4, 3), normal(4, 3, seed=1), torch.linspace(0.2, 0.8, 4).double()
+    loss = denoiser.loss(x_0, t, noise)
+    for i in range(4):
+        alone = denoiser.loss(x_0[i : i + 1], t[i : i + 1], noise[i : i + 1])
+        torch.testing.assert_close(loss[i : i + 1], alone, rtol=1e-12, atol=0)
+
+
+def mixture(schedule):
+    cov = torch.stack((torch.diag(double([0.3, 0.1])), torch.diag(double([0.05, 0.4]))))
+    return GaussianMixture(double([0.3, 0.7]), double([[-1.0, 0.0], [1.0, 0.5]]), cov, schedule)
+
+
+KINDS = {
+    "karras": lambda schedule: Karras(Wavy(), schedule, 0.8),
+    "gaussian": lambda s: Gaussian(double([0.5, -1]), double([[1.0, 0.3], [0.3, 0.5]]), s),
+    "mixture": mixture,
+    "checkerboard": lambda schedule: Checkerboard(4, schedule),
+}
+kind_of_all = pytest.mark.parametrize("make", KINDS.values(), ids=KINDS.keys())
+
+
+@kind_of_all
+@given(
+    st.floats(-2, 2).map(lambda e: 10**e),
+    st.floats(-2, 2).map(lambda e: 10**e),
+    st.lists(st.floats(-3, 3), min_size=2, max_size=2),
+)
+@check
+def test_rescaling_signal_and_noise_together_leaves_the_estimate(make, alpha, ratio, x):
+    # the same d for variance exploding (alpha = 1) and any other schedule, at x_t / alpha_t
+    x, t = double([x]), double(0.5)
+    exploding = make(Fixed(1.0, ratio))(x, t).mean
+    scaled = make(Fixed(alpha, alpha * ratio))(alpha * x, t).mean
+    torch.testing.assert_close(scaled, exploding, rtol=1e-8, atol=1e-8)
+
+
+@kind_of_all
+@pytest.mark.parametrize("schedule", [VP(), Cosine(), Rectified()], ids=repr)
+def test_other_schedules_are_variance_exploding_in_disguise(make, schedule):
+    x_t, t = normal(3, 2), double([0.2, 0.5, 0.8])
+    alpha, sigma = schedule(t)
+    mean = make(schedule)(x_t, t).mean
+    for i in range(3):
+        ratio = (sigma[i] / alpha[i]).item()
+        expected = make(Fixed(1.0, ratio))(x_t[i : i + 1] / alpha[i], double(0.5)).mean
+        torch.testing.assert_close(mean[i : i + 1], expected, rtol=1e-8, atol=1e-10)
+
+
+@kind_of_all
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_posterior_mean_has_the_shape_and_dtype_of_the_state(make, dtype):
+    x_t = normal(5, 2).to(dtype)
+    for t in (torch.tensor(0.4, dtype=dtype), torch.full((5,), 0.4, dtype=dtype)):
+        posterior = make(VE())(x_t, t)
+        assert isinstance(posterior, Posterior)
+        assert posterior.mean.shape == x_t.shape
+        assert posterior.mean.dtype == dtype
+
+
+@kind_of_all
+def test_one_time_for_all_equals_the_same_time_for_each(make):
+    x_t, denoiser = normal(5, 2), make(EDM())
+    shared, each = (
+        denoiser(x_t, t).mean for t in (double(0.6), torch.full((5,), 0.6, dtype=torch.float64))
+    )
+    torch.testing.assert_close(shared, each, rtol=1e-12, atol=1e-14)
+
+
+@kind_of_all
+def test_estimate_of_one_sample_ignores_the_others(make):
+    x_t, t, denoiser = 2 * normal(5, 2), torch.linspace(0.1, 0.9, 5).double(), make(VE())
+    together = denoiser(x_t, t).mean
+    for i in range(5):
+        alone = denoiser(x_t[i : i + 1], t[i : i + 1]).mean
+        torch.testing.assert_close(together[i : i + 1], alone, rtol=1e-12, atol=1e-14)
+
+
+def test_a_denoiser_needs_no_more_than_its_mean():
+    class Halve(Denoiser):
+        def mean(self, x, sigma):
+            return x / (1 + sigma)
+
+    x_t = normal(2, 3)
+    # x = x_t / alpha = 2 x_t and sigma = 0.25 / 0.5
+    expected = 2 * x_t / 1.5
+    torch.testing.assert_close(Halve(Fixed(0.5, 0.25))(x_t, double(0.1)).mean, expected)
+
+
+def test_the_schedule_is_an_attribute_and_the_backbone_is_trainable():
+    schedule, backbone = VP(), nn.Linear(2, 2)
+    denoiser = Karras(backbone, schedule)
+    assert denoiser.schedule is schedule
+    assert set(denoiser.parameters()) == set(backbone.parameters())
