@@ -93,6 +93,12 @@ class Trainer:
         self.generator.set_state(state["generator"])
         self.step, self.bands = state["step"], state["bands"]
 
+    def averaged(self) -> Karras:
+        """Returns the denoiser with the averaged weights, ready to sample."""
+        denoiser = Karras(ModulatedMLP(**BACKBONE), LogLogit())
+        denoiser.load_state_dict(self.ema.module.state_dict())
+        return denoiser.eval().requires_grad_(False)
+
     def train_step(self) -> Tensor:
         """Makes one step and returns the loss of each sample, ordered by noise level."""
         batch = self.config.batch
@@ -196,7 +202,7 @@ def export(name: str, trainer: Trainer, run: Path, out: Path, n: int = 8192) -> 
         out: The folder for `NAME.safetensors` and `NAME.md`.
         n: The number of samples on either side of the comparison.
     """
-    denoiser = trainer.ema.module.eval().requires_grad_(False)
+    denoiser = trainer.averaged()
     out.mkdir(parents=True, exist_ok=True)
     priors.save(denoiser, out / f"{name}.safetensors", BACKBONE)
 

@@ -37,8 +37,16 @@ def sigmas() -> st.SearchStrategy[tuple[float, float]]:
 
 # from 1e-5, since float32 cannot tell 1 - tau from 1 much below
 taus = st.floats(-5, -1).map(lambda e: 10**e)
+
+
+def log_logit(ends: tuple[float, float], share: float) -> LogLogit:
+    # eps = 1/2, a constant schedule, is reached at spread = log2(sigma_max / sigma_min) / 2
+    return LogLogit(*ends, spread=share * math.log2(ends[1] / ends[0]) / 2)
+
+
+log_logits = st.builds(log_logit, sigmas(), st.floats(0.1, 0.9))
 any_schedule = st.one_of(
-    st.builds(lambda ends, spread: LogLogit(*ends, spread), sigmas(), st.floats(1, 6)),
+    log_logits,
     st.builds(lambda ends: VE(*ends), sigmas()),
     st.builds(lambda ends, rho: EDM(*ends, rho), sigmas(), st.floats(1, 10)),
     st.builds(VP, st.floats(0.01, 1), st.floats(2, 30), taus),
@@ -133,21 +141,21 @@ def test_log_logit_wide_ends_are_those_worked_by_hand():
     assert sigma[1].item() == pytest.approx(6561, rel=1e-12)
 
 
-@given(sigmas(), st.floats(1, 6), times)
+@given(log_logits, times)
 @check
-def test_log_logit_is_symmetric_about_the_geometric_mean(ends, spread, t):
-    schedule = LogLogit(*ends, spread)
+def test_log_logit_is_symmetric_about_the_geometric_mean(schedule, t):
     product = schedule(double(t))[1] * schedule(1 - double(t))[1]
-    assert product.item() == pytest.approx(ends[0] * ends[1], rel=1e-9)
+    assert product.item() == pytest.approx(schedule.sigma_min * schedule.sigma_max, rel=1e-9)
 
 
-@given(sigmas(), st.floats(1, 6))
+@given(log_logits)
 @check
-def test_log_logit_ends_miss_the_nominal_ones_by_the_stated_factor(ends, spread):
-    low, high = LogLogit(*ends, spread)(torch.tensor([0.0, 1.0], dtype=torch.float64))[1]
-    factor = (1 - (ends[0] / ends[1]) ** (0.5 / spread)) ** spread
-    assert low.item() == pytest.approx(ends[0] / factor, rel=1e-9)
-    assert high.item() == pytest.approx(ends[1] * factor, rel=1e-9)
+def test_log_logit_ends_miss_the_nominal_ones_by_the_stated_factor(schedule):
+    low, high = schedule(torch.tensor([0.0, 1.0], dtype=torch.float64))[1]
+    eps = (schedule.sigma_min / schedule.sigma_max) ** (0.5 / schedule.spread)
+    factor = (1 - eps) ** schedule.spread
+    assert low.item() == pytest.approx(schedule.sigma_min / factor, rel=1e-9)
+    assert high.item() == pytest.approx(schedule.sigma_max * factor, rel=1e-9)
 
 
 @pytest.mark.parametrize("schedule", [VE(2e-3, 70.0), EDM(2e-3, 70.0)], ids=repr)
@@ -202,6 +210,8 @@ BAD = {
     "log-logit infinite": lambda: LogLogit(1.0, math.inf),
     "log-logit nan": lambda: LogLogit(math.nan, 1.0),
     "log-logit spread": lambda: LogLogit(spread=0.0),
+    # eps = 10^(-1/4) > 1/2, for which the noise would shrink with time
+    "log-logit backwards": lambda: LogLogit(0.1, 10.0, spread=4.0),
     "ve negative": lambda: VE(-1.0, 1.0),
     "ve equal": lambda: VE(1.0, 1.0),
     "edm order": lambda: EDM(80.0, 2e-3),

@@ -15,8 +15,10 @@ def main() -> None:
     """Runs the command line."""
     commands = {"demo": demo, "sample": sample, "check": check}
     try:
-        status = tyro.extras.subcommand_cli_from_dict(
-            commands, prog="feasibly", description=__doc__
+        status: int = tyro.extras.subcommand_cli_from_dict(
+            commands,
+            prog="feasibly",
+            description=__doc__,
         )
     except (ValueError, SamplingError) as error:
         # errors for people: one sentence, no traceback

@@ -14,7 +14,7 @@ from .result import Snapshot
 
 class LiveProgress:
     """A callback that shows the latest snapshot: a live table on a terminal, elsewhere a plain
-    line for every eighth of an attempt.
+    line for every quarter of the first attempt, and one for each attempt after it.
 
     Use it as a context manager, and pass it as `callback`.
 
@@ -44,9 +44,15 @@ class LiveProgress:
     def __call__(self, snapshot: Snapshot) -> None:
         if self.console.is_terminal:
             self.live.update(self._table(snapshot))
-        elif snapshot.step % max(1, snapshot.steps // 8) == 0 or snapshot.step == snapshot.steps:
+        elif self._due(snapshot):
             cells = " | ".join(f"{k} {v}" for k, v in self._cells(snapshot).items())
             self.console.print(f"{self.title}: {cells}", highlight=False, soft_wrap=True)
+
+    @staticmethod
+    def _due(snapshot: Snapshot) -> bool:
+        if snapshot.step == snapshot.steps:
+            return True
+        return snapshot.attempt == 0 and snapshot.step % max(1, snapshot.steps // 4) == 0
 
     def _table(self, snapshot: Snapshot) -> Table:
         cells = self._cells(snapshot)

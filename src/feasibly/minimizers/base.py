@@ -55,12 +55,14 @@ class Minimizer(ABC):
                     f"{type(self).__name__}({name}=...) must be positive or None, got {bound}."
                 )
 
+    def cost(self, residuals: int) -> tuple[int, int]:
+        r"""Returns the most forward and backward calls of a search, for `residuals` residuals."""
+        return self.steps + 1, self.steps
+
     def __call__(
         self, residual: Residual, x: Tensor, threshold: float = 0.0, unit: float = 1.0
     ) -> Minimum:
         r"""Searches from `x`.
-
-        It costs at most `steps` + 1 evaluations, `steps` of them with derivatives.
 
         Arguments:
             residual: The residual and clean estimate, as functions of the iterate.

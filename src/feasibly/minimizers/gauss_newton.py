@@ -39,12 +39,17 @@ class GaussNewton(Minimizer):
         rtol: The relative residual at which conjugate gradients stop.
     """
 
-    steps: int = 3
+    steps: int = 2
     max_distance: float | None = 1.5
     damping: float = 1e-6
     dense: int = 8
     krylov: int = 4
     rtol: float = 1e-2
+
+    def cost(self, residuals: int) -> tuple[int, int]:
+        if residuals <= self.dense:
+            return self.steps + 1, self.steps * residuals
+        return self.steps * (1 + self.krylov) + 1, self.steps * (2 + self.krylov)
 
     def search(self, search: Search, cap: float | None) -> None:
         for _ in range(self.steps):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..constraints.base import Constraint
-from ..minimizers import LBFGS, GaussNewton, Minimizer
+from ..minimizers import LBFGS, GaussNewton, Minimizer, Minimum
 from .base import Randn, Sampler
 
 
@@ -23,8 +23,9 @@ class PPR(Sampler):
         \qquad \Pi_d(x_t) = \arg\min_x c(d_\theta(x))
 
     is applied :math:`M` times, which drives :math:`x_t` toward the constrained marginal
-    :math:`p_t^\mathcal{C}`. An attempt costs at most :math:`T (1 + M (P + 1))` forward calls and
-    :math:`T M P` backward ones, where :math:`P` is the number of iterations of the minimizer.
+    :math:`p_t^\mathcal{C}`. With the projection at every level a run costs at most
+    :math:`T (1 + M (P + 1))` forward and :math:`T M P` backward calls, where :math:`P` is the
+    number of iterations of the minimizer; :meth:`budget` says it for any settings.
 
     The defaults differ from the paper's setting, which is `PPR(..., steps=64, repeats=2,
     minimize=LBFGS(steps=8), sigma_max=inf, retries=0)`:
@@ -62,11 +63,11 @@ class PPR(Sampler):
         denoiser: Callable[[Tensor, Tensor], Any],
         constraint: Constraint,
         *,
-        steps: int = 24,
+        steps: int = 32,
         repeats: int = 1,
         minimize: Minimizer | None = None,
-        sigma_max: float = 0.5,
-        retries: int = 4,
+        sigma_max: float = 0.75,
+        retries: int = 3,
         **kwargs: Any,
     ) -> None:
         super().__init__(denoiser, constraint, steps=steps, retries=retries, **kwargs)
@@ -80,8 +81,8 @@ class PPR(Sampler):
         last = self.noise_level(torch.tensor(0.0))
         if not sigma_max > last:
             raise ValueError(
-                f"PPR(sigma_max={sigma_max}) is below the schedule's last noise level, {last:.3g}, "
-                "so nothing would be projected; raise it."
+                f"PPR(sigma_max={sigma_max}) is below the schedule's last noise level, "
+                f"{last:.3g}, so nothing would be projected; raise it."
             )
         self.repeats = repeats
         self.minimize = minimize
@@ -98,6 +99,21 @@ class PPR(Sampler):
                 x_s, x_0 = self.kernel(x_s, s, randn, reach=self.noise_level(t))
         return x_s, x_0
 
+    def budget(self, residuals: int = 1) -> tuple[int, int]:
+        r"""Returns the most forward and backward calls that :meth:`sample` may make a chunk.
+
+        Members that are feasible already ask for none, so a run may make fewer.
+
+        Arguments:
+            residuals: The number :math:`m` of residuals, on which the minimizer's cost depends.
+        """
+        times = torch.linspace(1, 0, self.steps + 1)[1:]
+        levels = sum(self.noise_level(s) <= self.sigma_max for s in times)
+        forward, backward = (self.minimize or default_minimizer(residuals)).cost(residuals)
+        kernels, attempts = levels * self.repeats, self.retries + 1
+        last = 1 if self.readout == "denoise" else 0
+        return attempts * (self.steps + kernels * forward + last), attempts * kernels * backward
+
     def kernel(
         self, x_t: Tensor, t: Tensor, randn: Randn = torch.randn_like, reach: float | None = None
     ) -> tuple[Tensor, Tensor]:
@@ -107,7 +123,11 @@ class PPR(Sampler):
         return self.renoise(x_0, t, randn), x_0
 
     def project(self, x_t: Tensor, t: Tensor, reach: float | None = None) -> Tensor:
-        r"""PROJECT: searches :math:`x_t^* = \arg\min_x c(d_\theta(x))` from :math:`x_t`.
+        r"""PROJECT: returns :math:`d_\theta(x_t^*)`, with shape :math:`(B, *)`."""
+        return self.search(x_t, t, reach).x_0
+
+    def search(self, x_t: Tensor, t: Tensor, reach: float | None = None) -> Minimum:
+        r"""Searches :math:`x_t^* = \arg\min_x c(d_\theta(x))` from :math:`x_t`.
 
         Arguments:
             x_t: The states, with shape :math:`(B, *)`.
@@ -117,7 +137,7 @@ class PPR(Sampler):
                 from, since the error of a prediction is of that size; None for the level of `t`.
 
         Returns:
-            The projected estimates :math:`d_\theta(x_t^*)`, with shape :math:`(B, *)`.
+            The best :math:`x_t^*` found, and :math:`d_\theta(x_t^*)`.
         """
         alpha_t, sigma_t = self.denoiser.schedule(t)
         scale = torch.sqrt(alpha_t**2 + sigma_t**2)  # the search is in units of the state
@@ -129,10 +149,15 @@ class PPR(Sampler):
         reach = self.noise_level(t) if reach is None else reach
         unit = reach * math.sqrt(x_t[0].numel()) * (alpha_t / scale).item()
         minimize = self.minimize or self._choose_minimizer(x_t)
-        return minimize(residual, x_t / scale, self.stop, unit).x_0
+        best = minimize(residual, x_t / scale, self.stop, unit)
+        return best._replace(x=scale * best.x)
 
     def _choose_minimizer(self, x: Tensor) -> Minimizer:
         """Chooses by the number of residuals, once, and keeps the choice for all to see."""
-        m = self.constraint.residual(x[:1]).shape[1]
-        self.minimize = GaussNewton() if m <= GaussNewton.dense else LBFGS()
+        self.minimize = default_minimizer(self.constraint.residual(x[:1]).shape[1])
         return self.minimize
+
+
+def default_minimizer(residuals: int) -> Minimizer:
+    """The minimizer for a number of residuals: Gauss-Newton for few, L-BFGS for many."""
+    return GaussNewton() if residuals <= GaussNewton.dense else LBFGS()

@@ -1,0 +1,102 @@
+"""Runs a study: every sampler in every setting, resuming where a run was stopped."""
+
+__all__ = ["run"]
+
+import warnings
+
+import torch
+from rich.console import Console
+from torch import Tensor
+
+from feasibly.errors import InfeasibleWarning
+from feasibly.problems.data2d import Data2D
+from feasibly.result import Result
+
+from . import records
+from .studies.base import Study
+from .versions import versions
+
+TRUTH = "truth against itself"
+
+
+def run(
+    study: Study, priors: list[str], members: int, seed: int, constraints: int, pool: int
+) -> None:
+    """Runs a study on Data2D, and appends a record for each setting that has none.
+
+    Arguments:
+        study: The study.
+        priors: The names of the priors.
+        members: The number of members of an ensemble, and of ground-truth samples.
+        seed: The seed of the ensembles.
+        constraints: How many of the constraints.
+        pool: How many samples of the prior the ground truth is selected from.
+    """
+    console = Console()
+    path = records.path_of(study.name, "data2d")
+    known = records.read(study.name, "data2d") if path.exists() else []
+    keys = ("label", "prior", "constraint", "members", "seed")
+    done = {tuple(record[k] for k in keys) for record in known}
+
+    for prior in priors:
+        problem = Data2D(prior)
+        for k in range(constraints):
+            constraint = problem.constraint(k)
+            labels = [*study.samplers, TRUTH]
+            todo = [v for v in labels if (v, prior, k, members, seed) not in done]
+            if not todo:
+                continue
+            truth = problem.ground_truth(constraint, problem.prior_samples(pool))
+            if len(truth) < 2 * members:
+                raise ValueError(
+                    f"Only {len(truth)} of {pool} samples of the prior satisfy constraint {k}; "
+                    f"{2 * members} are needed. Raise --pool."
+                )
+            for label in todo:
+                record: records.Record = {
+                    "study": study.name,
+                    "label": label,
+                    "default": label == study.default,
+                    "problem": "data2d",
+                    "prior": prior,
+                    "constraint": k,
+                    "members": members,
+                    "seed": seed,
+                }
+                if label == TRUTH:
+                    second = truth[members : 2 * members]
+                    feasible = constraint.is_feasible(second)
+                    record |= problem.scores(second, feasible, truth[:members])
+                else:
+                    sampler = study.samplers[label](problem.denoiser, constraint)
+                    with warnings.catch_warnings():
+                        warnings.simplefilter("ignore", InfeasibleWarning)
+                        result = sampler.sample(members, problem.shape, seed=seed)
+                    record |= problem.scores(
+                        result.samples, result.feasible, truth[:members]
+                    ) | _account(result)
+                records.append(study.name, "data2d", record | {"versions": versions()})
+                console.print(
+                    f"{prior} {k:2d} {label}: feasible {record['feasible']:.1%}, joint "
+                    f"{record['joint']:.1%}, k-NN {record['knn']:.3f}",
+                    highlight=False,
+                )
+
+
+def _account(result: Result) -> dict[str, float | str]:
+    quantiles = torch.tensor([0.5, 0.9, 0.99, 1.0], dtype=torch.float64)
+    c = result.violation.double().nan_to_num(posinf=1e300)
+    values: Tensor = c.quantile(quantiles)
+    return {
+        "violation_median": values[0].item(),
+        "violation_90": values[1].item(),
+        "violation_99": values[2].item(),
+        "violation_worst": values[3].item(),
+        "forward": result.calls.forward,
+        "backward": result.calls.backward,
+        "member_forward": result.calls.member_forward / len(result.members),
+        "member_backward": result.calls.member_backward / len(result.members),
+        "seconds": result.seconds,
+        "overhead": result.overhead,
+        "sampler": result.method,
+    }

@@ -1,0 +1,64 @@
+"""Is every part of PPR needed?"""
+
+__all__ = ["CleanSpace", "CleanSpaceNoRenoise", "NoRenoise", "study"]
+
+import math
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from feasibly.minimizers import LBFGS
+from feasibly.samplers import PPR
+from feasibly.samplers.base import Randn
+
+from .base import Study
+
+
+class CleanSpace(PPR):
+    r"""The paper's variant :math:`x_0^M`: projects the estimate itself,
+    :math:`\arg\min_x c(x)` from :math:`x_0 = d_\theta(x_t)`, without the denoiser."""
+
+    def project(self, x_t: Tensor, t: Tensor, reach: float | None = None) -> Tensor:
+        x_0 = self.denoiser(x_t, t)
+        reach = self.noise_level(t) if reach is None else reach
+        unit = reach * math.sqrt(x_t[0].numel())
+        minimize = self.minimize or self._choose_minimizer(x_t)
+        return minimize(lambda x: (self.constraint.residual(x), x), x_0, self.stop, unit).x_0
+
+
+class NoRenoise(PPR):
+    r"""The paper's :math:`M = 0`: projects once a step, and keeps :math:`x_t^*`."""
+
+    def kernel(
+        self, x_t: Tensor, t: Tensor, randn: Randn = torch.randn_like, reach: float | None = None
+    ) -> tuple[Tensor, Tensor]:
+        best = self.search(x_t, t, reach)
+        return best.x, best.x_0
+
+
+class CleanSpaceNoRenoise(CleanSpace):
+    r"""The paper's :math:`x_0^0`: predicts with the projected estimate, and does not renoise."""
+
+    def step(
+        self, x_t: Tensor, t: Tensor, s: Tensor, randn: Randn = torch.randn_like
+    ) -> tuple[Tensor, Tensor]:
+        x_0 = self.project(x_t, t)
+        return self.predict(x_t, x_0, t, s, randn), x_0
+
+
+_paper = {"steps": 64, "minimize": LBFGS(steps=8), "sigma_max": math.inf, "retries": 0}
+
+study = Study(
+    name="ablation",
+    question="Is every part of PPR needed?",
+    paper="Figures 3 and 4, left",
+    samplers={
+        "default": PPR,
+        **{f"x_t^{M}": partial(PPR, repeats=M, **_paper) for M in (1, 2, 4)},
+        **{f"x_0^{M}": partial(CleanSpace, repeats=M, **_paper) for M in (1, 2, 4)},
+        "x_t^0": partial(NoRenoise, **_paper),
+        "x_0^0": partial(CleanSpaceNoRenoise, **_paper),
+    },
+    default="default",
+)

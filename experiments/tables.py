@@ -1,0 +1,64 @@
+"""Tables, from records alone."""
+
+__all__ = ["means", "render"]
+
+from collections.abc import Sequence
+
+from .records import Record
+
+COLUMNS = {
+    "label": ("projection", "{}"),
+    "feasible": ("in C (%)", "{:.1f}"),
+    "in_support": ("in S (%)", "{:.1f}"),
+    "joint": ("in C and S (%)", "{:.1f}"),
+    "knn": ("k-NN", "{:.3f}"),
+    "tv": ("mass error", "{:.3f}"),
+    "forward": ("forward", "{:.0f}"),
+    "backward": ("backward", "{:.0f}"),
+    "member_forward": ("forward a member", "{:.0f}"),
+    "seconds": ("seconds", "{:.1f}"),
+    "overhead": ("overhead (%)", "{:.0f}"),
+}
+PERCENT = ("feasible", "in_support", "joint", "overhead")
+
+
+def means(rows: Sequence[Record]) -> list[Record]:
+    """Averages the settings of each label, in the order of the labels' first appearance.
+
+    Call counts are the largest over the settings, since a budget is a bound.
+    """
+    table = []
+    for label in dict.fromkeys(row["label"] for row in rows):
+        group = [row for row in rows if row["label"] == label]
+        record: Record = {k: group[0][k] for k in ("study", "label", "default", "problem")}
+        record["settings"] = len(group)
+        for key, value in group[0].items():
+            if key in record or isinstance(value, (str, dict, bool)) or key == "constraint":
+                continue
+            values = [row[key] for row in group]
+            worst = key in ("forward", "backward")
+            record[key] = max(values) if worst else sum(values) / len(values)
+        table.append(record)
+    return table
+
+
+def render(rows: Sequence[Record]) -> str:
+    """Renders rows as a Markdown table."""
+    lines = ["| " + " | ".join(head for head, _ in COLUMNS.values()) + " |"]
+    lines.append("|" + "---|" + "---:|" * (len(COLUMNS) - 1))
+    for row in rows:
+        cells = []
+        for key, (_, form) in COLUMNS.items():
+            value = row.get(key)
+            scale = 100 if key in PERCENT else 1
+            cells.append(
+                ""
+                if value is None
+                else form.format(value * scale)
+                if key != "label"
+                else f"**{value}**"
+                if row["default"]
+                else value
+            )
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)

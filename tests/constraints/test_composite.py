@@ -1,0 +1,130 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from feasibly.constraints import Bounds, Composite, Equality, LevelSet, Linear
+
+check = settings(derandomize=True, deadline=None, max_examples=100)
+positive = st.floats(-4, 4).map(lambda e: 10**e)
+
+
+def double(value):
+    return torch.tensor(value, dtype=torch.float64)
+
+
+def coordinate(i, tolerance):
+    return Equality(lambda x: x[:, i], tolerance)
+
+
+PARTS = [
+    Linear(double([[1.0, 1.0, 1.0]]), double([1.0]), tolerance=0.5),
+    Bounds(-1.0, 1.0, tolerance=0.1),
+    LevelSet(lambda x: x[:, 0] - x[:, 1] ** 2, tolerance=0.4),
+]
+
+
+def test_no_parts_are_refused():
+    with pytest.raises(ValueError, match="at least one constraint"):
+        Composite([])
+
+
+@pytest.mark.parametrize("weights", [[1.0], [1.0, 0.0], [1.0, -2.0], [1.0] * 3], ids=str)
+def test_weights_that_are_not_one_positive_number_a_part_are_refused(weights):
+    with pytest.raises(ValueError, match="one positive weight for each of its 2"):
+        Composite(PARTS[:2], weights)
+
+
+@pytest.mark.parametrize("weights", [None, [3.0, 0.2, 1.0]], ids=str)
+def test_a_sample_is_feasible_if_and_only_if_it_is_for_every_part(weights):
+    x = torch.randn((400, 3), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    each = torch.stack([part.is_feasible(x) for part in PARTS])
+    assert torch.equal(Composite(PARTS, weights).is_feasible(x), each.all(dim=0))
+    # some are feasible, and each part alone decides some
+    assert each.all(dim=0).any()
+    assert all((each.sum(dim=0) == 2)[~part].any() for part in each)
+
+
+@given(
+    st.lists(st.tuples(positive, positive), min_size=1, max_size=4),
+    st.lists(st.floats(-1, 1), min_size=4, max_size=4),
+    st.floats(0, 0.999999),
+)
+@check
+def test_a_residual_within_the_tolerance_makes_every_part_feasible(parts, direction, fill):
+    tolerances, weights = zip(*parts, strict=True)
+    composite = Composite(
+        [coordinate(i, tolerance) for i, tolerance in enumerate(tolerances)], weights
+    )
+    n = len(parts)
+    r = double(direction[:n]) + 1e-3
+    r = r / r.norm() * math.sqrt(fill * composite.tolerance)
+    x = (r / double(weights).sqrt())[None]
+    torch.testing.assert_close(composite.residual(x)[0], r)
+    assert all(part.is_feasible(x).item() for part in composite.constraints)
+    assert composite.is_feasible(x).item()
+
+
+@given(st.lists(st.tuples(positive, positive), min_size=1, max_size=4))
+@check
+def test_no_larger_tolerance_would_make_every_part_feasible(parts):
+    tolerances, weights = zip(*parts, strict=True)
+    composite = Composite([coordinate(i, c) for i, c in enumerate(tolerances)], weights)
+    infeasible = 0
+    for i, weight in enumerate(weights):
+        x = torch.zeros(1, len(parts)).double()
+        x[0, i] = math.sqrt(1.001 * composite.tolerance / weight)
+        infeasible += not composite.is_feasible(x).item()
+    assert infeasible >= 1
+
+
+def test_violation_is_the_weighted_sum_of_the_parts():
+    x = torch.randn((9, 3), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    weights = [3.0, 0.2, 1.0]
+    expected = sum(w * part.violation(x) for w, part in zip(weights, PARTS, strict=True))
+    torch.testing.assert_close(Composite(PARTS, weights).violation(x), expected)
+
+
+def test_squared_residual_is_the_weighted_sum_of_the_squares_of_the_parts():
+    x = torch.randn((9, 3), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    weights = [3.0, 0.2, 1.0]
+    r = Composite(PARTS, weights).residual(x)
+    assert r.shape == (9, 1 + 3 + 1)
+    parts = zip(weights, PARTS, strict=True)
+    expected = sum(w * part.residual(x).square().sum(dim=1) for w, part in parts)
+    torch.testing.assert_close(r.square().sum(dim=1), expected)
+
+
+def test_default_weights_count_each_part_in_its_own_tolerance():
+    composite = Composite([coordinate(0, 1e-6), coordinate(1, 4.0)])
+    assert composite.tolerance == pytest.approx(1.0)
+    violation = composite.violation(double([[1e-3, 0.0], [0.0, 2.0], [1e-3, 2.0]]))
+    torch.testing.assert_close(violation, double([1.0, 1.0, 2.0]))
+
+
+def test_a_sample_may_be_feasible_above_the_tolerance_at_which_minimizers_stop():
+    composite = Composite([coordinate(0, 1.0), coordinate(1, 1.0)])
+    x = double([[0.9, 0.9]])
+    assert composite.violation(x).item() > composite.tolerance
+    assert composite.is_feasible(x).item()
+
+
+def test_composites_nest():
+    x = torch.randn((200, 3), generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    nested = Composite([Composite(PARTS[:2]), PARTS[2]])
+    assert torch.equal(nested.is_feasible(x), Composite(PARTS).is_feasible(x))
+
+
+def test_a_violation_can_be_differentiated():
+    x = double([[0.3, 0.4]]).requires_grad_()
+    violation = Composite([coordinate(0, 1.0), coordinate(1, 1.0)], [1.0, 5.0]).violation(x)
+    assert violation.requires_grad
+    (g,) = torch.autograd.grad(violation.sum(), x)
+    torch.testing.assert_close(g, double([[0.6, 4.0]]))
+
+
+def test_repr_names_the_parts():
+    composite = Composite(PARTS[:2])
+    assert repr(composite) == "Composite(Linear(tolerance=0.5), Bounds(tolerance=0.1))"

@@ -1,0 +1,100 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from feasibly.constraints import Bounds, Inequality
+
+check = settings(derandomize=True, deadline=None, max_examples=60)
+reals = st.floats(-10, 10)
+
+
+def double(value):
+    return torch.tensor(value, dtype=torch.float64)
+
+
+def test_an_inequality_sees_only_what_is_above_zero():
+    constraint = Inequality(lambda x: x - 1, tolerance=0.1)
+    r = constraint.residual(double([[0.5, 1.5], [-3.0, 1.0]]))
+    assert r.tolist() == [[0.0, 0.5], [0.0, 0.0]]
+
+
+def test_an_inequality_is_flat_inside():
+    x = double([[0.2, 0.3]]).requires_grad_()
+    r = Inequality(lambda x: x.square().sum(dim=1) - 1, tolerance=0.1).residual(x)
+    (g,) = torch.autograd.grad(r.sum(), x)
+    assert torch.equal(g, torch.zeros(1, 2).double())
+
+
+def test_an_inequality_flattens_its_function():
+    constraint = Inequality(lambda x: x.reshape(-1, 2, 3), tolerance=0.1)
+    assert constraint.residual(torch.ones(4, 6)).shape == (4, 6)
+
+
+def test_contradictory_bounds_are_refused():
+    with pytest.raises(ValueError, match="lower bound is above the upper one somewhere"):
+        Bounds(double([0.0, 2.0]), double([1.0, 1.0]), tolerance=1e-3)
+
+
+def test_equal_bounds_are_an_equality():
+    bounds = Bounds(0.5, 0.5, tolerance=1e-3)
+    assert bounds.residual(double([[0.75, 0.5]])).tolist() == [[0.25, 0.0]]
+
+
+@given(st.lists(reals, min_size=3, max_size=3), reals, st.floats(0, 5))
+@check
+def test_the_violation_of_bounds_is_the_squared_distance_to_the_box(x, lower, width):
+    x, upper = double([x]), lower + width
+    distance = torch.stack((lower - x, x - upper, torch.zeros_like(x))).amax(dim=0)
+    bounds = Bounds(double(lower), double(upper), tolerance=1e-3)
+    torch.testing.assert_close(bounds.violation(x), distance.square().sum(dim=1))
+
+
+@given(st.lists(reals, min_size=6, max_size=6), reals, st.floats(0, 5), st.integers(0, 2**16))
+@check
+def test_the_projection_on_bounds_is_feasible_idempotent_and_nearest(x, lower, width, seed):
+    x = double(x).reshape(1, 2, 3)
+    lower, upper = double([lower, lower + 1, lower - 3]), double([lower, lower + 1, lower]) + width
+    bounds = Bounds(lower, upper, tolerance=1e-12)
+    nearest = bounds.projection(x)
+    assert bounds.violation(nearest).item() == 0
+    assert torch.equal(bounds.projection(nearest), nearest)
+    uniform = torch.rand((50, 2, 3), generator=torch.Generator().manual_seed(seed)).double()
+    feasible = lower + uniform * (upper - lower)
+    others = (feasible - x).flatten(start_dim=1).norm(dim=1)
+    assert (others >= (nearest - x).norm() - 1e-12).all()
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper", "expected"),
+    [
+        (-math.inf, 1.0, [-9.0, 0.0, 1.0]),
+        (-1.0, math.inf, [-1.0, 0.0, 9.0]),
+        (-math.inf, math.inf, [-9.0, 0.0, 9.0]),
+    ],
+    ids=["above", "below", "none"],
+)
+def test_an_infinite_bound_is_no_bound(lower, upper, expected):
+    bounds, x = Bounds(lower, upper, tolerance=1e-3), double([[-9.0, 0.0, 9.0]])
+    assert bounds.projection(x).tolist() == [expected]
+    assert bounds.violation(x).isfinite().all()
+
+
+def test_bounds_are_flat_inside_and_have_unit_slope_outside():
+    x = double([[-2.0, 0.5, 3.0]]).requires_grad_()
+    (g,) = torch.autograd.grad(Bounds(-1.0, 1.0, tolerance=1e-3).residual(x).sum(), x)
+    assert g.tolist() == [[1.0, 0.0, 1.0]]
+
+
+def test_whole_numbers_will_do_as_bounds():
+    assert Bounds(0, 1, tolerance=1e-3).projection(double([[-0.5, 1.5, 0.5]])).tolist() == [
+        [0.0, 1.0, 0.5]
+    ]
+
+
+def test_bounds_given_as_numbers_keep_their_double_precision():
+    # 0.1 in single precision is 1.5e-9 too large, so that 0.1 itself would be infeasible
+    bounds, x = Bounds(0.1, 0.3, tolerance=1e-3), double([[0.1, 0.3]])
+    assert torch.equal(bounds.projection(x), x)

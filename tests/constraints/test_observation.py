@@ -1,0 +1,113 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from feasibly.constraints import Linear, Observation
+
+check = settings(derandomize=True, deadline=None, max_examples=40)
+
+
+def normal(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def double(value):
+    return torch.tensor(value, dtype=torch.float64)
+
+
+def test_the_residual_of_an_observation_is_what_was_missed():
+    constraint = Observation(lambda x: x[:, ::2], double([1.0, 2.0]), tolerance=1e-3)
+    r = constraint.residual(double([[1.5, 9.0, 1.0], [1.0, 0.0, 2.0]]))
+    assert r.tolist() == [[0.5, -1.0], [0.0, 0.0]]
+
+
+def test_an_observation_of_any_shape_is_flattened():
+    constraint = Observation(lambda x: x[..., :2], torch.zeros(3, 2), tolerance=1e-3)
+    assert constraint.residual(torch.ones(5, 3, 4)).shape == (5, 6)
+
+
+def test_an_observation_of_one_number_has_one_residual():
+    constraint = Observation(lambda x: x.mean(dim=1), double(0.5), tolerance=1e-3)
+    assert constraint.residual(double([[0.0, 2.0]])).tolist() == [[0.5]]
+
+
+def test_the_tolerance_of_an_observation_is_on_a_sum_and_not_a_mean():
+    constraint = Observation(lambda x: x, torch.zeros(4), tolerance=0.5)
+    # the mean square is 0.25 and the sum 1
+    assert not constraint.is_feasible(torch.full((1, 4), 0.5)).item()
+
+
+@pytest.mark.parametrize("shape", [(1, 2), (3,), (), (5, 2)], ids=str)
+def test_an_observed_value_of_another_shape_is_refused_with_both_shapes(shape):
+    constraint = Observation(lambda x: x[:, :2], torch.zeros(shape), tolerance=1e-3)
+    message = rf"A\(x\) has shape \(2,\) for one sample but y has \({', '.join(map(str, shape))}"
+    with pytest.raises(ValueError, match=message):
+        constraint.residual(torch.ones(5, 3))
+
+
+@pytest.mark.parametrize(
+    ("A", "y"),
+    [((3,), (3,)), ((2, 3), (3,)), ((2, 3), (2, 1)), ((1, 2, 3), (1,))],
+    ids=str,
+)
+def test_a_linear_constraint_of_mismatched_shapes_is_refused(A, y):
+    with pytest.raises(ValueError, match=r"Linear needs A of shape \(m, D\) and y of shape \(m\)"):
+        Linear(torch.zeros(A), torch.zeros(y), tolerance=1e-3)
+
+
+def test_contradictory_rows_are_refused_with_how_much_they_miss():
+    A = double([[1.0, 0.0], [1.0, 0.0]])
+    # the best x_1 is 1/2, which misses each row by 1/2
+    with pytest.raises(ValueError, match=r"no x satisfies A x = y \(the least .* is 0\.5, the"):
+        Linear(A, double([0.0, 1.0]), tolerance=1e-3)
+
+
+def test_contradictory_rows_within_the_tolerance_are_accepted():
+    A = double([[1.0, 0.0], [1.0, 0.0]])
+    constraint = Linear(A, double([0.0, 1.0]), tolerance=0.6)
+    assert constraint.is_feasible(constraint.projection(normal(4, 2))).all()
+
+
+def test_dependent_but_consistent_rows_are_accepted():
+    A = double([[1.0, 2.0], [2.0, 4.0]])
+    constraint = Linear(A, double([1.0, 2.0]), tolerance=1e-12)
+    assert constraint.is_feasible(constraint.projection(normal(4, 2))).all()
+
+
+def test_the_residual_of_a_linear_constraint_is_the_matrix_product():
+    A, y, x = normal(2, 6), normal(2, seed=1), normal(4, 2, 3, seed=2)
+    expected = torch.stack([A @ sample.flatten() - y for sample in x])
+    torch.testing.assert_close(Linear(A, y, tolerance=1e-3).residual(x), expected)
+
+
+@given(st.integers(1, 5), st.integers(0, 2**16), st.floats(-2, 2).map(lambda e: 10**e))
+@check
+def test_the_projection_on_a_linear_constraint_is_feasible_idempotent_and_nearest(m, seed, scale):
+    A, y, x = normal(m, 6, seed=seed), normal(m, seed=seed + 1), scale * normal(3, 2, 3)
+    constraint = Linear(A, y, tolerance=1e-16 * (1 + scale) ** 2)
+    nearest = constraint.projection(x)
+    assert nearest.shape == x.shape
+    assert constraint.is_feasible(nearest).all()
+    torch.testing.assert_close(constraint.projection(nearest), nearest, rtol=0, atol=1e-8)
+
+    # every other feasible point differs by something in the null space of A
+    null = torch.linalg.svd(A).Vh[m:]
+    others = nearest[:, None].flatten(start_dim=2) + normal(3, 40, 6 - m, seed=seed + 2) @ null
+    assert constraint.is_feasible(others[:, 0].reshape(3, 2, 3)).all()
+    distances = (others - x.flatten(start_dim=1)[:, None]).norm(dim=2)
+    least = (nearest - x).flatten(start_dim=1).norm(dim=1, keepdim=True)
+    assert (distances >= least * (1 - 1e-12)).all()
+
+
+def test_a_projection_leaves_feasible_samples_where_they_are():
+    A, x = normal(3, 6), normal(4, 6, seed=1)
+    constraint = Linear(A, A @ x[0], tolerance=1e-12)
+    torch.testing.assert_close(constraint.projection(x[:1]), x[:1], rtol=0, atol=1e-12)
+
+
+def test_an_observation_and_a_linear_constraint_of_the_same_operator_agree():
+    A, y, x = normal(3, 6), normal(3, seed=1), normal(4, 6, seed=2)
+    linear = Linear(A, y, tolerance=1e-3)
+    observation = Observation(lambda x: x @ A.T, y, tolerance=1e-3)
+    torch.testing.assert_close(linear.residual(x), observation.residual(x))

@@ -1,0 +1,270 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from feasibly.constraints import Linear
+from feasibly.errors import ConstraintError
+from feasibly.minimizers import GaussNewton
+
+check = settings(derandomize=True, deadline=None, max_examples=25)
+
+
+def double(value):
+    return torch.tensor(value, dtype=torch.float64)
+
+
+def normal(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def undamped(steps=1, **arguments):
+    return GaussNewton(steps=steps, max_distance=None, damping=0.0, **arguments)
+
+
+def with_estimate(residual):
+    return lambda x: (residual(x), x)
+
+
+class Backward:
+    """A residual that counts the vector-Jacobian products taken through it."""
+
+    def __init__(self, residual):
+        self.residual, self.calls = residual, 0
+
+    def __call__(self, x):
+        inner = x
+        if x.requires_grad:
+            inner = x.view_as(x)
+            inner.register_hook(self.count)
+        return self.residual(inner), x
+
+    def count(self, _):
+        self.calls += 1
+
+
+KRYLOV = {"krylov": 12, "rtol": 0.0}
+
+
+@pytest.mark.parametrize("m", [1, 3, 12], ids=["one row", "dense", "krylov"])
+@given(seed=st.integers(0, 2**16))
+@check
+def test_one_step_is_the_closed_form_projection_on_linear_constraints(m, seed):
+    A, y = normal(m, 16, seed=seed), normal(m, seed=seed + 1)
+    linear = Linear(A, y, tolerance=1e-6)
+    x = 3 * normal(4, 16, seed=seed + 2)
+    minimum = undamped(**KRYLOV)(with_estimate(linear.residual), x)
+    torch.testing.assert_close(minimum.x, linear.projection(x), rtol=0, atol=1e-6)
+
+
+def test_gauss_newton_finds_the_nearest_point_of_a_plane():
+    def residual(x):
+        return (x.sum(dim=1) - 3)[:, None]
+
+    minimum = undamped()(with_estimate(residual), double([[0.0, 0.0, 0.0], [3.0, 1.0, 2.0]]))
+    torch.testing.assert_close(minimum.x, double([[1.0, 1.0, 1.0], [2.0, 0.0, 1.0]]))
+
+
+def test_one_step_takes_samples_of_any_shape():
+    linear = Linear(normal(3, 12), normal(3, seed=1), tolerance=1e-6)
+    x = normal(5, 3, 4, seed=2)
+    minimum = undamped()(with_estimate(linear.residual), x)
+    torch.testing.assert_close(minimum.x, linear.projection(x), rtol=0, atol=1e-9)
+
+
+def test_the_solution_of_a_nonlinear_constraint_is_nearest_to_first_order():
+    def ellipse(x):
+        return (x[:, 0] ** 2 / 4 + x[:, 1] ** 2 - 1)[:, None]
+
+    angle = torch.linspace(0.3, 6, 9).double()
+    point = torch.stack((2 * angle.cos(), angle.sin()), dim=1)
+    normals = torch.stack((angle.cos() / 2, angle.sin()), dim=1)
+    normals = normals / normals.norm(dim=1, keepdim=True)
+    errors = []
+    for distance in (0.1, 0.05, 0.025):
+        # by construction `point` is the nearest point of the ellipse
+        found = undamped(steps=8)(with_estimate(ellipse), point + distance * normals)
+        assert found.value.max() < 1e-25
+        errors.append((found.x - point).norm(dim=1).max().item())
+    assert errors[0] < 0.1**2
+    # quadratic in the distance: halving it divides the error by four
+    assert errors[0] / errors[1] == pytest.approx(4, rel=0.15)
+    assert errors[1] / errors[2] == pytest.approx(4, rel=0.15)
+
+
+@pytest.mark.parametrize("damping", [0.0, 1e-6, 0.1, 2.0])
+@pytest.mark.parametrize("m", [1, 3, 12], ids=["one row", "dense", "krylov"])
+def test_a_step_is_the_damped_formula(m, damping):
+    A, x = normal(m, 16), normal(4, 16, seed=1)
+
+    def residual(x):
+        return torch.tanh(x @ A.T) + 0.5
+
+    # r is smooth, so that its Jacobian at each x is that of tanh times A
+    r = residual(x)
+    J = (1 - torch.tanh(x @ A.T) ** 2)[..., None] * A
+    J_r = torch.einsum("bmd,bm->bd", J, r)
+    scale = damping * J_r.square().sum(dim=1) / r.square().sum(dim=1)
+    system = J @ J.mT + scale[:, None, None] * torch.eye(m)
+    step = torch.einsum("bmd,bm->bd", J, torch.linalg.solve(system, r[..., None]).squeeze(-1))
+    expected = x - step
+
+    iterates = []
+
+    def recording(x):
+        if not torch._C._functorch.is_functorch_wrapped_tensor(x):
+            iterates.append(x.detach())
+        return residual(x), x
+
+    GaussNewton(steps=1, max_distance=None, damping=damping, krylov=30, rtol=1e-12)(recording, x)
+    torch.testing.assert_close(iterates[1], expected, rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_krylov_is_the_dense_method_in_disguise(steps):
+    A, x = normal(6, 16), normal(5, 16, seed=1)
+
+    def residual(x):
+        return torch.sin(x @ A.T / 4) + 2 * (x @ A.T) / 4 - 0.3
+
+    dense, krylov = (
+        GaussNewton(steps=steps, dense=dense, krylov=6, rtol=1e-13)(with_estimate(residual), x)
+        for dense in (6, 5)
+    )
+    torch.testing.assert_close(krylov.x, dense.x, rtol=0, atol=1e-7)
+
+
+def test_a_few_krylov_iterations_already_descend():
+    A, x = normal(40, 64) / 8, normal(5, 64, seed=1)
+    values = []
+    for krylov in (1, 2, 4, 8, 16):
+        minimize = undamped(krylov=krylov, rtol=0.0)
+        values.append(minimize(with_estimate(lambda x: x @ A.T - 1), x).value)
+    start = (x @ A.T - 1).square().sum(dim=1)
+    assert (values[0] < start).all()
+    assert all((later < earlier).all() for earlier, later in zip(values, values[1:], strict=False))
+
+
+@pytest.mark.parametrize("dense", [8, 0], ids=["dense", "krylov"])
+@pytest.mark.parametrize("damping", [0.0, 1e-6])
+def test_dependent_rows_survive(dense, damping):
+    A, x = normal(2, 6), normal(4, 6, seed=1)
+    twice = torch.cat((A, A[:1], A.sum(dim=0, keepdim=True)))
+    y = torch.stack((double(0.3), double(-1.0), double(0.3), double(-0.7)))
+    expected = Linear(A, y[:2], tolerance=1e-6).projection(x)
+    minimize = GaussNewton(
+        steps=2, max_distance=None, damping=damping, dense=dense, krylov=8, rtol=1e-12
+    )
+    minimum = minimize(with_estimate(lambda x: x @ twice.T - y), x)
+    torch.testing.assert_close(minimum.x, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("dense", [8, 0], ids=["dense", "krylov"])
+def test_contradictory_rows_give_the_least_squares_solution(dense):
+    A, y = double([[1.0, 0.0], [1.0, 0.0]]), double([0.0, 1.0])
+    minimize = GaussNewton(steps=4, max_distance=None, dense=dense)
+    minimum = minimize(with_estimate(lambda x: x @ A.T - y), double([[4.0, 2.0]]))
+    torch.testing.assert_close(minimum.x, double([[0.5, 2.0]]), rtol=0, atol=1e-4)
+    torch.testing.assert_close(minimum.value, double([0.5]), rtol=0, atol=1e-6)
+
+
+def test_a_row_without_a_gradient_leaves_the_others_to_be_solved():
+    def residual(x):
+        return torch.stack((x[:, 0] - 1, 0 * x[:, 1] + 3), dim=1)
+
+    minimum = GaussNewton(steps=2, max_distance=None)(with_estimate(residual), double([[4.0, 2.0]]))
+    torch.testing.assert_close(minimum.x, double([[1.0, 2.0]]), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("m", "products"), [(1, 1), (3, 3), (8, 8)], ids=["one row", "dense", "as dense as it gets"]
+)
+@pytest.mark.parametrize("steps", [1, 4])
+def test_an_iteration_costs_one_vector_jacobian_product_a_row(m, products, steps):
+    A = normal(m, 16)
+    residual = Backward(lambda x: (x @ A.T).square() + 1)  # which has no zero
+    GaussNewton(steps=steps)(residual, normal(3, 16))
+    assert residual.calls == steps * products
+
+
+def test_a_krylov_iteration_costs_two_products_and_one_each_conjugate_gradient():
+    A = normal(12, 16)
+    residual = Backward(lambda x: (x @ A.T).square() + 1)
+    GaussNewton(steps=3, krylov=5, rtol=0.0)(residual, normal(2, 16))
+    assert residual.calls == 3 * (1 + 5 + 1)
+
+
+def test_convergence_on_a_circle_is_quadratic():
+    errors = []
+
+    def circle(x):
+        errors.append(x.detach().norm(dim=1).item() - 1)
+        return (x.square().sum(dim=1) - 1)[:, None], x
+
+    undamped(steps=6)(circle, 3 * double([[0.6, 0.8]]))
+    for error, following in zip(errors, errors[1:], strict=False):
+        # Newton on radius^2 - 1 is Heron's iteration, with the error e^2 / 2 (1 + e)
+        assert following == pytest.approx(error**2 / (2 * (1 + error)), abs=1e-14)
+    assert abs(errors[5]) < 1e-10
+    assert abs(errors[6]) < 1e-15
+
+
+def test_iterates_stay_on_the_ray_through_the_centre_of_a_circle():
+    def circle(x):
+        return (x.square().sum(dim=1) - 1)[:, None]
+
+    angle = torch.arange(7).double()
+    ray = torch.stack((angle.cos(), angle.sin()), dim=1)
+    minimum = undamped(steps=8)(with_estimate(circle), 1.7 * ray)
+    torch.testing.assert_close(minimum.x, ray, rtol=0, atol=1e-14)
+
+
+def test_a_member_can_leave_a_local_minimum():
+    # |r| has a local minimum with r != 0 at x = 1.16, from which forced descent could not escape
+    def residual(x):
+        return x**3 - 2 * x + 2
+
+    x = double([[1.16]])
+    minimum = undamped(steps=60)(with_estimate(residual), x)
+    assert minimum.value.item() < 1e-20
+    assert minimum.x.item() == pytest.approx(-1.7692923542386314)
+
+
+def test_more_residuals_than_dense_need_forward_mode_and_say_so():
+    class Square(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x**2
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            return 2 * x * g
+
+    residual = with_estimate(lambda x: Square.apply(x) - 2)
+    minimum = GaussNewton(steps=8, dense=12)(residual, 1 + torch.rand(2, 12).double())
+    assert minimum.value.max() < 1e-10
+    with pytest.raises(ConstraintError, match=r"forward-mode derivatives.*use minimize=LBFGS\(\)"):
+        GaussNewton(steps=1, dense=11)(residual, torch.ones(2, 12).double())
+
+
+def test_single_precision_solves_an_ill_conditioned_system():
+    # The Gram matrix has condition 1e6, which single precision could not factorise.
+    A = torch.diag(torch.tensor([1.0, 1e-1, 1e-3])) @ torch.linalg.qr(normal(8, 3)).Q.T.float()
+    linear = Linear(A, torch.tensor([1.0, 0.1, 1e-3]), tolerance=1e-6)
+    x = normal(4, 8, seed=1).float()
+    minimum = undamped(steps=2)(with_estimate(linear.residual), x)
+    assert minimum.x.dtype == torch.float32
+    torch.testing.assert_close(minimum.x, linear.projection(x), rtol=0, atol=1e-3)
+
+
+def test_the_default_bound_on_the_distance_is_one_and_a_half_units():
+    def residual(x):
+        return (x[:, 0] - 100)[:, None]
+
+    minimum = GaussNewton()(with_estimate(residual), torch.zeros(1, 4).double(), unit=2.0)
+    assert minimum.x.norm().item() == pytest.approx(3.0)
+    assert math.isclose(minimum.x[0, 0].item(), 3.0)

@@ -1,0 +1,196 @@
+import pytest
+import torch
+
+from feasibly.minimizers import LBFGS, SGD
+
+
+def double(value):
+    return torch.tensor(value, dtype=torch.float64)
+
+
+def normal(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def rosenbrock(x):
+    return torch.stack((10 * (x[:, 1] - x[:, 0] ** 2), 1 - x[:, 0]), dim=1)
+
+
+def wells(x):
+    """Many local minima and regions of negative curvature."""
+    return torch.stack((x[:, 0] + 2 * torch.sin(3 * x[:, 1]), x[:, 1] - torch.cos(2 * x[:, 0])), 1)
+
+
+PROBLEMS = {"rosenbrock": rosenbrock, "wells": wells}
+STARTS = double([[-1.2, 1.0], [2.0, -1.0], [0.3, 1.4], [-0.7, -2.0]])
+problem_of_all = pytest.mark.parametrize("residual", PROBLEMS.values(), ids=PROBLEMS.keys())
+
+
+class Recorder:
+    """A residual of one member that remembers iterates, values, gradients and their number."""
+
+    def __init__(self, residual):
+        self.residual, self.x, self.f, self.g = residual, [], [], []
+        self.gradients = 0
+
+    def __call__(self, x):
+        with torch.enable_grad():
+            probe = x.detach().requires_grad_()
+            f = self.residual(probe).square().sum(dim=1)
+            self.g.append(torch.autograd.grad(f.sum(), probe)[0][0])
+        self.x.append(x.detach()[0].clone())
+        self.f.append(f.item())
+        inner = x
+        if x.requires_grad:
+            inner = x.view_as(x)
+            inner.register_hook(self.count)
+        return self.residual(inner), x
+
+    def count(self, _):
+        self.gradients += 1
+
+
+@pytest.mark.parametrize("line_search", [True, False], ids=["line search", "no line search"])
+def test_rosenbrock_is_solved_within_sixty_evaluations(line_search):
+    recorder = Recorder(rosenbrock)
+    minimize = LBFGS(steps=59, max_step=None, line_search=line_search)
+    minimum = minimize(recorder, STARTS[:1], threshold=1e-8)
+    assert minimum.value.item() <= 1e-8
+    assert len(recorder.x) <= 60
+    torch.testing.assert_close(minimum.x, double([[1.0, 1.0]]), rtol=0, atol=1e-3)
+
+
+def test_an_ill_conditioned_quadratic_is_minimized_far_better_than_by_gradient_descent():
+    scales = torch.logspace(0, 1.5, 10, dtype=torch.float64)  # a Hessian of condition 1000
+    x = normal(6, 10)
+
+    def residual(x):
+        return scales * x, x
+
+    steps = 30
+    lbfgs = LBFGS(steps=steps, max_step=None)(residual, x).value
+    # the best constant rate there is: 2 / (largest + smallest eigenvalue)
+    rate = 2 / (2 * scales[0] ** 2 + 2 * scales[-1] ** 2).item()
+    descent = SGD(steps=steps, lr=rate)(residual, x).value
+    assert (lbfgs < 1e-4 * descent).all()
+
+
+def test_the_first_step_is_polyaks():
+    recorder = Recorder(wells)
+    LBFGS(steps=1, max_step=None)(recorder, STARTS[:1])
+    f, g = recorder.f[0], recorder.g[0]
+    torch.testing.assert_close(recorder.x[1], STARTS[0] - 2 * f * g / g.square().sum())
+
+
+def inverse_times(g, f, pairs):
+    """Minus the BFGS direction by dense updates of the inverse Hessian, from the scaled
+    identity."""
+    identity = torch.eye(len(g)).double()
+    H = 2 * f / (g @ g) * identity
+    for s, y in pairs:
+        H = (s @ y) / (y @ y) * identity  # from the latest pair
+    for s, y in pairs:
+        rho = 1 / (s @ y)
+        V = identity - rho * torch.outer(y, s)
+        H = V.T @ H @ V + rho * torch.outer(s, s)
+    return H @ g
+
+
+@problem_of_all
+@pytest.mark.parametrize("start", STARTS, ids=str)
+@pytest.mark.parametrize("memory", [1, 3, 20])
+def test_directions_are_those_of_the_dense_recursion(residual, start, memory):
+    recorder = Recorder(residual)
+    LBFGS(steps=10, max_step=0.7, memory=memory, line_search=False)(recorder, start[None])
+    pairs = []
+    for k in range(10):
+        x, f, g = recorder.x[k], recorder.f[k], recorder.g[k]
+        if k:
+            s, y = x - recorder.x[k - 1], g - recorder.g[k - 1]
+            usable = s @ y > 1e-10 * s.norm() * y.norm()
+            pairs = [*pairs, (s, y) if usable else None][-memory:]
+        step = inverse_times(g, f, [pair for pair in pairs if pair])
+        step = step * min(1.0, 0.7 / step.norm().item())
+        torch.testing.assert_close(recorder.x[k + 1], x - step, rtol=1e-6, atol=1e-6)
+
+
+@problem_of_all
+def test_pairs_without_positive_curvature_are_met_and_skipped(residual):
+    # else the test above would not see the rule at work
+    skipped = 0
+    for start in STARTS:
+        recorder = Recorder(residual)
+        LBFGS(steps=10, max_step=0.7, line_search=False)(recorder, start[None])
+        for k in range(10):
+            s, y = recorder.x[k + 1] - recorder.x[k], recorder.g[k + 1] - recorder.g[k]
+            skipped += bool(s @ y < 0)
+    assert skipped > 0 or residual is rosenbrock
+
+
+@problem_of_all
+@pytest.mark.parametrize("start", STARTS, ids=str)
+@pytest.mark.parametrize("max_step", [None, 0.7])
+def test_a_trial_that_does_not_descend_is_halved_towards_the_last_accepted(
+    residual, start, max_step
+):
+    recorder = Recorder(residual)
+    LBFGS(steps=25, max_step=max_step)(recorder, start[None])
+    accepted = [0]
+    for k in range(1, len(recorder.x) - 1):
+        last = accepted[-1]
+        step = recorder.x[k] - recorder.x[last]
+        if recorder.f[k] <= recorder.f[last] + 1e-4 * (step @ recorder.g[last]):
+            accepted.append(k)
+        else:
+            middle = recorder.x[last] + step / 2
+            torch.testing.assert_close(recorder.x[k + 1], middle, rtol=1e-9, atol=1e-12)
+    values = [recorder.f[k] for k in accepted]
+    assert len(values) > 3
+    # every accepted iterate has a lower value than the one before
+    assert all(later < earlier for earlier, later in zip(values, values[1:], strict=False))
+
+
+@problem_of_all
+def test_some_trials_are_rejected(residual):
+    # else the test above would say nothing about halving
+    rejected = 0
+    for start in STARTS:
+        recorder = Recorder(residual)
+        LBFGS(steps=25, max_step=None)(recorder, start[None])
+        best = torch.tensor(recorder.f).cummin(dim=0).values
+        rejected += (torch.tensor(recorder.f)[1:] > best[:-1]).sum().item()
+    assert rejected > 0
+
+
+def test_without_a_line_search_values_may_rise():
+    recorder = Recorder(rosenbrock)
+    LBFGS(steps=10, max_step=None, line_search=False)(recorder, STARTS[:1])
+    assert torch.tensor(recorder.f).diff().max() > 0
+
+
+@pytest.mark.parametrize("line_search", [True, False], ids=["line search", "no line search"])
+@pytest.mark.parametrize("steps", [1, 5, 12])
+def test_a_gradient_is_taken_once_a_step_and_not_for_the_last_value(line_search, steps):
+    recorder = Recorder(lambda x: x.square() + 1)  # which has no zero
+    LBFGS(steps=steps, line_search=line_search)(recorder, STARTS[:1])
+    assert recorder.gradients == steps
+    assert len(recorder.x) == steps + 1
+
+
+def test_a_trial_that_is_not_finite_is_halved_as_well():
+    def residual(x):
+        r = rosenbrock(x)
+        return torch.where((x[:, :1] - STARTS[0, 0]).abs() > 0.02, torch.nan, r)
+
+    recorder = Recorder(residual)
+    minimum = LBFGS(steps=20)(recorder, STARTS[:1])
+    assert torch.tensor(recorder.f).isnan().any()
+    # a first step of 0.5 has to be halved until it is allowed, and then the search goes on
+    assert minimum.value.item() < 0.9 * recorder.f[0]
+
+
+def test_pairs_of_one_member_do_not_count_for_another():
+    together = LBFGS(steps=12)(lambda x: (wells(x), x), STARTS)
+    for i, start in enumerate(STARTS):
+        alone = LBFGS(steps=12)(lambda x: (wells(x), x), start[None])
+        torch.testing.assert_close(together.x[i : i + 1], alone.x, rtol=0, atol=1e-10)
