@@ -33,6 +33,7 @@ def run(
         pool: How many samples of the prior the ground truth is selected from.
     """
     console = Console()
+    made_by = versions()  # once: the code that runs is the code that was loaded
     path = records.path_of(study.name, "data2d")
     known = records.read(study.name, "data2d") if path.exists() else []
     keys = ("label", "prior", "constraint", "members", "seed")
@@ -75,7 +76,7 @@ def run(
                     record |= problem.scores(
                         result.samples, result.feasible, truth[:members]
                     ) | _account(result)
-                records.append(study.name, "data2d", record | {"versions": versions()})
+                records.append(study.name, "data2d", record | {"versions": made_by})
                 console.print(
                     f"{prior} {k:2d} {label}: feasible {record['feasible']:.1%}, joint "
                     f"{record['joint']:.1%}, k-NN {record['knn']:.3f}",
