@@ -8,9 +8,10 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from feasibly.errors import InfeasibleWarning
+from feasibly.errors import InfeasibleWarning, SamplingError
 from feasibly.problems.data2d import Data2D
 from feasibly.result import Result
+from feasibly.samplers import Sampler
 
 from . import records
 from .studies.base import Study
@@ -70,18 +71,26 @@ def run(
                     record |= problem.scores(second, feasible, truth[:members])
                 else:
                     sampler = study.samplers[label](problem.denoiser, constraint)
-                    with warnings.catch_warnings():
-                        warnings.simplefilter("ignore", InfeasibleWarning)
-                        result = sampler.sample(members, problem.shape, seed=seed)
-                    record |= problem.scores(
-                        result.samples, result.feasible, truth[:members]
-                    ) | _account(result)
+                    record |= _score(sampler, problem, members, seed, truth[:members])
                 records.append(study.name, "data2d", record | {"versions": made_by})
                 console.print(
                     f"{prior} {k:2d} {label}: feasible {record['feasible']:.1%}, joint "
                     f"{record['joint']:.1%}, k-NN {record['knn']:.3f}",
                     highlight=False,
                 )
+
+
+def _score(
+    sampler: Sampler, problem: Data2D, members: int, seed: int, truth: Tensor
+) -> records.Record:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", InfeasibleWarning)
+            result = sampler.sample(members, problem.shape, seed=seed)
+    except SamplingError as error:  # a method that breaks down scores nothing, and is kept
+        nothing = dict.fromkeys(("feasible", "in_support", "joint", "knn"), 0.0)
+        return nothing | {"tv": 1.0, "error": str(error), "sampler": repr(sampler)}
+    return problem.scores(result.samples, result.feasible, truth) | _account(result)
 
 
 def _account(result: Result) -> dict[str, float | str]:

@@ -32,10 +32,11 @@ def means(rows: Sequence[Record]) -> list[Record]:
         group = [row for row in rows if row["label"] == label]
         record: Record = {k: group[0][k] for k in ("study", "label", "default", "problem")}
         record["settings"] = len(group)
-        for key, value in group[0].items():
-            if key in record or isinstance(value, (str, dict, bool)) or key == "constraint":
+        keys = dict.fromkeys(key for row in group for key in row)
+        for key in keys:
+            values = [row[key] for row in group if key in row]  # a broken run has no cost
+            if key in record or isinstance(values[0], (str, dict, bool)) or key == "constraint":
                 continue
-            values = [row[key] for row in group]
             worst = key in ("forward", "backward")
             record[key] = max(values) if worst else sum(values) / len(values)
         table.append(record)

@@ -33,7 +33,9 @@ class Operator:
 def test_enough_iterations_solve_exactly(m, batch, seed):
     A, b = spd(batch, m, seed), normal(batch, m, seed=seed + 1)
     x = cg(Operator(A), b, iterations=2 * m, rtol=1e-13)
-    torch.testing.assert_close(x, torch.linalg.solve(A, b[..., None]).squeeze(-1), rtol=0, atol=1e-10)
+    torch.testing.assert_close(
+        x, torch.linalg.solve(A, b[..., None]).squeeze(-1), rtol=0, atol=1e-10
+    )
 
 
 @pytest.mark.parametrize("rtol", [1e-1, 1e-3, 1e-8])
@@ -156,7 +158,9 @@ def test_single_precision_stays_single_and_is_as_good_as_it_can_be():
     A, b = spd(3, 10).float(), normal(3, 10).float()
     x = cg(Operator(A), b, iterations=50, rtol=1e-6)
     assert x.dtype == torch.float32
-    torch.testing.assert_close(x, torch.linalg.solve(A, b[..., None]).squeeze(-1), rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        x, torch.linalg.solve(A, b[..., None]).squeeze(-1), rtol=0, atol=1e-5
+    )
 
 
 def test_the_right_hand_side_is_not_modified():

@@ -111,7 +111,7 @@ def assert_standard_normal(z):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_a_stream_is_standard_normal(dtype):
-    assert_standard_normal(draws(MemberNoise(7, [3], (2,), dtype=dtype), 10_000))
+    assert_standard_normal(draws(MemberNoise(7, [3], (20,), dtype=dtype), 10_000))
 
 
 def test_first_draws_of_many_members_are_standard_normal():
@@ -126,7 +126,12 @@ def test_first_draws_of_many_seeds_are_standard_normal():
 
 @pytest.mark.parametrize(
     "pair",
-    [((0, 0, 0), (0, 1, 0)), ((0, 0, 0), (1, 0, 0)), ((0, 0, 0), (0, 0, 1)), ((0, 1, 0), (1, 0, 0))],
+    [
+        ((0, 0, 0), (0, 1, 0)),
+        ((0, 0, 0), (1, 0, 0)),
+        ((0, 0, 0), (0, 0, 1)),
+        ((0, 1, 0), (1, 0, 0)),
+    ],
     ids=["members", "seeds", "attempts", "swapped"],
 )
 def test_neighbouring_streams_are_uncorrelated(pair):

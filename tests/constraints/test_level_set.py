@@ -31,7 +31,7 @@ def test_the_violation_is_the_papers_function_of_the_field(f):
 def test_a_small_violation_keeps_its_digits(exponent):
     # 1 - exp(-f^2) as it is written would be zero or noise here
     f = 10**exponent
-    assert level().violation(double([[f]])).item() == pytest.approx(f**2, rel=1e-9)
+    assert level().violation(double([[f]])).item() == pytest.approx(f**2, rel=1e-9, abs=0)
 
 
 def test_the_residual_is_the_field_with_its_sign():
@@ -60,58 +60,66 @@ def test_drawing_a_field_leaves_the_global_generator_alone():
     assert torch.equal(torch.get_rng_state(), before)
 
 
-SEEDS = 1500
-LENGTHSCALE, STD, BIAS = 0.5, 2.0, 0.3
-# from a common origin, in several directions, 0 to 3 lengthscales away
-DISTANCES = double([0.0, 0.25, 0.5, 0.75, 1.0, 1.5])
+SEEDS = 1000
+LENGTHSCALE, STD, BIAS = 0.5, 2.0, 0.5
+DISTANCES = double([0.0, 0.25, 0.5, 0.75, 1.0, 1.5])  # up to three lengthscales
 ANGLES = torch.arange(6).double()
-POINTS = double([0.4, -0.7]) + DISTANCES[:, None] * torch.stack(
-    (ANGLES.cos(), ANGLES.sin()), dim=1
-)
+OFFSETS = DISTANCES[:, None] * torch.stack((ANGLES.cos(), ANGLES.sin()), dim=1)
+# many pairs of points in each field, far apart, to average over: the waves are stationary
+ANCHORS = 5 * torch.cartesian_prod(torch.arange(-3, 4), torch.arange(-2, 3)).double()
 
 
 @pytest.fixture(scope="module")
 def fields():
-    """The values of many fields at the points, with shape (SEEDS, points)."""
+    """The values of many fields, with shape (SEEDS, anchors, distances)."""
+    points = (ANCHORS[:, None] + OFFSETS).reshape(-1, 2)
     draws = [
-        GaussianRandomField(seed, lengthscale=LENGTHSCALE, std=STD, bias=BIAS)(POINTS)
+        GaussianRandomField(seed, lengthscale=LENGTHSCALE, std=STD, bias=BIAS)(points)
         for seed in range(SEEDS)
     ]
-    return torch.stack(draws)
+    return torch.stack(draws).reshape(SEEDS, len(ANCHORS), len(DISTANCES))
 
 
-# Six standard errors each: a false-alarm rate of 2e-9 a number.
+def assert_mean(draws, expected):
+    # Each row belongs to one field, so that the rows are independent. Six standard errors, a
+    # false-alarm rate of 2e-9 a number.
+    error = draws.std(dim=0) / math.sqrt(len(draws))
+    assert ((draws.mean(dim=0) - expected).abs() <= 6 * error).all()
 
 
 def test_fields_have_mean_zero(fields):
-    error = math.sqrt(STD**2 * (1 + BIAS**2) / SEEDS)
-    assert fields.mean(dim=0).abs().max() <= 6 * error
+    assert_mean(fields.mean(dim=1), 0.0)
 
 
 def test_fields_have_the_variance_that_was_asked_for(fields):
-    variance = STD**2 * (1 + BIAS**2)  # of the waves and of the bias
-    # the kurtosis of 64 waves is 3 + 1.5 / 64, so the error is that of a normal to 1 %
-    error = variance * math.sqrt(2.03 / SEEDS)
-    assert (fields.square().mean(dim=0) - variance).abs().max() <= 6 * error
+    # of the waves and of the bias, which counts in units of the waves
+    assert_mean(fields.square().mean(dim=1), STD**2 * (1 + BIAS**2))
 
 
 def test_fields_are_correlated_by_the_squared_exponential_kernel(fields):
     kernel = torch.exp(-(DISTANCES**2) / (2 * LENGTHSCALE**2))
-    expected = STD**2 * (kernel + BIAS**2)
-    # the variance of a product of normals is v^2 + cov^2, at most 2 v^2
-    error = STD**2 * (1 + BIAS**2) * math.sqrt(2.03 / SEEDS)
-    measured = (fields * fields[:, :1]).mean(dim=0)
-    assert (measured - expected).abs().max() <= 6 * error
-    # the test can tell this kernel from one of twice the lengthscale
-    wrong = STD**2 * (torch.exp(-(DISTANCES**2) / (8 * LENGTHSCALE**2)) + BIAS**2)
-    assert (measured - wrong).abs().max() > 6 * error
+    products = (fields * fields[..., :1]).mean(dim=1)
+    assert_mean(products, STD**2 * (kernel + BIAS**2))
 
 
-def test_default_fields_have_unit_variance():
-    x = double([[0.3, -1.2]])
-    values = torch.cat([GaussianRandomField(seed)(x) for seed in range(SEEDS)])
-    error = 1.0025 * math.sqrt(2.03 / SEEDS)  # 1 + 0.05^2
-    assert abs(values.square().mean().item() - 1.0025) <= 6 * error
+def test_the_bias_of_a_field_is_shared_by_all_points(fields):
+    # anchors are ten lengthscales apart, where only the bias correlates them
+    product = (fields[:, :-1, 0] * fields[:, 1:, 0]).mean(dim=1, keepdim=True)
+    assert_mean(product, STD**2 * BIAS**2)
+
+
+def test_default_fields_have_about_unit_variance():
+    x = ANCHORS
+    squares = [
+        GaussianRandomField(seed)(x).square().mean(dim=0, keepdim=True) for seed in range(500)
+    ]
+    assert_mean(torch.stack(squares), 1 + 0.05**2)
+
+
+def test_a_field_is_close_to_normal():
+    # the fourth moment of M products of a normal and a cosine is 3 + 1.5 / M
+    values = torch.stack([GaussianRandomField(seed, bias=0.0)(ANCHORS) for seed in range(SEEDS)])
+    assert_mean((values**4).mean(dim=1, keepdim=True), 3 + 1.5 / 64)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)

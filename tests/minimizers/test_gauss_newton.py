@@ -1,4 +1,5 @@
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -97,7 +98,7 @@ def test_the_solution_of_a_nonlinear_constraint_is_nearest_to_first_order():
 @pytest.mark.parametrize("damping", [0.0, 1e-6, 0.1, 2.0])
 @pytest.mark.parametrize("m", [1, 3, 12], ids=["one row", "dense", "krylov"])
 def test_a_step_is_the_damped_formula(m, damping):
-    A, x = normal(m, 16), normal(4, 16, seed=1)
+    A, x = normal(m, 16) / 8, normal(4, 16, seed=1)
 
     def residual(x):
         return torch.tanh(x @ A.T) + 0.5
@@ -136,15 +137,22 @@ def test_krylov_is_the_dense_method_in_disguise(steps):
     torch.testing.assert_close(krylov.x, dense.x, rtol=0, atol=1e-7)
 
 
-def test_a_few_krylov_iterations_already_descend():
-    A, x = normal(40, 64) / 8, normal(5, 64, seed=1)
-    values = []
+def test_each_krylov_iteration_gets_nearer_to_the_projection():
+    # conjugate gradients on J J^T minimize the distance of J^T v to the minimum-norm step
+    linear = Linear(normal(20, 64) / 8, torch.ones(20).double(), tolerance=1e-6)
+    x = normal(5, 64, seed=1)
+    distances = [(x - linear.projection(x)).norm(dim=1)]
     for krylov in (1, 2, 4, 8, 16):
-        minimize = undamped(krylov=krylov, rtol=0.0)
-        values.append(minimize(with_estimate(lambda x: x @ A.T - 1), x).value)
-    start = (x @ A.T - 1).square().sum(dim=1)
-    assert (values[0] < start).all()
-    assert all((later < earlier).all() for earlier, later in zip(values, values[1:], strict=False))
+        iterates = []
+
+        def residual(y, seen=iterates):
+            seen.append(y)
+            return linear.residual(y), y
+
+        undamped(krylov=krylov, rtol=0.0)(residual, x)
+        distances.append((iterates[-1] - linear.projection(x)).norm(dim=1))
+    assert all((b < a).all() for a, b in pairwise(distances))
+    assert (distances[-1] < 0.01 * distances[0]).all()
 
 
 @pytest.mark.parametrize("dense", [8, 0], ids=["dense", "krylov"])
@@ -174,7 +182,9 @@ def test_a_row_without_a_gradient_leaves_the_others_to_be_solved():
     def residual(x):
         return torch.stack((x[:, 0] - 1, 0 * x[:, 1] + 3), dim=1)
 
-    minimum = GaussNewton(steps=2, max_distance=None)(with_estimate(residual), double([[4.0, 2.0]]))
+    minimum = GaussNewton(steps=2, max_distance=None)(
+        with_estimate(residual), double([[4.0, 2.0]])
+    )
     torch.testing.assert_close(minimum.x, double([[1.0, 2.0]]), rtol=0, atol=1e-5)
 
 
@@ -204,10 +214,10 @@ def test_convergence_on_a_circle_is_quadratic():
         return (x.square().sum(dim=1) - 1)[:, None], x
 
     undamped(steps=6)(circle, 3 * double([[0.6, 0.8]]))
-    for error, following in zip(errors, errors[1:], strict=False):
+    for error, following in pairwise(errors):
         # Newton on radius^2 - 1 is Heron's iteration, with the error e^2 / 2 (1 + e)
         assert following == pytest.approx(error**2 / (2 * (1 + error)), abs=1e-14)
-    assert abs(errors[5]) < 1e-10
+    assert abs(errors[5]) < 1e-9
     assert abs(errors[6]) < 1e-15
 
 
@@ -222,11 +232,11 @@ def test_iterates_stay_on_the_ray_through_the_centre_of_a_circle():
 
 
 def test_a_member_can_leave_a_local_minimum():
-    # |r| has a local minimum with r != 0 at x = 1.16, from which forced descent could not escape
+    # |r| has a local minimum of 0.91 at 0.816, from which forced descent could not escape
     def residual(x):
         return x**3 - 2 * x + 2
 
-    x = double([[1.16]])
+    x = double([[0.85]])
     minimum = undamped(steps=60)(with_estimate(residual), x)
     assert minimum.value.item() < 1e-20
     assert minimum.x.item() == pytest.approx(-1.7692923542386314)
@@ -245,7 +255,7 @@ def test_more_residuals_than_dense_need_forward_mode_and_say_so():
             return 2 * x * g
 
     residual = with_estimate(lambda x: Square.apply(x) - 2)
-    minimum = GaussNewton(steps=8, dense=12)(residual, 1 + torch.rand(2, 12).double())
+    minimum = GaussNewton(steps=8, dense=12)(residual, 1.5 + normal(2, 12) / 10)
     assert minimum.value.max() < 1e-10
     with pytest.raises(ConstraintError, match=r"forward-mode derivatives.*use minimize=LBFGS\(\)"):
         GaussNewton(steps=1, dense=11)(residual, torch.ones(2, 12).double())

@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import pytest
 import torch
 
@@ -21,7 +23,12 @@ def wells(x):
     return torch.stack((x[:, 0] + 2 * torch.sin(3 * x[:, 1]), x[:, 1] - torch.cos(2 * x[:, 0])), 1)
 
 
-PROBLEMS = {"rosenbrock": rosenbrock, "wells": wells}
+def plateau(x):
+    """Flat far out, where the value is concave."""
+    return torch.stack((torch.tanh(x[:, 0] - 0.3), torch.tanh(x[:, 1] + x[:, 0] / 2)), dim=1)
+
+
+PROBLEMS = {"rosenbrock": rosenbrock, "wells": wells, "plateau": plateau}
 STARTS = double([[-1.2, 1.0], [2.0, -1.0], [0.3, 1.4], [-0.7, -2.0]])
 problem_of_all = pytest.mark.parametrize("residual", PROBLEMS.values(), ids=PROBLEMS.keys())
 
@@ -50,11 +57,11 @@ class Recorder:
         self.gradients += 1
 
 
-@pytest.mark.parametrize("line_search", [True, False], ids=["line search", "no line search"])
-def test_rosenbrock_is_solved_within_sixty_evaluations(line_search):
+@pytest.mark.parametrize("start", STARTS, ids=str)
+@pytest.mark.parametrize("max_step", [None, 0.5])
+def test_rosenbrock_is_solved_within_sixty_evaluations(start, max_step):
     recorder = Recorder(rosenbrock)
-    minimize = LBFGS(steps=59, max_step=None, line_search=line_search)
-    minimum = minimize(recorder, STARTS[:1], threshold=1e-8)
+    minimum = LBFGS(steps=59, max_step=max_step)(recorder, start[None], threshold=1e-8)
     assert minimum.value.item() <= 1e-8
     assert len(recorder.x) <= 60
     torch.testing.assert_close(minimum.x, double([[1.0, 1.0]]), rtol=0, atol=1e-3)
@@ -67,12 +74,12 @@ def test_an_ill_conditioned_quadratic_is_minimized_far_better_than_by_gradient_d
     def residual(x):
         return scales * x, x
 
-    steps = 30
+    steps = 40
     lbfgs = LBFGS(steps=steps, max_step=None)(residual, x).value
     # the best constant rate there is: 2 / (largest + smallest eigenvalue)
     rate = 2 / (2 * scales[0] ** 2 + 2 * scales[-1] ** 2).item()
     descent = SGD(steps=steps, lr=rate)(residual, x).value
-    assert (lbfgs < 1e-4 * descent).all()
+    assert (lbfgs < 1e-3 * descent).all()
 
 
 def test_the_first_step_is_polyaks():
@@ -114,17 +121,12 @@ def test_directions_are_those_of_the_dense_recursion(residual, start, memory):
         torch.testing.assert_close(recorder.x[k + 1], x - step, rtol=1e-6, atol=1e-6)
 
 
-@problem_of_all
-def test_pairs_without_positive_curvature_are_met_and_skipped(residual):
-    # else the test above would not see the rule at work
-    skipped = 0
-    for start in STARTS:
-        recorder = Recorder(residual)
-        LBFGS(steps=10, max_step=0.7, line_search=False)(recorder, start[None])
-        for k in range(10):
-            s, y = recorder.x[k + 1] - recorder.x[k], recorder.g[k + 1] - recorder.g[k]
-            skipped += bool(s @ y < 0)
-    assert skipped > 0 or residual is rosenbrock
+def test_pairs_of_negative_curvature_are_met():
+    # else the test above would not see them skipped
+    recorder = Recorder(plateau)
+    LBFGS(steps=10, max_step=0.7, line_search=False)(recorder, STARTS[1:2])
+    steps, changes = torch.stack(recorder.x).diff(dim=0), torch.stack(recorder.g).diff(dim=0)
+    assert ((steps * changes).sum(dim=1) < 0).any()
 
 
 @problem_of_all
@@ -146,26 +148,30 @@ def test_a_trial_that_does_not_descend_is_halved_towards_the_last_accepted(
             torch.testing.assert_close(recorder.x[k + 1], middle, rtol=1e-9, atol=1e-12)
     values = [recorder.f[k] for k in accepted]
     assert len(values) > 3
-    # every accepted iterate has a lower value than the one before
-    assert all(later < earlier for earlier, later in zip(values, values[1:], strict=False))
+    # an accepted iterate is never worse than the one before
+    assert all(later <= earlier for earlier, later in pairwise(values))
 
 
-@problem_of_all
-def test_some_trials_are_rejected(residual):
-    # else the test above would say nothing about halving
-    rejected = 0
+def rises(minimize, residual):
+    """How often a value is above the least one before it."""
+    n = 0
     for start in STARTS:
         recorder = Recorder(residual)
-        LBFGS(steps=25, max_step=None)(recorder, start[None])
-        best = torch.tensor(recorder.f).cummin(dim=0).values
-        rejected += (torch.tensor(recorder.f)[1:] > best[:-1]).sum().item()
-    assert rejected > 0
+        minimize(recorder, start[None])
+        f = torch.tensor(recorder.f)
+        n += (f[1:] > f.cummin(dim=0).values[:-1]).sum().item()
+    return n
 
 
-def test_without_a_line_search_values_may_rise():
-    recorder = Recorder(rosenbrock)
-    LBFGS(steps=10, max_step=None, line_search=False)(recorder, STARTS[:1])
-    assert torch.tensor(recorder.f).diff().max() > 0
+@pytest.mark.parametrize("residual", [rosenbrock, wells], ids=["rosenbrock", "wells"])
+def test_some_trials_do_not_descend(residual):
+    # else the test above would say nothing about halving
+    assert rises(LBFGS(steps=25, max_step=None), residual) > 0
+
+
+def test_without_a_line_search_every_step_is_taken():
+    # the test against the dense recursion shows it, if some of these steps go up
+    assert rises(LBFGS(steps=10, max_step=0.7, line_search=False), wells) > 0
 
 
 @pytest.mark.parametrize("line_search", [True, False], ids=["line search", "no line search"])

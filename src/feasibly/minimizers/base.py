@@ -143,9 +143,11 @@ class Search:
         if self.active.numel():
             self.evaluate(derivatives=False)
 
-    def gradient(self, value: Tensor) -> Tensor:
-        r"""Returns the gradient of each member's `value`."""
-        return torch.autograd.grad(value, self.x, torch.ones_like(value))[0]
+    @torch.enable_grad()
+    def gradient(self, value: Tensor, retain_graph: bool = False) -> Tensor:
+        r"""Returns the gradient of each member's `value`, with shape :math:`(B)`."""
+        # a sum, since `grad_outputs` makes torch import sympy, for a second, at its first use
+        return torch.autograd.grad(value.sum(), self.x, retain_graph=retain_graph)[0]
 
 
 def per_sample(v: Tensor, like: Tensor) -> Tensor:

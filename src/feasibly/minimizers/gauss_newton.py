@@ -61,21 +61,19 @@ class GaussNewton(Minimizer):
             search.move(x[going])
         search.finish()
 
+    @torch.enable_grad()  # so that combinations of residuals can be differentiated
     def _step(self, search: Search, r: Tensor) -> Tensor:
         if r.shape[1] == 1:
-            (g,) = torch.autograd.grad(r, search.x, torch.ones_like(r))
+            g = search.gradient(r[:, 0])
             norm = g.flatten(start_dim=1).square().sum(dim=1)
             return per_sample(r.detach()[:, 0] / (norm * (1 + self.damping)), g) * g
         if r.shape[1] <= self.dense:
-            return self._dense_step(search.x, r)
+            return self._dense_step(search, r)
         return self._krylov_step(search, r)
 
-    def _dense_step(self, x: Tensor, r: Tensor) -> Tensor:
-        basis = torch.eye(r.shape[1], dtype=r.dtype, device=r.device)
-        rows = [
-            torch.autograd.grad(r, x, e.expand_as(r), retain_graph=i + 1 < r.shape[1])[0]
-            for i, e in enumerate(basis)
-        ]
+    def _dense_step(self, search: Search, r: Tensor) -> Tensor:
+        m = r.shape[1]
+        rows = [search.gradient(r[:, i], retain_graph=i + 1 < m) for i in range(m)]
         J = torch.stack([row.flatten(start_dim=1) for row in rows], dim=1).double()
         r = r.detach().double()
         # a member with a non-finite Jacobian gets a non-finite step, which `capped` drops
@@ -83,21 +81,22 @@ class GaussNewton(Minimizer):
         J, r = J.masked_fill(bad[:, None, None], 0.0), r.masked_fill(bad[:, None], 0.0)
         gram = J @ J.mT
         damping = self._damping(r, (J.mT @ r[..., None]).squeeze(-1))
-        gram = gram + damping[:, None, None] * basis.double()
+        gram = gram + damping[:, None, None] * torch.eye(m, dtype=r.dtype, device=r.device)
         # least squares, since dependent constraints make the system singular
         v = torch.linalg.pinv(gram, hermitian=True) @ r[..., None]
         step = (J.mT @ v).squeeze(-1).masked_fill(bad[:, None], torch.nan)
-        return step.reshape(x.shape).to(x.dtype)
+        return step.reshape(search.x.shape).to(search.x.dtype)
 
     def _krylov_step(self, search: Search, r: Tensor) -> Tensor:
         x = search.x
 
         def pull(v: Tensor) -> Tensor:  # J^T v
-            return torch.autograd.grad(r, x, v, retain_graph=True)[0]
+            return search.gradient((r * v).sum(dim=1), retain_graph=True)
 
         def push(w: Tensor) -> Tensor:  # J w
             try:
-                return torch.func.jvp(lambda x: search.residual(x)[0], (x.detach(),), (w,))[1]
+                with torch.no_grad():
+                    return torch.func.jvp(lambda x: search.residual(x)[0], (x.detach(),), (w,))[1]
             except (NotImplementedError, RuntimeError) as error:
                 raise ConstraintError(
                     "GaussNewton on many residuals needs forward-mode derivatives of the denoiser "

@@ -18,6 +18,8 @@ class Ancestral(Sampler):
         | https://arxiv.org/abs/2006.11239
     """
 
+    enforces = False
+
     def step(
         self, x_t: Tensor, t: Tensor, s: Tensor, randn: Randn = torch.randn_like
     ) -> tuple[Tensor, Tensor]:

@@ -46,6 +46,7 @@ class Sampler(ABC):
     """
 
     default_readout: ClassVar[str] = "denoise"
+    enforces: ClassVar[bool] = True  # the constraint; else it is only reported
 
     def __init__(
         self,
@@ -173,7 +174,7 @@ class Sampler(ABC):
                 error.partial = Result.join(parts) if parts else None
                 raise
         result = Result.join(parts)
-        if self.constraint is not None and not result.feasible.any():
+        if self.enforces and self.constraint is not None and not result.feasible.any():
             warnings.warn(
                 f"None of the {len(ids)} members satisfies {self.constraint!r} (best violation "
                 f"{result.violation.nan_to_num(math.inf).min():.3g}): the constraint may be "

@@ -27,6 +27,7 @@ class PostHoc(Ancestral):
     """
 
     constraint: Constraint
+    enforces = True
 
     def __init__(
         self,

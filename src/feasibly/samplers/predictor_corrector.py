@@ -31,6 +31,8 @@ class PredictorCorrector(Sampler):
         kwargs: Keyword arguments passed to :class:`Sampler`.
     """
 
+    enforces = False
+
     def __init__(
         self, *args: Any, corrections: int = 1, delta: float = 0.1, **kwargs: Any
     ) -> None:

@@ -1,0 +1,190 @@
+"""What every sampler promises, whatever its method."""
+
+import math
+
+import pytest
+import torch
+
+import feasibly
+from feasibly import samplers
+from feasibly.constraints import GaussianRandomField, LevelSet
+from feasibly.minimizers import LBFGS, GaussNewton
+from feasibly.schedules import VP, Cosine, LogLogit, Rectified
+
+CONSTRAINT = LevelSet(GaussianRandomField(seed=3))
+PAPER = {"repeats": 2, "minimize": LBFGS(steps=4), "sigma_max": math.inf, "retries": 0}
+
+
+def maker(method, **options):
+    def make(denoiser, **more):
+        return method(denoiser, CONSTRAINT, **({"steps": 12} | options | more))
+
+    return make
+
+
+MAKE = {
+    "PPR": maker(samplers.PPR),
+    "PPR, paper": maker(samplers.PPR, **PAPER),
+    "PostHoc": maker(samplers.PostHoc),
+    "Ancestral": maker(samplers.Ancestral),
+    "PredictorCorrector": maker(samplers.PredictorCorrector),
+}
+every_sampler = pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
+
+
+def test_no_sampler_is_left_out(checkerboard):
+    public = {getattr(samplers, name) for name in samplers.__all__} - {samplers.Sampler}
+    assert {type(make(checkerboard)) for make in MAKE.values()} == public
+
+
+@every_sampler
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_result_accounts_for_every_member(make, checkerboard, dtype):
+    sampler = make(checkerboard)
+    result = sampler.sample(9, (2,), seed=1, dtype=dtype)
+    assert result.samples.shape == (9, 2)
+    assert result.samples.dtype == dtype
+    assert result.samples.isfinite().all()
+    assert result.members == list(range(9))
+    assert result.trace[-1].forward <= result.calls.forward
+    assert [s.step for s in result.trace if s.attempt == 0] == list(range(1, sampler.steps + 1))
+
+
+@every_sampler
+def test_violation_is_that_of_the_returned_samples(make, checkerboard):
+    result = make(checkerboard).sample(16, (2,), dtype=torch.float64)
+    c = CONSTRAINT.violation(result.samples)
+    torch.testing.assert_close(result.violation, c)
+    assert torch.equal(result.feasible, c <= CONSTRAINT.tolerance)
+
+
+@every_sampler
+def test_a_member_is_the_same_alone_as_in_a_batch(make, checkerboard):
+    # double precision: rounding differs between batch sizes, and projections amplify it
+    sampler = make(checkerboard)
+    batch = sampler.sample(12, (2,), seed=5, dtype=torch.float64)
+    for member in (0, 4, 11):
+        alone = make(checkerboard).sample([member], (2,), seed=5, dtype=torch.float64)
+        torch.testing.assert_close(alone.samples[0], batch.samples[member], rtol=1e-7, atol=1e-7)
+
+
+@every_sampler
+def test_chunks_do_not_change_members(make, checkerboard):
+    whole = make(checkerboard).sample(10, (2,), seed=2, dtype=torch.float64)
+    parts = make(checkerboard).sample(10, (2,), seed=2, dtype=torch.float64, chunk=4)
+    torch.testing.assert_close(whole.samples, parts.samples, rtol=1e-7, atol=1e-7)
+    assert parts.members == whole.members
+    assert whole.calls.member_forward == parts.calls.member_forward
+
+
+@every_sampler
+def test_equal_seeds_give_equal_members_and_others_do_not(make, checkerboard):
+    first = make(checkerboard).sample(4, (2,), seed=0).samples
+    assert torch.equal(first, make(checkerboard).sample(4, (2,), seed=0).samples)
+    assert not torch.isclose(first, make(checkerboard).sample(4, (2,), seed=1).samples).any()
+
+
+@every_sampler
+@pytest.mark.parametrize("readout", ["state", "denoise", "clean"])
+def test_readouts_differ_by_the_last_noise_only(make, readout, checkerboard):
+    clean = make(checkerboard, readout="clean", retries=0)
+    other = make(checkerboard, readout=readout, retries=0)
+    a = clean.sample(16, (2,), dtype=torch.float64).samples
+    b = other.sample(16, (2,), dtype=torch.float64).samples
+    # the last step changes an estimate by its noise levels' size at most
+    sigma = clean.noise_level(torch.tensor(1 / clean.steps))
+    if not isinstance(clean, samplers.PostHoc):  # which projects whatever was read
+        assert (a - b).norm(dim=1).max() < 20 * sigma
+    assert (readout == "clean") == torch.equal(a, b)
+
+
+class Brittle(torch.nn.Module):
+    """Wraps a denoiser; not finite for states on the left, below a noise level."""
+
+    def __init__(self, denoiser, below, everywhere=False):
+        super().__init__()
+        self.denoiser, self.schedule = denoiser, denoiser.schedule
+        self.below, self.everywhere = below, everywhere
+
+    def forward(self, x_t, t):
+        x_0 = self.denoiser(x_t, t).mean
+        bad = torch.ones_like(x_t[:, :1]) > 0 if self.everywhere else x_t[:, :1] < -0.5
+        low = self.schedule(t)[1] < self.below
+        return torch.where(bad & low, torch.nan, x_0)
+
+
+@every_sampler
+def test_a_failed_member_poisons_no_other(make, checkerboard):
+    result = make(Brittle(checkerboard, below=0.05), retries=0).sample(
+        12, (2,), seed=5, dtype=torch.float64
+    )
+    sound = make(checkerboard, retries=0).sample(12, (2,), seed=5, dtype=torch.float64)
+    failed = ~result.finite
+    assert 0 < failed.sum() < 12
+    assert not result.feasible[failed].any()
+    assert result.violation[failed].isinf().all()
+    far = result.finite & (sound.samples[:, 0] > 0.5)  # never near the brittle half plane
+    assert far.any()
+    torch.testing.assert_close(result.samples[far], sound.samples[far], rtol=1e-7, atol=1e-7)
+
+
+@every_sampler
+def test_a_level_at_which_all_fail_is_named(make, checkerboard):
+    sampler = make(Brittle(checkerboard, below=0.05, everywhere=True))
+    with pytest.raises(feasibly.SamplingError, match=r"non-finite by step \d+ of \d+.*sigma = 0"):
+        sampler.sample(3, (2,))
+
+
+class Sudden(Brittle):
+    """Raises an error, from the given call on."""
+
+    calls = 0
+    until = math.inf
+
+    def forward(self, x_t, t):
+        self.calls += 1
+        if self.calls > self.until:
+            raise RuntimeError("out of memory")
+        return self.denoiser(x_t, t)
+
+
+@every_sampler
+def test_finished_members_survive_an_error(make, checkerboard):
+    denoiser = Sudden(checkerboard, below=0)
+    whole = make(denoiser).sample(8, (2,), chunk=4)
+    denoiser.until, denoiser.calls = denoiser.calls - 3, 0  # in the last chunk
+    with pytest.raises(feasibly.SamplingError, match=r"Step \d+ .*out of memory") as error:
+        make(denoiser).sample(8, (2,), chunk=4)
+    partial = error.value.partial
+    assert partial.members[:4] == [0, 1, 2, 3]
+    assert torch.equal(partial.samples[:4], whole.samples[:4])
+
+
+@every_sampler
+@pytest.mark.parametrize(
+    "schedule",
+    [LogLogit(), VP(), Cosine(), Rectified()],
+    ids=lambda s: type(s).__name__,
+)
+def test_samples_are_plausible_under_every_schedule(make, schedule):
+    oracle = feasibly.oracles.Gaussian(torch.zeros(2), torch.eye(2), schedule)
+    sampler = make(oracle, steps=24)
+    result = sampler.sample(64, (2,))
+    # |x| of a planar normal exceeds 5 once in 270,000 draws; the control may jump that far
+    reach = 50 if isinstance(sampler, samplers.PostHoc) else 5
+    assert result.samples.norm(dim=1).max() < reach
+    assert result.samples.std() > 0.5
+
+
+@pytest.mark.parametrize("minimize", [GaussNewton(), LBFGS(steps=4)], ids=repr)
+def test_feasible_members_are_not_drawn_again(minimize, checkerboard):
+    sampler = samplers.PPR(checkerboard, CONSTRAINT, minimize=minimize)
+    result = sampler.sample(64, (2,), dtype=torch.float64)
+    attempts = {s.attempt: s.members for s in result.trace}
+    first = samplers.PPR(checkerboard, CONSTRAINT, minimize=minimize, retries=0).sample(
+        64, (2,), dtype=torch.float64
+    )
+    assert attempts[0] == 64
+    assert attempts[1] == 64 - first.feasible.sum()
+    kept = first.feasible
+    assert torch.equal(result.samples[kept], first.samples[kept])

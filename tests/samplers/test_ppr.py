@@ -1,0 +1,205 @@
+"""Algorithm 2."""
+
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+
+from feasibly import PPR, Ancestral, Equality, Linear
+from feasibly.constraints import GaussianRandomField, LevelSet
+from feasibly.minimizers import LBFGS, GaussNewton
+from feasibly.oracles import Gaussian
+from feasibly.schedules import LogLogit, Schedule
+
+UNREACHABLE = Equality(lambda x: x.square().sum(dim=1) + 1, tolerance=1e-6)
+
+
+@pytest.mark.parametrize("T", [1, 5])
+@pytest.mark.parametrize("M", [1, 2, 3])
+@pytest.mark.parametrize(
+    "minimize",
+    [GaussNewton(steps=4), LBFGS(steps=8), LBFGS(steps=8, line_search=False)],
+    ids=["gauss-newton", "l-bfgs", "l-bfgs without line search"],
+)
+@pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
+def test_budget_is_that_of_the_paper(T, M, minimize, gaussian):
+    """T (1 + M (P + 1)) forward and T M P backward calls, when no member stops early."""
+    sampler = PPR(
+        gaussian,
+        UNREACHABLE,
+        steps=T,
+        repeats=M,
+        minimize=minimize,
+        sigma_max=math.inf,
+        retries=0,
+    )
+    calls = sampler.sample(3, (2,)).calls
+    expected = (T * (1 + M * (minimize.steps + 1)), T * M * minimize.steps)
+    assert (calls.forward, calls.backward) == expected == sampler.budget()
+    assert (calls.member_forward, calls.member_backward) == tuple(3 * n for n in expected)
+
+
+@pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
+def test_paper_setting_costs_1216_and_1024(gaussian):
+    sampler = PPR(
+        gaussian,
+        UNREACHABLE,
+        steps=64,
+        repeats=2,
+        minimize=LBFGS(steps=8),
+        sigma_max=math.inf,
+        retries=0,
+    )
+    calls = sampler.sample(1, (2,)).calls
+    assert (calls.forward, calls.backward) == (1216, 1024)
+
+
+@pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
+def test_default_budget_is_kept_by_members_that_never_become_feasible(gaussian):
+    sampler = PPR(gaussian, UNREACHABLE)
+    calls = sampler.sample(2, (2,)).calls
+    assert (calls.forward, calls.backward) == sampler.budget() == (368, 160)
+
+
+@pytest.mark.parametrize("m", [3, 12], ids=["dense", "krylov"])
+@pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
+def test_budget_counts_the_products_of_several_residuals(m):
+    prior = Gaussian(torch.zeros(16), torch.eye(16), LogLogit())
+    constraint = Equality(lambda x: x[:, :m].square() + 1, tolerance=1e-9)
+    minimize = GaussNewton(rtol=1e-12)
+    sampler = PPR(prior, constraint, steps=6, minimize=minimize, retries=0)
+    calls = sampler.sample(2, (16,), dtype=torch.float64).calls
+    forward, backward = sampler.budget(residuals=m)
+    assert calls.forward <= forward
+    assert calls.backward <= backward
+    if m == 3:
+        assert (calls.forward, calls.backward) == (forward, backward)
+
+
+def test_trivial_constraint_leaves_the_predictor_and_the_renoising(gaussian):
+    """Where nothing is violated, PROJECT is the denoiser."""
+    sampler = PPR(gaussian, Equality(lambda x: 0 * x, tolerance=1e-9))
+    x = torch.randn(5, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    t = torch.tensor(0.4, dtype=torch.float64)
+    assert torch.equal(sampler.project(x, t), gaussian(x, t).mean)
+
+
+def test_above_sigma_max_a_step_is_the_predictor(checkerboard):
+    constraint = LevelSet(GaussianRandomField(0))
+    x, z = torch.randn(2, 7, 2, generator=torch.Generator().manual_seed(0))
+    t, s = torch.tensor(0.9), torch.tensor(0.85)
+    ppr = PPR(checkerboard, constraint).step(x, t, s, lambda like: z)
+    ancestral = Ancestral(checkerboard).step(x, t, s, lambda like: z)
+    assert all(torch.equal(a, b) for a, b in zip(ppr, ancestral, strict=True))
+
+
+def test_projection_on_a_gaussian_is_the_closed_form():
+    """With an affine denoiser and a linear constraint, PROJECT is a least-distance problem."""
+    generator = torch.Generator().manual_seed(0)
+    half = torch.randn(6, 6, generator=generator, dtype=torch.float64)
+    cov, mu = half @ half.T / 6, torch.randn(6, generator=generator, dtype=torch.float64)
+    A = torch.randn(2, 6, generator=generator, dtype=torch.float64)
+    y = torch.randn(2, generator=generator, dtype=torch.float64)
+    prior = Gaussian(mu, cov, LogLogit())
+    minimize = GaussNewton(max_distance=None, damping=0.0)
+    sampler = PPR(prior, Linear(A, y, tolerance=1e-12), minimize=minimize)
+
+    t = torch.tensor(0.5, dtype=torch.float64)
+    sigma = prior.schedule(t)[1]
+    x = torch.randn(4, 6, generator=generator, dtype=torch.float64)
+    G = cov @ torch.linalg.inv(cov + sigma**2 * torch.eye(6, dtype=torch.float64))
+    J = A @ G
+    r = (mu + (x - mu) @ G.T) @ A.T - y
+    expected = x - r @ torch.linalg.inv(J @ J.T).T @ J
+    best = sampler.search(x, t)
+    torch.testing.assert_close(best.x, expected)
+    torch.testing.assert_close(best.x_0, mu + (expected - mu) @ G.T)
+    assert (best.value < 1e-12).all()
+
+
+class Scaled(Schedule):
+    """A schedule with the same sigma / alpha as another, and a signal that fades."""
+
+    def __init__(self, base):
+        self.base = base
+
+    def __call__(self, t):
+        alpha = torch.exp(-3 * t) / (1 + t)
+        return alpha, alpha * self.base(t)[1]
+
+
+def test_schedules_are_equivalent_under_x_over_alpha():
+    """The same noise, and sigma / alpha, give the same samples (methods.md, invariant 4)."""
+    constraint = LevelSet(GaussianRandomField(1))
+    base = LogLogit()
+    results = []
+    for schedule in (base, Scaled(base)):
+        prior = Gaussian(torch.zeros(2), torch.tensor([[1.0, 0.5], [0.5, 1.0]]), schedule)
+        trajectory = []
+        sampler = PPR(prior, constraint, steps=16)
+        noise = iter(torch.randn(64, 8, 2, dtype=torch.float64, generator=_seeded()))
+
+        def randn(like, noise=noise):
+            return next(noise)
+
+        x_t = schedule(torch.tensor(1.0, dtype=torch.float64))
+        x_t = x_t[1] * next(noise)  # not the sampler's x_1, which knows the data's variance
+        times = torch.linspace(1, 0, 17, dtype=torch.float64)
+        for t, s in pairwise(times):
+            x_t, x_0 = sampler.step(x_t, t, s, randn)
+            trajectory.append(torch.cat((x_t / schedule(s)[0], x_0)))
+        results.append(torch.stack(trajectory))
+    torch.testing.assert_close(results[0], results[1], rtol=1e-6, atol=1e-8)
+
+
+def _seeded():
+    return torch.Generator().manual_seed(11)
+
+
+def test_projection_stays_within_reach(checkerboard):
+    sampler = PPR(checkerboard, UNREACHABLE, minimize=GaussNewton(steps=8, max_distance=0.5))
+    x = torch.randn(32, 2, generator=_seeded(), dtype=torch.float64)
+    t = torch.tensor(0.3, dtype=torch.float64)
+    for reach in (None, 0.2):
+        moved = (sampler.search(x, t, reach).x - x).norm(dim=1)
+        unit = (reach or sampler.noise_level(t)) * math.sqrt(2)
+        assert moved.max() <= 0.5 * unit * (1 + 1e-9)
+        assert moved.max() > 0.1 * unit
+
+
+def test_minimizer_is_chosen_by_the_number_of_residuals(gaussian):
+    prior = Gaussian(torch.zeros(32), torch.eye(32), LogLogit())
+    few = PPR(gaussian, LevelSet(GaussianRandomField(0)))
+    many = PPR(prior, Equality(lambda x: x - 1, tolerance=1e-6), steps=4, retries=0)
+    few.sample(1, (2,))
+    many.sample(1, (32,))
+    assert few.minimize == GaussNewton()
+    assert many.minimize == LBFGS()
+    assert "LBFGS" in repr(many)  # which Result.method reports
+
+
+def test_samples_lie_on_support_and_constraint(checkerboard):
+    """The exact prior: all feasible, and off the support by rounding at most."""
+    from feasibly.problems.distributions import Checkerboard
+
+    result = PPR(checkerboard, LevelSet(GaussianRandomField(0))).sample(256, (2,))
+    assert result.feasible.double().mean() >= 0.99
+    assert Checkerboard(slack=1e-5).in_support(result.samples).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"repeats": 0}, "ablation"),
+        ({"sigma_max": 1e-4}, "raise it"),
+        ({"retries": -1}, "not be negative"),
+        ({"steps": 0}, "at least 1"),
+        ({"eta": 1.5}, r"\[0, 1\]"),
+        ({"readout": "final"}, "'clean'"),
+    ],
+    ids=str,
+)
+def test_bad_options_are_refused(options, words, gaussian):
+    with pytest.raises(ValueError, match=words):
+        PPR(gaussian, UNREACHABLE, **options)
