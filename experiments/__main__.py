@@ -1,4 +1,4 @@
-"""`python -m experiments {train, run, tables, figures}`."""
+"""`python -m experiments {train, run, tables, figures, docs}`."""
 
 import json
 import sys
@@ -92,6 +92,14 @@ def print_tables(
         print(tables.render(tables.means(rows)))
 
 
+def docs() -> None:
+    """Write the tables of the README and the docs anew, from the results."""
+    root = records.RESULTS.parent
+    for page in [root / "README.md", *sorted((root / "docs").glob("*.md"))]:
+        page.write_text(tables.fill(page.read_text(), records.read))
+        print(page)
+
+
 def figures(study: Positional[str], problem: Literal["data2d"] = "data2d") -> None:
     """Draw a study's figures, as PNG and PDF, from its results.
 
@@ -117,7 +125,13 @@ def _study(name: str) -> studies.Study:
 
 
 if __name__ == "__main__":
-    commands = {"train": train, "run": run, "tables": print_tables, "figures": figures}
+    commands = {
+        "train": train,
+        "run": run,
+        "tables": print_tables,
+        "figures": figures,
+        "docs": docs,
+    }
     try:
         tyro.extras.subcommand_cli_from_dict(  # ty: ignore[no-matching-overload]
             commands,

@@ -1,8 +1,9 @@
 """Tables, from records alone."""
 
-__all__ = ["means", "render"]
+__all__ = ["fill", "means", "render"]
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 
 from .records import Record
 
@@ -63,3 +64,27 @@ def render(rows: Sequence[Record]) -> str:
             )
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+MARK = re.compile(r"(<!-- table: (\w+) (\w+)(?:; ([^>]*))? -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def fill(page: str, read: Callable[[str, str], list[Record]]) -> str:
+    """Writes the tables of a page between their marks.
+
+    A mark reads `<!-- table: STUDY PROBLEM -->`, or `<!-- table: STUDY PROBLEM; LABEL; ... -->`
+    for some rows only, and ends with `<!-- end -->`.
+
+    Arguments:
+        page: The text of the page.
+        read: How to get the records of a study on a problem.
+    """
+
+    def table(match: re.Match[str]) -> str:
+        rows = means(read(match[2], match[3]))
+        if match[4]:
+            wanted = [label.strip() for label in match[4].split(";")]
+            rows = [next(row for row in rows if row["label"] == label) for label in wanted]
+        return f"{match[1]}{render(rows)}\n{match[5]}"
+
+    return MARK.sub(table, page)

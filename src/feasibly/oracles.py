@@ -165,7 +165,7 @@ def truncated_normal(mu: Tensor, sigma: Tensor, a: Tensor, b: Tensor) -> tuple[T
     """
     u = ((a + b) / 2 - mu) / sigma
     h = ((b - a) / 2 / sigma).expand_as(u)
-    sign = torch.where(u < 0, -1.0, 1.0)
+    sign = torch.where(u < 0, -1.0, 1.0).to(u)
     u = u * sign
 
     short = (h <= 0.5) & (u * h <= 4)

@@ -72,8 +72,12 @@ class LogLogit(Schedule):
         self, sigma_min: float = 1e-3, sigma_max: float = 1e2, spread: float = 2.0
     ) -> None:
         _check_range("LogLogit", sigma_min, sigma_max)
-        if spread <= 0:
-            raise ValueError(f"LogLogit needs a positive spread, got {spread}.")
+        most = math.log2(sigma_max / sigma_min) / 2
+        if not 0 < spread < most:  # above, eps > 1/2 and the noise would fall with time
+            raise ValueError(
+                f"LogLogit needs a spread between 0 and log2(sigma_max / sigma_min) / 2 = "
+                f"{most:.3g}, got {spread}."
+            )
         self.sigma_min, self.sigma_max, self.spread = sigma_min, sigma_max, spread
 
     def __call__(self, t: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from feasibly.constraints import Bounds, Constraint, LevelSet
+from feasibly.constraints import Bounds, Constraint, LevelSet, Linear
 
 
 class OnCircle(Constraint):
@@ -106,3 +106,16 @@ def test_a_standard_deviation_that_is_not_positive_is_refused(std):
 def test_repr_names_the_constraint_and_its_units():
     assert repr(OnCircle(1e-3)) == "OnCircle(tolerance=0.001)"
     assert repr(OnCircle(1e-3).in_units(0.0, 1.0)) == "OnCircle(tolerance=0.001) in physical units"
+
+
+def test_a_projection_survives_a_change_of_units():
+    plane = Linear(torch.tensor([[1.0, -2.0]]).double(), torch.tensor([3.0]).double(), 1e-12)
+    stated = plane.in_units(1.5, 4.0)
+    x = torch.randn(5, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    nearest = stated.projection(x)
+    assert stated.is_feasible(nearest).all()
+    # the shortest way to a plane is along its normal
+    move = nearest - x
+    torch.testing.assert_close(move[:, 1], -2 * move[:, 0])
+    with pytest.raises(NotImplementedError, match="units of their own"):
+        plane.in_units(0.0, torch.tensor([1.0, 2.0])).projection(x)

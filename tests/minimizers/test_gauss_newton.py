@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from feasibly.constraints import Linear
 from feasibly.errors import ConstraintError
-from feasibly.minimizers import GaussNewton
+from feasibly.minimizers import LBFGS, SGD, Adam, GaussNewton
 
 check = settings(derandomize=True, deadline=None, max_examples=25)
 
@@ -278,3 +278,19 @@ def test_the_default_bound_on_the_distance_is_one_and_a_half_units():
     minimum = GaussNewton()(with_estimate(residual), torch.zeros(1, 4).double(), unit=2.0)
     assert minimum.x.norm().item() == pytest.approx(3.0)
     assert math.isclose(minimum.x[0, 0].item(), 3.0)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: GaussNewton(krylov=0),
+        lambda: GaussNewton(damping=-1.0),
+        lambda: LBFGS(memory=0),
+        lambda: SGD(lr=-0.1),
+        lambda: Adam(lr=float("nan")),
+    ],
+    ids=["krylov", "damping", "memory", "lr", "nan"],
+)
+def test_a_methods_own_parameters_are_checked(make):
+    with pytest.raises(ValueError, match="must be at least"):
+        make()

@@ -100,5 +100,13 @@ class _InUnits(Constraint):
     def assess(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return self.constraint.assess(self._physical(x))
 
+    def projection(self, x: Tensor) -> Tensor:
+        if torch.as_tensor(self.std).numel() > 1:  # the nearest point depends on the metric
+            raise NotImplementedError(
+                f"{self!r} has no closed-form projection, since its elements have units of their "
+                "own; project with a minimizer."
+            )
+        return x + (self.constraint.projection(self._physical(x)) - self._physical(x)) / self.std
+
     def __repr__(self) -> str:
         return f"{self.constraint!r} in physical units"

@@ -44,7 +44,8 @@ class Composite(Constraint):
         return torch.cat([math.sqrt(w) * part.residual(x) for w, part in parts], dim=1)
 
     def violation(self, x: Tensor) -> Tensor:
-        return self.assess(x)[0]
+        parts = zip(self.weights, self.constraints, strict=True)
+        return torch.stack([w * part.violation(x) for w, part in parts]).sum(dim=0)
 
     @torch.no_grad()
     def assess(self, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -40,7 +40,10 @@ class Bounds(Constraint):
 
     def __init__(self, lower: Tensor | float, upper: Tensor | float, tolerance: float) -> None:
         super().__init__(tolerance)
-        low, high = torch.as_tensor(lower), torch.as_tensor(upper)
+        low, high = (
+            bound if isinstance(bound, Tensor) else torch.tensor(bound, dtype=torch.float64)
+            for bound in (lower, upper)
+        )
         if torch.any(low > high):
             raise ValueError(
                 "Bounds: the lower bound is above the upper one somewhere, so no sample is "

@@ -5,7 +5,7 @@ __all__ = ["Minimizer", "Minimum", "Residual", "Search", "capped", "per_sample"]
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -39,6 +39,8 @@ class Minimizer(ABC):
             denoiser was never trained it cannot keep an estimate on the data. None for no bound.
     """
 
+    least: ClassVar[dict[str, float]] = {}  # the least values of a method's own parameters
+
     steps: int = 8
     max_step: float | None = None
     max_distance: float | None = None
@@ -53,6 +55,12 @@ class Minimizer(ABC):
             if bound is not None and not bound > 0:
                 raise ValueError(
                     f"{type(self).__name__}({name}=...) must be positive or None, got {bound}."
+                )
+        for name, least in self.least.items():
+            value = getattr(self, name)
+            if not value >= least:
+                raise ValueError(
+                    f"{type(self).__name__}({name}=...) must be at least {least}, got {value}."
                 )
 
     def cost(self, residuals: int) -> tuple[int, int]:

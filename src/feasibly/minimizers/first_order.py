@@ -4,6 +4,7 @@ __all__ = ["SGD", "Adam", "FirstOrder", "Fromage", "Muon", "Polyak"]
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -64,6 +65,8 @@ class SGD(FirstOrder):
         lr: The learning rate :math:`\eta`.
     """
 
+    least: ClassVar[dict[str, float]] = {"lr": 0}
+
     lr: float = 1e-2
 
     def step(self, x: Tensor, f: Tensor, g: Tensor, state: dict[str, Tensor], k: int) -> Tensor:
@@ -83,6 +86,8 @@ class Adam(FirstOrder):
         beta_1: The decay of the first moment.
         beta_2: The decay of the second moment.
     """
+
+    least: ClassVar[dict[str, float]] = {"lr": 0}
 
     lr: float = 1e-1
     beta_1: float = 0.9
@@ -109,6 +114,8 @@ class Fromage(FirstOrder):
         lr: The learning rate :math:`\eta`.
     """
 
+    least: ClassVar[dict[str, float]] = {"lr": 0}
+
     lr: float = 1e-2
 
     def step(self, x: Tensor, f: Tensor, g: Tensor, state: dict[str, Tensor], k: int) -> Tensor:
@@ -130,6 +137,8 @@ class Muon(FirstOrder):
         lr: The learning rate.
         beta: The momentum.
     """
+
+    least: ClassVar[dict[str, float]] = {"lr": 0}
 
     lr: float = 1e-1
     beta: float = 0.95

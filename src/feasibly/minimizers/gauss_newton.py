@@ -3,6 +3,7 @@ r"""Gauss-Newton: solve :math:`r(x) = 0`, moving as little as possible."""
 __all__ = ["GaussNewton"]
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -38,6 +39,8 @@ class GaussNewton(Minimizer):
         krylov: The most conjugate-gradient iterations, above that number.
         rtol: The relative residual at which conjugate gradients stop.
     """
+
+    least: ClassVar[dict[str, float]] = {"damping": 0, "dense": 0, "krylov": 1, "rtol": 0}
 
     steps: int = 2
     max_distance: float | None = 1.5

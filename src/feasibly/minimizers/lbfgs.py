@@ -3,6 +3,7 @@ r"""L-BFGS, batched: each member has its own history, step length and end."""
 __all__ = ["LBFGS"]
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -34,6 +35,8 @@ class LBFGS(Minimizer):
         memory: The number of pairs :math:`(s, y)` kept.
         line_search: Whether to backtrack.
     """
+
+    least: ClassVar[dict[str, float]] = {"memory": 1}
 
     steps: int = 8
     max_step: float | None = 0.5
