@@ -70,5 +70,5 @@ class GaussianRandomField:
 
     def __call__(self, x: Tensor) -> Tensor:
         r"""Maps `x`, with shape :math:`(B, 2)`, to :math:`(B)`."""
-        omega, phi = self.omega.to(x), self.phi.to(x)
-        return torch.cos(x @ omega.T + phi) @ self.amplitude.to(x) + self.beta.to(x)
+        angle = torch.addmm(self.phi.to(x), x, self.omega.to(x).T)
+        return torch.addmv(self.beta.to(x), angle.cos(), self.amplitude.to(x))

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .base import Minimizer, Search, capped, per_sample
+from .base import Minimizer, Search, capped
 
 
 @dataclass(frozen=True)
@@ -67,30 +67,36 @@ class LBFGS(Minimizer):
 class _State:
     r"""The last accepted iterate of each active member, its history and its search direction.
 
-    A step is the pair (`direction`, `length`), and is tried until it is accepted.
+    A step is the pair (`direction`, `length`), and is tried until it is accepted. Everything is
+    flattened to :math:`(B, D)`; the history has an axis for the pairs in front.
     """
 
     def __init__(self, x: Tensor, f: Tensor, g: Tensor, memory: int) -> None:
-        self.x, self.f, self.g = x, f, g
+        self.shape = x.shape[1:]
+        self.x, self.f, self.g = x.flatten(start_dim=1), f, g.flatten(start_dim=1)
         self.memory = memory
-        self.pairs: list[tuple[Tensor, Tensor, Tensor]] = []  # s, y, 1 / s.y, or 0 if skipped
+        self.s = self.y = self.x.new_empty((0, *self.x.shape))
+        self.rho = self.gamma = f.new_empty((0, *f.shape))  # 1 / s.y and s.y / y.y, 0 if skipped
         self.fresh = torch.ones_like(f, dtype=torch.bool)  # who needs a new direction
-        self.direction, self.length = torch.zeros_like(x), torch.ones_like(f)
+        self.direction, self.length = torch.zeros_like(self.x), torch.ones_like(f)
 
     def receive(self, x: Tensor, f: Tensor, g: Tensor, line_search: bool) -> None:
         """Accepts the trials that descend enough (without a line search: all), and shortens the
         steps of the others."""
+        x, g = x.flatten(start_dim=1), g.flatten(start_dim=1)
         if line_search:
             slope = dot(self.direction, self.g)
             accepted = f <= self.f + 1e-4 * self.length * slope  # never, where f is NaN
         else:
             accepted = torch.ones_like(self.fresh)
-        row = per_sample(accepted, x)
-        s, y = (torch.where(row, now - last, 0.0) for now, last in ((x, self.x), (g, self.g)))
-        s_y = dot(s, y)
-        usable = s_y > 1e-10 * (dot(s, s) * dot(y, y)).sqrt()
-        self.pairs.append((s, y, torch.where(usable, 1 / s_y, 0.0)))
-        self.pairs = self.pairs[-self.memory :]
+        row = accepted[:, None]
+        s, y = torch.where(row, x - self.x, 0.0), torch.where(row, g - self.g, 0.0)
+        s_y, y_y = dot(s, y), dot(y, y)
+        usable = s_y > 1e-10 * (dot(s, s) * y_y).sqrt()
+        rho, gamma = torch.where(usable, 1 / s_y, 0.0), torch.where(usable, s_y / y_y, 0.0)
+        for name, new in (("s", s), ("y", y), ("rho", rho), ("gamma", gamma)):
+            history = torch.cat((getattr(self, name), new[None]))
+            setattr(self, name, history[-self.memory :])
 
         self.x, self.g = torch.where(row, x, self.x), torch.where(row, g, self.g)
         self.f = torch.where(accepted, f, self.f)
@@ -101,36 +107,36 @@ class _State:
         """Forgets the members that have stopped."""
         if going.all():
             return
-        names = ("x", "f", "g", "fresh", "direction", "length")
-        for name in names:
+        for name in ("x", "f", "g", "fresh", "direction", "length"):
             setattr(self, name, getattr(self, name)[going])
-        self.pairs = [(s[going], y[going], rho[going]) for s, y, rho in self.pairs]
+        for name in ("s", "y", "rho", "gamma"):
+            setattr(self, name, getattr(self, name)[:, going])
 
     def trial(self, cap: float | None) -> Tensor:
         """Returns the next points to evaluate."""
         if self.fresh.any():
-            fresh = per_sample(self.fresh, self.x)
-            self.direction = torch.where(fresh, capped(-self._inverse(), cap), self.direction)
-        return self.x + per_sample(self.length, self.x) * self.direction
+            direction = capped(-self._inverse(), cap)
+            self.direction = torch.where(self.fresh[:, None], direction, self.direction)
+        return (self.x + self.length[:, None] * self.direction).unflatten(1, self.shape)
 
     def _inverse(self) -> Tensor:
         """The two-loop recursion: the inverse Hessian's approximation times the gradient."""
         q, coefficients = self.g, []
-        for s, y, rho in reversed(self.pairs):
+        for s, y, rho in zip(self.s.flip(0), self.y.flip(0), self.rho.flip(0), strict=True):
             coefficients.append(rho * dot(s, q))
-            q = q - per_sample(coefficients[-1], q) * y
+            q = q - coefficients[-1][:, None] * y
 
-        # Polyak's step length, until there is curvature to go by
+        # the latest pair's curvature or, until there is one, Polyak's step length
         scale = 2 * self.f / dot(self.g, self.g).clamp_min(torch.finfo(self.f.dtype).tiny)
-        for _, y, rho in self.pairs:
-            scale = torch.where(rho > 0, 1 / (rho * dot(y, y)), scale)
-        q = per_sample(scale, q) * q
+        for gamma in self.gamma:
+            scale = torch.where(gamma > 0, gamma, scale)
+        q = scale[:, None] * q
 
-        for (s, y, rho), coefficient in zip(self.pairs, reversed(coefficients), strict=True):
-            q = q + per_sample(coefficient - rho * dot(y, q), q) * s
+        for s, y, rho in zip(self.s, self.y, self.rho, strict=True):
+            q = q + (coefficients.pop() - rho * dot(y, q))[:, None] * s
         return q
 
 
 def dot(a: Tensor, b: Tensor) -> Tensor:
     """The inner product of each member's rows, with shape (B)."""
-    return (a * b).flatten(start_dim=1).sum(dim=1)
+    return (a * b).sum(dim=1)

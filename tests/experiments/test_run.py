@@ -1,0 +1,215 @@
+import json
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+
+from experiments import records, studies
+from experiments import run as runner
+from experiments.__main__ import _study
+from experiments.run import TRUTH, run
+from experiments.studies.base import Study
+from feasibly import PPR, InfeasibleWarning, LevelSet, PostHoc, Sampler
+from feasibly.constraints import GaussianRandomField
+from feasibly.oracles import Checkerboard
+from feasibly.problems.data2d import Data2D
+from feasibly.schedules import LogLogit
+
+STUDY = Study(
+    name="tiny",
+    question="Does it run?",
+    paper="none",
+    samplers={"PPR": partial(PPR, steps=8, retries=0), "control": partial(PostHoc, steps=8)},
+    default="PPR",
+)
+LABELS = ["PPR", "control", TRUTH]
+SIZES = {"members": 32, "seed": 3, "constraints": 1, "pool": 2048}
+
+
+@pytest.fixture(autouse=True)
+def cheap(tmp_path, monkeypatch):
+    """Results of their own, and the prior's law for its samples, which need many calls."""
+
+    def prior_samples(self, n):
+        return self.distribution.sample(n, torch.Generator().manual_seed(0)).float()
+
+    monkeypatch.setattr(records, "RESULTS", tmp_path)
+    monkeypatch.setattr(Data2D, "prior_samples", prior_samples)
+
+
+def start(study=STUDY, priors=("checkerboard",), **changes):
+    run(study, list(priors), **SIZES | changes)
+    return records.read(study.name, "data2d")
+
+
+def without_times(record):
+    return {k: v for k, v in record.items() if k not in ("seconds", "overhead", "versions")}
+
+
+def test_a_study_has_a_record_for_every_sampler_and_for_the_truth():
+    rows = start()
+    assert [row["label"] for row in rows] == LABELS
+    assert [row["default"] for row in rows] == [True, False, False]
+    for row in rows:
+        setting = ("tiny", "data2d", "checkerboard", 0, 32, 3)
+        keys = ("study", "problem", "prior", "constraint", "members", "seed")
+        assert tuple(row[k] for k in keys) == setting
+        assert {"feasible", "in_support", "joint", "knn", "tv"} <= row.keys()
+        assert {"feasibly", "commit", "torch", "python", "machine"} == row["versions"].keys()
+    truth = rows[-1]
+    assert truth["feasible"] == 1
+    assert "forward" not in truth
+
+
+def test_a_record_is_that_of_the_samplers_own_run():
+    row = start()[0]
+    problem = Data2D("checkerboard")
+    constraint = problem.constraint(0)
+    result = PPR(problem.denoiser, constraint, steps=8, retries=0).sample(32, (2,), seed=3)
+    truth = problem.ground_truth(constraint, problem.prior_samples(2048))[:32]
+    scores = problem.scores(result.samples, result.feasible, truth)
+    assert {key: row[key] for key in scores} == scores
+    assert row["sampler"] == result.method
+    assert (row["forward"], row["backward"]) == (result.calls.forward, result.calls.backward)
+    assert row["member_forward"] == result.calls.member_forward / 32
+    assert row["member_backward"] == result.calls.member_backward / 32
+    c = result.violation.double().sort().values
+    assert row["violation_median"] == pytest.approx(((c[15] + c[16]) / 2).item())
+    assert row["violation_worst"] == c[-1].item()
+    assert row["violation_median"] <= row["violation_90"] <= row["violation_99"] <= c[-1]
+
+
+def test_a_study_that_has_its_results_is_not_run_again(monkeypatch):
+    start()
+    path = records.path_of("tiny", "data2d")
+    before = path.read_bytes()
+
+    def fail(self, *arguments):
+        raise AssertionError("nothing is left to do")
+
+    monkeypatch.setattr(Data2D, "ground_truth", fail)
+    start()
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("missing", range(3), ids=LABELS)
+def test_a_missing_setting_alone_is_run_again_and_comes_out_the_same(missing):
+    rows = start()
+    path = records.path_of("tiny", "data2d")
+    lines = path.read_text().splitlines(keepends=True)
+    gone = lines.pop(missing)
+    path.write_text("".join(lines))
+    again = start()
+    assert path.read_text().splitlines(keepends=True)[:2] == lines
+    assert len(again) == 3
+    assert without_times(again[2]) == without_times(json.loads(gone)) == without_times(rows[missing])
+
+
+def test_other_settings_add_records():
+    start()
+    assert len(start(seed=4)) == 6
+    assert len(start(members=16)) == 9
+    rows = start(constraints=2)
+    assert len(rows) == 12
+    assert [row["constraint"] for row in rows] == [0] * 9 + [1] * 3
+
+
+def test_a_study_that_is_stopped_keeps_what_it_has():
+    def stop(denoiser, constraint):
+        raise KeyboardInterrupt
+
+    samplers = {**STUDY.samplers, "control": stop}
+    with pytest.raises(KeyboardInterrupt):
+        start(replace(STUDY, samplers=samplers))
+    assert [row["label"] for row in records.read("tiny", "data2d")] == ["PPR"]
+    assert [row["label"] for row in start()] == LABELS
+
+
+def test_a_pool_that_is_too_small_is_refused_with_a_remedy():
+    with pytest.raises(ValueError, match=r"64 are needed. Raise --pool"):
+        start(pool=64)
+
+
+def test_a_record_is_read_back_as_it_was_appended():
+    rows = [{"label": "a|b\nc", "x": 1e-17, "n": 3, "on": True}, {"label": "σ", "v": {"k": "1"}}]
+    for row in rows:
+        records.append("other", "data2d", row)
+    assert records.read("other", "data2d") == rows
+    assert records.path_of("other", "data2d").read_bytes().count(b"\n") == 2
+
+
+def test_a_record_is_appended_in_one_write(monkeypatch, tmp_path):
+    written = []
+
+    class File:
+        parent = tmp_path
+
+        def open(self, mode):
+            assert mode == "a"
+            return self
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            return None
+
+        def write(self, text):
+            written.append(text)
+
+    monkeypatch.setattr(records, "path_of", lambda study, problem: File())
+    records.append("other", "data2d", {"label": "a"})
+    assert written == ['{"label": "a"}\n']
+
+
+def test_results_that_do_not_exist_are_refused_with_a_remedy():
+    with pytest.raises(ValueError, match="experiments run tiny --problem data2d"):
+        records.read("tiny", "data2d")
+
+
+def test_an_unknown_study_is_refused_with_the_known_ones():
+    with pytest.raises(ValueError, match=r"'nope'.*ablation.*minimizers"):
+        _study("nope")
+
+
+def test_studies_are_found_by_their_names():
+    found = studies.find()
+    assert {"ablation", "minimizers"} <= found.keys()
+    assert all(study.name == name for name, study in found.items())
+    assert runner.records is records
+
+
+SAMPLERS = [
+    pytest.param(study, label, id=f"{name}-{label}")
+    for name, study in studies.find().items()
+    for label in study.samplers
+]
+
+
+@pytest.mark.parametrize("study", studies.find().values(), ids=lambda study: study.name)
+def test_a_study_says_what_it_asks_and_which_sampler_is_the_default(study):
+    assert study.question.endswith("?")
+    assert study.paper
+    assert study.default in study.samplers
+    assert TRUTH not in study.samplers
+    constraint = LevelSet(GaussianRandomField(seed=0))
+    oracle = Checkerboard(4, LogLogit())
+    default = study.samplers[study.default](oracle, constraint)
+    assert repr(default) == repr(PPR(oracle, constraint))
+
+
+@pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
+@pytest.mark.parametrize(("study", "label"), SAMPLERS)
+def test_every_sampler_of_a_study_draws_samples(study, label):
+    assert issubclass(InfeasibleWarning, UserWarning)
+    constraint = LevelSet(GaussianRandomField(seed=0))
+    sampler = study.samplers[label](Checkerboard(4, LogLogit()), constraint)
+    assert isinstance(sampler, Sampler)
+    assert sampler.constraint is constraint
+    sampler.steps = 3  # as many as reach every noise level; all steps take seconds
+    result = sampler.sample(4, (2,), dtype=torch.float32)
+    assert result.samples.shape == (4, 2)
+    assert result.samples.dtype == torch.float32
+    assert result.finite.all()
+    assert result.violation.isfinite().all()

@@ -1,0 +1,158 @@
+import io
+
+import pytest
+from markdown_it import MarkdownIt
+
+from experiments import studies
+from experiments.figures import FIGURES
+from experiments.tables import COLUMNS, means, render
+
+
+def row(label, prior, constraint, **changes):
+    values = {
+        "study": "tiny",
+        "label": label,
+        "default": label == "PPR",
+        "problem": "data2d",
+        "prior": prior,
+        "constraint": constraint,
+        "members": 32,
+        "seed": 0,
+        "feasible": 1.0,
+        "in_support": 0.5,
+        "joint": 0.5,
+        "knn": 0.4,
+        "tv": 0.1,
+        "forward": 100,
+        "backward": 40,
+        "member_forward": 60.0,
+        "member_backward": 20.0,
+        "seconds": 2.0,
+        "overhead": 0.25,
+        "sampler": "PPR()",
+        "versions": {"torch": "2"},
+    }
+    return values | changes
+
+
+@pytest.fixture
+def rows():
+    """Two samplers on three settings, and the truth on two."""
+    calls = {"forward", "backward", "member_forward", "member_backward", "seconds", "overhead"}
+    truth = {k: v for k, v in row("truth", "banana", 0, knn=0.5).items() if k not in calls}
+    return [
+        row("control", "checkerboard", 0, knn=0.1),
+        row("PPR", "checkerboard", 0, knn=0.2, forward=90, seconds=1.0, overhead=0.0),
+        row("control", "checkerboard", 1, knn=0.2),
+        row("PPR", "checkerboard", 1, knn=0.4, forward=130, backward=10),
+        truth,
+        row("PPR", "banana", 0, knn=0.9, forward=80, member_forward=90.0, feasible=0.25),
+        row("control", "banana", 0, knn=0.6),
+        truth | {"constraint": 1, "knn": 0.4},
+    ]
+
+
+def parse(text):
+    """The cells of a Markdown table, as (row, is a head, is bold, text)."""
+    tokens = MarkdownIt("commonmark").enable("table").parse(text)
+    assert [t.type for t in tokens if t.level == 0] == ["table_open", "table_close"]
+    table = []
+    for before, token in zip(tokens, tokens[1:], strict=False):
+        if before.type == "tr_open":
+            table.append([])
+        if token.type == "inline":
+            bold = any(child.type == "strong_open" for child in token.children)
+            content = "".join(child.content for child in token.children)
+            table[-1].append((before.type == "th_open", bold, content))
+    return table
+
+
+def test_means_are_those_of_each_label_over_its_settings(rows):
+    control, ppr, truth = means(rows)
+    assert [r["label"] for r in (control, ppr, truth)] == ["control", "PPR", "truth"]
+    assert [r["settings"] for r in (control, ppr, truth)] == [3, 3, 2]
+    assert [r["default"] for r in (control, ppr, truth)] == [False, True, False]
+    assert ppr["knn"] == pytest.approx((0.2 + 0.4 + 0.9) / 3)
+    assert control["knn"] == pytest.approx((0.1 + 0.2 + 0.6) / 3)
+    assert truth["knn"] == pytest.approx((0.5 + 0.4) / 2)
+    assert ppr["feasible"] == pytest.approx((1 + 1 + 0.25) / 3)
+    assert ppr["seconds"] == pytest.approx((1 + 2 + 2) / 3)
+    assert ppr["overhead"] == pytest.approx((0 + 0.25 + 0.25) / 3)
+    assert ppr["member_forward"] == pytest.approx((60 + 60 + 90) / 3)
+
+
+def test_call_counts_are_the_largest(rows):
+    _, ppr, truth = means(rows)
+    assert (ppr["forward"], ppr["backward"]) == (130, 40)
+    assert "forward" not in truth
+
+
+def test_what_is_no_measure_is_not_averaged(rows):
+    for record in means(rows):
+        assert record["study"] == "tiny"
+        assert not {"prior", "constraint", "sampler", "versions"} & record.keys()
+
+
+def test_the_mean_of_one_setting_is_the_setting(rows):
+    (record,) = means(rows[:1])
+    assert {k: record[k] for k in COLUMNS} == {k: rows[0][k] for k in COLUMNS}
+
+
+def test_a_table_is_markdown_with_a_line_for_every_label(rows):
+    table = parse(render(means(rows)))
+    assert [cells[0][2] for cells in table] == ["projection", "control", "PPR", "truth"]
+    assert all(len(cells) == len(COLUMNS) for cells in table)
+    assert [{head for head, _, _ in cells} for cells in table] == [{True}] + 3 * [{False}]
+    assert len(render(means(rows)).splitlines()) == 5
+
+
+def test_the_default_alone_is_bold(rows):
+    table = parse(render(means(rows)))
+    assert [text for cells in table for _, bold, text in cells if bold] == ["PPR"]
+
+
+def test_cells_are_shares_in_percent_and_empty_where_nothing_was_measured(rows):
+    table = parse(render(means(rows)))
+    heads = [text for _, _, text in table[0]]
+    ppr, truth = (
+        dict(zip(heads, (text for _, _, text in cells), strict=True)) for cells in table[2:]
+    )
+    assert ppr == {
+        "projection": "PPR",
+        "in C (%)": "75.0",
+        "in S (%)": "50.0",
+        "in C and S (%)": "50.0",
+        "k-NN": "0.500",
+        "mass error": "0.100",
+        "forward": "130",
+        "backward": "40",
+        "forward a member": "70",
+        "seconds": "1.7",
+        "overhead (%)": "17",
+    }
+    assert truth["k-NN"] == "0.450"
+    assert truth["forward"] == truth["seconds"] == truth["overhead (%)"] == ""
+
+
+def test_labels_of_studies_do_not_break_a_table():
+    for study in studies.find().values():
+        rows = [row(label, "banana", 0) | {"default": False} for label in study.samplers]
+        table = parse(render(means(rows)))
+        assert [cells[0][2] for cells in table[1:]] == list(study.samplers)
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_figure_shows_every_sampler_at_its_cost(rows, name):
+    assert name in studies.find()
+    figure = FIGURES[name](rows)
+    left, right = figure.axes
+    for ax, key in ((left, "joint"), (right, "knn")):
+        points = {c.get_label(): c.get_offsets()[0].tolist() for c in ax.collections}
+        expected = {r["label"]: r for r in means(rows) if r["label"] != "truth"}
+        assert points.keys() == expected.keys()
+        for label, record in expected.items():
+            calls = record["member_forward"] + record["member_backward"]
+            assert points[label] == pytest.approx([calls, record[key]])
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=30)
+    assert buffer.getvalue().startswith(b"\x89PNG")

@@ -1,0 +1,227 @@
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from experiments import train as training
+from experiments.train import TrainConfig, Trainer, export, optimizers, train
+from feasibly import priors
+from feasibly.denoisers import Karras
+from feasibly.nn import ModulatedMLP
+from feasibly.schedules import LogLogit
+
+CONFIG = TrainConfig(steps=6, batch=32, checkpoint_every=2)
+
+
+def stop_after(monkeypatch, steps):
+    """Replaces the clock by one on which every step takes a minute."""
+    ticks = iter(range(10_000))
+    monkeypatch.setattr(
+        training, "time", SimpleNamespace(monotonic=lambda: 60.0 * (next(ticks) - 0.5))
+    )
+    return replace(CONFIG, minutes=float(steps))
+
+
+def log(folder):
+    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+
+
+def state(trainer):
+    """All that training has made: weights, averages and what the optimizers remember."""
+    found = {"step": torch.tensor(trainer.step), "generator": trainer.generator.get_state()}
+    for part in ("denoiser", "ema"):
+        weights = getattr(trainer, part).state_dict()
+        found |= {f"{part}.{key}": value.clone() for key, value in weights.items()}
+    for i, optimizer in enumerate(trainer.optimizers):
+        for j, memory in optimizer.state_dict()["state"].items():
+            found |= {f"{i}.{j}.{k}": torch.as_tensor(v) for k, v in memory.items()}
+    return found
+
+
+def assert_equal(a, b):
+    assert a.keys() == b.keys()
+    assert [key for key in a if not torch.equal(a[key], b[key])] == []
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("undisturbed")
+    return train("checkerboard", folder, CONFIG), folder
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3, 4])
+def test_a_run_that_is_stopped_and_resumed_is_the_undisturbed_run(
+    undisturbed, tmp_path, monkeypatch, steps
+):
+    first = train("checkerboard", tmp_path, stop_after(monkeypatch, steps))
+    assert first.step == steps
+    monkeypatch.undo()
+    trainer, folder = undisturbed
+    assert_equal(state(train("checkerboard", tmp_path, CONFIG)), state(trainer))
+    assert (tmp_path / "log.jsonl").read_bytes() == (folder / "log.jsonl").read_bytes()
+
+
+def test_a_run_that_is_killed_while_it_saves_resumes_exactly(undisturbed, tmp_path, monkeypatch):
+    whole = Trainer.save
+
+    def save(self, path):
+        if self.step == 4:
+            raise KeyboardInterrupt
+        whole(self, path)
+
+    monkeypatch.setattr(Trainer, "save", save)
+    with pytest.raises(KeyboardInterrupt):
+        train("checkerboard", tmp_path, CONFIG)
+    monkeypatch.undo()
+    trainer, folder = undisturbed
+    assert_equal(state(train("checkerboard", tmp_path, CONFIG)), state(trainer))
+    assert log(tmp_path) == log(folder)
+
+
+def test_a_finished_run_is_left_as_it_is(undisturbed):
+    trainer, folder = undisturbed
+    before = (folder / "log.jsonl").read_bytes()
+    assert_equal(state(train("checkerboard", folder, CONFIG)), state(trainer))
+    assert (folder / "log.jsonl").read_bytes() == before
+
+
+def test_a_seed_determines_a_run(undisturbed, tmp_path):
+    other = train("checkerboard", tmp_path, replace(CONFIG, seed=1))
+    trainer, _ = undisturbed
+    assert not torch.equal(
+        other.denoiser.backbone.input.weight, trainer.denoiser.backbone.input.weight
+    )
+
+
+def test_the_log_has_the_mean_loss_of_every_band_of_noise(undisturbed):
+    _, folder = undisturbed
+    records = log(folder)
+    assert [record["step"] for record in records] == [2, 4, 6]
+    assert all(len(record["loss"]) == 16 for record in records)
+
+    trainer = Trainer("checkerboard", CONFIG)
+    losses = torch.stack([trainer.train_step() for _ in range(2)])
+    expected = losses.reshape(2, 16, 2).mean(dim=(0, 2))
+    torch.testing.assert_close(torch.tensor(records[0]["loss"]), expected)
+
+
+def test_a_logged_loss_is_a_mean_even_if_the_interval_changes(tmp_path, monkeypatch):
+    def train_step(self):
+        self.step += 1
+        return torch.ones(self.config.batch)
+
+    monkeypatch.setattr(Trainer, "train_step", train_step)
+    train("checkerboard", tmp_path, stop_after(monkeypatch, 3))
+    monkeypatch.undo()
+    monkeypatch.setattr(Trainer, "train_step", train_step)
+    train("checkerboard", tmp_path, replace(CONFIG, checkpoint_every=3))
+    assert [record["loss"] for record in log(tmp_path)] == [pytest.approx([1.0] * 16)] * 2
+
+
+def test_every_step_trains_at_every_noise_level(monkeypatch):
+    seen = []
+
+    def loss(self, x_0, t, noise):
+        seen.append(t)
+        return (self(x_0, t).mean - x_0).square().mean(dim=1)
+
+    monkeypatch.setattr(Karras, "loss", loss)
+    trainer = Trainer("checkerboard", CONFIG)
+    trainer.train_step()
+    trainer.train_step()
+    for t in seen:
+        assert torch.equal((t * CONFIG.batch).floor(), torch.arange(CONFIG.batch).float())
+    assert not torch.equal(*seen)
+
+
+@pytest.mark.parametrize("change", [{"batch": 64}, {"seed": 1}, {"lr_adam": 1e-3}, {"steps": 8}])
+def test_resuming_with_another_configuration_is_refused(undisturbed, change):
+    _, folder = undisturbed
+    before = (folder / "checkpoint.pt").read_bytes()
+    with pytest.raises(ValueError, match=r"another configuration.*--out"):
+        train("checkerboard", folder, replace(CONFIG, **change))
+    assert (folder / "checkpoint.pt").read_bytes() == before
+
+
+def test_resuming_with_another_time_limit_is_allowed(undisturbed):
+    trainer, folder = undisturbed
+    assert train("checkerboard", folder, replace(CONFIG, minutes=5.0)).step == trainer.step
+
+
+def test_every_weight_has_one_optimizer_and_muon_has_matrices_alone():
+    denoiser = Karras(ModulatedMLP(width=8), LogLogit())
+    muon, adam = optimizers(denoiser, CONFIG)
+    assert isinstance(muon, torch.optim.Muon)
+    assert isinstance(adam, torch.optim.Adam)
+    groups = [[p for g in o.param_groups for p in g["params"]] for o in (muon, adam)]
+    assert all(p.ndim == 2 for p in groups[0])
+    ids = [id(p) for group in groups for p in group]
+    assert sorted(ids) == sorted(id(p) for p in denoiser.parameters())
+    names = {id(p): name for name, p in denoiser.named_parameters()}
+    assert {names[id(p)] for p in groups[0]} == {
+        f"backbone.{part}.{i}.{weight}"
+        for i in range(3)
+        for part, weight in (("hidden", "weight"), ("film", "linear.weight"))
+    }
+    assert all(g["weight_decay"] == 0 for o in (muon, adam) for g in o.param_groups)
+
+
+def test_a_step_changes_every_weight_that_has_a_gradient():
+    trainer = Trainer("banana", CONFIG)
+    before = {k: v.clone() for k, v in trainer.denoiser.named_parameters()}
+    trainer.train_step()
+    # the output layer starts at zero and hides the layers before it from the first gradient
+    moved = {k for k, v in trainer.denoiser.named_parameters() if not torch.equal(v, before[k])}
+    assert moved == {"backbone.output.weight", "backbone.output.bias"}
+    trainer.train_step()
+    moved = {k for k, v in trainer.denoiser.named_parameters() if not torch.equal(v, before[k])}
+    assert moved == set(before)
+
+
+def test_the_averaged_denoiser_has_the_averaged_weights(undisturbed):
+    trainer, _ = undisturbed
+    averaged = trainer.averaged()
+    assert not averaged.training
+    assert not any(p.requires_grad for p in averaged.parameters())
+    for key, weight in averaged.state_dict().items():
+        assert torch.equal(weight, trainer.ema.module.state_dict()[key])
+
+
+def test_export_writes_the_prior_and_a_card_without_gaps(undisturbed, tmp_path):
+    trainer, folder = undisturbed
+    export("checkerboard", trainer, folder, tmp_path / "new", n=64)
+    assert {path.name for path in (tmp_path / "new").iterdir()} == {
+        "checkerboard.safetensors",
+        "checkerboard.md",
+    }
+    x = torch.randn(8, 2, generator=torch.Generator().manual_seed(0))
+    loaded = priors.load(str(tmp_path / "new" / "checkerboard.safetensors"))
+    for t in torch.linspace(0, 1, 5):
+        assert torch.equal(loaded(x, t).mean, trainer.averaged()(x, t).mean)
+
+    card = (tmp_path / "new" / "checkerboard.md").read_text()
+    assert "{" not in card
+    assert "}" not in card
+    bands = log(folder)[-1]["loss"]
+    for words in (
+        "# Prior `checkerboard`",
+        "distributions.Checkerboard",
+        "LogLogit(",
+        "6 steps of 32: 192 samples",
+        "EMA 0.999",
+        f"{sum(p.numel() for p in loaded.parameters()):,} parameters",
+        f"{sum(bands) / 16:.4f}",
+        ", ".join(f"{band:.3f}" for band in bands),
+        "64 samples",
+        f"torch {torch.__version__}",
+    ):
+        assert words in card
+
+
+def test_a_run_too_short_for_a_log_can_be_exported(tmp_path):
+    config = replace(CONFIG, steps=1, checkpoint_every=1000)
+    trainer = train("banana", tmp_path, config)
+    export("banana", trainer, tmp_path, tmp_path, n=32)
+    assert (tmp_path / "banana.md").exists()

@@ -1,0 +1,301 @@
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from feasibly import PPR, Ancestral, PostHoc, priors
+from feasibly.__main__ import main
+from feasibly.cli.check import check
+from feasibly.cli.demo import demo
+from feasibly.cli.load import load_constraint, load_denoiser, load_object
+from feasibly.cli.sample import METHODS, sample
+from feasibly.constraints import Constraint, GaussianRandomField
+from feasibly.errors import ConstraintError, DenoiserError
+from feasibly.problems.data2d import CONSTRAINTS, Data2D
+from feasibly.result import Result
+
+USER_MODULE = '''
+import torch
+import feasibly
+
+number = 3
+
+
+def denoiser():
+    return feasibly.oracles.Gaussian(torch.zeros(2), torch.eye(2), feasibly.schedules.LogLogit())
+
+
+def wrong():
+    exact = denoiser()
+
+    def negative(x_t, t):
+        return -exact(x_t, t).mean
+
+    negative.schedule = exact.schedule
+    return negative
+
+
+def broken():
+    def nan(x_t, t):
+        return x_t * torch.nan
+
+    nan.schedule = feasibly.schedules.LogLogit()
+    return nan
+
+
+def circle():
+    return feasibly.Equality(lambda x: x.square().sum(dim=1) - 1, tolerance=1e-6)
+
+
+def impossible():
+    return feasibly.Equality(lambda x: x[:, :1] ** 2 + 1, tolerance=1e-6)
+
+
+def detached():
+    return feasibly.Equality(lambda x: x.detach(), tolerance=1e-6)
+
+
+def nothing():
+    return 3
+'''
+
+
+@pytest.fixture
+def user(tmp_path, monkeypatch):
+    """The current folder of a user, with a module in it, and the name of that module."""
+    name = "a_module_of_the_user"
+    (tmp_path / f"{name}.py").write_text(USER_MODULE)
+    monkeypatch.chdir(tmp_path)
+    # what a command adds to these is taken back after the test
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield name
+    sys.modules.pop(name, None)
+
+
+def run_main(monkeypatch, *arguments):
+    """The exit status of the command line."""
+    monkeypatch.setattr(sys, "argv", ["feasibly", *map(str, arguments)])
+    with pytest.raises(SystemExit) as error:
+        main()
+    return error.value.code
+
+
+def test_demo_writes_report_figures_and_samples(tmp_path, monkeypatch, capsys):
+    # the prior's law stands for 2 x 2048 samples of it, which would be half of the time
+    def prior_samples(self, n):
+        return self.distribution.sample(n, torch.Generator().manual_seed(0)).float()
+
+    monkeypatch.setattr(Data2D, "prior_samples", prior_samples)
+    out = tmp_path / "new" / "demo"
+    assert demo(out, members=64) == 0
+
+    names = ("checkerboard", "banana")
+    samples = {f"{name}_{label}.safetensors" for name in names for label in ("PPR", "control")}
+    pictures = {f"{name}_marginals.png" for name in names}
+    assert {path.name for path in out.iterdir()} == samples | pictures | {"report.html"}
+    for path in map(out.joinpath, samples):
+        result = Result.load(path)
+        assert result.samples.shape == (64, 2)
+        assert result.feasible.double().mean() > 0.9
+        assert result.method.startswith("PPR" if "PPR" in path.name else "PostHoc")
+    for path in map(out.joinpath, pictures):
+        assert path.read_bytes().startswith(b"\x89PNG")
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert page.count("data:image/png") == 6
+    for words in ("checkerboard", "banana", "PPR", "control", "truth"):
+        assert words in page
+    assert str(out / "report.html") in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("method", "sampler"), [("ppr", PPR), ("post-hoc", PostHoc), ("ancestral", Ancestral)]
+)
+def test_sample_draws_what_the_library_draws(tmp_path, method, sampler):
+    status = sample("banana", "3", tmp_path, members=4, method=method, steps=8, seed=5, chunk=3)
+    law = load_constraint("3")
+    expected = sampler(priors.load("banana"), law, steps=8)
+    made = Result.load(tmp_path / "samples.safetensors")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("warnings.warn", lambda *_, **__: None)
+        again = expected.sample(4, (2,), seed=5, chunk=3)
+    torch.testing.assert_close(made.samples, again.samples, rtol=0, atol=0, equal_nan=True)
+    assert (made.members, made.seed) == ([0, 1, 2, 3], 5)
+    assert made.method == again.method
+    assert status == (0 if again.feasible.any() else 1)
+    assert METHODS[method] is sampler
+
+
+def test_sample_writes_samples_and_a_report(tmp_path, capsys):
+    out = tmp_path / "new" / "folder"
+    assert sample("checkerboard", "0", out, members=8, steps=8) == 0
+    assert {path.name for path in out.iterdir()} == {"samples.safetensors", "report.html"}
+    result = Result.load(out / "samples.safetensors")
+    assert result.feasible.any()
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert page.count("data:image/png") == 2
+    printed = capsys.readouterr().out
+    for words in ("8 members feasible", "PPR(steps=8"):
+        assert words in page
+        assert words in printed
+    assert str(out) in printed
+
+
+def test_sample_takes_a_denoiser_and_a_constraint_of_the_user(user, tmp_path):
+    out = tmp_path / "out"
+    assert sample(f"{user}:denoiser", f"{user}:circle", out, members=8, steps=8) == 0
+    result = Result.load(out / "samples.safetensors")
+    assert result.feasible.any()
+    radius = result.samples[result.feasible].norm(dim=1)
+    torch.testing.assert_close(radius, torch.ones_like(radius), rtol=0, atol=1e-3)
+
+
+def test_sample_tells_an_infeasible_constraint_by_its_status(user, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert sample(f"{user}:denoiser", f"{user}:impossible", out, members=4, steps=4) == 1
+    assert "No member is feasible" in capsys.readouterr().out
+    result = Result.load(out / "samples.safetensors")
+    assert not result.feasible.any()
+    assert (result.violation >= 1).all()
+
+
+def test_sample_refuses_a_constraint_that_cannot_be_used(user, tmp_path):
+    with pytest.raises(ConstraintError, match="detach"):
+        sample(f"{user}:denoiser", f"{user}:detached", tmp_path / "out", members=4)
+    assert not (tmp_path / "out").exists()
+
+
+def test_check_passes_a_shipped_prior(tmp_path, capsys):
+    # on 2 x 1024 data the error of a good denoiser is 6 standard errors from its limit
+    data = Data2D("checkerboard").distribution.sample(1024, torch.Generator().manual_seed(0))
+    np.save(tmp_path / "data.npy", data.numpy())
+    assert check("checkerboard", "0", data=tmp_path / "data.npy") == 0
+    printed = capsys.readouterr().out
+    assert "Fit for use." in printed
+    assert "Residuals a sample: 1." in printed
+    median = load_constraint("0").violation(data).median().item()
+    assert f"{1e-6 * median:.1g}" in printed
+
+
+def test_check_needs_neither_data_nor_a_constraint(user, capsys):
+    check(f"{user}:denoiser")
+    assert "Residuals" not in capsys.readouterr().out
+
+
+def test_check_fails_a_wrong_denoiser(user, tmp_path, capsys):
+    generator = torch.Generator().manual_seed(0)
+    np.save(tmp_path / "data.npy", torch.randn(1024, 2, generator=generator).numpy())
+    assert check(f"{user}:wrong", data=tmp_path / "data.npy") == 1
+    printed = capsys.readouterr().out
+    assert "Not fit for use" in printed
+    assert "worse than a guess" in printed
+
+
+def test_check_refuses_data_of_another_shape(user, tmp_path):
+    np.save(tmp_path / "data.npy", np.zeros((16, 3)))
+    with pytest.raises(DenoiserError, match=r"\(3,\), not \(2,\)"):
+        check(f"{user}:denoiser", data=tmp_path / "data.npy")
+
+
+def test_a_denoiser_is_a_name_a_file_or_a_function(user, tmp_path):
+    x, t = torch.ones(1, 2), torch.tensor(0.5)
+    shipped = priors.load("banana")(x, t).mean
+    source = priors.__path__[0]
+    (tmp_path / "own.safetensors").write_bytes(
+        open(os.path.join(source, "banana.safetensors"), "rb").read()
+    )
+    for name in ("banana", str(tmp_path / "own.safetensors"), "own.safetensors"):
+        assert torch.equal(load_denoiser(name)(x, t).mean, shipped)
+    own = load_denoiser(f"{user}:denoiser")(x, t).mean
+    sigma = own.new_tensor(0.31623)
+    torch.testing.assert_close(own, x / (1 + sigma**2), rtol=1e-4, atol=0)
+
+
+def test_a_constraint_is_a_number_or_a_function(user):
+    x = torch.randn(8, 2, generator=torch.Generator().manual_seed(0))
+    for k in range(CONSTRAINTS):
+        expected = GaussianRandomField(seed=k)(x)[:, None]
+        assert torch.equal(load_constraint(str(k)).residual(x), expected)
+    assert isinstance(load_constraint(f"{user}:circle"), Constraint)
+
+
+@pytest.mark.parametrize("path", ["nothing", ":f", "module:", ""])
+def test_a_path_without_module_and_function_is_refused(path):
+    with pytest.raises(ValueError, match="module:function"):
+        load_object(path)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["no_such_module:f", "{user}:no_such_function", "{user}.part:f", "./{user}:denoiser"],
+    ids=["module", "function", "part", "path"],
+)
+def test_a_path_that_leads_nowhere_is_refused(user, path):
+    path = path.format(user=user)
+    with pytest.raises(ValueError, match="cannot be imported") as error:
+        load_object(path)
+    assert path in str(error.value)
+
+
+def test_what_is_no_function_is_refused(user):
+    with pytest.raises(ValueError, match=f"{user}:number"):
+        load_object(f"{user}:number")
+
+
+def test_an_object_that_is_no_constraint_is_refused(user):
+    with pytest.raises(ValueError, match=r"returned int.*feasibly\.Equality"):
+        load_constraint(f"{user}:nothing")
+
+
+@pytest.mark.parametrize("name", [str(CONSTRAINTS), "-1", "zero", "0.5", ""])
+def test_an_unknown_constraint_is_refused(name):
+    with pytest.raises(ValueError, match=r"0 to 11.*module:function") as error:
+        load_constraint(name)
+    assert repr(name) in str(error.value)
+
+
+def test_the_exit_status_is_that_of_the_command(user, monkeypatch):
+    options = ("--members", 4, "--steps", 4, "--denoiser", f"{user}:denoiser", "--constraint")
+    assert run_main(monkeypatch, "sample", *options, f"{user}:circle") == 0
+    assert run_main(monkeypatch, "sample", *options, f"{user}:impossible") == 1
+    assert Result.load("out/sample/samples.safetensors").samples.shape == (4, 2)
+
+
+def test_a_run_that_fails_is_an_error_for_people(user, monkeypatch, capsys):
+    options = ("--denoiser", f"{user}:broken", "--constraint", f"{user}:circle")
+    assert run_main(monkeypatch, "sample", *options) == 2
+    assert "error: All 64 members became non-finite" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["[old]", "runs/[/]"])
+def test_an_error_shows_names_as_they_were_written(monkeypatch, capsys, name):
+    assert run_main(monkeypatch, "sample", "--denoiser", name, "--constraint", 0) == 2
+    assert f"'{name}'" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def failure(tmp_path_factory):
+    """A command that asks for a prior that does not exist, in a process of its own."""
+    environment = {k: v for k, v in os.environ.items() if k != "COLUMNS"}
+    command = ["-m", "feasibly", "sample", "--denoiser", "nope", "--constraint", "0"]
+    return subprocess.run(
+        [sys.executable, *command],
+        env=environment | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        cwd=tmp_path_factory.mktemp("empty"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_an_unknown_prior_ends_the_program_without_a_traceback(failure):
+    assert failure.returncode == 2
+    assert failure.stdout == ""
+    assert failure.stderr.startswith("error: There is no prior 'nope'")
+    assert "Traceback" not in failure.stderr
+
+
+def test_an_error_is_one_line(failure):
+    assert len(failure.stderr.splitlines()) == 1

@@ -1,0 +1,146 @@
+import io
+import math
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.collections import PathCollection
+from matplotlib.contour import ContourSet
+from matplotlib.figure import Figure
+
+from feasibly import Equality, figures
+from feasibly.result import Snapshot
+
+SIGMAS = (2.0, 0.5, 0.03)
+
+
+def states(rows=("constrained", "PPR"), n=5):
+    generator = torch.Generator().manual_seed(0)
+    return {row: [torch.randn(n, 2, generator=generator) for _ in SIGMAS] for row in rows}
+
+
+def line():
+    """A set that changes when the axes are swapped."""
+    return Equality(lambda x: x[:, :1] - 2 * x[:, 1:] + 0.3, tolerance=1e-6)
+
+
+def snapshots(attempts=(0,), steps=4, **changes):
+    values = {"members": 8, "steps": steps, "forward": 1, "backward": 1, "failed": 0, "seconds": 1}
+    varying = {
+        "median": lambda a, k: 10.0**-k,
+        "worst": lambda a, k: 10.0 ** (1 - k),
+        "feasible": lambda a, k: k / steps,
+        "sigma": lambda a, k: 10.0 ** (1 - k) * (1 + a),
+    } | changes
+    return [
+        Snapshot(attempt=a, step=k, **values, **{key: f(a, k) for key, f in varying.items()})
+        for a in attempts
+        for k in range(1, steps + 1)
+    ]
+
+
+def points(ax):
+    (scatter,) = [c for c in ax.collections if isinstance(c, PathCollection)]
+    return np.asarray(scatter.get_offsets())
+
+
+def contours(ax):
+    return [c for c in ax.collections if isinstance(c, ContourSet)]
+
+
+def assert_saves(figure):
+    assert isinstance(figure, Figure)
+    for kind, start in (("png", b"\x89PNG"), ("pdf", b"%PDF")):
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format=kind, dpi=30)
+        assert buffer.getvalue().startswith(start)
+
+
+def test_marginals_shows_the_states_of_every_row_at_every_noise_level():
+    given = states()
+    figure = figures.marginals(given, SIGMAS, line())
+    assert len(figure.axes) == len(given) * len(SIGMAS)
+    columns = [x for row in given.values() for x in row]
+    for ax, x in zip(figure.axes, columns, strict=True):
+        np.testing.assert_array_equal(points(ax), x.numpy())
+    names = [ax.get_ylabel() for ax in figure.axes]
+    assert names == ["constrained", "", "", "PPR", "", ""]
+    titles = [ax.get_title() for ax in figure.axes]
+    assert all(f"{sigma:.2g}" in title for sigma, title in zip(SIGMAS, titles[:3], strict=True))
+    assert_saves(figure)
+
+
+def test_marginals_refuses_rows_of_another_length():
+    with pytest.raises(ValueError, match="zip"):
+        figures.marginals({"PPR": states()["PPR"][:2]}, SIGMAS, line())
+
+
+def test_marginals_draws_the_zero_set_where_it_is():
+    figure = figures.marginals(states(), SIGMAS, line())
+    for ax in figure.axes:
+        (contour,) = contours(ax)
+        (path,) = contour.get_paths()
+        x, y = path.vertices.T
+        np.testing.assert_allclose(x - 2 * y + 0.3, 0, atol=1e-4)
+        low, high = ax.get_xlim()
+        assert x.min() == pytest.approx(low, abs=0.1)
+        assert x.max() == pytest.approx(high, abs=0.1)
+
+
+def test_marginals_draws_no_zero_set_of_several_residuals():
+    figure = figures.marginals(states(), SIGMAS, Equality(lambda x: x, tolerance=1e-6))
+    assert not any(contours(ax) for ax in figure.axes)
+
+
+def test_trace_draws_the_first_attempt_only():
+    run = snapshots(attempts=(0, 1, 2))
+    left, right = figures.trace({"PPR": run}, tolerance=1e-3).axes
+    sigma, median, worst = [1.0, 0.1, 0.01, 0.001], [0.1, 0.01, 1e-3, 1e-4], [1, 0.1, 0.01, 1e-3]
+    drawn = {curve.get_label(): curve.get_data() for curve in left.get_lines()}
+    np.testing.assert_allclose(drawn["PPR, median"], (sigma, median))
+    np.testing.assert_allclose(drawn["worst"], (sigma, worst))
+    assert list(drawn["tolerance"][1]) == [1e-3, 1e-3]
+    (share,) = right.get_lines()
+    np.testing.assert_allclose(share.get_data(), (sigma, [25, 50, 75, 100]))
+
+
+def test_trace_runs_from_high_noise_to_low():
+    for ax in figures.trace({"PPR": snapshots()}, tolerance=1e-3).axes:
+        left, right = ax.get_xlim()
+        assert left > right
+
+
+def test_trace_draws_every_run():
+    figure = figures.trace({"PPR": snapshots(), "control": snapshots()}, tolerance=1e-3)
+    assert [len(ax.get_lines()) for ax in figure.axes] == [5, 2]
+    assert_saves(figure)
+
+
+def test_trace_of_a_run_without_a_constraint_can_be_saved():
+    def nan(a, k):
+        return math.nan
+
+    run = snapshots(median=nan, worst=nan, feasible=lambda a, k: 1.0)
+    assert_saves(figures.trace({"ancestral": run}, tolerance=math.inf))
+
+
+def test_histogram_counts_the_finite_members():
+    c = torch.tensor([1e-9, 1e-8, 1e-8, 0.0, math.inf, math.nan, 0.5])
+    figure = figures.histogram({"PPR": c}, tolerance=1e-6)
+    (ax,) = figure.axes
+    (outline,) = ax.patches
+    height, edge = outline.get_xy()[:, 1], outline.get_xy()[:, 0]
+    # the outline of a histogram visits every bin twice, at its height
+    assert height.sum() / 2 == 5
+    assert edge.min() == pytest.approx(-16)
+    assert edge.max() == pytest.approx(math.log10(0.5))
+    (tolerance,) = ax.get_lines()
+    assert list(tolerance.get_xdata()) == [-6, -6]
+    assert_saves(figure)
+
+
+@pytest.mark.parametrize(
+    "c", [torch.zeros(3), torch.full((3,), math.inf)], ids=["zero", "no finite member"]
+)
+def test_histogram_can_be_saved_in_the_limit(c):
+    assert_saves(figures.histogram({"PPR": c}, tolerance=1e-6))

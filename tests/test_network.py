@@ -1,0 +1,211 @@
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from feasibly.errors import DenoiserError
+from feasibly.network import Calls, Network
+from feasibly.schedules import LogLogit
+
+HALF = torch.tensor(0.5)
+
+
+def denoiser(function):
+    function.schedule = LogLogit()
+    return function
+
+
+@pytest.fixture
+def network():
+    return Network(denoiser(lambda x_t, t: torch.sin(x_t) * t))
+
+
+@pytest.fixture
+def x_t():
+    return torch.randn(4, 2, generator=torch.Generator().manual_seed(0)).requires_grad_()
+
+
+def test_a_tensor_and_an_object_with_a_mean_are_the_same_estimate(x_t):
+    plain = Network(denoiser(lambda x_t, t: torch.sin(x_t) * t))
+    posterior = Network(denoiser(lambda x_t, t: SimpleNamespace(mean=torch.sin(x_t) * t)))
+    for network in (plain, posterior):
+        x_0 = network(x_t, HALF)
+        assert torch.equal(x_0, torch.sin(x_t) * HALF)
+        (g,) = torch.autograd.grad(x_0.sum(), x_t)
+        torch.testing.assert_close(g, torch.cos(x_t) * HALF)
+        assert (network.calls.forward, network.calls.backward) == (1, 1)
+
+
+def test_the_schedule_is_the_denoisers_own(network):
+    assert network.schedule is network.denoiser.schedule
+
+
+def test_forward_calls_and_their_members_are_counted(network):
+    for members in (3, 5, 1):
+        network(torch.zeros(members, 2), HALF)
+    calls = network.calls
+    assert (calls.forward, calls.member_forward) == (3, 9)
+    assert (calls.backward, calls.member_backward) == (0, 0)
+
+
+def test_every_vjp_through_one_forward_is_counted(network, x_t):
+    x_0 = network(x_t, HALF)
+    for _ in range(3):
+        torch.autograd.grad(x_0, x_t, torch.ones_like(x_0), retain_graph=True)
+    calls = network.calls
+    assert (calls.forward, calls.member_forward) == (1, 4)
+    assert (calls.backward, calls.member_backward) == (3, 12)
+
+
+def test_one_vjp_counts_once_however_often_the_estimate_is_used(network, x_t):
+    x_0 = network(x_t, HALF)
+    torch.autograd.grad(x_0.sum() + x_0.square().sum() + x_0[:1].prod(), x_t)
+    assert network.calls.backward == 1
+
+
+def test_a_vjp_of_some_members_is_one_call(network, x_t):
+    torch.autograd.grad(network(x_t, HALF)[:1].sum(), x_t)
+    assert network.calls.backward == 1
+
+
+def test_a_vjp_to_some_members_is_one_call(network):
+    moving, fixed = torch.ones(1, 2, requires_grad=True), torch.zeros(3, 2)
+    x_0 = network(torch.cat((moving, fixed)), HALF)
+    torch.autograd.grad(x_0.sum(), moving)
+    assert (network.calls.backward, network.calls.member_backward) == (1, 4)
+
+
+def test_a_gradient_that_does_not_pass_the_network_is_not_counted(network, x_t):
+    y = torch.ones(4, 2, requires_grad=True)
+    loss = (network(x_t, HALF) * y).sum()
+    torch.autograd.grad(loss, y, retain_graph=True)
+    assert network.calls.backward == 0
+    torch.autograd.grad(loss, (x_t, y))
+    assert network.calls.backward == 1
+
+
+def test_a_backward_pass_through_two_forwards_counts_twice(network, x_t):
+    torch.autograd.grad(network(network(x_t, HALF), HALF).sum(), x_t)
+    assert (network.calls.forward, network.calls.backward) == (2, 2)
+
+
+def test_a_backward_pass_through_one_of_two_forwards_counts_once(network, x_t):
+    first, second = network(x_t, HALF), network(x_t, HALF)
+    torch.autograd.grad(second.sum() + first.detach().sum(), x_t)
+    assert (network.calls.forward, network.calls.backward) == (2, 1)
+
+
+def test_nothing_is_counted_backward_without_a_gradient(network, x_t):
+    with torch.no_grad():
+        assert not network(x_t, HALF).requires_grad
+    assert not network(x_t.detach(), HALF).requires_grad
+    assert network.calls.backward == 0
+
+
+def test_a_gradient_of_the_weights_alone_is_not_counted(x_t):
+    weight = torch.ones(2, requires_grad=True)
+    network = Network(denoiser(lambda x_t, t: x_t * weight))
+    network(x_t.detach(), HALF).sum().backward()
+    assert torch.equal(weight.grad, x_t.detach().sum(dim=0))
+    assert network.calls.backward == 0
+
+
+def test_a_denoiser_that_returns_its_input_is_counted_exactly(x_t):
+    network = Network(denoiser(lambda x_t, t: x_t))
+    x_0 = network(x_t, HALF)
+    assert torch.equal(x_0, x_t)
+    for n in (1, 2):
+        (g,) = torch.autograd.grad(x_0.sum(), x_t, retain_graph=True)
+        assert torch.equal(g, torch.ones_like(x_t))
+        assert network.calls.backward == n
+
+
+def test_a_denoiser_that_keeps_its_output_is_counted_exactly(x_t):
+    kept = []
+
+    @denoiser
+    def cached(x_t, t):
+        kept.append(torch.sin(x_t))
+        return kept[0]
+
+    network = Network(cached)
+    _, second = network(x_t, HALF), network(x_t, HALF)
+    torch.autograd.grad(second.sum(), x_t)
+    assert network.calls.backward == 1
+
+
+def test_seconds_are_those_of_forward_and_backward_calls_alone(monkeypatch, x_t):
+    now = 0.0
+
+    def work(seconds):
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr("feasibly.network.time", SimpleNamespace(perf_counter=lambda: now))
+
+    @denoiser
+    def slow(x_t, t):
+        work(2.0)
+        x_0 = torch.sin(x_t)
+        x_0.register_hook(lambda g: work(5.0))
+        return x_0
+
+    network = Network(slow)
+    x_0 = network(x_t, HALF)
+    assert network.calls.seconds == 2
+    work(100.0)
+    loss = x_0.square()
+    loss.register_hook(lambda g: work(1000.0))  # the constraint's share of a backward pass
+    for n in (1, 2):
+        torch.autograd.grad(loss.sum(), x_t, retain_graph=True)
+        assert network.calls.seconds == 2 + 5 * n
+
+
+def test_calls_add_up_field_by_field():
+    total = Calls(1, 2, 3, 4, 0.5) + Calls(10, 20, 30, 40, 0.25)
+    assert total == Calls(11, 22, 33, 44, 0.75)
+
+
+def without_schedule(x_t, t):
+    return x_t
+
+
+def with_constant_schedule(x_t, t):
+    return x_t
+
+
+with_constant_schedule.schedule = (1.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    "candidate",
+    [without_schedule, with_constant_schedule, SimpleNamespace(schedule=LogLogit())],
+    ids=["no schedule", "schedule not callable", "not callable"],
+)
+def test_what_is_no_denoiser_is_refused_with_a_remedy(candidate):
+    with pytest.raises(DenoiserError, match=r"`schedule`.*feasibly\.Karras") as error:
+        Network(candidate)
+    assert type(candidate).__name__ in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("output", "cause", "remedy"),
+    [
+        (lambda x: x[:, :1], "shape (4, 1)", "must have the shape of x_t"),
+        (lambda x: x[:2], "shape (2, 2)", "must have the shape of x_t"),
+        (lambda x: x.double(), "torch.float64 for a state of torch.float32", "cast its output"),
+        (lambda x: None, "returned NoneType", "as a tensor"),
+        (lambda x: (x, x), "returned tuple", "as a tensor"),
+        (lambda x: SimpleNamespace(mean=2.0), "returned float", "as a tensor"),
+        (lambda x: x.detach().numpy(), "ndarray", "as a tensor"),
+        (lambda x: SimpleNamespace(mean=np.zeros((4, 2))), "ndarray", "as a tensor"),
+    ],
+    ids=["features", "members", "dtype", "none", "tuple", "mean float", "numpy", "mean numpy"],
+)
+def test_a_wrong_output_is_refused_with_cause_and_remedy(x_t, output, cause, remedy):
+    network = Network(denoiser(lambda x_t, t: output(x_t)))
+    with pytest.raises(DenoiserError) as error:
+        network(x_t, HALF)
+    assert cause in str(error.value)
+    assert remedy in str(error.value)

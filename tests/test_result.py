@@ -1,0 +1,134 @@
+import math
+from dataclasses import fields, replace
+
+import pytest
+import torch
+
+from feasibly.network import Calls
+from feasibly.result import Result, Snapshot
+
+
+def snapshot(**changes):
+    values = {
+        "attempt": 0,
+        "members": 4,
+        "step": 8,
+        "steps": 32,
+        "sigma": 0.3,
+        "forward": 9,
+        "backward": 3,
+        "median": 1e-7,
+        "worst": 2e-3,
+        "feasible": 0.75,
+        "failed": 1,
+        "seconds": 4.0,
+    }
+    return Snapshot(**values | changes)
+
+
+def result(first=0, members=4, dtype=torch.float32, tolerance=4e-6, **changes):
+    """A run whose first member failed and whose second is infeasible."""
+    generator = torch.Generator().manual_seed(first)
+    samples = torch.randn(members, 3, 2, generator=generator, dtype=dtype)
+    samples[0] = torch.nan
+    violation = torch.full((members,), 1e-8, dtype=dtype)
+    violation[:2] = torch.tensor([math.inf, 0.125])
+    made = Result(
+        samples=samples,
+        violation=violation,
+        feasible=violation <= 4e-6,
+        members=list(range(first, first + members)),
+        seed=7,
+        tolerance=tolerance,
+        calls=Calls(10, 5, 40, 20, 1.5),
+        trace=[snapshot(), snapshot(step=9, median=math.nan)],
+        seconds=6.0,
+        method="PPR(steps=32) with Sphere(tolerance=4e-06)",
+    )
+    return replace(made, **changes)
+
+
+def assert_same(a, b):
+    for field in fields(Result):
+        left, right = getattr(a, field.name), getattr(b, field.name)
+        if isinstance(left, torch.Tensor):
+            torch.testing.assert_close(left, right, rtol=0, atol=0, equal_nan=True)
+        else:
+            # NaN differs from itself, and Python writes numbers exactly
+            assert type(left) is type(right)
+            assert repr(left) == repr(right), field.name
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("tolerance", [4e-6, math.inf], ids=["constrained", "unconstrained"])
+def test_a_saved_result_is_read_back_equal_in_every_field(tmp_path, dtype, tolerance):
+    made = result(dtype=dtype, tolerance=tolerance)
+    made.save(tmp_path / "samples.safetensors")
+    assert_same(Result.load(tmp_path / "samples.safetensors"), made)
+
+
+def test_a_result_that_is_a_view_is_saved(tmp_path):
+    samples = torch.arange(24.0).reshape(2, 3, 4).permute(2, 1, 0)
+    made = result(samples=samples)
+    made.save(str(tmp_path / "samples.safetensors"))
+    assert torch.equal(Result.load(tmp_path / "samples.safetensors").samples, samples)
+
+
+def test_joined_parts_keep_their_members_in_order_and_add_their_costs():
+    a, b = result(first=0), result(first=4, members=3, calls=Calls(1, 2, 3, 4, 0.5), seconds=2.0)
+    joined = Result.join([a, b])
+    for name in ("samples", "violation", "feasible"):
+        whole = getattr(joined, name)
+        torch.testing.assert_close(whole[:4], getattr(a, name), rtol=0, atol=0, equal_nan=True)
+        torch.testing.assert_close(whole[4:], getattr(b, name), rtol=0, atol=0, equal_nan=True)
+    assert joined.members == list(range(7))
+    assert joined.calls == Calls(11, 7, 43, 24, 2.0)
+    assert joined.seconds == 8.0
+    assert len(joined.trace) == 4
+    assert (joined.seed, joined.tolerance, joined.method) == (a.seed, a.tolerance, a.method)
+
+
+def test_joining_one_part_changes_nothing():
+    assert_same(Result.join([result()]), result())
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_member_with_one_bad_number_is_not_finite(value):
+    samples = torch.zeros(3, 2, 2)
+    samples[1, 0, 1] = value
+    assert result(samples=samples).finite.tolist() == [True, False, True]
+
+
+def test_overhead_is_the_share_of_time_outside_the_network():
+    assert result(calls=Calls(seconds=1.5), seconds=6.0).overhead == 0.75
+    assert result(calls=Calls(seconds=6.0), seconds=6.0).overhead == 0
+
+
+def test_the_account_names_feasible_members_tolerance_calls_and_seeds():
+    text = str(result(first=12))
+    assert "PPR(steps=32)" in text
+    assert "2 of 4 members feasible" in text
+    assert "4e-06" in text
+    assert "10 forward and 5 backward calls" in text
+    assert "seed 7, members 12 to 15" in text
+    assert "75%" in text
+
+
+def test_the_account_describes_the_finite_members_only():
+    text = str(result())
+    assert "median 1e-08, worst 0.125" in text
+    failed = result(samples=torch.full((4, 2), math.nan))
+    assert "no finite member" in str(failed)
+
+
+def test_a_result_without_a_duration_can_be_shown():
+    assert "4 members" in str(result(calls=Calls(), seconds=0.0))
+
+
+@pytest.mark.parametrize(("step", "left"), [(1, 124.0), (8, 12.0), (16, 4.0), (32, 0.0)])
+def test_the_time_left_is_that_of_the_steps_left(step, left):
+    assert snapshot(step=step, steps=32, seconds=4.0).seconds_left == left
+
+
+def test_retries_have_no_time_left():
+    assert snapshot(attempt=1).seconds_left == 0
