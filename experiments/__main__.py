@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import tyro
 from rich.console import Console
+from rich.markup import escape
 
 from . import records, studies, tables
 from . import run as runner
@@ -49,6 +50,7 @@ def run(
     members: int = 1024,
     seed: int = 0,
     constraints: int = 12,
+    first: int = 0,
     pool: int = 49152,
     threads: int = 1,
 ) -> None:
@@ -60,14 +62,17 @@ def run(
         priors: The priors.
         members: The members of an ensemble.
         seed: The seed of the ensembles.
-        constraints: How many of the twelve constraints.
+        constraints: How many constraints.
+        first: The seed of the first constraint's random field: 0 for the twelve of Data2D, 100
+            for those on which defaults are tuned.
         pool: How many samples of the prior the ground truth is selected from.
         threads: The number of threads.
     """
     import torch
 
     torch.set_num_threads(threads)
-    runner.run(_study(study), list(priors), members, seed, constraints, pool)
+    fields = range(first, first + constraints)
+    runner.run(_study(study), list(priors), members, seed, fields, pool)
 
 
 def print_tables(
@@ -139,5 +144,5 @@ if __name__ == "__main__":
             description=__doc__,
         )
     except ValueError as error:
-        Console(stderr=True).print(f"[bold red]error:[/] {error}", highlight=False)
+        Console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
         sys.exit(2)

@@ -21,7 +21,7 @@ TRUTH = "truth against itself"
 
 
 def run(
-    study: Study, priors: list[str], members: int, seed: int, constraints: int, pool: int
+    study: Study, priors: list[str], members: int, seed: int, constraints: range, pool: int
 ) -> None:
     """Runs a study on Data2D, and appends a record for each setting that has none.
 
@@ -30,22 +30,26 @@ def run(
         priors: The names of the priors.
         members: The number of members of an ensemble, and of ground-truth samples.
         seed: The seed of the ensembles.
-        constraints: How many of the constraints.
+        constraints: Which constraints, by the seeds of their random fields.
         pool: How many samples of the prior the ground truth is selected from.
     """
     console = Console()
     made_by = versions()  # once: the code that runs is the code that was loaded
     path = records.path_of(study.name, "data2d")
     known = records.read(study.name, "data2d") if path.exists() else []
-    keys = ("label", "prior", "constraint", "members", "seed")
+    keys = ("label", "prior", "constraint", "members", "seed", "pool", "sampler")
     done = {tuple(record[k] for k in keys) for record in known}
 
     for prior in priors:
         problem = Data2D(prior)
-        for k in range(constraints):
+        for k in constraints:
             constraint = problem.constraint(k)
             labels = [*study.samplers, TRUTH]
-            todo = [v for v in labels if (v, prior, k, members, seed) not in done]
+            names = {
+                v: "" if v == TRUTH else repr(study.samplers[v](problem.denoiser, constraint))
+                for v in labels
+            }
+            todo = [v for v in labels if (v, prior, k, members, seed, pool, names[v]) not in done]
             if not todo:
                 continue
             truth = problem.ground_truth(constraint, problem.prior_samples(pool))
@@ -64,6 +68,8 @@ def run(
                     "constraint": k,
                     "members": members,
                     "seed": seed,
+                    "pool": pool,
+                    "sampler": names[label],
                 }
                 if label == TRUTH:
                     second = truth[members : 2 * members]
@@ -89,7 +95,7 @@ def _score(
             result = sampler.sample(members, problem.shape, seed=seed)
     except SamplingError as error:  # a method that breaks down scores nothing, and is kept
         nothing = dict.fromkeys(("feasible", "in_support", "joint", "knn"), 0.0)
-        return nothing | {"tv": 1.0, "error": str(error), "sampler": repr(sampler)}
+        return nothing | {"tv": 1.0, "error": str(error)}
     return problem.scores(result.samples, result.feasible, truth) | _account(result)
 
 
@@ -108,5 +114,4 @@ def _account(result: Result) -> dict[str, float | str]:
         "member_backward": result.calls.member_backward / len(result.members),
         "seconds": result.seconds,
         "overhead": result.overhead,
-        "sampler": result.method,
     }

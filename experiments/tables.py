@@ -10,9 +10,11 @@ from .records import Record
 COLUMNS = {
     "label": ("projection", "{}"),
     "feasible": ("in C (%)", "{:.1f}"),
+    "feasible_worst": ("worst", "{:.1f}"),
     "in_support": ("in S (%)", "{:.1f}"),
     "joint": ("in C and S (%)", "{:.1f}"),
     "knn": ("k-NN", "{:.3f}"),
+    "knn_worst": ("k-NN, worst", "{:.3f}"),
     "tv": ("mass error", "{:.3f}"),
     "forward": ("forward", "{:.0f}"),
     "backward": ("backward", "{:.0f}"),
@@ -20,17 +22,28 @@ COLUMNS = {
     "seconds": ("seconds", "{:.1f}"),
     "overhead": ("overhead (%)", "{:.0f}"),
 }
-PERCENT = ("feasible", "in_support", "joint", "overhead")
+PERCENT = ("feasible", "feasible_worst", "in_support", "joint", "overhead")
 
 
 def means(rows: Sequence[Record]) -> list[Record]:
     """Averages the settings of each label, in the order of the labels' first appearance.
 
-    Call counts are the largest over the settings, since a budget is a bound.
+    Call counts are the largest over the settings, since a budget is a bound; `feasible_worst`,
+    `joint_worst` and `knn_worst` are the smallest of their values.
+
+    Raises:
+        ValueError: If the settings of a label are not each there once, made in one way.
     """
     table = []
     for label in dict.fromkeys(row["label"] for row in rows):
         group = [row for row in rows if row["label"] == label]
+        settings = [(row["prior"], row["constraint"]) for row in group]
+        made_with = {(row["members"], row["seed"], row["pool"], row["sampler"]) for row in group}
+        if len(set(settings)) < len(settings) or len(made_with) > 1:
+            raise ValueError(
+                f"The records of {label!r} have settings twice, or from different runs; remove "
+                "the stale lines from the file, or all of it, and run the study again."
+            )
         record: Record = {k: group[0][k] for k in ("study", "label", "default", "problem")}
         record["settings"] = len(group)
         keys = dict.fromkeys(key for row in group for key in row)
@@ -40,6 +53,8 @@ def means(rows: Sequence[Record]) -> list[Record]:
                 continue
             worst = key in ("forward", "backward")
             record[key] = max(values) if worst else sum(values) / len(values)
+        for key in ("feasible", "joint", "knn"):
+            record[f"{key}_worst"] = min(row[key] for row in group)
         table.append(record)
     return table
 

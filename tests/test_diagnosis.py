@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from feasibly import Equality
-from feasibly.diagnosis import diagnose
+from feasibly.diagnosis import Level, diagnose
 from feasibly.errors import ConstraintError, DenoiserError
 from feasibly.oracles import Checkerboard, Gaussian
 from feasibly.problems import distributions
@@ -88,6 +88,22 @@ def test_the_error_is_the_square_root_of_the_posterior_variance():
     for level in found.levels:
         exact = (values * level.sigma**2 / (values + level.sigma**2)).mean().sqrt().item()
         assert level.error == pytest.approx(exact, rel=0.12)
+
+
+@pytest.mark.parametrize(
+    ("error", "gradient", "verdict"),
+    [
+        (0.0, True, "ok"),
+        (0.54, True, "ok"),
+        (0.56, True, "worse than a guess"),
+        (0.54, False, "gradient not finite"),
+        (torch.nan, True, "not finite"),
+        (torch.inf, False, "not finite"),
+    ],
+)
+def test_an_error_may_exceed_its_limit_by_a_tenth(error, gradient, verdict):
+    level = Level(t=0.5, alpha=1.0, sigma=0.5, error=error, limit=0.5, gradient=gradient)
+    assert level.verdict == verdict
 
 
 def epsilon(oracle, x_t, t):

@@ -82,9 +82,9 @@ def test_marginals_draws_the_zero_set_where_it_is():
         (path,) = contour.get_paths()
         x, y = path.vertices.T
         np.testing.assert_allclose(x - 2 * y + 0.3, 0, atol=1e-4)
-        low, high = ax.get_xlim()
-        assert x.min() == pytest.approx(low, abs=0.1)
-        assert x.max() == pytest.approx(high, abs=0.1)
+        # through all of the plane that standardised data fill
+        assert x.min() <= -1.9
+        assert x.max() >= 1.9
 
 
 def test_marginals_draws_no_zero_set_of_several_residuals():

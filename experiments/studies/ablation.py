@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from feasibly.minimizers import LBFGS
+from feasibly.minimizers import LBFGS, GaussNewton
 from feasibly.samplers import PPR
 from feasibly.samplers.base import Randn
 
@@ -23,8 +23,12 @@ class CleanSpace(PPR):
         x_0 = self.denoiser(x_t, t)
         reach = self.noise_level(t) if reach is None else reach
         unit = reach * math.sqrt(x_t[0].numel())
-        minimize = self.minimize or self._choose_minimizer(x_t)
+        minimize = self.minimize or GaussNewton()
         return minimize(lambda x: (self.constraint.residual(x), x), x_0, self.stop, unit).x_0
+
+    def budget(self, residuals: int = 1) -> tuple[int, int]:
+        levels = self.levels()
+        return (self.retries + 1) * (self.steps + levels * self.repeats), 0
 
 
 class NoRenoise(PPR):
@@ -45,6 +49,9 @@ class CleanSpaceNoRenoise(CleanSpace):
     ) -> tuple[Tensor, Tensor]:
         x_0 = self.project(x_t, t)
         return self.predict(x_t, x_0, t, s, randn), x_0
+
+    def budget(self, residuals: int = 1) -> tuple[int, int]:
+        return (self.retries + 1) * self.steps, 0
 
 
 _paper = {"steps": 64, "minimize": LBFGS(steps=8), "sigma_max": math.inf, "retries": 0}

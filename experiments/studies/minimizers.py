@@ -66,11 +66,12 @@ study = Study(
         "Gauss-Newton 2, M = 2": partial(PPR, minimize=_free(steps=2), repeats=2, **_paper),
         "Gauss-Newton 4, T = 32": partial(PPR, minimize=_free(steps=4), **{**_paper, "steps": 32}),
         "Polyak 4": partial(PPR, minimize=Polyak(steps=4), **_paper),
-        "Polyak 4, within 3 sigma": partial(
+        "Polyak 4, bounded": partial(
             PPR, minimize=Polyak(steps=4, max_distance=3 / math.sqrt(2)), **_paper
         ),
         "clean space, Gauss-Newton 4": partial(CleanSpace, minimize=_free(steps=4), **_paper),
         "control: project once at the end": PostHoc,
+        "control, 3 retries": partial(PostHoc, retries=3),
     },
     default="default",
 )

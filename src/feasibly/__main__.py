@@ -4,6 +4,7 @@ import sys
 
 import tyro
 from rich.console import Console
+from rich.markup import escape
 
 from .cli.check import check
 from .cli.demo import demo
@@ -22,7 +23,7 @@ def main() -> None:
         )
     except (ValueError, SamplingError) as error:
         # errors for people: one sentence, no traceback
-        Console(stderr=True).print(f"[bold red]error:[/] {error}", highlight=False)
+        Console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
         sys.exit(2)
     sys.exit(status)
 

@@ -13,6 +13,7 @@ from .constraints.base import Constraint
 from .errors import DenoiserError
 from .network import Network
 from .samplers.ancestral import Ancestral
+from .samplers.run import device_of
 from .validation import check_constraint
 
 
@@ -58,7 +59,7 @@ class Diagnosis:
         residuals: The number of residuals; None without a constraint.
         violation: The 5 %, 50 % and 95 % quantiles of the violation of unconstrained samples.
         suggested_tolerance: A tolerance that reduces the typical violation a million times, that
-            is, the residual a thousand times.
+            is, the residual a thousand times; at least 1e-12.
     """
 
     levels: list[Level]
@@ -91,10 +92,10 @@ def diagnose(
         denoiser: The denoiser.
         constraint: The constraint, or None.
         shape: The shape of a sample.
-        data: Clean data, with shape :math:`(N, *)`. Without it the model is tested on its own
-            samples, which finds fewer mistakes.
+        data: Clean data, with shape :math:`(N, *)`, of which the first `members` are used.
+            Without it the model is tested on its own samples, which finds fewer mistakes.
         levels: The number of noise levels.
-        members: The number of samples, if there is no data.
+        members: The number of samples.
         seed: The seed.
 
     Raises:
@@ -110,6 +111,7 @@ def diagnose(
         raise DenoiserError(
             f"The data has samples of shape {tuple(data.shape[1:])}, not {tuple(shape)}."
         )
+    data = data[:members].to(device_of(denoiser))
     network = Network(denoiser)
     times = torch.linspace(1, 0, levels, dtype=data.dtype, device=data.device)
     fine = torch.linspace(0, 1, 257, dtype=data.dtype, device=data.device)
@@ -120,10 +122,11 @@ def diagnose(
     if constraint is None:
         return Diagnosis(found, bool((sigma / alpha).diff().gt(0).all()), None, None, None)
     residuals = check_constraint(constraint, data[:64]).shape[1]
-    c = constraint.violation(data).detach().double()
+    with torch.no_grad():
+        c = constraint.violation(data).double()
     low, median, high = c.quantile(torch.tensor([0.05, 0.5, 0.95]).to(c)).tolist()
     monotone = bool((sigma / alpha).diff().gt(0).all())
-    return Diagnosis(found, monotone, residuals, (low, median, high), 1e-6 * median)
+    return Diagnosis(found, monotone, residuals, (low, median, high), max(1e-6 * median, 1e-12))
 
 
 @torch.enable_grad()

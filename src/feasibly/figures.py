@@ -43,7 +43,7 @@ def marginals(
     for row, (name, columns) in zip(axes, states.items(), strict=True):
         for ax, sigma, x in zip(row, sigmas, columns, strict=True):
             reach = 1.9 + 2.5 * sigma
-            _zero_set(ax, constraint, reach)
+            _zero_set(ax, constraint)
             ax.scatter(*x.T.cpu(), s=1.5, linewidths=0, color=COLOURS.get(name, "tab:red"))
             ax.set(xlim=(-reach, reach), ylim=(-reach, reach), xticks=[], yticks=[], aspect=1)
             if row is axes[0]:
@@ -53,7 +53,8 @@ def marginals(
 
 
 @torch.no_grad()
-def _zero_set(ax: "Axes", constraint: Constraint, reach: float, n: int = 300) -> None:
+def _zero_set(ax: "Axes", constraint: Constraint, reach: float = 2.1, n: int = 300) -> None:
+    """Draws the curve where the constraint holds, near the data."""
     line = torch.linspace(-reach, reach, n)
     grid = torch.cartesian_prod(line, line)
     r = constraint.residual(grid)

@@ -13,22 +13,29 @@ from .errors import ConstraintError, DenoiserError
 from .network import Network
 
 
-def check_denoiser(denoiser: Callable[[Tensor, Tensor], Any], x_t: Tensor, t: Tensor) -> Tensor:
-    r"""Calls the denoiser once, and refuses it if its output is not of the right kind.
+def check_denoiser(
+    denoiser: Callable[[Tensor, Tensor], Any], x_t: Tensor, t: Tensor, gradient: bool
+) -> Tensor:
+    r"""Calls the denoiser, and refuses it if its output is not of the right kind.
 
     Arguments:
         denoiser: The denoiser.
         x_t: States, with shape :math:`(B, *)`.
         t: Their time, with shape :math:`()`.
+        gradient: Whether the output must be differentiable.
 
     Returns:
         The clean estimates, which may be non-finite at this noise level.
 
     Raises:
-        DenoiserError: If the output is no tensor, or of another shape or dtype than `x_t`.
+        DenoiserError: If the output is no tensor, of another shape or dtype than `x_t`, mixes
+            samples, is random, or lacks a needed gradient.
     """
     try:
-        return Network(denoiser)(x_t, t).detach()
+        with torch.set_grad_enabled(gradient):
+            x_0 = Network(denoiser)(x_t.detach().requires_grad_(gradient), t)
+        with torch.no_grad():
+            alone = Network(denoiser)(x_t[:1], t)
     except DenoiserError:
         raise
     except Exception as error:
@@ -37,6 +44,19 @@ def check_denoiser(denoiser: Callable[[Tensor, Tensor], Any], x_t: Tensor, t: Te
             f"{x_t.device} ({type(error).__name__}: {error}); check `shape`, `dtype` and `device` "
             "of the sample() call against what the network expects."
         ) from error
+    if gradient and not x_0.requires_grad:
+        raise DenoiserError(
+            "The denoiser's output has no gradient with respect to x_t, which this method needs; "
+            "remove torch.no_grad(), torch.inference_mode() and detach() from it and around "
+            "sample()."
+        )
+    first = x_0[:1].detach()
+    if not torch.allclose(alone, first, rtol=1e-2, atol=1e-3, equal_nan=True):
+        raise DenoiserError(
+            "The denoiser's estimate of a state changes with the other states in its batch, or "
+            "from call to call; call .eval() on it (dropout, batch normalisation)."
+        )
+    return x_0.detach()
 
 
 @torch.enable_grad()
@@ -83,7 +103,8 @@ def _check_values(name: str, constraint: Constraint, x: Tensor, r: Tensor) -> No
     if not r.isfinite().all():
         raise ConstraintError(
             f"{name}: {int((~r.isfinite()).sum())} of {r.numel()} residuals are not finite on the "
-            "denoiser's own estimates; restate it without poles, logarithms or roots there."
+            "denoiser's own estimates; restate it without poles, logarithms or roots there (and "
+            "without negative values, if it is a Scalar)."
         )
     if not r.requires_grad:
         raise ConstraintError(
@@ -95,6 +116,11 @@ def _check_values(name: str, constraint: Constraint, x: Tensor, r: Tensor) -> No
         raise ConstraintError(
             f"{name}: the gradient of the squared residual is not finite; look for a square root "
             "or a norm at zero, and add a small constant inside it."
+        )
+    if r.count_nonzero() and not g.count_nonzero():
+        raise ConstraintError(
+            f"{name}: the residual is not zero but its gradient is; comparisons, rounding and "
+            "signs cannot be projected on. Replace them by something smooth."
         )
     alone = constraint.residual(x[:1])
     if alone.shape != r[:1].shape or not torch.allclose(alone, r[:1], rtol=1e-3, atol=1e-5):

@@ -1,11 +1,12 @@
 import io
+from itertools import pairwise
 
 import pytest
 from markdown_it import MarkdownIt
 
 from experiments import studies
 from experiments.figures import FIGURES
-from experiments.tables import COLUMNS, means, render
+from experiments.tables import COLUMNS, fill, means, render
 
 
 def row(label, prior, constraint, **changes):
@@ -57,7 +58,7 @@ def parse(text):
     tokens = MarkdownIt("commonmark").enable("table").parse(text)
     assert [t.type for t in tokens if t.level == 0] == ["table_open", "table_close"]
     table = []
-    for before, token in zip(tokens, tokens[1:], strict=False):
+    for before, token in pairwise(tokens):
         if before.type == "tr_open":
             table.append([])
         if token.type == "inline":
@@ -91,6 +92,17 @@ def test_what_is_no_measure_is_not_averaged(rows):
     for record in means(rows):
         assert record["study"] == "tiny"
         assert not {"prior", "constraint", "sampler", "versions"} & record.keys()
+
+
+def test_a_run_that_broke_down_counts_in_scores_and_not_in_costs():
+    broken = {k: v for k, v in row("PPR", "banana", 0).items() if k not in ("forward", "seconds")}
+    broken |= {"joint": 0.0, "error": "All members became non-finite."}
+    whole = row("PPR", "banana", 1, joint=1.0, forward=90, seconds=3.0)
+    for rows in ([broken, whole], [whole, broken]):
+        (record,) = means(rows)
+        assert record["joint"] == 0.5
+        assert (record["forward"], record["seconds"]) == (90, 3.0)
+        assert "error" not in record
 
 
 def test_the_mean_of_one_setting_is_the_setting(rows):
@@ -139,6 +151,45 @@ def test_labels_of_studies_do_not_break_a_table():
         rows = [row(label, "banana", 0) | {"default": False} for label in study.samplers]
         table = parse(render(means(rows)))
         assert [cells[0][2] for cells in table[1:]] == list(study.samplers)
+
+
+PAGE = """# Title
+
+<!-- table: tiny data2d -->
+old
+<!-- end -->
+
+Text | with a bar.
+
+<!-- table: tiny data2d; truth; PPR -->
+<!-- end -->
+The end.
+"""
+
+
+def test_a_page_is_filled_with_the_tables_that_it_names(rows):
+    asked = []
+
+    def read(study, problem):
+        asked.append((study, problem))
+        return rows
+
+    page = fill(PAGE, read)
+    assert asked == [("tiny", "data2d")] * 2
+    parts = page.split("<!-- ")
+    tables = [part.partition("-->\n")[2] for part in parts if part.startswith("table")]
+    assert tables[0].rstrip("\n") == render(means(rows))
+    chosen = parse(tables[1])
+    assert [cells[0][2] for cells in chosen[1:]] == ["truth", "PPR"]
+    assert page.startswith("# Title\n\n")
+    assert "<!-- end -->\n\nText | with a bar.\n\n" in page
+    assert page.endswith("<!-- end -->\nThe end.\n")
+
+
+def test_filling_a_page_again_changes_nothing(rows):
+    once = fill(PAGE, lambda study, problem: rows)
+    assert fill(once, lambda study, problem: rows) == once
+    assert fill("no tables", lambda study, problem: rows) == "no tables"
 
 
 @pytest.mark.parametrize("name", FIGURES)

@@ -1,5 +1,6 @@
 import json
 from dataclasses import replace
+from itertools import chain, count
 from types import SimpleNamespace
 
 import pytest
@@ -16,11 +17,10 @@ CONFIG = TrainConfig(steps=6, batch=32, checkpoint_every=2)
 
 
 def stop_after(monkeypatch, steps):
-    """Replaces the clock by one on which every step takes a minute."""
-    ticks = iter(range(10_000))
-    monkeypatch.setattr(
-        training, "time", SimpleNamespace(monotonic=lambda: 60.0 * (next(ticks) - 0.5))
-    )
+    """Replaces the clock by one on which every step takes a minute, and the first half of one."""
+    minutes = chain([0.0], count(0.5))
+    clock = SimpleNamespace(monotonic=lambda: 60 * next(minutes))
+    monkeypatch.setattr(training, "time", clock)
     return replace(CONFIG, minutes=float(steps))
 
 
@@ -57,6 +57,7 @@ def test_a_run_that_is_stopped_and_resumed_is_the_undisturbed_run(
 ):
     first = train("checkerboard", tmp_path, stop_after(monkeypatch, steps))
     assert first.step == steps
+    assert torch.load(tmp_path / "checkpoint.pt")["step"] == steps
     monkeypatch.undo()
     trainer, folder = undisturbed
     assert_equal(state(train("checkerboard", tmp_path, CONFIG)), state(trainer))
@@ -102,9 +103,10 @@ def test_the_log_has_the_mean_loss_of_every_band_of_noise(undisturbed):
     assert all(len(record["loss"]) == 16 for record in records)
 
     trainer = Trainer("checkerboard", CONFIG)
-    losses = torch.stack([trainer.train_step() for _ in range(2)])
-    expected = losses.reshape(2, 16, 2).mean(dim=(0, 2))
-    torch.testing.assert_close(torch.tensor(records[0]["loss"]), expected)
+    for record in records:
+        losses = torch.stack([trainer.train_step() for _ in range(2)])
+        expected = losses.reshape(2, 16, 2).mean(dim=(0, 2))
+        torch.testing.assert_close(torch.tensor(record["loss"]), expected)
 
 
 def test_a_logged_loss_is_a_mean_even_if_the_interval_changes(tmp_path, monkeypatch):
@@ -178,6 +180,16 @@ def test_a_step_changes_every_weight_that_has_a_gradient():
     trainer.train_step()
     moved = {k for k, v in trainer.denoiser.named_parameters() if not torch.equal(v, before[k])}
     assert moved == set(before)
+
+
+def test_weights_are_averaged_exponentially():
+    trainer = Trainer("banana", replace(CONFIG, ema=0.75))
+    weight, average = (m.backbone.output.weight for m in (trainer.denoiser, trainer.ema.module))
+    trainer.train_step()
+    first = weight.detach().clone()
+    assert torch.equal(average, first)
+    trainer.train_step()
+    torch.testing.assert_close(average, 0.75 * first + 0.25 * weight.detach())
 
 
 def test_the_averaged_denoiser_has_the_averaged_weights(undisturbed):

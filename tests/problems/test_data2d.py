@@ -106,15 +106,16 @@ def test_ground_truth_has_the_samples_within_the_tube_asked_for():
 
 @each_problem
 def test_scores_of_equal_laws_are_good(problem):
-    # 512 + 512 points: the k-NN rates have standard deviations of at most 0.016 (k = 1) and the
-    # bounds are 4.5 of them or more; half the l1 distance of masses is 0.05 +- 0.015 and below.
+    # At 512 + 512 points the k-NN rates have standard deviations of 0.018 (k = 1) and below, and
+    # the total variation has 0.066 +- 0.018 (60 and 300 draws): the bounds are 5.5 of them away,
+    # a false alarm of 4e-8 each. The support holds 99.9 %: 98 % is 13 standard errors below.
     scores = problem.scores(draw(problem, 512), torch.ones(512).bool(), draw(problem, 512, seed=1))
     rates = {"knn", "knn_1", "knn_3", "knn_10", "knn_20"}
     assert set(scores) == {"feasible", "in_support", "joint", "tv"} | rates
-    assert all(scores[key] == pytest.approx(0.5, abs=0.075) for key in rates)
+    assert all(scores[key] == pytest.approx(0.5, abs=0.1) for key in rates)
     assert scores["feasible"] == 1
     assert scores["in_support"] == scores["joint"] >= 0.98
-    assert scores["tv"] <= 0.12
+    assert scores["tv"] <= 0.17
 
 
 @each_problem

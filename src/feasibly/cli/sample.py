@@ -48,13 +48,19 @@ def sample(
     """
     console = Console()
     options: dict[str, Any] = {} if steps is None else {"steps": steps}
+    out.mkdir(parents=True, exist_ok=True)  # before the work, not after it
     law = load_constraint(constraint)
     sampler = METHODS[method](load_denoiser(denoiser), law, **options)
     with LiveProgress(f"{method} on {denoiser}", console) as progress, warnings.catch_warnings():
         warnings.simplefilter("ignore", InfeasibleWarning)  # said below, and by the exit status
-        result = sampler.sample(members, shape, seed=seed, chunk=chunk, callback=progress)
-
-    out.mkdir(parents=True, exist_ok=True)
+        try:
+            result = sampler.sample(members, shape, seed=seed, chunk=chunk, callback=progress)
+        except BaseException as error:
+            partial = getattr(error, "partial", None)
+            if partial is not None:
+                partial.save(out / "partial.safetensors")
+                console.print(f"The members drawn so far: {out / 'partial.safetensors'}")
+            raise
     result.save(out / "samples.safetensors")
     report = Report(f"feasibly: {method} on {denoiser}")
     report.code(str(result))

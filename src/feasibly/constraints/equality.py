@@ -35,7 +35,8 @@ class Scalar(Constraint):
     :class:`Equality` is better: :math:`\sqrt{c}` has a kink at its solutions.
 
     Arguments:
-        function: The violation :math:`c`, which maps a batch :math:`(B, *)` to :math:`(B)`.
+        function: The violation :math:`c`, which maps a batch :math:`(B, *)` to :math:`(B)`. A
+            sample for which it is below minus the tolerance counts as not finite.
         tolerance: The largest :math:`c` of a feasible sample.
     """
 
@@ -45,11 +46,7 @@ class Scalar(Constraint):
 
     def residual(self, x: Tensor) -> Tensor:
         c = self.function(x).reshape(x.shape[0], -1)
-        if torch.any(c < 0):
-            raise ValueError(
-                f"Scalar(function=...) returned a negative violation ({c.min().item():g}); it "
-                "must be zero where the constraint holds and positive elsewhere. For a residual "
-                "with a sign use Equality."
-            )
-        # the clamp makes the gradient at an exact solution zero instead of infinite
-        return c.clamp_min(torch.finfo(c.dtype).tiny).sqrt()
+        # rounding may leave c a little below zero; the clamp also makes the gradient at an exact
+        # solution zero instead of infinite
+        root = c.clamp_min(torch.finfo(c.dtype).tiny).sqrt()
+        return root.masked_fill(c < -self.tolerance, torch.nan)

@@ -52,12 +52,16 @@ class Data2D:
         r"""Returns the constrained prior's samples among `pool`, by rejection and refinement.
 
         Samples with :math:`c(x) \leq \epsilon` are kept, in the order of the pool, and moved onto
-        :math:`f = 0` by Newton steps. Their law is the prior restricted to the tube, with
+        :math:`f = 0` by Newton steps; those that do not get there within a distance of 0.1, five
+        times the tube's typical half width, are dropped, since there is no feasible point where
+        the tube suggested one. Their law is the prior restricted to the tube, with
         density :math:`p / |\nabla f|` on the curve, and not a surface measure.
         """
         kept = pool[constraint.violation(pool) <= epsilon].double()
         newton = GaussNewton(steps=20, max_distance=None, damping=0.0)
-        return newton(lambda x: (constraint.residual(x), x), kept, threshold=1e-20).x
+        refined = newton(lambda x: (constraint.residual(x), x), kept, threshold=1e-20)
+        near = (refined.x - kept).norm(dim=1) <= 0.1
+        return refined.x[near & (refined.value <= 1e-16)]
 
     def scores(self, x: Tensor, feasible: Tensor, truth: Tensor) -> dict[str, float]:
         r"""Scores an ensemble against the ground truth.

@@ -37,11 +37,10 @@ class Checkerboard(Distribution):
     Arguments:
         m: The number of squares a side, even.
         slack: How far outside a square, in standardised units, a point still counts as on the
-            support. The default is the noise that the schedule itself leaves on data,
-            :math:`\sigma_0 \approx 10^{-3}`, ten times over; 1 % of a square's side.
+            support.
     """
 
-    def __init__(self, m: int = 4, slack: float = 0.01) -> None:
+    def __init__(self, m: int = 4, slack: float = 0.0) -> None:
         if m < 2 or m % 2:
             raise ValueError(f"Checkerboard needs an even m, got {m}.")
         self.m, self.slack = m, slack

@@ -2,7 +2,6 @@
 
 __all__ = ["Randn", "Sampler"]
 
-import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +17,7 @@ from ..network import Network
 from ..randomness import MemberNoise
 from ..result import Result, Snapshot
 from ..validation import check_constraint, check_denoiser
-from .run import Run, assess, finite, per_member
+from .run import Run, assess, device_of, finite, per_member
 
 Randn = Callable[[Tensor], Tensor]
 """Draws standard normal noise in the shape of its argument."""
@@ -47,6 +46,7 @@ class Sampler(ABC):
 
     default_readout: ClassVar[str] = "denoise"
     enforces: ClassVar[bool] = True  # the constraint; else it is only reported
+    differentiates: ClassVar[bool] = False  # the denoiser
 
     def __init__(
         self,
@@ -70,6 +70,13 @@ class Sampler(ABC):
                 f"{name}(readout=...) must be 'state', 'denoise' or 'clean', got {readout!r}."
             )
         self.denoiser = Network(denoiser)
+        ends = [self.noise_level(torch.tensor(t)) for t in (0.0, 1.0)]
+        if not 0 < ends[0] < ends[1]:
+            raise ValueError(
+                f"The schedule's noise level sigma / alpha is {ends[0]:.3g} at t = 0 and "
+                f"{ends[1]:.3g} at t = 1; it must rise from data at 0 to noise at 1. Is time "
+                "reversed?"
+            )
         self.constraint = constraint
         self.steps = steps
         self.eta = eta
@@ -134,8 +141,9 @@ class Sampler(ABC):
     ) -> Result:
         r"""Draws an ensemble.
 
-        Before it starts, constraint and denoiser are tried on two states (one forward call that
-        is not counted).
+        Before it starts, constraint and denoiser are tried on two states (two forward calls and,
+        if the method needs it, a gradient, none of which are counted). The denoiser's parameters
+        should not require gradients, which cost memory.
 
         Arguments:
             members: The number of members, or their indices. A member depends on `seed` and its
@@ -150,69 +158,88 @@ class Sampler(ABC):
         Raises:
             ConstraintError: If the constraint cannot be used as it is.
             DenoiserError: If the denoiser cannot be used as it is.
-            SamplingError: If a step fails, or all members do; its `partial` holds the members
-                finished before.
+            SamplingError: If a step fails, or all members do. Whatever is raised has an
+                attribute `partial`: the result of the members drawn before, or None.
         """
         ids = list(range(members)) if isinstance(members, int) else list(members)
-        if not ids or min(ids) < 0 or seed < 0:
+        if not ids or min(ids) < 0 or not 0 <= seed < 2**32 or max(ids) >= 2**32:
             raise ValueError(
-                f"sample() needs at least one member, and indices and a seed that are not "
-                f"negative; got members={members!r}, seed={seed}."
+                "sample() needs at least one member, and indices and a seed from 0 to 2^32 - 1; "
+                f"got members={members!r}, seed={seed}."
             )
         if chunk is not None and chunk < 1:
             raise ValueError(f"sample(chunk=...) must be at least 1, got {chunk}.")
-        device = device or _device(self.denoiser.denoiser)
+        if dtype not in (torch.float32, torch.float64):
+            raise ValueError(
+                f"sample(dtype={dtype}) is too coarse to tell a feasible sample; use float32 or "
+                "float64, and let the denoiser cast its input and output."
+            )
+        device = device or device_of(self.denoiser.denoiser)
         self._try(shape, dtype, device)
 
         parts: list[Result] = []
+        reason = ""
         for first in range(0, len(ids), chunk or len(ids)):
             run = Run(seed, tuple(shape), dtype, device, callback)
             try:
                 parts.append(self._draw(ids[first : first + (chunk or len(ids))], run))
-            except SamplingError as error:
-                parts += [error.partial] if error.partial else []
-                error.partial = Result.join(parts) if parts else None
+            except BaseException as error:
+                parts += [run.latest] if run.latest else []
+                # set on whatever it is, a keyboard interrupt included
+                error.partial = Result.join(parts) if parts else None  # ty: ignore
                 raise
+            reason = reason or run.failure
         result = Result.join(parts)
-        if self.enforces and self.constraint is not None and not result.feasible.any():
-            warnings.warn(
-                f"None of the {len(ids)} members satisfies {self.constraint!r} (best violation "
-                f"{result.violation.nan_to_num(math.inf).min():.3g}): the constraint may be "
-                "infeasible for this model, or needs a larger tolerance or more iterations.",
-                InfeasibleWarning,
-                stacklevel=2,
+        if not result.finite.any():
+            raise SamplingError(
+                f"All {len(ids)} members became non-finite{reason}; test the denoiser there with "
+                "`python -m feasibly check`, or shorten the projection's steps (max_step)."
             )
+        self._warn_if_infeasible(result)
         return result
+
+    def _warn_if_infeasible(self, result: Result) -> None:
+        if self.constraint is None or not self.enforces or result.feasible.any():
+            return
+        warnings.warn(
+            f"None of the {len(result.members)} members satisfies {self.constraint!r} (best "
+            f"violation {result.violation.min():.3g}): the constraint may be infeasible for this "
+            "model, or needs a larger tolerance or more iterations.",
+            InfeasibleWarning,
+            stacklevel=3,
+        )
 
     def _try(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device | str) -> None:
         """Tries denoiser and constraint half way, on states as noisy as a run's."""
         t = torch.tensor(0.5, dtype=dtype, device=device)
         alpha_t, sigma_t = self.denoiser.schedule(t)
         z = MemberNoise(0, range(2), shape, dtype=dtype, device=device)()
-        x_0 = check_denoiser(self.denoiser.denoiser, (alpha_t**2 + sigma_t**2).sqrt() * z, t)
+        x_t = (alpha_t**2 + sigma_t**2).sqrt() * z
+        x_0 = check_denoiser(self.denoiser.denoiser, x_t, t, self.differentiates)
         if self.constraint is not None:
             # one half-way state may be a bad one, and its estimate not finite: not for here
-            check_constraint(self.constraint, torch.where(x_0.isfinite(), x_0, z))
+            self.prepare(check_constraint(self.constraint, torch.where(x_0.isfinite(), x_0, z)))
+
+    def prepare(self, r: Tensor) -> None:  # noqa: B027 (a hook, not a duty)
+        """What a method does before a run, given residuals of shape (2, m); nothing by default."""
 
     def _draw(self, ids: list[int], run: Run) -> Result:
         """Draws the members `ids`, and again those that end infeasible, `retries` times."""
         self.denoiser.calls = run.calls
         x_0 = torch.full((len(ids), *run.shape), torch.nan, dtype=run.dtype, device=run.device)
-        c, feasible = assess(self.constraint, x_0)
+        c = torch.full((len(ids),), torch.inf, dtype=run.dtype, device=run.device)
+        feasible = torch.zeros_like(c, dtype=torch.bool)
         for attempt in range(self.retries + 1):
             rows = (~feasible).nonzero().squeeze(1)
             if not rows.numel():
                 break
-            try:
-                drawn = self._attempt([ids[i] for i in rows.tolist()], attempt, run)
-            except SamplingError as error:
-                if attempt > 0:
-                    error.partial = run.result(x_0, ids, self)
-                raise
-            better = rows[assess(self.constraint, drawn)[0] < c[rows]]
-            x_0[better] = drawn[torch.isin(rows, better)]
-            c, feasible = assess(self.constraint, x_0)
-        return run.result(x_0, ids, self)
+            drawn = self._attempt([ids[i] for i in rows.tolist()], attempt, run)
+            c_drawn, good = assess(self.constraint, drawn)
+            better = good | (c_drawn < c[rows])
+            x_0[rows[better]] = drawn[better]
+            c[rows[better]], feasible[rows[better]] = c_drawn[better], good[better]
+            run.latest = run.result(x_0, c, feasible, ids, self)
+        return run.result(x_0, c, feasible, ids, self)
 
     @torch.no_grad()
     def trajectory(self, noise: MemberNoise) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -249,12 +276,9 @@ class Sampler(ABC):
         s = x_t = x_0 = torch.empty(0)
         for k, (s, x_t, x_0) in enumerate(self.trajectory(noise), start=1):
             failed |= ~finite(x_t) | ~finite(x_0)
-            if failed.all() and attempt == 0:
-                raise SamplingError(
-                    f"All {len(ids)} members became non-finite by step {k} of {self.steps}, at "
-                    f"noise level sigma = {self.noise_level(s):.3g}; test the denoiser there with "
-                    "`python -m feasibly check`, or shorten the projection's steps (max_step)."
-                )
+            if failed.all():
+                run.failure = f" by step {k} of {self.steps}, at sigma = {self.noise_level(s):.3g}"
+                return torch.full_like(x_0, torch.nan)
             run.note(self, x_0, failed, attempt, k, self.noise_level(s))
 
         x_t = torch.where(per_member(failed, x_t), 0.0, x_t)
@@ -286,9 +310,3 @@ class Sampler(ABC):
         options = {k: v for k, v in vars(self).items() if k not in hidden and k[0] != "_"}
         arguments = ", ".join(f"{k}={v!r}" for k, v in options.items())
         return f"{type(self).__name__}({arguments}) with {self.constraint!r}"
-
-
-def _device(denoiser: Any) -> torch.device:
-    parameters = getattr(denoiser, "parameters", None)
-    first = next(iter(parameters()), None) if callable(parameters) else None
-    return torch.device("cpu") if first is None else first.device

@@ -49,13 +49,15 @@ class PPR(Sampler):
         repeats: The number :math:`M` of kernel applications a step, at least 1.
         minimize: The minimizer behind :meth:`project`; None chooses `GaussNewton()` for up to 8
             residuals and `LBFGS()` for more.
-        sigma_max: The noise level :math:`\sigma / \alpha` below which the kernel is applied, for
-            data of unit variance.
+        sigma_max: The highest noise level :math:`\sigma / \alpha` at which the kernel is
+            applied. The default is for data of unit variance: scale it with the data's.
+        sigma_min: The lowest such level.
         retries: How often an infeasible member is drawn again.
         kwargs: Keyword arguments passed to :class:`Sampler`.
     """
 
     default_readout = "clean"
+    differentiates = True
     constraint: Constraint
 
     def __init__(
@@ -67,6 +69,7 @@ class PPR(Sampler):
         repeats: int = 1,
         minimize: Minimizer | None = None,
         sigma_max: float = 0.75,
+        sigma_min: float = 0.0,
         retries: int = 3,
         **kwargs: Any,
     ) -> None:
@@ -87,6 +90,7 @@ class PPR(Sampler):
         self.repeats = repeats
         self.minimize = minimize
         self.sigma_max = sigma_max
+        self.sigma_min = sigma_min
 
     def step(
         self, x_t: Tensor, t: Tensor, s: Tensor, randn: Randn = torch.randn_like
@@ -94,7 +98,7 @@ class PPR(Sampler):
         x_0 = self.denoiser(x_t, t)
         x_s = self.predict(x_t, x_0, t, s, randn)
 
-        if self.noise_level(s) <= self.sigma_max:
+        if self._projects_at(s):
             for _ in range(self.repeats):
                 x_s, x_0 = self.kernel(x_s, s, randn, reach=self.noise_level(t))
         return x_s, x_0
@@ -107,8 +111,7 @@ class PPR(Sampler):
         Arguments:
             residuals: The number :math:`m` of residuals, on which the minimizer's cost depends.
         """
-        times = torch.linspace(1, 0, self.steps + 1)[1:]
-        levels = sum(self.noise_level(s) <= self.sigma_max for s in times)
+        levels = self.levels()
         forward, backward = (self.minimize or default_minimizer(residuals)).cost(residuals)
         kernels, attempts = levels * self.repeats, self.retries + 1
         last = 1 if self.readout == "denoise" else 0
@@ -148,14 +151,21 @@ class PPR(Sampler):
 
         reach = self.noise_level(t) if reach is None else reach
         unit = reach * math.sqrt(x_t[0].numel()) * (alpha_t / scale).item()
-        minimize = self.minimize or self._choose_minimizer(x_t)
+        minimize = self.minimize or GaussNewton()
         best = minimize(residual, x_t / scale, self.stop, unit)
         return best._replace(x=scale * best.x)
 
-    def _choose_minimizer(self, x: Tensor) -> Minimizer:
-        """Chooses by the number of residuals, once, and keeps the choice for all to see."""
-        self.minimize = default_minimizer(self.constraint.residual(x[:1]).shape[1])
-        return self.minimize
+    def prepare(self, r: Tensor) -> None:
+        """Chooses a minimizer by the number of residuals, and keeps it for all to see."""
+        self.minimize = self.minimize or default_minimizer(r.shape[1])
+
+    def levels(self) -> int:
+        """Returns the number of steps that apply the kernel."""
+        times = torch.linspace(1, 0, self.steps + 1)[1:]
+        return sum(self._projects_at(s) for s in times)
+
+    def _projects_at(self, t: Tensor) -> bool:
+        return self.sigma_min <= self.noise_level(t) <= self.sigma_max
 
 
 def default_minimizer(residuals: int) -> Minimizer:

@@ -1,6 +1,6 @@
 """The account that a run of a sampler keeps."""
 
-__all__ = ["Run", "assess", "finite", "per_member"]
+__all__ = ["Run", "assess", "device_of", "finite", "per_member"]
 
 import math
 import time
@@ -28,6 +28,8 @@ class Run:
     calls: Calls = field(default_factory=Calls)
     trace: list[Snapshot] = field(default_factory=list)
     start: float = field(default_factory=time.perf_counter)
+    failure: str = ""  # where all members of an attempt failed
+    latest: Result | None = None  # the members as they stood after the last attempt
 
     def note(
         self, sampler: Any, x_0: Tensor, failed: Tensor, attempt: int, step: int, sigma: float
@@ -54,17 +56,17 @@ class Run:
         if self.callback is not None:
             self.callback(snapshot)
 
-    def result(self, x_0: Tensor, ids: list[int], sampler: Any) -> Result:
-        """Closes the account."""
-        constraint = sampler.constraint
-        c, feasible = assess(constraint, x_0)
+    def result(
+        self, x_0: Tensor, c: Tensor, feasible: Tensor, ids: list[int], sampler: Any
+    ) -> Result:
+        """Closes the account; `c` and `feasible` are those of the samples `x_0`."""
         return Result(
-            samples=x_0,
-            violation=c,
-            feasible=feasible,
+            samples=x_0.clone(),
+            violation=c.clone(),
+            feasible=feasible.clone(),
             members=ids,
             seed=self.seed,
-            tolerance=math.inf if constraint is None else constraint.tolerance,
+            tolerance=math.inf if sampler.constraint is None else sampler.constraint.tolerance,
             calls=self.calls,
             trace=self.trace,
             seconds=time.perf_counter() - self.start,
@@ -91,3 +93,10 @@ def finite(x: Tensor) -> Tensor:
 def per_member(mask: Tensor, like: Tensor) -> Tensor:
     r"""Gives `mask`, with shape :math:`(B)`, trailing axes to select rows of `like`."""
     return mask.reshape(-1, *(1,) * (like.ndim - 1))
+
+
+def device_of(denoiser: Any) -> torch.device:
+    """Where a denoiser's parameters are; the CPU if it has none."""
+    parameters = getattr(denoiser, "parameters", None)
+    first = next(iter(parameters()), None) if callable(parameters) else None
+    return torch.device("cpu") if first is None else first.device
