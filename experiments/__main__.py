@@ -53,6 +53,7 @@ def run(
     first: int = 0,
     pool: int = 49152,
     threads: int = 1,
+    labels: tuple[str, ...] = (),
 ) -> None:
     """Run a study; settings that have a result are not run again.
 
@@ -67,12 +68,13 @@ def run(
             for those on which defaults are tuned.
         pool: How many samples of the prior the ground truth is selected from.
         threads: The number of threads.
+        labels: The samplers to run; all by default.
     """
     import torch
 
     torch.set_num_threads(threads)
     fields = range(first, first + constraints)
-    runner.run(_study(study), list(priors), members, seed, fields, pool)
+    runner.run(_study(study), list(priors), members, seed, fields, pool, labels)
 
 
 def print_tables(

@@ -3,6 +3,7 @@
 __all__ = ["run"]
 
 import warnings
+from collections.abc import Sequence
 
 import torch
 from rich.console import Console
@@ -21,7 +22,13 @@ TRUTH = "truth against itself"
 
 
 def run(
-    study: Study, priors: list[str], members: int, seed: int, constraints: range, pool: int
+    study: Study,
+    priors: list[str],
+    members: int,
+    seed: int,
+    constraints: range,
+    pool: int,
+    only: Sequence[str] = (),
 ) -> None:
     """Runs a study on Data2D, and appends a record for each setting that has none.
 
@@ -32,6 +39,7 @@ def run(
         seed: The seed of the ensembles.
         constraints: Which constraints, by the seeds of their random fields.
         pool: How many samples of the prior the ground truth is selected from.
+        only: The labels to run; all by default.
     """
     console = Console()
     made_by = versions()  # once: the code that runs is the code that was loaded
@@ -44,7 +52,7 @@ def run(
         problem = Data2D(prior)
         for k in constraints:
             constraint = problem.constraint(k)
-            labels = [*study.samplers, TRUTH]
+            labels = [v for v in (*study.samplers, TRUTH) if not only or v in only]
             names = {
                 v: "" if v == TRUTH else repr(study.samplers[v](problem.denoiser, constraint))
                 for v in labels

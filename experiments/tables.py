@@ -9,6 +9,7 @@ from .records import Record
 
 COLUMNS = {
     "label": ("projection", "{}"),
+    "settings": ("settings", "{}"),
     "feasible": ("in C (%)", "{:.1f}"),
     "feasible_worst": ("worst", "{:.1f}"),
     "in_support": ("in S (%)", "{:.1f}"),

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import feasibly
+from experiments.studies.ablation import CleanSpace, CleanSpaceNoRenoise, NoRenoise
 from feasibly import samplers
 from feasibly.constraints import GaussianRandomField, LevelSet
 from feasibly.minimizers import LBFGS, GaussNewton
@@ -28,13 +29,28 @@ MAKE = {
     "PostHoc": maker(samplers.PostHoc),
     "Ancestral": maker(samplers.Ancestral),
     "PredictorCorrector": maker(samplers.PredictorCorrector),
+    "x_0^M": maker(CleanSpace, **PAPER),
+    "x_t^0": maker(NoRenoise, **(PAPER | {"repeats": 1})),
+    "x_0^0": maker(CleanSpaceNoRenoise, **(PAPER | {"repeats": 1})),
 }
+ABLATIONS = {CleanSpace, NoRenoise, CleanSpaceNoRenoise}
+# single members, and the ablations, may be infeasible: that is not what is tested here
+pytestmark = pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
 every_sampler = pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
 
 
 def test_no_sampler_is_left_out(checkerboard):
     public = {getattr(samplers, name) for name in samplers.__all__} - {samplers.Sampler}
-    assert {type(make(checkerboard)) for make in MAKE.values()} == public
+    assert {type(make(checkerboard)) for make in MAKE.values()} == public | ABLATIONS
+
+
+@pytest.mark.parametrize("name", ["PPR", "PPR, paper", "x_0^M", "x_t^0", "x_0^0"])
+def test_no_run_exceeds_its_budget(name, checkerboard):
+    sampler = MAKE[name](checkerboard)
+    calls = sampler.sample(8, (2,), dtype=torch.float64).calls
+    assert calls.forward <= sampler.budget()[0]
+    assert calls.backward <= sampler.budget()[1]
+    assert (calls.backward == 0) == ("x_0" in name)
 
 
 @every_sampler

@@ -10,7 +10,7 @@ from feasibly import PPR, Ancestral, Equality, Linear
 from feasibly.constraints import GaussianRandomField, LevelSet
 from feasibly.minimizers import LBFGS, GaussNewton
 from feasibly.oracles import Gaussian
-from feasibly.schedules import LogLogit, Schedule
+from feasibly.schedules import VP, Cosine, LogLogit, Rectified, Schedule
 
 UNREACHABLE = Equality(lambda x: x.square().sum(dim=1) + 1, tolerance=1e-6)
 
@@ -118,33 +118,33 @@ def test_projection_on_a_gaussian_is_the_closed_form():
     assert (best.value < 1e-12).all()
 
 
-class Scaled(Schedule):
-    """A schedule with the same sigma / alpha as another, and a signal that fades."""
+class Exploding(Schedule):
+    """The variance-exploding schedule with the same sigma / alpha as another."""
 
     def __init__(self, base):
         self.base = base
 
     def __call__(self, t):
-        alpha = torch.exp(-3 * t) / (1 + t)
-        return alpha, alpha * self.base(t)[1]
+        alpha, sigma = self.base(t)
+        return torch.ones_like(t), sigma / alpha
 
 
-def test_schedules_are_equivalent_under_x_over_alpha():
+@pytest.mark.parametrize("base", [VP(), Cosine(), Rectified()], ids=repr)
+@pytest.mark.parametrize("eta", [0.0, 1.0], ids=["DDIM", "DDPM"])
+def test_schedules_are_equivalent_under_x_over_alpha(base, eta):
     """The same noise, and sigma / alpha, give the same samples (methods.md, invariant 4)."""
     constraint = LevelSet(GaussianRandomField(1))
-    base = LogLogit()
     results = []
-    for schedule in (base, Scaled(base)):
+    for schedule in (base, Exploding(base)):
         prior = Gaussian(torch.zeros(2), torch.tensor([[1.0, 0.5], [0.5, 1.0]]), schedule)
         trajectory = []
-        sampler = PPR(prior, constraint, steps=16)
+        sampler = PPR(prior, constraint, steps=16, eta=eta)
         noise = iter(torch.randn(64, 8, 2, dtype=torch.float64, generator=_seeded()))
 
         def randn(like, noise=noise):
             return next(noise)
 
-        x_t = schedule(torch.tensor(1.0, dtype=torch.float64))
-        x_t = x_t[1] * next(noise)  # not the sampler's x_1, which knows the data's variance
+        x_t = schedule(torch.tensor(1.0, dtype=torch.float64))[1] * next(noise)
         times = torch.linspace(1, 0, 17, dtype=torch.float64)
         for t, s in pairwise(times):
             x_t, x_0 = sampler.step(x_t, t, s, randn)
