@@ -146,5 +146,6 @@ if __name__ == "__main__":
             description=__doc__,
         )
     except ValueError as error:
-        Console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
+        message = f"[bold red]error:[/] {escape(str(error))}"
+        Console(stderr=True).print(message, highlight=False, soft_wrap=True)
         sys.exit(2)

@@ -68,6 +68,7 @@ class Trainer:
         ]
         self.step = 0
         self.bands = torch.zeros(16)  # the summed loss since the last record, by noise level
+        self.logged = 0  # the step of the last record
 
     def _stateful(self) -> list:
         return [self.denoiser, self.ema, *self.optimizers, *self.schedulers]
@@ -76,6 +77,7 @@ class Trainer:
         state = {
             "step": self.step,
             "bands": self.bands,
+            "logged": self.logged,
             "generator": self.generator.get_state(),
             "objects": [thing.state_dict() for thing in self._stateful()],
             "config": asdict(self.config),
@@ -97,7 +99,7 @@ class Trainer:
         for thing, saved in zip(self._stateful(), state["objects"], strict=True):
             thing.load_state_dict(saved)
         self.generator.set_state(state["generator"])
-        self.step, self.bands = state["step"], state["bands"]
+        self.step, self.bands, self.logged = state["step"], state["bands"], state["logged"]
 
     def averaged(self) -> Karras:
         """Returns the denoiser with the averaged weights, ready to sample."""
@@ -148,6 +150,7 @@ def train(name: str, out: Path, config: TrainConfig) -> Trainer:
     checkpoint = out / "checkpoint.pt"
     if checkpoint.exists():
         trainer.load(checkpoint)
+        _forget(out / "log.jsonl", trainer.step)
 
     deadline = time.monotonic() + 60 * config.minutes
     text = TextColumn("loss {task.fields[loss]:.4f}")
@@ -158,8 +161,8 @@ def train(name: str, out: Path, config: TrainConfig) -> Trainer:
             trainer.bands += loss
             progress.update(task, advance=1)
             if trainer.step % config.checkpoint_every == 0 or trainer.step == config.steps:
-                since = (trainer.step - 1) % config.checkpoint_every + 1
-                mean = trainer.bands / since
+                mean = trainer.bands / (trainer.step - trainer.logged)
+                trainer.logged = trainer.step
                 with (out / "log.jsonl").open("a") as log:
                     log.write(json.dumps({"step": trainer.step, "loss": mean.tolist()}) + "\n")
                 progress.update(task, loss=mean.mean().item())
@@ -167,6 +170,13 @@ def train(name: str, out: Path, config: TrainConfig) -> Trainer:
                 trainer.save(checkpoint)
     trainer.save(checkpoint)
     return trainer
+
+
+def _forget(log: Path, step: int) -> None:
+    """Drops what was logged after the checkpoint at `step`, by a run that was then killed."""
+    if log.exists():
+        lines = log.read_text().splitlines(keepends=True)
+        log.write_text("".join(line for line in lines if json.loads(line)["step"] <= step))
 
 
 CARD = """# Prior `{name}`

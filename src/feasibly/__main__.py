@@ -23,7 +23,8 @@ def main() -> None:
         )
     except (ValueError, SamplingError) as error:
         # errors for people: one sentence, no traceback
-        Console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
+        message = f"[bold red]error:[/] {escape(str(error))}"
+        Console(stderr=True).print(message, highlight=False, soft_wrap=True)
         sys.exit(2)
     sys.exit(status)
 

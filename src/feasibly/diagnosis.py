@@ -16,6 +16,9 @@ from .samplers.ancestral import Ancestral
 from .samplers.run import device_of
 from .validation import check_constraint
 
+BATCH = 256
+"""How many samples go through the denoiser at a time."""
+
 
 @dataclass(frozen=True)
 class Level:
@@ -26,8 +29,8 @@ class Level:
         alpha: The signal scale.
         sigma: The noise scale.
         error: The root mean square of :math:`d(x_t) - x_0`.
-        limit: What it must not exceed: the smaller of the relative noise
-            :math:`\sigma / \alpha`, the error of not denoising, and of the data's standard
+        limit: What it must not exceed: the smaller of the noise drawn, relative to the signal,
+            which is the error of not denoising, and of the data's standard
             deviation, the error of knowing the data's mean alone; 10 % are allowed on top.
         gradient: Whether the gradient of the output is finite.
     """
@@ -80,7 +83,7 @@ def diagnose(
     shape: Sequence[int],
     data: Tensor | None = None,
     levels: int = 9,
-    members: int = 64,
+    members: int = 256,
     seed: int = 0,
 ) -> Diagnosis:
     r"""Tests a denoiser, and a constraint if there is one.
@@ -92,10 +95,10 @@ def diagnose(
         denoiser: The denoiser.
         constraint: The constraint, or None.
         shape: The shape of a sample.
-        data: Clean data, with shape :math:`(N, *)`, of which the first `members` are used.
-            Without it the model is tested on its own samples, which finds fewer mistakes.
+        data: Clean data, with shape :math:`(N, *)`. Without it the model is tested on its own
+            samples, which finds fewer mistakes.
         levels: The number of noise levels.
-        members: The number of samples.
+        members: The number of samples, if there is no data.
         seed: The seed.
 
     Raises:
@@ -111,7 +114,7 @@ def diagnose(
         raise DenoiserError(
             f"The data has samples of shape {tuple(data.shape[1:])}, not {tuple(shape)}."
         )
-    data = data[:members].to(device_of(denoiser))
+    data = data.to(device_of(denoiser))
     network = Network(denoiser)
     times = torch.linspace(1, 0, levels, dtype=data.dtype, device=data.device)
     fine = torch.linspace(0, 1, 257, dtype=data.dtype, device=data.device)
@@ -130,15 +133,20 @@ def diagnose(
 
 
 @torch.enable_grad()
-def _level(network: Network, x_0: Tensor, t: Tensor, generator: torch.Generator) -> Level:
+def _level(network: Network, data: Tensor, t: Tensor, generator: torch.Generator) -> Level:
     alpha_t, sigma_t = network.schedule(t)
-    z = torch.randn(x_0.shape, generator=generator, dtype=x_0.dtype).to(x_0.device)
-    x_t = (alpha_t * x_0 + sigma_t * z).requires_grad_()
-    x_hat = network(x_t, t)
-    error = (x_hat.detach() - x_0).square().mean().sqrt().item()
-    gradient = False
-    if x_hat.requires_grad:
-        (g,) = torch.autograd.grad(x_hat.square().sum(), x_t)
-        gradient = bool(g.isfinite().all())
-    limit = min((sigma_t / alpha_t).item(), x_0.std().item())
+    errors, noises, gradient = [], [], True
+    for x_0 in data.split(BATCH):
+        z = torch.randn(x_0.shape, generator=generator, dtype=x_0.dtype).to(x_0.device)
+        x_t = (alpha_t * x_0 + sigma_t * z).requires_grad_()
+        x_hat = network(x_t, t)
+        errors.append((x_hat.detach() - x_0).square().mean())
+        noises.append((x_t.detach() / alpha_t - x_0).square().mean())
+        gradient = gradient and x_hat.requires_grad
+        if gradient:
+            (g,) = torch.autograd.grad(x_hat.square().sum(), x_t)
+            gradient = bool(g.isfinite().all())
+    # against the noise that was drawn: its expectation would differ by chance
+    limit = min(torch.stack(noises).mean().sqrt().item(), data.std().item())
+    error = torch.stack(errors).mean().sqrt().item()
     return Level(t.item(), alpha_t.item(), sigma_t.item(), error, limit, gradient)

@@ -70,15 +70,18 @@ def trace(runs: Mapping[str, Sequence[Snapshot]], tolerance: float) -> "Figure":
     for name, snapshots in runs.items():
         first = [s for s in snapshots if s.attempt == 0]
         sigma = [s.sigma for s in first]
-        (line,) = left.plot(sigma, [s.median for s in first], label=f"{name}, median")
-        left.plot(sigma, [s.worst for s in first], ":", color=line.get_color(), label="worst")
+        if all(math.isfinite(s.median) for s in first):  # else there is no constraint
+            (line,) = left.plot(sigma, [s.median for s in first], label=f"{name}, median")
+            left.plot(sigma, [s.worst for s in first], ":", color=line.get_color(), label="worst")
         right.plot(sigma, [100 * s.feasible for s in first], label=name)
-    left.axhline(tolerance, color="tab:red", linewidth=0.8, label="tolerance")
+    if math.isfinite(tolerance):
+        left.axhline(tolerance, color="tab:red", linewidth=0.8, label="tolerance")
     left.set(xscale="log", yscale="log", xlabel=r"noise level $\sigma$", ylabel="violation $c$")
     right.set(xscale="log", xlabel=r"noise level $\sigma$", ylabel="feasible (%)", ylim=(0, 102))
     for ax in (left, right):
         ax.invert_xaxis()
-        ax.legend(fontsize=8)
+        if ax.get_legend_handles_labels()[0]:
+            ax.legend(fontsize=8)
     return figure
 
 

@@ -66,7 +66,8 @@ class Network:
         inner = x_t.view_as(x_t)
         start = time.perf_counter()
         x_0 = self.denoiser(inner, t)
-        x_0 = x_0 if isinstance(x_0, Tensor) else getattr(x_0, "mean", x_0)
+        mean = x_0 if isinstance(x_0, Tensor) else getattr(x_0, "mean", x_0)
+        x_0 = x_0 if callable(mean) else mean  # an array's `mean` is a method
         calls.seconds += time.perf_counter() - start
         _check_output(x_0, x_t)
 

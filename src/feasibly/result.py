@@ -89,7 +89,7 @@ class Result:
     @property
     def overhead(self) -> float:
         """The share of the run's time that was not spent in the network."""
-        return 1 - self.calls.seconds / self.seconds
+        return 1 - self.calls.seconds / self.seconds if self.seconds else 0.0
 
     def __str__(self) -> str:
         finite = self.violation[self.finite]

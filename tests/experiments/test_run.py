@@ -69,7 +69,7 @@ def test_a_record_is_that_of_the_samplers_own_run():
     truth = problem.ground_truth(constraint, problem.prior_samples(2048))[:32]
     scores = problem.scores(result.samples, result.feasible, truth)
     assert {key: row[key] for key in scores} == scores
-    assert row["sampler"] == result.method
+    assert row["sampler"] == repr(PPR(problem.denoiser, constraint, steps=8, retries=0))
     assert (row["forward"], row["backward"]) == (result.calls.forward, result.calls.backward)
     assert row["member_forward"] == result.calls.member_forward / 32
     assert row["member_backward"] == result.calls.member_backward / 32
@@ -114,10 +114,27 @@ def test_other_settings_add_records():
     rows = start(constraints=range(2))
     assert len(rows) == 12
     assert [row["constraint"] for row in rows] == [0] * 9 + [1] * 3
+    assert len(start(pool=2000)) == 15
 
 
-def test_a_study_that_is_stopped_keeps_what_it_has():
+def test_a_sampler_with_other_settings_is_run_again_and_not_averaged_with_the_old():
+    start()
+    samplers = {**STUDY.samplers, "PPR": partial(PPR, steps=9, retries=0)}
+    rows = start(replace(STUDY, samplers=samplers))
+    assert [row["label"] for row in rows] == [*LABELS, "PPR"]
+    assert "steps=9" in rows[-1]["sampler"]
+    with pytest.raises(ValueError, match=r"'PPR'.*stale"):
+        tables.means(rows)
+    assert len(tables.means(rows[1:])) == 3
+
+
+def test_a_study_that_is_stopped_keeps_what_it_has(monkeypatch):
     def stop(denoiser, constraint):
+        sampler = STUDY.samplers["control"](denoiser, constraint)
+        monkeypatch.setattr(sampler, "sample", interrupt)
+        return sampler
+
+    def interrupt(*_, **__):
         raise KeyboardInterrupt
 
     samplers = {**STUDY.samplers, "control": stop}
@@ -135,13 +152,13 @@ def test_a_sampler_that_breaks_down_scores_nothing_and_is_kept():
         nan.schedule = denoiser.schedule
         return PPR(nan, constraint, steps=8)
 
-    samplers = {"PPR": explode, "control": STUDY.samplers["control"]}
-    row, control, _ = start(replace(STUDY, samplers=samplers))
+    study = replace(STUDY, samplers={"PPR": explode, "control": STUDY.samplers["control"]})
+    row, control, _ = start(study)
     assert "non-finite" in row["error"]
     shares = ("feasible", "in_support", "joint", "knn", "tv")
     assert [row[key] for key in shares] == [0, 0, 0, 0, 1]
     assert control["feasible"] > 0
-    assert len(start()) == 3
+    assert len(start(study)) == 3
     assert tables.means([row, control])[0]["joint"] == 0
 
 

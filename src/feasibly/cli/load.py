@@ -19,7 +19,7 @@ def load_object(path: str) -> Any:
         ValueError: If there is no such function.
     """
     module, _, name = path.partition(":")
-    if not module or not name:
+    if not module or not name or not module.replace(".", "").isidentifier():
         raise ValueError(f"{path!r} is not of the form module:function, e.g. mymodel:denoiser.")
     here = str(Path.cwd())
     if here not in sys.path:
@@ -31,6 +31,8 @@ def load_object(path: str) -> Any:
             f"{path!r} cannot be imported ({error}); run from the folder of {module}.py, and name "
             "a function without arguments in it."
         ) from error
+    if not callable(function):
+        raise ValueError(f"{path!r} is no function but {type(function).__name__}.")
     return function()
 
 

@@ -47,7 +47,7 @@ def load(name: str) -> Karras:
         schedule = SCHEDULES[spec["schedule"]](**spec["schedule_options"])
         denoiser = Karras(backbone, schedule, spec["sigma_data"])
         denoiser.load_state_dict(weights)
-    except (SafetensorError, KeyError, TypeError, RuntimeError, json.JSONDecodeError) as error:
+    except (SafetensorError, KeyError, TypeError, RuntimeError, ValueError) as error:
         raise ValueError(
             f"The prior file {path} cannot be read ({type(error).__name__}: {error}); it is "
             "damaged or was not written by feasibly. Install or train it again."
