@@ -2,6 +2,8 @@ import pytest
 import torch
 
 from feasibly.constraints import Equality, Scalar
+from feasibly.errors import ConstraintError
+from feasibly.validation import check_constraint
 
 
 def double(value):
@@ -49,7 +51,24 @@ def test_the_gradient_of_a_scalar_at_an_exact_solution_is_zero():
     assert torch.equal(g, torch.zeros(2, 3).double())
 
 
-def test_a_negative_violation_is_refused_with_its_value():
-    constraint = Scalar(lambda x: x[:, 0], tolerance=1.0)
-    with pytest.raises(ValueError, match=r"negative violation \(-0\.25\).*use Equality"):
-        constraint.residual(double([[1.0], [-0.25]]))
+def test_a_negative_violation_within_rounding_counts_as_zero():
+    constraint = Scalar(lambda x: x[:, 0], tolerance=1e-3)
+    x = torch.tensor([[-1e-5], [4.0]], dtype=torch.float64, requires_grad=True)
+    r = constraint.residual(x)
+    torch.testing.assert_close(r[:, 0], torch.tensor([0.0, 2.0], dtype=torch.float64))
+    assert constraint.is_feasible(x).tolist() == [True, False]
+    (g,) = torch.autograd.grad(r.sum(), x)
+    assert g.tolist() == [[0.0], [0.25]]
+
+
+def test_a_negative_violation_spoils_its_own_sample_only():
+    constraint = Scalar(lambda x: x[:, 0], tolerance=1e-3)
+    r = constraint.residual(torch.tensor([[-0.25], [4.0]]))
+    assert r[:, 0].isnan().tolist() == [True, False]
+    assert not constraint.is_feasible(torch.tensor([[-0.25]])).any()
+
+
+def test_a_violation_that_is_negative_is_refused_before_sampling():
+    constraint = Scalar(lambda x: x[:, 0], tolerance=1e-3)
+    with pytest.raises(ConstraintError, match="without negative values, if it is a Scalar"):
+        check_constraint(constraint, torch.tensor([[-0.25], [4.0]]))
