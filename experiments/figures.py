@@ -22,7 +22,7 @@ def minimizers(rows: Sequence[Record]) -> Figure:
     for ax, key, name in ((left, "joint", "in C and S"), (right, "knn", "k-NN rate")):
         for i, row in enumerate(samplers):
             calls = row["member_forward"] + row["member_backward"]
-            marker = "*" if row["default"] else "osD^v"[i % 5]
+            marker = "*" if row["default"] else "osD^vPX"[i % 7]
             size = 180 if row["default"] else 40
             colour = f"C{i % 10}"
             ax.scatter(calls, row[key], s=size, marker=marker, color=colour, label=row["label"])
