@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .constraints.base import Constraint
+from .constraints.composite import Composite
 from .errors import DenoiserError
 from .network import Network
 from .samplers.ancestral import Ancestral
@@ -128,8 +129,10 @@ def diagnose(
     with torch.no_grad():
         c = constraint.violation(data).double()
     low, median, high = c.quantile(torch.tensor([0.05, 0.5, 0.95]).to(c)).tolist()
+    # a composite has no tolerance of its own: its parts have
+    suggestion = None if isinstance(constraint, Composite) else max(1e-6 * median, 1e-12)
     monotone = bool((sigma / alpha).diff().gt(0).all())
-    return Diagnosis(found, monotone, residuals, (low, median, high), max(1e-6 * median, 1e-12))
+    return Diagnosis(found, monotone, residuals, (low, median, high), suggestion)
 
 
 @torch.enable_grad()

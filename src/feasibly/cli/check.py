@@ -46,11 +46,13 @@ def check(
         console.print("The noise level sigma / alpha does not rise with t: is time reversed?")
     if found.violation is not None:
         low, median, high = found.violation
-        console.print(
+        words = (
             f"Residuals a sample: {found.residuals}. Violation of unconstrained samples: median "
-            f"{median:.3g} (5 % {low:.3g}, 95 % {high:.3g}). Suggested tolerance: "
-            f"{found.suggested_tolerance:.1g}, a thousandth of the typical residual.",
-            highlight=False,
+            f"{median:.3g} (5 % {low:.3g}, 95 % {high:.3g})."
         )
+        if found.suggested_tolerance is not None:
+            words += f" Suggested tolerance: {found.suggested_tolerance:.1g}, a thousandth of the "
+            words += "typical residual."
+        console.print(words, highlight=False)
     console.print("Fit for use." if found.ok else "Not fit for use as it is.")
     return 0 if found.ok else 1

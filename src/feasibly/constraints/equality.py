@@ -24,7 +24,13 @@ class Equality(Constraint):
         self.function = function
 
     def residual(self, x: Tensor) -> Tensor:
-        return self.function(x).reshape(x.shape[0], -1)
+        r = self.function(x)
+        if r.shape[:1] != x.shape[:1]:
+            raise ValueError(
+                f"Equality(function=...) returned shape {tuple(r.shape)} for {x.shape[0]} samples; "
+                "its first axis must be theirs, so reduce over the sample's axes only"
+            )
+        return r.reshape(x.shape[0], -1)
 
 
 class Scalar(Constraint):

@@ -204,7 +204,8 @@ class Sampler(ABC):
         warnings.warn(
             f"None of the {len(result.members)} members satisfies {self.constraint!r} (best "
             f"violation {result.violation.min():.3g}): the constraint may be infeasible for this "
-            "model, or needs a larger tolerance or more iterations.",
+            "model, or needs a larger tolerance or more iterations, or the denoiser is not right "
+            "(test it with `python -m feasibly check`).",
             InfeasibleWarning,
             stacklevel=3,
         )
