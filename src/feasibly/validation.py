@@ -81,8 +81,8 @@ def check_constraint(constraint: Constraint, x: Tensor) -> Tensor:
     except Exception as error:
         raise ConstraintError(
             f"{name} failed on samples of shape {tuple(x.shape)}, {x.dtype} on {x.device} "
-            f"({type(error).__name__}: {error}); check its shapes, and that its tensors are of that "
-            "dtype and on that device."
+            f"({type(error).__name__}: {error}); check its shapes, and that its tensors are of "
+            "that dtype and on that device."
         ) from error
 
     if not isinstance(r, Tensor) or r.ndim != 2 or r.shape[0] != x.shape[0]:

@@ -27,8 +27,8 @@ class Equality(Constraint):
         r = self.function(x)
         if r.shape[:1] != x.shape[:1]:
             raise ValueError(
-                f"Equality(function=...) returned shape {tuple(r.shape)} for {x.shape[0]} samples; "
-                "its first axis must be theirs, so reduce over the sample's axes only"
+                f"Equality(function=...) returned shape {tuple(r.shape)} for {x.shape[0]} "
+                "samples; its first axis must be theirs, so reduce over the sample's axes only"
             )
         return r.reshape(x.shape[0], -1)
 
