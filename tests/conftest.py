@@ -1,6 +1,5 @@
 """Shared fixtures; everything runs on one thread and without a network."""
 
-import math
 import os
 
 import pytest
@@ -21,8 +20,3 @@ def checkerboard() -> Checkerboard:
 def gaussian() -> Gaussian:
     """A correlated Gaussian in the plane with unit variances."""
     return Gaussian(torch.zeros(2), torch.tensor([[1.0, 0.6], [0.6, 1.0]]), LogLogit())
-
-
-@pytest.fixture
-def radius() -> float:
-    return math.sqrt(2)

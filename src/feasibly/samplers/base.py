@@ -13,11 +13,12 @@ from torch import Tensor
 
 from ..constraints.base import Constraint
 from ..errors import InfeasibleWarning, SamplingError
+from ..minimizers.base import per_sample
 from ..network import Network
 from ..randomness import MemberNoise
 from ..result import Result, Snapshot
 from ..validation import check_constraint, check_denoiser
-from .run import Run, assess, device_of, finite, per_member
+from .run import Run, assess, device_of, finite
 
 Randn = Callable[[Tensor], Tensor]
 """Draws standard normal noise in the shape of its argument."""
@@ -268,7 +269,7 @@ class Sampler(ABC):
                     "`python -m feasibly check`."
                 ) from error
             yield s, x_t, x_0
-            x_t = torch.where(per_member(finite(x_t) & finite(x_0), x_t), x_t, 0.0)
+            x_t = torch.where(per_sample(finite(x_t) & finite(x_0), x_t), x_t, 0.0)
 
     def _attempt(self, ids: list[int], attempt: int, run: Run) -> Tensor:
         """Draws members once; those that fail come back as NaN."""
@@ -282,9 +283,9 @@ class Sampler(ABC):
                 return torch.full_like(x_0, torch.nan)
             run.note(self, x_0, failed, attempt, k, self.noise_level(s))
 
-        x_t = torch.where(per_member(failed, x_t), 0.0, x_t)
+        x_t = torch.where(per_sample(failed, x_t), 0.0, x_t)
         x_0 = self.finish(self._read(x_t, x_0, s))
-        return torch.where(per_member(failed | ~finite(x_0), x_0), torch.nan, x_0)
+        return torch.where(per_sample(failed | ~finite(x_0), x_0), torch.nan, x_0)
 
     def _read(self, x_t: Tensor, x_0: Tensor, t: Tensor) -> Tensor:
         if self.readout == "state":

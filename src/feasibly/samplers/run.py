@@ -1,6 +1,6 @@
 """The account that a run of a sampler keeps."""
 
-__all__ = ["Run", "assess", "device_of", "finite", "per_member"]
+__all__ = ["Run", "assess", "device_of", "finite"]
 
 import math
 import time
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..constraints.base import Constraint
+from ..minimizers.base import per_sample
 from ..network import Calls
 from ..result import Result, Snapshot
 
@@ -81,18 +82,13 @@ def assess(constraint: Constraint | None, x_0: Tensor) -> tuple[Tensor, Tensor]:
     if constraint is None:
         c, feasible = torch.zeros_like(good, dtype=x_0.dtype), good
     else:
-        c, feasible = constraint.assess(torch.where(per_member(good, x_0), x_0, 0.0))
+        c, feasible = constraint.assess(torch.where(per_sample(good, x_0), x_0, 0.0))
     return torch.where(good & c.isfinite(), c, torch.inf), good & feasible
 
 
 def finite(x: Tensor) -> Tensor:
     """Which members of `x` are finite."""
     return x.isfinite().flatten(start_dim=1).all(dim=1)
-
-
-def per_member(mask: Tensor, like: Tensor) -> Tensor:
-    r"""Gives `mask`, with shape :math:`(B)`, trailing axes to select rows of `like`."""
-    return mask.reshape(-1, *(1,) * (like.ndim - 1))
 
 
 def device_of(denoiser: Any) -> torch.device:
