@@ -3,12 +3,15 @@
 __all__ = ["run"]
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import torch
 from rich.console import Console
 from torch import Tensor
 
+from feasibly.constraints import Constraint
 from feasibly.errors import InfeasibleWarning, SamplingError
 from feasibly.problems.data2d import Data2D
 from feasibly.result import Result
@@ -84,8 +87,8 @@ def run(
                     feasible = constraint.is_feasible(second)
                     record |= problem.scores(second, feasible, truth[:members])
                 else:
-                    sampler = study.samplers[label](problem.denoiser, constraint)
-                    record |= _score(sampler, problem, members, seed, truth[:members])
+                    make = partial(study.samplers[label], problem.denoiser, constraint)
+                    record |= _score(make, problem, constraint, members, seed, truth[:members])
                 records.append(study.name, "data2d", record | {"versions": made_by})
                 console.print(
                     f"{prior} {k:2d} {label}: feasible {record['feasible']:.1%}, joint "
@@ -95,16 +98,47 @@ def run(
 
 
 def _score(
-    sampler: Sampler, problem: Data2D, members: int, seed: int, truth: Tensor
+    make: Callable[[], Sampler],
+    problem: Data2D,
+    constraint: Constraint,
+    members: int,
+    seed: int,
+    truth: Tensor,
 ) -> records.Record:
+    """Scores a sampler under its own read-out and, as `state_*`, under the state."""
+    sampler = make()
+    tap = Tap(sampler)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", InfeasibleWarning)
             result = sampler.sample(members, problem.shape, seed=seed)
+            state = tap.x_t
+            if sampler.retries or type(sampler).finish is not Sampler.finish:
+                other = make()  # the last step's states are not what it would return
+                other.readout = "state"
+                state = other.sample(members, problem.shape, seed=seed).samples
     except SamplingError as error:  # a method that breaks down scores nothing, and is kept
-        nothing = dict.fromkeys(("feasible", "in_support", "joint", "knn"), 0.0)
-        return nothing | {"tv": 1.0, "error": str(error)}
-    return problem.scores(result.samples, result.feasible, truth) | _account(result)
+        nothing = dict.fromkeys(("feasible", "in_support", "joint", "knn"), 0.0) | {"tv": 1.0}
+        noted = {f"state_{key}": value for key, value in nothing.items()}
+        return nothing | noted | {"error": str(error)}
+    scores = problem.scores(result.samples, result.feasible, truth)
+    noisy = problem.scores(state, constraint.is_feasible(state), truth)
+    noted = {f"state_{k}": noisy[k] for k in ("feasible", "in_support", "joint", "knn", "tv")}
+    return scores | noted | _account(result)
+
+
+class Tap:
+    """Keeps the states that a sampler's last step returned, so that one run gives both
+    read-outs."""
+
+    def __init__(self, sampler: Sampler) -> None:
+        self.step = sampler.step
+        self.x_t = torch.empty(0)
+        sampler.step = self  # ty: ignore[invalid-assignment]
+
+    def __call__(self, *arguments: Any) -> tuple[Tensor, Tensor]:
+        self.x_t, x_0 = self.step(*arguments)
+        return self.x_t, x_0
 
 
 def _account(result: Result) -> dict[str, float | str]:

@@ -54,7 +54,12 @@ class CleanSpaceNoRenoise(CleanSpace):
         return (self.retries + 1) * self.steps, 0
 
 
-_paper = {"steps": 64, "minimize": LBFGS(steps=8), "sigma_max": math.inf, "retries": 0}
+_paper = {
+    "steps": 64,
+    "minimize": LBFGS(steps=8, max_step=None),
+    "sigma_max": math.inf,
+    "retries": 0,
+}
 
 study = Study(
     name="ablation",
@@ -66,6 +71,10 @@ study = Study(
         **{f"x_0^{M}": partial(CleanSpace, repeats=M, **_paper) for M in (1, 2, 4)},
         "x_t^0": partial(NoRenoise, **_paper),
         "x_0^0": partial(CleanSpaceNoRenoise, **_paper),
+        **{f"default, M = {M}": partial(PPR, repeats=M) for M in (2, 4)},
+        **{f"default, in x_0-space, M = {M}": partial(CleanSpace, repeats=M) for M in (1, 2, 4)},
+        "default, M = 0": NoRenoise,
+        "default, in x_0-space, M = 0": CleanSpaceNoRenoise,
     },
     default="default",
 )

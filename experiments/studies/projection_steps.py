@@ -1,0 +1,28 @@
+"""How many projection steps does PPR need?"""
+
+__all__ = ["study"]
+
+import math
+from functools import partial
+
+from feasibly.minimizers import LBFGS, GaussNewton
+from feasibly.samplers import PPR
+
+from .base import Study
+
+_paper = partial(PPR, steps=64, repeats=2, sigma_max=math.inf, retries=0)
+
+study = Study(
+    name="projection-steps",
+    question="How many projection steps does PPR need?",
+    paper="Appendix D, the table and figure on projection steps, Data2D columns",
+    samplers={
+        "default": PPR,
+        **{
+            f"P = {P}": partial(_paper, minimize=LBFGS(P, max_step=None))
+            for P in (2, 4, 8, 16, 32)
+        },
+        **{f"default, P = {P}": partial(PPR, minimize=GaussNewton(P)) for P in (1, 4, 8)},
+    },
+    default="default",
+)
