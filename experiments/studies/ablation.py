@@ -27,8 +27,9 @@ class CleanSpace(PPR):
         return minimize(lambda x: (self.constraint.residual(x), x), x_0, self.stop, unit).x_0
 
     def budget(self, residuals: int = 1) -> tuple[int, int]:
-        levels = self.levels()
-        return (self.retries + 1) * (self.steps + levels * self.repeats), 0
+        last = 1 if self.readout == "denoise" else 0
+        calls = self.steps + self.levels() * self.repeats + last
+        return (self.retries + 1) * calls, 0
 
 
 class NoRenoise(PPR):
@@ -51,7 +52,8 @@ class CleanSpaceNoRenoise(CleanSpace):
         return self.predict(x_t, x_0, t, s, randn), x_0
 
     def budget(self, residuals: int = 1) -> tuple[int, int]:
-        return (self.retries + 1) * self.steps, 0
+        last = 1 if self.readout == "denoise" else 0
+        return (self.retries + 1) * (self.steps + last), 0
 
 
 _paper = {

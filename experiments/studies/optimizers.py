@@ -11,7 +11,7 @@ from feasibly.samplers import PPR
 from .base import Study
 
 FIRST_ORDER = {"Adam": Adam, "Fromage": Fromage, "Muon": Muon, "SGD": SGD}
-_paper = partial(PPR, steps=64, repeats=2, sigma_max=math.inf, retries=0)
+_paper = partial(PPR, steps=64, sigma_max=math.inf, retries=0)
 
 study = Study(
     name="optimizers",

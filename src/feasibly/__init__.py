@@ -1,10 +1,11 @@
 """Sample pretrained diffusion and flow models under hard constraints."""
 
-from . import constraints, metrics, minimizers, oracles, schedules
+from . import constraints, metrics, minimizers, oracles, samplers, schedules
 from .constraints import (
     Bounds,
     Composite,
     Constraint,
+    Decoded,
     Equality,
     Inequality,
     LevelSet,
@@ -26,6 +27,7 @@ __all__ = [
     "Composite",
     "Constraint",
     "ConstraintError",
+    "Decoded",
     "Denoiser",
     "DenoiserError",
     "Equality",
@@ -47,5 +49,6 @@ __all__ = [
     "metrics",
     "minimizers",
     "oracles",
+    "samplers",
     "schedules",
 ]

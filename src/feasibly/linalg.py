@@ -1,14 +1,27 @@
 """Matrix-free linear algebra, batched per sample."""
 
-__all__ = ["cg"]
+__all__ = ["Solution", "cg", "gmres"]
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 
-def cg(A: Callable[[Tensor], Tensor], b: Tensor, iterations: int, rtol: float = 1e-3) -> Tensor:
+class Solution(NamedTuple):
+    r"""The solutions :math:`x`, with shape :math:`(B, m)`, and what they are made of.
+
+    The weights, with shape :math:`(B, k)`, are those of the `k` vectors that the operator was
+    applied to, in order: :math:`x = \sum_j w_j p_j`. So what the operator knows of each
+    :math:`p_j` need not be computed again for :math:`x`.
+    """
+
+    x: Tensor
+    weights: Tensor
+
+
+def cg(A: Callable[[Tensor], Tensor], b: Tensor, iterations: int, rtol: float = 1e-3) -> Solution:
     r"""Solves :math:`A x = b` for each sample by conjugate gradients.
 
     A sample stops, and keeps its iterate, once :math:`\|A x - b\| \leq` `rtol` :math:`\|b\|` or
@@ -19,14 +32,12 @@ def cg(A: Callable[[Tensor], Tensor], b: Tensor, iterations: int, rtol: float = 
         b: The right-hand sides, with shape :math:`(B, m)`.
         iterations: The most iterations, each with one application of `A`.
         rtol: The relative residual at which to stop.
-
-    Returns:
-        The solutions, with shape :math:`(B, m)`.
     """
     x, r, p = torch.zeros_like(b), b.clone(), b.clone()
     rho = r.double().square().sum(dim=1)
     goal = rtol**2 * rho
     live = rho > goal
+    weights: list[Tensor] = []
 
     for _ in range(iterations):
         if not live.any():
@@ -35,6 +46,7 @@ def cg(A: Callable[[Tensor], Tensor], b: Tensor, iterations: int, rtol: float = 
         curvature = (p.double() * A_p.double()).sum(dim=1)
         live = live & (curvature > 0) & curvature.isfinite()
         step = torch.where(live, rho / curvature.where(live, torch.ones_like(rho)), 0.0)
+        weights.append(step.to(b.dtype))
         x = x + (step[:, None] * p).to(b.dtype)
         r = r - (step[:, None] * torch.where(live[:, None], A_p, 0.0)).to(b.dtype)
 
@@ -43,4 +55,69 @@ def cg(A: Callable[[Tensor], Tensor], b: Tensor, iterations: int, rtol: float = 
         p = (r + beta[:, None] * p).to(b.dtype)
         rho = rho_next
         live = live & (rho > goal)
-    return x
+    return Solution(x, torch.stack(weights, dim=1) if weights else b.new_empty((len(b), 0)))
+
+
+def gmres(
+    A: Callable[[Tensor], Tensor], b: Tensor, iterations: int, rtol: float = 1e-3
+) -> Solution:
+    r"""Solves :math:`A x = b` for each sample by the generalised minimal residual method.
+
+    :math:`A` need not be symmetric. A sample stops, and keeps its solution, once
+    :math:`\|A x - b\| \leq` `rtol` :math:`\|b\|`, or where its Krylov space ends. The basis and
+    the least-squares problem are kept in double precision.
+
+    References:
+        | GMRES: A Generalized Minimal Residual Algorithm (Saad & Schultz, 1986)
+        | https://doi.org/10.1137/0907058
+
+    Arguments:
+        A: An operator, which maps :math:`(B, m)` to :math:`(B, m)`.
+        b: The right-hand sides, with shape :math:`(B, m)`.
+        iterations: The most iterations, each with one application of `A`.
+        rtol: The relative residual at which to stop.
+    """
+    size = b.double().norm(dim=1)
+    live = size > 0
+    basis = [b.double() / size.where(live, torch.ones_like(size))[:, None]]
+    R = torch.eye(iterations, dtype=size.dtype, device=b.device).repeat(len(b), 1, 1)
+    g = [size]  # the right-hand side of the least-squares problem, rotated
+    rotations: list[tuple[Tensor, Tensor]] = []
+
+    for j in range(iterations):
+        if not live.any():
+            break
+        w = A(basis[j].to(b.dtype)).double()
+        live = live & w.isfinite().all(dim=1)
+        w = torch.where(live[:, None], w, 0.0)
+        scale = w.norm(dim=1)
+        column = []
+        for q in basis:  # modified Gram-Schmidt
+            column.append((w * q).sum(dim=1))
+            w = w - column[-1][:, None] * q
+        length = w.norm(dim=1)
+        ended = length <= 1e-12 * scale
+        basis.append(torch.where(ended, 0.0, 1 / length)[:, None] * w)
+
+        for i, (c, s) in enumerate(rotations):
+            column[i], column[i + 1] = (
+                c * column[i] + s * column[i + 1],
+                c * column[i + 1] - s * column[i],
+            )
+        diagonal = torch.hypot(column[j], length)
+        live = live & (diagonal > 0)
+        safe = torch.where(live, diagonal, 1.0)
+        c, s = column[j] / safe, length / safe
+        rotations.append((c, s))
+        # a sample that has stopped gets a row of the identity, and so the weight zero
+        for i in range(j):
+            R[:, i, j] = torch.where(live, column[i], 0.0)
+        R[:, j, j] = safe
+        g.append(-s * g[j])
+        g[j] = torch.where(live, c * g[j], 0.0)
+        live = live & ~ended & (g[j + 1].abs() > rtol * size)
+
+    k = len(basis) - 1
+    y = torch.linalg.solve_triangular(R[:, :k, :k], torch.stack(g, dim=1)[:, :k, None], upper=True)
+    x = (torch.stack(basis[:k], dim=2) @ y).squeeze(2) if k else torch.zeros_like(b)
+    return Solution(x.to(b.dtype), y.squeeze(2).to(b.dtype))

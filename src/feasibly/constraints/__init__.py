@@ -2,6 +2,7 @@
 
 from .base import Constraint
 from .composite import Composite
+from .decoded import Decoded
 from .equality import Equality, Scalar
 from .inequality import Bounds, Inequality
 from .level_set import GaussianRandomField, LevelSet
@@ -11,6 +12,7 @@ __all__ = [
     "Bounds",
     "Composite",
     "Constraint",
+    "Decoded",
     "Equality",
     "GaussianRandomField",
     "Inequality",

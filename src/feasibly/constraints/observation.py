@@ -31,7 +31,7 @@ class Observation(Constraint):
                 f"Observation: A(x) has shape {tuple(A_x.shape[1:])} for one sample but y has "
                 f"{tuple(self.y.shape)}; give y without a batch axis, in the shape of A(x)."
             )
-        return (A_x - self.y).reshape(x.shape[0], -1)
+        return (A_x - self.y.to(A_x)).reshape(x.shape[0], -1)
 
 
 class Linear(Constraint):
@@ -52,8 +52,8 @@ class Linear(Constraint):
                 f"{tuple(y.shape)}."
             )
         self.A, self.y = A, y
-        self.A_inverse = torch.linalg.pinv(A.double()).to(A.dtype)
-        miss = (A.double() @ (self.A_inverse.double() @ y.double()) - y).square().sum().item()
+        self.A_inverse = torch.linalg.pinv(A.double())
+        miss = (A.double() @ (self.A_inverse @ y.double()) - y).square().sum().item()
         if miss > tolerance:
             raise ValueError(
                 f"Linear: no x satisfies A x = y (the least |A x - y|^2 is {miss:.3g}, the "
@@ -61,8 +61,8 @@ class Linear(Constraint):
             )
 
     def residual(self, x: Tensor) -> Tensor:
-        return x.flatten(start_dim=1) @ self.A.T - self.y
+        return x.flatten(start_dim=1) @ self.A.T.to(x) - self.y.to(x)
 
     def projection(self, x: Tensor) -> Tensor:
         r"""Returns :math:`x - A^+ (A x - y)`."""
-        return x - (self.residual(x) @ self.A_inverse.T).reshape(x.shape)
+        return x - (self.residual(x) @ self.A_inverse.T.to(x)).reshape(x.shape)

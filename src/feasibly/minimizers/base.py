@@ -17,7 +17,8 @@ it for the members that are still searching, and for no others."""
 
 
 class Minimum(NamedTuple):
-    r"""The best iterate of each member, with its clean estimate and :math:`\|r\|^2`."""
+    r"""The best iterate of each member, with its clean estimate and its objective,
+    :math:`\|r\|^2` unless a proximity was asked for."""
 
     x: Tensor
     x_0: Tensor
@@ -68,15 +69,21 @@ class Minimizer(ABC):
         return self.steps + 1, self.steps
 
     def __call__(
-        self, residual: Residual, x: Tensor, threshold: float = 0.0, unit: float = 1.0
+        self,
+        residual: Residual,
+        x: Tensor,
+        threshold: float = 0.0,
+        unit: float = 1.0,
+        proximity: float = 0.0,
     ) -> Minimum:
-        r"""Searches from `x`.
+        r"""Searches from `x`, for the least :math:`\|r(z)\|^2 + p \|z - x\|^2`.
 
         Arguments:
             residual: The residual and clean estimate, as functions of the iterate.
             x: The starting points, with shape :math:`(B, *)`.
-            threshold: A member stops once :math:`\|r\|^2` is at or below this.
+            threshold: A member stops once the objective is at or below this.
             unit: The length in which `max_step` and `max_distance` are measured.
+            proximity: The weight :math:`p` of staying near the start, for a proximal map.
 
         Returns:
             The best iterate that each member has seen. A member whose residual is not finite
@@ -85,7 +92,7 @@ class Minimizer(ABC):
         cap, radius = (
             None if bound is None else bound * unit for bound in (self.max_step, self.max_distance)
         )
-        search = Search(residual, x, threshold, radius)
+        search = Search(residual, x, threshold, radius, proximity)
         self.search(search, cap)
         return search.best
 
@@ -103,9 +110,15 @@ class Search:
     """
 
     def __init__(
-        self, residual: Residual, x: Tensor, threshold: float, radius: float | None
+        self,
+        residual: Residual,
+        x: Tensor,
+        threshold: float,
+        radius: float | None,
+        proximity: float = 0.0,
     ) -> None:
         self.residual, self.threshold, self.radius = residual, threshold, radius
+        self.proximity = proximity
         self.start = self.x = x.detach()
         self.active = torch.arange(x.shape[0], device=x.device)
         nothing = torch.full(x.shape[:1], torch.inf, dtype=x.dtype, device=x.device)
@@ -115,13 +128,15 @@ class Search:
         r"""Evaluates the residual at the current iterates.
 
         Returns:
-            The residual, its squared norm, and the mask of the members that should go on: those
-            with a finite residual above the threshold.
+            The residual, the objective, and the mask of the members that should go on: those
+            with a finite objective above the threshold.
         """
         self.x = self.x.detach().requires_grad_(derivatives)
         with torch.set_grad_enabled(derivatives):
             r, x_0 = self.residual(self.x)
             value = r.square().sum(dim=1)
+            if self.proximity:
+                value = value + self.proximity * self.offset().square().sum(dim=1)
         self._keep_best(x_0.detach(), value.detach())
         return r, value, value.detach().isfinite() & (value.detach() > self.threshold)
 
@@ -145,6 +160,10 @@ class Search:
             start = self.start[self.active]
             x = start + capped(x - start, self.radius)
         self.x = x
+
+    def offset(self) -> Tensor:
+        r"""Returns how far the iterates are from their starts, with shape :math:`(B, D)`."""
+        return (self.x - self.start[self.active]).flatten(start_dim=1)
 
     def finish(self) -> None:
         r"""Evaluates the last iterates, which no later iteration would look at."""

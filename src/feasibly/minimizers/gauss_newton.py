@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..errors import ConstraintError
 from ..linalg import cg
-from .base import Minimizer, Search, capped, per_sample
+from .base import Minimizer, Search, capped
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,10 @@ class GaussNewton(Minimizer):
     `dense` residuals, :math:`J` is formed row by row (:math:`m` vjps an iteration). Above, the
     system is solved by conjugate gradients, each iteration of which takes a vjp and a
     forward-mode product (counted as a forward call).
+
+    With a proximity :math:`p`, the linearised problem's solution is
+    :math:`x \gets x_s - J^\top (J J^\top + (\lambda + p) I)^{-1} (r - J (x - x_s))`, from the
+    start :math:`x_s`.
 
     Iterates are not forced to descend, so that a member can leave a local minimum of
     :math:`\|r\|` with :math:`r \neq 0`; the best one is returned.
@@ -67,27 +71,37 @@ class GaussNewton(Minimizer):
     @torch.enable_grad()  # so that combinations of residuals can be differentiated
     def _step(self, search: Search, r: Tensor) -> Tensor:
         if r.shape[1] == 1:
-            g = search.gradient(r[:, 0])
-            norm = g.flatten(start_dim=1).square().sum(dim=1)
-            return per_sample(r.detach()[:, 0] / (norm * (1 + self.damping)), g) * g
+            return self._scalar_step(search, r[:, 0])
         if r.shape[1] <= self.dense:
             return self._dense_step(search, r)
         return self._krylov_step(search, r)
+
+    def _scalar_step(self, search: Search, r: Tensor) -> Tensor:
+        g = search.gradient(r).flatten(start_dim=1)
+        offset, rhs = torch.zeros_like(g), r.detach()
+        if search.proximity:
+            offset = search.offset().detach()
+            rhs = rhs - (g * offset).sum(dim=1)
+        norm = g.square().sum(dim=1) * (1 + self.damping) + search.proximity
+        return (offset + (rhs / norm)[:, None] * g).reshape(search.x.shape)
 
     def _dense_step(self, search: Search, r: Tensor) -> Tensor:
         m = r.shape[1]
         rows = [search.gradient(r[:, i], retain_graph=i + 1 < m) for i in range(m)]
         J = torch.stack([row.flatten(start_dim=1) for row in rows], dim=1).double()
-        r = r.detach().double()
+        offset, r = torch.zeros_like(J[:, 0]), r.detach().double()
         # a member with a non-finite Jacobian gets a non-finite step, which `capped` drops
         bad = ~(J.isfinite().all(dim=2).all(dim=1) & r.isfinite().all(dim=1))
         J, r = J.masked_fill(bad[:, None, None], 0.0), r.masked_fill(bad[:, None], 0.0)
         gram = J @ J.mT
-        damping = self._damping(r, (J.mT @ r[..., None]).squeeze(-1))
+        damping = self._damping(r, (J.mT @ r[..., None]).squeeze(-1)) + search.proximity
+        if search.proximity:
+            offset = search.offset().detach().double()
+            r = r - (J @ offset[..., None]).squeeze(-1)
         gram = gram + damping[:, None, None] * torch.eye(m, dtype=r.dtype, device=r.device)
         # least squares, since dependent constraints make the system singular
         v = torch.linalg.pinv(gram, hermitian=True) @ r[..., None]
-        step = (J.mT @ v).squeeze(-1).masked_fill(bad[:, None], torch.nan)
+        step = (offset + (J.mT @ v).squeeze(-1)).masked_fill(bad[:, None], torch.nan)
         return step.reshape(search.x.shape).to(search.x.dtype)
 
     def _krylov_step(self, search: Search, r: Tensor) -> Tensor:
@@ -107,9 +121,13 @@ class GaussNewton(Minimizer):
                 ) from error
 
         rhs = torch.nan_to_num(r.detach(), nan=0.0, posinf=0.0, neginf=0.0)
-        damping = self._damping(rhs, pull(rhs).flatten(start_dim=1))[:, None]
-        v = cg(lambda p: push(pull(p)) + damping * p, rhs, self.krylov, self.rtol)
-        return pull(v)
+        damping = self._damping(rhs, pull(rhs).flatten(start_dim=1))[:, None] + search.proximity
+        offset = torch.zeros_like(x)
+        if search.proximity:
+            offset = search.offset().detach().reshape(x.shape)
+            rhs = rhs - push(offset)
+        v = cg(lambda p: push(pull(p)) + damping * p, rhs, self.krylov, self.rtol).x
+        return offset + pull(v)
 
     def _damping(self, r: Tensor, J_r: Tensor) -> Tensor:
         squares = r.square().sum(dim=1).clamp_min(torch.finfo(r.dtype).tiny)

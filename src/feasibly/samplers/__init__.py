@@ -2,8 +2,59 @@
 
 from .ancestral import Ancestral
 from .base import Sampler
+from .cdim import CDIM
+from .cps import CPS
+from .dps import DPS
+from .dps_pc import DPSPC
+from .eci import ECI
+from .hdc import HDC
+from .mmps import MMPS
+from .pcfm import PCFM
+from .pdm import PDM
 from .post_hoc import PostHoc
 from .ppr import PPR
 from .predictor_corrector import PredictorCorrector
+from .proximal import ProximalLangevin
+from .resample import ReSample
+from .trust import TrustSampling
 
-__all__ = ["PPR", "Ancestral", "PostHoc", "PredictorCorrector", "Sampler"]
+METHODS: dict[str, type[Sampler]] = {
+    "ppr": PPR,
+    "dps": DPS,
+    "dps-pc": DPSPC,
+    "mmps": MMPS,
+    "hdc": HDC,
+    "resample": ReSample,
+    "cps": CPS,
+    "proximal": ProximalLangevin,
+    "trust": TrustSampling,
+    "pdm": PDM,
+    "cdim": CDIM,
+    "eci": ECI,
+    "pcfm": PCFM,
+    "post-hoc": PostHoc,
+    "ancestral": Ancestral,
+    "predictor-corrector": PredictorCorrector,
+}
+"""Every method, by the name that the command line has for it."""
+
+__all__ = [
+    "CDIM",
+    "CPS",
+    "DPS",
+    "DPSPC",
+    "ECI",
+    "HDC",
+    "METHODS",
+    "MMPS",
+    "PCFM",
+    "PDM",
+    "PPR",
+    "Ancestral",
+    "PostHoc",
+    "PredictorCorrector",
+    "ProximalLangevin",
+    "ReSample",
+    "Sampler",
+    "TrustSampling",
+]

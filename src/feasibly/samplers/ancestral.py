@@ -23,5 +23,5 @@ class Ancestral(Sampler):
     def step(
         self, x_t: Tensor, t: Tensor, s: Tensor, randn: Randn = torch.randn_like
     ) -> tuple[Tensor, Tensor]:
-        x_0 = self.denoiser(x_t, t)
+        x_0 = self.estimate(x_t, t)
         return self.predict(x_t, x_0, t, s, randn), x_0

@@ -2,7 +2,6 @@
 
 __all__ = ["Randn", "Sampler"]
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
@@ -12,13 +11,13 @@ import torch
 from torch import Tensor
 
 from ..constraints.base import Constraint
-from ..errors import InfeasibleWarning, SamplingError
+from ..errors import SamplingError
 from ..minimizers.base import per_sample
 from ..network import Network
 from ..randomness import MemberNoise
 from ..result import Result, Snapshot
 from ..validation import check_constraint, check_denoiser
-from .run import Run, assess, device_of, finite
+from .run import Run, assess, device_of, finite, warn_if_infeasible
 
 Randn = Callable[[Tensor], Tensor]
 """Draws standard normal noise in the shape of its argument."""
@@ -47,6 +46,9 @@ class Sampler(ABC):
 
     default_readout: ClassVar[str] = "denoise"
     enforces: ClassVar[bool] = True  # the constraint; else it is only reported
+    # a method's row in the paper's Table 1
+    space: ClassVar[str | None] = None  # what the constraint moves, "x_t" or "x_0"
+    renoises: ClassVar[bool] = False  # whether noise is added after that
     differentiates: ClassVar[bool] = False  # the denoiser
 
     def __init__(
@@ -70,6 +72,8 @@ class Sampler(ABC):
             raise ValueError(
                 f"{name}(readout=...) must be 'state', 'denoise' or 'clean', got {readout!r}."
             )
+        if self.enforces and constraint is None:
+            raise ValueError(f"{name} needs a constraint; without one use Ancestral(denoiser).")
         self.denoiser = Network(denoiser)
         ends = [self.noise_level(torch.tensor(t)) for t in (0.0, 1.0)]
         if not 0 < ends[0] < ends[1]:
@@ -102,6 +106,10 @@ class Sampler(ABC):
             The states :math:`x_s` and the clean estimates behind them.
         """
 
+    def estimate(self, x_t: Tensor, t: Tensor) -> Tensor:
+        r"""Returns the clean estimate of the states :math:`x_t`: the denoiser's."""
+        return self.denoiser(x_t, t)
+
     def predict(self, x_t: Tensor, x_0: Tensor, t: Tensor, s: Tensor, randn: Randn) -> Tensor:
         r"""PREDICT: draws :math:`x_s` given :math:`x_t` and an estimate :math:`x_0`.
 
@@ -114,14 +122,16 @@ class Sampler(ABC):
             | Denoising Diffusion Implicit Models (Song et al., 2021)
             | https://arxiv.org/abs/2010.02502
         """
+        mean, std = self.transition(x_t, x_0, t, s)
+        return mean + std * randn(x_t) if self.eta > 0 else mean
+
+    def transition(self, x_t: Tensor, x_0: Tensor, t: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the mean of a prediction, with shape (B, *), and its standard deviation."""
         alpha_t, sigma_t = self.denoiser.schedule(t)
         alpha_s, sigma_s = self.denoiser.schedule(s)
-
         tau = self.eta * (1 - (alpha_t / alpha_s * sigma_s / sigma_t) ** 2)
         z_s = torch.sqrt(1 - tau) * (x_t - alpha_t * x_0) / sigma_t
-        if self.eta > 0:
-            z_s = z_s + torch.sqrt(tau) * randn(x_t)
-        return alpha_s * x_0 + sigma_s * z_s
+        return alpha_s * x_0 + sigma_s * z_s, sigma_s * torch.sqrt(tau)
 
     def renoise(self, x_0: Tensor, t: Tensor, randn: Randn) -> Tensor:
         r"""RENOISE: draws :math:`x_t \sim p(x_t \mid x_0)`, with fresh noise."""
@@ -196,20 +206,9 @@ class Sampler(ABC):
                 f"All {len(ids)} members became non-finite{reason}; test the denoiser there with "
                 "`python -m feasibly check`, or shorten the projection's steps (max_step)."
             )
-        self._warn_if_infeasible(result)
+        if self.constraint is not None and self.enforces:
+            warn_if_infeasible(result, self.constraint)
         return result
-
-    def _warn_if_infeasible(self, result: Result) -> None:
-        if self.constraint is None or not self.enforces or result.feasible.any():
-            return
-        warnings.warn(
-            f"None of the {len(result.members)} members satisfies {self.constraint!r} (best "
-            f"violation {result.violation.min():.3g}): the constraint may be infeasible for this "
-            "model, or needs a larger tolerance or more iterations, or the denoiser is not right "
-            "(test it with `python -m feasibly check`).",
-            InfeasibleWarning,
-            stacklevel=3,
-        )
 
     def _try(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device | str) -> None:
         """Tries denoiser and constraint half way, on states as noisy as a run's."""
@@ -220,10 +219,12 @@ class Sampler(ABC):
         x_0 = check_denoiser(self.denoiser.denoiser, x_t, t, self.differentiates)
         if self.constraint is not None:
             # one half-way state may be a bad one, and its estimate not finite: not for here
-            self.prepare(check_constraint(self.constraint, torch.where(x_0.isfinite(), x_0, z)))
+            x_0 = torch.where(x_0.isfinite(), x_0, z)
+            self.prepare(x_0, check_constraint(self.constraint, x_0))
 
-    def prepare(self, r: Tensor) -> None:  # noqa: B027 (a hook, not a duty)
-        """What a method does before a run, given residuals of shape (2, m); nothing by default."""
+    def prepare(self, x_0: Tensor, r: Tensor) -> None:  # noqa: B027 (a hook, not a duty)
+        """What a method does before a run, given two clean estimates and their residuals, with
+        shape (2, m); nothing by default."""
 
     def _draw(self, ids: list[int], run: Run) -> Result:
         """Draws the members `ids`, and again those that end infeasible, `retries` times."""
@@ -295,6 +296,23 @@ class Sampler(ABC):
     def finish(self, x_0: Tensor) -> Tensor:
         """What a method does to the samples after their read-out; nothing by default."""
         return x_0
+
+    def cost(self, residuals: int) -> tuple[int, int]:
+        r"""Returns the most forward and backward calls of a step, for :math:`m` residuals."""
+        return 1, 0
+
+    def budget(self, residuals: int = 1) -> tuple[int, int]:
+        r"""Returns the most forward and backward calls that :meth:`sample` may make a chunk.
+
+        Members that are feasible already may ask for none, so a run may make fewer.
+
+        Arguments:
+            residuals: The number :math:`m` of residuals, on which the cost may depend.
+        """
+        forward, backward = self.cost(residuals)
+        last = 1 if self.readout == "denoise" else 0
+        attempts = self.retries + 1
+        return attempts * (self.steps * forward + last), attempts * self.steps * backward
 
     @property
     def stop(self) -> float:

@@ -28,6 +28,7 @@ class PostHoc(Ancestral):
 
     constraint: Constraint
     enforces = True
+    space = "x_0"
 
     def __init__(
         self,
@@ -38,8 +39,6 @@ class PostHoc(Ancestral):
         **kwargs: Any,
     ) -> None:
         super().__init__(denoiser, constraint, **kwargs)
-        if constraint is None:
-            raise ValueError("PostHoc needs a constraint; without one use Ancestral(denoiser).")
         self.minimize = minimize
 
     def finish(self, x_0: Tensor) -> Tensor:

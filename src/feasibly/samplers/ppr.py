@@ -57,6 +57,8 @@ class PPR(Sampler):
     """
 
     default_readout = "clean"
+    space = "x_t"
+    renoises = True
     differentiates = True
     constraint: Constraint
 
@@ -74,8 +76,6 @@ class PPR(Sampler):
         **kwargs: Any,
     ) -> None:
         super().__init__(denoiser, constraint, steps=steps, retries=retries, **kwargs)
-        if constraint is None:
-            raise ValueError("PPR needs a constraint; without one use Ancestral(denoiser).")
         if repeats < 1:
             raise ValueError(
                 f"PPR(repeats=...) must be at least 1, got {repeats}; projection without "
@@ -104,13 +104,6 @@ class PPR(Sampler):
         return x_s, x_0
 
     def budget(self, residuals: int = 1) -> tuple[int, int]:
-        r"""Returns the most forward and backward calls that :meth:`sample` may make a chunk.
-
-        Members that are feasible already ask for none, so a run may make fewer.
-
-        Arguments:
-            residuals: The number :math:`m` of residuals, on which the minimizer's cost depends.
-        """
         levels = self.levels()
         forward, backward = (self.minimize or default_minimizer(residuals)).cost(residuals)
         kernels, attempts = levels * self.repeats, self.retries + 1
@@ -155,7 +148,7 @@ class PPR(Sampler):
         best = minimize(residual, x_t / scale, self.stop, unit)
         return best._replace(x=scale * best.x)
 
-    def prepare(self, r: Tensor) -> None:
+    def prepare(self, x_0: Tensor, r: Tensor) -> None:
         """Chooses a minimizer by the number of residuals, and keeps it for all to see."""
         self.minimize = self.minimize or default_minimizer(r.shape[1])
 

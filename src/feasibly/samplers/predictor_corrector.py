@@ -49,12 +49,15 @@ class PredictorCorrector(Sampler):
     def step(
         self, x_t: Tensor, t: Tensor, s: Tensor, randn: Randn = torch.randn_like
     ) -> tuple[Tensor, Tensor]:
-        x_0 = self.denoiser(x_t, t)
+        x_0 = self.estimate(x_t, t)
         x_s = self.predict(x_t, x_0, t, s, randn)
         for _ in range(self.corrections):
-            x_0 = self.denoiser(x_s, s)
+            x_0 = self.estimate(x_s, s)
             x_s = self.correct(x_s, x_0, s, randn)
         return x_s, x_0
+
+    def cost(self, residuals: int) -> tuple[int, int]:
+        return 1 + self.corrections, 0
 
     def correct(self, x_t: Tensor, x_0: Tensor, t: Tensor, randn: Randn) -> Tensor:
         """CORRECT: makes one Langevin step at time `t`."""

@@ -1,9 +1,10 @@
 """The account that a run of a sampler keeps."""
 
-__all__ = ["Run", "assess", "device_of", "finite"]
+__all__ = ["Run", "assess", "device_of", "finite", "warn_if_infeasible"]
 
 import math
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..constraints.base import Constraint
+from ..errors import InfeasibleWarning
 from ..minimizers.base import per_sample
 from ..network import Calls
 from ..result import Result, Snapshot
@@ -96,3 +98,17 @@ def device_of(denoiser: Any) -> torch.device:
     parameters = getattr(denoiser, "parameters", None)
     first = next(iter(parameters()), None) if callable(parameters) else None
     return torch.device("cpu") if first is None else first.device
+
+
+def warn_if_infeasible(result: Result, constraint: Constraint) -> None:
+    """Warns the caller of `sample` if not one member is feasible."""
+    if result.feasible.any():
+        return
+    warnings.warn(
+        f"None of the {len(result.members)} members satisfies {constraint!r} (best "
+        f"violation {result.violation.min():.3g}): the constraint may be infeasible for this "
+        "model, or needs a larger tolerance or more iterations, or the denoiser is not right "
+        "(test it with `python -m feasibly check`).",
+        InfeasibleWarning,
+        stacklevel=4,  # over this function, `sample` and the decorator around it
+    )

@@ -1,0 +1,71 @@
+r"""Diffusion Posterior Sampling (DPS)."""
+
+__all__ = ["DPS"]
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..constraints.base import Constraint
+from .base import Randn, Sampler
+from .guidance import SCALES, guidance, in_variance_preserving_units
+
+
+class DPS(Sampler):
+    r"""Samples by ancestral steps, each pushed against the gradient of the residual's norm:
+
+    .. math::
+        x_s \gets \textsc{Predict}(x_t, d_\theta(x_t))
+            - \zeta_t \nabla_{x_t} \| r(d_\theta(x_t)) \| .
+
+    The likelihood of an observation is evaluated at the posterior mean. For a hard constraint it
+    is no likelihood at all: steps do not vanish near the constraint, so that samples end around
+    it, about :math:`\zeta \| \nabla \|` apart, and not on it.
+
+    Changed to take a constraint: the observation's error :math:`y - A(x)` is the residual, and
+    the norm is that of each sample (the authors' code takes the batch's).
+
+    The authors' :math:`\zeta` is for variance-preserving states, which have unit size at every
+    noise level. With `scale="vp"`, :math:`\zeta_t = \zeta \rho_s \rho_t` with
+    :math:`\rho = \sqrt{\alpha^2 + \sigma^2}`, so that every schedule takes the steps that its
+    variance-preserving twin would. With `scale="state"`, :math:`\zeta_t = \zeta`, whatever the
+    state's size.
+
+    References:
+        | Diffusion Posterior Sampling for General Noisy Inverse Problems (Chung et al., 2023)
+        | https://arxiv.org/abs/2209.14687, Algorithm 1
+
+    Arguments:
+        args: The denoiser and the constraint.
+        zeta: The strength :math:`\zeta`.
+        scale: The units of :math:`\zeta`: "vp" or "state".
+        kwargs: Keyword arguments passed to :class:`Sampler`.
+    """
+
+    space = "x_t"
+    differentiates = True
+    constraint: Constraint
+
+    def __init__(
+        self, *args: Any, steps: int = 256, zeta: float = 1.0, scale: str = "vp", **kwargs: Any
+    ) -> None:
+        super().__init__(*args, steps=steps, **kwargs)
+        if not zeta >= 0:
+            raise ValueError(f"DPS(zeta=...) must not be negative, got {zeta}.")
+        if scale not in SCALES:
+            raise ValueError(f"DPS(scale=...) must be one of {SCALES}, got {scale!r}.")
+        self.zeta = zeta
+        self.scale = scale
+
+    def step(
+        self, x_t: Tensor, t: Tensor, s: Tensor, randn: Randn = torch.randn_like
+    ) -> tuple[Tensor, Tensor]:
+        x_0, _, gradient = guidance(self, x_t, t)
+        zeta = self.zeta
+        if self.scale == "vp":
+            zeta = zeta * in_variance_preserving_units(self, t, s)
+        return self.predict(x_t, x_0, t, s, randn) - zeta * gradient, x_0
+
+    def cost(self, residuals: int) -> tuple[int, int]:
+        return 1, 1

@@ -1,0 +1,78 @@
+r"""DPS with a corrector (DPS-PC, Appendix D of the paper)."""
+
+__all__ = ["DPSPC"]
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..constraints.base import Constraint
+from .base import Randn
+from .guidance import SCALES, guidance, in_variance_preserving_units
+from .predictor_corrector import PredictorCorrector
+
+
+class DPSPC(PredictorCorrector):
+    r"""Samples by the predictor-corrector scheme, with DPS's push in both halves:
+
+    .. math::
+        x_s &\gets \textsc{Predict}(x_t, d_\theta(x_t))
+            - \zeta_t \nabla_{x_t} \| r(d_\theta(x_t)) \| \\
+        x_s &\gets \textsc{Correct}(x_s, d_\theta(x_s))
+            - \sqrt{\delta} \, \zeta_s \nabla_{x_s} \| r(d_\theta(x_s)) \|
+            \qquad \text{(N times)} .
+
+    The paper names the method and gives no equation; this is the scheme of its Algorithm 1 with
+    the step of :class:`DPS`, where the corrector's push is scaled with its noise,
+    :math:`\sqrt{\delta}`.
+
+    Arguments:
+        args: The denoiser and the constraint.
+        zeta: The strength :math:`\zeta`.
+        scale: The units of :math:`\zeta`, "vp" or "state": see :class:`DPS`.
+        corrections: The number :math:`N` of corrections a step.
+        delta: The size :math:`\delta` of a correction.
+        kwargs: Keyword arguments passed to :class:`PredictorCorrector`.
+    """
+
+    enforces = True
+    space = "x_t"
+    differentiates = True
+    constraint: Constraint
+
+    def __init__(
+        self,
+        *args: Any,
+        steps: int = 128,
+        zeta: float = 1.0,
+        scale: str = "vp",
+        corrections: int = 1,
+        delta: float = 0.1,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, steps=steps, corrections=corrections, delta=delta, **kwargs)
+        if not zeta >= 0:
+            raise ValueError(f"DPSPC(zeta=...) must not be negative, got {zeta}.")
+        if scale not in SCALES:
+            raise ValueError(f"DPSPC(scale=...) must be one of {SCALES}, got {scale!r}.")
+        self.zeta = zeta
+        self.scale = scale
+
+    def step(
+        self, x_t: Tensor, t: Tensor, s: Tensor, randn: Randn = torch.randn_like
+    ) -> tuple[Tensor, Tensor]:
+        x_0, _, gradient = guidance(self, x_t, t)
+        x_s = self.predict(x_t, x_0, t, s, randn) - self._zeta(t, s) * gradient
+        for _ in range(self.corrections):
+            x_0, _, gradient = guidance(self, x_s, s)
+            zeta = self.delta**0.5 * self._zeta(s, s)
+            x_s = self.correct(x_s, x_0, s, randn) - zeta * gradient
+        return x_s, x_0
+
+    def _zeta(self, t: Tensor, s: Tensor) -> Tensor | float:
+        units = in_variance_preserving_units(self, t, s) if self.scale == "vp" else 1.0
+        return self.zeta * units
+
+    def cost(self, residuals: int) -> tuple[int, int]:
+        return 1 + self.corrections, 1 + self.corrections

@@ -1,0 +1,87 @@
+r"""Hard data consistency (HDC), the projection and resampling of ReSample."""
+
+__all__ = ["HDC"]
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..constraints.base import Constraint
+from ..minimizers import LBFGS, Minimizer
+from .base import Randn, Sampler
+from .projection import project
+
+
+class HDC(Sampler):
+    r"""Samples by projecting the clean estimate, and resampling between it and the prediction.
+
+    .. math::
+        x_0^* &= \arg\min_z \|r(z)\|^2 \quad \text{from } d_\theta(x_t) \\
+        x_s' &= \textsc{Predict}(x_t, d_\theta(x_t)) \quad \text{(DDIM)} \\
+        x_s &\sim \mathcal{N}\!\left(\frac{v \alpha_s x_0^* + \sigma_s^2 x_s'}{v + \sigma_s^2},
+            \frac{v \sigma_s^2}{v + \sigma_s^2} I\right), \qquad
+        v = \gamma \sigma_s^2 \left(1 - \frac{\alpha_t^2 \sigma_s^2}{\alpha_s^2 \sigma_t^2}\right)
+
+    The law of :math:`x_s` is the product of the renoised projection and of a Gaussian of
+    variance :math:`v` around the prediction: all renoising for a large :math:`\gamma`, the
+    prediction alone for zero.
+
+    This is what the paper compares with: ReSample without its guidance, its stages and its time
+    travel, which are in :class:`ReSample`.
+
+    References:
+        | Solving Inverse Problems with Latent Diffusion Models via Hard Data Consistency (Song et
+        | al., 2024), https://arxiv.org/abs/2307.08123, Section 3.2
+
+    Arguments:
+        args: The denoiser and the constraint.
+        gamma: The strength :math:`\gamma` of resampling.
+        every: Project and resample at every so-manieth step, and at the last.
+        minimize: The minimizer of the projection, which does not ask the network.
+        kwargs: Keyword arguments passed to :class:`Sampler`.
+    """
+
+    default_readout = "clean"
+    space = "x_0"
+    renoises = True
+    constraint: Constraint
+
+    def __init__(
+        self,
+        *args: Any,
+        steps: int = 256,
+        eta: float = 0.0,
+        gamma: float = 40.0,
+        every: int = 1,
+        minimize: Minimizer = LBFGS(),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, steps=steps, eta=eta, **kwargs)
+        name = type(self).__name__
+        if not gamma >= 0:
+            raise ValueError(f"{name}(gamma=...) must not be negative, got {gamma}.")
+        if every < 1:
+            raise ValueError(f"{name}(every=...) must be at least 1, got {every}.")
+        self.gamma = gamma
+        self.every = every
+        self.minimize = minimize
+
+    def step(
+        self, x_t: Tensor, t: Tensor, s: Tensor, randn: Randn = torch.randn_like
+    ) -> tuple[Tensor, Tensor]:
+        x_0 = self.denoiser(x_t, t)
+        x_s = self.predict(x_t, x_0, t, s, randn)
+        if round(s.item() * self.steps) % self.every == 0:
+            x_0 = project(self.constraint, x_0, self.minimize, self.stop)
+            x_s = self.resample(x_s, x_0, t, s, randn)
+        return x_s, x_0
+
+    def resample(self, x_s: Tensor, x_0: Tensor, t: Tensor, s: Tensor, randn: Randn) -> Tensor:
+        r"""Draws :math:`x_s`, given a prediction :math:`x_s'` and a projected estimate."""
+        alpha_t, sigma_t = self.denoiser.schedule(t)
+        alpha_s, sigma_s = self.denoiser.schedule(s)
+        # v / sigma_s^2, which is well scaled at every noise level
+        v = self.gamma * (1 - (alpha_t / alpha_s * sigma_s / sigma_t) ** 2)
+        mean = (v * alpha_s * x_0 + x_s) / (v + 1)
+        return mean + sigma_s * torch.sqrt(v / (v + 1)) * randn(x_s)
