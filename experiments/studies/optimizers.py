@@ -1,6 +1,6 @@
 """Which optimizer should project? The learning rates are those that `optimizers-sweep` found."""
 
-__all__ = ["FIRST_ORDER", "study"]
+__all__ = ["FIRST_ORDER", "RATES", "study"]
 
 import math
 from functools import partial
@@ -11,6 +11,9 @@ from feasibly.samplers import PPR
 from .base import Study
 
 FIRST_ORDER = {"Adam": Adam, "Fromage": Fromage, "Muon": Muon, "SGD": SGD}
+RATES = {"Adam": 1e-3, "Fromage": 1e-2, "Muon": 1e-2, "SGD": 1e-2}
+"""The best of each, by `tuning.score`, in the study `optimizers-sweep`."""
+
 _paper = partial(PPR, steps=64, sigma_max=math.inf, retries=0)
 
 study = Study(
@@ -25,7 +28,7 @@ study = Study(
         "Gauss-Newton, bounded": partial(_paper, minimize=GaussNewton(8)),
         **{
             f"{name}, lr = {lr:g}": partial(_paper, minimize=FIRST_ORDER[name](lr=lr))
-            for name, lr in {"Adam": 0.1, "Fromage": 0.01, "Muon": 0.1, "SGD": 0.01}.items()
+            for name, lr in RATES.items()
         },
     },
     default="default",

@@ -5,7 +5,7 @@ Six settings for each method, of what its authors leave to the user; the best of
 baselines' (`baselines.py`), by `score`. The paper does not state its budgets on Data2D; its times
 put DPS at a sixth of PPR's 1024 gradients, MMPS at most of them, and CPS, PDM and HDC between. So
 methods get about 256 gradient calls (MMPS 512) or as many forward calls, and one of the settings
-of DPS and TS has four times as many.
+of TS, and two of DPS, have four times as many.
 """
 
 __all__ = ["GRIDS", "score", "study"]
@@ -33,16 +33,29 @@ from ..records import Record
 from .base import Make, Study
 
 _solver = {"L-BFGS": LBFGS(), "Gauss-Newton": GaussNewton(8, max_distance=None)}
-_strengths = (0.003, 0.01, 0.03, 0.1, 0.3)
 
 GRIDS: dict[type[Sampler], dict[str, dict]] = {
     DPS: {
-        **{f"zeta {z:g}": {"steps": 256, "zeta": z} for z in _strengths},
-        "T = 1024, zeta 0.01": {"steps": 1024, "zeta": 0.01},
+        f"T = {T}, zeta {z:g}": {"steps": T, "zeta": z}
+        for T, z in (
+            (256, 3e-4),
+            (256, 1e-3),
+            (256, 3e-3),
+            (256, 1e-2),
+            (1024, 1e-3),
+            (1024, 3e-3),
+        )
     },
     DPSPC: {
-        **{f"zeta {z:g}": {"steps": 128, "zeta": z} for z in _strengths},
-        "T = 32, N = 7, zeta 0.03": {"steps": 32, "corrections": 7, "zeta": 0.03},
+        f"T = {T}, N = {N}, zeta {z:g}": {"steps": T, "corrections": N, "zeta": z}
+        for T, N, z in (
+            (128, 1, 1e-3),
+            (128, 1, 3e-3),
+            (128, 1, 1e-2),
+            (32, 7, 1e-3),
+            (32, 7, 3e-3),
+            (32, 7, 1e-2),
+        )
     },
     MMPS: {
         "N = 0": {"steps": 512, "corrections": 0},
