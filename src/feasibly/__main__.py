@@ -1,4 +1,4 @@
-"""`python -m feasibly {demo, sample, check}`."""
+"""`python -m feasibly {demo, sample, check, methods}`."""
 
 import sys
 
@@ -8,13 +8,14 @@ from rich.markup import escape
 
 from .cli.check import check
 from .cli.demo import demo
+from .cli.methods import methods
 from .cli.sample import sample
 from .errors import SamplingError
 
 
 def main() -> None:
     """Runs the command line."""
-    commands = {"demo": demo, "sample": sample, "check": check}
+    commands = {"demo": demo, "sample": sample, "check": check, "methods": methods}
     try:
         status: int = tyro.extras.subcommand_cli_from_dict(
             commands,

@@ -1,5 +1,6 @@
 """What every sampler promises, whatever its method."""
 
+import copy
 import math
 
 import pytest
@@ -54,11 +55,13 @@ MAKE = {
     "PDM, x_0": maker(samplers.PDM, repeats=3, where="x_0"),
     "CDIM": linear(samplers.CDIM),
     "ECI": linear(samplers.ECI, mixes=2),
-    "PCFM": maker(samplers.PCFM, penalty=0.1),
+    "PCFM": maker(samplers.PCFM),
+    "PCFM, relaxed": maker(samplers.PCFM, penalty=0.1),
     "x_0^M": maker(CleanSpace, **PAPER),
     "x_t^0": maker(NoRenoise, **(PAPER | {"repeats": 1})),
     "x_0^0": maker(CleanSpaceNoRenoise, **(PAPER | {"repeats": 1})),
 }
+ABLATION_NAMES = ("x_0^M", "x_t^0", "x_0^0")
 ABLATIONS = {CleanSpace, NoRenoise, CleanSpaceNoRenoise}
 # single members, and the ablations, may be infeasible: that is not what is tested here
 pytestmark = pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
@@ -259,3 +262,89 @@ def test_feasible_members_are_not_drawn_again(minimize, checkerboard):
     assert attempts[1] == 64 - first.feasible.sum()
     kept = first.feasible
     assert torch.equal(result.samples[kept], first.samples[kept])
+
+
+class Events:
+    """Wraps a constraint and a stream of noise, and keeps what was asked of them in order."""
+
+    def __init__(self):
+        self.seen, self.inputs = [], []
+
+    def watch(self, sampler):
+        residual, projection = sampler.constraint.residual, sampler.constraint.projection
+
+        def looked(function):
+            def look(x):
+                self.seen.append("constraint")
+                self.inputs.append(x)
+                return function(x)
+
+            return look
+
+        sampler.constraint.residual = looked(residual)
+        sampler.constraint.projection = looked(projection)
+
+    def randn(self, x):
+        self.seen.append("noise")
+        return torch.randn(x.shape, generator=torch.Generator().manual_seed(0), dtype=x.dtype)
+
+
+GUIDED = (samplers.DPS, samplers.DPSPC, samplers.MMPS)  # which push a step, and project nothing
+DECLARED = {
+    name: make
+    for name, make in MAKE.items()
+    if name
+    not in (
+        "Ancestral",
+        "PredictorCorrector",
+        "PostHoc",
+        "PDM, x_0",
+        "PCFM, relaxed",
+        *ABLATION_NAMES,
+    )
+}
+
+
+def first_step(make, denoiser):
+    """Watches the first step, at the highest noise level."""
+    more = {"start": 0.0} if "Proximal" in str(make(denoiser)) else {}
+    sampler = make(denoiser, **more)
+    if isinstance(sampler, samplers.PPR):
+        sampler.sigma_max = math.inf
+    sampler.constraint = copy.copy(sampler.constraint)
+    x_1 = 80 * torch.randn(8, 2, generator=torch.Generator().manual_seed(1)).double()
+    times = torch.linspace(1, 0, sampler.steps + 1, dtype=torch.float64)
+    sampler.prepare(x_1[:2], sampler.constraint.residual(x_1[:2]))
+    events = Events()
+    events.watch(sampler)
+    with torch.no_grad():
+        sampler.step(x_1, times[0], times[1], events.randn)
+    return sampler, events
+
+
+@pytest.mark.parametrize("name", DECLARED)
+def test_a_method_moves_what_it_declares(name, checkerboard):
+    """At sigma = 80, where states are large, and clean estimates are not."""
+    sampler, events = first_step(DECLARED[name], checkerboard)
+    if isinstance(sampler, samplers.ReSample):
+        pytest.skip("its first stage only guides")
+    largest = events.inputs[0].detach().norm(dim=1).max()
+    in_noise = sampler.space == "x_t" and not sampler.differentiates
+    # CDIM looks at the noisy state's residual as well
+    assert (largest > 10) == (in_noise or isinstance(sampler, samplers.CDIM))
+
+
+@pytest.mark.parametrize("name", DECLARED)
+def test_a_method_renoises_if_it_declares_so(name, checkerboard):
+    sampler, events = first_step(DECLARED[name], checkerboard)
+    if isinstance(sampler, (*GUIDED, samplers.ReSample)):
+        pytest.skip("guidance is no projection")
+    assert (events.seen[-1] == "noise") == sampler.renoises
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_a_method_asks_for_gradients_if_it_declares_so(name, checkerboard):
+    sampler = MAKE[name](checkerboard)
+    calls = sampler.sample(8, (2,), dtype=torch.float64).calls
+    if "x_0" not in name:  # the ablation's variants are PPR in all but this
+        assert (calls.backward > 0) == sampler.differentiates

@@ -1,6 +1,6 @@
 """`python -m feasibly sample`: an ensemble under a constraint."""
 
-__all__ = ["METHODS", "sample"]
+__all__ = ["sample"]
 
 import warnings
 from pathlib import Path
@@ -12,10 +12,8 @@ from .. import figures
 from ..errors import InfeasibleWarning
 from ..progress import LiveProgress
 from ..report import Report
-from ..samplers import PPR, Ancestral, PostHoc, Sampler
+from ..samplers import METHODS
 from .load import load_constraint, load_denoiser
-
-METHODS: dict[str, type[Sampler]] = {"ppr": PPR, "post-hoc": PostHoc, "ancestral": Ancestral}
 
 
 def sample(
@@ -24,7 +22,7 @@ def sample(
     out: Path = Path("out/sample"),
     members: int = 64,
     shape: tuple[int, ...] = (2,),
-    method: Literal["ppr", "post-hoc", "ancestral"] = "ppr",
+    method: Literal[tuple(METHODS)] = "ppr",  # ty: ignore[invalid-type-form]
     steps: int | None = None,
     seed: int = 0,
     chunk: int | None = None,
@@ -41,7 +39,7 @@ def sample(
         out: The folder for samples.safetensors and report.html.
         members: The number of samples.
         shape: The shape of one sample, for a denoiser of yours.
-        method: How to sample.
+        method: How to sample; `python -m feasibly methods` lists them.
         steps: The number of diffusion steps; by default the method's own.
         seed: The seed of the ensemble.
         chunk: How many members to sample at a time; by default all.

@@ -1,0 +1,44 @@
+"""`python -m feasibly methods`: what there is to sample with."""
+
+__all__ = ["methods", "rows"]
+
+import sys
+
+from rich.console import Console
+from rich.table import Table
+
+from ..samplers import METHODS, Sampler
+
+HEADS = ("method", "space", "renoises", "gradients", "")
+
+
+def rows() -> list[tuple[str, ...]]:
+    """Returns the rows of the table, as modules and classes declare them."""
+    return [(name, *declared(method), title(method)) for name, method in METHODS.items()]
+
+
+def declared(method: type[Sampler]) -> tuple[str, str, str]:
+    """Returns a method's row of the paper's Table 1: space, renoise, propagation."""
+    if method.space is None:
+        return "-", "-", "-"
+    words = {True: "yes", False: "no"}
+    return method.space, words[method.renoises], words[method.differentiates]
+
+
+def title(method: type[Sampler]) -> str:
+    """Returns the first line of the documentation of a method's module."""
+    return (sys.modules[method.__module__].__doc__ or "").split("\n")[0].rstrip(".")
+
+
+def methods() -> int:
+    """List the methods, with their rows of the paper's Table 1.
+
+    Space is what the constraint moves, the noisy state x_t or the clean estimate x_0. A method
+    renoises if it adds noise after that. Gradients are asked of the denoiser by methods that
+    propagate through it, at about twice the cost of a call.
+    """
+    table = Table(*HEADS, box=None)
+    for row in rows():
+        table.add_row(*row)
+    Console().print(table)
+    return 0
