@@ -2,6 +2,8 @@
 
 import json
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -9,13 +11,16 @@ import tyro
 from rich.console import Console
 from rich.markup import escape
 
-from . import records, studies, tables
+from feasibly.cli import methods
+
+from . import budgets, comparison, measure, records, studies, tables
 from . import run as runner
 from .figures import FIGURES
 from .train import TrainConfig, export
 from .train import train as train_prior
 
 Positional = tyro.conf.Positional
+Problem = Literal["data2d", "lines"]
 CONFIG = TrainConfig()
 
 
@@ -45,7 +50,7 @@ def train(
 
 def run(
     study: Positional[str],
-    problem: Literal["data2d"] = "data2d",
+    problem: Problem | None = None,
     priors: tuple[str, ...] = ("checkerboard", "banana"),
     members: int = 1024,
     seed: int = 0,
@@ -59,7 +64,7 @@ def run(
 
     Arguments:
         study: The name of the study.
-        problem: The problem.
+        problem: The problem; a study has one, and another is refused.
         priors: The priors.
         members: The members of an ensemble.
         seed: The seed of the ensembles.
@@ -73,59 +78,103 @@ def run(
     import torch
 
     torch.set_num_threads(threads)
+    found = _study(study)
+    if isinstance(found, studies.Measurement):
+        measure.run(found)
+        return
+    if problem not in (None, found.problem):
+        raise ValueError(f"{found.name} is a study on {found.problem}, and not on {problem}.")
     fields = range(first, first + constraints)
-    runner.run(_study(study), list(priors), members, seed, fields, pool, labels)
+    runner.run(found, list(priors), members, seed, fields, pool, labels)
 
 
 def print_tables(
     study: Positional[str],
-    problem: Literal["data2d"] = "data2d",
+    problem: Problem | None = None,
     as_json: Annotated[bool, tyro.conf.arg(name="json")] = False,
     mean: bool = False,
+    latex: bool = False,
 ) -> None:
     """Print a study's table.
 
     Arguments:
         study: The name of the study.
-        problem: The problem.
+        problem: The problem, if not the study's own.
         as_json: Print one JSON object a setting instead of a Markdown table of means.
         mean: With --json, print the means.
+        latex: Print a LaTeX table.
     """
-    rows = records.read(_study(study).name, problem)
+    found = _study(study)
+    rows = records.read(found.name, problem or _problem(found))
     if as_json:
         for row in tables.means(rows) if mean else rows:
             print(json.dumps(row))
+    elif isinstance(found, studies.Measurement):
+        print(found.table(rows))
     else:
-        print(tables.render(tables.means(rows)))
+        print(tables.render(tables.means(rows), "latex" if latex else "markdown"))
 
 
 def docs() -> None:
-    """Write the tables of the README and the docs anew, from the results."""
+    """Write the tables of the README and the docs anew, and those in LaTeX beside the results."""
     root = records.RESULTS.parent
     for page in [root / "README.md", *sorted((root / "docs").glob("*.md"))]:
-        page.write_text(tables.fill(page.read_text(), records.read))
+        page.write_text(tables.fill(page.read_text(), records.read, makers()))
         print(page)
+    for path in sorted(records.RESULTS.glob("*/*.jsonl")):
+        if path.stem in studies.find():
+            rows = tables.means(records.read(path.stem, path.parent.name))
+            path.with_suffix(".tex").write_text(tables.render(rows, "latex") + "\n")
+            print(path.with_suffix(".tex"))
 
 
-def figures(study: Positional[str], problem: Literal["data2d"] = "data2d") -> None:
+def figures(study: Positional[str], problem: Problem | None = None) -> None:
     """Draw a study's figures, as PNG and PDF, from its results.
 
     Arguments:
         study: The name of the study.
-        problem: The problem.
+        problem: The problem, if not the study's own.
     """
-    name = _study(study).name
-    if name not in FIGURES:
+    found = _study(study)
+    name = found.name
+    if isinstance(found, studies.Measurement):
+        draw = found.figure
+    elif name in FIGURES:
+        draw = FIGURES[name]
+    else:
         raise ValueError(f"{name} has no figures; those of {sorted(FIGURES)} can be drawn.")
-    figure = FIGURES[name](records.read(name, problem))
+    problem = problem or _problem(found)
+    figure = draw(records.read(name, problem))
     for suffix in ("png", "pdf"):
         path = records.RESULTS / problem / f"{name}.{suffix}"
         figure.savefig(path, dpi=150)
         print(path)
 
 
-def _study(name: str) -> studies.Study:
-    found = studies.find()
+def makers() -> dict[str, Callable[[], str]]:
+    """Returns what makes the tables of the docs that are not a study's means."""
+    made = {"comparison": comparison.render, "budgets": budgets.render, "methods": listing}
+    for name, measurement in studies.measurements().items():
+        made[name] = partial(_table, measurement)
+    return made
+
+
+def listing() -> str:
+    """Renders the list of methods as a Markdown table."""
+    lines = ["| method | space | renoises | gradients | |", "|---|---|---|---|---|"]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in methods.rows())])
+
+
+def _table(measurement: studies.Measurement) -> str:
+    return measurement.table(records.read(measurement.name, "data2d"))
+
+
+def _problem(study: studies.Study | studies.Measurement) -> Problem:
+    return study.problem if isinstance(study, studies.Study) else "data2d"  # ty: ignore
+
+
+def _study(name: str) -> studies.Study | studies.Measurement:
+    found = studies.find() | studies.measurements()
     if name not in found:
         raise ValueError(f"There is no study {name!r}; choose one of {sorted(found)}.")
     return found[name]

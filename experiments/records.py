@@ -1,8 +1,9 @@
 """The results of studies: one JSON object a line, one line a setting."""
 
-__all__ = ["RESULTS", "Record", "append", "read"]
+__all__ = ["RESULTS", "Record", "append", "append_all", "read"]
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,14 @@ def read(study: str, problem: str) -> list[Record]:
 
 
 def append(study: str, problem: str, record: Record) -> None:
-    """Adds a record, in one write, so that a kill leaves whole lines."""
+    """Adds a record."""
+    append_all(study, problem, [record])
+
+
+def append_all(study: str, problem: str, records: Iterable[Record]) -> None:
+    """Adds records that belong together, in one write, so that a kill leaves all or none."""
+    text = "".join(json.dumps(record) + "\n" for record in records)
     path = path_of(study, problem)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
-        file.write(json.dumps(record) + "\n")
+        file.write(text)

@@ -1,6 +1,6 @@
 """Runs a study: every sampler in every setting, resuming where a run was stopped."""
 
-__all__ = ["run"]
+__all__ = ["PROBLEMS", "run"]
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from feasibly.constraints import Constraint
 from feasibly.errors import InfeasibleWarning, SamplingError
-from feasibly.problems.data2d import Data2D
+from feasibly.problems.data2d import Data2D, Lines
 from feasibly.result import Result
 from feasibly.samplers import Sampler
 
@@ -22,6 +22,8 @@ from .studies.base import Study
 from .versions import versions
 
 TRUTH = "truth against itself"
+
+PROBLEMS: dict[str, type[Data2D]] = {"data2d": Data2D, "lines": Lines}
 
 
 def run(
@@ -33,26 +35,26 @@ def run(
     pool: int,
     only: Sequence[str] = (),
 ) -> None:
-    """Runs a study on Data2D, and appends a record for each setting that has none.
+    """Runs a study on its problem, and appends a record for each setting that has none.
 
     Arguments:
         study: The study.
         priors: The names of the priors.
         members: The number of members of an ensemble, and of ground-truth samples.
         seed: The seed of the ensembles.
-        constraints: Which constraints, by the seeds of their random fields.
+        constraints: Which constraints, by their seeds.
         pool: How many samples of the prior the ground truth is selected from.
         only: The labels to run; all by default.
     """
     console = Console()
     made_by = versions()  # once: the code that runs is the code that was loaded
-    path = records.path_of(study.name, "data2d")
-    known = records.read(study.name, "data2d") if path.exists() else []
+    path = records.path_of(study.name, study.problem)
+    known = records.read(study.name, study.problem) if path.exists() else []
     keys = ("label", "prior", "constraint", "members", "seed", "pool", "sampler")
     done = {tuple(record[k] for k in keys) for record in known}
 
     for prior in priors:
-        problem = Data2D(prior)
+        problem = PROBLEMS[study.problem](prior)
         for k in constraints:
             constraint = problem.constraint(k)
             labels = [v for v in (*study.samplers, TRUTH) if not only or v in only]
@@ -74,7 +76,7 @@ def run(
                     "study": study.name,
                     "label": label,
                     "default": label == study.default,
-                    "problem": "data2d",
+                    "problem": study.problem,
                     "prior": prior,
                     "constraint": k,
                     "members": members,
@@ -89,7 +91,7 @@ def run(
                 else:
                     make = partial(study.samplers[label], problem.denoiser, constraint)
                     record |= _score(make, problem, constraint, members, seed, truth[:members])
-                records.append(study.name, "data2d", record | {"versions": made_by})
+                records.append(study.name, study.problem, record | {"versions": made_by})
                 console.print(
                     f"{prior} {k:2d} {label}: feasible {record['feasible']:.1%}, joint "
                     f"{record['joint']:.1%}, k-NN {record['knn']:.3f}",

@@ -1,14 +1,15 @@
 """Tables, from records alone."""
 
-__all__ = ["fill", "means", "render"]
+__all__ = ["COLUMNS", "fill", "means", "render"]
 
 import re
-from collections.abc import Callable, Sequence
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 
 from .records import Record
 
 COLUMNS = {
-    "label": ("projection", "{}"),
+    "label": ("method", "{}"),
     "settings": ("settings", "{}"),
     "feasible": ("in C (%)", "{:.1f}"),
     "feasible_worst": ("worst", "{:.1f}"),
@@ -17,20 +18,33 @@ COLUMNS = {
     "knn": ("k-NN", "{:.3f}"),
     "knn_worst": ("k-NN, worst", "{:.3f}"),
     "tv": ("mass error", "{:.3f}"),
+    "state_feasible": ("state: in C (%)", "{:.1f}"),
+    "state_joint": ("state: in C and S (%)", "{:.1f}"),
+    "state_knn": ("state: k-NN", "{:.3f}"),
+    "state_tv": ("state: mass error", "{:.3f}"),
     "forward": ("forward", "{:.0f}"),
     "backward": ("backward", "{:.0f}"),
     "member_forward": ("forward a member", "{:.0f}"),
     "seconds": ("seconds", "{:.1f}"),
     "overhead": ("overhead (%)", "{:.0f}"),
 }
-PERCENT = ("feasible", "feasible_worst", "in_support", "joint", "overhead")
+PERCENT = (
+    "feasible",
+    "feasible_worst",
+    "in_support",
+    "joint",
+    "state_feasible",
+    "state_joint",
+    "overhead",
+)
 
 
 def means(rows: Sequence[Record]) -> list[Record]:
     """Averages the settings of each label, in the order of the labels' first appearance.
 
     Call counts are the largest over the settings, since a budget is a bound; `feasible_worst`,
-    `joint_worst` and `knn_worst` are the smallest of their values.
+    `joint_worst` and `knn_worst` are the smallest of their values, and `knn_std` is the standard
+    deviation over settings.
 
     Raises:
         ValueError: If the settings of a label are not each there once, made in one way.
@@ -54,46 +68,76 @@ def means(rows: Sequence[Record]) -> list[Record]:
                 continue
             worst = key in ("forward", "backward")
             record[key] = max(values) if worst else sum(values) / len(values)
+        record["knn_std"] = statistics.pstdev(row["knn"] for row in group)
         for key in ("feasible", "joint", "knn"):
             record[f"{key}_worst"] = min(row[key] for row in group)
         table.append(record)
     return table
 
 
-def render(rows: Sequence[Record]) -> str:
-    """Renders rows as a Markdown table."""
-    lines = ["| " + " | ".join(head for head, _ in COLUMNS.values()) + " |"]
-    lines.append("|" + "---|" + "---:|" * (len(COLUMNS) - 1))
-    for row in rows:
-        cells = []
-        for key, (_, form) in COLUMNS.items():
-            value = row.get(key)
-            scale = 100 if key in PERCENT else 1
-            cells.append(
-                ""
-                if value is None
-                else form.format(value * scale)
-                if key != "label"
-                else f"**{value}**"
-                if row["default"]
-                else value
-            )
-        lines.append("| " + " | ".join(cells) + " |")
+def render(rows: Sequence[Record], form: str = "markdown") -> str:
+    """Renders rows as a table, with the columns that any of them has a value for.
+
+    Arguments:
+        rows: The rows, such as :func:`means` returns.
+        form: `markdown` or `latex`.
+    """
+    columns = [key for key in COLUMNS if any(row.get(key) is not None for row in rows)]
+    heads = [COLUMNS[key][0] for key in columns]
+    cells = [[_cell(row, key) for key in columns] for row in rows]
+    bold = [row["default"] for row in rows]
+    return (_latex if form == "latex" else _markdown)(heads, cells, bold)
+
+
+def _cell(row: Record, key: str) -> str:
+    value = row.get(key)
+    if value is None:
+        return ""
+    return COLUMNS[key][1].format(value * 100 if key in PERCENT else value)
+
+
+def _markdown(heads: list[str], cells: list[list[str]], bold: list[bool]) -> str:
+    lines = ["| " + " | ".join(heads) + " |", "|---|" + "---:|" * (len(heads) - 1)]
+    for (label, *others), strong in zip(cells, bold, strict=True):
+        lines.append("| " + " | ".join([f"**{label}**" if strong else label, *others]) + " |")
     return "\n".join(lines)
 
 
-MARK = re.compile(r"(<!-- table: (\w+) (\w+)(?:; ([^>]*))? -->\n).*?(<!-- end -->)", re.DOTALL)
+def _latex(heads: list[str], cells: list[list[str]], bold: list[bool]) -> str:
+    lines = [
+        r"\begin{tabular}{l" + "r" * (len(heads) - 1) + "}",
+        r"\toprule",
+        " & ".join(_escaped(head) for head in heads) + r" \\",
+        r"\midrule",
+    ]
+    for (label, *others), strong in zip(cells, bold, strict=True):
+        first = rf"\textbf{{{_escaped(label)}}}" if strong else _escaped(label)
+        lines.append(" & ".join([first, *others]) + r" \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"])
 
 
-def fill(page: str, read: Callable[[str, str], list[Record]]) -> str:
+def _escaped(text: str) -> str:
+    return re.sub(r"[%_&#^$]", lambda match: rf"\{match[0]}" if match[0] != "^" else r"\^{}", text)
+
+
+MARK = re.compile(r"(<!-- table: ([\w-]+) (\w+)(?:; ([^>]*))? -->\n).*?(<!-- end -->)", re.DOTALL)
+MADE = re.compile(r"(<!-- made: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def fill(
+    page: str,
+    read: Callable[[str, str], list[Record]],
+    makers: Mapping[str, Callable[[], str]] | None = None,
+) -> str:
     """Writes the tables of a page between their marks.
 
     A mark reads `<!-- table: STUDY PROBLEM -->`, or `<!-- table: STUDY PROBLEM; LABEL; ... -->`
-    for some rows only, and ends with `<!-- end -->`.
+    for some rows only, or `<!-- made: NAME -->`, and ends with `<!-- end -->`.
 
     Arguments:
         page: The text of the page.
         read: How to get the records of a study on a problem.
+        makers: What makes the tables that have a name.
     """
 
     def table(match: re.Match[str]) -> str:
@@ -103,4 +147,7 @@ def fill(page: str, read: Callable[[str, str], list[Record]]) -> str:
             rows = [next(row for row in rows if row["label"] == label) for label in wanted]
         return f"{match[1]}{render(rows)}\n{match[5]}"
 
-    return MARK.sub(table, page)
+    def made(match: re.Match[str]) -> str:
+        return f"{match[1]}{(makers or {})[match[2]]()}\n{match[3]}"
+
+    return MADE.sub(made, MARK.sub(table, page))

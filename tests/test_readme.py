@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from experiments import records, tables
+from experiments.__main__ import makers
 from feasibly.schedules import VP
 
 ROOT = Path(__file__).parent.parent
@@ -44,7 +45,7 @@ def test_python_of_the_readme_runs(monkeypatch, tmp_path):
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_tables_of_the_pages_are_those_of_the_results(page):
     text = page.read_text()
-    assert tables.fill(text, records.read) == text
+    assert tables.fill(text, records.read, makers()) == text
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)

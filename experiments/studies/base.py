@@ -1,13 +1,17 @@
-"""What a study is."""
+"""What a study is, and what a measurement."""
 
-__all__ = ["Make", "Study"]
+__all__ = ["Make", "Measurement", "Study"]
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+
+from matplotlib.figure import Figure
 
 from feasibly.constraints import Constraint
 from feasibly.denoisers import Denoiser
 from feasibly.samplers import Sampler
+
+from ..records import Record
 
 Make = Callable[[Denoiser, Constraint], Sampler]
 
@@ -22,6 +26,7 @@ class Study:
         paper: The items of the paper that it reproduces.
         samplers: For each label, how to make the sampler of a denoiser and a constraint.
         default: The label of the library's default.
+        problem: The problem: `data2d`, or `lines` for linear constraints.
     """
 
     name: str
@@ -29,3 +34,27 @@ class Study:
     paper: str
     samplers: Mapping[str, Make]
     default: str
+    problem: str = "data2d"
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Something to measure that is no comparison of samplers.
+
+    Attributes:
+        name: The name on the command line.
+        question: What it asks, in one sentence.
+        paper: The items of the paper that it reproduces.
+        settings: What to measure: dictionaries that JSON can hold, each a unit to resume at.
+        measure: Measures a setting, and returns its records.
+        table: Renders records as a Markdown table.
+        figure: Draws records.
+    """
+
+    name: str
+    question: str
+    paper: str
+    settings: Sequence[dict]
+    measure: Callable[[dict], list[Record]]
+    table: Callable[[Sequence[Record]], str]
+    figure: Callable[[Sequence[Record]], Figure]

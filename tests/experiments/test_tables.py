@@ -5,7 +5,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from experiments import studies
-from experiments.figures import FIGURES
+from experiments.figures import FIGURES, frontier, strips
 from experiments.tables import COLUMNS, fill, means, render
 
 
@@ -141,10 +141,36 @@ def test_the_mean_of_one_setting_is_the_setting(rows):
 
 def test_a_table_is_markdown_with_a_line_for_every_label(rows):
     table = parse(render(means(rows)))
-    assert [cells[0][2] for cells in table] == ["projection", "control", "PPR", "truth"]
-    assert all(len(cells) == len(COLUMNS) for cells in table)
+    assert [cells[0][2] for cells in table] == ["method", "control", "PPR", "truth"]
+    columns = [key for key in COLUMNS if not key.startswith("state_")]  # which no row has
+    assert all(len(cells) == len(columns) for cells in table)
     assert [{head for head, _, _ in cells} for cells in table] == [{True}] + 3 * [{False}]
     assert len(render(means(rows)).splitlines()) == 5
+
+
+def test_a_column_that_no_row_has_is_left_out(rows):
+    heads = [text for _, _, text in parse(render(means(rows)))[0]]
+    assert "state: k-NN" not in heads
+    heads = [
+        text for _, _, text in parse(render(means([r | {"state_knn": 0.3} for r in rows])))[0]
+    ]
+    assert "state: k-NN" in heads
+
+
+def test_a_latex_table_has_the_cells_of_the_markdown_one(rows):
+    table = parse(render(means(rows)))
+    lines = render(means(rows), "latex").splitlines()
+    assert lines[0] == r"\begin{tabular}{l" + "r" * (len(table[0]) - 1) + "}"
+    body = [line for line in lines if line.endswith(r"\\")]
+    assert len(body) == len(table)
+    for line, cells in zip(body, table, strict=True):
+        plain = line.removesuffix(r" \\").replace(r"\%", "%").replace(r"\textbf{PPR}", "PPR")
+        assert plain.split(" & ") == [text for _, _, text in cells]
+
+
+def test_a_latex_label_is_escaped():
+    (first,) = means([row("x_t^0, 5 % & $", "banana", 0)])
+    assert r"x\_t\^{}0, 5 \% \& \$" in render([first], "latex")
 
 
 def test_the_default_alone_is_bold(rows):
@@ -154,8 +180,9 @@ def test_the_default_alone_is_bold(rows):
 
 def test_cells_are_shares_in_percent_and_empty_where_nothing_was_measured(rows):
     table = parse(render(means(rows)))
+    columns = [key for key in COLUMNS if not key.startswith("state_")]
     ppr, truth = (
-        {key: cell[2] for key, cell in zip(COLUMNS, cells, strict=True)} for cells in table[2:]
+        {key: cell[2] for key, cell in zip(columns, cells, strict=True)} for cells in table[2:]
     )
     expected = {
         "label": "PPR",
@@ -217,16 +244,30 @@ def test_a_page_is_filled_with_the_tables_that_it_names(rows):
     assert page.endswith("<!-- end -->\nThe end.\n")
 
 
+def test_a_page_is_filled_with_what_is_made():
+    page = "a\n<!-- made: two-words -->\nold\n<!-- end -->\nb"
+    filled = fill(page, lambda *_: [], {"two-words": lambda: "new"})
+    assert filled == "a\n<!-- made: two-words -->\nnew\n<!-- end -->\nb"
+
+
 def test_filling_a_page_again_changes_nothing(rows):
     once = fill(PAGE, lambda study, problem: rows)
     assert fill(once, lambda study, problem: rows) == once
     assert fill("no tables", lambda study, problem: rows) == "no tables"
 
 
-@pytest.mark.parametrize("name", FIGURES)
-def test_a_figure_shows_every_sampler_at_its_cost(rows, name):
-    assert name in studies.find()
-    figure = FIGURES[name](rows)
+def png(figure):
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=30)
+    return buffer.getvalue().startswith(b"\x89PNG")
+
+
+def test_figures_are_those_of_studies():
+    assert FIGURES.keys() <= studies.find().keys()
+
+
+def test_the_frontier_shows_every_sampler_at_its_cost(rows):
+    figure = frontier(rows)
     left, right = figure.axes
     for ax, key in ((left, "joint"), (right, "knn")):
         points = {c.get_label(): c.get_offsets()[0].tolist() for c in ax.collections}
@@ -235,6 +276,16 @@ def test_a_figure_shows_every_sampler_at_its_cost(rows, name):
         for label, record in expected.items():
             calls = record["member_forward"] + record["member_backward"]
             assert points[label] == pytest.approx([calls, record[key]])
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=30)
-    assert buffer.getvalue().startswith(b"\x89PNG")
+    assert png(figure)
+
+
+def test_strips_show_every_setting_and_the_mean(rows):
+    rows = [r | {"violation_median": 1e-7, "violation_90": 1e-5} for r in rows]
+    figure = strips(rows)
+    left, right = figure.axes
+    assert [t.get_text() for t in left.get_yticklabels()] == ["control", "PPR", "truth"]
+    points = [c.get_offsets()[:, 0].tolist() for c in right.collections]
+    assert points == [[0.1, 0.2, 0.6], [0.2, 0.4, 0.9], [0.5, 0.4]]
+    lines = [line.get_xdata()[0] for line in right.lines]
+    assert lines[:3] == pytest.approx([0.3, 0.5, 0.45])
+    assert png(figure)

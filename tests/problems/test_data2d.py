@@ -4,7 +4,7 @@ import torch
 from feasibly import priors
 from feasibly.constraints import LevelSet
 from feasibly.oracles import Checkerboard
-from feasibly.problems.data2d import CONSTRAINTS, DISTRIBUTIONS, Data2D
+from feasibly.problems.data2d import CONSTRAINTS, DISTRIBUTIONS, Data2D, Lines
 from feasibly.samplers import Ancestral
 from feasibly.schedules import LogLogit
 
@@ -151,3 +151,24 @@ def test_missing_modes_cost_their_mass():
     )
     scores = problem.scores(truth[:2].repeat(8, 1), torch.ones(16).bool(), truth.repeat(2, 1))
     assert scores["tv"] == pytest.approx(0.75)
+
+
+@pytest.mark.parametrize("k", range(CONSTRAINTS))
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_a_line_passes_through_the_data_and_has_a_truth(name, k):
+    problem = Lines(name)
+    line = problem.constraint(k)
+    assert line.A.norm() == pytest.approx(1)
+    assert line.y.abs() < 3
+    assert torch.equal(line.A, Lines(name).constraint(k).A)
+    truth = problem.ground_truth(line, draw(problem, 8192))
+    assert len(truth) > 200  # of a band of a tenth on either side
+    assert line.is_feasible(truth).all()
+    assert problem.distribution.in_support(truth).float().mean() > 0.7
+
+
+def test_lines_differ_from_one_another():
+    problem = Lines("banana")
+    directions = torch.cat([problem.constraint(k).A for k in range(CONSTRAINTS)])
+    cosines = (directions @ directions.T).abs() - torch.eye(CONSTRAINTS)
+    assert cosines.max() < 1 - 1e-6

@@ -1,14 +1,16 @@
 """Data2D: two distributions on the plane, each under twelve random constraints (paper, Section 5
 and Appendix B.1)."""
 
-__all__ = ["CONSTRAINTS", "DISTRIBUTIONS", "Data2D"]
+__all__ = ["CONSTRAINTS", "DISTRIBUTIONS", "Data2D", "Lines"]
 
+import math
 from functools import lru_cache
 
+import torch
 from torch import Tensor
 
 from .. import priors
-from ..constraints import GaussianRandomField, LevelSet
+from ..constraints import Constraint, GaussianRandomField, LevelSet, Linear
 from ..denoisers import Denoiser
 from ..metrics import knn_cross_edge_rate, total_variation
 from ..minimizers import GaussNewton
@@ -38,7 +40,7 @@ class Data2D:
         self.distribution = DISTRIBUTIONS[name]()
         self.denoiser = denoiser or priors.load(name)
 
-    def constraint(self, k: int) -> LevelSet:
+    def constraint(self, k: int) -> Constraint:
         """Returns constraint `k`."""
         return LevelSet(GaussianRandomField(seed=k))
 
@@ -48,7 +50,7 @@ class Data2D:
         sampler = Ancestral(self.denoiser, steps=128)
         return sampler.sample(n, self.shape, seed=2**20, chunk=4096).samples
 
-    def ground_truth(self, constraint: LevelSet, pool: Tensor, epsilon: float = 1e-2) -> Tensor:
+    def ground_truth(self, constraint: Constraint, pool: Tensor, epsilon: float = 1e-2) -> Tensor:
         r"""Returns the constrained prior's samples among `pool`, by rejection and refinement.
 
         Samples with :math:`c(x) \leq \epsilon` are kept, in the order of the pool, and moved onto
@@ -86,3 +88,18 @@ class Data2D:
             **{f"knn_{k}": knn_cross_edge_rate(truth, x, k=k) for k in (1, 3, 10, 20)},
             "tv": total_variation(mode(truth), mode(x[good]), self.distribution.modes),
         }
+
+
+class Lines(Data2D):
+    r"""The same two priors, each under a linear constraint: samples lie on a line.
+
+    Line k has a random direction, and passes through a random point of the data, both of seed k.
+    For methods that need a linear constraint or a closed form.
+    """
+
+    def constraint(self, k: int) -> Constraint:
+        generator = torch.Generator().manual_seed(k)
+        angle = math.pi * torch.rand((), generator=generator, dtype=torch.float64)
+        A = torch.stack([angle.cos(), angle.sin()])[None]
+        (point,) = self.distribution.sample(1, generator).double()
+        return Linear(A, A @ point, tolerance=4e-6)

@@ -1,0 +1,51 @@
+"""Runs a measurement: setting after setting, resuming where a run was stopped."""
+
+__all__ = ["run"]
+
+import json
+import time
+from typing import Any
+
+from rich.console import Console
+
+from . import records
+from .studies.base import Measurement
+from .versions import versions
+
+PROBLEM = "data2d"
+
+
+def run(measurement: Measurement) -> None:
+    """Measures every setting that has no records yet, and appends them.
+
+    The records of a setting are written together, so that it has all of them or none.
+
+    Arguments:
+        measurement: The measurement.
+    """
+    console = Console()
+    made_by = versions()  # once: the code that runs is the code that was loaded
+    name = measurement.name
+    path = records.path_of(name, PROBLEM)
+    known = records.read(name, PROBLEM) if path.exists() else []
+
+    for setting in measurement.settings:
+        if any(_belongs(record, setting) for record in known):
+            continue
+        start = time.perf_counter()
+        common = {"study": name, "problem": PROBLEM, **setting}
+        found = [
+            common | record | {"versions": made_by} for record in measurement.measure(setting)
+        ]
+        records.append_all(name, PROBLEM, found)
+        console.print(
+            f"{', '.join(f'{key} {value}' for key, value in setting.items())}: "
+            f"{len(found)} records, {time.perf_counter() - start:.1f} s",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
+def _belongs(record: records.Record, setting: dict[str, Any]) -> bool:
+    read_back = json.loads(json.dumps(setting))  # a tuple comes back as a list
+    return all(key in record and record[key] == value for key, value in read_back.items())

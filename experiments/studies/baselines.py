@@ -1,0 +1,60 @@
+"""How do the methods compare?"""
+
+__all__ = ["CHOICES", "study"]
+
+import math
+from functools import partial
+from typing import Any
+
+from feasibly.minimizers import LBFGS
+from feasibly.samplers import HDC, PPR, PostHoc, Sampler
+
+from .base import Make, Study
+from .tuning import GRIDS
+
+CHOICES = {
+    "DPS": "T = 1024, zeta 0.001",
+    "DPSPC": "T = 32, N = 7, zeta 0.01",
+    "MMPS": "N = 1, delta 0.5",
+    "TrustSampling": "T = 64, J = 4, w 0.01, calibrated",
+    "CPS": "eta 1, gamma_max 1000, Gauss-Newton",
+    "PDM": "in x_0, kappa 0.1",
+    "HDC": "gamma 400, L-BFGS",
+    "ReSample": "zeta 0.01, gamma 40",
+    "ProximalLangevin": "start 0.6, N = 1",
+    "PCFM": "T = 32, 1 iterations, lambda 0",
+}
+"""For each method the best setting of the study `tuning`."""
+
+NAMES = {"DPSPC": "DPS-PC", "TrustSampling": "TS", "ProximalLangevin": "Zampini et al."}
+
+
+def tuned(method: type[Sampler], **options: Any) -> Make:
+    """Returns the method in its tuned setting, read out as the clean estimate."""
+    return partial(method, readout="clean", **GRIDS[method][CHOICES[method.__name__]], **options)
+
+
+_methods = {method.__name__: method for method in GRIDS}
+
+study = Study(
+    name="baselines",
+    question="How do the methods compare?",
+    paper="Table 2; Figure 4, right; Figure 5, the panel of Data2D",
+    samplers={
+        "default": PPR,
+        "default, no retries": partial(PPR, retries=0),
+        "PPR, paper's setting": partial(
+            PPR,
+            steps=64,
+            repeats=2,
+            minimize=LBFGS(steps=8, max_step=None),
+            sigma_max=math.inf,
+            retries=0,
+        ),
+        **{NAMES.get(name, name): tuned(_methods[name]) for name in CHOICES},
+        "HDC, 3 retries": tuned(HDC, retries=3),
+        "control: project once at the end": PostHoc,
+        "control, 3 retries": partial(PostHoc, retries=3),
+    },
+    default="default",
+)
