@@ -6,7 +6,7 @@ baselines' (`baselines.py`), by `score`. The paper does not state its budgets on
 put DPS at a sixth of PPR's 1024 gradients, MMPS at most of them, and CPS, PDM and HDC between. So
 methods get about 256 gradient calls (MMPS 512) or as many forward calls, and one of the settings
 of TS, and two of DPS, have four times as many. Where the best setting lay at the edge of a first
-grid (DPS, DPS-PC, TS, ReSample), the grid was moved once.
+grid (DPS, DPS-PC, TS, ReSample, PDM, PCFM), the grid was moved once.
 """
 
 __all__ = ["GRIDS", "score", "study"]
@@ -123,8 +123,8 @@ GRIDS: dict[type[Sampler], dict[str, dict]] = {
     },
     PDM: {
         f"in {where}, kappa {kappa:g}": {"repeats": 8, "where": where, "kappa": kappa}
-        for where in ("x_t", "x_0")
-        for kappa in (0.1, 0.3, 0.6)
+        for where, kappas in (("x_t", (0.3, 0.6, 1.0)), ("x_0", (0.1, 0.3, 0.6)))
+        for kappa in kappas
     },
     PCFM: {
         f"T = {T}, {P} iterations, lambda {penalty:g}": {
@@ -133,12 +133,12 @@ GRIDS: dict[type[Sampler], dict[str, dict]] = {
             "minimize": GaussNewton(P, max_distance=None),
         }
         for T, P, penalty in (
+            (8, 1, 0.0),
+            (16, 1, 0.0),
             (32, 1, 0.0),
             (64, 1, 0.0),
-            (256, 1, 0.0),
-            (64, 4, 0.0),
-            (64, 1, 1.0),
-            (256, 1, 1.0),
+            (16, 4, 0.0),
+            (16, 1, 1.0),
         )
     },
 }
