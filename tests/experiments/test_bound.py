@@ -1,0 +1,174 @@
+from itertools import pairwise
+
+import pytest
+import torch
+from matplotlib.figure import Figure
+
+from experiments.studies import bound
+from experiments.studies.bound import LEVELS, REPEATS, Law, V, gaussian_w2, problem
+
+EYE = torch.eye(bound.D, dtype=torch.float64)
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return [
+        setting | row for setting in bound.measurement.settings for row in bound.measure(setting)
+    ]
+
+
+def states(members, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    return 3 * torch.randn(members, bound.D, generator=generator, dtype=torch.float64)
+
+
+def ideal_kernel(sigma, x):
+    """Mean and covariance of x' ~ K*(.|x), by conditioning the joint law of (x_0, x, A x_0)."""
+    _, constraint, _ = problem(sigma)
+    A, y = constraint.A, constraint.y
+    seen = torch.cat((EYE, A))  # of x_0: x = x_0 + noise, and y
+    noise = torch.diag(torch.tensor([sigma**2] * bound.D + [0.0] * len(y), dtype=torch.float64))
+    gain = V * seen.T @ torch.linalg.inv(V * seen @ seen.T + noise)
+    mean = gain @ torch.cat((x, y))
+    return mean, V * EYE - gain @ seen * V + sigma**2 * EYE
+
+
+def law_on(law, sigma):
+    A, y = problem(sigma)[1].A, problem(sigma)[1].y
+    return law.a * A.T @ y, law.covariance(A.T @ A)
+
+
+@pytest.mark.parametrize("sigma", LEVELS)
+def test_the_library_projects_as_the_closed_form_says(sigma):
+    sampler, constraint, t = problem(sigma)
+    A, y = constraint.A, constraint.y
+    x = states(64)
+    torch.testing.assert_close(A @ A.T, torch.eye(2, dtype=torch.float64))
+    assert sampler.noise_level(t) == pytest.approx(sigma)
+    expected = bound.shrink(sigma) * x @ (EYE - A.T @ A) + A.T @ y
+    torch.testing.assert_close(sampler.project(x, t), expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("sigma", LEVELS)
+def test_the_lipschitz_constant_is_the_steepest_of_all_secants(sigma):
+    sampler, constraint, t = problem(sigma)
+    x, z = states(256), states(256, seed=2)
+    z[0] = x[0] + (EYE - constraint.A.T @ constraint.A)[0]  # along the constraint
+    d_x, d_z = sampler.project(x, t), sampler.project(z, t)
+    slopes = (d_x - d_z).norm(dim=1) / (x - z).norm(dim=1)
+    assert slopes.max().item() == pytest.approx(bound.shrink(sigma), rel=1e-9)
+
+
+@pytest.mark.parametrize("sigma", LEVELS)
+def test_the_discrepancy_is_the_largest_distance_of_the_kernels(sigma):
+    sampler, _, t = problem(sigma)
+    distances = []
+    for x in states(32):
+        mean, covariance = ideal_kernel(sigma, x)
+        distances.append(
+            gaussian_w2(sampler.project(x[None], t)[0], sigma**2 * EYE, mean, covariance)
+        )
+    assert max(distances) == pytest.approx(bound.discrepancy(sigma), rel=1e-6)
+
+
+@pytest.mark.parametrize("sigma", LEVELS)
+def test_the_target_is_stationary_under_the_ideal_kernel_and_the_other_law_under_pprs(sigma):
+    law = bound.stationary(sigma)
+    assert tuple(law.step(sigma)) == pytest.approx(tuple(law))
+    mean, covariance = law_on(bound.target(sigma), sigma)
+    # the ideal kernel is x' = B x + b + noise
+    b, noise = ideal_kernel(sigma, torch.zeros_like(mean))
+    B = torch.stack([ideal_kernel(sigma, e)[0] - b for e in EYE], dim=1)
+    torch.testing.assert_close(B @ mean + b, mean)
+    torch.testing.assert_close(B @ covariance @ B.T + noise, covariance)
+
+
+@pytest.mark.parametrize("sigma", LEVELS)
+def test_distances_agree_with_the_general_formula(sigma):
+    laws = [bound.start(sigma), bound.target(sigma), bound.stationary(sigma), Law(0.5, 2.0, 0.1)]
+    for one in laws:
+        for other in laws:
+            general = gaussian_w2(*law_on(one, sigma), *law_on(other, sigma))
+            assert general == pytest.approx(one.w2(other), abs=1e-6)
+
+
+def test_the_general_distance_is_right_where_covariances_do_not_commute():
+    """In two dimensions tr (S_1^1/2 S_2 S_1^1/2)^1/2 = sqrt(tr(S_1 S_2) + 2 sqrt(det S_1 S_2))."""
+    one = torch.tensor([[2.0, 0.5], [0.5, 1.0]], dtype=torch.float64)
+    other = torch.tensor([[1.0, -0.7], [-0.7, 3.0]], dtype=torch.float64)
+    root = ((one @ other).trace() + 2 * torch.det(one @ other).sqrt()).sqrt()
+    mean = torch.tensor([1.0, 2.0], dtype=torch.float64)
+    expected = (5 + (one + other).trace() - 2 * root).sqrt().item()
+    assert gaussian_w2(0 * mean, one, mean, other) == pytest.approx(expected)
+
+
+def test_the_bound_holds_everywhere_and_is_the_sum_of_its_terms(rows):
+    assert len(rows) == len(LEVELS) * len(REPEATS)
+    for row in rows:
+        assert row["exact"] <= row["bound"]
+        assert row["bound"] == pytest.approx(row["mixing"] + row["bias"])
+        assert row["bias"] == pytest.approx(row["delta"] / (1 - row["lipschitz"]))
+
+
+@pytest.mark.parametrize("sigma", LEVELS)
+def test_the_distance_tends_to_that_of_the_stationary_law(sigma):
+    law, limit = bound.start(sigma), bound.stationary(sigma)
+    start = law.w2(limit)
+    for repeats in range(1, 2001):
+        law = law.step(sigma)
+        assert law.w2(limit) <= bound.shrink(sigma) ** repeats * start + 1e-12
+    bias = limit.w2(bound.target(sigma))
+    assert law.w2(bound.target(sigma)) == pytest.approx(bias, rel=1e-6)
+    assert 0 < bias <= bound.bound(sigma, 2000)[1]
+
+
+def test_the_first_application_takes_the_state_closest_and_more_take_it_away(rows):
+    for sigma in LEVELS:
+        exact = [row["exact"] for row in rows if row["sigma"] == sigma]
+        assert exact[1] < exact[0]
+        assert all(b >= a - 1e-12 for a, b in pairwise(exact[1:]))
+
+
+def test_the_measured_distance_is_the_exact_one_within_its_sampling_error(rows):
+    r"""It is off by no more than W_2(q^, q), whose square, in units of 1 / N, is a sum of 44
+    weighted chi-squares of mean 26 for unit variances, of 27 of mean 16.5 where two of them
+    vanish. By Chernoff it exceeds four times its mean with a probability below 1e-7, at each of
+    36 places."""
+    for row in rows:
+        assert abs(row["measured"] - row["exact"]) <= 2 * row["error"]
+
+
+@pytest.mark.parametrize("law", [Law(0.0, 1.0, 1.0), Law(1.0, 2.0, 0.01)])
+def test_the_sampling_error_is_that_of_repeated_sampling(law):
+    """The mean square over 200 samples: 1.6 % of standard error, and 10 % allowed."""
+    mean, covariance = law_on(law, 1.0)
+    root = torch.linalg.cholesky(covariance)
+    generator = torch.Generator().manual_seed(0)
+    squares = []
+    for _ in range(200):
+        z = torch.randn(1024, bound.D, generator=generator, dtype=torch.float64)
+        x = mean + z @ root.T
+        squares.append(gaussian_w2(x.mean(dim=0), x.T.cov(), mean, covariance) ** 2)
+    expected = bound.sampling_error(law, 1024) ** 2
+    assert sum(squares) / 200 == pytest.approx(expected, rel=0.1)
+
+
+def test_a_measurement_is_repeatable():
+    setting = {"sigma": 1.0, "members": 16, "seed": 3}
+    assert bound.measure(setting) == bound.measure(setting)
+    assert bound.measure(setting) != bound.measure(setting | {"seed": 4})
+
+
+def test_table_and_figure_show_the_records(rows):
+    few = [row for row in rows if row["sigma"] in (0.3, 3.0)]
+    lines = bound.table(few).splitlines()
+    assert len(lines) == 2 + 2 * 5
+    assert len({line.count("|") for line in lines}) == 1
+    row = few[1]
+    assert f"| {row['exact']:.3f} | {row['measured']:.3f} |" in lines[3]
+    assert f"{row['bound'] / row['exact']:.1f}" in lines[3]
+    figure = bound.figure(few)
+    assert isinstance(figure, Figure)
+    assert len(figure.axes) == 2
+    assert [len(ax.lines) for ax in figure.axes] == [5, 5]  # four curves and the markers
+    bound.figure(few[:1])

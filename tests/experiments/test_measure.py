@@ -1,0 +1,156 @@
+import json
+from dataclasses import replace
+
+import pytest
+from matplotlib.figure import Figure
+
+from experiments import records, studies
+from experiments.measure import run
+from experiments.studies.base import Measurement, Study
+
+
+class Counted:
+    """Measures a setting in three records, and counts the calls."""
+
+    def __init__(self, interrupted=()):
+        self.calls = []
+        self.interrupted = interrupted
+
+    def __call__(self, setting):
+        self.calls.append(setting)
+        if setting in self.interrupted:
+            raise KeyboardInterrupt
+        return [{"level": i, "value": i * setting["sigma"]} for i in range(3)]
+
+
+SETTINGS = [{"sigma": 0.1, "pair": (1, 2)}, {"sigma": 0.3, "pair": (1, 2)}]
+
+
+def tiny(measure, settings=SETTINGS):
+    return Measurement(
+        name="tiny",
+        question="Does it run?",
+        paper="none",
+        settings=settings,
+        measure=measure,
+        table=lambda rows: "",
+        figure=lambda rows: Figure(),
+    )
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "RESULTS", tmp_path)
+
+
+def path():
+    return records.path_of("tiny", "data2d")
+
+
+def test_every_setting_is_measured_and_its_records_say_what_they_are(capsys):
+    measure = Counted()
+    run(tiny(measure))
+    assert measure.calls == SETTINGS
+    rows = records.read("tiny", "data2d")
+    assert [(row["sigma"], row["level"]) for row in rows] == [
+        (sigma, level) for sigma in (0.1, 0.3) for level in range(3)
+    ]
+    for row in rows:
+        assert (row["study"], row["problem"], row["pair"]) == ("tiny", "data2d", [1, 2])
+        assert row["value"] == row["level"] * row["sigma"]
+        assert {"feasibly", "commit", "torch", "python", "machine"} == row["versions"].keys()
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+def test_what_has_its_records_is_not_measured_again():
+    run(tiny(Counted()))
+    before = path().read_bytes()
+    again = Counted()
+    run(tiny(again))
+    assert again.calls == []
+    assert path().read_bytes() == before
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_a_missing_setting_alone_is_measured_again(missing):
+    run(tiny(Counted()))
+    lines = path().read_text().splitlines(keepends=True)
+    kept = [line for line in lines if json.loads(line)["sigma"] != SETTINGS[missing]["sigma"]]
+    gone = [json.loads(line) for line in lines if line not in kept]
+    path().write_text("".join(kept))
+    again = Counted()
+    run(tiny(again))
+    assert again.calls == [SETTINGS[missing]]
+    assert path().read_text().startswith("".join(kept))
+    assert records.read("tiny", "data2d")[3:] == gone
+
+
+def test_another_setting_is_not_taken_for_one_that_is_there():
+    run(tiny(Counted(), SETTINGS[:1]))
+    more = Counted()
+    other = [{"sigma": 0.1, "pair": (1, 3)}, {"sigma": 0.1, "pair": (1, 2), "members": 4}]
+    run(tiny(more, other))
+    assert more.calls == other
+
+
+def test_an_interrupted_setting_leaves_no_records_and_those_before_it_stay():
+    measurement = tiny(Counted(interrupted=[SETTINGS[1]]))
+    with pytest.raises(KeyboardInterrupt):
+        run(measurement)
+    assert [row["sigma"] for row in records.read("tiny", "data2d")] == [0.1] * 3
+    again = Counted()
+    run(replace(measurement, measure=again))
+    assert again.calls == [SETTINGS[1]]
+    assert [row["sigma"] for row in records.read("tiny", "data2d")] == [0.1] * 3 + [0.3] * 3
+
+
+def test_a_record_that_json_cannot_hold_leaves_nothing_of_its_setting():
+    def measure(setting):
+        return [{"level": 0}, {"level": object()}]
+
+    with pytest.raises(TypeError):
+        run(tiny(measure))
+    assert not path().exists()
+
+
+def test_the_records_of_a_setting_are_appended_in_one_write(monkeypatch, tmp_path):
+    written = []
+
+    class File:
+        parent = tmp_path
+
+        def exists(self):
+            return False
+
+        def open(self, mode):
+            assert mode == "a"
+            return self
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            return None
+
+        def write(self, text):
+            written.append(text)
+
+    monkeypatch.setattr(records, "path_of", lambda study, problem: File())
+    run(tiny(Counted()))
+    assert [text.count("\n") for text in written] == [3, 3]
+
+
+def test_studies_and_measurements_are_told_apart():
+    assert all(isinstance(study, Study) for study in studies.find().values())
+    found = studies.measurements()
+    assert {"bound", "lipschitz"} <= found.keys()
+    assert not found.keys() & studies.find().keys()
+    assert all(isinstance(one, Measurement) and one.name == name for name, one in found.items())
+
+
+@pytest.mark.parametrize("measurement", studies.measurements().values(), ids=lambda m: m.name)
+def test_a_measurement_says_what_it_asks_and_what_its_settings_are(measurement):
+    assert measurement.question.endswith("?")
+    settings = [json.dumps(setting) for setting in measurement.settings]
+    assert len(set(settings)) == len(settings) > 0
+    assert len({tuple(setting) for setting in measurement.settings}) == 1
