@@ -3,9 +3,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feasibly.linalg import cg
+from feasibly.linalg import cg, gmres
 
 check = settings(derandomize=True, deadline=None, max_examples=30)
+both_solvers = pytest.mark.parametrize("solve", [cg, gmres], ids=["cg", "gmres"])
 
 
 def normal(*shape, seed=0):
@@ -17,154 +18,294 @@ def spd(batch, m, seed=0):
     return root @ root.mT + m * torch.eye(m)
 
 
+def regular(batch, m, seed=0):
+    """Matrices that are far from symmetric, and from singular."""
+    return normal(batch, m, m, seed=seed) / m**0.5 + 2 * torch.eye(m)
+
+
+def exact(A, b):
+    return torch.linalg.solve(A, b[..., None]).squeeze(-1)
+
+
+def krylov(A, b, k):
+    """An orthonormal basis of span(b, A b, ..., A^(k-1) b)."""
+    powers = [b]
+    for _ in range(k - 1):
+        powers.append(A @ powers[-1])
+    return torch.linalg.qr(torch.stack(powers, dim=1)).Q
+
+
 class Operator:
-    """Multiplication by one matrix a sample, which counts its applications."""
+    """Multiplication by one matrix a sample, which remembers what it was applied to."""
 
     def __init__(self, A):
-        self.A, self.calls = A, 0
+        self.A, self.seen = A, []
+
+    @property
+    def calls(self):
+        return len(self.seen)
 
     def __call__(self, v):
-        self.calls += 1
+        self.seen.append(v.clone())
         return (self.A @ v[..., None]).squeeze(-1)
+
+
+@both_solvers
+@given(st.integers(1, 8), st.integers(1, 4), st.integers(0, 2**16))
+@check
+def test_enough_iterations_solve_exactly(solve, m, batch, seed):
+    A, b = spd(batch, m, seed), normal(batch, m, seed=seed + 1)
+    x = solve(Operator(A), b, iterations=2 * m, rtol=1e-13).x
+    torch.testing.assert_close(x, exact(A, b), rtol=0, atol=1e-10)
 
 
 @given(st.integers(1, 8), st.integers(1, 4), st.integers(0, 2**16))
 @check
-def test_enough_iterations_solve_exactly(m, batch, seed):
-    A, b = spd(batch, m, seed), normal(batch, m, seed=seed + 1)
-    x = cg(Operator(A), b, iterations=2 * m, rtol=1e-13)
+def test_gmres_solves_systems_without_symmetry_in_as_many_iterations_as_unknowns(m, batch, seed):
+    A, b = regular(batch, m, seed), normal(batch, m, seed=seed + 1)
+    x = gmres(Operator(A), b, iterations=m, rtol=0.0).x
     torch.testing.assert_close(
-        x, torch.linalg.solve(A, b[..., None]).squeeze(-1), rtol=0, atol=1e-10
+        Operator(A)(x), b, rtol=0, atol=1e-9 * torch.linalg.cond(A).max().item()
     )
 
 
+def test_gmres_solves_a_rotation_which_has_no_curvature():
+    A = torch.tensor([[[0.0, -1.0], [1.0, 0.0]]], dtype=torch.float64)
+    b = normal(1, 2)
+    torch.testing.assert_close(gmres(Operator(A), b, iterations=2).x, exact(A, b))
+    assert (gmres(Operator(A), b, iterations=1).x == 0).all()  # one iteration cannot help
+    assert (cg(Operator(A), b, iterations=2).x == 0).all()
+
+
+@both_solvers
 @pytest.mark.parametrize("rtol", [1e-1, 1e-3, 1e-8])
-def test_residual_meets_the_tolerance(rtol):
+def test_residual_meets_the_tolerance(solve, rtol):
     A, b = spd(5, 20), normal(5, 20, seed=1)
-    x = cg(Operator(A), b, iterations=200, rtol=rtol)
+    x = solve(Operator(A), b, iterations=200, rtol=rtol).x
     residual = (b - Operator(A)(x)).norm(dim=1)
     assert (residual <= 1.001 * rtol * b.norm(dim=1)).all()
 
 
-def test_a_looser_tolerance_takes_fewer_applications():
+@both_solvers
+def test_a_looser_tolerance_takes_fewer_applications(solve):
     calls = []
     for rtol in (1e-1, 1e-4, 1e-10):
         operator = Operator(spd(3, 20))
-        cg(operator, normal(3, 20), iterations=200, rtol=rtol)
+        solve(operator, normal(3, 20), iterations=200, rtol=rtol)
         calls.append(operator.calls)
     assert calls[0] < calls[1] < calls[2] < 200
 
 
-def test_each_iteration_applies_the_operator_once():
+@both_solvers
+@pytest.mark.parametrize("iterations", [1, 4])
+def test_each_iteration_applies_the_operator_once(solve, iterations):
     operator = Operator(spd(3, 20))
-    cg(operator, normal(3, 20), iterations=4, rtol=0.0)
-    assert operator.calls == 4
+    weights = solve(operator, normal(3, 20), iterations=iterations, rtol=0.0).weights
+    assert operator.calls == iterations
+    assert weights.shape == (3, iterations)
 
 
+@both_solvers
 @pytest.mark.parametrize("distinct", [1, 2, 3])
-def test_as_many_iterations_as_distinct_eigenvalues_are_enough(distinct):
+def test_as_many_iterations_as_distinct_eigenvalues_are_enough(solve, distinct):
     eigenvalues = torch.tensor([1.0, 5.0, 40.0]).double()[torch.arange(12) % distinct]
     Q = torch.linalg.qr(normal(12, 12)).Q
     A, b = (Q * eigenvalues) @ Q.T, normal(1, 12, seed=1)
     operator = Operator(A[None])
-    x = cg(operator, b, iterations=50, rtol=1e-10)
+    x = solve(operator, b, iterations=50, rtol=1e-10).x
     assert operator.calls == distinct
     torch.testing.assert_close(x[0], torch.linalg.solve(A, b[0]), rtol=1e-9, atol=1e-9)
 
 
-def test_every_iterate_is_the_best_of_its_krylov_space():
+@pytest.mark.parametrize("k", [1, 2, 3, 4])
+def test_every_iterate_of_cg_is_the_best_of_its_krylov_space(k):
     A, b = spd(1, 10)[0], normal(1, 10, seed=1)
-    for k in (1, 2, 3, 4):
-        powers = [b[0]]
-        for _ in range(k - 1):
-            powers.append(A @ powers[-1])
-        K = torch.linalg.qr(torch.stack(powers, dim=1)).Q
-        # the least error in the norm of A, over span(b, A b, ..., A^(k-1) b)
-        best = K @ torch.linalg.solve(K.T @ A @ K, K.T @ b[0])
-        torch.testing.assert_close(cg(Operator(A[None]), b, k, rtol=0.0)[0], best)
+    K = krylov(A, b[0], k)
+    # the least error in the norm of A
+    best = K @ torch.linalg.solve(K.T @ A @ K, K.T @ b[0])
+    torch.testing.assert_close(cg(Operator(A[None]), b, k, rtol=0.0).x[0], best)
 
 
-def test_each_sample_stops_on_its_own():
+@pytest.mark.parametrize("k", [1, 2, 3, 4])
+def test_every_iterate_of_gmres_has_the_least_residual_in_its_krylov_space(k):
+    A, b = regular(3, 10), normal(3, 10, seed=1)
+    x = gmres(Operator(A), b, k, rtol=0.0).x
+    for i in range(3):
+        K = krylov(A[i], b[i], k)
+        best = K @ torch.linalg.lstsq(A[i] @ K, b[i][:, None]).solution.squeeze(1)
+        torch.testing.assert_close(x[i], best)
+
+
+@both_solvers
+@pytest.mark.parametrize("rtol", [0.0, 1e-2])
+@pytest.mark.parametrize("iterations", [1, 3, 6, 9])
+def test_the_solution_is_made_of_the_vectors_that_the_operator_was_applied_to(
+    solve, rtol, iterations
+):
+    A, b = spd(4, 6, seed=2), normal(4, 6, seed=3)
+    A[1] = 3 * torch.eye(6)  # done after one iteration: its later weights must be zero
+    A[2] = torch.nan
+    b[3] = 0
+    operator = Operator(A)
+    x, weights = solve(operator, b, iterations, rtol)
+    assert weights.shape == (4, operator.calls)
+    vectors = torch.stack(operator.seen, dim=1)
+    torch.testing.assert_close(x, torch.einsum("bk,bkm->bm", weights, vectors))
+    assert (x[[0, 1]] != 0).all()
+    if rtol:  # else it goes on with what rounding has left
+        assert (weights[1, 1:] == 0).all()
+    # so that what A made of them is what it makes of x
+    whole = [0, 1, 3]
+    images = torch.stack([(A @ v[..., None]).squeeze(-1) for v in operator.seen], dim=1)
+    torch.testing.assert_close(
+        Operator(A[whole])(x[whole]), torch.einsum("bk,bkm->bm", weights, images)[whole]
+    )
+
+
+@both_solvers
+def test_each_sample_stops_on_its_own(solve):
     A = spd(4, 15, seed=2)
     A[1] = 3 * torch.eye(15)  # done after one iteration, when the others are far from it
     b = normal(4, 15, seed=3)
-    together = cg(Operator(A), b, iterations=60, rtol=1e-6)
+    together = solve(Operator(A), b, iterations=60, rtol=1e-6).x
     for i in range(4):
-        alone = cg(Operator(A[i : i + 1]), b[i : i + 1], iterations=60, rtol=1e-6)
+        alone = solve(Operator(A[i : i + 1]), b[i : i + 1], iterations=60, rtol=1e-6).x
         torch.testing.assert_close(together[i : i + 1], alone, rtol=1e-12, atol=1e-14)
 
 
-def test_a_sample_that_has_met_its_tolerance_keeps_its_iterate():
+@both_solvers
+def test_a_sample_that_has_met_its_tolerance_keeps_its_iterate(solve):
     A, b = spd(2, 15), normal(2, 15, seed=1)
     A[0] = torch.diag(torch.linspace(1, 2, 15)).double()
-    loose = cg(Operator(A[:1]), b[:1], iterations=60, rtol=1e-2)
+    loose = solve(Operator(A[:1]), b[:1], iterations=60, rtol=1e-2).x
     # more accuracy was possible: the sample stopped although its batch went on
     residual = (b[:1] - Operator(A[:1])(loose)).norm() / b[0].norm()
     assert 1e-6 < residual <= 1e-2
-    torch.testing.assert_close(cg(Operator(A), b, iterations=60, rtol=1e-2)[:1], loose)
+    torch.testing.assert_close(solve(Operator(A), b, iterations=60, rtol=1e-2).x[:1], loose)
 
 
 @pytest.mark.parametrize("sign", [-1.0, 0.0], ids=["negative", "zero"])
 def test_a_direction_without_positive_curvature_stops_its_sample_only(sign):
     A, b = spd(3, 6), normal(3, 6, seed=1)
     A[1] = sign * torch.eye(6)
-    x = cg(Operator(A), b, iterations=20, rtol=1e-12)
+    x = cg(Operator(A), b, iterations=20, rtol=1e-12).x
     assert x.isfinite().all()
     assert (x[1] == 0).all()
-    others = cg(Operator(A[[0, 2]]), b[[0, 2]], iterations=20, rtol=1e-12)
+    others = cg(Operator(A[[0, 2]]), b[[0, 2]], iterations=20, rtol=1e-12).x
     torch.testing.assert_close(x[[0, 2]], others, rtol=1e-12, atol=1e-14)
 
 
-def test_an_indefinite_system_gives_finite_iterates():
+def test_gmres_takes_an_indefinite_system_which_cg_stops_at():
+    A = torch.diag_embed(torch.tensor([[-2.0, 1.0, 3.0], [1.0, 2.0, 3.0]]).double())
+    b = normal(2, 3)
+    torch.testing.assert_close(gmres(Operator(A), b, iterations=3, rtol=0.0).x, exact(A, b))
+
+
+@both_solvers
+def test_an_indefinite_system_gives_finite_iterates(solve):
     A = torch.diag_embed(torch.linspace(-1, 3, 12).double()).expand(5, 12, 12)
     for iterations in range(1, 15):
-        assert cg(Operator(A), normal(5, 12), iterations, rtol=0.0).isfinite().all()
+        assert solve(Operator(A), normal(5, 12), iterations, rtol=0.0).x.isfinite().all()
 
 
-def test_a_sample_with_a_non_finite_operator_disturbs_no_other():
+@both_solvers
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_a_sample_with_a_non_finite_operator_disturbs_no_other(solve, bad):
     A, b = spd(3, 6), normal(3, 6, seed=1)
     broken = A.clone()
-    broken[1] = torch.nan
-    x = cg(Operator(broken), b, iterations=20)
+    broken[1] = bad
+    x, weights = solve(Operator(broken), b, iterations=20)
     assert x.isfinite().all()
-    expected = cg(Operator(A[[0, 2]]), b[[0, 2]], iterations=20)
+    assert (weights[1] == 0).all()
+    expected = solve(Operator(A[[0, 2]]), b[[0, 2]], iterations=20).x
     torch.testing.assert_close(x[[0, 2]], expected, rtol=1e-12, atol=1e-14)
 
 
-def test_a_singular_but_consistent_system_is_solved():
+@both_solvers
+def test_an_operator_that_breaks_down_later_leaves_the_iterate_before(solve):
+    A, b = spd(2, 6), normal(2, 6, seed=1)
+    calls = 0
+
+    def breaks(v):
+        nonlocal calls
+        calls += 1
+        out = (A @ v[..., None]).squeeze(-1)
+        if calls > 2:
+            out[0] = torch.nan
+        return out
+
+    x = solve(breaks, b, iterations=20, rtol=1e-12).x
+    torch.testing.assert_close(x[0], solve(Operator(A), b, 2, rtol=1e-12).x[0])
+    torch.testing.assert_close(x[1], exact(A, b)[1])
+
+
+@both_solvers
+def test_a_singular_but_consistent_system_is_solved(solve):
     J = normal(3, 8, seed=1)
     A = (J.T @ J)[None]  # rank three
     b = Operator(A)(normal(1, 8))
-    x = cg(Operator(A), b, iterations=30, rtol=1e-10)
+    x = solve(Operator(A), b, iterations=30, rtol=1e-10).x
     torch.testing.assert_close(Operator(A)(x), b, rtol=0, atol=1e-7)
 
 
-def test_a_zero_right_hand_side_costs_nothing():
+SINGULAR = {
+    "zero": torch.zeros(3, 3),
+    "nilpotent": torch.tensor([[0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [0.0, 0.0, 0.0]]),
+    "projection": torch.diag(torch.tensor([1.0, 1.0, 0.0])),
+}
+
+
+@both_solvers
+@pytest.mark.parametrize("A", SINGULAR.values(), ids=SINGULAR)
+def test_an_inconsistent_singular_system_gives_finite_iterates(solve, A):
+    b = torch.tensor([[0.0, 0.0, 1.0], [1.0, 1.0, 1.0], [1.0, 0.0, 0.0]]).double()
+    A = A.double().expand(3, 3, 3)
+    for iterations in range(1, 6):
+        x, weights = solve(Operator(A), b, iterations, rtol=0.0)
+        assert x.isfinite().all()
+        assert weights.isfinite().all()
+        if solve is gmres:  # nothing is made worse
+            assert ((b - Operator(A)(x)).norm(dim=1) <= b.norm(dim=1) + 1e-12).all()
+
+
+def test_gmres_ends_where_its_krylov_space_does():
+    """A multiple of the identity: the space has one dimension, whatever the tolerance asks."""
+    operator = Operator(3 * torch.eye(6).double().expand(2, 6, 6))
+    b = normal(2, 6)
+    x = gmres(operator, b, iterations=6, rtol=0.0).x
+    torch.testing.assert_close(x, b / 3)
+    assert operator.calls == 1
+
+
+@both_solvers
+def test_a_zero_right_hand_side_costs_nothing(solve):
     operator = Operator(spd(2, 5))
-    x = cg(operator, torch.zeros(2, 5).double(), iterations=10)
+    x, weights = solve(operator, torch.zeros(2, 5).double(), iterations=10)
     assert torch.equal(x, torch.zeros(2, 5).double())
+    assert weights.shape == (2, 0)
     assert operator.calls == 0
 
 
-def test_a_zero_right_hand_side_among_others_has_the_zero_solution():
+@both_solvers
+def test_a_zero_right_hand_side_among_others_has_the_zero_solution(solve):
     b = normal(3, 5)
     b[1] = 0
-    x = cg(Operator(spd(3, 5)), b, iterations=20, rtol=0.0)
+    x = solve(Operator(spd(3, 5)), b, iterations=20, rtol=0.0).x
     assert (x[1] == 0).all()
     assert x.isfinite().all()
 
 
-def test_single_precision_stays_single_and_is_as_good_as_it_can_be():
+@both_solvers
+def test_single_precision_stays_single_and_is_as_good_as_it_can_be(solve):
     A, b = spd(3, 10).float(), normal(3, 10).float()
-    x = cg(Operator(A), b, iterations=50, rtol=1e-6)
-    assert x.dtype == torch.float32
-    torch.testing.assert_close(
-        x, torch.linalg.solve(A, b[..., None]).squeeze(-1), rtol=0, atol=1e-5
-    )
+    x, weights = solve(Operator(A), b, iterations=50, rtol=1e-6)
+    assert x.dtype == weights.dtype == torch.float32
+    torch.testing.assert_close(x, exact(A, b), rtol=0, atol=1e-5)
 
 
-def test_the_right_hand_side_is_not_modified():
+@both_solvers
+def test_the_right_hand_side_is_not_modified(solve):
     b = normal(2, 5)
     before = b.clone()
-    cg(Operator(spd(2, 5)), b, iterations=5)
+    solve(Operator(spd(2, 5)), b, iterations=5)
     assert torch.equal(b, before)

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feasibly.randomness import MemberNoise
+from feasibly.randomness import MemberNoise, Repeated
 
 check = settings(derandomize=True, deadline=None, max_examples=25)
 
@@ -148,3 +148,35 @@ def test_successive_draws_are_uncorrelated():
     for lag in (1, 2, 512):
         product = z[lag:] * z[:-lag]
         assert abs(product.mean().item()) <= 6 / math.sqrt(product.numel())  # as above
+
+
+@pytest.mark.parametrize("times", [1, 2, 3, 5])
+def test_a_repeated_stream_gives_each_draw_so_many_times(times):
+    repeated = draws(Repeated(MemberNoise(0, range(3), (2,)), times), 4 * times)
+    once = draws(MemberNoise(0, range(3), (2,)), 4)
+    assert torch.equal(repeated, once.repeat_interleave(times, dim=1))
+
+
+def test_a_stream_repeated_for_ever_never_draws_again():
+    noise = MemberNoise(0, range(3), (1500,))  # each draw is a block of its own
+    repeated = draws(Repeated(noise), 20)
+    assert torch.equal(repeated, draws(MemberNoise(0, range(3), (1500,)), 1).expand(3, 20, 1500))
+    # the stream behind it has moved by one draw
+    expected = draws(MemberNoise(0, range(3), (1500,)), 2)[:, 1]
+    assert torch.equal(noise(), expected)
+
+
+def test_a_repeated_stream_stands_for_the_one_behind_it():
+    noise = MemberNoise(0, range(3), (2, 5), dtype=torch.float64)
+    repeated = Repeated(noise, 2)
+    assert isinstance(repeated, MemberNoise)
+    assert repeated.shape == (2, 5)
+    assert repeated.dtype == torch.float64
+    assert repeated.device == noise.device
+    assert repeated(torch.zeros(3, 2, 5)).shape == (3, 2, 5)
+
+
+def test_a_member_of_a_repeated_stream_draws_the_same_alone_as_in_any_batch():
+    together = draws(Repeated(MemberNoise(4, [7, 1, 3], (2,)), 2), 5)
+    alone = draws(Repeated(MemberNoise(4, [1], (2,)), 2), 5)
+    assert torch.equal(together[1], alone[0])

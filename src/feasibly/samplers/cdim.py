@@ -69,6 +69,8 @@ class CDIM(Sampler):
             )
         if iterations < 0:
             raise ValueError(f"CDIM(iterations=...) must not be negative, got {iterations}.")
+        if not c >= 0:
+            raise ValueError(f"CDIM(c=...) must not be negative, got {c}.")
         self.iterations = iterations
         self.c = c
 
@@ -85,7 +87,8 @@ class CDIM(Sampler):
         rows = torch.arange(len(x_t), device=x_t.device)
         for _ in range(self.iterations):
             r = self.constraint.residual(x_t[rows])
-            rows = rows[r.square().sum(dim=1) > limit]
+            # a step lands on the limit, up to rounding, and is not asked for twice
+            rows = rows[r.square().sum(dim=1) > limit * (1 + 1e-5)]
             if not rows.numel():
                 break
             _, norm, g = guidance(self, x_t[rows], t)

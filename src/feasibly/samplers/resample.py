@@ -84,10 +84,9 @@ class ReSample(HDC):
     def look_ahead(self, x_t: Tensor, t: Tensor, randn: Randn) -> Tensor:
         r"""TIME TRAVEL: the clean estimate that `travel` predictions from :math:`x_t` reach."""
         x_0 = self.denoiser(x_t, t)
-        for _ in range(self.travel):
-            s = (t - 1 / self.steps).clamp_min(0)
-            if s >= t:
-                break
+        left = round(t.item() * self.steps)
+        for k in range(left - 1, max(left - self.travel, 0) - 1, -1):
+            s = torch.full_like(t, k / self.steps)
             x_t, t = self.predict(x_t, x_0, t, s, randn), s
             x_0 = self.denoiser(x_t, t)
         return x_0
@@ -113,8 +112,9 @@ class ReSample(HDC):
         return (self.retries + 1) * forward, (self.retries + 1) * self.steps
 
     def _stage(self, t: Tensor) -> int:
-        left = round(t.item() * self.steps)
-        return 1 if 3 * left > 2 * self.steps else 2 if 3 * left > self.steps else 3
+        """The stage, from 1 to 3, of the step to `t`."""
+        done = self.steps - round(t.item() * self.steps)
+        return 1 + 3 * (done - 1) // self.steps
 
     def _resamples_at(self, t: Tensor) -> bool:
         return self._stage(t) > 1 and round(t.item() * self.steps) % self.every == 0

@@ -1,0 +1,97 @@
+import pytest
+import torch
+
+from feasibly import PPR, Equality, Linear
+from feasibly.constraints import Decoded, LevelSet
+from feasibly.oracles import Gaussian
+from feasibly.schedules import LogLogit
+
+A, Y = torch.tensor([[1.0, 2.0, -1.0]]).double(), torch.tensor([0.5]).double()
+LINEAR = Linear(A, Y, tolerance=0.3)
+
+
+def normal(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def decode(z):
+    """Two latents to three values, by no linear map."""
+    return torch.stack((torch.sin(z[:, 0]), z[:, 1] ** 2, z[:, 0] * z[:, 1]), dim=1)
+
+
+def test_residual_violation_and_feasibility_are_those_of_the_decoded_sample():
+    z = normal(200, 2)
+    constraint, x = Decoded(LINEAR, decode), decode(z)
+    assert torch.equal(constraint.residual(z), LINEAR.residual(x))
+    assert torch.equal(constraint.violation(z), LINEAR.violation(x))
+    assert all(
+        torch.equal(a, b) for a, b in zip(constraint.assess(z), LINEAR.assess(x), strict=True)
+    )
+    feasible = constraint.is_feasible(z)
+    assert torch.equal(feasible, LINEAR.is_feasible(x))
+    assert 0 < feasible.sum() < 200  # else it would say nothing
+    assert constraint.tolerance == LINEAR.tolerance
+
+
+def test_a_violation_of_its_own_passes_through():
+    level = LevelSet(lambda x: x[:, 0] - x[:, 1], tolerance=0.2)
+    z = normal(50, 2)
+    constraint, f = Decoded(level, decode), torch.sin(z[:, 0]) - z[:, 1] ** 2
+    torch.testing.assert_close(constraint.violation(z), 1 - torch.exp(-(f**2)))
+    assert torch.equal(constraint.is_feasible(z), 1 - torch.exp(-(f**2)) <= 0.2)
+    torch.testing.assert_close(constraint.residual(z), f[:, None])
+
+
+class Verdict(Equality):
+    """A constraint whose feasibility is not its violation's."""
+
+    def assess(self, x):
+        return self.violation(x), x[:, 0] > 0
+
+
+def test_an_assessment_of_its_own_passes_through():
+    constraint = Decoded(Verdict(lambda x: x[:, 0], tolerance=1.0), decode)
+    z = torch.tensor([[0.3, 0.0], [-0.3, 0.0]]).double()
+    assert constraint.is_feasible(z).tolist() == [True, False]
+
+
+def test_the_residual_is_differentiated_through_the_decoder():
+    z = normal(5, 2).requires_grad_()
+    (gradient,) = torch.autograd.grad(Decoded(LINEAR, decode).residual(z).sum(), z)
+    a, b = z.detach().T
+    expected = torch.stack((a.cos() - b, 4 * b - a), dim=1)
+    torch.testing.assert_close(gradient, expected)
+
+
+def test_an_assessment_keeps_no_graph():
+    violation, _ = Decoded(LINEAR, decode).assess(normal(3, 2).requires_grad_())
+    assert not violation.requires_grad
+
+
+def test_an_encoder_is_optional():
+    assert Decoded(LINEAR, decode).encode is None
+
+    def encode(x):
+        return x[:, :2]
+
+    assert Decoded(LINEAR, decode, encode).encode is encode
+
+
+def test_it_has_no_closed_form_although_what_it_decodes_for_has():
+    """The nearest latent is not the latent of the nearest sample."""
+    LINEAR.projection(normal(2, 3))
+    with pytest.raises(NotImplementedError, match="project with a minimizer"):
+        Decoded(LINEAR, decode).projection(normal(2, 2))
+
+
+def test_it_names_the_constraint_and_that_it_is_decoded():
+    assert repr(Decoded(LINEAR, decode)) == f"{LINEAR!r}, decoded"
+
+
+def test_latents_of_a_model_are_sampled_so_that_what_they_decode_to_is_feasible():
+    constraint = Decoded(Linear(A, Y, tolerance=1e-6), decode)
+    prior = Gaussian(torch.zeros(2), torch.eye(2), LogLogit())
+    result = PPR(prior, constraint, steps=16).sample(16, (2,), dtype=torch.float64)
+    assert result.feasible.all()
+    x = decode(result.samples)
+    assert ((x @ A.T - Y).square().sum(dim=1) <= 1e-6).all()
