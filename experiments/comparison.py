@@ -24,7 +24,7 @@ WHY = {
     "MMPS": "noise of a residual from the tolerance, one exact solve; the state has its noise on",
     "TS": "short steps",
     "CPS": "read-out: its clean estimates are feasible, its states carry the last noise",
-    "PDM": "projecting clean estimates; on noisy states see the tuning",
+    "PDM": "the projection: per-sample, line search, steps of half a standard deviation",
     "HDC": "read-out, as for CPS; an exact projection",
 }
 """What makes our figures differ from the paper's."""

@@ -4,7 +4,7 @@ __all__ = ["study"]
 
 from functools import partial
 
-from feasibly.samplers import CDIM, CPS, DPS, ECI, HDC, MMPS, PCFM, PDM, PPR, PostHoc
+from feasibly.samplers import CDIM, ECI, PPR, PostHoc
 
 from .base import Study
 from .baselines import tuned
@@ -16,7 +16,7 @@ study = Study(
     samplers={
         "default": PPR,
         "default, no retries": partial(PPR, retries=0),
-        **{m.__name__: tuned(m) for m in (DPS, MMPS, CPS, PDM, HDC, PCFM)},
+        **{name: tuned(name) for name in ("MMPS", "CPS", "PDM", "HDC", "PCFM")},
         "CDIM, T = 25": CDIM,
         "CDIM, T = 100": partial(CDIM, steps=100),
         "ECI, one noise": partial(ECI, steps=200),

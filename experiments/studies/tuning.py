@@ -9,9 +9,10 @@ of TS, and two of DPS, have four times as many. Where the best setting lay at th
 grid (DPS, DPS-PC, TS, ReSample, PDM, PCFM), the grid was moved once.
 """
 
-__all__ = ["GRIDS", "score", "study"]
+__all__ = ["GRIDS", "score", "study", "winners"]
 
 import math
+from collections.abc import Sequence
 from functools import partial
 
 from feasibly.minimizers import LBFGS, GaussNewton
@@ -31,6 +32,7 @@ from feasibly.samplers import (
 )
 
 from ..records import Record
+from ..tables import means
 from .base import Make, Study
 
 _solver = {"L-BFGS": LBFGS(), "Gauss-Newton": GaussNewton(8, max_distance=None)}
@@ -145,16 +147,29 @@ GRIDS: dict[type[Sampler], dict[str, dict]] = {
 """For each method, the options of its six settings by name."""
 
 
-def score(row: Record) -> float:
-    """The share in C and S plus the k-NN rate, each relative to its best value."""
-    return row["joint"] + 2 * row["knn"]
-
-
 _samplers: dict[str, Make] = {
     f"{method.__name__}: {name}": partial(method, readout="clean", **options)
     for method, grid in GRIDS.items()
     for name, options in grid.items()
 }
+
+
+def winners(rows: Sequence[Record]) -> dict[str, str]:
+    """Returns the best setting of each method, by the mean score over settings."""
+    best: dict[str, tuple[float, str]] = {}
+    for row in means(rows):
+        name, _, setting = row["label"].partition(": ")
+        if not setting or row["label"] not in _samplers:
+            continue  # the default, the truth, and grids that have been moved
+        name += ", x_0" if setting.startswith("in x_0") else ""
+        best[name] = max(best.get(name, (-1.0, "")), (score(row), setting))
+    return {name: setting for name, (_, setting) in best.items()}
+
+
+def score(row: Record) -> float:
+    """The share in C and S plus the k-NN rate, each relative to its best value."""
+    return row["joint"] + 2 * row["knn"]
+
 
 study = Study(
     name="tuning",
