@@ -13,7 +13,7 @@ from feasibly.__main__ import main
 from feasibly.cli.check import check
 from feasibly.cli.demo import demo
 from feasibly.cli.load import load_constraint, load_denoiser, load_object
-from feasibly.cli.sample import METHODS, sample
+from feasibly.cli.sample import METHODS, parse, sample
 from feasibly.constraints import Constraint, GaussianRandomField
 from feasibly.errors import ConstraintError, DenoiserError, SamplingError
 from feasibly.problems.data2d import CONSTRAINTS, Data2D
@@ -324,3 +324,43 @@ def test_an_unknown_prior_ends_the_program_without_a_traceback(failure):
 
 def test_an_error_is_one_line(failure):
     assert len(failure.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("method", sorted(set(METHODS) - {"cdim", "eci"}))
+def test_every_method_is_offered(user, monkeypatch, method):
+    """Few members and steps, which need not be feasible: status 0 or 1, and samples."""
+    arguments = ["sample", "--denoiser", f"{user}:denoiser", "--constraint", f"{user}:circle"]
+    small = ["--members", 2, "--steps", 4, "--method", method, "--out", "out"]
+    assert run_main(monkeypatch, *arguments, *small) in (0, 1)
+    assert Result.load(Path("out/samples.safetensors")).samples.shape == (2, 2)
+
+
+@pytest.mark.parametrize(("method", "hint"), [("cdim", "Linear"), ("eci", "PCFM")])
+def test_a_method_that_cannot_take_a_constraint_says_which_can(
+    user, monkeypatch, capsys, method, hint
+):
+    arguments = ["sample", "--denoiser", f"{user}:denoiser", "--constraint", f"{user}:circle"]
+    assert run_main(monkeypatch, *arguments, "--method", method) == 2
+    assert hint in capsys.readouterr().err
+
+
+def test_options_of_a_method_are_passed_on(user, monkeypatch, capsys):
+    arguments = ["sample", "--denoiser", f"{user}:denoiser", "--constraint", f"{user}:circle"]
+    options = ["--options", "zeta=0.25", "scale=state", "steps=3"]
+    run_main(monkeypatch, *arguments, "--members", 2, "--method", "dps", *options)
+    assert "DPS(steps=3, eta=1.0, retries=0, readout='denoise', zeta=0.25, scale='state')" in (
+        capsys.readouterr().out
+    )
+    assert run_main(monkeypatch, *arguments, "--method", "dps", "--options", "gamma=1") == 2
+    assert "dps has no such option" in capsys.readouterr().err
+
+
+def test_options_are_literals_or_words():
+    assert parse("zeta=1e-3") == ("zeta", 1e-3)
+    assert parse("every=2") == ("every", 2)
+    assert parse("bound=None") == ("bound", None)
+    assert parse("lmbda=inf") == ("lmbda", float("inf"))
+    assert parse("where=x_0") == ("where", "x_0")
+    for bad in ("zeta", "=3", "two words=3"):
+        with pytest.raises(ValueError, match="name=value"):
+            parse(bad)

@@ -1,7 +1,8 @@
 """`python -m feasibly sample`: an ensemble under a constraint."""
 
-__all__ = ["sample"]
+__all__ = ["parse", "sample"]
 
+import ast
 import warnings
 from pathlib import Path
 from typing import Any, Literal
@@ -24,6 +25,7 @@ def sample(
     shape: tuple[int, ...] = (2,),
     method: Literal[tuple(METHODS)] = "ppr",  # ty: ignore[invalid-type-form]
     steps: int | None = None,
+    options: tuple[str, ...] = (),
     seed: int = 0,
     chunk: int | None = None,
 ) -> int:
@@ -41,14 +43,23 @@ def sample(
         shape: The shape of one sample, for a denoiser of yours.
         method: How to sample; `python -m feasibly methods` lists them.
         steps: The number of diffusion steps; by default the method's own.
+        options: More options of the method, such as zeta=0.01 or retries=3.
         seed: The seed of the ensemble.
         chunk: How many members to sample at a time; by default all.
     """
     console = Console()
-    options: dict[str, Any] = {} if steps is None else {"steps": steps}
+    chosen: dict[str, Any] = {} if steps is None else {"steps": steps}
+    chosen |= dict(parse(option) for option in options)
     out.mkdir(parents=True, exist_ok=True)  # before the work, not after it
     law = load_constraint(constraint)
-    sampler = METHODS[method](load_denoiser(denoiser), law, **options)
+    try:
+        sampler = METHODS[method](load_denoiser(denoiser), law, **chosen)
+    except TypeError as error:
+        if "unexpected keyword" not in str(error):
+            raise
+        raise ValueError(
+            f"{method} has no such option ({error}); see its class's docs."
+        ) from error
     with LiveProgress(f"{method} on {denoiser}", console) as progress, warnings.catch_warnings():
         warnings.simplefilter("ignore", InfeasibleWarning)  # said below, and by the exit status
         try:
@@ -80,3 +91,14 @@ def sample(
         )
         return 1
     return 0
+
+
+def parse(option: str) -> tuple[str, Any]:
+    """Splits `name=value`; a value is a Python literal or, if it is none, a word."""
+    name, found, text = option.partition("=")
+    if not found or not name.isidentifier():
+        raise ValueError(f"--options takes name=value, such as zeta=0.01, got {option!r}.")
+    try:
+        return name, ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return name, float(text) if text in ("inf", "nan") else text
