@@ -189,36 +189,35 @@ SLANTED = Linear(
     torch.tensor([[1.0, -2.0, 0.5]]).double(), torch.tensor([2.5]).double(), tolerance=1e-6
 )
 
-# the mean's error in the free directions, in standard deviations of the conditional, and the
-# ratio of standard deviations, at T = 128 (or as given)
+# the mean's error in the free directions, in standard deviations of the conditional, and the ratio
+# of standard deviations, at T = 128 (or as given): what each method makes of it, as measured
 CORRELATED = {
-    "PPR": (samplers.PPR, {}, (0.0, 0.25), (0.68, 0.80)),
-    "DPS": (samplers.DPS, {"zeta": 0.1}, (0.05, 0.6), (0.88, 1.05)),
-    "DPSPC": (samplers.DPSPC, {"zeta": 0.1}, (0.1, 1.2), (0.88, 1.05)),
-    "MMPS": (samplers.MMPS, {"steps": 256}, (0.0, 0.12), (0.93, 1.07)),
-    "HDC": (samplers.HDC, {}, (0.0, 0.25), (0.66, 0.78)),
-    "ReSample": (samplers.ReSample, {"minimize": LBFGS()}, (0.1, 0.9), (0.75, 1.02)),
-    "CPS": (samplers.CPS, {}, (0.2, 0.6), (0.95, 1.10)),
-    "ProximalLangevin": (samplers.ProximalLangevin, {}, (0.2, 0.8), (0.93, 1.12)),
-    "TrustSampling": (
-        samplers.TrustSampling,
-        {"steps": 64, "length": 0.03},
-        (0.3, 1.6),
-        (0.80, 1.05),
-    ),
-    "PDM": (samplers.PDM, {"steps": 64, "repeats": 16}, (0.0, 0.2), (0.93, 1.10)),
-    "CDIM": (samplers.CDIM, {}, (0.1, 0.5), (0.92, 1.10)),
-    "ECI": (samplers.ECI, {}, (0.0, 1.5), (2.5, 9.0)),
-    "PCFM": (samplers.PCFM, {}, (0.0, 1.5), (2.5, 9.0)),
-    "PostHoc": (samplers.PostHoc, {}, (0.4, 1.0), (0.90, 1.10)),
+    "PPR": (samplers.PPR, {}, 0.10, 0.74),
+    "DPS": (samplers.DPS, {"zeta": 0.1}, 0.12, 0.96),
+    "DPSPC": (samplers.DPSPC, {"zeta": 0.1}, 0.17, 0.99),
+    "MMPS": (samplers.MMPS, {"steps": 256}, 0.06, 0.99),
+    "HDC": (samplers.HDC, {}, 0.11, 0.71),
+    "ReSample": (samplers.ReSample, {"minimize": LBFGS()}, 0.26, 0.86),
+    "CPS": (samplers.CPS, {}, 0.46, 1.01),
+    "CPS, eta 1": (samplers.CPS, {"eta": 1.0}, 0.38, 0.97),
+    "ProximalLangevin": (samplers.ProximalLangevin, {}, 0.56, 0.99),
+    "TrustSampling": (samplers.TrustSampling, {"steps": 64, "length": 0.03}, 0.43, 0.93),
+    "PDM": (samplers.PDM, {"steps": 64, "repeats": 16}, 0.05, 1.04),
+    "PDM, x_0": (samplers.PDM, {"steps": 64, "repeats": 8, "where": "x_0"}, 0.04, 0.80),
+    "CDIM": (samplers.CDIM, {}, 0.28, 1.02),
+    "ECI": (samplers.ECI, {}, 0.26, 4.89),
+    "ECI, fresh noise": (samplers.ECI, {"resample": 1}, 0.09, 0.71),
+    "PCFM": (samplers.PCFM, {}, 0.26, 4.89),
+    "PostHoc": (samplers.PostHoc, {}, 0.57, 0.99),
 }
 
 
 @pytest.mark.parametrize("name", CORRELATED)
 def test_status_against_the_exact_conditional(name):
-    """MMPS is exact, PPR and HDC are right in the mean and too narrow, CPS, CDIM and the control
-    move samples along the shortest way and not along the correlations, guidance of a fixed
-    length pulls too far, and noise that is kept inflates what it is added to."""
+    """MMPS is exact; PPR, HDC and whatever else renoises are nearly right in the mean and too
+    narrow; CPS, CDIM, the proximal map and the control move samples along the shortest way and
+    not along the correlations; guidance of a fixed length is off in the mean; and noise that is
+    kept inflates what it is added to."""
     method, options, error, ratio = CORRELATED[name]
     prior = Gaussian(torch.zeros(3).double(), COVARIANCE, LogLogit())
     A, y = SLANTED.A, SLANTED.y
@@ -228,7 +227,8 @@ def test_status_against_the_exact_conditional(name):
     root = torch.linalg.cholesky(free.T @ covariance @ free)
     sampler = method(prior, SLANTED, **({"steps": 128} | options))
     x = sampler.sample(2048, (3,), dtype=torch.float64).samples
-    # white under the conditional; the standard errors are 0.022 of the mean, 0.011 of the ratio
+    # white under the conditional; the standard errors are 0.022 of the mean and 0.011 of the
+    # ratio, times the ratio: five of them on either side, for another seed
     z = torch.linalg.solve_triangular(root, ((x - mean) @ free).T, upper=False)
-    assert error[0] <= z.mean(dim=1).norm().item() <= error[1]
-    assert ratio[0] <= z.std(dim=1).square().mean().sqrt().item() <= ratio[1]
+    assert z.mean(dim=1).norm().item() == pytest.approx(error, abs=0.11 * max(1.0, ratio))
+    assert z.std(dim=1).square().mean().sqrt().item() == pytest.approx(ratio, rel=0.055)

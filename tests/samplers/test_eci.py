@@ -133,3 +133,8 @@ def test_bad_options_are_refused(options, words, gaussian):
 def test_it_needs_a_constraint(gaussian):
     with pytest.raises(ValueError, match="ECI needs a constraint"):
         ECI(gaussian)
+
+
+def test_there_is_no_eta(gaussian):
+    with pytest.raises(ValueError, match="no eta"):
+        ECI(gaussian, LINE, eta=0.0)

@@ -86,11 +86,18 @@ def test_projections_are_in_closed_form_where_there_is_one(gaussian):
     )
     for sampler in (known, unknown, given):
         sampler.sample(2, (2,))
-    assert known.minimize is None
-    assert unknown.minimize == LBFGS()
-    assert given.minimize == GaussNewton()
+    assert known.minimize is unknown.minimize is None  # a run leaves the sampler as it was
     x = normal(5, 2)
     assert torch.equal(known.project(x), LINE.projection(x))
+    searched = PDM(gaussian, CURVE, minimize=LBFGS())
+    assert torch.equal(unknown.project(x), searched.project(x))
+    assert not torch.equal(given.project(x), known.project(x))
+    torch.testing.assert_close(given.project(x), known.project(x), rtol=1e-5, atol=1e-5)
+
+
+def test_there_is_no_eta(gaussian):
+    with pytest.raises(ValueError, match="no eta"):
+        PDM(gaussian, LINE, eta=0.0)
 
 
 def test_the_constraint_is_evaluated_on_noise(gaussian):

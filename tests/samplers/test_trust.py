@@ -9,6 +9,7 @@ import torch
 from feasibly import Ancestral, Linear
 from feasibly.constraints import GaussianRandomField, LevelSet
 from feasibly.denoisers import Denoiser
+from feasibly.errors import SamplingError
 from feasibly.oracles import Gaussian
 from feasibly.randomness import MemberNoise
 from feasibly.samplers import TrustSampling
@@ -149,9 +150,13 @@ def test_bounds_are_computed_once_for_every_shape():
     denoiser = Isotropic(LogLogit())
     sampler = TrustSampling(denoiser, CURVE, steps=6)
     small, large = (sampler.bounds(torch.empty(1, n)) for n in (4, 400))
-    assert denoiser.calls == 2 * 6 * 2
+    calls = 4 * 2 * 6  # four groups of 16 members, two calls a step
+    assert denoiser.calls == 2 * calls
     assert sampler.bounds(torch.empty(9, 400)) is large
-    assert denoiser.calls == 2 * 6 * 2
+    assert denoiser.calls == 2 * calls
+    sampler.steps = 12
+    assert len(sampler.bounds(torch.empty(1, 4))) == 12
+    assert sampler.bounds(torch.empty(1, 4).double()) is not sampler.bounds(torch.empty(1, 4))
     # the noise has sqrt(D) of size, within its spread of about one
     for few, many in zip(small, large, strict=True):
         assert few < 0.5 * many
@@ -166,7 +171,16 @@ def test_calibration_is_not_counted():
     denoiser.calls = 0
     second = sampler.sample(3, (2,)).calls.forward
     assert first == second <= sampler.budget()[0]
-    assert spent - (denoiser.calls - second) == 2 * 6
+    assert spent - (denoiser.calls - second) == 4 * 2 * 6
+
+
+def test_a_calibration_that_breaks_down_says_so():
+    def broken(x_t, t):
+        return x_t * torch.where(t < 0.4, torch.nan, 0.5)
+
+    broken.schedule = LogLogit()
+    with pytest.raises(SamplingError, match="calibrates the bound"):
+        TrustSampling(broken, CURVE, steps=6).sample(3, (2,))
 
 
 def test_a_given_bound_needs_no_calibration():

@@ -4,6 +4,7 @@ __all__ = ["parse", "sample"]
 
 import ast
 import warnings
+from inspect import signature
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,9 +12,10 @@ from rich.console import Console
 
 from .. import figures
 from ..errors import InfeasibleWarning
+from ..minimizers import Minimizer
 from ..progress import LiveProgress
 from ..report import Report
-from ..samplers import METHODS
+from ..samplers import METHODS, Sampler
 from .load import load_constraint, load_denoiser
 
 
@@ -37,7 +39,7 @@ def sample(
         denoiser: A shipped prior (checkerboard, banana), a prior's file, or module:function for
             a function that returns a denoiser of yours.
         constraint: The number of a constraint of Data2D (0 to 11), or module:function for a
-            function that returns a constraint of yours.
+            function that returns a constraint of yours (cdim and eci need a linear one).
         out: The folder for samples.safetensors and report.html.
         members: The number of samples.
         shape: The shape of one sample, for a denoiser of yours.
@@ -57,9 +59,10 @@ def sample(
     except TypeError as error:
         if "unexpected keyword" not in str(error):
             raise
-        raise ValueError(
-            f"{method} has no such option ({error}); see its class's docs."
-        ) from error
+        known = ", ".join(sorted(names(METHODS[method])))
+        raise ValueError(f"{method} has no such option ({error}); it has {known}.") from error
+    if not isinstance(getattr(sampler, "minimize", None), (Minimizer, type(None))):
+        raise ValueError("--options cannot name a minimizer; choose one from Python.")
     with LiveProgress(f"{method} on {denoiser}", console) as progress, warnings.catch_warnings():
         warnings.simplefilter("ignore", InfeasibleWarning)  # said below, and by the exit status
         try:
@@ -91,6 +94,12 @@ def sample(
         )
         return 1
     return 0
+
+
+def names(method: type[Sampler]) -> set[str]:
+    """Returns the names of a method's options, those of its base classes included."""
+    parameters = [p for c in method.__mro__[:-1] for p in signature(c).parameters.values()]
+    return {p.name for p in parameters if p.kind is p.KEYWORD_ONLY} - {"minimize"}
 
 
 def parse(option: str) -> tuple[str, Any]:

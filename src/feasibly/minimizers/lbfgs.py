@@ -21,8 +21,8 @@ class LBFGS(Minimizer):
     evaluations is the same with and without it. Without, every step is accepted.
 
     The first direction is Polyak's, :math:`- 2 f \nabla f / \|\nabla f\|^2`, since the least
-    :math:`f` is known to be zero. A pair with :math:`s^\top y \leq 10^{-10} \|s\| \|y\|` is
-    skipped.
+    :math:`f` is known to be zero (with a proximity it is not, and the line search shortens it).
+    A pair with :math:`s^\top y \leq 10^{-10} \|s\| \|y\|` is skipped.
 
     References:
         | On the limited memory BFGS method for large scale optimization (Liu & Nocedal, 1989)

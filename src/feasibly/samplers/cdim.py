@@ -91,7 +91,7 @@ class CDIM(Sampler):
             rows = rows[r.square().sum(dim=1) > limit * (1 + 1e-5)]
             if not rows.numel():
                 break
-            _, norm, g = guidance(self, x_t[rows], t)
+            _, norm, g = guidance(self, self.constraint, x_t[rows], t)
             g = 2 * per_sample(norm, g) * g
             length = self._length(self.constraint.residual(x_t[rows]), g, limit)
             x_t = x_t.index_add(0, rows, -per_sample(length, g) * g)

@@ -69,5 +69,5 @@ class CPS(Sampler):
 
     def gamma(self, t: Tensor) -> float:
         r"""Returns the coefficient :math:`\gamma_t`."""
-        exponent = 1 + min(self.noise_level(t) ** -2, 500.0)  # which no float's limit follows
+        exponent = 1 + min(self.noise_level(t) ** -2, 500.0)  # exp(501) is still a float
         return min(torch.tensor(exponent, dtype=torch.float64).exp().item(), self.gamma_max)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..constraints.base import Constraint
 from .base import Randn, Sampler
-from .guidance import SCALES, guidance, in_variance_preserving_units
+from .guidance import check_strength, guidance, units
 
 
 class DPS(Sampler):
@@ -32,6 +32,9 @@ class DPS(Sampler):
     variance-preserving twin would. With `scale="state"`, :math:`\zeta_t = \zeta`, whatever the
     state's size.
 
+    The clean estimate is the denoiser's, from before the last push; the default read-out,
+    `denoise`, has that push in it.
+
     References:
         | Diffusion Posterior Sampling for General Noisy Inverse Problems (Chung et al., 2023)
         | https://arxiv.org/abs/2209.14687, Algorithm 1
@@ -51,20 +54,15 @@ class DPS(Sampler):
         self, *args: Any, steps: int = 256, zeta: float = 1.0, scale: str = "vp", **kwargs: Any
     ) -> None:
         super().__init__(*args, steps=steps, **kwargs)
-        if not zeta >= 0:
-            raise ValueError(f"DPS(zeta=...) must not be negative, got {zeta}.")
-        if scale not in SCALES:
-            raise ValueError(f"DPS(scale=...) must be one of {SCALES}, got {scale!r}.")
+        check_strength(self, zeta, scale)
         self.zeta = zeta
         self.scale = scale
 
     def step(
         self, x_t: Tensor, t: Tensor, s: Tensor, randn: Randn = torch.randn_like
     ) -> tuple[Tensor, Tensor]:
-        x_0, _, gradient = guidance(self, x_t, t)
-        zeta = self.zeta
-        if self.scale == "vp":
-            zeta = zeta * in_variance_preserving_units(self, t, s)
+        x_0, _, gradient = guidance(self, self.constraint, x_t, t)
+        zeta = self.zeta * units(self, self.scale, t, s)
         return self.predict(x_t, x_0, t, s, randn) - zeta * gradient, x_0
 
     def cost(self, residuals: int) -> tuple[int, int]:

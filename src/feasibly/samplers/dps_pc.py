@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..constraints.base import Constraint
 from .base import Randn
-from .guidance import SCALES, guidance, in_variance_preserving_units
+from .guidance import check_strength, guidance, units
 from .predictor_corrector import PredictorCorrector
 
 
@@ -52,27 +52,23 @@ class DPSPC(PredictorCorrector):
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, steps=steps, corrections=corrections, delta=delta, **kwargs)
-        if not zeta >= 0:
-            raise ValueError(f"DPSPC(zeta=...) must not be negative, got {zeta}.")
-        if scale not in SCALES:
-            raise ValueError(f"DPSPC(scale=...) must be one of {SCALES}, got {scale!r}.")
+        check_strength(self, zeta, scale)
         self.zeta = zeta
         self.scale = scale
 
     def step(
         self, x_t: Tensor, t: Tensor, s: Tensor, randn: Randn = torch.randn_like
     ) -> tuple[Tensor, Tensor]:
-        x_0, _, gradient = guidance(self, x_t, t)
+        x_0, _, gradient = guidance(self, self.constraint, x_t, t)
         x_s = self.predict(x_t, x_0, t, s, randn) - self._zeta(t, s) * gradient
         for _ in range(self.corrections):
-            x_0, _, gradient = guidance(self, x_s, s)
+            x_0, _, gradient = guidance(self, self.constraint, x_s, s)
             zeta = self.delta**0.5 * self._zeta(s, s)
             x_s = self.correct(x_s, x_0, s, randn) - zeta * gradient
         return x_s, x_0
 
     def _zeta(self, t: Tensor, s: Tensor) -> Tensor | float:
-        units = in_variance_preserving_units(self, t, s) if self.scale == "vp" else 1.0
-        return self.zeta * units
+        return self.zeta * units(self, self.scale, t, s)
 
     def cost(self, residuals: int) -> tuple[int, int]:
         return 1 + self.corrections, 1 + self.corrections

@@ -52,6 +52,8 @@ class ECI(Sampler):
         resample: int | None = None,
         **kwargs: Any,
     ) -> None:
+        if "eta" in kwargs:
+            raise ValueError("ECI interpolates, and makes no predictions: it has no eta.")
         super().__init__(*args, steps=steps, **kwargs)
         if mixes < 1:
             raise ValueError(f"ECI(mixes=...) must be at least 1, got {mixes}.")

@@ -1,17 +1,20 @@
 r"""What methods that treat a constraint as an observation share: the gradient of its residual."""
 
-__all__ = ["SCALES", "guidance", "in_variance_preserving_units"]
+__all__ = ["check_strength", "guidance", "units"]
 
 import torch
 from torch import Tensor
 
+from ..constraints.base import Constraint
 from .base import Sampler
 
 SCALES = ("vp", "state")
 
 
 @torch.enable_grad()
-def guidance(sampler: Sampler, x_t: Tensor, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def guidance(
+    sampler: Sampler, constraint: Constraint, x_t: Tensor, t: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     r"""Returns the estimate :math:`d_\theta(x_t)`, the norm :math:`\|r(d_\theta(x_t))\|` of each
     member, with shape (B), and its gradient with respect to :math:`x_t`.
 
@@ -21,18 +24,28 @@ def guidance(sampler: Sampler, x_t: Tensor, t: Tensor) -> tuple[Tensor, Tensor, 
     """
     x_t = x_t.detach().requires_grad_()
     x_0 = sampler.denoiser(x_t, t)
-    assert sampler.constraint is not None  # refused when the sampler was made
-    norm = torch.linalg.vector_norm(sampler.constraint.residual(x_0), dim=1)
+    norm = torch.linalg.vector_norm(constraint.residual(x_0), dim=1)
     (gradient,) = torch.autograd.grad(norm.sum(), x_t)
     return x_0.detach(), norm.detach(), gradient
 
 
-def in_variance_preserving_units(sampler: Sampler, t: Tensor, s: Tensor) -> Tensor:
-    r"""Returns :math:`\rho_s \rho_t`, with :math:`\rho = \sqrt{\alpha^2 + \sigma^2}`.
-
-    A gradient step written for variance-preserving states :math:`x / \rho`, taken on :math:`x_s`
-    with the gradient with respect to :math:`x_t`, is longer by this factor.
+def units(sampler: Sampler, scale: str, t: Tensor, s: Tensor) -> Tensor | float:
+    r"""Returns the length of a unit step on :math:`x_s` along the gradient with respect to
+    :math:`x_t`: one for the scale "state", and :math:`\rho_s \rho_t` for "vp", with :math:`\rho =
+    \sqrt{\alpha^2 + \sigma^2}`, which is a unit step on variance-preserving states
+    :math:`x / \rho`.
     """
+    if scale == "state":
+        return 1.0
     scales = (sampler.denoiser.schedule(t), sampler.denoiser.schedule(s))
     rho_t, rho_s = (torch.sqrt(alpha**2 + sigma**2) for alpha, sigma in scales)
     return rho_s * rho_t
+
+
+def check_strength(sampler: Sampler, zeta: float, scale: str) -> None:
+    """Refuses a strength or a scale that makes no sense."""
+    name = type(sampler).__name__
+    if not zeta >= 0:
+        raise ValueError(f"{name}(zeta=...) must not be negative, got {zeta}.")
+    if scale not in SCALES:
+        raise ValueError(f"{name}(scale=...) must be one of {SCALES}, got {scale!r}.")

@@ -34,6 +34,9 @@ class MMPS(PredictorCorrector):
     a step costs :math:`1 + N` forward calls and at most :math:`(1 + N) k` vjps, not
     :math:`(1 + N) (k + 1)`.
 
+    Where the network's Jacobian is far from a covariance, the system may be near singular, and
+    a member jump far; it then ends infeasible, and `retries` draws it again.
+
     References:
         | Learning Diffusion Priors from Observations by Expectation Maximization (Rozet et al.,
         | 2024), https://arxiv.org/abs/2405.13712, Section 4
@@ -75,6 +78,8 @@ class MMPS(PredictorCorrector):
             raise ValueError(f"MMPS(solver=...) must be one of {[*SOLVERS]}, got {solver!r}.")
         if iterations < 1:
             raise ValueError(f"MMPS(iterations=...) must be at least 1, got {iterations}.")
+        if not rtol >= 0:
+            raise ValueError(f"MMPS(rtol=...) must not be negative, got {rtol}.")
         self.sigma_y = sigma_y
         self.solver = solver
         self.iterations = iterations

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..constraints.base import Constraint
 from ..minimizers import LBFGS, Minimizer
 from .base import Randn, Sampler
-from .projection import has_closed_form, project
+from .projection import project
 
 
 class PDM(Sampler):
@@ -26,8 +26,8 @@ class PDM(Sampler):
     left at the end is feasible, and as far from the data as the projections have pinned it.
 
     The paper's Table 1 places the projection in :math:`x_t`-space, as the authors' code does;
-    its Section 5 in :math:`x_0`-space, which is `space="x_0"` here: the Langevin step, then the
-    denoiser's estimate is projected and renoised.
+    its Section 5 in :math:`x_0`-space, which is `where="x_0"` here: the Langevin step, then the
+    denoiser's estimate is projected and renoised. What the class declares is Table 1's row.
 
     Changed: Langevin's step is a share :math:`\kappa` of :math:`\sigma_s^2` at every level of any
     schedule (the authors': 0.6), and the projection is iterative where the constraint has no
@@ -61,6 +61,8 @@ class PDM(Sampler):
         minimize: Minimizer | None = None,
         **kwargs: Any,
     ) -> None:
+        if "eta" in kwargs:
+            raise ValueError("PDM makes Langevin steps and no predictions: it has no eta.")
         super().__init__(*args, steps=steps, **kwargs)
         if repeats < 1:
             raise ValueError(f"PDM(repeats=...) must be at least 1, got {repeats}.")
@@ -96,13 +98,13 @@ class PDM(Sampler):
         return x_t + self.kappa / 2 * drift + self.kappa**0.5 * sigma_t * randn(x_t)
 
     def project(self, x: Tensor) -> Tensor:
+        r"""Returns :math:`\Pi_\mathcal{C}(x)`."""
         if self.minimize is None:
-            return self.constraint.projection(x)
-        return project(self.constraint, x, self.minimize, self.stop)
-
-    def prepare(self, x_0: Tensor, r: Tensor) -> None:
-        if self.minimize is None and not has_closed_form(self.constraint, x_0):
-            self.minimize = LBFGS()
+            try:
+                return self.constraint.projection(x)
+            except NotImplementedError:
+                pass  # there is no closed form
+        return project(self.constraint, x, self.minimize or LBFGS(), self.stop)
 
     def cost(self, residuals: int) -> tuple[int, int]:
         return self.repeats * (2 if self.where == "x_0" else 1), 0

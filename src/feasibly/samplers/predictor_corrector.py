@@ -37,12 +37,11 @@ class PredictorCorrector(Sampler):
         self, *args: Any, corrections: int = 1, delta: float = 0.1, **kwargs: Any
     ) -> None:
         super().__init__(*args, **kwargs)
+        name = type(self).__name__
         if corrections < 0:
-            raise ValueError(
-                f"PredictorCorrector(corrections=...) must not be negative, got {corrections}."
-            )
+            raise ValueError(f"{name}(corrections=...) must not be negative, got {corrections}.")
         if not 0 < delta <= 1:
-            raise ValueError(f"PredictorCorrector(delta=...) must lie in (0, 1], got {delta}.")
+            raise ValueError(f"{name}(delta=...) must lie in (0, 1], got {delta}.")
         self.corrections = corrections
         self.delta = delta
 

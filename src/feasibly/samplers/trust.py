@@ -2,7 +2,6 @@ r"""Trust Sampling (TS)."""
 
 __all__ = ["TrustSampling"]
 
-import math
 from itertools import pairwise
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..constraints.base import Constraint
+from ..errors import SamplingError
 from ..minimizers.base import per_sample
 from ..network import Network
 from ..randomness import MemberNoise
@@ -35,9 +35,11 @@ class TrustSampling(Sampler):
 
     The authors choose :math:`\epsilon_{\max}` by hand from unconditional runs. Here it is
     calibrated by one, of 64 members and with its own seed, before the first sample: for every
-    step, the `quantile` of :math:`\|\hat{\epsilon}(\mu)\|`. That costs two forward calls a step,
-    once, which are not in the counts. Each member is tested by itself, and one that fails the
-    test rests until the next step.
+    step, the `quantile` of :math:`\|\hat{\epsilon}(\mu)\|`. That costs two forward calls a step
+    for every 16 of them, once, which are not in the counts. Each member is tested by itself, and
+    one that fails the test rests until the next step. The authors do not optimise in the last
+    step; here it is like the others. The clean estimate is the last one looked at, one gradient
+    step behind the mean.
 
     References:
         | Constrained Diffusion with Trust Sampling (Huang et al., 2024)
@@ -83,7 +85,7 @@ class TrustSampling(Sampler):
         self.length = length
         self.bound = bound
         self.quantile = quantile
-        self._calibrated: dict[tuple[int, ...], list[float]] = {}
+        self._calibrated: dict[tuple, list[float]] = {}
 
     def step(
         self, x_t: Tensor, t: Tensor, s: Tensor, randn: Randn = torch.randn_like
@@ -132,24 +134,36 @@ class TrustSampling(Sampler):
         if self.bound is not None:
             return [self.bound] * self.steps
         shape = tuple(like.shape[1:])
-        if shape not in self._calibrated:
-            self._calibrated[shape] = self._calibrate(shape, like)
-        return self._calibrated[shape]
+        key = (shape, like.dtype, like.device, self.steps, self.eta, self.quantile)
+        if key not in self._calibrated:
+            groups = torch.arange(CALIBRATION).split(16)  # few at a time, for large models
+            sizes = torch.cat(
+                [self._unconditional(g.tolist(), shape, like) for g in groups], dim=1
+            )
+            if not sizes.isfinite().all():
+                raise SamplingError(
+                    "TrustSampling: an unconditional run, which calibrates the bound, became "
+                    "non-finite; test the denoiser with `python -m feasibly check`, or give a "
+                    "bound."
+                )
+            self._calibrated[key] = sizes.quantile(self.quantile, dim=1).tolist()
+        return self._calibrated[key]
 
     @torch.no_grad()
-    def _calibrate(self, shape: tuple[int, ...], like: Tensor) -> list[float]:
+    def _unconditional(self, ids: list[int], shape: tuple[int, ...], like: Tensor) -> Tensor:
+        r"""Returns :math:`\|\hat{\epsilon}(\mu)\|` of every step and member of an unconditional
+        run, with shape (T, B)."""
         denoiser = Network(self.denoiser.denoiser)  # with counts of its own
-        noise = MemberNoise(2**32 - 1, range(CALIBRATION), shape, 0, like.dtype, like.device)
+        noise = MemberNoise(2**32 - 1, ids, shape, 0, like.dtype, like.device)
         times = torch.linspace(1, 0, self.steps + 1, dtype=like.dtype, device=like.device)
         alpha_t, sigma_t = denoiser.schedule(times[0])
         x_t = torch.sqrt(alpha_t**2 + sigma_t**2) * noise()
-        bounds = []
+        sizes = []
         for t, s in pairwise(times):
             mean, std = self.transition(x_t, denoiser(x_t, t), t, s)
-            sizes = self._noise(mean, denoiser(mean, t), t).nan_to_num(math.inf)
-            bounds.append(sizes.double().quantile(self.quantile).item())
+            sizes.append(self._noise(mean, denoiser(mean, t), t).double())
             x_t = mean + std * noise()
-        return bounds
+        return torch.stack(sizes)
 
     def prepare(self, x_0: Tensor, r: Tensor) -> None:
         self.bounds(x_0)
