@@ -13,10 +13,10 @@ from .base import Make, Study
 from .tuning import GRIDS
 
 CHOICES = {
-    "DPS": "T = 1024, zeta 0.001",
+    "DPS": "T = 1024, zeta 0.0003",
     "DPSPC": "T = 32, N = 7, zeta 0.003",
     "MMPS": "N = 1, delta 0.5",
-    "TrustSampling": "T = 64, J = 4, w 0.003, calibrated",
+    "TrustSampling": "T = 64, J = 16, w 0.003, calibrated",
     "CPS": "eta 1, gamma_max 100000, L-BFGS",
     "PDM": "in x_t, kappa 1",
     "PDM, x_0": "in x_0, kappa 0.1",
