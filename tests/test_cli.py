@@ -16,6 +16,7 @@ from feasibly.cli.load import load_constraint, load_denoiser, load_object
 from feasibly.cli.sample import METHODS, parse, sample
 from feasibly.constraints import Constraint, GaussianRandomField
 from feasibly.errors import ConstraintError, DenoiserError, SamplingError
+from feasibly.minimizers import GaussNewton
 from feasibly.problems.data2d import CONSTRAINTS, Data2D
 from feasibly.result import Result
 
@@ -352,7 +353,14 @@ def test_options_of_a_method_are_passed_on(user, monkeypatch, capsys):
         capsys.readouterr().out
     )
     assert run_main(monkeypatch, *arguments, "--method", "dps", "--options", "gamma=1") == 2
-    assert "dps has no such option" in capsys.readouterr().err
+    assert "its options are eta, readout, retries, scale, steps, zeta" in capsys.readouterr().err
+    for bad in ("zeta=abc", "steps=1.5", "steps=0"):
+        assert run_main(monkeypatch, *arguments, "--method", "dps", "--options", bad) == 2
+    given = ["--steps", 3, "--options", "steps=4"]
+    assert run_main(monkeypatch, *arguments, *given) == 2
+    assert "twice" in capsys.readouterr().err
+    assert run_main(monkeypatch, *arguments, "--options", "minimize=LBFGS") == 2
+    assert "takes a minimizer, such as LBFGS()" in capsys.readouterr().err
 
 
 def test_options_are_literals_or_words():
@@ -361,6 +369,11 @@ def test_options_are_literals_or_words():
     assert parse("bound=None") == ("bound", None)
     assert parse("lmbda=inf") == ("lmbda", float("inf"))
     assert parse("where=x_0") == ("where", "x_0")
+    assert parse("minimize=GaussNewton(4, max_distance=None)") == (
+        "minimize",
+        GaussNewton(4, max_distance=None),
+    )
+    assert parse("minimize=print(4)") == ("minimize", "print(4)")
     for bad in ("zeta", "=3", "two words=3"):
         with pytest.raises(ValueError, match="name=value"):
             parse(bad)

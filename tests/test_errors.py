@@ -126,7 +126,7 @@ def test_infeasible_constraint(gaussian):
 
 @pytest.mark.parametrize("steps", [0, -3])
 def test_no_steps(steps, gaussian):
-    with pytest.raises(ValueError, match="must be at least 1, got"):
+    with pytest.raises(ValueError, match="must be at least 1, a whole number, got"):
         PPR(gaussian, GOOD, steps=steps)
 
 

@@ -48,6 +48,17 @@ def test_the_list_is_printed(capsys):
         assert name in text
 
 
+@pytest.mark.parametrize("name", samplers.METHODS)
+def test_a_method_is_explained_with_its_options(name, capsys):
+    assert methods(name) == 0
+    text = capsys.readouterr().out
+    sampler = samplers.METHODS[name]
+    assert sampler.__doc__.split()[0] in text
+    for option in ("steps=", "readout=None", "retries="):
+        assert f"    {option}" in text
+    assert ("zeta=" in text) == (name in ("dps", "dps-pc", "resample"))
+
+
 @pytest.mark.parametrize("name", PAPER)
 def test_budgets_of_the_paper_are_reproduced(name):
     row = next(row for row in budgets() if row["method"] == name)

@@ -197,7 +197,7 @@ CORRELATED = {
     "DPSPC": (samplers.DPSPC, {"zeta": 0.1}, 0.17, 0.99),
     "MMPS": (samplers.MMPS, {"steps": 256}, 0.06, 0.99),
     "HDC": (samplers.HDC, {}, 0.11, 0.71),
-    "ReSample": (samplers.ReSample, {"minimize": LBFGS()}, 0.26, 0.86),
+    "ReSample": (samplers.ReSample, {"zeta": 0.5, "minimize": LBFGS()}, 0.26, 0.86),
     "CPS": (samplers.CPS, {}, 0.46, 1.01),
     "CPS, eta 1": (samplers.CPS, {"eta": 1.0}, 0.38, 0.97),
     "ProximalLangevin": (samplers.ProximalLangevin, {}, 0.56, 0.99),

@@ -2,8 +2,11 @@
 
 __all__ = ["methods", "rows"]
 
+import inspect
 import sys
+from typing import Literal
 
+import tyro
 from rich.console import Console
 from rich.table import Table
 
@@ -30,15 +33,32 @@ def title(method: type[Sampler]) -> str:
     return (sys.modules[method.__module__].__doc__ or "").split("\n")[0].rstrip(".")
 
 
-def methods() -> int:
-    """List the methods, with their rows of the paper's Table 1.
+Name = Literal[("all", *METHODS)]  # ty: ignore[invalid-type-form]
+
+
+def methods(name: tyro.conf.Positional[Name] = "all") -> int:
+    """List the methods, with their rows of the paper's Table 1, or explain one.
 
     Space is what the constraint moves, the noisy state x_t or the clean estimate x_0. A method
     renoises if it adds noise after that. Gradients are asked of the denoiser by methods that
     propagate through it, at about twice the cost of a call.
+
+    Arguments:
+        name: A method, to print its documentation, with its options and their defaults.
     """
+    console = Console()
+    if name != "all":
+        method = METHODS[name]
+        console.print(inspect.getdoc(method), markup=False, highlight=False)
+        signatures = [inspect.signature(c) for c in method.__mro__[:-1]]
+        parameters = [p for signature in signatures for p in signature.parameters.values()]
+        defaults = {p.name: p.default for p in reversed(parameters) if p.kind is p.KEYWORD_ONLY}
+        console.print("\nDefaults:", markup=False)
+        for option, value in defaults.items():
+            console.print(f"    {option}={value!r}", markup=False, highlight=False)
+        return 0
     table = Table(*HEADS, box=None)
     for row in rows():
         table.add_row(*row)
-    Console().print(table)
+    console.print(table)
     return 0

@@ -10,13 +10,14 @@ from typing import Any, Literal
 
 from rich.console import Console
 
-from .. import figures
+from .. import figures, minimizers
 from ..errors import InfeasibleWarning
-from ..minimizers import Minimizer
 from ..progress import LiveProgress
 from ..report import Report
 from ..samplers import METHODS, Sampler
 from .load import load_constraint, load_denoiser
+
+MINIMIZERS = set(minimizers.__all__) - {"Minimizer", "Minimum", "Residual"}
 
 
 def sample(
@@ -45,24 +46,24 @@ def sample(
         shape: The shape of one sample, for a denoiser of yours.
         method: How to sample; `python -m feasibly methods` lists them.
         steps: The number of diffusion steps; by default the method's own.
-        options: More options of the method, such as zeta=0.01 or retries=3.
+        options: More options of the method, such as zeta=0.01, retries=3 or
+            "minimize=LBFGS(steps=4)"; `python -m feasibly methods NAME` explains them.
         seed: The seed of the ensemble.
         chunk: How many members to sample at a time; by default all.
     """
     console = Console()
     chosen: dict[str, Any] = {} if steps is None else {"steps": steps}
-    chosen |= dict(parse(option) for option in options)
+    more = dict(parse(option) for option in options)
+    if chosen.keys() & more.keys():
+        raise ValueError("steps is given twice, by --steps and by --options.")
+    chosen |= more
     out.mkdir(parents=True, exist_ok=True)  # before the work, not after it
     law = load_constraint(constraint)
     try:
         sampler = METHODS[method](load_denoiser(denoiser), law, **chosen)
     except TypeError as error:
-        if "unexpected keyword" not in str(error):
-            raise
         known = ", ".join(sorted(names(METHODS[method])))
-        raise ValueError(f"{method} has no such option ({error}); it has {known}.") from error
-    if not isinstance(getattr(sampler, "minimize", None), (Minimizer, type(None))):
-        raise ValueError("--options cannot name a minimizer; choose one from Python.")
+        raise ValueError(f"{method}: {error}; its options are {known}.") from error
     with LiveProgress(f"{method} on {denoiser}", console) as progress, warnings.catch_warnings():
         warnings.simplefilter("ignore", InfeasibleWarning)  # said below, and by the exit status
         try:
@@ -99,15 +100,24 @@ def sample(
 def names(method: type[Sampler]) -> set[str]:
     """Returns the names of a method's options, those of its base classes included."""
     parameters = [p for c in method.__mro__[:-1] for p in signature(c).parameters.values()]
-    return {p.name for p in parameters if p.kind is p.KEYWORD_ONLY} - {"minimize"}
+    return {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
 
 
 def parse(option: str) -> tuple[str, Any]:
-    """Splits `name=value`; a value is a Python literal or, if it is none, a word."""
+    """Splits `name=value`; a value is a Python literal, a minimizer or, if it is neither, a
+    word."""
     name, found, text = option.partition("=")
     if not found or not name.isidentifier():
         raise ValueError(f"--options takes name=value, such as zeta=0.01, got {option!r}.")
     try:
-        return name, ast.literal_eval(text)
+        return name, _value(ast.parse(text, mode="eval").body)
     except (ValueError, SyntaxError):
         return name, float(text) if text in ("inf", "nan") else text
+
+
+def _value(node: ast.expr) -> Any:
+    called = node.func if isinstance(node, ast.Call) else None
+    if isinstance(node, ast.Call) and isinstance(called, ast.Name) and called.id in MINIMIZERS:
+        options = {str(k.arg): ast.literal_eval(k.value) for k in node.keywords}
+        return getattr(minimizers, called.id)(*map(ast.literal_eval, node.args), **options)
+    return ast.literal_eval(node)

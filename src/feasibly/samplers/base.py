@@ -2,6 +2,7 @@
 
 __all__ = ["Randn", "Sampler"]
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from ..constraints.base import Constraint
 from ..errors import SamplingError
-from ..minimizers.base import per_sample
+from ..minimizers.base import Minimizer, per_sample
 from ..network import Network
 from ..randomness import MemberNoise
 from ..result import Result, Snapshot
@@ -46,6 +47,7 @@ class Sampler(ABC):
 
     default_readout: ClassVar[str] = "denoise"
     enforces: ClassVar[bool] = True  # the constraint; else it is only reported
+    lands: ClassVar[bool] = True  # on the constraint, and not only around it
     # a method's row in the paper's Table 1
     space: ClassVar[str | None] = None  # what the constraint moves, "x_t" or "x_0"
     renoises: ClassVar[bool] = False  # whether noise is added after that
@@ -62,9 +64,9 @@ class Sampler(ABC):
         retries: int = 0,
     ) -> None:
         name = type(self).__name__
-        if steps < 1:
+        if not isinstance(steps, int) or steps < 1:
             raise ValueError(
-                f"{name}(steps=...) must be at least 1, got {steps}; 64 is a good start."
+                f"{name}(steps=...) must be at least 1, a whole number, got {steps!r}; try 64."
             )
         if not 0 <= eta <= 1:
             raise ValueError(f"{name}(eta=...) must lie in [0, 1], got {eta}.")
@@ -76,11 +78,17 @@ class Sampler(ABC):
             raise ValueError(f"{name} needs a constraint; without one use Ancestral(denoiser).")
         self.denoiser = Network(denoiser)
         ends = [self.noise_level(torch.tensor(t)) for t in (0.0, 1.0)]
-        if not 0 < ends[0] < ends[1]:
+        if not 0 < ends[0] < ends[1] < math.inf:
+            singular = ends[0] == 0 or math.isinf(ends[1])
+            hint = (
+                "Keep sigma and alpha positive at the ends, as schedules.Rectified does."
+                if singular
+                else "Is time reversed?"
+            )
             raise ValueError(
                 f"The schedule's noise level sigma / alpha is {ends[0]:.3g} at t = 0 and "
-                f"{ends[1]:.3g} at t = 1; it must rise from data at 0 to noise at 1. Is time "
-                "reversed?"
+                f"{ends[1]:.3g} at t = 1; it must rise from data, at 0, to noise at 1, and be "
+                f"positive and finite. {hint}"
             )
         self.constraint = constraint
         self.steps = steps
@@ -204,14 +212,19 @@ class Sampler(ABC):
         if not result.finite.any():
             raise SamplingError(
                 f"All {len(ids)} members became non-finite{reason}; test the denoiser there with "
-                "`python -m feasibly check`, or shorten the projection's steps (max_step)."
+                "`python -m feasibly check`, or make the method's steps shorter."
             )
         if self.constraint is not None and self.enforces:
-            warn_if_infeasible(result, self.constraint)
+            warn_if_infeasible(result, self.constraint, self.lands)
         return result
 
     def _try(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device | str) -> None:
         """Tries denoiser and constraint half way, on states as noisy as a run's."""
+        if not isinstance(getattr(self, "minimize", None), (Minimizer, type(None))):
+            raise ValueError(
+                f"{type(self).__name__}(minimize=...) takes a minimizer, such as LBFGS(), got "
+                f"{vars(self)['minimize']!r}."
+            )
         t = torch.tensor(0.5, dtype=dtype, device=device)
         alpha_t, sigma_t = self.denoiser.schedule(t)
         z = MemberNoise(0, range(2), shape, dtype=dtype, device=device)()

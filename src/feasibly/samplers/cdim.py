@@ -48,6 +48,7 @@ class CDIM(Sampler):
         kwargs: Keyword arguments passed to :class:`Sampler`.
     """
 
+    lands = False
     space = "x_t"
     differentiates = True
     constraint: Linear

@@ -30,7 +30,9 @@ class DPS(Sampler):
     noise level. With `scale="vp"`, :math:`\zeta_t = \zeta \rho_s \rho_t` with
     :math:`\rho = \sqrt{\alpha^2 + \sigma^2}`, so that every schedule takes the steps that its
     variance-preserving twin would. With `scale="state"`, :math:`\zeta_t = \zeta`, whatever the
-    state's size.
+    state's size. Either way it is in units of the residual's: scale the residual by ten, and the
+    push is ten times as long. The authors' values are for images; where few residuals make the
+    norm, try 0.001 to 0.1. (A :class:`Composite` scales its parts by their tolerances.)
 
     The clean estimate is the denoiser's, from before the last push; the default read-out,
     `denoise`, has that push in it.
@@ -46,6 +48,7 @@ class DPS(Sampler):
         kwargs: Keyword arguments passed to :class:`Sampler`.
     """
 
+    lands = False
     space = "x_t"
     differentiates = True
     constraint: Constraint

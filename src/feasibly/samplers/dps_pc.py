@@ -37,6 +37,7 @@ class DPSPC(PredictorCorrector):
     """
 
     enforces = True
+    lands = False
     space = "x_t"
     differentiates = True
     constraint: Constraint

@@ -43,7 +43,8 @@ class ReSample(HDC):
 
     Arguments:
         args: The denoiser and the constraint.
-        zeta: The strength :math:`\zeta` of the push.
+        zeta: The strength :math:`\zeta` of the push, in the units of the residual: see
+            :class:`DPS`. The authors' 0.5, for images, throws small samples off the data.
         travel: The number of steps that time travel looks ahead.
         minimize: The minimizer of the projections.
         kwargs: Keyword arguments passed to :class:`HDC`.
@@ -56,7 +57,7 @@ class ReSample(HDC):
         *args: Any,
         steps: int = 500,
         every: int = 10,
-        zeta: float = 0.5,
+        zeta: float = 0.01,
         travel: int = 5,
         minimize: Minimizer = Adam(steps=500, lr=5e-3),
         **kwargs: Any,

@@ -100,15 +100,19 @@ def device_of(denoiser: Any) -> torch.device:
     return torch.device("cpu") if first is None else first.device
 
 
-def warn_if_infeasible(result: Result, constraint: Constraint) -> None:
+def warn_if_infeasible(result: Result, constraint: Constraint, lands: bool) -> None:
     """Warns the caller of `sample` if not one member is feasible."""
     if result.feasible.any():
         return
+    reason = (
+        "the constraint may be infeasible for this model, or needs a larger tolerance or more "
+        "iterations, or the denoiser is not right (test it with `python -m feasibly check`)."
+        if lands
+        else "the method steers toward a constraint and does not land on it; PPR does."
+    )
     warnings.warn(
         f"None of the {len(result.members)} members satisfies {constraint!r} (best "
-        f"violation {result.violation.min():.3g}): the constraint may be infeasible for this "
-        "model, or needs a larger tolerance or more iterations, or the denoiser is not right "
-        "(test it with `python -m feasibly check`).",
+        f"violation {result.violation.min():.3g}): {reason}",
         InfeasibleWarning,
         stacklevel=4,  # over this function, `sample` and the decorator around it
     )

@@ -55,6 +55,7 @@ class TrustSampling(Sampler):
     """
 
     default_readout = "clean"
+    lands = False
     space = "x_t"
     renoises = True
     differentiates = True
