@@ -14,6 +14,7 @@ from feasibly.constraints import (
     Bounds,
     Composite,
     Constraint,
+    Decoded,
     Equality,
     GaussianRandomField,
     Inequality,
@@ -50,10 +51,16 @@ def composite(dtype):
     return Composite(parts), (4,)
 
 
+def decoded(dtype):
+    law, _ = linear(dtype)
+    return Decoded(law, lambda z: torch.tanh(torch.cat([z, z.square()], dim=1))), (2,)
+
+
 # For each class, a constraint and the shape of one sample.
 TABLE = {
     Bounds: bounds,
     Composite: composite,
+    Decoded: decoded,
     Equality: lambda dtype: (Equality(lambda x: x.square().sum(dim=1) - 1, 1e-4), (5,)),
     Inequality: lambda dtype: (Inequality(lambda x: x.cumsum(dim=1) - 1, 1e-3), (3,)),
     LevelSet: lambda dtype: (LevelSet(GaussianRandomField(seed=0)), (2,)),
@@ -205,7 +212,8 @@ def test_samples_are_not_modified(make):
 def test_a_closed_form_projection_is_feasible_and_idempotent_or_refused(make):
     constraint, shape = make(torch.float64)
     x = samples(10, shape)
-    stated = getattr(constraint, "constraint", constraint)  # inside a change of units
+    # inside a change of units
+    stated = constraint.constraint if hasattr(constraint, "std") else constraint
     several_units = torch.as_tensor(getattr(constraint, "std", 1.0)).numel() > 1
     if type(stated).projection is Constraint.projection or several_units:
         with pytest.raises(NotImplementedError, match="minimizer"):
