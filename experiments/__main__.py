@@ -7,14 +7,14 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
+import torch
 import tyro
 from rich.console import Console
 from rich.markup import escape
 
 from feasibly.cli import methods
 
-from . import budgets, comparison, measure, records, studies, tables
-from . import run as runner
+from . import budgets, comparison, measure, parallel, records, studies, tables
 from .figures import FIGURES
 from .train import TrainConfig, export
 from .train import train as train_prior
@@ -57,6 +57,7 @@ def run(
     constraints: int = 12,
     first: int = 0,
     pool: int = 49152,
+    jobs: int = 2,
     threads: int = 1,
     labels: tuple[str, ...] = (),
 ) -> None:
@@ -72,20 +73,19 @@ def run(
         first: The seed of the first constraint's random field: 0 for the twelve of Data2D, 100
             for those on which defaults are tuned.
         pool: How many samples of the prior the ground truth is selected from.
-        threads: The number of threads.
+        jobs: How many processes share the settings.
+        threads: The number of threads of each.
         labels: The samplers to run; all by default.
     """
-    import torch
-
-    torch.set_num_threads(threads)
     found = _study(study)
     if isinstance(found, studies.Measurement):
+        torch.set_num_threads(threads)
         measure.run(found)
         return
     if problem not in (None, found.problem):
         raise ValueError(f"{found.name} is a study on {found.problem}, and not on {problem}.")
     fields = range(first, first + constraints)
-    runner.run(found, list(priors), members, seed, fields, pool, labels)
+    parallel.run(study, priors, fields, jobs, threads, members, seed, pool, labels)
 
 
 def print_tables(

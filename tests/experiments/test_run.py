@@ -5,8 +5,9 @@ from functools import partial
 import pytest
 import torch
 
-from experiments import records, studies, tables
+from experiments import parallel, records, studies, tables
 from experiments.__main__ import _study
+from experiments.parallel import split
 from experiments.run import TRUTH, run
 from experiments.studies.base import Study
 from feasibly import PPR, LevelSet, PostHoc, Sampler
@@ -213,6 +214,32 @@ def test_a_record_is_appended_in_one_write(monkeypatch, tmp_path):
 def test_results_that_do_not_exist_are_refused_with_a_remedy():
     with pytest.raises(ValueError, match="experiments run tiny --problem data2d"):
         records.read("tiny", "data2d")
+
+
+@pytest.mark.parametrize("jobs", [1, 2, 3, 5, 50])
+@pytest.mark.parametrize("priors", [["banana"], ["checkerboard", "banana"]], ids=str)
+def test_processes_share_the_settings_out(priors, jobs):
+    parts = split(priors, range(100, 112), jobs)
+    everything = [(prior, k) for prior in priors for k in range(100, 112)]
+    assert [setting for part in parts for setting in part] == everything
+    assert len(parts) == min(jobs, len(everything))
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    for part in parts:  # whose constraints of a prior are a range, without gaps
+        for prior in priors:
+            seeds = [k for name, k in part if name == prior]
+            assert seeds == list(range(seeds[0], seeds[-1] + 1)) if seeds else True
+
+
+def test_a_process_runs_the_settings_it_is_given(monkeypatch):
+    seen = []
+    monkeypatch.setattr(parallel.runner, "run", lambda *arguments: seen.append(arguments[1:]))
+    parallel.work(
+        "baselines", [("checkerboard", 11), ("banana", 0), ("banana", 1)], 1, 8, 3, 99, []
+    )
+    assert seen == [
+        (["checkerboard"], 8, 3, range(11, 12), 99, []),
+        (["banana"], 8, 3, range(2), 99, []),
+    ]
 
 
 def test_an_unknown_study_is_refused_with_the_known_ones():
