@@ -40,7 +40,8 @@ def frontier(rows: Sequence[Record]) -> Figure:
 def strips(rows: Sequence[Record]) -> Figure:
     """The paper's panels for Data2D: violation and k-NN rate of each label, one point a setting.
 
-    Violations are medians and the 90 % quantiles; values below 1e-12 are drawn there.
+    Violations are medians and the 90 % quantiles; values below 1e-12
+    and above 10, members that are not finite included, are drawn there.
     """
     labels = list(dict.fromkeys(row["label"] for row in rows))
     figure = Figure(figsize=(11, 1.5 + 0.28 * len(labels)), layout="constrained")
@@ -50,7 +51,7 @@ def strips(rows: Sequence[Record]) -> Figure:
         group = [row for row in rows if row["label"] == label]
         colour = "black" if "forward" not in group[0] else f"C{y % 10}"
         for key, marker in (("violation_median", "o"), ("violation_90", "|")):
-            values = [max(row[key], 1e-12) for row in group if key in row]
+            values = [min(max(row[key], 1e-12), 10.0) for row in group if key in row]
             _strip(left, values, y, colour, marker)
         knn = [row["knn"] for row in group]
         _strip(right, knn, y, colour, "o")
