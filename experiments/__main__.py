@@ -1,4 +1,4 @@
-"""`python -m experiments {train, run, tables, figures, docs}`."""
+"""`python -m experiments {data, train, run, tables, figures, docs}`."""
 
 import json
 import sys
@@ -15,36 +15,58 @@ from rich.markup import escape
 from feasibly.cli import methods
 
 from . import budgets, comparison, measure, parallel, records, studies, tables
+from . import data as datasets
 from .figures import FIGURES
-from .train import TrainConfig, export
+from .recipes import RECIPES, TrainConfig
+from .train import export
 from .train import train as train_prior
 
 Positional = tyro.conf.Positional
+PRIORS = tyro.extras.subcommand_type_from_defaults({k: r.config for k, r in RECIPES.items()})
 Problem = Literal["data2d", "lines"]
-CONFIG = TrainConfig()
+
+
+def data(
+    name: Positional[Literal["ks"]],
+    trajectories: int = 8192,
+    size: int = 128,
+    seed: int = 0,
+    out: Path = Path("runs/data"),
+) -> None:
+    """Simulate training data; a stopped run is taken up where it was.
+
+    Arguments:
+        name: The problem.
+        trajectories: The number of trajectories; the paper has 65,536.
+        size: The number of frames and of grid points of each.
+        seed: The seed.
+        out: The folder for `NAME.npy`.
+    """
+    datasets.ks(out / f"{name}.npy", trajectories, size, seed)
 
 
 def train(
-    name: Positional[Literal["checkerboard", "banana"]],
-    config: Annotated[TrainConfig, tyro.conf.arg(name="")] = CONFIG,
+    config: Annotated[PRIORS, tyro.conf.arg(name="")],
     out: Path = Path("runs"),
+    data: Path = Path("runs/data"),
     ship: bool = False,
 ) -> None:
     """Train a prior, resuming from its last checkpoint.
 
     Arguments:
-        name: The prior.
-        config: The training's settings.
+        config: The prior and its training's settings.
         out: The folder for checkpoints and, when finished, for the prior and its card.
+        data: The folder of the training data, for the priors that need some.
         ship: Write the finished prior into the package instead.
     """
+    name = config.prior
     folder = out / name
-    trainer = train_prior(name, folder, config)
+    trainer = train_prior(folder, config, data)
     if trainer.step < config.steps:
         print(f"Stopped at step {trainer.step} of {config.steps}; the same command resumes.")
         return
     target = Path(__file__).parent.parent / "src/feasibly/priors" if ship else folder
-    export(name, trainer, folder, target)
+    export(trainer, folder, target)
     print((target / f"{name}.md").read_text())
 
 
@@ -182,6 +204,7 @@ def _study(name: str) -> studies.Study | studies.Measurement:
 
 if __name__ == "__main__":
     commands = {
+        "data": data,
         "train": train,
         "run": run,
         "tables": print_tables,
@@ -193,6 +216,7 @@ if __name__ == "__main__":
             commands,
             prog="experiments",
             description=__doc__,
+            config=(tyro.conf.CascadeSubcommandArgs,),
         )
     except ValueError as error:
         message = f"[bold red]error:[/] {escape(str(error))}"

@@ -1,11 +1,11 @@
 """One plain training loop for all priors: `python -m experiments train NAME`."""
 
-__all__ = ["TrainConfig", "export", "train"]
+__all__ = ["Trainer", "export", "optimizers", "train"]
 
-import inspect
 import json
+import math
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -14,61 +14,63 @@ from torch import Generator, Tensor, nn
 
 from feasibly import priors
 from feasibly.denoisers import Karras
-from feasibly.metrics import knn_cross_edge_rate, total_variation
-from feasibly.nn import ModulatedMLP
-from feasibly.problems.data2d import DISTRIBUTIONS, Data2D
-from feasibly.schedules import LogLogit
 
+from .recipes import RECIPES, Recipe, TrainConfig
 from .versions import versions
 
-BACKBONE = {"dim": 2, "width": 256, "layers": 3, "frequencies": 16}
 
+class Flattened(torch.optim.Muon):
+    """Muon for weights of any number of axes: convolutions are matrices of shape
+    (first axis, all others)."""
 
-@dataclass(frozen=True)
-class TrainConfig:
-    """What a training run does.
+    def __init__(self, weights: list[nn.Parameter], lr: float) -> None:
+        self.weights = weights
+        self.matrices = [nn.Parameter(w.detach().flatten(1)) for w in weights]  # the same memory
+        super().__init__(self.matrices, lr=lr, weight_decay=0.0, adjust_lr_fn="match_rms_adamw")
 
-    The paper's batch, optimizer (Muon, no weight decay), cosine decay and final learning rate. It
-    trains 500,000 steps with a peak of 1e-3; for the shorter run the peaks are higher, and the
-    average of the weights, one noise level in each stratum of a batch and EDM's weight of the
-    loss make up for some of the difference.
-    """
+    def step(self) -> None:  # ty: ignore[invalid-method-override]
+        for matrix, weight in zip(self.matrices, self.weights, strict=True):
+            matrix.grad = None if weight.grad is None else weight.grad.flatten(1)
+        super().step()
 
-    steps: int = 50_000
-    batch: int = 1024
-    lr_muon: float = 5e-3
-    """Peak learning rate of Muon, for the matrices of the hidden layers and their modulation."""
-    lr_adam: float = 2e-3
-    """Peak learning rate of Adam, for the input, the output and the biases."""
-    lr_final: float = 1e-6
-    ema: float = 0.999
-    seed: int = 0
-    threads: int = 1
-    minutes: float = float("inf")
-    """Stop after this long, with a checkpoint from which the same command resumes."""
-    checkpoint_every: int = 1000
+    def zero_grad(self) -> None:  # ty: ignore[invalid-method-override]
+        for weight in self.weights:
+            weight.grad = None
 
 
 class Trainer:
     """The state of a run: everything that a checkpoint must hold for an exact resume."""
 
-    def __init__(self, name: str, config: TrainConfig) -> None:
+    def __init__(self, recipe: Recipe, config: TrainConfig) -> None:
         torch.manual_seed(config.seed)
-        self.config = config
-        self.distribution = DISTRIBUTIONS[name]()
-        self.denoiser = Karras(ModulatedMLP(**BACKBONE), LogLogit())
+        self.recipe, self.config = recipe, config
+        self.denoiser = recipe.denoiser().to(config.device)
         self.ema = torch.optim.swa_utils.AveragedModel(
             self.denoiser, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(config.ema)
         )
+        if config.compile:
+            self.denoiser.backbone.compile()
         self.generator = Generator().manual_seed(config.seed)
-        self.optimizers = optimizers(self.denoiser, config)
+        self.optimizers = optimizers(recipe, self.denoiser, config)
         self.schedulers = [
-            torch.optim.lr_scheduler.CosineAnnealingLR(o, config.steps, config.lr_final)
+            torch.optim.lr_scheduler.LambdaLR(o, lambda step, o=o: self._rate(step, o))
             for o in self.optimizers
         ]
         self.step = 0
         self.bands = torch.zeros(16)  # the summed loss since the last record, by noise level
         self.logged = 0  # the step of the last record
+
+    @property
+    def fall(self) -> int:
+        """The step at which the learning rates begin to fall."""
+        return round((1 - self.config.cooldown) * self.config.steps)
+
+    def _rate(self, step: int, optimizer: torch.optim.Optimizer) -> float:
+        """The learning rate at `step`, relative to the optimizer's peak."""
+        final = self.config.lr_final / optimizer.defaults["lr"]
+        warm = min(1.0, (step + 1) / (self.config.warmup + 1))
+        progress = min(1.0, max(0, step - self.fall) / (self.config.steps - self.fall))
+        return warm * (final + (1 - final) * (1 + math.cos(math.pi * progress)) / 2)
 
     def _stateful(self) -> list:
         return [self.denoiser, self.ema, *self.optimizers, *self.schedulers]
@@ -87,8 +89,11 @@ class Trainer:
         part.replace(path)  # a kill while writing leaves the previous checkpoint whole
 
     def load(self, path: Path) -> None:
-        state = torch.load(path, weights_only=True)
-        keep = ("minutes", "threads", "checkpoint_every")  # may differ between parts of a run
+        state = torch.load(path, weights_only=True, map_location=self.config.device)
+        # what may differ between parts of a run
+        keep = {"minutes", "threads", "checkpoint_every", "compile", "device"}
+        if state["step"] <= self.fall:  # the rates have not depended on the number of steps
+            keep |= {"steps", "cooldown"}
         before = {k: v for k, v in state["config"].items() if k not in keep}
         now = {k: v for k, v in asdict(self.config).items() if k not in keep}
         if before != now:
@@ -98,23 +103,29 @@ class Trainer:
             )
         for thing, saved in zip(self._stateful(), state["objects"], strict=True):
             thing.load_state_dict(saved)
-        self.generator.set_state(state["generator"])
-        self.step, self.bands, self.logged = state["step"], state["bands"], state["logged"]
+        self.generator.set_state(state["generator"].cpu())
+        self.step, self.bands, self.logged = state["step"], state["bands"].cpu(), state["logged"]
 
     def averaged(self) -> Karras:
         """Returns the denoiser with the averaged weights, ready to sample."""
-        denoiser = Karras(ModulatedMLP(**BACKBONE), LogLogit())
+        denoiser = self.recipe.denoiser()
         denoiser.load_state_dict(self.ema.module.state_dict())
         return denoiser.eval().requires_grad_(False)
 
     def train_step(self) -> Tensor:
         """Makes one step and returns the loss of each sample, ordered by noise level."""
-        batch = self.config.batch
-        x_0 = self.distribution.sample(batch, self.generator).float()
-        # one time in each of `batch` equal parts of [0, 1]: every noise level, every step
-        t = (torch.arange(batch) + torch.rand(batch, generator=self.generator)) / batch
-        loss = self.denoiser.loss(x_0, t, torch.randn(x_0.shape, generator=self.generator))
+        config = self.config
+        x_0 = self.recipe.batch(config.batch, self.generator, config.symmetries)
+        # one number in each of `batch` equal parts of [0, 1]: every noise level, every step
+        u = torch.arange(config.batch) + torch.rand(config.batch, generator=self.generator)
+        t = self.recipe.times(u / config.batch)
+        noise = torch.randn(x_0.shape, generator=self.generator)
+        device = config.device
+        with torch.autocast(torch.device(device).type, torch.bfloat16, enabled=config.bf16):
+            loss = self.denoiser.loss(x_0.to(device), t.to(device), noise.to(device))
         loss.mean().backward()
+        if config.clip < float("inf"):
+            nn.utils.clip_grad_norm_(self.denoiser.parameters(), config.clip)
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad()
@@ -122,31 +133,31 @@ class Trainer:
             scheduler.step()
         self.ema.update_parameters(self.denoiser)
         self.step += 1
-        return loss.detach()
+        return loss.detach().float().cpu()
 
 
-def optimizers(denoiser: nn.Module, config: TrainConfig) -> list[torch.optim.Optimizer]:
+def optimizers(
+    recipe: Recipe, denoiser: nn.Module, config: TrainConfig
+) -> list[torch.optim.Optimizer]:
     """Muon for the matrices inside the network, Adam for the rest; no weight decay."""
-    matrices, rest = [], []
-    for name, parameter in denoiser.named_parameters():
-        inner = parameter.ndim == 2 and ("hidden" in name or "film" in name)
-        (matrices if inner else rest).append(parameter)
+    matrices, rest = recipe.parameters(denoiser)
     return [
-        torch.optim.Muon(
-            matrices, lr=config.lr_muon, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"
-        ),
+        Flattened(matrices, lr=config.lr_muon),
         torch.optim.Adam(rest, lr=config.lr_adam, betas=(0.9, 0.99)),
     ]
 
 
-def train(name: str, out: Path, config: TrainConfig) -> Trainer:
-    """Trains the prior `name`, resuming from `out` where a run was stopped.
+def train(out: Path, config: TrainConfig, data: Path = Path("runs/data")) -> Trainer:
+    """Trains a prior, resuming from `out` where a run was stopped.
 
-    Writes `checkpoint.pt` and `log.jsonl` (the loss in 16 bands of noise, lowest first).
+    Writes `checkpoint.pt`, `plateau.pt` (the state where the learning rates begin to fall, from
+    which a longer run may start) and `log.jsonl` (the loss in 16 bands of noise, lowest first).
     """
     torch.set_num_threads(config.threads)
     out.mkdir(parents=True, exist_ok=True)
-    trainer = Trainer(name, config)
+    recipe = RECIPES[config.prior]()
+    recipe.data(data)
+    trainer = Trainer(recipe, config)
     checkpoint = out / "checkpoint.pt"
     if checkpoint.exists():
         trainer.load(checkpoint)
@@ -155,8 +166,12 @@ def train(name: str, out: Path, config: TrainConfig) -> Trainer:
     deadline = time.monotonic() + 60 * config.minutes
     text = TextColumn("loss {task.fields[loss]:.4f}")
     with Progress(*Progress.get_default_columns(), text) as progress:
-        task = progress.add_task(name, total=config.steps, completed=trainer.step, loss=0.0)
+        task = progress.add_task(
+            config.prior, total=config.steps, completed=trainer.step, loss=0.0
+        )
         while trainer.step < config.steps and time.monotonic() < deadline:
+            if 0 < trainer.step == trainer.fall:
+                trainer.save(out / "plateau.pt")
             loss = trainer.train_step().reshape(16, -1).mean(dim=1)
             trainer.bands += loss
             progress.update(task, advance=1)
@@ -183,61 +198,33 @@ CARD = """# Prior `{name}`
 
 | | |
 |---|---|
-| data | `feasibly.problems.distributions.{title}`, drawn afresh for every step |
-| network | modulated MLP, 3 x 256, EDM preconditioning, {parameters:,} parameters |
 | schedule | {schedule} |
 | training | {step:,} steps of {batch}: {samples:,} samples; Muon, Adam, cosine decay, EMA {ema} |
 | final loss | {loss:.4f} (EDM weight, mean over noise levels; log below) |
 | made by | `python -m experiments train {name}` |
 | versions | {versions} |
-
-## Unconditional quality
-
-{n:,} samples (DDPM, 128 steps), and as many fresh data, against {n:,} fresh data.
-
-| measure | prior | data |
-|---|---|---|
-| k-NN cross-edge rate, k = 5 (0.5 is a perfect match) | {knn:.4f} | {knn_data:.4f} |
-| share on the support | {in_support:.4f} | {in_support_data:.4f} |
-| total variation between mode masses | {tv:.4f} | {tv_data:.4f} |
-
-## Data
-
-```
-{parameters_of_data}
-```
-
+{card}
 ## Loss by noise level, lowest first
 
 {bands}
 """
 
 
-def export(name: str, trainer: Trainer, run: Path, out: Path, n: int = 8192) -> None:
+def export(trainer: Trainer, run: Path, out: Path, n: int = 8192) -> None:
     """Writes the averaged weights and a model card with the prior's measured quality.
 
     Arguments:
-        name: The prior.
         trainer: A finished run.
         run: The run's folder, with its log.
         out: The folder for `NAME.safetensors` and `NAME.md`.
         n: The number of samples on either side of the comparison.
     """
-    denoiser = trainer.averaged()
+    denoiser, name = trainer.averaged(), trainer.config.prior
     out.mkdir(parents=True, exist_ok=True)
-    priors.save(denoiser, out / f"{name}.safetensors", BACKBONE)
-
-    problem = Data2D(name, denoiser)
-    law = problem.distribution
-    generator = Generator().manual_seed(trainer.config.seed + 1)  # not the training stream
-    data, other = (law.sample(n, generator) for _ in range(2))
-    x = problem.prior_samples(n)
+    priors.save(denoiser, out / f"{name}.safetensors", trainer.recipe.backbone)
     bands = json.loads((run / "log.jsonl").read_text().splitlines()[-1])["loss"]
     card = CARD.format(
         name=name,
-        title=type(law).__name__,
-        parameters_of_data=inspect.getdoc(type(law)),
-        parameters=sum(p.numel() for p in denoiser.parameters()),
         schedule=denoiser.schedule,
         step=trainer.step,
         batch=trainer.config.batch,
@@ -246,12 +233,6 @@ def export(name: str, trainer: Trainer, run: Path, out: Path, n: int = 8192) -> 
         loss=sum(bands) / len(bands),
         bands=", ".join(f"{band:.3f}" for band in bands),
         versions=", ".join(f"{k} {v}" for k, v in versions().items()),
-        n=n,
-        knn=knn_cross_edge_rate(data, x),
-        knn_data=knn_cross_edge_rate(data, other),
-        in_support=law.in_support(x).double().mean().item(),
-        in_support_data=law.in_support(data).double().mean().item(),
-        tv=total_variation(law.mode(data), law.mode(x), law.modes),
-        tv_data=total_variation(law.mode(data), law.mode(other), law.modes),
+        card=trainer.recipe.card(denoiser, n),
     )
     (out / f"{name}.md").write_text(card)

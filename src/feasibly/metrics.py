@@ -1,6 +1,24 @@
-"""Scores of an ensemble."""
+r"""Scores of ensembles.
 
-__all__ = ["knn_cross_edge_rate", "total_variation"]
+Those of trajectories follow the paper's Appendix A: they take :math:`K` ensembles of :math:`M`
+members, with shape :math:`(K, M, T, *)`, whose third axis is the time of the system, and their
+references, with shape :math:`(K, T, *)`, and return one value a time, with shape :math:`(T)`.
+Space is averaged, and so are the :math:`K` cases before a root is taken.
+"""
+
+__all__ = [
+    "crps",
+    "knn_cross_edge_rate",
+    "max_norm",
+    "rank_histogram",
+    "rmse",
+    "skill",
+    "spread",
+    "spread_skill_ratio",
+    "total_variation",
+]
+
+from math import sqrt
 
 import torch
 from torch import Tensor
@@ -43,3 +61,102 @@ def total_variation(x: Tensor, y: Tensor, modes: int) -> float:
     """
     p, q = (torch.bincount(v, minlength=modes) / v.numel() for v in (x, y))
     return (p - q).abs().sum().item() / 2
+
+
+def _mean(values: Tensor) -> Tensor:
+    """The mean over the first axis and all but the second: cases and space."""
+    return values.movedim(1, 0).flatten(start_dim=1).mean(dim=1)
+
+
+def _check(x: Tensor, y: Tensor, members: int = 1) -> None:
+    if x.ndim < 3 or y.shape != (x.shape[0], *x.shape[2:]):
+        raise ValueError(
+            f"Ensembles have shape (K, M, T, *) and their references (K, T, *); got "
+            f"{tuple(x.shape)} and {tuple(y.shape)}."
+        )
+    if x.shape[1] < members:
+        raise ValueError(f"This score needs at least {members} members, got {x.shape[1]}.")
+
+
+def rmse(x: Tensor, y: Tensor) -> Tensor:
+    """Returns the root mean square error of the members, with shape (T)."""
+    _check(x, y)
+    return _mean((x - y[:, None]).square().mean(dim=1)).sqrt()
+
+
+def skill(x: Tensor, y: Tensor) -> Tensor:
+    """Returns the root mean square error of the ensemble mean, with shape (T)."""
+    _check(x, y)
+    return _mean((x.mean(dim=1) - y).square()).sqrt()
+
+
+def spread(x: Tensor) -> Tensor:
+    """Returns the root of the mean ensemble variance (with M - 1), with shape (T).
+
+    References:
+        | Why should ensemble spread match the RMSE of the ensemble mean? (Fortin et al., 2014)
+        | https://doi.org/10.1175/JHM-D-14-0008.1
+    """
+    _check(x, x[:, 0], members=2)
+    return _mean(x.var(dim=1)).sqrt()
+
+
+def spread_skill_ratio(x: Tensor, y: Tensor) -> Tensor:
+    r"""Returns :math:`\sqrt{(M + 1) / M}` times spread over skill, which is 1 in expectation if
+    the reference is a draw of the same law as the members, with shape (T)."""
+    members = x.shape[1]
+    return sqrt((members + 1) / members) * spread(x) / skill(x, y)
+
+
+def crps(x: Tensor, y: Tensor) -> Tensor:
+    r"""Returns the fair continuous ranked probability score, with shape (T):
+
+    .. math:: \frac{1}{M} \sum_m |x_m - y| - \frac{1}{2 M (M - 1)} \sum_{m, n} |x_m - x_n| .
+
+    References:
+        | Estimation of the Continuous Ranked Probability Score with Limited Information
+        | (Zamo & Naveau, 2018), https://doi.org/10.1007/s11004-017-9709-7
+    """
+    _check(x, y, members=2)
+    members = x.shape[1]
+    error = (x - y[:, None]).abs().mean(dim=1)
+    # sum_{m,n} |x_m - x_n| = 2 sum_i (2 i - M - 1) x_(i) over the sorted members
+    order = 2 * torch.arange(1, members + 1, device=x.device) - members - 1
+    shape = (members,) + (1,) * (x.ndim - 2)
+    pairs = 2 * (order.to(x).reshape(shape) * x.sort(dim=1).values).sum(dim=1)
+    return _mean(error - pairs / (2 * members * (members - 1)))
+
+
+def rank_histogram(x: Tensor, y: Tensor) -> Tensor:
+    """Counts the rank of the reference among the members, over cases, times and space.
+
+    Returns:
+        The shares of the M + 1 ranks, with shape (M + 1): flat where the reference is a draw of
+        the members' law, a U where they are too close together.
+    """
+    _check(x, y)
+    rank = (x < y[:, None]).sum(dim=1)
+    return torch.bincount(rank.flatten(), minlength=x.shape[1] + 1) / rank.numel()
+
+
+def max_norm(x: Tensor, y: Tensor) -> Tensor:
+    r"""Returns the largest change between consecutive times, relative to the reference's:
+
+    .. math:: \frac{\max_t \|x^{t+1} - x^t\|_\infty}{\max_t \|y^{t+1} - y^t\|_\infty} .
+
+    It is about 1 for a trajectory of the reference's law, and several times that where one jumps.
+    The paper's Max-Norm, which it does not define; this reading gives its values.
+
+    Arguments:
+        x: The ensembles, with shape (K, M, T, *).
+        y: The references, with shape (K, T, *).
+
+    Returns:
+        One value a member, with shape (K, M).
+    """
+    _check(x, y)
+
+    def largest(u: Tensor, axis: int) -> Tensor:
+        return u.diff(dim=axis).abs().flatten(start_dim=axis).amax(dim=axis)
+
+    return largest(x, 2) / largest(y, 1)[:, None]

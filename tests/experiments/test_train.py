@@ -8,14 +8,16 @@ import pytest
 import torch
 
 from experiments import train as training
-from experiments.train import TrainConfig, Trainer, export, optimizers, train
+from experiments.recipes import RECIPES, TrainConfig
+from experiments.train import Trainer, export, optimizers, train
 from feasibly import priors
 from feasibly.denoisers import Karras
 from feasibly.nn import ModulatedMLP
 from feasibly.schedules import LogLogit
 
 GAP = re.compile(r"\{[a-z_]+(:[^}]*)?\}")  # of str.format; LaTeX has braces of its own
-CONFIG = TrainConfig(steps=6, batch=32, checkpoint_every=2)
+CONFIG = TrainConfig("checkerboard", steps=6, batch=32, checkpoint_every=2)
+BANANA = replace(CONFIG, prior="banana")
 
 
 def stop_after(monkeypatch, steps):
@@ -24,6 +26,10 @@ def stop_after(monkeypatch, steps):
     clock = SimpleNamespace(monotonic=lambda: 60 * next(minutes))
     monkeypatch.setattr(training, "time", clock)
     return replace(CONFIG, minutes=float(steps))
+
+
+def trainer_of(config):
+    return Trainer(RECIPES[config.prior](), config)
 
 
 def log(folder):
@@ -50,19 +56,19 @@ def assert_equal(a, b):
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("undisturbed")
-    return train("checkerboard", folder, CONFIG), folder
+    return train(folder, CONFIG), folder
 
 
 @pytest.mark.parametrize("steps", [0, 1, 3, 4])
 def test_a_run_that_is_stopped_and_resumed_is_the_undisturbed_run(
     undisturbed, tmp_path, monkeypatch, steps
 ):
-    first = train("checkerboard", tmp_path, stop_after(monkeypatch, steps))
+    first = train(tmp_path, stop_after(monkeypatch, steps))
     assert first.step == steps
     assert torch.load(tmp_path / "checkpoint.pt")["step"] == steps
     monkeypatch.undo()
     trainer, folder = undisturbed
-    assert_equal(state(train("checkerboard", tmp_path, CONFIG)), state(trainer))
+    assert_equal(state(train(tmp_path, CONFIG)), state(trainer))
     assert (tmp_path / "log.jsonl").read_bytes() == (folder / "log.jsonl").read_bytes()
 
 
@@ -76,22 +82,22 @@ def test_a_run_that_is_killed_while_it_saves_resumes_exactly(undisturbed, tmp_pa
 
     monkeypatch.setattr(Trainer, "save", save)
     with pytest.raises(KeyboardInterrupt):
-        train("checkerboard", tmp_path, CONFIG)
+        train(tmp_path, CONFIG)
     monkeypatch.undo()
     trainer, folder = undisturbed
-    assert_equal(state(train("checkerboard", tmp_path, CONFIG)), state(trainer))
+    assert_equal(state(train(tmp_path, CONFIG)), state(trainer))
     assert log(tmp_path) == log(folder)
 
 
 def test_a_finished_run_is_left_as_it_is(undisturbed):
     trainer, folder = undisturbed
     before = (folder / "log.jsonl").read_bytes()
-    assert_equal(state(train("checkerboard", folder, CONFIG)), state(trainer))
+    assert_equal(state(train(folder, CONFIG)), state(trainer))
     assert (folder / "log.jsonl").read_bytes() == before
 
 
 def test_a_seed_determines_a_run(undisturbed, tmp_path):
-    other = train("checkerboard", tmp_path, replace(CONFIG, seed=1))
+    other = train(tmp_path, replace(CONFIG, seed=1))
     trainer, _ = undisturbed
     assert not torch.equal(
         other.denoiser.backbone.input.weight, trainer.denoiser.backbone.input.weight
@@ -104,7 +110,7 @@ def test_the_log_has_the_mean_loss_of_every_band_of_noise(undisturbed):
     assert [record["step"] for record in records] == [2, 4, 6]
     assert all(len(record["loss"]) == 16 for record in records)
 
-    trainer = Trainer("checkerboard", CONFIG)
+    trainer = trainer_of(CONFIG)
     for record in records:
         losses = torch.stack([trainer.train_step() for _ in range(2)])
         expected = losses.reshape(2, 16, 2).mean(dim=(0, 2))
@@ -118,7 +124,7 @@ def test_the_whole_run_is_logged_whatever_the_interval(tmp_path, monkeypatch, ev
         return torch.full((self.config.batch,), float(self.step))
 
     monkeypatch.setattr(Trainer, "train_step", train_step)
-    train("checkerboard", tmp_path, replace(CONFIG, checkpoint_every=every))
+    train(tmp_path, replace(CONFIG, checkpoint_every=every))
     # the loss of step k is k, the mean of its steps the middle of an interval
     ends = [0, *range(every, 6, every), 6]
     assert [record["step"] for record in log(tmp_path)] == ends[1:]
@@ -132,10 +138,10 @@ def test_a_logged_loss_is_a_mean_even_if_the_interval_changes(tmp_path, monkeypa
         return torch.ones(self.config.batch)
 
     monkeypatch.setattr(Trainer, "train_step", train_step)
-    train("checkerboard", tmp_path, stop_after(monkeypatch, 3))
+    train(tmp_path, stop_after(monkeypatch, 3))
     monkeypatch.undo()
     monkeypatch.setattr(Trainer, "train_step", train_step)
-    train("checkerboard", tmp_path, replace(CONFIG, checkpoint_every=3))
+    train(tmp_path, replace(CONFIG, checkpoint_every=3))
     assert [record["loss"] for record in log(tmp_path)] == [pytest.approx([1.0] * 16)] * 2
 
 
@@ -147,7 +153,7 @@ def test_every_step_trains_at_every_noise_level(monkeypatch):
         return (self(x_0, t).mean - x_0).square().mean(dim=1)
 
     monkeypatch.setattr(Karras, "loss", loss)
-    trainer = Trainer("checkerboard", CONFIG)
+    trainer = trainer_of(CONFIG)
     trainer.train_step()
     trainer.train_step()
     for t in seen:
@@ -160,22 +166,23 @@ def test_resuming_with_another_configuration_is_refused(undisturbed, change):
     _, folder = undisturbed
     before = (folder / "checkpoint.pt").read_bytes()
     with pytest.raises(ValueError, match=r"another configuration.*--out"):
-        train("checkerboard", folder, replace(CONFIG, **change))
+        train(folder, replace(CONFIG, **change))
     assert (folder / "checkpoint.pt").read_bytes() == before
 
 
 def test_resuming_with_another_time_limit_is_allowed(undisturbed):
     trainer, folder = undisturbed
-    assert train("checkerboard", folder, replace(CONFIG, minutes=5.0)).step == trainer.step
+    assert train(folder, replace(CONFIG, minutes=5.0)).step == trainer.step
 
 
 def test_every_weight_has_one_optimizer_and_muon_has_matrices_alone():
     denoiser = Karras(ModulatedMLP(width=8), LogLogit())
-    muon, adam = optimizers(denoiser, CONFIG)
+    recipe = RECIPES["checkerboard"]()
+    muon, adam = optimizers(recipe, denoiser, CONFIG)
     assert isinstance(muon, torch.optim.Muon)
     assert isinstance(adam, torch.optim.Adam)
-    groups = [[p for g in o.param_groups for p in g["params"]] for o in (muon, adam)]
-    assert all(p.ndim == 2 for p in groups[0])
+    assert all(p.ndim == 2 for g in muon.param_groups for p in g["params"])
+    groups = [muon.weights, [p for g in adam.param_groups for p in g["params"]]]
     ids = [id(p) for group in groups for p in group]
     assert sorted(ids) == sorted(id(p) for p in denoiser.parameters())
     names = {id(p): name for name, p in denoiser.named_parameters()}
@@ -188,7 +195,7 @@ def test_every_weight_has_one_optimizer_and_muon_has_matrices_alone():
 
 
 def test_a_step_changes_every_weight_that_has_a_gradient():
-    trainer = Trainer("banana", CONFIG)
+    trainer = trainer_of(BANANA)
     before = {k: v.clone() for k, v in trainer.denoiser.named_parameters()}
     trainer.train_step()
     # the output layer starts at zero and hides the layers before it from the first gradient
@@ -200,7 +207,7 @@ def test_a_step_changes_every_weight_that_has_a_gradient():
 
 
 def test_weights_are_averaged_exponentially():
-    trainer = Trainer("banana", replace(CONFIG, ema=0.75))
+    trainer = trainer_of(replace(BANANA, ema=0.75))
     weight, average = (m.backbone.output.weight for m in (trainer.denoiser, trainer.ema.module))
     trainer.train_step()
     first = weight.detach().clone()
@@ -220,7 +227,7 @@ def test_the_averaged_denoiser_has_the_averaged_weights(undisturbed):
 
 def test_export_writes_the_prior_and_a_card_without_gaps(undisturbed, tmp_path):
     trainer, folder = undisturbed
-    export("checkerboard", trainer, folder, tmp_path / "new", n=64)
+    export(trainer, folder, tmp_path / "new", n=64)
     assert {path.name for path in (tmp_path / "new").iterdir()} == {
         "checkerboard.safetensors",
         "checkerboard.md",
@@ -249,7 +256,7 @@ def test_export_writes_the_prior_and_a_card_without_gaps(undisturbed, tmp_path):
 
 
 def test_a_run_too_short_for_a_log_can_be_exported(tmp_path):
-    config = replace(CONFIG, steps=1, checkpoint_every=1000)
-    trainer = train("banana", tmp_path, config)
-    export("banana", trainer, tmp_path, tmp_path, n=32)
+    config = replace(BANANA, steps=1, checkpoint_every=1000)
+    trainer = train(tmp_path, config)
+    export(trainer, tmp_path, tmp_path, n=32)
     assert (tmp_path / "banana.md").exists()

@@ -2,5 +2,6 @@
 
 from .embedding import FiLM, SineEmbedding
 from .mlp import ModulatedMLP
+from .unet import UNet
 
-__all__ = ["FiLM", "ModulatedMLP", "SineEmbedding"]
+__all__ = ["FiLM", "ModulatedMLP", "SineEmbedding", "UNet"]

@@ -4,16 +4,17 @@ __all__ = ["available", "load", "save"]
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from ..denoisers import Karras
-from ..nn import ModulatedMLP
+from ..nn import ModulatedMLP, UNet
 from ..schedules import LogLogit
 
-BACKBONES = {"ModulatedMLP": ModulatedMLP}
+BACKBONES = {"ModulatedMLP": ModulatedMLP, "UNet": UNet}
 SCHEDULES = {"LogLogit": LogLogit}
 
 
@@ -55,7 +56,7 @@ def load(name: str) -> Karras:
     return denoiser.eval().requires_grad_(False)
 
 
-def save(denoiser: Karras, path: Path, backbone_options: dict[str, int]) -> None:
+def save(denoiser: Karras, path: Path, backbone_options: dict[str, Any]) -> None:
     """Writes a prior.
 
     Arguments:

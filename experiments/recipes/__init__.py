@@ -1,0 +1,11 @@
+"""The recipes of the shipped priors, one file a problem."""
+
+from .base import Recipe, TrainConfig
+from .data2d import Banana, Checkerboard
+from .ks import KS, KS128
+
+RECIPES: dict[str, type[Recipe]] = {
+    recipe.config.prior: recipe for recipe in (Checkerboard, Banana, KS, KS128)
+}
+
+__all__ = ["RECIPES", "Recipe", "TrainConfig"]

@@ -1,0 +1,96 @@
+"""UNet, the backbone of the Kuramoto-Sivashinsky prior (paper, Appendix B, Architecture)."""
+
+__all__ = ["UNet"]
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad, silu
+
+from .embedding import FiLM, SineEmbedding
+
+
+class UNet(nn.Module):
+    r"""A UNet for trajectories of a field that is periodic in space and not in time.
+
+    Each scale has one residual block of 3 x 3 convolutions, modulated by the noise level, before
+    a strided convolution on the way down and after a transposed one on the way up. Convolutions
+    are padded circularly in space and with zeros in time. A small MLP lifts each value to the
+    first width, and another returns from there.
+
+    Arguments:
+        channels: The widths of the scales, from the finest to the coarsest.
+        frequencies: The number of frequencies of the embedding of the noise level.
+    """
+
+    def __init__(
+        self, channels: Sequence[int] = (32, 64, 128, 256), frequencies: int = 64
+    ) -> None:
+        super().__init__()
+        first, last = channels[0], channels[-1]
+        features = 2 * frequencies
+        self.embed_noise = SineEmbedding(frequencies, low=0.5, high=16.0)
+        self.condition = nn.Sequential(
+            nn.Linear(features, features), nn.SiLU(), nn.Linear(features, features), nn.SiLU()
+        )
+        self.lift = nn.Sequential(nn.Conv2d(1, first, 1), nn.SiLU(), nn.Conv2d(first, first, 1))
+        self.encode = nn.ModuleList(ResidualBlock(c, features) for c in channels[:-1])
+        self.down = nn.ModuleList(
+            nn.Conv2d(fine, coarse, 3, stride=2)
+            for fine, coarse in zip(channels, channels[1:], strict=False)
+        )
+        self.middle = ResidualBlock(last, features)
+        self.up = nn.ModuleList(
+            nn.ConvTranspose2d(coarse, fine, 2, stride=2)
+            for fine, coarse in zip(channels, channels[1:], strict=False)
+        )
+        self.merge = nn.ModuleList(nn.Conv2d(2 * c, c, 1) for c in channels[:-1])
+        self.decode = nn.ModuleList(ResidualBlock(c, features) for c in channels[:-1])
+        self.project = nn.Sequential(nn.Conv2d(first, first, 1), nn.SiLU(), nn.Conv2d(first, 1, 1))
+        nn.init.zeros_(self.project[-1].weight)
+        nn.init.zeros_(self.project[-1].bias)
+
+    def forward(self, x: Tensor, noise: Tensor) -> Tensor:
+        r"""Maps `x`, with shape :math:`(B, T, X)` (time, space; both divisible by 8), and the
+        noise label `noise`, with shape :math:`()` or :math:`(B)`, to an output of the shape of
+        `x`."""
+        condition = self.condition(self.embed_noise(noise.expand(x.shape[:1])))
+        h = self.lift(x[:, None].contiguous(memory_format=torch.channels_last))
+
+        skips = []
+        for encode, down in zip(self.encode, self.down, strict=True):
+            h = encode(h, condition)
+            skips.append(h)
+            h = down(_pad(h, before=0, after=1))
+        h = self.middle(h, condition)
+        for i in reversed(range(len(skips))):
+            h = self.merge[i](torch.cat((self.up[i](h), skips[i]), dim=1))
+            h = self.decode[i](h, condition)
+        return self.project(h)[:, 0]
+
+
+class ResidualBlock(nn.Module):
+    r"""Creates :math:`h \mapsto h + C_2(\mathrm{SiLU}(\mathrm{FiLM}(C_1(\mathrm{norm}(h)))))`.
+
+    Arguments:
+        channels: The number of channels.
+        features: The number of features of the condition.
+    """
+
+    def __init__(self, channels: int, features: int) -> None:
+        super().__init__()
+        self.norm = nn.GroupNorm(channels // 16, channels)
+        self.first = nn.Conv2d(channels, channels, 3)
+        self.film = FiLM(features, channels)
+        self.second = nn.Conv2d(channels, channels, 3)
+
+    def forward(self, h: Tensor, condition: Tensor) -> Tensor:
+        y = self.first(_pad(self.norm(h)))
+        y = silu(self.film(y.movedim(1, -1), condition[:, None, None]).movedim(-1, 1))
+        return h + self.second(_pad(y))
+
+
+def _pad(h: Tensor, before: int = 1, after: int = 1) -> Tensor:
+    """Extends a field, with shape (B, C, T, X): by its period in X, by zeros in T."""
+    return pad(pad(h, (before, after, 0, 0), mode="circular"), (0, 0, before, after))

@@ -1,0 +1,201 @@
+r"""Kuramoto-Sivashinsky: trajectories of a chaotic field, some of whose frames are observed exactly
+(paper, Section 5 and Appendix "Additional KS Constraints").
+
+Samples are trajectories :math:`u`, with shape :math:`(B, T, X)`: frames of the field at equidistant
+times, in units of its root mean square. The initial transient is over, so that all frames have
+one law.
+"""
+
+__all__ = ["OBSERVATIONS", "RMS", "KS", "energy_spectrum", "residual", "spectrum_distance"]
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from .. import priors
+from ..constraints import Constraint, Observation
+from ..denoisers import Denoiser
+from ..metrics import crps, max_norm, rank_histogram
+from ..samplers.ancestral import Ancestral
+from .ks_solver import DT, LENGTH, POINTS, wavenumbers
+
+RMS = 1.307
+"""The root mean square of the field, in physical units: samples are in units of it."""
+
+TOLERANCE = 4e-4
+"""What the paper counts as feasible: a sum over all observed values."""
+
+OBSERVATIONS: dict[str, tuple[tuple[float, ...], Callable[[Tensor], Tensor]]] = {
+    "sine-3": ((0.0, 0.5, 1.0), torch.sin),
+    "sine-1": ((0.0,), torch.sin),
+    "linear-1": ((0.0,), lambda u: u),
+}
+"""The paper's three constraints: which frames are observed, from the first (0) to the last (1),
+and through which function."""
+
+
+class KS:
+    r"""Trajectories of which some frames are observed: :math:`A(u) = A(u^\mathrm{ref})`.
+
+    The reference :math:`u^\mathrm{ref}` is itself drawn from the prior, as in the paper. Three
+    frames almost determine a trajectory; of one frame's sine, or of its values, follow ensembles
+    that spread with time.
+
+    Arguments:
+        observation: The observed frames and function: `sine-3` is the paper's main constraint
+            :math:`\sum_{i \in \{0, 64, 127\}} \|\sin(u^i) - \sin(u^{i, \mathrm{ref}})\|^2`,
+            `sine-1` and `linear-1` see the first frame only.
+        denoiser: The prior; None for the shipped one, on 64 x 64 points.
+        size: The number of frames and of grid points.
+        physical: Observe the field in physical units. The paper observes, as far as its numbers
+            tell, the standardised one; in physical units more values lie beyond
+            :math:`\pm \pi / 2`, where a sine has several solutions.
+    """
+
+    def __init__(
+        self,
+        observation: str = "sine-3",
+        denoiser: Denoiser | None = None,
+        size: int = 64,
+        physical: bool = False,
+    ) -> None:
+        if observation not in OBSERVATIONS:
+            raise ValueError(
+                f"KS has no observation {observation!r}; choose one of {sorted(OBSERVATIONS)}."
+            )
+        self.name = observation
+        self.shape = (size, size)
+        self.denoiser = denoiser or priors.load("ks")
+        self.physical = physical
+
+    def reference(self, k: int) -> Tensor:
+        """Draws reference `k` from the prior (DDPM, 256 steps), with shape (T, X)."""
+        sampler = Ancestral(self.denoiser, steps=256)
+        return sampler.sample([k], self.shape, seed=2**20).samples[0]
+
+    def constraint(self, reference: Tensor) -> Constraint:
+        """Returns the observation of a reference, with shape (T, X), as a constraint."""
+        where, function = OBSERVATIONS[self.name]
+        frames = [round(w * (self.shape[0] - 1)) for w in where]
+        unit = RMS if self.physical else 1.0
+
+        def A(u: Tensor) -> Tensor:
+            return function(unit * u[..., frames, :])
+
+        return Observation(A, A(reference), TOLERANCE)
+
+    def in_support(self, u: Tensor) -> Tensor:
+        r"""Tells which samples could be the prior's own, with shape :math:`(B)`.
+
+        The range, the largest change between two frames and the residual of the equation must not
+        exceed what is seen in the prior's samples. A sine observation is periodic, so a member
+        may be feasible while its values are far outside of the data.
+        """
+        bounds = SUPPORT[self.shape[0]]
+        return torch.stack([s <= bounds[name] for name, s in statistics(u).items()]).all(dim=0)
+
+    def scores(self, u: Tensor, feasible: Tensor, reference: Tensor) -> dict:
+        r"""Scores an ensemble against its reference.
+
+        Members that are not finite are left out of all but the shares.
+
+        Arguments:
+            u: The ensemble, with shape :math:`(M, T, X)`.
+            feasible: Which members are in :math:`\mathcal{C}`, with shape :math:`(M)`.
+            reference: The reference, with shape :math:`(T, X)`.
+
+        Returns:
+            The shares `feasible`, `in_support` and both (`joint`); the means over members of
+            `max_norm` and of the equation's `residual`, which is also given for the feasible
+            members (`residual_feasible`); the `spectrum` distance to the reference; and by frame,
+            as lists, the mean squares of the members' errors, of the ensemble mean's error and of
+            the ensemble (`mse`, `mean_se`, `variance`), the CRPS (`crps`) and the shares of ranks
+            (`ranks`). Means over several references come before roots.
+        """
+        good = u.isfinite().flatten(start_dim=1).all(dim=1)
+        inside = good & self.in_support(torch.where(good[:, None, None], u, 0.0))
+        shares = {
+            "feasible": feasible.double().mean().item(),
+            "in_support": inside.double().mean().item(),
+            "joint": (feasible & inside).double().mean().item(),
+        }
+        u, feasible = u[good].double(), feasible[good]
+        if len(u) < 2:
+            return shares
+        x, y = u[None], reference[None].double()
+        r = residual(u)
+        space = {
+            "mse": (x - y[:, None]).square().mean(dim=(0, 1, 3)),
+            "mean_se": (x.mean(dim=1) - y).square().mean(dim=(0, 2)),
+            "variance": x.var(dim=1).mean(dim=(0, 2)),
+            "crps": crps(x, y),
+            "ranks": rank_histogram(x, y),
+        }
+        return (
+            shares
+            | {
+                "max_norm": max_norm(x, y).mean().item(),
+                "residual": r.mean().item(),
+                "residual_feasible": r[feasible].mean().item() if feasible.any() else None,
+                "spectrum": spectrum_distance(u, y),
+            }
+            | {name: [float(f"{v:.5g}") for v in values] for name, values in space.items()}
+        )
+
+
+def statistics(u: Tensor) -> dict[str, Tensor]:
+    """Returns what tells a trajectory from other fields: the largest value, the largest change
+    between two frames and the residual of the equation, each with shape (B)."""
+    return {
+        "range": u.abs().flatten(start_dim=1).amax(dim=1),
+        "change": u.diff(dim=1).abs().flatten(start_dim=1).amax(dim=1),
+        "residual": residual(u),
+    }
+
+
+SUPPORT = {64: {"range": 3.0, "change": 2.5, "residual": 0.3}}
+
+
+def residual(u: Tensor) -> Tensor:
+    r"""Returns the root mean square of the equation's residual, in physical units.
+
+    Between two frames, a time :math:`\Delta` apart, it is the trapezoidal rule's
+
+    .. math:: \frac{u^{n+1} - u^n}{\Delta} + \frac{1}{2} \big(N(u^{n+1}) + N(u^n)\big), \qquad
+        N(u) = u_{xx} + u_{xxxx} + u u_x ,
+
+    with spectral derivatives. It is not zero for true trajectories, whose frames are too far
+    apart for that (at 64 x 64 its median is 0.125, where :math:`u_t` has 0.33).
+
+    Arguments:
+        u: Trajectories in units of :data:`RMS`, with shape :math:`(B, T, X)`.
+
+    Returns:
+        One value a trajectory, with shape :math:`(B)`.
+    """
+    u = RMS * u.double()
+    frames, points = u.shape[1:]
+    k = wavenumbers(points, LENGTH).to(u.device)
+    u_hat, square = torch.fft.rfft(u), torch.fft.rfft(u * u)
+    N = torch.fft.irfft((k**4 - k**2) * u_hat + 0.5j * k * square, n=points)
+    interval = DT * POINTS / frames
+    r = u.diff(dim=1) / interval + (N[:, 1:] + N[:, :-1]) / 2
+    return r.square().mean(dim=(1, 2)).sqrt()
+
+
+def energy_spectrum(u: Tensor) -> Tensor:
+    r"""Returns the mean energy of each Fourier mode in space, with shape :math:`(X / 2 + 1)`.
+
+    Arguments:
+        u: Trajectories, with shape :math:`(B, T, X)`.
+    """
+    points = u.shape[-1]
+    return (torch.fft.rfft(u.double()) / points).abs().square().mean(dim=(0, 1))
+
+
+def spectrum_distance(u: Tensor, v: Tensor, modes: int = 20) -> float:
+    r"""Returns the largest relative difference between the energies of two sets of
+    trajectories in the modes :math:`1, \dots,` `modes`."""
+    a, b = (energy_spectrum(x)[1 : modes + 1] for x in (u, v))
+    return (a / b - 1).abs().max().item()

@@ -1,0 +1,147 @@
+"""The ensemble scores of `feasibly.metrics`."""
+
+import numpy as np
+import pytest
+import torch
+import xarray
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scores.probability import crps_for_ensemble
+
+from feasibly.metrics import (
+    crps,
+    max_norm,
+    rank_histogram,
+    rmse,
+    skill,
+    spread,
+    spread_skill_ratio,
+)
+
+SCORES = {"rmse": rmse, "skill": skill, "crps": crps, "ratio": spread_skill_ratio}
+
+
+def normal(*shape, seed=0):
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def case(cases=3, members=5, times=4, points=6, seed=0):
+    return normal(cases, members, times, points, seed=seed), normal(cases, times, points, seed=99)
+
+
+def hand():
+    """One case, two members, one time, two points."""
+    return torch.tensor([[[[1.0, 0.0]], [[3.0, 4.0]]]]), torch.tensor([[[1.0, 2.0]]])
+
+
+@pytest.mark.parametrize(
+    ("score", "value"),
+    [
+        (rmse, ((0 + 4 + 4 + 4) / 4) ** 0.5),
+        (skill, ((1 + 0) / 2) ** 0.5),  # means 2 and 2
+        (lambda x, y: spread(x), ((2 + 8) / 2) ** 0.5),
+        (spread_skill_ratio, (3 / 2) ** 0.5 * (5 / 0.5) ** 0.5),
+        # per point: mean error (1, 2) minus the members' distance (2, 4) over 2
+        (crps, 0.0),
+    ],
+    ids=["rmse", "skill", "spread", "ratio", "crps"],
+)
+def test_two_members_on_two_points_score_what_is_worked_out_by_hand(score, value):
+    x, y = hand()
+    assert score(x, y).tolist() == [pytest.approx(value)]
+
+
+def test_scores_keep_the_time_axis():
+    x, y = case(times=4)
+    for score in SCORES.values():
+        whole = score(x, y)
+        assert whole.shape == (4,)
+        torch.testing.assert_close(score(x[:, :, 2:3], y[:, 2:3]), whole[2:3])
+
+
+@settings(max_examples=25, deadline=None)
+@given(members=st.integers(2, 7), cases=st.integers(1, 3), seed=st.integers(0, 1000))
+def test_the_crps_is_that_of_the_scores_package(members, cases, seed):
+    x, y = case(cases, members, seed=seed)
+    oracle = crps_for_ensemble(
+        xarray.DataArray(x.numpy(), dims=("case", "member", "time", "x")),
+        xarray.DataArray(y.numpy(), dims=("case", "time", "x")),
+        "member",
+        method="fair",
+        preserve_dims=["time"],
+    )
+    np.testing.assert_allclose(crps(x, y).numpy(), oracle.to_numpy(), rtol=1e-12, atol=1e-12)
+
+
+@settings(max_examples=25, deadline=None)
+@given(members=st.integers(2, 9), seed=st.integers(0, 1000))
+def test_the_error_of_members_is_that_of_their_mean_plus_their_variance(members, seed):
+    x, y = case(members=members, seed=seed)
+    expected = skill(x, y) ** 2 + (members - 1) / members * spread(x) ** 2
+    torch.testing.assert_close(rmse(x, y) ** 2, expected)
+
+
+def test_scores_do_not_depend_on_the_order_of_members():
+    x, y = case()
+    for score in SCORES.values():
+        torch.testing.assert_close(score(x[:, [3, 1, 4, 0, 2]], y), score(x, y))
+
+
+def test_cases_are_averaged_before_the_root():
+    x, y = case(cases=2)
+    one, other = rmse(x[:1], y[:1]), rmse(x[1:], y[1:])
+    torch.testing.assert_close(rmse(x, y), ((one**2 + other**2) / 2).sqrt())
+
+
+def test_the_scores_of_a_calibrated_ensemble():
+    # false alarms: 20,000 independent values; 5 standard errors of each mean, below 1e-6
+    x, y = normal(20, 8, 1, 1000), normal(20, 1, 1000, seed=7)
+    assert spread(x).item() == pytest.approx(1, abs=5 * 0.5 / 20_000**0.5)
+    assert skill(x, y).item() == pytest.approx((9 / 8) ** 0.5, abs=0.03)
+    assert spread_skill_ratio(x, y).item() == pytest.approx(1, abs=0.03)
+    assert crps(x, y).item() == pytest.approx(1 / np.pi**0.5, abs=0.02)  # E|X - Y| / 2
+    assert rank_histogram(x, y).tolist() == pytest.approx([1 / 9] * 9, abs=5 * 0.32 / 20_000**0.5)
+
+
+def test_the_fair_crps_does_not_depend_on_the_number_of_members():
+    y = normal(1, 1, 200_000, seed=3)
+    few, many = (crps(normal(1, m, 1, 200_000), y).item() for m in (2, 8))
+    assert few == pytest.approx(many, abs=5 * 1.0 / 200_000**0.5)
+
+
+def test_ranks_of_an_ensemble_that_is_too_narrow_are_a_u():
+    x, y = normal(20, 4, 1, 1000), normal(20, 1, 1000, seed=7)
+    narrow, wide = rank_histogram(x / 4, y), rank_histogram(4 * x, y)
+    assert narrow[[0, -1]].min() > 1.5 * narrow[1:-1].max()
+    assert wide[[0, -1]].max() < wide[1:-1].min() / 1.5
+    assert narrow.sum().item() == pytest.approx(1)
+
+
+def test_ranks_count_the_members_below():
+    x, y = torch.tensor([1.0, 2.0, 3.0]).reshape(1, 3, 1, 1), torch.tensor([[[2.5]]])
+    assert rank_histogram(x, y).tolist() == [0, 0, 1, 0]
+
+
+def test_max_norm_is_one_for_the_reference_and_grows_with_a_jump():
+    y = normal(2, 6, 10)
+    x = torch.stack((y, -y), dim=1)
+    torch.testing.assert_close(max_norm(x, y), torch.ones(2, 2, dtype=y.dtype))
+    largest = y.diff(dim=1).abs().amax(dim=(1, 2))
+    x[0, 1, 3:, 4] += 50
+    expected = (50 + (y[0, 3, 4] - y[0, 2, 4]).neg()) / largest[0]
+    torch.testing.assert_close(max_norm(x, y)[0, 1], expected)
+    assert max_norm(x, y)[0, 0] == 1
+
+
+@pytest.mark.parametrize("score", [*SCORES.values(), rank_histogram, max_norm])
+def test_shapes_that_do_not_fit_are_refused(score):
+    x, y = case()
+    with pytest.raises(ValueError, match=r"\(K, M, T, \*\)"):
+        score(x, y[:2])
+
+
+@pytest.mark.parametrize("score", [crps, spread_skill_ratio])
+def test_a_spread_needs_two_members(score):
+    x, y = case(members=1)
+    with pytest.raises(ValueError, match="at least 2 members, got 1"):
+        score(x, y)
