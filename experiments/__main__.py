@@ -13,17 +13,19 @@ from rich.console import Console
 from rich.markup import escape
 
 from feasibly.cli import methods
+from feasibly.problems.ks import OBSERVATIONS
 
 from . import budgets, comparison, measure, parallel, records, studies, tables
 from . import data as datasets
+from .benches import Bench, Data2DBench, KSBench
 from .figures import FIGURES
-from .recipes import RECIPES, TrainConfig
+from .recipes import RECIPES
 from .train import export
 from .train import train as train_prior
 
 Positional = tyro.conf.Positional
 PRIORS = tyro.extras.subcommand_type_from_defaults({k: r.config for k, r in RECIPES.items()})
-Problem = Literal["data2d", "lines"]
+Problem = Literal["data2d", "lines", "ks"]
 
 
 def data(
@@ -74,11 +76,13 @@ def run(
     study: Positional[str],
     problem: Problem | None = None,
     priors: tuple[str, ...] = ("checkerboard", "banana"),
-    members: int = 1024,
+    observations: tuple[str, ...] = tuple(OBSERVATIONS),
+    members: int | None = None,
     seed: int = 0,
     constraints: int = 12,
     first: int = 0,
     pool: int = 49152,
+    full: bool = False,
     jobs: int = 2,
     threads: int = 1,
     labels: tuple[str, ...] = (),
@@ -87,27 +91,33 @@ def run(
 
     Arguments:
         study: The name of the study.
-        problem: The problem; a study has one, and another is refused.
-        priors: The priors.
-        members: The members of an ensemble.
+        problem: The problem; by default the study's first.
+        priors: The priors of Data2D.
+        observations: The observations of KS.
+        members: The members of an ensemble; by default 1024, on KS those of the study's protocol.
         seed: The seed of the ensembles.
         constraints: How many constraints.
-        first: The seed of the first constraint's random field: 0 for the twelve of Data2D, 100
-            for those on which defaults are tuned.
-        pool: How many samples of the prior the ground truth is selected from.
+        first: The seed of the first constraint's random field, or the first reference of KS: 0
+            for those of the results, 100 for those on which defaults are tuned.
+        pool: How many samples of the prior the ground truth of Data2D is selected from.
+        full: On KS, the paper's 256 references and 32 members, for a GPU.
         jobs: How many processes share the settings.
         threads: The number of threads of each.
         labels: The samplers to run; all by default.
     """
-    found = _study(study)
+    found = _study(study, problem)
     if isinstance(found, studies.Measurement):
         torch.set_num_threads(threads)
         measure.run(found)
         return
-    if problem not in (None, found.problem):
-        raise ValueError(f"{found.name} is a study on {found.problem}, and not on {problem}.")
-    fields = range(first, first + constraints)
-    parallel.run(study, priors, fields, jobs, threads, members, seed, pool, labels)
+    bench: Bench
+    if found.problem == "ks":
+        references = range(first, first + (256 if full else 16))
+        bench = KSBench(observations, references, 32 if full else members, seed, full)
+    else:
+        fields = range(first, first + constraints)
+        bench = Data2DBench(found.problem, priors, fields, members or 1024, seed, pool)
+    parallel.run(study, bench, jobs, threads, labels)
 
 
 def print_tables(
@@ -126,8 +136,8 @@ def print_tables(
         mean: With --json, print the means.
         latex: Print a LaTeX table.
     """
-    found = _study(study)
-    rows = records.read(found.name, problem or _problem(found))
+    found = _study(study, problem)
+    rows = records.read(found.name, _problem(found))
     if as_json:
         for row in tables.means(rows) if mean else rows:
             print(json.dumps(row))
@@ -157,7 +167,7 @@ def figures(study: Positional[str], problem: Problem | None = None) -> None:
         study: The name of the study.
         problem: The problem, if not the study's own.
     """
-    found = _study(study)
+    found = _study(study, problem)
     name = found.name
     if isinstance(found, studies.Measurement):
         draw = found.figure
@@ -165,7 +175,7 @@ def figures(study: Positional[str], problem: Problem | None = None) -> None:
         draw = FIGURES[name]
     else:
         raise ValueError(f"{name} has no figures; those of {sorted(FIGURES)} can be drawn.")
-    problem = problem or _problem(found)
+    problem = _problem(found)
     figure = draw(records.read(name, problem))
     for suffix in ("png", "pdf"):
         path = records.RESULTS / problem / f"{name}.{suffix}"
@@ -195,11 +205,14 @@ def _problem(study: studies.Study | studies.Measurement) -> Problem:
     return study.problem if isinstance(study, studies.Study) else "data2d"  # ty: ignore
 
 
-def _study(name: str) -> studies.Study | studies.Measurement:
-    found = studies.find() | studies.measurements()
-    if name not in found:
-        raise ValueError(f"There is no study {name!r}; choose one of {sorted(found)}.")
-    return found[name]
+def _study(name: str, problem: str | None = None) -> studies.Study | studies.Measurement:
+    known = studies.find() | studies.measurements()
+    if name not in known:
+        raise ValueError(f"There is no study {name!r}; choose one of {sorted(known)}.")
+    found = studies.find(problem).get(name, known[name])
+    if problem not in (None, _problem(found)):
+        raise ValueError(f"{name} is a study on {_problem(found)}, and not on {problem}.")
+    return found
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ class Recipe(ABC):
             n: The number of samples to measure.
         """
 
-    def data(self, folder: Path) -> None:
+    def data(self, folder: Path) -> None:  # noqa: B027 (most draw their data)
         """Loads the data from `folder`, where the recipe does not draw them afresh.
 
         Raises:

@@ -1,6 +1,6 @@
 """The priors of Data2D."""
 
-__all__ = ["Checkerboard", "Banana"]
+__all__ = ["Banana", "Checkerboard"]
 
 import inspect
 

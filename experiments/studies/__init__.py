@@ -7,10 +7,12 @@ from types import ModuleType
 from .base import Measurement, Study
 
 
-def find() -> dict[str, Study]:
-    """Returns every study, by name."""
-    studies = [module.study for module in _modules() if hasattr(module, "study")]
-    return {study.name: study for study in studies}
+def find(problem: str | None = None) -> dict[str, Study]:
+    """Returns every study, by name: those on a problem or, by default, each on its first."""
+    studies = [
+        getattr(m, name) for m in _modules() for name in ("on_ks", "study") if hasattr(m, name)
+    ]
+    return {study.name: study for study in studies if problem in (None, study.problem)}
 
 
 def measurements() -> dict[str, Measurement]:

@@ -3,7 +3,7 @@
 __all__ = ["Make", "Measurement", "Study"]
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from matplotlib.figure import Figure
 
@@ -26,7 +26,10 @@ class Study:
         paper: The items of the paper that it reproduces.
         samplers: For each label, how to make the sampler of a denoiser and a constraint.
         default: The label of the library's default.
-        problem: The problem: `data2d`, or `lines` for linear constraints.
+        problem: The problem: `data2d`, `lines` for linear constraints, or `ks`. A module may have
+            a study on Data2D, `study`, and one of the same name on KS, `on_ks`.
+        protocol: On KS, the number of references and of members of the labels that have others
+            than 16 and 8.
     """
 
     name: str
@@ -35,6 +38,7 @@ class Study:
     samplers: Mapping[str, Make]
     default: str
     problem: str = "data2d"
+    protocol: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

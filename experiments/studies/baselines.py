@@ -59,3 +59,16 @@ study = Study(
     },
     default="default",
 )
+
+on_ks = Study(
+    name="baselines",
+    question="How do the methods compare?",
+    paper="Table 3; Table 5; Figures 4 and 5",
+    samplers={
+        "default": PPR,
+        "PPR, paper's setting": study.samplers["PPR, paper's setting"],
+        "control: project once at the end": PostHoc,
+    },
+    default="default",
+    problem="ks",
+)

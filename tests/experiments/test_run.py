@@ -7,6 +7,7 @@ import torch
 
 from experiments import parallel, records, studies, tables
 from experiments.__main__ import _study
+from experiments.benches import Data2DBench, KSBench, data2d
 from experiments.parallel import split
 from experiments.run import TRUTH, run
 from experiments.studies.base import Study
@@ -39,7 +40,9 @@ def cheap(tmp_path, monkeypatch):
 
 
 def start(study=STUDY, priors=("checkerboard",), **changes):
-    run(study, list(priors), **SIZES | changes)
+    data2d._problem.cache_clear()
+    bench = Data2DBench("data2d", priors, **SIZES | changes)
+    run(study, bench, bench.settings())
     return records.read(study.name, "data2d")
 
 
@@ -219,32 +222,34 @@ def test_results_that_do_not_exist_are_refused_with_a_remedy():
 @pytest.mark.parametrize("jobs", [1, 2, 3, 5, 50])
 @pytest.mark.parametrize("priors", [["banana"], ["checkerboard", "banana"]], ids=str)
 def test_processes_share_the_settings_out(priors, jobs):
-    parts = split(priors, range(100, 112), jobs)
-    everything = [(prior, k) for prior in priors for k in range(100, 112)]
-    assert [setting for part in parts for setting in part] == everything
-    assert len(parts) == min(jobs, len(everything))
+    settings = Data2DBench("data2d", priors, range(100, 112), 8, 0, 99).settings()
+    assert settings == [{"prior": p, "constraint": k} for p in priors for k in range(100, 112)]
+    parts = split(settings, jobs)
+    assert [setting for part in parts for setting in part] == settings
+    assert len(parts) == min(jobs, len(settings))
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
-    for part in parts:  # whose constraints of a prior are a range, without gaps
-        for prior in priors:
-            seeds = [k for name, k in part if name == prior]
-            assert seeds == list(range(seeds[0], seeds[-1] + 1)) if seeds else True
 
 
 def test_a_process_runs_the_settings_it_is_given(monkeypatch):
     seen = []
-    monkeypatch.setattr(parallel.runner, "run", lambda *arguments: seen.append(arguments[1:]))
-    parallel.work(
-        "baselines", [("checkerboard", 11), ("banana", 0), ("banana", 1)], 1, 8, 3, 99, []
-    )
-    assert seen == [
-        (["checkerboard"], 8, 3, range(11, 12), 99, []),
-        (["banana"], 8, 3, range(2), 99, []),
-    ]
+    monkeypatch.setattr(parallel.runner, "run", lambda *arguments: seen.append(arguments))
+    bench = KSBench(["sine-1"], range(3), 8, 0)
+    parallel.work("baselines", bench, bench.settings()[1:], 1, ["default"])
+    study = studies.find("ks")["baselines"]
+    assert seen == [(study, bench, bench.settings()[1:], ["default"])]
 
 
 def test_an_unknown_study_is_refused_with_the_known_ones():
     with pytest.raises(ValueError, match=r"'nope'.*ablation.*minimizers"):
         _study("nope")
+
+
+def test_a_study_is_found_on_the_problem_that_is_asked_for():
+    assert _study("baselines").problem == _study("baselines", "data2d").problem == "data2d"
+    assert _study("baselines", "ks").problem == "ks"
+    assert _study("linear").problem == "lines"
+    with pytest.raises(ValueError, match="linear is a study on lines, and not on ks"):
+        _study("linear", "ks")
 
 
 def test_studies_are_found_by_their_names():

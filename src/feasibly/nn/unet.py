@@ -3,6 +3,7 @@
 __all__ = ["UNet"]
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -37,13 +38,11 @@ class UNet(nn.Module):
         self.lift = nn.Sequential(nn.Conv2d(1, first, 1), nn.SiLU(), nn.Conv2d(first, first, 1))
         self.encode = nn.ModuleList(ResidualBlock(c, features) for c in channels[:-1])
         self.down = nn.ModuleList(
-            nn.Conv2d(fine, coarse, 3, stride=2)
-            for fine, coarse in zip(channels, channels[1:], strict=False)
+            nn.Conv2d(fine, coarse, 3, stride=2) for fine, coarse in pairwise(channels)
         )
         self.middle = ResidualBlock(last, features)
         self.up = nn.ModuleList(
-            nn.ConvTranspose2d(coarse, fine, 2, stride=2)
-            for fine, coarse in zip(channels, channels[1:], strict=False)
+            nn.ConvTranspose2d(coarse, fine, 2, stride=2) for fine, coarse in pairwise(channels)
         )
         self.merge = nn.ModuleList(nn.Conv2d(2 * c, c, 1) for c in channels[:-1])
         self.decode = nn.ModuleList(ResidualBlock(c, features) for c in channels[:-1])

@@ -1,12 +1,12 @@
-r"""Kuramoto-Sivashinsky: trajectories of a chaotic field, some of whose frames are observed exactly
-(paper, Section 5 and Appendix "Additional KS Constraints").
+r"""Kuramoto-Sivashinsky: trajectories of a chaotic field, some of whose frames are observed
+exactly (paper, Section 5 and Appendix "Additional KS Constraints").
 
-Samples are trajectories :math:`u`, with shape :math:`(B, T, X)`: frames of the field at equidistant
-times, in units of its root mean square. The initial transient is over, so that all frames have
-one law.
+Samples are trajectories :math:`u`, with shape :math:`(B, T, X)`: frames of the field at
+equidistant times, in units of its root mean square. The initial transient is over, so that all
+frames have one law.
 """
 
-__all__ = ["OBSERVATIONS", "RMS", "KS", "energy_spectrum", "residual", "spectrum_distance"]
+__all__ = ["KS", "OBSERVATIONS", "RMS", "energy_spectrum", "residual", "spectrum_distance"]
 
 from collections.abc import Callable
 

@@ -1,0 +1,7 @@
+"""The problems as studies see them, one file each."""
+
+from .base import Bench, Case
+from .data2d import Data2DBench
+from .ks import KSBench
+
+__all__ = ["Bench", "Case", "Data2DBench", "KSBench"]

@@ -1,0 +1,109 @@
+"""Data2D and its lines: each prior under each constraint, against a ground truth."""
+
+__all__ = ["Data2DBench"]
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+from torch import Tensor
+
+from feasibly.errors import SamplingError
+from feasibly.problems.data2d import Data2D, Lines
+from feasibly.samplers import Sampler
+
+from ..records import Record
+from ..studies.base import Study
+from .base import Bench, Case, Tap, account, draw
+
+PROBLEMS: dict[str, type[Data2D]] = {"data2d": Data2D, "lines": Lines}
+
+
+class Data2DBench(Bench):
+    """The priors under random constraints.
+
+    Arguments:
+        problem: `data2d` or `lines`.
+        priors: The names of the priors.
+        constraints: Which constraints, by their seeds.
+        members: The number of members of an ensemble, and of ground-truth samples.
+        seed: The seed of the ensembles.
+        pool: How many samples of the prior the ground truth is selected from.
+    """
+
+    keys = ("prior", "constraint")
+
+    def __init__(
+        self,
+        problem: str,
+        priors: Sequence[str],
+        constraints: range,
+        members: int,
+        seed: int,
+        pool: int,
+    ) -> None:
+        self.problem, self.priors, self.constraints = problem, list(priors), constraints
+        self.members, self.seed, self.pool = members, seed, pool
+
+    def settings(self) -> list[Record]:
+        return [{"prior": p, "constraint": k} for p in self.priors for k in self.constraints]
+
+    def options(self, study: Study, label: str, setting: Record) -> Record | None:
+        return {"members": self.members, "seed": self.seed, "pool": self.pool}
+
+    def case(self, setting: Record) -> Case:
+        problem = _problem(self.problem, setting["prior"])
+        return _Case(problem, setting["constraint"], self.members, self.pool)
+
+
+@lru_cache(maxsize=1)  # one pool of samples a prior
+def _problem(problem: str, prior: str) -> Data2D:
+    return PROBLEMS[problem](prior)
+
+
+class _Case(Case):
+    def __init__(self, problem: Data2D, k: int, members: int, pool: int) -> None:
+        self.problem, self.k, self.members, self.pool = problem, k, members, pool
+        self.denoiser = problem.denoiser
+        self.constraint = problem.constraint(k)
+
+    def _truth(self) -> tuple[Tensor, Tensor]:
+        """The ground truth that samplers are scored against, and another one like it."""
+        n, pool = self.members, self.pool
+        found = self.problem.ground_truth(self.constraint, self.problem.prior_samples(pool))
+        if len(found) < 2 * n:
+            raise ValueError(
+                f"Only {len(found)} of {pool} samples of the prior satisfy constraint {self.k}; "
+                f"{2 * n} are needed. Raise --pool."
+            )
+        return found[:n], found[n : 2 * n]
+
+    def truth(self, members: int) -> Record | None:
+        first, second = self._truth()
+        return self.problem.scores(second, self.constraint.is_feasible(second), first)
+
+    def score(self, make: Callable[[], Sampler], members: int, seed: int) -> Record:
+        """Scores a sampler under its own read-out and, as `state_*`, under the state."""
+        problem, (truth, _) = self.problem, self._truth()
+        sampler = make()
+        tap = Tap(sampler)
+        try:
+            result = draw(sampler, members, problem.shape, seed)
+            state = tap.x_t
+            if sampler.retries or type(sampler).finish is not Sampler.finish:
+                other = make()  # the last step's states are not what it would return
+                other.readout = "state"
+                state = draw(other, members, problem.shape, seed).samples
+        except SamplingError as error:  # a method that breaks down scores nothing, and is kept
+            nothing = dict.fromkeys(("feasible", "in_support", "joint", "knn"), 0.0) | {"tv": 1.0}
+            noted = {f"state_{key}": value for key, value in nothing.items()}
+            return nothing | noted | {"error": str(error)}
+        scores = problem.scores(result.samples, result.feasible, truth)
+        noisy = problem.scores(state, self.constraint.is_feasible(state), truth)
+        noted = {f"state_{k}": noisy[k] for k in ("feasible", "in_support", "joint", "knn", "tv")}
+        return scores | noted | account(result)
+
+    def line(self, record: Record) -> str:
+        return (
+            f"feasible {record['feasible']:.1%}, joint {record['joint']:.1%}, "
+            f"k-NN {record['knn']:.3f}"
+        )

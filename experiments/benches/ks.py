@@ -1,0 +1,78 @@
+"""Kuramoto-Sivashinsky: each kind of observation of each reference."""
+
+__all__ = ["KSBench"]
+
+from collections.abc import Callable, Sequence
+
+from feasibly.errors import SamplingError
+from feasibly.problems.ks import KS
+from feasibly.samplers import Sampler
+
+from ..records import Record
+from ..studies.base import Study
+from .base import Bench, Case, account, draw
+
+
+class KSBench(Bench):
+    """Ensembles that share an exact observation of a reference trajectory.
+
+    Arguments:
+        observations: The kinds of observation.
+        references: Which references, by their numbers.
+        members: The number of members of an ensemble; None for the study's protocol.
+        seed: The seed of the ensembles.
+        full: Run every label on all references, and not only those of the study's protocol.
+    """
+
+    problem = "ks"
+    keys = ("observation", "reference")
+
+    def __init__(
+        self,
+        observations: Sequence[str],
+        references: range,
+        members: int | None,
+        seed: int,
+        full: bool = False,
+    ) -> None:
+        self.observations, self.references = list(observations), references
+        self.members, self.seed, self.full = members, seed, full
+
+    def settings(self) -> list[Record]:
+        return [
+            {"observation": o, "reference": k} for o in self.observations for k in self.references
+        ]
+
+    def options(self, study: Study, label: str, setting: Record) -> Record | None:
+        references, members = study.protocol.get(label, (16, 8))
+        if not self.full and setting["reference"] - self.references[0] >= references:
+            return None
+        return {"members": self.members or members, "seed": self.seed}
+
+    def case(self, setting: Record) -> Case:
+        return _Case(setting["observation"], setting["reference"])
+
+
+class _Case(Case):
+    def __init__(self, observation: str, k: int) -> None:
+        self.problem = KS(observation)
+        self.denoiser = self.problem.denoiser
+        self.reference = self.problem.reference(k)
+        self.constraint = self.problem.constraint(self.reference)
+
+    def score(self, make: Callable[[], Sampler], members: int, seed: int) -> Record:
+        sampler, problem = make(), self.problem
+        try:
+            result = draw(sampler, members, problem.shape, seed)
+        except SamplingError as error:  # a method that breaks down scores nothing, and is kept
+            return dict.fromkeys(("feasible", "in_support", "joint"), 0.0) | {"error": str(error)}
+        return problem.scores(result.samples, result.feasible, self.reference) | account(result)
+
+    def line(self, record: Record) -> str:
+        rmse = (
+            (sum(record["mse"]) / len(record["mse"])) ** 0.5 if "mse" in record else float("nan")
+        )
+        return (
+            f"feasible {record['feasible']:.1%}, joint {record['joint']:.1%}, RMSE {rmse:.3f}, "
+            f"{record.get('seconds', 0):.0f} s"
+        )
