@@ -48,7 +48,7 @@ def data(
 
 
 def train(
-    config: Annotated[PRIORS, tyro.conf.arg(name="")],
+    config: Annotated[PRIORS, tyro.conf.arg(name="")],  # ty: ignore[invalid-type-form]
     out: Path = Path("runs"),
     data: Path = Path("runs/data"),
     ship: bool = False,

@@ -2,6 +2,7 @@
 
 __all__ = ["COLUMNS", "fill", "means", "render"]
 
+import math
 import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,15 @@ COLUMNS = {
     "feasible_worst": ("worst", "{:.1f}"),
     "in_support": ("in S (%)", "{:.1f}"),
     "joint": ("in C and S (%)", "{:.1f}"),
+    "rmse": ("RMSE", "{:.3f}"),
+    "crps": ("CRPS", "{:.3f}"),
+    "skill": ("skill", "{:.3f}"),
+    "spread": ("spread", "{:.3f}"),
+    "ratio": ("spread / skill", "{:.2f}"),
+    "max_norm": ("Max-Norm", "{:.2f}"),
+    "residual": ("KS residual", "{:.3f}"),
+    "residual_feasible": ("of feasible members", "{:.3f}"),
+    "spectrum": ("spectrum error", "{:.2f}"),
     "knn": ("k-NN", "{:.3f}"),
     "knn_worst": ("k-NN, worst", "{:.3f}"),
     "tv": ("mass error", "{:.3f}"),
@@ -42,9 +52,11 @@ PERCENT = (
 def means(rows: Sequence[Record]) -> list[Record]:
     """Averages the settings of each label, in the order of the labels' first appearance.
 
-    Call counts are the largest over the settings, since a budget is a bound; `feasible_worst`,
-    `joint_worst` and `knn_worst` are the smallest of their values, and `knn_std` is the standard
-    deviation over settings.
+    Call counts are the largest over the settings, since a budget is a bound; `feasible_worst` and
+    `joint_worst` are the smallest of their values. On Data2D there are `knn_worst`, likewise, and
+    `knn_std`, the standard deviation over settings. On KS there are `rmse`, `skill`, `spread` and
+    their `ratio`, and `crps`: cases are averaged before roots are taken, frames and then kinds of
+    observation after.
 
     Raises:
         ValueError: If the settings of a label are not each there once, made in one way.
@@ -52,8 +64,10 @@ def means(rows: Sequence[Record]) -> list[Record]:
     table = []
     for label in dict.fromkeys(row["label"] for row in rows):
         group = [row for row in rows if row["label"] == label]
-        settings = [(row["prior"], row["constraint"]) for row in group]
-        made_with = {(row["members"], row["seed"], row["pool"], row["sampler"]) for row in group}
+        settings = [tuple(row.get(k) for k in SETTING) for row in group]
+        made_with = {
+            tuple(row.get(k) for k in ("members", "seed", "pool", "sampler")) for row in group
+        }
         if len(set(settings)) < len(settings) or len(made_with) > 1:
             raise ValueError(
                 f"The records of {label!r} have settings twice, or from different runs; remove "
@@ -63,16 +77,49 @@ def means(rows: Sequence[Record]) -> list[Record]:
         record["settings"] = len(group)
         keys = dict.fromkeys(key for row in group for key in row)
         for key in keys:
-            values = [row[key] for row in group if key in row]  # a broken run has no cost
-            if key in record or isinstance(values[0], (str, dict, bool)) or key == "constraint":
+            values = [
+                row[key] for row in group if row.get(key) is not None
+            ]  # a broken run has no cost
+            plain = values and not isinstance(values[0], (str, dict, bool, list))
+            if key in record or key in SETTING or not plain:
                 continue
             worst = key in ("forward", "backward")
             record[key] = max(values) if worst else sum(values) / len(values)
-        record["knn_std"] = statistics.pstdev(row["knn"] for row in group)
         for key in ("feasible", "joint", "knn"):
-            record[f"{key}_worst"] = min(row[key] for row in group)
+            if key in group[0]:
+                record[f"{key}_worst"] = min(row[key] for row in group)
+        if "knn" in group[0]:
+            record["knn_std"] = statistics.pstdev(row["knn"] for row in group)
+        if any("mse" in row for row in group):
+            record |= _ensembles(group)
         table.append(record)
     return table
+
+
+SETTING = ("prior", "constraint", "observation", "reference")
+
+
+def _ensembles(group: Sequence[Record]) -> Record:
+    """The ensemble scores of some cases, averaged over time and over kinds of observation."""
+    kinds = []
+    for kind in dict.fromkeys(row["observation"] for row in group):
+        rows = [row for row in group if row["observation"] == kind and "mse" in row]
+        if not rows:
+            continue
+        curves = {key: _over(rows, key) for key in ("mse", "mean_se", "variance", "crps")}
+        roots = {
+            new: statistics.fmean(math.sqrt(v) for v in curves[old])
+            for new, old in (("rmse", "mse"), ("skill", "mean_se"), ("spread", "variance"))
+        }
+        correction = math.sqrt(1 + 1 / rows[0]["members"])
+        ratio = correction * roots["spread"] / roots["skill"] if roots["skill"] else math.nan
+        kinds.append(roots | {"ratio": ratio, "crps": statistics.fmean(curves["crps"])})
+    return {key: statistics.fmean(kind[key] for kind in kinds) for key in kinds[0]}
+
+
+def _over(rows: Sequence[Record], key: str) -> list[float]:
+    """The mean over cases, frame by frame."""
+    return [statistics.fmean(values) for values in zip(*(row[key] for row in rows), strict=True)]
 
 
 def render(rows: Sequence[Record], form: str = "markdown") -> str:
@@ -120,7 +167,9 @@ def _escaped(text: str) -> str:
     return re.sub(r"[%_&#^$]", lambda match: rf"\{match[0]}" if match[0] != "^" else r"\^{}", text)
 
 
-MARK = re.compile(r"(<!-- table: ([\w-]+) (\w+)(?:; ([^>]*))? -->\n).*?(<!-- end -->)", re.DOTALL)
+MARK = re.compile(
+    r"(<!-- table: ([\w-]+) (\w+)(?:/([\w-]+))?(?:; ([^>]*))? -->\n).*?(<!-- end -->)", re.DOTALL
+)
 MADE = re.compile(r"(<!-- made: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -132,7 +181,8 @@ def fill(
     """Writes the tables of a page between their marks.
 
     A mark reads `<!-- table: STUDY PROBLEM -->`, or `<!-- table: STUDY PROBLEM; LABEL; ... -->`
-    for some rows only, or `<!-- made: NAME -->`, and ends with `<!-- end -->`.
+    for some rows only, with `PROBLEM/OBSERVATION` for one kind of observation, or
+    `<!-- made: NAME -->`, and ends with `<!-- end -->`.
 
     Arguments:
         page: The text of the page.
@@ -141,11 +191,14 @@ def fill(
     """
 
     def table(match: re.Match[str]) -> str:
-        rows = means(read(match[2], match[3]))
+        found = read(match[2], match[3])
         if match[4]:
-            wanted = [label.strip() for label in match[4].split(";")]
+            found = [row for row in found if row["observation"] == match[4]]
+        rows = means(found)
+        if match[5]:
+            wanted = [label.strip() for label in match[5].split(";")]
             rows = [next(row for row in rows if row["label"] == label) for label in wanted]
-        return f"{match[1]}{render(rows)}\n{match[5]}"
+        return f"{match[1]}{render(rows)}\n{match[6]}"
 
     def made(match: re.Match[str]) -> str:
         return f"{match[1]}{(makers or {})[match[2]]()}\n{match[3]}"

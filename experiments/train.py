@@ -28,12 +28,12 @@ class Flattened(torch.optim.Muon):
         self.matrices = [nn.Parameter(w.detach().flatten(1)) for w in weights]  # the same memory
         super().__init__(self.matrices, lr=lr, weight_decay=0.0, adjust_lr_fn="match_rms_adamw")
 
-    def step(self) -> None:  # ty: ignore[invalid-method-override]
+    def step(self) -> None:  # ty: ignore[incompatible-method-override]
         for matrix, weight in zip(self.matrices, self.weights, strict=True):
             matrix.grad = None if weight.grad is None else weight.grad.flatten(1)
         super().step()
 
-    def zero_grad(self) -> None:  # ty: ignore[invalid-method-override]
+    def zero_grad(self) -> None:  # ty: ignore[incompatible-method-override]
         for weight in self.weights:
             weight.grad = None
 

@@ -142,7 +142,10 @@ def test_the_mean_of_one_setting_is_the_setting(rows):
 def test_a_table_is_markdown_with_a_line_for_every_label(rows):
     table = parse(render(means(rows)))
     assert [cells[0][2] for cells in table] == ["method", "control", "PPR", "truth"]
-    columns = [key for key in COLUMNS if not key.startswith("state_")]  # which no row has
+    values = {key for record in means(rows) for key in record}
+    columns = [key for key in COLUMNS if key in values]
+    assert {"feasible", "knn", "tv", "forward"} <= set(columns)
+    assert not {"state_knn", "rmse", "max_norm"} & set(columns)
     assert all(len(cells) == len(columns) for cells in table)
     assert [{head for head, _, _ in cells} for cells in table] == [{True}] + 3 * [{False}]
     assert len(render(means(rows)).splitlines()) == 5
@@ -180,7 +183,8 @@ def test_the_default_alone_is_bold(rows):
 
 def test_cells_are_shares_in_percent_and_empty_where_nothing_was_measured(rows):
     table = parse(render(means(rows)))
-    columns = [key for key in COLUMNS if not key.startswith("state_")]
+    values = {key for record in means(rows) for key in record}
+    columns = [key for key in COLUMNS if key in values]
     ppr, truth = (
         {key: cell[2] for key, cell in zip(columns, cells, strict=True)} for cells in table[2:]
     )
@@ -289,3 +293,72 @@ def test_strips_show_every_setting_and_the_mean(rows):
     lines = [line.get_xdata()[0] for line in right.lines]
     assert lines[:3] == pytest.approx([0.3, 0.5, 0.45])
     assert png(figure)
+
+
+def ensemble(label, observation, reference, mse, **changes):
+    """A record of KS with two frames; the ensemble mean has half of the members' square error."""
+    values = row(label, None, None) | {
+        "problem": "ks",
+        "observation": observation,
+        "reference": reference,
+        "members": 8,
+        "mse": mse,
+        "mean_se": [v / 2 for v in mse],
+        "variance": [v / 4 for v in mse],
+        "crps": [v / 10 for v in mse],
+        "max_norm": 1.5,
+        "residual_feasible": None,
+    }
+    for key in ("prior", "constraint", "pool", "knn", "tv"):
+        del values[key]
+    return values | changes
+
+
+def test_ensembles_are_averaged_over_cases_then_rooted_then_averaged_over_time():
+    rows = [
+        ensemble("PPR", "sine-3", 0, [1.0, 4.0]),
+        ensemble("PPR", "sine-3", 1, [7.0, 14.0], max_norm=2.5, residual_feasible=0.2),
+    ]
+    (record,) = means(rows)
+    assert record["rmse"] == pytest.approx((4**0.5 + 9**0.5) / 2)
+    assert record["skill"] == pytest.approx((2**0.5 + 4.5**0.5) / 2)
+    assert record["spread"] == pytest.approx((1 + 2.25**0.5) / 2)
+    assert record["ratio"] == pytest.approx((9 / 8) ** 0.5 * 0.5**0.5)
+    assert record["crps"] == pytest.approx(0.65)
+    assert record["max_norm"] == 2
+    assert record["residual_feasible"] == 0.2
+    assert record["settings"] == 2
+    assert not {"knn_std", "knn_worst", "reference", "mse"} & record.keys()
+
+
+def test_kinds_of_observation_weigh_the_same_whatever_their_number_of_cases():
+    rows = [
+        ensemble("PPR", "sine-3", 0, [1.0, 1.0]),
+        ensemble("PPR", "sine-1", 0, [9.0, 9.0]),
+        ensemble("PPR", "sine-1", 1, [9.0, 9.0]),
+    ]
+    assert means(rows)[0]["rmse"] == pytest.approx(2)
+
+
+def test_a_run_that_broke_down_has_shares_and_no_scores():
+    broken = ensemble("PPR", "sine-3", 1, [0.0], feasible=0.0, error="diverged")
+    for key in ("mse", "mean_se", "variance", "crps", "max_norm"):
+        del broken[key]
+    (record,) = means([ensemble("PPR", "sine-3", 0, [4.0, 4.0]), broken])
+    assert record["feasible"] == 0.5
+    assert record["rmse"] == 2
+    (alone,) = means([broken])
+    assert "rmse" not in alone
+
+
+def test_a_mark_may_ask_for_one_kind_of_observation():
+    rows = [ensemble("PPR", "sine-3", 0, [1.0]), ensemble("PPR", "sine-1", 0, [9.0])]
+
+    def read(study, problem):
+        assert (study, problem) == ("baselines", "ks")
+        return rows
+
+    page = "<!-- table: baselines ks{} -->\n<!-- end -->"
+    assert "| 1.000 |" in fill(page.format("/sine-3"), read)
+    assert "| 2.000 |" in fill(page.format(""), read)
+    assert "| 3.000 |" in fill(page.format("/sine-1; PPR"), read)

@@ -29,7 +29,7 @@ class UNet(nn.Module):
         self, channels: Sequence[int] = (32, 64, 128, 256), frequencies: int = 64
     ) -> None:
         super().__init__()
-        first, last = channels[0], channels[-1]
+        first = channels[0]
         features = 2 * frequencies
         self.embed_noise = SineEmbedding(frequencies, low=0.5, high=16.0)
         self.condition = nn.Sequential(
@@ -40,15 +40,16 @@ class UNet(nn.Module):
         self.down = nn.ModuleList(
             nn.Conv2d(fine, coarse, 3, stride=2) for fine, coarse in pairwise(channels)
         )
-        self.middle = ResidualBlock(last, features)
+        self.middle = ResidualBlock(channels[-1], features)
         self.up = nn.ModuleList(
             nn.ConvTranspose2d(coarse, fine, 2, stride=2) for fine, coarse in pairwise(channels)
         )
         self.merge = nn.ModuleList(nn.Conv2d(2 * c, c, 1) for c in channels[:-1])
         self.decode = nn.ModuleList(ResidualBlock(c, features) for c in channels[:-1])
-        self.project = nn.Sequential(nn.Conv2d(first, first, 1), nn.SiLU(), nn.Conv2d(first, 1, 1))
-        nn.init.zeros_(self.project[-1].weight)
-        nn.init.zeros_(self.project[-1].bias)
+        last = nn.Conv2d(first, 1, 1)
+        nn.init.zeros_(last.weight)
+        nn.init.zeros_(last.bias)  # ty: ignore[invalid-argument-type]
+        self.project = nn.Sequential(nn.Conv2d(first, first, 1), nn.SiLU(), last)
 
     def forward(self, x: Tensor, noise: Tensor) -> Tensor:
         r"""Maps `x`, with shape :math:`(B, T, X)` (time, space; both divisible by 8), and the
