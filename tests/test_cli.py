@@ -2,6 +2,7 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 
 from feasibly import PPR, Ancestral, PostHoc, priors
 from feasibly.__main__ import main
+from feasibly.cli import demo_ks
 from feasibly.cli.check import check
 from feasibly.cli.demo import demo
 from feasibly.cli.load import load_constraint, load_denoiser, load_object
@@ -17,8 +19,11 @@ from feasibly.cli.sample import METHODS, parse, sample
 from feasibly.constraints import Constraint, GaussianRandomField
 from feasibly.errors import ConstraintError, DenoiserError, SamplingError
 from feasibly.minimizers import GaussNewton
+from feasibly.oracles import Gaussian
 from feasibly.problems.data2d import CONSTRAINTS, Data2D
+from feasibly.problems.ks import KS, SUPPORT
 from feasibly.result import Result
+from feasibly.schedules import LogLogit
 
 USER_MODULE = """
 import torch
@@ -106,7 +111,7 @@ def test_demo_writes_report_figures_and_samples(tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(Data2D, "prior_samples", prior_samples)
     out = tmp_path / "new" / "demo"
-    assert demo(out, members=64) == 0
+    assert demo("data2d", out, members=64) == 0
 
     names = ("checkerboard", "banana")
     samples = {f"{name}_{label}.safetensors" for name in names for label in ("PPR", "control")}
@@ -125,6 +130,38 @@ def test_demo_writes_report_figures_and_samples(tmp_path, monkeypatch, capsys):
         assert cell in page
     assert page.count("<td>truth</td>") == 2
     assert str(out / "report.html") in capsys.readouterr().out
+
+
+def test_demo_of_trajectories_writes_report_and_samples(tmp_path, monkeypatch, capsys):
+    # white noise stands for the prior, whose samples take minutes
+    oracle = Gaussian(torch.zeros(16 * 16), torch.eye(16 * 16), LogLogit())
+    monkeypatch.setattr(demo_ks, "KS", lambda observation: KS(observation, oracle, size=16))
+    monkeypatch.setitem(SUPPORT, 16, SUPPORT[64])
+    monkeypatch.setattr(demo_ks, "PPR", partial(PPR, steps=6))
+    assert demo("ks", tmp_path / "ks", members=3) == 0
+
+    assert {path.name for path in (tmp_path / "ks").iterdir()} == {
+        "ks_PPR.safetensors",
+        "ks_control.safetensors",
+        "report.html",
+    }
+    problem = KS("sine-3", oracle, size=16)
+    constraint = problem.constraint(problem.reference(0))
+    for label in ("PPR", "control"):
+        result = Result.load(tmp_path / "ks" / f"ks_{label}.safetensors")
+        assert result.samples.shape == (3, 16, 16)
+        assert torch.equal(result.feasible, constraint.is_feasible(result.samples))
+        assert result.method.startswith("PPR" if label == "PPR" else "PostHoc")
+    page = (tmp_path / "ks" / "report.html").read_text(encoding="utf-8")
+    assert page.count("data:image/png") == 3
+    assert "<td>PPR</td>" in page
+    assert "<td>control</td>" in page
+    assert "report.html" in capsys.readouterr().out.replace("\n", "")
+
+
+def test_demo_of_trajectories_needs_an_ensemble(tmp_path):
+    with pytest.raises(ValueError, match="at least 2 members, got --members 1"):
+        demo("ks", tmp_path, members=1)
 
 
 @pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")

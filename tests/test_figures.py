@@ -144,3 +144,25 @@ def test_histogram_counts_the_finite_members():
 )
 def test_histogram_can_be_saved_in_the_limit(c):
     assert_saves(figures.histogram({"PPR": c}, tolerance=1e-6))
+
+
+def test_trajectories_have_a_panel_each_on_one_colour_scale_with_observed_frames_marked():
+    u = torch.linspace(-2, 2, 12).reshape(3, 4)
+    figure = figures.trajectories({f"panel {i}": u / (i + 1) for i in range(6)}, observed=(0, 2))
+    panels = [ax for ax in figure.axes if ax.axison]
+    assert [ax.get_title() for ax in panels] == [f"panel {i}" for i in range(6)]
+    for i, ax in enumerate(panels):
+        (image,) = ax.get_images()
+        np.testing.assert_allclose(image.get_array(), u / (i + 1))
+        assert image.get_clim() == (-2, 2)
+        assert image.origin == "lower"
+        assert [line.get_ydata()[0] for line in ax.get_lines()] == [0, 2]
+
+
+def test_scores_are_drawn_frame_by_frame():
+    curves = {"PPR, RMSE": torch.tensor([0.0, 1.0, 0.5]), "control, RMSE": torch.ones(3)}
+    (ax,) = figures.over_time(curves, observed=(1,)).axes
+    drawn = {line.get_label(): line.get_ydata() for line in ax.get_lines()}
+    for name, values in curves.items():
+        np.testing.assert_allclose(drawn[name], values)
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == list(curves)

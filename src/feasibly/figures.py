@@ -1,6 +1,6 @@
 """Figures of samples and of runs. They return matplotlib figures, and write nothing."""
 
-__all__ = ["histogram", "marginals", "trace"]
+__all__ = ["histogram", "marginals", "over_time", "trace", "trajectories"]
 
 import math
 from collections.abc import Mapping, Sequence
@@ -94,5 +94,46 @@ def histogram(violations: Mapping[str, Tensor], tolerance: float) -> "Figure":
     ax.hist(list(logs.values()), bins=40, histtype="step", label=list(logs))
     ax.axvline(math.log10(tolerance), color="tab:red", linewidth=0.8, label="tolerance")
     ax.set(xlabel=r"$\log_{10}$ violation", ylabel="members")
+    ax.legend(fontsize=8)
+    return figure
+
+
+def trajectories(fields: Mapping[str, Tensor], observed: Sequence[int] = ()) -> "Figure":
+    """Draws trajectories of a field in one space dimension, five a row, space to the right.
+
+    Arguments:
+        fields: For each panel, its title and its trajectory, with shape (T, X).
+        observed: The frames to mark.
+    """
+    columns = min(5, len(fields))
+    rows = math.ceil(len(fields) / columns)
+    figure, axes = _figure(rows, columns, size=2.4)
+    largest = next(iter(fields.values())).abs().max().item()
+    panels = [ax for row in axes for ax in row]
+    for ax in panels:
+        ax.set_axis_off()
+    for ax, (name, u) in zip(panels, fields.items(), strict=False):
+        ax.set_axis_on()
+        ax.imshow(u.cpu(), origin="lower", cmap="RdBu_r", vmin=-largest, vmax=largest)
+        for frame in observed:
+            ax.axhline(frame, color="black", linewidth=0.8, linestyle=":")
+        ax.set(xticks=[], yticks=[])
+        ax.set_title(name, fontsize=9)
+    return figure
+
+
+def over_time(curves: Mapping[str, Tensor], observed: Sequence[int] = ()) -> "Figure":
+    """Draws scores against the time of the system.
+
+    Arguments:
+        curves: For each curve, its name and its values, with shape (T).
+        observed: The frames to mark.
+    """
+    figure, ((ax,),) = _figure(1, 1, size=5)
+    for frame in observed:
+        ax.axvline(frame, color="black", linewidth=0.8, linestyle=":")
+    for name, values in curves.items():
+        ax.plot(values.cpu(), label=name)
+    ax.set(xlabel="frame", ylim=(0, None))
     ax.legend(fontsize=8)
     return figure

@@ -9,7 +9,7 @@ import torch
 
 from experiments import train as training
 from experiments.recipes import RECIPES, TrainConfig
-from experiments.train import Trainer, export, optimizers, train
+from experiments.train import Flattened, Trainer, export, optimizers, train
 from feasibly import priors
 from feasibly.denoisers import Karras
 from feasibly.nn import ModulatedMLP
@@ -260,3 +260,82 @@ def test_a_run_too_short_for_a_log_can_be_exported(tmp_path):
     trainer = train(tmp_path, config)
     export(trainer, tmp_path, tmp_path, n=32)
     assert (tmp_path / "banana.md").exists()
+
+
+def test_the_rates_rise_stay_and_fall():
+    config = replace(CONFIG, steps=20, warmup=3, cooldown=0.5, lr_muon=0.1, lr_final=1e-3)
+    trainer = trainer_of(config)
+    rates = [trainer._rate(step, trainer.optimizers[0]) for step in range(21)]
+    assert rates[:4] == pytest.approx([0.25, 0.5, 0.75, 1])
+    assert rates[4:11] == [1] * 7
+    assert rates[15] == pytest.approx((1 + 0.01) / 2)  # halfway down a cosine
+    assert rates[20] == pytest.approx(0.01)
+    assert all(a > b for a, b in pairwise(rates[10:]))
+
+
+def test_by_default_the_rates_fall_as_a_cosine_from_the_first_step():
+    trainer = trainer_of(replace(CONFIG, steps=100))
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=CONFIG.lr_muon)
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100, CONFIG.lr_final)
+    for step in range(100):
+        expected = optimizer.param_groups[0]["lr"] / CONFIG.lr_muon
+        assert trainer._rate(step, trainer.optimizers[0]) == pytest.approx(expected)
+        optimizer.step()
+        cosine.step()
+
+
+def test_a_longer_run_goes_on_from_the_plateau_of_a_shorter_one(tmp_path):
+    short = replace(CONFIG, steps=4, cooldown=0.5, checkpoint_every=1)
+    long = replace(short, steps=8)
+    train(tmp_path / "short", short)
+    (tmp_path / "grown").mkdir()
+    (tmp_path / "short" / "plateau.pt").rename(tmp_path / "grown" / "checkpoint.pt")
+    grown, whole = train(tmp_path / "grown", long), train(tmp_path / "whole", long)
+    assert_equal(state(grown), state(whole))
+
+
+def test_a_run_that_has_begun_to_fall_is_not_made_longer(tmp_path):
+    short = replace(CONFIG, steps=4, cooldown=0.5)
+    train(tmp_path, short)
+    with pytest.raises(ValueError, match="another configuration"):
+        train(tmp_path, replace(short, steps=6))
+
+
+def test_muon_takes_a_convolution_as_a_matrix():
+    torch.manual_seed(0)
+    kernel, gradient = torch.randn(4, 3, 2, 2), torch.randn(4, 3, 2, 2)
+    convolution = torch.nn.Parameter(kernel.clone())
+    convolution.grad = gradient.clone()
+    optimizer = Flattened([convolution], lr=0.1)
+    optimizer.step()
+    optimizer.zero_grad()
+    assert convolution.grad is None
+    matrix = torch.nn.Parameter(kernel.flatten(1).clone())
+    matrix.grad = gradient.flatten(1)
+    oracle = torch.optim.Muon([matrix], lr=0.1, weight_decay=0.0, adjust_lr_fn="match_rms_adamw")
+    oracle.step()
+    assert torch.equal(convolution.detach().flatten(1), matrix.detach())
+    assert not torch.equal(convolution, kernel)
+
+
+def test_gradients_are_clipped_if_asked_for():
+    trainer, norms = trainer_of(replace(CONFIG, clip=1e-3)), []
+    whole = trainer.optimizers[0].step
+
+    def step():
+        gradients = [p.grad for p in trainer.denoiser.parameters() if p.grad is not None]
+        norms.append(torch.stack([g.square().sum() for g in gradients]).sum().sqrt().item())
+        whole()
+
+    trainer.optimizers[0].step = step
+    trainer.train_step()
+    assert norms == [pytest.approx(1e-3, rel=1e-3)]
+
+
+def test_training_in_bfloat16_keeps_weights_in_single_precision():
+    trainer = trainer_of(replace(CONFIG, bf16=True))
+    losses = [trainer.train_step() for _ in range(2)]
+    assert all(loss.isfinite().all() and loss.dtype == torch.float32 for loss in losses)
+    assert {p.dtype for p in trainer.denoiser.parameters()} == {torch.float32}
+    plain = trainer_of(CONFIG)
+    assert not torch.equal(plain.train_step() + plain.train_step(), losses[0] + losses[1])

@@ -1,10 +1,12 @@
-"""`python -m feasibly demo`: PPR and its control on both shipped priors."""
+"""`python -m feasibly demo`: PPR and its control on the shipped priors."""
 
 __all__ = ["demo"]
 
 from pathlib import Path
+from typing import Literal
 
 import torch
+import tyro
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
@@ -16,21 +18,31 @@ from ..randomness import MemberNoise
 from ..report import Report
 from ..result import Result
 from ..samplers import PPR, PostHoc, Sampler
+from .demo_ks import demo_ks
 
 SIGMAS = (3.0, 0.5, 0.15, 0.03)
 
 
 def demo(
-    out: Path = Path("out/demo"), members: int = 1024, constraint: int = 0, seed: int = 0
+    problem: tyro.conf.Positional[Literal["data2d", "ks"]] = "data2d",
+    out: Path = Path("out/demo"),
+    members: int | None = None,
+    constraint: int = 0,
+    seed: int = 0,
 ) -> int:
-    """Sample both shipped priors under a hard constraint, and show how well.
+    """Sample shipped priors under a hard constraint, and show how well.
 
     Arguments:
+        problem: Points in the plane, of two priors, or trajectories of the Kuramoto-Sivashinsky
+            equation.
         out: The folder for the report, the figures and the samples.
-        members: The number of samples of each ensemble.
-        constraint: Which of the constraints, 0 to 11.
+        members: The number of samples of each ensemble: by default 1024 points or 4 trajectories.
+        constraint: Which of the constraints, 0 to 11, or which reference trajectory.
         seed: The seed of the ensembles.
     """
+    if problem == "ks":
+        return demo_ks(out, members or 4, constraint, seed)
+    members = members or 1024
     torch.set_num_threads(1)  # small kernels lose more to waiting than they gain from a second
     console = Console()
     out.mkdir(parents=True, exist_ok=True)

@@ -74,10 +74,15 @@ class KS:
         sampler = Ancestral(self.denoiser, steps=256)
         return sampler.sample([k], self.shape, seed=2**20).samples[0]
 
+    @property
+    def observed(self) -> list[int]:
+        """The observed frames."""
+        where, _ = OBSERVATIONS[self.name]
+        return [round(w * (self.shape[0] - 1)) for w in where]
+
     def constraint(self, reference: Tensor) -> Constraint:
         """Returns the observation of a reference, with shape (T, X), as a constraint."""
-        where, function = OBSERVATIONS[self.name]
-        frames = [round(w * (self.shape[0] - 1)) for w in where]
+        frames, (_, function) = self.observed, OBSERVATIONS[self.name]
         unit = RMS if self.physical else 1.0
 
         def A(u: Tensor) -> Tensor:
