@@ -90,9 +90,8 @@ def test_the_papers_prior_has_the_papers_training():
 
 def test_the_nearest_trajectory_may_be_shifted_and_reflected():
     train = field(5)
-    x = torch.stack(
-        (train[3].roll(3, dims=1), -train[1].flip(1).roll(2, dims=1), field(1, seed=9)[0])
-    )
+    mirrored = -train.flip(2)
+    x = torch.stack((train[3].roll(3, 1), mirrored[1].roll(2, 1), field(1, seed=9)[0]))
     distance = nearest(x, train)
     assert distance[:2].tolist() == pytest.approx([0, 0], abs=1e-3)
     images = torch.cat([v.roll(k, 2) for v in (train, mirrored) for k in range(8)])
