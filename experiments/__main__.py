@@ -18,7 +18,7 @@ from feasibly.problems.ks import OBSERVATIONS
 from . import budgets, comparison, measure, parallel, records, studies, tables
 from . import data as datasets
 from .benches import Bench, Data2DBench, KSBench
-from .figures import FIGURES
+from .figures import FIGURES, KS_FIGURES
 from .recipes import RECIPES
 from .train import export
 from .train import train as train_prior
@@ -168,19 +168,22 @@ def figures(study: Positional[str], problem: Problem | None = None) -> None:
         problem: The problem, if not the study's own.
     """
     found = _study(study, problem)
-    name = found.name
+    name, place = found.name, _problem(found)
     if isinstance(found, studies.Measurement):
-        draw = found.figure
+        drawings = {"": found.figure}
+    elif place == "ks":
+        drawings = KS_FIGURES
     elif name in FIGURES:
-        draw = FIGURES[name]
+        drawings = {"": FIGURES[name]}
     else:
         raise ValueError(f"{name} has no figures; those of {sorted(FIGURES)} can be drawn.")
-    problem = _problem(found)
-    figure = draw(records.read(name, problem))
-    for suffix in ("png", "pdf"):
-        path = records.RESULTS / problem / f"{name}.{suffix}"
-        figure.savefig(path, dpi=150)
-        print(path)
+    rows = records.read(name, place)
+    for suffix, draw in drawings.items():
+        figure = draw(rows)
+        for form in ("png", "pdf"):
+            path = records.RESULTS / place / f"{name}{suffix}.{form}"
+            figure.savefig(path, dpi=150)
+            print(path)
 
 
 def makers() -> dict[str, Callable[[], str]]:

@@ -1,18 +1,23 @@
 """Figures, from records alone."""
 
-__all__ = ["FIGURES", "frontier", "strips"]
+__all__ = ["FIGURES", "KS_FIGURES", "frontier", "gallery", "over_time", "strips", "trajectories"]
 
+import textwrap
 from collections.abc import Callable, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from .benches.ks import unpack
 from .records import Record
 from .tables import means
 
 TOLERANCE = 4e-6
 """What Data2D counts as feasible (paper, Section 5)."""
+
+KS_TOLERANCE = 4e-4
+"""What KS counts as feasible (paper, Section 5)."""
 
 
 def frontier(rows: Sequence[Record]) -> Figure:
@@ -69,6 +74,90 @@ def _strip(ax: Axes, values: Sequence[float], y: int, colour: str, marker: str) 
     jitter = [y + 0.25 * (i % 5 - 2) / 2 for i in range(len(values))]
     ax.scatter(values, jitter, s=14, marker=marker, color=colour, alpha=0.6)
 
+
+def trajectories(rows: Sequence[Record]) -> Figure:
+    """The paper's panels of violation for KS: violation and Max-Norm, one point a reference."""
+    labels = list(dict.fromkeys(row["label"] for row in rows))
+    kinds = list(dict.fromkeys(row["observation"] for row in rows))
+    figure = Figure(figsize=(11, len(kinds) * (1 + 0.25 * len(labels))), layout="constrained")
+    FigureCanvasAgg(figure)
+    for kind, (left, right) in zip(
+        kinds, figure.subplots(len(kinds), 2, sharey=True, squeeze=False), strict=True
+    ):
+        for y, label in enumerate(labels):
+            group = [r for r in rows if r["label"] == label and r["observation"] == kind]
+            for key, marker in (("violation_median", "o"), ("violation_90", "|")):
+                values = [min(max(r[key], 1e-8), 1e4) for r in group if key in r]
+                _strip(left, values, y, f"C{y % 10}", marker)
+            _strip(
+                right,
+                [min(r["max_norm"], 100) for r in group if "max_norm" in r],
+                y,
+                f"C{y % 10}",
+                "o",
+            )
+        left.axvline(KS_TOLERANCE, color="red", linewidth=1)
+        right.axvline(1, color="red", linewidth=1, linestyle=":")
+        left.set(xscale="log", title=kind, xlabel="violation: median (dot), 90 % quantile (bar)")
+        right.set(xscale="log", title=kind, xlabel="Max-Norm, mean of an ensemble")
+        left.set_yticks(range(len(labels)), labels)
+        left.invert_yaxis()
+    return figure
+
+
+def over_time(rows: Sequence[Record]) -> Figure:
+    """The ensemble scores over the time of the system, a row for each kind of observation."""
+    labels = list(dict.fromkeys(row["label"] for row in rows))
+    kinds = list(dict.fromkeys(row["observation"] for row in rows))
+    panels = {"RMSE": "mse", "skill": "mean_se", "spread": "variance", "CRPS": "crps"}
+    figure = Figure(figsize=(13, 3 * len(kinds) + 0.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(len(kinds), len(panels), squeeze=False, sharex=True, sharey="col")
+    for kind, row in zip(kinds, axes, strict=True):
+        for ax, (title, key) in zip(row, panels.items(), strict=True):
+            for i, label in enumerate(labels):
+                group = [
+                    r[key]
+                    for r in rows
+                    if r["label"] == label and r["observation"] == kind and key in r
+                ]
+                if group:
+                    mean = [sum(values) / len(values) for values in zip(*group, strict=True)]
+                    curve = mean if key == "crps" else [value**0.5 for value in mean]
+                    style = "-" if i < 10 else "--"
+                    ax.plot(curve, style, color=f"C{i % 10}", label=label, linewidth=1.2)
+            ax.set(title=f"{title}, {kind}", xlabel="frame", ylim=(0, None))
+    handles, names = axes[0][0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=4, fontsize=8)
+    return figure
+
+
+def gallery(rows: Sequence[Record]) -> Figure:
+    """One member of each method beside its reference, space to the right and time upward."""
+    rows = [row for row in rows if "picture" in row]
+    kinds = list(dict.fromkeys(row["observation"] for row in rows))
+    width = 1 + max(sum(row["observation"] == kind for row in rows) for kind in kinds)
+    figure = Figure(figsize=(1.7 * width, 2.1 * len(kinds)), layout="constrained")
+    FigureCanvasAgg(figure)
+    for kind, axes in zip(kinds, figure.subplots(len(kinds), width, squeeze=False), strict=True):
+        group = [row for row in rows if row["observation"] == kind]
+        panels = {f"reference, {kind}": group[0]["picture"]}
+        panels |= {row["label"]: row["picture_member"] for row in group}
+        for ax in axes:
+            ax.set_axis_off()
+        for ax, (label, text) in zip(axes, panels.items(), strict=False):
+            u = unpack(text).astype(float)
+            ax.imshow(u, origin="lower", cmap="RdBu_r", vmin=-2.7, vmax=2.7)
+            ax.set_title(textwrap.fill(label, 22), fontsize=7)
+    return figure
+
+
+KS_FIGURES: dict[str, Callable[[Sequence[Record]], Figure]] = {
+    "": trajectories,
+    "-time": over_time,
+    "-gallery": gallery,
+}
+"""The figures of every study on KS, by what is added to its name."""
 
 FIGURES: dict[str, Callable[[Sequence[Record]], Figure]] = {
     "minimizers": frontier,

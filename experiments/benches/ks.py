@@ -1,11 +1,17 @@
 """Kuramoto-Sivashinsky: each kind of observation of each reference."""
 
-__all__ = ["KSBench"]
+__all__ = ["KSBench", "pack", "unpack"]
 
+import base64
+import math
 from collections.abc import Callable, Sequence
+
+import numpy as np
+from torch import Tensor
 
 from feasibly.errors import SamplingError
 from feasibly.problems.ks import KS
+from feasibly.result import Result
 from feasibly.samplers import Sampler
 
 from ..records import Record
@@ -55,6 +61,7 @@ class KSBench(Bench):
 
 class _Case(Case):
     def __init__(self, observation: str, k: int) -> None:
+        self.k = k
         self.problem = KS(observation)
         self.denoiser = self.problem.denoiser
         self.reference = self.problem.reference(k)
@@ -66,7 +73,14 @@ class _Case(Case):
             result = draw(sampler, members, problem.shape, seed)
         except SamplingError as error:  # a method that breaks down scores nothing, and is kept
             return dict.fromkeys(("feasible", "in_support", "joint"), 0.0) | {"error": str(error)}
-        return problem.scores(result.samples, result.feasible, self.reference) | account(result)
+        scores = problem.scores(result.samples, result.feasible, self.reference)
+        return scores | account(result) | self._pictures(result)
+
+    def _pictures(self, result: Result) -> Record:
+        """The first reference and a first member, for the gallery."""
+        if self.k != 0:
+            return {}
+        return {"picture": pack(self.reference), "picture_member": pack(result.samples[0])}
 
     def line(self, record: Record) -> str:
         rmse = (
@@ -76,3 +90,15 @@ class _Case(Case):
             f"feasible {record['feasible']:.1%}, joint {record['joint']:.1%}, RMSE {rmse:.3f}, "
             f"{record.get('seconds', 0):.0f} s"
         )
+
+
+def pack(u: Tensor) -> str:
+    """Writes a trajectory as text, in half precision: good enough to look at."""
+    return base64.b64encode(u.numpy().astype(np.float16).tobytes()).decode()
+
+
+def unpack(text: str) -> np.ndarray:
+    """Reads what :func:`pack` wrote, as an array with shape (T, X)."""
+    flat = np.frombuffer(base64.b64decode(text), dtype=np.float16)
+    size = math.isqrt(flat.size)
+    return flat.reshape(size, size)

@@ -1,0 +1,147 @@
+import io
+import json
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from experiments import records, tables
+from experiments.benches import KSBench, ks
+from experiments.benches.ks import pack, unpack
+from experiments.figures import gallery, over_time, trajectories
+from experiments.run import run
+from experiments.studies.base import Study
+from feasibly import PPR, PostHoc
+from feasibly.minimizers import LBFGS
+from feasibly.oracles import Gaussian
+from feasibly.problems.ks import KS, SUPPORT
+from feasibly.schedules import LogLogit
+
+STUDY = Study(
+    name="tiny",
+    question="Does it run?",
+    paper="none",
+    samplers={
+        "PPR": partial(PPR, steps=8, retries=0, minimize=LBFGS()),
+        "control": partial(PostHoc, steps=8),
+    },
+    default="PPR",
+    problem="ks",
+    protocol={"control": (1, 3)},
+)
+
+
+@pytest.fixture(autouse=True)
+def tiny(tmp_path, monkeypatch):
+    """Results of their own, and white noise on 8 x 8 points for the prior."""
+    oracle = Gaussian(torch.zeros(64), torch.eye(64), LogLogit())
+    monkeypatch.setattr(records, "RESULTS", tmp_path)
+    monkeypatch.setattr(ks, "KS", lambda observation: KS(observation, oracle, size=8))
+    monkeypatch.setitem(SUPPORT, 8, SUPPORT[64])
+
+
+def start(study=STUDY, references=range(2), **options):
+    bench = KSBench(["sine-3", "linear-1"], references, options.pop("members", 4), 5, **options)
+    run(study, bench, bench.settings())
+    return records.read("tiny", "ks")
+
+
+def test_every_label_is_run_on_the_references_of_its_protocol():
+    rows = start(references=range(10, 12), members=None)
+    places = [(r["label"], r["observation"], r["reference"], r["members"]) for r in rows]
+    assert places == [
+        ("PPR", "sine-3", 10, 8),
+        ("control", "sine-3", 10, 3),
+        ("PPR", "sine-3", 11, 8),
+        ("PPR", "linear-1", 10, 8),
+        ("control", "linear-1", 10, 3),
+        ("PPR", "linear-1", 11, 8),
+    ]
+    assert all(row["seed"] == 5 and row["problem"] == "ks" for row in rows)
+
+
+def test_the_full_protocol_runs_all_labels_everywhere():
+    assert len(start(full=True)) == 8
+
+
+def test_a_record_is_that_of_the_samplers_own_run():
+    row = start()[0]
+    problem = ks.KS("sine-3")
+    y = problem.reference(0)
+    sampler = STUDY.samplers["PPR"](problem.denoiser, problem.constraint(y))
+    result = sampler.sample(4, (8, 8), seed=5)
+    scores = problem.scores(result.samples, result.feasible, y)
+    assert {key: row[key] for key in scores} == json.loads(json.dumps(scores))
+    assert (row["forward"], row["backward"]) == (result.calls.forward, result.calls.backward)
+    assert row["violation_worst"] == result.violation.max().item()
+    assert row["sampler"] == repr(sampler)
+
+
+def test_a_study_that_has_its_results_is_not_run_again():
+    rows = start()
+    assert start() == rows
+    again = replace(STUDY, samplers={**STUDY.samplers, "PPR": partial(PPR, steps=9)})
+    assert len(start(again)) == len(rows) + 4
+
+
+def test_a_sampler_that_breaks_down_scores_nothing_and_is_kept():
+    def explode(denoiser, constraint):
+        def nan(x_t, t):
+            return x_t * torch.where(t > 0.6, torch.nan, 1.0)
+
+        nan.schedule = denoiser.schedule
+        return PPR(nan, constraint, steps=8)
+
+    rows = start(replace(STUDY, samplers={"PPR": explode}))
+    assert [row["feasible"] for row in rows] == [0] * 4
+    assert "non-finite" in rows[0]["error"]
+    assert tables.means(rows)[0]["joint"] == 0
+
+
+def test_tables_have_the_scores_of_ensembles():
+    table = tables.render(tables.means(start()))
+    head = table.splitlines()[0]
+    for column in ("in C and S (%)", "RMSE", "CRPS", "skill", "spread", "Max-Norm", "KS residual"):
+        assert column in head
+    assert "k-NN" not in head
+
+
+def test_a_trajectory_is_read_as_it_was_written():
+    u = torch.randn(8, 8, generator=torch.Generator().manual_seed(0))
+    np.testing.assert_allclose(unpack(pack(u)), u.numpy(), rtol=1e-3, atol=1e-6)
+
+
+def test_pictures_are_kept_of_the_first_reference_alone():
+    rows = start()
+    kept = [row for row in rows if "picture" in row]
+    assert {row["reference"] for row in kept} == {0}
+    y = ks.KS("sine-3").reference(0)
+    np.testing.assert_allclose(unpack(kept[0]["picture"]), y.numpy(), rtol=1e-3, atol=1e-3)
+
+
+def test_figures_show_what_the_records_say():
+    rows = start()
+    figure = trajectories(rows)
+    assert [ax.get_title() for ax in figure.axes[::2]] == ["sine-3", "linear-1"]
+    assert [t.get_text() for t in figure.axes[0].get_yticklabels()] == ["PPR", "control"]
+
+    curves = over_time(rows)
+    panel = curves.axes[0]
+    assert panel.get_title() == "RMSE, sine-3"
+    mine = [r["mse"] for r in rows if r["label"] == "PPR" and r["observation"] == "sine-3"]
+    expected = np.sqrt(np.mean(mine, axis=0))
+    np.testing.assert_allclose(panel.get_lines()[0].get_ydata(), expected)
+    assert panel.get_lines()[0].get_label() == "PPR"
+
+    pictures = gallery(rows)
+    titles = [ax.get_title().replace("\n", " ") for ax in pictures.axes if ax.axison or ax.images]
+    assert titles == [
+        *("reference, sine-3", "PPR", "control"),
+        *("reference, linear-1", "PPR", "control"),
+    ]
+    for drawn in (figure, curves, pictures):
+        buffer = io.BytesIO()
+        drawn.savefig(buffer, format="png", dpi=30)
+        assert buffer.getvalue().startswith(b"\x89PNG")
