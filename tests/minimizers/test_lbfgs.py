@@ -3,7 +3,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from feasibly.minimizers import LBFGS, SGD
+from feasibly.minimizers import LBFGS, SGD, WarmLBFGS
 
 
 def double(value):
@@ -114,9 +114,9 @@ def test_directions_are_those_of_the_dense_recursion(residual, start, memory):
         x, f, g = recorder.x[k], recorder.f[k], recorder.g[k]
         if k:
             s, y = x - recorder.x[k - 1], g - recorder.g[k - 1]
-            usable = s @ y > 1e-10 * s.norm() * y.norm()
-            pairs = [*pairs, (s, y) if usable else None][-memory:]
-        step = inverse_times(g, f, [pair for pair in pairs if pair])
+            if s @ y > 1e-10 * s.norm() * y.norm():
+                pairs = [*pairs, (s, y)][-memory:]
+        step = inverse_times(g, f, pairs)
         step = step * min(1.0, 0.7 / step.norm().item())
         torch.testing.assert_close(recorder.x[k + 1], x - step, rtol=1e-6, atol=1e-6)
 
@@ -200,3 +200,71 @@ def test_pairs_of_one_member_do_not_count_for_another():
     for i, start in enumerate(STARTS):
         alone = LBFGS(steps=12)(lambda x: (wells(x), x), start[None])
         torch.testing.assert_close(together.x[i : i + 1], alone.x, rtol=0, atol=1e-10)
+
+
+def valley(x):
+    """Residuals whose Hessian is the same everywhere."""
+    scales = torch.logspace(0, 1, x.shape[1], dtype=x.dtype)
+    return scales * x
+
+
+def test_a_warm_search_begins_with_the_pairs_of_the_last_one():
+    minimize = WarmLBFGS(steps=4, max_step=None)
+    first, second = Recorder(valley), Recorder(valley)
+    start = normal(1, 5)
+    history = minimize.remember(start)
+    minimize(first, start, history=history)
+    minimize(second, -start.flip(1), history=history)
+    pairs = [
+        (b - a, h - g)
+        for (a, b), (g, h) in zip(pairwise(first.x[:4]), pairwise(first.g[:4]), strict=True)
+    ]
+    step = inverse_times(second.g[0], second.f[0], pairs)
+    torch.testing.assert_close(second.x[1], second.x[0] - step)
+    polyak = 2 * second.f[0] * second.g[0] / second.g[0].square().sum()
+    assert not torch.allclose(second.x[1], second.x[0] - polyak)
+
+
+def test_a_warm_search_without_a_predecessor_is_a_cold_one():
+    cold, warm = (m(steps=6, memory=5) for m in (LBFGS, WarmLBFGS))
+    search = [m(lambda x: (rosenbrock(x), x), STARTS) for m in (cold, warm)]
+    assert torch.equal(search[0].x, search[1].x)
+    assert cold.remember(STARTS) is None
+
+
+def test_warm_searches_get_further_where_the_curvature_stays():
+    minimize, history = WarmLBFGS(steps=8, max_step=None), None
+    values = {"cold": [], "warm": []}
+    for run in values:
+        history = minimize.remember(normal(4, 12)) if run == "warm" else None
+        for k in range(4):
+            found = minimize(lambda x: (valley(x), x), normal(4, 12, seed=k), history=history)
+            values[run].append(found.value)
+    assert torch.equal(values["cold"][0], values["warm"][0])
+    for cold, warm in list(zip(*values.values(), strict=True))[1:]:
+        assert warm.mean() < 0.5 * cold.mean()
+
+
+def test_a_member_s_pairs_are_its_own_whichever_members_rest():
+    # the second member is solved at once, and rests while the others add pairs
+    starts = torch.stack((normal(5), torch.zeros(5).double(), normal(5, seed=1)))
+    minimize = WarmLBFGS(steps=4, memory=3, max_step=None)
+    batch = minimize.remember(starts)
+    minimize(lambda x: (valley(x), x), starts, history=batch, threshold=1e-12)
+    assert not batch.rho[:, 1].any()
+    for i in (0, 2):
+        alone = minimize.remember(starts[:1])
+        minimize(lambda x: (valley(x), x), starts[i : i + 1], history=alone, threshold=1e-12)
+        torch.testing.assert_close(batch.s[:, i], alone.s[:, 0])
+        torch.testing.assert_close(batch.rho[:, i], alone.rho[:, 0])
+
+
+def test_only_the_latest_pairs_are_kept():
+    x = torch.zeros(2, 3).double()
+    history = WarmLBFGS(memory=2).remember(x)
+    rows = torch.tensor([1])
+    for k in range(1, 5):
+        history.append(rows, k * torch.ones(1, 3).double(), torch.ones(1, 3).double())
+    assert history.s[:, 1, 0].tolist() == [3, 4]
+    assert history.rho[:, 1].tolist() == [1 / 9, 1 / 12]
+    assert not history.s[:, 0].any()

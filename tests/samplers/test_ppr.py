@@ -8,7 +8,8 @@ import torch
 
 from feasibly import PPR, Ancestral, Equality, Linear
 from feasibly.constraints import GaussianRandomField, LevelSet
-from feasibly.minimizers import LBFGS, GaussNewton
+from feasibly.errors import InfeasibleWarning
+from feasibly.minimizers import LBFGS, GaussNewton, WarmLBFGS
 from feasibly.oracles import Gaussian
 from feasibly.schedules import VP, Cosine, LogLogit, Rectified, Schedule
 
@@ -175,7 +176,7 @@ def test_minimizer_is_chosen_by_the_number_of_residuals(gaussian):
     few.sample(1, (2,))
     many.sample(1, (32,))
     assert few.minimize == GaussNewton()
-    assert many.minimize == LBFGS()
+    assert many.minimize == WarmLBFGS(steps=16)
     assert "LBFGS" in repr(many)  # which Result.method reports
 
 
@@ -203,3 +204,77 @@ def test_samples_lie_on_support_and_constraint(checkerboard):
 def test_bad_options_are_refused(options, words, gaussian):
     with pytest.raises(ValueError, match=words):
         PPR(gaussian, UNREACHABLE, **options)
+
+
+def many(m=12, tolerance=1e-6):
+    """As many residuals as the first m coordinates, which are to be 0.3."""
+    return Equality(lambda x: x[:, :m] - 0.3, tolerance=tolerance)
+
+
+@pytest.fixture
+def broad():
+    return Gaussian(torch.zeros(16).double(), torch.eye(16).double(), LogLogit())
+
+
+def test_what_is_not_given_is_chosen_by_the_number_of_residuals(broad):
+    few, lot = PPR(broad, many(8)), PPR(broad, many(9))
+    for sampler in (few, lot):
+        sampler.sample(2, (16,), dtype=torch.float64)
+    assert (few.steps, few.repeats, few.sigma_max, few.minimize) == (32, 1, 0.75, GaussNewton())
+    assert (lot.steps, lot.repeats, lot.sigma_max) == (64, 1, 10.0)
+    assert lot.minimize == WarmLBFGS(steps=16)
+    assert "WarmLBFGS(steps=16" in repr(lot)
+
+
+def test_what_is_given_stays(broad):
+    given = {"steps": 32, "repeats": 1, "sigma_max": 0.75, "minimize": LBFGS(3)}
+    for name, value in given.items():
+        sampler = PPR(broad, many(), **{name: value})
+        sampler.sample(2, (16,), dtype=torch.float64)
+        assert getattr(sampler, name) == value
+    changed = PPR(broad, many())
+    changed.steps = 5
+    result = changed.sample(2, (16,), dtype=torch.float64)
+    assert result.trace[0].steps == 5
+
+
+def test_the_budget_of_many_residuals_is_that_of_their_defaults(broad):
+    impossible = Equality(lambda x: x[:, :12].square() + 1, tolerance=1e-6)
+    sampler = PPR(broad, impossible, retries=0)
+    expected = sampler.budget(12)
+    assert sampler.steps == 32, "to ask for a budget changes nothing"
+    with pytest.warns(InfeasibleWarning):
+        calls = sampler.sample(2, (16,), dtype=torch.float64).calls
+    assert (calls.forward, calls.backward) == expected == sampler.budget()
+
+
+def test_projections_of_a_run_share_their_curvature_and_runs_do_not(broad, monkeypatch):
+    made, used = [], []
+    remember = WarmLBFGS.remember
+    call = WarmLBFGS.__call__
+
+    def note(self, x):
+        made.append(remember(self, x))
+        return made[-1]
+
+    def watch(self, *arguments, history=None, **options):
+        used.append(history)
+        return call(self, *arguments, history=history, **options)
+
+    monkeypatch.setattr(WarmLBFGS, "remember", note)
+    monkeypatch.setattr(WarmLBFGS, "__call__", watch)
+    sampler = PPR(broad, many(), retries=0)
+    sampler.sample(2, (16,), dtype=torch.float64)
+    sampler.sample(2, (16,), dtype=torch.float64)
+    levels = sampler.levels()
+    assert len(made) == 2
+    assert [history is made[0] for history in used] == [True] * levels + [False] * levels
+    sampler.project(torch.zeros(3, 16).double(), torch.tensor(0.5).double())
+    assert used[-1] is None, "outside of a run there is nothing to share"
+
+
+def test_members_with_many_residuals_do_not_depend_on_their_batch(broad):
+    whole = PPR(broad, many()).sample(5, (16,), dtype=torch.float64)
+    alone = PPR(broad, many()).sample([3], (16,), dtype=torch.float64)
+    torch.testing.assert_close(whole.samples[3], alone.samples[0], rtol=0, atol=1e-9)
+    assert whole.feasible.all()

@@ -3,7 +3,7 @@ r"""Minimizers of :math:`\|r(x)\|^2`, each member on its own."""
 from .base import Minimizer, Minimum, Residual
 from .first_order import SGD, Adam, Fromage, Muon, Polyak
 from .gauss_newton import GaussNewton
-from .lbfgs import LBFGS
+from .lbfgs import LBFGS, WarmLBFGS
 
 __all__ = [
     "LBFGS",
@@ -16,4 +16,5 @@ __all__ = [
     "Muon",
     "Polyak",
     "Residual",
+    "WarmLBFGS",
 ]

@@ -5,7 +5,7 @@ __all__ = ["Minimizer", "Minimum", "Residual", "Search", "capped", "per_sample"]
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -64,6 +64,11 @@ class Minimizer(ABC):
                     f"{type(self).__name__}({name}=...) must be at least {least}, got {value}."
                 )
 
+    def remember(self, x: Tensor) -> Any:
+        """Returns what the searches of a run keep from one to the next, for members of the shape
+        of `x`; most minimizers keep nothing, None."""
+        return None
+
     def cost(self, residuals: int) -> tuple[int, int]:
         r"""Returns the most forward and backward calls of a search, for `residuals` residuals."""
         return self.steps + 1, self.steps
@@ -75,6 +80,7 @@ class Minimizer(ABC):
         threshold: float = 0.0,
         unit: float = 1.0,
         proximity: float = 0.0,
+        history: Any = None,
     ) -> Minimum:
         r"""Searches from `x`, for the least :math:`\|r(z)\|^2 + p \|z - x\|^2`.
 
@@ -84,6 +90,7 @@ class Minimizer(ABC):
             threshold: A member stops once the objective is at or below this.
             unit: The length in which `max_step` and `max_distance` are measured.
             proximity: The weight :math:`p` of staying near the start, for a proximal map.
+            history: What :meth:`remember` returned, to be read and added to; None for nothing.
 
         Returns:
             The best iterate that each member has seen. A member whose residual is not finite
@@ -92,7 +99,7 @@ class Minimizer(ABC):
         cap, radius = (
             None if bound is None else bound * unit for bound in (self.max_step, self.max_distance)
         )
-        search = Search(residual, x, threshold, radius, proximity)
+        search = Search(residual, x, threshold, radius, proximity, history)
         self.search(search, cap)
         return search.best
 
@@ -116,9 +123,10 @@ class Search:
         threshold: float,
         radius: float | None,
         proximity: float = 0.0,
+        history: Any = None,
     ) -> None:
         self.residual, self.threshold, self.radius = residual, threshold, radius
-        self.proximity = proximity
+        self.proximity, self.history = proximity, history
         self.start = self.x = x.detach()
         self.active = torch.arange(x.shape[0], device=x.device)
         nothing = torch.full(x.shape[:1], torch.inf, dtype=x.dtype, device=x.device)

@@ -1,6 +1,6 @@
 r"""L-BFGS, batched: each member has its own history, step length and end."""
 
-__all__ = ["LBFGS"]
+__all__ = ["LBFGS", "History", "WarmLBFGS"]
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -44,6 +44,7 @@ class LBFGS(Minimizer):
     line_search: bool = True
 
     def search(self, search: Search, cap: float | None) -> None:
+        history = search.history or History(self.memory, search.x)
         state: _State | None = None
         for _ in range(self.steps):
             _, value, going = search.evaluate()
@@ -55,32 +56,92 @@ class LBFGS(Minimizer):
             x, f = search.x.detach(), value.detach()
             g = search.gradient(value)
             if state is None:
-                state = _State(x, f, g, self.memory)
+                state = _State(x, f, g)
             else:
-                state.receive(x, f, g, self.line_search)
+                state.receive(x, f, g, self.line_search, history, search.active)
             state.select(going)
             search.select(going)
-            search.move(state.trial(cap))
+            search.move(state.trial(cap, history, search.active))
         search.finish()
 
 
-class _State:
-    r"""The last accepted iterate of each active member, its history and its search direction.
+@dataclass(frozen=True)
+class WarmLBFGS(LBFGS):
+    r"""L-BFGS that begins with the curvature that the run's last search has found.
 
-    A step is the pair (`direction`, `length`), and is tried until it is accepted. Everything is
-    flattened to :math:`(B, D)`; the history has an axis for the pairs in front.
+    From one projection of a run to the next the noise changes a little, and with it the
+    objective, in units of the state. So the pairs of a member are kept for its next search, whose
+    first direction is a quasi-Newton one already. Outside of a run, where a search has no
+    predecessor, it is :class:`LBFGS`.
     """
 
-    def __init__(self, x: Tensor, f: Tensor, g: Tensor, memory: int) -> None:
+    memory: int = 12
+
+    def remember(self, x: Tensor) -> "History":
+        return History(self.memory, x)
+
+
+class History:
+    r"""The latest pairs :math:`(s, y)` of each member, the last one last.
+
+    Attributes:
+        s: Steps, with shape (memory, B, D).
+        y: Changes of the gradient, likewise.
+        rho: :math:`1 / s^\top y`, with shape (memory, B); 0 marks an empty place.
+        gamma: :math:`s^\top y / y^\top y`, likewise.
+    """
+
+    def __init__(self, memory: int, x: Tensor) -> None:
+        rows = x.shape[0]
+        self.s = x.new_zeros((memory, rows, x[0].numel()))
+        self.y = torch.zeros_like(self.s)
+        self.rho = x.new_zeros((memory, rows))
+        self.gamma = torch.zeros_like(self.rho)
+
+    def append(self, rows: Tensor, s: Tensor, y: Tensor) -> None:
+        """Adds a pair of the members `rows`, in the place of their oldest."""
+        s_y = dot(s, y)
+        new = {"s": s, "y": y, "rho": 1 / s_y, "gamma": s_y / dot(y, y)}
+        for name, value in new.items():
+            kept = getattr(self, name)
+            kept[:, rows] = torch.cat((kept[1:, rows], value[None]))
+
+    def inverse_times(self, g: Tensor, f: Tensor, rows: Tensor) -> Tensor:
+        """The two-loop recursion: the inverse Hessian's approximation times the gradient."""
+        empty = int((self.rho == 0).all(dim=1).sum())  # the first places, for a while
+        kept = (v[empty:, rows] for v in (self.s, self.y, self.rho))
+        pairs = list(zip(*kept, strict=True))
+        q, coefficients = g, []
+        for s, y, rho in reversed(pairs):
+            coefficients.append(rho * dot(s, q))
+            q = q - coefficients[-1][:, None] * y
+
+        # the latest pair's curvature or, until there is one, Polyak's step length
+        scale = 2 * f / dot(g, g).clamp_min(torch.finfo(f.dtype).tiny)
+        gamma = self.gamma[-1, rows]
+        q = torch.where(gamma > 0, gamma, scale)[:, None] * q
+
+        for s, y, rho in pairs:
+            q = q + (coefficients.pop() - rho * dot(y, q))[:, None] * s
+        return q
+
+
+class _State:
+    r"""The last accepted iterate of each active member and its search direction.
+
+    A step is the pair (`direction`, `length`), and is tried until it is accepted. Everything is
+    flattened to :math:`(B, D)`.
+    """
+
+    def __init__(self, x: Tensor, f: Tensor, g: Tensor) -> None:
         self.shape = x.shape[1:]
         self.x, self.f, self.g = x.flatten(start_dim=1), f, g.flatten(start_dim=1)
-        self.memory = memory
-        self.s = self.y = self.x.new_empty((0, *self.x.shape))
-        self.rho = self.gamma = f.new_empty((0, *f.shape))  # 1 / s.y and s.y / y.y, 0 if skipped
         self.fresh = torch.ones_like(f, dtype=torch.bool)  # who needs a new direction
         self.direction, self.length = torch.zeros_like(self.x), torch.ones_like(f)
 
-    def receive(self, x: Tensor, f: Tensor, g: Tensor, line_search: bool) -> None:
+    def receive(
+        self, x: Tensor, f: Tensor, g: Tensor, line_search: bool, history: History, rows: Tensor
+    ) -> None:
         """Accepts the trials that descend enough (without a line search: all), and shortens the
         steps of the others."""
         x, g = x.flatten(start_dim=1), g.flatten(start_dim=1)
@@ -89,15 +150,12 @@ class _State:
             accepted = f <= self.f + 1e-4 * self.length * slope  # never, where f is NaN
         else:
             accepted = torch.ones_like(self.fresh)
-        row = accepted[:, None]
-        s, y = torch.where(row, x - self.x, 0.0), torch.where(row, g - self.g, 0.0)
-        s_y, y_y = dot(s, y), dot(y, y)
-        usable = s_y > 1e-10 * (dot(s, s) * y_y).sqrt()
-        rho, gamma = torch.where(usable, 1 / s_y, 0.0), torch.where(usable, s_y / y_y, 0.0)
-        for name, new in (("s", s), ("y", y), ("rho", rho), ("gamma", gamma)):
-            history = torch.cat((getattr(self, name), new[None]))
-            setattr(self, name, history[-self.memory :])
+        s, y = x - self.x, g - self.g
+        usable = accepted & (dot(s, y) > 1e-10 * (dot(s, s) * dot(y, y)).sqrt())
+        if usable.any():
+            history.append(rows[usable], s[usable], y[usable])
 
+        row = accepted[:, None]
         self.x, self.g = torch.where(row, x, self.x), torch.where(row, g, self.g)
         self.f = torch.where(accepted, f, self.f)
         self.length = torch.where(accepted, 1.0, self.length / 2)
@@ -109,32 +167,13 @@ class _State:
             return
         for name in ("x", "f", "g", "fresh", "direction", "length"):
             setattr(self, name, getattr(self, name)[going])
-        for name in ("s", "y", "rho", "gamma"):
-            setattr(self, name, getattr(self, name)[:, going])
 
-    def trial(self, cap: float | None) -> Tensor:
+    def trial(self, cap: float | None, history: History, rows: Tensor) -> Tensor:
         """Returns the next points to evaluate."""
         if self.fresh.any():
-            direction = capped(-self._inverse(), cap)
+            direction = capped(-history.inverse_times(self.g, self.f, rows), cap)
             self.direction = torch.where(self.fresh[:, None], direction, self.direction)
         return (self.x + self.length[:, None] * self.direction).unflatten(1, self.shape)
-
-    def _inverse(self) -> Tensor:
-        """The two-loop recursion: the inverse Hessian's approximation times the gradient."""
-        q, coefficients = self.g, []
-        for s, y, rho in zip(self.s.flip(0), self.y.flip(0), self.rho.flip(0), strict=True):
-            coefficients.append(rho * dot(s, q))
-            q = q - coefficients[-1][:, None] * y
-
-        # the latest pair's curvature or, until there is one, Polyak's step length
-        scale = 2 * self.f / dot(self.g, self.g).clamp_min(torch.finfo(self.f.dtype).tiny)
-        for gamma in self.gamma:
-            scale = torch.where(gamma > 0, gamma, scale)
-        q = scale[:, None] * q
-
-        for s, y, rho in zip(self.s, self.y, self.rho, strict=True):
-            q = q + (coefficients.pop() - rho * dot(y, q))[:, None] * s
-        return q
 
 
 def dot(a: Tensor, b: Tensor) -> Tensor:

@@ -3,14 +3,16 @@ r"""Predict-Project-Renoise (PPR), Algorithm 2."""
 __all__ = ["PPR"]
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from copy import copy
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..constraints.base import Constraint
-from ..minimizers import LBFGS, GaussNewton, Minimizer, Minimum
+from ..minimizers import GaussNewton, Minimizer, Minimum, WarmLBFGS
+from ..randomness import MemberNoise
 from .base import Randn, Sampler
 
 
@@ -28,15 +30,19 @@ class PPR(Sampler):
     number of iterations of the minimizer; :meth:`budget` says it for any settings.
 
     The defaults differ from the paper's setting, which is `PPR(..., steps=64, repeats=2,
-    minimize=LBFGS(steps=8), sigma_max=inf, retries=0)`:
+    minimize=LBFGS(steps=8, max_step=None), sigma_max=inf, retries=0)`:
 
-    * the projection is the *nearest* solution of :math:`r(d_\theta(x)) = 0`, and is held within
-      the reach of the noise, so that the denoiser is not asked where it was never trained;
+    * the projection is held within the reach of the noise, so that the denoiser is not asked
+      where it was never trained;
     * it begins at `sigma_max`: above, the estimate :math:`d_\theta(x_t)` is an average over data
       that are far apart, and projecting it says little;
     * a member that this leaves infeasible is drawn again.
 
-    `docs/data2d.md` shows what each of these is worth.
+    What is not given is chosen by the number of residuals, once it is known. A few (up to 8) cut
+    out a surface, which is found late and at once: 32 steps, one kernel application by
+    `GaussNewton()` from 0.75 down. Many say something of the sample at higher noise already, and
+    take more work to tell: 64 steps, one application by `WarmLBFGS(steps=16)` from 10 down.
+    `docs/data2d.md` and `docs/ks.md` show what each of these is worth.
 
     References:
         | Predict-Project-Renoise: Sampling Diffusion Models under Hard Constraints
@@ -45,12 +51,12 @@ class PPR(Sampler):
     Arguments:
         denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
         constraint: The constraint.
-        steps: The number :math:`T` of diffusion steps.
-        repeats: The number :math:`M` of kernel applications a step, at least 1.
-        minimize: The minimizer behind :meth:`project`; None chooses `GaussNewton()` for up to 8
-            residuals and `LBFGS()` for more.
+        steps: The number :math:`T` of diffusion steps; None chooses by the number of residuals.
+        repeats: The number :math:`M` of kernel applications a step, at least 1; None likewise.
+        minimize: The minimizer behind :meth:`project`; None likewise.
         sigma_max: The highest noise level :math:`\sigma / \alpha` at which the kernel is
-            applied. The default is for data of unit variance: scale it with the data's.
+            applied; None likewise. The choices are for data of unit variance: scale it with the
+            data's.
         sigma_min: The lowest such level.
         retries: How often an infeasible member is drawn again.
         kwargs: Keyword arguments passed to :class:`Sampler`.
@@ -67,14 +73,21 @@ class PPR(Sampler):
         denoiser: Callable[[Tensor, Tensor], Any],
         constraint: Constraint,
         *,
-        steps: int = 32,
-        repeats: int = 1,
+        steps: int | None = None,
+        repeats: int | None = None,
         minimize: Minimizer | None = None,
-        sigma_max: float = 0.75,
+        sigma_max: float | None = None,
         sigma_min: float = 0.0,
         retries: int = 3,
         **kwargs: Any,
     ) -> None:
+        given = {"steps": steps, "repeats": repeats, "sigma_max": sigma_max}
+        # until the number of residuals is known, what is not given is for few of them
+        self._open = [name for name, value in given.items() if value is None]
+        few = defaults(1)
+        steps = few.steps if steps is None else steps
+        repeats = few.repeats if repeats is None else repeats
+        sigma_max = few.sigma_max if sigma_max is None else sigma_max
         super().__init__(denoiser, constraint, steps=steps, retries=retries, **kwargs)
         if repeats < 1:
             raise ValueError(
@@ -87,6 +100,8 @@ class PPR(Sampler):
                 f"PPR(sigma_max={sigma_max}) is below the schedule's last noise level, "
                 f"{last:.3g}, so nothing would be projected; raise it."
             )
+        # what the minimizer keeps from one projection of a run to the next
+        self._running, self._history = False, None
         self.repeats = repeats
         self.minimize = minimize
         self.sigma_max = sigma_max
@@ -103,12 +118,20 @@ class PPR(Sampler):
                 x_s, x_0 = self.kernel(x_s, s, randn, reach=self.noise_level(t))
         return x_s, x_0
 
+    def trajectory(self, noise: MemberNoise) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        self._running = True
+        try:
+            yield from super().trajectory(noise)
+        finally:
+            self._running, self._history = False, None
+
     def budget(self, residuals: int = 1) -> tuple[int, int]:
-        levels = self.levels()
-        forward, backward = (self.minimize or default_minimizer(residuals)).cost(residuals)
-        kernels, attempts = levels * self.repeats, self.retries + 1
+        chosen = copy(self)
+        minimize = chosen.choose(residuals)
+        forward, backward = minimize.cost(residuals)
+        kernels, attempts = chosen.levels() * chosen.repeats, self.retries + 1
         last = 1 if self.readout == "denoise" else 0
-        return attempts * (self.steps + kernels * forward + last), attempts * kernels * backward
+        return attempts * (chosen.steps + kernels * forward + last), attempts * kernels * backward
 
     def kernel(
         self, x_t: Tensor, t: Tensor, randn: Randn = torch.randn_like, reach: float | None = None
@@ -145,12 +168,24 @@ class PPR(Sampler):
         reach = self.noise_level(t) if reach is None else reach
         unit = reach * math.sqrt(x_t[0].numel()) * (alpha_t / scale).item()
         minimize = self.minimize or GaussNewton()
-        best = minimize(residual, x_t / scale, self.stop, unit)
+        if self._running and self._history is None:
+            self._history = minimize.remember(x_t)
+        best = minimize(residual, x_t / scale, self.stop, unit, history=self._history)
         return best._replace(x=scale * best.x)
 
     def prepare(self, x_0: Tensor, r: Tensor) -> None:
-        """Chooses a minimizer by the number of residuals, and keeps it for all to see."""
-        self.minimize = self.minimize or default_minimizer(r.shape[1])
+        """Chooses what was not given by the number of residuals, and keeps it for all to see."""
+        self.choose(r.shape[1])
+
+    def choose(self, residuals: int) -> Minimizer:
+        """Sets what was not given, nor set since, to the default for a number of residuals, and
+        returns the minimizer."""
+        few, chosen = defaults(1)._asdict(), defaults(residuals)._asdict()
+        for name in self._open:
+            if getattr(self, name) == few[name]:
+                setattr(self, name, chosen[name])
+        self.minimize = self.minimize or defaults(residuals).minimize
+        return self.minimize
 
     def levels(self) -> int:
         """Returns the number of steps that apply the kernel."""
@@ -161,6 +196,17 @@ class PPR(Sampler):
         return self.sigma_min <= self.noise_level(t) <= self.sigma_max
 
 
-def default_minimizer(residuals: int) -> Minimizer:
-    """The minimizer for a number of residuals: Gauss-Newton for few, L-BFGS for many."""
-    return GaussNewton() if residuals <= GaussNewton.dense else LBFGS()
+class Settings(NamedTuple):
+    """What PPR chooses by the number of residuals."""
+
+    steps: int
+    repeats: int
+    sigma_max: float
+    minimize: Minimizer
+
+
+def defaults(residuals: int) -> Settings:
+    """The settings for a number of residuals: few cut out a surface, many determine a sample."""
+    if residuals <= GaussNewton.dense:
+        return Settings(steps=32, repeats=1, sigma_max=0.75, minimize=GaussNewton())
+    return Settings(steps=64, repeats=1, sigma_max=10.0, minimize=WarmLBFGS(steps=16))
