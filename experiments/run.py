@@ -49,7 +49,7 @@ def run(
             make = None
             if label != TRUTH:
                 make = partial(study.samplers[label], case.denoiser, case.constraint)
-            record["sampler"] = "" if make is None else repr(make())
+            record["sampler"] = "" if make is None else case.name(make)
             if any(_same(record, other) for other in known):
                 continue
             members = options["members"]

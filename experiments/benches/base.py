@@ -36,6 +36,10 @@ class Case(ABC):
             seed: The seed of the ensemble.
         """
 
+    def name(self, make: Callable[[], Sampler]) -> str:
+        """Returns what a record calls a sampler: by it a run tells what has been done."""
+        return repr(make())
+
     def truth(self, members: int) -> Record | None:
         """Scores the truth against itself, where it is known."""
         return None

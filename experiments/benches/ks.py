@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from feasibly.errors import SamplingError
@@ -67,6 +68,12 @@ class _Case(Case):
         self.reference = self.problem.reference(k)
         self.constraint = self.problem.constraint(self.reference)
 
+    def name(self, make: Callable[[], Sampler]) -> str:
+        sampler = make()
+        x_0 = torch.zeros(2, *self.problem.shape)
+        sampler.prepare(x_0, self.constraint.residual(x_0))  # it chooses by the residuals
+        return repr(sampler)
+
     def score(self, make: Callable[[], Sampler], members: int, seed: int) -> Record:
         sampler, problem = make(), self.problem
         try:
@@ -74,6 +81,8 @@ class _Case(Case):
         except SamplingError as error:  # a method that breaks down scores nothing, and is kept
             return dict.fromkeys(("feasible", "in_support", "joint"), 0.0) | {"error": str(error)}
         scores = problem.scores(result.samples, result.feasible, self.reference)
+        left = problem.failures(result.samples, result.feasible)
+        scores |= {"failures": {str(i): why for i, why in left.items()}} if left else {}
         return scores | account(result) | self._pictures(result)
 
     def _pictures(self, result: Result) -> Record:

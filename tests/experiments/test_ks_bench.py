@@ -76,7 +76,8 @@ def test_a_record_is_that_of_the_samplers_own_run():
     assert {key: row[key] for key in scores} == json.loads(json.dumps(scores))
     assert (row["forward"], row["backward"]) == (result.calls.forward, result.calls.backward)
     assert row["violation_worst"] == result.violation.max().item()
-    assert row["sampler"] == repr(sampler)
+    assert row["sampler"] == repr(sampler)  # as it was run: PPR chooses by the residuals
+    assert "sigma_max=10.0" in row["sampler"]
 
 
 def test_a_study_that_has_its_results_is_not_run_again():

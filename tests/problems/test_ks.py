@@ -161,3 +161,18 @@ def test_a_member_that_is_not_finite_counts_as_failed_and_spoils_no_score(proble
     assert all(scores[k] == others[k] for k in ("mse", "crps", "max_norm", "residual"))
     nothing = p.scores(torch.full_like(x, torch.nan), torch.zeros(5, dtype=torch.bool), y)
     assert nothing == {"feasible": 0, "in_support": 0, "joint": 0}
+
+
+def test_feasible_members_that_left_the_data_are_named_with_the_reason(problem, trajectories):
+    p, y = problem["sine-3"], trajectories[0]
+    blown = y.clone()
+    blown[32, 3] += 2 * math.pi  # which no sine can see
+    x = torch.stack((y, blown, trajectories[1] + 5))
+    feasible = p.constraint(y).is_feasible(x)
+    assert feasible.tolist() == [True, True, False]
+    assert not p.in_support(x)[1:].any()
+    failures = p.failures(x, feasible)
+    assert list(failures) == [1]
+    for reason in ("range", "change", "residual"):
+        assert f"{reason} " in failures[1]
+    assert "> 3" in failures[1]

@@ -50,6 +50,14 @@ def demo_ks(out: Path, members: int, reference: int, seed: int) -> int:
         table.add_row(*row.values())
     console.print(table)
 
+    failures = [
+        f"{label}, member {i}: feasible, but not like the prior's samples ({why})"
+        for label, result in results.items()
+        for i, why in problem.failures(result.samples, result.feasible).items()
+    ]
+    for failure in failures:
+        console.print(failure, highlight=False, soft_wrap=True)
+
     report = Report("feasibly: trajectories of a chaotic field, observed exactly")
     report.text(
         "The prior is a diffusion model of trajectories of the Kuramoto-Sivashinsky equation. "
@@ -63,6 +71,8 @@ def demo_ks(out: Path, members: int, reference: int, seed: int) -> int:
         f"{residual(y[None]).item():.3f}."
     )
     report.table(rows)
+    for failure in failures:
+        report.text(failure)
     shown = {"reference": y}
     for label, result in results.items():
         shown |= {f"{label}, member {i}": u for i, u in enumerate(result.samples[:4])}

@@ -97,8 +97,29 @@ class KS:
         exceed what is seen in the prior's samples. A sine observation is periodic, so a member
         may be feasible while its values are far outside of the data.
         """
+        return torch.stack([s <= bound for s, bound in self._bounded(u).values()]).all(dim=0)
+
+    def _bounded(self, u: Tensor) -> dict[str, tuple[Tensor, float]]:
+        """The statistics of samples, each with its bound."""
         bounds = SUPPORT[self.shape[0]]
-        return torch.stack([s <= bounds[name] for name, s in statistics(u).items()]).all(dim=0)
+        return {name: (values, bounds[name]) for name, values in statistics(u).items()}
+
+    def failures(self, u: Tensor, feasible: Tensor) -> dict[int, str]:
+        """Names the members that are feasible and still no samples of the prior, and says why.
+
+        Arguments:
+            u: The ensemble, with shape (M, T, X).
+            feasible: Which members are in C, with shape (M).
+
+        Returns:
+            For the number of each such member, what is beyond which bound.
+        """
+        reasons: dict[int, str] = {}
+        for name, (values, bound) in self._bounded(u).items():
+            for i in (feasible & ~(values <= bound)).nonzero().flatten().tolist():
+                reason = f"{name} {values[i]:.3g} > {bound:g}"
+                reasons[i] = f"{reasons[i]}, {reason}" if i in reasons else reason
+        return reasons
 
     def scores(self, u: Tensor, feasible: Tensor, reference: Tensor) -> dict:
         r"""Scores an ensemble against its reference.
