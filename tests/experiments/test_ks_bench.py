@@ -24,7 +24,7 @@ STUDY = Study(
     question="Does it run?",
     paper="none",
     samplers={
-        "PPR": partial(PPR, steps=8, retries=0, minimize=LBFGS()),
+        "PPR": partial(PPR, steps=8, sigma_max=10.0, retries=0, minimize=LBFGS()),
         "control": partial(PostHoc, steps=8),
     },
     default="PPR",
@@ -76,8 +76,16 @@ def test_a_record_is_that_of_the_samplers_own_run():
     assert {key: row[key] for key in scores} == json.loads(json.dumps(scores))
     assert (row["forward"], row["backward"]) == (result.calls.forward, result.calls.backward)
     assert row["violation_worst"] == result.violation.max().item()
-    assert row["sampler"] == repr(sampler)  # as it was run: PPR chooses by the residuals
+    assert row["sampler"] == repr(sampler)
+
+
+def test_a_record_names_the_settings_that_ppr_chose():
+    bench = KSBench(["sine-3"], range(1), 2, 5)
+    automatic = replace(STUDY, samplers={"PPR": partial(PPR, steps=4)})
+    run(automatic, bench, bench.settings())
+    (row,) = records.read("tiny", "ks")
     assert "sigma_max=10.0" in row["sampler"]
+    assert "minimize=WarmLBFGS(" in row["sampler"]
 
 
 def test_a_study_that_has_its_results_is_not_run_again():
@@ -93,7 +101,7 @@ def test_a_sampler_that_breaks_down_scores_nothing_and_is_kept():
             return x_t * torch.where(t > 0.6, torch.nan, 1.0)
 
         nan.schedule = denoiser.schedule
-        return PPR(nan, constraint, steps=8)
+        return PPR(nan, constraint, steps=8, sigma_max=10.0, minimize=LBFGS())
 
     rows = start(replace(STUDY, samplers={"PPR": explode}))
     assert [row["feasible"] for row in rows] == [0] * 4
