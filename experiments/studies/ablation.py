@@ -80,3 +80,17 @@ study = Study(
     },
     default="default",
 )
+
+on_ks = Study(
+    name="ablation",
+    question="Is every part of PPR needed?",
+    paper="Figures 3 and 4, left; Appendix on further KS constraints",
+    samplers={
+        label: make
+        for label, make in study.samplers.items()
+        if label not in ("default, in x_0-space, M = 4", "default, M = 4")
+    },
+    default="default",
+    problem="ks",
+    protocol=dict.fromkeys(("x_t^4", "default, M = 2"), (4, 4)),
+)

@@ -1,6 +1,6 @@
 """How do the methods compare?"""
 
-__all__ = ["CHOICES", "study", "tuned"]
+__all__ = ["CHOICES", "KS_CHOICES", "on_ks", "study", "tuned"]
 
 import math
 from functools import partial
@@ -10,7 +10,7 @@ from feasibly.minimizers import LBFGS
 from feasibly.samplers import PPR, PostHoc
 
 from .base import Make, Study
-from .tuning import GRIDS
+from .tuning import GRIDS, KS_GRIDS
 
 CHOICES = {
     "DPS": "T = 1024, zeta 0.0003",
@@ -60,15 +60,35 @@ study = Study(
     default="default",
 )
 
+KS_CHOICES = {
+    "DPS": "zeta 0.1",
+    "MMPS": "T = 128, N = 1, k = 4",
+    "TrustSampling": "J = 16, w 1",
+    "CPS": "eta 1, gamma_max 100000",
+    "PDM": "in x_t, kappa 0.6",
+    "HDC": "gamma 40",
+}
+"""The settings on KS."""
+
+
+def _on_ks(name: str) -> Make:
+    method, grid = next(item for item in KS_GRIDS.items() if item[0].__name__ == name)
+    return partial(method, readout="clean", **grid[KS_CHOICES[name]])
+
+
 on_ks = Study(
     name="baselines",
     question="How do the methods compare?",
-    paper="Table 3; Table 5; Figures 4 and 5",
+    paper="Table 3; Table 5; Figures 4 and 5; Appendix on further KS constraints; gallery",
     samplers={
         "default": PPR,
+        "default, no retries": partial(PPR, retries=0),
+        "fast": partial(PPR, fast=True),
         "PPR, paper's setting": study.samplers["PPR, paper's setting"],
+        **{NAMES.get(name, name): _on_ks(name) for name in KS_CHOICES},
         "control: project once at the end": PostHoc,
     },
     default="default",
     problem="ks",
+    protocol=dict.fromkeys(("MMPS", "TS", "PDM"), (4, 4)),
 )

@@ -1,6 +1,6 @@
 """Does a corrector make DPS exact? At 256 gradients each, in the best settings of `tuning`."""
 
-__all__ = ["study"]
+__all__ = ["KS_ZETA", "on_ks", "study"]
 
 from functools import partial
 
@@ -9,6 +9,9 @@ from feasibly.samplers import DPS, DPSPC, PPR
 from .base import Study
 
 _at = {"readout": "clean"}
+
+KS_ZETA = 0.1
+"""The strength on KS."""
 
 study = Study(
     name="dps-pc",
@@ -22,4 +25,23 @@ study = Study(
         "DPS-PC, N = 7": partial(DPSPC, steps=32, corrections=7, zeta=3e-3, **_at),
     },
     default="default",
+)
+
+on_ks = Study(
+    name="dps-pc",
+    question="Does a corrector make DPS exact?",
+    paper="Appendix D, the figure on DPS-PC; Appendix on further KS constraints",
+    samplers={
+        "default": PPR,
+        "DPS, T = 1024": partial(DPS, steps=1024, zeta=KS_ZETA, **_at),
+        **{
+            f"DPS-PC, N = {N}": partial(
+                DPSPC, steps=1024 // (N + 1), corrections=N, zeta=KS_ZETA, **_at
+            )
+            for N in (1, 3, 7)
+        },
+    },
+    default="default",
+    problem="ks",
+    protocol={f"DPS-PC, N = {N}": (4, 4) for N in (1, 3, 7)},
 )

@@ -11,7 +11,7 @@ still: PDM's kappa (in x_t at its own limit), gamma of HDC and ReSample, delta o
 DPS-PC. ReSample has L-BFGS in place of its authors' Adam, at a tenth of the time.
 """
 
-__all__ = ["GRIDS", "score", "study", "winners"]
+__all__ = ["GRIDS", "KS_GRIDS", "on_ks", "score", "study", "winners"]
 
 import math
 from collections.abc import Sequence
@@ -179,4 +179,56 @@ study = Study(
     paper="",
     samplers={"default": PPR, **_samplers},
     default="default",
+)
+
+KS_GRIDS: dict[type[Sampler], dict[str, dict]] = {
+    DPS: {f"zeta {z:g}": {"steps": 1024, "zeta": z} for z in (0.03, 0.1, 0.3)},
+    MMPS: {
+        "T = 128, N = 1, k = 4": {"steps": 128, "iterations": 4},
+        "T = 128, N = 1, k = 4, delta 0.5": {"steps": 128, "iterations": 4, "delta": 0.5},
+        "T = 256, N = 0, k = 4": {"steps": 256, "corrections": 0, "iterations": 4},
+    },
+    TrustSampling: {
+        f"J = {J}, w {w:g}": {"steps": 1024 // J, "iterations": J, "length": w}
+        for J, w in ((16, 1.0), (16, 0.3), (4, 1.0))
+    },
+    CPS: {
+        f"eta {eta:g}, gamma_max {gamma:g}": {
+            "steps": 1024,
+            "eta": eta,
+            "gamma_max": gamma,
+            "minimize": LBFGS(),
+        }
+        for eta, gamma in ((0.0, 1e5), (1.0, 1e5), (1.0, 1e3))
+    },
+    PDM: {
+        f"in {where}, kappa {kappa:g}": {
+            "steps": 128,
+            "repeats": 8,
+            "where": where,
+            "kappa": kappa,
+        }
+        for where, kappa in (("x_t", 0.6), ("x_0", 0.1), ("x_0", 0.3))
+    },
+    HDC: {
+        f"gamma {gamma:g}": {"steps": 1024, "gamma": gamma, "minimize": LBFGS()}
+        for gamma in (4, 40, 400)
+    },
+}
+"""On KS, at equal budgets: 1024 gradients, or as many products or forward calls, a member."""
+
+_ks_samplers: dict[str, Make] = {
+    f"{method.__name__}: {name}": partial(method, readout="clean", **options)
+    for method, grid in KS_GRIDS.items()
+    for name, options in grid.items()
+}
+
+on_ks = Study(
+    name="tuning",
+    question="Which settings should the baselines have?",
+    paper="",
+    samplers={"default": PPR, **_ks_samplers},
+    default="default",
+    problem="ks",
+    protocol=dict.fromkeys(("default", *_ks_samplers), (2, 4)),
 )

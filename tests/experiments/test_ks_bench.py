@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from experiments import records, tables
+from experiments import records, studies, tables
 from experiments.benches import KSBench, ks
 from experiments.benches.ks import pack, unpack
 from experiments.figures import gallery, over_time, trajectories
@@ -154,3 +154,44 @@ def test_figures_show_what_the_records_say():
         buffer = io.BytesIO()
         drawn.savefig(buffer, format="png", dpi=30)
         assert buffer.getvalue().startswith(b"\x89PNG")
+
+
+ON_KS = studies.find("ks")
+
+
+def test_the_paper_s_studies_are_on_ks_too():
+    names = {"baselines", "ablation", "projection-steps", "optimizers", "dps-pc", "tuning"}
+    assert set(ON_KS) == names
+    for study in ON_KS.values():
+        assert study.default in study.samplers
+        assert set(study.protocol) <= set(study.samplers)
+
+
+@pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
+@pytest.mark.parametrize(
+    ("study", "label"),
+    [
+        pytest.param(study, label, id=f"{name}-{label}")
+        for name, study in ON_KS.items()
+        for label in study.samplers
+    ],
+)
+def test_every_sampler_of_a_study_draws_trajectories(study, label):
+    problem = ks.KS("sine-3")
+    constraint = problem.constraint(torch.zeros(8, 8))
+    sampler = study.samplers[label](problem.denoiser, constraint)
+    sampler.steps = 3
+    result = sampler.sample(2, (8, 8))
+    assert result.samples.shape == (2, 8, 8)
+    assert result.finite.all()
+
+
+def test_baselines_ask_for_no_more_than_the_paper_s_gradients():
+    problem = ks.KS("sine-3")
+    constraint = problem.constraint(torch.zeros(8, 8))
+    for label, make in ON_KS["baselines"].samplers.items():
+        sampler = make(problem.denoiser, constraint)
+        attempts = sampler.retries + 1  # which only infeasible members ask for
+        assert sampler.budget(192)[1] <= 1024 * attempts, label
+    fast = ON_KS["baselines"].samplers["fast"](problem.denoiser, constraint)
+    assert fast.budget(192)[1] <= 512 * (fast.retries + 1)

@@ -278,3 +278,15 @@ def test_members_with_many_residuals_do_not_depend_on_their_batch(broad):
     alone = PPR(broad, many()).sample([3], (16,), dtype=torch.float64)
     torch.testing.assert_close(whole.samples[3], alone.samples[0], rtol=0, atol=1e-9)
     assert whole.feasible.all()
+
+
+def test_fast_asks_for_fewer_gradients_and_still_lands(broad):
+    few = Equality(lambda x: x[:, :1] - 0.3, tolerance=1e-6)
+    assert PPR(broad, few, fast=True, retries=0).budget(1)[1] == 20
+    assert PPR(broad, few, retries=0).budget(1)[1] == 40
+    quick, full = (PPR(broad, many(), fast=fast, retries=0) for fast in (True, False))
+    assert quick.budget(12)[1] / full.budget(12)[1] == 11 / 16
+    for constraint in (few, many()):
+        sampler = PPR(broad, constraint, fast=True)
+        assert sampler.sample(8, (16,), dtype=torch.float64).feasible.all()
+    assert quick.minimize is None, "to ask for a budget changes nothing"
