@@ -1,6 +1,15 @@
 """Figures, from records alone."""
 
-__all__ = ["FIGURES", "KS_FIGURES", "frontier", "gallery", "over_time", "strips", "trajectories"]
+__all__ = [
+    "FIGURES",
+    "KS_FIGURES",
+    "frontier",
+    "gallery",
+    "losses",
+    "over_time",
+    "strips",
+    "trajectories",
+]
 
 import textwrap
 from collections.abc import Callable, Sequence
@@ -149,6 +158,22 @@ def gallery(rows: Sequence[Record]) -> Figure:
             u = unpack(text).astype(float)
             ax.imshow(u, origin="lower", cmap="RdBu_r", vmin=-2.7, vmax=2.7)
             ax.set_title(textwrap.fill(label, 22), fontsize=7)
+    return figure
+
+
+def losses(log: Sequence[Record]) -> Figure:
+    """A training's loss in 16 bands of noise, the lowest first, against its steps."""
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    ax = figure.subplots()
+    steps, bands = (
+        [row["step"] for row in log],
+        list(zip(*(row["loss"] for row in log), strict=True)),
+    )
+    for i, band in enumerate(bands):
+        ax.plot(steps, band, color=(i / 15, 0.3, 1 - i / 15), label=f"band {i + 1}")
+    ax.set(xscale="log", yscale="log", xlabel="step", ylabel="loss, with EDM's weight")
+    ax.legend(fontsize=6, ncols=2, title="noise, lowest first")
     return figure
 
 

@@ -15,6 +15,7 @@ from torch import Generator, Tensor, nn
 from feasibly import priors
 from feasibly.denoisers import Karras
 
+from .figures import losses
 from .recipes import RECIPES, Recipe, TrainConfig
 from .versions import versions
 
@@ -151,7 +152,8 @@ def train(out: Path, config: TrainConfig, data: Path = Path("runs/data")) -> Tra
     """Trains a prior, resuming from `out` where a run was stopped.
 
     Writes `checkpoint.pt`, `plateau.pt` (the state where the learning rates begin to fall, from
-    which a longer run may start) and `log.jsonl` (the loss in 16 bands of noise, lowest first).
+    which a longer run may start), `log.jsonl` (the loss in 16 bands of noise, lowest first) and, in
+    the end, `loss.png`.
     """
     torch.set_num_threads(config.threads)
     out.mkdir(parents=True, exist_ok=True)
@@ -184,7 +186,17 @@ def train(out: Path, config: TrainConfig, data: Path = Path("runs/data")) -> Tra
                 trainer.bands.zero_()
                 trainer.save(checkpoint)
     trainer.save(checkpoint)
+    _plot(out)
     return trainer
+
+
+def _plot(out: Path) -> None:
+    """Draws the loss by noise level, `loss.png`, if there is a log."""
+    path = out / "log.jsonl"
+    if path.exists():
+        losses([json.loads(line) for line in path.read_text().splitlines()]).savefig(
+            out / "loss.png", dpi=120
+        )
 
 
 def _forget(log: Path, step: int) -> None:

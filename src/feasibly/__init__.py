@@ -13,7 +13,7 @@ from .constraints import (
     Observation,
     Scalar,
 )
-from .denoisers import Denoiser, Karras, Posterior
+from .denoisers import Denoiser, Karras, MixedPrecision, Posterior
 from .errors import ConstraintError, DenoiserError, InfeasibleWarning, SamplingError
 from .result import Result, Snapshot
 from .samplers import PPR, Ancestral, PostHoc, PredictorCorrector, Sampler
@@ -36,6 +36,7 @@ __all__ = [
     "Karras",
     "LevelSet",
     "Linear",
+    "MixedPrecision",
     "Observation",
     "PostHoc",
     "Posterior",

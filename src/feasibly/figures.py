@@ -114,7 +114,7 @@ def trajectories(fields: Mapping[str, Tensor], observed: Sequence[int] = ()) -> 
         ax.set_axis_off()
     for ax, (name, u) in zip(panels, fields.items(), strict=False):
         ax.set_axis_on()
-        ax.imshow(u.cpu(), origin="lower", cmap="RdBu_r", vmin=-largest, vmax=largest)
+        ax.imshow(u.cpu().numpy(), origin="lower", cmap="RdBu_r", vmin=-largest, vmax=largest)
         for frame in observed:
             ax.axhline(frame, color="black", linewidth=0.8, linestyle=":")
         ax.set(xticks=[], yticks=[])
@@ -133,7 +133,7 @@ def over_time(curves: Mapping[str, Tensor], observed: Sequence[int] = ()) -> "Fi
     for frame in observed:
         ax.axvline(frame, color="black", linewidth=0.8, linestyle=":")
     for name, values in curves.items():
-        ax.plot(values.cpu(), label=name)
+        ax.plot(values.cpu().numpy(), label=name)
     ax.set(xlabel="frame", ylim=(0, None))
     ax.legend(fontsize=8)
     return figure

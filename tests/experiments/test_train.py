@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from experiments import train as training
+from experiments.figures import losses
 from experiments.recipes import RECIPES, TrainConfig
 from experiments.train import Flattened, Trainer, export, optimizers, train
 from feasibly import priors
@@ -94,6 +95,16 @@ def test_a_finished_run_is_left_as_it_is(undisturbed):
     before = (folder / "log.jsonl").read_bytes()
     assert_equal(state(train(folder, CONFIG)), state(trainer))
     assert (folder / "log.jsonl").read_bytes() == before
+
+
+def test_the_loss_by_noise_level_is_drawn(undisturbed):
+    _, folder = undisturbed
+    assert (folder / "loss.png").read_bytes().startswith(b"\x89PNG")
+    (ax,) = losses(log(folder)).axes
+    assert len(ax.get_lines()) == 16
+    highest = ax.get_lines()[-1]
+    assert highest.get_xdata().tolist() == [2, 4, 6]
+    assert highest.get_ydata().tolist() == [row["loss"][15] for row in log(folder)]
 
 
 def test_a_seed_determines_a_run(undisturbed, tmp_path):
