@@ -152,8 +152,8 @@ def train(out: Path, config: TrainConfig, data: Path = Path("runs/data")) -> Tra
     """Trains a prior, resuming from `out` where a run was stopped.
 
     Writes `checkpoint.pt`, `plateau.pt` (the state where the learning rates begin to fall, from
-    which a longer run may start), `log.jsonl` (the loss in 16 bands of noise, lowest first) and, in
-    the end, `loss.png`.
+    which a longer run may start), `log.jsonl` (the loss in 16 bands of noise, lowest first) and,
+    in the end, `loss.png`.
     """
     torch.set_num_threads(config.threads)
     out.mkdir(parents=True, exist_ok=True)
