@@ -7,14 +7,17 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from feasibly import Ancestral, Karras, priors
+from feasibly import PPR, Ancestral, Karras, priors
 from feasibly.metrics import knn_cross_edge_rate
 from feasibly.nn import ModulatedMLP
+from feasibly.problems import ks, ks_solver
 from feasibly.problems.data2d import DISTRIBUTIONS
+from feasibly.problems.ks import KS
 from feasibly.schedules import LogLogit
 
 FOLDER = Path(priors.__file__).parent
 SHIPPED = ("banana", "checkerboard")
+SHAPES = {"banana": (2,), "checkerboard": (2,), "ks": (64, 64)}
 OPTIONS = {"dim": 2, "width": 8, "layers": 2, "frequencies": 3}
 
 
@@ -49,8 +52,9 @@ def assert_refused(path):
     assert "Install or train it again" in str(error.value)
 
 
-def test_the_priors_of_data2d_are_shipped():
-    assert set(SHIPPED) == set(DISTRIBUTIONS) <= set(priors.available())
+def test_the_priors_of_the_problems_are_shipped():
+    assert set(SHIPPED) == set(DISTRIBUTIONS)
+    assert set(SHAPES) == set(priors.available())
 
 
 @pytest.mark.parametrize("name", priors.available())
@@ -58,7 +62,7 @@ def test_a_shipped_prior_is_small_and_has_a_card(name):
     assert (FOLDER / f"{name}.safetensors").stat().st_size < 16 * 2**20
     card = (FOLDER / f"{name}.md").read_text()
     assert f"`{name}`" in card
-    assert "k-NN" in card
+    assert ("k-NN" if name in SHIPPED else "residual of the equation") in card
     assert not re.search(r"\{[a-z_]+(:[^}]*)?\}", card)  # gaps, and no LaTeX
 
 
@@ -67,7 +71,8 @@ def test_a_shipped_prior_is_ready_to_sample(name):
     denoiser = priors.load(name)
     assert not any(module.training for module in denoiser.modules())
     assert not any(parameter.requires_grad for parameter in denoiser.parameters())
-    x_0 = denoiser(torch.zeros(3, 2), torch.tensor(0.5)).mean
+    x_0 = denoiser(torch.zeros(3, *SHAPES[name]), torch.tensor(0.5)).mean
+    assert x_0.shape == (3, *SHAPES[name])
     assert x_0.dtype == torch.float32
     assert x_0.isfinite().all()
 
@@ -165,3 +170,44 @@ def test_a_description_that_fits_is_accepted(path, made):
     x = torch.ones(1, 2)
     t = torch.tensor(0.5)
     assert torch.equal(priors.load(str(path))(x, t).mean, made(x, t).mean)
+
+
+@pytest.fixture(scope="module")
+def ensemble():
+    """Trajectories of the shipped prior, and as many of the solver."""
+    x = Ancestral(priors.load("ks"), steps=128).sample(16, (64, 64), seed=3, chunk=8).samples
+    return x, ks_solver.simulate(0, seed=7, size=64)[:16] / ks.RMS
+
+
+@pytest.mark.slow
+def test_trajectories_of_the_shipped_prior_obey_the_equation(ensemble):
+    x, data = ensemble
+    assert ks.residual(x).median() <= 1.3 * ks.residual(data).median()
+    rms, expected = (v.square().mean().sqrt().item() for v in ensemble)
+    assert rms == pytest.approx(expected, rel=0.06)  # 16 of them: 1.3 % standard error each
+    assert KS().in_support(x).float().mean() >= 0.9
+
+
+@pytest.mark.slow
+def test_the_equation_s_symmetries_are_the_prior_s(ensemble):
+    x, _ = ensemble
+    denoiser = priors.load("ks")
+    noisy = x[:4] + 0.3 * torch.randn(4, 64, 64, generator=torch.Generator().manual_seed(0))
+    times = torch.linspace(0, 1, 10_001)
+    t = times[(denoiser.schedule(times)[1] - 0.3).abs().argmin()]
+    x_0 = denoiser(noisy, t).mean
+    shifted = denoiser(noisy.roll(8, dims=2), t).mean
+    torch.testing.assert_close(shifted, x_0.roll(8, dims=2), rtol=0, atol=1e-4)
+    mirrored = -denoiser(-noisy.flip(2), t).mean.flip(2)  # learned, and not built in
+    assert (mirrored - x_0).square().mean().sqrt() < 0.02
+
+
+@pytest.mark.slow
+def test_trajectories_are_as_feasible_alone_as_in_a_batch():
+    problem = KS("sine-1")
+    constraint = problem.constraint(problem.reference(0))
+    sampler = PPR(problem.denoiser, constraint, steps=24, retries=0)
+    whole = sampler.sample(16, problem.shape, seed=1)
+    alone = sampler.sample(16, problem.shape, seed=1, chunk=1)
+    assert torch.equal(whole.feasible, alone.feasible)
+    assert whole.feasible.float().mean() >= 0.9

@@ -43,9 +43,9 @@ the data's root mean square, 1.307.
 class KS(Recipe):
     """The prior of trajectories on 64 x 64 points, small enough to train on a CPU.
 
-    Half of the paper's times lie where there is nothing to learn: above sigma = 30 the answer is
-    the mean, below 0.003 it is the input. Nine tenths of a batch are drawn between the two, the
-    rest outside.
+    More than a third of the paper's times lie where there is little to learn: above sigma = 30
+    the answer is the mean, below 0.003 it is the input. Nine tenths of a batch are drawn between
+    the two, the rest outside.
     """
 
     size = 64
