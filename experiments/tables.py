@@ -65,9 +65,7 @@ def means(rows: Sequence[Record]) -> list[Record]:
     for label in dict.fromkeys(row["label"] for row in rows):
         group = [row for row in rows if row["label"] == label]
         settings = [tuple(row.get(k) for k in SETTING) for row in group]
-        made_with = {
-            tuple(row.get(k) for k in ("members", "seed", "pool", "sampler")) for row in group
-        }
+        made_with = {tuple(row.get(k) for k in MADE_WITH) for row in group}
         if len(set(settings)) < len(settings) or len(made_with) > 1:
             raise ValueError(
                 f"The records of {label!r} have settings twice, or from different runs; remove "
@@ -77,9 +75,8 @@ def means(rows: Sequence[Record]) -> list[Record]:
         record["settings"] = len(group)
         keys = dict.fromkeys(key for row in group for key in row)
         for key in keys:
-            values = [
-                row[key] for row in group if row.get(key) is not None
-            ]  # a broken run has no cost
+            # a run that broke down has no cost
+            values = [row[key] for row in group if row.get(key) is not None]
             plain = values and not isinstance(values[0], (str, dict, bool, list))
             if key in record or key in SETTING or not plain:
                 continue
@@ -97,6 +94,7 @@ def means(rows: Sequence[Record]) -> list[Record]:
 
 
 SETTING = ("prior", "constraint", "observation", "reference")
+MADE_WITH = ("members", "seed", "pool", "weights", "sampler")
 
 
 def _ensembles(group: Sequence[Record]) -> Record:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from feasibly import priors
 from feasibly.errors import SamplingError
 from feasibly.problems.ks import KS
 from feasibly.result import Result
@@ -44,6 +45,7 @@ class KSBench(Bench):
     ) -> None:
         self.observations, self.references = list(observations), references
         self.members, self.seed, self.full = members, seed, full
+        self.weights = priors.digest("ks")
 
     def settings(self) -> list[Record]:
         return [
@@ -54,7 +56,9 @@ class KSBench(Bench):
         references, members = study.protocol.get(label, (16, 8))
         if not self.full and setting["reference"] - self.references[0] >= references:
             return None
-        return {"members": self.members or members, "seed": self.seed}
+        # with other weights, the results of these are no results
+        members = self.members or members
+        return {"members": members, "seed": self.seed, "weights": self.weights}
 
     def case(self, setting: Record) -> Case:
         return _Case(setting["observation"], setting["reference"])

@@ -40,6 +40,7 @@ def tiny(tmp_path, monkeypatch):
     monkeypatch.setattr(records, "RESULTS", tmp_path)
     monkeypatch.setattr(ks, "KS", lambda observation: KS(observation, oracle, size=8))
     monkeypatch.setitem(SUPPORT, 8, SUPPORT[64])
+    monkeypatch.setattr(ks.priors, "digest", lambda name: "first")
 
 
 def start(study=STUDY, references=range(2), **options):
@@ -93,6 +94,16 @@ def test_a_study_that_has_its_results_is_not_run_again():
     assert start() == rows
     again = replace(STUDY, samplers={**STUDY.samplers, "PPR": partial(PPR, steps=9)})
     assert len(start(again)) == len(rows) + 4
+
+
+def test_a_study_is_run_again_with_other_weights_of_the_prior(monkeypatch):
+    rows = start()
+    monkeypatch.setattr(ks.priors, "digest", lambda name: "second")
+    again = start()
+    assert len(again) == 2 * len(rows)
+    assert {row["weights"] for row in again} == {"first", "second"}
+    with pytest.raises(ValueError, match="stale"):
+        tables.means(again)
 
 
 def test_a_sampler_that_breaks_down_scores_nothing_and_is_kept():
