@@ -96,11 +96,11 @@ def run(
         observations: The observations of KS.
         members: The members of an ensemble; by default 1024, on KS those of the study's protocol.
         seed: The seed of the ensembles.
-        constraints: How many constraints.
+        constraints: How many constraints of Data2D; on KS the protocol says how many references.
         first: The seed of the first constraint's random field, or the first reference of KS: 0
             for those of the results, 100 for those on which defaults are tuned.
         pool: How many samples of the prior the ground truth of Data2D is selected from.
-        full: On KS, the paper's 256 references and 32 members, for a GPU.
+        full: On KS, the paper's 256 references and 32 members, for all labels.
         jobs: How many processes share the settings.
         threads: The number of threads of each.
         labels: The samplers to run; all by default.

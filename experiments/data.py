@@ -1,6 +1,6 @@
 """Simulated data for training: `python -m experiments data NAME`."""
 
-__all__ = ["ks"]
+__all__ = ["FRESH", "ks"]
 
 from pathlib import Path
 
@@ -10,6 +10,9 @@ from rich.progress import Progress
 from feasibly.problems import ks_solver
 
 BLOCK = ks_solver.BLOCK
+
+FRESH = 1
+"""The seed of the data that no prior is trained on."""
 
 
 def ks(path: Path, trajectories: int, size: int, seed: int) -> None:
@@ -24,7 +27,18 @@ def ks(path: Path, trajectories: int, size: int, seed: int) -> None:
         trajectories: The number of trajectories.
         size: The number of frames and of grid points.
         seed: The seed.
+
+    Raises:
+        ValueError: If the file is there already, or the seed is that of fresh data.
     """
+    if seed == FRESH:
+        raise ValueError(
+            f"Seed {FRESH} is kept for data that priors are measured on; take another."
+        )
+    if path.exists():
+        raise ValueError(
+            f"There are data at {path} already; remove them, or choose another --out."
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     part, done = path.with_suffix(".part"), path.with_suffix(".done")
     shape = (trajectories, size, size)

@@ -43,6 +43,8 @@ class Trainer:
     """The state of a run: everything that a checkpoint must hold for an exact resume."""
 
     def __init__(self, recipe: Recipe, config: TrainConfig) -> None:
+        if not 0 < config.cooldown <= 1:
+            raise ValueError(f"--cooldown must lie in (0, 1], got {config.cooldown}.")
         torch.manual_seed(config.seed)
         self.recipe, self.config = recipe, config
         self.denoiser = recipe.denoiser().to(config.device)
@@ -64,7 +66,7 @@ class Trainer:
     @property
     def fall(self) -> int:
         """The step at which the learning rates begin to fall."""
-        return round((1 - self.config.cooldown) * self.config.steps)
+        return _fall(asdict(self.config))
 
     def _rate(self, step: int, optimizer: torch.optim.Optimizer) -> float:
         """The learning rate at `step`, relative to the optimizer's peak."""
@@ -93,7 +95,8 @@ class Trainer:
         state = torch.load(path, weights_only=True, map_location=self.config.device)
         # what may differ between parts of a run
         keep = {"minutes", "threads", "checkpoint_every", "compile", "device"}
-        if state["step"] <= self.fall:  # the rates have not depended on the number of steps
+        # before either run's rates fall, they do not depend on the number of steps
+        if state["step"] <= min(self.fall, _fall(state["config"])):
             keep |= {"steps", "cooldown"}
         before = {k: v for k, v in state["config"].items() if k not in keep}
         now = {k: v for k, v in asdict(self.config).items() if k not in keep}
@@ -135,6 +138,10 @@ class Trainer:
         self.ema.update_parameters(self.denoiser)
         self.step += 1
         return loss.detach().float().cpu()
+
+
+def _fall(config: dict) -> int:
+    return round((1 - config["cooldown"]) * config["steps"])
 
 
 def optimizers(

@@ -107,7 +107,7 @@ class _Case(Case):
 
 def pack(u: Tensor) -> str:
     """Writes a trajectory as text, in half precision: good enough to look at."""
-    return base64.b64encode(u.numpy().astype(np.float16).tobytes()).decode()
+    return base64.b64encode(u.cpu().numpy().astype(np.float16).tobytes()).decode()
 
 
 def unpack(text: str) -> np.ndarray:

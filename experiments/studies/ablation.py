@@ -3,12 +3,13 @@
 __all__ = ["CleanSpace", "CleanSpaceNoRenoise", "NoRenoise", "study"]
 
 import math
+from copy import copy
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from feasibly.minimizers import LBFGS, GaussNewton
+from feasibly.minimizers import LBFGS
 from feasibly.samplers import PPR
 from feasibly.samplers.base import Randn
 
@@ -23,12 +24,13 @@ class CleanSpace(PPR):
         x_0 = self.denoiser(x_t, t)
         reach = self.noise_level(t) if reach is None else reach
         unit = reach * math.sqrt(x_t[0].numel())
-        minimize = self.minimize or GaussNewton()
-        return minimize(lambda x: (self.constraint.residual(x), x), x_0, self.stop, unit).x_0
+        return self.minimum(lambda x: (self.constraint.residual(x), x), x_0, unit).x_0
 
     def budget(self, residuals: int = 1) -> tuple[int, int]:
+        chosen = copy(self)
+        chosen.choose(residuals)
         last = 1 if self.readout == "denoise" else 0
-        calls = self.steps + self.levels() * self.repeats + last
+        calls = chosen.steps + chosen.levels() * chosen.repeats + last
         return (self.retries + 1) * calls, 0
 
 
@@ -52,8 +54,10 @@ class CleanSpaceNoRenoise(CleanSpace):
         return self.predict(x_t, x_0, t, s, randn), x_0
 
     def budget(self, residuals: int = 1) -> tuple[int, int]:
+        chosen = copy(self)
+        chosen.choose(residuals)
         last = 1 if self.readout == "denoise" else 0
-        return (self.retries + 1) * (self.steps + last), 0
+        return (self.retries + 1) * (chosen.steps + last), 0
 
 
 _paper = {

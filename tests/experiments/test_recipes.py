@@ -99,6 +99,14 @@ def test_the_nearest_trajectory_may_be_shifted_and_reflected():
     assert distance[2].item() == pytest.approx(expected.item(), rel=1e-4)
 
 
+def test_a_prior_that_has_learned_data_by_heart_is_found_out(recipe):
+    """In whatever image the training showed: here the second start, between two places."""
+    copies = (field()[:, 1::2].roll(3, 2)[..., 1::2]) / RMS
+    found = recipe.distance(torch.cat((copies, field(3, 4, seed=9))))
+    assert found[:3].max() < 1e-3
+    assert found[3:].min() > 0.1
+
+
 def test_measures_of_a_wave_are_known():
     x = torch.cos(2 * torch.pi * torch.arange(64) / 64).expand(3, 64, 64) / RMS + 0.1
     found = measures(x)
@@ -124,8 +132,8 @@ def blocks(monkeypatch):
 
 def test_a_data_file_is_its_blocks_in_order(tmp_path, blocks):
     path = tmp_path / "new" / "ks.npy"
-    data.ks(path, 10, 8, seed=1)
-    expected = torch.cat([field(4, 8, seed=100 + b) for b in range(3)])[:10]
+    data.ks(path, 10, 8, seed=2)
+    expected = torch.cat([field(4, 8, seed=200 + b) for b in range(3)])[:10]
     np.testing.assert_array_equal(np.load(path), expected)
     assert [p.name for p in path.parent.iterdir()] == ["ks.npy"]
 
@@ -140,17 +148,36 @@ def test_data_that_were_left_unfinished_are_taken_up_there(tmp_path, blocks, mon
 
     monkeypatch.setattr(data.ks_solver, "simulate", stop)
     with pytest.raises(KeyboardInterrupt):
-        data.ks(tmp_path / "ks.npy", 12, 8, seed=1)
+        data.ks(tmp_path / "ks.npy", 12, 8, seed=2)
     assert not (tmp_path / "ks.npy").exists()
     monkeypatch.setattr(data.ks_solver, "simulate", quick)
-    data.ks(tmp_path / "ks.npy", 12, 8, seed=1)
+    data.ks(tmp_path / "ks.npy", 12, 8, seed=2)
     assert blocks == [0, 1, 2]
-    expected = torch.cat([field(4, 8, seed=100 + b) for b in range(3)])
+    expected = torch.cat([field(4, 8, seed=200 + b) for b in range(3)])
     np.testing.assert_array_equal(np.load(tmp_path / "ks.npy"), expected)
 
 
 def test_unfinished_data_of_another_kind_are_made_anew(tmp_path, blocks):
     (tmp_path / "ks.done").write_text("(12, 8, 8) 7 8")
     (tmp_path / "ks.part").write_bytes(b"what another seed left")
-    data.ks(tmp_path / "ks.npy", 12, 8, seed=1)
+    data.ks(tmp_path / "ks.npy", 12, 8, seed=2)
     assert blocks == [0, 1, 2]
+
+
+def test_data_are_not_written_over(tmp_path, blocks):
+    (tmp_path / "ks.npy").write_bytes(b"an hour's work")
+    with pytest.raises(ValueError, match=r"already; remove it, or choose another --out"):
+        data.ks(tmp_path / "ks.npy", 4, 8, seed=0)
+    assert (tmp_path / "ks.npy").read_bytes() == b"an hour's work"
+
+
+def test_the_seed_of_fresh_data_is_no_seed_for_training(tmp_path):
+    with pytest.raises(ValueError, match="Seed 1 is kept"):
+        data.ks(tmp_path / "ks.npy", 4, 8, seed=1)
+
+
+def test_data_of_another_size_are_refused(tmp_path):
+    np.save(tmp_path / "ks.npy", np.zeros((2, 64, 64), dtype=np.float32))
+    KS().data(tmp_path)
+    with pytest.raises(ValueError, match=r"shape \(2, 64, 64\).*multiples of 128"):
+        KS128().data(tmp_path)

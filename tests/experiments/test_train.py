@@ -305,11 +305,18 @@ def test_a_longer_run_goes_on_from_the_plateau_of_a_shorter_one(tmp_path):
     assert_equal(state(grown), state(whole))
 
 
-def test_a_run_that_has_begun_to_fall_is_not_made_longer(tmp_path):
+@pytest.mark.parametrize("steps", [6, 8, 40])
+def test_a_run_that_has_begun_to_fall_is_not_made_longer(tmp_path, steps):
     short = replace(CONFIG, steps=4, cooldown=0.5)
     train(tmp_path, short)
     with pytest.raises(ValueError, match="another configuration"):
-        train(tmp_path, replace(short, steps=6))
+        train(tmp_path, replace(short, steps=steps))
+
+
+@pytest.mark.parametrize("cooldown", [0.0, -0.5, 1.5])
+def test_a_cooldown_is_a_part_of_the_run(cooldown):
+    with pytest.raises(ValueError, match=r"cooldown must lie in \(0, 1\]"):
+        trainer_of(replace(CONFIG, cooldown=cooldown))
 
 
 def test_muon_takes_a_convolution_as_a_matrix():

@@ -10,7 +10,9 @@ from feasibly.problems.ks import (
     KS,
     OBSERVATIONS,
     RMS,
+    SUPPORT,
     energy_spectrum,
+    log_spectral_distance,
     residual,
     spectrum_distance,
 )
@@ -63,7 +65,8 @@ def test_physical_units_are_observed_if_asked_for(problem, trajectories):
     assert physical.constraint(y).violation(x[None]).item() == pytest.approx(expected.item())
 
 
-def test_a_reference_is_a_function_of_its_number_alone():
+def test_a_reference_is_a_function_of_its_number_alone(monkeypatch):
+    monkeypatch.setitem(SUPPORT, 8, SUPPORT[64])
     p = KS("sine-1", Gaussian(torch.zeros(64), torch.eye(64), LogLogit()), size=8)
     first, second = p.reference(0), p.reference(1)
     assert first.shape == (8, 8)
@@ -120,6 +123,21 @@ def test_the_spectrum_distance_is_the_worst_relative_difference(trajectories):
     assert spectrum_distance(torch.fft.irfft(x_hat, n=64), x) == pytest.approx(0.44)
     x_hat[..., 25] *= 3  # beyond the modes that count
     assert spectrum_distance(torch.fft.irfft(x_hat, n=64), x) == pytest.approx(0.44)
+
+
+def test_the_log_spectral_distance_averages_over_modes(trajectories):
+    x = trajectories.double()
+    assert log_spectral_distance(x, x) == 0
+    assert log_spectral_distance(2 * x, x) == pytest.approx(math.log(4))
+    x_hat = torch.fft.rfft(x)
+    x_hat[..., 7] *= 3
+    expected = math.log(9) / 20**0.5
+    assert log_spectral_distance(torch.fft.irfft(x_hat, n=64), x) == pytest.approx(expected)
+
+
+def test_a_size_without_bounds_is_refused():
+    with pytest.raises(ValueError, match=r"at sizes \[64\], and not at 32"):
+        KS("sine-1", torch.nn.Identity(), size=32)
 
 
 def test_solutions_are_in_the_support_and_what_a_sine_lets_through_is_not(problem, trajectories):

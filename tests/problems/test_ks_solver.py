@@ -99,6 +99,12 @@ def test_a_step_that_does_not_converge_is_named():
         bdf1(u, 3, iterations=2)
 
 
+def test_a_step_that_diverges_is_named():
+    u = torch.stack((fields(1)[0], 100 * fields(1)[0]))
+    with pytest.raises(ArithmeticError, match=r"step \d, member 1"):
+        bdf1(u, 3)
+
+
 def test_a_block_is_determined_by_its_number_and_the_seed(monkeypatch):
     monkeypatch.setattr(ks_solver, "STEPS", 520)
     monkeypatch.setattr(ks_solver, "BLOCK", 2)

@@ -11,6 +11,7 @@ from feasibly.constraints import GaussianRandomField, LevelSet
 from feasibly.errors import InfeasibleWarning
 from feasibly.minimizers import LBFGS, GaussNewton, WarmLBFGS
 from feasibly.oracles import Gaussian
+from feasibly.randomness import MemberNoise
 from feasibly.schedules import VP, Cosine, LogLogit, Rectified, Schedule
 
 UNREACHABLE = Equality(lambda x: x.square().sum(dim=1) + 1, tolerance=1e-6)
@@ -245,7 +246,7 @@ def test_the_budget_of_many_residuals_is_that_of_their_defaults(broad):
     assert sampler.steps == 32, "to ask for a budget changes nothing"
     with pytest.warns(InfeasibleWarning):
         calls = sampler.sample(2, (16,), dtype=torch.float64).calls
-    assert (calls.forward, calls.backward) == expected == sampler.budget()
+    assert (calls.forward, calls.backward) == expected == sampler.budget(12)
 
 
 def test_projections_of_a_run_share_their_curvature_and_runs_do_not(broad, monkeypatch):
@@ -290,3 +291,33 @@ def test_fast_asks_for_fewer_gradients_and_still_lands(broad):
         sampler = PPR(broad, constraint, fast=True)
         assert sampler.sample(8, (16,), dtype=torch.float64).feasible.all()
     assert quick.minimize is None, "to ask for a budget changes nothing"
+
+
+def test_a_value_that_is_set_is_not_chosen_even_if_it_is_the_default(broad):
+    sampler = PPR(broad, many())
+    sampler.steps, sampler.sigma_max = 32, 0.75
+    sampler.sample(2, (16,), dtype=torch.float64)
+    assert (sampler.steps, sampler.sigma_max) == (32, 0.75)
+    again = PPR(broad, many(8))
+    again.sample(2, (16,), dtype=torch.float64)
+    again.constraint = many()
+    again.sample(2, (16,), dtype=torch.float64)
+    assert (again.steps, again.sigma_max) == (64, 10.0), "chosen anew for other residuals"
+    assert again.minimize == WarmLBFGS(steps=16)
+
+
+def test_interleaved_runs_of_one_sampler_do_not_disturb_one_another(broad):
+    sampler = PPR(broad, many(), retries=0)
+    x_0 = torch.zeros(2, 16).double()
+    sampler.prepare(x_0, sampler.constraint.residual(x_0))
+
+    def run(members):
+        noise = MemberNoise(0, members, (16,), dtype=torch.float64)
+        return sampler.trajectory(noise)
+
+    alone = [[x for _, x, _ in run(members)][-1] for members in ([0, 1], [2, 3, 4])]
+    first, second = run([0, 1]), run([2, 3, 4])
+    *_, last = zip(first, second, strict=True)
+    for (_, x, _), expected in zip(last, alone, strict=True):
+        torch.testing.assert_close(x, expected)
+    assert sampler._memory is None

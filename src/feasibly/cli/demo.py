@@ -41,8 +41,8 @@ def demo(
         seed: The seed of the ensembles.
     """
     if problem == "ks":
-        return demo_ks(out, members or 4, constraint, seed)
-    members = members or 1024
+        return demo_ks(out, 4 if members is None else members, constraint, seed)
+    members = 1024 if members is None else members
     torch.set_num_threads(1)  # small kernels lose more to waiting than they gain from a second
     console = Console()
     out.mkdir(parents=True, exist_ok=True)

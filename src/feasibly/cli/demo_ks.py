@@ -81,7 +81,8 @@ def demo_ks(out: Path, members: int, reference: int, seed: int) -> int:
         figures.trajectories(shown, observed),
         "The reference and members: space runs to the right, time upward.",
     )
-    x = {label: result.samples[result.finite][None] for label, result in results.items()}
+    ensembles = {label: result.samples[result.finite][None] for label, result in results.items()}
+    x = {label: u for label, u in ensembles.items() if u.shape[1] > 1}
     curves = {
         f"{label}, {name}": score(u)
         for label, u in x.items()
@@ -105,16 +106,23 @@ def demo_ks(out: Path, members: int, reference: int, seed: int) -> int:
 def _row(problem: KS, label: str, result: Result, y: torch.Tensor) -> dict[str, str]:
     scores = problem.scores(result.samples, result.feasible, y)
     x = result.samples[result.finite][None]
-    numbers = {"RMSE": rmse, "skill": skill}
+    measured: dict[str, str] = dict.fromkeys(
+        ("RMSE", "skill", "spread", "Max-Norm", "residual"), ""
+    )
+    if x.shape[1] > 1:  # else nothing but the shares is defined
+        measured |= {
+            "RMSE": f"{rmse(x, y[None]).mean():.3f}",
+            "skill": f"{skill(x, y[None]).mean():.3f}",
+            "spread": f"{spread(x).mean():.3f}",
+            "Max-Norm": f"{scores['max_norm']:.2f}",
+            "residual": f"{scores['residual']:.3f}",
+        }
     return {
         "": label,
         "in C": f"{scores['feasible']:.0%}",
         "in S": f"{scores['in_support']:.0%}",
         "in C and S": f"{scores['joint']:.0%}",
-        **{name: f"{score(x, y[None]).mean():.3f}" for name, score in numbers.items()},
-        "spread": f"{spread(x).mean():.3f}",
-        "Max-Norm": f"{scores['max_norm']:.2f}",
-        "residual": f"{scores['residual']:.3f}",
+        **measured,
         "calls": f"{result.calls.forward} / {result.calls.backward}",
         "seconds": f"{result.seconds:.0f}",
     }

@@ -152,6 +152,7 @@ class _State:
             accepted = torch.ones_like(self.fresh)
         s, y = x - self.x, g - self.g
         usable = accepted & (dot(s, y) > 1e-10 * (dot(s, s) * dot(y, y)).sqrt())
+        usable &= (1 / dot(s, y)).isfinite() & (dot(s, y) / dot(y, y)).isfinite()  # underflow
         if usable.any():
             history.append(rows[usable], s[usable], y[usable])
 

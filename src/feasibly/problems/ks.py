@@ -46,7 +46,7 @@ class KS:
         observation: The observed frames and function: `sine-3` is the paper's main constraint
             :math:`\sum_{i \in \{0, 64, 127\}} \|\sin(u^i) - \sin(u^{i, \mathrm{ref}})\|^2`,
             `sine-1` and `linear-1` see the first frame only.
-        denoiser: The prior; None for the shipped one, on 64 x 64 points.
+        denoiser: The prior; None for the shipped one of that size.
         size: The number of frames and of grid points.
         physical: Observe the field in physical units. The paper observes, as far as its numbers
             tell, the standardised one; in physical units more values lie beyond
@@ -63,6 +63,11 @@ class KS:
         if observation not in OBSERVATIONS:
             raise ValueError(
                 f"KS has no observation {observation!r}; choose one of {sorted(OBSERVATIONS)}."
+            )
+        if size not in SUPPORT:
+            raise ValueError(
+                f"KS knows the bounds of its samples at sizes {sorted(SUPPORT)}, and not at "
+                f"{size}; add those of your prior to feasibly.problems.ks.SUPPORT."
             )
         self.name = observation
         self.shape = (size, size)
@@ -134,8 +139,8 @@ class KS:
         Returns:
             The shares `feasible`, `in_support` and both (`joint`); the means over members of
             `max_norm` and of the equation's `residual`, which is also given for the feasible
-            members (`residual_feasible`); the `spectrum` distance to the reference; and by frame,
-            as lists, the mean squares of the members' errors, of the ensemble mean's error and of
+            members (`residual_feasible`); the log-spectral distance to the reference (`spectrum`);
+            and by frame, as lists, the mean squares of the members' errors, of the ensemble mean's error and of
             the ensemble (`mse`, `mean_se`, `variance`), the CRPS (`crps`) and the shares of ranks
             (`ranks`). Means over several references come before roots.
         """
@@ -164,7 +169,7 @@ class KS:
                 "max_norm": max_norm(x, y).mean().item(),
                 "residual": r.mean().item(),
                 "residual_feasible": r[feasible].mean().item() if feasible.any() else None,
-                "spectrum": spectrum_distance(u, y),
+                "spectrum": log_spectral_distance(u, y),
             }
             | {name: [float(f"{v:.5g}") for v in values] for name, values in space.items()}
         )
@@ -225,3 +230,10 @@ def spectrum_distance(u: Tensor, v: Tensor, modes: int = 20) -> float:
     trajectories in the modes :math:`1, \dots,` `modes`."""
     a, b = (energy_spectrum(x)[1 : modes + 1] for x in (u, v))
     return (a / b - 1).abs().max().item()
+
+
+def log_spectral_distance(u: Tensor, v: Tensor, modes: int = 20) -> float:
+    r"""Returns the root mean square, over the modes :math:`1, \dots,` `modes`, of the logarithm of
+    the ratio of their energies in two sets of trajectories."""
+    a, b = (energy_spectrum(x)[1 : modes + 1] for x in (u, v))
+    return (a / b).log().square().mean().sqrt().item()

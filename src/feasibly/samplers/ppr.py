@@ -5,13 +5,14 @@ __all__ = ["PPR"]
 import math
 from collections.abc import Callable, Iterator
 from copy import copy
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..constraints.base import Constraint
-from ..minimizers import GaussNewton, Minimizer, Minimum, WarmLBFGS
+from ..minimizers import GaussNewton, Minimizer, Minimum, Residual, WarmLBFGS
 from ..randomness import MemberNoise
 from .base import Randn, Sampler
 
@@ -84,11 +85,14 @@ class PPR(Sampler):
         fast: bool = False,
         **kwargs: Any,
     ) -> None:
-        given = {"steps": steps, "repeats": repeats, "sigma_max": sigma_max}
         # until the number of residuals is known, what is not given is for few of them
-        self._open = [name for name, value in given.items() if value is None]
-        self._fast = fast
         few = defaults(1, fast)
+        given = {
+            "steps": steps,
+            "repeats": repeats,
+            "sigma_max": sigma_max,
+            "minimize": minimize,
+        }
         steps = few.steps if steps is None else steps
         repeats = few.repeats if repeats is None else repeats
         sigma_max = few.sigma_max if sigma_max is None else sigma_max
@@ -104,12 +108,17 @@ class PPR(Sampler):
                 f"PPR(sigma_max={sigma_max}) is below the schedule's last noise level, "
                 f"{last:.3g}, so nothing would be projected; raise it."
             )
-        # what the minimizer keeps from one projection of a run to the next
-        self._running, self._history = False, None
         self.repeats = repeats
         self.minimize = minimize
         self.sigma_max = sigma_max
         self.sigma_min = sigma_min
+        self._fast = fast
+        self._memory: _Memory | None = None  # that of the run which makes a step
+        self._open = {name for name, value in given.items() if value is None}
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        vars(self).get("_open", set()).discard(name)  # what is set is not chosen
+        super().__setattr__(name, value)
 
     def step(
         self, x_t: Tensor, t: Tensor, s: Tensor, randn: Randn = torch.randn_like
@@ -123,11 +132,24 @@ class PPR(Sampler):
         return x_s, x_0
 
     def trajectory(self, noise: MemberNoise) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        self._running = True
-        try:
-            yield from super().trajectory(noise)
-        finally:
-            self._running, self._history = False, None
+        steps, memory = super().trajectory(noise), _Memory()
+        while True:
+            self._memory = memory  # while this run makes a step, and no other
+            try:
+                step = next(steps, None)
+            finally:
+                self._memory = None
+            if step is None:
+                return
+            yield step
+
+    def minimum(self, residual: Residual, x: Tensor, unit: float) -> Minimum:
+        """Searches from `x`, with what the run's last search has left."""
+        minimize = self.minimize or defaults(1, self._fast).minimize
+        memory = self._memory or _Memory()
+        if self._memory and memory.history is None:
+            memory.history = minimize.remember(x)
+        return minimize(residual, x, self.stop, unit, history=memory.history)
 
     def budget(self, residuals: int = 1) -> tuple[int, int]:
         chosen = copy(self)
@@ -171,10 +193,7 @@ class PPR(Sampler):
 
         reach = self.noise_level(t) if reach is None else reach
         unit = reach * math.sqrt(x_t[0].numel()) * (alpha_t / scale).item()
-        minimize = self.minimize or defaults(1, self._fast).minimize
-        if self._running and self._history is None:
-            self._history = minimize.remember(x_t)
-        best = minimize(residual, x_t / scale, self.stop, unit, history=self._history)
+        best = self.minimum(residual, x_t / scale, unit)
         return best._replace(x=scale * best.x)
 
     def prepare(self, x_0: Tensor, r: Tensor) -> None:
@@ -184,12 +203,9 @@ class PPR(Sampler):
     def choose(self, residuals: int) -> Minimizer:
         """Sets what was not given, nor set since, to the default for a number of residuals, and
         returns the minimizer."""
-        few, chosen = (defaults(m, self._fast)._asdict() for m in (1, residuals))
-        for name in self._open:
-            if getattr(self, name) == few[name]:
-                setattr(self, name, chosen[name])
-        self.minimize = self.minimize or defaults(residuals, self._fast).minimize
-        return self.minimize
+        chosen = defaults(residuals, self._fast)
+        vars(self).update({name: getattr(chosen, name) for name in self._open})
+        return self.minimize or chosen.minimize
 
     def levels(self) -> int:
         """Returns the number of steps that apply the kernel."""
@@ -198,6 +214,13 @@ class PPR(Sampler):
 
     def _projects_at(self, t: Tensor) -> bool:
         return self.sigma_min <= self.noise_level(t) <= self.sigma_max
+
+
+@dataclass
+class _Memory:
+    """What a run's searches keep from one to the next; see :meth:`Minimizer.remember`."""
+
+    history: Any = None
 
 
 class Settings(NamedTuple):
