@@ -116,9 +116,10 @@ class KS(Recipe):
         own, data = measures(x), measures(fresh)
         rows = [f"| {name} | {own[name]:.4f} | {data[name]:.4f} |" for name in own]
         distances = [self.distance(u) for u in (x, fresh)]
+        half, other = fresh.chunk(2)
         rows += [
             f"| energy error, worst of modes 1 to 20 | {spectrum_distance(x, fresh):.4f} | "
-            f"{spectrum_distance(*fresh.chunk(2)):.4f} (halves) |",
+            f"{spectrum_distance(half, other):.4f} (halves) |",
             *(
                 f"| distance to the nearest training trajectory, {name} | "
                 f"{distances[0].quantile(q):.4f} | {distances[1].quantile(q):.4f} |"

@@ -140,9 +140,9 @@ class KS:
             The shares `feasible`, `in_support` and both (`joint`); the means over members of
             `max_norm` and of the equation's `residual`, which is also given for the feasible
             members (`residual_feasible`); the log-spectral distance to the reference (`spectrum`);
-            and by frame, as lists, the mean squares of the members' errors, of the ensemble mean's error and of
-            the ensemble (`mse`, `mean_se`, `variance`), the CRPS (`crps`) and the shares of ranks
-            (`ranks`). Means over several references come before roots.
+            and by frame, as lists, the mean squares of the members' errors, of the ensemble mean's
+            error and of the ensemble (`mse`, `mean_se`, `variance`), the CRPS (`crps`) and the
+            shares of ranks (`ranks`). Means over several references come before roots.
         """
         good = u.isfinite().flatten(start_dim=1).all(dim=1)
         inside = good & self.in_support(torch.where(good[:, None, None], u, 0.0))
