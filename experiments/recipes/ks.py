@@ -52,6 +52,7 @@ class KS(Recipe):
         lr_adam=1e-3,
         warmup=100,
         cooldown=0.25,
+        ema=0.99,  # the fall of the rates averages too; a longer one lags behind a short run
         clip=1.0,
         bf16=True,
         compile=True,

@@ -166,7 +166,7 @@ def test_unfinished_data_of_another_kind_are_made_anew(tmp_path, blocks):
 
 def test_data_are_not_written_over(tmp_path, blocks):
     (tmp_path / "ks.npy").write_bytes(b"an hour's work")
-    with pytest.raises(ValueError, match=r"already; remove it, or choose another --out"):
+    with pytest.raises(ValueError, match=r"already; remove them, or choose another --out"):
         data.ks(tmp_path / "ks.npy", 4, 8, seed=0)
     assert (tmp_path / "ks.npy").read_bytes() == b"an hour's work"
 
