@@ -193,4 +193,4 @@ def test_feasible_members_that_left_the_data_are_named_with_the_reason(problem, 
     assert list(failures) == [1]
     for reason in ("range", "change", "residual"):
         assert f"{reason} " in failures[1]
-    assert "> 3" in failures[1]
+    assert "> 2.8" in failures[1]

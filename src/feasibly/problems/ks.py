@@ -185,7 +185,9 @@ def statistics(u: Tensor) -> dict[str, Tensor]:
     }
 
 
-SUPPORT = {64: {"range": 3.0, "change": 2.5, "residual": 0.3}}
+SUPPORT = {64: {"range": 2.8, "change": 1.6, "residual": 0.2}}
+"""The bounds of :meth:`KS.in_support` by size: 1.1 times the largest value among 48 samples of the
+shipped prior and 64 trajectories of the solver (2.55, 1.46 and 0.18)."""
 
 
 def residual(u: Tensor) -> Tensor:
