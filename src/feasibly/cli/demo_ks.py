@@ -10,6 +10,7 @@ from rich.table import Table
 
 from .. import figures
 from ..metrics import rmse, skill, spread
+from ..minimizers import LBFGS
 from ..problems.ks import KS, residual
 from ..progress import LiveProgress
 from ..report import Report
@@ -36,7 +37,8 @@ def demo_ks(out: Path, members: int, reference: int, seed: int) -> int:
     constraint = problem.constraint(y)
     samplers: dict[str, Sampler] = {
         "PPR": PPR(problem.denoiser, constraint),
-        "control": PostHoc(problem.denoiser, constraint),
+        # steps short enough to find the nearest of a sine's solutions
+        "control": PostHoc(problem.denoiser, constraint, minimize=LBFGS(64, max_step=1.0)),
     }
     results: dict[str, Result] = {}
     for label, sampler in samplers.items():
