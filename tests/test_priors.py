@@ -198,8 +198,10 @@ def test_the_equation_s_symmetries_are_the_prior_s(ensemble):
     x_0 = denoiser(noisy, t).mean
     shifted = denoiser(noisy.roll(8, dims=2), t).mean
     torch.testing.assert_close(shifted, x_0.roll(8, dims=2), rtol=0, atol=1e-4)
-    mirrored = -denoiser(-noisy.flip(2), t).mean.flip(2)  # learned, and not built in
-    assert (mirrored - x_0).square().mean().sqrt() < 0.02
+    # learned, and not built in: two estimates that differ by less than the error of either
+    mirrored = -denoiser(-noisy.flip(2), t).mean.flip(2)
+    error, asymmetry = ((v - x_0).square().mean().sqrt() for v in (x[:4], mirrored))
+    assert asymmetry < error
 
 
 @pytest.mark.slow
