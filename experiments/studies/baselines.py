@@ -3,11 +3,12 @@
 __all__ = ["CHOICES", "KS_CHOICES", "on_ks", "study", "tuned"]
 
 import math
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from feasibly.minimizers import LBFGS
-from feasibly.samplers import PPR, PostHoc
+from feasibly.samplers import PPR, PostHoc, Sampler
 
 from .base import Make, Study
 from .tuning import GRIDS, KS_GRIDS
@@ -33,8 +34,17 @@ NAMES = {"DPSPC": "DPS-PC", "TrustSampling": "TS", "ProximalLangevin": "Zampini 
 
 def tuned(name: str, **options: Any) -> Make:
     """Returns a method in its tuned setting, read out as the clean estimate."""
-    method, grid = next(item for item in GRIDS.items() if item[0].__name__ == name.split(",")[0])
-    return partial(method, readout="clean", **grid[CHOICES[name]], **options)
+    return _chosen(GRIDS, CHOICES, name, **options)
+
+
+def _chosen(
+    grids: Mapping[type[Sampler], dict[str, dict]],
+    choices: Mapping[str, str],
+    name: str,
+    **options: Any,
+) -> Make:
+    method, grid = next(item for item in grids.items() if item[0].__name__ == name.split(",")[0])
+    return partial(method, readout="clean", **grid[choices[name]], **options)
 
 
 study = Study(
@@ -71,11 +81,6 @@ KS_CHOICES = {
 """The settings on KS."""
 
 
-def _on_ks(name: str) -> Make:
-    method, grid = next(item for item in KS_GRIDS.items() if item[0].__name__ == name)
-    return partial(method, readout="clean", **grid[KS_CHOICES[name]])
-
-
 on_ks = Study(
     name="baselines",
     question="How do the methods compare?",
@@ -85,7 +90,7 @@ on_ks = Study(
         "default, no retries": partial(PPR, retries=0),
         "fast": partial(PPR, fast=True),
         "PPR, paper's setting": study.samplers["PPR, paper's setting"],
-        **{NAMES.get(name, name): _on_ks(name) for name in KS_CHOICES},
+        **{NAMES.get(name, name): _chosen(KS_GRIDS, KS_CHOICES, name) for name in KS_CHOICES},
         # steps short enough to find the nearest of a sine's solutions
         "control: project once at the end": partial(PostHoc, minimize=LBFGS(64, max_step=1.0)),
     },

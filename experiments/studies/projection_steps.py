@@ -11,6 +11,9 @@ from feasibly.samplers import PPR
 from .base import Study
 
 _paper = partial(PPR, steps=64, repeats=2, sigma_max=math.inf, retries=0)
+_uncapped = {
+    f"P = {P}": partial(_paper, minimize=LBFGS(P, max_step=None)) for P in (2, 4, 8, 16, 32)
+}
 
 study = Study(
     name="projection-steps",
@@ -18,10 +21,7 @@ study = Study(
     paper="Appendix D, the table and figure on projection steps, Data2D columns",
     samplers={
         "default": PPR,
-        **{
-            f"P = {P}": partial(_paper, minimize=LBFGS(P, max_step=None))
-            for P in (2, 4, 8, 16, 32)
-        },
+        **_uncapped,
         **{f"default, P = {P}": partial(PPR, minimize=GaussNewton(P)) for P in (1, 4, 8)},
     },
     default="default",
@@ -33,10 +33,7 @@ on_ks = Study(
     paper="Appendix D, the table and figure on projection steps, KS columns",
     samplers={
         "default": PPR,
-        **{
-            f"P = {P}": partial(_paper, minimize=LBFGS(P, max_step=None))
-            for P in (2, 4, 8, 16, 32)
-        },
+        **_uncapped,
         **{f"default, P = {P}": partial(PPR, minimize=WarmLBFGS(P)) for P in (8, 16, 32)},
     },
     default="default",

@@ -14,7 +14,7 @@ DPS-PC. ReSample has L-BFGS in place of its authors' Adam, at a tenth of the tim
 __all__ = ["GRIDS", "KS_GRIDS", "on_ks", "score", "study", "winners"]
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from feasibly.minimizers import LBFGS, GaussNewton
@@ -149,11 +149,15 @@ GRIDS: dict[type[Sampler], dict[str, dict]] = {
 """For each method, the options of its six settings by name."""
 
 
-_samplers: dict[str, Make] = {
-    f"{method.__name__}: {name}": partial(method, readout="clean", **options)
-    for method, grid in GRIDS.items()
-    for name, options in grid.items()
-}
+def _labelled(grids: Mapping[type[Sampler], dict[str, dict]]) -> dict[str, Make]:
+    return {
+        f"{method.__name__}: {name}": partial(method, readout="clean", **options)
+        for method, grid in grids.items()
+        for name, options in grid.items()
+    }
+
+
+_samplers = _labelled(GRIDS)
 
 
 def winners(rows: Sequence[Record]) -> dict[str, str]:
@@ -217,11 +221,7 @@ KS_GRIDS: dict[type[Sampler], dict[str, dict]] = {
 }
 """On KS, at equal budgets: 1024 gradients, or as many products or forward calls, a member."""
 
-_ks_samplers: dict[str, Make] = {
-    f"{method.__name__}: {name}": partial(method, readout="clean", **options)
-    for method, grid in KS_GRIDS.items()
-    for name, options in grid.items()
-}
+_ks_samplers = _labelled(KS_GRIDS)
 
 on_ks = Study(
     name="tuning",

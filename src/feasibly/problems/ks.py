@@ -16,7 +16,7 @@ from torch import Tensor
 from .. import priors
 from ..constraints import Constraint, Observation
 from ..denoisers import Denoiser
-from ..metrics import crps, max_norm, rank_histogram
+from ..metrics import crps, max_norm, rank_histogram, rmse, skill, spread
 from ..samplers.ancestral import Ancestral
 from .ks_solver import DT, LENGTH, POINTS, wavenumbers
 
@@ -157,9 +157,9 @@ class KS:
         x, y = u[None], reference[None].double()
         r = residual(u)
         space = {
-            "mse": (x - y[:, None]).square().mean(dim=(0, 1, 3)),
-            "mean_se": (x.mean(dim=1) - y).square().mean(dim=(0, 2)),
-            "variance": x.var(dim=1).mean(dim=(0, 2)),
+            "mse": rmse(x, y).square(),
+            "mean_se": skill(x, y).square(),
+            "variance": spread(x).square(),
             "crps": crps(x, y),
             "ranks": rank_histogram(x, y),
         }
@@ -230,12 +230,16 @@ def energy_spectrum(u: Tensor) -> Tensor:
 def spectrum_distance(u: Tensor, v: Tensor, modes: int = 20) -> float:
     r"""Returns the largest relative difference between the energies of two sets of
     trajectories in the modes :math:`1, \dots,` `modes`."""
-    a, b = (energy_spectrum(x)[1 : modes + 1] for x in (u, v))
-    return (a / b - 1).abs().max().item()
+    return (_energy_ratio(u, v, modes) - 1).abs().max().item()
 
 
 def log_spectral_distance(u: Tensor, v: Tensor, modes: int = 20) -> float:
     r"""Returns the root mean square, over the modes :math:`1, \dots,` `modes`, of the logarithm of
     the ratio of their energies in two sets of trajectories."""
+    return _energy_ratio(u, v, modes).log().square().mean().sqrt().item()
+
+
+def _energy_ratio(u: Tensor, v: Tensor, modes: int) -> Tensor:
+    """The ratio of energies in each of the first modes but the mean."""
     a, b = (energy_spectrum(x)[1 : modes + 1] for x in (u, v))
-    return (a / b).log().square().mean().sqrt().item()
+    return a / b

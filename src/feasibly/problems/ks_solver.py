@@ -9,7 +9,6 @@ rounding of :math:`k^4` leaves a residual of :math:`5 \times 10^{-3}` in single 
 __all__ = ["bdf1", "etdrk4", "initial_conditions", "simulate", "wavenumbers"]
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Generator, Tensor
@@ -69,7 +68,6 @@ def bdf1(
     length: float = LENGTH,
     tolerance: float = 1e-9,
     iterations: int = 200,
-    progress: Callable[[int], None] = lambda step: None,
 ) -> Tensor:
     r"""Integrates by the first-order backward difference formula, i.e. implicit Euler
 
@@ -88,7 +86,6 @@ def bdf1(
         tolerance: A member's iterations end when its update is smaller than this, relative to its
             norm.
         iterations: The most iterations in a step.
-        progress: Called with each step's number.
 
     Returns:
         The fields after each step, with shape :math:`(B, steps, N)`.
@@ -125,7 +122,6 @@ def bdf1(
             )
         frames[:, step] = torch.fft.irfft(u_hat, n=points)
         past = [*past[-3:], u_hat]
-        progress(step)
     return frames
 
 
