@@ -48,6 +48,8 @@ class Trainer:
         torch.manual_seed(config.seed)
         self.recipe, self.config = recipe, config
         self.denoiser = recipe.denoiser().to(config.device)
+        if config.init:
+            self.denoiser.load_state_dict(priors.load(config.init).state_dict())
         self.ema = torch.optim.swa_utils.AveragedModel(
             self.denoiser, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(config.ema)
         )

@@ -34,6 +34,7 @@ class KSBench(Bench):
 
     problem = "ks"
     keys = ("observation", "reference")
+    shares = True
 
     def __init__(
         self,

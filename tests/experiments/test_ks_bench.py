@@ -96,6 +96,24 @@ def test_a_study_that_has_its_results_is_not_run_again():
     assert len(start(again)) == len(rows) + 4
 
 
+def test_a_result_of_another_study_is_taken_over(monkeypatch):
+    first = start()[0]
+    monkeypatch.setattr(ks, "draw", lambda *a: pytest.fail("drawn again"))
+    samplers = {"PPR": STUDY.samplers["PPR"], "the same": STUDY.samplers["PPR"]}
+    other = replace(STUDY, name="other", samplers=samplers)
+    bench = KSBench(["sine-3"], range(1), 4, 5)
+    run(other, bench, bench.settings())
+    assert records.read("other", "ks") == [
+        first | {"study": "other", "label": label, "default": label == "PPR"} for label in samplers
+    ]
+    # what differs in anything but the label is no twin
+    different = replace(STUDY, name="third", samplers={"PPR": partial(PPR, steps=9, retries=0)})
+    with pytest.raises(pytest.fail.Exception, match="drawn again"):
+        run(different, bench, bench.settings())
+    with pytest.raises(pytest.fail.Exception, match="drawn again"):
+        run(other, KSBench(["sine-3"], range(1), 3, 5), bench.settings())
+
+
 def test_a_study_is_run_again_with_other_weights_of_the_prior(monkeypatch):
     rows = start()
     monkeypatch.setattr(ks.priors, "digest", lambda name: "second")
