@@ -116,7 +116,9 @@ def run(
     bench: Bench
     if found.problem == "ks":
         some = references or (256 if full else 16)
-        bench = KSBench(observations, range(first, first + some), 32 if full else members, seed, full)
+        bench = KSBench(
+            observations, range(first, first + some), 32 if full else members, seed, full
+        )
     else:
         fields = range(first, first + constraints)
         bench = Data2DBench(found.problem, priors, fields, members or 1024, seed, pool)
