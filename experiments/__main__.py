@@ -86,6 +86,7 @@ def run(
     full: bool = False,
     jobs: int = 2,
     threads: int = 1,
+    device: str = "cpu",
     labels: tuple[str, ...] = (),
 ) -> None:
     """Run a study; settings that have a result are not run again.
@@ -106,6 +107,7 @@ def run(
         full: On KS, the paper's 256 references and 32 members, for all labels.
         jobs: How many processes share the settings.
         threads: The number of threads of each.
+        device: Where the network of KS runs.
         labels: The samplers to run; all by default.
     """
     found = _study(study, problem)
@@ -117,7 +119,7 @@ def run(
     if found.problem == "ks":
         some = references or (256 if full else 16)
         bench = KSBench(
-            observations, range(first, first + some), 32 if full else members, seed, full
+            observations, range(first, first + some), 32 if full else members, seed, full, device
         )
     else:
         fields = range(first, first + constraints)

@@ -38,7 +38,7 @@ def tiny(tmp_path, monkeypatch):
     """Results of their own, and white noise on 8 x 8 points for the prior."""
     oracle = Gaussian(torch.zeros(64), torch.eye(64), LogLogit(1e-4, 1e4, 4.0))
     monkeypatch.setattr(records, "RESULTS", tmp_path)
-    monkeypatch.setattr(ks, "KS", lambda observation: KS(observation, oracle, size=8))
+    monkeypatch.setattr(ks, "KS", lambda observation, _=None: KS(observation, oracle, size=8))
     monkeypatch.setitem(SUPPORT, 8, SUPPORT[64])
     monkeypatch.setattr(ks.priors, "digest", lambda name: "first")
 
