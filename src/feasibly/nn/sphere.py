@@ -33,8 +33,8 @@ class Convolution(nn.Conv2d):
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__(inputs, outputs, 3)
 
-    def forward(self, h: Tensor) -> Tensor:
-        return super().forward(pad_sphere(h))
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(pad_sphere(input))
 
 
 class Block(nn.Module):
