@@ -71,8 +71,8 @@ class Planet:
     latitude: float = 45.0
     width: float = 12.0
     geopotential: float = 5500 * GRAVITY
-    relaxation: float = 3 * DAY
-    growth: float = 0.5 / DAY
+    relaxation: float = 5 * DAY
+    growth: float = 0.4 / DAY
     band: tuple[int, int] = (8, 14)
     diffusion: float = 6 * HOUR
 
@@ -170,7 +170,7 @@ def initial_conditions(n: int, generator: Generator, planet: Planet, sphere: Gau
     noise[:, :3] = 0
     jets = _jets(planet, sphere)
     eddies = jets.new_zeros(n, *jets.shape)
-    eddies[:, :16, :16] = 3e-6 * torch.view_as_complex(noise) * sphere.triangle[:16, :16]
+    eddies[:, :16, :16] = 1e-6 * torch.view_as_complex(noise) * sphere.triangle[:16, :16]
     return ShallowWater(sphere).balance(jets + eddies, planet.geopotential)
 
 
