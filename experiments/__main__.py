@@ -53,7 +53,7 @@ class WeatherData:
 
     Arguments:
         members: The number of members.
-        hours: The hours of each, after 15 days of spin-up.
+        hours: The hours of each, after 20 days of spin-up.
         resolution: The truncation of the solver.
         seed: The seed.
     """
@@ -74,6 +74,7 @@ class WeatherDay:
     """One day of it, which no prior is trained on, as netCDF."""
 
     def write(self, folder: Path) -> None:
+        torch.set_num_threads(1)
         datasets.weather_day(folder / "weather_day.nc")
 
 

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -119,3 +120,31 @@ def test_the_command_writes_weather(tmp_path):
     area = np.cos(np.deg2rad(np.arange(-87.1875, 90, 5.625)))
     assert abs(np.average(weather[:, :, 0].mean(-1), axis=-1, weights=area)).max() < 50
     assert 5 < weather[:, :, 2].std() < 30
+
+
+SHIPPED = Path(data.shallow_water.__file__).parent / "weather_day.nc"
+
+
+def test_the_shipped_day_is_a_day_of_weather():
+    xarray = pytest.importorskip("xarray")
+    assert SHIPPED.stat().st_size < 350_000
+    day = xarray.open_dataset(SHIPPED, engine="scipy")
+    assert day.sizes == {"time": 24, "latitude": 32, "longitude": 64}
+    v = day["v_component_of_wind"]
+    assert 8 < v.std() < 25
+    assert v.diff("time").std() < 0.15 * v.std(), "hours follow one another"
+    assert (v[23] - v[0]).std() > 0.5 * v.std(), "and a day is long"
+    area = np.cos(np.deg2rad(day.latitude))
+    mean = day["geopotential"].weighted(area).mean(("latitude", "longitude"))
+    np.testing.assert_allclose(mean, Planet.geopotential, atol=10)
+
+
+@pytest.mark.slow
+def test_the_shipped_day_is_what_the_solver_makes(monkeypatch):
+    xarray = pytest.importorskip("xarray")
+    monkeypatch.setattr(data.shallow_water, "BLOCK", 1)
+    day = data.shallow_water.simulate(0, data.FRESH, hours=24)[0]
+    shipped = xarray.open_dataset(SHIPPED, engine="scipy")
+    for name, field in zip(netcdf.NAMES, day.unbind(1), strict=True):
+        packing = 0.6 * (field.max() - field.min()).item() / 65_000
+        np.testing.assert_allclose(shipped[name], field, rtol=0, atol=packing)

@@ -35,7 +35,7 @@ DAY = 24 * HOUR
 BLOCK = 16
 """The number of members that are simulated together."""
 
-SPIN_UP = 15
+SPIN_UP = 20
 """The days that a member lives before its first hour is kept."""
 
 LATITUDES = 32
@@ -185,7 +185,7 @@ def simulate(
     Arguments:
         block: The number of the block. With `seed`, it determines the members.
         seed: The seed, less than :math:`2^{32}`.
-        hours: The number of hours to keep, after 15 days of spin-up.
+        hours: The number of hours to keep, after 20 days of spin-up.
         resolution: The truncation: `"T21"`, `"T31"` or `"T42"`.
         planet: The climate; by default `Planet()`.
 
