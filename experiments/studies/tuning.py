@@ -194,7 +194,7 @@ KS_GRIDS: dict[type[Sampler], dict[str, dict]] = {
     },
     TrustSampling: {
         f"J = {J}, w {w:g}": {"steps": 1024 // J, "iterations": J, "length": w}
-        for J, w in ((16, 1.0), (16, 0.3), (4, 1.0))
+        for J, w in ((16, 0.3), (16, 1.0), (16, 3.0))
     },
     CPS: {
         f"eta {eta:g}, gamma_max {gamma:g}": {
