@@ -3,9 +3,11 @@
 from .base import Recipe, TrainConfig
 from .data2d import Banana, Checkerboard
 from .ks import KS, KS128
+from .weather import Weather, WeatherAutoencoder
 
 RECIPES: dict[str, type[Recipe]] = {
-    recipe.config.prior: recipe for recipe in (Checkerboard, Banana, KS, KS128)
+    recipe.config.prior: recipe
+    for recipe in (Checkerboard, Banana, KS, KS128, WeatherAutoencoder, Weather)
 }
 
 __all__ = ["RECIPES", "Recipe", "TrainConfig"]

@@ -2,6 +2,7 @@
 
 __all__ = ["Weather", "WeatherAutoencoder"]
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,19 @@ from torch import Generator, Tensor
 
 from feasibly import priors
 from feasibly.denoisers import Karras
+from feasibly.metrics import area_weights
 from feasibly.nn import SphereAutoencoder, SphereNet
-from feasibly.problems.weather import AUTOENCODER, HOURS, standardize
+from feasibly.problems import shallow_water
+from feasibly.problems.weather import (
+    AUTOENCODER,
+    HOURS,
+    LATITUDE,
+    VARIABLES,
+    fresh_days,
+    spectra,
+)
+from feasibly.problems.weather import Weather as Problem
+from feasibly.samplers.ancestral import Ancestral
 from feasibly.schedules import LogLogit
 
 from .base import Denoising, Recipe, TrainConfig
@@ -33,6 +45,23 @@ def _load(folder: Path) -> np.ndarray:
     return fields
 
 
+def climate(x: Tensor) -> dict[str, float]:
+    """Measures days of weather, with shape (n, 24, 3, 32, 64), in units of the climate."""
+    area = area_weights(LATITUDE)[:, 0]
+
+    def mean(values: Tensor) -> Tensor:  # over all but the variables, by area
+        return (values.mean(dim=(0, 1, 4)) * area).mean(dim=-1)
+
+    std = mean(x.square()).sqrt()
+    measured = {}
+    for v, name in enumerate(("geopotential", "u", "v")):
+        measured[f"{name}: standard deviation"] = std[v].item()
+        for lag in (1, 6, 12, 23):
+            product = mean(x[:, lag:] * x[:, :-lag])[v]
+            measured[f"{name}: correlation with {lag} h before"] = (product / std[v] ** 2).item()
+    return measured
+
+
 def symmetric(x: Tensor, generator: Generator) -> Tensor:
     """Applies a random symmetry of the planet to each field, with shape (B, *, 3, lat, lon).
 
@@ -47,8 +76,45 @@ def symmetric(x: Tensor, generator: Generator) -> Tensor:
     return torch.where(mirrored.reshape(-1, *[1] * (x.ndim - 1)), sign * x.flip(-2), x)
 
 
+AUTOENCODER_CARD = """| data | {members} members of `feasibly.problems.shallow_water` for {hours} \
+hours, under random turns and reflections |
+| network | convolutions on the sphere, {parameters:,} parameters, stored in half precision |
+| latents | 16 x 4 x 8 for 3 x 32 x 64 fields |
+
+## Reconstruction
+
+{n} days that it was not trained on; root mean square errors over the sphere.
+
+| variable | error | relative to the climate's standard deviation |
+|---|---|---|
+{rows}
+"""
+
+CARD = """| data | {windows:,} overlapping days of {members} members, in the latents of \
+`weather-autoencoder` ({digest}), under random turns |
+| network | convolutions on the sphere, hours as channels, EDM preconditioning, {parameters:,} \
+parameters, stored in half precision |
+
+## Unconditional quality
+
+{n} samples (DDPM, 128 steps), decoded, and as many days that it was not trained on, as the solver
+made them and through the autoencoder. In units of the standard deviation about the mean of each
+latitude in the training data.
+
+| measure | prior | autoencoder | data |
+|---|---|---|---|
+{rows}
+
+The largest relative difference of the power at total wavenumbers 1 to 15, from the data:
+
+| variable | prior | autoencoder | halves of the data |
+|---|---|---|---|
+{spectra}
+"""
+
+
 class WeatherAutoencoder(Recipe[SphereAutoencoder]):
-    """The autoencoder, of one hour's fields in units of their climate."""
+    """The autoencoder of one hour's fields."""
 
     config = TrainConfig(
         AUTOENCODER,
@@ -64,12 +130,14 @@ class WeatherAutoencoder(Recipe[SphereAutoencoder]):
         compile=True,
         checkpoint_every=250,
     )
-    backbone = {"fields": 3, "latent": 16, "channels": (48, 96, 128)}  # noqa: RUF012
+    backbone = {"fields": 3, "rows": 32, "latent": 16, "channels": (48, 96, 128)}  # noqa: RUF012
     ends = ("encoder.1.", "decoder.0.")
     dtype = torch.float16
 
     def model(self) -> SphereAutoencoder:
-        return SphereAutoencoder(**self.backbone)
+        model = SphereAutoencoder(**self.backbone)
+        model.fit_fields(self.batch(2048, Generator().manual_seed(1), symmetries=True))
+        return model
 
     def compile(self, model: SphereAutoencoder) -> None:
         model.encoder.compile()
@@ -83,21 +151,47 @@ class WeatherAutoencoder(Recipe[SphereAutoencoder]):
         member = torch.randint(members, (n,), generator=generator)
         hour = torch.randint(hours, (n,), generator=generator)
         x = np.stack([self.fields[i, h] for i, h in zip(member, hour, strict=True)])
-        x = standardize(torch.from_numpy(x).float())
+        x = torch.from_numpy(x).float()
         return symmetric(x, generator) if symmetries else x
 
     def loss(self, model: SphereAutoencoder, x_0: Tensor, generator: Generator) -> Tensor:
         x_0 = x_0.to(next(model.parameters()).device)
-        return (model.decode(model.encode(x_0)) - x_0).square().mean(dim=(1, 2, 3))
+        error = (model.decode(model.encode(x_0)) - x_0) / model.scale
+        return error.square().mean(dim=(1, 2, 3))
 
     def save(self, model: SphereAutoencoder, path: Path) -> None:
         x = self.batch(2048, Generator().manual_seed(1), symmetries=True)
         with torch.no_grad():
-            model.standardize(model.encode(x))
+            model.fit_latents(x)
         priors.save_autoencoder(model, path, self.backbone, self.dtype)
 
     def load(self, name: str) -> SphereAutoencoder:
         return priors.load_autoencoder(name)
+
+    def card(self, model: SphereAutoencoder, n: int) -> str:
+        n = min(n, 64)
+        x = fresh(n)
+        with torch.no_grad():
+            error = model.decode(model.encode(x)) - x
+        mse = (error.square().mean(dim=(0, 1, 4)) * area_weights(LATITUDE)[:, 0]).mean(dim=-1)
+        rows = [
+            f"| {name} | {e:.3g} {unit} | {e / scale:.4f} |"
+            for name, unit, e, scale in zip(
+                VARIABLES,
+                ("m²/s²", "m/s", "m/s"),
+                mse.sqrt().tolist(),
+                model.scale.flatten().tolist(),
+                strict=True,
+            )
+        ]
+        members, hours = self.fields.shape[:2]
+        return AUTOENCODER_CARD.format(
+            members=members,
+            hours=hours,
+            parameters=sum(p.numel() for p in model.parameters()),
+            n=n,
+            rows="\n".join(rows),
+        )
 
 
 class Weather(Denoising):
@@ -139,8 +233,7 @@ class Weather(Denoising):
         if not path.exists():
             autoencoder = priors.load_autoencoder(AUTOENCODER)
             latents = [
-                autoencoder.encode(standardize(torch.from_numpy(member).float())).half()
-                for member in fields
+                autoencoder.encode(torch.from_numpy(member).float()).half() for member in fields
             ]
             np.save(path, torch.stack(latents).numpy())
         self.latents = np.load(path, mmap_mode="r")
@@ -157,3 +250,46 @@ class Weather(Denoising):
         if symmetries:  # a turn by a latent cell is the only one that latents know exactly
             windows = [w.roll(int(s), dims=-1) for w, s in zip(windows, shift, strict=True)]
         return torch.stack(windows)
+
+    def card(self, denoiser: Karras, n: int) -> str:
+        n = min(n, 64)
+        autoencoder = priors.load_autoencoder(AUTOENCODER)
+        z = Ancestral(denoiser, steps=128).sample(n, Problem.shape, seed=1, chunk=16).samples
+        x = fresh(n)
+        with torch.no_grad():
+            fields = (autoencoder.decode(z), autoencoder.decode(autoencoder.encode(x)), x)
+        own, through, data = (autoencoder.standardize(f) for f in fields)
+        columns = [climate(f) for f in (own, through, data)]
+        rows = [
+            f"| {name} | {' | '.join(f'{column[name]:.3f}' for column in columns)} |"
+            for name in columns[0]
+        ]
+        members, hours = self.latents.shape[:2]
+        half, other = data[: n // 2], data[n // 2 :]
+        spectral = [
+            f"| {name} | {apart(own[:, :, v], data[:, :, v]):.3f} | "
+            f"{apart(through[:, :, v], data[:, :, v]):.3f} | "
+            f"{apart(half[:, :, v], other[:, :, v]):.3f} |"
+            for v, name in enumerate(VARIABLES)
+        ]
+        return CARD.format(
+            windows=members * (hours - HOURS + 1),
+            members=members,
+            digest=priors.digest(AUTOENCODER),
+            parameters=sum(p.numel() for p in denoiser.parameters()),
+            n=n,
+            rows="\n".join(rows),
+            spectra="\n".join(spectral),
+        )
+
+
+def fresh(n: int) -> Tensor:
+    """Days that no prior is trained on, with shape (n, 24, 3, 32, 64)."""
+    blocks = range(math.ceil(n / shallow_water.BLOCK))
+    return torch.cat([fresh_days(b) for b in blocks])[:n]
+
+
+def apart(x: Tensor, y: Tensor) -> float:
+    """The largest relative difference of two spectra, at total wavenumbers 1 to 15."""
+    a, b = spectra(x)[1:16], spectra(y)[1:16]
+    return ((a - b).abs() / b).max().item()

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from feasibly import PPR, Equality, Linear
-from feasibly.constraints import Decoded, LevelSet
+from feasibly.constraints import Decoded, FrameDecoder, LevelSet
 from feasibly.oracles import Gaussian
 from feasibly.schedules import LogLogit
 
@@ -95,3 +95,39 @@ def test_latents_of_a_model_are_sampled_so_that_what_they_decode_to_is_feasible(
     assert result.feasible.all()
     x = decode(result.samples)
     assert ((x @ A.T - Y).square().sum(dim=1) <= 1e-6).all()
+
+
+def grow(z):
+    """Frames of two latents to frames of three channels and two points."""
+    return torch.stack((decode(z), decode(z).cos()), dim=-1)
+
+
+def test_chosen_frames_and_channels_are_decoded():
+    z = normal(4, 5, 2)
+    frames = FrameDecoder(grow, (0, 3, -1), channels=(2, 0))
+    expected = torch.stack([grow(z[:, i])[:, [2, 0]] for i in (0, 3, 4)], dim=1)
+    assert torch.equal(frames(z), expected)
+    assert torch.equal(FrameDecoder(grow, (1,))(z)[:, 0], grow(z[:, 1]))
+
+
+def test_frames_are_decoded_one_at_a_time_and_once_more_for_the_gradient():
+    z, shapes = normal(4, 5, 2).requires_grad_(), []
+
+    def watched(part):
+        shapes.append(tuple(part.shape))
+        return grow(part)
+
+    x = FrameDecoder(watched, (0, 3))(z)
+    assert shapes == [(4, 2)] * 2
+    (g,) = torch.autograd.grad(x.square().sum(), z)
+    assert shapes == [(4, 2)] * 4, "the activations are not kept"
+    plain = torch.stack((grow(z[:, 0]), grow(z[:, 3])), dim=1)
+    torch.testing.assert_close(g, torch.autograd.grad(plain.square().sum(), z)[0])
+    assert (g[:, [1, 2, 4]] == 0).all()
+
+
+def test_frames_that_are_not_there_are_named():
+    with pytest.raises(ValueError, match=r"5 frames, and frames \[0, 5\]"):
+        FrameDecoder(grow, (0, 5))(normal(4, 5, 2))
+    with pytest.raises(ValueError, match="at least one frame"):
+        FrameDecoder(grow, ())

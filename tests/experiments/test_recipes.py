@@ -83,7 +83,14 @@ def test_the_papers_prior_has_the_papers_training():
     assert (config.steps, config.batch, config.warmup) == (100_000, 64, 100)
     assert (config.lr_final, config.cooldown) == (1e-6, 1.0)
     assert KS128.size == 128
-    assert set(RECIPES) == {"checkerboard", "banana", "ks", "ks-128"}
+    assert set(RECIPES) == {
+        "checkerboard",
+        "banana",
+        "ks",
+        "ks-128",
+        "weather-autoencoder",
+        "weather",
+    }
     schedule = KS128().model().schedule
     assert (schedule.sigma_min, schedule.sigma_max, schedule.spread) == (1e-4, 1e4, 4.0)
 

@@ -1,3 +1,5 @@
+import copy
+
 import pytest
 import torch
 
@@ -12,7 +14,7 @@ def randn(*shape, seed=0):
 @pytest.fixture(scope="module")
 def autoencoder():
     torch.manual_seed(0)
-    return SphereAutoencoder(fields=3, latent=4, channels=(16, 32)).eval()
+    return SphereAutoencoder(fields=3, rows=16, latent=4, channels=(16, 32)).eval()
 
 
 @pytest.fixture(scope="module")
@@ -68,20 +70,39 @@ def test_shapes_go_there_and_back_with_any_batch_shape(autoencoder):
     torch.testing.assert_close(y[1, 2], autoencoder.decode(z[1, 2][None])[0])
 
 
-def test_latents_are_bounded_and_come_in_their_own_units():
-    torch.manual_seed(0)
-    autoencoder = SphereAutoencoder(fields=3, latent=4, channels=(16, 32)).eval()
+def test_units_of_fields_are_departures_from_the_climate_of_their_latitude(autoencoder):
+    autoencoder = copy.deepcopy(autoencoder)
+    latitude = (torch.arange(16) + 0.5) * torch.pi / 16
+    jet = torch.stack([k * latitude.sin() for k in (1e4, 20.0, 0.0)])[:, :, None]
+    scale = torch.tensor([2e3, 15.0, 10.0])[:, None, None]
+    x = jet + scale * randn(256, 3, 16, 32)
+    autoencoder.fit_fields(x)
+    units = autoencoder.standardize(x)
+    assert units.mean(dim=(0, 3)).abs().max() < 1e-3
+    area = latitude.sin() / latitude.sin().mean()
+    variance = (units.square() * area[:, None]).mean(dim=(0, 2, 3))
+    torch.testing.assert_close(variance, torch.ones(3), atol=1e-4, rtol=0)
+    z = autoencoder.encode(x[:2])
+    inside = autoencoder.decoder(z.flatten(end_dim=-4))
+    torch.testing.assert_close(
+        autoencoder.standardize(autoencoder.decode(z)), inside, atol=1e-3, rtol=1e-3
+    )
+
+
+def test_latents_are_bounded_and_come_in_their_own_units(autoencoder):
+    autoencoder = copy.deepcopy(autoencoder)
     x = 100 * randn(64, 3, 16, 32)
     raw = autoencoder.encode(x)
     assert raw.abs().max() < 5
-    autoencoder.standardize(raw)
+    autoencoder.fit_latents(x)
     z = autoencoder.encode(x)
     std, mean = torch.std_mean(z, dim=(0, 2, 3))
     torch.testing.assert_close(std, torch.ones(4), atol=1e-4, rtol=0)
     torch.testing.assert_close(mean, torch.zeros(4), atol=1e-4, rtol=0)
-    # the decoder gets what it had before
-    torch.testing.assert_close(autoencoder.decoder(raw), autoencoder.decode(z))
-    autoencoder.standardize(z)  # once more changes nothing
+    torch.testing.assert_close(
+        autoencoder.decoder(raw), autoencoder.decode(z), atol=1e-4, rtol=1e-4
+    )
+    autoencoder.fit_latents(x)  # once more changes nothing
     torch.testing.assert_close(autoencoder.encode(x), z, atol=1e-4, rtol=1e-4)
 
 

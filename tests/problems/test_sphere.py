@@ -158,3 +158,19 @@ def test_grids_that_cannot_hold_the_harmonics_are_refused():
         Sphere(21, torch.linspace(-90, 90, 33), 64)
     with pytest.raises(ValueError, match="more than 21 Gaussian latitudes, got 21"):
         Gaussian(21, 21)
+
+
+def test_least_squares_analysis_undoes_synthesis_without_quadrature():
+    sphere, gaussian = equiangular(31, 32), Gaussian(31, 48)
+    s = gaussian.analysis(
+        torch.randn(3, 48, 96, generator=torch.Generator().manual_seed(0)).double()
+    )
+    torch.testing.assert_close(sphere.analysis(sphere.synthesis(s)), s, atol=1e-9, rtol=0)
+
+
+def test_power_by_degree_sums_to_the_mean_square():
+    sphere = Gaussian(15, 32)
+    noise = torch.randn(2, 32, 64, generator=torch.Generator().manual_seed(0)).double()
+    s = sphere.analysis(noise)
+    square = sphere.synthesis(s).square().mean(dim=-1) @ sphere.weights
+    torch.testing.assert_close(sphere.power(s).sum(dim=-1), square)

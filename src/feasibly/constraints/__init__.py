@@ -2,7 +2,7 @@
 
 from .base import Constraint
 from .composite import Composite
-from .decoded import Decoded
+from .decoded import Decoded, FrameDecoder
 from .equality import Equality, Scalar
 from .inequality import Bounds, Inequality
 from .level_set import GaussianRandomField, LevelSet
@@ -14,6 +14,7 @@ __all__ = [
     "Constraint",
     "Decoded",
     "Equality",
+    "FrameDecoder",
     "GaussianRandomField",
     "Inequality",
     "LevelSet",

@@ -1,11 +1,12 @@
 r"""A constraint on decoded latents."""
 
-__all__ = ["Decoded"]
+__all__ = ["Decoded", "FrameDecoder"]
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from .base import Constraint
 
@@ -41,3 +42,51 @@ class Decoded(Constraint):
 
     def __repr__(self) -> str:
         return f"{self.constraint!r}, decoded"
+
+
+class FrameDecoder:
+    r"""Decodes chosen frames of trajectories of latents, one frame at a time.
+
+    The gradient is taken in two stages: from the violation to each decoded frame's latents, whose
+    activations are computed again for one frame at a time, and then by one product through the
+    denoiser. So memory holds the denoiser's activations and one frame's, however many frames are
+    observed.
+
+    Arguments:
+        decode: The decoder of a batch of frames, from shape :math:`(B, *)` to :math:`(B, C, *)`.
+        frames: The frames to decode.
+        channels: Which of the :math:`C` decoded channels to return; None for all.
+
+    References:
+        | Training Deep Nets with Sublinear Memory Cost (Chen et al., 2016)
+        | https://arxiv.org/abs/1604.06174
+    """
+
+    def __init__(
+        self,
+        decode: Callable[[Tensor], Tensor],
+        frames: Sequence[int],
+        channels: Sequence[int] | None = None,
+    ) -> None:
+        if not frames:
+            raise ValueError("FrameDecoder needs at least one frame to decode.")
+        self.decode, self.frames = decode, list(frames)
+        self.channels = slice(None) if channels is None else list(channels)
+
+    def __call__(self, z: Tensor) -> Tensor:
+        """Decodes latents, with shape (B, T, *), to (B, frames, channels, *)."""
+        if not all(-z.shape[1] <= frame < z.shape[1] for frame in self.frames):
+            raise ValueError(
+                f"FrameDecoder: a trajectory has {z.shape[1]} frames, and frames {self.frames} "
+                "are asked for."
+            )
+        decoded = [
+            checkpoint(self._decode, z[:, frame], use_reentrant=False)
+            if z.requires_grad and torch.is_grad_enabled()
+            else self._decode(z[:, frame])
+            for frame in self.frames
+        ]
+        return torch.stack(decoded, dim=1)
+
+    def _decode(self, frame: Tensor) -> Tensor:
+        return self.decode(frame)[:, self.channels]

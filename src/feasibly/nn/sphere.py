@@ -61,24 +61,33 @@ class Block(nn.Module):
 
 
 class SphereAutoencoder(nn.Module):
-    r"""Compresses fields on a latitude-longitude grid, of any batch shape.
+    r"""Compresses fields on a latitude-longitude grid, of any batch shape and in physical units.
 
-    Pairs of rows and columns become channels first, which makes all that follows four times as
-    cheap. Latents are held in :math:`(-5, 5)` by :math:`z / \sqrt{1 + (z / 5)^2}`, and returned
-    in units of their mean and standard deviation, which :meth:`standardize` sets.
+    Inside, fields are in units of their departures from the climate of their latitude. Pairs of
+    rows and columns become channels first, which makes all that follows four times as cheap.
+    Latents are held in :math:`(-5, 5)` by :math:`z / \sqrt{1 + (z / 5)^2}`, and returned in units
+    of their own mean and standard deviation. :meth:`fit_fields` and :meth:`fit_latents` take the
+    units from data.
 
     Arguments:
         fields: The number of fields.
+        rows: The number of latitudes, a multiple of 2 to the number of scales.
         latent: The number of latent channels.
         channels: The widths of the scales, from the finest to the coarsest. Latents are coarser
             than fields by 2 to the number of scales.
     """
 
+    climate: Tensor
+    scale: Tensor
     mean: Tensor
     std: Tensor
 
     def __init__(
-        self, fields: int = 3, latent: int = 16, channels: Sequence[int] = (48, 96, 128)
+        self,
+        fields: int = 3,
+        rows: int = 32,
+        latent: int = 16,
+        channels: Sequence[int] = (48, 96, 128),
     ) -> None:
         super().__init__()
         first, last = channels[0], channels[-1]
@@ -90,29 +99,41 @@ class SphereAutoencoder(nn.Module):
         for coarse, fine in pairwise(reversed(channels)):
             up += [nn.Conv2d(coarse, 4 * fine, 1), nn.PixelShuffle(2), Block(fine)]
         self.decoder = nn.Sequential(*up, Convolution(first, 4 * fields), nn.PixelShuffle(2))
-        self.register_buffer("mean", torch.zeros(latent))
-        self.register_buffer("std", torch.ones(latent))
+        self.register_buffer("climate", torch.zeros(fields, rows, 1))
+        self.register_buffer("scale", torch.ones(fields, 1, 1))
+        self.register_buffer("mean", torch.zeros(latent, 1, 1))
+        self.register_buffer("std", torch.ones(latent, 1, 1))
 
-    def standardize(self, z: Tensor) -> None:
-        """Takes the units of latents from encoded data `z`, with shape (*, latent, lat, lon)."""
-        raw = self._raw(z).movedim(-3, -1).flatten(end_dim=-2)
-        self.mean.copy_(raw.mean(dim=0))
-        self.std.copy_(raw.std(dim=0))
+    def fit_fields(self, x: Tensor) -> None:
+        """Takes the units of fields from data `x`, with shape (B, fields, lat, lon): the mean of
+        each latitude, and the standard deviation about it, by area."""
+        self.climate.copy_(x.mean(dim=(0, 3))[..., None])
+        latitude = (torch.arange(x.shape[-2]) + 0.5) * torch.pi / x.shape[-2]
+        area = latitude.sin() / latitude.sin().mean()
+        variance = ((x - self.climate).square() * area[:, None]).mean(dim=(0, 2, 3))
+        self.scale.copy_(variance.sqrt()[:, None, None])
+
+    def fit_latents(self, x: Tensor) -> None:
+        """Takes the units of latents from data `x`, likewise."""
+        z = self.encode(x) * self.std + self.mean
+        self.mean.copy_(z.mean(dim=(0, 2, 3))[:, None, None])
+        self.std.copy_(z.std(dim=(0, 2, 3))[:, None, None])
+
+    def standardize(self, x: Tensor) -> Tensor:
+        """Returns fields in units of their departures from the climate."""
+        return (x - self.climate) / self.scale
 
     def encode(self, x: Tensor) -> Tensor:
         """Maps fields, with shape (*, fields, lat, lon), to latents, with shape
         (*, latent, lat / 8, lon / 8) for three scales."""
-        z = self.encoder(x.flatten(end_dim=-4))
+        z = self.encoder(self.standardize(x).flatten(end_dim=-4))
         z = z / (1 + (z / 5) ** 2).sqrt()
-        z = (z - self.mean[:, None, None]) / self.std[:, None, None]
-        return z.unflatten(0, x.shape[:-3])
+        return ((z - self.mean) / self.std).unflatten(0, x.shape[:-3])
 
     def decode(self, z: Tensor) -> Tensor:
         """Maps latents to fields, the other way."""
-        return self.decoder(self._raw(z).flatten(end_dim=-4)).unflatten(0, z.shape[:-3])
-
-    def _raw(self, z: Tensor) -> Tensor:
-        return z * self.std[:, None, None] + self.mean[:, None, None]
+        x = self.decoder((z * self.std + self.mean).flatten(end_dim=-4))
+        return (x * self.scale + self.climate).unflatten(0, z.shape[:-3])
 
 
 class SphereNet(nn.Module):

@@ -127,5 +127,6 @@ def _read(name: str, make: Callable[[dict[str, Any]], M]) -> M:
 
 
 def _write(model: nn.Module, path: Path, spec: dict[str, Any], dtype: torch.dtype) -> None:
-    weights = {k: v.to(dtype).contiguous() for k, v in model.state_dict().items()}
+    weights = {k: v.contiguous() for k, v in model.state_dict().items()}
+    weights |= {k: v.to(dtype).contiguous() for k, v in model.named_parameters()}
     save_file(weights, path, metadata={"feasibly": json.dumps(spec)})

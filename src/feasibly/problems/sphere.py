@@ -128,9 +128,25 @@ class Sphere:
         u, v = self._fields(torch.stack((chi_east - psi_north, psi_east + chi_north)))
         return u, v
 
+    def analysis(self, field: Tensor) -> Tensor:
+        """Returns the coefficients nearest to a field, by least squares: (*, nlat, nlon) to
+        (*, L, M). They are exact if the field has no higher degrees and there are at least as
+        many latitudes as degrees."""
+        inverse = torch.linalg.pinv(self.P.transpose(1, 2)).transpose(1, 2)
+        return _at_latitudes(self._waves(field), inverse.contiguous())
+
+    def power(self, s: Tensor) -> Tensor:
+        r"""Returns the mean square over the sphere of each degree of a field with coefficients
+        `s`, with shape :math:`(*, L)`: :math:`\sum_m |s_l^m|^2` over all :math:`|m| \leq l`."""
+        square = s.abs().square()
+        return square[..., 0] + 2 * square[..., 1:].sum(dim=-1)
+
     def inverse_laplacian(self, s: Tensor) -> Tensor:
         r"""Returns the coefficients of :math:`\nabla^{-2} s`, with mean zero."""
         return s * torch.cat((torch.zeros(1, 1), 1 / self.laplacian[1:]))
+
+    def _waves(self, field: Tensor) -> Tensor:
+        return torch.fft.rfft(field, norm="forward")[..., : self.truncation + 1]
 
     def _fields(self, waves: Tensor) -> Tensor:
         return torch.fft.irfft(waves, n=len(self.longitudes), norm="forward")
@@ -167,7 +183,7 @@ class Gaussian(Sphere):
         )
 
     def analysis(self, field: Tensor) -> Tensor:
-        """Returns the coefficients of a field: (*, nlat, nlon) to (*, L, M)."""
+        """Returns the coefficients of a field by quadrature: (*, nlat, nlon) to (*, L, M)."""
         return _at_latitudes(self._waves(field), self._P)
 
     def curl_divergence(self, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -187,9 +203,6 @@ class Gaussian(Sphere):
         u_east, v_east = 1j * _at_latitudes(waves, self._east)
         u_north, v_north = _at_latitudes(waves, self._north)
         return v_east + u_north, u_east - v_north
-
-    def _waves(self, field: Tensor) -> Tensor:
-        return torch.fft.rfft(field, norm="forward")[..., : self.truncation + 1]
 
 
 def equiangular(truncation: int, nlat: int, radius: float = 1.0) -> Sphere:
