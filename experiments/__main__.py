@@ -16,17 +16,17 @@ from rich.markup import escape
 from feasibly.cli import methods
 from feasibly.problems.ks import OBSERVATIONS
 
-from . import budgets, comparison, measure, parallel, records, studies, tables
+from . import budgets, comparison, measure, parallel, records, studies, tables, variables
 from . import data as datasets
-from .benches import Bench, Data2DBench, KSBench
-from .figures import FIGURES, KS_FIGURES
+from .benches import Bench, Data2DBench, KSBench, ObservedBench, WeatherBench
+from .figures import FIGURES, KS_FIGURES, WEATHER_FIGURES
 from .recipes import RECIPES
 from .train import export
 from .train import train as train_prior
 
 Positional = tyro.conf.Positional
 PRIORS = tyro.extras.subcommand_type_from_defaults({k: r.config for k, r in RECIPES.items()})
-Problem = Literal["data2d", "lines", "ks"]
+Problem = Literal["data2d", "lines", "ks", "weather"]
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def run(
     study: Positional[str],
     problem: Problem | None = None,
     priors: tuple[str, ...] = ("checkerboard", "banana"),
-    observations: tuple[str, ...] = tuple(OBSERVATIONS),
+    observations: tuple[str, ...] = (),
     members: int | None = None,
     seed: int = 0,
     constraints: int = 12,
@@ -144,19 +144,22 @@ def run(
         study: The name of the study.
         problem: The problem; by default the study's first.
         priors: The priors of Data2D.
-        observations: The observations of KS.
-        members: The members of an ensemble; by default 1024, on KS those of the study's protocol.
+        observations: The kinds of observation of KS or of the weather; by default the paper's
+            three of KS, and `state`, `wind` and `sine` of the weather.
+        members: The members of an ensemble; by default 1024 on Data2D, elsewhere those of the
+            study's protocol.
         seed: The seed of the ensembles.
         constraints: How many constraints of Data2D.
-        references: How many references of KS; by default, and at most, those of the study's
-            protocol. A study that was run on a few is later taken up with more.
-        first: The seed of the first constraint's random field, or the first reference of KS: 0
-            for those of the results, 100 for those on which defaults are tuned.
+        references: How many references of KS or days of weather; by default, and at most, those
+            of the study's protocol. A study that was run on a few is later taken up with more.
+        first: The seed of the first constraint's random field, or the first reference: 0 for
+            those of the results, 100 for those on which defaults are tuned.
         pool: How many samples of the prior the ground truth of Data2D is selected from.
-        full: On KS, the paper's 256 references and 32 members, for all labels.
+        full: The paper's number of references (256 of KS, 4 days of weather) and 32 members, for
+            all labels.
         jobs: How many processes share the settings.
         threads: The number of threads of each.
-        device: Where the network of KS runs.
+        device: Where the networks of KS and of the weather run.
         labels: The samplers to run; all by default.
     """
     found = _study(study, problem)
@@ -165,15 +168,28 @@ def run(
         measure.run(found)
         return
     bench: Bench
-    if found.problem == "ks":
-        some = references or (256 if full else 16)
-        bench = KSBench(
-            observations, range(first, first + some), 32 if full else members, seed, full, device
+    if found.problem in OBSERVED:
+        make, kinds, most = OBSERVED[found.problem]
+        some = references or (most if full else make.protocol[0])
+        bench = make(
+            observations or kinds,
+            range(first, first + some),
+            32 if full else members,
+            seed,
+            full,
+            device,
         )
     else:
         fields = range(first, first + constraints)
         bench = Data2DBench(found.problem, priors, fields, members or 1024, seed, pool)
     parallel.run(study, bench, jobs, threads, labels)
+
+
+OBSERVED: dict[str, tuple[type[ObservedBench], tuple[str, ...], int]] = {
+    "ks": (KSBench, tuple(OBSERVATIONS), 256),
+    "weather": (WeatherBench, ("state", "wind", "sine"), 4),
+}
+"""The problems with references: the bench, its observations, and the paper's references."""
 
 
 def print_tables(
@@ -200,7 +216,9 @@ def print_tables(
     elif isinstance(found, studies.Measurement):
         print(found.table(rows))
     else:
-        print(tables.render(tables.means(rows), "latex" if latex else "markdown"))
+        for name, part in variables.parts(rows):
+            print(f"\n{name}\n" if name else "", end="")
+            print(tables.render(tables.means(part), "latex" if latex else "markdown"))
 
 
 def docs() -> None:
@@ -211,9 +229,11 @@ def docs() -> None:
         print(page)
     for path in sorted(records.RESULTS.glob("*/*.jsonl")):
         if path.stem in studies.find():
-            rows = tables.means(records.read(path.stem, path.parent.name))
-            path.with_suffix(".tex").write_text(tables.render(rows, "latex") + "\n")
-            print(path.with_suffix(".tex"))
+            rows = records.read(path.stem, path.parent.name)
+            for name, part in variables.parts(rows):
+                out = path.with_name("-".join([path.stem, *name.split("/")]).strip("-") + ".tex")
+                out.write_text(tables.render(tables.means(part), "latex") + "\n")
+                print(out)
 
 
 def figures(study: Positional[str], problem: Problem | None = None) -> None:
@@ -227,8 +247,8 @@ def figures(study: Positional[str], problem: Problem | None = None) -> None:
     name, place = found.name, _problem(found)
     if isinstance(found, studies.Measurement):
         drawings = {"": found.figure}
-    elif place == "ks":
-        drawings = KS_FIGURES
+    elif place in OBSERVED:
+        drawings = {"ks": KS_FIGURES, "weather": WEATHER_FIGURES}[place]
     elif name in FIGURES:
         drawings = {"": FIGURES[name]}
     else:

@@ -3,14 +3,18 @@
 __all__ = [
     "FIGURES",
     "KS_FIGURES",
+    "WEATHER_FIGURES",
+    "by_variable",
     "frontier",
     "gallery",
     "losses",
+    "maps",
     "over_time",
     "strips",
     "trajectories",
 ]
 
+import math
 import textwrap
 from collections.abc import Callable, Sequence
 
@@ -18,7 +22,9 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from .benches.ks import unpack
+from . import variables
+from .benches.observed import unpack
+from .benches.weather import SHOWN
 from .records import Record
 from .tables import means
 
@@ -114,7 +120,7 @@ def trajectories(rows: Sequence[Record]) -> Figure:
     return figure
 
 
-def over_time(rows: Sequence[Record]) -> Figure:
+def over_time(rows: Sequence[Record], unit: str = "frame") -> Figure:
     """The ensemble scores over the time of the system, a row for each kind of observation."""
     labels = list(dict.fromkeys(row["label"] for row in rows))
     kinds = list(dict.fromkeys(row["observation"] for row in rows))
@@ -135,7 +141,9 @@ def over_time(rows: Sequence[Record]) -> Figure:
                     curve = mean if key == "crps" else [value**0.5 for value in mean]
                     style = "-" if i < 10 else "--"
                     ax.plot(curve, style, color=f"C{i % 10}", label=label, linewidth=1.2)
-            ax.set(title=f"{title}, {kind}", xlabel="frame", ylim=(0, None))
+            units = variables.UNITS.get(kind.rpartition("/")[2])
+            name = title if units is None else f"{title} ({units})"
+            ax.set(title=f"{name}, {kind}", xlabel=unit, ylim=(0, None))
     handles, names = axes[0][0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=4, fontsize=8)
     return figure
@@ -155,10 +163,48 @@ def gallery(rows: Sequence[Record]) -> Figure:
         for ax in axes:
             ax.set_axis_off()
         for ax, (label, text) in zip(axes, panels.items(), strict=False):
-            u = unpack(text).astype(float)
+            u = unpack(text, (-1,)).astype(float)
+            u = u.reshape(math.isqrt(u.size), -1)
             ax.imshow(u, origin="lower", cmap="RdBu_r", vmin=-2.7, vmax=2.7)
             ax.set_title(textwrap.fill(label, 22), fontsize=7)
     return figure
+
+
+def maps(rows: Sequence[Record]) -> Figure:
+    """One member of each method below its reference: the wind v, hours as columns."""
+    rows = [row for row in rows if "picture" in row]
+    kind = rows[0]["observation"]
+    rows = [row for row in rows if row["observation"] == kind]
+    shape = (len(SHOWN), 32, 64)
+    panels = {f"reference, {kind}": unpack(rows[0]["picture"], shape)}
+    panels |= {row["label"]: unpack(row["picture_member"], shape) for row in rows}
+    figure = Figure(figsize=(2.6 * len(SHOWN), 1.5 * len(panels) + 0.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(len(panels), len(SHOWN), squeeze=False, sharex=True, sharey=True)
+    for i, (row, (label, fields)) in enumerate(zip(axes, panels.items(), strict=True)):
+        for ax, hour, field in zip(row, SHOWN, fields.astype(float), strict=True):
+            drawn = ax.imshow(
+                field,
+                origin="lower",
+                extent=(0, 360, -90, 90),
+                cmap="RdBu_r",
+                vmin=-50,
+                vmax=50,
+                interpolation="nearest",
+            )
+            ax.set(xticks=[0, 180, 360], yticks=[-60, 0, 60])
+            if i == 0:
+                ax.set_title(f"hour {hour}", fontsize=9)
+        row[0].set_ylabel(textwrap.fill(label, 20), fontsize=7)
+    for ax in axes[-1]:
+        ax.set_xlabel("longitude (°)", fontsize=8)
+    figure.colorbar(drawn, ax=axes, label="northward wind v (m/s); latitude upward (°)", aspect=40)
+    return figure
+
+
+def by_variable(rows: Sequence[Record]) -> Figure:
+    """The ensemble scores by lead hour, a row for each observation and variable."""
+    return over_time(variables.split(rows), "hour")
 
 
 def losses(log: Sequence[Record]) -> Figure:
@@ -185,6 +231,12 @@ KS_FIGURES: dict[str, Callable[[Sequence[Record]], Figure]] = {
     "-gallery": gallery,
 }
 """The figures of every study on KS, by what is added to its name."""
+
+WEATHER_FIGURES: dict[str, Callable[[Sequence[Record]], Figure]] = {
+    "-time": by_variable,
+    "-maps": maps,
+}
+"""Likewise, on the weather."""
 
 FIGURES: dict[str, Callable[[Sequence[Record]], Figure]] = {
     "minimizers": frontier,

@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 
 from .records import Record
+from .variables import parts
 
 COLUMNS = {
     "label": ("method", "{}"),
@@ -26,6 +27,8 @@ COLUMNS = {
     "residual": ("KS residual", "{:.3f}"),
     "residual_feasible": ("of feasible members", "{:.3f}"),
     "spectrum": ("spectrum error", "{:.2f}"),
+    "median": ("violation, median", "{:.2g}"),
+    "excess": ("excess over the floor", "{:.2g}"),
     "knn": ("k-NN", "{:.3f}"),
     "knn_worst": ("k-NN, worst", "{:.3f}"),
     "tv": ("mass error", "{:.3f}"),
@@ -172,7 +175,7 @@ def _escaped(text: str) -> str:
 
 
 MARK = re.compile(
-    r"(<!-- table: ([\w-]+) (\w+)(?:/([\w-]+))?(?:; ([^>]*))? -->\n).*?(<!-- end -->)", re.DOTALL
+    r"(<!-- table: ([\w-]+) (\w+)(?:/([\w/-]+))?(?:; ([^>]*))? -->\n).*?(<!-- end -->)", re.DOTALL
 )
 MADE = re.compile(r"(<!-- made: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -185,8 +188,8 @@ def fill(
     """Writes the tables of a page between their marks.
 
     A mark reads `<!-- table: STUDY PROBLEM -->`, or `<!-- table: STUDY PROBLEM; LABEL; ... -->`
-    for some rows only, with `PROBLEM/OBSERVATION` for one kind of observation, or
-    `<!-- made: NAME -->`, and ends with `<!-- end -->`.
+    for some rows only, with `PROBLEM/OBSERVATION` for one kind of observation (of the weather
+    `PROBLEM/OBSERVATION/VARIABLE`), or `<!-- made: NAME -->`, and ends with `<!-- end -->`.
 
     Arguments:
         page: The text of the page.
@@ -195,7 +198,7 @@ def fill(
     """
 
     def table(match: re.Match[str]) -> str:
-        found = read(match[2], match[3])
+        found = [row for _, part in parts(read(match[2], match[3])) for row in part]
         if match[4]:
             found = [row for row in found if row["observation"] == match[4]]
         rows = means(found)

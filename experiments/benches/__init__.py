@@ -3,5 +3,7 @@
 from .base import Bench, Case
 from .data2d import Data2DBench
 from .ks import KSBench
+from .observed import ObservedBench
+from .weather import WeatherBench
 
-__all__ = ["Bench", "Case", "Data2DBench", "KSBench"]
+__all__ = ["Bench", "Case", "Data2DBench", "KSBench", "ObservedBench", "WeatherBench"]

@@ -251,10 +251,10 @@ class Weather(Denoising):
             windows = [w.roll(int(s), dims=-1) for w, s in zip(windows, shift, strict=True)]
         return torch.stack(windows)
 
-    def card(self, denoiser: Karras, n: int) -> str:
+    def card(self, model: Karras, n: int) -> str:
         n = min(n, 64)
         autoencoder = priors.load_autoencoder(AUTOENCODER)
-        z = Ancestral(denoiser, steps=128).sample(n, Problem.shape, seed=1, chunk=16).samples
+        z = Ancestral(model, steps=128).sample(n, Problem.shape, seed=1, chunk=16).samples
         x = fresh(n)
         with torch.no_grad():
             fields = (autoencoder.decode(z), autoencoder.decode(autoencoder.encode(x)), x)
@@ -276,7 +276,7 @@ class Weather(Denoising):
             windows=members * (hours - HOURS + 1),
             members=members,
             digest=priors.digest(AUTOENCODER),
-            parameters=sum(p.numel() for p in denoiser.parameters()),
+            parameters=sum(p.numel() for p in model.parameters()),
             n=n,
             rows="\n".join(rows),
             spectra="\n".join(spectral),

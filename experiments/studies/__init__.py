@@ -10,7 +10,10 @@ from .base import Measurement, Study
 def find(problem: str | None = None) -> dict[str, Study]:
     """Returns every study, by name: those on a problem or, by default, each on its first."""
     studies = [
-        getattr(m, name) for m in _modules() for name in ("on_ks", "study") if hasattr(m, name)
+        getattr(m, name)
+        for m in _modules()
+        for name in ("on_weather", "on_ks", "study")
+        if hasattr(m, name)
     ]
     return {study.name: study for study in studies if problem in (None, study.problem)}
 

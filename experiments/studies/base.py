@@ -26,10 +26,11 @@ class Study:
         paper: The items of the paper that it reproduces.
         samplers: For each label, how to make the sampler of a denoiser and a constraint.
         default: The label of the library's default.
-        problem: The problem: `data2d`, `lines` for linear constraints, or `ks`. A module may have
-            a study on Data2D, `study`, and one of the same name on KS, `on_ks`.
-        protocol: On KS, the number of references and of members of the labels that have others
-            than 16 and 8.
+        problem: The problem: `data2d`, `lines` for linear constraints, `ks` or `weather`. A
+            module may have studies of the same name on Data2D, `study`, on KS, `on_ks`, and on the
+            weather, `on_weather`.
+        protocol: The number of references and of members of the labels that have others than
+            their problem's: 16 and 8 on KS, 4 and 16 on the weather.
     """
 
     name: str

@@ -1,6 +1,6 @@
 """How do the methods compare?"""
 
-__all__ = ["CHOICES", "KS_CHOICES", "on_ks", "study", "tuned"]
+__all__ = ["CHOICES", "KS_CHOICES", "on_ks", "on_weather", "study", "tuned"]
 
 import math
 from collections.abc import Mapping
@@ -96,4 +96,25 @@ on_ks = Study(
     default="default",
     problem="ks",
     protocol=dict.fromkeys(("MMPS", "TS", "PDM"), (4, 4)),
+)
+
+WEATHER_CHOICES = KS_CHOICES
+"""The settings on the weather."""
+
+on_weather = Study(
+    name="baselines",
+    question="How do the methods compare?",
+    paper="Tables of the appendix on weather; Figure 6; gallery",
+    samplers={
+        "default": PPR,
+        "fast": partial(PPR, fast=True),
+        "PPR, paper's setting": study.samplers["PPR, paper's setting"],
+        **{
+            NAMES.get(name, name): _chosen(KS_GRIDS, WEATHER_CHOICES, name)
+            for name in WEATHER_CHOICES
+        },
+        "control: project once at the end": partial(PostHoc, minimize=LBFGS(64, max_step=1.0)),
+    },
+    default="default",
+    problem="weather",
 )

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from experiments import records, studies, tables
-from experiments.benches import KSBench, ks
-from experiments.benches.ks import pack, unpack
+from experiments.benches import KSBench, ks, observed
+from experiments.benches.observed import pack, unpack
 from experiments.figures import gallery, over_time, trajectories
 from experiments.run import run
 from experiments.studies.base import Study
@@ -40,7 +40,7 @@ def tiny(tmp_path, monkeypatch):
     monkeypatch.setattr(records, "RESULTS", tmp_path)
     monkeypatch.setattr(ks, "KS", lambda observation, _=None: KS(observation, oracle, size=8))
     monkeypatch.setitem(SUPPORT, 8, SUPPORT[64])
-    monkeypatch.setattr(ks.priors, "digest", lambda name: "first")
+    monkeypatch.setattr(observed.priors, "digest", lambda name: "first")
 
 
 def start(study=STUDY, references=range(2), **options):
@@ -98,7 +98,7 @@ def test_a_study_that_has_its_results_is_not_run_again():
 
 def test_a_result_of_another_study_is_taken_over(monkeypatch):
     first = start()[0]
-    monkeypatch.setattr(ks, "draw", lambda *a: pytest.fail("drawn again"))
+    monkeypatch.setattr(observed, "draw", lambda *a: pytest.fail("drawn again"))
     samplers = {"PPR": STUDY.samplers["PPR"], "the same": STUDY.samplers["PPR"]}
     other = replace(STUDY, name="other", samplers=samplers)
     bench = KSBench(["sine-3"], range(1), 4, 5)
@@ -116,7 +116,7 @@ def test_a_result_of_another_study_is_taken_over(monkeypatch):
 
 def test_a_study_is_run_again_with_other_weights_of_the_prior(monkeypatch):
     rows = start()
-    monkeypatch.setattr(ks.priors, "digest", lambda name: "second")
+    monkeypatch.setattr(observed.priors, "digest", lambda name: "second")
     again = start()
     assert len(again) == 2 * len(rows)
     assert {row["weights"] for row in again} == {"first", "second"}
@@ -148,7 +148,7 @@ def test_tables_have_the_scores_of_ensembles():
 
 def test_a_trajectory_is_read_as_it_was_written():
     u = torch.randn(8, 8, generator=torch.Generator().manual_seed(0))
-    np.testing.assert_allclose(unpack(pack(u)), u.numpy(), rtol=1e-3, atol=1e-6)
+    np.testing.assert_allclose(unpack(pack(u), (8, 8)), u.numpy(), rtol=1e-3, atol=1e-6)
 
 
 def test_pictures_are_kept_of_the_first_reference_alone():
@@ -156,7 +156,7 @@ def test_pictures_are_kept_of_the_first_reference_alone():
     kept = [row for row in rows if "picture" in row]
     assert {row["reference"] for row in kept} == {0}
     y = ks.KS("sine-3").reference(0)
-    np.testing.assert_allclose(unpack(kept[0]["picture"]), y.numpy(), rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(unpack(kept[0]["picture"], (8, 8)), y.numpy(), rtol=1e-3, atol=1e-3)
 
 
 def test_figures_show_what_the_records_say():

@@ -6,7 +6,16 @@ hour. Decoded, a frame is geopotential (without its mean over the sphere, in m²
 northward wind (in m/s) on 32 latitudes and 64 longitudes, with shape :math:`(3, 32, 64)`.
 """
 
-__all__ = ["AUTOENCODER", "HOURS", "OBSERVATIONS", "VARIABLES", "Weather", "fresh_days", "spectra"]
+__all__ = [
+    "AUTOENCODER",
+    "EXCESS",
+    "HOURS",
+    "OBSERVATIONS",
+    "VARIABLES",
+    "Weather",
+    "fresh_days",
+    "spectra",
+]
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -32,6 +41,8 @@ TOLERANCE = 2e-6
 deviation; with 192 values, what the paper allows in its Kuramoto-Sivashinsky experiment."""
 EXCESS = 1e-4
 """The same for an observation that no latent decodes to, above the least error of any."""
+
+FLOOR_STEPS = 500
 
 Values = Callable[[Tensor], Tensor]
 ALL = tuple(range(HOURS))
@@ -164,7 +175,7 @@ class Weather:
         noon = reference[12]
         units = self.autoencoder.standardize
         target = Observation(lambda z: units(self.autoencoder.decode(z)), units(noon), 1.0)
-        found = LBFGS(steps=500, max_step=None)(
+        found = LBFGS(FLOOR_STEPS, max_step=None)(
             lambda z: (target.residual(z), z), self.autoencoder.encode(noon[None])
         )
         return found.value.item()

@@ -1,0 +1,109 @@
+"""Ensembles that share an exact observation of a reference: what KS and the weather have in
+common."""
+
+__all__ = ["ObservedBench", "ObservedCase", "pack", "unpack"]
+
+import base64
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from feasibly import priors
+from feasibly.errors import SamplingError
+from feasibly.result import Result
+from feasibly.samplers import Sampler
+
+from ..records import Record
+from ..studies.base import Study
+from .base import Bench, Case, account, draw
+
+
+class ObservedBench(Bench):
+    """Ensembles that share an exact observation of a reference.
+
+    Attributes:
+        prior: The name of the prior.
+        protocol: How many references and members a label has, unless its study says otherwise.
+
+    Arguments:
+        observations: The kinds of observation.
+        references: Which references, by their numbers.
+        members: The number of members of an ensemble; None for the study's protocol.
+        seed: The seed of the ensembles.
+        full: Run every label on all references, and not only those of the study's protocol.
+        device: Where the network runs.
+    """
+
+    keys = ("observation", "reference")
+    shares = True
+    prior: str
+    protocol: tuple[int, int]
+
+    def __init__(
+        self,
+        observations: Sequence[str],
+        references: range,
+        members: int | None,
+        seed: int,
+        full: bool = False,
+        device: str = "cpu",
+    ) -> None:
+        self.device = device
+        self.observations, self.references = list(observations), references
+        self.members, self.seed, self.full = members, seed, full
+        self.weights = priors.digest(self.prior)
+
+    def settings(self) -> list[Record]:
+        return [
+            {"observation": o, "reference": k} for o in self.observations for k in self.references
+        ]
+
+    def options(self, study: Study, label: str, setting: Record) -> Record | None:
+        references, members = study.protocol.get(label, self.protocol)
+        if not self.full and setting["reference"] - self.references[0] >= references:
+            return None
+        # with other weights, the results of these are no results
+        members = self.members or members
+        return {"members": members, "seed": self.seed, "weights": self.weights}
+
+
+class ObservedCase(Case):
+    """One reference and its observation.
+
+    Attributes:
+        shape: The shape of a sample.
+        reference: The reference, as :meth:`measure` scores against it.
+    """
+
+    shape: tuple[int, ...]
+    reference: Tensor
+
+    def name(self, make: Callable[[], Sampler]) -> str:
+        sampler = make()
+        x_0 = torch.zeros(2, *self.shape, device=self.reference.device)
+        sampler.prepare(x_0, self.constraint.residual(x_0))  # it chooses by the residuals
+        return repr(sampler)
+
+    def score(self, make: Callable[[], Sampler], members: int, seed: int) -> Record:
+        try:
+            result = draw(make(), members, self.shape, seed)
+        except SamplingError as error:  # a method that breaks down scores nothing, and is kept
+            return dict.fromkeys(("feasible", "in_support", "joint"), 0.0) | {"error": str(error)}
+        return self.measure(result) | account(result)
+
+    @abstractmethod
+    def measure(self, result: Result) -> Record:
+        """Returns an ensemble's scores and, of one reference, pictures for the gallery."""
+
+
+def pack(x: Tensor) -> str:
+    """Writes fields as text, in half precision: good enough to look at."""
+    return base64.b64encode(x.cpu().numpy().astype(np.float16).tobytes()).decode()
+
+
+def unpack(text: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Reads what :func:`pack` wrote, with the shape that it had."""
+    return np.frombuffer(base64.b64decode(text), dtype=np.float16).reshape(shape)

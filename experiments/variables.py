@@ -1,0 +1,45 @@
+"""Records of several variables as records of one variable each."""
+
+__all__ = ["UNITS", "parts", "split"]
+
+from collections.abc import Sequence
+
+from .records import Record
+
+UNITS = {"geopotential": "m²/s²", "u": "m/s", "v": "m/s"}
+"""The variables of the weather, and what their scores are in."""
+
+SCORES = ("mse", "mean_se", "variance", "crps", "ranks")
+DAYTIME = slice(6, 19)
+"""The hours that tables average: from six hours before noon to six after."""
+
+
+def split(rows: Sequence[Record], hours: slice = slice(None)) -> list[Record]:
+    """Returns a record for each variable, as if it were an observation of its own.
+
+    Arguments:
+        rows: Records whose scores are nested lists, by variable and hour.
+        hours: The hours to keep.
+    """
+    return [
+        row
+        | {"observation": f"{row['observation']}/{name}"}
+        | ({"median": row["violation_median"]} if "violation_median" in row else {})
+        | {
+            key: row[key][v] if key == "ranks" else row[key][v][hours]
+            for key in SCORES
+            if key in row
+        }
+        for row in rows
+        for v, name in enumerate(UNITS)
+    ]
+
+
+def parts(rows: Sequence[Record]) -> list[tuple[str, list[Record]]]:
+    """Returns what tables show apart, by name: each variable of each observation of the weather,
+    from hour 6 to hour 18; all records of other problems."""
+    if not rows or rows[0]["problem"] != "weather":
+        return [("", list(rows))]
+    apart = split(rows, DAYTIME)
+    kinds = dict.fromkeys(row["observation"] for row in apart)
+    return [(kind, [row for row in apart if row["observation"] == kind]) for kind in kinds]

@@ -1,0 +1,130 @@
+import io
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from experiments import records, studies, tables, variables
+from experiments.benches import WeatherBench, observed, weather
+from experiments.benches.observed import unpack
+from experiments.figures import by_variable, maps
+from experiments.run import run
+from experiments.studies.base import Study
+from feasibly import PPR, PostHoc
+from feasibly.denoisers import Denoiser
+from feasibly.minimizers import LBFGS
+from feasibly.nn import SphereAutoencoder
+from feasibly.problems import weather as problem
+from feasibly.schedules import LogLogit
+
+STUDY = Study(
+    name="tiny",
+    question="Does it run?",
+    paper="none",
+    samplers={
+        "PPR": partial(PPR, steps=4, sigma_max=10.0, retries=0, minimize=LBFGS()),
+        "control": partial(PostHoc, steps=4, minimize=LBFGS(4)),
+    },
+    default="PPR",
+    problem="weather",
+)
+
+
+class White(Denoiser):
+    """The prior of independent standard normal latents."""
+
+    def mean(self, x, sigma):
+        return x / (1 + sigma**2)
+
+
+@pytest.fixture(scope="module")
+def days():
+    generator = torch.Generator().manual_seed(0)
+    coarse = torch.randn(2 * 24, 3, 4, 8, generator=generator)
+    smooth = torch.nn.functional.interpolate(coarse, size=(32, 64), mode="bicubic")
+    return torch.tensor([1700.0, 15.0, 15.0])[:, None, None] * smooth.unflatten(0, (2, 24))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def prepared(tmp_path_factory, days):
+    """Results of their own, white latents for the prior, an untrained autoencoder."""
+    monkeypatch = pytest.MonkeyPatch()
+    torch.manual_seed(0)
+    autoencoder = SphereAutoencoder(channels=(16, 16, 16)).eval().requires_grad_(False)
+    autoencoder.fit_fields(days[:, 0])
+    autoencoder.fit_latents(days[:, 0])
+    monkeypatch.setattr(records, "RESULTS", tmp_path_factory.mktemp("results"))
+    monkeypatch.setattr(observed.priors, "digest", lambda name: "first")
+    monkeypatch.setattr(weather.priors, "load", lambda name: White(LogLogit(1e-3, 1e2, 2.0)))
+    monkeypatch.setattr(weather.priors, "load_autoencoder", lambda name: autoencoder)
+    monkeypatch.setattr(problem, "fresh_days", lambda block: days)
+    monkeypatch.setattr(problem, "FLOOR_STEPS", 20)
+    yield
+    monkeypatch.undo()
+
+
+@pytest.fixture(scope="module")
+def rows(prepared):
+    bench = WeatherBench(("state", "wind"), range(2), 3, 5)
+    run(STUDY, bench, bench.settings())
+    return records.read("tiny", "weather")
+
+
+def test_records_have_scores_by_variable_and_hour(rows, days):
+    assert len(rows) == 2 * 2 * 2
+    for row in rows:
+        assert np.array(row["mse"]).shape == np.array(row["crps"]).shape == (3, 24)
+        assert ("excess" in row) == (row["observation"] == "state")
+        assert row["weights"] == "first"
+    row = next(r for r in rows if r["observation"] == "state" and r["reference"] == 1)
+    expected = (row["violation_median"] / 6144) - row["floor"]
+    assert row["excess"] == pytest.approx(expected, rel=1e-4)
+    assert row["floor"] * 6144 == pytest.approx(problem.Weather("state").floor(days[1]), rel=1e-4)
+
+
+def test_tables_show_a_variable_of_an_observation_from_hour_6_to_18(rows):
+    parts = dict(variables.parts(rows))
+    assert list(parts)[:3] == ["state/geopotential", "state/u", "state/v"]
+    row = tables.means(parts["wind/v"])[0]
+    mine = [r for r in rows if r["label"] == "PPR" and r["observation"] == "wind"]
+    mse = np.mean([np.array(r["mse"])[2, 6:19] for r in mine], axis=0)
+    assert row["rmse"] == pytest.approx(np.sqrt(mse).mean())
+    page = "<!-- table: tiny weather/wind/v; PPR -->\n<!-- end -->"
+    filled = tables.fill(page, records.read)
+    assert f"| {row['rmse']:.3f} |" in filled
+    assert "violation, median" in filled
+    other = [{"problem": "ks", "label": "a"}]
+    assert variables.parts(other) == [("", other)]
+
+
+def test_maps_and_curves_show_what_the_records_say(rows, days):
+    curves = by_variable(rows)
+    titles = [ax.get_title() for ax in curves.axes]
+    assert "RMSE (m²/s²), state/geopotential" in titles
+    assert "spread (m/s), wind/v" in titles
+    assert curves.axes[0].get_xlabel() == "hour"
+    picture = maps(rows)
+    assert [ax.get_title() for ax in picture.axes[:5]] == [f"hour {h}" for h in weather.SHOWN]
+    first = next(r for r in rows if "picture" in r)
+    shown = unpack(first["picture"], (5, 32, 64))
+    np.testing.assert_allclose(shown, days[0, list(weather.SHOWN), 2], rtol=1e-3, atol=1e-2)
+    image = picture.axes[1].images[0]
+    np.testing.assert_allclose(image.get_array(), shown[1].astype(float))
+    assert image.get_extent() == [0, 360, -90, 90]
+    for figure in (curves, picture):
+        figure.savefig(io.BytesIO(), format="png", dpi=30)
+
+
+@pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
+@pytest.mark.parametrize("label", studies.find("weather")["baselines"].samplers)
+def test_every_sampler_of_the_study_draws_days(label, days):
+    posed = problem.Weather(
+        "wind", weather.priors.load("weather"), weather.priors.load_autoencoder("")
+    )
+    constraint = posed.constraint(days[0])
+    sampler = studies.find("weather")["baselines"].samplers[label](posed.denoiser, constraint)
+    sampler.steps = 2
+    result = sampler.sample(2, posed.shape)
+    assert result.samples.shape == (2, 24, 16, 4, 8)
+    assert result.finite.all()
