@@ -58,7 +58,7 @@ class WeatherData:
         seed: The seed.
     """
 
-    members: int = 256
+    members: int = 128
     hours: int = 384
     resolution: Literal["T21", "T31", "T42"] = "T31"
     seed: int = 0

@@ -18,9 +18,12 @@ import math
 import textwrap
 from collections.abc import Callable, Sequence
 
+import torch
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+
+from feasibly import figures
 
 from . import variables
 from .benches.observed import unpack
@@ -175,31 +178,11 @@ def maps(rows: Sequence[Record]) -> Figure:
     rows = [row for row in rows if "picture" in row]
     kind = rows[0]["observation"]
     rows = [row for row in rows if row["observation"] == kind]
+    pictures = {f"reference, {kind}": rows[0]["picture"]}
+    pictures |= {row["label"]: row["picture_member"] for row in rows}
     shape = (len(SHOWN), 32, 64)
-    panels = {f"reference, {kind}": unpack(rows[0]["picture"], shape)}
-    panels |= {row["label"]: unpack(row["picture_member"], shape) for row in rows}
-    figure = Figure(figsize=(2.6 * len(SHOWN), 1.5 * len(panels) + 0.5), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots(len(panels), len(SHOWN), squeeze=False, sharex=True, sharey=True)
-    for i, (row, (label, fields)) in enumerate(zip(axes, panels.items(), strict=True)):
-        for ax, hour, field in zip(row, SHOWN, fields.astype(float), strict=True):
-            drawn = ax.imshow(
-                field,
-                origin="lower",
-                extent=(0, 360, -90, 90),
-                cmap="RdBu_r",
-                vmin=-50,
-                vmax=50,
-                interpolation="nearest",
-            )
-            ax.set(xticks=[0, 180, 360], yticks=[-60, 0, 60])
-            if i == 0:
-                ax.set_title(f"hour {hour}", fontsize=9)
-        row[0].set_ylabel(textwrap.fill(label, 20), fontsize=7)
-    for ax in axes[-1]:
-        ax.set_xlabel("longitude (°)", fontsize=8)
-    figure.colorbar(drawn, ax=axes, label="northward wind v (m/s); latitude upward (°)", aspect=40)
-    return figure
+    fields = {name: torch.tensor(unpack(text, shape)) for name, text in pictures.items()}
+    return figures.maps(fields, SHOWN, "northward wind v (m/s)")
 
 
 def by_variable(rows: Sequence[Record]) -> Figure:

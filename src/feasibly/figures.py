@@ -1,8 +1,9 @@
 """Figures of samples and of runs. They return matplotlib figures, and write nothing."""
 
-__all__ = ["histogram", "marginals", "over_time", "trace", "trajectories"]
+__all__ = ["histogram", "maps", "marginals", "over_time", "trace", "trajectories"]
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -122,18 +123,59 @@ def trajectories(fields: Mapping[str, Tensor], observed: Sequence[int] = ()) -> 
     return figure
 
 
-def over_time(curves: Mapping[str, Tensor], observed: Sequence[int] = ()) -> "Figure":
+def maps(fields: Mapping[str, Tensor], hours: Sequence[int], label: str) -> "Figure":
+    """Draws fields on the sphere, longitude to the right and latitude upward.
+
+    Arguments:
+        fields: For each row, its title and its fields at some hours, with shape (hours, lat, lon).
+            Rows go from south to north.
+        hours: The hours, one a column.
+        label: What is drawn, with its units.
+    """
+    figure, axes = _figure(len(fields), len(hours), size=2.4)
+    figure.set_size_inches(2.6 * len(hours), 1.45 * len(fields) + 0.5)
+    largest = next(iter(fields.values())).abs().max().item()
+    for i, (row, (name, x)) in enumerate(zip(axes, fields.items(), strict=True)):
+        for ax, hour, field in zip(row, hours, x.cpu().numpy(), strict=True):
+            drawn = ax.imshow(
+                field,
+                origin="lower",
+                extent=(0, 360, -90, 90),
+                cmap="RdBu_r",
+                vmin=-largest,
+                vmax=largest,
+            )
+            ax.set(xticks=[], yticks=[])
+            if i == 0:
+                ax.set_title(f"hour {hour}", fontsize=9)
+            if i == len(axes) - 1:
+                ax.set(xticks=[0, 180, 360])
+                ax.set_xlabel("longitude (°)", fontsize=8)
+        row[0].set(yticks=[-60, 0, 60])
+        row[0].set_ylabel(textwrap.fill(name, 18) + "\nlatitude (°)", fontsize=7)
+    figure.colorbar(drawn, ax=[ax for row in axes for ax in row], label=label, aspect=40)
+    return figure
+
+
+def over_time(
+    curves: Mapping[str, Tensor],
+    observed: Sequence[int] = (),
+    unit: str = "frame",
+    label: str = "",
+) -> "Figure":
     """Draws scores against the time of the system.
 
     Arguments:
         curves: For each curve, its name and its values, with shape (T).
         observed: The frames to mark.
+        unit: What time is counted in.
+        label: What the values are, with their units.
     """
     figure, ((ax,),) = _figure(1, 1, size=5)
     for frame in observed:
         ax.axvline(frame, color="black", linewidth=0.8, linestyle=":")
     for name, values in curves.items():
         ax.plot(values.cpu().numpy(), label=name)
-    ax.set(xlabel="frame", ylim=(0, None))
+    ax.set(xlabel=unit, ylabel=label, ylim=(0, None))
     ax.legend(fontsize=8)
     return figure

@@ -18,12 +18,13 @@ from ..result import Result
 from ..samplers import PPR, PostHoc, Sampler
 from .compare import run_all, show
 from .demo_ks import demo_ks
+from .demo_weather import demo_weather
 
 SIGMAS = (3.0, 0.5, 0.15, 0.03)
 
 
 def demo(
-    problem: tyro.conf.Positional[Literal["data2d", "ks"]] = "data2d",
+    problem: tyro.conf.Positional[Literal["data2d", "ks", "weather"]] = "data2d",
     out: Path = Path("out/demo"),
     members: int | None = None,
     constraint: int = 0,
@@ -32,15 +33,18 @@ def demo(
     """Sample shipped priors under a hard constraint, and show how well.
 
     Arguments:
-        problem: Points in the plane, of two priors, or trajectories of the Kuramoto-Sivashinsky
-            equation.
+        problem: Points in the plane, of two priors, trajectories of the Kuramoto-Sivashinsky
+            equation, or days of weather on a small planet.
         out: The folder for the report, the figures and the samples.
-        members: The number of samples of each ensemble: by default 1024 points or 4 trajectories.
-        constraint: Which of the constraints, 0 to 11, or which reference trajectory.
+        members: The number of samples of each ensemble: by default 1024 points, 4 trajectories or
+            8 days.
+        constraint: Which of the constraints, 0 to 11, or which reference trajectory or day.
         seed: The seed of the ensembles.
     """
     if problem == "ks":
         return demo_ks(out, 4 if members is None else members, constraint, seed)
+    if problem == "weather":
+        return demo_weather(out, 8 if members is None else members, constraint, seed)
     members = 1024 if members is None else members
     torch.set_num_threads(1)  # small kernels lose more to waiting than they gain from a second
     console = Console()

@@ -1,0 +1,111 @@
+"""`python -m feasibly demo weather`: days of weather that share an observation of noon."""
+
+__all__ = ["demo_weather"]
+
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from torch import Tensor
+
+from .. import figures
+from ..metrics import area_weights, crps, skill, spread, spread_skill_ratio
+from ..minimizers import LBFGS
+from ..problems.weather import LATITUDE, Weather
+from ..report import Report
+from ..result import Result
+from ..samplers import PPR, PostHoc, Sampler
+from .compare import run_all, show
+
+HOURS = [0, 6, 12, 18, 23]
+V = 2
+
+
+def demo_weather(out: Path, members: int, reference: int, seed: int) -> int:
+    """Samples days of weather, given the wind speed of noon at a tenth of all points.
+
+    Arguments:
+        out: The folder for the report, the figures and the samples.
+        members: The number of members, at least 2.
+        reference: Which day is observed.
+        seed: The seed of the ensemble.
+    """
+    if members < 2:
+        raise ValueError(f"An ensemble needs at least 2 members, got --members {members}.")
+    console = Console()
+    out.mkdir(parents=True, exist_ok=True)
+    problem = Weather("wind")
+    with console.status("a day that the prior has not seen"):
+        day = problem.reference(reference)
+    constraint = problem.constraint(day, reference)
+    samplers: dict[str, Sampler] = {
+        "PPR": PPR(problem.denoiser, constraint),
+        "control": PostHoc(problem.denoiser, constraint, minimize=LBFGS(64, max_step=1.0)),
+    }
+    results = run_all("weather", samplers, members, problem.shape, seed, out, console)
+    ensembles = {
+        label: problem.decode(result.samples[result.finite]) for label, result in results.items()
+    }
+    rows = [_row(label, result, ensembles[label], day) for label, result in results.items()]
+    show(rows, f"wind speed at noon of day {reference}", console)
+
+    report = Report("feasibly: weather, observed through a decoder")
+    report.text(
+        "The prior is a diffusion model of days of a small planet, in the latents of an "
+        "autoencoder. The constraint asks that the wind speed at noon be that of a day the prior "
+        "has not seen, at a tenth of all points, through the decoder. PPR projects through "
+        "decoder and denoiser while it samples; the control projects an unconditional sample once "
+        "at the end. In C: feasible. Skill is the error of the ensemble mean, spread the "
+        "members' own, both for the northward wind v, averaged over the sphere by area and then "
+        "over the 24 hours."
+    )
+    report.table(rows)
+    shown = {"the day": day[HOURS, V]}
+    for label, x in ensembles.items():
+        shown |= {f"{label}, member {i}": member[HOURS, V] for i, member in enumerate(x[:3])}
+    report.figure(
+        figures.maps(shown, HOURS, "northward wind v (m/s)"),
+        "The day, of which only the wind speed at hour 12 is seen, and members.",
+    )
+    area = area_weights(LATITUDE)
+    curves: dict[str, Tensor] = {}
+    for label, x in ensembles.items():
+        if len(x) > 1:
+            v = x[None, :, :, V]
+            curves |= {
+                f"{label}, skill": skill(v, day[None, :, V], area),
+                f"{label}, spread": spread(v, area),
+            }
+    report.figure(
+        figures.over_time(curves, problem.observed, "hour", "northward wind v (m/s)"),
+        "Error of the ensemble mean and spread of the ensemble, hour by hour.",
+    )
+    report.figure(
+        figures.trace({label: r.trace for label, r in results.items()}, constraint.tolerance),
+        "Violation of the clean estimates and their feasible share along the way.",
+    )
+    for result in results.values():
+        report.code(str(result))
+    report.write(out / "report.html")
+    console.print(f"Report: {out / 'report.html'}", highlight=False, soft_wrap=True)
+    return 0
+
+
+def _row(label: str, result: Result, x: Tensor, day: Tensor) -> dict[str, str]:
+    scores: dict[str, str] = dict.fromkeys(("skill of v", "spread", "spread / skill", "CRPS"), "")
+    if len(x) > 1:  # else nothing but the share is defined
+        v, truth, area = x[None, :, :, V], day[None, :, V], area_weights(LATITUDE)
+        scores = {
+            "skill of v": f"{skill(v, truth, area).mean():.2f} m/s",
+            "spread": f"{spread(v, area).mean():.2f} m/s",
+            "spread / skill": f"{spread_skill_ratio(v, truth, area).mean():.2f}",
+            "CRPS": f"{crps(v, truth, area).mean():.2f} m/s",
+        }
+    return {
+        "": label,
+        "in C": f"{result.feasible.double().mean().item():.0%}",
+        "violation": f"{torch.nanmedian(result.violation).item():.2g}",
+        **scores,
+        "calls": f"{result.calls.forward} / {result.calls.backward}",
+        "seconds": f"{result.seconds:.0f}",
+    }
