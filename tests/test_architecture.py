@@ -13,7 +13,7 @@ PACKAGE = ROOT / "src" / "feasibly"
 FLOORS = [
     ["errors", "schedules", "linalg", "metrics", "randomness"],
     ["nn", "constraints", "denoisers", "network"],
-    ["minimizers", "oracles", "validation", "result", "priors"],
+    ["minimizers", "oracles", "validation", "result", "priors", "blankets"],
     ["samplers", "progress", "figures", "report"],
     ["problems", "diagnosis"],
     ["cli"],
