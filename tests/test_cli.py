@@ -11,17 +11,21 @@ import torch
 
 from feasibly import PPR, Ancestral, PostHoc, priors
 from feasibly.__main__ import main
-from feasibly.cli import demo_ks
+from feasibly.cli import demo_ks, demo_weather
 from feasibly.cli.check import check
 from feasibly.cli.demo import demo
 from feasibly.cli.load import load_constraint, load_denoiser, load_object
 from feasibly.cli.sample import METHODS, parse, sample
 from feasibly.constraints import Constraint, GaussianRandomField
+from feasibly.denoisers import Denoiser
 from feasibly.errors import ConstraintError, DenoiserError, SamplingError
 from feasibly.minimizers import GaussNewton
+from feasibly.nn import SphereAutoencoder
 from feasibly.oracles import Gaussian
+from feasibly.problems import weather
 from feasibly.problems.data2d import CONSTRAINTS, Data2D
 from feasibly.problems.ks import KS, SUPPORT
+from feasibly.problems.weather import Weather
 from feasibly.result import Result
 from feasibly.schedules import LogLogit
 
@@ -162,6 +166,37 @@ def test_demo_of_trajectories_writes_report_and_samples(tmp_path, monkeypatch, c
 def test_demo_of_trajectories_needs_an_ensemble(tmp_path):
     with pytest.raises(ValueError, match="at least 2 members, got --members 1"):
         demo("ks", tmp_path, members=1)
+
+
+def test_the_demo_of_the_weather_writes_maps_and_scores(tmp_path, monkeypatch, capsys):
+    class White(Denoiser):
+        def mean(self, x, sigma):
+            return x / (1 + sigma**2)
+
+    torch.manual_seed(0)
+    autoencoder = SphereAutoencoder(channels=(16, 16, 16)).eval().requires_grad_(False)
+    day = torch.nn.functional.interpolate(torch.randn(24, 3, 4, 8), size=(32, 64))
+    monkeypatch.setattr(weather, "fresh_days", lambda block: day.expand(16, -1, -1, -1, -1))
+    prior = White(LogLogit(1e-3, 1e2, spread=2.0))
+    monkeypatch.setattr(demo_weather, "Weather", lambda name: Weather(name, prior, autoencoder))
+    monkeypatch.setattr(demo_weather, "PPR", partial(PPR, steps=8))
+    monkeypatch.setattr(demo_weather, "PostHoc", partial(PostHoc, steps=8))
+    assert demo("weather", tmp_path / "w", members=3) == 0
+    assert {path.name for path in (tmp_path / "w").iterdir()} == {
+        "weather_PPR.safetensors",
+        "weather_control.safetensors",
+        "report.html",
+    }
+    result = Result.load(tmp_path / "w" / "weather_PPR.safetensors")
+    assert result.samples.shape == (3, 24, 16, 4, 8)
+    assert result.feasible.all()
+    page = (tmp_path / "w" / "report.html").read_text(encoding="utf-8")
+    assert page.count("data:image/png") == 3
+    table = capsys.readouterr().out
+    assert "100%" in table
+    assert "m/s" in table
+    with pytest.raises(ValueError, match="at least 2 members"):
+        demo("weather", tmp_path, members=1)
 
 
 @pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")

@@ -166,3 +166,20 @@ def test_scores_are_drawn_frame_by_frame():
     for name, values in curves.items():
         np.testing.assert_allclose(drawn[name], values)
     assert [text.get_text() for text in ax.get_legend().get_texts()] == list(curves)
+
+
+def test_maps_have_a_row_each_and_hours_as_columns_with_units_and_degrees():
+    x = torch.randn(2, 3, 8, 16, generator=torch.Generator().manual_seed(0))
+    figure = figures.maps({"day": x[0], "member": x[1]}, [0, 12, 23], "v (m/s)")
+    *axes, bar = figure.axes
+    assert len(axes) == 6
+    assert [ax.get_title() for ax in axes[:3]] == ["hour 0", "hour 12", "hour 23"]
+    assert axes[3].get_ylabel() == "member\nlatitude (°)"
+    assert axes[5].get_xlabel() == "longitude (°)"
+    assert bar.get_ylabel() == "v (m/s)"
+    image = axes[4].images[0]
+    np.testing.assert_array_equal(image.get_array(), x[1, 1].numpy())
+    assert image.origin == "lower"
+    assert image.get_extent() == [0, 360, -90, 90]
+    scale = {ax.images[0].get_clim() for ax in axes}
+    assert scale == {(-x[0].abs().max().item(), x[0].abs().max().item())}
