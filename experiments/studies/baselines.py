@@ -71,7 +71,7 @@ study = Study(
 )
 
 KS_CHOICES = {
-    "DPS": "zeta 1",
+    "DPS": "zeta 3",
     "MMPS": "T = 128, N = 1, k = 4, delta 0.5",
     "TrustSampling": "J = 16, w 1",
     "CPS": "eta 1, gamma_max 100000",
