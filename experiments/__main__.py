@@ -264,7 +264,12 @@ def figures(study: Positional[str], problem: Problem | None = None) -> None:
 
 def makers() -> dict[str, Callable[[], str]]:
     """Returns what makes the tables of the docs that are not a study's means."""
-    made = {"comparison": comparison.render, "budgets": budgets.render, "methods": listing}
+    made = {
+        "comparison": comparison.render,
+        "comparison-ks": comparison.render_ks,
+        "budgets": budgets.render,
+        "methods": listing,
+    }
     for name, measurement in studies.measurements().items():
         made[name] = partial(_table, measurement)
     return made

@@ -1,6 +1,6 @@
-"""Our baselines beside the paper's Table 2."""
+"""Our baselines beside the paper's Tables 2 and 3."""
 
-__all__ = ["PAPER", "render"]
+__all__ = ["PAPER", "PAPER_KS", "render", "render_ks"]
 
 from .records import read
 from .tables import means
@@ -28,6 +28,40 @@ WHY = {
     "HDC": "read-out, as for CPS; an exact projection",
 }
 """What makes our figures differ from the paper's."""
+
+
+PAPER_KS = {
+    "PPR": (82.7, 0.503, 0.177, 0.365, 0.385, 1.80),
+    "DPS": (0.0, 1.089, 0.352, 0.666, 0.865, 17.11),
+    "MMPS": (1.0, 0.830, 0.265, 0.519, 0.672, 19.28),
+    "TS": (0.0, 0.614, 0.206, 0.427, 0.487, 2.01),
+    "CPS": (0.0, 1.179, 0.436, 0.805, 0.890, 4.50),
+    "PDM": (0.8, 1.137, 0.463, 0.831, 0.798, 4.48),
+    "HDC": (0.0, 1.152, 0.425, 0.787, 0.870, 4.36),
+}
+"""Table 3, of the three-slice sine: feasible in per cent, RMSE, CRPS, skill, spread, Max-Norm."""
+
+COLUMNS_KS = ("feasible", "rmse", "crps", "skill", "spread", "max_norm")
+
+
+def render_ks() -> str:
+    """Renders the comparison on the three-slice sine as a Markdown table."""
+    found = [row for row in read("baselines", "ks") if row["observation"] == "sine-3"]
+    rows = {row["label"]: row for row in means(found)}
+    heads = ("in C (%)", "RMSE", "CRPS", "skill", "spread", "Max-Norm")
+    lines = [
+        "| method | " + " | ".join(f"{head}: paper | ours" for head in heads) + " |",
+        "|---|" + "---:|" * (2 * len(heads)),
+    ]
+    for name, values in PAPER_KS.items():
+        row = rows.get(LABELS[name])
+        if row is None:  # not run
+            continue
+        ours = [f"{row[key]:.2f}" for key in COLUMNS_KS]
+        ours[0] = f"{100 * row['feasible']:.1f}"
+        cells = [f"{paper:g} | {own}" for paper, own in zip(values, ours, strict=True)]
+        lines.append(f"| {LABELS[name]} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
 
 
 def render() -> str:

@@ -80,3 +80,41 @@ def test_default_leads_on_the_joint_figure():
     ]
     assert METHODS["default"]["joint"] > max(others)
     assert METHODS["default, no retries"]["joint"] < METHODS["default"]["joint"]
+
+
+KS = [row for row in records.read("baselines", "ks") if row["observation"] == "sine-3"]
+KS_METHODS = {row["label"]: row for row in tables.means(KS)}
+PRIOR_RESIDUAL = 0.134
+"""The median of the prior's own samples (its card)."""
+
+
+def on_references_of(label, rows=KS):
+    """The means of all labels over the references that a label was run on."""
+    references = {row["reference"] for row in rows if row["label"] == label}
+    shared = [row for row in rows if row["reference"] in references]
+    return {row["label"]: row for row in tables.means(shared)}
+
+
+def test_on_ks_the_default_is_feasible_regular_and_within_the_paper_s_gradients():
+    row = KS_METHODS["default"]
+    assert row["settings"] >= 8
+    assert row["feasible"] >= 0.99
+    assert row["joint"] >= 0.99
+    assert row["max_norm"] <= 1.2
+    assert row["residual_feasible"] <= 1.5 * PRIOR_RESIDUAL
+    assert row["backward"] <= 1024
+    assert row["overhead"] <= 0.05
+
+
+def test_on_ks_fast_keeps_what_the_default_has():
+    row, default = (on_references_of("fast")[label] for label in ("fast", "default"))
+    assert row["feasible"] >= 0.97
+    assert row["backward"] <= 512
+    assert row["rmse"] <= 1.1 * default["rmse"]
+
+
+@pytest.mark.parametrize("label", [k for k in KS_METHODS if k not in ("default", "fast")])
+def test_on_ks_the_default_leads_wherever_a_method_was_run(label):
+    rows = on_references_of(label)
+    for score in ("rmse", "skill", "crps"):
+        assert rows["default"][score] < rows[label][score]

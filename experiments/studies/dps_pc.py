@@ -10,7 +10,7 @@ from .base import Study
 
 _at = {"readout": "clean"}
 
-KS_ZETA = 0.1
+KS_ZETA = 3.0
 """The strength on KS."""
 
 study = Study(

@@ -186,7 +186,7 @@ study = Study(
 )
 
 KS_GRIDS: dict[type[Sampler], dict[str, dict]] = {
-    DPS: {f"zeta {z:g}": {"steps": 1024, "zeta": z} for z in (0.1, 0.3, 1.0)},
+    DPS: {f"zeta {z:g}": {"steps": 1024, "zeta": z} for z in (1.0, 3.0, 10.0)},
     MMPS: {
         "T = 128, N = 1, k = 4": {"steps": 128, "iterations": 4},
         "T = 128, N = 1, k = 4, delta 0.5": {"steps": 128, "iterations": 4, "delta": 0.5},

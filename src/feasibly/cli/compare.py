@@ -33,8 +33,10 @@ def run_all(
 
 
 def show(rows: Sequence[Mapping[str, str]], title: str, console: Console) -> None:
-    """Prints rows with the same columns as a table."""
-    table = Table(*rows[0], title=title)
-    for row in rows:
-        table.add_row(*row.values())
+    """Prints rows with the same columns as a table, a column for each row: so it fits a narrow
+    terminal."""
+    first, *measures = rows[0]
+    table = Table("", *(row[first] for row in rows), title=title)
+    for name in measures:
+        table.add_row(name, *(row[name] for row in rows))
     console.print(table)
