@@ -11,9 +11,9 @@ PACKAGE = ROOT / "src" / "feasibly"
 # Floors, from the ground up. A module imports from lower floors; on its own floor only where
 # `INSIDE` says so.
 FLOORS = [
-    ["errors", "schedules", "linalg", "metrics", "randomness"],
+    ["errors", "schedules", "linalg", "metrics", "randomness", "members"],
     ["nn", "constraints", "denoisers", "network"],
-    ["minimizers", "oracles", "validation", "result", "priors"],
+    ["minimizers", "oracles", "validation", "result", "priors", "adapters"],
     ["samplers", "progress", "figures", "report"],
     ["problems", "diagnosis"],
     ["cli"],

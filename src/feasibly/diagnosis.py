@@ -12,9 +12,8 @@ from torch import Tensor
 from .constraints.base import Constraint
 from .constraints.composite import Composite
 from .errors import DenoiserError
-from .network import Network
+from .network import Network, device_of
 from .samplers.ancestral import Ancestral
-from .samplers.run import device_of
 from .validation import check_constraint
 
 BATCH = 256

@@ -34,6 +34,7 @@ class MemberNoise:
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
+        self.members = tuple(members)
         self.shape = tuple(shape)
         self.dtype, self.device = dtype, device
         # Small samples are drawn many at a time: one call a draw and member would take longer
@@ -69,7 +70,8 @@ class Repeated(MemberNoise):
 
     def __init__(self, noise: MemberNoise, times: int | None = None) -> None:
         self.noise, self.times = noise, times
-        self.shape, self.dtype, self.device = noise.shape, noise.dtype, noise.device
+        self.members, self.shape = noise.members, noise.shape
+        self.dtype, self.device = noise.dtype, noise.device
         self.latest, self.given = torch.empty(0), 0
 
     def __call__(self, like: Tensor | None = None) -> Tensor:
