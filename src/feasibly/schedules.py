@@ -60,6 +60,7 @@ def clock(schedule: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Callable[[Tens
 def rates(schedule: Callable[[Tensor], tuple[Tensor, Tensor]], t: Tensor) -> tuple[Tensor, Tensor]:
     r"""Returns :math:`\alpha'` and :math:`\sigma'` at time `t`, the derivatives with respect to
     the schedule's own clock, by forward-mode differentiation; both have the shape of `t`."""
+    t = t.contiguous()  # an expanded one has no tangents
     one = torch.ones_like(t)
     d_alpha, d_sigma = torch.func.jvp(lambda t: tuple(schedule(t)), (t,), (one,))[1]
     d_time = torch.func.jvp(clock(schedule), (t,), (one,))[1]

@@ -59,4 +59,4 @@ def azula(net: Any, schedule: Any = None, conditions: Mapping[str, Any] | None =
         )
     if isinstance(net, nn.Module):
         net.eval().requires_grad_(False)
-    return AsIs(net, own, "x0", time=lambda t: t, told="t", conditions=conditions)
+    return AsIs(net, own, "x0", time=lambda t: t, told="t itself", conditions=conditions)

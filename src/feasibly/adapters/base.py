@@ -55,7 +55,7 @@ class Adapter(nn.Module):
         prediction: str | Prediction,
         *,
         time: Callable[[Tensor], Tensor] | None = None,
-        told: str = "",
+        told: str = "the schedule's own clock",
         call: Call = positional,
         scale: Callable[[Level], Tensor] | None = None,
         conditions: Mapping[str, Any] | None = None,
@@ -76,7 +76,7 @@ class Adapter(nn.Module):
         self.net, self.schedule, self.call, self.scale = net, schedule, call, scale
         self.prediction = PREDICTIONS[prediction] if isinstance(prediction, str) else prediction
         self.time = time or clock(schedule)
-        self.told = told or ("t" if clock(schedule)(torch.tensor(0.25)) == 0.25 else "its clock")
+        self.told = told
         self.conditions = dict(conditions or {})
         self.learned_variance = learned_variance
         self.predicts = predicts or FORMULAS[str(prediction)]
@@ -156,13 +156,10 @@ class Adapter(nn.Module):
             ("network", self._describe()),
             ("predicts", self.predicts),
             ("schedule", f"{self.schedule!r}, x_t = alpha x_0 + sigma noise"),
-            ("t = 0", f"data: alpha {a_0:.4g}, sigma {s_0:.4g}; the network is told {told_0:.4g}"),
-            (
-                "t = 1",
-                f"noise: alpha {a_1:.4g}, sigma {s_1:.4g}; the network is told {told_1:.4g}",
-            ),
-            ("time", f"the network is told {self.told}"),
-            ("values", "as the network was trained on: standardised, or in [-1, 1], ..."),
+            ("t = 0", f"data, {_scales(a_0, s_0)}; the network is told {told_0:.4g}"),
+            ("t = 1", f"noise, {_scales(a_1, s_1)}; the network is told {told_1:.4g}"),
+            ("time", self.told),
+            ("values", "as in training (standardised, in [-1, 1], ...); constraints see these"),
             *(("conditions", _describe(k, v)) for k, v in self.conditions.items()),
             *(("note", note) for note in self.notes),
         ]
@@ -174,6 +171,10 @@ class Adapter(nn.Module):
             return name
         size = sum(p.numel() for p in self.net.parameters())
         return f"{name}, {size:,} parameters, {self._dtype()}, evaluation mode, frozen"
+
+
+def _scales(alpha: float, sigma: float) -> str:
+    return f"alpha {alpha:.4g}, sigma {sigma:.4g}"
 
 
 def _shared(value: Tensor) -> bool:

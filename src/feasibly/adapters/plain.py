@@ -36,15 +36,9 @@ def plain(
             networks of Dhariwal & Nichol (2021), https://arxiv.org/abs/2105.05233.
 
     Raises:
-        DenoiserError: If there is no schedule.
+        DenoiserError: If the network or the schedule is not callable.
     """
-    told = "" if time is None else "a function of t of yours"
+    told = {} if time is None else {"time": time, "told": "a function of t of your own"}
     return Adapter(
-        net,
-        schedule,
-        kind,
-        time=time,
-        told=told,
-        conditions=conditions,
-        learned_variance=learned_variance,
+        net, schedule, kind, **told, conditions=conditions, learned_variance=learned_variance
     )
