@@ -37,7 +37,7 @@ class AlphaBar(Schedule):
         alpha_bar: The table, decreasing, from data to noise.
     """
 
-    least = 1e-7  # of the signal's share; one step before zero terminal SNR it is about 1e-5
+    least = 6e-8  # 2^-24 = 5.96e-8 stands for no signal in the tables of some libraries
 
     def __init__(self, alpha_bar: Tensor) -> None:
         alpha_bar = alpha_bar.detach().double().cpu()
