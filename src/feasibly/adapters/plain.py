@@ -38,7 +38,12 @@ def plain(
     Raises:
         DenoiserError: If the network or the schedule is not callable.
     """
-    told = {} if time is None else {"time": time, "told": "a function of t of your own"}
     return Adapter(
-        net, schedule, kind, **told, conditions=conditions, learned_variance=learned_variance
+        net,
+        schedule,
+        kind,
+        time=time,
+        told="the schedule's own clock" if time is None else "a function of t of your own",
+        conditions=conditions,
+        learned_variance=learned_variance,
     )
