@@ -52,7 +52,7 @@ class Network:
             raise DenoiserError(
                 f"A denoiser is a callable (x_t, t) with an attribute `schedule`, a callable "
                 f"t -> (alpha_t, sigma_t); {type(denoiser).__name__} has none. Wrap your network "
-                "in feasibly.Karras, or set `.schedule`."
+                "by feasibly.wrap(net, kind=..., schedule=...), or set `.schedule`."
             )
         self.denoiser = denoiser
         self.schedule: Callable[[Tensor], tuple[Tensor, Tensor]] = schedule

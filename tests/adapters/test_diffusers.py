@@ -8,7 +8,7 @@ from torch import nn
 
 import feasibly
 from feasibly.adapters.diffusers import Shifted
-from feasibly.adapters.tables import AlphaBar, Clock
+from feasibly.adapters.tables import AlphaBar, TimeTable
 from feasibly.errors import DenoiserError
 from feasibly.schedules import rates
 
@@ -320,8 +320,8 @@ def test_a_missing_library_says_how_to_install_it(monkeypatch, tmp_path):
         lambda: AlphaBar(torch.tensor([0.1, 0.5])),
         lambda: AlphaBar(torch.tensor([0.9])),
         lambda: AlphaBar(torch.tensor([1.0, 0.5])),
-        lambda: Clock(torch.ones_like, lambda s: s, [0.0, 1.0], "zero"),
-        lambda: Clock(torch.ones_like, lambda s: s, [2.0, 1.0], "reversed"),
+        lambda: TimeTable(torch.ones_like, lambda s: s, [0.0, 1.0], "zero"),
+        lambda: TimeTable(torch.ones_like, lambda s: s, [2.0, 1.0], "reversed"),
     ],
 )
 def test_tables_that_make_no_schedule_are_refused(make):

@@ -5,30 +5,8 @@ __all__ = ["azula"]
 from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor, nn
-
-from ..denoisers import Posterior
 from ..errors import DenoiserError
-from .base import Adapter
-from .predictions import Level
-
-
-class AsIs(Adapter):
-    """A denoiser in this library's protocol already: it is handed the time and the state as they
-    come."""
-
-    def forward(self, x_t: Tensor, t: Tensor, **conditions: Any) -> Posterior:
-        given = self._rows(len(x_t), x_t.device) | conditions
-        return Posterior(self._unwrap(self.net(x_t, t, **given), x_t))
-
-    def output(
-        self,
-        x_t: Tensor,
-        level: Level,
-        time: Tensor,
-        conditions: Mapping[str, Any] | None = None,
-    ) -> Tensor:
-        return self(x_t, time.to(x_t), **(conditions or {})).mean
+from .base import Adapter, AsIs
 
 
 def azula(net: Any, schedule: Any = None, conditions: Mapping[str, Any] | None = None) -> Adapter:
@@ -57,6 +35,4 @@ def azula(net: Any, schedule: Any = None, conditions: Mapping[str, Any] | None =
             f"{type(net).__name__} has a schedule, {own!r}, which another cannot replace; leave "
             "schedule out, or set it where the denoiser is made."
         )
-    if isinstance(net, nn.Module):
-        net.eval().requires_grad_(False)
-    return AsIs(net, own, "x0", time=lambda t: t, told="t itself", conditions=conditions)
+    return AsIs(net, conditions)

@@ -1,6 +1,6 @@
 r"""A network of any parametrisation, as a denoiser."""
 
-__all__ = ["Adapter", "positional"]
+__all__ = ["Adapter", "AsIs", "positional"]
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,7 +12,7 @@ from ..denoisers import Posterior
 from ..errors import DenoiserError
 from ..members import current
 from ..schedules import clock
-from .predictions import FORMULAS, PREDICTIONS, Level, Prediction, level
+from .predictions import FORMULAS, PREDICTIONS, Prediction, Scales, scales
 
 Call = Callable[[Any, Tensor, Tensor, dict[str, Any]], Any]
 """Calls a network, given a state, what it is told of the time, and its conditions."""
@@ -39,7 +39,7 @@ class Adapter(nn.Module):
             schedule's own clock.
         told: The same in words.
         call: How it is called; by default `net(x, time, **conditions)`.
-        scale: The factor on :math:`x_t` at its entrance, a function of the level; None for one.
+        scale: The factor on :math:`x_t` at its entrance, a function of the scales; None for one.
         conditions: What it is told besides. A tensor has a row for every member of an ensemble,
             by the member's index, or one row (or none) for all; other values are passed on.
         learned_variance: Whether its output has twice the channels of `x_t`, of which the second
@@ -57,7 +57,7 @@ class Adapter(nn.Module):
         time: Callable[[Tensor], Tensor] | None = None,
         told: str = "the schedule's own clock",
         call: Call = positional,
-        scale: Callable[[Level], Tensor] | None = None,
+        scale: Callable[[Scales], Tensor] | None = None,
         conditions: Mapping[str, Any] | None = None,
         learned_variance: bool = False,
         predicts: str = "",
@@ -91,19 +91,19 @@ class Adapter(nn.Module):
             conditions: What the network is told besides, in place of the conditions that the
                 adapter has; tensors have a row for every sample of `x_t`.
         """
-        at = level(self.schedule, t, x_t)
+        at = scales(self.schedule, t, x_t)
         output = self.output(x_t, at, self.time(t.double()), conditions)
         return Posterior(self.prediction(output, x_t, at))
 
     def output(
         self,
         x_t: Tensor,
-        level: Level,
+        at: Scales,
         time: Tensor,
         conditions: Mapping[str, Any] | None = None,
     ) -> Tensor:
         r"""Returns what the network predicts, with the shape and dtype of :math:`x_t`."""
-        inner = x_t if self.scale is None else self.scale(level) * x_t
+        inner = x_t if self.scale is None else self.scale(at) * x_t
         dtype = self._dtype() or x_t.dtype
         # times up to 999 are not told apart in half precision
         fine = dtype if dtype in (torch.float32, torch.float64) else torch.float32
@@ -171,6 +171,34 @@ class Adapter(nn.Module):
             return name
         size = sum(p.numel() for p in self.net.parameters())
         return f"{name}, {size:,} parameters, {self._dtype()}, evaluation mode, frozen"
+
+
+class AsIs(Adapter):
+    """A denoiser in this library's protocol already: it is handed state and time as they come.
+
+    Arguments:
+        denoiser: The denoiser, with an attribute `schedule`.
+        conditions: See :class:`Adapter`.
+    """
+
+    def __init__(self, denoiser: Any, conditions: Mapping[str, Any] | None = None) -> None:
+        schedule = denoiser.schedule
+        super().__init__(
+            denoiser, schedule, "x0", time=lambda t: t, told="t itself", conditions=conditions
+        )
+
+    def forward(self, x_t: Tensor, t: Tensor, **conditions: Any) -> Posterior:
+        given = self._rows(len(x_t), x_t.device) | conditions
+        return Posterior(self._unwrap(self.net(x_t, t, **given), x_t))
+
+    def output(
+        self,
+        x_t: Tensor,
+        at: Scales,
+        time: Tensor,
+        conditions: Mapping[str, Any] | None = None,
+    ) -> Tensor:
+        return self(x_t, time.to(x_t), **(conditions or {})).mean
 
 
 def _scales(alpha: float, sigma: float) -> str:

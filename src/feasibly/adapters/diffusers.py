@@ -196,7 +196,7 @@ def _edm(scheduler: Any) -> dict[str, Any]:
         "predicts": FORMULAS["karras"],
         "time": lambda t: quarter_log(schedule, t),
         "told": "log(sigma) / 4",
-        "scale": lambda level: 1 / torch.sqrt(level.sigma**2 + data**2),
+        "scale": lambda at: 1 / torch.sqrt(at.sigma**2 + data**2),
     }
 
 

@@ -51,7 +51,7 @@ def edm(
         "x0",
         time=time,
         told=f"the noise level sigma / alpha, kept in [{low:g}, {high:g}]",
-        scale=lambda level: 1 / level.alpha,
+        scale=lambda at: 1 / at.alpha,
         conditions=conditions,
         notes=("the network sees x_t / alpha",),
     )

@@ -8,7 +8,7 @@ from typing import Any
 from ..errors import DenoiserError
 from .base import Adapter
 from .predictions import PREDICTIONS
-from .tables import Clock
+from .tables import TimeTable
 
 NEEDED = ("alpha", "sigma", "timesteps")
 
@@ -55,5 +55,5 @@ def physicsnemo(
     if predicts not in PREDICTIONS:
         raise DenoiserError(f"predicts must be one of {[*PREDICTIONS]}, got {predicts!r}.")
     times = schedule.timesteps(steps)
-    path = Clock(schedule.alpha, schedule.sigma, times[times > 0].flip(0), name)
+    path = TimeTable(schedule.alpha, schedule.sigma, times[times > 0].flip(0), name)
     return Adapter(net, path, predicts, told="the scheduler's own time", conditions=conditions)

@@ -13,9 +13,8 @@ from torch import Tensor
 from .. import members
 from ..errors import DenoiserError
 from ..network import device_of
-from .azula import azula
-from .base import Adapter
-from .predictions import PREDICTIONS, Level, Prediction, level
+from .base import Adapter, AsIs
+from .predictions import PREDICTIONS, Prediction, Scales, scales
 
 LEVELS = (0.1, 0.3, 1.0, 3.0, 10.0)
 """The noise levels tried, in units of the data's standard deviation. Far above, the estimate that
@@ -121,7 +120,7 @@ def _reading(denoiser: Any) -> Adapter:
             f"{type(denoiser).__name__} has no schedule; wrap it by feasibly.wrap(net, kind=..., "
             "schedule=...) first."
         )
-    return azula(denoiser)
+    return AsIs(denoiser)
 
 
 class _Bench:
@@ -187,13 +186,13 @@ class _Bench:
 
     def _outputs(
         self, data: Tensor, time: Callable[[Tensor], Tensor]
-    ) -> list[tuple[Tensor, Level, Tensor]]:
+    ) -> list[tuple[Tensor, Scales, Tensor]]:
         """For each noise level the state, the level, and what the network returns."""
         x_0 = self._repeated(data)
         rows = list(range(len(data))) * self.copies
         found = []
         for t in self.times(data.std().item()):
-            at = level(self.adapter.schedule, t, x_0)
+            at = scales(self.adapter.schedule, t, x_0)
             x_t = at.alpha * x_0 + at.sigma * self.noise
             with members.calling(rows, data.device):
                 found.append((x_t, at, self.adapter.output(x_t, at, time(t))))
@@ -212,7 +211,7 @@ class _Bench:
         change: str,
         remedy: str,
         prediction: Prediction,
-        outputs: list[tuple[Tensor, Level, Tensor]],
+        outputs: list[tuple[Tensor, Scales, Tensor]],
         data: Tensor,
     ) -> Attempt:
         x_0 = self._repeated(data)
@@ -293,7 +292,7 @@ def _check_gradient(adapter: Adapter, bench: _Bench) -> None:
     x_0 = bench.data[:4]
     times = bench.times(x_0.std().item())
     t = times[len(times) // 2]
-    at = level(adapter.schedule, t, x_0)
+    at = scales(adapter.schedule, t, x_0)
     x_t = (at.alpha * x_0 + at.sigma * bench.noise[: len(x_0)]).requires_grad_()
     with members.calling(range(len(x_0)), x_0.device):
         x_hat = adapter(x_t, t.to(x_0.dtype)).mean

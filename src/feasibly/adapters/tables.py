@@ -1,6 +1,6 @@
 r"""Noise schedules that interpolate a table."""
 
-__all__ = ["AlphaBar", "Clock"]
+__all__ = ["AlphaBar", "TimeTable"]
 
 import math
 from collections.abc import Callable, Sequence
@@ -64,7 +64,7 @@ class AlphaBar(Schedule):
         return f"AlphaBar({kept} steps{dropped})"
 
 
-class Clock(Schedule):
+class TimeTable(Schedule):
     r"""The schedule :math:`(\alpha(s), \sigma(s))` of another library, whose times :math:`s` run
     over a table, geometrically between its entries.
 
