@@ -80,11 +80,13 @@ def run(
     members: int | None = None,
     seed: int = 0,
     constraints: int = 12,
+    references: int | None = None,
     first: int = 0,
     pool: int = 49152,
     full: bool = False,
     jobs: int = 2,
     threads: int = 1,
+    device: str = "cpu",
     labels: tuple[str, ...] = (),
 ) -> None:
     """Run a study; settings that have a result are not run again.
@@ -96,13 +98,16 @@ def run(
         observations: The observations of KS.
         members: The members of an ensemble; by default 1024, on KS those of the study's protocol.
         seed: The seed of the ensembles.
-        constraints: How many constraints of Data2D; on KS the protocol says how many references.
+        constraints: How many constraints of Data2D.
+        references: How many references of KS; by default, and at most, those of the study's
+            protocol. A study that was run on a few is later taken up with more.
         first: The seed of the first constraint's random field, or the first reference of KS: 0
             for those of the results, 100 for those on which defaults are tuned.
         pool: How many samples of the prior the ground truth of Data2D is selected from.
         full: On KS, the paper's 256 references and 32 members, for all labels.
         jobs: How many processes share the settings.
         threads: The number of threads of each.
+        device: Where the network of KS runs.
         labels: The samplers to run; all by default.
     """
     found = _study(study, problem)
@@ -112,8 +117,10 @@ def run(
         return
     bench: Bench
     if found.problem == "ks":
-        references = range(first, first + (256 if full else 16))
-        bench = KSBench(observations, references, 32 if full else members, seed, full)
+        some = references or (256 if full else 16)
+        bench = KSBench(
+            observations, range(first, first + some), 32 if full else members, seed, full, device
+        )
     else:
         fields = range(first, first + constraints)
         bench = Data2DBench(found.problem, priors, fields, members or 1024, seed, pool)

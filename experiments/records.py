@@ -1,6 +1,6 @@
 """The results of studies: one JSON object a line, one line a setting."""
 
-__all__ = ["RESULTS", "Record", "append", "append_all", "read"]
+__all__ = ["RESULTS", "Record", "append", "append_all", "read", "read_all"]
 
 import json
 from collections.abc import Iterable
@@ -26,6 +26,12 @@ def read(study: str, problem: str) -> list[Record]:
             f"`python -m experiments run {study} --problem {problem}`."
         )
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def read_all(problem: str) -> list[Record]:
+    """Returns the records of every study of a problem."""
+    paths = sorted((RESULTS / problem).glob("*.jsonl"))
+    return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
 
 
 def append(study: str, problem: str, record: Record) -> None:

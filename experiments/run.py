@@ -20,6 +20,9 @@ def run(
 ) -> None:
     """Runs a study on a problem, and appends a record for each setting that has none.
 
+    Where the problem allows it, the result of the same sampler under another study or label is
+    taken over.
+
     Arguments:
         study: The study.
         bench: The problem.
@@ -28,8 +31,7 @@ def run(
     """
     console = Console()
     made_by = versions()  # once: the code that runs is the code that was loaded
-    path = records.path_of(study.name, bench.problem)
-    known = records.read(study.name, bench.problem) if path.exists() else []
+    known = records.read_all(bench.problem)
 
     for setting in settings:
         case = None
@@ -52,18 +54,28 @@ def run(
             record["sampler"] = "" if make is None else case.name(make)
             if any(_same(record, other) for other in known):
                 continue
+            twin = next((r for r in known if bench.shares and _same(record, r, LABELS)), None)
+            if twin is not None:  # another study, or another label, has it
+                records.append(study.name, bench.problem, twin | record)
+                continue
             members = options["members"]
             scores = (
                 case.truth(members) if make is None else case.score(make, members, options["seed"])
             )
             if scores is None:
                 continue
-            record |= scores
-            records.append(study.name, bench.problem, record | {"versions": made_by})
+            record |= scores | {"versions": made_by}
+            records.append(study.name, bench.problem, record)
+            known.append(record)
             place = " ".join(f"{value:>2}" for value in setting.values())
             console.print(f"{place} {label}: {case.line(record)}", highlight=False)
 
 
-def _same(record: records.Record, other: records.Record) -> bool:
-    """Whether `other` is what a run of `record` once gave."""
-    return all(other.get(key) == value for key, value in record.items() if key != "default")
+LABELS = ("study", "label")
+"""The keys of a record that do not change a result."""
+
+
+def _same(record: records.Record, other: records.Record, but: Sequence[str] = ()) -> bool:
+    """Whether `other` is what a run of `record` once gave, whatever the keys `but` say."""
+    keys = record.keys() - {"default", *but}
+    return all(other.get(key) == record[key] for key in keys)

@@ -17,6 +17,7 @@ COLUMNS = {
     "in_support": ("in S (%)", "{:.1f}"),
     "joint": ("in C and S (%)", "{:.1f}"),
     "rmse": ("RMSE", "{:.3f}"),
+    "rmse_error": ("its error", "{:.3f}"),
     "crps": ("CRPS", "{:.3f}"),
     "skill": ("skill", "{:.3f}"),
     "spread": ("spread", "{:.3f}"),
@@ -56,7 +57,8 @@ def means(rows: Sequence[Record]) -> list[Record]:
     `joint_worst` are the smallest of their values. On Data2D there are `knn_worst`, likewise, and
     `knn_std`, the standard deviation over settings. On KS there are `rmse`, `skill`, `spread` and
     their `ratio`, and `crps`: cases are averaged before roots are taken, frames and then kinds of
-    observation after.
+    observation after; and, of one kind of observation, `rmse_error`, the standard error of the
+    RMSE over references.
 
     Raises:
         ValueError: If the settings of a label are not each there once, made in one way.
@@ -112,7 +114,11 @@ def _ensembles(group: Sequence[Record]) -> Record:
         correction = math.sqrt(1 + 1 / rows[0]["members"])
         ratio = correction * roots["spread"] / roots["skill"] if roots["skill"] else math.nan
         kinds.append(roots | {"ratio": ratio, "crps": statistics.fmean(curves["crps"])})
-    return {key: statistics.fmean(kind[key] for kind in kinds) for key in kinds[0]}
+    scores = {key: statistics.fmean(kind[key] for kind in kinds) for key in kinds[0]}
+    each = [statistics.fmean(math.sqrt(v) for v in row["mse"]) for row in group if "mse" in row]
+    if len(kinds) == 1 and len(each) > 1:  # one standard error over references
+        scores["rmse_error"] = statistics.stdev(each) / math.sqrt(len(each))
+    return scores
 
 
 def _over(rows: Sequence[Record], key: str) -> list[float]:

@@ -19,6 +19,9 @@ from .figures import losses
 from .recipes import RECIPES, Recipe, TrainConfig
 from .versions import versions
 
+FREE = ("minutes", "threads", "checkpoint_every", "compile", "device")
+"""What may differ between the parts of a run."""
+
 
 class Flattened(torch.optim.Muon):
     """Muon for weights of any number of axes: convolutions are matrices of shape
@@ -48,6 +51,8 @@ class Trainer:
         torch.manual_seed(config.seed)
         self.recipe, self.config = recipe, config
         self.denoiser = recipe.denoiser().to(config.device)
+        if config.init:
+            self.denoiser.load_state_dict(priors.load(config.init).state_dict())
         self.ema = torch.optim.swa_utils.AveragedModel(
             self.denoiser, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(config.ema)
         )
@@ -93,8 +98,7 @@ class Trainer:
 
     def load(self, path: Path) -> None:
         state = torch.load(path, weights_only=True, map_location=self.config.device)
-        # what may differ between parts of a run
-        keep = {"minutes", "threads", "checkpoint_every", "compile", "device"}
+        keep = set(FREE)
         # before either run's rates fall, they do not depend on the number of steps
         if state["step"] <= min(self.fall, _fall(state["config"])):
             keep |= {"steps", "cooldown"}
@@ -220,7 +224,7 @@ CARD = """# Prior `{name}`
 | schedule | {schedule} |
 | training | {step:,} steps of {batch}: {samples:,} samples; Muon, Adam, cosine decay, EMA {ema} |
 | final loss | {loss:.4f} (EDM weight, mean over noise levels; log below) |
-| made by | `python -m experiments train {name}` |
+| made by | `{command}` |
 | versions | {versions} |
 {card}
 ## Loss by noise level, lowest first
@@ -245,6 +249,7 @@ def export(trainer: Trainer, run: Path, out: Path, n: int = 8192) -> None:
     card = CARD.format(
         name=name,
         schedule=denoiser.schedule,
+        command=_command(trainer.config, trainer.recipe.config),
         step=trainer.step,
         batch=trainer.config.batch,
         samples=trainer.step * trainer.config.batch,
@@ -255,3 +260,19 @@ def export(trainer: Trainer, run: Path, out: Path, n: int = 8192) -> None:
         card=trainer.recipe.card(denoiser, n),
     )
     (out / f"{name}.md").write_text(card)
+
+
+def _command(config: TrainConfig, default: TrainConfig) -> str:
+    """The command of a run, without what says only where and how fast it ran."""
+    usual, words = asdict(default), []
+    for key, value in asdict(config).items():
+        name = key.replace("_", "-")
+        if value == usual[key] or key in FREE:
+            continue
+        if isinstance(value, bool):
+            words.append(f" --{'' if value else 'no-'}{name}")
+        else:
+            words.append(
+                f" --{name} {value:g}" if isinstance(value, float) else f" --{name} {value}"
+            )
+    return f"python -m experiments train {config.prior}{''.join(words)}"

@@ -55,10 +55,13 @@ class Bench(ABC):
     Attributes:
         problem: Its name.
         keys: The names of a setting's two keys: a group of settings and a number in it.
+        shares: Whether a sampler's name says all there is to say of it, so that one study may
+            take the result of another.
     """
 
     problem: str
     keys: tuple[str, str]
+    shares = False
 
     @abstractmethod
     def settings(self) -> list[Record]:

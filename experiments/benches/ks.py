@@ -30,10 +30,12 @@ class KSBench(Bench):
         members: The number of members of an ensemble; None for the study's protocol.
         seed: The seed of the ensembles.
         full: Run every label on all references, and not only those of the study's protocol.
+        device: Where the network runs.
     """
 
     problem = "ks"
     keys = ("observation", "reference")
+    shares = True
 
     def __init__(
         self,
@@ -42,7 +44,9 @@ class KSBench(Bench):
         members: int | None,
         seed: int,
         full: bool = False,
+        device: str = "cpu",
     ) -> None:
+        self.device = device
         self.observations, self.references = list(observations), references
         self.members, self.seed, self.full = members, seed, full
         self.weights = priors.digest("ks")
@@ -61,20 +65,20 @@ class KSBench(Bench):
         return {"members": members, "seed": self.seed, "weights": self.weights}
 
     def case(self, setting: Record) -> Case:
-        return _Case(setting["observation"], setting["reference"])
+        return _Case(setting["observation"], setting["reference"], self.device)
 
 
 class _Case(Case):
-    def __init__(self, observation: str, k: int) -> None:
+    def __init__(self, observation: str, k: int, device: str) -> None:
         self.k = k
-        self.problem = KS(observation)
+        self.problem = KS(observation, priors.load("ks").to(device))
         self.denoiser = self.problem.denoiser
         self.reference = self.problem.reference(k)
         self.constraint = self.problem.constraint(self.reference)
 
     def name(self, make: Callable[[], Sampler]) -> str:
         sampler = make()
-        x_0 = torch.zeros(2, *self.problem.shape)
+        x_0 = torch.zeros(2, *self.problem.shape, device=self.reference.device)
         sampler.prepare(x_0, self.constraint.residual(x_0))  # it chooses by the residuals
         return repr(sampler)
 

@@ -28,6 +28,8 @@ class TrainConfig:
     """The name of the prior."""
     steps: int = 50_000
     batch: int = 1024
+    init: str = ""
+    """Start from the weights of this prior, by its name or file, in place of random ones."""
     lr_muon: float = 5e-3
     """Peak learning rate of Muon, for the matrices inside the network."""
     lr_adam: float = 2e-3

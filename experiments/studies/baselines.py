@@ -87,7 +87,6 @@ on_ks = Study(
     paper="Table 3; Table 5; Figures 4 and 5; Appendix on further KS constraints; gallery",
     samplers={
         "default": PPR,
-        "default, no retries": partial(PPR, retries=0),
         "fast": partial(PPR, fast=True),
         "PPR, paper's setting": study.samplers["PPR, paper's setting"],
         **{NAMES.get(name, name): _chosen(KS_GRIDS, KS_CHOICES, name) for name in KS_CHOICES},

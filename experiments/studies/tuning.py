@@ -186,7 +186,7 @@ study = Study(
 )
 
 KS_GRIDS: dict[type[Sampler], dict[str, dict]] = {
-    DPS: {f"zeta {z:g}": {"steps": 1024, "zeta": z} for z in (0.03, 0.1, 0.3)},
+    DPS: {f"zeta {z:g}": {"steps": 1024, "zeta": z} for z in (0.1, 0.3, 1.0)},
     MMPS: {
         "T = 128, N = 1, k = 4": {"steps": 128, "iterations": 4},
         "T = 128, N = 1, k = 4, delta 0.5": {"steps": 128, "iterations": 4, "delta": 0.5},
@@ -194,7 +194,7 @@ KS_GRIDS: dict[type[Sampler], dict[str, dict]] = {
     },
     TrustSampling: {
         f"J = {J}, w {w:g}": {"steps": 1024 // J, "iterations": J, "length": w}
-        for J, w in ((16, 1.0), (16, 0.3), (4, 1.0))
+        for J, w in ((16, 0.3), (16, 1.0), (16, 3.0))
     },
     CPS: {
         f"eta {eta:g}, gamma_max {gamma:g}": {

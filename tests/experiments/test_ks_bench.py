@@ -38,7 +38,7 @@ def tiny(tmp_path, monkeypatch):
     """Results of their own, and white noise on 8 x 8 points for the prior."""
     oracle = Gaussian(torch.zeros(64), torch.eye(64), LogLogit(1e-4, 1e4, 4.0))
     monkeypatch.setattr(records, "RESULTS", tmp_path)
-    monkeypatch.setattr(ks, "KS", lambda observation: KS(observation, oracle, size=8))
+    monkeypatch.setattr(ks, "KS", lambda observation, _=None: KS(observation, oracle, size=8))
     monkeypatch.setitem(SUPPORT, 8, SUPPORT[64])
     monkeypatch.setattr(ks.priors, "digest", lambda name: "first")
 
@@ -94,6 +94,24 @@ def test_a_study_that_has_its_results_is_not_run_again():
     assert start() == rows
     again = replace(STUDY, samplers={**STUDY.samplers, "PPR": partial(PPR, steps=9)})
     assert len(start(again)) == len(rows) + 4
+
+
+def test_a_result_of_another_study_is_taken_over(monkeypatch):
+    first = start()[0]
+    monkeypatch.setattr(ks, "draw", lambda *a: pytest.fail("drawn again"))
+    samplers = {"PPR": STUDY.samplers["PPR"], "the same": STUDY.samplers["PPR"]}
+    other = replace(STUDY, name="other", samplers=samplers)
+    bench = KSBench(["sine-3"], range(1), 4, 5)
+    run(other, bench, bench.settings())
+    assert records.read("other", "ks") == [
+        first | {"study": "other", "label": label, "default": label == "PPR"} for label in samplers
+    ]
+    # what differs in anything but the label is no twin
+    different = replace(STUDY, name="third", samplers={"PPR": partial(PPR, steps=9, retries=0)})
+    with pytest.raises(pytest.fail.Exception, match="drawn again"):
+        run(different, bench, bench.settings())
+    with pytest.raises(pytest.fail.Exception, match="drawn again"):
+        run(other, KSBench(["sine-3"], range(1), 3, 5), bench.settings())
 
 
 def test_a_study_is_run_again_with_other_weights_of_the_prior(monkeypatch):

@@ -325,6 +325,8 @@ def test_ensembles_are_averaged_over_cases_then_rooted_then_averaged_over_time()
     assert record["spread"] == pytest.approx((1 + 2.25**0.5) / 2)
     assert record["ratio"] == pytest.approx((9 / 8) ** 0.5 * 0.5**0.5)
     assert record["crps"] == pytest.approx(0.65)
+    # one reference has 1.5, the other (7^0.5 + 14^0.5) / 2
+    assert record["rmse_error"] == pytest.approx(((7**0.5 + 14**0.5) / 2 - 1.5) / 2)
     assert record["max_norm"] == 2
     assert record["residual_feasible"] == 0.2
     assert record["settings"] == 2
@@ -337,7 +339,9 @@ def test_kinds_of_observation_weigh_the_same_whatever_their_number_of_cases():
         ensemble("PPR", "sine-1", 0, [9.0, 9.0]),
         ensemble("PPR", "sine-1", 1, [9.0, 9.0]),
     ]
-    assert means(rows)[0]["rmse"] == pytest.approx(2)
+    record = means(rows)[0]
+    assert record["rmse"] == pytest.approx(2)
+    assert "rmse_error" not in record  # kinds differ by more than chance
 
 
 def test_a_run_that_broke_down_has_shares_and_no_scores():

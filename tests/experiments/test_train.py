@@ -266,6 +266,25 @@ def test_export_writes_the_prior_and_a_card_without_gaps(undisturbed, tmp_path):
         assert words in card
 
 
+def test_a_run_may_start_from_the_weights_of_a_prior():
+    trainer = trainer_of(replace(BANANA, init="banana"))
+    shipped = priors.load("banana").state_dict()
+    for start in (trainer.denoiser.state_dict(), trainer.averaged().state_dict()):
+        assert_equal(start, shipped)
+    with pytest.raises(ValueError, match="no prior 'none'"):
+        trainer_of(replace(BANANA, init="none"))
+
+
+def test_a_card_has_the_command_that_makes_the_prior(tmp_path):
+    config = replace(
+        BANANA, steps=1, init="banana", lr_muon=2.5e-3, symmetries=False, bf16=True, threads=2
+    )
+    export(train(tmp_path, config), tmp_path, tmp_path / "out", n=64)
+    card = (tmp_path / "out/banana.md").read_text()
+    options = "--steps 1 --batch 32 --init banana --lr-muon 0.0025 --no-symmetries --bf16"
+    assert f"`python -m experiments train banana {options}`" in card
+
+
 def test_a_run_too_short_for_a_log_can_be_exported(tmp_path):
     config = replace(BANANA, steps=1, checkpoint_every=1000)
     trainer = train(tmp_path, config)

@@ -8,16 +8,15 @@ from typing import Literal
 import torch
 import tyro
 from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
 from .. import figures
 from ..problems.data2d import DISTRIBUTIONS, Data2D
-from ..progress import LiveProgress
 from ..randomness import MemberNoise
 from ..report import Report
 from ..result import Result
 from ..samplers import PPR, PostHoc, Sampler
+from .compare import run_all, show
 from .demo_ks import demo_ks
 
 SIGMAS = (3.0, 0.5, 0.15, 0.03)
@@ -73,11 +72,7 @@ def _one_problem(
         "PPR": PPR(problem.denoiser, constraint),
         "control": PostHoc(problem.denoiser, constraint),
     }
-    results: dict[str, Result] = {}
-    for label, sampler in samplers.items():
-        with LiveProgress(f"{name}, {label}", console) as progress:
-            results[label] = sampler.sample(members, problem.shape, seed=seed, callback=progress)
-        results[label].save(out / f"{name}_{label}.safetensors")
+    results = run_all(name, samplers, members, problem.shape, seed, out, console)
 
     with console.status(f"{name}: ground truth"):
         # 7 % of the prior's samples are close enough to the constraint
@@ -89,10 +84,7 @@ def _one_problem(
         scores = problem.scores(second, constraint.is_feasible(second), first)
         rows.append(_format("truth", scores, "", ""))
 
-    table = Table(*rows[0], title=f"{name}, constraint {k}, {members} members")
-    for row in rows:
-        table.add_row(*row.values())
-    console.print(table)
+    show(rows, f"{name}, constraint {k}, {members} members", console)
 
     levels, states = _marginals(samplers["PPR"], pool[:members], first, seed)
     figure = figures.marginals(states, levels, constraint)

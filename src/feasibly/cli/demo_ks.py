@@ -6,16 +6,15 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.table import Table
 
 from .. import figures
 from ..metrics import rmse, skill, spread
 from ..minimizers import LBFGS
 from ..problems.ks import KS, residual
-from ..progress import LiveProgress
 from ..report import Report
 from ..result import Result
 from ..samplers import PPR, PostHoc, Sampler
+from .compare import run_all, show
 
 
 def demo_ks(out: Path, members: int, reference: int, seed: int) -> int:
@@ -40,17 +39,9 @@ def demo_ks(out: Path, members: int, reference: int, seed: int) -> int:
         # steps short enough to find the nearest of a sine's solutions
         "control": PostHoc(problem.denoiser, constraint, minimize=LBFGS(64, max_step=1.0)),
     }
-    results: dict[str, Result] = {}
-    for label, sampler in samplers.items():
-        with LiveProgress(label, console) as progress:
-            results[label] = sampler.sample(members, problem.shape, seed=seed, callback=progress)
-        results[label].save(out / f"ks_{label}.safetensors")
-
+    results = run_all("ks", samplers, members, problem.shape, seed, out, console)
     rows = [_row(problem, label, result, y) for label, result in results.items()]
-    table = Table(*rows[0], title=f"sine of three frames of reference {reference}")
-    for row in rows:
-        table.add_row(*row.values())
-    console.print(table)
+    show(rows, f"sine of three frames of reference {reference}", console)
 
     failures = [
         f"{label}, member {i}: feasible, but not like the prior's samples ({why})"
