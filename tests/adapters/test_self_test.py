@@ -33,6 +33,12 @@ def test_what_is_right_passes_whatever_the_seed(seed, exact, paths, data):
     assert max(found.ratios) < 1.1
 
 
+def test_what_is_right_passes_on_data_drawn_from_the_same_seed():
+    """The noise must not be the data over again."""
+    normal = torch.randn(512, 2, generator=torch.Generator().manual_seed(0))
+    feasibly.self_test(Gaussian(torch.zeros(2), torch.eye(2), VP()), normal, seed=0)
+
+
 @pytest.mark.parametrize("path", ["vp", "straight"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_wrong_sign_is_named(kind, path, exact, paths, data):

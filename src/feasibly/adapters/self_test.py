@@ -13,6 +13,7 @@ from torch import Tensor
 from .. import members
 from ..errors import DenoiserError
 from ..network import device_of
+from ..randomness import generator
 from .base import Adapter, AsIs
 from .predictions import PREDICTIONS, Prediction, Scales, scales
 
@@ -131,7 +132,7 @@ class _Bench:
         # small samples several times over, each with noise of its own
         self.copies = max(1, min(ROWS // len(data), 4096 // data.numel()))
         shape = (self.copies * len(data), *data.shape[1:])
-        noise = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=data.dtype)
+        noise = torch.randn(shape, generator=generator(seed), dtype=data.dtype)
         self.noise = noise.to(data.device)
         self.grid, self.log_noise = _noise_levels(adapter.schedule, data)
 
