@@ -13,6 +13,7 @@ from feasibly.schedules import EDM, VP, Flow, LogLogit, Rectified
 
 SCHEDULES = {"vp": VP(), "rectified": Rectified(), "straight": Flow()}
 KINDS = list(PREDICTIONS)
+PAIRS = [pytest.param(a, b, id=f"{a}-as-{b}") for a in KINDS for b in KINDS if a != b]
 
 
 @pytest.mark.parametrize("path", SCHEDULES)
@@ -61,9 +62,7 @@ def test_a_wrong_direction_of_time_is_named(kind, path, exact, paths, data):
 
 
 @pytest.mark.parametrize("path", ["vp", "straight"])
-@pytest.mark.parametrize(
-    ("kind", "wrapped"), [(a, b) for a in KINDS for b in KINDS if a != b], ids="-as-".join
-)
+@pytest.mark.parametrize(("kind", "wrapped"), PAIRS)
 def test_a_wrong_prediction_type_is_named(kind, wrapped, path, exact, paths, data):
     with pytest.raises(DenoiserError, match=f"prediction type, which is {kind}.*kind='{kind}'"):
         feasibly.wrap(exact(kind, paths[path]), wrapped, SCHEDULES[path], data=data)
@@ -128,6 +127,11 @@ RANGES = {  # what the network was trained on, what it is given, and what should
         lambda u: (u - u.mean()) / u.std(),
         lambda u: 280 + 40 * u,
         r"standardised.*\(x - \d+\) / ",
+    ),
+    "[-1, 1] for standardised": (
+        lambda u: 2 * u - 1,
+        lambda u: (u - u.mean()) / u.std(),
+        r"in \[-1, 1\].*\(x \+ [\d.]+\) - 1",
     ),
     "twice as wide": (lambda u: 4 * u - 2, lambda u: 2 * u - 1, r"twice as wide.*2 x"),
 }
