@@ -11,9 +11,9 @@ PACKAGE = ROOT / "src" / "feasibly"
 # Floors, from the ground up. A module imports from lower floors; on its own floor only where
 # `INSIDE` says so.
 FLOORS = [
-    ["errors", "schedules", "linalg", "metrics", "randomness"],
+    ["errors", "schedules", "linalg", "metrics", "randomness", "members"],
     ["nn", "constraints", "denoisers", "network"],
-    ["minimizers", "oracles", "validation", "result", "priors", "blankets"],
+    ["minimizers", "oracles", "validation", "result", "priors", "blankets", "adapters"],
     ["samplers", "progress", "figures", "report"],
     ["problems", "diagnosis"],
     ["cli"],
@@ -70,14 +70,15 @@ def test_every_room_stands_on_a_floor():
     assert {room(path) for path in modules()} == set(ROOMS)
 
 
-@pytest.mark.parametrize("family", ["samplers", "constraints"])
+@pytest.mark.parametrize("family", ["samplers", "constraints", "adapters"])
 def test_siblings_do_not_import_one_another(family: str):
     # what methods share, and what others are variants of: PostHoc is Ancestral with an end of its
     # own, DPS-PC and MMPS are predictor-correctors, ReSample is HDC in stages
     variants = {"ancestral", "predictor_corrector", "hdc"}
     shared = {"base", "run", "guidance", "projection"} | variants
+    shared |= {"predictions", "readings", "tables"}
     for path in (PACKAGE / family).glob("*.py"):
-        if path.stem == "__init__":
+        if path.stem in ("__init__", "wrap"):  # which gather them
             continue
         for name, _ in imports(path):
             parts = name.split(".")

@@ -1,4 +1,5 @@
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import torch
 from feasibly import PPR, Ancestral, PostHoc, priors
 from feasibly.__main__ import main
 from feasibly.cli import demo_ks, demo_weather
-from feasibly.cli.check import check
+from feasibly.cli.check import check, size
 from feasibly.cli.demo import demo
 from feasibly.cli.load import load_constraint, load_denoiser, load_object
 from feasibly.cli.sample import METHODS, parse, sample
@@ -48,6 +49,19 @@ def wrong():
 
     negative.schedule = exact.schedule
     return negative
+
+
+def noise(x, s):
+    alpha, sigma = (scale[:, None] for scale in feasibly.schedules.Rectified(1e-9)(s))
+    return sigma * x / (alpha**2 + sigma**2)
+
+
+def wrapped():
+    return feasibly.wrap(noise, "eps", feasibly.schedules.Rectified())
+
+
+def wrapped_wrongly():
+    return feasibly.wrap(noise, "x0", feasibly.schedules.Rectified())
 
 
 def broken():
@@ -291,6 +305,61 @@ def test_check_fails_a_wrong_denoiser(user, tmp_path, monkeypatch, capsys):
     printed = capsys.readouterr().out
     assert "Not fit for use" in printed
     assert "worse than a guess" in printed
+
+
+def test_check_prints_error_against_variance_and_what_a_call_takes(user, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert check("banana") == 0
+    printed = capsys.readouterr().out
+    assert "of the variance" in printed
+    assert re.search(r"A call on 256 states takes [\d.]+ m?s, with a gradient", printed)
+    assert re.search(r"parameters take [\d.]+ MB, .* a state keeps [\d.]+ kB", printed)
+
+
+def test_check_states_what_a_wrapped_network_assumes_and_names_its_mistake(
+    user, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setenv("COLUMNS", "200")
+    generator = torch.Generator().manual_seed(0)
+    np.save(tmp_path / "data.npy", torch.randn(512, 2, generator=generator).numpy())
+    assert check(f"{user}:wrapped", data=tmp_path / "data.npy") == 0
+    assert "the noise: x_0 = (x_t - sigma F) / alpha" in capsys.readouterr().out
+    assert check(f"{user}:wrapped_wrongly", data=tmp_path / "data.npy") == 1
+    printed = capsys.readouterr().out
+    assert "The wrap is wrong in the prediction type, which is eps" in printed
+    assert "Not fit for use" in printed
+
+
+def test_check_takes_the_folder_of_a_model_of_diffusers(tmp_path, monkeypatch, capsys):
+    diffusers = pytest.importorskip("diffusers", reason="diffusers is not installed")
+    monkeypatch.setenv("COLUMNS", "200")
+    torch.manual_seed(0)
+    net = diffusers.UNet2DModel(
+        sample_size=8,
+        in_channels=1,
+        out_channels=1,
+        block_out_channels=(8,),
+        down_block_types=("DownBlock2D",),
+        up_block_types=("UpBlock2D",),
+        layers_per_block=1,
+        norm_num_groups=4,
+    )
+    diffusers.DDPMPipeline(net, diffusers.DDPMScheduler()).save_pretrained(tmp_path / "model")
+    images = torch.rand(16, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    np.save(tmp_path / "data.npy", images.numpy())
+    # it is not trained
+    assert check(str(tmp_path / "model"), shape=(1, 8, 8), data=tmp_path / "data.npy") == 1
+    printed = capsys.readouterr().out
+    for part in ("UNet2DModel", "prediction_type epsilon", "whether it is trained"):
+        assert part in printed
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [(12, "12 bytes"), (3400, "3.4 kB"), (5.6e7, "56 MB"), (7.8e12, "7.8e+03 GB")],
+)
+def test_bytes_are_said_in_words(count, said):
+    assert size(count) == said
 
 
 def test_check_refuses_data_of_another_shape(user, tmp_path):

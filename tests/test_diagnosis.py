@@ -3,6 +3,7 @@ import pytest
 import torch
 
 from feasibly import Equality
+from feasibly.adapters import wrap
 from feasibly.diagnosis import Level, diagnose
 from feasibly.errors import ConstraintError, DenoiserError
 from feasibly.oracles import Checkerboard, Gaussian
@@ -238,3 +239,71 @@ def test_a_constraint_that_cannot_be_used_is_refused():
 def test_data_of_another_shape_is_refused():
     with pytest.raises(DenoiserError, match=r"\(2,\), not \(3,\)"):
         diagnose(make_oracle("gaussian"), None, (3,), data=draw("gaussian"), members=1024)
+
+
+def test_the_variance_of_the_data_is_what_errors_are_compared_to():
+    data = draw("gaussian")
+    found = diagnose(make_oracle("gaussian"), None, (2,), data=data)
+    assert found.variance == pytest.approx(data.var().item())
+
+
+def test_where_there_is_nearly_only_noise_a_tenth_of_it_is_allowed():
+    """An estimate from the noise, off by 5 % of it, is worse than a guess there, and fit."""
+    noisy = Level(t=1.0, alpha=0.01, sigma=1.0, error=5.0, limit=0.5, gradient=True)
+    assert noisy.bound == pytest.approx(10.0)
+    assert noisy.verdict == "ok"
+    assert Level(1.0, 0.01, 1.0, 10.1, 0.5, True).verdict == "worse than a guess"
+
+    def network(x_t, t):
+        (alpha, sigma), oracle = VP()(t[0]), make_oracle("gaussian", VP())
+        return (x_t - alpha * oracle(x_t, t).mean) / sigma + 0.05 * x_t.flip(1).sin()
+
+    assert diagnose(wrap(network, "eps", VP(), time=lambda t: t), None, (2,), draw("gaussian")).ok
+
+
+def test_the_cost_of_a_call_counts_bytes_of_parameters_and_activations():
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(2, 64), torch.nn.Tanh(), torch.nn.Linear(64, 2))
+    denoiser = wrap(lambda x, s: net(x), "x0", VP())
+    cost = diagnose(denoiser, None, (2,), data=draw("gaussian")).cost
+    assert cost.states == 256
+    assert cost.parameters == 0  # a function hides its own
+    cost = diagnose(wrap(Told(net), "x0", VP()), None, (2,), data=draw("gaussian")).cost
+    assert cost.parameters == 4 * (2 * 64 + 64 + 64 * 2 + 2)
+    assert cost.activations == 4 * 64  # what tanh returned: frozen layers keep no inputs
+    assert cost.forward > 0
+    assert cost.gradient > 0
+
+
+class Told(torch.nn.Module):
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def forward(self, x, time):
+        return self.net(x)
+
+
+def test_a_denoiser_without_a_gradient_has_no_cost_to_tell():
+    detached = altered(lambda o, x_t, t: o(x_t, t).mean.detach())
+    assert diagnose(detached, None, (2,), data=draw("gaussian")).cost is None
+
+
+def test_two_diagnoses_of_one_denoiser_are_equal_whatever_the_clock_says():
+    oracle, data = make_oracle("gaussian"), draw("gaussian")
+    assert diagnose(oracle, None, (2,), data=data) == diagnose(oracle, None, (2,), data=data)
+
+
+def test_rows_of_data_have_the_conditions_of_members():
+    oracle = make_oracle("gaussian")
+    shifts = 10 * torch.randn(600, 2, generator=torch.Generator().manual_seed(1))
+
+    def network(x, sigma, shift):
+        return oracle.mean(x - shift, sigma[:, None]) + shift
+
+    data = draw("gaussian", n=600) + shifts  # more than one batch
+    kept = {"sigma_range": (1e-3, 1e2)}
+    right = wrap(network, "edm", LogLogit(), conditions={"shift": shifts}, **kept)
+    wrong = wrap(network, "edm", LogLogit(), conditions={"shift": shifts.flip(0)}, **kept)
+    assert diagnose(right, None, (2,), data=data).ok
+    assert not diagnose(wrong, None, (2,), data=data).ok

@@ -21,7 +21,7 @@ def test_python_of_the_readme_runs(monkeypatch, tmp_path):
     """With the exact network of standard normal data in place of the reader's."""
 
     def network(x_t, t):
-        alpha, sigma = VP()(t)
+        alpha, sigma = (scale[:, None, None] for scale in VP()(t))
         return sigma * x_t / (alpha**2 + sigma**2)
 
     project = ModuleType("my_project")

@@ -6,7 +6,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feasibly import schedules
-from feasibly.schedules import EDM, VE, VP, Cosine, LogLogit, Rectified, Schedule
+from feasibly.schedules import (
+    EDM,
+    VE,
+    VP,
+    Cosine,
+    Flow,
+    LogLogit,
+    Rectified,
+    Schedule,
+    SubVP,
+    clock,
+    rates,
+)
 
 check = settings(derandomize=True, deadline=None, max_examples=60)
 
@@ -23,6 +35,10 @@ SCHEDULES = [
     Cosine(tau=0.05),
     Rectified(),
     Rectified(tau=1e-4),
+    SubVP(),
+    SubVP(0.2, 8.0, tau=1e-2),
+    Flow(),
+    Flow(lambda s: torch.sin(math.pi / 2 * s), lambda s: torch.cos(math.pi / 2 * s), tau=1e-2),
 ]
 schedule_of_all = pytest.mark.parametrize("schedule", SCHEDULES, ids=repr)
 
@@ -52,6 +68,8 @@ any_schedule = st.one_of(
     st.builds(VP, st.floats(0.01, 1), st.floats(2, 30), taus),
     st.builds(Cosine, taus),
     st.builds(Rectified, taus),
+    st.builds(SubVP, st.floats(0.01, 1), st.floats(2, 30), taus),
+    st.builds(Flow, tau=taus),
 )
 
 
@@ -60,7 +78,8 @@ def double(t: float) -> torch.Tensor:
 
 
 def test_every_schedule_of_the_module_is_tested():
-    public = {getattr(schedules, name) for name in schedules.__all__} - {Schedule}
+    public = {getattr(schedules, name) for name in schedules.__all__}
+    public = {each for each in public if isinstance(each, type)} - {Schedule}
     assert public == {type(schedule) for schedule in SCHEDULES}
 
 
@@ -236,5 +255,40 @@ def test_bad_parameters_are_refused_with_the_name_of_the_schedule(make):
 
 @schedule_of_all
 def test_repr_gives_the_schedule_back(schedule):
+    if repr(schedule).startswith("Flow(A"):
+        pytest.skip("functions of the user's")
     again = eval(repr(schedule), vars(schedules))
     assert vars(again) == pytest.approx(vars(schedule))
+
+
+@schedule_of_all
+def test_rates_are_the_derivatives_with_respect_to_the_schedules_own_clock(schedule):
+    t, h = double(0.4), 1e-5
+    (a_0, s_0), (a_1, s_1) = schedule(t - h), schedule(t + h)
+    span = schedule.time(t + h) - schedule.time(t - h)
+    d_alpha, d_sigma = rates(schedule, t)
+    torch.testing.assert_close(d_alpha, (a_1 - a_0) / span, rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(d_sigma, (s_1 - s_0) / span, rtol=1e-6, atol=1e-8)
+
+
+def test_the_clock_of_a_schedule_is_what_its_formula_is_written_in():
+    t = torch.linspace(0, 1, 11, dtype=torch.float64)
+    torch.testing.assert_close(Rectified(0.01).time(t), Rectified(0.01)(t)[1])
+    torch.testing.assert_close(Flow(tau=0.01).time(t), Flow(tau=0.01)(t)[0])
+    s = VP().time(t)
+    torch.testing.assert_close(VP()(t)[0], torch.exp(-(s**2) * 19.9 / 4 - s * 0.05))
+    torch.testing.assert_close(clock(VE())(t), t)
+    torch.testing.assert_close(clock(lambda t: (1 - t, t))(t), t)
+
+
+def test_sub_vp_has_the_square_of_the_noise_of_vp():
+    t = torch.linspace(0, 1, 11, dtype=torch.float64)
+    (a, s), (a_vp, s_vp) = SubVP(tau=1e-2)(t), VP(tau=1e-2)(t)
+    torch.testing.assert_close(a, a_vp)
+    torch.testing.assert_close(s, s_vp**2)
+
+
+@pytest.mark.parametrize("tau", [0.0, 0.5])
+def test_a_flow_keeps_off_its_ends(tau):
+    with pytest.raises(ValueError, match="tau"):
+        Flow(tau=tau)

@@ -1,6 +1,7 @@
 """Sample pretrained diffusion and flow models under hard constraints."""
 
-from . import constraints, metrics, minimizers, oracles, samplers, schedules
+from . import adapters, constraints, metrics, minimizers, oracles, samplers, schedules
+from .adapters import LatentDecoder, self_test, wrap
 from .constraints import (
     Bounds,
     Composite,
@@ -34,6 +35,7 @@ __all__ = [
     "Inequality",
     "InfeasibleWarning",
     "Karras",
+    "LatentDecoder",
     "LevelSet",
     "Linear",
     "MixedPrecision",
@@ -46,10 +48,13 @@ __all__ = [
     "SamplingError",
     "Scalar",
     "Snapshot",
+    "adapters",
     "constraints",
     "metrics",
     "minimizers",
     "oracles",
     "samplers",
     "schedules",
+    "self_test",
+    "wrap",
 ]

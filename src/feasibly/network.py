@@ -1,12 +1,13 @@
 """The user's denoiser, as samplers call it: checked, counted and timed."""
 
-__all__ = ["Calls", "Network"]
+__all__ = ["Calls", "Network", "device_of"]
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from .errors import DenoiserError
@@ -51,7 +52,7 @@ class Network:
             raise DenoiserError(
                 f"A denoiser is a callable (x_t, t) with an attribute `schedule`, a callable "
                 f"t -> (alpha_t, sigma_t); {type(denoiser).__name__} has none. Wrap your network "
-                "in feasibly.Karras, or set `.schedule`."
+                "by feasibly.wrap(net, kind=..., schedule=...), or set `.schedule`."
             )
         self.denoiser = denoiser
         self.schedule: Callable[[Tensor], tuple[Tensor, Tensor]] = schedule
@@ -88,6 +89,13 @@ class Network:
             x_0.register_hook(enter)
             inner.register_hook(leave)
         return x_0
+
+
+def device_of(denoiser: Any) -> torch.device:
+    """Where a denoiser's parameters are; the CPU if it has none."""
+    parameters = getattr(denoiser, "parameters", None)
+    first = next(iter(parameters()), None) if callable(parameters) else None
+    return torch.device("cpu") if first is None else first.device
 
 
 def _check_output(x_0: Any, x_t: Tensor) -> None:

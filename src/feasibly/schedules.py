@@ -11,13 +11,18 @@ __all__ = [
     "VE",
     "VP",
     "Cosine",
+    "Flow",
     "LogLogit",
     "Rectified",
     "Schedule",
+    "SubVP",
+    "clock",
+    "rates",
 ]
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -37,9 +42,29 @@ class Schedule(ABC):
             The tensors :math:`\alpha_t` and :math:`\sigma_t`, both with the shape of `t`.
         """
 
+    def time(self, t: Tensor) -> Tensor:
+        r"""Returns the time that a network of this schedule is told at `t`: its own clock."""
+        return t
+
     def __repr__(self) -> str:
         arguments = ", ".join(f"{k}={v:g}" for k, v in vars(self).items())
         return f"{type(self).__name__}({arguments})"
+
+
+def clock(schedule: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Callable[[Tensor], Tensor]:
+    r"""Returns :meth:`Schedule.time` of any schedule: `t` itself for one that has no such
+    method."""
+    return getattr(schedule, "time", lambda t: t)
+
+
+def rates(schedule: Callable[[Tensor], tuple[Tensor, Tensor]], t: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Returns :math:`\alpha'` and :math:`\sigma'` at time `t`, the derivatives with respect to
+    the schedule's own clock, by forward-mode differentiation; both have the shape of `t`."""
+    t = t.contiguous()  # an expanded one has no tangents
+    one = torch.ones_like(t)
+    d_alpha, d_sigma = torch.func.jvp(lambda t: tuple(schedule(t)), (t,), (one,))[1]
+    d_time = torch.func.jvp(clock(schedule), (t,), (one,))[1]
+    return d_alpha / d_time, d_sigma / d_time
 
 
 def _check_range(name: str, low: float, high: float) -> None:
@@ -148,11 +173,35 @@ class VP(Schedule):
             raise ValueError(f"VP needs tau in (0, 1), got {tau}.")
         self.beta_0, self.beta_1, self.tau = beta_0, beta_1, tau
 
+    def time(self, t: Tensor) -> Tensor:
+        return self.tau + (1 - self.tau) * t
+
+    def log_alpha(self, t: Tensor) -> Tensor:
+        r"""Returns :math:`\log \alpha_t`."""
+        t = self.time(t)
+        return -(t**2) * (self.beta_1 - self.beta_0) / 4 - t * self.beta_0 / 2
+
     def __call__(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        t = self.tau + (1 - self.tau) * t
-        log_alpha = -(t**2) * (self.beta_1 - self.beta_0) / 4 - t * self.beta_0 / 2
+        log_alpha = self.log_alpha(t)
         # expm1 keeps sigma_t accurate where alpha_t is close to one
         return log_alpha.exp(), torch.sqrt(-torch.expm1(2 * log_alpha))
+
+
+class SubVP(VP):
+    r"""Sub-variance preserving: :math:`\alpha_t` of :class:`VP`, and
+    :math:`\sigma_t = 1 - \alpha_t^2`.
+
+    References:
+        | Score-Based Generative Modeling through SDEs (Song et al., 2021), Appendix C
+        | https://arxiv.org/abs/2011.13456
+    """
+
+    def __init__(self, beta_0: float = 0.1, beta_1: float = 20.0, tau: float = 1e-3) -> None:
+        super().__init__(beta_0, beta_1, tau)
+
+    def __call__(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        log_alpha = self.log_alpha(t)
+        return log_alpha.exp(), -torch.expm1(2 * log_alpha)
 
 
 class Cosine(Schedule):
@@ -191,6 +240,49 @@ class Rectified(Schedule):
             raise ValueError(f"Rectified needs tau in (0, 1/2), got {tau}.")
         self.tau = tau
 
+    def time(self, t: Tensor) -> Tensor:
+        return self.tau + (1 - 2 * self.tau) * t
+
     def __call__(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        t = self.tau + (1 - 2 * self.tau) * t
+        t = self.time(t)
         return 1 - t, t
+
+
+class Flow(Schedule):
+    r"""The path of a flow that runs from noise, at :math:`s = 0`, to data, at :math:`s = 1`:
+
+    .. math:: x_s = A(s) \, x_{\mathrm{data}} + S(s) \, \epsilon, \qquad s = 1 - t .
+
+    The time :math:`s`, which is the network's own clock, is kept in [`tau`, 1 - `tau`], where both
+    scales are positive.
+
+    References:
+        | Flow Matching for Generative Modeling (Lipman et al., 2023)
+        | https://arxiv.org/abs/2210.02747
+
+    Arguments:
+        A: The signal scale, a differentiable function of tensors :math:`s`; :math:`s` by default.
+        S: The noise scale, likewise; :math:`1 - s` by default.
+        tau: The distance from the ends.
+    """
+
+    def __init__(
+        self,
+        A: Callable[[Tensor], Tensor] | None = None,
+        S: Callable[[Tensor], Tensor] | None = None,
+        tau: float = 1e-3,
+    ) -> None:
+        if not 0 < tau < 0.5:
+            raise ValueError(f"Flow needs tau in (0, 1/2), got {tau}.")
+        self.A, self.S, self.tau = A, S, tau
+
+    def time(self, t: Tensor) -> Tensor:
+        return 1 - self.tau - (1 - 2 * self.tau) * t
+
+    def __call__(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        s = self.time(t)
+        return s if self.A is None else self.A(s), 1 - s if self.S is None else self.S(s)
+
+    def __repr__(self) -> str:
+        scales = "" if (self.A, self.S) == (None, None) else "A, S, "
+        return f"Flow({scales}tau={self.tau:g})"

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from . import members
 from .constraints.base import Constraint
 from .errors import ConstraintError, DenoiserError
 from .network import Network
@@ -34,7 +35,7 @@ def check_denoiser(
     try:
         with torch.set_grad_enabled(gradient):
             x_0 = Network(denoiser)(x_t.detach().requires_grad_(gradient), t)
-        with torch.no_grad():
+        with torch.no_grad(), members.among(torch.tensor([0], device=x_t.device)):
             alone = Network(denoiser)(x_t[:1], t)
     except DenoiserError:
         raise

@@ -3,13 +3,17 @@
 __all__ = ["check"]
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
+from torch import Tensor
 
-from ..diagnosis import diagnose
+from ..adapters import Adapter, self_test
+from ..diagnosis import Cost, Diagnosis, diagnose
+from ..errors import DenoiserError
 from .load import load_constraint, load_denoiser
 
 
@@ -22,10 +26,14 @@ def check(
 ) -> int:
     """Test a denoiser and a constraint before use.
 
+    Prints what the denoiser assumes, its error at several noise levels against the variance of
+    the data, and what a call takes. With data, it also says which assumption is wrong, if one is.
     Exits with 1 if something is wrong.
 
     Arguments:
-        denoiser: A shipped prior (checkerboard, banana), a prior's file, or module:function.
+        denoiser: A shipped prior (checkerboard, banana), a prior's file, the folder of a model of
+            diffusers, or module:function for a function that returns a denoiser of yours, such
+            as what feasibly.wrap returns.
         constraint: The number of a constraint of Data2D (0 to 11), or module:function.
         shape: The shape of one sample.
         data: Clean data to test the denoiser on, an .npy file of shape (N, *); without it the
@@ -35,24 +43,69 @@ def check(
     console = Console()
     clean = None if data is None else torch.from_numpy(np.load(data)).float()
     law = None if constraint is None else load_constraint(constraint)
-    found = diagnose(load_denoiser(denoiser), law, shape, data=clean, seed=seed)
-
-    table = Table("t", "alpha", "sigma", "denoising error", "must be below", "verdict")
-    for level in found.levels:
-        numbers = (level.t, level.alpha, level.sigma, level.error, 1.1 * level.limit)
-        table.add_row(*(f"{v:.3g}" for v in numbers), level.verdict)
-    console.print(table)
+    model = load_denoiser(denoiser)
+    if isinstance(model, Adapter):
+        console.print(repr(model), highlight=False, markup=False, soft_wrap=True)
+    found = diagnose(model, law, shape, data=clean, seed=seed)
+    console.print(table(found))
     if not found.monotone:
         console.print("The noise level sigma / alpha does not rise with t: is time reversed?")
+    if found.cost is not None:
+        console.print(words(found.cost), highlight=False, soft_wrap=True)
     if found.violation is not None:
         low, median, high = found.violation
-        words = (
+        text = (
             f"Residuals a sample: {found.residuals}. Violation of unconstrained samples: median "
             f"{median:.3g} (5 % {low:.3g}, 95 % {high:.3g})."
         )
         if found.suggested_tolerance is not None:
-            words += f" Suggested tolerance: {found.suggested_tolerance:.1g}, a thousandth of the "
-            words += "typical residual."
-        console.print(words, highlight=False)
-    console.print("Fit for use." if found.ok else "Not fit for use as it is.")
-    return 0 if found.ok else 1
+            text += f" Suggested tolerance: {found.suggested_tolerance:.1g}, a thousandth of the "
+            text += "typical residual."
+        console.print(text, highlight=False)
+    fault = mistake(model, clean)
+    if fault:
+        console.print(fault, highlight=False, markup=False, soft_wrap=True)
+    fit = found.ok and not fault
+    console.print("Fit for use." if fit else "Not fit for use as it is.")
+    return 0 if fit else 1
+
+
+def table(found: Diagnosis) -> Table:
+    """The errors at every noise level, absolute and as a share of the data's variance."""
+    shown = Table(
+        "t", "alpha", "sigma", "denoising error", "must be below", "of the variance", "verdict"
+    )
+    for level in found.levels:
+        numbers = (level.t, level.alpha, level.sigma, level.error, level.bound)
+        share = f"{100 * level.error**2 / found.variance:.3g} %"
+        shown.add_row(*(f"{v:.3g}" for v in numbers), share, level.verdict)
+    return shown
+
+
+def words(cost: Cost) -> str:
+    """What a call takes, in words."""
+    kept = f"{size(cost.activations)}, {size(cost.states * cost.activations)} in all"
+    return (
+        f"A call on {cost.states} states takes {1e3 * cost.forward:.3g} ms, with a gradient "
+        f"{1e3 * cost.gradient:.3g} ms. The parameters take {size(cost.parameters)}, and for a "
+        f"gradient a state keeps {kept}."
+    )
+
+
+def size(count: float) -> str:
+    """A number of bytes in words."""
+    for unit in ("bytes", "kB", "MB"):
+        if count < 1e3:
+            return f"{count:.3g} {unit}"
+        count /= 1e3
+    return f"{count:.3g} GB"
+
+
+def mistake(model: Any, data: Tensor | None) -> str:
+    """What is wrong with the model on these data; nothing without data."""
+    try:
+        if data is not None:
+            self_test(model, data)
+    except DenoiserError as error:
+        return str(error)
+    return ""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import priors
+from ..adapters import wrap
 from ..constraints import Constraint, GaussianRandomField, LevelSet
 from ..problems.data2d import CONSTRAINTS
 
@@ -37,7 +38,10 @@ def load_object(path: str) -> Any:
 
 
 def load_denoiser(name: str) -> Any:
-    """Returns a shipped prior by its name, a prior's file, or the result of module:function."""
+    """Returns a shipped prior by its name, a prior's file, a model in a folder of diffusers, or
+    the result of module:function."""
+    if Path(name).is_dir():
+        return wrap(name)
     return load_object(name) if ":" in name else priors.load(name)
 
 

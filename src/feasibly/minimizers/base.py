@@ -10,6 +10,8 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from ..members import among
+
 Residual = Callable[[Tensor], tuple[Tensor, Tensor]]
 r"""Maps :math:`x` to the residual :math:`r(x)`, with shape :math:`(B, m)`, and to the clean
 estimate :math:`x_0` that it was computed from. It must treat samples one by one: minimizers call
@@ -125,12 +127,17 @@ class Search:
         proximity: float = 0.0,
         history: Any = None,
     ) -> None:
-        self.residual, self.threshold, self.radius = residual, threshold, radius
+        self._residual, self.threshold, self.radius = residual, threshold, radius
         self.proximity, self.history = proximity, history
         self.start = self.x = x.detach()
         self.active = torch.arange(x.shape[0], device=x.device)
         nothing = torch.full(x.shape[:1], torch.inf, dtype=x.dtype, device=x.device)
         self.best = Minimum(self.start, torch.full_like(x, torch.nan), nothing)
+
+    def residual(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        r"""Evaluates the residual at `x`, a point for each active member."""
+        with among(self.active):
+            return self._residual(x)
 
     def evaluate(self, derivatives: bool = True) -> tuple[Tensor, Tensor, Tensor]:
         r"""Evaluates the residual at the current iterates.

@@ -11,14 +11,15 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from .. import members as batch
 from ..constraints.base import Constraint
 from ..errors import SamplingError
 from ..minimizers.base import Minimizer, per_sample
-from ..network import Network
+from ..network import Network, device_of
 from ..randomness import MemberNoise
 from ..result import Result, Snapshot
 from ..validation import check_constraint, check_denoiser
-from .run import Run, assess, device_of, finite, warn_if_infeasible
+from .run import Run, assess, finite, warn_if_infeasible
 
 Randn = Callable[[Tensor], Tensor]
 """Draws standard normal noise in the shape of its argument."""
@@ -194,7 +195,8 @@ class Sampler(ABC):
                 "float64, and let the denoiser cast its input and output."
             )
         device = device or device_of(self.denoiser.denoiser)
-        self._try(shape, dtype, device)
+        with batch.calling(ids[:1] * 2, device):
+            self._try(shape, dtype, device)
 
         parts: list[Result] = []
         reason = ""
@@ -275,7 +277,8 @@ class Sampler(ABC):
         x_t = torch.sqrt(alpha_t**2 + sigma_t**2) * noise()
         for k, (t, s) in enumerate(pairwise(times)):
             try:
-                x_t, x_0 = self.step(x_t, t, s, noise)
+                with batch.calling(noise.members, noise.device):
+                    x_t, x_0 = self.step(x_t, t, s, noise)
             except Exception as error:
                 raise SamplingError(
                     f"Step {k + 1} of {self.steps}, to sigma = {self.noise_level(s):.3g}, "
@@ -298,7 +301,8 @@ class Sampler(ABC):
             run.note(self, x_0, failed, attempt, k, self.noise_level(s))
 
         x_t = torch.where(per_sample(failed, x_t), 0.0, x_t)
-        x_0 = self.finish(self._read(x_t, x_0, s))
+        with batch.calling(ids, run.device):
+            x_0 = self.finish(self._read(x_t, x_0, s))
         return torch.where(per_sample(failed | ~finite(x_0), x_0), torch.nan, x_0)
 
     def _read(self, x_t: Tensor, x_0: Tensor, t: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..constraints.observation import Linear
+from ..members import among
 from ..minimizers.base import per_sample
 from .base import Randn, Sampler
 from .guidance import guidance
@@ -92,7 +93,8 @@ class CDIM(Sampler):
             rows = rows[r.square().sum(dim=1) > limit * (1 + 1e-5)]
             if not rows.numel():
                 break
-            _, norm, g = guidance(self, self.constraint, x_t[rows], t)
+            with among(rows):
+                _, norm, g = guidance(self, self.constraint, x_t[rows], t)
             g = 2 * per_sample(norm, g) * g
             length = self._length(self.constraint.residual(x_t[rows]), g, limit)
             x_t = x_t.index_add(0, rows, -per_sample(length, g) * g)

@@ -1,6 +1,6 @@
 """The account that a run of a sampler keeps."""
 
-__all__ = ["Run", "assess", "device_of", "finite", "warn_if_infeasible"]
+__all__ = ["Run", "assess", "finite", "warn_if_infeasible"]
 
 import math
 import time
@@ -91,13 +91,6 @@ def assess(constraint: Constraint | None, x_0: Tensor) -> tuple[Tensor, Tensor]:
 def finite(x: Tensor) -> Tensor:
     """Which members of `x` are finite."""
     return x.isfinite().flatten(start_dim=1).all(dim=1)
-
-
-def device_of(denoiser: Any) -> torch.device:
-    """Where a denoiser's parameters are; the CPU if it has none."""
-    parameters = getattr(denoiser, "parameters", None)
-    first = next(iter(parameters()), None) if callable(parameters) else None
-    return torch.device("cpu") if first is None else first.device
 
 
 def warn_if_infeasible(result: Result, constraint: Constraint, lands: bool) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..constraints.base import Constraint
 from ..errors import SamplingError
+from ..members import among
 from ..minimizers.base import per_sample
 from ..network import Network
 from ..randomness import MemberNoise
@@ -104,7 +105,8 @@ class TrustSampling(Sampler):
         bound = self.bounds(x_0)[round((1 - t.item()) * self.steps)]
         trusted = torch.arange(len(mean), device=mean.device)  # the members still moved
         for _ in range(self.iterations):
-            x_0_now, noise, gradient = self._look(mean[trusted], t, bound)
+            with among(trusted):
+                x_0_now, noise, gradient = self._look(mean[trusted], t, bound)
             x_0 = x_0.index_copy(0, trusted, x_0_now)
             trusted, gradient = trusted[noise <= bound], gradient[noise <= bound]
             if not trusted.numel():
@@ -160,10 +162,12 @@ class TrustSampling(Sampler):
         alpha_t, sigma_t = denoiser.schedule(times[0])
         x_t = torch.sqrt(alpha_t**2 + sigma_t**2) * noise()
         sizes = []
-        for t, s in pairwise(times):
-            mean, std = self.transition(x_t, denoiser(x_t, t), t, s)
-            sizes.append(self._noise(mean, denoiser(mean, t), t).double())
-            x_t = mean + std * noise()
+        first = torch.zeros(len(ids), dtype=torch.long, device=like.device)
+        with among(first):  # whose conditions, if there are any, stand for all
+            for t, s in pairwise(times):
+                mean, std = self.transition(x_t, denoiser(x_t, t), t, s)
+                sizes.append(self._noise(mean, denoiser(mean, t), t).double())
+                x_t = mean + std * noise()
         return torch.stack(sizes)
 
     def prepare(self, x_0: Tensor, r: Tensor) -> None:

@@ -1,0 +1,111 @@
+r"""Decoders of latent models, for constraints on what they decode to."""
+
+__all__ = ["LatentDecoder"]
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from ..errors import ConstraintError
+
+
+class LatentDecoder:
+    r"""A decoder :math:`D` as a function of the latents :math:`z` that a model samples, to state a
+    constraint behind it: `Decoded(constraint, decoder, decoder.encode)`.
+
+    Diffusion models are trained on shifted and scaled latents. A VAE of diffusers says how:
+
+    .. math:: D(z) = \mathrm{decode}(z / \mathrm{scaling} + \mathrm{shift}) \quad \text{or} \quad
+        \mathrm{decode}(z \, \mathrm{std} / \mathrm{scaling} + \mathrm{mean}) .
+
+    The decoder is frozen, in place, and runs in its own dtype. Where a gradient is asked for, its
+    activations are computed again, chunk by chunk, instead of kept.
+
+    References:
+        | High-Resolution Image Synthesis with Latent Diffusion Models (Rombach et al., 2022)
+        | https://arxiv.org/abs/2112.10752
+
+    Arguments:
+        decoder: A VAE of diffusers, with `decode` and a configuration, or any differentiable
+            function of a batch of latents, which is handed them as they are.
+        chunk: How many members to decode at a time.
+        recompute: Whether to compute activations again. Without it gradients are faster and take
+            more memory.
+
+    Raises:
+        ConstraintError: If the decoder cannot be called.
+        ValueError: If the chunk is empty.
+    """
+
+    def __init__(self, decoder: Any, chunk: int = 8, recompute: bool = True) -> None:
+        if chunk < 1:
+            raise ValueError(f"LatentDecoder(chunk=...) must be at least 1, got {chunk}.")
+        if not callable(decoder) and not callable(getattr(decoder, "decode", None)):
+            raise ConstraintError(
+                f"A decoder is a function of latents, or has a method decode(); "
+                f"{type(decoder).__name__} is neither."
+            )
+        if isinstance(decoder, nn.Module):
+            decoder.eval().requires_grad_(False)
+        self.decoder, self.chunk, self.recompute = decoder, chunk, recompute
+        self.factor, self.offset = _latents(getattr(decoder, "config", None))
+
+    def __call__(self, z: Tensor) -> Tensor:
+        r"""Decodes latents, with shape :math:`(B, *)`, to samples, with shape :math:`(B, *)`."""
+        keep = z.requires_grad and torch.is_grad_enabled() and self.recompute
+        decode: Callable[[Tensor], Tensor] = self._decode
+        parts = [
+            checkpoint(decode, part, use_reentrant=False) if keep else decode(part)
+            for part in z.split(self.chunk)
+        ]
+        return torch.cat(parts)
+
+    @torch.no_grad()
+    def encode(self, x: Tensor) -> Tensor:
+        r"""Returns the latents of samples, with shape :math:`(B, *)`: the mean of the encoder's
+        law."""
+        parts = []
+        for part in x.split(self.chunk):
+            found = self.decoder.encode(part.to(self._dtype(part)))
+            found = getattr(found, "latent_dist", found)
+            mean = found.mode() if hasattr(found, "mode") else getattr(found, "latent", found)
+            mean = mean.to(x.dtype)
+            parts.append((mean - self._fit(self.offset, mean)) / self._fit(self.factor, mean))
+        return torch.cat(parts)
+
+    def _decode(self, z: Tensor) -> Tensor:
+        inner = z * self._fit(self.factor, z) + self._fit(self.offset, z)
+        decode = getattr(self.decoder, "decode", self.decoder)
+        found = decode(inner.to(self._dtype(z)))
+        found = found[0] if isinstance(found, tuple) else getattr(found, "sample", found)
+        return found.to(z.dtype)
+
+    def _fit(self, values: Tensor, z: Tensor) -> Tensor:
+        """One value for all, or one a channel."""
+        values = values.to(z)
+        return values.reshape(-1, *(1,) * (z.ndim - 2)) if values.ndim else values
+
+    def _dtype(self, z: Tensor) -> torch.dtype:
+        if not isinstance(self.decoder, nn.Module):
+            return z.dtype
+        return next((p.dtype for p in self.decoder.parameters()), z.dtype)
+
+
+def _latents(config: Any) -> tuple[Tensor, Tensor]:
+    """The factor and the offset from a model's latents to a decoder's."""
+
+    def setting(name: str) -> Any:
+        return getattr(config, name, None)
+
+    scaling = torch.tensor(float(setting("scaling_factor") or 1.0), dtype=torch.float64)
+    if setting("latents_mean") is not None and setting("latents_std") is not None:
+        mean, std = (
+            torch.tensor(setting(name), dtype=torch.float64).flatten()
+            for name in ("latents_mean", "latents_std")
+        )
+        return std / scaling, mean
+    shift = torch.tensor(float(setting("shift_factor") or 0.0), dtype=torch.float64)
+    return 1 / scaling, shift

@@ -1,0 +1,95 @@
+import pytest
+import torch
+
+import feasibly
+from feasibly import members, samplers
+from feasibly.constraints import GaussianRandomField, LevelSet, Linear
+from feasibly.minimizers import LBFGS, Adam, GaussNewton
+from feasibly.oracles import Gaussian
+from feasibly.schedules import LogLogit
+
+LEVEL = LevelSet(GaussianRandomField(seed=3))
+LINE = Linear(torch.tensor([[1.0, -2.0]]).double(), torch.tensor([0.3]).double(), tolerance=1e-6)
+
+
+class Conditional:
+    """The Gaussian whose mean is a member's own, and an account of which were asked for."""
+
+    def __init__(self, means):
+        self.oracle = Gaussian(torch.zeros(2), torch.eye(2), LogLogit())
+        self.schedule = self.oracle.schedule
+        self.means = means
+        self.seen = []
+
+    def __call__(self, x_t, t):
+        rows = members.current()
+        self.seen.append(rows.tolist())
+        assert len(rows) == len(x_t)
+        mean = self.means[rows].to(x_t)
+        return self.oracle(x_t - mean, t).mean + mean
+
+
+def test_there_are_no_members_outside_of_a_run():
+    assert members.current() is None
+    with members.among(torch.tensor([0])):
+        assert members.current() is None
+
+
+def test_rows_are_taken_of_the_rows_taken_before():
+    with members.calling([7, 8, 9]):
+        with members.among(torch.tensor([2, 0])):
+            with members.among(torch.tensor([False, True])):
+                assert members.current().tolist() == [7]
+            assert members.current().tolist() == [9, 7]
+        assert members.current().tolist() == [7, 8, 9]
+    assert members.current() is None
+
+
+def test_an_error_within_leaves_nothing_behind():
+    with pytest.raises(KeyError), members.calling([1]):
+        raise KeyError
+    assert members.current() is None
+
+
+MAKE = {
+    "ancestral": lambda d: samplers.Ancestral(d, steps=8),
+    "PPR, Gauss-Newton": lambda d: feasibly.PPR(d, LEVEL, steps=8, minimize=GaussNewton(3)),
+    "PPR, LBFGS": lambda d: feasibly.PPR(d, LEVEL, steps=8, minimize=LBFGS(4), retries=2),
+    "DPS": lambda d: samplers.DPS(d, LEVEL, steps=8),
+    "MMPS": lambda d: samplers.MMPS(d, LINE, steps=8),
+    "CDIM": lambda d: samplers.CDIM(d, LINE, steps=8),
+    "trust": lambda d: samplers.TrustSampling(d, LEVEL, steps=8),
+    "PDM": lambda d: samplers.PDM(d, LINE, steps=8),
+    "proximal": lambda d: samplers.ProximalLangevin(d, LEVEL, steps=8),
+    "HDC": lambda d: samplers.HDC(d, LEVEL, steps=8, minimize=Adam(4)),
+    "PCFM": lambda d: samplers.PCFM(d, LEVEL, steps=8),
+}
+
+
+@pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
+@pytest.mark.parametrize("make", MAKE.values(), ids=MAKE.keys())
+def test_a_conditional_member_is_the_same_alone_as_in_any_batch(make):
+    means = torch.tensor([[3.0, 0.0], [0.0, 3.0], [-3.0, 0.0], [0.0, -3.0], [0.0, 0.0]])
+    denoiser = Conditional(means)
+    sampler = make(denoiser)
+    kept = {"seed": 1, "dtype": torch.float64}
+    together = sampler.sample(range(5), (2,), **kept)
+    again = sampler.sample([4, 2], (2,), **kept)
+    torch.testing.assert_close(together.samples[[4, 2]], again.samples, rtol=1e-6, atol=1e-6)
+    chunks = sampler.sample(range(5), (2,), chunk=2, **kept)
+    torch.testing.assert_close(together.samples, chunks.samples, rtol=1e-6, atol=1e-6)
+    assert members.current() is None
+
+
+def test_minimizers_ask_for_the_members_that_still_search():
+    denoiser = Conditional(torch.zeros(64, 2))
+    feasibly.PPR(denoiser, LEVEL, steps=8, minimize=LBFGS(6)).sample(64, (2,))
+    assert {len(rows) for rows in denoiser.seen} - {2, 1, 64}
+
+
+def test_members_follow_their_own_conditions():
+    means = torch.tensor([[30.0, 0.0]]).repeat(512, 1)
+    means[::2] = -means[::2]
+    samples = samplers.Ancestral(Conditional(means), steps=64).sample(512, (2,)).samples
+    # unit variance: eight standard deviations are a chance of 1e-15
+    assert (samples - means).abs().max() < 8
