@@ -4,6 +4,7 @@ import torch
 from feasibly import PPR, Linear
 from feasibly.blankets import Blankets
 from feasibly.denoisers import Denoiser, Posterior
+from feasibly.members import calling, current
 from feasibly.schedules import LogLogit
 
 SCHEDULE = LogLogit(1e-3, 1e2, spread=2.0)
@@ -66,6 +67,19 @@ def test_one_window_is_the_denoiser_itself():
     t = torch.tensor([0.1, 0.5, 0.9])
     inner = White(SCHEDULE)
     torch.testing.assert_close(Blankets(inner, 6)(x, t).mean, inner(x, t).mean)
+
+
+def test_windows_have_the_conditions_of_their_member():
+    seen = []
+
+    class Conditional(White):
+        def mean(self, x, sigma):
+            seen.append(current().tolist())
+            return super().mean(x, sigma)
+
+    with calling([4, 9]):
+        Blankets(Conditional(SCHEDULE), 6, 3)(torch.zeros(2, 12, 2), torch.tensor(0.5))
+    assert seen == [[4, 4, 4, 9, 9, 9]]
 
 
 def test_gradients_reach_all_windows_that_are_kept():

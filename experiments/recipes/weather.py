@@ -233,7 +233,8 @@ class Weather(Denoising):
         if not path.exists():
             autoencoder = priors.load_autoencoder(AUTOENCODER)
             latents = [
-                autoencoder.encode(torch.from_numpy(member.copy()).float()).half() for member in fields
+                autoencoder.encode(torch.from_numpy(member.copy()).float()).half()
+                for member in fields
             ]
             np.save(path, torch.stack(latents).numpy())
         self.latents = np.load(path, mmap_mode="r")

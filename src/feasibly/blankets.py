@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .denoisers import Posterior, broadcast
+from .members import among
 
 STITCHES = ("symmetric", "causal", "average")
 
@@ -72,7 +73,9 @@ class Blankets(nn.Module):
         starts = range(0, frames - self.window + 1, self.stride)
         windows = torch.stack([x_t[:, i : i + self.window] for i in starts], dim=1)
         times = t.repeat_interleave(len(starts)) if t.ndim else t
-        posterior = self.denoiser(windows.flatten(end_dim=1), times)
+        members = torch.arange(n, device=x_t.device).repeat_interleave(len(starts))
+        with among(members):  # a member's conditions are those of all its windows
+            posterior = self.denoiser(windows.flatten(end_dim=1), times)
         estimates = getattr(posterior, "mean", posterior).unflatten(0, (n, len(starts)))
         x_0 = torch.zeros_like(x_t)
         for k, i in enumerate(starts):
