@@ -118,7 +118,7 @@ class WeatherAutoencoder(Recipe[SphereAutoencoder]):
 
     config = TrainConfig(
         AUTOENCODER,
-        steps=8_000,
+        steps=2_000,
         batch=64,
         lr_muon=3e-3,
         lr_adam=1e-3,
