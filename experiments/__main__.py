@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
@@ -28,23 +29,71 @@ PRIORS = tyro.extras.subcommand_type_from_defaults({k: r.config for k, r in RECI
 Problem = Literal["data2d", "lines", "ks"]
 
 
+@dataclass(frozen=True)
+class KSData:
+    """Kuramoto-Sivashinsky trajectories.
+
+    Arguments:
+        trajectories: The number of trajectories; the paper has 65,536.
+        size: The number of frames and of grid points of each.
+        seed: The seed.
+    """
+
+    trajectories: int = 8192
+    size: int = 128
+    seed: int = 0
+
+    def write(self, folder: Path) -> None:
+        datasets.ks(folder / "ks.npy", self.trajectories, self.size, self.seed)
+
+
+@dataclass(frozen=True)
+class WeatherData:
+    """The weather of a small planet, hour by hour.
+
+    Arguments:
+        members: The number of members.
+        hours: The hours of each, after 20 days of spin-up.
+        resolution: The truncation of the solver.
+        seed: The seed.
+    """
+
+    members: int = 256
+    hours: int = 384
+    resolution: Literal["T21", "T31", "T42"] = "T31"
+    seed: int = 0
+
+    def write(self, folder: Path) -> None:
+        torch.set_num_threads(1)  # its kernels are too small to be shared
+        path = folder / "weather.npy"
+        datasets.weather(path, self.members, self.hours, self.resolution, self.seed)
+
+
+@dataclass(frozen=True)
+class WeatherDay:
+    """One day of it, which no prior is trained on, as netCDF."""
+
+    def write(self, folder: Path) -> None:
+        torch.set_num_threads(1)
+        datasets.weather_day(folder / "weather_day.nc")
+
+
+DATA = tyro.extras.subcommand_type_from_defaults(
+    {"ks": KSData(), "weather": WeatherData(), "weather-day": WeatherDay()}
+)
+
+
 def data(
-    name: Positional[Literal["ks"]],
-    trajectories: int = 8192,
-    size: int = 128,
-    seed: int = 0,
+    config: Annotated[DATA, tyro.conf.arg(name="")],  # ty: ignore[invalid-type-form]
     out: Path = Path("runs/data"),
 ) -> None:
     """Simulate training data; a stopped run is taken up where it was.
 
     Arguments:
-        name: The problem.
-        trajectories: The number of trajectories; the paper has 65,536.
-        size: The number of frames and of grid points of each.
-        seed: The seed.
-        out: The folder for `NAME.npy`.
+        config: What to simulate.
+        out: The folder for the file.
     """
-    datasets.ks(out / f"{name}.npy", trajectories, size, seed)
+    config.write(out)
 
 
 def train(

@@ -162,7 +162,7 @@ def gallery(rows: Sequence[Record]) -> Figure:
 
 
 def losses(log: Sequence[Record]) -> Figure:
-    """A training's loss in 16 bands of noise, the lowest first, against its steps."""
+    """A training's loss against its steps: in bands of noise, the lowest first, or as a whole."""
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     FigureCanvasAgg(figure)
     ax = figure.subplots()
@@ -171,9 +171,11 @@ def losses(log: Sequence[Record]) -> Figure:
         list(zip(*(row["loss"] for row in log), strict=True)),
     )
     for i, band in enumerate(bands):
-        ax.plot(steps, band, color=(i / 15, 0.3, 1 - i / 15), label=f"band {i + 1}")
-    ax.set(xscale="log", yscale="log", xlabel="step", ylabel="loss, with EDM's weight")
-    ax.legend(fontsize=6, ncols=2, title="noise, lowest first")
+        share = i / max(1, len(bands) - 1)
+        ax.plot(steps, band, color=(share, 0.3, 1 - share), label=f"band {i + 1}")
+    ax.set(xscale="log", yscale="log", xlabel="step", ylabel="loss")
+    if len(bands) > 1:
+        ax.legend(fontsize=6, ncols=2, title="noise, lowest first")
     return figure
 
 

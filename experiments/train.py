@@ -12,9 +12,6 @@ import torch
 from rich.progress import Progress, TextColumn
 from torch import Generator, Tensor, nn
 
-from feasibly import priors
-from feasibly.denoisers import Karras
-
 from .figures import losses
 from .recipes import RECIPES, Recipe, TrainConfig
 from .versions import versions
@@ -50,22 +47,22 @@ class Trainer:
             raise ValueError(f"--cooldown must lie in (0, 1], got {config.cooldown}.")
         torch.manual_seed(config.seed)
         self.recipe, self.config = recipe, config
-        self.denoiser = recipe.denoiser().to(config.device)
+        self.model = recipe.model().to(config.device)
         if config.init:
-            self.denoiser.load_state_dict(priors.load(config.init).state_dict())
+            self.model.load_state_dict(recipe.load(config.init).state_dict())
         self.ema = torch.optim.swa_utils.AveragedModel(
-            self.denoiser, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(config.ema)
+            self.model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(config.ema)
         )
         if config.compile:
-            self.denoiser.backbone.compile()
+            recipe.compile(self.model)
         self.generator = Generator().manual_seed(config.seed)
-        self.optimizers = optimizers(recipe, self.denoiser, config)
+        self.optimizers = optimizers(recipe, self.model, config)
         self.schedulers = [
             torch.optim.lr_scheduler.LambdaLR(o, lambda step, o=o: self._rate(step, o))
             for o in self.optimizers
         ]
         self.step = 0
-        self.bands = torch.zeros(16)  # the summed loss since the last record, by noise level
+        self.bands = torch.zeros(recipe.bands)  # the summed loss since the last record
         self.logged = 0  # the step of the last record
 
     @property
@@ -81,7 +78,7 @@ class Trainer:
         return warm * (final + (1 - final) * (1 + math.cos(math.pi * progress)) / 2)
 
     def _stateful(self) -> list:
-        return [self.denoiser, self.ema, *self.optimizers, *self.schedulers]
+        return [self.model, self.ema, *self.optimizers, *self.schedulers]
 
     def save(self, path: Path) -> None:
         state = {
@@ -114,32 +111,28 @@ class Trainer:
         self.generator.set_state(state["generator"].cpu())
         self.step, self.bands, self.logged = state["step"], state["bands"].cpu(), state["logged"]
 
-    def averaged(self) -> Karras:
-        """Returns the denoiser with the averaged weights, ready to sample."""
-        denoiser = self.recipe.denoiser()
-        denoiser.load_state_dict(self.ema.module.state_dict())
-        return denoiser.eval().requires_grad_(False)
+    def averaged(self) -> nn.Module:
+        """Returns the model with the averaged weights, ready to use."""
+        model = self.recipe.model()
+        model.load_state_dict(self.ema.module.state_dict())
+        return model.eval().requires_grad_(False)
 
     def train_step(self) -> Tensor:
-        """Makes one step and returns the loss of each sample, ordered by noise level."""
+        """Makes one step and returns the loss on each sample, in the recipe's order."""
         config = self.config
         x_0 = self.recipe.batch(config.batch, self.generator, config.symmetries)
-        # one number in each of `batch` equal parts of [0, 1]: every noise level, every step
-        u = torch.arange(config.batch) + torch.rand(config.batch, generator=self.generator)
-        t = self.recipe.times(u / config.batch)
-        noise = torch.randn(x_0.shape, generator=self.generator)
-        device = config.device
-        with torch.autocast(torch.device(device).type, torch.bfloat16, enabled=config.bf16):
-            loss = self.denoiser.loss(x_0.to(device), t.to(device), noise.to(device))
+        half = torch.autocast(torch.device(config.device).type, torch.bfloat16, config.bf16)
+        with half:
+            loss = self.recipe.loss(self.model, x_0, self.generator)
         loss.mean().backward()
         if config.clip < float("inf"):
-            nn.utils.clip_grad_norm_(self.denoiser.parameters(), config.clip)
+            nn.utils.clip_grad_norm_(self.model.parameters(), config.clip)
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad()
         for scheduler in self.schedulers:
             scheduler.step()
-        self.ema.update_parameters(self.denoiser)
+        self.ema.update_parameters(self.model)
         self.step += 1
         return loss.detach().float().cpu()
 
@@ -149,10 +142,10 @@ def _fall(config: dict) -> int:
 
 
 def optimizers(
-    recipe: Recipe, denoiser: nn.Module, config: TrainConfig
+    recipe: Recipe, model: nn.Module, config: TrainConfig
 ) -> list[torch.optim.Optimizer]:
     """Muon for the matrices inside the network, Adam for the rest; no weight decay."""
-    matrices, rest = recipe.parameters(denoiser)
+    matrices, rest = recipe.parameters(model)
     return [
         Flattened(matrices, lr=config.lr_muon),
         torch.optim.Adam(rest, lr=config.lr_adam, betas=(0.9, 0.99)),
@@ -163,8 +156,8 @@ def train(out: Path, config: TrainConfig, data: Path = Path("runs/data")) -> Tra
     """Trains a prior, resuming from `out` where a run was stopped.
 
     Writes `checkpoint.pt`, `plateau.pt` (the state where the learning rates begin to fall, from
-    which a longer run may start), `log.jsonl` (the loss in 16 bands of noise, lowest first) and,
-    in the end, `loss.png`.
+    which a longer run may start), `log.jsonl` (the loss; a denoiser's in 16 bands of noise, lowest
+    first) and, in the end, `loss.png`.
     """
     torch.set_num_threads(config.threads)
     out.mkdir(parents=True, exist_ok=True)
@@ -185,7 +178,7 @@ def train(out: Path, config: TrainConfig, data: Path = Path("runs/data")) -> Tra
         while trainer.step < config.steps and time.monotonic() < deadline:
             if 0 < trainer.step == trainer.fall:
                 trainer.save(out / "plateau.pt")
-            loss = trainer.train_step().reshape(16, -1).mean(dim=1)
+            loss = trainer.train_step().reshape(recipe.bands, -1).mean(dim=1)
             trainer.bands += loss
             progress.update(task, advance=1)
             if trainer.step % config.checkpoint_every == 0 or trainer.step == config.steps:
@@ -221,13 +214,13 @@ CARD = """# Prior `{name}`
 
 | | |
 |---|---|
-| schedule | {schedule} |
-| training | {step:,} steps of {batch}: {samples:,} samples; Muon, Adam, cosine decay, EMA {ema} |
-| final loss | {loss:.4f} (EDM weight, mean over noise levels; log below) |
+{about}| training | {step:,} steps of {batch}: {samples:,} samples; Muon, Adam, cosine decay, \
+EMA {ema} |
+| final loss | {loss:.4f} (mean; log below) |
 | made by | `{command}` |
 | versions | {versions} |
 {card}
-## Loss by noise level, lowest first
+## Loss{order}
 
 {bands}
 """
@@ -242,13 +235,14 @@ def export(trainer: Trainer, run: Path, out: Path, n: int = 8192) -> None:
         out: The folder for `NAME.safetensors` and `NAME.md`.
         n: The number of samples on either side of the comparison.
     """
-    denoiser, name = trainer.averaged(), trainer.config.prior
+    model, name = trainer.averaged(), trainer.config.prior
     out.mkdir(parents=True, exist_ok=True)
-    priors.save(denoiser, out / f"{name}.safetensors", trainer.recipe.backbone)
+    trainer.recipe.save(model, out / f"{name}.safetensors")
     bands = json.loads((run / "log.jsonl").read_text().splitlines()[-1])["loss"]
     card = CARD.format(
         name=name,
-        schedule=denoiser.schedule,
+        about=trainer.recipe.about(model),
+        order=trainer.recipe.order,
         command=_command(trainer.config, trainer.recipe.config),
         step=trainer.step,
         batch=trainer.config.batch,
@@ -257,7 +251,7 @@ def export(trainer: Trainer, run: Path, out: Path, n: int = 8192) -> None:
         loss=sum(bands) / len(bands),
         bands=", ".join(f"{band:.3f}" for band in bands),
         versions=", ".join(f"{k} {v}" for k, v in versions().items()),
-        card=trainer.recipe.card(denoiser, n),
+        card=trainer.recipe.card(model, n),
     )
     (out / f"{name}.md").write_text(card)
 

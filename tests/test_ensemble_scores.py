@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scores.probability import crps_for_ensemble
 
 from feasibly.metrics import (
+    area_weights,
     crps,
     max_norm,
     rank_histogram,
@@ -145,3 +146,64 @@ def test_a_spread_needs_two_members(score):
     x, y = case(members=1)
     with pytest.raises(ValueError, match="at least 2 members, got 1"):
         score(x, y)
+
+
+def on_the_sphere(latitudes, cases=3, members=5, times=4, longitudes=6):
+    shape = (latitudes, longitudes)
+    x = normal(cases, members, times, *shape)
+    return x, normal(cases, times, *shape, seed=99)
+
+
+def test_areas_are_those_of_the_cells_of_the_sphere():
+    centred = torch.linspace(-90 + 2.8125, 90 - 2.8125, 32, dtype=torch.float64)
+    weights = area_weights(centred)
+    assert weights.shape == (32, 1)
+    expected = centred.deg2rad().cos()[:, None]
+    torch.testing.assert_close(weights, expected / expected.mean())
+    torch.testing.assert_close(area_weights(centred.flip(0)), weights)
+    with_poles = area_weights(torch.linspace(90, -90, 5, dtype=torch.float64))
+    s, t = np.sin(np.deg2rad([67.5, 22.5]))
+    np.testing.assert_allclose(
+        with_poles[:, 0], 2.5 * np.array([1 - s, s - t, 2 * t, s - t, 1 - s])
+    )
+
+
+@pytest.mark.parametrize("latitude", [[0.0, 10.0, 5.0], [0.0, 0.0], [0.0, 95.0]])
+def test_latitudes_out_of_order_are_refused(latitude):
+    with pytest.raises(ValueError, match="ascending or descending"):
+        area_weights(torch.tensor(latitude))
+
+
+def test_weighted_scores_are_those_of_weatherbench2_worked_in_another_way():
+    """Its formulas (Rasp et al., 2024, Section 4), with xarray's weighted means; `scores` for the
+    CRPS."""
+    latitude = torch.linspace(-80, 80, 9, dtype=torch.float64)
+    x, y = on_the_sphere(9)
+    dims = ("case", "member", "time", "lat", "lon")
+    fc = xarray.DataArray(x.numpy(), dims=dims)
+    ob = xarray.DataArray(y.numpy(), dims=("case", "time", "lat", "lon"))
+    bounds = np.deg2rad(np.r_[-90, (latitude[1:] + latitude[:-1]) / 2, 90])
+    area = xarray.DataArray(np.diff(np.sin(bounds)), dims="lat")
+
+    def mean(v):
+        return v.weighted(area).mean(("lat", "lon")).mean("case")
+
+    weights = area_weights(latitude)
+    expected = {
+        rmse: np.sqrt(mean(((fc - ob) ** 2).mean("member"))),
+        skill: np.sqrt(mean((fc.mean("member") - ob) ** 2)),
+        crps: mean(crps_for_ensemble(fc, ob, "member", method="fair", preserve_dims="all")),
+    }
+    for score, value in expected.items():
+        np.testing.assert_allclose(score(x, y, weights), value, rtol=1e-12)
+        assert not np.allclose(score(x, y), value, rtol=1e-3)
+    variance = np.sqrt(mean(fc.var("member", ddof=1)))
+    np.testing.assert_allclose(spread(x, weights), variance, rtol=1e-12)
+    ratio = np.sqrt(6 / 5) * variance / expected[skill]
+    np.testing.assert_allclose(spread_skill_ratio(x, y, weights), ratio, rtol=1e-12)
+
+
+def test_equal_weights_of_any_size_are_no_weights():
+    x, y = on_the_sphere(4)
+    for score in SCORES.values():
+        torch.testing.assert_close(score(x, y, torch.full((4, 1), 7.0)), score(x, y))

@@ -1,16 +1,20 @@
 """What a training run needs to know of a prior."""
 
-__all__ = ["Recipe", "TrainConfig"]
+__all__ = ["Denoising", "Recipe", "TrainConfig"]
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
+import torch
 import tyro
 from torch import Generator, Tensor, nn
 
+from feasibly import priors
 from feasibly.denoisers import Karras
+
+M = TypeVar("M", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -57,42 +61,64 @@ class TrainConfig:
     checkpoint_every: int = 1000
 
 
-class Recipe(ABC):
-    """A prior that can be trained.
+class Recipe(ABC, Generic[M]):
+    """A model of type `M` that can be trained.
 
     Attributes:
         config: The default training configuration.
         backbone: The arguments of the network.
         ends: Parts of the names of the layers at the network's ends, which Muon does not train.
+        dtype: The precision in which the weights are shipped.
+        bands: How many means of the loss are logged, each over as many of a step's data.
+        order: By what the bands are ordered, for the model card.
     """
 
     config: TrainConfig
     backbone: dict[str, Any]
     ends: tuple[str, ...]
+    dtype = torch.float32
+    bands = 1
+    order = ""
 
     @abstractmethod
-    def denoiser(self) -> Karras:
-        """Makes the untrained denoiser."""
+    def model(self) -> M:
+        """Makes the untrained model."""
+
+    @abstractmethod
+    def compile(self, model: M) -> None:
+        """Compiles the parts of a model that do the work."""
 
     @abstractmethod
     def batch(self, n: int, generator: Generator, symmetries: bool) -> Tensor:
         """Draws `n` data."""
 
-    def times(self, u: Tensor) -> Tensor:
-        """Maps uniform numbers in [0, 1], in ascending order, to diffusion times, likewise."""
-        return u
+    @abstractmethod
+    def loss(self, model: M, x_0: Tensor, generator: Generator) -> Tensor:
+        """Returns the loss on each of some data, with shape (B), in the order of `bands`."""
 
     @abstractmethod
-    def card(self, denoiser: Karras, n: int) -> str:
-        """Measures a trained denoiser's samples and renders the model card's sections on the
-        data and on quality.
+    def save(self, model: M, path: Path) -> None:
+        """Writes a trained model."""
+
+    @abstractmethod
+    def load(self, name: str) -> M:
+        """Reads a trained model, by its name or its file's path."""
+
+    def about(self, model: M) -> str:
+        """Returns the first rows of the model card's table."""
+        return ""
+
+    @abstractmethod
+    def card(self, model: M, n: int) -> str:
+        """Measures a trained model and renders the model card's sections on the data and on
+        quality.
 
         Arguments:
-            denoiser: The trained denoiser.
+            model: The trained model.
             n: The number of samples to measure.
         """
 
-    def data(self, folder: Path) -> None:  # noqa: B027 (most draw their data)
+    def data(self, folder: Path) -> None:
         """Loads the data from `folder`, where the recipe does not draw them afresh.
 
         Raises:
@@ -106,3 +132,38 @@ class Recipe(ABC):
             end = any(part in name for part in self.ends)
             (rest if parameter.ndim < 2 or end else matrices).append(parameter)
         return matrices, rest
+
+
+class Denoising(Recipe[Karras]):
+    """The recipe of a denoiser."""
+
+    bands = 16
+    order = " by noise level, lowest first (with EDM's weight)"
+
+    @abstractmethod
+    def model(self) -> Karras:
+        """Makes the untrained denoiser."""
+
+    def compile(self, model: Karras) -> None:
+        model.backbone.compile()
+
+    def times(self, u: Tensor) -> Tensor:
+        """Maps uniform numbers in [0, 1], in ascending order, to diffusion times, likewise."""
+        return u
+
+    def loss(self, model: Karras, x_0: Tensor, generator: Generator) -> Tensor:
+        # one number in each of as many equal parts of [0, 1]: every noise level, every step
+        n = len(x_0)
+        t = self.times((torch.arange(n) + torch.rand(n, generator=generator)) / n)
+        noise = torch.randn(x_0.shape, generator=generator)
+        device = next(model.parameters()).device
+        return model.loss(x_0.to(device), t.to(device), noise.to(device))
+
+    def save(self, model: Karras, path: Path) -> None:
+        priors.save(model, path, self.backbone, self.dtype)
+
+    def load(self, name: str) -> Karras:
+        return priors.load(name)
+
+    def about(self, model: Karras) -> str:
+        return f"| schedule | {model.schedule} |\n"

@@ -12,7 +12,7 @@ from feasibly.nn import ModulatedMLP
 from feasibly.problems.data2d import DISTRIBUTIONS, Data2D
 from feasibly.schedules import LogLogit
 
-from .base import Recipe, TrainConfig
+from .base import Denoising, TrainConfig
 
 CARD = """| data | `feasibly.problems.distributions.{title}`, drawn afresh for every step |
 | network | modulated MLP, 3 x 256, EDM preconditioning, {parameters:,} parameters |
@@ -35,21 +35,21 @@ CARD = """| data | `feasibly.problems.distributions.{title}`, drawn afresh for e
 """
 
 
-class _Data2D(Recipe):
+class _Data2D(Denoising):
     backbone = {"dim": 2, "width": 256, "layers": 3, "frequencies": 16}  # noqa: RUF012
     ends = ("input", "output")
 
     def __init__(self) -> None:
         self.distribution = DISTRIBUTIONS[self.config.prior]()
 
-    def denoiser(self) -> Karras:
+    def model(self) -> Karras:
         return Karras(ModulatedMLP(**self.backbone), LogLogit())
 
     def batch(self, n: int, generator: Generator, symmetries: bool) -> Tensor:
         return self.distribution.sample(n, generator).float()
 
-    def card(self, denoiser: Karras, n: int) -> str:
-        problem = Data2D(self.config.prior, denoiser)
+    def card(self, model: Karras, n: int) -> str:
+        problem = Data2D(self.config.prior, model)
         law = problem.distribution
         generator = Generator().manual_seed(self.config.seed + 1)  # not the training stream
         data, other = (law.sample(n, generator) for _ in range(2))
@@ -57,7 +57,7 @@ class _Data2D(Recipe):
         return CARD.format(
             title=type(law).__name__,
             parameters_of_data=inspect.getdoc(type(law)),
-            parameters=sum(p.numel() for p in denoiser.parameters()),
+            parameters=sum(p.numel() for p in model.parameters()),
             n=n,
             knn=knn_cross_edge_rate(data, x),
             knn_data=knn_cross_edge_rate(data, other),

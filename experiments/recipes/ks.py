@@ -17,7 +17,7 @@ from feasibly.samplers.ancestral import Ancestral
 from feasibly.schedules import LogLogit
 
 from ..data import FRESH
-from .base import Recipe, TrainConfig
+from .base import Denoising, TrainConfig
 
 CARD = """| data | {trajectories:,} trajectories of `feasibly.problems.ks_solver.simulate`, under \
 random shifts, reflections and starts |
@@ -35,7 +35,7 @@ the data's root mean square, 1.307.
 """
 
 
-class KS(Recipe):
+class KS(Denoising):
     """The prior of trajectories on 64 x 64 points, small enough to train on a CPU.
 
     More than a third of the paper's times lie where there is little to learn: above sigma = 30
@@ -61,7 +61,7 @@ class KS(Recipe):
     backbone = {"channels": (32, 64, 128, 256), "frequencies": 64}  # noqa: RUF012
     ends = ("lift", "project")
 
-    def denoiser(self) -> Karras:
+    def model(self) -> Karras:
         return Karras(UNet(**self.backbone), LogLogit(1e-4, 1e4, spread=4.0))
 
     def data(self, folder: Path) -> None:
@@ -108,9 +108,9 @@ class KS(Recipe):
         share = (u - knots[i]) / (knots[i + 1] - knots[i])
         return values[i] + share * (values[i + 1] - values[i])
 
-    def card(self, denoiser: Karras, n: int) -> str:
+    def card(self, model: Karras, n: int) -> str:
         n = min(n, 128)
-        sampler = Ancestral(denoiser, steps=256)
+        sampler = Ancestral(model, steps=256)
         x = sampler.sample(n, (self.size, self.size), seed=1, chunk=16).samples
         blocks = range(math.ceil(n / ks_solver.BLOCK))
         fresh = torch.cat([ks_solver.simulate(b, FRESH, self.size) for b in blocks])[:n] / RMS
@@ -129,7 +129,7 @@ class KS(Recipe):
         ]
         return CARD.format(
             trajectories=len(self.trajectories),
-            parameters=sum(p.numel() for p in denoiser.parameters()),
+            parameters=sum(p.numel() for p in model.parameters()),
             n=n,
             size=self.size,
             rows="\n".join(rows),

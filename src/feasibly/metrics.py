@@ -3,10 +3,12 @@ r"""Scores of ensembles.
 Those of trajectories follow the paper's Appendix A: they take :math:`K` ensembles of :math:`M`
 members, with shape :math:`(K, M, T, *)`, whose third axis is the time of the system, and their
 references, with shape :math:`(K, T, *)`, and return one value a time, with shape :math:`(T)`.
-Space is averaged, and so are the :math:`K` cases before a root is taken.
+Space is averaged, by the `weights` of its points where they are given (:func:`area_weights`), and
+so are the :math:`K` cases before a root is taken.
 """
 
 __all__ = [
+    "area_weights",
     "crps",
     "knn_cross_edge_rate",
     "max_norm",
@@ -63,8 +65,43 @@ def total_variation(x: Tensor, y: Tensor, modes: int) -> float:
     return (p - q).abs().sum().item() / 2
 
 
-def _mean(values: Tensor) -> Tensor:
+def area_weights(latitude: Tensor) -> Tensor:
+    r"""Returns the share of the sphere of each row of cells, relative to their mean.
+
+    A cell reaches half way to its neighbours, and the first and the last to a pole, so that a row
+    on a pole has an area too: :math:`w_i \propto \sin(\mathrm{upper}_i) -
+    \sin(\mathrm{lower}_i)`.
+
+    References:
+        | WeatherBench 2 (Rasp et al., 2024), Section 4
+        | https://doi.org/10.1029/2023MS004019
+
+    Arguments:
+        latitude: The rows' latitudes in degrees, in ascending or descending order, with shape
+            :math:`(N)`.
+
+    Returns:
+        The weights, with shape :math:`(N, 1)`: they broadcast over longitudes.
+
+    Raises:
+        ValueError: If the latitudes are not in order or lie beyond a pole.
+    """
+    steps = latitude.diff().sign()
+    if not (steps.abs().eq(1).all() and steps.eq(steps[0]).all() and latitude.abs().max() <= 90):
+        raise ValueError(
+            "Latitudes must be in ascending or descending order, within [-90, 90] degrees; got "
+            f"{latitude.tolist()}."
+        )
+    ends = 90.0 * steps[:1]
+    bounds = torch.cat((-ends, (latitude[1:] + latitude[:-1]) / 2, ends))
+    weight = bounds.deg2rad().sin().diff().abs()
+    return (weight / weight.mean())[:, None]
+
+
+def _mean(values: Tensor, weights: Tensor | None) -> Tensor:
     """The mean over the first axis and all but the second: cases and space."""
+    if weights is not None:
+        values = values * (weights / weights.expand(values.shape[2:]).mean())
     return values.movedim(1, 0).flatten(start_dim=1).mean(dim=1)
 
 
@@ -78,19 +115,19 @@ def _check(x: Tensor, y: Tensor, members: int = 1) -> None:
         raise ValueError(f"This score needs at least {members} members, got {x.shape[1]}.")
 
 
-def rmse(x: Tensor, y: Tensor) -> Tensor:
+def rmse(x: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
     """Returns the root mean square error of the members, with shape (T)."""
     _check(x, y)
-    return _mean((x - y[:, None]).square().mean(dim=1)).sqrt()
+    return _mean((x - y[:, None]).square().mean(dim=1), weights).sqrt()
 
 
-def skill(x: Tensor, y: Tensor) -> Tensor:
+def skill(x: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
     """Returns the root mean square error of the ensemble mean, with shape (T)."""
     _check(x, y)
-    return _mean((x.mean(dim=1) - y).square()).sqrt()
+    return _mean((x.mean(dim=1) - y).square(), weights).sqrt()
 
 
-def spread(x: Tensor) -> Tensor:
+def spread(x: Tensor, weights: Tensor | None = None) -> Tensor:
     """Returns the root of the mean ensemble variance (with M - 1), with shape (T).
 
     References:
@@ -98,17 +135,17 @@ def spread(x: Tensor) -> Tensor:
         | https://doi.org/10.1175/JHM-D-14-0008.1
     """
     _check(x, x[:, 0], members=2)
-    return _mean(x.var(dim=1)).sqrt()
+    return _mean(x.var(dim=1), weights).sqrt()
 
 
-def spread_skill_ratio(x: Tensor, y: Tensor) -> Tensor:
+def spread_skill_ratio(x: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
     r"""Returns :math:`\sqrt{(M + 1) / M}` times spread over skill, which is 1 in expectation if
     the reference is a draw of the same law as the members, with shape (T)."""
     members = x.shape[1]
-    return sqrt((members + 1) / members) * spread(x) / skill(x, y)
+    return sqrt((members + 1) / members) * spread(x, weights) / skill(x, y, weights)
 
 
-def crps(x: Tensor, y: Tensor) -> Tensor:
+def crps(x: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
     r"""Returns the fair continuous ranked probability score, with shape (T):
 
     .. math:: \frac{1}{M} \sum_m |x_m - y| - \frac{1}{2 M (M - 1)} \sum_{m, n} |x_m - x_n| .
@@ -124,7 +161,7 @@ def crps(x: Tensor, y: Tensor) -> Tensor:
     order = 2 * torch.arange(1, members + 1, device=x.device) - members - 1
     shape = (members,) + (1,) * (x.ndim - 2)
     pairs = 2 * (order.to(x).reshape(shape) * x.sort(dim=1).values).sum(dim=1)
-    return _mean(error - pairs / (2 * members * (members - 1)))
+    return _mean(error - pairs / (2 * members * (members - 1)), weights)
 
 
 def rank_histogram(x: Tensor, y: Tensor) -> Tensor:

@@ -74,7 +74,7 @@ def test_nine_tenths_of_the_times_are_where_there_is_something_to_learn():
     assert t[0] == 0
     assert t[-1] == 1
     assert (t.diff() > 0).all()
-    sigma = KS().denoiser().schedule(t)[1]
+    sigma = KS().model().schedule(t)[1]
     assert ((sigma > 3e-3) & (sigma < 30)).float().mean().item() == pytest.approx(0.9, abs=0.01)
 
 
@@ -84,7 +84,7 @@ def test_the_papers_prior_has_the_papers_training():
     assert (config.lr_final, config.cooldown) == (1e-6, 1.0)
     assert KS128.size == 128
     assert set(RECIPES) == {"checkerboard", "banana", "ks", "ks-128"}
-    schedule = KS128().denoiser().schedule
+    schedule = KS128().model().schedule
     assert (schedule.sigma_min, schedule.sigma_max, schedule.spread) == (1e-4, 1e4, 4.0)
 
 

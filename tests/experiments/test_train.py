@@ -40,7 +40,7 @@ def log(folder):
 def state(trainer):
     """All that training has made: weights, averages and what the optimizers remember."""
     found = {"step": torch.tensor(trainer.step), "generator": trainer.generator.get_state()}
-    for part in ("denoiser", "ema"):
+    for part in ("model", "ema"):
         weights = getattr(trainer, part).state_dict()
         found |= {f"{part}.{key}": value.clone() for key, value in weights.items()}
     for i, optimizer in enumerate(trainer.optimizers):
@@ -110,9 +110,7 @@ def test_the_loss_by_noise_level_is_drawn(undisturbed):
 def test_a_seed_determines_a_run(undisturbed, tmp_path):
     other = train(tmp_path, replace(CONFIG, seed=1))
     trainer, _ = undisturbed
-    assert not torch.equal(
-        other.denoiser.backbone.input.weight, trainer.denoiser.backbone.input.weight
-    )
+    assert not torch.equal(other.model.backbone.input.weight, trainer.model.backbone.input.weight)
 
 
 def test_the_log_has_the_mean_loss_of_every_band_of_noise(undisturbed):
@@ -207,19 +205,19 @@ def test_every_weight_has_one_optimizer_and_muon_has_matrices_alone():
 
 def test_a_step_changes_every_weight_that_has_a_gradient():
     trainer = trainer_of(BANANA)
-    before = {k: v.clone() for k, v in trainer.denoiser.named_parameters()}
+    before = {k: v.clone() for k, v in trainer.model.named_parameters()}
     trainer.train_step()
     # the output layer starts at zero and hides the layers before it from the first gradient
-    moved = {k for k, v in trainer.denoiser.named_parameters() if not torch.equal(v, before[k])}
+    moved = {k for k, v in trainer.model.named_parameters() if not torch.equal(v, before[k])}
     assert moved == {"backbone.output.weight", "backbone.output.bias"}
     trainer.train_step()
-    moved = {k for k, v in trainer.denoiser.named_parameters() if not torch.equal(v, before[k])}
+    moved = {k for k, v in trainer.model.named_parameters() if not torch.equal(v, before[k])}
     assert moved == set(before)
 
 
 def test_weights_are_averaged_exponentially():
     trainer = trainer_of(replace(BANANA, ema=0.75))
-    weight, average = (m.backbone.output.weight for m in (trainer.denoiser, trainer.ema.module))
+    weight, average = (m.backbone.output.weight for m in (trainer.model, trainer.ema.module))
     trainer.train_step()
     first = weight.detach().clone()
     assert torch.equal(average, first)
@@ -269,7 +267,7 @@ def test_export_writes_the_prior_and_a_card_without_gaps(undisturbed, tmp_path):
 def test_a_run_may_start_from_the_weights_of_a_prior():
     trainer = trainer_of(replace(BANANA, init="banana"))
     shipped = priors.load("banana").state_dict()
-    for start in (trainer.denoiser.state_dict(), trainer.averaged().state_dict()):
+    for start in (trainer.model.state_dict(), trainer.averaged().state_dict()):
         assert_equal(start, shipped)
     with pytest.raises(ValueError, match="no prior 'none'"):
         trainer_of(replace(BANANA, init="none"))
@@ -360,7 +358,7 @@ def test_gradients_are_clipped_if_asked_for():
     whole = trainer.optimizers[0].step
 
     def step():
-        gradients = [p.grad for p in trainer.denoiser.parameters() if p.grad is not None]
+        gradients = [p.grad for p in trainer.model.parameters() if p.grad is not None]
         norms.append(torch.stack([g.square().sum() for g in gradients]).sum().sqrt().item())
         whole()
 
@@ -373,6 +371,6 @@ def test_training_in_bfloat16_keeps_weights_in_single_precision():
     trainer = trainer_of(replace(CONFIG, bf16=True))
     losses = [trainer.train_step() for _ in range(2)]
     assert all(loss.isfinite().all() and loss.dtype == torch.float32 for loss in losses)
-    assert {p.dtype for p in trainer.denoiser.parameters()} == {torch.float32}
+    assert {p.dtype for p in trainer.model.parameters()} == {torch.float32}
     plain = trainer_of(CONFIG)
     assert not torch.equal(plain.train_step() + plain.train_step(), losses[0] + losses[1])

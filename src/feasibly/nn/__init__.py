@@ -2,6 +2,7 @@
 
 from .embedding import FiLM, SineEmbedding
 from .mlp import ModulatedMLP
+from .sphere import SphereAutoencoder, SphereNet
 from .unet import UNet
 
-__all__ = ["FiLM", "ModulatedMLP", "SineEmbedding", "UNet"]
+__all__ = ["FiLM", "ModulatedMLP", "SineEmbedding", "SphereAutoencoder", "SphereNet", "UNet"]

@@ -1,22 +1,26 @@
 """The trained priors that the package ships: a safetensors file and a model card for each."""
 
-__all__ = ["available", "digest", "load", "save"]
+__all__ = ["available", "digest", "load", "load_autoencoder", "save", "save_autoencoder"]
 
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from torch import nn
 
 from ..denoisers import Karras
-from ..nn import ModulatedMLP, UNet
+from ..nn import ModulatedMLP, SphereAutoencoder, SphereNet, UNet
 from ..schedules import LogLogit
 
-BACKBONES = {"ModulatedMLP": ModulatedMLP, "UNet": UNet}
+BACKBONES = {"ModulatedMLP": ModulatedMLP, "SphereNet": SphereNet, "UNet": UNet}
 SCHEDULES = {"LogLogit": LogLogit}
+M = TypeVar("M", bound=nn.Module)
+AUTOENCODERS = {"SphereAutoencoder": SphereAutoencoder}
 
 
 def available() -> list[str]:
@@ -39,6 +43,67 @@ def load(name: str) -> Karras:
     Raises:
         ValueError: If there is no such prior, or its file is damaged.
     """
+
+    def make(spec: dict[str, Any]) -> Karras:
+        backbone = BACKBONES[spec["backbone"]](**spec["backbone_options"])
+        schedule = SCHEDULES[spec["schedule"]](**spec["schedule_options"])
+        return Karras(backbone, schedule, spec["sigma_data"])
+
+    return _read(name, make)
+
+
+def load_autoencoder(name: str) -> SphereAutoencoder:
+    """Loads the autoencoder of a latent prior, likewise.
+
+    Arguments:
+        name: Its name, or the path of a file written by :func:`save_autoencoder`.
+
+    Raises:
+        ValueError: If there is no such autoencoder, or its file is damaged.
+    """
+
+    def make(spec: dict[str, Any]) -> SphereAutoencoder:
+        return AUTOENCODERS[spec["autoencoder"]](**spec["options"])
+
+    return _read(name, make)
+
+
+def save(
+    denoiser: Karras,
+    path: Path,
+    backbone_options: dict[str, Any],
+    dtype: torch.dtype = torch.float32,
+) -> None:
+    """Writes a prior.
+
+    Arguments:
+        denoiser: The trained denoiser.
+        path: The file to write, ending in `.safetensors`.
+        backbone_options: The arguments with which its backbone was made.
+        dtype: The precision in which the weights are stored; they are loaded in single precision.
+    """
+    spec = {
+        "backbone": type(denoiser.backbone).__name__,
+        "backbone_options": backbone_options,
+        "schedule": type(denoiser.schedule).__name__,
+        "schedule_options": vars(denoiser.schedule),
+        "sigma_data": denoiser.sigma_data,
+    }
+    _write(denoiser, path, spec, dtype)
+
+
+def save_autoencoder(
+    autoencoder: SphereAutoencoder,
+    path: Path,
+    options: dict[str, Any],
+    dtype: torch.dtype = torch.float32,
+) -> None:
+    """Writes an autoencoder that was made with `options`, as :func:`save` does a prior."""
+    spec = {"autoencoder": type(autoencoder).__name__, "options": options}
+    _write(autoencoder, path, spec, dtype)
+
+
+def _read(name: str, make: Callable[[dict[str, Any]], M]) -> M:
     path = Path(name)
     if path.suffix != ".safetensors":
         path = Path(__file__).parent / f"{name}.safetensors"
@@ -51,32 +116,16 @@ def load(name: str) -> Karras:
         with safe_open(path, framework="pt") as file:
             spec = json.loads(file.metadata()["feasibly"])
             weights = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        backbone = BACKBONES[spec["backbone"]](**spec["backbone_options"])
-        schedule = SCHEDULES[spec["schedule"]](**spec["schedule_options"])
-        denoiser = Karras(backbone, schedule, spec["sigma_data"])
-        denoiser.load_state_dict(weights)
+        model = make(spec)
+        model.load_state_dict(weights)
     except (SafetensorError, KeyError, TypeError, RuntimeError, ValueError) as error:
         raise ValueError(
             f"The prior file {path} cannot be read ({type(error).__name__}: {error}); it is "
             "damaged or was not written by feasibly. Install or train it again."
         ) from error
-    return denoiser.eval().requires_grad_(False)
+    return model.eval().requires_grad_(False)
 
 
-def save(denoiser: Karras, path: Path, backbone_options: dict[str, Any]) -> None:
-    """Writes a prior.
-
-    Arguments:
-        denoiser: The trained denoiser.
-        path: The file to write, ending in `.safetensors`.
-        backbone_options: The arguments with which its backbone was made.
-    """
-    spec = {
-        "backbone": type(denoiser.backbone).__name__,
-        "backbone_options": backbone_options,
-        "schedule": type(denoiser.schedule).__name__,
-        "schedule_options": vars(denoiser.schedule),
-        "sigma_data": denoiser.sigma_data,
-    }
-    weights = {k: v.to(torch.float32).contiguous() for k, v in denoiser.state_dict().items()}
+def _write(model: nn.Module, path: Path, spec: dict[str, Any], dtype: torch.dtype) -> None:
+    weights = {k: v.to(dtype).contiguous() for k, v in model.state_dict().items()}
     save_file(weights, path, metadata={"feasibly": json.dumps(spec)})
