@@ -4,6 +4,7 @@ from .base import Constraint
 from .composite import Composite
 from .decoded import Decoded
 from .equality import Equality, Scalar
+from .framewise import Framewise
 from .inequality import Bounds, Inequality
 from .level_set import GaussianRandomField, LevelSet
 from .observation import Linear, Observation
@@ -14,6 +15,7 @@ __all__ = [
     "Constraint",
     "Decoded",
     "Equality",
+    "Framewise",
     "GaussianRandomField",
     "Inequality",
     "LevelSet",
