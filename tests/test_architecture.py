@@ -84,9 +84,11 @@ def test_every_room_stands_on_a_floor():
 def test_siblings_do_not_import_one_another(family: str):
     # what methods share, and what others are variants of: PostHoc is Ancestral with an end of its
     # own, DPS-PC and MMPS are predictor-correctors, ReSample is HDC in stages; Framewise is a
-    # Scalar, and all that reads or writes weather names its variables alike
+    # Scalar; Appa's files are read apart from what is made of them, and all that reads or
+    # writes weather names its variables alike
     variants = {"ancestral", "predictor_corrector", "hdc", "equality"}
-    shared = {"base", "run", "guidance", "projection", "predictions", "tables", "era5"} | variants
+    files = {"appa_files", "appa_fields", "era5"}
+    shared = {"base", "run", "guidance", "projection", "predictions", "tables"} | variants | files
     for path in (PACKAGE / family).glob("*.py"):
         if path.stem in ("__init__", "wrap"):  # which gather them
             continue

@@ -42,7 +42,7 @@ def miniature(seed=0):
 
 @pytest.fixture
 def store(tmp_path):
-    miniature().to_zarr(tmp_path / "era5.zarr")
+    miniature().to_zarr(tmp_path / "era5.zarr", zarr_format=2)
     return tmp_path / "era5.zarr"
 
 
