@@ -52,7 +52,8 @@ class Appa:
 
         appa = Appa("path/to/released/folders", checkout="path/to/appa")
         law = appa.observation(y, frames=[12], channels=["t2m", "z500"], tolerance=1.0)
-        sampler = PPR(appa.denoiser("2021-06-01T00"), law)
+        prior = appa.denoiser("2021-06-01T00")
+        sampler = PPR(prior, law, sigma_max=10.0, minimize=LBFGS(8))
         fields = appa.decode(sampler.sample(32, appa.shape).samples, channels=["t2m"])
 
     The weights and the code are the user's own. Appa's code has no licence, and none of it is

@@ -22,6 +22,10 @@ class Framewise(Scalar):
     holds the activations of one frame of one member, however many frames and members there are,
     and no term is evaluated twice. There are no second derivatives.
 
+    To a sampler this is one residual, :math:`\sqrt{c}`, however much is observed. What PPR chooses
+    by the number of residuals is then too late and too little: set `sigma_max` to 10 and
+    `minimize` to `LBFGS` where a term is a sum over many values.
+
     Arguments:
         term: The violation :math:`c_f \geq 0` of a frame, a function `(x_f, f)` of frames of one
             time, with shape :math:`(B, *)`, and its index, which returns a tensor of shape
