@@ -308,7 +308,7 @@ def stores(root):
     stats.to_zarr(root / "data/stats_era5_1993-2021-1h-1440x721.zarr", zarr_format=2)
     sea = rng.uniform(size=(ROWS, COLUMNS)) < 0.6
     xarray.Dataset({"sea_surface_temperature_mask": (("latitude", "longitude"), sea)}).to_zarr(
-        root / "data/masks_era5_1993-2021-1h-1440x721.zarr"
+        root / "data/masks_era5_1993-2021-1h-1440x721.zarr", zarr_format=2
     )
     return stats, torch.from_numpy(sea)
 
