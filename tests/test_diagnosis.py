@@ -247,16 +247,16 @@ def test_the_variance_of_the_data_is_what_errors_are_compared_to():
     assert found.variance == pytest.approx(data.var().item())
 
 
-def test_where_there_is_nearly_only_noise_two_percent_of_it_are_allowed():
-    """An estimate from the noise, off by 1 % of it, is worse than a guess there, and fit."""
-    noisy = Level(t=1.0, alpha=0.01, sigma=1.0, error=1.0, limit=0.5, gradient=True)
-    assert noisy.bound == pytest.approx(2.0)
+def test_where_there_is_nearly_only_noise_a_tenth_of_it_is_allowed():
+    """An estimate from the noise, off by 5 % of it, is worse than a guess there, and fit."""
+    noisy = Level(t=1.0, alpha=0.01, sigma=1.0, error=5.0, limit=0.5, gradient=True)
+    assert noisy.bound == pytest.approx(10.0)
     assert noisy.verdict == "ok"
-    assert Level(1.0, 0.01, 1.0, 2.1, 0.5, True).verdict == "worse than a guess"
+    assert Level(1.0, 0.01, 1.0, 10.1, 0.5, True).verdict == "worse than a guess"
 
     def network(x_t, t):
         (alpha, sigma), oracle = VP()(t[0]), make_oracle("gaussian", VP())
-        return (x_t - alpha * oracle(x_t, t).mean) / sigma + 0.01 * x_t.flip(1).sin()
+        return (x_t - alpha * oracle(x_t, t).mean) / sigma + 0.05 * x_t.flip(1).sin()
 
     assert diagnose(wrap(network, "eps", VP(), time=lambda t: t), None, (2,), draw("gaussian")).ok
 

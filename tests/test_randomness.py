@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feasibly.randomness import MemberNoise, Repeated
+from feasibly.randomness import MemberNoise, Repeated, generator
 
 check = settings(derandomize=True, deadline=None, max_examples=25)
 
@@ -180,3 +180,12 @@ def test_a_member_of_a_repeated_stream_draws_the_same_alone_as_in_any_batch():
     together = draws(Repeated(MemberNoise(4, [7, 1, 3], (2,)), 2), 5)
     alone = draws(Repeated(MemberNoise(4, [1], (2,)), 2), 5)
     assert torch.equal(together[1], alone[0])
+
+
+@pytest.mark.parametrize("seed", [0, 1, 42])
+def test_a_generator_does_not_repeat_what_a_user_draws_from_the_same_seed(seed):
+    mine = torch.randn(4096, generator=generator(seed))
+    theirs = torch.randn(4096, generator=torch.Generator().manual_seed(seed))
+    # six standard errors: a chance of 2e-9
+    assert (mine * theirs).mean().abs() < 6 / 64
+    assert torch.equal(mine, torch.randn(4096, generator=generator(seed)))

@@ -15,6 +15,7 @@ from .constraints.base import Constraint
 from .constraints.composite import Composite
 from .errors import DenoiserError
 from .network import Network, device_of
+from .randomness import generator
 from .samplers.ancestral import Ancestral
 from .validation import check_constraint
 
@@ -46,9 +47,10 @@ class Level:
 
     @property
     def bound(self) -> float:
-        """The largest error that is accepted: 10 % more than the limit, or 2 % of the noise, which
-        is what a trained network that predicts noise leaves where there is nearly nothing else."""
-        return max(1.1 * self.limit, 0.02 * self.sigma / self.alpha)
+        """The largest error that is accepted: 10 % more than the limit, or 10 % of the noise. A
+        network that predicts the noise leaves a few percent of it where there is nearly nothing
+        else, and what it adds to the state of the next step drowns in that step's own noise."""
+        return max(1.1 * self.limit, 0.1 * self.sigma / self.alpha)
 
     @property
     def verdict(self) -> str:
@@ -86,21 +88,21 @@ class Diagnosis:
     Attributes:
         levels: The denoiser at several noise levels, highest first.
         monotone: Whether the noise level rises with time throughout.
+        variance: The variance of the data, the square of the error of knowing only their mean.
         residuals: The number of residuals; None without a constraint.
         violation: The 5 %, 50 % and 95 % quantiles of the violation of unconstrained samples.
         suggested_tolerance: A tolerance that reduces the typical violation a million times, that
             is, the residual a thousand times; at least 1e-12.
-        variance: The variance of the data, the square of the error of knowing only their mean.
         cost: What a call takes; None if the denoiser has no gradient.
     """
 
     levels: list[Level]
     monotone: bool
+    variance: float
     residuals: int | None
     violation: tuple[float, float, float] | None
     suggested_tolerance: float | None
-    variance: float = 1.0
-    cost: Cost | None = field(default=None, compare=False)  # times differ from run to run
+    cost: Cost | None = field(compare=False)  # times differ from run to run
 
     @property
     def ok(self) -> bool:
@@ -151,29 +153,30 @@ def diagnose(
     times = torch.linspace(1, 0, levels, dtype=data.dtype, device=data.device)
     fine = torch.linspace(0, 1, 257, dtype=data.dtype, device=data.device)
     alpha, sigma = network.schedule(fine)
-    generator = torch.Generator().manual_seed(seed)
-    found = [_level(network, data, t, generator) for t in times]
+    noise = generator(seed)
+    found = [_level(network, data, t, noise) for t in times]
     monotone = bool((sigma / alpha).diff().gt(0).all())
     cost = _cost(network, data[:BATCH]) if all(level.gradient for level in found) else None
-    every = {"variance": data.var().item(), "cost": cost}
+    variance = data.var().item()
 
     if constraint is None:
-        return Diagnosis(found, monotone, None, None, None, **every)
+        return Diagnosis(found, monotone, variance, None, None, None, cost)
     residuals = check_constraint(constraint, data[:64]).shape[1]
     with torch.no_grad():
         c = constraint.violation(data).double()
     low, median, high = c.quantile(torch.tensor([0.05, 0.5, 0.95]).to(c)).tolist()
     # a composite has no tolerance of its own: its parts have
     suggestion = None if isinstance(constraint, Composite) else max(1e-6 * median, 1e-12)
-    return Diagnosis(found, monotone, residuals, (low, median, high), suggestion, **every)
+    quantiles = (low, median, high)
+    return Diagnosis(found, monotone, variance, residuals, quantiles, suggestion, cost)
 
 
 @torch.enable_grad()
-def _level(network: Network, data: Tensor, t: Tensor, generator: torch.Generator) -> Level:
+def _level(network: Network, data: Tensor, t: Tensor, noise: torch.Generator) -> Level:
     alpha_t, sigma_t = network.schedule(t)
     errors, noises, gradient = [], [], True
     for x_0, rows in zip(data.split(BATCH), torch.arange(len(data)).split(BATCH), strict=True):
-        z = torch.randn(x_0.shape, generator=generator, dtype=x_0.dtype).to(x_0.device)
+        z = torch.randn(x_0.shape, generator=noise, dtype=x_0.dtype).to(x_0.device)
         x_t = (alpha_t * x_0 + sigma_t * z).requires_grad_()
         with batch.calling(rows.tolist(), x_0.device):
             x_hat = network(x_t, t)

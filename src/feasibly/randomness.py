@@ -1,6 +1,6 @@
 r"""Noise that belongs to a member: its draws depend on its seed and on nothing else."""
 
-__all__ = ["MemberNoise", "Repeated"]
+__all__ = ["MemberNoise", "Repeated", "generator"]
 
 import math
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ class MemberNoise:
         # Small samples are drawn many at a time: one call a draw and member would take longer
         # than a small network. The number depends on the shape only, so the stream does too.
         self.block = max(1, 2048 // max(1, math.prod(self.shape)))
-        self.generators = [Generator().manual_seed(_mix(seed, i, attempt)) for i in members]
+        self.generators = [generator(seed, i, attempt) for i in members]
         self.buffer = torch.empty(0)
         self.used = self.block
 
@@ -81,6 +81,11 @@ class Repeated(MemberNoise):
         return self.latest
 
 
-def _mix(*numbers: int) -> int:
-    """A 64-bit seed from several numbers; nearby ones give unrelated seeds."""
-    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
+def generator(*numbers: int) -> Generator:
+    r"""Returns a generator on the CPU, seeded by several numbers :math:`\geq 0`.
+
+    Its stream is unrelated to that of nearby numbers, and to that of `manual_seed(numbers[0])`,
+    from which a user may have drawn the data that this noise is added to.
+    """
+    seed = np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0]
+    return Generator().manual_seed(int(seed))

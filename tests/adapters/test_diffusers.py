@@ -171,6 +171,21 @@ def test_flow_match_schedulers_give_the_posterior_mean(shift, exact, gap):
     )
 
 
+@pytest.mark.parametrize("prediction", ["flow_prediction", "epsilon", "sample"])
+def test_other_schedulers_may_follow_a_flow(prediction, exact, gap):
+    scheduler = diffusers.UniPCMultistepScheduler(
+        prediction_type=prediction, use_flow_sigmas=True, flow_shift=3.0
+    )
+
+    def scales(told):
+        s, one = told / 1000, torch.ones_like(told)
+        return 1 - s, s, -one, one
+
+    adapter = feasibly.wrap(model(scheduler, exact, scales), "diffusers", scheduler)
+    assert "Shifted(shift=3, tau=0.001)" in repr(adapter)
+    assert gap(adapter) < 1e-5
+
+
 def test_a_shift_has_rates_in_its_own_clock():
     d_alpha, d_sigma = rates(Shifted(3.0), torch.tensor(0.3, dtype=torch.float64))
     torch.testing.assert_close(torch.stack([d_alpha, d_sigma]), torch.tensor([-1.0, 1.0]).double())
@@ -299,6 +314,21 @@ def test_a_dit_with_labels_and_a_learned_variance_saved_and_reloaded(tmp_path):
         (
             lambda path: feasibly.wrap(unet(), schedule=diffusers.ScoreSdeVeScheduler()),
             "alphas_cumprod",
+        ),
+        (
+            lambda path: feasibly.wrap(
+                unet(), schedule=diffusers.FlowMatchEulerDiscreteScheduler(invert_sigmas=True)
+            ),
+            "invert_sigmas True is not supported",
+        ),
+        (
+            lambda path: feasibly.wrap(
+                unet(),
+                schedule=diffusers.UniPCMultistepScheduler(
+                    prediction_type="v_prediction", use_flow_sigmas=True
+                ),
+            ),
+            "'v_prediction'.* is not supported: for a flow",
         ),
         (lambda path: feasibly.wrap(diffusers.DDPMScheduler()), r"got NoneType|got DDPMScheduler"),
     ],

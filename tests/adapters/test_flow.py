@@ -29,6 +29,24 @@ def circle(s):
     return sin, cos, half * cos, -half * sin
 
 
+def noisy(B, A, s, sigma):
+    """A path A data + B noise + sigma more, of which A' data + B' noise is regressed. Of the sum
+    S z of both noises, with S^2 = B^2 + sigma^2, the first in the mean is B noise = B^2 / S z."""
+    (a, d_a), (b, d_b) = A, B
+    S = (b**2 + sigma**2).sqrt()
+    return a, S, d_a, d_b * b / S
+
+
+def noisy_lines(s, sigma=0.2):
+    one = torch.ones_like(s)
+    return noisy((1 - s, -one), (s, one), s, sigma)
+
+
+def noisy_circle(s, sigma=0.2):
+    sin, cos, d_sin, d_cos = circle(s)
+    return noisy((cos, d_cos), (sin, d_sin), s, sigma)
+
+
 def target(s, sigma=0.1):
     one = torch.ones_like(s)
     return s, 1 - (1 - sigma) * s, one, -(1 - sigma) * one
@@ -56,6 +74,8 @@ PATHS = {
     "I-CFM": (matcher(""), None),
     "target": (matcher("Target", 0.1), target),
     "VP-CFM": (matcher("VariancePreserving"), circle),
+    "I-CFM with noise": (matcher("", 0.2), noisy_lines),
+    "VP-CFM with noise": (matcher("VariancePreserving", 0.2), noisy_circle),
 }
 
 
@@ -74,10 +94,23 @@ def test_torchcfm_itself(exact, paths, gap):
     assert gap(feasibly.wrap(net, "torchcfm", cfm.ConditionalFlowMatcher(sigma=0.0))) < 1e-8
 
 
-@pytest.mark.parametrize("name", ["ExactOptimalTransport", "SchrodingerBridge"])
-def test_optimal_transport_is_warned_of(name):
+def test_noise_of_a_matcher_beside_that_of_its_path_is_accounted_for():
+    """The regression itself, for Gaussian data: data - noise on s data + (1 - s) noise + more."""
+    variance, s, sigma = 0.7, 0.6, 0.2
+    total = s**2 * variance + (1 - s) ** 2 + sigma**2
+
+    def net(told, x):
+        return x * (s * variance - (1 - s)) / total
+
+    adapter = feasibly.wrap(net, "torchcfm", matcher("", sigma))
+    x = torch.randn(8, 2, dtype=torch.float64)
+    t = torch.tensor((0.999 - s) / 0.998, dtype=torch.float64)  # where Flow is told s
+    torch.testing.assert_close(adapter(x, t).mean, x * s * variance / total)
+
+
+def test_optimal_transport_is_warned_of():
     with pytest.warns(UserWarning, match="no posterior mean") as caught:
-        feasibly.wrap(nn.Identity(), "torchcfm", matcher(name))
+        feasibly.wrap(nn.Identity(), "torchcfm", matcher("ExactOptimalTransport"))
     assert caught[0].filename == __file__
     with pytest.warns(UserWarning, match="no posterior mean"):
         feasibly.wrap(nn.Identity(), "torchcfm", coupling="ot")
@@ -91,7 +124,7 @@ def test_optimal_transport_is_warned_of(name):
     [
         ({"source": "gp"}, "white Gaussian noise.*Whiten"),
         ({"coupling": "some"}, "'independent' or 'ot', got 'some'"),
-        ({"schedule": matcher("", 0.1)}, r"sigma=0.1.*does not account for"),
+        ({"schedule": matcher("SchrodingerBridge", 1.0)}, "bridges between pairs"),
         ({"schedule": object()}, "no path that is known"),
     ],
 )

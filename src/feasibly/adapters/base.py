@@ -46,6 +46,9 @@ class Adapter(nn.Module):
             half, a variance, is dropped.
         predicts: What it predicts, in words, where `prediction` is a function.
         notes: More of what is assumed, a sentence each.
+
+    Raises:
+        DenoiserError: If the network or the schedule is not callable.
     """
 
     def __init__(
@@ -90,6 +93,10 @@ class Adapter(nn.Module):
             t: The diffusion time, with shape :math:`()` or :math:`(B)`.
             conditions: What the network is told besides, in place of the conditions that the
                 adapter has; tensors have a row for every sample of `x_t`.
+
+        Raises:
+            DenoiserError: If the network returns no tensor in the shape of `x_t`, or a member has
+                no row among the conditions.
         """
         at = scales(self.schedule, t, x_t)
         output = self.output(x_t, at, self.time(t.double()), conditions)
@@ -102,7 +109,14 @@ class Adapter(nn.Module):
         time: Tensor,
         conditions: Mapping[str, Any] | None = None,
     ) -> Tensor:
-        r"""Returns what the network predicts, with the shape and dtype of :math:`x_t`."""
+        r"""Returns what the network predicts, with the shape and dtype of :math:`x_t`.
+
+        Arguments:
+            x_t: The noisy state, with shape :math:`(B, *)`.
+            at: The scales of its noise level.
+            time: What the network is told of the time, with shape :math:`()` or :math:`(B)`.
+            conditions: See :meth:`forward`.
+        """
         inner = x_t if self.scale is None else self.scale(at) * x_t
         dtype = self._dtype() or x_t.dtype
         # times up to 999 are not told apart in half precision

@@ -19,6 +19,7 @@ from .tables import AlphaBar
 
 PREDICTIONS = {"epsilon": "eps", "v_prediction": "v", "sample": "x0"}
 NETWORKS = ("unet", "transformer")
+FLOWS = {None: "velocity", "flow_prediction": "velocity", "epsilon": "eps", "sample": "x0"}
 DISTILLED = ("LCM", "TCD", "SCM", "CM", "FlowMatchLCM", "FlowMap")
 
 
@@ -230,13 +231,21 @@ class Shifted(Schedule):
 
 
 def _flow(scheduler: Any) -> dict[str, Any]:
+    predicts = _setting(scheduler, "prediction_type")
+    if predicts not in FLOWS or _setting(scheduler, "invert_sigmas"):
+        raise DenoiserError(
+            f"{type(scheduler).__name__} with prediction_type {predicts!r} and invert_sigmas "
+            f"{_setting(scheduler, 'invert_sigmas')!r} is not supported: for a flow, schedulers "
+            f"of {[*FLOWS]} with times from data to noise are. If you know what the model "
+            "predicts, wrap it by kind='velocity' or another, with a schedule."
+        )
     shift = _setting(scheduler, "flow_shift") or _setting(scheduler, "shift") or 1.0
     # a shift by the size of the image moves the steps only, like any other
     schedule = Shifted(1.0 if _setting(scheduler, "use_dynamic_shifting") else float(shift))
     steps = _setting(scheduler, "num_train_timesteps")
     return {
         "schedule": schedule,
-        "prediction": "velocity",
+        "prediction": FLOWS[predicts],
         "time": lambda t: steps * schedule.time(t),
         "told": f"{steps} sigma",
     }

@@ -39,8 +39,8 @@ def flow(
     Arguments:
         net: The network.
         schedule: The path: :class:`feasibly.schedules.Flow`, a path of Meta's library (or its
-            scheduler), or a matcher of torchcfm; None for straight lines, :math:`A = s` and
-            :math:`S = 1 - s`.
+            scheduler), or a matcher of torchcfm, whose `sigma` counts; None for straight lines,
+            :math:`A = s` and :math:`S = 1 - s`.
         kind: Whose call order it has, a name of :data:`CALLS`.
         conditions: See :class:`Adapter`.
         coupling: How noise and data were paired in training, "independent" or "ot"; None for what
@@ -109,18 +109,26 @@ def _path(given: Any) -> tuple[Flow, str]:
 
 
 def _matcher(name: str, sigma: float) -> tuple[Flow, str]:
-    """The path of one of torchcfm's matchers, by its class's name."""
+    r"""The path of one of torchcfm's matchers, by its class's name.
+
+    All but the Target matcher mix data and noise as :math:`A x_0 + B \epsilon`, add more noise, of
+    a constant scale :math:`\sigma`, and regress on :math:`A' x_0 + B' \epsilon` alone. Given
+    :math:`x_0` and the state, the mean of that is the velocity of a path with :math:`S^2 = B^2 +
+    \sigma^2`.
+    """
+    if name.startswith("SchrodingerBridge"):
+        raise DenoiserError(
+            f"{name} trains on bridges between pairs of noise and data, whose law given the data "
+            "is not Gaussian around a multiple of them: its velocity does not give E[x_0 | x_t]. "
+            "Train with the ConditionalFlowMatcher for PPR."
+        )
     if name.startswith("Target"):
         return Flow(S=lambda s: 1 - (1 - sigma) * s), "independent"
-    if sigma > 0:
-        raise DenoiserError(
-            f"{name}(sigma={sigma:g}) adds noise that its velocity does not account for, so that "
-            "the velocity alone does not determine E[x_0 | x_t]. Use sigma=0, or the Target "
-            "matcher; with a small sigma, schedule=feasibly.schedules.Flow() is nearly right "
-            "where the path's own noise, 1 - s, is larger."
-        )
     if name.startswith("VariancePreserving"):
         half = math.pi / 2
-        return Flow(lambda s: torch.sin(half * s), lambda s: torch.cos(half * s)), "independent"
-    ot = name.startswith(("ExactOptimalTransport", "SchrodingerBridge"))
-    return Flow(), "ot" if ot else "independent"
+        return Flow(
+            lambda s: torch.sin(half * s),
+            lambda s: torch.sqrt(torch.cos(half * s) ** 2 + sigma**2),
+        ), "independent"
+    path = Flow(S=lambda s: torch.sqrt((1 - s) ** 2 + sigma**2)) if sigma else Flow()
+    return path, "ot" if name.startswith("ExactOptimalTransport") else "independent"

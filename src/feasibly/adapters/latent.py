@@ -37,6 +37,7 @@ class LatentDecoder:
 
     Raises:
         ConstraintError: If the decoder cannot be called.
+        ValueError: If the chunk is empty.
     """
 
     def __init__(self, decoder: Any, chunk: int = 8, recompute: bool = True) -> None:
@@ -53,7 +54,7 @@ class LatentDecoder:
         self.factor, self.offset = _latents(getattr(decoder, "config", None))
 
     def __call__(self, z: Tensor) -> Tensor:
-        r"""Decodes latents, with shape :math:`(B, *)`."""
+        r"""Decodes latents, with shape :math:`(B, *)`, to samples, with shape :math:`(B, *)`."""
         keep = z.requires_grad and torch.is_grad_enabled() and self.recompute
         decode: Callable[[Tensor], Tensor] = self._decode
         parts = [

@@ -11,6 +11,8 @@ from .predictions import PREDICTIONS
 from .tables import TimeTable
 
 NEEDED = ("alpha", "sigma", "timesteps")
+TIMES = 256
+"""How many of the scheduler's own times are interpolated."""
 
 
 def physicsnemo(
@@ -19,7 +21,6 @@ def physicsnemo(
     conditions: Mapping[str, Any] | None = None,
     *,
     predicts: str = "x0",
-    steps: int = 256,
 ) -> Adapter:
     r"""Wraps a predictor `(x, s)` and its linear-Gaussian noise scheduler, an object with
     `alpha(s)`, `sigma(s)` and `timesteps(n)`; neither needs to be of that library.
@@ -35,7 +36,6 @@ def physicsnemo(
         schedule: The noise scheduler.
         conditions: See :class:`Adapter`.
         predicts: What it predicts, as for a plain network: "x0", "score", "eps", ...
-        steps: How many of the scheduler's own times are interpolated.
 
     Raises:
         DenoiserError: If the scheduler is of another kind, or its noise is not Gaussian.
@@ -54,6 +54,6 @@ def physicsnemo(
         )
     if predicts not in PREDICTIONS:
         raise DenoiserError(f"predicts must be one of {[*PREDICTIONS]}, got {predicts!r}.")
-    times = schedule.timesteps(steps)
+    times = schedule.timesteps(TIMES)
     path = TimeTable(schedule.alpha, schedule.sigma, times[times > 0].flip(0), name)
     return Adapter(net, path, predicts, told="the scheduler's own time", conditions=conditions)

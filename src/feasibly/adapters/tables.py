@@ -35,6 +35,9 @@ class AlphaBar(Schedule):
 
     Arguments:
         alpha_bar: The table, decreasing, from data to noise.
+
+    Raises:
+        ValueError: If it does not decrease from below 1, or has no two entries with signal.
     """
 
     least = 6e-8  # 2^-24 = 5.96e-8 stands for no signal in the tables of some libraries
@@ -73,6 +76,9 @@ class TimeTable(Schedule):
         sigma: The noise scale, likewise.
         times: The positive times, from data to noise.
         name: What to call it.
+
+    Raises:
+        ValueError: If the times are not positive, finite and increasing, or fewer than two.
     """
 
     def __init__(
