@@ -1,4 +1,4 @@
-"""`python -m feasibly {demo, sample, check, methods}`."""
+"""`python -m feasibly {demo, sample, check, methods, score}`."""
 
 import sys
 
@@ -10,12 +10,19 @@ from .cli.check import check
 from .cli.demo import demo
 from .cli.methods import methods
 from .cli.sample import sample
+from .cli.score import score
 from .errors import SamplingError
 
 
 def main() -> None:
     """Runs the command line."""
-    commands = {"demo": demo, "sample": sample, "check": check, "methods": methods}
+    commands = {
+        "demo": demo,
+        "sample": sample,
+        "check": check,
+        "methods": methods,
+        "score": score,
+    }
     try:
         status: int = tyro.extras.subcommand_cli_from_dict(
             commands,

@@ -16,6 +16,7 @@ from feasibly.constraints import (
     Constraint,
     Decoded,
     Equality,
+    Framewise,
     GaussianRandomField,
     Inequality,
     LevelSet,
@@ -56,12 +57,17 @@ def decoded(dtype):
     return Decoded(law, lambda z: torch.tanh(torch.cat([z, z.square()], dim=1))), (2,)
 
 
+def frame(x, f):
+    return ((x.sin() - 0.3).square().sum(dim=1) + f * (x[:, 0] - x[:, 1]) ** 2) / 2
+
+
 # For each class, a constraint and the shape of one sample.
 TABLE = {
     Bounds: bounds,
     Composite: composite,
     Decoded: decoded,
     Equality: lambda dtype: (Equality(lambda x: x.square().sum(dim=1) - 1, 1e-4), (5,)),
+    Framewise: lambda dtype: (Framewise(frame, [0, 2], 1e-3), (3, 4)),
     Inequality: lambda dtype: (Inequality(lambda x: x.cumsum(dim=1) - 1, 1e-3), (3,)),
     LevelSet: lambda dtype: (LevelSet(GaussianRandomField(seed=0)), (2,)),
     Linear: linear,

@@ -4,6 +4,7 @@ from .base import Constraint
 from .composite import Composite
 from .decoded import Decoded, FrameDecoder
 from .equality import Equality, Scalar
+from .framewise import Framewise
 from .inequality import Bounds, Inequality
 from .level_set import GaussianRandomField, LevelSet
 from .observation import Linear, Observation
@@ -15,6 +16,7 @@ __all__ = [
     "Decoded",
     "Equality",
     "FrameDecoder",
+    "Framewise",
     "GaussianRandomField",
     "Inequality",
     "LevelSet",
