@@ -34,7 +34,7 @@ class MemberNoise:
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
-        self.shape = tuple(shape)
+        self.shape, self.attempt = tuple(shape), attempt
         self.dtype, self.device = dtype, device
         # Small samples are drawn many at a time: one call a draw and member would take longer
         # than a small network. The number depends on the shape only, so the stream does too.
@@ -68,7 +68,7 @@ class Repeated(MemberNoise):
     """
 
     def __init__(self, noise: MemberNoise, times: int | None = None) -> None:
-        self.noise, self.times = noise, times
+        self.noise, self.times, self.attempt = noise, times, noise.attempt
         self.shape, self.dtype, self.device = noise.shape, noise.dtype, noise.device
         self.latest, self.given = torch.empty(0), 0
 

@@ -62,6 +62,15 @@ class Constraint(ABC):
             f"{type(self).__name__} has no closed-form projection; project with a minimizer."
         )
 
+    @property
+    def surface(self) -> "Constraint | None":
+        r"""The part of this constraint that random samples never satisfy: all of it, if it is an
+        equality; None, if it has an interior, as inequalities have; else its equalities.
+
+        An interior can be reached by drawing again, a surface only by projecting.
+        """
+        return self
+
     def in_units(self, mean: Tensor | float, std: Tensor | float) -> "Constraint":
         r"""Returns this constraint, stated in physical units, for a model of standardised data.
 
@@ -89,6 +98,11 @@ class _InUnits(Constraint):
     def _physical(self, x: Tensor) -> Tensor:
         std = torch.as_tensor(self.std, dtype=x.dtype, device=x.device)
         return x * std + torch.as_tensor(self.mean, dtype=x.dtype, device=x.device)
+
+    @property
+    def surface(self) -> Constraint | None:
+        surface = self.constraint.surface
+        return None if surface is None else surface.in_units(self.mean, self.std)
 
     def residual(self, x: Tensor) -> Tensor:
         return self.constraint.residual(self._physical(x))

@@ -14,7 +14,7 @@ class Inequality(Constraint):
     r"""The constraint :math:`g(x) \leq 0`, elementwise, with residual :math:`\max(g, 0)`.
 
     Inside, the residual and its gradient are zero, so that a projection leaves a feasible sample
-    where it is.
+    where it is. :class:`PPR` draws again before it projects, and says which law results.
 
     Arguments:
         g: A differentiable function of a batch :math:`(B, *)`.
@@ -24,6 +24,10 @@ class Inequality(Constraint):
     def __init__(self, g: Callable[[Tensor], Tensor], tolerance: float) -> None:
         super().__init__(tolerance)
         self.g = g
+
+    @property
+    def surface(self) -> None:
+        return None
 
     def residual(self, x: Tensor) -> Tensor:
         return self.g(x).relu().reshape(x.shape[0], -1)
@@ -50,6 +54,10 @@ class Bounds(Constraint):
                 "feasible; correct the bounds."
             )
         self.lower, self.upper = low, high
+
+    @property
+    def surface(self) -> Constraint | None:
+        return self if torch.any(self.lower == self.upper) else None
 
     def residual(self, x: Tensor) -> Tensor:
         return (x - self.projection(x)).flatten(start_dim=1)
