@@ -75,7 +75,7 @@ def test_siblings_do_not_import_one_another(family: str):
     # what methods share, and what others are variants of: PostHoc is Ancestral with an end of its
     # own, DPS-PC and MMPS are predictor-correctors, ReSample is HDC in stages
     variants = {"ancestral", "predictor_corrector", "hdc"}
-    shared = {"base", "run", "guidance", "projection"} | variants
+    shared = {"base", "run", "guidance", "projection", "operators"} | variants
     for path in (PACKAGE / family).glob("*.py"):
         if path.stem == "__init__":
             continue

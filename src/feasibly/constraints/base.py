@@ -1,6 +1,6 @@
 r"""Constraints: :math:`\mathcal{C} = \{ x : c(x) = 0 \}`, stated by a residual."""
 
-__all__ = ["Constraint"]
+__all__ = ["Constraint", "constant"]
 
 from abc import ABC, abstractmethod
 
@@ -84,6 +84,11 @@ class Constraint(ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(tolerance={self.tolerance:g})"
+
+
+def constant(value: Tensor | float) -> Tensor:
+    """Returns `value` as a tensor, in double precision if it is a number."""
+    return value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
 
 
 class _InUnits(Constraint):

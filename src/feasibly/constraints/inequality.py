@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from .base import Constraint
+from .base import Constraint, constant
 
 
 class Inequality(Constraint):
@@ -44,10 +44,7 @@ class Bounds(Constraint):
 
     def __init__(self, lower: Tensor | float, upper: Tensor | float, tolerance: float) -> None:
         super().__init__(tolerance)
-        low, high = (
-            bound if isinstance(bound, Tensor) else torch.tensor(bound, dtype=torch.float64)
-            for bound in (lower, upper)
-        )
+        low, high = constant(lower), constant(upper)
         if torch.any(low > high):
             raise ValueError(
                 "Bounds: the lower bound is above the upper one somewhere, so no sample is "
