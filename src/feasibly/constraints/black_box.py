@@ -67,7 +67,7 @@ class BlackBox(Constraint):
         return r.relu() if self.inequality else r
 
     def _evaluate(self, x: Tensor) -> Tensor:
-        r = self.f(x)
+        r = self.f(x.detach())
         if not isinstance(r, Tensor) or r.ndim != 2 or r.shape[0] != x.shape[0]:
             got = tuple(r.shape) if isinstance(r, Tensor) else type(r).__name__
             raise ValueError(
