@@ -88,7 +88,15 @@ def test_siblings_do_not_import_one_another(family: str):
     # writes weather names its variables alike
     variants = {"ancestral", "predictor_corrector", "hdc", "equality"}
     shared = {"base", "run", "guidance", "projection"} | variants
-    shared |= {"predictions", "readings", "tables", "appa_files", "appa_fields", "era5"}
+    shared |= {
+        "predictions",
+        "readings",
+        "tables",
+        "appa_files",
+        "appa_fields",
+        "era5",
+        "operators",
+    }
     for path in (PACKAGE / family).glob("*.py"):
         if path.stem in ("__init__", "wrap"):  # which gather them
             continue
