@@ -124,7 +124,8 @@ def trajectories(rows: Sequence[Record]) -> Figure:
         right.set(xscale="log", title=kind, xlabel="Max-Norm, mean of an ensemble")
         ticks = [1, 2, 5, 10, 20, 50, 100]
         right.set_xticks(ticks, ticks)
-        right.minorticks_off()
+        for ax in (left, right):
+            ax.minorticks_off()  # their labels overlap where values are alike
         right.set_xlim(0.8, 1.2 * largest)
         left.set_yticks(range(len(labels)), labels)
         left.invert_yaxis()

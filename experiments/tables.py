@@ -77,7 +77,7 @@ def means(rows: Sequence[Record]) -> list[Record]:
     default = [row for row in rows if row["default"] and "mse" in row]
     for label in dict.fromkeys(row["label"] for row in rows):
         group = [row for row in rows if row["label"] == label]
-        settings = [tuple(row.get(k) for k in SETTING) for row in group]
+        settings = [_setting(row) for row in group]
         kinds = {row.get("observation") for row in group}
         made_with = {tuple(row.get(k) for k in ("observation", *MADE_WITH)) for row in group}
         if len(set(settings)) < len(settings) or len(made_with) > len(kinds):
@@ -104,7 +104,10 @@ def means(rows: Sequence[Record]) -> list[Record]:
         scored = [row for row in group if "mse" in row]
         if scored:
             record.pop("seconds", None)
-            record |= _ensembles(scored) | _relative(scored, default)
+            own = _ensembles(scored)
+            record |= own | _relative(own, scored, default)
+            if len(kinds) == 1 and len(scored) > 1:
+                record["rmse_error"] = _jackknife(scored)
         table.append(record)
     return table
 
@@ -120,10 +123,7 @@ def _ensembles(group: Sequence[Record]) -> Record:
         for kind in dict.fromkeys(row["observation"] for row in group)
     ]
     kinds = [_scores(rows) for rows in by_kind]
-    scores = {key: statistics.fmean(kind[key] for kind in kinds) for key in kinds[0]}
-    if len(kinds) == 1 and len(group) > 1:
-        scores["rmse_error"] = _jackknife(group)
-    return scores
+    return {key: statistics.fmean(kind[key] for kind in kinds) for key in kinds[0]}
 
 
 def _scores(rows: Sequence[Record]) -> Record:
@@ -146,17 +146,19 @@ def _jackknife(rows: Sequence[Record]) -> float:
     return math.sqrt((n - 1) / n * sum((v - statistics.fmean(without)) ** 2 for v in without))
 
 
-def _relative(group: Sequence[Record], default: Sequence[Record]) -> Record:
-    """The scores relative to the default's in the same settings, if it has them all."""
-
-    def places(rows: Sequence[Record]) -> set[tuple]:
-        return {tuple(row.get(k) for k in SETTING) for row in rows}
-
-    shared = [row for row in default if places([row]) <= places(group)]
-    if places(shared) != places(group):
+def _relative(own: Record, group: Sequence[Record], default: Sequence[Record]) -> Record:
+    """The scores `own` of a group, relative to the default's in the same settings, if it has them
+    all."""
+    settings = [_setting(row) for row in group]
+    shared = [row for row in default if _setting(row) in settings]
+    if len(shared) < len(group):
         return {}
-    own, base = _ensembles(group), _ensembles(shared)
+    base = _ensembles(shared)
     return {f"{key}_ratio": own[key] / base[key] for key in ("rmse", "crps")}
+
+
+def _setting(row: Record) -> tuple:
+    return tuple(row.get(key) for key in SETTING)
 
 
 def _over(rows: Sequence[Record], key: str) -> list[float]:

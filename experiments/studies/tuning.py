@@ -11,8 +11,8 @@ twice. At an edge still: PDM's kappa (in x_t at its own limit), gamma of HDC and
 of MMPS, and N of DPS-PC. ReSample has L-BFGS in place of its authors' Adam, at a tenth of the
 time.
 
-On KS there are three settings for each method and four of DPS, whose grid was moved twice; at an
-edge are PDM's kappa and gamma of HDC.
+On KS there are three settings for each method, of which two of MMPS have been run, and four of
+DPS, whose grid was moved twice; at an edge are PDM's kappa and gamma of HDC.
 """
 
 __all__ = ["GRIDS", "KS_GRIDS", "on_ks", "score", "study", "winners"]
@@ -170,7 +170,7 @@ def winners(rows: Sequence[Record]) -> dict[str, str]:
     known = {**_samplers, **_ks_samplers}
     for row in means(rows):
         name, _, setting = row["label"].partition(": ")
-        if not setting or row["label"] not in known:
+        if row["label"] not in known:
             continue  # the default, the truth, and grids that have been moved
         if row["problem"] == "data2d" and setting.startswith("in x_0"):
             name += ", x_0"  # a method of its own there

@@ -73,7 +73,7 @@ class KS:
         self.shape = (size, size)
         if denoiser is None and size != 64:
             raise ValueError(
-                f"The shipped prior has 64 x 64 points; for {size} give denoiser=...."
+                f"The shipped prior has 64 x 64 points; for size={size} give a denoiser."
             )
         self.denoiser = priors.load("ks") if denoiser is None else denoiser
         self.physical = physical
