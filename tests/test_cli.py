@@ -257,7 +257,7 @@ def test_sample_takes_a_denoiser_and_a_constraint_of_the_user(user, tmp_path):
 def test_sample_tells_an_infeasible_constraint_by_its_status(user, tmp_path, capsys):
     out = tmp_path / "out"
     assert sample(f"{user}:denoiser", f"{user}:impossible", out, members=4, steps=4) == 1
-    assert "No member is feasible" in capsys.readouterr().out
+    assert "None of the 4 members" in capsys.readouterr().out
     result = Result.load(out / "samples.safetensors")
     assert not result.feasible.any()
     assert (result.violation >= 1).all()

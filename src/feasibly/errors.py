@@ -23,4 +23,4 @@ class SamplingError(RuntimeError):
 
 
 class InfeasibleWarning(UserWarning):
-    """No member of an ensemble satisfies its constraint."""
+    """Members of an ensemble do not satisfy its constraint."""

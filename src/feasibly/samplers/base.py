@@ -99,6 +99,13 @@ class Sampler(ABC):
         self.retries = retries
         self.readout = readout or self.default_readout
 
+    @property
+    def advice(self) -> str:
+        """What to try for members that end infeasible."""
+        if hasattr(self, "minimize"):
+            return "give the projection more iterations, such as minimize=LBFGS(steps=64)"
+        return "use PPR"
+
     @abstractmethod
     def step(
         self, x_t: Tensor, t: Tensor, s: Tensor, randn: Randn = torch.randn_like
@@ -217,7 +224,7 @@ class Sampler(ABC):
                 "`python -m feasibly check`, or make the method's steps shorter."
             )
         if self.constraint is not None and self.enforces:
-            warn_if_infeasible(result, self.constraint, self.lands)
+            warn_if_infeasible(result, self)
         return result
 
     def _try(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device | str) -> None:

@@ -5,7 +5,7 @@ __all__ = ["PPR"]
 import math
 from collections.abc import Callable, Iterator
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -43,7 +43,8 @@ class PPR(Sampler):
     What is not given is chosen by the number of residuals, once it is known. A few (up to 8) cut
     out a surface, which is found late and at once: 32 steps, one kernel application by
     `GaussNewton()` from 0.75 down. Many say something of the sample at higher noise already, and
-    take more work to tell: 64 steps, one application by `WarmLBFGS(steps=16)` from 10 down.
+    take more work to tell: 64 steps, one application by `WarmLBFGS(steps=16)` from 10 down, and
+    up to 48 iterations for the last projection, whose estimate is returned.
     `docs/data2d.md` and `docs/ks.md` show what each of these is worth.
 
     **Inequalities.** Where the constraint has an interior (:attr:`Constraint.surface`), three
@@ -74,6 +75,8 @@ class PPR(Sampler):
             applied; None likewise. The choices are for data of unit variance: scale it with the
             data's.
         sigma_min: The lowest such level.
+        last_steps: The most iterations of the last projection; None for the minimizer's own, or
+            three times as many if PPR chooses the minimizer and there are many residuals.
         retries: How often an infeasible member is drawn again; None chooses 3, or 5 for
             inequalities (see above; below 2, they too are projected on at once).
         fast: Choose fewer iterations: half of the gradients for a few residuals, and two thirds
@@ -97,6 +100,7 @@ class PPR(Sampler):
         minimize: Minimizer | None = None,
         sigma_max: float | None = None,
         sigma_min: float = 0.0,
+        last_steps: int | None = None,
         retries: int | None = None,
         fast: bool = False,
         **kwargs: Any,
@@ -109,6 +113,7 @@ class PPR(Sampler):
             "sigma_max": sigma_max,
             "minimize": minimize,
             "retries": retries,
+            "last_steps": last_steps,
         }
         steps = few.steps if steps is None else steps
         repeats = few.repeats if repeats is None else repeats
@@ -126,17 +131,33 @@ class PPR(Sampler):
                 f"PPR(sigma_max={sigma_max}) is below the schedule's last noise level, "
                 f"{last:.3g}, so nothing would be projected; raise it."
             )
+        if last_steps is not None and last_steps < 1:
+            raise ValueError(f"PPR(last_steps=...) must be at least 1, got {last_steps}.")
         self.repeats = repeats
         self.minimize = minimize
         self.sigma_max = sigma_max
         self.sigma_min = sigma_min
+        self.last_steps = last_steps
         self._fast = fast
         self._memory: _Memory | None = None  # that of the run which makes a step
         self._open = {name for name, value in given.items() if value is None}
+        if minimize is not None:
+            self._open.discard("last_steps")
 
     def __setattr__(self, name: str, value: Any) -> None:
-        vars(self).get("_open", set()).discard(name)  # what is set is not chosen
         super().__setattr__(name, value)
+        chosen = vars(self).get("_open", set())
+        chosen.discard(name)  # what is set is not chosen
+        if name == "minimize" and "last_steps" in chosen:
+            chosen.discard("last_steps")  # a minimizer that is given is taken as it is
+            vars(self)["last_steps"] = None
+
+    @property
+    def advice(self) -> str:
+        return (
+            "let the last projection go on, such as last_steps=200, or give every projection "
+            "more iterations, such as minimize=WarmLBFGS(steps=48)"
+        )
 
     def step(
         self, x_t: Tensor, t: Tensor, s: Tensor, randn: Randn = torch.randn_like
@@ -145,8 +166,9 @@ class PPR(Sampler):
         x_s = self.predict(x_t, x_0, t, s, randn)
 
         if self._projects_at(s) and self._aim is not None:
-            for _ in range(self.repeats):
-                x_s, x_0 = self.kernel(x_s, s, randn, reach=self.noise_level(t))
+            for k in range(1, self.repeats + 1):
+                last = s == 0 and k == self.repeats  # its estimate is returned
+                x_s, x_0 = self.kernel(x_s, s, randn, reach=self.noise_level(t), last=last)
         return x_s, x_0
 
     def trajectory(self, noise: MemberNoise) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -164,9 +186,11 @@ class PPR(Sampler):
                 return
             yield step
 
-    def minimum(self, residual: Residual, x: Tensor, unit: float) -> Minimum:
+    def minimum(self, residual: Residual, x: Tensor, unit: float, last: bool = False) -> Minimum:
         """Searches from `x`, with what the run's last search has left."""
         minimize = self.minimize or defaults(1, self._fast).minimize
+        if last and self.last_steps:
+            minimize = replace(minimize, steps=self.last_steps)
         memory = self._memory or _Memory(self.constraint)
         if self._memory and memory.history is None:
             memory.history = minimize.remember(x)
@@ -178,15 +202,27 @@ class PPR(Sampler):
         forward, backward = minimize.cost(residuals)
         kernels, attempts = chosen.levels() * chosen.repeats, self.retries + 1
         last = 1 if self.readout == "denoise" else 0
-        return attempts * (chosen.steps + kernels * forward + last), attempts * kernels * backward
+        landing = (0, 0)
+        if chosen.last_steps and chosen.levels():
+            longer = replace(minimize, steps=chosen.last_steps).cost(residuals)
+            landing = (longer[0] - forward, longer[1] - backward)
+        return (
+            attempts * (chosen.steps + kernels * forward + landing[0] + last),
+            attempts * (kernels * backward + landing[1]),
+        )
 
     def kernel(
-        self, x_t: Tensor, t: Tensor, randn: Randn = torch.randn_like, reach: float | None = None
+        self,
+        x_t: Tensor,
+        t: Tensor,
+        randn: Randn = torch.randn_like,
+        reach: float | None = None,
+        last: bool = False,
     ) -> tuple[Tensor, Tensor]:
         r"""Draws :math:`x_t' \sim K_t^\mathrm{PPR}(x_t' \mid x_t)`, and returns it with the
         projected estimate :math:`d_\theta(x_t^*)` behind it. Members inside an inequality stay
         at :math:`x_t`."""
-        best = self.search(x_t, t, reach)
+        best = self.search(x_t, t, reach, last)
         x = self.renoise(best.x_0, t, randn)
         if _has_interior(self.constraint):
             inside = (best.x == x_t).flatten(start_dim=1).all(dim=1) & (best.value <= self.stop)
@@ -197,7 +233,9 @@ class PPR(Sampler):
         r"""PROJECT: returns :math:`d_\theta(x_t^*)`, with shape :math:`(B, *)`."""
         return self.search(x_t, t, reach).x_0
 
-    def search(self, x_t: Tensor, t: Tensor, reach: float | None = None) -> Minimum:
+    def search(
+        self, x_t: Tensor, t: Tensor, reach: float | None = None, last: bool = False
+    ) -> Minimum:
         r"""Searches :math:`x_t^* = \arg\min_x c(d_\theta(x))` from :math:`x_t`.
 
         Arguments:
@@ -206,6 +244,7 @@ class PPR(Sampler):
             reach: The noise level :math:`\sigma / \alpha` whose :math:`\sqrt{D}`-fold is the
                 minimizer's unit of length. In a step it is the level that `x_t` was predicted
                 from, since the error of a prediction is of that size; None for the level of `t`.
+            last: Whether it is the run's last search, which may have iterations of its own.
 
         Returns:
             The best :math:`x_t^*` found, and :math:`d_\theta(x_t^*)`.
@@ -222,7 +261,7 @@ class PPR(Sampler):
         reach = self.noise_level(t) if reach is None else reach
         unit = reach * math.sqrt(x_t[0].numel()) * (alpha_t / scale).item()
         start = x_t / scale
-        best = self.minimum(residual, start, unit)
+        best = self.minimum(residual, start, unit, last)
         return best._replace(x=torch.where(best.x == start, x_t, scale * best.x))
 
     def prepare(self, x_0: Tensor, r: Tensor) -> None:
@@ -270,6 +309,7 @@ class Settings(NamedTuple):
     sigma_max: float
     minimize: Minimizer
     retries: int
+    last_steps: int | None = None  # those of the minimizer
 
 
 def defaults(residuals: int, fast: bool = False, interior: bool = False) -> Settings:
@@ -277,8 +317,8 @@ def defaults(residuals: int, fast: bool = False, interior: bool = False) -> Sett
     Neither is so of an interior, into which members are sent early."""
     few = residuals <= GaussNewton.dense
     minimize = GaussNewton(1 if fast else 2) if few else WarmLBFGS(11 if fast else 16)
-    if interior:
-        return Settings(steps=64, repeats=1, sigma_max=10.0, minimize=minimize, retries=5)
-    if few:
-        return Settings(steps=32, repeats=1, sigma_max=0.75, minimize=minimize, retries=3)
-    return Settings(steps=64, repeats=1, sigma_max=10.0, minimize=minimize, retries=3)
+    # a member that is nearly feasible in the end is not lost for want of a few iterations
+    last = None if few else 3 * minimize.steps
+    if few and not interior:
+        return Settings(32, 1, 0.75, minimize, retries=3)
+    return Settings(64, 1, 10.0, minimize, retries=5 if interior else 3, last_steps=last)
