@@ -67,6 +67,7 @@ def test_the_full_protocol_runs_all_labels_everywhere():
     assert len(start(full=True)) == 8
 
 
+@pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
 def test_a_record_is_that_of_the_samplers_own_run():
     row = start()[0]
     problem = ks.KS("sine-3")

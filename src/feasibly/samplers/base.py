@@ -49,6 +49,7 @@ class Sampler(ABC):
     default_readout: ClassVar[str] = "denoise"
     enforces: ClassVar[bool] = True  # the constraint; else it is only reported
     lands: ClassVar[bool] = True  # on the constraint, and not only around it
+    advice: ClassVar[str] = "use PPR"  # for members that end infeasible
     # a method's row in the paper's Table 1
     space: ClassVar[str | None] = None  # what the constraint moves, "x_t" or "x_0"
     renoises: ClassVar[bool] = False  # whether noise is added after that
@@ -98,13 +99,6 @@ class Sampler(ABC):
             raise ValueError(f"{name}(retries=...) must not be negative, got {retries}.")
         self.retries = retries
         self.readout = readout or self.default_readout
-
-    @property
-    def advice(self) -> str:
-        """What to try for members that end infeasible."""
-        if hasattr(self, "minimize"):
-            return "give the projection more iterations, such as minimize=LBFGS(steps=64)"
-        return "use PPR"
 
     @abstractmethod
     def step(

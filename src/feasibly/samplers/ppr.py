@@ -75,8 +75,9 @@ class PPR(Sampler):
             applied; None likewise. The choices are for data of unit variance: scale it with the
             data's.
         sigma_min: The lowest such level.
-        last_steps: The most iterations of the last projection; None for the minimizer's own, or
-            three times as many if PPR chooses the minimizer and there are many residuals.
+        last_steps: The most iterations of a projection at the last level, whose estimate is
+            returned; None for the minimizer's own, or three times as many if PPR chooses the
+            minimizer and there are many residuals.
         retries: How often an infeasible member is drawn again; None chooses 3, or 5 for
             inequalities (see above; below 2, they too are projected on at once).
         fast: Choose fewer iterations: half of the gradients for a few residuals, and two thirds
@@ -88,6 +89,10 @@ class PPR(Sampler):
     space = "x_t"
     renoises = True
     differentiates = True
+    advice = (
+        "let the last projection go on, such as last_steps=200, or give every projection more "
+        "iterations, such as minimize=WarmLBFGS(steps=48)"
+    )
     constraint: Constraint
 
     def __init__(
@@ -152,13 +157,6 @@ class PPR(Sampler):
             chosen.discard("last_steps")  # a minimizer that is given is taken as it is
             vars(self)["last_steps"] = None
 
-    @property
-    def advice(self) -> str:
-        return (
-            "let the last projection go on, such as last_steps=200, or give every projection "
-            "more iterations, such as minimize=WarmLBFGS(steps=48)"
-        )
-
     def step(
         self, x_t: Tensor, t: Tensor, s: Tensor, randn: Randn = torch.randn_like
     ) -> tuple[Tensor, Tensor]:
@@ -166,9 +164,8 @@ class PPR(Sampler):
         x_s = self.predict(x_t, x_0, t, s, randn)
 
         if self._projects_at(s) and self._aim is not None:
-            for k in range(1, self.repeats + 1):
-                last = s == 0 and k == self.repeats  # its estimate is returned
-                x_s, x_0 = self.kernel(x_s, s, randn, reach=self.noise_level(t), last=last)
+            for _ in range(self.repeats):
+                x_s, x_0 = self.kernel(x_s, s, randn, reach=self.noise_level(t))
         return x_s, x_0
 
     def trajectory(self, noise: MemberNoise) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -186,11 +183,12 @@ class PPR(Sampler):
                 return
             yield step
 
-    def minimum(self, residual: Residual, x: Tensor, unit: float, last: bool = False) -> Minimum:
+    def minimum(
+        self, residual: Residual, x: Tensor, unit: float, steps: int | None = None
+    ) -> Minimum:
         """Searches from `x`, with what the run's last search has left."""
         minimize = self.minimize or defaults(1, self._fast).minimize
-        if last and self.last_steps:
-            minimize = replace(minimize, steps=self.last_steps)
+        minimize = replace(minimize, steps=steps or minimize.steps)
         memory = self._memory or _Memory(self.constraint)
         if self._memory and memory.history is None:
             memory.history = minimize.remember(x)
@@ -202,27 +200,20 @@ class PPR(Sampler):
         forward, backward = minimize.cost(residuals)
         kernels, attempts = chosen.levels() * chosen.repeats, self.retries + 1
         last = 1 if self.readout == "denoise" else 0
-        landing = (0, 0)
-        if chosen.last_steps and chosen.levels():
+        calls = [chosen.steps + kernels * forward + last, kernels * backward]
+        if chosen.last_steps and chosen._projects_at(torch.tensor(0.0)):
             longer = replace(minimize, steps=chosen.last_steps).cost(residuals)
-            landing = (longer[0] - forward, longer[1] - backward)
-        return (
-            attempts * (chosen.steps + kernels * forward + landing[0] + last),
-            attempts * (kernels * backward + landing[1]),
-        )
+            calls[0] += chosen.repeats * (longer[0] - forward)
+            calls[1] += chosen.repeats * (longer[1] - backward)
+        return attempts * calls[0], attempts * calls[1]
 
     def kernel(
-        self,
-        x_t: Tensor,
-        t: Tensor,
-        randn: Randn = torch.randn_like,
-        reach: float | None = None,
-        last: bool = False,
+        self, x_t: Tensor, t: Tensor, randn: Randn = torch.randn_like, reach: float | None = None
     ) -> tuple[Tensor, Tensor]:
         r"""Draws :math:`x_t' \sim K_t^\mathrm{PPR}(x_t' \mid x_t)`, and returns it with the
         projected estimate :math:`d_\theta(x_t^*)` behind it. Members inside an inequality stay
         at :math:`x_t`."""
-        best = self.search(x_t, t, reach, last)
+        best = self.search(x_t, t, reach)
         x = self.renoise(best.x_0, t, randn)
         if _has_interior(self.constraint):
             inside = (best.x == x_t).flatten(start_dim=1).all(dim=1) & (best.value <= self.stop)
@@ -233,9 +224,7 @@ class PPR(Sampler):
         r"""PROJECT: returns :math:`d_\theta(x_t^*)`, with shape :math:`(B, *)`."""
         return self.search(x_t, t, reach).x_0
 
-    def search(
-        self, x_t: Tensor, t: Tensor, reach: float | None = None, last: bool = False
-    ) -> Minimum:
+    def search(self, x_t: Tensor, t: Tensor, reach: float | None = None) -> Minimum:
         r"""Searches :math:`x_t^* = \arg\min_x c(d_\theta(x))` from :math:`x_t`.
 
         Arguments:
@@ -244,7 +233,6 @@ class PPR(Sampler):
             reach: The noise level :math:`\sigma / \alpha` whose :math:`\sqrt{D}`-fold is the
                 minimizer's unit of length. In a step it is the level that `x_t` was predicted
                 from, since the error of a prediction is of that size; None for the level of `t`.
-            last: Whether it is the run's last search, which may have iterations of its own.
 
         Returns:
             The best :math:`x_t^*` found, and :math:`d_\theta(x_t^*)`.
@@ -261,7 +249,7 @@ class PPR(Sampler):
         reach = self.noise_level(t) if reach is None else reach
         unit = reach * math.sqrt(x_t[0].numel()) * (alpha_t / scale).item()
         start = x_t / scale
-        best = self.minimum(residual, start, unit, last)
+        best = self.minimum(residual, start, unit, self.last_steps if t == 0 else None)
         return best._replace(x=torch.where(best.x == start, x_t, scale * best.x))
 
     def prepare(self, x_0: Tensor, r: Tensor) -> None:
