@@ -15,7 +15,6 @@ from feasibly import schedules
 from feasibly.adapters.appa import Appa
 from feasibly.adapters.appa_files import code
 from feasibly.errors import ConstraintError, DenoiserError
-from feasibly.minimizers import LBFGS
 
 yaml = pytest.importorskip("yaml", reason="pyyaml is not installed")
 
@@ -282,8 +281,7 @@ def test_samples_agree_with_an_observation_behind_the_decoder(tmp_path):
     mask = torch.zeros(ROWS, COLUMNS, dtype=torch.bool)
     mask[4::8, 4::8] = True
     law = appa.observation(y, [2], channels, tolerance=1e-3, mask=mask)
-    options = {"steps": 16, "sigma_max": 10.0, "minimize": LBFGS(16)}
-    result = feasibly.PPR(appa.denoiser(START), law, **options).sample(2, appa.shape, seed=0)
+    result = feasibly.PPR(appa.denoiser(START), law, steps=16).sample(2, appa.shape, seed=0)
     assert result.feasible.all()
     gap = (appa.decode(result.samples, [2], channels) - y)[..., mask]
     assert gap.square().sum(dim=(1, 2, 3)).max() <= 1.001e-3

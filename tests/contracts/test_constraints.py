@@ -21,7 +21,6 @@ from feasibly.constraints import (
     Energy,
     Equality,
     Evolution,
-    Framewise,
     GaussianRandomField,
     Histogram,
     Inequality,
@@ -71,10 +70,6 @@ def decoded(dtype):
     return Decoded(law, lambda z: torch.tanh(torch.cat([z, z.square()], dim=1))), (2,)
 
 
-def frame(x, f):
-    return ((x.sin() - 0.3).square().sum(dim=1) + f * (x[:, 0] - x[:, 1]) ** 2) / 2
-
-
 def mask(dtype):
     return Mask(torch.tensor([[True, False, True], [False] * 3]), 0.3, tolerance=1e-6), (2, 3)
 
@@ -107,7 +102,6 @@ TABLE = {
     DivergenceFree: lambda dtype: (DivergenceFree((0.5, 0.3), tolerance=1e-6), (2, 6, 5)),
     Energy: lambda dtype: (Energy((-2, -1), 0.5, tolerance=1e-6), (3, 4)),
     Equality: lambda dtype: (Equality(lambda x: x.square().sum(dim=1) - 1, 1e-4), (5,)),
-    Framewise: lambda dtype: (Framewise(frame, [0, 2], 1e-3), (3, 4)),
     Evolution: lambda dtype: (Evolution(kuramoto_sivashinsky(1.0), 0.1, tolerance=1e-3), (3, 8)),
     Histogram: lambda dtype: (Histogram(torch.linspace(-1, 1, 6), tolerance=1e-6), (2, 3)),
     Inequality: lambda dtype: (Inequality(lambda x: x.cumsum(dim=1) - 1, 1e-3), (3,)),

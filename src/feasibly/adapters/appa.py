@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ..constraints import Framewise
+from ..constraints import Observation
 from ..errors import ConstraintError, DenoiserError
 from ..schedules import VE, LogLogit, RectifiedVE, Schedule
 from .appa_fields import AppaFields
@@ -53,8 +53,8 @@ class Appa:
         appa = Appa("path/to/released/folders", checkout="path/to/appa")
         law = appa.observation(y, frames=[12], channels=["t2m", "z500"], tolerance=1.0)
         prior = appa.denoiser("2021-06-01T00")
-        sampler = PPR(prior, law, sigma_max=10.0, minimize=LBFGS(8))
-        fields = appa.decode(sampler.sample(32, appa.shape).samples, channels=["t2m"])
+        z = PPR(prior, law).sample(32, appa.shape).samples
+        fields = appa.decode(z, channels=["t2m"])
 
     The weights and the code are the user's own. Appa's code has no licence, and none of it is
     part of this library. Only the convolutional autoencoder and the transformer on its latents
@@ -215,9 +215,10 @@ class Appa:
         *,
         tolerance: float,
         mask: Tensor | None = None,
-    ) -> Framewise:
-        r"""Returns the constraint :math:`\| m \odot (D(z^f) - y^f) \|^2 = 0`, summed over frames,
-        in standardised units.
+    ) -> Observation:
+        r"""Returns the constraint :math:`D(z^f) = y^f` for the observed frames, channels and
+        points, in standardised units. It is decoded, and its gradient taken, one frame of one
+        member at a time.
 
         The sea's temperature counts over the sea only: over land ERA5 has none, and what the
         decoder returns there means nothing.
@@ -248,14 +249,11 @@ class Appa:
                 seen[:, k] &= self.fields.sea.to(seen.device)
         if not seen.any():
             raise ConstraintError("Nothing is observed: y is not a number, or mask is false.")
-        y = torch.where(seen, y, 0.0)
 
-        def term(z_f: Tensor, f: int) -> Tensor:
-            k = frames.index(f)
-            gap = (self._decode(z_f, index) - y[k].to(z_f)) * seen[k].to(z_f.device)
-            return gap.square().flatten(start_dim=1).sum(dim=1)
+        def observe(z: Tensor) -> Tensor:
+            return self.decode(z, frames, channels)[:, seen.to(z.device)]
 
-        return Framewise(term, frames, tolerance)
+        return Observation(observe, y[seen], tolerance)
 
     def _decode(self, z_f: Tensor, index: list[int]) -> Tensor:
         """One frame, with shape (B, H, W, C), to (B, channels, rows, columns)."""

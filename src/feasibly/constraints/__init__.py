@@ -8,7 +8,6 @@ from .divergence import DivergenceFree
 from .equality import Equality, Scalar
 from .equations import Evolution, burgers, heat, kuramoto_sivashinsky, vorticity
 from .fields import Energy, Integral, Mask, Neumann
-from .framewise import Framewise
 from .geometry import ClosedLoop, Lengths, Obstacles
 from .inequality import Bounds, Inequality
 from .level_set import GaussianRandomField, LevelSet
@@ -28,7 +27,6 @@ __all__ = [
     "Equality",
     "Evolution",
     "FrameDecoder",
-    "Framewise",
     "GaussianRandomField",
     "Histogram",
     "Inequality",
