@@ -190,7 +190,7 @@ def test_the_demo_of_the_weather_writes_maps_and_scores(tmp_path, monkeypatch, c
     torch.manual_seed(0)
     autoencoder = SphereAutoencoder(channels=(16, 16, 16)).eval().requires_grad_(False)
     day = torch.nn.functional.interpolate(torch.randn(24, 3, 4, 8), size=(32, 64))
-    monkeypatch.setattr(weather, "fresh_days", lambda block: day.expand(16, -1, -1, -1, -1))
+    monkeypatch.setattr(weather, "fresh_days", lambda block, members: day[None])
     prior = White(LogLogit(1e-3, 1e2, spread=2.0))
     monkeypatch.setattr(demo_weather, "Weather", lambda name: Weather(name, prior, autoencoder))
     monkeypatch.setattr(demo_weather, "PPR", partial(PPR, steps=8))
