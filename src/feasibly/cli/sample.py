@@ -15,7 +15,7 @@ from ..errors import InfeasibleWarning
 from ..progress import LiveProgress
 from ..report import Report
 from ..samplers import METHODS, Sampler
-from ..samplers.run import infeasible
+from ..samplers.run import shortfall
 from .load import load_constraint, load_denoiser
 
 MINIMIZERS = set(minimizers.__all__) - {"Minimizer", "Minimum", "Residual"}
@@ -89,7 +89,7 @@ def sample(
     report.write(out / "report.html")
     console.print(str(result), highlight=False, soft_wrap=True)
     console.print(f"Samples and report: {out}", highlight=False, soft_wrap=True)
-    console.print(infeasible(result, sampler), highlight=False, markup=False, soft_wrap=True)
+    console.print(shortfall(result, sampler), highlight=False, markup=False, soft_wrap=True)
     return 0 if result.feasible.any() else 1
 
 
