@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from feasibly import PPR, Equality
-from feasibly.denoisers import Denoiser, Karras, MixedPrecision, Posterior, broadcast
+from feasibly.denoisers import Correlated, Denoiser, Karras, MixedPrecision, Posterior, broadcast
 from feasibly.nn import ModulatedMLP
 from feasibly.oracles import Checkerboard, Gaussian, GaussianMixture
 from feasibly.schedules import EDM, VE, VP, Cosine, LogLogit, Rectified, Schedule
@@ -232,6 +232,76 @@ def test_the_schedule_is_an_attribute_and_the_backbone_is_trainable():
     denoiser = Karras(backbone, schedule)
     assert denoiser.schedule is schedule
     assert set(denoiser.parameters()) == set(backbone.parameters())
+
+
+class Mixing(nn.Linear):
+    def __init__(self):
+        super().__init__(3, 3)
+
+    def forward(self, x, label):
+        return super().forward(x)
+
+
+def walk(n=4000, frames=6):
+    """Two values that wander, frame by frame."""
+    return normal(n, frames, 2).cumsum(dim=1) / 2
+
+
+def correlated(backbone, x, schedule=None):
+    model = Correlated(backbone, schedule or LogLogit(), x.shape[1]).double()
+    model.fit(x)
+    return model
+
+
+@pytest.mark.parametrize("sigma", [0.01, 0.3, 5.0])
+def test_without_a_network_correlated_is_the_posterior_of_a_gaussian_process(sigma):
+    x = walk()
+    frames = x.transpose(0, 1).flatten(start_dim=1)
+    cov = torch.kron(frames @ frames.T / frames.shape[1], torch.eye(2).double())
+    oracle = Gaussian(torch.zeros(12).double(), cov, LogLogit())
+    noisy = x[:8] + sigma * normal(8, 6, 2, seed=1)
+    found = correlated(Zero(), x).mean(noisy, double(sigma))
+    expected = oracle.mean(noisy.flatten(start_dim=1), double(sigma)).unflatten(1, (6, 2))
+    torch.testing.assert_close(found, expected)
+
+
+def test_correlated_is_karras_in_each_component():
+    x = walk()
+    model = correlated(Wavy(), x)
+    noisy, sigma = normal(4, 6, 2, seed=1), double([0.02, 0.3, 1.0, 9.0])[:, None, None]
+    found = torch.einsum("tk,bt...->bk...", model.basis, model.mean(noisy, sigma))
+    h = torch.einsum("tk,bt...->bk...", model.basis, noisy)
+    scale = (sigma**2 + model.std[:, None] ** 2).sqrt()
+    told = torch.einsum("tk,bk...->bt...", model.basis, h / scale)
+    output = Wavy()(told, sigma.log().reshape(-1) / 4)
+    output = torch.einsum("tk,bt...->bk...", model.basis, output)
+    s = model.std[:, None]
+    expected = s**2 / scale**2 * h + sigma * s / scale * output
+    torch.testing.assert_close(found, expected)
+    alike = Correlated(Wavy(), LogLogit(), 6).double()
+    karras = Karras(Wavy(), LogLogit())
+    torch.testing.assert_close(alike.mean(noisy, sigma), karras.mean(noisy, sigma))
+
+
+def test_the_loss_of_a_linear_denoiser_is_one_on_its_own_process():
+    """In units of each component's posterior deviation; a standard error is 0.4 %."""
+    x, generator = walk(), torch.Generator().manual_seed(2)
+    t = torch.rand(4000, generator=generator, dtype=torch.float64)
+    loss = correlated(Zero(), x).loss(x, t, normal(4000, 6, 2, seed=3))
+    assert loss.mean().item() == pytest.approx(1, abs=0.02)
+
+
+def test_half_precision_does_not_drown_the_small_components():
+    """Frames that differ by a ten-thousandth of what they share."""
+    torch.manual_seed(0)
+    shared = 10 * torch.randn(4000, 1, 3)
+    x = shared + 1e-3 * torch.randn(4000, 6, 3)
+    model = Correlated(Mixing(), LogLogit(), 6).requires_grad_(False)
+    model.fit(x)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = model.mean(x[:8] + torch.randn(8, 6, 3), torch.tensor(1.0))
+    assert found.dtype == torch.float32
+    assert (found - found.mean(dim=1, keepdim=True)).abs().max() < 0.05
 
 
 @pytest.fixture

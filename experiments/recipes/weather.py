@@ -10,7 +10,7 @@ import torch
 from torch import Generator, Tensor
 
 from feasibly import priors
-from feasibly.denoisers import Karras
+from feasibly.denoisers import Correlated, Karras
 from feasibly.metrics import area_weights
 from feasibly.nn import SphereAutoencoder, SphereNet
 from feasibly.problems import shallow_water
@@ -224,8 +224,15 @@ class Weather(Denoising):
     ends = ("lift", "project")
     dtype = torch.float16
 
-    def model(self) -> Karras:
-        return Karras(SphereNet(**self.backbone), LogLogit(1e-3, 1e2, spread=2.0))
+    latents: np.ndarray | None = None
+
+    def model(self) -> Correlated:
+        net = SphereNet(**self.backbone)
+        model = Correlated(net, LogLogit(1e-3, 1e2, spread=2.0), self.backbone["frames"])
+        if self.latents is not None:
+            starts = range(0, self.latents.shape[1] - HOURS + 1, HOURS)
+            model.fit(torch.cat([_float(self.latents[:, i : i + HOURS]) for i in starts]))
+        return model
 
     def data(self, folder: Path) -> None:
         fields = _load(folder)
@@ -245,7 +252,7 @@ class Weather(Denoising):
         hour = torch.randint(hours - HOURS + 1, (n,), generator=generator)
         shift = torch.randint(self.latents.shape[-1], (n,), generator=generator)
         windows = [
-            torch.from_numpy(self.latents[i, h : h + HOURS]).float()
+            _float(self.latents[i, h : h + HOURS])
             for i, h in zip(member.tolist(), hour.tolist(), strict=True)
         ]
         if symmetries:  # a turn by a latent cell is the only one that latents know exactly
@@ -282,6 +289,10 @@ class Weather(Denoising):
             rows="\n".join(rows),
             spectra="\n".join(spectral),
         )
+
+
+def _float(part: np.ndarray) -> Tensor:
+    return torch.from_numpy(part.copy()).float()
 
 
 def fresh(n: int) -> Tensor:

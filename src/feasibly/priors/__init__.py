@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
 
-from ..denoisers import Karras
+from ..denoisers import Correlated, Karras
 from ..nn import ModulatedMLP, SphereAutoencoder, SphereNet, UNet
 from ..schedules import LogLogit
 
@@ -47,6 +47,8 @@ def load(name: str) -> Karras:
     def make(spec: dict[str, Any]) -> Karras:
         backbone = BACKBONES[spec["backbone"]](**spec["backbone_options"])
         schedule = SCHEDULES[spec["schedule"]](**spec["schedule_options"])
+        if "frames" in spec:
+            return Correlated(backbone, schedule, spec["frames"])
         return Karras(backbone, schedule, spec["sigma_data"])
 
     return _read(name, make)
@@ -89,6 +91,8 @@ def save(
         "schedule_options": vars(denoiser.schedule),
         "sigma_data": denoiser.sigma_data,
     }
+    if isinstance(denoiser, Correlated):
+        spec["frames"] = len(denoiser.std)
     _write(denoiser, path, spec, dtype)
 
 
