@@ -92,8 +92,8 @@ hours, under random turns and reflections |
 
 CARD = """| data | {windows:,} overlapping days of {members} members, in the latents of \
 `weather-autoencoder` ({digest}), under random turns |
-| network | convolutions on the sphere, hours as channels, EDM preconditioning, {parameters:,} \
-parameters, stored in half precision |
+| network | convolutions on the sphere, hours as channels, EDM preconditioning in the principal \
+components of the hours, {parameters:,} parameters, stored in half precision |
 
 ## Unconditional quality
 
