@@ -18,7 +18,7 @@ from feasibly.schedules import LogLogit
 
 FOLDER = Path(priors.__file__).parent
 SHIPPED = ("banana", "checkerboard")
-SHAPES = {"banana": (2,), "checkerboard": (2,), "ks": (64, 64)}
+SHAPES = {"banana": (2,), "checkerboard": (2,), "ks": (64, 64), "weather": (24, 16, 4, 8)}
 OPTIONS = {"dim": 2, "width": 8, "layers": 2, "frequencies": 3}
 
 
@@ -72,7 +72,7 @@ def test_the_priors_of_the_problems_are_shipped():
     assert set(SHAPES) == set(priors.available())
 
 
-@pytest.mark.parametrize("name", priors.available())
+@pytest.mark.parametrize("name", [*priors.available(), "weather-autoencoder"])
 def test_a_shipped_prior_is_small_and_has_a_card(name):
     assert (FOLDER / f"{name}.safetensors").stat().st_size < 16 * 2**20
     card = (FOLDER / f"{name}.md").read_text()
@@ -90,6 +90,16 @@ def test_a_shipped_prior_is_ready_to_sample(name):
     assert x_0.shape == (3, *SHAPES[name])
     assert x_0.dtype == torch.float32
     assert x_0.isfinite().all()
+
+
+def test_a_shipped_autoencoder_is_ready_to_use():
+    autoencoder = priors.load_autoencoder("weather-autoencoder")
+    assert not any(parameter.requires_grad for parameter in autoencoder.parameters())
+    z = torch.zeros(2, 24, 16, 4, 8)
+    fields = autoencoder.decode(z)
+    assert fields.shape == (2, 24, 3, 32, 64)
+    assert fields.isfinite().all()
+    assert autoencoder.encode(fields).shape == z.shape
 
 
 @pytest.mark.parametrize("name", SHIPPED)

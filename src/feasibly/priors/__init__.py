@@ -24,8 +24,9 @@ AUTOENCODERS = {"SphereAutoencoder": SphereAutoencoder}
 
 
 def available() -> list[str]:
-    """Returns the names of the shipped priors."""
-    return sorted(path.stem for path in Path(__file__).parent.glob("*.safetensors"))
+    """Returns the names of the shipped priors, without those of autoencoders."""
+    names = (path.stem for path in Path(__file__).parent.glob("*.safetensors"))
+    return sorted(name for name in names if not name.endswith("-autoencoder"))
 
 
 def digest(name: str) -> str:
