@@ -97,7 +97,7 @@ components of the hours, {parameters:,} parameters, stored in half precision |
 
 ## Unconditional quality
 
-{n} samples (DDPM, 128 steps), decoded, and as many days that it was not trained on, as the solver
+{n} samples (DDPM, 512 steps), decoded, and as many days that it was not trained on, as the solver
 made them and through the autoencoder. In units of the standard deviation about the mean of each
 latitude in the training data.
 
@@ -262,7 +262,7 @@ class Weather(Denoising):
     def card(self, model: Karras, n: int) -> str:
         n = min(n, 64)
         autoencoder = priors.load_autoencoder(AUTOENCODER)
-        z = Ancestral(model, steps=128).sample(n, Problem.shape, seed=1, chunk=16).samples
+        z = Ancestral(model, steps=512).sample(n, Problem.shape, seed=1, chunk=16).samples
         x = fresh(n)
         with torch.no_grad():
             fields = (autoencoder.decode(z), autoencoder.decode(autoencoder.encode(x)), x)
