@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from feasibly import PPR, Ancestral, Karras, priors
 from feasibly.denoisers import Correlated
 from feasibly.metrics import knn_cross_edge_rate
-from feasibly.nn import ModulatedMLP, SphereNet
+from feasibly.nn import ModulatedMLP, SphereNet, ZonalCovariance
 from feasibly.problems import ks, ks_solver
 from feasibly.problems.data2d import DISTRIBUTIONS
 from feasibly.problems.ks import KS
@@ -43,16 +43,17 @@ def path(tmp_path, made):
     return tmp_path / "made.safetensors"
 
 
-def test_components_of_frames_are_kept_in_full(tmp_path):
+def test_a_covariance_is_kept_in_full(tmp_path):
     torch.manual_seed(0)
     options = {"frames": 4, "latent": 2, "rows": 2, "channels": 16, "blocks": 1}
-    model = Correlated(SphereNet(**options), LogLogit(), 4)
-    model.fit(torch.randn(64, 4, 2, 2, 4).cumsum(dim=1))
-    priors.save(model, tmp_path / "made.safetensors", options, torch.float16)
+    sizes = {"frames": 4, "channels": 2, "rows": 2, "columns": 4, "leading": 2}
+    model = Correlated(SphereNet(**options), LogLogit(), ZonalCovariance(**sizes))
+    model.covariance.fit(torch.randn(64, 4, 2, 2, 4).cumsum(dim=1))
+    priors.save(model, tmp_path / "made.safetensors", options, torch.float16, sizes)
     found = priors.load(str(tmp_path / "made.safetensors"))
     assert isinstance(found, Correlated)
-    assert torch.equal(found.basis, model.basis)
-    assert torch.equal(found.std, model.std)
+    for name, kept in model.covariance.named_buffers():
+        assert torch.equal(found.covariance.get_buffer(name), kept)
     x, t = torch.randn(3, 4, 2, 2, 4), torch.tensor(0.5)
     torch.testing.assert_close(found(x, t).mean, model(x, t).mean, rtol=1e-2, atol=1e-2)
 

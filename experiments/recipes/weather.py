@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 from feasibly import priors
 from feasibly.denoisers import Correlated, Karras
 from feasibly.metrics import area_weights
-from feasibly.nn import SphereAutoencoder, SphereNet
+from feasibly.nn import SphereAutoencoder, SphereNet, ZonalCovariance
 from feasibly.problems import shallow_water
 from feasibly.problems.weather import (
     AUTOENCODER,
@@ -221,6 +221,12 @@ class Weather(Denoising):
         "channels": 384,
         "blocks": 3,
     }
+    covariance = {  # noqa: RUF012
+        "frames": HOURS,
+        "channels": 16,
+        "rows": 4,
+        "columns": 8,
+    }
     ends = ("lift", "project")
     dtype = torch.float16
 
@@ -228,11 +234,14 @@ class Weather(Denoising):
 
     def model(self) -> Correlated:
         net = SphereNet(**self.backbone)
-        model = Correlated(net, LogLogit(1e-3, 1e2, spread=2.0), self.backbone["frames"])
+        covariance = ZonalCovariance(**self.covariance)
         if self.latents is not None:
             starts = range(0, self.latents.shape[1] - HOURS + 1, HOURS)
-            model.fit(torch.cat([_float(self.latents[:, i : i + HOURS]) for i in starts]))
-        return model
+            covariance.fit(torch.cat([_float(self.latents[:, i : i + HOURS]) for i in starts]))
+        return Correlated(net, LogLogit(1e-3, 1e2, spread=2.0), covariance)
+
+    def save(self, model: Karras, path: Path) -> None:
+        priors.save(model, path, self.backbone, self.dtype, self.covariance)
 
     def data(self, folder: Path) -> None:
         fields = _load(folder)

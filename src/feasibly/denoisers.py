@@ -115,65 +115,45 @@ class Karras(Denoiser):
 
 
 class Correlated(Karras):
-    r"""A network behind EDM's preconditioning, for trajectories whose frames are much alike.
-
-    In the principal components of the frames, with standard deviations :math:`s_k`, it is
+    r"""A network behind EDM's preconditioning, for data of a known covariance :math:`\Sigma`:
 
     .. math::
-        d_\theta(x)_k = \frac{s_k^2}{\sigma^2 + s_k^2} x_k + \frac{\sigma s_k}
-            {\sqrt{\sigma^2 + s_k^2}} F_\theta\!\left(\frac{x}{\sqrt{\sigma^2 + s^2}},
-            \tfrac{1}{4} \log \sigma\right)_k ,
+        d_\theta(x) = \frac{\Sigma}{\sigma^2 + \Sigma} x + \sigma
+            \sqrt{\frac{\Sigma}{\sigma^2 + \Sigma}} \,
+            F_\theta\!\left(\frac{x}{\sqrt{\sigma^2 + \Sigma}}, \tfrac{1}{4} \log \sigma\right)
 
-    while the network itself works on frames. Without a network it is the best linear denoiser of
-    such a process, and the components that hardly vary, those that change from frame to frame,
-    are never left with more noise than they have signal. :class:`Karras` has to learn all that.
+    It is :class:`Karras` in each principal component. Without a network it is the best linear
+    denoiser, whose samples have the data's covariance; and components that hardly vary are never
+    left with more noise than they have signal. :class:`Karras` has to learn both.
 
     Arguments:
-        backbone: The network, as for :class:`Karras`, for `x` of shape :math:`(B, T, *)`.
+        backbone: The network, as for :class:`Karras`.
         schedule: The noise schedule.
-        frames: The number :math:`T` of frames.
+        covariance: The covariance: a module whose call `(f, x, sigma)` returns
+            :math:`f(\Sigma, \sigma) x`, where f acts on variances.
     """
 
-    basis: Tensor
-    std: Tensor
-
-    def __init__(self, backbone: nn.Module, schedule: Schedule, frames: int) -> None:
+    def __init__(self, backbone: nn.Module, schedule: Schedule, covariance: nn.Module) -> None:
         super().__init__(backbone, schedule)
-        self.register_buffer("basis", torch.eye(frames))
-        self.register_buffer("std", torch.ones(frames))
-
-    def fit(self, x: Tensor) -> None:
-        """Takes the components from data `x`, with shape (N, T, *)."""
-        flat = x.transpose(0, 1).flatten(start_dim=1).double()
-        variance, basis = torch.linalg.eigh(flat @ flat.T / flat.shape[1])
-        self.basis.copy_(basis)
-        self.std.copy_(variance.clamp_min(1e-6 * variance.max()).sqrt())
+        self.covariance = covariance
 
     def mean(self, x: Tensor, sigma: Tensor) -> Tensor:
-        s = broadcast(self.std, x[0])
-        scale = torch.sqrt(sigma**2 + s**2)
         label = sigma.log().reshape(-1) / 4 if sigma.ndim else sigma.log() / 4
-        h = self._turn(self.basis.T, x)
-        output = self.backbone(self._turn(self.basis, h / scale), label)
-        output = self._turn(self.basis.T, output)
-        return self._turn(self.basis, s**2 / scale**2 * h + sigma * s / scale * output)
+        output = self.backbone(self.covariance(lambda v, s: (s**2 + v).rsqrt(), x, sigma), label)
+        skip = self.covariance(lambda v, s: v / (s**2 + v), x, sigma)
+        return skip + self.covariance(lambda v, s: s * (v / (s**2 + v)).sqrt(), output, sigma)
 
     def loss(self, x_0: Tensor, t: Tensor, noise: Tensor) -> Tensor:
         r"""Returns the denoising objective of each sample, with shape :math:`(B)`: as
         :class:`Karras` in each component, and more of those that vary by more than a tenth."""
         alpha_t, sigma_t = (broadcast(scale, x_0) for scale in self.schedule(t))
         error = self(alpha_t * x_0 + sigma_t * noise, t).mean - x_0
-        s, sigma = broadcast(self.std, x_0[0]), sigma_t / alpha_t
-        share = s**2 / (s**2 + 0.01)
-        weight = share / share.mean() * (sigma**2 + s**2) / (sigma * s) ** 2
-        error = self._turn(self.basis.T, error)
-        return (weight * error**2).flatten(start_dim=1).mean(dim=1)
 
-    def _turn(self, basis: Tensor, x: Tensor) -> Tensor:
-        # in full precision, or rounding the large components would drown the small ones
-        with torch.autocast(x.device.type, enabled=False):
-            full = torch.promote_types(x.dtype, basis.dtype)
-            return torch.einsum("ij,bj...->bi...", basis, x.to(full))
+        def weight(v: Tensor, s: Tensor) -> Tensor:
+            return ((s**2 + v) / (s**2 * (v + 0.01))).sqrt()
+
+        error = self.covariance(weight, error, sigma_t / alpha_t)
+        return (error**2).flatten(start_dim=1).mean(dim=1)
 
 
 class MixedPrecision(nn.Module):

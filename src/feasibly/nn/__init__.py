@@ -1,8 +1,17 @@
 """Network backbones of the shipped priors."""
 
+from .covariance import ZonalCovariance
 from .embedding import FiLM, SineEmbedding
 from .mlp import ModulatedMLP
 from .sphere import SphereAutoencoder, SphereNet
 from .unet import UNet
 
-__all__ = ["FiLM", "ModulatedMLP", "SineEmbedding", "SphereAutoencoder", "SphereNet", "UNet"]
+__all__ = [
+    "FiLM",
+    "ModulatedMLP",
+    "SineEmbedding",
+    "SphereAutoencoder",
+    "SphereNet",
+    "UNet",
+    "ZonalCovariance",
+]

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from ..denoisers import Correlated, Karras
-from ..nn import ModulatedMLP, SphereAutoencoder, SphereNet, UNet
+from ..nn import ModulatedMLP, SphereAutoencoder, SphereNet, UNet, ZonalCovariance
 from ..schedules import LogLogit
 
 BACKBONES = {"ModulatedMLP": ModulatedMLP, "SphereNet": SphereNet, "UNet": UNet}
@@ -48,8 +48,8 @@ def load(name: str) -> Karras:
     def make(spec: dict[str, Any]) -> Karras:
         backbone = BACKBONES[spec["backbone"]](**spec["backbone_options"])
         schedule = SCHEDULES[spec["schedule"]](**spec["schedule_options"])
-        if "frames" in spec:
-            return Correlated(backbone, schedule, spec["frames"])
+        if "covariance" in spec:
+            return Correlated(backbone, schedule, ZonalCovariance(**spec["covariance"]))
         return Karras(backbone, schedule, spec["sigma_data"])
 
     return _read(name, make)
@@ -76,6 +76,7 @@ def save(
     path: Path,
     backbone_options: dict[str, Any],
     dtype: torch.dtype = torch.float32,
+    covariance_options: dict[str, Any] | None = None,
 ) -> None:
     """Writes a prior.
 
@@ -84,6 +85,7 @@ def save(
         path: The file to write, ending in `.safetensors`.
         backbone_options: The arguments with which its backbone was made.
         dtype: The precision in which the weights are stored; they are loaded in single precision.
+        covariance_options: The arguments with which its covariance was made, if it has one.
     """
     spec = {
         "backbone": type(denoiser.backbone).__name__,
@@ -93,7 +95,7 @@ def save(
         "sigma_data": denoiser.sigma_data,
     }
     if isinstance(denoiser, Correlated):
-        spec["frames"] = len(denoiser.std)
+        spec["covariance"] = covariance_options
     _write(denoiser, path, spec, dtype)
 
 
