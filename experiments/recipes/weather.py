@@ -92,8 +92,8 @@ hours, under random turns and reflections |
 
 CARD = """| data | {windows:,} overlapping days of {members} members, in the latents of \
 `weather-autoencoder` ({digest}), under random turns |
-| network | convolutions on the sphere, hours as channels, EDM preconditioning in the principal \
-components of the hours, {parameters:,} parameters, stored in half precision |
+| network | convolutions on the sphere, hours as channels, EDM preconditioning with the \
+data's covariance, {parameters:,} parameters, stored in half precision |
 
 ## Unconditional quality
 
@@ -230,12 +230,12 @@ class Weather(Denoising):
     ends = ("lift", "project")
     dtype = torch.float16
 
-    latents: np.ndarray | None = None
+    latents: np.ndarray
 
     def model(self) -> Correlated:
         net = SphereNet(**self.backbone)
         covariance = ZonalCovariance(**self.covariance)
-        if self.latents is not None:
+        if hasattr(self, "latents"):  # for training, else it is read
             starts = range(0, self.latents.shape[1] - HOURS + 1, HOURS)
             covariance.fit(torch.cat([_float(self.latents[:, i : i + HOURS]) for i in starts]))
         return Correlated(net, LogLogit(1e-3, 1e2, spread=2.0), covariance)

@@ -74,9 +74,8 @@ class ZonalCovariance(nn.Module):
             a = torch.einsum("mji,bmj->bmi", basis.conj(), self._waves(head))
             a = f(self.variance, sigma.reshape(-1, 1, 1)) * a
             a = torch.einsum("mij,bmj->bmi", basis, a)
-            head = torch.fft.irfft(a.movedim(1, -1), n=self.columns, norm="ortho").reshape(
-                head.shape
-            )
+            a = torch.fft.irfft(a.movedim(1, -1), n=self.columns, norm="ortho")
+            head = a.reshape(head.shape)
             tail = f(self.rest[:, None, None, None], sigma.reshape(-1, 1, 1, 1, 1)) * tail
             return torch.einsum("tk,bk...->bt...", self.frames, torch.cat((head, tail), dim=1))
 
