@@ -235,14 +235,17 @@ def test_the_schedule_is_an_attribute_and_the_backbone_is_trainable():
 
 
 class Diagonal(nn.Module):
-    """The covariance of independent values."""
+    """The covariance of independent values, coarsely that of other ones."""
 
-    def __init__(self, variance):
+    def __init__(self, variance, other=None):
         super().__init__()
-        self.variance = variance
+        self.variance, self.other = variance, variance if other is None else other
 
     def forward(self, f, x, sigma):
         return f(self.variance, sigma) * x
+
+    def coarse(self, f, x, sigma):
+        return f(self.other, sigma) * x
 
 
 VARIANCE = double([9.0, 1.0, 0.04])
@@ -252,16 +255,17 @@ VARIANCE = double([9.0, 1.0, 0.04])
 def test_without_a_network_correlated_is_the_posterior_of_a_gaussian(sigma):
     oracle = Gaussian(torch.zeros(3).double(), VARIANCE.diag(), LogLogit())
     x = normal(8, 3)
-    found = Correlated(Zero(), LogLogit(), Diagonal(VARIANCE)).mean(x, double(sigma))
+    model = Correlated(Zero(), LogLogit(), Diagonal(VARIANCE, double(1.0)))
+    found = model.mean(x, double(sigma))
     torch.testing.assert_close(found, oracle.mean(x, double(sigma)))
 
 
-def test_correlated_is_karras_in_each_component():
-    x, sigma = normal(4, 3), double([0.02, 0.3, 1.0, 9.0])[:, None]
-    found = Correlated(Wavy(), LogLogit(), Diagonal(VARIANCE)).mean(x, sigma)
-    scale = (sigma**2 + VARIANCE).sqrt()
+def test_the_network_of_correlated_works_in_units_of_the_coarse_covariance():
+    x, sigma, other = normal(4, 3), double([0.02, 0.3, 1.0, 9.0])[:, None], double([1.0, 2.0, 0.3])
+    found = Correlated(Wavy(), LogLogit(), Diagonal(VARIANCE, other)).mean(x, sigma)
+    scale = (sigma**2 + other).sqrt()
     output = Wavy()(x / scale, sigma.log().reshape(-1) / 4)
-    expected = VARIANCE / scale**2 * x + sigma * VARIANCE.sqrt() / scale * output
+    expected = VARIANCE / (sigma**2 + VARIANCE) * x + sigma * other.sqrt() / scale * output
     torch.testing.assert_close(found, expected)
     alike = Correlated(Wavy(), LogLogit(), Diagonal(double(4.0))).mean(x, sigma)
     torch.testing.assert_close(alike, Karras(Wavy(), LogLogit(), 2.0).mean(x, sigma))

@@ -62,6 +62,15 @@ def test_each_sample_has_its_own_noise_level(fitted):
         torch.testing.assert_close(both[i : i + 1], alone)
 
 
+def test_the_coarse_covariance_is_that_of_frames_alone(fitted):
+    unit = torch.eye(T * C * LAT * LON).double().unflatten(1, (T, C, LAT, LON))
+    sigma = torch.tensor(1.0).double()
+    found = fitted.coarse(lambda v, s: v + 0 * s, unit, sigma).flatten(start_dim=1)
+    frames = waves().transpose(0, 1).flatten(start_dim=1)
+    expected = torch.kron(frames @ frames.T / frames.shape[1], torch.eye(C * LAT * LON).double())
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
 def test_before_it_is_fitted_it_is_the_identity():
     x = normal(3, T, C, LAT, LON)
     model = ZonalCovariance(T, C, LAT, LON, leading=2).double()

@@ -1,4 +1,4 @@
-r"""The covariance of trajectories on a circle of latitude."""
+r"""The covariance of trajectories that are the same at all longitudes."""
 
 __all__ = ["ZonalCovariance"]
 
@@ -6,6 +6,9 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+
+Function = Callable[[Tensor, Tensor], Tensor]
+"""A function of variances and noise levels, element by element."""
 
 
 class ZonalCovariance(nn.Module):
@@ -26,7 +29,7 @@ class ZonalCovariance(nn.Module):
     """
 
     frames: Tensor
-    rest: Tensor
+    spread: Tensor
     basis: Tensor
     variance: Tensor
 
@@ -37,7 +40,7 @@ class ZonalCovariance(nn.Module):
         self.leading, self.columns = leading, columns
         size, waves = leading * channels * rows, columns // 2 + 1
         self.register_buffer("frames", torch.eye(frames))
-        self.register_buffer("rest", torch.ones(frames - leading))
+        self.register_buffer("spread", torch.ones(frames))
         self.register_buffer("basis", torch.eye(size).expand(2, waves, size, size).clone())
         self.basis[1] = 0
         self.register_buffer("variance", torch.ones(waves, size))
@@ -50,34 +53,48 @@ class ZonalCovariance(nn.Module):
         variance, frames = torch.linalg.eigh(flat @ flat.T / flat.shape[1])
         self.frames.copy_(frames.flip(1))
         floor = 1e-6 * variance.max()
-        self.rest.copy_(variance.flip(0).clamp_min(floor)[self.leading :])
-        waves = self._waves(torch.einsum("tk,nt...->nk...", self.frames, x)[:, : self.leading])
+        self.spread.copy_(variance.flip(0).clamp_min(floor))
+        waves = self._waves(self._components(x)[:, : self.leading])
         for m, wave in enumerate(waves.transpose(0, 1).to(torch.complex128)):
             variance, basis = torch.linalg.eigh(wave.T @ wave.conj() / len(wave))
             self.basis[:, m] = torch.stack((basis.real, basis.imag))
             self.variance[m] = variance.clamp_min(floor)
 
-    def forward(self, f: Callable[[Tensor, Tensor], Tensor], x: Tensor, sigma: Tensor) -> Tensor:
+    def forward(self, f: Function, x: Tensor, sigma: Tensor) -> Tensor:
         r"""Returns :math:`f(\Sigma, \sigma) x`.
 
         Arguments:
-            f: A function of variances and noise levels, element by element.
+            f: The function.
             x: Trajectories, with shape :math:`(B, T, C, \mathrm{lat}, \mathrm{lon})`.
             sigma: The noise level, with one element or :math:`B`.
         """
         # in full precision, or rounding the large components would drown the small ones
         with torch.autocast(x.device.type, enabled=False):
-            x = x.to(torch.promote_types(x.dtype, self.frames.dtype))
-            h = torch.einsum("tk,bt...->bk...", self.frames, x)
+            h = self._components(x)
             head, tail = h[:, : self.leading], h[:, self.leading :]
             basis = torch.complex(*self.basis)
             a = torch.einsum("mji,bmj->bmi", basis.conj(), self._waves(head))
             a = f(self.variance, sigma.reshape(-1, 1, 1)) * a
-            a = torch.einsum("mij,bmj->bmi", basis, a)
-            a = torch.fft.irfft(a.movedim(1, -1), n=self.columns, norm="ortho")
-            head = a.reshape(head.shape)
-            tail = f(self.rest[:, None, None, None], sigma.reshape(-1, 1, 1, 1, 1)) * tail
-            return torch.einsum("tk,bk...->bt...", self.frames, torch.cat((head, tail), dim=1))
+            a = torch.einsum("mij,bmj->bmi", basis, a).movedim(1, -1)
+            head = torch.fft.irfft(a, n=self.columns, norm="ortho").reshape(head.shape)
+            tail = self._scaled(f, tail, sigma, self.spread[self.leading :])
+            return self._trajectories(torch.cat((head, tail), dim=1))
+
+    def coarse(self, f: Function, x: Tensor, sigma: Tensor) -> Tensor:
+        r"""Returns :math:`f(S, \sigma) x`, likewise, where :math:`S` knows the covariance of
+        frames, and channels and places are independent."""
+        with torch.autocast(x.device.type, enabled=False):
+            return self._trajectories(self._scaled(f, self._components(x), sigma, self.spread))
+
+    def _scaled(self, f: Function, h: Tensor, sigma: Tensor, variance: Tensor) -> Tensor:
+        return f(variance[:, None, None, None], sigma.reshape(-1, 1, 1, 1, 1)) * h
+
+    def _components(self, x: Tensor) -> Tensor:
+        x = x.to(torch.promote_types(x.dtype, self.frames.dtype))
+        return torch.einsum("tk,bt...->bk...", self.frames, x)
+
+    def _trajectories(self, h: Tensor) -> Tensor:
+        return torch.einsum("tk,bk...->bt...", self.frames, h)
 
     def _waves(self, head: Tensor) -> Tensor:
         """Zonal wavenumbers, with shape (B, columns / 2 + 1, leading * channels * rows)."""
