@@ -196,14 +196,14 @@ class Sampler(ABC):
             )
         device = device or device_of(self.denoiser.denoiser)
         with batch.calling(ids[:1] * 2, device):
-            self._try(shape, dtype, device)
+            self.trial(shape, dtype, device)
 
         parts: list[Result] = []
         reason = ""
         for first in range(0, len(ids), chunk or len(ids)):
             run = Run(seed, tuple(shape), dtype, device, callback)
             try:
-                parts.append(self._draw(ids[first : first + (chunk or len(ids))], run))
+                parts.append(self.draw(ids[first : first + (chunk or len(ids))], run))
             except BaseException as error:
                 parts += [run.latest] if run.latest else []
                 # set on whatever it is, a keyboard interrupt included
@@ -220,8 +220,8 @@ class Sampler(ABC):
             warn_if_infeasible(result, self.constraint, self.lands)
         return result
 
-    def _try(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device | str) -> None:
-        """Tries denoiser and constraint half way, on states as noisy as a run's."""
+    def trial(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device | str) -> None:
+        """Tries denoiser and constraint half way, on two states as noisy as a run's."""
         if not isinstance(getattr(self, "minimize", None), (Minimizer, type(None))):
             raise ValueError(
                 f"{type(self).__name__}(minimize=...) takes a minimizer, such as LBFGS(), got "
@@ -241,8 +241,9 @@ class Sampler(ABC):
         """What a method does before a run, given two clean estimates and their residuals, with
         shape (2, m); nothing by default."""
 
-    def _draw(self, ids: list[int], run: Run) -> Result:
-        """Draws the members `ids`, and again those that end infeasible, `retries` times."""
+    def draw(self, ids: list[int], run: Run) -> Result:
+        """Draws the members `ids`, and again those that end infeasible, `retries` times; neither
+        rehearses nor minds members that failed, as :meth:`sample` does."""
         self.denoiser.calls = run.calls
         x_0 = torch.full((len(ids), *run.shape), torch.nan, dtype=run.dtype, device=run.device)
         c = torch.full((len(ids),), torch.inf, dtype=run.dtype, device=run.device)
