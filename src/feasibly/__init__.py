@@ -1,6 +1,6 @@
 """Sample pretrained diffusion and flow models under hard constraints."""
 
-from . import adapters, constraints, metrics, minimizers, oracles, samplers, schedules
+from . import adapters, constraints, ensemble, metrics, minimizers, oracles, samplers, schedules
 from .adapters import LatentDecoder, self_test, wrap
 from .constraints import (
     Bounds,
@@ -15,7 +15,7 @@ from .constraints import (
     Scalar,
 )
 from .denoisers import Denoiser, Karras, MixedPrecision, Posterior
-from .errors import ConstraintError, DenoiserError, InfeasibleWarning, SamplingError
+from .errors import ConstraintError, DenoiserError, InfeasibleWarning, SamplingError, StoreError
 from .result import Result, Snapshot
 from .samplers import PPR, Ancestral, PostHoc, PredictorCorrector, Sampler
 
@@ -48,8 +48,10 @@ __all__ = [
     "SamplingError",
     "Scalar",
     "Snapshot",
+    "StoreError",
     "adapters",
     "constraints",
+    "ensemble",
     "metrics",
     "minimizers",
     "oracles",

@@ -1,0 +1,50 @@
+import os
+
+import pytest
+
+from feasibly.ensemble import files
+from feasibly.errors import StoreError
+
+
+def test_a_file_is_replaced_whole(tmp_path):
+    files.write(tmp_path / "a", b"one")
+    files.write(tmp_path / "a", b"two")
+    assert (tmp_path / "a").read_bytes() == b"two"
+    assert os.listdir(tmp_path) == ["a"]
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch, call):
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    files.write(tmp_path / "a", b"one")
+    monkeypatch.setattr(files.os, call, fail)
+    with pytest.raises(OSError, match="No space left"):
+        files.write(tmp_path / "a", b"two")
+    assert (tmp_path / "a").read_bytes() == b"one"
+    assert os.listdir(tmp_path) == ["a"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"\xff\xfe", b'{"a": NaN}', b"[" * 100_000, b"1" * 5000, b" " * (2**20 + 1)],
+    ids=["empty", "cut", "no text", "no number", "deep", "long number", "long file"],
+)
+def test_json_that_no_run_writes_is_refused(tmp_path, content):
+    (tmp_path / "a.json").write_bytes(content)
+    with pytest.raises(StoreError, match=r"a\.json"):
+        files.read_json(tmp_path / "a.json")
+
+
+def test_a_link_is_not_followed(tmp_path):
+    (tmp_path / "secret.json").write_text("{}")
+    (tmp_path / "a.json").symlink_to(tmp_path / "secret.json")
+    with pytest.raises(StoreError, match="is a link"):
+        files.read_json(tmp_path / "a.json")
+
+
+def test_an_untrusted_value_is_shown_short_and_harmless():
+    assert len(files.shown("x" * 10_000)) < 100
+    assert "\x1b" not in files.shown("\x1b[2J")
+    assert len(files.shown([[[["deep"] * 50] * 50] * 50] * 50)) < 1000
