@@ -15,8 +15,9 @@ from feasibly.__main__ import main
 from feasibly.cli import demo_ks, demo_weather
 from feasibly.cli.check import check, size
 from feasibly.cli.demo import demo
+from feasibly.cli.job import parse
 from feasibly.cli.load import load_constraint, load_denoiser, load_object
-from feasibly.cli.sample import METHODS, parse, sample
+from feasibly.cli.sample import METHODS, sample
 from feasibly.constraints import Constraint, GaussianRandomField
 from feasibly.denoisers import Denoiser
 from feasibly.errors import ConstraintError, DenoiserError, SamplingError
