@@ -95,49 +95,61 @@ def _strip(ax: Axes, values: Sequence[float], y: int, colour: str, marker: str) 
 
 def trajectories(rows: Sequence[Record]) -> Figure:
     """The paper's panels of violation for KS: violation and Max-Norm, one point a reference."""
-    labels = list(dict.fromkeys(row["label"] for row in rows))
     kinds = list(dict.fromkeys(row["observation"] for row in rows))
-    figure = Figure(figsize=(11, len(kinds) * (1 + 0.25 * len(labels))), layout="constrained")
+    labels_of = {
+        kind: list(dict.fromkeys(r["label"] for r in rows if r["observation"] == kind))
+        for kind in kinds
+    }
+    heights = [1 + 0.25 * len(labels) for labels in labels_of.values()]
+    figure = Figure(figsize=(11, sum(heights)), layout="constrained")
     FigureCanvasAgg(figure)
     for kind, (left, right) in zip(
-        kinds, figure.subplots(len(kinds), 2, sharey=True, squeeze=False), strict=True
+        kinds,
+        figure.subplots(len(kinds), 2, sharey="row", squeeze=False, height_ratios=heights),
+        strict=True,
     ):
+        labels = labels_of[kind]
+        largest = 2.0
         for y, label in enumerate(labels):
             group = [r for r in rows if r["label"] == label and r["observation"] == kind]
             for key, marker in (("violation_median", "o"), ("violation_90", "|")):
                 values = [min(max(r[key], 1e-8), 1e4) for r in group if key in r]
                 _strip(left, values, y, f"C{y % 10}", marker)
-            _strip(
-                right,
-                [min(r["max_norm"], 100) for r in group if "max_norm" in r],
-                y,
-                f"C{y % 10}",
-                "o",
-            )
+            norms = [min(r["max_norm"], 100) for r in group if "max_norm" in r]
+            _strip(right, norms, y, f"C{y % 10}", "o")
+            largest = max([largest, *norms])
         left.axvline(KS_TOLERANCE, color="red", linewidth=1)
         right.axvline(1, color="red", linewidth=1, linestyle=":")
         left.set(xscale="log", title=kind, xlabel="violation: median (dot), 90 % quantile (bar)")
         right.set(xscale="log", title=kind, xlabel="Max-Norm, mean of an ensemble")
+        ticks = [1, 2, 5, 10, 20, 50, 100]
+        right.set_xticks(ticks, ticks)
+        for ax in (left, right):
+            ax.minorticks_off()  # their labels overlap where values are alike
+        right.set_xlim(0.8, 1.2 * largest)
         left.set_yticks(range(len(labels)), labels)
         left.invert_yaxis()
     return figure
 
 
 def over_time(rows: Sequence[Record], unit: str = "frame") -> Figure:
-    """The ensemble scores over the time of the system, a row for each kind of observation."""
+    """The ensemble scores over the time of the system, a row for each kind of observation, on the
+    references that all of its methods were run on."""
     labels = list(dict.fromkeys(row["label"] for row in rows))
     kinds = list(dict.fromkeys(row["observation"] for row in rows))
     panels = {"RMSE": "mse", "skill": "mean_se", "spread": "variance", "CRPS": "crps"}
     figure = Figure(figsize=(13, 3 * len(kinds) + 0.6), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.subplots(len(kinds), len(panels), squeeze=False, sharex=True, sharey="col")
+    axes = figure.subplots(len(kinds), len(panels), squeeze=False, sharex=True)
     for kind, row in zip(kinds, axes, strict=True):
+        references = _common(rows, kind)
         for ax, (title, key) in zip(row, panels.items(), strict=True):
             for i, label in enumerate(labels):
                 group = [
                     r[key]
                     for r in rows
                     if r["label"] == label and r["observation"] == kind and key in r
+                    if r["reference"] in references
                 ]
                 if group:
                     mean = [sum(values) / len(values) for values in zip(*group, strict=True)]
@@ -146,30 +158,42 @@ def over_time(rows: Sequence[Record], unit: str = "frame") -> Figure:
                     ax.plot(curve, style, color=f"C{i % 10}", label=label, linewidth=1.2)
             units = variables.UNITS.get(kind.rpartition("/")[2])
             name = title if units is None else f"{title} ({units})"
-            ax.set(title=f"{name}, {kind}", xlabel=unit, ylim=(0, None))
+            ax.set(title=f"{name}, {kind}", xlabel=unit)
+            ax.set_ylim(bottom=0)
     handles, names = axes[0][0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=4, fontsize=8)
     return figure
 
 
+def _common(rows: Sequence[Record], kind: str) -> set[int]:
+    """The references of a kind of observation that every label has scores for."""
+    found: dict[str, set[int]] = {}
+    for row in rows:
+        if row["observation"] == kind and "mse" in row:
+            found.setdefault(row["label"], set()).add(row["reference"])
+    return set.intersection(*found.values()) if found else set()
+
+
 def gallery(rows: Sequence[Record]) -> Figure:
     """One member of each method beside its reference, space to the right and time upward."""
     rows = [row for row in rows if "picture" in row]
-    kinds = list(dict.fromkeys(row["observation"] for row in rows))
-    width = 1 + max(sum(row["observation"] == kind for row in rows) for kind in kinds)
-    figure = Figure(figsize=(1.7 * width, 2.1 * len(kinds)), layout="constrained")
-    FigureCanvasAgg(figure)
-    for kind, axes in zip(kinds, figure.subplots(len(kinds), width, squeeze=False), strict=True):
+    panels = {}
+    for kind in dict.fromkeys(row["observation"] for row in rows):
         group = [row for row in rows if row["observation"] == kind]
-        panels = {f"reference, {kind}": group[0]["picture"]}
-        panels |= {row["label"]: row["picture_member"] for row in group}
-        for ax in axes:
-            ax.set_axis_off()
-        for ax, (label, text) in zip(axes, panels.items(), strict=False):
-            u = unpack(text, (-1,)).astype(float)
-            u = u.reshape(math.isqrt(u.size), -1)
-            ax.imshow(u, origin="lower", cmap="RdBu_r", vmin=-2.7, vmax=2.7)
-            ax.set_title(textwrap.fill(label, 22), fontsize=7)
+        panels[f"reference, {kind}"] = group[0]["picture"]
+        panels |= {f"{row['label']}, {kind}": row["picture_member"] for row in group}
+    columns = 6
+    lines = math.ceil(len(panels) / columns)
+    figure = Figure(figsize=(1.9 * columns, 2.2 * lines), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(lines, columns, squeeze=False).flatten()
+    for ax in axes:
+        ax.set_axis_off()
+    for ax, (label, text) in zip(axes, panels.items(), strict=False):
+        u = unpack(text, (-1,)).astype(float)
+        u = u.reshape(math.isqrt(u.size), -1)
+        ax.imshow(u, origin="lower", cmap="RdBu_r", vmin=-2.7, vmax=2.7)
+        ax.set_title(textwrap.fill(label, 24), fontsize=8)
     return figure
 
 

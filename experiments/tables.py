@@ -18,11 +18,13 @@ COLUMNS = {
     "in_support": ("in S (%)", "{:.1f}"),
     "joint": ("in C and S (%)", "{:.1f}"),
     "rmse": ("RMSE", "{:.3f}"),
-    "rmse_error": ("its error", "{:.3f}"),
+    "rmse_error": ("its s.e.", "{:.3f}"),
     "crps": ("CRPS", "{:.3f}"),
     "skill": ("skill", "{:.3f}"),
     "spread": ("spread", "{:.3f}"),
     "ratio": ("spread / skill", "{:.2f}"),
+    "rmse_ratio": ("RMSE / default's", "{:.2f}"),
+    "crps_ratio": ("CRPS / default's", "{:.2f}"),
     "max_norm": ("Max-Norm", "{:.2f}"),
     "residual": ("KS residual", "{:.3f}"),
     "residual_feasible": ("of feasible members", "{:.3f}"),
@@ -56,22 +58,29 @@ PERCENT = (
 def means(rows: Sequence[Record]) -> list[Record]:
     """Averages the settings of each label, in the order of the labels' first appearance.
 
-    Call counts are the largest over the settings, since a budget is a bound; `feasible_worst` and
-    `joint_worst` are the smallest of their values. On Data2D there are `knn_worst`, likewise, and
-    `knn_std`, the standard deviation over settings. On KS there are `rmse`, `skill`, `spread` and
-    their `ratio`, and `crps`: cases are averaged before roots are taken, frames and then kinds of
-    observation after; and, of one kind of observation, `rmse_error`, the standard error of the
-    RMSE over references.
+    Call counts are the largest over the settings, since a budget is a bound; `feasible_worst` is
+    the smallest of its values. On Data2D there are `knn_worst`, likewise, and `knn_std`, the
+    standard deviation over settings. Of ensembles there are `rmse`, `skill`, `spread` and their
+    `ratio`, and `crps`: cases are averaged before roots are taken, frames and then kinds of
+    observation after; `rmse_error`, the standard error of the RMSE over the references of one kind
+    of observation, by the jackknife; and `rmse_ratio` and `crps_ratio`, relative to the default on
+    the same references, since references differ more than methods do. Their seconds are left out:
+    they were taken with other work on the machine.
 
     Raises:
-        ValueError: If the settings of a label are not each there once, made in one way.
+        ValueError: If the settings of a label are not each there once, or those of one kind of
+            observation not made in one way; or if there are none.
     """
+    if not rows:
+        raise ValueError("There are no records to average.")
     table = []
+    default = [row for row in rows if row["default"] and "mse" in row]
     for label in dict.fromkeys(row["label"] for row in rows):
         group = [row for row in rows if row["label"] == label]
-        settings = [tuple(row.get(k) for k in SETTING) for row in group]
-        made_with = {tuple(row.get(k) for k in MADE_WITH) for row in group}
-        if len(set(settings)) < len(settings) or len(made_with) > 1:
+        settings = [_setting(row) for row in group]
+        kinds = {row.get("observation") for row in group}
+        made_with = {tuple(row.get(k) for k in ("observation", *MADE_WITH)) for row in group}
+        if len(set(settings)) < len(settings) or len(made_with) > len(kinds):
             raise ValueError(
                 f"The records of {label!r} have settings twice, or from different runs; remove "
                 "the stale lines from the file, or all of it, and run the study again."
@@ -87,13 +96,18 @@ def means(rows: Sequence[Record]) -> list[Record]:
                 continue
             worst = key in ("forward", "backward")
             record[key] = max(values) if worst else sum(values) / len(values)
-        for key in ("feasible", "joint", "knn"):
+        for key in ("feasible", "knn"):
             if key in group[0]:
                 record[f"{key}_worst"] = min(row[key] for row in group)
         if "knn" in group[0]:
             record["knn_std"] = statistics.pstdev(row["knn"] for row in group)
-        if any("mse" in row for row in group):
-            record |= _ensembles(group)
+        scored = [row for row in group if "mse" in row]
+        if scored:
+            record.pop("seconds", None)
+            own = _ensembles(scored)
+            record |= own | _relative(own, scored, default)
+            if len(kinds) == 1 and len(scored) > 1:
+                record["rmse_error"] = _jackknife(scored)
         table.append(record)
     return table
 
@@ -104,24 +118,47 @@ MADE_WITH = ("members", "seed", "pool", "weights", "sampler")
 
 def _ensembles(group: Sequence[Record]) -> Record:
     """The ensemble scores of some cases, averaged over time and over kinds of observation."""
-    kinds = []
-    for kind in dict.fromkeys(row["observation"] for row in group):
-        rows = [row for row in group if row["observation"] == kind and "mse" in row]
-        if not rows:
-            continue
-        curves = {key: _over(rows, key) for key in ("mse", "mean_se", "variance", "crps")}
-        roots = {
-            new: statistics.fmean(math.sqrt(v) for v in curves[old])
-            for new, old in (("rmse", "mse"), ("skill", "mean_se"), ("spread", "variance"))
-        }
-        correction = math.sqrt(1 + 1 / rows[0]["members"])
-        ratio = correction * roots["spread"] / roots["skill"] if roots["skill"] else math.nan
-        kinds.append(roots | {"ratio": ratio, "crps": statistics.fmean(curves["crps"])})
-    scores = {key: statistics.fmean(kind[key] for kind in kinds) for key in kinds[0]}
-    each = [statistics.fmean(math.sqrt(v) for v in row["mse"]) for row in group if "mse" in row]
-    if len(kinds) == 1 and len(each) > 1:  # one standard error over references
-        scores["rmse_error"] = statistics.stdev(each) / math.sqrt(len(each))
-    return scores
+    by_kind = [
+        [row for row in group if row["observation"] == kind]
+        for kind in dict.fromkeys(row["observation"] for row in group)
+    ]
+    kinds = [_scores(rows) for rows in by_kind]
+    return {key: statistics.fmean(kind[key] for kind in kinds) for key in kinds[0]}
+
+
+def _scores(rows: Sequence[Record]) -> Record:
+    """Those of one kind of observation."""
+    curves = {key: _over(rows, key) for key in ("mse", "mean_se", "variance", "crps")}
+    roots = {
+        new: statistics.fmean(math.sqrt(v) for v in curves[old])
+        for new, old in (("rmse", "mse"), ("skill", "mean_se"), ("spread", "variance"))
+    }
+    correction = math.sqrt(1 + 1 / rows[0]["members"])
+    ratio = correction * roots["spread"] / roots["skill"] if roots["skill"] else math.nan
+    return roots | {"ratio": ratio, "crps": statistics.fmean(curves["crps"])}
+
+
+def _jackknife(rows: Sequence[Record]) -> float:
+    """The standard error of the RMSE over references (Efron & Stein, 1981,
+    https://doi.org/10.1214/aos/1176345462)."""
+    n = len(rows)
+    without = [_scores([*rows[:i], *rows[i + 1 :]])["rmse"] for i in range(n)]
+    return math.sqrt((n - 1) / n * sum((v - statistics.fmean(without)) ** 2 for v in without))
+
+
+def _relative(own: Record, group: Sequence[Record], default: Sequence[Record]) -> Record:
+    """The scores `own` of a group, relative to the default's in the same settings, if it has them
+    all."""
+    settings = [_setting(row) for row in group]
+    shared = [row for row in default if _setting(row) in settings]
+    if len(shared) < len(group):
+        return {}
+    base = _ensembles(shared)
+    return {f"{key}_ratio": own[key] / base[key] for key in ("rmse", "crps")}
+
+
+def _setting(row: Record) -> tuple:
+    return tuple(row.get(key) for key in SETTING)
 
 
 def _over(rows: Sequence[Record], key: str) -> list[float]:
@@ -204,7 +241,13 @@ def fill(
         rows = means(found)
         if match[5]:
             wanted = [label.strip() for label in match[5].split(";")]
-            rows = [next(row for row in rows if row["label"] == label) for label in wanted]
+            known = {row["label"]: row for row in rows}
+            if not set(wanted) <= set(known):
+                raise ValueError(
+                    f"A page asks for rows {sorted(set(wanted) - set(known))} of {match[2]} on "
+                    f"{match[3]}, which has {list(known)}; run the study or change the mark."
+                )
+            rows = [known[label] for label in wanted]
         return f"{match[1]}{render(rows)}\n{match[6]}"
 
     def made(match: re.Match[str]) -> str:

@@ -20,7 +20,17 @@ FLOORS = [
     ["__init__", "__main__"],
 ]
 ROOMS = [room for rooms in FLOORS for room in rooms]
-HEAVY = {"matplotlib", "scipy", "sklearn", "azula", "xarray", "zarr", "diffusers", "torchvision"}
+HEAVY = {
+    "matplotlib",
+    "scipy",
+    "sklearn",
+    "azula",
+    "xarray",
+    "zarr",
+    "diffusers",
+    "torchvision",
+    "appa",
+}
 
 
 def floor(room: str) -> int:
@@ -73,10 +83,20 @@ def test_every_room_stands_on_a_floor():
 @pytest.mark.parametrize("family", ["samplers", "constraints", "adapters"])
 def test_siblings_do_not_import_one_another(family: str):
     # what methods share, and what others are variants of: PostHoc is Ancestral with an end of its
-    # own, DPS-PC and MMPS are predictor-correctors, ReSample is HDC in stages
+    # own, DPS-PC and MMPS are predictor-correctors, ReSample is HDC in stages;
+    # Appa's files are read apart from what is made of them, and all that reads or writes weather
+    # names its variables alike
     variants = {"ancestral", "predictor_corrector", "hdc"}
     shared = {"base", "run", "guidance", "projection"} | variants
-    shared |= {"predictions", "readings", "tables"}
+    shared |= {
+        "predictions",
+        "readings",
+        "tables",
+        "appa_files",
+        "appa_fields",
+        "era5",
+        "operators",
+    }
     for path in (PACKAGE / family).glob("*.py"):
         if path.stem in ("__init__", "wrap"):  # which gather them
             continue

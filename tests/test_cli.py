@@ -191,7 +191,7 @@ def test_the_demo_of_the_weather_writes_maps_and_scores(tmp_path, monkeypatch, c
     torch.manual_seed(0)
     autoencoder = SphereAutoencoder(channels=(16, 16, 16)).eval().requires_grad_(False)
     day = torch.nn.functional.interpolate(torch.randn(24, 3, 4, 8), size=(32, 64))
-    monkeypatch.setattr(weather, "fresh_days", lambda block: day.expand(16, -1, -1, -1, -1))
+    monkeypatch.setattr(weather, "fresh_days", lambda block, members: day[None])
     prior = White(LogLogit(1e-3, 1e2, spread=2.0))
     monkeypatch.setattr(demo_weather, "Weather", lambda name: Weather(name, prior, autoencoder))
     monkeypatch.setattr(demo_weather, "PPR", partial(PPR, steps=8))
@@ -258,7 +258,7 @@ def test_sample_takes_a_denoiser_and_a_constraint_of_the_user(user, tmp_path):
 def test_sample_tells_an_infeasible_constraint_by_its_status(user, tmp_path, capsys):
     out = tmp_path / "out"
     assert sample(f"{user}:denoiser", f"{user}:impossible", out, members=4, steps=4) == 1
-    assert "No member is feasible" in capsys.readouterr().out
+    assert "None of the 4 members" in capsys.readouterr().out
     result = Result.load(out / "samples.safetensors")
     assert not result.feasible.any()
     assert (result.violation >= 1).all()

@@ -4,7 +4,7 @@ import torch
 
 from feasibly import Equality
 from feasibly.adapters import wrap
-from feasibly.diagnosis import Level, diagnose
+from feasibly.diagnosis import PROJECTED, Level, diagnose
 from feasibly.errors import ConstraintError, DenoiserError
 from feasibly.oracles import Checkerboard, Gaussian
 from feasibly.problems import distributions
@@ -207,6 +207,18 @@ def test_the_suggested_tolerance_is_positive_even_where_the_constraint_holds():
     found = diagnose(make_oracle("gaussian"), holds, (2,), data=draw("gaussian"))
     assert found.violation == (0, 0, 0)
     assert found.suggested_tolerance == 1e-12
+
+
+def test_an_impossible_constraint_is_found():
+    oracle, data = make_oracle("gaussian"), draw("gaussian")
+    nowhere = Equality(lambda x: x[:, :1].square() + 0.1, tolerance=1e-6)
+    found = diagnose(oracle, nowhere, (2,), data=data)
+    assert (found.projected, found.nearest) == (0, pytest.approx(0.01, rel=1e-3))
+    assert not found.ok
+    assert all(level.verdict == "ok" for level in found.levels)
+    possible = diagnose(oracle, plane(), (2,), data=data)
+    assert possible.projected == PROJECTED
+    assert possible.ok
 
 
 def test_all_of_the_data_are_used():

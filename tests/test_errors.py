@@ -1,5 +1,7 @@
 """Ten kinds of bad input: each is refused with one sentence that says what, where, what to do."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,8 @@ import feasibly
 from feasibly import PPR, Equality, Observation, priors
 from feasibly.constraints import GaussianRandomField, LevelSet
 from feasibly.errors import ConstraintError, DenoiserError, InfeasibleWarning, SamplingError
+from feasibly.minimizers import SGD
+from feasibly.samplers import DPS, PostHoc
 
 GOOD = LevelSet(GaussianRandomField(0))
 
@@ -119,6 +123,19 @@ def test_infeasible_constraint(gaussian):
         result = PPR(gaussian, nowhere, steps=4).sample(3, (2,))
     assert not result.feasible.any()
     assert result.samples.isfinite().all()
+
+
+def test_partly_infeasible_ensemble(gaussian):
+    """Some members are on the wrong side, and a method without a projection leaves them there."""
+    half = Equality(lambda x: x[:, :1].relu(), tolerance=1e-6)
+    short = PostHoc(gaussian, half, minimize=SGD(steps=1, lr=1e-3))
+    with pytest.warns(InfeasibleWarning, match=r"[1-9] of 16 members .*more iterations"):
+        result = short.sample(16, (2,))
+    assert 0 < result.feasible.sum() < 16
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        steered = DPS(gaussian, half, steps=4, zeta=0.0, readout="clean").sample(16, (2,))
+    assert 0 < steered.feasible.sum() < 16, "no news of a method that does not land"
 
 
 # 5. steps = 0

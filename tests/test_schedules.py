@@ -14,6 +14,7 @@ from feasibly.schedules import (
     Flow,
     LogLogit,
     Rectified,
+    RectifiedVE,
     Schedule,
     SubVP,
     clock,
@@ -35,6 +36,8 @@ SCHEDULES = [
     Cosine(tau=0.05),
     Rectified(),
     Rectified(tau=1e-4),
+    RectifiedVE(),
+    RectifiedVE(1e-2, 50.0),
     SubVP(),
     SubVP(0.2, 8.0, tau=1e-2),
     Flow(),
@@ -68,6 +71,7 @@ any_schedule = st.one_of(
     st.builds(VP, st.floats(0.01, 1), st.floats(2, 30), taus),
     st.builds(Cosine, taus),
     st.builds(Rectified, taus),
+    st.builds(lambda ends: RectifiedVE(*ends), sigmas()),
     st.builds(SubVP, st.floats(0.01, 1), st.floats(2, 30), taus),
     st.builds(Flow, tau=taus),
 )
@@ -234,6 +238,7 @@ BAD = {
     # eps = 10^(-1/4) > 1/2, for which the noise would shrink with time
     "log-logit backwards": lambda: LogLogit(0.1, 10.0, spread=4.0),
     "ve negative": lambda: VE(-1.0, 1.0),
+    "rectified ve": lambda: RectifiedVE(1.0, 1.0),
     "ve equal": lambda: VE(1.0, 1.0),
     "edm order": lambda: EDM(80.0, 2e-3),
     "edm rho": lambda: EDM(rho=-7.0),
@@ -249,7 +254,9 @@ BAD = {
 
 @pytest.mark.parametrize("make", BAD.values(), ids=BAD.keys())
 def test_bad_parameters_are_refused_with_the_name_of_the_schedule(make):
-    with pytest.raises(ValueError, match=r"^(LogLogit|VE|EDM|VP|Cosine|Rectified) needs"):
+    with pytest.raises(
+        ValueError, match=r"^(LogLogit|VE|EDM|VP|Cosine|Rectified|RectifiedVE) needs"
+    ):
         make()
 
 
@@ -292,3 +299,9 @@ def test_sub_vp_has_the_square_of_the_noise_of_vp():
 def test_a_flow_keeps_off_its_ends(tau):
     with pytest.raises(ValueError, match="tau"):
         Flow(tau=tau)
+
+
+def test_rectified_flow_in_exploding_form_has_its_noise_to_signal_ratio():
+    t = torch.linspace(0.01, 0.99, 99, dtype=torch.float64)
+    alpha, sigma = Rectified(1e-9)(t)
+    torch.testing.assert_close(RectifiedVE(1e-9, 1e9)(t)[1], sigma / alpha, rtol=1e-6, atol=0)

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from feasibly.minimizers import LBFGS
+from feasibly.minimizers import LBFGS, Minimum
 from feasibly.samplers import PPR
 from feasibly.samplers.base import Randn
 
@@ -20,11 +20,12 @@ class CleanSpace(PPR):
     r"""The paper's variant :math:`x_0^M`: projects the estimate itself,
     :math:`\arg\min_x c(x)` from :math:`x_0 = d_\theta(x_t)`, without the denoiser."""
 
-    def project(self, x_t: Tensor, t: Tensor, reach: float | None = None) -> Tensor:
+    def search(self, x_t: Tensor, t: Tensor, reach: float | None = None) -> Minimum:
+        """Returns the best clean estimate in the place of a state, too."""
         x_0 = self.denoiser(x_t, t)
         reach = self.noise_level(t) if reach is None else reach
         unit = reach * math.sqrt(x_t[0].numel())
-        return self.minimum(lambda x: (self.constraint.residual(x), x), x_0, unit).x_0
+        return self.minimum(lambda x: (self.constraint.residual(x), x), x_0, unit)
 
     def budget(self, residuals: int = 1) -> tuple[int, int]:
         chosen = copy(self)

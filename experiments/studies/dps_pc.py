@@ -1,17 +1,18 @@
-"""Does a corrector make DPS exact? At 256 gradients each, in the best settings of `tuning`."""
+"""Does a corrector make DPS exact? At 256 gradients each, in the best settings of `tuning`; on KS
+at 1024, all in the best setting of DPS."""
 
-__all__ = ["KS_ZETA", "on_ks", "study"]
+__all__ = ["on_ks", "study"]
 
 from functools import partial
 
 from feasibly.samplers import DPS, DPSPC, PPR
 
 from .base import Study
+from .baselines import KS_CHOICES, tuned_on_ks
+from .tuning import KS_GRIDS
 
 _at = {"readout": "clean"}
-
-KS_ZETA = 3.0
-"""The strength on KS."""
+ZETA = KS_GRIDS[DPS][KS_CHOICES["DPS"]]["zeta"]
 
 study = Study(
     name="dps-pc",
@@ -33,10 +34,10 @@ on_ks = Study(
     paper="Appendix D, the figure on DPS-PC; Appendix on further KS constraints",
     samplers={
         "default": PPR,
-        "DPS, T = 1024": partial(DPS, steps=1024, zeta=KS_ZETA, **_at),
+        "DPS, T = 1024": tuned_on_ks("DPS"),
         **{
             f"DPS-PC, N = {N}": partial(
-                DPSPC, steps=1024 // (N + 1), corrections=N, zeta=KS_ZETA, **_at
+                DPSPC, steps=1024 // (N + 1), corrections=N, zeta=ZETA, **_at
             )
             for N in (1, 3, 7)
         },

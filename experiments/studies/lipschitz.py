@@ -13,7 +13,7 @@ from torch import Tensor
 
 from feasibly.constraints import Constraint
 from feasibly.denoisers import Denoiser
-from feasibly.minimizers import LBFGS, GaussNewton, Minimizer
+from feasibly.minimizers import LBFGS, GaussNewton, Minimizer, Minimum
 from feasibly.problems.data2d import CONSTRAINTS, DISTRIBUTIONS, Data2D
 from feasibly.randomness import MemberNoise
 from feasibly.samplers import PPR
@@ -65,13 +65,13 @@ class Probe(PPR):
 
     lipschitz: Tensor
 
-    def project(self, x_t: Tensor, t: Tensor, reach: float | None = None) -> Tensor:
+    def search(self, x_t: Tensor, t: Tensor, reach: float | None = None) -> Minimum:
         _, sigma_t = self.denoiser.schedule(t)
-        project = super().project
+        search = super().search
         self.lipschitz = local_lipschitz(
-            lambda x: project(x, t, reach), x_t, STEP * sigma_t.item()
+            lambda x: search(x, t, reach).x_0, x_t, STEP * sigma_t.item()
         )
-        return project(x_t, t, reach)
+        return search(x_t, t, reach)
 
 
 def levels(

@@ -72,4 +72,5 @@ on_ks = Study(
     problem="ks",
     protocol=dict.fromkeys((*_newton, "Polyak", *_first_order), (4, 4)),
 )
-"""At equal calls: 16 gradients, or as many products, at each of the default's levels."""
+"""At equal calls: 16 gradients, or as many products, at each of the default's levels. The learning
+rates are Data2D's: on KS they are not tuned."""

@@ -1,4 +1,4 @@
-"""`python -m feasibly {demo, sample, resume, report, check, methods}`."""
+"""`python -m feasibly {demo, sample, resume, report, check, methods, score}`."""
 
 import sys
 
@@ -11,6 +11,7 @@ from .cli.demo import demo
 from .cli.ensemble import report, resume
 from .cli.methods import methods
 from .cli.sample import sample
+from .cli.score import score
 from .errors import SamplingError
 
 
@@ -23,6 +24,7 @@ def main() -> None:
         "report": report,
         "check": check,
         "methods": methods,
+        "score": score,
     }
     try:
         status: int = tyro.extras.subcommand_cli_from_dict(

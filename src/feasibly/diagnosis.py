@@ -14,6 +14,7 @@ from . import members as batch
 from .constraints.base import Constraint
 from .constraints.composite import Composite
 from .errors import DenoiserError
+from .minimizers import LBFGS
 from .network import Network, device_of
 from .randomness import generator
 from .samplers.ancestral import Ancestral
@@ -21,6 +22,9 @@ from .validation import check_constraint
 
 BATCH = 256
 """How many samples go through the denoiser at a time."""
+
+PROJECTED = 8
+"""How many samples are projected on the constraint, to see whether that is possible."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,9 @@ class Diagnosis:
         violation: The 5 %, 50 % and 95 % quantiles of the violation of unconstrained samples.
         suggested_tolerance: A tolerance that reduces the typical violation a million times, that
             is, the residual a thousand times; at least 1e-12.
+        projected: How many of :data:`PROJECTED` samples a direct projection brings within the
+            tolerance; None without a constraint.
+        nearest: The least violation that it reaches; None without a constraint.
         cost: What a call takes; None if the denoiser has no gradient.
     """
 
@@ -102,12 +109,15 @@ class Diagnosis:
     residuals: int | None
     violation: tuple[float, float, float] | None
     suggested_tolerance: float | None
+    projected: int | None
+    nearest: float | None
     cost: Cost | None = field(compare=False)  # times differ from run to run
 
     @property
     def ok(self) -> bool:
         """Whether nothing speaks against sampling."""
-        return self.monotone and all(level.verdict == "ok" for level in self.levels)
+        fit = self.monotone and all(level.verdict == "ok" for level in self.levels)
+        return fit and self.projected != 0
 
 
 def diagnose(
@@ -160,7 +170,7 @@ def diagnose(
     variance = data.var().item()
 
     if constraint is None:
-        return Diagnosis(found, monotone, variance, None, None, None, cost)
+        return Diagnosis(found, monotone, variance, *(None,) * 5, cost)
     residuals = check_constraint(constraint, data[:64]).shape[1]
     with torch.no_grad():
         c = constraint.violation(data).double()
@@ -168,7 +178,13 @@ def diagnose(
     # a composite has no tolerance of its own: its parts have
     suggestion = None if isinstance(constraint, Composite) else max(1e-6 * median, 1e-12)
     quantiles = (low, median, high)
-    return Diagnosis(found, monotone, variance, residuals, quantiles, suggestion, cost)
+    # of the samples themselves: if none can be brought there, no sampler can either
+    near = LBFGS(steps=128, max_step=1.0)(
+        lambda x: (constraint.residual(x), x), data[:PROJECTED], constraint.tolerance
+    )
+    c, feasible = constraint.assess(near.x_0.detach())
+    reached = int(feasible.sum()), c.min().item()
+    return Diagnosis(found, monotone, variance, residuals, quantiles, suggestion, *reached, cost)
 
 
 @torch.enable_grad()

@@ -28,4 +28,4 @@ class StoreError(ValueError):
 
 
 class InfeasibleWarning(UserWarning):
-    """No member of an ensemble satisfies its constraint."""
+    """Members of an ensemble do not satisfy its constraint."""

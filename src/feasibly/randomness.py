@@ -34,8 +34,7 @@ class MemberNoise:
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
-        self.members = tuple(members)
-        self.shape = tuple(shape)
+        self.members, self.shape, self.attempt = tuple(members), tuple(shape), attempt
         self.dtype, self.device = dtype, device
         # Small samples are drawn many at a time: one call a draw and member would take longer
         # than a small network. The number depends on the shape only, so the stream does too.
@@ -70,8 +69,8 @@ class Repeated(MemberNoise):
 
     def __init__(self, noise: MemberNoise, times: int | None = None) -> None:
         self.noise, self.times = noise, times
-        self.members, self.shape = noise.members, noise.shape
-        self.dtype, self.device = noise.dtype, noise.device
+        self.members, self.attempt = noise.members, noise.attempt
+        self.shape, self.dtype, self.device = noise.shape, noise.dtype, noise.device
         self.latest, self.given = torch.empty(0), 0
 
     def __call__(self, like: Tensor | None = None) -> Tensor:

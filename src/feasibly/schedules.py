@@ -14,6 +14,7 @@ __all__ = [
     "Flow",
     "LogLogit",
     "Rectified",
+    "RectifiedVE",
     "Schedule",
     "SubVP",
     "clock",
@@ -246,6 +247,27 @@ class Rectified(Schedule):
     def __call__(self, t: Tensor) -> tuple[Tensor, Tensor]:
         t = self.time(t)
         return 1 - t, t
+
+
+class RectifiedVE(Schedule):
+    r"""Rectified flow in variance-exploding form, :math:`\alpha_t = 1` and
+
+    .. math:: \sigma_t = \frac{t + (1 - t) \sigma_{\min}}{1 - t + t / \sigma_{\max}} ,
+
+    which is :math:`t / (1 - t)` up to its ends; the default of Appa.
+
+    References:
+        | Appa: Bending Weather Dynamics with Latent Diffusion Models for Global Data Assimilation
+        | (Andry et al., 2025), https://arxiv.org/abs/2504.18720
+    """
+
+    def __init__(self, sigma_min: float = 1e-3, sigma_max: float = 1e3) -> None:
+        _check_range("RectifiedVE", sigma_min, sigma_max)
+        self.sigma_min, self.sigma_max = sigma_min, sigma_max
+
+    def __call__(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        sigma = (t + (1 - t) * self.sigma_min) / ((1 - t) + t / self.sigma_max)
+        return torch.ones_like(t), sigma
 
 
 class Flow(Schedule):

@@ -79,6 +79,8 @@ def check_constraint(constraint: Constraint, x: Tensor) -> Tensor:
     x = x.detach().requires_grad_()
     try:
         r = constraint.residual(x)
+    except ConstraintError:
+        raise  # it says what is wrong
     except Exception as error:
         raise ConstraintError(
             f"{name} failed on samples of shape {tuple(x.shape)}, {x.dtype} on {x.device} "

@@ -48,6 +48,7 @@ def test_single_precision_keeps_five_digits_where_a_projection_needs_them(exact,
 
 
 @pytest.mark.parametrize("path", ["vp", "straight"])
+@pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
 def test_ppr_draws_the_same_samples_through_every_parametrisation(path, exact, paths):
     """From the same noise; in double precision, since an estimate from the noise divides by a
     small alpha."""
@@ -61,6 +62,7 @@ def test_ppr_draws_the_same_samples_through_every_parametrisation(path, exact, p
         assert (samples - drawn["x0"]).abs().max() < 1e-4, kind
 
 
+@pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
 def test_many_residuals_are_projected_through_a_velocity(exact, paths):
     """By conjugate gradients, which take forward-mode derivatives of the network and not of the
     schedule inside."""

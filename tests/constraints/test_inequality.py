@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feasibly.constraints import Bounds, Inequality
+from feasibly.constraints import Bounds, Composite, Decoded, Inequality, Linear
 
 check = settings(derandomize=True, deadline=None, max_examples=60)
 reals = st.floats(-10, 10)
@@ -98,3 +98,30 @@ def test_bounds_given_as_numbers_keep_their_double_precision():
     # 0.1 in single precision is 1.5e-9 too large, so that 0.1 itself would be infeasible
     bounds, x = Bounds(0.1, 0.3, tolerance=1e-3), double([[0.1, 0.3]])
     assert torch.equal(bounds.projection(x), x)
+
+
+SURFACE = Linear(double([[1.0, 1.0]]), double([1.0]), tolerance=1e-6)
+HALF = Inequality(lambda x: x[:, :1], tolerance=1e-6)
+
+
+def test_an_inequality_has_no_surface_and_an_equality_is_its_own():
+    assert HALF.surface is None
+    assert Bounds(-1.0, 1.0, tolerance=1e-3).surface is None
+    assert SURFACE.surface is SURFACE
+    thin = Bounds(double([0.0, 1.0]), double([0.5, 1.0]), tolerance=1e-3)
+    assert thin.surface is thin
+
+
+def test_the_surface_of_a_composite_is_that_of_its_equalities():
+    x = double([[3.0, 1.0]])
+    mixed = Composite([HALF, SURFACE], weights=[5.0, 4.0])
+    assert mixed.surface.residual(x).tolist() == [[6.0]]
+    assert Composite([HALF, HALF]).surface is None
+
+
+def test_a_surface_keeps_its_units_and_its_decoder():
+    x = double([[1.0, 1.0]])
+    assert HALF.in_units(0.0, 2.0).surface is None
+    assert SURFACE.in_units(0.0, 2.0).surface.residual(x).tolist() == [[3.0]]
+    assert Decoded(HALF, torch.neg).surface is None
+    assert Decoded(SURFACE, torch.neg).surface.residual(x).tolist() == [[-3.0]]

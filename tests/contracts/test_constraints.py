@@ -11,17 +11,31 @@ from hypothesis import strategies as st
 
 from feasibly import constraints
 from feasibly.constraints import (
+    BlackBox,
     Bounds,
+    ClosedLoop,
     Composite,
     Constraint,
     Decoded,
+    DivergenceFree,
+    Energy,
     Equality,
+    Evolution,
     GaussianRandomField,
+    Histogram,
     Inequality,
+    Integral,
+    Lengths,
     LevelSet,
     Linear,
+    Mask,
+    Neumann,
     Observation,
+    Obstacles,
+    Quantiles,
     Scalar,
+    Spectrum,
+    kuramoto_sivashinsky,
 )
 from feasibly.validation import check_constraint
 
@@ -56,17 +70,52 @@ def decoded(dtype):
     return Decoded(law, lambda z: torch.tanh(torch.cat([z, z.square()], dim=1))), (2,)
 
 
+def mask(dtype):
+    return Mask(torch.tensor([[True, False, True], [False] * 3]), 0.3, tolerance=1e-6), (2, 3)
+
+
+def obstacles(dtype):
+    return Obstacles(torch.tensor([[0.1, 0.2], [1.0, 0.5]]), 0.7, tolerance=1e-3), (4, 2)
+
+
+def lengths(dtype):
+    pairs = torch.tensor([[0, 1], [1, 2]])
+    return Lengths(pairs, torch.tensor([1.0, 0.5]), tolerance=1e-3), (2, 3, 2)
+
+
+def quantiles(dtype):
+    levels, values = torch.tensor([0.25, 0.5, 1.0]), torch.tensor([-0.5, 0.1, 1.0])
+    return Quantiles(levels, values, tolerance=1e-3), (2, 3)
+
+
+def spectrum(dtype):
+    return Spectrum(torch.tensor([0.3, 0.1]), dims=2, tolerance=1e-3), (6, 4)
+
+
 # For each class, a constraint and the shape of one sample.
 TABLE = {
+    BlackBox: lambda dtype: (BlackBox(lambda x: torch.sin(x[:, :2]), tolerance=1e-3), (3,)),
     Bounds: bounds,
+    ClosedLoop: lambda dtype: (ClosedLoop(tolerance=1e-6), (4, 2)),
     Composite: composite,
     Decoded: decoded,
+    DivergenceFree: lambda dtype: (DivergenceFree((0.5, 0.3), tolerance=1e-6), (2, 6, 5)),
+    Energy: lambda dtype: (Energy((-2, -1), 0.5, tolerance=1e-6), (3, 4)),
     Equality: lambda dtype: (Equality(lambda x: x.square().sum(dim=1) - 1, 1e-4), (5,)),
+    Evolution: lambda dtype: (Evolution(kuramoto_sivashinsky(1.0), 0.1, tolerance=1e-3), (3, 8)),
+    Histogram: lambda dtype: (Histogram(torch.linspace(-1, 1, 6), tolerance=1e-6), (2, 3)),
     Inequality: lambda dtype: (Inequality(lambda x: x.cumsum(dim=1) - 1, 1e-3), (3,)),
+    Integral: lambda dtype: (Integral((-1,), None, tolerance=1e-6), (3, 4)),
+    Lengths: lengths,
     LevelSet: lambda dtype: (LevelSet(GaussianRandomField(seed=0)), (2,)),
     Linear: linear,
+    Mask: mask,
+    Neumann: lambda dtype: (Neumann(-1, 0.5, 0.2, tolerance=1e-3), (2, 5)),
     Observation: observation,
+    Obstacles: obstacles,
+    Quantiles: quantiles,
     Scalar: lambda dtype: (Scalar(lambda x: (x.sum(dim=1) - 1) ** 2, 1e-4), (3,)),
+    Spectrum: spectrum,
 }
 
 

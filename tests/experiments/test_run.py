@@ -65,6 +65,7 @@ def test_a_study_has_a_record_for_every_sampler_and_for_the_truth():
     assert "forward" not in truth
 
 
+@pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
 def test_a_record_is_that_of_the_samplers_own_run():
     row = start()[0]
     problem = Data2D("checkerboard")

@@ -97,7 +97,7 @@ def test_what_is_no_measure_is_not_averaged(rows):
 
 def test_the_worst_settings_are_kept(rows):
     control, ppr, truth = means(rows)
-    assert (ppr["feasible_worst"], ppr["joint_worst"], ppr["knn_worst"]) == (0.25, 0.5, 0.2)
+    assert (ppr["feasible_worst"], ppr["knn_worst"]) == (0.25, 0.2)
     assert (control["feasible_worst"], control["knn_worst"]) == (1.0, 0.1)
     assert truth["knn_worst"] == 0.4
 
@@ -135,7 +135,7 @@ def test_the_mean_of_one_setting_is_the_setting(rows):
     shared = COLUMNS.keys() & rows[0].keys()
     assert {k: record[k] for k in shared} == {k: rows[0][k] for k in shared}
     assert record["settings"] == 1
-    for key in ("feasible", "joint", "knn"):
+    for key in ("feasible", "knn"):
         assert record[f"{key}_worst"] == rows[0][key]
 
 
@@ -366,3 +366,35 @@ def test_a_mark_may_ask_for_one_kind_of_observation():
     assert "| 1.000 |" in fill(page.format("/sine-3"), read)
     assert "| 2.000 |" in fill(page.format(""), read)
     assert "| 3.000 |" in fill(page.format("/sine-1; PPR"), read)
+
+
+def test_the_error_of_the_rmse_is_the_jackknife_s():
+    values = [1.0, 4.0, 16.0]
+    rows = [ensemble("PPR", "sine-3", k, [v]) for k, v in enumerate(values)]
+    without = [(20 / 2) ** 0.5, (17 / 2) ** 0.5, (5 / 2) ** 0.5]
+    mean = sum(without) / 3
+    expected = (2 / 3 * sum((v - mean) ** 2 for v in without)) ** 0.5
+    assert means(rows)[0]["rmse_error"] == pytest.approx(expected)
+
+
+def test_scores_relative_to_the_default_are_on_the_same_references():
+    rows = [
+        ensemble("PPR", "sine-3", 0, [1.0], default=True),
+        ensemble("PPR", "sine-3", 1, [100.0], default=True),
+        ensemble("other", "sine-3", 0, [4.0], default=False),
+        ensemble("elsewhere", "sine-3", 2, [4.0], default=False),
+    ]
+    ppr, other, elsewhere = means(rows)
+    assert ppr["rmse_ratio"] == ppr["crps_ratio"] == 1
+    assert other["rmse_ratio"] == pytest.approx(2)
+    assert other["crps_ratio"] == pytest.approx(rows[2]["crps"][0] / rows[0]["crps"][0])
+    assert "rmse_ratio" not in elsewhere
+    assert "seconds" not in ppr
+
+
+def test_what_is_not_there_is_named():
+    with pytest.raises(ValueError, match="no records"):
+        means([])
+    rows = [ensemble("PPR", "sine-3", 0, [1.0])]
+    with pytest.raises(ValueError, match=r"\['DPS'\] of baselines on ks, which has \['PPR'\]"):
+        fill("<!-- table: baselines ks; DPS -->\n<!-- end -->", lambda *_: rows)

@@ -58,7 +58,7 @@ def prepared(tmp_path_factory, days):
     monkeypatch.setattr(observed.priors, "digest", lambda name: "first")
     monkeypatch.setattr(weather.priors, "load", lambda name: White(LogLogit(1e-3, 1e2, 2.0)))
     monkeypatch.setattr(weather.priors, "load_autoencoder", lambda name: autoencoder)
-    monkeypatch.setattr(problem, "fresh_days", lambda block: days)
+    monkeypatch.setattr(problem, "fresh_days", lambda block, members: days[list(members)])
     monkeypatch.setattr(problem, "FLOOR_STEPS", 20)
     yield
     monkeypatch.undo()

@@ -242,6 +242,7 @@ def test_a_block_is_determined_by_its_number_and_the_seed(small):
     assert not torch.equal(a, next_one)
     assert not torch.equal(a, other)
     assert not torch.equal(a[0], a[1])
+    torch.testing.assert_close(simulate(0, 0, 3, "T21", members=[1]), a[1:], rtol=1e-6, atol=1e-4)
 
 
 @pytest.mark.parametrize("resolution", ["T21", "T42"])

@@ -41,7 +41,7 @@ def autoencoder(days):
 
 @pytest.fixture
 def make(autoencoder, days, monkeypatch):
-    monkeypatch.setattr(weather, "fresh_days", lambda block: days + block)
+    monkeypatch.setattr(weather, "fresh_days", lambda block, members: days[list(members)] + block)
     prior = White(LogLogit(1e-3, 1e2, spread=2.0))
 
     def of(name):

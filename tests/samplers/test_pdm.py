@@ -29,6 +29,7 @@ def test_final_samples_are_feasible(where, constraint, checkerboard):
     assert sampler.sample(16, (2,), dtype=torch.float64).feasible.all()
 
 
+@pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
 def test_final_samples_are_feasible_where_a_minimizer_projects(checkerboard):
     minimize = GaussNewton(steps=32, max_distance=None)
     sampler = PDM(checkerboard, CURVE, steps=8, repeats=2, minimize=minimize)

@@ -196,6 +196,7 @@ def test_samples_lie_on_support_and_constraint(checkerboard):
         ({"repeats": 0}, "ablation"),
         ({"sigma_max": 1e-4}, "raise it"),
         ({"retries": -1}, "not be negative"),
+        ({"last_steps": 0}, "at least 1"),
         ({"steps": 0}, "at least 1"),
         ({"eta": 1.5}, r"\[0, 1\]"),
         ({"readout": "final"}, "'clean'"),
@@ -237,6 +238,40 @@ def test_what_is_given_stays(broad):
     changed.steps = 5
     result = changed.sample(2, (16,), dtype=torch.float64)
     assert result.trace[0].steps == 5
+
+
+@pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
+def test_the_last_projection_goes_on_for_members_that_are_nearly_feasible():
+    """A smooth random field with a nearly singular covariance: curvature that a search of 16
+    iterations does not learn."""
+    i = torch.arange(128.0).double()
+    cov = (-0.5 * ((i[:, None] - i) / 3) ** 2).exp() + 1e-4 * torch.eye(128).double()
+    field = Gaussian(torch.zeros(128).double(), cov, VP())
+    truth = torch.linalg.cholesky(cov) @ MemberNoise(1, [0], (128,), dtype=torch.float64)()[0]
+    y = (2 * truth[32:96]).sin()
+    seen = Equality(lambda x: (2 * x[:, 32:96]).sin() - y, tolerance=1e-4)
+    short, default = (
+        PPR(field, seen, retries=0, last_steps=P).sample(8, (128,), dtype=torch.float64)
+        for P in (16, None)
+    )
+    assert short.feasible.double().mean() < 0.5
+    assert default.feasible.all()
+    once = short.calls.backward / default.calls.backward
+    assert once > 0.5, "only the last projection is longer"
+
+
+def test_last_steps_are_chosen_with_the_minimizer(broad):
+    expected = [(PPR(broad, many()), 48), (PPR(broad, many(), fast=True), 33)]
+    expected += [(PPR(broad, many(8)), None), (PPR(broad, many(), minimize=WarmLBFGS(16)), None)]
+    expected += [(PPR(broad, many(), minimize=LBFGS(4), last_steps=5), 5)]
+    for sampler, steps in expected:
+        sampler.sample(2, (16,), dtype=torch.float64)
+        assert sampler.last_steps == steps
+    changed = expected[0][0]
+    changed.minimize = LBFGS(4)
+    assert changed.last_steps is None
+    changed.sample(2, (16,), dtype=torch.float64)
+    assert changed.last_steps is None, "a minimizer that is given is taken as it is"
 
 
 def test_the_budget_of_many_residuals_is_that_of_their_defaults(broad):

@@ -12,7 +12,7 @@ from rich.table import Table
 from torch import Tensor
 
 from ..adapters import Adapter, self_test
-from ..diagnosis import Cost, Diagnosis, diagnose
+from ..diagnosis import PROJECTED, Cost, Diagnosis, diagnose
 from ..errors import DenoiserError
 from .load import load_constraint, load_denoiser
 
@@ -62,6 +62,7 @@ def check(
             text += f" Suggested tolerance: {found.suggested_tolerance:.1g}, a thousandth of the "
             text += "typical residual."
         console.print(text, highlight=False)
+        console.print(possible(found, law), highlight=False, markup=False, soft_wrap=True)
     fault = mistake(model, clean)
     if fault:
         console.print(fault, highlight=False, markup=False, soft_wrap=True)
@@ -89,6 +90,20 @@ def words(cost: Cost) -> str:
         f"A call on {cost.states} states takes {1e3 * cost.forward:.3g} ms, with a gradient "
         f"{1e3 * cost.gradient:.3g} ms. The parameters take {size(cost.parameters)}, and for a "
         f"gradient a state keeps {kept}."
+    )
+
+
+def possible(found: Diagnosis, constraint: Any) -> str:
+    """What a projection of samples on the constraint came to."""
+    tried = (
+        f"A direct projection brings {found.projected} of the first {PROJECTED} samples within it"
+    )
+    if found.projected:
+        return f"{tried}."
+    return (
+        f"{tried}; the least violation is {found.nearest:.3g}, the tolerance "
+        f"{constraint.tolerance:.3g}. The constraint may be impossible, or its tolerance below "
+        "what can be computed in this precision."
     )
 
 

@@ -79,11 +79,12 @@ def demo_ks(out: Path, members: int, reference: int, seed: int) -> int:
     curves = {
         f"{label}, {name}": score(u)
         for label, u in x.items()
-        for name, score in (("RMSE", lambda u: rmse(u, y[None])), ("spread", spread))
+        for name, score in (("skill", lambda u: skill(u, y[None])), ("spread", spread))
     }
     report.figure(
         figures.over_time(curves, observed),
-        "Distance to the reference and spread of the ensemble, frame by frame.",
+        "Error of the ensemble mean and spread of the ensemble, frame by frame: alike if the "
+        "ensemble is calibrated.",
     )
     report.figure(
         figures.trace({label: r.trace for label, r in results.items()}, constraint.tolerance),

@@ -3,6 +3,7 @@
 __all__ = ["methods", "rows"]
 
 import inspect
+import re
 import sys
 from typing import Literal
 
@@ -33,6 +34,14 @@ def title(method: type[Sampler]) -> str:
     return (sys.modules[method.__module__].__doc__ or "").split("\n")[0].rstrip(".")
 
 
+def plain(text: str) -> str:
+    """Takes the marks of reStructuredText off a documentation; formulas stay TeX."""
+    text = re.sub(r":[a-z]+:`~?([^`<]*)(?: <[^`]*>)?`", r"\1", text)
+    text = re.sub(r"\.\. math::\s*", "", text)
+    text = re.sub(r"^( *)\| ", r"\1", text, flags=re.MULTILINE)
+    return re.sub(r"`+|\*\*", "", text)
+
+
 Name = Literal[("all", *METHODS)]  # ty: ignore[invalid-type-form]
 
 
@@ -49,7 +58,9 @@ def methods(name: tyro.conf.Positional[Name] = "all") -> int:
     console = Console()
     if name != "all":
         method = METHODS[name]
-        console.print(inspect.getdoc(method), markup=False, highlight=False)
+        console.print(
+            plain(inspect.getdoc(method) or ""), markup=False, highlight=False, soft_wrap=True
+        )
         signatures = [inspect.signature(c) for c in method.__mro__[:-1]]
         parameters = [p for signature in signatures for p in signature.parameters.values()]
         defaults = {p.name: p.default for p in reversed(parameters) if p.kind is p.KEYWORD_ONLY}

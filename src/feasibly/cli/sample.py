@@ -13,6 +13,7 @@ from ..errors import InfeasibleWarning
 from ..progress import LiveProgress
 from ..report import Report
 from ..samplers import METHODS
+from ..samplers.run import shortfall
 from .ensemble import draw
 from .job import Job
 
@@ -97,10 +98,5 @@ def sample(
     report.write(out / "report.html")
     console.print(str(result), highlight=False, soft_wrap=True)
     console.print(f"Samples and report: {out}", highlight=False, soft_wrap=True)
-    if not result.feasible.any():
-        console.print(
-            "No member is feasible: the constraint may be infeasible for this model, or needs a "
-            "larger tolerance or more iterations. `python -m feasibly check` suggests a tolerance."
-        )
-        return 1
-    return 0
+    console.print(shortfall(result, sampler), highlight=False, markup=False, soft_wrap=True)
+    return 0 if result.feasible.any() else 1

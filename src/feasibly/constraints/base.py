@@ -1,6 +1,6 @@
 r"""Constraints: :math:`\mathcal{C} = \{ x : c(x) = 0 \}`, stated by a residual."""
 
-__all__ = ["Constraint"]
+__all__ = ["Constraint", "constant"]
 
 from abc import ABC, abstractmethod
 
@@ -62,6 +62,15 @@ class Constraint(ABC):
             f"{type(self).__name__} has no closed-form projection; project with a minimizer."
         )
 
+    @property
+    def surface(self) -> "Constraint | None":
+        r"""The part of this constraint that random samples never satisfy: all of it, if it is an
+        equality; None, if it has an interior, as inequalities have; else its equalities.
+
+        An interior can be reached by drawing again, a surface only by projecting.
+        """
+        return self
+
     def in_units(self, mean: Tensor | float, std: Tensor | float) -> "Constraint":
         r"""Returns this constraint, stated in physical units, for a model of standardised data.
 
@@ -77,6 +86,11 @@ class Constraint(ABC):
         return f"{type(self).__name__}(tolerance={self.tolerance:g})"
 
 
+def constant(value: Tensor | float) -> Tensor:
+    """Returns `value` as a tensor, in double precision if it is a number."""
+    return value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
+
+
 class _InUnits(Constraint):
     """A constraint behind an affine change of units."""
 
@@ -89,6 +103,11 @@ class _InUnits(Constraint):
     def _physical(self, x: Tensor) -> Tensor:
         std = torch.as_tensor(self.std, dtype=x.dtype, device=x.device)
         return x * std + torch.as_tensor(self.mean, dtype=x.dtype, device=x.device)
+
+    @property
+    def surface(self) -> Constraint | None:
+        surface = self.constraint.surface
+        return None if surface is None else surface.in_units(self.mean, self.std)
 
     def residual(self, x: Tensor) -> Tensor:
         return self.constraint.residual(self._physical(x))

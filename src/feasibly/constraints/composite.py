@@ -39,6 +39,12 @@ class Composite(Constraint):
         super().__init__(min(w * c.tolerance for w, c in zip(weights, constraints, strict=True)))
         self.constraints, self.weights = list(constraints), list(weights)
 
+    @property
+    def surface(self) -> Constraint | None:
+        parts = zip([part.surface for part in self.constraints], self.weights, strict=True)
+        kept = [(surface, w) for surface, w in parts if surface is not None]
+        return Composite(*zip(*kept, strict=True)) if kept else None
+
     def residual(self, x: Tensor) -> Tensor:
         parts = zip(self.weights, self.constraints, strict=True)
         return torch.cat([math.sqrt(w) * part.residual(x) for w, part in parts], dim=1)

@@ -30,6 +30,11 @@ class Decoded(Constraint):
         super().__init__(constraint.tolerance)
         self.constraint, self.decode, self.encode = constraint, decode, encode
 
+    @property
+    def surface(self) -> Constraint | None:
+        surface = self.constraint.surface
+        return None if surface is None else Decoded(surface, self.decode, self.encode)
+
     def residual(self, x: Tensor) -> Tensor:
         return self.constraint.residual(self.decode(x))
 

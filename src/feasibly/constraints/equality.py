@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from ..errors import ConstraintError
 from .base import Constraint
 
 
@@ -26,9 +27,9 @@ class Equality(Constraint):
     def residual(self, x: Tensor) -> Tensor:
         r = self.function(x)
         if r.shape[:1] != x.shape[:1]:
-            raise ValueError(
+            raise ConstraintError(
                 f"Equality(function=...) returned shape {tuple(r.shape)} for {x.shape[0]} "
-                "samples; its first axis must be theirs, so reduce over the sample's axes only"
+                "samples; its first axis must be theirs, so reduce over the sample's axes only."
             )
         return r.reshape(x.shape[0], -1)
 

@@ -7,14 +7,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from .base import Constraint
+from .base import Constraint, constant
 
 
 class Inequality(Constraint):
     r"""The constraint :math:`g(x) \leq 0`, elementwise, with residual :math:`\max(g, 0)`.
 
     Inside, the residual and its gradient are zero, so that a projection leaves a feasible sample
-    where it is.
+    where it is. :class:`PPR` draws again before it projects, and says which law results.
 
     Arguments:
         g: A differentiable function of a batch :math:`(B, *)`.
@@ -24,6 +24,10 @@ class Inequality(Constraint):
     def __init__(self, g: Callable[[Tensor], Tensor], tolerance: float) -> None:
         super().__init__(tolerance)
         self.g = g
+
+    @property
+    def surface(self) -> None:
+        return None
 
     def residual(self, x: Tensor) -> Tensor:
         return self.g(x).relu().reshape(x.shape[0], -1)
@@ -40,16 +44,17 @@ class Bounds(Constraint):
 
     def __init__(self, lower: Tensor | float, upper: Tensor | float, tolerance: float) -> None:
         super().__init__(tolerance)
-        low, high = (
-            bound if isinstance(bound, Tensor) else torch.tensor(bound, dtype=torch.float64)
-            for bound in (lower, upper)
-        )
+        low, high = constant(lower), constant(upper)
         if torch.any(low > high):
             raise ValueError(
                 "Bounds: the lower bound is above the upper one somewhere, so no sample is "
                 "feasible; correct the bounds."
             )
         self.lower, self.upper = low, high
+
+    @property
+    def surface(self) -> Constraint | None:
+        return self if torch.any(self.lower == self.upper) else None
 
     def residual(self, x: Tensor) -> Tensor:
         return (x - self.projection(x)).flatten(start_dim=1)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from ..errors import ConstraintError
 from .base import Constraint
 
 
@@ -27,7 +28,7 @@ class Observation(Constraint):
     def residual(self, x: Tensor) -> Tensor:
         A_x = self.A(x)
         if A_x.shape[1:] != self.y.shape:
-            raise ValueError(
+            raise ConstraintError(
                 f"Observation: A(x) has shape {tuple(A_x.shape[1:])} for one sample but y has "
                 f"{tuple(self.y.shape)}; give y without a batch axis, in the shape of A(x)."
             )

@@ -46,7 +46,7 @@ class KS:
         observation: The observed frames and function: `sine-3` is the paper's main constraint
             :math:`\sum_{i \in \{0, 64, 127\}} \|\sin(u^i) - \sin(u^{i, \mathrm{ref}})\|^2`,
             `sine-1` and `linear-1` see the first frame only.
-        denoiser: The prior; None for the shipped one of that size.
+        denoiser: The prior; None for the shipped one, of 64 x 64 points.
         size: The number of frames and of grid points.
         physical: Observe the field in physical units. The paper observes, as far as its numbers
             tell, the standardised one; in physical units more values lie beyond
@@ -71,7 +71,11 @@ class KS:
             )
         self.name = observation
         self.shape = (size, size)
-        self.denoiser = denoiser or priors.load("ks")
+        if denoiser is None and size != 64:
+            raise ValueError(
+                f"The shipped prior has 64 x 64 points; for size={size} give a denoiser."
+            )
+        self.denoiser = priors.load("ks") if denoiser is None else denoiser
         self.physical = physical
 
     def reference(self, k: int) -> Tensor:
@@ -99,8 +103,8 @@ class KS:
         r"""Tells which samples could be the prior's own, with shape :math:`(B)`.
 
         The range, the largest change between two frames and the residual of the equation must not
-        exceed what is seen in the prior's samples. A sine observation is periodic, so a member
-        may be feasible while its values are far outside of the data.
+        exceed 1.1 times what is seen in samples of the prior and in data. A sine observation is
+        periodic, so a member may be feasible while its values are far outside of the data.
         """
         return torch.stack([s <= bound for s, bound in self._bounded(u).values()]).all(dim=0)
 
@@ -187,7 +191,7 @@ def statistics(u: Tensor) -> dict[str, Tensor]:
 
 SUPPORT = {64: {"range": 2.85, "change": 1.6, "residual": 0.22}}
 """The bounds of :meth:`KS.in_support` by size: 1.1 times the largest value among 96 samples of the
-shipped prior and 128 trajectories of the solver (2.59, 1.46 and 0.197)."""
+shipped prior and as many trajectories of the solver, which its card has."""
 
 
 def residual(u: Tensor) -> Tensor:

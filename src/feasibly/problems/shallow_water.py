@@ -19,6 +19,7 @@ References:
 
 __all__ = ["RESOLUTIONS", "Planet", "ShallowWater", "initial_conditions", "simulate"]
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -175,7 +176,12 @@ def initial_conditions(n: int, generator: Generator, planet: Planet, sphere: Gau
 
 
 def simulate(
-    block: int, seed: int, hours: int = 24, resolution: str = "T31", planet: Planet | None = None
+    block: int,
+    seed: int,
+    hours: int = 24,
+    resolution: str = "T31",
+    planet: Planet | None = None,
+    members: Sequence[int] | None = None,
 ) -> Tensor:
     r"""Simulates one block of members, and returns their weather hour by hour.
 
@@ -188,11 +194,13 @@ def simulate(
         hours: The number of hours to keep, after 20 days of spin-up.
         resolution: The truncation: `"T21"`, `"T31"` or `"T42"`.
         planet: The climate; by default `Planet()`.
+        members: Which members of the block; by default all. Each is the same alone, but for
+            rounding in double precision.
 
     Returns:
-        Geopotential in m²/s², eastward and northward wind in m/s, with shape :math:`(16,
-        \mathrm{hours}, 3, 32, 64)` in single precision. Latitudes are cell centres and increase;
-        longitudes begin at 0.
+        Geopotential in m²/s², eastward and northward wind in m/s, with shape (members, hours, 3,
+        32, 64) in single precision. Latitudes are cell centres and increase; longitudes begin at
+        0.
 
     Raises:
         ValueError: If there is no such resolution, or there are no hours to keep.
@@ -209,9 +217,10 @@ def simulate(
     output = equiangular(degrees, LATITUDES, RADIUS)
     equations = ShallowWater.of(planet, sphere)
     generator = Generator().manual_seed(seed * 2**31 + block)
-    x = initial_conditions(BLOCK, generator, planet, sphere)
+    members = range(BLOCK) if members is None else members
+    x = initial_conditions(BLOCK, generator, planet, sphere)[list(members)]
 
-    weather = torch.empty(BLOCK, hours, 3, LATITUDES, 2 * LATITUDES)
+    weather = torch.empty(len(x), hours, 3, LATITUDES, 2 * LATITUDES)
     for hour in range(-24 * SPIN_UP, hours):
         if hour >= 0:
             zeta, delta, phi = x[..., : degrees + 1, : degrees + 1].unbind(-3)
@@ -221,7 +230,7 @@ def simulate(
             x = equations.step(x, dt)
         finite = x.isfinite().flatten(1).all(dim=1)
         if not finite.all():
-            member = int((~finite).nonzero()[0])
+            member = members[int((~finite).nonzero()[0])]
             raise ArithmeticError(
                 f"Member {member} of block {block} became infinite in hour {hour + 24 * SPIN_UP} "
                 f"of its life: its wind is too fast for steps of {dt:g} s at {resolution}. Take "

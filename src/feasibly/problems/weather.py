@@ -95,7 +95,7 @@ class Weather:
     def reference(self, k: int) -> Tensor:
         """Returns the day of reference `k`, with shape (24, 3, 32, 64)."""
         block, member = divmod(k, shallow_water.BLOCK)
-        day = fresh_days(block)[member]
+        day = fresh_days(block, (member,))[0]
         return day if self.name == "state" else self.decode(self.autoencoder.encode(day))
 
     def decode(self, z: Tensor) -> Tensor:
@@ -226,10 +226,10 @@ WIND = torch.tensor([[[100.0]], [[80.0]]])
 """Bounds of the wind's components in m/s, for `mixed`."""
 
 
-@lru_cache(maxsize=4)
-def fresh_days(block: int) -> Tensor:
-    """Days that no prior has seen, with shape (16, 24, 3, 32, 64)."""
-    days = shallow_water.simulate(block, FRESH)
+@lru_cache(maxsize=16)
+def fresh_days(block: int, members: tuple[int, ...] | None = None) -> Tensor:
+    """Days that no prior has seen, of members of a block, with shape (members, 24, 3, 32, 64)."""
+    days = shallow_water.simulate(block, FRESH, members=members)
     days[:, :, 0] -= shallow_water.Planet.geopotential
     return days
 

@@ -49,6 +49,7 @@ class Sampler(ABC):
     default_readout: ClassVar[str] = "denoise"
     enforces: ClassVar[bool] = True  # the constraint; else it is only reported
     lands: ClassVar[bool] = True  # on the constraint, and not only around it
+    advice: ClassVar[str] = "use PPR"  # for members that end infeasible
     # a method's row in the paper's Table 1
     space: ClassVar[str | None] = None  # what the constraint moves, "x_t" or "x_0"
     renoises: ClassVar[bool] = False  # whether noise is added after that
@@ -217,7 +218,7 @@ class Sampler(ABC):
                 "`python -m feasibly check`, or make the method's steps shorter."
             )
         if self.constraint is not None and self.enforces:
-            warn_if_infeasible(result, self.constraint, self.lands)
+            warn_if_infeasible(result, self)
         return result
 
     def trial(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device | str) -> None:

@@ -29,6 +29,7 @@ class PostHoc(Ancestral):
     constraint: Constraint
     enforces = True
     space = "x_0"
+    advice = "give the projection more iterations, such as minimize=LBFGS(steps=64)"
 
     def __init__(
         self,

@@ -93,19 +93,34 @@ def finite(x: Tensor) -> Tensor:
     return x.isfinite().flatten(start_dim=1).all(dim=1)
 
 
-def warn_if_infeasible(result: Result, constraint: Constraint, lands: bool) -> None:
-    """Warns the caller of `sample` if not one member is feasible."""
-    if result.feasible.any():
-        return
+def infeasible(result: Result, sampler: Any) -> str:
+    """Says which members are infeasible and what to try; nothing if there is nothing to say. Of
+    a method that does not land on the constraint, some infeasible members are no news."""
+    some, all_of = int((~result.feasible).sum()), len(result.members)
+    if not some or (some < all_of and not sampler.lands):
+        return ""
+    missed = result.violation[~result.feasible]
+    if some < all_of:
+        return (
+            f"{some} of {all_of} members do not satisfy {sampler.constraint!r} (violation "
+            f"{missed.min():.3g} to {missed.max():.3g}); `result.feasible` tells which. To bring "
+            f"them there, {sampler.advice}."
+        )
     reason = (
-        "the constraint may be infeasible for this model, or needs a larger tolerance or more "
-        "iterations, or the denoiser is not right (test it with `python -m feasibly check`)."
-        if lands
-        else "the method steers toward a constraint and does not land on it; PPR does."
+        "the constraint may be infeasible for this model, or needs a larger tolerance, or the "
+        "denoiser is not right (`python -m feasibly check` tests both); or "
+        if sampler.lands
+        else "the method steers toward a constraint and does not land on it: "
     )
-    warnings.warn(
-        f"None of the {len(result.members)} members satisfies {constraint!r} (best "
-        f"violation {result.violation.min():.3g}): {reason}",
-        InfeasibleWarning,
-        stacklevel=4,  # over this function, `sample` and the decorator around it
+    return (
+        f"None of the {all_of} members satisfies {sampler.constraint!r} (best violation "
+        f"{missed.min():.3g}): {reason}{sampler.advice}."
     )
+
+
+def warn_if_infeasible(result: Result, sampler: Any) -> None:
+    """Warns the caller of `sample` of infeasible members."""
+    message = infeasible(result, sampler)
+    if message:
+        # over this function, `sample` and the decorator around it
+        warnings.warn(message, InfeasibleWarning, stacklevel=4)

@@ -1,0 +1,72 @@
+r"""Divergence-free vector fields."""
+
+__all__ = ["DivergenceFree"]
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from .base import Constraint
+from .operators import check_scheme, divergence, wavenumber
+
+
+class DivergenceFree(Constraint):
+    r"""The constraint :math:`\nabla \cdot u = 0` on a uniform grid in two or three dimensions.
+
+    Samples have shape :math:`(B, *, d, n_1, ..., n_d)`; component :math:`i` points along grid
+    axis :math:`i`. All fields of a sample are constrained.
+
+    Arguments:
+        spacing: The :math:`d` distances between grid points.
+        tolerance: The largest mean over the grid of :math:`(\nabla \cdot u)^2` of a feasible
+            sample, in squared units of :math:`u` over those of the spacing.
+        scheme: `spectral`, `periodic` (central differences) or `open` (central differences,
+            one-sided at the ends).
+    """
+
+    def __init__(
+        self, spacing: Sequence[float], tolerance: float, scheme: str = "spectral"
+    ) -> None:
+        super().__init__(tolerance)
+        check_scheme(scheme, "DivergenceFree")
+        if len(spacing) not in (2, 3) or min(spacing) <= 0:
+            raise ValueError(
+                "DivergenceFree(spacing=...) must be two or three positive distances, got "
+                f"{tuple(spacing)}."
+            )
+        self.spacing, self.scheme = tuple(spacing), scheme
+
+    def residual(self, x: Tensor) -> Tensor:
+        d = len(self.spacing)
+        if x.ndim < d + 2 or x.shape[-d - 1] != d:
+            raise ValueError(
+                f"DivergenceFree: samples must have shape (*, {d}, {d} grid axes), with one "
+                f"component a grid axis, got {tuple(x.shape[1:])}."
+            )
+        r = divergence(x, self.spacing, self.scheme).flatten(start_dim=1)
+        return r / math.sqrt(r.shape[1])
+
+    def projection(self, x: Tensor) -> Tensor:
+        r"""Returns the Leray projection :math:`\hat u - k (k \cdot \hat u) / |k|^2`, with the
+        wavenumbers of the scheme.
+
+        Raises:
+            NotImplementedError: If the scheme is `open`.
+        """
+        if self.scheme == "open":
+            return super().projection(x)
+        d = len(self.spacing)
+        axes = tuple(range(-d, 0))
+        sides = zip(x.shape[-d:], self.spacing, strict=True)
+        grid = [wavenumber(n, h, self.scheme, x) for n, h in sides]
+        k = torch.stack(torch.meshgrid(*grid, indexing="ij"))
+        squares = k.square().sum(dim=0)
+        # the mean, and waves whose derivatives vanish, carry no divergence; rounding of
+        # sin(k h) must not make one
+        still = squares <= 1e-10 * squares.max()
+        squares = torch.where(still, torch.inf, squares)
+        u_hat = torch.fft.fftn(x, dim=axes)
+        along = (k * u_hat).sum(dim=-d - 1, keepdim=True) / squares
+        return torch.fft.ifftn(u_hat - k * along, dim=axes).real

@@ -1,0 +1,108 @@
+r"""Partial differential equations in time: :math:`u_t = F(u)` between the frames of a sample."""
+
+__all__ = ["Evolution", "burgers", "heat", "kuramoto_sivashinsky", "vorticity"]
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from .base import Constraint, constant
+from .operators import derivative, laplacian, wavenumber
+
+
+class Evolution(Constraint):
+    r"""The constraint that frames follow :math:`u_t = F(u)`, with the residual
+
+    .. math:: \frac{u^{n+1} - u^n}{\Delta t} - \theta F(u^{n+1}) - (1 - \theta) F(u^n) .
+
+    Samples are trajectories, with shape :math:`(B, T, *)`. For data made by a solver, take its
+    scheme and time step: between the frames of a coarser record no such formula is exact.
+
+    Arguments:
+        F: The right-hand side, which maps :math:`(B, T, *)` to the same shape, frame by frame;
+            such as :func:`heat`, :func:`burgers`, :func:`kuramoto_sivashinsky` and
+            :func:`vorticity` return.
+        dt: The time :math:`\Delta t` between frames.
+        tolerance: The largest mean square of the residual, over all points of all steps, in
+            squared units of :math:`u` over time.
+        theta: 0 is the explicit, 1 the implicit Euler method, 1/2 (second order) Crank-Nicolson.
+    """
+
+    def __init__(
+        self, F: Callable[[Tensor], Tensor], dt: float, tolerance: float, theta: float = 0.5
+    ) -> None:
+        super().__init__(tolerance)
+        if not dt > 0 or not 0 <= theta <= 1:
+            raise ValueError(
+                f"Evolution needs a positive dt and theta in [0, 1], got {dt} and {theta}."
+            )
+        self.F, self.dt, self.theta = F, dt, theta
+
+    def residual(self, x: Tensor) -> Tensor:
+        if x.shape[1] < 2:
+            raise ValueError("Evolution: a sample needs at least two frames, on its first axis.")
+        F = self.F(x)
+        drift = self.theta * F[:, 1:] + (1 - self.theta) * F[:, :-1]
+        r = ((x[:, 1:] - x[:, :-1]) / self.dt - drift).flatten(start_dim=1)
+        return r / math.sqrt(r.shape[1])
+
+
+def heat(
+    diffusivity: float, spacing: Sequence[float], scheme: str = "spectral"
+) -> Callable[[Tensor], Tensor]:
+    r"""Returns :math:`F(u) = \nu \nabla^2 u`, over as many last axes as there are spacings."""
+    return lambda u: diffusivity * laplacian(u, spacing, scheme)
+
+
+def burgers(
+    viscosity: float, spacing: float, scheme: str = "spectral"
+) -> Callable[[Tensor], Tensor]:
+    r"""Returns :math:`F(u) = \nu u_{xx} - (u^2 / 2)_x`, along the last axis."""
+
+    def F(u: Tensor) -> Tensor:
+        flux = derivative(u.square() / 2, -1, spacing, 1, scheme)
+        return viscosity * derivative(u, -1, spacing, 2, scheme) - flux
+
+    return F
+
+
+def kuramoto_sivashinsky(spacing: float, scheme: str = "spectral") -> Callable[[Tensor], Tensor]:
+    r"""Returns :math:`F(u) = - u_{xx} - u_{xxxx} - (u^2 / 2)_x`, along the last axis."""
+
+    def F(u: Tensor) -> Tensor:
+        flux = derivative(u.square() / 2, -1, spacing, 1, scheme)
+        return -sum(derivative(u, -1, spacing, n, scheme) for n in (2, 4)) - flux
+
+    return F
+
+
+def vorticity(
+    viscosity: float, spacing: Sequence[float], forcing: Tensor | float = 0.0
+) -> Callable[[Tensor], Tensor]:
+    r"""Returns the Navier-Stokes equations in two periodic dimensions, of the vorticity
+    :math:`\omega = \partial_x v - \partial_y u` over the last two axes, :math:`x` and :math:`y`:
+
+    .. math:: F(\omega) = \nu \nabla^2 \omega - u \, \omega_x - v \, \omega_y + f, \qquad
+        (u, v) = (\psi_y, -\psi_x), \quad \nabla^2 \psi = - \omega .
+
+    Arguments:
+        viscosity: The viscosity :math:`\nu`.
+        spacing: The two distances between grid points.
+        forcing: The curl :math:`f` of the force, which broadcasts to a frame.
+    """
+    h_x, h_y = spacing
+
+    def F(w: Tensor) -> Tensor:
+        k_x = wavenumber(w.shape[-2], h_x, "spectral", w, odd=False)[:, None]
+        k_y = wavenumber(w.shape[-1], h_y, "spectral", w, odd=False)
+        squares = k_x**2 + k_y**2
+        squares = torch.where(squares == 0, torch.inf, squares)  # a mean has no stream function
+        psi = torch.fft.ifft2(torch.fft.fft2(w) / squares).real
+        u, v = derivative(psi, -1, h_y), -derivative(psi, -2, h_x)
+        advection = u * derivative(w, -2, h_x) + v * derivative(w, -1, h_y)
+        f = constant(forcing).to(w)
+        return viscosity * laplacian(w, spacing) - advection + f
+
+    return F

@@ -1,0 +1,211 @@
+r"""Known values of a field, and of its integrals."""
+
+__all__ = ["Energy", "Integral", "Mask", "Neumann"]
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from .base import Constraint, constant
+
+
+class Mask(Constraint):
+    r"""Known values: :math:`x_i = y_i` where a mask is true. In-painting, sensors on a grid, and
+    boundary (Dirichlet) and initial conditions.
+
+    Arguments:
+        mask: Where the values are known, booleans with the shape of a sample.
+        y: The values, in the units of a sample; what broadcasts to a sample, of which only the
+            masked part counts.
+        tolerance: The largest sum of squared errors over the mask, in those units squared.
+    """
+
+    def __init__(self, mask: Tensor, y: Tensor | float, tolerance: float) -> None:
+        super().__init__(tolerance)
+        if mask.dtype != torch.bool or not mask.any():
+            raise ValueError(
+                f"Mask(mask=...) must be booleans, true where a value is known, somewhere; got "
+                f"{mask.dtype}, true at {int(mask.count_nonzero())} of {mask.numel()}."
+            )
+        self.mask = mask
+        self.y = constant(y).expand(mask.shape)
+        if not self.y[mask].isfinite().all():
+            raise ValueError("Mask(y=...) must be finite where the mask is true.")
+
+    @classmethod
+    def boundary(
+        cls,
+        shape: Sequence[int],
+        dims: Sequence[int],
+        y: Tensor | float,
+        tolerance: float,
+    ) -> "Mask":
+        r"""Returns a Dirichlet condition: `y` at both ends of the axes `dims` of a sample, of the
+        shape `shape`. Negative axes count from the last."""
+        mask = torch.zeros(tuple(shape), dtype=torch.bool)
+        for dim in dims:
+            mask.select(dim, 0).fill_(True)
+            mask.select(dim, -1).fill_(True)
+        return cls(mask, y, tolerance)
+
+    @classmethod
+    def initial(cls, u: Tensor, frames: int, tolerance: float) -> "Mask":
+        r"""Returns an initial condition: a sample of `frames` frames on its first axis begins
+        with `u`, with shape :math:`(k, *)`, its first :math:`k` frames."""
+        mask = torch.zeros((frames, *u.shape[1:]), dtype=torch.bool)
+        mask[: u.shape[0]] = True
+        y = torch.zeros(mask.shape, dtype=u.dtype)
+        y[: u.shape[0]] = u.cpu()
+        return cls(mask, y, tolerance)
+
+    def residual(self, x: Tensor) -> Tensor:
+        mask = self.mask.to(x.device)
+        return x[:, mask] - self.y.to(x)[mask]
+
+    def projection(self, x: Tensor) -> Tensor:
+        r"""Returns `x` with the known values set."""
+        return torch.where(self.mask.to(x.device), self.y.to(x), x)
+
+
+class Neumann(Constraint):
+    r"""A known slope at both ends of an axis: :math:`\partial x / \partial n = y`, where
+    :math:`n` grows with the index, by one-sided differences of second order.
+
+    Arguments:
+        dim: The axis of a sample, negative, of three points at least.
+        spacing: The distance between two points.
+        y: The slope, in units of a sample over those of the spacing; 0 is no flux. It
+            broadcasts to the shape :math:`(2, *)` of the two ends, the lower first.
+        tolerance: The largest sum of squared errors, in squared units of the slope.
+    """
+
+    def __init__(self, dim: int, spacing: float, y: Tensor | float, tolerance: float) -> None:
+        super().__init__(tolerance)
+        if dim >= 0:
+            raise ValueError(f"Neumann(dim=...) must be negative, got {dim}; -1 is the last axis.")
+        self.dim, self.spacing, self.y = dim, spacing, constant(y)
+
+    def residual(self, x: Tensor) -> Tensor:
+        u = x.movedim(self.dim, -1)
+        low = (-3 * u[..., 0] + 4 * u[..., 1] - u[..., 2]) / (2 * self.spacing)
+        high = (3 * u[..., -1] - 4 * u[..., -2] + u[..., -3]) / (2 * self.spacing)
+        slopes = torch.stack((low, high), dim=1)
+        return (slopes - self.y.to(x)).flatten(start_dim=1)
+
+
+class _Sum(Constraint):
+    """What is known of sums over some axes: their values, or that they do not change."""
+
+    def __init__(
+        self,
+        dims: Sequence[int],
+        y: Tensor | float | None,
+        tolerance: float,
+        weights: Tensor | float | None,
+    ) -> None:
+        super().__init__(tolerance)
+        self.dims = tuple(dims)
+        if not self.dims or max(self.dims) >= 0:
+            raise ValueError(
+                f"{type(self).__name__}(dims=...) must be negative axes, such as (-2, -1), got "
+                f"{self.dims}."
+            )
+        self.y = None if y is None else constant(y)
+        self.weights = None if weights is None else constant(weights)
+
+    def _weights(self, x: Tensor) -> Tensor:
+        size = [x.shape[dim] for dim in self.dims]
+        if self.weights is None:
+            return torch.full(size, 1 / torch.Size(size).numel(), dtype=x.dtype, device=x.device)
+        return self.weights.to(x).expand(size)
+
+    def _sum(self, x: Tensor) -> Tensor:
+        """Sums with the weights, with the summed axes kept as ones."""
+        shape = [1] * x.ndim
+        for dim in self.dims:
+            shape[dim] = x.shape[dim]
+        return (x * self._weights(x).reshape(shape)).sum(dim=self.dims, keepdim=True)
+
+    def _miss(self, sums: Tensor) -> Tensor:
+        sums = sums.squeeze(self.dims)
+        r = sums[:, 1:] - sums[:, :1] if self.y is None else sums - self.y.to(sums)
+        return r.reshape(r.shape[0], -1)
+
+    def _target(self, sums: Tensor) -> Tensor:
+        if self.y is None:  # the nearest constant
+            return sums.mean(dim=1, keepdim=True)
+        return self.y.to(sums).expand(sums.squeeze(self.dims).shape).reshape(sums.shape)
+
+
+class Integral(_Sum):
+    r"""A known integral or average: :math:`\sum_i w_i x_i = y`, over some axes of a sample; one
+    equation for each element of the others. Mass, brightness, a flux through a section.
+
+    Arguments:
+        dims: The axes to sum over, negative and in increasing order.
+        y: The values, in units of a sample times those of the weights, which broadcast to the
+            other axes. None: unknown but conserved, the same along the first axis of a sample.
+        tolerance: The largest sum of squared errors, in those units squared.
+        weights: The cell weights :math:`w`, which broadcast to the axes `dims`, such as the areas
+            of cells; None for an average.
+    """
+
+    def __init__(
+        self,
+        dims: Sequence[int],
+        y: Tensor | float | None,
+        tolerance: float,
+        weights: Tensor | float | None = None,
+    ) -> None:
+        super().__init__(dims, y, tolerance, weights)
+
+    def residual(self, x: Tensor) -> Tensor:
+        return self._miss(self._sum(x))
+
+    def projection(self, x: Tensor) -> Tensor:
+        r"""Returns :math:`x - w \, (w^\top x - y) / \|w\|^2`."""
+        sums, w = self._sum(x), self._weights(x)
+        shape = [1] * x.ndim
+        for dim in self.dims:
+            shape[dim] = x.shape[dim]
+        return x - w.reshape(shape) * (sums - self._target(sums)) / w.square().sum()
+
+
+class Energy(_Sum):
+    r"""A known energy: :math:`\frac{1}{2} \sum_i w_i x_i^2 = y`, over some axes of a sample.
+
+    Arguments:
+        dims: The axes to sum over, negative and in increasing order; with the axis of components,
+            for a velocity.
+        y: The energies, in squared units of a sample times those of the weights, which broadcast
+            to the other axes. None: unknown but conserved along the first axis of a sample.
+        tolerance: The largest sum of squared errors, in those units squared.
+        weights: The cell weights :math:`w`; None for an average.
+    """
+
+    def __init__(
+        self,
+        dims: Sequence[int],
+        y: Tensor | float | None,
+        tolerance: float,
+        weights: Tensor | float | None = None,
+    ) -> None:
+        super().__init__(dims, y, tolerance, weights)
+        if self.y is not None and (self.y < 0).any():
+            raise ValueError("Energy(y=...) must not be negative.")
+
+    def residual(self, x: Tensor) -> Tensor:
+        return self._miss(self._sum(x.square()) / 2)
+
+    def projection(self, x: Tensor) -> Tensor:
+        r"""Returns `x` scaled to the energy, the nearest if the weights are equal.
+
+        Raises:
+            NotImplementedError: If the weights differ, or the energy is only conserved.
+        """
+        uneven = self.weights is not None and self.weights.unique().numel() > 1
+        if uneven or self.y is None:
+            return super().projection(x)
+        energy = self._sum(x.square()) / 2
+        return x * torch.sqrt(self._target(energy) / energy)

@@ -1,0 +1,90 @@
+r"""Geometry of paths and bodies: closed loops, lengths of joints, obstacles."""
+
+__all__ = ["ClosedLoop", "Lengths", "Obstacles"]
+
+import torch
+from torch import Tensor
+
+from .base import Constraint, constant
+
+
+class ClosedLoop(Constraint):
+    r"""The constraint that a path ends where it begins.
+
+    Samples are paths, with shape :math:`(B, T, d)`.
+
+    Arguments:
+        tolerance: The largest squared distance of the ends, in squared units of length.
+    """
+
+    def residual(self, x: Tensor) -> Tensor:
+        return (x[:, -1] - x[:, 0]).flatten(start_dim=1)
+
+    def projection(self, x: Tensor) -> Tensor:
+        r"""Returns the path with both ends moved to the point between them."""
+        middle = (x[:, :1] + x[:, -1:]) / 2
+        return torch.cat([middle, x[:, 1:-1], middle], dim=1)
+
+
+class Lengths(Constraint):
+    r"""Known lengths between points: :math:`\|x_i - x_j\| = l_{ij}`. Joints of a skeleton, links
+    of a chain, bonds.
+
+    Samples have shape :math:`(B, *, J, d)`, such as frames of :math:`J` points each.
+
+    Arguments:
+        pairs: The pairs :math:`(i, j)` of points, whole numbers with shape :math:`(K, 2)`.
+        lengths: Their positive lengths, which broadcast to :math:`(K)`.
+        tolerance: The largest sum of squared errors of length, in squared units of length.
+    """
+
+    def __init__(self, pairs: Tensor, lengths: Tensor | float, tolerance: float) -> None:
+        super().__init__(tolerance)
+        if pairs.ndim != 2 or pairs.shape[1] != 2 or (pairs[:, 0] == pairs[:, 1]).any():
+            raise ValueError(
+                "Lengths(pairs=...) must be pairs of different points, with shape (K, 2), got "
+                f"shape {tuple(pairs.shape)}."
+            )
+        self.pairs, self.lengths = pairs, constant(lengths)
+        if not (self.lengths > 0).all():
+            raise ValueError("Lengths(lengths=...) must be positive.")
+
+    def residual(self, x: Tensor) -> Tensor:
+        i, j = self.pairs.to(x.device).unbind(dim=1)
+        distance = _norm(x[..., i, :] - x[..., j, :])
+        return (distance - self.lengths.to(x)).flatten(start_dim=1)
+
+
+class Obstacles(Constraint):
+    r"""The constraint that points keep out of discs or balls: :math:`\|x_t - c_k\| \geq r_k`.
+
+    Samples are paths, with shape :math:`(B, T, d)`. Only their points are seen: between two of
+    them a path may cut a corner, so add half a step's length to the radii if it must not.
+
+    Arguments:
+        centers: The centers :math:`c_k`, with shape :math:`(K, d)`.
+        radii: The positive radii :math:`r_k`, which broadcast to :math:`(K)`.
+        tolerance: The largest sum of squared depths, in squared units of length.
+    """
+
+    def __init__(self, centers: Tensor, radii: Tensor | float, tolerance: float) -> None:
+        super().__init__(tolerance)
+        self.centers, self.radii = centers, constant(radii)
+        if centers.ndim != 2 or not (self.radii > 0).all():
+            raise ValueError(
+                "Obstacles needs centers of shape (K, d) and positive radii, got "
+                f"{tuple(centers.shape)} and {self.radii.tolist()}."
+            )
+
+    @property
+    def surface(self) -> None:
+        return None
+
+    def residual(self, x: Tensor) -> Tensor:
+        distance = _norm(x[..., None, :] - self.centers.to(x))
+        return (self.radii.to(x) - distance).relu().flatten(start_dim=1)
+
+
+def _norm(x: Tensor) -> Tensor:
+    """The length of the vectors on the last axis, with a slope of zero at zero."""
+    return x.square().sum(dim=-1).clamp_min(torch.finfo(x.dtype).tiny).sqrt()

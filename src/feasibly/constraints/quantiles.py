@@ -1,0 +1,67 @@
+r"""Distributions of the values within a sample: histograms and quantiles."""
+
+__all__ = ["Histogram", "Quantiles"]
+
+import torch
+from torch import Tensor
+
+from .base import Constraint
+
+
+class Histogram(Constraint):
+    r"""The constraint that a sample have given values, in whatever order:
+    :math:`x_{(i)} = y_{(i)}`, the sorted ones. Its histogram is that of :math:`y`.
+
+    Arguments:
+        y: The values, in units of a sample and as many as it has.
+        tolerance: The largest sum of squared differences of the sorted values, which is the
+            number of values times the squared Wasserstein distance, in those units squared.
+    """
+
+    def __init__(self, y: Tensor, tolerance: float) -> None:
+        super().__init__(tolerance)
+        self.y = y.flatten().sort().values
+
+    def residual(self, x: Tensor) -> Tensor:
+        x = x.flatten(start_dim=1)
+        if x.shape[1] != self.y.numel():
+            raise ValueError(
+                f"Histogram: a sample has {x.shape[1]} values and y has {self.y.numel()}; give "
+                "as many, or use Quantiles."
+            )
+        return x.sort(dim=1).values - self.y.to(x)
+
+    def projection(self, x: Tensor) -> Tensor:
+        r"""Returns `x` with each value replaced by that of its rank."""
+        rank = x.flatten(start_dim=1).argsort(dim=1).argsort(dim=1)
+        return self.y.to(x)[rank].reshape(x.shape)
+
+
+class Quantiles(Constraint):
+    r"""Known quantiles of the values within a sample, interpolated linearly between the sorted
+    values.
+
+    Arguments:
+        levels: The levels in [0, 1], with shape :math:`(K)`; 0.5 is the median.
+        y: The quantiles, in units of a sample, with shape :math:`(K)`.
+        tolerance: The largest sum of squared errors, in those units squared.
+    """
+
+    def __init__(self, levels: Tensor, y: Tensor, tolerance: float) -> None:
+        super().__init__(tolerance)
+        if levels.ndim != 1 or levels.shape != y.shape or levels.min() < 0 or levels.max() > 1:
+            raise ValueError(
+                "Quantiles needs levels in [0, 1] and as many values, both with shape (K), got "
+                f"{levels.tolist()} and shape {tuple(y.shape)}."
+            )
+        order = levels.argsort()
+        self.levels, self.y = levels[order], y[order]
+        if (self.y.diff() < 0).any():
+            raise ValueError("Quantiles(y=...) must not fall with the level.")
+
+    def residual(self, x: Tensor) -> Tensor:
+        ordered = x.flatten(start_dim=1).sort(dim=1).values
+        place = self.levels.to(x) * (ordered.shape[1] - 1)
+        low = place.floor().long()
+        high = (low + 1).clamp_max(ordered.shape[1] - 1)
+        return torch.lerp(ordered[:, low], ordered[:, high], place - low) - self.y.to(x)

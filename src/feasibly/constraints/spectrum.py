@@ -1,0 +1,79 @@
+r"""A prescribed energy spectrum."""
+
+__all__ = ["Spectrum", "energy_spectrum"]
+
+import torch
+from torch import Tensor
+
+from .base import Constraint
+from .operators import shells
+
+
+def energy_spectrum(u: Tensor, dims: int) -> Tensor:
+    r"""Returns the energy by shell, :math:`E_k = \frac{1}{2 N^2} \sum_{|\kappa| \in (k - 1/2,
+    k + 1/2]} |\hat u_\kappa|^2`, whose sum over all shells is half the mean square.
+
+    Arguments:
+        u: A field on a periodic grid of :math:`N` points, with shape :math:`(*, n_1, ..., n_d)`.
+        dims: The number :math:`d` of grid axes. Wavenumbers are whole: waves across an axis.
+
+    Returns:
+        The energies of the shells from 0, the mean, on, with shape :math:`(*, K)`.
+    """
+    axes = tuple(range(-dims, 0))
+    u_hat = torch.fft.fftn(u, dim=axes, norm="forward")
+    power = (u_hat.real.square() + u_hat.imag.square()).flatten(start_dim=-dims) / 2
+    shell = shells(u.shape[-dims:], u.device).flatten()
+    count = int(shell.max()) + 1
+    return power.new_zeros((*power.shape[:-1], count)).index_add(-1, shell, power)
+
+
+class Spectrum(Constraint):
+    r"""The constraint that the energy of each shell of wavenumbers be as prescribed:
+    :math:`\sqrt{E_k(x) / E_k} = 1`, see :func:`energy_spectrum`. The mean, shell 0, is free, and
+    so are the shells after the last that is given.
+
+    Arguments:
+        energy: The energies :math:`E_1, ..., E_K`, positive, in squared units of a sample, with
+            shape :math:`(K)`; the same for all fields of a sample.
+        dims: The number of grid axes, the last of a sample.
+        tolerance: The largest sum of squared relative errors of the shells' amplitudes; 1e-4 is
+            one shell that is off by 1 %.
+    """
+
+    def __init__(self, energy: Tensor, dims: int, tolerance: float) -> None:
+        super().__init__(tolerance)
+        if energy.ndim != 1 or not (energy > 0).all():
+            raise ValueError(
+                "Spectrum(energy=...) must be positive energies of shells 1, 2, ..., with shape "
+                f"(K), got {energy.tolist()}; leave off the shells that are free or empty."
+            )
+        self.energy, self.dims = energy, dims
+
+    def _energies(self, x: Tensor) -> Tensor:
+        energies = energy_spectrum(x, self.dims)[..., 1:]
+        known = self.energy.numel()
+        if energies.shape[-1] < known:
+            raise ValueError(
+                f"Spectrum: {known} shells are given, but the grid {tuple(x.shape[-self.dims :])} "
+                f"has {energies.shape[-1]}."
+            )
+        return energies[..., :known]
+
+    def residual(self, x: Tensor) -> Tensor:
+        ratio = self._energies(x) / self.energy.to(x)
+        # the slope of a square root at an empty shell would be infinite
+        root = ratio.clamp_min(torch.finfo(x.dtype).tiny).sqrt()
+        return (root - 1).flatten(start_dim=1)
+
+    def projection(self, x: Tensor) -> Tensor:
+        r"""Returns `x` with the waves of each shell scaled to its energy. An empty shell has no
+        nearest point, and becomes NaN."""
+        axes = tuple(range(-self.dims, 0))
+        known, grid = self.energy.numel(), x.shape[-self.dims :]
+        gain = torch.sqrt(self.energy.to(x) / self._energies(x))
+        shell = shells(grid, x.device)
+        given = (shell >= 1) & (shell <= known)
+        scale = gain[..., (shell - 1).clamp(0, known - 1)]
+        u_hat = torch.fft.fftn(x, dim=axes)
+        return torch.fft.ifftn(torch.where(given, scale * u_hat, u_hat), dim=axes).real

@@ -1,0 +1,59 @@
+import math
+
+import pytest
+import torch
+
+from feasibly.constraints import Spectrum, energy_spectrum
+
+
+def normal(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize(("shape", "dims"), [((8,), 1), ((6, 7), 2), ((4, 6, 5), 3)], ids=str)
+def test_energies_sum_to_half_the_mean_square(shape, dims):
+    u = normal(3, *shape)
+    total = energy_spectrum(u, dims).sum(dim=-1)
+    torch.testing.assert_close(total, u.flatten(start_dim=1).square().mean(dim=1) / 2)
+
+
+def test_a_wave_is_in_the_shell_of_its_length():
+    i, j = torch.arange(16)[:, None], torch.arange(16)
+    u = 0.5 + 3 * torch.cos(2 * math.pi * (3 * i + 4 * j) / 16)
+    energies = energy_spectrum(u[None].double(), 2)[0]
+    expected = torch.zeros_like(energies)
+    expected[0], expected[5] = 0.5**2 / 2, 3**2 / 4
+    torch.testing.assert_close(energies, expected)
+
+
+def test_a_residual_is_the_relative_error_of_an_amplitude():
+    t = 2 * math.pi * torch.arange(16, dtype=torch.float64) / 16
+    x = (1.1 * torch.cos(t) + 2 * torch.sin(3 * t))[None]
+    law = Spectrum(torch.tensor([0.25, 1.0, 1.0]), 1, tolerance=1e-6)
+    expected = torch.tensor([[0.1, -1.0, 0.0]], dtype=torch.float64)
+    torch.testing.assert_close(law.residual(x), expected, rtol=0, atol=1e-9)
+
+
+def test_the_projection_scales_shells_and_leaves_the_rest():
+    energy = torch.tensor([0.5, 0.2])
+    law = Spectrum(energy, 2, tolerance=1e-20)
+    x = normal(2, 3, 6, 8)
+    after = law.projection(x)
+    got, before = energy_spectrum(after, 2), energy_spectrum(x, 2)
+    torch.testing.assert_close(got[..., 1:3], energy.double().expand(2, 3, 2))
+    torch.testing.assert_close(got[..., 3:], before[..., 3:])
+    torch.testing.assert_close(after.mean(dim=(-2, -1)), x.mean(dim=(-2, -1)))
+    # each shell is a sphere: the move is along the radius, as long as the radii differ
+    distance = (after - x).square().mean(dim=(-2, -1)) / 2
+    radii = (energy.double().sqrt() - before[..., 1:3].sqrt()).square().sum(dim=-1)
+    torch.testing.assert_close(distance, radii)
+
+
+def test_energies_that_are_not_positive_are_refused():
+    with pytest.raises(ValueError, match="positive energies"):
+        Spectrum(torch.tensor([1.0, 0.0]), 1, 1e-6)
+
+
+def test_more_shells_than_the_grid_has_are_refused():
+    with pytest.raises(ValueError, match="5 shells are given, but the grid \\(6,\\) has 3"):
+        Spectrum(torch.ones(5), 1, 1e-6).residual(normal(2, 6))
