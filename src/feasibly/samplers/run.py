@@ -93,7 +93,7 @@ def finite(x: Tensor) -> Tensor:
     return x.isfinite().flatten(start_dim=1).all(dim=1)
 
 
-def infeasible(result: Result, sampler: Any) -> str:
+def shortfall(result: Result, sampler: Any) -> str:
     """Says which members are infeasible and what to try; nothing if there is nothing to say. Of
     a method that does not land on the constraint, some infeasible members are no news."""
     some, all_of = int((~result.feasible).sum()), len(result.members)
@@ -120,7 +120,7 @@ def infeasible(result: Result, sampler: Any) -> str:
 
 def warn_if_infeasible(result: Result, sampler: Any) -> None:
     """Warns the caller of `sample` of infeasible members."""
-    message = infeasible(result, sampler)
+    message = shortfall(result, sampler)
     if message:
         # over this function, `sample` and the decorator around it
         warnings.warn(message, InfeasibleWarning, stacklevel=4)
