@@ -93,11 +93,9 @@ class Sampler(ABC):
                 f"positive and finite. {hint}"
             )
         self.constraint = constraint
-        self.steps = steps
-        self.eta = eta
         if retries < 0:
             raise ValueError(f"{name}(retries=...) must not be negative, got {retries}.")
-        self.retries = retries
+        self.steps, self.eta, self.retries = steps, eta, retries
         self.readout = readout or self.default_readout
 
     @abstractmethod
