@@ -14,7 +14,7 @@ from .constraints import (
     Observation,
     Scalar,
 )
-from .denoisers import Denoiser, Karras, MixedPrecision, Posterior
+from .denoisers import Chunked, Denoiser, Karras, MixedPrecision, Posterior
 from .errors import ConstraintError, DenoiserError, InfeasibleWarning, SamplingError, StoreError
 from .result import Result, Snapshot
 from .samplers import PPR, Ancestral, PostHoc, PredictorCorrector, Sampler
@@ -25,6 +25,7 @@ __all__ = [
     "PPR",
     "Ancestral",
     "Bounds",
+    "Chunked",
     "Composite",
     "Constraint",
     "ConstraintError",

@@ -2,7 +2,16 @@
 
 from .embedding import FiLM, SineEmbedding
 from .mlp import ModulatedMLP
+from .recompute import recompute
 from .sphere import SphereAutoencoder, SphereNet
 from .unet import UNet
 
-__all__ = ["FiLM", "ModulatedMLP", "SineEmbedding", "SphereAutoencoder", "SphereNet", "UNet"]
+__all__ = [
+    "FiLM",
+    "ModulatedMLP",
+    "SineEmbedding",
+    "SphereAutoencoder",
+    "SphereNet",
+    "UNet",
+    "recompute",
+]
