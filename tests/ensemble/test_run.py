@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from feasibly import PPR, Ancestral, ensemble
-from feasibly.ensemble import Store, Summary, memory
+from feasibly.ensemble import Footprint, Store, Summary, memory
 from feasibly.errors import DenoiserError, InfeasibleWarning, StoreError
 from feasibly.minimizers import GaussNewton
 from tests.ensemble.conftest import MEMBERS, Disturbed, circle, draw, toy, values
@@ -55,18 +55,26 @@ def test_a_slow_member_holds_no_other_up(path, undisturbed, start):
     assert drawn[0] not in {drawn[m] for m in range(1, MEMBERS)}
 
 
-def test_only_the_first_member_is_measured(path, monkeypatch):
-    sizes = []
-    monkeypatch.setattr(memory, "room", lambda device: 2 * 3 * 10**6)
-
-    def peak(action, device):
-        return action(), 10**6
-
-    monkeypatch.setattr(memory, "peak", peak)
-    draw(path, fault=lambda call, rows: sizes.append(len(rows)), chunk="auto")
+def test_as_many_members_as_fit_are_drawn_at_a_time(path, monkeypatch):
+    sizes, plans = [], []
+    monkeypatch.setattr(memory, "room", lambda device: 2 * (5 + 3 * 10**3))
+    monkeypatch.setattr(memory, "estimate", lambda *args, **options: Footprint(10**3, 5))
+    draw(
+        path,
+        fault=lambda call, rows: sizes.append(len(rows)),
+        chunk="auto",
+        planned=lambda footprint, chunk: plans.append((footprint.of(chunk), chunk)),
+    )
     # PPR may ask for some members of a chunk only
-    assert sizes[0] == 1
-    assert max(sizes) == 3
+    assert sizes[0] == max(sizes) == 3
+    assert plans == [(3005, 3)]
+
+
+def test_what_is_planned_is_what_members_take(path):
+    plans = []
+    summary = draw(path, chunk="auto", planned=lambda footprint, chunk: plans.append(footprint))
+    assert summary.counted == MEMBERS
+    assert plans == [ensemble.estimate(toy(), (2,))]
 
 
 def test_near_the_end_chunks_leave_members_for_others(path):

@@ -15,12 +15,13 @@ import tyro
 from rich.console import Console
 
 from .. import figures
-from ..ensemble import Coordinate, Layout, Store, Summary, run
+from ..ensemble import Coordinate, Footprint, Layout, Store, Summary, run
 from ..problems.ks_solver import DT, LENGTH, POINTS
 from ..progress import LiveProgress
 from ..report import Report
 from .job import Job
 from .load import load_object
+from .words import size
 
 
 def draw(
@@ -54,6 +55,9 @@ def draw(
             if not console.is_terminal:
                 console.print(f"{drawn} of {members} members drawn", highlight=False)
 
+        def planned(footprint: Footprint, size: int) -> None:
+            console.print(expected(footprint, size), highlight=False, soft_wrap=True)
+
         summary = run(
             job.build(),
             out,
@@ -69,6 +73,7 @@ def draw(
             repair=rank == 0,
             callback=live if console.is_terminal else None,
             progress=progress,
+            planned=planned,
         )
     return conclude(summary, console)
 
@@ -155,6 +160,14 @@ def conclude(summary: Summary, console: Console) -> int:
     console.print(str(summary), highlight=False, markup=False, soft_wrap=True)
     console.print(f"Store: {summary.store.path}", highlight=False, markup=False, soft_wrap=True)
     return int(summary.is_short)
+
+
+def expected(footprint: Footprint, chunk: int) -> str:
+    """What a run is expected to take, in words."""
+    return (
+        f"{chunk} members at a time, which take {size(footprint.of(chunk))} of memory at most: "
+        f"{size(footprint.member)} each and {size(footprint.fixed)} besides, and the weights."
+    )
 
 
 def place() -> tuple[int, int, int, int]:

@@ -6,8 +6,20 @@ middle goes on where it was. The processes of a run share nothing but the store.
 
 from .layout import Coordinate, Layout
 from .manifest import Config, Manifest
+from .memory import Footprint, estimate
 from .run import run
 from .store import Record, Store
 from .summary import Summary
 
-__all__ = ["Config", "Coordinate", "Layout", "Manifest", "Record", "Store", "Summary", "run"]
+__all__ = [
+    "Config",
+    "Coordinate",
+    "Footprint",
+    "Layout",
+    "Manifest",
+    "Record",
+    "Store",
+    "Summary",
+    "estimate",
+    "run",
+]

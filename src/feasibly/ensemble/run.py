@@ -21,6 +21,7 @@ from . import memory
 from .claims import Claims
 from .layout import Layout
 from .manifest import Config, fingerprint
+from .memory import Footprint
 from .store import Record, Store
 from .summary import Summary, some
 
@@ -43,6 +44,7 @@ def run(
     repair: bool = True,
     callback: Callable[[Snapshot], None] | None = None,
     progress: Callable[[int], None] | None = None,
+    planned: Callable[[Footprint, int], None] | None = None,
 ) -> Summary:
     r"""Draws those members of an ensemble that its store lacks; returns when all are there.
 
@@ -56,8 +58,8 @@ def run(
         members: The number of members of the ensemble.
         shape: The shape of one sample.
         seed: The seed of the ensemble.
-        chunk: How many members to draw at a time; `auto` draws one, and then as many as fit into
-            half of the free memory. A chunk that does not fit is halved.
+        chunk: How many members to draw at a time; `auto` takes as many as fit into half of the
+            free memory, by :func:`estimate`. A chunk that does not fit is halved.
         infeasible: What happens to members that end infeasible, after the sampler's own retries:
             `keep` counts them, `retry` does not, `drop` does not even keep them.
         layout: The names, coordinates and units of a sample; None for axes by number.
@@ -65,12 +67,14 @@ def run(
         device: Where to sample; None for where the denoiser's parameters are.
         source: What a command needs to start the run again; see :class:`Config`.
         workers: The number of processes on this run, by which chunks near its end are kept small.
-        sharing: How many of them share this machine's memory, by which `auto` divides it; a GPU
-            is taken to be this process's own.
+        sharing: How many of them share this machine's memory, by which `auto` divides it; of a
+            GPU's, as many as there are for each GPU.
         repair: Whether to read the store first, and draw again what failed or is damaged. Of
             several processes that start together one is enough.
         callback: Called with a :class:`Snapshot` after every step of every chunk.
         progress: Called with the number of members that have been drawn, after every chunk.
+        planned: Called by `auto`, before the first member, with the :class:`Footprint` and the
+            chunk.
 
     Raises:
         ConstraintError: If the constraint cannot be used as it is.
@@ -109,9 +113,12 @@ def run(
     store = Store.create(path, config, layout)
     if repair:
         store.repair()
+    if chunk == "auto":
+        footprint, chunk = plan(sampler, store, device, sharing)
+        if planned is not None:
+            planned(footprint, chunk)
     with Claims(store.claims) as claims:
-        worker = Worker(sampler, store, claims, device, workers, sharing, callback, progress)
-        worker.chunk = None if chunk == "auto" else chunk
+        worker = Worker(sampler, store, claims, device, chunk, workers, callback, progress)
         try:
             worker.work()
         except BaseException as error:
@@ -129,6 +136,20 @@ def run(
     return Summary.read(store).tell()
 
 
+def plan(
+    sampler: Sampler, store: Store, device: torch.device, sharing: int
+) -> tuple[Footprint, int]:
+    """Returns what members take, and how many to draw at a time."""
+    config = store.config
+    dtype = getattr(torch, config.dtype)
+    footprint = memory.estimate(
+        sampler, config.shape, members=config.members, dtype=dtype, device=device
+    )
+    if device.type == "cuda":
+        sharing = math.ceil(sharing / torch.cuda.device_count())
+    return footprint, memory.fitting(footprint, memory.room(device), sharing)
+
+
 @dataclass
 class Worker:
     """Draws members until none is missing."""
@@ -137,11 +158,10 @@ class Worker:
     store: Store
     claims: Claims
     device: torch.device
+    chunk: int
     workers: int
-    sharing: int
     callback: Callable[[Snapshot], None] | None
     progress: Callable[[int], None] | None
-    chunk: int | None = None  # None until a member has been measured
     current: tuple[int, ...] = ()
 
     def work(self) -> None:
@@ -151,7 +171,7 @@ class Worker:
             while missing := self.store.missing():
                 # at the end of a run, a large chunk would leave nothing for the others
                 fair = math.ceil(len(missing) / self.workers)
-                taken = self.claims.take(missing, min(self.chunk or 1, fair))
+                taken = self.claims.take(missing, min(self.chunk, fair))
                 # another may have finished one since the list was made, and freed its claim
                 still = set(self.store.missing()) if taken else set()
                 self.claims.release(i for i in taken if i not in still)
@@ -192,23 +212,13 @@ class Worker:
         self.current = ()
 
     def draw(self) -> Result:
-        """Draws the current members; if it is the first time, measures what one takes."""
+        """Draws the current members."""
         config = self.store.config
         account = Run(
             config.seed, config.shape, getattr(torch, config.dtype), self.device, self.callback
         )
         with torch.no_grad():
-            if self.chunk is not None:
-                return self.sampler.draw(list(self.current), account)
-            result, taken = memory.peak(
-                lambda: self.sampler.draw(list(self.current), account), self.device
-            )
-        state = result.samples.numel() * result.samples.element_size()
-        # a member takes more than its state, even where nothing could be measured
-        sharing = 1 if self.device.type == "cuda" else self.sharing
-        free = memory.room(self.device)
-        self.chunk = memory.fitting(max(taken, 16 * state), free, sharing)
-        return result
+            return self.sampler.draw(list(self.current), account)
 
     def keep(self, result: Result) -> None:
         """Writes members into the store, each as soon as the one before it is there."""
