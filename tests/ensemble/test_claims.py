@@ -112,3 +112,25 @@ def test_a_damaged_claim_is_somebody_s_until_it_is_stale(folder, clock, content)
     assert here.take([0], 1) == []
     clock[0] = 61
     assert here.take([0], 1) == [0]
+
+
+def test_a_claim_that_cannot_be_written_is_not_left_behind(folder, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(claims.json, "dump", full)
+        mine = Claims(folder)
+        with pytest.raises(OSError, match="No space left"):
+            mine.take([0], 1)
+    assert os.listdir(folder) == []
+    assert not mine.held
+
+
+def test_the_number_of_a_process_means_nothing_in_another_container(folder, start, monkeypatch):
+    def elsewhere():
+        claims._host = lambda: "a container"
+        Claims(folder).take([0], 1)
+
+    start(elsewhere).join()
+    assert Claims(folder).take([0], 1) == []

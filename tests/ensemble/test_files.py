@@ -1,3 +1,4 @@
+import errno
 import os
 
 import pytest
@@ -48,3 +49,31 @@ def test_an_untrusted_value_is_shown_short_and_harmless():
     assert len(files.shown("x" * 10_000)) < 100
     assert "\x1b" not in files.shown("\x1b[2J")
     assert len(files.shown([[[["deep"] * 50] * 50] * 50] * 50)) < 1000
+
+
+def test_a_file_and_its_name_are_on_disk_before_a_write_returns(tmp_path, monkeypatch):
+    done = []
+
+    def note(number):
+        done.append(os.readlink(f"/proc/self/fd/{number}").removeprefix(str(tmp_path)))
+
+    if not os.path.isdir("/proc/self/fd"):
+        pytest.skip("needs Linux")
+    monkeypatch.setattr(files.os, "fsync", note)
+    files.folder(tmp_path / "a" / "b")
+    assert done == ["", "/a"]
+    files.write(tmp_path / "a" / "b" / "c", b"one", alone=True)
+    assert done[2:] == ["/a/b/c.draft", "/a/b"]
+
+
+def test_a_file_system_that_cannot_sync_folders_is_used_as_it_is(tmp_path, monkeypatch):
+    def cannot(code):
+        def fail(number):
+            raise OSError(code, "no")
+
+        monkeypatch.setattr(files.os, "fsync", fail)
+        files.sync(tmp_path)
+
+    cannot(errno.EINVAL)
+    with pytest.raises(OSError, match="no"):
+        cannot(errno.EIO)

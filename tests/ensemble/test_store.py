@@ -167,6 +167,19 @@ def test_a_folder_that_leads_out_of_the_store_is_refused(store, tmp_path, inner)
         Store(store.path)
 
 
+def test_a_store_that_is_reached_by_a_link_is_as_good(store, tmp_path):
+    (tmp_path / "link.zarr").symlink_to(store.path)
+    linked = Store(tmp_path / "link.zarr")
+    linked.put(record(1), sample(1))
+    assert store.missing() == [0, 2, 3]
+
+
+def test_a_store_that_cannot_be_made_says_why(tmp_path, store):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match=r"cannot be made .*where this user may write"):
+        Store.create(tmp_path / "file" / "run.zarr", store.config)
+
+
 @pytest.mark.parametrize("depth", [1, 2])
 def test_a_member_is_not_written_through_a_link(store, tmp_path, depth):
     (tmp_path / "outside").mkdir()

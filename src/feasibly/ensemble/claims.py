@@ -36,7 +36,7 @@ class Claims:
         self.folder = folder
         self.beat, self.patience = beat, patience
         self.worker = uuid.uuid4().hex[:12]
-        self.host = socket.gethostname()
+        self.host = _host()
         self.held: set[int] = set()
         self.seen: dict[int, tuple[object, float]] = {}
         self.stop = threading.Event()
@@ -94,6 +94,10 @@ class Claims:
         except FileExistsError:
             self.held.discard(member)
             return False
+        except OSError:  # a full disk; nobody could tell whose the empty file is
+            self.held.discard(member)
+            self._path(member).unlink(missing_ok=True)
+            raise
         self.seen.pop(member, None)
         return True
 
@@ -136,6 +140,15 @@ class Claims:
 
     def _path(self, member: int) -> Path:
         return self.folder / str(member)
+
+
+def _host() -> str:
+    """This machine or, if containers share its name, the container: numbers of processes mean
+    nothing beyond."""
+    try:
+        return f"{socket.gethostname()} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return socket.gethostname()
 
 
 def _born(pid: int) -> str:

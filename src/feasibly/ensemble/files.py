@@ -1,7 +1,8 @@
 """Files that are there whole or not at all, and files that are not trusted."""
 
-__all__ = ["read_json", "shown", "write"]
+__all__ = ["folder", "read_json", "shown", "sync", "write"]
 
+import errno
 import json
 import os
 import reprlib
@@ -37,8 +38,32 @@ def write(path: Path, content: bytes, alone: bool = False) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(draft, path)
+        sync(path.parent)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def folder(path: Path) -> None:
+    """Makes a folder and those above it, on disk when this returns, if they are not there."""
+    if not path.is_dir():
+        folder(path.parent)
+        path.mkdir(exist_ok=True)
+        sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Has a file, or the names in a folder, on disk when this returns: a name that is moved into
+    place may be lost with the power, even if the file's content is not."""
+    if os.name != "posix":  # elsewhere a folder cannot be opened
+        return
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems cannot
+            raise
+    finally:
+        os.close(number)
 
 
 def read_json(path: Path) -> Any:

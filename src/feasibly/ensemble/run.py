@@ -122,15 +122,16 @@ def run(
         try:
             worker.work()
         except BaseException as error:
-            claims.release(worker.current)
-            lost = sorted(set(worker.current) & set(store.missing()))
-            drawn = members - len(store.missing())
-            error.add_note(
-                (f"Dropped in the middle: {some(lost)}. " if lost else "")
-                + f"{drawn} of {members} members are drawn and kept; "
-                f"`python -m feasibly resume {path}` goes on."
-            )
-            with contextlib.suppress(OSError):  # the same as above, if the disk is full
+            # what stopped the run, a full disk or one that is gone, may stop this as well
+            with contextlib.suppress(OSError):
+                claims.release(worker.current)
+                missing = store.missing()
+                lost = sorted(set(worker.current) & set(missing))
+                error.add_note(
+                    (f"Dropped in the middle: {some(lost)}. " if lost else "")
+                    + f"{members - len(missing)} of {members} members are drawn and kept; "
+                    f"`python -m feasibly resume {path}` goes on."
+                )
                 Summary.read(store).tell()
             raise
     return Summary.read(store).tell()

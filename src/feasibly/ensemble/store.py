@@ -27,7 +27,7 @@ import numpy as np
 
 from ..errors import StoreError
 from . import template
-from .files import read_json, shown, write
+from .files import folder, read_json, shown, sync, write
 from .layout import Layout
 from .manifest import Config, Manifest
 
@@ -86,10 +86,11 @@ class Store:
         self.manifest = Manifest.load(self.path / ACCOUNT / "manifest.json")
         self.config = self.manifest.config
         self.array = self.path / self.manifest.variable
-        for folder in (self.array, self.array / "c", self.records, self.claims):
-            inside = folder.is_dir() and not folder.is_symlink()
-            if not inside or folder.parent.is_symlink():
-                raise StoreError(f"{folder} is no folder of this store; the store is damaged.")
+        # the store itself may lie elsewhere, by a link; what is in it may not
+        inner = (self.array, self.array / "c", self.path / ACCOUNT, self.records, self.claims)
+        for part in inner:
+            if not part.is_dir() or part.is_symlink():
+                raise StoreError(f"{part} is no folder of this store; the store is damaged.")
         template.check(self.array / "zarr.json", self.config)
 
     @classmethod
@@ -97,25 +98,19 @@ class Store:
         """Makes a store, or opens one that is there already and has the same configuration.
 
         Raises:
-            StoreError: If something else is there.
+            StoreError: If something else is there, or nothing can be.
         """
         path = Path(path)
         layout = layout or Layout.default(config.shape)
         layout.check(config.shape)
         if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            draft = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.draft")
             try:
-                template.make(draft, config, layout)
-                for name in ("members", "claims"):
-                    (draft / ACCOUNT / name).mkdir(parents=True)
-                (draft / layout.name / "c").mkdir()
-                Manifest.new(config, layout.name).save(draft / ACCOUNT / "manifest.json")
-                # whole or not at all; fails if another process was faster
-                with contextlib.suppress(OSError):
-                    os.rename(draft, path)
-            finally:
-                shutil.rmtree(draft, ignore_errors=True)
+                _make(path, config, layout)
+            except OSError as error:
+                raise StoreError(
+                    f"{path} cannot be made ({error}); make room, or give an --out where this "
+                    "user may write."
+                ) from error
         store = cls(path)
         differences = store.config.differences(config)
         if differences:
@@ -145,7 +140,7 @@ class Store:
             values = np.ascontiguousarray(sample, dtype=template.dtype(self.config))
             checksum = zlib.crc32(values.data)
             chunk = self.chunk(record.member)
-            chunk.parent.mkdir(parents=True, exist_ok=True)
+            folder(chunk.parent)
             if not chunk.parent.resolve().is_relative_to(self.path.resolve()):
                 raise StoreError(f"{chunk.parent} leads out of the store; the store is forged.")
             write(chunk, values.tobytes(), alone=True)
@@ -220,6 +215,28 @@ class Store:
                 (self.records / f"{member}.json").unlink(missing_ok=True)
                 forgotten.append(member)
         return forgotten
+
+
+def _make(path: Path, config: Config, layout: Layout) -> None:
+    """Makes a store, whole or not at all; leaves it to another process that was faster."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.draft")
+    try:
+        template.make(draft, config, layout)
+        for name in ("members", "claims"):
+            (draft / ACCOUNT / name).mkdir(parents=True)
+        (draft / layout.name / "c").mkdir()
+        Manifest.new(config, layout.name).save(draft / ACCOUNT / "manifest.json")
+        for made in [*draft.rglob("*"), draft]:
+            sync(made)
+        try:
+            os.rename(draft, path)
+        except OSError:
+            if not path.exists():
+                raise
+        sync(path.parent)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
 
 
 def _valid(found: Any, member: int) -> bool:

@@ -10,6 +10,10 @@ import numpy as np
 from . import template
 from .store import Record, Store
 
+TELLINGS = 4
+"""How often at most an account is written anew, because others finish members meanwhile; they will
+write it again when they end."""
+
 
 @dataclass(frozen=True)
 class Summary:
@@ -75,13 +79,14 @@ class Summary:
     def tell(self) -> "Summary":
         """Writes what is known into the store, for its readers, and returns the account."""
         summary = self
-        while True:
+        for _ in range(TELLINGS):
             template.tell(self.store.path, summary.variables())
             latest = Summary.read(self.store)
             # another process may have finished a member, and told so, in between
             if latest.records == summary.records:
-                return latest
+                break
             summary = latest
+        return latest
 
     def __str__(self) -> str:
         config = self.store.config
