@@ -100,6 +100,24 @@ def test_the_store_tells_the_account_of_each_member(path):
     assert (config.seed, config.tolerance, config.dtype) == (3, 1e-6, "float32")
 
 
+def test_the_store_tells_the_violations_along_the_way(path):
+    summary = draw(path, members=3, chunk=2)
+    paths = summary.paths()
+    assert paths.shape == (3, 4)
+    trace = toy().sample(3, (2,), seed=3).trace
+    np.testing.assert_allclose(np.median(paths, axis=0), [s.median for s in trace], rtol=1e-3)
+    np.testing.assert_allclose(paths.max(axis=0), [s.worst for s in trace], rtol=1e-3)
+    np.testing.assert_allclose(paths[:, -1], [r.violation for r in summary.records], atol=1e-9)
+
+
+def test_the_path_is_that_of_the_last_attempt_and_none_without_a_constraint(tmp_path):
+    pytest.importorskip("zarr")
+    again = draw(tmp_path / "again.zarr", sampler=hard(retries=2, tolerance=1e-12), chunk=8)
+    assert {len(r.path) for r in again.records} == {4}
+    free = draw(tmp_path / "free.zarr", sampler=Ancestral(Disturbed(), steps=4))
+    assert free.paths().shape == (MEMBERS, 0)
+
+
 def test_a_finished_run_is_not_drawn_again(path):
     draw(path)
     assert draw(path, fault=never).counted == MEMBERS

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 import tyro
 from rich.console import Console
@@ -133,6 +134,7 @@ def report(store: tyro.conf.Positional[Path], out: Path | None = None) -> int:
             figures.histogram({"members": torch.tensor(known)}, tolerance),
             "Violation of the members.",
         )
+        page.table(steps(summary.paths()))
     if summary.records:
         page.table([row(record) for record in summary.records])
     out = out or store.with_suffix(".html")
@@ -153,6 +155,18 @@ def row(record: Any) -> dict[str, str]:
         "backward": f"{record.backward:.0f}",
         "seconds": f"{record.seconds:.2f}",
     }
+
+
+def steps(paths: np.ndarray) -> list[dict[str, str]]:
+    """The table of the violations along the way, at some eight steps."""
+    table = []
+    for step in np.linspace(1, paths.shape[1], min(8, paths.shape[1])).round().astype(int):
+        known = paths[:, step - 1][np.isfinite(paths[:, step - 1])]
+        values = np.quantile(known, [0.5, 0.95, 1]) if known.size else [np.nan] * 3
+        words = (f"{value:.3g}" for value in values)
+        names = ("violation: median", "95 %", "worst")
+        table.append({"step": str(step), **dict(zip(names, words, strict=True))})
+    return table
 
 
 def conclude(summary: Summary, console: Console) -> int:

@@ -191,11 +191,11 @@ class Worker:
     def advance(self) -> None:
         """Draws the current members and keeps them."""
         try:
-            result = self.draw()
+            result, paths = self.draw()
             if any(step.failed for step in result.trace) or not result.finite.all():
                 # Once more with the same noise: what spoilt a number may have passed, and the
                 # sampler's own retries, from fresh noise, must not take its place.
-                result = self.draw()
+                result, paths = self.draw()
         except (SamplingError, MemoryError, RuntimeError) as error:
             if not memory.is_exhausted(error):
                 raise
@@ -206,22 +206,22 @@ class Worker:
                     "a method without gradients."
                 ) from error
             self.chunk = len(self.current) // 2
-            result = None
+            result, paths = None, {}
         if result is not None:  # outside of the `except`, which would keep the tensors alive
-            self.keep(result)
+            self.keep(result, paths)
         self.claims.release(self.current)
         self.current = ()
 
-    def draw(self) -> Result:
-        """Draws the current members."""
+    def draw(self) -> tuple[Result, dict[int, list[float]]]:
+        """Draws the current members; returns them, and their violations by step."""
         config = self.store.config
         account = Run(
             config.seed, config.shape, getattr(torch, config.dtype), self.device, self.callback
         )
         with torch.no_grad():
-            return self.sampler.draw(list(self.current), account)
+            return self.sampler.draw(list(self.current), account), account.paths
 
-    def keep(self, result: Result) -> None:
+    def keep(self, result: Result, paths: Mapping[int, Sequence[float]]) -> None:
         """Writes members into the store, each as soon as the one before it is there."""
         size, calls = len(result.members), result.calls
         samples = result.samples.cpu().numpy()
@@ -243,7 +243,13 @@ class Worker:
                 backward=calls.member_backward / size,
                 seconds=result.seconds / size,
                 worker=self.claims.worker,
+                path=tuple(brief(v) for v in paths.get(member, ())),
             )
             self.store.put(record, samples[row])
         if self.progress is not None:
             self.progress(self.store.config.members - len(self.store.missing()))
+
+
+def brief(violation: float) -> float | None:
+    """A violation on the way, as a record keeps it: six digits, None if it is not finite."""
+    return float(f"{violation:.6g}") if math.isfinite(violation) else None

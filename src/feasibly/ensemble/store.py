@@ -52,6 +52,8 @@ class Record:
         backward: Vector-Jacobian products, likewise.
         seconds: The time it took, likewise.
         worker: Which process drew it.
+        path: The violation of its clean estimate after each step of its last attempt, None where
+            it was not finite; empty without a constraint.
     """
 
     member: int
@@ -63,6 +65,7 @@ class Record:
     backward: float
     seconds: float
     worker: str
+    path: tuple[float | None, ...] = ()
 
 
 class Store:
@@ -176,7 +179,7 @@ class Store:
         found = read_json(path)
         if not _valid(found, member):
             raise StoreError(f"{path} is no record of member {member}: {shown(found)}.")
-        return Record(**found)
+        return Record(**found | {"path": tuple(found["path"])})
 
     def all_records(self) -> list[Record]:
         """Returns the records that are there and not damaged, in the order of the members."""
@@ -243,20 +246,26 @@ def _valid(found: Any, member: int) -> bool:
     if not isinstance(found, Mapping) or set(found) != set(Record.__dataclass_fields__):
         return False
 
-    def number(name: str) -> bool:
-        value = found[name]
+    def number(value: Any) -> bool:
         known = isinstance(value, (int, float)) and not isinstance(value, bool)
         return known and 0 <= value <= 1e300
 
+    path = found["path"]
     whole = all(type(found[name]) is int for name in ("member", "checksum"))
     return (
         whole
         and found["member"] == member
         and 0 <= found["checksum"] < 2**32
         and found["state"] in STATES
-        and (number("violation") if found["state"] != "failed" else found["violation"] is None)
+        and (
+            number(found["violation"])
+            if found["state"] != "failed"
+            else found["violation"] is None
+        )
         and type(found["feasible"]) is bool
-        and all(map(number, ("forward", "backward", "seconds")))
+        and all(number(found[name]) for name in ("forward", "backward", "seconds"))
+        and isinstance(path, list)
+        and all(v is None or number(v) for v in path)
         and isinstance(found["worker"], str)
         and found["worker"].isalnum()
         and len(found["worker"]) <= 64

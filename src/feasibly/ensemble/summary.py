@@ -63,6 +63,14 @@ class Summary:
         """Returns the members in a state: `finished`, `dropped` or `failed`."""
         return [r.member for r in self.records if r.state == name]
 
+    def paths(self) -> np.ndarray:
+        """Returns the violation of each record's member after each step, with shape (records,
+        steps); NaN where it is not known or not finite."""
+        made = np.full((len(self.records), max([0, *(len(r.path) for r in self.records)])), np.nan)
+        for row, r in zip(made, self.records, strict=True):
+            row[: len(r.path)] = [np.nan if v is None else v for v in r.path]
+        return made
+
     def variables(self) -> dict[str, np.ndarray]:
         """Returns what is known of the members as arrays, each with shape (members)."""
         made = {

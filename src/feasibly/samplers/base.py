@@ -298,7 +298,7 @@ class Sampler(ABC):
             if failed.all():
                 run.failure = f" by step {k} of {self.steps}, at sigma = {self.noise_level(s):.3g}"
                 return torch.full_like(x_0, torch.nan)
-            run.note(self, x_0, failed, attempt, k, self.noise_level(s))
+            run.note(self, ids, x_0, failed, attempt, k, self.noise_level(s))
 
         x_t = torch.where(per_sample(failed, x_t), 0.0, x_t)
         with batch.calling(ids, run.device):
