@@ -33,28 +33,30 @@ class Setting:
             Kuramoto-Sivashinsky with three frames observed by their sine.
         steps: The steps of PPR; fewer than a use would have, and as many members more.
         iterations: The iterations of a projection on KS; on Data2D PPR's own.
-        size: The points and frames of a trajectory.
+        dtype: The precision of the network and of the samples.
     """
 
     problem: Problem = "data2d"
     steps: int = 32
     iterations: int = 4
-    size: int = 64
+    dtype: Literal["float32", "float64"] = "float32"
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return (2,) if self.problem == "data2d" else (self.size, self.size)
+        return (2,) if self.problem == "data2d" else (64, 64)
 
     def sampler(self) -> Sampler:
         """Makes the sampler."""
         torch.set_num_threads(1)
+        dtype = getattr(torch, self.dtype)
         if self.problem == "data2d":
-            return PPR(priors.load("checkerboard"), load_constraint("0"), steps=self.steps)
+            denoiser = priors.load("checkerboard").to(dtype)
+            return PPR(denoiser, load_constraint("0"), steps=self.steps)
         problem = KS("sine-3")
-        y = torch.linspace(0, 20, self.size).sin() * torch.ones(1, self.size, 1)
+        y = torch.linspace(0, 20, 64, dtype=dtype).sin().expand(problem.shape)
         minimize = WarmLBFGS(self.iterations)
         law = problem.constraint(y)
-        return PPR(problem.denoiser, law, steps=self.steps, minimize=minimize, retries=0)
+        return PPR(problem.denoiser.to(dtype), law, steps=self.steps, minimize=minimize, retries=0)
 
     def draw(self, store: Path, members: int, chunk: int, processes: int) -> float:
         """Fills a store by several processes; returns the seconds from their common start."""
@@ -77,11 +79,13 @@ class Setting:
 def _work(
     setting: Setting, store: Path, members: int, chunk: int, processes: int, ready: Any
 ) -> None:
-    sampler = setting.sampler()
+    sampler, dtype = setting.sampler(), getattr(torch, setting.dtype)
     with torch.no_grad():  # what is loaded at the first step is no part of the work
-        sampler.sample(1, setting.shape)
+        sampler.sample(1, setting.shape, dtype=dtype)
     ready.wait()
-    ensemble.run(sampler, store, members, setting.shape, chunk=chunk, workers=processes)
+    ensemble.run(
+        sampler, store, members, setting.shape, chunk=chunk, workers=processes, dtype=dtype
+    )
 
 
 def values(store: Path) -> torch.Tensor:
@@ -113,8 +117,13 @@ class Identical:
         scale = first.flatten(1).norm(dim=1)
         rows = []
         for processes, chunk, samples in found:
-            error = ((samples - first).flatten(1).norm(dim=1) / scale).max().item()
-            rows.append({"processes": processes, "chunk": chunk, "largest_difference": error})
+            error = (samples - first).flatten(1).norm(dim=1) / scale
+            row = {
+                "processes": processes,
+                "chunk": chunk,
+                "within_1e-5": int((error <= 1e-5).sum()),
+            }
+            rows.append(row | {"median": error.median().item(), "largest": error.max().item()})
         return rows
 
 
@@ -181,7 +190,9 @@ COMMANDS = {"identical": Identical, "memory": Memory, "throughput": Throughput}
 
 
 def main() -> None:
-    command = tyro.extras.subcommand_cli_from_dict(COMMANDS, description=__doc__)
+    command = tyro.extras.subcommand_cli_from_dict(  # ty: ignore[no-matching-overload]
+        COMMANDS, description=__doc__
+    )
     name = type(command).__name__.lower()
     path = RESULTS / "ensemble" / f"{name}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
