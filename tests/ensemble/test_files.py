@@ -77,3 +77,28 @@ def test_a_file_system_that_cannot_sync_folders_is_used_as_it_is(tmp_path, monke
     cannot(errno.EINVAL)
     with pytest.raises(OSError, match="no"):
         cannot(errno.EIO)
+
+
+@pytest.mark.parametrize("call", ["open", "replace"])
+def test_two_processes_that_write_the_same_file_both_succeed(tmp_path, monkeypatch, call):
+    # the other one's draft is there when this one's is made, or its own is gone when it is moved
+    original, clashes = {"open": open, "replace": os.replace}[call], []
+
+    def clash(*arguments, **options):
+        if len(clashes) < 2:
+            clashes.append(call)
+            raise FileExistsError if call == "open" else FileNotFoundError
+        return original(*arguments, **options)
+
+    if call == "open":
+        monkeypatch.setattr(files, "open", clash, raising=False)
+    else:
+        monkeypatch.setattr(files.os, "replace", clash)
+    files.write(tmp_path / "a", b"one", alone=True)
+    assert (tmp_path / "a").read_bytes() == b"one"
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_a_folder_that_is_gone_is_an_error(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        files.write(tmp_path / "gone" / "a", b"one", alone=True)

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from feasibly.ensemble import Config, Coordinate, Layout, Record, Store
+from feasibly.ensemble import store as stores
 from feasibly.errors import StoreError
 
 CONFIG = Config("PPR", "", 1e-6, seed=0, members=4, shape=(2, 3), dtype="float32")
@@ -172,6 +173,13 @@ def test_a_store_that_is_reached_by_a_link_is_as_good(store, tmp_path):
     linked = Store(tmp_path / "link.zarr")
     linked.put(record(1), sample(1))
     assert store.missing() == [0, 2, 3]
+
+
+def test_a_store_that_was_begun_with_another_version_is_told_of(store, monkeypatch):
+    others = stores.versions() | {"torch": "1.0"}
+    monkeypatch.setattr(stores, "versions", lambda: others)
+    with pytest.warns(UserWarning, match=r"begun with torch \S+, here 1\.0"):
+        Store.create(store.path, CONFIG, LAYOUT)
 
 
 def test_a_store_that_cannot_be_made_says_why(tmp_path, store):

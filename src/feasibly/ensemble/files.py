@@ -15,6 +15,9 @@ from ..errors import StoreError
 LARGEST = 2**20
 """The size of the largest JSON file of a store, in bytes."""
 
+ATTEMPTS = 5
+"""How often a file is written that another process keeps writing too."""
+
 
 def write(path: Path, content: bytes, alone: bool = False) -> None:
     """Writes a file, on disk when this returns; whoever reads meanwhile finds the old or the new.
@@ -28,6 +31,16 @@ def write(path: Path, content: bytes, alone: bool = False) -> None:
     Raises:
         OSError: If it cannot be written; nothing is left of it then.
     """
+    for attempt in range(ATTEMPTS):
+        try:
+            return _write(path, content, alone)
+        except (FileExistsError, FileNotFoundError):
+            # another process writes the same: one of two that both took a member for theirs
+            if attempt == ATTEMPTS - 1:
+                raise
+
+
+def _write(path: Path, content: bytes, alone: bool) -> None:
     own = "" if alone else f".{uuid.uuid4().hex[:8]}"
     draft = path.with_name(f"{path.name}{own}.draft")
     try:

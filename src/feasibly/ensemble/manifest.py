@@ -1,6 +1,6 @@
 """What a store says of its run, and the test that it says nothing else."""
 
-__all__ = ["INFEASIBLE", "LIMITS", "Config", "Manifest", "fingerprint"]
+__all__ = ["INFEASIBLE", "LIMITS", "Config", "Manifest", "fingerprint", "versions"]
 
 import json
 import math
@@ -90,14 +90,8 @@ class Manifest:
     @classmethod
     def new(cls, config: Config, variable: str = "samples") -> "Manifest":
         """Describes a run that starts now and here."""
-        versions = {"python": platform.python_version()}
-        for name in ("feasibly", "torch", "numpy"):
-            try:
-                versions[name] = version(name)
-            except PackageNotFoundError:  # run from its source
-                versions[name] = "unknown"
         created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        return cls(config, versions, commit(), created, variable)
+        return cls(config, versions(), commit(), created, variable)
 
     def save(self, path: Path) -> None:
         """Writes the manifest."""
@@ -136,6 +130,17 @@ class Manifest:
         except ValueError as error:
             raise StoreError(f"{path}: {error}") from error
         return cls(made, found["versions"], found["commit"], found["created"], found["variable"])
+
+
+def versions() -> dict[str, str]:
+    """Returns the versions of what runs."""
+    found = {"python": platform.python_version()}
+    for name in ("feasibly", "torch", "numpy"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:  # run from its source
+            found[name] = "unknown"
+    return found
 
 
 def fingerprint(denoiser: Any) -> str:

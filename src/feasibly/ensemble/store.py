@@ -17,6 +17,7 @@ import math
 import os
 import shutil
 import uuid
+import warnings
 import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -29,7 +30,7 @@ from ..errors import StoreError
 from . import template
 from .files import folder, read_json, shown, sync, write
 from .layout import Layout
-from .manifest import Config, Manifest
+from .manifest import Config, Manifest, versions
 
 ACCOUNT = ".feasibly"
 """The folder of what is no array: the manifest, the records and the claims."""
@@ -102,6 +103,9 @@ class Store:
 
         Raises:
             StoreError: If something else is there, or nothing can be.
+
+        Warns:
+            UserWarning: If the store was begun with other versions.
         """
         path = Path(path)
         layout = layout or Layout.default(config.shape)
@@ -120,6 +124,16 @@ class Store:
             raise StoreError(
                 f"{path} holds members of another run ({'; '.join(differences)}); give another "
                 "--out, or the configuration that it was made with."
+            )
+        begun = store.manifest.versions
+        others = [
+            f"{k} {begun.get(k)}, here {v}" for k, v in versions().items() if begun.get(k) != v
+        ]
+        if others:
+            warnings.warn(
+                f"{path} was begun with {'; '.join(others)}: members drawn now may differ in "
+                "rounding, or by what has changed.",
+                stacklevel=3,
             )
         return store
 
