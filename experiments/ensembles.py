@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 import tyro
 
-from feasibly import PPR, ensemble, priors
+from feasibly import PPR, Chunked, ensemble, priors
 from feasibly.cli.load import load_constraint
 from feasibly.minimizers import WarmLBFGS
 from feasibly.problems.ks import KS
@@ -34,12 +34,14 @@ class Setting:
         steps: The steps of PPR; fewer than a use would have, and as many members more.
         iterations: The iterations of a projection on KS; on Data2D PPR's own.
         dtype: The precision of the network and of the samples.
+        one_by_one: Whether the network sees one member at a time, so that it rounds alike.
     """
 
     problem: Problem = "data2d"
     steps: int = 32
     iterations: int = 4
     dtype: Literal["float32", "float64"] = "float32"
+    one_by_one: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -50,13 +52,18 @@ class Setting:
         torch.set_num_threads(1)
         dtype = getattr(torch, self.dtype)
         if self.problem == "data2d":
-            denoiser = priors.load("checkerboard").to(dtype)
+            denoiser = self.wrap(priors.load("checkerboard").to(dtype))
             return PPR(denoiser, load_constraint("0"), steps=self.steps)
         problem = KS("sine-3")
         y = torch.linspace(0, 20, 64, dtype=dtype).sin().expand(problem.shape)
         minimize = WarmLBFGS(self.iterations)
         law = problem.constraint(y)
-        return PPR(problem.denoiser.to(dtype), law, steps=self.steps, minimize=minimize, retries=0)
+        denoiser = self.wrap(problem.denoiser.to(dtype))
+        return PPR(denoiser, law, steps=self.steps, minimize=minimize, retries=0)
+
+    def wrap(self, denoiser: Any) -> Any:
+        """The denoiser, or the denoiser one by one."""
+        return Chunked(denoiser, 1, recompute=False) if self.one_by_one else denoiser
 
     def draw(self, store: Path, members: int, chunk: int, processes: int) -> float:
         """Fills a store by several processes; returns the seconds from their common start."""

@@ -158,6 +158,8 @@ class Chunked(nn.Module):
     part are all that there is at any time. The values are those of the denoiser; a gradient takes
     one forward more, which no count of calls shows.
 
+    One member at a time is rounded alike in whatever batch it comes, which no other chunk is.
+
     A network whose single state does not fit needs the same inside: :func:`feasibly.nn.recompute`.
 
     References:
