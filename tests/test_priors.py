@@ -8,16 +8,22 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from feasibly import PPR, Ancestral, Karras, priors
+from feasibly.denoisers import Correlated
 from feasibly.metrics import knn_cross_edge_rate
-from feasibly.nn import ModulatedMLP
+from feasibly.nn import ModulatedMLP, SphereNet, ZonalCovariance
 from feasibly.problems import ks, ks_solver
 from feasibly.problems.data2d import DISTRIBUTIONS
 from feasibly.problems.ks import KS
 from feasibly.schedules import LogLogit
 
+MEASURED = {
+    "ks": "residual of the equation",
+    "weather": "correlation with 12 h before",
+    "weather-autoencoder": "relative to the climate",
+}
 FOLDER = Path(priors.__file__).parent
 SHIPPED = ("banana", "checkerboard")
-SHAPES = {"banana": (2,), "checkerboard": (2,), "ks": (64, 64)}
+SHAPES = {"banana": (2,), "checkerboard": (2,), "ks": (64, 64), "weather": (24, 16, 4, 8)}
 OPTIONS = {"dim": 2, "width": 8, "layers": 2, "frequencies": 3}
 
 
@@ -35,6 +41,21 @@ def made():
 def path(tmp_path, made):
     priors.save(made, tmp_path / "made.safetensors", OPTIONS)
     return tmp_path / "made.safetensors"
+
+
+def test_a_covariance_is_kept_in_full(tmp_path):
+    torch.manual_seed(0)
+    options = {"frames": 4, "latent": 2, "rows": 2, "channels": 16, "blocks": 1}
+    sizes = {"frames": 4, "channels": 2, "rows": 2, "columns": 4, "leading": 2}
+    model = Correlated(SphereNet(**options), LogLogit(), ZonalCovariance(**sizes))
+    model.covariance.fit(torch.randn(64, 4, 2, 2, 4).cumsum(dim=1))
+    priors.save(model, tmp_path / "made.safetensors", options, torch.float16, sizes)
+    found = priors.load(str(tmp_path / "made.safetensors"))
+    assert isinstance(found, Correlated)
+    for name, kept in model.covariance.named_buffers():
+        assert torch.equal(found.covariance.get_buffer(name), kept)
+    x, t = torch.randn(3, 4, 2, 2, 4), torch.tensor(0.5)
+    torch.testing.assert_close(found(x, t).mean, model(x, t).mean, rtol=1e-2, atol=1e-2)
 
 
 def rewrite(path, **changes):
@@ -57,12 +78,12 @@ def test_the_priors_of_the_problems_are_shipped():
     assert set(SHAPES) == set(priors.available())
 
 
-@pytest.mark.parametrize("name", priors.available())
+@pytest.mark.parametrize("name", [*priors.available(), "weather-autoencoder"])
 def test_a_shipped_prior_is_small_and_has_a_card(name):
-    assert (FOLDER / f"{name}.safetensors").stat().st_size < 16 * 2**20
+    assert (FOLDER / f"{name}.safetensors").stat().st_size < 20e6
     card = (FOLDER / f"{name}.md").read_text()
     assert f"`{name}`" in card
-    assert ("k-NN" if name in SHIPPED else "residual of the equation") in card
+    assert MEASURED.get(name, "k-NN") in card
     assert not re.search(r"\{[a-z_]+(:[^}]*)?\}", card)  # gaps, and no LaTeX
 
 
@@ -75,6 +96,16 @@ def test_a_shipped_prior_is_ready_to_sample(name):
     assert x_0.shape == (3, *SHAPES[name])
     assert x_0.dtype == torch.float32
     assert x_0.isfinite().all()
+
+
+def test_a_shipped_autoencoder_is_ready_to_use():
+    autoencoder = priors.load_autoencoder("weather-autoencoder")
+    assert not any(parameter.requires_grad for parameter in autoencoder.parameters())
+    z = torch.zeros(2, 24, 16, 4, 8)
+    fields = autoencoder.decode(z)
+    assert fields.shape == (2, 24, 3, 32, 64)
+    assert fields.isfinite().all()
+    assert autoencoder.encode(fields).shape == z.shape
 
 
 @pytest.mark.parametrize("name", SHIPPED)

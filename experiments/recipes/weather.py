@@ -10,9 +10,9 @@ import torch
 from torch import Generator, Tensor
 
 from feasibly import priors
-from feasibly.denoisers import Karras
+from feasibly.denoisers import Correlated, Karras
 from feasibly.metrics import area_weights
-from feasibly.nn import SphereAutoencoder, SphereNet
+from feasibly.nn import SphereAutoencoder, SphereNet, ZonalCovariance
 from feasibly.problems import shallow_water
 from feasibly.problems.weather import (
     AUTOENCODER,
@@ -92,12 +92,12 @@ hours, under random turns and reflections |
 
 CARD = """| data | {windows:,} overlapping days of {members} members, in the latents of \
 `weather-autoencoder` ({digest}), under random turns |
-| network | convolutions on the sphere, hours as channels, EDM preconditioning, {parameters:,} \
-parameters, stored in half precision |
+| network | convolutions on the sphere, hours as channels, EDM preconditioning with the \
+data's covariance, {parameters:,} parameters, stored in half precision |
 
 ## Unconditional quality
 
-{n} samples (DDPM, 128 steps), decoded, and as many days that it was not trained on, as the solver
+{n} samples (DDPM, 512 steps), decoded, and as many days that it was not trained on, as the solver
 made them and through the autoencoder. In units of the standard deviation about the mean of each
 latitude in the training data.
 
@@ -221,11 +221,27 @@ class Weather(Denoising):
         "channels": 384,
         "blocks": 3,
     }
+    covariance = {  # noqa: RUF012
+        "frames": HOURS,
+        "channels": 16,
+        "rows": 4,
+        "columns": 8,
+    }
     ends = ("lift", "project")
     dtype = torch.float16
 
-    def model(self) -> Karras:
-        return Karras(SphereNet(**self.backbone), LogLogit(1e-3, 1e2, spread=2.0))
+    latents: np.ndarray
+
+    def model(self) -> Correlated:
+        net = SphereNet(**self.backbone)
+        covariance = ZonalCovariance(**self.covariance)
+        if hasattr(self, "latents"):  # for training, else it is read
+            starts = range(0, self.latents.shape[1] - HOURS + 1, HOURS)
+            covariance.fit(torch.cat([_float(self.latents[:, i : i + HOURS]) for i in starts]))
+        return Correlated(net, LogLogit(1e-3, 1e2, spread=2.0), covariance)
+
+    def save(self, model: Karras, path: Path) -> None:
+        priors.save(model, path, self.backbone, self.dtype, self.covariance)
 
     def data(self, folder: Path) -> None:
         fields = _load(folder)
@@ -245,7 +261,7 @@ class Weather(Denoising):
         hour = torch.randint(hours - HOURS + 1, (n,), generator=generator)
         shift = torch.randint(self.latents.shape[-1], (n,), generator=generator)
         windows = [
-            torch.from_numpy(self.latents[i, h : h + HOURS]).float()
+            _float(self.latents[i, h : h + HOURS])
             for i, h in zip(member.tolist(), hour.tolist(), strict=True)
         ]
         if symmetries:  # a turn by a latent cell is the only one that latents know exactly
@@ -255,7 +271,7 @@ class Weather(Denoising):
     def card(self, model: Karras, n: int) -> str:
         n = min(n, 64)
         autoencoder = priors.load_autoencoder(AUTOENCODER)
-        z = Ancestral(model, steps=128).sample(n, Problem.shape, seed=1, chunk=16).samples
+        z = Ancestral(model, steps=512).sample(n, Problem.shape, seed=1, chunk=16).samples
         x = fresh(n)
         with torch.no_grad():
             fields = (autoencoder.decode(z), autoencoder.decode(autoencoder.encode(x)), x)
@@ -282,6 +298,10 @@ class Weather(Denoising):
             rows="\n".join(rows),
             spectra="\n".join(spectral),
         )
+
+
+def _float(part: np.ndarray) -> Tensor:
+    return torch.from_numpy(part.copy()).float()
 
 
 def fresh(n: int) -> Tensor:

@@ -122,4 +122,7 @@ on_weather = Study(
     },
     default="default",
     problem="weather",
+    protocol=dict.fromkeys(
+        ("PPR, paper's setting", "DPS", "MMPS", "TS", "CPS", "PDM", "HDC"), (2, 8)
+    ),
 )

@@ -5,7 +5,15 @@ A denoiser is any callable `(x_t, t) -> posterior` with an attribute `schedule`,
 they are. A plain tensor in place of the posterior is accepted as well.
 """
 
-__all__ = ["Chunked", "Denoiser", "Karras", "MixedPrecision", "Posterior", "broadcast"]
+__all__ = [
+    "Chunked",
+    "Correlated",
+    "Denoiser",
+    "Karras",
+    "MixedPrecision",
+    "Posterior",
+    "broadcast",
+]
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -117,6 +125,48 @@ class Karras(Denoiser):
         sigma = sigma_t / alpha_t
         weight = (sigma**2 + self.sigma_data**2) / (sigma * self.sigma_data) ** 2
         return (weight * error**2).flatten(start_dim=1).mean(dim=1)
+
+
+class Correlated(Karras):
+    r"""A network behind EDM's preconditioning, for data of a known covariance :math:`\Sigma`:
+
+    .. math::
+        d_\theta(x) = \frac{\Sigma}{\sigma^2 + \Sigma} x + \sigma
+            \sqrt{\frac{\Sigma}{\sigma^2 + \Sigma}} \,
+            F_\theta\!\left(\frac{x}{\sqrt{\sigma^2 + \Sigma}}, \tfrac{1}{4} \log \sigma\right)
+
+    It is :class:`Karras` in each principal component. Without a network it is the best linear
+    denoiser, whose samples have the data's covariance; and components that hardly vary are never
+    left with more noise than they have signal. :class:`Karras` has to learn both.
+
+    Arguments:
+        backbone: The network, as for :class:`Karras`.
+        schedule: The noise schedule.
+        covariance: The covariance: a module whose call `(f, x, sigma)` returns
+            :math:`f(\Sigma, \sigma) x`, where f acts on variances.
+    """
+
+    def __init__(self, backbone: nn.Module, schedule: Schedule, covariance: nn.Module) -> None:
+        super().__init__(backbone, schedule)
+        self.covariance = covariance
+
+    def mean(self, x: Tensor, sigma: Tensor) -> Tensor:
+        label = sigma.log().reshape(-1) / 4 if sigma.ndim else sigma.log() / 4
+        output = self.backbone(self.covariance(lambda v, s: (s**2 + v).rsqrt(), x, sigma), label)
+        skip = self.covariance(lambda v, s: v / (s**2 + v), x, sigma)
+        return skip + self.covariance(lambda v, s: s * (v / (s**2 + v)).sqrt(), output, sigma)
+
+    def loss(self, x_0: Tensor, t: Tensor, noise: Tensor) -> Tensor:
+        r"""Returns the denoising objective of each sample, with shape :math:`(B)`: as
+        :class:`Karras` in each component, and more of those that vary by more than a tenth."""
+        alpha_t, sigma_t = (broadcast(scale, x_0) for scale in self.schedule(t))
+        error = self(alpha_t * x_0 + sigma_t * noise, t).mean - x_0
+
+        def weight(v: Tensor, s: Tensor) -> Tensor:
+            return ((s**2 + v) / (s**2 * (v + 0.01))).sqrt()
+
+        error = self.covariance(weight, error, sigma_t / alpha_t)
+        return (error**2).flatten(start_dim=1).mean(dim=1)
 
 
 class MixedPrecision(nn.Module):

@@ -126,6 +126,22 @@ def test_frames_are_decoded_one_at_a_time_and_once_more_for_the_gradient():
     assert (g[:, [1, 2, 4]] == 0).all()
 
 
+def test_without_recomputation_the_gradient_is_the_same_and_frames_are_decoded_once():
+    calls, gradients = [], []
+
+    def watched(z):
+        calls.append(len(z))
+        return grow(z)
+
+    for recompute in (True, False):
+        calls.clear()
+        z = normal(4, 5, 2).requires_grad_()
+        x = FrameDecoder(watched, (0, 3), recompute=recompute)(z)
+        gradients.append(torch.autograd.grad(x.square().sum(), z)[0])
+        assert len(calls) == (4 if recompute else 2)
+    assert torch.equal(*gradients)
+
+
 def test_frames_that_are_not_there_are_named():
     with pytest.raises(ValueError, match=r"5 frames, and frames \[0, 5\]"):
         FrameDecoder(grow, (0, 5))(normal(4, 5, 2))

@@ -55,12 +55,13 @@ class FrameDecoder:
     The gradient is taken in two stages: from the violation to each decoded frame's latents, whose
     activations are computed again for one frame at a time, and then by one product through the
     denoiser. So memory holds the denoiser's activations and one frame's, however many frames are
-    observed.
+    observed. A small decoder is faster without: `recompute=False` keeps the activations of all.
 
     Arguments:
         decode: The decoder of a batch of frames, from shape :math:`(B, *)` to :math:`(B, C, *)`.
         frames: The frames to decode.
         channels: Which of the :math:`C` decoded channels to return; None for all.
+        recompute: Whether to compute a frame's activations again for its gradient.
 
     References:
         | Training Deep Nets with Sublinear Memory Cost (Chen et al., 2016)
@@ -72,10 +73,11 @@ class FrameDecoder:
         decode: Callable[[Tensor], Tensor],
         frames: Sequence[int],
         channels: Sequence[int] | None = None,
+        recompute: bool = True,
     ) -> None:
         if not frames:
             raise ValueError("FrameDecoder needs at least one frame to decode.")
-        self.decode, self.frames = decode, list(frames)
+        self.decode, self.frames, self.recompute = decode, list(frames), recompute
         self.channels = slice(None) if channels is None else list(channels)
 
     def __call__(self, z: Tensor) -> Tensor:
@@ -87,7 +89,7 @@ class FrameDecoder:
             )
         decoded = [
             checkpoint(self._decode, z[:, frame], use_reentrant=False)
-            if z.requires_grad and torch.is_grad_enabled()
+            if self.recompute and z.requires_grad and torch.is_grad_enabled()
             else self._decode(z[:, frame])
             for frame in self.frames
         ]

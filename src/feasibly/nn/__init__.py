@@ -1,5 +1,6 @@
 """Network backbones of the shipped priors."""
 
+from .covariance import ZonalCovariance
 from .embedding import FiLM, SineEmbedding
 from .mlp import ModulatedMLP
 from .recompute import recompute
@@ -13,5 +14,6 @@ __all__ = [
     "SphereAutoencoder",
     "SphereNet",
     "UNet",
+    "ZonalCovariance",
     "recompute",
 ]

@@ -13,8 +13,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
 
-from ..denoisers import Karras
-from ..nn import ModulatedMLP, SphereAutoencoder, SphereNet, UNet
+from ..denoisers import Correlated, Karras
+from ..nn import ModulatedMLP, SphereAutoencoder, SphereNet, UNet, ZonalCovariance
 from ..schedules import LogLogit
 
 BACKBONES = {"ModulatedMLP": ModulatedMLP, "SphereNet": SphereNet, "UNet": UNet}
@@ -24,8 +24,9 @@ AUTOENCODERS = {"SphereAutoencoder": SphereAutoencoder}
 
 
 def available() -> list[str]:
-    """Returns the names of the shipped priors."""
-    return sorted(path.stem for path in Path(__file__).parent.glob("*.safetensors"))
+    """Returns the names of the shipped priors, without those of autoencoders."""
+    names = (path.stem for path in Path(__file__).parent.glob("*.safetensors"))
+    return sorted(name for name in names if not name.endswith("-autoencoder"))
 
 
 def digest(name: str) -> str:
@@ -47,6 +48,8 @@ def load(name: str) -> Karras:
     def make(spec: dict[str, Any]) -> Karras:
         backbone = BACKBONES[spec["backbone"]](**spec["backbone_options"])
         schedule = SCHEDULES[spec["schedule"]](**spec["schedule_options"])
+        if "covariance" in spec:
+            return Correlated(backbone, schedule, ZonalCovariance(**spec["covariance"]))
         return Karras(backbone, schedule, spec["sigma_data"])
 
     return _read(name, make)
@@ -73,6 +76,7 @@ def save(
     path: Path,
     backbone_options: dict[str, Any],
     dtype: torch.dtype = torch.float32,
+    covariance_options: dict[str, Any] | None = None,
 ) -> None:
     """Writes a prior.
 
@@ -81,6 +85,7 @@ def save(
         path: The file to write, ending in `.safetensors`.
         backbone_options: The arguments with which its backbone was made.
         dtype: The precision in which the weights are stored; they are loaded in single precision.
+        covariance_options: The arguments with which its covariance was made, if it has one.
     """
     spec = {
         "backbone": type(denoiser.backbone).__name__,
@@ -89,6 +94,8 @@ def save(
         "schedule_options": vars(denoiser.schedule),
         "sigma_data": denoiser.sigma_data,
     }
+    if isinstance(denoiser, Correlated):
+        spec["covariance"] = covariance_options
     _write(denoiser, path, spec, dtype)
 
 

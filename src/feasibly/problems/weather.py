@@ -119,7 +119,7 @@ class Weather:
         if self.name != "mixed":
             return self._observe(self.name, reference, k)
         scale = self.autoencoder.scale[1:]
-        wind = FrameDecoder(self.autoencoder.decode, ALL, channels=(1, 2))
+        wind = FrameDecoder(self.autoencoder.decode, ALL, channels=(1, 2), recompute=False)
         calm = Bounds(-WIND / scale, WIND / scale, tolerance=TOLERANCE)
         return Composite(
             [
@@ -136,7 +136,8 @@ class Weather:
         tolerance = TOLERANCE * y.numel()
         if name == "state":
             tolerance = self.floor(reference) + EXCESS * y.numel()
-        return Decoded(Observation(A, y, tolerance), FrameDecoder(self.autoencoder.decode, hours))
+        frames = FrameDecoder(self.autoencoder.decode, hours, recompute=False)
+        return Decoded(Observation(A, y, tolerance), frames)
 
     def values(self, name: str, k: int) -> Values:
         """Returns the observed function of fields at the observed hours, with shape
