@@ -1,0 +1,72 @@
+"""Builds the site: `make docs`."""
+
+import re
+from pathlib import Path
+
+from docutils import nodes
+from latex2mathml.converter import convert
+from sphinx.application import Sphinx
+from sphinx.writers.html5 import HTML5Translator
+
+ROOT = Path(__file__).parent.parent
+
+project = "feasibly"
+author = "The feasibly developers"
+project_copyright = "the feasibly developers"
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+exclude_patterns = ["_build", "weights", "pages/small.py", "conf.py", "**/.ipynb_checkpoints"]
+
+html_theme = "furo"
+html_title = "feasibly"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_math_renderer = "mathml"
+html_copy_source = False
+
+myst_enable_extensions = ["dollarmath", "colon_fence"]
+myst_heading_anchors = 3
+suppress_warnings = ["myst.header"]  # pages that begin at a second heading
+
+nb_custom_formats = {".py": ["jupytext.reads", {"fmt": "py:percent"}]}
+nb_execution_mode = "cache"
+nb_execution_timeout = 1800
+nb_execution_raise_on_error = True
+nb_merge_streams = True
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"
+autodoc_inherit_docstrings = False
+autodoc_default_options = {"members": True, "show-inheritance": True}
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+add_module_names = False
+
+
+def mathml(translator: HTML5Translator, node: nodes.Element) -> None:
+    """Writes a formula as MathML, which browsers draw by themselves, without a network."""
+    block = isinstance(node, nodes.math_block)
+    tex = re.sub(r"\\(text)?textsc|\\textsc", r"\\text", node.astext().strip())
+    if block and (r"\\" in tex or "&" in tex) and r"\begin" not in tex:
+        tex = rf"\begin{{aligned}} {tex} \end{{aligned}}"
+    drawn = convert(tex, display="block" if block else "inline")
+    tag = "div" if block else "span"
+    translator.body.append(f'<{tag} class="math notranslate">{drawn}</{tag}>')
+    raise nodes.SkipNode
+
+
+def outward(app: Sphinx, name: str, source: list[str]) -> None:
+    """Makes plain text of links that leave the docs for a folder, or for what is not there."""
+    page = Path(app.env.doc2path(name)).parent
+
+    def change(match: re.Match[str]) -> str:
+        text, link = match.group(1), match.group(2)
+        path = (page / link.split("#")[0]).resolve()
+        away = not path.is_relative_to(ROOT / "docs")
+        return text if away and not path.is_file() else match.group(0)
+
+    source[0] = re.sub(r"(?<!!)\[([^\]\n]+)\]\((?!https?:)([^)#\s]+)[^)]*\)", change, source[0])
+
+
+def setup(app: Sphinx) -> None:
+    app.add_html_math_renderer("mathml", (mathml, None), (mathml, None))
+    app.connect("source-read", outward)
