@@ -9,12 +9,13 @@ from sphinx.application import Sphinx
 from sphinx.writers.html5 import HTML5Translator
 
 ROOT = Path(__file__).parent.parent
+CARDS = ROOT / "src" / "feasibly" / "priors"
 
 project = "feasibly"
 author = "The feasibly developers"
 project_copyright = "the feasibly developers"
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
-exclude_patterns = ["_build", "weights", "pages/small.py", "conf.py", "**/.ipynb_checkpoints"]
+exclude_patterns = ["_build", "weights", "pages/small.py", "pages/_*", "conf.py"]
 
 html_theme = "furo"
 html_title = "feasibly"
@@ -55,16 +56,22 @@ def mathml(translator: HTML5Translator, node: nodes.Element) -> None:
 
 
 def outward(app: Sphinx, name: str, source: list[str]) -> None:
-    """Makes plain text of links that leave the docs for a folder, or for what is not there."""
+    """Leads links to the cards of the priors to the page that holds them all, and makes plain text
+    of other links that leave the docs for a folder, a page, or what is not there."""
     page = Path(app.env.doc2path(name)).parent
 
     def change(match: re.Match[str]) -> str:
         text, link = match.group(1), match.group(2)
         path = (page / link.split("#")[0]).resolve()
-        away = not path.is_relative_to(ROOT / "docs")
-        return text if away and not path.is_file() else match.group(0)
+        if path.parent == CARDS and path.suffix == ".md":
+            return f"[{text}](/cards.md)"
+        if path.is_relative_to(ROOT / "docs") or (path.is_file() and path.suffix != ".md"):
+            return match.group(0)
+        return text
 
-    source[0] = re.sub(r"(?<!!)\[([^\]\n]+)\]\((?!https?:)([^)#\s]+)[^)]*\)", change, source[0])
+    cards = "".join(f"\n{card.read_text()}" for card in sorted(CARDS.glob("*.md")))
+    source[0] = source[0].replace("<!-- cards -->", cards.replace("\n#", "\n##"))
+    source[0] = re.sub(r"(?<!!)\[([^\]\n]+)\]\((?!https?:)([^)\s]+)\)", change, source[0])
 
 
 def setup(app: Sphinx) -> None:
