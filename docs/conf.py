@@ -1,14 +1,16 @@
 """Builds the site: `make docs`."""
 
+import os
 import re
 from pathlib import Path
 
 from docutils import nodes
-from latex2mathml.converter import convert
+from math_core import LatexToMathML
 from sphinx.application import Sphinx
 from sphinx.writers.html5 import HTML5Translator
 
 ROOT = Path(__file__).parent.parent
+SMOKE = bool(os.environ.get("FEASIBLY_SMOKE"))  # few steps, for tests
 CARDS = ROOT / "src" / "feasibly" / "priors"
 
 project = "feasibly"
@@ -30,6 +32,7 @@ suppress_warnings = ["myst.header"]  # pages that begin at a second heading
 
 nb_custom_formats = {".py": ["jupytext.reads", {"fmt": "py:percent"}]}
 nb_execution_mode = "cache"
+nb_execution_cache_path = str(ROOT / "docs" / "_build" / ("smoke" if SMOKE else "executed"))
 nb_execution_timeout = 1800
 nb_execution_raise_on_error = True
 nb_merge_streams = True
@@ -46,10 +49,10 @@ add_module_names = False
 def mathml(translator: HTML5Translator, node: nodes.Element) -> None:
     """Writes a formula as MathML, which browsers draw by themselves, without a network."""
     block = isinstance(node, nodes.math_block)
-    tex = re.sub(r"\\(text)?textsc|\\textsc", r"\\text", node.astext().strip())
+    tex = node.astext().strip().replace(r"\textsc", r"\text")
     if block and (r"\\" in tex or "&" in tex) and r"\begin" not in tex:
         tex = rf"\begin{{aligned}} {tex} \end{{aligned}}"
-    drawn = convert(tex, display="block" if block else "inline")
+    drawn = LatexToMathML().convert_with_local_state(tex, displaystyle=block)
     tag = "div" if block else "span"
     translator.body.append(f'<{tag} class="math notranslate">{drawn}</{tag}>')
     raise nodes.SkipNode

@@ -12,8 +12,8 @@
 # # State your constraint
 #
 # A constraint is a function of a batch of samples that is zero where the constraint holds: the
-# *residual*. The *violation* is the sum of its squares, one number a sample. A sample is feasible if
-# its violation is at most the *tolerance*.
+# *residual*. The *violation* is the sum of its squares, one number a sample. A sample is feasible
+# if its violation is at most the *tolerance*.
 
 # %%
 import matplotlib.pyplot as plt
@@ -106,8 +106,8 @@ print(standardised, standardised.violation(x))
 # * *Below:* float32 carries seven digits. A residual made of numbers of size s cannot be resolved
 #   below about 1e-6 s, so a tolerance below `m * (1e-6 * s)**2` will not be met. Sample in
 #   `dtype=torch.float64` if you need less.
-# * *Above:* samples stop moving as soon as they are within it. A loose tolerance is a band around the
-#   constraint, and samples gather at its edge.
+# * *Above:* samples stop moving as soon as they are within it. A loose tolerance is a band around
+#   the constraint, and samples gather at its edge.
 #
 # Here a circle is written as the difference of two large numbers. In float32 they differ by a
 # multiple of 0.001 or not at all, and what is "feasible" is not. The same samples, judged in
@@ -135,9 +135,9 @@ for name, result in {"float32": single, "float64": double}.items():
 #
 # The residual is differentiated. A square root at zero, a norm at zero, `torch.where` around a
 # division: these give NaN gradients. The named constraints avoid them, and a run refuses a
-# constraint whose gradient is not finite. A function without derivatives, such as a call to another
-# program, goes into `BlackBox`. It takes central differences, two evaluations for each element of a
-# sample, and so is for small samples.
+# constraint whose gradient is not finite. A function without derivatives, such as a call to
+# another program, goes into `BlackBox`. It takes central differences, two evaluations for each
+# element of a sample, and so is for small samples.
 
 # %%
 try:

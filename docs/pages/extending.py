@@ -11,8 +11,9 @@
 # %% [markdown]
 # # Extending
 #
-# A constraint, a method and an experiment are one class or one object each. This page writes one of
-# each and runs them. To give them to others, put each in its own file; the last section says where.
+# A constraint, a method and an experiment are one class or one object each. This page writes one
+# of each and runs them. To give them to others, put each in its own file; the last section says
+# where.
 
 # %%
 import sys
@@ -37,8 +38,8 @@ sys.path.insert(0, str(Path(feasibly.__file__).parents[2]))  # for the experimen
 # ## A constraint
 #
 # Write `residual`, from (B, *) to (B, m), and take a tolerance. That is all that is needed. A
-# `projection` in closed form is used by the methods that ask for one, and `surface` says what of it
-# random samples never meet: by default all, None for an inequality.
+# `projection` in closed form is used by the methods that ask for one, and `surface` says what of
+# it random samples never meet: by default all, None for an inequality.
 
 
 # %%
@@ -80,9 +81,9 @@ print(torch.autograd.gradcheck(constraint.residual, x))
 # ## A method
 #
 # Write `step`, from states at time t to states at time s, and return with them the clean estimate
-# behind them. `predict` and `renoise` are there to be called. The loop, the seeds, the retries, the
-# account, chunks and errors come with the base class. The class attributes are the method's row in
-# the table of methods.
+# behind them. `predict` and `renoise` are there to be called. The loop, the seeds, the retries,
+# the account, chunks and errors come with the base class. The class attributes are the method's
+# row in the table of methods.
 
 
 # %%
@@ -131,9 +132,9 @@ for method in (ProjectAndRenoise, feasibly.PPR, feasibly.samplers.PDM):
 #
 # ## An experiment
 #
-# A *study* is a question and the samplers that answer it. A *bench* is a problem as studies see it:
-# settings, references, scores. Put together they give records, one line of JSON a setting, and a
-# table. A run that was stopped goes on where it was.
+# A *study* is a question and the samplers that answer it. A *bench* is a problem as studies see
+# it: settings, references, scores. Put together they give records, one line of JSON a setting, and
+# a table. A run that was stopped goes on where it was.
 
 # %%
 from experiments import records, tables
@@ -180,5 +181,5 @@ for row in means:
 # | a study | `experiments/studies/NAME.py`, with a `study` | `python -m experiments run NAME` finds it |
 # | a problem | `src/feasibly/problems/NAME.py`, and its bench in `experiments/benches/` | imitate `ks.py` in both |
 #
-# Files of one folder do not import one another, except its `base.py`. So deleting a method deletes one
-# file, its test, and its rows. `CONTRIBUTING.md` has the rest.
+# Files of one folder do not import one another, except its `base.py`. So deleting a method deletes
+# one file, its test, and its rows. `CONTRIBUTING.md` has the rest.

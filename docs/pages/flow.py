@@ -12,16 +12,18 @@
 # # Flow models
 #
 # A flow-matching model predicts a velocity and not the noise. For independent pairs of noise and
-# data the two say the same: along the path :math:`x_s = s\, x_0 + (1 - s)\, \epsilon` the posterior
-# mean is :math:`x_s + (1 - s)\, v`. So `wrap` makes a denoiser of it, and every method and every
-# constraint works as before.
+# data the two say the same: along the path :math:`x_s = s\, x_0 + (1 - s)\, \epsilon` the
+# posterior mean is :math:`x_s + (1 - s)\, v`. So `wrap` makes a denoiser of it, and every method
+# and every constraint works as before.
 #
 # This page puts the paths of [the page before](trajectories.py) under a flow-matching prior.
 
 # %%
+import warnings
+
 import matplotlib.pyplot as plt
 import torch
-from small import VectorNet, fit, kept, paths, short
+from small import PathNet, fit, kept, paths, short
 from torch import Tensor
 
 import feasibly
@@ -40,12 +42,12 @@ data = paths(short(65536, 512), POINTS, STEP)
 torch.manual_seed(0)
 
 
-class Velocity(VectorNet):
+class Velocity(PathNet):
     def forward(self, s: Tensor, x: Tensor) -> Tensor:
         return super().forward(x, 4 * s)
 
 
-network = Velocity(2 * POINTS)
+network = Velocity()
 
 
 def draw(n: int) -> Tensor:
@@ -59,7 +61,7 @@ def loss(x: Tensor) -> Tensor:
 
 
 def train(steps: int) -> list[float]:
-    return fit(network, loss, draw, steps, batch=256)
+    return fit(network, loss, draw, steps, batch=128)
 
 
-kept("flow", network, train, steps=5000)
+kept("flow", network, train, steps=3000)

@@ -15,9 +15,9 @@
 # the rest of the field look like? A diffusion model knows how turbulence looks. Divergence and
 # observations are constraints.
 #
-# This page makes the data, trains a small prior on them, and samples. The weights are stored beside
-# the page, so that only the data are made anew; without them, training takes five minutes of one
-# core.
+# This page makes the data, trains a small prior on them, and samples. The weights are stored
+# beside the page, so that only the data are made anew; without them, training takes five minutes
+# of one core.
 
 # %%
 import math
@@ -112,8 +112,8 @@ def loss(x: Tensor) -> Tensor:
 kept("fluid", network, lambda steps: fit(network, loss, draw, steps, batch=16), steps=2400)
 
 # %% [markdown]
-# Look at samples of the prior before constraining it. Top: vorticity of fields of the data. Bottom:
-# of samples.
+# Look at samples of the prior before constraining it. Top: vorticity of fields of the data.
+# Bottom: of samples.
 
 # %%
 H = 2 * math.pi / 24
@@ -205,8 +205,8 @@ for name, run in {"PPR": result, "projected at the end": control}.items():
 
 # %% [markdown]
 # PPR's members are close to the truth, but closer to one another than they should be: spread over
-# skill is well below 1. [The report](report.py#spread-and-skill) says why. Do not read an error bar
-# from this ensemble.
+# skill is well below 1. [The report](report.py#spread-and-skill) says why. Do not read an error
+# bar from this ensemble.
 #
 # ## In support?
 #
@@ -228,7 +228,7 @@ ax.legend()
 plt.show()
 
 # %% [markdown]
-# The control's small scales hold a hundred times the energy of the data's. PPR's hold less than the
-# data's, by a factor of two to three: members are somewhat too smooth, another face of the narrow
-# spread. If the spectrum matters to you, state it as a constraint too
+# The control's small scales hold a hundred times the energy of the data's. PPR's hold less than
+# the data's, by a factor of two to three: members are somewhat too smooth, another face of the
+# narrow spread. If the spectrum matters to you, state it as a constraint too
 # (`feasibly.constraints.Spectrum`), or accept the smoothness and know of it.

@@ -15,8 +15,8 @@
 # networks predict something else (the noise, a velocity, a score) and are told the time in units
 # of their own. `feasibly.wrap` translates.
 #
-# As a stand-in for your network, here is one that predicts the noise under DDPM's schedule, made of
-# a prior that the package ships.
+# As a stand-in for your network, here is one that predicts the noise under DDPM's schedule, made
+# of a prior that the package ships.
 
 # %%
 import torch
@@ -61,8 +61,8 @@ print(denoiser)
 #
 # ## Test it
 #
-# Most mistakes are silent: a wrong sign or a reversed time gives samples too, bad ones. Hand over a
-# few clean samples, and the wrapped network is tested on them.
+# Most mistakes are silent: a wrong sign or a reversed time gives samples too, bad ones. Hand over
+# a few clean samples, and the wrapped network is tested on them.
 
 # %%
 data = Checkerboard().sample(512, torch.Generator().manual_seed(0)).float()
@@ -80,8 +80,8 @@ for kind, options in {
 # %% [markdown]
 # ## Conditions
 #
-# Class labels and context are given at wrapping: a row for every member of the ensemble, or one for
-# all. This network is told a shift of the board.
+# Class labels and context are given at wrapping: a row for every member of the ensemble, or one
+# for all. This network is told a shift of the board.
 
 
 # %%

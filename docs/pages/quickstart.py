@@ -49,7 +49,8 @@ def on_circle(x: torch.Tensor) -> torch.Tensor:
 circle = feasibly.Equality(on_circle, tolerance=1e-8)
 
 # %% [markdown]
-# PPR (Predict-Project-Renoise) draws the ensemble. The seed and the index of a member determine it.
+# PPR (Predict-Project-Renoise) draws the ensemble. The seed and the index of a member determine
+# it.
 
 # %%
 members = short(1024, 32)

@@ -11,8 +11,8 @@
 # %% [markdown]
 # # Read the report
 #
-# A run returns its samples and an account. This page goes through the account, and through what can
-# go wrong.
+# A run returns its samples and an account. This page goes through the account, and through what
+# can go wrong.
 
 # %%
 import warnings
@@ -36,8 +36,8 @@ print(result)
 # * **The first line** has all settings, those that PPR chose included: enough to repeat the run.
 # * **Feasible** members have a violation c(x) of at most the tolerance. Both are *sums* of squared
 #   residuals, in the squared units of the residual. `result.feasible` says which members.
-# * **Calls** count the network on a batch, forward and backward. *Outside the network* is the share of
-#   time that constraint and minimizer took.
+# * **Calls** count the network on a batch, forward and backward. *Outside the network* is the
+#   share of time that constraint and minimizer took.
 # * **Seed and members**: a member depends on the seed and its index, and on nothing else. Sample
 #   members 100 to 131 tomorrow and they will be the same as in one run of 1000, up to rounding.
 #
@@ -52,10 +52,10 @@ figures.trace({"PPR": result.trace}, result.tolerance)
 #
 # ## In C, and in S
 #
-# C is the set of feasible samples, S the support of the data. A sample is of use if it lies in both.
-# Feasibility is always known. The support is not, so check what you know of your data: their range,
-# their spectrum, their smoothness, a classifier's verdict. Look at shares *in C and S* together: a
-# method can buy one with the other.
+# C is the set of feasible samples, S the support of the data. A sample is of use if it lies in
+# both. Feasibility is always known. The support is not, so check what you know of your data: their
+# range, their spectrum, their smoothness, a classifier's verdict. Look at shares *in C and S*
+# together: a method can buy one with the other.
 
 # %%
 board = Checkerboard()
@@ -82,12 +82,12 @@ print(*(warning.message for warning in caught), sep="\n")
 
 # %% [markdown]
 # More iterations would push samples there, and off the data. That is not what you want. Draw some
-# unconditional samples (`feasibly.Ancestral`) and look at their residuals: if none comes near zero,
-# model and constraint do not go together.
+# unconditional samples (`feasibly.Ancestral`) and look at their residuals: if none comes near
+# zero, model and constraint do not go together.
 #
-# **The projection was not finished.** Many nonlinear residuals take many iterations. Here twenty of
-# thirty numbers are known by their sine, and the projections are short. The last projection is the
-# one that decides: `last_steps` lets it go on. `minimize=` gives all of them more.
+# **The projection was not finished.** Many nonlinear residuals take many iterations. Here twenty
+# of thirty numbers are known by their sine, and the projections are short. The last projection is
+# the one that decides: `last_steps` lets it go on. `minimize=` gives all of them more.
 
 # %%
 prior = Gaussian(torch.zeros(30), torch.eye(30), feasibly.schedules.LogLogit())
@@ -106,15 +106,15 @@ with warnings.catch_warnings():
         print(f"last_steps={last:3d}: {int(run.feasible.sum())} of 64 feasible")
 
 # %% [markdown]
-# **The tolerance is below what the numbers resolve.** See
-# [choose the tolerance](constraint.py#choose-the-tolerance). If the worst violation hardly changes
-# with `last_steps`, this is the likely cause: sample in float64, or raise the tolerance.
+# **The tolerance is below what the numbers resolve.** See [choose the
+# tolerance](constraint.py#choose-the-tolerance). If the worst violation hardly changes with
+# `last_steps`, this is the likely cause: sample in float64, or raise the tolerance.
 #
 # ## Spread and skill
 #
-# The *skill* of an ensemble is the root mean square error of its mean; the *spread* the root of its
-# mean variance. Where the reference is a draw of the same law as the members, spread over skill is
-# 1 on average. Below 1 the ensemble is too sure of itself.
+# The *skill* of an ensemble is the root mean square error of its mean; the *spread* the root of
+# its mean variance. Where the reference is a draw of the same law as the members, spread over
+# skill is 1 on average. Below 1 the ensemble is too sure of itself.
 #
 # Under a Gaussian prior the constrained law is known, so PPR can be held to it. The mean of thirty
 # numbers is observed.
@@ -135,8 +135,8 @@ print(f"spread / skill {metrics.spread_skill_ratio(x, y).item():.2f}")
 # %% [markdown]
 # So it is: means are right, **the spread is too narrow** in directions that the constraint leaves
 # free. This is a bias of the method and not of the run: it puts a point estimate where a posterior
-# draw belongs. More members do not help. [What is known of each method](../methods.md) has
-# the same numbers for the others, and MMPS does not have this bias.
+# draw belongs. More members do not help. [What is known of each method](../methods.md) has the
+# same numbers for the others, and MMPS does not have this bias.
 #
 # The rank histogram shows it without a formula. The truth falls outside the members too often.
 
@@ -151,9 +151,9 @@ plt.show()
 # %% [markdown]
 # ## Data of another scale
 #
-# PPR projects below `sigma_max`, whose default is for data of unit variance. Here the same prior has
-# a standard deviation of 0.1. With the default, projections begin while the data are still drowned
-# in noise; scaled, the spread is what it was.
+# PPR projects below `sigma_max`, whose default is for data of unit variance. Here the same prior
+# has a standard deviation of 0.1. With the default, projections begin while the data are still
+# drowned in noise; scaled, the spread is what it was.
 
 # %%
 small = Gaussian(torch.zeros(30), 0.01 * torch.eye(30), feasibly.schedules.LogLogit())
@@ -165,9 +165,9 @@ for name, options in {"default": {}, "scaled": {"sigma_max": 0.075}}.items():
 # %% [markdown]
 # ## The read-out
 #
-# `readout="clean"`, PPR's default, returns the projected estimate: the one that is feasible. The last
-# *state* still has the last noise level in it, and meets a tolerance only by luck. If you compare
-# methods, compare like with like.
+# `readout="clean"`, PPR's default, returns the projected estimate: the one that is feasible. The
+# last *state* still has the last noise level in it, and meets a tolerance only by luck. If you
+# compare methods, compare like with like.
 
 # %%
 with warnings.catch_warnings():
@@ -180,5 +180,5 @@ with warnings.catch_warnings():
 # ## A run that stops
 #
 # If a step fails, or every member becomes non-finite, `SamplingError` says at which step and noise
-# level, and has what was finished before in its attribute `partial`. Long runs are drawn in chunks:
-# `sample(..., chunk=16)`.
+# level, and has what was finished before in its attribute `partial`. Long runs are drawn in
+# chunks: `sample(..., chunk=16)`.

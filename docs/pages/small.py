@@ -1,9 +1,10 @@
 """What the pages share: a smoke form, a training loop, small networks, and paths."""
 
-__all__ = ["SMOKE", "ConvNet", "VectorNet", "fit", "kept", "paths", "short"]
+__all__ = ["SMOKE", "ConvNet", "PathNet", "fit", "kept", "paths", "short"]
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -83,40 +84,49 @@ def kept(name: str, module: nn.Module, train: Callable[[int], list[float]], step
 class Block(nn.Module):
     """A residual block of two convolutions, modulated by the noise level."""
 
-    def __init__(self, width: int, features: int) -> None:
+    def __init__(self, width: int, features: int, conv: Callable[..., nn.Module]) -> None:
         super().__init__()
         self.norm = nn.GroupNorm(width // 8, width)
-        self.first = nn.Conv2d(width, width, 3, padding=1, padding_mode="circular")
+        self.first = conv(width, width)
         self.film = FiLM(features, width)
-        self.second = nn.Conv2d(width, width, 3, padding=1, padding_mode="circular")
+        self.second = conv(width, width)
 
     def forward(self, h: Tensor, condition: Tensor) -> Tensor:
         y = self.first(silu(self.norm(h)))
-        y = self.film(y.movedim(1, -1), condition[:, None, None]).movedim(-1, 1)
+        condition = condition.reshape(len(h), *(1,) * (h.ndim - 2), -1)
+        y = self.film(y.movedim(1, -1), condition).movedim(-1, 1)
         return h + self.second(silu(y))
 
 
 class ConvNet(nn.Module):
-    """A small U-shaped network for periodic fields, on two scales.
+    """A small U-shaped network on two scales, for periodic fields in the plane, or series.
 
     Arguments:
-        channels: The channels of a field.
+        channels: The channels of a sample.
         width: The width on the fine scale; the coarse one has twice as many.
         depth: The number of blocks on the coarse scale.
+        series: Whether samples are series, with shape (B, channels, T), and not fields, with
+            shape (B, channels, X, Y).
     """
 
-    def __init__(self, channels: int, width: int = 32, depth: int = 3) -> None:
+    def __init__(
+        self, channels: int, width: int = 32, depth: int = 3, series: bool = False
+    ) -> None:
         super().__init__()
         features = 64
+        kind = nn.Conv1d if series else nn.Conv2d
+        conv = partial(kind, kernel_size=3, padding=1, padding_mode="circular")
+        if series:
+            conv = partial(kind, kernel_size=5, padding=2)
         self.embed = SineEmbedding(16, low=0.5, high=16.0)
         self.condition = nn.Sequential(nn.Linear(32, features), nn.SiLU())
-        self.lift = nn.Conv2d(channels, width, 3, padding=1, padding_mode="circular")
-        self.encode = Block(width, features)
-        self.down = nn.Conv2d(width, 2 * width, 2, stride=2)
-        self.middle = nn.ModuleList(Block(2 * width, features) for _ in range(depth))
-        self.up = nn.Conv2d(2 * width, width, 1)
-        self.decode = Block(width, features)
-        self.last = nn.Conv2d(width, channels, 3, padding=1, padding_mode="circular")
+        self.lift = conv(channels, width)
+        self.encode = Block(width, features, conv)
+        self.down = kind(width, 2 * width, 2, stride=2)
+        self.middle = nn.ModuleList(Block(2 * width, features, conv) for _ in range(depth))
+        self.up = kind(2 * width, width, 1)
+        self.decode = Block(width, features, conv)
+        self.last = conv(width, channels)
 
     def forward(self, x: Tensor, noise: Tensor) -> Tensor:
         condition = self.condition(self.embed(noise.expand(len(x))))
@@ -128,32 +138,14 @@ class ConvNet(nn.Module):
         return self.last(silu(self.decode(h, condition)))
 
 
-class VectorNet(nn.Module):
-    """A residual network of vectors, in any shape, modulated by the noise level or the time.
+class PathNet(ConvNet):
+    """The same for paths in the plane, with shape (B, T, 2)."""
 
-    Arguments:
-        dim: The number of elements of a sample.
-        width: The width of the layers.
-        depth: The number of residual layers.
-    """
-
-    def __init__(self, dim: int, width: int = 256, depth: int = 4) -> None:
-        super().__init__()
-        features = 64
-        self.embed = SineEmbedding(16, low=0.5, high=16.0)
-        self.condition = nn.Sequential(nn.Linear(32, features), nn.SiLU())
-        self.first = nn.Linear(dim, width)
-        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(depth))
-        self.films = nn.ModuleList(FiLM(features, width) for _ in range(depth))
-        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
-        self.last = nn.Linear(width, dim)
+    def __init__(self) -> None:
+        super().__init__(channels=2, series=True)
 
     def forward(self, x: Tensor, noise: Tensor) -> Tensor:
-        condition = self.condition(self.embed(noise.expand(len(x))))
-        h = self.first(x.flatten(start_dim=1))
-        for norm, film, layer in zip(self.norms, self.films, self.layers, strict=True):
-            h = h + layer(silu(film(norm(h), condition)))
-        return self.last(h).reshape(x.shape)
+        return super().forward(x.mT, noise).mT
 
 
 def paths(n: int, points: int = 24, step: float = 0.14, seed: int = 0) -> Tensor:

@@ -22,7 +22,7 @@
 import matplotlib.pyplot as plt
 import torch
 from matplotlib.axes import Axes
-from small import VectorNet, fit, kept, paths, short
+from small import PathNet, fit, kept, paths, short
 from torch import Tensor
 
 import feasibly
@@ -40,13 +40,13 @@ from feasibly.constraints import Mask, Obstacles
 #
 # ## The prior
 #
-# A small residual network of all 48 numbers, trained for a minute or two.
+# A small network of convolutions along the path, trained for a few minutes.
 
 # %%
 POINTS, STEP = 24, 0.14
 data = paths(short(65536, 512), POINTS, STEP)
 torch.manual_seed(0)
-network = VectorNet(2 * POINTS)
+network = PathNet()
 denoiser = feasibly.Karras(network, feasibly.schedules.LogLogit())
 
 
@@ -59,7 +59,7 @@ def loss(x: Tensor) -> Tensor:
 
 
 def train(steps: int) -> list[float]:
-    return fit(network, loss, draw, steps, batch=256)
+    return fit(network, loss, draw, steps, batch=128)
 
 
-kept("trajectories", network, train, steps=5000)
+kept("trajectories", network, train, steps=3000)
