@@ -257,7 +257,7 @@ def same(net, adapter, scheduler, shape, **conditions):
 
 
 @torch.no_grad()
-def test_a_unet_saved_and_reloaded(tmp_path):
+def test_a_unet_saved_and_reloaded(tmp_path, capfd):
     net, scheduler = unet().eval(), diffusers.DDPMScheduler()
     diffusers.DDPMPipeline(net, scheduler).save_pretrained(tmp_path / "pipeline")
     net.save_pretrained(tmp_path / "net")
@@ -271,6 +271,7 @@ def test_a_unet_saved_and_reloaded(tmp_path):
         same(net, adapter, scheduler, (1, 8, 8))
         assert not adapter.net.training
     assert "DDPMScheduler, prediction_type epsilon" in repr(adapter)
+    assert "accelerate" not in "".join(capfd.readouterr())  # which it can do without
 
 
 def test_ppr_through_a_unet():
