@@ -1,6 +1,7 @@
 """Every page of the docs runs, in its smoke form: few steps and members, stored weights."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -54,8 +55,6 @@ def test_every_page_is_on_the_site():
 
 @pytest.mark.parametrize("page", SOURCES, ids=lambda p: p.stem)
 def test_links_of_the_pages_lead_somewhere(page):
-    import re
-
     text = "\n".join(line for line in page.read_text().splitlines() if line.startswith("#"))
     for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
         assert link.startswith("https://") or (page.parent / link).exists(), link
