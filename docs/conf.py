@@ -34,7 +34,7 @@ nb_custom_formats = {".py": ["jupytext.reads", {"fmt": "py:percent"}]}
 nb_execution_mode = "cache"
 nb_execution_cache_path = str(ROOT / "docs" / "_build" / ("smoke" if SMOKE else "executed"))
 nb_execution_timeout = 1800
-nb_execution_raise_on_error = True
+nb_execution_show_tb = True
 nb_merge_streams = True
 
 autodoc_member_order = "bysource"

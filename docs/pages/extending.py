@@ -157,7 +157,7 @@ bench = Data2DBench(
     "data2d",
     priors=["checkerboard"],
     constraints=range(short(3, 1)),
-    members=short(512, 64),
+    members=short(256, 64),
     seed=0,
     pool=short(16384, 3072),
 )
