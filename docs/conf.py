@@ -11,6 +11,7 @@ from sphinx.writers.html5 import HTML5Translator
 
 ROOT = Path(__file__).parent.parent
 SMOKE = bool(os.environ.get("FEASIBLY_SMOKE"))  # few steps, for tests
+os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"  # of the pages' kernels
 CARDS = ROOT / "src" / "feasibly" / "priors"
 
 project = "feasibly"

@@ -128,6 +128,10 @@ compare(
 )
 
 # %% [markdown]
+# All end at the goal and keep out. PPR asks the network which paths do that, and bends them early. HDC
+# moves points the shortest way, out of a disc or to the goal, and gives up the constant speed. PCFM
+# keeps its noise, which leaves paths that were never going to arrive and are bent at their ends.
+#
 # ## Methods made for flows
 #
 # ECI and PCFM go from noise to data in few steps and keep their noise, as the ends of a straight
@@ -145,6 +149,9 @@ compare(
 )
 
 # %% [markdown]
+# With one noise for ever the paths stay where the noise sent them, and only their ends move. Drawn
+# anew they find the goal, but bunch together: the spread is too narrow.
+#
 # ## What a flow must be
 #
 # Renoising draws from the Gaussian path around a clean sample. That is the path of training only if

@@ -167,12 +167,15 @@ print(result)
 # The control samples without the constraint, and moves each sample to a feasible one at the end.
 
 # %%
-control = feasibly.PostHoc(denoiser, both, steps=steps).sample(members, shape=(2, 24, 24))
+search = feasibly.minimizers.LBFGS(steps=short(400, 4))
+control = feasibly.PostHoc(denoiser, both, steps=steps, minimize=search).sample(
+    members, shape=(2, 24, 24)
+)
 print(control)
 
 # %%
 figure, axes = plt.subplots(1, 5, figsize=(10, 2.4), layout="constrained")
-show(axes[0], truth, "truth, and where it is known")
+show(axes[0], truth, "truth, and points")
 axes[0].scatter(points // 24, points % 24, s=6, color="black")
 show(axes[1], result.samples[0], "PPR, a member")
 show(axes[2], result.samples[1], "PPR, another")

@@ -68,14 +68,15 @@ print(denoiser)
 data = Checkerboard().sample(512, torch.Generator().manual_seed(0)).float()
 feasibly.wrap(network, "eps", schedule=VP(), data=data)
 
-for kind, options in {
-    "v": {},
-    "eps": {"time": lambda t: 999 * t},
-}.items():
+mistakes = {
+    "as a network that predicts v": {"kind": "v"},
+    "as one that is told steps": {"kind": "eps", "time": lambda t: 999 * t},
+}
+for name, options in mistakes.items():
     try:
-        feasibly.wrap(network, kind, schedule=VP(), data=data, **options)
+        feasibly.wrap(network, schedule=VP(), data=data, **options)
     except feasibly.DenoiserError as error:
-        print(f"wrapped as {kind!r}, {options or 'time as it is'}:\n{error}\n")
+        print(f"wrapped {name}:\n{error}\n")
 
 # %% [markdown]
 # ## Conditions
