@@ -118,7 +118,7 @@ def report(name: str, run: feasibly.Result) -> None:
 
 def show(rows: dict[str, Tensor], columns: int = 12) -> None:
     """Draws rows of images."""
-    figure, axes = plt.subplots(
+    _, axes = plt.subplots(
         len(rows), figsize=(8, len(rows)), layout="constrained", squeeze=False
     )
     for ax, (name, x) in zip(axes[:, 0], rows.items(), strict=True):
