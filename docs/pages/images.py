@@ -118,9 +118,7 @@ def report(name: str, run: feasibly.Result) -> None:
 
 def show(rows: dict[str, Tensor], columns: int = 12) -> None:
     """Draws rows of images."""
-    _, axes = plt.subplots(
-        len(rows), figsize=(8, len(rows)), layout="constrained", squeeze=False
-    )
+    _, axes = plt.subplots(len(rows), figsize=(8, len(rows)), layout="constrained", squeeze=False)
     for ax, (name, x) in zip(axes[:, 0], rows.items(), strict=True):
         strip = torch.cat([pad(image[0], (1, 1, 0, 0), value=-1) for image in x[:columns]], dim=1)
         ax.imshow(strip, cmap="gray_r", vmin=-1, vmax=1)

@@ -122,9 +122,9 @@ avoiding = feasibly.PPR(denoiser, keep_out, steps=short(64, 4)).sample(members, 
 print(avoiding)
 
 # %% [markdown]
-# Some paths keep out by themselves. PPR draws again until five attempts are spent, and bends only
-# those that are left, so that most samples are exact draws of the prior among the paths that keep
-# out. `result.trace` shows the attempts.
+# Some paths keep out by themselves. PPR draws the others again, four times in all, and bends only
+# those that are left after that. So most samples are exact draws of the prior among the paths that
+# keep out. `result.trace` shows the attempts.
 
 # %%
 for attempt in range(6):
@@ -163,3 +163,13 @@ for ax, (name, result) in zip(axes, results.items(), strict=True):
     )
     show(ax, result.samples[:64], name)
 plt.show()
+
+# %% [markdown]
+# The control drags the ends to their places and pushes points out of discs: every path has a jump.
+# PPR and HDC take ways that a vehicle could take, left, right and between the discs. About half of
+# their paths keep the speed and the turns of the data as strictly as we ask; the rest are off in
+# places, more so where the way round is longer than a path of 3.2 can go.
+#
+# A strict user states the speed as a constraint as well, `feasibly.constraints.Lengths` between
+# consecutive points, or keeps the members that pass the test. Members are cheap, and the share that
+# passes says how far the mission is from what the prior knows.
