@@ -12,9 +12,9 @@
 # # Flow models
 #
 # A flow-matching model predicts a velocity and not the noise. For independent pairs of noise and
-# data the two say the same: along the path :math:`x_s = s\, x_0 + (1 - s)\, \epsilon` the
-# posterior mean is :math:`x_s + (1 - s)\, v`. So `wrap` makes a denoiser of it, and every method
-# and every constraint works as before.
+# data the two say the same: along the path $x_s = s \, x_0 + (1 - s) \, \epsilon$ the posterior mean
+# is $x_s + (1 - s) \, v$. So `wrap` makes a denoiser of it, and every method and every constraint
+# works as before.
 #
 # This page puts the paths of [the page before](trajectories.py) under a flow-matching prior.
 
