@@ -1,3 +1,4 @@
+import logging
 import sys
 import warnings
 from types import SimpleNamespace
@@ -257,7 +258,8 @@ def same(net, adapter, scheduler, shape, **conditions):
 
 
 @torch.no_grad()
-def test_a_unet_saved_and_reloaded(tmp_path):
+def test_a_unet_saved_and_reloaded(tmp_path, caplog):
+    logging.getLogger("diffusers").addHandler(caplog.handler)
     net, scheduler = unet().eval(), diffusers.DDPMScheduler()
     diffusers.DDPMPipeline(net, scheduler).save_pretrained(tmp_path / "pipeline")
     net.save_pretrained(tmp_path / "net")
@@ -271,6 +273,8 @@ def test_a_unet_saved_and_reloaded(tmp_path):
         same(net, adapter, scheduler, (1, 8, 8))
         assert not adapter.net.training
     assert "DDPMScheduler, prediction_type epsilon" in repr(adapter)
+    logging.getLogger("diffusers").removeHandler(caplog.handler)
+    assert "accelerate" not in caplog.text  # which it can do without
 
 
 def test_ppr_through_a_unet():

@@ -160,6 +160,13 @@ def test_a_network_that_is_not_trained_is_refused(data):
         feasibly.wrap(lambda x, s: 0.3 * x.flip(1) - 0.5, "eps", VP(), data=data)
 
 
+def test_a_gradient_that_a_mistake_breaks_does_not_hide_the_mistake(exact, paths, data):
+    """Told times 999 times too large, alpha vanishes and the network divides by it."""
+    net = exact("eps", paths["vp"])
+    with pytest.raises(DenoiserError, match=r"wrong in the unit of time.*999th"):
+        feasibly.wrap(net, "eps", VP(), data=data.float(), time=lambda t: 999 * t)
+
+
 def test_a_network_without_a_gradient_is_refused(exact, paths, data):
     net = exact("x0", paths["vp"])
     with pytest.raises(DenoiserError, match="no gradient"):

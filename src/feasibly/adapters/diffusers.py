@@ -99,11 +99,13 @@ def _call(net: Any, x: Tensor, time: Tensor, conditions: dict[str, Any]) -> Any:
     return net(x, timestep=time, **conditions)
 
 
-def _object(library: ModuleType, folder: Path, config: str) -> Any:
+def _object(library: ModuleType, folder: Path, config: str, **options: Any) -> Any:
     """The model or scheduler in a folder, of the class that its configuration names."""
     try:
         name = json.loads((folder / config).read_text())["_class_name"]
-        return getattr(library, name).from_pretrained(str(folder), local_files_only=True)
+        return getattr(library, name).from_pretrained(
+            str(folder), local_files_only=True, **options
+        )
     except (OSError, ValueError, KeyError, AttributeError) as error:
         raise DenoiserError(
             f"{folder} cannot be read as a folder of diffusers ({type(error).__name__}: {error}); "
@@ -119,7 +121,8 @@ def _load(library: ModuleType, folder: Path) -> tuple[Any, Any]:
         scheduler = folder
     found = (scheduler / "scheduler_config.json").is_file()
     return (
-        _object(library, network, "config.json"),
+        # what diffusers falls back to without accelerate, of which it would warn
+        _object(library, network, "config.json", low_cpu_mem_usage=False),
         _object(library, scheduler, "scheduler_config.json") if found else None,
     )
 

@@ -134,7 +134,7 @@ class Sampler(ABC):
         return mean + std * randn(x_t) if self.eta > 0 else mean
 
     def transition(self, x_t: Tensor, x_0: Tensor, t: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the mean of a prediction, with shape (B, *), and its standard deviation."""
+        """Returns the mean of a prediction, in the shape of `x_t`, and its standard deviation."""
         alpha_t, sigma_t = self.denoiser.schedule(t)
         alpha_s, sigma_s = self.denoiser.schedule(s)
         tau = self.eta * (1 - (alpha_t / alpha_s * sigma_s / sigma_t) ** 2)
