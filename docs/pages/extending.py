@@ -157,9 +157,9 @@ bench = Data2DBench(
     "data2d",
     priors=["checkerboard"],
     constraints=range(short(3, 1)),
-    members=short(256, 64),
+    members=short(256, 24),
     seed=0,
-    pool=short(16384, 3072),
+    pool=short(16384, 1536),
 )
 
 records.RESULTS = Path(tempfile.mkdtemp())  # not among the results of the repository
