@@ -35,6 +35,9 @@ USER_MODULE = """
 import torch
 import feasibly
 
+def far():
+    return feasibly.Equality(lambda x: x[:, :1] - 1e3, tolerance=1e-4)
+
 number = 3
 
 
@@ -291,6 +294,13 @@ def test_check_passes_a_shipped_prior(tmp_path, capsys):
     assert "Residuals a sample: 1." in printed
     median = load_constraint("0").violation(data).median().item()
     assert f"{1e-6 * median:.1g}" in printed
+
+
+def test_check_doubts_a_constraint_that_no_sample_comes_near(user, capsys):
+    check(f"{user}:denoiser", f"{user}:far")
+    assert "comes near" in capsys.readouterr().out
+    check(f"{user}:denoiser", f"{user}:circle")
+    assert "comes near" not in capsys.readouterr().out
 
 
 def test_check_needs_neither_data_nor_a_constraint(user, capsys):

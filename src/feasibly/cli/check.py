@@ -19,6 +19,9 @@ from ..samplers import PPR
 from .load import load_constraint, load_denoiser
 from .words import size
 
+REMOTE = 10
+"""The distance, in standard deviations, beyond which a constraint is doubted."""
+
 
 def check(
     denoiser: str,
@@ -103,7 +106,12 @@ def possible(found: Diagnosis, constraint: Any) -> str:
         f"A direct projection brings {found.projected} of the first {PROJECTED} samples within it"
     )
     if found.projected:
-        return f"{tried}."
+        far = (
+            f" But a residual is {found.remoteness:.3g} of its standard deviations from zero in "
+            "samples: if it is no sum of many, no sample of this model comes near, and sampling "
+            "will fail. Draw a few members to see."
+        )
+        return f"{tried}.{far if (found.remoteness or 0) > REMOTE else ''}"
     return (
         f"{tried}; the least violation is {found.nearest:.3g}, the tolerance "
         f"{constraint.tolerance:.3g}. The constraint may be impossible, or its tolerance below "

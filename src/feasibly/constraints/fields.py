@@ -18,8 +18,8 @@ class Mask(Constraint):
 
     Arguments:
         mask: Where the values are known, booleans with the shape of a sample.
-        y: The values, in the units of a sample; what broadcasts to a sample, of which only the
-            masked part counts.
+        y: The values, in the units of a sample: one number, the known ones in the order of
+            `x[mask]`, or a whole sample, of which only the masked part counts.
         tolerance: The largest sum of squared errors over the mask, in those units squared.
     """
 
@@ -30,8 +30,16 @@ class Mask(Constraint):
                 f"Mask(mask=...) must be booleans, true where a value is known, somewhere; got "
                 f"{mask.dtype}, true at {int(mask.count_nonzero())} of {mask.numel()}."
             )
+        y, known = constant(y), int(mask.count_nonzero())
+        if y.ndim == 1 and y.numel() == known and y.shape != mask.shape:
+            y = torch.zeros(mask.shape, dtype=y.dtype).masked_scatter(mask.cpu(), y.cpu())
+        if y.ndim and y.shape != mask.shape:
+            raise ValueError(
+                f"Mask(y=...) has shape {tuple(y.shape)}; give a number, the {known} values where "
+                f"the mask is true, or a whole sample, with shape {tuple(mask.shape)}."
+            )
         self.mask = mask
-        self.y = constant(y).expand(mask.shape)
+        self.y = y.expand(mask.shape)
         if not self.y[mask].isfinite().all():
             raise ValueError("Mask(y=...) must be finite where the mask is true.")
 
