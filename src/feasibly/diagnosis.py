@@ -183,7 +183,10 @@ def diagnose(
     quantiles = (low, median, high)
     # of the samples themselves: if none can be brought there, no sampler can either
     near = LBFGS(steps=128, max_step=1.0)(
-        lambda x: (constraint.residual(x), x), data[:PROJECTED], constraint.tolerance
+        lambda x: (constraint.residual(x), x),
+        data[:PROJECTED],
+        constraint.tolerance,
+        unit=(variance * data[0].numel()) ** 0.5,
     )
     c, feasible = constraint.assess(near.x_0.detach())
     reached = int(feasible.sum()), c.min().item(), remote
