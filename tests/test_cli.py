@@ -391,6 +391,14 @@ def test_a_denoiser_is_a_name_a_file_or_a_function(user, tmp_path):
     torch.testing.assert_close(own, x / (1 + sigma**2), rtol=1e-4, atol=0)
 
 
+def test_a_folder_does_not_hide_a_shipped_prior(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "checkerboard").mkdir()
+    x, t = torch.ones(1, 2), torch.tensor(0.5)
+    shipped = priors.load("checkerboard")(x, t).mean
+    assert torch.equal(load_denoiser("checkerboard")(x, t).mean, shipped)
+
+
 def test_a_constraint_is_a_number_or_a_function(user):
     x = torch.randn(8, 2, generator=torch.Generator().manual_seed(0))
     for k in range(CONSTRAINTS):
