@@ -22,6 +22,7 @@ from .claims import Claims
 from .layout import Layout
 from .manifest import Config, fingerprint
 from .memory import Footprint
+from .probe import probe
 from .store import Record, Store
 from .summary import Summary, some
 
@@ -112,7 +113,8 @@ def run(
         sampler.trial(config.shape, dtype, device)
     # after the trial, which sets what a method chooses by the number of residuals
     config = replace(config, method=" ".join(repr(sampler).split()))
-    store = Store.create(path, config, layout)
+    asked = probe(sampler, members, config.shape, dtype, device)
+    store = Store.create(path, config, layout, asked, sampler.denoiser.denoiser)
     if repair:
         store.repair()
     if chunk == "auto":
