@@ -28,8 +28,8 @@ LIMITS = {"members": 10**6, "axes": 16, "elements": 2**40, "text": 10_000}
 
 @dataclass(frozen=True)
 class Config:
-    """What determines the members of a run; two runs with the same one, and the
-    same :func:`probe <feasibly.ensemble.probe.probe>`, make the same members.
+    """What determines the members of a run, besides what its
+    :func:`probe <feasibly.ensemble.probe.probe>` tells apart.
 
     Attributes:
         method: The sampler, in words: its `repr`.
@@ -39,9 +39,9 @@ class Config:
         members: The number of members; their indices start at 0.
         shape: The shape of one sample.
         dtype: The type of the samples, `float32` or `float64`.
-        infeasible: What happens to infeasible members: `keep` counts them; `retry` does not, and
-            has the sampler draw them again, `retries` times, before; `drop` leaves them out of
-            the store.
+        infeasible: What happens to members that end infeasible: `keep` counts them; `retry` does
+            not, and that is all that it changes; `drop` leaves them out of the store. Whichever
+            it is, the sampler has drawn them again `retries` times before, as `method` says.
         source: The arguments of the command that started the run, to start it again; empty for a
             run of the library.
     """

@@ -4,6 +4,7 @@ __all__ = ["run"]
 
 import contextlib
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -63,15 +64,17 @@ def run(
         seed: The seed of the ensemble.
         chunk: How many members to draw at a time; `auto` takes as many as fit into half of the
             free memory, by :func:`estimate`. A chunk that does not fit is halved.
-        infeasible: What happens to members that end infeasible, after the sampler's own retries:
-            `keep` counts them, `retry` does not, `drop` does not even keep them.
+        infeasible: What happens to members that end infeasible, after the sampler's own retries,
+            which are made whatever is said here: `keep` counts them, `retry` keeps them too and
+            does not count them, `drop` does not even keep them.
         layout: The names, coordinates and units of a sample; None for axes by number.
         dtype: The type of the samples.
         device: Where to sample; None for where the denoiser's parameters are.
         source: What a command needs to start the run again; see :class:`Config`.
         workers: The number of processes on this run, by which chunks near its end are kept small.
-        sharing: How many of them share this machine's memory, by which `auto` divides it; of a
-            GPU's, as many as there are for each GPU.
+        sharing: How many of them run on this machine, by which `auto` divides its memory. On GPUs
+            it is divided by the number of GPUs that this process sees first; so give 1 where a
+            process sees only a GPU of its own. Under Slurm's --gpus-per-task that is known.
         repair: Whether to read the store first, and draw again what failed or is damaged. Of
             several processes that start together one is enough.
         callback: Called with a :class:`Snapshot` after every step of every chunk.
@@ -151,8 +154,14 @@ def plan(
         sampler, config.shape, members=config.members, dtype=dtype, device=device
     )
     if device.type == "cuda":
-        sharing = math.ceil(sharing / torch.cuda.device_count())
+        sharing = 1 if _own_gpu() else math.ceil(sharing / torch.cuda.device_count())
     return footprint, memory.fitting(footprint, memory.room(device), sharing)
+
+
+def _own_gpu() -> bool:
+    """Whether Slurm gave this process GPUs that no other process sees."""
+    told = os.environ.get("SLURM_GPUS_PER_TASK", "").rpartition(":")[2]  # 1, or a100:1
+    return told.isdecimal() and 1 <= torch.cuda.device_count() <= int(told)
 
 
 @dataclass
