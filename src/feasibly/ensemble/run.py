@@ -53,8 +53,9 @@ def run(
     Any number of processes may run this at once, with the same arguments and the same store. A
     member is the same whoever draws it, and in whatever chunk, up to the rounding of the network
     in batches of different sizes, which projections amplify: to relative differences of
-    :math:`10^{-4}` in single precision. Where it runs one member at a time, as
-    `Chunked(denoiser, 1)` does, or in double precision, they are far below :math:`10^{-5}`.
+    :math:`10^{-4}` in single precision. In double precision they are far below
+    :math:`10^{-5}`; a network that runs one member at a time, as in `Chunked(denoiser, 1)`,
+    rounds alike in every chunk, and what is left is the rounding of the constraint.
 
     Arguments:
         sampler: The sampler.
