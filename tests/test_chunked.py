@@ -94,6 +94,23 @@ def test_a_part_is_computed_again_for_its_own_members():
     assert sorted(net.seen[2:]) == [[4, 5], [6]]
 
 
+@pytest.mark.parametrize("chunk", [1, 2, 5])
+def test_conditions_of_a_call_go_to_their_rows(chunk):
+    def net(x, time, c, shared, factor):
+        return factor * x + c + shared
+
+    denoiser = feasibly.wrap(net, "x0", LogLogit())
+    x, c = torch.randn(5, 2), torch.randn(5, 2, requires_grad=True)
+    given = {"c": c, "shared": torch.ones(1, 2), "factor": 3.0}
+    gradients = []
+    for d in (denoiser, Chunked(denoiser, chunk)):
+        z = x.clone().requires_grad_()
+        mean = d(z, T, **given).mean
+        torch.testing.assert_close(mean, 3 * x + c + 1)
+        gradients.append(torch.autograd.grad(mean.square().sum(), (z, c)))
+    torch.testing.assert_close(*gradients)
+
+
 def kept(function, x):
     """The bytes that a function keeps for a gradient."""
     found = {}

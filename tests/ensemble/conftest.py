@@ -13,8 +13,8 @@ from feasibly.oracles import Gaussian
 from feasibly.schedules import LogLogit
 
 MEMBERS = 8
-TRIAL = 2
-"""The calls of the network before a run."""
+TRIAL = 4
+"""The calls of the network before a run: its trial, and its probe."""
 
 
 class Disturbed:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from feasibly.ensemble import Config, Manifest
 from feasibly.ensemble.manifest import FORMAT, fingerprint
+from feasibly.ensemble.probe import PARTS
 from feasibly.errors import StoreError
 
 CONFIG = Config(
@@ -64,7 +65,7 @@ def read_or_refuse(path, content):
 
 
 def test_a_manifest_is_read_back_as_it_was_written(file):
-    made = Manifest.new(CONFIG, "u")
+    made = Manifest.new(CONFIG, "u", dict.fromkeys(PARTS, (0.5, None)))
     made.save(file)
     assert Manifest.load(file) == made
     assert made.versions["torch"] == torch.__version__
@@ -111,7 +112,9 @@ def test_a_damaged_manifest_is_valid_or_refused(file: Path, cut, flip):
 @pytest.mark.parametrize(
     ("place", "value"),
     [
-        (("format",), 2),
+        (("format",), 1),
+        (("probe",), []),
+        (("probe",), {"schedule": [1.0]}),
         (("variable",), "../../samples"),
         (("config", "members"), 2**62),
         (("config", "members"), True),

@@ -1,5 +1,6 @@
 import time
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -7,6 +8,7 @@ import torch
 
 from feasibly import PPR, Ancestral, ensemble
 from feasibly.ensemble import Footprint, Store, Summary, memory
+from feasibly.ensemble.run import plan
 from feasibly.errors import DenoiserError, InfeasibleWarning, StoreError
 from feasibly.minimizers import GaussNewton
 from tests.ensemble.conftest import MEMBERS, Disturbed, circle, draw, toy, values
@@ -68,6 +70,22 @@ def test_as_many_members_as_fit_are_drawn_at_a_time(path, monkeypatch):
     # PPR may ask for some members of a chunk only
     assert sizes[0] == max(sizes) == 3
     assert plans == [(3005, 3)]
+
+
+@pytest.mark.parametrize(
+    ("seen", "told", "sharing"),
+    [(1, "", 8), (4, "", 2), (1, "1", 1), (1, "a100:1", 1), (4, "1", 2)],
+)
+def test_a_gpu_is_shared_by_those_who_see_it(monkeypatch, seen, told, sharing):
+    found = []
+    monkeypatch.setattr(memory, "estimate", lambda *args, **options: Footprint(1, 0))
+    monkeypatch.setattr(memory, "room", lambda device: 0)
+    monkeypatch.setattr(memory, "fitting", lambda footprint, free, n: found.append(n))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: seen)
+    monkeypatch.setenv("SLURM_GPUS_PER_TASK", told)
+    store = SimpleNamespace(config=SimpleNamespace(shape=(2,), members=8, dtype="float32"))
+    plan(toy(), store, torch.device("cuda"), 8)
+    assert found == [sharing]
 
 
 def test_what_is_planned_is_what_members_take(path):

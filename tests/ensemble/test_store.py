@@ -252,3 +252,23 @@ def test_without_zarr_a_store_says_what_to_install(tmp_path, monkeypatch):
     with pytest.raises(StoreError, match=r"feasibly\[ensemble\]"):
         Store.create(tmp_path / "run.zarr", CONFIG)
     assert list(Path(tmp_path).iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["01.json", "001.json", "١.json"])
+def test_a_member_has_one_name(store, name):
+    store.put(record(1), sample(1))
+    (store.records / name).write_bytes((store.records / "1.json").read_bytes())
+    assert [r.member for r in store.all_records()] == [1]
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize("where", ["outside", "another member"])
+def test_a_member_is_not_read_through_a_link(store, tmp_path, depth, where):
+    store.put(record(1), sample(1))
+    link = store.array.joinpath("c", *["1", "0", "0"][:depth])
+    target = tmp_path / "outside" if where == "outside" else store.array / "c" / "2"
+    link.rename(target)
+    link.symlink_to(target)
+    assert not store.is_whole(store.record(1))
+    with pytest.raises(StoreError, match="is not there"):
+        store.get(1)

@@ -18,8 +18,9 @@ import torch
 
 from ..errors import StoreError
 from .files import read_json, shown, write
+from .probe import Probe, is_probe
 
-FORMAT = 1
+FORMAT = 2
 INFEASIBLE = ("keep", "retry", "drop")
 LIMITS = {"members": 10**6, "axes": 16, "elements": 2**40, "text": 10_000}
 """The largest run that a store may claim to be, so that a forged one takes no memory."""
@@ -27,7 +28,8 @@ LIMITS = {"members": 10**6, "axes": 16, "elements": 2**40, "text": 10_000}
 
 @dataclass(frozen=True)
 class Config:
-    """What determines the members of a run; two runs with the same one make the same members.
+    """What determines the members of a run, besides what its
+    :func:`probe <feasibly.ensemble.probe.probe>` tells apart.
 
     Attributes:
         method: The sampler, in words: its `repr`.
@@ -37,9 +39,9 @@ class Config:
         members: The number of members; their indices start at 0.
         shape: The shape of one sample.
         dtype: The type of the samples, `float32` or `float64`.
-        infeasible: What happens to infeasible members: `keep` counts them; `retry` does not, and
-            has the sampler draw them again, `retries` times, before; `drop` leaves them out of
-            the store.
+        infeasible: What happens to members that end infeasible: `keep` counts them; `retry` does
+            not, and that is all that it changes; `drop` leaves them out of the store. Whichever
+            it is, the sampler has drawn them again `retries` times before, as `method` says.
         source: The arguments of the command that started the run, to start it again; empty for a
             run of the library.
     """
@@ -79,6 +81,8 @@ class Manifest:
         commit: The commit of the folder it was started in; empty outside of a repository.
         created: When, in UTC.
         variable: The name of the variable that holds the samples.
+        probe: What the schedule, the denoiser and the constraint return for fixed states; empty
+            if nobody asked them.
     """
 
     config: Config
@@ -86,12 +90,15 @@ class Manifest:
     commit: str
     created: str
     variable: str = "samples"
+    probe: Probe = field(default_factory=dict)
 
     @classmethod
-    def new(cls, config: Config, variable: str = "samples") -> "Manifest":
+    def new(
+        cls, config: Config, variable: str = "samples", probe: Probe | None = None
+    ) -> "Manifest":
         """Describes a run that starts now and here."""
         created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        return cls(config, versions(), commit(), created, variable)
+        return cls(config, versions(), commit(), created, variable, probe or {})
 
     def save(self, path: Path) -> None:
         """Writes the manifest."""
@@ -129,7 +136,11 @@ class Manifest:
             made = Config(**{k: _tuples(v) for k, v in config.items()})
         except ValueError as error:
             raise StoreError(f"{path}: {error}") from error
-        return cls(made, found["versions"], found["commit"], found["created"], found["variable"])
+        if found["probe"] != {} and not is_probe(found["probe"]):
+            raise StoreError(f"{path}: the probe is {shown(found['probe'])}.")
+        probe = {name: tuple(numbers) for name, numbers in found["probe"].items()}
+        texts = (found[name] for name in ("versions", "commit", "created", "variable"))
+        return cls(made, *texts, probe)
 
 
 def versions() -> dict[str, str]:

@@ -4,6 +4,7 @@ __all__ = ["run"]
 
 import contextlib
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from .claims import Claims
 from .layout import Layout
 from .manifest import Config, fingerprint
 from .memory import Footprint
+from .probe import probe
 from .store import Record, Store
 from .summary import Summary, some
 
@@ -51,8 +53,9 @@ def run(
     Any number of processes may run this at once, with the same arguments and the same store. A
     member is the same whoever draws it, and in whatever chunk, up to the rounding of the network
     in batches of different sizes, which projections amplify: to relative differences of
-    :math:`10^{-4}` in single precision. Where it runs one member at a time, as
-    `Chunked(denoiser, 1)` does, or in double precision, they are far below :math:`10^{-5}`.
+    :math:`10^{-4}` in single precision. In double precision they are far below
+    :math:`10^{-5}`; a network that runs one member at a time, as in `Chunked(denoiser, 1)`,
+    rounds alike in every chunk, and what is left is the rounding of the constraint.
 
     Arguments:
         sampler: The sampler.
@@ -62,15 +65,17 @@ def run(
         seed: The seed of the ensemble.
         chunk: How many members to draw at a time; `auto` takes as many as fit into half of the
             free memory, by :func:`estimate`. A chunk that does not fit is halved.
-        infeasible: What happens to members that end infeasible, after the sampler's own retries:
-            `keep` counts them, `retry` does not, `drop` does not even keep them.
+        infeasible: What happens to members that end infeasible, after the sampler's own retries,
+            which are made whatever is said here: `keep` counts them, `retry` keeps them too and
+            does not count them, `drop` does not even keep them.
         layout: The names, coordinates and units of a sample; None for axes by number.
         dtype: The type of the samples.
         device: Where to sample; None for where the denoiser's parameters are.
         source: What a command needs to start the run again; see :class:`Config`.
         workers: The number of processes on this run, by which chunks near its end are kept small.
-        sharing: How many of them share this machine's memory, by which `auto` divides it; of a
-            GPU's, as many as there are for each GPU.
+        sharing: How many of them run on this machine, by which `auto` divides its memory. On GPUs
+            it is divided by the number of GPUs that this process sees first; so give 1 where a
+            process sees only a GPU of its own. Under Slurm's --gpus-per-task that is known.
         repair: Whether to read the store first, and draw again what failed or is damaged. Of
             several processes that start together one is enough.
         callback: Called with a :class:`Snapshot` after every step of every chunk.
@@ -112,7 +117,8 @@ def run(
         sampler.trial(config.shape, dtype, device)
     # after the trial, which sets what a method chooses by the number of residuals
     config = replace(config, method=" ".join(repr(sampler).split()))
-    store = Store.create(path, config, layout)
+    asked = probe(sampler, members, config.shape, dtype, device)
+    store = Store.create(path, config, layout, asked, sampler.denoiser.denoiser)
     if repair:
         store.repair()
     if chunk == "auto":
@@ -132,7 +138,8 @@ def run(
                 error.add_note(
                     (f"Dropped in the middle: {some(lost)}. " if lost else "")
                     + f"{members - len(missing)} of {members} members are drawn and kept; "
-                    f"`python -m feasibly resume {path}` goes on."
+                    f"`python -m feasibly resume {path}` goes on (with --denoiser and "
+                    "--constraint, if they are yours)."
                 )
                 Summary.read(store).tell()
             raise
@@ -149,8 +156,14 @@ def plan(
         sampler, config.shape, members=config.members, dtype=dtype, device=device
     )
     if device.type == "cuda":
-        sharing = math.ceil(sharing / torch.cuda.device_count())
+        sharing = 1 if _own_gpu() else math.ceil(sharing / torch.cuda.device_count())
     return footprint, memory.fitting(footprint, memory.room(device), sharing)
+
+
+def _own_gpu() -> bool:
+    """Whether Slurm gave this process GPUs that no other process sees."""
+    told = os.environ.get("SLURM_GPUS_PER_TASK", "").rpartition(":")[2]  # 1, or a100:1
+    return told.isdecimal() and 1 <= torch.cuda.device_count() <= int(told)
 
 
 @dataclass

@@ -31,6 +31,8 @@ from . import template
 from .files import folder, read_json, shown, sync, write
 from .layout import Layout
 from .manifest import Config, Manifest, versions
+from .probe import Probe
+from .probe import differences as differ
 
 ACCOUNT = ".feasibly"
 """The folder of what is no array: the manifest, the records and the claims."""
@@ -98,8 +100,23 @@ class Store:
         template.check(self.array / "zarr.json", self.config)
 
     @classmethod
-    def create(cls, path: Path | str, config: Config, layout: Layout | None = None) -> "Store":
-        """Makes a store, or opens one that is there already and has the same configuration.
+    def create(
+        cls,
+        path: Path | str,
+        config: Config,
+        layout: Layout | None = None,
+        probe: Probe | None = None,
+        denoiser: Any = None,
+    ) -> "Store":
+        """Makes a store, or opens one that is there already and belongs to the same run.
+
+        Arguments:
+            path: The folder.
+            config: The configuration of the run.
+            layout: What a sample is; None for axes by number.
+            probe: What the run's parts return for fixed states; None to compare configurations
+                only.
+            denoiser: The denoiser, by whose precision the probe is compared.
 
         Raises:
             StoreError: If something else is there, or nothing can be.
@@ -112,7 +129,7 @@ class Store:
         layout.check(config.shape)
         if not path.exists():
             try:
-                _make(path, config, layout)
+                _make(path, config, layout, probe)
             except OSError as error:
                 raise StoreError(
                     f"{path} cannot be made ({error}); make room, or give an --out where this "
@@ -125,6 +142,14 @@ class Store:
                 f"{path} holds members of another run ({'; '.join(differences)}); give another "
                 "--out, or the configuration that it was made with."
             )
+        if probe and store.manifest.probe:
+            parts = " and the ".join(differ(store.manifest.probe, probe, denoiser))
+            if parts:
+                raise StoreError(
+                    f"{path} holds members of another run: the {parts} returned other values for "
+                    "the same states when it was begun. Give another store, or the "
+                    f"{parts} that this one was begun with."
+                )
         begun = store.manifest.versions
         others = [
             f"{k} {begun.get(k)}, here {v}" for k, v in versions().items() if begun.get(k) != v
@@ -158,7 +183,7 @@ class Store:
             checksum = zlib.crc32(values.data)
             chunk = self.chunk(record.member)
             folder(chunk.parent)
-            if not chunk.parent.resolve().is_relative_to(self.path.resolve()):
+            if not self._holds(chunk.parent):
                 raise StoreError(f"{chunk.parent} leads out of the store; the store is forged.")
             write(chunk, values.tobytes(), alone=True)
         text = json.dumps(asdict(record) | {"checksum": checksum}, allow_nan=False)
@@ -200,7 +225,9 @@ class Store:
         found = []
         for name in os.listdir(self.records):
             stem, _, suffix = name.partition(".")
-            if suffix == "json" and stem.isdecimal() and int(stem) < self.config.members:
+            # 007 is no name that a run gives, nor is one in another script's digits
+            named = suffix == "json" and stem.isdecimal() and stem == str(int(stem))
+            if named and int(stem) < self.config.members:
                 with contextlib.suppress(StoreError, OSError):
                     found.append(self.record(int(stem)))
         return sorted(found, key=lambda record: record.member)
@@ -211,7 +238,12 @@ class Store:
             return True
         size = math.prod(self.config.shape) * template.dtype(self.config).itemsize
         chunk = self.chunk(record.member)
-        return chunk.is_file() and not chunk.is_symlink() and chunk.stat().st_size == size
+        return self._holds(chunk) and chunk.is_file() and chunk.stat().st_size == size
+
+    def _holds(self, path: Path) -> bool:
+        """Whether a path of the store leads where it says, by no link."""
+        root = self.path.resolve()
+        return path.resolve() == root / path.relative_to(self.path)
 
     def repair(self) -> list[int]:
         """Forgets the members that failed and those whose files are damaged, so that they are
@@ -234,7 +266,7 @@ class Store:
         return forgotten
 
 
-def _make(path: Path, config: Config, layout: Layout) -> None:
+def _make(path: Path, config: Config, layout: Layout, probe: Probe | None) -> None:
     """Makes a store, whole or not at all; leaves it to another process that was faster."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.draft")
@@ -243,7 +275,7 @@ def _make(path: Path, config: Config, layout: Layout) -> None:
         for name in ("members", "claims"):
             (draft / ACCOUNT / name).mkdir(parents=True)
         (draft / layout.name / "c").mkdir()
-        Manifest.new(config, layout.name).save(draft / ACCOUNT / "manifest.json")
+        Manifest.new(config, layout.name, probe).save(draft / ACCOUNT / "manifest.json")
         for made in [*draft.rglob("*"), draft]:
             sync(made)
         try:
