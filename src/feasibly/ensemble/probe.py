@@ -59,7 +59,8 @@ def probe(
         dtype: The type of the samples.
         device: Where to sample.
     """
-    denoiser, law, last = sampler.denoiser.denoiser, sampler.constraint, members - 1
+    denoiser: Any = sampler.denoiser.denoiser
+    law, last = sampler.constraint, members - 1
     times = torch.linspace(0, 1, TIMES, dtype=dtype, device=device)
     found: dict[str, list[float | None]] = {name: [] for name in PARTS}
     for t in times:
@@ -72,8 +73,9 @@ def probe(
         with batch.calling(pair, device):
             made = denoiser((alpha_t**2 + sigma_t**2).sqrt() * z, t)
             found["denoiser"] += _sketches(made if isinstance(made, Tensor) else made.mean)
-            for scale in SCALES if law is not None else ():
-                found["constraint"] += _sketches(law.residual(scale * z))
+            if law is not None:
+                for scale in SCALES:
+                    found["constraint"] += _sketches(law.residual(scale * z))
     return {name: tuple(values) for name, values in found.items()}
 
 
@@ -114,15 +116,12 @@ def is_probe(value: Any) -> bool:
 
 
 def _agree(a: Sequence[float | None], b: Sequence[float | None], rtol: float) -> bool:
-    if None in a or None in b:
+    pairs = [(p, q) for p, q in zip(a, b, strict=True) if p is not None and q is not None]
+    if len(pairs) < len(a):
         return True
     # a product with noise is as large as the output by chance only: its size is that of all
-    size = max(math.hypot(*a), math.hypot(*b)) if len(a) > 1 else 0.0
-    return all(
-        abs(p - q) <= rtol * max(abs(p), abs(q), size)
-        for p, q in zip(a, b, strict=True)
-        if p is not None and q is not None
-    )
+    size = max(math.hypot(*side) for side in zip(*pairs, strict=True)) if len(a) > 1 else 0.0
+    return all(abs(p - q) <= rtol * max(abs(p), abs(q), size) for p, q in pairs)
 
 
 def _sketches(output: Tensor) -> Iterator[float | None]:
@@ -156,6 +155,6 @@ def _is_half(denoiser: Any) -> bool:
     if not isinstance(denoiser, nn.Module):
         return False
     half = (torch.float16, torch.bfloat16)
-    kinds = [p.dtype for p in denoiser.parameters()]
+    kinds: list[Any] = [p.dtype for p in denoiser.parameters()]
     kinds += [getattr(module, "dtype", None) for module in denoiser.modules()]
     return any(kind in half for kind in kinds)
