@@ -141,6 +141,7 @@ def test_a_prior_that_is_inside_is_sampled_as_it_is_and_for_free():
 LINE = Linear(torch.tensor([[1.0, -0.5]]), torch.tensor([0.3]), 1e-8)
 
 
+@pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
 def test_mixed_constraints_truncate_what_the_equality_makes():
     """A member that the equality alone puts inside at once is the same under both."""
     denoiser, _ = PRIORS["gaussian"]
