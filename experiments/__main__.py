@@ -224,7 +224,8 @@ def print_tables(
 def docs() -> None:
     """Write the tables of the README and the docs anew, and those in LaTeX beside the results."""
     root = records.RESULTS.parent
-    for page in [root / "README.md", *sorted((root / "docs").glob("*.md"))]:
+    docs = root / "docs"
+    for page in [root / "README.md", *docs.glob("*.md"), *docs.glob("pages/*.md")]:
         page.write_text(tables.fill(page.read_text(), records.read, makers()))
         print(page)
     for path in sorted(records.RESULTS.glob("*/*.jsonl")):

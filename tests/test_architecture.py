@@ -15,7 +15,7 @@ FLOORS = [
     ["nn", "constraints", "denoisers", "network"],
     ["minimizers", "oracles", "validation", "result", "priors", "blankets", "adapters"],
     ["samplers", "progress", "figures", "report"],
-    ["problems", "diagnosis"],
+    ["problems", "diagnosis", "ensemble"],
     ["cli"],
     ["__init__", "__main__"],
 ]

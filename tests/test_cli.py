@@ -15,8 +15,9 @@ from feasibly.__main__ import main
 from feasibly.cli import demo_ks, demo_weather
 from feasibly.cli.check import check, size
 from feasibly.cli.demo import demo
+from feasibly.cli.job import parse
 from feasibly.cli.load import load_constraint, load_denoiser, load_object
-from feasibly.cli.sample import METHODS, parse, sample
+from feasibly.cli.sample import METHODS, sample
 from feasibly.constraints import Constraint, GaussianRandomField
 from feasibly.denoisers import Denoiser
 from feasibly.errors import ConstraintError, DenoiserError, SamplingError
@@ -33,6 +34,9 @@ from feasibly.schedules import LogLogit
 USER_MODULE = """
 import torch
 import feasibly
+
+def far():
+    return feasibly.Equality(lambda x: x[:, :1] - 100, tolerance=1e-4)
 
 number = 3
 
@@ -292,6 +296,13 @@ def test_check_passes_a_shipped_prior(tmp_path, capsys):
     assert f"{1e-6 * median:.1g}" in printed
 
 
+def test_check_doubts_a_constraint_that_no_sample_comes_near(user, capsys):
+    check(f"{user}:denoiser", f"{user}:far")
+    assert "comes near" in capsys.readouterr().out
+    check(f"{user}:denoiser", f"{user}:circle")
+    assert "comes near" not in capsys.readouterr().out
+
+
 def test_check_needs_neither_data_nor_a_constraint(user, capsys):
     check(f"{user}:denoiser")
     assert "Residuals" not in capsys.readouterr().out
@@ -378,6 +389,14 @@ def test_a_denoiser_is_a_name_a_file_or_a_function(user, tmp_path):
     own = load_denoiser(f"{user}:denoiser")(x, t).mean
     sigma = own.new_tensor(0.31623)
     torch.testing.assert_close(own, x / (1 + sigma**2), rtol=1e-4, atol=0)
+
+
+def test_a_folder_does_not_hide_a_shipped_prior(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "checkerboard").mkdir()
+    x, t = torch.ones(1, 2), torch.tensor(0.5)
+    shipped = priors.load("checkerboard")(x, t).mean
+    assert torch.equal(load_denoiser("checkerboard")(x, t).mean, shipped)
 
 
 def test_a_constraint_is_a_number_or_a_function(user):

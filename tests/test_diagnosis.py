@@ -214,11 +214,23 @@ def test_an_impossible_constraint_is_found():
     nowhere = Equality(lambda x: x[:, :1].square() + 0.1, tolerance=1e-6)
     found = diagnose(oracle, nowhere, (2,), data=data)
     assert (found.projected, found.nearest) == (0, pytest.approx(0.01, rel=1e-3))
+    assert found.suggested_tolerance is None
     assert not found.ok
     assert all(level.verdict == "ok" for level in found.levels)
     possible = diagnose(oracle, plane(), (2,), data=data)
     assert possible.projected == PROJECTED
     assert possible.ok
+
+
+def test_a_constraint_far_from_all_samples_is_told_by_its_distance():
+    oracle, data = make_oracle("gaussian"), draw("gaussian")
+    far = Equality(lambda x: x[:, :1] - 100, tolerance=1e-6)
+    x = data[:64, 0]
+    expected = ((x.mean() - 100).abs() / x.std()).item()
+    found = diagnose(oracle, far, (2,), data=data)
+    assert found.remoteness == pytest.approx(expected, rel=1e-4)
+    assert found.projected == PROJECTED, "the point is there, though no sample is near"
+    assert diagnose(oracle, plane(), (2,), data=data).remoteness < 2
 
 
 def test_all_of_the_data_are_used():

@@ -183,3 +183,9 @@ def test_maps_have_a_row_each_and_hours_as_columns_with_units_and_degrees():
     assert image.get_extent() == [0, 360, -90, 90]
     scale = {ax.images[0].get_clim() for ax in axes}
     assert scale == {(-x[0].abs().max().item(), x[0].abs().max().item())}
+
+
+def test_a_notebook_shows_a_figure_as_a_picture():
+    """By the method that notebooks ask for, since pyplot, whose figures they know, is not used."""
+    figure = figures.trace({"PPR": snapshots()}, 1e-6)
+    assert figure._repr_png_().startswith(b"\x89PNG")

@@ -185,7 +185,7 @@ with_constant_schedule.schedule = (1.0, 0.5)
     ids=["no schedule", "schedule not callable", "not callable"],
 )
 def test_what_is_no_denoiser_is_refused_with_a_remedy(candidate):
-    with pytest.raises(DenoiserError, match=r"`schedule`.*feasibly\.Karras") as error:
+    with pytest.raises(DenoiserError, match=r"`schedule`.*feasibly\.wrap") as error:
         Network(candidate)
     assert type(candidate).__name__ in str(error.value)
 

@@ -14,7 +14,11 @@ from feasibly.schedules import VP
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").glob("[!_]*/*.md")),
+]
 
 
 def test_python_of_the_readme_runs(monkeypatch, tmp_path):

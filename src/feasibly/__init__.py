@@ -1,6 +1,6 @@
 """Sample pretrained diffusion and flow models under hard constraints."""
 
-from . import adapters, constraints, metrics, minimizers, oracles, samplers, schedules
+from . import adapters, constraints, ensemble, metrics, minimizers, oracles, samplers, schedules
 from .adapters import LatentDecoder, self_test, wrap
 from .constraints import (
     Bounds,
@@ -14,8 +14,8 @@ from .constraints import (
     Observation,
     Scalar,
 )
-from .denoisers import Denoiser, Karras, MixedPrecision, Posterior
-from .errors import ConstraintError, DenoiserError, InfeasibleWarning, SamplingError
+from .denoisers import Chunked, Denoiser, Karras, MixedPrecision, Posterior
+from .errors import ConstraintError, DenoiserError, InfeasibleWarning, SamplingError, StoreError
 from .result import Result, Snapshot
 from .samplers import PPR, Ancestral, PostHoc, PredictorCorrector, Sampler
 
@@ -25,6 +25,7 @@ __all__ = [
     "PPR",
     "Ancestral",
     "Bounds",
+    "Chunked",
     "Composite",
     "Constraint",
     "ConstraintError",
@@ -48,8 +49,10 @@ __all__ = [
     "SamplingError",
     "Scalar",
     "Snapshot",
+    "StoreError",
     "adapters",
     "constraints",
+    "ensemble",
     "metrics",
     "minimizers",
     "oracles",

@@ -1,4 +1,4 @@
-"""`python -m feasibly {demo, sample, check, methods, score}`."""
+"""`python -m feasibly {demo, sample, resume, report, check, methods, score}`."""
 
 import sys
 
@@ -8,6 +8,7 @@ from rich.markup import escape
 
 from .cli.check import check
 from .cli.demo import demo
+from .cli.ensemble import report, resume
 from .cli.methods import methods
 from .cli.sample import sample
 from .cli.score import score
@@ -19,6 +20,8 @@ def main() -> None:
     commands = {
         "demo": demo,
         "sample": sample,
+        "resume": resume,
+        "report": report,
         "check": check,
         "methods": methods,
         "score": score,
@@ -31,10 +34,19 @@ def main() -> None:
         )
     except (ValueError, SamplingError) as error:
         # errors for people: one sentence, no traceback
-        message = f"[bold red]error:[/] {escape(str(error))}"
+        message = f"[bold red]error:[/] {escape(words(error))}"
         Console(stderr=True).print(message, highlight=False, soft_wrap=True)
         sys.exit(2)
+    except KeyboardInterrupt as error:
+        message = f"[bold red]stopped:[/] {escape(words(error))}"
+        Console(stderr=True).print(message, highlight=False, soft_wrap=True)
+        sys.exit(130)
     sys.exit(status)
+
+
+def words(error: BaseException) -> str:
+    """What an error says, and what was noted on its way."""
+    return "\n".join(filter(None, [str(error), *getattr(error, "__notes__", [])]))
 
 
 if __name__ == "__main__":

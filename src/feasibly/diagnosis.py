@@ -2,6 +2,7 @@
 
 __all__ = ["Cost", "Diagnosis", "Level", "diagnose"]
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -100,6 +101,8 @@ class Diagnosis:
         projected: How many of :data:`PROJECTED` samples a direct projection brings within the
             tolerance; None without a constraint.
         nearest: The least violation that it reaches; None without a constraint.
+        remoteness: How far from zero residuals are, in their standard deviations over samples, at
+            most; None without a constraint.
         cost: What a call takes; None if the denoiser has no gradient.
     """
 
@@ -111,6 +114,7 @@ class Diagnosis:
     suggested_tolerance: float | None
     projected: int | None
     nearest: float | None
+    remoteness: float | None
     cost: Cost | None = field(compare=False)  # times differ from run to run
 
     @property
@@ -170,20 +174,26 @@ def diagnose(
     variance = data.var().item()
 
     if constraint is None:
-        return Diagnosis(found, monotone, variance, *(None,) * 5, cost)
-    residuals = check_constraint(constraint, data[:64]).shape[1]
+        return Diagnosis(found, monotone, variance, *(None,) * 6, cost)
+    r = check_constraint(constraint, data[:64])
+    residuals, spread = r.shape[1], r.std(dim=0).clamp_min(torch.finfo(r.dtype).tiny)
+    remote = (r.mean(dim=0).abs() / spread).max().item()
     with torch.no_grad():
         c = constraint.violation(data).double()
     low, median, high = c.quantile(torch.tensor([0.05, 0.5, 0.95]).to(c)).tolist()
-    # a composite has no tolerance of its own: its parts have
-    suggestion = None if isinstance(constraint, Composite) else max(1e-6 * median, 1e-12)
     quantiles = (low, median, high)
     # of the samples themselves: if none can be brought there, no sampler can either
     near = LBFGS(steps=128, max_step=1.0)(
-        lambda x: (constraint.residual(x), x), data[:PROJECTED], constraint.tolerance
+        lambda x: (constraint.residual(x), x),
+        data[:PROJECTED],
+        constraint.tolerance,
+        unit=(variance * data[0].numel()) ** 0.5,
     )
     c, feasible = constraint.assess(near.x_0.detach())
-    reached = int(feasible.sum()), c.min().item()
+    reached = int(feasible.sum()), c.min().item(), remote
+    # a composite has no tolerance of its own: its parts have; and what is impossible has none
+    known = reached[0] and not isinstance(constraint, Composite)
+    suggestion = max(1e-6 * median, 1e-12) if known else None
     return Diagnosis(found, monotone, variance, residuals, quantiles, suggestion, *reached, cost)
 
 
@@ -224,10 +234,12 @@ def _cost(network: Network, x_0: Tensor) -> Cost:
         return tensor
 
     with batch.calling(range(len(x_0)), x_0.device):
-        start = _now(x_0)
-        with torch.no_grad():
-            network(x_t, t)
-        forward = _now(x_0) - start
+        forward = math.inf
+        for _ in range(3):  # the least, since other work on the machine only adds
+            start = _now(x_0)
+            with torch.no_grad():
+                network(x_t, t)
+            forward = min(forward, _now(x_0) - start)
         start = _now(x_0)
         x_t.requires_grad_()
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):

@@ -1,6 +1,6 @@
 """What can go wrong, in words for people."""
 
-__all__ = ["ConstraintError", "DenoiserError", "InfeasibleWarning", "SamplingError"]
+__all__ = ["ConstraintError", "DenoiserError", "InfeasibleWarning", "SamplingError", "StoreError"]
 
 from typing import Any
 
@@ -20,6 +20,11 @@ class SamplingError(RuntimeError):
     def __init__(self, message: str, partial: Any = None) -> None:
         super().__init__(message)
         self.partial = partial
+
+
+class StoreError(ValueError):
+    """A store of an ensemble that cannot be used as it is: the message says what is wrong with
+    it."""
 
 
 class InfeasibleWarning(UserWarning):

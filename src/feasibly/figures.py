@@ -2,6 +2,7 @@
 
 __all__ = ["histogram", "maps", "marginals", "over_time", "trace", "trajectories"]
 
+import io
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -25,7 +26,13 @@ def _figure(rows: int, columns: int, size: float) -> "tuple[Figure, list[list[Ax
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(size * columns, size * rows), layout="constrained")
+    class Shown(Figure):
+        def _repr_png_(self) -> bytes:  # notebooks know how to show pyplot's figures only
+            buffer = io.BytesIO()
+            self.savefig(buffer, format="png")
+            return buffer.getvalue()
+
+    figure = Shown(figsize=(size * columns, size * rows), layout="constrained")
     FigureCanvasAgg(figure)
     return figure, figure.subplots(rows, columns, squeeze=False).tolist()
 

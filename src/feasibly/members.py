@@ -25,7 +25,9 @@ def current() -> Tensor | None:
 
 
 @contextmanager
-def calling(members: Sequence[int], device: torch.device | str | None = None) -> Generator[None]:
+def calling(
+    members: Sequence[int] | Tensor, device: torch.device | str | None = None
+) -> Generator[None]:
     """Says that every call within is for the members of these indices, in this order."""
     token = _MEMBERS.set(torch.as_tensor(members, dtype=torch.long, device=device))
     try:

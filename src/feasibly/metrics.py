@@ -185,11 +185,11 @@ def max_norm(x: Tensor, y: Tensor) -> Tensor:
     The paper's Max-Norm, which it does not define; this reading gives its values.
 
     Arguments:
-        x: The ensembles, with shape (K, M, T, *).
-        y: The references, with shape (K, T, *).
+        x: The ensembles, with shape :math:`(K, M, T, *)`.
+        y: The references, with shape :math:`(K, T, *)`.
 
     Returns:
-        One value a member, with shape (K, M).
+        One value a member, with shape :math:`(K, M)`.
     """
     _check(x, y)
 

@@ -113,7 +113,7 @@ def _check_values(name: str, constraint: Constraint, x: Tensor, r: Tensor) -> No
     if not r.requires_grad:
         raise ConstraintError(
             f"{name}: the residual does not depend differentiably on x; avoid detach(), .data, "
-            "numpy, comparisons and rounding in it."
+            "numpy, comparisons and rounding in it, or state it by constraints.BlackBox."
         )
     (g,) = torch.autograd.grad(r.square().sum(), x, allow_unused=True)
     if g is None or not g.isfinite().all():

@@ -1,3 +1,8 @@
+"""Denoisers of azula.
+
+azula depends on torchvision, which this project does not install; the tests against the library
+itself run where it is installed by --no-deps, as `.ci/run` does."""
+
 import pytest
 import torch
 

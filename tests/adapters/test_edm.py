@@ -1,3 +1,8 @@
+"""Denoisers of sigma, as those of EDM and k-diffusion.
+
+The networks are stand-ins: EDM's code is no package, and k-diffusion depends on torchvision and on
+dozens of other packages. Both are called as net(x, sigma)."""
+
 import pytest
 import torch
 

@@ -1,3 +1,9 @@
+"""Velocities, in the call orders of torchcfm and of Meta's flow_matching.
+
+torchcfm depends on torchvision, which this project does not install: the networks here are
+stand-ins in its call order, and the test against the library itself runs where it is installed by
+--no-deps, as `.ci/run` does. flow_matching is for non-commercial use only: no test installs it."""
+
 import math
 import warnings
 from types import SimpleNamespace

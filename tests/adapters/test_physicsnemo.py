@@ -1,3 +1,8 @@
+"""Denoisers of PhysicsNeMo.
+
+The schedulers are stand-ins with its interface: the library depends on torchvision and
+on dozens of other packages."""
+
 import pytest
 import torch
 

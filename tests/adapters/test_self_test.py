@@ -1,5 +1,7 @@
 """Every mistake is caught and named, and what is right passes."""
 
+import warnings
+
 import pytest
 import torch
 
@@ -160,6 +162,13 @@ def test_a_network_that_is_not_trained_is_refused(data):
         feasibly.wrap(lambda x, s: 0.3 * x.flip(1) - 0.5, "eps", VP(), data=data)
 
 
+def test_a_gradient_that_a_mistake_breaks_does_not_hide_the_mistake(exact, paths, data):
+    """Told times 999 times too large, alpha vanishes and the network divides by it."""
+    net = exact("eps", paths["vp"])
+    with pytest.raises(DenoiserError, match=r"wrong in the unit of time.*999th"):
+        feasibly.wrap(net, "eps", VP(), data=data.float(), time=lambda t: 999 * t)
+
+
 def test_a_network_without_a_gradient_is_refused(exact, paths, data):
     net = exact("x0", paths["vp"])
     with pytest.raises(DenoiserError, match="no gradient"):
@@ -210,3 +219,38 @@ def test_rows_of_data_have_the_conditions_of_members():
     feasibly.wrap(net, "edm", conditions={"shift": shifts}, data=samples)
     with pytest.raises(DenoiserError, match=r"does not denoise|range"):
         feasibly.wrap(net, "edm", conditions={"shift": shifts.flip(0)}, data=samples)
+
+
+@pytest.mark.parametrize("shape", [(2,), (16,)])
+@pytest.mark.parametrize("rows", [4, 8, 16])
+def test_what_is_right_passes_on_few_data_whatever_the_seed(rows, shape):
+    """A ratio of few samples exceeds 1.1 by chance, and so does another reading's win."""
+    oracle = Gaussian(torch.zeros(shape), torch.eye(*shape), VP())
+    for seed in range(25):
+        samples = torch.randn(rows, *shape, generator=torch.Generator().manual_seed(1000 + seed))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore" if samples.numel() < 64 else "error")
+            feasibly.self_test(oracle, samples, seed=seed)
+
+
+def test_data_too_few_to_tell_warn_and_do_not_refuse():
+    samples = torch.randn(16, 2, generator=torch.Generator().manual_seed(0))
+    oracle = Gaussian(torch.zeros(2), torch.eye(2), VP())
+    with pytest.warns(UserWarning, match=r"too few data to tell, 32 numbers.*range of the val"):
+        found = feasibly.self_test(oracle, 10 * samples)
+    assert not found.good
+    with pytest.raises(DenoiserError, match="range of the values"):
+        feasibly.self_test(oracle, 10 * torch.cat([samples, samples.flip(1)]))
+
+
+def test_one_sample_at_which_it_fails_is_no_chance():
+    """Its error is most of the standard error, which must not excuse it."""
+    samples = torch.randn(256, 2, generator=torch.Generator().manual_seed(0))
+    oracle = Gaussian(torch.zeros(2), torch.eye(2), VP())
+
+    def net(x, s):
+        bad = 1e3 * (torch.arange(len(x)) % 256 == 7)[:, None]
+        return oracle(x, s[0]).mean + bad.to(x)
+
+    with pytest.raises(DenoiserError, match="times those of a guess"):
+        feasibly.wrap(net, "x0", VP(), data=samples)

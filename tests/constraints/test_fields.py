@@ -134,3 +134,22 @@ def test_the_projection_on_an_energy_is_the_nearest_point_of_a_sphere():
 def test_a_negative_energy_is_refused():
     with pytest.raises(ValueError, match="must not be negative"):
         Energy((-1,), -1.0, 1e-6)
+
+
+def test_known_values_alone_go_where_the_mask_is_true():
+    x = torch.arange(12.0).reshape(1, 3, 4)
+    mask = x[0] % 3 == 0
+    known = Mask(mask, x[0][mask], 1e-9)
+    assert known.violation(x).item() == 0
+    assert torch.equal(known.projection(torch.zeros(1, 3, 4)), torch.where(mask, x, 0.0))
+    column = torch.zeros(4, 4, dtype=torch.bool)
+    column[:, 0] = True
+    values = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    assert torch.equal(Mask(column, values, 1e-9).y[:, 0], values), "and not along the last axis"
+
+
+def test_values_of_another_shape_are_refused():
+    mask = torch.ones(3, 4, dtype=torch.bool)
+    for y in (torch.zeros(3), torch.zeros(1, 4), torch.zeros(2, 3, 4)):
+        with pytest.raises(ValueError, match="the 12 values where the mask is true"):
+            Mask(mask, y, 1e-9)

@@ -2,6 +2,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from feasibly.minimizers import LBFGS, SGD, WarmLBFGS
 
@@ -268,3 +269,89 @@ def test_only_the_latest_pairs_are_kept():
     assert history.s[:, 1, 0].tolist() == [3, 4]
     assert history.rho[:, 1].tolist() == [1 / 9, 1 / 12]
     assert not history.s[:, 0].any()
+
+
+def test_the_order_of_pairs_is_kept_as_places_are_used_again():
+    history, pairs = WarmLBFGS(memory=3).remember(torch.zeros(2, 4).double()), []
+    row = torch.tensor([0])
+    history.append(torch.tensor([1]), normal(1, 4), normal(1, 4))  # not in step with the other
+    for k in range(5):
+        s = normal(4, seed=k)
+        y = s + 0.5 * s.flip(0).abs() * s.sign()
+        pairs.append((s, y))
+        history.append(row, s[None], y[None])
+    g, f = normal(4, seed=9), double(0.7)
+    expected = inverse_times(g, f, pairs[-3:])
+    torch.testing.assert_close(history.inverse_times(g[None], f[None], row)[0], expected)
+    both = history.inverse_times(g.expand(2, -1), f.expand(2), torch.tensor([0, 1]))
+    torch.testing.assert_close(both[0], expected)
+
+
+@pytest.mark.parametrize("pair_type", ["bfloat16", "float32"])
+@pytest.mark.parametrize("residual", [rosenbrock, valley], ids=["rosenbrock", "valley"])
+def test_pairs_of_a_coarse_type_still_lead_to_the_minimum(pair_type, residual):
+    found = LBFGS(steps=80, pair_type=pair_type)(lambda x: (residual(x), x), STARTS)
+    assert (found.value < 1e-8).all()
+    # and the type is the one that is used
+    exact = LBFGS(steps=5)(lambda x: (residual(x), x), STARTS).x
+    coarse = LBFGS(steps=5, pair_type=pair_type)(lambda x: (residual(x), x), STARTS).x
+    assert not torch.equal(coarse, exact)
+
+
+def test_coarse_pairs_of_one_member_do_not_count_for_another():
+    minimize = LBFGS(steps=12, pair_type="bfloat16")
+    together = minimize(lambda x: (wells(x), x), STARTS)
+    for i, start in enumerate(STARTS):
+        alone = minimize(lambda x: (wells(x), x), start[None])
+        torch.testing.assert_close(together.x[i : i + 1], alone.x, rtol=0, atol=1e-10)
+
+
+def test_pairs_on_the_host_are_the_same_ones():
+    here, host = (WarmLBFGS(steps=9, pairs_on_host=flag) for flag in (False, True))
+    search = [m(lambda x: (wells(x), x), STARTS, history=m.remember(STARTS)) for m in (here, host)]
+    assert torch.equal(search[0].x, search[1].x)
+
+
+def test_pairs_are_kept_where_and_as_they_are_asked_for():
+    x = torch.zeros(2, 3, device="meta")
+    kept = WarmLBFGS(pair_type="bfloat16", pairs_on_host=True).remember(x)
+    assert (kept.s.device.type, kept.s.dtype) == ("cpu", torch.bfloat16)
+    assert (kept.rho.device.type, kept.rho.dtype) == ("meta", torch.float32)
+    kept = WarmLBFGS().remember(x)
+    assert (kept.s.device.type, kept.s.dtype) == ("meta", torch.float32)
+
+
+class Largest(TorchDispatchMode):
+    """The size of the largest tensor that is made, besides those that there are."""
+
+    def __init__(self, *known):
+        super().__init__()
+        self.size, self.known = 0, {id(tensor) for tensor in known}
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        made = function(*args, **(kwargs or {}))
+        if isinstance(made, torch.Tensor) and id(made) not in self.known:
+            self.size = max(self.size, made.numel())
+        return made
+
+
+def test_pairs_are_never_copied_all_at_once():
+    minimize, x = WarmLBFGS(steps=12, memory=10, max_step=None), normal(2, 50)
+    history = minimize.remember(x)
+    with Largest(history.s, history.y) as largest:
+        minimize(lambda x: (valley(x), x), x, history=history)
+    assert (history.rho != 0).all()
+    assert largest.size == x.numel()
+
+
+def test_only_a_type_that_holds_a_gradient_is_taken():
+    with pytest.raises(ValueError, match="too narrow"):
+        LBFGS(pair_type="float16")
+
+
+def test_a_minimizer_is_shown_as_ever_unless_pairs_are_kept_otherwise():
+    assert repr(WarmLBFGS()) == (
+        "WarmLBFGS(steps=8, max_step=0.5, max_distance=None, memory=12, line_search=True)"
+    )
+    assert "pair_type='bfloat16'" in repr(LBFGS(pair_type="bfloat16"))
+    assert eval(repr(LBFGS(pairs_on_host=True))) == LBFGS(pairs_on_host=True)

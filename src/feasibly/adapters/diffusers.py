@@ -100,14 +100,37 @@ def _call(net: Any, x: Tensor, time: Tensor, conditions: dict[str, Any]) -> Any:
 
 
 def _object(library: ModuleType, folder: Path, config: str) -> Any:
-    """The model or scheduler in a folder, of the class that its configuration names."""
+    """The model or scheduler in a folder, of the class that its configuration names.
+
+    A folder is somebody's file: it may name neither another class nor hold pickles, either of
+    which could run code of its own."""
+    model = config == "config.json"
+    base = library.ModelMixin if model else library.SchedulerMixin
+    # what diffusers falls back to without accelerate, of which it would warn
+    options = {"use_safetensors": True, "low_cpu_mem_usage": False} if model else {}
     try:
         name = json.loads((folder / config).read_text())["_class_name"]
-        return getattr(library, name).from_pretrained(str(folder), local_files_only=True)
-    except (OSError, ValueError, KeyError, AttributeError) as error:
+        cls = getattr(library, str(name), None)
+        if not (isinstance(cls, type) and issubclass(cls, base)):
+            raise DenoiserError(
+                f"{folder / config} names the class {name!r}, which is no "
+                f"{'model' if model else 'scheduler'} of this diffusers ({library.__version__}); "
+                f"only subclasses of its {base.__name__} are loaded from a folder."
+            )
+        return cls.from_pretrained(str(folder), local_files_only=True, **options)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        if isinstance(error, DenoiserError):
+            raise
+        advice = "give the folder that save_pretrained() of a pipeline, model or scheduler wrote."
+        if model and any(folder.glob("*.bin")) and not any(folder.glob("*.safetensors*")):
+            advice = (
+                "its weights are a pickle (.bin), which could run code. If you trust it, load the "
+                "model by its own from_pretrained() and write it anew by "
+                "save_pretrained(..., safe_serialization=True)."
+            )
         raise DenoiserError(
             f"{folder} cannot be read as a folder of diffusers ({type(error).__name__}: {error}); "
-            "give the folder that save_pretrained() of a pipeline, model or scheduler wrote."
+            f"{advice}"
         ) from error
 
 

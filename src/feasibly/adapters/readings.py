@@ -21,6 +21,9 @@ LEVELS = (0.1, 0.3, 1.0, 3.0, 10.0)
 is read from a noise prediction is poor for any trained network."""
 ROWS = 1024
 """At most this many states go through the network at each of them."""
+CAP = 100.0
+"""What a sample's errors count at most where two readings are compared: one sample at which a
+wrong reading fails by far must not hide that it fails at all."""
 TIME = (
     "the direction of time: try telling the network 1 - t (time=lambda t: 1 - t), or "
     "schedules.Flow for one whose time runs from noise to data"
@@ -38,6 +41,8 @@ class Attempt:
         remedy: What to try, in words.
         ratios: At each noise level, from low to high, the root mean square of :math:`d(x_t) - x_0`
             relative to the error of a guess: the data's mean, or the noisy state itself.
+        sure: The largest ratio less what chance may have added: three standard errors over the
+            samples, or as many more as a few samples need.
         slope: The largest deviation from one of the slope of :math:`x_0` against
             :math:`d(x_t)`, as a factor. It is one for a posterior mean, whatever the data.
         squares: The mean square errors behind the ratios, summed over the noise levels, of every
@@ -47,13 +52,14 @@ class Attempt:
     change: str
     remedy: str
     ratios: list[float]
+    sure: float
     slope: float
     squares: Tensor
 
     @property
     def good(self) -> bool:
         """Whether the network, read like this, denoises the data."""
-        return max(self.ratios) <= 1.1 and self.slope <= 1.5
+        return self.sure <= 1.1 and self.slope <= 1.5
 
     @property
     def error(self) -> float:
@@ -61,11 +67,12 @@ class Attempt:
         return math.exp(sum(math.log(max(r, 1e-12)) for r in self.ratios) / len(self.ratios))
 
     def beats(self, other: "Attempt") -> bool:
-        """Whether this reading is better than another by more than chance has it (three
-        standard errors over the samples) and by more than a network's own errors might."""
-        gain = other.squares - self.squares
-        chance = gain.std() / math.sqrt(len(gain))
-        return self.error < 0.99 * other.error and bool(gain.mean() > 3 * chance)
+        """Whether this reading is better than another by more than chance has it and by more
+        than a network's own errors might."""
+        mine, theirs = (a.squares.nan_to_num(nan=CAP).clamp(max=CAP) for a in (self, other))
+        gain = theirs - mine
+        chance = allowance(len(gain)) * gain.std() / math.sqrt(len(gain))
+        return self.error < 0.99 * other.error and bool(gain.mean() > chance)
 
 
 class Bench:
@@ -160,18 +167,22 @@ class Bench:
         data: Tensor,
     ) -> Attempt:
         x_0 = self._repeated(data)
-        ratios, slopes = [], [1.0]
+        ratios, sure, slopes = [], [], [1.0]
+        spread = (x_0 - x_0[: len(data)].mean()).double().flatten(start_dim=1).square()
+        spread = spread.mean(dim=1) * data.numel() / (data.numel() - 1)
         squares = torch.zeros(len(data), dtype=torch.float64, device=data.device)
         for x_t, at, output in outputs:
             x_hat = prediction(output, x_t, at)
             error = (x_hat - x_0).double().flatten(start_dim=1).square().mean(dim=1)
-            guess = (x_t / at.alpha - x_0).double().square().mean()
-            relative = error / guess.clamp(max=data.double().var())
-            squares += relative.reshape(self.copies, -1).mean(dim=0)
-            ratio = relative.mean().sqrt().item()
-            ratios.append(ratio if math.isfinite(ratio) else math.inf)
+            guess = (x_t / at.alpha - x_0).double().flatten(start_dim=1).square().mean(dim=1)
+            guess = min(guess, spread, key=lambda g: g.mean().item())
+            of_samples = [v.reshape(self.copies, -1).mean(dim=0) for v in (error, guess)]
+            squares += of_samples[0] / guess.mean()
+            relative, least = _ratio(*of_samples)
+            ratios.append(math.sqrt(relative))
+            sure.append(math.sqrt(least))
             slopes.append(_slope(x_hat, x_0, self.copies))
-        return Attempt(change, remedy, ratios, max(slopes), squares)
+        return Attempt(change, remedy, ratios, max(sure), max(slopes), squares)
 
 
 def _join(faults: list[str]) -> tuple[str, str]:
@@ -217,9 +228,29 @@ def _noise_levels(schedule: Any, data: Tensor) -> tuple[Tensor, Tensor]:
     return grid, log_noise
 
 
+def allowance(samples: int) -> float:
+    r"""The standard errors to allow for chance: three, and for the mean of a few samples, whose
+    standard error is itself uncertain, Student's t at the same level (by Cornish and Fisher's
+    expansion)."""
+    return 3 + sum(c / (samples - 1) ** k for k, c in ((1, 7.5), (2, 17.25), (3, 30.2)))
+
+
+def _ratio(errors: Tensor, guesses: Tensor) -> tuple[float, float]:
+    """The mean error of the samples relative to a guess's, and the least that chance leaves."""
+    guess, count = guesses.mean(), len(errors)
+    ratio = (errors.mean() / guess).item()
+    if not math.isfinite(ratio):
+        return math.inf, math.inf
+    allowed = allowance(count)
+    if ratio > max(9.0, 1 + allowed**2 / count):  # no chance does that
+        return ratio, ratio
+    deviation = (errors - ratio * guesses).std() / (guess * math.sqrt(count))
+    return ratio, max(ratio - allowed * deviation.item(), 0.0)
+
+
 def _slope(x_hat: Tensor, x_0: Tensor, copies: int) -> float:
     r"""The slope :math:`b` of :math:`x_0` against :math:`\hat{x}`, as a factor of at least one,
-    less three standard errors over the samples."""
+    less what chance may have added over the samples."""
     centre = x_0.mean()
     x_hat, x_0 = (x.double().flatten(start_dim=1) - centre for x in (x_hat, x_0))
     per_sample = (
@@ -229,8 +260,9 @@ def _slope(x_hat: Tensor, x_0: Tensor, copies: int) -> float:
     both, own = per_sample
     slope = both.sum() / own.sum()
     error = (both - slope * own).square().sum().sqrt() / own.sum()
-    excess = max(slope.item() - 3 * error.item(), 0.0)
-    short = slope.item() + 3 * error.item()
+    chance = allowance(len(both)) * error.item()
+    excess = max(slope.item() - chance, 0.0)
+    short = slope.item() + chance
     if excess > 1:
         return excess
     return 1 / short if 0 < short < 1 else (math.inf if short <= 0 else 1.0)

@@ -13,8 +13,14 @@ from torch import Tensor
 
 from ..adapters import Adapter, self_test
 from ..diagnosis import PROJECTED, Cost, Diagnosis, diagnose
+from ..ensemble import estimate
 from ..errors import DenoiserError
+from ..samplers import PPR
 from .load import load_constraint, load_denoiser
+from .words import size
+
+REMOTE = 10
+"""The distance, in standard deviations, beyond which a constraint is doubted."""
 
 
 def check(
@@ -63,6 +69,7 @@ def check(
             text += "typical residual."
         console.print(text, highlight=False)
         console.print(possible(found, law), highlight=False, markup=False, soft_wrap=True)
+        console.print(memory(model, law, shape), highlight=False, soft_wrap=True)
     fault = mistake(model, clean)
     if fault:
         console.print(fault, highlight=False, markup=False, soft_wrap=True)
@@ -99,7 +106,12 @@ def possible(found: Diagnosis, constraint: Any) -> str:
         f"A direct projection brings {found.projected} of the first {PROJECTED} samples within it"
     )
     if found.projected:
-        return f"{tried}."
+        far = (
+            f" But a residual is {found.remoteness:.3g} of its standard deviations from zero in "
+            "samples: if it is no sum of many, no sample of this model comes near, and sampling "
+            "will fail. Draw a few members to see."
+        )
+        return f"{tried}.{far if (found.remoteness or 0) > REMOTE else ''}"
     return (
         f"{tried}; the least violation is {found.nearest:.3g}, the tolerance "
         f"{constraint.tolerance:.3g}. The constraint may be impossible, or its tolerance below "
@@ -107,13 +119,13 @@ def possible(found: Diagnosis, constraint: Any) -> str:
     )
 
 
-def size(count: float) -> str:
-    """A number of bytes in words."""
-    for unit in ("bytes", "kB", "MB"):
-        if count < 1e3:
-            return f"{count:.3g} {unit}"
-        count /= 1e3
-    return f"{count:.3g} GB"
+def memory(model: Any, constraint: Any, shape: tuple[int, ...]) -> str:
+    """What PPR takes with it, in words."""
+    found = estimate(PPR(model, constraint), shape)
+    return (
+        f"PPR takes {size(found.member)} of memory a member at its peak, and {size(found.fixed)} "
+        "besides."
+    )
 
 
 def mistake(model: Any, data: Tensor | None) -> str:

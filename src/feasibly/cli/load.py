@@ -39,8 +39,8 @@ def load_object(path: str) -> Any:
 
 def load_denoiser(name: str) -> Any:
     """Returns a shipped prior by its name, a prior's file, a model in a folder of diffusers, or
-    the result of module:function."""
-    if Path(name).is_dir():
+    the result of module:function. A folder does not hide a shipped prior of the same name."""
+    if name not in priors.available() and Path(name).is_dir():
         return wrap(name)
     return load_object(name) if ":" in name else priors.load(name)
 

@@ -1,24 +1,21 @@
 """`python -m feasibly sample`: an ensemble under a constraint."""
 
-__all__ = ["parse", "sample"]
+__all__ = ["sample"]
 
-import ast
 import warnings
-from inspect import signature
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from rich.console import Console
 
-from .. import figures, minimizers
+from .. import figures
 from ..errors import InfeasibleWarning
 from ..progress import LiveProgress
 from ..report import Report
-from ..samplers import METHODS, Sampler
+from ..samplers import METHODS
 from ..samplers.run import shortfall
-from .load import load_constraint, load_denoiser
-
-MINIMIZERS = set(minimizers.__all__) - {"Minimizer", "Minimum", "Residual"}
+from .ensemble import draw
+from .job import Job
 
 
 def sample(
@@ -31,18 +28,23 @@ def sample(
     steps: int | None = None,
     options: tuple[str, ...] = (),
     seed: int = 0,
-    chunk: int | None = None,
+    chunk: int | Literal["auto"] | None = None,
+    infeasible: str = "keep",
+    layout: str | None = None,
 ) -> int:
     """Sample a denoiser under a constraint; write the samples and a report.
 
-    Exits with 1 if no member is feasible.
+    Exits with 1 if no member is feasible. With --out NAME.zarr every member is kept as soon as it
+    is finished, several processes may share the work (torchrun --nproc-per-node 2 -m feasibly
+    sample ..., or srun), and `python -m feasibly resume NAME.zarr` goes on after a stop; then it
+    exits with 1 unless all members count.
 
     Arguments:
         denoiser: A shipped prior (checkerboard, banana), a prior's file, or module:function for
             a function that returns a denoiser of yours.
         constraint: The number of a constraint of Data2D (0 to 11), or module:function for a
             function that returns a constraint of yours (cdim and eci need a linear one).
-        out: The folder for samples.safetensors and report.html.
+        out: The folder for samples.safetensors and report.html, or a store, NAME.zarr.
         members: The number of samples.
         shape: The shape of one sample, for a denoiser of yours.
         method: How to sample; `python -m feasibly methods` lists them.
@@ -50,21 +52,28 @@ def sample(
         options: More options of the method, such as zeta=0.01, retries=3 or
             "minimize=LBFGS(steps=4)"; `python -m feasibly methods NAME` explains them.
         seed: The seed of the ensemble.
-        chunk: How many members to sample at a time; by default all.
+        chunk: How many members to sample at a time: by default all or, into a store, auto, which
+            measures the first member and takes half of the free memory.
+        infeasible: What a store does with members that end infeasible: keep counts them, retry:N
+            draws them again up to N times and does not count those that stay so, drop leaves them
+            out.
+        layout: module:function for a function that returns a feasibly.ensemble.Layout, by which a
+            store names the axes of a sample.
     """
+    if steps is not None:
+        options = (f"steps={steps}", *options)
+    job = Job(denoiser, constraint, method, options)
+    if out.suffix == ".zarr":
+        return draw(
+            job, out, members, shape, seed, "auto" if chunk is None else chunk, infeasible, layout
+        )
+    if chunk == "auto" or infeasible != "keep" or layout is not None:
+        raise ValueError(
+            "--chunk auto, --infeasible and --layout are for stores: give --out NAME.zarr."
+        )
     console = Console()
-    chosen: dict[str, Any] = {} if steps is None else {"steps": steps}
-    more = dict(parse(option) for option in options)
-    if chosen.keys() & more.keys():
-        raise ValueError("steps is given twice, by --steps and by --options.")
-    chosen |= more
     out.mkdir(parents=True, exist_ok=True)  # before the work, not after it
-    law = load_constraint(constraint)
-    try:
-        sampler = METHODS[method](load_denoiser(denoiser), law, **chosen)
-    except TypeError as error:
-        known = ", ".join(sorted(names(METHODS[method])))
-        raise ValueError(f"{method}: {error}; its options are {known}.") from error
+    sampler = job.build()
     with LiveProgress(f"{method} on {denoiser}", console) as progress, warnings.catch_warnings():
         warnings.simplefilter("ignore", InfeasibleWarning)  # said below, and by the exit status
         try:
@@ -91,29 +100,3 @@ def sample(
     console.print(f"Samples and report: {out}", highlight=False, soft_wrap=True)
     console.print(shortfall(result, sampler), highlight=False, markup=False, soft_wrap=True)
     return 0 if result.feasible.any() else 1
-
-
-def names(method: type[Sampler]) -> set[str]:
-    """Returns the names of a method's options, those of its base classes included."""
-    parameters = [p for c in method.__mro__[:-1] for p in signature(c).parameters.values()]
-    return {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
-
-
-def parse(option: str) -> tuple[str, Any]:
-    """Splits `name=value`; a value is a Python literal, a minimizer or, if it is neither, a
-    word."""
-    name, found, text = option.partition("=")
-    if not found or not name.isidentifier():
-        raise ValueError(f"--options takes name=value, such as zeta=0.01, got {option!r}.")
-    try:
-        return name, _value(ast.parse(text, mode="eval").body)
-    except (ValueError, SyntaxError):
-        return name, float(text) if text in ("inf", "nan") else text
-
-
-def _value(node: ast.expr) -> Any:
-    called = node.func if isinstance(node, ast.Call) else None
-    if isinstance(node, ast.Call) and isinstance(called, ast.Name) and called.id in MINIMIZERS:
-        options = {str(k.arg): ast.literal_eval(k.value) for k in node.keywords}
-        return getattr(minimizers, called.id)(*map(ast.literal_eval, node.args), **options)
-    return ast.literal_eval(node)

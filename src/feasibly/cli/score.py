@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from rich.console import Console
+from rich.table import Table
 from torch import Tensor
 
 from .. import metrics
 from ..adapters.era5 import FIELDS, Channel, channels
 from ..adapters.weatherbench import missing, open_weather, read
-from .compare import show
 
 
 def score(forecast: Path, truth: Path, /, variables: tuple[str, ...] = ()) -> int:
@@ -41,7 +41,10 @@ def score(forecast: Path, truth: Path, /, variables: tuple[str, ...] = ()) -> in
         }
         for row in scores(forecast, truth, variables)
     ]
-    show(rows, f"{forecast} against {truth}", Console())
+    table = Table(*rows[0], title=f"{forecast} against {truth}")
+    for row in rows:
+        table.add_row(*row.values())
+    Console().print(table)
     return 0
 
 

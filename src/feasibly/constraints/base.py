@@ -1,11 +1,13 @@
 r"""Constraints: :math:`\mathcal{C} = \{ x : c(x) = 0 \}`, stated by a residual."""
 
-__all__ = ["Constraint", "constant"]
+__all__ = ["Constraint", "constant", "finite", "rows", "target"]
 
 from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor
+
+from ..errors import ConstraintError
 
 
 class Constraint(ABC):
@@ -89,6 +91,34 @@ class Constraint(ABC):
 def constant(value: Tensor | float) -> Tensor:
     """Returns `value` as a tensor, in double precision if it is a number."""
     return value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
+
+
+def finite(value: Tensor | float, name: str) -> Tensor:
+    """Returns `value` as a tensor, if it is finite: what is given as `name` must be."""
+    value = constant(value)
+    if not value.isfinite().all():
+        raise ValueError(f"{name} must be finite; some of it is not.")
+    return value
+
+
+def rows(values: Tensor, x: Tensor, name: str) -> Tensor:
+    """Returns the values that a function named `name` has for samples, with shape (B, m)."""
+    if values.shape[:1] != x.shape[:1]:
+        raise ConstraintError(
+            f"{name} returned shape {tuple(values.shape)} for {x.shape[0]} samples; its first "
+            "axis must be theirs, so reduce over the sample's axes only."
+        )
+    return values.reshape(x.shape[0], -1)
+
+
+def target(y: Tensor, values: Tensor, name: str) -> Tensor:
+    """Returns `y` in the type of `values`, with shape (B, *), if it is of one sample."""
+    if y.ndim > values.ndim - 1:
+        raise ConstraintError(
+            f"{name} has shape {tuple(y.shape)} where a sample has {tuple(values.shape[1:])}; "
+            "give it without a batch axis: it is the same for all samples."
+        )
+    return y.to(values)
 
 
 class _InUnits(Constraint):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .base import Constraint
-from .operators import check_scheme, divergence, wavenumber
+from .operators import check_grid, divergence, wavenumber
 
 
 class DivergenceFree(Constraint):
@@ -30,10 +30,10 @@ class DivergenceFree(Constraint):
         self, spacing: Sequence[float], tolerance: float, scheme: str = "spectral"
     ) -> None:
         super().__init__(tolerance)
-        check_scheme(scheme, "DivergenceFree")
-        if len(spacing) not in (2, 3) or min(spacing) <= 0:
+        check_grid(spacing, scheme, "DivergenceFree")
+        if len(spacing) not in (2, 3):
             raise ValueError(
-                "DivergenceFree(spacing=...) must be two or three positive distances, got "
+                "DivergenceFree(spacing=...) must be two or three distances, got "
                 f"{tuple(spacing)}."
             )
         self.spacing, self.scheme = tuple(spacing), scheme

@@ -7,8 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..errors import ConstraintError
-from .base import Constraint
+from .base import Constraint, rows
 
 
 class Equality(Constraint):
@@ -25,13 +24,7 @@ class Equality(Constraint):
         self.function = function
 
     def residual(self, x: Tensor) -> Tensor:
-        r = self.function(x)
-        if r.shape[:1] != x.shape[:1]:
-            raise ConstraintError(
-                f"Equality(function=...) returned shape {tuple(r.shape)} for {x.shape[0]} "
-                "samples; its first axis must be theirs, so reduce over the sample's axes only."
-            )
-        return r.reshape(x.shape[0], -1)
+        return rows(self.function(x), x, "Equality(function=...)")
 
 
 class Scalar(Constraint):

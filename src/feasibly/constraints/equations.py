@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from .base import Constraint, constant
-from .operators import derivative, laplacian, wavenumber
+from .base import Constraint, finite
+from .operators import check_grid, derivative, laplacian, wavenumber
 
 
 class Evolution(Constraint):
@@ -53,6 +53,7 @@ def heat(
     diffusivity: float, spacing: Sequence[float], scheme: str = "spectral"
 ) -> Callable[[Tensor], Tensor]:
     r"""Returns :math:`F(u) = \nu \nabla^2 u`, over as many last axes as there are spacings."""
+    check_grid(spacing, scheme, "heat")
     return lambda u: diffusivity * laplacian(u, spacing, scheme)
 
 
@@ -60,6 +61,7 @@ def burgers(
     viscosity: float, spacing: float, scheme: str = "spectral"
 ) -> Callable[[Tensor], Tensor]:
     r"""Returns :math:`F(u) = \nu u_{xx} - (u^2 / 2)_x`, along the last axis."""
+    check_grid((spacing,), scheme, "burgers")
 
     def F(u: Tensor) -> Tensor:
         flux = derivative(u.square() / 2, -1, spacing, 1, scheme)
@@ -70,6 +72,7 @@ def burgers(
 
 def kuramoto_sivashinsky(spacing: float, scheme: str = "spectral") -> Callable[[Tensor], Tensor]:
     r"""Returns :math:`F(u) = - u_{xx} - u_{xxxx} - (u^2 / 2)_x`, along the last axis."""
+    check_grid((spacing,), scheme, "kuramoto_sivashinsky")
 
     def F(u: Tensor) -> Tensor:
         flux = derivative(u.square() / 2, -1, spacing, 1, scheme)
@@ -92,7 +95,9 @@ def vorticity(
         spacing: The two distances between grid points.
         forcing: The curl :math:`f` of the force, which broadcasts to a frame.
     """
+    check_grid(spacing, "spectral", "vorticity")
     h_x, h_y = spacing
+    force = finite(forcing, "vorticity(forcing=...)")
 
     def F(w: Tensor) -> Tensor:
         k_x = wavenumber(w.shape[-2], h_x, "spectral", w, odd=False)[:, None]
@@ -102,7 +107,6 @@ def vorticity(
         psi = torch.fft.ifft2(torch.fft.fft2(w) / squares).real
         u, v = derivative(psi, -1, h_y), -derivative(psi, -2, h_x)
         advection = u * derivative(w, -2, h_x) + v * derivative(w, -1, h_y)
-        f = constant(forcing).to(w)
-        return viscosity * laplacian(w, spacing) - advection + f
+        return viscosity * laplacian(w, spacing) - advection + force.to(w)
 
     return F

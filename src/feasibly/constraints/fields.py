@@ -2,12 +2,14 @@ r"""Known values of a field, and of its integrals."""
 
 __all__ = ["Energy", "Integral", "Mask", "Neumann"]
 
+import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from .base import Constraint, constant
+from ..errors import ConstraintError
+from .base import Constraint, constant, finite, target
 
 
 class Mask(Constraint):
@@ -16,8 +18,8 @@ class Mask(Constraint):
 
     Arguments:
         mask: Where the values are known, booleans with the shape of a sample.
-        y: The values, in the units of a sample; what broadcasts to a sample, of which only the
-            masked part counts.
+        y: The values, in the units of a sample: one number, the known ones in the order of
+            `x[mask]`, or a whole sample, of which only the masked part counts.
         tolerance: The largest sum of squared errors over the mask, in those units squared.
     """
 
@@ -28,8 +30,16 @@ class Mask(Constraint):
                 f"Mask(mask=...) must be booleans, true where a value is known, somewhere; got "
                 f"{mask.dtype}, true at {int(mask.count_nonzero())} of {mask.numel()}."
             )
+        y, known = constant(y), int(mask.count_nonzero())
+        if y.ndim == 1 and y.numel() == known and y.shape != mask.shape:
+            y = torch.zeros(mask.shape, dtype=y.dtype).masked_scatter(mask.cpu(), y.cpu())
+        if y.ndim and y.shape != mask.shape:
+            raise ValueError(
+                f"Mask(y=...) has shape {tuple(y.shape)}; give a number, the {known} values where "
+                f"the mask is true, or a whole sample, with shape {tuple(mask.shape)}."
+            )
         self.mask = mask
-        self.y = constant(y).expand(mask.shape)
+        self.y = y.expand(mask.shape)
         if not self.y[mask].isfinite().all():
             raise ValueError("Mask(y=...) must be finite where the mask is true.")
 
@@ -84,14 +94,16 @@ class Neumann(Constraint):
         super().__init__(tolerance)
         if dim >= 0:
             raise ValueError(f"Neumann(dim=...) must be negative, got {dim}; -1 is the last axis.")
-        self.dim, self.spacing, self.y = dim, spacing, constant(y)
+        if not 0 < spacing < math.inf:
+            raise ValueError(f"Neumann(spacing=...) must be positive and finite, got {spacing}.")
+        self.dim, self.spacing, self.y = dim, spacing, finite(y, "Neumann(y=...)")
 
     def residual(self, x: Tensor) -> Tensor:
         u = x.movedim(self.dim, -1)
         low = (-3 * u[..., 0] + 4 * u[..., 1] - u[..., 2]) / (2 * self.spacing)
         high = (3 * u[..., -1] - 4 * u[..., -2] + u[..., -3]) / (2 * self.spacing)
         slopes = torch.stack((low, high), dim=1)
-        return (slopes - self.y.to(x)).flatten(start_dim=1)
+        return (slopes - target(self.y, slopes, "Neumann(y)")).flatten(start_dim=1)
 
 
 class _Sum(Constraint):
@@ -106,13 +118,14 @@ class _Sum(Constraint):
     ) -> None:
         super().__init__(tolerance)
         self.dims = tuple(dims)
-        if not self.dims or max(self.dims) >= 0:
+        name = type(self).__name__
+        if not self.dims or max(self.dims) >= 0 or list(self.dims) != sorted(set(self.dims)):
             raise ValueError(
-                f"{type(self).__name__}(dims=...) must be negative axes, such as (-2, -1), got "
-                f"{self.dims}."
+                f"{name}(dims=...) must be negative axes in increasing order, such as (-2, -1), "
+                f"got {self.dims}."
             )
-        self.y = None if y is None else constant(y)
-        self.weights = None if weights is None else constant(weights)
+        self.y = None if y is None else finite(y, f"{name}(y=...)")
+        self.weights = None if weights is None else finite(weights, f"{name}(weights=...)")
 
     def _weights(self, x: Tensor) -> Tensor:
         size = [x.shape[dim] for dim in self.dims]
@@ -129,8 +142,15 @@ class _Sum(Constraint):
 
     def _miss(self, sums: Tensor) -> Tensor:
         sums = sums.squeeze(self.dims)
-        r = sums[:, 1:] - sums[:, :1] if self.y is None else sums - self.y.to(sums)
-        return r.reshape(r.shape[0], -1)
+        name = type(self).__name__
+        if self.y is not None:
+            return (sums - target(self.y, sums, f"{name}(y)")).reshape(sums.shape[0], -1)
+        if sums.ndim < 2:
+            raise ConstraintError(
+                f"{name}(dims={self.dims}) leaves no axis along which it could be conserved; give "
+                "y, or sum over fewer axes."
+            )
+        return (sums[:, 1:] - sums[:, :1]).reshape(sums.shape[0], -1)
 
     def _target(self, sums: Tensor) -> Tensor:
         if self.y is None:  # the nearest constant
@@ -199,7 +219,8 @@ class Energy(_Sum):
         return self._miss(self._sum(x.square()) / 2)
 
     def projection(self, x: Tensor) -> Tensor:
-        r"""Returns `x` scaled to the energy, the nearest if the weights are equal.
+        r"""Returns `x` scaled to the energy, the nearest if the weights are equal; not a number
+        where `x` is zero, which has no direction.
 
         Raises:
             NotImplementedError: If the weights differ, or the energy is only conserved.

@@ -5,6 +5,7 @@ __all__ = ["ClosedLoop", "Lengths", "Obstacles"]
 import torch
 from torch import Tensor
 
+from ..errors import ConstraintError
 from .base import Constraint, constant
 
 
@@ -50,6 +51,11 @@ class Lengths(Constraint):
             raise ValueError("Lengths(lengths=...) must be positive.")
 
     def residual(self, x: Tensor) -> Tensor:
+        if x.ndim < 3 or int(self.pairs.max()) >= x.shape[-2]:
+            raise ConstraintError(
+                f"Lengths: pairs name point {int(self.pairs.max())}, and samples must have shape "
+                f"(*, J, d) with more points than that, not {tuple(x.shape[1:])}."
+            )
         i, j = self.pairs.to(x.device).unbind(dim=1)
         distance = _norm(x[..., i, :] - x[..., j, :])
         return (distance - self.lengths.to(x)).flatten(start_dim=1)
@@ -81,6 +87,11 @@ class Obstacles(Constraint):
         return None
 
     def residual(self, x: Tensor) -> Tensor:
+        if self.centers.shape[1] != x.shape[-1]:
+            raise ConstraintError(
+                f"Obstacles: centers have {self.centers.shape[1]} coordinates, points "
+                f"{x.shape[-1]}."
+            )
         distance = _norm(x[..., None, :] - self.centers.to(x))
         return (self.radii.to(x) - distance).relu().flatten(start_dim=1)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from .base import Constraint, constant
+from .base import Constraint, constant, rows, target
 
 
 class Inequality(Constraint):
@@ -30,7 +30,7 @@ class Inequality(Constraint):
         return None
 
     def residual(self, x: Tensor) -> Tensor:
-        return self.g(x).relu().reshape(x.shape[0], -1)
+        return rows(self.g(x), x, "Inequality(g=...)").relu()
 
 
 class Bounds(Constraint):
@@ -45,10 +45,10 @@ class Bounds(Constraint):
     def __init__(self, lower: Tensor | float, upper: Tensor | float, tolerance: float) -> None:
         super().__init__(tolerance)
         low, high = constant(lower), constant(upper)
-        if torch.any(low > high):
+        if not torch.all(low <= high):
             raise ValueError(
-                "Bounds: the lower bound is above the upper one somewhere, so no sample is "
-                "feasible; correct the bounds."
+                "Bounds: the lower bound is above the upper one somewhere, or one of them is not "
+                "a number, so no sample is feasible; correct the bounds."
             )
         self.lower, self.upper = low, high
 
@@ -61,4 +61,5 @@ class Bounds(Constraint):
 
     def projection(self, x: Tensor) -> Tensor:
         r"""Returns `x`, clamped to the bounds."""
-        return torch.minimum(torch.maximum(x, self.lower.to(x)), self.upper.to(x))
+        lower = target(self.lower, x, "Bounds(lower)")
+        return torch.minimum(torch.maximum(x, lower), target(self.upper, x, "Bounds(upper)"))

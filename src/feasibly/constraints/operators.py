@@ -17,10 +17,12 @@ from torch import Tensor
 SCHEMES = ("spectral", "periodic", "open")
 
 
-def check_scheme(scheme: str, name: str) -> None:
-    """Refuses a scheme that there is not."""
+def check_grid(spacing: Sequence[float], scheme: str, name: str) -> None:
+    """Refuses a scheme that there is not, and distances that are none."""
     if scheme not in SCHEMES:
         raise ValueError(f"{name}(scheme=...) must be one of {SCHEMES}, got {scheme!r}.")
+    if not all(0 < h < math.inf for h in spacing):
+        raise ValueError(f"{name}(spacing=...) must be positive and finite, got {spacing}.")
 
 
 def wavenumber(n: int, spacing: float, scheme: str, like: Tensor, odd: bool = True) -> Tensor:
@@ -56,6 +58,7 @@ def derivative(
         order: The order :math:`n`.
         scheme: The scheme, see above; `open` needs four points.
     """
+    check_grid((spacing,), scheme, "derivative")
     if scheme == "spectral":
         n = u.shape[dim]
         k = wavenumber(n, spacing, scheme, u, odd=order % 2 == 1)

@@ -5,7 +5,7 @@ __all__ = ["Histogram", "Quantiles"]
 import torch
 from torch import Tensor
 
-from .base import Constraint
+from .base import Constraint, finite
 
 
 class Histogram(Constraint):
@@ -20,7 +20,7 @@ class Histogram(Constraint):
 
     def __init__(self, y: Tensor, tolerance: float) -> None:
         super().__init__(tolerance)
-        self.y = y.flatten().sort().values
+        self.y = finite(y, "Histogram(y=...)").flatten().sort().values
 
     def residual(self, x: Tensor) -> Tensor:
         x = x.flatten(start_dim=1)
@@ -49,6 +49,7 @@ class Quantiles(Constraint):
 
     def __init__(self, levels: Tensor, y: Tensor, tolerance: float) -> None:
         super().__init__(tolerance)
+        levels, y = finite(levels, "Quantiles(levels=...)"), finite(y, "Quantiles(y=...)")
         if levels.ndim != 1 or levels.shape != y.shape or levels.min() < 0 or levels.max() > 1:
             raise ValueError(
                 "Quantiles needs levels in [0, 1] and as many values, both with shape (K), got "

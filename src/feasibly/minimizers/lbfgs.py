@@ -2,7 +2,7 @@ r"""L-BFGS, batched: each member has its own history, step length and end."""
 
 __all__ = ["LBFGS", "History", "WarmLBFGS"]
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar
 
 import torch
@@ -10,8 +10,15 @@ from torch import Tensor
 
 from .base import Minimizer, Search, capped
 
+PAIR_TYPES = {
+    None: None,
+    "bfloat16": torch.bfloat16,
+    "float32": torch.float32,
+    "float64": torch.float64,
+}
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class LBFGS(Minimizer):
     r"""Limited-memory BFGS on :math:`f = \|r\|^2`.
 
@@ -32,8 +39,14 @@ class LBFGS(Minimizer):
         steps: The number :math:`P` of evaluations with a gradient.
         max_step: The longest iteration, in units of :math:`\sigma \sqrt{D}`.
         max_distance: How far a member may get from its start, in the same units.
-        memory: The number of pairs :math:`(s, y)` kept.
+        memory: The number of pairs :math:`(s, y)` kept. They are most of what a large state
+            takes: :math:`2 D` numbers each.
         line_search: Whether to backtrack.
+        pair_type: The type in which pairs are kept, `bfloat16`, `float32` or `float64`; None for
+            the state's. A pair is rounded before its curvature is taken, so that every direction
+            descends whatever the type.
+        pairs_on_host: Whether pairs are kept in the host's memory, and copied one by one to where
+            the state is.
     """
 
     least: ClassVar[dict[str, float]] = {"memory": 1}
@@ -42,9 +55,19 @@ class LBFGS(Minimizer):
     max_step: float | None = 0.5
     memory: int = 8
     line_search: bool = True
+    pair_type: str | None = None
+    pairs_on_host: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.pair_type not in PAIR_TYPES:
+            raise ValueError(
+                f"{type(self).__name__}(pair_type=...) must be one of {[*PAIR_TYPES]}, got "
+                f"{self.pair_type!r}; float16 is too narrow for the changes of a gradient."
+            )
 
     def search(self, search: Search, cap: float | None) -> None:
-        history = search.history or History(self.memory, search.x)
+        history = search.history or self.history(search.x)
         state: _State | None = None
         for _ in range(self.steps):
             _, value, going = search.evaluate()
@@ -64,8 +87,20 @@ class LBFGS(Minimizer):
             search.move(state.trial(cap, history, search.active))
         search.finish()
 
+    def history(self, x: Tensor) -> "History":
+        """Returns an empty history for members of the shape of `x`."""
+        device = torch.device("cpu") if self.pairs_on_host else x.device
+        return History(self.memory, x, PAIR_TYPES[self.pair_type], device)
 
-@dataclass(frozen=True)
+    def __repr__(self) -> str:
+        # results and stores are known by these words: where pairs are kept as ever, the same ones
+        hidden = {"pair_type": None, "pairs_on_host": False}
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        shown = (f"{k}={v!r}" for k, v in values.items() if k not in hidden or v != hidden[k])
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+@dataclass(frozen=True, repr=False)
 class WarmLBFGS(LBFGS):
     r"""L-BFGS that begins with the curvature that the run's last search has found.
 
@@ -78,52 +113,79 @@ class WarmLBFGS(LBFGS):
     memory: int = 12
 
     def remember(self, x: Tensor) -> "History":
-        return History(self.memory, x)
+        return self.history(x)
 
 
 class History:
-    r"""The latest pairs :math:`(s, y)` of each member, the last one last.
+    r"""The latest pairs :math:`(s, y)` of each member, in a ring.
 
     Attributes:
         s: Steps, with shape (memory, B, D).
         y: Changes of the gradient, likewise.
         rho: :math:`1 / s^\top y`, with shape (memory, B); 0 marks an empty place.
         gamma: :math:`s^\top y / y^\top y`, likewise.
+        count: How many pairs each member has had, with shape (B); the next one comes to the place
+            of this number, modulo `memory`.
+
+    Arguments:
+        memory: The number of pairs.
+        x: The members, with shape (B, *).
+        dtype: The type of `s` and `y`; None for that of `x`.
+        device: Where `s` and `y` are; None for where `x` is.
     """
 
-    def __init__(self, memory: int, x: Tensor) -> None:
-        rows = x.shape[0]
-        self.s = x.new_zeros((memory, rows, x[0].numel()))
+    def __init__(
+        self,
+        memory: int,
+        x: Tensor,
+        dtype: torch.dtype | None = None,
+        device: torch.device | None = None,
+    ) -> None:
+        rows, size = x.shape[0], x[0].numel()
+        self.memory = memory
+        self.s = x.new_zeros((memory, rows, size), dtype=dtype, device=device)
         self.y = torch.zeros_like(self.s)
         self.rho = x.new_zeros((memory, rows))
         self.gamma = torch.zeros_like(self.rho)
+        self.count = torch.zeros(rows, dtype=torch.long, device=x.device)
+
+    def rounded(self, v: Tensor) -> Tensor:
+        """A step or a change, as it will be read again."""
+        return v.to(self.s.dtype).to(v.dtype)
 
     def append(self, rows: Tensor, s: Tensor, y: Tensor) -> None:
         """Adds a pair of the members `rows`, in the place of their oldest."""
+        place = self.count[rows] % self.memory
         s_y = dot(s, y)
-        new = {"s": s, "y": y, "rho": 1 / s_y, "gamma": s_y / dot(y, y)}
-        for name, value in new.items():
-            kept = getattr(self, name)
-            kept[:, rows] = torch.cat((kept[1:, rows], value[None]))
+        self.rho[place, rows], self.gamma[place, rows] = 1 / s_y, s_y / dot(y, y)
+        self.count[rows] += 1
+        place, rows = place.to(self.s.device), rows.to(self.s.device)
+        self.s[place, rows], self.y[place, rows] = s.to(self.s), y.to(self.y)
 
     def inverse_times(self, g: Tensor, f: Tensor, rows: Tensor) -> Tensor:
         """The two-loop recursion: the inverse Hessian's approximation times the gradient."""
-        empty = int((self.rho == 0).all(dim=1).sum())  # the first places, for a while
-        kept = (v[empty:, rows] for v in (self.s, self.y, self.rho))
-        pairs = list(zip(*kept, strict=True))
+        counts = self.count[rows]
+        # from the latest on; where a member has fewer pairs than others, zeros, which add nothing
+        age = range(min(self.memory, int(counts.max())))
+        places = [(counts - 1 - k) % self.memory for k in age]
         q, coefficients = g, []
-        for s, y, rho in reversed(pairs):
-            coefficients.append(rho * dot(s, q))
-            q = q - coefficients[-1][:, None] * y
+        for place in places:
+            coefficients.append(self.rho[place, rows] * dot(self._at(self.s, place, rows, g), q))
+            q = q - coefficients[-1][:, None] * self._at(self.y, place, rows, g)
 
         # the latest pair's curvature or, until there is one, Polyak's step length
         scale = 2 * f / dot(g, g).clamp_min(torch.finfo(f.dtype).tiny)
-        gamma = self.gamma[-1, rows]
+        gamma = self.gamma[(counts - 1) % self.memory, rows]
         q = torch.where(gamma > 0, gamma, scale)[:, None] * q
 
-        for s, y, rho in pairs:
-            q = q + (coefficients.pop() - rho * dot(y, q))[:, None] * s
+        for place in reversed(places):
+            down = self.rho[place, rows] * dot(self._at(self.y, place, rows, g), q)
+            q = q + (coefficients.pop() - down)[:, None] * self._at(self.s, place, rows, g)
         return q
+
+    def _at(self, kept: Tensor, place: Tensor, rows: Tensor, like: Tensor) -> Tensor:
+        """One pair's part of each member, copied for the moment; never all of them."""
+        return kept[place.to(kept.device), rows.to(kept.device)].to(like)
 
 
 class _State:
@@ -150,7 +212,7 @@ class _State:
             accepted = f <= self.f + 1e-4 * self.length * slope  # never, where f is NaN
         else:
             accepted = torch.ones_like(self.fresh)
-        s, y = x - self.x, g - self.g
+        s, y = history.rounded(x - self.x), history.rounded(g - self.g)
         usable = accepted & (dot(s, y) > 1e-10 * (dot(s, s) * dot(y, y)).sqrt())
         usable &= (1 / dot(s, y)).isfinite() & (dot(s, y) / dot(y, y)).isfinite()  # underflow
         if usable.any():

@@ -3,6 +3,7 @@
 from .covariance import ZonalCovariance
 from .embedding import FiLM, SineEmbedding
 from .mlp import ModulatedMLP
+from .recompute import recompute
 from .sphere import SphereAutoencoder, SphereNet
 from .unet import UNet
 
@@ -14,4 +15,5 @@ __all__ = [
     "SphereNet",
     "UNet",
     "ZonalCovariance",
+    "recompute",
 ]

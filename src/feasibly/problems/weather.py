@@ -217,7 +217,7 @@ class Weather:
 
 
 def spectra(x: Tensor) -> Tensor:
-    """Returns the power of fields, with shape (*, 32, 64), at each total wavenumber, averaged
+    """Returns the power of fields, with shape (..., 32, 64), at each total wavenumber, averaged
     over their batch and with shape (32): each as a scalar, also the components of the wind."""
     sphere = equiangular(31, 32)
     return sphere.power(sphere.analysis(x.double())).flatten(end_dim=-2).mean(dim=0)

@@ -93,11 +93,9 @@ class Sampler(ABC):
                 f"positive and finite. {hint}"
             )
         self.constraint = constraint
-        self.steps = steps
-        self.eta = eta
         if retries < 0:
             raise ValueError(f"{name}(retries=...) must not be negative, got {retries}.")
-        self.retries = retries
+        self.steps, self.eta, self.retries = steps, eta, retries
         self.readout = readout or self.default_readout
 
     @abstractmethod
@@ -136,7 +134,7 @@ class Sampler(ABC):
         return mean + std * randn(x_t) if self.eta > 0 else mean
 
     def transition(self, x_t: Tensor, x_0: Tensor, t: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the mean of a prediction, with shape (B, *), and its standard deviation."""
+        """Returns the mean of a prediction, in the shape of `x_t`, and its standard deviation."""
         alpha_t, sigma_t = self.denoiser.schedule(t)
         alpha_s, sigma_s = self.denoiser.schedule(s)
         tau = self.eta * (1 - (alpha_t / alpha_s * sigma_s / sigma_t) ** 2)
@@ -197,14 +195,14 @@ class Sampler(ABC):
             )
         device = device or device_of(self.denoiser.denoiser)
         with batch.calling(ids[:1] * 2, device):
-            self._try(shape, dtype, device)
+            self.trial(shape, dtype, device)
 
         parts: list[Result] = []
         reason = ""
         for first in range(0, len(ids), chunk or len(ids)):
             run = Run(seed, tuple(shape), dtype, device, callback)
             try:
-                parts.append(self._draw(ids[first : first + (chunk or len(ids))], run))
+                parts.append(self.draw(ids[first : first + (chunk or len(ids))], run))
             except BaseException as error:
                 parts += [run.latest] if run.latest else []
                 # set on whatever it is, a keyboard interrupt included
@@ -221,8 +219,8 @@ class Sampler(ABC):
             warn_if_infeasible(result, self)
         return result
 
-    def _try(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device | str) -> None:
-        """Tries denoiser and constraint half way, on states as noisy as a run's."""
+    def trial(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device | str) -> None:
+        """Tries denoiser and constraint half way, on two states as noisy as a run's."""
         if not isinstance(getattr(self, "minimize", None), (Minimizer, type(None))):
             raise ValueError(
                 f"{type(self).__name__}(minimize=...) takes a minimizer, such as LBFGS(), got "
@@ -242,8 +240,9 @@ class Sampler(ABC):
         """What a method does before a run, given two clean estimates and their residuals, with
         shape (2, m); nothing by default."""
 
-    def _draw(self, ids: list[int], run: Run) -> Result:
-        """Draws the members `ids`, and again those that end infeasible, `retries` times."""
+    def draw(self, ids: list[int], run: Run) -> Result:
+        """Draws the members `ids`, and again those that end infeasible, `retries` times; neither
+        rehearses nor minds members that failed, as :meth:`sample` does."""
         self.denoiser.calls = run.calls
         x_0 = torch.full((len(ids), *run.shape), torch.nan, dtype=run.dtype, device=run.device)
         c = torch.full((len(ids),), torch.inf, dtype=run.dtype, device=run.device)
@@ -299,7 +298,7 @@ class Sampler(ABC):
             if failed.all():
                 run.failure = f" by step {k} of {self.steps}, at sigma = {self.noise_level(s):.3g}"
                 return torch.full_like(x_0, torch.nan)
-            run.note(self, x_0, failed, attempt, k, self.noise_level(s))
+            run.note(self, ids, x_0, failed, attempt, k, self.noise_level(s))
 
         x_t = torch.where(per_sample(failed, x_t), 0.0, x_t)
         with batch.calling(ids, run.device):

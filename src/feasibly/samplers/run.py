@@ -33,12 +33,23 @@ class Run:
     start: float = field(default_factory=time.perf_counter)
     failure: str = ""  # where all members of an attempt failed
     latest: Result | None = None  # the members as they stood after the last attempt
+    paths: dict[int, list[float]] = field(default_factory=dict)  # violations by member and step
 
     def note(
-        self, sampler: Any, x_0: Tensor, failed: Tensor, attempt: int, step: int, sigma: float
+        self,
+        sampler: Any,
+        ids: list[int],
+        x_0: Tensor,
+        failed: Tensor,
+        attempt: int,
+        step: int,
+        sigma: float,
     ) -> None:
-        """Takes down the state of an attempt after a step."""
+        """Takes down the state of an attempt at the members `ids` after a step."""
         c, feasible = assess(sampler.constraint, x_0)
+        if sampler.constraint is not None:
+            for i, violation in zip(ids, c.tolist(), strict=True):
+                self.paths[i] = [*(self.paths[i] if step > 1 else ()), violation]
         known = c[~failed] if sampler.constraint is not None else c.new_full((1,), math.nan)
         known = known if known.numel() else c.new_full((1,), math.nan)
         snapshot = Snapshot(

@@ -1,0 +1,83 @@
+"""Builds the site: `make docs`."""
+
+import os
+import re
+from pathlib import Path
+
+from docutils import nodes
+from math_core import LatexToMathML
+from sphinx.application import Sphinx
+from sphinx.writers.html5 import HTML5Translator
+
+ROOT = Path(__file__).parent.parent
+SMOKE = bool(os.environ.get("FEASIBLY_SMOKE"))  # few steps, for tests
+os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"  # of the pages' kernels
+CARDS = ROOT / "src" / "feasibly" / "priors"
+
+project = "feasibly"
+author = "The feasibly developers"
+project_copyright = "the feasibly developers"
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+exclude_patterns = ["_build", "weights", "pages/small.py", "pages/_*", "conf.py"]
+
+html_theme = "furo"
+html_title = "feasibly"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_math_renderer = "mathml"
+html_copy_source = False
+
+myst_enable_extensions = ["dollarmath", "colon_fence"]
+myst_heading_anchors = 3
+suppress_warnings = ["myst.header"]  # pages that begin at a second heading
+
+nb_custom_formats = {".py": ["jupytext.reads", {"fmt": "py:percent"}]}
+nb_execution_mode = "cache"
+nb_execution_cache_path = str(ROOT / "docs" / "_build" / ("smoke" if SMOKE else "executed"))
+nb_execution_timeout = 1800
+nb_execution_show_tb = True
+nb_merge_streams = True
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"
+autodoc_inherit_docstrings = False
+autodoc_default_options = {"members": True, "show-inheritance": True}
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+add_module_names = False
+
+
+def mathml(translator: HTML5Translator, node: nodes.Element) -> None:
+    """Writes a formula as MathML, which browsers draw by themselves, without a network."""
+    block = isinstance(node, nodes.math_block)
+    tex = node.astext().strip().replace(r"\textsc", r"\text")
+    if block and (r"\\" in tex or "&" in tex) and r"\begin" not in tex:
+        tex = rf"\begin{{aligned}} {tex} \end{{aligned}}"
+    drawn = LatexToMathML().convert_with_local_state(tex, displaystyle=block)
+    tag = "div" if block else "span"
+    translator.body.append(f'<{tag} class="math notranslate">{drawn}</{tag}>')
+    raise nodes.SkipNode
+
+
+def outward(app: Sphinx, name: str, source: list[str]) -> None:
+    """Leads links to the cards of the priors to the page that holds them all, and makes plain text
+    of other links that leave the docs for a folder, a page, or what is not there."""
+    page = Path(app.env.doc2path(name)).parent
+
+    def change(match: re.Match[str]) -> str:
+        text, link = match.group(1), match.group(2)
+        path = (page / link.split("#")[0]).resolve()
+        if path.parent == CARDS and path.suffix == ".md":
+            return f"[{text}](/cards.md)"
+        if path.is_relative_to(ROOT / "docs") or (path.is_file() and path.suffix != ".md"):
+            return match.group(0)
+        return text
+
+    cards = "".join(f"\n{card.read_text()}" for card in sorted(CARDS.glob("*.md")))
+    source[0] = source[0].replace("<!-- cards -->", cards.replace("\n#", "\n##"))
+    source[0] = re.sub(r"(?<!!)\[([^\]\n]+)\]\((?!https?:)([^)\s]+)\)", change, source[0])
+
+
+def setup(app: Sphinx) -> None:
+    app.add_html_math_renderer("mathml", (mathml, None), (mathml, None))
+    app.connect("source-read", outward)

@@ -1,0 +1,169 @@
+# ---
+# jupytext:
+#   text_representation:
+#     extension: .py
+#     format_name: percent
+# kernelspec:
+#   display_name: Python 3
+#   name: python3
+# ---
+
+# %% [markdown]
+# # State your constraint
+#
+# A constraint is a function of a batch of samples that is zero where the constraint holds: the
+# *residual*. The *violation* is the sum of its squares, one number a sample. A sample is feasible
+# if its violation is at most the *tolerance*.
+
+# %%
+import matplotlib.pyplot as plt
+import torch
+from small import short
+from torch import Tensor
+
+import feasibly
+from feasibly import constraints, priors
+
+denoiser = priors.load("checkerboard")
+members = short(512, 32)
+
+# %% [markdown]
+# ## Equalities, inequalities, observations
+#
+# | you know | write |
+# |---|---|
+# | h(x) = 0 | `Equality(h, tolerance)` |
+# | g(x) <= 0 | `Inequality(g, tolerance)`, `Bounds(lower, upper, tolerance)` |
+# | A(x) = y, measured | `Observation(A, y, tolerance)`, `Linear(matrix, y, tolerance)` |
+# | c(x) = 0, c without a sign | `Scalar(c, tolerance)` |
+# | several | `Composite([a, b])` |
+#
+# The function gets all members at once, shape (B, *), and returns (B, ...). The residual of a
+# sample may depend on that sample alone.
+
+# %%
+examples = {
+    "Equality": feasibly.Equality(lambda x: torch.sin(2 * x[:, 0]) - x[:, 1], 1e-8),
+    "Inequality": feasibly.Inequality(lambda x: x.norm(dim=1) - 1.2, 1e-8),
+    "Observation": feasibly.Observation(lambda x: x.prod(dim=1), torch.tensor(0.4), 1e-8),
+    "Composite": feasibly.Composite(
+        [
+            feasibly.Equality(lambda x: torch.sin(2 * x[:, 0]) - x[:, 1], 1e-8),
+            feasibly.Inequality(lambda x: -x[:, 0], 1e-8),
+        ]
+    ),
+}
+
+figure, axes = plt.subplots(1, 4, figsize=(10, 2.8), layout="constrained")
+for ax, (name, constraint) in zip(axes, examples.items(), strict=True):
+    result = feasibly.PPR(denoiser, constraint).sample(members, shape=(2,), seed=0)
+    ax.scatter(*result.samples[result.feasible].T, s=2, linewidths=0)
+    ax.set(title=f"{name}, {result.feasible.double().mean():.0%} feasible")
+    ax.set(xlim=(-2, 2), ylim=(-2, 2), xticks=[], yticks=[], aspect=1)
+plt.show()
+
+# %% [markdown]
+# **Inequalities are not projected at once.** Where a constraint has an interior, PPR first draws
+# again what falls outside, and projects only what is left in the end. So the interior keeps the
+# prior's law, and the boundary collects few members.
+#
+# ## By name
+#
+# The common ones have names, formulas and tests: masks, boundary and initial conditions,
+# integrals, energies, divergence, equations in time, spectra, histograms, quantiles, loops,
+# lengths, obstacles. See [the reference](../api/constraints.md).
+
+# %%
+field = torch.randn(1, 24, 24)
+wanted = {
+    "mean of 0.3": constraints.Integral((-2, -1), 0.3, tolerance=1e-8),
+    "energy of 0.5": constraints.Energy((-2, -1), 0.5, tolerance=1e-8),
+    "zero at the edges": constraints.Mask.boundary((24, 24), (0, 1), 0.0, tolerance=1e-6),
+    "a spectrum": constraints.Spectrum(torch.tensor([0.1, 0.05]), dims=2, tolerance=1e-6),
+}
+for name, constraint in wanted.items():
+    count = constraint.residual(field).shape[1]
+    print(f"{name:>18}: {count:3d} residuals, violation {constraint.violation(field).item():.3g}")
+
+# %% [markdown]
+# ## Units
+#
+# Most models are trained on standardised data. State the constraint in physical units and convert
+# it: `.in_units(mean, std)`.
+
+# %%
+temperature = constraints.Integral((-2, -1), 288.0, tolerance=1e-4)
+standardised = temperature.in_units(mean=287.0, std=9.5)
+x = torch.randn(2, 24, 24)
+print(standardised, standardised.violation(x))
+
+# %% [markdown]
+# ## Choose the tolerance
+#
+# It bounds a **sum of squares**, over all residuals. For m residuals that may each be off by e,
+# write `tolerance = m * e**2`. Two limits:
+#
+# * *Below:* float32 carries seven digits. A residual made of numbers of size s cannot be resolved
+#   below about 1e-6 s, so a tolerance below `m * (1e-6 * s)**2` will not be met. Sample in
+#   `dtype=torch.float64` if you need less.
+# * *Above:* samples stop moving as soon as they are within it. A loose tolerance is a band around
+#   the constraint, and samples gather at its edge.
+#
+# Here a circle is written as the difference of two large numbers. In float32 they differ by a
+# multiple of 0.001 or not at all, and what is "feasible" is not. The same samples, judged in
+# float64, say so; sampling in float64 helps.
+
+# %%
+offset = 1e4
+
+
+def circle(x: Tensor) -> Tensor:
+    return (x.square().sum(dim=1) + offset) - (1 + offset)
+
+
+constraint = feasibly.Equality(circle, tolerance=1e-10)
+single = feasibly.PPR(denoiser, constraint).sample(64, shape=(2,))
+double = feasibly.PPR(priors.load("checkerboard").double(), constraint).sample(
+    64, shape=(2,), dtype=torch.float64
+)
+for name, result in {"float32": single, "float64": double}.items():
+    judged = constraint.is_feasible(result.samples.double())
+    print(f"{name}: {int(result.feasible.sum())} of 64 feasible, in truth {int(judged.sum())}")
+
+# %% [markdown]
+# ## Derivatives
+#
+# The residual is differentiated. A square root at zero, a norm at zero, `torch.where` around a
+# division: these give NaN gradients. The named constraints avoid them, and a run refuses a
+# constraint whose gradient is not finite. A function without derivatives, such as a call to
+# another program, goes into `BlackBox`. It takes central differences, two evaluations for each
+# element of a sample, and so is for small samples.
+
+# %%
+try:
+    rough = feasibly.Equality(lambda x: torch.where(x > 0, x.sqrt(), -x) - 0.5, 1e-8)
+    feasibly.PPR(denoiser, rough).sample(4, shape=(2,))
+except feasibly.ConstraintError as error:
+    print(error)
+
+# %% [markdown]
+# ## Mistakes that are caught
+#
+# Before a run the constraint is tried on two samples.
+
+# %%
+mistakes = {
+    "a batch axis in y": feasibly.Observation(lambda x: x, torch.zeros(1, 2), 1e-6),
+    "reduced over the batch": feasibly.Equality(lambda x: x.sum(), 1e-6),
+    "a sample that sees its neighbours": feasibly.Equality(lambda x: x - x.mean(dim=0), 1e-6),
+    "no gradient": feasibly.Equality(lambda x: x.round(), 1e-6),
+}
+for name, constraint in mistakes.items():
+    try:
+        feasibly.PPR(denoiser, constraint).sample(2, shape=(2,))
+    except (feasibly.ConstraintError, ValueError) as error:
+        print(f"{name}:\n  {error}\n")
+
+# %% [markdown]
+# What cannot be checked is whether the constraint is *possible* for your model. If no member comes
+# near, think about that first. [Read the report](report.py) says how to tell.

@@ -1,0 +1,185 @@
+# ---
+# jupytext:
+#   text_representation:
+#     extension: .py
+#     format_name: percent
+# kernelspec:
+#   display_name: Python 3
+#   name: python3
+# ---
+
+# %% [markdown]
+# # Extending
+#
+# A constraint, a method and an experiment are one class or one object each. This page writes one
+# of each and runs them. To give them to others, put each in its own file; the last section says
+# where.
+
+# %%
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from small import short
+from torch import Tensor
+
+import feasibly
+from feasibly import Constraint, Sampler, priors
+from feasibly.minimizers import GaussNewton, Minimizer
+from feasibly.samplers.base import Randn
+from feasibly.samplers.projection import project
+
+sys.path.insert(0, str(Path(feasibly.__file__).parents[2]))  # for the experiments
+
+# %% [markdown]
+# ## A constraint
+#
+# Write `residual`, from (B, *) to (B, m), and take a tolerance. That is all that is needed. A
+# `projection` in closed form is used by the methods that ask for one, and `surface` says what of
+# it random samples never meet: by default all, None for an inequality.
+
+
+# %%
+class Correlation(Constraint):
+    r"""The constraint that a sample has a known correlation with a template.
+
+    Arguments:
+        template: The template, with the shape of a sample.
+        y: The correlation, between -1 and 1.
+        tolerance: The largest squared error of the correlation.
+    """
+
+    def __init__(self, template: Tensor, y: float, tolerance: float) -> None:
+        super().__init__(tolerance)
+        self.template, self.y = template, y
+
+    def residual(self, x: Tensor) -> Tensor:
+        u = x.flatten(start_dim=1)
+        v = self.template.to(x).flatten()
+        # the small constant keeps the gradient finite at the origin
+        length = (u.square().sum(dim=1) + 1e-12).sqrt() * v.norm()
+        return ((u @ v) / length - self.y)[:, None]
+
+
+constraint = Correlation(torch.tensor([1.0, 1.0]), 0.8, tolerance=1e-8)
+denoiser = priors.load("checkerboard")
+result = feasibly.PPR(denoiser, constraint, retries=8).sample(64, shape=(2,))
+print(f"{int(result.feasible.sum())} of 64 feasible")
+
+# %% [markdown]
+# Two tests are worth writing for every constraint: that residuals are zero for a sample that is
+# known to be feasible, and that gradients are those of finite differences.
+
+# %%
+x = torch.randn(4, 2, dtype=torch.float64, requires_grad=True)
+print(torch.autograd.gradcheck(constraint.residual, x))
+
+# %% [markdown]
+# ## A method
+#
+# Write `step`, from states at time t to states at time s, and return with them the clean estimate
+# behind them. `predict` and `renoise` are there to be called. The loop, the seeds, the retries,
+# the account, chunks and errors come with the base class. The class attributes are the method's
+# row in the table of methods.
+
+
+# %%
+class ProjectAndRenoise(Sampler):
+    r"""Projects the clean estimate, and renoises it.
+
+    .. math:: x_s \sim p(x_s \mid x_0 = \Pi(d_\theta(x_t)))
+
+    Arguments:
+        args: The denoiser and the constraint.
+        minimize: The minimizer of the projection, which does not ask the network.
+        kwargs: Keyword arguments passed to :class:`Sampler`.
+    """
+
+    default_readout = "clean"
+    space = "x_0"
+    renoises = True
+    constraint: Constraint
+
+    def __init__(self, *args: Any, minimize: Minimizer = GaussNewton(4), **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.minimize = minimize
+
+    def step(
+        self, x_t: Tensor, t: Tensor, s: Tensor, randn: Randn = torch.randn_like
+    ) -> tuple[Tensor, Tensor]:
+        x_0 = project(self.constraint, self.denoiser(x_t, t), self.minimize, self.stop)
+        return self.renoise(x_0, s, randn), x_0
+
+
+print(ProjectAndRenoise(denoiser, constraint).sample(64, shape=(2,)))
+
+# %% [markdown]
+# Hold it to an answer that is known before you trust it. Under a Gaussian prior with a linear
+# constraint the law is a Gaussian: the spread of the free directions should be 1.
+
+# %%
+gaussian = feasibly.oracles.Gaussian(torch.zeros(8), torch.eye(8), feasibly.schedules.LogLogit())
+first = feasibly.Linear(torch.eye(8)[:1], torch.tensor([0.5]), tolerance=1e-8)
+for method in (ProjectAndRenoise, feasibly.PPR, feasibly.samplers.PDM):
+    free = method(gaussian, first).sample(short(512, 64), shape=(8,)).samples[:, 1:]
+    print(f"{method.__name__:>18}: mean {free.mean():+.2f}, spread {free.std():.2f}")
+
+# %% [markdown]
+# It has the same bias as PPR, for the same reason: a point estimate in place of a draw.
+#
+# ## An experiment
+#
+# A *study* is a question and the samplers that answer it. A *bench* is a problem as studies see
+# it: settings, references, scores. Put together they give records, one line of JSON a setting, and
+# a table. A run that was stopped goes on where it was.
+
+# %%
+from experiments import records, tables
+from experiments.benches.data2d import Data2DBench
+from experiments.run import run
+from experiments.studies import Study
+
+study = Study(
+    name="renoise-or-not",
+    question="Does projecting the estimate and renoising it beat projecting once?",
+    paper="none",
+    samplers={
+        "default": feasibly.PPR,
+        "project and renoise": partial(ProjectAndRenoise, steps=short(64, 8)),
+        "control: project once at the end": partial(feasibly.PostHoc, steps=short(64, 8)),
+    },
+    default="default",
+)
+bench = Data2DBench(
+    "data2d",
+    priors=["checkerboard"],
+    constraints=range(short(3, 1)),
+    members=short(256, 24),
+    seed=0,
+    pool=short(16384, 1536),
+)
+
+records.RESULTS = Path(tempfile.mkdtemp())  # not among the results of the repository
+run(study, bench, bench.settings())
+means = tables.means(records.read(study.name, "data2d"))
+keys = ("label", "feasible", "in_support", "joint", "knn")
+for row in means:
+    print("  ".join(f"{row[k]:.3f}" if k != "label" else f"{row[k]:>34}" for k in keys))
+
+# %% [markdown]
+# ## Where it goes
+#
+# | what | file | then |
+# |---|---|---|
+# | a constraint | `src/feasibly/constraints/NAME.py` | add it to the table of `tests/contracts/test_constraints.py` |
+# | a minimizer | `src/feasibly/minimizers/`, a frozen dataclass with a `search` | the contract tests find it |
+# | a method | `src/feasibly/samplers/NAME.py` | add it to `METHODS`, and to the tables of `tests/contracts/test_samplers.py` and `tests/oracles/test_conditionals.py` |
+# | a family of networks | `src/feasibly/adapters/NAME.py`, a function | add it to `KINDS` in `wrap.py` |
+# | a study | `experiments/studies/NAME.py`, with a `study` | `python -m experiments run NAME` finds it |
+# | a problem | `src/feasibly/problems/NAME.py`, and its bench in `experiments/benches/` | imitate `ks.py` in both |
+#
+# Files of one folder do not import one another, except its `base.py`. So deleting a method deletes
+# one file, its test, and its rows. `CONTRIBUTING.md` has the rest.

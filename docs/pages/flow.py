@@ -1,0 +1,170 @@
+# ---
+# jupytext:
+#   text_representation:
+#     extension: .py
+#     format_name: percent
+# kernelspec:
+#   display_name: Python 3
+#   name: python3
+# ---
+
+# %% [markdown]
+# # Flow models
+#
+# A flow-matching model predicts a velocity and not the noise. For independent pairs of noise and
+# data the two say the same: along the path $x_s = s \, x_0 + (1 - s) \, \epsilon$ the posterior mean
+# is $x_s + (1 - s) \, v$. So `wrap` makes a denoiser of it, and every method and every constraint
+# works as before.
+#
+# This page puts the paths of [the page before](trajectories.py) under a flow-matching prior.
+
+# %%
+import warnings
+
+import matplotlib.pyplot as plt
+import torch
+from small import PathNet, fit, kept, paths, short
+from torch import Tensor
+
+import feasibly
+from feasibly import samplers
+from feasibly.constraints import Mask, Obstacles
+
+# %% [markdown]
+# ## The prior
+#
+# The network is called as `net(s, x)`, with noise at s = 0 and data at s = 1, as in torchcfm. The
+# loss is that of conditional flow matching, with noise and data paired independently.
+
+# %%
+POINTS, STEP = 24, 0.14
+data = paths(short(65536, 512), POINTS, STEP)
+torch.manual_seed(0)
+
+
+class Velocity(PathNet):
+    def forward(self, s: Tensor, x: Tensor) -> Tensor:
+        return super().forward(x, 4 * s)
+
+
+network = Velocity()
+
+
+def draw(n: int) -> Tensor:
+    return data[torch.randint(len(data), (n,))]
+
+
+def loss(x: Tensor) -> Tensor:
+    noise, s = torch.randn_like(x), torch.rand(len(x))
+    x_s = s[:, None, None] * x + (1 - s[:, None, None]) * noise
+    return (network(s, x_s) - (x - noise)).square().mean()
+
+
+def train(steps: int) -> list[float]:
+    return fit(network, loss, draw, steps, batch=128)
+
+
+kept("flow", network, train, steps=3000)
+
+denoiser = feasibly.wrap(network, "torchcfm", data=data[:512])
+print(denoiser)
+
+# %% [markdown]
+# `net(x, s)` is `"flow_matching"`; another path goes in as `schedule=Flow(A, S)`, or as the
+# library's own path or matcher. Flows that run from data to noise, as in diffusers, are read from
+# their scheduler.
+#
+# ## The same constraint
+#
+# Start, goal and obstacles as before.
+
+# %%
+DISCS = torch.tensor([[-0.7, 0.3], [0.0, -0.4], [0.55, 0.35]])
+RADII = torch.tensor([0.35, 0.4, 0.25])
+shape = (POINTS, 2)
+ends, places = torch.zeros(shape, dtype=torch.bool), torch.zeros(shape)
+ends[0], ends[-1] = True, True
+places[0], places[-1] = torch.tensor([-1.6, 0.0]), torch.tensor([1.2, 0.1])
+arrive = Mask(ends, places, tolerance=4 * 0.005**2)
+keep_out = Obstacles(DISCS, RADII + STEP / 2, tolerance=0.005**2)
+mission = feasibly.Composite([arrive, keep_out])
+
+
+def drivable(x: Tensor) -> Tensor:
+    """Which paths keep their speed within a fifth, and turn no sharper than the data by half."""
+    d = x.diff(dim=1)
+    turn = torch.atan2(d[..., 1], d[..., 0]).diff(dim=1)
+    turn = (turn + torch.pi).remainder(2 * torch.pi) - torch.pi
+    steady = ((d.norm(dim=2) / STEP - 1).abs() < 0.2).all(dim=1)
+    return steady & (turn.abs() < 0.65).all(dim=1)
+
+
+def compare(constraint: feasibly.Constraint, runs: dict[str, samplers.Sampler]) -> None:
+    """Samples by each method, prints shares and calls, and draws the paths."""
+    _, axes = plt.subplots(1, len(runs), figsize=(10, 3), layout="constrained")
+    for ax, (name, sampler) in zip(axes, runs.items(), strict=True):
+        result = sampler.sample(short(64, 4), shape)
+        good = result.feasible & drivable(result.samples)
+        print(
+            f"{name:>20}: {result.feasible.double().mean():.0%} feasible, "
+            f"{good.double().mean():.0%} feasible and drivable, "
+            f"{result.calls.forward} forward and {result.calls.backward} backward calls"
+        )
+        if constraint is mission:
+            for center, radius in zip(DISCS.tolist(), RADII.tolist(), strict=True):
+                ax.add_patch(plt.Circle(center, radius, color="tab:orange", alpha=0.35))
+        ax.plot(*result.samples.permute(2, 1, 0), color="tab:blue", linewidth=0.5)
+        ax.set(title=name, xlim=(-2.1, 1.9), ylim=(-1.7, 1.7), xticks=[], yticks=[], aspect=1)
+    plt.show()
+
+
+compare(
+    mission,
+    {
+        "PPR": feasibly.PPR(denoiser, mission, steps=short(64, 4)),
+        "HDC": samplers.HDC(denoiser, mission, steps=short(256, 4)),
+        "PCFM": samplers.PCFM(denoiser, mission, steps=short(64, 4)),
+    },
+)
+
+# %% [markdown]
+# All end at the goal and keep out. PPR asks the network which paths do that, and bends them early. HDC
+# moves points the shortest way, out of a disc or to the goal, and gives up the constant speed. PCFM
+# keeps its noise, which leaves paths that were never going to arrive and are bent at their ends.
+#
+# ## Methods made for flows
+#
+# ECI and PCFM go from noise to data in few steps and keep their noise, as the ends of a straight
+# path belong together. ECI needs a projection in closed form, which `Mask` has: start and goal,
+# without obstacles.
+
+# %%
+compare(
+    arrive,
+    {
+        "PPR": feasibly.PPR(denoiser, arrive, steps=short(32, 4)),
+        "ECI, one noise": samplers.ECI(denoiser, arrive, steps=short(100, 4)),
+        "ECI, drawn anew": samplers.ECI(denoiser, arrive, steps=short(100, 4), resample=1),
+    },
+)
+
+# %% [markdown]
+# With one noise for ever the paths stay where the noise sent them, and only their ends move. Drawn
+# anew they find the goal, but bunch together: the spread is too narrow.
+#
+# ## What a flow must be
+#
+# Renoising draws from the Gaussian path around a clean sample. That is the path of training only if
+# noise and data were paired independently, and the noise was white. Pairs by optimal transport are
+# warned of, and other noise is refused.
+
+# %%
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    feasibly.wrap(network, "torchcfm", coupling="ot")
+print(caught[-1].message)
+
+try:
+    feasibly.wrap(network, "torchcfm", source="gaussian process")
+except feasibly.DenoiserError as error:
+    print(error)

@@ -1,0 +1,135 @@
+# ---
+# jupytext:
+#   text_representation:
+#     extension: .py
+#     format_name: percent
+# kernelspec:
+#   display_name: Python 3
+#   name: python3
+# ---
+
+# %% [markdown]
+# # Bring your model
+#
+# Everything here needs one thing of a model: the mean of the clean sample given a noisy one. Most
+# networks predict something else (the noise, a velocity, a score) and are told the time in units
+# of their own. `feasibly.wrap` translates.
+#
+# As a stand-in for your network, here is one that predicts the noise under DDPM's schedule, made
+# of a prior that the package ships.
+
+# %%
+import torch
+from torch import Tensor
+
+import feasibly
+from feasibly import priors
+from feasibly.problems.distributions import Checkerboard
+from feasibly.schedules import VP
+
+prior = priors.load("checkerboard")
+
+
+def network(x_t: Tensor, t: Tensor) -> Tensor:
+    """Predicts the noise in x_t = alpha x_0 + sigma noise."""
+    alpha, sigma = (scale[:, None] for scale in VP()(t))
+    x_0 = prior.mean(x_t / alpha, sigma / alpha)
+    return (x_t - alpha * x_0) / sigma
+
+
+# %% [markdown]
+# ## Wrap it
+#
+# State what it predicts and the schedule that it was trained with. Printed, the wrapped network
+# says what it assumes; read it once.
+
+# %%
+denoiser = feasibly.wrap(network, "eps", schedule=VP())
+print(denoiser)
+
+# %% [markdown]
+# | your model | how |
+# |---|---|
+# | a network, by what it predicts | `wrap(net, "x0")`, `"eps"`, `"v"`, `"score"` or `"velocity"`, with its `schedule` |
+# | one that is told steps | `time=lambda t: 999 * t` |
+# | diffusers: folder, pipeline, model | `wrap("folder")`, `wrap(pipeline)`, `wrap(model, schedule=scheduler)` ([Images](images.py)) |
+# | EDM, EDM2, k-diffusion: D(x, sigma) | `wrap(net, "edm")` |
+# | score_sde | `wrap(net, "score_sde", VP())`, `SubVP()` or `VE(...)` |
+# | flow matching, data at s = 1 | `wrap(net, "torchcfm")` or `wrap(net, "flow_matching")` ([Flow models](flow.py)) |
+# | PhysicsNeMo | `wrap(predictor, "physicsnemo", scheduler)` |
+# | azula, or any callable `(x_t, t)` with a `schedule` | as it is |
+#
+# ## Test it
+#
+# Most mistakes are silent: a wrong sign or a reversed time gives samples too, bad ones. Hand over
+# a few clean samples, and the wrapped network is tested on them.
+
+# %%
+data = Checkerboard().sample(512, torch.Generator().manual_seed(0)).float()
+feasibly.wrap(network, "eps", schedule=VP(), data=data)
+
+mistakes = {
+    "as a network that predicts v": {"kind": "v"},
+    "as one that is told steps": {"kind": "eps", "time": lambda t: 999 * t},
+}
+for name, options in mistakes.items():
+    try:
+        feasibly.wrap(network, schedule=VP(), data=data, **options)
+    except feasibly.DenoiserError as error:
+        print(f"wrapped {name}:\n{error}\n")
+
+# %% [markdown]
+# ## Conditions
+#
+# Class labels and context are given at wrapping: a row for every member of the ensemble, or one
+# for all. This network is told a shift of the board.
+
+
+# %%
+def shifted(x_t: Tensor, t: Tensor, shift: Tensor) -> Tensor:
+    alpha, _ = (scale[:, None] for scale in VP()(t))
+    return network(x_t - alpha * shift, t)
+
+
+shift = torch.tensor([[0.0, 0.0]] * 32 + [[10.0, 0.0]] * 32)
+conditioned = feasibly.wrap(shifted, "eps", schedule=VP(), conditions={"shift": shift})
+height = feasibly.Equality(lambda x: x[:, 1] - 0.5, tolerance=1e-8)
+result = feasibly.PPR(conditioned, height).sample(64, shape=(2,))
+print(result.samples[:32].mean(dim=0), result.samples[32:].mean(dim=0))
+
+# %% [markdown]
+# ## Models of latents
+#
+# If the model makes latents, state the constraint on what a decoder makes of them.
+# `feasibly.LatentDecoder(vae)` reads the scaling of a diffusers autoencoder and decodes in chunks;
+# any differentiable function will do.
+
+
+# %%
+def decode(z: Tensor) -> Tensor:
+    return torch.stack((z[:, 0].exp(), z[:, 1], z.sum(dim=1)), dim=1)
+
+
+total = feasibly.Equality(lambda u: u.sum(dim=1) - 2, tolerance=1e-8)
+result = feasibly.PPR(denoiser, feasibly.Decoded(total, decode)).sample(64, shape=(2,))
+print(decode(result.samples).sum(dim=1)[:4], f"{int(result.feasible.sum())} of 64 feasible")
+
+# %% [markdown]
+# ## Before a long run
+#
+# `python -m feasibly check` draws a few states, and reports the denoising error at each noise
+# level, the time and the memory of a call, and whether gradients are finite:
+#
+# ```
+# python -m feasibly check --denoiser my_project:denoiser --constraint my_project:constraint --shape 32 32
+# ```
+#
+# **Mind the scale of your data.** Schedules and PPR's `sigma_max` (0.75 for up to eight residuals,
+# 10 for more) are meant for data of unit variance. If yours have a standard deviation of 0.3,
+# choose `sigma_max=0.3 * 0.75`, or `0.3 * 10`.
+#
+# **Mind the precision.** Samples are float32 or float64. The weights may be in half precision, but
+# then the estimate moves by about 0.001, and a tight tolerance is out of reach.
+# `feasibly.MixedPrecision(denoiser)` runs the network in bfloat16 at high noise only.
+#
+# Next: [state your constraint](constraint.py).

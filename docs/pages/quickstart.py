@@ -1,0 +1,120 @@
+# ---
+# jupytext:
+#   text_representation:
+#     extension: .py
+#     format_name: percent
+# kernelspec:
+#   display_name: Python 3
+#   name: python3
+# ---
+
+# %% [markdown]
+# # Quick start
+#
+# Install the package in a virtual environment, with Python 3.11 or later:
+#
+# ```
+# pip install torch==2.13.0 -e .
+# ```
+#
+# Naming torch in the same command makes pip keep to that version. If you have torch already, leave
+# it out.
+#
+# ## Sample under a constraint
+#
+# A run needs two things: a **denoiser**, made of a pretrained model, and a **constraint**. Here
+# the model is one that the package ships. It was trained on points of a checkerboard in the plane.
+
+# %%
+import matplotlib.pyplot as plt
+import torch
+from small import short
+
+import feasibly
+from feasibly import priors
+from feasibly.problems.distributions import Checkerboard
+
+denoiser = priors.load("checkerboard")
+
+# %% [markdown]
+# The constraint is a function of a batch of samples that is zero where the constraint holds, and a
+# tolerance. This one asks for points on a circle.
+
+
+# %%
+def on_circle(x: torch.Tensor) -> torch.Tensor:
+    return x.square().sum(dim=1) - 1
+
+
+circle = feasibly.Equality(on_circle, tolerance=1e-8)
+
+# %% [markdown]
+# PPR (Predict-Project-Renoise) draws the ensemble. The seed and the index of a member determine
+# it.
+
+# %%
+members = short(1024, 32)
+result = feasibly.PPR(denoiser, circle).sample(members, shape=(2,), seed=0)
+print(result)
+
+# %% [markdown]
+# What is printed is the account of the run: the settings that PPR chose, how many members are
+# feasible, the violation, the network calls, the time. `result.samples` is the ensemble,
+# `result.feasible` says which members satisfy the constraint. [Read the report](report.py)
+# explains each of them.
+#
+# ## Look at it
+#
+# Feasible is not enough: the samples should also look like the model's data. A control shows the
+# difference. `PostHoc` samples without the constraint, and moves each sample to the nearest
+# feasible point at the end.
+
+# %%
+plain = feasibly.Ancestral(denoiser).sample(members, shape=(2,), seed=0)
+control = feasibly.PostHoc(denoiser, circle).sample(members, shape=(2,), seed=0)
+
+figure, axes = plt.subplots(1, 3, figsize=(9, 3.2), layout="constrained")
+runs = {"the model": plain, "projected at the end": control, "PPR": result}
+for ax, (name, run) in zip(axes, runs.items(), strict=True):
+    ax.add_patch(plt.Circle((0, 0), 1, fill=False, color="tab:red", linewidth=0.6))
+    ax.scatter(*run.samples.T, s=2, linewidths=0)
+    ax.set(title=name, xlim=(-2, 2), ylim=(-2, 2), xticks=[], yticks=[], aspect=1)
+plt.show()
+
+# %% [markdown]
+# The board's support is known, so we can count the samples that lie on it.
+
+# %%
+board = Checkerboard()
+for name, run in runs.items():
+    print(f"{name:>20}: {board.in_support(run.samples).double().mean():6.1%} on the board")
+
+# %% [markdown]
+# ## Keep it
+#
+# A result goes to one file and comes back from it.
+
+# %%
+import tempfile
+from pathlib import Path
+
+path = Path(tempfile.mkdtemp()) / "samples.safetensors"
+result.save(path)
+feasibly.Result.load(path).samples.shape
+
+# %% [markdown]
+# ## From the shell
+#
+# The same works without a line of Python where the model and the constraint are functions of a
+# module of yours, and for the shipped priors:
+#
+# ```
+# python -m feasibly demo
+# python -m feasibly sample --denoiser checkerboard --constraint 3 --members 256
+# python -m feasibly check --denoiser my_project:denoiser --constraint my_project:constraint --shape 32 32
+# python -m feasibly methods
+# ```
+#
+# `sample` shows a live table, and writes the samples and a page about the run to `out/sample`.
+#
+# Next: [bring your model](model.py), [state your constraint](constraint.py).

@@ -1,0 +1,167 @@
+"""What the pages share: a smoke form, a training loop, small networks, and paths."""
+
+__all__ = ["SMOKE", "ConvNet", "PathNet", "fit", "kept", "paths", "short"]
+
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.nn.functional import interpolate, silu
+
+from feasibly.nn import FiLM, SineEmbedding
+
+WEIGHTS = Path(__file__).parent.parent / "weights"
+SMOKE = bool(os.environ.get("FEASIBLY_SMOKE"))
+"""Whether the pages only have to run, with few steps and members."""
+
+torch.set_num_threads(1)
+
+
+def short(full: int, smoke: int) -> int:
+    """Returns a number of steps or members, smaller in the smoke form."""
+    return smoke if SMOKE else full
+
+
+def fit(
+    module: nn.Module,
+    loss: Callable[[Tensor], Tensor],
+    draw: Callable[[int], Tensor],
+    steps: int,
+    batch: int = 64,
+    rate: float = 2e-3,
+) -> list[float]:
+    """Trains a network, and leaves the running average of its weights in it.
+
+    Arguments:
+        module: The network.
+        loss: The loss of a batch of data.
+        draw: Draws a batch of a given size.
+        steps: The number of steps.
+        batch: The batch size.
+        rate: The highest learning rate, from which it falls as a cosine.
+
+    Returns:
+        The loss of each step.
+    """
+    optimizer = torch.optim.AdamW(module.parameters(), lr=rate, weight_decay=0.0)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, steps, pct_start=0.1)
+    average = {name: value.clone() for name, value in module.state_dict().items()}
+    losses = []
+    for step in range(steps):
+        value = loss(draw(batch))
+        optimizer.zero_grad()
+        value.backward()
+        nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        losses.append(value.item())
+        keep = min(0.995, step / (step + 10))
+        for name, value in module.state_dict().items():
+            average[name].lerp_(value, 1 - keep)
+    module.load_state_dict(average)
+    return losses
+
+
+def kept(name: str, module: nn.Module, train: Callable[[int], list[float]], steps: int) -> None:
+    """Gives a network its stored weights; where there are none, trains it and stores them.
+
+    The smoke form makes two steps of the training and takes the stored weights after that.
+    """
+    path = WEIGHTS / f"{name}.safetensors"
+    if SMOKE:
+        train(2)
+    if not path.exists():
+        train(steps)
+        save_file(module.state_dict(), path)
+    module.load_state_dict(load_file(path))
+    module.eval().requires_grad_(False)
+
+
+class Block(nn.Module):
+    """A residual block of two convolutions, modulated by the noise level."""
+
+    def __init__(self, width: int, features: int, conv: Callable[..., nn.Module]) -> None:
+        super().__init__()
+        self.norm = nn.GroupNorm(width // 8, width)
+        self.first = conv(width, width)
+        self.film = FiLM(features, width)
+        self.second = conv(width, width)
+
+    def forward(self, h: Tensor, condition: Tensor) -> Tensor:
+        y = self.first(silu(self.norm(h)))
+        condition = condition.reshape(len(h), *(1,) * (h.ndim - 2), -1)
+        y = self.film(y.movedim(1, -1), condition).movedim(-1, 1)
+        return h + self.second(silu(y))
+
+
+class ConvNet(nn.Module):
+    """A small U-shaped network on two scales, for periodic fields in the plane, or series.
+
+    Arguments:
+        channels: The channels of a sample.
+        width: The width on the fine scale; the coarse one has twice as many.
+        depth: The number of blocks on the coarse scale.
+        series: Whether samples are series, with shape (B, channels, T), and not fields, with
+            shape (B, channels, X, Y).
+    """
+
+    def __init__(
+        self, channels: int, width: int = 32, depth: int = 3, series: bool = False
+    ) -> None:
+        super().__init__()
+        features = 64
+        kind = nn.Conv1d if series else nn.Conv2d
+        conv = partial(kind, kernel_size=3, padding=1, padding_mode="circular")
+        if series:
+            conv = partial(kind, kernel_size=5, padding=2)
+        self.embed = SineEmbedding(16, low=0.5, high=16.0)
+        self.condition = nn.Sequential(nn.Linear(32, features), nn.SiLU())
+        self.lift = conv(channels, width)
+        self.encode = Block(width, features, conv)
+        self.down = kind(width, 2 * width, 2, stride=2)
+        self.middle = nn.ModuleList(Block(2 * width, features, conv) for _ in range(depth))
+        self.up = kind(2 * width, width, 1)
+        self.decode = Block(width, features, conv)
+        self.last = conv(width, channels)
+
+    def forward(self, x: Tensor, noise: Tensor) -> Tensor:
+        condition = self.condition(self.embed(noise.expand(len(x))))
+        fine = self.encode(self.lift(x), condition)
+        h = self.down(fine)
+        for block in self.middle:
+            h = block(h, condition)
+        h = fine + interpolate(self.up(h), scale_factor=2.0)
+        return self.last(silu(self.decode(h, condition)))
+
+
+class PathNet(ConvNet):
+    """The same for paths in the plane, with shape (B, T, 2)."""
+
+    def __init__(self) -> None:
+        super().__init__(channels=2, series=True)
+
+    def forward(self, x: Tensor, noise: Tensor) -> Tensor:
+        return super().forward(x.mT, noise).mT
+
+
+def paths(n: int, points: int = 24, step: float = 0.14, seed: int = 0) -> Tensor:
+    """Returns paths of a vehicle of constant speed, with shape (n, points, 2).
+
+    They start at the left and head to the right; the steering is a random walk that returns to
+    straight on, and turns by at most 0.4 a step.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    steering = 0.1 * torch.randn(n, generator=generator)
+    heading = 1.2 * torch.rand(n, generator=generator) - 0.6
+    x = torch.stack((torch.full((n,), -1.6), torch.rand(n, generator=generator) - 0.5), dim=1)
+    found = [x]
+    for _ in range(points - 1):
+        steering = 0.85 * steering + 0.09 * torch.randn(n, generator=generator)
+        heading = 0.97 * heading + steering.clamp(-0.4, 0.4)
+        x = x + step * torch.stack((heading.cos(), heading.sin()), dim=1)
+        found.append(x)
+    return torch.stack(found, dim=1)

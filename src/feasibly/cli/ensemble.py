@@ -1,0 +1,226 @@
+"""`python -m feasibly sample --out NAME.zarr`, `resume` and `report`: ensembles in a store."""
+
+__all__ = ["draw", "report", "resume"]
+
+import os
+import signal
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import tyro
+from rich.console import Console
+
+from .. import figures
+from ..ensemble import Coordinate, Footprint, Layout, Store, Summary, run
+from ..problems.ks_solver import DT, LENGTH, POINTS
+from ..progress import LiveProgress
+from ..report import Report
+from .job import Job
+from .load import load_object
+from .words import size
+
+
+def draw(
+    job: Job,
+    out: Path,
+    members: int,
+    shape: tuple[int, ...],
+    seed: int,
+    chunk: int | Literal["auto"],
+    infeasible: str,
+    layout: str | None = None,
+) -> int:
+    """Draws what a store lacks, as one of the processes of a launcher or alone."""
+    policy, found, retries = infeasible.partition(":")
+    if (policy == "retry") != bool(found) or policy not in ("keep", "retry", "drop"):
+        raise ValueError(
+            f"--infeasible is keep, retry:N (as retry:3) or drop, got {infeasible!r}."
+        )
+    if found:
+        job = Job(job.denoiser, job.constraint, job.method, (*job.options, f"retries={retries}"))
+    axes = axes_of(job.denoiser, shape) if layout is None else load_object(layout)
+    if not isinstance(axes, (Layout, type(None))):
+        raise ValueError(f"{layout!r} returned {type(axes).__name__}; it must return a Layout.")
+    rank, local, world, sharing = place()
+    if torch.cuda.is_available():  # before the user's function asks for a device
+        torch.cuda.set_device(local % torch.cuda.device_count())
+    console = Console(quiet=rank > 0)
+    with stopping(), LiveProgress(f"{job.method} on {job.denoiser}", console) as live:
+
+        def progress(drawn: int) -> None:
+            if not console.is_terminal:
+                console.print(f"{drawn} of {members} members drawn", highlight=False)
+
+        def planned(footprint: Footprint, size: int) -> None:
+            console.print(expected(footprint, size), highlight=False, soft_wrap=True)
+
+        summary = run(
+            job.build(),
+            out,
+            members,
+            shape,
+            seed=seed,
+            chunk=chunk,
+            infeasible=policy,
+            layout=axes,
+            source=asdict(job),
+            workers=world,
+            sharing=sharing,
+            repair=rank == 0,
+            callback=live if console.is_terminal else None,
+            progress=progress,
+            planned=planned,
+        )
+    return conclude(summary, console)
+
+
+def resume(
+    store: tyro.conf.Positional[Path],
+    denoiser: str | None = None,
+    constraint: str | None = None,
+    chunk: int | Literal["auto"] = "auto",
+) -> int:
+    """Go on with a run that was stopped: draw the members that its store lacks.
+
+    Members that failed, or whose files are damaged, are drawn again. Exits with 1 unless all
+    members count in the end.
+
+    Arguments:
+        store: The store, as given to `sample --out`.
+        denoiser: The denoiser again, if it is not a shipped prior: a store is data, and what it
+            names is not run unasked.
+        constraint: The constraint again, if it is not a number.
+        chunk: How many members to sample at a time.
+    """
+    config = Store(store).config
+    if not config.source:
+        raise ValueError(
+            f"{store} was made by feasibly.ensemble.run and not by a command; call it again."
+        )
+    job = Job.stored(config.source, denoiser, constraint)
+    infeasible = config.infeasible
+    if infeasible == "retry":  # its number is among the job's options
+        *options, last = job.options
+        job = Job(job.denoiser, job.constraint, job.method, tuple(options))
+        infeasible = "retry:" + last.removeprefix("retries=")
+    return draw(job, store, config.members, config.shape, config.seed, chunk, infeasible)
+
+
+def report(store: tyro.conf.Positional[Path], out: Path | None = None) -> int:
+    """Say how far a run has come, and write a page about it.
+
+    Exits with 1 unless all members count.
+
+    Arguments:
+        store: The store, as given to `sample --out`.
+        out: The page to write; by default NAME.html beside the store.
+    """
+    console = Console()
+    summary = Summary.read(Store(store))
+    manifest = summary.store.manifest
+    page = Report(f"feasibly: {store.name}")
+    page.code(str(summary))
+    about = {"started": manifest.created, "commit": manifest.commit or "none"}
+    page.table([about | dict(manifest.versions)])
+    known = [r.violation for r in summary.records if r.violation is not None]
+    tolerance = manifest.config.tolerance
+    if known and tolerance is not None:
+        page.figure(
+            figures.histogram({"members": torch.tensor(known)}, tolerance),
+            "Violation of the members.",
+        )
+        page.table(steps(summary.paths()))
+    if summary.records:
+        page.table([row(record) for record in summary.records])
+    out = out or store.with_suffix(".html")
+    page.write(out)
+    status = conclude(summary, console)
+    console.print(f"Report: {out}", highlight=False, soft_wrap=True)
+    return status
+
+
+def row(record: Any) -> dict[str, str]:
+    """A member's row in the report."""
+    return {
+        "member": str(record.member),
+        "state": record.state,
+        "violation": "-" if record.violation is None else f"{record.violation:.3g}",
+        "feasible": "yes" if record.feasible else "no",
+        "forward": f"{record.forward:.0f}",
+        "backward": f"{record.backward:.0f}",
+        "seconds": f"{record.seconds:.2f}",
+    }
+
+
+def steps(paths: np.ndarray) -> list[dict[str, str]]:
+    """The table of the violations along the way, at some eight steps."""
+    table = []
+    for step in np.linspace(1, paths.shape[1], min(8, paths.shape[1])).round().astype(int):
+        known = paths[:, step - 1][np.isfinite(paths[:, step - 1])]
+        values = np.quantile(known, [0.5, 0.95, 1]) if known.size else [np.nan] * 3
+        words = (f"{value:.3g}" for value in values)
+        names = ("violation: median", "95 %", "worst")
+        table.append({"step": str(step), **dict(zip(names, words, strict=True))})
+    return table
+
+
+def conclude(summary: Summary, console: Console) -> int:
+    """Prints the account of a run; returns the exit status."""
+    console.print(str(summary), highlight=False, markup=False, soft_wrap=True)
+    console.print(f"Store: {summary.store.path}", highlight=False, markup=False, soft_wrap=True)
+    return int(summary.is_short)
+
+
+def expected(footprint: Footprint, chunk: int) -> str:
+    """What a run is expected to take, in words."""
+    return (
+        f"{chunk} members at a time, which take {size(footprint.of(chunk))} of memory at most: "
+        f"{size(footprint.member)} each and {size(footprint.fixed)} besides, and the weights."
+    )
+
+
+def place() -> tuple[int, int, int, int]:
+    """Returns this process's rank, its rank on its machine, the number of processes, and that on
+    its machine, as torchrun or srun tell them; 0, 0, 1 and 1 if neither started it."""
+
+    def told(*names: str, default: int) -> int:
+        texts = (os.environ.get(name, "") for name in names)
+        return next((int(text) for text in texts if text.isdecimal()), default)
+
+    world = max(1, told("WORLD_SIZE", "SLURM_NTASKS", default=1))
+    return (
+        told("RANK", "SLURM_PROCID", default=0),
+        told("LOCAL_RANK", "SLURM_LOCALID", default=0),
+        world,
+        max(1, told("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE", default=world)),
+    )
+
+
+def axes_of(prior: str, shape: tuple[int, ...]) -> Layout | None:
+    """Returns the axes of the samples of a shipped prior, where they are more than numbers."""
+    if prior != "ks" or len(shape) != 2:
+        return None
+    frames, points = shape
+    interval = DT * POINTS / frames
+    time = Coordinate("time", [interval * k for k in range(frames)], long_name="time")
+    x = Coordinate("x", [LENGTH / points * k for k in range(points)], long_name="position")
+    return Layout((time, x), "u", long_name="field, in units of its root mean square")
+
+
+@contextmanager
+def stopping() -> Generator[None]:
+    """Has SIGTERM, by which launchers and schedulers stop a process, stop it as Ctrl-C does."""
+
+    def interrupt(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    former = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, former)

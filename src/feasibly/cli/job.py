@@ -1,0 +1,114 @@
+"""What to sample, in the words of the command line, and the sampler that they name."""
+
+__all__ = ["Job", "parse"]
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass
+from inspect import signature
+from typing import Any
+
+from .. import minimizers
+from ..priors import available
+from ..samplers import METHODS, Sampler
+from .load import load_constraint, load_denoiser
+
+MINIMIZERS = set(minimizers.__all__) - {"Minimizer", "Minimum", "Residual"}
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to sample.
+
+    Attributes:
+        denoiser: A shipped prior, a prior's file, a folder of diffusers, or module:function.
+        constraint: A number, or module:function.
+        method: The name of the method.
+        options: Its options, each `name=value`.
+    """
+
+    denoiser: str
+    constraint: str
+    method: str
+    options: tuple[str, ...] = ()
+
+    def build(self) -> Sampler:
+        """Loads what the job names, and makes the sampler.
+
+        Raises:
+            ValueError: If a name is unknown, or an option does not fit.
+        """
+        if self.method not in METHODS:
+            raise ValueError(f"There is no method {self.method!r}; choose one of {[*METHODS]}.")
+        chosen: dict[str, Any] = {}
+        for name, value in map(parse, self.options):
+            if name in chosen:
+                raise ValueError(f"{name} is given twice, by --options or otherwise.")
+            chosen[name] = value
+        law = load_constraint(self.constraint)
+        try:
+            return METHODS[self.method](load_denoiser(self.denoiser), law, **chosen)
+        except TypeError as error:
+            known = ", ".join(sorted(names(METHODS[self.method])))
+            raise ValueError(f"{self.method}: {error}; its options are {known}.") from error
+
+    @classmethod
+    def stored(
+        cls, source: Mapping[str, Any], denoiser: str | None, constraint: str | None
+    ) -> "Job":
+        """Returns the job that a store names, if that can be trusted.
+
+        A store may be anybody's, and module:function would run code of its choice: what is not
+        shipped with the package must be named again by who resumes.
+
+        Arguments:
+            source: The source in the store's manifest, not empty.
+            denoiser: The denoiser as given again; None if it is not.
+            constraint: The constraint, likewise.
+
+        Raises:
+            ValueError: If a name must be given again, or is another than the store's.
+        """
+        given = {"denoiser": denoiser, "constraint": constraint}
+        shipped = {
+            "denoiser": source["denoiser"] in available(),
+            "constraint": source["constraint"].isdecimal(),
+        }
+        for name, value in given.items():
+            if value is None and not shipped[name]:
+                raise ValueError(
+                    f"The store names the {name} {source[name]!r}, which is not part of feasibly, "
+                    f"and what a store names is not run unasked: if it is yours, add --{name} "
+                    f"{source[name]}."
+                )
+            if value not in (None, source[name]):
+                raise ValueError(
+                    f"The store was made with the {name} {source[name]!r} and not {value!r}."
+                )
+        return cls(**source)
+
+
+def names(method: type[Sampler]) -> set[str]:
+    """Returns the names of a method's options, those of its base classes included."""
+    parameters = [p for c in method.__mro__[:-1] for p in signature(c).parameters.values()]
+    return {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
+
+
+def parse(option: str) -> tuple[str, Any]:
+    """Splits `name=value`; a value is a Python literal, a minimizer or, if it is neither, a
+    word."""
+    name, found, text = option.partition("=")
+    if not found or not name.isidentifier():
+        raise ValueError(f"--options takes name=value, such as zeta=0.01, got {option!r}.")
+    try:
+        return name, _value(ast.parse(text, mode="eval").body)
+    except (ValueError, SyntaxError):
+        return name, float(text) if text in ("inf", "nan") else text
+
+
+def _value(node: ast.expr) -> Any:
+    called = node.func if isinstance(node, ast.Call) else None
+    if isinstance(node, ast.Call) and isinstance(called, ast.Name) and called.id in MINIMIZERS:
+        options = {str(k.arg): ast.literal_eval(k.value) for k in node.keywords}
+        return getattr(minimizers, called.id)(*map(ast.literal_eval, node.args), **options)
+    return ast.literal_eval(node)

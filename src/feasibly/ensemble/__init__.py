@@ -1,0 +1,25 @@
+"""Ensembles that survive: many members, many processes, nothing lost.
+
+A run of many members writes each into a store as soon as it is finished, and what stops in the
+middle goes on where it was. The processes of a run share nothing but the store.
+"""
+
+from .layout import Coordinate, Layout
+from .manifest import Config, Manifest
+from .memory import Footprint, estimate
+from .run import run
+from .store import Record, Store
+from .summary import Summary
+
+__all__ = [
+    "Config",
+    "Coordinate",
+    "Footprint",
+    "Layout",
+    "Manifest",
+    "Record",
+    "Store",
+    "Summary",
+    "estimate",
+    "run",
+]

@@ -1,0 +1,186 @@
+"""Models of diffusers in memory and in folders, and what is refused."""
+
+import json
+import logging
+import sys
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+import feasibly
+from feasibly.errors import DenoiserError
+
+diffusers = pytest.importorskip("diffusers", reason="diffusers is not installed")
+
+
+def unet(**options):
+    torch.manual_seed(0)
+    return diffusers.UNet2DModel(
+        sample_size=8,
+        in_channels=1,
+        block_out_channels=(8, 8),
+        down_block_types=("DownBlock2D", "DownBlock2D"),
+        up_block_types=("UpBlock2D", "UpBlock2D"),
+        layers_per_block=1,
+        norm_num_groups=4,
+        **({"out_channels": 1} | options),
+    )
+
+
+def dit(**options):
+    torch.manual_seed(0)
+    net = diffusers.DiTTransformer2DModel(
+        num_attention_heads=2,
+        attention_head_dim=8,
+        in_channels=2,
+        num_layers=1,
+        sample_size=8,
+        patch_size=2,
+        num_embeds_ada_norm=10,
+        **options,
+    )
+    # its last layers begin at zero, and would hide what goes in
+    for parameter in net.parameters():
+        nn.init.normal_(parameter, std=0.1)
+    return net
+
+
+def same(net, adapter, scheduler, shape, **conditions):
+    """Whether the estimate is that of the model in memory, by the scheduler's own formula."""
+    scheduler.set_timesteps(1000)
+    x = torch.randn(2, *shape)
+    for step in (1, 500, 990):
+        output = net(x, torch.tensor([step, step]), **conditions).sample[:, : shape[0]]
+        alpha_bar = scheduler.alphas_cumprod[step]
+        expected = {
+            "epsilon": (x - (1 - alpha_bar).sqrt() * output) / alpha_bar.sqrt(),
+            "v_prediction": alpha_bar.sqrt() * x - (1 - alpha_bar).sqrt() * output,
+        }[scheduler.config.prediction_type]
+        found = adapter(x, torch.tensor(step / 999), **conditions).mean
+        scale = expected.abs().max()
+        torch.testing.assert_close(found / scale, expected / scale, rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def test_a_unet_saved_and_reloaded(tmp_path, caplog):
+    logging.getLogger("diffusers").addHandler(caplog.handler)
+    net, scheduler = unet().eval(), diffusers.DDPMScheduler()
+    diffusers.DDPMPipeline(net, scheduler).save_pretrained(tmp_path / "pipeline")
+    net.save_pretrained(tmp_path / "net")
+    scheduler.save_pretrained(tmp_path / "scheduler")
+    for adapter in (
+        feasibly.wrap(tmp_path / "pipeline"),
+        feasibly.wrap(str(tmp_path / "net"), schedule=tmp_path / "scheduler"),
+        feasibly.wrap(net, schedule=scheduler),
+        feasibly.wrap(diffusers.DDPMPipeline(net, scheduler)),
+    ):
+        same(net, adapter, scheduler, (1, 8, 8))
+        assert not adapter.net.training
+    assert "DDPMScheduler, prediction_type epsilon" in repr(adapter)
+    logging.getLogger("diffusers").removeHandler(caplog.handler)
+    assert "accelerate" not in caplog.text  # which it can do without
+
+
+def test_ppr_through_a_unet():
+    adapter = feasibly.wrap(unet(), schedule=diffusers.DDPMScheduler(prediction_type="sample"))
+    law = feasibly.Equality(lambda x: x.mean(dim=(1, 2, 3))[:, None] - 0.1, tolerance=1e-8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", feasibly.InfeasibleWarning)  # it is not trained
+        result = feasibly.PPR(adapter, law, steps=4).sample(2, (1, 8, 8))
+    assert result.finite.all()
+    assert result.calls.backward > 0
+
+
+@torch.no_grad()
+def test_a_dit_with_labels_and_a_learned_variance_saved_and_reloaded(tmp_path):
+    net = dit(out_channels=4).eval()
+    scheduler = diffusers.DDIMScheduler(prediction_type="v_prediction")
+    net.save_pretrained(tmp_path / "transformer")
+    scheduler.save_pretrained(tmp_path / "scheduler")
+    labels = torch.tensor([3, 7])
+    adapter = feasibly.wrap(tmp_path, conditions={"class_labels": labels})
+    same(net, adapter, scheduler, (2, 8, 8), class_labels=labels)
+    x, t = torch.randn(2, 2, 8, 8), torch.tensor(0.5)
+    own = adapter(x, t).mean
+    torch.testing.assert_close(own, adapter(x, t, class_labels=labels).mean)
+    assert (own - adapter(x, t, class_labels=labels.flip(0)).mean).abs().max() > 1e-4
+    assert "learned variance" in repr(adapter)
+    drawn = feasibly.Ancestral(adapter, steps=4).sample([1], (2, 8, 8)).samples
+    whole = feasibly.Ancestral(adapter, steps=4).sample([0, 1], (2, 8, 8)).samples
+    torch.testing.assert_close(drawn[0], whole[1], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda path: feasibly.wrap(unet()), "does not say what it predicts"),
+        (lambda path: feasibly.wrap(path / "nowhere"), "cannot be read as a folder"),
+        (
+            lambda path: feasibly.wrap(unet(), schedule=diffusers.LCMScheduler()),
+            "distilled model",
+        ),
+        (
+            lambda path: feasibly.wrap(unet(), schedule=diffusers.ScoreSdeVeScheduler()),
+            "alphas_cumprod",
+        ),
+        (
+            lambda path: feasibly.wrap(
+                unet(), schedule=diffusers.FlowMatchEulerDiscreteScheduler(invert_sigmas=True)
+            ),
+            "invert_sigmas True is not supported",
+        ),
+        (
+            lambda path: feasibly.wrap(
+                unet(),
+                schedule=diffusers.UniPCMultistepScheduler(
+                    prediction_type="v_prediction", use_flow_sigmas=True
+                ),
+            ),
+            "'v_prediction'.* is not supported: for a flow",
+        ),
+        (lambda path: feasibly.wrap(diffusers.DDPMScheduler()), r"got NoneType|got DDPMScheduler"),
+    ],
+)
+def test_mistakes_are_explained(make, message, tmp_path):
+    with pytest.raises(DenoiserError, match=message):
+        make(tmp_path)
+
+
+def test_a_missing_library_says_how_to_install_it(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "diffusers", None)
+    with pytest.raises(DenoiserError, match="pip install diffusers"):
+        feasibly.wrap(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["DiffusionPipeline", "DDPMScheduler", "nn", "Nothing", ["a"]])
+def test_a_folder_may_name_a_model_and_nothing_else(name, tmp_path, monkeypatch):
+    loaded = []
+    for cls in (diffusers.DiffusionPipeline, diffusers.DDPMScheduler):
+        monkeypatch.setattr(cls, "from_pretrained", lambda *a, **k: loaded.append(a))
+    (tmp_path / "config.json").write_text(json.dumps({"_class_name": name}))
+    with pytest.raises(DenoiserError, match=r"names the class .* which is no model") as raised:
+        feasibly.wrap(tmp_path)
+    assert repr(name) in str(raised.value)
+    assert str(tmp_path) in str(raised.value)
+    assert not loaded
+
+
+def test_a_folder_may_name_a_scheduler_and_nothing_else(tmp_path):
+    (tmp_path / "scheduler_config.json").write_text('{"_class_name": "DiffusionPipeline"}')
+    with pytest.raises(DenoiserError, match="'DiffusionPipeline', which is no scheduler"):
+        feasibly.wrap(unet(), "diffusers", tmp_path)
+
+
+def test_pickled_weights_are_not_loaded(tmp_path):
+    net, scheduler = unet().eval(), diffusers.DDPMScheduler()
+    net.save_pretrained(tmp_path, safe_serialization=False)
+    with pytest.raises(DenoiserError, match=r"pickle.*safe_serialization=True"):
+        feasibly.wrap(tmp_path, schedule=scheduler)
+    # and what the message says helps
+    safe = diffusers.UNet2DModel.from_pretrained(
+        tmp_path, use_safetensors=False, low_cpu_mem_usage=False
+    )
+    safe.save_pretrained(tmp_path, safe_serialization=True)
+    feasibly.wrap(tmp_path, schedule=scheduler)

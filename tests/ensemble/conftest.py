@@ -1,0 +1,93 @@
+"""A sampler that takes milliseconds, and ways to disturb it."""
+
+import multiprocessing
+import os
+
+import pytest
+import torch
+
+from feasibly import PPR, ensemble, members
+from feasibly.constraints import Equality
+from feasibly.minimizers import GaussNewton
+from feasibly.oracles import Gaussian
+from feasibly.schedules import LogLogit
+
+MEMBERS = 8
+TRIAL = 4
+"""The calls of the network before a run: its trial, and its probe."""
+
+
+class Disturbed:
+    """The exact network of standard normal data, which first calls `fault(call, rows)`, with the
+    number of the call, from 1 on, and the members in it; the trial before a run is not counted.
+
+    What the fault returns, if not None, is added."""
+
+    def __init__(self, fault=None):
+        self.oracle = Gaussian(torch.zeros(2), torch.eye(2), LogLogit())
+        self.schedule = self.oracle.schedule
+        self.fault = fault
+        self.calls = -TRIAL
+
+    def __call__(self, x_t, t):
+        self.calls += 1
+        if self.fault is not None and self.calls > 0:
+            made = self.fault(self.calls, members.current().tolist())
+            if made is not None:
+                return self.oracle(x_t, t).mean + made
+        return self.oracle(x_t, t)
+
+
+def circle(tolerance=1e-6):
+    return Equality(lambda x: x.square().sum(dim=1) - 1, tolerance)
+
+
+def toy(fault=None, **options):
+    return PPR(Disturbed(fault), circle(), steps=4, minimize=GaussNewton(6), **options)
+
+
+def draw(path, fault=None, sampler=None, members=MEMBERS, **options):
+    """Draws the toy's members into a store, in chunks of 2 if nothing else is said."""
+    return ensemble.run(
+        sampler or toy(fault), path, members, (2,), **({"seed": 3, "chunk": 2} | options)
+    )
+
+
+def values(path):
+    """All members of a store, as its user reads them."""
+    xarray = pytest.importorskip("xarray")
+    return torch.from_numpy(xarray.open_zarr(path)["samples"].values)
+
+
+@pytest.fixture(scope="session")
+def undisturbed():
+    """The members that every run must end with."""
+    return toy().sample(MEMBERS, (2,), seed=3).samples
+
+
+@pytest.fixture
+def path(tmp_path):
+    pytest.importorskip("zarr")
+    return tmp_path / "run.zarr"
+
+
+@pytest.fixture
+def start():
+    """Starts a function in a process of its own, without importing torch again; what still runs
+    at the end of the test is killed."""
+    if not hasattr(os, "fork"):
+        pytest.skip("needs fork")
+    context = multiprocessing.get_context("fork")
+    started = []
+
+    def begin(function, *arguments, **options):
+        process = context.Process(target=function, args=arguments, kwargs=options)
+        process.start()
+        started.append(process)
+        return process
+
+    yield begin
+    for process in started:
+        if process.is_alive():
+            process.kill()
+        process.join()

@@ -1,0 +1,225 @@
+"""After every fault: no finished member is lost, none unfinished is counted, and going on ends
+with the members of an undisturbed run."""
+
+import errno
+import os
+import signal
+import stat
+import time
+
+import pytest
+import torch
+
+from feasibly.ensemble import Store, Summary, files
+from feasibly.errors import SamplingError
+from tests.ensemble.conftest import MEMBERS, draw, values
+
+
+def finished(path):
+    """The finished members and the bytes of their values; nothing before there is a store."""
+    if not path.exists():
+        return {}
+    store = Store(path)
+    return {r.member: store.get(r.member).tobytes() for r in Summary.read(store).records}
+
+
+def check_and_go_on(path, undisturbed):
+    """The claims of the module's first line, for a run that has been stopped."""
+    kept = finished(path)
+    expected = undisturbed.numpy()
+    for member, content in kept.items():
+        found = torch.frombuffer(bytearray(content), dtype=torch.float32)
+        torch.testing.assert_close(found, torch.from_numpy(expected[member]), rtol=1e-5, atol=1e-6)
+    drawn = []
+    summary = draw(path, fault=lambda call, rows: drawn.extend(rows))
+    assert not set(drawn) & set(kept)
+    assert set(drawn) | set(kept) == set(range(MEMBERS))
+    assert summary.counted == MEMBERS
+    assert {m: finished(path)[m] for m in kept} == kept
+    torch.testing.assert_close(values(path), undisturbed, rtol=1e-5, atol=1e-6)
+    assert os.listdir(Store(path).claims) == []
+    assert not list(path.rglob("*.draft"))
+    return kept
+
+
+def suicide(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("moment", [1, 12, 25, 33])
+def test_a_process_killed_while_it_draws(path, undisturbed, start, moment):
+    process = start(draw, path, fault=lambda call, rows: call == moment and suicide())
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    kept = check_and_go_on(path, undisturbed)
+    assert len(kept) < MEMBERS
+    assert len(kept) % 2 == 0
+
+
+@pytest.mark.parametrize(
+    ("call", "moment"),
+    [("replace", n) for n in (1, 2, 3, 8, 9)] + [("fsync", n) for n in (1, 20, 35, 40, 44, 60)],
+)
+def test_a_process_killed_while_it_writes(path, undisturbed, start, call, moment):
+    class Deadly:
+        """The module os for the module files, and not for zarr, which writes before it."""
+
+        count = 0
+
+        def __getattr__(self, name):
+            if name == call:
+                Deadly.count += 1
+                if Deadly.count == moment:
+                    suicide()
+            return getattr(os, name)
+
+    def work():
+        files.os = Deadly()
+        draw(path)
+
+    process = start(work)
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    kept = len(check_and_go_on(path, undisturbed))
+    if call == "replace":
+        # the first write is the manifest, then each member's values and record follow
+        assert kept == max(0, (moment - 2) // 2)
+
+
+def test_of_two_processes_one_is_killed_and_the_other_does_its_part(path, undisturbed, start):
+    # both wait until both have a member, so that the one that dies leaves one behind
+    def meet(call, rows):
+        while len(os.listdir(Store(path).claims)) < 2 and call == 1:
+            time.sleep(0.01)
+
+    def die(call, rows):
+        meet(call, rows)
+        suicide()
+
+    crew = [start(draw, path, fault=fault, chunk=1) for fault in (meet, die)]
+    crew[1].join()
+    crew[0].join()
+    assert [process.exitcode for process in crew] == [0, -signal.SIGKILL]
+    assert len(check_and_go_on(path, undisturbed)) == MEMBERS
+
+
+@pytest.mark.parametrize("moment", [2, 3, 6])
+def test_a_full_disk(path, undisturbed, monkeypatch, moment):
+    fsync, replace, count = (
+        os.fsync,
+        os.replace,
+        [2],
+    )  # from the first write on that comes after the manifest's
+
+    def full(file):
+        if path.exists() and stat.S_ISREG(os.fstat(file).st_mode) and count[0] >= moment:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        fsync(file)
+
+    def moved(draft, to):
+        count[0] += path.exists()  # before, it is zarr that writes
+        replace(draft, to)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files.os, "fsync", full)
+        patch.setattr(files.os, "replace", moved)
+        with pytest.raises(SamplingError, match=r"No space left on device.*make room") as error:
+            draw(path)
+    kept = (moment - 2) // 2
+    assert f"{kept} of 8 members are drawn and kept" in error.value.__notes__[0]
+    assert "resume" in error.value.__notes__[0]
+    assert not list(path.rglob("*.draft"))
+    assert len(check_and_go_on(path, undisturbed)) == kept
+
+
+def test_a_store_cut_short_on_disk(path, undisturbed):
+    draw(path)
+    store = Store(path)
+    os.truncate(store.chunk(3), 5)
+    store.chunk(4).unlink()
+    os.truncate(store.records / "6.json", 9)
+    os.truncate(path / "violation" / "c" / "0", 1)
+    assert sorted(finished(path)) == [0, 1, 2, 5, 7]
+    assert len(check_and_go_on(path, undisturbed)) == 5
+
+
+def nan(rows):
+    """Spoils the first row."""
+    return torch.tensor([[torch.nan]] + [[0.0]] * (len(rows) - 1))
+
+
+def test_numbers_that_are_none_at_one_step(path, undisturbed):
+    spoilt = []
+
+    def once(call, rows):
+        # a chunk's first call; later, a search takes it for a bad step, and takes another
+        if rows[0] == 4 and not spoilt:
+            spoilt.append(call)
+            return nan(rows)
+        return None
+
+    summary = draw(path, fault=once)
+    assert spoilt
+    assert summary.counted == MEMBERS
+    torch.testing.assert_close(values(path), undisturbed, rtol=1e-5, atol=1e-6)
+
+
+def test_numbers_that_are_none_until_the_restart(path, undisturbed):
+    summary = draw(path, fault=lambda call, rows: nan(rows) if rows[0] == 4 else None)
+    assert summary.state("failed") == [4]
+    assert summary.is_short
+    assert "1 (4) became non-finite" in str(summary)
+    assert not Store(path).chunk(4).exists()
+    assert Store(path).repair() == [4]
+    assert len(check_and_go_on(path, undisturbed)) == MEMBERS - 1
+
+
+def test_a_chunk_that_does_not_fit_into_memory_is_halved(path, undisturbed):
+    sizes = []
+
+    def lack(call, rows):
+        sizes.append(len(rows))
+        if len(rows) > 3:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    assert draw(path, fault=lack, chunk=8).counted == MEMBERS
+    assert sizes[:2] == [8, 4]
+    assert max(sizes[2:]) == 2
+    torch.testing.assert_close(values(path), undisturbed, rtol=1e-5, atol=1e-6)
+
+
+def test_a_member_that_does_not_fit_into_memory_alone_stops_the_run(path, undisturbed):
+    def lack(call, rows):
+        if 5 in rows:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
+    with pytest.raises(SamplingError, match="Member 5 alone does not fit into memory"):
+        draw(path, fault=lack, chunk=8)
+    assert len(check_and_go_on(path, undisturbed)) >= 4
+
+
+@pytest.mark.parametrize("moment", [1, 12, 25])
+def test_ctrl_c_says_which_members_are_dropped(path, undisturbed, moment):
+    def interrupt(call, rows):
+        if call == moment:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as error:
+        draw(path, fault=interrupt)
+    kept = sorted(finished(path))
+    a, b = len(kept), len(kept) + 1
+    (note,) = error.value.__notes__
+    assert note.startswith(f"Dropped in the middle: 2 ({a}, {b}). {a} of 8 members are drawn")
+    assert os.listdir(Store(path).claims) == []
+    assert len(check_and_go_on(path, undisturbed)) == a
+
+
+def test_a_step_that_fails_stops_the_run_and_keeps_what_there_is(path, undisturbed):
+    def fail(call, rows):
+        if 4 in rows:
+            raise ValueError("no such member")
+
+    with pytest.raises(SamplingError, match="no such member") as error:
+        draw(path, fault=fail)
+    assert "Dropped in the middle: 2 (4, 5)" in error.value.__notes__[0]
+    assert sorted(check_and_go_on(path, undisturbed)) == [0, 1, 2, 3]

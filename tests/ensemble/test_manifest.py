@@ -1,0 +1,156 @@
+import json
+import re
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from feasibly.ensemble import Config, Manifest
+from feasibly.ensemble.manifest import FORMAT, fingerprint
+from feasibly.ensemble.probe import PARTS
+from feasibly.errors import StoreError
+
+CONFIG = Config(
+    method="PPR(steps=4) with Sphere",
+    weights="0badcafe",
+    tolerance=1e-6,
+    seed=3,
+    members=8,
+    shape=(4, 5),
+    dtype="float32",
+    infeasible="drop",
+    source={"denoiser": "banana", "constraint": "3", "method": "ppr", "options": ("steps=4",)},
+)
+WHOLE = json.loads(json.dumps(asdict(Manifest.new(CONFIG)) | {"format": FORMAT}))
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(min_value=2**62)
+    | st.floats(allow_nan=False)
+    | st.text(max_size=8)
+    | st.sampled_from(["float32", "keep", "../..", "/etc/passwd", "\x1b[2J"]),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
+    max_leaves=8,
+)
+PLACES = [(key,) for key in WHOLE] + [("config", key) for key in WHOLE["config"]]
+PLACES += [("config", "source", key) for key in WHOLE["config"]["source"]]
+
+
+@pytest.fixture
+def file(tmp_path):
+    return tmp_path / "manifest.json"
+
+
+def read_or_refuse(path, content):
+    """Reads a manifest; whatever is in it, it is a valid one or a StoreError that names it."""
+    path.write_bytes(content)
+    try:
+        found = Manifest.load(path)
+    except StoreError as error:
+        found, words = None, str(error)
+    else:
+        replace(found.config)  # which tests its values
+        return found
+    assert str(path) in words
+    assert words.isprintable()
+    assert len(words) < 1000
+    return None
+
+
+def test_a_manifest_is_read_back_as_it_was_written(file):
+    made = Manifest.new(CONFIG, "u", dict.fromkeys(PARTS, (0.5, None)))
+    made.save(file)
+    assert Manifest.load(file) == made
+    assert made.versions["torch"] == torch.__version__
+    assert re.fullmatch(r"([0-9a-f]{40}(-dirty)?)?", made.commit)
+
+
+FUZZ = settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@FUZZ
+@given(content=st.binary(max_size=200))
+def test_any_bytes_are_refused(file: Path, content):
+    assert read_or_refuse(file, content) is None
+
+
+@FUZZ
+@given(value=JSON)
+def test_any_json_is_refused(file: Path, value):
+    assert read_or_refuse(file, json.dumps(value).encode()) is None
+
+
+@FUZZ
+@given(place=st.sampled_from(PLACES), value=JSON)
+def test_any_value_in_any_place_is_valid_or_refused(file: Path, place, value):
+    forged = json.loads(json.dumps(WHOLE))
+    inner = forged
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = value
+    read_or_refuse(file, json.dumps(forged).encode())
+
+
+@FUZZ
+@given(cut=st.integers(0, 10_000), flip=st.integers(1, 255))
+def test_a_damaged_manifest_is_valid_or_refused(file: Path, cut, flip):
+    content = bytearray(json.dumps(WHOLE).encode())
+    content[cut % len(content)] ^= flip
+    read_or_refuse(file, bytes(content))
+    assert read_or_refuse(file, bytes(content[: cut % len(content)])) is None
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("format",), 1),
+        (("probe",), []),
+        (("probe",), {"schedule": [1.0]}),
+        (("variable",), "../../samples"),
+        (("config", "members"), 2**62),
+        (("config", "members"), True),
+        (("config", "shape"), [2**40, 2**40]),
+        (("config", "shape"), []),
+        (("config", "shape"), [2, -1]),
+        (("config", "seed"), -1),
+        (("config", "dtype"), "object"),
+        (("config", "tolerance"), -1.0),
+        (("config", "method"), "\x1b[2J"),
+        (("config", "infeasible"), "forget"),
+        (("config", "source"), {"denoiser": "x"}),
+        (("config", "source", "options"), "steps=4"),
+    ],
+    ids=str,
+)
+def test_a_forged_value_is_refused(file, place, value):
+    test_any_value_in_any_place_is_valid_or_refused.hypothesis.inner_test(file, place, value)
+    with pytest.raises(StoreError):
+        Manifest.load(file)
+
+
+def test_configurations_differ_in_words():
+    other = replace(CONFIG, seed=4, shape=(5, 4))
+    assert CONFIG.differences(other) == ["seed: 3, here 4", "shape: (4, 5), here (5, 4)"]
+    assert CONFIG.differences(CONFIG) == []
+    assert CONFIG.differences(replace(CONFIG, source={})) == []
+    moved = dict(CONFIG.source) | {"denoiser": "checkerboard"}
+    assert "banana" in CONFIG.differences(replace(CONFIG, source=moved))[0]
+
+
+def test_a_fingerprint_tells_weights_apart():
+    torch.manual_seed(0)
+    one, other = torch.nn.BatchNorm1d(3), torch.nn.BatchNorm1d(3)
+    assert fingerprint(one) == fingerprint(other) != ""
+    other.running_mean[1] += 1e-6
+    assert fingerprint(one) != fingerprint(other)
+    assert fingerprint(one.bfloat16()) != fingerprint(other)
+    assert fingerprint(lambda x_t, t: x_t) == ""

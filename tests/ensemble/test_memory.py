@@ -1,0 +1,285 @@
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from feasibly import PPR, Equality
+from feasibly.denoisers import Chunked, Karras
+from feasibly.ensemble import Footprint, estimate, memory
+from feasibly.errors import SamplingError
+from feasibly.minimizers import LBFGS, GaussNewton, WarmLBFGS
+from feasibly.nn import UNet
+from feasibly.samplers import DPS, Ancestral
+from feasibly.samplers.run import Run
+from feasibly.schedules import LogLogit
+from tests.ensemble.conftest import Disturbed, circle, toy
+
+CPU = torch.device("cpu")
+MB = 2**20
+
+
+@pytest.mark.parametrize(
+    ("member", "fixed", "free", "sharing", "chunk"),
+    [
+        (100, 0, 2000, 1, 10),
+        (100, 0, 2000, 4, 2),
+        (100, 300, 2000, 1, 7),
+        (1000, 0, 1000, 1, 1),
+        (1, 0, 10**12, 1, 1024),
+    ],
+)
+def test_a_chunk_takes_half_of_the_free_memory(member, fixed, free, sharing, chunk):
+    assert memory.fitting(Footprint(member, fixed), free, sharing) == chunk
+
+
+WEIGHTS = nn.Linear(MB, 1, bias=False).requires_grad_(False)
+
+
+def passing():
+    block = torch.ones(16 * MB)  # 64 MB
+    del block
+    return torch.ones(8 * MB)
+
+
+def views():
+    block = torch.ones(16 * MB)
+    parts = block.reshape(4, -1).split(1)
+    parts[0].mul_(2)
+    return sum(part.view(-1)[:1] for part in parts)
+
+
+def weights():
+    return WEIGHTS.weight.t().mul_(1.0).flatten()[:1] + torch.ones(16 * MB)
+
+
+def graph():
+    x = torch.ones(4 * MB, requires_grad=True)  # 16 MB, of which up to five are there at a time
+    return torch.autograd.grad((x.sin().cos()).sum(), x)
+
+
+@pytest.mark.parametrize(
+    ("action", "low", "high"),
+    [(passing, 64, 65), (views, 64, 65), (weights, 128, 130), (graph, 64, 81)],
+)
+def test_a_peak_is_seen_after_it_has_passed(action, low, high):
+    _, taken = memory.peak(action, CPU)
+    assert low * MB <= taken < high * MB
+    assert memory.peak(action, CPU)[1] == taken
+
+
+def test_what_was_made_before_is_not_counted_when_it_goes():
+    before = [torch.ones(16 * MB)]
+
+    def action():
+        before.clear()
+        return torch.ones(MB)
+
+    assert memory.peak(action, CPU)[1] == 4 * MB
+
+
+def unet():
+    torch.manual_seed(0)
+    return Karras(UNet((32, 64)).requires_grad_(False), LogLogit())
+
+
+def field(tolerance=1e-9):
+    return Equality(lambda x: x[:, ::8, ::8].flatten(1) - 1, tolerance)
+
+
+def flat():
+    """A denoiser of large states that keeps next to nothing."""
+
+    def network(x_t, t):
+        alpha_t, sigma_t = network.schedule(t)
+        return alpha_t * x_t / (alpha_t**2 + sigma_t**2)
+
+    network.schedule = LogLogit()
+    return network
+
+
+def ends(x):
+    return x[:, :100] ** 2 - 1
+
+
+CASES = {
+    "UNet": (lambda: PPR(unet(), field(), steps=6, retries=0, minimize=LBFGS(2)), (32, 32), 7),
+    "chunked": (
+        lambda: PPR(Chunked(unet()), field(), steps=6, retries=0, minimize=LBFGS(2)),
+        (32, 32),
+        7,
+    ),
+    "DPS": (lambda: DPS(unet(), field(), steps=6), (32, 32), 9),
+    "ancestral": (lambda: Ancestral(unet(), steps=6), (32, 32), 9),
+    "history": (
+        lambda: PPR(flat(), Equality(ends, 1e-9), steps=6, retries=0, minimize=WarmLBFGS(3)),
+        (10**5,),
+        16,
+    ),
+    "bfloat16 history": (
+        lambda: PPR(
+            flat(),
+            Equality(ends, 1e-9),
+            steps=6,
+            retries=0,
+            minimize=WarmLBFGS(3, pair_type="bfloat16"),
+        ),
+        (10**5,),
+        16,
+    ),
+    "small": (lambda: toy(), (2,), 512),
+}
+
+
+@pytest.mark.parametrize(("make", "shape", "count"), CASES.values(), ids=CASES.keys())
+def test_a_run_takes_what_was_estimated_from_a_few_of_its_steps(make, shape, count):
+    sampler = make()
+    expected = estimate(sampler, shape).of(count)
+    account = Run(5, shape, torch.float32, CPU, None)
+    with torch.no_grad():
+        _, taken = memory.peak(lambda: sampler.draw(list(range(count)), account), CPU)
+    assert 0.8 * taken <= expected <= 1.2 * taken
+
+
+def test_a_coarse_history_and_a_chunked_denoiser_take_less():
+    members = {name: estimate(make(), shape).member for name, (make, shape, _) in CASES.items()}
+    assert members["bfloat16 history"] < 0.75 * members["history"]
+    assert members["chunked"] < 0.2 * members["UNet"]
+
+
+def test_members_that_would_not_fit_are_not_rehearsed(monkeypatch):
+    rows = []
+    sampler = toy(lambda call, seen: rows.append(len(seen)))
+    monkeypatch.setattr(memory, "room", lambda device: 10)
+    found = estimate(sampler, (2,))
+    assert set(rows) == {1}
+    assert found.member > 0
+    assert found.fixed == 0
+
+
+def test_no_member_is_rehearsed_that_the_run_does_not_have():
+    rows = []
+    estimate(toy(lambda call, seen: rows.extend(seen)), (2,), members=2)
+    assert set(rows) == {0, 1}
+
+
+def test_several_members_that_do_not_fit_are_taken_for_one_each():
+    def lack(call, rows):
+        if len(rows) > 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    assert estimate(toy(lack), (2,)).fixed == 0
+
+
+def test_a_rehearsal_that_fails_says_so():
+    def fail(call, rows):
+        raise ValueError("no such member")
+
+    with pytest.raises(SamplingError, match=r"rehearsal.*no such member.*--chunk auto"):
+        estimate(toy(fail), (2,))
+
+
+def test_a_rehearsal_leaves_members_as_they_are():
+    rehearsed, other = (PPR(Disturbed(), circle(), minimize=GaussNewton(2)) for _ in range(2))
+    estimate(rehearsed, (2,))
+    found = [sampler.sample(3, (2,), seed=1) for sampler in (rehearsed, other)]
+    assert torch.equal(found[0].samples, found[1].samples)
+    assert found[0].calls.forward == found[1].calls.forward
+
+
+RESIDENT = """
+import json, sys, torch
+from pathlib import Path
+import feasibly
+from feasibly import PPR, Equality, priors
+from feasibly.constraints import Decoded
+from feasibly.denoisers import Karras
+from feasibly.ensemble import estimate
+from feasibly.minimizers import WarmLBFGS
+from feasibly.nn import SphereAutoencoder, SphereNet
+from feasibly.schedules import LogLogit
+
+torch.set_num_threads(1)
+
+
+def memory(name):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(name))
+
+
+def ks():
+    law = Equality(lambda x: x[:, ::8, ::8].flatten(1) - 1, 1e-9)
+    return priors.load("ks"), law, (128, 128), 4
+
+
+def latent():
+    torch.manual_seed(0)
+    decoder = SphereAutoencoder(rows=64).requires_grad_(False)
+    net = SphereNet(rows=8).requires_grad_(False)
+    law = Equality(lambda x: x[:, :, 0].flatten(1) - 1, 1e-9)
+    law = Decoded(law, lambda z: decoder.decode(z[:, [0, 12, 23]]))
+    return Karras(net, LogLogit(1e-3, 1e2)), law, (24, 16, 8, 16), 8
+
+
+def large():
+    def network(x_t, t):
+        alpha_t, sigma_t = network.schedule(t)
+        return alpha_t * x_t / (alpha_t**2 + sigma_t**2)
+
+    network.schedule = LogLogit()
+    return network, Equality(lambda x: x[:, :100] ** 2 - 1, 1e-9), (2_000_000,), 2
+
+
+denoiser, law, shape, members = globals()[sys.argv[1]]()
+sampler = PPR(denoiser, law, steps=3, retries=0, minimize=WarmLBFGS(3))
+expected = estimate(sampler, shape).of(members)
+Path("/proc/self/clear_refs").write_text("5")
+before = memory("VmRSS")
+sampler.sample(members, shape)
+print(json.dumps([expected, memory("VmHWM") - before]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="needs Linux")
+@pytest.mark.parametrize("case", ["ks", "latent", "large"])
+def test_a_process_grows_by_what_was_estimated(case):
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", RESIDENT, case],
+        env=os.environ | {"MALLOC_MMAP_THRESHOLD_": "1048576"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    expected, taken = json.loads(done.stdout)
+    assert 0.8 * taken <= expected <= 1.2 * taken
+
+
+def test_there_is_free_memory():
+    assert MB < memory.room(CPU) < 2**50
+
+
+def test_the_limit_of_a_container_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "CGROUP", tmp_path)
+    free = memory.room(CPU)
+    (tmp_path / "memory.current").write_text("1000\n")
+    (tmp_path / "memory.max").write_text("max\n")
+    assert abs(memory.room(CPU) - free) < 2**32
+    (tmp_path / "memory.max").write_text("5000\n")
+    assert memory.room(CPU) == 4000
+
+
+def test_a_lack_of_memory_is_known_by_its_cause():
+    lack = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1")
+    outer = ValueError("Step 3 failed")
+    outer.__cause__ = lack
+    for error in (lack, outer, MemoryError(), torch.OutOfMemoryError("CUDA out of memory")):
+        assert memory.is_exhausted(error)
+    assert not memory.is_exhausted(RuntimeError("shapes differ"))
+    assert not memory.is_exhausted(None)
+    with pytest.raises(RuntimeError) as huge:
+        torch.empty(2**60)
+    assert memory.is_exhausted(huge.value)

@@ -1,0 +1,242 @@
+import time
+from functools import partial
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from feasibly import PPR, Ancestral, ensemble
+from feasibly.ensemble import Footprint, Store, Summary, memory
+from feasibly.ensemble.run import plan
+from feasibly.errors import DenoiserError, InfeasibleWarning, StoreError
+from feasibly.minimizers import GaussNewton
+from tests.ensemble.conftest import MEMBERS, Disturbed, circle, draw, toy, values
+
+
+def same(a, b):
+    torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 16, "auto"])
+def test_members_do_not_depend_on_chunks(path, undisturbed, chunk):
+    summary = draw(path, chunk=chunk)
+    same(values(path), undisturbed)
+    assert summary.counted == summary.asked == MEMBERS
+    assert not summary.is_short
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+def test_members_do_not_depend_on_processes(path, undisturbed, start, processes):
+    crew = [start(draw, path, workers=processes, repair=k == 0) for k in range(processes)]
+    for process in crew:
+        process.join()
+        assert process.exitcode == 0
+    same(values(path), undisturbed)
+    assert draw(path, fault=never).counted == MEMBERS
+
+
+def never(call, rows):
+    raise AssertionError("a member was drawn again")
+
+
+def test_a_slow_member_holds_no_other_up(path, undisturbed, start):
+    # whoever draws member 0 does not go on before the others are there
+    def wait(call, rows):
+        if 0 in rows:
+            store = Store(path)
+            while store.missing() != [0]:
+                time.sleep(0.01)
+
+    crew = [start(draw, path, fault=wait, chunk=1) for _ in range(2)]
+    for process in crew:
+        process.join()
+        assert process.exitcode == 0
+    same(values(path), undisturbed)
+    drawn = {r.member: r.worker for r in Store(path).all_records()}
+    assert drawn[0] not in {drawn[m] for m in range(1, MEMBERS)}
+
+
+def test_as_many_members_as_fit_are_drawn_at_a_time(path, monkeypatch):
+    sizes, plans = [], []
+    monkeypatch.setattr(memory, "room", lambda device: 2 * (5 + 3 * 10**3))
+    monkeypatch.setattr(memory, "estimate", lambda *args, **options: Footprint(10**3, 5))
+    draw(
+        path,
+        fault=lambda call, rows: sizes.append(len(rows)),
+        chunk="auto",
+        planned=lambda footprint, chunk: plans.append((footprint.of(chunk), chunk)),
+    )
+    # PPR may ask for some members of a chunk only
+    assert sizes[0] == max(sizes) == 3
+    assert plans == [(3005, 3)]
+
+
+@pytest.mark.parametrize(
+    ("seen", "told", "sharing"),
+    [(1, "", 8), (4, "", 2), (1, "1", 1), (1, "a100:1", 1), (4, "1", 2)],
+)
+def test_a_gpu_is_shared_by_those_who_see_it(monkeypatch, seen, told, sharing):
+    found = []
+    monkeypatch.setattr(memory, "estimate", lambda *args, **options: Footprint(1, 0))
+    monkeypatch.setattr(memory, "room", lambda device: 0)
+    monkeypatch.setattr(memory, "fitting", lambda footprint, free, n: found.append(n))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: seen)
+    monkeypatch.setenv("SLURM_GPUS_PER_TASK", told)
+    store = SimpleNamespace(config=SimpleNamespace(shape=(2,), members=8, dtype="float32"))
+    plan(toy(), store, torch.device("cuda"), 8)
+    assert found == [sharing]
+
+
+def test_what_is_planned_is_what_members_take(path):
+    plans = []
+    summary = draw(path, chunk="auto", planned=lambda footprint, chunk: plans.append(footprint))
+    assert summary.counted == MEMBERS
+    assert plans == [ensemble.estimate(toy(), (2,))]
+
+
+def test_near_the_end_chunks_leave_members_for_others(path):
+    sizes = []
+    draw(path, fault=lambda call, rows: sizes.append(len(rows)), chunk=16, workers=4)
+    assert max(sizes) == 2
+
+
+def test_the_store_tells_the_account_of_each_member(path):
+    xarray = pytest.importorskip("xarray")
+    summary = draw(path, infeasible="keep")
+    loaded = xarray.open_zarr(path).load()
+    result = toy().sample(MEMBERS, (2,), seed=3, chunk=2)
+    assert loaded["finished"].all()
+    assert loaded["feasible"].values.tolist() == result.feasible.tolist()
+    np.testing.assert_allclose(loaded["violation"], result.violation, atol=1e-9)
+    assert loaded["forward"].sum() == result.calls.member_forward
+    assert loaded["backward"].sum() == result.calls.member_backward
+    assert (loaded["seconds"] > 0).all()
+    assert loaded["seconds"].attrs["units"] == "s"
+    config = summary.store.config
+    assert config.method == result.method
+    assert (config.seed, config.tolerance, config.dtype) == (3, 1e-6, "float32")
+
+
+def test_the_store_tells_the_violations_along_the_way(path):
+    summary = draw(path, members=3, chunk=2)
+    paths = summary.paths()
+    assert paths.shape == (3, 4)
+    trace = toy().sample(3, (2,), seed=3).trace
+    np.testing.assert_allclose(np.median(paths, axis=0), [s.median for s in trace], rtol=1e-3)
+    np.testing.assert_allclose(paths.max(axis=0), [s.worst for s in trace], rtol=1e-3)
+    np.testing.assert_allclose(paths[:, -1], [r.violation for r in summary.records], atol=1e-9)
+
+
+def test_the_path_is_that_of_the_last_attempt_and_none_without_a_constraint(tmp_path):
+    pytest.importorskip("zarr")
+    again = draw(tmp_path / "again.zarr", sampler=hard(retries=2, tolerance=1e-12), chunk=8)
+    assert {len(r.path) for r in again.records} == {4}
+    free = draw(tmp_path / "free.zarr", sampler=Ancestral(Disturbed(), steps=4))
+    assert free.paths().shape == (MEMBERS, 0)
+
+
+def test_a_finished_run_is_not_drawn_again(path):
+    draw(path)
+    assert draw(path, fault=never).counted == MEMBERS
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"seed": 4}, "seed: 3, here 4"),
+        ({"members": 9}, "members: 8, here 9"),
+        ({"dtype": torch.float64}, "dtype"),
+        ({"infeasible": "drop"}, "infeasible"),
+        ({"sampler": Ancestral(Disturbed(), circle(), steps=4)}, "method"),
+        ({"sampler": PPR(Disturbed(), circle(1e-3), steps=4)}, "tolerance"),
+    ],
+    ids=lambda v: v if isinstance(v, str) else "",
+)
+def test_a_store_is_locked_to_its_configuration(path, changes, words):
+    draw(path)
+    before = values(path)
+    with pytest.raises(StoreError, match=words):
+        draw(path, **changes)
+    assert torch.equal(values(path), before)
+
+
+def hard(retries=0, tolerance=1e-9):
+    """Searches that are too short: some members stay infeasible."""
+    options = {"steps": 4, "minimize": GaussNewton(1), "retries": retries}
+    return PPR(Disturbed(), circle(tolerance), **options)
+
+
+def test_the_policies_count_infeasible_members_or_do_not(tmp_path):
+    pytest.importorskip("zarr")
+    with pytest.warns(InfeasibleWarning):
+        violation = hard().sample(MEMBERS, (2,), seed=3).violation
+    hard_half = partial(hard, tolerance=1.01 * violation.median().item())
+    with pytest.warns(InfeasibleWarning):
+        result = hard_half().sample(MEMBERS, (2,), seed=3)
+    good = result.feasible
+    assert 0 < good.sum() < MEMBERS
+    kept = draw(tmp_path / "keep.zarr", sampler=hard_half(), infeasible="keep")
+    assert (kept.counted, kept.is_short) == (MEMBERS, False)
+    same(values(tmp_path / "keep.zarr"), result.samples)
+
+    dropped = draw(tmp_path / "drop.zarr", sampler=hard_half(), infeasible="drop")
+    assert dropped.counted == good.sum()
+    assert dropped.is_short
+    lost = (~good).nonzero().flatten().tolist()
+    assert dropped.state("dropped") == lost
+    assert f"{len(lost)} ({', '.join(map(str, lost))}) infeasible" in str(dropped)
+    found = values(tmp_path / "drop.zarr")
+    assert found[lost].isnan().all()
+    same(found[good], result.samples[good])
+
+    again = hard_half(retries=2).sample(MEMBERS, (2,), seed=3)
+    retried = draw(tmp_path / "retry.zarr", sampler=hard_half(retries=2), infeasible="retry")
+    assert retried.counted == again.feasible.sum() > good.sum()
+    same(values(tmp_path / "retry.zarr"), again.samples)
+
+
+def test_retry_needs_a_sampler_that_does(path):
+    with pytest.raises(ValueError, match="retries=3"):
+        draw(path, sampler=toy(retries=0), infeasible="retry")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"chunk": 0}, "chunk"),
+        ({"workers": 0}, "workers"),
+        ({"members": 0}, "members"),
+        ({"seed": -1}, "seed"),
+        ({"dtype": torch.float16}, "dtype"),
+        ({"infeasible": "forget"}, "infeasible"),
+    ],
+)
+def test_an_argument_that_makes_no_sense_is_refused_before_the_work(tmp_path, options, words):
+    with pytest.raises(ValueError, match=words):
+        draw(tmp_path / "run.zarr", fault=never, **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_bad_denoiser_leaves_no_store(tmp_path):
+    def wrong(x_t, t):
+        return x_t[:1]
+
+    wrong.schedule = Disturbed().schedule
+    with pytest.raises(DenoiserError):
+        draw(tmp_path / "run.zarr", sampler=PPR(wrong, circle(), steps=4))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_summary_of_an_unfinished_run_says_what_is_missing(path):
+    draw(path)
+    for member in (1, 5):
+        (Store(path).records / f"{member}.json").unlink()
+    summary = Summary.read(Store(path))
+    assert summary.missing == [1, 5]
+    assert "Only 6 of 8 members count: 2 (1, 5) not drawn yet." in str(summary)
+    summary.tell()
+    xarray = pytest.importorskip("xarray")
+    finished = xarray.open_zarr(path)["finished"].values
+    assert (~finished).nonzero()[0].tolist() == [1, 5]
+    assert ensemble.Summary is Summary

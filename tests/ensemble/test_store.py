@@ -1,0 +1,274 @@
+import json
+import os
+import warnings
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from feasibly.ensemble import Config, Coordinate, Layout, Record, Store
+from feasibly.ensemble import store as stores
+from feasibly.errors import StoreError
+
+CONFIG = Config("PPR", "", 1e-6, seed=0, members=4, shape=(2, 3), dtype="float32")
+LAYOUT = Layout(
+    (Coordinate("time", [0.0, 0.5], "h"), Coordinate("x", long_name="place")),
+    name="u",
+    units="m s-1",
+    long_name="wind",
+)
+
+
+def record(member, state="finished", **changes):
+    violation = None if state == "failed" else 1e-8
+    made = Record(member, state, violation, state == "finished", 0, 4.0, 2.0, 0.5, "abc")
+    return replace(made, **changes)
+
+
+def sample(member, config=CONFIG):
+    rng = np.random.default_rng(member)
+    return rng.normal(size=config.shape).astype(config.dtype)
+
+
+@pytest.fixture
+def store(path):
+    return Store.create(path, CONFIG, LAYOUT)
+
+
+def test_a_store_is_a_dataset_with_names_units_and_coordinates(store):
+    xarray = pytest.importorskip("xarray")
+    store.put(record(2), sample(2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        dataset = xarray.open_zarr(store.path)
+        loaded = dataset.load()
+    assert loaded["u"].dims == ("member", "time", "x")
+    assert loaded["u"].dtype == np.float32
+    assert loaded["u"].attrs == {"units": "m s-1", "long_name": "wind"}
+    assert loaded["time"].attrs["units"] == "h"
+    assert loaded["time"].values.tolist() == [0.0, 0.5]
+    assert loaded["x"].attrs == {"units": "1", "long_name": "place"}
+    assert loaded["x"].values.tolist() == [0, 1, 2]
+    assert loaded["member"].values.tolist() == [0, 1, 2, 3]
+    assert not loaded["finished"].any()
+    np.testing.assert_array_equal(loaded["u"][2], sample(2))
+    assert np.isnan(loaded["u"][[0, 1, 3]]).all()
+    assert json.loads(loaded.attrs["config"])["seed"] == 0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_member_is_read_back_as_it_was_put(path, dtype):
+    config = replace(CONFIG, dtype=dtype)
+    store = Store.create(path, config)
+    store.put(record(1), sample(1, config))
+    assert store.get(1).dtype == dtype
+    np.testing.assert_array_equal(store.get(1), sample(1, config))
+    assert store.missing() == [0, 2, 3]
+    assert store.record(1) == record(1, checksum=store.record(1).checksum)
+
+
+def test_a_dropped_or_failed_member_leaves_no_values(store):
+    store.put(record(0, "dropped"), sample(0))
+    store.put(record(1, "failed"), sample(1))
+    assert os.listdir(store.array / "c") == []
+    assert store.missing() == [2, 3]
+    with pytest.raises(StoreError, match="is not there"):
+        store.get(0)
+
+
+def test_a_store_is_opened_again_by_the_same_run_only(store):
+    assert Store.create(store.path, CONFIG).config == CONFIG
+    with pytest.raises(StoreError, match="seed: 0, here 1"):
+        Store.create(store.path, replace(CONFIG, seed=1))
+    assert sorted(p.name for p in store.path.parent.iterdir()) == [store.path.name]
+
+
+def test_of_two_processes_one_makes_the_store(path, monkeypatch):
+    rename = os.rename
+
+    def late(draft, to):
+        monkeypatch.setattr(os, "rename", rename)
+        Store.create(path, CONFIG, LAYOUT).put(record(0), sample(0))
+        rename(draft, to)
+
+    monkeypatch.setattr(os, "rename", late)
+    assert Store.create(path, CONFIG, LAYOUT).missing() == [1, 2, 3]
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+def test_what_is_no_store_is_left_alone(tmp_path):
+    (tmp_path / "file").write_text("precious")
+    for path in (tmp_path, tmp_path / "file", tmp_path / "nothing"):
+        with pytest.raises(StoreError, match="holds no ensemble"):
+            Store(path)
+    with pytest.raises(StoreError, match="holds no ensemble"):
+        Store.create(tmp_path, CONFIG)
+    assert (tmp_path / "file").read_text() == "precious"
+
+
+def damage_truncate(store):
+    os.truncate(store.chunk(1), 7)
+
+
+def damage_flip(store):
+    content = bytearray(store.chunk(1).read_bytes())
+    content[5] ^= 1
+    store.chunk(1).write_bytes(bytes(content))
+
+
+def damage_delete(store):
+    store.chunk(1).unlink()
+
+
+def damage_record(store):
+    os.truncate(store.records / "1.json", 20)
+
+
+def damage_empty(store):
+    os.truncate(store.records / "1.json", 0)
+
+
+@pytest.mark.parametrize(
+    "damage", [damage_truncate, damage_flip, damage_delete, damage_record, damage_empty]
+)
+def test_a_damaged_member_is_forgotten_and_no_other(store, damage):
+    for member in range(3):
+        store.put(record(member), sample(member))
+    damage(store)
+    with pytest.raises(StoreError):
+        store.get(1)
+    assert store.repair() == [1]
+    assert store.missing() == [1, 3]
+    assert store.repair() == []
+    np.testing.assert_array_equal(store.get(2), sample(2))
+
+
+def test_a_failed_member_is_forgotten_and_a_dropped_one_is_not(store):
+    store.put(record(0, "dropped"), sample(0))
+    store.put(record(1, "failed"), sample(1))
+    assert store.repair() == [1]
+
+
+def test_the_draft_of_a_killed_writer_is_cleared(store):
+    store.chunk(1).parent.mkdir(parents=True)
+    draft = store.chunk(1).with_name("0.draft")
+    draft.write_bytes(b"half")
+    store.put(record(1), sample(1))
+    assert not draft.exists()
+
+
+@pytest.mark.parametrize("inner", ["u", "u/c", ".feasibly/members", ".feasibly/claims"])
+def test_a_folder_that_leads_out_of_the_store_is_refused(store, tmp_path, inner):
+    (store.path / inner).rename(tmp_path / "outside")
+    (store.path / inner).symlink_to(tmp_path / "outside")
+    with pytest.raises(StoreError, match="the store is damaged"):
+        Store(store.path)
+
+
+def test_a_store_that_is_reached_by_a_link_is_as_good(store, tmp_path):
+    (tmp_path / "link.zarr").symlink_to(store.path)
+    linked = Store(tmp_path / "link.zarr")
+    linked.put(record(1), sample(1))
+    assert store.missing() == [0, 2, 3]
+
+
+def test_a_store_that_was_begun_with_another_version_is_told_of(store, monkeypatch):
+    others = stores.versions() | {"torch": "1.0"}
+    monkeypatch.setattr(stores, "versions", lambda: others)
+    with pytest.warns(UserWarning, match=r"begun with torch \S+, here 1\.0"):
+        Store.create(store.path, CONFIG, LAYOUT)
+
+
+def test_a_store_that_cannot_be_made_says_why(tmp_path, store):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match=r"cannot be made .*where this user may write"):
+        Store.create(tmp_path / "file" / "run.zarr", store.config)
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_member_is_not_written_through_a_link(store, tmp_path, depth):
+    (tmp_path / "outside").mkdir()
+    link = store.array.joinpath("c", *["1", "0"][:depth])
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(tmp_path / "outside")
+    with pytest.raises(StoreError, match="leads out of the store"):
+        store.put(record(1), sample(1))
+    assert store.missing() == [0, 1, 2, 3]
+    assert not [p for p in (tmp_path / "outside").rglob("*") if p.is_file()]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("shape", [4, 2, 4]),
+        ("data_type", "int32"),
+        ("codecs", [{"name": "numcodecs.pickle"}]),
+        ("chunk_grid", {"name": "regular", "configuration": {"chunk_shape": [4, 2, 3]}}),
+    ],
+)
+def test_a_description_of_other_arrays_is_refused(store, name, value):
+    path = store.array / "zarr.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
+    with pytest.raises(StoreError, match=f"{name} should be"):
+        Store(store.path)
+
+
+VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+VALUES |= st.sampled_from([10**400, "finished", "dropped", "failed", [], {}])
+
+
+@settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(name=st.sampled_from(list(asdict(record(1)))), value=VALUES)
+def test_a_forged_record_is_valid_or_refused(store: Store, name, value):
+    found = asdict(record(1)) | {name: value}
+    (store.records / "1.json").write_text(json.dumps(found))
+    try:
+        made = store.record(1)
+    except StoreError as error:
+        made, words = None, str(error)
+    if made is None:
+        assert "1.json" in words
+        assert store.all_records() == []
+    else:
+        assert made.state in ("finished", "dropped", "failed")
+        assert made.violation is None or 0 <= made.violation < np.inf
+        assert store.all_records() == [made]
+
+
+@pytest.mark.parametrize("name", ["9.json", "-1.json", "x.json", "1", "1.json.x.draft", "²", "²."])
+def test_a_file_that_is_no_record_is_passed_over(store: Store, name):
+    (store.records / name).write_text("{}")
+    assert store.all_records() == []
+    assert store.missing() == [0, 1, 2, 3]
+
+
+def test_without_zarr_a_store_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "zarr", None)
+    with pytest.raises(StoreError, match=r"feasibly\[ensemble\]"):
+        Store.create(tmp_path / "run.zarr", CONFIG)
+    assert list(Path(tmp_path).iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["01.json", "001.json", "١.json"])
+def test_a_member_has_one_name(store, name):
+    store.put(record(1), sample(1))
+    (store.records / name).write_bytes((store.records / "1.json").read_bytes())
+    assert [r.member for r in store.all_records()] == [1]
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize("where", ["outside", "another member"])
+def test_a_member_is_not_read_through_a_link(store, tmp_path, depth, where):
+    store.put(record(1), sample(1))
+    link = store.array.joinpath("c", *["1", "0", "0"][:depth])
+    target = tmp_path / "outside" if where == "outside" else store.array / "c" / "2"
+    link.rename(target)
+    link.symlink_to(target)
+    assert not store.is_whole(store.record(1))
+    with pytest.raises(StoreError, match="is not there"):
+        store.get(1)

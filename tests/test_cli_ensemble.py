@@ -1,0 +1,251 @@
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from feasibly import PPR, priors
+from feasibly.__main__ import main
+from feasibly.cli import ensemble
+from feasibly.cli.load import load_constraint
+from feasibly.cli.sample import sample
+from feasibly.ensemble import Store, Summary
+
+pytest.importorskip("zarr")
+xarray = pytest.importorskip("xarray")
+
+MODULE = """
+import torch
+import feasibly
+from feasibly.ensemble import Coordinate, Layout
+
+print("the module was run")
+stop_at = None
+
+
+def denoiser():
+    exact = feasibly.oracles.Gaussian(
+        torch.zeros(2), torch.eye(2), feasibly.schedules.LogLogit()
+    )
+
+    def network(x_t, t):
+        rows = feasibly.members.current()
+        if stop_at is not None and stop_at in rows.tolist() and len(rows) == 1:
+            raise KeyboardInterrupt
+        return exact(x_t, t).mean
+
+    network.schedule = exact.schedule
+    return network
+
+
+def circle():
+    return feasibly.Equality(lambda x: x.square().sum(dim=1) - 1, tolerance=1e-6)
+
+
+def impossible():
+    return feasibly.Equality(lambda x: x[:, :1] ** 2 + 1, tolerance=1e-6)
+
+
+def layout():
+    return Layout((Coordinate("side", units="m", long_name="side of the plane"),), "position")
+"""
+
+
+@pytest.fixture
+def user(tmp_path, monkeypatch):
+    name = "a_module_of_the_user"
+    (tmp_path / f"{name}.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for variable in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(variable, raising=False)
+    yield name
+    sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def command(monkeypatch):
+    """Runs a command; returns its exit status."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["feasibly", *map(str, arguments)])
+        with pytest.raises(SystemExit) as error:
+            main()
+        return error.value.code
+
+    return run
+
+
+TOY = ("--steps", 4, "--members", 4, "--chunk", 1)
+
+
+def names(user, constraint="circle"):
+    return "--denoiser", f"{user}:denoiser", "--constraint", f"{user}:{constraint}"
+
+
+def test_sample_fills_a_store_with_what_the_library_draws(tmp_path, user, capsys):
+    out = tmp_path / "new" / "run.zarr"
+    assert sample("banana", "3", out, members=6, steps=8, seed=5) in (0, 1)
+    expected = PPR(priors.load("banana"), load_constraint("3"), steps=8).sample(6, (2,), seed=5)
+    found = torch.from_numpy(xarray.open_zarr(out)["samples"].values)
+    torch.testing.assert_close(found, expected.samples, rtol=1e-5, atol=1e-5)
+    printed = capsys.readouterr().out
+    assert "6 of 6 members drawn" in printed
+    assert "6 of 6 members finished" in printed
+
+
+def test_a_run_that_was_interrupted_is_resumed(tmp_path, user, command, capsys, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module(user)
+    module.stop_at = 2
+    assert command("sample", *names(user), *TOY, "--out", "run.zarr") == 130
+    error = capsys.readouterr().err
+    assert "stopped: Dropped in the middle: 1 (2). 2 of 4 members are drawn and kept" in error
+    assert "python -m feasibly resume run.zarr" in error
+
+    assert command("report", "run.zarr") == 1
+    assert "2 (2, 3) not drawn yet" in capsys.readouterr().out
+    module.stop_at = None
+    assert command("resume", "run.zarr", *names(user)) == 0
+    assert Summary.read(Store("run.zarr")).counted == 4
+    assert command("report", "run.zarr", "--out", "page.html") == 0
+    page = (tmp_path / "page.html").read_text()
+    assert "4 of 4 members finished" in page
+    assert page.count("<td>finished</td>") == 4
+    assert "data:image/png" in page
+
+
+def test_sigterm_stops_a_run_as_ctrl_c_does():
+    former = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt), ensemble.stopping():
+        signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is former
+
+
+def test_what_a_store_names_is_not_run_unasked(user, command, capsys):
+    assert command("sample", *names(user), *TOY, "--out", "run.zarr") == 0
+    sys.modules.pop(user)
+    capsys.readouterr()
+    assert command("resume", "run.zarr") == 2
+    printed = capsys.readouterr()
+    assert f"add --denoiser {user}:denoiser" in printed.err
+    assert "the module was run" not in printed.out
+    assert command("resume", "run.zarr", *names(user, "impossible")) == 2
+    assert "and not" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("place", ["denoiser", "constraint"])
+def test_a_forged_name_is_not_run(tmp_path, user, command, capsys, place):
+    sample("banana", "3", tmp_path / "run.zarr", members=1, steps=2)
+    path = tmp_path / "run.zarr" / ".feasibly" / "manifest.json"
+    forged = json.loads(path.read_text())
+    forged["config"]["source"][place] = f"{user}:denoiser"
+    path.write_text(json.dumps(forged))
+    assert command("resume", "run.zarr") == 2
+    printed = capsys.readouterr()
+    assert "is not run unasked" in printed.err
+    assert "the module was run" not in printed.out
+
+
+def test_a_shipped_prior_is_resumed_by_the_store_alone(tmp_path, user, command):
+    out = tmp_path / "run.zarr"
+    status = sample("banana", "3", out, members=4, steps=2, infeasible="retry:2")
+    before = xarray.open_zarr(out)["samples"].values
+    store = Store(out)
+    assert store.config.source["options"] == ("steps=2", "retries=2")
+    (store.records / "1.json").unlink()
+    store.chunk(1).unlink()
+    assert command("resume", "run.zarr") == status
+    torch.testing.assert_close(
+        *map(torch.from_numpy, (xarray.open_zarr(out)["samples"].values, before))
+    )
+
+
+def test_a_run_that_lacks_members_exits_with_one(user, command, capsys):
+    base = ("sample", *names(user, "impossible"), *TOY)
+    assert command(*base, "--out", "keep.zarr") == 0
+    for policy in ("drop", "retry:1"):
+        assert command(*base, "--out", f"{policy[:4]}.zarr", "--infeasible", policy) == 1
+        assert "Only 0 of 4 members count: 4 (0, 1, 2, 3) infeasible." in capsys.readouterr().out
+
+
+def test_a_layout_of_the_user_names_the_axes(user, command):
+    layout = ("--layout", f"{user}:layout")
+    assert command("sample", *names(user), *TOY, *layout, "--out", "run.zarr") == 0
+    found = xarray.open_zarr("run.zarr")["position"]
+    assert found.dims == ("member", "side")
+    assert found["side"].attrs == {"units": "m", "long_name": "side of the plane"}
+
+
+def test_the_axes_of_the_shipped_trajectories_are_known():
+    layout = ensemble.axes_of("ks", (64, 64))
+    assert layout is not None
+    layout.check((64, 64))
+    assert [axis.name for axis in layout.axes] == ["time", "x"]
+    assert layout.axes[0].values[1] == pytest.approx(0.8)
+    assert ensemble.axes_of("banana", (2,)) is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--out", "run.zarr", "--infeasible", "retry"), "retry:N"),
+        (("--out", "run.zarr", "--infeasible", "keep:3"), "retry:N"),
+        (("--out", "run.zarr", "--infeasible", "forget"), "retry:N"),
+        (("--out", "run.zarr", "--infeasible", "retry:x"), "retries"),
+        (("--out", "run.zarr", "--chunk", "0"), "chunk"),
+        (("--out", "run.zarr", "--members", "0"), "members"),
+        (("--out", "folder", "--chunk", "auto"), "NAME.zarr"),
+        (("--out", "folder", "--infeasible", "drop"), "NAME.zarr"),
+    ],
+    ids=str,
+)
+def test_an_option_that_makes_no_sense_is_explained(user, command, capsys, arguments, words):
+    assert command("sample", *names(user), *arguments) == 2
+    assert words in capsys.readouterr().err
+    assert sorted(os.listdir()) == [f"{user}.py"] or "__pycache__" in os.listdir()
+
+
+def test_what_is_no_store_is_explained(user, command, capsys):
+    for verb in ("resume", "report"):
+        assert command(verb, "nothing.zarr") == 2
+        assert "holds no ensemble" in capsys.readouterr().err
+
+
+def test_a_process_finds_its_place(monkeypatch):
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE"):
+        monkeypatch.delenv(name, raising=False)
+    assert ensemble.place() == (0, 0, 1, 1)
+    monkeypatch.setenv("SLURM_PROCID", "5")
+    monkeypatch.setenv("SLURM_LOCALID", "1")
+    monkeypatch.setenv("SLURM_NTASKS", "8")
+    assert ensemble.place() == (5, 1, 8, 8)
+    monkeypatch.setenv("SLURM_NTASKS_PER_NODE", "4")
+    assert ensemble.place() == (5, 1, 8, 4)
+    monkeypatch.setenv("RANK", "2")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    assert ensemble.place() == (2, 1, 3, 4)
+
+
+@pytest.mark.slow
+def test_torchrun_fills_one_store_by_two_processes(tmp_path, user):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", "2", "-m", "feasibly", "sample", *names(user)]
+    command += ["--members", "24", "--chunk", "auto", "--out", "run.zarr"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("24 of 24 members finished") == 1
+    store = Store(tmp_path / "run.zarr")
+    assert Summary.read(store).counted == 24
+    assert os.listdir(store.claims) == []
+    assert sample(f"{user}:denoiser", f"{user}:circle", tmp_path / "one.zarr", members=24) == 0
+    both = [
+        xarray.open_zarr(tmp_path / name)["samples"].values for name in ("run.zarr", "one.zarr")
+    ]
+    torch.testing.assert_close(*map(torch.from_numpy, both), rtol=1e-5, atol=1e-6)

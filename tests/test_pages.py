@@ -1,0 +1,65 @@
+"""Every page of the docs runs, in its smoke form: few steps and members, stored weights."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = ROOT / "docs" / "pages"
+SOURCES = sorted(p for p in PAGES.glob("[!_]*.py") if p.name != "small.py")
+RUN = """
+import pathlib, runpy, sys, time, warnings
+import matplotlib
+matplotlib.use("agg")
+import matplotlib.pyplot as plt
+for page in map(pathlib.Path, sys.argv[1:]):
+    start = time.perf_counter()
+    runpy.run_path(str(page))
+    plt.close("all")
+    print(f"PASSED {page.name} {time.perf_counter() - start:.1f} s", flush=True)
+"""
+
+
+@pytest.mark.timeout(600)
+def test_pages_run(tmp_path):
+    """In one process that is not this one: torch is imported once, and pages change settings."""
+    environment = os.environ | {
+        "FEASIBLY_SMOKE": "1",
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join((str(PAGES), str(ROOT))),
+        "PYTHONWARNINGS": "ignore",
+    }
+    ran = subprocess.run(
+        [sys.executable, "-c", RUN, *map(str, SOURCES)],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    assert [f"PASSED {page.name} " in ran.stdout for page in SOURCES] == [True] * len(SOURCES)
+
+
+def test_every_page_is_on_the_site():
+    index = (ROOT / "docs" / "index.md").read_text()
+    for page in [*SOURCES, *PAGES.glob("*.md")]:
+        assert f"pages/{page.stem}\n" in index, page
+    for page in (ROOT / "docs").glob("*.md"):
+        assert page.stem == "index" or f"\n{page.stem}\n" in index, page
+
+
+@pytest.mark.parametrize("page", SOURCES, ids=lambda p: p.stem)
+def test_links_of_the_pages_lead_somewhere(page):
+    text = "\n".join(line for line in page.read_text().splitlines() if line.startswith("#"))
+    for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
+        assert link.startswith("https://") or (page.parent / link).exists(), link
+
+
+def test_stored_weights_are_small():
+    for path in (ROOT / "docs" / "weights").rglob("*"):
+        assert path.is_dir() or path.stat().st_size < 2e6, path
