@@ -18,11 +18,12 @@ from feasibly.schedules import LogLogit
 
 MEASURED = {
     "ks": "residual of the equation",
+    "weather": "correlation with 12 h before",
     "weather-autoencoder": "relative to the climate",
 }
 FOLDER = Path(priors.__file__).parent
 SHIPPED = ("banana", "checkerboard")
-SHAPES = {"banana": (2,), "checkerboard": (2,), "ks": (64, 64)}
+SHAPES = {"banana": (2,), "checkerboard": (2,), "ks": (64, 64), "weather": (24, 16, 4, 8)}
 OPTIONS = {"dim": 2, "width": 8, "layers": 2, "frequencies": 3}
 
 

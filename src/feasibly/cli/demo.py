@@ -34,8 +34,7 @@ def demo(
 
     Arguments:
         problem: Points in the plane, of two priors, trajectories of the Kuramoto-Sivashinsky
-            equation, or days of weather on a small planet, once its prior is trained
-            (`python -m experiments train weather`).
+            equation, or days of weather on a small planet.
         out: The folder for the report, the figures and the samples.
         members: The number of samples of each ensemble: by default 1024 points, 4 trajectories or
             8 days.
