@@ -107,15 +107,8 @@ def nothing():
 
 
 @pytest.fixture
-def user(tmp_path, monkeypatch):
-    """The current folder of a user, with a module in it, and the name of that module."""
-    name = "a_module_of_the_user"
-    (tmp_path / f"{name}.py").write_text(USER_MODULE)
-    monkeypatch.chdir(tmp_path)
-    # what a command adds to these is taken back after the test
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    yield name
-    sys.modules.pop(name, None)
+def user(module_of_a_user):
+    return module_of_a_user(USER_MODULE)
 
 
 def run_main(monkeypatch, *arguments):

@@ -56,15 +56,10 @@ def layout():
 
 
 @pytest.fixture
-def user(tmp_path, monkeypatch):
-    name = "a_module_of_the_user"
-    (tmp_path / f"{name}.py").write_text(MODULE)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
+def user(module_of_a_user, monkeypatch):
     for variable in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(variable, raising=False)
-    yield name
-    sys.modules.pop(name, None)
+    return module_of_a_user(MODULE)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 __all__ = ["LiveProgress"]
 
 import math
-from types import TracebackType
 
 from rich.console import Console
 from rich.live import Live
@@ -33,12 +32,7 @@ class LiveProgress:
             self.live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.live.stop()
 
     def __call__(self, snapshot: Snapshot) -> None:

@@ -118,9 +118,9 @@ def _object(library: ModuleType, folder: Path, config: str) -> Any:
                 f"only subclasses of its {base.__name__} are loaded from a folder."
             )
         return cls.from_pretrained(str(folder), local_files_only=True, **options)
+    except DenoiserError:
+        raise  # it says what is wrong
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        if isinstance(error, DenoiserError):
-            raise
         advice = "give the folder that save_pretrained() of a pipeline, model or scheduler wrote."
         if model and any(folder.glob("*.bin")) and not any(folder.glob("*.safetensors*")):
             advice = (

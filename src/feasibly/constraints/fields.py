@@ -114,7 +114,7 @@ class _Sum(Constraint):
         dims: Sequence[int],
         y: Tensor | float | None,
         tolerance: float,
-        weights: Tensor | float | None,
+        weights: Tensor | float | None = None,
     ) -> None:
         super().__init__(tolerance)
         self.dims = tuple(dims)
@@ -128,17 +128,17 @@ class _Sum(Constraint):
         self.weights = None if weights is None else finite(weights, f"{name}(weights=...)")
 
     def _weights(self, x: Tensor) -> Tensor:
-        size = [x.shape[dim] for dim in self.dims]
-        if self.weights is None:
-            return torch.full(size, 1 / torch.Size(size).numel(), dtype=x.dtype, device=x.device)
-        return self.weights.to(x).expand(size)
-
-    def _sum(self, x: Tensor) -> Tensor:
-        """Sums with the weights, with the summed axes kept as ones."""
+        """The weights, with the axes of `x`, of which the others are ones."""
         shape = [1] * x.ndim
         for dim in self.dims:
             shape[dim] = x.shape[dim]
-        return (x * self._weights(x).reshape(shape)).sum(dim=self.dims, keepdim=True)
+        if self.weights is None:
+            return torch.full(shape, 1 / math.prod(shape), dtype=x.dtype, device=x.device)
+        return self.weights.to(x).expand([shape[dim] for dim in self.dims]).reshape(shape)
+
+    def _sum(self, x: Tensor) -> Tensor:
+        """Sums with the weights, with the summed axes kept as ones."""
+        return (x * self._weights(x)).sum(dim=self.dims, keepdim=True)
 
     def _miss(self, sums: Tensor) -> Tensor:
         sums = sums.squeeze(self.dims)
@@ -171,25 +171,13 @@ class Integral(_Sum):
             of cells; None for an average.
     """
 
-    def __init__(
-        self,
-        dims: Sequence[int],
-        y: Tensor | float | None,
-        tolerance: float,
-        weights: Tensor | float | None = None,
-    ) -> None:
-        super().__init__(dims, y, tolerance, weights)
-
     def residual(self, x: Tensor) -> Tensor:
         return self._miss(self._sum(x))
 
     def projection(self, x: Tensor) -> Tensor:
         r"""Returns :math:`x - w \, (w^\top x - y) / \|w\|^2`."""
         sums, w = self._sum(x), self._weights(x)
-        shape = [1] * x.ndim
-        for dim in self.dims:
-            shape[dim] = x.shape[dim]
-        return x - w.reshape(shape) * (sums - self._target(sums)) / w.square().sum()
+        return x - w * (sums - self._target(sums)) / w.square().sum()
 
 
 class Energy(_Sum):

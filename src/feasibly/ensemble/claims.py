@@ -16,7 +16,6 @@ import time
 import uuid
 from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
 
 from ..errors import StoreError
 from .files import read_json
@@ -46,12 +45,7 @@ class Claims:
         self.pulse.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.stop.set()
         self.release(list(self.held))
 

@@ -191,7 +191,8 @@ class PPR(Sampler):
     ) -> Minimum:
         """Searches from `x`, with what the run's last search has left."""
         minimize = self.minimize or defaults(1, self._fast).minimize
-        minimize = replace(minimize, steps=steps or minimize.steps)
+        if steps is not None:
+            minimize = replace(minimize, steps=steps)
         memory = self._memory or _Memory(self.constraint)
         if self._memory and memory.history is None:
             memory.history = minimize.remember(x)

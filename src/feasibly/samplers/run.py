@@ -48,8 +48,10 @@ class Run:
         """Takes down the state of an attempt at the members `ids` after a step."""
         c, feasible = assess(sampler.constraint, x_0)
         if sampler.constraint is not None:
+            if step == 1:  # the path of an earlier attempt ends
+                self.paths.update((i, []) for i in ids)
             for i, violation in zip(ids, c.tolist(), strict=True):
-                self.paths[i] = [*(self.paths[i] if step > 1 else ()), violation]
+                self.paths[i].append(violation)
         known = c[~failed] if sampler.constraint is not None else c.new_full((1,), math.nan)
         known = known if known.numel() else c.new_full((1,), math.nan)
         snapshot = Snapshot(
