@@ -11,7 +11,7 @@ from feasibly.minimizers import LBFGS
 from feasibly.samplers import PPR, PostHoc, Sampler
 
 from .base import Make, Study
-from .tuning import GRIDS, KS_GRIDS
+from .tuning import GRIDS, KS_GRIDS, WEATHER_GRIDS
 
 CHOICES = {
     "DPS": "T = 1024, zeta 0.0003",
@@ -103,8 +103,15 @@ on_ks = Study(
     protocol=dict.fromkeys(("MMPS", "TS", "PDM", "PPR, paper's setting"), (4, 4)),
 )
 
-WEATHER_CHOICES = KS_CHOICES
-"""The settings on the weather."""
+WEATHER_CHOICES = {
+    "DPS": "zeta 0.3",
+    "MMPS": "T = 128, N = 1, k = 4, delta 0.5",
+    "TrustSampling": "J = 16, w 3",
+    "CPS": "T = 256, eta 1, gamma_max 100000",
+    "PDM": "T = 32, in x_0, kappa 0.1",
+    "HDC": "T = 256, gamma 400",
+}
+"""And on the weather."""
 
 on_weather = Study(
     name="baselines",
@@ -115,7 +122,7 @@ on_weather = Study(
         "fast": partial(PPR, fast=True),
         "PPR, paper's setting": study.samplers["PPR, paper's setting"],
         **{
-            NAMES.get(name, name): _chosen(KS_GRIDS, WEATHER_CHOICES, name)
+            NAMES.get(name, name): _chosen(WEATHER_GRIDS, WEATHER_CHOICES, name)
             for name in WEATHER_CHOICES
         },
         "control: project once at the end": partial(PostHoc, minimize=LBFGS(64, max_step=1.0)),
@@ -123,6 +130,6 @@ on_weather = Study(
     default="default",
     problem="weather",
     protocol=dict.fromkeys(
-        ("PPR, paper's setting", "DPS", "MMPS", "TS", "CPS", "PDM", "HDC"), (2, 8)
+        ("fast", "PPR, paper's setting", "DPS", "MMPS", "TS", "CPS", "PDM", "HDC"), (2, 8)
     ),
 )

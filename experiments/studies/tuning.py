@@ -16,7 +16,7 @@ On KS there are three settings for each method, of which two of MMPS have been r
 DPS, whose grid was moved twice; at an edge are PDM's kappa and gamma of HDC.
 """
 
-__all__ = ["GRIDS", "KS_GRIDS", "on_ks", "on_weather", "score", "study", "winners"]
+__all__ = ["GRIDS", "KS_GRIDS", "WEATHER_GRIDS", "on_ks", "on_weather", "score", "study", "winners"]
 
 import math
 import statistics
@@ -172,7 +172,7 @@ def winners(rows: Sequence[Record]) -> dict[str, str]:
     """Returns the best setting of each method, by the mean score over settings and, on the
     weather, over variables."""
     best: dict[str, tuple[float, str]] = {}
-    known = {**_samplers, **_ks_samplers}
+    known = {**_samplers, **_ks_samplers, **_weather_samplers}
     table = [row for _, part in parts(rows) for row in means(part)]
     for label in dict.fromkeys(row["label"] for row in table):
         name, _, setting = label.partition(": ")
@@ -234,8 +234,7 @@ KS_GRIDS: dict[type[Sampler], dict[str, dict]] = {
         for gamma in (4, 40, 400)
     },
 }
-"""On KS and the weather, at equal budgets: 1024 gradients, or as many products or forward calls,
-a member."""
+"""On KS, at equal budgets: 1024 gradients, or as many products or forward calls, a member."""
 
 _ks_samplers = _labelled(KS_GRIDS)
 
@@ -249,4 +248,30 @@ on_ks = Study(
     protocol=dict.fromkeys(("default", *_ks_samplers), (2, 4)),
 )
 
-on_weather = replace(on_ks, problem="weather", protocol=dict.fromkeys(on_ks.samplers, (1, 4)))
+WEATHER_GRIDS = KS_GRIDS | {
+    CPS: {
+        f"T = 256, {name}": options | {"steps": 256} for name, options in KS_GRIDS[CPS].items()
+    },
+    HDC: {
+        f"T = 256, {name}": options | {"steps": 256} for name, options in KS_GRIDS[HDC].items()
+    },
+    PDM: {f"T = 32, {name}": options | {"steps": 32} for name, options in KS_GRIDS[PDM].items()},
+}
+"""On the weather, where a minimizer of the clean sample differentiates the decoder up to 8 times a
+projection: with a quarter of the levels CPS, HDC and PDM take as long as the others' 1024
+gradients."""
+
+_weather_samplers = _labelled(WEATHER_GRIDS)
+
+_ppr = {
+    "PPR, sigma_max 1": partial(PPR, sigma_max=1.0),
+    "PPR, sigma_max 3": partial(PPR, sigma_max=3.0),
+    "PPR, M = 2": partial(PPR, repeats=2),
+}
+
+on_weather = replace(
+    on_ks,
+    samplers={"default": PPR, **_ppr, **_weather_samplers},
+    problem="weather",
+    protocol=dict.fromkeys(("default", *_ppr, *_weather_samplers), (1, 4)),
+)
