@@ -30,7 +30,7 @@ class Study:
             module may have studies of the same name on Data2D, `study`, on KS, `on_ks`, and on the
             weather, `on_weather`.
         protocol: The number of references and of members of the labels that have others than
-            their problem's: 16 and 8 on KS, 4 and 16 on the weather.
+            their problem's: 16 and 8 on KS, 2 and 16 on the weather.
     """
 
     name: str

@@ -10,6 +10,7 @@ from typing import Any
 from feasibly.minimizers import LBFGS
 from feasibly.samplers import PPR, PostHoc, Sampler
 
+from . import tuning
 from .base import Make, Study
 from .tuning import GRIDS, KS_GRIDS, WEATHER_GRIDS
 
@@ -108,7 +109,7 @@ WEATHER_CHOICES = {
     "MMPS": "T = 128, N = 1, k = 4, delta 0.5",
     "TrustSampling": "J = 16, w 3",
     "CPS": "T = 256, eta 1, gamma_max 100000",
-    "PDM": "T = 32, in x_0, kappa 0.1",
+    "PDM": "T = 32, in x_t, kappa 0.6",
     "HDC": "T = 256, gamma 400",
 }
 """And on the weather."""
@@ -119,6 +120,7 @@ on_weather = Study(
     paper="Tables of the appendix on weather; Figure 6; gallery",
     samplers={
         "default": PPR,
+        "PPR, T = 128, 8 iterations": tuning.on_weather.samplers["PPR, T = 128, 8 iterations"],
         "fast": partial(PPR, fast=True),
         "PPR, paper's setting": study.samplers["PPR, paper's setting"],
         **{

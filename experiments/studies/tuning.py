@@ -16,7 +16,16 @@ On KS there are three settings for each method, of which two of MMPS have been r
 DPS, whose grid was moved twice; at an edge are PDM's kappa and gamma of HDC.
 """
 
-__all__ = ["GRIDS", "KS_GRIDS", "WEATHER_GRIDS", "on_ks", "on_weather", "score", "study", "winners"]
+__all__ = [
+    "GRIDS",
+    "KS_GRIDS",
+    "WEATHER_GRIDS",
+    "on_ks",
+    "on_weather",
+    "score",
+    "study",
+    "winners",
+]
 
 import math
 import statistics
@@ -24,7 +33,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from feasibly.minimizers import LBFGS, GaussNewton
+from feasibly.minimizers import LBFGS, GaussNewton, WarmLBFGS
 from feasibly.samplers import (
     CPS,
     DPS,
@@ -249,12 +258,8 @@ on_ks = Study(
 )
 
 WEATHER_GRIDS = KS_GRIDS | {
-    CPS: {
-        f"T = 256, {name}": options | {"steps": 256} for name, options in KS_GRIDS[CPS].items()
-    },
-    HDC: {
-        f"T = 256, {name}": options | {"steps": 256} for name, options in KS_GRIDS[HDC].items()
-    },
+    CPS: {f"T = 256, {name}": options | {"steps": 256} for name, options in KS_GRIDS[CPS].items()},
+    HDC: {f"T = 256, {name}": options | {"steps": 256} for name, options in KS_GRIDS[HDC].items()},
     PDM: {f"T = 32, {name}": options | {"steps": 32} for name, options in KS_GRIDS[PDM].items()},
 }
 """On the weather, where a minimizer of the clean sample differentiates the decoder up to 8 times a
@@ -267,6 +272,12 @@ _ppr = {
     "PPR, sigma_max 1": partial(PPR, sigma_max=1.0),
     "PPR, sigma_max 3": partial(PPR, sigma_max=3.0),
     "PPR, M = 2": partial(PPR, repeats=2),
+    **{
+        f"PPR, T = {T}, {P} iterations": partial(
+            PPR, steps=T, minimize=WarmLBFGS(steps=P), last_steps=48
+        )
+        for T, P in ((128, 8), (256, 4))
+    },
 }
 
 on_weather = replace(
