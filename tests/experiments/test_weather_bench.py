@@ -94,6 +94,11 @@ def test_tables_show_a_variable_of_an_observation_from_hour_6_to_18(rows):
     filled = tables.fill(page, records.read)
     assert f"| {row['rmse']:.3f} |" in filled
     assert "violation, median" in filled
+    state = [row for row in parts["state/u"] if row["label"] == "PPR"]
+    assert len({row["sampler"] for row in state}) == 2, "each day has a tolerance of its own"
+    assert tables.means(parts["state/u"])[0]["settings"] == 2
+    with pytest.raises(ValueError, match="different runs"):
+        tables.means([state[0], state[1] | {"sampler": state[1]["sampler"].replace("=4", "=5")}])
     other = [{"problem": "ks", "label": "a"}]
     assert variables.parts(other) == [("", other)]
 
