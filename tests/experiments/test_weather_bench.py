@@ -8,7 +8,7 @@ import torch
 from experiments import records, studies, tables, variables
 from experiments.benches import WeatherBench, observed, weather
 from experiments.benches.observed import unpack
-from experiments.figures import by_variable, maps
+from experiments.figures import by_variable, maps, ranks
 from experiments.run import run
 from experiments.studies.base import Study
 from feasibly import PPR, PostHoc
@@ -117,7 +117,12 @@ def test_maps_and_curves_show_what_the_records_say(rows, days):
     image = picture.axes[1].images[0]
     np.testing.assert_allclose(image.get_array(), shown[1].astype(float))
     assert image.get_extent() == [0, 360, -90, 90]
-    for figure in (curves, picture):
+    histograms = ranks(rows)
+    assert [ax.get_title() for ax in histograms.axes[2:4]] == ["state/v", "wind/geopotential"]
+    mine = [r for r in rows if r["label"] == "PPR" and r["observation"] == "wind"]
+    density = 4 * np.mean([r["ranks"][1] for r in mine], axis=0)
+    np.testing.assert_allclose(histograms.axes[4].lines[0].get_ydata(), density)
+    for figure in (curves, histograms, picture):
         figure.savefig(io.BytesIO(), format="png", dpi=30)
 
 
