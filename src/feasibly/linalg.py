@@ -1,6 +1,6 @@
 """Matrix-free linear algebra, batched per sample."""
 
-__all__ = ["Solution", "cg", "gmres"]
+__all__ = ["Solution", "cg", "gmres", "square_root"]
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -121,3 +121,40 @@ def gmres(
     y = torch.linalg.solve_triangular(R[:, :k, :k], torch.stack(g, dim=1)[:, :k, None], upper=True)
     x = (torch.stack(basis[:k], dim=2) @ y).squeeze(2) if k else torch.zeros_like(b)
     return Solution(x.to(b.dtype), y.squeeze(2).to(b.dtype))
+
+
+def square_root(A: Callable[[Tensor], Tensor], b: Tensor, iterations: int) -> Tensor:
+    r"""Returns :math:`A^{1/2} b` for each sample, by Lanczos' method.
+
+    The basis is orthogonalised in full and kept in double precision; directions in which
+    :math:`A` is negative count as zero.
+
+    References:
+        | Functions of Matrices (Higham, 2008), Section 13.2
+        | https://doi.org/10.1137/1.9780898717778
+
+    Arguments:
+        A: A positive semi-definite operator, on tensors of the shape of `b`.
+        b: The vectors, with shape :math:`(B, *)`.
+        iterations: The number of iterations, each with one application of `A`.
+    """
+    flat = b.flatten(start_dim=1).double()
+    size = flat.norm(dim=1, keepdim=True)
+    q = flat / size.where(size > 0, torch.ones_like(size))
+    basis: list[Tensor] = []
+    images: list[Tensor] = []
+    for _ in range(iterations):
+        basis.append(q)
+        images.append(A(q.reshape(b.shape).to(b.dtype)).flatten(start_dim=1).double())
+        q = images[-1]
+        for _ in range(2):  # twice is enough
+            for p in basis:
+                q = q - (q * p).sum(dim=1, keepdim=True) * p
+        length = q.norm(dim=1, keepdim=True)
+        ended = length <= 1e-12 * images[-1].norm(dim=1, keepdim=True)
+        q = torch.where(ended, 0.0, q / length)
+    Q, AQ = torch.stack(basis, dim=2), torch.stack(images, dim=2)
+    T = Q.mT @ AQ
+    values, vectors = torch.linalg.eigh((T + T.mT) / 2)
+    first = vectors * values.clamp_min(0).sqrt()[:, None] @ vectors[:, 0, :, None]
+    return (size * (Q @ first).squeeze(2)).reshape(b.shape).to(b.dtype)
