@@ -3,7 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feasibly.linalg import cg, gmres
+from feasibly.linalg import cg, gmres, square_root
 
 check = settings(derandomize=True, deadline=None, max_examples=30)
 both_solvers = pytest.mark.parametrize("solve", [cg, gmres], ids=["cg", "gmres"])
@@ -309,3 +309,49 @@ def test_the_right_hand_side_is_not_modified(solve):
     before = b.clone()
     solve(Operator(spd(2, 5)), b, iterations=5)
     assert torch.equal(b, before)
+
+
+@given(st.integers(1, 8), st.integers(1, 4), st.integers(0, 2**16))
+@check
+def test_enough_iterations_give_the_exact_square_root(m, batch, seed):
+    A, b = spd(batch, m, seed), normal(batch, m, seed=seed + 1)
+    values, vectors = torch.linalg.eigh(A)
+    root = (vectors * values.sqrt()[:, None]) @ vectors.mT
+    expected = (root @ b[..., None]).squeeze(-1)
+    torch.testing.assert_close(square_root(Operator(A), b, m), expected)
+
+
+@pytest.mark.parametrize("iterations", [1, 2, 5])
+def test_each_iteration_of_the_square_root_is_one_application(iterations):
+    A = Operator(spd(2, 6))
+    square_root(A, normal(2, 6), iterations)
+    assert A.calls == iterations
+
+
+def test_two_iterations_give_the_square_root_of_two_values():
+    U = torch.linalg.qr(normal(6, 6)).Q
+    A = (U * torch.tensor([4.0, 4.0, 4.0, 9.0, 9.0, 9.0]).double()) @ U.T
+    b = normal(3, 6)
+    expected = b @ (U * torch.tensor([2.0, 2.0, 2.0, 3.0, 3.0, 3.0]).double()) @ U.T
+    torch.testing.assert_close(square_root(lambda v: v @ A, b, 2), expected)
+
+
+def test_a_square_root_takes_negative_values_as_zero_and_zero_as_zero():
+    A = torch.tensor([4.0, -1.0]).double().diag()
+    b = torch.tensor([[1.0, 1.0], [0.0, 0.0]]).double()
+    expected = torch.tensor([[2.0, 0.0], [0.0, 0.0]]).double()
+    torch.testing.assert_close(square_root(lambda v: v @ A, b, 2), expected)
+
+
+def test_a_square_root_is_each_sample_s_own_and_keeps_shape_and_type():
+    A, b = spd(3, 4), normal(3, 2, 2).float()
+
+    def root(rows):
+        def apply(v):
+            return (A[rows] @ v.flatten(1).double()[..., None]).reshape(v.shape).to(v)
+
+        return square_root(apply, b[rows], 2)
+
+    together = root([0, 1, 2])
+    assert (together.shape, together.dtype) == (b.shape, b.dtype)
+    torch.testing.assert_close(together[1:2], root([1]))

@@ -38,6 +38,8 @@ def linear(method, **options):
 MAKE = {
     "PPR": maker(samplers.PPR),
     "PPR, paper": maker(samplers.PPR, **PAPER),
+    "CalibratedPPR": maker(samplers.CalibratedPPR),
+    "CalibratedPPR, tries": maker(samplers.CalibratedPPR, sigma_max=0.3, tries=3),
     "PostHoc": maker(samplers.PostHoc),
     "Ancestral": maker(samplers.Ancestral),
     "PredictorCorrector": maker(samplers.PredictorCorrector),

@@ -4,6 +4,8 @@ __all__ = ["CalibratedPPR"]
 
 import math
 from collections.abc import Callable
+from copy import copy
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -13,14 +15,14 @@ from torch import Tensor
 from ..constraints.base import Constraint
 from ..linalg import gmres, square_root
 from ..members import among, calling
-from ..minimizers import GaussNewton
 from ..network import Network
 from ..randomness import MemberNoise
 from .base import Randn, Sampler
 from .ppr import PPR
 
-LOW = 0.1  # the noise level below which posteriors are taken as Gaussian, whatever the prior
-PILOT = 256  # unconditional samples that tell which residuals are near
+FEW = 8  # residuals for which members may be drawn until they come near
+RTOL = 1e-3  # the relative residual at which the linear solver stops
+PILOT = 256  # unconditional samples that tell how likely the constraint can be
 
 
 class CalibratedPPR(Sampler):
@@ -53,14 +55,24 @@ class CalibratedPPR(Sampler):
     covariance of a step is :math:`\sigma^2 I` and as much again of :math:`V` at most, whose square
     root is nearly linear.
 
-    **Non-Gaussian priors.** The posterior of a prior with edges or modes is Gaussian only at low
-    noise, and whatever starts above gets the masses of the modes wrong. So where a share
-    `acceptance` of the prior comes near the constraint by itself, nothing is conditioned above
-    `sigma_max`: a member goes there as an unconditional sample would, :math:`x_0` is drawn, and
-    the member is drawn again (up to `tries` times) unless :math:`\|r(x_0)\|` is among that share
-    of least residuals, as found on unconditional samples of a seed of their own. With it the
-    target is the prior restricted to :math:`\|r\| \leq \epsilon`, with :math:`\epsilon \to 0`:
-    its density on the constraint is :math:`p / |\det J J^\top|^{1/2}`, and not the surface's.
+    **Where it applies.** The posterior of a prior with edges or modes is Gaussian at low noise
+    only, and that of a strongly curved residual likewise: what is conditioned above gets masses of
+    modes wrong, or leaves the data. For priors that are nearly Gaussian given many observations,
+    such as fields seen through linear or mildly curved residuals, the steps may begin at the top.
+    For others and up to 8 residuals, set `sigma_max`. Above it a member goes as an unconditional
+    sample would; there, at :math:`x_s`, it is kept with a probability in proportion to
+
+    .. math:: h(x_s) = \mathcal{N}\big(0 \mid r(d_\theta(x_s)), J V J^\top\big)
+        \approx p(r = 0 \mid x_s),
+
+    and else drawn again, so that those kept are draws of :math:`p(x_s \mid r = 0)` if the
+    approximation holds there. The largest :math:`h` is taken from 256 unconditional samples of a
+    seed of their own. Of a member that none of `tries` draws is kept of, one is chosen among them,
+    with :math:`h` as weights.
+
+    The target is the prior restricted to :math:`\|r\| \leq \epsilon`, with
+    :math:`\epsilon \to 0`: its density on the constraint is :math:`p / |\det J J^\top|^{1/2}`,
+    and not :math:`p` on the surface; :func:`feasibly.constraints.log_volume` tells them apart.
 
     References:
         | Learning Diffusion Priors from Observations by Expectation Maximization (Rozet et al.,
@@ -71,16 +83,12 @@ class CalibratedPPR(Sampler):
         denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
         constraint: The constraint.
         steps: The number of diffusion steps.
-        sigma_max: The highest noise level :math:`\sigma / \alpha` at which the constraint acts;
-            None for 0.1 where the share `acceptance` of the prior is within three times that of
-            the constraint, and for infinity elsewhere. It is for data of unit variance.
-        tries: How often a member may be drawn before the last one is taken as it is; without
-            effect where `sigma_max` is infinite.
-        acceptance: The share of the prior that is taken to be near the constraint.
+        sigma_max: The highest noise level :math:`\sigma / \alpha` at which the constraint acts.
+            For data of unit variance 0.1 is low enough for edges and modes.
+        tries: How often a member may be drawn down to `sigma_max`.
         products: The number of products for the square root; 0 leaves the draw out.
-        rounds: How often a draw is moved onto the constraint, each time linearised anew.
-        iterations: The most iterations of the solver in each round, one product each.
-        rtol: The relative residual at which it stops.
+        iterations: The most iterations of the solver, one product each: as many as there are
+            residuals are exact, and fewer may leave a bias where the constraint is far.
         retries: How often an infeasible member is drawn again.
         kwargs: Keyword arguments passed to :class:`Sampler`.
     """
@@ -99,30 +107,27 @@ class CalibratedPPR(Sampler):
         constraint: Constraint,
         *,
         steps: int = 48,
-        sigma_max: float | None = None,
+        sigma_max: float = math.inf,
         tries: int = 16,
-        acceptance: float = 0.15,
         products: int = 2,
-        rounds: int = 1,
         iterations: int = 8,
-        rtol: float = 1e-3,
         retries: int = 3,
         **kwargs: Any,
     ) -> None:
         super().__init__(denoiser, constraint, steps=steps, retries=retries, **kwargs)
-        self.products, self.rounds, self.iterations, self.rtol = products, rounds, iterations, rtol
-        self.sigma_max, self.tries, self.acceptance = sigma_max, tries, acceptance
-        self._near = math.inf  # the largest norm of a residual that is near
+        self.products, self.iterations = products, iterations
+        self.sigma_max, self.tries = sigma_max, tries
+        self._highest = 0.0  # the largest log h
         self._ppr = PPR(denoiser, constraint)
         self._ppr.denoiser = self.denoiser  # whose calls are counted
 
     def step(
         self, x_t: Tensor, t: Tensor, s: Tensor, randn: Randn = torch.randn_like
     ) -> tuple[Tensor, Tensor]:
-        if self.noise_level(t) > self._start:
+        if self.noise_level(t) > self.sigma_max:
             x_0 = self.denoiser(x_t, t)
             x_s = self.predict(x_t, x_0, t, s, randn)
-            if self.noise_level(s) <= self._start and isinstance(randn, MemberNoise):
+            if self.noise_level(s) <= self.sigma_max and isinstance(randn, MemberNoise):
                 x_s = self._accepted(x_s, s, randn)
             return x_s, x_0
         x_0 = self.draw_posterior(x_t, t, randn)
@@ -133,19 +138,40 @@ class CalibratedPPR(Sampler):
         return x_s, x_0
 
     def _accepted(self, x_s: Tensor, s: Tensor, noise: MemberNoise) -> Tensor:
-        """Draws members again from the start, until a draw of their posterior is near."""
+        """Draws members again from the start, until they are kept."""
         rows = torch.arange(len(x_s), device=x_s.device)
-        x_s = x_s.clone()
+        x_s, total = x_s.clone(), torch.full_like(x_s.flatten(start_dim=1)[:, 0], -math.inf)
         for trial in range(self.tries):
             again = noise.again(rows, trial) if trial else noise
             with among(rows):
-                if trial:
-                    x_s[rows] = self._free(again, s)
-                r = self.constraint.residual(self.draw_posterior(x_s[rows], s, again, rounds=0))
-            rows = rows[~(r.norm(dim=1) <= self._near)]
+                x = self._free(again, s) if trial else x_s
+                log_h = self.log_likelihood(x, s)
+            u, v = torch.special.ndtr(again().flatten(start_dim=1)[:, :2]).log().unbind(dim=1)
+            keep = u <= log_h - self._highest
+            total[rows] = torch.logaddexp(total[rows], log_h)
+            chosen = keep | (v <= log_h - total[rows])  # the latter for what is never kept
+            x_s[rows[chosen]] = x[chosen]
+            rows = rows[~keep]
             if not rows.numel():
                 break
         return x_s
+
+    @torch.enable_grad()
+    def log_likelihood(self, x_t: Tensor, t: Tensor) -> Tensor:
+        r"""Returns :math:`\log h(x_t)` but for a constant, with shape :math:`(B)`."""
+        alpha_t, sigma_t = self.denoiser.schedule(t)
+        x_t = x_t.detach().requires_grad_()
+        mean = self.denoiser(x_t, t)
+        z = mean.detach().requires_grad_()
+        r = self.constraint.residual(z)
+        rows = [torch.autograd.grad(c.sum(), z, retain_graph=True)[0] for c in r.unbind(dim=1)]
+        images = [torch.autograd.grad(mean, x_t, row, retain_graph=True)[0] for row in rows]
+        J, VJ = (torch.stack(v, dim=1).flatten(start_dim=2).double() for v in (rows, images))
+        S = (sigma_t**2 / alpha_t).double() * J @ VJ.mT
+        values, vectors = torch.linalg.eigh((S + S.mT) / 2)
+        values = values.clamp_min(torch.finfo(r.dtype).tiny)
+        p = (vectors.mT @ r.detach().double()[..., None]).squeeze(-1)
+        return (-(p.square() / values + values.log()).sum(dim=1) / 2).to(r.dtype)
 
     def _free(self, noise: MemberNoise, end: Tensor) -> Tensor:
         """Draws states at time `end` without the constraint."""
@@ -157,12 +183,8 @@ class CalibratedPPR(Sampler):
         return x_t
 
     @torch.enable_grad()
-    def draw_posterior(
-        self, x_t: Tensor, t: Tensor, randn: Randn, rounds: int | None = None
-    ) -> Tensor:
-        r"""Draws :math:`x_0 \sim p(x_0 \mid x_t, r = 0)`, with shape :math:`(B, *)`; without the
-        constraint if `rounds` is 0."""
-        rounds = self.rounds if rounds is None else rounds
+    def draw_posterior(self, x_t: Tensor, t: Tensor, randn: Randn) -> Tensor:
+        r"""Draws :math:`x_0 \sim p(x_0 \mid x_t, r = 0)`, with shape :math:`(B, *)`."""
         alpha_t, sigma_t = self.denoiser.schedule(t)
         x_t = x_t.detach().requires_grad_()
         mean = self.denoiser(x_t, t)
@@ -171,61 +193,75 @@ class CalibratedPPR(Sampler):
             (product,) = torch.autograd.grad(mean, x_t, v, retain_graph=True)
             return sigma_t**2 / alpha_t * product
 
-        x_0 = mean.detach()
+        z = mean.detach()
         if self.products:
-            x_0 = x_0 + square_root(V, randn(x_0), self.products)
-        for _ in range(rounds):
-            x_0 = x_0 + self._move(V, x_0)
-        return x_0.detach()
+            z = z + square_root(V, randn(z), self.products)
+        return z + self._move(V, z)
 
-    def _move(self, V: Callable[[Tensor], Tensor], x_0: Tensor) -> Tensor:
-        r""":math:`- V J^\top (J V J^\top)^{-1} r(x_0)`."""
-        x_0 = x_0.detach().requires_grad_()
-        r = self.constraint.residual(x_0)
+    def _move(self, V: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
+        r""":math:`- V J^\top (J V J^\top)^{-1} r(z)`."""
+        z = z.detach().requires_grad_()
+        r = self.constraint.residual(z)
         u = torch.zeros_like(r, requires_grad=True)
-        (J_T_u,) = torch.autograd.grad(r, x_0, u, create_graph=True)
+        (J_T_u,) = torch.autograd.grad(r, z, u, create_graph=True)
         pushes = []
 
         def S(p: Tensor) -> Tensor:
-            (J_T_p,) = torch.autograd.grad(r, x_0, p, retain_graph=True)
+            (J_T_p,) = torch.autograd.grad(r, z, p, retain_graph=True)
             pushes.append(V(J_T_p))
             (S_p,) = torch.autograd.grad(J_T_u, u, pushes[-1], retain_graph=True)
             return S_p
 
-        _, weights = gmres(S, -r.detach(), min(self.iterations, r.shape[1]), self.rtol)
-        move = torch.zeros_like(x_0)
+        _, weights = gmres(S, -r.detach(), min(self.iterations, r.shape[1]), RTOL)
+        move = torch.zeros_like(z)
         for weight, push in zip(weights.unbind(dim=1), pushes, strict=True):
             move = move + weight.reshape(-1, *(1,) * (move.ndim - 1)) * push
         return move
 
     def prepare(self, x_0: Tensor, r: Tensor) -> None:
         self._ppr.choose(r.shape[1])
-        self._start = math.inf if self.sigma_max is None else self.sigma_max
-        if self.sigma_max is None or self.sigma_max < math.inf:
+        if self.sigma_max < math.inf:
+            if r.shape[1] > FEW:
+                raise ValueError(
+                    f"CalibratedPPR(sigma_max={self.sigma_max}) draws members until they come "
+                    f"near the constraint, which few do with {r.shape[1]} residuals; leave "
+                    f"sigma_max out, or state at most {FEW} residuals."
+                )
             self._rehearse(x_0)
 
     def _rehearse(self, like: Tensor) -> None:
-        """Finds on unconditional samples which residuals are near, and where to begin."""
+        """Finds the largest likelihood on unconditional samples."""
         noise = MemberNoise(
             2**32 - 1, range(PILOT), like.shape[1:], dtype=like.dtype, device=like.device
         )
-        free = Network(self.denoiser.denoiser)  # not in the counts
-        denoiser, self.denoiser = self.denoiser, free
+        counted, self.denoiser = self.denoiser, Network(self.denoiser.denoiser)
         try:
             with calling([0] * PILOT, noise.device):
-                x_0 = self._free(noise, torch.zeros((), dtype=like.dtype, device=like.device))
-        finally:
-            self.denoiser = denoiser
-        size = self.constraint.residual(x_0).norm(dim=1)
-        self._near = size.quantile(self.acceptance).item()
-        if self.sigma_max is None:
-            near = x_0[size <= self._near]
-            with calling([0] * len(near), like.device):
-                moved = GaussNewton(8)(
-                    lambda x: (self.constraint.residual(x), x), near, self.stop
+                s = self._start(like)
+                self._highest = (
+                    self.log_likelihood(self._free(noise, s), s).nan_to_num(-math.inf).max().item()
                 )
-            distance = (moved.x - near).norm(dim=1).median().item()
-            self._start = LOW if distance <= 3 * LOW else math.inf
+        finally:
+            self.denoiser = counted
+
+    def _start(self, like: Tensor) -> Tensor:
+        """The first time at which the constraint acts."""
+        times = torch.linspace(1, 0, self.steps + 1, dtype=like.dtype, device=like.device)
+        return next((t for t in times if self.noise_level(t) <= self.sigma_max), times[-1])
 
     def cost(self, residuals: int) -> tuple[int, int]:
-        return 1, self.products + self.rounds * min(self.iterations, residuals)
+        return 1, self.products + min(self.iterations, residuals)
+
+    def budget(self, residuals: int = 1) -> tuple[int, int]:
+        last = copy(self._ppr)
+        minimize = last.choose(residuals)
+        if last.last_steps:
+            minimize = replace(minimize, steps=last.last_steps)
+        calls, search = self.cost(residuals), minimize.cost(residuals)
+        times = torch.linspace(1, 0, self.steps + 1)[:-1]
+        above = sum(self.noise_level(t) > self.sigma_max for t in times)
+        tries = self.tries if above else 0
+        forward = self.steps + max(0, tries - 1) * above + tries + search[0]
+        backward = (self.steps - above) * calls[1] + tries * residuals + search[1]
+        forward += 1 if self.readout == "denoise" else 0
+        return (self.retries + 1) * forward, (self.retries + 1) * backward

@@ -1,0 +1,154 @@
+"""CalibratedPPR against exact conditional laws.
+
+Statistics are of N samples with fixed seeds, so that a test is missed by a change of the code and
+not by chance; bounds are five standard errors or more of what is exact, and so a fresh seed would
+miss one in some 10^6.
+"""
+
+import math
+
+import pytest
+import torch
+
+from feasibly.constraints import Equality, Linear, log_volume
+from feasibly.oracles import Gaussian, GaussianMixture
+from feasibly.samplers import PPR, CalibratedPPR
+from feasibly.schedules import LogLogit, Rectified
+
+D, N = 30, 2048
+
+
+class Problem:
+    """A Gaussian in 30 dimensions under m linear residuals, and its exact conditional."""
+
+    def __init__(self, condition, m, schedule=None, seed=0):
+        generator = torch.Generator().manual_seed(seed)
+
+        def normal(*shape):
+            return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+        U = torch.linalg.qr(normal(D, D)).Q
+        cov = (U * torch.logspace(0, -math.log10(condition), D, dtype=torch.float64)) @ U.T
+        A = normal(m, D) / math.sqrt(D)
+        y = A @ torch.linalg.cholesky(cov) @ normal(D)
+        gain = cov @ A.T @ torch.linalg.inv(A @ cov @ A.T)
+        self.mean, self.cov = gain @ y, cov - gain @ A @ cov
+        self.law = Linear(A, y, tolerance=1e-6)
+        schedule = schedule or LogLogit(1e-3, 1e2, spread=2.0)
+        self.denoiser = Gaussian(torch.zeros(D, dtype=torch.float64), cov, schedule)
+
+    def whitened(self, x):
+        """Samples in the directions that are free, in units of their exact standard deviations."""
+        values, vectors = torch.linalg.eigh(self.cov)
+        free = values > 1e-9 * values.max()
+        return (x - self.mean) @ vectors[:, free] / values[free].sqrt()
+
+    def draw(self, method=CalibratedPPR, n=N, **options):
+        sampler = method(self.denoiser, self.law, **options)
+        return sampler.sample(n, (D,), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("condition", [1.0, 1e3])
+@pytest.mark.parametrize("m", [1, 6])
+def test_gaussian_and_linear_has_the_exact_mean_and_spread(condition, m):
+    problem = Problem(condition, m)
+    result = problem.draw(steps=32)
+    assert result.feasible.all()
+    x = problem.whitened(result.samples)
+    std = (result.samples.var(dim=0).sum() / problem.cov.trace()).sqrt().item()
+    assert abs(std - 1) < 0.02
+    assert x.std(dim=0).sub(1).abs().max() < 0.06 + 5 / math.sqrt(2 * N)
+    assert x.mean(dim=0).abs().max() < 5 / math.sqrt(N)
+    # 1 % of the exact mean's length, beside the noise of N samples
+    error = (result.samples.mean(dim=0) - problem.mean).norm()
+    assert error < 0.01 * problem.mean.norm() + 1.5 * (problem.cov.trace() / N).sqrt()
+
+
+@pytest.mark.parametrize("m", [1, 6])
+def test_it_takes_at_most_twice_the_calls_of_ppr(m):
+    problem = Problem(1e3, m)
+    mine = problem.draw(n=64, steps=32).calls
+    theirs = problem.draw(PPR, n=64).calls
+    assert mine.forward + mine.backward <= 2 * (theirs.forward + theirs.backward)
+
+
+@pytest.mark.parametrize("schedule", [None, Rectified()], ids=["exploding", "rectified"])
+@pytest.mark.parametrize("steps", [2, 5])
+def test_with_the_whole_square_root_it_is_exact_in_any_number_of_steps(steps, schedule):
+    problem = Problem(10.0, 3, schedule)
+    x = problem.whitened(problem.draw(steps=steps, products=D).samples)
+    covariance = x.T @ x / N
+    # the largest eigenvalue of such a sample covariance is (1 + sqrt(D / N))^2 = 1.25
+    values = torch.linalg.eigvalsh(covariance)
+    assert values.max() < 1.4
+    assert values.min() > 0.68
+    assert x.mean(dim=0).abs().max() < 5 / math.sqrt(N)
+
+
+def test_without_draws_it_is_too_narrow():
+    """What the draws are for."""
+    problem = Problem(10.0, 3)
+    x = problem.whitened(problem.draw(steps=32, products=0).samples)
+    assert x.std(dim=0).mean() < 0.93
+
+
+MEANS = torch.tensor([[-1.5, 0.4], [0.0, -0.5], [1.5, 0.4]]).double()
+WEIGHTS = torch.tensor([0.25, 0.5, 0.25]).double()
+STD = 0.3
+MIXTURE = GaussianMixture(WEIGHTS, MEANS, STD**2 * torch.eye(2).expand(3, 2, 2), LogLogit())
+NORMAL = torch.tensor([0.1, 1.0]).double()
+
+
+def mixture_masses(offset):
+    """The exact masses of the components on a line n . x = offset."""
+    distance = (MEANS @ NORMAL - offset) / NORMAL.norm()
+    return (WEIGHTS.log() - distance.square() / (2 * STD**2)).softmax(dim=0)
+
+
+@pytest.mark.parametrize("offset", [0.0, 0.1])
+def test_masses_of_a_mixture_on_a_line(offset):
+    """Total variation 0.01 is the noise of N samples."""
+    law = Equality(lambda x: (x @ NORMAL.to(x) - offset)[:, None], tolerance=1e-8)
+    sampler = CalibratedPPR(MIXTURE, law, sigma_max=0.1, tries=32)
+    result = sampler.sample(N, (2,))
+    assert result.feasible.all()
+    nearest = (result.samples[:, None] - MEANS).norm(dim=-1).argmin(dim=1)
+    shares = torch.bincount(nearest, minlength=3) / N
+    assert (shares - mixture_masses(offset)).abs().sum() / 2 < 0.06
+
+
+ROUND = Gaussian(torch.tensor([0.6, 0.0]), torch.tensor([[1.0, 0.0], [0.0, 0.36]]), LogLogit())
+
+
+def circle_density(theta):
+    x, y = theta.cos(), theta.sin()
+    return torch.exp(-((x - 0.6) ** 2) / 2 - y**2 / (2 * 0.36))
+
+
+def mean_cosines(p, theta, n=3):
+    p = p / p.sum()
+    return torch.stack([(p * (k * theta).cos()).sum() for k in range(1, n + 1)])
+
+
+def test_a_circle_under_a_gaussian_has_the_tube_s_law_and_the_surface_s_by_log_volume():
+    """The residual is steep where x is large, so that the two laws differ."""
+
+    def steep(x):
+        return torch.exp(0.8 * x[:, :1]) * (x.norm(dim=1, keepdim=True) - 1)
+
+    law = Equality(steep, tolerance=1e-8)
+    # enough steps for the unconditional part, which DDPM makes, and tries for the rare draws
+    sampler = CalibratedPPR(ROUND, law, sigma_max=0.1, steps=128, tries=64)
+    result = sampler.sample(N, (2,))
+    assert result.feasible.double().mean() > 0.995
+
+    angle = torch.atan2(result.samples[:, 1], result.samples[:, 0]).double()
+    theta = torch.arange(4096).double() / 4096 * 2 * math.pi
+    surface = circle_density(theta)
+    tube = surface / torch.exp(0.8 * theta.cos())
+    even = torch.full_like(angle, 1 / len(angle))
+    weights = log_volume(law, result.samples).double().softmax(dim=0)
+    # the laws' first cosines differ by 0.46, and the standard errors are 0.016 and 0.02
+    assert (mean_cosines(even, angle) - mean_cosines(tube, theta)).abs().max() < 0.07
+    assert (mean_cosines(weights, angle) - mean_cosines(surface, theta)).abs().max() < 0.1
+    assert (mean_cosines(tube, theta) - mean_cosines(surface, theta)).abs().max() > 0.4
