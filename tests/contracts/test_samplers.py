@@ -302,6 +302,7 @@ DECLARED = {
         "PostHoc",
         "PDM, x_0",
         "PCFM, relaxed",
+        "CalibratedPPR, tries",  # which does nothing so early
         *ABLATION_NAMES,
     )
 }

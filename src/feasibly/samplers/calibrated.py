@@ -95,7 +95,7 @@ class CalibratedPPR(Sampler):
 
     default_readout = "clean"
     enforces = True
-    space = "x_t"
+    space = "x_0"
     renoises = True
     differentiates = True
     advice = "allow more `iterations`, or more `steps`"
@@ -133,8 +133,7 @@ class CalibratedPPR(Sampler):
         x_0 = self.draw_posterior(x_t, t, randn)
         x_s = self.predict(x_t, x_0, t, s, randn)
         if s == 0:
-            found = self._ppr.search(x_s, s, reach=self.noise_level(t))
-            x_s, x_0 = found.x, found.x_0
+            x_s, x_0 = self._ppr.kernel(x_s, s, randn, reach=self.noise_level(t))
         return x_s, x_0
 
     def _accepted(self, x_s: Tensor, s: Tensor, noise: MemberNoise) -> Tensor:
@@ -219,6 +218,12 @@ class CalibratedPPR(Sampler):
         return move
 
     def prepare(self, x_0: Tensor, r: Tensor) -> None:
+        surface = self.constraint.surface
+        if surface is None or surface.residual(x_0).shape[1] < r.shape[1]:
+            raise ValueError(
+                "CalibratedPPR is for equalities: it moves every draw onto the constraint, and so "
+                f"would gather members on the boundary of {self.constraint!r}; use PPR."
+            )
         self._ppr.choose(r.shape[1])
         if self.sigma_max < math.inf:
             if r.shape[1] > FEW:
