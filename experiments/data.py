@@ -10,13 +10,11 @@ from rich.progress import Progress
 from torch import Tensor
 
 from feasibly.problems import ks_solver, shallow_water
+from feasibly.problems.weather import FRESH
 
 from . import netcdf
 
 BLOCK = ks_solver.BLOCK
-
-FRESH = 1
-"""The seed of the data that no prior is trained on."""
 
 
 def ks(path: Path, trajectories: int, size: int, seed: int) -> None:

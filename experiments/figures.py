@@ -10,6 +10,7 @@ __all__ = [
     "losses",
     "maps",
     "over_time",
+    "ranks",
     "strips",
     "trajectories",
 ]
@@ -214,6 +215,34 @@ def by_variable(rows: Sequence[Record]) -> Figure:
     return over_time(variables.split(rows), "hour")
 
 
+def ranks(rows: Sequence[Record]) -> Figure:
+    """Rank histograms of each observation and variable, on the references that all methods were
+    run on: the density of the reference's rank among the members, 1 for a calibrated ensemble."""
+    rows = [row for row in variables.split(rows) if "ranks" in row]
+    labels = list(dict.fromkeys(row["label"] for row in rows))
+    kinds = list(dict.fromkeys(row["observation"] for row in rows))
+    columns = len(variables.UNITS)
+    figure = Figure(figsize=(13, 2.8 * len(kinds) / columns + 0.8), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(len(kinds) // columns, columns, squeeze=False, sharex=True)
+    for kind, ax in zip(kinds, axes.flatten(), strict=True):
+        shared = _common(rows, kind)
+        group = [r for r in rows if r["observation"] == kind and r["reference"] in shared]
+        for i, label in enumerate(labels):
+            mine = [row["ranks"] for row in group if row["label"] == label]
+            if mine:
+                share = [sum(values) / len(values) for values in zip(*mine, strict=True)]
+                places = [(rank + 0.5) / len(share) for rank in range(len(share))]
+                density = [value * len(share) for value in share]
+                ax.plot(places, density, "-" if i < 10 else "--", color=f"C{i % 10}", label=label)
+        ax.axhline(1, color="black", linewidth=0.6)
+        ax.set(title=kind, xlabel="rank of the reference / members", ylabel="density")
+        ax.set_ylim(bottom=0)
+    handles, names = axes[0][0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=4, fontsize=8)
+    return figure
+
+
 def losses(log: Sequence[Record]) -> Figure:
     """A training's loss against its steps: in bands of noise, the lowest first, or as a whole."""
     figure = Figure(figsize=(7, 4.5), layout="constrained")
@@ -241,6 +270,7 @@ KS_FIGURES: dict[str, Callable[[Sequence[Record]], Figure]] = {
 
 WEATHER_FIGURES: dict[str, Callable[[Sequence[Record]], Figure]] = {
     "-time": by_variable,
+    "-ranks": ranks,
     "-maps": maps,
 }
 """Likewise, on the weather."""

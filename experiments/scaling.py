@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from feasibly.constraints import FrameDecoder
-from feasibly.denoisers import Karras
-from feasibly.nn import SphereAutoencoder, SphereNet
+from feasibly.denoisers import Correlated, Karras
+from feasibly.nn import SphereAutoencoder, SphereNet, ZonalCovariance
 from feasibly.schedules import LogLogit
 
 GRIDS = ((32, 64), (64, 128), (128, 256))
@@ -34,8 +34,9 @@ class Scaling:
     def run(self) -> None:
         print(self)
         print(
-            "grid, then of the denoiser, of the decoder as it is and frame by frame: GFLOP, MB "
-            "kept for the gradient, CPU s"
+            "grid, then of the network, of the network with the covariance of the shipped "
+            "denoiser, of the decoder as it is and frame by frame: GFLOP, MB kept for the "
+            "gradient, CPU s"
         )
         for rows, columns in GRIDS:
             parts = [self.measure(*case) for case in self.cases(rows, columns)]
@@ -45,11 +46,15 @@ class Scaling:
         """The functions to differentiate, each with its argument."""
         autoencoder = SphereAutoencoder(rows=rows).requires_grad_(False)
         net = SphereNet(rows=rows // 8).requires_grad_(False)
-        denoiser = Karras(net, LogLogit(1e-3, 1e2, spread=2.0))
+        schedule = LogLogit(1e-3, 1e2, spread=2.0)
+        plain = Karras(net, schedule)
+        covariance = ZonalCovariance(24, 16, rows // 8, columns // 8)
+        shipped = Correlated(net, schedule, covariance)
         z = torch.randn(self.members, 24, 16, rows // 8, columns // 8)
         frames = list(range(0, 24, 24 // self.hours))[: self.hours]
         return [
-            (lambda x: denoiser(x, torch.tensor(0.5)).mean, z),
+            (lambda x: plain(x, torch.tensor(0.5)).mean, z),
+            (lambda x: shipped(x, torch.tensor(0.5)).mean, z),
             (lambda x: autoencoder.decode(x[:, frames]), z),
             (FrameDecoder(autoencoder.decode, frames), z),
         ]

@@ -79,7 +79,7 @@ def means(rows: Sequence[Record]) -> list[Record]:
         group = [row for row in rows if row["label"] == label]
         settings = [_setting(row) for row in group]
         kinds = {row.get("observation") for row in group}
-        made_with = {tuple(row.get(k) for k in ("observation", *MADE_WITH)) for row in group}
+        made_with = {(row.get("observation"), *_made_with(row)) for row in group}
         if len(set(settings)) < len(settings) or len(made_with) > len(kinds):
             raise ValueError(
                 f"The records of {label!r} have settings twice, or from different runs; remove "
@@ -113,7 +113,13 @@ def means(rows: Sequence[Record]) -> list[Record]:
 
 
 SETTING = ("prior", "constraint", "observation", "reference")
-MADE_WITH = ("members", "seed", "pool", "weights", "sampler")
+MADE_WITH = ("members", "seed", "pool", "weights")
+
+
+def _made_with(row: Record) -> tuple:
+    """How a record was made, but for the tolerance, which may be each reference's own."""
+    sampler = re.sub(r"tolerance=[^,)]+", "", row.get("sampler", ""))
+    return (*(row.get(key) for key in MADE_WITH), sampler)
 
 
 def _ensembles(group: Sequence[Record]) -> Record:

@@ -134,7 +134,7 @@ class Correlated(Karras):
         d_\theta(x) = \frac{\Sigma}{\sigma^2 + \Sigma} x + \sigma \sqrt{\frac{S}{\sigma^2 + S}} \,
             F_\theta\!\left(\frac{x}{\sqrt{\sigma^2 + S}}, \tfrac{1}{4} \log \sigma\right)
 
-    Without a network it is the best linear denoiser, whose samples have the data's covariance.
+    Without a network it is the best linear denoiser of data whose covariance is :math:`\Sigma`.
     :math:`S` is a coarser covariance, in whose units the network works: components that hardly
     vary are never left with more noise than they have signal, and the network still sees fields.
     :class:`Karras` is the case of :math:`\Sigma = S = s^2`.
@@ -160,8 +160,8 @@ class Correlated(Karras):
 
     def loss(self, x_0: Tensor, t: Tensor, noise: Tensor) -> Tensor:
         r"""Returns the denoising objective of each sample, with shape :math:`(B)`: as
-        :class:`Karras` in each component of :math:`S`, and more of those that vary by more than a
-        tenth."""
+        :class:`Karras` in each component of :math:`S`, but less in those whose variance is below
+        0.01 in units of the data, whose errors no sample shows."""
         alpha_t, sigma_t = (broadcast(scale, x_0) for scale in self.schedule(t))
         error = self(alpha_t * x_0 + sigma_t * noise, t).mean - x_0
 

@@ -8,7 +8,7 @@ import torch
 from experiments import records, studies, tables, variables
 from experiments.benches import WeatherBench, observed, weather
 from experiments.benches.observed import unpack
-from experiments.figures import by_variable, maps
+from experiments.figures import by_variable, maps, ranks
 from experiments.run import run
 from experiments.studies.base import Study
 from feasibly import PPR, PostHoc
@@ -94,6 +94,11 @@ def test_tables_show_a_variable_of_an_observation_from_hour_6_to_18(rows):
     filled = tables.fill(page, records.read)
     assert f"| {row['rmse']:.3f} |" in filled
     assert "violation, median" in filled
+    state = [row for row in parts["state/u"] if row["label"] == "PPR"]
+    assert len({row["sampler"] for row in state}) == 2, "each day has a tolerance of its own"
+    assert tables.means(parts["state/u"])[0]["settings"] == 2
+    with pytest.raises(ValueError, match="different runs"):
+        tables.means([state[0], state[1] | {"sampler": state[1]["sampler"].replace("=4", "=5")}])
     other = [{"problem": "ks", "label": "a"}]
     assert variables.parts(other) == [("", other)]
 
@@ -112,7 +117,12 @@ def test_maps_and_curves_show_what_the_records_say(rows, days):
     image = picture.axes[1].images[0]
     np.testing.assert_allclose(image.get_array(), shown[1].astype(float))
     assert image.get_extent() == [0, 360, -90, 90]
-    for figure in (curves, picture):
+    histograms = ranks(rows)
+    assert [ax.get_title() for ax in histograms.axes[2:4]] == ["state/v", "wind/geopotential"]
+    mine = [r for r in rows if r["label"] == "PPR" and r["observation"] == "wind"]
+    density = 4 * np.mean([r["ranks"][1] for r in mine], axis=0)
+    np.testing.assert_allclose(histograms.axes[4].lines[0].get_ydata(), density)
+    for figure in (curves, histograms, picture):
         figure.savefig(io.BytesIO(), format="png", dpi=30)
 
 

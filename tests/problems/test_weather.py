@@ -2,8 +2,10 @@ import pytest
 import torch
 
 from feasibly import PPR
+from feasibly.constraints import FrameDecoder
 from feasibly.denoisers import Denoiser
 from feasibly.metrics import area_weights
+from feasibly.minimizers import LBFGS
 from feasibly.nn import SphereAutoencoder
 from feasibly.problems import weather
 from feasibly.problems.weather import LATITUDE, OBSERVATIONS, Weather
@@ -102,8 +104,8 @@ def test_observed_points_belong_to_the_reference_and_cover_the_sphere_evenly(mak
     assert polar < 0.3 * tropical  # by area 0.12; the draws are without replacement
 
 
-def test_the_floor_is_below_what_the_encoder_reaches_and_no_start_goes_lower(
-    make, autoencoder, monkeypatch
+def test_the_floor_is_below_what_the_encoder_reaches_and_another_start_goes_no_lower(
+    make, autoencoder
 ):
     problem = make("state")
     reference = problem.reference(1)
@@ -121,6 +123,12 @@ def test_the_floor_is_below_what_the_encoder_reaches_and_no_start_goes_lower(
     assert 0 < floor < 0.999 * violation(encoded).item()
     constraint = problem.constraint(reference)
     assert constraint.tolerance == pytest.approx(floor + 1e-4 * 3 * 32 * 64)
+    start = torch.randn(1, 24, 16, 4, 8, generator=torch.Generator().manual_seed(5))
+    found = LBFGS(400, max_step=None)(
+        lambda z: (constraint.residual(z), z), start
+    )  # the only hour that counts is noon
+    assert found.value.item() >= 0.999 * floor
+    assert found.value.item() <= constraint.tolerance, "and a start that is far off gets there"
 
 
 def test_the_mixed_constraint_holds_only_if_all_of_it_does(make, autoencoder, days):
@@ -128,11 +136,38 @@ def test_the_mixed_constraint_holds_only_if_all_of_it_does(make, autoencoder, da
     reference = problem.reference(2)
     constraint = problem.constraint(reference, 2)
     z = autoencoder.encode(days[2])[None]
-    assert reference[:, 1].abs().max() < 100
     assert constraint.is_feasible(z).all()
     wild = z.clone()
-    wild[:, 5] *= 50  # an hour that no station sees
+    wild[:, 5] *= 3  # an hour that no station sees
     assert not constraint.is_feasible(wild).any()
+    bounds = constraint.constraints[2]
+    assert bounds.violation(wild) > 100 * bounds.tolerance, "its wind is beyond the strongest"
+
+
+def test_a_sampler_meets_stations_mass_and_bounds_together(make):
+    problem = make("mixed")
+    constraint = problem.constraint(problem.reference(0), 0)
+    sampler = PPR(problem.denoiser, constraint, steps=8, retries=1)
+    result = sampler.sample(2, problem.shape, seed=0)
+    assert result.feasible.all()
+
+
+@pytest.mark.parametrize("name", ["wind", "sine"])
+def test_decoding_frame_by_frame_again_gives_the_same_gradient(make, autoencoder, name):
+    """In two stages: through each frame's decoder, recomputed, and then through the denoiser."""
+    problem = make(name)
+    reference, hours = problem.reference(0), problem.observed
+    A, t = problem.values(name, 0), torch.tensor(0.4)
+    x_t = torch.randn(2, *problem.shape, generator=torch.Generator().manual_seed(0))
+    found = []
+    for recompute in (False, True):
+        decode = FrameDecoder(autoencoder.decode, hours, recompute=recompute)
+        x = x_t.clone().requires_grad_()
+        z = problem.denoiser(x, t).mean
+        r = A(decode(z)) - A(reference[None, hours])
+        found += torch.autograd.grad(r.square().sum(), x)
+    torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-5)
+    assert found[0].abs().max() > 0
 
 
 def test_scores_are_means_over_the_sphere_by_variable_and_hour(make, autoencoder, days):

@@ -2,6 +2,7 @@
 
 __all__ = ["demo_weather"]
 
+import math
 from pathlib import Path
 
 import torch
@@ -9,7 +10,7 @@ from rich.console import Console
 from torch import Tensor
 
 from .. import figures
-from ..metrics import area_weights, crps, skill, spread, spread_skill_ratio
+from ..metrics import area_weights, crps, skill, spread
 from ..minimizers import LBFGS
 from ..problems.weather import LATITUDE, Weather
 from ..report import Report
@@ -95,10 +96,11 @@ def _row(label: str, result: Result, x: Tensor, day: Tensor) -> dict[str, str]:
     scores: dict[str, str] = dict.fromkeys(("skill of v", "spread", "spread / skill", "CRPS"), "")
     if len(x) > 1:  # else nothing but the share is defined
         v, truth, area = x[None, :, :, V], day[None, :, V], area_weights(LATITUDE)
+        error, width = skill(v, truth, area).mean(), spread(v, area).mean()
         scores = {
-            "skill of v": f"{skill(v, truth, area).mean():.2f} m/s",
-            "spread": f"{spread(v, area).mean():.2f} m/s",
-            "spread / skill": f"{spread_skill_ratio(v, truth, area).mean():.2f}",
+            "skill of v": f"{error:.2f} m/s",
+            "spread": f"{width:.2f} m/s",
+            "spread / skill": f"{math.sqrt(1 + 1 / len(x)) * width / error:.2f}",
             "CRPS": f"{crps(v, truth, area).mean():.2f} m/s",
         }
     return {

@@ -57,7 +57,11 @@ OBSERVATIONS: dict[str, tuple[tuple[int, ...], float]] = {
 }
 r"""The observed hours, and the share of points that are. `state` is the paper's: all fields at
 noon. `wind` sees the wind's speed, `sine` :math:`\sin 2 x` of all fields, `stations` all fields,
-`zonal` their means over longitudes, `mass` the mean geopotential, which the equations conserve."""
+`zonal` their means over longitudes, `mass` the mean geopotential of every hour: the equations
+conserve it, and a decoded reference has it but for the decoder's error."""
+
+FRESH = 1
+"""The seed of the data that no prior is trained on."""
 
 
 class Weather:
@@ -70,7 +74,7 @@ class Weather:
 
     Arguments:
         observation: What is observed, of :data:`OBSERVATIONS`; or `mixed`: stations and mass, and
-            bounds for the wind's components at all hours.
+            no wind at any hour beyond the strongest of the reference, in either component.
         denoiser: The prior; None for the shipped one.
         autoencoder: Its autoencoder, likewise.
     """
@@ -120,7 +124,8 @@ class Weather:
             return self._observe(self.name, reference, k)
         scale = self.autoencoder.scale[1:]
         wind = FrameDecoder(self.autoencoder.decode, ALL, channels=(1, 2), recompute=False)
-        calm = Bounds(-WIND / scale, WIND / scale, tolerance=TOLERANCE)
+        strongest = reference[:, 1:].abs().amax(dim=(0, 2, 3))[:, None, None] / scale
+        calm = Bounds(-strongest, strongest, tolerance=TOLERANCE)
         return Composite(
             [
                 self._observe("stations", reference, k),
@@ -223,17 +228,9 @@ def spectra(x: Tensor) -> Tensor:
     return sphere.power(sphere.analysis(x.double())).flatten(end_dim=-2).mean(dim=0)
 
 
-WIND = torch.tensor([[[100.0]], [[80.0]]])
-"""Bounds of the wind's components in m/s, for `mixed`."""
-
-
 @lru_cache(maxsize=16)
 def fresh_days(block: int, members: tuple[int, ...] | None = None) -> Tensor:
     """Days that no prior has seen, of members of a block, with shape (members, 24, 3, 32, 64)."""
     days = shallow_water.simulate(block, FRESH, members=members)
     days[:, :, 0] -= shallow_water.Planet.geopotential
     return days
-
-
-FRESH = 1
-"""The seed of the data that no prior is trained on."""
