@@ -114,3 +114,9 @@ def test_an_observation_and_a_linear_constraint_of_the_same_operator_agree():
     linear = Linear(A, y, tolerance=1e-3)
     observation = Observation(lambda x: x @ A.T, y, tolerance=1e-3)
     torch.testing.assert_close(linear.residual(x), observation.residual(x))
+
+
+def test_missing_observed_values_are_told_and_not_the_residual_blamed():
+    y = torch.tensor([1.0, torch.nan, 2.0])
+    with pytest.raises(ValueError, match=r"1 values of 3 that are not finite.*mask"):
+        Observation(lambda x: x, y, tolerance=1.0)

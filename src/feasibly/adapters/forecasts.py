@@ -110,7 +110,9 @@ class ForecastStore:
             init_times, lead_hours, members, self.levels, latitude, longitude
         )
         if Path(path).exists() and not exist_ok:
-            raise ValueError(f"{path} exists; remove it, or say exist_ok=True to write into it.")
+            raise ValueError(
+                f"{path} exists; remove it, or write into it by ForecastStore(..., exist_ok=True)."
+            )
         if Path(path).exists():
             self.group = self.zarr.open_group(str(path), mode="r+")
             self._check_layout(path)

@@ -66,7 +66,8 @@ def demo_weather(out: Path, members: int, reference: int, seed: int) -> int:
         shown |= {f"{label}, member {i}": member[HOURS, V] for i, member in enumerate(x[:3])}
     report.figure(
         figures.maps(shown, HOURS, "northward wind v (m/s)"),
-        "The day, of which only the wind speed at hour 12 is seen, and members.",
+        "The day, of which only the wind speed at a tenth of the points at hour 12 is seen, and "
+        "the first three members of each.",
     )
     area = area_weights(LATITUDE)
     curves: dict[str, Tensor] = {}
@@ -83,7 +84,8 @@ def demo_weather(out: Path, members: int, reference: int, seed: int) -> int:
     )
     report.figure(
         figures.trace({label: r.trace for label, r in results.items()}, constraint.tolerance),
-        "Violation of the clean estimates and their feasible share along the way.",
+        "Violation of the clean estimates and their feasible share along the way; the control "
+        "is projected after the last step, which is not drawn.",
     )
     for result in results.values():
         report.code(str(result))

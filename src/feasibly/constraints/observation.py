@@ -23,6 +23,12 @@ class Observation(Constraint):
 
     def __init__(self, A: Callable[[Tensor], Tensor], y: Tensor, tolerance: float) -> None:
         super().__init__(tolerance)
+        missing = int((~y.isfinite()).sum()) if isinstance(y, Tensor) else 0
+        if missing:
+            raise ValueError(
+                f"Observation(y=...) has {missing} values of {y.numel()} that are not finite; "
+                "leave missing ones out of y and of A(x), such as by a mask."
+            )
         self.A, self.y = A, y
 
     def residual(self, x: Tensor) -> Tensor:

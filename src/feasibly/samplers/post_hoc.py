@@ -29,7 +29,7 @@ class PostHoc(Ancestral):
     constraint: Constraint
     enforces = True
     space = "x_0"
-    advice = "give the projection more iterations, such as minimize=LBFGS(steps=64)"
+    advice = "give the projection more iterations, such as minimize=LBFGS(steps=256)"
 
     def __init__(
         self,
