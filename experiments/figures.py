@@ -146,24 +146,41 @@ def over_time(rows: Sequence[Record], unit: str = "frame") -> Figure:
         references = _common(rows, kind)
         for ax, (title, key) in zip(row, panels.items(), strict=True):
             for i, label in enumerate(labels):
-                group = [
-                    r[key]
-                    for r in rows
-                    if r["label"] == label and r["observation"] == kind and key in r
-                    if r["reference"] in references
-                ]
-                if group:
-                    mean = [sum(values) / len(values) for values in zip(*group, strict=True)]
+                mean = _mean(rows, kind, label, key, references)
+                if mean:
                     curve = mean if key == "crps" else [value**0.5 for value in mean]
-                    style = "-" if i < 10 else "--"
-                    ax.plot(curve, style, color=f"C{i % 10}", label=label, linewidth=1.2)
+                    ax.plot(curve, **_line(i), label=label, linewidth=1.2)
             units = variables.UNITS.get(kind.rpartition("/")[2])
             name = title if units is None else f"{title} ({units})"
             ax.set(title=f"{name}, {kind}", xlabel=unit)
             ax.set_ylim(bottom=0)
-    handles, names = axes[0][0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=4, fontsize=8)
+    _legend(figure)
     return figure
+
+
+def _legend(figure: Figure) -> None:
+    """One legend for all panels, below them."""
+    handles, names = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=4, fontsize=8)
+
+
+def _line(i: int) -> dict[str, str]:
+    """How the line of the i-th label looks."""
+    return {"linestyle": "-" if i < 10 else "--", "color": f"C{i % 10}"}
+
+
+def _mean(
+    rows: Sequence[Record], kind: str, label: str, key: str, references: set[int]
+) -> list[float]:
+    """The mean of a label's lists `key` over the references, place by place; empty if it has
+    none."""
+    group = [
+        r[key]
+        for r in rows
+        if r["label"] == label and r["observation"] == kind and key in r
+        if r["reference"] in references
+    ]
+    return [sum(values) / len(values) for values in zip(*group, strict=True)]
 
 
 def _common(rows: Sequence[Record], kind: str) -> set[int]:
@@ -226,20 +243,17 @@ def ranks(rows: Sequence[Record]) -> Figure:
     FigureCanvasAgg(figure)
     axes = figure.subplots(len(kinds) // columns, columns, squeeze=False, sharex=True)
     for kind, ax in zip(kinds, axes.flatten(), strict=True):
-        shared = _common(rows, kind)
-        group = [r for r in rows if r["observation"] == kind and r["reference"] in shared]
+        references = _common(rows, kind)
         for i, label in enumerate(labels):
-            mine = [row["ranks"] for row in group if row["label"] == label]
-            if mine:
-                share = [sum(values) / len(values) for values in zip(*mine, strict=True)]
+            share = _mean(rows, kind, label, "ranks", references)
+            if share:
                 places = [(rank + 0.5) / len(share) for rank in range(len(share))]
                 density = [value * len(share) for value in share]
-                ax.plot(places, density, "-" if i < 10 else "--", color=f"C{i % 10}", label=label)
+                ax.plot(places, density, **_line(i), label=label)
         ax.axhline(1, color="black", linewidth=0.6)
         ax.set(title=kind, xlabel="rank of the reference / members", ylabel="density")
         ax.set_ylim(bottom=0)
-    handles, names = axes[0][0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=4, fontsize=8)
+    _legend(figure)
     return figure
 
 

@@ -14,6 +14,9 @@ time.
 
 On KS there are three settings for each method, of which two of MMPS have been run, and four of
 DPS, whose grid was moved twice; at an edge are PDM's kappa and gamma of HDC.
+
+On the weather there are the same but for their levels, on one day with four members; at an edge
+are zeta of DPS, w of TS and gamma of HDC.
 """
 
 __all__ = [
@@ -258,9 +261,10 @@ on_ks = Study(
 )
 
 WEATHER_GRIDS = KS_GRIDS | {
-    CPS: {f"T = 256, {name}": options | {"steps": 256} for name, options in KS_GRIDS[CPS].items()},
-    HDC: {f"T = 256, {name}": options | {"steps": 256} for name, options in KS_GRIDS[HDC].items()},
-    PDM: {f"T = 32, {name}": options | {"steps": 32} for name, options in KS_GRIDS[PDM].items()},
+    method: {
+        f"T = {T}, {name}": options | {"steps": T} for name, options in KS_GRIDS[method].items()
+    }
+    for method, T in ((CPS, 256), (HDC, 256), (PDM, 32))
 }
 """On the weather, where a minimizer of the clean sample differentiates the decoder up to 8 times a
 projection: with a quarter of the levels CPS, HDC and PDM take as long as the others' 1024
