@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from feasibly.minimizers import LBFGS
+from feasibly.minimizers import LBFGS, WarmLBFGS
 from feasibly.samplers import PPR, PostHoc, Sampler
+from feasibly.samplers.ancestral import Ancestral
 
 from . import tuning
 from .base import Make, Study
@@ -120,7 +121,12 @@ on_weather = Study(
     paper="Tables of the appendix on weather; Figure 6; gallery",
     samplers={
         "default": PPR,
+        "default, no retries": study.samplers["default, no retries"],
         "PPR, T = 128, 8 iterations": tuning.on_weather.samplers["PPR, T = 128, 8 iterations"],
+        # many levels of short searches, for residuals of several branches; and a long last search
+        "PPR, T = 512, 2 iterations": partial(
+            PPR, steps=512, minimize=WarmLBFGS(2), last_steps=200
+        ),
         "fast": partial(PPR, fast=True),
         "PPR, paper's setting": study.samplers["PPR, paper's setting"],
         **{
@@ -128,10 +134,18 @@ on_weather = Study(
             for name in WEATHER_CHOICES
         },
         "control: project once at the end": partial(PostHoc, minimize=LBFGS(64, max_step=1.0)),
+        "prior, without constraint": partial(Ancestral, steps=64),
     },
     default="default",
     problem="weather",
     protocol=dict.fromkeys(
-        ("fast", "PPR, paper's setting", "DPS", "MMPS", "TS", "CPS", "PDM", "HDC"), (2, 8)
+        (
+            "default, no retries",
+            "PPR, T = 512, 2 iterations",
+            "fast",
+            "PPR, paper's setting",
+            *(NAMES.get(name, name) for name in WEATHER_CHOICES),
+        ),
+        (2, 8),
     ),
 )

@@ -147,3 +147,12 @@ def test_frames_that_are_not_there_are_named():
         FrameDecoder(grow, (0, 5))(normal(4, 5, 2))
     with pytest.raises(ValueError, match="at least one frame"):
         FrameDecoder(grow, ())
+
+
+def test_channels_that_are_not_there_and_bare_numbers_are_named():
+    with pytest.raises(ValueError, match=r"3 channels, and channels \[0, 3\]"):
+        FrameDecoder(grow, (0,), channels=(0, 3))(normal(4, 5, 2))
+    with pytest.raises(TypeError, match=r"frames=.*\(12,\), got 12"):
+        FrameDecoder(grow, 12)
+    with pytest.raises(TypeError, match="channels=.*got 1"):
+        FrameDecoder(grow, (0,), channels=1)

@@ -75,6 +75,12 @@ class FrameDecoder:
         channels: Sequence[int] | None = None,
         recompute: bool = True,
     ) -> None:
+        for name, numbers in (("frames", frames), ("channels", channels)):
+            if not isinstance(numbers, Sequence | None) or isinstance(numbers, str):
+                raise TypeError(
+                    f"FrameDecoder({name}=...) takes a sequence of numbers, such as (12,), got "
+                    f"{numbers!r}."
+                )
         if not frames:
             raise ValueError("FrameDecoder needs at least one frame to decode.")
         self.decode, self.frames, self.recompute = decode, list(frames), recompute
@@ -96,4 +102,12 @@ class FrameDecoder:
         return torch.stack(decoded, dim=1)
 
     def _decode(self, frame: Tensor) -> Tensor:
-        return self.decode(frame)[:, self.channels]
+        decoded = self.decode(frame)
+        if not isinstance(self.channels, slice):
+            held = decoded.shape[1]
+            if not all(-held <= channel < held for channel in self.channels):
+                raise ValueError(
+                    f"FrameDecoder: a decoded frame has {held} channels, and channels "
+                    f"{self.channels} are asked for."
+                )
+        return decoded[:, self.channels]
