@@ -11,6 +11,7 @@ from feasibly.minimizers import LBFGS, WarmLBFGS
 from feasibly.samplers import PPR, PostHoc, Sampler
 from feasibly.samplers.ancestral import Ancestral
 
+from .. import variables
 from . import tuning
 from .base import Make, Study
 from .tuning import GRIDS, KS_GRIDS, WEATHER_GRIDS
@@ -115,6 +116,9 @@ WEATHER_CHOICES = {
 }
 """And on the weather."""
 
+# short searches at many levels, for residuals of several branches, and a long last one
+_many_levels = partial(PPR, steps=512, minimize=WarmLBFGS(2), last_steps=200)
+
 on_weather = Study(
     name="baselines",
     question="How do the methods compare?",
@@ -123,10 +127,8 @@ on_weather = Study(
         "default": PPR,
         "default, no retries": study.samplers["default, no retries"],
         "PPR, T = 128, 8 iterations": tuning.on_weather.samplers["PPR, T = 128, 8 iterations"],
-        # many levels of short searches, for residuals of several branches; and a long last search
-        "PPR, T = 512, 2 iterations": partial(
-            PPR, steps=512, minimize=WarmLBFGS(2), last_steps=200
-        ),
+        "PPR, T = 512, 2 iterations": _many_levels,
+        "PPR, T = 512, 2 iterations, no retries": partial(_many_levels, retries=0),
         "fast": partial(PPR, fast=True),
         "PPR, paper's setting": study.samplers["PPR, paper's setting"],
         **{
@@ -134,7 +136,7 @@ on_weather = Study(
             for name in WEATHER_CHOICES
         },
         "control: project once at the end": partial(PostHoc, minimize=LBFGS(64, max_step=1.0)),
-        "prior, without constraint": partial(Ancestral, steps=64),
+        variables.PRIOR: partial(Ancestral, steps=64),
     },
     default="default",
     problem="weather",
@@ -142,10 +144,11 @@ on_weather = Study(
         (
             "default, no retries",
             "PPR, T = 512, 2 iterations",
+            "PPR, T = 512, 2 iterations, no retries",
             "fast",
             "PPR, paper's setting",
             *(NAMES.get(name, name) for name in WEATHER_CHOICES),
         ),
-        (2, 8),
+        (3, 8),
     ),
 )

@@ -154,5 +154,5 @@ def test_channels_that_are_not_there_and_bare_numbers_are_named():
         FrameDecoder(grow, (0,), channels=(0, 3))(normal(4, 5, 2))
     with pytest.raises(TypeError, match=r"frames=.*\(12,\), got 12"):
         FrameDecoder(grow, 12)
-    with pytest.raises(TypeError, match="channels=.*got 1"):
+    with pytest.raises(TypeError, match=r"channels=.*got 1"):
         FrameDecoder(grow, (0,), channels=1)
