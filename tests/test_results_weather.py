@@ -91,14 +91,32 @@ def test_of_the_sine_ppr_with_many_levels_has_the_least_violation_error_and_crps
     others = [row for name, row in table.items() if not name.startswith(MANY)]
     for score in ("violation_median", "rmse", "skill", "crps"):
         assert table[MANY][score] < min(row[score] for row in others)
-    # and in one attempt, at the others' budget, still the least violation
-    once = table[f"{MANY}, no retries"]["violation_median"]
-    assert once < min(row["violation_median"] for row in others)
+
+
+@pytest.mark.parametrize("day", [0, 1])
+def test_of_the_sine_one_attempt_has_the_least_violation_on_each_day(rows, day):
+    """At about the others' budget."""
+    found = {
+        row["label"]: row["violation_median"]
+        for row in rows
+        if row["observation"] == "sine" and row["reference"] == day
+    }
+    once = found.pop(f"{MANY}, no retries")
+    del found[MANY]
+    assert once < min(found.values())
+
+
+@pytest.mark.parametrize("variable", variables.UNITS)
+@pytest.mark.xfail(strict=True, reason="two of eight members of day 1 leave the data")
+def test_of_the_sine_one_attempt_has_the_least_error(methods, variable):
+    table = methods[f"sine/{variable}"]
+    others = [row["rmse"] for name, row in table.items() if not name.startswith(MANY)]
+    assert table[f"{MANY}, no retries"]["rmse"] < min(others)
 
 
 def test_of_the_sine_some_members_are_feasible(rows):
-    mine = [row for row in rows if row["label"] == MANY]
-    assert max(row["feasible"] for row in mine) >= 0.5
+    mine = {row["reference"]: row["feasible"] for row in rows if row["label"] == MANY}
+    assert mine == {0: 0.5, 1: 0.0}
     others = [r for r in rows if r["observation"] == "sine" and not r["label"].startswith(MANY)]
     assert {row["feasible"] for row in others} == {0.0}
 

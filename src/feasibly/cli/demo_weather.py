@@ -68,8 +68,8 @@ def demo_weather(out: Path, members: int, reference: int, seed: int) -> int:
         figures.maps(
             shown, HOURS, "northward wind v (m/s)", {12: problem.points("wind", reference)}
         ),
-        "The day, of which only the wind speed at the marked points is seen, and the first three "
-        "members of each.",
+        "The day, of which only the wind speed at the marked points of hour 12 is seen, and the "
+        "first three members of each.",
     )
     area = area_weights(LATITUDE)
     curves: dict[str, Tensor] = {}

@@ -2,6 +2,7 @@ r"""A constraint on decoded latents."""
 
 __all__ = ["Decoded", "FrameDecoder"]
 
+import operator
 from collections.abc import Callable, Sequence
 
 import torch
@@ -75,16 +76,9 @@ class FrameDecoder:
         channels: Sequence[int] | None = None,
         recompute: bool = True,
     ) -> None:
-        for name, numbers in (("frames", frames), ("channels", channels)):
-            if not isinstance(numbers, Sequence | None) or isinstance(numbers, str):
-                raise TypeError(
-                    f"FrameDecoder({name}=...) takes a sequence of numbers, such as (12,), got "
-                    f"{numbers!r}."
-                )
-        if not frames:
-            raise ValueError("FrameDecoder needs at least one frame to decode.")
-        self.decode, self.frames, self.recompute = decode, list(frames), recompute
-        self.channels = slice(None) if channels is None else list(channels)
+        self.decode, self.recompute = decode, recompute
+        self.frames = _numbers("frame", frames)
+        self.channels = slice(None) if channels is None else _numbers("channel", channels)
 
     def __call__(self, z: Tensor) -> Tensor:
         """Decodes latents, with shape (B, T, *), to (B, frames, channels, *)."""
@@ -111,3 +105,17 @@ class FrameDecoder:
                     f"{self.channels} are asked for."
                 )
         return decoded[:, self.channels]
+
+
+def _numbers(name: str, given: Sequence[int]) -> list[int]:
+    """Frames or channels as a list, which holds one at least."""
+    try:
+        numbers = [operator.index(number) for number in given]
+    except TypeError as error:
+        raise TypeError(
+            f"FrameDecoder({name}s=...) takes a sequence of whole numbers, such as (12,), got "
+            f"{given!r}."
+        ) from error
+    if not numbers:
+        raise ValueError(f"FrameDecoder needs at least one {name} to decode.")
+    return numbers
