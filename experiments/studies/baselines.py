@@ -89,6 +89,9 @@ def tuned_on_ks(name: str, **options: Any) -> Make:
     return _chosen(KS_GRIDS, KS_CHOICES, name, **options)
 
 
+# steps short enough to find the nearest of a sine's solutions
+_control = partial(PostHoc, minimize=LBFGS(64, max_step=1.0))
+
 on_ks = Study(
     name="baselines",
     question="How do the methods compare?",
@@ -98,8 +101,7 @@ on_ks = Study(
         "fast": partial(PPR, fast=True),
         "PPR, paper's setting": study.samplers["PPR, paper's setting"],
         **{NAMES.get(name, name): tuned_on_ks(name) for name in KS_CHOICES},
-        # steps short enough to find the nearest of a sine's solutions
-        "control: project once at the end": partial(PostHoc, minimize=LBFGS(64, max_step=1.0)),
+        "control: project once at the end": _control,
     },
     default="default",
     problem="ks",
@@ -135,7 +137,7 @@ on_weather = Study(
             NAMES.get(name, name): _chosen(WEATHER_GRIDS, WEATHER_CHOICES, name)
             for name in WEATHER_CHOICES
         },
-        "control: project once at the end": partial(PostHoc, minimize=LBFGS(64, max_step=1.0)),
+        "control: project once at the end": _control,
         variables.PRIOR: partial(Ancestral, steps=64),
     },
     default="default",

@@ -78,15 +78,11 @@ class FrameDecoder:
     ) -> None:
         self.decode, self.recompute = decode, recompute
         self.frames = _numbers("frame", frames)
-        self.channels = slice(None) if channels is None else _numbers("channel", channels)
+        self.channels = None if channels is None else _numbers("channel", channels)
 
     def __call__(self, z: Tensor) -> Tensor:
         """Decodes latents, with shape (B, T, *), to (B, frames, channels, *)."""
-        if not all(-z.shape[1] <= frame < z.shape[1] for frame in self.frames):
-            raise ValueError(
-                f"FrameDecoder: a trajectory has {z.shape[1]} frames, and frames {self.frames} "
-                "are asked for."
-            )
+        _held("trajectory", z.shape[1], "frames", self.frames)
         decoded = [
             checkpoint(self._decode, z[:, frame], use_reentrant=False)
             if self.recompute and z.requires_grad and torch.is_grad_enabled()
@@ -97,13 +93,9 @@ class FrameDecoder:
 
     def _decode(self, frame: Tensor) -> Tensor:
         decoded = self.decode(frame)
-        if not isinstance(self.channels, slice):
-            held = decoded.shape[1]
-            if not all(-held <= channel < held for channel in self.channels):
-                raise ValueError(
-                    f"FrameDecoder: a decoded frame has {held} channels, and channels "
-                    f"{self.channels} are asked for."
-                )
+        if self.channels is None:
+            return decoded
+        _held("decoded frame", decoded.shape[1], "channels", self.channels)
         return decoded[:, self.channels]
 
 
@@ -119,3 +111,11 @@ def _numbers(name: str, given: Sequence[int]) -> list[int]:
     if not numbers:
         raise ValueError(f"FrameDecoder needs at least one {name} to decode.")
     return numbers
+
+
+def _held(whole: str, held: int, name: str, numbers: Sequence[int]) -> None:
+    """Raises if not all of the frames or channels that are asked for are there."""
+    if not all(-held <= number < held for number in numbers):
+        raise ValueError(
+            f"FrameDecoder: a {whole} has {held} {name}, and {name} {numbers} are asked for."
+        )
