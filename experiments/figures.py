@@ -19,6 +19,7 @@ import math
 import textwrap
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -153,14 +154,24 @@ def over_time(rows: Sequence[Record], unit: str = "frame") -> Figure:
             units = variables.UNITS.get(kind.rpartition("/")[2])
             name = title if units is None else f"{title} ({units})"
             ax.set(title=f"{name}, {kind}", xlabel=unit)
-            ax.set_ylim(bottom=0)
+            ax.set_ylim(bottom=0, top=_top(ax))
     _legend(figure)
     return figure
 
 
+def _top(ax: Axes) -> float | None:
+    """Where an axis ends: a third above what the prior scores without an observation, if it is
+    drawn, lest one member that left the data hide the rest; None for matplotlib's choice."""
+    lines = ax.get_lines()
+    prior = [np.max(line.get_ydata()) for line in lines if line.get_label() == variables.PRIOR]
+    return 4 / 3 * max(prior) if prior else None
+
+
 def _legend(figure: Figure) -> None:
-    """One legend for all panels, below them."""
-    handles, names = figure.axes[0].get_legend_handles_labels()
+    """One legend for all panels, below them: not every panel has all lines."""
+    lines = {str(line.get_label()): line for ax in figure.axes for line in ax.get_lines()}
+    names = [name for name in lines if not name.startswith("_")]
+    handles = [lines[name] for name in names]
     figure.legend(handles, names, loc="outside lower center", ncols=4, fontsize=8)
 
 

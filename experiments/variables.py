@@ -1,6 +1,6 @@
 """Records of several variables as records of one variable each."""
 
-__all__ = ["UNITS", "parts", "split"]
+__all__ = ["PRIOR", "UNITS", "parts", "split"]
 
 from collections.abc import Sequence
 
@@ -8,6 +8,9 @@ from .records import Record
 
 UNITS = {"geopotential": "m²/s²", "u": "m/s", "v": "m/s"}
 """The variables of the weather, and what their scores are in."""
+
+PRIOR = "prior, without constraint"
+"""The label of what is known without an observation: samples of the prior, as they are."""
 
 SCORES = ("mse", "mean_se", "variance", "crps", "ranks")
 DAYTIME = slice(6, 19)

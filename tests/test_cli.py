@@ -192,7 +192,16 @@ def test_the_demo_of_the_weather_writes_maps_and_scores(tmp_path, monkeypatch, c
     monkeypatch.setattr(demo_weather, "Weather", lambda name: Weather(name, prior, autoencoder))
     monkeypatch.setattr(demo_weather, "PPR", partial(PPR, steps=8))
     monkeypatch.setattr(demo_weather, "PostHoc", partial(PostHoc, steps=8))
+    maps, marked = demo_weather.figures.maps, []
+
+    def watched(fields, hours, label, observed):
+        marked.append(observed)
+        return maps(fields, hours, label, observed)
+
+    monkeypatch.setattr(demo_weather.figures, "maps", watched)
     assert demo("weather", tmp_path / "w", members=3) == 0
+    assert list(marked[0]) == [12]
+    assert marked[0][12].sum() == 205
     assert {path.name for path in (tmp_path / "w").iterdir()} == {
         "weather_PPR.safetensors",
         "weather_control.safetensors",

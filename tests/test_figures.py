@@ -185,6 +185,14 @@ def test_maps_have_a_row_each_and_hours_as_columns_with_units_and_degrees():
     assert scale == {(-x[0].abs().max().item(), x[0].abs().max().item())}
 
 
+def test_observed_points_are_marked_in_the_middle_of_their_cells():
+    x, mask = torch.ones(2, 8, 16), torch.zeros(8, 16, dtype=torch.bool)
+    mask[0, 0] = mask[7, 4] = True
+    figure = figures.maps({"day": x, "member": x}, [0, 12], "v (m/s)", {12: mask})
+    marks = [[line.get_xydata().tolist() for line in ax.get_lines()] for ax in figure.axes[:4]]
+    assert marks == [[], [[[11.25, -78.75], [101.25, 78.75]]], [], []]
+
+
 def test_a_notebook_shows_a_figure_as_a_picture():
     """By the method that notebooks ask for, since pyplot, whose figures they know, is not used."""
     figure = figures.trace({"PPR": snapshots()}, 1e-6)

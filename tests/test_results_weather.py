@@ -8,6 +8,7 @@ from feasibly import priors
 
 BEST = "PPR, T = 128, 8 iterations"
 FEASIBLE = ("default", BEST, "fast")
+MANY = "PPR, T = 512, 2 iterations"
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +70,7 @@ def test_of_the_state_ppr_reaches_the_floor_and_has_the_least_error(methods, var
 
 @pytest.mark.parametrize("variable", variables.UNITS)
 @pytest.mark.xfail(
-    strict=True, reason="DPS and MMPS, whose ensembles are wider, are 3 to 7 % lower"
+    strict=True, reason="DPS and MMPS, whose ensembles are wider, are 1 to 6 % lower"
 )
 def test_of_the_state_ppr_has_the_lowest_crps(methods, variable):
     table = methods[f"state/{variable}"]
@@ -77,6 +78,49 @@ def test_of_the_state_ppr_has_the_lowest_crps(methods, variable):
 
 
 @pytest.mark.parametrize("variable", variables.UNITS)
-@pytest.mark.xfail(strict=True, reason="0.54 to 0.64: a point estimate is renoised, not a draw")
+@pytest.mark.xfail(strict=True, reason="0.55 to 0.63: a point estimate is renoised, not a draw")
 def test_of_the_state_the_spread_of_ppr_is_its_skill(methods, variable):
     assert 0.9 <= methods[f"state/{variable}"]["default"]["ratio"] <= 1.1
+
+
+@pytest.mark.parametrize("variable", variables.UNITS)
+def test_of_the_sine_ppr_with_many_levels_has_the_least_violation_error_and_crps(
+    methods, variable
+):
+    table = methods[f"sine/{variable}"]
+    others = [row for name, row in table.items() if not name.startswith(MANY)]
+    for score in ("violation_median", "rmse", "skill", "crps"):
+        assert table[MANY][score] < min(row[score] for row in others)
+
+
+@pytest.mark.parametrize("day", [0, 1])
+def test_of_the_sine_one_attempt_has_the_least_violation_on_each_day(rows, day):
+    """At about the others' budget."""
+    found = {
+        row["label"]: row["violation_median"]
+        for row in rows
+        if row["observation"] == "sine" and row["reference"] == day
+    }
+    once = found.pop(f"{MANY}, no retries")
+    del found[MANY]
+    assert once < min(found.values())
+
+
+@pytest.mark.parametrize("variable", variables.UNITS)
+@pytest.mark.xfail(strict=True, reason="two of eight members of day 1 leave the data")
+def test_of_the_sine_one_attempt_has_the_least_error(methods, variable):
+    table = methods[f"sine/{variable}"]
+    others = [row["rmse"] for name, row in table.items() if not name.startswith(MANY)]
+    assert table[f"{MANY}, no retries"]["rmse"] < min(others)
+
+
+def test_of_the_sine_some_members_are_feasible(rows):
+    mine = {row["reference"]: row["feasible"] for row in rows if row["label"] == MANY}
+    assert mine == {0: 0.5, 1: 0.0}
+    others = [r for r in rows if r["observation"] == "sine" and not r["label"].startswith(MANY)]
+    assert {row["feasible"] for row in others} == {0.0}
+
+
+@pytest.mark.xfail(strict=True, reason="half of them on one day, and none on the other")
+def test_of_the_sine_every_member_is_feasible(rows):
+    assert {row["feasible"] for row in rows if row["label"] == MANY} == {1.0}

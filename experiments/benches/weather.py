@@ -22,7 +22,7 @@ class WeatherBench(ObservedBench):
 
     problem = "weather"
     prior = "weather"
-    protocol = (2, 16)
+    protocol = (3, 16)
 
     def case(self, setting: Record) -> ObservedCase:
         return _Case(setting["observation"], setting["reference"], self.device)

@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from feasibly.minimizers import LBFGS
+from feasibly.minimizers import LBFGS, WarmLBFGS
 from feasibly.samplers import PPR, PostHoc, Sampler
+from feasibly.samplers.ancestral import Ancestral
 
+from .. import variables
 from . import tuning
 from .base import Make, Study
 from .tuning import GRIDS, KS_GRIDS, WEATHER_GRIDS
@@ -87,6 +89,9 @@ def tuned_on_ks(name: str, **options: Any) -> Make:
     return _chosen(KS_GRIDS, KS_CHOICES, name, **options)
 
 
+# steps short enough to find the nearest of a sine's solutions
+_control = partial(PostHoc, minimize=LBFGS(64, max_step=1.0))
+
 on_ks = Study(
     name="baselines",
     question="How do the methods compare?",
@@ -96,8 +101,7 @@ on_ks = Study(
         "fast": partial(PPR, fast=True),
         "PPR, paper's setting": study.samplers["PPR, paper's setting"],
         **{NAMES.get(name, name): tuned_on_ks(name) for name in KS_CHOICES},
-        # steps short enough to find the nearest of a sine's solutions
-        "control: project once at the end": partial(PostHoc, minimize=LBFGS(64, max_step=1.0)),
+        "control: project once at the end": _control,
     },
     default="default",
     problem="ks",
@@ -114,24 +118,39 @@ WEATHER_CHOICES = {
 }
 """And on the weather."""
 
+# short searches at many levels, for residuals of several branches, and a long last one
+_many_levels = partial(PPR, steps=512, minimize=WarmLBFGS(2), last_steps=200)
+
 on_weather = Study(
     name="baselines",
     question="How do the methods compare?",
     paper="Tables of the appendix on weather; Figure 6; gallery",
     samplers={
         "default": PPR,
+        "default, no retries": study.samplers["default, no retries"],
         "PPR, T = 128, 8 iterations": tuning.on_weather.samplers["PPR, T = 128, 8 iterations"],
+        "PPR, T = 512, 2 iterations": _many_levels,
+        "PPR, T = 512, 2 iterations, no retries": partial(_many_levels, retries=0),
         "fast": partial(PPR, fast=True),
         "PPR, paper's setting": study.samplers["PPR, paper's setting"],
         **{
             NAMES.get(name, name): _chosen(WEATHER_GRIDS, WEATHER_CHOICES, name)
             for name in WEATHER_CHOICES
         },
-        "control: project once at the end": partial(PostHoc, minimize=LBFGS(64, max_step=1.0)),
+        "control: project once at the end": _control,
+        variables.PRIOR: partial(Ancestral, steps=64),
     },
     default="default",
     problem="weather",
     protocol=dict.fromkeys(
-        ("fast", "PPR, paper's setting", "DPS", "MMPS", "TS", "CPS", "PDM", "HDC"), (2, 8)
+        (
+            "default, no retries",
+            "PPR, T = 512, 2 iterations",
+            "PPR, T = 512, 2 iterations, no retries",
+            "fast",
+            "PPR, paper's setting",
+            *(NAMES.get(name, name) for name in WEATHER_CHOICES),
+        ),
+        (3, 8),
     ),
 )

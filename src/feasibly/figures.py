@@ -130,7 +130,12 @@ def trajectories(fields: Mapping[str, Tensor], observed: Sequence[int] = ()) -> 
     return figure
 
 
-def maps(fields: Mapping[str, Tensor], hours: Sequence[int], label: str) -> "Figure":
+def maps(
+    fields: Mapping[str, Tensor],
+    hours: Sequence[int],
+    label: str,
+    observed: Mapping[int, Tensor] | None = None,
+) -> "Figure":
     """Draws fields on the sphere, longitude to the right and latitude upward.
 
     Arguments:
@@ -138,7 +143,10 @@ def maps(fields: Mapping[str, Tensor], hours: Sequence[int], label: str) -> "Fig
             Rows go from south to north.
         hours: The hours, one a column.
         label: What is drawn, with its units.
+        observed: For hours at which points are observed, these as a mask with shape (lat, lon);
+            they are marked in the first row.
     """
+    observed = observed or {}
     figure, axes = _figure(len(fields), len(hours), size=2.4)
     figure.set_size_inches(2.6 * len(hours), 1.45 * len(fields) + 0.5)
     largest = next(iter(fields.values())).abs().max().item()
@@ -155,6 +163,10 @@ def maps(fields: Mapping[str, Tensor], hours: Sequence[int], label: str) -> "Fig
             ax.set(xticks=[], yticks=[])
             if i == 0:
                 ax.set_title(f"hour {hour}", fontsize=9)
+            if i == 0 and hour in observed:
+                mask = observed[hour].cpu()
+                lat, lon = ((mask.nonzero() + 0.5) / torch.tensor(mask.shape)).numpy().T
+                ax.plot(360 * lon, 180 * lat - 90, "k.", markersize=1)
             if i == len(axes) - 1:
                 ax.set(xticks=[0, 180, 360])
                 ax.set_xlabel("longitude (°)", fontsize=8)

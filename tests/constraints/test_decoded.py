@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 
@@ -147,3 +148,22 @@ def test_frames_that_are_not_there_are_named():
         FrameDecoder(grow, (0, 5))(normal(4, 5, 2))
     with pytest.raises(ValueError, match="at least one frame"):
         FrameDecoder(grow, ())
+
+
+def test_channels_that_are_not_there_and_bare_numbers_are_named():
+    with pytest.raises(ValueError, match=r"3 channels, and channels \[0, 3\]"):
+        FrameDecoder(grow, (0,), channels=(0, 3))(normal(4, 5, 2))
+    with pytest.raises(TypeError, match=r"frames=.*\(12,\), got 12"):
+        FrameDecoder(grow, 12)
+    with pytest.raises(TypeError, match=r"channels=.*got 1"):
+        FrameDecoder(grow, (0,), channels=1)
+    with pytest.raises(TypeError, match=r"channels=.*'u'"):
+        FrameDecoder(grow, (0,), channels=["u"])
+    with pytest.raises(ValueError, match="at least one channel"):
+        FrameDecoder(grow, (0,), channels=[])
+
+
+def test_frames_and_channels_may_be_arrays():
+    z = normal(4, 5, 2)
+    found = FrameDecoder(grow, np.array([0, 3]), channels=torch.tensor([2, 0]))(z)
+    assert torch.equal(found, FrameDecoder(grow, (0, 3), channels=(2, 0))(z))

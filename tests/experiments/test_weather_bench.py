@@ -103,6 +103,24 @@ def test_tables_show_a_variable_of_an_observation_from_hour_6_to_18(rows):
     assert variables.parts(other) == [("", other)]
 
 
+def test_a_panel_ends_above_the_prior_s_own_score_and_the_legend_has_lines_of_all_panels(rows):
+    prior = [row | {"label": variables.PRIOR} for row in rows if row["label"] == "PPR"]
+    wild = [
+        row | {"label": "wild", "mse": [[1e6 * v for v in hours] for hours in row["mse"]]}
+        for row in prior
+        if row["observation"] == "wind"
+    ]
+    figure = by_variable([*rows, *prior, *wild])
+    ax = next(ax for ax in figure.axes if ax.get_title() == "RMSE (m/s), wind/v")
+    lines = {line.get_label(): line.get_ydata() for line in ax.get_lines()}
+    assert ax.get_ylim()[1] == pytest.approx(4 / 3 * max(lines[variables.PRIOR]))
+    assert min(lines["wild"]) > ax.get_ylim()[1]
+    first = {line.get_label() for line in figure.axes[0].get_lines()}
+    names = {text.get_text() for text in figure.legends[0].get_texts()}
+    assert names == first | {"wild"}
+    assert "wild" not in first
+
+
 def test_maps_and_curves_show_what_the_records_say(rows, days):
     curves = by_variable(rows)
     titles = [ax.get_title() for ax in curves.axes]

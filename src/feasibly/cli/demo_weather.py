@@ -65,9 +65,11 @@ def demo_weather(out: Path, members: int, reference: int, seed: int) -> int:
     for label, x in ensembles.items():
         shown |= {f"{label}, member {i}": member[HOURS, V] for i, member in enumerate(x[:3])}
     report.figure(
-        figures.maps(shown, HOURS, "northward wind v (m/s)"),
-        "The day, of which only the wind speed at a tenth of the points at hour 12 is seen, and "
-        "the first three members of each.",
+        figures.maps(
+            shown, HOURS, "northward wind v (m/s)", {12: problem.points("wind", reference)}
+        ),
+        "The day, of which only the wind speed at the marked points of hour 12 is seen, and the "
+        "first three members of each.",
     )
     area = area_weights(LATITUDE)
     curves: dict[str, Tensor] = {}

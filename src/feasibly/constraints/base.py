@@ -96,8 +96,12 @@ def constant(value: Tensor | float) -> Tensor:
 def finite(value: Tensor | float, name: str) -> Tensor:
     """Returns `value` as a tensor, if it is finite: what is given as `name` must be."""
     value = constant(value)
-    if not value.isfinite().all():
-        raise ValueError(f"{name} must be finite; some of it is not.")
+    bad = int((~value.isfinite()).sum())
+    if bad:
+        raise ValueError(
+            f"{name} has {bad} values of {value.numel()} that are not finite; leave out what is "
+            "missing, such as by a mask."
+        )
     return value
 
 

@@ -2,6 +2,7 @@ r"""A constraint on decoded latents."""
 
 __all__ = ["Decoded", "FrameDecoder"]
 
+import operator
 from collections.abc import Callable, Sequence
 
 import torch
@@ -75,18 +76,13 @@ class FrameDecoder:
         channels: Sequence[int] | None = None,
         recompute: bool = True,
     ) -> None:
-        if not frames:
-            raise ValueError("FrameDecoder needs at least one frame to decode.")
-        self.decode, self.frames, self.recompute = decode, list(frames), recompute
-        self.channels = slice(None) if channels is None else list(channels)
+        self.decode, self.recompute = decode, recompute
+        self.frames = _numbers("frame", frames)
+        self.channels = None if channels is None else _numbers("channel", channels)
 
     def __call__(self, z: Tensor) -> Tensor:
         """Decodes latents, with shape (B, T, *), to (B, frames, channels, *)."""
-        if not all(-z.shape[1] <= frame < z.shape[1] for frame in self.frames):
-            raise ValueError(
-                f"FrameDecoder: a trajectory has {z.shape[1]} frames, and frames {self.frames} "
-                "are asked for."
-            )
+        _held("trajectory", z.shape[1], "frames", self.frames)
         decoded = [
             checkpoint(self._decode, z[:, frame], use_reentrant=False)
             if self.recompute and z.requires_grad and torch.is_grad_enabled()
@@ -96,4 +92,30 @@ class FrameDecoder:
         return torch.stack(decoded, dim=1)
 
     def _decode(self, frame: Tensor) -> Tensor:
-        return self.decode(frame)[:, self.channels]
+        decoded = self.decode(frame)
+        if self.channels is None:
+            return decoded
+        _held("decoded frame", decoded.shape[1], "channels", self.channels)
+        return decoded[:, self.channels]
+
+
+def _numbers(name: str, given: Sequence[int]) -> list[int]:
+    """Frames or channels as a list, which holds one at least."""
+    try:
+        numbers = [operator.index(number) for number in given]
+    except TypeError as error:
+        raise TypeError(
+            f"FrameDecoder({name}s=...) takes a sequence of whole numbers, such as (12,), got "
+            f"{given!r}."
+        ) from error
+    if not numbers:
+        raise ValueError(f"FrameDecoder needs at least one {name} to decode.")
+    return numbers
+
+
+def _held(whole: str, held: int, name: str, numbers: Sequence[int]) -> None:
+    """Raises if not all of the frames or channels that are asked for are there."""
+    if not all(-held <= number < held for number in numbers):
+        raise ValueError(
+            f"FrameDecoder: a {whole} has {held} {name}, and {name} {numbers} are asked for."
+        )

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ConstraintError
-from .base import Constraint
+from .base import Constraint, finite
 
 
 class Observation(Constraint):
@@ -23,13 +23,7 @@ class Observation(Constraint):
 
     def __init__(self, A: Callable[[Tensor], Tensor], y: Tensor, tolerance: float) -> None:
         super().__init__(tolerance)
-        missing = int((~y.isfinite()).sum()) if isinstance(y, Tensor) else 0
-        if missing:
-            raise ValueError(
-                f"Observation(y=...) has {missing} values of {y.numel()} that are not finite; "
-                "leave missing ones out of y and of A(x), such as by a mask."
-            )
-        self.A, self.y = A, y
+        self.A, self.y = A, finite(y, "Observation(y=...)")
 
     def residual(self, x: Tensor) -> Tensor:
         A_x = self.A(x)
