@@ -115,6 +115,18 @@ class CalibratedPPR(Sampler):
         **kwargs: Any,
     ) -> None:
         super().__init__(denoiser, constraint, steps=steps, retries=retries, **kwargs)
+        least = {"tries": (tries, 1), "products": (products, 0), "iterations": (iterations, 1)}
+        for name, (value, bound) in least.items():
+            if value < bound:
+                raise ValueError(
+                    f"CalibratedPPR({name}=...) must be at least {bound}, got {value}."
+                )
+        last = self.noise_level(torch.tensor(0.0))
+        if not sigma_max > last:
+            raise ValueError(
+                f"CalibratedPPR(sigma_max={sigma_max}) is below the schedule's last noise level, "
+                f"{last:.3g}, so the constraint would not act; raise it."
+            )
         self.products, self.iterations = products, iterations
         self.sigma_max, self.tries = sigma_max, tries
         self._highest = 0.0  # the largest log h
@@ -170,7 +182,8 @@ class CalibratedPPR(Sampler):
         values, vectors = torch.linalg.eigh((S + S.mT) / 2)
         values = values.clamp_min(torch.finfo(r.dtype).tiny)
         p = (vectors.mT @ r.detach().double()[..., None]).squeeze(-1)
-        return (-(p.square() / values + values.log()).sum(dim=1) / 2).to(r.dtype)
+        log_h = -(p.square() / values + values.log()).sum(dim=1) / 2
+        return log_h.nan_to_num(-math.inf).to(r.dtype)  # what is not finite is not kept
 
     def _free(self, noise: MemberNoise, end: Tensor) -> Tensor:
         """Draws states at time `end` without the constraint."""
@@ -243,9 +256,7 @@ class CalibratedPPR(Sampler):
         try:
             with calling([0] * PILOT, noise.device):
                 s = self._start(like)
-                self._highest = (
-                    self.log_likelihood(self._free(noise, s), s).nan_to_num(-math.inf).max().item()
-                )
+                self._highest = self.log_likelihood(self._free(noise, s), s).max().item()
         finally:
             self.denoiser = counted
 
