@@ -153,7 +153,8 @@ def run(
         seed: The seed of the ensembles.
         constraints: How many constraints of Data2D.
         references: How many references of KS or days of weather, by default, and at most, those
-            of the study's protocol; or how many of each oracle, by default 3. A study that was run on a few is later taken up with more.
+            of the study's protocol, or how many of each oracle, by default 3. A study that was
+            run on a few is later taken up with more.
         first: The seed of the first constraint's random field, or the first reference: 0 for
             those of the results, 100 for those on which defaults are tuned.
         pool: How many samples of the prior the ground truth of Data2D is selected from.

@@ -1,11 +1,11 @@
 """Are ensembles distributed as the prior is under the constraint, and at what cost?
 
-On Data2D with learned priors, from few calls to many; and on oracles, where the denoiser is exact
-and the conditional law is known. The other methods have the settings tuned on Data2D, on oracles
-too.
+On Data2D with learned priors, from few calls to many; on oracles, where the denoiser is exact and
+the conditional law is known; and on KS and the weather, by spread and skill. On oracles the other
+methods have the settings that were tuned on Data2D.
 """
 
-__all__ = ["IdealKernel", "RejectionOnly", "on_oracles", "study"]
+__all__ = ["IdealKernel", "RejectionOnly", "on_ks", "on_oracles", "on_weather", "study"]
 
 import math
 from functools import partial
@@ -13,12 +13,13 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from feasibly.oracles import Empirical
 from feasibly.samplers import CDIM, ECI, PPR, CalibratedPPR, PostHoc, Sampler
 from feasibly.samplers.base import Randn
 
+from . import baselines
 from .base import Make, Study
 from .baselines import CHOICES, NAMES, tuned
-from .baselines import study as baselines
 
 
 class RejectionOnly(CalibratedPPR):
@@ -51,8 +52,10 @@ class IdealKernel(Sampler):
     ) -> tuple[Tensor, Tensor]:
         x_s = self.predict(x_t, self.denoiser(x_t, t), t, s, randn)
         alpha, sigma = self.denoiser.schedule(s)
-        prior = self.denoiser.denoiser
-        feasible = self.constraint.is_feasible(prior.data)
+        prior, constraint = self.denoiser.denoiser, self.constraint
+        assert isinstance(prior, Empirical)
+        assert constraint is not None
+        feasible = constraint.is_feasible(prior.data)
         log_w = prior.log_weights(x_s / alpha, (sigma / alpha).expand(len(x_s)))
         share = log_w.masked_fill(~feasible, -math.inf).softmax(dim=1).cumsum(dim=1)
         u = torch.special.ndtr(randn(x_s).double()).flatten(start_dim=1)[:, :1]
@@ -100,7 +103,7 @@ on_oracles = Study(
     paper="beyond it: Proposition 3.1 and Section 6's remark on diversity",
     samplers={
         "default": PPR,
-        "PPR, paper's setting": baselines.samplers["PPR, paper's setting"],
+        "PPR, paper's setting": baselines.study.samplers["PPR, paper's setting"],
         "CalibratedPPR": CalibratedPPR,
         "CalibratedPPR, sigma_max = 0.1": near,
         "rejection, and projected once at the end": partial(RejectionOnly, sigma_max=0.1),
@@ -121,4 +124,34 @@ on_oracles = Study(
         "ECI, noise drawn every 5": LINEAR,
         "ideal kernel": ("empirical",),
     },
+)
+
+on_ks = Study(
+    name="calibration",
+    question="Is the spread of an ensemble the error of its mean?",
+    paper="Table 3, spread and skill",
+    samplers={
+        "default": PPR,
+        "CalibratedPPR, T = 64": partial(CalibratedPPR, steps=64, retries=0),
+    },
+    default="default",
+    problem="ks",
+    protocol={"CalibratedPPR, T = 64": (4, 4)},
+)
+
+on_weather = Study(
+    name="calibration",
+    question="Is the spread of an ensemble the error of its mean?",
+    paper="Tables of the appendix on weather, spread / skill",
+    samplers={
+        **{
+            label: baselines.on_weather.samplers[label]
+            for label in ("default", "PPR, T = 128, 8 iterations")
+        },
+        **{f"CalibratedPPR, T = {T}": partial(CalibratedPPR, steps=T) for T in (64, 128)},
+        **{name: baselines.on_weather.samplers[name] for name in ("DPS", "MMPS", "PDM")},
+    },
+    default="default",
+    problem="weather",
+    protocol=baselines.on_weather.protocol,
 )
