@@ -66,7 +66,10 @@ MAKE = {
 ABLATION_NAMES = ("x_0^M", "x_t^0", "x_0^0")
 ABLATIONS = {CleanSpace, NoRenoise, CleanSpaceNoRenoise}
 # single members, and the ablations, may be infeasible: that is not what is tested here
-pytestmark = pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning"),
+    pytest.mark.filterwarnings("ignore::feasibly.errors.CalibrationWarning"),
+]
 every_sampler = pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
 
 

@@ -6,10 +6,12 @@ miss one in some 10^6.
 """
 
 import math
+import warnings
 
 import pytest
 import torch
 
+from feasibly import CalibrationWarning
 from feasibly.constraints import Equality, Linear, log_volume
 from feasibly.oracles import Gaussian, GaussianMixture
 from feasibly.samplers import PPR, CalibratedPPR
@@ -152,3 +154,39 @@ def test_a_circle_under_a_gaussian_has_the_tube_s_law_and_the_surface_s_by_log_v
     assert (mean_cosines(even, angle) - mean_cosines(tube, theta)).abs().max() < 0.07
     assert (mean_cosines(weights, angle) - mean_cosines(surface, theta)).abs().max() < 0.1
     assert (mean_cosines(tube, theta) - mean_cosines(surface, theta)).abs().max() > 0.4
+
+
+def test_it_warns_of_members_that_were_kept_at_no_try():
+    problem = Problem(1.0, 6)  # few samples of the prior are near six residuals at once
+    with pytest.warns(CalibrationWarning, match=r"Of 64 members \d+ were kept at none of 4 tries"):
+        problem.draw(n=64, sigma_max=0.1, tries=4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", CalibrationWarning)
+        Problem(1.0, 1).draw(n=64, sigma_max=0.5)
+
+
+def test_members_of_one_number_are_drawn_again_too():
+    prior = GaussianMixture(
+        torch.tensor([0.2, 0.8]),
+        torch.tensor([[-1.0], [1.0]]),
+        0.04 * torch.eye(1).expand(2, 1, 1),
+        LogLogit(),
+    )
+    law = Equality(lambda x: x.square() - 1, tolerance=1e-8)
+    x = CalibratedPPR(prior, law, sigma_max=0.1).sample(N, (1,)).samples
+    # the standard error of a share of 0.2 is 0.009
+    assert (x > 0).double().mean().item() == pytest.approx(0.8, abs=0.045)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"tries": 0}, r"tries=...\) must be at least 1"),
+        ({"products": -1}, r"products=...\) must be at least 0"),
+        ({"iterations": 0}, r"iterations=...\) must be at least 1"),
+        ({"sigma_max": 1e-4}, r"below the schedule's last noise level, 0.00112"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options, match):
+    with pytest.raises(ValueError, match=match):
+        CalibratedPPR(MIXTURE, Linear(NORMAL[None], NORMAL[:1], 1e-8), **options)

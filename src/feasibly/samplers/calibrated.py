@@ -3,6 +3,7 @@ r"""PPR with draws of the posterior in place of point estimates."""
 __all__ = ["CalibratedPPR"]
 
 import math
+import warnings
 from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..constraints.base import Constraint
+from ..errors import CalibrationWarning
 from ..linalg import gmres, square_root
 from ..members import among, calling
 from ..network import Network
@@ -66,9 +68,10 @@ class CalibratedPPR(Sampler):
         \approx p(r = 0 \mid x_s),
 
     and else drawn again, so that those kept are draws of :math:`p(x_s \mid r = 0)` if the
-    approximation holds there. The largest :math:`h` is taken from 256 unconditional samples of a
-    seed of their own. Of a member that none of `tries` draws is kept of, one is chosen among them,
-    with :math:`h` as weights.
+    approximation holds there. The largest :math:`h` is taken, before a run, from 256 unconditional
+    samples of a seed of their own, whose calls are not counted. Of a member that none of `tries`
+    draws is kept of, one is chosen among them, with :math:`h` as weights; if that is so of most
+    members, there is a :class:`CalibrationWarning <feasibly.errors.CalibrationWarning>`.
 
     The target is the prior restricted to :math:`\|r\| \leq \epsilon`, with
     :math:`\epsilon \to 0`: its density on the constraint is :math:`p / |\det J J^\top|^{1/2}`,
@@ -157,7 +160,7 @@ class CalibratedPPR(Sampler):
             with among(rows):
                 x = self._free(again, s) if trial else x_s
                 log_h = self.log_likelihood(x, s)
-            u, v = torch.special.ndtr(again().flatten(start_dim=1)[:, :2]).log().unbind(dim=1)
+            u, v = (torch.special.ndtr(again().flatten(1)[:, 0]).log() for _ in range(2))
             keep = u <= log_h - self._highest
             total[rows] = torch.logaddexp(total[rows], log_h)
             chosen = keep | (v <= log_h - total[rows])  # the latter for what is never kept
@@ -165,6 +168,14 @@ class CalibratedPPR(Sampler):
             rows = rows[~keep]
             if not rows.numel():
                 break
+        if 2 * rows.numel() > len(x_s) and noise.attempt == 0:
+            warnings.warn(
+                f"Of {len(x_s)} members {rows.numel()} were kept at none of {self.tries} tries, "
+                "and one of these stands for each, by its weight: the masses of modes are the "
+                "prior's in part. Raise `tries`, or `sigma_max` if the data has no finer edges.",
+                CalibrationWarning,
+                stacklevel=2,
+            )
         return x_s
 
     @torch.enable_grad()
