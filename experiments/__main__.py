@@ -20,7 +20,7 @@ from . import budgets, comparison, measure, parallel, records, studies, tables, 
 from . import data as datasets
 from .benches import Bench, Data2DBench, KSBench, ObservedBench, OraclesBench, WeatherBench
 from .benches.laws import LAWS
-from .figures import FIGURES, KS_FIGURES, WEATHER_FIGURES
+from .figures import FIGURES, KS_FIGURES, ORACLE_FIGURES, WEATHER_FIGURES
 from .recipes import RECIPES
 from .train import export
 from .train import train as train_prior
@@ -197,6 +197,9 @@ OBSERVED: dict[str, tuple[type[ObservedBench], tuple[str, ...], int]] = {
 }
 """The problems with references: the bench, its observations, and the paper's references."""
 
+DRAWINGS = {"ks": KS_FIGURES, "oracles": ORACLE_FIGURES, "weather": WEATHER_FIGURES}
+"""The figures of the problems whose studies all have the same."""
+
 
 def print_tables(
     study: Positional[str],
@@ -254,8 +257,8 @@ def figures(study: Positional[str], problem: Problem | None = None) -> None:
     name, place = found.name, _problem(found)
     if isinstance(found, studies.Measurement):
         drawings = {"": found.figure}
-    elif place in OBSERVED:
-        drawings = {"ks": KS_FIGURES, "weather": WEATHER_FIGURES}[place]
+    elif place in DRAWINGS:
+        drawings = DRAWINGS[place]
     elif name in FIGURES:
         drawings = {"": FIGURES[name]}
     else:

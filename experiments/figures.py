@@ -3,10 +3,12 @@
 __all__ = [
     "FIGURES",
     "KS_FIGURES",
+    "ORACLE_FIGURES",
     "WEATHER_FIGURES",
     "by_variable",
     "frontier",
     "gallery",
+    "laws",
     "losses",
     "maps",
     "over_time",
@@ -31,6 +33,7 @@ from . import variables
 from .benches.observed import unpack
 from .benches.weather import SHOWN
 from .records import Record
+from .run import TRUTH
 from .tables import means
 
 TOLERANCE = 4e-6
@@ -131,6 +134,31 @@ def trajectories(rows: Sequence[Record]) -> Figure:
         right.set_xlim(0.8, 1.2 * largest)
         left.set_yticks(range(len(labels)), labels)
         left.invert_yaxis()
+    return figure
+
+
+def laws(rows: Sequence[Record]) -> Figure:
+    """How far from each exact law an ensemble is: the sliced Wasserstein distance of each method,
+    one point a problem, in multiples of that between two samples of the truth."""
+    kinds = variables.parts(rows)
+    labels = [label for label in dict.fromkeys(row["label"] for row in rows) if label != TRUTH]
+    columns = 3
+    figure = Figure(figsize=(13, 0.5 + 2.6 * len(kinds)), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(-(-len(kinds) // columns), columns, sharey=True, squeeze=False)
+    for ax in axes.flatten()[len(kinds) :]:
+        ax.set_axis_off()
+    for ax, (name, part) in zip(axes.flatten(), kinds, strict=False):
+        floor = {row["number"]: row["sliced"] for row in part if row["label"] == TRUTH}
+        for y, label in enumerate(labels):
+            group = [row for row in part if row["label"] == label and "sliced" in row]
+            values = [row["sliced"] / floor[row["number"]] for row in group]
+            _strip(ax, values, y, f"C{y % 10}", "o")
+        ax.axvline(1, color="black", linewidth=0.6)
+        ax.set(xscale="log", title=name)
+        ax.set_yticks(range(len(labels)), labels)
+    axes[0][0].invert_yaxis()
+    figure.supxlabel("sliced Wasserstein distance / that of the truth to itself")
     return figure
 
 
@@ -300,7 +328,11 @@ WEATHER_FIGURES: dict[str, Callable[[Sequence[Record]], Figure]] = {
 }
 """Likewise, on the weather."""
 
+ORACLE_FIGURES: dict[str, Callable[[Sequence[Record]], Figure]] = {"": laws}
+"""And on the oracles."""
+
 FIGURES: dict[str, Callable[[Sequence[Record]], Figure]] = {
+    "calibration": frontier,
     "minimizers": frontier,
     "baselines": strips,
     "ablation": strips,

@@ -64,7 +64,7 @@ class IdealKernel(Sampler):
         return self.renoise(x_0, s, randn), x_0
 
 
-near = partial(CalibratedPPR, sigma_max=0.1)
+near = partial(CalibratedPPR, steps=48, sigma_max=0.1)
 
 study = Study(
     name="calibration",
@@ -72,17 +72,16 @@ study = Study(
     paper="beyond it: the k-NN rate of Table 2 against calls",
     samplers={
         "default": PPR,
-        **{f"PPR, T = {T}": partial(PPR, steps=T) for T in (8, 16, 64, 128)},
+        **{f"PPR, T = {T}": partial(PPR, steps=T) for T in (8, 16, 64)},
         "CalibratedPPR, sigma_max = 0.1": near,
         "CalibratedPPR, sigma_max = 0.1, T = 16, 4 tries": partial(near, steps=16, tries=4),
         "CalibratedPPR, sigma_max = 0.1, T = 24, 8 tries": partial(near, steps=24, tries=8),
         "CalibratedPPR, sigma_max = 0.1, T = 32": partial(near, steps=32),
-        "CalibratedPPR, sigma_max = 0.1, T = 96, 32 tries": partial(near, steps=96, tries=32),
-        "CalibratedPPR, sigma_max = 0.2": partial(CalibratedPPR, sigma_max=0.2),
         "CalibratedPPR, sigma_max = 0.1, one try": partial(near, tries=1),
-        "CalibratedPPR, sigma_max = 0.1, no draws": partial(near, products=0),
         "CalibratedPPR": CalibratedPPR,
-        "rejection, and projected once at the end": partial(RejectionOnly, sigma_max=0.1),
+        "rejection, and projected once at the end": partial(
+            RejectionOnly, steps=48, sigma_max=0.1
+        ),
         "control: project once at the end": PostHoc,
     },
     default="default",
@@ -106,7 +105,9 @@ on_oracles = Study(
         "PPR, paper's setting": baselines.study.samplers["PPR, paper's setting"],
         "CalibratedPPR": CalibratedPPR,
         "CalibratedPPR, sigma_max = 0.1": near,
-        "rejection, and projected once at the end": partial(RejectionOnly, sigma_max=0.1),
+        "rejection, and projected once at the end": partial(
+            RejectionOnly, steps=48, sigma_max=0.1
+        ),
         **_others,
         "CDIM, T = 100": partial(CDIM, steps=100),
         "ECI, noise drawn every 5": partial(ECI, steps=200, resample=5),
@@ -153,5 +154,5 @@ on_weather = Study(
     },
     default="default",
     problem="weather",
-    protocol=baselines.on_weather.protocol,
+    protocol={**baselines.on_weather.protocol, "CalibratedPPR, T = 128": (3, 8)},
 )

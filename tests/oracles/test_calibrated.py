@@ -54,7 +54,7 @@ class Problem:
 @pytest.mark.parametrize("m", [1, 6])
 def test_gaussian_and_linear_has_the_exact_mean_and_spread(condition, m):
     problem = Problem(condition, m)
-    result = problem.draw(steps=32)
+    result = problem.draw()
     assert result.feasible.all()
     x = problem.whitened(result.samples)
     std = (result.samples.var(dim=0).sum() / problem.cov.trace()).sqrt().item()
@@ -69,7 +69,7 @@ def test_gaussian_and_linear_has_the_exact_mean_and_spread(condition, m):
 @pytest.mark.parametrize("m", [1, 6])
 def test_it_takes_at_most_twice_the_calls_of_ppr(m):
     problem = Problem(1e3, m)
-    mine = problem.draw(n=64, steps=32).calls
+    mine = problem.draw(n=64).calls
     theirs = problem.draw(PPR, n=64).calls
     assert mine.forward + mine.backward <= 2 * (theirs.forward + theirs.backward)
 
@@ -90,7 +90,7 @@ def test_with_the_whole_square_root_it_is_exact_in_any_number_of_steps(steps, sc
 def test_without_draws_it_is_too_narrow():
     """What the draws are for."""
     problem = Problem(10.0, 3)
-    x = problem.whitened(problem.draw(steps=32, products=0).samples)
+    x = problem.whitened(problem.draw(products=0).samples)
     assert x.std(dim=0).mean() < 0.93
 
 
@@ -111,7 +111,7 @@ def mixture_masses(offset):
 def test_masses_of_a_mixture_on_a_line(offset):
     """Total variation 0.01 is the noise of N samples."""
     law = Equality(lambda x: (x @ NORMAL.to(x) - offset)[:, None], tolerance=1e-8)
-    sampler = CalibratedPPR(MIXTURE, law, sigma_max=0.1, tries=32)
+    sampler = CalibratedPPR(MIXTURE, law, steps=48, sigma_max=0.1, tries=32)
     result = sampler.sample(N, (2,))
     assert result.feasible.all()
     nearest = (result.samples[:, None] - MEANS).norm(dim=-1).argmin(dim=1)
@@ -173,7 +173,7 @@ def test_members_of_one_number_are_drawn_again_too():
         LogLogit(),
     )
     law = Equality(lambda x: x.square() - 1, tolerance=1e-8)
-    x = CalibratedPPR(prior, law, sigma_max=0.1).sample(N, (1,)).samples
+    x = CalibratedPPR(prior, law, sigma_max=0.1, steps=128).sample(N, (1,)).samples
     # the standard error of a share of 0.2 is 0.009
     assert (x > 0).double().mean().item() == pytest.approx(0.8, abs=0.045)
 

@@ -85,7 +85,8 @@ class CalibratedPPR(Sampler):
     Arguments:
         denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
         constraint: The constraint.
-        steps: The number of diffusion steps.
+        steps: The number of diffusion steps; more, such as 48, for `sigma_max`, since those above it
+            are an unconditional sample's.
         sigma_max: The highest noise level :math:`\sigma / \alpha` at which the constraint acts.
             For data of unit variance 0.1 is low enough for edges and modes.
         tries: How often a member may be drawn down to `sigma_max`.
@@ -109,7 +110,7 @@ class CalibratedPPR(Sampler):
         denoiser: Callable[[Tensor, Tensor], Any],
         constraint: Constraint,
         *,
-        steps: int = 48,
+        steps: int = 32,
         sigma_max: float = math.inf,
         tries: int = 16,
         products: int = 2,
