@@ -142,10 +142,11 @@ def laws(rows: Sequence[Record]) -> Figure:
     one point a problem, in multiples of that between two samples of the truth."""
     kinds = variables.parts(rows)
     labels = [label for label in dict.fromkeys(row["label"] for row in rows) if label != TRUTH]
-    columns = 3
-    figure = Figure(figsize=(13, 0.5 + 2.6 * len(kinds)), layout="constrained")
+    lines, columns = -(-len(kinds) // 3), 3
+    size = (13, 0.5 + lines * (1 + 0.2 * len(labels)))
+    figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.subplots(-(-len(kinds) // columns), columns, sharey=True, squeeze=False)
+    axes = figure.subplots(lines, columns, sharey=True, squeeze=False)
     for ax in axes.flatten()[len(kinds) :]:
         ax.set_axis_off()
     for ax, (name, part) in zip(axes.flatten(), kinds, strict=False):
@@ -156,7 +157,10 @@ def laws(rows: Sequence[Record]) -> Figure:
             _strip(ax, values, y, f"C{y % 10}", "o")
         ax.axvline(1, color="black", linewidth=0.6)
         ax.set(xscale="log", title=name)
-        ax.set_yticks(range(len(labels)), labels)
+        ax.minorticks_off()
+        ax.set_xticks(ticks := [1, 2, 5, 10, 20, 50], ticks)
+        ax.set_xlim(0.6, 70)
+        ax.set_yticks(range(len(labels)), labels, fontsize=8)
     axes[0][0].invert_yaxis()
     figure.supxlabel("sliced Wasserstein distance / that of the truth to itself")
     return figure

@@ -6,7 +6,6 @@ from experiments import records, tables, variables
 from experiments.benches.laws import LAWS
 from experiments.run import TRUTH
 from experiments.studies import calibration
-from feasibly import priors
 
 MINE, NEAR = "CalibratedPPR", "CalibratedPPR, sigma_max = 0.1"
 LINEAR = ("gaussian-1", "gaussian-6", "correlated-1", "correlated-6")

@@ -85,8 +85,8 @@ class CalibratedPPR(Sampler):
     Arguments:
         denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
         constraint: The constraint.
-        steps: The number of diffusion steps; more, such as 48, for `sigma_max`, since those above it
-            are an unconditional sample's.
+        steps: The number of diffusion steps. With `sigma_max` take more, such as 48: those above
+            it are an unconditional sample's.
         sigma_max: The highest noise level :math:`\sigma / \alpha` at which the constraint acts.
             For data of unit variance 0.1 is low enough for edges and modes.
         tries: How often a member may be drawn down to `sigma_max`.
