@@ -3,7 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feasibly.linalg import cg, gmres, square_root
+from feasibly.linalg import cg, eigh, gmres, square_root
 
 check = settings(derandomize=True, deadline=None, max_examples=30)
 both_solvers = pytest.mark.parametrize("solve", [cg, gmres], ids=["cg", "gmres"])
@@ -355,3 +355,23 @@ def test_a_square_root_is_each_sample_s_own_and_keeps_shape_and_type():
     together = root([0, 1, 2])
     assert (together.shape, together.dtype) == (b.shape, b.dtype)
     torch.testing.assert_close(together[1:2], root([1]))
+
+
+@pytest.mark.parametrize("iterations", [2, 4])
+def test_a_sample_that_is_not_finite_leaves_the_others_square_roots_alone(iterations):
+    A, b = spd(3, 6), normal(3, 6)
+    alone = square_root(Operator(A), b, iterations)
+    b[1] = torch.nan
+    found = square_root(Operator(A), b, iterations)
+    assert found[1].isnan().all()
+    torch.testing.assert_close(found[[0, 2]], alone[[0, 2]])
+
+
+def test_eigenvalues_of_a_matrix_that_is_not_finite_are_nan_and_others_as_they_are():
+    A = spd(3, 4)
+    expected = torch.linalg.eigvalsh(A)
+    A[1, 2, 3] = torch.inf
+    values, vectors = eigh(A)
+    assert values[1].isnan().all()
+    assert vectors[1].isnan().all()
+    torch.testing.assert_close(values[[0, 2]], expected[[0, 2]])

@@ -107,7 +107,8 @@ def ellipse(seed: int) -> Law:
 
 
 def checkerboard(seed: int) -> Law:
-    """Data2D's checkerboard with its exact denoiser, under the random field of a seed."""
+    """Data2D's checkerboard with its exact denoiser, under the random field of a seed. Its law is
+    that of Data2D's ground truth, a tube of half width 0.1 in f, moved onto f = 0."""
     problem = Data2D("checkerboard", Checkerboard(4, _schedule()))
     constraint = problem.constraint(seed)
 
@@ -115,6 +116,8 @@ def checkerboard(seed: int) -> Law:
         found = problem.ground_truth(
             constraint, problem.distribution.sample(POOL, generator).double()
         )
+        if len(found) < n:
+            raise ValueError(f"Of {POOL} samples of the prior {len(found)} are near field {seed}.")
         return found[:n]
 
     mode = problem.distribution.mode
@@ -141,7 +144,7 @@ def half_plane(seed: int) -> Law:
 
 def empirical(seed: int) -> Law:
     """A data set of 64 points, of which every other one is on a circle: there the ideal kernel of
-    the paper's Proposition 3.1 can be run as it is (:class:`.ideal.IdealKernel`)."""
+    the paper's Proposition 3.1 can be run as it is (the study's `IdealKernel`)."""
     points = _normals(seed)(64, 2)
     points[::2] /= points[::2].norm(dim=1, keepdim=True)
     law = Equality(lambda x: (x.square().sum(dim=1) - 1)[:, None], tolerance=1e-6)

@@ -1,6 +1,6 @@
 """Matrix-free linear algebra, batched per sample."""
 
-__all__ = ["Solution", "cg", "gmres", "square_root"]
+__all__ = ["Solution", "cg", "eigh", "gmres", "square_root"]
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -136,7 +136,7 @@ def square_root(A: Callable[[Tensor], Tensor], b: Tensor, iterations: int) -> Te
     Arguments:
         A: A positive semi-definite operator, on tensors of the shape of `b`.
         b: The vectors, with shape :math:`(B, *)`.
-        iterations: The number of iterations, each with one application of `A`.
+        iterations: The number of iterations, each with one application of `A`; at least 1.
     """
     flat = b.flatten(start_dim=1).double()
     size = flat.norm(dim=1, keepdim=True)
@@ -155,6 +155,14 @@ def square_root(A: Callable[[Tensor], Tensor], b: Tensor, iterations: int) -> Te
         q = torch.where(ended, 0.0, q / length)
     Q, AQ = torch.stack(basis, dim=2), torch.stack(images, dim=2)
     T = Q.mT @ AQ
-    values, vectors = torch.linalg.eigh((T + T.mT) / 2)
+    values, vectors = eigh((T + T.mT) / 2)
     first = vectors * values.clamp_min(0).sqrt()[:, None] @ vectors[:, 0, :, None]
     return (size * (Q @ first).squeeze(2)).reshape(b.shape).to(b.dtype)
+
+
+def eigh(A: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the eigenvalues and eigenvectors of symmetric matrices, with shape (B, m, m): NaN
+    for a sample whose matrix is not finite, which would else stop the others too."""
+    good = A.isfinite().all(dim=2, keepdim=True).all(dim=1, keepdim=True)
+    values, vectors = torch.linalg.eigh(torch.where(good, A, 0.0))
+    return values.where(good[:, 0], torch.nan), vectors.where(good, torch.nan)

@@ -86,8 +86,9 @@ def sliced_wasserstein(x: Tensor, y: Tensor, directions: int = 256) -> float:
     generator = torch.Generator().manual_seed(0)
     u = torch.randn(x.shape[1], directions, generator=generator, dtype=torch.float64).to(x.device)
     u = u / u.norm(dim=0)
-    levels = (torch.arange(min(len(x), len(y)), device=x.device) + 0.5) / min(len(x), len(y))
-    x, y = ((v @ u).sort(dim=0).values[(levels * len(v)).long()] for v in (x, y))
+    n = min(len(x), len(y))
+    twice = 2 * torch.arange(n, device=x.device) + 1  # of n levels in the middle of their shares
+    x, y = ((v @ u).sort(dim=0).values[twice * len(v) // (2 * n)] for v in (x, y))
     return (x - y).square().mean().sqrt().item()
 
 

@@ -14,7 +14,8 @@ class MemberNoise:
     r"""A stream of standard normal noise for each member of an ensemble.
 
     In attempt :math:`a`, member :math:`i` draws from a generator seeded by `(seed, i, a)`, on the
-    CPU. What it draws is the same alone as in any batch, and on any device.
+    CPU, and in a later trial :math:`k` of it from one seeded by `(seed, i, a, k)`. What it draws
+    is the same alone as in any batch, and on any device.
 
     Arguments:
         seed: The seed of the ensemble.
@@ -23,7 +24,7 @@ class MemberNoise:
         attempt: The attempt.
         dtype: The type of the noise.
         device: Where the noise is needed.
-        trial: Which of several streams of an attempt.
+        trial: Which of several streams of an attempt; see :meth:`again`.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class Repeated(MemberNoise):
 
     def __init__(self, noise: MemberNoise, times: int | None = None) -> None:
         self.noise, self.times = noise, times
-        self.members, self.attempt = noise.members, noise.attempt
+        self.seed, self.members, self.attempt = noise.seed, noise.members, noise.attempt
         self.shape, self.dtype, self.device = noise.shape, noise.dtype, noise.device
         self.latest, self.given = torch.empty(0), 0
 

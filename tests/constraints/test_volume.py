@@ -23,3 +23,8 @@ def test_fields_are_taken_as_vectors():
     law = Equality(lambda x: x.sum(dim=(1, 2))[:, None], 1e-6)
     found = log_volume(law, torch.zeros(2, 3, 4))
     torch.testing.assert_close(found, torch.full((2,), math.log(12) / 2))
+
+
+def test_more_residuals_than_elements_have_no_volume():
+    law = Equality(lambda x: torch.cat((x, x.sum(dim=1, keepdim=True)), dim=1), 1e-6)
+    assert log_volume(law, torch.ones(2, 3)).tolist() == [-math.inf, -math.inf]

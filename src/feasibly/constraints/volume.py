@@ -20,9 +20,10 @@ def log_volume(constraint: Constraint, x: Tensor) -> Tensor:
     written: :math:`r` and :math:`r \, e^{x}` have the same zeros, and other tubes. That of the
     *surface*, :math:`p` itself with respect to that measure, does not. By the co-area formula,
     samples of the tube's law, weighted or drawn again by `log_volume(...).softmax(0)`, are of the
-    surface's law, and those of the surface's by its negative of the tube's.
+    surface's law; samples of the surface's, by `(-log_volume(...)).softmax(0)`, of the tube's.
 
-    What :class:`PPR` and :class:`CalibratedPPR` draw is meant to be of the tube's law.
+    :class:`PPR` and :class:`CalibratedPPR` aim at the tube's law. Where residuals depend on one
+    another, such as more residuals than a sample has elements, the volume is zero.
 
     References:
         | Geometric Measure Theory (Federer, 1969), Section 3.2
@@ -36,4 +37,6 @@ def log_volume(constraint: Constraint, x: Tensor) -> Tensor:
     r = constraint.residual(x)
     rows = [torch.autograd.grad(column.sum(), x, retain_graph=True)[0] for column in r.T]
     J = torch.stack([row.flatten(start_dim=1).double() for row in rows], dim=1)
+    if J.shape[1] > J.shape[2]:
+        return torch.full_like(r[:, 0].detach(), -torch.inf)
     return torch.linalg.svdvals(J).log().sum(dim=1).to(x.dtype)
