@@ -65,3 +65,89 @@ def test_on_gaussians_mean_and_spread_are_exact_at_twice_the_calls(oracles, law)
     assert mine["cov_error"] < 1.2 * truth["cov_error"]
     calls = [r["member_forward"] + r["member_backward"] for r in (mine, table["default"])]
     assert calls[0] <= 2 * calls[1]
+
+
+@pytest.mark.parametrize("law", ["clusters", "ellipse", "checkerboard"])
+def test_where_there_are_modes_rejection_has_their_masses(oracles, law):
+    table = oracles[law]
+    assert table[NEAR]["feasible"] == 1
+    assert table[NEAR]["tv"] < 0.6 * min(table[label]["tv"] for label in ("default", "HDC", "CPS"))
+
+
+def test_the_ideal_kernel_has_the_empirical_law(oracles):
+    table = oracles["empirical"]
+    assert table["ideal kernel"]["sliced"] < 1.2 * table[TRUTH]["sliced"]
+    assert table["ideal kernel"]["tv"] < 1.2 * table[TRUTH]["tv"]
+
+
+def test_the_plane_has_every_setting(plane):
+    assert plane.keys() == {*calibration.study.samplers, TRUTH}
+    assert {row["settings"] for row in plane.values()} == {24}
+
+
+def test_on_the_plane_masses_and_neighbours_are_near_the_truth_s(plane):
+    """The bars of the issue; of the truth against itself, 0.50 and 0.035."""
+    mine = plane[NEAR]
+    assert mine["knn"] >= 0.485
+    assert mine["tv"] <= 0.08
+    assert mine["feasible"] >= 0.995
+    calls = [r["member_forward"] + r["member_backward"] for r in (mine, plane["default"])]
+    assert calls[0] <= 4 * calls[1]
+
+
+@pytest.mark.xfail(strict=True, reason="of the truth's own samples 98.9 % are in C and S")
+def test_on_the_plane_99_percent_are_feasible_and_on_the_support(plane):
+    assert plane[NEAR]["joint"] >= 0.99
+
+
+def test_more_calls_bring_it_nearer_and_ppr_not(plane):
+    """The anytime curve."""
+    mine = ["T = 16, 4 tries", "T = 24, 8 tries"]
+    rates = [plane[f"{NEAR}, {options}"]["knn"] for options in mine] + [plane[NEAR]["knn"]]
+    assert rates == sorted(rates)
+    assert plane[NEAR]["knn"] > plane["PPR, T = 64"]["knn"] + 0.005
+
+
+VARIABLES = list(variables.UNITS)
+
+
+def test_every_member_on_the_weather_is_feasible(weather):
+    for kind, table in weather.items():
+        for label in table:
+            if label.startswith(MINE):
+                assert table[label]["feasible"] == 1, kind
+
+
+@pytest.mark.parametrize("variable", VARIABLES)
+def test_of_the_state_spread_is_closer_to_skill_and_crps_lower_than_ppr_s(weather, variable):
+    table = weather[f"state/{variable}"]
+    mine, ppr = table[f"{MINE}, T = 64"], table["default"]
+    assert ppr["ratio"] < 0.65
+    assert 0.8 < mine["ratio"] < 1.1
+    assert mine["crps"] < ppr["crps"]
+    assert mine["backward"] < ppr["backward"]
+
+
+def test_of_the_state_the_geopotential_s_spread_is_its_skill(weather):
+    assert 0.9 <= weather["state/geopotential"][f"{MINE}, T = 64"]["ratio"] <= 1.1
+
+
+@pytest.mark.parametrize("variable", ["u", "v"])
+@pytest.mark.xfail(strict=True, reason="0.84; on days that the prior has drawn 1.01 to 1.10")
+def test_of_the_state_the_winds_spread_is_their_skill(weather, variable):
+    assert 0.9 <= weather[f"state/{variable}"][f"{MINE}, T = 64"]["ratio"] <= 1.1
+
+
+@pytest.mark.xfail(strict=True, reason="the wind: PPR is not too narrow, and draws are farther")
+def test_of_the_wind_crps_is_no_higher_than_ppr_s(weather):
+    table = weather["wind/v"]
+    assert table[f"{MINE}, T = 128"]["crps"] <= table["default"]["crps"]
+
+
+def test_on_ks_members_of_draws_are_feasible(ks):
+    assert ks[f"{MINE}, T = 64"]["feasible"] == 1
+
+
+@pytest.mark.xfail(strict=True, reason="0.36 for 0.05: they leave the data")
+def test_on_ks_crps_is_no_higher_than_ppr_s(ks):
+    assert ks[f"{MINE}, T = 64"]["crps"] <= ks["default"]["crps"]

@@ -81,7 +81,7 @@ def test_laws_are_the_prior_in_a_narrow_tube(name, width, number):
 
 
 def test_the_ellipse_has_the_tube_s_law_and_not_the_surface_s():
-    """The slope of the residual tells them apart: its mean is larger by 2.5 % and more under the
+    """The slope of the residual tells them apart: its mean is larger by 1.8 % and more under the
     surface's law, and of 40,000 samples it has a standard error of 0.1 %."""
     for number in (0, 1):
         law = LAWS["ellipse"](number)
@@ -91,9 +91,9 @@ def test_the_ellipse_has_the_tube_s_law_and_not_the_surface_s():
             near.append(x[law.constraint.violation(x) <= 0.01**2])
         x, y = torch.cat(near), draws(law, 2**15)
         tube, mine = (log_volume(law.constraint, v).exp() for v in (x, y))
-        assert mine.mean() == pytest.approx(tube.mean().item(), rel=0.008)
+        assert mine.mean() == pytest.approx(tube.mean().item(), rel=0.006)
         surface = (mine.square().mean() / mine.mean()).item()  # weighted by the slope
-        assert surface > 1.02 * mine.mean()
+        assert surface > 1.015 * mine.mean()
 
 
 def test_six_residuals_leave_the_covariance_that_regression_leaves():
