@@ -76,7 +76,6 @@ study = Study(
         "CalibratedPPR, sigma_max = 0.1": near,
         "CalibratedPPR, sigma_max = 0.1, T = 16, 4 tries": partial(near, steps=16, tries=4),
         "CalibratedPPR, sigma_max = 0.1, T = 24, 8 tries": partial(near, steps=24, tries=8),
-        "CalibratedPPR, sigma_max = 0.1, T = 32": partial(near, steps=32),
         "CalibratedPPR, sigma_max = 0.1, one try": partial(near, tries=1),
         "CalibratedPPR": CalibratedPPR,
         "rejection, and projected once at the end": partial(

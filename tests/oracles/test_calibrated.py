@@ -69,10 +69,9 @@ def test_gaussian_and_linear_has_the_exact_mean_and_spread(condition, m):
 )
 @pytest.mark.parametrize("m", [1, 6])
 def test_without_noise_it_ends_at_the_exact_mean(schedule, m):
-    """The chain is affine in its noise, so that its mean is where it goes without any. (The last
-    step's projection is left out: it is towards the constraint, on which the mean lies.)"""
+    """The chain is affine in its noise, so that its mean is where it goes without any."""
     problem = Problem(1e3, m, schedule)
-    sampler = CalibratedPPR(problem.denoiser, problem.law)
+    sampler = CalibratedPPR(problem.denoiser, problem.law, products=0)
     times = torch.linspace(1, 0, sampler.steps + 1, dtype=torch.float64)
     x_t = x_0 = torch.zeros(1, D, dtype=torch.float64)
     for t, s in pairwise(times):

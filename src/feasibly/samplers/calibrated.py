@@ -14,8 +14,9 @@ from torch import Tensor
 
 from ..constraints.base import Constraint
 from ..errors import CalibrationWarning, DenoiserError
-from ..linalg import eigh, gmres, square_root
+from ..linalg import eigh, ritz, square_root
 from ..members import among, calling
+from ..minimizers.base import per_sample
 from ..randomness import MemberNoise
 from ..result import Result
 from .base import Randn, Sampler
@@ -24,6 +25,7 @@ from .ppr import PPR
 
 FEW = 4  # residuals for which members may be drawn until they come near
 RTOL = 1e-3  # the relative residual at which the linear solver stops
+FARTHEST = 4.0  # how many standard deviations a draw moves at most, a residual
 PILOT = 256  # unconditional samples that tell how likely the constraint can be
 PILOT_SEED = 2**32 - 1  # theirs, so that no member depends on who else is drawn
 
@@ -78,6 +80,12 @@ class CalibratedPPR(Sampler):
     a quarter of the members, or if :math:`h` often exceeds the pilot's, there is a
     :class:`CalibrationWarning <feasibly.errors.CalibrationWarning>`. One residual needs some 10
     tries, two some 50.
+
+    A learned denoiser's :math:`V` is neither symmetric nor positive where it has not learned
+    enough, and :math:`J V J^\top` then has eigenvalues close to zero, or below, that would throw
+    draws far off. So it is taken as symmetric, with eigenvalues no less than a hundredth of the
+    largest; and no draw moves farther than :math:`4 \sqrt{m}` times the largest standard deviation
+    of :math:`V`, with :math:`m` residuals, or than the steepest descent would to :math:`r = 0`.
 
     The target is the prior restricted to :math:`\|r\| \leq \epsilon`, with
     :math:`\epsilon \to 0`: its density on the constraint is :math:`p / |\det J J^\top|^{1/2}`,
@@ -235,10 +243,16 @@ class CalibratedPPR(Sampler):
             (product,) = torch.autograd.grad(mean, x_t, v, retain_graph=True)
             return sigma_t**2 / alpha_t * product
 
-        z = mean.detach()
+        z, largest = mean.detach(), torch.full_like(x_t.flatten(start_dim=1)[:, 0], math.inf)
         if self.products:
-            z = z + square_root(V, randn(z), self.products)
-        return toward(self.constraint, z, V, 0.0, gmres, self.iterations, RTOL)
+            root, largest = square_root(V, randn(z), self.products)
+            z = z + root
+        x_0, distance = toward(self.constraint, z, V, 0.0, ritz, self.iterations, RTOL)
+        # no farther than the covariance makes likely, which a learned one may ask for
+        longest = torch.maximum(FARTHEST * (self._residuals * largest).sqrt(), distance)
+        length = (x_0 - z).flatten(start_dim=1).norm(dim=1)
+        share = per_sample(torch.where(length > longest, longest / length, 1.0), z)
+        return z + share * (x_0 - z)
 
     def prepare(self, x_0: Tensor, r: Tensor) -> None:
         surface = self.constraint.surface

@@ -99,7 +99,7 @@ class MMPS(PredictorCorrector):
 
         noise = None if self.sigma_y is None else self.sigma_y**2
         solve = SOLVERS[self.solver]
-        return toward(self.constraint, x_0, V, noise, solve, self.iterations, self.rtol)
+        return toward(self.constraint, x_0, V, noise, solve, self.iterations, self.rtol).x
 
     def cost(self, residuals: int) -> tuple[int, int]:
         calls = 1 + self.corrections
