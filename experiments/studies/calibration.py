@@ -74,9 +74,8 @@ study = Study(
         "default": PPR,
         **{f"PPR, T = {T}": partial(PPR, steps=T) for T in (8, 16, 64)},
         "CalibratedPPR, sigma_max = 0.1": near,
-        "CalibratedPPR, sigma_max = 0.1, T = 16, 4 tries": partial(near, steps=16, tries=4),
         "CalibratedPPR, sigma_max = 0.1, T = 24, 8 tries": partial(near, steps=24, tries=8),
-        "CalibratedPPR, sigma_max = 0.1, one try": partial(near, tries=1),
+        "CalibratedPPR, sigma_max = 0.1, T = 32": partial(near, steps=32),
         "CalibratedPPR": CalibratedPPR,
         "rejection, and projected once at the end": partial(
             RejectionOnly, steps=48, sigma_max=0.1
@@ -136,7 +135,7 @@ on_ks = Study(
     },
     default="default",
     problem="ks",
-    protocol={"CalibratedPPR, T = 64": (4, 4)},
+    protocol={"CalibratedPPR, T = 64": (4, 4), "default": (4, 8)},
 )
 
 on_weather = Study(
@@ -148,10 +147,10 @@ on_weather = Study(
             label: baselines.on_weather.samplers[label]
             for label in ("default", "PPR, T = 128, 8 iterations")
         },
-        **{f"CalibratedPPR, T = {T}": partial(CalibratedPPR, steps=T) for T in (64, 128)},
+        "CalibratedPPR, T = 64": partial(CalibratedPPR, steps=64),
         **{name: baselines.on_weather.samplers[name] for name in ("DPS", "MMPS", "PDM")},
     },
     default="default",
     problem="weather",
-    protocol={**baselines.on_weather.protocol, "CalibratedPPR, T = 128": (3, 8)},
+    protocol=baselines.on_weather.protocol,
 )

@@ -28,3 +28,10 @@ def test_fields_are_taken_as_vectors():
 def test_more_residuals_than_elements_have_no_volume():
     law = Equality(lambda x: torch.cat((x, x.sum(dim=1, keepdim=True)), dim=1), 1e-6)
     assert log_volume(law, torch.ones(2, 3)).tolist() == [-math.inf, -math.inf]
+
+
+def test_a_sample_that_is_not_finite_has_no_volume_and_leaves_others_theirs():
+    law = Equality(lambda x: (2 * x[:, :1]).exp(), 1e-6)
+    found = log_volume(law, torch.tensor([[0.0, 1.0], [torch.nan, 0.0], [0.5, 0.0]]))
+    assert found[1].isnan()
+    torch.testing.assert_close(found[[0, 2]], torch.tensor([math.log(2), math.log(2) + 1]))

@@ -212,7 +212,9 @@ def test_members_of_one_number_are_drawn_again_too():
         ({"tries": 0}, r"tries=...\) must be at least 1"),
         ({"products": -1}, r"products=...\) must be at least 0"),
         ({"iterations": 0}, r"iterations=...\) must be at least 1"),
-        ({"sigma_max": 1e-4}, r"below the schedule's last noise level, 0.00112"),
+        ({"tries": 2.5}, r"a whole number, got 2.5"),
+        ({"sigma_max": 1e-4}, r"above the schedule's last noise level, 0.00112"),
+        ({"sigma_max": None}, r"sigma_max=None\) must be a number"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options, match):
@@ -280,3 +282,26 @@ def test_an_inequality_beside_an_equality_is_refused_too():
     thin = Bounds(torch.tensor([-0.5, 0.2]), torch.tensor([0.5, 0.2]), tolerance=1e-8)
     with pytest.raises(ValueError, match="for equalities"):
         CalibratedPPR(ROUND, thin).sample(4, (2,))
+
+
+class Crooked(Gaussian):
+    """A Gaussian's denoiser with an error at high noise, as learned ones have: small beside the
+    noise, and enough for a Jacobian that is neither symmetric nor positive."""
+
+    def mean(self, x, sigma):
+        W = torch.randn(D, D, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+        error = 0.05 * torch.sin(x.double() @ W.T / (1 + sigma.double()))
+        return super().mean(x, sigma) + error * sigma.double() / (1 + sigma.double())
+
+
+def test_a_jacobian_that_is_not_positive_throws_no_draw_off():
+    """Without the bounds, members leave the data by many orders of magnitude."""
+    problem = Problem(1e3, 6)
+    prior = problem.denoiser
+    cov = (prior.vectors * prior.values) @ prior.vectors.T
+    crooked = Crooked(prior.mu, cov, prior.schedule)
+    result = CalibratedPPR(crooked, problem.law, retries=0).sample(256, (D,), dtype=torch.float64)
+    assert result.feasible.all()
+    assert (result.samples - problem.mean).abs().max() < 6
+    std = (result.samples.var(dim=0).sum() / problem.cov.trace()).sqrt().item()
+    assert 0.9 < std < 1.2

@@ -23,7 +23,8 @@ def log_volume(constraint: Constraint, x: Tensor) -> Tensor:
     surface's law; samples of the surface's, by `(-log_volume(...)).softmax(0)`, of the tube's.
 
     :class:`PPR` and :class:`CalibratedPPR` aim at the tube's law. Where residuals depend on one
-    another, such as more residuals than a sample has elements, the volume is zero.
+    another, such as more residuals than a sample has elements, the volume is zero; it is NaN of a
+    sample that is not finite.
 
     References:
         | Geometric Measure Theory (Federer, 1969), Section 3.2
@@ -39,4 +40,6 @@ def log_volume(constraint: Constraint, x: Tensor) -> Tensor:
     J = torch.stack([row.flatten(start_dim=1).double() for row in rows], dim=1)
     if J.shape[1] > J.shape[2]:
         return torch.full_like(r[:, 0].detach(), -torch.inf)
-    return torch.linalg.svdvals(J).log().sum(dim=1).to(x.dtype)
+    good = J.isfinite().flatten(start_dim=1).all(dim=1)
+    volume = torch.linalg.svdvals(torch.where(good[:, None, None], J, 1.0)).log().sum(dim=1)
+    return volume.where(good, torch.nan).to(x.dtype)

@@ -117,7 +117,7 @@ class CalibratedPPR(Sampler):
     space = "x_0"
     renoises = True
     differentiates = True
-    advice = "allow more `iterations`, or more `steps`"
+    advice = "allow more `steps`; where the residual is strongly curved, use PPR"
     constraint: Constraint
 
     def __init__(
@@ -136,15 +136,16 @@ class CalibratedPPR(Sampler):
         super().__init__(denoiser, constraint, steps=steps, retries=retries, **kwargs)
         least = {"tries": (tries, 1), "products": (products, 0), "iterations": (iterations, 1)}
         for name, (value, bound) in least.items():
-            if value < bound:
+            if not isinstance(value, int) or value < bound:
                 raise ValueError(
-                    f"CalibratedPPR({name}=...) must be at least {bound}, got {value}."
+                    f"CalibratedPPR({name}=...) must be at least {bound}, a whole number, got "
+                    f"{value!r}."
                 )
         last = self.noise_level(torch.tensor(0.0))
-        if not sigma_max > last:
+        if not isinstance(sigma_max, int | float) or not sigma_max > last:
             raise ValueError(
-                f"CalibratedPPR(sigma_max={sigma_max}) is below the schedule's last noise level, "
-                f"{last:.3g}, so the constraint would not act; raise it."
+                f"CalibratedPPR(sigma_max={sigma_max!r}) must be a number above the schedule's "
+                f"last noise level, {last:.3g}; math.inf lets the constraint act at once."
             )
         self.products, self.iterations = products, iterations
         self.sigma_max, self.tries = sigma_max, tries
@@ -273,24 +274,31 @@ class CalibratedPPR(Sampler):
         """The largest log h of a pilot's unconditional samples, which are drawn once a run, as
         many at a time as there are members."""
         rest = (noise.shape, 0, noise.dtype, noise.device)
+        answer = self._answer(noise, *rest)
         if self._pilot is None:
             found = []
             for ids in torch.arange(PILOT).split(len(noise.members)):
                 with calling(noise.members[:1] * len(ids), noise.device):
                     x = self._free(MemberNoise(PILOT_SEED, ids.tolist(), *rest), s)
                     found.append(self.log_likelihood(x, s))
-            self._pilot = _Pilot(torch.cat(found).max().item(), x[:1])
-        with calling(noise.members, noise.device):
-            x_0 = self.denoiser(self._pilot.x.expand(len(noise.members), *noise.shape), s)
-        self._pilot.told = x_0[:1] if self._pilot.told is None else self._pilot.told
-        error = (x_0 - self._pilot.told).flatten(start_dim=1).norm(dim=1)
-        if (error > 0.01 * self._pilot.told.norm()).any():
+            self._pilot = _Pilot(torch.cat(found).max().item(), answer[:1])
+        error = (answer - self._pilot.answer).flatten(start_dim=1).norm(dim=1)
+        if (error > 0.01 * self._pilot.answer.norm()).any():
             raise DenoiserError(
                 "CalibratedPPR(sigma_max=...) takes one prior for all members, and the denoiser "
                 "tells members apart, by conditions of their own; draw them by a run for each "
                 "condition, or leave sigma_max out."
             )
         return self._pilot.highest
+
+    def _answer(self, noise: MemberNoise, *rest: Any) -> Tensor:
+        """What the denoiser tells each member of one and the same state, as noisy as data."""
+        times = torch.linspace(0, 1, 65, dtype=noise.dtype, device=noise.device)
+        t = min(times, key=lambda t: abs(math.log(self.noise_level(t))))
+        alpha_t, sigma_t = self.denoiser.schedule(t)
+        x_t = (alpha_t**2 + sigma_t**2).sqrt() * MemberNoise(PILOT_SEED, [0], *rest)()
+        with calling(noise.members, noise.device):
+            return self.denoiser(x_t.expand(len(noise.members), *noise.shape), t)
 
     def _ppr(self) -> PPR:
         """PPR, whose projection the last step ends with."""
@@ -325,12 +333,11 @@ class CalibratedPPR(Sampler):
 
 @dataclass
 class _Pilot:
-    """What a run's unconditional samples tell: the largest log h, and the denoiser's answer to
-    one of them, by which members are told apart."""
+    """What is found once a run: the largest log h of unconditional samples, and what the denoiser
+    answers to one state, by which members with conditions of their own are known."""
 
     highest: float
-    x: Tensor
-    told: Tensor | None = None
+    answer: Tensor
 
 
 @dataclass
