@@ -88,7 +88,7 @@ def test_siblings_do_not_import_one_another(family: str):
     # Appa's files are read apart from what is made of them, and all that reads or writes weather
     # names its variables alike
     variants = {"ancestral", "predictor_corrector", "hdc", "ppr"}
-    shared = {"base", "run", "guidance", "moments", "projection"} | variants
+    shared = {"base", "run", "acceptance", "guidance", "moments", "projection"} | variants
     shared |= {
         "predictions",
         "readings",

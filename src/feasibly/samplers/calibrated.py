@@ -4,8 +4,8 @@ __all__ = ["CalibratedPPR"]
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -19,6 +19,7 @@ from ..members import among, calling
 from ..minimizers.base import per_sample
 from ..randomness import MemberNoise
 from ..result import Result
+from .acceptance import PILOT, PILOT_SEED, Pilot, Tally
 from .base import Randn, Sampler
 from .moments import toward
 from .ppr import PPR
@@ -26,8 +27,6 @@ from .ppr import PPR
 FEW = 4  # residuals for which members may be drawn until they come near
 RTOL = 1e-3  # the relative residual at which the linear solver stops
 FARTHEST = 4.0  # how many standard deviations a draw moves at most, a residual
-PILOT = 256  # unconditional samples that tell how likely the constraint can be
-PILOT_SEED = 2**32 - 1  # theirs, so that no member depends on who else is drawn
 
 
 class CalibratedPPR(Sampler):
@@ -150,13 +149,13 @@ class CalibratedPPR(Sampler):
         self.products, self.iterations = products, iterations
         self.sigma_max, self.tries = sigma_max, tries
         self._residuals = 1  # until their number is known
-        self._pilot: _Pilot | None = None
-        self._tally = _Tally()
+        self._pilot: Pilot | None = None
+        self._tally = Tally()
 
     def sample(self, *args: Any, **kwargs: Any) -> Result:
         """Draws an ensemble, as :meth:`Sampler.sample` says, and warns of what `sigma_max` could
         not make right."""
-        self._tally = _Tally()
+        self._tally = Tally()
         result = super().sample(*args, **kwargs)
         for message in self._tally.complaints(self.tries):
             warnings.warn(message, CalibrationWarning, stacklevel=2)
@@ -281,7 +280,7 @@ class CalibratedPPR(Sampler):
                 with calling(noise.members[:1] * len(ids), noise.device):
                     x = self._free(MemberNoise(PILOT_SEED, ids.tolist(), *rest), s)
                     found.append(self.log_likelihood(x, s))
-            self._pilot = _Pilot(torch.cat(found).max().item(), answer[:1])
+            self._pilot = Pilot(torch.cat(found).max().item(), answer[:1])
         error = (answer - self._pilot.answer).flatten(start_dim=1).norm(dim=1)
         if (error > 0.01 * self._pilot.answer.norm()).any():
             raise DenoiserError(
@@ -329,42 +328,3 @@ class CalibratedPPR(Sampler):
             pilot = (PILOT * (above + 1), PILOT * residuals)
         attempts = self.retries + 1
         return attempts * forward + pilot[0], attempts * backward + pilot[1]
-
-
-@dataclass
-class _Pilot:
-    """What is found once a run: the largest log h of unconditional samples, and what the denoiser
-    answers to one state, by which members with conditions of their own are known."""
-
-    highest: float
-    answer: Tensor
-
-
-@dataclass
-class _Tally:
-    """How a run's members were kept."""
-
-    begun: int = 0
-    unkept: int = 0
-    weight: float = 0.0
-    excess: float = 0.0  # what of the weight is beyond the pilot's largest
-
-    def weigh(self, log_ratio: Tensor) -> None:
-        ratio = log_ratio.double().clamp(max=30).exp()
-        self.weight += ratio.sum().item()
-        self.excess += (ratio - 1).clamp_min(0).sum().item()
-
-    def complaints(self, tries: int) -> Iterator[str]:
-        if self.unkept > self.begun / 4:
-            yield (
-                f"Of {self.begun} members {self.unkept} were kept at none of {tries} tries, and "
-                "one of these stands for each, by its weight: the masses of modes are the prior's "
-                "in part. Raise `tries`, or `sigma_max` if the data has no finer edges."
-            )
-        if self.excess > self.weight / 20:
-            yield (
-                f"{self.excess / self.weight:.0%} of the likelihood of the constraint is beyond "
-                f"the largest of {PILOT} samples of the prior: what is rare in it and likely to "
-                "be feasible has too few members. Raise `sigma_max` if the data has no finer "
-                "edges."
-            )
