@@ -26,6 +26,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, ScalarFormatter
 
 from feasibly import figures
 
@@ -60,6 +61,9 @@ def frontier(rows: Sequence[Record]) -> Figure:
             ax.scatter(calls, row[key], s=size, marker=marker, color=colour, label=row["label"])
         ax.axhline(truth[key], color="black", linewidth=0.8, linestyle=":")
         ax.set(xscale="log", xlabel="network calls a member (forward + backward)", ylabel=name)
+        ax.minorticks_off()  # their labels overlap
+        ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        ax.xaxis.set_major_formatter(ScalarFormatter())
     handles, labels = left.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right center", fontsize=7)
     return figure

@@ -160,9 +160,7 @@ def test_of_the_state_the_geopotential_s_spread_is_its_skill(weather):
 
 
 @pytest.mark.parametrize("variable", ["u", "v"])
-@pytest.mark.xfail(
-    strict=True, reason="0.83, 0.84; on days of the prior 1.0 to 1.1"
-)
+@pytest.mark.xfail(strict=True, reason="0.83, 0.84; on days of the prior 1.0 to 1.1")
 def test_of_the_state_the_winds_spread_is_their_skill(weather, variable):
     assert 0.9 <= weather[f"state/{variable}"][f"{MINE}, T = 64"]["ratio"] <= 1.1
 
