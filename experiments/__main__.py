@@ -18,15 +18,16 @@ from feasibly.problems.ks import OBSERVATIONS
 
 from . import budgets, comparison, measure, parallel, records, studies, tables, variables
 from . import data as datasets
-from .benches import Bench, Data2DBench, KSBench, ObservedBench, WeatherBench
-from .figures import FIGURES, KS_FIGURES, WEATHER_FIGURES
+from .benches import Bench, Data2DBench, KSBench, ObservedBench, OraclesBench, WeatherBench
+from .benches.laws import LAWS
+from .figures import FIGURES, KS_FIGURES, ORACLE_FIGURES, WEATHER_FIGURES
 from .recipes import RECIPES
 from .train import export
 from .train import train as train_prior
 
 Positional = tyro.conf.Positional
 PRIORS = tyro.extras.subcommand_type_from_defaults({k: r.config for k, r in RECIPES.items()})
-Problem = Literal["data2d", "lines", "ks", "weather"]
+Problem = Literal["data2d", "lines", "oracles", "ks", "weather"]
 
 
 @dataclass(frozen=True)
@@ -144,14 +145,16 @@ def run(
         study: The name of the study.
         problem: The problem; by default the study's first.
         priors: The priors of Data2D.
-        observations: The kinds of observation of KS or of the weather; by default the paper's
-            three of KS, and `state`, `wind` and `sine` of the weather.
-        members: The members of an ensemble; by default 1024 on Data2D, elsewhere those of the
-            study's protocol.
+        observations: The kinds of observation of KS or of the weather, by default the paper's
+            three of KS, and `state`, `wind` and `sine` of the weather; or the laws of the
+            oracles, by default all.
+        members: The members of an ensemble; by default 1024 on Data2D and the oracles, elsewhere
+            those of the study's protocol.
         seed: The seed of the ensembles.
         constraints: How many constraints of Data2D.
-        references: How many references of KS or days of weather; by default, and at most, those
-            of the study's protocol. A study that was run on a few is later taken up with more.
+        references: How many references of KS or days of weather, by default, and at most, those
+            of the study's protocol, or how many of each oracle, by default 3. A study that was
+            run on a few is later taken up with more.
         first: The seed of the first constraint's random field, or the first reference: 0 for
             those of the results, 100 for those on which defaults are tuned.
         pool: How many samples of the prior the ground truth of Data2D is selected from.
@@ -179,6 +182,9 @@ def run(
             full,
             device,
         )
+    elif found.problem == "oracles":
+        numbers = range(first, first + (references or 3))
+        bench = OraclesBench(observations or tuple(LAWS), numbers, members or 1024, seed)
     else:
         fields = range(first, first + constraints)
         bench = Data2DBench(found.problem, priors, fields, members or 1024, seed, pool)
@@ -190,6 +196,9 @@ OBSERVED: dict[str, tuple[type[ObservedBench], tuple[str, ...], int]] = {
     "weather": (WeatherBench, ("state", "wind", "sine"), 4),
 }
 """The problems with references: the bench, its observations, and the paper's references."""
+
+DRAWINGS = {"ks": KS_FIGURES, "oracles": ORACLE_FIGURES, "weather": WEATHER_FIGURES}
+"""The figures of the problems whose studies all have the same."""
 
 
 def print_tables(
@@ -248,8 +257,8 @@ def figures(study: Positional[str], problem: Problem | None = None) -> None:
     name, place = found.name, _problem(found)
     if isinstance(found, studies.Measurement):
         drawings = {"": found.figure}
-    elif place in OBSERVED:
-        drawings = {"ks": KS_FIGURES, "weather": WEATHER_FIGURES}[place]
+    elif place in DRAWINGS:
+        drawings = DRAWINGS[place]
     elif name in FIGURES:
         drawings = {"": FIGURES[name]}
     else:

@@ -3,10 +3,12 @@
 __all__ = [
     "FIGURES",
     "KS_FIGURES",
+    "ORACLE_FIGURES",
     "WEATHER_FIGURES",
     "by_variable",
     "frontier",
     "gallery",
+    "laws",
     "losses",
     "maps",
     "over_time",
@@ -24,6 +26,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, ScalarFormatter
 
 from feasibly import figures
 
@@ -31,6 +34,7 @@ from . import variables
 from .benches.observed import unpack
 from .benches.weather import SHOWN
 from .records import Record
+from .run import TRUTH
 from .tables import means
 
 TOLERANCE = 4e-6
@@ -57,6 +61,9 @@ def frontier(rows: Sequence[Record]) -> Figure:
             ax.scatter(calls, row[key], s=size, marker=marker, color=colour, label=row["label"])
         ax.axhline(truth[key], color="black", linewidth=0.8, linestyle=":")
         ax.set(xscale="log", xlabel="network calls a member (forward + backward)", ylabel=name)
+        ax.minorticks_off()  # their labels overlap
+        ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        ax.xaxis.set_major_formatter(ScalarFormatter())
     handles, labels = left.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right center", fontsize=7)
     return figure
@@ -131,6 +138,35 @@ def trajectories(rows: Sequence[Record]) -> Figure:
         right.set_xlim(0.8, 1.2 * largest)
         left.set_yticks(range(len(labels)), labels)
         left.invert_yaxis()
+    return figure
+
+
+def laws(rows: Sequence[Record]) -> Figure:
+    """How far from each exact law an ensemble is: the sliced Wasserstein distance of each method,
+    one point a problem, in multiples of that between two samples of the truth."""
+    kinds = variables.parts(rows)
+    labels = [label for label in dict.fromkeys(row["label"] for row in rows) if label != TRUTH]
+    lines, columns = -(-len(kinds) // 3), 3
+    size = (13, 0.5 + lines * (1 + 0.2 * len(labels)))
+    figure = Figure(figsize=size, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(lines, columns, sharey=True, squeeze=False)
+    for ax in axes.flatten()[len(kinds) :]:
+        ax.set_axis_off()
+    for ax, (name, part) in zip(axes.flatten(), kinds, strict=False):
+        floor = {row["number"]: row["sliced"] for row in part if row["label"] == TRUTH}
+        for y, label in enumerate(labels):
+            group = [row for row in part if row["label"] == label and "sliced" in row]
+            values = [row["sliced"] / floor[row["number"]] for row in group]
+            _strip(ax, values, y, f"C{y % 10}", "o")
+        ax.axvline(1, color="black", linewidth=0.6)
+        ax.set(xscale="log", title=name)
+        ax.minorticks_off()
+        ax.set_xticks(ticks := [1, 2, 5, 10, 20, 50], ticks)
+        ax.set_xlim(0.6, 70)
+        ax.set_yticks(range(len(labels)), labels, fontsize=8)
+    axes[0][0].invert_yaxis()
+    figure.supxlabel("sliced Wasserstein distance / that of the truth to itself")
     return figure
 
 
@@ -300,7 +336,11 @@ WEATHER_FIGURES: dict[str, Callable[[Sequence[Record]], Figure]] = {
 }
 """Likewise, on the weather."""
 
+ORACLE_FIGURES: dict[str, Callable[[Sequence[Record]], Figure]] = {"": laws}
+"""And on the oracles."""
+
 FIGURES: dict[str, Callable[[Sequence[Record]], Figure]] = {
+    "calibration": frontier,
     "minimizers": frontier,
     "baselines": strips,
     "ablation": strips,

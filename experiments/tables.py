@@ -31,6 +31,10 @@ COLUMNS = {
     "spectrum": ("spectrum error", "{:.2f}"),
     "median": ("violation, median", "{:.2g}"),
     "excess": ("excess over the floor", "{:.2g}"),
+    "mean_error": ("mean error", "{:.3f}"),
+    "std": ("std / exact", "{:.3f}"),
+    "cov_error": ("covariance error", "{:.2f}"),
+    "sliced": ("sliced Wasserstein", "{:.3f}"),
     "knn": ("k-NN", "{:.3f}"),
     "knn_worst": ("k-NN, worst", "{:.3f}"),
     "tv": ("mass error", "{:.3f}"),
@@ -112,7 +116,7 @@ def means(rows: Sequence[Record]) -> list[Record]:
     return table
 
 
-SETTING = ("prior", "constraint", "observation", "reference")
+SETTING = ("prior", "constraint", "observation", "reference", "law", "number")
 MADE_WITH = ("members", "seed", "pool", "weights")
 
 
@@ -243,7 +247,7 @@ def fill(
     def table(match: re.Match[str]) -> str:
         found = [row for _, part in parts(read(match[2], match[3])) for row in part]
         if match[4]:
-            found = [row for row in found if row["observation"] == match[4]]
+            found = [row for row in found if match[4] in (row.get("observation"), row.get("law"))]
         rows = means(found)
         if match[5]:
             wanted = [label.strip() for label in match[5].split(";")]

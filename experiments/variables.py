@@ -1,4 +1,4 @@
-"""Records of several variables as records of one variable each."""
+"""Records as tables show them apart: those of several variables as records of one each."""
 
 __all__ = ["PRIOR", "UNITS", "parts", "split"]
 
@@ -40,9 +40,11 @@ def split(rows: Sequence[Record], hours: slice = slice(None)) -> list[Record]:
 
 def parts(rows: Sequence[Record]) -> list[tuple[str, list[Record]]]:
     """Returns what tables show apart, by name: each variable of each observation of the weather,
-    from hour 6 to hour 18; all records of other problems."""
-    if not rows or rows[0]["problem"] != "weather":
+    from hour 6 to hour 18; each law of the oracles; all records of other problems."""
+    problem = rows[0]["problem"] if rows else ""
+    if problem not in ("weather", "oracles"):
         return [("", list(rows))]
-    apart = split(rows, DAYTIME)
-    kinds = dict.fromkeys(row["observation"] for row in apart)
-    return [(kind, [row for row in apart if row["observation"] == kind]) for kind in kinds]
+    apart = split(rows, DAYTIME) if problem == "weather" else list(rows)
+    key = "observation" if problem == "weather" else "law"
+    kinds = dict.fromkeys(row[key] for row in apart)
+    return [(kind, [row for row in apart if row[key] == kind]) for kind in kinds]

@@ -83,11 +83,12 @@ def test_every_room_stands_on_a_floor():
 @pytest.mark.parametrize("family", ["samplers", "constraints", "adapters"])
 def test_siblings_do_not_import_one_another(family: str):
     # what methods share, and what others are variants of: PostHoc is Ancestral with an end of its
-    # own, DPS-PC and MMPS are predictor-correctors, ReSample is HDC in stages;
+    # own, DPS-PC and MMPS are predictor-correctors, ReSample is HDC in stages,
+    # CalibratedPPR ends as PPR does;
     # Appa's files are read apart from what is made of them, and all that reads or writes weather
     # names its variables alike
-    variants = {"ancestral", "predictor_corrector", "hdc"}
-    shared = {"base", "run", "guidance", "projection"} | variants
+    variants = {"ancestral", "predictor_corrector", "hdc", "ppr"}
+    shared = {"base", "run", "acceptance", "guidance", "moments", "projection"} | variants
     shared |= {
         "predictions",
         "readings",

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feasibly.linalg import cg, gmres
+from feasibly.linalg import cg, eigh, gmres, ritz, square_root
 
 check = settings(derandomize=True, deadline=None, max_examples=30)
 both_solvers = pytest.mark.parametrize("solve", [cg, gmres], ids=["cg", "gmres"])
@@ -309,3 +309,105 @@ def test_the_right_hand_side_is_not_modified(solve):
     before = b.clone()
     solve(Operator(spd(2, 5)), b, iterations=5)
     assert torch.equal(b, before)
+
+
+@given(st.integers(1, 8), st.integers(1, 4), st.integers(0, 2**16))
+@check
+def test_enough_iterations_give_the_exact_square_root(m, batch, seed):
+    A, b = spd(batch, m, seed), normal(batch, m, seed=seed + 1)
+    values, vectors = torch.linalg.eigh(A)
+    root = (vectors * values.sqrt()[:, None]) @ vectors.mT
+    expected = (root @ b[..., None]).squeeze(-1)
+    found = square_root(Operator(A), b, m)
+    torch.testing.assert_close(found.x, expected)
+    torch.testing.assert_close(found.largest, values[:, -1])
+
+
+@pytest.mark.parametrize("iterations", [1, 2, 5])
+def test_each_iteration_of_the_square_root_is_one_application(iterations):
+    A = Operator(spd(2, 6))
+    square_root(A, normal(2, 6), iterations)
+    assert A.calls == iterations
+
+
+def test_two_iterations_give_the_square_root_of_two_values():
+    U = torch.linalg.qr(normal(6, 6)).Q
+    A = (U * torch.tensor([4.0, 4.0, 4.0, 9.0, 9.0, 9.0]).double()) @ U.T
+    b = normal(3, 6)
+    expected = b @ (U * torch.tensor([2.0, 2.0, 2.0, 3.0, 3.0, 3.0]).double()) @ U.T
+    torch.testing.assert_close(square_root(lambda v: v @ A, b, 2).x, expected)
+
+
+def test_a_square_root_takes_negative_values_as_zero_and_zero_as_zero():
+    A = torch.tensor([4.0, -1.0]).double().diag()
+    b = torch.tensor([[1.0, 1.0], [0.0, 0.0]]).double()
+    expected = torch.tensor([[2.0, 0.0], [0.0, 0.0]]).double()
+    torch.testing.assert_close(square_root(lambda v: v @ A, b, 2).x, expected)
+
+
+def test_a_square_root_is_each_sample_s_own_and_keeps_shape_and_type():
+    A, b = spd(3, 4), normal(3, 2, 2).float()
+
+    def root(rows):
+        def apply(v):
+            return (A[rows] @ v.flatten(1).double()[..., None]).reshape(v.shape).to(v)
+
+        return square_root(apply, b[rows], 2).x
+
+    together = root([0, 1, 2])
+    assert (together.shape, together.dtype) == (b.shape, b.dtype)
+    torch.testing.assert_close(together[1:2], root([1]))
+
+
+@pytest.mark.parametrize("iterations", [2, 4])
+def test_a_sample_that_is_not_finite_leaves_the_others_square_roots_alone(iterations):
+    A, b = spd(3, 6), normal(3, 6)
+    alone = square_root(Operator(A), b, iterations).x
+    b[1] = torch.nan
+    found = square_root(Operator(A), b, iterations).x
+    assert found[1].isnan().all()
+    torch.testing.assert_close(found[[0, 2]], alone[[0, 2]])
+
+
+def test_eigenvalues_of_a_matrix_that_is_not_finite_are_nan_and_others_as_they_are():
+    A = spd(3, 4)
+    expected = torch.linalg.eigvalsh(A)
+    A[1, 2, 3] = torch.inf
+    values, vectors = eigh(A)
+    assert values[1].isnan().all()
+    assert vectors[1].isnan().all()
+    torch.testing.assert_close(values[[0, 2]], expected[[0, 2]])
+
+
+@given(st.integers(1, 8), st.integers(1, 4), st.integers(0, 2**16))
+@check
+def test_ritz_solves_exactly_where_the_operator_is_positive_within_its_floor(m, batch, seed):
+    A, b = spd(batch, m, seed), normal(batch, m, seed=seed + 1)
+    found = ritz(Operator(A), b, m, rtol=1e-12, floor=0.0)
+    expected = torch.linalg.solve(A, b)
+    torch.testing.assert_close(found.x, expected, rtol=1e-6, atol=1e-8)
+    assert found.weights.shape[1] == m
+
+
+def test_ritz_bounds_what_small_and_negative_eigenvalues_make_long():
+    U = torch.linalg.qr(normal(4, 4)).Q
+    A = (U * torch.tensor([1.0, 0.5, 1e-6, -1e-3]).double()) @ U.T
+    b = U.sum(dim=1)[None]  # one in every direction
+    found = ritz(lambda v: v @ A, b, 4, rtol=1e-12, floor=0.01).x
+    torch.testing.assert_close(found @ U, torch.tensor([[1.0, 2.0, 100.0, 100.0]]).double())
+
+
+def test_ritz_takes_an_operator_as_its_symmetric_part_and_none_that_is_negative():
+    A = torch.tensor([[2.0, 1.0], [-1.0, 4.0]]).double()
+    b = torch.tensor([[1.0, 2.0]]).double()
+    found = ritz(lambda v: v @ A.T, b, 2, rtol=1e-12).x
+    torch.testing.assert_close(found, torch.tensor([[0.5, 0.5]]).double())
+    assert ritz(lambda v: -v, b, 2).x.tolist() == [[0.0, 0.0]]
+
+
+def test_ritz_solves_each_sample_by_itself():
+    A, b = spd(3, 5), normal(3, 5)
+    together = ritz(Operator(A), b, 3).x
+    for i in range(3):
+        alone = ritz(Operator(A[i : i + 1]), b[i : i + 1], 3).x
+        torch.testing.assert_close(together[i : i + 1], alone)

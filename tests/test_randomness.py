@@ -189,3 +189,11 @@ def test_a_generator_does_not_repeat_what_a_user_draws_from_the_same_seed(seed):
     # six standard errors: a chance of 2e-9
     assert (mine * theirs).mean().abs() < 6 / 64
     assert torch.equal(mine, torch.randn(4096, generator=generator(seed)))
+
+
+def test_another_trial_is_another_stream_and_the_same_alone_as_in_any_batch():
+    noise = MemberNoise(3, [5, 7, 9], (4,), attempt=1)
+    again = draws(noise.again(torch.tensor([0, 2]), trial=2), 3)
+    assert torch.equal(again, draws(MemberNoise(3, [5, 9], (4,), attempt=1, trial=2), 3))
+    for stream in (noise, noise.again(torch.tensor([0, 1, 2]), trial=1)):
+        assert not torch.isclose(again, draws(stream, 3)[[0, 2]]).any()

@@ -136,7 +136,8 @@ print(f"spread / skill {metrics.spread_skill_ratio(x, y).item():.2f}")
 # So it is: means are right, **the spread is too narrow** in directions that the constraint leaves
 # free. This is a bias of the method and not of the run: it puts a point estimate where a posterior
 # draw belongs. More members do not help. [What is known of each method](../methods.md) has the
-# same numbers for the others, and MMPS does not have this bias.
+# same numbers for the others; [`CalibratedPPR`](../calibrated.md), which draws, does not have this
+# bias.
 #
 # The rank histogram shows it without a formula. The truth falls outside the members too often.
 

@@ -4,6 +4,15 @@ from .base import Bench, Case
 from .data2d import Data2DBench
 from .ks import KSBench
 from .observed import ObservedBench
+from .oracles import OraclesBench
 from .weather import WeatherBench
 
-__all__ = ["Bench", "Case", "Data2DBench", "KSBench", "ObservedBench", "WeatherBench"]
+__all__ = [
+    "Bench",
+    "Case",
+    "Data2DBench",
+    "KSBench",
+    "ObservedBench",
+    "OraclesBench",
+    "WeatherBench",
+]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from feasibly.constraints import Constraint
 from feasibly.denoisers import Denoiser
-from feasibly.errors import InfeasibleWarning
+from feasibly.errors import CalibrationWarning, InfeasibleWarning
 from feasibly.result import Result
 from feasibly.samplers import Sampler
 
@@ -78,9 +78,10 @@ class Bench(ABC):
 
 
 def draw(sampler: Sampler, members: int, shape: tuple[int, ...], seed: int) -> Result:
-    """Samples, without a warning where no member is feasible."""
+    """Samples, without the warnings of what is measured anyway."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", InfeasibleWarning)
+        warnings.simplefilter("ignore", CalibrationWarning)
         return sampler.sample(members, shape, seed=seed)
 
 

@@ -3,7 +3,7 @@
 __all__ = ["Data2DBench"]
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from torch import Tensor
 
@@ -66,6 +66,7 @@ class _Case(Case):
         self.denoiser = problem.denoiser
         self.constraint = problem.constraint(k)
 
+    @cached_property
     def _truth(self) -> tuple[Tensor, Tensor]:
         """The ground truth that samplers are scored against, and another one like it."""
         n, pool = self.members, self.pool
@@ -78,12 +79,12 @@ class _Case(Case):
         return found[:n], found[n : 2 * n]
 
     def truth(self, members: int) -> Record | None:
-        first, second = self._truth()
+        first, second = self._truth
         return self.problem.scores(second, self.constraint.is_feasible(second), first)
 
     def score(self, make: Callable[[], Sampler], members: int, seed: int) -> Record:
         """Scores a sampler under its own read-out and, as `state_*`, under the state."""
-        problem, (truth, _) = self.problem, self._truth()
+        problem, (truth, _) = self.problem, self._truth
         sampler = make()
         tap = Tap(sampler)
         try:

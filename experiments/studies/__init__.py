@@ -12,7 +12,7 @@ def find(problem: str | None = None) -> dict[str, Study]:
     studies = [
         getattr(m, name)
         for m in _modules()
-        for name in ("on_weather", "on_ks", "study")
+        for name in ("on_weather", "on_ks", "on_oracles", "study")
         if hasattr(m, name)
     ]
     return {study.name: study for study in studies if problem in (None, study.problem)}

@@ -26,11 +26,12 @@ class Study:
         paper: The items of the paper that it reproduces.
         samplers: For each label, how to make the sampler of a denoiser and a constraint.
         default: The label of the library's default.
-        problem: The problem: `data2d`, `lines` for linear constraints, `ks` or `weather`. A
-            module may have studies of the same name on Data2D, `study`, on KS, `on_ks`, and on the
-            weather, `on_weather`.
+        problem: The problem: `data2d`, `lines` for linear constraints, `oracles`, `ks` or
+            `weather`. A module may have studies of the same name on Data2D, `study`, on oracles,
+            `on_oracles`, on KS, `on_ks`, and on the weather, `on_weather`.
         protocol: The number of references and of members of the labels that have others than
-            their problem's: 16 and 8 on KS, 2 and 16 on the weather.
+            their problem's: 16 and 8 on KS, 3 and 16 on the weather.
+        only: The laws of the oracles that a label is run on, if not all.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Study:
     default: str
     problem: str = "data2d"
     protocol: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    only: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

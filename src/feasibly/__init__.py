@@ -15,9 +15,16 @@ from .constraints import (
     Scalar,
 )
 from .denoisers import Chunked, Denoiser, Karras, MixedPrecision, Posterior
-from .errors import ConstraintError, DenoiserError, InfeasibleWarning, SamplingError, StoreError
+from .errors import (
+    CalibrationWarning,
+    ConstraintError,
+    DenoiserError,
+    InfeasibleWarning,
+    SamplingError,
+    StoreError,
+)
 from .result import Result, Snapshot
-from .samplers import PPR, Ancestral, PostHoc, PredictorCorrector, Sampler
+from .samplers import PPR, Ancestral, CalibratedPPR, PostHoc, PredictorCorrector, Sampler
 
 __version__ = "0.1.0"
 
@@ -25,6 +32,8 @@ __all__ = [
     "PPR",
     "Ancestral",
     "Bounds",
+    "CalibratedPPR",
+    "CalibrationWarning",
     "Chunked",
     "Composite",
     "Constraint",

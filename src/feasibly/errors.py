@@ -1,6 +1,13 @@
 """What can go wrong, in words for people."""
 
-__all__ = ["ConstraintError", "DenoiserError", "InfeasibleWarning", "SamplingError", "StoreError"]
+__all__ = [
+    "CalibrationWarning",
+    "ConstraintError",
+    "DenoiserError",
+    "InfeasibleWarning",
+    "SamplingError",
+    "StoreError",
+]
 
 from typing import Any
 
@@ -29,3 +36,7 @@ class StoreError(ValueError):
 
 class InfeasibleWarning(UserWarning):
     """Members of an ensemble do not satisfy its constraint."""
+
+
+class CalibrationWarning(UserWarning):
+    """Members of an ensemble are not draws of the law that they stand for."""

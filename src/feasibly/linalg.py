@@ -1,6 +1,6 @@
 """Matrix-free linear algebra, batched per sample."""
 
-__all__ = ["Solution", "cg", "gmres"]
+__all__ = ["Root", "Solution", "cg", "eigh", "gmres", "ritz", "square_root"]
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -121,3 +121,102 @@ def gmres(
     y = torch.linalg.solve_triangular(R[:, :k, :k], torch.stack(g, dim=1)[:, :k, None], upper=True)
     x = (torch.stack(basis[:k], dim=2) @ y).squeeze(2) if k else torch.zeros_like(b)
     return Solution(x.to(b.dtype), y.squeeze(2).to(b.dtype))
+
+
+def ritz(
+    A: Callable[[Tensor], Tensor],
+    b: Tensor,
+    iterations: int,
+    rtol: float = 1e-3,
+    floor: float = 1e-2,
+) -> Solution:
+    r"""Solves :math:`A x = b` for each sample, for an operator that should be positive definite
+    and may not be, such as a covariance by a learned denoiser.
+
+    Within its Krylov space :math:`A` is made symmetric, and its eigenvalues (Ritz values) no less
+    than `floor` times the largest: what a small or negative one would make long is bounded. For a
+    positive definite :math:`A` within that floor it gives what conjugate gradients give. Where no
+    value is positive the solution is zero.
+
+    References:
+        | Iterative Methods for Sparse Linear Systems (Saad, 2003), Sections 6.4 and 6.7
+        | https://doi.org/10.1137/1.9780898718003
+
+    Arguments:
+        A: An operator, which maps :math:`(B, m)` to :math:`(B, m)`.
+        b: The right-hand sides, with shape :math:`(B, m)`.
+        iterations: The most iterations, each with one application of `A`.
+        rtol: How small what a new direction adds may be, relative to `A` times the last, for a
+            sample's space to end.
+        floor: The least eigenvalue, relative to the largest.
+    """
+    Q, AQ, size = _krylov(A, b, iterations, rtol)
+    T = Q.mT @ AQ
+    values, vectors = eigh((T + T.mT) / 2)
+    top = values[:, -1:]
+    inverse = torch.where(top > 0, 1 / torch.maximum(values, floor * top), 0.0)
+    weights = (vectors * inverse[:, None] @ vectors[:, 0, :, None]).squeeze(2) * size
+    return Solution((Q @ weights[..., None]).squeeze(2).to(b.dtype), weights.to(b.dtype))
+
+
+class Root(NamedTuple):
+    r"""What is known of :math:`A^{1/2}`: its product with the vectors, in their shape, and the
+    largest eigenvalue of :math:`A` that was found, with shape :math:`(B)`."""
+
+    x: Tensor
+    largest: Tensor
+
+
+def square_root(A: Callable[[Tensor], Tensor], b: Tensor, iterations: int) -> Root:
+    r"""Returns :math:`A^{1/2} b` for each sample, by Lanczos' method.
+
+    The basis is orthogonalised in full and kept in double precision; directions in which
+    :math:`A` is negative count as zero.
+
+    References:
+        | Functions of Matrices (Higham, 2008), Section 13.2
+        | https://doi.org/10.1137/1.9780898717778
+
+    Arguments:
+        A: A positive semi-definite operator, on tensors of the shape of `b`.
+        b: The vectors, with shape :math:`(B, *)`.
+        iterations: The number of iterations, each with one application of `A`; at least 1.
+    """
+    Q, AQ, size = _krylov(A, b, iterations)
+    T = Q.mT @ AQ
+    values, vectors = eigh((T + T.mT) / 2)
+    first = vectors * values.clamp_min(0).sqrt()[:, None] @ vectors[:, 0, :, None]
+    x = (size * (Q @ first).squeeze(2)).reshape(b.shape)
+    return Root(x.to(b.dtype), values[:, -1].clamp_min(0).to(b.dtype))
+
+
+def _krylov(
+    A: Callable[[Tensor], Tensor], b: Tensor, iterations: int, rtol: float = 1e-12
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns a basis of each sample's Krylov space as columns, which are zero once it has ended,
+    what `A` makes of it, and the length of `b`; in double precision, and orthogonalised in full.
+    """
+    flat = b.flatten(start_dim=1).double()
+    size = flat.norm(dim=1, keepdim=True)
+    q = flat / size.where(size > 0, torch.ones_like(size))
+    basis: list[Tensor] = []
+    images: list[Tensor] = []
+    for _ in range(iterations):
+        basis.append(q)
+        images.append(A(q.reshape(b.shape).to(b.dtype)).flatten(start_dim=1).double())
+        q = images[-1]
+        for _ in range(2):  # twice is enough
+            for p in basis:
+                q = q - (q * p).sum(dim=1, keepdim=True) * p
+        length = q.norm(dim=1, keepdim=True)
+        ended = length <= rtol * images[-1].norm(dim=1, keepdim=True)
+        q = torch.where(ended, 0.0, q / length)
+    return torch.stack(basis, dim=2), torch.stack(images, dim=2), size
+
+
+def eigh(A: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the eigenvalues and eigenvectors of symmetric matrices, with shape (B, m, m): NaN
+    for a sample whose matrix is not finite, which would else stop the others too."""
+    good = A.isfinite().all(dim=2, keepdim=True).all(dim=1, keepdim=True)
+    values, vectors = torch.linalg.eigh(torch.where(good, A, 0.0))
+    return values.where(good[:, 0], torch.nan), vectors.where(good, torch.nan)

@@ -15,6 +15,7 @@ __all__ = [
     "rank_histogram",
     "rmse",
     "skill",
+    "sliced_wasserstein",
     "spread",
     "spread_skill_ratio",
     "total_variation",
@@ -63,6 +64,32 @@ def total_variation(x: Tensor, y: Tensor, modes: int) -> float:
     """
     p, q = (torch.bincount(v, minlength=modes) / v.numel() for v in (x, y))
     return (p - q).abs().sum().item() / 2
+
+
+def sliced_wasserstein(x: Tensor, y: Tensor, directions: int = 256) -> float:
+    r"""Returns the sliced 2-Wasserstein distance of two ensembles: the root mean square, over
+    directions, of the distance between their projections onto one.
+
+    The directions are the same for all ensembles of a shape. Ensembles of different sizes are
+    compared at the quantiles of the smaller one.
+
+    References:
+        | Sliced and Radon Wasserstein Barycenters of Measures (Bonneel et al., 2015)
+        | https://doi.org/10.1007/s10851-014-0506-3
+
+    Arguments:
+        x: One ensemble, with shape :math:`(N, *)`.
+        y: The other, with shape :math:`(M, *)`.
+        directions: The number of directions.
+    """
+    x, y = (v.flatten(start_dim=1).double() for v in (x, y))
+    generator = torch.Generator().manual_seed(0)
+    u = torch.randn(x.shape[1], directions, generator=generator, dtype=torch.float64).to(x.device)
+    u = u / u.norm(dim=0)
+    n = min(len(x), len(y))
+    twice = 2 * torch.arange(n, device=x.device) + 1  # of n levels in the middle of their shares
+    x, y = ((v @ u).sort(dim=0).values[twice * len(v) // (2 * n)] for v in (x, y))
+    return (x - y).square().mean().sqrt().item()
 
 
 def area_weights(latitude: Tensor) -> Tensor:

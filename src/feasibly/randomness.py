@@ -14,7 +14,8 @@ class MemberNoise:
     r"""A stream of standard normal noise for each member of an ensemble.
 
     In attempt :math:`a`, member :math:`i` draws from a generator seeded by `(seed, i, a)`, on the
-    CPU. What it draws is the same alone as in any batch, and on any device.
+    CPU, and in a later trial :math:`k` of it from one seeded by `(seed, i, a, k)`. What it draws
+    is the same alone as in any batch, and on any device.
 
     Arguments:
         seed: The seed of the ensemble.
@@ -23,6 +24,7 @@ class MemberNoise:
         attempt: The attempt.
         dtype: The type of the noise.
         device: Where the noise is needed.
+        trial: Which of several streams of an attempt; see :meth:`again`.
     """
 
     def __init__(
@@ -33,15 +35,24 @@ class MemberNoise:
         attempt: int = 0,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
+        trial: int = 0,
     ) -> None:
         self.members, self.shape, self.attempt = tuple(members), tuple(shape), attempt
+        self.seed = seed
         self.dtype, self.device = dtype, device
         # Small samples are drawn many at a time: one call a draw and member would take longer
         # than a small network. The number depends on the shape only, so the stream does too.
         self.block = max(1, 2048 // max(1, math.prod(self.shape)))
-        self.generators = [generator(seed, i, attempt) for i in members]
+        numbers = (attempt, trial) if trial else (attempt,)
+        self.generators = [generator(seed, i, *numbers) for i in members]
         self.buffer = torch.empty(0)
         self.used = self.block
+
+    def again(self, rows: Tensor, trial: int) -> "MemberNoise":
+        """Returns another stream, from its beginning, for some of the members."""
+        members = [self.members[i] for i in rows.tolist()]
+        rest = (self.shape, self.attempt, self.dtype, self.device)
+        return MemberNoise(self.seed, members, *rest, trial=trial)
 
     def __call__(self, like: Tensor | None = None) -> Tensor:
         r"""Draws the next noise of every member, with shape :math:`(B, *)`.
@@ -69,7 +80,7 @@ class Repeated(MemberNoise):
 
     def __init__(self, noise: MemberNoise, times: int | None = None) -> None:
         self.noise, self.times = noise, times
-        self.members, self.attempt = noise.members, noise.attempt
+        self.seed, self.members, self.attempt = noise.seed, noise.members, noise.attempt
         self.shape, self.dtype, self.device = noise.shape, noise.dtype, noise.device
         self.latest, self.given = torch.empty(0), 0
 

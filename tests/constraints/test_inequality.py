@@ -109,7 +109,12 @@ def test_an_inequality_has_no_surface_and_an_equality_is_its_own():
     assert Bounds(-1.0, 1.0, tolerance=1e-3).surface is None
     assert SURFACE.surface is SURFACE
     thin = Bounds(double([0.0, 1.0]), double([0.5, 1.0]), tolerance=1e-3)
-    assert thin.surface is thin
+    x = double([[3.0, 3.0], [0.2, 1.0]])
+    assert thin.surface.residual(x).tolist() == [[2.0], [0.0]]  # of the second element
+    assert Bounds(0.5, 0.5, tolerance=1e-3).surface.residual(x).tolist() == [
+        [2.5, 2.5],
+        [-0.3, 0.5],
+    ]
 
 
 def test_the_surface_of_a_composite_is_that_of_its_equalities():

@@ -38,6 +38,8 @@ def linear(method, **options):
 MAKE = {
     "PPR": maker(samplers.PPR),
     "PPR, paper": maker(samplers.PPR, **PAPER),
+    "CalibratedPPR": maker(samplers.CalibratedPPR),
+    "CalibratedPPR, tries": maker(samplers.CalibratedPPR, sigma_max=0.3, tries=3),
     "PostHoc": maker(samplers.PostHoc),
     "Ancestral": maker(samplers.Ancestral),
     "PredictorCorrector": maker(samplers.PredictorCorrector),
@@ -64,7 +66,10 @@ MAKE = {
 ABLATION_NAMES = ("x_0^M", "x_t^0", "x_0^0")
 ABLATIONS = {CleanSpace, NoRenoise, CleanSpaceNoRenoise}
 # single members, and the ablations, may be infeasible: that is not what is tested here
-pytestmark = pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning"),
+    pytest.mark.filterwarnings("ignore::feasibly.errors.CalibrationWarning"),
+]
 every_sampler = pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
 
 
@@ -300,6 +305,7 @@ DECLARED = {
         "PostHoc",
         "PDM, x_0",
         "PCFM, relaxed",
+        "CalibratedPPR, tries",  # which does nothing so early
         *ABLATION_NAMES,
     )
 }

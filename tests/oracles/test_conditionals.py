@@ -93,6 +93,17 @@ def ppr(line, t, s):
     line.renoise(s, s)
 
 
+def drawn(line, t, s):
+    """DDPM's step given a draw of x_0; the last state is projected and renoised, as PPR's is."""
+    (a_t, s_t, _), (a_s, s_s, _) = line.scales(t), line.scales(s)
+    tau = 1 - (a_t * s_s / (a_s * s_t)) ** 2
+    share = a_s - s_s * math.sqrt(1 - tau) * a_t / s_t  # of x_0 in x_s
+    line.predict(t, s, 1.0)
+    line.own += share**2 * s_t**2 / (a_t**2 + s_t**2)
+    if s == 0:
+        line.renoise(s, s)
+
+
 def langevin(line, t, s):
     (a_t, _, _), (a_s, _, _) = line.scales(t), line.scales(s)
     line.map(a_s / a_t, 0.0)
@@ -116,6 +127,7 @@ def mixed(line, t, s):
 # method, options, its step on a free direction, and the largest residual's root mean square
 WHITE = {
     "PPR": (samplers.PPR, {"sigma_max": math.inf, "retries": 0}, ppr, 1e-3),
+    "CalibratedPPR": (samplers.CalibratedPPR, {"retries": 0}, drawn, 1e-3),
     "DPS": (samplers.DPS, {"zeta": 0.02}, ancestral, 0.5),
     "DPSPC": (samplers.DPSPC, {"zeta": 0.02}, corrected, 0.5),
     "MMPS": (samplers.MMPS, {}, corrected, 1e-3),
@@ -193,6 +205,7 @@ SLANTED = Linear(
 # of standard deviations, at T = 128 (or as given): what each method makes of it, as measured
 CORRELATED = {
     "PPR": (samplers.PPR, {}, 0.10, 0.74),
+    "CalibratedPPR": (samplers.CalibratedPPR, {}, 0.0, 1.0),
     "DPS": (samplers.DPS, {"zeta": 0.1}, 0.12, 0.96),
     "DPSPC": (samplers.DPSPC, {"zeta": 0.1}, 0.17, 0.99),
     "MMPS": (samplers.MMPS, {"steps": 256}, 0.06, 0.99),
@@ -214,10 +227,10 @@ CORRELATED = {
 
 @pytest.mark.parametrize("name", CORRELATED)
 def test_status_against_the_exact_conditional(name):
-    """MMPS is exact; PPR, HDC and whatever else renoises are nearly right in the mean and too
-    narrow; CPS, CDIM, the proximal map and the control move samples along the shortest way and
-    not along the correlations; guidance of a fixed length is off in the mean; and noise that is
-    kept inflates what it is added to."""
+    """MMPS and CalibratedPPR are exact; PPR, HDC and whatever else renoises a point estimate are
+    nearly right in the mean and too narrow; CPS, CDIM, the proximal map and the control move
+    samples along the shortest way and not along the correlations; guidance of a fixed length is
+    off in the mean; and noise that is kept inflates what it is added to."""
     method, options, error, ratio = CORRELATED[name]
     prior = Gaussian(torch.zeros(3).double(), COVARIANCE, LogLogit())
     A, y = SLANTED.A, SLANTED.y

@@ -14,6 +14,7 @@ from .level_set import GaussianRandomField, LevelSet
 from .observation import Linear, Observation
 from .quantiles import Histogram, Quantiles
 from .spectrum import Spectrum, energy_spectrum
+from .volume import log_volume
 
 __all__ = [
     "BlackBox",
@@ -45,5 +46,6 @@ __all__ = [
     "energy_spectrum",
     "heat",
     "kuramoto_sivashinsky",
+    "log_volume",
     "vorticity",
 ]

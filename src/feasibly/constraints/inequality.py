@@ -54,7 +54,8 @@ class Bounds(Constraint):
 
     @property
     def surface(self) -> Constraint | None:
-        return self if torch.any(self.lower == self.upper) else None
+        fixed = self.lower == self.upper
+        return _Fixed(self, fixed) if torch.any(fixed) else None
 
     def residual(self, x: Tensor) -> Tensor:
         return (x - self.projection(x)).flatten(start_dim=1)
@@ -63,3 +64,14 @@ class Bounds(Constraint):
         r"""Returns `x`, clamped to the bounds."""
         lower = target(self.lower, x, "Bounds(lower)")
         return torch.minimum(torch.maximum(x, lower), target(self.upper, x, "Bounds(upper)"))
+
+
+class _Fixed(Constraint):
+    """The elements of a sample that bounds leave no choice."""
+
+    def __init__(self, bounds: Bounds, fixed: Tensor) -> None:
+        super().__init__(bounds.tolerance)
+        self.bounds, self.fixed = bounds, fixed
+
+    def residual(self, x: Tensor) -> Tensor:
+        return (x - self.bounds.projection(x))[:, self.fixed.to(x.device).expand(x.shape[1:])]

@@ -2,6 +2,7 @@
 
 from .ancestral import Ancestral
 from .base import Sampler
+from .calibrated import CalibratedPPR
 from .cdim import CDIM
 from .cps import CPS
 from .dps import DPS
@@ -20,6 +21,7 @@ from .trust import TrustSampling
 
 METHODS: dict[str, type[Sampler]] = {
     "ppr": PPR,
+    "calibrated": CalibratedPPR,
     "dps": DPS,
     "dps-pc": DPSPC,
     "mmps": MMPS,
@@ -51,6 +53,7 @@ __all__ = [
     "PDM",
     "PPR",
     "Ancestral",
+    "CalibratedPPR",
     "PostHoc",
     "PredictorCorrector",
     "ProximalLangevin",

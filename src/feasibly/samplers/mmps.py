@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..constraints.base import Constraint
 from ..linalg import cg, gmres
+from .moments import toward
 from .predictor_corrector import PredictorCorrector
 
 SOLVERS = {"gmres": gmres, "cg": cg}
@@ -91,29 +92,14 @@ class MMPS(PredictorCorrector):
         alpha_t, sigma_t = self.denoiser.schedule(t)
         x_t = x_t.detach().requires_grad_()
         x_0 = self.denoiser(x_t, t)
-        clean = x_0.detach().requires_grad_()
-        r = self.constraint.residual(clean)
-        m = r.shape[1]
-        noise = self.constraint.tolerance / m if self.sigma_y is None else self.sigma_y**2
 
-        # the transpose of J^T is J: a product that needs no forward-mode derivatives
-        u = torch.zeros_like(r, requires_grad=True)
-        (J_T_u,) = torch.autograd.grad(r, clean, u, create_graph=True)
-        pushes = []  # V J^T p for every p that the solver asks for
+        def V(v: Tensor) -> Tensor:
+            (push,) = torch.autograd.grad(x_0, x_t, v, retain_graph=True)
+            return sigma_t**2 / alpha_t * push
 
-        def S(p: Tensor) -> Tensor:
-            (J_T_p,) = torch.autograd.grad(r, clean, p, retain_graph=True)
-            (push,) = torch.autograd.grad(x_0, x_t, J_T_p, retain_graph=True)
-            pushes.append(sigma_t**2 / alpha_t * push)
-            (J_V_J_T_p,) = torch.autograd.grad(J_T_u, u, pushes[-1], retain_graph=True)
-            return noise * p + J_V_J_T_p
-
+        noise = None if self.sigma_y is None else self.sigma_y**2
         solve = SOLVERS[self.solver]
-        _, weights = solve(S, -r.detach(), min(self.iterations, m), self.rtol)
-        x_0 = x_0.detach()
-        for weight, push in zip(weights.unbind(dim=1), pushes, strict=True):
-            x_0 = x_0 + weight.reshape(-1, *(1,) * (x_0.ndim - 1)) * push
-        return x_0
+        return toward(self.constraint, x_0, V, noise, solve, self.iterations, self.rtol).x
 
     def cost(self, residuals: int) -> tuple[int, int]:
         calls = 1 + self.corrections

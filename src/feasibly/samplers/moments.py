@@ -1,0 +1,69 @@
+r"""What methods that match the moments of :math:`p(x_0 \mid x_t)` share: the move onto a residual
+along the posterior's covariance."""
+
+__all__ = ["Moved", "toward"]
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..constraints.base import Constraint
+from ..linalg import Solution
+
+Solve = Callable[[Callable[[Tensor], Tensor], Tensor, int, float], Solution]
+
+
+class Moved(NamedTuple):
+    r"""Clean samples after a move, with shape :math:`(B, *)`, and how far they were from
+    :math:`r = 0` along the steepest descent, with shape :math:`(B)`."""
+
+    x: Tensor
+    distance: Tensor
+
+
+@torch.enable_grad()
+def toward(
+    constraint: Constraint,
+    x: Tensor,
+    V: Callable[[Tensor], Tensor],
+    noise: float | None,
+    solve: Solve,
+    iterations: int,
+    rtol: float,
+) -> Moved:
+    r"""Returns :math:`x - V J^\top (J V J^\top + \sigma_y^2 I)^{-1} r(x)`, with
+    :math:`J = \partial r / \partial x`.
+
+    Arguments:
+        constraint: The constraint, whose residual is :math:`r`.
+        x: Clean samples, with shape :math:`(B, *)`.
+        V: The covariance, which maps :math:`(B, *)` to :math:`(B, *)`.
+        noise: The variance :math:`\sigma_y^2` of a residual; None for the tolerance's share of it.
+        solve: The linear solver.
+        iterations: The most iterations of it, and no more than there are residuals.
+        rtol: The relative residual at which it stops.
+    """
+    x = x.detach().requires_grad_()
+    r = constraint.residual(x)
+    noise = constraint.tolerance / r.shape[1] if noise is None else noise
+    # the transpose of J^T is J: a product that needs no forward-mode derivatives
+    u = torch.zeros_like(r, requires_grad=True)
+    (J_T_u,) = torch.autograd.grad(r, x, u, create_graph=True)
+    pushes = []  # V J^T p for every p that the solver asks for
+    slopes = []  # the length of J^T p; the first p has the residual's direction
+
+    def S(p: Tensor) -> Tensor:
+        (J_T_p,) = torch.autograd.grad(r, x, p, retain_graph=True)
+        slopes.append(J_T_p.flatten(start_dim=1).norm(dim=1))
+        pushes.append(V(J_T_p))
+        (J_V_J_T_p,) = torch.autograd.grad(J_T_u, u, pushes[-1], retain_graph=True)
+        return noise * p + J_V_J_T_p
+
+    _, weights = solve(S, -r.detach(), min(iterations, r.shape[1]), rtol)
+    x = x.detach()
+    for weight, push in zip(weights.unbind(dim=1), pushes, strict=True):
+        x = x + weight.reshape(-1, *(1,) * (x.ndim - 1)) * push
+    size = r.detach().norm(dim=1)
+    return Moved(x, torch.where(size > 0, size / slopes[0], 0.0) if slopes else size)
