@@ -13,9 +13,11 @@ PACKAGE = ROOT / "src" / "feasibly"
 FLOORS = [
     ["errors", "schedules", "linalg", "metrics", "randomness", "members"],
     ["nn", "constraints", "denoisers", "network"],
-    ["minimizers", "oracles", "validation", "result", "priors", "blankets", "adapters"],
-    ["samplers", "progress", "figures", "report"],
-    ["problems", "diagnosis", "ensemble"],
+    ["minimizers", "oracles", "result", "priors", "wrappers", "weather"],
+    ["checks"],
+    ["models", "samplers", "progress", "figures", "report"],
+    ["ensemble"],
+    ["problems"],
     ["cli"],
     ["__init__", "__main__"],
 ]
@@ -80,7 +82,7 @@ def test_every_room_stands_on_a_floor():
     assert {room(path) for path in modules()} == set(ROOMS)
 
 
-@pytest.mark.parametrize("family", ["samplers", "constraints", "adapters"])
+@pytest.mark.parametrize("family", ["samplers", "constraints", "models", "weather"])
 def test_siblings_do_not_import_one_another(family: str):
     # what methods share, and what others are variants of: PostHoc is Ancestral with an end of its
     # own, DPS-PC and MMPS are predictor-correctors, ReSample is HDC in stages,

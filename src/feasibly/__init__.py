@@ -1,7 +1,18 @@
 """Sample pretrained diffusion and flow models under hard constraints."""
 
-from . import adapters, constraints, ensemble, metrics, minimizers, oracles, samplers, schedules
-from .adapters import LatentDecoder, self_test, wrap
+from . import (
+    constraints,
+    ensemble,
+    metrics,
+    minimizers,
+    models,
+    oracles,
+    samplers,
+    schedules,
+    weather,
+    wrappers,
+)
+from .checks.self_test import self_test
 from .constraints import (
     Bounds,
     Composite,
@@ -14,7 +25,7 @@ from .constraints import (
     Observation,
     Scalar,
 )
-from .denoisers import Chunked, Denoiser, Karras, MixedPrecision, Posterior
+from .denoisers import Denoiser, Karras, Posterior
 from .errors import (
     CalibrationWarning,
     ConstraintError,
@@ -23,8 +34,10 @@ from .errors import (
     SamplingError,
     StoreError,
 )
+from .models import LatentDecoder, wrap
 from .result import Result, Snapshot
 from .samplers import PPR, Ancestral, CalibratedPPR, PostHoc, PredictorCorrector, Sampler
+from .wrappers import Chunked, MixedPrecision
 
 __version__ = "0.1.0"
 
@@ -59,14 +72,16 @@ __all__ = [
     "Scalar",
     "Snapshot",
     "StoreError",
-    "adapters",
     "constraints",
     "ensemble",
     "metrics",
     "minimizers",
+    "models",
     "oracles",
     "samplers",
     "schedules",
     "self_test",
+    "weather",
     "wrap",
+    "wrappers",
 ]

@@ -6,10 +6,10 @@ from torch import nn
 
 import feasibly
 from feasibly import Ancestral, ensemble, members
+from feasibly.checks.probe import PARTS, differences, is_probe, probe
 from feasibly.constraints import Inequality, Linear
 from feasibly.denoisers import Posterior
 from feasibly.ensemble import Store
-from feasibly.ensemble.probe import PARTS, differences, is_probe, probe
 from feasibly.errors import StoreError
 from feasibly.minimizers import GaussNewton
 from feasibly.schedules import VE, VP

@@ -11,8 +11,9 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from ..adapters import Adapter, self_test
-from ..diagnosis import PROJECTED, Cost, Diagnosis, diagnose
+from ..checks.diagnosis import PROJECTED, Cost, Diagnosis, diagnose
+from ..checks.self_test import self_test
+from ..denoisers import Adapter
 from ..ensemble import estimate
 from ..errors import DenoiserError
 from ..samplers import PPR

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from .. import members as batch
+from ..checks.inputs import check_constraint, check_denoiser
 from ..constraints.base import Constraint
 from ..errors import SamplingError
 from ..minimizers.base import Minimizer, per_sample
 from ..network import Network, device_of
 from ..randomness import MemberNoise
 from ..result import Result, Snapshot
-from ..validation import check_constraint, check_denoiser
 from .run import Run, assess, finite, warn_if_infeasible
 
 Randn = Callable[[Tensor], Tensor]

@@ -1,0 +1,1 @@
+"""Tests of a model and of a constraint before use."""
