@@ -22,16 +22,14 @@ PAIRS = [
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_network_of_any_parametrisation_is_fit_for_use(kind, path, exact, paths, data):
     adapter = feasibly.wrap(exact(kind, paths[path]), kind, SCHEDULES[path])
-    found = diagnose(adapter, None, (2,), data=data.float())
+    found = diagnose(adapter, None, data.float())
     assert found.ok
     assert found.variance == pytest.approx(data.var().item(), rel=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_a_call_takes_is_known_of_a_wrapped_network(kind, exact, paths, data):
-    cost = diagnose(
-        feasibly.wrap(exact(kind, paths["vp"]), kind, VP()), None, (2,), data=data
-    ).cost
+    cost = diagnose(feasibly.wrap(exact(kind, paths["vp"]), kind, VP()), None, data).cost
     assert cost.states == 256
     assert cost.activations > 0
 
@@ -43,15 +41,15 @@ def test_a_wrong_sign_or_time_is_unfit(mistake, kind, path, exact, paths, data):
     net = exact(kind, paths[path])
     wrong = {"sign": lambda x, s: -net(x, s), "time": lambda x, s: net(x, 1 - s)}[mistake]
     adapter = feasibly.wrap(wrong, kind, SCHEDULES[path])
-    assert not diagnose(adapter, None, (2,), data=data.float()).ok
+    assert not diagnose(adapter, None, data.float()).ok
 
 
 @pytest.mark.parametrize(("kind", "wrapped"), PAIRS)
 def test_a_wrong_prediction_type_is_unfit(kind, wrapped, exact, paths, data):
     adapter = feasibly.wrap(exact(kind, paths["vp"]), wrapped, VP())
-    assert not diagnose(adapter, None, (2,), data=data.float()).ok
+    assert not diagnose(adapter, None, data.float()).ok
 
 
 def test_values_in_another_range_are_unfit(exact, paths, data):
     adapter = feasibly.wrap(exact("eps", paths["vp"]), "eps", VP())
-    assert not diagnose(adapter, None, (2,), data=(100 * data + 300).float()).ok
+    assert not diagnose(adapter, None, (100 * data + 300).float()).ok

@@ -4,7 +4,7 @@ __all__ = ["Cost", "Diagnosis", "Level", "diagnose"]
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,11 +14,9 @@ from torch import Tensor
 from .. import members as batch
 from ..constraints.base import Constraint
 from ..constraints.composite import Composite
-from ..errors import DenoiserError
 from ..minimizers import LBFGS
 from ..network import Network, device_of
 from ..randomness import generator
-from ..samplers.ancestral import Ancestral
 from .inputs import check_constraint
 
 BATCH = 256
@@ -127,10 +125,8 @@ class Diagnosis:
 def diagnose(
     denoiser: Callable[[Tensor, Tensor], Any],
     constraint: Constraint | None,
-    shape: Sequence[int],
-    data: Tensor | None = None,
+    data: Tensor,
     levels: int = 9,
-    members: int = 256,
     seed: int = 0,
 ) -> Diagnosis:
     r"""Tests a denoiser, and a constraint if there is one.
@@ -141,27 +137,16 @@ def diagnose(
     Arguments:
         denoiser: The denoiser.
         constraint: The constraint, or None.
-        shape: The shape of a sample.
-        data: Clean data, with shape :math:`(N, *)`. Without it the model is tested on its own
-            samples, which finds fewer mistakes. Row i is denoised under the conditions of member
-            i, if the denoiser has any.
+        data: Clean data, with shape :math:`(N, *)`, or samples of the model itself, which find
+            fewer mistakes. Row i is denoised under the conditions of member i, if the denoiser
+            has any.
         levels: The number of noise levels.
-        members: The number of samples, if there is no data.
         seed: The seed.
 
     Raises:
         ConstraintError: If the constraint cannot be used as it is.
         DenoiserError: If the denoiser cannot be used as it is.
-        SamplingError: If the denoiser cannot sample.
     """
-    if data is None:
-        # the read-out "clean", since "denoise" would hide noise that is left in the state
-        sampler = Ancestral(denoiser, readout="clean")
-        data = sampler.sample(members, shape, seed=seed).samples
-    if tuple(data.shape[1:]) != tuple(shape):
-        raise DenoiserError(
-            f"The data has samples of shape {tuple(data.shape[1:])}, not {tuple(shape)}."
-        )
     data = data.to(device_of(denoiser))
     network = Network(denoiser)
     times = torch.linspace(1, 0, levels, dtype=data.dtype, device=data.device)

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from .. import members as batch
+from ..constraints.base import Constraint
 from ..randomness import MemberNoise, generator
-from ..samplers import Sampler
 
 Probe = Mapping[str, tuple[float | None, ...]]
 """The numbers of each part, None where one was not finite."""
@@ -43,24 +43,25 @@ SLICE = 2**20
 
 @torch.no_grad()
 def probe(
-    sampler: Sampler,
+    denoiser: Any,
+    constraint: Constraint | None,
     members: int,
     shape: Sequence[int],
     dtype: torch.dtype,
     device: torch.device,
 ) -> Probe:
-    r"""Asks the parts of a sampler what they do: the schedule at nine times, the denoiser at
-    :math:`t = 0.5`, and the residual, for the first members, one in the middle and the last.
+    r"""Asks the parts of a run what they do: the denoiser's schedule at nine times, the denoiser
+    at :math:`t = 0.5`, and the residual, for the first members, one in the middle and the last.
 
     Arguments:
-        sampler: The sampler.
+        denoiser: The denoiser.
+        constraint: The constraint, or None.
         members: The number of members of the run; no others are asked of a conditional network.
         shape: The shape of one sample.
         dtype: The type of the samples.
         device: Where to sample.
     """
-    denoiser: Any = sampler.denoiser.denoiser
-    law, last = sampler.constraint, members - 1
+    last = members - 1
     times = torch.linspace(0, 1, TIMES, dtype=dtype, device=device)
     found: dict[str, list[float | None]] = {name: [] for name in PARTS}
     for t in times:
@@ -73,9 +74,9 @@ def probe(
         with batch.calling(pair, device):
             made = denoiser((alpha_t**2 + sigma_t**2).sqrt() * z, t)
             found["denoiser"] += _sketches(made if isinstance(made, Tensor) else made.mean)
-            if law is not None:
+            if constraint is not None:
                 for scale in SCALES:
-                    found["constraint"] += _sketches(law.residual(scale * z))
+                    found["constraint"] += _sketches(constraint.residual(scale * z))
     return {name: tuple(values) for name, values in found.items()}
 
 

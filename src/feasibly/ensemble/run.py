@@ -117,7 +117,7 @@ def run(
         sampler.trial(config.shape, dtype, device)
     # after the trial, which sets what a method chooses by the number of residuals
     config = replace(config, method=" ".join(repr(sampler).split()))
-    asked = probe(sampler, members, config.shape, dtype, device)
+    asked = probe(sampler.denoiser.denoiser, law, members, config.shape, dtype, device)
     store = Store.create(path, config, layout, asked, sampler.denoiser.denoiser)
     if repair:
         store.repair()
