@@ -2,6 +2,7 @@
 
 from . import adapters, constraints, ensemble, metrics, minimizers, oracles, samplers, schedules
 from .adapters import LatentDecoder, self_test, wrap
+from .api import plan, sample
 from .constraints import (
     Bounds,
     Composite,
@@ -24,7 +25,16 @@ from .errors import (
     StoreError,
 )
 from .result import Result, Snapshot
-from .samplers import PPR, Ancestral, CalibratedPPR, PostHoc, PredictorCorrector, Sampler
+from .samplers import (
+    PPR,
+    Ancestral,
+    CalibratedPPR,
+    PostHoc,
+    PredictorCorrector,
+    Rejection,
+    Sampler,
+    TruncatedPPR,
+)
 
 __version__ = "0.1.0"
 
@@ -53,18 +63,22 @@ __all__ = [
     "PostHoc",
     "Posterior",
     "PredictorCorrector",
+    "Rejection",
     "Result",
     "Sampler",
     "SamplingError",
     "Scalar",
     "Snapshot",
     "StoreError",
+    "TruncatedPPR",
     "adapters",
     "constraints",
     "ensemble",
     "metrics",
     "minimizers",
     "oracles",
+    "plan",
+    "sample",
     "samplers",
     "schedules",
     "self_test",

@@ -1,6 +1,6 @@
 """Tests of a denoiser and a constraint before use: bad input is refused before sampling."""
 
-__all__ = ["check_constraint", "check_denoiser"]
+__all__ = ["check_constraint", "check_denoiser", "check_parts"]
 
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +12,28 @@ from . import members
 from .constraints.base import Constraint
 from .errors import ConstraintError, DenoiserError
 from .network import Network
+
+
+def check_parts(name: str, denoiser: Any, constraint: Any) -> None:
+    """Refuses arguments that are no denoiser and no constraint, and says what they are."""
+    if isinstance(denoiser, Constraint):
+        raise ValueError(
+            f"{name} got a constraint, {denoiser!r}, where the denoiser belongs; the order is "
+            f"{name}(denoiser, constraint)."
+        )
+    if constraint is None or isinstance(constraint, Constraint):
+        return
+    if isinstance(constraint, list | tuple):
+        cure = "join several by Composite([a, b])"
+    elif callable(getattr(constraint, "schedule", None)):
+        cure = f"this is a denoiser; the order is {name}(denoiser, constraint)"
+    elif callable(constraint):
+        cure = "state a function r(x) that is zero where it holds by Equality(r, tolerance=1e-6)"
+    else:
+        cure = "see feasibly.constraints for those there are"
+    raise ValueError(
+        f"{name}(constraint=...) takes a constraint, got {type(constraint).__name__}; {cure}."
+    )
 
 
 def check_denoiser(

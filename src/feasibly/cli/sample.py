@@ -13,7 +13,7 @@ from ..errors import InfeasibleWarning
 from ..progress import LiveProgress
 from ..report import Report
 from ..samplers import METHODS
-from ..samplers.run import shortfall
+from ..sampling import shortfall
 from .ensemble import draw
 from .job import Job
 

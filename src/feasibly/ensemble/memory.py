@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from .. import members as batch
 from ..errors import SamplingError
-from ..network import Calls, device_of
+from ..network import Evaluations, device_of
 from ..randomness import MemberNoise
 from ..samplers import Sampler
 
@@ -113,7 +113,7 @@ def _steps(
     sampler: Sampler, count: int, shape: Sequence[int], dtype: torch.dtype, device: torch.device
 ) -> None:
     """Makes three steps of a run: the first, one half way, and the last but one."""
-    sampler.denoiser.calls = Calls()
+    sampler.denoiser.calls = Evaluations()
     times = torch.linspace(1, 0, sampler.steps + 1, dtype=dtype, device=device)
     noise = MemberNoise(0, range(count), shape, dtype=dtype, device=device)
     for k in sorted({0, sampler.steps // 2, max(0, sampler.steps - 2)}):

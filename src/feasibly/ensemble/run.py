@@ -17,7 +17,7 @@ from ..errors import SamplingError
 from ..network import device_of
 from ..result import Result, Snapshot
 from ..samplers import Sampler
-from ..samplers.run import Run
+from ..sampling import Run
 from . import memory
 from .claims import Claims
 from .layout import Layout
@@ -238,7 +238,7 @@ class Worker:
 
     def keep(self, result: Result, paths: Mapping[int, Sequence[float]]) -> None:
         """Writes members into the store, each as soon as the one before it is there."""
-        size, calls = len(result.members), result.calls
+        size, calls = len(result.members), result.evaluations
         samples = result.samples.cpu().numpy()
         finite, feasible = result.finite.tolist(), result.feasible.tolist()
         violation = result.violation.tolist()
