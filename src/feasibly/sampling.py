@@ -25,13 +25,13 @@ import torch
 from torch import Tensor
 
 from . import members as batch
+from .checks.inputs import check_constraint, check_denoiser, check_parts
 from .constraints.base import Constraint
 from .errors import CalibrationWarning, InfeasibleWarning, SamplingError
 from .minimizers.base import per_sample
 from .network import Evaluations, Network, device_of
 from .randomness import MemberNoise
 from .result import Result, Snapshot
-from .validation import check_constraint, check_denoiser, check_parts
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feasibly import constraints
+from feasibly.checks.inputs import check_constraint
 from feasibly.constraints import (
     BlackBox,
     Bounds,
@@ -37,7 +38,6 @@ from feasibly.constraints import (
     Spectrum,
     kuramoto_sivashinsky,
 )
-from feasibly.validation import check_constraint
 
 check = settings(derandomize=True, deadline=None, max_examples=25)
 

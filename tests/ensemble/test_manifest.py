@@ -8,9 +8,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from feasibly.checks.probe import PARTS
 from feasibly.ensemble import Config, Manifest
 from feasibly.ensemble.manifest import FORMAT, fingerprint
-from feasibly.ensemble.probe import PARTS
 from feasibly.errors import StoreError
 
 CONFIG = Config(

@@ -15,9 +15,8 @@ import torch
 import tyro
 from rich.console import Console
 
-from .. import figures
-from ..ensemble import Coordinate, Footprint, Layout, Store, Summary, run
-from ..problems.ks_solver import DT, LENGTH, POINTS
+from .. import figures, problems
+from ..ensemble import Footprint, Layout, Store, Summary, run
 from ..progress import LiveProgress
 from ..report import Report
 from .job import Job
@@ -43,7 +42,7 @@ def draw(
         )
     if found:
         job = Job(job.denoiser, job.constraint, job.method, (*job.options, f"retries={retries}"))
-    axes = axes_of(job.denoiser, shape) if layout is None else load_object(layout)
+    axes = problems.layout(job.denoiser, shape) if layout is None else load_object(layout)
     if not isinstance(axes, (Layout, type(None))):
         raise ValueError(f"{layout!r} returned {type(axes).__name__}; it must return a Layout.")
     rank, local, world, sharing = place()
@@ -199,17 +198,6 @@ def place() -> tuple[int, int, int, int]:
         world,
         max(1, told("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE", default=world)),
     )
-
-
-def axes_of(prior: str, shape: tuple[int, ...]) -> Layout | None:
-    """Returns the axes of the samples of a shipped prior, where they are more than numbers."""
-    if prior != "ks" or len(shape) != 2:
-        return None
-    frames, points = shape
-    interval = DT * POINTS / frames
-    time = Coordinate("time", [interval * k for k in range(frames)], long_name="time")
-    x = Coordinate("x", [LENGTH / points * k for k in range(points)], long_name="position")
-    return Layout((time, x), "u", long_name="field, in units of its root mean square")
 
 
 @contextmanager

@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
+from ..checks.probe import Probe, is_probe
 from ..errors import StoreError
 from .files import read_json, shown, write
-from .probe import Probe, is_probe
 
 FORMAT = 2
 INFEASIBLE = ("keep", "retry", "drop")
@@ -29,7 +29,7 @@ LIMITS = {"members": 10**6, "axes": 16, "elements": 2**40, "text": 10_000}
 @dataclass(frozen=True)
 class Config:
     """What determines the members of a run, besides what its
-    :func:`probe <feasibly.ensemble.probe.probe>` tells apart.
+    :func:`probe <feasibly.checks.probe.probe>` tells apart.
 
     Attributes:
         method: The sampler, in words: its `repr`.

@@ -13,6 +13,7 @@ from typing import Literal
 import torch
 
 from .. import members as batch
+from ..checks.probe import probe
 from ..errors import SamplingError
 from ..network import device_of
 from ..result import Result, Snapshot
@@ -23,7 +24,6 @@ from .claims import Claims
 from .layout import Layout
 from .manifest import Config, fingerprint
 from .memory import Footprint
-from .probe import probe
 from .store import Record, Store
 from .summary import Summary, some
 
@@ -117,7 +117,7 @@ def run(
         sampler.trial(config.shape, dtype, device)
     # after the trial, which sets what a method chooses by the number of residuals
     config = replace(config, method=" ".join(repr(sampler).split()))
-    asked = probe(sampler, members, config.shape, dtype, device)
+    asked = probe(sampler.denoiser.denoiser, law, members, config.shape, dtype, device)
     store = Store.create(path, config, layout, asked, sampler.denoiser.denoiser)
     if repair:
         store.repair()

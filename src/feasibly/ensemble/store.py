@@ -26,13 +26,13 @@ from typing import Any
 
 import numpy as np
 
+from ..checks.probe import Probe
+from ..checks.probe import differences as differ
 from ..errors import StoreError
 from . import template
 from .files import folder, read_json, shown, sync, write
 from .layout import Layout
 from .manifest import Config, Manifest, versions
-from .probe import Probe
-from .probe import differences as differ
 
 ACCOUNT = ".feasibly"
 """The folder of what is no array: the manifest, the records and the claims."""

@@ -11,13 +11,13 @@ from typing import Any, ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor
 
+from ..checks.inputs import check_parts
 from ..constraints.base import Constraint
 from ..minimizers.base import Minimizer
 from ..network import Network
 from ..randomness import MemberNoise
 from ..result import Result
 from ..sampling import Problem, run
-from ..validation import check_parts
 
 Randn = Callable[[Tensor], Tensor]
 """Returns standard normal noise in the shape of its argument."""
