@@ -255,8 +255,8 @@ class CalibratedPPR(Sampler):
         return z + share * (x_0 - z)
 
     def prepare(self, x_0: Tensor, r: Tensor) -> None:
-        surface = self.constraint.surface
-        if surface is None or surface.residual(x_0).shape[1] < r.shape[1]:
+        equalities = self.constraint.equalities
+        if equalities is None or equalities.residual(x_0).shape[1] < r.shape[1]:
             raise ValueError(
                 "CalibratedPPR is for equalities: it moves every draw onto the constraint, and so "
                 f"would gather members on the boundary of {self.constraint!r}; use PPR."

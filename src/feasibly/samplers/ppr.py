@@ -47,7 +47,7 @@ class PPR(Sampler):
     up to 48 iterations for the last projection, whose estimate is returned.
     `docs/data2d.md` and `docs/ks.md` show what each of these is worth.
 
-    **Inequalities.** Where the constraint has an interior (:attr:`Constraint.surface`), three
+    **Inequalities.** Where the constraint has an interior (:attr:`Constraint.equalities`), three
     things differ. A member whose estimate is inside is left alone, neither projected nor
     renoised, so that the interior is not squashed. All attempts but the last two draw from the
     prior and keep what falls inside, which is exact; only what is then left is projected. And the
@@ -174,7 +174,7 @@ class PPR(Sampler):
     def trajectory(self, noise: MemberNoise) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         # twice, lest a projection that fails once leave a member infeasible
         last = noise.attempt >= self.retries - 1
-        aim = self.constraint if last else self.constraint.surface
+        aim = self.constraint if last else self.constraint.equalities
         steps, memory = super().trajectory(noise), _Memory(aim)
         while True:
             self._memory = memory  # while this run makes a step, and no other
@@ -290,7 +290,7 @@ class _Memory:
 
 
 def _has_interior(constraint: Constraint | None) -> bool:
-    return constraint is not None and constraint.surface is None
+    return constraint is not None and constraint.equalities is None
 
 
 class Settings(NamedTuple):
