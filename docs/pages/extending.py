@@ -38,8 +38,8 @@ sys.path.insert(0, str(Path(feasibly.__file__).parents[2]))  # for the experimen
 # ## A constraint
 #
 # Write `residual`, from (B, *) to (B, m), and take a tolerance. That is all that is needed. A
-# `projection` in closed form is used by the methods that ask for one, and `surface` says what of
-# it random samples never meet: by default all, None for an inequality.
+# `projection` in closed form is used by the methods that ask for one. The property `equalities` is
+# the equality part of the constraint: by default all of it, None for an inequality.
 
 
 # %%

@@ -119,7 +119,7 @@ def _ppr(
     attempts: int | None,
     options: dict[str, Any],
 ) -> Plan:
-    residuals, equalities = problem.residuals, constraint.surface
+    residuals, equalities = problem.residuals, constraint.equalities
     few, inside = residuals <= FEW, equalities is None
     late = few and not inside
     chosen: dict[str, Any] = {

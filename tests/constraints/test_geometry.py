@@ -34,7 +34,7 @@ def test_obstacles_measure_depth():
     discs = Obstacles(double([[0.0, 0.0], [4.0, 0.0]]), double([2.0, 1.0]), tolerance=1e-9)
     path = double([[[0.0, 0.5], [3.5, 0.0], [0.0, 3.0]]])
     assert discs.residual(path).tolist() == [[1.5, 0.0, 0.0, 0.5, 0.0, 0.0]]
-    assert discs.surface is None
+    assert discs.equalities is None
 
 
 def test_balls_are_obstacles_in_space():

@@ -65,11 +65,11 @@ class Constraint(ABC):
         )
 
     @property
-    def surface(self) -> "Constraint | None":
-        r"""The part of this constraint that random samples never satisfy: all of it, if it is an
-        equality; None, if it has an interior, as inequalities have; else its equalities.
+    def equalities(self) -> "Constraint | None":
+        r"""The equality part of this constraint; None if it has none.
 
-        An interior can be reached by drawing again, a surface only by projecting.
+        Random samples never satisfy an equality, so a sampler must project onto it. An inequality
+        has an interior, which a sampler can also reach by resampling.
         """
         return self
 
@@ -139,9 +139,9 @@ class _InUnits(Constraint):
         return x * std + torch.as_tensor(self.mean, dtype=x.dtype, device=x.device)
 
     @property
-    def surface(self) -> Constraint | None:
-        surface = self.constraint.surface
-        return None if surface is None else surface.in_units(self.mean, self.std)
+    def equalities(self) -> Constraint | None:
+        equalities = self.constraint.equalities
+        return None if equalities is None else equalities.in_units(self.mean, self.std)
 
     def residual(self, x: Tensor) -> Tensor:
         return self.constraint.residual(self._physical(x))

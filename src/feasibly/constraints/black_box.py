@@ -52,7 +52,7 @@ class BlackBox(Constraint):
         self.f, self.step, self.inequality, self.limit = f, step, inequality, limit
 
     @property
-    def surface(self) -> Constraint | None:
+    def equalities(self) -> Constraint | None:
         return None if self.inequality else self
 
     def residual(self, x: Tensor) -> Tensor:

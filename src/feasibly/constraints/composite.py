@@ -40,9 +40,9 @@ class Composite(Constraint):
         self.constraints, self.weights = list(constraints), list(weights)
 
     @property
-    def surface(self) -> Constraint | None:
-        parts = zip([part.surface for part in self.constraints], self.weights, strict=True)
-        kept = [(surface, w) for surface, w in parts if surface is not None]
+    def equalities(self) -> Constraint | None:
+        parts = zip([part.equalities for part in self.constraints], self.weights, strict=True)
+        kept = [(part, w) for part, w in parts if part is not None]
         return Composite(*zip(*kept, strict=True)) if kept else None
 
     def residual(self, x: Tensor) -> Tensor:

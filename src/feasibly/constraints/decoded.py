@@ -32,9 +32,9 @@ class Decoded(Constraint):
         self.constraint, self.decode, self.encode = constraint, decode, encode
 
     @property
-    def surface(self) -> Constraint | None:
-        surface = self.constraint.surface
-        return None if surface is None else Decoded(surface, self.decode, self.encode)
+    def equalities(self) -> Constraint | None:
+        equalities = self.constraint.equalities
+        return None if equalities is None else Decoded(equalities, self.decode, self.encode)
 
     def residual(self, x: Tensor) -> Tensor:
         return self.constraint.residual(self.decode(x))

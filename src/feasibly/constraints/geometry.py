@@ -83,7 +83,7 @@ class Obstacles(Constraint):
             )
 
     @property
-    def surface(self) -> None:
+    def equalities(self) -> None:
         return None
 
     def residual(self, x: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ class Inequality(Constraint):
         self.g = g
 
     @property
-    def surface(self) -> None:
+    def equalities(self) -> None:
         return None
 
     def residual(self, x: Tensor) -> Tensor:
@@ -53,7 +53,7 @@ class Bounds(Constraint):
         self.lower, self.upper = low, high
 
     @property
-    def surface(self) -> Constraint | None:
+    def equalities(self) -> Constraint | None:
         fixed = self.lower == self.upper
         return _Fixed(self, fixed) if torch.any(fixed) else None
 

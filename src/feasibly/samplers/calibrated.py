@@ -144,7 +144,7 @@ class CalibratedPPR(Sampler):
         return PPR(self.denoiser, self.constraint, minimize=self.minimize)
 
     def prepare(self, problem: Problem) -> Self:
-        equalities = self.constraint.surface
+        equalities = self.constraint.equalities
         known = 0 if equalities is None else equalities.residual(problem.x_0).shape[1]
         if known < problem.residuals:
             raise ValueError(
