@@ -20,10 +20,9 @@ from ..result import Result, Snapshot
 from ..samplers import Sampler
 from ..sampling import Run
 from . import memory
-from .claims import Claims
-from .layout import Layout
-from .manifest import Config, fingerprint
+from .manifest import Config, Layout, fingerprint
 from .memory import Footprint
+from .queue import Claims
 from .store import Record, Store
 from .summary import Summary, some
 
@@ -141,9 +140,9 @@ def run(
                     f"`python -m feasibly resume {path}` goes on (with --denoiser and "
                     "--constraint, if they are yours)."
                 )
-                Summary.read(store).tell()
+                Summary.read(store).write()
             raise
-    return Summary.read(store).tell()
+    return Summary.read(store).write()
 
 
 def plan(

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ..errors import StoreError
-from .files import read_json
+from .manifest import read_json
 
 
 class Claims:

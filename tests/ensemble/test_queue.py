@@ -2,15 +2,15 @@ import os
 
 import pytest
 
-from feasibly.ensemble import claims
-from feasibly.ensemble.claims import Claims
+from feasibly.ensemble import queue
+from feasibly.ensemble.queue import Claims
 
 
 @pytest.fixture
 def clock(monkeypatch):
     """The seconds that have passed for those who wait."""
     now = [0.0]
-    monkeypatch.setattr(claims.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(queue.time, "monotonic", lambda: now[0])
     return now
 
 
@@ -54,10 +54,10 @@ def test_the_claim_of_a_dead_process_is_taken_over_at_once(folder, start):
 
 
 def test_a_process_that_has_a_dead_one_s_number_is_told_from_it(folder, monkeypatch):
-    monkeypatch.setattr(claims, "_born", lambda pid: "100")
+    monkeypatch.setattr(queue, "_born", lambda pid: "100")
     Claims(folder).take([0], 1)
     assert Claims(folder).take([0], 1) == []
-    monkeypatch.setattr(claims, "_born", lambda pid: "200")
+    monkeypatch.setattr(queue, "_born", lambda pid: "200")
     assert Claims(folder).take([0], 1) == [0]
 
 
@@ -119,7 +119,7 @@ def test_a_claim_that_cannot_be_written_is_not_left_behind(folder, monkeypatch):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(claims.json, "dump", full)
+        patch.setattr(queue.json, "dump", full)
         mine = Claims(folder)
         with pytest.raises(OSError, match="No space left"):
             mine.take([0], 1)
@@ -129,7 +129,7 @@ def test_a_claim_that_cannot_be_written_is_not_left_behind(folder, monkeypatch):
 
 def test_the_number_of_a_process_means_nothing_in_another_container(folder, start, monkeypatch):
     def elsewhere():
-        claims._host = lambda: "a container"
+        queue._host = lambda: "a container"
         Claims(folder).take([0], 1)
 
     start(elsewhere).join()
