@@ -66,8 +66,8 @@ def sample(
         dtype=dtype,
         device=device,
     )
-    parts = {"dtype": dtype, "device": device, "reason": chosen.reason}
-    return run(chosen.attempts, members, shape, **parts, **settings)
+    settings |= {"dtype": dtype, "device": device, "reason": chosen.reason}
+    return run(chosen.attempts, members, shape, **settings)
 
 
 def plan(

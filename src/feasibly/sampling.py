@@ -4,6 +4,7 @@ __all__ = [
     "Problem",
     "Run",
     "State",
+    "describe",
     "dry_run",
     "inspect",
     "run",

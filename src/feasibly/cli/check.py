@@ -96,7 +96,7 @@ def load_data(path: Path, shape: tuple[int, ...]) -> Tensor:
 def draw(model: Any, shape: tuple[int, ...], seed: int) -> Tensor:
     """Samples of the model itself, to test it on where there are no data."""
     # its last estimates: to denoise the last states would hide noise that is left in them
-    return Ancestral(model, readout="clean").sample(SAMPLES, shape, seed=seed).samples
+    return Ancestral(model, output="projected").sample(SAMPLES, shape, seed=seed).samples
 
 
 def table(found: Diagnosis) -> Table:

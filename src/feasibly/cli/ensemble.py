@@ -41,7 +41,8 @@ def draw(
             f"--infeasible is keep, retry:N (as retry:3) or drop, got {infeasible!r}."
         )
     if found:
-        job = Job(job.denoiser, job.constraint, job.method, (*job.options, f"retries={retries}"))
+        again = f"attempts={1 + int(retries)}"
+        job = Job(job.denoiser, job.constraint, job.method, (*job.options, again))
     axes = problems.layout(job.denoiser, shape) if layout is None else load_object(layout)
     if not isinstance(axes, (Layout, type(None))):
         raise ValueError(f"{layout!r} returned {type(axes).__name__}; it must return a Layout.")
@@ -59,7 +60,7 @@ def draw(
             console.print(expected(footprint, size), highlight=False, soft_wrap=True)
 
         summary = run(
-            job.build(),
+            job.build(shape).attempts,
             out,
             members,
             shape,
@@ -106,7 +107,7 @@ def resume(
     if infeasible == "retry":  # its number is among the job's options
         *options, last = job.options
         job = Job(job.denoiser, job.constraint, job.method, tuple(options))
-        infeasible = "retry:" + last.removeprefix("retries=")
+        infeasible = f"retry:{int(last.removeprefix('attempts=')) - 1}"
     return draw(job, store, config.members, config.shape, config.seed, chunk, infeasible)
 
 
