@@ -181,7 +181,8 @@ class Rejection(CalibratedPPR):
             yield (
                 f"{share:.0%} of the likelihood of the constraint is beyond the largest of "
                 f"{PILOT} samples of the prior. Regions that are rare in the prior and "
-                "likely to be feasible have too few members. Raise `level` if the data has no finer edges."
+                "likely to be feasible have too few members. Raise `level` if the data has no finer "
+                "edges."
             )
 
     def _free(self) -> int:
