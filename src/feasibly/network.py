@@ -1,4 +1,4 @@
-"""The user's denoiser, as samplers call it: checked, and counted if somebody counts."""
+"""The user's denoiser as samplers evaluate it: checked, and counted in a run."""
 
 __all__ = ["Evaluations", "Network", "device_of"]
 

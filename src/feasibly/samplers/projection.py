@@ -1,4 +1,4 @@
-r"""Projections that ask nothing of the network: of clean estimates, or of states as they are."""
+r"""Projections without the network: of clean estimates, or of states as they are."""
 
 __all__ = ["has_closed_form", "project"]
 
