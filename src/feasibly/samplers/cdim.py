@@ -33,9 +33,9 @@ class CDIM(Sampler):
     that meets :math:`\tau_s` or, if none does, comes closest. Nothing drives the residual below
     the noise that is left, so samples are as exact as the last noise level is small.
 
-    Changed: the distribution is that of a noise-free observation, traces are exact instead of estimated
-    from random probes, :math:`\eta^*` is the root of its quadratic instead of a line search, and
-    each sample has a step and a test of its own.
+    Changed: the observation has no noise, traces are exact and not estimated from random probes,
+    :math:`\eta^*` is the root of its quadratic and not found by a line search, and each sample
+    has a step and a test of its own.
 
     The paper's Table 1 says that CDIM does not propagate through the denoiser; its Section 4
     and the authors' code do.

@@ -20,7 +20,8 @@ from .projection import project
 class ReSample(HDC):
     r"""Samples by the authors' full schedule, in three equal stages:
 
-    1. DDIM steps with DPS's guidance, :math:`x_s \gets \textsc{Predict}(x_t, d_\theta(x_t)) - \zeta
+    1. DDIM steps with DPS's guidance,
+       :math:`x_s \gets \textsc{Predict}(x_t, d_\theta(x_t)) - \zeta
        \bar{\alpha}_t \nabla \|r(d_\theta(x_t))\|` with :math:`\bar{\alpha} = \alpha^2 /
        (\alpha^2 + \sigma^2)`;
     2. the same and, at every `every`-th step, *time travel*: `travel` DDIM steps go on from
