@@ -7,6 +7,7 @@ import torch
 
 from feasibly import Bounds, Inequality
 from feasibly.constraints import (
+    ClosedLoop,
     DivergenceFree,
     Energy,
     Histogram,
@@ -15,6 +16,7 @@ from feasibly.constraints import (
     Neumann,
     Obstacles,
     Quantiles,
+    Spectrum,
     burgers,
     heat,
     kuramoto_sivashinsky,
@@ -88,7 +90,7 @@ def test_axes_in_another_order_are_refused(kind, dims):
 
 @pytest.mark.parametrize("kind", [Integral, Energy])
 def test_what_is_conserved_needs_an_axis(kind):
-    with pytest.raises(ConstraintError, match="no axis along which"):
+    with pytest.raises(ConstraintError, match="nothing is left to be conserved"):
         kind((-2, -1), None, 1e-6).residual(X)
 
 
@@ -111,6 +113,22 @@ def test_values_of_a_batch_are_refused(constraint):
 def test_an_inequality_that_mixes_samples_is_refused(g):
     with pytest.raises(ConstraintError, match=r"Inequality\(g=...\) returned shape"):
         Inequality(g, 1e-6).is_feasible(X)
+
+
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        Integral((-2, -1), 0.5, 1e-6),
+        Energy((-2,), 0.5, 1e-6),
+        Neumann(-2, 0.1, 0.0, 1e-6),
+        Spectrum(torch.ones(1), 2, 1e-6),
+        ClosedLoop(1e-6),
+    ],
+    ids=repr,
+)
+def test_axes_that_samples_do_not_have_are_refused(constraint):
+    with pytest.raises(ConstraintError, match=r"needs samples with at least 2 axes, got .*5"):
+        constraint.residual(torch.zeros(4, 5))
 
 
 def test_geometry_that_does_not_fit_is_refused():
