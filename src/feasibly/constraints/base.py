@@ -150,12 +150,14 @@ def constant(value: Array, name: str) -> Tensor:
     if isinstance(value, Tensor):
         return value
     try:
-        return torch.tensor(np.asarray(value, dtype=np.float64))
+        # float() refuses None, of which numpy makes a NaN
+        array = np.asarray(float(value) if value is None else value, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"{name} must be a tensor, or numbers that make one, got {type(value).__name__} "
+            f"{name} must be numbers: a tensor, an array or a list. Got {type(value).__name__} "
             f"({error})."
         ) from error
+    return torch.tensor(array)
 
 
 def finite(value: Array, name: str) -> Tensor:
