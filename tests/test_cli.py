@@ -20,7 +20,7 @@ from feasibly.cli.load import load_constraint, load_denoiser, load_object
 from feasibly.cli.sample import METHODS, sample
 from feasibly.constraints import Constraint, GaussianRandomField
 from feasibly.denoisers import Denoiser
-from feasibly.errors import ConstraintError, DenoiserError, SamplingError
+from feasibly.errors import ConstraintError, SamplingError
 from feasibly.minimizers import GaussNewton
 from feasibly.nn import SphereAutoencoder
 from feasibly.oracles import Gaussian
@@ -377,7 +377,7 @@ def test_bytes_are_said_in_words(count, said):
 
 def test_check_refuses_data_of_another_shape(user, tmp_path):
     np.save(tmp_path / "data.npy", np.zeros((16, 3)))
-    with pytest.raises(DenoiserError, match=r"\(3,\), not \(2,\)"):
+    with pytest.raises(ValueError, match=r"shape \(3,\), and --shape is \(2,\)"):
         check(f"{user}:denoiser", data=tmp_path / "data.npy")
 
 

@@ -176,15 +176,6 @@ def test_a_layout_of_the_user_names_the_axes(user, command):
     assert found["side"].attrs == {"units": "m", "long_name": "side of the plane"}
 
 
-def test_the_axes_of_the_shipped_trajectories_are_known():
-    layout = ensemble.axes_of("ks", (64, 64))
-    assert layout is not None
-    layout.check((64, 64))
-    assert [axis.name for axis in layout.axes] == ["time", "x"]
-    assert layout.axes[0].values[1] == pytest.approx(0.8)
-    assert ensemble.axes_of("banana", (2,)) is None
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

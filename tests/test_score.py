@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from feasibly.__main__ import main
-from feasibly.adapters.forecasts import ForecastStore, write_forecast
 from feasibly.cli.score import scores
+from feasibly.weather.forecasts import ForecastStore, write_forecast
 
 xarray = pytest.importorskip("xarray", reason="xarray is not installed")
 pytest.importorskip("zarr", reason="zarr is not installed")

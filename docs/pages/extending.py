@@ -177,7 +177,7 @@ for row in means:
 # | a constraint | `src/feasibly/constraints/NAME.py` | add it to the table of `tests/contracts/test_constraints.py` |
 # | a minimizer | `src/feasibly/minimizers/`, a frozen dataclass with a `search` | the contract tests find it |
 # | a method | `src/feasibly/samplers/NAME.py` | add it to `METHODS`, and to the tables of `tests/contracts/test_samplers.py` and `tests/oracles/test_conditionals.py` |
-# | a family of networks | `src/feasibly/adapters/NAME.py`, a function | add it to `KINDS` in `wrap.py` |
+# | a family of networks | `src/feasibly/models/NAME.py`, a function | add it to `KINDS` in `wrap.py` |
 # | a study | `experiments/studies/NAME.py`, with a `study` | `python -m experiments run NAME` finds it |
 # | a problem | `src/feasibly/problems/NAME.py`, and its bench in `experiments/benches/` | imitate `ks.py` in both |
 #

@@ -1,7 +1,19 @@
 """Sample pretrained diffusion and flow models under hard constraints."""
 
-from . import adapters, constraints, ensemble, metrics, minimizers, oracles, samplers, schedules
-from .adapters import LatentDecoder, self_test, wrap
+from . import (
+    constraints,
+    ensemble,
+    metrics,
+    minimizers,
+    models,
+    oracles,
+    samplers,
+    schedules,
+    weather,
+    wrappers,
+)
+from .api import plan, sample
+from .checks.self_test import self_test
 from .constraints import (
     Bounds,
     Composite,
@@ -14,7 +26,7 @@ from .constraints import (
     Observation,
     Scalar,
 )
-from .denoisers import Chunked, Denoiser, Karras, MixedPrecision, Posterior
+from .denoisers import Denoiser, Karras, Posterior
 from .errors import (
     CalibrationWarning,
     ConstraintError,
@@ -23,8 +35,19 @@ from .errors import (
     SamplingError,
     StoreError,
 )
+from .models import LatentDecoder, wrap
 from .result import Result, Snapshot
-from .samplers import PPR, Ancestral, CalibratedPPR, PostHoc, PredictorCorrector, Sampler
+from .samplers import (
+    PPR,
+    Ancestral,
+    CalibratedPPR,
+    PostHoc,
+    PredictorCorrector,
+    Rejection,
+    Sampler,
+    TruncatedPPR,
+)
+from .wrappers import Chunked, MixedPrecision
 
 __version__ = "0.1.0"
 
@@ -53,20 +76,26 @@ __all__ = [
     "PostHoc",
     "Posterior",
     "PredictorCorrector",
+    "Rejection",
     "Result",
     "Sampler",
     "SamplingError",
     "Scalar",
     "Snapshot",
     "StoreError",
-    "adapters",
+    "TruncatedPPR",
     "constraints",
     "ensemble",
     "metrics",
     "minimizers",
+    "models",
     "oracles",
+    "plan",
+    "sample",
     "samplers",
     "schedules",
     "self_test",
+    "weather",
     "wrap",
+    "wrappers",
 ]

@@ -1,9 +1,9 @@
 import pytest
 import torch
 
+from feasibly.checks.inputs import check_constraint
 from feasibly.constraints import Equality, Scalar
 from feasibly.errors import ConstraintError
-from feasibly.validation import check_constraint
 
 
 def double(value):

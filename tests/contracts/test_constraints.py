@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from feasibly import constraints
+from feasibly.checks.inputs import check_constraint
 from feasibly.constraints import (
     BlackBox,
     Bounds,
@@ -38,7 +39,6 @@ from feasibly.constraints import (
     Spectrum,
     kuramoto_sivashinsky,
 )
-from feasibly.validation import check_constraint
 
 A = torch.tensor([[1.0, 2.0, 0.0, -1.0], [0.5, 0.0, 1.0, 1.0]])
 

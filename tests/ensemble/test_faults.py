@@ -10,7 +10,8 @@ import time
 import pytest
 import torch
 
-from feasibly.ensemble import Store, Summary, files
+from feasibly.ensemble import Store, Summary
+from feasibly.ensemble import store as stores
 from feasibly.errors import SamplingError
 from tests.ensemble.conftest import MEMBERS, draw, values
 
@@ -62,7 +63,7 @@ def test_a_process_killed_while_it_draws(path, undisturbed, start, moment):
 )
 def test_a_process_killed_while_it_writes(path, undisturbed, start, call, moment):
     class Deadly:
-        """The module os for the module files, and not for zarr, which writes before it."""
+        """The module os for the module store, and not for zarr, which writes before it."""
 
         count = 0
 
@@ -74,7 +75,7 @@ def test_a_process_killed_while_it_writes(path, undisturbed, start, call, moment
             return getattr(os, name)
 
     def work():
-        files.os = Deadly()
+        stores.os = Deadly()
         draw(path)
 
     process = start(work)
@@ -121,8 +122,8 @@ def test_a_full_disk(path, undisturbed, monkeypatch, moment):
         replace(draft, to)
 
     with monkeypatch.context() as patch:
-        patch.setattr(files.os, "fsync", full)
-        patch.setattr(files.os, "replace", moved)
+        patch.setattr(stores.os, "fsync", full)
+        patch.setattr(stores.os, "replace", moved)
         with pytest.raises(SamplingError, match=r"No space left on device.*make room") as error:
             draw(path)
     kept = (moment - 2) // 2

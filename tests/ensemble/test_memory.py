@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from feasibly import PPR, Equality
-from feasibly.denoisers import Chunked, Karras
+from feasibly import PPR, Chunked, Equality
+from feasibly.denoisers import Karras
 from feasibly.ensemble import Footprint, estimate, memory
 from feasibly.errors import SamplingError
 from feasibly.minimizers import LBFGS, GaussNewton, WarmLBFGS

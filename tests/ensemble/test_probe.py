@@ -5,11 +5,11 @@ import torch
 from torch import nn
 
 import feasibly
-from feasibly import Ancestral, ensemble, members
+from feasibly import ensemble, members
+from feasibly.checks.probe import PARTS, differences, is_probe, probe
 from feasibly.constraints import Inequality, Linear
 from feasibly.denoisers import Posterior
 from feasibly.ensemble import Store
-from feasibly.ensemble.probe import PARTS, differences, is_probe, probe
 from feasibly.errors import StoreError
 from feasibly.minimizers import GaussNewton
 from feasibly.schedules import VE, VP
@@ -116,7 +116,7 @@ def test_only_members_of_the_run_are_asked():
     net.schedule = VP()
     for count, asked in [(1, {0}), (2, {0, 1}), (9, {0, 1, 4, 8})]:
         seen.clear()
-        found = probe(Ancestral(net, steps=2), count, (3,), torch.float64, torch.device("cpu"))
+        found = probe(net, None, count, (3,), torch.float64, torch.device("cpu"))
         assert set(seen) == asked
         assert is_probe(found)
         assert found["constraint"] == ()

@@ -235,7 +235,7 @@ def test_a_summary_of_an_unfinished_run_says_what_is_missing(path):
     summary = Summary.read(Store(path))
     assert summary.missing == [1, 5]
     assert "Only 6 of 8 members count: 2 (1, 5) not drawn yet." in str(summary)
-    summary.tell()
+    summary.write()
     xarray = pytest.importorskip("xarray")
     finished = xarray.open_zarr(path)["finished"].values
     assert (~finished).nonzero()[0].tolist() == [1, 5]

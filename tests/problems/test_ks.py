@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 
+from feasibly import problems
 from feasibly.metrics import crps, rmse, skill, spread
 from feasibly.oracles import Gaussian
 from feasibly.problems import ks_solver
@@ -194,3 +195,16 @@ def test_feasible_members_that_left_the_data_are_named_with_the_reason(problem, 
     for reason in ("range", "change", "residual"):
         assert f"{reason} " in failures[1]
     assert "> 2.8" in failures[1]
+
+
+def test_the_axes_of_the_shipped_trajectories_are_known():
+    layout = problems.layout("ks", (64, 64))
+    assert layout is not None
+    layout.check((64, 64))
+    assert [axis.name for axis in layout.axes] == ["time", "x"]
+    assert [axis.values[1] for axis in layout.axes] == pytest.approx([0.8, 1.0])
+
+
+@pytest.mark.parametrize(("prior", "shape"), [("banana", (2,)), ("ks", (2,)), ("a:b", (64, 64))])
+def test_other_axes_are_only_numbered(prior, shape):
+    assert problems.layout(prior, shape) is None

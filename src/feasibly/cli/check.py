@@ -11,13 +11,17 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from ..adapters import Adapter, self_test
-from ..diagnosis import PROJECTED, Cost, Diagnosis, diagnose
+from ..checks import Diagnosis, diagnose, self_test
+from ..checks.diagnosis import PROJECTED, Cost
+from ..denoisers import Adapter
 from ..ensemble import estimate
 from ..errors import DenoiserError
-from ..samplers import PPR
+from ..samplers import PPR, Ancestral
 from .load import load_constraint, load_denoiser
 from .words import size
+
+SAMPLES = 256
+"""How many samples of its own a denoiser is tested on."""
 
 REMOTE = 10
 """The distance, in standard deviations, beyond which a constraint is doubted."""
@@ -47,12 +51,12 @@ def check(
         seed: The seed.
     """
     console = Console()
-    clean = None if data is None else torch.from_numpy(np.load(data)).float()
+    clean = None if data is None else load_data(data, shape)
     law = None if constraint is None else load_constraint(constraint)
     model = load_denoiser(denoiser)
     if isinstance(model, Adapter):
         console.print(repr(model), highlight=False, markup=False, soft_wrap=True)
-    found = diagnose(model, law, shape, data=clean, seed=seed)
+    found = diagnose(model, law, draw(model, shape, seed) if clean is None else clean, seed=seed)
     console.print(table(found))
     if not found.monotone:
         console.print("The noise level sigma / alpha does not rise with t: is time reversed?")
@@ -76,6 +80,23 @@ def check(
     fit = found.ok and not fault
     console.print("Fit for use." if fit else "Not fit for use as it is.")
     return 0 if fit else 1
+
+
+def load_data(path: Path, shape: tuple[int, ...]) -> Tensor:
+    """Clean data from an .npy file."""
+    found = torch.from_numpy(np.load(path)).float()
+    if tuple(found.shape[1:]) != tuple(shape):
+        raise ValueError(
+            f"{path} has samples of shape {tuple(found.shape[1:])}, and --shape is {shape}; give "
+            "the shape of one sample."
+        )
+    return found
+
+
+def draw(model: Any, shape: tuple[int, ...], seed: int) -> Tensor:
+    """Samples of the model itself, to test it on where there are no data."""
+    # its last estimates: to denoise the last states would hide noise that is left in them
+    return Ancestral(model, output="projected").sample(SAMPLES, shape, seed=seed).samples
 
 
 def table(found: Diagnosis) -> Table:

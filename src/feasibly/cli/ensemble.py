@@ -15,9 +15,8 @@ import torch
 import tyro
 from rich.console import Console
 
-from .. import figures
-from ..ensemble import Coordinate, Footprint, Layout, Store, Summary, run
-from ..problems.ks_solver import DT, LENGTH, POINTS
+from .. import figures, problems
+from ..ensemble import Footprint, Layout, Store, Summary, run
 from ..progress import LiveProgress
 from ..report import Report
 from .job import Job
@@ -42,8 +41,9 @@ def draw(
             f"--infeasible is keep, retry:N (as retry:3) or drop, got {infeasible!r}."
         )
     if found:
-        job = Job(job.denoiser, job.constraint, job.method, (*job.options, f"retries={retries}"))
-    axes = axes_of(job.denoiser, shape) if layout is None else load_object(layout)
+        again = f"attempts={1 + int(retries)}"
+        job = Job(job.denoiser, job.constraint, job.method, (*job.options, again))
+    axes = problems.layout(job.denoiser, shape) if layout is None else load_object(layout)
     if not isinstance(axes, (Layout, type(None))):
         raise ValueError(f"{layout!r} returned {type(axes).__name__}; it must return a Layout.")
     rank, local, world, sharing = place()
@@ -60,7 +60,7 @@ def draw(
             console.print(expected(footprint, size), highlight=False, soft_wrap=True)
 
         summary = run(
-            job.build(),
+            job.build(shape).attempts,
             out,
             members,
             shape,
@@ -107,7 +107,7 @@ def resume(
     if infeasible == "retry":  # its number is among the job's options
         *options, last = job.options
         job = Job(job.denoiser, job.constraint, job.method, tuple(options))
-        infeasible = "retry:" + last.removeprefix("retries=")
+        infeasible = f"retry:{int(last.removeprefix('attempts=')) - 1}"
     return draw(job, store, config.members, config.shape, config.seed, chunk, infeasible)
 
 
@@ -199,17 +199,6 @@ def place() -> tuple[int, int, int, int]:
         world,
         max(1, told("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE", default=world)),
     )
-
-
-def axes_of(prior: str, shape: tuple[int, ...]) -> Layout | None:
-    """Returns the axes of the samples of a shipped prior, where they are more than numbers."""
-    if prior != "ks" or len(shape) != 2:
-        return None
-    frames, points = shape
-    interval = DT * POINTS / frames
-    time = Coordinate("time", [interval * k for k in range(frames)], long_name="time")
-    x = Coordinate("x", [LENGTH / points * k for k in range(points)], long_name="position")
-    return Layout((time, x), "u", long_name="field, in units of its root mean square")
 
 
 @contextmanager

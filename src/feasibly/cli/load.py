@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from .. import priors
-from ..adapters import wrap
 from ..constraints import Constraint, GaussianRandomField, LevelSet
+from ..models import wrap
 from ..problems.data2d import CONSTRAINTS
 
 

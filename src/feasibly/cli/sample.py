@@ -13,7 +13,7 @@ from ..errors import InfeasibleWarning
 from ..progress import LiveProgress
 from ..report import Report
 from ..samplers import METHODS
-from ..samplers.run import shortfall
+from ..sampling import run, shortfall
 from .ensemble import draw
 from .job import Job
 
@@ -24,7 +24,7 @@ def sample(
     out: Path = Path("out/sample"),
     members: int = 64,
     shape: tuple[int, ...] = (2,),
-    method: Literal[tuple(METHODS)] = "ppr",  # ty: ignore[invalid-type-form]
+    method: Literal[("auto", *METHODS)] = "auto",  # ty: ignore[invalid-type-form]
     steps: int | None = None,
     options: tuple[str, ...] = (),
     seed: int = 0,
@@ -47,9 +47,9 @@ def sample(
         out: The folder for samples.safetensors and report.html, or a store, NAME.zarr.
         members: The number of samples.
         shape: The shape of one sample, for a denoiser of yours.
-        method: How to sample; `python -m feasibly methods` lists them.
+        method: How to sample: auto chooses; `python -m feasibly methods` lists the others.
         steps: The number of diffusion steps; by default the method's own.
-        options: More options of the method, such as zeta=0.01, retries=3 or
+        options: More options of the method, such as zeta=0.01, attempts=4 or
             "minimize=LBFGS(steps=4)"; `python -m feasibly methods NAME` explains them.
         seed: The seed of the ensemble.
         chunk: How many members to sample at a time: by default all or, into a store, auto, which
@@ -73,11 +73,19 @@ def sample(
         )
     console = Console()
     out.mkdir(parents=True, exist_ok=True)  # before the work, not after it
-    sampler = job.build()
+    chosen = job.build(shape)
     with LiveProgress(f"{method} on {denoiser}", console) as progress, warnings.catch_warnings():
         warnings.simplefilter("ignore", InfeasibleWarning)  # said below, and by the exit status
         try:
-            result = sampler.sample(members, shape, seed=seed, chunk=chunk, callback=progress)
+            result = run(
+                chosen.attempts,
+                members,
+                shape,
+                seed=seed,
+                chunk=chunk,
+                callback=progress,
+                reason=chosen.reason,
+            )
         except BaseException as error:
             partial = getattr(error, "partial", None)
             if partial is not None:
@@ -98,5 +106,7 @@ def sample(
     report.write(out / "report.html")
     console.print(str(result), highlight=False, soft_wrap=True)
     console.print(f"Samples and report: {out}", highlight=False, soft_wrap=True)
-    console.print(shortfall(result, sampler), highlight=False, markup=False, soft_wrap=True)
+    console.print(
+        shortfall(result, chosen.attempts[-1]), highlight=False, markup=False, soft_wrap=True
+    )
     return 0 if result.feasible.any() else 1

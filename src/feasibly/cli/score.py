@@ -13,8 +13,8 @@ from rich.table import Table
 from torch import Tensor
 
 from .. import metrics
-from ..adapters.era5 import FIELDS, Channel, channels
-from ..adapters.weatherbench import missing, open_weather, read
+from ..weather.era5 import FIELDS, Channel, channels
+from ..weather.weatherbench import missing, open_weather, read
 
 
 def score(forecast: Path, truth: Path, /, variables: tuple[str, ...] = ()) -> int:

@@ -17,9 +17,10 @@ from torch.utils._pytree import tree_leaves
 
 from .. import members as batch
 from ..errors import SamplingError
-from ..network import Calls, device_of
+from ..network import Evaluations, device_of
 from ..randomness import MemberNoise
 from ..samplers import Sampler
+from ..sampling import dry_run
 
 T = TypeVar("T")
 
@@ -60,7 +61,7 @@ class Footprint:
 
 
 def estimate(
-    sampler: Sampler,
+    attempts: Sampler | Sequence[Sampler],
     shape: Sequence[int],
     *,
     members: int = SEVERAL,
@@ -76,7 +77,7 @@ def estimate(
     of PyTorch is not seen.
 
     Arguments:
-        sampler: The sampler.
+        attempts: The samplers, of which the last is measured.
         shape: The shape of one sample.
         members: The number of members of the run; no others are asked of a conditional network.
         dtype: The type of the samples.
@@ -87,20 +88,20 @@ def estimate(
         DenoiserError: If the denoiser cannot be used as it is.
         SamplingError: If a step fails, for one member alone does not fit, say.
     """
-    device = torch.device(device or device_of(sampler.denoiser.denoiser))
-    with torch.no_grad(), batch.calling([0, 0], device):
-        sampler.trial(shape, dtype, device)
+    attempts = [attempts] if isinstance(attempts, Sampler) else attempts
+    device = torch.device(device or device_of(attempts[-1].denoiser.denoiser))
+    *_, sampler = dry_run(attempts, shape, dtype, device, 0, 1, Evaluations())
 
-    def rehearse(count: int) -> int:
+    def tried(count: int) -> int:
         return peak(lambda: _steps(sampler, count, shape, dtype, device), device)[1]
 
     state = math.prod(shape) * dtype.itemsize
-    one, count = rehearse(1), min(SEVERAL, members)
+    one, count = tried(1), min(SEVERAL, members)
     alone = Footprint(one + BESIDES * state, 0)
     if count == 1 or count * one > SHARE * room(device):
         return alone
     try:
-        member = max(state, (rehearse(count) - one) // (count - 1))
+        member = max(state, (tried(count) - one) // (count - 1))
     except SamplingError as error:
         if is_exhausted(error):
             return alone
@@ -113,18 +114,18 @@ def _steps(
     sampler: Sampler, count: int, shape: Sequence[int], dtype: torch.dtype, device: torch.device
 ) -> None:
     """Makes three steps of a run: the first, one half way, and the last but one."""
-    sampler.denoiser.calls = Calls()
-    times = torch.linspace(1, 0, sampler.steps + 1, dtype=dtype, device=device)
+    times = sampler.times(dtype, device)
     noise = MemberNoise(0, range(count), shape, dtype=dtype, device=device)
+    memory = None
     for k in sorted({0, sampler.steps // 2, max(0, sampler.steps - 2)}):
-        alpha_t, sigma_t = sampler.denoiser.schedule(times[k])
-        x_t = torch.sqrt(alpha_t**2 + sigma_t**2) * noise()
         try:
             with batch.calling(range(count), device):
-                sampler.step(x_t, times[k], times[k + 1], noise)
+                memory = memory or sampler.begin(noise).memory
+                x_t = sampler.scale(times[k]) * noise()
+                memory = sampler.step(x_t, times[k], times[k + 1], noise, memory).memory
         except Exception as error:
             raise SamplingError(
-                f"The rehearsal of step {k + 1} of {sampler.steps}, from noise, failed "
+                f"The dry run of step {k + 1} of {sampler.steps}, from noise, failed "
                 f"({type(error).__name__}: {error}); give a number instead of --chunk auto to go "
                 "without."
             ) from error
@@ -150,12 +151,12 @@ def peak(action: Callable[[], T], device: torch.device) -> tuple[T, int]:
         before = torch.cuda.memory_allocated(device)
         result = action()
         return result, torch.cuda.max_memory_allocated(device) - before
-    with Account() as account:
+    with Counter() as counter:
         result = action()
-    return result, account.peak
+    return result, counter.peak
 
 
-class Account(TorchDispatchMode):
+class Counter(TorchDispatchMode):
     """Counts the bytes of the tensors that are made within, as long as each is there.
 
     Attributes:

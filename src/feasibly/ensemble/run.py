@@ -6,30 +6,29 @@ import contextlib
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import torch
 
-from .. import members as batch
+from ..checks.probe import probe
+from ..constraints import Constraint
 from ..errors import SamplingError
-from ..network import device_of
+from ..network import Evaluations, device_of
 from ..result import Result, Snapshot
 from ..samplers import Sampler
-from ..samplers.run import Run
+from ..sampling import Run, describe, dry_run
 from . import memory
-from .claims import Claims
-from .layout import Layout
-from .manifest import Config, fingerprint
+from .manifest import Config, Layout, fingerprint
 from .memory import Footprint
-from .probe import probe
+from .queue import Claims
 from .store import Record, Store
 from .summary import Summary, some
 
 
 def run(
-    sampler: Sampler,
+    attempts: Sampler | Sequence[Sampler],
     path: Path | str,
     members: int,
     shape: Sequence[int],
@@ -58,7 +57,8 @@ def run(
     rounds alike in every chunk, and what is left is the rounding of the constraint.
 
     Arguments:
-        sampler: The sampler.
+        attempts: The samplers, one for each attempt at a member, such as
+            `feasibly.plan(...).attempts`; or one sampler.
         path: The store, a folder that is made if it is not there.
         members: The number of members of the ensemble.
         shape: The shape of one sample.
@@ -96,15 +96,14 @@ def run(
         raise ValueError(
             f"run(workers=..., sharing=...) must be at least 1, got {workers}, {sharing}."
         )
-    if infeasible == "retry" and not sampler.retries:
-        raise ValueError(
-            "run(infeasible='retry') needs a sampler that draws again: give it retries=3, say."
-        )
-    law = sampler.constraint
+    attempts = [attempts] if isinstance(attempts, Sampler) else list(attempts)
+    if infeasible == "retry" and len(attempts) < 2:
+        raise ValueError("run(infeasible='retry') needs several attempts, such as [sampler] * 4.")
+    constraint, denoiser = attempts[-1].constraint, attempts[-1].denoiser.denoiser
     config = Config(
-        method="",
-        weights=fingerprint(sampler.denoiser.denoiser),
-        tolerance=None if law is None or math.isinf(law.tolerance) else float(law.tolerance),
+        method=" ".join(describe(attempts).split()),
+        weights=fingerprint(denoiser),
+        tolerance=finite_or_none(constraint),
         seed=seed,
         members=members,
         shape=tuple(shape),
@@ -112,21 +111,19 @@ def run(
         infeasible=infeasible,
         source=dict(source or {}),
     )
-    device = torch.device(device or device_of(sampler.denoiser.denoiser))
-    with torch.no_grad(), batch.calling([0, 0], device):
-        sampler.trial(config.shape, dtype, device)
-    # after the trial, which sets what a method chooses by the number of residuals
-    config = replace(config, method=" ".join(repr(sampler).split()))
-    asked = probe(sampler, members, config.shape, dtype, device)
-    store = Store.create(path, config, layout, asked, sampler.denoiser.denoiser)
+    device = torch.device(device or device_of(denoiser))
+    size = 1 if chunk == "auto" else chunk
+    prepared = dry_run(attempts, config.shape, dtype, device, 0, size, Evaluations())
+    found = probe(denoiser, constraint, members, config.shape, dtype, device)
+    store = Store.create(path, config, layout, found, denoiser)
     if repair:
         store.repair()
     if chunk == "auto":
-        footprint, chunk = plan(sampler, store, device, sharing)
+        footprint, chunk = plan(prepared, store, device, sharing)
         if planned is not None:
             planned(footprint, chunk)
     with Claims(store.claims) as claims:
-        worker = Worker(sampler, store, claims, device, chunk, workers, callback, progress)
+        worker = Worker(prepared, store, claims, device, chunk, workers, callback, progress)
         try:
             worker.work()
         except BaseException as error:
@@ -141,19 +138,19 @@ def run(
                     f"`python -m feasibly resume {path}` goes on (with --denoiser and "
                     "--constraint, if they are yours)."
                 )
-                Summary.read(store).tell()
+                Summary.read(store).write()
             raise
-    return Summary.read(store).tell()
+    return Summary.read(store).write()
 
 
 def plan(
-    sampler: Sampler, store: Store, device: torch.device, sharing: int
+    attempts: Sequence[Sampler], store: Store, device: torch.device, sharing: int
 ) -> tuple[Footprint, int]:
     """Returns what members take, and how many to draw at a time."""
     config = store.config
     dtype = getattr(torch, config.dtype)
     footprint = memory.estimate(
-        sampler, config.shape, members=config.members, dtype=dtype, device=device
+        attempts, config.shape, members=config.members, dtype=dtype, device=device
     )
     if device.type == "cuda":
         sharing = 1 if _own_gpu() else math.ceil(sharing / torch.cuda.device_count())
@@ -170,7 +167,7 @@ def _own_gpu() -> bool:
 class Worker:
     """Draws members until none is missing."""
 
-    sampler: Sampler
+    attempts: Sequence[Sampler]
     store: Store
     claims: Claims
     device: torch.device
@@ -230,15 +227,14 @@ class Worker:
     def draw(self) -> tuple[Result, dict[int, list[float]]]:
         """Draws the current members; returns them, and their violations by step."""
         config = self.store.config
-        account = Run(
+        part = Run(
             config.seed, config.shape, getattr(torch, config.dtype), self.device, self.callback
         )
-        with torch.no_grad():
-            return self.sampler.draw(list(self.current), account), account.paths
+        return part.sample(self.attempts, list(self.current)), part.paths
 
     def keep(self, result: Result, paths: Mapping[int, Sequence[float]]) -> None:
         """Writes members into the store, each as soon as the one before it is there."""
-        size, calls = len(result.members), result.calls
+        size, calls = len(result.members), result.evaluations
         samples = result.samples.cpu().numpy()
         finite, feasible = result.finite.tolist(), result.feasible.tolist()
         violation = result.violation.tolist()
@@ -263,6 +259,12 @@ class Worker:
             self.store.put(record, samples[row])
         if self.progress is not None:
             self.progress(self.store.config.members - len(self.store.missing()))
+
+
+def finite_or_none(constraint: Constraint | None) -> float | None:
+    """Returns the tolerance of a constraint; None without one, or for infinity."""
+    tolerance = math.inf if constraint is None else constraint.tolerance
+    return None if math.isinf(tolerance) else float(tolerance)
 
 
 def brief(violation: float) -> float | None:

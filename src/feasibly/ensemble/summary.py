@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from . import template
-from .store import Record, Store
+from .store import MEMBERS, Record, Store
 
 TELLINGS = 4
 """How often at most an account is written anew, because others finish members meanwhile; they will
@@ -75,7 +74,7 @@ class Summary:
         """Returns what is known of the members as arrays, each with shape (members)."""
         made = {
             name: np.full(self.asked, False if kind == "bool" else np.nan, dtype=kind)
-            for name, (kind, _) in template.MEMBERS.items()
+            for name, (kind, _) in MEMBERS.items()
         }
         for r in self.records:
             made["finished"][r.member] = r.state == "finished"
@@ -84,11 +83,11 @@ class Summary:
                 made[name][r.member] = getattr(r, name)
         return made
 
-    def tell(self) -> "Summary":
+    def write(self) -> "Summary":
         """Writes what is known into the store, for its readers, and returns the account."""
         summary = self
         for _ in range(TELLINGS):
-            template.tell(self.store.path, summary.variables())
+            self.store.write_variables(summary.variables())
             latest = Summary.read(self.store)
             # another process may have finished a member, and told so, in between
             if latest.records == summary.records:

@@ -3,7 +3,7 @@ r"""Gauss-Newton: solve :math:`r(x) = 0`, moving as little as possible."""
 __all__ = ["GaussNewton"]
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -58,7 +58,7 @@ class GaussNewton(Minimizer):
             return self.steps + 1, self.steps * residuals
         return self.steps * (1 + self.krylov) + 1, self.steps * (2 + self.krylov)
 
-    def search(self, search: Search, cap: float | None) -> None:
+    def search(self, search: Search, cap: float | None, state: Any) -> None:
         for _ in range(self.steps):
             r, _, going = search.evaluate()
             if not going.any():

@@ -6,9 +6,17 @@ equidistant times, in units of its root mean square. The initial transient is ov
 frames have one law.
 """
 
-__all__ = ["KS", "OBSERVATIONS", "RMS", "energy_spectrum", "residual", "spectrum_distance"]
+__all__ = [
+    "KS",
+    "OBSERVATIONS",
+    "RMS",
+    "energy_spectrum",
+    "layout",
+    "residual",
+    "spectrum_distance",
+]
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -16,6 +24,7 @@ from torch import Tensor
 from .. import priors
 from ..constraints import Constraint, Observation
 from ..denoisers import Denoiser
+from ..ensemble import Coordinate, Layout
 from ..metrics import crps, max_norm, rank_histogram, rmse, skill, spread
 from ..samplers.ancestral import Ancestral
 from .ks_solver import DT, LENGTH, POINTS, wavenumbers
@@ -192,6 +201,21 @@ def statistics(u: Tensor) -> dict[str, Tensor]:
 SUPPORT = {64: {"range": 2.85, "change": 1.6, "residual": 0.22}}
 """The bounds of :meth:`KS.in_support` by size: 1.1 times the largest value among 96 samples of the
 shipped prior and as many trajectories of the solver, which its card has."""
+
+
+def layout(shape: Sequence[int]) -> Layout | None:
+    """Returns the axes of trajectories, time and position; None unless a sample has two.
+
+    Arguments:
+        shape: The numbers of frames and of grid points.
+    """
+    if len(shape) != 2:
+        return None
+    frames, points = shape
+    interval = DT * POINTS / frames
+    time = Coordinate("time", [interval * k for k in range(frames)], long_name="time")
+    x = Coordinate("x", [LENGTH / points * k for k in range(points)], long_name="position")
+    return Layout((time, x), "u", long_name="field, in units of its root mean square")
 
 
 def residual(u: Tensor) -> Tensor:

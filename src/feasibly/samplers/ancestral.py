@@ -2,12 +2,16 @@
 
 __all__ = ["Ancestral"]
 
+from dataclasses import dataclass
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from .base import Randn, Sampler
+from .base import Randn, Sampler, Step
 
 
+@dataclass(frozen=True, repr=False, eq=False)
 class Ancestral(Sampler):
     r"""Samples without a constraint: predictions alone, DDPM by default, DDIM with `eta` = 0.
 
@@ -21,7 +25,12 @@ class Ancestral(Sampler):
     enforces = False
 
     def step(
-        self, x_t: Tensor, t: Tensor, s: Tensor, randn: Randn = torch.randn_like
-    ) -> tuple[Tensor, Tensor]:
+        self,
+        x_t: Tensor,
+        t: Tensor,
+        s: Tensor,
+        randn: Randn = torch.randn_like,
+        memory: Any = None,
+    ) -> Step:
         x_0 = self.estimate(x_t, t)
-        return self.predict(x_t, x_0, t, s, randn), x_0
+        return Step(self.predict(x_t, x_0, t, s, randn), x_0)

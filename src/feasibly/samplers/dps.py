@@ -2,16 +2,18 @@ r"""Diffusion Posterior Sampling (DPS)."""
 
 __all__ = ["DPS"]
 
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..constraints.base import Constraint
-from .base import Randn, Sampler
-from .guidance import check_strength, guidance, units
+from .base import Randn, Sampler, Step
+from .guidance import check_strength, guidance, unit
 
 
+@dataclass(frozen=True, repr=False, eq=False)
 class DPS(Sampler):
     r"""Samples by ancestral steps, each pushed against the gradient of the residual's norm:
 
@@ -45,28 +47,34 @@ class DPS(Sampler):
         args: The denoiser and the constraint.
         zeta: The strength :math:`\zeta`.
         scale: The units of :math:`\zeta`: "vp" or "state".
-        kwargs: Keyword arguments passed to :class:`Sampler`.
+        options: See :class:`Sampler`.
     """
 
     lands = False
     space = "x_t"
     differentiates = True
-    constraint: Constraint
 
-    def __init__(
-        self, *args: Any, steps: int = 256, zeta: float = 1.0, scale: str = "vp", **kwargs: Any
-    ) -> None:
-        super().__init__(*args, steps=steps, **kwargs)
-        check_strength(self, zeta, scale)
-        self.zeta = zeta
-        self.scale = scale
+    constraint: Constraint
+    _: KW_ONLY
+    steps: int = 256
+    zeta: float = 1.0
+    units: str = "vp"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_strength(self, self.zeta, self.units)
 
     def step(
-        self, x_t: Tensor, t: Tensor, s: Tensor, randn: Randn = torch.randn_like
-    ) -> tuple[Tensor, Tensor]:
+        self,
+        x_t: Tensor,
+        t: Tensor,
+        s: Tensor,
+        randn: Randn = torch.randn_like,
+        memory: Any = None,
+    ) -> Step:
         x_0, _, gradient = guidance(self, self.constraint, x_t, t)
-        zeta = self.zeta * units(self, self.scale, t, s)
-        return self.predict(x_t, x_0, t, s, randn) - zeta * gradient, x_0
+        zeta = self.zeta * unit(self, self.units, t, s)
+        return Step(self.predict(x_t, x_0, t, s, randn) - zeta * gradient, x_0)
 
     def cost(self, residuals: int) -> tuple[int, int]:
         return 1, 1

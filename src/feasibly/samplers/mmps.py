@@ -2,7 +2,7 @@ r"""Moment Matching Posterior Sampling (MMPS)."""
 
 __all__ = ["MMPS"]
 
-from typing import Any
+from dataclasses import KW_ONLY, dataclass
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from .predictor_corrector import PredictorCorrector
 SOLVERS = {"gmres": gmres, "cg": cg}
 
 
+@dataclass(frozen=True, repr=False, eq=False)
 class MMPS(PredictorCorrector):
     r"""Samples by the predictor-corrector scheme, with the constraint in the clean estimate:
 
@@ -54,37 +55,28 @@ class MMPS(PredictorCorrector):
         kwargs: Keyword arguments passed to :class:`PredictorCorrector`.
     """
 
-    default_readout = "clean"
     enforces = True
     space = "x_t"
     differentiates = True
-    constraint: Constraint
 
-    def __init__(
-        self,
-        *args: Any,
-        steps: int = 128,
-        corrections: int = 1,
-        delta: float = 0.1,
-        sigma_y: float | None = None,
-        solver: str = "gmres",
-        iterations: int = 3,
-        rtol: float = 1e-3,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(*args, steps=steps, corrections=corrections, delta=delta, **kwargs)
-        if sigma_y is not None and not sigma_y >= 0:
-            raise ValueError(f"MMPS(sigma_y=...) must not be negative, got {sigma_y}.")
-        if solver not in SOLVERS:
-            raise ValueError(f"MMPS(solver=...) must be one of {[*SOLVERS]}, got {solver!r}.")
-        if iterations < 1:
-            raise ValueError(f"MMPS(iterations=...) must be at least 1, got {iterations}.")
-        if not rtol >= 0:
-            raise ValueError(f"MMPS(rtol=...) must not be negative, got {rtol}.")
-        self.sigma_y = sigma_y
-        self.solver = solver
-        self.iterations = iterations
-        self.rtol = rtol
+    constraint: Constraint
+    _: KW_ONLY
+    steps: int = 128
+    sigma_y: float | None = None
+    solver: str = "gmres"
+    iterations: int = 3
+    rtol: float = 1e-3
+    output: str = "projected"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._at_least(1, "iterations")
+        if self.sigma_y is not None and not self.sigma_y >= 0:
+            raise ValueError(f"MMPS(sigma_y=...) must not be negative, got {self.sigma_y}.")
+        if self.solver not in SOLVERS:
+            raise ValueError(f"MMPS(solver=...) must be one of {[*SOLVERS]}, got {self.solver!r}.")
+        if not self.rtol >= 0:
+            raise ValueError(f"MMPS(rtol=...) must not be negative, got {self.rtol}.")
 
     @torch.enable_grad()
     def estimate(self, x_t: Tensor, t: Tensor) -> Tensor:

@@ -2,8 +2,7 @@
 
 __all__ = ["PostHoc"]
 
-from collections.abc import Callable
-from typing import Any
+from dataclasses import KW_ONLY, dataclass
 
 from torch import Tensor
 
@@ -12,6 +11,7 @@ from ..minimizers import GaussNewton, Minimizer
 from .ancestral import Ancestral
 
 
+@dataclass(frozen=True, repr=False, eq=False)
 class PostHoc(Ancestral):
     r"""Samples without the constraint, then projects the sample itself once.
 
@@ -23,24 +23,16 @@ class PostHoc(Ancestral):
         denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
         constraint: The constraint.
         minimize: The minimizer of the projection.
-        kwargs: Keyword arguments passed to :class:`Sampler`.
+        options: See :class:`Sampler`.
     """
 
-    constraint: Constraint
     enforces = True
     space = "x_0"
     advice = "give the projection more iterations, such as minimize=LBFGS(steps=256)"
 
-    def __init__(
-        self,
-        denoiser: Callable[[Tensor, Tensor], Any],
-        constraint: Constraint,
-        *,
-        minimize: Minimizer = GaussNewton(steps=32, max_distance=None),
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(denoiser, constraint, **kwargs)
-        self.minimize = minimize
+    constraint: Constraint
+    _: KW_ONLY
+    minimize: Minimizer = GaussNewton(steps=32, max_distance=None)
 
     def finish(self, x_0: Tensor) -> Tensor:
         return self.minimize(lambda x: (self.constraint.residual(x), x), x_0, self.stop).x_0

@@ -1,0 +1,246 @@
+"""A look at a denoiser and a constraint before use."""
+
+__all__ = ["Cost", "Diagnosis", "Level", "diagnose"]
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import members as batch
+from ..constraints.base import Constraint
+from ..constraints.composite import Composite
+from ..minimizers import LBFGS
+from ..network import Network, device_of
+from ..randomness import generator
+from .inputs import check_constraint
+
+BATCH = 256
+"""How many samples go through the denoiser at a time."""
+
+PROJECTED = 8
+"""How many samples are projected on the constraint, to see whether that is possible."""
+
+
+@dataclass(frozen=True)
+class Level:
+    r"""How a denoiser does at one noise level.
+
+    Attributes:
+        t: The diffusion time.
+        alpha: The signal scale.
+        sigma: The noise scale.
+        error: The root mean square of :math:`d(x_t) - x_0`.
+        limit: What it must not exceed: the smaller of the noise drawn, relative to the signal,
+            which is the error of not denoising, and of the data's standard
+            deviation, the error of knowing the data's mean alone.
+        gradient: Whether the gradient of the output is finite.
+    """
+
+    t: float
+    alpha: float
+    sigma: float
+    error: float
+    limit: float
+    gradient: bool
+
+    @property
+    def bound(self) -> float:
+        """The largest error that is accepted: 10 % more than the limit, or 10 % of the noise. A
+        network that predicts the noise leaves a few percent of it where there is nearly nothing
+        else, and what it adds to the state of the next step drowns in that step's own noise."""
+        return max(1.1 * self.limit, 0.1 * self.sigma / self.alpha)
+
+    @property
+    def verdict(self) -> str:
+        """What is wrong at this level, or `ok`."""
+        if not self.error < torch.inf:
+            return "not finite"
+        if not self.gradient:
+            return "gradient not finite"
+        return "ok" if self.error <= self.bound else "worse than a guess"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a call of a denoiser takes.
+
+    Attributes:
+        states: The number of states in the call.
+        forward: The seconds of a forward call.
+        gradient: The seconds of a forward call and a gradient.
+        parameters: The bytes of its parameters.
+        activations: The bytes that one state keeps for a gradient, besides the parameters.
+    """
+
+    states: int
+    forward: float
+    gradient: float
+    parameters: int
+    activations: int
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What :func:`diagnose` found.
+
+    Attributes:
+        levels: The denoiser at several noise levels, highest first.
+        monotone: Whether the noise level rises with time throughout.
+        variance: The variance of the data, the square of the error of knowing only their mean.
+        residuals: The number of residuals; None without a constraint.
+        violation: The 5 %, 50 % and 95 % quantiles of the violation of unconstrained samples.
+        suggested_tolerance: A tolerance that reduces the typical violation a million times, that
+            is, the residual a thousand times; at least 1e-12.
+        projected: How many of :data:`PROJECTED` samples a direct projection brings within the
+            tolerance; None without a constraint.
+        nearest: The least violation that it reaches; None without a constraint.
+        remoteness: How far from zero residuals are, in their standard deviations over samples, at
+            most; None without a constraint.
+        cost: What a call takes; None if the denoiser has no gradient.
+    """
+
+    levels: list[Level]
+    monotone: bool
+    variance: float
+    residuals: int | None
+    violation: tuple[float, float, float] | None
+    suggested_tolerance: float | None
+    projected: int | None
+    nearest: float | None
+    remoteness: float | None
+    cost: Cost | None = field(compare=False)  # times differ from run to run
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing speaks against sampling."""
+        fit = self.monotone and all(level.verdict == "ok" for level in self.levels)
+        return fit and self.projected != 0
+
+
+def diagnose(
+    denoiser: Callable[[Tensor, Tensor], Any],
+    constraint: Constraint | None,
+    data: Tensor,
+    levels: int = 9,
+    seed: int = 0,
+) -> Diagnosis:
+    r"""Tests a denoiser, and a constraint if there is one.
+
+    A wrong sign, time direction or prediction type makes the denoising error larger than that of
+    not denoising at all, at some noise level.
+
+    Arguments:
+        denoiser: The denoiser.
+        constraint: The constraint, or None.
+        data: Clean data, with shape :math:`(N, *)`, or samples of the model itself, which find
+            fewer mistakes. Row i is denoised under the conditions of member i, if the denoiser
+            has any.
+        levels: The number of noise levels.
+        seed: The seed.
+
+    Raises:
+        ConstraintError: If the constraint cannot be used as it is.
+        DenoiserError: If the denoiser cannot be used as it is.
+    """
+    data = data.to(device_of(denoiser))
+    network = Network(denoiser)
+    times = torch.linspace(1, 0, levels, dtype=data.dtype, device=data.device)
+    fine = torch.linspace(0, 1, 257, dtype=data.dtype, device=data.device)
+    alpha, sigma = network.schedule(fine)
+    noise = generator(seed)
+    found = [_level(network, data, t, noise) for t in times]
+    monotone = bool((sigma / alpha).diff().gt(0).all())
+    cost = _cost(network, data[:BATCH]) if all(level.gradient for level in found) else None
+    variance = data.var().item()
+
+    if constraint is None:
+        return Diagnosis(found, monotone, variance, *(None,) * 6, cost)
+    r = check_constraint(constraint, data[:64])
+    residuals, spread = r.shape[1], r.std(dim=0).clamp_min(torch.finfo(r.dtype).tiny)
+    remote = (r.mean(dim=0).abs() / spread).max().item()
+    with torch.no_grad():
+        c = constraint.violation(data).double()
+    low, median, high = c.quantile(torch.tensor([0.05, 0.5, 0.95]).to(c)).tolist()
+    quantiles = (low, median, high)
+    # of the samples themselves: if none can be brought there, no sampler can either
+    near = LBFGS(steps=128, max_step=1.0)(
+        lambda x: (constraint.residual(x), x),
+        data[:PROJECTED],
+        constraint.tolerance,
+        unit=(variance * data[0].numel()) ** 0.5,
+    )
+    c, feasible = constraint.assess(near.x_0.detach())
+    reached = int(feasible.sum()), c.min().item(), remote
+    # a composite has no tolerance of its own: its parts have; and what is impossible has none
+    known = reached[0] and not isinstance(constraint, Composite)
+    suggestion = max(1e-6 * median, 1e-12) if known else None
+    return Diagnosis(found, monotone, variance, residuals, quantiles, suggestion, *reached, cost)
+
+
+@torch.enable_grad()
+def _level(network: Network, data: Tensor, t: Tensor, noise: torch.Generator) -> Level:
+    alpha_t, sigma_t = network.schedule(t)
+    errors, noises, gradient = [], [], True
+    for x_0, rows in zip(data.split(BATCH), torch.arange(len(data)).split(BATCH), strict=True):
+        z = torch.randn(x_0.shape, generator=noise, dtype=x_0.dtype).to(x_0.device)
+        x_t = (alpha_t * x_0 + sigma_t * z).requires_grad_()
+        with batch.calling(rows.tolist(), x_0.device):
+            x_hat = network(x_t, t)
+        errors.append((x_hat.detach() - x_0).square().mean())
+        noises.append((x_t.detach() / alpha_t - x_0).square().mean())
+        gradient = gradient and x_hat.requires_grad
+        if gradient:
+            (g,) = torch.autograd.grad(x_hat.square().sum(), x_t)
+            gradient = bool(g.isfinite().all())
+    # against the noise that was drawn: its expectation would differ by chance
+    limit = min(torch.stack(noises).mean().sqrt().item(), data.std().item())
+    error = torch.stack(errors).mean().sqrt().item()
+    return Level(t.item(), alpha_t.item(), sigma_t.item(), error, limit, gradient)
+
+
+@torch.enable_grad()
+def _cost(network: Network, x_0: Tensor) -> Cost:
+    """The cost of a call half way, on a batch that has been through the denoiser before."""
+    t = torch.tensor(0.5, dtype=x_0.dtype, device=x_0.device)
+    alpha_t, sigma_t = network.schedule(t)
+    x_t = torch.sqrt(alpha_t**2 + sigma_t**2) * x_0.detach()
+    parameters = {p.untyped_storage().data_ptr(): p for p in _parameters(network.denoiser)}
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in parameters:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with batch.calling(range(len(x_0)), x_0.device):
+        forward = math.inf
+        for _ in range(3):  # the least, since other work on the machine only adds
+            start = _now(x_0)
+            with torch.no_grad():
+                network(x_t, t)
+            forward = min(forward, _now(x_0) - start)
+        start = _now(x_0)
+        x_t.requires_grad_()
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            x_hat = network(x_t, t)
+        torch.autograd.grad(x_hat.sum(), x_t)
+        gradient = _now(x_0) - start
+    size = sum(p.numel() * p.element_size() for p in parameters.values())
+    return Cost(len(x_0), forward, gradient, size, round(sum(kept.values()) / len(x_0)))
+
+
+def _parameters(denoiser: Any) -> list[Tensor]:
+    parameters = getattr(denoiser, "parameters", None)
+    return list(parameters()) if callable(parameters) else []
+
+
+def _now(like: Tensor) -> float:
+    if like.is_cuda:
+        torch.cuda.synchronize(like.device)
+    return time.perf_counter()

@@ -1,0 +1,156 @@
+"""Tests of a denoiser and a constraint before use: bad input is refused before sampling."""
+
+__all__ = ["check_constraint", "check_denoiser", "check_parts"]
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import members
+from ..constraints.base import Constraint
+from ..errors import ConstraintError, DenoiserError
+from ..network import Network
+
+
+def check_parts(name: str, denoiser: Any, constraint: Any) -> None:
+    """Refuses arguments that are no denoiser and no constraint, and says what they are."""
+    if isinstance(denoiser, Constraint):
+        raise ValueError(
+            f"{name} got a constraint, {denoiser!r}, where the denoiser belongs; the order is "
+            f"{name}(denoiser, constraint)."
+        )
+    if constraint is None or isinstance(constraint, Constraint):
+        return
+    if isinstance(constraint, list | tuple):
+        cure = "join several by Composite([a, b])"
+    elif callable(getattr(constraint, "schedule", None)):
+        cure = f"this is a denoiser; the order is {name}(denoiser, constraint)"
+    elif callable(constraint):
+        cure = "state a function r(x) that is zero where it holds by Equality(r, tolerance=1e-6)"
+    else:
+        cure = "see feasibly.constraints for those there are"
+    raise ValueError(
+        f"{name}(constraint=...) takes a constraint, got {type(constraint).__name__}; {cure}."
+    )
+
+
+def check_denoiser(
+    denoiser: Callable[[Tensor, Tensor], Any], x_t: Tensor, t: Tensor, gradient: bool
+) -> Tensor:
+    r"""Calls the denoiser, and refuses it if its output is not of the right kind.
+
+    Arguments:
+        denoiser: The denoiser.
+        x_t: States, with shape :math:`(B, *)`.
+        t: Their time, with shape :math:`()`.
+        gradient: Whether the output must be differentiable.
+
+    Returns:
+        The clean estimates, which may be non-finite at this noise level.
+
+    Raises:
+        DenoiserError: If the output is no tensor, of another shape or dtype than `x_t`, mixes
+            samples, is random, or lacks a needed gradient.
+    """
+    try:
+        with torch.set_grad_enabled(gradient):
+            x_0 = Network(denoiser)(x_t.detach().requires_grad_(gradient), t)
+        with torch.no_grad(), members.among(torch.tensor([0], device=x_t.device)):
+            alone = Network(denoiser)(x_t[:1], t)
+    except DenoiserError:
+        raise
+    except Exception as error:
+        raise DenoiserError(
+            f"The denoiser failed on a state of shape {tuple(x_t.shape)}, {x_t.dtype} on "
+            f"{x_t.device} ({type(error).__name__}: {error}); check `shape`, `dtype` and `device` "
+            "of the sample() call against what the network expects."
+        ) from error
+    if gradient and not x_0.requires_grad:
+        raise DenoiserError(
+            "The denoiser's output has no gradient with respect to x_t, which this method needs; "
+            "remove torch.no_grad(), torch.inference_mode() and detach() from it and around "
+            "sample()."
+        )
+    first = x_0[:1].detach()
+    if not torch.allclose(alone, first, rtol=1e-2, atol=1e-3, equal_nan=True):
+        raise DenoiserError(
+            "The denoiser's estimate of a state changes with the other states in its batch, or "
+            "from call to call; call .eval() on it (dropout, batch normalisation)."
+        )
+    return x_0.detach()
+
+
+@torch.enable_grad()
+def check_constraint(constraint: Constraint, x: Tensor) -> Tensor:
+    r"""Evaluates the constraint and its gradient, and refuses it if they cannot be used.
+
+    Arguments:
+        constraint: The constraint.
+        x: Clean samples, with shape :math:`(B, *)`, B > 1.
+
+    Returns:
+        The residuals, with shape :math:`(B, m)`.
+
+    Raises:
+        ConstraintError: If the residual has a wrong shape, dtype or device, is not finite, not
+            differentiable, or mixes samples.
+    """
+    name = repr(constraint)
+    x = x.detach().requires_grad_()
+    try:
+        r = constraint.residual(x)
+    except ConstraintError:
+        raise  # it says what is wrong
+    except Exception as error:
+        raise ConstraintError(
+            f"{name} failed on samples of shape {tuple(x.shape)}, {x.dtype} on {x.device} "
+            f"({type(error).__name__}: {error}); check its shapes, and that its tensors are of "
+            "that dtype and on that device."
+        ) from error
+
+    if not isinstance(r, Tensor) or r.ndim != 2 or r.shape[0] != x.shape[0]:
+        got = tuple(r.shape) if isinstance(r, Tensor) else type(r).__name__
+        raise ConstraintError(
+            f"{name}: residual(x) must have shape (B, m), one row a sample, but for x of shape "
+            f"{tuple(x.shape)} it is {got}; reduce over the sample's axes only."
+        )
+    if r.dtype != x.dtype or r.device != x.device:
+        raise ConstraintError(
+            f"{name}: the residual is {r.dtype} on {r.device} for samples of {x.dtype} on "
+            f"{x.device}; convert the constraint's tensors, e.g. y.to(x)."
+        )
+    _check_values(name, constraint, x, r)
+    return r.detach()
+
+
+def _check_values(name: str, constraint: Constraint, x: Tensor, r: Tensor) -> None:
+    if not r.isfinite().all():
+        raise ConstraintError(
+            f"{name}: {int((~r.isfinite()).sum())} of {r.numel()} residuals are not finite on the "
+            "denoiser's own estimates; restate it without poles, logarithms or roots there (and "
+            "without negative values, if it is a Scalar)."
+        )
+    if not r.requires_grad:
+        raise ConstraintError(
+            f"{name}: the residual does not depend differentiably on x; avoid detach(), .data, "
+            "numpy, comparisons and rounding in it, or state it by constraints.BlackBox."
+        )
+    (g,) = torch.autograd.grad(r.square().sum(), x, allow_unused=True)
+    if g is None or not g.isfinite().all():
+        raise ConstraintError(
+            f"{name}: the gradient of the squared residual is not finite; look for a square root "
+            "or a norm at zero, and add a small constant inside it."
+        )
+    if r.count_nonzero() and not g.count_nonzero():
+        raise ConstraintError(
+            f"{name}: the residual is not zero but its gradient is; comparisons, rounding and "
+            "signs cannot be projected on. Replace them by something smooth."
+        )
+    alone = constraint.residual(x[:1])
+    if alone.shape != r[:1].shape or not torch.allclose(alone, r[:1], rtol=1e-3, atol=1e-5):
+        raise ConstraintError(
+            f"{name}: a sample's residual changes with the other samples in its batch; reduce "
+            "over the sample's axes only, and give observations without a batch axis."
+        )

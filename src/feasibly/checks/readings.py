@@ -1,0 +1,268 @@
+r"""A network read in several ways, and how well each denoises data."""
+
+__all__ = ["ROWS", "Attempt", "Bench"]
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import members
+from ..denoisers.adapter import Adapter
+from ..denoisers.predictions import PREDICTIONS, Prediction, Scales, scales
+from ..errors import DenoiserError
+from ..randomness import generator
+
+LEVELS = (0.1, 0.3, 1.0, 3.0, 10.0)
+"""The noise levels tried, in units of the data's standard deviation. Far above, the estimate that
+is read from a noise prediction is poor for any trained network."""
+ROWS = 1024
+"""At most this many states go through the network at each of them."""
+CAP = 100.0
+"""What a sample's errors count at most where two readings are compared: one sample at which a
+wrong reading fails by far must not hide that it fails at all."""
+TIME = (
+    "the direction of time: try telling the network 1 - t (time=lambda t: 1 - t), or "
+    "schedules.Flow for one whose time runs from noise to data"
+)
+TYPE = "the prediction type, which is {0}: try kind={0!r}"
+SIGN = "the sign of the prediction: try negating what the network returns"
+
+
+@dataclass(frozen=True)
+class Attempt:
+    r"""One reading of a network, tried on data.
+
+    Attributes:
+        change: What is different from the wrap, in words; empty for the wrap itself.
+        remedy: What to try, in words.
+        ratios: At each noise level, from low to high, the root mean square of :math:`d(x_t) - x_0`
+            relative to the error of a guess: the data's mean, or the noisy state itself.
+        sure: The largest ratio less what chance may have added: three standard errors over the
+            samples, or as many more as a few samples need.
+        slope: The largest deviation from one of the slope of :math:`x_0` against
+            :math:`d(x_t)`, as a factor. It is one for a posterior mean, whatever the data.
+        squares: The mean square errors behind the ratios, summed over the noise levels, of every
+            sample, with shape (N).
+    """
+
+    change: str
+    remedy: str
+    ratios: list[float]
+    sure: float
+    slope: float
+    squares: Tensor
+
+    @property
+    def good(self) -> bool:
+        """Whether the network, read like this, denoises the data."""
+        return self.sure <= 1.1 and self.slope <= 1.5
+
+    @property
+    def error(self) -> float:
+        """The geometric mean of the ratios."""
+        return math.exp(sum(math.log(max(r, 1e-12)) for r in self.ratios) / len(self.ratios))
+
+    def beats(self, other: "Attempt") -> bool:
+        """Whether this reading is better than another by more than chance has it and by more
+        than a network's own errors might."""
+        mine, theirs = (a.squares.nan_to_num(nan=CAP).clamp(max=CAP) for a in (self, other))
+        gain = theirs - mine
+        chance = allowance(len(gain)) * gain.std() / math.sqrt(len(gain))
+        return self.error < 0.99 * other.error and bool(gain.mean() > chance)
+
+
+class Bench:
+    """Data at several noise levels, and what a network makes of them."""
+
+    def __init__(self, adapter: Adapter, data: Tensor, seed: int) -> None:
+        self.adapter, self.data = adapter, data
+        # small samples several times over, each with noise of its own
+        self.copies = max(1, min(ROWS // len(data), 4096 // data.numel()))
+        shape = (self.copies * len(data), *data.shape[1:])
+        noise = torch.randn(shape, generator=generator(seed), dtype=data.dtype)
+        self.noise = noise.to(data.device)
+        self.grid, self.log_noise = _noise_levels(adapter.schedule, data)
+
+    def attempt(self) -> Attempt:
+        """The network as it is wrapped."""
+        outputs = self._outputs(self.data, self.adapter.time)
+        return self._judge("", "", self.adapter.prediction, outputs, self.data)
+
+    def readings(self) -> Iterator[Attempt]:
+        """What the network returns, read in other ways."""
+        time, own = self.adapter.time, self.adapter.prediction
+        for reverse in (False, True):
+            outputs = self._outputs(self.data, (lambda t: time(1 - t)) if reverse else time)
+            for name, prediction in PREDICTIONS.items():
+                for sign in (1.0, -1.0):
+                    faults = [TIME] * reverse
+                    faults += [TYPE.format(name)] * (prediction is not own)
+                    faults += [SIGN] * (sign < 0)
+                    if faults:
+                        change, remedy = _join(faults)
+                        turned = [(x_t, at, sign * output) for x_t, at, output in outputs]
+                        yield self._judge(change, remedy, prediction, turned, self.data)
+
+    def units(self) -> Iterator[Attempt]:
+        """The network, told the time in other units."""
+        time = self.adapter.time
+        for factor, remedy in ((999, "999 times"), (1 / 999, "a 999th of")):
+            try:
+                outputs = self._outputs(self.data, lambda t, factor=factor: factor * time(t))
+            except (IndexError, RuntimeError):  # there may be no such time for the network
+                continue
+            remedy = f"telling the network {remedy} what it is told now"
+            prediction = self.adapter.prediction
+            yield self._judge("the unit of time", remedy, prediction, outputs, self.data)
+
+    def ranges(self) -> Iterator[Attempt]:
+        """The network, on the data in other ranges."""
+        for name, formula, change in _ranges(self.data):
+            data = change(self.data)
+            outputs = self._outputs(data, self.adapter.time)
+            yield self._judge(
+                f"the range of the values: the network knows data {name}",
+                f"giving it x -> {formula}, and stating constraints on that (Constraint.in_units("
+                "mean, std) does)",
+                self.adapter.prediction,
+                outputs,
+                data,
+            )
+
+    def _repeated(self, data: Tensor) -> Tensor:
+        return data.repeat(self.copies, *(1,) * (data.ndim - 1))
+
+    def _outputs(
+        self, data: Tensor, time: Callable[[Tensor], Tensor]
+    ) -> list[tuple[Tensor, Scales, Tensor]]:
+        """For each noise level the state, the level, and what the network returns."""
+        x_0 = self._repeated(data)
+        rows = list(range(len(data))) * self.copies
+        found = []
+        for t in self.times(data.std().item()):
+            at = scales(self.adapter.schedule, t, x_0)
+            x_t = at.alpha * x_0 + at.sigma * self.noise
+            with members.calling(rows, data.device):
+                found.append((x_t, at, self.adapter.output(x_t, at, time(t))))
+        return found
+
+    def times(self, std: float) -> list[Tensor]:
+        """The times of the noise levels that the schedule reaches."""
+        wanted = [math.log(factor * std) for factor in LEVELS]
+        low, high = self.log_noise[0].item(), self.log_noise[-1].item()
+        inside = [w for w in wanted if low <= w <= high] or [(low + high) / 2]
+        places = torch.searchsorted(self.log_noise, torch.tensor(inside).to(self.log_noise))
+        return list(self.grid[places.clamp(max=len(self.grid) - 1)])
+
+    def _judge(
+        self,
+        change: str,
+        remedy: str,
+        prediction: Prediction,
+        outputs: list[tuple[Tensor, Scales, Tensor]],
+        data: Tensor,
+    ) -> Attempt:
+        x_0 = self._repeated(data)
+        ratios, sure, slopes = [], [], [1.0]
+        spread = (x_0 - x_0[: len(data)].mean()).double().flatten(start_dim=1).square()
+        spread = spread.mean(dim=1) * data.numel() / (data.numel() - 1)
+        squares = torch.zeros(len(data), dtype=torch.float64, device=data.device)
+        for x_t, at, output in outputs:
+            x_hat = prediction(output, x_t, at)
+            error = (x_hat - x_0).double().flatten(start_dim=1).square().mean(dim=1)
+            guess = (x_t / at.alpha - x_0).double().flatten(start_dim=1).square().mean(dim=1)
+            guess = min(guess, spread, key=lambda g: g.mean().item())
+            of_samples = [v.reshape(self.copies, -1).mean(dim=0) for v in (error, guess)]
+            squares += of_samples[0] / guess.mean()
+            relative, least = _ratio(*of_samples)
+            ratios.append(math.sqrt(relative))
+            sure.append(math.sqrt(least))
+            slopes.append(_slope(x_hat, x_0, self.copies))
+        return Attempt(change, remedy, ratios, max(sure), max(slopes), squares)
+
+
+def _join(faults: list[str]) -> tuple[str, str]:
+    """Faults in one sentence, and their remedies in another."""
+    changes, remedies = zip(*(fault.split(": try ") for fault in faults), strict=True)
+    return " and ".join(changes), ", and ".join(remedies)
+
+
+def _ranges(data: Tensor) -> Iterator[tuple[str, str, Callable[[Tensor], Tensor]]]:
+    """The ranges that data like these may have had in training: a name, and the way there."""
+    low, high = data.min().item(), data.max().item()
+    mean, std = data.mean().item(), data.std().item()
+    yield "standardised", f"(x - {mean:.3g}) / {std:.3g}", lambda x: (x - mean) / std
+    yield "half as wide", "x / 2", lambda x: x / 2
+    yield "twice as wide", "2 x", lambda x: 2 * x
+    if low >= 0:
+        top = 1.0 if high <= 1 else 255.0 if high <= 255 else high
+        yield "in [-1, 1]", f"{2 / top:.3g} x - 1", lambda x: 2 * x / top - 1
+        yield "in [0, 1]", f"x / {top:g}", lambda x: x / top
+        yield "in [0, 255]", f"{255 / top:.3g} x", lambda x: 255 * x / top
+    elif low >= -1 and high <= 1:
+        yield "in [0, 1]", "(x + 1) / 2", lambda x: (x + 1) / 2
+        yield "in [0, 255]", "127.5 (x + 1)", lambda x: 127.5 * (x + 1)
+    else:
+        shifted, width = f"(x - {low:.3g})".replace("- -", "+ "), high - low
+        yield "in [-1, 1]", f"{2 / width:.3g} {shifted} - 1", lambda x: 2 * (x - low) / width - 1
+        yield "in [0, 1]", f"{shifted} / {width:.3g}", lambda x: (x - low) / width
+
+
+def _noise_levels(schedule: Any, data: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Times from 0 to 1 and their :math:`\log(\sigma / \alpha)`."""
+    grid = torch.linspace(0, 1, 1025, dtype=torch.float64, device=data.device)
+    alpha, sigma = schedule(grid)
+    log_noise = (sigma / alpha).log().expand_as(grid)
+    if not log_noise.isfinite().all() or not (log_noise.diff() > 0).all():
+        ends = [f"{log_noise[k].exp().item():.3g}" for k in (0, -1)]
+        raise DenoiserError(
+            "The schedule's time runs the wrong way or stands still: its noise level sigma / "
+            "alpha must rise from data, at t = 0, to noise, at t = 1, and be positive and finite; "
+            f"it is {ends[0]} at 0 and {ends[1]} at 1. Try the schedule at 1 - t, and keep it off "
+            "its ends, as schedules.Rectified does."
+        )
+    return grid, log_noise
+
+
+def allowance(samples: int) -> float:
+    r"""The standard errors to allow for chance: three, and for the mean of a few samples, whose
+    standard error is itself uncertain, Student's t at the same level (by Cornish and Fisher's
+    expansion)."""
+    return 3 + sum(c / (samples - 1) ** k for k, c in ((1, 7.5), (2, 17.25), (3, 30.2)))
+
+
+def _ratio(errors: Tensor, guesses: Tensor) -> tuple[float, float]:
+    """The mean error of the samples relative to a guess's, and the least that chance leaves."""
+    guess, count = guesses.mean(), len(errors)
+    ratio = (errors.mean() / guess).item()
+    if not math.isfinite(ratio):
+        return math.inf, math.inf
+    allowed = allowance(count)
+    if ratio > max(9.0, 1 + allowed**2 / count):  # no chance does that
+        return ratio, ratio
+    deviation = (errors - ratio * guesses).std() / (guess * math.sqrt(count))
+    return ratio, max(ratio - allowed * deviation.item(), 0.0)
+
+
+def _slope(x_hat: Tensor, x_0: Tensor, copies: int) -> float:
+    r"""The slope :math:`b` of :math:`x_0` against :math:`\hat{x}`, as a factor of at least one,
+    less what chance may have added over the samples."""
+    centre = x_0.mean()
+    x_hat, x_0 = (x.double().flatten(start_dim=1) - centre for x in (x_hat, x_0))
+    per_sample = (
+        (a * b).sum(dim=1).reshape(copies, -1).mean(dim=0)
+        for a, b in ((x_hat, x_0), (x_hat, x_hat))
+    )
+    both, own = per_sample
+    slope = both.sum() / own.sum()
+    error = (both - slope * own).square().sum().sqrt() / own.sum()
+    chance = allowance(len(both)) * error.item()
+    excess = max(slope.item() - chance, 0.0)
+    short = slope.item() + chance
+    if excess > 1:
+        return excess
+    return 1 / short if 0 < short < 1 else (math.inf if short <= 0 else 1.0)

@@ -1,0 +1,131 @@
+"""A test of a wrapped network on real data, which says what is wrong with the wrap."""
+
+__all__ = ["self_test"]
+
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import members
+from ..denoisers.adapter import Adapter, AsIs
+from ..denoisers.predictions import scales
+from ..errors import DenoiserError
+from ..network import device_of
+from .readings import ROWS, Attempt, Bench
+
+FEW = 64
+"""Of fewer numbers than these in all, data are too few to refuse a wrap by."""
+
+
+@torch.no_grad()
+def self_test(denoiser: Any, data: Tensor, seed: int = 0) -> Attempt:
+    r"""Tests a denoiser on real data, and if it fails finds out why.
+
+    A posterior mean is at no noise level worse than two guesses, the data's mean and the noisy
+    state; data regressed on it have a slope of one; and no other reading of the same network
+    denoises better. The readings tried are with its sign turned, with time reversed or counted in
+    another unit, as another prediction type, and with the data in another range; the best is
+    named. Readings that hardly differ, such as a v and a velocity under VP, take a few hundred
+    samples of few numbers to tell apart, or a few of many. All of this is with an allowance for
+    chance over the samples; data of fewer than 64 numbers in all only warn.
+
+    Arguments:
+        denoiser: What :func:`feasibly.wrap` returned, or another denoiser.
+        data: Clean samples as the network knows them, with shape :math:`(N, *)`; a few (8 images)
+            suffice. Row i is denoised under the conditions of member i.
+        seed: The seed of the noise.
+
+    Returns:
+        How it did.
+
+    Raises:
+        DenoiserError: If the schedule does not go from data to noise, an output or its gradient
+            is not finite, or the denoiser is worse than a guess or than another reading; the
+            message says what is wrong and what to try.
+    """
+    adapter = denoiser if isinstance(denoiser, Adapter) else _reading(denoiser)
+    if data.ndim < 2 or len(data) < 2 or not data.isfinite().all() or data.float().std() == 0:
+        raise DenoiserError(
+            "The self-test needs a few different samples, finite, as a tensor of shape (N, *) "
+            f"with N at least 2; got shape {tuple(data.shape)}."
+        )
+    data = data if data.is_floating_point() else data.float()
+    bench = Bench(adapter, data[:ROWS].to(device_of(adapter)), seed)
+    found = bench.attempt()
+    if found.good:
+        _check_gradient(adapter, bench)
+        others = [other for other in bench.readings() if other.good and other.beats(found)]
+        if not others:
+            return found
+    else:
+        tried = (*bench.readings(), *bench.units(), *bench.ranges())
+        others = [other for other in tried if other.good and other.beats(found)]
+        if not others:  # else the gradient's trouble may come of the mistake that is named
+            _check_gradient(adapter, bench)
+    message = _message(found, min(others, key=lambda o: o.error, default=None))
+    if bench.data.numel() >= FEW:
+        raise DenoiserError(message)
+    warnings.warn(
+        f"The self-test has too few data to tell, {bench.data.numel()} numbers in all; give it at "
+        f"least {FEW}, or better some hundreds. On these: {message}",
+        stacklevel=2,
+    )
+    return found
+
+
+def _reading(denoiser: Any) -> Adapter:
+    """A denoiser of another kind, as a network that predicts x_0."""
+    if not callable(getattr(denoiser, "schedule", None)):
+        raise DenoiserError(
+            f"{type(denoiser).__name__} has no schedule; wrap it by feasibly.wrap(net, kind=..., "
+            "schedule=...) first."
+        )
+    return AsIs(denoiser)
+
+
+@torch.enable_grad()
+def _check_gradient(adapter: Adapter, bench: Bench) -> None:
+    x_0 = bench.data[:4]
+    times = bench.times(x_0.std().item())
+    t = times[len(times) // 2]
+    at = scales(adapter.schedule, t, x_0)
+    x_t = (at.alpha * x_0 + at.sigma * bench.noise[: len(x_0)]).requires_grad_()
+    with members.calling(range(len(x_0)), x_0.device):
+        x_hat = adapter(x_t, t.to(x_0.dtype)).mean
+    if not x_hat.requires_grad:
+        raise DenoiserError(
+            "The network's output has no gradient with respect to its input, which projecting "
+            "through it needs; remove torch.no_grad(), torch.inference_mode() and detach()."
+        )
+    (gradient,) = torch.autograd.grad(x_hat.square().sum(), x_t)
+    if not gradient.isfinite().all():
+        raise DenoiserError(
+            f"The gradient of the network is not finite at t = {t.item():.3g}; look for a square "
+            "root or a norm at zero in it."
+        )
+
+
+def _message(found: Attempt, cause: Attempt | None) -> str:
+    if found.good:
+        symptom = "it denoises, but clearly worse than another reading of the same network"
+    elif found.sure > 1.1:
+        reached = ", ".join(f"{ratio:.3g}" for ratio in found.ratios)
+        symptom = (
+            f"the denoising errors on your data are {reached} times those of a guess, from low "
+            "noise to high (below 1 is right)"
+        )
+    else:
+        symptom = f"its estimates are off in scale, by a factor of {found.slope:.3g}"
+    if cause is None:
+        return (
+            f"The network does not denoise as it is wrapped: {symptom}. Neither the sign, the "
+            "direction or unit of time, the prediction type nor the range of the values explains "
+            "it alone; look at the schedule (print the wrapped network), at what it is told of "
+            "the time and its conditions, and whether it is trained."
+        )
+    return (
+        f"The wrap is wrong in {cause.change}. As it is, {symptom}; with that changed the errors "
+        f"are at most {max(cause.ratios):.3g} times a guess's. Try {cause.remedy}."
+    )

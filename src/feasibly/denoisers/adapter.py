@@ -1,0 +1,252 @@
+r"""A network of any parametrisation, as a denoiser."""
+
+__all__ = ["Adapter", "AsIs", "positional"]
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import DenoiserError
+from ..members import current
+from ..schedules import clock
+from .base import Posterior
+from .predictions import FORMULAS, PREDICTIONS, Prediction, Scales, scales
+
+Call = Callable[[Any, Tensor, Tensor, dict[str, Any]], Any]
+"""Calls a network, given a state, what it is told of the time, and its conditions."""
+
+
+def positional(net: Any, x: Tensor, time: Tensor, conditions: dict[str, Any]) -> Any:
+    """Calls `net(x, time, **conditions)`."""
+    return net(x, time, **conditions)
+
+
+class Adapter(nn.Module):
+    r"""A network :math:`F`, of any parametrisation, as a denoiser
+    :math:`d(x_t, t) = \mathbb{E}[x_0 \mid x_t]`.
+
+    A network that is a module is set to evaluation mode and frozen, in place. It is called in its
+    own dtype, with a time for every sample; the result has the dtype of the state. Printing an
+    adapter states all that it assumes.
+
+    Arguments:
+        net: The network.
+        schedule: The noise schedule that it was trained with.
+        prediction: What it predicts: a name of :data:`PREDICTIONS`, or a function.
+        time: What it is told at time :math:`t`, which may have any shape; by default the
+            schedule's own clock.
+        told: The same in words.
+        call: How it is called; by default `net(x, time, **conditions)`.
+        scale: The factor on :math:`x_t` at its entrance, a function of the scales; None for one.
+        conditions: What it is told besides. A tensor has a row for every member of an ensemble,
+            by the member's index, or one row (or none) for all; other values are passed on.
+        learned_variance: Whether its output has twice the channels of `x_t`, of which the second
+            half, a variance, is dropped.
+        predicts: What it predicts, in words, where `prediction` is a function.
+        notes: More of what is assumed, a sentence each.
+
+    Raises:
+        DenoiserError: If the network or the schedule is not callable.
+    """
+
+    def __init__(
+        self,
+        net: Any,
+        schedule: Callable[[Tensor], tuple[Tensor, Tensor]],
+        prediction: str | Prediction,
+        *,
+        time: Callable[[Tensor], Tensor] | None = None,
+        told: str = "the schedule's own clock",
+        call: Call = positional,
+        scale: Callable[[Scales], Tensor] | None = None,
+        conditions: Mapping[str, Any] | None = None,
+        learned_variance: bool = False,
+        predicts: str = "",
+        notes: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__()
+        if not callable(net) or not callable(schedule):
+            wrong, got = ("network", net) if not callable(net) else ("schedule", schedule)
+            raise DenoiserError(
+                f"The {wrong} must be callable, got {type(got).__name__}: a network (x, time) -> "
+                "prediction, and a schedule t -> (alpha_t, sigma_t), such as "
+                "feasibly.schedules.VP()."
+            )
+        if isinstance(net, nn.Module):
+            net.eval().requires_grad_(False)
+        self.net, self.schedule, self.call, self.scale = net, schedule, call, scale
+        self.prediction = PREDICTIONS[prediction] if isinstance(prediction, str) else prediction
+        self.time = time or clock(schedule)
+        self.told = told
+        self.conditions = dict(conditions or {})
+        self.learned_variance = learned_variance
+        self.predicts = predicts or FORMULAS[str(prediction)]
+        self.notes = notes
+
+    def forward(self, x_t: Tensor, t: Tensor, **conditions: Any) -> Posterior:
+        r"""Estimates :math:`p(x_0 \mid x_t)`.
+
+        Arguments:
+            x_t: The noisy state, with shape :math:`(B, *)`.
+            t: The diffusion time, with shape :math:`()` or :math:`(B)`.
+            conditions: What the network is told besides, in place of the conditions that the
+                adapter has; tensors have a row for every sample of `x_t`.
+
+        Raises:
+            DenoiserError: If the network returns no tensor in the shape of `x_t`, or a member has
+                no row among the conditions.
+        """
+        at = scales(self.schedule, t, x_t)
+        output = self.output(x_t, at, self.time(t.double()), conditions)
+        return Posterior(self.prediction(output, x_t, at))
+
+    def output(
+        self,
+        x_t: Tensor,
+        at: Scales,
+        time: Tensor,
+        conditions: Mapping[str, Any] | None = None,
+    ) -> Tensor:
+        r"""Returns what the network predicts, with the shape and dtype of :math:`x_t`.
+
+        Arguments:
+            x_t: The noisy state, with shape :math:`(B, *)`.
+            at: The scales of its noise level.
+            time: What the network is told of the time, with shape :math:`()` or :math:`(B)`.
+            conditions: See :meth:`forward`.
+        """
+        inner = x_t if self.scale is None else self.scale(at) * x_t
+        dtype = self._dtype() or x_t.dtype
+        # times up to 999 are not told apart in half precision
+        fine = dtype if dtype in (torch.float32, torch.float64) else torch.float32
+        time = time.to(x_t.device, fine).expand(len(x_t))
+        given = self._rows(len(x_t), x_t.device) | dict(conditions or {})
+        result = self.call(self.net, inner.to(dtype), time, given)
+        return self._unwrap(result, x_t).to(x_t.dtype)
+
+    def _dtype(self) -> torch.dtype | None:
+        """The dtype of the network's weights; None if it has none."""
+        if not isinstance(self.net, nn.Module):
+            return None
+        return next((p.dtype for p in self.net.parameters() if p.is_floating_point()), None)
+
+    def _rows(self, batch: int, device: torch.device) -> dict[str, Any]:
+        """The conditions of the members in a batch."""
+        return {k: _rows_of(k, v, batch, device) for k, v in self.conditions.items()}
+
+    def _unwrap(self, result: Any, x_t: Tensor) -> Tensor:
+        """The tensor in what the network returned."""
+        if isinstance(result, tuple):
+            result = result[0]
+        for name in ("sample", "mean"):
+            if not isinstance(result, Tensor) and isinstance(getattr(result, name, None), Tensor):
+                result = getattr(result, name)
+        if not isinstance(result, Tensor):
+            raise DenoiserError(
+                f"The network returned {type(result).__name__}; it must return a tensor, a tuple "
+                "that begins with one, or an object with one at .sample or .mean."
+            )
+        if self.learned_variance and x_t.ndim > 1 and result.shape[1] == 2 * x_t.shape[1]:
+            result = result[:, : x_t.shape[1]]
+        if result.shape != x_t.shape:
+            hint = (
+                "a second half of the channels is dropped with learned_variance=True"
+                if result.ndim == x_t.ndim > 1 and result.shape[1] == 2 * x_t.shape[1]
+                else "check the shape of a sample and the order of the network's arguments"
+            )
+            raise DenoiserError(
+                f"The network returned shape {tuple(result.shape)} for a state of shape "
+                f"{tuple(x_t.shape)}; {hint}."
+            )
+        return result
+
+    def __repr__(self) -> str:
+        ends = torch.tensor([0.0, 1.0], dtype=torch.float64)
+        (a_0, a_1), (s_0, s_1) = (scale.expand(2).tolist() for scale in self.schedule(ends))
+        told_0, told_1 = self.time(ends).expand(2).tolist()
+        lines = [
+            ("network", self._describe()),
+            ("predicts", self.predicts),
+            ("schedule", f"{self.schedule!r}, x_t = alpha x_0 + sigma noise"),
+            ("t = 0", f"data, {_scales(a_0, s_0)}; the network is told {told_0:.4g}"),
+            ("t = 1", f"noise, {_scales(a_1, s_1)}; the network is told {told_1:.4g}"),
+            ("time", self.told),
+            ("values", "as in training (standardised, in [-1, 1], ...); constraints see these"),
+            *(("conditions", _describe(k, v)) for k, v in self.conditions.items()),
+            *(("note", note) for note in self.notes),
+        ]
+        return "\n".join(f"{name:>10}: {text}" for name, text in lines)
+
+    def _describe(self) -> str:
+        name = type(self.net).__name__
+        if not isinstance(self.net, nn.Module):
+            return name
+        size = sum(p.numel() for p in self.net.parameters())
+        return f"{name}, {size:,} parameters, {self._dtype()}, evaluation mode, frozen"
+
+
+class AsIs(Adapter):
+    """A denoiser in this library's protocol already: it is handed state and time as they come.
+
+    Arguments:
+        denoiser: The denoiser, with an attribute `schedule`.
+        conditions: See :class:`Adapter`.
+    """
+
+    def __init__(self, denoiser: Any, conditions: Mapping[str, Any] | None = None) -> None:
+        schedule = denoiser.schedule
+        super().__init__(
+            denoiser, schedule, "x0", time=lambda t: t, told="t itself", conditions=conditions
+        )
+
+    def forward(self, x_t: Tensor, t: Tensor, **conditions: Any) -> Posterior:
+        given = self._rows(len(x_t), x_t.device) | conditions
+        return Posterior(self._unwrap(self.net(x_t, t, **given), x_t))
+
+    def output(
+        self,
+        x_t: Tensor,
+        at: Scales,
+        time: Tensor,
+        conditions: Mapping[str, Any] | None = None,
+    ) -> Tensor:
+        return self(x_t, time.to(x_t), **(conditions or {})).mean
+
+
+def _scales(alpha: float, sigma: float) -> str:
+    return f"alpha {alpha:.4g}, sigma {sigma:.4g}"
+
+
+def _shared(value: Tensor) -> bool:
+    return value.ndim == 0 or len(value) == 1
+
+
+def _rows_of(name: str, value: Any, batch: int, device: torch.device) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    value = value.to(device)
+    if _shared(value):
+        return value.reshape(1, *value.shape[1:]).expand(batch, *value.shape[1:])
+    members = current()
+    if members is None:
+        if len(value) == batch:
+            return value
+        raise DenoiserError(
+            f"The condition {name} has {len(value)} rows, one a member, and the denoiser was "
+            f"called with {batch} states that belong to no ensemble; give it in the call, as "
+            f"denoiser(x_t, t, {name}=...)."
+        )
+    if int(members.max()) >= len(value):
+        raise DenoiserError(
+            f"The condition {name} has {len(value)} rows, so there is none for the member of "
+            f"index {int(members.max())}; give as many rows as there are members, or one for all."
+        )
+    return value[members.to(device)]
+
+
+def _describe(name: str, value: Any) -> str:
+    if not isinstance(value, Tensor):
+        return f"{name} = {value!r}, for all members"
+    return f"{name}: " + ("one for all members" if _shared(value) else f"{len(value)} members'")

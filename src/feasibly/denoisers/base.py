@@ -1,0 +1,155 @@
+"""What a denoiser is, and networks behind EDM's preconditioning."""
+
+__all__ = ["Correlated", "Denoiser", "Karras", "Posterior", "broadcast"]
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..schedules import Schedule
+
+
+@dataclass(frozen=True)
+class Posterior:
+    r"""What a denoiser knows of :math:`p(x_0 \mid x_t)`: its mean, with the shape of `x_t`."""
+
+    mean: Tensor
+
+
+def broadcast(scale: Tensor, x: Tensor) -> Tensor:
+    r"""Gives `scale`, with shape :math:`()` or :math:`(B)`, trailing axes to multiply `x`, with
+    shape :math:`(B, *)`."""
+    return scale.reshape(scale.shape + (1,) * (x.ndim - 1)) if scale.ndim else scale
+
+
+class Denoiser(nn.Module, ABC):
+    r"""The base class of this library's denoisers.
+
+    Arguments:
+        schedule: The noise schedule that :math:`x_t` follows.
+    """
+
+    def __init__(self, schedule: Schedule) -> None:
+        super().__init__()
+        self.schedule = schedule
+
+    def forward(self, x_t: Tensor, t: Tensor) -> Posterior:
+        r"""Estimates :math:`p(x_0 \mid x_t)`.
+
+        Arguments:
+            x_t: The noisy state, with shape :math:`(B, *)`.
+            t: The diffusion time, with shape :math:`()` or :math:`(B)`.
+        """
+        alpha_t, sigma_t = (broadcast(scale, x_t) for scale in self.schedule(t))
+        return Posterior(self.mean(x_t / alpha_t, sigma_t / alpha_t))
+
+    @abstractmethod
+    def mean(self, x: Tensor, sigma: Tensor) -> Tensor:
+        r"""Returns :math:`\mathbb{E}[x_0 \mid x]` for :math:`x = x_0 + \sigma \epsilon`.
+
+        Every schedule reduces to this one by :math:`x = x_t / \alpha_t`,
+        :math:`\sigma = \sigma_t / \alpha_t`.
+
+        Arguments:
+            x: The noisy state, with shape :math:`(B, *)`.
+            sigma: The noise scale, which broadcasts against `x`.
+        """
+
+
+class Karras(Denoiser):
+    r"""A network behind EDM's preconditioning
+
+    .. math::
+        d_\theta(x) = \frac{s^2}{\sigma^2 + s^2} x + \frac{\sigma s}{\sqrt{\sigma^2 + s^2}}
+            F_\theta\!\left(\frac{x}{\sqrt{\sigma^2 + s^2}}, \tfrac{1}{4} \log \sigma\right) ,
+
+    with :math:`s` the standard deviation of the data.
+
+    References:
+        | Elucidating the Design Space of Diffusion-Based Generative Models (Karras et al., 2022)
+        | https://arxiv.org/abs/2206.00364, Table 1
+
+    Arguments:
+        backbone: The network :math:`F_\theta(x, c)`, with `x` of shape :math:`(B, *)` and the
+            noise label `c` of shape :math:`()` or :math:`(B)`.
+        schedule: The noise schedule.
+        sigma_data: The standard deviation :math:`s` of the data.
+    """
+
+    def __init__(self, backbone: nn.Module, schedule: Schedule, sigma_data: float = 1.0) -> None:
+        super().__init__(schedule)
+        self.backbone = backbone
+        self.sigma_data = sigma_data
+
+    def mean(self, x: Tensor, sigma: Tensor) -> Tensor:
+        scale = torch.sqrt(sigma**2 + self.sigma_data**2)
+        label = sigma.log().reshape(-1) / 4 if sigma.ndim else sigma.log() / 4
+        output = self.backbone(x / scale, label)
+        return self.sigma_data**2 / scale**2 * x + sigma * self.sigma_data / scale * output
+
+    def loss(self, x_0: Tensor, t: Tensor, noise: Tensor) -> Tensor:
+        r"""Returns the denoising objective of each sample, with shape :math:`(B)`.
+
+        .. math:: \frac{\sigma^2 + s^2}{\sigma^2 s^2} \| d_\theta(x_t) - x_0 \|^2 / D
+
+        The paper's objective (Section 2) is the squared error; EDM's weight, which makes every
+        noise level count alike, leaves its minimizer as it is.
+
+        Arguments:
+            x_0: The clean data, with shape :math:`(B, *)`.
+            t: The diffusion times, with shape :math:`(B)`.
+            noise: Standard normal noise, with the shape of `x_0`.
+        """
+        alpha_t, sigma_t = (broadcast(scale, x_0) for scale in self.schedule(t))
+        error = self(alpha_t * x_0 + sigma_t * noise, t).mean - x_0
+        sigma = sigma_t / alpha_t
+        weight = (sigma**2 + self.sigma_data**2) / (sigma * self.sigma_data) ** 2
+        return (weight * error**2).flatten(start_dim=1).mean(dim=1)
+
+
+class Correlated(Karras):
+    r"""A network behind EDM's preconditioning, for data of a known covariance :math:`\Sigma`:
+
+    .. math::
+        d_\theta(x) = \frac{\Sigma}{\sigma^2 + \Sigma} x + \sigma \sqrt{\frac{S}{\sigma^2 + S}} \,
+            F_\theta\!\left(\frac{x}{\sqrt{\sigma^2 + S}}, \tfrac{1}{4} \log \sigma\right)
+
+    Without a network it is the best linear denoiser of data whose covariance is :math:`\Sigma`.
+    :math:`S` is a coarser covariance, in whose units the network works: components that hardly
+    vary are never left with more noise than they have signal, and the network still sees fields.
+    :class:`Karras` is the case of :math:`\Sigma = S = s^2`.
+
+    Arguments:
+        backbone: The network, as for :class:`Karras`.
+        schedule: The noise schedule.
+        covariance: The covariance: a module whose call `(f, x, sigma)` returns
+            :math:`f(\Sigma, \sigma) x`, where f acts on variances, and whose method `coarse` does
+            the same for :math:`S`.
+    """
+
+    def __init__(self, backbone: nn.Module, schedule: Schedule, covariance: Any) -> None:
+        super().__init__(backbone, schedule)
+        self.covariance = covariance
+
+    def mean(self, x: Tensor, sigma: Tensor) -> Tensor:
+        label = sigma.log().reshape(-1) / 4 if sigma.ndim else sigma.log() / 4
+        coarse = self.covariance.coarse
+        output = self.backbone(coarse(lambda v, s: (s**2 + v).rsqrt(), x, sigma), label)
+        skip = self.covariance(lambda v, s: v / (s**2 + v), x, sigma)
+        return skip + coarse(lambda v, s: s * (v / (s**2 + v)).sqrt(), output, sigma)
+
+    def loss(self, x_0: Tensor, t: Tensor, noise: Tensor) -> Tensor:
+        r"""Returns the denoising objective of each sample, with shape :math:`(B)`: as
+        :class:`Karras` in each component of :math:`S`, but less in those whose variance is below
+        0.01 in units of the data, whose errors no sample shows."""
+        alpha_t, sigma_t = (broadcast(scale, x_0) for scale in self.schedule(t))
+        error = self(alpha_t * x_0 + sigma_t * noise, t).mean - x_0
+
+        def weight(v: Tensor, s: Tensor) -> Tensor:
+            return ((s**2 + v) / (s**2 * (v + 0.01))).sqrt()
+
+        error = self.covariance.coarse(weight, error, sigma_t / alpha_t)
+        return (error**2).flatten(start_dim=1).mean(dim=1)

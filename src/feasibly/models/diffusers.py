@@ -1,0 +1,274 @@
+"""Models of diffusers, with the scheduler that says what they predict."""
+
+__all__ = ["diffusers", "is_diffusers"]
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..denoisers.adapter import Adapter
+from ..denoisers.predictions import FORMULAS, karras
+from ..errors import DenoiserError
+from ..schedules import EDM, VE, Schedule
+from .tables import AlphaBar
+
+PREDICTIONS = {"epsilon": "eps", "v_prediction": "v", "sample": "x0"}
+NETWORKS = ("unet", "transformer")
+FLOWS = {None: "velocity", "flow_prediction": "velocity", "epsilon": "eps", "sample": "x0"}
+DISTILLED = ("LCM", "TCD", "SCM", "CM", "FlowMatchLCM", "FlowMap")
+
+
+def is_diffusers(net: Any) -> bool:
+    """Whether this is a folder, or an object of diffusers."""
+    if isinstance(net, (str, Path)):
+        return True
+    return any(cls.__module__.split(".")[0] == "diffusers" for cls in type(net).__mro__)
+
+
+def diffusers(
+    net: Any, schedule: Any = None, conditions: Mapping[str, Any] | None = None
+) -> Adapter:
+    r"""Wraps a model of diffusers.
+
+    Nothing is clipped, unlike in a scheduler's `step`: a clipped estimate has no gradient.
+
+    References:
+        | https://github.com/huggingface/diffusers
+
+    Arguments:
+        net: A pipeline, a model, or a folder that `save_pretrained` of either has written.
+        schedule: The scheduler, or the folder of its configuration; None for a pipeline's own.
+        conditions: See :class:`Adapter`; a model's `class_labels` or `encoder_hidden_states`.
+
+    Raises:
+        DenoiserError: If diffusers is missing, there is no scheduler, or it is of a kind without a
+            Gaussian forward process.
+    """
+    library = _library()
+    if isinstance(net, (str, Path)):
+        net, found = _load(library, Path(net))
+        schedule = schedule or found
+    elif not isinstance(net, nn.Module) and hasattr(net, "scheduler"):
+        schedule = schedule or net.scheduler
+        net = next((n for n in (getattr(net, k, None) for k in NETWORKS) if n is not None), None)
+    if isinstance(schedule, (str, Path)):
+        schedule = _object(library, Path(schedule), "scheduler_config.json")
+    if not isinstance(net, nn.Module):
+        raise DenoiserError(
+            f"A model of diffusers is expected, with one of {NETWORKS} if it is a pipeline; got "
+            f"{type(net).__name__}."
+        )
+    if schedule is None:
+        raise DenoiserError(
+            "A model of diffusers does not say what it predicts: its scheduler does. Give it as "
+            "schedule=..., an object such as DDPMScheduler(...) or the folder of its "
+            "scheduler_config.json."
+        )
+    options = _read(schedule)
+    return Adapter(
+        net,
+        **options,
+        call=_call,
+        conditions=conditions,
+        learned_variance=_learns_variance(net),
+        notes=(
+            f"{type(schedule).__name__}, prediction_type {_setting(schedule, 'prediction_type')}",
+            *(["the channels of a learned variance are dropped"] * _learns_variance(net)),
+        ),
+    )
+
+
+def _library() -> ModuleType:
+    try:
+        import diffusers
+    except ImportError as error:
+        raise DenoiserError(
+            f"kind='diffusers' needs that library, which cannot be imported ({error}). Install "
+            "it by `pip install diffusers`; if it is installed, a torchvision of another "
+            "torch is the usual cause: `pip uninstall torchvision`."
+        ) from error
+    return diffusers
+
+
+def _call(net: Any, x: Tensor, time: Tensor, conditions: dict[str, Any]) -> Any:
+    return net(x, timestep=time, **conditions)
+
+
+def _object(library: ModuleType, folder: Path, config: str) -> Any:
+    """The model or scheduler in a folder, of the class that its configuration names.
+
+    A folder is somebody's file: it may name neither another class nor hold pickles, either of
+    which could run code of its own."""
+    model = config == "config.json"
+    base = library.ModelMixin if model else library.SchedulerMixin
+    # what diffusers falls back to without accelerate, of which it would warn
+    options = {"use_safetensors": True, "low_cpu_mem_usage": False} if model else {}
+    try:
+        name = json.loads((folder / config).read_text())["_class_name"]
+        cls = getattr(library, str(name), None)
+        if not (isinstance(cls, type) and issubclass(cls, base)):
+            raise DenoiserError(
+                f"{folder / config} names the class {name!r}, which is no "
+                f"{'model' if model else 'scheduler'} of this diffusers ({library.__version__}); "
+                f"only subclasses of its {base.__name__} are loaded from a folder."
+            )
+        return cls.from_pretrained(str(folder), local_files_only=True, **options)
+    except DenoiserError:
+        raise  # it says what is wrong
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        advice = "give the folder that save_pretrained() of a pipeline, model or scheduler wrote."
+        if model and any(folder.glob("*.bin")) and not any(folder.glob("*.safetensors*")):
+            advice = (
+                "its weights are a pickle (.bin), which could run code. If you trust it, load the "
+                "model by its own from_pretrained() and write it anew by "
+                "save_pretrained(..., safe_serialization=True)."
+            )
+        raise DenoiserError(
+            f"{folder} cannot be read as a folder of diffusers ({type(error).__name__}: {error}); "
+            f"{advice}"
+        ) from error
+
+
+def _load(library: ModuleType, folder: Path) -> tuple[Any, Any]:
+    """The network in a folder, and its scheduler if there is one."""
+    network = next((folder / k for k in NETWORKS if (folder / k).is_dir()), folder)
+    scheduler = folder / "scheduler"
+    if not (scheduler / "scheduler_config.json").is_file():
+        scheduler = folder
+    found = (scheduler / "scheduler_config.json").is_file()
+    return (
+        _object(library, network, "config.json"),
+        _object(library, scheduler, "scheduler_config.json") if found else None,
+    )
+
+
+def _setting(scheduler: Any, name: str) -> Any:
+    return getattr(getattr(scheduler, "config", scheduler), name, None)
+
+
+def _learns_variance(net: Any) -> bool:
+    channels = [_setting(net, name) for name in ("in_channels", "out_channels")]
+    return None not in channels and channels[1] == 2 * channels[0]
+
+
+def _read(scheduler: Any) -> dict[str, Any]:
+    """What a scheduler says of its model: schedule, prediction, time and scale."""
+    name = type(scheduler).__name__
+    if name.startswith(DISTILLED):
+        raise DenoiserError(
+            f"{name} belongs to a distilled model, whose output is no posterior mean; use the "
+            "model that it was distilled from."
+        )
+    if name.startswith("EDM"):
+        return _edm(scheduler)
+    if name.startswith("FlowMatch") or _setting(scheduler, "use_flow_sigmas"):
+        return _flow(scheduler)
+    predicts = _setting(scheduler, "prediction_type")
+    table = getattr(scheduler, "alphas_cumprod", None)
+    if table is None or predicts not in PREDICTIONS:
+        raise DenoiserError(
+            f"{name} with prediction_type {predicts!r} is not supported: schedulers with a table "
+            f"alphas_cumprod and one of {[*PREDICTIONS]} are, and those whose names begin with "
+            "EDM or FlowMatch. If you know what the model predicts, wrap it by kind='eps' or "
+            "another, with a schedule."
+        )
+    return _table(scheduler, AlphaBar(table), PREDICTIONS[predicts])
+
+
+def _table(scheduler: Any, schedule: AlphaBar, prediction: str) -> dict[str, Any]:
+    r"""A table of :math:`\bar\alpha`. Schedulers that keep states of unit signal (Euler and its
+    like) divide them by :math:`\sqrt{1 + \sigma^2}` at the model's entrance, which gives the
+    states of this schedule: to the model they are the same."""
+    told = {"told": "the step u = (N - 1) t"}
+    if _setting(scheduler, "timestep_type") == "continuous" and prediction == "v":
+        told = {"time": lambda t: quarter_log(schedule, t), "told": "log(sigma / alpha) / 4"}
+    return {"schedule": schedule, "prediction": prediction, **told}
+
+
+def quarter_log(schedule: Schedule, t: Tensor) -> Tensor:
+    r"""Returns :math:`\frac{1}{4} \log (\sigma_t / \alpha_t)`."""
+    alpha, sigma = schedule(t)
+    return (sigma / alpha).log() / 4
+
+
+def _edm(scheduler: Any) -> dict[str, Any]:
+    low, high, rho, data, spacing, predicts = (
+        _setting(scheduler, name)
+        for name in (
+            "sigma_min",
+            "sigma_max",
+            "rho",
+            "sigma_data",
+            "sigma_schedule",
+            "prediction_type",
+        )
+    )
+    if predicts not in ("epsilon", "v_prediction"):
+        raise DenoiserError(
+            f"{type(scheduler).__name__} has prediction_type {predicts!r}; it knows 'epsilon' and "
+            "'v_prediction'."
+        )
+    schedule = EDM(low, high, rho) if spacing == "karras" else VE(low, high)
+    return {
+        "schedule": schedule,
+        "prediction": karras(data, 1.0 if predicts == "epsilon" else -1.0),
+        "predicts": FORMULAS["karras"],
+        "time": lambda t: quarter_log(schedule, t),
+        "told": "log(sigma) / 4",
+        "scale": lambda at: 1 / torch.sqrt(at.sigma**2 + data**2),
+    }
+
+
+class Shifted(Schedule):
+    r"""Rectified flow, :math:`\alpha = 1 - s` and :math:`\sigma = s`, whose time :math:`s` is
+    shifted toward noise,
+
+    .. math:: s = \frac{k t'}{1 + (k - 1) t'}, \qquad t' = \tau + (1 - 2 \tau) t .
+
+    References:
+        | Scaling Rectified Flow Transformers (Esser et al., 2024), Section 5.3.2
+        | https://arxiv.org/abs/2403.03206
+
+    Arguments:
+        shift: The shift :math:`k`.
+        tau: The distance of :math:`t'` from the ends.
+    """
+
+    def __init__(self, shift: float = 1.0, tau: float = 1e-3) -> None:
+        if not shift > 0:
+            raise ValueError(f"Shifted needs a positive shift, got {shift}.")
+        self.shift, self.tau = shift, tau
+
+    def time(self, t: Tensor) -> Tensor:
+        t = self.tau + (1 - 2 * self.tau) * t
+        return self.shift * t / (1 + (self.shift - 1) * t)
+
+    def __call__(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        s = self.time(t)
+        return 1 - s, s
+
+
+def _flow(scheduler: Any) -> dict[str, Any]:
+    predicts = _setting(scheduler, "prediction_type")
+    if predicts not in FLOWS or _setting(scheduler, "invert_sigmas"):
+        raise DenoiserError(
+            f"{type(scheduler).__name__} with prediction_type {predicts!r} and invert_sigmas "
+            f"{_setting(scheduler, 'invert_sigmas')!r} is not supported: for a flow, schedulers "
+            f"of {[*FLOWS]} with times from data to noise are. If you know what the model "
+            "predicts, wrap it by kind='velocity' or another, with a schedule."
+        )
+    shift = _setting(scheduler, "flow_shift") or _setting(scheduler, "shift") or 1.0
+    # a shift by the size of the image moves the steps only, like any other
+    schedule = Shifted(1.0 if _setting(scheduler, "use_dynamic_shifting") else float(shift))
+    steps = _setting(scheduler, "num_train_timesteps")
+    return {
+        "schedule": schedule,
+        "prediction": FLOWS[predicts],
+        "time": lambda t: steps * schedule.time(t),
+        "told": f"{steps} sigma",
+    }

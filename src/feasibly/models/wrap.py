@@ -1,0 +1,113 @@
+"""One function for every family of networks."""
+
+__all__ = ["KINDS", "wrap"]
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from ..checks.self_test import self_test
+from ..denoisers.adapter import Adapter
+from ..denoisers.predictions import PREDICTIONS
+from ..errors import DenoiserError
+from .azula import azula
+from .diffusers import diffusers, is_diffusers
+from .edm import edm
+from .flow import CALLS, flow
+from .physicsnemo import physicsnemo
+from .plain import plain
+from .score_sde import score_sde
+
+KINDS: dict[str, Callable[..., Adapter]] = {
+    **{kind: partial(plain, kind=kind) for kind in PREDICTIONS},
+    "edm": edm,
+    "score_sde": score_sde,
+    **{kind: partial(flow, kind=kind) for kind in CALLS},
+    "diffusers": diffusers,
+    "physicsnemo": physicsnemo,
+    "azula": azula,
+}
+"""The families of networks, by name."""
+
+SCHEDULED = {*PREDICTIONS, "physicsnemo"}
+
+
+def wrap(
+    net: Any,
+    kind: str | None = None,
+    schedule: Any = None,
+    *,
+    data: Tensor | None = None,
+    conditions: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Adapter:
+    r"""Makes a denoiser of a pretrained network.
+
+    The result is called as `(x_t, t, **conditions)`, returns an object whose `mean` is
+    :math:`\mathbb{E}[x_0 \mid x_t]`, and has a `schedule`; printed, it states what it assumes. A
+    network that is a module is set to evaluation mode and frozen, in place.
+
+    ==================== ===================================================== ==================
+    kind                 network                                               schedule
+    ==================== ===================================================== ==================
+    x0, eps, v, score    `net(x, time)`, by what it predicts                   needed
+    velocity             `net(x, time)`, the derivative in the schedule's time needed
+    edm                  :math:`D(x, \sigma)`, EDM, EDM2, k-diffusion          any; EDM's
+    score_sde            score_sde's networks                                  VP, SubVP or VE
+    torchcfm             a velocity `net(s, x)`, data at s = 1                 Flow or a matcher
+    flow_matching        a velocity `net(x, s)`, data at s = 1                 Flow or a path
+    diffusers            a model, a pipeline, or a folder of either            a scheduler
+    physicsnemo          a predictor `net(x, s)`                               a scheduler
+    azula                a denoiser with a schedule                            its own
+    ==================== ===================================================== ==================
+
+    Arguments:
+        net: The network, or the folder of one.
+        kind: The family it belongs to; None to tell objects of diffusers and denoisers that have
+            a schedule by themselves.
+        schedule: The noise schedule that it was trained with.
+        data: A few clean samples, with shape :math:`(N, *)`, for :func:`feasibly.self_test`. Row i
+            is denoised under the conditions of member i.
+        conditions: What the network is told besides the time: class labels, context. A tensor has
+            a row for every member of the ensemble, by the member's index, or one row for all;
+            other values are passed on as they are.
+        options: Options of the family's own; see its function in :mod:`feasibly.models`.
+
+    Raises:
+        DenoiserError: If the kind, the schedule or an option is wrong, or the self-test fails;
+            the message says what to try.
+    """
+    if kind is None:
+        kind = _guess(net)
+    if kind not in KINDS:
+        raise DenoiserError(
+            f"There is no kind {kind!r}; choose one of {', '.join(KINDS)}. For a network that "
+            "predicts the noise it is 'eps', for one that is called with sigma 'edm'."
+        )
+    if schedule is None and kind in SCHEDULED:
+        raise DenoiserError(
+            f"kind={kind!r} needs the schedule that the network was trained with, such as "
+            "feasibly.schedules.VP() for DDPM's, VE(), Cosine(), or Rectified() for a flow."
+        )
+    try:
+        adapter = KINDS[kind](net, schedule, conditions=conditions, **options)
+    except TypeError as error:
+        if not options:
+            raise
+        raise DenoiserError(f"kind={kind!r} cannot be wrapped so: {error}.") from error
+    if data is not None:
+        self_test(adapter, data)
+    return adapter
+
+
+def _guess(net: Any) -> str:
+    if is_diffusers(net):
+        return "diffusers"
+    if callable(getattr(net, "schedule", None)):
+        return "azula"
+    raise DenoiserError(
+        f"Nothing about {type(net).__name__} says what it predicts; give kind=..., one of "
+        f"{', '.join(KINDS)}."
+    )

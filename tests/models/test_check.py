@@ -1,0 +1,55 @@
+"""`diagnose`, which `check` prints, on wrapped networks."""
+
+import pytest
+
+import feasibly
+from feasibly.checks.diagnosis import diagnose
+from feasibly.denoisers.predictions import PREDICTIONS
+from feasibly.schedules import VP, Flow
+
+SCHEDULES = {"vp": VP(), "straight": Flow()}
+KINDS = list(PREDICTIONS)
+# under VP a v and a velocity hardly differ: telling them apart is what the self-test is for
+PAIRS = [
+    pytest.param(a, b, id=f"{a}-as-{b}")
+    for a in KINDS
+    for b in KINDS
+    if a != b and (a, b) != ("v", "velocity")
+]
+
+
+@pytest.mark.parametrize("path", SCHEDULES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_network_of_any_parametrisation_is_fit_for_use(kind, path, exact, paths, data):
+    adapter = feasibly.wrap(exact(kind, paths[path]), kind, SCHEDULES[path])
+    found = diagnose(adapter, None, data.float())
+    assert found.ok
+    assert found.variance == pytest.approx(data.var().item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_call_takes_is_known_of_a_wrapped_network(kind, exact, paths, data):
+    cost = diagnose(feasibly.wrap(exact(kind, paths["vp"]), kind, VP()), None, data).cost
+    assert cost.states == 256
+    assert cost.activations > 0
+
+
+@pytest.mark.parametrize("path", SCHEDULES)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("mistake", ["sign", "time"])
+def test_a_wrong_sign_or_time_is_unfit(mistake, kind, path, exact, paths, data):
+    net = exact(kind, paths[path])
+    wrong = {"sign": lambda x, s: -net(x, s), "time": lambda x, s: net(x, 1 - s)}[mistake]
+    adapter = feasibly.wrap(wrong, kind, SCHEDULES[path])
+    assert not diagnose(adapter, None, data.float()).ok
+
+
+@pytest.mark.parametrize(("kind", "wrapped"), PAIRS)
+def test_a_wrong_prediction_type_is_unfit(kind, wrapped, exact, paths, data):
+    adapter = feasibly.wrap(exact(kind, paths["vp"]), wrapped, VP())
+    assert not diagnose(adapter, None, data.float()).ok
+
+
+def test_values_in_another_range_are_unfit(exact, paths, data):
+    adapter = feasibly.wrap(exact("eps", paths["vp"]), "eps", VP())
+    assert not diagnose(adapter, None, (100 * data + 300).float()).ok

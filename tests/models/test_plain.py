@@ -1,0 +1,210 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import feasibly
+from feasibly.constraints import GaussianRandomField, LevelSet
+from feasibly.denoisers.predictions import PREDICTIONS
+from feasibly.errors import DenoiserError
+from feasibly.schedules import EDM, VE, VP, Cosine, Flow, Rectified
+
+SCHEDULES = {"vp": VP(), "rectified": Rectified(), "straight": Flow()}
+
+
+@pytest.mark.parametrize("path", SCHEDULES)
+@pytest.mark.parametrize("kind", PREDICTIONS)
+def test_every_prediction_gives_the_posterior_mean(kind, path, exact, paths, gap):
+    net = exact(kind, paths[path])
+    assert gap(feasibly.wrap(net, kind, SCHEDULES[path])) < 1e-8
+
+
+@pytest.mark.parametrize("kind", PREDICTIONS)
+def test_other_clocks_are_told_by_a_function(kind, exact, paths, gap):
+    """A network that is told sigma, and moves with it: a velocity in units of t is divided."""
+    schedule = VE(1e-2, 50.0)
+
+    def scales(told):
+        alpha, sigma, d_alpha, d_sigma = paths["unit"](told)
+        rate = sigma * math.log(50.0 / 1e-2)  # of sigma in t, the schedule's own clock
+        return alpha, sigma, d_alpha, d_sigma * rate
+
+    net = exact(kind, scales)
+    assert gap(feasibly.wrap(net, kind, schedule, time=lambda t: schedule(t)[1])) < 1e-8
+
+
+def test_single_precision_keeps_five_digits_where_a_projection_needs_them(exact, paths, mixture):
+    generator = torch.Generator().manual_seed(0)
+    for kind in PREDICTIONS:
+        adapter = feasibly.wrap(exact(kind, paths["vp"]), kind, VP())
+        for t in torch.linspace(0, 0.5, 9):
+            alpha, sigma = VP()(t)
+            x_0, z = torch.randn(2, 64, 2, generator=generator)
+            x_t = alpha * x_0 + sigma * z
+            found = adapter(x_t, t).mean
+            assert found.dtype == torch.float32
+            assert (found - mixture(VP())(x_t, t).mean).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("path", ["vp", "straight"])
+@pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
+def test_ppr_draws_the_same_samples_through_every_parametrisation(path, exact, paths):
+    """From the same noise; in double precision, since an estimate from the noise divides by a
+    small alpha."""
+    law = LevelSet(GaussianRandomField(seed=3))
+    drawn = {}
+    for kind in ("x0", "eps", "v", "velocity"):
+        denoiser = feasibly.wrap(exact(kind, paths[path]), kind, SCHEDULES[path])
+        sampler = feasibly.PPR(denoiser, law, steps=24, retries=1)
+        drawn[kind] = sampler.sample(64, (2,), seed=0, dtype=torch.float64).samples
+    for kind, samples in drawn.items():
+        assert (samples - drawn["x0"]).abs().max() < 1e-4, kind
+
+
+@pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
+def test_many_residuals_are_projected_through_a_velocity(exact, paths):
+    """By conjugate gradients, which take forward-mode derivatives of the network and not of the
+    schedule inside."""
+    law = feasibly.Equality(
+        lambda x: torch.cat([x, x**2, x**3, 0 * x, x.sin()], dim=1)[:, :9], tolerance=1e-3
+    )
+    denoiser = feasibly.wrap(exact("velocity", paths["straight"]), "velocity", Flow())
+    minimize = feasibly.minimizers.GaussNewton(2, dense=1)
+    sampler = feasibly.PPR(denoiser, law, steps=8, minimize=minimize, retries=0)
+    result = sampler.sample(4, (2,))
+    assert result.finite.all()
+
+
+class Linear(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+        self.dropout = nn.Dropout()
+        self.seen = []
+
+    def forward(self, x, time):
+        self.seen.append((x.dtype, time.dtype, tuple(time.shape)))
+        return self.dropout(self.layer(x))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "told"),
+    [
+        (torch.float64, torch.float64),
+        (torch.float32, torch.float32),
+        # a thousand steps are not told apart in half precision
+        (torch.bfloat16, torch.float32),
+    ],
+)
+def test_a_network_is_called_in_its_own_dtype_and_frozen(dtype, told):
+    net = Linear().to(dtype).train()
+    adapter = feasibly.wrap(net, "eps", VP())
+    found = adapter(torch.randn(3, 2), torch.tensor(0.5)).mean
+    assert found.dtype == torch.float32
+    assert net.seen == [(dtype, told, (3,))]
+    assert not net.training
+    assert not any(p.requires_grad for p in net.parameters())
+
+
+@pytest.mark.parametrize(
+    "wrapped", [lambda x: x, lambda x: (x, None), lambda x: type("Out", (), {"sample": x})()]
+)
+def test_outputs_are_unwrapped(wrapped):
+    adapter = feasibly.wrap(lambda x, s: wrapped(2 * x), "x0", VP())
+    x = torch.randn(3, 2)
+    torch.testing.assert_close(adapter(x, torch.tensor(0.5)).mean, 2 * x)
+
+
+def test_a_learned_variance_is_dropped():
+    def net(x, s):
+        return torch.cat([x, torch.full_like(x, torch.nan)], dim=1)
+
+    x = torch.randn(3, 4, 8, 8)
+    adapter = feasibly.wrap(net, "x0", VP(), learned_variance=True)
+    torch.testing.assert_close(adapter(x, torch.tensor(0.5)).mean, x)
+    with pytest.raises(DenoiserError, match="learned_variance=True"):
+        feasibly.wrap(net, "x0", VP())(x, torch.tensor(0.5))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: feasibly.wrap(lambda x, s: x), "Nothing about function says"),
+        (lambda: feasibly.wrap(lambda x, s: x, "noise", VP()), "no kind 'noise'.*'eps'"),
+        (lambda: feasibly.wrap(lambda x, s: x, "eps"), "needs the schedule"),
+        (lambda: feasibly.wrap(lambda x, s: x, "eps", VP(), scale=2), "scale"),
+        (lambda: feasibly.wrap(3, "eps", VP()), "network must be callable, got int"),
+        (lambda: feasibly.wrap(lambda x, s: x, "eps", 3), "schedule must be callable, got int"),
+        (
+            lambda: feasibly.wrap(lambda x, s: None, "eps", VP())(
+                torch.randn(1, 2), torch.tensor(0.5)
+            ),
+            "NoneType",
+        ),
+    ],
+)
+def test_mistakes_are_explained(call, message):
+    with pytest.raises(DenoiserError, match=message):
+        call()
+
+
+def test_a_printed_adapter_states_what_it_assumes():
+    conditions = {"label": torch.arange(8), "scale": torch.tensor(2.0), "mode": "fast"}
+    said = repr(feasibly.wrap(Linear(), "eps", VP(), conditions=conditions))
+    for part in (
+        "Linear, 6 parameters, torch.float32",
+        "the noise: x_0 = (x_t - sigma F) / alpha",
+        "VP(beta_0=0.1, beta_1=20, tau=0.0001)",
+        "t = 1: noise, alpha 0.006572, sigma 1; the network is told 1",
+        "label: 8 members'",
+        "scale: one for all members",
+        "mode = 'fast'",
+        "time: the schedule's own clock",
+    ):
+        assert part in said
+
+
+class Labelled(nn.Module):
+    """Knows the data of each label: a point."""
+
+    points = torch.tensor([[0.0, 0.0], [5.0, 5.0], [-5.0, 5.0]])
+
+    def forward(self, x, time, label):
+        return self.points.to(x)[label].expand_as(x)
+
+
+def test_every_member_has_its_own_condition():
+    labels = torch.tensor([1, 2, 0, 1, 2])
+    denoiser = feasibly.wrap(Labelled(), "x0", EDM(), conditions={"label": labels})
+    drawn = feasibly.Ancestral(denoiser, steps=4).sample(5, (2,), chunk=2).samples
+    torch.testing.assert_close(drawn, Labelled.points[labels])
+    some = feasibly.Ancestral(denoiser, steps=4).sample([4, 0], (2,)).samples
+    torch.testing.assert_close(some, Labelled.points[labels[[4, 0]]])
+
+
+@pytest.mark.parametrize("label", [torch.tensor(1), torch.tensor([1])])
+def test_one_condition_serves_all_members(label):
+    denoiser = feasibly.wrap(Labelled(), "x0", EDM(), conditions={"label": label})
+    drawn = feasibly.Ancestral(denoiser, steps=4).sample(5, (2,)).samples
+    torch.testing.assert_close(drawn, Labelled.points[1].expand(5, 2))
+
+
+def test_a_call_may_bring_its_own_conditions():
+    denoiser = feasibly.wrap(Labelled(), "x0", EDM())
+    labels = torch.tensor([1, 2])
+    found = denoiser(torch.randn(2, 2), torch.tensor(0.5), label=labels).mean
+    torch.testing.assert_close(found, Labelled.points[labels])
+
+
+def test_members_without_a_condition_are_refused():
+    denoiser = feasibly.wrap(Labelled(), "x0", EDM(), conditions={"label": torch.tensor([1, 2])})
+    with pytest.raises(DenoiserError, match="label has 2 rows"):
+        denoiser(torch.randn(3, 2), torch.tensor(0.5))
+    with pytest.raises((DenoiserError, feasibly.SamplingError), match="label has 2 rows"):
+        feasibly.Ancestral(denoiser, steps=4).sample(3, (2,))
+
+
+@pytest.mark.parametrize("schedule", [VP(), Cosine(), EDM(), Flow()], ids=repr)
+def test_the_schedule_of_an_adapter_is_the_one_given(schedule):
+    assert feasibly.wrap(lambda x, s: x, "eps", schedule).schedule is schedule

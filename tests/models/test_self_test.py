@@ -1,0 +1,256 @@
+"""Every mistake is caught and named, and what is right passes."""
+
+import warnings
+
+import pytest
+import torch
+
+import feasibly
+from feasibly import priors
+from feasibly.denoisers.predictions import PREDICTIONS
+from feasibly.errors import DenoiserError
+from feasibly.oracles import Gaussian
+from feasibly.problems import distributions
+from feasibly.schedules import EDM, VP, Flow, LogLogit, Rectified
+
+SCHEDULES = {"vp": VP(), "rectified": Rectified(), "straight": Flow()}
+KINDS = list(PREDICTIONS)
+PAIRS = [pytest.param(a, b, id=f"{a}-as-{b}") for a in KINDS for b in KINDS if a != b]
+
+
+@pytest.mark.parametrize("path", SCHEDULES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_right_passes_with_few_samples_and_many(kind, path, exact, paths, data):
+    """A reading that is no better wins with three standard errors by a chance of 1e-3, and has
+    to win by a hundredth besides."""
+    for rows in (8, 512):
+        feasibly.wrap(exact(kind, paths[path]), kind, SCHEDULES[path], data=data[:rows])
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_what_is_right_passes_whatever_the_seed(seed, exact, paths, data):
+    adapter = feasibly.wrap(exact("v", paths["vp"]), "v", VP())
+    found = feasibly.self_test(adapter, data[32 * seed : 32 * (seed + 1)], seed=seed)
+    assert found.good
+    assert found.change == ""
+    assert max(found.ratios) < 1.1
+
+
+def test_what_is_right_passes_on_data_drawn_from_the_same_seed():
+    """The noise must not be the data over again."""
+    normal = torch.randn(512, 2, generator=torch.Generator().manual_seed(0))
+    feasibly.self_test(Gaussian(torch.zeros(2), torch.eye(2), VP()), normal, seed=0)
+
+
+@pytest.mark.parametrize("path", ["vp", "straight"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_wrong_sign_is_named(kind, path, exact, paths, data):
+    net = exact(kind, paths[path])
+    with pytest.raises(DenoiserError, match=r"wrong in the sign of the prediction.*negating"):
+        feasibly.wrap(lambda x, s: -net(x, s), kind, SCHEDULES[path], data=data)
+
+
+@pytest.mark.parametrize("path", ["vp", "straight"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_wrong_direction_of_time_is_named(kind, path, exact, paths, data):
+    net, schedule = exact(kind, paths[path]), SCHEDULES[path]
+    with pytest.raises(DenoiserError, match=r"wrong in the direction of time.*1 - t"):
+        feasibly.wrap(lambda x, s: net(x, 1 - s), kind, schedule, data=data)
+    # and what the message says helps
+    time = schedule.time
+    feasibly.wrap(
+        lambda x, s: net(x, 1 - s), kind, schedule, time=lambda t: time(1 - t), data=data
+    )
+
+
+@pytest.mark.parametrize("path", ["vp", "straight"])
+@pytest.mark.parametrize(("kind", "wrapped"), PAIRS)
+def test_a_wrong_prediction_type_is_named(kind, wrapped, path, exact, paths, data):
+    with pytest.raises(DenoiserError, match=f"prediction type, which is {kind}.*kind='{kind}'"):
+        feasibly.wrap(exact(kind, paths[path]), wrapped, SCHEDULES[path], data=data)
+
+
+def test_a_flow_wrapped_as_one_from_data_to_noise_is_wrong_in_two_things(exact, paths, data):
+    """Time and, with it, the sign of the velocity."""
+    net = exact("velocity", paths["straight"])
+    with pytest.raises(DenoiserError, match=r"time and the sign.*schedules\.Flow"):
+        feasibly.wrap(net, "velocity", Rectified(), data=data)
+    feasibly.wrap(net, "velocity", Flow(), data=data)
+
+
+def test_a_wrong_unit_of_time_is_named(exact, paths, data):
+    net = exact("eps", lambda label: paths["vp"](label / 999))
+    with pytest.raises(DenoiserError, match=r"wrong in the unit of time.*999 times"):
+        feasibly.wrap(net, "eps", VP(), data=data)
+    feasibly.wrap(net, "score_sde", VP(), data=data)
+
+
+def test_a_raw_network_is_no_edm_denoiser(exact, paths, data):
+    net = exact("eps", paths["unit"])
+    with pytest.raises(DenoiserError, match="prediction type, which is eps"):
+        feasibly.wrap(net, "edm", data=data)
+    feasibly.wrap(exact("x0", paths["unit"]), "edm", data=data)
+
+
+def test_a_wrong_prediction_type_of_a_scheduler_is_named(exact, data):
+    diffusers = pytest.importorskip("diffusers", reason="diffusers is not installed")
+    right, wrong = (
+        diffusers.DDPMScheduler(prediction_type=p) for p in ("epsilon", "v_prediction")
+    )
+    schedule = feasibly.wrap(torch.nn.Identity(), "diffusers", right).schedule
+
+    def scales(u):
+        alpha, sigma = schedule(u.double() / 999)
+        return alpha.to(u), sigma.to(u), alpha.to(u), sigma.to(u)
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = exact("eps", scales)
+
+        def forward(self, x, timestep):
+            return self.net(x, timestep)
+
+    with pytest.raises(DenoiserError, match="prediction type, which is eps"):
+        feasibly.wrap(Model(), "diffusers", wrong, data=data)
+    feasibly.wrap(Model(), "diffusers", right, data=data)
+
+
+def unit_interval(data):
+    return (data - data.min()) / (data.max() - data.min())
+
+
+RANGES = {  # what the network was trained on, what it is given, and what should be said
+    "[-1, 1] for [0, 1]": (lambda u: 2 * u - 1, lambda u: u, r"in \[-1, 1\].*2 x - 1"),
+    "[0, 1] for [-1, 1]": (lambda u: u, lambda u: 2 * u - 1, r"in \[0, 1\].*\(x \+ 1\) / 2"),
+    "[-1, 1] for [0, 255]": (lambda u: 2 * u - 1, lambda u: 255 * u, r"in \[-1, 1\]"),
+    "[0, 255] for [0, 1]": (lambda u: 255 * u, lambda u: u, r"in \[0, 255\].*255 x"),
+    "standardised for physical": (
+        lambda u: (u - u.mean()) / u.std(),
+        lambda u: 280 + 40 * u,
+        r"standardised.*\(x - \d+\) / ",
+    ),
+    "[-1, 1] for standardised": (
+        lambda u: 2 * u - 1,
+        lambda u: (u - u.mean()) / u.std(),
+        r"in \[-1, 1\].*\(x \+ [\d.]+\) - 1",
+    ),
+    "twice as wide": (lambda u: 4 * u - 2, lambda u: 2 * u - 1, r"twice as wide.*2 x"),
+}
+
+
+@pytest.mark.parametrize("path", ["vp", "straight"])
+@pytest.mark.parametrize("name", RANGES)
+def test_a_wrong_range_of_values_is_named(name, path, data):
+    trained, given, message = RANGES[name]
+    u = unit_interval(data)
+    oracle = Gaussian(trained(u).mean(dim=0), trained(u).T.cov(), SCHEDULES[path])
+    with pytest.raises(
+        DenoiserError, match="range of the values: the network knows data " + message
+    ):
+        feasibly.self_test(oracle, given(u))
+    feasibly.self_test(oracle, trained(u))
+
+
+def test_a_reversed_schedule_is_named(exact, paths, data):
+    with pytest.raises(DenoiserError, match=r"runs the wrong way.*at 0 and .* at 1"):
+        feasibly.wrap(exact("x0", paths["vp"]), "x0", lambda t: VP()(1 - t), data=data)
+
+
+def test_a_network_that_is_not_trained_is_refused(data):
+    with pytest.raises(DenoiserError, match=r"Neither the sign.*whether it is trained"):
+        feasibly.wrap(lambda x, s: 0.3 * x.flip(1) - 0.5, "eps", VP(), data=data)
+
+
+def test_a_gradient_that_a_mistake_breaks_does_not_hide_the_mistake(exact, paths, data):
+    """Told times 999 times too large, alpha vanishes and the network divides by it."""
+    net = exact("eps", paths["vp"])
+    with pytest.raises(DenoiserError, match=r"wrong in the unit of time.*999th"):
+        feasibly.wrap(net, "eps", VP(), data=data.float(), time=lambda t: 999 * t)
+
+
+def test_a_network_without_a_gradient_is_refused(exact, paths, data):
+    net = exact("x0", paths["vp"])
+    with pytest.raises(DenoiserError, match="no gradient"):
+        feasibly.wrap(lambda x, s: net(x, s).detach(), "x0", VP(), data=data)
+    with pytest.raises(DenoiserError, match=r"not finite.*square root"):
+        feasibly.wrap(lambda x, s: net(x, s) + (0 * x).sqrt(), "x0", VP(), data=data)
+
+
+@pytest.mark.parametrize("bad", [torch.zeros(4, 2), torch.randn(1, 2), torch.randn(8)])
+def test_data_that_tell_nothing_are_refused(bad, exact, paths):
+    with pytest.raises(DenoiserError, match="a few different samples"):
+        feasibly.wrap(exact("x0", paths["vp"]), "x0", VP(), data=bad)
+
+
+def test_a_few_images_suffice():
+    generator = torch.Generator().manual_seed(0)
+    root = torch.randn(64, 64, generator=generator) / 8
+    oracle = Gaussian(torch.zeros(64), root @ root.T, EDM())
+    images = (torch.randn(8, 64, generator=generator) @ root.T).reshape(8, 1, 8, 8)
+    feasibly.self_test(oracle, images)
+    with pytest.raises(DenoiserError, match="range of the values"):
+        feasibly.self_test(oracle, 0.2 * images + 0.5)
+
+
+@pytest.mark.parametrize("name", ["checkerboard", "banana"])
+def test_trained_priors_pass(name):
+    law = {"checkerboard": distributions.Checkerboard, "banana": distributions.Banana}[name]()
+    samples = law.sample(256, torch.Generator().manual_seed(0)).float()
+    feasibly.self_test(priors.load(name), samples)
+    with pytest.raises(DenoiserError, match="range of the values"):
+        feasibly.self_test(priors.load(name), samples / samples.abs().max() / 2 + 0.5)
+
+
+def test_a_denoiser_without_a_schedule_is_refused(data):
+    with pytest.raises(DenoiserError, match="no schedule"):
+        feasibly.self_test(lambda x, t: x, data)
+
+
+def test_rows_of_data_have_the_conditions_of_members():
+    oracle = Gaussian(torch.zeros(2), torch.eye(2), LogLogit())
+
+    def net(x, sigma, shift):
+        return oracle.mean(x - shift, sigma[:, None]) + shift
+
+    generator = torch.Generator().manual_seed(0)
+    shifts = 10 * torch.randn(64, 2, generator=generator)
+    samples = shifts + torch.randn(64, 2, generator=generator)
+    feasibly.wrap(net, "edm", conditions={"shift": shifts}, data=samples)
+    with pytest.raises(DenoiserError, match=r"does not denoise|range"):
+        feasibly.wrap(net, "edm", conditions={"shift": shifts.flip(0)}, data=samples)
+
+
+@pytest.mark.parametrize("shape", [(2,), (16,)])
+@pytest.mark.parametrize("rows", [4, 8, 16])
+def test_what_is_right_passes_on_few_data_whatever_the_seed(rows, shape):
+    """A ratio of few samples exceeds 1.1 by chance, and so does another reading's win."""
+    oracle = Gaussian(torch.zeros(shape), torch.eye(*shape), VP())
+    for seed in range(25):
+        samples = torch.randn(rows, *shape, generator=torch.Generator().manual_seed(1000 + seed))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore" if samples.numel() < 64 else "error")
+            feasibly.self_test(oracle, samples, seed=seed)
+
+
+def test_data_too_few_to_tell_warn_and_do_not_refuse():
+    samples = torch.randn(16, 2, generator=torch.Generator().manual_seed(0))
+    oracle = Gaussian(torch.zeros(2), torch.eye(2), VP())
+    with pytest.warns(UserWarning, match=r"too few data to tell, 32 numbers.*range of the val"):
+        found = feasibly.self_test(oracle, 10 * samples)
+    assert not found.good
+    with pytest.raises(DenoiserError, match="range of the values"):
+        feasibly.self_test(oracle, 10 * torch.cat([samples, samples.flip(1)]))
+
+
+def test_one_sample_at_which_it_fails_is_no_chance():
+    """Its error is most of the standard error, which must not excuse it."""
+    samples = torch.randn(256, 2, generator=torch.Generator().manual_seed(0))
+    oracle = Gaussian(torch.zeros(2), torch.eye(2), VP())
+
+    def net(x, s):
+        bad = 1e3 * (torch.arange(len(x)) % 256 == 7)[:, None]
+        return oracle(x, s[0]).mean + bad.to(x)
+
+    with pytest.raises(DenoiserError, match="times those of a guess"):
+        feasibly.wrap(net, "x0", VP(), data=samples)
