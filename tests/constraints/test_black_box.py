@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from feasibly import PPR
+from feasibly import PPR, sample
 from feasibly.constraints import BlackBox, Equality
 from feasibly.oracles import Gaussian
 from feasibly.schedules import LogLogit
@@ -78,11 +78,11 @@ def test_a_rough_inequality_is_sampled_without_derivatives():
         return (x[:, :1] * 4).floor() / 4  # inside below 1/4
 
     rough = BlackBox(outside, 1e-12, step=0.5, inequality=True)
-    result = PPR(PRIOR, rough, retries=15, steps=16).sample(64, (2,))
+    result = sample(PRIOR, rough, 64, (2,), attempts=16, options={"steps": 16})
     assert result.feasible.all()
     assert (result.samples[:, 0] < 0.25).all()
     # else a projection was needed, after 14 attempts: 64 * 0.4^14, once in 5,000 seeds
-    assert result.calls.backward == 0
+    assert result.evaluations.backward == 0
 
 
 @pytest.mark.parametrize(

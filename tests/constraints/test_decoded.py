@@ -79,7 +79,7 @@ def test_an_assessment_keeps_no_graph():
     ids=["swapped", "no constraint", "no decoder"],
 )
 def test_what_is_no_constraint_and_decoder_is_refused(arguments, message):
-    with pytest.raises(TypeError, match=message):
+    with pytest.raises(ValueError, match=message):
         Decoded(*arguments)
 
 

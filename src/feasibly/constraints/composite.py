@@ -36,7 +36,7 @@ class Composite(Constraint):
             )
         for part in constraints:
             if not isinstance(part, Constraint):
-                raise TypeError(
+                raise ValueError(
                     f"Composite takes constraints, got {part!r}. Wrap a function first, such as "
                     "Equality(function, tolerance)."
                 )

@@ -30,7 +30,7 @@ class Decoded(Constraint):
     ) -> None:
         if not isinstance(constraint, Constraint) or not callable(decode):
             swapped = isinstance(decode, Constraint) and callable(constraint)
-            raise TypeError(
+            raise ValueError(
                 "Decoded(constraint, decode) takes a constraint and a decoder, got "
                 f"{type(constraint).__name__} and {type(decode).__name__}."
                 + (" Swap the two." if swapped else "")
