@@ -207,6 +207,15 @@ def test_the_suggested_tolerance_is_positive_even_where_the_constraint_holds():
     assert found.suggested_tolerance == 1e-12
 
 
+@pytest.mark.parametrize("unit", [1e-3, 1e-6, 1e-8])
+def test_samples_as_they_are_do_not_meet_the_suggested_tolerance(unit):
+    data = draw("gaussian")
+    small = Equality(lambda x: unit * (x[:, 0] - 1.8), tolerance=1e-8 * unit**2)
+    found = diagnose(make_oracle("gaussian"), small, data)
+    # of a smooth density, a share of about 1e-3 has a thousandth of the typical residual
+    assert (small.violation(data) <= found.suggested_tolerance).double().mean() <= 0.01
+
+
 def test_an_impossible_constraint_is_found():
     oracle, data = make_oracle("gaussian"), draw("gaussian")
     nowhere = Equality(lambda x: x[:, :1].square() + 0.1, tolerance=1e-6)
