@@ -12,6 +12,9 @@ from ..errors import ConstraintError
 from ..linalg import cg
 from .base import Minimizer, Search, capped
 
+SMALL = 8
+"""Up to so many residuals a pseudo-inverse costs no more than a factorisation."""
+
 
 @dataclass(frozen=True)
 class GaussNewton(Minimizer):
@@ -99,8 +102,7 @@ class GaussNewton(Minimizer):
             offset = search.offset().detach().double()
             r = r - (J @ offset[..., None]).squeeze(-1)
         gram = gram + damping[:, None, None] * torch.eye(m, dtype=r.dtype, device=r.device)
-        # least squares, since dependent constraints make the system singular
-        v = torch.linalg.pinv(gram, hermitian=True) @ r[..., None]
+        v = solved(gram, r[..., None])
         step = (offset + (J.mT @ v).squeeze(-1)).masked_fill(bad[:, None], torch.nan)
         return step.reshape(search.x.shape).to(search.x.dtype)
 
@@ -132,3 +134,21 @@ class GaussNewton(Minimizer):
     def _damping(self, r: Tensor, J_r: Tensor) -> Tensor:
         squares = r.square().sum(dim=1).clamp_min(torch.finfo(r.dtype).tiny)
         return self.damping * J_r.square().sum(dim=1) / squares
+
+
+def solved(gram: Tensor, r: Tensor) -> Tensor:
+    """Solves symmetric systems, by least squares where dependent constraints make one singular.
+
+    Arguments:
+        gram: Positive semi-definite matrices, with shape (B, m, m).
+        r: The right-hand sides, with shape (B, m, 1).
+    """
+    if gram.shape[1] <= SMALL:
+        return torch.linalg.pinv(gram, hermitian=True) @ r
+    # a factorisation costs a tenth of the eigenvalues, and is refused where it fails
+    L, failed = torch.linalg.cholesky_ex(gram)
+    v = torch.cholesky_solve(r, L)
+    rows = (failed > 0) | ~v.isfinite().flatten(start_dim=1).all(dim=1)
+    if rows.any():
+        v[rows] = torch.linalg.pinv(gram[rows], hermitian=True) @ r[rows]
+    return v

@@ -93,6 +93,10 @@ class MMPS(PredictorCorrector):
         solve = SOLVERS[self.solver]
         return toward(self.constraint, x_0, V, noise, solve, self.iterations, self.rtol).x
 
+    @property
+    def noise(self) -> float:
+        return self.sigma_y or 0.0
+
     def cost(self, residuals: int) -> tuple[int, int]:
         calls = 1 + self.corrections
         return calls, calls * min(self.iterations, residuals)
