@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from feasibly import Ancestral, Equality
+from feasibly import Ancestral, Equality, Inequality
 from feasibly.checks.diagnosis import PROJECTED, Level, diagnose
 from feasibly.errors import ConstraintError
 from feasibly.models import wrap
@@ -201,7 +201,7 @@ def test_the_suggested_tolerance_is_a_millionth_of_the_median_violation():
 
 
 def test_the_suggested_tolerance_is_positive_even_where_the_constraint_holds():
-    holds = Equality(lambda x: 0 * x[:, :1], tolerance=1e-6)
+    holds = Inequality(lambda x: x[:, :1] - 100, tolerance=1e-6)
     found = diagnose(make_oracle("gaussian"), holds, draw("gaussian"))
     assert found.violation == (0, 0, 0)
     assert found.suggested_tolerance == 1e-12
