@@ -72,8 +72,10 @@ class Network:
         counts.forward += 1
         counts.member_forward += members
 
-        # hooks on both ends of the network see every backward pass through it
-        inner = x_t.view_as(x_t)
+        # Hooks on both ends of the network see every backward pass through it. A denoiser may
+        # write into its input: a copy leaves the state as it is, where a view would not, and a
+        # hook on a view that was written to without a gradient ends the process.
+        inner = x_t.clone()
         start = time.perf_counter()
         x_0 = self._estimate(inner, t)
         counts.seconds += time.perf_counter() - start
