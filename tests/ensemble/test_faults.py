@@ -127,7 +127,7 @@ def test_a_full_disk(path, undisturbed, monkeypatch, moment):
         with pytest.raises(SamplingError, match=r"No space left on device.*make room") as error:
             draw(path)
     kept = (moment - 2) // 2
-    assert f"{kept} of 8 members are drawn and kept" in error.value.__notes__[0]
+    assert f"{kept} of 8 members are finished and kept" in error.value.__notes__[0]
     assert "resume" in error.value.__notes__[0]
     assert not list(path.rglob("*.draft"))
     assert len(check_and_go_on(path, undisturbed)) == kept
@@ -200,7 +200,7 @@ def test_a_member_that_does_not_fit_into_memory_alone_stops_the_run(path, undist
 
 
 @pytest.mark.parametrize("moment", [1, 12, 25])
-def test_ctrl_c_says_which_members_are_dropped(path, undisturbed, moment):
+def test_ctrl_c_says_which_members_are_lost(path, undisturbed, moment):
     def interrupt(call, rows):
         if call == moment:
             raise KeyboardInterrupt
@@ -210,7 +210,7 @@ def test_ctrl_c_says_which_members_are_dropped(path, undisturbed, moment):
     kept = sorted(finished(path))
     a, b = len(kept), len(kept) + 1
     (note,) = error.value.__notes__
-    assert note.startswith(f"Dropped in the middle: 2 ({a}, {b}). {a} of 8 members are drawn")
+    assert note.startswith(f"Lost in the middle: 2 ({a}, {b}). {a} of 8 members are finished")
     assert os.listdir(Store(path).claims) == []
     assert len(check_and_go_on(path, undisturbed)) == a
 
@@ -222,5 +222,5 @@ def test_a_step_that_fails_stops_the_run_and_keeps_what_there_is(path, undisturb
 
     with pytest.raises(SamplingError, match="no such member") as error:
         draw(path, fault=fail)
-    assert "Dropped in the middle: 2 (4, 5)" in error.value.__notes__[0]
+    assert "Lost in the middle: 2 (4, 5)" in error.value.__notes__[0]
     assert sorted(check_and_go_on(path, undisturbed)) == [0, 1, 2, 3]

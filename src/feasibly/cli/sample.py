@@ -14,7 +14,7 @@ from ..progress import LiveProgress
 from ..report import Report
 from ..samplers import METHODS
 from ..samplers.run import shortfall
-from .ensemble import draw
+from .ensemble import fill
 from .job import Job
 
 
@@ -34,10 +34,11 @@ def sample(
 ) -> int:
     """Sample a denoiser under a constraint; write the samples and a report.
 
-    Exits with 1 if no member is feasible. With --out NAME.zarr every member is kept as soon as it
-    is finished, several processes may share the work (torchrun --nproc-per-node 2 -m feasibly
-    sample ..., or srun), and `python -m feasibly resume NAME.zarr` goes on after a stop; then it
-    exits with 1 unless all members count.
+    Exits with 1 if no member is feasible; if some are infeasible, it says how many and exits with
+    0. With --out NAME.zarr every member is kept as soon as it is finished, several processes may
+    share the work (torchrun --nproc-per-node 2 -m feasibly sample ..., or srun), and `python -m
+    feasibly resume NAME.zarr` goes on after a stop; then it also exits with 1 if members are
+    lacking: by default infeasible ones are not, see --infeasible.
 
     Arguments:
         denoiser: A shipped prior (checkerboard, banana), a prior's file, or module:function for
@@ -55,7 +56,7 @@ def sample(
         chunk: How many members to sample at a time: by default all or, into a store, auto, which
             measures the first member and takes half of the free memory.
         infeasible: What a store does with members that end infeasible: keep counts them, retry:N
-            draws them again up to N times and does not count those that stay so, drop leaves them
+            resamples them up to N times and does not count those that stay so, drop leaves them
             out.
         layout: module:function for a function that returns a feasibly.ensemble.Layout, by which a
             store names the axes of a sample.
@@ -64,7 +65,7 @@ def sample(
         options = (f"steps={steps}", *options)
     job = Job(denoiser, constraint, method, options)
     if out.suffix == ".zarr":
-        return draw(
+        return fill(
             job, out, members, shape, seed, "auto" if chunk is None else chunk, infeasible, layout
         )
     if chunk == "auto" or infeasible != "keep" or layout is not None:

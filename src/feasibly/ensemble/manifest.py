@@ -33,11 +33,17 @@ import torch
 from ..errors import StoreError
 from .probe import Probe, is_probe
 
-FORMAT = 2
+FORMAT = 3
 INFEASIBLE = ("keep", "retry", "drop")
-LIMITS = {"members": 10**6, "axes": 16, "elements": 2**40, "text": 10_000, "file": 2**20}
-"""The largest run that a store may claim to be, so that a forged one takes no memory; the last
-two in characters and in bytes."""
+LIMITS = {
+    "members": 10**6,
+    "axes": 16,
+    "elements": 2**40,
+    "warnings": 100,
+    "text": 10_000,  # characters
+    "file": 2**20,  # bytes, of JSON
+}
+"""The largest run that a store may claim to be, so that a forged one takes no memory."""
 
 RESERVED = {"member", "violation", "feasible", "finished", "forward", "backward", "seconds"}
 

@@ -88,8 +88,7 @@ def estimate(
         SamplingError: If a step fails, for one member alone does not fit, say.
     """
     device = torch.device(device or device_of(sampler.denoiser.denoiser))
-    with torch.no_grad(), batch.calling([0, 0], device):
-        sampler.trial(shape, dtype, device)
+    dry_run(sampler, shape, dtype, device)
 
     def rehearse(count: int) -> int:
         return peak(lambda: _steps(sampler, count, shape, dtype, device), device)[1]
@@ -106,6 +105,20 @@ def estimate(
             return alone
         raise
     return Footprint(member + BESIDES * state, max(0, one - member))
+
+
+@torch.no_grad()
+def dry_run(
+    sampler: Sampler, shape: Sequence[int], dtype: torch.dtype, device: torch.device
+) -> None:
+    """Tries the sampler on two states, as the first member, before a run.
+
+    Raises:
+        ConstraintError: If the constraint cannot be used as it is.
+        DenoiserError: If the denoiser cannot be used as it is.
+    """
+    with batch.calling([0, 0], device):
+        sampler.trial(shape, dtype, device)
 
 
 @torch.no_grad()

@@ -5,15 +5,15 @@ __all__ = ["run"]
 import contextlib
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import warnings
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
-from .. import members as batch
-from ..errors import SamplingError
+from ..errors import CalibrationWarning, InfeasibleWarning, SamplingError
 from ..network import device_of
 from ..result import Result, Snapshot
 from ..samplers import Sampler
@@ -47,10 +47,10 @@ def run(
     progress: Callable[[int], None] | None = None,
     planned: Callable[[Footprint, int], None] | None = None,
 ) -> Summary:
-    r"""Draws those members of an ensemble that its store lacks; returns when all are there.
+    r"""Samples those members of an ensemble that its store lacks; returns when all are there.
 
     Any number of processes may run this at once, with the same arguments and the same store. A
-    member is the same whoever draws it, and in whatever chunk, up to the rounding of the network
+    member is the same whoever samples it, and in whatever chunk, up to the rounding of the network
     in batches of different sizes, which projections amplify: to relative differences of
     :math:`10^{-4}` in single precision. In double precision they are far below
     :math:`10^{-5}`; a network that runs one member at a time, as in `Chunked(denoiser, 1)`,
@@ -62,9 +62,9 @@ def run(
         members: The number of members of the ensemble.
         shape: The shape of one sample.
         seed: The seed of the ensemble.
-        chunk: How many members to draw at a time; `auto` takes as many as fit into half of the
+        chunk: How many members to sample at a time; `auto` takes as many as fit into half of the
             free memory, by :func:`estimate`. A chunk that does not fit is halved.
-        infeasible: What happens to members that end infeasible, after the sampler's own retries,
+        infeasible: What happens to members that end infeasible, after the sampler's own attempts,
             which are made whatever is said here: `keep` counts them, `retry` keeps them too and
             does not count them, `drop` does not even keep them.
         layout: The names, coordinates and units of a sample; None for axes by number.
@@ -75,10 +75,10 @@ def run(
         sharing: How many of them run on this machine, by which `auto` divides its memory. On GPUs
             it is divided by the number of GPUs that this process sees first; so give 1 where a
             process sees only a GPU of its own. Under Slurm's --gpus-per-task that is known.
-        repair: Whether to read the store first, and draw again what failed or is damaged. Of
+        repair: Whether to read the store first, and sample again what failed or is damaged. Of
             several processes that start together one is enough.
         callback: Called with a :class:`Snapshot` after every step of every chunk.
-        progress: Called with the number of members that have been drawn, after every chunk.
+        progress: Called with the number of members that are finished, after every chunk.
         planned: Called by `auto`, before the first member, with the :class:`Footprint` and the
             chunk.
 
@@ -88,6 +88,10 @@ def run(
         StoreError: If the store cannot be used, or belongs to another run.
         SamplingError: If a step fails or a member cannot be written. Whatever is raised, the
             members that were finished stay in the store, and a note says which were not.
+
+    Warns:
+        InfeasibleWarning: If members of the store are infeasible, whoever sampled them.
+        CalibrationWarning: If the sampler warned of something, in this run or an earlier one.
     """
     if chunk != "auto" and (not isinstance(chunk, int) or chunk < 1):
         raise ValueError(f"run(chunk=...) must be 'auto' or at least 1, got {chunk!r}.")
@@ -97,13 +101,13 @@ def run(
         )
     if infeasible == "retry" and not sampler.retries:
         raise ValueError(
-            "run(infeasible='retry') needs a sampler that draws again: give it retries=3, say."
+            "run(infeasible='retry') needs a sampler that resamples: give it retries=3, say."
         )
-    law = sampler.constraint
+    denoiser: Any = sampler.denoiser.denoiser
     config = Config(
         method="",
-        weights=fingerprint(sampler.denoiser.denoiser),
-        tolerance=None if law is None or math.isinf(law.tolerance) else float(law.tolerance),
+        weights=fingerprint(denoiser),
+        tolerance=_tolerance(sampler.constraint),
         seed=seed,
         members=members,
         shape=tuple(shape),
@@ -111,13 +115,12 @@ def run(
         infeasible=infeasible,
         source=dict(source or {}),
     )
-    device = torch.device(device or device_of(sampler.denoiser.denoiser))
-    with torch.no_grad(), batch.calling([0, 0], device):
-        sampler.trial(config.shape, dtype, device)
-    # after the trial, which sets what a method chooses by the number of residuals
+    device = torch.device(device or device_of(denoiser))
+    memory.dry_run(sampler, config.shape, dtype, device)
+    # after the dry run, which sets what a method chooses by the number of residuals
     config = replace(config, method=" ".join(repr(sampler).split()))
-    asked = probe(sampler, members, config.shape, dtype, device)
-    store = Store.create(path, config, layout, asked, sampler.denoiser.denoiser)
+    found = probe(sampler, members, config.shape, dtype, device)
+    store = Store.create(path, config, layout, found, denoiser)
     if repair:
         store.repair()
     if chunk == "auto":
@@ -135,20 +138,27 @@ def run(
                 missing = store.missing()
                 lost = sorted(set(worker.current) & set(missing))
                 error.add_note(
-                    (f"Dropped in the middle: {some(lost)}. " if lost else "")
-                    + f"{members - len(missing)} of {members} members are drawn and kept; "
+                    (f"Lost in the middle: {some(lost)}. " if lost else "")
+                    + f"{members - len(missing)} of {members} members are finished and kept; "
                     f"`python -m feasibly resume {path}` goes on (with --denoiser and "
                     "--constraint, if they are yours)."
                 )
                 Summary.read(store).write()
             raise
-    return Summary.read(store).write()
+    summary = Summary.read(store).write()
+    # of a method that does not end on the constraint, some infeasible members are no news
+    if summary.infeasible and sampler.enforces and (sampler.lands or not summary.feasible):
+        words = f"{summary.violations()} To make them feasible, {sampler.advice}."
+        warnings.warn(words, InfeasibleWarning, stacklevel=2)
+    for words in summary.warnings:
+        warnings.warn(words, CalibrationWarning, stacklevel=2)
+    return summary
 
 
 def plan(
     sampler: Sampler, store: Store, device: torch.device, sharing: int
 ) -> tuple[Footprint, int]:
-    """Returns what members take, and how many to draw at a time."""
+    """Returns what members take, and how many to sample at a time."""
     config = store.config
     dtype = getattr(torch, config.dtype)
     footprint = memory.estimate(
@@ -161,13 +171,19 @@ def plan(
 
 def _own_gpu() -> bool:
     """Whether Slurm gave this process GPUs that no other process sees."""
-    told = os.environ.get("SLURM_GPUS_PER_TASK", "").rpartition(":")[2]  # 1, or a100:1
-    return told.isdecimal() and 1 <= torch.cuda.device_count() <= int(told)
+    given = os.environ.get("SLURM_GPUS_PER_TASK", "").rpartition(":")[2]  # 1, or a100:1
+    return given.isdecimal() and 1 <= torch.cuda.device_count() <= int(given)
+
+
+def _tolerance(constraint: Any) -> float | None:
+    if constraint is None or math.isinf(constraint.tolerance):
+        return None
+    return float(constraint.tolerance)
 
 
 @dataclass
 class Worker:
-    """Draws members until none is missing."""
+    """Samples members until none is missing."""
 
     sampler: Sampler
     store: Store
@@ -178,9 +194,10 @@ class Worker:
     callback: Callable[[Snapshot], None] | None
     progress: Callable[[int], None] | None
     current: tuple[int, ...] = ()
+    paths: dict[int, list[float]] = field(default_factory=dict)  # violations by member and step
 
     def work(self) -> None:
-        """Takes free members, chunk after chunk; waits for those that others are drawing, in case
+        """Takes free members, chunk after chunk; waits for those that others are sampling, in case
         they stop."""
         try:
             while missing := self.store.missing():
@@ -203,13 +220,13 @@ class Worker:
             ) from error
 
     def advance(self) -> None:
-        """Draws the current members and keeps them."""
+        """Samples the current members and keeps them."""
         try:
-            result, paths = self.draw()
-            if any(step.failed for step in result.trace) or not result.finite.all():
+            result = self.sample()
+            if _is_spoilt(result):
                 # Once more with the same noise: what spoilt a number may have passed, and the
-                # sampler's own retries, from fresh noise, must not take its place.
-                result, paths = self.draw()
+                # sampler's later attempts, from fresh noise, must not take its place.
+                result = self.sample()
         except (SamplingError, MemoryError, RuntimeError) as error:
             if not memory.is_exhausted(error):
                 raise
@@ -220,29 +237,32 @@ class Worker:
                     "a method without gradients."
                 ) from error
             self.chunk = len(self.current) // 2
-            result, paths = None, {}
+            result = None
         if result is not None:  # outside of the `except`, which would keep the tensors alive
-            self.keep(result, paths)
+            self.keep(result, range(len(result.members)))
         self.claims.release(self.current)
         self.current = ()
 
-    def draw(self) -> tuple[Result, dict[int, list[float]]]:
-        """Draws the current members; returns them, and their violations by step."""
+    def sample(self) -> Result:
+        """Samples the current members, and takes down their violations by step."""
         config = self.store.config
-        account = Run(
-            config.seed, config.shape, getattr(torch, config.dtype), self.device, self.callback
-        )
+        dtype = getattr(torch, config.dtype)
+        made = Run(config.seed, config.shape, dtype, self.device, self.callback)
+        self.paths = made.paths
         with torch.no_grad():
-            return self.sampler.draw(list(self.current), account), account.paths
+            return self.sampler.draw(list(self.current), made)
 
-    def keep(self, result: Result, paths: Mapping[int, Sequence[float]]) -> None:
+    def keep(self, result: Result, rows: Collection[int]) -> None:
         """Writes members into the store, each as soon as the one before it is there."""
+        for sentence in getattr(result, "warnings", ()):
+            self.store.warn(sentence)
         size, calls = len(result.members), result.calls
         samples = result.samples.cpu().numpy()
         finite, feasible = result.finite.tolist(), result.feasible.tolist()
         violation = result.violation.tolist()
         drop = self.store.config.infeasible == "drop"
-        for row, member in enumerate(result.members):
+        for row in rows:
+            member = result.members[row]
             if not self.claims.owns(member):  # taken over while this process was suspended
                 continue
             bad = not (finite[row] and math.isfinite(violation[row]))
@@ -257,11 +277,16 @@ class Worker:
                 backward=calls.member_backward / size,
                 seconds=result.seconds / size,
                 worker=self.claims.worker,
-                path=tuple(brief(v) for v in paths.get(member, ())),
+                path=tuple(brief(v) for v in self.paths.get(member, ())),
             )
             self.store.put(record, samples[row])
         if self.progress is not None:
             self.progress(self.store.config.members - len(self.store.missing()))
+
+
+def _is_spoilt(result: Result) -> bool:
+    """Whether a member became non-finite on its way."""
+    return any(step.failed for step in result.trace) or not bool(result.finite.all())
 
 
 def brief(violation: float) -> float | None:

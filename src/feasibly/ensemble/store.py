@@ -16,6 +16,7 @@ import errno
 import json
 import math
 import os
+import re
 import shutil
 import uuid
 import warnings
@@ -28,12 +29,12 @@ from typing import Any
 import numpy as np
 
 from ..errors import StoreError
-from .manifest import Config, Layout, Manifest, read_json, shown, versions
+from .manifest import LIMITS, Config, Layout, Manifest, is_text, read_json, shown, versions
 from .probe import Probe
 from .probe import differences as differ
 
 PRIVATE = ".feasibly"
-"""The folder of what is no array: the manifest, the records and the claims."""
+"""The folder of what is no array: the manifest, the records, the claims and the warnings."""
 
 STATES = ("finished", "dropped", "failed")
 
@@ -98,6 +99,7 @@ class Store:
         self.path = Path(path)
         self.records = self.path / PRIVATE / "members"
         self.claims = self.path / PRIVATE / "claims"
+        self.notes = self.path / PRIVATE / "warnings"
         if not (self.path / PRIVATE / "manifest.json").is_file():
             raise StoreError(
                 f"{self.path} holds no ensemble; give the folder that `sample --out` made."
@@ -106,8 +108,8 @@ class Store:
         self.config = self.manifest.config
         self.array = self.path / self.manifest.variable
         # the store itself may lie elsewhere, by a link; what is in it may not
-        inner = (self.array, self.array / "c", self.path / PRIVATE, self.records, self.claims)
-        for part in inner:
+        private = (self.path / PRIVATE, self.records, self.claims, self.notes)
+        for part in (self.array, self.array / "c", *private):
             if not part.is_dir() or part.is_symlink():
                 raise StoreError(f"{part} is no folder of this store; the store is damaged.")
         _check_array(self.array / "zarr.json", self.config)
@@ -258,6 +260,28 @@ class Store:
         chunk = self.chunk(record.member)
         return self._holds(chunk) and chunk.is_file() and chunk.stat().st_size == size
 
+    def warn(self, sentence: str) -> None:
+        """Keeps a warning of the sampler, unless one is there that differs in numbers only: those
+        of another chunk.
+
+        Raises:
+            OSError: If it cannot be written.
+        """
+        kind = zlib.crc32(re.sub(r"\d[\d.,e+-]*", "#", sentence).encode())
+        path = self.notes / f"{kind:08x}.json"
+        if not path.exists():
+            write(path, json.dumps(" ".join(sentence.split())).encode())
+
+    def warnings(self) -> list[str]:
+        """Returns the warnings of the samplers, each kind once; those that are damaged are left
+        out."""
+        found = []
+        for name in sorted(os.listdir(self.notes))[: LIMITS["warnings"]]:
+            with contextlib.suppress(StoreError, OSError):
+                sentence = read_json(self.notes / name)
+                found += [sentence] if is_text(sentence) else []
+        return found
+
     def repair(self) -> list[int]:
         """Forgets the members that failed and those whose files are damaged, so that they are
         sampled again; reads the whole store.
@@ -337,7 +361,7 @@ def _make(path: Path, config: Config, layout: Layout, probe: Probe | None) -> No
     draft = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.draft")
     try:
         _make_arrays(draft, config, layout)
-        for name in ("members", "claims"):
+        for name in ("members", "claims", "warnings"):
             (draft / PRIVATE / name).mkdir(parents=True)
         (draft / layout.name / "c").mkdir()
         write(draft / PRIVATE / "manifest.json", Manifest.new(config, layout.name, probe).encode())
