@@ -164,6 +164,19 @@ def test_a_shipped_prior_is_resumed_by_the_store_alone(tmp_path, user, command):
     )
 
 
+def test_a_run_is_resumed_with_the_chunk_that_it_was_begun_with(
+    user, command, monkeypatch, tmp_path
+):
+    chunks, run = [], ensemble.run
+    monkeypatch.setattr(ensemble, "run", lambda *a, **o: chunks.append(o["chunk"]) or run(*a, **o))
+    for chunk, name in ((3, "number.zarr"), ("auto", "auto.zarr")):
+        start = ("sample", *names(user), "--steps", 4, "--members", 4)
+        assert command(*start, "--chunk", chunk, "--out", name) == 0
+        assert command("resume", name, *names(user)) == 0
+    assert command("resume", name, *names(user), "--chunk", 2) == 0
+    assert chunks == [3, 3, "auto", "auto", 2]
+
+
 def test_a_run_that_lacks_members_exits_with_one(user, command, capsys):
     base = ("sample", *names(user, "impossible"), *TOY)
     for policy in ("drop", "retry:1"):

@@ -8,7 +8,6 @@ import torch
 
 from feasibly import PPR, Ancestral, ensemble
 from feasibly.ensemble import Footprint, Store, Summary, memory
-from feasibly.ensemble.run import plan
 from feasibly.errors import CalibrationWarning, DenoiserError, InfeasibleWarning, StoreError
 from feasibly.minimizers import GaussNewton
 from tests.ensemble.conftest import MEMBERS, Disturbed, circle, draw, toy, values
@@ -83,9 +82,19 @@ def test_a_gpu_is_shared_by_those_who_see_it(monkeypatch, seen, told, sharing):
     monkeypatch.setattr(memory, "fitting", lambda footprint, free, n: found.append(n))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: seen)
     monkeypatch.setenv("SLURM_GPUS_PER_TASK", told)
-    store = SimpleNamespace(config=SimpleNamespace(shape=(2,), members=8, dtype="float32"))
-    plan(toy(), store, torch.device("cuda"), 8)
+    config = SimpleNamespace(shape=(2,), members=8, dtype="float32")
+    memory.plan(toy(), config, torch.device("cuda"), 8)
     assert found == [sharing]
+
+
+def test_as_many_members_are_sampled_at_a_time_as_a_minute_allows(path, monkeypatch):
+    sizes = []
+    slow = Footprint(1, 0, member_seconds=20.0)
+    monkeypatch.setattr(memory, "estimate", lambda *args, **options: slow)
+    fault = lambda call, rows: sizes.append(len(set(rows)))  # noqa: E731
+    draw(path, sampler=Ancestral(Disturbed(fault), steps=4), chunk="auto")
+    # 3 members by the estimate; then all that are left, by the milliseconds that these took
+    assert sizes == [3] * 5 + [5] * 5
 
 
 def test_what_is_planned_is_what_members_take(path):

@@ -89,7 +89,7 @@ def resume(
     store: tyro.conf.Positional[Path],
     denoiser: str | None = None,
     constraint: str | None = None,
-    chunk: int | Literal["auto"] = "auto",
+    chunk: int | Literal["auto"] | None = None,
 ) -> int:
     """Go on with a run that was stopped: sample the members that its store lacks.
 
@@ -101,9 +101,12 @@ def resume(
         denoiser: The denoiser again, if it is not a shipped prior: a store is data, and what it
             names is not run unasked.
         constraint: The constraint again, if it is not a number.
-        chunk: How many members to sample at a time.
+        chunk: How many members to sample at a time; by default as when the run was begun.
     """
-    config = Store(store).config
+    manifest = Store(store).manifest
+    config = manifest.config
+    if chunk is None:
+        chunk = manifest.chunk or "auto"
     if not config.source:
         raise ValueError(
             f"{store} was made by feasibly.ensemble.run and not by a command; call it again."
@@ -183,10 +186,12 @@ def conclude(summary: Summary, console: Console) -> int:
 
 
 def expected(footprint: Footprint, chunk: int) -> str:
-    """What a run is expected to take, in words."""
+    """What the first chunk of a run is expected to take, in words."""
+    seconds = max(1, round(footprint.seconds(chunk)))
     return (
-        f"{chunk} members at a time, which take {size(footprint.of(chunk))} of memory at most: "
-        f"{size(footprint.member)} each and {size(footprint.fixed)} besides, and the weights."
+        f"{chunk} members at a time, which take some {seconds} s and {size(footprint.of(chunk))} "
+        f"of memory at most: {size(footprint.member)} each and {size(footprint.fixed)} besides, "
+        "and the weights."
     )
 
 

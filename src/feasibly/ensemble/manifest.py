@@ -178,6 +178,7 @@ class Manifest:
         variable: The name of the variable that holds the samples.
         probe: What the schedule, the denoiser and the constraint return for fixed states; empty
             if they were not probed.
+        chunk: How many members the run sampled at a time when it was begun; None for `auto`.
     """
 
     config: Config
@@ -186,14 +187,19 @@ class Manifest:
     created: str
     variable: str = "samples"
     probe: Probe = field(default_factory=dict)
+    chunk: int | None = None
 
     @classmethod
     def new(
-        cls, config: Config, variable: str = "samples", probe: Probe | None = None
+        cls,
+        config: Config,
+        variable: str = "samples",
+        probe: Probe | None = None,
+        chunk: int | None = None,
     ) -> "Manifest":
         """Describes a run that starts now and here."""
         created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        return cls(config, versions(), commit(), created, variable, probe or {})
+        return cls(config, versions(), commit(), created, variable, probe or {}, chunk)
 
     def encode(self) -> bytes:
         """Returns the content of the manifest's file."""
@@ -233,9 +239,12 @@ class Manifest:
             raise StoreError(f"{path}: {error}") from error
         if found["probe"] != {} and not is_probe(found["probe"]):
             raise StoreError(f"{path}: the probe is {shown(found['probe'])}.")
+        chunk = found["chunk"]
+        if chunk is not None and not _whole(chunk, 1, LIMITS["members"]):
+            raise StoreError(f"{path}: the chunk is {shown(chunk)}.")
         probe = {name: tuple(numbers) for name, numbers in found["probe"].items()}
         texts = (found[name] for name in ("versions", "commit", "created", "variable"))
-        return cls(made, *texts, probe)
+        return cls(made, *texts, probe, chunk)
 
 
 def versions() -> dict[str, str]:

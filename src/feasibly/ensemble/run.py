@@ -4,9 +4,8 @@ __all__ = ["run"]
 
 import contextlib
 import math
-import os
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +19,7 @@ from ..samplers import Sampler
 from ..samplers.run import Run
 from . import memory
 from .manifest import Config, Layout, fingerprint
-from .memory import Footprint
+from .memory import Footprint, Plan
 from .probe import probe
 from .queue import Claims
 from .store import Record, Store
@@ -62,8 +61,11 @@ def run(
         members: The number of members of the ensemble.
         shape: The shape of one sample.
         seed: The seed of the ensemble.
-        chunk: How many members to sample at a time; `auto` takes as many as fit into half of the
-            free memory, by :func:`estimate`. A chunk that does not fit is halved.
+        chunk: How many members to sample at a time. They are finished at the same time, so a stop
+            loses what a chunk has taken. `auto` takes as many as fit into half of the free memory,
+            at most 1024, and as are expected to take a minute, or half as long again as one member
+            alone, if that is longer. It plans the first chunk by :func:`estimate`, and the next by
+            the time of the last. A chunk that does not fit is halved.
         infeasible: What happens to members that end infeasible, after the sampler's own attempts,
             which are made whatever is said here: `keep` counts them, `retry` keeps them too and
             does not count them, `drop` does not even keep them.
@@ -120,15 +122,18 @@ def run(
     # after the dry run, which sets what a method chooses by the number of residuals
     config = replace(config, method=" ".join(repr(sampler).split()))
     found = probe(sampler, members, config.shape, dtype, device)
-    store = Store.create(path, config, layout, found, denoiser)
+    kept = None if chunk == "auto" else min(chunk, members)
+    store = Store.create(path, config, layout, found, denoiser, kept)
     if repair:
         store.repair()
     if chunk == "auto":
-        footprint, chunk = plan(sampler, store, device, sharing)
-        if planned is not None:
-            planned(footprint, chunk)
+        plan = memory.plan(sampler, config, device, sharing)
+        if planned is not None and plan.footprint is not None:
+            planned(plan.footprint, plan.chunk)
+    else:
+        plan = Plan(chunk)
     with Claims(store.claims) as claims:
-        worker = Worker(sampler, store, claims, device, chunk, workers, callback, progress)
+        worker = Worker(sampler, store, claims, device, plan, workers, callback, progress)
         try:
             worker.work()
         except BaseException as error:
@@ -155,26 +160,6 @@ def run(
     return summary
 
 
-def plan(
-    sampler: Sampler, store: Store, device: torch.device, sharing: int
-) -> tuple[Footprint, int]:
-    """Returns what members take, and how many to sample at a time."""
-    config = store.config
-    dtype = getattr(torch, config.dtype)
-    footprint = memory.estimate(
-        sampler, config.shape, members=config.members, dtype=dtype, device=device
-    )
-    if device.type == "cuda":
-        sharing = 1 if _own_gpu() else math.ceil(sharing / torch.cuda.device_count())
-    return footprint, memory.fitting(footprint, memory.room(device), sharing)
-
-
-def _own_gpu() -> bool:
-    """Whether Slurm gave this process GPUs that no other process sees."""
-    given = os.environ.get("SLURM_GPUS_PER_TASK", "").rpartition(":")[2]  # 1, or a100:1
-    return given.isdecimal() and 1 <= torch.cuda.device_count() <= int(given)
-
-
 def _tolerance(constraint: Any) -> float | None:
     if constraint is None or math.isinf(constraint.tolerance):
         return None
@@ -189,7 +174,7 @@ class Worker:
     store: Store
     claims: Claims
     device: torch.device
-    chunk: int
+    plan: Plan
     workers: int
     callback: Callable[[Snapshot], None] | None
     progress: Callable[[int], None] | None
@@ -203,7 +188,7 @@ class Worker:
             while missing := self.store.missing():
                 # at the end of a run, a large chunk would leave nothing for the others
                 fair = math.ceil(len(missing) / self.workers)
-                taken = self.claims.take(missing, min(self.chunk, fair))
+                taken = self.claims.take(missing, min(self.plan.chunk, fair))
                 # another may have finished one since the list was made, and freed its claim
                 still = set(self.store.missing()) if taken else set()
                 self.claims.release(i for i in taken if i not in still)
@@ -227,32 +212,60 @@ class Worker:
                 # Once more with the same noise: what spoilt a number may have passed, and the
                 # sampler's later attempts, from fresh noise, must not take its place.
                 result = self.sample()
-        except (SamplingError, MemoryError, RuntimeError) as error:
+        except BaseException as error:
+            left = self.rescue(getattr(error, "partial", None))
             if not memory.is_exhausted(error):
                 raise
-            if len(self.current) == 1:
+            if len(left) == 1:
                 raise SamplingError(
-                    f"Member {self.current[0]} alone does not fit into memory: "
+                    f"Member {left[0]} alone does not fit into memory: "
                     f"{error.__cause__ or error}. Use a larger machine, fewer processes on it, or "
                     "a method without gradients."
                 ) from error
-            self.chunk = len(self.current) // 2
+            self.plan.most = len(left) // 2
             result = None
         if result is not None:  # outside of the `except`, which would keep the tensors alive
+            self.plan.learn(len(result.members), result.seconds)
             self.keep(result, range(len(result.members)))
         self.claims.release(self.current)
         self.current = ()
+        if self.progress is not None:
+            self.progress(self.store.config.members - len(self.store.missing()))
 
     def sample(self) -> Result:
-        """Samples the current members, and takes down their violations by step."""
+        """Samples the current members, and takes down their violations by step. What it raises
+        has an attribute `partial`: the members as they were after the last attempt, or None."""
         config = self.store.config
         dtype = getattr(torch, config.dtype)
         made = Run(config.seed, config.shape, dtype, self.device, self.callback)
         self.paths = made.paths
-        with torch.no_grad():
-            return self.sampler.draw(list(self.current), made)
+        try:
+            with torch.no_grad():
+                return self.sampler.draw(list(self.current), made)
+        except BaseException as error:
+            error.partial = made.latest  # ty: ignore[missing-attribute]
+            raise
 
-    def keep(self, result: Result, rows: Collection[int]) -> None:
+    def rescue(self, partial: Result | None) -> list[int]:
+        """Keeps what is final of a chunk that was stopped: the feasible members, which no later
+        attempt would have changed. Returns the others."""
+        if partial is None or _is_spoilt(partial):
+            return list(self.current)
+        self.keep(partial, partial.feasible.nonzero().flatten().tolist())
+        missing = set(self.store.missing())
+        return [i for i in self.current if i in missing]
+
+    def keep(self, result: Result, rows: Sequence[int]) -> None:
+        """Keeps members, and what their sampler warned of. A stop waits for the rest of them: they
+        are finished, and quickly written."""
+        try:
+            self.write(result, rows)
+        except KeyboardInterrupt:
+            missing = set(self.store.missing())
+            self.write(result, [row for row in rows if result.members[row] in missing])
+            raise
+
+    def write(self, result: Result, rows: Sequence[int]) -> None:
         """Writes members into the store, each as soon as the one before it is there."""
         for sentence in getattr(result, "warnings", ()):
             self.store.warn(sentence)
@@ -280,8 +293,6 @@ class Worker:
                 path=tuple(brief(v) for v in self.paths.get(member, ())),
             )
             self.store.put(record, samples[row])
-        if self.progress is not None:
-            self.progress(self.store.config.members - len(self.store.missing()))
 
 
 def _is_spoilt(result: Result) -> bool:

@@ -122,6 +122,7 @@ class Store:
         layout: Layout | None = None,
         probe: Probe | None = None,
         denoiser: Any = None,
+        chunk: int | None = None,
     ) -> "Store":
         """Makes a store, or opens one that is there already and belongs to the same run.
 
@@ -132,6 +133,8 @@ class Store:
             probe: What the run's parts return for fixed states; None to compare configurations
                 only.
             denoiser: The denoiser, by whose precision the probe is compared.
+            chunk: How many members the run samples at a time; None for `auto`. It is kept in a
+                store that is made, and members do not depend on it.
 
         Raises:
             StoreError: If something else is there, or nothing can be.
@@ -144,7 +147,7 @@ class Store:
         layout.check(config.shape)
         if not path.exists():
             try:
-                _make(path, config, layout, probe)
+                _make(path, layout, Manifest.new(config, layout.name, probe, chunk))
             except OSError as error:
                 raise StoreError(
                     f"{path} cannot be made ({error}); make room, or give an --out where this "
@@ -355,16 +358,16 @@ def _is_record(found: Any, member: int) -> bool:
 # The folder: what zarr reads, made before the run.
 
 
-def _make(path: Path, config: Config, layout: Layout, probe: Probe | None) -> None:
+def _make(path: Path, layout: Layout, manifest: Manifest) -> None:
     """Makes a store, whole or not at all; leaves it to another process that was faster."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.draft")
     try:
-        _make_arrays(draft, config, layout)
+        _make_arrays(draft, manifest.config, layout)
         for name in ("members", "claims", "warnings"):
             (draft / PRIVATE / name).mkdir(parents=True)
         (draft / layout.name / "c").mkdir()
-        write(draft / PRIVATE / "manifest.json", Manifest.new(config, layout.name, probe).encode())
+        write(draft / PRIVATE / "manifest.json", manifest.encode())
         for made in [*draft.rglob("*"), draft]:
             sync(made)
         try:
