@@ -13,7 +13,7 @@ from feasibly.__main__ import main
 from feasibly.cli import ensemble
 from feasibly.cli.load import load_constraint
 from feasibly.cli.sample import sample
-from feasibly.ensemble import Store, Summary
+from feasibly.ensemble import Store, Summary, memory
 
 pytest.importorskip("zarr")
 xarray = pytest.importorskip("xarray")
@@ -148,6 +148,26 @@ def test_a_forged_name_is_not_run(tmp_path, user, command, capsys, place):
     printed = capsys.readouterr()
     assert "is not run unasked" in printed.err
     assert "the module was run" not in printed.out
+
+
+def test_a_forged_shape_takes_no_memory(tmp_path, command, capsys, monkeypatch):
+    sample("banana", "3", tmp_path / "run.zarr", members=1, steps=2)
+    store = Store(tmp_path / "run.zarr")
+    (store.records / "0.json").unlink()
+    for path, edit in (
+        (store.path / ".feasibly" / "manifest.json", lambda file: file["config"]),
+        (store.array / "zarr.json", lambda file: file),
+    ):
+        forged = json.loads(path.read_text())
+        edit(forged)["shape"] = [*edit(forged)["shape"][:-1], 2**31]
+        if "chunk_grid" in forged:
+            forged["chunk_grid"]["configuration"]["chunk_shape"] = [1, 2**31]
+        path.write_text(json.dumps(forged))
+    monkeypatch.setattr(memory, "room", lambda device: 2**33)
+    monkeypatch.setattr(ensemble, "axes_of", lambda *_: pytest.fail("no axes are needed"))
+    monkeypatch.chdir(tmp_path)
+    assert command("resume", "run.zarr") == 2
+    assert "take 8,589,934,592 bytes each" in capsys.readouterr().err
 
 
 def test_a_shipped_prior_is_resumed_by_the_store_alone(tmp_path, user, command):

@@ -194,11 +194,19 @@ def test_a_coarse_history_and_a_chunked_denoiser_take_less():
 def test_members_that_would_not_fit_are_not_measured(monkeypatch):
     rows = []
     sampler = toy(lambda call, seen: rows.append(len(seen)))
-    monkeypatch.setattr(memory, "room", lambda device: 10)
+    monkeypatch.setattr(memory, "room", lambda device: 100)
     found = estimate(sampler, (2,))
     assert set(rows) == {1}
     assert found.member > 0
     assert found.fixed == 0
+
+
+def test_samples_that_do_not_fit_are_refused_before_they_are_made(monkeypatch):
+    sampler = toy(lambda call, seen: pytest.fail("the network was asked"))
+    sampler.denoiser.denoiser.calls = 0
+    monkeypatch.setattr(memory, "room", lambda device: 47)  # and six states of two numbers are 48
+    with pytest.raises(ValueError, match=r"shape \(2,\) take 8 bytes each.*47 bytes are free"):
+        estimate(sampler, (2,))
 
 
 def test_no_member_is_measured_that_the_run_does_not_have():

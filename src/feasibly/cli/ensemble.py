@@ -46,7 +46,11 @@ def fill(
         )
     if found:
         job = Job(job.denoiser, job.constraint, job.method, (*job.options, f"retries={retries}"))
-    axes = axes_of(job.denoiser, shape) if layout is None else load_object(layout)
+    axes: Any = None  # those of a store that is there are known
+    if layout is not None:
+        axes = load_object(layout)
+    elif not out.exists():
+        axes = axes_of(job.denoiser, shape)
     if not isinstance(axes, (Layout, type(None))):
         raise ValueError(f"{layout!r} returned {type(axes).__name__}; it must return a Layout.")
     rank, local, world, sharing = place()

@@ -40,6 +40,9 @@ MOST = 1024
 SEVERAL = 4
 """The number of members of the measurement that tells what each further member takes."""
 
+LEAST = 6
+"""The states that a dry run has at a time at least: two of noise, two noisy, two clean."""
+
 BESIDES = 3
 """The states a member has in a run besides those of a step: its noise, and two results."""
 
@@ -193,7 +196,14 @@ def dry_run(
     Raises:
         ConstraintError: If the constraint cannot be used as it is.
         DenoiserError: If the denoiser cannot be used as it is.
+        ValueError: If the states do not fit into memory: a shape may be that of a forged store.
     """
+    each, free = math.prod(shape) * dtype.itemsize, min(room(device), room(torch.device("cpu")))
+    if LEAST * each > free:
+        raise ValueError(
+            f"Samples of shape {tuple(shape)} take {each:,} bytes each, and a run has {LEAST} of "
+            f"them at a time at least; {max(0, free):,} bytes are free."
+        )
     with batch.calling([0, 0], device):
         sampler.trial(shape, dtype, device)
 
