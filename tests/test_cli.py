@@ -1,10 +1,13 @@
+import errno
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -32,6 +35,8 @@ from feasibly.result import Result
 from feasibly.schedules import LogLogit
 
 USER_MODULE = """
+import signal
+
 import torch
 import feasibly
 
@@ -87,6 +92,19 @@ def failing():
 
     fail.schedule = exact.schedule
     return fail
+
+
+def terminated():
+    exact, calls = denoiser(), []
+
+    def stop(x_t, t):
+        calls.append(t)
+        if len(calls) > 9:
+            signal.raise_signal(signal.SIGTERM)
+        return exact(x_t, t)
+
+    stop.schedule = exact.schedule
+    return stop
 
 
 def circle():
@@ -284,6 +302,76 @@ def test_sample_saves_what_it_has_when_it_fails(user, tmp_path):
     partial = Result.load(tmp_path / "out" / "partial.safetensors")
     assert partial.members == [0, 1]
     assert partial.finite.all()
+
+
+def test_sigterm_stops_a_run_which_keeps_what_is_finished(user, monkeypatch, capsys):
+    options = ("--denoiser", f"{user}:terminated", "--constraint", f"{user}:circle")
+    options += ("--method", "ancestral", "--members", 4)
+    # two calls before the run and five for each chunk: the signal comes in the second
+    two = ("--steps", 4, "--chunk", 2, "--out", "out")
+    assert run_main(monkeypatch, "sample", *options, *two) == 130
+    assert (
+        "stopped: 2 of 4 members are kept in out/partial.safetensors." in capsys.readouterr().err
+    )
+    assert Result.load("out/partial.safetensors").members == [0, 1]
+    assert run_main(monkeypatch, "sample", *options, "--out", "none") == 130
+    assert "stopped: No member was finished. With --chunk N" in capsys.readouterr().err
+    assert os.listdir("none") == []
+
+
+@pytest.fixture
+def full(tmp_path, monkeypatch):
+    """Makes writes fail in folders of some names, as on a full disk; returns the temporary one."""
+
+    def fill(*names):
+        save, write = Result.save, Path.write_text
+
+        def saved(result, path):
+            if any(name in str(path) for name in names):
+                raise OSError(errno.ENOSPC, "No space left on device")
+            save(result, path)
+
+        def written(path, *args, **options):
+            if "page" in names and path.suffix == ".html":
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return write(path, *args, **options)
+
+        monkeypatch.setattr(Result, "save", saved)
+        monkeypatch.setattr(Path, "write_text", written)
+
+    (tmp_path / "spare").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "spare"))
+    return fill
+
+
+def test_samples_that_the_disk_does_not_take_are_kept_in_the_temporary_folder(user, full):
+    full("out")
+    words = (
+        r"out/samples.safetensors cannot be written .*No space left.* 4 members are in (.*)\. M"
+    )
+    with pytest.raises(SamplingError, match=words) as error:
+        sample(f"{user}:denoiser", f"{user}:circle", Path("out"), members=4, steps=4)
+    kept = re.search(words, str(error.value))[1]
+    assert Result.load(kept).members == [0, 1, 2, 3]
+
+
+def test_samples_that_no_disk_takes_are_said_to_be_lost(user, full):
+    full("out", "spare")
+    with pytest.raises(SamplingError, match=r"No space left.*no member is kept.*NAME\.zarr"):
+        sample(f"{user}:denoiser", f"{user}:circle", Path("out"), members=4, steps=4)
+
+
+def test_a_report_that_the_disk_does_not_take_loses_no_sample(user, full):
+    full("page")
+    with pytest.raises(SamplingError, match=r"report cannot be written.*out/samples\.safetens"):
+        sample(f"{user}:denoiser", f"{user}:circle", Path("out"), members=4, steps=4)
+    assert Result.load("out/samples.safetensors").members == [0, 1, 2, 3]
+
+
+def test_samples_for_which_the_disk_has_no_room_are_not_sampled(user, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=31))
+    with pytest.raises(ValueError, match="4 samples take 32 bytes, and out has 31 bytes free"):
+        sample(f"{user}:failing", f"{user}:circle", Path("out"), members=4)
 
 
 def test_check_passes_a_shipped_prior(tmp_path, capsys):

@@ -2,20 +2,26 @@
 
 __all__ = ["sample"]
 
+import math
+import shutil
+import tempfile
 import warnings
 from pathlib import Path
 from typing import Literal
 
 from rich.console import Console
+from safetensors import SafetensorError
 
 from .. import figures
-from ..errors import InfeasibleWarning
+from ..errors import InfeasibleWarning, SamplingError
 from ..progress import LiveProgress
 from ..report import Report
+from ..result import Result
 from ..samplers import METHODS
 from ..samplers.run import shortfall
-from .ensemble import fill
+from .ensemble import fill, stopping
 from .job import Job
+from .words import size
 
 
 def sample(
@@ -74,18 +80,22 @@ def sample(
         )
     console = Console()
     out.mkdir(parents=True, exist_ok=True)  # before the work, not after it
+    need, free = 4 * members * math.prod(shape), shutil.disk_usage(out).free
+    if need > free:
+        raise ValueError(
+            f"{members} samples take {size(need)}, and {out} has {size(free)} free; make room, or "
+            "give another --out."
+        )
     sampler = job.build()
-    with LiveProgress(f"{method} on {denoiser}", console) as progress, warnings.catch_warnings():
+    live = LiveProgress(f"{method} on {denoiser}", console)
+    with stopping(), live, warnings.catch_warnings():
         warnings.simplefilter("ignore", InfeasibleWarning)  # said below, and by the exit status
         try:
-            result = sampler.sample(members, shape, seed=seed, chunk=chunk, callback=progress)
+            result = sampler.sample(members, shape, seed=seed, chunk=chunk, callback=live)
         except BaseException as error:
-            partial = getattr(error, "partial", None)
-            if partial is not None:
-                partial.save(out / "partial.safetensors")
-                console.print(f"The members drawn so far: {out / 'partial.safetensors'}")
+            error.add_note(rescue(getattr(error, "partial", None), members, out))
             raise
-    result.save(out / "samples.safetensors")
+    kept = keep(result, out / "samples.safetensors")
     report = Report(f"feasibly: {method} on {denoiser}")
     report.code(str(result))
     report.figure(
@@ -96,8 +106,54 @@ def sample(
         figures.histogram({method: result.violation}, result.tolerance),
         "Violation of the samples.",
     )
-    report.write(out / "report.html")
+    try:
+        report.write(out / "report.html")
+    except OSError as error:
+        raise SamplingError(
+            f"The report cannot be written ({error}); the samples are in {kept}."
+        ) from error
     console.print(str(result), highlight=False, soft_wrap=True)
     console.print(f"Samples and report: {out}", highlight=False, soft_wrap=True)
     console.print(shortfall(result, sampler), highlight=False, markup=False, soft_wrap=True)
     return 0 if result.feasible.any() else 1
+
+
+def keep(result: Result, path: Path) -> Path:
+    """Writes members, and returns the path.
+
+    Raises:
+        SamplingError: If they cannot be written; it says whether the temporary folder, which is
+            often on another disk, has them instead.
+    """
+    try:
+        result.save(path)
+        return path
+    except (OSError, SafetensorError) as error:
+        reason = f"{path} cannot be written ({error})"
+    try:
+        spare = Path(tempfile.mkdtemp(prefix="feasibly-")) / path.name
+        result.save(spare)
+    except (OSError, SafetensorError) as error:
+        raise SamplingError(
+            f"{reason}, nor can the temporary folder ({error}), so no member is kept. Make room, "
+            "or sample into a store, --out NAME.zarr, which keeps members as they are finished.",
+            result,
+        ) from error
+    raise SamplingError(
+        f"{reason}; its {len(result.members)} members are in {spare}. Make room, and move them.",
+        result,
+    )
+
+
+def rescue(partial: Result | None, members: int, out: Path) -> str:
+    """Keeps what there is of a run that was stopped; says what and where."""
+    if partial is None:
+        return (
+            "No member was finished. With --chunk N members are finished N at a time; a store, "
+            "--out NAME.zarr, keeps them, and its run can be resumed."
+        )
+    try:
+        path = keep(partial, out / "partial.safetensors")
+    except SamplingError as error:
+        return str(error)
+    return f"{len(partial.members)} of {members} members are kept in {path}."
