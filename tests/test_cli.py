@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+import tyro
 
 from feasibly import PPR, Ancestral, PostHoc, priors
 from feasibly.__main__ import main
@@ -21,6 +22,7 @@ from feasibly.cli.demo import demo
 from feasibly.cli.job import parse
 from feasibly.cli.load import load_constraint, load_denoiser, load_object
 from feasibly.cli.sample import METHODS, sample
+from feasibly.cli.words import Shape
 from feasibly.constraints import Constraint, GaussianRandomField
 from feasibly.denoisers import Denoiser
 from feasibly.errors import ConstraintError, DenoiserError, SamplingError
@@ -44,6 +46,18 @@ def far():
     return feasibly.Equality(lambda x: x[:, :1] - 100, tolerance=1e-4)
 
 number = 3
+
+
+def needy(size):
+    return feasibly.Ancestral(denoiser())
+
+
+def hasty():
+    raise ValueError("no weights here")
+
+
+def sour():
+    return feasibly.Equality(lambda x: torch.linalg.cholesky(x), tolerance=1e-6)
 
 
 def denoiser():
@@ -543,6 +557,56 @@ def test_a_run_that_fails_is_an_error_for_people(user, monkeypatch, capsys):
     options = ("--denoiser", f"{user}:broken", "--constraint", f"{user}:circle")
     assert run_main(monkeypatch, "sample", *options) == 2
     assert "error: All 64 members became non-finite" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("denoiser", "constraint", "function", "line"),
+    [
+        ("hasty", "circle", "hasty", "raise ValueError"),
+        ("denoiser", "sour", "<lambda>", "cholesky"),
+    ],
+)
+def test_an_error_in_a_module_of_the_user_says_where(
+    user, tmp_path, monkeypatch, capsys, denoiser, constraint, function, line
+):
+    options = ("--denoiser", f"{user}:{denoiser}", "--constraint", f"{user}:{constraint}")
+    assert run_main(monkeypatch, "sample", *options) == 2
+    lines = (tmp_path / f"{user}.py").read_text().splitlines()
+    number = next(n for n, text in enumerate(lines, start=1) if line in text)
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == f"  at {tmp_path / user}.py, line {number}, in {function}"
+
+
+def test_an_error_in_the_package_names_no_place(user, monkeypatch, capsys):
+    options = ("--denoiser", f"{user}:denoiser", "--constraint", f"{user}:nothing")
+    assert run_main(monkeypatch, "sample", *options) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_a_function_that_needs_arguments_is_not_blamed_on_the_options(user, monkeypatch, capsys):
+    options = ("--denoiser", f"{user}:needy", "--constraint", f"{user}:circle")
+    assert run_main(monkeypatch, "sample", *options) == 2
+    printed = capsys.readouterr().err
+    assert f"'{user}:needy' cannot be called without arguments" in printed
+    assert "'size'" in printed
+    assert "its options are" not in printed
+
+
+@pytest.mark.parametrize("given", [("64", "32"), ("64,32",)], ids=" ".join)
+def test_a_shape_is_read_with_commas_or_without(given):
+    def read(shape: Shape = (2,)):
+        return shape
+
+    assert tyro.cli(read, args=["--shape", *given]) == (64, 32)
+    assert tyro.cli(read, args=[]) == (2,)
+
+
+@pytest.mark.parametrize("given", ["2.5", "0", "-1", "a", ""])
+def test_what_is_no_shape_is_explained(given, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "200")
+    options = ("--denoiser", "banana", "--constraint", 0)
+    assert run_main(monkeypatch, "sample", *options, f"--shape={given}") == 2
+    assert "a shape is one or more numbers from 1, such as 64 32" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["[old]", "runs/[/]"])

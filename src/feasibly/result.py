@@ -106,7 +106,10 @@ class Result:
         )
 
     def save(self, path: Path | str) -> None:
-        """Writes samples, violations and the account to a safetensors file."""
+        """Writes samples, violations and statistics to a file, whose name ends in
+        `.safetensors`."""
+        if Path(path).suffix != ".safetensors":
+            raise ValueError(f"{path} must end in .safetensors, the format that is written.")
         tensors = {k: getattr(self, k).contiguous() for k in ("samples", "violation", "feasible")}
         rest = {k: getattr(self, k) for k in ("members", "seed", "tolerance", "seconds", "method")}
         rest |= {"calls": asdict(self.calls), "trace": [asdict(s) for s in self.trace]}

@@ -17,7 +17,7 @@ from ..ensemble import estimate
 from ..errors import DenoiserError
 from ..samplers import PPR
 from .load import load_constraint, load_denoiser
-from .words import size
+from .words import Shape, size
 
 REMOTE = 10
 """The distance, in standard deviations, beyond which a constraint is doubted."""
@@ -26,7 +26,7 @@ REMOTE = 10
 def check(
     denoiser: str,
     constraint: str | None = None,
-    shape: tuple[int, ...] = (2,),
+    shape: Shape = (2,),
     data: Path | None = None,
     seed: int = 0,
 ) -> int:

@@ -45,9 +45,9 @@ class Job:
             if name in chosen:
                 raise ValueError(f"{name} is given twice, by --options or otherwise.")
             chosen[name] = value
-        law = load_constraint(self.constraint)
+        denoiser, constraint = load_denoiser(self.denoiser), load_constraint(self.constraint)
         try:
-            return METHODS[self.method](load_denoiser(self.denoiser), law, **chosen)
+            return METHODS[self.method](denoiser, constraint, **chosen)
         except TypeError as error:
             known = ", ".join(sorted(names(METHODS[self.method])))
             raise ValueError(f"{self.method}: {error}; its options are {known}.") from error

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import warnings
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from rich.console import Console
 from safetensors import SafetensorError
@@ -21,7 +21,7 @@ from ..samplers import METHODS
 from ..samplers.run import shortfall
 from .ensemble import fill, stopping
 from .job import Job
-from .words import size
+from .words import Shape, size
 
 
 def sample(
@@ -29,7 +29,7 @@ def sample(
     constraint: str,
     out: Path = Path("out/sample"),
     members: int = 64,
-    shape: tuple[int, ...] = (2,),
+    shape: Shape = (2,),
     method: Literal[tuple(METHODS)] = "ppr",  # ty: ignore[invalid-type-form]
     steps: int | None = None,
     options: tuple[str, ...] = (),
@@ -93,7 +93,8 @@ def sample(
         try:
             result = sampler.sample(members, shape, seed=seed, chunk=chunk, callback=live)
         except BaseException as error:
-            error.add_note(rescue(getattr(error, "partial", None), members, out))
+            if hasattr(error, "partial"):  # else it had not begun
+                error.add_note(rescue(error.partial, members, out))
             raise
     kept = keep(result, out / "samples.safetensors")
     report = Report(f"feasibly: {method} on {denoiser}")
@@ -145,8 +146,8 @@ def keep(result: Result, path: Path) -> Path:
     )
 
 
-def rescue(partial: Result | None, members: int, out: Path) -> str:
-    """Keeps what there is of a run that was stopped; says what and where."""
+def rescue(partial: Any, members: int, out: Path) -> str:
+    """Keeps what there is of a run that was stopped, a Result or None; says what and where."""
     if partial is None:
         return (
             "No member was finished. With --chunk N members are finished N at a time; a store, "
