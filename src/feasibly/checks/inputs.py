@@ -47,6 +47,7 @@ def check_parts(name: str, denoiser: Any, constraint: Any) -> None:
         f"{name}(constraint=...) takes a constraint, got {type(constraint).__name__}; {cure}."
     )
 
+
 ROUNDING = 0.05
 """How far an estimate may move with the size of its batch, relative to the batch: half precision
 rounds to 0.3 %, while a mean over the batch moves it by tens of percent."""
