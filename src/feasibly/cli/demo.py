@@ -119,10 +119,10 @@ def _format(label: str, scores: dict[str, float], calls: str, seconds: str) -> d
     return {
         "": label,
         "in C": f"{scores['feasible']:.1%}",
-        "in S": f"{scores['in_support']:.1%}",
+        "in S": f"{scores['on_manifold']:.1%}",
         "in C and S": f"{scores['joint']:.1%}",
         "k-NN": f"{scores['knn']:.3f}",
-        "mass error": f"{scores['tv']:.3f}",
+        "mass error": f"{scores['weight_error']:.3f}",
         "calls": calls,
         "seconds": seconds,
     }

@@ -114,7 +114,7 @@ def _row(problem: KS, label: str, result: Result, y: torch.Tensor) -> dict[str, 
     return {
         "": label,
         "in C": f"{scores['feasible']:.0%}",
-        "in S": f"{scores['in_support']:.0%}",
+        "in S": f"{scores['on_manifold']:.0%}",
         "in C and S": f"{scores['joint']:.0%}",
         **measured,
         "calls": f"{result.calls.forward} / {result.calls.backward}",
