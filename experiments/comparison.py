@@ -76,9 +76,9 @@ def _ours(records: Sequence[Record]) -> dict[str, Record]:
 def _beside(label: str, theirs: Mapping[str, float], ours: Record) -> Record:
     row: Record = {"label": label, "default": label == DEFAULT}
     for key in [key for key in KS if key != "label"]:
-        form = SHARE if key == "feasible" else "{:.2f}"
-        values = (theirs.get(key), ours[key])
-        row[key] = ", ".join("–" if v is None else form.format(v) for v in values)
+        as_printed, form = (SHARE, SHARE) if key == "feasible" else ("{:g}", "{:.2f}")
+        value = as_printed.format(theirs[key]) if key in theirs else "–"
+        row[key] = f"{value}, {form.format(ours[key])}"
     return row
 
 
