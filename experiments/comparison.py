@@ -13,11 +13,11 @@ SHARE, SCORE = "{:.1%}", "{:.3f}"
 DATA2D: Columns = {
     "label": ("method", "{}"),
     "paper_feasible": ("feasible: paper", SHARE),
-    "state_feasible": ("our state", SHARE),
-    "feasible": ("our denoised estimate", SHARE),
+    "state_feasible": ("feasible: our state", SHARE),
+    "feasible": ("feasible: our denoised", SHARE),
     "paper_knn": ("k-NN: paper", "{}"),
-    "state_knn": ("our state", SCORE),
-    "knn": ("our denoised estimate", SCORE),
+    "state_knn": ("k-NN: our state", SCORE),
+    "knn": ("k-NN: our denoised", SCORE),
 }
 
 WHY = {

@@ -76,12 +76,12 @@ def means(rows: Sequence[Record]) -> list[Record]:
 
     `forward` and `backward` are the largest over the settings, since a budget is a bound, and
     `evaluations` the means a member; `feasible_worst` and, on Data2D, `knn_worst` are the smallest
-    of their values. Of ensembles there are `rmse`, `skill`, `spread` and their
-    `ratio`, and `crps`: cases are averaged before roots are taken, frames and then kinds of
-    observation after; `rmse_error`, the standard error of the RMSE over the references of one kind
-    of observation, by the jackknife; and `rmse_ratio` and `crps_ratio`, relative to the default on
-    the same references, since references differ more than methods do. Their seconds are left out:
-    they were taken with other work on the machine.
+    of their values. Of ensembles there are `rmse`, `skill`, `spread` and their `ratio`, and
+    `crps`: cases are averaged before roots are taken, frames and then kinds of observation after.
+    `rmse_error` is the standard error of the RMSE over the references of one kind of observation,
+    by the jackknife; `rmse_ratio` and `crps_ratio` are relative to the default on the same
+    references, since references differ more than methods do. The seconds of ensembles are left
+    out: they were taken with other work on the machine.
 
     Raises:
         ValueError: If the settings of a label are not each there once, or those of one kind of

@@ -34,8 +34,8 @@ class CleanSpace(PPR):
         chosen = copy(self)
         chosen.choose(residuals)
         last = 1 if self.readout == "denoise" else 0
-        calls = chosen.steps + chosen.levels() * chosen.repeats + last
-        return (self.retries + 1) * calls, 0
+        forward = chosen.steps + chosen.levels() * chosen.repeats + last
+        return (self.retries + 1) * forward, 0
 
 
 class NoRenoise(PPR):

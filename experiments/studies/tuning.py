@@ -5,7 +5,7 @@
 On Data2D, six settings for each method, of what its authors leave to the user; the best of them
 are the baselines' (`baselines.py`), by `score`. The paper does not state its budgets on Data2D;
 its times put DPS at a sixth of PPR's 1024 gradients, MMPS at most of them, and CPS, PDM and HDC
-between. So methods get about 256 gradient calls (MMPS 512) or as many forward calls, and one of
+between. So methods get about 256 gradients (MMPS 512) or as many forward evaluations, and one of
 the settings of TS, and two of DPS, have four times as many. Where the best setting lay at the
 edge of a first grid (DPS, DPS-PC, TS, ReSample, PDM, PCFM), the grid was moved, DPS's and TS's
 twice. At an edge still: PDM's kappa (in x_t at its own limit), gamma of HDC and ReSample, delta
@@ -236,7 +236,7 @@ KS_GRIDS: dict[type[Sampler], dict[str, dict]] = {
         for gamma in (4, 40, 400)
     },
 }
-"""On KS, at equal budgets: 1024 gradients, or as many products or forward calls, a member."""
+"""On KS, at equal budgets: 1024 gradients, or as many products or forward evaluations."""
 
 _ks_samplers = _labelled(KS_GRIDS)
 
