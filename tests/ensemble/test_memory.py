@@ -5,6 +5,7 @@ import sys
 
 import pytest
 import torch
+from feasibly.samplers.run import Run
 from torch import nn
 
 from feasibly import PPR, Chunked, Equality
@@ -15,7 +16,6 @@ from feasibly.errors import SamplingError
 from feasibly.minimizers import LBFGS, GaussNewton, WarmLBFGS
 from feasibly.nn import UNet
 from feasibly.samplers import DPS, Ancestral
-from feasibly.samplers.run import Run
 from feasibly.schedules import LogLogit
 from tests.ensemble.conftest import Disturbed, circle, toy
 

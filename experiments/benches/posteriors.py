@@ -1,6 +1,6 @@
-"""Priors whose denoiser is known, under constraints whose conditional law is known."""
+"""Priors whose denoiser is known, under constraints whose posterior is known."""
 
-__all__ = ["LAWS", "Law"]
+__all__ = ["POSTERIORS", "Posterior"]
 
 import math
 from collections.abc import Callable
@@ -20,30 +20,30 @@ POOL = 2**17  # prior samples from which a tube is selected
 
 
 @dataclass(frozen=True)
-class Law:
-    """A prior, a constraint, and what the one is under the other.
+class Posterior:
+    """A prior, a constraint, and the exact distribution of the one under the other.
 
     Attributes:
         denoiser: The exact denoiser of the prior.
         constraint: The constraint.
         shape: The shape of a sample.
-        draw: Draws the number of samples that it is given from the exact conditional law, by a
-            generator, with shape (N, *).
+        sample: Returns as many samples of the exact posterior as it is asked for, by a generator,
+            with shape (N, *).
         mode: The mode of each sample, integers with shape (N); None if there is only one.
         modes: The number of modes.
-        atoms: Whether the law is of single points, of which samples have no nearest neighbours.
+        atoms: Whether it has single points only, of which samples have no nearest neighbours.
     """
 
     denoiser: Denoiser
     constraint: Constraint
     shape: tuple[int, ...]
-    draw: Callable[[int, torch.Generator], Tensor]
+    sample: Callable[[int, torch.Generator], Tensor]
     mode: Callable[[Tensor], Tensor] | None = None
     modes: int = 1
     atoms: bool = False
 
 
-def gaussian(seed: int, condition: float, m: int) -> Law:
+def gaussian(seed: int, condition: float, m: int) -> Posterior:
     """A Gaussian in 30 dimensions, whose covariance has a condition number, under m linear
     observations of one of its samples."""
     normal = _normals(seed)
@@ -54,10 +54,11 @@ def gaussian(seed: int, condition: float, m: int) -> Law:
     y = A @ (U * values.sqrt()) @ normal(DIMENSION)
     mean, left = _conditional(torch.zeros(DIMENSION).double(), cov, A, y)
     prior = Gaussian(torch.zeros(DIMENSION), cov, _schedule())
-    return Law(prior, Linear(A, y, 1e-6), (DIMENSION,), lambda n, g: _gaussians(mean, left, n, g))
+    constraint = Linear(A, y, 1e-6)
+    return Posterior(prior, constraint, (DIMENSION,), lambda n, g: _gaussians(mean, left, n, g))
 
 
-def clusters(seed: int) -> Law:
+def clusters(seed: int) -> Posterior:
     """Four clusters in eight dimensions under two linear observations, which single out none."""
     normal = _normals(seed)
     K, D = 4, 8
@@ -70,18 +71,18 @@ def clusters(seed: int) -> Law:
     log_w = -(gap @ torch.linalg.inv(S) * gap).sum(dim=1) / 2  # of equal weights
     parts = [_conditional(mean, cov, A, y) for mean in mu]
 
-    def draw(n: int, generator: torch.Generator) -> Tensor:
+    def sample(n: int, generator: torch.Generator) -> Tensor:
         which = torch.multinomial(log_w.softmax(dim=0), n, replacement=True, generator=generator)
         found = torch.stack([_gaussians(mean, left, n, generator) for mean, left in parts])
         return found[which, torch.arange(n)]
 
     prior = GaussianMixture(torch.ones(K) / K, mu, cov.expand(K, D, D), _schedule())
-    return Law(prior, Linear(A, y, 1e-6), (D,), draw, _nearest(mu), K)
+    return Posterior(prior, Linear(A, y, 1e-6), (D,), sample, _nearest(mu), K)
 
 
-def ellipse(seed: int) -> Law:
+def ellipse(seed: int) -> Posterior:
     """Five clusters in the plane under a quadratic residual, steeper at some places than at
-    others: samples lie on an ellipse, and the exact law is that of the tube, by quadrature."""
+    others: samples lie on an ellipse, and the posterior is that of the tube, by quadrature."""
     normal = _normals(seed)
     K, std = 5, 0.35
     mu = normal(K, 2)
@@ -98,21 +99,21 @@ def ellipse(seed: int) -> Law:
     squares = (curve[:, None] - mu).square().sum(dim=-1)
     density = torch.exp(-squares / (2 * std**2)).sum(dim=1)
 
-    def draw(n: int, generator: torch.Generator) -> Tensor:
+    def sample(n: int, generator: torch.Generator) -> Tensor:
         return curve[torch.multinomial(density, n, replacement=True, generator=generator)]
 
     cov = std**2 * torch.eye(2).double().expand(K, 2, 2)
     prior = GaussianMixture(torch.ones(K) / K, mu, cov, _schedule())
-    return Law(prior, Equality(residual, 1e-8), (2,), draw, _nearest(mu), K)
+    return Posterior(prior, Equality(residual, 1e-8), (2,), sample, _nearest(mu), K)
 
 
-def checkerboard(seed: int) -> Law:
-    """Data2D's checkerboard with its exact denoiser, under the random field of a seed. Its law is
-    that of Data2D's ground truth, a tube of half width 0.1 in f, moved onto f = 0."""
+def checkerboard(seed: int) -> Posterior:
+    """Data2D's checkerboard with its exact denoiser, under the random field of a seed. Its
+    posterior is that of Data2D's ground truth, a tube of half width 0.1 in f, moved onto f = 0."""
     problem = Data2D("checkerboard", Checkerboard(4, _schedule()))
     constraint = problem.constraint(seed)
 
-    def draw(n: int, generator: torch.Generator) -> Tensor:
+    def sample(n: int, generator: torch.Generator) -> Tensor:
         found = problem.ground_truth(
             constraint, problem.distribution.sample(POOL, generator).double()
         )
@@ -121,41 +122,42 @@ def checkerboard(seed: int) -> Law:
         return found[:n]
 
     mode = problem.distribution.mode
-    return Law(problem.denoiser, constraint, (2,), draw, mode, problem.distribution.modes)
+    return Posterior(problem.denoiser, constraint, (2,), sample, mode, problem.distribution.modes)
 
 
-def half_plane(seed: int) -> Law:
+def half_plane(seed: int) -> Posterior:
     """A correlated Gaussian in the plane beyond a line, where three in ten of its samples are."""
     normal = _normals(seed)
     cov = torch.tensor([[1.0, 0.8], [0.8, 1.0]]).double()
     n = normal(2)
     n = n / (n @ cov @ n).sqrt()  # of which the prior's component is a standard normal
     bound = torch.special.ndtri(torch.tensor(0.7).double())
-    law = Inequality(lambda x: bound.to(x) - (x @ n.to(x))[:, None], tolerance=1e-12)
+    constraint = Inequality(lambda x: bound.to(x) - (x @ n.to(x))[:, None], tolerance=1e-12)
 
-    def draw(count: int, generator: torch.Generator) -> Tensor:
+    def sample(count: int, generator: torch.Generator) -> Tensor:
         u = torch.rand(count, generator=generator, dtype=torch.float64)
         beyond = torch.special.ndtri(0.7 + 0.3 * u)
         free = _gaussians(torch.zeros(2).double(), cov, count, generator)
         return free + (beyond - free @ n)[:, None] * (cov @ n)
 
-    return Law(Gaussian(torch.zeros(2), cov, _schedule()), law, (2,), draw)
+    return Posterior(Gaussian(torch.zeros(2), cov, _schedule()), constraint, (2,), sample)
 
 
-def empirical(seed: int) -> Law:
+def empirical(seed: int) -> Posterior:
     """A data set of 64 points, of which every other one is on a circle: there the ideal kernel of
     the paper's Proposition 3.1 can be run as it is (the study's `IdealKernel`)."""
     points = _normals(seed)(64, 2)
     points[::2] /= points[::2].norm(dim=1, keepdim=True)
-    law = Equality(lambda x: (x.square().sum(dim=1) - 1)[:, None], tolerance=1e-6)
+    constraint = Equality(lambda x: (x.square().sum(dim=1) - 1)[:, None], tolerance=1e-6)
 
-    def draw(n: int, generator: torch.Generator) -> Tensor:
+    def sample(n: int, generator: torch.Generator) -> Tensor:
         return points[2 * torch.randint(32, (n,), generator=generator)]
 
-    return Law(Empirical(points, _schedule()), law, (2,), draw, _nearest(points), 64, atoms=True)
+    prior, mode = Empirical(points, _schedule()), _nearest(points)
+    return Posterior(prior, constraint, (2,), sample, mode, 64, atoms=True)
 
 
-LAWS: dict[str, Callable[[int], Law]] = {
+POSTERIORS: dict[str, Callable[[int], Posterior]] = {
     "gaussian-1": lambda seed: gaussian(seed, 1.0, 1),
     "gaussian-6": lambda seed: gaussian(seed, 1.0, 6),
     "correlated-1": lambda seed: gaussian(seed, 1e3, 1),
@@ -166,7 +168,7 @@ LAWS: dict[str, Callable[[int], Law]] = {
     "half-plane": half_plane,
     "empirical": empirical,
 }
-"""How to make each law from a seed."""
+"""How to make each of them from a seed."""
 
 
 def _schedule() -> LogLogit:
