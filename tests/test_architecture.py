@@ -13,8 +13,10 @@ FLOORS = [
     ["nn", "constraints", "denoisers", "network"],
     ["minimizers", "oracles", "result", "priors", "wrappers", "weather"],
     ["checks"],
+    ["sampling"],
     ["models", "samplers", "progress", "figures", "report"],
-    ["ensemble"],
+    ["policy"],
+    ["api", "ensemble"],
     ["problems"],
     ["cli"],
     ["__init__", "__main__"],
@@ -23,11 +25,12 @@ ROOMS = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 
 # What siblings may import of one another: what they share, and what others are variants of.
 # PostHoc is Ancestral with an end of its own, DPS-PC and MMPS are predictor-correctors, ReSample
-# is HDC in stages, CalibratedPPR ends as PPR does. Appa's files are read apart from what is made
+# is HDC in stages, CalibratedPPR ends as PPR does, TruncatedPPR and Rejection begin as their
+# parents do not. Appa's files are read apart from what is made
 # of them, and all that reads or writes weather names its variables alike.
 SHARED = {
-    "samplers": {"base", "run", "acceptance", "guidance", "moments", "projection"}
-    | {"ancestral", "predictor_corrector", "hdc", "ppr"},
+    "samplers": {"base", "guidance", "moments", "projection"}
+    | {"ancestral", "predictor_corrector", "hdc", "ppr", "calibrated"},
     "constraints": {"base", "operators"},
     "models": {"tables"},
     "weather": {"era5", "appa_files", "appa_fields"},

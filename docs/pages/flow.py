@@ -143,7 +143,7 @@ compare(
     arrive,
     {
         "PPR": feasibly.PPR(denoiser, arrive, steps=short(32, 4)),
-        "ECI, one noise": samplers.ECI(denoiser, arrive, steps=short(100, 4)),
+        "ECI, fixed noise": samplers.ECI(denoiser, arrive, steps=short(100, 4)),
         "ECI, drawn anew": samplers.ECI(denoiser, arrive, steps=short(100, 4), resample=1),
     },
 )

@@ -1,101 +1,105 @@
 """Is every part of PPR needed?"""
 
-__all__ = ["CleanSpace", "CleanSpaceNoRenoise", "NoRenoise", "study"]
+__all__ = ["STUDY", "CleanSpace", "CleanSpaceNoRenoise", "NoRenoise"]
 
 import math
-from copy import copy
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from feasibly.minimizers import LBFGS, Minimum
+from feasibly.minimizers import Minimum
 from feasibly.samplers import PPR
-from feasibly.samplers.base import Randn
+from feasibly.samplers.base import Randn, Step
 
-from .base import Study
+from ..figures import strips
+from ..samplers import Make, default, paper
+from ..tables import COLUMNS
+from .base import Comparison, Study
 
 
+@dataclass(frozen=True, repr=False, eq=False)
 class CleanSpace(PPR):
     r"""The paper's variant :math:`x_0^M`: projects the estimate itself,
     :math:`\arg\min_x c(x)` from :math:`x_0 = d_\theta(x_t)`, without the denoiser."""
 
-    def search(self, x_t: Tensor, t: Tensor, reach: float | None = None) -> Minimum:
+    def project(self, x_t: Tensor, t: Tensor, radius: float, memory: Any = None) -> Minimum:
         """Returns the best clean estimate in the place of a state, too."""
         x_0 = self.denoiser(x_t, t)
-        reach = self.noise_level(t) if reach is None else reach
-        unit = reach * math.sqrt(x_t[0].numel())
-        return self.minimum(lambda x: (self.constraint.residual(x), x), x_0, unit)
+        unit = radius * math.sqrt(x_t[0].numel())
+
+        def residual(x: Tensor) -> tuple[Tensor, Tensor]:
+            return self.constraint.residual(x), x
+
+        return self.minimize(residual, x_0, self.stop, unit, state=memory)
 
     def budget(self, residuals: int = 1) -> tuple[int, int]:
-        chosen = copy(self)
-        chosen.choose(residuals)
-        last = 1 if self.readout == "denoise" else 0
-        calls = chosen.steps + chosen.levels() * chosen.repeats + last
-        return (self.retries + 1) * calls, 0
+        levels = sum(self.noise_level(s) <= self.sigma_max for s in self.times()[1:])
+        return self.steps + levels * self.repeats + (self.output == "denoised"), 0
 
 
+@dataclass(frozen=True, repr=False, eq=False)
 class NoRenoise(PPR):
     r"""The paper's :math:`M = 0`: projects once a step, and keeps :math:`x_t^*`."""
 
     def kernel(
-        self, x_t: Tensor, t: Tensor, randn: Randn = torch.randn_like, reach: float | None = None
-    ) -> tuple[Tensor, Tensor]:
-        best = self.search(x_t, t, reach)
-        return best.x, best.x_0
+        self, x_t: Tensor, t: Tensor, radius: float, randn: Randn, memory: Any = None
+    ) -> Step:
+        found = self.project(x_t, t, radius, memory)
+        start, scale = x_t / self.scale(t), self.scale(t)
+        x = torch.where(found.x == start, x_t, scale * found.x)
+        return Step(x, found.x_0, found.state)
 
 
+@dataclass(frozen=True, repr=False, eq=False)
 class CleanSpaceNoRenoise(CleanSpace):
     r"""The paper's :math:`x_0^0`: predicts with the projected estimate, and does not renoise."""
 
     def step(
-        self, x_t: Tensor, t: Tensor, s: Tensor, randn: Randn = torch.randn_like
-    ) -> tuple[Tensor, Tensor]:
-        x_0 = self.project(x_t, t)
-        return self.predict(x_t, x_0, t, s, randn), x_0
+        self,
+        x_t: Tensor,
+        t: Tensor,
+        s: Tensor,
+        randn: Randn = torch.randn_like,
+        memory: Any = None,
+    ) -> Step:
+        found = self.project(x_t, t, self.noise_level(t), memory)
+        return Step(self.predict(x_t, found.x_0, t, s, randn), found.x_0, found.state)
 
     def budget(self, residuals: int = 1) -> tuple[int, int]:
-        chosen = copy(self)
-        chosen.choose(residuals)
-        last = 1 if self.readout == "denoise" else 0
-        return (self.retries + 1) * (chosen.steps + last), 0
+        return self.steps + (self.output == "denoised"), 0
 
 
-_paper = {
-    "steps": 64,
-    "minimize": LBFGS(steps=8, max_step=None),
-    "sigma_max": math.inf,
-    "retries": 0,
+_samplers: dict[str, Make] = {
+    "default": default,
+    **{f"x_t^{M}": partial(paper, repeats=M) for M in (1, 2, 4)},
+    **{f"x_0^{M}": partial(paper, kind=CleanSpace, repeats=M) for M in (1, 2, 4)},
+    "x_t^0": partial(paper, kind=NoRenoise, repeats=1),
+    "x_0^0": partial(paper, kind=CleanSpaceNoRenoise, repeats=1),
+    **{f"default, M = {M}": partial(default, repeats=M) for M in (2, 4)},
+    **{
+        f"default, in x_0-space, M = {M}": partial(default, kind=CleanSpace, repeats=M)
+        for M in (1, 2, 4)
+    },
+    "default, M = 0": partial(default, kind=NoRenoise),
+    "default, in x_0-space, M = 0": partial(default, kind=CleanSpaceNoRenoise),
 }
 
-study = Study(
+STUDY = Study(
     name="ablation",
     question="Is every part of PPR needed?",
-    paper="Figures 3 and 4, left",
-    samplers={
-        "default": PPR,
-        **{f"x_t^{M}": partial(PPR, repeats=M, **_paper) for M in (1, 2, 4)},
-        **{f"x_0^{M}": partial(CleanSpace, repeats=M, **_paper) for M in (1, 2, 4)},
-        "x_t^0": partial(NoRenoise, **_paper),
-        "x_0^0": partial(CleanSpaceNoRenoise, **_paper),
-        **{f"default, M = {M}": partial(PPR, repeats=M) for M in (2, 4)},
-        **{f"default, in x_0-space, M = {M}": partial(CleanSpace, repeats=M) for M in (1, 2, 4)},
-        "default, M = 0": NoRenoise,
-        "default, in x_0-space, M = 0": CleanSpaceNoRenoise,
+    on={
+        "data2d": Comparison(_samplers, COLUMNS["data2d"], {"": strips}),
+        "ks": Comparison(
+            {
+                label: make
+                for label, make in _samplers.items()
+                if label not in ("default, in x_0-space, M = 4", "default, M = 4")
+            },
+            COLUMNS["ks"],
+            protocol=dict.fromkeys(("x_t^4", "default, M = 2"), (4, 4)),
+        ),
     },
-    default="default",
-)
-
-on_ks = Study(
-    name="ablation",
-    question="Is every part of PPR needed?",
-    paper="Figures 3 and 4, left; Appendix on further KS constraints",
-    samplers={
-        label: make
-        for label, make in study.samplers.items()
-        if label not in ("default, in x_0-space, M = 4", "default, M = 4")
-    },
-    default="default",
-    problem="ks",
-    protocol=dict.fromkeys(("x_t^4", "default, M = 2"), (4, 4)),
 )

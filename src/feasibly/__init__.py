@@ -12,6 +12,7 @@ from . import (
     weather,
     wrappers,
 )
+from .api import plan, sample
 from .checks.self_test import self_test
 from .constraints import (
     Bounds,
@@ -29,6 +30,7 @@ from .denoisers import Denoiser, Karras, Posterior
 from .errors import (
     CalibrationWarning,
     ConstraintError,
+    ConstraintWarning,
     DenoiserError,
     InfeasibleWarning,
     SamplingError,
@@ -36,7 +38,16 @@ from .errors import (
 )
 from .models import LatentDecoder, wrap
 from .result import Result, Snapshot
-from .samplers import PPR, Ancestral, CalibratedPPR, PostHoc, PredictorCorrector, Sampler
+from .samplers import (
+    PPR,
+    Ancestral,
+    CalibratedPPR,
+    PostHoc,
+    PredictorCorrector,
+    Rejection,
+    Sampler,
+    TruncatedPPR,
+)
 from .wrappers import Chunked, MixedPrecision
 
 __version__ = "0.1.0"
@@ -51,6 +62,7 @@ __all__ = [
     "Composite",
     "Constraint",
     "ConstraintError",
+    "ConstraintWarning",
     "Decoded",
     "Denoiser",
     "DenoiserError",
@@ -66,18 +78,22 @@ __all__ = [
     "PostHoc",
     "Posterior",
     "PredictorCorrector",
+    "Rejection",
     "Result",
     "Sampler",
     "SamplingError",
     "Scalar",
     "Snapshot",
     "StoreError",
+    "TruncatedPPR",
     "constraints",
     "ensemble",
     "metrics",
     "minimizers",
     "models",
     "oracles",
+    "plan",
+    "sample",
     "samplers",
     "schedules",
     "self_test",

@@ -1,6 +1,6 @@
-"""The user's denoiser, as samplers call it: checked, counted and timed."""
+"""The user's denoiser as samplers evaluate it: checked, and counted in a run."""
 
-__all__ = ["Calls", "Network", "device_of"]
+__all__ = ["Evaluations", "Network", "device_of"]
 
 import time
 from collections.abc import Callable
@@ -14,11 +14,11 @@ from .errors import DenoiserError
 
 
 @dataclass
-class Calls:
-    """What was asked of a network.
+class Evaluations:
+    """Counts of network evaluations.
 
     Attributes:
-        forward: Forward calls, each on a batch of the members that needed one.
+        forward: Forward evaluations, each on a batch of the members that needed one.
         backward: Vector-Jacobian products through the network, likewise.
         member_forward: Forward evaluations, summed over members.
         member_backward: Vector-Jacobian products, summed over members.
@@ -31,8 +31,8 @@ class Calls:
     member_backward: int = 0
     seconds: float = 0.0
 
-    def __add__(self, other: "Calls") -> "Calls":
-        return Calls(**{k: v + getattr(other, k) for k, v in vars(self).items()})
+    def __add__(self, other: "Evaluations") -> "Evaluations":
+        return Evaluations(**{k: v + getattr(other, k) for k, v in vars(self).items()})
 
 
 class Network:
@@ -40,13 +40,20 @@ class Network:
 
     Arguments:
         denoiser: A callable `(x_t, t)` with an attribute `schedule`, whose result is a tensor or
-            has an attribute `mean`.
+            has an attribute `mean`. Of a :class:`Network` the denoiser is taken.
+        evaluations: Where evaluations are counted; None to count nothing.
 
     Raises:
         DenoiserError: If the denoiser has no schedule, or returns something else.
     """
 
-    def __init__(self, denoiser: Callable[[Tensor, Tensor], Any]) -> None:
+    def __init__(
+        self,
+        denoiser: Callable[[Tensor, Tensor], Any],
+        evaluations: Evaluations | None = None,
+    ) -> None:
+        if isinstance(denoiser, Network):
+            denoiser = denoiser.denoiser
         schedule = getattr(denoiser, "schedule", None)
         if not callable(denoiser) or not callable(schedule):
             raise DenoiserError(
@@ -56,35 +63,34 @@ class Network:
             )
         self.denoiser = denoiser
         self.schedule: Callable[[Tensor], tuple[Tensor, Tensor]] = schedule
-        self.calls = Calls()
+        self.evaluations = evaluations
 
     def __call__(self, x_t: Tensor, t: Tensor) -> Tensor:
-        calls, members = self.calls, x_t.shape[0]
-        calls.forward += 1
-        calls.member_forward += members
+        # A denoiser may write into its input. A copy leaves the state as it is, where a view would
+        # not, and a hook on a view that was written to without a gradient ends the process.
+        if self.evaluations is None:
+            return self._estimate(x_t.clone(), t)
+        counts, members = self.evaluations, x_t.shape[0]
+        counts.forward += 1
+        counts.member_forward += members
 
-        # Hooks on both ends of the network see every backward pass through it. A denoiser may
-        # write into its input: a copy leaves the state as it is, where a view would not, and a
-        # hook on a view that was written to without a gradient ends the process.
+        # hooks on both ends of the network see every backward pass through it
         inner = x_t.clone()
         start = time.perf_counter()
-        x_0 = self.denoiser(inner, t)
-        mean = x_0 if isinstance(x_0, Tensor) else getattr(x_0, "mean", x_0)
-        x_0 = x_0 if callable(mean) else mean  # an array's `mean` is a method
-        calls.seconds += time.perf_counter() - start
-        _check_output(x_0, x_t)
+        x_0 = self._estimate(inner, t)
+        counts.seconds += time.perf_counter() - start
 
         if x_0.requires_grad and inner.requires_grad:
             clock = 0.0
 
             def enter(_: Tensor) -> None:
                 nonlocal clock
-                calls.backward += 1
-                calls.member_backward += members
+                counts.backward += 1
+                counts.member_backward += members
                 clock = time.perf_counter()
 
             def leave(_: Tensor) -> None:
-                calls.seconds += time.perf_counter() - clock
+                counts.seconds += time.perf_counter() - clock
 
             # an alias, since the denoiser may return its input or a tensor that it keeps
             x_0 = x_0.view_as(x_0)
@@ -92,9 +98,16 @@ class Network:
             inner.register_hook(leave)
         return x_0
 
+    def _estimate(self, x_t: Tensor, t: Tensor) -> Tensor:
+        x_0 = self.denoiser(x_t, t)
+        mean = x_0 if isinstance(x_0, Tensor) else getattr(x_0, "mean", x_0)
+        x_0 = x_0 if callable(mean) else mean  # an array's `mean` is a method
+        _check_output(x_0, x_t)
+        return x_0
+
 
 def device_of(denoiser: Any) -> torch.device:
-    """Where a denoiser's parameters are; the CPU if it has none."""
+    """Returns where a denoiser's parameters are; the CPU if it has none."""
     parameters = getattr(denoiser, "parameters", None)
     first = next(iter(parameters()), None) if callable(parameters) else None
     return torch.device("cpu") if first is None else first.device

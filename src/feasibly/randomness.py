@@ -1,6 +1,6 @@
 r"""Noise that belongs to a member: its draws depend on its seed and on nothing else."""
 
-__all__ = ["MemberNoise", "Repeated", "generator"]
+__all__ = ["MemberNoise", "generator"]
 
 import math
 from collections.abc import Sequence
@@ -68,27 +68,6 @@ class MemberNoise:
         noise = self.buffer[self.used].to(self.device)
         self.used += 1
         return noise
-
-
-class Repeated(MemberNoise):
-    r"""A stream whose every draw is given several times before the next.
-
-    Arguments:
-        noise: The stream to draw from.
-        times: How often a draw is given; None for ever.
-    """
-
-    def __init__(self, noise: MemberNoise, times: int | None = None) -> None:
-        self.noise, self.times = noise, times
-        self.seed, self.members, self.attempt = noise.seed, noise.members, noise.attempt
-        self.shape, self.dtype, self.device = noise.shape, noise.dtype, noise.device
-        self.latest, self.given = torch.empty(0), 0
-
-    def __call__(self, like: Tensor | None = None) -> Tensor:
-        if self.given in (0, self.times):
-            self.latest, self.given = self.noise(like), 0
-        self.given += 1
-        return self.latest
 
 
 def generator(*numbers: int) -> Generator:

@@ -12,7 +12,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from .network import Calls
+from .network import Evaluations
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class Snapshot:
         members: The number of members in it.
         step: The number of steps made, of `steps`.
         sigma: The noise level reached, relative to the signal.
-        forward: Forward calls so far.
-        backward: Backward calls so far.
+        forward: Forward evaluations so far.
+        backward: Backward evaluations so far.
         median: The median violation of the clean estimates; NaN without a constraint.
         worst: Their largest violation.
         feasible: The share of feasible clean estimates.
@@ -54,7 +54,7 @@ class Snapshot:
 
 @dataclass
 class Result:
-    r"""An ensemble of samples, and the account of how it came about.
+    r"""An ensemble of samples, and how it came about.
 
     Attributes:
         samples: The samples, with shape :math:`(B, *)`; NaN for members that failed.
@@ -64,10 +64,13 @@ class Result:
         members: The index of each member; with `seed` it determines the member's noise.
         seed: The seed of the ensemble.
         tolerance: The constraint's tolerance.
-        calls: The network calls.
+        evaluations: The network evaluations.
         trace: One snapshot a step, attempt after attempt and chunk after chunk.
         seconds: The duration of the run.
         method: What ran.
+        reason: Why this method, in a sentence; empty if somebody named it.
+        warnings: What a user must know of the run, in sentences.
+        statistics: What samplers counted on the way, summed over the run.
     """
 
     samples: Tensor
@@ -76,10 +79,13 @@ class Result:
     members: list[int]
     seed: int
     tolerance: float
-    calls: Calls
+    evaluations: Evaluations
     trace: list[Snapshot] = field(default_factory=list)
     seconds: float = 0.0
     method: str = ""
+    reason: str = ""
+    warnings: list[str] = field(default_factory=list)
+    statistics: dict[str, float] = field(default_factory=dict)
 
     @property
     def finite(self) -> Tensor:
@@ -89,27 +95,34 @@ class Result:
     @property
     def overhead(self) -> float:
         """The share of the run's time that was not spent in the network."""
-        return 1 - self.calls.seconds / self.seconds if self.seconds else 0.0
+        return 1 - self.evaluations.seconds / self.seconds if self.seconds else 0.0
 
     def __str__(self) -> str:
         finite = self.violation[self.finite]
         quantiles = "no finite member"
         if finite.numel():
             quantiles = f"violation median {finite.median():.3g}, worst {finite.max():.3g}"
+        reason = f"{self.reason}\n" if self.reason else ""
         return (
-            f"{self.method}\n"
+            f"{self.method}\n{reason}"
             f"{int(self.feasible.sum())} of {len(self.members)} members feasible "
             f"(c <= {self.tolerance:g}), {quantiles}\n"
-            f"{self.calls.forward} forward and {self.calls.backward} backward calls, "
-            f"{self.seconds:.1f} s, {self.overhead:.0%} of it outside the network\n"
+            f"{self.evaluations.forward} forward and {self.evaluations.backward} backward "
+            f"evaluations, {self.seconds:.1f} s, {self.overhead:.0%} of it outside the network\n"
             f"seed {self.seed}, members {self.members[0]} to {self.members[-1]}"
         )
 
     def save(self, path: Path | str) -> None:
-        """Writes samples, violations and the account to a safetensors file."""
+        """Writes samples, violations and statistics to a file, whose name ends in
+        `.safetensors`."""
+        if Path(path).suffix != ".safetensors":
+            raise ValueError(f"{path} must end in .safetensors, the format that is written.")
         tensors = {k: getattr(self, k).contiguous() for k in ("samples", "violation", "feasible")}
-        rest = {k: getattr(self, k) for k in ("members", "seed", "tolerance", "seconds", "method")}
-        rest |= {"calls": asdict(self.calls), "trace": [asdict(s) for s in self.trace]}
+        names = ("members", "seed", "tolerance", "seconds", "method")
+        names += ("reason", "warnings", "statistics")
+        rest = {k: getattr(self, k) for k in names}
+        rest["evaluations"] = asdict(self.evaluations)
+        rest["trace"] = [asdict(s) for s in self.trace]
         save_file(tensors, path, metadata={"feasibly": json.dumps(rest)})
 
     @classmethod
@@ -118,7 +131,7 @@ class Result:
         with safe_open(path, framework="pt") as file:
             tensors = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118
             rest = json.loads(file.metadata()["feasibly"])
-        rest["calls"] = Calls(**rest["calls"])
+        rest["evaluations"] = Evaluations(**rest["evaluations"])
         rest["trace"] = [Snapshot(**s) for s in rest["trace"]]
         return cls(**tensors, **rest)
 
@@ -133,8 +146,14 @@ class Result:
             members=[i for p in parts for i in p.members],
             seed=first.seed,
             tolerance=first.tolerance,
-            calls=sum((p.calls for p in parts), Calls()),
+            evaluations=sum((p.evaluations for p in parts), Evaluations()),
             trace=[s for p in parts for s in p.trace],
             seconds=sum(p.seconds for p in parts),
             method=first.method,
+            reason=first.reason,
+            warnings=list(dict.fromkeys(w for p in parts for w in p.warnings)),
+            statistics={
+                name: sum(p.statistics.get(name, 0.0) for p in parts)
+                for name in {name: None for p in parts for name in p.statistics}
+            },
         )

@@ -4,7 +4,6 @@ import torch
 
 from feasibly import PPR, Equality, Linear
 from feasibly.constraints import Decoded, FrameDecoder, LevelSet
-from feasibly.errors import ConstraintError
 from feasibly.oracles import Gaussian
 from feasibly.schedules import LogLogit
 
@@ -68,6 +67,20 @@ def test_the_residual_is_differentiated_through_the_decoder():
 def test_an_assessment_keeps_no_graph():
     violation, _ = Decoded(LINEAR, decode).assess(normal(3, 2).requires_grad_())
     assert not violation.requires_grad
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((decode, LINEAR), r"takes a constraint and a decoder, got function and Linear\. Swap"),
+        ((decode, decode), "got function and function"),
+        ((LINEAR, torch.ones(2)), "got Linear and Tensor"),
+    ],
+    ids=["swapped", "no constraint", "no decoder"],
+)
+def test_what_is_no_constraint_and_decoder_is_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Decoded(*arguments)
 
 
 def test_an_encoder_is_optional():
@@ -173,12 +186,12 @@ def test_frames_and_channels_may_be_arrays():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((decode, LINEAR), "got function and Linear; they are the wrong way round"),
+        ((decode, LINEAR), "got function and Linear. Swap the two"),
         ((decode, decode), "got function and function"),
         ((LINEAR, 3), "got Linear and int"),
         ((LINEAR, decode, 3), r"encode=.* got int"),
     ],
 )
 def test_what_is_no_constraint_or_no_decoder_is_refused(arguments, said):
-    with pytest.raises(ConstraintError, match=said):
+    with pytest.raises(ValueError, match=said):
         Decoded(*arguments)

@@ -100,33 +100,33 @@ def test_bounds_given_as_numbers_keep_their_double_precision():
     assert torch.equal(bounds.projection(x), x)
 
 
-SURFACE = Linear(double([[1.0, 1.0]]), double([1.0]), tolerance=1e-6)
+EQUALITY = Linear(double([[1.0, 1.0]]), double([1.0]), tolerance=1e-6)
 HALF = Inequality(lambda x: x[:, :1], tolerance=1e-6)
 
 
-def test_an_inequality_has_no_surface_and_an_equality_is_its_own():
-    assert HALF.surface is None
-    assert Bounds(-1.0, 1.0, tolerance=1e-3).surface is None
-    assert SURFACE.surface is SURFACE
+def test_an_inequality_has_no_equalities_and_an_equality_is_its_own():
+    assert HALF.equalities is None
+    assert Bounds(-1.0, 1.0, tolerance=1e-3).equalities is None
+    assert EQUALITY.equalities is EQUALITY
     thin = Bounds(double([0.0, 1.0]), double([0.5, 1.0]), tolerance=1e-3)
     x = double([[3.0, 3.0], [0.2, 1.0]])
-    assert thin.surface.residual(x).tolist() == [[2.0], [0.0]]  # of the second element
-    assert Bounds(0.5, 0.5, tolerance=1e-3).surface.residual(x).tolist() == [
+    assert thin.equalities.residual(x).tolist() == [[2.0], [0.0]]  # of the second element
+    assert Bounds(0.5, 0.5, tolerance=1e-3).equalities.residual(x).tolist() == [
         [2.5, 2.5],
         [-0.3, 0.5],
     ]
 
 
-def test_the_surface_of_a_composite_is_that_of_its_equalities():
+def test_the_equalities_of_a_composite_are_those_of_its_parts():
     x = double([[3.0, 1.0]])
-    mixed = Composite([HALF, SURFACE], weights=[5.0, 4.0])
-    assert mixed.surface.residual(x).tolist() == [[6.0]]
-    assert Composite([HALF, HALF]).surface is None
+    mixed = Composite([HALF, EQUALITY], weights=[5.0, 4.0])
+    assert mixed.equalities.residual(x).tolist() == [[6.0]]
+    assert Composite([HALF, HALF]).equalities is None
 
 
-def test_a_surface_keeps_its_units_and_its_decoder():
+def test_equalities_keep_their_units_and_their_decoder():
     x = double([[1.0, 1.0]])
-    assert HALF.in_units(0.0, 2.0).surface is None
-    assert SURFACE.in_units(0.0, 2.0).surface.residual(x).tolist() == [[3.0]]
-    assert Decoded(HALF, torch.neg).surface is None
-    assert Decoded(SURFACE, torch.neg).surface.residual(x).tolist() == [[-3.0]]
+    assert HALF.in_units(0.0, 2.0).equalities is None
+    assert EQUALITY.in_units(0.0, 2.0).equalities.residual(x).tolist() == [[3.0]]
+    assert Decoded(HALF, torch.neg).equalities is None
+    assert Decoded(EQUALITY, torch.neg).equalities.residual(x).tolist() == [[-3.0]]

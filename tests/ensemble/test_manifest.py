@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from feasibly.checks.probe import PARTS
-from feasibly.ensemble import Config, Manifest
-from feasibly.ensemble.manifest import FORMAT, fingerprint
+from feasibly.ensemble import Config, Coordinate, Layout, Manifest
+from feasibly.ensemble.manifest import FORMAT, fingerprint, read_json, shown
 from feasibly.errors import StoreError
 
 CONFIG = Config(
@@ -65,8 +65,8 @@ def read_or_refuse(path, content):
 
 
 def test_a_manifest_is_read_back_as_it_was_written(file):
-    made = Manifest.new(CONFIG, "u", dict.fromkeys(PARTS, (0.5, None)))
-    made.save(file)
+    made = Manifest.new(CONFIG, "u", dict.fromkeys(PARTS, (0.5, None)), chunk=4)
+    file.write_bytes(made.encode())
     assert Manifest.load(file) == made
     assert made.versions["torch"] == torch.__version__
     assert re.fullmatch(r"([0-9a-f]{40}(-dirty)?)?", made.commit)
@@ -116,6 +116,8 @@ def test_a_damaged_manifest_is_valid_or_refused(file: Path, cut, flip):
         (("probe",), []),
         (("probe",), {"schedule": [1.0]}),
         (("variable",), "../../samples"),
+        (("chunk",), 0),
+        (("chunk",), "auto"),
         (("config", "members"), 2**62),
         (("config", "members"), True),
         (("config", "shape"), [2**40, 2**40]),
@@ -154,3 +156,50 @@ def test_a_fingerprint_tells_weights_apart():
     assert fingerprint(one) != fingerprint(other)
     assert fingerprint(one.bfloat16()) != fingerprint(other)
     assert fingerprint(lambda x_t, t: x_t) == ""
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"\xff\xfe", b'{"a": NaN}', b"[" * 100_000, b"1" * 5000, b" " * (2**20 + 1)],
+    ids=["empty", "cut", "no text", "no number", "deep", "long number", "long file"],
+)
+def test_json_that_no_run_writes_is_refused(tmp_path, content):
+    (tmp_path / "a.json").write_bytes(content)
+    with pytest.raises(StoreError, match=r"a\.json"):
+        read_json(tmp_path / "a.json")
+
+
+def test_a_link_is_not_followed(tmp_path):
+    (tmp_path / "secret.json").write_text("{}")
+    (tmp_path / "a.json").symlink_to(tmp_path / "secret.json")
+    with pytest.raises(StoreError, match="is a link"):
+        read_json(tmp_path / "a.json")
+
+
+def test_an_untrusted_value_is_shown_short_and_harmless():
+    assert len(shown("x" * 10_000)) < 100
+    assert "\x1b" not in shown("\x1b[2J")
+    assert len(shown([[[["deep"] * 50] * 50] * 50] * 50)) < 1000
+
+
+def test_the_default_layout_fits_any_shape():
+    for shape in [(2,), (3, 4), (1, 2, 3, 4)]:
+        Layout.default(shape).check(shape)
+
+
+@pytest.mark.parametrize(
+    ("layout", "words"),
+    [
+        (Layout((Coordinate("time"),)), "names 1 axes"),
+        (Layout((Coordinate("x"), Coordinate("x"))), "must be different"),
+        (Layout((Coordinate("x"), Coordinate("../x"))), "must be different"),
+        (Layout((Coordinate("x"), Coordinate("member"))), "must be different"),
+        (Layout((Coordinate("x"), Coordinate("y")), name="violation"), "none of"),
+        (Layout((Coordinate("x", units="hours since start"), Coordinate("y"))), "no date"),
+        (Layout((Coordinate("x", [0.0, 1.0]), Coordinate("y"))), "2 coordinates for 3 points"),
+        (Layout((Coordinate("x", [0.0, 1.0, float("nan")]), Coordinate("y"))), "not finite"),
+    ],
+)
+def test_a_layout_that_does_not_fit_is_refused(layout, words):
+    with pytest.raises(ValueError, match=words):
+        layout.check((3, 4))

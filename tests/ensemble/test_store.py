@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 import warnings
@@ -272,3 +273,76 @@ def test_a_member_is_not_read_through_a_link(store, tmp_path, depth, where):
     assert not store.is_whole(store.record(1))
     with pytest.raises(StoreError, match="is not there"):
         store.get(1)
+
+
+def test_a_file_is_replaced_whole(tmp_path):
+    stores.write(tmp_path / "a", b"one")
+    stores.write(tmp_path / "a", b"two")
+    assert (tmp_path / "a").read_bytes() == b"two"
+    assert os.listdir(tmp_path) == ["a"]
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch, call):
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    stores.write(tmp_path / "a", b"one")
+    monkeypatch.setattr(stores.os, call, fail)
+    with pytest.raises(OSError, match="No space left"):
+        stores.write(tmp_path / "a", b"two")
+    assert (tmp_path / "a").read_bytes() == b"one"
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_a_file_and_its_name_are_on_disk_before_a_write_returns(tmp_path, monkeypatch):
+    done = []
+
+    def note(number):
+        done.append(os.readlink(f"/proc/self/fd/{number}").removeprefix(str(tmp_path)))
+
+    if not os.path.isdir("/proc/self/fd"):
+        pytest.skip("needs Linux")
+    monkeypatch.setattr(stores.os, "fsync", note)
+    stores.make_folder(tmp_path / "a" / "b")
+    assert done == ["", "/a"]
+    stores.write(tmp_path / "a" / "b" / "c", b"one", alone=True)
+    assert done[2:] == ["/a/b/c.draft", "/a/b"]
+
+
+def test_a_file_system_that_cannot_sync_folders_is_used_as_it_is(tmp_path, monkeypatch):
+    def cannot(code):
+        def fail(number):
+            raise OSError(code, "no")
+
+        monkeypatch.setattr(stores.os, "fsync", fail)
+        stores.sync(tmp_path)
+
+    cannot(errno.EINVAL)
+    with pytest.raises(OSError, match="no"):
+        cannot(errno.EIO)
+
+
+@pytest.mark.parametrize("call", ["open", "replace"])
+def test_two_processes_that_write_the_same_file_both_succeed(tmp_path, monkeypatch, call):
+    # the other one's draft is there when this one's is made, or its own is gone when it is moved
+    original, clashes = {"open": open, "replace": os.replace}[call], []
+
+    def clash(*arguments, **options):
+        if len(clashes) < 2:
+            clashes.append(call)
+            raise FileExistsError if call == "open" else FileNotFoundError
+        return original(*arguments, **options)
+
+    if call == "open":
+        monkeypatch.setattr(stores, "open", clash, raising=False)
+    else:
+        monkeypatch.setattr(stores.os, "replace", clash)
+    stores.write(tmp_path / "a", b"one", alone=True)
+    assert (tmp_path / "a").read_bytes() == b"one"
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_a_folder_that_is_gone_is_an_error(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        stores.write(tmp_path / "gone" / "a", b"one", alone=True)

@@ -1,7 +1,9 @@
 """Tests of a denoiser and a constraint before use: bad input is refused before sampling."""
 
-__all__ = ["as_data", "check_constraint", "check_denoiser"]
+__all__ = ["as_data", "check_constraint", "check_denoiser", "check_parts", "penalty"]
 
+import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -11,12 +13,44 @@ from torch import Tensor
 
 from .. import members
 from ..constraints.base import Constraint
-from ..errors import ConstraintError, DenoiserError
+from ..errors import ConstraintError, ConstraintWarning, DenoiserError
 from ..network import Network
+from ..randomness import generator
 
 ROUNDING = 0.05
 """How far an estimate may move with the size of its batch, relative to the batch: half precision
 rounds to 0.3 %, while a mean over the batch moves it by tens of percent."""
+
+NOISE = (0.0, 0.1, 0.3, 1.0)
+"""The noise on the samples that show a penalty, in units of standardised data."""
+
+TRIED = 32
+"""How many such samples there are."""
+
+SHARE = 0.25
+"""The share of them on which an equality must not be exactly zero."""
+
+
+def check_parts(name: str, denoiser: Any, constraint: Any) -> None:
+    """Refuses arguments that are no denoiser and no constraint, and says what they are."""
+    if isinstance(denoiser, Constraint):
+        raise ValueError(
+            f"{name} got a constraint, {denoiser!r}, where the denoiser belongs; the order is "
+            f"{name}(denoiser, constraint)."
+        )
+    if constraint is None or isinstance(constraint, Constraint):
+        return
+    if isinstance(constraint, list | tuple):
+        cure = "join several by Composite([a, b])"
+    elif callable(getattr(constraint, "schedule", None)):
+        cure = f"this is a denoiser; the order is {name}(denoiser, constraint)"
+    elif callable(constraint):
+        cure = "state a function r(x) that is zero where it holds by Equality(r, tolerance=1e-6)"
+    else:
+        cure = "see feasibly.constraints for those there are"
+    raise ValueError(
+        f"{name}(constraint=...) takes a constraint, got {type(constraint).__name__}; {cure}."
+    )
 
 
 def as_data(data: Any) -> Tensor:
@@ -105,12 +139,10 @@ def check_constraint(constraint: Constraint, x: Tensor) -> Tensor:
     Raises:
         ConstraintError: If the residual has a wrong shape, dtype or device, is not finite, not
             differentiable, or mixes samples.
+
+    Warns:
+        ConstraintWarning: If an equality looks like the penalty of an inequality.
     """
-    if not isinstance(constraint, Constraint):
-        raise ConstraintError(
-            f"A constraint is an object such as feasibly.Equality(f, tolerance=1e-6), got "
-            f"{type(constraint).__name__}; wrap a function in one, and several in Composite."
-        )
     name = repr(constraint)
     x = x.detach().requires_grad_()
     try:
@@ -136,7 +168,56 @@ def check_constraint(constraint: Constraint, x: Tensor) -> Tensor:
             f"{x.device}; convert the constraint's tensors, e.g. y.to(x)."
         )
     _check_values(name, constraint, x, r)
+    if doubt := penalty(constraint, x):
+        warnings.warn(doubt, ConstraintWarning, stacklevel=2)
     return r.detach()
+
+
+@torch.enable_grad()
+def penalty(constraint: Constraint, x: Tensor) -> str:
+    r"""Returns a sentence if an equality looks like a penalty :math:`\max(g(x), 0)`, else "".
+
+    Random samples never meet an equality. A penalty is exactly zero inside of an inequality, and
+    its gradient is zero there too.
+
+    Arguments:
+        constraint: The constraint.
+        x: Clean samples, with shape :math:`(B, *)`. If they are few, they are tried with noise.
+    """
+    equalities = constraint.equalities
+    if equalities is None:
+        return ""
+    rows = torch.arange(TRIED, device=x.device)
+    scale = torch.tensor(NOISE, device=x.device)[rows // len(x) % len(NOISE)]
+    noise = torch.randn((TRIED, *x.shape[1:]), generator=generator(0)).to(x)
+    points = x.detach()[rows % len(x)] + scale.reshape(-1, *(1,) * (x.ndim - 1)).to(x) * noise
+    parts = points.split(2)
+    try:
+        with torch.no_grad():
+            zero = torch.cat([_vanishes(equalities.residual(part)) for part in parts])
+    except Exception:
+        return ""  # a function need not take noise
+    share = zero.double().mean(dim=0)
+    # what is zero on all samples is no equation at all, unless there is nothing else
+    often = (share >= SHARE) & ((share < 1) | (share == 1).all())
+    for part, where in zip(parts, (zero & often).split(2), strict=True):
+        if where.any():
+            part.requires_grad_()
+            (g,) = torch.autograd.grad(equalities.residual(part)[where].sum(), part)
+            if g.count_nonzero():
+                return ""
+    if not often.any():
+        return ""
+    return (
+        f"{constraint!r}: a residual is exactly zero, with a zero gradient, on "
+        f"{share[often].max().item():.0%} of test samples, as a penalty relu(g) is. State "
+        "g(x) <= 0 as Inequality(g, tolerance), so that feasible samples are left as they are."
+    )
+
+
+def _vanishes(r: Tensor) -> Tensor:
+    """Returns which residuals are zero, or what a Scalar has for zero."""
+    return r.abs() <= 2 * math.sqrt(torch.finfo(r.dtype).tiny)
 
 
 def _check_values(name: str, constraint: Constraint, x: Tensor, r: Tensor) -> None:

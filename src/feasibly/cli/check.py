@@ -18,7 +18,7 @@ from ..ensemble import estimate
 from ..errors import DenoiserError
 from ..samplers import PPR, Ancestral
 from .load import load_constraint, load_denoiser
-from .words import size
+from .words import Shape, size
 
 SAMPLES = 256
 """How many samples of its own a denoiser is tested on."""
@@ -30,7 +30,7 @@ REMOTE = 10
 def check(
     denoiser: str,
     constraint: str | None = None,
-    shape: tuple[int, ...] = (2,),
+    shape: Shape = (2,),
     data: Path | None = None,
     seed: int = 0,
 ) -> int:
@@ -96,7 +96,7 @@ def load_data(path: Path, shape: tuple[int, ...]) -> Tensor:
 def draw(model: Any, shape: tuple[int, ...], seed: int) -> Tensor:
     """Samples of the model itself, to test it on where there are no data."""
     # its last estimates: to denoise the last states would hide noise that is left in them
-    return Ancestral(model, readout="clean").sample(SAMPLES, shape, seed=seed).samples
+    return Ancestral(model, output="projected").sample(SAMPLES, shape, seed=seed).samples
 
 
 def table(found: Diagnosis) -> Table:

@@ -1,6 +1,6 @@
-"""What the demos share: samplers run one after another, and a table of what they did."""
+"""What the demos share: runs one after another, and a table of their scores."""
 
-__all__ = ["run_all", "show"]
+__all__ = ["POST_HOC", "run_all", "show"]
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,24 +11,27 @@ from rich.table import Table
 from ..progress import LiveProgress
 from ..result import Result
 from ..samplers import Sampler
+from ..sampling import run
+
+POST_HOC = "post-hoc projection"
 
 
 def run_all(
     name: str,
-    samplers: Mapping[str, Sampler],
+    methods: Mapping[str, Sequence[Sampler]],
     members: int,
     shape: tuple[int, ...],
     seed: int,
     out: Path,
     console: Console,
 ) -> dict[str, Result]:
-    """Draws the same members by each sampler, with progress, and saves every result as
-    `NAME_LABEL.safetensors` in `out` as soon as it is there."""
+    """Samples the same members by each method's attempts, with progress, and saves every result
+    as `NAME_LABEL.safetensors` in `out` as soon as it is there."""
     results = {}
-    for label, sampler in samplers.items():
+    for label, attempts in methods.items():
         with LiveProgress(f"{name}, {label}", console) as progress:
-            results[label] = sampler.sample(members, shape, seed=seed, callback=progress)
-        results[label].save(out / f"{name}_{label}.safetensors")
+            results[label] = run(attempts, members, shape, seed=seed, callback=progress)
+        results[label].save(out / f"{name}_{label.replace(' ', '-')}.safetensors")
     return results
 
 

@@ -1,7 +1,8 @@
-"""`python -m feasibly demo`: PPR and its control on the shipped priors."""
+"""`python -m feasibly demo`: PPR and post-hoc projection on the shipped priors."""
 
 __all__ = ["demo"]
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -11,12 +12,14 @@ from rich.console import Console
 from torch import Tensor
 
 from .. import figures
+from ..api import plan
 from ..problems.data2d import DISTRIBUTIONS, Data2D
 from ..randomness import MemberNoise
 from ..report import Report
 from ..result import Result
-from ..samplers import PPR, PostHoc, Sampler
-from .compare import run_all, show
+from ..samplers import PostHoc, Sampler
+from ..sampling import trajectory
+from .compare import POST_HOC, run_all, show
 from .demo_ks import demo_ks
 from .demo_weather import demo_weather
 
@@ -53,11 +56,12 @@ def demo(
     report.text(
         "Each prior is a trained diffusion model. The constraint asks that samples lie on the "
         "zero set of a random field (black lines), up to a violation of 4e-6. PPR projects "
-        "through the denoiser while it samples; the control projects an unconditional sample "
-        "once at the end. In C: feasible. In S: on the support of the data; feasible samples off "
+        "through the denoiser while it samples. Post-hoc projection projects an unconditional "
+        "sample once at the end. On-manifold: on the support of the data. Feasible samples off "
         "the support are worth nothing, so look at both together. The k-NN rate compares an "
-        "ensemble with the true constrained distribution: 0.5 is a perfect match. The mass error "
-        "is the total variation between mode masses. Calls are forward / backward network calls. "
+        "ensemble with the true constrained distribution: 0.5 is a perfect match. The weight "
+        "error is the total variation between mode weights. Evaluations are of the network, "
+        "forward / backward. "
         "The last row shows what chance makes of two samples of the truth."
     )
     for name in DISTRIBUTIONS:
@@ -72,11 +76,11 @@ def _one_problem(
 ) -> None:
     problem = Data2D(name)
     constraint = problem.constraint(k)
-    samplers: dict[str, Sampler] = {
-        "PPR": PPR(problem.denoiser, constraint),
-        "control": PostHoc(problem.denoiser, constraint),
+    methods: dict[str, Sequence[Sampler]] = {
+        "PPR": plan(problem.denoiser, constraint, problem.shape).attempts,
+        POST_HOC: [PostHoc(problem.denoiser, constraint)],
     }
-    results = run_all(name, samplers, members, problem.shape, seed, out, console)
+    results = run_all(name, methods, members, problem.shape, seed, out, console)
 
     with console.status(f"{name}: ground truth"):
         # 7 % of the prior's samples are close enough to the constraint
@@ -90,7 +94,7 @@ def _one_problem(
 
     show(rows, f"{name}, constraint {k}, {members} members", console)
 
-    levels, states = _marginals(samplers["PPR"], pool[:members], first, seed)
+    levels, states = _marginals(methods["PPR"][0], pool[:members], first, seed)
     figure = figures.marginals(states, levels, constraint)
     figure.savefig(out / f"{name}_marginals.png", dpi=150)
     tolerance = constraint.tolerance
@@ -111,19 +115,19 @@ def _one_problem(
 
 def _row(problem: Data2D, label: str, result: Result, truth: Tensor) -> dict[str, str]:
     scores = problem.scores(result.samples, result.feasible, truth)
-    calls = f"{result.calls.forward} / {result.calls.backward}"
+    calls = f"{result.evaluations.forward} / {result.evaluations.backward}"
     return _format(label, scores, calls, f"{result.seconds:.1f}")
 
 
 def _format(label: str, scores: dict[str, float], calls: str, seconds: str) -> dict[str, str]:
     return {
         "": label,
-        "in C": f"{scores['feasible']:.1%}",
-        "in S": f"{scores['in_support']:.1%}",
-        "in C and S": f"{scores['joint']:.1%}",
+        "feasible": f"{scores['feasible']:.1%}",
+        "on-manifold": f"{scores['on_manifold']:.1%}",
+        "feasible and on-manifold": f"{scores['joint']:.1%}",
         "k-NN": f"{scores['knn']:.3f}",
-        "mass error": f"{scores['tv']:.3f}",
-        "calls": calls,
+        "weight error": f"{scores['weight_error']:.3f}",
+        "evaluations": calls,
         "seconds": seconds,
     }
 
@@ -136,11 +140,11 @@ def _marginals(
     noise = MemberNoise(seed, range(len(unconditional)), unconditional.shape[1:])
     levels: list[float] = []
     states: list[Tensor] = []
-    for s, x_s, _ in sampler.trajectory(noise):
+    for _, s, step in trajectory(sampler, noise):
         level = sampler.noise_level(s)
         if len(levels) < len(SIGMAS) and level <= SIGMAS[len(levels)]:
             levels.append(level)
-            states.append(x_s)
+            states.append(step.x)
     generator = torch.Generator().manual_seed(seed)
 
     def diffuse(x: Tensor) -> list[Tensor]:

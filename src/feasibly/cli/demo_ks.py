@@ -2,19 +2,21 @@
 
 __all__ = ["demo_ks"]
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from rich.console import Console
 
 from .. import figures
+from ..api import plan
 from ..metrics import rmse, skill, spread
 from ..minimizers import LBFGS
 from ..problems.ks import KS, residual
 from ..report import Report
 from ..result import Result
-from ..samplers import PPR, PostHoc, Sampler
-from .compare import run_all, show
+from ..samplers import PostHoc, Sampler
+from .compare import POST_HOC, run_all, show
 
 
 def demo_ks(out: Path, members: int, reference: int, seed: int) -> int:
@@ -34,12 +36,12 @@ def demo_ks(out: Path, members: int, reference: int, seed: int) -> int:
     with console.status("reference"):
         y = problem.reference(reference)
     constraint = problem.constraint(y)
-    samplers: dict[str, Sampler] = {
-        "PPR": PPR(problem.denoiser, constraint),
+    methods: dict[str, Sequence[Sampler]] = {
+        "PPR": plan(problem.denoiser, constraint, problem.shape).attempts,
         # steps short enough to find the nearest of a sine's solutions
-        "control": PostHoc(problem.denoiser, constraint, minimize=LBFGS(64, max_step=1.0)),
+        POST_HOC: [PostHoc(problem.denoiser, constraint, minimize=LBFGS(64, max_step=1.0))],
     }
-    results = run_all("ks", samplers, members, problem.shape, seed, out, console)
+    results = run_all("ks", methods, members, problem.shape, seed, out, console)
     rows = [_row(problem, label, result, y) for label, result in results.items()]
     show(rows, f"sine of three frames of reference {reference}", console)
 
@@ -56,8 +58,8 @@ def demo_ks(out: Path, members: int, reference: int, seed: int) -> int:
         "The prior is a diffusion model of trajectories of the Kuramoto-Sivashinsky equation. "
         "The constraint asks that the sine of the first, middle and last frame (dotted lines) be "
         "that of a reference, up to a violation of 4e-4 in all. PPR projects through the denoiser "
-        "while it samples; the control projects an unconditional sample once at the end, which "
-        "breaks the trajectory at the observed frames. In C: feasible. In S: like the prior's own "
+        "while it samples. Post-hoc projection projects an unconditional sample once at the end, "
+        "which breaks the trajectory at the observed frames. On-manifold: like the prior's own "
         "samples, in their range, their changes from frame to frame and their residual of the "
         "equation. RMSE is the members' distance to the reference, skill that of the ensemble "
         "mean, spread the members' own, in units of the data. The residual of the reference is "
@@ -113,10 +115,10 @@ def _row(problem: KS, label: str, result: Result, y: torch.Tensor) -> dict[str, 
         }
     return {
         "": label,
-        "in C": f"{scores['feasible']:.0%}",
-        "in S": f"{scores['in_support']:.0%}",
-        "in C and S": f"{scores['joint']:.0%}",
+        "feasible": f"{scores['feasible']:.0%}",
+        "on-manifold": f"{scores['on_manifold']:.0%}",
+        "feasible and on-manifold": f"{scores['joint']:.0%}",
         **measured,
-        "calls": f"{result.calls.forward} / {result.calls.backward}",
+        "evaluations": f"{result.evaluations.forward} / {result.evaluations.backward}",
         "seconds": f"{result.seconds:.0f}",
     }

@@ -3,6 +3,7 @@
 __all__ = ["demo_weather"]
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -10,13 +11,14 @@ from rich.console import Console
 from torch import Tensor
 
 from .. import figures
+from ..api import plan
 from ..metrics import area_weights, crps, skill, spread
 from ..minimizers import LBFGS
 from ..problems.weather import LATITUDE, Weather
 from ..report import Report
 from ..result import Result
-from ..samplers import PPR, PostHoc, Sampler
-from .compare import run_all, show
+from ..samplers import PostHoc, Sampler
+from .compare import POST_HOC, run_all, show
 
 HOURS = [0, 6, 12, 18, 23]
 V = 2
@@ -39,11 +41,11 @@ def demo_weather(out: Path, members: int, reference: int, seed: int) -> int:
     with console.status("a day that the prior has not seen"):
         day = problem.reference(reference)
     constraint = problem.constraint(day, reference)
-    samplers: dict[str, Sampler] = {
-        "PPR": PPR(problem.denoiser, constraint),
-        "control": PostHoc(problem.denoiser, constraint, minimize=LBFGS(64, max_step=1.0)),
+    methods: dict[str, Sequence[Sampler]] = {
+        "PPR": plan(problem.denoiser, constraint, problem.shape).attempts,
+        POST_HOC: [PostHoc(problem.denoiser, constraint, minimize=LBFGS(64, max_step=1.0))],
     }
-    results = run_all("weather", samplers, members, problem.shape, seed, out, console)
+    results = run_all("weather", methods, members, problem.shape, seed, out, console)
     ensembles = {
         label: problem.decode(result.samples[result.finite]) for label, result in results.items()
     }
@@ -55,8 +57,8 @@ def demo_weather(out: Path, members: int, reference: int, seed: int) -> int:
         "The prior is a diffusion model of days of a small planet, in the latents of an "
         "autoencoder. The constraint asks that the wind speed at noon be that of a day the prior "
         "has not seen, at a tenth of all points, through the decoder. PPR projects through "
-        "decoder and denoiser while it samples; the control projects an unconditional sample once "
-        "at the end. In C: feasible. Skill is the error of the ensemble mean, spread the "
+        "decoder and denoiser while it samples. Post-hoc projection projects an unconditional "
+        "sample once at the end. Skill is the error of the ensemble mean, spread the "
         "members' own, both for the northward wind v, averaged over the sphere by area and then "
         "over the 24 hours."
     )
@@ -86,8 +88,8 @@ def demo_weather(out: Path, members: int, reference: int, seed: int) -> int:
     )
     report.figure(
         figures.trace({label: r.trace for label, r in results.items()}, constraint.tolerance),
-        "Violation of the clean estimates and their feasible share along the way; the control "
-        "is projected after the last step, which is not drawn.",
+        "Violation of the clean estimates and their feasible share along the way; post-hoc "
+        "projection comes after the last step, which is not shown.",
     )
     for result in results.values():
         report.code(str(result))
@@ -109,9 +111,9 @@ def _row(label: str, result: Result, x: Tensor, day: Tensor) -> dict[str, str]:
         }
     return {
         "": label,
-        "in C": f"{result.feasible.double().mean().item():.0%}",
+        "feasible": f"{result.feasible.double().mean().item():.0%}",
         "violation": f"{torch.nanmedian(result.violation).item():.2g}",
         **scores,
-        "calls": f"{result.calls.forward} / {result.calls.backward}",
+        "evaluations": f"{result.evaluations.forward} / {result.evaluations.backward}",
         "seconds": f"{result.seconds:.0f}",
     }

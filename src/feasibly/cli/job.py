@@ -3,14 +3,14 @@
 __all__ = ["Job", "parse"]
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from inspect import signature
 from typing import Any
 
 from .. import minimizers
+from ..api import plan
+from ..policy import Plan
 from ..priors import available
-from ..samplers import METHODS, Sampler
 from .load import load_constraint, load_denoiser
 
 MINIMIZERS = set(minimizers.__all__) - {"Minimizer", "Minimum", "Residual"}
@@ -32,25 +32,23 @@ class Job:
     method: str
     options: tuple[str, ...] = ()
 
-    def build(self) -> Sampler:
-        """Loads what the job names, and makes the sampler.
+    def build(self, shape: Sequence[int]) -> Plan:
+        """Loads what the job names, and returns its samplers.
+
+        Arguments:
+            shape: The shape of one sample.
 
         Raises:
             ValueError: If a name is unknown, or an option does not fit.
         """
-        if self.method not in METHODS:
-            raise ValueError(f"There is no method {self.method!r}; choose one of {[*METHODS]}.")
         chosen: dict[str, Any] = {}
         for name, value in map(parse, self.options):
             if name in chosen:
                 raise ValueError(f"{name} is given twice, by --options or otherwise.")
             chosen[name] = value
-        law = load_constraint(self.constraint)
-        try:
-            return METHODS[self.method](load_denoiser(self.denoiser), law, **chosen)
-        except TypeError as error:
-            known = ", ".join(sorted(names(METHODS[self.method])))
-            raise ValueError(f"{self.method}: {error}; its options are {known}.") from error
+        general = {name: chosen.pop(name) for name in ("attempts", "fast") if name in chosen}
+        denoiser, constraint = load_denoiser(self.denoiser), load_constraint(self.constraint)
+        return plan(denoiser, constraint, shape, method=self.method, options=chosen, **general)
 
     @classmethod
     def stored(
@@ -86,12 +84,6 @@ class Job:
                     f"The store was made with the {name} {source[name]!r} and not {value!r}."
                 )
         return cls(**source)
-
-
-def names(method: type[Sampler]) -> set[str]:
-    """Returns the names of a method's options, those of its base classes included."""
-    parameters = [p for c in method.__mro__[:-1] for p in signature(c).parameters.values()]
-    return {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
 
 
 def parse(option: str) -> tuple[str, Any]:

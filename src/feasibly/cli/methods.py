@@ -5,6 +5,7 @@ __all__ = ["methods", "rows"]
 import inspect
 import re
 import sys
+from dataclasses import fields
 from typing import Literal
 
 import tyro
@@ -61,12 +62,11 @@ def methods(name: tyro.conf.Positional[Name] = "all") -> int:
         console.print(
             plain(inspect.getdoc(method) or ""), markup=False, highlight=False, soft_wrap=True
         )
-        signatures = [inspect.signature(c) for c in method.__mro__[:-1]]
-        parameters = [p for signature in signatures for p in signature.parameters.values()]
-        defaults = {p.name: p.default for p in reversed(parameters) if p.kind is p.KEYWORD_ONLY}
         console.print("\nDefaults:", markup=False)
-        for option, value in defaults.items():
-            console.print(f"    {option}={value!r}", markup=False, highlight=False)
+        for option in fields(method):
+            if option.init and option.repr and option.kw_only:
+                line = f"    {option.name}={option.default!r}"
+                console.print(line, markup=False, highlight=False)
         return 0
     table = Table(*HEADS, box=None)
     for row in rows():

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from ..errors import ConstraintError
 from .base import Constraint
 
 
@@ -23,7 +22,7 @@ class Decoded(Constraint):
         encode: The encoder, for methods that go back; None if there is none.
 
     Raises:
-        ConstraintError: If one of them is something else.
+        ValueError: If one of them is something else.
     """
 
     def __init__(
@@ -34,22 +33,22 @@ class Decoded(Constraint):
     ) -> None:
         if not isinstance(constraint, Constraint) or not callable(decode):
             swapped = isinstance(decode, Constraint) and callable(constraint)
-            raise ConstraintError(
-                "Decoded(constraint, decode) takes a constraint, then a function of latents; got "
-                f"{type(constraint).__name__} and {type(decode).__name__}"
-                + ("; they are the wrong way round." if swapped else ".")
+            raise ValueError(
+                "Decoded(constraint, decode) takes a constraint and a decoder, got "
+                f"{type(constraint).__name__} and {type(decode).__name__}."
+                + (" Swap the two." if swapped else "")
             )
         if not callable(encode) and encode is not None:
-            raise ConstraintError(
+            raise ValueError(
                 f"Decoded(encode=...) takes a function of samples, got {type(encode).__name__}."
             )
         super().__init__(constraint.tolerance)
         self.constraint, self.decode, self.encode = constraint, decode, encode
 
     @property
-    def surface(self) -> Constraint | None:
-        surface = self.constraint.surface
-        return None if surface is None else Decoded(surface, self.decode, self.encode)
+    def equalities(self) -> Constraint | None:
+        equalities = self.constraint.equalities
+        return None if equalities is None else Decoded(equalities, self.decode, self.encode)
 
     def residual(self, x: Tensor) -> Tensor:
         return self.constraint.residual(self.decode(x))

@@ -4,8 +4,7 @@ A run of many members writes each into a store as soon as it is finished, and wh
 middle goes on where it was. The processes of a run share nothing but the store.
 """
 
-from .layout import Coordinate, Layout
-from .manifest import Config, Manifest
+from .manifest import Config, Coordinate, Layout, Manifest
 from .memory import Footprint, estimate
 from .run import run
 from .store import Record, Store

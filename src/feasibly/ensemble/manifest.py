@@ -1,14 +1,28 @@
-"""What a store says of its run, and the test that it says nothing else."""
+"""What a store says of its run, and the checks that a store from elsewhere must pass."""
 
-__all__ = ["INFEASIBLE", "LIMITS", "Config", "Manifest", "fingerprint", "versions"]
+__all__ = [
+    "INFEASIBLE",
+    "LIMITS",
+    "Config",
+    "Coordinate",
+    "Layout",
+    "Manifest",
+    "fingerprint",
+    "is_text",
+    "read_json",
+    "shown",
+    "versions",
+]
 
 import json
 import math
 import platform
+import re
+import reprlib
 import subprocess
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,12 +32,93 @@ import torch
 
 from ..checks.probe import Probe, is_probe
 from ..errors import StoreError
-from .files import read_json, shown, write
 
-FORMAT = 2
+FORMAT = 3
 INFEASIBLE = ("keep", "retry", "drop")
-LIMITS = {"members": 10**6, "axes": 16, "elements": 2**40, "text": 10_000}
+LIMITS = {
+    "members": 10**6,
+    "axes": 16,
+    "elements": 2**40,
+    "warnings": 100,
+    "text": 10_000,  # characters
+    "file": 2**20,  # bytes, of JSON
+}
 """The largest run that a store may claim to be, so that a forged one takes no memory."""
+
+RESERVED = {"member", "violation", "feasible", "finished", "forward", "backward", "seconds"}
+
+
+@dataclass(frozen=True)
+class Coordinate:
+    """An axis of a sample.
+
+    Attributes:
+        name: Its name, such as `time`.
+        values: The coordinate of each point; None for 0, 1, 2, ...
+        units: Their units, as the CF conventions write them, such as `h`, `m s-1` or `hours since
+            2026-01-01`.
+        long_name: What it is, in words for a plot.
+    """
+
+    name: str
+    values: Sequence[float] | None = None
+    units: str = "1"
+    long_name: str = ""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a sample is: a variable of a store, with named axes.
+
+    Attributes:
+        axes: The axes of one sample, in order.
+        name: The name of the variable.
+        units: The units of its values.
+        long_name: What it is, in words for a plot.
+    """
+
+    axes: tuple[Coordinate, ...]
+    name: str = "samples"
+    units: str = "1"
+    long_name: str = "sample"
+
+    @classmethod
+    def default(cls, shape: Sequence[int]) -> "Layout":
+        """Names the axes by their number."""
+        return cls(tuple(Coordinate(f"axis_{k}") for k in range(len(shape))))
+
+    def check(self, shape: Sequence[int]) -> None:
+        """Refuses a layout that does not fit samples of a shape.
+
+        Raises:
+            ValueError: If names are no names or taken, or numbers of axes or points differ.
+        """
+        names = [self.name, *(axis.name for axis in self.axes)]
+        if any(not name.isidentifier() or name in RESERVED for name in names) or len(
+            set(names)
+        ) < len(names):
+            raise ValueError(
+                f"A layout's names must be different words, and none of {sorted(RESERVED)}, got "
+                f"{names}; rename the variable or an axis."
+            )
+        for units in (self.units, *(axis.units for axis in self.axes)):
+            if "since" in units and not re.search(r"since \d+-\d+-\d+", units):
+                raise ValueError(
+                    f"The units {units!r} name no date after `since`, so xarray cannot open the "
+                    "store; write a date, or the unit alone, such as `h`."
+                )
+        if len(self.axes) != len(shape):
+            raise ValueError(
+                f"The layout names {len(self.axes)} axes, {names[1:]}, but samples have shape "
+                f"{tuple(shape)}; give one Coordinate an axis."
+            )
+        for axis, size in zip(self.axes, shape, strict=True):
+            if axis.values is not None and len(axis.values) != size:
+                raise ValueError(
+                    f"Axis {axis.name!r} has {len(axis.values)} coordinates for {size} points."
+                )
+            if axis.values is not None and not all(math.isfinite(v) for v in axis.values):
+                raise ValueError(f"Axis {axis.name!r} has coordinates that are not finite.")
 
 
 @dataclass(frozen=True)
@@ -39,9 +134,9 @@ class Config:
         members: The number of members; their indices start at 0.
         shape: The shape of one sample.
         dtype: The type of the samples, `float32` or `float64`.
-        infeasible: What happens to members that end infeasible: `keep` counts them; `retry` does
-            not, and that is all that it changes; `drop` leaves them out of the store. Whichever
-            it is, the sampler has drawn them again `retries` times before, as `method` says.
+        infeasible: What happens to members that end infeasible: `keep` counts them; `retry` keeps
+            them and does not count them; `drop` leaves them out of the store. Whichever it is, the
+            sampler has resampled them before, as often as `method` says.
         source: The arguments of the command that started the run, to start it again; empty for a
             run of the library.
     """
@@ -82,7 +177,8 @@ class Manifest:
         created: When, in UTC.
         variable: The name of the variable that holds the samples.
         probe: What the schedule, the denoiser and the constraint return for fixed states; empty
-            if nobody asked them.
+            if they were not probed.
+        chunk: How many members the run sampled at a time when it was begun; None for `auto`.
     """
 
     config: Config
@@ -91,18 +187,23 @@ class Manifest:
     created: str
     variable: str = "samples"
     probe: Probe = field(default_factory=dict)
+    chunk: int | None = None
 
     @classmethod
     def new(
-        cls, config: Config, variable: str = "samples", probe: Probe | None = None
+        cls,
+        config: Config,
+        variable: str = "samples",
+        probe: Probe | None = None,
+        chunk: int | None = None,
     ) -> "Manifest":
         """Describes a run that starts now and here."""
         created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        return cls(config, versions(), commit(), created, variable, probe or {})
+        return cls(config, versions(), commit(), created, variable, probe or {}, chunk)
 
-    def save(self, path: Path) -> None:
-        """Writes the manifest."""
-        write(path, json.dumps(asdict(self) | {"format": FORMAT}, indent=1).encode())
+    def encode(self) -> bytes:
+        """Returns the content of the manifest's file."""
+        return json.dumps(asdict(self) | {"format": FORMAT}, indent=1).encode()
 
     @classmethod
     def load(cls, path: Path) -> "Manifest":
@@ -128,7 +229,7 @@ class Manifest:
         if not isinstance(config, dict) or set(config) != known:
             raise StoreError(f"{path}: the configuration must have exactly {sorted(known)}.")
         for name in ("versions", "commit", "created", "variable"):
-            if not (_texts(found[name]) if name == "versions" else _text(found[name])):
+            if not (_texts(found[name]) if name == "versions" else is_text(found[name])):
                 raise StoreError(f"{path}: {name} is not text but {shown(found[name])}.")
         if not found["variable"].isidentifier():
             raise StoreError(f"{path}: the variable is called {shown(found['variable'])}.")
@@ -138,9 +239,12 @@ class Manifest:
             raise StoreError(f"{path}: {error}") from error
         if found["probe"] != {} and not is_probe(found["probe"]):
             raise StoreError(f"{path}: the probe is {shown(found['probe'])}.")
+        chunk = found["chunk"]
+        if chunk is not None and not _whole(chunk, 1, LIMITS["members"]):
+            raise StoreError(f"{path}: the chunk is {shown(chunk)}.")
         probe = {name: tuple(numbers) for name, numbers in found["probe"].items()}
         texts = (found[name] for name in ("versions", "commit", "created", "variable"))
-        return cls(made, *texts, probe)
+        return cls(made, *texts, probe, chunk)
 
 
 def versions() -> dict[str, str]:
@@ -182,17 +286,48 @@ def commit() -> str:
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
+def read_json(path: Path) -> Any:
+    """Reads a JSON file that anybody may have written.
+
+    Raises:
+        StoreError: If it is too long, no JSON, or holds numbers that JSON does not know.
+        OSError: If it cannot be read.
+    """
+    if path.is_symlink():
+        raise StoreError(f"{path} is a link; a store's files must lie within it.")
+    with open(path, "rb") as file:
+        content = file.read(LIMITS["file"] + 1)
+    if len(content) > LIMITS["file"]:
+        raise StoreError(f"{path} is longer than {LIMITS['file']} bytes, which no run writes.")
+    try:
+        return json.loads(content, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"{path} is damaged ({type(error).__name__}: {error}).") from error
+
+
+def shown(value: Any) -> str:
+    """Returns an untrusted value for an error message: short, and without characters that a
+    terminal obeys."""
+    brief = reprlib.Repr()
+    brief.maxlevel = 2
+    return brief.repr(value)
+
+
+def is_text(value: Any) -> bool:
+    """Whether an untrusted value is a line of text, with nothing that a terminal obeys."""
+    return isinstance(value, str) and len(value) <= LIMITS["text"] and value.isprintable()
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
 def _whole(value: Any, low: int, high: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
-def _text(value: Any) -> bool:
-    # nothing that a terminal obeys
-    return isinstance(value, str) and len(value) <= LIMITS["text"] and value.isprintable()
-
-
 def _texts(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(_text(k) and _text(v) for k, v in value.items())
+    return isinstance(value, Mapping) and all(is_text(k) and is_text(v) for k, v in value.items())
 
 
 def _shape(value: Any) -> bool:
@@ -213,8 +348,8 @@ def _source(value: Any) -> bool:
     return (
         set(value) == names
         and isinstance(options, tuple)
-        and all(map(_text, options))
-        and all(_text(value[name]) for name in names - {"options"})
+        and all(map(is_text, options))
+        and all(is_text(value[name]) for name in names - {"options"})
     )
 
 
@@ -234,8 +369,8 @@ def _tuples(value: Any) -> Any:
 
 
 RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "method": (_text, "a printable line"),
-    "weights": (_text, "a printable line"),
+    "method": (is_text, "a printable line"),
+    "weights": (is_text, "a printable line"),
     "tolerance": (_tolerance, "a number from 0, or none"),
     "seed": (lambda v: _whole(v, 0, 2**32 - 1), "a whole number from 0 to 2^32 - 1"),
     "members": (lambda v: _whole(v, 1, LIMITS["members"]), f"1 to {LIMITS['members']}"),

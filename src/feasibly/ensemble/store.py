@@ -2,24 +2,26 @@ r"""A folder of finished members, which is a zarr store for those who read it.
 
 The values of a member are one chunk of the samples' array: one file, raw, written whole and then
 moved into place. Only then is the member's *record* written, and a member counts if it has one. So
-a run that stops at any moment loses what it was drawing, and nothing else.
+a run that stops at any moment loses what it was sampling, and nothing else.
 
 References:
     | Zarr core specification, version 3
     | https://zarr-specs.readthedocs.io/en/latest/v3/core/index.html
 """
 
-__all__ = ["Record", "Store"]
+__all__ = ["MEMBERS", "Record", "Store"]
 
 import contextlib
+import errno
 import json
 import math
 import os
+import re
 import shutil
 import uuid
 import warnings
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -29,32 +31,44 @@ import numpy as np
 from ..checks.probe import Probe
 from ..checks.probe import differences as differ
 from ..errors import StoreError
-from . import template
-from .files import folder, read_json, shown, sync, write
-from .layout import Layout
-from .manifest import Config, Manifest, versions
+from .manifest import LIMITS, Config, Layout, Manifest, is_text, read_json, shown, versions
 
-ACCOUNT = ".feasibly"
-"""The folder of what is no array: the manifest, the records and the claims."""
+PRIVATE = ".feasibly"
+"""The folder of what is no array: the manifest, the records, the claims and the warnings."""
 
 STATES = ("finished", "dropped", "failed")
+
+MEMBERS = {
+    "finished": ("bool", "whether the member is finished, so that its values are there"),
+    "feasible": ("bool", "whether the member satisfies the constraint"),
+    "violation": ("float64", "violation of the constraint"),
+    "forward": ("float64", "forward evaluations of the network"),
+    "backward": ("float64", "vector-Jacobian products through the network"),
+    "seconds": ("float64", "time to sample the member"),
+}
+"""The variables with one value a member: their types, and what they are."""
+
+UNITS = {"seconds": "s"}
+
+ATTEMPTS = 5
+"""How often a file is written that another process keeps writing too."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """What is known of a member that has been drawn.
+    """What is known of a member that has been sampled.
 
     Attributes:
         member: Its index.
         state: `finished`; `dropped`, if it was infeasible and the run drops those; or `failed`,
-            if it or its violation became non-finite; a restart draws it again.
+            if it or its violation became non-finite; a restart samples it again.
         violation: Its violation; None if it failed.
         feasible: Whether it satisfies the constraint.
         checksum: The CRC-32 of its values; 0 if they are not stored.
-        forward: Forward evaluations of the network: the mean over the members drawn with it.
+        forward: Forward evaluations of the network: the mean over the members sampled with it.
         backward: Vector-Jacobian products, likewise.
         seconds: The time it took, likewise.
-        worker: Which process drew it.
+        worker: Which process sampled it.
         path: The violation of its clean estimate after each step of its last attempt, None where
             it was not finite; empty without a constraint.
     """
@@ -83,21 +97,22 @@ class Store:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-        self.records = self.path / ACCOUNT / "members"
-        self.claims = self.path / ACCOUNT / "claims"
-        if not (self.path / ACCOUNT / "manifest.json").is_file():
+        self.records = self.path / PRIVATE / "members"
+        self.claims = self.path / PRIVATE / "claims"
+        self.notes = self.path / PRIVATE / "warnings"
+        if not (self.path / PRIVATE / "manifest.json").is_file():
             raise StoreError(
                 f"{self.path} holds no ensemble; give the folder that `sample --out` made."
             )
-        self.manifest = Manifest.load(self.path / ACCOUNT / "manifest.json")
+        self.manifest = Manifest.load(self.path / PRIVATE / "manifest.json")
         self.config = self.manifest.config
         self.array = self.path / self.manifest.variable
         # the store itself may lie elsewhere, by a link; what is in it may not
-        inner = (self.array, self.array / "c", self.path / ACCOUNT, self.records, self.claims)
-        for part in inner:
+        private = (self.path / PRIVATE, self.records, self.claims, self.notes)
+        for part in (self.array, self.array / "c", *private):
             if not part.is_dir() or part.is_symlink():
                 raise StoreError(f"{part} is no folder of this store; the store is damaged.")
-        template.check(self.array / "zarr.json", self.config)
+        _check_array(self.array / "zarr.json", self.config)
 
     @classmethod
     def create(
@@ -107,6 +122,7 @@ class Store:
         layout: Layout | None = None,
         probe: Probe | None = None,
         denoiser: Any = None,
+        chunk: int | None = None,
     ) -> "Store":
         """Makes a store, or opens one that is there already and belongs to the same run.
 
@@ -117,6 +133,8 @@ class Store:
             probe: What the run's parts return for fixed states; None to compare configurations
                 only.
             denoiser: The denoiser, by whose precision the probe is compared.
+            chunk: How many members the run samples at a time; None for `auto`. It is kept in a
+                store that is made, and members do not depend on it.
 
         Raises:
             StoreError: If something else is there, or nothing can be.
@@ -129,7 +147,7 @@ class Store:
         layout.check(config.shape)
         if not path.exists():
             try:
-                _make(path, config, layout, probe)
+                _make(path, layout, Manifest.new(config, layout.name, probe, chunk))
             except OSError as error:
                 raise StoreError(
                     f"{path} cannot be made ({error}); make room, or give an --out where this "
@@ -156,7 +174,7 @@ class Store:
         ]
         if others:
             warnings.warn(
-                f"{path} was begun with {'; '.join(others)}: members drawn now may differ in "
+                f"{path} was begun with {'; '.join(others)}: members sampled now may differ in "
                 "rounding, or by what has changed.",
                 stacklevel=3,
             )
@@ -179,15 +197,20 @@ class Store:
         """
         checksum = 0
         if record.state == "finished":
-            values = np.ascontiguousarray(sample, dtype=template.dtype(self.config))
+            values = np.ascontiguousarray(sample, dtype=self.dtype)
             checksum = zlib.crc32(values.data)
             chunk = self.chunk(record.member)
-            folder(chunk.parent)
+            make_folder(chunk.parent)
             if not self._holds(chunk.parent):
                 raise StoreError(f"{chunk.parent} leads out of the store; the store is forged.")
             write(chunk, values.tobytes(), alone=True)
         text = json.dumps(asdict(record) | {"checksum": checksum}, allow_nan=False)
         write(self.records / f"{record.member}.json", text.encode(), alone=True)
+
+    @property
+    def dtype(self) -> np.dtype:
+        """How a value is stored: little-endian on every machine."""
+        return np.dtype(self.config.dtype).newbyteorder("<")
 
     def chunk(self, member: int) -> Path:
         """Returns the file of a member's values."""
@@ -202,7 +225,7 @@ class Store:
         record, chunk = self.record(member), self.chunk(member)
         if not self.is_whole(record) or record.state != "finished":
             raise StoreError(f"Member {member} of {self.path} is not there; resume the run.")
-        values = np.fromfile(chunk, dtype=template.dtype(self.config)).reshape(self.config.shape)
+        values = np.fromfile(chunk, dtype=self.dtype).reshape(self.config.shape)
         if zlib.crc32(values.data) != record.checksum:
             raise StoreError(f"{chunk} was changed since it was written; resume the run.")
         return values
@@ -216,7 +239,7 @@ class Store:
         """
         path = self.records / f"{member}.json"
         found = read_json(path)
-        if not _valid(found, member):
+        if not _is_record(found, member):
             raise StoreError(f"{path} is no record of member {member}: {shown(found)}.")
         return Record(**found | {"path": tuple(found["path"])})
 
@@ -236,59 +259,82 @@ class Store:
         """Whether the file of a finished member has its full size; true of others."""
         if record.state != "finished":
             return True
-        size = math.prod(self.config.shape) * template.dtype(self.config).itemsize
+        size = math.prod(self.config.shape) * self.dtype.itemsize
         chunk = self.chunk(record.member)
         return self._holds(chunk) and chunk.is_file() and chunk.stat().st_size == size
 
-    def _holds(self, path: Path) -> bool:
-        """Whether a path of the store leads where it says, by no link."""
-        root = self.path.resolve()
-        return path.resolve() == root / path.relative_to(self.path)
+    def warn(self, sentence: str) -> None:
+        """Keeps a warning of the sampler, unless one is there that differs in numbers only: those
+        of another chunk.
+
+        Raises:
+            OSError: If it cannot be written.
+        """
+        kind = zlib.crc32(re.sub(r"\d[\d.,e+-]*", "#", sentence).encode())
+        path = self.notes / f"{kind:08x}.json"
+        if not path.exists():
+            write(path, json.dumps(" ".join(sentence.split())).encode())
+
+    def warnings(self) -> list[str]:
+        """Returns the warnings of the samplers, each kind once; those that are damaged are left
+        out."""
+        found = []
+        for name in sorted(os.listdir(self.notes))[: LIMITS["warnings"]]:
+            with contextlib.suppress(StoreError, OSError):
+                sentence = read_json(self.notes / name)
+                found += [sentence] if is_text(sentence) else []
+        return found
 
     def repair(self) -> list[int]:
         """Forgets the members that failed and those whose files are damaged, so that they are
-        drawn again; reads the whole store.
+        sampled again; reads the whole store.
 
         Returns:
             The members forgotten.
         """
         forgotten = []
         for member in sorted(set(range(self.config.members)) - set(self.missing())):
-            try:
-                record = self.record(member)
-                if record.state == "failed":
-                    raise StoreError("drawn again, in case what made it fail has passed")
-                if record.state == "finished":
-                    self.get(member)
-            except (StoreError, OSError):
+            if not self._is_good(member):
                 (self.records / f"{member}.json").unlink(missing_ok=True)
                 forgotten.append(member)
         return forgotten
 
+    def write_variables(self, values: Mapping[str, np.ndarray]) -> None:
+        """Writes the variables of :data:`MEMBERS`, each with shape (members): one raw chunk
+        each."""
+        for name, (kind, _) in MEMBERS.items():
+            chunk = self.path / name / "c" / "0"
+            if any(folder.is_symlink() for folder in (self.path / name, chunk.parent)):
+                raise StoreError(f"{chunk} leads out of the store; the store is forged.")
+            chunk.parent.mkdir(exist_ok=True)
+            write(chunk, values[name].astype(np.dtype(kind).newbyteorder("<")).tobytes())
 
-def _make(path: Path, config: Config, layout: Layout, probe: Probe | None) -> None:
-    """Makes a store, whole or not at all; leaves it to another process that was faster."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.draft")
-    try:
-        template.make(draft, config, layout)
-        for name in ("members", "claims"):
-            (draft / ACCOUNT / name).mkdir(parents=True)
-        (draft / layout.name / "c").mkdir()
-        Manifest.new(config, layout.name, probe).save(draft / ACCOUNT / "manifest.json")
-        for made in [*draft.rglob("*"), draft]:
-            sync(made)
+    def _is_good(self, member: int) -> bool:
+        """Whether a member is as it was written, and has not failed: a failure may pass."""
         try:
-            os.rename(draft, path)
-        except OSError:
-            if not path.exists():
-                raise
-        sync(path.parent)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
+            record = self.record(member)
+            if record.state != "finished":
+                return record.state == "dropped"
+            return self.is_whole(record) and _checksum(self.chunk(member)) == record.checksum
+        except (StoreError, OSError):
+            return False
+
+    def _holds(self, path: Path) -> bool:
+        """Whether a path of the store leads where it says, by no link."""
+        root = self.path.resolve()
+        return path.resolve() == root / path.relative_to(self.path)
 
 
-def _valid(found: Any, member: int) -> bool:
+def _checksum(path: Path) -> int:
+    """The CRC-32 of a file, read in parts: it may be as large as a forged record says."""
+    total = 0
+    with open(path, "rb") as file:
+        while part := file.read(LIMITS["file"]):
+            total = zlib.crc32(part, total)
+    return total
+
+
+def _is_record(found: Any, member: int) -> bool:
     if not isinstance(found, Mapping) or set(found) != set(Record.__dataclass_fields__):
         return False
 
@@ -316,3 +362,168 @@ def _valid(found: Any, member: int) -> bool:
         and found["worker"].isalnum()
         and len(found["worker"]) <= 64
     )
+
+
+# The folder: what zarr reads, made before the run.
+
+
+def _make(path: Path, layout: Layout, manifest: Manifest) -> None:
+    """Makes a store, whole or not at all; leaves it to another process that was faster."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.draft")
+    try:
+        _make_arrays(draft, manifest.config, layout)
+        for name in ("members", "claims", "warnings"):
+            (draft / PRIVATE / name).mkdir(parents=True)
+        (draft / layout.name / "c").mkdir()
+        write(draft / PRIVATE / "manifest.json", manifest.encode())
+        for made in [*draft.rglob("*"), draft]:
+            sync(made)
+        try:
+            os.rename(draft, path)
+        except OSError:
+            if not path.exists():
+                raise
+        sync(path.parent)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _make_arrays(path: Path, config: Config, layout: Layout) -> None:
+    """Makes a zarr store with all that is known before the run: coordinates, and arrays whose
+    values are not written yet.
+
+    Raises:
+        StoreError: If zarr is not installed.
+    """
+    try:
+        import zarr
+    except ImportError as error:
+        raise StoreError(
+            f"A store needs zarr ({error}); pip install 'feasibly[ensemble]'."
+        ) from error
+    about = {k: v for k, v in asdict(config).items() if k != "source"}
+    title = {"title": "ensemble of feasibly", "config": json.dumps(about)}
+    group = zarr.create_group(path, zarr_format=3, attributes=title)
+
+    def add(name: str, dims: Sequence[str], shape: Sequence[int], kind: Any, **words: Any) -> Any:
+        return group.create_array(
+            name,
+            shape=tuple(shape),
+            chunks=(1, *config.shape) if name == layout.name else tuple(shape),
+            dtype=kind,
+            fill_value=False if kind == "bool" else 0 if kind == "int64" else float("nan"),
+            # raw: noise does not shrink, and the size of a chunk says whether it is whole
+            compressors=None,
+            dimension_names=list(dims),
+            attributes=words,
+        )
+
+    add("member", ["member"], [config.members], "int64", long_name="member")[:] = np.arange(
+        config.members
+    )
+    for axis, size in zip(layout.axes, config.shape, strict=True):
+        words = {"units": axis.units, "long_name": axis.long_name or axis.name}
+        values = np.arange(size) if axis.values is None else axis.values
+        add(axis.name, [axis.name], [size], "float64", **words)[:] = np.asarray(values, float)
+    for name, (kind, words) in MEMBERS.items():
+        add(name, ["member"], [config.members], kind, units=UNITS.get(name, "1"), long_name=words)
+    dims = ["member", *(axis.name for axis in layout.axes)]
+    shape = (config.members, *config.shape)
+    add(layout.name, dims, shape, config.dtype, units=layout.units, long_name=layout.long_name)
+    with warnings.catch_warnings():
+        # in one place, so that readers need not list the store and its folders that are no arrays
+        warnings.filterwarnings("ignore", message=".*[Cc]onsolidated metadata")
+        zarr.consolidate_metadata(path)
+
+
+def _check_array(path: Path, config: Config) -> None:
+    """Refuses the description of the samples' array if it is not what :func:`_make_arrays` writes.
+
+    Raises:
+        StoreError: If it is another: readers would find other values than were written.
+    """
+    try:
+        found = read_json(path)
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read ({error.strerror}); is it a store?") from error
+    expected: dict[str, Any] = {
+        "node_type": "array",
+        "shape": [config.members, *config.shape],
+        "data_type": config.dtype,
+        "chunk_grid": {
+            "name": "regular",
+            "configuration": {"chunk_shape": [1, *config.shape]},
+        },
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
+    }
+    for name, value in expected.items():
+        if not isinstance(found, dict) or found.get(name) != value:
+            raise StoreError(
+                f"{path} does not describe the run of the manifest ({name} should be {value}); "
+                "the store is damaged."
+            )
+
+
+# The files: each is there whole or not at all.
+
+
+def write(path: Path, content: bytes, alone: bool = False) -> None:
+    """Writes a file, on disk when this returns; whoever reads meanwhile finds the old or the new.
+
+    Arguments:
+        path: The file.
+        content: What to write.
+        alone: Whether no other process writes this file, so that the draft of one that was killed
+            is overwritten; else drafts have names of their own.
+
+    Raises:
+        OSError: If it cannot be written; nothing is left of it then.
+    """
+    for attempt in range(ATTEMPTS):
+        try:
+            return _write(path, content, alone)
+        except (FileExistsError, FileNotFoundError):
+            # another process writes the same: one of two that both took a member for theirs
+            if attempt == ATTEMPTS - 1:
+                raise
+
+
+def _write(path: Path, content: bytes, alone: bool) -> None:
+    own = "" if alone else f".{uuid.uuid4().hex[:8]}"
+    draft = path.with_name(f"{path.name}{own}.draft")
+    try:
+        if alone:
+            draft.unlink(missing_ok=True)  # and a link is not followed
+        with open(draft, "xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, path)
+        sync(path.parent)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def make_folder(path: Path) -> None:
+    """Makes a folder and those above it, on disk when this returns, if they are not there."""
+    if not path.is_dir():
+        make_folder(path.parent)
+        path.mkdir(exist_ok=True)
+        sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Has a file, or the names in a folder, on disk when this returns: a name that is moved into
+    place may be lost with the power, even if the file's content is not."""
+    if os.name != "posix":  # elsewhere a folder cannot be opened
+        return
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems cannot
+            raise
+    finally:
+        os.close(number)

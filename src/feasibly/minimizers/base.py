@@ -19,19 +19,26 @@ it for the members that are still searching, and for no others."""
 
 
 class Minimum(NamedTuple):
-    r"""The best iterate of each member, with its clean estimate and its objective,
-    :math:`\|r\|^2` unless a proximity was asked for."""
+    r"""What a search has found.
+
+    Attributes:
+        x: The best iterate of each member, with shape (B, *).
+        x_0: Its clean estimate, with shape (B, *).
+        value: Its objective, with shape (B): :math:`\|r\|^2` unless there is a proximity.
+        state: What the next search may begin with; None for nothing.
+    """
 
     x: Tensor
     x_0: Tensor
     value: Tensor
+    state: Any = None
 
 
 @dataclass(frozen=True)
 class Minimizer(ABC):
     r"""Minimizes :math:`\|r(x)\|^2` for each member on its own.
 
-    A minimizer is an immutable value: it keeps nothing from one call to the next.
+    A minimizer is an immutable value: it keeps nothing from one search to the next.
 
     Arguments:
         steps: The number :math:`P` of iterations, each with one evaluation of the residual and
@@ -66,13 +73,14 @@ class Minimizer(ABC):
                     f"{type(self).__name__}({name}=...) must be at least {least}, got {value}."
                 )
 
-    def remember(self, x: Tensor) -> Any:
-        """Returns what the searches of a run keep from one to the next, for members of the shape
-        of `x`; most minimizers keep nothing, None."""
+    def init(self, x: Tensor) -> Any:
+        """Returns the state that the first search of a run begins with, for members of the shape
+        of `x`. It is None for a minimizer that keeps nothing from one search to the next."""
         return None
 
     def cost(self, residuals: int) -> tuple[int, int]:
-        r"""Returns the most forward and backward calls of a search, for `residuals` residuals."""
+        r"""Returns the most forward and backward evaluations of a search, for `residuals`
+        residuals."""
         return self.steps + 1, self.steps
 
     def __call__(
@@ -82,9 +90,9 @@ class Minimizer(ABC):
         threshold: float = 0.0,
         unit: float = 1.0,
         proximity: float = 0.0,
-        history: Any = None,
+        state: Any = None,
     ) -> Minimum:
-        r"""Searches from `x`, for the least :math:`\|r(z)\|^2 + p \|z - x\|^2`.
+        r"""Searches for the least :math:`\|r(z)\|^2 + p \|z - x\|^2`, from `x`.
 
         Arguments:
             residual: The residual and clean estimate, as functions of the iterate.
@@ -92,7 +100,8 @@ class Minimizer(ABC):
             threshold: A member stops once the objective is at or below this.
             unit: The length in which `max_step` and `max_distance` are measured.
             proximity: The weight :math:`p` of staying near the start, for a proximal map.
-            history: What :meth:`remember` returned, to be read and added to; None for nothing.
+            state: What :meth:`init` or the search before returned, which is left as it is; None
+                for nothing.
 
         Returns:
             The best iterate that each member has seen. A member whose residual is not finite
@@ -101,13 +110,14 @@ class Minimizer(ABC):
         cap, radius = (
             None if bound is None else bound * unit for bound in (self.max_step, self.max_distance)
         )
-        search = Search(residual, x, threshold, radius, proximity, history)
-        self.search(search, cap)
-        return search.best
+        search = Search(residual, x, threshold, radius, proximity)
+        state = self.search(search, cap, state)
+        return search.best._replace(state=state)
 
     @abstractmethod
-    def search(self, search: "Search", cap: float | None) -> None:
-        r"""Runs the method on `search`, with iterations no longer than `cap`."""
+    def search(self, search: "Search", cap: float | None, state: Any) -> Any:
+        r"""Runs the method on `search`, with iterations no longer than `cap`, and returns the
+        state for the next search."""
 
 
 class Search:
@@ -125,10 +135,9 @@ class Search:
         threshold: float,
         radius: float | None,
         proximity: float = 0.0,
-        history: Any = None,
     ) -> None:
         self._residual, self.threshold, self.radius = residual, threshold, radius
-        self.proximity, self.history = proximity, history
+        self.proximity = proximity
         self.start = self.x = x.detach()
         self.active = torch.arange(x.shape[0], device=x.device)
         nothing = torch.full(x.shape[:1], torch.inf, dtype=x.dtype, device=x.device)
@@ -161,7 +170,7 @@ class Search:
         self.best = Minimum(
             *(
                 best.index_copy(0, rows, now[better].to(best))
-                for best, now in zip(self.best, (self.x.detach(), x_0, value), strict=True)
+                for best, now in zip(self.best[:3], (self.x.detach(), x_0, value), strict=True)
             )
         )
 

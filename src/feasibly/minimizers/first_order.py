@@ -4,7 +4,7 @@ __all__ = ["SGD", "Adam", "FirstOrder", "Fromage", "Muon", "Polyak"]
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -16,18 +16,18 @@ from .base import Minimizer, Search, capped, per_sample
 class FirstOrder(Minimizer):
     """A minimizer whose step depends on the gradients seen so far."""
 
-    def search(self, search: Search, cap: float | None) -> None:
-        state: dict[str, Tensor] = {}
+    def search(self, search: Search, cap: float | None, state: Any) -> None:
+        moments: dict[str, Tensor] = {}
         for k in range(self.steps):
             _, value, going = search.evaluate()
             if not going.any():
                 return
             g = search.gradient(value)
             x = search.x.detach()
-            step = self.step(x, value.detach(), g, state, k + 1)
+            step = self.step(x, value.detach(), g, moments, k + 1)
             search.select(going)
             search.move((x - capped(step, cap))[going])
-            state = {name: moment[going] for name, moment in state.items()}
+            moments = {name: moment[going] for name, moment in moments.items()}
         search.finish()
 
     @abstractmethod

@@ -66,8 +66,15 @@ class LBFGS(Minimizer):
                 f"{self.pair_type!r}; float16 is too narrow for the changes of a gradient."
             )
 
-    def search(self, search: Search, cap: float | None) -> None:
-        history = search.history or self.history(search.x)
+    def search(
+        self, search: Search, cap: float | None, state: "History | None"
+    ) -> "History | None":
+        history = self.history(search.x) if state is None else state.copy()
+        self.descend(search, cap, history)
+        return None if state is None else history
+
+    def descend(self, search: Search, cap: float | None, history: "History") -> None:
+        """Runs the method, reading the curvature in `history` and adding to it."""
         state: _State | None = None
         for _ in range(self.steps):
             _, value, going = search.evaluate()
@@ -90,7 +97,7 @@ class LBFGS(Minimizer):
     def history(self, x: Tensor) -> "History":
         """Returns an empty history for members of the shape of `x`."""
         device = torch.device("cpu") if self.pairs_on_host else x.device
-        return History(self.memory, x, PAIR_TYPES[self.pair_type], device)
+        return History.empty(self.memory, x, PAIR_TYPES[self.pair_type], device)
 
     def __repr__(self) -> str:
         # results and stores are known by these words: where pairs are kept as ever, the same ones
@@ -112,10 +119,11 @@ class WarmLBFGS(LBFGS):
 
     memory: int = 12
 
-    def remember(self, x: Tensor) -> "History":
+    def init(self, x: Tensor) -> "History":
         return self.history(x)
 
 
+@dataclass
 class History:
     r"""The latest pairs :math:`(s, y)` of each member, in a ring.
 
@@ -126,28 +134,44 @@ class History:
         gamma: :math:`s^\top y / y^\top y`, likewise.
         count: How many pairs each member has had, with shape (B); the next one comes to the place
             of this number, modulo `memory`.
-
-    Arguments:
-        memory: The number of pairs.
-        x: The members, with shape (B, *).
-        dtype: The type of `s` and `y`; None for that of `x`.
-        device: Where `s` and `y` are; None for where `x` is.
     """
 
-    def __init__(
-        self,
+    s: Tensor
+    y: Tensor
+    rho: Tensor
+    gamma: Tensor
+    count: Tensor
+
+    @classmethod
+    def empty(
+        cls,
         memory: int,
         x: Tensor,
         dtype: torch.dtype | None = None,
         device: torch.device | None = None,
-    ) -> None:
+    ) -> "History":
+        """Returns a history without pairs.
+
+        Arguments:
+            memory: The number of pairs.
+            x: The members, with shape (B, *).
+            dtype: The type of `s` and `y`; None for that of `x`.
+            device: Where `s` and `y` are; None for where `x` is.
+        """
         rows, size = x.shape[0], x[0].numel()
-        self.memory = memory
-        self.s = x.new_zeros((memory, rows, size), dtype=dtype, device=device)
-        self.y = torch.zeros_like(self.s)
-        self.rho = x.new_zeros((memory, rows))
-        self.gamma = torch.zeros_like(self.rho)
-        self.count = torch.zeros(rows, dtype=torch.long, device=x.device)
+        pairs = x.new_zeros((memory, rows, size), dtype=dtype, device=device)
+        rho = x.new_zeros((memory, rows))
+        count = torch.zeros(rows, dtype=torch.long, device=x.device)
+        return cls(pairs, torch.zeros_like(pairs), rho, torch.zeros_like(rho), count)
+
+    @property
+    def memory(self) -> int:
+        """The number of pairs."""
+        return self.s.shape[0]
+
+    def copy(self) -> "History":
+        """Returns another history with the same pairs."""
+        return History(*(getattr(self, f.name).clone() for f in fields(self)))
 
     def rounded(self, v: Tensor) -> Tensor:
         """A step or a change, as it will be read again."""

@@ -16,12 +16,16 @@ from .post_hoc import PostHoc
 from .ppr import PPR
 from .predictor_corrector import PredictorCorrector
 from .proximal import ProximalLangevin
+from .rejection import Rejection
 from .resample import ReSample
+from .truncated import TruncatedPPR
 from .trust import TrustSampling
 
 METHODS: dict[str, type[Sampler]] = {
     "ppr": PPR,
+    "truncated": TruncatedPPR,
     "calibrated": CalibratedPPR,
+    "rejection": Rejection,
     "dps": DPS,
     "dps-pc": DPSPC,
     "mmps": MMPS,
@@ -58,6 +62,8 @@ __all__ = [
     "PredictorCorrector",
     "ProximalLangevin",
     "ReSample",
+    "Rejection",
     "Sampler",
+    "TruncatedPPR",
     "TrustSampling",
 ]

@@ -1,52 +1,87 @@
-"""The loop that every sampler shares."""
+"""What every sampler shares: the update rules PREDICT and RENOISE, and the contract of a step."""
 
-__all__ = ["Randn", "Sampler"]
+__all__ = ["Randn", "Sampler", "Start", "Step"]
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, fields
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
-from .. import members as batch
-from ..checks.inputs import check_constraint, check_denoiser
+from ..checks.inputs import check_parts
 from ..constraints.base import Constraint
-from ..errors import SamplingError
-from ..minimizers.base import Minimizer, per_sample
-from ..network import Network, device_of
+from ..minimizers.base import Minimizer
+from ..network import Network
 from ..randomness import MemberNoise
-from ..result import Result, Snapshot
-from .run import Run, assess, finite, warn_if_infeasible
+from ..result import Result
+from ..sampling import Problem, run
 
 Randn = Callable[[Tensor], Tensor]
-"""Draws standard normal noise in the shape of its argument."""
+"""Returns standard normal noise in the shape of its argument."""
+
+OUTPUTS = ("state", "denoised", "projected")
+SPACINGS = ("time", "noise")
+BISECTIONS = 60  # by which a time of a noise level is found, to the last bit
 
 
+class Start(NamedTuple):
+    """Where a trajectory begins.
+
+    Attributes:
+        x: The states, with shape (B, *).
+        times: The times to go through, from that of the states down to 0, with shape (K).
+        memory: What the first step has to know besides; None for nothing.
+        statistics: What beginning cost or met, as numbers to be summed over a run.
+    """
+
+    x: Tensor
+    times: Tensor
+    memory: Any = None
+    statistics: Mapping[str, float] = {}
+
+
+class Step(NamedTuple):
+    """What a step returns.
+
+    Attributes:
+        x: The states that it reached, with shape (B, *).
+        x_0: The clean estimates behind them, with shape (B, *).
+        memory: What the next step has to know besides; None for nothing.
+    """
+
+    x: Tensor
+    x_0: Tensor
+    memory: Any = None
+
+
+@dataclass(frozen=True, repr=False, eq=False)
 class Sampler(ABC):
-    r"""Draws samples by going from :math:`t = 1` to :math:`t = 0`, step by step.
+    r"""Goes from noise, at :math:`t = 1`, to samples, at :math:`t = 0`, step by step.
 
-    A method writes :meth:`step`, and composes it of :meth:`predict` and :meth:`renoise`. What is
-    returned in the end, the *read-out*, is one of
+    A sampler is an immutable value: its parameters say all that it does, and
+    `dataclasses.replace` makes another. A method writes :meth:`step`, and composes it of
+    :meth:`predict` and :meth:`renoise`. What a step needs of earlier ones is in its `memory`.
+    The output is one of
 
     * `state`: the state :math:`x_0` of the last step, with the noise :math:`\sigma_0` in it;
-    * `denoise`: its denoised mean :math:`d(x_0)`, for one call more;
-    * `clean`: the clean estimate behind the last step. For a method that projects, it is the
-      projected one.
+    * `denoised`: its denoised mean :math:`d(x_0)`, for one evaluation more;
+    * `projected`: the clean estimate behind the last step. A method that projects has
+      projected it.
 
     Arguments:
         denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
         constraint: The constraint; None for none.
-        steps: The number :math:`T` of diffusion steps, at times uniform in :math:`[0, 1]`.
+        steps: The number :math:`T` of diffusion steps.
+        spacing: Where the steps are: `time` for times uniform in :math:`[0, 1]`, `noise` for
+            noise levels :math:`\sigma / \alpha` uniform in their logarithm, whatever the
+            schedule.
         eta: The share of fresh noise in a prediction: 0 is DDIM, 1 is DDPM.
-        readout: What to return; None for the method's own choice.
-        retries: How often a member that ends infeasible is drawn again, from fresh noise of its
-            own. The last attempts run on these members alone.
+        output: What to return: `state`, `denoised` or `projected`.
     """
 
-    default_readout: ClassVar[str] = "denoise"
     enforces: ClassVar[bool] = True  # the constraint; else it is only reported
     lands: ClassVar[bool] = True  # on the constraint, and not only around it
     advice: ClassVar[str] = "use PPR"  # for members that end infeasible
@@ -55,53 +90,50 @@ class Sampler(ABC):
     renoises: ClassVar[bool] = False  # whether noise is added after that
     differentiates: ClassVar[bool] = False  # the denoiser
 
-    def __init__(
-        self,
-        denoiser: Callable[[Tensor, Tensor], Any],
-        constraint: Constraint | None = None,
-        *,
-        steps: int = 64,
-        eta: float = 1.0,
-        readout: str | None = None,
-        retries: int = 0,
-    ) -> None:
+    denoiser: Any
+    constraint: Constraint | None = None
+    _: KW_ONLY
+    steps: int = 64
+    spacing: str = "time"
+    eta: float = 1.0
+    output: str = "denoised"
+
+    def __post_init__(self) -> None:
         name = type(self).__name__
-        if not isinstance(steps, int) or steps < 1:
+        check_parts(name, self.denoiser, self.constraint)
+        self._at_least(1, "steps")
+        if not 0 <= self.eta <= 1:
+            raise ValueError(f"{name}(eta=...) must lie in [0, 1], got {self.eta}.")
+        if self.spacing not in SPACINGS:
             raise ValueError(
-                f"{name}(steps=...) must be at least 1, a whole number, got {steps!r}; try 64."
+                f"{name}(spacing=...) must be 'time' or 'noise', got {self.spacing!r}."
             )
-        if not 0 <= eta <= 1:
-            raise ValueError(f"{name}(eta=...) must lie in [0, 1], got {eta}.")
-        if readout not in (None, "state", "denoise", "clean"):
+        if self.output not in OUTPUTS:
             raise ValueError(
-                f"{name}(readout=...) must be 'state', 'denoise' or 'clean', got {readout!r}."
+                f"{name}(output=...) must be 'state', 'denoised' or 'projected', got "
+                f"{self.output!r}."
             )
-        if self.enforces and constraint is None:
+        if self.enforces and self.constraint is None:
             raise ValueError(f"{name} needs a constraint; without one use Ancestral(denoiser).")
-        self.denoiser = Network(denoiser)
-        ends = [self.noise_level(torch.tensor(t)) for t in (0.0, 1.0)]
-        if not 0 < ends[0] < ends[1] < math.inf:
-            singular = ends[0] == 0 or math.isinf(ends[1])
-            hint = (
-                "Keep sigma and alpha positive at the ends, as schedules.Rectified does."
-                if singular
-                else "Is time reversed?"
-            )
-            raise ValueError(
-                f"The schedule's noise level sigma / alpha is {ends[0]:.3g} at t = 0 and "
-                f"{ends[1]:.3g} at t = 1; it must rise from data, at 0, to noise at 1, and be "
-                f"positive and finite. {hint}"
-            )
-        self.constraint = constraint
-        if retries < 0:
-            raise ValueError(f"{name}(retries=...) must not be negative, got {retries}.")
-        self.steps, self.eta, self.retries = steps, eta, retries
-        self.readout = readout or self.default_readout
+        for key in ("minimize", "last"):
+            if not isinstance(getattr(self, key, None), (Minimizer, type(None))):
+                raise ValueError(
+                    f"{name}({key}=...) takes a minimizer, such as LBFGS(), got "
+                    f"{getattr(self, key)!r}."
+                )
+        if not isinstance(self.denoiser, Network):
+            object.__setattr__(self, "denoiser", Network(self.denoiser))
+        _check_schedule(*(self.noise_level(torch.tensor(t)) for t in (0.0, 1.0)))
 
     @abstractmethod
     def step(
-        self, x_t: Tensor, t: Tensor, s: Tensor, randn: Randn = torch.randn_like
-    ) -> tuple[Tensor, Tensor]:
+        self,
+        x_t: Tensor,
+        t: Tensor,
+        s: Tensor,
+        randn: Randn = torch.randn_like,
+        memory: Any = None,
+    ) -> Step:
         r"""Goes from time `t` to time `s` < `t`.
 
         Arguments:
@@ -109,17 +141,50 @@ class Sampler(ABC):
             t: The time of the states, with shape :math:`()`.
             s: The time to go to, with shape :math:`()`.
             randn: Where the noise comes from.
-
-        Returns:
-            The states :math:`x_s` and the clean estimates behind them.
+            memory: What :meth:`begin` or the step before returned as such.
         """
+
+    def prepare(self, problem: Problem) -> Self:
+        """Returns the sampler with what it has to find out before a run; itself by default.
+
+        Raises:
+            ValueError: If the method does not fit the problem.
+        """
+        return self
+
+    def begin(self, noise: MemberNoise) -> Start:
+        r"""Samples the states :math:`x_1 \sim p(x_1)` of data of zero mean and unit variance."""
+        times = self.times(noise.dtype, noise.device)
+        return Start(self.scale(times[0]) * noise(), times)
+
+    def times(
+        self, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu"
+    ) -> Tensor:
+        """Returns the times of all steps, from 1 to 0, with shape (T + 1)."""
+        if self.spacing == "time":
+            return torch.linspace(1, 0, self.steps + 1, dtype=dtype, device=device)
+        ends = self.log_level(torch.tensor([1.0, 0.0], dtype=torch.float64, device=device))
+        share = torch.linspace(0, 1, self.steps + 1, dtype=torch.float64, device=device)
+        wanted = torch.lerp(*ends, share)
+        low, high = torch.zeros_like(wanted), torch.ones_like(wanted)
+        for _ in range(BISECTIONS):
+            middle = (low + high) / 2
+            below = self.log_level(middle) < wanted
+            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+        times = (low + high) / 2
+        times[0], times[-1] = 1.0, 0.0
+        return times.to(dtype)
+
+    def index(self, t: Tensor) -> int:
+        """Returns how many steps lead to time `t`."""
+        return int((self.times(t.dtype) - t.item()).abs().argmin())
 
     def estimate(self, x_t: Tensor, t: Tensor) -> Tensor:
         r"""Returns the clean estimate of the states :math:`x_t`: the denoiser's."""
         return self.denoiser(x_t, t)
 
     def predict(self, x_t: Tensor, x_0: Tensor, t: Tensor, s: Tensor, randn: Randn) -> Tensor:
-        r"""PREDICT: draws :math:`x_s` given :math:`x_t` and an estimate :math:`x_0`.
+        r"""PREDICT: samples :math:`x_s` given :math:`x_t` and an estimate :math:`x_0`.
 
         .. math::
             x_s = \alpha_s x_0 + \sigma_s \left(\sqrt{1 - \tau} \, \frac{x_t - \alpha_t x_0}
@@ -142,194 +207,63 @@ class Sampler(ABC):
         return alpha_s * x_0 + sigma_s * z_s, sigma_s * torch.sqrt(tau)
 
     def renoise(self, x_0: Tensor, t: Tensor, randn: Randn) -> Tensor:
-        r"""RENOISE: draws :math:`x_t \sim p(x_t \mid x_0)`, with fresh noise."""
+        r"""RENOISE: samples :math:`x_t \sim p(x_t \mid x_0)`, with fresh noise."""
         alpha_t, sigma_t = self.denoiser.schedule(t)
         return alpha_t * x_0 + sigma_t * randn(x_0)
 
-    @torch.no_grad()
-    def sample(
-        self,
-        members: int | Sequence[int],
-        shape: Sequence[int],
-        *,
-        seed: int = 0,
-        chunk: int | None = None,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | str | None = None,
-        callback: Callable[[Snapshot], None] | None = None,
-    ) -> Result:
-        r"""Draws an ensemble.
-
-        Before it starts, constraint and denoiser are tried on two states (two forward calls and,
-        if the method needs it, a gradient, none of which are counted). The denoiser's parameters
-        should not require gradients, which cost memory.
-
-        Arguments:
-            members: The number of members, or their indices. A member depends on `seed` and its
-                index alone.
-            shape: The shape of one sample.
-            seed: The seed of the ensemble, not negative.
-            chunk: How many members to sample at a time; None for all.
-            dtype: The type of the samples.
-            device: Where to sample; None for where the denoiser's parameters are.
-            callback: Called with a :class:`Snapshot` after every step.
-
-        Raises:
-            ConstraintError: If the constraint cannot be used as it is.
-            DenoiserError: If the denoiser cannot be used as it is.
-            SamplingError: If a step fails, or all members do. Whatever is raised has an
-                attribute `partial`: the result of the members drawn before, or None.
-        """
-        ids = list(range(members)) if isinstance(members, int) else list(members)
-        if not ids or min(ids) < 0 or not 0 <= seed < 2**32 or max(ids) >= 2**32:
-            raise ValueError(
-                "sample() needs at least one member, and indices and a seed from 0 to 2^32 - 1; "
-                f"got members={members!r}, seed={seed}."
-            )
-        if chunk is not None and chunk < 1:
-            raise ValueError(f"sample(chunk=...) must be at least 1, got {chunk}.")
-        if dtype not in (torch.float32, torch.float64):
-            raise ValueError(
-                f"sample(dtype={dtype}) is too coarse to tell a feasible sample; use float32 or "
-                "float64, and let the denoiser cast its input and output."
-            )
-        device = device or device_of(self.denoiser.denoiser)
-        with batch.calling(ids[:1] * 2, device):
-            self.trial(shape, dtype, device)
-
-        parts: list[Result] = []
-        reason = ""
-        for first in range(0, len(ids), chunk or len(ids)):
-            run = Run(seed, tuple(shape), dtype, device, callback)
-            try:
-                parts.append(self.draw(ids[first : first + (chunk or len(ids))], run))
-            except BaseException as error:
-                parts += [run.latest] if run.latest else []
-                # set on whatever it is, a keyboard interrupt included
-                error.partial = Result.join(parts) if parts else None  # ty: ignore
-                raise
-            reason = reason or run.failure
-        result = Result.join(parts)
-        if not result.finite.any():
-            raise SamplingError(
-                f"All {len(ids)} members became non-finite{reason}; test the denoiser there with "
-                "`python -m feasibly check`, or make the method's steps shorter."
-            )
-        if self.constraint is not None and self.enforces:
-            warn_if_infeasible(result, self)
-        return result
-
-    def trial(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device | str) -> None:
-        """Tries denoiser and constraint half way, on two states as noisy as a run's."""
-        if not isinstance(getattr(self, "minimize", None), (Minimizer, type(None))):
-            raise ValueError(
-                f"{type(self).__name__}(minimize=...) takes a minimizer, such as LBFGS(), got "
-                f"{vars(self)['minimize']!r}."
-            )
-        t = torch.tensor(0.5, dtype=dtype, device=device)
-        alpha_t, sigma_t = self.denoiser.schedule(t)
-        z = MemberNoise(0, range(2), shape, dtype=dtype, device=device)()
-        x_t = (alpha_t**2 + sigma_t**2).sqrt() * z
-        x_0 = check_denoiser(self.denoiser.denoiser, x_t, t, self.differentiates)
-        if self.constraint is not None:
-            # one half-way state may be a bad one, and its estimate not finite: not for here
-            x_0 = torch.where(x_0.isfinite(), x_0, z)
-            self.prepare(x_0, check_constraint(self.constraint, x_0))
-
-    def prepare(self, x_0: Tensor, r: Tensor) -> None:  # noqa: B027 (a hook, not a duty)
-        """What a method does before a run, given two clean estimates and their residuals, with
-        shape (2, m); nothing by default."""
-
-    def draw(self, ids: list[int], run: Run) -> Result:
-        """Draws the members `ids`, and again those that end infeasible, `retries` times; neither
-        rehearses nor minds members that failed, as :meth:`sample` does."""
-        self.denoiser.calls = run.calls
-        x_0 = torch.full((len(ids), *run.shape), torch.nan, dtype=run.dtype, device=run.device)
-        c = torch.full((len(ids),), torch.inf, dtype=run.dtype, device=run.device)
-        feasible = torch.zeros_like(c, dtype=torch.bool)
-        for attempt in range(self.retries + 1):
-            rows = (~feasible).nonzero().squeeze(1)
-            if not rows.numel():
-                break
-            drawn = self._attempt([ids[i] for i in rows.tolist()], attempt, run)
-            c_drawn, good = assess(self.constraint, drawn)
-            better = good | (c_drawn < c[rows])
-            x_0[rows[better]] = drawn[better]
-            c[rows[better]], feasible[rows[better]] = c_drawn[better], good[better]
-            run.latest = run.result(x_0, c, feasible, ids, self)
-        return run.result(x_0, c, feasible, ids, self)
-
-    @torch.no_grad()
-    def trajectory(self, noise: MemberNoise) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        r"""Goes from :math:`t = 1` to :math:`t = 0` once.
-
-        Arguments:
-            noise: The noise of the members.
-
-        Yields:
-            After every step the time reached, the states and the clean estimates behind them. A
-            member that is not finite is reset to zero for the steps to come, so that it raises
-            no errors inside the network.
-        """
-        times = torch.linspace(1, 0, self.steps + 1, dtype=noise.dtype, device=noise.device)
-        alpha_t, sigma_t = self.denoiser.schedule(times[0])
-        # p(x_1), for data of zero mean and unit variance
-        x_t = torch.sqrt(alpha_t**2 + sigma_t**2) * noise()
-        for k, (t, s) in enumerate(pairwise(times)):
-            try:
-                with batch.calling(noise.members, noise.device):
-                    x_t, x_0 = self.step(x_t, t, s, noise)
-            except Exception as error:
-                raise SamplingError(
-                    f"Step {k + 1} of {self.steps}, to sigma = {self.noise_level(s):.3g}, "
-                    f"failed ({type(error).__name__}: {error}); test the denoiser there with "
-                    "`python -m feasibly check`."
-                ) from error
-            yield s, x_t, x_0
-            x_t = torch.where(per_sample(finite(x_t) & finite(x_0), x_t), x_t, 0.0)
-
-    def _attempt(self, ids: list[int], attempt: int, run: Run) -> Tensor:
-        """Draws members once; those that fail come back as NaN."""
-        noise = MemberNoise(run.seed, ids, run.shape, attempt, run.dtype, run.device)
-        failed = torch.zeros(len(ids), dtype=torch.bool, device=run.device)
-        s = x_t = x_0 = torch.empty(0)
-        for k, (s, x_t, x_0) in enumerate(self.trajectory(noise), start=1):
-            failed |= ~finite(x_t) | ~finite(x_0)
-            if failed.all():
-                run.failure = f" by step {k} of {self.steps}, at sigma = {self.noise_level(s):.3g}"
-                return torch.full_like(x_0, torch.nan)
-            run.note(self, ids, x_0, failed, attempt, k, self.noise_level(s))
-
-        x_t = torch.where(per_sample(failed, x_t), 0.0, x_t)
-        with batch.calling(ids, run.device):
-            x_0 = self.finish(self._read(x_t, x_0, s))
-        return torch.where(per_sample(failed | ~finite(x_0), x_0), torch.nan, x_0)
-
-    def _read(self, x_t: Tensor, x_0: Tensor, t: Tensor) -> Tensor:
-        if self.readout == "state":
+    def read(self, x_t: Tensor, x_0: Tensor, t: Tensor) -> Tensor:
+        """Returns the output, given the last state and the clean estimate behind it."""
+        if self.output == "state":
             return x_t
-        return x_0 if self.readout == "clean" else self.denoiser(x_t, t)
+        return x_0 if self.output == "projected" else self.denoiser(x_t, t)
 
     def finish(self, x_0: Tensor) -> Tensor:
-        """What a method does to the samples after their read-out; nothing by default."""
+        """Returns the samples, given the output; the same by default."""
         return x_0
 
+    def warnings(self, statistics: Mapping[str, float]) -> Iterator[str]:
+        """Yields what a user must know of a run, given its summed statistics."""
+        yield from ()
+
     def cost(self, residuals: int) -> tuple[int, int]:
-        r"""Returns the most forward and backward calls of a step, for :math:`m` residuals."""
+        r"""Returns the most forward and backward evaluations of a step, for :math:`m`
+        residuals."""
         return 1, 0
 
     def budget(self, residuals: int = 1) -> tuple[int, int]:
-        r"""Returns the most forward and backward calls that :meth:`sample` may make a chunk.
+        r"""Returns the most forward and backward evaluations of an attempt, for a chunk.
 
-        Members that are feasible already may ask for none, so a run may make fewer.
+        Members that are feasible already may need none, so that an attempt may take fewer.
 
         Arguments:
             residuals: The number :math:`m` of residuals, on which the cost may depend.
         """
         forward, backward = self.cost(residuals)
-        last = 1 if self.readout == "denoise" else 0
-        attempts = self.retries + 1
-        return attempts * (self.steps * forward + last), attempts * self.steps * backward
+        last = 1 if self.output == "denoised" else 0
+        return self.steps * forward + last, self.steps * backward
+
+    def sample(
+        self,
+        members: int | Sequence[int],
+        shape: Sequence[int],
+        *,
+        attempts: int = 1,
+        **options: Any,
+    ) -> Result:
+        """Samples an ensemble with just this sampler.
+
+        Arguments:
+            members: The number of members, or their indices.
+            shape: The shape of one sample.
+            attempts: How often a member that ends infeasible is sampled, at most.
+            options: Options of :func:`feasibly.sampling.run`, such as `seed` and `chunk`.
+        """
+        return run([self] * attempts, members, shape, **options)
+
+    @property
+    def noise(self) -> float:
+        """The standard deviation that the method gives a residual on purpose; 0 by default."""
+        return 0.0
 
     @property
     def stop(self) -> float:
@@ -337,13 +271,48 @@ class Sampler(ABC):
         a sample is feasible whatever the rounding of its last evaluation."""
         return 0.0 if self.constraint is None else 0.1 * self.constraint.tolerance
 
+    def scale(self, t: Tensor) -> Tensor:
+        r"""Returns :math:`\sqrt{\alpha_t^2 + \sigma_t^2}`, the size of a state of unit data."""
+        alpha_t, sigma_t = self.denoiser.schedule(t)
+        return torch.sqrt(alpha_t**2 + sigma_t**2)
+
     def noise_level(self, t: Tensor) -> float:
         r"""Returns the noise level :math:`\sigma_t / \alpha_t`, relative to the signal."""
         alpha_t, sigma_t = self.denoiser.schedule(t)
         return (sigma_t / alpha_t).item()
 
+    def log_level(self, t: Tensor) -> Tensor:
+        r"""Returns :math:`\log(\sigma_t / \alpha_t)`, with the shape of `t`."""
+        alpha_t, sigma_t = self.denoiser.schedule(t)
+        return (sigma_t / alpha_t).log()
+
     def __repr__(self) -> str:
-        hidden = ("denoiser", "constraint")
-        options = {k: v for k, v in vars(self).items() if k not in hidden and k[0] != "_"}
-        arguments = ", ".join(f"{k}={v!r}" for k, v in options.items())
+        shown = (f for f in fields(self) if f.repr and f.name not in ("denoiser", "constraint"))
+        arguments = ", ".join(f"{f.name}={getattr(self, f.name)!r}" for f in shown)
         return f"{type(self).__name__}({arguments}) with {self.constraint!r}"
+
+    def _at_least(self, least: int, *names: str) -> None:
+        """Refuses parameters that are not whole numbers of at least `least`."""
+        for name in names:
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise ValueError(
+                    f"{type(self).__name__}({name}=...) must be a whole number, at least {least}, "
+                    f"got {value!r}."
+                )
+
+
+def _check_schedule(first: float, last: float) -> None:
+    """Refuses a schedule by its noise levels at t = 0 and t = 1."""
+    if not 0 < first < last < math.inf:
+        singular = first == 0 or math.isinf(last)
+        hint = (
+            "Keep sigma and alpha positive at the ends, as schedules.Rectified does."
+            if singular
+            else "Is time reversed?"
+        )
+        raise ValueError(
+            f"The schedule's noise level sigma / alpha is {first:.3g} at t = 0 and {last:.3g} at "
+            "t = 1; it must rise from data, at 0, to noise at 1, and be positive and finite. "
+            f"{hint}"
+        )

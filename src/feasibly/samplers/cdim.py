@@ -2,6 +2,7 @@ r"""Constrained Diffusion Implicit Models (CDIM)."""
 
 __all__ = ["CDIM"]
 
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import torch
@@ -10,10 +11,11 @@ from torch import Tensor
 from ..constraints.observation import Linear
 from ..members import among
 from ..minimizers.base import per_sample
-from .base import Randn, Sampler
+from .base import Randn, Sampler, Step
 from .guidance import guidance
 
 
+@dataclass(frozen=True, repr=False, eq=False)
 class CDIM(Sampler):
     r"""Samples by DDIM steps, each followed by gradient steps until the residual of the *noisy*
     state is what the forward process would make it, for a linear constraint :math:`A x = y`:
@@ -31,9 +33,9 @@ class CDIM(Sampler):
     that meets :math:`\tau_s` or, if none does, comes closest. Nothing drives the residual below
     the noise that is left, so samples are as exact as the last noise level is small.
 
-    Changed: the law is that of a noise-free observation, traces are exact instead of estimated
-    from random probes, :math:`\eta^*` is the root of its quadratic instead of a line search, and
-    each sample has a step and a test of its own.
+    Changed: the observation has no noise, traces are exact and not estimated from random probes,
+    :math:`\eta^*` is the root of its quadratic and not found by a line search, and each sample
+    has a step and a test of its own.
 
     The paper's Table 1 says that CDIM does not propagate through the denoiser; its Section 4
     and the authors' code do.
@@ -43,45 +45,46 @@ class CDIM(Sampler):
         | https://arxiv.org/abs/2411.00359, Algorithm 1
 
     Arguments:
-        args: The denoiser and the constraint, which must be :class:`Linear`.
+        denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
+        constraint: The constraint, a :class:`Linear`.
         iterations: The most gradient steps :math:`K` at a level.
         c: How many standard deviations above its mean a residual may be.
-        kwargs: Keyword arguments passed to :class:`Sampler`.
+        steps, eta, output: See :class:`Sampler`.
     """
 
     lands = False
     space = "x_t"
     differentiates = True
-    constraint: Linear
 
-    def __init__(
-        self,
-        *args: Any,
-        steps: int = 25,
-        eta: float = 0.0,
-        iterations: int = 20,
-        c: float = 0.1,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(*args, steps=steps, eta=eta, **kwargs)
+    constraint: Linear
+    _: KW_ONLY
+    steps: int = 25
+    eta: float = 0.0
+    iterations: int = 20
+    c: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._at_least(0, "iterations")
         if not isinstance(self.constraint, Linear):
             raise ValueError(
-                f"CDIM needs a Linear constraint, whose residual has a known law under noise, got "
-                f"{self.constraint!r}; use PPR, or DPS for the nearest method."
+                "CDIM needs a Linear constraint, whose residual has a known distribution under "
+                f"noise, got {self.constraint!r}; use PPR, or DPS for the nearest method."
             )
-        if iterations < 0:
-            raise ValueError(f"CDIM(iterations=...) must not be negative, got {iterations}.")
-        if not c >= 0:
-            raise ValueError(f"CDIM(c=...) must not be negative, got {c}.")
-        self.iterations = iterations
-        self.c = c
+        if not self.c >= 0:
+            raise ValueError(f"CDIM(c=...) must not be negative, got {self.c}.")
 
     def step(
-        self, x_t: Tensor, t: Tensor, s: Tensor, randn: Randn = torch.randn_like
-    ) -> tuple[Tensor, Tensor]:
+        self,
+        x_t: Tensor,
+        t: Tensor,
+        s: Tensor,
+        randn: Randn = torch.randn_like,
+        memory: Any = None,
+    ) -> Step:
         x_0 = self.denoiser(x_t, t)
         x_s = self.predict(x_t, x_0, t, s, randn)
-        return self.correct(x_s, s), x_0
+        return Step(self.correct(x_s, s), x_0)
 
     def correct(self, x_t: Tensor, t: Tensor) -> Tensor:
         r"""Moves states until their residual is plausible at time `t`."""
@@ -89,7 +92,7 @@ class CDIM(Sampler):
         rows = torch.arange(len(x_t), device=x_t.device)
         for _ in range(self.iterations):
             r = self.constraint.residual(x_t[rows])
-            # a step lands on the limit, up to rounding, and is not asked for twice
+            # a step lands on the limit, up to rounding, and is not repeated
             rows = rows[r.square().sum(dim=1) > limit * (1 + 1e-5)]
             if not rows.numel():
                 break

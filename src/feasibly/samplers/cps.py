@@ -2,6 +2,7 @@ r"""Constrained Posterior Sampling (CPS)."""
 
 __all__ = ["CPS"]
 
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import torch
@@ -9,10 +10,11 @@ from torch import Tensor
 
 from ..constraints.base import Constraint
 from ..minimizers import LBFGS, Minimizer
-from .base import Randn, Sampler
+from .base import Randn, Sampler, Step
 from .projection import project
 
 
+@dataclass(frozen=True, repr=False, eq=False)
 class CPS(Sampler):
     r"""Samples by predicting with a clean estimate that a penalty has moved to the constraint:
 
@@ -33,39 +35,41 @@ class CPS(Sampler):
         | et al., 2025), https://arxiv.org/abs/2410.12652, Algorithm 1
 
     Arguments:
-        args: The denoiser and the constraint.
+        denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
+        constraint: The constraint.
         gamma_max: The largest coefficient :math:`\gamma_{\max}`.
-        minimize: The minimizer of the penalised problem, which does not ask the network.
-        kwargs: Keyword arguments passed to :class:`Sampler`.
+        minimize: The minimizer of the penalised problem, without the network.
+        steps, eta, output: See :class:`Sampler`.
     """
 
-    default_readout = "clean"
     space = "x_0"
-    constraint: Constraint
 
-    def __init__(
-        self,
-        *args: Any,
-        steps: int = 256,
-        eta: float = 0.0,
-        gamma_max: float = 1e5,
-        minimize: Minimizer = LBFGS(),
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(*args, steps=steps, eta=eta, **kwargs)
-        if not gamma_max >= 0:
-            raise ValueError(f"CPS(gamma_max=...) must not be negative, got {gamma_max}.")
-        self.gamma_max = gamma_max
-        self.minimize = minimize
+    constraint: Constraint
+    _: KW_ONLY
+    steps: int = 256
+    eta: float = 0.0
+    gamma_max: float = 1e5
+    minimize: Minimizer = LBFGS()
+    output: str = "projected"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.gamma_max >= 0:
+            raise ValueError(f"CPS(gamma_max=...) must not be negative, got {self.gamma_max}.")
 
     def step(
-        self, x_t: Tensor, t: Tensor, s: Tensor, randn: Randn = torch.randn_like
-    ) -> tuple[Tensor, Tensor]:
+        self,
+        x_t: Tensor,
+        t: Tensor,
+        s: Tensor,
+        randn: Randn = torch.randn_like,
+        memory: Any = None,
+    ) -> Step:
         x_0 = self.denoiser(x_t, t)
         gamma = self.gamma(s)
         if gamma > 0:
             x_0 = project(self.constraint, x_0, self.minimize, proximity=1 / gamma)
-        return self.predict(x_t, x_0, t, s, randn), x_0
+        return Step(self.predict(x_t, x_0, t, s, randn), x_0)
 
     def gamma(self, t: Tensor) -> float:
         r"""Returns the coefficient :math:`\gamma_t`."""

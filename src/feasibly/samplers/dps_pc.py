@@ -2,19 +2,21 @@ r"""DPS with a corrector (DPS-PC, Appendix D of the paper)."""
 
 __all__ = ["DPSPC"]
 
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..constraints.base import Constraint
-from .base import Randn
-from .guidance import check_strength, guidance, units
+from .base import Randn, Step
+from .guidance import check_strength, guidance, unit
 from .predictor_corrector import PredictorCorrector
 
 
+@dataclass(frozen=True, repr=False, eq=False)
 class DPSPC(PredictorCorrector):
-    r"""Samples by the predictor-corrector scheme, with DPS's push in both halves:
+    r"""Samples by the predictor-corrector scheme, with DPS's guidance in both halves:
 
     .. math::
         x_s &\gets \textsc{Predict}(x_t, d_\theta(x_t))
@@ -24,52 +26,52 @@ class DPSPC(PredictorCorrector):
             \qquad \text{(N times)} .
 
     The paper names the method and gives no equation; this is the scheme of its Algorithm 1 with
-    the step of :class:`DPS`, where the corrector's push is scaled with its noise,
+    the step of :class:`DPS`, where the corrector's guidance is scaled with its noise,
     :math:`\sqrt{\delta}`.
 
     Arguments:
-        args: The denoiser and the constraint.
+        denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
+        constraint: The constraint.
         zeta: The strength :math:`\zeta`.
-        scale: The units of :math:`\zeta`, "vp" or "state": see :class:`DPS`.
+        units: The units of :math:`\zeta`, "vp" or "state": see :class:`DPS`.
         corrections: The number :math:`N` of corrections a step.
         delta: The size :math:`\delta` of a correction.
-        kwargs: Keyword arguments passed to :class:`PredictorCorrector`.
+        steps, eta, output: See :class:`Sampler`.
     """
 
     enforces = True
     lands = False
     space = "x_t"
     differentiates = True
-    constraint: Constraint
 
-    def __init__(
-        self,
-        *args: Any,
-        steps: int = 128,
-        zeta: float = 1.0,
-        scale: str = "vp",
-        corrections: int = 1,
-        delta: float = 0.1,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(*args, steps=steps, corrections=corrections, delta=delta, **kwargs)
-        check_strength(self, zeta, scale)
-        self.zeta = zeta
-        self.scale = scale
+    constraint: Constraint
+    _: KW_ONLY
+    steps: int = 128
+    zeta: float = 1.0
+    units: str = "vp"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_strength(self, self.zeta, self.units)
 
     def step(
-        self, x_t: Tensor, t: Tensor, s: Tensor, randn: Randn = torch.randn_like
-    ) -> tuple[Tensor, Tensor]:
+        self,
+        x_t: Tensor,
+        t: Tensor,
+        s: Tensor,
+        randn: Randn = torch.randn_like,
+        memory: Any = None,
+    ) -> Step:
         x_0, _, gradient = guidance(self, self.constraint, x_t, t)
         x_s = self.predict(x_t, x_0, t, s, randn) - self._zeta(t, s) * gradient
         for _ in range(self.corrections):
             x_0, _, gradient = guidance(self, self.constraint, x_s, s)
             zeta = self.delta**0.5 * self._zeta(s, s)
             x_s = self.correct(x_s, x_0, s, randn) - zeta * gradient
-        return x_s, x_0
+        return Step(x_s, x_0)
 
     def _zeta(self, t: Tensor, s: Tensor) -> Tensor | float:
-        return self.zeta * units(self, self.scale, t, s)
+        return self.zeta * unit(self, self.units, t, s)
 
     def cost(self, residuals: int) -> tuple[int, int]:
         return 1 + self.corrections, 1 + self.corrections

@@ -2,18 +2,30 @@ r"""Extrapolation, Correction, Interpolation (ECI)."""
 
 __all__ = ["ECI"]
 
-from collections.abc import Iterator
-from typing import Any
+from dataclasses import KW_ONLY, dataclass, field
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from ..constraints.base import Constraint
-from ..randomness import MemberNoise, Repeated
-from .base import Randn, Sampler
+from ..randomness import MemberNoise
+from ..sampling import Problem
+from .base import Randn, Sampler, Start, Step
 from .projection import has_closed_form
 
 
+class Held(NamedTuple):
+    """Noise that is used again: itself, with shape (B, *), and how often it was used."""
+
+    noise: Tensor
+    uses: int
+
+    def __call__(self, like: Tensor) -> Tensor:
+        return self.noise
+
+
+@dataclass(frozen=True, repr=False, eq=False)
 class ECI(Sampler):
     r"""Samples by correcting the clean estimate in closed form, and noising it again with the
     *same* noise:
@@ -24,8 +36,8 @@ class ECI(Sampler):
         x_s \gets \alpha_s x_0^* + \sigma_s n .
 
     Made for flows, where extrapolating along the velocity is the clean estimate, and mixing the
-    end points is the forward kernel; stated here for any schedule. The noise :math:`n` is drawn
-    once, or again after every `resample` interpolations: with `resample=1` it is fresh, and a
+    end points is the forward kernel; stated here for any schedule. The noise :math:`n` is sampled
+    once, or again after every `resample` interpolations. With `resample=1` it is fresh, and a
     step is that of the paper's :math:`x_0^M`.
 
     References:
@@ -33,52 +45,59 @@ class ECI(Sampler):
         | https://arxiv.org/abs/2412.01786, Algorithm 1
 
     Arguments:
-        args: The denoiser and the constraint, which must have a closed-form `projection`.
+        denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
+        constraint: The constraint, with a closed-form `projection`.
         mixes: The number of corrections a step.
-        resample: After how many interpolations the noise is drawn again; None for never.
-        kwargs: Keyword arguments passed to :class:`Sampler`.
+        resample: After how many interpolations the noise is sampled again; None for never.
+        steps, eta, output: See :class:`Sampler`.
     """
 
-    default_readout = "clean"
     space = "x_0"
     renoises = True
-    constraint: Constraint
 
-    def __init__(
-        self,
-        *args: Any,
-        steps: int = 200,
-        mixes: int = 1,
-        resample: int | None = None,
-        **kwargs: Any,
-    ) -> None:
-        if "eta" in kwargs:
-            raise ValueError("ECI interpolates, and makes no predictions: it has no eta.")
-        super().__init__(*args, steps=steps, **kwargs)
-        if mixes < 1:
-            raise ValueError(f"ECI(mixes=...) must be at least 1, got {mixes}.")
-        if resample is not None and resample < 1:
-            raise ValueError(f"ECI(resample=...) must be at least 1 or None, got {resample}.")
-        self.mixes = mixes
-        self.resample = resample
+    constraint: Constraint
+    _: KW_ONLY
+    steps: int = 200
+    eta: float = field(default=1.0, init=False, repr=False)
+    mixes: int = 1
+    resample: int | None = None
+    output: str = "projected"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._at_least(1, "mixes")
+        if self.resample is not None:
+            self._at_least(1, "resample")
 
     def step(
-        self, x_t: Tensor, t: Tensor, s: Tensor, randn: Randn = torch.randn_like
-    ) -> tuple[Tensor, Tensor]:
+        self,
+        x_t: Tensor,
+        t: Tensor,
+        s: Tensor,
+        randn: Randn = torch.randn_like,
+        memory: Held | None = None,
+    ) -> Step:
+        x_0 = x_t
         for i in range(self.mixes):
             x_0 = self.constraint.projection(self.denoiser(x_t, t))
-            x_t = self.renoise(x_0, t if i < self.mixes - 1 else s, randn)
-        return x_t, x_0
+            if memory is None or memory.uses == self.resample:
+                memory = Held(randn(x_t), 0)
+            x_t = self.renoise(x_0, t if i < self.mixes - 1 else s, memory)
+            memory = memory._replace(uses=memory.uses + 1)
+        return Step(x_t, x_0, memory)
 
-    def trajectory(self, noise: MemberNoise) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        return super().trajectory(Repeated(noise, self.resample))
+    def begin(self, noise: MemberNoise) -> Start:
+        times = self.times(noise.dtype, noise.device)
+        held = Held(noise(), 1)
+        return Start(self.scale(times[0]) * held.noise, times, held)
 
-    def prepare(self, x_0: Tensor, r: Tensor) -> None:
-        if not has_closed_form(self.constraint, x_0):
+    def prepare(self, problem: Problem) -> Self:
+        if not has_closed_form(self.constraint, problem.x_0):
             raise ValueError(
                 f"ECI corrects in closed form, and {self.constraint!r} has no `projection`. Use "
                 "PCFM, which solves for it, or PPR; or implement `projection`."
             )
+        return self
 
     def cost(self, residuals: int) -> tuple[int, int]:
         return self.mixes, 0

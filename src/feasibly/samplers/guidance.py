@@ -1,6 +1,6 @@
 r"""What methods that treat a constraint as an observation share: the gradient of its residual."""
 
-__all__ = ["check_strength", "guidance", "units"]
+__all__ = ["check_strength", "guidance", "unit"]
 
 import torch
 from torch import Tensor
@@ -8,7 +8,7 @@ from torch import Tensor
 from ..constraints.base import Constraint
 from .base import Sampler
 
-SCALES = ("vp", "state")
+UNITS = ("vp", "state")
 
 
 @torch.enable_grad()
@@ -29,23 +29,21 @@ def guidance(
     return x_0.detach(), norm.detach(), gradient
 
 
-def units(sampler: Sampler, scale: str, t: Tensor, s: Tensor) -> Tensor | float:
+def unit(sampler: Sampler, units: str, t: Tensor, s: Tensor) -> Tensor | float:
     r"""Returns the length of a unit step on :math:`x_s` along the gradient with respect to
-    :math:`x_t`: one for the scale "state", and :math:`\rho_s \rho_t` for "vp", with :math:`\rho =
+    :math:`x_t`: one for the units "state", and :math:`\rho_s \rho_t` for "vp", with :math:`\rho =
     \sqrt{\alpha^2 + \sigma^2}`, which is a unit step on variance-preserving states
     :math:`x / \rho`.
     """
-    if scale == "state":
+    if units == "state":
         return 1.0
-    scales = (sampler.denoiser.schedule(t), sampler.denoiser.schedule(s))
-    rho_t, rho_s = (torch.sqrt(alpha**2 + sigma**2) for alpha, sigma in scales)
-    return rho_s * rho_t
+    return sampler.scale(s) * sampler.scale(t)
 
 
-def check_strength(sampler: Sampler, zeta: float, scale: str) -> None:
-    """Refuses a strength or a scale that makes no sense."""
+def check_strength(sampler: Sampler, zeta: float, units: str) -> None:
+    """Refuses a strength or units that make no sense."""
     name = type(sampler).__name__
     if not zeta >= 0:
         raise ValueError(f"{name}(zeta=...) must not be negative, got {zeta}.")
-    if scale not in SCALES:
-        raise ValueError(f"{name}(scale=...) must be one of {SCALES}, got {scale!r}.")
+    if units not in UNITS:
+        raise ValueError(f"{name}(units=...) must be one of {UNITS}, got {units!r}.")

@@ -2,6 +2,7 @@ r"""Hard data consistency (HDC), the projection and resampling of ReSample."""
 
 __all__ = ["HDC"]
 
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import torch
@@ -9,10 +10,11 @@ from torch import Tensor
 
 from ..constraints.base import Constraint
 from ..minimizers import LBFGS, Minimizer
-from .base import Randn, Sampler
+from .base import Randn, Sampler, Step
 from .projection import project
 
 
+@dataclass(frozen=True, repr=False, eq=False)
 class HDC(Sampler):
     r"""Samples by projecting the clean estimate, and resampling between it and the prediction.
 
@@ -23,7 +25,7 @@ class HDC(Sampler):
             \frac{v \sigma_s^2}{v + \sigma_s^2} I\right), \qquad
         v = \gamma \sigma_s^2 \left(1 - \frac{\alpha_t^2 \sigma_s^2}{\alpha_s^2 \sigma_t^2}\right)
 
-    The law of :math:`x_s` is the product of the renoised projection and of a Gaussian of
+    The distribution of :math:`x_s` is the product of the renoised projection and of a Gaussian of
     variance :math:`v` around the prediction: all renoising for a large :math:`\gamma`, the
     prediction alone for zero.
 
@@ -35,50 +37,51 @@ class HDC(Sampler):
         | al., 2024), https://arxiv.org/abs/2307.08123, Section 3.2
 
     Arguments:
-        args: The denoiser and the constraint.
+        denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
+        constraint: The constraint.
         gamma: The strength :math:`\gamma` of resampling.
-        every: Project and resample at every so-manieth step, and at the last.
-        minimize: The minimizer of the projection, which does not ask the network.
-        kwargs: Keyword arguments passed to :class:`Sampler`.
+        every: Project and resample when the number of steps left is a multiple of this.
+        minimize: The minimizer of the projection, without the network.
+        steps, eta, output: See :class:`Sampler`.
     """
 
-    default_readout = "clean"
     space = "x_0"
     renoises = True
-    constraint: Constraint
 
-    def __init__(
-        self,
-        *args: Any,
-        steps: int = 256,
-        eta: float = 0.0,
-        gamma: float = 40.0,
-        every: int = 1,
-        minimize: Minimizer = LBFGS(),
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(*args, steps=steps, eta=eta, **kwargs)
-        name = type(self).__name__
-        if not gamma >= 0:
-            raise ValueError(f"{name}(gamma=...) must not be negative, got {gamma}.")
-        if every < 1:
-            raise ValueError(f"{name}(every=...) must be at least 1, got {every}.")
-        self.gamma = gamma
-        self.every = every
-        self.minimize = minimize
+    constraint: Constraint
+    _: KW_ONLY
+    steps: int = 256
+    eta: float = 0.0
+    gamma: float = 40.0
+    every: int = 1
+    minimize: Minimizer = LBFGS()
+    output: str = "projected"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._at_least(1, "every")
+        if not self.gamma >= 0:
+            raise ValueError(
+                f"{type(self).__name__}(gamma=...) must not be negative, got {self.gamma}."
+            )
 
     def step(
-        self, x_t: Tensor, t: Tensor, s: Tensor, randn: Randn = torch.randn_like
-    ) -> tuple[Tensor, Tensor]:
+        self,
+        x_t: Tensor,
+        t: Tensor,
+        s: Tensor,
+        randn: Randn = torch.randn_like,
+        memory: Any = None,
+    ) -> Step:
         x_0 = self.denoiser(x_t, t)
         x_s = self.predict(x_t, x_0, t, s, randn)
-        if round(s.item() * self.steps) % self.every == 0:
+        if (self.steps - self.index(s)) % self.every == 0:
             x_0 = project(self.constraint, x_0, self.minimize, self.stop)
             x_s = self.resample(x_s, x_0, t, s, randn)
-        return x_s, x_0
+        return Step(x_s, x_0)
 
     def resample(self, x_s: Tensor, x_0: Tensor, t: Tensor, s: Tensor, randn: Randn) -> Tensor:
-        r"""Draws :math:`x_s`, given a prediction :math:`x_s'` and a projected estimate."""
+        r"""Samples :math:`x_s`, given a prediction :math:`x_s'` and a projected estimate."""
         alpha_t, sigma_t = self.denoiser.schedule(t)
         alpha_s, sigma_s = self.denoiser.schedule(s)
         # v / sigma_s^2, which is well scaled at every noise level

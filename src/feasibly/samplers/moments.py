@@ -16,11 +16,18 @@ Solve = Callable[[Callable[[Tensor], Tensor], Tensor, int, float], Solution]
 
 
 class Moved(NamedTuple):
-    r"""Clean samples after a move, with shape :math:`(B, *)`, and how far they were from
-    :math:`r = 0` along the steepest descent, with shape :math:`(B)`."""
+    r"""What a move of clean samples has done.
+
+    Attributes:
+        x: The samples after it, with shape :math:`(B, *)`.
+        distance: How far they were from :math:`r = 0` along the steepest descent, with shape
+            :math:`(B)`.
+        residuals: The number of residuals.
+    """
 
     x: Tensor
     distance: Tensor
+    residuals: int
 
 
 @torch.enable_grad()
@@ -51,19 +58,20 @@ def toward(
     # the transpose of J^T is J: a product that needs no forward-mode derivatives
     u = torch.zeros_like(r, requires_grad=True)
     (J_T_u,) = torch.autograd.grad(r, x, u, create_graph=True)
-    pushes = []  # V J^T p for every p that the solver asks for
+    moves = []  # V J^T p for every p that the solver asks for
     slopes = []  # the length of J^T p; the first p has the residual's direction
 
     def S(p: Tensor) -> Tensor:
         (J_T_p,) = torch.autograd.grad(r, x, p, retain_graph=True)
         slopes.append(J_T_p.flatten(start_dim=1).norm(dim=1))
-        pushes.append(V(J_T_p))
-        (J_V_J_T_p,) = torch.autograd.grad(J_T_u, u, pushes[-1], retain_graph=True)
+        moves.append(V(J_T_p))
+        (J_V_J_T_p,) = torch.autograd.grad(J_T_u, u, moves[-1], retain_graph=True)
         return noise * p + J_V_J_T_p
 
     _, weights = solve(S, -r.detach(), min(iterations, r.shape[1]), rtol)
     x = x.detach()
-    for weight, push in zip(weights.unbind(dim=1), pushes, strict=True):
-        x = x + weight.reshape(-1, *(1,) * (x.ndim - 1)) * push
+    for weight, move in zip(weights.unbind(dim=1), moves, strict=True):
+        x = x + weight.reshape(-1, *(1,) * (x.ndim - 1)) * move
     size = r.detach().norm(dim=1)
-    return Moved(x, torch.where(size > 0, size / slopes[0], 0.0) if slopes else size)
+    distance = torch.where(size > 0, size / slopes[0], 0.0) if slopes else size
+    return Moved(x, distance, r.shape[1])

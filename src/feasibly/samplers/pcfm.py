@@ -2,19 +2,19 @@ r"""Physics-Constrained Flow Matching (PCFM)."""
 
 __all__ = ["PCFM"]
 
-from collections.abc import Iterator
-from typing import Any
+from dataclasses import KW_ONLY, dataclass
 
 import torch
 from torch import Tensor
 
 from ..constraints.base import Constraint
 from ..minimizers import GaussNewton, Minimizer
-from ..randomness import MemberNoise, Repeated
-from .base import Randn, Sampler
+from ..randomness import MemberNoise
+from .base import Randn, Sampler, Start, Step
 from .projection import project
 
 
+@dataclass(frozen=True, repr=False, eq=False)
 class PCFM(Sampler):
     r"""Samples by one Gauss-Newton step on the clean estimate, noised again with the *same*
     noise :math:`n`:
@@ -36,45 +36,47 @@ class PCFM(Sampler):
         | https://arxiv.org/abs/2506.04171, Algorithm 1
 
     Arguments:
-        args: The denoiser and the constraint.
+        denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
+        constraint: The constraint.
         penalty: The weight :math:`\lambda` of the relaxation; zero for none.
         minimize: The minimizer on the clean estimate.
         last: The minimizer of the last projection.
-        kwargs: Keyword arguments passed to :class:`Sampler`.
+        steps, eta, output: See :class:`Sampler`.
     """
 
-    default_readout = "clean"
     space = "x_0"
     renoises = True
-    constraint: Constraint
 
-    def __init__(
-        self,
-        *args: Any,
-        steps: int = 128,
-        eta: float = 0.0,
-        penalty: float = 0.0,
-        minimize: Minimizer = GaussNewton(steps=1, max_distance=None, dense=1024),
-        last: Minimizer = GaussNewton(steps=32, max_distance=None, dense=1024),
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(*args, steps=steps, eta=eta, **kwargs)
-        if not penalty >= 0:
-            raise ValueError(f"PCFM(penalty=...) must not be negative, got {penalty}.")
-        self.penalty = penalty
-        self.minimize = minimize
-        self.last = last
+    constraint: Constraint
+    _: KW_ONLY
+    steps: int = 128
+    eta: float = 0.0
+    penalty: float = 0.0
+    minimize: Minimizer = GaussNewton(steps=1, max_distance=None, dense=1024)
+    last: Minimizer = GaussNewton(steps=32, max_distance=None, dense=1024)
+    output: str = "projected"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.penalty >= 0:
+            raise ValueError(f"PCFM(penalty=...) must not be negative, got {self.penalty}.")
 
     def step(
-        self, x_t: Tensor, t: Tensor, s: Tensor, randn: Randn = torch.randn_like
-    ) -> tuple[Tensor, Tensor]:
+        self,
+        x_t: Tensor,
+        t: Tensor,
+        s: Tensor,
+        randn: Randn = torch.randn_like,
+        memory: Tensor | None = None,
+    ) -> Step:
         x_hat = self.denoiser(x_t, t)
         x_0 = project(self.constraint, x_hat, self.minimize, self.stop)
-        x_s = self.renoise(x_0, s, randn)
+        n = randn(x_t) if memory is None else memory
+        x_s = self.renoise(x_0, s, lambda _: n)
         if self.penalty > 0:
             mean, _ = self.transition(x_t, x_hat, t, s)
             x_s = self.relax(x_s, x_hat - mean)
-        return x_s, x_0
+        return Step(x_s, x_0, n)
 
     @torch.enable_grad()
     def relax(self, x_s: Tensor, delta: Tensor) -> Tensor:
@@ -87,8 +89,10 @@ class PCFM(Sampler):
             x = x - 0.01 * torch.autograd.grad(loss, x)[0]
         return x.detach()
 
-    def trajectory(self, noise: MemberNoise) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        return super().trajectory(Repeated(noise))
+    def begin(self, noise: MemberNoise) -> Start:
+        times = self.times(noise.dtype, noise.device)
+        n = noise()
+        return Start(self.scale(times[0]) * n, times, n)
 
     def finish(self, x_0: Tensor) -> Tensor:
         return project(self.constraint, x_0, self.last, self.stop)

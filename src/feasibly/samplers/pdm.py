@@ -2,6 +2,7 @@ r"""Projected Diffusion Models (PDM)."""
 
 __all__ = ["PDM"]
 
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import torch
@@ -9,10 +10,11 @@ from torch import Tensor
 
 from ..constraints.base import Constraint
 from ..minimizers import LBFGS, Minimizer
-from .base import Randn, Sampler
+from .base import Randn, Sampler, Step
 from .projection import project
 
 
+@dataclass(frozen=True, repr=False, eq=False)
 class PDM(Sampler):
     r"""Samples by annealed Langevin dynamics, with every noisy iterate projected:
 
@@ -38,46 +40,44 @@ class PDM(Sampler):
         | https://arxiv.org/abs/2402.03559, Algorithm 1
 
     Arguments:
-        args: The denoiser and the constraint.
+        denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
+        constraint: The constraint.
         repeats: The number of Langevin steps at a level.
         kappa: The size :math:`\kappa` of a Langevin step.
         where: What is projected: "x_t" or "x_0".
         minimize: The minimizer of the projection; None for the constraint's closed form and,
             where it has none, `LBFGS()`.
-        kwargs: Keyword arguments passed to :class:`Sampler`.
+        steps, eta, output: See :class:`Sampler`.
     """
 
-    default_readout = "clean"
     space = "x_t"
-    constraint: Constraint
 
-    def __init__(
-        self,
-        *args: Any,
-        steps: int = 64,
-        repeats: int = 16,
-        kappa: float = 0.5,
-        where: str = "x_t",
-        minimize: Minimizer | None = None,
-        **kwargs: Any,
-    ) -> None:
-        if "eta" in kwargs:
-            raise ValueError("PDM makes Langevin steps and no predictions: it has no eta.")
-        super().__init__(*args, steps=steps, **kwargs)
-        if repeats < 1:
-            raise ValueError(f"PDM(repeats=...) must be at least 1, got {repeats}.")
-        if not 0 < kappa <= 1:
-            raise ValueError(f"PDM(kappa=...) must lie in (0, 1], got {kappa}.")
-        if where not in ("x_t", "x_0"):
-            raise ValueError(f"PDM(where=...) must be 'x_t' or 'x_0', got {where!r}.")
-        self.repeats = repeats
-        self.kappa = kappa
-        self.where = where
-        self.minimize = minimize
+    constraint: Constraint
+    _: KW_ONLY
+    steps: int = 64
+    eta: float = field(default=1.0, init=False, repr=False)
+    repeats: int = 16
+    kappa: float = 0.5
+    where: str = "x_t"
+    minimize: Minimizer | None = None
+    output: str = "projected"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._at_least(1, "repeats")
+        if not 0 < self.kappa <= 1:
+            raise ValueError(f"PDM(kappa=...) must lie in (0, 1], got {self.kappa}.")
+        if self.where not in ("x_t", "x_0"):
+            raise ValueError(f"PDM(where=...) must be 'x_t' or 'x_0', got {self.where!r}.")
 
     def step(
-        self, x_t: Tensor, t: Tensor, s: Tensor, randn: Randn = torch.randn_like
-    ) -> tuple[Tensor, Tensor]:
+        self,
+        x_t: Tensor,
+        t: Tensor,
+        s: Tensor,
+        randn: Randn = torch.randn_like,
+        memory: Any = None,
+    ) -> Step:
         alpha_t, _ = self.denoiser.schedule(t)
         alpha_s, _ = self.denoiser.schedule(s)
         x_s, x_0 = alpha_s / alpha_t * x_t, x_t
@@ -89,7 +89,7 @@ class PDM(Sampler):
             else:
                 x_0 = self.project(self.denoiser(x_s, s))
                 x_s = self.renoise(x_0, s, randn)
-        return x_s, x_0
+        return Step(x_s, x_0)
 
     def langevin(self, x_t: Tensor, t: Tensor, randn: Randn) -> Tensor:
         r"""Makes a Langevin step at time `t`."""

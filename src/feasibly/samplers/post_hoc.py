@@ -1,9 +1,8 @@
-"""The control: an unconditional sample, projected once at the end."""
+"""Post-hoc projection: an unconditional sample, projected once at the end."""
 
 __all__ = ["PostHoc"]
 
-from collections.abc import Callable
-from typing import Any
+from dataclasses import KW_ONLY, dataclass
 
 from torch import Tensor
 
@@ -12,35 +11,28 @@ from ..minimizers import GaussNewton, Minimizer
 from .ancestral import Ancestral
 
 
+@dataclass(frozen=True, repr=False, eq=False)
 class PostHoc(Ancestral):
     r"""Samples without the constraint, then projects the sample itself once.
 
-    The projection is in clean space, :math:`\arg\min_x c(x)` from the sample, and asks nothing of
-    the network. It is the control of every comparison: nearly all of its samples are feasible,
-    but they need not look like data any more.
+    The projection is in clean space, :math:`\arg\min_x c(x)` from the sample, and does not
+    evaluate the network. It is the baseline of every comparison: nearly all of its samples are
+    feasible, but they need not look like data any more.
 
     Arguments:
         denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
         constraint: The constraint.
         minimize: The minimizer of the projection.
-        kwargs: Keyword arguments passed to :class:`Sampler`.
+        steps, eta, output: See :class:`Sampler`.
     """
 
-    constraint: Constraint
     enforces = True
     space = "x_0"
     advice = "give the projection more iterations, such as minimize=LBFGS(steps=256)"
 
-    def __init__(
-        self,
-        denoiser: Callable[[Tensor, Tensor], Any],
-        constraint: Constraint,
-        *,
-        minimize: Minimizer = GaussNewton(steps=32, max_distance=None),
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(denoiser, constraint, **kwargs)
-        self.minimize = minimize
+    constraint: Constraint
+    _: KW_ONLY
+    minimize: Minimizer = GaussNewton(steps=32, max_distance=None)
 
     def finish(self, x_0: Tensor) -> Tensor:
         return self.minimize(lambda x: (self.constraint.residual(x), x), x_0, self.stop).x_0

@@ -2,14 +2,16 @@ r"""Predictor-corrector sampling, Algorithm 1."""
 
 __all__ = ["PredictorCorrector"]
 
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .base import Randn, Sampler
+from .base import Randn, Sampler, Step
 
 
+@dataclass(frozen=True, repr=False, eq=False)
 class PredictorCorrector(Sampler):
     r"""Samples without a constraint: each prediction is followed by Langevin corrections
 
@@ -25,35 +27,41 @@ class PredictorCorrector(Sampler):
         | https://arxiv.org/abs/2011.13456
 
     Arguments:
-        args: The denoiser and, optionally, the constraint, which is reported but not enforced.
+        denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
+        constraint: The constraint, which is reported but not enforced; None for none.
         corrections: The number :math:`N` of corrections a step.
         delta: The size :math:`\delta \in (0, 1]` of a correction.
-        kwargs: Keyword arguments passed to :class:`Sampler`.
+        steps, eta, output: See :class:`Sampler`.
     """
 
     enforces = False
 
-    def __init__(
-        self, *args: Any, corrections: int = 1, delta: float = 0.1, **kwargs: Any
-    ) -> None:
-        super().__init__(*args, **kwargs)
-        name = type(self).__name__
-        if corrections < 0:
-            raise ValueError(f"{name}(corrections=...) must not be negative, got {corrections}.")
-        if not 0 < delta <= 1:
-            raise ValueError(f"{name}(delta=...) must lie in (0, 1], got {delta}.")
-        self.corrections = corrections
-        self.delta = delta
+    _: KW_ONLY
+    corrections: int = 1
+    delta: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._at_least(0, "corrections")
+        if not 0 < self.delta <= 1:
+            raise ValueError(
+                f"{type(self).__name__}(delta=...) must lie in (0, 1], got {self.delta}."
+            )
 
     def step(
-        self, x_t: Tensor, t: Tensor, s: Tensor, randn: Randn = torch.randn_like
-    ) -> tuple[Tensor, Tensor]:
+        self,
+        x_t: Tensor,
+        t: Tensor,
+        s: Tensor,
+        randn: Randn = torch.randn_like,
+        memory: Any = None,
+    ) -> Step:
         x_0 = self.estimate(x_t, t)
         x_s = self.predict(x_t, x_0, t, s, randn)
         for _ in range(self.corrections):
             x_0 = self.estimate(x_s, s)
             x_s = self.correct(x_s, x_0, s, randn)
-        return x_s, x_0
+        return Step(x_s, x_0)
 
     def cost(self, residuals: int) -> tuple[int, int]:
         return 1 + self.corrections, 0

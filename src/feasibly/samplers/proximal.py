@@ -3,6 +3,7 @@ r"""Proximal Langevin dynamics in the state's space, through a decoder (Zampini 
 __all__ = ["ProximalLangevin"]
 
 import math
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import torch
@@ -10,11 +11,12 @@ from torch import Tensor
 
 from ..constraints.base import Constraint
 from ..minimizers import LBFGS, Minimizer
-from .base import Randn
+from .base import Randn, Step
 from .predictor_corrector import PredictorCorrector
 from .projection import project
 
 
+@dataclass(frozen=True, repr=False, eq=False)
 class ProximalLangevin(PredictorCorrector):
     r"""Samples by predictions and Langevin steps, each followed by a proximal map of the *state*:
 
@@ -36,47 +38,49 @@ class ProximalLangevin(PredictorCorrector):
         | https://arxiv.org/abs/2502.05625, Section 4
 
     Arguments:
-        args: The denoiser and the constraint.
+        denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
+        constraint: The constraint.
         lmbda: The weight :math:`\lambda`; infinity for no proximity.
         start: The share of the steps after which the map begins.
         minimize: The minimizer behind the map.
         corrections: The number of Langevin steps at a level.
-        kwargs: Keyword arguments passed to :class:`PredictorCorrector`.
+        delta: The size of a Langevin step; see :class:`PredictorCorrector`.
+        steps, eta, output: See :class:`Sampler`.
     """
 
-    default_readout = "clean"
     enforces = True
     space = "x_t"
-    constraint: Constraint
 
-    def __init__(
-        self,
-        *args: Any,
-        lmbda: float = math.inf,
-        start: float = 0.6,
-        minimize: Minimizer = LBFGS(),
-        corrections: int = 0,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(*args, corrections=corrections, **kwargs)
-        if not lmbda > 0:
-            raise ValueError(f"ProximalLangevin(lmbda=...) must be positive, got {lmbda}.")
-        if not 0 <= start < 1:
-            raise ValueError(f"ProximalLangevin(start=...) must lie in [0, 1), got {start}.")
-        self.lmbda = lmbda
-        self.start = start
-        self.minimize = minimize
+    constraint: Constraint
+    _: KW_ONLY
+    corrections: int = 0
+    lmbda: float = math.inf
+    start: float = 0.6
+    minimize: Minimizer = LBFGS()
+    output: str = "projected"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.lmbda > 0:
+            raise ValueError(f"ProximalLangevin(lmbda=...) must be positive, got {self.lmbda}.")
+        if not 0 <= self.start < 1:
+            raise ValueError(f"ProximalLangevin(start=...) must lie in [0, 1), got {self.start}.")
 
     def step(
-        self, x_t: Tensor, t: Tensor, s: Tensor, randn: Randn = torch.randn_like
-    ) -> tuple[Tensor, Tensor]:
+        self,
+        x_t: Tensor,
+        t: Tensor,
+        s: Tensor,
+        randn: Randn = torch.randn_like,
+        memory: Any = None,
+    ) -> Step:
         x_0 = self.denoiser(x_t, t)
         x_s = self.prox(self.predict(x_t, x_0, t, s, randn), s)
         for _ in range(self.corrections):
             x_0 = self.denoiser(x_s, s)
             x_s = self.prox(self.correct(x_s, x_0, s, randn), s)
         alpha_s, _ = self.denoiser.schedule(s)
-        return x_s, x_s / alpha_s if self._starts_by(s) else x_0
+        return Step(x_s, x_s / alpha_s if self._starts_by(s) else x_0)
 
     def prox(self, x_t: Tensor, t: Tensor) -> Tensor:
         r"""Maps states, in the units of clean data, once the map has begun."""
@@ -89,4 +93,4 @@ class ProximalLangevin(PredictorCorrector):
         return alpha_t * z
 
     def _starts_by(self, t: Tensor) -> bool:
-        return round((1 - t.item()) * self.steps) > self.start * self.steps
+        return self.index(t) > self.start * self.steps

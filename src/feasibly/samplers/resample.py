@@ -2,6 +2,7 @@ r"""ReSample, with its three stages and its time travel."""
 
 __all__ = ["ReSample"]
 
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import torch
@@ -9,16 +10,18 @@ from torch import Tensor
 
 from ..constraints.decoded import Decoded
 from ..minimizers import Adam, Minimizer
-from .base import Randn
-from .guidance import check_strength, guidance, units
+from .base import Randn, Step
+from .guidance import check_strength, guidance, unit
 from .hdc import HDC
 from .projection import project
 
 
+@dataclass(frozen=True, repr=False, eq=False)
 class ReSample(HDC):
     r"""Samples by the authors' full schedule, in three equal stages:
 
-    1. DDIM steps with DPS's push, :math:`x_s \gets \textsc{Predict}(x_t, d_\theta(x_t)) - \zeta
+    1. DDIM steps with DPS's guidance,
+       :math:`x_s \gets \textsc{Predict}(x_t, d_\theta(x_t)) - \zeta
        \bar{\alpha}_t \nabla \|r(d_\theta(x_t))\|` with :math:`\bar{\alpha} = \alpha^2 /
        (\alpha^2 + \sigma^2)`;
     2. the same and, at every `every`-th step, *time travel*: `travel` DDIM steps go on from
@@ -42,64 +45,66 @@ class ReSample(HDC):
         | al., 2024), https://arxiv.org/abs/2307.08123, Algorithms 1 and 2
 
     Arguments:
-        args: The denoiser and the constraint.
-        zeta: The strength :math:`\zeta` of the push, in the units of the residual: see
+        denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
+        constraint: The constraint.
+        zeta: The strength :math:`\zeta` of guidance, in the units of the residual: see
             :class:`DPS`. The authors' 0.5, for images, throws small samples off the data.
         travel: The number of steps that time travel looks ahead.
         minimize: The minimizer of the projections.
-        kwargs: Keyword arguments passed to :class:`HDC`.
+        gamma, every: See :class:`HDC`.
+        steps, eta, output: See :class:`Sampler`.
     """
 
     differentiates = True
 
-    def __init__(
-        self,
-        *args: Any,
-        steps: int = 500,
-        every: int = 10,
-        zeta: float = 0.01,
-        travel: int = 5,
-        minimize: Minimizer = Adam(steps=500, lr=5e-3),
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(*args, steps=steps, every=every, minimize=minimize, **kwargs)
-        check_strength(self, zeta, "vp")
-        if travel < 0:
-            raise ValueError(f"ReSample(travel=...) must not be negative, got {travel}.")
-        self.zeta = zeta
-        self.travel = travel
+    _: KW_ONLY
+    steps: int = 500
+    every: int = 10
+    zeta: float = 0.01
+    travel: int = 5
+    minimize: Minimizer = Adam(steps=500, lr=5e-3)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._at_least(0, "travel")
+        check_strength(self, self.zeta, "vp")
 
     def step(
-        self, x_t: Tensor, t: Tensor, s: Tensor, randn: Randn = torch.randn_like
-    ) -> tuple[Tensor, Tensor]:
+        self,
+        x_t: Tensor,
+        t: Tensor,
+        s: Tensor,
+        randn: Randn = torch.randn_like,
+        memory: Any = None,
+    ) -> Step:
         x_0, _, gradient = guidance(self, self.constraint, x_t, t)
         alpha_t, sigma_t = self.denoiser.schedule(t)
         zeta = self.zeta * alpha_t**2 / (alpha_t**2 + sigma_t**2)
-        push = zeta * units(self, "vp", t, s) * gradient
-        x_s = self.predict(x_t, x_0, t, s, randn) - push
+        strength = zeta * unit(self, "vp", t, s)
+        x_s = self.predict(x_t, x_0, t, s, randn) - strength * gradient
 
         if self._resamples_at(s):
             x_0 = self.look_ahead(x_s, s, randn)
             x_0 = self.correct(x_0, in_pixels=self._stage(s) == 2)
             x_s = self.resample(x_s, x_0, t, s, randn)
-        return x_s, x_0
+        return Step(x_s, x_0)
 
     def look_ahead(self, x_t: Tensor, t: Tensor, randn: Randn) -> Tensor:
         r"""TIME TRAVEL: the clean estimate that `travel` predictions from :math:`x_t` reach."""
         x_0 = self.denoiser(x_t, t)
-        left = round(t.item() * self.steps)
-        for k in range(left - 1, max(left - self.travel, 0) - 1, -1):
-            s = torch.full_like(t, k / self.steps)
+        done = self.index(t)
+        for s in self.times(t.dtype, t.device)[done + 1 : done + 1 + self.travel]:
             x_t, t = self.predict(x_t, x_0, t, s, randn), s
             x_0 = self.denoiser(x_t, t)
         return x_0
 
     def correct(self, x_0: Tensor, in_pixels: bool = False) -> Tensor:
-        """Projects clean estimates, behind the decoder's back or through it."""
-        law = self.constraint
-        if in_pixels and isinstance(law, Decoded) and law.encode is not None:
-            return law.encode(project(law.constraint, law.decode(x_0), self.minimize, self.stop))
-        return project(law, x_0, self.minimize, self.stop)
+        """Projects clean estimates, in pixels or through the decoder."""
+        constraint, encode = self.constraint, getattr(self.constraint, "encode", None)
+        if in_pixels and isinstance(constraint, Decoded) and encode is not None:
+            decoded = constraint.decode(x_0)
+            return encode(project(constraint.constraint, decoded, self.minimize, self.stop))
+        return project(constraint, x_0, self.minimize, self.stop)
 
     def finish(self, x_0: Tensor) -> Tensor:
         return self.correct(x_0)
@@ -108,16 +113,13 @@ class ReSample(HDC):
         return 2 + self.travel, 1
 
     def budget(self, residuals: int = 1) -> tuple[int, int]:
-        times = torch.linspace(1, 0, self.steps + 1)[1:]
-        travels = sum(self._resamples_at(s) for s in times)
-        last = 1 if self.readout == "denoise" else 0
-        forward = self.steps + travels * (1 + self.travel) + last
-        return (self.retries + 1) * forward, (self.retries + 1) * self.steps
+        travels = sum(self._resamples_at(s) for s in self.times()[1:])
+        last = 1 if self.output == "denoised" else 0
+        return self.steps + travels * (1 + self.travel) + last, self.steps
 
     def _stage(self, t: Tensor) -> int:
         """The stage, from 1 to 3, of the step to `t`."""
-        done = self.steps - round(t.item() * self.steps)
-        return 1 + 3 * (done - 1) // self.steps
+        return 1 + 3 * (self.index(t) - 1) // self.steps
 
     def _resamples_at(self, t: Tensor) -> bool:
-        return self._stage(t) > 1 and round(t.item() * self.steps) % self.every == 0
+        return self._stage(t) > 1 and (self.steps - self.index(t)) % self.every == 0

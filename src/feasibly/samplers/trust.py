@@ -2,8 +2,9 @@ r"""Trust Sampling (TS)."""
 
 __all__ = ["TrustSampling"]
 
+from dataclasses import KW_ONLY, dataclass, field, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -14,11 +15,13 @@ from ..members import among
 from ..minimizers.base import per_sample
 from ..network import Network
 from ..randomness import MemberNoise
-from .base import Randn, Sampler
+from ..sampling import Problem
+from .base import Randn, Sampler, Step
 
 CALIBRATION = 64  # unconditional members behind a bound
 
 
+@dataclass(frozen=True, repr=False, eq=False)
 class TrustSampling(Sampler):
     r"""Samples by optimising the mean of every ancestral step, while the network can be trusted:
 
@@ -35,9 +38,9 @@ class TrustSampling(Sampler):
     fixed length, so that samples end around the constraint, about :math:`w` apart, and not on it.
 
     The authors choose :math:`\epsilon_{\max}` by hand from unconditional runs. Here it is
-    calibrated by one, of 64 members and with its own seed, before the first sample: for every
-    step, the `quantile` of :math:`\|\hat{\epsilon}(\mu)\|`. That costs two forward calls a step
-    for every 16 of them, once, which are not in the counts. Each member is tested by itself, and
+    calibrated by one, of 64 members and with its own seed, before a run: for every step, the
+    `quantile` of :math:`\|\hat{\epsilon}(\mu)\|`. That costs two forward evaluations a step for
+    every 16 of them, once, which are not counted. Each member is tested by itself, and
     one that fails the test rests until the next step. The authors do not optimise in the last
     step; here it is like the others. The clean estimate is the last one looked at, one gradient
     step behind the mean.
@@ -47,62 +50,60 @@ class TrustSampling(Sampler):
         | https://arxiv.org/abs/2411.10932, Algorithm 1
 
     Arguments:
-        args: The denoiser and the constraint.
+        denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
+        constraint: The constraint.
         iterations: The most optimisation steps :math:`J` at a level.
         length: The length :math:`w` of such a step.
         bound: The bound :math:`\epsilon_{\max}`; None to calibrate it, infinity for none.
         quantile: The quantile of the calibration.
-        kwargs: Keyword arguments passed to :class:`Sampler`.
+        bounds: The calibrated bound of each step; None to calibrate them before the run.
+        steps, eta, output: See :class:`Sampler`.
     """
 
-    default_readout = "clean"
     lands = False
     space = "x_t"
     renoises = True
     differentiates = True
-    constraint: Constraint
 
-    def __init__(
-        self,
-        *args: Any,
-        steps: int = 64,
-        iterations: int = 8,
-        length: float = 0.1,
-        bound: float | None = None,
-        quantile: float = 0.99,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(*args, steps=steps, **kwargs)
-        if iterations < 0:
+    constraint: Constraint
+    _: KW_ONLY
+    iterations: int = 8
+    length: float = 0.1
+    bound: float | None = None
+    quantile: float = 0.99
+    output: str = "projected"
+    bounds: tuple[float, ...] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._at_least(0, "iterations")
+        if not self.length > 0:
+            raise ValueError(f"TrustSampling(length=...) must be positive, got {self.length}.")
+        if self.bound is not None and not self.bound > 0:
+            raise ValueError(f"TrustSampling(bound=...) must be positive, got {self.bound}.")
+        if not 0 < self.quantile <= 1:
             raise ValueError(
-                f"TrustSampling(iterations=...) must not be negative, got {iterations}."
+                f"TrustSampling(quantile=...) must lie in (0, 1], got {self.quantile}."
             )
-        if not length > 0:
-            raise ValueError(f"TrustSampling(length=...) must be positive, got {length}.")
-        if bound is not None and not bound > 0:
-            raise ValueError(f"TrustSampling(bound=...) must be positive, got {bound}.")
-        if not 0 < quantile <= 1:
-            raise ValueError(f"TrustSampling(quantile=...) must lie in (0, 1], got {quantile}.")
-        self.iterations = iterations
-        self.length = length
-        self.bound = bound
-        self.quantile = quantile
-        self._calibrated: dict[tuple, list[float]] = {}
 
     def step(
-        self, x_t: Tensor, t: Tensor, s: Tensor, randn: Randn = torch.randn_like
-    ) -> tuple[Tensor, Tensor]:
+        self,
+        x_t: Tensor,
+        t: Tensor,
+        s: Tensor,
+        randn: Randn = torch.randn_like,
+        memory: Any = None,
+    ) -> Step:
         x_0 = self.denoiser(x_t, t)
         mean, std = self.transition(x_t, x_0, t, s)
         mean, x_0 = self.optimise(mean, x_0, t, s)
-        return mean + std * randn(x_t), x_0
+        return Step(mean + std * randn(x_t), x_0)
 
     def optimise(self, mean: Tensor, x_0: Tensor, t: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
         """Moves the means of a step to `s` toward the constraint, as far as they are trusted, and
         returns them with the last clean estimates."""
-        alpha_s, sigma_s = self.denoiser.schedule(s)
-        length = self.length * torch.sqrt(alpha_s**2 + sigma_s**2)
-        bound = self.bounds(x_0)[round((1 - t.item()) * self.steps)]
+        length = self.length * self.scale(s)
+        bound = self.bound_at(t)
         trusted = torch.arange(len(mean), device=mean.device)  # the members still moved
         for _ in range(self.iterations):
             with among(trusted):
@@ -118,7 +119,7 @@ class TrustSampling(Sampler):
     @torch.enable_grad()
     def _look(self, mean: Tensor, t: Tensor, bound: float) -> tuple[Tensor, Tensor, Tensor]:
         """The clean estimates of means, the size of the noise in them, and the objective's
-        gradient, which is asked of the network only if some are trusted."""
+        gradient, which is evaluated only if some are trusted."""
         mean = mean.detach().requires_grad_()
         x_0 = self.denoiser(mean, t)
         noise = self._noise(mean.detach(), x_0.detach(), t)
@@ -132,35 +133,38 @@ class TrustSampling(Sampler):
         alpha_t, sigma_t = self.denoiser.schedule(t)
         return ((x_t - alpha_t * x_0) / sigma_t).flatten(start_dim=1).norm(dim=1)
 
-    def bounds(self, like: Tensor) -> list[float]:
-        r"""Returns :math:`\epsilon_{\max}` for every step, for samples in the shape of `like`."""
+    def bound_at(self, t: Tensor) -> float:
+        r"""Returns :math:`\epsilon_{\max}` for the step from time `t`."""
         if self.bound is not None:
-            return [self.bound] * self.steps
-        shape = tuple(like.shape[1:])
-        key = (shape, like.dtype, like.device, self.steps, self.eta, self.quantile)
-        if key not in self._calibrated:
-            groups = torch.arange(CALIBRATION).split(16)  # few at a time, for large models
-            sizes = torch.cat(
-                [self._unconditional(g.tolist(), shape, like) for g in groups], dim=1
+            return self.bound
+        if self.bounds is None:
+            raise ValueError(
+                "TrustSampling needs its bounds: give `bound`, or take "
+                "`sampler.prepare(problem)`, which calibrates them."
             )
-            if not sizes.isfinite().all():
-                raise SamplingError(
-                    "TrustSampling: an unconditional run, which calibrates the bound, became "
-                    "non-finite; test the denoiser with `python -m feasibly check`, or give a "
-                    "bound."
-                )
-            self._calibrated[key] = sizes.quantile(self.quantile, dim=1).tolist()
-        return self._calibrated[key]
+        return self.bounds[self.index(t)]
+
+    def prepare(self, problem: Problem) -> Self:
+        """Returns the sampler with calibrated bounds."""
+        if self.bound is not None or self.bounds is not None:
+            return self
+        shape, like = tuple(problem.x_0.shape[1:]), problem.x_0
+        groups = torch.arange(CALIBRATION).split(16)  # few at a time, for large models
+        sizes = torch.cat([self._unconditional(g.tolist(), shape, like) for g in groups], dim=1)
+        if not sizes.isfinite().all():
+            raise SamplingError(
+                "TrustSampling: an unconditional run, which calibrates the bound, became "
+                "non-finite; test the denoiser with `python -m feasibly check`, or give a bound."
+            )
+        return replace(self, bounds=tuple(sizes.quantile(self.quantile, dim=1).tolist()))
 
     @torch.no_grad()
     def _unconditional(self, ids: list[int], shape: tuple[int, ...], like: Tensor) -> Tensor:
         r"""Returns :math:`\|\hat{\epsilon}(\mu)\|` of every step and member of an unconditional
         run, with shape (T, B)."""
-        denoiser = Network(self.denoiser.denoiser)  # with counts of its own
+        denoiser = Network(self.denoiser)  # which counts nothing
         noise = MemberNoise(2**32 - 1, ids, shape, 0, like.dtype, like.device)
-        times = torch.linspace(1, 0, self.steps + 1, dtype=like.dtype, device=like.device)
-        alpha_t, sigma_t = denoiser.schedule(times[0])
-        x_t = torch.sqrt(alpha_t**2 + sigma_t**2) * noise()
+        x_t, times, *_ = self.begin(noise)
         sizes = []
         first = torch.zeros(len(ids), dtype=torch.long, device=like.device)
         with among(first):  # whose conditions, if there are any, stand for all
@@ -169,9 +173,6 @@ class TrustSampling(Sampler):
                 sizes.append(self._noise(mean, denoiser(mean, t), t).double())
                 x_t = mean + std * noise()
         return torch.stack(sizes)
-
-    def prepare(self, x_0: Tensor, r: Tensor) -> None:
-        self.bounds(x_0)
 
     def cost(self, residuals: int) -> tuple[int, int]:
         return 1 + self.iterations, self.iterations

@@ -1,0 +1,173 @@
+"""Which samplers a problem gets, and why: every threshold is here."""
+
+__all__ = ["Plan", "choose"]
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from .constraints.base import Constraint
+from .minimizers import GaussNewton, Minimizer, WarmLBFGS
+from .samplers import METHODS, PPR, Ancestral, CalibratedPPR, Sampler, TruncatedPPR
+from .sampling import Problem
+
+FEW = 8
+"""Up to so many residuals cut out a surface, which is found late and at once. More say something
+of the sample at higher noise already, and take more work to satisfy."""
+
+SIGMA_MAX_FEW, SIGMA_MAX_MANY = 0.75, 10.0
+"""The noise level at which PPR begins to project, for data of unit variance."""
+
+STEPS_FEW, STEPS_MANY = 32, 64
+"""The number of PPR's diffusion steps."""
+
+ITERATIONS_FEW, ITERATIONS_MANY = 2, 16
+"""The iterations of a projection, by Gauss-Newton for few residuals, by L-BFGS for many."""
+
+FAST_FEW, FAST_MANY = 1, 11
+"""The same with `fast`."""
+
+LAST = 3
+"""How many times as many iterations the last projection may take, for many residuals: a member
+that is nearly feasible in the end is not lost for want of a few."""
+
+ATTEMPTS = 4
+"""How often a member is sampled, at most, under equalities."""
+
+ATTEMPTS_INSIDE = 6
+"""The same under inequalities alone. All but the last two attempts sample the prior."""
+
+PROJECTED = 2
+"""How many of the last attempts project on the inequalities too. They are two, so that a
+projection that fails once does not leave a member infeasible."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The samplers for a problem.
+
+    Attributes:
+        attempts: The samplers, one for each attempt.
+        reason: Why these, in a sentence; empty if the user named the method.
+    """
+
+    attempts: tuple[Sampler, ...]
+    reason: str = ""
+
+
+def choose(
+    denoiser: Any,
+    constraint: Constraint | None,
+    problem: Problem,
+    method: str | Sampler = "auto",
+    *,
+    attempts: int | None = None,
+    fast: bool = False,
+    **options: Any,
+) -> Plan:
+    """Returns the samplers for a problem.
+
+    Arguments:
+        denoiser: The denoiser.
+        constraint: The constraint; None for none.
+        problem: What a dry run shows of it.
+        method: `auto`; a method's name, one of :data:`feasibly.samplers.METHODS`; or a sampler,
+            which is taken as it is.
+        attempts: How often a member is sampled, at most; None for the policy's choice.
+        fast: Whether projections take fewer iterations: half for few residuals, two thirds for
+            many. Samples are a little farther from the constrained distribution.
+        options: Options of the method, which replace the policy's.
+
+    Raises:
+        ValueError: If there is no such method, or it has no such option.
+    """
+    if attempts is not None and attempts < 1:
+        raise ValueError(f"attempts={attempts!r} must be at least 1.")
+    if isinstance(method, Sampler):
+        if options or fast:
+            raise ValueError(
+                "A sampler has its options already; set them by dataclasses.replace(sampler, ...)."
+            )
+        return Plan((method,) * (attempts or 1))
+    if method not in ("auto", *METHODS):
+        raise ValueError(
+            f"There is no method {method!r}; choose 'auto' or one of {', '.join(METHODS)}."
+        )
+    if method == "auto" and constraint is None:
+        _known(Ancestral, options)
+        sampler = Ancestral(denoiser, **options)
+        return Plan((sampler,) * (attempts or 1), "There is no constraint to satisfy.")
+    if method in ("auto", "ppr") and constraint is not None:
+        plan = _ppr(denoiser, constraint, problem, fast, attempts, options)
+        return plan if method == "auto" else replace(plan, reason="")
+    if fast:
+        raise ValueError(f"fast=True is an option of 'auto' and 'ppr', not of {method!r}.")
+    kind = METHODS[method]
+    chosen: dict[str, Any] = {}
+    if issubclass(kind, CalibratedPPR):
+        chosen["minimize"] = _last(problem.residuals) or _minimize(problem.residuals)
+        attempts = attempts or ATTEMPTS
+    _known(kind, options)
+    return Plan((kind(denoiser, constraint, **(chosen | options)),) * (attempts or 1))
+
+
+def _ppr(
+    denoiser: Any,
+    constraint: Constraint,
+    problem: Problem,
+    fast: bool,
+    attempts: int | None,
+    options: dict[str, Any],
+) -> Plan:
+    residuals, equalities = problem.residuals, constraint.equalities
+    few, inside = residuals <= FEW, equalities is None
+    late = few and not inside
+    chosen: dict[str, Any] = {
+        "steps": STEPS_FEW if late else STEPS_MANY,
+        "repeats": 1,
+        "sigma_max": SIGMA_MAX_FEW if late else SIGMA_MAX_MANY,
+        "minimize": _minimize(residuals, fast),
+        # a minimizer that is given is taken as it is
+        "last": None if "minimize" in options else _last(residuals, fast),
+    }
+    _known(PPR, options)
+    kind = TruncatedPPR if inside else PPR
+    sampler = kind(denoiser, constraint, **(chosen | options))
+    count = attempts or (ATTEMPTS_INSIDE if inside else ATTEMPTS)
+    early = max(0, count - PROJECTED)
+    if equalities is None:
+        kept = {name: getattr(sampler, name) for name in ("steps", "eta", "output")}
+        prior = Ancestral(denoiser, constraint, **kept)
+        reason = "The constraint is an inequality: attempts sample the prior, then PPR projects."
+        return Plan((prior,) * early + (sampler,) * (count - early), reason)
+    if equalities.residual(problem.x_0).shape[1] < residuals:
+        equal = replace(sampler, constraint=equalities)
+        reason = "The constraint has inequalities too: PPR projects on the equalities first."
+        return Plan((equal,) * early + (sampler,) * (count - early), reason)
+    when = "late, by Gauss-Newton" if few else "from high noise down, by L-BFGS"
+    what = "one residual" if residuals == 1 else f"{residuals} residuals"
+    return Plan((sampler,) * count, f"The constraint has {what}: PPR projects {when}.")
+
+
+def _minimize(residuals: int, fast: bool = False) -> Minimizer:
+    """The minimizer of a projection."""
+    if residuals <= FEW:
+        return GaussNewton(FAST_FEW if fast else ITERATIONS_FEW)
+    return WarmLBFGS(FAST_MANY if fast else ITERATIONS_MANY)
+
+
+def _last(residuals: int, fast: bool = False) -> Minimizer | None:
+    """The minimizer of the last projection; None for the same as before."""
+    search = _minimize(residuals, fast)
+    return None if residuals <= FEW else replace(search, steps=LAST * search.steps)
+
+
+def _known(kind: type[Sampler], options: Mapping[str, Any]) -> None:
+    """Refuses options that a sampler does not have."""
+    known = [f.name for f in fields(kind) if f.init and f.name not in ("denoiser", "constraint")]
+    for name in options:
+        if name not in known:
+            raise ValueError(
+                f"{kind.__name__} has no option {name!r}; its options are "
+                f"{', '.join(sorted(known))}."
+            )

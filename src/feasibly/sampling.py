@@ -1,0 +1,500 @@
+"""A run: tests the problem, samples chunk by chunk and attempt by attempt, collects a result."""
+
+__all__ = [
+    "Problem",
+    "Run",
+    "State",
+    "describe",
+    "dry_run",
+    "inspect",
+    "run",
+    "shape_of",
+    "shortfall",
+    "trajectory",
+]
+
+import math
+import operator
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import members as batch
+from .checks.inputs import check_constraint, check_denoiser, check_parts
+from .constraints.base import Constraint
+from .errors import CalibrationWarning, InfeasibleWarning, SamplingError
+from .minimizers.base import per_sample
+from .network import Evaluations, Network, device_of
+from .randomness import MemberNoise
+from .result import Result, Snapshot
+
+
+@dataclass(frozen=True)
+class Problem:
+    r"""What a dry run shows of a problem.
+
+    Attributes:
+        x_0: Two clean estimates, with shape (2, *).
+        r: Their residuals, with shape (2, m); None without a constraint.
+        member: The index of the member under whose conditions they are.
+        chunk: How many states may go through the denoiser at a time.
+    """
+
+    x_0: Tensor
+    r: Tensor | None
+    member: int = 0
+    chunk: int = 2
+
+    @property
+    def residuals(self) -> int:
+        """The number of residuals; 0 without a constraint."""
+        return 0 if self.r is None else self.r.shape[1]
+
+
+@dataclass(frozen=True)
+class State:
+    """What an observer sees after a step.
+
+    Attributes:
+        members: The indices of the members.
+        attempt: The attempt, 0 for the first.
+        t: The time reached.
+        x: The states, with shape (B, *).
+        x_0: The clean estimates behind them, with shape (B, *).
+    """
+
+    members: list[int]
+    attempt: int
+    t: Tensor
+    x: Tensor
+    x_0: Tensor
+
+
+@torch.no_grad()
+def run(
+    attempts: Sequence[Any],
+    members: int | Sequence[int],
+    shape: Sequence[int],
+    *,
+    seed: int = 0,
+    chunk: int | None = None,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str | None = None,
+    callback: Callable[[Snapshot], None] | None = None,
+    observe: Callable[[State], None] | None = None,
+    reason: str = "",
+) -> Result:
+    r"""Samples an ensemble, attempt by attempt.
+
+    The first sampler samples all members. Each one after it resamples the members that are still
+    infeasible, from fresh noise. Of an infeasible member the attempt of least violation is kept.
+    What is feasible is said by the constraint of the last sampler.
+
+    Before the run, denoiser and constraint are tested on two states: two forward evaluations and,
+    if a method needs it, a gradient, which are not counted. The denoiser's parameters should not
+    require gradients, which cost memory.
+
+    Arguments:
+        attempts: The samplers, one for each attempt.
+        members: The number of members, or their indices. A member depends on `seed` and its
+            index alone.
+        shape: The shape of one sample.
+        seed: The seed of the ensemble, from 0 to 2^32 - 1.
+        chunk: How many members to sample at a time; None for all.
+        dtype: The type of the samples, float32 or float64.
+        device: Where to sample; None for where the denoiser's parameters are.
+        callback: Called with a :class:`Snapshot` after every step.
+        observe: Called with a :class:`State` after every step.
+        reason: Why these samplers, in a sentence.
+
+    Raises:
+        ConstraintError: If the constraint cannot be used as it is.
+        DenoiserError: If the denoiser cannot be used as it is.
+        SamplingError: If a step fails, or all members do. Whatever is raised has an attribute
+            `partial`: the result of the members that were finished, or None.
+    """
+    ids, shape = _members(members), shape_of(shape)
+    seed = _whole("seed", seed, 0)
+    if seed >= 2**32 or max(ids) >= 2**32:
+        raise ValueError(f"sample() takes a seed and indices below 2^32, got {seed}, {max(ids)}.")
+    size = len(ids) if chunk is None else min(_whole("chunk", chunk, 1), len(ids))
+    if dtype not in (torch.float32, torch.float64):
+        raise ValueError(
+            f"sample(dtype={dtype}) is too coarse to tell a feasible sample; use float32 or "
+            "float64, and let the denoiser cast its input and output."
+        )
+    device = device or device_of(attempts[0].denoiser.denoiser)
+    evaluations = Evaluations()
+    prepared = dry_run(attempts, shape, dtype, device, ids[0], size, evaluations)
+
+    parts: list[Result] = []
+    failure = ""
+    for first in range(0, len(ids), size):
+        part = Run(seed, shape, dtype, device, callback, observe, evaluations)
+        evaluations = Evaluations()  # what was found out before is the first chunk's
+        try:
+            parts.append(part.sample(prepared, ids[first : first + size]))
+        except BaseException as error:
+            parts += [part.latest] if part.latest else []
+            # set on whatever it is, a keyboard interrupt included
+            error.partial = Result.join(parts) if parts else None  # ty: ignore
+            raise
+        failure = failure or part.failure
+    result = replace(Result.join(parts), reason=reason)
+    if not result.finite.any():
+        raise SamplingError(
+            f"All {len(ids)} members became non-finite{failure}; test the denoiser there with "
+            "`python -m feasibly check`, or make the method's steps shorter."
+        )
+    _warn(result, prepared)
+    return result
+
+
+def inspect(
+    denoiser: Any,
+    constraint: Constraint | None,
+    shape: Sequence[int],
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str | None = None,
+    member: int = 0,
+    chunk: int = 2,
+    gradient: bool = False,
+) -> Problem:
+    """Tests a denoiser and a constraint at t = 1/2, on two states as noisy as a run's.
+
+    Arguments:
+        denoiser: The denoiser.
+        constraint: The constraint; None for none.
+        shape: The shape of one sample.
+        dtype: The type of the samples.
+        device: Where to sample; None for where the denoiser's parameters are.
+        member: The member whose conditions the denoiser is tested with.
+        chunk: How many states may go through the denoiser at a time.
+        gradient: Whether the denoiser must have a gradient.
+
+    Raises:
+        ConstraintError: If the constraint cannot be used as it is.
+        DenoiserError: If the denoiser cannot be used as it is.
+    """
+    check_parts("sample", denoiser, constraint)
+    network = Network(denoiser)
+    device = device or device_of(network.denoiser)
+    t = torch.tensor(0.5, dtype=dtype, device=device)
+    alpha_t, sigma_t = network.schedule(t)
+    z = MemberNoise(0, range(2), shape, dtype=dtype, device=device)()
+    with torch.no_grad(), batch.calling([member] * 2, device):
+        x_t = (alpha_t**2 + sigma_t**2).sqrt() * z
+        x_0 = check_denoiser(network.denoiser, x_t, t, gradient)
+        # one such state may be a bad one, and its estimate not finite: the run will say so
+        x_0 = torch.where(x_0.isfinite(), x_0, z)
+        r = None if constraint is None else check_constraint(constraint, x_0)
+    return Problem(x_0, r, member, chunk)
+
+
+def dry_run(
+    attempts: Sequence[Any],
+    shape: Sequence[int],
+    dtype: torch.dtype,
+    device: torch.device | str,
+    member: int,
+    chunk: int,
+    evaluations: Evaluations,
+) -> list[Any]:
+    """Tests samplers on their problem, and returns them as prepared for it.
+
+    Equal samplers are prepared once. What a preparation evaluates is added to `evaluations`.
+    """
+    if not attempts:
+        raise ValueError("A run needs at least one sampler.")
+    constraint = attempts[-1].constraint
+    gradient = any(a.differentiates for a in attempts)
+    parts = (shape, dtype, device, member, chunk)
+    problem = inspect(attempts[0].denoiser, constraint, *parts, gradient=gradient)
+    prepared: dict[int, Any] = {}
+    for sampler in attempts:
+        if id(sampler) not in prepared:
+            with batch.calling([member] * 2, device):
+                counted = replace(sampler, denoiser=Network(sampler.denoiser, evaluations))
+                prepared[id(sampler)] = counted.prepare(problem)
+    return [prepared[id(sampler)] for sampler in attempts]
+
+
+def trajectory(sampler: Any, noise: MemberNoise) -> Iterator[tuple[int, Tensor, Any]]:
+    r"""Goes from :math:`t = 1` to :math:`t = 0` once.
+
+    Arguments:
+        sampler: The sampler.
+        noise: The noise of the members.
+
+    Yields:
+        The number of the step, the time reached, and what the step returned; for step 0 what
+        the sampler began with. A member that is not finite is reset to zero for the steps to
+        come, so that it raises no errors inside the network.
+    """
+    k, s = 0, torch.tensor(1.0)
+    try:
+        with torch.no_grad(), batch.calling(noise.members, noise.device):
+            start = sampler.begin(noise)
+        yield 0, start.times[0], start
+        x_t, times, memory = start.x, start.times, start.memory
+        first = sampler.steps - len(times) + 2
+        for k, (t, s) in enumerate(pairwise(times), start=first):
+            with torch.no_grad(), batch.calling(noise.members, noise.device):
+                step = sampler.step(x_t, t, s, noise, memory)
+            yield k, s, step
+            good = per_sample(finite(step.x) & finite(step.x_0), step.x)
+            x_t, memory = torch.where(good, step.x, 0.0), step.memory
+    except Exception as error:
+        where = f"Step {k} of {sampler.steps}, to sigma = {sampler.noise_level(s):.3g},"
+        raise SamplingError(
+            f"{where if k else 'The beginning of a run'} failed ({type(error).__name__}: "
+            f"{error}); test the denoiser there with `python -m feasibly check`."
+        ) from error
+
+
+@dataclass
+class Run:
+    """The run of one chunk of members, and its statistics.
+
+    Attributes:
+        seed: The seed of the ensemble.
+        shape: The shape of one sample.
+        dtype: The type of the samples.
+        device: Where to sample.
+        callback: Called with a :class:`Snapshot` after every step.
+        observe: Called with a :class:`State` after every step.
+        evaluations: The network evaluations so far.
+        trace: A snapshot for every step.
+        start: When the run began.
+        failure: Where all members of an attempt failed, in words.
+        latest: The members as they stood after the last attempt; None before the first.
+        paths: The violations of each member's clean estimates, step by step.
+        statistics: What samplers say of their beginnings, summed.
+    """
+
+    seed: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device | str
+    callback: Callable[[Snapshot], None] | None = None
+    observe: Callable[[State], None] | None = None
+    evaluations: Evaluations = field(default_factory=Evaluations)
+    trace: list[Snapshot] = field(default_factory=list)
+    start: float = field(default_factory=time.perf_counter)
+    failure: str = ""
+    latest: Result | None = None
+    paths: dict[int, list[float]] = field(default_factory=dict)
+    statistics: dict[str, float] = field(default_factory=dict)
+
+    def sample(self, attempts: Sequence[Any], ids: list[int]) -> Result:
+        """Samples the members `ids` attempt by attempt; warns of nothing."""
+        constraint = attempts[-1].constraint
+        x_0 = torch.full((len(ids), *self.shape), torch.nan, dtype=self.dtype, device=self.device)
+        c = torch.full((len(ids),), torch.inf, dtype=self.dtype, device=self.device)
+        feasible = torch.zeros_like(c, dtype=torch.bool)
+        for attempt, sampler in enumerate(attempts):
+            rows = (~feasible).nonzero().squeeze(1)
+            if attempt and not rows.numel():
+                break
+            counted = replace(sampler, denoiser=Network(sampler.denoiser, self.evaluations))
+            found = self._attempt(counted, constraint, [ids[i] for i in rows.tolist()], attempt)
+            c_found, good = assess(constraint, found)
+            better = good | (c_found < c[rows])
+            x_0[rows[better]] = found[better]
+            c[rows[better]], feasible[rows[better]] = c_found[better], good[better]
+            self.latest = self._result(x_0, c, feasible, ids, attempts)
+        return self._result(x_0, c, feasible, ids, attempts)
+
+    def _attempt(
+        self, sampler: Any, constraint: Constraint | None, ids: list[int], attempt: int
+    ) -> Tensor:
+        """Samples members once; those that fail come back as NaN."""
+        noise = MemberNoise(self.seed, ids, self.shape, attempt, self.dtype, self.device)
+        failed = torch.zeros(len(ids), dtype=torch.bool, device=self.device)
+        self.paths.update((i, []) for i in ids)  # the path of an earlier attempt ends
+        steps = trajectory(sampler, noise)
+        _, s, start = next(steps)
+        for name, number in start.statistics.items():
+            self.statistics[name] = self.statistics.get(name, 0.0) + number
+        x_t = x_0 = start.x
+        for k, s, (x_t, x_0, _) in steps:
+            failed |= ~finite(x_t) | ~finite(x_0)
+            if failed.all():
+                sigma = sampler.noise_level(s)
+                self.failure = f" by step {k} of {sampler.steps}, at sigma = {sigma:.3g}"
+                return torch.full_like(x_0, torch.nan)
+            self._note(sampler, constraint, ids, x_0, failed, attempt, k, sampler.noise_level(s))
+            if self.observe is not None:
+                self.observe(State(ids, attempt, s, x_t, x_0))
+
+        x_t = torch.where(per_sample(failed, x_t), 0.0, x_t)
+        with torch.no_grad(), batch.calling(ids, self.device):
+            x_0 = sampler.finish(sampler.read(x_t, x_0, s))
+        return torch.where(per_sample(failed | ~finite(x_0), x_0), torch.nan, x_0)
+
+    def _note(
+        self,
+        sampler: Any,
+        constraint: Constraint | None,
+        ids: list[int],
+        x_0: Tensor,
+        failed: Tensor,
+        attempt: int,
+        step: int,
+        sigma: float,
+    ) -> None:
+        """Keeps the statistics of a step."""
+        c, feasible = assess(constraint, x_0)
+        known = c.new_full((1,), math.nan)
+        if constraint is not None:
+            for i, violation in zip(ids, c.tolist(), strict=True):
+                self.paths[i].append(violation)
+            known = c[~failed]
+        snapshot = Snapshot(
+            attempt=attempt,
+            members=failed.numel(),
+            step=step,
+            steps=sampler.steps,
+            sigma=sigma,
+            forward=self.evaluations.forward,
+            backward=self.evaluations.backward,
+            median=known.median().item(),
+            worst=known.max().item(),
+            feasible=(feasible & ~failed).double().mean().item(),
+            failed=int(failed.sum()),
+            seconds=time.perf_counter() - self.start,
+        )
+        self.trace.append(snapshot)
+        if self.callback is not None:
+            self.callback(snapshot)
+
+    def _result(
+        self, x_0: Tensor, c: Tensor, feasible: Tensor, ids: list[int], attempts: Sequence[Any]
+    ) -> Result:
+        constraint = attempts[-1].constraint
+        return Result(
+            samples=x_0.clone(),
+            violation=c.clone(),
+            feasible=feasible.clone(),
+            members=ids,
+            seed=self.seed,
+            tolerance=math.inf if constraint is None else constraint.tolerance,
+            evaluations=replace(self.evaluations),
+            trace=list(self.trace),
+            seconds=time.perf_counter() - self.start,
+            method=describe(attempts),
+            statistics=dict(self.statistics),
+        )
+
+
+def describe(attempts: Sequence[Any]) -> str:
+    """Returns in words which samplers run, one after the other."""
+    counted: list[tuple[str, int]] = []
+    for words in map(repr, attempts):
+        if counted and counted[-1][0] == words:
+            counted[-1] = words, counted[-1][1] + 1
+        else:
+            counted.append((words, 1))
+    return ", then ".join(
+        words if times == 1 else f"up to {times} times {words}" for words, times in counted
+    )
+
+
+def assess(constraint: Constraint | None, x_0: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the violation of each member and whether it is feasible, both with shape (B).
+
+    They are infinite and False where a member is not finite, and zero and True where there is no
+    constraint.
+    """
+    good = finite(x_0)
+    if constraint is None:
+        c, feasible = torch.zeros_like(good, dtype=x_0.dtype), good
+    else:
+        c, feasible = constraint.assess(torch.where(per_sample(good, x_0), x_0, 0.0))
+    return torch.where(good & c.isfinite(), c, torch.inf), good & feasible
+
+
+def finite(x: Tensor) -> Tensor:
+    """Tells which members of `x` are finite, with shape (B)."""
+    return x.isfinite().flatten(start_dim=1).all(dim=1)
+
+
+def shortfall(result: Result, sampler: Any) -> str:
+    """Says how many members are infeasible and what to try; nothing if there is nothing to say.
+
+    Of a method that does not land on the constraint, some infeasible members are no news, and of
+    one that gives residuals noise on purpose, none are.
+    """
+    some, all_of = int((~result.feasible).sum()), len(result.members)
+    if sampler.constraint is None or not sampler.enforces or sampler.noise or not some:
+        return ""
+    if some < all_of and not sampler.lands:
+        return ""
+    missed = result.violation[~result.feasible]
+    if some < all_of:
+        return (
+            f"{some} of {all_of} members do not satisfy {sampler.constraint!r} (violation "
+            f"{missed.min():.3g} to {missed.max():.3g}); `result.feasible` tells which. To bring "
+            f"them there, {sampler.advice}."
+        )
+    reason = (
+        "the constraint may be infeasible for this model, or needs a larger tolerance, or the "
+        "denoiser is not right (`python -m feasibly check` tests both); or "
+        if sampler.lands
+        else "the method steers toward a constraint and does not land on it: "
+    )
+    return (
+        f"None of the {all_of} members satisfies {sampler.constraint!r} (best violation "
+        f"{missed.min():.3g}): {reason}{sampler.advice}."
+    )
+
+
+def _warn(result: Result, attempts: Sequence[Any]) -> None:
+    """Warns the caller of :func:`run` of infeasible members and of what samplers complain of."""
+    # over this function, `run`, the decorator around it, and `sample`
+    for sentence in attempts[0].warnings(result.statistics):
+        result.warnings.append(sentence)
+        warnings.warn(sentence, CalibrationWarning, stacklevel=5)
+    if missed := shortfall(result, attempts[-1]):
+        result.warnings.append(missed)
+        warnings.warn(missed, InfeasibleWarning, stacklevel=5)
+
+
+def _members(members: int | Sequence[int]) -> list[int]:
+    try:
+        ids = list(range(operator.index(members)))  # ty: ignore[invalid-argument-type]
+    except TypeError:
+        ids = [_whole("members", i, 0) for i in members]  # ty: ignore[not-iterable]
+    if not ids:
+        raise ValueError(f"sample() needs at least one member, got members={members!r}.")
+    return ids
+
+
+def shape_of(shape: Sequence[int]) -> tuple[int, ...]:
+    """Returns the shape of one sample as whole numbers, at least 1 each."""
+    try:
+        return tuple(_whole("shape", n, 1) for n in shape)
+    except TypeError as error:
+        raise ValueError(
+            f"sample(shape=...) takes the shape of one sample, such as (2,) or (64, 64), got "
+            f"{shape!r}."
+        ) from error
+
+
+def _whole(name: str, value: Any, least: int) -> int:
+    """Returns a whole number of any library as an int, if it is at least `least`."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = least - 1
+    if number < least:
+        raise ValueError(
+            f"sample({name}=...) takes whole numbers, at least {least}, got {value!r}."
+        )
+    return number
