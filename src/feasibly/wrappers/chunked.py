@@ -53,7 +53,7 @@ class Chunked(nn.Module):
         Arguments:
             x_t: The noisy state, with shape :math:`(B, *)`.
             t: The diffusion time, with shape :math:`()` or :math:`(B)`.
-            conditions: What the denoiser is told besides. Tensors have a row for every sample of
+            conditions: What the denoiser is conditioned on. Tensors have a row for every sample of
                 `x_t`, or one row or none for all; other values are passed on.
         """
         keep = x_t.requires_grad and torch.is_grad_enabled() and self.recompute
