@@ -4,7 +4,7 @@ import torch
 
 from feasibly import Ancestral, Equality, Inequality
 from feasibly.checks.diagnosis import PROJECTED, Level, diagnose
-from feasibly.errors import ConstraintError
+from feasibly.errors import ConstraintError, DenoiserError
 from feasibly.models import wrap
 from feasibly.oracles import Checkerboard, Gaussian
 from feasibly.problems import distributions
@@ -331,3 +331,23 @@ def test_rows_of_data_have_the_conditions_of_members():
     wrong = wrap(network, "edm", LogLogit(), conditions={"shift": shifts.flip(0)}, **kept)
     assert diagnose(right, None, data).ok
     assert not diagnose(wrong, None, data).ok
+
+
+@pytest.mark.parametrize(
+    "bad", [[[0.0, 1.0]] * 8, torch.randn(1, 2), torch.randn(8)], ids=range(3)
+)
+def test_data_that_cannot_be_used_are_refused(bad):
+    with pytest.raises(DenoiserError, match="a few different samples"):
+        diagnose(make_oracle("gaussian"), None, bad)
+
+
+def test_data_may_be_an_array():
+    oracle, data = make_oracle("gaussian"), draw("gaussian")
+    assert diagnose(oracle, None, data.numpy()) == diagnose(oracle, None, data)
+
+
+def test_a_denoiser_that_fails_on_the_data_is_refused():
+    with pytest.raises(DenoiserError, match=r"failed on a state of shape \(2, 3\)"):
+        diagnose(make_oracle("gaussian"), None, torch.randn(8, 3))
+    with pytest.raises(DenoiserError, match="has none"):
+        diagnose(lambda x, t: x, None, torch.randn(8, 3))

@@ -101,6 +101,17 @@ def test_mistakes_are_explained():
         LatentDecoder(3)
     with pytest.raises(ValueError, match="chunk"):
         LatentDecoder(torch.tanh, chunk=0)
+    with pytest.raises(ValueError, match="chunk"):
+        LatentDecoder(torch.tanh, chunk="8")
+    with pytest.raises(ConstraintError, match="is the class VAE"):
+        LatentDecoder(VAE)
+    pipeline = type("Pipeline", (), {"vae": VAE(), "__call__": lambda self: None})()
+    with pytest.raises(ConstraintError, match=r"LatentDecoder\(pipeline\.vae\)"):
+        LatentDecoder(pipeline)
+    with pytest.raises(ConstraintError, match=r"has no encode\(\)"):
+        LatentDecoder(torch.tanh).encode(torch.zeros(2, 3))
+    with pytest.raises(ConstraintError, match="returned dict"):
+        LatentDecoder(lambda z: {"x": z})(torch.zeros(2, 3))
 
 
 def test_a_real_autoencoder(tmp_path):

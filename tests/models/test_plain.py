@@ -176,6 +176,13 @@ def test_a_learned_variance_is_dropped():
         (lambda: feasibly.wrap(lambda x, s: x, "eps", VP(), scale=2), "scale"),
         (lambda: feasibly.wrap(3, "eps", VP()), "network must be callable, got int"),
         (lambda: feasibly.wrap(lambda x, s: x, "eps", 3), "schedule must be callable, got int"),
+        (lambda: feasibly.wrap(lambda x, s: x, "eps", VP), r"schedule is the class VP.*VP\(\)"),
+        (lambda: feasibly.wrap(Linear, "eps", VP()), "network is the class Linear"),
+        (lambda: feasibly.wrap(lambda x, s: x, VP(), "eps"), r"wrap\(net, kind, schedule\)"),
+        (
+            lambda: feasibly.wrap(lambda x, s: x, "eps", VP(), conditions=torch.zeros(3)),
+            "conditions is a dictionary .* got Tensor",
+        ),
         (
             lambda: feasibly.wrap(lambda x, s: None, "eps", VP())(
                 torch.randn(1, 2), torch.tensor(0.5)

@@ -1,12 +1,13 @@
 """Tests of a denoiser and a constraint before use: bad input is refused before sampling."""
 
-__all__ = ["check_constraint", "check_denoiser", "check_parts", "penalty"]
+__all__ = ["as_data", "check_constraint", "check_denoiser", "check_parts", "penalty"]
 
 import math
 import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -51,6 +52,27 @@ def check_parts(name: str, denoiser: Any, constraint: Any) -> None:
 ROUNDING = 0.05
 """How far an estimate may move with the size of its batch, relative to the batch: half precision
 rounds to 0.3 %, while a mean over the batch moves it by tens of percent."""
+
+
+def as_data(data: Any) -> Tensor:
+    """Returns clean data as a tensor of floating-point numbers.
+
+    Arguments:
+        data: The data, a tensor or an array of numbers with shape (N, *), N > 1.
+
+    Raises:
+        DenoiserError: If they are something else.
+    """
+    if isinstance(data, np.ndarray) and data.dtype.kind in "biuf":
+        data = torch.tensor(np.ascontiguousarray(data))
+    if not isinstance(data, Tensor) or data.is_complex() or data.ndim < 2 or len(data) < 2:
+        got = f"shape {tuple(data.shape)}" if isinstance(data, Tensor) else type(data).__name__
+        raise DenoiserError(
+            "A test on data needs a few different samples, as a tensor or an array with shape "
+            f"(N, *), N at least 2; got {got}. Of a loader take one batch, and of pairs of data "
+            "and labels the data."
+        )
+    return data if data.is_floating_point() else data.float()
 
 
 def check_denoiser(
@@ -122,6 +144,11 @@ def check_constraint(constraint: Constraint, x: Tensor) -> Tensor:
     Warns:
         ConstraintWarning: If an equality looks like the penalty of an inequality.
     """
+    if not isinstance(constraint, Constraint):
+        raise ConstraintError(
+            f"A constraint is an object such as feasibly.Equality(f, tolerance=1e-6), got "
+            f"{type(constraint).__name__}; wrap a function in one, and several in Composite."
+        )
     name = repr(constraint)
     x = x.detach().requires_grad_()
     try:

@@ -1,6 +1,6 @@
 r"""A network of any parametrisation, as a denoiser."""
 
-__all__ = ["Adapter", "AsIs", "positional"]
+__all__ = ["Adapter", "AsIs", "positional", "time_first"]
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -22,6 +22,11 @@ Call = Callable[[Any, Tensor, Tensor, dict[str, Any]], Any]
 def positional(net: Any, x: Tensor, time: Tensor, conditions: dict[str, Any]) -> Any:
     """Calls `net(x, time, **conditions)`."""
     return net(x, time, **conditions)
+
+
+def time_first(net: Any, x: Tensor, time: Tensor, conditions: dict[str, Any]) -> Any:
+    """Calls `net(time, x, **conditions)`."""
+    return net(time, x, **conditions)
 
 
 class Adapter(nn.Module):
