@@ -48,6 +48,11 @@ def check_parts(name: str, denoiser: Any, constraint: Any) -> None:
     )
 
 
+ROUNDING = 0.05
+"""How far an estimate may move with the size of its batch, relative to the batch: half precision
+rounds to 0.3 %, while a mean over the batch moves it by tens of percent."""
+
+
 def check_denoiser(
     denoiser: Callable[[Tensor, Tensor], Any], x_t: Tensor, t: Tensor, gradient: bool
 ) -> Tensor:
@@ -85,8 +90,13 @@ def check_denoiser(
             "remove torch.no_grad(), torch.inference_mode() and detach() from it and around "
             "sample()."
         )
-    first = x_0[:1].detach()
-    if not torch.allclose(alone, first, rtol=1e-2, atol=1e-3, equal_nan=True):
+
+    def of_twins() -> Tensor:
+        with torch.no_grad():
+            return Network(denoiser)(x_t[:1].expand_as(x_t), t)[:1]
+
+    alpha_t, _ = Network(denoiser).schedule(t)
+    if not _independent(x_0.detach(), alone, of_twins, x_t / alpha_t, 1e-2, 1e-3):
         raise DenoiserError(
             "The denoiser's estimate of a state changes with the other states in its batch, or "
             "from call to call; call .eval() on it (dropout, batch normalisation)."
@@ -213,8 +223,35 @@ def _check_values(name: str, constraint: Constraint, x: Tensor, r: Tensor) -> No
             "signs cannot be projected on. Replace them by something smooth."
         )
     alone = constraint.residual(x[:1])
-    if alone.shape != r[:1].shape or not torch.allclose(alone, r[:1], rtol=1e-3, atol=1e-5):
+
+    def of_twins() -> Tensor:
+        return constraint.residual(x[:1].expand_as(x))[:1]
+
+    if alone.shape != r[:1].shape or not _independent(r, alone, of_twins, r, 1e-3, 1e-5):
         raise ConstraintError(
             f"{name}: a sample's residual changes with the other samples in its batch; reduce "
             "over the sample's axes only, and give observations without a batch axis."
         )
+
+
+def _independent(
+    batch: Tensor,
+    alone: Tensor,
+    of_twins: Callable[[], Tensor],
+    scale: Tensor,
+    rtol: float,
+    atol: float,
+) -> bool:
+    """Whether the first row of a batch is the same alone, up to rounding.
+
+    Kernels of half precision round by the size of the batch. So where the rows differ by no more
+    than that, a batch of the same size decides: `of_twins` returns the first row of one whose rows
+    are all the first.
+    """
+    first = batch[:1]
+    if torch.allclose(alone, first, rtol=rtol, atol=atol, equal_nan=True):
+        return True
+    gap = (alone - first).nan_to_num(0.0, 0.0, 0.0)
+    if gap.square().mean() > ROUNDING**2 * scale.square().mean():
+        return False
+    return torch.allclose(of_twins(), first, rtol=rtol, atol=atol, equal_nan=True)

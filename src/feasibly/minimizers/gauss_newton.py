@@ -28,7 +28,7 @@ class GaussNewton(Minimizer):
     :math:`x - r \nabla r / \|\nabla r\|^2`, with one vector-Jacobian product (vjp). Up to
     `dense` residuals, :math:`J` is formed row by row (:math:`m` vjps an iteration). Above, the
     system is solved by conjugate gradients, each iteration of which takes a vjp and a
-    forward-mode product (counted as a forward call).
+    forward-mode product (counted as a forward evaluation).
 
     With a proximity :math:`p`, the linearised problem's solution is
     :math:`x \gets x_s - J^\top (J J^\top + (\lambda + p) I)^{-1} (r - J (x - x_s))`, from the
@@ -109,10 +109,10 @@ class GaussNewton(Minimizer):
     def _krylov_step(self, search: Search, r: Tensor) -> Tensor:
         x = search.x
 
-        def pull(v: Tensor) -> Tensor:  # J^T v
+        def backward(v: Tensor) -> Tensor:  # J^T v
             return search.gradient((r * v).sum(dim=1), retain_graph=True)
 
-        def push(w: Tensor) -> Tensor:  # J w
+        def forward(w: Tensor) -> Tensor:  # J w
             try:
                 with torch.no_grad():
                     return torch.func.jvp(lambda x: search.residual(x)[0], (x.detach(),), (w,))[1]
@@ -123,13 +123,15 @@ class GaussNewton(Minimizer):
                 ) from error
 
         rhs = torch.nan_to_num(r.detach(), nan=0.0, posinf=0.0, neginf=0.0)
-        damping = self._damping(rhs, pull(rhs).flatten(start_dim=1))[:, None] + search.proximity
+        damping = (
+            self._damping(rhs, backward(rhs).flatten(start_dim=1))[:, None] + search.proximity
+        )
         offset = torch.zeros_like(x)
         if search.proximity:
             offset = search.offset().detach().reshape(x.shape)
-            rhs = rhs - push(offset)
-        v = cg(lambda p: push(pull(p)) + damping * p, rhs, self.krylov, self.rtol).x
-        return offset + pull(v)
+            rhs = rhs - forward(offset)
+        v = cg(lambda p: forward(backward(p)) + damping * p, rhs, self.krylov, self.rtol).x
+        return offset + backward(v)
 
     def _damping(self, r: Tensor, J_r: Tensor) -> Tensor:
         squares = r.square().sum(dim=1).clamp_min(torch.finfo(r.dtype).tiny)

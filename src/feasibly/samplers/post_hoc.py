@@ -23,7 +23,7 @@ class PostHoc(Ancestral):
         denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
         constraint: The constraint.
         minimize: The minimizer of the projection.
-        options: See :class:`Sampler`.
+        steps, eta, output: See :class:`Sampler`.
     """
 
     enforces = True
