@@ -254,12 +254,29 @@ def test_retry_needs_a_sampler_that_does(path):
         ({"seed": -1}, "seed"),
         ({"dtype": torch.float16}, "dtype"),
         ({"infeasible": "forget"}, "infeasible"),
+        ({"members": 8.0}, "members .* whole number from 1 to 1000000, got 8.0"),
+        ({"chunk": 2.0}, "chunk"),
+        ({"shape": 2}, r"shape .* sizes in a tuple, such as \(64, 32\), .* got 2"),
+        ({"shape": "2"}, "shape"),
+        ({"shape": (2.0,)}, "shape"),
     ],
 )
 def test_an_argument_that_makes_no_sense_is_refused_before_the_work(tmp_path, options, words):
     with pytest.raises(ValueError, match=words):
         draw(tmp_path / "run.zarr", fault=never, **options)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_numbers_of_numpy_and_torch_are_numbers(path, undisturbed):
+    draw(
+        path,
+        members=np.int64(MEMBERS),
+        shape=[np.int32(2)],
+        seed=torch.tensor(3),
+        chunk=np.int64(4),
+    )
+    same(values(path), undisturbed)
+    assert draw(path, fault=never).store.manifest.chunk == 4  # the same run
 
 
 def test_a_bad_denoiser_leaves_no_store(tmp_path):
