@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import feasibly
-from feasibly import PPR, Equality, Observation, priors
+from feasibly import PPR, Equality, Inequality, Observation, priors
 from feasibly.constraints import GaussianRandomField, LevelSet
 from feasibly.errors import ConstraintError, DenoiserError, InfeasibleWarning, SamplingError
 from feasibly.minimizers import SGD
@@ -127,7 +127,7 @@ def test_infeasible_constraint(gaussian):
 
 def test_partly_infeasible_ensemble(gaussian):
     """Some members are on the wrong side, and a method without a projection leaves them there."""
-    half = Equality(lambda x: x[:, :1].relu(), tolerance=1e-6)
+    half = Inequality(lambda x: x[:, :1], tolerance=1e-6)
     short = PostHoc(gaussian, half, minimize=SGD(steps=1, lr=1e-3))
     with pytest.warns(InfeasibleWarning, match=r"[1-9] of 16 members .*more iterations"):
         result = short.sample(16, (2,))

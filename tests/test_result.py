@@ -74,6 +74,13 @@ def test_a_result_that_is_a_view_is_saved(tmp_path):
     assert torch.equal(Result.load(tmp_path / "samples.safetensors").samples, samples)
 
 
+@pytest.mark.parametrize("name", ["samples.npz", "samples"])
+def test_a_file_of_another_format_is_refused(tmp_path, name):
+    with pytest.raises(ValueError, match=rf"{name} must end in \.safetensors"):
+        result().save(tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_joined_parts_keep_their_members_in_order_and_add_their_costs():
     a, b = result(first=0), result(first=4, members=3, calls=Calls(1, 2, 3, 4, 0.5), seconds=2.0)
     joined = Result.join([a, b])

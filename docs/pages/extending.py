@@ -147,18 +147,20 @@ for method in (ProjectAndRenoise(gaussian, first), "auto", "pdm"):
 from experiments import records, tables
 from experiments.benches.data2d import Data2DBench
 from experiments.run import run
-from experiments.studies import Study
+from experiments.studies import Comparison, Study
 
 study = Study(
     name="renoise-or-not",
     question="Does projecting the estimate and renoising it beat projecting once?",
-    paper="none",
-    samplers={
-        "default": feasibly.PPR,
-        "project and renoise": partial(ProjectAndRenoise, steps=short(64, 8)),
-        "control: project once at the end": partial(feasibly.PostHoc, steps=short(64, 8)),
+    on={
+        "data2d": Comparison(
+            {
+                "default": feasibly.PPR,
+                "project and renoise": partial(ProjectAndRenoise, steps=short(64, 8)),
+                "post-hoc projection": partial(feasibly.PostHoc, steps=short(64, 8)),
+            }
+        )
     },
-    default="default",
 )
 bench = Data2DBench(
     "data2d",
@@ -172,7 +174,7 @@ bench = Data2DBench(
 records.RESULTS = Path(tempfile.mkdtemp())  # not among the results of the repository
 run(study, bench, bench.settings())
 means = tables.means(records.read(study.name, "data2d"))
-keys = ("label", "feasible", "in_support", "joint", "knn")
+keys = ("label", "feasible", "on_manifold", "joint", "knn")
 for row in means:
     print("  ".join(f"{row[k]:.3f}" if k != "label" else f"{row[k]:>34}" for k in keys))
 
@@ -185,7 +187,7 @@ for row in means:
 # | a minimizer | `src/feasibly/minimizers/`, a frozen dataclass with a `search` | the contract tests find it |
 # | a method | `src/feasibly/samplers/NAME.py` | add it to `METHODS`, and to the tables of `tests/contracts/test_samplers.py` and `tests/oracles/test_conditionals.py` |
 # | a family of networks | `src/feasibly/models/NAME.py`, a function | add it to `KINDS` in `wrap.py` |
-# | a study | `experiments/studies/NAME.py`, with a `study` | `python -m experiments run NAME` finds it |
+# | a study | `experiments/studies/NAME.py`, with a `STUDY` | add it to the list in `experiments/studies/__init__.py` |
 # | a problem | `src/feasibly/problems/NAME.py`, and its bench in `experiments/benches/` | imitate `ks.py` in both |
 #
 # Files of one folder do not import one another, except its `base.py`. So deleting a method deletes

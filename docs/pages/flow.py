@@ -145,13 +145,13 @@ compare(
     arrive,
     {
         "PPR": ("auto", {"steps": short(32, 4)}),
-        "ECI, one noise": ("eci", {"steps": short(100, 4)}),
+        "ECI, fixed noise": ("eci", {"steps": short(100, 4)}),
         "ECI, fresh noise": ("eci", {"steps": short(100, 4), "resample": 1}),
     },
 )
 
 # %% [markdown]
-# With one noise throughout, the paths stay where the noise sent them, and only their ends move.
+# With fixed noise, the paths stay where the noise sent them, and only their ends move.
 # With fresh noise they find the goal, but their spread is too narrow.
 #
 # ## What a flow must be

@@ -1,6 +1,6 @@
 """What a study needs of a problem."""
 
-__all__ = ["Bench", "Case", "Tap", "account", "draw"]
+__all__ = ["Bench", "Case", "Tap", "sample", "summary"]
 
 import warnings
 from abc import ABC, abstractmethod
@@ -17,7 +17,7 @@ from feasibly.result import Result
 from feasibly.samplers import Sampler
 
 from ..records import Record
-from ..studies.base import Study
+from ..studies import Comparison
 
 
 class Case(ABC):
@@ -68,7 +68,7 @@ class Bench(ABC):
         """Returns all settings, those of a group together."""
 
     @abstractmethod
-    def options(self, study: Study, label: str, setting: Record) -> Record | None:
+    def options(self, comparison: Comparison, label: str, setting: Record) -> Record | None:
         """Returns the options of a label's run, such as the number of members; None if the label
         is not run in this setting."""
 
@@ -77,7 +77,7 @@ class Bench(ABC):
         """Makes the problem in a setting."""
 
 
-def draw(sampler: Sampler, members: int, shape: tuple[int, ...], seed: int) -> Result:
+def sample(sampler: Sampler, members: int, shape: tuple[int, ...], seed: int) -> Result:
     """Samples, without the warnings of what is measured anyway."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", InfeasibleWarning)
@@ -86,8 +86,7 @@ def draw(sampler: Sampler, members: int, shape: tuple[int, ...], seed: int) -> R
 
 
 class Tap:
-    """Keeps the states that a sampler's last step returned, so that one run gives both
-    read-outs."""
+    """Keeps the states that a sampler's last step returned, so that one run gives both outputs."""
 
     def __init__(self, sampler: Sampler) -> None:
         self.step = sampler.step
@@ -99,7 +98,7 @@ class Tap:
         return self.x_t, x_0
 
 
-def account(result: Result) -> dict[str, float | str]:
+def summary(result: Result) -> dict[str, float]:
     """Returns the violations' quantiles and what a run cost."""
     quantiles = torch.tensor([0.5, 0.9, 0.99, 1.0], dtype=torch.float64)
     c = result.violation.double().nan_to_num(posinf=1e300)

@@ -1,13 +1,11 @@
 """Ensembles that share an exact observation of a reference: what KS and the weather have in
 common."""
 
-__all__ = ["ObservedBench", "ObservedCase", "pack", "unpack"]
+__all__ = ["ObservedBench", "ObservedCase"]
 
-import base64
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,8 +15,8 @@ from feasibly.result import Result
 from feasibly.samplers import Sampler
 
 from ..records import Record
-from ..studies.base import Study
-from .base import Bench, Case, account, draw
+from ..studies import Comparison
+from .base import Bench, Case, sample, summary
 
 
 class ObservedBench(Bench):
@@ -61,8 +59,8 @@ class ObservedBench(Bench):
             {"observation": o, "reference": k} for o in self.observations for k in self.references
         ]
 
-    def options(self, study: Study, label: str, setting: Record) -> Record | None:
-        references, members = study.protocol.get(label, self.protocol)
+    def options(self, comparison: Comparison, label: str, setting: Record) -> Record | None:
+        references, members = comparison.protocol.get(label, self.protocol)
         if not self.full and setting["reference"] - self.references[0] >= references:
             return None
         # with other weights, the results of these are no results
@@ -89,21 +87,11 @@ class ObservedCase(Case):
 
     def score(self, make: Callable[[], Sampler], members: int, seed: int) -> Record:
         try:
-            result = draw(make(), members, self.shape, seed)
+            result = sample(make(), members, self.shape, seed)
         except SamplingError as error:  # a method that breaks down scores nothing, and is kept
-            return dict.fromkeys(("feasible", "in_support", "joint"), 0.0) | {"error": str(error)}
-        return self.measure(result) | account(result)
+            return dict.fromkeys(("feasible", "on_manifold", "joint"), 0.0) | {"error": str(error)}
+        return self.measure(result) | summary(result)
 
     @abstractmethod
     def measure(self, result: Result) -> Record:
         """Returns an ensemble's scores and, of one reference, pictures for the gallery."""
-
-
-def pack(x: Tensor) -> str:
-    """Writes fields as text, in half precision: good enough to look at."""
-    return base64.b64encode(x.cpu().numpy().astype(np.float16).tobytes()).decode()
-
-
-def unpack(text: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Reads what :func:`pack` wrote, with the shape that it had."""
-    return np.frombuffer(base64.b64decode(text), dtype=np.float16).reshape(shape)

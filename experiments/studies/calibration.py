@@ -1,11 +1,11 @@
 """Are ensembles distributed as the prior is under the constraint, and at what cost?
 
-On Data2D with learned priors, from few calls to many; on oracles, where the denoiser is exact and
-the conditional law is known; and on KS and the weather, by spread and skill. On oracles the other
-methods have the settings that were tuned on Data2D.
+On Data2D with learned priors, from few evaluations to many; on oracles, where the denoiser is
+exact and the posterior is known; and on KS and the weather, by spread and skill. On oracles the
+other methods have the settings that were tuned on Data2D.
 """
 
-__all__ = ["IdealKernel", "RejectionOnly", "on_ks", "on_oracles", "on_weather", "study"]
+__all__ = ["STUDY", "IdealKernel", "RejectionOnly"]
 
 import math
 from functools import partial
@@ -14,17 +14,20 @@ import torch
 from torch import Tensor
 
 from feasibly.oracles import Empirical
-from feasibly.samplers import CDIM, ECI, PPR, CalibratedPPR, PostHoc, Sampler
+from feasibly.samplers import CDIM, ECI, CalibratedPPR, PostHoc, Sampler
 from feasibly.samplers.base import Randn
 
+from ..figures import distances, frontier
+from ..samplers import Make, default, paper, post_hoc
+from ..tables import COLUMNS, pick
 from . import baselines
-from .base import Make, Study
+from .base import Comparison, Study
 from .baselines import CHOICES, NAMES, tuned
 
 
 class RejectionOnly(CalibratedPPR):
-    """Draws members until one is likely to be near the constraint, lets it be, and projects it in
-    the end: what the masses owe to the rejection alone."""
+    """Resamples members until they are likely to be near the constraint, and projects them in the
+    end: what the mode weights owe to the rejection alone."""
 
     def step(
         self, x_t: Tensor, t: Tensor, s: Tensor, randn: Randn = torch.randn_like
@@ -42,7 +45,7 @@ class RejectionOnly(CalibratedPPR):
 
 
 class IdealKernel(Sampler):
-    r"""The paper's ideal kernel (Proposition 3.1), on a finite data set: draws
+    r"""The paper's ideal kernel (Proposition 3.1), on a finite data set: samples
     :math:`x_0 \sim p(x_0 \mid x_t, x_0 \in \mathcal{C})`, and renoises."""
 
     default_readout = "clean"
@@ -64,26 +67,8 @@ class IdealKernel(Sampler):
         return self.renoise(x_0, s, randn), x_0
 
 
-near = partial(CalibratedPPR, steps=48, sigma_max=0.1)
-
-study = Study(
-    name="calibration",
-    question="Are ensembles distributed as the prior is under the constraint, and at what cost?",
-    paper="beyond it: the k-NN rate of Table 2 against calls",
-    samplers={
-        "default": PPR,
-        **{f"PPR, T = {T}": partial(PPR, steps=T) for T in (8, 16, 64)},
-        "CalibratedPPR, sigma_max = 0.1": near,
-        "CalibratedPPR, sigma_max = 0.1, T = 24, 8 tries": partial(near, steps=24, tries=8),
-        "CalibratedPPR, sigma_max = 0.1, T = 32": partial(near, steps=32),
-        "CalibratedPPR": CalibratedPPR,
-        "rejection, and projected once at the end": partial(
-            RejectionOnly, steps=48, sigma_max=0.1
-        ),
-        "control: project once at the end": PostHoc,
-    },
-    default="default",
-)
+_near = partial(CalibratedPPR, steps=48, sigma_max=0.1)
+_rejection = partial(RejectionOnly, steps=48, sigma_max=0.1)
 
 LINEAR = ("gaussian-1", "gaussian-6", "correlated-1", "correlated-6", "clusters")
 CURVED = ("ellipse", "checkerboard")
@@ -93,64 +78,73 @@ FEW = ("clusters", *CURVED, "empirical")  # with modes, and few residuals
 _others: dict[str, Make] = {
     NAMES.get(name, name): tuned(name) for name in CHOICES if name != "PDM, x_0"
 }
+_weather = baselines.STUDY.on["weather"]
+_rivals = ("DPS", "MMPS", "PDM")
 
-on_oracles = Study(
+STUDY = Study(
     name="calibration",
-    question="Which methods have the right mean, covariance and masses, where these are known?",
-    paper="beyond it: Proposition 3.1 and Section 6's remark on diversity",
-    samplers={
-        "default": PPR,
-        "PPR, paper's setting": baselines.study.samplers["PPR, paper's setting"],
-        "CalibratedPPR": CalibratedPPR,
-        "CalibratedPPR, sigma_max = 0.1": near,
-        "rejection, and projected once at the end": partial(
-            RejectionOnly, steps=48, sigma_max=0.1
+    question="Are ensembles distributed as the prior is under the constraint, and at what cost?",
+    on={
+        "data2d": Comparison(
+            {
+                "default": default,
+                **{f"PPR, T = {T}": partial(default, steps=T) for T in (8, 16, 64)},
+                "CalibratedPPR, sigma_max = 0.1": _near,
+                "CalibratedPPR, sigma_max = 0.1, T = 24, 8 tries": partial(
+                    _near, steps=24, tries=8
+                ),
+                "CalibratedPPR, sigma_max = 0.1, T = 32": partial(_near, steps=32),
+                "CalibratedPPR": CalibratedPPR,
+                "rejection and post-hoc projection": _rejection,
+                "post-hoc projection": post_hoc,
+            },
+            COLUMNS["data2d"],
+            {"": frontier},
         ),
-        **_others,
-        "CDIM, T = 100": partial(CDIM, steps=100),
-        "ECI, noise drawn every 5": partial(ECI, steps=200, resample=5),
-        "control: project once at the end": PostHoc,
-        "ideal kernel": IdealKernel,
+        "oracles": Comparison(
+            {
+                "default": default,
+                "PPR, paper's setting": paper,
+                "CalibratedPPR": CalibratedPPR,
+                "CalibratedPPR, sigma_max = 0.1": _near,
+                "rejection and post-hoc projection": _rejection,
+                **_others,
+                "CDIM, T = 100": partial(CDIM, steps=100),
+                "ECI, noise resampled every 5": partial(ECI, steps=200, resample=5),
+                "post-hoc projection": post_hoc,
+                "ideal kernel": IdealKernel,
+            },
+            COLUMNS["oracles"],
+            {"": distances},
+            only={
+                "CalibratedPPR": EQUALITIES,
+                "CalibratedPPR, sigma_max = 0.1": FEW,
+                "rejection and post-hoc projection": FEW,
+                "PCFM": EQUALITIES,
+                "CDIM, T = 100": LINEAR,
+                "ECI, noise resampled every 5": LINEAR,
+                "ideal kernel": ("empirical",),
+            },
+        ),
+        "ks": Comparison(
+            {
+                "default": default,
+                "CalibratedPPR, T = 64": partial(CalibratedPPR, steps=64, retries=0),
+            },
+            pick("settings", "feasible", "rmse", "crps", "ratio", "evaluations"),
+            protocol={"CalibratedPPR, T = 64": (4, 4), "default": (4, 8)},
+        ),
+        "weather": Comparison(
+            {
+                **{
+                    label: _weather.samplers[label]
+                    for label in ("default", "PPR, T = 128, 8 iterations")
+                },
+                "CalibratedPPR, T = 64": partial(CalibratedPPR, steps=64),
+                **{name: _weather.samplers[name] for name in _rivals},
+            },
+            COLUMNS["weather"],
+            protocol={name: _weather.protocol[name] for name in _rivals},
+        ),
     },
-    default="default",
-    problem="oracles",
-    only={
-        "CalibratedPPR": EQUALITIES,
-        "CalibratedPPR, sigma_max = 0.1": FEW,
-        "rejection, and projected once at the end": FEW,
-        "PCFM": EQUALITIES,
-        "CDIM, T = 100": LINEAR,
-        "ECI, noise drawn every 5": LINEAR,
-        "ideal kernel": ("empirical",),
-    },
-)
-
-on_ks = Study(
-    name="calibration",
-    question="Is the spread of an ensemble the error of its mean?",
-    paper="Table 3, spread and skill",
-    samplers={
-        "default": PPR,
-        "CalibratedPPR, T = 64": partial(CalibratedPPR, steps=64, retries=0),
-    },
-    default="default",
-    problem="ks",
-    protocol={"CalibratedPPR, T = 64": (4, 4), "default": (4, 8)},
-)
-
-on_weather = Study(
-    name="calibration",
-    question="Is the spread of an ensemble the error of its mean?",
-    paper="Tables of the appendix on weather, spread / skill",
-    samplers={
-        **{
-            label: baselines.on_weather.samplers[label]
-            for label in ("default", "PPR, T = 128, 8 iterations")
-        },
-        "CalibratedPPR, T = 64": partial(CalibratedPPR, steps=64),
-        **{name: baselines.on_weather.samplers[name] for name in ("DPS", "MMPS", "PDM")},
-    },
-    default="default",
-    problem="weather",
-    protocol=baselines.on_weather.protocol,
 )

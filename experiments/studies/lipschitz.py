@@ -1,24 +1,23 @@
 """How Lipschitz is the projection?"""
 
-__all__ = ["Probe", "levels", "local_lipschitz", "measurement"]
+__all__ = ["MEASUREMENT", "Probe", "levels", "local_lipschitz"]
 
 import copy
-import math
 from collections.abc import Callable, Sequence
 
 import torch
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from feasibly.constraints import Constraint
 from feasibly.denoisers import Denoiser
-from feasibly.minimizers import LBFGS, GaussNewton, Minimizer, Minimum
+from feasibly.minimizers import GaussNewton, Minimizer, Minimum
 from feasibly.problems.data2d import CONSTRAINTS, DISTRIBUTIONS, Data2D
 from feasibly.randomness import MemberNoise
 from feasibly.samplers import PPR
 
+from .. import figures
 from ..records import Record
+from ..samplers import PAPER, paper
 from .base import Measurement
 
 STEPS = 64
@@ -32,7 +31,7 @@ STEP = 1e-5
 QUANTILES = (0.5, 0.9, 0.99)
 PROJECTIONS: dict[str, Minimizer] = {
     "default": GaussNewton(),
-    "paper": LBFGS(steps=8, max_step=None),
+    "paper": PAPER["minimize"],
 }
 
 
@@ -93,9 +92,8 @@ def levels(
     Returns:
         A record for every level, from the highest to the lowest.
     """
-    sampler = Probe(
-        denoiser, constraint, steps=steps, minimize=minimize, sigma_max=math.inf, retries=0
-    )
+    sampler = paper(denoiser, constraint, kind=Probe, steps=steps, repeats=1, minimize=minimize)
+    assert isinstance(sampler, Probe)
     found: list[Record] = []
     for s, _, _ in sampler.trajectory(MemberNoise(0, range(members), (2,), dtype=torch.float64)):
         alpha_s, sigma_s = (scale.item() for scale in sampler.denoiser.schedule(s))
@@ -135,64 +133,45 @@ def settings() -> list[dict]:
     ]
 
 
-def table(rows: Sequence[Record]) -> str:
-    """Renders, for each projection, where it is a contraction and where it is least so."""
-    heads = ("projection", "runs", "levels of a run with max αL < 1 (%)")
-    heads += ("levels with αL < 1 in every run (%)", "members with αL < 1 (%)")
-    heads += ("median L, at most", "largest L", "at σ")
-    lines = ["| " + " | ".join(heads) + " |", "|---|" + "---:|" * (len(heads) - 1)]
-    for projection, group in _by_projection(rows).items():
+def rows(records: Sequence[Record]) -> list[Record]:
+    """Returns the table's rows: where each projection contracts, and where it does so least."""
+    found = []
+    for projection in dict.fromkeys(row["projection"] for row in records):
+        group = [row for row in records if row["projection"] == projection]
         tame = [row["alpha"] * row["max"] < 1 for row in group]
         wild = {row["sigma"] for row, yes in zip(group, tame, strict=True) if not yes}
         sigmas = {row["sigma"] for row in group}
         members = sum(row["members"] for row in group)
-        contractive = sum(row["contractive"] * row["members"] for row in group) / members
         worst = max(group, key=lambda row: row["max"])
-        cells = (
-            projection,
-            f"{len({(row['prior'], row['constraint']) for row in group})}",
-            f"{100 * sum(tame) / len(tame):.1f}",
-            f"{100 * (1 - len(wild) / len(sigmas)):.1f}",
-            f"{100 * contractive:.1f}",
-            f"{max(row['q50'] for row in group):.3g}",
-            f"{worst['max']:.3g}",
-            f"{worst['sigma']:.3g}",
+        found.append(
+            {
+                "projection": projection,
+                "runs": len({(row["prior"], row["constraint"]) for row in group}),
+                "levels": sum(tame) / len(tame),
+                "all_runs": 1 - len(wild) / len(sigmas),
+                "contractive": sum(row["contractive"] * row["members"] for row in group) / members,
+                "median": max(row["q50"] for row in group),
+                "largest": f"{worst['max']:.3g} at σ = {worst['sigma']:.3g}",
+            }
         )
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    return found
 
 
-def figure(rows: Sequence[Record]) -> Figure:
-    """The largest Lipschitz constant over priors, constraints and members against the noise
-    level, and the largest of the quantiles over members."""
-    canvas = Figure(figsize=(8, 4.5), layout="constrained")
-    FigureCanvasAgg(canvas)
-    ax = canvas.subplots()
-    styles = {"max": "-", "q99": "--", "q90": "-.", "q50": ":"}
-    for i, (projection, group) in enumerate(_by_projection(rows).items()):
-        sigmas = sorted({row["sigma"] for row in group})
-        for key, style in styles.items():
-            worst = [max(row[key] for row in group if row["sigma"] == s) for s in sigmas]
-            label = f"{projection}, {'max' if key == 'max' else f'{key[1:]} % quantile'}"
-            ax.plot(sigmas, worst, style, color=f"C{i}", label=label)
-    edge = sorted({(row["sigma"], 1 / row["alpha"]) for row in rows})
-    ax.plot(*zip(*edge, strict=True), color="black", linewidth=0.8, label="$\\alpha_t L_t = 1$")
-    ax.set(xscale="log", yscale="log", xlabel="$\\sigma_t$", ylabel="$L_t$, largest of all runs")
-    canvas.legend(loc="outside right upper", fontsize=7)
-    return canvas
-
-
-def _by_projection(rows: Sequence[Record]) -> dict[str, list[Record]]:
-    names = dict.fromkeys(row["projection"] for row in rows)
-    return {name: [row for row in rows if row["projection"] == name] for name in names}
-
-
-measurement = Measurement(
+MEASUREMENT = Measurement(
     name="lipschitz",
     question="Is PPR's kernel a contraction on Data2D, as its error bound assumes?",
-    paper="Appendix on theory, the figure of the Lipschitz constant",
+    problem="data2d",
     settings=settings(),
     measure=measure,
-    table=table,
-    figure=figure,
+    rows=rows,
+    columns={
+        "projection": ("projection", "{}"),
+        "runs": ("runs", "{}"),
+        "levels": ("levels of a run with max αL < 1", "{:.1%}"),
+        "all_runs": ("levels with αL < 1 in every run", "{:.1%}"),
+        "contractive": ("members with αL < 1", "{:.1%}"),
+        "median": ("median L, at most", "{:.3g}"),
+        "largest": ("largest L", "{}"),
+    },
+    figures={"": figures.lipschitz},
 )

@@ -3,6 +3,7 @@
 __all__ = [
     "CalibrationWarning",
     "ConstraintError",
+    "ConstraintWarning",
     "DenoiserError",
     "InfeasibleWarning",
     "SamplingError",
@@ -32,6 +33,10 @@ class SamplingError(RuntimeError):
 class StoreError(ValueError):
     """A store of an ensemble that cannot be used as it is: the message says what is wrong with
     it."""
+
+
+class ConstraintWarning(UserWarning):
+    """A constraint may not say what is meant: the message says how to state it."""
 
 
 class InfeasibleWarning(UserWarning):

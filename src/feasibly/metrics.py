@@ -18,7 +18,7 @@ __all__ = [
     "sliced_wasserstein",
     "spread",
     "spread_skill_ratio",
-    "total_variation",
+    "weight_error",
 ]
 
 from math import sqrt
@@ -53,9 +53,9 @@ def knn_cross_edge_rate(x: Tensor, y: Tensor, k: int = 5) -> float:
     return (from_y[neighbour] != from_y[:, None]).double().mean().item()
 
 
-def total_variation(x: Tensor, y: Tensor, modes: int) -> float:
-    r"""Returns the total variation between the mode masses of two ensembles,
-    :math:`\frac{1}{2} \sum_k |p_k - q_k|`, in [0, 1].
+def weight_error(x: Tensor, y: Tensor, modes: int) -> float:
+    r"""Returns the error of the mode weights of one ensemble relative to another's, as their total
+    variation :math:`\frac{1}{2} \sum_k |p_k - q_k|`, in [0, 1].
 
     Arguments:
         x: The mode of each member of one ensemble, integers with shape :math:`(N)`.
@@ -167,7 +167,7 @@ def spread(x: Tensor, weights: Tensor | None = None) -> Tensor:
 
 def spread_skill_ratio(x: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
     r"""Returns :math:`\sqrt{(M + 1) / M}` times spread over skill, which is 1 in expectation if
-    the reference is a draw of the same law as the members, with shape (T)."""
+    the reference is a sample of the members' distribution, with shape (T)."""
     members = x.shape[1]
     return sqrt((members + 1) / members) * spread(x, weights) / skill(x, y, weights)
 
@@ -195,8 +195,8 @@ def rank_histogram(x: Tensor, y: Tensor) -> Tensor:
     """Counts the rank of the reference among the members, over cases, times and space.
 
     Returns:
-        The shares of the M + 1 ranks, with shape (M + 1): flat where the reference is a draw of
-        the members' law, a U where they are too close together.
+        The shares of the M + 1 ranks, with shape (M + 1): flat where the reference is a sample of
+        the members' distribution, a U where they are too close together.
     """
     _check(x, y)
     rank = (x < y[:, None]).sum(dim=1)
@@ -208,8 +208,8 @@ def max_norm(x: Tensor, y: Tensor) -> Tensor:
 
     .. math:: \frac{\max_t \|x^{t+1} - x^t\|_\infty}{\max_t \|y^{t+1} - y^t\|_\infty} .
 
-    It is about 1 for a trajectory of the reference's law, and several times that where one jumps.
-    The paper's Max-Norm, which it does not define; this reading gives its values.
+    It is about 1 for a trajectory of the reference's distribution, and several times that where
+    one jumps. The paper's Max-Norm, which it does not define; this reading gives its values.
 
     Arguments:
         x: The ensembles, with shape :math:`(K, M, T, *)`.

@@ -1,4 +1,4 @@
-"""The user's denoiser, as samplers call it: checked, and counted if somebody counts."""
+"""The user's denoiser as samplers evaluate it: checked, and counted in a run."""
 
 __all__ = ["Evaluations", "Network", "device_of"]
 
@@ -66,14 +66,16 @@ class Network:
         self.evaluations = evaluations
 
     def __call__(self, x_t: Tensor, t: Tensor) -> Tensor:
+        # A denoiser may write into its input. A copy leaves the state as it is, where a view would
+        # not, and a hook on a view that was written to without a gradient ends the process.
         if self.evaluations is None:
-            return self._estimate(x_t.view_as(x_t), t)
+            return self._estimate(x_t.clone(), t)
         counts, members = self.evaluations, x_t.shape[0]
         counts.forward += 1
         counts.member_forward += members
 
         # hooks on both ends of the network see every backward pass through it
-        inner = x_t.view_as(x_t)
+        inner = x_t.clone()
         start = time.perf_counter()
         x_0 = self._estimate(inner, t)
         counts.seconds += time.perf_counter() - start

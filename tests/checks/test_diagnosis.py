@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from feasibly import Ancestral, Equality
+from feasibly import Ancestral, Equality, Inequality
 from feasibly.checks.diagnosis import PROJECTED, Level, diagnose
 from feasibly.errors import ConstraintError
 from feasibly.models import wrap
@@ -201,10 +201,19 @@ def test_the_suggested_tolerance_is_a_millionth_of_the_median_violation():
 
 
 def test_the_suggested_tolerance_is_positive_even_where_the_constraint_holds():
-    holds = Equality(lambda x: 0 * x[:, :1], tolerance=1e-6)
+    holds = Inequality(lambda x: x[:, :1] - 100, tolerance=1e-6)
     found = diagnose(make_oracle("gaussian"), holds, draw("gaussian"))
     assert found.violation == (0, 0, 0)
     assert found.suggested_tolerance == 1e-12
+
+
+@pytest.mark.parametrize("unit", [1e-3, 1e-6, 1e-8])
+def test_samples_as_they_are_do_not_meet_the_suggested_tolerance(unit):
+    data = draw("gaussian")
+    small = Equality(lambda x: unit * (x[:, 0] - 1.8), tolerance=1e-8 * unit**2)
+    found = diagnose(make_oracle("gaussian"), small, data)
+    # of a smooth density, a share of about 1e-3 has a thousandth of the typical residual
+    assert (small.violation(data) <= found.suggested_tolerance).double().mean() <= 0.01
 
 
 def test_an_impossible_constraint_is_found():

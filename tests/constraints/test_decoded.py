@@ -69,6 +69,20 @@ def test_an_assessment_keeps_no_graph():
     assert not violation.requires_grad
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((decode, LINEAR), r"takes a constraint and a decoder, got function and Linear\. Swap"),
+        ((decode, decode), "got function and function"),
+        ((LINEAR, torch.ones(2)), "got Linear and Tensor"),
+    ],
+    ids=["swapped", "no constraint", "no decoder"],
+)
+def test_what_is_no_constraint_and_decoder_is_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Decoded(*arguments)
+
+
 def test_an_encoder_is_optional():
     assert Decoded(LINEAR, decode).encode is None
 

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feasibly.constraints import Energy, Integral, Mask, Neumann
+from feasibly.errors import ConstraintError
 
 check = settings(derandomize=True, deadline=None, max_examples=30)
 
@@ -107,6 +108,24 @@ def test_the_projection_on_an_integral_is_nearest(seed, conserved, weighted):
         other = other + nearest
         torch.testing.assert_close(law.residual(other), torch.zeros(2, 4).double())
     torch.testing.assert_close(dot, torch.zeros(2).double())
+
+
+def test_a_mean_over_the_first_axis_is_conserved_along_the_next():
+    mass = Integral((-2,), None, 1e-20)  # of fields with space first and time second
+    x = normal(3, 4, 5)
+    nearest = mass.projection(x)
+    assert mass.is_feasible(nearest).all()
+    mean = x.mean(dim=1, keepdim=True)
+    torch.testing.assert_close(nearest, x - mean + mean.mean(dim=2, keepdim=True))
+
+
+def test_a_projection_refuses_what_the_residual_refuses():
+    x = normal(2, 3, 4)
+    with pytest.raises(ConstraintError, match="nothing is left to be conserved"):
+        Integral((-2, -1), None, 1e-6).projection(x)
+    for kind in (Integral, Energy):
+        with pytest.raises(ConstraintError, match="without a batch axis"):
+            kind((-2, -1), [1.0, 2.0], 1e-6).projection(x)
 
 
 def test_energy_is_half_the_weighted_square():

@@ -65,7 +65,7 @@ def read_or_refuse(path, content):
 
 
 def test_a_manifest_is_read_back_as_it_was_written(file):
-    made = Manifest.new(CONFIG, "u", dict.fromkeys(PARTS, (0.5, None)))
+    made = Manifest.new(CONFIG, "u", dict.fromkeys(PARTS, (0.5, None)), chunk=4)
     file.write_bytes(made.encode())
     assert Manifest.load(file) == made
     assert made.versions["torch"] == torch.__version__
@@ -116,6 +116,8 @@ def test_a_damaged_manifest_is_valid_or_refused(file: Path, cut, flip):
         (("probe",), []),
         (("probe",), {"schedule": [1.0]}),
         (("variable",), "../../samples"),
+        (("chunk",), 0),
+        (("chunk",), "auto"),
         (("config", "members"), 2**62),
         (("config", "members"), True),
         (("config", "shape"), [2**40, 2**40]),

@@ -8,8 +8,7 @@ import torch
 
 from feasibly import PPR, Ancestral, ensemble
 from feasibly.ensemble import Footprint, Store, Summary, memory
-from feasibly.ensemble.run import plan
-from feasibly.errors import DenoiserError, InfeasibleWarning, StoreError
+from feasibly.errors import CalibrationWarning, DenoiserError, InfeasibleWarning, StoreError
 from feasibly.minimizers import GaussNewton
 from tests.ensemble.conftest import MEMBERS, Disturbed, circle, draw, toy, values
 
@@ -83,9 +82,19 @@ def test_a_gpu_is_shared_by_those_who_see_it(monkeypatch, seen, told, sharing):
     monkeypatch.setattr(memory, "fitting", lambda footprint, free, n: found.append(n))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: seen)
     monkeypatch.setenv("SLURM_GPUS_PER_TASK", told)
-    store = SimpleNamespace(config=SimpleNamespace(shape=(2,), members=8, dtype="float32"))
-    plan(toy(), store, torch.device("cuda"), 8)
+    config = SimpleNamespace(shape=(2,), members=8, dtype="float32")
+    memory.plan(toy(), config, torch.device("cuda"), 8)
     assert found == [sharing]
+
+
+def test_as_many_members_are_sampled_at_a_time_as_a_minute_allows(path, monkeypatch):
+    sizes = []
+    slow = Footprint(1, 0, member_seconds=20.0)
+    monkeypatch.setattr(memory, "estimate", lambda *args, **options: slow)
+    fault = lambda call, rows: sizes.append(len(set(rows)))  # noqa: E731
+    draw(path, sampler=Ancestral(Disturbed(fault), steps=4), chunk="auto")
+    # 3 members by the estimate; then all that are left, by the milliseconds that these took
+    assert sizes == [3] * 5 + [5] * 5
 
 
 def test_what_is_planned_is_what_members_take(path):
@@ -130,7 +139,8 @@ def test_the_store_tells_the_violations_along_the_way(path):
 
 def test_the_path_is_that_of_the_last_attempt_and_none_without_a_constraint(tmp_path):
     pytest.importorskip("zarr")
-    again = draw(tmp_path / "again.zarr", sampler=hard(retries=2, tolerance=1e-12), chunk=8)
+    with pytest.warns(InfeasibleWarning):
+        again = draw(tmp_path / "again.zarr", sampler=hard(retries=2, tolerance=1e-12), chunk=8)
     assert {len(r.path) for r in again.records} == {4}
     free = draw(tmp_path / "free.zarr", sampler=Ancestral(Disturbed(), steps=4))
     assert free.paths().shape == (MEMBERS, 0)
@@ -167,13 +177,12 @@ def hard(retries=0, tolerance=1e-9):
     return PPR(Disturbed(), circle(tolerance), **options)
 
 
+@pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
 def test_the_policies_count_infeasible_members_or_do_not(tmp_path):
     pytest.importorskip("zarr")
-    with pytest.warns(InfeasibleWarning):
-        violation = hard().sample(MEMBERS, (2,), seed=3).violation
+    violation = hard().sample(MEMBERS, (2,), seed=3).violation
     hard_half = partial(hard, tolerance=1.01 * violation.median().item())
-    with pytest.warns(InfeasibleWarning):
-        result = hard_half().sample(MEMBERS, (2,), seed=3)
+    result = hard_half().sample(MEMBERS, (2,), seed=3)
     good = result.feasible
     assert 0 < good.sum() < MEMBERS
     kept = draw(tmp_path / "keep.zarr", sampler=hard_half(), infeasible="keep")
@@ -194,6 +203,41 @@ def test_the_policies_count_infeasible_members_or_do_not(tmp_path):
     retried = draw(tmp_path / "retry.zarr", sampler=hard_half(retries=2), infeasible="retry")
     assert retried.counted == again.feasible.sum() > good.sum()
     same(values(tmp_path / "retry.zarr"), again.samples)
+
+
+@pytest.mark.parametrize("policy", ["keep", "drop"])
+def test_infeasible_members_are_warned_of_with_their_number(path, policy):
+    with pytest.warns(InfeasibleWarning, match=r"8 of 8 members .* tolerance 1e-12\)") as caught:
+        summary = draw(path, sampler=hard(tolerance=1e-12), infeasible=policy)
+    assert f"To make them feasible, {PPR.advice}." in str(caught[0].message)
+    assert caught[0].filename == draw.__code__.co_filename
+    assert summary.infeasible == list(range(MEMBERS))
+    assert "Warning: 8 of 8 members do not satisfy the constraint" in str(summary)
+
+
+def test_infeasible_members_of_a_method_that_only_reports_are_no_news(path):
+    sampler = Ancestral(Disturbed(), circle(), steps=4)
+    assert draw(path, sampler=sampler).infeasible
+
+
+class Doubtful(Ancestral):
+    """Warns of every chunk, as a method may whose assumptions fail."""
+
+    def draw(self, ids, run):
+        result = super().draw(ids, run)
+        result.warnings = ["Weights are off.", f"{len(ids)} members were kept at none of 3 tries."]
+        return result
+
+
+def test_what_a_sampler_warns_of_reaches_the_user_and_stays_in_the_store(path):
+    sampler = Doubtful(Disturbed(), steps=2)
+    for _ in range(2):  # the second run finds the members there
+        with pytest.warns(CalibrationWarning) as caught:
+            summary = draw(path, sampler=sampler, chunk=3)
+        found = sorted(str(warning.message) for warning in caught)
+        assert found == ["3 members were kept at none of 3 tries.", "Weights are off."]
+        assert sorted(summary.warnings) == found
+        assert "Warning: Weights are off." in str(summary)
 
 
 def test_retry_needs_a_sampler_that_does(path):
@@ -234,7 +278,7 @@ def test_a_summary_of_an_unfinished_run_says_what_is_missing(path):
         (Store(path).records / f"{member}.json").unlink()
     summary = Summary.read(Store(path))
     assert summary.missing == [1, 5]
-    assert "Only 6 of 8 members count: 2 (1, 5) not drawn yet." in str(summary)
+    assert "Only 6 of 8 members count: 2 (1, 5) not sampled yet." in str(summary)
     summary.write()
     xarray = pytest.importorskip("xarray")
     finished = xarray.open_zarr(path)["finished"].values

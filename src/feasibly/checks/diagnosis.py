@@ -95,7 +95,8 @@ class Diagnosis:
         residuals: The number of residuals; None without a constraint.
         violation: The 5 %, 50 % and 95 % quantiles of the violation of unconstrained samples.
         suggested_tolerance: A tolerance that reduces the typical violation a million times, that
-            is, the residual a thousand times; at least 1e-12.
+            is, the residual a thousand times. It is at least 1e-12, unless unconstrained samples
+            have less.
         projected: How many of :data:`PROJECTED` samples a direct projection brings within the
             tolerance; None without a constraint.
         nearest: The least violation that it reaches; None without a constraint.
@@ -178,7 +179,9 @@ def diagnose(
     reached = int(feasible.sum()), c.min().item(), remote
     # a composite has no tolerance of its own: its parts have; and what is impossible has none
     known = reached[0] and not isinstance(constraint, Composite)
-    suggestion = max(1e-6 * median, 1e-12) if known else None
+    # where samples as they are have less than 1e-12, the residual is in small units
+    floor = 1e-12 if low > 1e-12 or median == 0 else 0.0
+    suggestion = max(1e-6 * median, floor) if known else None
     return Diagnosis(found, monotone, variance, residuals, quantiles, suggestion, *reached, cost)
 
 

@@ -28,6 +28,13 @@ class Decoded(Constraint):
         decode: Callable[[Tensor], Tensor],
         encode: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
+        if not isinstance(constraint, Constraint) or not callable(decode):
+            swapped = isinstance(decode, Constraint) and callable(constraint)
+            raise ValueError(
+                "Decoded(constraint, decode) takes a constraint and a decoder, got "
+                f"{type(constraint).__name__} and {type(decode).__name__}."
+                + (" Swap the two." if swapped else "")
+            )
         super().__init__(constraint.tolerance)
         self.constraint, self.decode, self.encode = constraint, decode, encode
 

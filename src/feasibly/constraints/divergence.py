@@ -26,6 +26,8 @@ class DivergenceFree(Constraint):
             one-sided at the ends).
     """
 
+    linear = True
+
     def __init__(
         self, spacing: Sequence[float], tolerance: float, scheme: str = "spectral"
     ) -> None:

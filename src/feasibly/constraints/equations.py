@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from .base import Constraint, finite
+from .base import Array, Constraint, finite
 from .operators import check_grid, derivative, laplacian, wavenumber
 
 
@@ -82,7 +82,7 @@ def kuramoto_sivashinsky(spacing: float, scheme: str = "spectral") -> Callable[[
 
 
 def vorticity(
-    viscosity: float, spacing: Sequence[float], forcing: Tensor | float = 0.0
+    viscosity: float, spacing: Sequence[float], forcing: Array = 0.0
 ) -> Callable[[Tensor], Tensor]:
     r"""Returns the Navier-Stokes equations in two periodic dimensions, of the vorticity
     :math:`\omega = \partial_x v - \partial_y u` over the last two axes, :math:`x` and :math:`y`:

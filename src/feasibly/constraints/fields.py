@@ -5,11 +5,12 @@ __all__ = ["Energy", "Integral", "Mask", "Neumann"]
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..errors import ConstraintError
-from .base import Constraint, constant, finite, target
+from .base import Array, Constraint, check_axes, constant, finite, target
 
 
 class Mask(Constraint):
@@ -23,14 +24,17 @@ class Mask(Constraint):
         tolerance: The largest sum of squared errors over the mask, in those units squared.
     """
 
-    def __init__(self, mask: Tensor, y: Tensor | float, tolerance: float) -> None:
+    linear = True
+
+    def __init__(self, mask: Array, y: Array, tolerance: float) -> None:
         super().__init__(tolerance)
+        mask = mask if isinstance(mask, Tensor) else torch.tensor(np.asarray(mask))
         if mask.dtype != torch.bool or not mask.any():
             raise ValueError(
                 f"Mask(mask=...) must be booleans, true where a value is known, somewhere; got "
                 f"{mask.dtype}, true at {int(mask.count_nonzero())} of {mask.numel()}."
             )
-        y, known = constant(y), int(mask.count_nonzero())
+        y, known = constant(y, "Mask(y=...)"), int(mask.count_nonzero())
         if y.ndim == 1 and y.numel() == known and y.shape != mask.shape:
             y = torch.zeros(mask.shape, dtype=y.dtype).masked_scatter(mask.cpu(), y.cpu())
         if y.ndim and y.shape != mask.shape:
@@ -48,7 +52,7 @@ class Mask(Constraint):
         cls,
         shape: Sequence[int],
         dims: Sequence[int],
-        y: Tensor | float,
+        y: Array,
         tolerance: float,
     ) -> "Mask":
         r"""Returns a Dirichlet condition: `y` at both ends of the axes `dims` of a sample, of the
@@ -60,9 +64,10 @@ class Mask(Constraint):
         return cls(mask, y, tolerance)
 
     @classmethod
-    def initial(cls, u: Tensor, frames: int, tolerance: float) -> "Mask":
+    def initial(cls, u: Array, frames: int, tolerance: float) -> "Mask":
         r"""Returns an initial condition: a sample of `frames` frames on its first axis begins
         with `u`, with shape :math:`(k, *)`, its first :math:`k` frames."""
+        u = constant(u, "Mask.initial(u=...)")
         mask = torch.zeros((frames, *u.shape[1:]), dtype=torch.bool)
         mask[: u.shape[0]] = True
         y = torch.zeros(mask.shape, dtype=u.dtype)
@@ -90,7 +95,9 @@ class Neumann(Constraint):
         tolerance: The largest sum of squared errors, in squared units of the slope.
     """
 
-    def __init__(self, dim: int, spacing: float, y: Tensor | float, tolerance: float) -> None:
+    linear = True
+
+    def __init__(self, dim: int, spacing: float, y: Array, tolerance: float) -> None:
         super().__init__(tolerance)
         if dim >= 0:
             raise ValueError(f"Neumann(dim=...) must be negative, got {dim}; -1 is the last axis.")
@@ -99,6 +106,7 @@ class Neumann(Constraint):
         self.dim, self.spacing, self.y = dim, spacing, finite(y, "Neumann(y=...)")
 
     def residual(self, x: Tensor) -> Tensor:
+        check_axes(x, -self.dim, f"Neumann(dim={self.dim})")
         u = x.movedim(self.dim, -1)
         low = (-3 * u[..., 0] + 4 * u[..., 1] - u[..., 2]) / (2 * self.spacing)
         high = (3 * u[..., -1] - 4 * u[..., -2] + u[..., -3]) / (2 * self.spacing)
@@ -112,9 +120,9 @@ class _Sum(Constraint):
     def __init__(
         self,
         dims: Sequence[int],
-        y: Tensor | float | None,
+        y: Array | None,
         tolerance: float,
-        weights: Tensor | float | None = None,
+        weights: Array | None = None,
     ) -> None:
         super().__init__(tolerance)
         self.dims = tuple(dims)
@@ -128,7 +136,8 @@ class _Sum(Constraint):
         self.weights = None if weights is None else finite(weights, f"{name}(weights=...)")
 
     def _weights(self, x: Tensor) -> Tensor:
-        """The weights, with the axes of `x`, of which the others are ones."""
+        """Returns the weights, with as many axes as `x`; the axes that are not summed are ones."""
+        check_axes(x, -self.dims[0], f"{type(self).__name__}(dims={self.dims})")
         shape = [1] * x.ndim
         for dim in self.dims:
             shape[dim] = x.shape[dim]
@@ -137,25 +146,31 @@ class _Sum(Constraint):
         return self.weights.to(x).expand([shape[dim] for dim in self.dims]).reshape(shape)
 
     def _sum(self, x: Tensor) -> Tensor:
-        """Sums with the weights, with the summed axes kept as ones."""
-        return (x * self._weights(x)).sum(dim=self.dims, keepdim=True)
-
-    def _miss(self, sums: Tensor) -> Tensor:
-        sums = sums.squeeze(self.dims)
-        name = type(self).__name__
-        if self.y is not None:
-            return (sums - target(self.y, sums, f"{name}(y)")).reshape(sums.shape[0], -1)
-        if sums.ndim < 2:
+        """Returns the weighted sums of each sample, without the summed axes."""
+        sums = (x * self._weights(x)).sum(dim=self.dims)
+        if self.y is None and sums.ndim < 2:
             raise ConstraintError(
-                f"{name}(dims={self.dims}) leaves no axis along which it could be conserved; give "
-                "y, or sum over fewer axes."
+                f"{type(self).__name__}(dims={self.dims}) sums over all axes of a sample, so "
+                "nothing is left to be conserved. Give y, or sum over fewer axes."
             )
-        return (sums[:, 1:] - sums[:, :1]).reshape(sums.shape[0], -1)
+        return sums
 
     def _target(self, sums: Tensor) -> Tensor:
-        if self.y is None:  # the nearest constant
-            return sums.mean(dim=1, keepdim=True)
-        return self.y.to(sums).expand(sums.squeeze(self.dims).shape).reshape(sums.shape)
+        """Returns the nearest sums that are feasible, in the shape of `sums`."""
+        if self.y is None:
+            return sums.mean(dim=1, keepdim=True).expand_as(sums)
+        return target(self.y, sums, f"{type(self).__name__}(y)").expand_as(sums)
+
+    def _miss(self, sums: Tensor) -> Tensor:
+        miss = sums[:, 1:] - sums[:, :1] if self.y is None else sums - self._target(sums)
+        return miss.reshape(sums.shape[0], -1)
+
+    def _restore(self, sums: Tensor, x: Tensor) -> Tensor:
+        """Returns `sums` with the summed axes of `x` as ones, to broadcast against `x`."""
+        shape = list(x.shape)
+        for dim in self.dims:
+            shape[dim] = 1
+        return sums.reshape(shape)
 
 
 class Integral(_Sum):
@@ -171,13 +186,15 @@ class Integral(_Sum):
             of cells; None for an average.
     """
 
+    linear = True
+
     def residual(self, x: Tensor) -> Tensor:
         return self._miss(self._sum(x))
 
     def projection(self, x: Tensor) -> Tensor:
         r"""Returns :math:`x - w \, (w^\top x - y) / \|w\|^2`."""
         sums, w = self._sum(x), self._weights(x)
-        return x - w * (sums - self._target(sums)) / w.square().sum()
+        return x - w * self._restore(sums - self._target(sums), x) / w.square().sum()
 
 
 class Energy(_Sum):
@@ -195,9 +212,9 @@ class Energy(_Sum):
     def __init__(
         self,
         dims: Sequence[int],
-        y: Tensor | float | None,
+        y: Array | None,
         tolerance: float,
-        weights: Tensor | float | None = None,
+        weights: Array | None = None,
     ) -> None:
         super().__init__(dims, y, tolerance, weights)
         if self.y is not None and (self.y < 0).any():
@@ -217,4 +234,4 @@ class Energy(_Sum):
         if uneven or self.y is None:
             return super().projection(x)
         energy = self._sum(x.square()) / 2
-        return x * torch.sqrt(self._target(energy) / energy)
+        return x * self._restore(torch.sqrt(self._target(energy) / energy), x)

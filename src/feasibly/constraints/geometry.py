@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ConstraintError
-from .base import Constraint, constant
+from .base import Array, Constraint, check_axes, constant
 
 
 class ClosedLoop(Constraint):
@@ -18,13 +18,17 @@ class ClosedLoop(Constraint):
         tolerance: The largest squared distance of the ends, in squared units of length.
     """
 
+    linear = True
+
     def residual(self, x: Tensor) -> Tensor:
+        check_axes(x, 2, "ClosedLoop")
         return (x[:, -1] - x[:, 0]).flatten(start_dim=1)
 
     def projection(self, x: Tensor) -> Tensor:
         r"""Returns the path with both ends moved to the point between them."""
-        middle = (x[:, :1] + x[:, -1:]) / 2
-        return torch.cat([middle, x[:, 1:-1], middle], dim=1)
+        closed = x.clone()
+        closed[:, 0] = closed[:, -1] = (x[:, 0] + x[:, -1]) / 2
+        return closed
 
 
 class Lengths(Constraint):
@@ -39,14 +43,15 @@ class Lengths(Constraint):
         tolerance: The largest sum of squared errors of length, in squared units of length.
     """
 
-    def __init__(self, pairs: Tensor, lengths: Tensor | float, tolerance: float) -> None:
+    def __init__(self, pairs: Array, lengths: Array, tolerance: float) -> None:
         super().__init__(tolerance)
+        pairs = constant(pairs, "Lengths(pairs=...)").long()
         if pairs.ndim != 2 or pairs.shape[1] != 2 or (pairs[:, 0] == pairs[:, 1]).any():
             raise ValueError(
                 "Lengths(pairs=...) must be pairs of different points, with shape (K, 2), got "
                 f"shape {tuple(pairs.shape)}."
             )
-        self.pairs, self.lengths = pairs, constant(lengths)
+        self.pairs, self.lengths = pairs, constant(lengths, "Lengths(lengths=...)")
         if not (self.lengths > 0).all():
             raise ValueError("Lengths(lengths=...) must be positive.")
 
@@ -73,13 +78,14 @@ class Obstacles(Constraint):
         tolerance: The largest sum of squared depths, in squared units of length.
     """
 
-    def __init__(self, centers: Tensor, radii: Tensor | float, tolerance: float) -> None:
+    def __init__(self, centers: Array, radii: Array, tolerance: float) -> None:
         super().__init__(tolerance)
-        self.centers, self.radii = centers, constant(radii)
-        if centers.ndim != 2 or not (self.radii > 0).all():
+        self.centers = constant(centers, "Obstacles(centers=...)")
+        self.radii = constant(radii, "Obstacles(radii=...)")
+        if self.centers.ndim != 2 or not (self.radii > 0).all():
             raise ValueError(
                 "Obstacles needs centers of shape (K, d) and positive radii, got "
-                f"{tuple(centers.shape)} and {self.radii.tolist()}."
+                f"{tuple(self.centers.shape)} and {self.radii.tolist()}."
             )
 
     @property

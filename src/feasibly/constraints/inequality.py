@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from .base import Constraint, constant, rows, target
+from .base import Array, Constraint, constant, rows, target
 
 
 class Inequality(Constraint):
@@ -42,9 +42,9 @@ class Bounds(Constraint):
         tolerance: The largest squared distance to the box of a feasible sample.
     """
 
-    def __init__(self, lower: Tensor | float, upper: Tensor | float, tolerance: float) -> None:
+    def __init__(self, lower: Array, upper: Array, tolerance: float) -> None:
         super().__init__(tolerance)
-        low, high = constant(lower), constant(upper)
+        low, high = constant(lower, "Bounds(lower=...)"), constant(upper, "Bounds(upper=...)")
         if not torch.all(low <= high):
             raise ValueError(
                 "Bounds: the lower bound is above the upper one somewhere, or one of them is not "
@@ -69,9 +69,12 @@ class Bounds(Constraint):
 class _Fixed(Constraint):
     """The elements of a sample that bounds leave no choice."""
 
+    linear = True
+
     def __init__(self, bounds: Bounds, fixed: Tensor) -> None:
         super().__init__(bounds.tolerance)
         self.bounds, self.fixed = bounds, fixed
 
     def residual(self, x: Tensor) -> Tensor:
-        return (x - self.bounds.projection(x))[:, self.fixed.to(x.device).expand(x.shape[1:])]
+        y = target(self.bounds.lower, x, "Bounds(lower)")
+        return (x - y)[:, self.fixed.to(x.device).expand(x.shape[1:])]

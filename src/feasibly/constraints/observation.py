@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ConstraintError
-from .base import Constraint, finite
+from .base import Array, Constraint, finite
 
 
 class Observation(Constraint):
@@ -21,7 +21,7 @@ class Observation(Constraint):
         tolerance: The largest :math:`\|A(x) - y\|^2`, a sum and not a mean, of a feasible sample.
     """
 
-    def __init__(self, A: Callable[[Tensor], Tensor], y: Tensor, tolerance: float) -> None:
+    def __init__(self, A: Callable[[Tensor], Tensor], y: Array, tolerance: float) -> None:
         super().__init__(tolerance)
         self.A, self.y = A, finite(y, "Observation(y=...)")
 
@@ -45,8 +45,11 @@ class Linear(Constraint):
         tolerance: The largest :math:`\|A x - y\|^2` of a feasible sample.
     """
 
-    def __init__(self, A: Tensor, y: Tensor, tolerance: float) -> None:
+    linear = True
+
+    def __init__(self, A: Array, y: Array, tolerance: float) -> None:
         super().__init__(tolerance)
+        A, y = finite(A, "Linear(A=...)"), finite(y, "Linear(y=...)")
         if A.ndim != 2 or y.shape != A.shape[:1]:
             raise ValueError(
                 f"Linear needs A of shape (m, D) and y of shape (m), got {tuple(A.shape)} and "

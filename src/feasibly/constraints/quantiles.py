@@ -5,7 +5,7 @@ __all__ = ["Histogram", "Quantiles"]
 import torch
 from torch import Tensor
 
-from .base import Constraint, finite
+from .base import Array, Constraint, finite
 
 
 class Histogram(Constraint):
@@ -18,7 +18,7 @@ class Histogram(Constraint):
             number of values times the squared Wasserstein distance, in those units squared.
     """
 
-    def __init__(self, y: Tensor, tolerance: float) -> None:
+    def __init__(self, y: Array, tolerance: float) -> None:
         super().__init__(tolerance)
         self.y = finite(y, "Histogram(y=...)").flatten().sort().values
 
@@ -47,7 +47,7 @@ class Quantiles(Constraint):
         tolerance: The largest sum of squared errors, in those units squared.
     """
 
-    def __init__(self, levels: Tensor, y: Tensor, tolerance: float) -> None:
+    def __init__(self, levels: Array, y: Array, tolerance: float) -> None:
         super().__init__(tolerance)
         levels, y = finite(levels, "Quantiles(levels=...)"), finite(y, "Quantiles(y=...)")
         if levels.ndim != 1 or levels.shape != y.shape or levels.min() < 0 or levels.max() > 1:

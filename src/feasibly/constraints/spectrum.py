@@ -5,7 +5,7 @@ __all__ = ["Spectrum", "energy_spectrum"]
 import torch
 from torch import Tensor
 
-from .base import Constraint
+from .base import Array, Constraint, check_axes, constant
 from .operators import shells
 
 
@@ -41,8 +41,9 @@ class Spectrum(Constraint):
             one shell that is off by 1 %.
     """
 
-    def __init__(self, energy: Tensor, dims: int, tolerance: float) -> None:
+    def __init__(self, energy: Array, dims: int, tolerance: float) -> None:
         super().__init__(tolerance)
+        energy = constant(energy, "Spectrum(energy=...)")
         if energy.ndim != 1 or not (energy > 0).all():
             raise ValueError(
                 "Spectrum(energy=...) must be positive energies of shells 1, 2, ..., with shape "
@@ -51,6 +52,7 @@ class Spectrum(Constraint):
         self.energy, self.dims = energy, dims
 
     def _energies(self, x: Tensor) -> Tensor:
+        check_axes(x, self.dims, f"Spectrum(dims={self.dims})")
         energies = energy_spectrum(x, self.dims)[..., 1:]
         known = self.energy.numel()
         if energies.shape[-1] < known:

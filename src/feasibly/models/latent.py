@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from ..denoisers.frozen import frozen
 from ..errors import ConstraintError
 
 
@@ -21,8 +22,9 @@ class LatentDecoder:
     .. math:: D(z) = \mathrm{decode}(z / \mathrm{scaling} + \mathrm{shift}) \quad \text{or} \quad
         \mathrm{decode}(z \, \mathrm{std} / \mathrm{scaling} + \mathrm{mean}) .
 
-    The decoder is frozen, in place, and runs in its own dtype. Where a gradient is asked for, its
-    activations are computed again, chunk by chunk, instead of kept.
+    The decoder runs in evaluation mode, without gradients for its weights and in its own dtype.
+    Where it is not so already, that is a copy that shares its weights. Where a gradient is asked
+    for, its activations are computed again, chunk by chunk, instead of kept.
 
     References:
         | High-Resolution Image Synthesis with Latent Diffusion Models (Rombach et al., 2022)
@@ -49,7 +51,10 @@ class LatentDecoder:
                 f"{type(decoder).__name__} is neither."
             )
         if isinstance(decoder, nn.Module):
-            decoder.eval().requires_grad_(False)
+            try:
+                decoder = frozen(decoder)
+            except ValueError as error:
+                raise ConstraintError(str(error)) from error
         self.decoder, self.chunk, self.recompute = decoder, chunk, recompute
         self.factor, self.offset = _latents(getattr(decoder, "config", None))
 
