@@ -34,7 +34,7 @@ def make_oracle(name, schedule=None):
 
 def own(denoiser, seed):
     """Samples of the denoiser itself, as `check` draws them where there are no data."""
-    return Ancestral(denoiser, readout="clean").sample(256, (2,), seed=seed).samples
+    return Ancestral(denoiser, output="projected").sample(256, (2,), seed=seed).samples
 
 
 def altered(change, schedule=None):
@@ -351,3 +351,10 @@ def test_a_denoiser_that_fails_on_the_data_is_refused():
         diagnose(make_oracle("gaussian"), None, torch.randn(8, 3))
     with pytest.raises(DenoiserError, match="has none"):
         diagnose(lambda x, t: x, None, torch.randn(8, 3))
+
+
+def test_what_is_no_constraint_is_refused():
+    with pytest.raises(ValueError, match=r"diagnose\(constraint=...\).*got function; .*Equality"):
+        diagnose(make_oracle("gaussian"), lambda x: x[:, :1], draw("gaussian"))
+    with pytest.raises(ValueError, match=r"diagnose\(denoiser, constraint\)"):
+        diagnose(plane(), make_oracle("gaussian"), draw("gaussian"))

@@ -57,7 +57,7 @@ def test_ppr_draws_the_same_samples_through_every_parametrisation(path, exact, p
     drawn = {}
     for kind in ("x0", "eps", "v", "velocity"):
         denoiser = feasibly.wrap(exact(kind, paths[path]), kind, SCHEDULES[path])
-        sampler = feasibly.PPR(denoiser, law, steps=24, retries=1)
+        sampler = feasibly.PPR(denoiser, law, steps=24)
         drawn[kind] = sampler.sample(64, (2,), seed=0, dtype=torch.float64).samples
     for kind, samples in drawn.items():
         assert (samples - drawn["x0"]).abs().max() < 1e-4, kind
@@ -72,7 +72,7 @@ def test_many_residuals_are_projected_through_a_velocity(exact, paths):
     )
     denoiser = feasibly.wrap(exact("velocity", paths["straight"]), "velocity", Flow())
     minimize = feasibly.minimizers.GaussNewton(2, dense=1)
-    sampler = feasibly.PPR(denoiser, law, steps=8, minimize=minimize, retries=0)
+    sampler = feasibly.PPR(denoiser, law, steps=8, minimize=minimize)
     result = sampler.sample(4, (2,))
     assert result.finite.all()
 

@@ -67,8 +67,8 @@ def test_members_do_not_depend_on_the_chunks_of_a_call(make, chunk, recomputed):
     torch.testing.assert_close(found.samples, expected.samples, rtol=1e-4, atol=1e-5)
     assert max(map(len, parts.seen)) == min(chunk, 7)
     assert max(map(len, whole.seen)) == 7
-    assert found.calls.member_forward == expected.calls.member_forward
-    assert found.calls.member_backward == expected.calls.member_backward
+    assert found.evaluations.member_forward == expected.evaluations.member_forward
+    assert found.evaluations.member_backward == expected.evaluations.member_backward
 
 
 @pytest.mark.parametrize("t", [T, torch.linspace(0.2, 0.8, 5)], ids=["one time", "times"])

@@ -18,7 +18,7 @@ from ..constraints.composite import Composite
 from ..minimizers import LBFGS
 from ..network import Network, device_of
 from ..randomness import generator
-from .inputs import as_data, check_constraint, check_denoiser
+from .inputs import as_data, check_constraint, check_denoiser, check_parts
 
 BATCH = 256
 """How many samples go through the denoiser at a time."""
@@ -149,6 +149,7 @@ def diagnose(
         ConstraintError: If the constraint cannot be used as it is.
         DenoiserError: If the denoiser cannot be used as it is.
     """
+    check_parts("diagnose", denoiser, constraint)
     network = Network(denoiser)
     data = as_data(data).to(device_of(denoiser))
     _try(network, data[:2], seed)

@@ -17,6 +17,10 @@ from ..errors import ConstraintError, ConstraintWarning, DenoiserError
 from ..network import Network
 from ..randomness import generator
 
+ROUNDING = 0.05
+"""How far an estimate may move with the size of its batch, relative to the batch: half precision
+rounds to 0.3 %, while a mean over the batch moves it by tens of percent."""
+
 NOISE = (0.0, 0.1, 0.3, 1.0)
 """The noise on the samples that show a penalty, in units of standardised data."""
 
@@ -47,11 +51,6 @@ def check_parts(name: str, denoiser: Any, constraint: Any) -> None:
     raise ValueError(
         f"{name}(constraint=...) takes a constraint, got {type(constraint).__name__}; {cure}."
     )
-
-
-ROUNDING = 0.05
-"""How far an estimate may move with the size of its batch, relative to the batch: half precision
-rounds to 0.3 %, while a mean over the batch moves it by tens of percent."""
 
 
 def as_data(data: Any) -> Tensor:
@@ -144,11 +143,6 @@ def check_constraint(constraint: Constraint, x: Tensor) -> Tensor:
     Warns:
         ConstraintWarning: If an equality looks like the penalty of an inequality.
     """
-    if not isinstance(constraint, Constraint):
-        raise ConstraintError(
-            f"A constraint is an object such as feasibly.Equality(f, tolerance=1e-6), got "
-            f"{type(constraint).__name__}; wrap a function in one, and several in Composite."
-        )
     name = repr(constraint)
     x = x.detach().requires_grad_()
     try:
