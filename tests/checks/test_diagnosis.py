@@ -34,7 +34,7 @@ def make_oracle(name, schedule=None):
 
 def own(denoiser, seed):
     """Samples of the denoiser itself, as `check` draws them where there are no data."""
-    return Ancestral(denoiser, readout="clean").sample(256, (2,), seed=seed).samples
+    return Ancestral(denoiser, output="projected").sample(256, (2,), seed=seed).samples
 
 
 def altered(change, schedule=None):
