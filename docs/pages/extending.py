@@ -129,10 +129,11 @@ print(ProjectAndRenoise(denoiser, constraint).sample(64, shape=(2,)))
 # %%
 gaussian = feasibly.oracles.Gaussian(torch.zeros(8), torch.eye(8), feasibly.schedules.LogLogit())
 first = feasibly.Linear(torch.eye(8)[:1], torch.tensor([0.5]), tolerance=1e-8)
-for method in (ProjectAndRenoise(gaussian, first), "auto", "pdm"):
+methods = {"this": ProjectAndRenoise(gaussian, first), "PPR": "auto", "PDM": "pdm"}
+for name, method in methods.items():
     result = feasibly.sample(gaussian, first, short(512, 64), shape=(8,), method=method)
-    free, name = result.samples[:, 1:], result.method.split("(")[0]
-    print(f"{name:>24}: mean {free.mean():+.2f}, spread {free.std():.2f}")
+    free = result.samples[:, 1:]
+    print(f"{name:>5}: mean {free.mean():+.2f}, spread {free.std():.2f}")
 
 # %% [markdown]
 # It has the same bias as PPR, for the same reason: a point estimate in place of a posterior sample.
@@ -140,13 +141,14 @@ for method in (ProjectAndRenoise(gaussian, first), "auto", "pdm"):
 # ## An experiment
 #
 # A *study* is a question and the samplers that answer it. A *bench* is a problem as studies see
-# it: settings, references, scores. Put together they give records, one line of JSON a setting, and
-# a table. A run that was stopped goes on where it was.
+# it: settings, references, scores. Together they give records, one line of JSON a setting, and a
+# table. A run that was stopped goes on where it stopped.
 
 # %%
 from experiments import records, tables
 from experiments.benches.data2d import Data2DBench
 from experiments.run import run
+from experiments.samplers import default, only, post_hoc
 from experiments.studies import Comparison, Study
 
 study = Study(
@@ -155,9 +157,9 @@ study = Study(
     on={
         "data2d": Comparison(
             {
-                "default": feasibly.PPR,
-                "project and renoise": partial(ProjectAndRenoise, steps=short(64, 8)),
-                "post-hoc projection": partial(feasibly.PostHoc, steps=short(64, 8)),
+                "default": default,
+                "project and renoise": only(ProjectAndRenoise, steps=short(64, 8)),
+                "post-hoc projection": partial(post_hoc, steps=short(64, 8)),
             }
         )
     },
@@ -184,8 +186,9 @@ for row in means:
 # | what | file | then |
 # |---|---|---|
 # | a constraint | `src/feasibly/constraints/NAME.py` | add it to the table of `tests/contracts/test_constraints.py` |
-# | a minimizer | `src/feasibly/minimizers/`, a frozen dataclass with a `search` | the contract tests find it |
+# | a minimizer | `src/feasibly/minimizers/`, a frozen dataclass with a `search` | export it: the contract tests find it |
 # | a method | `src/feasibly/samplers/NAME.py` | add it to `METHODS`, and to the tables of `tests/contracts/test_samplers.py` and `tests/oracles/test_conditionals.py` |
+# | a rule of `feasibly.sample` | `src/feasibly/policy.py`, with its threshold and its reason | test `feasibly.plan` |
 # | a family of networks | `src/feasibly/models/NAME.py`, a function | add it to `KINDS` in `wrap.py` |
 # | a study | `experiments/studies/NAME.py`, with a `STUDY` | add it to the list in `experiments/studies/__init__.py` |
 # | a problem | `src/feasibly/problems/NAME.py`, and its bench in `experiments/benches/` | imitate `ks.py` in both |
