@@ -12,14 +12,14 @@ from typing import Any, Literal
 import torch
 import tyro
 
-from feasibly import Chunked, ensemble, priors
+from feasibly import Chunked, ensemble, plan, priors
 from feasibly.cli.load import load_constraint
 from feasibly.minimizers import WarmLBFGS
 from feasibly.problems.ks import KS
 from feasibly.samplers import Sampler
+from feasibly.sampling import run
 
 from .records import RESULTS
-from .samplers import default
 from .versions import versions
 
 Problem = Literal["data2d", "ks"]
@@ -48,19 +48,28 @@ class Setting:
     def shape(self) -> tuple[int, ...]:
         return (2,) if self.problem == "data2d" else (64, 64)
 
-    def sampler(self) -> Sampler:
-        """Makes the sampler."""
+    def attempts(self) -> tuple[Sampler, ...]:
+        """Makes the samplers."""
         torch.set_num_threads(1)
         dtype = getattr(torch, self.dtype)
         if self.problem == "data2d":
-            denoiser = self.wrap(priors.load("checkerboard").to(dtype))
-            return default(denoiser, load_constraint("0"), steps=self.steps)
-        problem = KS("sine-3")
-        y = torch.linspace(0, 20, 64, dtype=dtype).sin().expand(problem.shape)
-        minimize = WarmLBFGS(self.iterations)
-        constraint = problem.constraint(y)
-        denoiser = self.wrap(problem.denoiser.to(dtype))
-        return default(denoiser, constraint, steps=self.steps, minimize=minimize, retries=0)
+            denoiser, constraint = priors.load("checkerboard"), load_constraint("0")
+            attempts, options = None, {"steps": self.steps}
+        else:
+            problem = KS("sine-3")
+            y = torch.linspace(0, 20, 64, dtype=dtype).sin().expand(problem.shape)
+            denoiser, constraint = problem.denoiser, problem.constraint(y)
+            attempts = 1
+            options = {"steps": self.steps, "minimize": WarmLBFGS(self.iterations)}
+        chosen = plan(
+            self.wrap(denoiser.to(dtype)),
+            constraint,
+            self.shape,
+            attempts=attempts,
+            options=options,
+            dtype=dtype,
+        )
+        return chosen.attempts
 
     def wrap(self, denoiser: Any) -> Any:
         """The denoiser, or the denoiser one by one."""
@@ -87,12 +96,11 @@ class Setting:
 def _work(
     setting: Setting, store: Path, members: int, chunk: int, processes: int, ready: Any
 ) -> None:
-    sampler, dtype = setting.sampler(), getattr(torch, setting.dtype)
-    with torch.no_grad():  # what is loaded at the first step is no part of the work
-        sampler.sample(1, setting.shape, dtype=dtype)
+    attempts, dtype = setting.attempts(), getattr(torch, setting.dtype)
+    run(attempts, 1, setting.shape, dtype=dtype)  # what this loads is no part of the work
     ready.wait()
     ensemble.run(
-        sampler, store, members, setting.shape, chunk=chunk, workers=processes, dtype=dtype
+        attempts, store, members, setting.shape, chunk=chunk, workers=processes, dtype=dtype
     )
 
 
@@ -167,7 +175,7 @@ class Memory:
 def _peak(setting: Setting, store: Path, members: int, chunk: int, answer: Any) -> None:
     import resource
 
-    ensemble.run(setting.sampler(), store, members, setting.shape, chunk=chunk)
+    ensemble.run(setting.attempts(), store, members, setting.shape, chunk=chunk)
     answer.send(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3)
 
 

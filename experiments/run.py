@@ -3,9 +3,10 @@
 __all__ = ["run"]
 
 from collections.abc import Sequence
-from functools import partial
 
 from rich.console import Console
+
+from feasibly.sampling import describe
 
 from . import records
 from .benches import Bench
@@ -46,10 +47,9 @@ def run(study: Study, bench: Bench, settings: Sequence[Record], only: Sequence[s
                 **setting,
                 **options,
             }
-            make = None
-            if label != TRUTH:
-                make = partial(comparison.samplers[label], case.denoiser, case.constraint)
-            record["sampler"] = "" if make is None else case.name(make)
+            plan = None if label == TRUTH else case.plan(comparison.samplers[label])
+            # by these words it is told what has been run
+            record["sampler"] = "" if plan is None else describe(plan.attempts)
             if any(_same(record, other) for other in known):
                 continue
             twin = next((r for r in known if bench.shares and _same(record, r, LABELS)), None)
@@ -58,7 +58,7 @@ def run(study: Study, bench: Bench, settings: Sequence[Record], only: Sequence[s
                 continue
             members = options["members"]
             scores = (
-                case.truth(members) if make is None else case.score(make, members, options["seed"])
+                case.truth(members) if plan is None else case.score(plan, members, options["seed"])
             )
             if scores is None:
                 continue

@@ -1,55 +1,73 @@
 """How studies make samplers: the library's default and the paper's setting are said here alone."""
 
-__all__ = ["PAPER", "Make", "default", "denoised", "paper", "post_hoc"]
+__all__ = ["Make", "default", "only", "paper", "post_hoc"]
 
-import math
 from collections.abc import Callable
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
 from feasibly.constraints import Constraint
 from feasibly.denoisers import Denoiser
-from feasibly.minimizers import LBFGS
+from feasibly.policy import Plan, choose
 from feasibly.samplers import PPR, PostHoc, Sampler
+from feasibly.sampling import Problem
 
-Make = Callable[[Denoiser, Constraint], Sampler]
-
-PAPER: dict[str, Any] = {
-    "steps": 64,
-    "repeats": 2,
-    "minimize": LBFGS(steps=8, max_step=None),
-    "sigma_max": math.inf,
-    "retries": 0,
-}
-"""The paper's setting of PPR."""
+Make = Callable[[Denoiser, Constraint, Problem], Plan]
+"""Makes the samplers for a denoiser and a constraint, of which a dry run has shown the problem."""
 
 
 def default(
-    denoiser: Denoiser, constraint: Constraint, kind: type[PPR] = PPR, **options: Any
-) -> Sampler:
+    denoiser: Denoiser,
+    constraint: Constraint,
+    problem: Problem,
+    kind: type[Sampler] | None = None,
+    **options: Any,
+) -> Plan:
     """Makes what the library samples by if it is asked for nothing else.
 
     Arguments:
         denoiser: The denoiser.
         constraint: The constraint.
-        kind: A variant of PPR.
-        options: What differs from the default.
+        problem: What a dry run shows of them.
+        kind: A variant of the method, to take over its settings; None for the method itself.
+        options: What differs from the default: the `method`, its options, the number of
+            `attempts`, or `fast`.
     """
-    return kind(denoiser, constraint, **options)
+    plan = choose(denoiser, constraint, problem, **options)
+    if kind is None:
+        return plan
+    # equal attempts stay one object, which a run prepares once
+    made = {
+        id(one): kind(**{f.name: getattr(one, f.name) for f in fields(one)})
+        for one in plan.attempts
+    }
+    return replace(plan, attempts=tuple(made[id(one)] for one in plan.attempts))
 
 
-def paper(
-    denoiser: Denoiser, constraint: Constraint, kind: type[PPR] = PPR, **options: Any
-) -> Sampler:
-    """Makes PPR in the paper's setting, with the arguments of :func:`default`."""
-    return kind(denoiser, constraint, **PAPER | options)
+def only(kind: type[Sampler], **options: Any) -> partial[Plan]:
+    """Returns how to make just one sampler, in the method's own settings but for the options.
+
+    Arguments:
+        kind: The method.
+        options: What differs from its settings, and the number of `attempts`, one by default.
+    """
+    return partial(_only, kind=kind, **options)
 
 
-def post_hoc(denoiser: Denoiser, constraint: Constraint, **options: Any) -> Sampler:
-    """Makes the baseline that projects an unconstrained sample."""
-    return PostHoc(denoiser, constraint, **options)
+def _only(
+    denoiser: Denoiser,
+    constraint: Constraint,
+    problem: Problem,
+    kind: type[Sampler],
+    attempts: int = 1,
+    **options: Any,
+) -> Plan:
+    return Plan((kind(denoiser, constraint, **options),) * attempts)
 
 
-def denoised(method: type[Sampler], **options: Any) -> Make:
-    """Returns how to make a method that returns its denoised estimate, and not the last state."""
-    return partial(method, readout="clean", **options)
+paper = only(PPR)
+"""Makes PPR in the paper's setting, which is PPR's own; `kind` is a variant of it."""
+
+post_hoc = only(PostHoc)
+"""Makes the baseline that projects an unconstrained sample."""

@@ -4,15 +4,14 @@ common."""
 __all__ = ["ObservedBench", "ObservedCase"]
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from feasibly import priors
 from feasibly.errors import SamplingError
+from feasibly.policy import Plan
 from feasibly.result import Result
-from feasibly.samplers import Sampler
 
 from ..records import Record
 from ..studies import Comparison
@@ -72,22 +71,14 @@ class ObservedCase(Case):
     """One reference and its observation.
 
     Attributes:
-        shape: The shape of a sample.
         reference: The reference, as :meth:`measure` scores against it.
     """
 
-    shape: tuple[int, ...]
     reference: Tensor
 
-    def name(self, make: Callable[[], Sampler]) -> str:
-        sampler = make()
-        x_0 = torch.zeros(2, *self.shape, device=self.reference.device)
-        sampler.prepare(x_0, self.constraint.residual(x_0))  # it chooses by the residuals
-        return repr(sampler)
-
-    def score(self, make: Callable[[], Sampler], members: int, seed: int) -> Record:
+    def score(self, plan: Plan, members: int, seed: int) -> Record:
         try:
-            result = sample(make(), members, self.shape, seed)
+            result = sample(plan, members, self.shape, seed)
         except SamplingError as error:  # a method that breaks down scores nothing, and is kept
             return dict.fromkeys(("feasible", "on_manifold", "joint"), 0.0) | {"error": str(error)}
         return self.measure(result) | summary(result)

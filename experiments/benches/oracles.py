@@ -2,14 +2,14 @@
 
 __all__ = ["OraclesBench"]
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from feasibly.errors import SamplingError
 from feasibly.metrics import knn_cross_edge_rate, sliced_wasserstein, weight_error
-from feasibly.samplers import Sampler
+from feasibly.policy import Plan
 
 from ..records import Record
 from ..studies import Comparison
@@ -53,6 +53,7 @@ class _Case(Case):
     def __init__(self, name: str, number: int, members: int) -> None:
         self.posterior = POSTERIORS[name](number)
         self.denoiser, self.constraint = self.posterior.denoiser, self.posterior.constraint
+        self.shape = self.posterior.shape
         generator = torch.Generator().manual_seed(number)
         self.first, self.second = (self.posterior.sample(members, generator) for _ in range(2))
 
@@ -60,9 +61,9 @@ class _Case(Case):
         feasible = self.constraint.is_feasible(self.second)
         return {"feasible": feasible.double().mean().item()} | self._scores(self.second)
 
-    def score(self, make: Callable[[], Sampler], members: int, seed: int) -> Record:
+    def score(self, plan: Plan, members: int, seed: int) -> Record:
         try:
-            result = sample(make(), members, self.posterior.shape, seed)
+            result = sample(plan, members, self.shape, seed)
         except SamplingError as error:  # a method that breaks down scores nothing, and is kept
             return {"feasible": 0.0, "error": str(error)}
         share = result.feasible.double().mean().item()

@@ -11,7 +11,7 @@ from feasibly.samplers import Ancestral, Sampler
 
 from ..figures import by_variable, gallery, maps, over_time, ranks, strips
 from ..records import PRIOR
-from ..samplers import Make, default, denoised, paper, post_hoc
+from ..samplers import Make, default, only, paper, post_hoc
 from ..tables import COLUMNS
 from .base import Comparison, Study
 from .tuning import GRIDS, KS_GRIDS, MANY_LEVELS, WEATHER_GRIDS
@@ -36,7 +36,7 @@ NAMES = {"DPSPC": "DPS-PC", "TrustSampling": "TS", "ProximalLangevin": "Zampini 
 
 
 def tuned(name: str, **options: Any) -> Make:
-    """Returns a method in its tuned setting, which returns its denoised estimate."""
+    """Returns how to make a method in its tuned setting, whose output is the clean estimate."""
     return _chosen(GRIDS, CHOICES, name, **options)
 
 
@@ -47,7 +47,7 @@ def _chosen(
     **options: Any,
 ) -> Make:
     method, grid = next(item for item in grids.items() if item[0].__name__ == name.split(",")[0])
-    return denoised(method, **grid[choices[name]], **options)
+    return only(method, output="projected", **grid[choices[name]], **options)
 
 
 KS_CHOICES = {
@@ -62,7 +62,7 @@ KS_CHOICES = {
 
 
 def tuned_on_ks(name: str, **options: Any) -> Make:
-    """Returns a method in its setting on KS, which returns its denoised estimate."""
+    """Returns how to make a method in its setting on KS, whose output is the clean estimate."""
     return _chosen(KS_GRIDS, KS_CHOICES, name, **options)
 
 
@@ -78,12 +78,12 @@ WEATHER_CHOICES = {
 
 _on_data2d: dict[str, Make] = {
     "default": default,
-    "default, no retries": partial(default, retries=0),
+    "default, no retries": partial(default, attempts=1),
     "PPR, paper's setting": paper,
     **{NAMES.get(name, name): tuned(name) for name in CHOICES},
-    "HDC, 3 retries": tuned("HDC", retries=3),
+    "HDC, 3 retries": tuned("HDC", attempts=4),
     "post-hoc projection": post_hoc,
-    "post-hoc projection, 3 retries": partial(post_hoc, retries=3),
+    "post-hoc projection, 3 retries": partial(post_hoc, attempts=4),
 }
 
 # steps short enough to find the nearest of a sine's solutions
@@ -98,14 +98,14 @@ _on_ks: dict[str, Make] = {
 }
 
 # short searches at many levels, for residuals of several branches, and a long last one
-_many_levels = partial(default, steps=512, minimize=WarmLBFGS(2), last_steps=200)
+_many_levels = partial(default, steps=512, minimize=WarmLBFGS(2), last=WarmLBFGS(200))
 
 _on_weather: dict[str, Make] = {
     "default": default,
-    "default, no retries": partial(default, retries=0),
+    "default, no retries": partial(default, attempts=1),
     "PPR, T = 128, 8 iterations": MANY_LEVELS["PPR, T = 128, 8 iterations"],
     "PPR, T = 512, 2 iterations": _many_levels,
-    "PPR, T = 512, 2 iterations, no retries": partial(_many_levels, retries=0),
+    "PPR, T = 512, 2 iterations, no retries": partial(_many_levels, attempts=1),
     "fast": partial(default, fast=True),
     "PPR, paper's setting": paper,
     **{
@@ -113,7 +113,7 @@ _on_weather: dict[str, Make] = {
         for name in WEATHER_CHOICES
     },
     "post-hoc projection": _post_hoc,
-    PRIOR: partial(Ancestral, steps=64),
+    PRIOR: only(Ancestral),
 }
 
 STUDY = Study(

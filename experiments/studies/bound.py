@@ -145,7 +145,7 @@ def measure(setting: dict) -> list[Record]:
     for repeats in REPEATS:
         if repeats:
             q = q.step(sigma)
-            x_t, _ = sampler.kernel(x_t, t, randn)
+            x_t, *_ = sampler.kernel(x_t, t, sigma, randn)
         measured = gaussian_w2(x_t.mean(dim=0), x_t.T.cov(), A.T @ y, goal.covariance(A.T @ A))
         mixing, bias = bound(sigma, repeats)
         found.append(

@@ -9,25 +9,25 @@ from functools import partial
 
 import torch
 
-from feasibly.constraints import Equality
+from feasibly.constraints import Constraint, Equality
+from feasibly.denoisers import Denoiser
 from feasibly.oracles import Gaussian
-from feasibly.samplers import CPS, DPS, HDC, MMPS, PDM, TrustSampling
+from feasibly.samplers import CPS, DPS, HDC, MMPS, PDM, PPR, Sampler, TrustSampling
 from feasibly.schedules import LogLogit
 
 from ..paper import EVALUATIONS, KS_RESIDUALS
 from ..records import Record
-from ..samplers import Make, denoised, paper
 from ..tables import TEXT
 from .base import Measurement
 
-_make: dict[str, Callable[..., Make]] = {
-    "PPR": partial(partial, paper),
-    "DPS": partial(denoised, DPS),
-    "MMPS": partial(partial, MMPS, corrections=4, iterations=3, rtol=0.0),
-    "TS": partial(partial, TrustSampling, iterations=64, bound=math.inf),
-    "CPS": partial(partial, CPS),
-    "PDM": partial(partial, PDM, repeats=64),
-    "HDC": partial(partial, HDC),
+_paper: dict[str, Callable[..., Sampler]] = {
+    "PPR": PPR,
+    "DPS": partial(DPS, output="projected"),
+    "MMPS": partial(MMPS, corrections=4, iterations=3, rtol=0.0),
+    "TS": partial(TrustSampling, iterations=64, bound=math.inf),
+    "CPS": CPS,
+    "PDM": partial(PDM, repeats=64),
+    "HDC": HDC,
 }
 
 _conventions: dict[str, tuple[Callable[[int], tuple[int, int]], str]] = {
@@ -55,16 +55,16 @@ _conventions: dict[str, tuple[Callable[[int], tuple[int, int]], str]] = {
 neither, and these are the only round numbers that give its table."""
 
 
-def make(method: str, steps: int) -> Make:
-    """Returns how to make a method in the paper's setting, with a number of steps."""
-    return _make[method](steps=steps)
+def make(method: str, denoiser: Denoiser, constraint: Constraint, steps: int) -> Sampler:
+    """Makes a method in the paper's setting, with a number of steps."""
+    return _paper[method](denoiser, constraint, steps=steps)
 
 
 def measure(setting: dict) -> list[Record]:
-    """Counts a method's budget: its own, and by the paper's convention."""
+    """Counts a method's budget, of one attempt: its own, and by the paper's convention."""
     oracle = Gaussian(torch.zeros(1), torch.eye(1), LogLogit())
     constraint = Equality(lambda x: x[:, 0], tolerance=1.0)
-    sampler = make(setting["method"], setting["steps"])(oracle, constraint)
+    sampler = make(setting["method"], oracle, constraint, setting["steps"])
     forward, backward = sampler.budget(KS_RESIDUALS)
     convention, _ = _conventions[setting["method"]]
     by_convention = dict(zip(("forward", "backward"), convention(setting["steps"]), strict=True))

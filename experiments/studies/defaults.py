@@ -19,8 +19,8 @@ STUDY = Study(
         "data2d": Comparison(
             {
                 "default": default,
-                "T = 24, 4 retries": partial(default, steps=24, retries=4),
-                "T = 48, 2 retries": partial(default, steps=48, retries=2),
+                "T = 24, 4 retries": partial(default, steps=24, attempts=5),
+                "T = 48, 2 retries": partial(default, steps=48, attempts=3),
                 "sigma_max = 0.3": partial(default, sigma_max=0.3),
                 "sigma_max = 1.5": partial(default, sigma_max=1.5),
                 "P = 1": partial(default, minimize=_newton(steps=1)),

@@ -3,14 +3,17 @@ at 1024, all in the best setting of DPS."""
 
 __all__ = ["STUDY"]
 
+from functools import partial
+
 from feasibly.samplers import DPS, DPSPC
 
-from ..samplers import default, denoised
+from ..samplers import default, only
 from ..tables import COLUMNS
 from .base import Comparison, Study
 from .baselines import KS_CHOICES, tuned_on_ks
 from .tuning import KS_GRIDS
 
+_estimate = partial(only, output="projected")
 _zeta = KS_GRIDS[DPS][KS_CHOICES["DPS"]]["zeta"]
 
 STUDY = Study(
@@ -20,10 +23,10 @@ STUDY = Study(
         "data2d": Comparison(
             {
                 "default": default,
-                "DPS, T = 256": denoised(DPS, steps=256, zeta=1e-3),
-                "DPS-PC, N = 1": denoised(DPSPC, steps=128, corrections=1, zeta=3e-3),
-                "DPS-PC, N = 3": denoised(DPSPC, steps=64, corrections=3, zeta=3e-3),
-                "DPS-PC, N = 7": denoised(DPSPC, steps=32, corrections=7, zeta=3e-3),
+                "DPS, T = 256": _estimate(DPS, steps=256, zeta=1e-3),
+                "DPS-PC, N = 1": _estimate(DPSPC, steps=128, corrections=1, zeta=3e-3),
+                "DPS-PC, N = 3": _estimate(DPSPC, steps=64, corrections=3, zeta=3e-3),
+                "DPS-PC, N = 7": _estimate(DPSPC, steps=32, corrections=7, zeta=3e-3),
             },
             COLUMNS["data2d"],
         ),
@@ -32,7 +35,7 @@ STUDY = Study(
                 "default": default,
                 "DPS, T = 1024": tuned_on_ks("DPS"),
                 **{
-                    f"DPS-PC, N = {N}": denoised(
+                    f"DPS-PC, N = {N}": _estimate(
                         DPSPC, steps=1024 // (N + 1), corrections=N, zeta=_zeta
                     )
                     for N in (1, 3, 7)

@@ -7,7 +7,7 @@ from functools import partial
 from feasibly.samplers import CDIM, ECI
 
 from ..figures import strips
-from ..samplers import default, post_hoc
+from ..samplers import default, only, post_hoc
 from ..tables import COLUMNS
 from .base import Comparison, Study
 from .baselines import tuned
@@ -19,13 +19,13 @@ STUDY = Study(
         "lines": Comparison(
             {
                 "default": default,
-                "default, no retries": partial(default, retries=0),
+                "default, no retries": partial(default, attempts=1),
                 **{name: tuned(name) for name in ("MMPS", "CPS", "PDM", "HDC", "PCFM")},
-                "CDIM, T = 25": CDIM,
-                "CDIM, T = 100": partial(CDIM, steps=100),
-                "ECI, fixed noise": partial(ECI, steps=200),
-                "ECI, noise resampled every 5": partial(ECI, steps=200, resample=5),
-                "ECI, noise resampled every step": partial(ECI, steps=200, resample=1),
+                "CDIM, T = 25": only(CDIM),
+                "CDIM, T = 100": only(CDIM, steps=100),
+                "ECI, fixed noise": only(ECI, steps=200),
+                "ECI, noise resampled every 5": only(ECI, steps=200, resample=5),
+                "ECI, noise resampled every step": only(ECI, steps=200, resample=1),
                 "post-hoc projection": post_hoc,
             },
             COLUMNS["data2d"],

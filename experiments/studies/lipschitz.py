@@ -4,20 +4,24 @@ __all__ = ["MEASUREMENT", "Probe", "levels", "local_lipschitz"]
 
 import copy
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from feasibly.constraints import Constraint
 from feasibly.denoisers import Denoiser
-from feasibly.minimizers import GaussNewton, Minimizer, Minimum
+from feasibly.minimizers import GaussNewton, Minimizer
 from feasibly.problems.data2d import CONSTRAINTS, DISTRIBUTIONS, Data2D
 from feasibly.randomness import MemberNoise
 from feasibly.samplers import PPR
+from feasibly.samplers.base import Randn, Step
+from feasibly.sampling import trajectory
 
 from .. import figures
 from ..records import Record
-from ..samplers import PAPER, paper
 from .base import Measurement
 
 STEPS = 64
@@ -31,7 +35,7 @@ STEP = 1e-5
 QUANTILES = (0.5, 0.9, 0.99)
 PROJECTIONS: dict[str, Minimizer] = {
     "default": GaussNewton(),
-    "paper": PAPER["minimize"],
+    "paper": PPR.minimize,
 }
 
 
@@ -55,22 +59,19 @@ def local_lipschitz(f: Callable[[Tensor], Tensor], x: Tensor, step: float) -> Te
     return torch.where(good, torch.linalg.matrix_norm(J, ord=2), 1e300)
 
 
+@dataclass(frozen=True, repr=False, eq=False)
 class Probe(PPR):
     r"""PPR that measures the map :math:`x_t \mapsto d_\theta(\Pi_d(x_t))` where it applies it.
 
-    Attributes:
-        lipschitz: The local Lipschitz constants at the last states, with shape :math:`(B)`.
+    The memory of a step is the local Lipschitz constants at its states, with shape :math:`(B)`.
     """
 
-    lipschitz: Tensor
-
-    def search(self, x_t: Tensor, t: Tensor, reach: float | None = None) -> Minimum:
+    def kernel(
+        self, x_t: Tensor, t: Tensor, radius: float, randn: Randn, memory: Any = None
+    ) -> Step:
         _, sigma_t = self.denoiser.schedule(t)
-        search = super().search
-        self.lipschitz = local_lipschitz(
-            lambda x: search(x, t, reach).x_0, x_t, STEP * sigma_t.item()
-        )
-        return search(x_t, t, reach)
+        L = local_lipschitz(lambda x: self.project(x, t, radius).x_0, x_t, STEP * sigma_t.item())
+        return super().kernel(x_t, t, radius, randn)._replace(memory=L)
 
 
 def levels(
@@ -92,12 +93,11 @@ def levels(
     Returns:
         A record for every level, from the highest to the lowest.
     """
-    sampler = paper(denoiser, constraint, kind=Probe, steps=steps, repeats=1, minimize=minimize)
-    assert isinstance(sampler, Probe)
+    sampler = Probe(denoiser, constraint, steps=steps, repeats=1, minimize=minimize)
+    noise = MemberNoise(0, range(members), (2,), dtype=torch.float64)
     found: list[Record] = []
-    for s, _, _ in sampler.trajectory(MemberNoise(0, range(members), (2,), dtype=torch.float64)):
+    for _, s, (_, _, L) in islice(trajectory(sampler, noise), 1, None):
         alpha_s, sigma_s = (scale.item() for scale in sampler.denoiser.schedule(s))
-        L = sampler.lipschitz
         quantiles = L.quantile(torch.tensor(QUANTILES, dtype=L.dtype))
         found.append(
             {

@@ -5,6 +5,7 @@ __all__ = ["STUDY", "BatchLBFGS"]
 import math
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -24,7 +25,7 @@ class BatchLBFGS(Minimizer):
     first. Its steps couple the members, so that no member stops, and none is a sample of its own.
     """
 
-    def search(self, search: Search, cap: float | None) -> None:
+    def search(self, search: Search, cap: float | None, state: Any) -> None:
         x = search.x.clone().requires_grad_()
         optimizer = torch.optim.LBFGS([x], max_iter=self.steps, max_eval=self.steps)
 
@@ -49,12 +50,12 @@ STUDY = Study(
         "data2d": Comparison(
             {
                 "default": default,
-                "default, no retries": partial(default, retries=0),
-                "default, T = 64, no retries": partial(default, steps=64, retries=0),
+                "default, no retries": partial(default, attempts=1),
+                "default, T = 64, no retries": partial(default, steps=64, attempts=1),
                 "default, every level, no retries": partial(
-                    default, sigma_max=math.inf, retries=0
+                    default, sigma_max=math.inf, attempts=1
                 ),
-                "default, no bound, no retries": partial(default, minimize=_free(), retries=0),
+                "default, no bound, no retries": partial(default, minimize=_free(), attempts=1),
                 "default, no bound": partial(default, minimize=_free()),
                 "paper: L-BFGS 8, M = 2": paper,
                 "L-BFGS 8, step cap 0.5, M = 2": partial(paper, minimize=LBFGS(steps=8)),
@@ -77,7 +78,7 @@ STUDY = Study(
                     _paper, kind=CleanSpace, minimize=_free(steps=4)
                 ),
                 "post-hoc projection": post_hoc,
-                "post-hoc projection, 3 retries": partial(post_hoc, retries=3),
+                "post-hoc projection, 3 retries": partial(post_hoc, attempts=4),
             },
             pick("settings", "feasible", "on_manifold", "joint", "knn", "evaluations"),
             {"": frontier},

@@ -28,7 +28,7 @@ RATES = {"Adam": 1e-3, "Fromage": 1e-2, "Muon": 1e-2, "SGD": 1e-2}
 """The best of each, by `tuning.score`, in the study `optimizers-sweep`."""
 
 _paper = partial(paper, repeats=1)
-_default = partial(default, retries=0)
+_default = partial(default, attempts=1)
 
 _newton = {
     f"Gauss-Newton, {P} x {k}": partial(_default, minimize=GaussNewton(P, max_step=0.5, krylov=k))

@@ -50,7 +50,7 @@ from feasibly.samplers import (
 )
 
 from ..records import Record
-from ..samplers import Make, default, denoised
+from ..samplers import Make, default, only
 from ..tables import COLUMNS, means
 from ..variables import parts
 from .base import Comparison, Study
@@ -169,7 +169,7 @@ GRIDS: dict[type[Sampler], dict[str, dict]] = {
 
 def _labelled(grids: Mapping[type[Sampler], dict[str, dict]]) -> dict[str, Make]:
     return {
-        f"{method.__name__}: {name}": denoised(method, **options)
+        f"{method.__name__}: {name}": only(method, output="projected", **options)
         for method, grid in grids.items()
         for name, options in grid.items()
     }
@@ -254,7 +254,7 @@ _weather_samplers = _labelled(WEATHER_GRIDS)
 
 MANY_LEVELS: dict[str, Make] = {
     f"PPR, T = {T}, {P} iterations": partial(
-        default, steps=T, minimize=WarmLBFGS(steps=P), last_steps=48
+        default, steps=T, minimize=WarmLBFGS(steps=P), last=WarmLBFGS(48)
     )
     for T, P in ((128, 8), (256, 4))
 }

@@ -99,7 +99,13 @@ class Network:
         return x_0
 
     def _estimate(self, x_t: Tensor, t: Tensor) -> Tensor:
+        version = None if x_t.is_inference() else x_t._version
         x_0 = self.denoiser(x_t, t)
+        if version is not None and x_t._version != version:
+            raise DenoiserError(
+                "The denoiser changes its input x_t in place, which is the sampler's own state; "
+                "let it work on a copy."
+            )
         mean = x_0 if isinstance(x_0, Tensor) else getattr(x_0, "mean", x_0)
         x_0 = x_0 if callable(mean) else mean  # an array's `mean` is a method
         _check_output(x_0, x_t)

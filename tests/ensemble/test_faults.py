@@ -49,8 +49,8 @@ def suicide(*_):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.mark.parametrize("moment", [1, 12, 25, 33])
-def test_a_process_killed_while_it_draws(path, undisturbed, start, moment):
+@pytest.mark.parametrize("moment", [1, 25])
+def test_a_process_killed_while_it_samples(path, undisturbed, start, moment):
     process = start(draw, path, fault=lambda call, rows: call == moment and suicide())
     process.join()
     assert process.exitcode == -signal.SIGKILL
@@ -61,7 +61,7 @@ def test_a_process_killed_while_it_draws(path, undisturbed, start, moment):
 
 @pytest.mark.parametrize(
     ("call", "moment"),
-    [("replace", n) for n in (1, 2, 3, 8, 9)] + [("fsync", n) for n in (1, 20, 35, 40, 44, 60)],
+    [("replace", n) for n in (1, 2, 3, 8)] + [("fsync", n) for n in (1, 40, 60)],
 )
 def test_a_process_killed_while_it_writes(path, undisturbed, start, call, moment):
     class Deadly:
@@ -106,7 +106,7 @@ def test_of_two_processes_one_is_killed_and_the_other_does_its_part(path, undist
     assert len(check_and_go_on(path, undisturbed)) == MEMBERS
 
 
-@pytest.mark.parametrize("moment", [2, 3, 6])
+@pytest.mark.parametrize("moment", [2, 3])
 def test_a_full_disk(path, undisturbed, monkeypatch, moment):
     fsync, replace, count = (
         os.fsync,
@@ -201,7 +201,7 @@ def test_a_member_that_does_not_fit_into_memory_alone_stops_the_run(path, undist
     assert len(check_and_go_on(path, undisturbed)) >= 4
 
 
-@pytest.mark.parametrize("moment", [1, 12, 25])
+@pytest.mark.parametrize("moment", [1, 25])
 def test_ctrl_c_says_which_members_are_lost(path, undisturbed, moment):
     def interrupt(call, rows):
         if call == moment:

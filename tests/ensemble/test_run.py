@@ -17,7 +17,7 @@ def same(a, b):
     torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("chunk", [1, 3, 16, "auto"])
+@pytest.mark.parametrize("chunk", [1, 16, "auto"])
 def test_members_do_not_depend_on_chunks(path, undisturbed, chunk):
     summary = draw(path, chunk=chunk)
     same(values(path), undisturbed)
@@ -25,9 +25,8 @@ def test_members_do_not_depend_on_chunks(path, undisturbed, chunk):
     assert not summary.is_short
 
 
-@pytest.mark.parametrize("processes", [2, 4])
-def test_members_do_not_depend_on_processes(path, undisturbed, start, processes):
-    crew = [start(draw, path, workers=processes, repair=k == 0) for k in range(processes)]
+def test_members_do_not_depend_on_processes(path, undisturbed, start):
+    crew = [start(draw, path, workers=4, repair=k == 0) for k in range(4)]
     for process in crew:
         process.join()
         assert process.exitcode == 0
@@ -36,7 +35,7 @@ def test_members_do_not_depend_on_processes(path, undisturbed, start, processes)
 
 
 def never(call, rows):
-    raise AssertionError("a member was drawn again")
+    raise AssertionError("a member was sampled again")
 
 
 def test_a_slow_member_holds_no_other_up(path, undisturbed, start):
@@ -56,7 +55,7 @@ def test_a_slow_member_holds_no_other_up(path, undisturbed, start):
     assert drawn[0] not in {drawn[m] for m in range(1, MEMBERS)}
 
 
-def test_as_many_members_as_fit_are_drawn_at_a_time(path, monkeypatch):
+def test_as_many_members_as_fit_are_sampled_at_a_time(path, monkeypatch):
     sizes, plans = [], []
     monkeypatch.setattr(memory, "room", lambda device: 2 * (5 + 3 * 10**3))
     monkeypatch.setattr(memory, "estimate", lambda *args, **options: Footprint(10**3, 5))
@@ -110,7 +109,7 @@ def test_near_the_end_chunks_leave_members_for_others(path):
     assert max(sizes) == 2
 
 
-def test_the_store_tells_the_account_of_each_member(path):
+def test_the_store_has_the_statistics_of_each_member(path):
     xarray = pytest.importorskip("xarray")
     summary = draw(path, infeasible="keep")
     loaded = xarray.open_zarr(path).load()
@@ -127,7 +126,7 @@ def test_the_store_tells_the_account_of_each_member(path):
     assert (config.seed, config.tolerance, config.dtype) == (3, 1e-6, "float32")
 
 
-def test_the_store_tells_the_violations_along_the_way(path):
+def test_the_store_has_the_violations_along_the_way(path):
     summary = draw(path, members=3, chunk=2)
     paths = summary.paths()
     assert paths.shape == (3, 4)
@@ -146,7 +145,7 @@ def test_the_path_is_that_of_the_last_attempt_and_none_without_a_constraint(tmp_
     assert free.paths().shape == (MEMBERS, 0)
 
 
-def test_a_finished_run_is_not_drawn_again(path):
+def test_a_finished_run_is_not_sampled_again(path):
     draw(path)
     assert draw(path, fault=never).counted == MEMBERS
 
@@ -254,12 +253,29 @@ def test_retry_needs_a_sampler_that_does(path):
         ({"seed": -1}, "seed"),
         ({"dtype": torch.float16}, "dtype"),
         ({"infeasible": "forget"}, "infeasible"),
+        ({"members": 8.0}, "members .* whole number from 1 to 1000000, got 8.0"),
+        ({"chunk": 2.0}, "chunk"),
+        ({"shape": 2}, r"shape .* sizes in a tuple, such as \(64, 32\), .* got 2"),
+        ({"shape": "2"}, "shape"),
+        ({"shape": (2.0,)}, "shape"),
     ],
 )
 def test_an_argument_that_makes_no_sense_is_refused_before_the_work(tmp_path, options, words):
     with pytest.raises(ValueError, match=words):
         draw(tmp_path / "run.zarr", fault=never, **options)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_numbers_of_numpy_and_torch_are_numbers(path, undisturbed):
+    draw(
+        path,
+        members=np.int64(MEMBERS),
+        shape=[np.int32(2)],
+        seed=torch.tensor(3),
+        chunk=np.int64(4),
+    )
+    same(values(path), undisturbed)
+    assert draw(path, fault=never).store.manifest.chunk == 4  # the same run
 
 
 def test_a_bad_denoiser_leaves_no_store(tmp_path):

@@ -46,7 +46,8 @@ def test_the_library_projects_as_the_closed_form_says(sigma):
     torch.testing.assert_close(A @ A.T, torch.eye(2, dtype=torch.float64))
     assert sampler.noise_level(t) == pytest.approx(sigma)
     expected = bound.shrink(sigma) * x @ (EYE - A.T @ A) + A.T @ y
-    torch.testing.assert_close(sampler.project(x, t), expected, rtol=1e-9, atol=1e-9)
+    projected = sampler.project(x, t, sigma).x_0
+    torch.testing.assert_close(projected, expected, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("sigma", LEVELS)
@@ -54,7 +55,7 @@ def test_the_lipschitz_constant_is_the_steepest_of_all_secants(sigma):
     sampler, constraint, t = problem(sigma)
     x, z = states(256), states(256, seed=2)
     z[0] = x[0] + (EYE - constraint.A.T @ constraint.A)[0]  # along the constraint
-    d_x, d_z = sampler.project(x, t), sampler.project(z, t)
+    d_x, d_z = (sampler.project(v, t, sigma).x_0 for v in (x, z))
     slopes = (d_x - d_z).norm(dim=1) / (x - z).norm(dim=1)
     assert slopes.max().item() == pytest.approx(bound.shrink(sigma), rel=1e-9)
 
@@ -65,9 +66,8 @@ def test_the_discrepancy_is_the_largest_distance_of_the_kernels(sigma):
     distances = []
     for x in states(32):
         mean, covariance = ideal_kernel(sigma, x)
-        distances.append(
-            gaussian_w2(sampler.project(x[None], t)[0], sigma**2 * EYE, mean, covariance)
-        )
+        projected = sampler.project(x[None], t, sigma).x_0[0]
+        distances.append(gaussian_w2(projected, sigma**2 * EYE, mean, covariance))
     assert max(distances) == pytest.approx(bound.discrepancy(sigma), rel=1e-6)
 
 

@@ -30,8 +30,8 @@ def test_budgets_are_what_runs_cost(name):
     never = Equality(
         lambda x: (torch.sin(x[:, :, None] + phases) + 3).flatten(start_dim=1), tolerance=1e-12
     )
-    sampler = budgets.make(name, steps=2)(oracle, never)
-    run = sampler.sample(2, (4,), dtype=torch.float64).calls
+    sampler = budgets.make(name, oracle, never, steps=2)
+    run = sampler.sample(2, (4,), dtype=torch.float64).evaluations
     assert (run.forward, run.backward) == sampler.budget(KS_RESIDUALS)
     steps = EVALUATIONS[name]["steps"]
     (record,) = budgets.measure({"method": name, "steps": steps})

@@ -11,16 +11,18 @@ from experiments.benches import KSBench, ks, observed
 from experiments.figures import gallery, over_time
 from experiments.records import pack, unpack
 from experiments.run import run
+from experiments.samplers import default, only, post_hoc
 from experiments.studies import Comparison, Study, baselines
-from feasibly import PPR, PostHoc
+from feasibly import PPR, sample
 from feasibly.minimizers import LBFGS
 from feasibly.oracles import Gaussian
 from feasibly.problems.ks import KS, SUPPORT
+from feasibly.sampling import inspect
 from feasibly.schedules import LogLogit
 
 SAMPLERS = {
-    "default": partial(PPR, steps=8, sigma_max=10.0, retries=0, minimize=LBFGS()),
-    "post-hoc": partial(PostHoc, steps=8),
+    "default": partial(default, steps=8, sigma_max=10.0, attempts=1, minimize=LBFGS()),
+    "post-hoc": partial(post_hoc, steps=8),
 }
 
 
@@ -67,19 +69,22 @@ def test_a_record_is_that_of_the_samplers_own_run():
     row = start()[0]
     problem = ks.KS("sine-3")
     y = problem.reference(0)
-    sampler = SAMPLERS["default"](problem.denoiser, problem.constraint(y))
-    result = sampler.sample(4, (8, 8), seed=5)
+    options = {"steps": 8, "sigma_max": 10.0, "minimize": LBFGS()}
+    parts = (problem.denoiser, problem.constraint(y), 4, (8, 8))
+    result = sample(*parts, attempts=1, options=options, seed=5)
     scores = problem.scores(result.samples, result.feasible, y)
     assert {key: row[key] for key in scores} == json.loads(json.dumps(scores))
-    assert (row["forward"], row["backward"]) == (result.calls.forward, result.calls.backward)
+    made = result.evaluations
+    assert (row["forward"], row["backward"]) == (made.forward, made.backward)
     assert row["violation_worst"] == result.violation.max().item()
-    assert row["sampler"] == repr(sampler)
+    assert row["sampler"] == result.method
 
 
-def test_a_record_names_the_settings_that_ppr_chose():
+def test_a_record_names_the_settings_that_were_chosen():
     bench = KSBench(["sine-3"], range(1), 2, 5)
-    run(study({"default": partial(PPR, steps=4)}), bench, bench.settings())
+    run(study({"default": partial(default, steps=4)}), bench, bench.settings())
     (row,) = records.read("tiny", "ks")
+    assert row["sampler"].startswith("up to 4 times PPR(")
     assert "sigma_max=10.0" in row["sampler"]
     assert "minimize=WarmLBFGS(" in row["sampler"]
 
@@ -96,7 +101,7 @@ def test_a_result_of_another_study_is_taken_over(monkeypatch):
         for label in samplers
     ]
     # what differs in anything but the label is no twin
-    different = study({"default": partial(PPR, steps=9, retries=0)}, "third")
+    different = study({"default": partial(default, steps=9, attempts=1)}, "third")
     with pytest.raises(pytest.fail.Exception, match="sampled again"):
         run(different, bench, bench.settings())
     with pytest.raises(pytest.fail.Exception, match="sampled again"):
@@ -114,12 +119,12 @@ def test_a_study_is_run_again_with_other_weights_of_the_prior(monkeypatch):
 
 
 def test_a_sampler_that_breaks_down_scores_nothing_and_is_kept():
-    def explode(denoiser, constraint):
+    def explode(denoiser, constraint, inspected):
         def nan(x_t, t):
             return x_t * torch.where(t > 0.6, torch.nan, 1.0)
 
         nan.schedule = denoiser.schedule
-        return PPR(nan, constraint, steps=8, sigma_max=10.0, minimize=LBFGS())
+        return only(PPR, steps=8)(nan, constraint, inspected)
 
     rows = start({"default": explode})
     assert [row["feasible"] for row in rows] == [0] * 4
@@ -189,8 +194,8 @@ def test_baselines_ask_for_no_more_than_the_paper_s_gradients():
     problem = ks.KS("sine-3")
     constraint = problem.constraint(torch.zeros(8, 8))
     samplers = baselines.STUDY.on["ks"].samplers
+    inspected = inspect(problem.denoiser, constraint, (8, 8))
     for label, make in samplers.items():
-        sampler = make(problem.denoiser, constraint)
-        attempts = sampler.retries + 1  # which only infeasible members ask for
         most = 512 if label == "fast" else 1024
-        assert sampler.budget(192)[1] <= most * attempts, label
+        for sampler in make(problem.denoiser, constraint, inspected).attempts:
+            assert sampler.budget(192)[1] <= most, label

@@ -4,6 +4,7 @@ Seeds are fixed; bounds are five standard errors or more.
 """
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -12,9 +13,9 @@ from experiments import pages, records, tables, variables
 from experiments.benches import OraclesBench
 from experiments.benches.posteriors import POSTERIORS
 from experiments.run import run
+from experiments.samplers import default, only
 from experiments.studies import Comparison, Study, calibration
 from experiments.studies.calibration import IdealKernel
-from feasibly import PPR
 from feasibly.constraints import log_volume
 from feasibly.oracles import Gaussian
 
@@ -113,11 +114,7 @@ def test_six_residuals_leave_the_covariance_that_regression_leaves():
     assert difference / torch.linalg.matrix_norm(torch.cov(y.T)) < 0.1
 
 
-def narrow(denoiser, constraint):
-    return PPR(denoiser, constraint, steps=8)
-
-
-SAMPLERS = {"default": narrow, "ideal kernel": IdealKernel}
+SAMPLERS = {"default": partial(default, steps=8), "ideal kernel": only(IdealKernel)}
 # under a name that pages know
 STUDY = Study(
     "calibration",

@@ -10,11 +10,16 @@ from experiments.benches import Data2DBench, KSBench, data2d
 from experiments.parallel import split
 from experiments.records import TRUTH
 from experiments.run import run
+from experiments.samplers import default, only, post_hoc
 from experiments.studies import Comparison, Study, baselines
-from feasibly import PPR, PostHoc
+from feasibly import PPR, Ancestral, sample
 from feasibly.problems.data2d import Data2D
+from feasibly.sampling import inspect
 
-SAMPLERS = {"default": partial(PPR, steps=8, retries=0), "post-hoc": partial(PostHoc, steps=8)}
+SAMPLERS = {
+    "default": partial(default, steps=8, attempts=1),
+    "post-hoc": partial(post_hoc, steps=8),
+}
 LABELS = ["default", "post-hoc", TRUTH]
 SIZES = {"members": 32, "seed": 3, "constraints": range(1), "pool": 2048}
 
@@ -63,18 +68,37 @@ def test_a_record_is_that_of_the_samplers_own_run():
     row = start()[0]
     problem = Data2D("checkerboard")
     constraint = problem.constraint(0)
-    result = PPR(problem.denoiser, constraint, steps=8, retries=0).sample(32, (2,), seed=3)
+    parts = (problem.denoiser, constraint, 32, (2,))
+    result = sample(*parts, attempts=1, options={"steps": 8}, seed=3)
     truth = problem.ground_truth(constraint, problem.prior_samples(2048))[:32]
     scores = problem.scores(result.samples, result.feasible, truth)
     assert {key: row[key] for key in scores} == scores
-    assert row["sampler"] == repr(PPR(problem.denoiser, constraint, steps=8, retries=0))
-    assert (row["forward"], row["backward"]) == (result.calls.forward, result.calls.backward)
-    assert row["member_forward"] == result.calls.member_forward / 32
-    assert row["member_backward"] == result.calls.member_backward / 32
+    assert row["sampler"] == result.method
+    made = result.evaluations
+    assert (row["forward"], row["backward"]) == (made.forward, made.backward)
+    assert row["member_forward"] == made.member_forward / 32
+    assert row["member_backward"] == made.member_backward / 32
     c = result.violation.double().sort().values
     assert row["violation_median"] == pytest.approx(((c[15] + c[16]) / 2).item())
     assert row["violation_worst"] == c[-1].item()
     assert row["violation_median"] <= row["violation_90"] <= row["violation_99"] <= c[-1]
+
+
+@pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
+@pytest.mark.parametrize("label", SAMPLERS)
+def test_a_record_scores_the_states_as_a_run_that_returns_them(label):
+    """Post-hoc projection projects the states then."""
+    row = next(row for row in start() if row["label"] == label)
+    problem = Data2D("checkerboard")
+    constraint = problem.constraint(0)
+    inspected = inspect(problem.denoiser, constraint, (2,))
+    make = partial(SAMPLERS[label], output="state")
+    (sampler,) = make(problem.denoiser, constraint, inspected).attempts
+    result = sampler.sample(32, (2,), seed=3)
+    truth = problem.ground_truth(constraint, problem.prior_samples(2048))[:32]
+    scores = problem.scores(result.samples, result.feasible, truth)
+    mine = {key: row[f"state_{key}"] for key in ("feasible", "on_manifold", "joint", "knn")}
+    assert mine == {key: scores[key] for key in mine}
 
 
 def test_a_study_that_has_its_results_is_not_run_again(monkeypatch):
@@ -117,7 +141,7 @@ def test_other_settings_add_records():
 
 def test_a_sampler_with_other_settings_is_run_again_and_not_averaged_with_the_old():
     start()
-    rows = start(samplers=SAMPLERS | {"default": partial(PPR, steps=9, retries=0)})
+    rows = start(samplers=SAMPLERS | {"default": partial(default, steps=9, attempts=1)})
     assert [row["label"] for row in rows] == [*LABELS, "default"]
     assert "steps=9" in rows[-1]["sampler"]
     with pytest.raises(ValueError, match=r"'default'.*stale"):
@@ -125,28 +149,24 @@ def test_a_sampler_with_other_settings_is_run_again_and_not_averaged_with_the_ol
     assert len(tables.means(rows[1:])) == 3
 
 
-def test_a_study_that_is_stopped_keeps_what_it_has(monkeypatch):
-    def stop(denoiser, constraint):
-        sampler = SAMPLERS["post-hoc"](denoiser, constraint)
-        monkeypatch.setattr(sampler, "sample", interrupt)
-        return sampler
-
-    def interrupt(*_, **__):
-        raise KeyboardInterrupt
+def test_a_study_that_is_stopped_keeps_what_it_has():
+    class Stopped(Ancestral):
+        def step(self, *_):
+            raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        start(samplers=SAMPLERS | {"post-hoc": stop})
+        start(samplers=SAMPLERS | {"post-hoc": only(Stopped)})
     assert [row["label"] for row in records.read("tiny", "data2d")] == ["default"]
     assert [row["label"] for row in start()] == LABELS
 
 
 def test_a_sampler_that_breaks_down_scores_nothing_and_is_kept():
-    def explode(denoiser, constraint):
+    def explode(denoiser, constraint, inspected):
         def nan(x_t, t):
             return x_t * torch.where(t > 0.6, torch.nan, 1.0)
 
         nan.schedule = denoiser.schedule
-        return PPR(nan, constraint, steps=8)
+        return only(PPR, steps=8)(nan, constraint, inspected)
 
     samplers = SAMPLERS | {"default": explode}
     row, other, _ = start(samplers=samplers)

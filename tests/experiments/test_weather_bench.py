@@ -10,8 +10,8 @@ from experiments.benches import WeatherBench, observed, weather
 from experiments.figures import by_variable, maps, ranks
 from experiments.records import PRIOR, unpack
 from experiments.run import run
+from experiments.samplers import default, post_hoc
 from experiments.studies import Comparison, Study
-from feasibly import PPR, PostHoc
 from feasibly.denoisers import Denoiser
 from feasibly.minimizers import LBFGS
 from feasibly.nn import SphereAutoencoder
@@ -19,8 +19,8 @@ from feasibly.problems import weather as problem
 from feasibly.schedules import LogLogit
 
 SAMPLERS = {
-    "default": partial(PPR, steps=4, sigma_max=10.0, retries=0, minimize=LBFGS()),
-    "post-hoc": partial(PostHoc, steps=4, minimize=LBFGS(4)),
+    "default": partial(default, steps=4, attempts=1, minimize=LBFGS()),
+    "post-hoc": partial(post_hoc, steps=4, minimize=LBFGS(4)),
 }
 # under a name that pages know
 STUDY = Study("calibration", "Does it run?", {"weather": Comparison(SAMPLERS)})
