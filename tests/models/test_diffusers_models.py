@@ -102,7 +102,7 @@ def test_ppr_through_a_unet():
         warnings.simplefilter("ignore", feasibly.InfeasibleWarning)  # it is not trained
         result = feasibly.PPR(adapter, law, steps=4).sample(2, (1, 8, 8))
     assert result.finite.all()
-    assert result.calls.backward > 0
+    assert result.evaluations.backward > 0
 
 
 @torch.no_grad()

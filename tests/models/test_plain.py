@@ -203,7 +203,7 @@ def test_a_printed_adapter_states_what_it_assumes():
         "Linear, 6 parameters, torch.float32",
         "the noise: x_0 = (x_t - sigma F) / alpha",
         "VP(beta_0=0.1, beta_1=20, tau=0.0001)",
-        "t = 1: noise, alpha 0.006572, sigma 1; the network is told 1",
+        "t = 1: noise, alpha 0.006572, sigma 1; the network gets 1",
         "label: 8 members'",
         "scale: one for all members",
         "mode = 'fast'",
