@@ -54,7 +54,7 @@ def test_a_method_is_explained_with_its_options(name, capsys):
     text = capsys.readouterr().out
     sampler = samplers.METHODS[name]
     assert sampler.__doc__.split()[0] in text
-    for option in ("steps=", "readout=None", "retries="):
+    for option in ("steps=", "output=None", "retries="):
         assert f"    {option}" in text
     assert ("zeta=" in text) == (name in ("dps", "dps-pc", "resample"))
 
@@ -79,7 +79,7 @@ def test_budgets_are_what_runs_cost(name):
     )
     row = next(row for row in budgets() if row["method"] == name)
     sampler = row["make"](oracle, never, steps=2)
-    calls = sampler.sample(2, (4,), dtype=torch.float64).calls
+    calls = sampler.sample(2, (4,), dtype=torch.float64).evaluations
     assert (calls.forward, calls.backward) == sampler.budget(384)
     steps = PAPER[name][0]
     assert calls.forward * steps == 2 * row["forward"]

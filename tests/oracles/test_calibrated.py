@@ -82,8 +82,8 @@ def test_without_noise_it_ends_at_the_exact_mean(schedule, m):
 @pytest.mark.parametrize("m", [1, 6])
 def test_it_takes_at_most_twice_the_calls_of_ppr(m):
     problem = Problem(1e3, m)
-    mine = problem.draw(n=64).calls
-    theirs = problem.draw(PPR, n=64).calls
+    mine = problem.draw(n=64).evaluations
+    theirs = problem.draw(PPR, n=64).evaluations
     assert mine.forward + mine.backward <= 2 * (theirs.forward + theirs.backward)
 
 
@@ -269,7 +269,7 @@ def test_the_pilot_keeps_to_the_chunk_and_is_counted():
     sampler = CalibratedPPR(
         Watched(torch.zeros(2), torch.eye(2), LogLogit()), law, steps=8, sigma_max=0.5, tries=2
     )
-    calls = sampler.sample(8, (2,), chunk=4).calls
+    calls = sampler.sample(8, (2,), chunk=4).evaluations
     assert largest == 4
     above = sum(sampler.noise_level(t) > 0.5 for t in torch.linspace(1, 0, 9))
     assert calls.member_forward > 256 * (above + 1)

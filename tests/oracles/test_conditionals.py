@@ -175,7 +175,7 @@ def test_free_directions_follow_their_recursion(name, schedule):
     line.map(0.0, *((0.0, size) if name in KEEPS_NOISE else (size, 0.0)))
     for t, s in pairwise(times):
         step(line, t, s)
-    sampler = method(white, PLANE, steps=STEPS, readout="state", **options)
+    sampler = method(white, PLANE, steps=STEPS, output="state", **options)
     free = sampler.sample(N, (D,), dtype=torch.float64).samples @ FREE
     # 12,288 numbers: five standard errors are missed once in 1.7 million
     error = line.variance * math.sqrt(2 / free.numel())

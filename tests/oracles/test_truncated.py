@@ -134,7 +134,7 @@ def test_a_prior_that_is_inside_is_sampled_as_it_is_and_for_free():
     loose = Bounds(-50.0, 50.0, 1e-12)
     for retries in (0, 5):
         result = PPR(denoiser, loose, retries=retries).sample(64, (2,))
-        assert result.calls.backward == 0
+        assert result.evaluations.backward == 0
         assert result.samples.std() > 0.8  # where renoising would leave it near 0.74
 
 

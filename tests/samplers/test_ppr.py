@@ -36,7 +36,7 @@ def test_budget_is_that_of_the_paper(T, M, minimize, gaussian):
         sigma_max=math.inf,
         retries=0,
     )
-    calls = sampler.sample(3, (2,)).calls
+    calls = sampler.sample(3, (2,)).evaluations
     expected = (T * (1 + M * (minimize.steps + 1)), T * M * minimize.steps)
     assert (calls.forward, calls.backward) == expected == sampler.budget()
     assert (calls.member_forward, calls.member_backward) == tuple(3 * n for n in expected)
@@ -53,14 +53,14 @@ def test_paper_setting_costs_1216_and_1024(gaussian):
         sigma_max=math.inf,
         retries=0,
     )
-    calls = sampler.sample(1, (2,)).calls
+    calls = sampler.sample(1, (2,)).evaluations
     assert (calls.forward, calls.backward) == (1216, 1024)
 
 
 @pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
 def test_default_budget_is_kept_by_members_that_never_become_feasible(gaussian):
     sampler = PPR(gaussian, UNREACHABLE)
-    calls = sampler.sample(2, (2,)).calls
+    calls = sampler.sample(2, (2,)).evaluations
     assert (calls.forward, calls.backward) == sampler.budget() == (368, 160)
 
 
@@ -71,7 +71,7 @@ def test_budget_counts_the_products_of_several_residuals(m):
     constraint = Equality(lambda x: x[:, :m].square() + 1, tolerance=1e-9)
     minimize = GaussNewton(rtol=1e-12)
     sampler = PPR(prior, constraint, steps=6, minimize=minimize, retries=0)
-    calls = sampler.sample(2, (16,), dtype=torch.float64).calls
+    calls = sampler.sample(2, (16,), dtype=torch.float64).evaluations
     forward, backward = sampler.budget(residuals=m)
     assert calls.forward <= forward
     assert calls.backward <= backward
@@ -199,7 +199,7 @@ def test_samples_lie_on_support_and_constraint(checkerboard):
         ({"last_steps": 0}, "at least 1"),
         ({"steps": 0}, "at least 1"),
         ({"eta": 1.5}, r"\[0, 1\]"),
-        ({"readout": "final"}, "'clean'"),
+        ({"output": "final"}, "'clean'"),
     ],
     ids=str,
 )
@@ -280,7 +280,7 @@ def test_the_budget_of_many_residuals_is_that_of_their_defaults(broad):
     expected = sampler.budget(12)
     assert sampler.steps == 32, "to ask for a budget changes nothing"
     with pytest.warns(InfeasibleWarning):
-        calls = sampler.sample(2, (16,), dtype=torch.float64).calls
+        calls = sampler.sample(2, (16,), dtype=torch.float64).evaluations
     assert (calls.forward, calls.backward) == expected == sampler.budget(12)
 
 
