@@ -10,7 +10,9 @@ def test_it_is_the_projection_of_the_unconditional_sample(gaussian):
     plane = Linear(A, y, tolerance=1e-6)
     free = Ancestral(gaussian, steps=8).sample(32, (2,), seed=4)
     projected = PostHoc(gaussian, plane, steps=8).sample(32, (2,), seed=4)
-    torch.testing.assert_close(projected.samples, plane.projection(free.samples), atol=2e-3, rtol=0)
+    torch.testing.assert_close(
+        projected.samples, plane.projection(free.samples), atol=2e-3, rtol=0
+    )
     assert projected.feasible.all()
     assert projected.evaluations.forward == free.evaluations.forward
     assert projected.evaluations.backward == 0
