@@ -1,14 +1,18 @@
+import errno
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+import tyro
 
 from feasibly import PPR, Ancestral, PostHoc, priors
 from feasibly.__main__ import main
@@ -18,6 +22,7 @@ from feasibly.cli.demo import demo
 from feasibly.cli.job import parse
 from feasibly.cli.load import load_constraint, load_denoiser, load_object
 from feasibly.cli.sample import METHODS, sample
+from feasibly.cli.words import Shape
 from feasibly.constraints import Constraint, GaussianRandomField
 from feasibly.denoisers import Denoiser
 from feasibly.errors import ConstraintError, SamplingError
@@ -32,6 +37,8 @@ from feasibly.result import Result
 from feasibly.schedules import LogLogit
 
 USER_MODULE = """
+import signal
+
 import torch
 import feasibly
 
@@ -39,6 +46,18 @@ def far():
     return feasibly.Equality(lambda x: x[:, :1] - 100, tolerance=1e-4)
 
 number = 3
+
+
+def needy(size):
+    return feasibly.Ancestral(denoiser())
+
+
+def hasty():
+    raise ValueError("no weights here")
+
+
+def sour():
+    return feasibly.Equality(lambda x: torch.linalg.cholesky(x), tolerance=1e-6)
 
 
 def denoiser():
@@ -87,6 +106,19 @@ def failing():
 
     fail.schedule = exact.schedule
     return fail
+
+
+def terminated():
+    exact, calls = denoiser(), []
+
+    def stop(x_t, t):
+        calls.append(t)
+        if len(calls) > 9:
+            signal.raise_signal(signal.SIGTERM)
+        return exact(x_t, t)
+
+    stop.schedule = exact.schedule
+    return stop
 
 
 def circle():
@@ -286,6 +318,76 @@ def test_sample_saves_what_it_has_when_it_fails(user, tmp_path):
     assert partial.finite.all()
 
 
+def test_sigterm_stops_a_run_which_keeps_what_is_finished(user, monkeypatch, capsys):
+    options = ("--denoiser", f"{user}:terminated", "--constraint", f"{user}:circle")
+    options += ("--method", "ancestral", "--members", 4)
+    # two calls before the run and five for each chunk: the signal comes in the second
+    two = ("--steps", 4, "--chunk", 2, "--out", "out")
+    assert run_main(monkeypatch, "sample", *options, *two) == 130
+    assert (
+        "stopped: 2 of 4 members are kept in out/partial.safetensors." in capsys.readouterr().err
+    )
+    assert Result.load("out/partial.safetensors").members == [0, 1]
+    assert run_main(monkeypatch, "sample", *options, "--out", "none") == 130
+    assert "stopped: No member was finished. With --chunk N" in capsys.readouterr().err
+    assert os.listdir("none") == []
+
+
+@pytest.fixture
+def full(tmp_path, monkeypatch):
+    """Makes writes fail in folders of some names, as on a full disk; returns the temporary one."""
+
+    def fill(*names):
+        save, write = Result.save, Path.write_text
+
+        def saved(result, path):
+            if any(name in str(path) for name in names):
+                raise OSError(errno.ENOSPC, "No space left on device")
+            save(result, path)
+
+        def written(path, *args, **options):
+            if "page" in names and path.suffix == ".html":
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return write(path, *args, **options)
+
+        monkeypatch.setattr(Result, "save", saved)
+        monkeypatch.setattr(Path, "write_text", written)
+
+    (tmp_path / "spare").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "spare"))
+    return fill
+
+
+def test_samples_that_the_disk_does_not_take_are_kept_in_the_temporary_folder(user, full):
+    full("out")
+    words = (
+        r"out/samples.safetensors cannot be written .*No space left.* 4 members are in (.*)\. M"
+    )
+    with pytest.raises(SamplingError, match=words) as error:
+        sample(f"{user}:denoiser", f"{user}:circle", Path("out"), members=4, steps=4)
+    kept = re.search(words, str(error.value))[1]
+    assert Result.load(kept).members == [0, 1, 2, 3]
+
+
+def test_samples_that_no_disk_takes_are_said_to_be_lost(user, full):
+    full("out", "spare")
+    with pytest.raises(SamplingError, match=r"No space left.*no member is kept.*NAME\.zarr"):
+        sample(f"{user}:denoiser", f"{user}:circle", Path("out"), members=4, steps=4)
+
+
+def test_a_report_that_the_disk_does_not_take_loses_no_sample(user, full):
+    full("page")
+    with pytest.raises(SamplingError, match=r"report cannot be written.*out/samples\.safetens"):
+        sample(f"{user}:denoiser", f"{user}:circle", Path("out"), members=4, steps=4)
+    assert Result.load("out/samples.safetensors").members == [0, 1, 2, 3]
+
+
+def test_samples_for_which_the_disk_has_no_room_are_not_sampled(user, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=31))
+    with pytest.raises(ValueError, match="4 samples take 32 bytes, and out has 31 bytes free"):
+        sample(f"{user}:failing", f"{user}:circle", Path("out"), members=4)
+
+
 def test_check_passes_a_shipped_prior(tmp_path, capsys):
     # how often chance fails a good denoiser is the business of test_diagnosis.py
     data = Data2D("checkerboard").distribution.sample(1024, torch.Generator().manual_seed(0))
@@ -455,6 +557,56 @@ def test_a_run_that_fails_is_an_error_for_people(user, monkeypatch, capsys):
     options = ("--denoiser", f"{user}:broken", "--constraint", f"{user}:circle")
     assert run_main(monkeypatch, "sample", *options) == 2
     assert "error: All 64 members became non-finite" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("denoiser", "constraint", "function", "line"),
+    [
+        ("hasty", "circle", "hasty", "raise ValueError"),
+        ("denoiser", "sour", "<lambda>", "cholesky"),
+    ],
+)
+def test_an_error_in_a_module_of_the_user_says_where(
+    user, tmp_path, monkeypatch, capsys, denoiser, constraint, function, line
+):
+    options = ("--denoiser", f"{user}:{denoiser}", "--constraint", f"{user}:{constraint}")
+    assert run_main(monkeypatch, "sample", *options) == 2
+    lines = (tmp_path / f"{user}.py").read_text().splitlines()
+    number = next(n for n, text in enumerate(lines, start=1) if line in text)
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == f"  at {tmp_path / user}.py, line {number}, in {function}"
+
+
+def test_an_error_in_the_package_names_no_place(user, monkeypatch, capsys):
+    options = ("--denoiser", f"{user}:denoiser", "--constraint", f"{user}:nothing")
+    assert run_main(monkeypatch, "sample", *options) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_a_function_that_needs_arguments_is_not_blamed_on_the_options(user, monkeypatch, capsys):
+    options = ("--denoiser", f"{user}:needy", "--constraint", f"{user}:circle")
+    assert run_main(monkeypatch, "sample", *options) == 2
+    printed = capsys.readouterr().err
+    assert f"'{user}:needy' cannot be called without arguments" in printed
+    assert "'size'" in printed
+    assert "its options are" not in printed
+
+
+@pytest.mark.parametrize("given", [("64", "32"), ("64,32",)], ids=" ".join)
+def test_a_shape_is_read_with_commas_or_without(given):
+    def read(shape: Shape = (2,)):
+        return shape
+
+    assert tyro.cli(read, args=["--shape", *given]) == (64, 32)
+    assert tyro.cli(read, args=[]) == (2,)
+
+
+@pytest.mark.parametrize("given", ["2.5", "0", "-1", "a", ""])
+def test_what_is_no_shape_is_explained(given, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "200")
+    options = ("--denoiser", "banana", "--constraint", 0)
+    assert run_main(monkeypatch, "sample", *options, f"--shape={given}") == 2
+    assert "a shape is one or more numbers from 1, such as 64 32" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["[old]", "runs/[/]"])

@@ -13,7 +13,7 @@ from feasibly.__main__ import main
 from feasibly.cli import ensemble
 from feasibly.cli.load import load_constraint
 from feasibly.cli.sample import sample
-from feasibly.ensemble import Store, Summary
+from feasibly.ensemble import Store, Summary, memory
 
 pytest.importorskip("zarr")
 xarray = pytest.importorskip("xarray")
@@ -48,6 +48,10 @@ def circle():
 
 def impossible():
     return feasibly.Equality(lambda x: x[:, :1] ** 2 + 1, tolerance=1e-6)
+
+
+def half():
+    return feasibly.Inequality(lambda x: x[:, :1], tolerance=1e-6)
 
 
 def layout():
@@ -89,8 +93,8 @@ def test_sample_fills_a_store_with_what_the_library_draws(tmp_path, user, capsys
     found = torch.from_numpy(xarray.open_zarr(out)["samples"].values)
     torch.testing.assert_close(found, expected.samples, rtol=1e-5, atol=1e-5)
     printed = capsys.readouterr().out
-    assert "6 of 6 members drawn" in printed
-    assert "6 of 6 members finished" in printed
+    assert "6 of 6 members finished\n" in printed
+    assert "6 of 6 members finished," in printed
 
 
 def test_a_run_that_was_interrupted_is_resumed(tmp_path, user, command, capsys, monkeypatch):
@@ -99,11 +103,11 @@ def test_a_run_that_was_interrupted_is_resumed(tmp_path, user, command, capsys, 
     module.stop_at = 2
     assert command("sample", *names(user), *TOY, "--out", "run.zarr") == 130
     error = capsys.readouterr().err
-    assert "stopped: Dropped in the middle: 1 (2). 2 of 4 members are drawn and kept" in error
+    assert "stopped: Lost in the middle: 1 (2). 2 of 4 members are finished and kept" in error
     assert "python -m feasibly resume run.zarr" in error
 
     assert command("report", "run.zarr") == 1
-    assert "2 (2, 3) not drawn yet" in capsys.readouterr().out
+    assert "2 (2, 3) not sampled yet" in capsys.readouterr().out
     module.stop_at = None
     assert command("resume", "run.zarr", *names(user)) == 0
     assert Summary.read(Store("run.zarr")).counted == 4
@@ -146,6 +150,26 @@ def test_a_forged_name_is_not_run(tmp_path, user, command, capsys, place):
     assert "the module was run" not in printed.out
 
 
+def test_a_forged_shape_takes_no_memory(tmp_path, command, capsys, monkeypatch):
+    sample("banana", "3", tmp_path / "run.zarr", members=1, steps=2)
+    store = Store(tmp_path / "run.zarr")
+    (store.records / "0.json").unlink()
+    for path, edit in (
+        (store.path / ".feasibly" / "manifest.json", lambda file: file["config"]),
+        (store.array / "zarr.json", lambda file: file),
+    ):
+        forged = json.loads(path.read_text())
+        edit(forged)["shape"] = [*edit(forged)["shape"][:-1], 2**31]
+        if "chunk_grid" in forged:
+            forged["chunk_grid"]["configuration"]["chunk_shape"] = [1, 2**31]
+        path.write_text(json.dumps(forged))
+    monkeypatch.setattr(memory, "room", lambda device: 2**33)
+    monkeypatch.setattr(ensemble, "axes_of", lambda *_: pytest.fail("no axes are needed"))
+    monkeypatch.chdir(tmp_path)
+    assert command("resume", "run.zarr") == 2
+    assert "take 8,589,934,592 bytes each" in capsys.readouterr().err
+
+
 def test_a_shipped_prior_is_resumed_by_the_store_alone(tmp_path, user, command):
     out = tmp_path / "run.zarr"
     status = sample("banana", "3", out, members=4, steps=2, infeasible="retry:2")
@@ -160,12 +184,37 @@ def test_a_shipped_prior_is_resumed_by_the_store_alone(tmp_path, user, command):
     )
 
 
+def test_a_run_is_resumed_with_the_chunk_that_it_was_begun_with(
+    user, command, monkeypatch, tmp_path
+):
+    chunks, run = [], ensemble.run
+    monkeypatch.setattr(ensemble, "run", lambda *a, **o: chunks.append(o["chunk"]) or run(*a, **o))
+    for chunk, name in ((3, "number.zarr"), ("auto", "auto.zarr")):
+        start = ("sample", *names(user), "--steps", 4, "--members", 4)
+        assert command(*start, "--chunk", chunk, "--out", name) == 0
+        assert command("resume", name, *names(user)) == 0
+    assert command("resume", name, *names(user), "--chunk", 2) == 0
+    assert chunks == [3, 3, "auto", "auto", 2]
+
+
 def test_a_run_that_lacks_members_exits_with_one(user, command, capsys):
     base = ("sample", *names(user, "impossible"), *TOY)
-    assert command(*base, "--out", "keep.zarr") == 0
     for policy in ("drop", "retry:1"):
         assert command(*base, "--out", f"{policy[:4]}.zarr", "--infeasible", policy) == 1
         assert "Only 0 of 4 members count: 4 (0, 1, 2, 3) infeasible." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("constraint", "count", "status"), [("impossible", 4, 1), ("half", 3, 0)])
+def test_infeasible_members_that_count_are_warned_of(
+    user, command, capsys, constraint, count, status
+):
+    options = ("--out", "run.zarr", *names(user, constraint), "--method", "ancestral", *TOY)
+    for arguments in (("sample", *options), ("report", "run.zarr")):
+        assert command(*arguments) == status  # as sample does without a store
+        printed = capsys.readouterr()
+        words = f"Warning: {count} of 4 members do not satisfy the constraint (violation "
+        assert words in printed.out
+        assert not printed.err
 
 
 def test_a_layout_of_the_user_names_the_axes(user, command):

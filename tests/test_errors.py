@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import feasibly
-from feasibly import PPR, Equality, Observation, priors
+from feasibly import PPR, Equality, Inequality, Observation, priors
 from feasibly.constraints import GaussianRandomField, LevelSet
 from feasibly.errors import ConstraintError, DenoiserError, InfeasibleWarning, SamplingError
 from feasibly.minimizers import SGD
@@ -127,14 +127,14 @@ def test_infeasible_constraint(gaussian):
 
 def test_partly_infeasible_ensemble(gaussian):
     """Some members are on the wrong side, and a method without a projection leaves them there."""
-    half = Equality(lambda x: x[:, :1].relu(), tolerance=1e-6)
+    half = Inequality(lambda x: x[:, :1], tolerance=1e-6)
     short = PostHoc(gaussian, half, minimize=SGD(steps=1, lr=1e-3))
     with pytest.warns(InfeasibleWarning, match=r"[1-9] of 16 members .*more iterations"):
         result = short.sample(16, (2,))
     assert 0 < result.feasible.sum() < 16
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        steered = DPS(gaussian, half, steps=4, zeta=0.0, readout="clean").sample(16, (2,))
+        steered = DPS(gaussian, half, steps=4, zeta=0.0, output="projected").sample(16, (2,))
     assert 0 < steered.feasible.sum() < 16, "no news of a method that does not land"
 
 
@@ -143,7 +143,9 @@ def test_partly_infeasible_ensemble(gaussian):
 
 @pytest.mark.parametrize("steps", [0, -3])
 def test_no_steps(steps, gaussian):
-    with pytest.raises(ValueError, match="must be at least 1, a whole number, got"):
+    with pytest.raises(
+        ValueError, match=r"PPR\(steps=\.\.\.\) must be a whole number, at least 1, got"
+    ):
         PPR(gaussian, GOOD, steps=steps)
 
 

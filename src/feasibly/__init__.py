@@ -30,6 +30,7 @@ from .denoisers import Denoiser, Karras, Posterior
 from .errors import (
     CalibrationWarning,
     ConstraintError,
+    ConstraintWarning,
     DenoiserError,
     InfeasibleWarning,
     SamplingError,
@@ -61,6 +62,7 @@ __all__ = [
     "Composite",
     "Constraint",
     "ConstraintError",
+    "ConstraintWarning",
     "Decoded",
     "Denoiser",
     "DenoiserError",

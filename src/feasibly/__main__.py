@@ -1,6 +1,9 @@
 """`python -m feasibly {demo, sample, resume, report, check, methods, score}`."""
 
 import sys
+import sysconfig
+import traceback
+from pathlib import Path
 
 import tyro
 from rich.console import Console
@@ -33,8 +36,9 @@ def main() -> None:
             description=__doc__,
         )
     except (ValueError, SamplingError) as error:
-        # errors for people: one sentence, no traceback
-        message = f"[bold red]error:[/] {escape(words(error))}"
+        # errors for people: a sentence, and the place in the user's module, not a traceback
+        said = "\n".join(filter(None, [words(error), place(error)]))
+        message = f"[bold red]error:[/] {escape(said)}"
         Console(stderr=True).print(message, highlight=False, soft_wrap=True)
         sys.exit(2)
     except KeyboardInterrupt as error:
@@ -47,6 +51,28 @@ def main() -> None:
 def words(error: BaseException) -> str:
     """What an error says, and what was noted on its way."""
     return "\n".join(filter(None, [str(error), *getattr(error, "__notes__", [])]))
+
+
+def place(error: BaseException) -> str:
+    """Says which line of a user's module was the last to run, when the error or the one behind it
+    arose; empty if none was running."""
+    found = ""
+    cause: BaseException | None = error
+    while cause is not None:
+        for frame in traceback.extract_tb(cause.__traceback__):
+            if is_users(frame.filename):
+                found = f"  at {frame.filename}, line {frame.lineno}, in {frame.name}"
+        cause = cause.__cause__
+    return found
+
+
+def is_users(file: str) -> bool:
+    """Whether a file is neither part of this package, nor installed, nor made on the fly."""
+    path = Path(file).resolve()
+    paths = sysconfig.get_paths()
+    known = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    roots = [Path(__file__).parent, *map(Path, known)]
+    return path.is_file() and not any(path.is_relative_to(root.resolve()) for root in roots)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The user's denoiser, as samplers call it: checked, and counted if somebody counts."""
+"""The user's denoiser as samplers evaluate it: checked, and counted in a run."""
 
 __all__ = ["Evaluations", "Network", "device_of"]
 
@@ -66,14 +66,16 @@ class Network:
         self.evaluations = evaluations
 
     def __call__(self, x_t: Tensor, t: Tensor) -> Tensor:
+        # A denoiser may write into its input. A copy leaves the state as it is, where a view would
+        # not, and a hook on a view that was written to without a gradient ends the process.
         if self.evaluations is None:
-            return self._estimate(x_t.view_as(x_t), t)
+            return self._estimate(x_t.clone(), t)
         counts, members = self.evaluations, x_t.shape[0]
         counts.forward += 1
         counts.member_forward += members
 
         # hooks on both ends of the network see every backward pass through it
-        inner = x_t.view_as(x_t)
+        inner = x_t.clone()
         start = time.perf_counter()
         x_0 = self._estimate(inner, t)
         counts.seconds += time.perf_counter() - start
@@ -97,7 +99,13 @@ class Network:
         return x_0
 
     def _estimate(self, x_t: Tensor, t: Tensor) -> Tensor:
+        version = None if x_t.is_inference() else x_t._version
         x_0 = self.denoiser(x_t, t)
+        if version is not None and x_t._version != version:
+            raise DenoiserError(
+                "The denoiser changes its input x_t in place, which is the sampler's own state; "
+                "let it work on a copy."
+            )
         mean = x_0 if isinstance(x_0, Tensor) else getattr(x_0, "mean", x_0)
         x_0 = x_0 if callable(mean) else mean  # an array's `mean` is a method
         _check_output(x_0, x_t)

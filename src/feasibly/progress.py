@@ -62,7 +62,7 @@ class LiveProgress:
             "attempt": attempt,
             "step": f"{s.step}/{s.steps}",
             "sigma": f"{s.sigma:.3g}",
-            "calls (forward, backward)": f"{s.forward}, {s.backward}",
+            "evaluations (forward, backward)": f"{s.forward}, {s.backward}",
             "violation (median, worst)": f"{s.median:.2g}, {s.worst:.2g}",
             "feasible": f"{s.feasible:.1%}",
             "left": left,

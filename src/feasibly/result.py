@@ -113,7 +113,10 @@ class Result:
         )
 
     def save(self, path: Path | str) -> None:
-        """Writes samples, violations and statistics to a safetensors file."""
+        """Writes samples, violations and statistics to a file, whose name ends in
+        `.safetensors`."""
+        if Path(path).suffix != ".safetensors":
+            raise ValueError(f"{path} must end in .safetensors, the format that is written.")
         tensors = {k: getattr(self, k).contiguous() for k in ("samples", "violation", "feasible")}
         names = ("members", "seed", "tolerance", "seconds", "method")
         names += ("reason", "warnings", "statistics")

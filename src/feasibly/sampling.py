@@ -428,10 +428,11 @@ def finite(x: Tensor) -> Tensor:
 def shortfall(result: Result, sampler: Any) -> str:
     """Says how many members are infeasible and what to try; nothing if there is nothing to say.
 
-    Of a method that does not land on the constraint, some infeasible members are no news.
+    Of a method that does not land on the constraint, some infeasible members are no news, and of
+    one that gives residuals noise on purpose, none are.
     """
     some, all_of = int((~result.feasible).sum()), len(result.members)
-    if sampler.constraint is None or not sampler.enforces or not some:
+    if sampler.constraint is None or not sampler.enforces or sampler.noise or not some:
         return ""
     if some < all_of and not sampler.lands:
         return ""

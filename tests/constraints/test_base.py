@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from feasibly.constraints import Bounds, Constraint, LevelSet, Linear
+from feasibly.constraints import Bounds, Constraint, Energy, LevelSet, Linear
+from feasibly.errors import ConstraintError
 
 
 class OnCircle(Constraint):
@@ -117,5 +118,71 @@ def test_a_projection_survives_a_change_of_units():
     # the shortest way to a plane is along its normal
     move = nearest - x
     torch.testing.assert_close(move[:, 1], -2 * move[:, 0])
-    with pytest.raises(NotImplementedError, match="units of their own"):
-        plane.in_units(0.0, torch.tensor([1.0, 2.0])).projection(x)
+
+
+def test_elements_with_units_of_their_own_have_a_projection_if_the_constraint_is_linear():
+    plane = Linear(torch.tensor([[1.0, -2.0]]).double(), torch.tensor([3.0]).double(), 1e-20)
+    stated = plane.in_units(0.0, torch.tensor([1.0, 2.0]))
+    x = samples(5, 2)
+    nearest = stated.projection(x)
+    assert stated.is_feasible(nearest).all()
+    # in units of the model the plane is x_1 - 4 x_2 = 3
+    torch.testing.assert_close((nearest - x)[:, 1], -4 * (nearest - x)[:, 0])
+    sphere = Energy((-1,), 1.0, tolerance=1e-6).in_units(0.0, torch.tensor([1.0, 2.0]))
+    with pytest.raises(NotImplementedError, match="elements differ in their units; project with"):
+        sphere.projection(x)
+
+
+def test_a_standard_deviation_in_double_precision_leaves_samples_their_type():
+    stated = Bounds(-1.0, 1.0, 1e-3).in_units([0.0], torch.tensor([2.0], dtype=torch.float64))
+    assert stated.projection(samples(3, 2).float()).dtype == torch.float32
+
+
+class Slope(Constraint):
+    """A linear constraint with the least that an author has to write."""
+
+    linear = True
+
+    def __init__(self, tolerance, y=0.0, copies=1):
+        super().__init__(tolerance)
+        self.y, self.copies, self.seen = y, copies, []
+
+    def residual(self, x):
+        self.seen.append(len(x))
+        r = x[:, -1:] - x[:, :1] - self.y
+        return r.repeat(1, self.copies)
+
+
+def test_a_constraint_that_says_it_is_linear_has_a_closed_form():
+    slope, x = Slope(1e-20, y=2.0, copies=3), samples(4, 3)
+    nearest = slope.projection(x)
+    move = (x[:, 0] + 2.0 - x[:, 2]) / 2
+    expected = x + torch.stack((-move, torch.zeros(4), move), dim=1)
+    torch.testing.assert_close(nearest, expected)
+
+
+def test_the_matrix_of_a_linear_constraint_is_computed_once_for_each_shape():
+    slope = Slope(1e-20, copies=3)
+    slope.projection(samples(4, 3))
+    slope.seen.clear()
+    slope.projection(samples(5, 3))
+    assert slope.seen == [5]
+    slope.projection(samples(5, 6))
+    assert max(slope.seen) == 5
+    assert len(slope.seen) > 2
+
+
+def test_a_linear_constraint_with_too_many_equations_has_no_closed_form():
+    with pytest.raises(NotImplementedError, match=r"2000 equations for 3000 elements.*minimizer"):
+        Slope(1e-20, copies=2000).projection(samples(2, 3000))
+
+
+def test_a_linear_constraint_that_contradicts_itself_is_refused():
+    class Torn(Slope):
+        def residual(self, x):
+            return super().residual(x) - torch.tensor([1.0, -1.0]).to(x)
+
+    message = r"no sample satisfies all its equations; .* violation is 2\."
+    with pytest.raises(ConstraintError, match=message):
+        Torn(0.5, copies=2).projection(samples(2, 3))
+    assert Torn(2.5, copies=2).is_feasible(Torn(2.5, copies=2).projection(samples(2, 3))).all()

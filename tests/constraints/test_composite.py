@@ -5,7 +5,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feasibly.constraints import Bounds, Composite, Equality, LevelSet, Linear
+from feasibly.constraints import (
+    Bounds,
+    Composite,
+    Equality,
+    Integral,
+    LevelSet,
+    Linear,
+    Mask,
+)
+from feasibly.errors import ConstraintError
+from feasibly.oracles import Gaussian
+from feasibly.samplers import ECI
+from feasibly.schedules import LogLogit
 
 check = settings(derandomize=True, deadline=None, max_examples=100)
 positive = st.floats(-4, 4).map(lambda e: 10**e)
@@ -123,6 +135,70 @@ def test_a_violation_can_be_differentiated():
     assert violation.requires_grad
     (g,) = torch.autograd.grad(violation.sum(), x)
     torch.testing.assert_close(g, double([[0.6, 4.0]]))
+
+
+START = torch.tensor([[1.0, 3.0], [0.0, 0.0], [0.0, 0.0]]).double()
+
+
+def conserved(y=None, start=1e-20, mass=1e-20):
+    """The first of three frames is known, and their mean is conserved."""
+    frames = torch.tensor([[True, True], [False, False], [False, False]])
+    return Composite([Mask(frames, START, start), Integral((-1,), y, mass)])
+
+
+def test_a_projection_on_linear_parts_satisfies_them_all_at_once():
+    x = torch.randn((4, 3, 2), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    # the known frame has mean 2, which the others are shifted to
+    expected = x - x.mean(dim=2, keepdim=True) + 2
+    expected[:, 0] = START[0]
+    for whole in (conserved(), conserved(y=2.0), Composite([conserved(), conserved(y=2.0)])):
+        nearest = whole.projection(x)
+        torch.testing.assert_close(nearest, expected)
+        assert whole.is_feasible(nearest).all()
+
+
+@pytest.mark.parametrize("weights", [None, [1e6, 1e-3]], ids=["default", "given"])
+def test_parts_of_very_different_tolerances_are_solved_to_the_same_precision(weights):
+    parts = [Mask(torch.tensor([True, False]), 1.0, 1e-20), Integral((-1,), 0.5, 1e-2)]
+    x = double([[3.0, 7.0]])
+    torch.testing.assert_close(Composite(parts, weights).projection(x), double([[1.0, 0.0]]))
+
+
+def test_parts_that_contradict_each_other_are_refused_with_their_names():
+    message = r"contradict each other.* misses Integral\(tolerance=1e-06\) with a violation of 1\."
+    with pytest.raises(ConstraintError, match=message):
+        conserved(y=1.0, start=1e-20, mass=1e-6).projection(torch.zeros(2, 3, 2))
+
+
+def test_parts_that_differ_within_their_tolerances_have_a_projection():
+    whole = conserved(y=2.0 + 1e-4, start=1e-6, mass=1e-6)
+    assert whole.is_feasible(whole.projection(torch.zeros(2, 3, 2))).all()
+
+
+def test_a_composite_with_a_part_that_is_not_linear_has_no_closed_form():
+    with pytest.raises(NotImplementedError, match=r"Bounds\(tolerance=0\.1\) is not linear; proj"):
+        Composite(PARTS[:2]).projection(torch.zeros(1, 3))
+
+
+def test_a_known_start_and_a_conserved_mean_are_sampled_in_closed_form():
+    prior = Gaussian(torch.zeros(6), torch.eye(6), LogLogit())
+    result = ECI(prior, conserved(start=1e-10, mass=1e-10), steps=8).sample(16, (3, 2))
+    assert result.feasible.all()
+    torch.testing.assert_close(result.samples[:, 0], START[0].float().expand(16, 2))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Composite(PARTS[0]), r"takes a list of at least one constraint.*got Linear"),
+        (lambda: Composite([torch.sin]), "Wrap a function first"),
+        (lambda: Composite(*PARTS[:2]), r"takes a list .* such as Composite\(\[a, b\]\)"),
+    ],
+    ids=["bare", "function", "unpacked"],
+)
+def test_what_is_no_list_of_constraints_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
 
 
 def test_repr_names_the_parts():

@@ -16,6 +16,11 @@ def test_a_loop_is_closed_where_its_ends_meet():
     assert loop.projection(path).tolist() == [[[1.0, 2.0], [5.0, 5.0], [1.0, 2.0]]]
 
 
+def test_a_path_of_one_point_is_a_loop():
+    x = double([[[1.0, 2.0]]])
+    assert ClosedLoop(tolerance=1e-12).projection(x).tolist() == x.tolist()
+
+
 def test_lengths_are_those_of_each_pair_in_each_frame():
     arm = Lengths(torch.tensor([[0, 1], [1, 2]]), double([5.0, 1.0]), tolerance=1e-9)
     frames = double([[[[0, 0], [3, 4], [3, 6]], [[0, 0], [0, 5], [1, 5]]]])

@@ -46,10 +46,10 @@ def toy(fault=None, **options):
     return PPR(Disturbed(fault), circle(), steps=4, minimize=GaussNewton(6), **options)
 
 
-def draw(path, fault=None, sampler=None, members=MEMBERS, **options):
-    """Draws the toy's members into a store, in chunks of 2 if nothing else is said."""
+def draw(path, fault=None, sampler=None, members=MEMBERS, shape=(2,), **options):
+    """Samples the toy's members into a store, in chunks of 2 if nothing else is said."""
     return ensemble.run(
-        sampler or toy(fault), path, members, (2,), **({"seed": 3, "chunk": 2} | options)
+        sampler or toy(fault), path, members, shape, **({"seed": 3, "chunk": 2} | options)
     )
 
 

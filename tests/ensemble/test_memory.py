@@ -10,11 +10,11 @@ from torch import nn
 from feasibly import PPR, Chunked, Equality
 from feasibly.denoisers import Karras
 from feasibly.ensemble import Footprint, estimate, memory
+from feasibly.ensemble.memory import Plan
 from feasibly.errors import SamplingError
 from feasibly.minimizers import LBFGS, GaussNewton, WarmLBFGS
 from feasibly.nn import UNet
 from feasibly.samplers import DPS, Ancestral
-from feasibly.samplers.run import Run
 from feasibly.schedules import LogLogit
 from tests.ensemble.conftest import Disturbed, circle, toy
 
@@ -34,6 +34,46 @@ MB = 2**20
 )
 def test_a_chunk_takes_half_of_the_free_memory(member, fixed, free, sharing, chunk):
     assert memory.fitting(Footprint(member, fixed), free, sharing) == chunk
+
+
+@pytest.mark.parametrize(
+    ("member", "fixed", "chunk"),
+    [
+        (1.0, 0.0, 60),  # a minute
+        (1.0, 30.0, 30),
+        (0.001, 1.0, 1000),  # what fits into memory
+        (0.0, 100.0, 1000),
+        (100.0, 0.0, 1),  # members that take longer one by one are not held back by one another
+        (1.0, 99.0, 51),  # and are not sampled one by one where that would take as long
+    ],
+)
+def test_a_chunk_takes_a_minute_or_half_as_long_again_as_one_member(member, fixed, chunk):
+    assert Plan(1000, Footprint(1, 0, member, fixed)).chunk == chunk
+
+
+def test_a_chunk_is_planned_by_the_duration_of_the_last():
+    plan = Plan(1000, Footprint(1, 0, 1.0, 0.0))
+    for seconds, chunk in [(240.0, 15), (15.0, 60), (0.06, 1000)]:
+        plan.learn(plan.chunk, seconds)
+        assert plan.chunk == chunk
+
+
+def test_a_chunk_that_was_asked_for_does_not_change():
+    plan = Plan(7)
+    plan.learn(7, 1e6)
+    assert plan.chunk == 7
+
+
+def test_the_duration_of_a_chunk_is_that_of_all_steps(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(memory.time, "perf_counter", lambda: now[0])
+
+    def work(call, rows):
+        now[0] += 2 + len(rows)  # seconds of a call
+
+    sampler = Ancestral(Disturbed(work), steps=30)
+    found = estimate(sampler, (2,))
+    assert (found.fixed_seconds, found.member_seconds) == (60.0, 30.0)
 
 
 WEIGHTS = nn.Linear(MB, 1, bias=False).requires_grad_(False)
@@ -105,32 +145,22 @@ def ends(x):
     return x[:, :100] ** 2 - 1
 
 
+def past(**options):
+    """A sampler that keeps a history of large states."""
+    minimize = WarmLBFGS(3, **options)
+    return PPR(flat(), Equality(ends, 1e-9), steps=6, retries=0, minimize=minimize)
+
+
+def projected(denoiser):
+    return PPR(denoiser, field(), steps=6, retries=0, minimize=LBFGS(2))
+
+
 CASES = {
-    "UNet": (lambda: PPR(unet(), field(), steps=6, retries=0, minimize=LBFGS(2)), (32, 32), 7),
-    "chunked": (
-        lambda: PPR(Chunked(unet()), field(), steps=6, retries=0, minimize=LBFGS(2)),
-        (32, 32),
-        7,
-    ),
-    "DPS": (lambda: DPS(unet(), field(), steps=6), (32, 32), 9),
-    "ancestral": (lambda: Ancestral(unet(), steps=6), (32, 32), 9),
-    "history": (
-        lambda: PPR(flat(), Equality(ends, 1e-9), steps=6, retries=0, minimize=WarmLBFGS(3)),
-        (10**5,),
-        16,
-    ),
-    "bfloat16 history": (
-        lambda: PPR(
-            flat(),
-            Equality(ends, 1e-9),
-            steps=6,
-            retries=0,
-            minimize=WarmLBFGS(3, pair_type="bfloat16"),
-        ),
-        (10**5,),
-        16,
-    ),
-    "small": (lambda: toy(), (2,), 512),
+    "UNet": (lambda: projected(unet()), (16, 16), 7),
+    "chunked": (lambda: projected(Chunked(unet())), (16, 16), 5),
+    "ancestral": (lambda: Ancestral(unet(), steps=6), (16, 16), 9),
+    "history": (past, (2 * 10**4,), 16),
+    "small": (toy, (2,), 512),
 }
 
 
@@ -138,29 +168,40 @@ CASES = {
 def test_a_run_takes_what_was_estimated_from_a_few_of_its_steps(make, shape, count):
     sampler = make()
     expected = estimate(sampler, shape).of(count)
-    account = Run(5, shape, torch.float32, CPU, None)
+    made = Run(5, shape, torch.float32, CPU, None)
     with torch.no_grad():
-        _, taken = memory.peak(lambda: sampler.draw(list(range(count)), account), CPU)
+        _, taken = memory.peak(lambda: sampler.draw(list(range(count)), made), CPU)
     assert 0.8 * taken <= expected <= 1.2 * taken
 
 
 def test_a_coarse_history_and_a_chunked_denoiser_take_less():
-    members = {name: estimate(make(), shape).member for name, (make, shape, _) in CASES.items()}
-    assert members["bfloat16 history"] < 0.75 * members["history"]
-    assert members["chunked"] < 0.2 * members["UNet"]
+    def each(sampler, shape):
+        return estimate(sampler, shape).member
+
+    coarse = past(pair_type="bfloat16")
+    assert each(coarse, (2 * 10**4,)) < 0.75 * each(past(), (2 * 10**4,))
+    assert each(projected(Chunked(unet())), (16, 16)) < 0.2 * each(projected(unet()), (16, 16))
 
 
-def test_members_that_would_not_fit_are_not_rehearsed(monkeypatch):
+def test_members_that_would_not_fit_are_not_measured(monkeypatch):
     rows = []
     sampler = toy(lambda call, seen: rows.append(len(seen)))
-    monkeypatch.setattr(memory, "room", lambda device: 10)
+    monkeypatch.setattr(memory, "room", lambda device: 100)
     found = estimate(sampler, (2,))
     assert set(rows) == {1}
     assert found.member > 0
     assert found.fixed == 0
 
 
-def test_no_member_is_rehearsed_that_the_run_does_not_have():
+def test_samples_that_do_not_fit_are_refused_before_they_are_made(monkeypatch):
+    sampler = toy(lambda call, seen: pytest.fail("the network was asked"))
+    sampler.denoiser.denoiser.calls = 0
+    monkeypatch.setattr(memory, "room", lambda device: 47)  # and six states of two numbers are 48
+    with pytest.raises(ValueError, match=r"shape \(2,\) take 8 bytes each.*47 bytes are free"):
+        estimate(sampler, (2,))
+
+
+def test_no_member_is_measured_that_the_run_does_not_have():
     rows = []
     estimate(toy(lambda call, seen: rows.extend(seen)), (2,), members=2)
     assert set(rows) == {0, 1}
@@ -174,18 +215,18 @@ def test_several_members_that_do_not_fit_are_taken_for_one_each():
     assert estimate(toy(lack), (2,)).fixed == 0
 
 
-def test_a_rehearsal_that_fails_says_so():
+def test_a_measurement_that_fails_says_so():
     def fail(call, rows):
         raise ValueError("no such member")
 
-    with pytest.raises(SamplingError, match=r"rehearsal.*no such member.*--chunk auto"):
+    with pytest.raises(SamplingError, match=r"to measure its memory.*no such member.*--chunk"):
         estimate(toy(fail), (2,))
 
 
-def test_a_rehearsal_leaves_members_as_they_are():
-    rehearsed, other = (PPR(Disturbed(), circle(), minimize=GaussNewton(2)) for _ in range(2))
-    estimate(rehearsed, (2,))
-    found = [sampler.sample(3, (2,), seed=1) for sampler in (rehearsed, other)]
+def test_a_measurement_leaves_members_as_they_are():
+    measured, other = (PPR(Disturbed(), circle(), minimize=GaussNewton(2)) for _ in range(2))
+    estimate(measured, (2,))
+    found = [sampler.sample(3, (2,), seed=1) for sampler in (measured, other)]
     assert torch.equal(found[0].samples, found[1].samples)
     assert found[0].calls.forward == found[1].calls.forward
 

@@ -76,4 +76,4 @@ def test_a_network_behind_azulas_preconditioning():
     adapter = feasibly.wrap(theirs, conditions={"label": labels})
     x, t = torch.randn(2, 2), torch.tensor(0.4)
     torch.testing.assert_close(adapter(x, t).mean, theirs(x, t, label=labels).mean)
-    assert not any(p.requires_grad for p in theirs.parameters())
+    assert not any(p.requires_grad for p in adapter.parameters())

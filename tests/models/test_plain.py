@@ -1,4 +1,5 @@
 import math
+import threading
 
 import pytest
 import torch
@@ -56,7 +57,7 @@ def test_ppr_draws_the_same_samples_through_every_parametrisation(path, exact, p
     drawn = {}
     for kind in ("x0", "eps", "v", "velocity"):
         denoiser = feasibly.wrap(exact(kind, paths[path]), kind, SCHEDULES[path])
-        sampler = feasibly.PPR(denoiser, law, steps=24, retries=1)
+        sampler = feasibly.PPR(denoiser, law, steps=24)
         drawn[kind] = sampler.sample(64, (2,), seed=0, dtype=torch.float64).samples
     for kind, samples in drawn.items():
         assert (samples - drawn["x0"]).abs().max() < 1e-4, kind
@@ -71,7 +72,7 @@ def test_many_residuals_are_projected_through_a_velocity(exact, paths):
     )
     denoiser = feasibly.wrap(exact("velocity", paths["straight"]), "velocity", Flow())
     minimize = feasibly.minimizers.GaussNewton(2, dense=1)
-    sampler = feasibly.PPR(denoiser, law, steps=8, minimize=minimize, retries=0)
+    sampler = feasibly.PPR(denoiser, law, steps=8, minimize=minimize)
     result = sampler.sample(4, (2,))
     assert result.finite.all()
 
@@ -102,9 +103,48 @@ def test_a_network_is_called_in_its_own_dtype_and_frozen(dtype, told):
     adapter = feasibly.wrap(net, "eps", VP())
     found = adapter(torch.randn(3, 2), torch.tensor(0.5)).mean
     assert found.dtype == torch.float32
-    assert net.seen == [(dtype, told, (3,))]
-    assert not net.training
-    assert not any(p.requires_grad for p in net.parameters())
+    assert adapter.net.seen == [(dtype, told, (3,))]
+    assert not adapter.net.training
+    assert not any(p.requires_grad for p in adapter.parameters())
+
+
+class Dropping(nn.Module):
+    """A network with dropout, one of whose layers is frozen and another in evaluation mode."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(2, 64).requires_grad_(False), nn.Linear(64, 2).eval()
+        self.dropout = nn.Dropout()
+
+    def forward(self, x, time):
+        return self.last(self.dropout(self.first(x)))
+
+
+def test_wrapping_leaves_a_network_as_it_is():
+    def state():
+        return [(m.training, [p.requires_grad for p in m.parameters()]) for m in net.modules()]
+
+    net = Dropping()
+    before = state()
+    adapter = feasibly.wrap(net, "x0", VP())
+    assert state() == before
+    x, t = torch.randn(3, 2), torch.tensor(0.5)
+    with torch.no_grad():  # the weights are those of the network, and it drops none of them
+        net.last.bias += 1
+    assert torch.equal(adapter(x, t).mean, net.last(net.first(x)))
+
+
+def test_a_frozen_network_is_not_copied():
+    net = Linear().eval().requires_grad_(False)
+    assert feasibly.wrap(net, "x0", VP()).net is net
+
+
+def test_a_network_that_cannot_be_copied_has_to_be_frozen():
+    net = Linear()
+    net.lock = threading.Lock()
+    with pytest.raises(DenoiserError, match=r"Linear cannot be copied.*eval\(\)\.requires_grad_"):
+        feasibly.wrap(net, "x0", VP())
+    assert feasibly.wrap(net.eval().requires_grad_(False), "x0", VP()).net is net
 
 
 @pytest.mark.parametrize(
@@ -136,6 +176,13 @@ def test_a_learned_variance_is_dropped():
         (lambda: feasibly.wrap(lambda x, s: x, "eps", VP(), scale=2), "scale"),
         (lambda: feasibly.wrap(3, "eps", VP()), "network must be callable, got int"),
         (lambda: feasibly.wrap(lambda x, s: x, "eps", 3), "schedule must be callable, got int"),
+        (lambda: feasibly.wrap(lambda x, s: x, "eps", VP), r"schedule is the class VP.*VP\(\)"),
+        (lambda: feasibly.wrap(Linear, "eps", VP()), "network is the class Linear"),
+        (lambda: feasibly.wrap(lambda x, s: x, VP(), "eps"), r"wrap\(net, kind, schedule\)"),
+        (
+            lambda: feasibly.wrap(lambda x, s: x, "eps", VP(), conditions=torch.zeros(3)),
+            "conditions is a dictionary .* got Tensor",
+        ),
         (
             lambda: feasibly.wrap(lambda x, s: None, "eps", VP())(
                 torch.randn(1, 2), torch.tensor(0.5)

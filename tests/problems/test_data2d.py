@@ -111,11 +111,11 @@ def test_scores_of_equal_laws_are_good(problem):
     # a false alarm of 4e-8 each. The support holds 99.9 %: 98 % is 13 standard errors below.
     scores = problem.scores(draw(problem, 512), torch.ones(512).bool(), draw(problem, 512, seed=1))
     rates = {"knn", "knn_1", "knn_3", "knn_10", "knn_20"}
-    assert set(scores) == {"feasible", "in_support", "joint", "tv"} | rates
+    assert set(scores) == {"feasible", "on_manifold", "joint", "weight_error"} | rates
     assert all(scores[key] == pytest.approx(0.5, abs=0.1) for key in rates)
     assert scores["feasible"] == 1
-    assert scores["in_support"] == scores["joint"] >= 0.98
-    assert scores["tv"] <= 0.17
+    assert scores["on_manifold"] == scores["joint"] >= 0.98
+    assert scores["weight_error"] <= 0.17
 
 
 @each_problem
@@ -127,7 +127,7 @@ def test_shares_count_members_on_the_support_feasible_and_both(problem):
     feasible = torch.arange(40) % 2 == 0
     scores = problem.scores(x, feasible, draw(problem, 64, seed=1))
     assert scores["feasible"] == 0.5
-    assert scores["in_support"] == 0.5
+    assert scores["on_manifold"] == 0.5
     assert scores["joint"] == 0.25
 
 
@@ -150,7 +150,7 @@ def test_missing_modes_cost_their_mass():
         problem.distribution.std
     )
     scores = problem.scores(truth[:2].repeat(8, 1), torch.ones(16).bool(), truth.repeat(2, 1))
-    assert scores["tv"] == pytest.approx(0.75)
+    assert scores["weight_error"] == pytest.approx(0.75)
 
 
 @pytest.mark.parametrize("k", range(CONSTRAINTS))

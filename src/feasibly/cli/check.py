@@ -18,7 +18,7 @@ from ..ensemble import estimate
 from ..errors import DenoiserError
 from ..samplers import PPR, Ancestral
 from .load import load_constraint, load_denoiser
-from .words import size
+from .words import Shape, size
 
 SAMPLES = 256
 """How many samples of its own a denoiser is tested on."""
@@ -30,7 +30,7 @@ REMOTE = 10
 def check(
     denoiser: str,
     constraint: str | None = None,
-    shape: tuple[int, ...] = (2,),
+    shape: Shape = (2,),
     data: Path | None = None,
     seed: int = 0,
 ) -> int:

@@ -1,9 +1,10 @@
 """`python -m feasibly sample --out NAME.zarr`, `resume` and `report`: ensembles in a store."""
 
-__all__ = ["draw", "report", "resume"]
+__all__ = ["fill", "report", "resume", "stopping"]
 
 import os
 import signal
+import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -17,6 +18,7 @@ from rich.console import Console
 
 from .. import figures, problems
 from ..ensemble import Footprint, Layout, Store, Summary, run
+from ..errors import CalibrationWarning, InfeasibleWarning
 from ..progress import LiveProgress
 from ..report import Report
 from .job import Job
@@ -24,7 +26,7 @@ from .load import load_object
 from .words import size
 
 
-def draw(
+def fill(
     job: Job,
     out: Path,
     members: int,
@@ -34,7 +36,8 @@ def draw(
     infeasible: str,
     layout: str | None = None,
 ) -> int:
-    """Draws what a store lacks, as one of the processes of a launcher or alone."""
+    """Samples what a store lacks, as one of the processes of a launcher or alone; returns the exit
+    status."""
     policy, found, retries = infeasible.partition(":")
     if (policy == "retry") != bool(found) or policy not in ("keep", "retry", "drop"):
         raise ValueError(
@@ -43,18 +46,25 @@ def draw(
     if found:
         again = f"attempts={1 + int(retries)}"
         job = Job(job.denoiser, job.constraint, job.method, (*job.options, again))
-    axes = problems.layout(job.denoiser, shape) if layout is None else load_object(layout)
+    axes: Any = None  # those of a store that is there are known
+    if layout is not None:
+        axes = load_object(layout)
+    elif not out.exists():
+        axes = problems.layout(job.denoiser, shape)
     if not isinstance(axes, (Layout, type(None))):
         raise ValueError(f"{layout!r} returned {type(axes).__name__}; it must return a Layout.")
     rank, local, world, sharing = place()
     if torch.cuda.is_available():  # before the user's function asks for a device
         torch.cuda.set_device(local % torch.cuda.device_count())
     console = Console(quiet=rank > 0)
-    with stopping(), LiveProgress(f"{job.method} on {job.denoiser}", console) as live:
+    title = f"{job.method} on {job.denoiser}"
+    with stopping(), LiveProgress(title, console) as live, warnings.catch_warnings():
+        for kind in (InfeasibleWarning, CalibrationWarning):  # which the summary prints
+            warnings.simplefilter("ignore", kind)
 
-        def progress(drawn: int) -> None:
+        def progress(finished: int) -> None:
             if not console.is_terminal:
-                console.print(f"{drawn} of {members} members drawn", highlight=False)
+                console.print(f"{finished} of {members} members finished", highlight=False)
 
         def planned(footprint: Footprint, size: int) -> None:
             console.print(expected(footprint, size), highlight=False, soft_wrap=True)
@@ -83,21 +93,24 @@ def resume(
     store: tyro.conf.Positional[Path],
     denoiser: str | None = None,
     constraint: str | None = None,
-    chunk: int | Literal["auto"] = "auto",
+    chunk: int | Literal["auto"] | None = None,
 ) -> int:
-    """Go on with a run that was stopped: draw the members that its store lacks.
+    """Go on with a run that was stopped: sample the members that its store lacks.
 
-    Members that failed, or whose files are damaged, are drawn again. Exits with 1 unless all
-    members count in the end.
+    Members that failed, or whose files are damaged, are sampled again. Exits with 0 if all members
+    count and one at least is feasible, else with 1.
 
     Arguments:
         store: The store, as given to `sample --out`.
         denoiser: The denoiser again, if it is not a shipped prior: a store is data, and what it
             names is not run unasked.
         constraint: The constraint again, if it is not a number.
-        chunk: How many members to sample at a time.
+        chunk: How many members to sample at a time; by default as when the run was begun.
     """
-    config = Store(store).config
+    manifest = Store(store).manifest
+    config = manifest.config
+    if chunk is None:
+        chunk = manifest.chunk or "auto"
     if not config.source:
         raise ValueError(
             f"{store} was made by feasibly.ensemble.run and not by a command; call it again."
@@ -108,13 +121,13 @@ def resume(
         *options, last = job.options
         job = Job(job.denoiser, job.constraint, job.method, tuple(options))
         infeasible = f"retry:{int(last.removeprefix('attempts=')) - 1}"
-    return draw(job, store, config.members, config.shape, config.seed, chunk, infeasible)
+    return fill(job, store, config.members, config.shape, config.seed, chunk, infeasible)
 
 
 def report(store: tyro.conf.Positional[Path], out: Path | None = None) -> int:
     """Say how far a run has come, and write a page about it.
 
-    Exits with 1 unless all members count.
+    Exits with 0 if all members count and one at least is feasible, else with 1.
 
     Arguments:
         store: The store, as given to `sample --out`.
@@ -170,34 +183,36 @@ def steps(paths: np.ndarray) -> list[dict[str, str]]:
 
 
 def conclude(summary: Summary, console: Console) -> int:
-    """Prints the account of a run; returns the exit status."""
+    """Prints the summary of a run; returns the exit status."""
     console.print(str(summary), highlight=False, markup=False, soft_wrap=True)
     console.print(f"Store: {summary.store.path}", highlight=False, markup=False, soft_wrap=True)
-    return int(summary.is_short)
+    return int(summary.is_short or not summary.feasible)
 
 
 def expected(footprint: Footprint, chunk: int) -> str:
-    """What a run is expected to take, in words."""
+    """What the first chunk of a run is expected to take, in words."""
+    seconds = max(1, round(footprint.seconds(chunk)))
     return (
-        f"{chunk} members at a time, which take {size(footprint.of(chunk))} of memory at most: "
-        f"{size(footprint.member)} each and {size(footprint.fixed)} besides, and the weights."
+        f"{chunk} members at a time, which take some {seconds} s and {size(footprint.of(chunk))} "
+        f"of memory at most: {size(footprint.member)} each and {size(footprint.fixed)} besides, "
+        "and the weights."
     )
 
 
 def place() -> tuple[int, int, int, int]:
     """Returns this process's rank, its rank on its machine, the number of processes, and that on
-    its machine, as torchrun or srun tell them; 0, 0, 1 and 1 if neither started it."""
+    its machine, as torchrun or srun set them; 0, 0, 1 and 1 if neither started it."""
 
-    def told(*names: str, default: int) -> int:
+    def number(*names: str, default: int) -> int:
         texts = (os.environ.get(name, "") for name in names)
         return next((int(text) for text in texts if text.isdecimal()), default)
 
-    world = max(1, told("WORLD_SIZE", "SLURM_NTASKS", default=1))
+    world = max(1, number("WORLD_SIZE", "SLURM_NTASKS", default=1))
     return (
-        told("RANK", "SLURM_PROCID", default=0),
-        told("LOCAL_RANK", "SLURM_LOCALID", default=0),
+        number("RANK", "SLURM_PROCID", default=0),
+        number("LOCAL_RANK", "SLURM_LOCALID", default=0),
         world,
-        max(1, told("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE", default=world)),
+        max(1, number("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE", default=world)),
     )
 
 

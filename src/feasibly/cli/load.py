@@ -3,6 +3,7 @@
 __all__ = ["load_constraint", "load_denoiser", "load_object"]
 
 import importlib
+import inspect
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ def load_object(path: str) -> Any:
     """Calls the function at `module:function`; modules of the current folder are found.
 
     Raises:
-        ValueError: If there is no such function.
+        ValueError: If there is no such function, or it needs arguments.
     """
     module, _, name = path.partition(":")
     if not module or not name or not module.replace(".", "").isidentifier():
@@ -34,6 +35,15 @@ def load_object(path: str) -> Any:
         ) from error
     if not callable(function):
         raise ValueError(f"{path!r} is no function but {type(function).__name__}.")
+    try:
+        inspect.signature(function).bind()
+    except TypeError as error:
+        raise ValueError(
+            f"{path!r} cannot be called without arguments ({error}); name a function that takes "
+            "none and returns the object."
+        ) from error
+    except ValueError:  # some built-in functions do not say what they take
+        pass
     return function()
 
 

@@ -2,20 +2,26 @@
 
 __all__ = ["sample"]
 
+import math
+import shutil
+import tempfile
 import warnings
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from rich.console import Console
+from safetensors import SafetensorError
 
 from .. import figures
-from ..errors import InfeasibleWarning
+from ..errors import InfeasibleWarning, SamplingError
 from ..progress import LiveProgress
 from ..report import Report
+from ..result import Result
 from ..samplers import METHODS
 from ..sampling import run, shortfall
-from .ensemble import draw
+from .ensemble import fill, stopping
 from .job import Job
+from .words import Shape, size
 
 
 def sample(
@@ -23,7 +29,7 @@ def sample(
     constraint: str,
     out: Path = Path("out/sample"),
     members: int = 64,
-    shape: tuple[int, ...] = (2,),
+    shape: Shape = (2,),
     method: Literal[("auto", *METHODS)] = "auto",  # ty: ignore[invalid-type-form]
     steps: int | None = None,
     options: tuple[str, ...] = (),
@@ -34,10 +40,11 @@ def sample(
 ) -> int:
     """Sample a denoiser under a constraint; write the samples and a report.
 
-    Exits with 1 if no member is feasible. With --out NAME.zarr every member is kept as soon as it
-    is finished, several processes may share the work (torchrun --nproc-per-node 2 -m feasibly
-    sample ..., or srun), and `python -m feasibly resume NAME.zarr` goes on after a stop; then it
-    exits with 1 unless all members count.
+    Exits with 1 if no member is feasible; if some are infeasible, it says how many and exits with
+    0. With --out NAME.zarr every member is kept as soon as it is finished, several processes may
+    share the work (torchrun --nproc-per-node 2 -m feasibly sample ..., or srun), and `python -m
+    feasibly resume NAME.zarr` goes on after a stop; then it also exits with 1 if members are
+    lacking: by default infeasible ones are not, see --infeasible.
 
     Arguments:
         denoiser: A shipped prior (checkerboard, banana), a prior's file, or module:function for
@@ -55,7 +62,7 @@ def sample(
         chunk: How many members to sample at a time: by default all or, into a store, auto, which
             measures the first member and takes half of the free memory.
         infeasible: What a store does with members that end infeasible: keep counts them, retry:N
-            draws them again up to N times and does not count those that stay so, drop leaves them
+            resamples them up to N times and does not count those that stay so, drop leaves them
             out.
         layout: module:function for a function that returns a feasibly.ensemble.Layout, by which a
             store names the axes of a sample.
@@ -64,7 +71,7 @@ def sample(
         options = (f"steps={steps}", *options)
     job = Job(denoiser, constraint, method, options)
     if out.suffix == ".zarr":
-        return draw(
+        return fill(
             job, out, members, shape, seed, "auto" if chunk is None else chunk, infeasible, layout
         )
     if chunk == "auto" or infeasible != "keep" or layout is not None:
@@ -73,8 +80,15 @@ def sample(
         )
     console = Console()
     out.mkdir(parents=True, exist_ok=True)  # before the work, not after it
+    need, free = 4 * members * math.prod(shape), shutil.disk_usage(out).free
+    if need > free:
+        raise ValueError(
+            f"{members} samples take {size(need)}, and {out} has {size(free)} free; make room, or "
+            "give another --out."
+        )
     chosen = job.build(shape)
-    with LiveProgress(f"{method} on {denoiser}", console) as progress, warnings.catch_warnings():
+    live = LiveProgress(f"{method} on {denoiser}", console)
+    with stopping(), live, warnings.catch_warnings():
         warnings.simplefilter("ignore", InfeasibleWarning)  # said below, and by the exit status
         try:
             result = run(
@@ -83,16 +97,14 @@ def sample(
                 shape,
                 seed=seed,
                 chunk=chunk,
-                callback=progress,
+                callback=live,
                 reason=chosen.reason,
             )
         except BaseException as error:
-            partial = getattr(error, "partial", None)
-            if partial is not None:
-                partial.save(out / "partial.safetensors")
-                console.print(f"The members drawn so far: {out / 'partial.safetensors'}")
+            if hasattr(error, "partial"):  # else it had not begun
+                error.add_note(rescue(error.partial, members, out))
             raise
-    result.save(out / "samples.safetensors")
+    kept = keep(result, out / "samples.safetensors")
     report = Report(f"feasibly: {method} on {denoiser}")
     report.code(str(result))
     report.figure(
@@ -103,10 +115,55 @@ def sample(
         figures.histogram({method: result.violation}, result.tolerance),
         "Violation of the samples.",
     )
-    report.write(out / "report.html")
+    try:
+        report.write(out / "report.html")
+    except OSError as error:
+        raise SamplingError(
+            f"The report cannot be written ({error}); the samples are in {kept}."
+        ) from error
     console.print(str(result), highlight=False, soft_wrap=True)
     console.print(f"Samples and report: {out}", highlight=False, soft_wrap=True)
-    console.print(
-        shortfall(result, chosen.attempts[-1]), highlight=False, markup=False, soft_wrap=True
-    )
+    missed = shortfall(result, chosen.attempts[-1])
+    console.print(missed, highlight=False, markup=False, soft_wrap=True)
     return 0 if result.feasible.any() else 1
+
+
+def keep(result: Result, path: Path) -> Path:
+    """Writes members, and returns the path.
+
+    Raises:
+        SamplingError: If they cannot be written; it says whether the temporary folder, which is
+            often on another disk, has them instead.
+    """
+    try:
+        result.save(path)
+        return path
+    except (OSError, SafetensorError) as error:
+        reason = f"{path} cannot be written ({error})"
+    try:
+        spare = Path(tempfile.mkdtemp(prefix="feasibly-")) / path.name
+        result.save(spare)
+    except (OSError, SafetensorError) as error:
+        raise SamplingError(
+            f"{reason}, nor can the temporary folder ({error}), so no member is kept. Make room, "
+            "or sample into a store, --out NAME.zarr, which keeps members as they are finished.",
+            result,
+        ) from error
+    raise SamplingError(
+        f"{reason}; its {len(result.members)} members are in {spare}. Make room, and move them.",
+        result,
+    )
+
+
+def rescue(partial: Any, members: int, out: Path) -> str:
+    """Keeps what there is of a run that was stopped, a Result or None; says what and where."""
+    if partial is None:
+        return (
+            "No member was finished. With --chunk N members are finished N at a time; a store, "
+            "--out NAME.zarr, keeps them, and its run can be resumed."
+        )
+    try:
+        path = keep(partial, out / "partial.safetensors")
+    except SamplingError as error:
+        return str(error)
+    return f"{len(partial.members)} of {members} members are kept in {path}."

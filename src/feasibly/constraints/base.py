@@ -1,36 +1,48 @@
-r"""Constraints: :math:`\mathcal{C} = \{ x : c(x) = 0 \}`, stated by a residual."""
+r"""The base class of constraints, which state a feasible set :math:`\{ x : r(x) = 0 \}`."""
 
-__all__ = ["Constraint", "constant", "finite", "rows", "target"]
+__all__ = ["Array", "Constraint", "check_axes", "constant", "finite", "rows", "target"]
 
 from abc import ABC, abstractmethod
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from ..errors import ConstraintError
+
+Array = Tensor | ArrayLike
+"""Numbers as a user gives them: a number, a list, an array or a tensor."""
+
+LARGEST = 2**22
+"""The most elements of a matrix that is inverted for a projection: 32 MiB, and a few seconds."""
 
 
 class Constraint(ABC):
     r"""A constraint on clean samples :math:`x`, with shape :math:`(B, *)`.
 
-    An author writes :meth:`residual`, :math:`r(x) \in \mathbb{R}^m` with :math:`r = 0` where the
-    constraint holds, and gives a tolerance. The violation is :math:`c(x) = \|r(x)\|^2`, a sum
-    over the :math:`m` residuals, and a sample is feasible if :math:`c(x) \leq` `tolerance`.
+    A subclass defines :meth:`residual`, :math:`r(x) \in \mathbb{R}^m`, which is zero where the
+    constraint holds. The violation is :math:`c(x) = \|r(x)\|^2`, a sum over the :math:`m`
+    residuals. A sample is feasible if :math:`c(x) \leq` `tolerance`.
 
-    The residual of a sample must depend on that sample alone, and be differentiable.
+    The residual of a sample must depend on that sample alone. It must be differentiable.
 
     Arguments:
         tolerance: The largest violation of a feasible sample, in the squared units of the
             residual.
     """
 
+    linear: bool = False
+    """Whether the residual is linear in the sample, up to a constant: :math:`r(x) = A x - b`."""
+
     def __init__(self, tolerance: float) -> None:
         if not tolerance > 0:
             raise ValueError(
-                f"{type(self).__name__}(tolerance=...) must be positive, got {tolerance}; it is "
-                "the largest squared residual norm that counts as feasible."
+                f"{type(self).__name__}(tolerance=...) must be positive, got {tolerance}. It is "
+                "the largest squared norm of the residual that counts as feasible."
             )
         self.tolerance = float(tolerance)
+        self._inverses: dict[tuple[tuple[int, ...], torch.device], Tensor] = {}
 
     @abstractmethod
     def residual(self, x: Tensor) -> Tensor:
@@ -39,8 +51,8 @@ class Constraint(ABC):
     def violation(self, x: Tensor) -> Tensor:
         r"""Returns :math:`c(x) = \|r(x)\|^2`, with shape :math:`(B)`.
 
-        A constraint may define another violation, as long as it is at most :math:`\|r\|^2` and
-        zero with it: the minimizers stop at :math:`\|r\|^2 \leq` `tolerance`.
+        A subclass may define another violation. It must be at most :math:`\|r\|^2` and zero with
+        it, since the minimizers stop at :math:`\|r\|^2 \leq` `tolerance`.
         """
         return self.residual(x).square().sum(dim=1)
 
@@ -51,17 +63,59 @@ class Constraint(ABC):
         return c, c <= self.tolerance
 
     def is_feasible(self, x: Tensor) -> Tensor:
-        r"""Tells which samples satisfy the constraint, with shape :math:`(B)`."""
+        r"""Returns which samples are feasible, with shape :math:`(B)`."""
         return self.assess(x)[1]
 
     def projection(self, x: Tensor) -> Tensor:
-        r"""Returns the point of :math:`\mathcal{C}` nearest to `x`, where it has a closed form.
+        r"""Returns the feasible point nearest to `x`, if there is a closed form.
+
+        For a :attr:`linear` constraint this is :math:`x - A^+ r(x)`. The matrix :math:`A^+` is
+        computed once for each shape of a sample.
 
         Raises:
-            NotImplementedError: If this constraint has none.
+            NotImplementedError: If there is no closed form.
+            ConstraintError: If the equations of a linear constraint contradict each other.
         """
-        raise NotImplementedError(
-            f"{type(self).__name__} has no closed-form projection; project with a minimizer."
+        if not self.linear:
+            raise NotImplementedError(
+                f"{type(self).__name__} has no closed-form projection; project with a minimizer."
+            )
+        key = x.shape[1:], x.device
+        if key not in self._inverses:
+            self._inverses[key] = self._invert(x[:1])
+        z = x.double()
+        move = self.residual(z) @ self._inverses[key].T
+        return (z - move.reshape(x.shape)).to(x)
+
+    def _invert(self, like: Tensor) -> Tensor:
+        r"""Returns :math:`A^+`, with shape :math:`(D, m)`, for samples of the shape of `like`."""
+        zero = torch.zeros_like(like, dtype=torch.float64)
+        r_0 = self.residual(zero)
+        m = r_0.shape[1]
+        if m * zero.numel() > LARGEST:
+            raise NotImplementedError(
+                f"{self!r} has {m} equations for {zero.numel()} elements. That is too many for a "
+                "closed-form projection; project with a minimizer."
+            )
+        with torch.enable_grad():
+            # one copy of a sample for each row of A
+            x = zero.expand(m, *zero.shape[1:]).clone().requires_grad_()
+            (A,) = torch.autograd.grad(self.residual(x).diagonal().sum(), x)
+        A = A.flatten(start_dim=1)
+        inverse = torch.linalg.pinv(A)
+
+        x_0 = -(r_0 @ inverse.T).reshape(zero.shape)
+        missed = self.residual(x_0).norm() > 1e-9 * r_0.norm()  # and not by rounding
+        if missed and not self.is_feasible(x_0).all():
+            raise ConstraintError(self._contradiction(x_0))
+        return inverse
+
+    def _contradiction(self, x: Tensor) -> str:
+        """Describes a linear constraint that not even the best sample `x` satisfies."""
+        return (
+            f"{self!r}: no sample satisfies all its equations; the least violation is "
+            f"{self.violation(x).item():.3g}. Correct or drop the equations that contradict "
+            "each other."
         )
 
     @property
@@ -73,14 +127,16 @@ class Constraint(ABC):
         """
         return self
 
-    def in_units(self, mean: Tensor | float, std: Tensor | float) -> "Constraint":
-        r"""Returns this constraint, stated in physical units, for a model of standardised data.
+    def in_units(self, mean: Array, std: Array) -> "Constraint":
+        r"""Returns this constraint for a model of standardised data.
+
+        Write a constraint in physical units :math:`u`, and pass the result to a sampler whose
+        samples are :math:`x = (u - \mu) / s`.
 
         Arguments:
             mean: The mean :math:`\mu` of the data in physical units, which broadcasts to a
                 sample.
-            std: The standard deviation :math:`s`. The model's samples are
-                :math:`x = (u - \mu) / s`; this constraint sees :math:`u`.
+            std: The standard deviation :math:`s`, likewise.
         """
         return _InUnits(self, mean, std)
 
@@ -88,55 +144,76 @@ class Constraint(ABC):
         return f"{type(self).__name__}(tolerance={self.tolerance:g})"
 
 
-def constant(value: Tensor | float) -> Tensor:
-    """Returns `value` as a tensor, in double precision if it is a number."""
-    return value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
+def constant(value: Array, name: str) -> Tensor:
+    """Returns the argument `name` of a constraint as a tensor. Numbers, lists and arrays become
+    double precision."""
+    if isinstance(value, Tensor):
+        return value
+    try:
+        # float() refuses None, of which numpy makes a NaN
+        array = np.asarray(float(value) if value is None else value, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{name} must be numbers: a tensor, an array or a list. Got {type(value).__name__} "
+            f"({error})."
+        ) from error
+    return torch.tensor(array)
 
 
-def finite(value: Tensor | float, name: str) -> Tensor:
-    """Returns `value` as a tensor, if it is finite: what is given as `name` must be."""
-    value = constant(value)
+def finite(value: Array, name: str) -> Tensor:
+    """Returns the argument `name` as a tensor, and refuses it if it has values that are not
+    finite."""
+    value = constant(value, name)
     bad = int((~value.isfinite()).sum())
     if bad:
         raise ValueError(
-            f"{name} has {bad} values of {value.numel()} that are not finite; leave out what is "
-            "missing, such as by a mask."
+            f"{name} has {bad} values of {value.numel()} that are not finite. Leave out missing "
+            "values, for example by a mask."
         )
     return value
 
 
 def rows(values: Tensor, x: Tensor, name: str) -> Tensor:
-    """Returns the values that a function named `name` has for samples, with shape (B, m)."""
+    """Returns the values of the function `name` for the samples `x`, with shape (B, m)."""
     if values.shape[:1] != x.shape[:1]:
         raise ConstraintError(
-            f"{name} returned shape {tuple(values.shape)} for {x.shape[0]} samples; its first "
-            "axis must be theirs, so reduce over the sample's axes only."
+            f"{name} returned shape {tuple(values.shape)} for {x.shape[0]} samples. Its first "
+            "axis must be the batch, so reduce over the other axes only."
         )
     return values.reshape(x.shape[0], -1)
 
 
+def check_axes(x: Tensor, axes: int, name: str) -> None:
+    """Refuses samples with fewer than `axes` axes, for a constraint called `name`."""
+    if x.ndim - 1 < axes:
+        raise ConstraintError(
+            f"{name} needs samples with at least {axes} axes, got samples of shape "
+            f"{tuple(x.shape[1:])}."
+        )
+
+
 def target(y: Tensor, values: Tensor, name: str) -> Tensor:
-    """Returns `y` in the type of `values`, with shape (B, *), if it is of one sample."""
+    """Returns `y` in the type of `values`, with shape (B, *), and refuses a batch axis of `y`."""
     if y.ndim > values.ndim - 1:
         raise ConstraintError(
-            f"{name} has shape {tuple(y.shape)} where a sample has {tuple(values.shape[1:])}; "
-            "give it without a batch axis: it is the same for all samples."
+            f"{name} has shape {tuple(y.shape)}, but a sample has {tuple(values.shape[1:])}. "
+            "Give it without a batch axis: it is the same for all samples."
         )
     return y.to(values)
 
 
 class _InUnits(Constraint):
-    """A constraint behind an affine change of units."""
+    """A constraint in physical units, on standardised samples."""
 
-    def __init__(self, constraint: Constraint, mean: Tensor | float, std: Tensor | float) -> None:
+    def __init__(self, constraint: Constraint, mean: Array, std: Array) -> None:
         super().__init__(constraint.tolerance)
-        if not torch.all(torch.as_tensor(std) > 0):
+        self.constraint, self.linear = constraint, constraint.linear
+        self.mean, self.std = finite(mean, "in_units(mean=...)"), finite(std, "in_units(std=...)")
+        if not torch.all(self.std > 0):
             raise ValueError("in_units(std=...) must be positive everywhere.")
-        self.constraint, self.mean, self.std = constraint, mean, std
 
     def _physical(self, x: Tensor) -> Tensor:
-        std = torch.as_tensor(self.std, dtype=x.dtype, device=x.device)
-        return x * std + torch.as_tensor(self.mean, dtype=x.dtype, device=x.device)
+        return x * self.std.to(x) + self.mean.to(x)
 
     @property
     def equalities(self) -> Constraint | None:
@@ -154,12 +231,15 @@ class _InUnits(Constraint):
         return self.constraint.assess(self._physical(x))
 
     def projection(self, x: Tensor) -> Tensor:
-        if torch.as_tensor(self.std).numel() > 1:  # the nearest point depends on the metric
+        if self.std.numel() == 1:
+            u = self._physical(x)
+            return x + (self.constraint.projection(u) - u) / self.std.to(x)
+        if not self.linear:  # the nearest point depends on the units of each element
             raise NotImplementedError(
-                f"{self!r} has no closed-form projection, since its elements have units of their "
-                "own; project with a minimizer."
+                f"{self!r} has no closed-form projection, since elements differ in their units; "
+                "project with a minimizer."
             )
-        return x + (self.constraint.projection(self._physical(x)) - self._physical(x)) / self.std
+        return super().projection(x)
 
     def __repr__(self) -> str:
         return f"{self.constraint!r} in physical units"

@@ -1,4 +1,4 @@
-r"""Constraints from functions that cannot be differentiated."""
+"""Constraints on functions that cannot be differentiated."""
 
 __all__ = ["BlackBox"]
 
@@ -10,36 +10,42 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from .base import Constraint
+from ..errors import ConstraintError
+from .base import Array, Constraint, constant
 
 
 class BlackBox(Constraint):
     r"""The constraint :math:`f(x) = 0`, or :math:`f(x) \leq 0`, for a function without
-    derivatives: another program's, or one with thresholds.
+    derivatives.
 
-    Its derivatives are central differences, :math:`2 D` evaluations of :math:`f` a gradient for a
-    sample of :math:`D` elements, in one batch; so it is for small samples. For larger ones write
-    a smooth surrogate, as an :class:`Equality`, and keep :math:`f` for the final verdict.
+    Such a function is another program, or one with thresholds. Its derivatives are central
+    differences. A gradient takes :math:`2 D` evaluations of :math:`f`, in one batch, for a sample
+    of :math:`D` elements. For large samples, state a smooth surrogate as an :class:`Equality`,
+    and use :math:`f` only to check the result.
 
-    Where :math:`f` is a staircase, `step` must be longer than its treads: the differences are
-    those of :math:`f` averaged over a step, and a sample may end a step away from where the
-    average says that it should. An inequality is drawn again before it is projected on
-    (:class:`PPR`), which asks for no derivatives, however rough :math:`f` is.
+    If :math:`f` is a staircase, `step` must be longer than its treads. The differences are then
+    those of :math:`f` averaged over a step, and a sample may end up to a step off. An inequality
+    needs no derivatives as long as :class:`PPR` resamples, which it does before it projects.
 
     Arguments:
-        f: The function, which maps a batch :math:`(B, *)` to :math:`(B, m)`, each sample by
-            itself. It is called without gradients, on batches of any size.
-        tolerance: The largest :math:`\|f\|^2` (of its positive part, for an inequality) of a
-            feasible sample, in squared units of :math:`f`.
-        step: The distance of the differences, in units of a sample. None for the cube root of
-            the precision, the best for a smooth function of numbers of order one.
+        f: The function, which maps a batch :math:`(B, *)` to numbers of shape :math:`(B, m)`,
+            each sample on its own. It gets a tensor without gradients, of any batch size. It may
+            return a tensor, an array or a list.
+        tolerance: The largest :math:`\|f\|^2` of a feasible sample, in squared units of
+            :math:`f`; for an inequality, that of its positive part.
+        step: The distance of the differences, in units of a sample. The default is the cube root
+            of the precision, which is best for a smooth function of numbers of order one.
         inequality: Whether the constraint is :math:`f(x) \leq 0`.
-        limit: The most elements of a sample; more are refused.
+        limit: The most elements of a sample.
+
+    Raises:
+        ConstraintError: In use, if a sample has more elements than `limit`, or `f` returns
+            something else.
     """
 
     def __init__(
         self,
-        f: Callable[[Tensor], Tensor],
+        f: Callable[[Tensor], Array],
         tolerance: float,
         *,
         step: float | None = None,
@@ -58,20 +64,19 @@ class BlackBox(Constraint):
     def residual(self, x: Tensor) -> Tensor:
         size = x[0].numel()
         if size > self.limit:
-            raise ValueError(
-                f"BlackBox: a sample has {size} elements, and each gradient would take {2 * size} "
-                f"evaluations; state a smooth surrogate, or raise limit={self.limit}."
+            raise ConstraintError(
+                f"BlackBox: a sample has {size} elements, so each gradient takes {2 * size} "
+                f"evaluations of f. State a smooth surrogate, or raise limit={self.limit}."
             )
         step = self.step or torch.finfo(x.dtype).eps ** (1 / 3)
         r = _Differences.apply(x, self._evaluate, step)
         return r.relu() if self.inequality else r
 
     def _evaluate(self, x: Tensor) -> Tensor:
-        r = self.f(x.detach())
-        if not isinstance(r, Tensor) or r.ndim != 2 or r.shape[0] != x.shape[0]:
-            got = tuple(r.shape) if isinstance(r, Tensor) else type(r).__name__
-            raise ValueError(
-                f"BlackBox(f=...) must return a tensor of shape (B, m), got {got} for "
+        r = constant(self.f(x.detach()), "What BlackBox(f=...) returns")
+        if r.ndim != 2 or r.shape[0] != x.shape[0]:
+            raise ConstraintError(
+                f"BlackBox(f=...) must return numbers of shape (B, m), got {tuple(r.shape)} for "
                 f"{x.shape[0]} samples."
             )
         return r.detach().to(x)
@@ -106,7 +111,7 @@ class _Differences(Function):
     def jvp(ctx: Any, *tangents: Any) -> Tensor:
         tangent = tangents[0]
         (x,) = ctx.saved_tensors
-        # moves as long as those of the gradient, whatever the tangent's length
+        # moves are as long as those of the gradient, whatever the length of the tangent
         size = tangent.flatten(start_dim=1).norm(dim=1)
         safe = torch.where(size > 0, size, 1.0)
         shape = (-1, *(1,) * (x.ndim - 1))

@@ -12,22 +12,34 @@ from .base import Constraint
 
 
 class Composite(Constraint):
-    r"""All of several constraints: :math:`c(x) = \sum_i w_i c_i(x)`.
+    r"""All of several constraints, with the violation :math:`c(x) = \sum_i w_i c_i(x)`.
 
-    A sample is feasible if it is feasible for *every* part, each with its own tolerance; the
-    weights only balance the parts while a projection is under way.
+    A sample is feasible if it is feasible for *every* part, each with its own tolerance. The
+    weights only balance the parts during a projection.
+
+    If all parts are linear, the projection has a closed form: it solves all their equations at
+    once.
 
     Arguments:
         constraints: The parts.
-        weights: The weights :math:`w_i > 0`. By default the inverse tolerances, so that each
-            part counts by how far it is from being feasible.
+        weights: The weights :math:`w_i > 0`. The default is one over each tolerance, so that a
+            part counts by its violation relative to its tolerance.
     """
 
     def __init__(
         self, constraints: Sequence[Constraint], weights: Sequence[float] | None = None
     ) -> None:
-        if not constraints:
-            raise ValueError("Composite needs at least one constraint.")
+        if not isinstance(constraints, Sequence) or not constraints:
+            raise ValueError(
+                "Composite takes a list of at least one constraint, such as Composite([a, b]), "
+                f"got {constraints!r}."
+            )
+        for part in constraints:
+            if not isinstance(part, Constraint):
+                raise ValueError(
+                    f"Composite takes constraints, got {part!r}. Wrap a function first, such as "
+                    "Equality(function, tolerance)."
+                )
         if weights is None:
             weights = [1 / part.tolerance for part in constraints]
         if len(weights) != len(constraints) or min(weights) <= 0:
@@ -35,9 +47,10 @@ class Composite(Constraint):
                 f"Composite needs one positive weight for each of its {len(constraints)} "
                 f"constraints, got {list(weights)}."
             )
-        # sum_i w_i c_i <= min_i w_i tol_i makes every part feasible: where minimizers may stop
+        # every part is feasible if sum_i w_i c_i <= min_i w_i tol_i: there minimizers may stop
         super().__init__(min(w * c.tolerance for w, c in zip(weights, constraints, strict=True)))
         self.constraints, self.weights = list(constraints), list(weights)
+        self.linear = all(part.linear for part in constraints)
 
     @property
     def equalities(self) -> Constraint | None:
@@ -58,6 +71,26 @@ class Composite(Constraint):
         parts = [part.assess(x) for part in self.constraints]
         c = sum(w * c for w, (c, _) in zip(self.weights, parts, strict=True))
         return torch.as_tensor(c), torch.stack([feasible for _, feasible in parts]).all(dim=0)
+
+    def projection(self, x: Tensor) -> Tensor:
+        if not self.linear:
+            curved = next(part for part in self.constraints if not part.linear)
+            raise NotImplementedError(
+                f"Composite has no closed-form projection, since {curved!r} is not linear; "
+                "project with a minimizer."
+            )
+        return super().projection(x)
+
+    def _contradiction(self, x: Tensor) -> str:
+        missed = [
+            f"{part!r} with a violation of {part.violation(x).item():.3g}"
+            for part in self.constraints
+            if not part.is_feasible(x).all()
+        ]
+        return (
+            "Composite: its parts contradict each other. The best sample still misses "
+            f"{' and '.join(missed)}. Correct or drop one of the parts."
+        )
 
     def __repr__(self) -> str:
         return f"Composite({', '.join(map(repr, self.constraints))})"

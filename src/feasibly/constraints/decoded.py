@@ -20,6 +20,9 @@ class Decoded(Constraint):
         decode: The decoder, which maps a batch of latents to a batch of samples, each by itself,
             and is differentiable.
         encode: The encoder, for methods that go back; None if there is none.
+
+    Raises:
+        ValueError: If one of them is something else.
     """
 
     def __init__(
@@ -28,6 +31,17 @@ class Decoded(Constraint):
         decode: Callable[[Tensor], Tensor],
         encode: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
+        if not isinstance(constraint, Constraint) or not callable(decode):
+            swapped = isinstance(decode, Constraint) and callable(constraint)
+            raise ValueError(
+                "Decoded(constraint, decode) takes a constraint and a decoder, got "
+                f"{type(constraint).__name__} and {type(decode).__name__}."
+                + (" Swap the two." if swapped else "")
+            )
+        if not callable(encode) and encode is not None:
+            raise ValueError(
+                f"Decoded(encode=...) takes a function of samples, got {type(encode).__name__}."
+            )
         super().__init__(constraint.tolerance)
         self.constraint, self.decode, self.encode = constraint, decode, encode
 

@@ -1,41 +1,46 @@
-r"""Known values of a field, and of its integrals."""
+"""Constraints on the values of a field, its slopes and its integrals."""
 
 __all__ = ["Energy", "Integral", "Mask", "Neumann"]
 
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..errors import ConstraintError
-from .base import Constraint, constant, finite, target
+from .base import Array, Constraint, check_axes, constant, finite, target
 
 
 class Mask(Constraint):
-    r"""Known values: :math:`x_i = y_i` where a mask is true. In-painting, sensors on a grid, and
-    boundary (Dirichlet) and initial conditions.
+    r"""The constraint that some values are known: :math:`x_i = y_i` where a mask is true.
+
+    Use it for in-painting, sensors on a grid, and boundary (Dirichlet) and initial conditions.
 
     Arguments:
         mask: Where the values are known, booleans with the shape of a sample.
-        y: The values, in the units of a sample: one number, the known ones in the order of
-            `x[mask]`, or a whole sample, of which only the masked part counts.
+        y: The values, in the units of a sample. Give one number, or the known values in the order
+            of `x[mask]`, or a whole sample, of which only the masked part counts.
         tolerance: The largest sum of squared errors over the mask, in those units squared.
     """
 
-    def __init__(self, mask: Tensor, y: Tensor | float, tolerance: float) -> None:
+    linear = True
+
+    def __init__(self, mask: Array, y: Array, tolerance: float) -> None:
         super().__init__(tolerance)
+        mask = mask if isinstance(mask, Tensor) else torch.tensor(np.asarray(mask))
         if mask.dtype != torch.bool or not mask.any():
             raise ValueError(
-                f"Mask(mask=...) must be booleans, true where a value is known, somewhere; got "
-                f"{mask.dtype}, true at {int(mask.count_nonzero())} of {mask.numel()}."
+                "Mask(mask=...) must be booleans, true where a value is known. Got "
+                f"{mask.dtype}, true at {int(mask.count_nonzero())} of {mask.numel()} places."
             )
-        y, known = constant(y), int(mask.count_nonzero())
+        y, known = constant(y, "Mask(y=...)"), int(mask.count_nonzero())
         if y.ndim == 1 and y.numel() == known and y.shape != mask.shape:
             y = torch.zeros(mask.shape, dtype=y.dtype).masked_scatter(mask.cpu(), y.cpu())
         if y.ndim and y.shape != mask.shape:
             raise ValueError(
-                f"Mask(y=...) has shape {tuple(y.shape)}; give a number, the {known} values where "
+                f"Mask(y=...) has shape {tuple(y.shape)}. Give a number, the {known} values where "
                 f"the mask is true, or a whole sample, with shape {tuple(mask.shape)}."
             )
         self.mask = mask
@@ -48,11 +53,17 @@ class Mask(Constraint):
         cls,
         shape: Sequence[int],
         dims: Sequence[int],
-        y: Tensor | float,
+        y: Array,
         tolerance: float,
     ) -> "Mask":
-        r"""Returns a Dirichlet condition: `y` at both ends of the axes `dims` of a sample, of the
-        shape `shape`. Negative axes count from the last."""
+        r"""Returns a Dirichlet condition: the value is `y` at both ends of some axes.
+
+        Arguments:
+            shape: The shape of a sample.
+            dims: The axes. Negative ones count from the last.
+            y: The values; see :class:`Mask`.
+            tolerance: The largest sum of squared errors at the ends.
+        """
         mask = torch.zeros(tuple(shape), dtype=torch.bool)
         for dim in dims:
             mask.select(dim, 0).fill_(True)
@@ -60,9 +71,15 @@ class Mask(Constraint):
         return cls(mask, y, tolerance)
 
     @classmethod
-    def initial(cls, u: Tensor, frames: int, tolerance: float) -> "Mask":
-        r"""Returns an initial condition: a sample of `frames` frames on its first axis begins
-        with `u`, with shape :math:`(k, *)`, its first :math:`k` frames."""
+    def initial(cls, u: Array, frames: int, tolerance: float) -> "Mask":
+        r"""Returns an initial condition: a sample begins with known frames.
+
+        Arguments:
+            u: The first :math:`k` frames, with shape :math:`(k, *)`.
+            frames: The number of frames of a sample, on its first axis.
+            tolerance: The largest sum of squared errors of these frames.
+        """
+        u = constant(u, "Mask.initial(u=...)")
         mask = torch.zeros((frames, *u.shape[1:]), dtype=torch.bool)
         mask[: u.shape[0]] = True
         y = torch.zeros(mask.shape, dtype=u.dtype)
@@ -79,26 +96,31 @@ class Mask(Constraint):
 
 
 class Neumann(Constraint):
-    r"""A known slope at both ends of an axis: :math:`\partial x / \partial n = y`, where
-    :math:`n` grows with the index, by one-sided differences of second order.
+    r"""The constraint that the slope at both ends of an axis is known:
+    :math:`\partial x / \partial n = y`.
+
+    Here :math:`n` grows with the index. Slopes are one-sided differences of second order.
 
     Arguments:
-        dim: The axis of a sample, negative, of three points at least.
+        dim: The axis of a sample, negative. It needs at least three points.
         spacing: The distance between two points.
         y: The slope, in units of a sample over those of the spacing; 0 is no flux. It
-            broadcasts to the shape :math:`(2, *)` of the two ends, the lower first.
+            broadcasts to the shape :math:`(2, *)` of the two ends, the lower end first.
         tolerance: The largest sum of squared errors, in squared units of the slope.
     """
 
-    def __init__(self, dim: int, spacing: float, y: Tensor | float, tolerance: float) -> None:
+    linear = True
+
+    def __init__(self, dim: int, spacing: float, y: Array, tolerance: float) -> None:
         super().__init__(tolerance)
         if dim >= 0:
-            raise ValueError(f"Neumann(dim=...) must be negative, got {dim}; -1 is the last axis.")
+            raise ValueError(f"Neumann(dim=...) must be negative, got {dim}. The last axis is -1.")
         if not 0 < spacing < math.inf:
             raise ValueError(f"Neumann(spacing=...) must be positive and finite, got {spacing}.")
         self.dim, self.spacing, self.y = dim, spacing, finite(y, "Neumann(y=...)")
 
     def residual(self, x: Tensor) -> Tensor:
+        check_axes(x, -self.dim, f"Neumann(dim={self.dim})")
         u = x.movedim(self.dim, -1)
         low = (-3 * u[..., 0] + 4 * u[..., 1] - u[..., 2]) / (2 * self.spacing)
         high = (3 * u[..., -1] - 4 * u[..., -2] + u[..., -3]) / (2 * self.spacing)
@@ -107,14 +129,14 @@ class Neumann(Constraint):
 
 
 class _Sum(Constraint):
-    """What is known of sums over some axes: their values, or that they do not change."""
+    """A constraint on sums over some axes: they are known, or they are conserved."""
 
     def __init__(
         self,
         dims: Sequence[int],
-        y: Tensor | float | None,
+        y: Array | None,
         tolerance: float,
-        weights: Tensor | float | None = None,
+        weights: Array | None = None,
     ) -> None:
         super().__init__(tolerance)
         self.dims = tuple(dims)
@@ -128,7 +150,8 @@ class _Sum(Constraint):
         self.weights = None if weights is None else finite(weights, f"{name}(weights=...)")
 
     def _weights(self, x: Tensor) -> Tensor:
-        """The weights, with the axes of `x`, of which the others are ones."""
+        """Returns the weights, with as many axes as `x`; the axes that are not summed are ones."""
+        check_axes(x, -self.dims[0], f"{type(self).__name__}(dims={self.dims})")
         shape = [1] * x.ndim
         for dim in self.dims:
             shape[dim] = x.shape[dim]
@@ -137,39 +160,50 @@ class _Sum(Constraint):
         return self.weights.to(x).expand([shape[dim] for dim in self.dims]).reshape(shape)
 
     def _sum(self, x: Tensor) -> Tensor:
-        """Sums with the weights, with the summed axes kept as ones."""
-        return (x * self._weights(x)).sum(dim=self.dims, keepdim=True)
-
-    def _miss(self, sums: Tensor) -> Tensor:
-        sums = sums.squeeze(self.dims)
-        name = type(self).__name__
-        if self.y is not None:
-            return (sums - target(self.y, sums, f"{name}(y)")).reshape(sums.shape[0], -1)
-        if sums.ndim < 2:
+        """Returns the weighted sums of each sample, without the summed axes."""
+        sums = (x * self._weights(x)).sum(dim=self.dims)
+        if self.y is None and sums.ndim < 2:
             raise ConstraintError(
-                f"{name}(dims={self.dims}) leaves no axis along which it could be conserved; give "
-                "y, or sum over fewer axes."
+                f"{type(self).__name__}(dims={self.dims}) sums over all axes of a sample, so "
+                "nothing is left to be conserved. Give y, or sum over fewer axes."
             )
-        return (sums[:, 1:] - sums[:, :1]).reshape(sums.shape[0], -1)
+        return sums
 
     def _target(self, sums: Tensor) -> Tensor:
-        if self.y is None:  # the nearest constant
-            return sums.mean(dim=1, keepdim=True)
-        return self.y.to(sums).expand(sums.squeeze(self.dims).shape).reshape(sums.shape)
+        """Returns the nearest sums that are feasible, in the shape of `sums`."""
+        if self.y is None:
+            return sums.mean(dim=1, keepdim=True).expand_as(sums)
+        return target(self.y, sums, f"{type(self).__name__}(y)").expand_as(sums)
+
+    def _miss(self, sums: Tensor) -> Tensor:
+        miss = sums[:, 1:] - sums[:, :1] if self.y is None else sums - self._target(sums)
+        return miss.reshape(sums.shape[0], -1)
+
+    def _restore(self, sums: Tensor, x: Tensor) -> Tensor:
+        """Returns `sums` with the summed axes of `x` as ones, to broadcast against `x`."""
+        shape = list(x.shape)
+        for dim in self.dims:
+            shape[dim] = 1
+        return sums.reshape(shape)
 
 
 class Integral(_Sum):
-    r"""A known integral or average: :math:`\sum_i w_i x_i = y`, over some axes of a sample; one
-    equation for each element of the others. Mass, brightness, a flux through a section.
+    r"""The constraint that an integral or average is known: :math:`\sum_i w_i x_i = y`.
+
+    The sum runs over some axes of a sample. There is one equation for each element of the other
+    axes. Use it for mass, brightness, or the flux through a section.
 
     Arguments:
         dims: The axes to sum over, negative and in increasing order.
-        y: The values, in units of a sample times those of the weights, which broadcast to the
-            other axes. None: unknown but conserved, the same along the first axis of a sample.
+        y: The values, in units of a sample times those of the weights. They broadcast to the
+            other axes. None if they are unknown but conserved, that is, the same along the first
+            of the other axes.
         tolerance: The largest sum of squared errors, in those units squared.
-        weights: The cell weights :math:`w`, which broadcast to the axes `dims`, such as the areas
-            of cells; None for an average.
+        weights: The weights :math:`w`, such as the areas of cells, which broadcast to the axes
+            `dims`; None for an average.
     """
+
+    linear = True
 
     def residual(self, x: Tensor) -> Tensor:
         return self._miss(self._sum(x))
@@ -177,27 +211,30 @@ class Integral(_Sum):
     def projection(self, x: Tensor) -> Tensor:
         r"""Returns :math:`x - w \, (w^\top x - y) / \|w\|^2`."""
         sums, w = self._sum(x), self._weights(x)
-        return x - w * (sums - self._target(sums)) / w.square().sum()
+        return x - w * self._restore(sums - self._target(sums), x) / w.square().sum()
 
 
 class Energy(_Sum):
-    r"""A known energy: :math:`\frac{1}{2} \sum_i w_i x_i^2 = y`, over some axes of a sample.
+    r"""The constraint that an energy is known: :math:`\frac{1}{2} \sum_i w_i x_i^2 = y`.
+
+    The sum runs over some axes of a sample.
 
     Arguments:
-        dims: The axes to sum over, negative and in increasing order; with the axis of components,
-            for a velocity.
-        y: The energies, in squared units of a sample times those of the weights, which broadcast
-            to the other axes. None: unknown but conserved along the first axis of a sample.
+        dims: The axes to sum over, negative and in increasing order. For a velocity, include the
+            axis of its components.
+        y: The energies, in squared units of a sample times those of the weights. They broadcast
+            to the other axes. None if they are unknown but conserved, that is, the same along the
+            first of the other axes.
         tolerance: The largest sum of squared errors, in those units squared.
-        weights: The cell weights :math:`w`; None for an average.
+        weights: The weights :math:`w`, such as the areas of cells; None for an average.
     """
 
     def __init__(
         self,
         dims: Sequence[int],
-        y: Tensor | float | None,
+        y: Array | None,
         tolerance: float,
-        weights: Tensor | float | None = None,
+        weights: Array | None = None,
     ) -> None:
         super().__init__(dims, y, tolerance, weights)
         if self.y is not None and (self.y < 0).any():
@@ -207,14 +244,15 @@ class Energy(_Sum):
         return self._miss(self._sum(x.square()) / 2)
 
     def projection(self, x: Tensor) -> Tensor:
-        r"""Returns `x` scaled to the energy, the nearest if the weights are equal; not a number
-        where `x` is zero, which has no direction.
+        r"""Returns `x` scaled to the energy.
+
+        It is NaN where `x` is zero, since then all directions are equally near.
 
         Raises:
-            NotImplementedError: If the weights differ, or the energy is only conserved.
+            NotImplementedError: If the weights differ, or the energy is conserved and not known.
         """
         uneven = self.weights is not None and self.weights.unique().numel() > 1
         if uneven or self.y is None:
             return super().projection(x)
         energy = self._sum(x.square()) / 2
-        return x * torch.sqrt(self._target(energy) / energy)
+        return x * self._restore(torch.sqrt(self._target(energy) / energy), x)

@@ -7,14 +7,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from .base import Constraint, constant, rows, target
+from .base import Array, Constraint, constant, rows, target
 
 
 class Inequality(Constraint):
     r"""The constraint :math:`g(x) \leq 0`, elementwise, with residual :math:`\max(g, 0)`.
 
-    Inside, the residual and its gradient are zero, so that a projection leaves a feasible sample
-    where it is. :class:`PPR` draws again before it projects, and says which law results.
+    Inside, the residual and its gradient are zero, so that a projection leaves feasible samples
+    as they are. :func:`feasibly.sample` resamples the prior before it projects.
 
     Arguments:
         g: A differentiable function of a batch :math:`(B, *)`.
@@ -42,13 +42,13 @@ class Bounds(Constraint):
         tolerance: The largest squared distance to the box of a feasible sample.
     """
 
-    def __init__(self, lower: Tensor | float, upper: Tensor | float, tolerance: float) -> None:
+    def __init__(self, lower: Array, upper: Array, tolerance: float) -> None:
         super().__init__(tolerance)
-        low, high = constant(lower), constant(upper)
+        low, high = constant(lower, "Bounds(lower=...)"), constant(upper, "Bounds(upper=...)")
         if not torch.all(low <= high):
             raise ValueError(
-                "Bounds: the lower bound is above the upper one somewhere, or one of them is not "
-                "a number, so no sample is feasible; correct the bounds."
+                "Bounds: the lower bound is above the upper bound somewhere, or a bound is not a "
+                "number. Correct the bounds."
             )
         self.lower, self.upper = low, high
 
@@ -67,11 +67,14 @@ class Bounds(Constraint):
 
 
 class _Fixed(Constraint):
-    """The elements of a sample that bounds leave no choice."""
+    """The equality part of bounds: the elements whose bounds are equal."""
+
+    linear = True
 
     def __init__(self, bounds: Bounds, fixed: Tensor) -> None:
         super().__init__(bounds.tolerance)
         self.bounds, self.fixed = bounds, fixed
 
     def residual(self, x: Tensor) -> Tensor:
-        return (x - self.bounds.projection(x))[:, self.fixed.to(x.device).expand(x.shape[1:])]
+        y = target(self.bounds.lower, x, "Bounds(lower)")
+        return (x - y)[:, self.fixed.to(x.device).expand(x.shape[1:])]

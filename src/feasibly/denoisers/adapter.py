@@ -1,6 +1,6 @@
 r"""A network of any parametrisation, as a denoiser."""
 
-__all__ = ["Adapter", "AsIs", "positional"]
+__all__ = ["Adapter", "AsIs", "positional", "time_first"]
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,6 +12,7 @@ from ..errors import DenoiserError
 from ..members import current
 from ..schedules import clock
 from .base import Posterior
+from .frozen import frozen
 from .predictions import FORMULAS, PREDICTIONS, Prediction, Scales, scales
 
 Call = Callable[[Any, Tensor, Tensor, dict[str, Any]], Any]
@@ -23,13 +24,19 @@ def positional(net: Any, x: Tensor, time: Tensor, conditions: dict[str, Any]) ->
     return net(x, time, **conditions)
 
 
+def time_first(net: Any, x: Tensor, time: Tensor, conditions: dict[str, Any]) -> Any:
+    """Calls `net(time, x, **conditions)`."""
+    return net(time, x, **conditions)
+
+
 class Adapter(nn.Module):
     r"""A network :math:`F`, of any parametrisation, as a denoiser
     :math:`d(x_t, t) = \mathbb{E}[x_0 \mid x_t]`.
 
-    A network that is a module is set to evaluation mode and frozen, in place. It is called in its
-    own dtype, with a time for every sample; the result has the dtype of the state. Printing an
-    adapter states all that it assumes.
+    A network that is a module is used in evaluation mode, and its weights take no gradient; where
+    it is not so already, that is a copy that shares its weights. It is called in its own dtype,
+    with a time for every sample; the result has the dtype of the state. Printing an adapter states
+    all that it assumes.
 
     Arguments:
         net: The network.
@@ -48,7 +55,8 @@ class Adapter(nn.Module):
         notes: More of what is assumed, a sentence each.
 
     Raises:
-        DenoiserError: If the network or the schedule is not callable.
+        DenoiserError: If the network or the schedule is not callable, or the network would have to
+            be copied and cannot.
     """
 
     def __init__(
@@ -75,7 +83,10 @@ class Adapter(nn.Module):
                 "feasibly.schedules.VP()."
             )
         if isinstance(net, nn.Module):
-            net.eval().requires_grad_(False)
+            try:
+                net = frozen(net)
+            except ValueError as error:
+                raise DenoiserError(str(error)) from error
         self.net, self.schedule, self.call, self.scale = net, schedule, call, scale
         self.prediction = PREDICTIONS[prediction] if isinstance(prediction, str) else prediction
         self.time = time or clock(schedule)

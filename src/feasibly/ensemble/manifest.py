@@ -33,11 +33,17 @@ import torch
 from ..checks.probe import Probe, is_probe
 from ..errors import StoreError
 
-FORMAT = 2
+FORMAT = 3
 INFEASIBLE = ("keep", "retry", "drop")
-LIMITS = {"members": 10**6, "axes": 16, "elements": 2**40, "text": 10_000, "file": 2**20}
-"""The largest run that a store may claim to be, so that a forged one takes no memory; the last
-two in characters and in bytes."""
+LIMITS = {
+    "members": 10**6,
+    "axes": 16,
+    "elements": 2**40,
+    "warnings": 100,
+    "text": 10_000,  # characters
+    "file": 2**20,  # bytes, of JSON
+}
+"""The largest run that a store may claim to be, so that a forged one takes no memory."""
 
 RESERVED = {"member", "violation", "feasible", "finished", "forward", "backward", "seconds"}
 
@@ -172,6 +178,7 @@ class Manifest:
         variable: The name of the variable that holds the samples.
         probe: What the schedule, the denoiser and the constraint return for fixed states; empty
             if they were not probed.
+        chunk: How many members the run sampled at a time when it was begun; None for `auto`.
     """
 
     config: Config
@@ -180,14 +187,19 @@ class Manifest:
     created: str
     variable: str = "samples"
     probe: Probe = field(default_factory=dict)
+    chunk: int | None = None
 
     @classmethod
     def new(
-        cls, config: Config, variable: str = "samples", probe: Probe | None = None
+        cls,
+        config: Config,
+        variable: str = "samples",
+        probe: Probe | None = None,
+        chunk: int | None = None,
     ) -> "Manifest":
         """Describes a run that starts now and here."""
         created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        return cls(config, versions(), commit(), created, variable, probe or {})
+        return cls(config, versions(), commit(), created, variable, probe or {}, chunk)
 
     def encode(self) -> bytes:
         """Returns the content of the manifest's file."""
@@ -227,9 +239,12 @@ class Manifest:
             raise StoreError(f"{path}: {error}") from error
         if found["probe"] != {} and not is_probe(found["probe"]):
             raise StoreError(f"{path}: the probe is {shown(found['probe'])}.")
+        chunk = found["chunk"]
+        if chunk is not None and not _whole(chunk, 1, LIMITS["members"]):
+            raise StoreError(f"{path}: the chunk is {shown(chunk)}.")
         probe = {name: tuple(numbers) for name, numbers in found["probe"].items()}
         texts = (found[name] for name in ("versions", "commit", "created", "variable"))
-        return cls(made, *texts, probe)
+        return cls(made, *texts, probe, chunk)
 
 
 def versions() -> dict[str, str]:
@@ -358,8 +373,14 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "weights": (is_text, "a printable line"),
     "tolerance": (_tolerance, "a number from 0, or none"),
     "seed": (lambda v: _whole(v, 0, 2**32 - 1), "a whole number from 0 to 2^32 - 1"),
-    "members": (lambda v: _whole(v, 1, LIMITS["members"]), f"1 to {LIMITS['members']}"),
-    "shape": (_shape, f"1 to {LIMITS['axes']} sizes, of at most 2^40 elements in all"),
+    "members": (
+        lambda v: _whole(v, 1, LIMITS["members"]),
+        f"a whole number from 1 to {LIMITS['members']}",
+    ),
+    "shape": (
+        _shape,
+        f"1 to {LIMITS['axes']} sizes in a tuple, such as (64, 32), of at most 2^40 elements",
+    ),
     "dtype": (lambda v: v in ("float32", "float64"), "float32 or float64"),
     "infeasible": (lambda v: v in INFEASIBLE, f"one of {', '.join(INFEASIBLE)}"),
     "source": (_source, "empty, or denoiser, constraint, method and options"),

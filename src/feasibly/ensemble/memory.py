@@ -1,12 +1,13 @@
-"""How much memory a member takes, and how many members fit."""
+"""What members take, of memory and of time, and how many to sample at a time."""
 
-__all__ = ["Footprint", "estimate", "fitting", "is_exhausted", "peak", "room"]
+__all__ = ["Footprint", "Plan", "dry_run", "estimate", "is_exhausted", "peak", "plan", "room"]
 
 import math
 import os
+import time
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,20 +22,30 @@ from ..network import Evaluations, device_of
 from ..randomness import MemberNoise
 from ..samplers import Sampler
 from ..sampling import dry_run
+from .manifest import Config
 
 T = TypeVar("T")
 
 SHARE = 0.5
 """The share of the free memory that a chunk may take: others use some, allocators waste some."""
 
+DURATION = 60.0
+"""The seconds that a chunk may take: a stop loses all of its members."""
+
+STRETCH = 1.5
+"""How long a chunk may take, in durations of one member alone, if that is longer."""
+
+MOST = 1024
+"""The largest chunk that is chosen: a larger one is hardly faster."""
+
 SEVERAL = 4
-"""The number of members of the rehearsal that tells what each further member takes."""
+"""The number of members of the measurement that tells what each further member takes."""
+
+LEAST = 6
+"""The states that a dry run has at a time at least: two of noise, two noisy, two clean."""
 
 BESIDES = 3
 """The states a member has in a run besides those of a step: its noise, and two results."""
-
-MOST = 1024
-"""The largest chunk that is chosen: a larger one is hardly faster, and more is lost with it."""
 
 CGROUP = Path("/sys/fs/cgroup")
 
@@ -44,20 +55,81 @@ EXHAUSTED = ("can't allocate memory", "out of memory", "status_alloc_failed")
 
 @dataclass(frozen=True)
 class Footprint:
-    """The most memory that a chunk of members takes while it is drawn.
+    """What a chunk of members takes while it is sampled: memory at most, and time as expected.
 
     Attributes:
         member: What each member takes, in bytes.
         fixed: What is taken whatever their number, in bytes; the weights, which are there before
             a run, are not part of it.
+        member_seconds: The time that each member adds to a chunk, if all are feasible at the first
+            attempt.
+        fixed_seconds: The time that a chunk takes whatever their number.
     """
 
     member: int
     fixed: int
+    member_seconds: float = field(default=0.0, compare=False)
+    fixed_seconds: float = field(default=0.0, compare=False)
 
     def of(self, members: int) -> int:
         """Returns what a chunk of so many members takes, in bytes."""
         return self.fixed + members * self.member
+
+    def seconds(self, members: int) -> float:
+        """Returns how long a chunk of so many members takes."""
+        return self.fixed_seconds + members * self.member_seconds
+
+
+@dataclass
+class Plan:
+    """How many members to sample at a time.
+
+    Members of a chunk are finished at the same time, so a run that is stopped loses what its chunk
+    has taken. So a chunk is expected to take a minute at most, or half as long again as one member
+    alone, if that is longer: then members are still sampled together where that saves time.
+
+    Attributes:
+        most: The number that fits into memory, or the number that was asked for.
+        footprint: What members take; None to sample `most` at a time, however long it takes.
+        pace: How much longer the last chunk took than its footprint says.
+    """
+
+    most: int
+    footprint: Footprint | None = None
+    pace: float = 1.0
+
+    @property
+    def chunk(self) -> int:
+        """The number of members to sample next."""
+        if self.footprint is None or not self.footprint.member_seconds:
+            return self.most
+        limit = max(DURATION / self.pace, STRETCH * self.footprint.seconds(1))
+        timely = (limit - self.footprint.fixed_seconds) / self.footprint.member_seconds
+        return max(1, min(self.most, int(timely)))
+
+    def learn(self, members: int, seconds: float) -> None:
+        """Takes down how long a chunk took."""
+        expected = self.footprint.seconds(members) if self.footprint is not None else 0.0
+        if expected:
+            self.pace = seconds / expected
+
+
+def plan(attempts: Sequence[Sampler], config: Config, device: torch.device, sharing: int) -> Plan:
+    """Plans the chunks of a process by what members take and what memory is free.
+
+    Arguments:
+        attempts: The samplers, one for each attempt.
+        config: The configuration of the run.
+        device: Where to sample.
+        sharing: The number of processes on this machine that share its memory.
+    """
+    dtype = getattr(torch, config.dtype)
+    footprint = estimate(
+        attempts, config.shape, members=config.members, dtype=dtype, device=device
+    )
+    if device.type == "cuda":
+        sharing = 1 if _own_gpu() else math.ceil(sharing / torch.cuda.device_count())
+    return Plan(fitting(footprint, room(device), sharing), footprint)
 
 
 def estimate(
@@ -71,10 +143,11 @@ def estimate(
     """Estimates what a run takes before it starts, by three of its steps with one member, and
     with up to four if they fit.
 
-    It is what tensors take at the peak. On a CPU a process may take more: glibc keeps freed blocks
-    of up to 32 MB for later, and they do not fit together. Large ones are given back at once, as
-    all are with the environment's MALLOC_MMAP_THRESHOLD_=1048576. What a constraint takes outside
-    of PyTorch is not seen.
+    The memory is what tensors take at the peak. On a CPU a process may take more: glibc keeps
+    freed blocks of up to 32 MB for later, and they do not fit together. Large ones are given back
+    at once, as all are with the environment's MALLOC_MMAP_THRESHOLD_=1048576. What a constraint
+    takes outside of PyTorch is not seen. The time of a small network on a CPU is overestimated,
+    since its operations are watched.
 
     Arguments:
         attempts: The samplers, of which the last is measured.
@@ -90,34 +163,63 @@ def estimate(
     """
     attempts = [attempts] if isinstance(attempts, Sampler) else attempts
     device = torch.device(device or device_of(attempts[-1].denoiser.denoiser))
+    check_room(shape, dtype, device)
     *_, sampler = dry_run(attempts, shape, dtype, device, 0, 1, Evaluations())
 
-    def tried(count: int) -> int:
-        return peak(lambda: _steps(sampler, count, shape, dtype, device), device)[1]
+    levels = sorted({0, sampler.steps // 2, max(0, sampler.steps - 2)})
 
+    def measure(count: int) -> tuple[int, float]:
+        start = _clock(device)
+        _, taken = peak(lambda: _steps(sampler, levels, count, shape, dtype, device), device)
+        return taken, (_clock(device) - start) * sampler.steps / len(levels)
+
+    measure(1)  # the first time, libraries are loaded and kernels chosen
     state = math.prod(shape) * dtype.itemsize
-    one, count = tried(1), min(SEVERAL, members)
-    alone = Footprint(one + BESIDES * state, 0)
+    (one, alone), count = measure(1), min(SEVERAL, members)
+    by_one = Footprint(one + BESIDES * state, 0, alone)
     if count == 1 or count * one > SHARE * room(device):
-        return alone
+        return by_one
     try:
-        member = max(state, (tried(count) - one) // (count - 1))
+        several, together = measure(count)
     except SamplingError as error:
         if is_exhausted(error):
-            return alone
+            return by_one
         raise
-    return Footprint(member + BESIDES * state, max(0, one - member))
+    member = max(state, (several - one) // (count - 1))
+    seconds = max(0.0, (together - alone) / (count - 1))
+    return Footprint(
+        member + BESIDES * state, max(0, one - member), seconds, max(0.0, alone - seconds)
+    )
+
+
+def check_room(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> None:
+    """Refuses samples that do not fit into memory: a shape may be that of a forged store.
+
+    Raises:
+        ValueError: If they do not fit.
+    """
+    each, free = math.prod(shape) * dtype.itemsize, min(room(device), room(torch.device("cpu")))
+    if LEAST * each > free:
+        raise ValueError(
+            f"Samples of shape {tuple(shape)} take {each:,} bytes each, and a run has {LEAST} of "
+            f"them at a time at least; {max(0, free):,} bytes are free."
+        )
 
 
 @torch.no_grad()
 def _steps(
-    sampler: Sampler, count: int, shape: Sequence[int], dtype: torch.dtype, device: torch.device
+    sampler: Sampler,
+    levels: Sequence[int],
+    count: int,
+    shape: Sequence[int],
+    dtype: torch.dtype,
+    device: torch.device,
 ) -> None:
-    """Makes three steps of a run: the first, one half way, and the last but one."""
+    """Makes some steps of a run, each from noise."""
     times = sampler.times(dtype, device)
     noise = MemberNoise(0, range(count), shape, dtype=dtype, device=device)
     memory = None
-    for k in sorted({0, sampler.steps // 2, max(0, sampler.steps - 2)}):
+    for k in levels:
         try:
             with batch.calling(range(count), device):
                 memory = memory or sampler.begin(noise).memory
@@ -125,14 +227,13 @@ def _steps(
                 memory = sampler.step(x_t, times[k], times[k + 1], noise, memory).memory
         except Exception as error:
             raise SamplingError(
-                f"The dry run of step {k + 1} of {sampler.steps}, from noise, failed "
-                f"({type(error).__name__}: {error}); give a number instead of --chunk auto to go "
-                "without."
+                f"Step {k + 1} of {sampler.steps}, tried from noise to measure its memory, failed "
+                f"({type(error).__name__}: {error}); give a number to --chunk instead of auto."
             ) from error
 
 
 def fitting(footprint: Footprint, free: int, sharing: int) -> int:
-    """Returns how many members a process should draw at a time.
+    """Returns how many members of a process fit into memory.
 
     Arguments:
         footprint: What they take.
@@ -151,12 +252,12 @@ def peak(action: Callable[[], T], device: torch.device) -> tuple[T, int]:
         before = torch.cuda.memory_allocated(device)
         result = action()
         return result, torch.cuda.max_memory_allocated(device) - before
-    with Counter() as counter:
+    with PeakBytes() as count:
         result = action()
-    return result, counter.peak
+    return result, count.peak
 
 
-class Counter(TorchDispatchMode):
+class PeakBytes(TorchDispatchMode):
     """Counts the bytes of the tensors that are made within, as long as each is there.
 
     Attributes:
@@ -197,7 +298,7 @@ def _is_dense(value: Any) -> bool:
 
 
 def room(device: torch.device) -> int:
-    """Returns the free memory where members are drawn, in bytes."""
+    """Returns the free memory where members are sampled, in bytes."""
     if device.type == "cuda":
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + cached
@@ -228,3 +329,16 @@ def _free() -> int:
         return 1024 * int(lines["MemAvailable"].split()[0])
     except (OSError, KeyError):
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+
+
+def _own_gpu() -> bool:
+    """Whether Slurm gave this process GPUs that no other process sees."""
+    given = os.environ.get("SLURM_GPUS_PER_TASK", "").rpartition(":")[2]  # 1, or a100:1
+    return given.isdecimal() and 1 <= torch.cuda.device_count() <= int(given)
+
+
+def _clock(device: torch.device) -> float:
+    """The time when all that was asked of a device is done, in seconds."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()

@@ -4,24 +4,24 @@ __all__ = ["run"]
 
 import contextlib
 import math
-import os
+import operator
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
 from ..checks.probe import probe
-from ..constraints import Constraint
-from ..errors import SamplingError
+from ..errors import CalibrationWarning, InfeasibleWarning, SamplingError
 from ..network import Evaluations, device_of
 from ..result import Result, Snapshot
 from ..samplers import Sampler
 from ..sampling import Run, describe, dry_run
 from . import memory
 from .manifest import Config, Layout, fingerprint
-from .memory import Footprint
+from .memory import Footprint, Plan
 from .queue import Claims
 from .store import Record, Store
 from .summary import Summary, some
@@ -47,10 +47,10 @@ def run(
     progress: Callable[[int], None] | None = None,
     planned: Callable[[Footprint, int], None] | None = None,
 ) -> Summary:
-    r"""Draws those members of an ensemble that its store lacks; returns when all are there.
+    r"""Samples those members of an ensemble that its store lacks; returns when all are there.
 
     Any number of processes may run this at once, with the same arguments and the same store. A
-    member is the same whoever draws it, and in whatever chunk, up to the rounding of the network
+    member is the same whoever samples it, and in whatever chunk, up to the rounding of the network
     in batches of different sizes, which projections amplify: to relative differences of
     :math:`10^{-4}` in single precision. In double precision they are far below
     :math:`10^{-5}`; a network that runs one member at a time, as in `Chunked(denoiser, 1)`,
@@ -63,9 +63,12 @@ def run(
         members: The number of members of the ensemble.
         shape: The shape of one sample.
         seed: The seed of the ensemble.
-        chunk: How many members to draw at a time; `auto` takes as many as fit into half of the
-            free memory, by :func:`estimate`. A chunk that does not fit is halved.
-        infeasible: What happens to members that end infeasible, after the sampler's own retries,
+        chunk: How many members to sample at a time. They are finished at the same time, so a stop
+            loses what a chunk has taken. `auto` takes as many as fit into half of the free memory,
+            at most 1024, and as are expected to take a minute, or half as long again as one member
+            alone, if that is longer. It plans the first chunk by :func:`estimate`, and the next by
+            the time of the last. A chunk that does not fit is halved.
+        infeasible: What happens to members that end infeasible, after the sampler's own attempts,
             which are made whatever is said here: `keep` counts them, `retry` keeps them too and
             does not count them, `drop` does not even keep them.
         layout: The names, coordinates and units of a sample; None for axes by number.
@@ -76,10 +79,10 @@ def run(
         sharing: How many of them run on this machine, by which `auto` divides its memory. On GPUs
             it is divided by the number of GPUs that this process sees first; so give 1 where a
             process sees only a GPU of its own. Under Slurm's --gpus-per-task that is known.
-        repair: Whether to read the store first, and draw again what failed or is damaged. Of
+        repair: Whether to read the store first, and sample again what failed or is damaged. Of
             several processes that start together one is enough.
         callback: Called with a :class:`Snapshot` after every step of every chunk.
-        progress: Called with the number of members that have been drawn, after every chunk.
+        progress: Called with the number of members that are finished, after every chunk.
         planned: Called by `auto`, before the first member, with the :class:`Footprint` and the
             chunk.
 
@@ -89,7 +92,12 @@ def run(
         StoreError: If the store cannot be used, or belongs to another run.
         SamplingError: If a step fails or a member cannot be written. Whatever is raised, the
             members that were finished stay in the store, and a note says which were not.
+
+    Warns:
+        InfeasibleWarning: If members of the store are infeasible, whoever sampled them.
+        CalibrationWarning: If the sampler warned of something, in this run or an earlier one.
     """
+    members, seed, chunk, shape = map(_plain, (members, seed, chunk, shape))
     if chunk != "auto" and (not isinstance(chunk, int) or chunk < 1):
         raise ValueError(f"run(chunk=...) must be 'auto' or at least 1, got {chunk!r}.")
     if min(workers, sharing) < 1:
@@ -99,31 +107,36 @@ def run(
     attempts = [attempts] if isinstance(attempts, Sampler) else list(attempts)
     if infeasible == "retry" and len(attempts) < 2:
         raise ValueError("run(infeasible='retry') needs several attempts, such as [sampler] * 4.")
-    constraint, denoiser = attempts[-1].constraint, attempts[-1].denoiser.denoiser
+    last = attempts[-1]
+    denoiser: Any = last.denoiser.denoiser
     config = Config(
         method=" ".join(describe(attempts).split()),
         weights=fingerprint(denoiser),
-        tolerance=finite_or_none(constraint),
+        tolerance=_tolerance(last.constraint),
         seed=seed,
         members=members,
-        shape=tuple(shape),
+        shape=shape,
         dtype=str(dtype).removeprefix("torch."),
         infeasible=infeasible,
         source=dict(source or {}),
     )
     device = torch.device(device or device_of(denoiser))
+    memory.check_room(config.shape, dtype, device)
     size = 1 if chunk == "auto" else chunk
     prepared = dry_run(attempts, config.shape, dtype, device, 0, size, Evaluations())
-    found = probe(denoiser, constraint, members, config.shape, dtype, device)
-    store = Store.create(path, config, layout, found, denoiser)
+    found = probe(denoiser, last.constraint, members, config.shape, dtype, device)
+    kept = None if chunk == "auto" else min(chunk, members)
+    store = Store.create(path, config, layout, found, denoiser, kept)
     if repair:
         store.repair()
     if chunk == "auto":
-        footprint, chunk = plan(prepared, store, device, sharing)
-        if planned is not None:
-            planned(footprint, chunk)
+        plan = memory.plan(prepared, config, device, sharing)
+        if planned is not None and plan.footprint is not None:
+            planned(plan.footprint, plan.chunk)
+    else:
+        plan = Plan(chunk)
     with Claims(store.claims) as claims:
-        worker = Worker(prepared, store, claims, device, chunk, workers, callback, progress)
+        worker = Worker(prepared, store, claims, device, plan, workers, callback, progress)
         try:
             worker.work()
         except BaseException as error:
@@ -133,58 +146,64 @@ def run(
                 missing = store.missing()
                 lost = sorted(set(worker.current) & set(missing))
                 error.add_note(
-                    (f"Dropped in the middle: {some(lost)}. " if lost else "")
-                    + f"{members - len(missing)} of {members} members are drawn and kept; "
+                    (f"Lost in the middle: {some(lost)}. " if lost else "")
+                    + f"{members - len(missing)} of {members} members are finished and kept; "
                     f"`python -m feasibly resume {path}` goes on (with --denoiser and "
                     "--constraint, if they are yours)."
                 )
                 Summary.read(store).write()
             raise
-    return Summary.read(store).write()
+    summary = Summary.read(store).write()
+    # of a method that does not end on the constraint, some infeasible members are no news
+    if summary.infeasible and last.enforces and (last.lands or not summary.feasible):
+        words = f"{summary.violations()} To make them feasible, {last.advice}."
+        warnings.warn(words, InfeasibleWarning, stacklevel=2)
+    for words in summary.warnings:
+        warnings.warn(words, CalibrationWarning, stacklevel=2)
+    return summary
 
 
-def plan(
-    attempts: Sequence[Sampler], store: Store, device: torch.device, sharing: int
-) -> tuple[Footprint, int]:
-    """Returns what members take, and how many to draw at a time."""
-    config = store.config
-    dtype = getattr(torch, config.dtype)
-    footprint = memory.estimate(
-        attempts, config.shape, members=config.members, dtype=dtype, device=device
-    )
-    if device.type == "cuda":
-        sharing = 1 if _own_gpu() else math.ceil(sharing / torch.cuda.device_count())
-    return footprint, memory.fitting(footprint, memory.room(device), sharing)
+def _plain(value: Any) -> Any:
+    """A whole number of another library as Python's, and a list of such as a tuple; other values,
+    which :class:`Config` refuses, as they are."""
+    if isinstance(value, list | tuple):
+        return tuple(map(_plain, value))
+    try:
+        return value if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return value
 
 
-def _own_gpu() -> bool:
-    """Whether Slurm gave this process GPUs that no other process sees."""
-    told = os.environ.get("SLURM_GPUS_PER_TASK", "").rpartition(":")[2]  # 1, or a100:1
-    return told.isdecimal() and 1 <= torch.cuda.device_count() <= int(told)
+def _tolerance(constraint: Any) -> float | None:
+    if constraint is None or math.isinf(constraint.tolerance):
+        return None
+    return float(constraint.tolerance)
 
 
 @dataclass
 class Worker:
-    """Draws members until none is missing."""
+    """Samples members until none is missing."""
 
     attempts: Sequence[Sampler]
     store: Store
     claims: Claims
     device: torch.device
-    chunk: int
+    plan: Plan
     workers: int
     callback: Callable[[Snapshot], None] | None
     progress: Callable[[int], None] | None
     current: tuple[int, ...] = ()
+    paths: dict[int, list[float]] = field(default_factory=dict)  # violations by member and step
+    statistics: dict[str, float] = field(default_factory=dict)  # of samplers, summed over chunks
 
     def work(self) -> None:
-        """Takes free members, chunk after chunk; waits for those that others are drawing, in case
+        """Takes free members, chunk after chunk; waits for those that others are sampling, in case
         they stop."""
         try:
             while missing := self.store.missing():
                 # at the end of a run, a large chunk would leave nothing for the others
                 fair = math.ceil(len(missing) / self.workers)
-                taken = self.claims.take(missing, min(self.chunk, fair))
+                taken = self.claims.take(missing, min(self.plan.chunk, fair))
                 # another may have finished one since the list was made, and freed its claim
                 still = set(self.store.missing()) if taken else set()
                 self.claims.release(i for i in taken if i not in still)
@@ -194,6 +213,9 @@ class Worker:
                 elif not taken:
                     self.claims.stop.wait(min(1.0, self.claims.beat / 10))
             self.claims.clear()
+            if self.statistics:
+                for sentence in self.attempts[0].warnings(self.statistics):
+                    self.store.warn(sentence)
         except OSError as error:
             raise SamplingError(
                 f"The store {self.store.path} cannot be written ({error}); make room, or let this "
@@ -201,45 +223,76 @@ class Worker:
             ) from error
 
     def advance(self) -> None:
-        """Draws the current members and keeps them."""
+        """Samples the current members and keeps them."""
         try:
-            result, paths = self.draw()
-            if any(step.failed for step in result.trace) or not result.finite.all():
+            result = self.sample()
+            if _is_spoilt(result):
                 # Once more with the same noise: what spoilt a number may have passed, and the
-                # sampler's own retries, from fresh noise, must not take its place.
-                result, paths = self.draw()
-        except (SamplingError, MemoryError, RuntimeError) as error:
+                # sampler's later attempts, from fresh noise, must not take its place.
+                result = self.sample()
+        except BaseException as error:
+            left = self.rescue(getattr(error, "partial", None))
             if not memory.is_exhausted(error):
                 raise
-            if len(self.current) == 1:
+            if len(left) == 1:
                 raise SamplingError(
-                    f"Member {self.current[0]} alone does not fit into memory: "
+                    f"Member {left[0]} alone does not fit into memory: "
                     f"{error.__cause__ or error}. Use a larger machine, fewer processes on it, or "
                     "a method without gradients."
                 ) from error
-            self.chunk = len(self.current) // 2
-            result, paths = None, {}
+            self.plan.most = len(left) // 2
+            result = None
         if result is not None:  # outside of the `except`, which would keep the tensors alive
-            self.keep(result, paths)
+            self.plan.learn(len(result.members), result.seconds)
+            for name, number in result.statistics.items():
+                self.statistics[name] = self.statistics.get(name, 0.0) + number
+            self.keep(result, range(len(result.members)))
         self.claims.release(self.current)
         self.current = ()
+        if self.progress is not None:
+            self.progress(self.store.config.members - len(self.store.missing()))
 
-    def draw(self) -> tuple[Result, dict[int, list[float]]]:
-        """Draws the current members; returns them, and their violations by step."""
+    def sample(self) -> Result:
+        """Samples the current members, and takes down their violations by step. What it raises
+        has an attribute `partial`: the members as they were after the last attempt, or None."""
         config = self.store.config
-        part = Run(
-            config.seed, config.shape, getattr(torch, config.dtype), self.device, self.callback
-        )
-        return part.sample(self.attempts, list(self.current)), part.paths
+        dtype = getattr(torch, config.dtype)
+        made = Run(config.seed, config.shape, dtype, self.device, self.callback)
+        self.paths = made.paths
+        try:
+            return made.sample(self.attempts, list(self.current))
+        except BaseException as error:
+            error.partial = made.latest  # ty: ignore[missing-attribute]
+            raise
 
-    def keep(self, result: Result, paths: Mapping[int, Sequence[float]]) -> None:
+    def rescue(self, partial: Result | None) -> list[int]:
+        """Keeps what is final of a chunk that was stopped: the feasible members, which no later
+        attempt would have changed. Returns the others."""
+        if partial is None or _is_spoilt(partial):
+            return list(self.current)
+        self.keep(partial, partial.feasible.nonzero().flatten().tolist())
+        missing = set(self.store.missing())
+        return [i for i in self.current if i in missing]
+
+    def keep(self, result: Result, rows: Sequence[int]) -> None:
+        """Keeps members, one after the other. A stop waits for the rest of them: they
+        are finished, and quickly written."""
+        try:
+            self.write(result, rows)
+        except KeyboardInterrupt:
+            missing = set(self.store.missing())
+            self.write(result, [row for row in rows if result.members[row] in missing])
+            raise
+
+    def write(self, result: Result, rows: Sequence[int]) -> None:
         """Writes members into the store, each as soon as the one before it is there."""
         size, calls = len(result.members), result.evaluations
         samples = result.samples.cpu().numpy()
         finite, feasible = result.finite.tolist(), result.feasible.tolist()
         violation = result.violation.tolist()
         drop = self.store.config.infeasible == "drop"
-        for row, member in enumerate(result.members):
+        for row in rows:
+            member = result.members[row]
             if not self.claims.owns(member):  # taken over while this process was suspended
                 continue
             bad = not (finite[row] and math.isfinite(violation[row]))
@@ -254,17 +307,14 @@ class Worker:
                 backward=calls.member_backward / size,
                 seconds=result.seconds / size,
                 worker=self.claims.worker,
-                path=tuple(brief(v) for v in paths.get(member, ())),
+                path=tuple(brief(v) for v in self.paths.get(member, ())),
             )
             self.store.put(record, samples[row])
-        if self.progress is not None:
-            self.progress(self.store.config.members - len(self.store.missing()))
 
 
-def finite_or_none(constraint: Constraint | None) -> float | None:
-    """Returns the tolerance of a constraint; None without one, or for infinity."""
-    tolerance = math.inf if constraint is None else constraint.tolerance
-    return None if math.isinf(tolerance) else float(tolerance)
+def _is_spoilt(result: Result) -> bool:
+    """Whether a member became non-finite on its way."""
+    return any(step.failed for step in result.trace) or not bool(result.finite.all())
 
 
 def brief(violation: float) -> float | None:

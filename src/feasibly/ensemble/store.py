@@ -16,6 +16,7 @@ import errno
 import json
 import math
 import os
+import re
 import shutil
 import uuid
 import warnings
@@ -30,10 +31,10 @@ import numpy as np
 from ..checks.probe import Probe
 from ..checks.probe import differences as differ
 from ..errors import StoreError
-from .manifest import Config, Layout, Manifest, read_json, shown, versions
+from .manifest import LIMITS, Config, Layout, Manifest, is_text, read_json, shown, versions
 
 PRIVATE = ".feasibly"
-"""The folder of what is no array: the manifest, the records and the claims."""
+"""The folder of what is no array: the manifest, the records, the claims and the warnings."""
 
 STATES = ("finished", "dropped", "failed")
 
@@ -98,6 +99,7 @@ class Store:
         self.path = Path(path)
         self.records = self.path / PRIVATE / "members"
         self.claims = self.path / PRIVATE / "claims"
+        self.notes = self.path / PRIVATE / "warnings"
         if not (self.path / PRIVATE / "manifest.json").is_file():
             raise StoreError(
                 f"{self.path} holds no ensemble; give the folder that `sample --out` made."
@@ -106,8 +108,8 @@ class Store:
         self.config = self.manifest.config
         self.array = self.path / self.manifest.variable
         # the store itself may lie elsewhere, by a link; what is in it may not
-        inner = (self.array, self.array / "c", self.path / PRIVATE, self.records, self.claims)
-        for part in inner:
+        private = (self.path / PRIVATE, self.records, self.claims, self.notes)
+        for part in (self.array, self.array / "c", *private):
             if not part.is_dir() or part.is_symlink():
                 raise StoreError(f"{part} is no folder of this store; the store is damaged.")
         _check_array(self.array / "zarr.json", self.config)
@@ -120,6 +122,7 @@ class Store:
         layout: Layout | None = None,
         probe: Probe | None = None,
         denoiser: Any = None,
+        chunk: int | None = None,
     ) -> "Store":
         """Makes a store, or opens one that is there already and belongs to the same run.
 
@@ -130,6 +133,8 @@ class Store:
             probe: What the run's parts return for fixed states; None to compare configurations
                 only.
             denoiser: The denoiser, by whose precision the probe is compared.
+            chunk: How many members the run samples at a time; None for `auto`. It is kept in a
+                store that is made, and members do not depend on it.
 
         Raises:
             StoreError: If something else is there, or nothing can be.
@@ -142,7 +147,7 @@ class Store:
         layout.check(config.shape)
         if not path.exists():
             try:
-                _make(path, config, layout, probe)
+                _make(path, layout, Manifest.new(config, layout.name, probe, chunk))
             except OSError as error:
                 raise StoreError(
                     f"{path} cannot be made ({error}); make room, or give an --out where this "
@@ -258,6 +263,28 @@ class Store:
         chunk = self.chunk(record.member)
         return self._holds(chunk) and chunk.is_file() and chunk.stat().st_size == size
 
+    def warn(self, sentence: str) -> None:
+        """Keeps a warning of the sampler, unless one is there that differs in numbers only: those
+        of another chunk.
+
+        Raises:
+            OSError: If it cannot be written.
+        """
+        kind = zlib.crc32(re.sub(r"\d[\d.,e+-]*", "#", sentence).encode())
+        path = self.notes / f"{kind:08x}.json"
+        if not path.exists():
+            write(path, json.dumps(" ".join(sentence.split())).encode())
+
+    def warnings(self) -> list[str]:
+        """Returns the warnings of the samplers, each kind once; those that are damaged are left
+        out."""
+        found = []
+        for name in sorted(os.listdir(self.notes))[: LIMITS["warnings"]]:
+            with contextlib.suppress(StoreError, OSError):
+                sentence = read_json(self.notes / name)
+                found += [sentence] if is_text(sentence) else []
+        return found
+
     def repair(self) -> list[int]:
         """Forgets the members that failed and those whose files are damaged, so that they are
         sampled again; reads the whole store.
@@ -286,16 +313,25 @@ class Store:
         """Whether a member is as it was written, and has not failed: a failure may pass."""
         try:
             record = self.record(member)
-            if record.state == "finished":
-                self.get(member)
+            if record.state != "finished":
+                return record.state == "dropped"
+            return self.is_whole(record) and _checksum(self.chunk(member)) == record.checksum
         except (StoreError, OSError):
             return False
-        return record.state != "failed"
 
     def _holds(self, path: Path) -> bool:
         """Whether a path of the store leads where it says, by no link."""
         root = self.path.resolve()
         return path.resolve() == root / path.relative_to(self.path)
+
+
+def _checksum(path: Path) -> int:
+    """The CRC-32 of a file, read in parts: it may be as large as a forged record says."""
+    total = 0
+    with open(path, "rb") as file:
+        while part := file.read(LIMITS["file"]):
+            total = zlib.crc32(part, total)
+    return total
 
 
 def _is_record(found: Any, member: int) -> bool:
@@ -331,16 +367,16 @@ def _is_record(found: Any, member: int) -> bool:
 # The folder: what zarr reads, made before the run.
 
 
-def _make(path: Path, config: Config, layout: Layout, probe: Probe | None) -> None:
+def _make(path: Path, layout: Layout, manifest: Manifest) -> None:
     """Makes a store, whole or not at all; leaves it to another process that was faster."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.draft")
     try:
-        _make_arrays(draft, config, layout)
-        for name in ("members", "claims"):
+        _make_arrays(draft, manifest.config, layout)
+        for name in ("members", "claims", "warnings"):
             (draft / PRIVATE / name).mkdir(parents=True)
         (draft / layout.name / "c").mkdir()
-        write(draft / PRIVATE / "manifest.json", Manifest.new(config, layout.name, probe).encode())
+        write(draft / PRIVATE / "manifest.json", manifest.encode())
         for made in [*draft.rglob("*"), draft]:
             sync(made)
         try:

@@ -9,27 +9,30 @@ import numpy as np
 
 from .store import MEMBERS, Record, Store
 
-TELLINGS = 4
-"""How often at most an account is written anew, because others finish members meanwhile; they will
-write it again when they end."""
+WRITES = 4
+"""How often at most the variables by member are written anew, because others finish members
+meanwhile; they will write them again when they end."""
 
 
 @dataclass(frozen=True)
 class Summary:
-    """The account of a run, as far as it has come.
+    """The summary of a run, as far as it has come.
 
     Attributes:
         store: Its store.
-        records: What is known of each member that has been drawn, in their order.
+        records: What is known of each member that has been sampled, in their order.
+        warnings: What the sampler warned of, each kind once.
     """
 
     store: Store
     records: tuple[Record, ...]
+    warnings: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, store: Store) -> "Summary":
-        """Reads the account from the records; members whose file is not whole are left out."""
-        return cls(store, tuple(r for r in store.all_records() if store.is_whole(r)))
+        """Reads the records and warnings; members whose file is not whole are left out."""
+        records = tuple(r for r in store.all_records() if store.is_whole(r))
+        return cls(store, records, tuple(store.warnings()))
 
     @property
     def asked(self) -> int:
@@ -49,8 +52,13 @@ class Summary:
         return sum(r.feasible for r in self.records)
 
     @property
+    def infeasible(self) -> list[int]:
+        """The members that were sampled and do not satisfy the constraint, kept or dropped."""
+        return [r.member for r in self.records if not r.feasible and r.state != "failed"]
+
+    @property
     def missing(self) -> list[int]:
-        """The members that are not drawn yet."""
+        """The members that are not sampled yet."""
         return sorted(set(range(self.asked)) - {r.member for r in self.records})
 
     @property
@@ -84,12 +92,13 @@ class Summary:
         return made
 
     def write(self) -> "Summary":
-        """Writes what is known into the store, for its readers, and returns the account."""
+        """Writes the variables by member into the store, for its readers; returns the latest
+        summary."""
         summary = self
-        for _ in range(TELLINGS):
+        for _ in range(WRITES):
             self.store.write_variables(summary.variables())
             latest = Summary.read(self.store)
-            # another process may have finished a member, and told so, in between
+            # another process may have finished a member, and written so, in between
             if latest.records == summary.records:
                 break
             summary = latest
@@ -117,21 +126,36 @@ class Summary:
         )
         if self.is_short:
             lines.append(self.shortfall())
-        return "\n".join(lines)
+        if self.infeasible:
+            lines.append(f"Warning: {self.violations()}")
+        return "\n".join([*lines, *(f"Warning: {words}" for words in self.warnings)])
 
     def shortfall(self) -> str:
         """Says how many members are lacking, and why."""
         reasons = []
         if self.missing:
-            reasons.append(f"{some(self.missing)} not drawn yet")
+            reasons.append(f"{some(self.missing)} not sampled yet")
         if self.state("failed"):
             reasons.append(f"{some(self.state('failed'))} became non-finite")
-        lost = [
-            r.member for r in self.records if not r.feasible and r.state in ("finished", "dropped")
-        ]
-        if lost and self.store.config.infeasible != "keep":
-            reasons.append(f"{some(lost)} infeasible")
+        if self.infeasible and self.store.config.infeasible != "keep":
+            reasons.append(f"{some(self.infeasible)} infeasible")
         return f"Only {self.counted} of {self.asked} members count: {'; '.join(reasons)}."
+
+    def violations(self) -> str:
+        """Says how many members are infeasible, and by how much; empty if none is."""
+        lost = set(self.infeasible)
+        missed = [
+            r.violation for r in self.records if r.member in lost and r.violation is not None
+        ]
+        if not missed:
+            return ""
+        span = f"violation {min(missed):.3g} to {max(missed):.3g}"
+        tolerance = self.store.config.tolerance or 0.0
+        others = "; the variable `feasible` of the store marks the others" if self.feasible else ""
+        return (
+            f"{len(missed)} of {len(self.records)} members do not satisfy the constraint "
+            f"({span}, tolerance {tolerance:.3g}){others}."
+        )
 
 
 def some(members: list[int]) -> str:

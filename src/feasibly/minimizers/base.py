@@ -24,7 +24,7 @@ class Minimum(NamedTuple):
     Attributes:
         x: The best iterate of each member, with shape (B, *).
         x_0: Its clean estimate, with shape (B, *).
-        value: Its objective, with shape (B): :math:`\|r\|^2` unless a proximity was asked for.
+        value: Its objective, with shape (B): :math:`\|r\|^2` unless there is a proximity.
         state: What the next search may begin with; None for nothing.
     """
 
@@ -38,7 +38,7 @@ class Minimum(NamedTuple):
 class Minimizer(ABC):
     r"""Minimizes :math:`\|r(x)\|^2` for each member on its own.
 
-    A minimizer is an immutable value: it keeps nothing from one call to the next.
+    A minimizer is an immutable value: it keeps nothing from one search to the next.
 
     Arguments:
         steps: The number :math:`P` of iterations, each with one evaluation of the residual and

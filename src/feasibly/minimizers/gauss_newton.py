@@ -12,6 +12,9 @@ from ..errors import ConstraintError
 from ..linalg import cg
 from .base import Minimizer, Search, capped
 
+SMALL = 8
+"""Up to so many residuals a pseudo-inverse costs no more than a factorisation."""
+
 
 @dataclass(frozen=True)
 class GaussNewton(Minimizer):
@@ -25,7 +28,7 @@ class GaussNewton(Minimizer):
     :math:`x - r \nabla r / \|\nabla r\|^2`, with one vector-Jacobian product (vjp). Up to
     `dense` residuals, :math:`J` is formed row by row (:math:`m` vjps an iteration). Above, the
     system is solved by conjugate gradients, each iteration of which takes a vjp and a
-    forward-mode product (counted as a forward call).
+    forward-mode product (counted as a forward evaluation).
 
     With a proximity :math:`p`, the linearised problem's solution is
     :math:`x \gets x_s - J^\top (J J^\top + (\lambda + p) I)^{-1} (r - J (x - x_s))`, from the
@@ -99,18 +102,17 @@ class GaussNewton(Minimizer):
             offset = search.offset().detach().double()
             r = r - (J @ offset[..., None]).squeeze(-1)
         gram = gram + damping[:, None, None] * torch.eye(m, dtype=r.dtype, device=r.device)
-        # least squares, since dependent constraints make the system singular
-        v = torch.linalg.pinv(gram, hermitian=True) @ r[..., None]
+        v = solved(gram, r[..., None])
         step = (offset + (J.mT @ v).squeeze(-1)).masked_fill(bad[:, None], torch.nan)
         return step.reshape(search.x.shape).to(search.x.dtype)
 
     def _krylov_step(self, search: Search, r: Tensor) -> Tensor:
         x = search.x
 
-        def pull(v: Tensor) -> Tensor:  # J^T v
+        def backward(v: Tensor) -> Tensor:  # J^T v
             return search.gradient((r * v).sum(dim=1), retain_graph=True)
 
-        def push(w: Tensor) -> Tensor:  # J w
+        def forward(w: Tensor) -> Tensor:  # J w
             try:
                 with torch.no_grad():
                     return torch.func.jvp(lambda x: search.residual(x)[0], (x.detach(),), (w,))[1]
@@ -121,14 +123,34 @@ class GaussNewton(Minimizer):
                 ) from error
 
         rhs = torch.nan_to_num(r.detach(), nan=0.0, posinf=0.0, neginf=0.0)
-        damping = self._damping(rhs, pull(rhs).flatten(start_dim=1))[:, None] + search.proximity
+        damping = (
+            self._damping(rhs, backward(rhs).flatten(start_dim=1))[:, None] + search.proximity
+        )
         offset = torch.zeros_like(x)
         if search.proximity:
             offset = search.offset().detach().reshape(x.shape)
-            rhs = rhs - push(offset)
-        v = cg(lambda p: push(pull(p)) + damping * p, rhs, self.krylov, self.rtol).x
-        return offset + pull(v)
+            rhs = rhs - forward(offset)
+        v = cg(lambda p: forward(backward(p)) + damping * p, rhs, self.krylov, self.rtol).x
+        return offset + backward(v)
 
     def _damping(self, r: Tensor, J_r: Tensor) -> Tensor:
         squares = r.square().sum(dim=1).clamp_min(torch.finfo(r.dtype).tiny)
         return self.damping * J_r.square().sum(dim=1) / squares
+
+
+def solved(gram: Tensor, r: Tensor) -> Tensor:
+    """Solves symmetric systems, by least squares where dependent constraints make one singular.
+
+    Arguments:
+        gram: Positive semi-definite matrices, with shape (B, m, m).
+        r: The right-hand sides, with shape (B, m, 1).
+    """
+    if gram.shape[1] <= SMALL:
+        return torch.linalg.pinv(gram, hermitian=True) @ r
+    # a factorisation costs a tenth of the eigenvalues, and is refused where it fails
+    L, failed = torch.linalg.cholesky_ex(gram)
+    v = torch.cholesky_solve(r, L)
+    rows = (failed > 0) | ~v.isfinite().flatten(start_dim=1).all(dim=1)
+    if rows.any():
+        v[rows] = torch.linalg.pinv(gram[rows], hermitian=True) @ r[rows]
+    return v

@@ -8,17 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from ..denoisers.adapter import Adapter, positional
+from ..denoisers.adapter import Adapter, positional, time_first
 from ..errors import DenoiserError
 from ..schedules import Flow
-
-
-def time_first(net: Any, x: Tensor, time: Tensor, conditions: dict[str, Any]) -> Any:
-    """Calls `net(time, x, **conditions)`."""
-    return net(time, x, **conditions)
-
 
 CALLS = {"torchcfm": time_first, "flow_matching": positional}
 """How a network is called, by the library that it is for."""

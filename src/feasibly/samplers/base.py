@@ -23,6 +23,8 @@ Randn = Callable[[Tensor], Tensor]
 """Returns standard normal noise in the shape of its argument."""
 
 OUTPUTS = ("state", "denoised", "projected")
+SPACINGS = ("time", "noise")
+BISECTIONS = 60  # by which a time of a noise level is found, to the last bit
 
 
 class Start(NamedTuple):
@@ -72,7 +74,10 @@ class Sampler(ABC):
     Arguments:
         denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
         constraint: The constraint; None for none.
-        steps: The number :math:`T` of diffusion steps, at times uniform in :math:`[0, 1]`.
+        steps: The number :math:`T` of diffusion steps.
+        spacing: Where the steps are: `time` for times uniform in :math:`[0, 1]`, `noise` for
+            noise levels :math:`\sigma / \alpha` uniform in their logarithm, whatever the
+            schedule.
         eta: The share of fresh noise in a prediction: 0 is DDIM, 1 is DDPM.
         output: What to return: `state`, `denoised` or `projected`.
     """
@@ -89,6 +94,7 @@ class Sampler(ABC):
     constraint: Constraint | None = None
     _: KW_ONLY
     steps: int = 64
+    spacing: str = "time"
     eta: float = 1.0
     output: str = "denoised"
 
@@ -98,6 +104,10 @@ class Sampler(ABC):
         self._at_least(1, "steps")
         if not 0 <= self.eta <= 1:
             raise ValueError(f"{name}(eta=...) must lie in [0, 1], got {self.eta}.")
+        if self.spacing not in SPACINGS:
+            raise ValueError(
+                f"{name}(spacing=...) must be 'time' or 'noise', got {self.spacing!r}."
+            )
         if self.output not in OUTPUTS:
             raise ValueError(
                 f"{name}(output=...) must be 'state', 'denoised' or 'projected', got "
@@ -151,11 +161,23 @@ class Sampler(ABC):
         self, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu"
     ) -> Tensor:
         """Returns the times of all steps, from 1 to 0, with shape (T + 1)."""
-        return torch.linspace(1, 0, self.steps + 1, dtype=dtype, device=device)
+        if self.spacing == "time":
+            return torch.linspace(1, 0, self.steps + 1, dtype=dtype, device=device)
+        ends = self.log_level(torch.tensor([1.0, 0.0], dtype=torch.float64, device=device))
+        share = torch.linspace(0, 1, self.steps + 1, dtype=torch.float64, device=device)
+        wanted = torch.lerp(*ends, share)
+        low, high = torch.zeros_like(wanted), torch.ones_like(wanted)
+        for _ in range(BISECTIONS):
+            middle = (low + high) / 2
+            below = self.log_level(middle) < wanted
+            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+        times = (low + high) / 2
+        times[0], times[-1] = 1.0, 0.0
+        return times.to(dtype)
 
     def index(self, t: Tensor) -> int:
         """Returns how many steps lead to time `t`."""
-        return int((self.times() - t.item()).abs().argmin())
+        return int((self.times(t.dtype) - t.item()).abs().argmin())
 
     def estimate(self, x_t: Tensor, t: Tensor) -> Tensor:
         r"""Returns the clean estimate of the states :math:`x_t`: the denoiser's."""
@@ -239,6 +261,11 @@ class Sampler(ABC):
         return run([self] * attempts, members, shape, **options)
 
     @property
+    def noise(self) -> float:
+        """The standard deviation that the method gives a residual on purpose; 0 by default."""
+        return 0.0
+
+    @property
     def stop(self) -> float:
         r"""The :math:`\|r\|^2` at which a minimizer may stop: well inside the tolerance, so that
         a sample is feasible whatever the rounding of its last evaluation."""
@@ -253,6 +280,11 @@ class Sampler(ABC):
         r"""Returns the noise level :math:`\sigma_t / \alpha_t`, relative to the signal."""
         alpha_t, sigma_t = self.denoiser.schedule(t)
         return (sigma_t / alpha_t).item()
+
+    def log_level(self, t: Tensor) -> Tensor:
+        r"""Returns :math:`\log(\sigma_t / \alpha_t)`, with the shape of `t`."""
+        alpha_t, sigma_t = self.denoiser.schedule(t)
+        return (sigma_t / alpha_t).log()
 
     def __repr__(self) -> str:
         shown = (f for f in fields(self) if f.repr and f.name not in ("denoiser", "constraint"))

@@ -132,7 +132,7 @@ class CalibratedPPR(Sampler):
             root, largest = square_root(V, randn(z), self.products)
             z = z + root
         moved = toward(self.constraint, z, V, 0.0, ritz, self.iterations, RTOL)
-        # no farther than the covariance makes likely, which a learned one may ask for
+        # no farther than the covariance makes likely; a learned covariance may throw samples off
         likely = FARTHEST * (moved.residuals * largest).sqrt()
         longest = torch.maximum(likely, moved.distance)
         length = (moved.x - z).flatten(start_dim=1).norm(dim=1)

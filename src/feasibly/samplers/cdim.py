@@ -33,9 +33,9 @@ class CDIM(Sampler):
     that meets :math:`\tau_s` or, if none does, comes closest. Nothing drives the residual below
     the noise that is left, so samples are as exact as the last noise level is small.
 
-    Changed: the law is that of a noise-free observation, traces are exact instead of estimated
-    from random probes, :math:`\eta^*` is the root of its quadratic instead of a line search, and
-    each sample has a step and a test of its own.
+    Changed: the observation has no noise, traces are exact and not estimated from random probes,
+    :math:`\eta^*` is the root of its quadratic and not found by a line search, and each sample
+    has a step and a test of its own.
 
     The paper's Table 1 says that CDIM does not propagate through the denoiser; its Section 4
     and the authors' code do.
@@ -45,10 +45,11 @@ class CDIM(Sampler):
         | https://arxiv.org/abs/2411.00359, Algorithm 1
 
     Arguments:
-        args: The denoiser and the constraint, which must be :class:`Linear`.
+        denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
+        constraint: The constraint, a :class:`Linear`.
         iterations: The most gradient steps :math:`K` at a level.
         c: How many standard deviations above its mean a residual may be.
-        options: See :class:`Sampler`.
+        steps, eta, output: See :class:`Sampler`.
     """
 
     lands = False
@@ -91,7 +92,7 @@ class CDIM(Sampler):
         rows = torch.arange(len(x_t), device=x_t.device)
         for _ in range(self.iterations):
             r = self.constraint.residual(x_t[rows])
-            # a step lands on the limit, up to rounding, and is not asked for twice
+            # a step lands on the limit, up to rounding, and is not repeated
             rows = rows[r.square().sum(dim=1) > limit * (1 + 1e-5)]
             if not rows.numel():
                 break

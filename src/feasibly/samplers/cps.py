@@ -35,10 +35,11 @@ class CPS(Sampler):
         | et al., 2025), https://arxiv.org/abs/2410.12652, Algorithm 1
 
     Arguments:
-        args: The denoiser and the constraint.
+        denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
+        constraint: The constraint.
         gamma_max: The largest coefficient :math:`\gamma_{\max}`.
-        minimize: The minimizer of the penalised problem, which does not ask the network.
-        options: See :class:`Sampler`.
+        minimize: The minimizer of the penalised problem, without the network.
+        steps, eta, output: See :class:`Sampler`.
     """
 
     space = "x_0"

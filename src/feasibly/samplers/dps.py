@@ -15,39 +15,40 @@ from .guidance import check_strength, guidance, unit
 
 @dataclass(frozen=True, repr=False, eq=False)
 class DPS(Sampler):
-    r"""Samples by ancestral steps, each pushed against the gradient of the residual's norm:
+    r"""Samples by ancestral steps with guidance, against the gradient of the residual's norm:
 
     .. math::
         x_s \gets \textsc{Predict}(x_t, d_\theta(x_t))
             - \zeta_t \nabla_{x_t} \| r(d_\theta(x_t)) \| .
 
-    The likelihood of an observation is evaluated at the posterior mean. For a hard constraint it
-    is no likelihood at all: steps do not vanish near the constraint, so that samples end around
-    it, about :math:`\zeta \| \nabla \|` apart, and not on it.
+    The likelihood of an observation is evaluated at the posterior mean. A hard constraint has no
+    likelihood: steps do not vanish near it. Samples end around the constraint, at a distance of
+    about :math:`\zeta \| \nabla \|`, and not on it.
 
-    Changed to take a constraint: the observation's error :math:`y - A(x)` is the residual, and
-    the norm is that of each sample (the authors' code takes the batch's).
+    Changed to take a constraint: the residual stands for the observation's error
+    :math:`y - A(x)`, and each sample has a norm of its own (the authors' code takes the batch's).
 
     The authors' :math:`\zeta` is for variance-preserving states, which have unit size at every
-    noise level. With `scale="vp"`, :math:`\zeta_t = \zeta \rho_s \rho_t` with
+    noise level. With `units="vp"`, :math:`\zeta_t = \zeta \rho_s \rho_t` with
     :math:`\rho = \sqrt{\alpha^2 + \sigma^2}`, so that every schedule takes the steps that its
-    variance-preserving twin would. With `scale="state"`, :math:`\zeta_t = \zeta`, whatever the
-    state's size. Either way it is in units of the residual's: scale the residual by ten, and the
-    push is ten times as long. The authors' values are for images; where few residuals make the
-    norm, try 0.001 to 0.1. (A :class:`Composite` scales its parts by their tolerances.)
+    variance-preserving twin would. With `units="state"`, :math:`\zeta_t = \zeta`, whatever the
+    state's size. In both, guidance grows with the residual: ten times the residual is ten times
+    the guidance. The authors' values are for images; for a few residuals, try 0.001 to 0.1.
+    (A :class:`Composite` scales its parts by their tolerances.)
 
-    The clean estimate is the denoiser's, from before the last push; the default read-out,
-    `denoise`, has that push in it.
+    The clean estimate is the denoiser's, before the last guidance; the default output, `denoised`,
+    contains it.
 
     References:
         | Diffusion Posterior Sampling for General Noisy Inverse Problems (Chung et al., 2023)
         | https://arxiv.org/abs/2209.14687, Algorithm 1
 
     Arguments:
-        args: The denoiser and the constraint.
+        denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
+        constraint: The constraint.
         zeta: The strength :math:`\zeta`.
-        scale: The units of :math:`\zeta`: "vp" or "state".
-        options: See :class:`Sampler`.
+        units: The units of :math:`\zeta`: "vp" or "state".
+        steps, eta, output: See :class:`Sampler`.
     """
 
     lands = False

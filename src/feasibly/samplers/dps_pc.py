@@ -16,7 +16,7 @@ from .predictor_corrector import PredictorCorrector
 
 @dataclass(frozen=True, repr=False, eq=False)
 class DPSPC(PredictorCorrector):
-    r"""Samples by the predictor-corrector scheme, with DPS's push in both halves:
+    r"""Samples by the predictor-corrector scheme, with DPS's guidance in both halves:
 
     .. math::
         x_s &\gets \textsc{Predict}(x_t, d_\theta(x_t))
@@ -26,16 +26,17 @@ class DPSPC(PredictorCorrector):
             \qquad \text{(N times)} .
 
     The paper names the method and gives no equation; this is the scheme of its Algorithm 1 with
-    the step of :class:`DPS`, where the corrector's push is scaled with its noise,
+    the step of :class:`DPS`, where the corrector's guidance is scaled with its noise,
     :math:`\sqrt{\delta}`.
 
     Arguments:
-        args: The denoiser and the constraint.
+        denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
+        constraint: The constraint.
         zeta: The strength :math:`\zeta`.
-        scale: The units of :math:`\zeta`, "vp" or "state": see :class:`DPS`.
+        units: The units of :math:`\zeta`, "vp" or "state": see :class:`DPS`.
         corrections: The number :math:`N` of corrections a step.
         delta: The size :math:`\delta` of a correction.
-        kwargs: Keyword arguments passed to :class:`PredictorCorrector`.
+        steps, eta, output: See :class:`Sampler`.
     """
 
     enforces = True

@@ -45,10 +45,11 @@ class ECI(Sampler):
         | https://arxiv.org/abs/2412.01786, Algorithm 1
 
     Arguments:
-        args: The denoiser and the constraint, which must have a closed-form `projection`.
+        denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
+        constraint: The constraint, with a closed-form `projection`.
         mixes: The number of corrections a step.
         resample: After how many interpolations the noise is sampled again; None for never.
-        options: See :class:`Sampler`.
+        steps, eta, output: See :class:`Sampler`.
     """
 
     space = "x_0"

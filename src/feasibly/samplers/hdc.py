@@ -25,7 +25,7 @@ class HDC(Sampler):
             \frac{v \sigma_s^2}{v + \sigma_s^2} I\right), \qquad
         v = \gamma \sigma_s^2 \left(1 - \frac{\alpha_t^2 \sigma_s^2}{\alpha_s^2 \sigma_t^2}\right)
 
-    The law of :math:`x_s` is the product of the renoised projection and of a Gaussian of
+    The distribution of :math:`x_s` is the product of the renoised projection and of a Gaussian of
     variance :math:`v` around the prediction: all renoising for a large :math:`\gamma`, the
     prediction alone for zero.
 
@@ -37,11 +37,12 @@ class HDC(Sampler):
         | al., 2024), https://arxiv.org/abs/2307.08123, Section 3.2
 
     Arguments:
-        args: The denoiser and the constraint.
+        denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
+        constraint: The constraint.
         gamma: The strength :math:`\gamma` of resampling.
-        every: Project and resample at every so-manieth step, and at the last.
-        minimize: The minimizer of the projection, which does not ask the network.
-        options: See :class:`Sampler`.
+        every: Project and resample when the number of steps left is a multiple of this.
+        minimize: The minimizer of the projection, without the network.
+        steps, eta, output: See :class:`Sampler`.
     """
 
     space = "x_0"
@@ -80,7 +81,7 @@ class HDC(Sampler):
         return Step(x_s, x_0)
 
     def resample(self, x_s: Tensor, x_0: Tensor, t: Tensor, s: Tensor, randn: Randn) -> Tensor:
-        r"""Draws :math:`x_s`, given a prediction :math:`x_s'` and a projected estimate."""
+        r"""Samples :math:`x_s`, given a prediction :math:`x_s'` and a projected estimate."""
         alpha_t, sigma_t = self.denoiser.schedule(t)
         alpha_s, sigma_s = self.denoiser.schedule(s)
         # v / sigma_s^2, which is well scaled at every noise level

@@ -29,22 +29,26 @@ class MMPS(PredictorCorrector):
     estimate is exact. It needs products with :math:`V^\top` only, one vector-Jacobian product
     (vjp) each; the network's Jacobian is taken as symmetric, which it is not quite.
 
-    Changed to take a constraint: the observation's error is the residual, all of it in one
-    system (not one for each last axis), and its noise is the tolerance. The solver stops where
-    it is done. And the last vjp of the authors' implementations, for :math:`V J^\top v`, is left
-    out: :math:`v` is a combination of vectors for which the solver has asked for it already. So
-    a step costs :math:`1 + N` forward calls and at most :math:`(1 + N) k` vjps, not
+    Changed to take a constraint: the residual stands for the observation's error, all of it in
+    one system (not one for each last axis), and the tolerance for its noise. The solver stops at
+    `rtol`. The authors' implementations evaluate a last vjp, for :math:`V J^\top v`. It is left
+    out, since :math:`v` is a combination of vectors whose vjp the solver has evaluated already. A
+    step costs :math:`1 + N` forward evaluations and at most :math:`(1 + N) k` vjps, not
     :math:`(1 + N) (k + 1)`.
 
     Where the network's Jacobian is far from a covariance, the system may be near singular, and
-    a member jump far; it then ends infeasible, and `retries` draws it again.
+    a member may jump far. It ends infeasible, and another attempt resamples it.
+
+    With a `sigma_y` the residual has that much noise on purpose: members are not expected to be
+    feasible, and there is no warning.
 
     References:
         | Learning Diffusion Priors from Observations by Expectation Maximization (Rozet et al.,
         | 2024), https://arxiv.org/abs/2405.13712, Section 4
 
     Arguments:
-        args: The denoiser and the constraint.
+        denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
+        constraint: The constraint.
         corrections: The number :math:`N` of Langevin corrections a step.
         delta: The size :math:`\delta` of a correction.
         sigma_y: The noise :math:`\sigma_y` of a residual; None for
@@ -52,7 +56,7 @@ class MMPS(PredictorCorrector):
         solver: "gmres", or "cg", which stops at directions of negative curvature.
         iterations: The most iterations :math:`k` of the solver.
         rtol: The relative residual at which it stops.
-        kwargs: Keyword arguments passed to :class:`PredictorCorrector`.
+        steps, eta, output: See :class:`Sampler`.
     """
 
     enforces = True
@@ -86,13 +90,17 @@ class MMPS(PredictorCorrector):
         x_0 = self.denoiser(x_t, t)
 
         def V(v: Tensor) -> Tensor:
-            (push,) = torch.autograd.grad(x_0, x_t, v, retain_graph=True)
-            return sigma_t**2 / alpha_t * push
+            (product,) = torch.autograd.grad(x_0, x_t, v, retain_graph=True)
+            return sigma_t**2 / alpha_t * product
 
         noise = None if self.sigma_y is None else self.sigma_y**2
         solve = SOLVERS[self.solver]
         return toward(self.constraint, x_0, V, noise, solve, self.iterations, self.rtol).x
 
+    @property
+    def noise(self) -> float:
+        return self.sigma_y or 0.0
+
     def cost(self, residuals: int) -> tuple[int, int]:
-        calls = 1 + self.corrections
-        return calls, calls * min(self.iterations, residuals)
+        estimates = 1 + self.corrections
+        return estimates, estimates * min(self.iterations, residuals)

@@ -36,11 +36,12 @@ class PCFM(Sampler):
         | https://arxiv.org/abs/2506.04171, Algorithm 1
 
     Arguments:
-        args: The denoiser and the constraint.
+        denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
+        constraint: The constraint.
         penalty: The weight :math:`\lambda` of the relaxation; zero for none.
         minimize: The minimizer on the clean estimate.
         last: The minimizer of the last projection.
-        options: See :class:`Sampler`.
+        steps, eta, output: See :class:`Sampler`.
     """
 
     space = "x_0"

@@ -40,13 +40,14 @@ class PDM(Sampler):
         | https://arxiv.org/abs/2402.03559, Algorithm 1
 
     Arguments:
-        args: The denoiser and the constraint.
+        denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
+        constraint: The constraint.
         repeats: The number of Langevin steps at a level.
         kappa: The size :math:`\kappa` of a Langevin step.
         where: What is projected: "x_t" or "x_0".
         minimize: The minimizer of the projection; None for the constraint's closed form and,
             where it has none, `LBFGS()`.
-        options: See :class:`Sampler`.
+        steps, eta, output: See :class:`Sampler`.
     """
 
     space = "x_t"

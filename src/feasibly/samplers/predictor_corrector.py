@@ -27,10 +27,11 @@ class PredictorCorrector(Sampler):
         | https://arxiv.org/abs/2011.13456
 
     Arguments:
-        args: The denoiser and, optionally, the constraint, which is reported but not enforced.
+        denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
+        constraint: The constraint, which is reported but not enforced; None for none.
         corrections: The number :math:`N` of corrections a step.
         delta: The size :math:`\delta \in (0, 1]` of a correction.
-        options: See :class:`Sampler`.
+        steps, eta, output: See :class:`Sampler`.
     """
 
     enforces = False

@@ -1,13 +1,16 @@
-r"""Projections that ask nothing of the network: of clean estimates, or of states as they are."""
+r"""Projections that do not evaluate the network: of clean estimates, or of states as they are."""
 
 __all__ = ["has_closed_form", "project"]
 
 import math
 
+import torch
 from torch import Tensor
 
 from ..constraints.base import Constraint
 from ..minimizers import Minimizer
+from ..minimizers.base import per_sample
+from ..sampling import finite
 
 
 def project(
@@ -17,7 +20,14 @@ def project(
     threshold: float = 0.0,
     proximity: float = 0.0,
 ) -> Tensor:
-    r"""Searches :math:`\arg\min_z \|r(z)\|^2 + p \|z - x\|^2` from `x`.
+    r"""Returns :math:`\arg\min_z \|r(z)\|^2 + p \|z - x\|^2`.
+
+    Without a proximity this is the closed-form projection of the constraint, if it has one.
+    Otherwise the minimizer searches from `x`. A sample stays where it is if its objective is at
+    or below the threshold, or if it has no finite projection.
+
+    A minimizer with one iteration makes one step of its method. It is replaced only if the
+    constraint is linear, where a Gauss-Newton step is the projection.
 
     Arguments:
         constraint: The constraint.
@@ -26,14 +36,24 @@ def project(
         threshold: The objective at which a sample stops.
         proximity: The weight :math:`p`.
     """
+    if not proximity and (constraint.linear or minimize.steps > 1):
+        nearest = closed_form(constraint, x)
+        if nearest is not None:
+            done = constraint.residual(x).square().sum(dim=1) <= threshold
+            return torch.where(per_sample(finite(nearest) & ~done, x), nearest, x)
     unit = math.sqrt(x[0].numel())
     return minimize(lambda z: (constraint.residual(z), z), x, threshold, unit, proximity).x
 
 
-def has_closed_form(constraint: Constraint, x: Tensor) -> bool:
-    """Whether the constraint knows its nearest feasible point, tried on samples `x`."""
+@torch.no_grad()
+def closed_form(constraint: Constraint, x: Tensor) -> Tensor | None:
+    """Returns the feasible points nearest to `x`; None if the constraint has no closed form."""
     try:
-        constraint.projection(x)
+        return constraint.projection(x)
     except NotImplementedError:
-        return False
-    return True
+        return None
+
+
+def has_closed_form(constraint: Constraint, x: Tensor) -> bool:
+    """Returns whether the constraint has a closed-form projection of samples like `x`."""
+    return closed_form(constraint, x) is not None

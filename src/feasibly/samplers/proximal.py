@@ -38,12 +38,14 @@ class ProximalLangevin(PredictorCorrector):
         | https://arxiv.org/abs/2502.05625, Section 4
 
     Arguments:
-        args: The denoiser and the constraint.
+        denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
+        constraint: The constraint.
         lmbda: The weight :math:`\lambda`; infinity for no proximity.
         start: The share of the steps after which the map begins.
         minimize: The minimizer behind the map.
         corrections: The number of Langevin steps at a level.
-        kwargs: Keyword arguments passed to :class:`PredictorCorrector`.
+        delta: The size of a Langevin step; see :class:`PredictorCorrector`.
+        steps, eta, output: See :class:`Sampler`.
     """
 
     enforces = True

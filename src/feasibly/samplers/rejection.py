@@ -180,8 +180,8 @@ class Rejection(CalibratedPPR):
         if share > EXCESS:
             yield (
                 f"{share:.0%} of the likelihood of the constraint is beyond the largest of "
-                f"{PILOT} samples of the prior. Regions that are rare in the prior and "
-                "likely to be feasible have too few members. Raise `level` if the data has no finer "
+                f"{PILOT} samples of the prior. Regions that are rare in the prior and likely "
+                "to be feasible have too few members. Raise `level` if the data has no finer "
                 "edges."
             )
 

@@ -20,7 +20,8 @@ from .projection import project
 class ReSample(HDC):
     r"""Samples by the authors' full schedule, in three equal stages:
 
-    1. DDIM steps with DPS's push, :math:`x_s \gets \textsc{Predict}(x_t, d_\theta(x_t)) - \zeta
+    1. DDIM steps with DPS's guidance,
+       :math:`x_s \gets \textsc{Predict}(x_t, d_\theta(x_t)) - \zeta
        \bar{\alpha}_t \nabla \|r(d_\theta(x_t))\|` with :math:`\bar{\alpha} = \alpha^2 /
        (\alpha^2 + \sigma^2)`;
     2. the same and, at every `every`-th step, *time travel*: `travel` DDIM steps go on from
@@ -44,12 +45,14 @@ class ReSample(HDC):
         | al., 2024), https://arxiv.org/abs/2307.08123, Algorithms 1 and 2
 
     Arguments:
-        args: The denoiser and the constraint.
-        zeta: The strength :math:`\zeta` of the push, in the units of the residual: see
+        denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
+        constraint: The constraint.
+        zeta: The strength :math:`\zeta` of guidance, in the units of the residual: see
             :class:`DPS`. The authors' 0.5, for images, throws small samples off the data.
         travel: The number of steps that time travel looks ahead.
         minimize: The minimizer of the projections.
-        kwargs: Keyword arguments passed to :class:`HDC`.
+        gamma, every: See :class:`HDC`.
+        steps, eta, output: See :class:`Sampler`.
     """
 
     differentiates = True
@@ -96,7 +99,7 @@ class ReSample(HDC):
         return x_0
 
     def correct(self, x_0: Tensor, in_pixels: bool = False) -> Tensor:
-        """Projects clean estimates, behind the decoder's back or through it."""
+        """Projects clean estimates, in pixels or through the decoder."""
         constraint, encode = self.constraint, getattr(self.constraint, "encode", None)
         if in_pixels and isinstance(constraint, Decoded) and encode is not None:
             decoded = constraint.decode(x_0)

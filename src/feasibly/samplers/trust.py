@@ -38,9 +38,9 @@ class TrustSampling(Sampler):
     fixed length, so that samples end around the constraint, about :math:`w` apart, and not on it.
 
     The authors choose :math:`\epsilon_{\max}` by hand from unconditional runs. Here it is
-    calibrated by one, of 64 members and with its own seed, before the first sample: for every
-    step, the `quantile` of :math:`\|\hat{\epsilon}(\mu)\|`. That costs two forward calls a step
-    for every 16 of them, once, which are not in the counts. Each member is tested by itself, and
+    calibrated by one, of 64 members and with its own seed, before a run: for every step, the
+    `quantile` of :math:`\|\hat{\epsilon}(\mu)\|`. That costs two forward evaluations a step for
+    every 16 of them, once, which are not counted. Each member is tested by itself, and
     one that fails the test rests until the next step. The authors do not optimise in the last
     step; here it is like the others. The clean estimate is the last one looked at, one gradient
     step behind the mean.
@@ -50,13 +50,14 @@ class TrustSampling(Sampler):
         | https://arxiv.org/abs/2411.10932, Algorithm 1
 
     Arguments:
-        args: The denoiser and the constraint.
+        denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
+        constraint: The constraint.
         iterations: The most optimisation steps :math:`J` at a level.
         length: The length :math:`w` of such a step.
         bound: The bound :math:`\epsilon_{\max}`; None to calibrate it, infinity for none.
         quantile: The quantile of the calibration.
         bounds: The calibrated bound of each step; None to calibrate them before the run.
-        options: See :class:`Sampler`.
+        steps, eta, output: See :class:`Sampler`.
     """
 
     lands = False
@@ -118,7 +119,7 @@ class TrustSampling(Sampler):
     @torch.enable_grad()
     def _look(self, mean: Tensor, t: Tensor, bound: float) -> tuple[Tensor, Tensor, Tensor]:
         """The clean estimates of means, the size of the noise in them, and the objective's
-        gradient, which is asked of the network only if some are trusted."""
+        gradient, which is evaluated only if some are trusted."""
         mean = mean.detach().requires_grad_()
         x_0 = self.denoiser(mean, t)
         noise = self._noise(mean.detach(), x_0.detach(), t)

@@ -1,0 +1,79 @@
+"""What is refused before sampling, and what is only rounding."""
+
+import pytest
+import torch
+
+import feasibly
+from feasibly import Decoded, Equality
+from feasibly.checks import check_constraint, check_denoiser
+from feasibly.errors import ConstraintError, DenoiserError
+from feasibly.schedules import VP
+
+T = torch.tensor(0.5)
+
+
+def states(n=2):
+    return torch.randn(n, 64, generator=torch.Generator().manual_seed(0))
+
+
+def half(x):
+    """What a function in half precision returns, whose kernel depends on the size of the batch."""
+    return torch.sin(3 * x).to(torch.float16 if len(x) == 1 else torch.bfloat16).to(x.dtype)
+
+
+MATES = {
+    "a mean over the batch": lambda x: half(x) + x.mean(dim=0),
+    "a little of it": lambda x: half(x) + 0.1 * x.mean(dim=0),
+    "the size of the batch": lambda x: half(x) / len(x),
+    "chance": lambda x: half(x) + 0.1 * torch.randn_like(x),
+}
+
+
+def test_rounding_by_the_size_of_the_batch_is_no_dependence_on_it():
+    denoiser = feasibly.wrap(lambda x, time: half(x), "eps", VP())
+    x_t = states()
+    apart = (denoiser(x_t[:1], T).mean - denoiser(x_t, T).mean[:1]).abs().max()
+    assert apart > 5e-3
+    torch.testing.assert_close(check_denoiser(denoiser, x_t, T, False), denoiser(x_t, T).mean)
+
+
+@pytest.mark.parametrize("net", MATES.values(), ids=MATES)
+def test_a_network_that_minds_its_batch_is_refused_in_half_precision_too(net):
+    torch.manual_seed(0)
+    denoiser = feasibly.wrap(lambda x, time: net(x), "eps", VP())
+    with pytest.raises(DenoiserError, match="other states in its batch"):
+        check_denoiser(denoiser, states(), T, False)
+
+
+def test_a_decoder_may_round_by_the_size_of_the_batch():
+    def decode(z):
+        return z + (half(z) - torch.sin(3 * z)).detach()
+
+    law = Decoded(Equality(lambda x: x - 0.2, tolerance=1e-2), decode)
+    assert check_constraint(law, states()).shape == (2, 64)
+
+
+@pytest.mark.parametrize("decode", MATES.values(), ids=MATES)
+def test_a_decoder_that_minds_its_batch_is_refused(decode):
+    torch.manual_seed(0)
+    law = Decoded(Equality(lambda x: x - 0.2, tolerance=1e-2), lambda z: z + decode(z))
+    with pytest.raises(ConstraintError, match="other samples in its batch"):
+        check_constraint(law, states())
+
+
+@torch.no_grad()
+def test_a_unet_in_half_precision_is_accepted():
+    diffusers = pytest.importorskip("diffusers", reason="diffusers is not installed")
+    torch.manual_seed(0)
+    net = diffusers.UNet2DModel(
+        sample_size=16,
+        in_channels=1,
+        out_channels=1,
+        block_out_channels=(32, 64),
+        layers_per_block=1,
+        norm_num_groups=8,
+        down_block_types=("DownBlock2D", "AttnDownBlock2D"),
+        up_block_types=("AttnUpBlock2D", "UpBlock2D"),
+    )
+    denoiser = feasibly.wrap(net.half(), "eps", VP(), time=lambda t: 999 * t)
+    check_denoiser(denoiser, torch.randn(2, 1, 16, 16), T, False)
