@@ -128,8 +128,8 @@ def _numbers(name: str, given: Sequence[int]) -> list[int]:
 
 
 def _held(whole: str, held: int, name: str, numbers: Sequence[int]) -> None:
-    """Raises if not all of the frames or channels that are asked for are there."""
+    """Raises if not all of the frames or channels that are requested are there."""
     if not all(-held <= number < held for number in numbers):
         raise ValueError(
-            f"FrameDecoder: a {whole} has {held} {name}, and {name} {numbers} are asked for."
+            f"FrameDecoder: a {whole} has {held} {name}, and {name} {numbers} are requested."
         )
