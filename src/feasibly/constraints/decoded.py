@@ -131,5 +131,5 @@ def _held(whole: str, held: int, name: str, numbers: Sequence[int]) -> None:
     """Raises if not all of the frames or channels that are requested are there."""
     if not all(-held <= number < held for number in numbers):
         raise ValueError(
-            f"FrameDecoder: a {whole} has {held} {name}, and {name} {numbers} are requested."
+            f"FrameDecoder: {name} {numbers} are requested, and a {whole} has {held} {name}."
         )
