@@ -1,10 +1,7 @@
 """`python -m experiments {data, train, run, tables, figures, docs}`."""
 
-import json
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -13,14 +10,13 @@ import tyro
 from rich.console import Console
 from rich.markup import escape
 
-from feasibly.cli import methods
+from feasibly.problems.data2d import DISTRIBUTIONS
 from feasibly.problems.ks import OBSERVATIONS
 
-from . import budgets, comparison, measure, parallel, records, studies, tables, variables
 from . import data as datasets
+from . import measure, pages, parallel, records, studies, tables, variables
 from .benches import Bench, Data2DBench, KSBench, ObservedBench, OraclesBench, WeatherBench
-from .benches.laws import LAWS
-from .figures import FIGURES, KS_FIGURES, ORACLE_FIGURES, WEATHER_FIGURES
+from .benches.posteriors import POSTERIORS
 from .recipes import RECIPES
 from .train import export
 from .train import train as train_prior
@@ -125,7 +121,6 @@ def train(
 def run(
     study: Positional[str],
     problem: Problem | None = None,
-    priors: tuple[str, ...] = ("checkerboard", "banana"),
     observations: tuple[str, ...] = (),
     members: int | None = None,
     seed: int = 0,
@@ -135,7 +130,6 @@ def run(
     pool: int = 49152,
     full: bool = False,
     jobs: int = 2,
-    threads: int = 1,
     device: str = "cpu",
     labels: tuple[str, ...] = (),
 ) -> None:
@@ -144,9 +138,8 @@ def run(
     Arguments:
         study: The name of the study.
         problem: The problem; by default the study's first.
-        priors: The priors of Data2D.
         observations: The kinds of observation of KS or of the weather, by default the paper's
-            three of KS, and `state`, `wind` and `sine` of the weather; or the laws of the
+            three of KS, and `state`, `wind` and `sine` of the weather; or the posteriors of the
             oracles, by default all.
         members: The members of an ensemble; by default 1024 on Data2D and the oracles, elsewhere
             those of the study's protocol.
@@ -161,18 +154,17 @@ def run(
         full: The paper's number of references (256 of KS, 4 days of weather) and 32 members, for
             all labels.
         jobs: How many processes share the settings.
-        threads: The number of threads of each.
         device: Where the networks of KS and of the weather run.
         labels: The samplers to run; all by default.
     """
-    found = _study(study, problem)
+    found, where = _asked(study, problem)
     if isinstance(found, studies.Measurement):
-        torch.set_num_threads(threads)
+        torch.set_num_threads(1)
         measure.run(found)
         return
     bench: Bench
-    if found.problem in OBSERVED:
-        make, kinds, most = OBSERVED[found.problem]
+    if where in OBSERVED:
+        make, kinds, most = OBSERVED[where]
         some = references or (most if full else make.protocol[0])
         bench = make(
             observations or kinds,
@@ -182,13 +174,14 @@ def run(
             full,
             device,
         )
-    elif found.problem == "oracles":
+    elif where == "oracles":
         numbers = range(first, first + (references or 3))
-        bench = OraclesBench(observations or tuple(LAWS), numbers, members or 1024, seed)
+        names = observations or tuple(POSTERIORS)
+        bench = OraclesBench(names, numbers, members or 1024, seed)
     else:
         fields = range(first, first + constraints)
-        bench = Data2DBench(found.problem, priors, fields, members or 1024, seed, pool)
-    parallel.run(study, bench, jobs, threads, labels)
+        bench = Data2DBench(where, list(DISTRIBUTIONS), fields, members or 1024, seed, pool)
+    parallel.run(found, bench, jobs, labels)
 
 
 OBSERVED: dict[str, tuple[type[ObservedBench], tuple[str, ...], int]] = {
@@ -197,116 +190,57 @@ OBSERVED: dict[str, tuple[type[ObservedBench], tuple[str, ...], int]] = {
 }
 """The problems with references: the bench, its observations, and the paper's references."""
 
-DRAWINGS = {"ks": KS_FIGURES, "oracles": ORACLE_FIGURES, "weather": WEATHER_FIGURES}
-"""The figures of the problems whose studies all have the same."""
 
-
-def print_tables(
-    study: Positional[str],
-    problem: Problem | None = None,
-    as_json: Annotated[bool, tyro.conf.arg(name="json")] = False,
-    mean: bool = False,
-    latex: bool = False,
-) -> None:
-    """Print a study's table.
+def print_tables(study: Positional[str], problem: Problem | None = None) -> None:
+    """Print a study's question and its table, with all columns.
 
     Arguments:
         study: The name of the study.
-        problem: The problem, if not the study's own.
-        as_json: Print one JSON object a setting instead of a Markdown table of means.
-        mean: With --json, print the means.
-        latex: Print a LaTeX table.
+        problem: The problem; by default the study's first.
     """
-    found = _study(study, problem)
-    rows = records.read(found.name, _problem(found))
-    if as_json:
-        for row in tables.means(rows) if mean else rows:
-            print(json.dumps(row))
-    elif isinstance(found, studies.Measurement):
-        print(found.table(rows))
-    else:
-        for name, part in variables.parts(rows):
-            print(f"\n{name}\n" if name else "", end="")
-            print(tables.render(tables.means(part), "latex" if latex else "markdown"))
+    found, where = _asked(study, problem)
+    print(found.question)
+    rows = records.read(found.name, where)
+    if isinstance(found, studies.Measurement):
+        print(f"\n{tables.render(found.rows(rows), found.columns)}")
+        return
+    for name, part in variables.parts(rows):
+        print(f"\n{name}\n" if name else "")
+        print(tables.render(tables.means(part)))
 
 
 def docs() -> None:
-    """Write the tables of the README and the docs anew, and those in LaTeX beside the results."""
-    root = records.RESULTS.parent
-    docs = root / "docs"
-    for page in [root / "README.md", *docs.glob("*.md"), *docs.glob("pages/*.md")]:
-        page.write_text(tables.fill(page.read_text(), records.read, makers()))
+    """Write the tables of the README and the docs anew."""
+    for page in pages.PAGES:
+        page.write_text(pages.fill(page.read_text()))
         print(page)
-    for path in sorted(records.RESULTS.glob("*/*.jsonl")):
-        if path.stem in studies.find():
-            rows = records.read(path.stem, path.parent.name)
-            for name, part in variables.parts(rows):
-                out = path.with_name("-".join([path.stem, *name.split("/")]).strip("-") + ".tex")
-                out.write_text(tables.render(tables.means(part), "latex") + "\n")
-                print(out)
 
 
 def figures(study: Positional[str], problem: Problem | None = None) -> None:
-    """Draw a study's figures, as PNG and PDF, from its results.
+    """Draw a study's figures from its results.
 
     Arguments:
         study: The name of the study.
-        problem: The problem, if not the study's own.
+        problem: The problem; by default the study's first.
     """
-    found = _study(study, problem)
-    name, place = found.name, _problem(found)
-    if isinstance(found, studies.Measurement):
-        drawings = {"": found.figure}
-    elif place in DRAWINGS:
-        drawings = DRAWINGS[place]
-    elif name in FIGURES:
-        drawings = {"": FIGURES[name]}
-    else:
-        raise ValueError(f"{name} has no figures; those of {sorted(FIGURES)} can be drawn.")
-    rows = records.read(name, place)
+    found, where = _asked(study, problem)
+    drawings = (found if isinstance(found, studies.Measurement) else found.on[where]).figures
+    if not drawings:
+        raise ValueError(f"{study} has no figures on {where}.")
+    rows = records.read(study, where)
     for suffix, draw in drawings.items():
-        figure = draw(rows)
-        for form in ("png", "pdf"):
-            path = records.RESULTS / place / f"{name}{suffix}.{form}"
-            figure.savefig(path, dpi=150)
-            print(path)
+        path = records.RESULTS / where / f"{study}{suffix}.png"
+        draw(rows).savefig(path, dpi=150)
+        print(path)
 
 
-def makers() -> dict[str, Callable[[], str]]:
-    """Returns what makes the tables of the docs that are not a study's means."""
-    made = {
-        "comparison": comparison.render,
-        "comparison-ks": comparison.render_ks,
-        "budgets": budgets.render,
-        "methods": listing,
-    }
-    for name, measurement in studies.measurements().items():
-        made[name] = partial(_table, measurement)
-    return made
-
-
-def listing() -> str:
-    """Renders the list of methods as a Markdown table."""
-    lines = ["| method | space | renoises | gradients | |", "|---|---|---|---|---|"]
-    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in methods.rows())])
-
-
-def _table(measurement: studies.Measurement) -> str:
-    return measurement.table(records.read(measurement.name, "data2d"))
-
-
-def _problem(study: studies.Study | studies.Measurement) -> Problem:
-    return study.problem if isinstance(study, studies.Study) else "data2d"  # ty: ignore
-
-
-def _study(name: str, problem: str | None = None) -> studies.Study | studies.Measurement:
-    known = studies.find() | studies.measurements()
-    if name not in known:
-        raise ValueError(f"There is no study {name!r}; choose one of {sorted(known)}.")
-    found = studies.find(problem).get(name, known[name])
-    if problem not in (None, _problem(found)):
-        raise ValueError(f"{name} is a study on {_problem(found)}, and not on {problem}.")
-    return found
+def _asked(name: str, problem: str | None) -> tuple[studies.Study | studies.Measurement, str]:
+    """The study of a name, and the problem that is meant."""
+    found = studies.find(name)
+    known = [found.problem] if isinstance(found, studies.Measurement) else list(found.on)
+    if problem not in (None, *known):
+        raise ValueError(f"{name} is a study on {', '.join(known)}, and not on {problem}.")
+    return found, problem or known[0]
 
 
 if __name__ == "__main__":

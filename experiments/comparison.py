@@ -1,95 +1,87 @@
-"""Our baselines beside the paper's Tables 2 and 3."""
+"""Our results beside the paper's Tables 2 and 3."""
 
-__all__ = ["PAPER", "PAPER_KS", "render", "render_ks"]
+__all__ = ["data2d", "ks"]
 
-from .records import read
-from .tables import means
+from collections.abc import Mapping, Sequence
 
-PAPER = {
-    "PPR": (79.0, 0.375, 0.026),
-    "DPS": (1.0, 0.279, 0.046),
-    "MMPS": (3.6, 0.340, 0.034),
-    "TS": (0.1, 0.124, 0.027),
-    "CPS": (31.6, 0.373, 0.030),
-    "PDM": (1.4, 0.002, 0.000),
-    "HDC": (30.3, 0.375, 0.030),
+from . import paper
+from .records import DEFAULT, Record
+from .tables import ALL, Columns, means, render
+
+SHARE, SCORE = "{:.1%}", "{:.3f}"
+
+DATA2D: Columns = {
+    "label": ("method", "{}"),
+    "paper_feasible": ("feasible: paper", SHARE),
+    "state_feasible": ("feasible: our state", SHARE),
+    "feasible": ("feasible: our denoised", SHARE),
+    "paper_knn": ("k-NN: paper", "{}"),
+    "state_knn": ("k-NN: our state", SCORE),
+    "knn": ("k-NN: our denoised", SCORE),
 }
-"""Feasible in per cent, k-NN rate, and its stated spread (Table 2; TS is its row Trust)."""
-
-LABELS = {name: "PPR, paper's setting" if name == "PPR" else name for name in PAPER}
 
 WHY = {
     "PPR": "same budget, optimizer's details not stated; at the last level no renoise",
     "DPS": "strength tuned: near zero it barely guides, larger it scatters",
     "MMPS": "noise of a residual from the tolerance, one exact solve; the state has its noise on",
     "TS": "short steps",
-    "CPS": "read-out: its clean estimates are feasible, its states carry the last noise",
+    "CPS": "output: its denoised estimates are feasible, its states carry the last noise",
     "PDM": "the projection: per-sample, line search, steps of half a standard deviation",
-    "HDC": "read-out, as for CPS; an exact projection",
+    "HDC": "output, as for CPS; an exact projection",
 }
-"""What makes our figures differ from the paper's."""
+"""What makes our figures on Data2D differ from the paper's."""
 
-
-PAPER_KS = {
-    "PPR": (82.7, 0.503, 0.177, 0.365, 0.385, 1.80),
-    "DPS": (0.0, 1.089, 0.352, 0.666, 0.865, 17.11),
-    "MMPS": (1.0, 0.830, 0.265, 0.519, 0.672, 19.28),
-    "TS": (0.0, 0.614, 0.206, 0.427, 0.487, 2.01),
-    "CPS": (0.0, 1.179, 0.436, 0.805, 0.890, 4.50),
-    "PDM": (0.8, 1.137, 0.463, 0.831, 0.798, 4.48),
-    "HDC": (0.0, 1.152, 0.425, 0.787, 0.870, 4.36),
+KS: Columns = {"label": ("method", "{}")} | {
+    key: (f"{ALL[key][0]}: paper, ours", "{}")
+    for key in ("feasible", "rmse", "crps", "skill", "spread", "max_norm")
 }
-"""Table 3, of the three-slice sine: feasible in per cent, RMSE, CRPS, skill, spread, Max-Norm."""
-
-COLUMNS_KS = ("feasible", "rmse", "crps", "skill", "spread", "max_norm")
 
 WHY_KS = {
     "PPR": "another prior; its optimizer is not stated, ours has no cap",
     "DPS": "strength tuned: the smaller it is, the nearer to feasible and the farther off",
     "MMPS": "a twentieth of the budget",
     "TS": "a twelfth of the budget",
-    "CPS": "read-out: clean estimates are feasible, and torn at the observed frames",
+    "CPS": "output: denoised estimates are feasible, and torn at the observed frames",
     "PDM": "as for CPS; a twelfth of the budget",
     "HDC": "as for CPS",
 }
-"""What makes our figures differ from the paper's."""
+"""And on KS."""
 
 
-def render_ks() -> str:
-    """Renders the comparison on the three-slice sine as a Markdown table."""
-    found = [row for row in read("baselines", "ks") if row["observation"] == "sine-3"]
-    rows = {row["label"]: row for row in means(found)}
-    heads = ("in C (%)", "RMSE", "CRPS", "skill", "spread", "Max-Norm")
-    lines = [
-        "| method | references | in C and S (%) | "
-        + " | ".join(f"{head}: paper | ours" for head in heads)
-        + " | why they differ |",
-        "|---|" + "---:|" * (2 + 2 * len(heads)) + "---|",
-    ]
-    values = {"default": ("",) * 6} | {LABELS[name]: PAPER_KS[name] for name in PAPER_KS}
-    why = {LABELS[name]: WHY_KS[name] for name in WHY_KS}
-    for label, paper in values.items():
-        row = rows[label]
-        ours = [f"{100 * row['feasible']:.1f}", *(f"{row[key]:.2f}" for key in COLUMNS_KS[1:])]
-        cells = [f"{a} | {b}" for a, b in zip(paper, ours, strict=True)]
-        head = f"| {label} | {row['settings']} | {100 * row['joint']:.1f} | "
-        lines.append(head + " | ".join(cells) + f" | {why.get(label, '')} |")
-    return "\n".join(lines)
+def data2d(records: Sequence[Record]) -> str:
+    """Renders Table 2 beside the records of the study `baselines`."""
+    rows = []
+    for name, theirs in paper.DATA2D.items():
+        knn = f"{theirs['knn']:.3f} ± {theirs['knn_spread']:.3f}"
+        beside = {"paper_feasible": theirs["feasible"], "paper_knn": knn}
+        rows.append(_ours(records)[name] | beside | {"label": name})
+    return f"{render(rows, DATA2D)}\n\n{_why(WHY)}"
 
 
-def render() -> str:
-    """Renders the comparison as a Markdown table."""
-    rows = {row["label"]: row for row in means(read("baselines", "data2d"))}
-    lines = [
-        "| method | paper: in C (%) | ours: state | ours: clean | paper: k-NN | ours: state "
-        "| ours: clean | why they differ |",
-        "|---|" + "---:|" * 6 + "---|",
-    ]
-    for name, (feasible, knn, spread) in PAPER.items():
-        row = rows[LABELS[name]]
-        lines.append(
-            f"| {name} | {feasible:.1f} | {100 * row['state_feasible']:.1f} | "
-            f"{100 * row['feasible']:.1f} | {knn:.3f} ± {spread:.3f} | {row['state_knn']:.3f} | "
-            f"{row['knn']:.3f} | {WHY[name]} |"
-        )
-    return "\n".join(lines)
+def ks(records: Sequence[Record]) -> str:
+    """Renders Table 3, on the sine of three frames, beside the records of the study
+    `baselines`."""
+    ours = _ours([row for row in records if row["observation"] == "sine-3"])
+    rows = [_beside(DEFAULT, {}, ours[DEFAULT])]
+    rows += [_beside(name, theirs, ours[name]) for name, theirs in paper.KS.items()]
+    return f"{render(rows, KS)}\n\n{_why(WHY_KS)}"
+
+
+def _ours(records: Sequence[Record]) -> dict[str, Record]:
+    """The rows of our table, by the paper's names of the methods."""
+    rows = {row["label"]: row for row in means(records)}
+    return rows | {"PPR": rows["PPR, paper's setting"]}
+
+
+def _beside(label: str, theirs: Mapping[str, float], ours: Record) -> Record:
+    row: Record = {"label": label, "default": label == DEFAULT}
+    for key in [key for key in KS if key != "label"]:
+        as_printed, form = (SHARE, SHARE) if key == "feasible" else ("{:g}", "{:.2f}")
+        value = as_printed.format(theirs[key]) if key in theirs else "–"
+        row[key] = f"{value}, {form.format(ours[key])}"
+    return row
+
+
+def _why(reasons: Mapping[str, str]) -> str:
+    """The reasons for what differs, as a list."""
+    return "\n".join(["Why they differ:", "", *(f"* {k}: {v}." for k, v in reasons.items())])

@@ -1,4 +1,4 @@
-"""Are members the same however they are drawn, does memory stay, and what do two processes gain?
+"""Are members the same however they are sampled, does memory stay, and what do two processes gain?
 `python -m experiments.ensembles {identical, memory, throughput} --help`."""
 
 import json
@@ -12,11 +12,12 @@ from typing import Any, Literal
 import torch
 import tyro
 
-from feasibly import PPR, Chunked, ensemble, priors
+from feasibly import Chunked, ensemble, plan, priors
 from feasibly.cli.load import load_constraint
 from feasibly.minimizers import WarmLBFGS
 from feasibly.problems.ks import KS
 from feasibly.samplers import Sampler
+from feasibly.sampling import run
 
 from .records import RESULTS
 from .versions import versions
@@ -26,7 +27,7 @@ Problem = Literal["data2d", "ks"]
 
 @dataclass(frozen=True)
 class Setting:
-    """What is drawn.
+    """What is sampled.
 
     Attributes:
         problem: The problem: the checkerboard in a random field's level set, or trajectories of
@@ -47,25 +48,34 @@ class Setting:
     def shape(self) -> tuple[int, ...]:
         return (2,) if self.problem == "data2d" else (64, 64)
 
-    def sampler(self) -> Sampler:
-        """Makes the sampler."""
+    def attempts(self) -> tuple[Sampler, ...]:
+        """Makes the samplers."""
         torch.set_num_threads(1)
         dtype = getattr(torch, self.dtype)
         if self.problem == "data2d":
-            denoiser = self.wrap(priors.load("checkerboard").to(dtype))
-            return PPR(denoiser, load_constraint("0"), steps=self.steps)
-        problem = KS("sine-3")
-        y = torch.linspace(0, 20, 64, dtype=dtype).sin().expand(problem.shape)
-        minimize = WarmLBFGS(self.iterations)
-        law = problem.constraint(y)
-        denoiser = self.wrap(problem.denoiser.to(dtype))
-        return PPR(denoiser, law, steps=self.steps, minimize=minimize, retries=0)
+            denoiser, constraint = priors.load("checkerboard"), load_constraint("0")
+            attempts, options = None, {"steps": self.steps}
+        else:
+            problem = KS("sine-3")
+            y = torch.linspace(0, 20, 64, dtype=dtype).sin().expand(problem.shape)
+            denoiser, constraint = problem.denoiser, problem.constraint(y)
+            attempts = 1
+            options = {"steps": self.steps, "minimize": WarmLBFGS(self.iterations)}
+        chosen = plan(
+            self.wrap(denoiser.to(dtype)),
+            constraint,
+            self.shape,
+            attempts=attempts,
+            options=options,
+            dtype=dtype,
+        )
+        return chosen.attempts
 
     def wrap(self, denoiser: Any) -> Any:
         """The denoiser, or the denoiser one by one."""
         return Chunked(denoiser, 1, recompute=False) if self.one_by_one else denoiser
 
-    def draw(self, store: Path, members: int, chunk: int, processes: int) -> float:
+    def fill(self, store: Path, members: int, chunk: int, processes: int) -> float:
         """Fills a store by several processes; returns the seconds from their common start."""
         context = multiprocessing.get_context("spawn")
         ready = context.Barrier(processes + 1)
@@ -86,12 +96,11 @@ class Setting:
 def _work(
     setting: Setting, store: Path, members: int, chunk: int, processes: int, ready: Any
 ) -> None:
-    sampler, dtype = setting.sampler(), getattr(torch, setting.dtype)
-    with torch.no_grad():  # what is loaded at the first step is no part of the work
-        sampler.sample(1, setting.shape, dtype=dtype)
+    attempts, dtype = setting.attempts(), getattr(torch, setting.dtype)
+    run(attempts, 1, setting.shape, dtype=dtype)  # what this loads is no part of the work
     ready.wait()
     ensemble.run(
-        sampler, store, members, setting.shape, chunk=chunk, workers=processes, dtype=dtype
+        attempts, store, members, setting.shape, chunk=chunk, workers=processes, dtype=dtype
     )
 
 
@@ -103,10 +112,10 @@ def values(store: Path) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Identical:
-    """Draw the same members by 1, 2 and 4 processes, and in chunks of 1, 3 and 16.
+    """Sample the same members by 1, 2 and 4 processes, and in chunks of 1, 3 and 16.
 
     Arguments:
-        setting: What is drawn.
+        setting: What is sampled.
         members: The number of members.
     """
 
@@ -118,7 +127,7 @@ class Identical:
         found = []
         for processes, chunk in cases:
             store = folder / f"{processes}-{chunk}.zarr"
-            self.setting.draw(store, self.members, chunk, processes)
+            self.setting.fill(store, self.members, chunk, processes)
             found.append((processes, chunk, values(store)))
         first = found[0][2]
         scale = first.flatten(1).norm(dim=1)
@@ -136,12 +145,12 @@ class Identical:
 
 @dataclass(frozen=True)
 class Memory:
-    """Measure the peak memory of a process by the number of members that it draws.
+    """Measure the peak memory of a process by the number of members that it samples.
 
     Arguments:
-        setting: What is drawn.
+        setting: What is sampled.
         members: The numbers of members.
-        chunk: How many are drawn at a time.
+        chunk: How many are sampled at a time.
     """
 
     setting: Setting = Setting(steps=4, iterations=2)
@@ -166,18 +175,18 @@ class Memory:
 def _peak(setting: Setting, store: Path, members: int, chunk: int, answer: Any) -> None:
     import resource
 
-    ensemble.run(setting.sampler(), store, members, setting.shape, chunk=chunk)
+    ensemble.run(setting.attempts(), store, members, setting.shape, chunk=chunk)
     answer.send(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3)
 
 
 @dataclass(frozen=True)
 class Throughput:
-    """Draw the same members by one process and by two.
+    """Sample the same members by one process and by two.
 
     Arguments:
-        setting: What is drawn.
+        setting: What is sampled.
         members: The number of members.
-        chunk: How many are drawn at a time.
+        chunk: How many are sampled at a time.
     """
 
     setting: Setting = Setting("ks", steps=8)
@@ -188,7 +197,7 @@ class Throughput:
         rows = []
         for processes in (1, 2):
             store = folder / f"{processes}.zarr"
-            seconds = self.setting.draw(store, self.members, self.chunk, processes)
+            seconds = self.setting.fill(store, self.members, self.chunk, processes)
             rows.append({"processes": processes, "seconds": round(seconds, 2)})
         return [row | {"speedup": round(rows[0]["seconds"] / row["seconds"], 3)} for row in rows]
 

@@ -1,25 +1,22 @@
 """Figures, from records alone."""
 
 __all__ = [
-    "FIGURES",
-    "KS_FIGURES",
-    "ORACLE_FIGURES",
-    "WEATHER_FIGURES",
+    "bound",
     "by_variable",
+    "distances",
     "frontier",
     "gallery",
-    "laws",
+    "lipschitz",
     "losses",
     "maps",
     "over_time",
     "ranks",
     "strips",
-    "trajectories",
 ]
 
 import math
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -30,37 +27,36 @@ from matplotlib.ticker import LogLocator, ScalarFormatter
 
 from feasibly import figures
 
-from . import variables
-from .benches.observed import unpack
-from .benches.weather import SHOWN
-from .records import Record
-from .run import TRUTH
+from . import paper, variables
+from .records import PRIOR, TRUTH, Record, unpack
 from .tables import means
 
-TOLERANCE = 4e-6
-"""What Data2D counts as feasible (paper, Section 5)."""
 
-KS_TOLERANCE = 4e-4
-"""What KS counts as feasible (paper, Section 5)."""
+def _figure(width: float, height: float) -> Figure:
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)  # no pyplot: it would pick a display backend
+    return figure
 
 
 def frontier(rows: Sequence[Record]) -> Figure:
-    """Quality against cost: the joint share and the k-NN rate against network calls."""
+    """Quality against cost: the share that is feasible and on-manifold and the k-NN rate against
+    network evaluations."""
     table = means(rows)
-    figure = Figure(figsize=(11, 5), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = _figure(11, 5)
     left, right = figure.subplots(1, 2)
     truth = next(row for row in table if "forward" not in row)
     samplers = [row for row in table if "forward" in row]
-    for ax, key, name in ((left, "joint", "in C and S"), (right, "knn", "k-NN rate")):
+    panels = ((left, "joint", "feasible and on-manifold"), (right, "knn", "k-NN rate"))
+    for ax, key, name in panels:
         for i, row in enumerate(samplers):
-            calls = row["member_forward"] + row["member_backward"]
+            evaluations = row["member_forward"] + row["member_backward"]
             marker = "*" if row["default"] else "osD^vPX"[i % 7]
             size = 180 if row["default"] else 40
-            colour = f"C{i % 10}"
-            ax.scatter(calls, row[key], s=size, marker=marker, color=colour, label=row["label"])
+            style = {"s": size, "marker": marker, "color": f"C{i % 10}", "label": row["label"]}
+            ax.scatter(evaluations, row[key], **style)
         ax.axhline(truth[key], color="black", linewidth=0.8, linestyle=":")
-        ax.set(xscale="log", xlabel="network calls a member (forward + backward)", ylabel=name)
+        ax.set(xscale="log", xlabel="network evaluations per member")
+        ax.set_ylabel(name)
         ax.minorticks_off()  # their labels overlap
         ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         ax.xaxis.set_major_formatter(ScalarFormatter())
@@ -76,8 +72,7 @@ def strips(rows: Sequence[Record]) -> Figure:
     and above 10, members that are not finite included, are drawn there.
     """
     labels = list(dict.fromkeys(row["label"] for row in rows))
-    figure = Figure(figsize=(11, 1.5 + 0.28 * len(labels)), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = _figure(11, 1.5 + 0.28 * len(labels))
     left, right = figure.subplots(1, 2, sharey=True)
     for y, label in enumerate(labels):
         group = [row for row in rows if row["label"] == label]
@@ -88,7 +83,7 @@ def strips(rows: Sequence[Record]) -> Figure:
         knn = [row["knn"] for row in group]
         _strip(right, knn, y, colour, "o")
         right.plot([sum(knn) / len(knn)] * 2, [y - 0.35, y + 0.35], color=colour, linewidth=2)
-    left.axvline(TOLERANCE, color="red", linewidth=1)
+    left.axvline(paper.TOLERANCE["data2d"], color="red", linewidth=1)
     right.axvline(0.5, color="red", linewidth=1, linestyle=":")
     left.set(xscale="log", xlabel="violation: median (dot) and 90 % quantile (bar)")
     right.set(xlabel="k-NN cross-edge rate, and mean", xlim=(0, 0.55))
@@ -102,54 +97,13 @@ def _strip(ax: Axes, values: Sequence[float], y: int, colour: str, marker: str) 
     ax.scatter(values, jitter, s=14, marker=marker, color=colour, alpha=0.6)
 
 
-def trajectories(rows: Sequence[Record]) -> Figure:
-    """The paper's panels of violation for KS: violation and Max-Norm, one point a reference."""
-    kinds = list(dict.fromkeys(row["observation"] for row in rows))
-    labels_of = {
-        kind: list(dict.fromkeys(r["label"] for r in rows if r["observation"] == kind))
-        for kind in kinds
-    }
-    heights = [1 + 0.25 * len(labels) for labels in labels_of.values()]
-    figure = Figure(figsize=(11, sum(heights)), layout="constrained")
-    FigureCanvasAgg(figure)
-    for kind, (left, right) in zip(
-        kinds,
-        figure.subplots(len(kinds), 2, sharey="row", squeeze=False, height_ratios=heights),
-        strict=True,
-    ):
-        labels = labels_of[kind]
-        largest = 2.0
-        for y, label in enumerate(labels):
-            group = [r for r in rows if r["label"] == label and r["observation"] == kind]
-            for key, marker in (("violation_median", "o"), ("violation_90", "|")):
-                values = [min(max(r[key], 1e-8), 1e4) for r in group if key in r]
-                _strip(left, values, y, f"C{y % 10}", marker)
-            norms = [min(r["max_norm"], 100) for r in group if "max_norm" in r]
-            _strip(right, norms, y, f"C{y % 10}", "o")
-            largest = max([largest, *norms])
-        left.axvline(KS_TOLERANCE, color="red", linewidth=1)
-        right.axvline(1, color="red", linewidth=1, linestyle=":")
-        left.set(xscale="log", title=kind, xlabel="violation: median (dot), 90 % quantile (bar)")
-        right.set(xscale="log", title=kind, xlabel="Max-Norm, mean of an ensemble")
-        ticks = [1, 2, 5, 10, 20, 50, 100]
-        right.set_xticks(ticks, ticks)
-        for ax in (left, right):
-            ax.minorticks_off()  # their labels overlap where values are alike
-        right.set_xlim(0.8, 1.2 * largest)
-        left.set_yticks(range(len(labels)), labels)
-        left.invert_yaxis()
-    return figure
-
-
-def laws(rows: Sequence[Record]) -> Figure:
-    """How far from each exact law an ensemble is: the sliced Wasserstein distance of each method,
-    one point a problem, in multiples of that between two samples of the truth."""
+def distances(rows: Sequence[Record]) -> Figure:
+    """How far from each exact posterior an ensemble is: the sliced Wasserstein distance of each
+    method, one point a problem, in multiples of that between two samples of the truth."""
     kinds = variables.parts(rows)
     labels = [label for label in dict.fromkeys(row["label"] for row in rows) if label != TRUTH]
     lines, columns = -(-len(kinds) // 3), 3
-    size = (13, 0.5 + lines * (1 + 0.2 * len(labels)))
-    figure = Figure(figsize=size, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = _figure(13, 0.5 + lines * (1 + 0.2 * len(labels)))
     axes = figure.subplots(lines, columns, sharey=True, squeeze=False)
     for ax in axes.flatten()[len(kinds) :]:
         ax.set_axis_off()
@@ -176,8 +130,7 @@ def over_time(rows: Sequence[Record], unit: str = "frame") -> Figure:
     labels = list(dict.fromkeys(row["label"] for row in rows))
     kinds = list(dict.fromkeys(row["observation"] for row in rows))
     panels = {"RMSE": "mse", "skill": "mean_se", "spread": "variance", "CRPS": "crps"}
-    figure = Figure(figsize=(13, 3 * len(kinds) + 0.6), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = _figure(13, 3 * len(kinds) + 0.6)
     axes = figure.subplots(len(kinds), len(panels), squeeze=False, sharex=True)
     for kind, row in zip(kinds, axes, strict=True):
         references = _common(rows, kind)
@@ -199,7 +152,7 @@ def _top(ax: Axes) -> float | None:
     """Where an axis ends: a third above what the prior scores without an observation, if it is
     drawn, lest one member that left the data hide the rest; None for matplotlib's choice."""
     lines = ax.get_lines()
-    prior = [np.max(line.get_ydata()) for line in lines if line.get_label() == variables.PRIOR]
+    prior = [np.max(line.get_ydata()) for line in lines if line.get_label() == PRIOR]
     return 4 / 3 * max(prior) if prior else None
 
 
@@ -249,8 +202,7 @@ def gallery(rows: Sequence[Record]) -> Figure:
         panels |= {f"{row['label']}, {kind}": row["picture_member"] for row in group}
     columns = 6
     lines = math.ceil(len(panels) / columns)
-    figure = Figure(figsize=(1.9 * columns, 2.2 * lines), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = _figure(1.9 * columns, 2.2 * lines)
     axes = figure.subplots(lines, columns, squeeze=False).flatten()
     for ax in axes:
         ax.set_axis_off()
@@ -269,9 +221,9 @@ def maps(rows: Sequence[Record]) -> Figure:
     rows = [row for row in rows if row["observation"] == kind]
     pictures = {f"reference, {kind}": rows[0]["picture"]}
     pictures |= {row["label"]: row["picture_member"] for row in rows}
-    shape = (len(SHOWN), 32, 64)
+    shape = (len(variables.SHOWN), 32, 64)
     fields = {name: torch.tensor(unpack(text, shape)) for name, text in pictures.items()}
-    return figures.maps(fields, SHOWN, "northward wind v (m/s)")
+    return figures.maps(fields, variables.SHOWN, "northward wind v (m/s)")
 
 
 def by_variable(rows: Sequence[Record]) -> Figure:
@@ -286,8 +238,7 @@ def ranks(rows: Sequence[Record]) -> Figure:
     labels = list(dict.fromkeys(row["label"] for row in rows))
     kinds = list(dict.fromkeys(row["observation"] for row in rows))
     columns = len(variables.UNITS)
-    figure = Figure(figsize=(13, 2.8 * len(kinds) / columns + 0.8), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = _figure(13, 2.8 * len(kinds) / columns + 0.8)
     axes = figure.subplots(len(kinds) // columns, columns, squeeze=False, sharex=True)
     for kind, ax in zip(kinds, axes.flatten(), strict=True):
         references = _common(rows, kind)
@@ -306,8 +257,7 @@ def ranks(rows: Sequence[Record]) -> Figure:
 
 def losses(log: Sequence[Record]) -> Figure:
     """A training's loss against its steps: in bands of noise, the lowest first, or as a whole."""
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = _figure(7, 4.5)
     ax = figure.subplots()
     steps, bands = (
         [row["step"] for row in log],
@@ -322,30 +272,42 @@ def losses(log: Sequence[Record]) -> Figure:
     return figure
 
 
-KS_FIGURES: dict[str, Callable[[Sequence[Record]], Figure]] = {
-    "": trajectories,
-    "-time": over_time,
-    "-gallery": gallery,
-}
-"""The figures of every study on KS, by what is added to its name."""
+def bound(rows: Sequence[Record]) -> Figure:
+    """The distance to the constrained marginal and its bound against the number of repeats."""
+    sigmas = list(dict.fromkeys(row["sigma"] for row in rows))
+    figure = _figure(3.2 * len(sigmas), 3.6)
+    for ax, sigma in zip(figure.subplots(1, len(sigmas), squeeze=False)[0], sigmas, strict=True):
+        group = [row for row in rows if row["sigma"] == sigma]
+        column = {key: [row[key] for row in group] for key in group[0]}
+        M, (L, *_) = column["repeats"], column["lipschitz"]
+        ax.plot(M, column["bound"], "C3-", label="bound")
+        ax.plot(M, column["mixing"], "C3:", label="its mixing term")
+        ax.plot(M, column["bias"], "C3--", label="its bias term")
+        ax.plot(M, column["exact"], "C0-", label="exact")
+        ax.errorbar(M, column["measured"], column["error"], fmt="C0o", ms=4, label="measured")
+        ax.set(xlabel="M", yscale="log", title=f"$\\sigma$ = {sigma:g}, L = {L:.2f}")
+        ax.set_ylim(bottom=5e-3)  # the mixing term vanishes
+        ax.set(ylabel="$W_2$ to the constrained marginal" if sigma == sigmas[0] else "")
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=5, fontsize=8)
+    return figure
 
-WEATHER_FIGURES: dict[str, Callable[[Sequence[Record]], Figure]] = {
-    "-time": by_variable,
-    "-ranks": ranks,
-    "-maps": maps,
-}
-"""Likewise, on the weather."""
 
-ORACLE_FIGURES: dict[str, Callable[[Sequence[Record]], Figure]] = {"": laws}
-"""And on the oracles."""
-
-FIGURES: dict[str, Callable[[Sequence[Record]], Figure]] = {
-    "calibration": frontier,
-    "minimizers": frontier,
-    "baselines": strips,
-    "ablation": strips,
-    "projection-steps": strips,
-    "optimizers": strips,
-    "dps-pc": strips,
-    "linear": strips,
-}
+def lipschitz(rows: Sequence[Record]) -> Figure:
+    """The largest Lipschitz constant over priors, constraints and members against the noise
+    level, and the largest of the quantiles over members."""
+    figure = _figure(8, 4.5)
+    ax = figure.subplots()
+    styles = {"max": "-", "q99": "--", "q90": "-.", "q50": ":"}
+    for i, projection in enumerate(dict.fromkeys(row["projection"] for row in rows)):
+        group = [row for row in rows if row["projection"] == projection]
+        sigmas = sorted({row["sigma"] for row in group})
+        for key, style in styles.items():
+            worst = [max(row[key] for row in group if row["sigma"] == s) for s in sigmas]
+            label = f"{projection}, {'max' if key == 'max' else f'{key[1:]} % quantile'}"
+            ax.plot(sigmas, worst, style, color=f"C{i}", label=label)
+    edge = sorted({(row["sigma"], 1 / row["alpha"]) for row in rows})
+    ax.plot(*zip(*edge, strict=True), color="black", linewidth=0.8, label="$\\alpha_t L_t = 1$")
+    ax.set(xscale="log", yscale="log", xlabel="$\\sigma_t$", ylabel="$L_t$, largest of all runs")
+    figure.legend(loc="outside right upper", fontsize=7)
+    return figure

@@ -9,10 +9,8 @@ from typing import Any
 from rich.console import Console
 
 from . import records
-from .studies.base import Measurement
+from .studies import Measurement
 from .versions import versions
-
-PROBLEM = "data2d"
 
 
 def run(measurement: Measurement) -> None:
@@ -25,19 +23,19 @@ def run(measurement: Measurement) -> None:
     """
     console = Console()
     made_by = versions()  # once: the code that runs is the code that was loaded
-    name = measurement.name
-    path = records.path_of(name, PROBLEM)
-    known = records.read(name, PROBLEM) if path.exists() else []
+    name, problem = measurement.name, measurement.problem
+    path = records.path_of(name, problem)
+    known = records.read(name, problem) if path.exists() else []
 
     for setting in measurement.settings:
         if any(_belongs(record, setting) for record in known):
             continue
         start = time.perf_counter()
-        common = {"study": name, "problem": PROBLEM, **setting}
+        common = {"study": name, "problem": problem, **setting}
         found = [
             common | record | {"versions": made_by} for record in measurement.measure(setting)
         ]
-        records.append_all(name, PROBLEM, found)
+        records.append(name, problem, found)
         console.print(
             f"{', '.join(f'{key} {value}' for key, value in setting.items())}: "
             f"{len(found)} records, {time.perf_counter() - start:.1f} s",

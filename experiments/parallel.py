@@ -9,9 +9,9 @@ from itertools import pairwise
 import torch
 
 from . import run as runner
-from . import studies
 from .benches import Bench
 from .records import Record
+from .studies import Study, find
 
 
 def split(settings: Sequence[Record], jobs: int) -> list[list[Record]]:
@@ -21,20 +21,20 @@ def split(settings: Sequence[Record], jobs: int) -> list[list[Record]]:
     return [part for part in parts if part]
 
 
-def run(study: str, bench: Bench, jobs: int, threads: int, only: Sequence[str]) -> None:
-    """Runs a study in `jobs` processes of `threads` threads. Each appends its records by itself,
-    so a run that is stopped keeps what it has, and the same command goes on from there.
+def run(study: Study, bench: Bench, jobs: int, only: Sequence[str]) -> None:
+    """Runs a study in `jobs` processes of one thread. Each appends its records by itself, so a run
+    that is stopped keeps what it has, and the same command goes on from there.
 
     Raises:
         ValueError: If a process fails, after all of them have ended.
     """
     parts = split(bench.settings(), jobs)
-    rest = (threads, list(only))
     if len(parts) == 1:
-        work(study, bench, parts[0], *rest)
+        work(study.name, bench, parts[0], only)
         return
     context = multiprocessing.get_context("spawn")
-    workers = [context.Process(target=work, args=(study, bench, part, *rest)) for part in parts]
+    tasks = [(study.name, bench, part, list(only)) for part in parts]
+    workers = [context.Process(target=work, args=task) for task in tasks]
     for worker in workers:
         worker.start()
     for worker in workers:
@@ -44,9 +44,9 @@ def run(study: str, bench: Bench, jobs: int, threads: int, only: Sequence[str]) 
         raise ValueError(f"{failed} of {len(workers)} processes failed; their errors are above.")
 
 
-def work(
-    study: str, bench: Bench, settings: Sequence[Record], threads: int, only: Sequence[str]
-) -> None:
-    """Runs a study on some settings."""
-    torch.set_num_threads(threads)
-    runner.run(studies.find(bench.problem)[study], bench, settings, only)
+def work(study: str, bench: Bench, settings: Sequence[Record], only: Sequence[str]) -> None:
+    """Runs a study, by its name, on some settings."""
+    torch.set_num_threads(1)
+    found = find(study)
+    assert isinstance(found, Study)
+    runner.run(found, bench, settings, only)

@@ -1,13 +1,38 @@
-"""The results of studies: one JSON object a line, one line a setting."""
+"""The results of studies: one JSON object a line, one line a sampler in a setting."""
 
-__all__ = ["RESULTS", "Record", "append", "append_all", "read", "read_all"]
+__all__ = [
+    "DEFAULT",
+    "PRIOR",
+    "RESULTS",
+    "TRUTH",
+    "Record",
+    "append",
+    "pack",
+    "path_of",
+    "read",
+    "read_all",
+    "unpack",
+]
 
+import base64
 import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from torch import Tensor
+
 RESULTS = Path(__file__).parent.parent / "results"
+
+DEFAULT = "default"
+"""The label of the library's default."""
+
+TRUTH = "truth against itself"
+"""The label of two samples of the truth, scored against one another."""
+
+PRIOR = "prior, without constraint"
+"""The label of what is known without an observation: samples of the prior, as they are."""
 
 Record = dict[str, Any]
 
@@ -18,7 +43,11 @@ def path_of(study: str, problem: str) -> Path:
 
 
 def read(study: str, problem: str) -> list[Record]:
-    """Returns the records of a study, in the order in which they were written."""
+    """Returns the records of a study, in the order in which they were written.
+
+    Raises:
+        ValueError: If there are none.
+    """
     path = path_of(study, problem)
     if not path.exists():
         raise ValueError(
@@ -34,15 +63,20 @@ def read_all(problem: str) -> list[Record]:
     return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
 
 
-def append(study: str, problem: str, record: Record) -> None:
-    """Adds a record."""
-    append_all(study, problem, [record])
-
-
-def append_all(study: str, problem: str, records: Iterable[Record]) -> None:
+def append(study: str, problem: str, records: Iterable[Record]) -> None:
     """Adds records that belong together, in one write, so that a kill leaves all or none."""
     text = "".join(json.dumps(record) + "\n" for record in records)
     path = path_of(study, problem)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
         file.write(text)
+
+
+def pack(x: Tensor) -> str:
+    """Writes fields as text, in half precision: good enough to look at."""
+    return base64.b64encode(x.cpu().numpy().astype(np.float16).tobytes()).decode()
+
+
+def unpack(text: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Reads what :func:`pack` wrote, with the shape that it had."""
+    return np.frombuffer(base64.b64decode(text), dtype=np.float16).reshape(shape)

@@ -1,23 +1,21 @@
 """Runs a study: every sampler in every setting, resuming where a run was stopped."""
 
-__all__ = ["TRUTH", "run"]
+__all__ = ["run"]
 
 from collections.abc import Sequence
-from functools import partial
 
 from rich.console import Console
 
+from feasibly.sampling import describe
+
 from . import records
 from .benches import Bench
-from .studies.base import Study
+from .records import DEFAULT, TRUTH, Record
+from .studies import Study
 from .versions import versions
 
-TRUTH = "truth against itself"
 
-
-def run(
-    study: Study, bench: Bench, settings: Sequence[records.Record], only: Sequence[str] = ()
-) -> None:
+def run(study: Study, bench: Bench, settings: Sequence[Record], only: Sequence[str] = ()) -> None:
     """Runs a study on a problem, and appends a record for each setting that has none.
 
     Where the problem allows it, the result of the same sampler under another study or label is
@@ -32,40 +30,40 @@ def run(
     console = Console()
     made_by = versions()  # once: the code that runs is the code that was loaded
     known = records.read_all(bench.problem)
+    comparison = study.on[bench.problem]
 
     for setting in settings:
         case = None
-        for label in (*study.samplers, TRUTH):
-            options = bench.options(study, label, setting)
+        for label in (*comparison.samplers, TRUTH):
+            options = bench.options(comparison, label, setting)
             if options is None or (only and label not in only):
                 continue
             case = case or bench.case(setting)
-            record: records.Record = {
+            record: Record = {
                 "study": study.name,
                 "label": label,
-                "default": label == study.default,
+                "default": label == DEFAULT,
                 "problem": bench.problem,
                 **setting,
                 **options,
             }
-            make = None
-            if label != TRUTH:
-                make = partial(study.samplers[label], case.denoiser, case.constraint)
-            record["sampler"] = "" if make is None else case.name(make)
+            plan = None if label == TRUTH else case.plan(comparison.samplers[label])
+            # by these words it is told what has been run
+            record["sampler"] = "" if plan is None else describe(plan.attempts)
             if any(_same(record, other) for other in known):
                 continue
             twin = next((r for r in known if bench.shares and _same(record, r, LABELS)), None)
             if twin is not None:  # another study, or another label, has it
-                records.append(study.name, bench.problem, twin | record)
+                records.append(study.name, bench.problem, [twin | record])
                 continue
             members = options["members"]
             scores = (
-                case.truth(members) if make is None else case.score(make, members, options["seed"])
+                case.truth(members) if plan is None else case.score(plan, members, options["seed"])
             )
             if scores is None:
                 continue
             record |= scores | {"versions": made_by}
-            records.append(study.name, bench.problem, record)
+            records.append(study.name, bench.problem, [record])
             known.append(record)
             place = " ".join(f"{value:>2}" for value in setting.values())
             console.print(f"{place} {label}: {case.line(record)}", highlight=False)
@@ -75,7 +73,7 @@ LABELS = ("study", "label")
 """The keys of a record that do not change a result."""
 
 
-def _same(record: records.Record, other: records.Record, but: Sequence[str] = ()) -> bool:
+def _same(record: Record, other: Record, but: Sequence[str] = ()) -> bool:
     """Whether `other` is what a run of `record` once gave, whatever the keys `but` say."""
     keys = record.keys() - {"default", *but}
     return all(other.get(key) == record[key] for key in keys)

@@ -21,11 +21,11 @@ GRIDS = ((32, 64), (64, 128), (128, 256))
 
 @dataclass(frozen=True)
 class Scaling:
-    """Print what one gradient call costs on three grids, with the shipped networks' widths.
+    """Print what a gradient costs on three grids, with the shipped networks' widths.
 
     Arguments:
         hours: How many hours are observed.
-        members: The number of members of a call.
+        members: The number of members at a time.
     """
 
     hours: int = 3

@@ -1,22 +1,27 @@
 """Tables, from records alone."""
 
-__all__ = ["COLUMNS", "fill", "means", "render"]
+__all__ = ["ALL", "COLUMNS", "TEXT", "Columns", "means", "pick", "render"]
 
 import math
 import re
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from .records import Record
-from .variables import parts
 
-COLUMNS = {
+Columns = Mapping[str, tuple[str, str]]
+"""For each key of a row, the head and the format of its column, which is :data:`TEXT` where cells
+are words."""
+
+SHARE, TEXT = "{:.1%}", "{:s}"
+
+ALL: Columns = {
     "label": ("method", "{}"),
     "settings": ("settings", "{}"),
-    "feasible": ("in C (%)", "{:.1f}"),
-    "feasible_worst": ("worst", "{:.1f}"),
-    "in_support": ("in S (%)", "{:.1f}"),
-    "joint": ("in C and S (%)", "{:.1f}"),
+    "feasible": ("feasible", SHARE),
+    "feasible_worst": ("worst", SHARE),
+    "on_manifold": ("on-manifold", SHARE),
+    "joint": ("both", SHARE),
     "rmse": ("RMSE", "{:.3f}"),
     "rmse_error": ("its s.e.", "{:.3f}"),
     "crps": ("CRPS", "{:.3f}"),
@@ -29,7 +34,7 @@ COLUMNS = {
     "residual": ("KS residual", "{:.3f}"),
     "residual_feasible": ("of feasible members", "{:.3f}"),
     "spectrum": ("spectrum error", "{:.2f}"),
-    "median": ("violation, median", "{:.2g}"),
+    "violation_median": ("violation, median", "{:.2g}"),
     "excess": ("excess over the floor", "{:.2g}"),
     "mean_error": ("mean error", "{:.3f}"),
     "std": ("std / exact", "{:.3f}"),
@@ -37,39 +42,46 @@ COLUMNS = {
     "sliced": ("sliced Wasserstein", "{:.3f}"),
     "knn": ("k-NN", "{:.3f}"),
     "knn_worst": ("k-NN, worst", "{:.3f}"),
-    "tv": ("mass error", "{:.3f}"),
-    "state_feasible": ("state: in C (%)", "{:.1f}"),
-    "state_joint": ("state: in C and S (%)", "{:.1f}"),
+    "weight_error": ("weight error", "{:.3f}"),
+    "state_feasible": ("state: feasible", SHARE),
+    "state_joint": ("state: both", SHARE),
     "state_knn": ("state: k-NN", "{:.3f}"),
-    "state_tv": ("state: mass error", "{:.3f}"),
-    "forward": ("forward", "{:.0f}"),
-    "backward": ("backward", "{:.0f}"),
-    "member_forward": ("forward a member", "{:.0f}"),
+    "state_weight_error": ("state: weight error", "{:.3f}"),
+    "evaluations": ("evaluations", "{}"),
     "seconds": ("seconds", "{:.1f}"),
-    "overhead": ("overhead (%)", "{:.0f}"),
+    "overhead": ("overhead", "{:.0%}"),
 }
-PERCENT = (
-    "feasible",
-    "feasible_worst",
-    "in_support",
-    "joint",
-    "state_feasible",
-    "state_joint",
-    "overhead",
-)
+"""The columns of comparisons. *Both* is feasible and on-manifold; *evaluations* are those of the
+network a member, forward + backward."""
+
+
+def pick(*keys: str) -> Columns:
+    """Returns some of :data:`ALL`, after the label."""
+    return {key: ALL[key] for key in ("label", *keys)}
+
+
+COLUMNS: Mapping[str, Columns] = {
+    "data2d": pick("feasible", "on_manifold", "joint", "knn", "weight_error", "evaluations"),
+    "oracles": pick("feasible", "mean_error", "std", "sliced", "weight_error", "evaluations"),
+    "ks": pick("settings", "feasible", "on_manifold", "rmse", "rmse_ratio", "evaluations"),
+    "weather": pick(
+        "feasible", "rmse", "crps", "ratio", "violation_median", "excess", "evaluations"
+    ),
+}
+"""What the tables of most studies show, by problem."""
 
 
 def means(rows: Sequence[Record]) -> list[Record]:
     """Averages the settings of each label, in the order of the labels' first appearance.
 
-    Call counts are the largest over the settings, since a budget is a bound; `feasible_worst` is
-    the smallest of its values. On Data2D there are `knn_worst`, likewise, and `knn_std`, the
-    standard deviation over settings. Of ensembles there are `rmse`, `skill`, `spread` and their
-    `ratio`, and `crps`: cases are averaged before roots are taken, frames and then kinds of
-    observation after; `rmse_error`, the standard error of the RMSE over the references of one kind
-    of observation, by the jackknife; and `rmse_ratio` and `crps_ratio`, relative to the default on
-    the same references, since references differ more than methods do. Their seconds are left out:
-    they were taken with other work on the machine.
+    `forward` and `backward` are the largest over the settings, since a budget is a bound, and
+    `evaluations` the means a member; `feasible_worst` and, on Data2D, `knn_worst` are the smallest
+    of their values. Of ensembles there are `rmse`, `skill`, `spread` and their `ratio`, and
+    `crps`: cases are averaged before roots are taken, frames and then kinds of observation after.
+    `rmse_error` is the standard error of the RMSE over the references of one kind of observation,
+    by the jackknife; `rmse_ratio` and `crps_ratio` are relative to the default on the same
+    references, since references differ more than methods do. The seconds of ensembles are left
+    out: they were taken with other work on the machine.
 
     Raises:
         ValueError: If the settings of a label are not each there once, or those of one kind of
@@ -103,8 +115,9 @@ def means(rows: Sequence[Record]) -> list[Record]:
         for key in ("feasible", "knn"):
             if key in group[0]:
                 record[f"{key}_worst"] = min(row[key] for row in group)
-        if "knn" in group[0]:
-            record["knn_std"] = statistics.pstdev(row["knn"] for row in group)
+        if "member_forward" in record:
+            counts = (record["member_forward"], record["member_backward"])
+            record["evaluations"] = "{:.0f} + {:.0f}".format(*counts)
         scored = [row for row in group if "mse" in row]
         if scored:
             record.pop("seconds", None)
@@ -116,7 +129,7 @@ def means(rows: Sequence[Record]) -> list[Record]:
     return table
 
 
-SETTING = ("prior", "constraint", "observation", "reference", "law", "number")
+SETTING = ("prior", "constraint", "observation", "reference", "posterior", "number")
 MADE_WITH = ("members", "seed", "pool", "weights")
 
 
@@ -176,91 +189,26 @@ def _over(rows: Sequence[Record], key: str) -> list[float]:
     return [statistics.fmean(values) for values in zip(*(row[key] for row in rows), strict=True)]
 
 
-def render(rows: Sequence[Record], form: str = "markdown") -> str:
-    """Renders rows as a table, with the columns that any of them has a value for.
+def render(rows: Sequence[Record], columns: Columns = ALL) -> str:
+    """Renders rows as a Markdown table, with those of the columns that any row has a value for.
+    The default's row is bold.
 
     Arguments:
         rows: The rows, such as :func:`means` returns.
-        form: `markdown` or `latex`.
+        columns: The columns, of which the first names the row.
     """
-    columns = [key for key in COLUMNS if any(row.get(key) is not None for row in rows)]
-    heads = [COLUMNS[key][0] for key in columns]
-    cells = [[_cell(row, key) for key in columns] for row in rows]
-    bold = [row["default"] for row in rows]
-    return (_latex if form == "latex" else _markdown)(heads, cells, bold)
-
-
-def _cell(row: Record, key: str) -> str:
-    value = row.get(key)
-    if value is None:
-        return ""
-    return COLUMNS[key][1].format(value * 100 if key in PERCENT else value)
-
-
-def _markdown(heads: list[str], cells: list[list[str]], bold: list[bool]) -> str:
-    lines = ["| " + " | ".join(heads) + " |", "|---|" + "---:|" * (len(heads) - 1)]
-    for (label, *others), strong in zip(cells, bold, strict=True):
-        lines.append("| " + " | ".join([f"**{label}**" if strong else label, *others]) + " |")
+    columns = {k: v for k, v in columns.items() if any(row.get(k) is not None for row in rows)}
+    left = [i == 0 or form == TEXT for i, (_, form) in enumerate(columns.values())]
+    rule = "".join("|---" if yes else "|---:" for yes in left)
+    lines = [_line([head for head, _ in columns.values()]), f"{rule}|"]
+    for row in rows:
+        label, *others = (
+            "" if row.get(key) is None else form.format(row[key])
+            for key, (_, form) in columns.items()
+        )
+        lines.append(_line([f"**{label}**" if row.get("default") else label, *others]))
     return "\n".join(lines)
 
 
-def _latex(heads: list[str], cells: list[list[str]], bold: list[bool]) -> str:
-    lines = [
-        r"\begin{tabular}{l" + "r" * (len(heads) - 1) + "}",
-        r"\toprule",
-        " & ".join(_escaped(head) for head in heads) + r" \\",
-        r"\midrule",
-    ]
-    for (label, *others), strong in zip(cells, bold, strict=True):
-        first = rf"\textbf{{{_escaped(label)}}}" if strong else _escaped(label)
-        lines.append(" & ".join([first, *others]) + r" \\")
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"])
-
-
-def _escaped(text: str) -> str:
-    return re.sub(r"[%_&#^$]", lambda match: rf"\{match[0]}" if match[0] != "^" else r"\^{}", text)
-
-
-MARK = re.compile(
-    r"(<!-- table: ([\w-]+) (\w+)(?:/([\w/-]+))?(?:; ([^>]*))? -->\n).*?(<!-- end -->)", re.DOTALL
-)
-MADE = re.compile(r"(<!-- made: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
-
-
-def fill(
-    page: str,
-    read: Callable[[str, str], list[Record]],
-    makers: Mapping[str, Callable[[], str]] | None = None,
-) -> str:
-    """Writes the tables of a page between their marks.
-
-    A mark reads `<!-- table: STUDY PROBLEM -->`, or `<!-- table: STUDY PROBLEM; LABEL; ... -->`
-    for some rows only, with `PROBLEM/OBSERVATION` for one kind of observation (of the weather
-    `PROBLEM/OBSERVATION/VARIABLE`), or `<!-- made: NAME -->`, and ends with `<!-- end -->`.
-
-    Arguments:
-        page: The text of the page.
-        read: How to get the records of a study on a problem.
-        makers: What makes the tables that have a name.
-    """
-
-    def table(match: re.Match[str]) -> str:
-        found = [row for _, part in parts(read(match[2], match[3])) for row in part]
-        if match[4]:
-            found = [row for row in found if match[4] in (row.get("observation"), row.get("law"))]
-        rows = means(found)
-        if match[5]:
-            wanted = [label.strip() for label in match[5].split(";")]
-            known = {row["label"]: row for row in rows}
-            if not set(wanted) <= set(known):
-                raise ValueError(
-                    f"A page asks for rows {sorted(set(wanted) - set(known))} of {match[2]} on "
-                    f"{match[3]}, which has {list(known)}; run the study or change the mark."
-                )
-            rows = [known[label] for label in wanted]
-        return f"{match[1]}{render(rows)}\n{match[6]}"
-
-    def made(match: re.Match[str]) -> str:
-        return f"{match[1]}{(makers or {})[match[2]]()}\n{match[3]}"
-
-    return MADE.sub(made, MARK.sub(table, page))
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"

@@ -1,6 +1,6 @@
 """Records as tables show them apart: those of several variables as records of one each."""
 
-__all__ = ["PRIOR", "UNITS", "parts", "split"]
+__all__ = ["SHOWN", "UNITS", "parts", "split"]
 
 from collections.abc import Sequence
 
@@ -9,25 +9,26 @@ from .records import Record
 UNITS = {"geopotential": "m²/s²", "u": "m/s", "v": "m/s"}
 """The variables of the weather, and what their scores are in."""
 
-PRIOR = "prior, without constraint"
-"""The label of what is known without an observation: samples of the prior, as they are."""
+SHOWN = (0, 6, 12, 18, 23)
+"""The hours of the weather's pictures."""
 
 SCORES = ("mse", "mean_se", "variance", "crps", "ranks")
+
 DAYTIME = slice(6, 19)
 """The hours that tables average: from six hours before noon to six after."""
 
 
 def split(rows: Sequence[Record], hours: slice = slice(None)) -> list[Record]:
-    """Returns a record for each variable, as if it were an observation of its own.
+    """Returns a record for each variable, as if it were an observation of its own. Where there is
+    an excess over a floor, it stands in place of the violation.
 
     Arguments:
         rows: Records whose scores are nested lists, by variable and hour.
         hours: The hours to keep.
     """
     return [
-        row
+        {k: v for k, v in row.items() if k != "violation_median" or "excess" not in row}
         | {"observation": f"{row['observation']}/{name}"}
-        | ({"median": row["violation_median"]} if "violation_median" in row else {})
         | {
             key: row[key][v] if key == "ranks" else row[key][v][hours]
             for key in SCORES
@@ -40,11 +41,11 @@ def split(rows: Sequence[Record], hours: slice = slice(None)) -> list[Record]:
 
 def parts(rows: Sequence[Record]) -> list[tuple[str, list[Record]]]:
     """Returns what tables show apart, by name: each variable of each observation of the weather,
-    from hour 6 to hour 18; each law of the oracles; all records of other problems."""
+    from hour 6 to hour 18; each posterior of the oracles; all records of other problems."""
     problem = rows[0]["problem"] if rows else ""
     if problem not in ("weather", "oracles"):
         return [("", list(rows))]
     apart = split(rows, DAYTIME) if problem == "weather" else list(rows)
-    key = "observation" if problem == "weather" else "law"
+    key = "observation" if problem == "weather" else "posterior"
     kinds = dict.fromkeys(row[key] for row in apart)
     return [(kind, [row for row in apart if row[key] == kind]) for kind in kinds]

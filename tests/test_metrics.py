@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from feasibly.metrics import knn_cross_edge_rate, sliced_wasserstein, total_variation
+from feasibly.metrics import knn_cross_edge_rate, sliced_wasserstein, weight_error
 
 
 def normal(n, dim=2, seed=0):
@@ -47,14 +47,14 @@ def test_sets_far_apart_share_no_edge():
 
 
 @pytest.mark.parametrize(("k", "reach"), [(1, 0.07), (5, 0.03), (20, 0.02)])
-def test_half_of_the_edges_cross_between_sets_of_one_law(k, reach):
+def test_half_of_the_edges_cross_between_sets_of_one_distribution(k, reach):
     # At 1024 + 1024 points the standard deviation is 0.014 (k = 1), 0.006 (5) and 0.004 (20),
     # from 60 draws each; the bounds are 5 of them: a false alarm of 6e-7 each.
     rate = knn_cross_edge_rate(normal(1024), normal(1024, seed=1), k=k)
     assert rate == pytest.approx(0.5, abs=reach)
 
 
-def test_fewer_edges_cross_between_sets_of_different_laws():
+def test_fewer_edges_cross_between_sets_of_different_distributions():
     # with twice the spread the rate is 0.354 with a standard deviation of 0.011 (20 draws); the
     # bound is 7 of them above: a false alarm of 1e-12
     assert knn_cross_edge_rate(normal(1024), 2 * normal(1024, seed=1)) < 0.43
@@ -110,9 +110,9 @@ def test_the_rate_is_that_of_doubles_far_from_the_origin():
     ],
     ids=["partly", "equal", "disjoint", "disjoint and spread", "collapsed"],
 )
-def test_total_variation_is_half_the_difference_of_masses(x, y, distance):
-    assert total_variation(torch.tensor(x), torch.tensor(y), modes=4) == pytest.approx(distance)
-    assert total_variation(torch.tensor(y), torch.tensor(x), modes=4) == pytest.approx(distance)
+def test_the_weight_error_is_half_the_difference_of_weights(x, y, distance):
+    assert weight_error(torch.tensor(x), torch.tensor(y), modes=4) == pytest.approx(distance)
+    assert weight_error(torch.tensor(y), torch.tensor(x), modes=4) == pytest.approx(distance)
 
 
 def test_sliced_wasserstein_on_a_line_is_that_of_quantiles():

@@ -1,11 +1,11 @@
 """What a study needs of a problem."""
 
-__all__ = ["Bench", "Case", "Tap", "account", "draw"]
+__all__ = ["Bench", "Case", "sample", "summary"]
 
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -13,32 +13,43 @@ from torch import Tensor
 from feasibly.constraints import Constraint
 from feasibly.denoisers import Denoiser
 from feasibly.errors import CalibrationWarning, InfeasibleWarning
+from feasibly.policy import Plan
 from feasibly.result import Result
-from feasibly.samplers import Sampler
+from feasibly.sampling import Problem, State, inspect, run
 
 from ..records import Record
-from ..studies.base import Study
+from ..samplers import Make
+from ..studies import Comparison
 
 
 class Case(ABC):
-    """A problem in one setting, with all that its samplers are compared on."""
+    """A problem in one setting, with all that its samplers are compared on.
 
+    Attributes:
+        shape: The shape of a sample.
+    """
+
+    shape: tuple[int, ...]
     denoiser: Denoiser
     constraint: Constraint
 
+    @cached_property
+    def _inspected(self) -> Problem:
+        return inspect(self.denoiser, self.constraint, self.shape)
+
+    def plan(self, make: Make) -> Plan:
+        """Makes the samplers of a label."""
+        return make(self.denoiser, self.constraint, self._inspected)
+
     @abstractmethod
-    def score(self, make: Callable[[], Sampler], members: int, seed: int) -> Record:
+    def score(self, plan: Plan, members: int, seed: int) -> Record:
         """Samples an ensemble and scores it.
 
         Arguments:
-            make: Makes the sampler anew.
+            plan: The samplers.
             members: The number of members.
             seed: The seed of the ensemble.
         """
-
-    def name(self, make: Callable[[], Sampler]) -> str:
-        """Returns what a record calls a sampler: by it a run tells what has been done."""
-        return repr(make())
 
     def truth(self, members: int) -> Record | None:
         """Scores the truth against itself, where it is known."""
@@ -68,7 +79,7 @@ class Bench(ABC):
         """Returns all settings, those of a group together."""
 
     @abstractmethod
-    def options(self, study: Study, label: str, setting: Record) -> Record | None:
+    def options(self, comparison: Comparison, label: str, setting: Record) -> Record | None:
         """Returns the options of a label's run, such as the number of members; None if the label
         is not run in this setting."""
 
@@ -77,29 +88,21 @@ class Bench(ABC):
         """Makes the problem in a setting."""
 
 
-def draw(sampler: Sampler, members: int, shape: tuple[int, ...], seed: int) -> Result:
+def sample(
+    plan: Plan,
+    members: int,
+    shape: tuple[int, ...],
+    seed: int,
+    observe: Callable[[State], None] | None = None,
+) -> Result:
     """Samples, without the warnings of what is measured anyway."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", InfeasibleWarning)
         warnings.simplefilter("ignore", CalibrationWarning)
-        return sampler.sample(members, shape, seed=seed)
+        return run(plan.attempts, members, shape, seed=seed, observe=observe)
 
 
-class Tap:
-    """Keeps the states that a sampler's last step returned, so that one run gives both
-    read-outs."""
-
-    def __init__(self, sampler: Sampler) -> None:
-        self.step = sampler.step
-        self.x_t = torch.empty(0)
-        sampler.step = self  # ty: ignore[invalid-assignment]
-
-    def __call__(self, *arguments: Any) -> tuple[Tensor, Tensor]:
-        self.x_t, x_0 = self.step(*arguments)
-        return self.x_t, x_0
-
-
-def account(result: Result) -> dict[str, float | str]:
+def summary(result: Result) -> dict[str, float]:
     """Returns the violations' quantiles and what a run cost."""
     quantiles = torch.tensor([0.5, 0.9, 0.99, 1.0], dtype=torch.float64)
     c = result.violation.double().nan_to_num(posinf=1e300)
@@ -109,10 +112,10 @@ def account(result: Result) -> dict[str, float | str]:
         "violation_90": values[1].item(),
         "violation_99": values[2].item(),
         "violation_worst": values[3].item(),
-        "forward": result.calls.forward,
-        "backward": result.calls.backward,
-        "member_forward": result.calls.member_forward / len(result.members),
-        "member_backward": result.calls.member_backward / len(result.members),
+        "forward": result.evaluations.forward,
+        "backward": result.evaluations.backward,
+        "member_forward": result.evaluations.member_forward / len(result.members),
+        "member_backward": result.evaluations.member_backward / len(result.members),
         "seconds": result.seconds,
         "overhead": result.overhead,
     }

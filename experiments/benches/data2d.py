@@ -2,18 +2,19 @@
 
 __all__ = ["Data2DBench"]
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property, lru_cache
 
 from torch import Tensor
 
 from feasibly.errors import SamplingError
+from feasibly.policy import Plan
 from feasibly.problems.data2d import Data2D, Lines
-from feasibly.samplers import Sampler
+from feasibly.sampling import State
 
 from ..records import Record
-from ..studies.base import Study
-from .base import Bench, Case, Tap, account, draw
+from ..studies import Comparison
+from .base import Bench, Case, sample, summary
 
 PROBLEMS: dict[str, type[Data2D]] = {"data2d": Data2D, "lines": Lines}
 
@@ -47,7 +48,7 @@ class Data2DBench(Bench):
     def settings(self) -> list[Record]:
         return [{"prior": p, "constraint": k} for p in self.priors for k in self.constraints]
 
-    def options(self, study: Study, label: str, setting: Record) -> Record | None:
+    def options(self, comparison: Comparison, label: str, setting: Record) -> Record | None:
         return {"members": self.members, "seed": self.seed, "pool": self.pool}
 
     def case(self, setting: Record) -> Case:
@@ -63,7 +64,7 @@ def _problem(problem: str, prior: str) -> Data2D:
 class _Case(Case):
     def __init__(self, problem: Data2D, k: int, members: int, pool: int) -> None:
         self.problem, self.k, self.members, self.pool = problem, k, members, pool
-        self.denoiser = problem.denoiser
+        self.shape, self.denoiser = problem.shape, problem.denoiser
         self.constraint = problem.constraint(k)
 
     @cached_property
@@ -82,26 +83,29 @@ class _Case(Case):
         first, second = self._truth
         return self.problem.scores(second, self.constraint.is_feasible(second), first)
 
-    def score(self, make: Callable[[], Sampler], members: int, seed: int) -> Record:
-        """Scores a sampler under its own read-out and, as `state_*`, under the state."""
+    def score(self, plan: Plan, members: int, seed: int) -> Record:
+        """Scores samplers under their own output and, as `state_*`, under the states that the
+        first attempt ends with."""
         problem, (truth, _) = self.problem, self._truth
-        sampler = make()
-        tap = Tap(sampler)
+        last: list[State] = []
+
+        def observe(state: State) -> None:
+            if state.attempt == 0:
+                last[:] = [state]
+
         try:
-            result = draw(sampler, members, problem.shape, seed)
-            state = tap.x_t
-            if sampler.retries or type(sampler).finish is not Sampler.finish:
-                other = make()  # the last step's states are not what it would return
-                other.readout = "state"
-                state = draw(other, members, problem.shape, seed).samples
+            result = sample(plan, members, self.shape, seed, observe)
+            state = plan.attempts[0].finish(last[0].x)
         except SamplingError as error:  # a method that breaks down scores nothing, and is kept
-            nothing = dict.fromkeys(("feasible", "in_support", "joint", "knn"), 0.0) | {"tv": 1.0}
+            nothing = dict.fromkeys(("feasible", "on_manifold", "joint", "knn"), 0.0)
+            nothing |= {"weight_error": 1.0}
             noted = {f"state_{key}": value for key, value in nothing.items()}
             return nothing | noted | {"error": str(error)}
         scores = problem.scores(result.samples, result.feasible, truth)
         noisy = problem.scores(state, self.constraint.is_feasible(state), truth)
-        noted = {f"state_{k}": noisy[k] for k in ("feasible", "in_support", "joint", "knn", "tv")}
-        return scores | noted | account(result)
+        keys = ("feasible", "on_manifold", "joint", "knn", "weight_error")
+        noted = {f"state_{key}": noisy[key] for key in keys}
+        return scores | noted | summary(result)
 
     def line(self, record: Record) -> str:
         return (

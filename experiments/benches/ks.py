@@ -8,8 +8,8 @@ from feasibly import priors
 from feasibly.problems.ks import KS
 from feasibly.result import Result
 
-from ..records import Record
-from .observed import ObservedBench, ObservedCase, pack
+from ..records import Record, pack
+from .observed import ObservedBench, ObservedCase
 
 
 class KSBench(ObservedBench):

@@ -1,24 +1,21 @@
 """Ensembles that share an exact observation of a reference: what KS and the weather have in
 common."""
 
-__all__ = ["ObservedBench", "ObservedCase", "pack", "unpack"]
+__all__ = ["ObservedBench", "ObservedCase"]
 
-import base64
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from feasibly import priors
 from feasibly.errors import SamplingError
+from feasibly.policy import Plan
 from feasibly.result import Result
-from feasibly.samplers import Sampler
 
 from ..records import Record
-from ..studies.base import Study
-from .base import Bench, Case, account, draw
+from ..studies import Comparison
+from .base import Bench, Case, sample, summary
 
 
 class ObservedBench(Bench):
@@ -61,8 +58,8 @@ class ObservedBench(Bench):
             {"observation": o, "reference": k} for o in self.observations for k in self.references
         ]
 
-    def options(self, study: Study, label: str, setting: Record) -> Record | None:
-        references, members = study.protocol.get(label, self.protocol)
+    def options(self, comparison: Comparison, label: str, setting: Record) -> Record | None:
+        references, members = comparison.protocol.get(label, self.protocol)
         if not self.full and setting["reference"] - self.references[0] >= references:
             return None
         # with other weights, the results of these are no results
@@ -74,36 +71,18 @@ class ObservedCase(Case):
     """One reference and its observation.
 
     Attributes:
-        shape: The shape of a sample.
         reference: The reference, as :meth:`measure` scores against it.
     """
 
-    shape: tuple[int, ...]
     reference: Tensor
 
-    def name(self, make: Callable[[], Sampler]) -> str:
-        sampler = make()
-        x_0 = torch.zeros(2, *self.shape, device=self.reference.device)
-        sampler.prepare(x_0, self.constraint.residual(x_0))  # it chooses by the residuals
-        return repr(sampler)
-
-    def score(self, make: Callable[[], Sampler], members: int, seed: int) -> Record:
+    def score(self, plan: Plan, members: int, seed: int) -> Record:
         try:
-            result = draw(make(), members, self.shape, seed)
+            result = sample(plan, members, self.shape, seed)
         except SamplingError as error:  # a method that breaks down scores nothing, and is kept
-            return dict.fromkeys(("feasible", "in_support", "joint"), 0.0) | {"error": str(error)}
-        return self.measure(result) | account(result)
+            return dict.fromkeys(("feasible", "on_manifold", "joint"), 0.0) | {"error": str(error)}
+        return self.measure(result) | summary(result)
 
     @abstractmethod
     def measure(self, result: Result) -> Record:
         """Returns an ensemble's scores and, of one reference, pictures for the gallery."""
-
-
-def pack(x: Tensor) -> str:
-    """Writes fields as text, in half precision: good enough to look at."""
-    return base64.b64encode(x.cpu().numpy().astype(np.float16).tobytes()).decode()
-
-
-def unpack(text: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Reads what :func:`pack` wrote, with the shape that it had."""
-    return np.frombuffer(base64.b64decode(text), dtype=np.float16).reshape(shape)

@@ -1,6 +1,6 @@
 """Weather: each kind of observation of each day."""
 
-__all__ = ["SHOWN", "WeatherBench"]
+__all__ = ["WeatherBench"]
 
 import statistics
 
@@ -10,11 +10,9 @@ from feasibly import priors
 from feasibly.problems.weather import AUTOENCODER, EXCESS, Weather
 from feasibly.result import Result
 
-from ..records import Record
-from .observed import ObservedBench, ObservedCase, pack
-
-SHOWN = (0, 6, 12, 18, 23)
-"""The hours of the gallery."""
+from ..records import Record, pack
+from ..variables import SHOWN
+from .observed import ObservedBench, ObservedCase
 
 
 class WeatherBench(ObservedBench):

@@ -48,7 +48,7 @@ class TrainConfig:
     clip: float = float("inf")
     """The largest norm of the gradient."""
     symmetries: bool = True
-    """Draw each datum under a random symmetry of its law, where the recipe knows one."""
+    """Show each datum under a random symmetry of its distribution, where the recipe knows one."""
     seed: int = 0
     device: str = "cpu"
     bf16: bool = False
@@ -90,7 +90,7 @@ class Recipe(ABC, Generic[M]):
 
     @abstractmethod
     def batch(self, n: int, generator: Generator, symmetries: bool) -> Tensor:
-        """Draws `n` data."""
+        """Samples `n` data."""
 
     @abstractmethod
     def loss(self, model: M, x_0: Tensor, generator: Generator) -> Tensor:
@@ -119,7 +119,7 @@ class Recipe(ABC, Generic[M]):
         """
 
     def data(self, folder: Path) -> None:
-        """Loads the data from `folder`, where the recipe does not draw them afresh.
+        """Loads the data from `folder`, where the recipe does not sample them afresh.
 
         Raises:
             ValueError: If they are not there, with the command that makes them.

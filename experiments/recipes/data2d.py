@@ -7,14 +7,14 @@ import inspect
 from torch import Generator, Tensor
 
 from feasibly.denoisers import Karras
-from feasibly.metrics import knn_cross_edge_rate, total_variation
+from feasibly.metrics import knn_cross_edge_rate, weight_error
 from feasibly.nn import ModulatedMLP
 from feasibly.problems.data2d import DISTRIBUTIONS, Data2D
 from feasibly.schedules import LogLogit
 
 from .base import Denoising, TrainConfig
 
-CARD = """| data | `feasibly.problems.distributions.{title}`, drawn afresh for every step |
+CARD = """| data | `feasibly.problems.distributions.{title}`, sampled afresh for every step |
 | network | modulated MLP, 3 x 256, EDM preconditioning, {parameters:,} parameters |
 
 ## Unconditional quality
@@ -25,7 +25,7 @@ CARD = """| data | `feasibly.problems.distributions.{title}`, drawn afresh for e
 |---|---|---|
 | k-NN cross-edge rate, k = 5 (0.5 is a perfect match) | {knn:.4f} | {knn_data:.4f} |
 | share on the support | {in_support:.4f} | {in_support_data:.4f} |
-| total variation between mode masses | {tv:.4f} | {tv_data:.4f} |
+| weight error of the modes (total variation) | {weight_error:.4f} | {weight_error_data:.4f} |
 
 ## Data
 
@@ -50,21 +50,25 @@ class _Data2D(Denoising):
 
     def card(self, model: Karras, n: int) -> str:
         problem = Data2D(self.config.prior, model)
-        law = problem.distribution
+        distribution = problem.distribution
         generator = Generator().manual_seed(self.config.seed + 1)  # not the training stream
-        data, other = (law.sample(n, generator) for _ in range(2))
+        data, other = (distribution.sample(n, generator) for _ in range(2))
         x = problem.prior_samples(n)
         return CARD.format(
-            title=type(law).__name__,
-            parameters_of_data=inspect.getdoc(type(law)),
+            title=type(distribution).__name__,
+            parameters_of_data=inspect.getdoc(type(distribution)),
             parameters=sum(p.numel() for p in model.parameters()),
             n=n,
             knn=knn_cross_edge_rate(data, x),
             knn_data=knn_cross_edge_rate(data, other),
-            in_support=law.in_support(x).double().mean().item(),
-            in_support_data=law.in_support(data).double().mean().item(),
-            tv=total_variation(law.mode(data), law.mode(x), law.modes),
-            tv_data=total_variation(law.mode(data), law.mode(other), law.modes),
+            in_support=distribution.in_support(x).double().mean().item(),
+            in_support_data=distribution.in_support(data).double().mean().item(),
+            weight_error=weight_error(
+                distribution.mode(data), distribution.mode(x), distribution.modes
+            ),
+            weight_error_data=weight_error(
+                distribution.mode(data), distribution.mode(other), distribution.modes
+            ),
         )
 
 

@@ -39,7 +39,7 @@ class KS(Denoising):
     """The prior of trajectories on 64 x 64 points, small enough to train on a CPU.
 
     More than a third of the paper's times lie where there is little to learn: above sigma = 30
-    the answer is the mean, below 0.003 it is the input. Nine tenths of a batch are drawn between
+    the answer is the mean, below 0.003 it is the input. Nine tenths of a batch are sampled between
     the two, the rest outside.
     """
 
@@ -80,7 +80,7 @@ class KS(Denoising):
             )
 
     def batch(self, n: int, generator: Generator, symmetries: bool) -> Tensor:
-        r"""Draws trajectories with replacement, in units of their root mean square.
+        r"""Samples trajectories with replacement, in units of their root mean square.
 
         The equation is invariant to shifts in space and to :math:`(x, u) \to (-x, -u)`. A coarser
         trajectory also starts at a random one of the finer frames that it skips.
@@ -88,10 +88,11 @@ class KS(Denoising):
         whole = self.trajectories
         stride = whole.shape[1] // self.size
 
-        def draw(high: int) -> Tensor:
+        def random(high: int) -> Tensor:
             return torch.randint(high, (n,), generator=generator)
 
-        index, shift, sign, offset = draw(len(whole)), draw(whole.shape[2]), draw(2), draw(stride)
+        highs = (len(whole), whole.shape[2], 2, stride)
+        index, shift, sign, offset = (random(high) for high in highs)
         if not symmetries:
             shift, sign, offset = (torch.zeros_like(v) for v in (shift, sign, offset))
         u = torch.from_numpy(np.stack([whole[i] for i in index.tolist()])) / RMS

@@ -1,31 +1,53 @@
-"""The questions that the paper, or its reader, asks: one file each."""
+"""The questions that the paper, or its reader, asks: one file each, all of them listed here."""
 
-import importlib
-import pkgutil
-from types import ModuleType
+__all__ = ["MEASUREMENTS", "STUDIES", "Comparison", "Make", "Measurement", "Study", "find"]
 
-from .base import Measurement, Study
+from . import (
+    ablation,
+    baselines,
+    bound,
+    budgets,
+    calibration,
+    defaults,
+    dps_pc,
+    linear,
+    lipschitz,
+    minimizers,
+    optimizers,
+    optimizers_sweep,
+    projection_steps,
+    tuning,
+)
+from .base import Comparison, Make, Measurement, Study
+
+STUDIES: tuple[Study, ...] = (
+    ablation.STUDY,
+    baselines.STUDY,
+    calibration.STUDY,
+    defaults.STUDY,
+    dps_pc.STUDY,
+    linear.STUDY,
+    minimizers.STUDY,
+    optimizers.STUDY,
+    optimizers_sweep.STUDY,
+    projection_steps.STUDY,
+    tuning.STUDY,
+)
+
+MEASUREMENTS: tuple[Measurement, ...] = (
+    bound.MEASUREMENT,
+    budgets.MEASUREMENT,
+    lipschitz.MEASUREMENT,
+)
 
 
-def find(problem: str | None = None) -> dict[str, Study]:
-    """Returns every study, by name: those on a problem or, by default, each on its first."""
-    studies = [
-        getattr(m, name)
-        for m in _modules()
-        for name in ("on_weather", "on_ks", "on_oracles", "study")
-        if hasattr(m, name)
-    ]
-    return {study.name: study for study in studies if problem in (None, study.problem)}
+def find(name: str) -> Study | Measurement:
+    """Returns the study or the measurement of a name.
 
-
-def measurements() -> dict[str, Measurement]:
-    """Returns every measurement, by name."""
-    found = [module.measurement for module in _modules() if hasattr(module, "measurement")]
-    return {measurement.name: measurement for measurement in found}
-
-
-def _modules() -> list[ModuleType]:
-    return [
-        importlib.import_module(f"{__name__}.{info.name}")
-        for info in pkgutil.iter_modules(__path__)
-    ]
+    Raises:
+        ValueError: If there is none.
+    """
+    known = {one.name: one for one in (*STUDIES, *MEASUREMENTS)}
+    if name not in known:
+        raise ValueError(f"There is no study {name!r}; choose one of {sorted(known)}.")
+    return known[name]

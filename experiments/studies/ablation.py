@@ -1,6 +1,6 @@
 """Is every part of PPR needed?"""
 
-__all__ = ["CleanSpace", "CleanSpaceNoRenoise", "NoRenoise", "study"]
+__all__ = ["STUDY", "CleanSpace", "CleanSpaceNoRenoise", "NoRenoise"]
 
 import math
 from dataclasses import dataclass
@@ -10,11 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from feasibly.minimizers import LBFGS, Minimum
+from feasibly.minimizers import Minimum
 from feasibly.samplers import PPR
 from feasibly.samplers.base import Randn, Step
 
-from .base import Study
+from ..figures import strips
+from ..samplers import Make, default, paper
+from ..tables import COLUMNS
+from .base import Comparison, Study
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -69,41 +72,34 @@ class CleanSpaceNoRenoise(CleanSpace):
         return self.steps + (self.output == "denoised"), 0
 
 
-_paper = {
-    "steps": 64,
-    "minimize": LBFGS(steps=8, max_step=None),
-    "sigma_max": math.inf,
-    "retries": 0,
+_samplers: dict[str, Make] = {
+    "default": default,
+    **{f"x_t^{M}": partial(paper, repeats=M) for M in (1, 2, 4)},
+    **{f"x_0^{M}": partial(paper, kind=CleanSpace, repeats=M) for M in (1, 2, 4)},
+    "x_t^0": partial(paper, kind=NoRenoise, repeats=1),
+    "x_0^0": partial(paper, kind=CleanSpaceNoRenoise, repeats=1),
+    **{f"default, M = {M}": partial(default, repeats=M) for M in (2, 4)},
+    **{
+        f"default, in x_0-space, M = {M}": partial(default, kind=CleanSpace, repeats=M)
+        for M in (1, 2, 4)
+    },
+    "default, M = 0": partial(default, kind=NoRenoise),
+    "default, in x_0-space, M = 0": partial(default, kind=CleanSpaceNoRenoise),
 }
 
-study = Study(
+STUDY = Study(
     name="ablation",
     question="Is every part of PPR needed?",
-    paper="Figures 3 and 4, left",
-    samplers={
-        "default": PPR,
-        **{f"x_t^{M}": partial(PPR, repeats=M, **_paper) for M in (1, 2, 4)},
-        **{f"x_0^{M}": partial(CleanSpace, repeats=M, **_paper) for M in (1, 2, 4)},
-        "x_t^0": partial(NoRenoise, **_paper),
-        "x_0^0": partial(CleanSpaceNoRenoise, **_paper),
-        **{f"default, M = {M}": partial(PPR, repeats=M) for M in (2, 4)},
-        **{f"default, in x_0-space, M = {M}": partial(CleanSpace, repeats=M) for M in (1, 2, 4)},
-        "default, M = 0": NoRenoise,
-        "default, in x_0-space, M = 0": CleanSpaceNoRenoise,
+    on={
+        "data2d": Comparison(_samplers, COLUMNS["data2d"], {"": strips}),
+        "ks": Comparison(
+            {
+                label: make
+                for label, make in _samplers.items()
+                if label not in ("default, in x_0-space, M = 4", "default, M = 4")
+            },
+            COLUMNS["ks"],
+            protocol=dict.fromkeys(("x_t^4", "default, M = 2"), (4, 4)),
+        ),
     },
-    default="default",
-)
-
-on_ks = Study(
-    name="ablation",
-    question="Is every part of PPR needed?",
-    paper="Figures 3 and 4, left; Appendix on further KS constraints",
-    samplers={
-        label: make
-        for label, make in study.samplers.items()
-        if label not in ("default, in x_0-space, M = 4", "default, M = 4")
-    },
-    default="default",
-    problem="ks",
-    protocol=dict.fromkeys(("x_t^4", "default, M = 2"), (4, 4)),
 )

@@ -1,47 +1,53 @@
 """What a study is, and what a measurement."""
 
-__all__ = ["Make", "Measurement", "Study"]
+__all__ = ["Comparison", "Make", "Measurement", "Study"]
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from matplotlib.figure import Figure
 
-from feasibly.constraints import Constraint
-from feasibly.denoisers import Denoiser
-from feasibly.samplers import Sampler
-
 from ..records import Record
+from ..samplers import Make
+from ..tables import ALL, Columns
 
-Make = Callable[[Denoiser, Constraint], Sampler]
+Draw = Callable[[Sequence[Record]], Figure]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Samplers to compare on one problem.
+
+    Attributes:
+        samplers: For each label, how to make the sampler of a denoiser and a constraint.
+        columns: What its tables show.
+        figures: What its figures show, by what is added to the study's name in their files.
+        protocol: The number of references and of members of the labels that have others than
+            their problem's: 16 and 8 on KS, 3 and 16 on the weather.
+        only: The posteriors that a label is run on, if not all.
+    """
+
+    samplers: Mapping[str, Make]
+    columns: Columns = field(default_factory=lambda: ALL)
+    figures: Mapping[str, Draw] = field(default_factory=dict)
+    protocol: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    only: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Study:
-    """Samplers to compare on the same problems.
+    """A question, and the samplers that answer it on one problem or several.
 
     Attributes:
         name: The name on the command line.
         question: What it asks, in one sentence.
-        paper: The items of the paper that it reproduces.
-        samplers: For each label, how to make the sampler of a denoiser and a constraint.
-        default: The label of the library's default.
-        problem: The problem: `data2d`, `lines` for linear constraints, `oracles`, `ks` or
-            `weather`. A module may have studies of the same name on Data2D, `study`, on oracles,
-            `on_oracles`, on KS, `on_ks`, and on the weather, `on_weather`.
-        protocol: The number of references and of members of the labels that have others than
-            their problem's: 16 and 8 on KS, 3 and 16 on the weather.
-        only: The laws of the oracles that a label is run on, if not all.
+        on: What is compared on each problem: `data2d`, `lines` for linear constraints, `oracles`,
+            `ks` or `weather`. The first is the one that commands take by default.
     """
 
     name: str
     question: str
-    paper: str
-    samplers: Mapping[str, Make]
-    default: str
-    problem: str = "data2d"
-    protocol: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    only: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    on: Mapping[str, Comparison]
 
 
 @dataclass(frozen=True)
@@ -51,17 +57,19 @@ class Measurement:
     Attributes:
         name: The name on the command line.
         question: What it asks, in one sentence.
-        paper: The items of the paper that it reproduces.
+        problem: The problem whose results it is kept with.
         settings: What to measure: dictionaries that JSON can hold, each a unit to resume at.
         measure: Measures a setting, and returns its records.
-        table: Renders records as a Markdown table.
-        figure: Draws records.
+        rows: Returns the rows of its table, from its records.
+        columns: What the table shows of them.
+        figures: What its figures show, by what is added to its name in their files.
     """
 
     name: str
     question: str
-    paper: str
+    problem: str
     settings: Sequence[dict]
     measure: Callable[[dict], list[Record]]
-    table: Callable[[Sequence[Record]], str]
-    figure: Callable[[Sequence[Record]], Figure]
+    rows: Callable[[Sequence[Record]], Sequence[Record]]
+    columns: Columns
+    figures: Mapping[str, Draw] = field(default_factory=dict)

@@ -1,20 +1,20 @@
 """How do the methods compare?"""
 
-__all__ = ["CHOICES", "KS_CHOICES", "on_ks", "on_weather", "study", "tuned", "tuned_on_ks"]
+__all__ = ["CHOICES", "KS_CHOICES", "NAMES", "STUDY", "WEATHER_CHOICES", "tuned", "tuned_on_ks"]
 
-import math
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from feasibly.minimizers import LBFGS, WarmLBFGS
-from feasibly.samplers import PPR, PostHoc, Sampler
-from feasibly.samplers.ancestral import Ancestral
+from feasibly.samplers import Ancestral, Sampler
 
-from .. import variables
-from . import tuning
-from .base import Make, Study
-from .tuning import GRIDS, KS_GRIDS, WEATHER_GRIDS
+from ..figures import by_variable, gallery, maps, over_time, ranks, strips
+from ..records import PRIOR
+from ..samplers import Make, default, only, paper, post_hoc
+from ..tables import COLUMNS
+from .base import Comparison, Study
+from .tuning import GRIDS, KS_GRIDS, MANY_LEVELS, WEATHER_GRIDS
 
 CHOICES = {
     "DPS": "T = 1024, zeta 0.0003",
@@ -36,7 +36,7 @@ NAMES = {"DPSPC": "DPS-PC", "TrustSampling": "TS", "ProximalLangevin": "Zampini 
 
 
 def tuned(name: str, **options: Any) -> Make:
-    """Returns a method in its tuned setting, read out as the clean estimate."""
+    """Returns how to make a method in its tuned setting, whose output is the clean estimate."""
     return _chosen(GRIDS, CHOICES, name, **options)
 
 
@@ -47,31 +47,8 @@ def _chosen(
     **options: Any,
 ) -> Make:
     method, grid = next(item for item in grids.items() if item[0].__name__ == name.split(",")[0])
-    return partial(method, readout="clean", **grid[choices[name]], **options)
+    return only(method, output="projected", **grid[choices[name]], **options)
 
-
-study = Study(
-    name="baselines",
-    question="How do the methods compare?",
-    paper="Table 2; Figure 4, right; Figure 5, the panel of Data2D",
-    samplers={
-        "default": PPR,
-        "default, no retries": partial(PPR, retries=0),
-        "PPR, paper's setting": partial(
-            PPR,
-            steps=64,
-            repeats=2,
-            minimize=LBFGS(steps=8, max_step=None),
-            sigma_max=math.inf,
-            retries=0,
-        ),
-        **{NAMES.get(name, name): tuned(name) for name in CHOICES},
-        "HDC, 3 retries": tuned("HDC", retries=3),
-        "control: project once at the end": PostHoc,
-        "control, 3 retries": partial(PostHoc, retries=3),
-    },
-    default="default",
-)
 
 KS_CHOICES = {
     "DPS": "zeta 3",
@@ -85,28 +62,9 @@ KS_CHOICES = {
 
 
 def tuned_on_ks(name: str, **options: Any) -> Make:
-    """Returns a method in its setting on KS, read out as the clean estimate."""
+    """Returns how to make a method in its setting on KS, whose output is the clean estimate."""
     return _chosen(KS_GRIDS, KS_CHOICES, name, **options)
 
-
-# steps short enough to find the nearest of a sine's solutions
-_control = partial(PostHoc, minimize=LBFGS(64, max_step=1.0))
-
-on_ks = Study(
-    name="baselines",
-    question="How do the methods compare?",
-    paper="Table 3; Table 5; Figures 4 and 5; Appendix on further KS constraints; gallery",
-    samplers={
-        "default": PPR,
-        "fast": partial(PPR, fast=True),
-        "PPR, paper's setting": study.samplers["PPR, paper's setting"],
-        **{NAMES.get(name, name): tuned_on_ks(name) for name in KS_CHOICES},
-        "control: project once at the end": _control,
-    },
-    default="default",
-    problem="ks",
-    protocol=dict.fromkeys(("MMPS", "TS", "PDM", "PPR, paper's setting"), (4, 4)),
-)
 
 WEATHER_CHOICES = {
     "DPS": "zeta 0.3",
@@ -118,39 +76,72 @@ WEATHER_CHOICES = {
 }
 """And on the weather."""
 
-# short searches at many levels, for residuals of several branches, and a long last one
-_many_levels = partial(PPR, steps=512, minimize=WarmLBFGS(2), last_steps=200)
+_on_data2d: dict[str, Make] = {
+    "default": default,
+    "default, no retries": partial(default, attempts=1),
+    "PPR, paper's setting": paper,
+    **{NAMES.get(name, name): tuned(name) for name in CHOICES},
+    "HDC, 3 retries": tuned("HDC", attempts=4),
+    "post-hoc projection": post_hoc,
+    "post-hoc projection, 3 retries": partial(post_hoc, attempts=4),
+}
 
-on_weather = Study(
+# steps short enough to find the nearest of a sine's solutions
+_post_hoc = partial(post_hoc, minimize=LBFGS(64, max_step=1.0))
+
+_on_ks: dict[str, Make] = {
+    "default": default,
+    "fast": partial(default, fast=True),
+    "PPR, paper's setting": paper,
+    **{NAMES.get(name, name): tuned_on_ks(name) for name in KS_CHOICES},
+    "post-hoc projection": _post_hoc,
+}
+
+# short searches at many levels, for residuals of several branches, and a long last one
+_many_levels = partial(default, steps=512, minimize=WarmLBFGS(2), last=WarmLBFGS(200))
+
+_on_weather: dict[str, Make] = {
+    "default": default,
+    "default, no retries": partial(default, attempts=1),
+    "PPR, T = 128, 8 iterations": MANY_LEVELS["PPR, T = 128, 8 iterations"],
+    "PPR, T = 512, 2 iterations": _many_levels,
+    "PPR, T = 512, 2 iterations, no retries": partial(_many_levels, attempts=1),
+    "fast": partial(default, fast=True),
+    "PPR, paper's setting": paper,
+    **{
+        NAMES.get(name, name): _chosen(WEATHER_GRIDS, WEATHER_CHOICES, name)
+        for name in WEATHER_CHOICES
+    },
+    "post-hoc projection": _post_hoc,
+    PRIOR: only(Ancestral),
+}
+
+STUDY = Study(
     name="baselines",
     question="How do the methods compare?",
-    paper="Tables of the appendix on weather; Figure 6; gallery",
-    samplers={
-        "default": PPR,
-        "default, no retries": study.samplers["default, no retries"],
-        "PPR, T = 128, 8 iterations": tuning.on_weather.samplers["PPR, T = 128, 8 iterations"],
-        "PPR, T = 512, 2 iterations": _many_levels,
-        "PPR, T = 512, 2 iterations, no retries": partial(_many_levels, retries=0),
-        "fast": partial(PPR, fast=True),
-        "PPR, paper's setting": study.samplers["PPR, paper's setting"],
-        **{
-            NAMES.get(name, name): _chosen(WEATHER_GRIDS, WEATHER_CHOICES, name)
-            for name in WEATHER_CHOICES
-        },
-        "control: project once at the end": _control,
-        variables.PRIOR: partial(Ancestral, steps=64),
-    },
-    default="default",
-    problem="weather",
-    protocol=dict.fromkeys(
-        (
-            "default, no retries",
-            "PPR, T = 512, 2 iterations",
-            "PPR, T = 512, 2 iterations, no retries",
-            "fast",
-            "PPR, paper's setting",
-            *(NAMES.get(name, name) for name in WEATHER_CHOICES),
+    on={
+        "data2d": Comparison(_on_data2d, COLUMNS["data2d"], {"": strips}),
+        "ks": Comparison(
+            _on_ks,
+            COLUMNS["ks"],
+            {"-time": over_time, "-gallery": gallery},
+            protocol=dict.fromkeys(("MMPS", "TS", "PDM", "PPR, paper's setting"), (4, 4)),
         ),
-        (3, 8),
-    ),
+        "weather": Comparison(
+            _on_weather,
+            COLUMNS["weather"],
+            {"-time": by_variable, "-ranks": ranks, "-maps": maps},
+            protocol=dict.fromkeys(
+                (
+                    "default, no retries",
+                    "PPR, T = 512, 2 iterations",
+                    "PPR, T = 512, 2 iterations, no retries",
+                    "fast",
+                    "PPR, paper's setting",
+                    *(NAMES.get(name, name) for name in WEATHER_CHOICES),
+                ),
+                (3, 8),
+            ),
+        ),
+    },
 )

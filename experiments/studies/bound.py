@@ -6,15 +6,13 @@ With :math:`k = v / (v + \sigma^2)` and :math:`P = A^\top A`, the denoiser is
 :math:`d(\Pi(x)) = (I - P) k x + A^\top y`, whose Lipschitz constant is :math:`k`.
 """
 
-__all__ = ["LEVELS", "REPEATS", "Law", "bound", "gaussian_w2", "measure", "measurement", "problem"]
+__all__ = ["LEVELS", "MEASUREMENT", "REPEATS", "Normal", "bound", "gaussian_w2", "problem"]
 
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from feasibly.constraints import Linear
@@ -23,6 +21,7 @@ from feasibly.oracles import Gaussian
 from feasibly.samplers import PPR
 from feasibly.schedules import VE
 
+from .. import figures
 from ..records import Record
 from .base import Measurement
 
@@ -34,23 +33,23 @@ Y = (1.0, -0.5)
 FREE = D - len(Y)
 
 
-class Law(NamedTuple):
-    r"""A normal law with mean :math:`a A^\top y` and covariance :math:`n (I - P) + r P`."""
+class Normal(NamedTuple):
+    r"""A normal distribution: mean :math:`a A^\top y` and covariance :math:`n (I - P) + r P`."""
 
     a: float
     n: float
     r: float
 
-    def w2(self, other: "Law") -> float:
+    def w2(self, other: "Normal") -> float:
         r"""Returns :math:`W_2`: the covariances commute, so standard deviations are compared."""
         mean = (self.a - other.a) ** 2 * sum(value**2 for value in Y)
         free = FREE * (math.sqrt(self.n) - math.sqrt(other.n)) ** 2
         fixed = len(Y) * (math.sqrt(self.r) - math.sqrt(other.r)) ** 2
         return math.sqrt(mean + free + fixed)
 
-    def step(self, sigma: float) -> "Law":
-        r"""Returns the law after PPR's kernel, :math:`x' = d(\Pi(x)) + \sigma \epsilon`."""
-        return Law(1.0, shrink(sigma) ** 2 * self.n + sigma**2, sigma**2)
+    def step(self, sigma: float) -> "Normal":
+        r"""Returns it after PPR's kernel, :math:`x' = d(\Pi(x)) + \sigma \epsilon`."""
+        return Normal(1.0, shrink(sigma) ** 2 * self.n + sigma**2, sigma**2)
 
     def covariance(self, P: Tensor) -> Tensor:
         """Returns the covariance, with shape (D, D)."""
@@ -62,19 +61,19 @@ def shrink(sigma: float) -> float:
     return V / (V + sigma**2)
 
 
-def start(sigma: float) -> Law:
+def start(sigma: float) -> Normal:
     r"""The unconstrained marginal :math:`p_t`."""
-    return Law(0.0, V + sigma**2, V + sigma**2)
+    return Normal(0.0, V + sigma**2, V + sigma**2)
 
 
-def target(sigma: float) -> Law:
+def target(sigma: float) -> Normal:
     r"""The constrained marginal :math:`p_t^\mathcal{C}`."""
-    return Law(1.0, V + sigma**2, sigma**2)
+    return Normal(1.0, V + sigma**2, sigma**2)
 
 
-def stationary(sigma: float) -> Law:
-    """The stationary law of PPR's kernel."""
-    return Law(1.0, sigma**2 / (1 - shrink(sigma) ** 2), sigma**2)
+def stationary(sigma: float) -> Normal:
+    """The stationary distribution of PPR's kernel."""
+    return Normal(1.0, sigma**2 / (1 - shrink(sigma) ** 2), sigma**2)
 
 
 def discrepancy(sigma: float) -> float:
@@ -103,7 +102,7 @@ def problem(sigma: float) -> tuple[PPR, Linear, Tensor]:
 
 
 def gaussian_w2(mean: Tensor, covariance: Tensor, mean_2: Tensor, covariance_2: Tensor) -> float:
-    r"""Returns :math:`W_2` of two normal laws, by the square roots of their covariances."""
+    r"""Returns :math:`W_2` between normal distributions, by the roots of their covariances."""
     root = _sqrt(covariance)
     cross = _sqrt(root @ covariance_2 @ root)
     square = (mean - mean_2).square().sum() + (covariance + covariance_2 - 2 * cross).trace()
@@ -115,7 +114,7 @@ def _sqrt(M: Tensor) -> Tensor:
     return vectors * values.clamp_min(0).sqrt() @ vectors.T
 
 
-def sampling_error(law: Law, members: int) -> float:
+def sampling_error(q: Normal, members: int) -> float:
     r"""Returns the root mean square of :math:`W_2(\hat{q}, q)`, of `members` samples' mean and
     covariance, to leading order.
 
@@ -123,7 +122,7 @@ def sampling_error(law: Law, members: int) -> float:
     \frac{1}{2 N} \sum_{ij} \frac{(1 + \delta_{ij}) \lambda_i \lambda_j}{\lambda_i + \lambda_j}`.
     The measured distance is off by no more than :math:`W_2(\hat{q}, q)`.
     """
-    values = torch.tensor([law.n] * FREE + [law.r] * len(Y), dtype=torch.float64)
+    values = torch.tensor([q.n] * FREE + [q.r] * len(Y), dtype=torch.float64)
     pairs = values[:, None] * values / (values[:, None] + values)
     total = values.sum() + (pairs.sum() + pairs.trace()) / 2
     return math.sqrt(total.item() / members)
@@ -140,13 +139,13 @@ def measure(setting: dict) -> list[Record]:
         return torch.randn(like.shape, generator=generator, dtype=like.dtype)
 
     A, y = constraint.A, constraint.y
-    goal, law = target(sigma), start(sigma)
-    x_t = math.sqrt(law.n) * randn(torch.empty(members, D, dtype=torch.float64))
+    goal, q = target(sigma), start(sigma)
+    x_t = math.sqrt(q.n) * randn(torch.empty(members, D, dtype=torch.float64))
     found: list[Record] = []
     for repeats in REPEATS:
         if repeats:
-            law = law.step(sigma)
-            x_t, _ = sampler.kernel(x_t, t, randn)
+            q = q.step(sigma)
+            x_t, *_ = sampler.kernel(x_t, t, sigma, randn)
         measured = gaussian_w2(x_t.mean(dim=0), x_t.T.cov(), A.T @ y, goal.covariance(A.T @ A))
         mixing, bias = bound(sigma, repeats)
         found.append(
@@ -157,56 +156,38 @@ def measure(setting: dict) -> list[Record]:
                 "mixing": mixing,
                 "bias": bias,
                 "bound": mixing + bias,
-                "exact": law.w2(goal),
+                "exact": q.w2(goal),
                 "measured": measured,
-                "error": sampling_error(law, members),
+                "error": sampling_error(q, members),
             }
         )
     return found
 
 
-def table(rows: Sequence[Record]) -> str:
-    """Renders the exact and the measured distance, the bound and its ratio to the former."""
-    heads = ("σ", "L", "Δ", "M", "exact", "measured", "sampling error", "bound", "bound / exact")
-    lines = ["| " + " | ".join(heads) + " |", "|" + "---:|" * len(heads)]
-    for row in rows:
-        if row["repeats"] not in (0, 1, 2, 4, 8):
-            continue
-        cells = [f"{row['sigma']:g}", *(f"{row[key]:.3f}" for key in ("lipschitz", "delta"))]
-        cells.append(f"{row['repeats']}")
-        cells += [f"{row[key]:.3f}" for key in ("exact", "measured", "error", "bound")]
-        lines.append("| " + " | ".join([*cells, f"{row['bound'] / row['exact']:.1f}"]) + " |")
-    return "\n".join(lines)
+def rows(records: Sequence[Record]) -> list[Record]:
+    """Returns the table's rows: some numbers of repeats, and the bound over the exact distance."""
+    return [
+        row | {"looseness": row["bound"] / row["exact"]}
+        for row in records
+        if row["repeats"] in (0, 1, 2, 4, 8)
+    ]
 
 
-def figure(rows: Sequence[Record]) -> Figure:
-    """The distance to the constrained marginal and its bound against the number of repeats."""
-    sigmas = list(dict.fromkeys(row["sigma"] for row in rows))
-    canvas = Figure(figsize=(3.2 * len(sigmas), 3.6), layout="constrained")
-    FigureCanvasAgg(canvas)
-    for ax, sigma in zip(canvas.subplots(1, len(sigmas), squeeze=False)[0], sigmas, strict=True):
-        group = [row for row in rows if row["sigma"] == sigma]
-        column = {key: [row[key] for row in group] for key in group[0]}
-        M = column["repeats"]
-        ax.plot(M, column["bound"], "C3-", label="bound")
-        ax.plot(M, column["mixing"], "C3:", label="its mixing term")
-        ax.plot(M, column["bias"], "C3--", label="its bias term")
-        ax.plot(M, column["exact"], "C0-", label="exact")
-        ax.errorbar(M, column["measured"], column["error"], fmt="C0o", ms=4, label="measured")
-        ax.set(xlabel="M", yscale="log", title=f"$\\sigma$ = {sigma:g}, L = {shrink(sigma):.2f}")
-        ax.set_ylim(bottom=5e-3)  # the mixing term vanishes
-        ax.set(ylabel="$W_2$ to the constrained marginal" if sigma == sigmas[0] else "")
-    handles, labels = canvas.axes[0].get_legend_handles_labels()
-    canvas.legend(handles, labels, loc="outside lower center", ncols=5, fontsize=8)
-    return canvas
-
-
-measurement = Measurement(
+MEASUREMENT = Measurement(
     name="bound",
     question="How tight is the bound on PPR's error where everything is known?",
-    paper="Appendix on theory, the proposition on the error of PPR's kernel",
+    problem="data2d",
     settings=[{"sigma": sigma, "members": 4096, "seed": 0} for sigma in LEVELS],
     measure=measure,
-    table=table,
-    figure=figure,
+    rows=rows,
+    columns={
+        "sigma": ("σ", "{:g}"),
+        "lipschitz": ("L", "{:.3f}"),
+        "repeats": ("M", "{}"),
+        "exact": ("exact", "{:.3f}"),
+        "measured": ("measured", "{:.3f}"),
+        "bound": ("bound", "{:.3f}"),
+        "looseness": ("bound / exact", "{:.1f}"),
+    },
+    figures={"": figures.bound},
 )

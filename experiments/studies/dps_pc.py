@@ -1,48 +1,48 @@
 """Does a corrector make DPS exact? At 256 gradients each, in the best settings of `tuning`; on KS
 at 1024, all in the best setting of DPS."""
 
-__all__ = ["on_ks", "study"]
+__all__ = ["STUDY"]
 
 from functools import partial
 
-from feasibly.samplers import DPS, DPSPC, PPR
+from feasibly.samplers import DPS, DPSPC
 
-from .base import Study
+from ..samplers import default, only
+from ..tables import COLUMNS
+from .base import Comparison, Study
 from .baselines import KS_CHOICES, tuned_on_ks
 from .tuning import KS_GRIDS
 
-_at = {"readout": "clean"}
-ZETA = KS_GRIDS[DPS][KS_CHOICES["DPS"]]["zeta"]
+_estimate = partial(only, output="projected")
+_zeta = KS_GRIDS[DPS][KS_CHOICES["DPS"]]["zeta"]
 
-study = Study(
+STUDY = Study(
     name="dps-pc",
     question="Does a corrector make DPS exact?",
-    paper="Appendix D, the figure on DPS-PC",
-    samplers={
-        "default": PPR,
-        "DPS, T = 256": partial(DPS, steps=256, zeta=1e-3, **_at),
-        "DPS-PC, N = 1": partial(DPSPC, steps=128, corrections=1, zeta=3e-3, **_at),
-        "DPS-PC, N = 3": partial(DPSPC, steps=64, corrections=3, zeta=3e-3, **_at),
-        "DPS-PC, N = 7": partial(DPSPC, steps=32, corrections=7, zeta=3e-3, **_at),
+    on={
+        "data2d": Comparison(
+            {
+                "default": default,
+                "DPS, T = 256": _estimate(DPS, steps=256, zeta=1e-3),
+                "DPS-PC, N = 1": _estimate(DPSPC, steps=128, corrections=1, zeta=3e-3),
+                "DPS-PC, N = 3": _estimate(DPSPC, steps=64, corrections=3, zeta=3e-3),
+                "DPS-PC, N = 7": _estimate(DPSPC, steps=32, corrections=7, zeta=3e-3),
+            },
+            COLUMNS["data2d"],
+        ),
+        "ks": Comparison(
+            {
+                "default": default,
+                "DPS, T = 1024": tuned_on_ks("DPS"),
+                **{
+                    f"DPS-PC, N = {N}": _estimate(
+                        DPSPC, steps=1024 // (N + 1), corrections=N, zeta=_zeta
+                    )
+                    for N in (1, 3, 7)
+                },
+            },
+            COLUMNS["ks"],
+            protocol={f"DPS-PC, N = {N}": (4, 4) for N in (1, 3, 7)},
+        ),
     },
-    default="default",
-)
-
-on_ks = Study(
-    name="dps-pc",
-    question="Does a corrector make DPS exact?",
-    paper="Appendix D, the figure on DPS-PC; Appendix on further KS constraints",
-    samplers={
-        "default": PPR,
-        "DPS, T = 1024": tuned_on_ks("DPS"),
-        **{
-            f"DPS-PC, N = {N}": partial(
-                DPSPC, steps=1024 // (N + 1), corrections=N, zeta=ZETA, **_at
-            )
-            for N in (1, 3, 7)
-        },
-    },
-    default="default",
-    problem="ks",
-    protocol={f"DPS-PC, N = {N}": (4, 4) for N in (1, 3, 7)},
 )

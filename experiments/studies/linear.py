@@ -1,29 +1,35 @@
 """How do the methods compare where a constraint is linear?"""
 
-__all__ = ["study"]
+__all__ = ["STUDY"]
 
 from functools import partial
 
-from feasibly.samplers import CDIM, ECI, PPR, PostHoc
+from feasibly.samplers import CDIM, ECI
 
-from .base import Study
+from ..figures import strips
+from ..samplers import default, only, post_hoc
+from ..tables import COLUMNS
+from .base import Comparison, Study
 from .baselines import tuned
 
-study = Study(
+STUDY = Study(
     name="linear",
     question="How do the methods compare where a constraint is linear?",
-    paper="the rows of Table 1 that need a linear constraint or a closed form: CDIM, ECI",
-    samplers={
-        "default": PPR,
-        "default, no retries": partial(PPR, retries=0),
-        **{name: tuned(name) for name in ("MMPS", "CPS", "PDM", "HDC", "PCFM")},
-        "CDIM, T = 25": CDIM,
-        "CDIM, T = 100": partial(CDIM, steps=100),
-        "ECI, one noise": partial(ECI, steps=200),
-        "ECI, noise drawn every 5": partial(ECI, steps=200, resample=5),
-        "ECI, noise drawn every time": partial(ECI, steps=200, resample=1),
-        "control: project once at the end": PostHoc,
+    on={
+        "lines": Comparison(
+            {
+                "default": default,
+                "default, no retries": partial(default, attempts=1),
+                **{name: tuned(name) for name in ("MMPS", "CPS", "PDM", "HDC", "PCFM")},
+                "CDIM, T = 25": only(CDIM),
+                "CDIM, T = 100": only(CDIM, steps=100),
+                "ECI, fixed noise": only(ECI, steps=200),
+                "ECI, noise resampled every 5": only(ECI, steps=200, resample=5),
+                "ECI, noise resampled every step": only(ECI, steps=200, resample=1),
+                "post-hoc projection": post_hoc,
+            },
+            COLUMNS["data2d"],
+            {"": strips},
+        )
     },
-    default="default",
-    problem="lines",
 )

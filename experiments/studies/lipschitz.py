@@ -1,23 +1,26 @@
 """How Lipschitz is the projection?"""
 
-__all__ = ["Probe", "levels", "local_lipschitz", "measurement"]
+__all__ = ["MEASUREMENT", "Probe", "levels", "local_lipschitz"]
 
 import copy
-import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
 
 import torch
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from feasibly.constraints import Constraint
 from feasibly.denoisers import Denoiser
-from feasibly.minimizers import LBFGS, GaussNewton, Minimizer, Minimum
+from feasibly.minimizers import GaussNewton, Minimizer
 from feasibly.problems.data2d import CONSTRAINTS, DISTRIBUTIONS, Data2D
 from feasibly.randomness import MemberNoise
 from feasibly.samplers import PPR
+from feasibly.samplers.base import Randn, Step
+from feasibly.sampling import trajectory
 
+from .. import figures
 from ..records import Record
 from .base import Measurement
 
@@ -32,7 +35,7 @@ STEP = 1e-5
 QUANTILES = (0.5, 0.9, 0.99)
 PROJECTIONS: dict[str, Minimizer] = {
     "default": GaussNewton(),
-    "paper": LBFGS(steps=8, max_step=None),
+    "paper": PPR.minimize,
 }
 
 
@@ -56,22 +59,19 @@ def local_lipschitz(f: Callable[[Tensor], Tensor], x: Tensor, step: float) -> Te
     return torch.where(good, torch.linalg.matrix_norm(J, ord=2), 1e300)
 
 
+@dataclass(frozen=True, repr=False, eq=False)
 class Probe(PPR):
     r"""PPR that measures the map :math:`x_t \mapsto d_\theta(\Pi_d(x_t))` where it applies it.
 
-    Attributes:
-        lipschitz: The local Lipschitz constants at the last states, with shape :math:`(B)`.
+    The memory of a step is the local Lipschitz constants at its states, with shape :math:`(B)`.
     """
 
-    lipschitz: Tensor
-
-    def search(self, x_t: Tensor, t: Tensor, reach: float | None = None) -> Minimum:
+    def kernel(
+        self, x_t: Tensor, t: Tensor, radius: float, randn: Randn, memory: Any = None
+    ) -> Step:
         _, sigma_t = self.denoiser.schedule(t)
-        search = super().search
-        self.lipschitz = local_lipschitz(
-            lambda x: search(x, t, reach).x_0, x_t, STEP * sigma_t.item()
-        )
-        return search(x_t, t, reach)
+        L = local_lipschitz(lambda x: self.project(x, t, radius).x_0, x_t, STEP * sigma_t.item())
+        return super().kernel(x_t, t, radius, randn)._replace(memory=L)
 
 
 def levels(
@@ -93,13 +93,11 @@ def levels(
     Returns:
         A record for every level, from the highest to the lowest.
     """
-    sampler = Probe(
-        denoiser, constraint, steps=steps, minimize=minimize, sigma_max=math.inf, retries=0
-    )
+    sampler = Probe(denoiser, constraint, steps=steps, repeats=1, minimize=minimize)
+    noise = MemberNoise(0, range(members), (2,), dtype=torch.float64)
     found: list[Record] = []
-    for s, _, _ in sampler.trajectory(MemberNoise(0, range(members), (2,), dtype=torch.float64)):
+    for _, s, (_, _, L) in islice(trajectory(sampler, noise), 1, None):
         alpha_s, sigma_s = (scale.item() for scale in sampler.denoiser.schedule(s))
-        L = sampler.lipschitz
         quantiles = L.quantile(torch.tensor(QUANTILES, dtype=L.dtype))
         found.append(
             {
@@ -135,64 +133,45 @@ def settings() -> list[dict]:
     ]
 
 
-def table(rows: Sequence[Record]) -> str:
-    """Renders, for each projection, where it is a contraction and where it is least so."""
-    heads = ("projection", "runs", "levels of a run with max αL < 1 (%)")
-    heads += ("levels with αL < 1 in every run (%)", "members with αL < 1 (%)")
-    heads += ("median L, at most", "largest L", "at σ")
-    lines = ["| " + " | ".join(heads) + " |", "|---|" + "---:|" * (len(heads) - 1)]
-    for projection, group in _by_projection(rows).items():
+def rows(records: Sequence[Record]) -> list[Record]:
+    """Returns the table's rows: where each projection contracts, and where it does so least."""
+    found = []
+    for projection in dict.fromkeys(row["projection"] for row in records):
+        group = [row for row in records if row["projection"] == projection]
         tame = [row["alpha"] * row["max"] < 1 for row in group]
         wild = {row["sigma"] for row, yes in zip(group, tame, strict=True) if not yes}
         sigmas = {row["sigma"] for row in group}
         members = sum(row["members"] for row in group)
-        contractive = sum(row["contractive"] * row["members"] for row in group) / members
         worst = max(group, key=lambda row: row["max"])
-        cells = (
-            projection,
-            f"{len({(row['prior'], row['constraint']) for row in group})}",
-            f"{100 * sum(tame) / len(tame):.1f}",
-            f"{100 * (1 - len(wild) / len(sigmas)):.1f}",
-            f"{100 * contractive:.1f}",
-            f"{max(row['q50'] for row in group):.3g}",
-            f"{worst['max']:.3g}",
-            f"{worst['sigma']:.3g}",
+        found.append(
+            {
+                "projection": projection,
+                "runs": len({(row["prior"], row["constraint"]) for row in group}),
+                "levels": sum(tame) / len(tame),
+                "all_runs": 1 - len(wild) / len(sigmas),
+                "contractive": sum(row["contractive"] * row["members"] for row in group) / members,
+                "median": max(row["q50"] for row in group),
+                "largest": f"{worst['max']:.3g} at σ = {worst['sigma']:.3g}",
+            }
         )
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    return found
 
 
-def figure(rows: Sequence[Record]) -> Figure:
-    """The largest Lipschitz constant over priors, constraints and members against the noise
-    level, and the largest of the quantiles over members."""
-    canvas = Figure(figsize=(8, 4.5), layout="constrained")
-    FigureCanvasAgg(canvas)
-    ax = canvas.subplots()
-    styles = {"max": "-", "q99": "--", "q90": "-.", "q50": ":"}
-    for i, (projection, group) in enumerate(_by_projection(rows).items()):
-        sigmas = sorted({row["sigma"] for row in group})
-        for key, style in styles.items():
-            worst = [max(row[key] for row in group if row["sigma"] == s) for s in sigmas]
-            label = f"{projection}, {'max' if key == 'max' else f'{key[1:]} % quantile'}"
-            ax.plot(sigmas, worst, style, color=f"C{i}", label=label)
-    edge = sorted({(row["sigma"], 1 / row["alpha"]) for row in rows})
-    ax.plot(*zip(*edge, strict=True), color="black", linewidth=0.8, label="$\\alpha_t L_t = 1$")
-    ax.set(xscale="log", yscale="log", xlabel="$\\sigma_t$", ylabel="$L_t$, largest of all runs")
-    canvas.legend(loc="outside right upper", fontsize=7)
-    return canvas
-
-
-def _by_projection(rows: Sequence[Record]) -> dict[str, list[Record]]:
-    names = dict.fromkeys(row["projection"] for row in rows)
-    return {name: [row for row in rows if row["projection"] == name] for name in names}
-
-
-measurement = Measurement(
+MEASUREMENT = Measurement(
     name="lipschitz",
     question="Is PPR's kernel a contraction on Data2D, as its error bound assumes?",
-    paper="Appendix on theory, the figure of the Lipschitz constant",
+    problem="data2d",
     settings=settings(),
     measure=measure,
-    table=table,
-    figure=figure,
+    rows=rows,
+    columns={
+        "projection": ("projection", "{}"),
+        "runs": ("runs", "{}"),
+        "levels": ("levels of a run with max αL < 1", "{:.1%}"),
+        "all_runs": ("levels with αL < 1 in every run", "{:.1%}"),
+        "contractive": ("members with αL < 1", "{:.1%}"),
+        "median": ("median L, at most", "{:.3g}"),
+        "largest": ("largest L", "{}"),
+    },
+    figures={"": figures.lipschitz},
 )

@@ -1,19 +1,22 @@
 """How should PPR project?"""
 
-__all__ = ["BatchLBFGS", "study"]
+__all__ = ["STUDY", "BatchLBFGS"]
 
 import math
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 
 from feasibly.minimizers import LBFGS, GaussNewton, Minimizer, Polyak
 from feasibly.minimizers.base import Search
-from feasibly.samplers import PPR, PostHoc
 
+from ..figures import frontier
+from ..samplers import default, paper, post_hoc
+from ..tables import pick
 from .ablation import CleanSpace
-from .base import Study
+from .base import Comparison, Study
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,7 @@ class BatchLBFGS(Minimizer):
     first. Its steps couple the members, so that no member stops, and none is a sample of its own.
     """
 
-    def search(self, search: Search, cap: float | None) -> None:
+    def search(self, search: Search, cap: float | None, state: Any) -> None:
         x = search.x.clone().requires_grad_()
         optimizer = torch.optim.LBFGS([x], max_iter=self.steps, max_eval=self.steps)
 
@@ -37,41 +40,48 @@ class BatchLBFGS(Minimizer):
         search.finish()
 
 
-_paper = {"steps": 64, "sigma_max": math.inf, "retries": 0}
-"""The paper's schedule of projections: at every level of 64, and no member drawn again."""
-
-_lbfgs = partial(PPR, repeats=2, **_paper)
+_paper = partial(paper, repeats=1)
 _free = partial(GaussNewton, max_distance=None)
 
-study = Study(
+STUDY = Study(
     name="minimizers",
     question="How should PPR project?",
-    paper="the optimizer of Algorithm 2, which the paper leaves open (Table 2, row PPR)",
-    samplers={
-        "default": PPR,
-        "default, no retries": partial(PPR, retries=0),
-        "default, T = 64, no retries": partial(PPR, steps=64, retries=0),
-        "default, every level, no retries": partial(PPR, sigma_max=math.inf, retries=0),
-        "default, no bound, no retries": partial(PPR, minimize=_free(), retries=0),
-        "default, no bound": partial(PPR, minimize=_free()),
-        "paper: L-BFGS 8, M = 2": partial(_lbfgs, minimize=LBFGS(steps=8, max_step=None)),
-        "L-BFGS 8, step cap 0.5, M = 2": partial(_lbfgs, minimize=LBFGS(steps=8)),
-        "L-BFGS 8, no line search, M = 2": partial(
-            _lbfgs, minimize=LBFGS(steps=8, max_step=None, line_search=False)
-        ),
-        "torch.optim.LBFGS 8 on the batch, M = 2": partial(_lbfgs, minimize=BatchLBFGS(steps=8)),
-        "Gauss-Newton 4": partial(PPR, minimize=_free(steps=4), **_paper),
-        "Gauss-Newton 1": partial(PPR, minimize=_free(steps=1), **_paper),
-        "Gauss-Newton 8": partial(PPR, minimize=_free(steps=8), **_paper),
-        "Gauss-Newton 2, M = 2": partial(PPR, minimize=_free(steps=2), repeats=2, **_paper),
-        "Gauss-Newton 4, T = 32": partial(PPR, minimize=_free(steps=4), **{**_paper, "steps": 32}),
-        "Polyak 4": partial(PPR, minimize=Polyak(steps=4), **_paper),
-        "Polyak 4, bounded": partial(
-            PPR, minimize=Polyak(steps=4, max_distance=3 / math.sqrt(2)), **_paper
-        ),
-        "clean space, Gauss-Newton 4": partial(CleanSpace, minimize=_free(steps=4), **_paper),
-        "control: project once at the end": PostHoc,
-        "control, 3 retries": partial(PostHoc, retries=3),
+    on={
+        "data2d": Comparison(
+            {
+                "default": default,
+                "default, no retries": partial(default, attempts=1),
+                "default, T = 64, no retries": partial(default, steps=64, attempts=1),
+                "default, every level, no retries": partial(
+                    default, sigma_max=math.inf, attempts=1
+                ),
+                "default, no bound, no retries": partial(default, minimize=_free(), attempts=1),
+                "default, no bound": partial(default, minimize=_free()),
+                "paper: L-BFGS 8, M = 2": paper,
+                "L-BFGS 8, step cap 0.5, M = 2": partial(paper, minimize=LBFGS(steps=8)),
+                "L-BFGS 8, no line search, M = 2": partial(
+                    paper, minimize=LBFGS(steps=8, max_step=None, line_search=False)
+                ),
+                "torch.optim.LBFGS 8 on the batch, M = 2": partial(
+                    paper, minimize=BatchLBFGS(steps=8)
+                ),
+                "Gauss-Newton 4": partial(_paper, minimize=_free(steps=4)),
+                "Gauss-Newton 1": partial(_paper, minimize=_free(steps=1)),
+                "Gauss-Newton 8": partial(_paper, minimize=_free(steps=8)),
+                "Gauss-Newton 2, M = 2": partial(paper, minimize=_free(steps=2)),
+                "Gauss-Newton 4, T = 32": partial(_paper, minimize=_free(steps=4), steps=32),
+                "Polyak 4": partial(_paper, minimize=Polyak(steps=4)),
+                "Polyak 4, bounded": partial(
+                    _paper, minimize=Polyak(steps=4, max_distance=3 / math.sqrt(2))
+                ),
+                "clean space, Gauss-Newton 4": partial(
+                    _paper, kind=CleanSpace, minimize=_free(steps=4)
+                ),
+                "post-hoc projection": post_hoc,
+                "post-hoc projection, 3 retries": partial(post_hoc, attempts=4),
+            },
+            pick("settings", "feasible", "on_manifold", "joint", "knn", "evaluations"),
+            {"": frontier},
+        )
     },
-    default="default",
 )

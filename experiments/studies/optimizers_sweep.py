@@ -1,29 +1,29 @@
 """Which learning rates should the first-order optimizers have? Run on held-out constraints:
 `--first 100 --constraints 2`."""
 
-__all__ = ["study"]
+__all__ = ["STUDY"]
 
-import math
 from functools import partial
 
-from feasibly.samplers import PPR
-
-from .base import Study
+from ..samplers import default, paper
+from ..tables import COLUMNS
+from .base import Comparison, Study
 from .optimizers import FIRST_ORDER
 
-study = Study(
+STUDY = Study(
     name="optimizers-sweep",
     question="Which learning rates should the first-order optimizers have?",
-    paper="",
-    samplers={
-        "default": PPR,
-        **{
-            f"{name}, lr = {lr:g}": partial(
-                PPR, steps=64, sigma_max=math.inf, retries=0, minimize=make(lr=lr)
-            )
-            for name, make in FIRST_ORDER.items()
-            for lr in (1e-3, 1e-2, 1e-1, 1.0)
-        },
+    on={
+        "data2d": Comparison(
+            {
+                "default": default,
+                **{
+                    f"{name}, lr = {lr:g}": partial(paper, repeats=1, minimize=make(lr=lr))
+                    for name, make in FIRST_ORDER.items()
+                    for lr in (1e-3, 1e-2, 1e-1, 1.0)
+                },
+            },
+            COLUMNS["data2d"],
+        )
     },
-    default="default",
 )

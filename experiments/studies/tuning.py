@@ -5,7 +5,7 @@
 On Data2D, six settings for each method, of what its authors leave to the user; the best of them
 are the baselines' (`baselines.py`), by `score`. The paper does not state its budgets on Data2D;
 its times put DPS at a sixth of PPR's 1024 gradients, MMPS at most of them, and CPS, PDM and HDC
-between. So methods get about 256 gradient calls (MMPS 512) or as many forward calls, and one of
+between. So methods get about 256 gradients (MMPS 512) or as many forward evaluations, and one of
 the settings of TS, and two of DPS, have four times as many. Where the best setting lay at the
 edge of a first grid (DPS, DPS-PC, TS, ReSample, PDM, PCFM), the grid was moved, DPS's and TS's
 twice. At an edge still: PDM's kappa (in x_t at its own limit), gamma of HDC and ReSample, delta
@@ -22,18 +22,16 @@ are zeta of DPS, w of TS and gamma of HDC.
 __all__ = [
     "GRIDS",
     "KS_GRIDS",
+    "MANY_LEVELS",
+    "STUDY",
     "WEATHER_GRIDS",
-    "on_ks",
-    "on_weather",
     "score",
-    "study",
     "winners",
 ]
 
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
 from feasibly.minimizers import LBFGS, GaussNewton, WarmLBFGS
@@ -45,7 +43,6 @@ from feasibly.samplers import (
     MMPS,
     PCFM,
     PDM,
-    PPR,
     ProximalLangevin,
     ReSample,
     Sampler,
@@ -53,9 +50,10 @@ from feasibly.samplers import (
 )
 
 from ..records import Record
-from ..tables import means
+from ..samplers import Make, default, only
+from ..tables import COLUMNS, means
 from ..variables import parts
-from .base import Make, Study
+from .base import Comparison, Study
 
 _solver = {"L-BFGS": LBFGS(), "Gauss-Newton": GaussNewton(8, max_distance=None)}
 
@@ -171,7 +169,7 @@ GRIDS: dict[type[Sampler], dict[str, dict]] = {
 
 def _labelled(grids: Mapping[type[Sampler], dict[str, dict]]) -> dict[str, Make]:
     return {
-        f"{method.__name__}: {name}": partial(method, readout="clean", **options)
+        f"{method.__name__}: {name}": only(method, output="projected", **options)
         for method, grid in grids.items()
         for name, options in grid.items()
     }
@@ -199,18 +197,10 @@ def winners(rows: Sequence[Record]) -> dict[str, str]:
 
 
 def score(row: Record) -> float:
-    """The share in C and S plus the k-NN rate, each relative to its best value; on KS and the
-    weather less is better of the RMSE, of which variables have each their own units."""
+    """The share that is feasible and on-manifold plus the k-NN rate, each relative to its best
+    value; on KS and the weather the RMSE, the less the better: each variable has its own units."""
     return row["joint"] + 2 * row["knn"] if row["problem"] == "data2d" else -math.log(row["rmse"])
 
-
-study = Study(
-    name="tuning",
-    question="Which settings should the baselines have?",
-    paper="",
-    samplers={"default": PPR, **_samplers},
-    default="default",
-)
 
 KS_GRIDS: dict[type[Sampler], dict[str, dict]] = {
     DPS: {f"zeta {z:g}": {"steps": 1024, "zeta": z} for z in (0.3, 1.0, 3.0, 10.0)},
@@ -246,19 +236,9 @@ KS_GRIDS: dict[type[Sampler], dict[str, dict]] = {
         for gamma in (4, 40, 400)
     },
 }
-"""On KS, at equal budgets: 1024 gradients, or as many products or forward calls, a member."""
+"""On KS, at equal budgets: 1024 gradients, or as many products or forward evaluations."""
 
 _ks_samplers = _labelled(KS_GRIDS)
-
-on_ks = Study(
-    name="tuning",
-    question="Which settings should the baselines have?",
-    paper="",
-    samplers={"default": PPR, **_ks_samplers},
-    default="default",
-    problem="ks",
-    protocol=dict.fromkeys(("default", *_ks_samplers), (2, 4)),
-)
 
 WEATHER_GRIDS = KS_GRIDS | {
     method: {
@@ -272,21 +252,33 @@ gradients."""
 
 _weather_samplers = _labelled(WEATHER_GRIDS)
 
-_ppr = {
-    "PPR, sigma_max 1": partial(PPR, sigma_max=1.0),
-    "PPR, sigma_max 3": partial(PPR, sigma_max=3.0),
-    "PPR, M = 2": partial(PPR, repeats=2),
-    **{
-        f"PPR, T = {T}, {P} iterations": partial(
-            PPR, steps=T, minimize=WarmLBFGS(steps=P), last_steps=48
-        )
-        for T, P in ((128, 8), (256, 4))
-    },
+MANY_LEVELS: dict[str, Make] = {
+    f"PPR, T = {T}, {P} iterations": partial(
+        default, steps=T, minimize=WarmLBFGS(steps=P), last=WarmLBFGS(48)
+    )
+    for T, P in ((128, 8), (256, 4))
+}
+"""PPR with more levels than the default, and fewer iterations at each."""
+
+_ppr: dict[str, Make] = {
+    "PPR, sigma_max 1": partial(default, sigma_max=1.0),
+    "PPR, sigma_max 3": partial(default, sigma_max=3.0),
+    "PPR, M = 2": partial(default, repeats=2),
+    **MANY_LEVELS,
 }
 
-on_weather = replace(
-    on_ks,
-    samplers={"default": PPR, **_ppr, **_weather_samplers},
-    problem="weather",
-    protocol=dict.fromkeys(("default", *_ppr, *_weather_samplers), (1, 4)),
+
+_on_ks = {"default": default, **_ks_samplers}
+_on_weather = {"default": default, **_ppr, **_weather_samplers}
+
+STUDY = Study(
+    name="tuning",
+    question="Which settings should the baselines have?",
+    on={
+        "data2d": Comparison({"default": default, **_samplers}, COLUMNS["data2d"]),
+        "ks": Comparison(_on_ks, COLUMNS["ks"], protocol=dict.fromkeys(_on_ks, (2, 4))),
+        "weather": Comparison(
+            _on_weather, COLUMNS["weather"], protocol=dict.fromkeys(_on_weather, (1, 4))
+        ),
+    },
 )

@@ -18,7 +18,7 @@ __all__ = [
     "sliced_wasserstein",
     "spread",
     "spread_skill_ratio",
-    "total_variation",
+    "weight_error",
 ]
 
 from math import sqrt
@@ -54,7 +54,7 @@ def knn_cross_edge_rate(x: Tensor, y: Tensor, k: int = 5) -> float:
     return (from_y[neighbour] != from_y[:, None]).double().mean().item()
 
 
-def total_variation(x: Tensor, y: Tensor, modes: int) -> float:
+def weight_error(x: Tensor, y: Tensor, modes: int) -> float:
     r"""Returns the weight error: the total variation between the mode weights of two ensembles,
     :math:`\frac{1}{2} \sum_k |p_k - q_k|`.
 

@@ -181,3 +181,17 @@ def test_frames_and_channels_may_be_arrays():
     z = normal(4, 5, 2)
     found = FrameDecoder(grow, np.array([0, 3]), channels=torch.tensor([2, 0]))(z)
     assert torch.equal(found, FrameDecoder(grow, (0, 3), channels=(2, 0))(z))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((decode, LINEAR), "got function and Linear. Swap the two"),
+        ((decode, decode), "got function and function"),
+        ((LINEAR, 3), "got Linear and int"),
+        ((LINEAR, decode, 3), r"encode=.* got int"),
+    ],
+)
+def test_what_is_no_constraint_or_no_decoder_is_refused(arguments, said):
+    with pytest.raises(ValueError, match=said):
+        Decoded(*arguments)

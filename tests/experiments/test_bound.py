@@ -2,10 +2,10 @@ from itertools import pairwise
 
 import pytest
 import torch
-from matplotlib.figure import Figure
 
+from experiments import figures, tables
 from experiments.studies import bound
-from experiments.studies.bound import LEVELS, REPEATS, Law, V, gaussian_w2, problem
+from experiments.studies.bound import LEVELS, REPEATS, Normal, V, gaussian_w2, problem
 
 EYE = torch.eye(bound.D, dtype=torch.float64)
 
@@ -13,7 +13,7 @@ EYE = torch.eye(bound.D, dtype=torch.float64)
 @pytest.fixture(scope="module")
 def rows():
     return [
-        setting | row for setting in bound.measurement.settings for row in bound.measure(setting)
+        setting | row for setting in bound.MEASUREMENT.settings for row in bound.measure(setting)
     ]
 
 
@@ -23,7 +23,7 @@ def states(members, seed=1):
 
 
 def ideal_kernel(sigma, x):
-    """Mean and covariance of x' ~ K*(.|x), by conditioning the joint law of (x_0, x, A x_0)."""
+    """Mean and covariance of x' ~ K*(.|x), from the joint distribution of (x_0, x, A x_0)."""
     _, constraint, _ = problem(sigma)
     A, y = constraint.A, constraint.y
     seen = torch.cat((EYE, A))  # of x_0: x = x_0 + noise, and y
@@ -33,7 +33,7 @@ def ideal_kernel(sigma, x):
     return mean, V * EYE - gain @ seen * V + sigma**2 * EYE
 
 
-def law_on(law, sigma):
+def moments(law, sigma):
     A, y = problem(sigma)[1].A, problem(sigma)[1].y
     return law.a * A.T @ y, law.covariance(A.T @ A)
 
@@ -46,7 +46,8 @@ def test_the_library_projects_as_the_closed_form_says(sigma):
     torch.testing.assert_close(A @ A.T, torch.eye(2, dtype=torch.float64))
     assert sampler.noise_level(t) == pytest.approx(sigma)
     expected = bound.shrink(sigma) * x @ (EYE - A.T @ A) + A.T @ y
-    torch.testing.assert_close(sampler.project(x, t), expected, rtol=1e-9, atol=1e-9)
+    projected = sampler.project(x, t, sigma).x_0
+    torch.testing.assert_close(projected, expected, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("sigma", LEVELS)
@@ -54,7 +55,7 @@ def test_the_lipschitz_constant_is_the_steepest_of_all_secants(sigma):
     sampler, constraint, t = problem(sigma)
     x, z = states(256), states(256, seed=2)
     z[0] = x[0] + (EYE - constraint.A.T @ constraint.A)[0]  # along the constraint
-    d_x, d_z = sampler.project(x, t), sampler.project(z, t)
+    d_x, d_z = (sampler.project(v, t, sigma).x_0 for v in (x, z))
     slopes = (d_x - d_z).norm(dim=1) / (x - z).norm(dim=1)
     assert slopes.max().item() == pytest.approx(bound.shrink(sigma), rel=1e-9)
 
@@ -65,17 +66,16 @@ def test_the_discrepancy_is_the_largest_distance_of_the_kernels(sigma):
     distances = []
     for x in states(32):
         mean, covariance = ideal_kernel(sigma, x)
-        distances.append(
-            gaussian_w2(sampler.project(x[None], t)[0], sigma**2 * EYE, mean, covariance)
-        )
+        projected = sampler.project(x[None], t, sigma).x_0[0]
+        distances.append(gaussian_w2(projected, sigma**2 * EYE, mean, covariance))
     assert max(distances) == pytest.approx(bound.discrepancy(sigma), rel=1e-6)
 
 
 @pytest.mark.parametrize("sigma", LEVELS)
-def test_the_target_is_stationary_under_the_ideal_kernel_and_the_other_law_under_pprs(sigma):
+def test_the_target_is_stationary_under_the_ideal_kernel_and_the_other_under_pprs(sigma):
     law = bound.stationary(sigma)
     assert tuple(law.step(sigma)) == pytest.approx(tuple(law))
-    mean, covariance = law_on(bound.target(sigma), sigma)
+    mean, covariance = moments(bound.target(sigma), sigma)
     # the ideal kernel is x' = B x + b + noise
     b, noise = ideal_kernel(sigma, torch.zeros_like(mean))
     B = torch.stack([ideal_kernel(sigma, e)[0] - b for e in EYE], dim=1)
@@ -85,10 +85,15 @@ def test_the_target_is_stationary_under_the_ideal_kernel_and_the_other_law_under
 
 @pytest.mark.parametrize("sigma", LEVELS)
 def test_distances_agree_with_the_general_formula(sigma):
-    laws = [bound.start(sigma), bound.target(sigma), bound.stationary(sigma), Law(0.5, 2.0, 0.1)]
-    for one in laws:
-        for other in laws:
-            general = gaussian_w2(*law_on(one, sigma), *law_on(other, sigma))
+    normals = [
+        bound.start(sigma),
+        bound.target(sigma),
+        bound.stationary(sigma),
+        Normal(0.5, 2.0, 0.1),
+    ]
+    for one in normals:
+        for other in normals:
+            general = gaussian_w2(*moments(one, sigma), *moments(other, sigma))
             assert general == pytest.approx(one.w2(other), abs=1e-6)
 
 
@@ -111,7 +116,7 @@ def test_the_bound_holds_everywhere_and_is_the_sum_of_its_terms(rows):
 
 
 @pytest.mark.parametrize("sigma", LEVELS)
-def test_the_distance_tends_to_that_of_the_stationary_law(sigma):
+def test_the_distance_tends_to_that_of_the_stationary_distribution(sigma):
     law, limit = bound.start(sigma), bound.stationary(sigma)
     start = law.w2(limit)
     for repeats in range(1, 2001):
@@ -138,10 +143,10 @@ def test_the_measured_distance_is_the_exact_one_within_its_sampling_error(rows):
         assert abs(row["measured"] - row["exact"]) <= 2 * row["error"]
 
 
-@pytest.mark.parametrize("law", [Law(0.0, 1.0, 1.0), Law(1.0, 2.0, 0.01)])
+@pytest.mark.parametrize("law", [Normal(0.0, 1.0, 1.0), Normal(1.0, 2.0, 0.01)])
 def test_the_sampling_error_is_that_of_repeated_sampling(law):
     """The mean square over 200 samples: 1.6 % of standard error, and 10 % allowed."""
-    mean, covariance = law_on(law, 1.0)
+    mean, covariance = moments(law, 1.0)
     root = torch.linalg.cholesky(covariance)
     generator = torch.Generator().manual_seed(0)
     squares = []
@@ -161,14 +166,12 @@ def test_a_measurement_is_repeatable():
 
 def test_table_and_figure_show_the_records(rows):
     few = [row for row in rows if row["sigma"] in (0.3, 3.0)]
-    lines = bound.table(few).splitlines()
-    assert len(lines) == 2 + 2 * 5
-    assert len({line.count("|") for line in lines}) == 1
+    shown = bound.rows(few)
+    assert len(shown) == 2 * 5
+    lines = tables.render(shown, bound.MEASUREMENT.columns).splitlines()
     row = few[1]
     assert f"| {row['exact']:.3f} | {row['measured']:.3f} |" in lines[3]
-    assert f"{row['bound'] / row['exact']:.1f}" in lines[3]
-    figure = bound.figure(few)
-    assert isinstance(figure, Figure)
-    assert len(figure.axes) == 2
+    assert lines[3].endswith(f"| {row['bound'] / row['exact']:.1f} |")
+    figure = figures.bound(few)
     assert [len(ax.lines) for ax in figure.axes] == [5, 5]  # four curves and the markers
-    bound.figure(few[:1])
+    figures.bound(few[:1])

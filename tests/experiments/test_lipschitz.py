@@ -2,8 +2,8 @@ import copy
 
 import pytest
 import torch
-from matplotlib.figure import Figure
 
+from experiments import figures, tables
 from experiments.studies import lipschitz
 from experiments.studies.lipschitz import PROJECTIONS, levels, local_lipschitz
 from feasibly.constraints import Linear
@@ -90,8 +90,13 @@ def test_halving_the_step_leaves_the_constants_of_the_trained_priors_as_they_are
     generator = torch.Generator().manual_seed(0)
     x_0 = problem.distribution.sample(64, generator).double()
     x_t = sampler.renoise(x_0, t, lambda x: torch.randn(x.shape, generator=generator).to(x))
-    step = lipschitz.STEP * sampler.noise_level(t)
-    L, half = (local_lipschitz(lambda x: sampler.project(x, t), x_t, h) for h in (step, step / 2))
+    level = sampler.noise_level(t)
+    step = lipschitz.STEP * level
+
+    def project(x):
+        return sampler.project(x, t, level).x_0
+
+    L, half = (local_lipschitz(project, x_t, h) for h in (step, step / 2))
     assert ((L / half - 1).abs() < 1e-3).double().mean() >= 0.95
 
 
@@ -107,7 +112,7 @@ def test_a_setting_of_data2d_is_measured_at_every_level(projection, monkeypatch)
 
 
 def test_the_settings_are_the_papers_and_the_default_comes_first():
-    settings = lipschitz.measurement.settings
+    settings = lipschitz.MEASUREMENT.settings
     assert len(settings) == 2 * 2 * 12
     assert all(setting["projection"] == "default" for setting in settings[:24])
     assert all(setting["members"] == 1024 for setting in settings)
@@ -140,16 +145,14 @@ ROWS = [
 
 
 def test_the_table_counts_levels_and_members():
-    lines = lipschitz.table(ROWS).splitlines()
-    assert len(lines) == 4
-    assert len({line.count("|") for line in lines}) == 1
-    assert lines[2] == "| default | 2 | 75.0 | 50.0 | 90.0 | 2.8 | 7 | 0.1 |"
-    assert lines[3] == "| paper | 1 | 0.0 | 0.0 | 20.0 | 8 | 20 | 10 |"
+    rows = lipschitz.rows(ROWS)
+    lines = tables.render(rows, lipschitz.MEASUREMENT.columns).splitlines()
+    assert lines[2] == "| default | 2 | 75.0% | 50.0% | 90.0% | 2.8 | 7 at σ = 0.1 |"
+    assert lines[3] == "| paper | 1 | 0.0% | 0.0% | 20.0% | 8 | 20 at σ = 10 |"
 
 
 def test_the_figure_takes_the_largest_of_all_runs():
-    figure = lipschitz.figure(ROWS)
-    assert isinstance(figure, Figure)
+    figure = figures.lipschitz(ROWS)
     lines = {line.get_label(): line for line in figure.axes[0].lines}
     assert list(lines["default, max"].get_xdata()) == [0.1, 10.0]
     assert list(lines["default, max"].get_ydata()) == [7.0, 0.6]

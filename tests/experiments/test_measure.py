@@ -2,11 +2,10 @@ import json
 from dataclasses import replace
 
 import pytest
-from matplotlib.figure import Figure
 
-from experiments import records, studies
+from experiments import records
 from experiments.measure import run
-from experiments.studies.base import Measurement, Study
+from experiments.studies import Measurement
 
 
 class Counted:
@@ -30,11 +29,11 @@ def tiny(measure, settings=SETTINGS):
     return Measurement(
         name="tiny",
         question="Does it run?",
-        paper="none",
+        problem="ks",
         settings=settings,
         measure=measure,
-        table=lambda rows: "",
-        figure=lambda rows: Figure(),
+        rows=list,
+        columns={},
     )
 
 
@@ -44,19 +43,19 @@ def elsewhere(tmp_path, monkeypatch):
 
 
 def path():
-    return records.path_of("tiny", "data2d")
+    return records.path_of("tiny", "ks")
 
 
 def test_every_setting_is_measured_and_its_records_say_what_they_are(capsys):
     measure = Counted()
     run(tiny(measure))
     assert measure.calls == SETTINGS
-    rows = records.read("tiny", "data2d")
+    rows = records.read("tiny", "ks")
     assert [(row["sigma"], row["level"]) for row in rows] == [
         (sigma, level) for sigma in (0.1, 0.3) for level in range(3)
     ]
     for row in rows:
-        assert (row["study"], row["problem"], row["pair"]) == ("tiny", "data2d", [1, 2])
+        assert (row["study"], row["problem"], row["pair"]) == ("tiny", "ks", [1, 2])
         assert row["value"] == row["level"] * row["sigma"]
         assert {"feasibly", "commit", "torch", "python", "machine"} == row["versions"].keys()
     assert len(capsys.readouterr().out.splitlines()) == 2
@@ -82,7 +81,7 @@ def test_a_missing_setting_alone_is_measured_again(missing):
     run(tiny(again))
     assert again.calls == [SETTINGS[missing]]
     assert path().read_text().startswith("".join(kept))
-    assert records.read("tiny", "data2d")[3:] == gone
+    assert records.read("tiny", "ks")[3:] == gone
 
 
 def test_another_setting_is_not_taken_for_one_that_is_there():
@@ -97,11 +96,11 @@ def test_an_interrupted_setting_leaves_no_records_and_those_before_it_stay():
     measurement = tiny(Counted(interrupted=[SETTINGS[1]]))
     with pytest.raises(KeyboardInterrupt):
         run(measurement)
-    assert [row["sigma"] for row in records.read("tiny", "data2d")] == [0.1] * 3
+    assert [row["sigma"] for row in records.read("tiny", "ks")] == [0.1] * 3
     again = Counted()
     run(replace(measurement, measure=again))
     assert again.calls == [SETTINGS[1]]
-    assert [row["sigma"] for row in records.read("tiny", "data2d")] == [0.1] * 3 + [0.3] * 3
+    assert [row["sigma"] for row in records.read("tiny", "ks")] == [0.1] * 3 + [0.3] * 3
 
 
 def test_a_record_that_json_cannot_hold_leaves_nothing_of_its_setting():
@@ -138,19 +137,3 @@ def test_the_records_of_a_setting_are_appended_in_one_write(monkeypatch, tmp_pat
     monkeypatch.setattr(records, "path_of", lambda study, problem: File())
     run(tiny(Counted()))
     assert [text.count("\n") for text in written] == [3, 3]
-
-
-def test_studies_and_measurements_are_told_apart():
-    assert all(isinstance(study, Study) for study in studies.find().values())
-    found = studies.measurements()
-    assert {"bound", "lipschitz"} <= found.keys()
-    assert not found.keys() & studies.find().keys()
-    assert all(isinstance(one, Measurement) and one.name == name for name, one in found.items())
-
-
-@pytest.mark.parametrize("measurement", studies.measurements().values(), ids=lambda m: m.name)
-def test_a_measurement_says_what_it_asks_and_what_its_settings_are(measurement):
-    assert measurement.question.endswith("?")
-    settings = [json.dumps(setting) for setting in measurement.settings]
-    assert len(set(settings)) == len(settings) > 0
-    assert len({tuple(setting) for setting in measurement.settings}) == 1

@@ -1,28 +1,29 @@
-"""The oracles' exact laws against the prior's own samples near the constraint, drawn another way.
+"""The oracles' exact posteriors against the prior's own samples near the constraint.
 
 Seeds are fixed; bounds are five standard errors or more.
 """
 
 import math
+from functools import partial
 
 import pytest
 import torch
 
-from experiments import records, tables, variables
+from experiments import pages, records, tables, variables
 from experiments.benches import OraclesBench
-from experiments.benches.laws import LAWS
+from experiments.benches.posteriors import POSTERIORS
 from experiments.run import run
-from experiments.studies.base import Study
-from experiments.studies.calibration import IdealKernel, on_oracles
-from feasibly import PPR
+from experiments.samplers import default, only
+from experiments.studies import Comparison, Study, calibration
+from experiments.studies.calibration import IdealKernel
 from feasibly.constraints import log_volume
 from feasibly.oracles import Gaussian
 
 N = 2**13
 
 
-def draws(law, n=N, seed=5):
-    return law.draw(n, torch.Generator().manual_seed(seed))
+def samples(posterior, n=N, seed=5):
+    return posterior.sample(n, torch.Generator().manual_seed(seed))
 
 
 def prior(denoiser, n, seed=7):
@@ -39,16 +40,16 @@ def prior(denoiser, n, seed=7):
     return x
 
 
-@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize("name", POSTERIORS)
 @pytest.mark.parametrize("number", [0, 2])
-def test_draws_of_every_law_are_feasible_and_in_its_modes(name, number):
-    law = LAWS[name](number)
-    x = draws(law, 1024)
-    assert x.shape == (1024, *law.shape)
-    assert law.constraint.is_feasible(x).all()
-    if law.mode:
-        assert 0 <= law.mode(x).min() <= law.mode(x).max() < law.modes
-        assert len(law.mode(x).unique()) > 1
+def test_samples_of_every_posterior_are_feasible_and_in_its_modes(name, number):
+    posterior = POSTERIORS[name](number)
+    x = samples(posterior, 1024)
+    assert x.shape == (1024, *posterior.shape)
+    assert posterior.constraint.is_feasible(x).all()
+    if posterior.mode:
+        assert 0 <= posterior.mode(x).min() <= posterior.mode(x).max() < posterior.modes
+        assert len(posterior.mode(x).unique()) > 1
 
 
 @pytest.mark.parametrize(
@@ -62,35 +63,37 @@ def test_draws_of_every_law_are_feasible_and_in_its_modes(name, number):
     ],
 )
 @pytest.mark.parametrize("number", [0, 1])
-def test_laws_are_the_prior_in_a_narrow_tube(name, width, number):
-    law = LAWS[name](number)
+def test_posteriors_are_the_prior_in_a_narrow_tube(name, width, number):
+    posterior = POSTERIORS[name](number)
     near = []
     while sum(map(len, near)) < 1000:
-        x = prior(law.denoiser, 2**18, seed=len(near))
-        near.append(x[law.constraint.violation(x) <= width**2])
-    x, y = torch.cat(near), draws(law)
+        x = prior(posterior.denoiser, 2**18, seed=len(near))
+        near.append(x[posterior.constraint.violation(x) <= width**2])
+    x, y = torch.cat(near), samples(posterior)
     n = len(x)
     unit = y.std(dim=0)
     assert ((x.mean(dim=0) - y.mean(dim=0)).abs() / unit).max() < 5.5 / math.sqrt(min(n, N)) + 0.01
     square = (x - y.mean(dim=0)).square().mean(dim=0) / unit**2
     kurtosis = ((y - y.mean(dim=0)) / unit).pow(4).mean(dim=0)
     assert ((square - 1).abs() / kurtosis.sqrt()).max() < 5.5 / math.sqrt(min(n, N)) + 0.02
-    if law.mode:
-        masses = [torch.bincount(law.mode(v), minlength=law.modes) / len(v) for v in (x, y)]
-        assert (masses[0] - masses[1]).abs().max() < 2.5 / math.sqrt(min(n, N)) + 0.01
+    if posterior.mode:
+        weights = [
+            torch.bincount(posterior.mode(v), minlength=posterior.modes) / len(v) for v in (x, y)
+        ]
+        assert (weights[0] - weights[1]).abs().max() < 2.5 / math.sqrt(min(n, N)) + 0.01
 
 
-def test_the_ellipse_has_the_tube_s_law_and_not_the_surface_s():
+def test_the_ellipse_s_posterior_is_the_tube_s_and_not_the_surface_s():
     """The slope of the residual tells them apart: its mean is larger by 1.8 % and more under the
-    surface's law, and of 40,000 samples it has a standard error of 0.1 %."""
+    surface's density, and of 40,000 samples it has a standard error of 0.1 %."""
     for number in (0, 1):
-        law = LAWS["ellipse"](number)
+        posterior = POSTERIORS["ellipse"](number)
         near = []
         while sum(map(len, near)) < 40_000:
-            x = prior(law.denoiser, 2**18, seed=len(near))
-            near.append(x[law.constraint.violation(x) <= 0.01**2])
-        x, y = torch.cat(near), draws(law, 2**15)
-        tube, mine = (log_volume(law.constraint, v).exp() for v in (x, y))
+            x = prior(posterior.denoiser, 2**18, seed=len(near))
+            near.append(x[posterior.constraint.violation(x) <= 0.01**2])
+        x, y = torch.cat(near), samples(posterior, 2**15)
+        tube, mine = (log_volume(posterior.constraint, v).exp() for v in (x, y))
         assert mine.mean() == pytest.approx(tube.mean().item(), rel=0.006)
         surface = (mine.square().mean() / mine.mean()).item()  # weighted by the slope
         assert surface > 1.015 * mine.mean()
@@ -98,31 +101,25 @@ def test_the_ellipse_has_the_tube_s_law_and_not_the_surface_s():
 
 def test_six_residuals_leave_the_covariance_that_regression_leaves():
     """For them a tube is too rare: x less its regression on A x is independent of it."""
-    law = LAWS["correlated-6"](1)
-    x = prior(law.denoiser, 2**17)
-    r = law.constraint.residual(x)  # A x - y
+    posterior = POSTERIORS["correlated-6"](1)
+    x = prior(posterior.denoiser, 2**17)
+    r = posterior.constraint.residual(x)  # A x - y
     centred = r - r.mean(dim=0)
     slope = torch.linalg.lstsq(centred, x - x.mean(dim=0)).solution
     given = x - r @ slope  # as if r had been 0
-    y = draws(law)
+    y = samples(posterior)
     scale = y.var(dim=0).sum().sqrt()
     assert (given.mean(dim=0) - y.mean(dim=0)).norm() / scale < 5 / math.sqrt(N)
     difference = torch.linalg.matrix_norm(torch.cov(given.T) - torch.cov(y.T))
     assert difference / torch.linalg.matrix_norm(torch.cov(y.T)) < 0.1
 
 
-def narrow(denoiser, constraint):
-    return PPR(denoiser, constraint, steps=8)
-
-
+SAMPLERS = {"default": partial(default, steps=8), "ideal kernel": only(IdealKernel)}
+# under a name that pages know
 STUDY = Study(
-    name="tiny",
-    question="Does it run?",
-    paper="none",
-    samplers={"PPR": narrow, "ideal kernel": IdealKernel},
-    default="PPR",
-    problem="oracles",
-    only={"ideal kernel": ("empirical",)},
+    "calibration",
+    "Does it run?",
+    {"oracles": Comparison(SAMPLERS, only={"ideal kernel": ("empirical",)})},
 )
 
 
@@ -132,51 +129,54 @@ def rows(tmp_path_factory):
         patch.setattr(records, "RESULTS", tmp_path_factory.mktemp("results"))
         bench = OraclesBench(("gaussian-1", "empirical"), range(2), 512, 3)
         run(STUDY, bench, bench.settings())
-        return records.read("tiny", "oracles")
+        return records.read("calibration", "oracles")
 
 
 def test_records_say_how_far_an_ensemble_is_from_the_truth(rows):
-    found = {(row["law"], row["label"]): row for row in rows if row["number"] == 0}
+    found = {(row["posterior"], row["label"]): row for row in rows if row["number"] == 0}
     truth = found["gaussian-1", "truth against itself"]
     assert truth["std"] == pytest.approx(1, abs=0.03)
     assert truth["knn"] == pytest.approx(0.5, abs=0.06)
-    mine = found["gaussian-1", "PPR"]
+    mine = found["gaussian-1", "default"]
     assert mine["std"] < 0.85  # the paper's kernel is too narrow
     assert mine["feasible"] == 1
     assert mine["sliced"] > 1.5 * truth["sliced"]
 
 
-def test_the_ideal_kernel_draws_the_empirical_law(rows):
+def test_the_ideal_kernel_samples_the_empirical_posterior(rows):
     for number in (0, 1):
         found = {
             row["label"]: row
             for row in rows
-            if row["law"] == "empirical" and row["number"] == number
+            if row["posterior"] == "empirical" and row["number"] == number
         }
         truth, ideal = found["truth against itself"], found["ideal kernel"]
         assert ideal["feasible"] == 1
         # 32 atoms and 512 samples: half the sum of |p - q| is 0.14 by chance, with a standard
         # deviation of 0.02
-        assert ideal["tv"] < 0.24
-        assert truth["tv"] < 0.24
+        assert ideal["weight_error"] < 0.24
+        assert truth["weight_error"] < 0.24
         assert "knn" not in ideal  # of points that repeat
 
 
 def test_a_label_is_run_where_it_applies(rows):
-    assert {row["law"] for row in rows if row["label"] == "ideal kernel"} == {"empirical"}
+    assert {row["posterior"] for row in rows if row["label"] == "ideal kernel"} == {"empirical"}
     with pytest.raises(ValueError, match=r"no oracles.*sphere"):
         OraclesBench(("sphere",), range(1), 8, 0)
-    assert set().union(*on_oracles.only.values()) <= LAWS.keys()
-    assert on_oracles.only.keys() <= on_oracles.samplers.keys()
+    only = calibration.STUDY.on["oracles"].only
+    assert set().union(*only.values()) <= POSTERIORS.keys()
 
 
-def test_tables_show_each_law_apart(rows):
+def test_tables_show_each_posterior_apart(rows, monkeypatch):
     parts = dict(variables.parts(rows))
     assert list(parts) == ["gaussian-1", "empirical"]
     table = {row["label"]: row for row in tables.means(parts["gaussian-1"])}
-    expected = [r["std"] for r in rows if r["label"] == "PPR" and r["law"] == "gaussian-1"]
-    assert table["PPR"]["std"] == pytest.approx(sum(expected) / 2)
-    page = "<!-- table: tiny oracles/empirical; ideal kernel -->\n<!-- end -->"
-    filled = tables.fill(page, lambda study, problem: rows)
-    assert "ideal kernel | 2 | 100.0" in filled
-    assert "PPR" not in filled
+    expected = [
+        r["std"] for r in rows if r["label"] == "default" and r["posterior"] == "gaussian-1"
+    ]
+    assert table["default"]["std"] == pytest.approx(sum(expected) / 2)
+    page = "<!-- table: calibration oracles/empirical; ideal kernel -->\n<!-- end -->"
+    monkeypatch.setattr(records, "read", lambda study, problem: rows)
+    filled = pages.fill(page)
+    assert "| ideal kernel | 100.0%" in filled
+    assert "default" not in filled

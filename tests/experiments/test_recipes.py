@@ -145,39 +145,6 @@ def test_a_data_file_is_its_blocks_in_order(tmp_path, blocks):
     assert [p.name for p in path.parent.iterdir()] == ["ks.npy"]
 
 
-def test_data_that_were_left_unfinished_are_taken_up_there(tmp_path, blocks, monkeypatch):
-    quick = data.ks_solver.simulate
-
-    def stop(block, seed, size):
-        if block == 2:
-            raise KeyboardInterrupt
-        return quick(block, seed, size)
-
-    monkeypatch.setattr(data.ks_solver, "simulate", stop)
-    with pytest.raises(KeyboardInterrupt):
-        data.ks(tmp_path / "ks.npy", 12, 8, seed=2)
-    assert not (tmp_path / "ks.npy").exists()
-    monkeypatch.setattr(data.ks_solver, "simulate", quick)
-    data.ks(tmp_path / "ks.npy", 12, 8, seed=2)
-    assert blocks == [0, 1, 2]
-    expected = torch.cat([field(4, 8, seed=200 + b) for b in range(3)])
-    np.testing.assert_array_equal(np.load(tmp_path / "ks.npy"), expected)
-
-
-def test_unfinished_data_of_another_kind_are_made_anew(tmp_path, blocks):
-    (tmp_path / "ks.done").write_text("(12, 8, 8) 7 8")
-    (tmp_path / "ks.part").write_bytes(b"what another seed left")
-    data.ks(tmp_path / "ks.npy", 12, 8, seed=2)
-    assert blocks == [0, 1, 2]
-
-
-def test_data_are_not_written_over(tmp_path, blocks):
-    (tmp_path / "ks.npy").write_bytes(b"an hour's work")
-    with pytest.raises(ValueError, match=r"already; remove them, or choose another --out"):
-        data.ks(tmp_path / "ks.npy", 4, 8, seed=0)
-    assert (tmp_path / "ks.npy").read_bytes() == b"an hour's work"
-
-
 def test_the_seed_of_fresh_data_is_no_seed_for_training(tmp_path):
     with pytest.raises(ValueError, match="Seed 1 is kept"):
         data.ks(tmp_path / "ks.npy", 4, 8, seed=1)

@@ -1,36 +1,33 @@
 import json
-from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
 
-from experiments import parallel, records, studies, tables
-from experiments.__main__ import _study
+from experiments import parallel, records, tables
+from experiments.__main__ import _asked
 from experiments.benches import Data2DBench, KSBench, data2d
 from experiments.parallel import split
-from experiments.run import TRUTH, run
-from experiments.studies.base import Study
-from feasibly import PPR, LevelSet, PostHoc, Sampler
-from feasibly.constraints import GaussianRandomField
-from feasibly.oracles import Checkerboard
-from feasibly.problems.data2d import Data2D, Lines
-from feasibly.schedules import LogLogit
+from experiments.records import TRUTH
+from experiments.run import run
+from experiments.samplers import default, only, post_hoc
+from experiments.studies import Comparison, Study, baselines
+from feasibly import PPR, Ancestral, sample
+from feasibly.problems.data2d import Data2D
+from feasibly.sampling import inspect
 
-STUDY = Study(
-    name="tiny",
-    question="Does it run?",
-    paper="none",
-    samplers={"PPR": partial(PPR, steps=8, retries=0), "control": partial(PostHoc, steps=8)},
-    default="PPR",
-)
-LABELS = ["PPR", "control", TRUTH]
+SAMPLERS = {
+    "default": partial(default, steps=8, attempts=1),
+    "post-hoc": partial(post_hoc, steps=8),
+}
+LABELS = ["default", "post-hoc", TRUTH]
 SIZES = {"members": 32, "seed": 3, "constraints": range(1), "pool": 2048}
 
 
 @pytest.fixture(autouse=True)
 def cheap(tmp_path, monkeypatch):
-    """Results of their own, and the prior's law for its samples, which need many calls."""
+    """Results of their own, and the data's distribution for the prior's samples, which need many
+    evaluations."""
 
     def prior_samples(self, n):
         return self.distribution.sample(n, torch.Generator().manual_seed(0)).float()
@@ -39,11 +36,12 @@ def cheap(tmp_path, monkeypatch):
     monkeypatch.setattr(Data2D, "prior_samples", prior_samples)
 
 
-def start(study=STUDY, priors=("checkerboard",), **changes):
+def start(priors=("checkerboard",), samplers=SAMPLERS, **changes):
     data2d._problem.cache_clear()
     bench = Data2DBench("data2d", priors, **SIZES | changes)
+    study = Study("tiny", "Does it run?", {"data2d": Comparison(samplers)})
     run(study, bench, bench.settings())
-    return records.read(study.name, "data2d")
+    return records.read("tiny", "data2d")
 
 
 def without_times(record):
@@ -58,7 +56,7 @@ def test_a_study_has_a_record_for_every_sampler_and_for_the_truth():
         setting = ("tiny", "data2d", "checkerboard", 0, 32, 3)
         keys = ("study", "problem", "prior", "constraint", "members", "seed")
         assert tuple(row[k] for k in keys) == setting
-        assert {"feasible", "in_support", "joint", "knn", "tv"} <= row.keys()
+        assert {"feasible", "on_manifold", "joint", "knn", "weight_error"} <= row.keys()
         assert {"feasibly", "commit", "torch", "python", "machine"} == row["versions"].keys()
     truth = rows[-1]
     assert truth["feasible"] == 1
@@ -70,18 +68,37 @@ def test_a_record_is_that_of_the_samplers_own_run():
     row = start()[0]
     problem = Data2D("checkerboard")
     constraint = problem.constraint(0)
-    result = PPR(problem.denoiser, constraint, steps=8, retries=0).sample(32, (2,), seed=3)
+    parts = (problem.denoiser, constraint, 32, (2,))
+    result = sample(*parts, attempts=1, options={"steps": 8}, seed=3)
     truth = problem.ground_truth(constraint, problem.prior_samples(2048))[:32]
     scores = problem.scores(result.samples, result.feasible, truth)
     assert {key: row[key] for key in scores} == scores
-    assert row["sampler"] == repr(PPR(problem.denoiser, constraint, steps=8, retries=0))
-    assert (row["forward"], row["backward"]) == (result.calls.forward, result.calls.backward)
-    assert row["member_forward"] == result.calls.member_forward / 32
-    assert row["member_backward"] == result.calls.member_backward / 32
+    assert row["sampler"] == result.method
+    made = result.evaluations
+    assert (row["forward"], row["backward"]) == (made.forward, made.backward)
+    assert row["member_forward"] == made.member_forward / 32
+    assert row["member_backward"] == made.member_backward / 32
     c = result.violation.double().sort().values
     assert row["violation_median"] == pytest.approx(((c[15] + c[16]) / 2).item())
     assert row["violation_worst"] == c[-1].item()
     assert row["violation_median"] <= row["violation_90"] <= row["violation_99"] <= c[-1]
+
+
+@pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
+@pytest.mark.parametrize("label", SAMPLERS)
+def test_a_record_scores_the_states_as_a_run_that_returns_them(label):
+    """Post-hoc projection projects the states then."""
+    row = next(row for row in start() if row["label"] == label)
+    problem = Data2D("checkerboard")
+    constraint = problem.constraint(0)
+    inspected = inspect(problem.denoiser, constraint, (2,))
+    make = partial(SAMPLERS[label], output="state")
+    (sampler,) = make(problem.denoiser, constraint, inspected).attempts
+    result = sampler.sample(32, (2,), seed=3)
+    truth = problem.ground_truth(constraint, problem.prior_samples(2048))[:32]
+    scores = problem.scores(result.samples, result.feasible, truth)
+    mine = {key: row[f"state_{key}"] for key in ("feasible", "on_manifold", "joint", "knn")}
+    assert mine == {key: scores[key] for key in mine}
 
 
 def test_a_study_that_has_its_results_is_not_run_again(monkeypatch):
@@ -124,47 +141,41 @@ def test_other_settings_add_records():
 
 def test_a_sampler_with_other_settings_is_run_again_and_not_averaged_with_the_old():
     start()
-    samplers = {**STUDY.samplers, "PPR": partial(PPR, steps=9, retries=0)}
-    rows = start(replace(STUDY, samplers=samplers))
-    assert [row["label"] for row in rows] == [*LABELS, "PPR"]
+    rows = start(samplers=SAMPLERS | {"default": partial(default, steps=9, attempts=1)})
+    assert [row["label"] for row in rows] == [*LABELS, "default"]
     assert "steps=9" in rows[-1]["sampler"]
-    with pytest.raises(ValueError, match=r"'PPR'.*stale"):
+    with pytest.raises(ValueError, match=r"'default'.*stale"):
         tables.means(rows)
     assert len(tables.means(rows[1:])) == 3
 
 
-def test_a_study_that_is_stopped_keeps_what_it_has(monkeypatch):
-    def stop(denoiser, constraint):
-        sampler = STUDY.samplers["control"](denoiser, constraint)
-        monkeypatch.setattr(sampler, "sample", interrupt)
-        return sampler
+def test_a_study_that_is_stopped_keeps_what_it_has():
+    class Stopped(Ancestral):
+        def step(self, *_):
+            raise KeyboardInterrupt
 
-    def interrupt(*_, **__):
-        raise KeyboardInterrupt
-
-    samplers = {**STUDY.samplers, "control": stop}
     with pytest.raises(KeyboardInterrupt):
-        start(replace(STUDY, samplers=samplers))
-    assert [row["label"] for row in records.read("tiny", "data2d")] == ["PPR"]
+        start(samplers=SAMPLERS | {"post-hoc": only(Stopped)})
+    assert [row["label"] for row in records.read("tiny", "data2d")] == ["default"]
     assert [row["label"] for row in start()] == LABELS
 
 
 def test_a_sampler_that_breaks_down_scores_nothing_and_is_kept():
-    def explode(denoiser, constraint):
+    def explode(denoiser, constraint, inspected):
         def nan(x_t, t):
             return x_t * torch.where(t > 0.6, torch.nan, 1.0)
 
         nan.schedule = denoiser.schedule
-        return PPR(nan, constraint, steps=8)
+        return only(PPR, steps=8)(nan, constraint, inspected)
 
-    study = replace(STUDY, samplers={"PPR": explode, "control": STUDY.samplers["control"]})
-    row, control, _ = start(study)
+    samplers = SAMPLERS | {"default": explode}
+    row, other, _ = start(samplers=samplers)
     assert "non-finite" in row["error"]
-    shares = ("feasible", "in_support", "joint", "knn", "tv")
+    shares = ("feasible", "on_manifold", "joint", "knn", "weight_error")
     assert [row[key] for key in shares] == [0, 0, 0, 0, 1]
-    assert control["feasible"] > 0
-    assert len(start(study)) == 3
-    assert tables.means([row, control])[0]["joint"] == 0
+    assert other["feasible"] > 0
+    assert len(start(samplers=samplers)) == 3
+    assert tables.means([row, other])[0]["joint"] == 0
 
 
 def test_the_truth_is_scored_on_samples_that_no_sampler_is_scored_on():
@@ -186,33 +197,9 @@ def test_a_pool_that_is_too_small_is_refused_with_a_remedy(pool):
 def test_a_record_is_read_back_as_it_was_appended():
     rows = [{"label": "a|b\nc", "x": 1e-17, "n": 3, "on": True}, {"label": "σ", "v": {"k": "1"}}]
     for row in rows:
-        records.append("other", "data2d", row)
+        records.append("other", "data2d", [row])
     assert records.read("other", "data2d") == rows
     assert records.path_of("other", "data2d").read_bytes().count(b"\n") == 2
-
-
-def test_a_record_is_appended_in_one_write(monkeypatch, tmp_path):
-    written = []
-
-    class File:
-        parent = tmp_path
-
-        def open(self, mode):
-            assert mode == "a"
-            return self
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            return None
-
-        def write(self, text):
-            written.append(text)
-
-    monkeypatch.setattr(records, "path_of", lambda study, problem: File())
-    records.append("other", "data2d", {"label": "a"})
-    assert written == ['{"label": "a"}\n']
 
 
 def test_results_that_do_not_exist_are_refused_with_a_remedy():
@@ -235,60 +222,19 @@ def test_a_process_runs_the_settings_it_is_given(monkeypatch):
     seen = []
     monkeypatch.setattr(parallel.runner, "run", lambda *arguments: seen.append(arguments))
     bench = KSBench(["sine-1"], range(3), 8, 0)
-    parallel.work("baselines", bench, bench.settings()[1:], 1, ["default"])
-    study = studies.find("ks")["baselines"]
-    assert seen == [(study, bench, bench.settings()[1:], ["default"])]
+    parallel.work("baselines", bench, bench.settings()[1:], ["default"])
+    assert seen == [(baselines.STUDY, bench, bench.settings()[1:], ["default"])]
 
 
 def test_an_unknown_study_is_refused_with_the_known_ones():
     with pytest.raises(ValueError, match=r"'nope'.*ablation.*minimizers"):
-        _study("nope")
+        _asked("nope", None)
 
 
-def test_a_study_is_found_on_the_problem_that_is_asked_for():
-    assert _study("baselines").problem == _study("baselines", "data2d").problem == "data2d"
-    assert _study("baselines", "ks").problem == "ks"
-    assert _study("linear").problem == "lines"
+def test_a_study_is_asked_on_its_first_problem_or_on_another_that_it_has():
+    assert _asked("baselines", None)[1] == _asked("baselines", "data2d")[1] == "data2d"
+    assert _asked("baselines", "ks")[1] == "ks"
+    assert _asked("linear", None)[1] == "lines"
+    assert _asked("bound", None)[1] == "data2d"
     with pytest.raises(ValueError, match="linear is a study on lines, and not on ks"):
-        _study("linear", "ks")
-
-
-def test_studies_are_found_by_their_names():
-    found = studies.find()
-    assert {"ablation", "minimizers"} <= found.keys()
-    assert all(study.name == name for name, study in found.items())
-
-
-SAMPLERS = [
-    pytest.param(study, label, id=f"{name}-{label}")
-    for name, study in studies.find().items()
-    for label in study.samplers
-]
-
-
-@pytest.mark.parametrize("study", studies.find().values(), ids=lambda study: study.name)
-def test_a_study_says_what_it_asks_and_which_sampler_is_the_default(study):
-    assert study.question.endswith("?")
-    assert study.default in study.samplers
-    assert TRUTH not in study.samplers
-    constraint = LevelSet(GaussianRandomField(seed=0))
-    oracle = Checkerboard(4, LogLogit())
-    default = study.samplers[study.default](oracle, constraint)
-    assert repr(default) == repr(PPR(oracle, constraint))
-
-
-@pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
-@pytest.mark.parametrize(("study", "label"), SAMPLERS)
-def test_every_sampler_of_a_study_draws_samples(study, label):
-    constraint = Lines("banana").constraint(0)
-    if study.problem == "data2d":
-        constraint = LevelSet(GaussianRandomField(seed=0))
-    sampler = study.samplers[label](Checkerboard(4, LogLogit()), constraint)
-    assert isinstance(sampler, Sampler)
-    assert sampler.constraint is constraint
-    sampler.steps = 3  # as many as reach every noise level; all steps take seconds
-    result = sampler.sample(4, (2,), dtype=torch.float32)
-    assert result.samples.shape == (4, 2)
-    assert result.samples.dtype == torch.float32
-    assert result.finite.all()
-    assert result.violation.isfinite().all()
+        _asked("linear", "ks")

@@ -5,30 +5,25 @@ import numpy as np
 import pytest
 import torch
 
-from experiments import records, studies, tables, variables
+from experiments import pages, records, tables, variables
 from experiments.benches import WeatherBench, observed, weather
-from experiments.benches.observed import unpack
 from experiments.figures import by_variable, maps, ranks
+from experiments.records import PRIOR, unpack
 from experiments.run import run
-from experiments.studies.base import Study
-from feasibly import PPR, PostHoc
+from experiments.samplers import default, post_hoc
+from experiments.studies import Comparison, Study
 from feasibly.denoisers import Denoiser
 from feasibly.minimizers import LBFGS
 from feasibly.nn import SphereAutoencoder
 from feasibly.problems import weather as problem
 from feasibly.schedules import LogLogit
 
-STUDY = Study(
-    name="tiny",
-    question="Does it run?",
-    paper="none",
-    samplers={
-        "PPR": partial(PPR, steps=4, sigma_max=10.0, retries=0, minimize=LBFGS()),
-        "control": partial(PostHoc, steps=4, minimize=LBFGS(4)),
-    },
-    default="PPR",
-    problem="weather",
-)
+SAMPLERS = {
+    "default": partial(default, steps=4, attempts=1, minimize=LBFGS()),
+    "post-hoc": partial(post_hoc, steps=4, minimize=LBFGS(4)),
+}
+# under a name that pages know
+STUDY = Study("calibration", "Does it run?", {"weather": Comparison(SAMPLERS)})
 
 
 class White(Denoiser):
@@ -68,7 +63,7 @@ def prepared(tmp_path_factory, days):
 def rows(prepared):
     bench = WeatherBench(("state", "wind"), range(2), 3, 5)
     run(STUDY, bench, bench.settings())
-    return records.read("tiny", "weather")
+    return records.read("calibration", "weather")
 
 
 def test_records_have_scores_by_variable_and_hour(rows, days):
@@ -87,14 +82,17 @@ def test_tables_show_a_variable_of_an_observation_from_hour_6_to_18(rows):
     parts = dict(variables.parts(rows))
     assert list(parts)[:3] == ["state/geopotential", "state/u", "state/v"]
     row = tables.means(parts["wind/v"])[0]
-    mine = [r for r in rows if r["label"] == "PPR" and r["observation"] == "wind"]
+    mine = [r for r in rows if r["label"] == "default" and r["observation"] == "wind"]
     mse = np.mean([np.array(r["mse"])[2, 6:19] for r in mine], axis=0)
     assert row["rmse"] == pytest.approx(np.sqrt(mse).mean())
-    page = "<!-- table: tiny weather/wind/v; PPR -->\n<!-- end -->"
-    filled = tables.fill(page, records.read)
+    page = "<!-- table: calibration weather/wind/v; default -->\n<!-- end -->"
+    filled = pages.fill(page)
     assert f"| {row['rmse']:.3f} |" in filled
     assert "violation, median" in filled
-    state = [row for row in parts["state/u"] if row["label"] == "PPR"]
+    filled = pages.fill(page.replace("wind", "state"))
+    assert "excess over the floor" in filled
+    assert "violation, median" not in filled
+    state = [row for row in parts["state/u"] if row["label"] == "default"]
     assert len({row["sampler"] for row in state}) == 2, "each day has a tolerance of its own"
     assert tables.means(parts["state/u"])[0]["settings"] == 2
     with pytest.raises(ValueError, match="different runs"):
@@ -104,7 +102,7 @@ def test_tables_show_a_variable_of_an_observation_from_hour_6_to_18(rows):
 
 
 def test_a_panel_ends_above_the_prior_s_own_score_and_the_legend_has_lines_of_all_panels(rows):
-    prior = [row | {"label": variables.PRIOR} for row in rows if row["label"] == "PPR"]
+    prior = [row | {"label": PRIOR} for row in rows if row["label"] == "default"]
     wild = [
         row | {"label": "wild", "mse": [[1e6 * v for v in hours] for hours in row["mse"]]}
         for row in prior
@@ -113,7 +111,7 @@ def test_a_panel_ends_above_the_prior_s_own_score_and_the_legend_has_lines_of_al
     figure = by_variable([*rows, *prior, *wild])
     ax = next(ax for ax in figure.axes if ax.get_title() == "RMSE (m/s), wind/v")
     lines = {line.get_label(): line.get_ydata() for line in ax.get_lines()}
-    assert ax.get_ylim()[1] == pytest.approx(4 / 3 * max(lines[variables.PRIOR]))
+    assert ax.get_ylim()[1] == pytest.approx(4 / 3 * max(lines[PRIOR]))
     assert min(lines["wild"]) > ax.get_ylim()[1]
     first = {line.get_label() for line in figure.axes[0].get_lines()}
     names = {text.get_text() for text in figure.legends[0].get_texts()}
@@ -128,31 +126,17 @@ def test_maps_and_curves_show_what_the_records_say(rows, days):
     assert "spread (m/s), wind/v" in titles
     assert curves.axes[0].get_xlabel() == "hour"
     picture = maps(rows)
-    assert [ax.get_title() for ax in picture.axes[:5]] == [f"hour {h}" for h in weather.SHOWN]
+    assert [ax.get_title() for ax in picture.axes[:5]] == [f"hour {h}" for h in variables.SHOWN]
     first = next(r for r in rows if "picture" in r)
     shown = unpack(first["picture"], (5, 32, 64))
-    np.testing.assert_allclose(shown, days[0, list(weather.SHOWN), 2], rtol=1e-3, atol=1e-2)
+    np.testing.assert_allclose(shown, days[0, list(variables.SHOWN), 2], rtol=1e-3, atol=1e-2)
     image = picture.axes[1].images[0]
     np.testing.assert_allclose(image.get_array(), shown[1].astype(float))
     assert image.get_extent() == [0, 360, -90, 90]
     histograms = ranks(rows)
     assert [ax.get_title() for ax in histograms.axes[2:4]] == ["state/v", "wind/geopotential"]
-    mine = [r for r in rows if r["label"] == "PPR" and r["observation"] == "wind"]
+    mine = [r for r in rows if r["label"] == "default" and r["observation"] == "wind"]
     density = 4 * np.mean([r["ranks"][1] for r in mine], axis=0)
     np.testing.assert_allclose(histograms.axes[4].lines[0].get_ydata(), density)
     for figure in (curves, histograms, picture):
         figure.savefig(io.BytesIO(), format="png", dpi=30)
-
-
-@pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
-@pytest.mark.parametrize("label", studies.find("weather")["baselines"].samplers)
-def test_every_sampler_of_the_study_draws_days(label, days):
-    posed = problem.Weather(
-        "wind", weather.priors.load("weather"), weather.priors.load_autoencoder("")
-    )
-    constraint = posed.constraint(days[0])
-    sampler = studies.find("weather")["baselines"].samplers[label](posed.denoiser, constraint)
-    sampler.steps = 2
-    result = sampler.sample(2, posed.shape)
-    assert result.samples.shape == (2, 24, 16, 4, 8)
-    assert result.finite.all()

@@ -176,10 +176,10 @@ def test_a_member_that_is_not_finite_counts_as_failed_and_spoils_no_score(proble
     feasible = p.constraint(y).is_feasible(x)
     scores, others = p.scores(x, feasible, y), p.scores(x[:4], feasible[:4], y)
     assert scores["feasible"] == scores["joint"] == 0.2
-    assert scores["in_support"] == 0.8
+    assert scores["on_manifold"] == 0.8
     assert all(scores[k] == others[k] for k in ("mse", "crps", "max_norm", "residual"))
     nothing = p.scores(torch.full_like(x, torch.nan), torch.zeros(5, dtype=torch.bool), y)
-    assert nothing == {"feasible": 0, "in_support": 0, "joint": 0}
+    assert nothing == {"feasible": 0, "on_manifold": 0, "joint": 0}
 
 
 def test_feasible_members_that_left_the_data_are_named_with_the_reason(problem, trajectories):

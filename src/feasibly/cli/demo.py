@@ -123,10 +123,10 @@ def _format(label: str, scores: dict[str, float], calls: str, seconds: str) -> d
     return {
         "": label,
         "feasible": f"{scores['feasible']:.1%}",
-        "on-manifold": f"{scores['in_support']:.1%}",
+        "on-manifold": f"{scores['on_manifold']:.1%}",
         "feasible and on-manifold": f"{scores['joint']:.1%}",
         "k-NN": f"{scores['knn']:.3f}",
-        "weight error": f"{scores['tv']:.3f}",
+        "weight error": f"{scores['weight_error']:.3f}",
         "evaluations": calls,
         "seconds": seconds,
     }

@@ -116,7 +116,7 @@ def _row(problem: KS, label: str, result: Result, y: torch.Tensor) -> dict[str, 
     return {
         "": label,
         "feasible": f"{scores['feasible']:.0%}",
-        "on-manifold": f"{scores['in_support']:.0%}",
+        "on-manifold": f"{scores['on_manifold']:.0%}",
         "feasible and on-manifold": f"{scores['joint']:.0%}",
         **measured,
         "evaluations": f"{result.evaluations.forward} / {result.evaluations.backward}",

@@ -12,7 +12,7 @@ from torch import Tensor
 from .. import priors
 from ..constraints import Constraint, GaussianRandomField, LevelSet, Linear
 from ..denoisers import Denoiser
-from ..metrics import knn_cross_edge_rate, total_variation
+from ..metrics import knn_cross_edge_rate, weight_error
 from ..minimizers import GaussNewton
 from ..samplers.ancestral import Ancestral
 from .distributions import Banana, Checkerboard, Distribution
@@ -81,19 +81,19 @@ class Data2D:
             truth: The ground truth, with shape :math:`(N, 2)`.
 
         Returns:
-            The shares feasible, on the support and both (`joint`); the k-NN cross-edge rate for
-            several k (`knn` is that of 5); the total variation between mode masses (`tv`).
+            The shares `feasible`, `on_manifold` and both (`joint`); the k-NN cross-edge rate for
+            several k (`knn` is that of 5); the `weight_error` of the modes.
         """
         good = x.isfinite().all(dim=1)
         inside = good & self.distribution.in_support(x)
         mode = self.distribution.mode
         return {
             "feasible": feasible.double().mean().item(),
-            "in_support": inside.double().mean().item(),
+            "on_manifold": inside.double().mean().item(),
             "joint": (feasible & inside).double().mean().item(),
             "knn": knn_cross_edge_rate(truth, x, k=5),
             **{f"knn_{k}": knn_cross_edge_rate(truth, x, k=k) for k in (1, 3, 10, 20)},
-            "tv": total_variation(mode(truth), mode(x[good]), self.distribution.modes),
+            "weight_error": weight_error(mode(truth), mode(x[good]), self.distribution.modes),
         }
 
 

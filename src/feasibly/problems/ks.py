@@ -150,7 +150,7 @@ class KS:
             reference: The reference, with shape :math:`(T, X)`.
 
         Returns:
-            The shares `feasible`, `in_support` and both (`joint`); the means over members of
+            The shares `feasible`, `on_manifold` and both (`joint`); the means over members of
             `max_norm` and of the equation's `residual`, which is also given for the feasible
             members (`residual_feasible`); the log-spectral distance to the reference (`spectrum`);
             and by frame, as lists, the mean squares of the members' errors, of the ensemble mean's
@@ -161,7 +161,7 @@ class KS:
         inside = good & self.in_support(torch.where(good[:, None, None], u, 0.0))
         shares = {
             "feasible": feasible.double().mean().item(),
-            "in_support": inside.double().mean().item(),
+            "on_manifold": inside.double().mean().item(),
             "joint": (feasible & inside).double().mean().item(),
         }
         u, feasible = u[good].double(), feasible[good]

@@ -1,0 +1,91 @@
+"""The tables of the README and the docs, from records alone."""
+
+__all__ = ["PAGES", "fill"]
+
+import re
+from collections.abc import Callable
+
+from feasibly.cli import methods
+
+from . import comparison, records
+from .studies import MEASUREMENTS, Study, find
+from .tables import TEXT, means, render
+from .variables import parts
+
+ROOT = records.RESULTS.parent
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs" / "pages").glob("*.md")),
+]
+
+MARK = re.compile(
+    r"(<!-- table: ([\w-]+) (\w+)(?:/([\w/-]+))?(?:; ([^>]*))? -->\n).*?(<!-- end -->)", re.DOTALL
+)
+MADE = re.compile(r"(<!-- made: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def fill(page: str) -> str:
+    """Writes the tables of a page between their marks.
+
+    A mark reads `<!-- table: STUDY PROBLEM -->`, or `<!-- table: STUDY PROBLEM; LABEL; ... -->`
+    for some rows only, with `PROBLEM/OBSERVATION` for one kind of observation (of the weather
+    `PROBLEM/OBSERVATION/VARIABLE`) or `oracles/POSTERIOR`, or `<!-- made: NAME -->` for what is no
+    mean of a comparison, and ends with `<!-- end -->`.
+
+    Raises:
+        ValueError: If a mark asks for what there is not.
+    """
+
+    def table(match: re.Match[str]) -> str:
+        start, study, problem, part, labels, end = match.groups()
+        return f"{start}{_means(study, problem, part, labels)}\n{end}"
+
+    def made(match: re.Match[str]) -> str:
+        return f"{match[1]}{MAKERS[match[2]]()}\n{match[3]}"
+
+    return MADE.sub(made, MARK.sub(table, page))
+
+
+def _means(name: str, problem: str, part: str | None, labels: str | None) -> str:
+    study = find(name)
+    if not isinstance(study, Study) or problem not in study.on:
+        raise ValueError(f"A page asks for {name} on {problem}, which is no comparison.")
+    found = [row for _, rows in parts(records.read(name, problem)) for row in rows]
+    if part:
+        found = [row for row in found if part in (row.get("observation"), row.get("posterior"))]
+    rows = means(found)
+    if labels:
+        wanted = [label.strip() for label in labels.split(";")]
+        known = {row["label"]: row for row in rows}
+        if not set(wanted) <= set(known):
+            raise ValueError(
+                f"A page asks for rows {sorted(set(wanted) - set(known))} of {name} on {problem}, "
+                f"which has {list(known)}; run the study or change the mark."
+            )
+        rows = [known[label] for label in wanted]
+    return render(rows, study.on[problem].columns)
+
+
+def _listing() -> str:
+    """The list of methods."""
+    heads = ("method", "space", "renoises", "gradients", "")
+    rows = [dict(zip(heads, row, strict=True)) for row in methods.rows()]
+    return render(rows, {head: (head, TEXT) for head in heads})
+
+
+def _measured(name: str) -> str:
+    measurement = next(one for one in MEASUREMENTS if one.name == name)
+    found = measurement.rows(records.read(name, measurement.problem))
+    return render(found, measurement.columns)
+
+
+MAKERS: dict[str, Callable[[], str]] = {
+    "comparison": lambda: comparison.data2d(records.read("baselines", "data2d")),
+    "comparison-ks": lambda: comparison.ks(records.read("baselines", "ks")),
+    "methods": _listing,
+    "bound": lambda: _measured("bound"),
+    "budgets": lambda: _measured("budgets"),
+    "lipschitz": lambda: _measured("lipschitz"),
+}
+"""What makes the tables that have a name."""

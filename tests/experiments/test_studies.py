@@ -1,0 +1,88 @@
+"""The list of studies, and what each of them says."""
+
+import ast
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from experiments import studies
+from experiments.records import DEFAULT, TRUTH
+from experiments.studies import MEASUREMENTS, STUDIES
+from feasibly import LevelSet
+from feasibly.constraints import GaussianRandomField
+from feasibly.oracles import Checkerboard
+from feasibly.problems.data2d import Lines
+from feasibly.sampling import inspect
+from feasibly.schedules import LogLogit
+
+ROOM = Path(studies.__file__).parent
+PROBLEMS = {"data2d", "lines", "oracles", "ks", "weather"}
+
+
+def test_every_study_of_the_folder_is_in_the_list():
+    named = {name.replace("-", "_") for name in (s.name for s in (*STUDIES, *MEASUREMENTS))}
+    assert named == {path.stem for path in ROOM.glob("*.py")} - {"__init__", "base"}
+
+
+@pytest.mark.parametrize("study", STUDIES, ids=lambda study: study.name)
+def test_a_study_asks_one_question_and_its_settings_are_of_its_samplers(study):
+    assert study.question.endswith("?")
+    assert set(study.on) <= PROBLEMS
+    for comparison in study.on.values():
+        labels = comparison.samplers.keys()
+        assert DEFAULT in labels
+        assert TRUTH not in labels
+        assert comparison.protocol.keys() | comparison.only.keys() <= labels
+
+
+@pytest.mark.parametrize("measurement", MEASUREMENTS, ids=lambda m: m.name)
+def test_a_measurement_says_what_it_asks_and_what_its_settings_are(measurement):
+    assert measurement.question.endswith("?")
+    assert measurement.problem in PROBLEMS
+    settings = [json.dumps(setting) for setting in measurement.settings]
+    assert len(set(settings)) == len(settings) > 0
+    assert len({tuple(setting) for setting in measurement.settings}) == 1
+
+
+@pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
+def test_samplers_of_every_study_give_finite_samples():
+    """One for each method, minimizer and output of Data2D and lines; others differ in numbers."""
+    oracle = Checkerboard(4, LogLogit())
+    curve, line = LevelSet(GaussianRandomField(seed=0)), Lines("banana").constraint(0)
+    inspected = {c: inspect(oracle, c, (2,)) for c in (curve, line)}
+    seen = set()
+    for study in STUDIES:
+        for problem, comparison in study.on.items():
+            for label, make in comparison.samplers.items():
+                constraint = line if problem == "lines" else curve
+                if "ideal kernel" in label or (
+                    label.startswith(("CDIM", "ECI")) and constraint is curve
+                ):
+                    continue  # for a finite data set, and for linear constraints
+                sampler = make(oracle, constraint, inspected[constraint]).attempts[0]
+                minimize = type(getattr(sampler, "minimize", None))
+                kind = (type(sampler), minimize, sampler.output)
+                if kind in seen:
+                    continue
+                seen.add(kind)
+                few = replace(sampler, steps=3)  # as many as reach every noise level
+                samples = few.sample(4, (2,)).samples
+                assert samples.isfinite().all(), (study.name, problem, label)
+    assert len(seen) > 25
+
+
+@pytest.mark.parametrize("name", ["figures", "tables", "comparison", "variables", "paper"])
+def test_figures_and_tables_read_records_alone(name):
+    """They import neither what runs studies nor what is run."""
+    tree = ast.parse((ROOM.parent / f"{name}.py").read_text())
+    imported = {
+        node.module or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    allowed = {"paper", "records", "tables", "variables", "feasibly", "collections.abc"}
+    own = {m for m in imported if not m.startswith("matplotlib")}
+    assert own <= allowed
