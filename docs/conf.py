@@ -78,6 +78,12 @@ def outward(app: Sphinx, name: str, source: list[str]) -> None:
     source[0] = re.sub(r"(?<!!)\[([^\]\n]+)\]\((?!https?:)([^)\s]+)\)", change, source[0])
 
 
+def shapes(app: Sphinx, what: str, name: str, thing: object, options: object, lines: list) -> None:
+    """Sets the shapes of docstrings, such as (B, *), as code: their star would begin emphasis."""
+    lines[:] = [re.sub(r"(?<![`\w])(\([^()`]*\*\))", r"``\1``", line) for line in lines]
+
+
 def setup(app: Sphinx) -> None:
     app.add_html_math_renderer("mathml", (mathml, None), (mathml, None))
     app.connect("source-read", outward)
+    app.connect("autodoc-process-docstring", shapes)

@@ -134,7 +134,7 @@ def test_partly_infeasible_ensemble(gaussian):
     assert 0 < result.feasible.sum() < 16
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        steered = DPS(gaussian, half, steps=4, zeta=0.0, readout="clean").sample(16, (2,))
+        steered = DPS(gaussian, half, steps=4, zeta=0.0, output="projected").sample(16, (2,))
     assert 0 < steered.feasible.sum() < 16, "no news of a method that does not land"
 
 
@@ -143,7 +143,9 @@ def test_partly_infeasible_ensemble(gaussian):
 
 @pytest.mark.parametrize("steps", [0, -3])
 def test_no_steps(steps, gaussian):
-    with pytest.raises(ValueError, match="must be at least 1, a whole number, got"):
+    with pytest.raises(
+        ValueError, match=r"PPR\(steps=\.\.\.\) must be a whole number, at least 1, got"
+    ):
         PPR(gaussian, GOOD, steps=steps)
 
 

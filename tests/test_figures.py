@@ -50,10 +50,9 @@ def contours(ax):
 
 def assert_saves(figure):
     assert isinstance(figure, Figure)
-    for kind, start in (("png", b"\x89PNG"), ("pdf", b"%PDF")):
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format=kind, dpi=30)
-        assert buffer.getvalue().startswith(start)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=30)
+    assert buffer.getvalue().startswith(b"\x89PNG")
 
 
 def test_marginals_shows_the_states_of_every_row_at_every_noise_level():
@@ -111,7 +110,7 @@ def test_trace_runs_from_high_noise_to_low():
 
 
 def test_trace_draws_every_run():
-    figure = figures.trace({"PPR": snapshots(), "control": snapshots()}, tolerance=1e-3)
+    figure = figures.trace({"PPR": snapshots(), "DPS": snapshots()}, tolerance=1e-3)
     assert [len(ax.get_lines()) for ax in figure.axes] == [5, 2]
     assert_saves(figure)
 
@@ -160,7 +159,7 @@ def test_trajectories_have_a_panel_each_on_one_colour_scale_with_observed_frames
 
 
 def test_scores_are_drawn_frame_by_frame():
-    curves = {"PPR, RMSE": torch.tensor([0.0, 1.0, 0.5]), "control, RMSE": torch.ones(3)}
+    curves = {"PPR, RMSE": torch.tensor([0.0, 1.0, 0.5]), "DPS, RMSE": torch.ones(3)}
     (ax,) = figures.over_time(curves, observed=(1,)).axes
     drawn = {line.get_label(): line.get_ydata() for line in ax.get_lines()}
     for name, values in curves.items():

@@ -48,6 +48,6 @@ def test_a_method_is_explained_with_its_options(name, capsys):
     text = capsys.readouterr().out
     sampler = samplers.METHODS[name]
     assert sampler.__doc__.split()[0] in text
-    for option in ("steps=", "readout=None", "retries="):
+    for option in ("steps=", "output="):
         assert f"    {option}" in text
     assert ("zeta=" in text) == (name in ("dps", "dps-pc", "resample"))

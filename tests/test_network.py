@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from feasibly.errors import DenoiserError
-from feasibly.network import Calls, Network
+from feasibly.network import Evaluations, Network
 from feasibly.schedules import LogLogit
 
 HALF = torch.tensor(0.5)
@@ -16,9 +16,14 @@ def denoiser(function):
     return function
 
 
+def counted(function):
+    """A network that counts its evaluations."""
+    return Network(denoiser(function), Evaluations())
+
+
 @pytest.fixture
 def network():
-    return Network(denoiser(lambda x_t, t: torch.sin(x_t) * t))
+    return counted(lambda x_t, t: torch.sin(x_t) * t)
 
 
 @pytest.fixture
@@ -27,135 +32,135 @@ def x_t():
 
 
 def test_a_tensor_and_an_object_with_a_mean_are_the_same_estimate(x_t):
-    plain = Network(denoiser(lambda x_t, t: torch.sin(x_t) * t))
-    posterior = Network(denoiser(lambda x_t, t: SimpleNamespace(mean=torch.sin(x_t) * t)))
-    for network in (plain, posterior):
+    posterior = counted(lambda x_t, t: SimpleNamespace(mean=torch.sin(x_t) * t))
+    for network in (counted(lambda x_t, t: torch.sin(x_t) * t), posterior):
         x_0 = network(x_t, HALF)
         assert torch.equal(x_0, torch.sin(x_t) * HALF)
         (g,) = torch.autograd.grad(x_0.sum(), x_t)
         torch.testing.assert_close(g, torch.cos(x_t) * HALF)
-        assert (network.calls.forward, network.calls.backward) == (1, 1)
+        assert (network.evaluations.forward, network.evaluations.backward) == (1, 1)
 
 
 def test_the_schedule_is_the_denoisers_own(network):
     assert network.schedule is network.denoiser.schedule
 
 
-def test_forward_calls_and_their_members_are_counted(network):
+def test_without_counts_nothing_is_counted_and_the_estimate_is_the_same(network, x_t):
+    uncounted = Network(network)  # of a network the denoiser is taken
+    assert uncounted.denoiser is network.denoiser
+    assert torch.equal(uncounted(x_t, HALF), network(x_t, HALF))
+    assert uncounted.evaluations is None
+    assert network.evaluations.forward == 1
+
+
+def test_forward_evaluations_and_their_members_are_counted(network):
     for members in (3, 5, 1):
         network(torch.zeros(members, 2), HALF)
-    calls = network.calls
-    assert (calls.forward, calls.member_forward) == (3, 9)
-    assert (calls.backward, calls.member_backward) == (0, 0)
+    counts = network.evaluations
+    assert (counts.forward, counts.member_forward) == (3, 9)
+    assert (counts.backward, counts.member_backward) == (0, 0)
 
 
 def test_every_vjp_through_one_forward_is_counted(network, x_t):
     x_0 = network(x_t, HALF)
     for _ in range(3):
         torch.autograd.grad(x_0, x_t, torch.ones_like(x_0), retain_graph=True)
-    calls = network.calls
-    assert (calls.forward, calls.member_forward) == (1, 4)
-    assert (calls.backward, calls.member_backward) == (3, 12)
+    counts = network.evaluations
+    assert (counts.forward, counts.member_forward) == (1, 4)
+    assert (counts.backward, counts.member_backward) == (3, 12)
 
 
 def test_one_vjp_counts_once_however_often_the_estimate_is_used(network, x_t):
     x_0 = network(x_t, HALF)
     torch.autograd.grad(x_0.sum() + x_0.square().sum() + x_0[:1].prod(), x_t)
-    assert network.calls.backward == 1
+    assert network.evaluations.backward == 1
 
 
-def test_a_vjp_of_some_members_is_one_call(network, x_t):
+def test_a_vjp_of_some_members_is_one_evaluation(network, x_t):
     torch.autograd.grad(network(x_t, HALF)[:1].sum(), x_t)
-    assert network.calls.backward == 1
+    assert network.evaluations.backward == 1
 
 
-def test_a_vjp_to_some_members_is_one_call(network):
+def test_a_vjp_to_some_members_is_one_evaluation(network):
     moving, fixed = torch.ones(1, 2, requires_grad=True), torch.zeros(3, 2)
     x_0 = network(torch.cat((moving, fixed)), HALF)
     torch.autograd.grad(x_0.sum(), moving)
-    assert (network.calls.backward, network.calls.member_backward) == (1, 4)
+    assert (network.evaluations.backward, network.evaluations.member_backward) == (1, 4)
 
 
 def test_a_gradient_that_does_not_pass_the_network_is_not_counted(network, x_t):
     y = torch.ones(4, 2, requires_grad=True)
     loss = (network(x_t, HALF) * y).sum()
     torch.autograd.grad(loss, y, retain_graph=True)
-    assert network.calls.backward == 0
+    assert network.evaluations.backward == 0
     torch.autograd.grad(loss, (x_t, y))
-    assert network.calls.backward == 1
+    assert network.evaluations.backward == 1
 
 
 def test_a_backward_pass_through_two_forwards_counts_twice(network, x_t):
     torch.autograd.grad(network(network(x_t, HALF), HALF).sum(), x_t)
-    assert (network.calls.forward, network.calls.backward) == (2, 2)
+    assert (network.evaluations.forward, network.evaluations.backward) == (2, 2)
 
 
 def test_a_backward_pass_through_one_of_two_forwards_counts_once(network, x_t):
     first, second = network(x_t, HALF), network(x_t, HALF)
     torch.autograd.grad(second.sum() + first.detach().sum(), x_t)
-    assert (network.calls.forward, network.calls.backward) == (2, 1)
+    assert (network.evaluations.forward, network.evaluations.backward) == (2, 1)
 
 
 def test_nothing_is_counted_backward_without_a_gradient(network, x_t):
     with torch.no_grad():
         assert not network(x_t, HALF).requires_grad
     assert not network(x_t.detach(), HALF).requires_grad
-    assert network.calls.backward == 0
+    assert network.evaluations.backward == 0
 
 
 def test_a_gradient_of_the_weights_alone_is_not_counted(x_t):
     weight = torch.ones(2, requires_grad=True)
-    network = Network(denoiser(lambda x_t, t: x_t * weight))
+    network = counted(lambda x_t, t: x_t * weight)
     network(x_t.detach(), HALF).sum().backward()
     assert torch.equal(weight.grad, x_t.detach().sum(dim=0))
-    assert network.calls.backward == 0
+    assert network.evaluations.backward == 0
 
 
 def test_a_denoiser_that_returns_its_input_is_counted_exactly(x_t):
-    network = Network(denoiser(lambda x_t, t: x_t))
+    network = counted(lambda x_t, t: x_t)
     x_0 = network(x_t, HALF)
     assert torch.equal(x_0, x_t)
     for n in (1, 2):
         (g,) = torch.autograd.grad(x_0.sum(), x_t, retain_graph=True)
         assert torch.equal(g, torch.ones_like(x_t))
-        assert network.calls.backward == n
-
-
-@pytest.mark.parametrize("gradient", [True, False])
-def test_a_denoiser_may_write_into_its_input(x_t, gradient):
-    @denoiser
-    def careless(x_t, t):
-        x_0 = x_t * 2
-        with torch.no_grad():
-            x_t.zero_()
-        return x_0
-
-    before, network = x_t.detach().clone(), Network(careless)
-    with torch.set_grad_enabled(gradient):
-        x_0 = network(x_t, HALF)
-    assert torch.equal(x_t, before)
-    assert torch.equal(x_0, 2 * before)
-    if gradient:
-        (g,) = torch.autograd.grad(x_0.sum(), x_t)
-        assert torch.equal(g, torch.full_like(x_t, 2))
-        assert network.calls.backward == 1
+        assert network.evaluations.backward == n
 
 
 def test_a_denoiser_that_keeps_its_output_is_counted_exactly(x_t):
     kept = []
 
-    @denoiser
     def cached(x_t, t):
         kept.append(torch.sin(x_t))
         return kept[0]
 
-    network = Network(cached)
+    network = counted(cached)
     _, second = network(x_t, HALF), network(x_t, HALF)
     torch.autograd.grad(second.sum(), x_t)
-    assert network.calls.backward == 1
+    assert network.evaluations.backward == 1
 
 
-def test_seconds_are_those_of_forward_and_backward_calls_alone(monkeypatch, x_t):
+@pytest.mark.parametrize("counts", [None, Evaluations()], ids=["uncounted", "counted"])
+def test_a_denoiser_that_changes_its_input_is_refused(x_t, counts):
+    def scaling(x_t, t):
+        with torch.no_grad():
+            x_t.mul_(0.5)
+        return torch.sin(x_t)
+
+    state = 2 * x_t
+    before = state.detach().clone()
+    with pytest.raises(DenoiserError, match="in place"):
+        Network(denoiser(scaling), counts)(state, HALF)
+    assert torch.equal(state, before)
+
+
+def test_seconds_are_those_of_forward_and_backward_evaluations_alone(monkeypatch, x_t):
     now = 0.0
 
     def work(seconds):
@@ -164,28 +169,27 @@ def test_seconds_are_those_of_forward_and_backward_calls_alone(monkeypatch, x_t)
 
     monkeypatch.setattr("feasibly.network.time", SimpleNamespace(perf_counter=lambda: now))
 
-    @denoiser
     def slow(x_t, t):
         work(2.0)
         x_0 = torch.sin(x_t)
         x_0.register_hook(lambda g: work(5.0))
         return x_0
 
-    network = Network(slow)
+    network = counted(slow)
     network(x_t, HALF)  # from the same state, but no part of what follows
     x_0 = network(x_t, HALF)
-    assert network.calls.seconds == 4
+    assert network.evaluations.seconds == 4
     work(100.0)
     loss = x_0.square()
     loss.register_hook(lambda g: work(1000.0))  # the constraint's share of a backward pass
     for n in (1, 2):
         torch.autograd.grad(loss.sum(), x_t, retain_graph=True)
-        assert network.calls.seconds == 4 + 5 * n
+        assert network.evaluations.seconds == 4 + 5 * n
 
 
-def test_calls_add_up_field_by_field():
-    total = Calls(1, 2, 3, 4, 0.5) + Calls(10, 20, 30, 40, 0.25)
-    assert total == Calls(11, 22, 33, 44, 0.75)
+def test_evaluations_add_up_field_by_field():
+    total = Evaluations(1, 2, 3, 4, 0.5) + Evaluations(10, 20, 30, 40, 0.25)
+    assert total == Evaluations(11, 22, 33, 44, 0.75)
 
 
 def without_schedule(x_t, t):

@@ -201,7 +201,7 @@ def test_checkerboard_returns_its_centre_as_the_noise_takes_over():
 
 def test_checkerboard_needs_an_even_number_of_squares():
     for m in (0, 1, 3, 5):
-        with pytest.raises(ValueError, match="even m"):
+        with pytest.raises(ValueError, match="must be even"):
             Checkerboard(m, VE())
 
 

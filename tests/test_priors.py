@@ -1,4 +1,5 @@
 import json
+import math
 import re
 from pathlib import Path
 
@@ -70,12 +71,12 @@ def test_a_covariance_is_kept_in_full(tmp_path):
     torch.testing.assert_close(found(x, t).mean, model(x, t).mean, rtol=1e-2, atol=1e-2)
 
 
-def rewrite(path, **changes):
-    """Writes the file again, with another description of its weights."""
+def rewrite(path, weights=None, **changes):
+    """Writes the file again, with another description of its weights, or other weights."""
     with safe_open(path, framework="pt") as file:
         spec = json.loads(file.metadata()["feasibly"])
-        weights = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-    save_file(weights, path, metadata={"feasibly": json.dumps(spec | changes)})
+        kept = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    save_file(kept | (weights or {}), path, metadata={"feasibly": json.dumps(spec | changes)})
 
 
 def assert_refused(path):
@@ -213,6 +214,9 @@ def test_a_file_without_a_description_is_refused(path, metadata):
         {"backbone_options": OPTIONS | {"depth": 1}},
         {"schedule_options": {"beta": 1.0}},
         {"schedule_options": {"sigma_min": 1.0, "sigma_max": 0.1}},
+        {"backbone_options": "dim"},
+        {"sigma_data": math.nan},
+        {"sigma_data": 0.0},
     ],
     ids=[
         "backbone",
@@ -222,10 +226,40 @@ def test_a_file_without_a_description_is_refused(path, metadata):
         "unknown option",
         "schedule option",
         "schedule range",
+        "no options",
+        "scale",
+        "no scale",
     ],
 )
 def test_a_description_that_does_not_fit_is_refused(path, changes):
     rewrite(path, **changes)
+    assert_refused(path)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"width": 4096}, {"layers": 10**9}, {"layers": 1e9}, {"frequencies": 10**12}, {"dim": -1}],
+    ids=str,
+)
+def test_a_network_larger_than_its_file_is_not_made(path, options, monkeypatch):
+    reset = torch.nn.Linear.reset_parameters
+
+    def made(layer):
+        assert layer.weight.device == torch.device("meta")  # where it takes no memory
+        reset(layer)
+
+    monkeypatch.setattr(torch.nn.Linear, "reset_parameters", made)
+    rewrite(path, backbone_options=OPTIONS | options)
+    assert_refused(path)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_weights_that_are_not_finite_are_refused(path, made, value):
+    with torch.no_grad():
+        made.backbone.hidden[1].weight[3, 4] = value
+    with pytest.raises(ValueError, match=r"backbone\.hidden\.1\.weight holds .* not finite"):
+        priors.save(made, path, OPTIONS)
+    rewrite(path, weights={"backbone.hidden.1.weight": made.backbone.hidden[1].weight.detach()})
     assert_refused(path)
 
 

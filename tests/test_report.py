@@ -51,7 +51,7 @@ def page(tmp_path, figure):
     report.heading("A heading")
     report.text("Some text.")
     report.code("x = 1\ny = 2")
-    report.table([{"name": "PPR", "k-NN": 0.5}, {"name": "control", "k-NN": 0.25}])
+    report.table([{"name": "PPR", "k-NN": 0.5}, {"name": "DPS", "k-NN": 0.25}])
     report.figure(figure, "A caption")
     report.write(tmp_path / "new" / "report.html")
     assert [p.name for p in (tmp_path / "new").iterdir()] == ["report.html"]
@@ -74,7 +74,7 @@ def test_a_page_holds_what_was_added_in_order(page):
 
 def test_a_table_has_a_head_and_a_row_for_each_record(page):
     assert texts(page, "th") == ["name", "k-NN"]
-    assert texts(page, "td") == ["PPR", "0.5", "control", "0.25"]
+    assert texts(page, "td") == ["PPR", "0.5", "DPS", "0.25"]
     assert len(texts(page, "tr")) == 3
 
 

@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
-from feasibly.network import Calls
+from feasibly.network import Evaluations
 from feasibly.result import Result, Snapshot
 
 
@@ -40,10 +40,13 @@ def result(first=0, members=4, dtype=torch.float32, tolerance=4e-6, **changes):
         members=list(range(first, first + members)),
         seed=7,
         tolerance=tolerance,
-        calls=Calls(10, 5, 40, 20, 1.5),
+        evaluations=Evaluations(10, 5, 40, 20, 1.5),
         trace=[snapshot(), snapshot(step=9, median=math.nan)],
         seconds=6.0,
         method="PPR(steps=32) with Sphere(tolerance=4e-06)",
+        reason="The constraint has one residual.",
+        warnings=["One of 4 members is infeasible."],
+        statistics={"begun": 4.0},
     )
     return replace(made, **changes)
 
@@ -82,17 +85,28 @@ def test_a_file_of_another_format_is_refused(tmp_path, name):
 
 
 def test_joined_parts_keep_their_members_in_order_and_add_their_costs():
-    a, b = result(first=0), result(first=4, members=3, calls=Calls(1, 2, 3, 4, 0.5), seconds=2.0)
+    a = result(first=0)
+    b = result(
+        first=4,
+        members=3,
+        evaluations=Evaluations(1, 2, 3, 4, 0.5),
+        seconds=2.0,
+        warnings=[*a.warnings, "Another."],
+        statistics={"begun": 3.0, "kept at no try": 1.0},
+    )
     joined = Result.join([a, b])
     for name in ("samples", "violation", "feasible"):
         whole = getattr(joined, name)
         torch.testing.assert_close(whole[:4], getattr(a, name), rtol=0, atol=0, equal_nan=True)
         torch.testing.assert_close(whole[4:], getattr(b, name), rtol=0, atol=0, equal_nan=True)
     assert joined.members == list(range(7))
-    assert joined.calls == Calls(11, 7, 43, 24, 2.0)
+    assert joined.evaluations == Evaluations(11, 7, 43, 24, 2.0)
     assert joined.seconds == 8.0
     assert len(joined.trace) == 4
-    assert (joined.seed, joined.tolerance, joined.method) == (a.seed, a.tolerance, a.method)
+    assert joined.warnings == [*a.warnings, "Another."]
+    assert joined.statistics == {"begun": 7.0, "kept at no try": 1.0}
+    for name in ("seed", "tolerance", "method", "reason"):
+        assert getattr(joined, name) == getattr(a, name)
 
 
 def test_joining_one_part_changes_nothing():
@@ -107,21 +121,22 @@ def test_a_member_with_one_bad_number_is_not_finite(value):
 
 
 def test_overhead_is_the_share_of_time_outside_the_network():
-    assert result(calls=Calls(seconds=1.5), seconds=6.0).overhead == 0.75
-    assert result(calls=Calls(seconds=6.0), seconds=6.0).overhead == 0
+    assert result(evaluations=Evaluations(seconds=1.5), seconds=6.0).overhead == 0.75
+    assert result(evaluations=Evaluations(seconds=6.0), seconds=6.0).overhead == 0
 
 
-def test_the_account_names_feasible_members_tolerance_calls_and_seeds():
+def test_the_summary_names_method_reason_feasible_members_evaluations_and_seeds():
     text = str(result(first=12))
     assert "PPR(steps=32)" in text
+    assert "The constraint has one residual." in text
     assert "2 of 4 members feasible" in text
     assert "4e-06" in text
-    assert "10 forward and 5 backward calls" in text
+    assert "10 forward and 5 backward evaluations" in text
     assert "seed 7, members 12 to 15" in text
     assert "75%" in text
 
 
-def test_the_account_describes_the_finite_members_only():
+def test_the_summary_describes_the_finite_members_only():
     text = str(result())
     assert "median 1e-08, worst 0.125" in text
     failed = result(samples=torch.full((4, 2), math.nan))
@@ -129,7 +144,7 @@ def test_the_account_describes_the_finite_members_only():
 
 
 def test_a_result_without_a_duration_can_be_shown():
-    assert "4 members" in str(result(calls=Calls(), seconds=0.0))
+    assert "4 members" in str(result(evaluations=Evaluations(), seconds=0.0))
 
 
 @pytest.mark.parametrize(("step", "left"), [(1, 124.0), (8, 12.0), (16, 4.0), (32, 0.0)])
@@ -137,5 +152,5 @@ def test_the_time_left_is_that_of_the_steps_left(step, left):
     assert snapshot(step=step, steps=32, seconds=4.0).seconds_left == left
 
 
-def test_retries_have_no_time_left():
+def test_later_attempts_have_no_time_left():
     assert snapshot(attempt=1).seconds_left == 0

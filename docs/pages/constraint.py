@@ -56,22 +56,23 @@ examples = {
 
 figure, axes = plt.subplots(1, 4, figsize=(10, 2.8), layout="constrained")
 for ax, (name, constraint) in zip(axes, examples.items(), strict=True):
-    result = feasibly.PPR(denoiser, constraint).sample(members, shape=(2,), seed=0)
+    result = feasibly.sample(denoiser, constraint, members, shape=(2,), seed=0)
     ax.scatter(*result.samples[result.feasible].T, s=2, linewidths=0)
     ax.set(title=f"{name}, {result.feasible.double().mean():.0%} feasible")
     ax.set(xlim=(-2, 2), ylim=(-2, 2), xticks=[], yticks=[], aspect=1)
 plt.show()
 
 # %% [markdown]
-# **Inequalities are not projected at once.** Where a constraint has an interior, PPR first draws
-# again what falls outside, and projects only what is left in the end. So the interior keeps the
-# prior's law, and the boundary collects few members.
+# **Inequalities are not projected at once.** Most members may fall inside without help.
+# `feasibly.sample` samples the prior four times and keeps the members that fall inside. It projects
+# only those that are left. So the interior keeps the prior's distribution, and few members end on
+# the boundary.
 #
 # ## By name
 #
-# The common ones have names, formulas and tests: masks, boundary and initial conditions,
-# integrals, energies, divergence, equations in time, spectra, histograms, quantiles, loops,
-# lengths, obstacles. See [the reference](../api/constraints.md).
+# The common constraints have names, formulas and tests: masks, integrals, energies, divergence,
+# equations in time, spectra, quantiles, obstacles and more.
+# [The reference](../api/constraints.md) lists them all.
 
 # %%
 field = torch.randn(1, 24, 24)
@@ -88,8 +89,8 @@ for name, constraint in wanted.items():
 # %% [markdown]
 # ## Units
 #
-# Most models are trained on standardised data. State the constraint in physical units and convert
-# it: `.in_units(mean, std)`.
+# Most models are trained on standardised data. State the constraint in physical units, and convert
+# it by `.in_units(mean, std)`.
 
 # %%
 temperature = constraints.Integral((-2, -1), 288.0, tolerance=1e-4)
@@ -103,15 +104,15 @@ print(standardised, standardised.violation(x))
 # It bounds a **sum of squares**, over all residuals. For m residuals that may each be off by e,
 # write `tolerance = m * e**2`. Two limits:
 #
-# * *Below:* float32 carries seven digits. A residual made of numbers of size s cannot be resolved
-#   below about 1e-6 s, so a tolerance below `m * (1e-6 * s)**2` will not be met. Sample in
+# * *Below:* float32 has seven digits. It does not resolve a residual of numbers of size s below
+#   about 1e-6 s. No sample meets a tolerance below `m * (1e-6 * s)**2`. Sample in
 #   `dtype=torch.float64` if you need less.
-# * *Above:* samples stop moving as soon as they are within it. A loose tolerance is a band around
-#   the constraint, and samples gather at its edge.
+# * *Above:* a sample stops moving once it is within the tolerance. A loose tolerance is a band
+#   around the constraint, and samples gather at its edge.
 #
 # Here a circle is written as the difference of two large numbers. In float32 they differ by a
-# multiple of 0.001 or not at all, and what is "feasible" is not. The same samples, judged in
-# float64, say so; sampling in float64 helps.
+# multiple of 0.001 or not at all. So float32 calls samples feasible that float64 does not.
+# Sampling in float64 helps.
 
 # %%
 offset = 1e4
@@ -122,10 +123,9 @@ def circle(x: Tensor) -> Tensor:
 
 
 constraint = feasibly.Equality(circle, tolerance=1e-10)
-single = feasibly.PPR(denoiser, constraint).sample(64, shape=(2,))
-double = feasibly.PPR(priors.load("checkerboard").double(), constraint).sample(
-    64, shape=(2,), dtype=torch.float64
-)
+exact = priors.load("checkerboard").double()
+single = feasibly.sample(denoiser, constraint, 64, shape=(2,))
+double = feasibly.sample(exact, constraint, 64, shape=(2,), dtype=torch.float64)
 for name, result in {"float32": single, "float64": double}.items():
     judged = constraint.is_feasible(result.samples.double())
     print(f"{name}: {int(result.feasible.sum())} of 64 feasible, in truth {int(judged.sum())}")
@@ -133,23 +133,23 @@ for name, result in {"float32": single, "float64": double}.items():
 # %% [markdown]
 # ## Derivatives
 #
-# The residual is differentiated. A square root at zero, a norm at zero, `torch.where` around a
-# division: these give NaN gradients. The named constraints avoid them, and a run refuses a
-# constraint whose gradient is not finite. A function without derivatives, such as a call to
-# another program, goes into `BlackBox`. It takes central differences, two evaluations for each
-# element of a sample, and so is for small samples.
+# The residual is differentiated. A square root at zero, a norm at zero and `torch.where` around a
+# division give NaN gradients. The named constraints avoid them, and a run refuses a constraint
+# whose gradient is not finite. Put a function without derivatives, such as another program, into
+# `BlackBox`. It takes central differences, two evaluations for each element of a sample. So it is
+# for small samples.
 
 # %%
 try:
     rough = feasibly.Equality(lambda x: torch.where(x > 0, x.sqrt(), -x) - 0.5, 1e-8)
-    feasibly.PPR(denoiser, rough).sample(4, shape=(2,))
+    feasibly.sample(denoiser, rough, 4, shape=(2,))
 except feasibly.ConstraintError as error:
     print(error)
 
 # %% [markdown]
 # ## Mistakes that are caught
 #
-# Before a run the constraint is tried on two samples.
+# Before a run, the constraint is tested on two samples.
 
 # %%
 mistakes = {
@@ -160,10 +160,10 @@ mistakes = {
 }
 for name, constraint in mistakes.items():
     try:
-        feasibly.PPR(denoiser, constraint).sample(2, shape=(2,))
+        feasibly.sample(denoiser, constraint, 2, shape=(2,))
     except (feasibly.ConstraintError, ValueError) as error:
         print(f"{name}:\n  {error}\n")
 
 # %% [markdown]
-# What cannot be checked is whether the constraint is *possible* for your model. If no member comes
-# near, think about that first. [Read the report](report.py) says how to tell.
+# No test shows whether the constraint is *possible* for your model. If no member comes near, think
+# about that first. [Read the report](report.py) says how to find out.

@@ -12,12 +12,12 @@
 # # Extending
 #
 # A constraint, a method and an experiment are one class or one object each. This page writes one
-# of each and runs them. To give them to others, put each in its own file; the last section says
-# where.
+# of each and runs them. The last section says where their files go.
 
 # %%
 import sys
 import tempfile
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from torch import Tensor
 import feasibly
 from feasibly import Constraint, Sampler, priors
 from feasibly.minimizers import GaussNewton, Minimizer
-from feasibly.samplers.base import Randn
+from feasibly.samplers.base import Randn, Step
 from feasibly.samplers.projection import project
 
 sys.path.insert(0, str(Path(feasibly.__file__).parents[2]))  # for the experiments
@@ -37,9 +37,9 @@ sys.path.insert(0, str(Path(feasibly.__file__).parents[2]))  # for the experimen
 # %% [markdown]
 # ## A constraint
 #
-# Write `residual`, from (B, *) to (B, m), and take a tolerance. That is all that is needed. A
-# `projection` in closed form is used by the methods that ask for one. The property `equalities` is
-# the equality part of the constraint: by default all of it, None for an inequality.
+# Write `residual`, from (B, *) to (B, m), and take a tolerance. Nothing else is needed. Some methods
+# use a `projection` in closed form. The property `equalities` is the equality part of the
+# constraint: by default all of it, None for an inequality.
 
 
 # %%
@@ -66,12 +66,12 @@ class Correlation(Constraint):
 
 constraint = Correlation(torch.tensor([1.0, 1.0]), 0.8, tolerance=1e-8)
 denoiser = priors.load("checkerboard")
-result = feasibly.PPR(denoiser, constraint, retries=8).sample(64, shape=(2,))
+result = feasibly.sample(denoiser, constraint, 64, shape=(2,), attempts=9)
 print(f"{int(result.feasible.sum())} of 64 feasible")
 
 # %% [markdown]
-# Two tests are worth writing for every constraint: that residuals are zero for a sample that is
-# known to be feasible, and that gradients are those of finite differences.
+# Write two tests for every constraint: residuals are zero for a feasible sample, and gradients are
+# those of finite differences.
 
 # %%
 x = torch.randn(4, 2, dtype=torch.float64, requires_grad=True)
@@ -80,66 +80,75 @@ print(torch.autograd.gradcheck(constraint.residual, x))
 # %% [markdown]
 # ## A method
 #
-# Write `step`, from states at time t to states at time s, and return with them the clean estimate
-# behind them. `predict` and `renoise` are there to be called. The loop, the seeds, the retries,
-# the account, chunks and errors come with the base class. The class attributes are the method's
-# row in the table of methods.
+# Write a frozen dataclass with a `step`, from states at time t to states at time s. A step returns
+# the states with the clean estimate behind them. Call `predict` and `renoise` as you need them. The
+# run adds the loop, the seeds, the attempts, the chunks, the counts and the errors. The class
+# attributes are the method's row in the table of methods.
 
 
 # %%
+@dataclass(frozen=True, repr=False, eq=False)
 class ProjectAndRenoise(Sampler):
     r"""Projects the clean estimate, and renoises it.
 
     .. math:: x_s \sim p(x_s \mid x_0 = \Pi(d_\theta(x_t)))
 
     Arguments:
-        args: The denoiser and the constraint.
-        minimize: The minimizer of the projection, which does not ask the network.
-        kwargs: Keyword arguments passed to :class:`Sampler`.
+        denoiser: The denoiser.
+        constraint: The constraint.
+        minimize: The minimizer of the projection, which does not evaluate the network.
+        options: See :class:`Sampler`.
     """
 
-    default_readout = "clean"
     space = "x_0"
     renoises = True
-    constraint: Constraint
 
-    def __init__(self, *args: Any, minimize: Minimizer = GaussNewton(4), **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.minimize = minimize
+    constraint: Constraint
+    _: KW_ONLY
+    minimize: Minimizer = GaussNewton(4)
+    output: str = "projected"
 
     def step(
-        self, x_t: Tensor, t: Tensor, s: Tensor, randn: Randn = torch.randn_like
-    ) -> tuple[Tensor, Tensor]:
+        self,
+        x_t: Tensor,
+        t: Tensor,
+        s: Tensor,
+        randn: Randn = torch.randn_like,
+        memory: Any = None,
+    ) -> Step:
         x_0 = project(self.constraint, self.denoiser(x_t, t), self.minimize, self.stop)
-        return self.renoise(x_0, s, randn), x_0
+        return Step(self.renoise(x_0, s, randn), x_0)
 
 
 print(ProjectAndRenoise(denoiser, constraint).sample(64, shape=(2,)))
 
 # %% [markdown]
-# Hold it to an answer that is known before you trust it. Under a Gaussian prior with a linear
-# constraint the law is a Gaussian: the spread of the free directions should be 1.
+# Test it where the answer is known. Under a Gaussian prior and a linear constraint the constrained
+# distribution is Gaussian: the spread of the free directions should be 1.
 
 # %%
 gaussian = feasibly.oracles.Gaussian(torch.zeros(8), torch.eye(8), feasibly.schedules.LogLogit())
 first = feasibly.Linear(torch.eye(8)[:1], torch.tensor([0.5]), tolerance=1e-8)
-for method in (ProjectAndRenoise, feasibly.PPR, feasibly.samplers.PDM):
-    free = method(gaussian, first).sample(short(512, 64), shape=(8,)).samples[:, 1:]
-    print(f"{method.__name__:>18}: mean {free.mean():+.2f}, spread {free.std():.2f}")
+methods = {"this": ProjectAndRenoise(gaussian, first), "PPR": "auto", "PDM": "pdm"}
+for name, method in methods.items():
+    result = feasibly.sample(gaussian, first, short(512, 64), shape=(8,), method=method)
+    free = result.samples[:, 1:]
+    print(f"{name:>5}: mean {free.mean():+.2f}, spread {free.std():.2f}")
 
 # %% [markdown]
-# It has the same bias as PPR, for the same reason: a point estimate in place of a draw.
+# It has the same bias as PPR, for the same reason: a point estimate in place of a posterior sample.
 #
 # ## An experiment
 #
 # A *study* is a question and the samplers that answer it. A *bench* is a problem as studies see
-# it: settings, references, scores. Put together they give records, one line of JSON a setting, and
-# a table. A run that was stopped goes on where it was.
+# it: settings, references, scores. Together they give records, one line of JSON a setting, and a
+# table. A run that was stopped goes on where it stopped.
 
 # %%
 from experiments import records, tables
 from experiments.benches.data2d import Data2DBench
 from experiments.run import run
+from experiments.samplers import default, only, post_hoc
 from experiments.studies import Comparison, Study
 
 study = Study(
@@ -148,9 +157,9 @@ study = Study(
     on={
         "data2d": Comparison(
             {
-                "default": feasibly.PPR,
-                "project and renoise": partial(ProjectAndRenoise, steps=short(64, 8)),
-                "post-hoc projection": partial(feasibly.PostHoc, steps=short(64, 8)),
+                "default": default,
+                "project and renoise": only(ProjectAndRenoise, steps=short(64, 8)),
+                "post-hoc projection": partial(post_hoc, steps=short(64, 8)),
             }
         )
     },
@@ -177,8 +186,9 @@ for row in means:
 # | what | file | then |
 # |---|---|---|
 # | a constraint | `src/feasibly/constraints/NAME.py` | add it to the table of `tests/contracts/test_constraints.py` |
-# | a minimizer | `src/feasibly/minimizers/`, a frozen dataclass with a `search` | the contract tests find it |
+# | a minimizer | `src/feasibly/minimizers/`, a frozen dataclass with a `search` | export it: the contract tests find it |
 # | a method | `src/feasibly/samplers/NAME.py` | add it to `METHODS`, and to the tables of `tests/contracts/test_samplers.py` and `tests/oracles/test_conditionals.py` |
+# | a rule of `feasibly.sample` | `src/feasibly/policy.py`, with its threshold and its reason | test `feasibly.plan` |
 # | a family of networks | `src/feasibly/models/NAME.py`, a function | add it to `KINDS` in `wrap.py` |
 # | a study | `experiments/studies/NAME.py`, with a `STUDY` | add it to the list in `experiments/studies/__init__.py` |
 # | a problem | `src/feasibly/problems/NAME.py`, and its bench in `experiments/benches/` | imitate `ks.py` in both |

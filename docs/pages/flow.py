@@ -11,12 +11,12 @@
 # %% [markdown]
 # # Flow models
 #
-# A flow-matching model predicts a velocity and not the noise. For independent pairs of noise and
-# data the two say the same: along the path $x_s = s \, x_0 + (1 - s) \, \epsilon$ the posterior mean
-# is $x_s + (1 - s) \, v$. So `wrap` makes a denoiser of it, and every method and every constraint
-# works as before.
+# A flow-matching model predicts a velocity $v$ and not the noise. Its path is
+# $x_s = s \, x_0 + (1 - s) \, \epsilon$. If noise and data are paired independently, the posterior
+# mean is $x_s + (1 - s) \, v$. So `wrap` makes a denoiser of the model, and every method and every
+# constraint works as before.
 #
-# This page puts the paths of [the page before](trajectories.py) under a flow-matching prior.
+# This page takes a flow-matching prior of the paths of [Trajectories](trajectories.py).
 
 # %%
 import warnings
@@ -27,7 +27,6 @@ from small import PathNet, fit, kept, paths, short
 from torch import Tensor
 
 import feasibly
-from feasibly import samplers
 from feasibly.constraints import Mask, Obstacles
 
 # %% [markdown]
@@ -50,7 +49,7 @@ class Velocity(PathNet):
 network = Velocity()
 
 
-def draw(n: int) -> Tensor:
+def sample(n: int) -> Tensor:
     return data[torch.randint(len(data), (n,))]
 
 
@@ -61,7 +60,7 @@ def loss(x: Tensor) -> Tensor:
 
 
 def train(steps: int) -> list[float]:
-    return fit(network, loss, draw, steps, batch=128)
+    return fit(network, loss, sample, steps, batch=128)
 
 
 kept("flow", network, train, steps=3000)
@@ -70,13 +69,13 @@ denoiser = feasibly.wrap(network, "torchcfm", data=data[:512])
 print(denoiser)
 
 # %% [markdown]
-# `net(x, s)` is `"flow_matching"`; another path goes in as `schedule=Flow(A, S)`, or as the
-# library's own path or matcher. Flows that run from data to noise, as in diffusers, are read from
-# their scheduler.
+# A network called as `net(x, s)` is of the kind `"flow_matching"`. State another path by
+# `schedule=Flow(A, S)`, or by the library's own path or matcher. `wrap` reads flows that run from
+# data to noise, as in diffusers, from their scheduler.
 #
 # ## The same constraint
 #
-# Start, goal and obstacles as before.
+# The constraint has a start, a goal and obstacles, as before.
 
 # %%
 DISCS = torch.tensor([[-0.7, 0.3], [0.0, -0.4], [0.55, 0.35]])
@@ -99,16 +98,19 @@ def drivable(x: Tensor) -> Tensor:
     return steady & (turn.abs() < 0.65).all(dim=1)
 
 
-def compare(constraint: feasibly.Constraint, runs: dict[str, samplers.Sampler]) -> None:
-    """Samples by each method, prints shares and calls, and draws the paths."""
+def compare(constraint: feasibly.Constraint, runs: dict[str, tuple[str, dict]]) -> None:
+    """Samples by each method with its options, prints shares and evaluations, and plots paths."""
     _, axes = plt.subplots(1, len(runs), figsize=(10, 3), layout="constrained")
-    for ax, (name, sampler) in zip(axes, runs.items(), strict=True):
-        result = sampler.sample(short(64, 4), shape)
+    for ax, (name, (method, options)) in zip(axes, runs.items(), strict=True):
+        result = feasibly.sample(
+            denoiser, constraint, short(64, 4), shape, method=method, options=options
+        )
         good = result.feasible & drivable(result.samples)
+        evaluations = result.evaluations
         print(
             f"{name:>20}: {result.feasible.double().mean():.0%} feasible, "
             f"{good.double().mean():.0%} feasible and drivable, "
-            f"{result.calls.forward} forward and {result.calls.backward} backward calls"
+            f"{evaluations.forward} forward and {evaluations.backward} backward evaluations"
         )
         if constraint is mission:
             for center, radius in zip(DISCS.tolist(), RADII.tolist(), strict=True):
@@ -121,42 +123,42 @@ def compare(constraint: feasibly.Constraint, runs: dict[str, samplers.Sampler]) 
 compare(
     mission,
     {
-        "PPR": feasibly.PPR(denoiser, mission, steps=short(64, 4)),
-        "HDC": samplers.HDC(denoiser, mission, steps=short(256, 4)),
-        "PCFM": samplers.PCFM(denoiser, mission, steps=short(64, 4)),
+        "PPR": ("auto", {"steps": short(64, 4)}),
+        "HDC": ("hdc", {"steps": short(256, 4)}),
+        "PCFM": ("pcfm", {"steps": short(64, 4)}),
     },
 )
 
 # %% [markdown]
-# All end at the goal and keep out. PPR asks the network which paths do that, and bends them early. HDC
-# moves points the shortest way, out of a disc or to the goal, and gives up the constant speed. PCFM
-# keeps its noise, which leaves paths that were never going to arrive and are bent at their ends.
+# All paths end at the goal and keep out. PPR projects through the network, and bends paths early.
+# HDC moves points the shortest way, out of a disc or to the goal. It gives up the constant speed.
+# PCFM keeps its noise, which sends some paths elsewhere. It bends them at their ends.
 #
 # ## Methods made for flows
 #
-# ECI and PCFM go from noise to data in few steps and keep their noise, as the ends of a straight
-# path belong together. ECI needs a projection in closed form, which `Mask` has: start and goal,
-# without obstacles.
+# ECI and PCFM go from noise to data in few steps. They keep their noise, since the two ends of a
+# straight path belong together. ECI needs a projection in closed form. `Mask` has one, so here are
+# start and goal without obstacles.
 
 # %%
 compare(
     arrive,
     {
-        "PPR": feasibly.PPR(denoiser, arrive, steps=short(32, 4)),
-        "ECI, fixed noise": samplers.ECI(denoiser, arrive, steps=short(100, 4)),
-        "ECI, drawn anew": samplers.ECI(denoiser, arrive, steps=short(100, 4), resample=1),
+        "PPR": ("auto", {"steps": short(32, 4)}),
+        "ECI, fixed noise": ("eci", {"steps": short(100, 4)}),
+        "ECI, fresh noise": ("eci", {"steps": short(100, 4), "resample": 1}),
     },
 )
 
 # %% [markdown]
-# With one noise for ever the paths stay where the noise sent them, and only their ends move. Drawn
-# anew they find the goal, but bunch together: the spread is too narrow.
+# With fixed noise, the paths stay where the noise sent them, and only their ends move.
+# With fresh noise they find the goal, but their spread is too narrow.
 #
 # ## What a flow must be
 #
-# Renoising draws from the Gaussian path around a clean sample. That is the path of training only if
-# noise and data were paired independently, and the noise was white. Pairs by optimal transport are
-# warned of, and other noise is refused.
+# Renoising samples the Gaussian path around a clean sample. That is the path of training only if
+# noise and data were paired independently, and the noise was white. `wrap` warns of pairs by
+# optimal transport, and refuses other noise.
 
 # %%
 with warnings.catch_warnings(record=True) as caught:

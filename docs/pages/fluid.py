@@ -16,8 +16,7 @@
 # observations are constraints.
 #
 # This page makes the data, trains a small prior on them, and samples. The weights are stored
-# beside the page, so that only the data are made anew; without them, training takes five minutes
-# of one core.
+# beside the page. Without them, training takes five minutes on one core.
 
 # %%
 import math
@@ -36,9 +35,9 @@ from feasibly.constraints.operators import derivative
 # %% [markdown]
 # ## The data
 #
-# Two-dimensional turbulence on a periodic square: a spectral solver of the vorticity equation on
-# 48 x 48 points, stirred at random on a ring of wavenumbers, with viscosity and drag. Snapshots
-# are cut to the waves that 24 x 24 points resolve, which keeps them free of divergence.
+# The data are two-dimensional turbulence on a periodic square. A spectral solver of the vorticity
+# equation has 48 x 48 points, viscosity and drag, and random stirring on a ring of wavenumbers.
+# Snapshots keep the waves that 24 x 24 points resolve, so that they are free of divergence.
 
 
 # %%
@@ -89,8 +88,8 @@ train.shape, test.shape
 # %% [markdown]
 # ## The prior
 #
-# A small U-shaped network with circular padding behind EDM's preconditioning. It is not told that
-# fields are free of divergence. It learns that roughly.
+# A small U-shaped network with circular padding behind EDM's preconditioning. It is not built to
+# be free of divergence. It learns that roughly.
 
 # %%
 torch.manual_seed(0)
@@ -98,8 +97,8 @@ network = ConvNet(channels=2)
 denoiser = feasibly.Karras(network, feasibly.schedules.LogLogit())
 
 
-def draw(n: int) -> Tensor:
-    """Draws snapshots, moved by a random distance."""
+def sample(n: int) -> Tensor:
+    """Samples snapshots, moved by a random distance."""
     x = train[torch.randint(len(train), (n,))]
     i, j = torch.randint(24, (2,)).tolist()
     return x.roll((i, j), dims=(-2, -1))
@@ -109,11 +108,11 @@ def loss(x: Tensor) -> Tensor:
     return denoiser.loss(x, torch.rand(len(x)), torch.randn_like(x)).mean()
 
 
-kept("fluid", network, lambda steps: fit(network, loss, draw, steps, batch=16), steps=2400)
+kept("fluid", network, lambda steps: fit(network, loss, sample, steps, batch=16), steps=2400)
 
 # %% [markdown]
-# Look at samples of the prior before constraining it. Top: vorticity of fields of the data.
-# Bottom: of samples.
+# Look at samples of the prior before you constrain it. The top row is the vorticity of the data,
+# the bottom row that of samples.
 
 # %%
 H = 2 * math.pi / 24
@@ -124,13 +123,14 @@ def vorticity(x: Tensor) -> Tensor:
 
 
 def show(ax: Axes, x: Tensor, title: str = "") -> None:
-    """Draws the vorticity, with the first axis to the right and the second upward."""
+    """Shows the vorticity, with the first axis to the right and the second upward."""
     ax.imshow(vorticity(x).T, origin="lower", cmap="RdBu_r", vmin=-10, vmax=10)
     ax.set(xticks=[], yticks=[], title=title)
 
 
 members, steps = short(8, 2), short(64, 4)
-free = feasibly.Ancestral(denoiser, steps=steps).sample(members, shape=(2, 24, 24)).samples
+shape, options = (2, 24, 24), {"steps": steps}
+free = feasibly.sample(denoiser, None, members, shape, options=options).samples
 
 figure, axes = plt.subplots(2, 5, figsize=(9, 3.8), layout="constrained")
 for j, (top, bottom) in enumerate(axes.T):
@@ -141,9 +141,10 @@ plt.show()
 # %% [markdown]
 # ## The constraints
 #
-# The velocity at twenty-four points of a field that the prior has not seen (48 numbers), and no
-# divergence anywhere (576 numbers). The tolerances allow an error of 0.01 standard deviations at
-# each point, and a mean square of the divergence of 1e-6, where that of the vorticity is about 10.
+# The velocity is known at twenty-four points of a field that the prior has not seen (48 numbers).
+# The divergence is zero everywhere (576 numbers). The tolerances allow an error of 0.01 standard
+# deviations at each point, and a mean squared divergence of 1e-6. The mean squared vorticity is
+# about 10.
 
 # %%
 truth = test[0]
@@ -160,18 +161,19 @@ both = feasibly.Composite([observed, incompressible])
 print(f"divergence of the prior's samples: {incompressible.violation(free).mean():.1e}")
 
 # %%
-result = feasibly.PPR(denoiser, both, steps=steps).sample(members, shape=(2, 24, 24))
+result = feasibly.sample(denoiser, both, members, shape, options=options)
 print(result)
 
 # %% [markdown]
-# The control samples without the constraint, and moves each sample to a feasible one at the end.
+# The post-hoc projection samples without the constraint, and moves each sample to a feasible one
+# at the end.
 
 # %%
 search = feasibly.minimizers.LBFGS(steps=short(400, 4))
-control = feasibly.PostHoc(denoiser, both, steps=steps, minimize=search).sample(
-    members, shape=(2, 24, 24)
+post_hoc = feasibly.sample(
+    denoiser, both, members, shape, method="post-hoc", options=options | {"minimize": search}
 )
-print(control)
+print(post_hoc)
 
 # %%
 figure, axes = plt.subplots(1, 5, figsize=(10, 2.4), layout="constrained")
@@ -180,22 +182,22 @@ axes[0].scatter(points // 24, points % 24, s=6, color="black")
 show(axes[1], result.samples[0], "PPR, a member")
 show(axes[2], result.samples[1], "PPR, another")
 show(axes[3], result.samples.mean(dim=0), "PPR, mean")
-show(axes[4], control.samples[0], "projected at the end")
+show(axes[4], post_hoc.samples[0], "post-hoc projection")
 plt.show()
 
 # %% [markdown]
-# Both are feasible. But the control has patched its samples at twenty-four points: spikes that no
-# fluid has, and the flow in between is another one. PPR asks the prior what the observations mean
-# for the rest of the field.
+# Both are feasible. But the post-hoc projection changes its samples at twenty-four points only. It
+# leaves spikes that no fluid has, and a wrong flow in between. PPR carries the observations to the
+# rest of the field through the prior.
 #
 # ## How good is it?
 #
-# The truth is known here, so errors can be measured: of single members, of their mean (skill), and
+# The truth is known here, so the page measures errors of single members, of their mean (skill), and
 # how far members are apart (spread). A constant guess of zero has an error of 1.
 
 # %%
 reference = truth[None, None]  # one case, one time
-for name, run in {"PPR": result, "projected at the end": control}.items():
+for name, run in {"PPR": result, "post-hoc projection": post_hoc}.items():
     x = run.samples[None, :, None]
     scores = {
         "feasible": run.feasible.double().mean(),
@@ -207,13 +209,13 @@ for name, run in {"PPR": result, "projected at the end": control}.items():
     print(f"{name:>20}: " + ", ".join(f"{k} {v.item():.2f}" for k, v in scores.items()))
 
 # %% [markdown]
-# PPR's members are close to the truth, but closer to one another than they should be: spread over
-# skill is well below 1. [The report](report.py#spread-and-skill) says why. Do not read an error
-# bar from this ensemble.
+# PPR's members are close to the truth, but too close to one another: spread over skill is well
+# below 1. [The report](report.py#spread-and-skill) says why. Do not take error bars from this
+# ensemble.
 #
-# ## In support?
+# ## On the data's support?
 #
-# A spectrum tells what the eye may miss. Energy by wavenumber, averaged over fields:
+# A spectrum shows what the eye may miss. This is the energy by wavenumber, averaged over fields.
 
 # %%
 figure, ax = plt.subplots(figsize=(5.5, 3.4), layout="constrained")
@@ -221,7 +223,7 @@ curves = {
     "data": test,
     "prior": free,
     "PPR": result.samples,
-    "projected at the end": control.samples,
+    "post-hoc projection": post_hoc.samples,
 }
 for name, x in curves.items():
     energy = energy_spectrum(x, dims=2).sum(dim=1).mean(dim=0)
@@ -231,7 +233,6 @@ ax.legend()
 plt.show()
 
 # %% [markdown]
-# The control's small scales hold a hundred times the energy of the data's. PPR's hold less than
-# the data's, by a factor of two to three: members are somewhat too smooth, another face of the
-# narrow spread. If the spectrum matters to you, state it as a constraint too
-# (`feasibly.constraints.Spectrum`), or accept the smoothness and know of it.
+# The post-hoc projection has a hundred times the data's energy at small scales. PPR has a half to
+# a third of it: members are somewhat too smooth, as their spread is too narrow. If the spectrum
+# matters to you, state it as a constraint too (`feasibly.constraints.Spectrum`).

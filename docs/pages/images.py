@@ -11,13 +11,12 @@
 # %% [markdown]
 # # Images
 #
-# A diffusion model of handwritten digits, 8 x 8 pixels, as diffusers keeps it in a folder. We
-# complete half of an image, prescribe its brightness, and ask for symmetry.
+# The model is a diffusion model of handwritten digits, 8 x 8 pixels, as diffusers keeps it in a
+# folder. We complete half of an image, set its brightness, and ask for symmetry.
 #
-# The model is small because it is trained here; a large one goes the same way.
+# The model is small because it is trained here. A large one works in the same way.
 
 # %%
-
 import matplotlib.pyplot as plt
 import torch
 from diffusers import DDPMScheduler, UNet2DModel
@@ -33,8 +32,8 @@ from feasibly.constraints import Integral, Mask
 # %% [markdown]
 # ## The data
 #
-# The digits of scikit-learn, 1797 images, scaled to [-1, 1] as is usual for images. The last 360
-# are held out.
+# The data are the 1797 digits of scikit-learn, scaled to [-1, 1] as usual. The last 360 are held
+# out.
 
 # %%
 digits = load_digits()
@@ -46,8 +45,8 @@ train.shape, f"standard deviation {train.std():.2f}"
 # %% [markdown]
 # ## The prior
 #
-# A `UNet2DModel` that predicts the noise, with a `DDPMScheduler`. `save_pretrained` of both writes
-# the folder that the library reads.
+# A `UNet2DModel` predicts the noise, with a `DDPMScheduler`. `save_pretrained` of both writes the
+# folder that the library reads.
 
 # %%
 FOLDER = WEIGHTS / "digits"
@@ -88,14 +87,14 @@ denoiser = feasibly.wrap(FOLDER, data=test[:64])
 print(denoiser)
 
 # %% [markdown]
-# Given some images, `wrap` also tests that the network denoises them. Nothing had to be said of
-# noise, steps or scaling: the folder's scheduler does.
+# `wrap` also tests that the network denoises the given images. The folder's scheduler states the
+# noise, the steps and the scaling.
 #
-# ## In support?
+# ## On the data's support?
 #
-# There is no formula for "looks like a digit". Two checks are of some use: the distance to the
-# nearest training image, against that of held-out images, and what a classifier says. *Near* means
-# within the distance that 99 % of the held-out images keep.
+# There is no formula for "looks like a digit". Two checks help: the distance to the nearest
+# training image, and what a classifier says. *Near* means within the distance of 99 % of the
+# held-out images.
 
 # %%
 neighbours = KNeighborsClassifier(5).fit(train.flatten(1).numpy(), labels[:-360].numpy())
@@ -117,7 +116,7 @@ def report(name: str, run: feasibly.Result) -> None:
 
 
 def show(rows: dict[str, Tensor], columns: int = 12) -> None:
-    """Draws rows of images."""
+    """Shows rows of images."""
     _, axes = plt.subplots(len(rows), figsize=(8, len(rows)), layout="constrained", squeeze=False)
     for ax, (name, x) in zip(axes[:, 0], rows.items(), strict=True):
         strip = torch.cat([pad(image[0], (1, 1, 0, 0), value=-1) for image in x[:columns]], dim=1)
@@ -128,7 +127,7 @@ def show(rows: dict[str, Tensor], columns: int = 12) -> None:
 
 
 members, shape = short(12, 2), (1, 8, 8)
-free = feasibly.Ancestral(denoiser, steps=short(128, 4)).sample(members, shape)
+free = feasibly.sample(denoiser, None, members, shape, options={"steps": short(128, 4)})
 show({"data": test, "prior": free.samples})
 report("prior", free)
 
@@ -136,7 +135,7 @@ report("prior", free)
 # ## In-painting
 #
 # The upper half of an image is known, to a fifth of a grey level. The data's standard deviation is
-# 0.75 and not 1, so the noise level at which PPR begins is scaled with it.
+# 0.75 and not 1, so scale the noise level at which PPR begins to project.
 
 # %%
 known = torch.zeros(shape, dtype=torch.bool)
@@ -147,7 +146,7 @@ rows = {}
 for index in range(short(3, 1)):
     image = test[3 * index + 1]
     half = Mask(known, image, tolerance=32 * 0.025**2)
-    run = feasibly.PPR(denoiser, half, **options).sample(members, shape)
+    run = feasibly.sample(denoiser, half, members, shape, options=options)
     digits_found = neighbours.predict(run.samples.flatten(1).numpy()).tolist()
     report(f"a {labels[-360:][3 * index + 1]}, completed to {sorted(set(digits_found))}", run)
     rows[f"known half, truth, completions ({index + 1})"] = torch.cat(
@@ -157,29 +156,30 @@ show(rows)
 
 # %% [markdown]
 # The completions continue the strokes of the known half. They differ little from one another: half
-# of 64 pixels leaves little open, and PPR's spread is too narrow besides
+# of 64 pixels leaves little open, and PPR's spread is too narrow
 # ([Read the report](report.py#spread-and-skill)).
 #
-# The control paints the known half over a finished image. Where the halves belong to different
-# digits, they do not meet.
+# The post-hoc projection paints the known half over a finished image. If the halves belong to
+# different digits, they do not meet.
 
 # %%
-painted = feasibly.PostHoc(denoiser, half, steps=short(64, 3)).sample(members, shape)
-report("painted over", painted)
-show({"painted over at the end": painted.samples, "PPR": run.samples})
+unguided = {"method": "post-hoc", "options": {"steps": short(64, 3)}}
+painted = feasibly.sample(denoiser, half, members, shape, **unguided)
+report("post-hoc projection", painted)
+show({"post-hoc projection": painted.samples, "PPR": run.samples})
 
 # %% [markdown]
 # ## Brightness
 #
-# One number: the mean of all pixels. The data's is at -0.39, and varies little. We ask for less
-# and for more ink.
+# The brightness is one number, the mean of all pixels. The data's is at -0.39, and varies little.
+# We ask for less and for more ink.
 
 # %%
 print(f"data: mean {train.mean():.2f}, spread {train.mean(dim=(1, 2, 3)).std():.2f}")
-rows = {}
+rows, fewer = {}, {"sigma_max": 0.6, "steps": short(32, 3)}
 for brightness in (-0.5, -0.39, -0.25):
     ink = Integral((-3, -2, -1), brightness, tolerance=1e-6)
-    run = feasibly.PPR(denoiser, ink, sigma_max=0.6, steps=short(32, 3)).sample(members, shape)
+    run = feasibly.sample(denoiser, ink, members, shape, options=fewer)
     report(f"mean {brightness}", run)
     rows[f"mean {brightness}"] = run.samples
 show(rows)
@@ -187,8 +187,8 @@ show(rows)
 # %% [markdown]
 # ## Symmetry
 #
-# Any differentiable function will do. Here the right half is the mirror image of the left one, 32
-# residuals.
+# Any differentiable function can be a constraint. Here the right half is the mirror image of the
+# left one, with 32 residuals.
 
 
 # %%
@@ -197,22 +197,22 @@ def asymmetry(x: Tensor) -> Tensor:
 
 
 mirror = feasibly.Equality(asymmetry, tolerance=32 * 0.025**2)
-run = feasibly.PPR(denoiser, mirror, **options).sample(members, shape)
-control = feasibly.PostHoc(denoiser, mirror, steps=short(64, 3)).sample(members, shape)
+run = feasibly.sample(denoiser, mirror, members, shape, options=options)
+mirrored = feasibly.sample(denoiser, mirror, members, shape, **unguided)
 report("PPR", run)
-report("made symmetric at the end", control)
-show({"PPR": run.samples, "made symmetric at the end": control.samples})
+report("post-hoc projection", mirrored)
+show({"PPR": run.samples, "post-hoc projection": mirrored.samples})
 
 # %% [markdown]
-# PPR turns to the digits that are symmetric: 0, 1 and 8. The control takes any digit and averages
-# it with its mirror image.
+# PPR turns to the digits that are symmetric: 0, 1 and 8. The post-hoc projection takes any digit
+# and averages it with its mirror image.
 #
-# ## What to keep in mind
+# ## What to know
 #
-# * Nothing is clipped. A scheduler's `step` often clips the estimate to [-1, 1]; a clipped
-#   estimate has no gradient, so the wrapped network does not. State `Bounds(-1, 1, tolerance)` as
+# * Nothing is clipped. A scheduler's `step` often clips the estimate to [-1, 1]. The wrapped
+#   network does not, since a clipped estimate has no gradient. State `Bounds(-1, 1, tolerance)` as
 #   well if values must stay within.
 # * A model of latents needs the constraint behind its decoder, see [Bring your
 #   model](model.py#models-of-latents).
-# * The prior sees 8 x 8 pixels and was trained for minutes on 1437 images. What it has learned by
-#   heart it will repeat; the distances above cannot tell.
+# * The prior sees 8 x 8 pixels and was trained for minutes on 1437 images. It may repeat images
+#   that it has learned by heart. The distances above do not show that.

@@ -11,12 +11,12 @@
 # %% [markdown]
 # # Bring your model
 #
-# Everything here needs one thing of a model: the mean of the clean sample given a noisy one. Most
-# networks predict something else (the noise, a velocity, a score) and are told the time in units
-# of their own. `feasibly.wrap` translates.
+# feasibly needs one thing of a model: the mean of the clean sample given a noisy one. Most networks
+# predict something else (the noise, a velocity, a score) and take the time in units of their own.
+# `feasibly.wrap` translates.
 #
-# As a stand-in for your network, here is one that predicts the noise under DDPM's schedule, made
-# of a prior that the package ships.
+# Here a network made of a shipped prior takes the place of yours. It predicts the noise under
+# DDPM's schedule.
 
 # %%
 import torch
@@ -40,8 +40,8 @@ def network(x_t: Tensor, t: Tensor) -> Tensor:
 # %% [markdown]
 # ## Wrap it
 #
-# State what it predicts and the schedule that it was trained with. Printed, the wrapped network
-# says what it assumes; read it once.
+# State what the network predicts and the schedule that it was trained with. Print the wrapped
+# network, and read what it assumes.
 
 # %%
 denoiser = feasibly.wrap(network, "eps", schedule=VP())
@@ -51,7 +51,7 @@ print(denoiser)
 # | your model | how |
 # |---|---|
 # | a network, by what it predicts | `wrap(net, "x0")`, `"eps"`, `"v"`, `"score"` or `"velocity"`, with its `schedule` |
-# | one that is told steps | `time=lambda t: 999 * t` |
+# | a network that takes the number of a step | `time=lambda t: 999 * t` |
 # | diffusers: folder, pipeline, model | `wrap("folder")`, `wrap(pipeline)`, `wrap(model, schedule=scheduler)` ([Images](images.py)) |
 # | EDM, EDM2, k-diffusion: D(x, sigma) | `wrap(net, "edm")` |
 # | score_sde | `wrap(net, "score_sde", VP())`, `SubVP()` or `VE(...)` |
@@ -61,8 +61,8 @@ print(denoiser)
 #
 # ## Test it
 #
-# Most mistakes are silent: a wrong sign or a reversed time gives samples too, bad ones. Hand over
-# a few clean samples, and the wrapped network is tested on them.
+# Most mistakes are silent: a wrong sign or a reversed time gives samples too, bad ones. Pass a few
+# clean samples, and `wrap` tests the network on them.
 
 # %%
 data = Checkerboard().sample(512, torch.Generator().manual_seed(0)).float()
@@ -70,7 +70,7 @@ feasibly.wrap(network, "eps", schedule=VP(), data=data)
 
 mistakes = {
     "as a network that predicts v": {"kind": "v"},
-    "as one that is told steps": {"kind": "eps", "time": lambda t: 999 * t},
+    "as one that takes steps": {"kind": "eps", "time": lambda t: 999 * t},
 }
 for name, options in mistakes.items():
     try:
@@ -81,8 +81,8 @@ for name, options in mistakes.items():
 # %% [markdown]
 # ## Conditions
 #
-# Class labels and context are given at wrapping: a row for every member of the ensemble, or one
-# for all. This network is told a shift of the board.
+# State class labels and context at wrapping: a row for every member of the ensemble, or one for
+# all. This network is conditioned on a shift of the board.
 
 
 # %%
@@ -94,15 +94,15 @@ def shifted(x_t: Tensor, t: Tensor, shift: Tensor) -> Tensor:
 shift = torch.tensor([[0.0, 0.0]] * 32 + [[10.0, 0.0]] * 32)
 conditioned = feasibly.wrap(shifted, "eps", schedule=VP(), conditions={"shift": shift})
 height = feasibly.Equality(lambda x: x[:, 1] - 0.5, tolerance=1e-8)
-result = feasibly.PPR(conditioned, height).sample(64, shape=(2,))
+result = feasibly.sample(conditioned, height, 64, shape=(2,))
 print(result.samples[:32].mean(dim=0), result.samples[32:].mean(dim=0))
 
 # %% [markdown]
 # ## Models of latents
 #
-# If the model makes latents, state the constraint on what a decoder makes of them.
-# `feasibly.LatentDecoder(vae)` reads the scaling of a diffusers autoencoder and decodes in chunks;
-# any differentiable function will do.
+# If the model makes latents, state the constraint on the decoded samples. Any differentiable
+# function can decode. `feasibly.LatentDecoder(vae)` reads the scaling of a diffusers autoencoder
+# and decodes in chunks.
 
 
 # %%
@@ -111,25 +111,25 @@ def decode(z: Tensor) -> Tensor:
 
 
 total = feasibly.Equality(lambda u: u.sum(dim=1) - 2, tolerance=1e-8)
-result = feasibly.PPR(denoiser, feasibly.Decoded(total, decode)).sample(64, shape=(2,))
+result = feasibly.sample(denoiser, feasibly.Decoded(total, decode), 64, shape=(2,))
 print(decode(result.samples).sum(dim=1)[:4], f"{int(result.feasible.sum())} of 64 feasible")
 
 # %% [markdown]
 # ## Before a long run
 #
-# `python -m feasibly check` draws a few states, and reports the denoising error at each noise
-# level, the time and the memory of a call, and whether gradients are finite:
+# `python -m feasibly check` samples a few states. It reports the denoising error at each noise
+# level, the time and the memory of an evaluation, and whether gradients are finite:
 #
 # ```
 # python -m feasibly check --denoiser my_project:denoiser --constraint my_project:constraint --shape 32 32
 # ```
 #
-# **Mind the scale of your data.** Schedules and PPR's `sigma_max` (0.75 for up to eight residuals,
-# 10 for more) are meant for data of unit variance. If yours have a standard deviation of 0.3,
-# choose `sigma_max=0.3 * 0.75`, or `0.3 * 10`.
+# **Check the scale of your data.** Schedules are meant for data of unit variance. So is the
+# `sigma_max` that `feasibly.sample` chooses: 0.75 for up to eight residuals, 10 for more. If your
+# data have a standard deviation of 0.3, give `options={"sigma_max": 0.3 * 0.75}`, or `0.3 * 10`.
 #
-# **Mind the precision.** Samples are float32 or float64. The weights may be in half precision, but
-# then the estimate moves by about 0.001, and a tight tolerance is out of reach.
+# **Check the precision.** Samples are float32 or float64. With weights in half precision the
+# estimate moves by about 0.001, and no sample meets a tight tolerance.
 # `feasibly.MixedPrecision(denoiser)` runs the network in bfloat16 at high noise only.
 #
 # Next: [state your constraint](constraint.py).

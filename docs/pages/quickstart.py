@@ -17,7 +17,7 @@
 # pip install torch==2.13.0 -e .
 # ```
 #
-# Naming torch in the same command makes pip keep to that version. If you have torch already, leave
+# pip keeps to the version of torch that the same command names. If you have torch already, leave
 # it out.
 #
 # ## Sample under a constraint
@@ -49,32 +49,31 @@ def on_circle(x: torch.Tensor) -> torch.Tensor:
 circle = feasibly.Equality(on_circle, tolerance=1e-8)
 
 # %% [markdown]
-# PPR (Predict-Project-Renoise) draws the ensemble. The seed and the index of a member determine
-# it.
+# `feasibly.sample` samples the ensemble. It chooses the method and its settings, here
+# Predict-Project-Renoise (PPR). The seed and the index of a member determine the member.
 
 # %%
 members = short(1024, 32)
-result = feasibly.PPR(denoiser, circle).sample(members, shape=(2,), seed=0)
+result = feasibly.sample(denoiser, circle, members, shape=(2,), seed=0)
 print(result)
 
 # %% [markdown]
-# What is printed is the account of the run: the settings that PPR chose, how many members are
-# feasible, the violation, the network calls, the time. `result.samples` is the ensemble,
-# `result.feasible` says which members satisfy the constraint. [Read the report](report.py)
-# explains each of them.
+# The summary has the samplers and the reason for them, the number of feasible members, the
+# violation, the network evaluations and the time. [Read the report](report.py) explains each.
+# `result.samples` is the ensemble. `result.feasible` says which members satisfy the constraint.
 #
 # ## Look at it
 #
-# Feasible is not enough: the samples should also look like the model's data. A control shows the
-# difference. `PostHoc` samples without the constraint, and moves each sample to the nearest
-# feasible point at the end.
+# Feasible is not enough: the samples should also look like the model's data. The post-hoc
+# projection shows the difference. It samples without the constraint, and moves each sample to a
+# feasible point nearby at the end.
 
 # %%
-plain = feasibly.Ancestral(denoiser).sample(members, shape=(2,), seed=0)
-control = feasibly.PostHoc(denoiser, circle).sample(members, shape=(2,), seed=0)
+plain = feasibly.sample(denoiser, None, members, shape=(2,), seed=0)
+post_hoc = feasibly.sample(denoiser, circle, members, shape=(2,), seed=0, method="post-hoc")
 
 figure, axes = plt.subplots(1, 3, figsize=(9, 3.2), layout="constrained")
-runs = {"the model": plain, "projected at the end": control, "PPR": result}
+runs = {"the model": plain, "post-hoc projection": post_hoc, "PPR": result}
 for ax, (name, run) in zip(axes, runs.items(), strict=True):
     ax.add_patch(plt.Circle((0, 0), 1, fill=False, color="tab:red", linewidth=0.6))
     ax.scatter(*run.samples.T, s=2, linewidths=0)
@@ -105,8 +104,8 @@ feasibly.Result.load(path).samples.shape
 # %% [markdown]
 # ## From the shell
 #
-# The same works without a line of Python where the model and the constraint are functions of a
-# module of yours, and for the shipped priors:
+# The same works without a line of Python, for the shipped priors, and for a model and a constraint
+# that functions of your module return:
 #
 # ```
 # python -m feasibly demo

@@ -29,7 +29,7 @@ def short(full: int, smoke: int) -> int:
 def fit(
     module: nn.Module,
     loss: Callable[[Tensor], Tensor],
-    draw: Callable[[int], Tensor],
+    sample: Callable[[int], Tensor],
     steps: int,
     batch: int = 64,
     rate: float = 2e-3,
@@ -39,7 +39,7 @@ def fit(
     Arguments:
         module: The network.
         loss: The loss of a batch of data.
-        draw: Draws a batch of a given size.
+        sample: Samples a batch of a given size.
         steps: The number of steps.
         batch: The batch size.
         rate: The highest learning rate, from which it falls as a cosine.
@@ -52,7 +52,7 @@ def fit(
     average = {name: value.clone() for name, value in module.state_dict().items()}
     losses = []
     for step in range(steps):
-        value = loss(draw(batch))
+        value = loss(sample(batch))
         optimizer.zero_grad()
         value.backward()
         nn.utils.clip_grad_norm_(module.parameters(), 1.0)
@@ -67,9 +67,9 @@ def fit(
 
 
 def kept(name: str, module: nn.Module, train: Callable[[int], list[float]], steps: int) -> None:
-    """Gives a network its stored weights; where there are none, trains it and stores them.
+    """Loads the stored weights of a network; trains it and stores them if there are none.
 
-    The smoke form makes two steps of the training and takes the stored weights after that.
+    The smoke form makes two steps of the training, and then loads the stored weights.
     """
     path = WEIGHTS / f"{name}.safetensors"
     if SMOKE:

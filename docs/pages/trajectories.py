@@ -14,9 +14,8 @@
 # A vehicle starts at a known place, has to arrive at another, and must keep out of obstacles. The
 # prior knows how it drives: at constant speed, without sharp turns. It has never seen an obstacle.
 #
-# Keeping out is an *inequality*: there is an inside, which random paths may reach by themselves.
-# Start and goal are *equalities*, which they never meet by themselves. PPR treats the two
-# differently.
+# Keeping out is an *inequality*, which many paths of the prior satisfy. Start and goal are
+# *equalities*, which no path of the prior satisfies. `feasibly.sample` treats the two differently.
 
 # %%
 import matplotlib.pyplot as plt
@@ -40,7 +39,7 @@ from feasibly.constraints import Mask, Obstacles
 #
 # ## The prior
 #
-# A small network of convolutions along the path, trained for a few minutes.
+# The prior is a small network of convolutions along the path, trained for a few minutes.
 
 # %%
 POINTS, STEP = 24, 0.14
@@ -50,7 +49,7 @@ network = PathNet()
 denoiser = feasibly.Karras(network, feasibly.schedules.LogLogit())
 
 
-def draw(n: int) -> Tensor:
+def sample(n: int) -> Tensor:
     return data[torch.randint(len(data), (n,))]
 
 
@@ -59,14 +58,13 @@ def loss(x: Tensor) -> Tensor:
 
 
 def train(steps: int) -> list[float]:
-    return fit(network, loss, draw, steps, batch=128)
+    return fit(network, loss, sample, steps, batch=128)
 
 
 kept("trajectories", network, train, steps=3000)
 
 # %% [markdown]
-# What the data have in common: every step is 0.14 long, and turns are below 0.43. We can hold
-# samples to that.
+# In the data every step is 0.14 long, and turns are below 0.43. We test samples for that.
 
 # %%
 DISCS = torch.tensor([[-0.7, 0.3], [0.0, -0.4], [0.55, 0.35]])
@@ -97,7 +95,8 @@ def show(ax: Axes, x: Tensor, title: str) -> None:
 
 
 members, shape = short(128, 4), (POINTS, 2)
-free = feasibly.Ancestral(denoiser, steps=short(64, 4)).sample(members, shape).samples
+options = {"steps": short(64, 4)}
+free = feasibly.sample(denoiser, None, members, shape, options=options).samples
 for name, x in {"data": data[:1024], "prior": free}.items():
     print(f"{name:>5}: {drivable(x).double().mean():.1%} drivable")
 
@@ -109,8 +108,8 @@ plt.show()
 # %% [markdown]
 # ## Keep out
 #
-# `Obstacles` is an inequality on points: at least a radius away from each center. Between two points
-# a path may cut a corner by up to half a step, so half a step is added to the radii.
+# `Obstacles` is an inequality: each point is at least a radius away from each center. Between two
+# points a path may cut a corner by up to half a step, so half a step is added to the radii.
 
 # %%
 keep_out = Obstacles(DISCS, RADII + STEP / 2, tolerance=0.005**2)
@@ -118,25 +117,25 @@ print(
     f"paths of the prior that keep out by themselves: {keep_out.is_feasible(free).double().mean():.0%}"
 )
 
-avoiding = feasibly.PPR(denoiser, keep_out, steps=short(64, 4)).sample(members, shape)
+avoiding = feasibly.sample(denoiser, keep_out, members, shape, options=options)
 print(avoiding)
 
 # %% [markdown]
-# Some paths keep out by themselves. PPR draws the others again, four times in all, and bends only
-# those that are left after that. So most samples are exact draws of the prior among the paths that
+# `feasibly.sample` samples the prior up to four times, and keeps the paths that keep out. PPR bends
+# only the paths that are left. So most samples are exact samples of the prior among the paths that
 # keep out. `result.trace` shows the attempts.
 
 # %%
 for attempt in range(6):
     last = [s for s in avoiding.trace if s.attempt == attempt][-1:]
     for s in last:
-        print(f"attempt {attempt}: {s.members:3d} paths drawn, {s.feasible:.0%} of them feasible")
+        print(f"attempt {attempt}: {s.members:3d} paths, {s.feasible:.0%} of them feasible")
 
 # %% [markdown]
 # ## Arrive
 #
-# Now with a start and a goal: four numbers known to 5 millimetres, if a unit is a metre. The two
-# together are a `Composite`.
+# Now add a start and a goal: four numbers known to 5 millimetres, if a unit is a metre. The two
+# constraints together are a `Composite`.
 
 # %%
 ends = torch.zeros(shape, dtype=torch.bool)
@@ -147,29 +146,29 @@ arrive = Mask(ends, places, tolerance=4 * 0.005**2)
 mission = feasibly.Composite([arrive, keep_out])
 
 runs = {
-    "PPR": feasibly.PPR(denoiser, mission, steps=short(64, 4)),
-    "HDC": feasibly.samplers.HDC(denoiser, mission, steps=short(256, 4)),
-    "projected at the end": feasibly.PostHoc(denoiser, mission, steps=short(64, 4)),
+    "PPR": ("auto", options),
+    "HDC": ("hdc", {"steps": short(256, 4)}),
+    "post-hoc projection": ("post-hoc", options),
 }
-results = {name: sampler.sample(members, shape) for name, sampler in runs.items()}
 
 figure, axes = plt.subplots(1, 3, figsize=(10, 3), layout="constrained")
-for ax, (name, result) in zip(axes, results.items(), strict=True):
+for ax, (name, (method, own)) in zip(axes, runs.items(), strict=True):
+    result = feasibly.sample(denoiser, mission, members, shape, method=method, options=own)
     good = result.feasible & drivable(result.samples)
+    evaluations = result.evaluations
     print(
         f"{name:>20}: {result.feasible.double().mean():.0%} feasible, "
         f"{good.double().mean():.0%} feasible and drivable, "
-        f"{result.calls.forward} forward and {result.calls.backward} backward calls"
+        f"{evaluations.forward} forward and {evaluations.backward} backward evaluations"
     )
     show(ax, result.samples[:64], name)
 plt.show()
 
 # %% [markdown]
-# The control drags the ends to their places and pushes points out of discs: every path has a jump.
-# PPR and HDC take ways that a vehicle could take, left, right and between the discs. About half of
-# their paths keep the speed and the turns of the data as strictly as we ask; the rest are off in
-# places, more so where the way round is longer than a path of 3.2 can go.
+# The post-hoc projection moves the ends to their places and points out of discs: every path has a
+# jump. PPR and HDC take ways that a vehicle could take, left, right and between the discs. About
+# half of their paths keep the speed and the turns of the data as strictly as we ask. The rest are
+# off in places, more so where the way round is longer than a path of 3.2 can go.
 #
-# A strict user states the speed as a constraint as well, `feasibly.constraints.Lengths` between
-# consecutive points, or keeps the members that pass the test. Members are cheap, and the share that
-# passes says how far the mission is from what the prior knows.
+# To be strict, state the speed as a constraint as well, `feasibly.constraints.Lengths` between
+# consecutive points, or keep the members that pass the test.

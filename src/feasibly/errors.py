@@ -1,4 +1,4 @@
-"""What can go wrong, in words for people."""
+"""The errors and warnings of this library."""
 
 __all__ = [
     "CalibrationWarning",
@@ -14,16 +14,19 @@ from typing import Any
 
 
 class ConstraintError(ValueError):
-    """A constraint that cannot be used as it is: the message says what to change."""
+    """A constraint cannot be used as it is. The message says what to change."""
 
 
 class DenoiserError(ValueError):
-    """A denoiser that cannot be used as it is: the message says what to change."""
+    """A denoiser cannot be used as it is. The message says what to change."""
 
 
 class SamplingError(RuntimeError):
-    """A run that had to stop. `partial` holds the result of the members that were finished
-    before (None if there were none), so that they are not lost."""
+    """A run had to stop.
+
+    Attributes:
+        partial: The result of the members that were finished before; None if there were none.
+    """
 
     def __init__(self, message: str, partial: Any = None) -> None:
         super().__init__(message)
@@ -31,12 +34,11 @@ class SamplingError(RuntimeError):
 
 
 class StoreError(ValueError):
-    """A store of an ensemble that cannot be used as it is: the message says what is wrong with
-    it."""
+    """A store of an ensemble cannot be used as it is. The message says what is wrong with it."""
 
 
 class ConstraintWarning(UserWarning):
-    """A constraint may not say what is meant: the message says how to state it."""
+    """A constraint may not say what is meant. The message says how to state it."""
 
 
 class InfeasibleWarning(UserWarning):
@@ -44,4 +46,4 @@ class InfeasibleWarning(UserWarning):
 
 
 class CalibrationWarning(UserWarning):
-    """Members of an ensemble are not draws of the law that they stand for."""
+    """Members of an ensemble are not samples of the distribution that they stand for."""

@@ -10,11 +10,14 @@ from torch import Tensor
 
 
 class Solution(NamedTuple):
-    r"""The solutions :math:`x`, with shape :math:`(B, m)`, and what they are made of.
+    r"""The solutions of linear systems, as sums of the vectors that an operator was applied to.
 
-    The weights, with shape :math:`(B, k)`, are those of the `k` vectors that the operator was
-    applied to, in order: :math:`x = \sum_j w_j p_j`. So what the operator knows of each
-    :math:`p_j` need not be computed again for :math:`x`.
+    Since :math:`x = \sum_j w_j p_j`, by-products of the operator at each :math:`p_j` can be summed
+    instead of computed again for :math:`x`.
+
+    Attributes:
+        x: The solutions, with shape :math:`(B, m)`.
+        weights: The weights :math:`w` of the `k` vectors in order, with shape :math:`(B, k)`.
     """
 
     x: Tensor
@@ -24,8 +27,8 @@ class Solution(NamedTuple):
 def cg(A: Callable[[Tensor], Tensor], b: Tensor, iterations: int, rtol: float = 1e-3) -> Solution:
     r"""Solves :math:`A x = b` for each sample by conjugate gradients.
 
-    A sample stops, and keeps its iterate, once :math:`\|A x - b\| \leq` `rtol` :math:`\|b\|` or
-    where the curvature is not positive; scalars are accumulated in double precision.
+    A sample stops, and keeps its iterate, when :math:`\|A x - b\| \leq` `rtol` :math:`\|b\|` or
+    when the curvature is not positive. Scalars are accumulated in double precision.
 
     Arguments:
         A: A positive semi-definite operator, which maps :math:`(B, m)` to :math:`(B, m)`.
@@ -63,9 +66,9 @@ def gmres(
 ) -> Solution:
     r"""Solves :math:`A x = b` for each sample by the generalised minimal residual method.
 
-    :math:`A` need not be symmetric. A sample stops, and keeps its solution, once
-    :math:`\|A x - b\| \leq` `rtol` :math:`\|b\|`, or where its Krylov space ends. The basis and
-    the least-squares problem are kept in double precision.
+    :math:`A` need not be symmetric. A sample stops, and keeps its solution, when
+    :math:`\|A x - b\| \leq` `rtol` :math:`\|b\|` or when its Krylov space ends. The basis and the
+    least-squares problem are in double precision.
 
     References:
         | GMRES: A Generalized Minimal Residual Algorithm (Saad & Schultz, 1986)
@@ -130,13 +133,13 @@ def ritz(
     rtol: float = 1e-3,
     floor: float = 1e-2,
 ) -> Solution:
-    r"""Solves :math:`A x = b` for each sample, for an operator that should be positive definite
-    and may not be, such as a covariance by a learned denoiser.
+    r"""Solves :math:`A x = b` for each sample by bounded Ritz values.
 
-    Within its Krylov space :math:`A` is made symmetric, and its eigenvalues (Ritz values) no less
-    than `floor` times the largest: what a small or negative one would make long is bounded. For a
-    positive definite :math:`A` within that floor it gives what conjugate gradients give. Where no
-    value is positive the solution is zero.
+    It is for an operator that should be positive definite but may not be, such as the covariance
+    of a learned denoiser. In its Krylov space, :math:`A` is made symmetric, and its eigenvalues
+    (Ritz values) are raised to at least `floor` times the largest. This bounds the solution where
+    an eigenvalue is small or negative. If :math:`A` is positive definite and above that floor,
+    the result is that of conjugate gradients. If no eigenvalue is positive, it is zero.
 
     References:
         | Iterative Methods for Sparse Linear Systems (Saad, 2003), Sections 6.4 and 6.7
@@ -146,8 +149,8 @@ def ritz(
         A: An operator, which maps :math:`(B, m)` to :math:`(B, m)`.
         b: The right-hand sides, with shape :math:`(B, m)`.
         iterations: The most iterations, each with one application of `A`.
-        rtol: How small what a new direction adds may be, relative to `A` times the last, for a
-            sample's space to end.
+        rtol: A sample's space ends when a new direction adds less than this, relative to `A`
+            times the last one.
         floor: The least eigenvalue, relative to the largest.
     """
     Q, AQ, size = _krylov(A, b, iterations, rtol)
@@ -160,8 +163,12 @@ def ritz(
 
 
 class Root(NamedTuple):
-    r"""What is known of :math:`A^{1/2}`: its product with the vectors, in their shape, and the
-    largest eigenvalue of :math:`A` that was found, with shape :math:`(B)`."""
+    r"""The product of :math:`A^{1/2}` with vectors.
+
+    Attributes:
+        x: The product, in the shape of the vectors.
+        largest: The largest eigenvalue of :math:`A` that was found, with shape :math:`(B)`.
+    """
 
     x: Tensor
     largest: Tensor
@@ -170,8 +177,8 @@ class Root(NamedTuple):
 def square_root(A: Callable[[Tensor], Tensor], b: Tensor, iterations: int) -> Root:
     r"""Returns :math:`A^{1/2} b` for each sample, by Lanczos' method.
 
-    The basis is orthogonalised in full and kept in double precision; directions in which
-    :math:`A` is negative count as zero.
+    The basis is orthogonalised in full and kept in double precision. Negative eigenvalues of
+    :math:`A` count as zero.
 
     References:
         | Functions of Matrices (Higham, 2008), Section 13.2
@@ -193,8 +200,10 @@ def square_root(A: Callable[[Tensor], Tensor], b: Tensor, iterations: int) -> Ro
 def _krylov(
     A: Callable[[Tensor], Tensor], b: Tensor, iterations: int, rtol: float = 1e-12
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns a basis of each sample's Krylov space as columns, which are zero once it has ended,
-    what `A` makes of it, and the length of `b`; in double precision, and orthogonalised in full.
+    """Returns a basis of each sample's Krylov space, `A` times it, and the length of `b`.
+
+    The basis vectors are columns. They are zero after the space has ended. All is in double
+    precision, and orthogonalised in full.
     """
     flat = b.flatten(start_dim=1).double()
     size = flat.norm(dim=1, keepdim=True)
@@ -215,8 +224,10 @@ def _krylov(
 
 
 def eigh(A: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the eigenvalues and eigenvectors of symmetric matrices, with shape (B, m, m): NaN
-    for a sample whose matrix is not finite, which would else stop the others too."""
+    """Returns the eigenvalues and eigenvectors of symmetric matrices, with shape (B, m, m).
+
+    They are NaN for a sample whose matrix is not finite, so that it does not stop the others.
+    """
     good = A.isfinite().all(dim=2, keepdim=True).all(dim=1, keepdim=True)
     values, vectors = torch.linalg.eigh(torch.where(good, A, 0.0))
     return values.where(good[:, 0], torch.nan), vectors.where(good, torch.nan)

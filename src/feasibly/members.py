@@ -1,9 +1,9 @@
-r"""Which members of an ensemble a network is being called for.
+r"""The members of an ensemble that a network is evaluated for.
 
-A conditional network needs the conditions of just those members that are in a call, and no caller
-hands it the whole ensemble: samplers draw in chunks and draw again what failed, and minimizers ask
-only for the members that still search. Passing indices through every one of them would burden all
-constraints and methods for the sake of a few networks, so the rows of a call are kept here.
+A conditional network needs the conditions of the members in its batch. A batch is rarely the whole
+ensemble: runs sample in chunks and resample some members, and minimizers evaluate only members
+that still search. Passing indices through all of them would burden every constraint and method
+for the sake of a few networks. So the indices of the current batch are kept here.
 """
 
 __all__ = ["among", "calling", "current"]
@@ -19,8 +19,10 @@ _MEMBERS: ContextVar[Tensor | None] = ContextVar("members", default=None)
 
 
 def current() -> Tensor | None:
-    r"""Returns the indices of the members in the batch, with shape :math:`(B)`; None outside of a
-    run."""
+    r"""Returns the indices of the members in the batch, with shape :math:`(B)`.
+
+    It is None outside of a run.
+    """
     return _MEMBERS.get()
 
 
@@ -28,7 +30,7 @@ def current() -> Tensor | None:
 def calling(
     members: Sequence[int] | Tensor, device: torch.device | str | None = None
 ) -> Generator[None]:
-    """Says that every call within is for the members of these indices, in this order."""
+    """Declares that all evaluations inside are for the members of these indices, in this order."""
     token = _MEMBERS.set(torch.as_tensor(members, dtype=torch.long, device=device))
     try:
         yield
@@ -38,7 +40,7 @@ def calling(
 
 @contextmanager
 def among(rows: Tensor) -> Generator[None]:
-    """Says that every call within is for these rows of the batch only."""
+    """Declares that all evaluations inside are for these rows of the batch only."""
     batch = _MEMBERS.get()
     token = _MEMBERS.set(None if batch is None else batch[rows])
     try:

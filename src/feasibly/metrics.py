@@ -1,10 +1,10 @@
 r"""Scores of ensembles.
 
-Those of trajectories follow the paper's Appendix A: they take :math:`K` ensembles of :math:`M`
-members, with shape :math:`(K, M, T, *)`, whose third axis is the time of the system, and their
-references, with shape :math:`(K, T, *)`, and return one value a time, with shape :math:`(T)`.
-Space is averaged, by the `weights` of its points where they are given (:func:`area_weights`), and
-so are the :math:`K` cases before a root is taken.
+Scores of trajectories follow the paper's Appendix A. They take :math:`K` ensembles of :math:`M`
+members, with shape :math:`(K, M, T, *)`, and their references, with shape :math:`(K, T, *)`. The
+axis :math:`T` is the time of the system, and a score has one value for each time, with shape
+:math:`(T)`. It is an average over space, with optional `weights` (:func:`area_weights`), and over
+the :math:`K` cases. Roots are taken last.
 """
 
 __all__ = [
@@ -30,9 +30,10 @@ from torch import Tensor
 def knn_cross_edge_rate(x: Tensor, y: Tensor, k: int = 5) -> float:
     r"""Returns the share of edges of the k-nearest-neighbour graph that join `x` and `y`.
 
-    The directed graph on the union of both sets, in the Euclidean metric, has an edge from each
-    point to each of its `k` nearest others. For equally large sets of one distribution half of
-    the edges cross; the rate is 0 for separate sets and depends on `k` and the set's size.
+    The directed graph is on the union of both sets, with an edge from each point to each of its
+    `k` nearest other points in the Euclidean metric. Half of the edges cross if both sets are of
+    one distribution and equally large. No edge crosses if they are far apart. In between, the
+    rate depends on `k` and on the size of the sets.
 
     References:
         | Multivariate Two-Sample Tests Based on Nearest Neighbors (Schilling, 1986)
@@ -54,8 +55,10 @@ def knn_cross_edge_rate(x: Tensor, y: Tensor, k: int = 5) -> float:
 
 
 def weight_error(x: Tensor, y: Tensor, modes: int) -> float:
-    r"""Returns the error of the mode weights of one ensemble relative to another's, as their total
-    variation :math:`\frac{1}{2} \sum_k |p_k - q_k|`, in [0, 1].
+    r"""Returns the weight error: the total variation between the mode weights of two ensembles,
+    :math:`\frac{1}{2} \sum_k |p_k - q_k|`.
+
+    The weight :math:`p_k` of a mode is its share of the members. The error is in [0, 1].
 
     Arguments:
         x: The mode of each member of one ensemble, integers with shape :math:`(N)`.
@@ -67,11 +70,11 @@ def weight_error(x: Tensor, y: Tensor, modes: int) -> float:
 
 
 def sliced_wasserstein(x: Tensor, y: Tensor, directions: int = 256) -> float:
-    r"""Returns the sliced 2-Wasserstein distance of two ensembles: the root mean square, over
-    directions, of the distance between their projections onto one.
+    r"""Returns the sliced 2-Wasserstein distance of two ensembles.
 
-    The directions are the same for all ensembles of a shape. Ensembles of different sizes are
-    compared at the quantiles of the smaller one.
+    It is the root mean square, over random directions, of the distance between the projections
+    of both ensembles onto a direction. The directions are the same for all ensembles of one
+    shape. Ensembles of different sizes are compared at the quantiles of the smaller one.
 
     References:
         | Sliced and Radon Wasserstein Barycenters of Measures (Bonneel et al., 2015)
@@ -93,10 +96,10 @@ def sliced_wasserstein(x: Tensor, y: Tensor, directions: int = 256) -> float:
 
 
 def area_weights(latitude: Tensor) -> Tensor:
-    r"""Returns the share of the sphere of each row of cells, relative to their mean.
+    r"""Returns the area of each row of cells on the sphere, relative to their mean.
 
-    A cell reaches half way to its neighbours, and the first and the last to a pole, so that a row
-    on a pole has an area too: :math:`w_i \propto \sin(\mathrm{upper}_i) -
+    A cell reaches half way to its neighbours, and the first and the last cell reach a pole. So a
+    row on a pole has an area too: :math:`w_i \propto \sin(\mathrm{upper}_i) -
     \sin(\mathrm{lower}_i)`.
 
     References:
@@ -104,11 +107,11 @@ def area_weights(latitude: Tensor) -> Tensor:
         | https://doi.org/10.1029/2023MS004019
 
     Arguments:
-        latitude: The rows' latitudes in degrees, in ascending or descending order, with shape
-            :math:`(N)`.
+        latitude: The latitudes of the rows in degrees, in ascending or descending order, with
+            shape :math:`(N)`.
 
     Returns:
-        The weights, with shape :math:`(N, 1)`: they broadcast over longitudes.
+        The weights, with shape :math:`(N, 1)`, which broadcasts over longitudes.
 
     Raises:
         ValueError: If the latitudes are not in order or lie beyond a pole.
@@ -116,8 +119,8 @@ def area_weights(latitude: Tensor) -> Tensor:
     steps = latitude.diff().sign()
     if not (steps.abs().eq(1).all() and steps.eq(steps[0]).all() and latitude.abs().max() <= 90):
         raise ValueError(
-            "Latitudes must be in ascending or descending order, within [-90, 90] degrees; got "
-            f"{latitude.tolist()}."
+            "area_weights(latitude) needs latitudes within [-90, 90] degrees, in ascending or "
+            f"descending order, got {latitude.tolist()}."
         )
     ends = 90.0 * steps[:1]
     bounds = torch.cat((-ends, (latitude[1:] + latitude[:-1]) / 2, ends))
@@ -126,7 +129,7 @@ def area_weights(latitude: Tensor) -> Tensor:
 
 
 def _mean(values: Tensor, weights: Tensor | None) -> Tensor:
-    """The mean over the first axis and all but the second: cases and space."""
+    """Returns the mean over cases and space, which are all axes but the second."""
     if weights is not None:
         values = values * (weights / weights.expand(values.shape[2:]).mean())
     return values.movedim(1, 0).flatten(start_dim=1).mean(dim=1)
@@ -135,7 +138,7 @@ def _mean(values: Tensor, weights: Tensor | None) -> Tensor:
 def _check(x: Tensor, y: Tensor, members: int = 1) -> None:
     if x.ndim < 3 or y.shape != (x.shape[0], *x.shape[2:]):
         raise ValueError(
-            f"Ensembles have shape (K, M, T, *) and their references (K, T, *); got "
+            f"Scores take ensembles of shape (K, M, T, *) and references of shape (K, T, *), got "
             f"{tuple(x.shape)} and {tuple(y.shape)}."
         )
     if x.shape[1] < members:
@@ -155,7 +158,7 @@ def skill(x: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
 
 
 def spread(x: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Returns the root of the mean ensemble variance (with M - 1), with shape (T).
+    """Returns the root of the mean ensemble variance, over M - 1, with shape (T).
 
     References:
         | Why should ensemble spread match the RMSE of the ensemble mean? (Fortin et al., 2014)
@@ -166,8 +169,10 @@ def spread(x: Tensor, weights: Tensor | None = None) -> Tensor:
 
 
 def spread_skill_ratio(x: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
-    r"""Returns :math:`\sqrt{(M + 1) / M}` times spread over skill, which is 1 in expectation if
-    the reference is a sample of the members' distribution, with shape (T)."""
+    r"""Returns :math:`\sqrt{(M + 1) / M}` times spread over skill, with shape (T).
+
+    It is 1 in expectation if the reference is of the same distribution as the members.
+    """
     members = x.shape[1]
     return sqrt((members + 1) / members) * spread(x, weights) / skill(x, y, weights)
 
@@ -192,11 +197,13 @@ def crps(x: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
 
 
 def rank_histogram(x: Tensor, y: Tensor) -> Tensor:
-    """Counts the rank of the reference among the members, over cases, times and space.
+    """Returns the shares of the ranks of the reference among the members.
+
+    Ranks are counted over cases, times and space. The histogram is flat if the reference is of
+    the same distribution as the members, and a U if the members are too close together.
 
     Returns:
-        The shares of the M + 1 ranks, with shape (M + 1): flat where the reference is a sample of
-        the members' distribution, a U where they are too close together.
+        The shares of the M + 1 ranks, with shape (M + 1).
     """
     _check(x, y)
     rank = (x < y[:, None]).sum(dim=1)
@@ -208,15 +215,16 @@ def max_norm(x: Tensor, y: Tensor) -> Tensor:
 
     .. math:: \frac{\max_t \|x^{t+1} - x^t\|_\infty}{\max_t \|y^{t+1} - y^t\|_\infty} .
 
-    It is about 1 for a trajectory of the reference's distribution, and several times that where
-    one jumps. The paper's Max-Norm, which it does not define; this reading gives its values.
+    It is about 1 for a trajectory of the same distribution as the reference, and several times
+    that for a trajectory that jumps. The paper uses this score, Max-Norm, without a definition;
+    this definition gives its values.
 
     Arguments:
         x: The ensembles, with shape :math:`(K, M, T, *)`.
         y: The references, with shape :math:`(K, T, *)`.
 
     Returns:
-        One value a member, with shape :math:`(K, M)`.
+        One value for each member, with shape :math:`(K, M)`.
     """
     _check(x, y)
 

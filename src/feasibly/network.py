@@ -66,8 +66,8 @@ class Network:
         self.evaluations = evaluations
 
     def __call__(self, x_t: Tensor, t: Tensor) -> Tensor:
-        # A denoiser may write into its input. A copy leaves the state as it is, where a view would
-        # not, and a hook on a view that was written to without a gradient ends the process.
+        # A denoiser that writes into its input is refused. It gets a copy, so that the state stays
+        # as it was, and no hook sees a view that was written to, which would end the process.
         if self.evaluations is None:
             return self._estimate(x_t.clone(), t)
         counts, members = self.evaluations, x_t.shape[0]
@@ -99,7 +99,13 @@ class Network:
         return x_0
 
     def _estimate(self, x_t: Tensor, t: Tensor) -> Tensor:
+        version = None if x_t.is_inference() else x_t._version
         x_0 = self.denoiser(x_t, t)
+        if version is not None and x_t._version != version:
+            raise DenoiserError(
+                "The denoiser changes its input x_t in place, which is the sampler's own state; "
+                "let it work on a copy."
+            )
         mean = x_0 if isinstance(x_0, Tensor) else getattr(x_0, "mean", x_0)
         x_0 = x_0 if callable(mean) else mean  # an array's `mean` is a method
         _check_output(x_0, x_t)

@@ -1,7 +1,7 @@
 r"""Exact denoisers :math:`\mathbb{E}[x_0 \mid x_t]` of known distributions.
 
-They need no training, hold at every noise level and for every schedule, and are what the samplers
-are tested against. All compute in double precision and return the dtype of the input.
+They need no training, and hold at every noise level and for every schedule. Samplers are tested
+against them. All compute in double precision and return the dtype of the input.
 """
 
 __all__ = ["Checkerboard", "Empirical", "Gaussian", "GaussianMixture"]
@@ -38,7 +38,10 @@ class Gaussian(Denoiser):
         super().__init__(schedule)
         values, vectors = torch.linalg.eigh(cov.double())
         if values.min() < -1e-10 * values.max():
-            raise ValueError("Gaussian needs a positive semi-definite covariance.")
+            raise ValueError(
+                f"Gaussian needs a positive semi-definite covariance, got an eigenvalue of "
+                f"{values.min().item():.3g}."
+            )
         self.register_buffer("mu", mu.double())
         self.register_buffer("values", values.clamp_min(0))
         self.register_buffer("vectors", vectors)
@@ -55,7 +58,7 @@ class GaussianMixture(Denoiser):
     the components, weighted by :math:`w_k \mathcal{N}(x; \mu_k, \Sigma_k + \sigma^2 I)`.
 
     Arguments:
-        weights: The weights, with shape :math:`(K)`; they are normalised.
+        weights: The weights, with shape :math:`(K)`. They are normalised.
         mu: The means, with shape :math:`(K, D)`.
         cov: The covariances, with shape :math:`(K, D, D)`.
         schedule: The noise schedule.
@@ -101,7 +104,7 @@ class Empirical(Denoiser):
 
     def log_weights(self, x: Tensor, sigma: Tensor) -> Tensor:
         r"""Returns :math:`\log p(x_0 = x_n \mid x)`, with shape :math:`(B, N)`."""
-        # not |x|^2 - 2 x.x_n + |x_n|^2, which cancels for small sigma
+        # |x|^2 - 2 x.x_n + |x_n|^2 would cancel for small sigma
         distance = torch.cdist(
             _rows(x), _rows(self.data), compute_mode="donot_use_mm_for_euclid_dist"
         )
@@ -115,12 +118,12 @@ class Empirical(Denoiser):
 class Checkerboard(Denoiser):
     r"""The denoiser of the uniform checkerboard, standardised (Data2D).
 
-    Given a square, the posterior of each coordinate is a normal truncated to an interval, whose
-    mass and mean are known; the squares are weighted by their masses. Accurate for
-    :math:`\sigma` from 1e-4 to 1e4, on and far off the board.
+    Given a square, the posterior of each coordinate is a normal truncated to an interval. Its
+    mass and mean are known, and squares are weighted by their masses. The result is accurate for
+    :math:`\sigma` from 1e-4 to 1e4, on the board and far from it.
 
     Arguments:
-        m: The even number of squares a side.
+        m: The number of squares per side, which is even.
         schedule: The noise schedule.
     """
 
@@ -130,7 +133,7 @@ class Checkerboard(Denoiser):
     def __init__(self, m: int, schedule: Schedule) -> None:
         super().__init__(schedule)
         if m < 2 or m % 2:
-            raise ValueError(f"Checkerboard needs an even m, got {m}.")
+            raise ValueError(f"Checkerboard(m=...) must be even and positive, got {m}.")
         ij = torch.arange(m)
         self.register_buffer("edges", (torch.arange(m + 1).double() - m / 2) / (m / math.sqrt(12)))
         self.register_buffer("board", (ij[:, None] + ij[None, :]) % 2 == 0)
@@ -155,13 +158,14 @@ _NODES = 32
 def truncated_normal(mu: Tensor, sigma: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     r"""Returns the log-mass and the mean of :math:`\mathcal{N}(\mu, \sigma^2)` on [a, b].
 
-    No single formula is accurate throughout: differences of distribution functions cancel where
-    the interval is short or far away. Three are used, in units of :math:`\sigma` and mirrored so
-    that the interval's centre :math:`u` is not negative, with :math:`h` half its length:
+    No single formula is accurate everywhere: differences of distribution functions cancel if the
+    interval is short or far away. So there are three. They are in units of :math:`\sigma`, and
+    mirrored so that the centre :math:`u` of the interval is not negative. Half of its length is
+    :math:`h`.
 
-    * short (:math:`h \leq 1/2`, :math:`u h \leq 4`): Gauss-Legendre quadrature;
-    * else, to the right of zero (:math:`u \geq h`): Mills ratios through `erfcx`;
-    * else, around zero: distribution functions as they are.
+    * A short interval (:math:`h \leq 1/2`, :math:`u h \leq 4`): Gauss-Legendre quadrature.
+    * Else, an interval to the right of zero (:math:`u \geq h`): Mills ratios by `erfcx`.
+    * Else, an interval around zero: distribution functions.
     """
     u = ((a + b) / 2 - mu) / sigma
     h = ((b - a) / 2 / sigma).expand_as(u)
@@ -172,7 +176,7 @@ def truncated_normal(mu: Tensor, sigma: Tensor, a: Tensor, b: Tensor) -> tuple[T
     right = ~short & (u >= h)
     zero, one = torch.zeros_like(u), torch.ones_like(u)
 
-    # Each formula sees harmless inputs where another is chosen: `where` would pass NaN gradients.
+    # A formula gets harmless inputs where another one is chosen: `where` would pass NaN gradients.
     node, weight = _gauss_legendre(u.device)
     u_s, h_s = torch.where(short, u, zero)[..., None], torch.where(short, h, one / 2)[..., None]
     delta = h_s * node
@@ -203,7 +207,7 @@ def truncated_normal(mu: Tensor, sigma: Tensor, a: Tensor, b: Tensor) -> tuple[T
 
 
 def _mills(z: Tensor) -> Tensor:
-    r"""The Mills ratio :math:`(1 - \Phi(z)) / \phi(z)`, for :math:`z \geq 0`."""
+    r"""Returns the Mills ratio :math:`(1 - \Phi(z)) / \phi(z)`, for :math:`z \geq 0`."""
     return math.sqrt(math.pi / 2) * torch.special.erfcx(z / math.sqrt(2))
 
 

@@ -1,4 +1,4 @@
-r"""Noise that belongs to a member: its draws depend on its seed and on nothing else."""
+"""Noise that belongs to a member: it depends on the seed and the member's index alone."""
 
 __all__ = ["MemberNoise", "generator"]
 
@@ -13,9 +13,9 @@ from torch import Generator, Tensor
 class MemberNoise:
     r"""A stream of standard normal noise for each member of an ensemble.
 
-    In attempt :math:`a`, member :math:`i` draws from a generator seeded by `(seed, i, a)`, on the
-    CPU, and in a later trial :math:`k` of it from one seeded by `(seed, i, a, k)`. What it draws
-    is the same alone as in any batch, and on any device.
+    In attempt :math:`a`, the noise of member :math:`i` comes from a generator on the CPU, seeded
+    by `(seed, i, a)`. Later streams :math:`k` of an attempt are seeded by `(seed, i, a, k)`. A
+    member has the same noise alone as in any batch, and on any device.
 
     Arguments:
         seed: The seed of the ensemble.
@@ -24,7 +24,7 @@ class MemberNoise:
         attempt: The attempt.
         dtype: The type of the noise.
         device: Where the noise is needed.
-        trial: Which of several streams of an attempt; see :meth:`again`.
+        trial: The number :math:`k` of the stream in an attempt; see :meth:`again`.
     """
 
     def __init__(
@@ -40,8 +40,9 @@ class MemberNoise:
         self.members, self.shape, self.attempt = tuple(members), tuple(shape), attempt
         self.seed = seed
         self.dtype, self.device = dtype, device
-        # Small samples are drawn many at a time: one call a draw and member would take longer
-        # than a small network. The number depends on the shape only, so the stream does too.
+        # Noise of small samples is generated for many calls at once, since one call for each
+        # member would take longer than a small network. How many depends on the shape alone, and
+        # so does the stream.
         self.block = max(1, 2048 // max(1, math.prod(self.shape)))
         numbers = (attempt, trial) if trial else (attempt,)
         self.generators = [generator(seed, i, *numbers) for i in members]
@@ -49,15 +50,15 @@ class MemberNoise:
         self.used = self.block
 
     def again(self, rows: Tensor, trial: int) -> "MemberNoise":
-        """Returns another stream, from its beginning, for some of the members."""
+        """Returns stream `trial` of the same attempt, from its beginning, for some members."""
         members = [self.members[i] for i in rows.tolist()]
         rest = (self.shape, self.attempt, self.dtype, self.device)
         return MemberNoise(self.seed, members, *rest, trial=trial)
 
     def __call__(self, like: Tensor | None = None) -> Tensor:
-        r"""Draws the next noise of every member, with shape :math:`(B, *)`.
+        r"""Returns the next noise of every member, with shape :math:`(B, *)`.
 
-        The argument is ignored; with it, a stream can stand for `torch.randn_like`.
+        The argument is ignored. It lets a stream take the place of `torch.randn_like`.
         """
         if self.used == self.block:
             draws = [
@@ -73,8 +74,8 @@ class MemberNoise:
 def generator(*numbers: int) -> Generator:
     r"""Returns a generator on the CPU, seeded by several numbers :math:`\geq 0`.
 
-    Its stream is unrelated to that of nearby numbers, and to that of `manual_seed(numbers[0])`,
-    from which a user may have drawn the data that this noise is added to.
+    Its stream is unrelated to that of nearby numbers. It is also unrelated to that of
+    `manual_seed(numbers[0])`, from which a user may have made the data.
     """
     seed = np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0]
     return Generator().manual_seed(int(seed))

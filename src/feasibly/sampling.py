@@ -241,8 +241,9 @@ def trajectory(sampler: Any, noise: MemberNoise) -> Iterator[tuple[int, Tensor, 
     try:
         with torch.no_grad(), batch.calling(noise.members, noise.device):
             start = sampler.begin(noise)
-        yield 0, start.times[0], start
-        x_t, times, memory = start.x, start.times, start.memory
+        x_t, times, memory, _ = start
+        yield 0, times[0], start
+        del start  # its memory may be large, and is not needed after the first step
         first = sampler.steps - len(times) + 2
         for k, (t, s) in enumerate(pairwise(times), start=first):
             with torch.no_grad(), batch.calling(noise.members, noise.device):
@@ -323,6 +324,7 @@ class Run:
         for name, number in start.statistics.items():
             self.statistics[name] = self.statistics.get(name, 0.0) + number
         x_t = x_0 = start.x
+        del start
         for k, s, (x_t, x_0, _) in steps:
             failed |= ~finite(x_t) | ~finite(x_0)
             if failed.all():

@@ -1,9 +1,9 @@
 r"""Noise schedules: :math:`t \mapsto (\alpha_t, \sigma_t)`.
 
-A schedule fixes the forward kernel
-:math:`p(x_t \mid x_0) = \mathcal{N}(\alpha_t x_0, \sigma_t^2 I)` with :math:`t \in [0, 1]`, where
-:math:`t = 0` is (almost) clean data and :math:`t = 1` is (almost) pure noise. Any callable of this
-shape will do, azula's schedules included; the classes here are the ones that users meet.
+A schedule defines the forward kernel
+:math:`p(x_t \mid x_0) = \mathcal{N}(\alpha_t x_0, \sigma_t^2 I)` with :math:`t \in [0, 1]`. At
+:math:`t = 0` data is (almost) clean, at :math:`t = 1` it is (almost) pure noise. Any such callable
+is a schedule, including those of azula.
 """
 
 __all__ = [
@@ -44,7 +44,7 @@ class Schedule(ABC):
         """
 
     def time(self, t: Tensor) -> Tensor:
-        r"""Returns the time that a network of this schedule is told at `t`: its own clock."""
+        r"""Returns the time on the network's own clock, which it is conditioned on at `t`."""
         return t
 
     def __repr__(self) -> str:
@@ -53,15 +53,16 @@ class Schedule(ABC):
 
 
 def clock(schedule: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Callable[[Tensor], Tensor]:
-    r"""Returns :meth:`Schedule.time` of any schedule: `t` itself for one that has no such
-    method."""
+    r"""Returns :meth:`Schedule.time` of a schedule; the identity if it has no such method."""
     return getattr(schedule, "time", lambda t: t)
 
 
 def rates(schedule: Callable[[Tensor], tuple[Tensor, Tensor]], t: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Returns :math:`\alpha'` and :math:`\sigma'` at time `t`, the derivatives with respect to
-    the schedule's own clock, by forward-mode differentiation; both have the shape of `t`."""
-    t = t.contiguous()  # an expanded one has no tangents
+    r"""Returns the derivatives :math:`\alpha'` and :math:`\sigma'` at time `t`, in its shape.
+
+    They are with respect to the schedule's own clock, by forward-mode differentiation.
+    """
+    t = t.contiguous()  # an expanded tensor has no tangents
     one = torch.ones_like(t)
     d_alpha, d_sigma = torch.func.jvp(lambda t: tuple(schedule(t)), (t,), (one,))[1]
     d_time = torch.func.jvp(clock(schedule), (t,), (one,))[1]
@@ -84,14 +85,14 @@ class LogLogit(Schedule):
         \varepsilon = \sqrt{\sigma_{\min} / \sigma_{\max}}^{\,1 / s} .
 
     The paper writes the exponent of :math:`\varepsilon` as :math:`1 / \alpha` and lists only the
-    spread :math:`s`; with :math:`\alpha = s` the ends are what they are meant to be, up to the
-    factor :math:`(1 - \varepsilon)^{\mp s}`: for the defaults (Data2D), :math:`\sigma_0 = 1.123
-    \times 10^{-3}` and :math:`\sigma_1 = 89.07`.
+    spread :math:`s`. With :math:`\alpha = s` the ends are as intended, up to the factor
+    :math:`(1 - \varepsilon)^{\mp s}`. For the defaults (Data2D) they are
+    :math:`\sigma_0 = 1.123 \times 10^{-3}` and :math:`\sigma_1 = 89.07`.
 
     Arguments:
         sigma_min: The lower noise scale.
         sigma_max: The upper noise scale.
-        spread: The spread :math:`s`; the larger, the more time is spent at both ends.
+        spread: The spread :math:`s`. With a larger one, more time is spent at both ends.
     """
 
     def __init__(
@@ -154,7 +155,7 @@ class EDM(Schedule):
 
 
 class VP(Schedule):
-    r"""Variance preserving, with DDPM's linear :math:`\beta`:
+    r"""Variance preserving, with the linear :math:`\beta` of DDPM:
 
     .. math::
         \log \alpha_t = - \tfrac{1}{4} t^2 (\beta_1 - \beta_0) - \tfrac{1}{2} t \beta_0, \qquad
@@ -254,7 +255,7 @@ class RectifiedVE(Schedule):
 
     .. math:: \sigma_t = \frac{t + (1 - t) \sigma_{\min}}{1 - t + t / \sigma_{\max}} ,
 
-    which is :math:`t / (1 - t)` up to its ends; the default of Appa.
+    which is :math:`t / (1 - t)` except near its ends. It is the default of Appa.
 
     References:
         | Appa: Bending Weather Dynamics with Latent Diffusion Models for Global Data Assimilation
@@ -271,11 +272,11 @@ class RectifiedVE(Schedule):
 
 
 class Flow(Schedule):
-    r"""The path of a flow that runs from noise, at :math:`s = 0`, to data, at :math:`s = 1`:
+    r"""The path of a flow from noise, at :math:`s = 0`, to data, at :math:`s = 1`:
 
     .. math:: x_s = A(s) \, x_{\mathrm{data}} + S(s) \, \epsilon, \qquad s = 1 - t .
 
-    The time :math:`s`, which is the network's own clock, is kept in [`tau`, 1 - `tau`], where both
+    The time :math:`s` is the network's own clock. It is kept in [`tau`, 1 - `tau`], where both
     scales are positive.
 
     References:
@@ -283,8 +284,8 @@ class Flow(Schedule):
         | https://arxiv.org/abs/2210.02747
 
     Arguments:
-        A: The signal scale, a differentiable function of tensors :math:`s`; :math:`s` by default.
-        S: The noise scale, likewise; :math:`1 - s` by default.
+        A: The signal scale, a differentiable function of tensors. The default is :math:`s`.
+        S: The noise scale, likewise. The default is :math:`1 - s`.
         tau: The distance from the ends.
     """
 

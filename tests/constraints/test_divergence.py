@@ -26,27 +26,27 @@ def wave(d):
 @pytest.mark.parametrize("d", [2, 3])
 def test_a_wave_along_its_vector_diverges_and_one_across_does_not(d):
     phase, k = wave(d)
-    law = DivergenceFree(SPACING[d], tolerance=1e-20)
+    constraint = DivergenceFree(SPACING[d], tolerance=1e-20)
     shape = (d, *(1,) * d)
     along = k.reshape(shape) * phase.cos()
     # div = -|k|^2 sin(phase), of which the mean square is half of |k|^4
-    torch.testing.assert_close(law.violation(along[None]), k.norm()[None] ** 4 / 2)
+    torch.testing.assert_close(constraint.violation(along[None]), k.norm()[None] ** 4 / 2)
     across = torch.zeros(d).double()
     across[0], across[1] = k[1], -k[0]
-    assert law.is_feasible((across.reshape(shape) * phase.cos())[None]).all()
+    assert constraint.is_feasible((across.reshape(shape) * phase.cos())[None]).all()
 
 
 @pytest.mark.parametrize("scheme", ["spectral", "periodic"])
 @pytest.mark.parametrize("d", [2, 3])
 def test_the_leray_projection_keeps_what_is_free_and_drops_what_is_a_gradient(d, scheme):
-    law = DivergenceFree(SPACING[d], tolerance=1e-20, scheme=scheme)
+    constraint = DivergenceFree(SPACING[d], tolerance=1e-20, scheme=scheme)
     u = normal(4, 2, d, *SHAPES[d])  # two fields a sample
-    free = law.projection(u)
-    assert law.is_feasible(free).all()
-    assert not law.is_feasible(u).any()
-    torch.testing.assert_close(law.projection(free), free)
+    free = constraint.projection(u)
+    assert constraint.is_feasible(free).all()
+    assert not constraint.is_feasible(u).any()
+    torch.testing.assert_close(constraint.projection(free), free)
     # orthogonal, so the nearest
-    other = law.projection(normal(4, 2, d, *SHAPES[d], seed=1))
+    other = constraint.projection(normal(4, 2, d, *SHAPES[d], seed=1))
     dot = ((u - free) * other).flatten(start_dim=1).sum(dim=1)
     torch.testing.assert_close(dot, torch.zeros(4).double(), rtol=0, atol=1e-10)
     mean = tuple(range(-d, 0))
@@ -62,10 +62,10 @@ def test_a_gradient_is_projected_to_nothing():
 
 def test_without_periods_a_rotation_is_free():
     x, y = torch.meshgrid(torch.arange(5) * 0.3, torch.arange(6) * 0.5, indexing="ij")
-    law = DivergenceFree(SPACING[2], tolerance=1e-20, scheme="open")
-    assert law.is_feasible(torch.stack((-y, x))[None].double()).all()
+    constraint = DivergenceFree(SPACING[2], tolerance=1e-20, scheme="open")
+    assert constraint.is_feasible(torch.stack((-y, x))[None].double()).all()
     torch.testing.assert_close(
-        law.violation(torch.stack((x, y))[None].double()), torch.tensor([4.0]).double()
+        constraint.violation(torch.stack((x, y))[None].double()), torch.tensor([4.0]).double()
     )
 
 
@@ -84,5 +84,5 @@ def test_what_is_no_grid_is_refused(spacing, scheme, message):
 
 
 def test_a_field_with_the_wrong_components_is_refused():
-    with pytest.raises(ValueError, match="one component a grid axis"):
+    with pytest.raises(ValueError, match="an axis of 2 components and 2 grid axes, got"):
         DivergenceFree((1.0, 1.0), 1e-6).residual(torch.zeros(2, 3, 4, 4))

@@ -23,9 +23,9 @@ def test_the_residual_of_a_decaying_wave_is_known(theta):
     x = (torch.exp(-rate * t) * torch.cos(k * X))[None]
     g = math.exp(-rate * dt)
     factor = (g - 1) / dt + nu * k**2 * (theta * g + 1 - theta)
-    law = Evolution(heat(nu, (H,)), dt, 1e-6, theta)
+    constraint = Evolution(heat(nu, (H,)), dt, 1e-6, theta)
     expected = factor * x[0, :-1] / math.sqrt(3 * N)  # its square sum is a mean square
-    torch.testing.assert_close(law.residual(x), expected.reshape(1, -1))
+    torch.testing.assert_close(constraint.residual(x), expected.reshape(1, -1))
 
 
 def test_crank_nicolsons_own_decay_is_feasible():
@@ -69,11 +69,11 @@ def test_differences_approach_the_spectral_right_hand_sides():
 def test_the_trajectories_of_the_implicit_solver_are_feasible():
     u = initial_conditions(2, torch.Generator().manual_seed(0), points=128)
     x = bdf1(u, 12, dt=0.1)
-    law = Evolution(kuramoto_sivashinsky(64.0 / 128), 0.1, tolerance=1e-12, theta=1.0)
-    assert law.is_feasible(x).all()
+    constraint = Evolution(kuramoto_sivashinsky(64.0 / 128), 0.1, tolerance=1e-12, theta=1.0)
+    assert constraint.is_feasible(x).all()
     bumped = x.clone()
     bumped[:, 5, 7] += 1e-4
-    assert not law.is_feasible(bumped).any()
+    assert not constraint.is_feasible(bumped).any()
     assert not Evolution(kuramoto_sivashinsky(0.5), 0.1, 1e-12, theta=0.5).is_feasible(x).any()
 
 

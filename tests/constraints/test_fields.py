@@ -97,16 +97,16 @@ def test_without_weights_an_integral_is_an_average():
 @check
 def test_the_projection_on_an_integral_is_nearest(seed, conserved, weighted):
     weights = normal(3, 4, seed=seed + 1).abs() + 0.1 if weighted else None
-    law = Integral((-2, -1), None if conserved else 0.7, 1e-18, weights=weights)
+    constraint = Integral((-2, -1), None if conserved else 0.7, 1e-18, weights=weights)
     x = normal(2, 5, 3, 4, seed=seed)
-    nearest = law.projection(x)
-    assert law.is_feasible(nearest).all()
+    nearest = constraint.projection(x)
+    assert constraint.is_feasible(nearest).all()
     # another feasible point: the move to the nearest is orthogonal to what leads there from it
-    other = law.projection(normal(2, 5, 3, 4, seed=seed + 2))
+    other = constraint.projection(normal(2, 5, 3, 4, seed=seed + 2))
     dot = ((nearest - x) * (other - nearest)).flatten(start_dim=1).sum(dim=1)
     if conserved:  # any level will do, so this holds along all of the subspace
         other = other + nearest
-        torch.testing.assert_close(law.residual(other), torch.zeros(2, 4).double())
+        torch.testing.assert_close(constraint.residual(other), torch.zeros(2, 4).double())
     torch.testing.assert_close(dot, torch.zeros(2).double())
 
 
@@ -130,24 +130,24 @@ def test_a_projection_refuses_what_the_residual_refuses():
 
 def test_energy_is_half_the_weighted_square():
     x = torch.tensor([[1.0, 2.0]]).double()
-    law = Energy((-1,), 3.0, 1e-9, weights=torch.tensor([2.0, 0.5]))
-    assert law.residual(x).item() == (2 * 1 + 0.5 * 4) / 2 - 3
+    constraint = Energy((-1,), 3.0, 1e-9, weights=torch.tensor([2.0, 0.5]))
+    assert constraint.residual(x).item() == (2 * 1 + 0.5 * 4) / 2 - 3
     with pytest.raises(NotImplementedError, match="minimizer"):
-        law.projection(x)
+        constraint.projection(x)
 
 
 def test_conserved_energy_is_compared_to_the_first_frame():
     x = torch.tensor([[[1.0, 1.0], [2.0, 0.0], [1.0, -1.0]]]).double()
-    law = Energy((-1,), None, 1e-9)
-    assert law.residual(x).tolist() == [[0.5, 0.0]]
+    constraint = Energy((-1,), None, 1e-9)
+    assert constraint.residual(x).tolist() == [[0.5, 0.0]]
     with pytest.raises(NotImplementedError, match="minimizer"):
-        law.projection(x)
+        constraint.projection(x)
 
 
 def test_the_projection_on_an_energy_is_the_nearest_point_of_a_sphere():
-    law = Energy((-1,), 0.5, 1e-20)  # a mean square of 1 for two values: |x| = sqrt(2)
+    constraint = Energy((-1,), 0.5, 1e-20)  # a mean square of 1 for two values: |x| = sqrt(2)
     x = torch.tensor([[3.0, 4.0]]).double()
-    torch.testing.assert_close(law.projection(x), x / 5 * math.sqrt(2))
+    torch.testing.assert_close(constraint.projection(x), x / 5 * math.sqrt(2))
 
 
 def test_a_negative_energy_is_refused():

@@ -34,7 +34,7 @@ def test_an_inequality_flattens_its_function():
 
 
 def test_contradictory_bounds_are_refused():
-    with pytest.raises(ValueError, match="lower bound is above the upper one somewhere"):
+    with pytest.raises(ValueError, match="lower bound is above the upper bound somewhere"):
         Bounds(double([0.0, 2.0]), double([1.0, 1.0]), tolerance=1e-3)
 
 

@@ -44,7 +44,7 @@ def test_the_tolerance_of_an_observation_is_on_a_sum_and_not_a_mean():
 @pytest.mark.parametrize("shape", [(1, 2), (3,), (), (5, 2)], ids=str)
 def test_an_observed_value_of_another_shape_is_refused_with_both_shapes(shape):
     constraint = Observation(lambda x: x[:, :2], torch.zeros(shape), tolerance=1e-3)
-    message = rf"A\(x\) has shape \(2,\) for one sample but y has \({', '.join(map(str, shape))}"
+    message = rf"A\(x\) has shape \(2,\) for one sample, but y has \({', '.join(map(str, shape))}"
     with pytest.raises(ValueError, match=message):
         constraint.residual(torch.ones(5, 3))
 
@@ -96,7 +96,7 @@ def test_contradictory_rows_are_refused_with_how_much_they_miss():
     # the best x_1 is 1/2, which misses each row by 1/2
     for tolerance in (1e-3, 0.499):
         with pytest.raises(
-            ValueError, match=r"no x satisfies A x = y \(the least .* is 0\.5, the"
+            ValueError, match=r"no x satisfies A x = y\. The least .* is 0\.5, and the"
         ):
             Linear(A, double([0.0, 1.0]), tolerance)
 

@@ -17,9 +17,9 @@ def normal(*shape, seed=0):
 
 
 def test_a_histogram_ignores_the_order():
-    law = Histogram(double([3.0, 1.0, 2.0]), tolerance=1e-9)
-    assert law.residual(double([[2.0, 3.5, 1.0]])).tolist() == [[0.0, 0.0, 0.5]]
-    assert law.projection(double([[5.0, -1.0, 0.0]])).tolist() == [[3.0, 1.0, 2.0]]
+    constraint = Histogram(double([3.0, 1.0, 2.0]), tolerance=1e-9)
+    assert constraint.residual(double([[2.0, 3.5, 1.0]])).tolist() == [[0.0, 0.0, 0.5]]
+    assert constraint.projection(double([[5.0, -1.0, 0.0]])).tolist() == [[3.0, 1.0, 2.0]]
 
 
 @given(st.integers(0, 2**16))
@@ -43,8 +43,8 @@ def _permutations(n):
 @check
 def test_quantiles_are_torchs(seed, levels):
     x, q = normal(3, 7, seed=seed), double(sorted(levels))
-    law = Quantiles(q, torch.zeros_like(q), tolerance=1e-9)
-    torch.testing.assert_close(law.residual(x), torch.quantile(x, q, dim=1).T)
+    constraint = Quantiles(q, torch.zeros_like(q), tolerance=1e-9)
+    torch.testing.assert_close(constraint.residual(x), torch.quantile(x, q, dim=1).T)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_quantiles_are_torchs(seed, levels):
     [
         ([0.5, 1.5], [0.0, 1.0], "levels in"),
         ([0.5], [0.0, 1.0], "as many values"),
-        ([0.5, 0.2], [0.0, 1.0], "must not fall"),
+        ([0.5, 0.2], [0.0, 1.0], "must not decrease"),
     ],
     ids=["range", "count", "order"],
 )
@@ -62,5 +62,5 @@ def test_contradictory_quantiles_are_refused(levels, y, message):
 
 
 def test_a_histogram_of_another_size_is_refused():
-    with pytest.raises(ValueError, match="a sample has 3 values and y has 2"):
+    with pytest.raises(ValueError, match="a sample has 3 values, but y has 2"):
         Histogram(torch.zeros(2), 1e-6).residual(torch.zeros(1, 3))

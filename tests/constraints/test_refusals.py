@@ -160,5 +160,5 @@ def test_axes_that_samples_do_not_have_are_refused(constraint):
 def test_geometry_that_does_not_fit_is_refused():
     with pytest.raises(ConstraintError, match="name point 5"):
         Lengths(torch.tensor([[0, 5]]), 1.0, 1e-6).residual(X)
-    with pytest.raises(ConstraintError, match="2 coordinates, points 4"):
+    with pytest.raises(ConstraintError, match="2 coordinates, but points have 4"):
         Obstacles(torch.zeros(1, 2), 1.0, 1e-6).residual(X)

@@ -29,16 +29,16 @@ def test_a_wave_is_in_the_shell_of_its_length():
 def test_a_residual_is_the_relative_error_of_an_amplitude():
     t = 2 * math.pi * torch.arange(16, dtype=torch.float64) / 16
     x = (1.1 * torch.cos(t) + 2 * torch.sin(3 * t))[None]
-    law = Spectrum(torch.tensor([0.25, 1.0, 1.0]), 1, tolerance=1e-6)
+    constraint = Spectrum(torch.tensor([0.25, 1.0, 1.0]), 1, tolerance=1e-6)
     expected = torch.tensor([[0.1, -1.0, 0.0]], dtype=torch.float64)
-    torch.testing.assert_close(law.residual(x), expected, rtol=0, atol=1e-9)
+    torch.testing.assert_close(constraint.residual(x), expected, rtol=0, atol=1e-9)
 
 
 def test_the_projection_scales_shells_and_leaves_the_rest():
     energy = torch.tensor([0.5, 0.2])
-    law = Spectrum(energy, 2, tolerance=1e-20)
+    constraint = Spectrum(energy, 2, tolerance=1e-20)
     x = normal(2, 3, 6, 8)
-    after = law.projection(x)
+    after = constraint.projection(x)
     got, before = energy_spectrum(after, 2), energy_spectrum(x, 2)
     torch.testing.assert_close(got[..., 1:3], energy.double().expand(2, 3, 2))
     torch.testing.assert_close(got[..., 3:], before[..., 3:])

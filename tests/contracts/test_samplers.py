@@ -80,10 +80,10 @@ def test_no_sampler_is_left_out(checkerboard):
 
 
 @every_sampler
-@pytest.mark.parametrize("readout", ["clean", "denoise"])
-def test_no_run_exceeds_its_budget(make, readout, checkerboard):
-    sampler = make(checkerboard, readout=readout)
-    calls = sampler.sample(8, (2,), dtype=torch.float64).calls
+@pytest.mark.parametrize("output", ["clean", "denoise"])
+def test_no_run_exceeds_its_budget(make, output, checkerboard):
+    sampler = make(checkerboard, output=output)
+    calls = sampler.sample(8, (2,), dtype=torch.float64).evaluations
     assert calls.forward <= sampler.budget()[0]
     assert calls.backward <= sampler.budget()[1]
 
@@ -97,7 +97,7 @@ def test_result_accounts_for_every_member(make, checkerboard, dtype):
     assert result.samples.dtype == dtype
     assert result.samples.isfinite().all()
     assert result.members == list(range(9))
-    assert result.trace[-1].forward <= result.calls.forward
+    assert result.trace[-1].forward <= result.evaluations.forward
     assert [s.step for s in result.trace if s.attempt == 0] == list(range(1, sampler.steps + 1))
 
 
@@ -137,10 +137,10 @@ def test_equal_seeds_give_equal_members_and_others_do_not(make, checkerboard):
 
 
 @every_sampler
-@pytest.mark.parametrize("readout", ["state", "denoise", "clean"])
-def test_readouts_differ_by_the_last_noise_only(make, readout, checkerboard):
-    clean = make(checkerboard, readout="clean", retries=0)
-    other = make(checkerboard, readout=readout, retries=0)
+@pytest.mark.parametrize("output", ["state", "denoised", "projected"])
+def test_readouts_differ_by_the_last_noise_only(make, output, checkerboard):
+    clean = make(checkerboard, output="projected", retries=0)
+    other = make(checkerboard, output=output, retries=0)
     a = clean.sample(16, (2,), dtype=torch.float64).samples
     b = other.sample(16, (2,), dtype=torch.float64).samples
     # the last step changes an estimate by its noise levels' size at most
@@ -151,7 +151,7 @@ def test_readouts_differ_by_the_last_noise_only(make, readout, checkerboard):
     # that is itself projected is its own
     same = ["clean"]
     same += ["denoise"] * (type(clean) is NoRenoise) + ["state"] * pinned(clean)
-    assert (readout in same) == torch.equal(a, b)
+    assert (output in same) == torch.equal(a, b)
 
 
 # which move the sample after its read-out, the state by steps of their own, or an estimate far
@@ -351,6 +351,6 @@ def test_a_method_renoises_if_it_declares_so(name, checkerboard):
 @pytest.mark.parametrize("name", MAKE)
 def test_a_method_asks_for_gradients_if_it_declares_so(name, checkerboard):
     sampler = MAKE[name](checkerboard)
-    calls = sampler.sample(8, (2,), dtype=torch.float64).calls
+    calls = sampler.sample(8, (2,), dtype=torch.float64).evaluations
     if "x_0" not in name:  # the ablation's variants are PPR in all but this
         assert (calls.backward > 0) == sampler.differentiates

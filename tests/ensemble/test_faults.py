@@ -49,8 +49,8 @@ def suicide(*_):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.mark.parametrize("moment", [1, 12, 25, 33])
-def test_a_process_killed_while_it_draws(path, undisturbed, start, moment):
+@pytest.mark.parametrize("moment", [1, 25])
+def test_a_process_killed_while_it_samples(path, undisturbed, start, moment):
     process = start(draw, path, fault=lambda call, rows: call == moment and suicide())
     process.join()
     assert process.exitcode == -signal.SIGKILL
@@ -61,7 +61,7 @@ def test_a_process_killed_while_it_draws(path, undisturbed, start, moment):
 
 @pytest.mark.parametrize(
     ("call", "moment"),
-    [("replace", n) for n in (1, 2, 3, 8, 9)] + [("fsync", n) for n in (1, 20, 35, 40, 44, 60)],
+    [("replace", n) for n in (1, 2, 3, 8)] + [("fsync", n) for n in (1, 40, 60)],
 )
 def test_a_process_killed_while_it_writes(path, undisturbed, start, call, moment):
     class Deadly:
@@ -106,7 +106,7 @@ def test_of_two_processes_one_is_killed_and_the_other_does_its_part(path, undist
     assert len(check_and_go_on(path, undisturbed)) == MEMBERS
 
 
-@pytest.mark.parametrize("moment", [2, 3, 6])
+@pytest.mark.parametrize("moment", [2, 3])
 def test_a_full_disk(path, undisturbed, monkeypatch, moment):
     fsync, replace, count = (
         os.fsync,
@@ -201,7 +201,7 @@ def test_a_member_that_does_not_fit_into_memory_alone_stops_the_run(path, undist
     assert len(check_and_go_on(path, undisturbed)) >= 4
 
 
-@pytest.mark.parametrize("moment", [1, 12, 25])
+@pytest.mark.parametrize("moment", [1, 25])
 def test_ctrl_c_says_which_members_are_lost(path, undisturbed, moment):
     def interrupt(call, rows):
         if call == moment:
@@ -236,11 +236,13 @@ def test_a_stop_keeps_all_of_a_chunk_that_is_finished(path, undisturbed, monkeyp
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, ValueError, MemoryError])
 def test_a_stop_keeps_what_no_later_attempt_would_change(path, stop):
     # half of the members are feasible at once, and the others are resampled
-    def sampler(fault=None):
-        return Ancestral(Disturbed(fault), half(), steps=4, retries=2)
+    options = {"steps": 4, "order": 1, "spacing": "time"}
 
-    expected = sampler().sample(MEMBERS, (2,), seed=3)
-    first = Ancestral(Disturbed(), half(), steps=4).sample(MEMBERS, (2,), seed=3).feasible
+    def sampler(fault=None):
+        return Ancestral(Disturbed(fault), half(), **options)
+
+    expected = sampler().sample(MEMBERS, (2,), seed=3, attempts=3)
+    first = sampler().sample(MEMBERS, (2,), seed=3).feasible
     assert 1 < first.sum() < MEMBERS - 1
     seen = []
 
@@ -250,15 +252,15 @@ def test_a_stop_keeps_what_no_later_attempt_would_change(path, stop):
             raise stop("no more")
 
     if stop is MemoryError:
-        draw(path, sampler=sampler(interrupt), chunk=MEMBERS)
+        draw(path, sampler=sampler(interrupt), attempts=3, chunk=MEMBERS)
         assert len(seen[7]) == len(seen[6]) // 2
         assert set(seen[7]) < set(seen[6])
     else:
         with pytest.raises((KeyboardInterrupt, SamplingError)):
-            draw(path, sampler=sampler(interrupt), chunk=MEMBERS)
+            draw(path, sampler=sampler(interrupt), attempts=3, chunk=MEMBERS)
         assert sorted(finished(path)) == first.nonzero().flatten().tolist()
         assert [r.feasible for r in Store(path).all_records()] == [True] * int(first.sum())
-        draw(path, sampler=sampler(), chunk=MEMBERS)
+        draw(path, sampler=sampler(), attempts=3, chunk=MEMBERS)
     torch.testing.assert_close(values(path), expected.samples, rtol=1e-5, atol=1e-6)
 
 

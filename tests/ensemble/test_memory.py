@@ -5,7 +5,6 @@ import sys
 
 import pytest
 import torch
-from feasibly.samplers.run import Run
 from torch import nn
 
 from feasibly import PPR, Chunked, Equality
@@ -15,7 +14,8 @@ from feasibly.ensemble.memory import Plan
 from feasibly.errors import SamplingError
 from feasibly.minimizers import LBFGS, GaussNewton, WarmLBFGS
 from feasibly.nn import UNet
-from feasibly.samplers import DPS, Ancestral
+from feasibly.samplers import Ancestral
+from feasibly.sampling import Run
 from feasibly.schedules import LogLogit
 from tests.ensemble.conftest import Disturbed, circle, toy
 
@@ -146,32 +146,22 @@ def ends(x):
     return x[:, :100] ** 2 - 1
 
 
+def past(**options):
+    """A sampler that keeps a history of large states."""
+    minimize = WarmLBFGS(3, **options)
+    return PPR(flat(), Equality(ends, 1e-9), steps=6, repeats=1, minimize=minimize)
+
+
+def projected(denoiser):
+    return PPR(denoiser, field(), steps=6, repeats=1, minimize=LBFGS(2))
+
+
 CASES = {
-    "UNet": (lambda: PPR(unet(), field(), steps=6, retries=0, minimize=LBFGS(2)), (32, 32), 7),
-    "chunked": (
-        lambda: PPR(Chunked(unet()), field(), steps=6, retries=0, minimize=LBFGS(2)),
-        (32, 32),
-        7,
-    ),
-    "DPS": (lambda: DPS(unet(), field(), steps=6), (32, 32), 9),
-    "ancestral": (lambda: Ancestral(unet(), steps=6), (32, 32), 9),
-    "history": (
-        lambda: PPR(flat(), Equality(ends, 1e-9), steps=6, retries=0, minimize=WarmLBFGS(3)),
-        (10**5,),
-        16,
-    ),
-    "bfloat16 history": (
-        lambda: PPR(
-            flat(),
-            Equality(ends, 1e-9),
-            steps=6,
-            retries=0,
-            minimize=WarmLBFGS(3, pair_type="bfloat16"),
-        ),
-        (10**5,),
-        16,
-    ),
-    "small": (lambda: toy(), (2,), 512),
+    "UNet": (lambda: projected(unet()), (16, 16), 7),
+    "chunked": (lambda: projected(Chunked(unet())), (16, 16), 5),
+    "ancestral": (lambda: Ancestral(unet(), steps=6), (16, 16), 9),
+    "history": (past, (2 * 10**4,), 16),
+    "small": (toy, (2,), 512),
 }
 
 
@@ -179,16 +169,18 @@ CASES = {
 def test_a_run_takes_what_was_estimated_from_a_few_of_its_steps(make, shape, count):
     sampler = make()
     expected = estimate(sampler, shape).of(count)
-    made = Run(5, shape, torch.float32, CPU, None)
-    with torch.no_grad():
-        _, taken = memory.peak(lambda: sampler.draw(list(range(count)), made), CPU)
+    made = Run(5, shape, torch.float32, CPU)
+    _, taken = memory.peak(lambda: made.sample([sampler], list(range(count))), CPU)
     assert 0.8 * taken <= expected <= 1.2 * taken
 
 
 def test_a_coarse_history_and_a_chunked_denoiser_take_less():
-    members = {name: estimate(make(), shape).member for name, (make, shape, _) in CASES.items()}
-    assert members["bfloat16 history"] < 0.75 * members["history"]
-    assert members["chunked"] < 0.2 * members["UNet"]
+    def each(sampler, shape):
+        return estimate(sampler, shape).member
+
+    coarse = past(pair_type="bfloat16")
+    assert each(coarse, (2 * 10**4,)) < 0.75 * each(past(), (2 * 10**4,))
+    assert each(projected(Chunked(unet())), (16, 16)) < 0.2 * each(projected(unet()), (16, 16))
 
 
 def test_members_that_would_not_fit_are_not_measured(monkeypatch):
@@ -236,7 +228,7 @@ def test_a_measurement_leaves_members_as_they_are():
     estimate(measured, (2,))
     found = [sampler.sample(3, (2,), seed=1) for sampler in (measured, other)]
     assert torch.equal(found[0].samples, found[1].samples)
-    assert found[0].calls.forward == found[1].calls.forward
+    assert found[0].evaluations.forward == found[1].evaluations.forward
 
 
 RESIDENT = """
@@ -283,7 +275,7 @@ def large():
 
 
 denoiser, law, shape, members = globals()[sys.argv[1]]()
-sampler = PPR(denoiser, law, steps=3, retries=0, minimize=WarmLBFGS(3))
+sampler = PPR(denoiser, law, steps=3, repeats=1, minimize=WarmLBFGS(3))
 expected = estimate(sampler, shape).of(members)
 Path("/proc/self/clear_refs").write_text("5")
 before = memory("VmRSS")

@@ -32,10 +32,6 @@ def path(minimize, residual, x):
     return recorder.iterates
 
 
-def rosenbrock(x):
-    return torch.stack((10 * (x[:, 1] - x[:, 0] ** 2), 1 - x[:, 0]), dim=1)
-
-
 def waves(x):
     return torch.sin(x.flatten(start_dim=1)).cumsum(dim=1) - 0.7
 
@@ -63,38 +59,28 @@ def test_polyak_solves_a_round_quadratic_in_one_step():
     torch.testing.assert_close(minimum.x, torch.zeros(4, 5).double(), rtol=0, atol=1e-14)
 
 
-@pytest.mark.parametrize("rate", [0.01, 0.1, 0.6])
-def test_gradient_descent_on_a_quadratic_is_a_geometric_sequence(rate):
-    scales, x = double([0.5, 1.0, 1.5]), normal(4, 3)
+def test_gradient_descent_on_a_quadratic_is_a_geometric_sequence():
+    rate, scales, x = 0.6, double([0.5, 1.0, 1.5]), normal(4, 3)
     iterates = path(SGD(steps=6, lr=rate), lambda x: scales * x, x)
     for k, iterate in enumerate(iterates):
         torch.testing.assert_close(iterate, (1 - 2 * rate * scales**2) ** k * x)
 
 
-@pytest.mark.parametrize("shape", [(2,), (3, 4)], ids=str)
-def test_adam_is_torch_adam_for_each_sample(shape):
-    residual = rosenbrock if shape == (2,) else waves
-    x = normal(5, *shape)
-    iterates = path(Adam(steps=12, lr=0.05, beta_1=0.8, beta_2=0.99), residual, x)
+def test_adam_is_torch_adam_for_each_sample():
+    x = normal(5, 3, 4)
+    iterates = path(Adam(steps=12, lr=0.05, beta_1=0.8, beta_2=0.99), waves, x)
 
     expected = x.clone().requires_grad_()
     optimizer = torch.optim.Adam([expected], lr=0.05, betas=(0.8, 0.99), eps=1e-8)
     for iterate in iterates:
         torch.testing.assert_close(iterate, expected.detach(), rtol=1e-9, atol=1e-9)
         optimizer.zero_grad()
-        residual(expected).square().sum().backward()
+        waves(expected).square().sum().backward()
         optimizer.step()
 
 
-def test_the_first_step_of_adam_is_the_sign_of_the_gradient():
-    x = normal(5, 3)
-    first = path(Adam(steps=1, lr=0.1), waves, x)[1]
-    torch.testing.assert_close(x - first, 0.1 * gradient(waves, x).sign(), rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize("shape", [(5,), (3, 4)], ids=str)
-def test_fromage_follows_its_formula(shape):
-    rate, x = 0.1, normal(4, *shape)
+def test_fromage_follows_its_formula():
+    rate, x = 0.1, normal(4, 3, 4)
     iterates = path(Fromage(steps=4, lr=rate), waves, x)
     for before, after in pairwise(iterates):
         for i in range(4):
@@ -103,14 +89,7 @@ def test_fromage_follows_its_formula(shape):
             torch.testing.assert_close(after[i], moved / math.sqrt(1 + rate**2))
 
 
-def test_fromage_never_lengthens_by_more_than_its_rate():
-    iterates = path(Fromage(steps=6, lr=0.5), waves, normal(4, 5))
-    for before, after in pairwise(iterates):
-        # the worst is a gradient along x, (1 + lr) / sqrt(1 + lr^2)
-        assert (after.norm(dim=1) <= before.norm(dim=1) * 1.5 / math.sqrt(1.25) + 1e-12).all()
-
-
-@pytest.mark.parametrize("shape", [(4, 6), (6, 4), (5, 5)], ids=str)
+@pytest.mark.parametrize("shape", [(4, 6), (6, 4)], ids=str)
 def test_muon_replaces_singular_values_by_about_one(shape):
     m, n = shape
     rank = min(m, n)
@@ -171,21 +150,6 @@ def test_muon_remembers_earlier_gradients():
         direction, step = g + beta * m, before - after
         cosine = (direction * step).sum(dim=1) / (direction.norm(dim=1) * step.norm(dim=1))
         torch.testing.assert_close(cosine, torch.ones(3).double(), rtol=1e-12, atol=0)
-
-
-@pytest.mark.parametrize(
-    "minimize", [Adam(steps=30, lr=0.1), Muon(steps=30, lr=0.1)], ids=["Adam", "Muon"]
-)
-def test_moments_stay_with_their_members_as_others_converge(minimize):
-    x = double([[0.05, 0.0], [2.0, -1.0], [0.2, 0.1], [-1.0, 3.0], [0.5, 0.5]])
-    threshold = 0.02
-    recorder = Recorder(lambda x: x + x**3)
-    together = minimize(recorder, x, threshold=threshold)
-    sizes = [len(iterate) for iterate in recorder.iterates]
-    assert len(set(sizes)) >= 4  # they do converge at different times
-    for i in range(5):
-        alone = minimize(lambda x: (x + x**3, x), x[i : i + 1], threshold=threshold)
-        torch.testing.assert_close(together.x[i : i + 1], alone.x, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize(

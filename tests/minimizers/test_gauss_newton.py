@@ -3,14 +3,10 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from feasibly.constraints import Linear
 from feasibly.errors import ConstraintError
 from feasibly.minimizers import LBFGS, SGD, Adam, GaussNewton
-
-check = settings(derandomize=True, deadline=None, max_examples=25)
 
 
 def double(value):
@@ -33,7 +29,7 @@ class Backward:
     """A residual that counts the vector-Jacobian products taken through it."""
 
     def __init__(self, residual):
-        self.residual, self.calls = residual, 0
+        self.residual, self.products = residual, 0
 
     def __call__(self, x):
         inner = x
@@ -43,21 +39,19 @@ class Backward:
         return self.residual(inner), x
 
     def count(self, _):
-        self.calls += 1
+        self.products += 1
 
 
 KRYLOV = {"krylov": 12, "rtol": 0.0}
 
 
 @pytest.mark.parametrize("m", [1, 3, 12], ids=["one row", "dense", "krylov"])
-@given(seed=st.integers(0, 2**16))
-@check
-def test_one_step_is_the_closed_form_projection_on_linear_constraints(m, seed):
-    A, y = normal(m, 16, seed=seed), normal(m, seed=seed + 1)
-    linear = Linear(A, y, tolerance=1e-6)
-    x = 3 * normal(4, 16, seed=seed + 2)
-    minimum = undamped(**KRYLOV)(with_estimate(linear.residual), x)
-    torch.testing.assert_close(minimum.x, linear.projection(x), rtol=0, atol=1e-6)
+def test_one_step_is_the_closed_form_projection_on_linear_constraints(m):
+    for seed in range(3):
+        linear = Linear(normal(m, 16, seed=seed), normal(m, seed=seed + 1), tolerance=1e-6)
+        x = 3 * normal(4, 2, 8, seed=seed + 2)
+        minimum = undamped(**KRYLOV)(with_estimate(linear.residual), x)
+        torch.testing.assert_close(minimum.x, linear.projection(x), rtol=0, atol=1e-6)
 
 
 def test_gauss_newton_finds_the_nearest_point_of_a_plane():
@@ -66,13 +60,6 @@ def test_gauss_newton_finds_the_nearest_point_of_a_plane():
 
     minimum = undamped()(with_estimate(residual), double([[0.0, 0.0, 0.0], [3.0, 1.0, 2.0]]))
     torch.testing.assert_close(minimum.x, double([[1.0, 1.0, 1.0], [2.0, 0.0, 1.0]]))
-
-
-def test_one_step_takes_samples_of_any_shape():
-    linear = Linear(normal(3, 12), normal(3, seed=1), tolerance=1e-6)
-    x = normal(5, 3, 4, seed=2)
-    minimum = undamped()(with_estimate(linear.residual), x)
-    torch.testing.assert_close(minimum.x, linear.projection(x), rtol=0, atol=1e-9)
 
 
 def test_the_solution_of_a_nonlinear_constraint_is_nearest_to_first_order():
@@ -95,7 +82,7 @@ def test_the_solution_of_a_nonlinear_constraint_is_nearest_to_first_order():
     assert errors[1] / errors[2] == pytest.approx(4, rel=0.15)
 
 
-@pytest.mark.parametrize("damping", [0.0, 1e-6, 0.1, 2.0])
+@pytest.mark.parametrize("damping", [0.0, 2.0])
 @pytest.mark.parametrize("m", [1, 3, 12], ids=["one row", "dense", "krylov"])
 def test_a_step_is_the_damped_formula(m, damping):
     A, x = normal(m, 16) / 8, normal(4, 16, seed=1)
@@ -123,15 +110,14 @@ def test_a_step_is_the_damped_formula(m, damping):
     torch.testing.assert_close(iterates[1], expected, rtol=1e-7, atol=1e-7)
 
 
-@pytest.mark.parametrize("steps", [1, 3])
-def test_krylov_is_the_dense_method_in_disguise(steps):
+def test_krylov_is_the_dense_method_in_disguise():
     A, x = normal(6, 16), normal(5, 16, seed=1)
 
     def residual(x):
         return torch.sin(x @ A.T / 4) + 2 * (x @ A.T) / 4 - 0.3
 
     dense, krylov = (
-        GaussNewton(steps=steps, dense=dense, krylov=6, rtol=1e-13)(with_estimate(residual), x)
+        GaussNewton(steps=3, dense=dense, krylov=6, rtol=1e-13)(with_estimate(residual), x)
         for dense in (6, 5)
     )
     torch.testing.assert_close(krylov.x, dense.x, rtol=0, atol=1e-7)
@@ -191,19 +177,18 @@ def test_a_row_without_a_gradient_leaves_the_others_to_be_solved():
 @pytest.mark.parametrize(
     ("m", "products"), [(1, 1), (3, 3), (8, 8)], ids=["one row", "dense", "as dense as it gets"]
 )
-@pytest.mark.parametrize("steps", [1, 4])
-def test_an_iteration_costs_one_vector_jacobian_product_a_row(m, products, steps):
+def test_an_iteration_costs_one_vector_jacobian_product_a_row(m, products):
     A = normal(m, 16)
     residual = Backward(lambda x: (x @ A.T).square() + 1)  # which has no zero
-    GaussNewton(steps=steps)(residual, normal(3, 16))
-    assert residual.calls == steps * products
+    GaussNewton(steps=3)(residual, normal(3, 16))
+    assert residual.products == 3 * products
 
 
 def test_a_krylov_iteration_costs_two_products_and_one_each_conjugate_gradient():
     A = normal(12, 16)
     residual = Backward(lambda x: (x @ A.T).square() + 1)
     GaussNewton(steps=3, krylov=5, rtol=0.0)(residual, normal(2, 16))
-    assert residual.calls == 3 * (1 + 5 + 1)
+    assert residual.products == 3 * (1 + 5 + 1)
 
 
 def test_convergence_on_a_circle_is_quadratic():

@@ -3,7 +3,7 @@ r"""Proximal maps: :math:`\arg\min_z \|r(z)\|^2 + p \|z - x\|^2`."""
 import pytest
 import torch
 
-from feasibly.minimizers import LBFGS, SGD, Adam, GaussNewton
+from feasibly.minimizers import LBFGS, SGD, GaussNewton
 
 MINIMIZERS = {
     "gauss-newton": GaussNewton(steps=2, max_distance=None, damping=0.0),
@@ -30,21 +30,20 @@ def proximal_map(A, y, x, p):
 
 
 @every_minimizer
-@pytest.mark.parametrize("m", [1, 3, 6])
-@pytest.mark.parametrize("p", [1e-2, 1.0, 30.0])
-def test_linear_residuals_have_the_closed_form(minimize, m, p):
-    A, y, x = normal(m, 10) / 2, normal(m, seed=1), normal(5, 10, seed=2)
-    found = minimize(linear(A, y), x, proximity=p)
-    expected = proximal_map(A, y, x, p)
-    torch.testing.assert_close(found.x, expected, rtol=0, atol=1e-6)
-    torch.testing.assert_close(found.x_0, found.x)
-    value = (expected @ A.T - y).square().sum(dim=1) + p * (expected - x).square().sum(dim=1)
-    torch.testing.assert_close(found.value, value, rtol=1e-6, atol=1e-9)
+def test_linear_residuals_have_the_closed_form(minimize):
+    for m, p in ((1, 1.0), (6, 1e-2), (6, 30.0)):
+        A, y, x = normal(m, 12) / 2, normal(m, seed=1), normal(5, 3, 4, seed=2)
+        found = minimize(linear(A, y), x, proximity=p)
+        v = x.flatten(start_dim=1)
+        expected = proximal_map(A, y, v, p)
+        torch.testing.assert_close(found.x, expected.reshape(x.shape), rtol=0, atol=1e-6)
+        torch.testing.assert_close(found.x_0, found.x)
+        value = (expected @ A.T - y).square().sum(dim=1) + p * (expected - v).square().sum(dim=1)
+        torch.testing.assert_close(found.value, value, rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize("minimize", list(MINIMIZERS.values())[:2], ids=list(MINIMIZERS)[:2])
 @pytest.mark.parametrize("m", [1, 3, 12], ids=["one row", "dense", "krylov"])
-def test_further_iterations_stay_at_the_proximal_map(minimize, m):
+def test_further_iterations_stay_at_the_proximal_map(m):
     """The residual is linearised about the iterate, the distance taken from the start: a second
     step that forgot where it started would go on to the constraint."""
     A, y, x = normal(m, 16) / 4, normal(m, seed=1), normal(4, 16, seed=2)
@@ -55,38 +54,26 @@ def test_further_iterations_stay_at_the_proximal_map(minimize, m):
             iterates.append(z.detach().clone())
         return linear(A, y)(z)
 
-    steps = GaussNewton(
-        steps=4, max_distance=None, damping=0.0, dense=minimize.dense, krylov=20, rtol=1e-13
-    )
-    steps(recording, x, proximity=0.7)
+    minimize = GaussNewton(steps=4, max_distance=None, damping=0.0, krylov=20, rtol=1e-13)
+    minimize(recording, x, proximity=0.7)
     assert len(iterates) == 5
     for iterate in iterates[1:]:
         torch.testing.assert_close(iterate, proximal_map(A, y, x, 0.7), rtol=0, atol=1e-9)
 
 
-@every_minimizer
-def test_samples_of_any_shape_are_moved(minimize):
-    A, y, x = normal(3, 12) / 2, normal(3, seed=1), normal(4, 3, 4, seed=2)
-    found = minimize(linear(A, y), x, proximity=0.5).x
-    expected = proximal_map(A, y, x.flatten(start_dim=1), 0.5).reshape(x.shape)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize("minimize", [Adam(steps=400, lr=3e-2), SGD(steps=400, lr=3e-2)], ids=repr)
-def test_first_order_methods_approach_the_closed_form(minimize):
+def test_first_order_methods_approach_the_closed_form():
     A, y, x = normal(3, 10) / 2, normal(3, seed=1), normal(4, 10, seed=2)
-    found = minimize(linear(A, y), x, proximity=1.0).x
+    found = SGD(steps=60, lr=0.1)(linear(A, y), x, proximity=1.0).x
     torch.testing.assert_close(found, proximal_map(A, y, x, 1.0), rtol=0, atol=0.02)
 
 
 @every_minimizer
-@pytest.mark.parametrize("m", [1, 3])
-def test_a_member_is_the_same_alone_as_among_feasible_ones(minimize, m):
-    A, y, x = normal(m, 10) / 2, normal(m, seed=1), normal(5, 10, seed=2)
+def test_a_member_is_the_same_alone_as_among_feasible_ones(minimize):
+    A, y, x = normal(3, 10) / 2, normal(3, seed=1), normal(5, 10, seed=2)
     inside = x - (x @ A.T - y) @ torch.linalg.pinv(A).T
     x[[0, 3]] = inside[[0, 3]]
     together = minimize(linear(A, y), x, threshold=1e-12, proximity=0.3)
-    for i in range(5):
+    for i in (0, 4):
         alone = minimize(linear(A, y), x[i : i + 1], threshold=1e-12, proximity=0.3)
         torch.testing.assert_close(together.x[i : i + 1], alone.x, rtol=0, atol=1e-7)
     assert torch.equal(together.x[[0, 3]], x[[0, 3]])
@@ -115,14 +102,7 @@ def test_without_a_proximity_nothing_changes(minimize):
 
     plain = minimize(residual, x, 1e-9, 2.0)
     zero = minimize(residual, x, 1e-9, 2.0, proximity=0.0)
-    assert all(torch.equal(a, b) for a, b in zip(plain, zero, strict=True))
-
-
-@every_minimizer
-def test_a_vanishing_proximity_tends_to_the_search_without(minimize):
-    A, y, x = normal(3, 10) / 2, normal(3, seed=1), normal(4, 10, seed=2)
-    near = minimize(linear(A, y), x, proximity=1e-9)
-    torch.testing.assert_close(near.x, minimize(linear(A, y), x).x, rtol=0, atol=1e-5)
+    assert all(torch.equal(a, b) for a, b in zip(plain[:3], zero[:3], strict=True))
 
 
 @every_minimizer
@@ -132,18 +112,16 @@ def test_an_infinite_proximity_leaves_every_member_where_it_is(minimize):
     assert (found.x - x).abs().max() < 1e-6
 
 
-@pytest.mark.parametrize("dense", [8, 0], ids=["dense", "krylov"])
-@pytest.mark.parametrize("m", [1, 4])
-@pytest.mark.parametrize("p", [0.3, 2.0])
-def test_gauss_newton_ends_at_a_stationary_point_of_a_nonlinear_problem(dense, m, p):
-    A, x = normal(m, 6) / 2, normal(5, 6, seed=1)
+@pytest.mark.parametrize(("m", "dense"), [(1, 8), (4, 8), (4, 0)], ids=["row", "dense", "krylov"])
+def test_gauss_newton_ends_at_a_stationary_point_of_a_nonlinear_problem(m, dense):
+    A, x, p = normal(m, 6) / 2, normal(5, 6, seed=1), 0.3
 
     def residual(z):
         v = z @ A.T
         return v + torch.sin(v) / 4 - 0.5, z
 
     minimize = GaussNewton(
-        steps=40, max_distance=None, damping=0.0, dense=dense, krylov=12, rtol=1e-13
+        steps=20, max_distance=None, damping=0.0, dense=dense, krylov=12, rtol=1e-13
     )
     found = minimize(residual, x, proximity=p)
     z = found.x.requires_grad_()

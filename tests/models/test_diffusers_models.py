@@ -11,6 +11,7 @@ from torch import nn
 
 import feasibly
 from feasibly.errors import DenoiserError
+from feasibly.schedules import VP, Flow, Rectified
 
 diffusers = pytest.importorskip("diffusers", reason="diffusers is not installed")
 
@@ -83,6 +84,17 @@ def test_a_unet_saved_and_reloaded(tmp_path, caplog):
     assert "accelerate" not in caplog.text  # which it can do without
 
 
+@pytest.mark.parametrize("schedule", [VP(), Flow(), Rectified()], ids=repr)
+def test_steps_are_not_taken_for_times(schedule):
+    """Without data nothing else shows that a model is given times in [0, 1] in place of steps."""
+    kind = "eps" if isinstance(schedule, VP) else "velocity"
+    with pytest.raises(DenoiserError, match=r"trained on steps .*time=lambda t: 999 \* t"):
+        feasibly.wrap(unet(), kind, schedule)
+    for time in (lambda t: 999 * t, lambda t: t):
+        feasibly.wrap(unet(), kind, schedule, time=time)
+    feasibly.wrap(unet(), "score_sde", VP())
+
+
 def test_ppr_through_a_unet():
     adapter = feasibly.wrap(unet(), schedule=diffusers.DDPMScheduler(prediction_type="sample"))
     law = feasibly.Equality(lambda x: x.mean(dim=(1, 2, 3))[:, None] - 0.1, tolerance=1e-8)
@@ -90,7 +102,7 @@ def test_ppr_through_a_unet():
         warnings.simplefilter("ignore", feasibly.InfeasibleWarning)  # it is not trained
         result = feasibly.PPR(adapter, law, steps=4).sample(2, (1, 8, 8))
     assert result.finite.all()
-    assert result.calls.backward > 0
+    assert result.evaluations.backward > 0
 
 
 @torch.no_grad()

@@ -76,8 +76,7 @@ def test_the_decoder_is_frozen_and_runs_in_its_own_dtype():
     assert decode(torch.randn(3, 2)).dtype == torch.float32
 
 
-@pytest.mark.parametrize("minimize", [feasibly.minimizers.LBFGS(8), None])
-def test_a_constraint_behind_a_decoder(minimize):
+def test_a_constraint_behind_a_decoder():
     torch.manual_seed(0)
     decode = LatentDecoder(VAE(scaling_factor=0.5), chunk=4)
     law = feasibly.Decoded(
@@ -86,7 +85,7 @@ def test_a_constraint_behind_a_decoder(minimize):
         decode.encode,
     )
     prior = Gaussian(torch.zeros(2), torch.eye(2), LogLogit())
-    result = feasibly.PPR(prior, law, steps=16, minimize=minimize).sample(8, (2,))
+    result = feasibly.sample(prior, law, 8, (2,))
     assert result.feasible.all()
     assert (decode(result.samples).mean(dim=1) - 0.2).abs().max() < 1e-3
 
@@ -101,6 +100,17 @@ def test_mistakes_are_explained():
         LatentDecoder(3)
     with pytest.raises(ValueError, match="chunk"):
         LatentDecoder(torch.tanh, chunk=0)
+    with pytest.raises(ValueError, match="chunk"):
+        LatentDecoder(torch.tanh, chunk="8")
+    with pytest.raises(ConstraintError, match="is the class VAE"):
+        LatentDecoder(VAE)
+    pipeline = type("Pipeline", (), {"vae": VAE(), "__call__": lambda self: None})()
+    with pytest.raises(ConstraintError, match=r"LatentDecoder\(pipeline\.vae\)"):
+        LatentDecoder(pipeline)
+    with pytest.raises(ConstraintError, match=r"has no encode\(\)"):
+        LatentDecoder(torch.tanh).encode(torch.zeros(2, 3))
+    with pytest.raises(ConstraintError, match="returned dict"):
+        LatentDecoder(lambda z: {"x": z})(torch.zeros(2, 3))
 
 
 def test_a_real_autoencoder(tmp_path):

@@ -57,7 +57,8 @@ def test_ppr_draws_the_same_samples_through_every_parametrisation(path, exact, p
     drawn = {}
     for kind in ("x0", "eps", "v", "velocity"):
         denoiser = feasibly.wrap(exact(kind, paths[path]), kind, SCHEDULES[path])
-        sampler = feasibly.PPR(denoiser, law, steps=24, retries=1)
+        minimize = feasibly.minimizers.GaussNewton(4)  # a line search would amplify rounding
+        sampler = feasibly.PPR(denoiser, law, steps=24, minimize=minimize)
         drawn[kind] = sampler.sample(64, (2,), seed=0, dtype=torch.float64).samples
     for kind, samples in drawn.items():
         assert (samples - drawn["x0"]).abs().max() < 1e-4, kind
@@ -72,7 +73,7 @@ def test_many_residuals_are_projected_through_a_velocity(exact, paths):
     )
     denoiser = feasibly.wrap(exact("velocity", paths["straight"]), "velocity", Flow())
     minimize = feasibly.minimizers.GaussNewton(2, dense=1)
-    sampler = feasibly.PPR(denoiser, law, steps=8, minimize=minimize, retries=0)
+    sampler = feasibly.PPR(denoiser, law, steps=8, minimize=minimize)
     result = sampler.sample(4, (2,))
     assert result.finite.all()
 
@@ -176,6 +177,13 @@ def test_a_learned_variance_is_dropped():
         (lambda: feasibly.wrap(lambda x, s: x, "eps", VP(), scale=2), "scale"),
         (lambda: feasibly.wrap(3, "eps", VP()), "network must be callable, got int"),
         (lambda: feasibly.wrap(lambda x, s: x, "eps", 3), "schedule must be callable, got int"),
+        (lambda: feasibly.wrap(lambda x, s: x, "eps", VP), r"schedule is the class VP.*VP\(\)"),
+        (lambda: feasibly.wrap(Linear, "eps", VP()), "network is the class Linear"),
+        (lambda: feasibly.wrap(lambda x, s: x, VP(), "eps"), r"wrap\(net, kind, schedule\)"),
+        (
+            lambda: feasibly.wrap(lambda x, s: x, "eps", VP(), conditions=torch.zeros(3)),
+            "conditions is a dictionary .* got Tensor",
+        ),
         (
             lambda: feasibly.wrap(lambda x, s: None, "eps", VP())(
                 torch.randn(1, 2), torch.tensor(0.5)
@@ -196,7 +204,7 @@ def test_a_printed_adapter_states_what_it_assumes():
         "Linear, 6 parameters, torch.float32",
         "the noise: x_0 = (x_t - sigma F) / alpha",
         "VP(beta_0=0.1, beta_1=20, tau=0.0001)",
-        "t = 1: noise, alpha 0.006572, sigma 1; the network is told 1",
+        "t = 1: noise, alpha 0.006572, sigma 1; the network gets 1",
         "label: 8 members'",
         "scale: one for all members",
         "mode = 'fast'",

@@ -2,6 +2,7 @@
 
 import warnings
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,7 +12,7 @@ from feasibly.denoisers.predictions import PREDICTIONS
 from feasibly.errors import DenoiserError
 from feasibly.oracles import Gaussian
 from feasibly.problems import distributions
-from feasibly.schedules import EDM, VP, Flow, LogLogit, Rectified
+from feasibly.schedules import EDM, VP, Flow, LogLogit, Rectified, SubVP, rates
 
 SCHEDULES = {"vp": VP(), "rectified": Rectified(), "straight": Flow()}
 KINDS = list(PREDICTIONS)
@@ -157,6 +158,33 @@ def test_a_reversed_schedule_is_named(exact, paths, data):
         feasibly.wrap(exact("x0", paths["vp"]), "x0", lambda t: VP()(1 - t), data=data)
 
 
+TWINS = {"VP": VP(), "SubVP": SubVP()}
+
+
+def of_schedule(schedule):
+    """What a network of a schedule knows of it, at the time that it is told."""
+
+    def known(time):
+        t = (time - schedule.tau) / (1 - schedule.tau)
+        return *schedule(t), *rates(schedule, t)
+
+    return known
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("trained", "declared"), [("VP", "SubVP"), ("SubVP", "VP")])
+def test_vp_and_subvp_are_told_apart(trained, declared, kind, exact, data):
+    net = exact(kind, of_schedule(TWINS[trained]))
+    with pytest.raises(DenoiserError, match=rf"wrong in the noise schedule.*schedule={trained}\("):
+        feasibly.wrap(net, kind, TWINS[declared], data=data)
+    feasibly.wrap(net, kind, TWINS[trained], data=data)
+
+
+def test_a_schedule_that_is_wrong_by_far_is_named(exact, paths, data):
+    with pytest.raises(DenoiserError, match=r"wrong in the noise schedule.*schedule=VP\("):
+        feasibly.wrap(exact("eps", paths["vp"]), "eps", Rectified(), data=data)
+
+
 def test_a_network_that_is_not_trained_is_refused(data):
     with pytest.raises(DenoiserError, match=r"Neither the sign.*whether it is trained"):
         feasibly.wrap(lambda x, s: 0.3 * x.flip(1) - 0.5, "eps", VP(), data=data)
@@ -177,10 +205,62 @@ def test_a_network_without_a_gradient_is_refused(exact, paths, data):
         feasibly.wrap(lambda x, s: net(x, s) + (0 * x).sqrt(), "x0", VP(), data=data)
 
 
-@pytest.mark.parametrize("bad", [torch.zeros(4, 2), torch.randn(1, 2), torch.randn(8)])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        torch.zeros(4, 2),
+        torch.full((4, 2), torch.nan),
+        torch.randn(1, 2),
+        torch.randn(8),
+        torch.zeros(8, 2, dtype=torch.complex64),
+        [[1.0, 2.0], [3.0, 4.0]],
+        torch.utils.data.DataLoader(torch.randn(64, 2), batch_size=32),
+        np.array([["a", "b"], ["c", "d"]]),
+        "data.npy",
+    ],
+    ids=lambda bad: type(bad).__name__,
+)
 def test_data_that_tell_nothing_are_refused(bad, exact, paths):
     with pytest.raises(DenoiserError, match="a few different samples"):
         feasibly.wrap(exact("x0", paths["vp"]), "x0", VP(), data=bad)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_data_may_be_an_array(dtype, exact, paths, data):
+    adapter = feasibly.wrap(exact("x0", paths["vp"]), "x0", VP())
+    array = np.flip(data.numpy().astype(dtype), axis=0)  # of which a tensor cannot be a view
+    found = feasibly.self_test(adapter, array)
+    assert found.ratios == feasibly.self_test(adapter, torch.tensor(array.copy())).ratios
+
+
+@pytest.mark.parametrize("kind", ["flow_matching", "torchcfm"])
+def test_arguments_in_another_order_are_named(kind, exact, paths, data):
+    net = exact("velocity", paths["straight"])
+    if kind == "flow_matching":
+        wrong, now, other = (lambda s, x: net(x, s[:, 0])), "x, time", "time, x"
+    else:
+        wrong, now, other = (lambda x, s: net(x[:, 0], s)), "time, x", "x, time"
+    said = rf"failed on states of shape \(\d+, 2\).*net\({now}\); for net\({other}\)"
+    with pytest.raises(DenoiserError, match=said):
+        feasibly.wrap(wrong, kind, data=data)
+
+
+def test_a_network_that_fails_on_the_data_is_refused(data):
+    net = torch.nn.Sequential(torch.nn.Linear(3, 3))
+    with pytest.raises(DenoiserError, match="failed on states of shape"):
+        feasibly.wrap(lambda x, s: net(x), "eps", VP(), data=data.float())
+
+
+def test_what_was_found_is_printed_in_a_line(exact, paths, data):
+    right = feasibly.self_test(feasibly.wrap(exact("eps", paths["vp"]), "eps", VP()), data)
+    said = repr(right)
+    assert said.startswith("Attempt(denoises the data: errors 0.")
+    assert "tensor" not in said
+    assert len(said) < 200
+    few = torch.randn(16, 2, generator=torch.Generator().manual_seed(0))
+    with pytest.warns(UserWarning, match="too few data"):
+        wrong = feasibly.self_test(Gaussian(torch.zeros(2), torch.eye(2), VP()), 10 * few)
+    assert repr(wrong).startswith("Attempt(does not denoise the data: errors ")
 
 
 def test_a_few_images_suffice():

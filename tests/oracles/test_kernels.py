@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from feasibly import PPR, Equality
+from feasibly.minimizers import GaussNewton
 from feasibly.oracles import Empirical, Gaussian
 from feasibly.schedules import VE
 
@@ -65,8 +66,8 @@ def test_ppr_kernel_on_a_gaussian_has_the_closed_form_variance(t, v):
     sampler = PPR(prior, Equality(lambda x: 0 * x, tolerance=1e-9))
     t = torch.tensor(t, dtype=torch.float64)
     x = torch.tensor([[1.7]], dtype=torch.float64)
-    still, _ = sampler.kernel(x, t, torch.zeros_like)
-    moved, _ = sampler.kernel(x, t, torch.ones_like)
+    still = sampler.kernel(x, t, 1.0, torch.zeros_like).x
+    moved = sampler.kernel(x, t, 1.0, torch.ones_like).x
     rho, sigma = (still / x).item(), (moved - still).item()
     assert sigma == pytest.approx(prior.schedule(t)[1].item())
     stationary = sigma**2 / (1 - rho**2)
@@ -80,7 +81,7 @@ def test_ppr_is_underdispersed_as_the_theory_says():
     0.006, so that the bounds are five of them away."""
     prior = Gaussian(torch.zeros(30), torch.eye(30), VE(1e-3, 1e2))
     constraint = Equality(lambda x: x.mean(dim=1), tolerance=1e-8)
-    sampler = PPR(prior, constraint, steps=64, sigma_max=math.inf, retries=0)
+    sampler = PPR(prior, constraint, repeats=1, minimize=GaussNewton())
     result = sampler.sample(512, (30,))
     assert result.feasible.all()
     assert 0.69 < result.samples.std().item() < 0.77

@@ -110,7 +110,7 @@ def test_the_mode_of_a_square_is_its_index():
 
 @pytest.mark.parametrize("m", [0, 1, 3, -2])
 def test_a_board_with_an_odd_number_of_squares_is_refused(m):
-    with pytest.raises(ValueError, match="even m"):
+    with pytest.raises(ValueError, match="must be even"):
         Checkerboard(m)
 
 

@@ -137,7 +137,7 @@ def test_the_log_spectral_distance_averages_over_modes(trajectories):
 
 
 def test_a_size_without_bounds_is_refused():
-    with pytest.raises(ValueError, match=r"at sizes \[64\], and not at 32"):
+    with pytest.raises(ValueError, match=r"no bounds of samples for size=32, only for \[64\]"):
         KS("sine-1", torch.nn.Identity(), size=32)
 
 

@@ -95,25 +95,23 @@ def test_initial_conditions_are_the_papers():
 
 def test_a_step_that_does_not_converge_is_named():
     u = initial_conditions(2, torch.Generator().manual_seed(0))
-    with pytest.raises(ArithmeticError, match=r"step 0, member 0, in 2 iterations.*dt=0\.1"):
+    with pytest.raises(ArithmeticError, match=r"step 0 for member 0 in 2 iterations.*dt=0\.1"):
         bdf1(u, 3, iterations=2)
 
 
 def test_a_step_that_diverges_is_named():
     u = torch.stack((fields(1)[0], 100 * fields(1)[0]))
-    with pytest.raises(ArithmeticError, match=r"step \d, member 1"):
+    with pytest.raises(ArithmeticError, match=r"step \d for member 1"):
         bdf1(u, 3)
 
 
 def test_a_block_is_determined_by_its_number_and_the_seed(monkeypatch):
     monkeypatch.setattr(ks_solver, "STEPS", 520)
     monkeypatch.setattr(ks_solver, "BLOCK", 2)
-    a, same, next_one, other = (
-        ks_solver.simulate(*key, size=64) for key in ((0, 0), (0, 0), (1, 0), (0, 1))
-    )
+    # that it is the same again is in the test below
+    a, next_one, other = (ks_solver.simulate(*key, size=64) for key in ((0, 0), (1, 0), (0, 1)))
     assert a.shape == (2, 64, 64)
     assert a.dtype == torch.float32
-    assert torch.equal(a, same)
     assert not torch.equal(a, next_one)
     assert not torch.equal(a, other)
 

@@ -150,13 +150,13 @@ def _smooth(sin, cos, longitude):
 
 
 def test_grids_that_cannot_hold_the_harmonics_are_refused():
-    with pytest.raises(ValueError, match="truncation must be at least 1, got 0"):
+    with pytest.raises(ValueError, match=r"truncation=\.\.\.\) must be at least 1, got 0"):
         Sphere(0, torch.zeros(1), 8)
-    with pytest.raises(ValueError, match="more than 42 longitudes, got 42"):
+    with pytest.raises(ValueError, match=r"more than 42 longitudes .* got 42"):
         Sphere(21, torch.zeros(1), 42)
-    with pytest.raises(ValueError, match=r"at the poles .* Use cell centres"):
+    with pytest.raises(ValueError, match=r"no direction at a pole\. Use cell centres"):
         Sphere(21, torch.linspace(-90, 90, 33), 64)
-    with pytest.raises(ValueError, match="more than 21 Gaussian latitudes, got 21"):
+    with pytest.raises(ValueError, match=r"more than 21 latitudes .* got 21"):
         Gaussian(21, 21)
 
 

@@ -26,7 +26,7 @@ def test_ddim_converges_with_order_one(schedule):
         x = torch.tensor([[100.0]], dtype=torch.float64)
         times = torch.linspace(1, 0, T + 1, dtype=torch.float64)
         for t, s in pairwise(times):
-            x, _ = sampler.step(x, t, s)
+            x = sampler.step(x, t, s).x
         errors.append(abs(x.item() / 100 - exact))
     logs = torch.tensor([[math.log(T), math.log(e)] for T, e in zip(steps, errors, strict=True)])
     slope = (
@@ -71,5 +71,5 @@ def test_without_a_constraint_finite_members_are_feasible(gaussian):
     result = Ancestral(gaussian, steps=4).sample(3, (2,))
     assert result.feasible.all()
     assert result.tolerance == math.inf
-    assert result.calls.forward == 5  # four steps and the denoised read-out
+    assert result.evaluations.forward == 5  # four steps and the denoised read-out
     assert math.isnan(result.trace[-1].median)

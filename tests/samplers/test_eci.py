@@ -8,6 +8,7 @@ from feasibly.constraints import GaussianRandomField, LevelSet
 from feasibly.oracles import Gaussian
 from feasibly.randomness import MemberNoise
 from feasibly.samplers import ECI
+from feasibly.sampling import trajectory
 from feasibly.schedules import Cosine, LogLogit, Rectified
 
 LINE = Linear(torch.tensor([[1.0, -2.0]]).double(), torch.tensor([0.3]).double(), tolerance=1e-6)
@@ -31,9 +32,10 @@ def draws(n):
 def noise_of(sampler):
     """The noise in the state after every step of a run, which is the last that was drawn."""
     found = []
-    for s, x_s, x_0 in sampler.trajectory(stream()):
-        alpha, sigma = sampler.denoiser.schedule(s)
-        found.append((x_s - alpha * x_0) / sigma)
+    for k, s, step in trajectory(sampler, stream()):
+        if k:
+            alpha, sigma = sampler.denoiser.schedule(s)
+            found.append((step.x - alpha * step.x_0) / sigma)
     return found
 
 
@@ -58,7 +60,7 @@ def test_with_resampling_every_interpolation_has_fresh_noise(mixes, gaussian):
         torch.testing.assert_close(noise, draw, **TOLERANCE)
 
 
-def test_noise_is_drawn_again_after_so_many_interpolations(gaussian):
+def test_noise_is_resampled_after_so_many_interpolations(gaussian):
     """The initial noise is used once less, as the state at the start has used it."""
     sampler = ECI(gaussian, LINE, steps=7, resample=3)
     one, two, three = draws(3)
@@ -72,10 +74,10 @@ def test_noise_is_drawn_again_after_so_many_interpolations(gaussian):
 @pytest.mark.parametrize("mixes", [1, 2, 4])
 def test_a_step_mixes_at_its_own_level_before_it_goes_on(schedule, mixes):
     prior = Gaussian(torch.zeros(2), COV, schedule)
-    sampler = ECI(prior, LINE, mixes=mixes)
+    sampler = ECI(prior, LINE, mixes=mixes, resample=1)
     x, noise = normal(4, 2), normal(mixes, 4, 2, seed=1)
     given = iter(noise)
-    x_s, x_0 = sampler.step(x, T, S, lambda like: next(given))
+    x_s, x_0, _ = sampler.step(x, T, S, lambda like: next(given))
     (alpha_t, sigma_t), (alpha_s, sigma_s) = schedule(T), schedule(S)
     for z in noise[:-1]:
         x = alpha_t * LINE.projection(prior(x, T).mean) + sigma_t * z
@@ -93,21 +95,21 @@ def test_samples_are_feasible_to_rounding(constraint, resample, checkerboard):
 
 
 def test_every_attempt_has_noise_of_its_own(gaussian):
-    """With a readout that is never feasible; a member keeps the better attempt."""
+    """With an output that is never feasible; a member keeps the better attempt."""
     narrow = Linear(LINE.A, LINE.y, tolerance=1e-16)
-    runs = []
-    for retries in (0, 1):
-        sampler = ECI(gaussian, narrow, steps=3, readout="state", retries=retries)
+    sampler, runs = ECI(gaussian, narrow, steps=3, output="state"), []
+    for attempts in (1, 2):
         with pytest.warns(match="None of the 16"):
-            runs.append(sampler.sample(16, (2,), dtype=torch.float64).samples)
-    drawn_again = (runs[0] != runs[1]).any(dim=1)
-    assert 0 < drawn_again.sum() < 16
+            found = sampler.sample(16, (2,), attempts=attempts, dtype=torch.float64)
+        runs.append(found.samples)
+    resampled = (runs[0] != runs[1]).any(dim=1)
+    assert 0 < resampled.sum() < 16
 
 
-def test_mixes_are_forward_calls(gaussian):
+def test_mixes_are_forward_evaluations(gaussian):
     sampler = ECI(gaussian, LINE, steps=5, mixes=3)
-    calls = sampler.sample(2, (2,)).calls
-    assert (calls.forward, calls.backward) == (15, 0) == sampler.budget()
+    spent = sampler.sample(2, (2,)).evaluations
+    assert (spent.forward, spent.backward) == (15, 0) == sampler.budget()
 
 
 def test_a_constraint_without_a_closed_form_is_refused(gaussian):
@@ -120,8 +122,7 @@ def test_a_constraint_without_a_closed_form_is_refused(gaussian):
     ("options", "words"),
     [
         ({"mixes": 0}, "mixes=.*at least 1, got 0"),
-        ({"resample": 0}, "resample=.*at least 1 or None, got 0"),
-        ({"steps": 0}, "at least 1"),
+        ({"resample": 0}, "resample=.*whole number, at least 1, got 0"),
     ],
     ids=str,
 )
@@ -130,11 +131,6 @@ def test_bad_options_are_refused(options, words, gaussian):
         ECI(gaussian, LINE, **options)
 
 
-def test_it_needs_a_constraint(gaussian):
-    with pytest.raises(ValueError, match="ECI needs a constraint"):
-        ECI(gaussian)
-
-
 def test_there_is_no_eta(gaussian):
-    with pytest.raises(ValueError, match="no eta"):
+    with pytest.raises(TypeError, match="eta"):
         ECI(gaussian, LINE, eta=0.0)

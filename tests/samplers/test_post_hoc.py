@@ -1,6 +1,5 @@
-"""The control."""
+"""Post-hoc projection."""
 
-import pytest
 import torch
 
 from feasibly import Ancestral, Linear, PostHoc
@@ -10,13 +9,10 @@ def test_it_is_the_projection_of_the_unconditional_sample(gaussian):
     A, y = torch.tensor([[1.0, 2.0]]), torch.tensor([0.5])
     plane = Linear(A, y, tolerance=1e-6)
     free = Ancestral(gaussian, steps=8).sample(32, (2,), seed=4)
-    control = PostHoc(gaussian, plane, steps=8).sample(32, (2,), seed=4)
-    torch.testing.assert_close(control.samples, plane.projection(free.samples), atol=2e-3, rtol=0)
-    assert control.feasible.all()
-    assert control.calls.forward == free.calls.forward
-    assert control.calls.backward == 0
-
-
-def test_it_needs_a_constraint(gaussian):
-    with pytest.raises(ValueError, match="Ancestral"):
-        PostHoc(gaussian, None)
+    projected = PostHoc(gaussian, plane, steps=8).sample(32, (2,), seed=4)
+    torch.testing.assert_close(
+        projected.samples, plane.projection(free.samples), atol=2e-3, rtol=0
+    )
+    assert projected.feasible.all()
+    assert projected.evaluations.forward == free.evaluations.forward
+    assert projected.evaluations.backward == 0

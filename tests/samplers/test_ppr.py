@@ -1,23 +1,29 @@
 """Algorithm 2."""
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 import torch
 
+import feasibly
 from feasibly import PPR, Ancestral, Equality, Linear
 from feasibly.constraints import GaussianRandomField, LevelSet
-from feasibly.errors import InfeasibleWarning
 from feasibly.minimizers import LBFGS, GaussNewton, WarmLBFGS
 from feasibly.oracles import Gaussian
+from feasibly.problems.distributions import Checkerboard
 from feasibly.randomness import MemberNoise
+from feasibly.sampling import trajectory
 from feasibly.schedules import VP, Cosine, LogLogit, Rectified, Schedule
 
 UNREACHABLE = Equality(lambda x: x.square().sum(dim=1) + 1, tolerance=1e-6)
 
 
-@pytest.mark.parametrize("T", [1, 5])
+def seeded(seed=11):
+    return torch.Generator().manual_seed(seed)
+
+
 @pytest.mark.parametrize("M", [1, 2, 3])
 @pytest.mark.parametrize(
     "minimize",
@@ -25,43 +31,31 @@ UNREACHABLE = Equality(lambda x: x.square().sum(dim=1) + 1, tolerance=1e-6)
     ids=["gauss-newton", "l-bfgs", "l-bfgs without line search"],
 )
 @pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
-def test_budget_is_that_of_the_paper(T, M, minimize, gaussian):
-    """T (1 + M (P + 1)) forward and T M P backward calls, when no member stops early."""
-    sampler = PPR(
-        gaussian,
-        UNREACHABLE,
-        steps=T,
-        repeats=M,
-        minimize=minimize,
-        sigma_max=math.inf,
-        retries=0,
-    )
-    calls = sampler.sample(3, (2,)).calls
+def test_budget_is_that_of_the_paper(M, minimize, gaussian):
+    """T (1 + M (P + 1)) forward and T M P backward evaluations, when no member stops early."""
+    T = 5
+    sampler = PPR(gaussian, UNREACHABLE, steps=T, repeats=M, minimize=minimize)
+    spent = sampler.sample(3, (2,)).evaluations
     expected = (T * (1 + M * (minimize.steps + 1)), T * M * minimize.steps)
-    assert (calls.forward, calls.backward) == expected == sampler.budget()
-    assert (calls.member_forward, calls.member_backward) == tuple(3 * n for n in expected)
+    assert (spent.forward, spent.backward) == expected == sampler.budget()
+    assert (spent.member_forward, spent.member_backward) == tuple(3 * n for n in expected)
 
 
-@pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
-def test_paper_setting_costs_1216_and_1024(gaussian):
-    sampler = PPR(
-        gaussian,
-        UNREACHABLE,
-        steps=64,
-        repeats=2,
-        minimize=LBFGS(steps=8),
-        sigma_max=math.inf,
-        retries=0,
-    )
-    calls = sampler.sample(1, (2,)).calls
-    assert (calls.forward, calls.backward) == (1216, 1024)
-
-
-@pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
-def test_default_budget_is_kept_by_members_that_never_become_feasible(gaussian):
+def test_the_papers_settings_are_the_defaults_and_cost_1216_and_1024(gaussian):
     sampler = PPR(gaussian, UNREACHABLE)
-    calls = sampler.sample(2, (2,)).calls
-    assert (calls.forward, calls.backward) == sampler.budget() == (368, 160)
+    assert (sampler.steps, sampler.repeats, sampler.sigma_max) == (64, 2, math.inf)
+    assert sampler.minimize == LBFGS(steps=8, max_step=None)
+    assert sampler.last is None
+    assert sampler.budget() == (1216, 1024)
+
+
+@pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
+def test_the_policys_budget_is_kept_by_members_that_never_become_feasible(gaussian):
+    attempts = feasibly.plan(gaussian, UNREACHABLE, (2,)).attempts
+    spent = feasibly.sample(gaussian, UNREACHABLE, 2, (2,)).evaluations
+    budgets = [sampler.budget() for sampler in attempts]
+    assert (spent.forward, spent.backward) == tuple(map(sum, zip(*budgets, strict=True)))
+    assert (spent.forward, spent.backward) == (368, 160)
 
 
 @pytest.mark.parametrize("m", [3, 12], ids=["dense", "krylov"])
@@ -69,36 +63,59 @@ def test_default_budget_is_kept_by_members_that_never_become_feasible(gaussian):
 def test_budget_counts_the_products_of_several_residuals(m):
     prior = Gaussian(torch.zeros(16), torch.eye(16), LogLogit())
     constraint = Equality(lambda x: x[:, :m].square() + 1, tolerance=1e-9)
-    minimize = GaussNewton(rtol=1e-12)
-    sampler = PPR(prior, constraint, steps=6, minimize=minimize, retries=0)
-    calls = sampler.sample(2, (16,), dtype=torch.float64).calls
+    sampler = PPR(prior, constraint, steps=2, minimize=GaussNewton(rtol=1e-12))
+    spent = sampler.sample(2, (16,), dtype=torch.float64).evaluations
     forward, backward = sampler.budget(residuals=m)
-    assert calls.forward <= forward
-    assert calls.backward <= backward
+    assert spent.forward <= forward
+    assert spent.backward <= backward
     if m == 3:
-        assert (calls.forward, calls.backward) == (forward, backward)
+        assert (spent.forward, spent.backward) == (forward, backward)
 
 
 def test_trivial_constraint_leaves_the_predictor_and_the_renoising(gaussian):
     """Where nothing is violated, PROJECT is the denoiser."""
     sampler = PPR(gaussian, Equality(lambda x: 0 * x, tolerance=1e-9))
-    x = torch.randn(5, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x = torch.randn(5, 2, generator=seeded(0), dtype=torch.float64)
     t = torch.tensor(0.4, dtype=torch.float64)
-    assert torch.equal(sampler.project(x, t), gaussian(x, t).mean)
+    found = sampler.project(x, t, radius=1.0)
+    torch.testing.assert_close(found.x_0, gaussian(x, t).mean, rtol=0, atol=1e-14)
+    torch.testing.assert_close(sampler.scale(t) * found.x, x, rtol=0, atol=1e-14)
 
 
-def test_above_sigma_max_a_step_is_the_predictor(checkerboard):
+@pytest.mark.parametrize(
+    "bounds", [{"sigma_max": 1.0}, {"sigma_min": 100.0}], ids=["above", "below"]
+)
+def test_outside_its_levels_a_step_is_the_predictor(bounds, checkerboard):
     constraint = LevelSet(GaussianRandomField(0))
-    x, z = torch.randn(2, 7, 2, generator=torch.Generator().manual_seed(0))
-    t, s = torch.tensor(0.9), torch.tensor(0.85)
-    ppr = PPR(checkerboard, constraint).step(x, t, s, lambda like: z)
+    x, z = torch.randn(2, 7, 2, generator=seeded(0))
+    t, s = torch.tensor(0.9), torch.tensor(0.85)  # to sigma = 6.8
+    ppr = PPR(checkerboard, constraint, **bounds).step(x, t, s, lambda like: z)
     ancestral = Ancestral(checkerboard).step(x, t, s, lambda like: z)
-    assert all(torch.equal(a, b) for a, b in zip(ppr, ancestral, strict=True))
+    assert torch.equal(ppr.x, ancestral.x)
+    assert torch.equal(ppr.x_0, ancestral.x_0)
+
+
+def test_a_step_predicts_then_projects_and_renoises_so_many_times(checkerboard):
+    """Algorithm 2, with each projection from the state that the last renoising has left, and
+    within the radius of the level that the step came from."""
+    constraint = LevelSet(GaussianRandomField(0))
+    minimize = GaussNewton(steps=3, max_distance=0.3)  # so short that the radius is felt
+    sampler = PPR(checkerboard, constraint, repeats=3, minimize=minimize)
+    t, s = torch.tensor([0.6, 0.5], dtype=torch.float64)
+    x, *noise = torch.randn(5, 7, 2, generator=seeded(0), dtype=torch.float64)
+    given = iter(noise)
+    found = sampler.step(x, t, s, lambda like: next(given))
+    x_s = sampler.predict(x, checkerboard(x, t).mean, t, s, lambda like: noise[0])
+    for z in noise[1:]:
+        x_0 = sampler.project(x_s, s, radius=sampler.noise_level(t)).x_0
+        x_s = sampler.renoise(x_0, s, lambda like, z=z: z)
+    assert torch.equal(found.x, x_s)
+    assert torch.equal(found.x_0, x_0)
 
 
 def test_projection_on_a_gaussian_is_the_closed_form():
     """With an affine denoiser and a linear constraint, PROJECT is a least-distance problem."""
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded(0)
     half = torch.randn(6, 6, generator=generator, dtype=torch.float64)
     cov, mu = half @ half.T / 6, torch.randn(6, generator=generator, dtype=torch.float64)
     A = torch.randn(2, 6, generator=generator, dtype=torch.float64)
@@ -114,8 +131,8 @@ def test_projection_on_a_gaussian_is_the_closed_form():
     J = A @ G
     r = (mu + (x - mu) @ G.T) @ A.T - y
     expected = x - r @ torch.linalg.inv(J @ J.T).T @ J
-    best = sampler.search(x, t)
-    torch.testing.assert_close(best.x, expected)
+    best = sampler.project(x, t, radius=1.0)
+    torch.testing.assert_close(sampler.scale(t) * best.x, expected)
     torch.testing.assert_close(best.x_0, mu + (expected - mu) @ G.T)
     assert (best.value < 1e-12).all()
 
@@ -139,53 +156,41 @@ def test_schedules_are_equivalent_under_x_over_alpha(base, eta):
     results = []
     for schedule in (base, Exploding(base)):
         prior = Gaussian(torch.zeros(2), torch.tensor([[1.0, 0.5], [0.5, 1.0]]), schedule)
-        trajectory = []
-        sampler = PPR(prior, constraint, steps=16, eta=eta)
-        noise = iter(torch.randn(64, 8, 2, dtype=torch.float64, generator=_seeded()))
+        sampler = PPR(
+            prior, constraint, steps=16, repeats=1, eta=eta, minimize=GaussNewton(), sigma_max=0.75
+        )
+        noise = iter(torch.randn(64, 8, 2, dtype=torch.float64, generator=seeded()))
 
         def randn(like, noise=noise):
             return next(noise)
 
         x_t = schedule(torch.tensor(1.0, dtype=torch.float64))[1] * next(noise)
-        times = torch.linspace(1, 0, 17, dtype=torch.float64)
-        for t, s in pairwise(times):
-            x_t, x_0 = sampler.step(x_t, t, s, randn)
-            trajectory.append(torch.cat((x_t / schedule(s)[0], x_0)))
-        results.append(torch.stack(trajectory))
+        path = []
+        for t, s in pairwise(sampler.times()):
+            x_t, x_0, _ = sampler.step(x_t, t, s, randn)
+            path.append(torch.cat((x_t / schedule(s)[0], x_0)))
+        results.append(torch.stack(path))
     torch.testing.assert_close(results[0], results[1], rtol=1e-6, atol=1e-8)
 
 
-def _seeded():
-    return torch.Generator().manual_seed(11)
-
-
-def test_projection_stays_within_reach(checkerboard):
-    sampler = PPR(checkerboard, UNREACHABLE, minimize=GaussNewton(steps=8, max_distance=0.5))
-    x = torch.randn(32, 2, generator=_seeded(), dtype=torch.float64)
+@pytest.mark.parametrize("schedule", [LogLogit(), VP()], ids=repr)
+def test_projection_stays_within_the_trust_radius(schedule):
+    """Half of the radius in units of clean data, as wide as the noise of so many numbers."""
+    prior = Gaussian(torch.zeros(2), torch.eye(2), schedule)
+    sampler = PPR(prior, UNREACHABLE, minimize=GaussNewton(steps=8, max_distance=0.5))
     t = torch.tensor(0.3, dtype=torch.float64)
-    for reach in (None, 0.2):
-        moved = (sampler.search(x, t, reach).x - x).norm(dim=1)
-        unit = (reach or sampler.noise_level(t)) * math.sqrt(2)
-        assert moved.max() <= 0.5 * unit * (1 + 1e-9)
-        assert moved.max() > 0.1 * unit
-
-
-def test_minimizer_is_chosen_by_the_number_of_residuals(gaussian):
-    prior = Gaussian(torch.zeros(32), torch.eye(32), LogLogit())
-    few = PPR(gaussian, LevelSet(GaussianRandomField(0)))
-    many = PPR(prior, Equality(lambda x: x - 1, tolerance=1e-6), steps=4, retries=0)
-    few.sample(1, (2,))
-    many.sample(1, (32,))
-    assert few.minimize == GaussNewton()
-    assert many.minimize == WarmLBFGS(steps=16)
-    assert "LBFGS" in repr(many)  # which Result.method reports
+    alpha, _ = schedule(t)
+    x = alpha * torch.randn(32, 2, generator=seeded(), dtype=torch.float64)
+    for radius in (1.0, 0.2):
+        found = sampler.scale(t) * sampler.project(x, t, radius).x
+        moved = (found - x).norm(dim=1) / alpha
+        assert moved.max() <= 0.5 * radius * math.sqrt(2) * (1 + 1e-9)
+        assert moved.max() > 0.1 * radius * math.sqrt(2)
 
 
 def test_samples_lie_on_support_and_constraint(checkerboard):
     """The exact prior: all feasible, and off the support by rounding at most."""
-    from feasibly.problems.distributions import Checkerboard
-
-    result = PPR(checkerboard, LevelSet(GaussianRandomField(0))).sample(256, (2,))
+    result = feasibly.sample(checkerboard, LevelSet(GaussianRandomField(0)), 256, (2,))
     assert result.feasible.double().mean() >= 0.99
     assert Checkerboard(slack=1e-5).in_support(result.samples).all()
 
@@ -193,13 +198,8 @@ def test_samples_lie_on_support_and_constraint(checkerboard):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"repeats": 0}, "ablation"),
-        ({"sigma_max": 1e-4}, "raise it"),
-        ({"retries": -1}, "not be negative"),
-        ({"last_steps": 0}, "at least 1"),
-        ({"steps": 0}, "at least 1"),
-        ({"eta": 1.5}, r"\[0, 1\]"),
-        ({"readout": "final"}, "'clean'"),
+        ({"repeats": 0}, "at least 1, got 0.*ablation"),
+        ({"sigma_max": 1e-4}, "below the schedule's last noise level, 0.00112.*raise it"),
     ],
     ids=str,
 )
@@ -218,28 +218,6 @@ def broad():
     return Gaussian(torch.zeros(16).double(), torch.eye(16).double(), LogLogit())
 
 
-def test_what_is_not_given_is_chosen_by_the_number_of_residuals(broad):
-    few, lot = PPR(broad, many(8)), PPR(broad, many(9))
-    for sampler in (few, lot):
-        sampler.sample(2, (16,), dtype=torch.float64)
-    assert (few.steps, few.repeats, few.sigma_max, few.minimize) == (32, 1, 0.75, GaussNewton())
-    assert (lot.steps, lot.repeats, lot.sigma_max) == (64, 1, 10.0)
-    assert lot.minimize == WarmLBFGS(steps=16)
-    assert "WarmLBFGS(steps=16" in repr(lot)
-
-
-def test_what_is_given_stays(broad):
-    given = {"steps": 32, "repeats": 1, "sigma_max": 0.75, "minimize": LBFGS(3)}
-    for name, value in given.items():
-        sampler = PPR(broad, many(), **{name: value})
-        sampler.sample(2, (16,), dtype=torch.float64)
-        assert getattr(sampler, name) == value
-    changed = PPR(broad, many())
-    changed.steps = 5
-    result = changed.sample(2, (16,), dtype=torch.float64)
-    assert result.trace[0].steps == 5
-
-
 @pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
 def test_the_last_projection_goes_on_for_members_that_are_nearly_feasible():
     """A smooth random field with a nearly singular covariance: curvature that a search of 16
@@ -250,109 +228,45 @@ def test_the_last_projection_goes_on_for_members_that_are_nearly_feasible():
     truth = torch.linalg.cholesky(cov) @ MemberNoise(1, [0], (128,), dtype=torch.float64)()[0]
     y = (2 * truth[32:96]).sin()
     seen = Equality(lambda x: (2 * x[:, 32:96]).sin() - y, tolerance=1e-4)
-    short, default = (
-        PPR(field, seen, retries=0, last_steps=P).sample(8, (128,), dtype=torch.float64)
-        for P in (16, None)
+    settings = {"dtype": torch.float64, "options": {"steps": 24}}
+    sampler = feasibly.plan(field, seen, (128,), **settings).attempts[0]
+    assert sampler.last == replace(sampler.minimize, steps=48)
+    long, short = (
+        each.sample(8, (128,), dtype=torch.float64)
+        for each in (sampler, replace(sampler, last=None))
     )
     assert short.feasible.double().mean() < 0.5
-    assert default.feasible.all()
-    once = short.calls.backward / default.calls.backward
-    assert once > 0.5, "only the last projection is longer"
+    assert long.feasible.all()
+    share = short.evaluations.backward / long.evaluations.backward
+    assert share > 0.5, "only the last projection is longer"
 
 
-def test_last_steps_are_chosen_with_the_minimizer(broad):
-    expected = [(PPR(broad, many()), 48), (PPR(broad, many(), fast=True), 33)]
-    expected += [(PPR(broad, many(8)), None), (PPR(broad, many(), minimize=WarmLBFGS(16)), None)]
-    expected += [(PPR(broad, many(), minimize=LBFGS(4), last_steps=5), 5)]
-    for sampler, steps in expected:
-        sampler.sample(2, (16,), dtype=torch.float64)
-        assert sampler.last_steps == steps
-    changed = expected[0][0]
-    changed.minimize = LBFGS(4)
-    assert changed.last_steps is None
-    changed.sample(2, (16,), dtype=torch.float64)
-    assert changed.last_steps is None, "a minimizer that is given is taken as it is"
-
-
-def test_the_budget_of_many_residuals_is_that_of_their_defaults(broad):
+@pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
+def test_the_budget_counts_the_longer_last_projection(broad):
     impossible = Equality(lambda x: x[:, :12].square() + 1, tolerance=1e-6)
-    sampler = PPR(broad, impossible, retries=0)
-    expected = sampler.budget(12)
-    assert sampler.steps == 32, "to ask for a budget changes nothing"
-    with pytest.warns(InfeasibleWarning):
-        calls = sampler.sample(2, (16,), dtype=torch.float64).calls
-    assert (calls.forward, calls.backward) == expected == sampler.budget(12)
+    minimize = {"minimize": WarmLBFGS(steps=4), "last": WarmLBFGS(steps=9)}
+    sampler = PPR(broad, impossible, steps=12, repeats=1, sigma_max=10.0, **minimize)
+    spent = sampler.sample(2, (16,), dtype=torch.float64).evaluations
+    assert (spent.forward, spent.backward) == sampler.budget(12)
+    levels = sum(sampler.noise_level(s) <= 10.0 for s in sampler.times()[1:])
+    assert spent.backward == 4 * (levels - 1) + 9
 
 
-def test_projections_of_a_run_share_their_curvature_and_runs_do_not(broad, monkeypatch):
-    made, used = [], []
-    remember = WarmLBFGS.remember
-    call = WarmLBFGS.__call__
-
-    def note(self, x):
-        made.append(remember(self, x))
-        return made[-1]
-
-    def watch(self, *arguments, history=None, **options):
-        used.append(history)
-        return call(self, *arguments, history=history, **options)
-
-    monkeypatch.setattr(WarmLBFGS, "remember", note)
-    monkeypatch.setattr(WarmLBFGS, "__call__", watch)
-    sampler = PPR(broad, many(), retries=0)
-    sampler.sample(2, (16,), dtype=torch.float64)
-    sampler.sample(2, (16,), dtype=torch.float64)
-    levels = sampler.levels()
-    assert len(made) == 2
-    assert [history is made[0] for history in used] == [True] * levels + [False] * levels
-    sampler.project(torch.zeros(3, 16).double(), torch.tensor(0.5).double())
-    assert used[-1] is None, "outside of a run there is nothing to share"
-
-
-def test_members_with_many_residuals_do_not_depend_on_their_batch(broad):
-    whole = PPR(broad, many()).sample(5, (16,), dtype=torch.float64)
-    alone = PPR(broad, many()).sample([3], (16,), dtype=torch.float64)
-    torch.testing.assert_close(whole.samples[3], alone.samples[0], rtol=0, atol=1e-9)
-    assert whole.feasible.all()
-
-
-def test_fast_asks_for_fewer_gradients_and_still_lands(broad):
-    few = Equality(lambda x: x[:, :1] - 0.3, tolerance=1e-6)
-    assert PPR(broad, few, fast=True, retries=0).budget(1)[1] == 20
-    assert PPR(broad, few, retries=0).budget(1)[1] == 40
-    quick, full = (PPR(broad, many(), fast=fast, retries=0) for fast in (True, False))
-    assert quick.budget(12)[1] / full.budget(12)[1] == 11 / 16
-    for constraint in (few, many()):
-        sampler = PPR(broad, constraint, fast=True)
-        assert sampler.sample(8, (16,), dtype=torch.float64).feasible.all()
-    assert quick.minimize is None, "to ask for a budget changes nothing"
-
-
-def test_a_value_that_is_set_is_not_chosen_even_if_it_is_the_default(broad):
-    sampler = PPR(broad, many())
-    sampler.steps, sampler.sigma_max = 32, 0.75
-    sampler.sample(2, (16,), dtype=torch.float64)
-    assert (sampler.steps, sampler.sigma_max) == (32, 0.75)
-    again = PPR(broad, many(8))
-    again.sample(2, (16,), dtype=torch.float64)
-    again.constraint = many()
-    again.sample(2, (16,), dtype=torch.float64)
-    assert (again.steps, again.sigma_max) == (64, 10.0), "chosen anew for other residuals"
-    assert again.minimize == WarmLBFGS(steps=16)
-
-
-def test_interleaved_runs_of_one_sampler_do_not_disturb_one_another(broad):
-    sampler = PPR(broad, many(), retries=0)
-    x_0 = torch.zeros(2, 16).double()
-    sampler.prepare(x_0, sampler.constraint.residual(x_0))
-
-    def run(members):
-        noise = MemberNoise(0, members, (16,), dtype=torch.float64)
-        return sampler.trajectory(noise)
-
-    alone = [[x for _, x, _ in run(members)][-1] for members in ([0, 1], [2, 3, 4])]
-    first, second = run([0, 1]), run([2, 3, 4])
-    *_, last = zip(first, second, strict=True)
-    for (_, x, _), expected in zip(last, alone, strict=True):
-        torch.testing.assert_close(x, expected)
-    assert sampler._memory is None
+def test_projections_of_a_run_share_their_curvature(broad):
+    """The pairs of a step are the next one's to begin with, and a run's own."""
+    curved = Equality(lambda x: x[:, :12] + x[:, :12] ** 3 - 0.3, tolerance=1e-12)
+    sampler = PPR(broad, curved, steps=6, minimize=WarmLBFGS(steps=4, memory=48))
+    noise = MemberNoise(0, [0, 1], (16,), dtype=torch.float64)
+    memories = [step.memory for _, _, step in trajectory(sampler, noise)]
+    assert memories[0].count.eq(0).all()
+    for before, after in pairwise(memories):
+        assert (before.count < after.count).all()
+        # a step adds to the pairs, and changes none
+        assert torch.equal(after.s[: before.count.min()], before.s[: before.count.min()])
+    _, _, again = next(trajectory(sampler, noise))
+    assert again.memory.count.eq(0).all()
+    # and they are used: the first direction of a warm search is no gradient
+    x, t = torch.zeros(2, 16).double(), torch.tensor(0.5).double()
+    warm, cold = (sampler.project(x, t, 1.0, memory) for memory in (memories[-1], None))
+    assert not torch.allclose(warm.x_0, cold.x_0)
+    assert cold.state is None, "outside of a run there is nothing to share"

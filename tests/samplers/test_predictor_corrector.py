@@ -25,10 +25,10 @@ def test_correction_has_its_closed_form_stationary_variance(delta, gaussian):
     assert stationary.item() == pytest.approx((1.6 + sigma**2).item(), rel=delta)
 
 
-def test_calls_and_reduction(gaussian):
-    """T (1 + N) calls; without corrections it is the predictor."""
-    two = PredictorCorrector(gaussian, steps=6, corrections=2, readout="state").sample(2, (2,))
-    assert two.calls.forward == 18
+def test_evaluations_and_reduction(gaussian):
+    """T (1 + N) evaluations; without corrections it is the predictor."""
+    two = PredictorCorrector(gaussian, steps=6, corrections=2, output="state").sample(2, (2,))
+    assert two.evaluations.forward == 18
     none = PredictorCorrector(gaussian, steps=6, corrections=0).sample(4, (2,), seed=3)
     assert torch.equal(none.samples, Ancestral(gaussian, steps=6).sample(4, (2,), seed=3).samples)
 

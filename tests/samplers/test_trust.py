@@ -10,9 +10,11 @@ from feasibly import Ancestral, Linear
 from feasibly.constraints import GaussianRandomField, LevelSet
 from feasibly.denoisers import Denoiser
 from feasibly.errors import SamplingError
+from feasibly.network import Evaluations, Network
 from feasibly.oracles import Gaussian
 from feasibly.randomness import MemberNoise
 from feasibly.samplers import TrustSampling
+from feasibly.sampling import Problem
 from feasibly.schedules import Cosine, LogLogit, Rectified
 
 CURVE = LevelSet(GaussianRandomField(3))
@@ -29,6 +31,10 @@ def size_of_noise(prior, mean, t):
     return ((mean - alpha * prior(mean, t).mean) / sigma).norm(dim=1)
 
 
+def problem(*shape, dtype=torch.float64):
+    return Problem(torch.zeros(2, *shape, dtype=dtype), None)
+
+
 class Isotropic(Denoiser):
     """Of N(0, I), for samples of any shape; counts its calls."""
 
@@ -41,7 +47,7 @@ class Isotropic(Denoiser):
 
 @pytest.mark.parametrize("options", [{"iterations": 0}, {"bound": 1e-9}], ids=str)
 def test_without_iterations_or_trust_it_is_ddpm(options, gaussian):
-    trust = TrustSampling(gaussian, CURVE, steps=8, readout="denoise", **options)
+    trust = TrustSampling(gaussian, CURVE, steps=8, output="denoised", **options)
     free = Ancestral(gaussian, steps=8).sample(6, (2,), seed=3)
     assert torch.equal(trust.sample(6, (2,), seed=3).samples, free.samples)
 
@@ -54,12 +60,12 @@ def test_trusted_means_take_steps_of_fixed_length_down_the_gradient(schedule, it
     plane = Linear(normal(2, 4), normal(2, seed=1), tolerance=1e-6)
     sampler = TrustSampling(prior, plane, iterations=iterations, length=0.2, bound=math.inf)
     x, z = normal(3, 4, seed=2), normal(3, 4, seed=3)
-    x_s, x_0 = sampler.step(x, T, S, lambda like: z)
+    x_s, x_0, _ = sampler.step(x, T, S, lambda like: z)
 
     (alpha_t, sigma_t), (alpha_s, sigma_s) = schedule(T), schedule(S)
     shrink = alpha_t / (alpha_t**2 + sigma_t**2)
     free = Ancestral(prior)
-    mean, _ = free.step(x, T, S, torch.zeros_like)
+    mean = free.step(x, T, S, torch.zeros_like).x
     noise = free.step(x, T, S, lambda like: z)[0] - mean
     for _ in range(iterations):
         estimate = shrink * mean
@@ -72,11 +78,11 @@ def test_trusted_means_take_steps_of_fixed_length_down_the_gradient(schedule, it
 
 def test_members_beyond_the_bound_do_not_move(gaussian):
     x = 3 * normal(12, 2)
-    mean, _ = Ancestral(gaussian).step(x, T, S, torch.zeros_like)
+    mean = Ancestral(gaussian).step(x, T, S, torch.zeros_like).x
     sizes = size_of_noise(gaussian, mean, T)
     bound = sizes.median().item()
     sampler = TrustSampling(gaussian, CURVE, iterations=1, bound=bound)
-    moved, _ = sampler.step(x, T, S, torch.zeros_like)
+    moved = sampler.step(x, T, S, torch.zeros_like).x
     beyond = sizes > bound
     assert 0 < beyond.sum() < 12
     assert torch.equal(moved[beyond], mean[beyond])
@@ -88,28 +94,27 @@ def test_members_beyond_the_bound_do_not_move(gaussian):
 
 
 def test_a_member_that_leaves_the_bound_rests(gaussian):
-    """After a push across the bound, no more are made, although trust might come back."""
+    """After a step across the bound, no more are made, although trust might come back."""
     away = Linear(torch.tensor([[1.0, 0.0]]).double(), torch.tensor([50.0]).double(), 1e-6)
     x = torch.tensor([[1.0, 0.5]]).double()
     options = {"length": 1.0}
-    mean, _ = Ancestral(gaussian).step(x, T, S, torch.zeros_like)
-    once, _ = TrustSampling(gaussian, away, iterations=1, bound=math.inf, **options).step(
-        x, T, S, torch.zeros_like
-    )
+    mean = Ancestral(gaussian).step(x, T, S, torch.zeros_like).x
+    single = TrustSampling(gaussian, away, iterations=1, bound=math.inf, **options)
+    once = single.step(x, T, S, torch.zeros_like).x
     sizes = [size_of_noise(gaussian, v, T).item() for v in (mean, once)]
     assert sizes[0] < sizes[1]
-    sampler = TrustSampling(gaussian, away, iterations=9, bound=sum(sizes) / 2, **options)
-    found, _ = sampler.step(x, T, S, torch.zeros_like)
+    network = Network(gaussian, Evaluations())
+    sampler = TrustSampling(network, away, iterations=9, bound=sum(sizes) / 2, **options)
+    found = sampler.step(x, T, S, torch.zeros_like).x
     torch.testing.assert_close(found, once)
-    assert (sampler.denoiser.calls.forward, sampler.denoiser.calls.backward) == (3, 1)
+    assert (network.evaluations.forward, network.evaluations.backward) == (3, 1)
 
 
 @pytest.mark.parametrize("quantile", [0.5, 0.99, 1.0])
 @pytest.mark.parametrize("schedule", [LogLogit(), Cosine()], ids=repr)
 def test_the_bound_is_the_quantile_of_an_unconditional_run(quantile, schedule):
     prior = Gaussian(torch.zeros(2), torch.tensor([[1.0, 0.6], [0.6, 1.0]]), schedule)
-    sampler = TrustSampling(prior, CURVE, steps=7, quantile=quantile)
-    bounds = sampler.bounds(torch.empty(5, 2, dtype=torch.float64))
+    sampler = TrustSampling(prior, CURVE, steps=7, quantile=quantile).prepare(problem(2))
 
     free = Ancestral(prior, steps=7)
     noise = MemberNoise(2**32 - 1, range(64), (2,), dtype=torch.float64)
@@ -117,61 +122,52 @@ def test_the_bound_is_the_quantile_of_an_unconditional_run(quantile, schedule):
     alpha, sigma = schedule(times[0])
     x, expected = (alpha**2 + sigma**2).sqrt() * noise(), []
     for t, s in pairwise(times):
-        mean, _ = free.step(x, t, s, torch.zeros_like)
+        mean = free.step(x, t, s, torch.zeros_like).x
         expected.append(size_of_noise(prior, mean, t).quantile(quantile).item())
-        x, _ = free.step(x, t, s, noise)
-    assert bounds == pytest.approx(expected)
-
-
-def test_the_bound_is_the_same_for_all_members_and_seeds(gaussian):
-    samplers = [TrustSampling(gaussian, CURVE, steps=5, iterations=1) for _ in range(3)]
-    samplers[0].sample(2, (2,), seed=0)
-    samplers[1].sample([8, 5, 4], (2,), seed=9)
-    samplers[1].sample(7, (2,), seed=3, chunk=2)
-    bounds = [s.bounds(torch.empty(1, 2)) for s in samplers]
-    assert bounds[0] == bounds[1] == bounds[2]
-    assert len(bounds[0]) == 5
+        x = free.step(x, t, s, noise).x
+    assert [sampler.bound_at(t) for t in times[:-1]] == pytest.approx(expected)
 
 
 def test_every_step_is_tested_against_the_bound_of_its_own(gaussian):
     """Between the extremes of the bounds, so that one bound for all would decide otherwise."""
-    sampler = TrustSampling(gaussian, CURVE, steps=5, iterations=1)
-    bounds = sampler.bounds(torch.empty(1, 2, dtype=torch.float64))
+    sampler = TrustSampling(gaussian, CURVE, steps=5, iterations=1).prepare(problem(2))
+    bounds = sampler.bounds
     times = torch.linspace(1, 0, 6, dtype=torch.float64)
     x = 2 * normal(64, 2)
     for bound, (t, s) in zip(bounds, pairwise(times), strict=True):
         given = TrustSampling(gaussian, CURVE, steps=5, iterations=1, bound=bound)
-        a, b = (v.step(x, t, s, torch.zeros_like)[0] for v in (sampler, given))
+        a, b = (v.step(x, t, s, torch.zeros_like).x for v in (sampler, given))
         assert torch.equal(a, b)
     assert max(bounds) > 1.2 * min(bounds)
 
 
-def test_bounds_are_computed_once_for_every_shape():
+def test_bounds_are_calibrated_once_and_for_the_shape_of_the_problem():
     denoiser = Isotropic(LogLogit())
     sampler = TrustSampling(denoiser, CURVE, steps=6)
-    small, large = (sampler.bounds(torch.empty(1, n)) for n in (4, 400))
-    calls = 4 * 2 * 6  # four groups of 16 members, two calls a step
-    assert denoiser.calls == 2 * calls
-    assert sampler.bounds(torch.empty(9, 400)) is large
-    assert denoiser.calls == 2 * calls
-    sampler.steps = 12
-    assert len(sampler.bounds(torch.empty(1, 4))) == 12
-    assert sampler.bounds(torch.empty(1, 4).double()) is not sampler.bounds(torch.empty(1, 4))
+    small, large = (sampler.prepare(problem(n)) for n in (4, 400))
+    assert denoiser.calls == 2 * 4 * 2 * 6  # four groups of 16 members, two calls a step
+    assert small.prepare(problem(4)) is small
+    assert sampler.bounds is None
     # the noise has sqrt(D) of size, within its spread of about one
-    for few, many in zip(small, large, strict=True):
+    for few, many in zip(small.bounds, large.bounds, strict=True):
         assert few < 0.5 * many
+
+
+def test_without_bounds_a_step_is_refused(gaussian):
+    with pytest.raises(ValueError, match="needs its bounds"):
+        TrustSampling(gaussian, CURVE).step(normal(1, 2), T, S)
 
 
 def test_calibration_is_not_counted():
     denoiser = Isotropic(LogLogit())
     line = Linear(torch.tensor([[1.0, -2.0]]), torch.tensor([0.3]), tolerance=1e-6)
     sampler = TrustSampling(denoiser, line, steps=6, iterations=2)
-    first = sampler.sample(3, (2,)).calls.forward
-    spent = denoiser.calls - first
-    denoiser.calls = 0
-    second = sampler.sample(3, (2,)).calls.forward
-    assert first == second <= sampler.budget()[0]
-    assert spent - (denoiser.calls - second) == 4 * 2 * 6
+    spent = sampler.sample(3, (2,), attempts=2).evaluations.forward
+    prepared = sampler.prepare(problem(2, dtype=torch.float32))
+    counted = prepared.sample(3, (2,), attempts=2).evaluations.forward
+    assert spent == counted <= 2 * sampler.budget()[0]
+    # the dry runs make two calls each, the calibrations of the first run and of `prepare` 48
+    assert denoiser.calls == 2 * spent + 2 * 2 + 2 * 4 * 2 * 6
 
 
 def test_a_calibration_that_breaks_down_says_so():
@@ -186,28 +182,29 @@ def test_a_calibration_that_breaks_down_says_so():
 def test_a_given_bound_needs_no_calibration():
     denoiser = Isotropic(LogLogit())
     sampler = TrustSampling(denoiser, CURVE, steps=3, bound=2.5)
-    assert sampler.bounds(torch.empty(1, 2)) == [2.5, 2.5, 2.5]
+    assert sampler.prepare(problem(2)) is sampler
+    assert sampler.bound_at(T) == 2.5
     assert denoiser.calls == 0
 
 
 def test_a_run_without_a_bound_spends_its_budget(gaussian):
     sampler = TrustSampling(gaussian, CURVE, steps=4, iterations=5, bound=math.inf)
-    calls = sampler.sample(3, (2,)).calls
-    assert (calls.forward, calls.backward) == (24, 20) == sampler.budget()
+    spent = sampler.sample(3, (2,)).evaluations
+    assert (spent.forward, spent.backward) == (24, 20) == sampler.budget()
 
 
 def test_rested_members_are_asked_no_more(gaussian):
-    """One forward call for the prediction, one for the test."""
+    """One forward evaluation for the prediction, one for the test."""
     sampler = TrustSampling(gaussian, CURVE, steps=4, iterations=5, bound=1e-9)
-    calls = sampler.sample(3, (2,)).calls
-    assert (calls.forward, calls.backward) == (8, 0)
-    assert calls.member_forward == 24
+    spent = sampler.sample(3, (2,)).evaluations
+    assert (spent.forward, spent.backward) == (8, 0)
+    assert spent.member_forward == 24
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"iterations": -1}, "iterations=.*negative, got -1"),
+        ({"iterations": -1}, "iterations=.*whole number, at least 0, got -1"),
         ({"length": 0.0}, "length=.*positive, got 0"),
         ({"bound": 0.0}, "bound=.*positive, got 0"),
         ({"bound": math.nan}, "bound"),
@@ -219,8 +216,3 @@ def test_rested_members_are_asked_no_more(gaussian):
 def test_bad_options_are_refused(options, words, gaussian):
     with pytest.raises(ValueError, match=words):
         TrustSampling(gaussian, CURVE, **options)
-
-
-def test_it_needs_a_constraint(gaussian):
-    with pytest.raises(ValueError, match="TrustSampling needs a constraint"):
-        TrustSampling(gaussian)

@@ -92,7 +92,8 @@ def test_a_long_trajectory_is_sampled_under_a_constraint():
     A = torch.zeros(1, 24)
     A[0, ::2] = 1  # the sum of one channel over all frames
     prior = Blankets(White(SCHEDULE), 6, 3)
-    result = PPR(prior, Linear(A, torch.tensor([2.0]), 1e-6)).sample(4, (12, 2), seed=0)
+    line = Linear(A, torch.tensor([2.0]), 1e-6)
+    result = PPR(prior, line, steps=16).sample(4, (12, 2), seed=0)
     assert result.feasible.all()
     torch.testing.assert_close(
         result.samples[..., 0].sum(dim=1), torch.full((4,), 2.0), atol=1e-3, rtol=0

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,7 +18,7 @@ from ..constraints.composite import Composite
 from ..minimizers import LBFGS
 from ..network import Network, device_of
 from ..randomness import generator
-from .inputs import check_constraint
+from .inputs import as_data, check_constraint, check_denoiser, check_parts
 
 BATCH = 256
 """How many samples go through the denoiser at a time."""
@@ -126,7 +127,7 @@ class Diagnosis:
 def diagnose(
     denoiser: Callable[[Tensor, Tensor], Any],
     constraint: Constraint | None,
-    data: Tensor,
+    data: Tensor | np.ndarray,
     levels: int = 9,
     seed: int = 0,
 ) -> Diagnosis:
@@ -148,8 +149,10 @@ def diagnose(
         ConstraintError: If the constraint cannot be used as it is.
         DenoiserError: If the denoiser cannot be used as it is.
     """
-    data = data.to(device_of(denoiser))
+    check_parts("diagnose", denoiser, constraint)
     network = Network(denoiser)
+    data = as_data(data).to(device_of(denoiser))
+    _try(network, data[:2], seed)
     times = torch.linspace(1, 0, levels, dtype=data.dtype, device=data.device)
     fine = torch.linspace(0, 1, 257, dtype=data.dtype, device=data.device)
     alpha, sigma = network.schedule(fine)
@@ -183,6 +186,15 @@ def diagnose(
     floor = 1e-12 if low > 1e-12 or median == 0 else 0.0
     suggestion = max(1e-6 * median, floor) if known else None
     return Diagnosis(found, monotone, variance, residuals, quantiles, suggestion, *reached, cost)
+
+
+def _try(network: Network, data: Tensor, seed: int) -> None:
+    """Refuses a denoiser that fails on states half way; a gradient is for later."""
+    t = torch.tensor(0.5, dtype=data.dtype, device=data.device)
+    alpha_t, sigma_t = network.schedule(t)
+    z = torch.randn(data.shape, generator=generator(seed), dtype=data.dtype).to(data.device)
+    with batch.calling(range(2), data.device):
+        check_denoiser(network.denoiser, alpha_t * data + sigma_t * z, t, gradient=False)
 
 
 @torch.enable_grad()

@@ -1,12 +1,13 @@
 """Tests of a denoiser and a constraint before use: bad input is refused before sampling."""
 
-__all__ = ["check_constraint", "check_denoiser", "check_parts", "penalty"]
+__all__ = ["as_data", "check_constraint", "check_denoiser", "check_parts", "penalty"]
 
 import math
 import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,6 +16,10 @@ from ..constraints.base import Constraint
 from ..errors import ConstraintError, ConstraintWarning, DenoiserError
 from ..network import Network
 from ..randomness import generator
+
+ROUNDING = 0.05
+"""How far an estimate may move with the size of its batch, relative to the batch: half precision
+rounds to 0.3 %, while a mean over the batch moves it by tens of percent."""
 
 NOISE = (0.0, 0.1, 0.3, 1.0)
 """The noise on the samples that show a penalty, in units of standardised data."""
@@ -48,9 +53,25 @@ def check_parts(name: str, denoiser: Any, constraint: Any) -> None:
     )
 
 
-ROUNDING = 0.05
-"""How far an estimate may move with the size of its batch, relative to the batch: half precision
-rounds to 0.3 %, while a mean over the batch moves it by tens of percent."""
+def as_data(data: Any) -> Tensor:
+    """Returns clean data as a tensor of floating-point numbers.
+
+    Arguments:
+        data: The data, a tensor or an array of numbers with shape (N, *), N > 1.
+
+    Raises:
+        DenoiserError: If they are something else.
+    """
+    if isinstance(data, np.ndarray) and data.dtype.kind in "biuf":
+        data = torch.tensor(np.ascontiguousarray(data))
+    if not isinstance(data, Tensor) or data.is_complex() or data.ndim < 2 or len(data) < 2:
+        got = f"shape {tuple(data.shape)}" if isinstance(data, Tensor) else type(data).__name__
+        raise DenoiserError(
+            "A test on data needs a few different samples, as a tensor or an array with shape "
+            f"(N, *), N at least 2; got {got}. Of a loader take one batch, and of pairs of data "
+            "and labels the data."
+        )
+    return data if data.is_floating_point() else data.float()
 
 
 def check_denoiser(

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from .. import members
-from ..denoisers.adapter import Adapter
+from ..denoisers.adapter import Adapter, AsIs
 from ..denoisers.predictions import PREDICTIONS, Prediction, Scales, scales
 from ..errors import DenoiserError
 from ..randomness import generator
+from ..schedules import VP, Cosine, Rectified, SubVP
 
 LEVELS = (0.1, 0.3, 1.0, 3.0, 10.0)
 """The noise levels tried, in units of the data's standard deviation. Far above, the estimate that
@@ -24,15 +25,18 @@ ROWS = 1024
 CAP = 100.0
 """What a sample's errors count at most where two readings are compared: one sample at which a
 wrong reading fails by far must not hide that it fails at all."""
+SCHEDULES = (VP, SubVP, Cosine, Rectified)
+"""The schedules that a network is tried with in place of each other: all give it a time in [0, 1]
+from data to noise."""
 TIME = (
-    "the direction of time: try telling the network 1 - t (time=lambda t: 1 - t), or "
+    "the direction of time: try giving the network 1 - t (time=lambda t: 1 - t), or "
     "schedules.Flow for one whose time runs from noise to data"
 )
 TYPE = "the prediction type, which is {0}: try kind={0!r}"
 SIGN = "the sign of the prediction: try negating what the network returns"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Attempt:
     r"""One reading of a network, tried on data.
 
@@ -65,6 +69,15 @@ class Attempt:
     def error(self) -> float:
         """The geometric mean of the ratios."""
         return math.exp(sum(math.log(max(r, 1e-12)) for r in self.ratios) / len(self.ratios))
+
+    def __repr__(self) -> str:
+        ratios = ", ".join(f"{ratio:.3g}" for ratio in self.ratios)
+        verdict = "denoises the data" if self.good else "does not denoise the data"
+        how = f", with {self.change} changed" if self.change else ""
+        return (
+            f"Attempt({verdict}{how}: errors {ratios} times a guess's, from low noise to high; "
+            f"scale off by a factor of {self.slope:.3g})"
+        )
 
     def beats(self, other: "Attempt") -> bool:
         """Whether this reading is better than another by more than chance has it and by more
@@ -108,16 +121,33 @@ class Bench:
                         yield self._judge(change, remedy, prediction, turned, self.data)
 
     def units(self) -> Iterator[Attempt]:
-        """The network, told the time in other units."""
+        """The network, given the time in other units."""
         time = self.adapter.time
         for factor, remedy in ((999, "999 times"), (1 / 999, "a 999th of")):
             try:
                 outputs = self._outputs(self.data, lambda t, factor=factor: factor * time(t))
             except (IndexError, RuntimeError):  # there may be no such time for the network
                 continue
-            remedy = f"telling the network {remedy} what it is told now"
+            remedy = f"giving the network {remedy} the time that it gets now"
             prediction = self.adapter.prediction
             yield self._judge("the unit of time", remedy, prediction, outputs, self.data)
+
+    def schedules(self, near: bool = False) -> Iterator[Attempt]:
+        """The network, on states of other schedules with its clock; the nearest alone, if wanted,
+        for which no trained network can do better by chance."""
+        own = self.adapter.schedule
+        if isinstance(self.adapter, AsIs) or type(own) not in SCHEDULES:
+            return
+        betas = (own.beta_0, own.beta_1) if isinstance(own, VP) else ()
+        others = {VP: VP(*betas), SubVP: SubVP(*betas), Cosine: Cosine(), Rectified: Rectified()}
+        nearest = {VP: SubVP, SubVP: VP}.get(type(own))
+        for kind, schedule in others.items():
+            if kind is type(own) or (near and kind is not nearest):
+                continue
+            outputs = self._outputs(self.data, self.adapter.time, schedule)
+            remedy = f"schedule={schedule!r}"
+            prediction = self.adapter.prediction
+            yield self._judge("the noise schedule", remedy, prediction, outputs, self.data)
 
     def ranges(self) -> Iterator[Attempt]:
         """The network, on the data in other ranges."""
@@ -137,26 +167,31 @@ class Bench:
         return data.repeat(self.copies, *(1,) * (data.ndim - 1))
 
     def _outputs(
-        self, data: Tensor, time: Callable[[Tensor], Tensor]
+        self, data: Tensor, time: Callable[[Tensor], Tensor], schedule: Any = None
     ) -> list[tuple[Tensor, Scales, Tensor]]:
-        """For each noise level the state, the level, and what the network returns."""
+        """For each noise level the state, the level, and what the network returns; with a schedule
+        in place of the adapter's."""
         x_0 = self._repeated(data)
         rows = list(range(len(data))) * self.copies
         found = []
-        for t in self.times(data.std().item()):
-            at = scales(self.adapter.schedule, t, x_0)
+        for t in self.times(data.std().item(), schedule):
+            at = scales(schedule or self.adapter.schedule, t, x_0)
             x_t = at.alpha * x_0 + at.sigma * self.noise
             with members.calling(rows, data.device):
-                found.append((x_t, at, self.adapter.output(x_t, at, time(t))))
+                # a copy, since a network may write into its input
+                found.append((x_t, at, self.adapter.output(x_t.clone(), at, time(t))))
         return found
 
-    def times(self, std: float) -> list[Tensor]:
+    def times(self, std: float, schedule: Any = None) -> list[Tensor]:
         """The times of the noise levels that the schedule reaches."""
+        grid, log_noise = self.grid, self.log_noise
+        if schedule is not None:
+            grid, log_noise = _noise_levels(schedule, self.data)
         wanted = [math.log(factor * std) for factor in LEVELS]
-        low, high = self.log_noise[0].item(), self.log_noise[-1].item()
+        low, high = log_noise[0].item(), log_noise[-1].item()
         inside = [w for w in wanted if low <= w <= high] or [(low + high) / 2]
-        places = torch.searchsorted(self.log_noise, torch.tensor(inside).to(self.log_noise))
-        return list(self.grid[places.clamp(max=len(self.grid) - 1)])
+        places = torch.searchsorted(log_noise, torch.tensor(inside).to(log_noise))
+        return list(grid[places.clamp(max=len(grid) - 1)])
 
     def _judge(
         self,

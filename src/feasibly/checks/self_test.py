@@ -5,14 +5,16 @@ __all__ = ["self_test"]
 import warnings
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from .. import members
-from ..denoisers.adapter import Adapter, AsIs
+from ..denoisers.adapter import Adapter, AsIs, positional, time_first
 from ..denoisers.predictions import scales
 from ..errors import DenoiserError
 from ..network import device_of
+from .inputs import as_data
 from .readings import ROWS, Attempt, Bench
 
 FEW = 64
@@ -20,16 +22,20 @@ FEW = 64
 
 
 @torch.no_grad()
-def self_test(denoiser: Any, data: Tensor, seed: int = 0) -> Attempt:
+def self_test(denoiser: Any, data: Tensor | np.ndarray, seed: int = 0) -> Attempt:
     r"""Tests a denoiser on real data, and if it fails finds out why.
 
     A posterior mean is at no noise level worse than two guesses, the data's mean and the noisy
     state; data regressed on it have a slope of one; and no other reading of the same network
     denoises better. The readings tried are with its sign turned, with time reversed or counted in
-    another unit, as another prediction type, and with the data in another range; the best is
-    named. Readings that hardly differ, such as a v and a velocity under VP, take a few hundred
-    samples of few numbers to tell apart, or a few of many. All of this is with an allowance for
-    chance over the samples; data of fewer than 64 numbers in all only warn.
+    another unit, as another prediction type, with the data in another range, and with another
+    schedule; the best is named. Readings that hardly differ, such as a v and a velocity under VP,
+    take a few hundred samples of few numbers to tell apart, or a few of many. All of this is with
+    an allowance for chance over the samples; data of fewer than 64 numbers in all only warn.
+
+    VP and SubVP are told apart. Other schedules that are near to each other, such as VP and the
+    cosine schedule for a network that predicts v, may pass in place of each other: to the network
+    they differ by a small error in the noise level, as trained networks have, too.
 
     Arguments:
         denoiser: What :func:`feasibly.wrap` returned, or another denoiser.
@@ -46,21 +52,22 @@ def self_test(denoiser: Any, data: Tensor, seed: int = 0) -> Attempt:
             message says what is wrong and what to try.
     """
     adapter = denoiser if isinstance(denoiser, Adapter) else _reading(denoiser)
-    if data.ndim < 2 or len(data) < 2 or not data.isfinite().all() or data.float().std() == 0:
+    data = as_data(data)
+    if not data.isfinite().all() or data.std() == 0:
         raise DenoiserError(
-            "The self-test needs a few different samples, finite, as a tensor of shape (N, *) "
-            f"with N at least 2; got shape {tuple(data.shape)}."
+            "The self-test needs a few different samples, finite ones; among these are numbers "
+            "that are not finite, or all are the same."
         )
-    data = data if data.is_floating_point() else data.float()
     bench = Bench(adapter, data[:ROWS].to(device_of(adapter)), seed)
-    found = bench.attempt()
+    found = _attempt(bench)
     if found.good:
         _check_gradient(adapter, bench)
-        others = [other for other in bench.readings() if other.good and other.beats(found)]
+        tried = (*bench.readings(), *bench.schedules(near=True))
+        others = [other for other in tried if other.good and other.beats(found)]
         if not others:
             return found
     else:
-        tried = (*bench.readings(), *bench.units(), *bench.ranges())
+        tried = (*bench.readings(), *bench.units(), *bench.ranges(), *bench.schedules())
         others = [other for other in tried if other.good and other.beats(found)]
         if not others:  # else the gradient's trouble may come of the mistake that is named
             _check_gradient(adapter, bench)
@@ -73,6 +80,25 @@ def self_test(denoiser: Any, data: Tensor, seed: int = 0) -> Attempt:
         stacklevel=2,
     )
     return found
+
+
+def _attempt(bench: Bench) -> Attempt:
+    """How the network does as it is wrapped; what it raises is explained."""
+    try:
+        return bench.attempt()
+    except DenoiserError:
+        raise
+    except Exception as error:
+        order = {positional: ("x, time", "time, x"), time_first: ("time, x", "x, time")}
+        now, other = order.get(bench.adapter.call, ("", ""))
+        hint = (
+            f" It is called as net({now}); for net({other}) give a function that turns them "
+            "around, or for a flow kind='torchcfm' (time first) or 'flow_matching' (time last)."
+        )
+        raise DenoiserError(
+            f"The network failed on states of shape {tuple(bench.noise.shape)} with a time for "
+            f"each ({type(error).__name__}: {error}).{hint if now else ''}"
+        ) from error
 
 
 def _reading(denoiser: Any) -> Adapter:
@@ -122,7 +148,7 @@ def _message(found: Attempt, cause: Attempt | None) -> str:
         return (
             f"The network does not denoise as it is wrapped: {symptom}. Neither the sign, the "
             "direction or unit of time, the prediction type nor the range of the values explains "
-            "it alone; look at the schedule (print the wrapped network), at what it is told of "
+            "it alone; look at the schedule (print the wrapped network), at what it gets for "
             "the time and its conditions, and whether it is trained."
         )
     return (

@@ -1,4 +1,4 @@
-"""Constraints, residual first."""
+"""Constraints: a residual that is zero where a constraint holds, and a tolerance."""
 
 from .base import Constraint
 from .black_box import BlackBox

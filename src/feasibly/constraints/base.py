@@ -1,4 +1,4 @@
-r"""The base class of constraints: :math:`\mathcal{C} = \{ x : r(x) = 0 \}` for a residual `r`."""
+r"""The base class of constraints, which state a feasible set :math:`\{ x : r(x) = 0 \}`."""
 
 __all__ = ["Array", "Constraint", "check_axes", "constant", "finite", "rows", "target"]
 

@@ -1,4 +1,4 @@
-r"""Constraints from functions that cannot be differentiated."""
+"""Constraints on functions that cannot be differentiated."""
 
 __all__ = ["BlackBox"]
 
@@ -111,7 +111,7 @@ class _Differences(Function):
     def jvp(ctx: Any, *tangents: Any) -> Tensor:
         tangent = tangents[0]
         (x,) = ctx.saved_tensors
-        # moves as long as those of the gradient, whatever the tangent's length
+        # moves are as long as those of the gradient, whatever the length of the tangent
         size = tangent.flatten(start_dim=1).norm(dim=1)
         safe = torch.where(size > 0, size, 1.0)
         shape = (-1, *(1,) * (x.ndim - 1))

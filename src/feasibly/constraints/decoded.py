@@ -20,6 +20,9 @@ class Decoded(Constraint):
         decode: The decoder, which maps a batch of latents to a batch of samples, each by itself,
             and is differentiable.
         encode: The encoder, for methods that go back; None if there is none.
+
+    Raises:
+        ValueError: If one of them is something else.
     """
 
     def __init__(
@@ -34,6 +37,10 @@ class Decoded(Constraint):
                 "Decoded(constraint, decode) takes a constraint and a decoder, got "
                 f"{type(constraint).__name__} and {type(decode).__name__}."
                 + (" Swap the two." if swapped else "")
+            )
+        if not callable(encode) and encode is not None:
+            raise ValueError(
+                f"Decoded(encode=...) takes a function of samples, got {type(encode).__name__}."
             )
         super().__init__(constraint.tolerance)
         self.constraint, self.decode, self.encode = constraint, decode, encode
@@ -121,8 +128,8 @@ def _numbers(name: str, given: Sequence[int]) -> list[int]:
 
 
 def _held(whole: str, held: int, name: str, numbers: Sequence[int]) -> None:
-    """Raises if not all of the frames or channels that are asked for are there."""
+    """Raises if not all of the frames or channels that are requested are there."""
     if not all(-held <= number < held for number in numbers):
         raise ValueError(
-            f"FrameDecoder: a {whole} has {held} {name}, and {name} {numbers} are asked for."
+            f"FrameDecoder: a {whole} has {held} {name}, and {name} {numbers} are requested."
         )

@@ -15,8 +15,8 @@ from .operators import check_grid, divergence, wavenumber
 class DivergenceFree(Constraint):
     r"""The constraint :math:`\nabla \cdot u = 0` on a uniform grid in two or three dimensions.
 
-    Samples have shape :math:`(B, *, d, n_1, ..., n_d)`; component :math:`i` points along grid
-    axis :math:`i`. All fields of a sample are constrained.
+    Samples have shape :math:`(B, *, d, n_1, ..., n_d)`, where component :math:`i` points along
+    grid axis :math:`i`. The constraint holds for all fields of a sample.
 
     Arguments:
         spacing: The :math:`d` distances between grid points.
@@ -44,18 +44,20 @@ class DivergenceFree(Constraint):
         d = len(self.spacing)
         if x.ndim < d + 2 or x.shape[-d - 1] != d:
             raise ValueError(
-                f"DivergenceFree: samples must have shape (*, {d}, {d} grid axes), with one "
-                f"component a grid axis, got {tuple(x.shape[1:])}."
+                f"DivergenceFree needs samples that end with an axis of {d} components and {d} "
+                f"grid axes, got shape {tuple(x.shape[1:])}."
             )
         r = divergence(x, self.spacing, self.scheme).flatten(start_dim=1)
         return r / math.sqrt(r.shape[1])
 
     def projection(self, x: Tensor) -> Tensor:
-        r"""Returns the Leray projection :math:`\hat u - k (k \cdot \hat u) / |k|^2`, with the
-        wavenumbers of the scheme.
+        r"""Returns the Leray projection :math:`\hat u - k (k \cdot \hat u) / |k|^2`.
+
+        The wavenumbers are those of the scheme. For the scheme `open`, which has none, the
+        equations are solved as those of any linear constraint.
 
         Raises:
-            NotImplementedError: If the scheme is `open`.
+            NotImplementedError: If the scheme is `open` and the grid is too large for that.
         """
         if self.scheme == "open":
             return super().projection(x)
@@ -65,8 +67,8 @@ class DivergenceFree(Constraint):
         grid = [wavenumber(n, h, self.scheme, x) for n, h in sides]
         k = torch.stack(torch.meshgrid(*grid, indexing="ij"))
         squares = k.square().sum(dim=0)
-        # the mean, and waves whose derivatives vanish, carry no divergence; rounding of
-        # sin(k h) must not make one
+        # The mean, and waves whose derivatives vanish, have no divergence. Rounding of sin(k h)
+        # must not give them one.
         still = squares <= 1e-10 * squares.max()
         squares = torch.where(still, torch.inf, squares)
         u_hat = torch.fft.fftn(x, dim=axes)

@@ -1,4 +1,4 @@
-r"""Equality constraints from a plain function."""
+"""Equality constraints from a plain function."""
 
 __all__ = ["Equality", "Scalar"]
 
@@ -28,15 +28,15 @@ class Equality(Constraint):
 
 
 class Scalar(Constraint):
-    r"""A constraint known only as a violation :math:`c(x) \geq 0`.
+    r"""The constraint :math:`c(x) = 0` for a violation :math:`c(x) \geq 0`.
 
-    Its residual is :math:`\sqrt{c}`, for which a Gauss-Newton step is Polyak's step
-    :math:`x - 2 c \, \nabla c / \|\nabla c\|^2`. Where a residual with a sign is known,
-    :class:`Equality` is better: :math:`\sqrt{c}` has a kink at its solutions.
+    Its residual is :math:`\sqrt{c}`. A Gauss-Newton step on it is Polyak's step
+    :math:`x - 2 c \, \nabla c / \|\nabla c\|^2`. If you know a residual with a sign, use
+    :class:`Equality`, since :math:`\sqrt{c}` has a kink at its solutions.
 
     Arguments:
-        function: The violation :math:`c`, which maps a batch :math:`(B, *)` to :math:`(B)`. A
-            sample for which it is below minus the tolerance counts as not finite.
+        function: The violation :math:`c`, which maps a batch :math:`(B, *)` to :math:`(B)`. If
+            it is below minus the tolerance, the residual of that sample is NaN.
         tolerance: The largest :math:`c` of a feasible sample.
     """
 
@@ -46,7 +46,7 @@ class Scalar(Constraint):
 
     def residual(self, x: Tensor) -> Tensor:
         c = self.function(x).reshape(x.shape[0], -1)
-        # rounding may leave c a little below zero; the clamp also makes the gradient at an exact
-        # solution zero instead of infinite
+        # Rounding may leave c a little below zero. The clamp also makes the gradient zero at an
+        # exact solution, where it would be infinite.
         root = c.clamp_min(torch.finfo(c.dtype).tiny).sqrt()
         return root.masked_fill(c < -self.tolerance, torch.nan)

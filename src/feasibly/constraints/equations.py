@@ -17,17 +17,18 @@ class Evolution(Constraint):
 
     .. math:: \frac{u^{n+1} - u^n}{\Delta t} - \theta F(u^{n+1}) - (1 - \theta) F(u^n) .
 
-    Samples are trajectories, with shape :math:`(B, T, *)`. For data made by a solver, take its
-    scheme and time step: between the frames of a coarser record no such formula is exact.
+    Samples are trajectories, with shape :math:`(B, T, *)`. If a solver made the data, use its
+    scheme and its time step. No such formula is exact between the frames of a coarser record.
 
     Arguments:
-        F: The right-hand side, which maps :math:`(B, T, *)` to the same shape, frame by frame;
-            such as :func:`heat`, :func:`burgers`, :func:`kuramoto_sivashinsky` and
-            :func:`vorticity` return.
+        F: The right-hand side, which maps :math:`(B, T, *)` to the same shape, frame by frame.
+            :func:`heat`, :func:`burgers`, :func:`kuramoto_sivashinsky` and :func:`vorticity`
+            return one.
         dt: The time :math:`\Delta t` between frames.
         tolerance: The largest mean square of the residual, over all points of all steps, in
             squared units of :math:`u` over time.
-        theta: 0 is the explicit, 1 the implicit Euler method, 1/2 (second order) Crank-Nicolson.
+        theta: The weight :math:`\theta`: 0 for the explicit and 1 for the implicit Euler method,
+            1/2 for the method of Crank and Nicolson, which is of second order.
     """
 
     def __init__(
@@ -42,7 +43,10 @@ class Evolution(Constraint):
 
     def residual(self, x: Tensor) -> Tensor:
         if x.shape[1] < 2:
-            raise ValueError("Evolution: a sample needs at least two frames, on its first axis.")
+            raise ValueError(
+                "Evolution needs samples with at least two frames, on their first axis, got "
+                f"shape {tuple(x.shape[1:])}."
+            )
         F = self.F(x)
         drift = self.theta * F[:, 1:] + (1 - self.theta) * F[:, :-1]
         r = ((x[:, 1:] - x[:, :-1]) / self.dt - drift).flatten(start_dim=1)
@@ -84,8 +88,10 @@ def kuramoto_sivashinsky(spacing: float, scheme: str = "spectral") -> Callable[[
 def vorticity(
     viscosity: float, spacing: Sequence[float], forcing: Array = 0.0
 ) -> Callable[[Tensor], Tensor]:
-    r"""Returns the Navier-Stokes equations in two periodic dimensions, of the vorticity
-    :math:`\omega = \partial_x v - \partial_y u` over the last two axes, :math:`x` and :math:`y`:
+    r"""Returns :math:`F` of the Navier-Stokes equations in two periodic dimensions.
+
+    The field is the vorticity :math:`\omega = \partial_x v - \partial_y u` over the last two
+    axes, :math:`x` and :math:`y`:
 
     .. math:: F(\omega) = \nu \nabla^2 \omega - u \, \omega_x - v \, \omega_y + f, \qquad
         (u, v) = (\psi_y, -\psi_x), \quad \nabla^2 \psi = - \omega .

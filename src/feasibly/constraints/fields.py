@@ -1,4 +1,4 @@
-r"""Known values of a field, and of its integrals."""
+"""Constraints on the values of a field, its slopes and its integrals."""
 
 __all__ = ["Energy", "Integral", "Mask", "Neumann"]
 
@@ -14,13 +14,14 @@ from .base import Array, Constraint, check_axes, constant, finite, target
 
 
 class Mask(Constraint):
-    r"""Known values: :math:`x_i = y_i` where a mask is true. In-painting, sensors on a grid, and
-    boundary (Dirichlet) and initial conditions.
+    r"""The constraint that some values are known: :math:`x_i = y_i` where a mask is true.
+
+    Use it for in-painting, sensors on a grid, and boundary (Dirichlet) and initial conditions.
 
     Arguments:
         mask: Where the values are known, booleans with the shape of a sample.
-        y: The values, in the units of a sample: one number, the known ones in the order of
-            `x[mask]`, or a whole sample, of which only the masked part counts.
+        y: The values, in the units of a sample. Give one number, or the known values in the order
+            of `x[mask]`, or a whole sample, of which only the masked part counts.
         tolerance: The largest sum of squared errors over the mask, in those units squared.
     """
 
@@ -31,15 +32,15 @@ class Mask(Constraint):
         mask = mask if isinstance(mask, Tensor) else torch.tensor(np.asarray(mask))
         if mask.dtype != torch.bool or not mask.any():
             raise ValueError(
-                f"Mask(mask=...) must be booleans, true where a value is known, somewhere; got "
-                f"{mask.dtype}, true at {int(mask.count_nonzero())} of {mask.numel()}."
+                "Mask(mask=...) must be booleans, true where a value is known. Got "
+                f"{mask.dtype}, true at {int(mask.count_nonzero())} of {mask.numel()} places."
             )
         y, known = constant(y, "Mask(y=...)"), int(mask.count_nonzero())
         if y.ndim == 1 and y.numel() == known and y.shape != mask.shape:
             y = torch.zeros(mask.shape, dtype=y.dtype).masked_scatter(mask.cpu(), y.cpu())
         if y.ndim and y.shape != mask.shape:
             raise ValueError(
-                f"Mask(y=...) has shape {tuple(y.shape)}; give a number, the {known} values where "
+                f"Mask(y=...) has shape {tuple(y.shape)}. Give a number, the {known} values where "
                 f"the mask is true, or a whole sample, with shape {tuple(mask.shape)}."
             )
         self.mask = mask
@@ -55,8 +56,14 @@ class Mask(Constraint):
         y: Array,
         tolerance: float,
     ) -> "Mask":
-        r"""Returns a Dirichlet condition: `y` at both ends of the axes `dims` of a sample, of the
-        shape `shape`. Negative axes count from the last."""
+        r"""Returns a Dirichlet condition: the value is `y` at both ends of some axes.
+
+        Arguments:
+            shape: The shape of a sample.
+            dims: The axes. Negative ones count from the last.
+            y: The values; see :class:`Mask`.
+            tolerance: The largest sum of squared errors at the ends.
+        """
         mask = torch.zeros(tuple(shape), dtype=torch.bool)
         for dim in dims:
             mask.select(dim, 0).fill_(True)
@@ -65,8 +72,13 @@ class Mask(Constraint):
 
     @classmethod
     def initial(cls, u: Array, frames: int, tolerance: float) -> "Mask":
-        r"""Returns an initial condition: a sample of `frames` frames on its first axis begins
-        with `u`, with shape :math:`(k, *)`, its first :math:`k` frames."""
+        r"""Returns an initial condition: a sample begins with known frames.
+
+        Arguments:
+            u: The first :math:`k` frames, with shape :math:`(k, *)`.
+            frames: The number of frames of a sample, on its first axis.
+            tolerance: The largest sum of squared errors of these frames.
+        """
         u = constant(u, "Mask.initial(u=...)")
         mask = torch.zeros((frames, *u.shape[1:]), dtype=torch.bool)
         mask[: u.shape[0]] = True
@@ -84,14 +96,16 @@ class Mask(Constraint):
 
 
 class Neumann(Constraint):
-    r"""A known slope at both ends of an axis: :math:`\partial x / \partial n = y`, where
-    :math:`n` grows with the index, by one-sided differences of second order.
+    r"""The constraint that the slope at both ends of an axis is known:
+    :math:`\partial x / \partial n = y`.
+
+    Here :math:`n` grows with the index. Slopes are one-sided differences of second order.
 
     Arguments:
-        dim: The axis of a sample, negative, of three points at least.
+        dim: The axis of a sample, negative. It needs at least three points.
         spacing: The distance between two points.
         y: The slope, in units of a sample over those of the spacing; 0 is no flux. It
-            broadcasts to the shape :math:`(2, *)` of the two ends, the lower first.
+            broadcasts to the shape :math:`(2, *)` of the two ends, the lower end first.
         tolerance: The largest sum of squared errors, in squared units of the slope.
     """
 
@@ -100,7 +114,7 @@ class Neumann(Constraint):
     def __init__(self, dim: int, spacing: float, y: Array, tolerance: float) -> None:
         super().__init__(tolerance)
         if dim >= 0:
-            raise ValueError(f"Neumann(dim=...) must be negative, got {dim}; -1 is the last axis.")
+            raise ValueError(f"Neumann(dim=...) must be negative, got {dim}. The last axis is -1.")
         if not 0 < spacing < math.inf:
             raise ValueError(f"Neumann(spacing=...) must be positive and finite, got {spacing}.")
         self.dim, self.spacing, self.y = dim, spacing, finite(y, "Neumann(y=...)")
@@ -115,7 +129,7 @@ class Neumann(Constraint):
 
 
 class _Sum(Constraint):
-    """What is known of sums over some axes: their values, or that they do not change."""
+    """A constraint on sums over some axes: they are known, or they are conserved."""
 
     def __init__(
         self,
@@ -174,16 +188,19 @@ class _Sum(Constraint):
 
 
 class Integral(_Sum):
-    r"""A known integral or average: :math:`\sum_i w_i x_i = y`, over some axes of a sample; one
-    equation for each element of the others. Mass, brightness, a flux through a section.
+    r"""The constraint that an integral or average is known: :math:`\sum_i w_i x_i = y`.
+
+    The sum runs over some axes of a sample. There is one equation for each element of the other
+    axes. Use it for mass, brightness, or the flux through a section.
 
     Arguments:
         dims: The axes to sum over, negative and in increasing order.
-        y: The values, in units of a sample times those of the weights, which broadcast to the
-            other axes. None: unknown but conserved, the same along the first axis of a sample.
+        y: The values, in units of a sample times those of the weights. They broadcast to the
+            other axes. None if they are unknown but conserved, that is, the same along the first
+            of the other axes.
         tolerance: The largest sum of squared errors, in those units squared.
-        weights: The cell weights :math:`w`, which broadcast to the axes `dims`, such as the areas
-            of cells; None for an average.
+        weights: The weights :math:`w`, such as the areas of cells, which broadcast to the axes
+            `dims`; None for an average.
     """
 
     linear = True
@@ -198,15 +215,18 @@ class Integral(_Sum):
 
 
 class Energy(_Sum):
-    r"""A known energy: :math:`\frac{1}{2} \sum_i w_i x_i^2 = y`, over some axes of a sample.
+    r"""The constraint that an energy is known: :math:`\frac{1}{2} \sum_i w_i x_i^2 = y`.
+
+    The sum runs over some axes of a sample.
 
     Arguments:
-        dims: The axes to sum over, negative and in increasing order; with the axis of components,
-            for a velocity.
-        y: The energies, in squared units of a sample times those of the weights, which broadcast
-            to the other axes. None: unknown but conserved along the first axis of a sample.
+        dims: The axes to sum over, negative and in increasing order. For a velocity, include the
+            axis of its components.
+        y: The energies, in squared units of a sample times those of the weights. They broadcast
+            to the other axes. None if they are unknown but conserved, that is, the same along the
+            first of the other axes.
         tolerance: The largest sum of squared errors, in those units squared.
-        weights: The cell weights :math:`w`; None for an average.
+        weights: The weights :math:`w`, such as the areas of cells; None for an average.
     """
 
     def __init__(
@@ -224,11 +244,12 @@ class Energy(_Sum):
         return self._miss(self._sum(x.square()) / 2)
 
     def projection(self, x: Tensor) -> Tensor:
-        r"""Returns `x` scaled to the energy, the nearest if the weights are equal; not a number
-        where `x` is zero, which has no direction.
+        r"""Returns `x` scaled to the energy.
+
+        It is NaN where `x` is zero, since then all directions are equally near.
 
         Raises:
-            NotImplementedError: If the weights differ, or the energy is only conserved.
+            NotImplementedError: If the weights differ, or the energy is conserved and not known.
         """
         uneven = self.weights is not None and self.weights.unique().numel() > 1
         if uneven or self.y is None:

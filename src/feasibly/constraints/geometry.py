@@ -1,4 +1,4 @@
-r"""Geometry of paths and bodies: closed loops, lengths of joints, obstacles."""
+"""Constraints on paths and bodies: closed loops, lengths of joints, obstacles."""
 
 __all__ = ["ClosedLoop", "Lengths", "Obstacles"]
 
@@ -32,10 +32,10 @@ class ClosedLoop(Constraint):
 
 
 class Lengths(Constraint):
-    r"""Known lengths between points: :math:`\|x_i - x_j\| = l_{ij}`. Joints of a skeleton, links
-    of a chain, bonds.
+    r"""The constraint that distances between points are known: :math:`\|x_i - x_j\| = l_{ij}`.
 
-    Samples have shape :math:`(B, *, J, d)`, such as frames of :math:`J` points each.
+    Use it for joints of a skeleton, links of a chain, or bonds. Samples have shape
+    :math:`(B, *, J, d)`, such as frames of :math:`J` points each.
 
     Arguments:
         pairs: The pairs :math:`(i, j)` of points, whole numbers with shape :math:`(K, 2)`.
@@ -58,8 +58,8 @@ class Lengths(Constraint):
     def residual(self, x: Tensor) -> Tensor:
         if x.ndim < 3 or int(self.pairs.max()) >= x.shape[-2]:
             raise ConstraintError(
-                f"Lengths: pairs name point {int(self.pairs.max())}, and samples must have shape "
-                f"(*, J, d) with more points than that, not {tuple(x.shape[1:])}."
+                f"Lengths needs samples of shape (*, J, d) with J > {int(self.pairs.max())}: "
+                f"its pairs name point {int(self.pairs.max())}. Got {tuple(x.shape[1:])}."
             )
         i, j = self.pairs.to(x.device).unbind(dim=1)
         distance = _norm(x[..., i, :] - x[..., j, :])
@@ -69,8 +69,8 @@ class Lengths(Constraint):
 class Obstacles(Constraint):
     r"""The constraint that points keep out of discs or balls: :math:`\|x_t - c_k\| \geq r_k`.
 
-    Samples are paths, with shape :math:`(B, T, d)`. Only their points are seen: between two of
-    them a path may cut a corner, so add half a step's length to the radii if it must not.
+    Samples are paths, with shape :math:`(B, T, d)`. Only their points are tested. A path may cut
+    a corner between two points; to prevent that, add half the length of a step to the radii.
 
     Arguments:
         centers: The centers :math:`c_k`, with shape :math:`(K, d)`.
@@ -95,7 +95,7 @@ class Obstacles(Constraint):
     def residual(self, x: Tensor) -> Tensor:
         if self.centers.shape[1] != x.shape[-1]:
             raise ConstraintError(
-                f"Obstacles: centers have {self.centers.shape[1]} coordinates, points "
+                f"Obstacles: centers have {self.centers.shape[1]} coordinates, but points have "
                 f"{x.shape[-1]}."
             )
         distance = _norm(x[..., None, :] - self.centers.to(x))
@@ -103,5 +103,5 @@ class Obstacles(Constraint):
 
 
 def _norm(x: Tensor) -> Tensor:
-    """The length of the vectors on the last axis, with a slope of zero at zero."""
+    """Returns the length of the vectors on the last axis, with a slope of zero at zero."""
     return x.square().sum(dim=-1).clamp_min(torch.finfo(x.dtype).tiny).sqrt()

@@ -13,8 +13,8 @@ from .base import Array, Constraint, constant, rows, target
 class Inequality(Constraint):
     r"""The constraint :math:`g(x) \leq 0`, elementwise, with residual :math:`\max(g, 0)`.
 
-    Inside, the residual and its gradient are zero, so that a projection leaves a feasible sample
-    where it is. :class:`PPR` draws again before it projects, and says which law results.
+    Inside, the residual and its gradient are zero, so that a projection leaves feasible samples
+    as they are. :func:`feasibly.sample` resamples the prior before it projects.
 
     Arguments:
         g: A differentiable function of a batch :math:`(B, *)`.
@@ -47,8 +47,8 @@ class Bounds(Constraint):
         low, high = constant(lower, "Bounds(lower=...)"), constant(upper, "Bounds(upper=...)")
         if not torch.all(low <= high):
             raise ValueError(
-                "Bounds: the lower bound is above the upper one somewhere, or one of them is not "
-                "a number, so no sample is feasible; correct the bounds."
+                "Bounds: the lower bound is above the upper bound somewhere, or a bound is not a "
+                "number. Correct the bounds."
             )
         self.lower, self.upper = low, high
 
@@ -67,7 +67,7 @@ class Bounds(Constraint):
 
 
 class _Fixed(Constraint):
-    """The elements of a sample that bounds leave no choice."""
+    """The equality part of bounds: the elements whose bounds are equal."""
 
     linear = True
 

@@ -1,4 +1,4 @@
-r"""Level sets of a random field, the constraints of Data2D (paper, Appendix B.1)."""
+"""Level sets of a random field, the constraints of Data2D (paper, Appendix B.1)."""
 
 __all__ = ["GaussianRandomField", "LevelSet"]
 
@@ -17,7 +17,7 @@ class LevelSet(Constraint):
 
     Arguments:
         f: A differentiable scalar field, which maps :math:`(B, *)` to :math:`(B)`.
-        tolerance: The largest :math:`c` of a feasible sample; the paper's for Data2D by default.
+        tolerance: The largest :math:`c` of a feasible sample. The default is the paper's.
     """
 
     def __init__(self, f: Callable[[Tensor], Tensor], tolerance: float = 4e-6) -> None:
@@ -32,8 +32,9 @@ class LevelSet(Constraint):
 
 
 class GaussianRandomField:
-    r"""A draw of a Gaussian random field on :math:`\mathbb{R}^2` with an RBF kernel, by random
-    Fourier features:
+    r"""A sample of a Gaussian random field on :math:`\mathbb{R}^2` with an RBF kernel.
+
+    It is made of random Fourier features:
 
     .. math::
         f(x) = \sqrt{2 \sigma_f^2 / M} \sum_{m=1}^M a_m \cos(\omega_m^\top x + \phi_m) + \beta ,
@@ -43,7 +44,7 @@ class GaussianRandomField:
     :math:`\beta \sim \mathcal{N}(0, \sigma_b^2 \sigma_f^2)`.
 
     Arguments:
-        seed: The seed of the draw.
+        seed: The seed of the field.
         features: The number :math:`M` of features.
         lengthscale: The lengthscale :math:`\ell`.
         std: The standard deviation :math:`\sigma_f`.
@@ -69,6 +70,6 @@ class GaussianRandomField:
         self.beta = bias * std * normal(1)
 
     def __call__(self, x: Tensor) -> Tensor:
-        r"""Maps `x`, with shape :math:`(B, 2)`, to :math:`(B)`."""
+        r"""Returns :math:`f(x)`, with shape :math:`(B)`, for `x` with shape :math:`(B, 2)`."""
         angle = torch.addmm(self.phi.to(x), x, self.omega.to(x).T)
         return torch.addmv(self.beta.to(x), angle.cos(), self.amplitude.to(x))

@@ -17,7 +17,7 @@ class Observation(Constraint):
 
     Arguments:
         A: The operator, which maps a batch :math:`(B, *)` to :math:`(B, *_y)`.
-        y: The observed value, with shape :math:`(*_y)`: one value for all samples.
+        y: The observed value, with shape :math:`(*_y)`. It is the same for all samples.
         tolerance: The largest :math:`\|A(x) - y\|^2`, a sum and not a mean, of a feasible sample.
     """
 
@@ -29,8 +29,8 @@ class Observation(Constraint):
         A_x = self.A(x)
         if A_x.shape[1:] != self.y.shape:
             raise ConstraintError(
-                f"Observation: A(x) has shape {tuple(A_x.shape[1:])} for one sample but y has "
-                f"{tuple(self.y.shape)}; give y without a batch axis, in the shape of A(x)."
+                f"Observation: A(x) has shape {tuple(A_x.shape[1:])} for one sample, but y has "
+                f"{tuple(self.y.shape)}. Give y in the shape of A(x), without a batch axis."
             )
         return (A_x - self.y.to(A_x)).reshape(x.shape[0], -1)
 
@@ -43,6 +43,9 @@ class Linear(Constraint):
             sample.
         y: The observed value, with shape :math:`(m)`.
         tolerance: The largest :math:`\|A x - y\|^2` of a feasible sample.
+
+    Raises:
+        ValueError: If no sample is feasible.
     """
 
     linear = True
@@ -60,8 +63,8 @@ class Linear(Constraint):
         miss = (A.double() @ (self.A_inverse @ y.double()) - y).square().sum().item()
         if miss > tolerance:
             raise ValueError(
-                f"Linear: no x satisfies A x = y (the least |A x - y|^2 is {miss:.3g}, the "
-                f"tolerance {tolerance:g}); drop or correct the contradictory rows."
+                f"Linear: no x satisfies A x = y. The least |A x - y|^2 is {miss:.3g}, and the "
+                f"tolerance {tolerance:g}. Drop or correct the rows that contradict each other."
             )
 
     def residual(self, x: Tensor) -> Tensor:

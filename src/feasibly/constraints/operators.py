@@ -1,9 +1,9 @@
 r"""Differential operators on uniform grids, which constraints share.
 
-A scheme is `spectral` (periodic, exact for resolved waves), `periodic` (central differences of
-second order) or `open` (the same, one-sided at both ends). Derivatives above the second are
-composed of firsts and seconds, but for `spectral`. The spacing of a periodic grid is its length
-over its number of points: the first point is not repeated at the end.
+There are three schemes: `spectral` (periodic, exact for resolved waves), `periodic` (central
+differences of second order) and `open` (the same, one-sided at both ends). Except with
+`spectral`, derivatives of a higher order are composed of first and second ones. The spacing of a
+periodic grid is its length over its number of points: the first point is not repeated at the end.
 """
 
 __all__ = ["SCHEMES", "derivative", "divergence", "laplacian", "shells", "wavenumber"]
@@ -18,7 +18,7 @@ SCHEMES = ("spectral", "periodic", "open")
 
 
 def check_grid(spacing: Sequence[float], scheme: str, name: str) -> None:
-    """Refuses a scheme that there is not, and distances that are none."""
+    """Refuses an unknown scheme, and distances that are not positive and finite."""
     if scheme not in SCHEMES:
         raise ValueError(f"{name}(scheme=...) must be one of {SCHEMES}, got {scheme!r}.")
     if not all(0 < h < math.inf for h in spacing):
@@ -26,14 +26,15 @@ def check_grid(spacing: Sequence[float], scheme: str, name: str) -> None:
 
 
 def wavenumber(n: int, spacing: float, scheme: str, like: Tensor, odd: bool = True) -> Tensor:
-    r"""Returns the :math:`k` for which a first derivative is a product with :math:`i k`.
+    r"""Returns the :math:`k` for which a first derivative is a multiplication by :math:`i k`.
 
     Arguments:
         n: The number of points.
         spacing: The distance between two of them.
-        scheme: `spectral` or `periodic`; for the latter :math:`\sin(k h) / h`.
-        like: A tensor of the dtype and device wanted.
-        odd: Drop the highest wave of an even grid, whose odd derivatives are zero on the grid.
+        scheme: `spectral` or `periodic`; the latter has :math:`\sin(k h) / h`.
+        like: A tensor with the dtype and device of the result.
+        odd: Whether to drop the highest wave of an even grid. Its odd derivatives are zero on
+            the grid.
 
     Returns:
         The wavenumbers, in the order of `torch.fft.fft`, with shape :math:`(n)`.
@@ -56,7 +57,7 @@ def derivative(
         dim: The axis.
         spacing: The distance between two points.
         order: The order :math:`n`.
-        scheme: The scheme, see above; `open` needs four points.
+        scheme: The scheme; `open` needs four points.
     """
     check_grid((spacing,), scheme, "derivative")
     if scheme == "spectral":
@@ -89,15 +90,18 @@ def _difference(u: Tensor, dim: int, h: float, order: int, scheme: str) -> Tenso
 
 
 def laplacian(u: Tensor, spacing: Sequence[float], scheme: str = "spectral") -> Tensor:
-    r"""Returns :math:`\nabla^2 u` over the last axes of `u`, one for each of the spacings."""
+    r"""Returns :math:`\nabla^2 u` over the last axes of `u`, one axis for each spacing."""
     d = len(spacing)
     parts = [derivative(u, i - d, h, 2, scheme) for i, h in enumerate(spacing)]
     return torch.stack(parts).sum(dim=0)
 
 
 def divergence(u: Tensor, spacing: Sequence[float], scheme: str = "spectral") -> Tensor:
-    r"""Returns :math:`\nabla \cdot u`, for `u` with shape :math:`(*, d, n_1, ..., n_d)`, with
-    shape :math:`(*, n_1, ..., n_d)`. Component :math:`i` points along grid axis :math:`i`."""
+    r"""Returns :math:`\nabla \cdot u`, with shape :math:`(*, n_1, ..., n_d)`.
+
+    The field `u` has shape :math:`(*, d, n_1, ..., n_d)`. Its component :math:`i` points along
+    grid axis :math:`i`.
+    """
     d = len(spacing)
     parts = zip(u.unbind(dim=-d - 1), spacing, strict=True)
     return torch.stack(
@@ -106,8 +110,11 @@ def divergence(u: Tensor, spacing: Sequence[float], scheme: str = "spectral") ->
 
 
 def shells(shape: Sequence[int], device: torch.device) -> Tensor:
-    r"""Returns the shell of each wave of a periodic grid: its whole wavenumbers' length, rounded,
-    with shape `shape`, in the order of `torch.fft.fftn`."""
+    r"""Returns the shell of each wave of a periodic grid, with shape `shape`.
+
+    A shell is the length of the wave's integer wavevector, rounded. The order is that of
+    `torch.fft.fftn`.
+    """
     axes = [torch.fft.fftfreq(n, 1 / n, dtype=torch.float64) for n in shape]
     squares = [k.square() for k in torch.meshgrid(*axes, indexing="ij")]
     return torch.stack(squares).sum(dim=0).sqrt().round().long().to(device)

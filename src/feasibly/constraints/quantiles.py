@@ -1,4 +1,4 @@
-r"""Distributions of the values within a sample: histograms and quantiles."""
+"""Constraints on the distribution of the values within a sample: histograms, quantiles."""
 
 __all__ = ["Histogram", "Quantiles"]
 
@@ -9,13 +9,14 @@ from .base import Array, Constraint, finite
 
 
 class Histogram(Constraint):
-    r"""The constraint that a sample have given values, in whatever order:
-    :math:`x_{(i)} = y_{(i)}`, the sorted ones. Its histogram is that of :math:`y`.
+    r"""The constraint that a sample has given values, in any order.
+
+    The sorted values are equal, :math:`x_{(i)} = y_{(i)}`, so that both have one histogram.
 
     Arguments:
-        y: The values, in units of a sample and as many as it has.
-        tolerance: The largest sum of squared differences of the sorted values, which is the
-            number of values times the squared Wasserstein distance, in those units squared.
+        y: The values, in units of a sample. There must be as many as a sample has.
+        tolerance: The largest sum of squared differences of the sorted values, in those units
+            squared. It is the number of values times the squared Wasserstein distance.
     """
 
     def __init__(self, y: Array, tolerance: float) -> None:
@@ -26,20 +27,21 @@ class Histogram(Constraint):
         x = x.flatten(start_dim=1)
         if x.shape[1] != self.y.numel():
             raise ValueError(
-                f"Histogram: a sample has {x.shape[1]} values and y has {self.y.numel()}; give "
+                f"Histogram: a sample has {x.shape[1]} values, but y has {self.y.numel()}. Give "
                 "as many, or use Quantiles."
             )
         return x.sort(dim=1).values - self.y.to(x)
 
     def projection(self, x: Tensor) -> Tensor:
-        r"""Returns `x` with each value replaced by that of its rank."""
+        r"""Returns `x` with each value replaced by the value of `y` with its rank."""
         rank = x.flatten(start_dim=1).argsort(dim=1).argsort(dim=1)
         return self.y.to(x)[rank].reshape(x.shape)
 
 
 class Quantiles(Constraint):
-    r"""Known quantiles of the values within a sample, interpolated linearly between the sorted
-    values.
+    r"""The constraint that quantiles of the values within a sample are known.
+
+    They are interpolated linearly between the sorted values.
 
     Arguments:
         levels: The levels in [0, 1], with shape :math:`(K)`; 0.5 is the median.
@@ -58,7 +60,7 @@ class Quantiles(Constraint):
         order = levels.argsort()
         self.levels, self.y = levels[order], y[order]
         if (self.y.diff() < 0).any():
-            raise ValueError("Quantiles(y=...) must not fall with the level.")
+            raise ValueError("Quantiles(y=...) must not decrease with the level.")
 
     def residual(self, x: Tensor) -> Tensor:
         ordered = x.flatten(start_dim=1).sort(dim=1).values

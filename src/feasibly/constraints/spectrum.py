@@ -1,4 +1,4 @@
-r"""A prescribed energy spectrum."""
+"""Constraints on the energy spectrum of a field."""
 
 __all__ = ["Spectrum", "energy_spectrum"]
 
@@ -10,15 +10,18 @@ from .operators import shells
 
 
 def energy_spectrum(u: Tensor, dims: int) -> Tensor:
-    r"""Returns the energy by shell, :math:`E_k = \frac{1}{2 N^2} \sum_{|\kappa| \in (k - 1/2,
-    k + 1/2]} |\hat u_\kappa|^2`, whose sum over all shells is half the mean square.
+    r"""Returns the energy of each shell of wavenumbers,
+
+    .. math:: E_k = \frac{1}{2 N^2} \sum_{|\kappa| \in (k - 1/2, k + 1/2]} |\hat u_\kappa|^2 .
+
+    The sum over all shells is half the mean square.
 
     Arguments:
         u: A field on a periodic grid of :math:`N` points, with shape :math:`(*, n_1, ..., n_d)`.
-        dims: The number :math:`d` of grid axes. Wavenumbers are whole: waves across an axis.
+        dims: The number :math:`d` of grid axes. Wavenumbers count waves across an axis.
 
     Returns:
-        The energies of the shells from 0, the mean, on, with shape :math:`(*, K)`.
+        The energies of the shells, with shape :math:`(*, K)`. The first is shell 0, the mean.
     """
     axes = tuple(range(-dims, 0))
     u_hat = torch.fft.fftn(u, dim=axes, norm="forward")
@@ -29,16 +32,18 @@ def energy_spectrum(u: Tensor, dims: int) -> Tensor:
 
 
 class Spectrum(Constraint):
-    r"""The constraint that the energy of each shell of wavenumbers be as prescribed:
-    :math:`\sqrt{E_k(x) / E_k} = 1`, see :func:`energy_spectrum`. The mean, shell 0, is free, and
-    so are the shells after the last that is given.
+    r"""The constraint that the energies of some shells of wavenumbers are known:
+    :math:`\sqrt{E_k(x) / E_k} = 1`.
+
+    :func:`energy_spectrum` defines the energies. The mean, shell 0, is free, and so are the
+    shells after the last one given.
 
     Arguments:
         energy: The energies :math:`E_1, ..., E_K`, positive, in squared units of a sample, with
-            shape :math:`(K)`; the same for all fields of a sample.
-        dims: The number of grid axes, the last of a sample.
-        tolerance: The largest sum of squared relative errors of the shells' amplitudes; 1e-4 is
-            one shell that is off by 1 %.
+            shape :math:`(K)`. They are the same for all fields of a sample.
+        dims: The number of grid axes, which are the last axes of a sample.
+        tolerance: The largest sum of squared relative errors of the amplitudes of the shells. One
+            shell that is off by 1 % has 1e-4.
     """
 
     def __init__(self, energy: Array, dims: int, tolerance: float) -> None:
@@ -47,7 +52,7 @@ class Spectrum(Constraint):
         if energy.ndim != 1 or not (energy > 0).all():
             raise ValueError(
                 "Spectrum(energy=...) must be positive energies of shells 1, 2, ..., with shape "
-                f"(K), got {energy.tolist()}; leave off the shells that are free or empty."
+                f"(K), got {energy.tolist()}. Leave off the shells that are free or empty."
             )
         self.energy, self.dims = energy, dims
 
@@ -58,7 +63,7 @@ class Spectrum(Constraint):
         if energies.shape[-1] < known:
             raise ValueError(
                 f"Spectrum: {known} shells are given, but the grid {tuple(x.shape[-self.dims :])} "
-                f"has {energies.shape[-1]}."
+                f"has {energies.shape[-1]}. Leave off the last ones."
             )
         return energies[..., :known]
 
@@ -69,8 +74,10 @@ class Spectrum(Constraint):
         return (root - 1).flatten(start_dim=1)
 
     def projection(self, x: Tensor) -> Tensor:
-        r"""Returns `x` with the waves of each shell scaled to its energy. An empty shell has no
-        nearest point, and becomes NaN."""
+        r"""Returns `x` with the waves of each shell scaled to its energy.
+
+        A sample with an empty shell becomes NaN, since all its directions are equally near.
+        """
         axes = tuple(range(-self.dims, 0))
         known, grid = self.energy.numel(), x.shape[-self.dims :]
         gain = torch.sqrt(self.energy.to(x) / self._energies(x))

@@ -1,4 +1,4 @@
-r"""The two laws that a density has on a constraint."""
+"""The volume factor between two distributions on a constraint."""
 
 __all__ = ["log_volume"]
 
@@ -11,20 +11,25 @@ from .base import Constraint
 @torch.enable_grad()
 def log_volume(constraint: Constraint, x: Tensor) -> Tensor:
     r"""Returns :math:`\frac{1}{2} \log \det J J^\top` with :math:`J = \partial r / \partial x`,
-    for each sample and with shape :math:`(B)`.
+    with shape :math:`(B)`.
 
-    A density :math:`p` has more than one law on :math:`r(x) = 0`. That of the *tube*, the limit of
-    :math:`p` restricted to :math:`\|r\| \leq \epsilon`, is Bayes' for an observation whose noise
-    vanishes; it has the density :math:`p / (\det J J^\top)^{1/2}` with respect to the surface's
-    own measure, since the tube is thin where :math:`r` is steep. It depends on how a constraint is
-    written: :math:`r` and :math:`r \, e^{x}` have the same zeros, and other tubes. That of the
-    *surface*, :math:`p` itself with respect to that measure, does not. By the co-area formula,
-    samples of the tube's law, weighted or drawn again by `log_volume(...).softmax(0)`, are of the
-    surface's law; samples of the surface's, by `(-log_volume(...)).softmax(0)`, of the tube's.
+    A density :math:`p` can be restricted to :math:`r(x) = 0` in two ways.
 
-    :class:`PPR` and :class:`CalibratedPPR` aim at the tube's law. Where residuals depend on one
-    another, such as more residuals than a sample has elements, the volume is zero; it is NaN of a
-    sample that is not finite.
+    * The *tube* distribution is the limit of :math:`p` restricted to :math:`\|r\| \leq \epsilon`.
+      It is Bayes' posterior for an observation whose noise vanishes. With respect to the surface
+      measure of the constraint, its density is :math:`p / (\det J J^\top)^{1/2}`, since the tube
+      is thin where :math:`r` is steep. It depends on how the residual is written: :math:`r` and
+      :math:`r \, e^{x}` have the same zeros but different tubes.
+    * The *surface* distribution has the density :math:`p` with respect to the surface measure. It
+      depends on the zeros of :math:`r` only.
+
+    The co-area formula relates the two. Weight or resample tube samples by
+    `log_volume(...).softmax(0)` to get the surface distribution, and surface samples by
+    `(-log_volume(...)).softmax(0)` to get the tube distribution. :class:`PPR` and
+    :class:`CalibratedPPR` aim at the tube distribution.
+
+    The result is -inf if the residuals depend on each other, for example if they outnumber the
+    elements of a sample. It is NaN for a sample that is not finite.
 
     References:
         | Geometric Measure Theory (Federer, 1969), Section 3.2

@@ -1,4 +1,4 @@
-"""What a denoiser is, and networks behind EDM's preconditioning."""
+"""The base class of denoisers, and networks with EDM's preconditioning."""
 
 __all__ = ["Correlated", "Denoiser", "Karras", "Posterior", "broadcast"]
 
@@ -14,14 +14,18 @@ from ..schedules import Schedule
 
 @dataclass(frozen=True)
 class Posterior:
-    r"""What a denoiser knows of :math:`p(x_0 \mid x_t)`: its mean, with the shape of `x_t`."""
+    r"""A denoiser's estimate of :math:`p(x_0 \mid x_t)`: the mean, with the shape of `x_t`."""
 
     mean: Tensor
 
 
 def broadcast(scale: Tensor, x: Tensor) -> Tensor:
-    r"""Gives `scale`, with shape :math:`()` or :math:`(B)`, trailing axes to multiply `x`, with
-    shape :math:`(B, *)`."""
+    r"""Returns `scale` with the trailing axes that it needs to multiply `x`.
+
+    Arguments:
+        scale: The factors, with shape :math:`()` or :math:`(B)`.
+        x: What they multiply, with shape :math:`(B, *)`.
+    """
     return scale.reshape(scale.shape + (1,) * (x.ndim - 1)) if scale.ndim else scale
 
 
@@ -50,7 +54,7 @@ class Denoiser(nn.Module, ABC):
     def mean(self, x: Tensor, sigma: Tensor) -> Tensor:
         r"""Returns :math:`\mathbb{E}[x_0 \mid x]` for :math:`x = x_0 + \sigma \epsilon`.
 
-        Every schedule reduces to this one by :math:`x = x_t / \alpha_t`,
+        Every schedule reduces to this case by :math:`x = x_t / \alpha_t` and
         :math:`\sigma = \sigma_t / \alpha_t`.
 
         Arguments:
@@ -60,7 +64,7 @@ class Denoiser(nn.Module, ABC):
 
 
 class Karras(Denoiser):
-    r"""A network behind EDM's preconditioning
+    r"""A network with EDM's preconditioning,
 
     .. math::
         d_\theta(x) = \frac{s^2}{\sigma^2 + s^2} x + \frac{\sigma s}{\sqrt{\sigma^2 + s^2}}
@@ -95,8 +99,8 @@ class Karras(Denoiser):
 
         .. math:: \frac{\sigma^2 + s^2}{\sigma^2 s^2} \| d_\theta(x_t) - x_0 \|^2 / D
 
-        The paper's objective (Section 2) is the squared error; EDM's weight, which makes every
-        noise level count alike, leaves its minimizer as it is.
+        The paper's objective (Section 2) is the squared error. EDM's weight gives all noise
+        levels equal importance, and does not change the minimizer.
 
         Arguments:
             x_0: The clean data, with shape :math:`(B, *)`.
@@ -111,23 +115,23 @@ class Karras(Denoiser):
 
 
 class Correlated(Karras):
-    r"""A network behind EDM's preconditioning, for data of a known covariance :math:`\Sigma`:
+    r"""A network with EDM's preconditioning, for data of a known covariance :math:`\Sigma`:
 
     .. math::
         d_\theta(x) = \frac{\Sigma}{\sigma^2 + \Sigma} x + \sigma \sqrt{\frac{S}{\sigma^2 + S}} \,
             F_\theta\!\left(\frac{x}{\sqrt{\sigma^2 + S}}, \tfrac{1}{4} \log \sigma\right)
 
     Without a network it is the best linear denoiser of data whose covariance is :math:`\Sigma`.
-    :math:`S` is a coarser covariance, in whose units the network works: components that hardly
-    vary are never left with more noise than they have signal, and the network still sees fields.
+    The network works in units of :math:`S`, a coarser covariance. Components that hardly vary
+    then never keep more noise than signal, and the network still sees fields.
     :class:`Karras` is the case of :math:`\Sigma = S = s^2`.
 
     Arguments:
         backbone: The network, as for :class:`Karras`.
         schedule: The noise schedule.
-        covariance: The covariance: a module whose call `(f, x, sigma)` returns
-            :math:`f(\Sigma, \sigma) x`, where f acts on variances, and whose method `coarse` does
-            the same for :math:`S`.
+        covariance: The covariance, a module. Its call `(f, x, sigma)` returns
+            :math:`f(\Sigma, \sigma) x`, where f acts on variances. Its method `coarse` does the
+            same for :math:`S`.
     """
 
     def __init__(self, backbone: nn.Module, schedule: Schedule, covariance: Any) -> None:
@@ -142,9 +146,11 @@ class Correlated(Karras):
         return skip + coarse(lambda v, s: s * (v / (s**2 + v)).sqrt(), output, sigma)
 
     def loss(self, x_0: Tensor, t: Tensor, noise: Tensor) -> Tensor:
-        r"""Returns the denoising objective of each sample, with shape :math:`(B)`: as
-        :class:`Karras` in each component of :math:`S`, but less in those whose variance is below
-        0.01 in units of the data, whose errors no sample shows."""
+        r"""Returns the denoising objective of each sample, with shape :math:`(B)`.
+
+        In each component of :math:`S` it is that of :class:`Karras`. Components whose variance is
+        below 0.01, in units of the data, have less weight, since their errors do not show.
+        """
         alpha_t, sigma_t = (broadcast(scale, x_0) for scale in self.schedule(t))
         error = self(alpha_t * x_0 + sigma_t * noise, t).mean - x_0
 

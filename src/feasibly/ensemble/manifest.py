@@ -373,8 +373,14 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "weights": (is_text, "a printable line"),
     "tolerance": (_tolerance, "a number from 0, or none"),
     "seed": (lambda v: _whole(v, 0, 2**32 - 1), "a whole number from 0 to 2^32 - 1"),
-    "members": (lambda v: _whole(v, 1, LIMITS["members"]), f"1 to {LIMITS['members']}"),
-    "shape": (_shape, f"1 to {LIMITS['axes']} sizes, of at most 2^40 elements in all"),
+    "members": (
+        lambda v: _whole(v, 1, LIMITS["members"]),
+        f"a whole number from 1 to {LIMITS['members']}",
+    ),
+    "shape": (
+        _shape,
+        f"1 to {LIMITS['axes']} sizes in a tuple, such as (64, 32), of at most 2^40 elements",
+    ),
     "dtype": (lambda v: v in ("float32", "float64"), "float32 or float64"),
     "infeasible": (lambda v: v in INFEASIBLE, f"one of {', '.join(INFEASIBLE)}"),
     "source": (_source, "empty, or denoiser, constraint, method and options"),

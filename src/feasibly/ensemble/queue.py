@@ -1,9 +1,9 @@
-"""Who draws which member: a queue for several processes that share a folder and nothing else.
+"""Who samples which member: a queue for several processes that share a folder and nothing else.
 
 A process *claims* a member by making a file that nobody else can make again. It touches the file
 while it lives; the claim of a process that is dead, or whose file is not touched any more, is
-taken over. Should two processes ever draw the same member, for a moment of a slow file system,
-they draw the same values: a claim saves work and is not what keeps members right.
+taken over. Should two processes ever sample the same member, for a moment of a slow file system,
+they find the same values: a claim saves work and is not what keeps members right.
 """
 
 __all__ = ["Claims"]
@@ -60,7 +60,7 @@ class Claims:
         return taken
 
     def release(self, members: Iterable[int]) -> None:
-        """Gives claims back, of members drawn or not."""
+        """Gives claims back, of members that are finished or not."""
         for member in members:
             if self.owns(member):
                 self._path(member).unlink(missing_ok=True)

@@ -4,6 +4,7 @@ __all__ = ["run"]
 
 import contextlib
 import math
+import operator
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -96,6 +97,7 @@ def run(
         InfeasibleWarning: If members of the store are infeasible, whoever sampled them.
         CalibrationWarning: If the sampler warned of something, in this run or an earlier one.
     """
+    members, seed, chunk, shape = map(_plain, (members, seed, chunk, shape))
     if chunk != "auto" and (not isinstance(chunk, int) or chunk < 1):
         raise ValueError(f"run(chunk=...) must be 'auto' or at least 1, got {chunk!r}.")
     if min(workers, sharing) < 1:
@@ -113,7 +115,7 @@ def run(
         tolerance=_tolerance(last.constraint),
         seed=seed,
         members=members,
-        shape=tuple(shape),
+        shape=shape,
         dtype=str(dtype).removeprefix("torch."),
         infeasible=infeasible,
         source=dict(source or {}),
@@ -159,6 +161,17 @@ def run(
     for words in summary.warnings:
         warnings.warn(words, CalibrationWarning, stacklevel=2)
     return summary
+
+
+def _plain(value: Any) -> Any:
+    """A whole number of another library as Python's, and a list of such as a tuple; other values,
+    which :class:`Config` refuses, as they are."""
+    if isinstance(value, list | tuple):
+        return tuple(map(_plain, value))
+    try:
+        return value if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return value
 
 
 def _tolerance(constraint: Any) -> float | None:

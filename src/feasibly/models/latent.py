@@ -43,8 +43,18 @@ class LatentDecoder:
     """
 
     def __init__(self, decoder: Any, chunk: int = 8, recompute: bool = True) -> None:
-        if chunk < 1:
-            raise ValueError(f"LatentDecoder(chunk=...) must be at least 1, got {chunk}.")
+        if not isinstance(chunk, int) or chunk < 1:
+            raise ValueError(f"LatentDecoder(chunk=...) must be at least 1, got {chunk!r}.")
+        if isinstance(decoder, type):
+            raise ConstraintError(
+                f"The decoder is the class {decoder.__name__}; give an object of it, loaded with "
+                "its weights."
+            )
+        if not hasattr(decoder, "decode") and hasattr(decoder, "vae"):
+            raise ConstraintError(
+                f"{type(decoder).__name__} is a whole pipeline; give its decoder, "
+                "LatentDecoder(pipeline.vae)."
+            )
         if not callable(decoder) and not callable(getattr(decoder, "decode", None)):
             raise ConstraintError(
                 f"A decoder is a function of latents, or has a method decode(); "
@@ -71,7 +81,16 @@ class LatentDecoder:
     @torch.no_grad()
     def encode(self, x: Tensor) -> Tensor:
         r"""Returns the latents of samples, with shape :math:`(B, *)`: the mean of the encoder's
-        law."""
+        distribution.
+
+        Raises:
+            ConstraintError: If the decoder has no encoder.
+        """
+        if not callable(getattr(self.decoder, "encode", None)):
+            raise ConstraintError(
+                f"{type(self.decoder).__name__} has no encode(); give Decoded an encoder of your "
+                "own, or none."
+            )
         parts = []
         for part in x.split(self.chunk):
             found = self.decoder.encode(part.to(self._dtype(part)))
@@ -86,6 +105,11 @@ class LatentDecoder:
         decode = getattr(self.decoder, "decode", self.decoder)
         found = decode(inner.to(self._dtype(z)))
         found = found[0] if isinstance(found, tuple) else getattr(found, "sample", found)
+        if not isinstance(found, Tensor):
+            raise ConstraintError(
+                f"The decoder returned {type(found).__name__}; it must return a tensor, a tuple "
+                "that begins with one, or an object with one at .sample."
+            )
         return found.to(z.dtype)
 
     def _fit(self, values: Tensor, z: Tensor) -> Tensor:

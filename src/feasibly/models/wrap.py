@@ -6,12 +6,15 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from ..checks.self_test import self_test
 from ..denoisers.adapter import Adapter
 from ..denoisers.predictions import PREDICTIONS
 from ..errors import DenoiserError
+from ..schedules import clock
 from .azula import azula
 from .diffusers import diffusers, is_diffusers
 from .edm import edm
@@ -39,7 +42,7 @@ def wrap(
     kind: str | None = None,
     schedule: Any = None,
     *,
-    data: Tensor | None = None,
+    data: Tensor | np.ndarray | None = None,
     conditions: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Adapter:
@@ -72,7 +75,7 @@ def wrap(
         schedule: The noise schedule that it was trained with.
         data: A few clean samples, with shape :math:`(N, *)`, for :func:`feasibly.self_test`. Row i
             is denoised under the conditions of member i.
-        conditions: What the network is told besides the time: class labels, context. A tensor has
+        conditions: What the network is conditioned on: class labels, context. A tensor has
             a row for every member of the ensemble, by the member's index, or one row for all;
             other values are passed on as they are.
         options: Options of the family's own; see its function in :mod:`feasibly.models`.
@@ -81,6 +84,7 @@ def wrap(
         DenoiserError: If the kind, the schedule or an option is wrong, or the self-test fails;
             the message says what to try.
     """
+    _check_objects(net, kind, schedule, conditions)
     if kind is None:
         kind = _guess(net)
     if kind not in KINDS:
@@ -93,6 +97,8 @@ def wrap(
             f"kind={kind!r} needs the schedule that the network was trained with, such as "
             "feasibly.schedules.VP() for DDPM's, VE(), Cosine(), or Rectified() for a flow."
         )
+    if kind in PREDICTIONS and options.get("time") is None and is_diffusers(net):
+        _check_clock(net, schedule)
     try:
         adapter = KINDS[kind](net, schedule, conditions=conditions, **options)
     except TypeError as error:
@@ -102,6 +108,39 @@ def wrap(
     if data is not None:
         self_test(adapter, data)
     return adapter
+
+
+def _check_objects(net: Any, kind: Any, schedule: Any, conditions: Any) -> None:
+    """Refuses arguments of the wrong kind, which would fail later and say less."""
+    for name, given in (("network", net), ("schedule", schedule)):
+        if isinstance(given, type):
+            raise DenoiserError(
+                f"The {name} is the class {given.__name__}; give an object of it, such as "
+                f"{given.__name__}()."
+            )
+    if not isinstance(kind, (str, type(None))):
+        raise DenoiserError(
+            f"kind is a name, one of {', '.join(KINDS)}; got {kind!r}. The order is wrap(net, "
+            "kind, schedule)."
+        )
+    if not isinstance(conditions, (Mapping, type(None))):
+        raise DenoiserError(
+            "conditions is a dictionary of the network's further arguments by name, such as "
+            f"{{'class_labels': labels}}; got {type(conditions).__name__}."
+        )
+
+
+def _check_clock(net: Any, schedule: Any) -> None:
+    """Refuses times in [0, 1] for a model of diffusers: without data nothing else would show that
+    it knows steps."""
+    ends = clock(schedule)(torch.tensor([0.0, 1.0], dtype=torch.float64))
+    if float(ends.max()) <= 1:
+        raise DenoiserError(
+            f"{type(net).__name__} is a model of diffusers, trained on steps of a scheduler, and "
+            f"{schedule!r} gives it times in [0, 1]. Give the scheduler, as in wrap(net, "
+            "schedule=DDPMScheduler(...)). Or say what it gets at time t, as in time=lambda t: "
+            "999 * t, or lambda t: t if it was trained so."
+        )
 
 
 def _guess(net: Any) -> str:

@@ -4,6 +4,8 @@ __all__ = ["available", "digest", "load", "load_autoencoder", "save", "save_auto
 
 import hashlib
 import json
+import math
+import reprlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +23,10 @@ BACKBONES = {"ModulatedMLP": ModulatedMLP, "SphereNet": SphereNet, "UNet": UNet}
 SCHEDULES = {"LogLogit": LogLogit}
 M = TypeVar("M", bound=nn.Module)
 AUTOENCODERS = {"SphereAutoencoder": SphereAutoencoder}
+
+LARGEST = {"size": 4096, "list": 64}
+"""The largest number that a file may give for a width or a number of layers, and the longest list
+of them: a network is described before its weights are known."""
 
 
 def available() -> list[str]:
@@ -42,10 +48,13 @@ def load(name: str) -> Karras:
         name: The name of a shipped prior, or the path of a file written by :func:`save`.
 
     Raises:
-        ValueError: If there is no such prior, or its file is damaged.
+        ValueError: If there is no such prior, or its file is damaged: its weights are not finite,
+            say, or are not those of the network that it describes.
     """
 
     def make(spec: dict[str, Any]) -> Karras:
+        if not 0 < spec["sigma_data"] < math.inf:
+            raise ValueError(f"sigma_data is {spec['sigma_data']}")
         backbone = BACKBONES[spec["backbone"]](**spec["backbone_options"])
         schedule = SCHEDULES[spec["schedule"]](**spec["schedule_options"])
         if "covariance" in spec:
@@ -86,6 +95,9 @@ def save(
         backbone_options: The arguments with which its backbone was made.
         dtype: The precision in which the weights are stored; they are loaded in single precision.
         covariance_options: The arguments with which its covariance was made, if it has one.
+
+    Raises:
+        ValueError: If its weights are not finite, or its sizes too large to be loaded again.
     """
     spec = {
         "backbone": type(denoiser.backbone).__name__,
@@ -123,6 +135,11 @@ def _read(name: str, make: Callable[[dict[str, Any]], M]) -> M:
         with safe_open(path, framework="pt") as file:
             spec = json.loads(file.metadata()["feasibly"])
             weights = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        _check(spec, weights)
+        with torch.device("meta"):  # where sizes take no memory
+            described = {key: value.shape for key, value in make(spec).state_dict().items()}
+        if described != {key: value.shape for key, value in weights.items()}:
+            raise ValueError("its weights are not those of the network that it describes")
         model = make(spec)
         model.load_state_dict(weights)
     except (SafetensorError, KeyError, TypeError, RuntimeError, ValueError) as error:
@@ -136,4 +153,24 @@ def _read(name: str, make: Callable[[dict[str, Any]], M]) -> M:
 def _write(model: nn.Module, path: Path, spec: dict[str, Any], dtype: torch.dtype) -> None:
     weights = {k: v.contiguous() for k, v in model.state_dict().items()}
     weights |= {k: v.to(dtype).contiguous() for k, v in model.named_parameters()}
+    _check(spec, weights)
     save_file(weights, path, metadata={"feasibly": json.dumps(spec)})
+
+
+def _check(spec: dict[str, Any], weights: dict[str, torch.Tensor]) -> None:
+    """Refuses a description by which a network would be too large, and weights that are none."""
+    for part in ("backbone_options", "covariance", "options"):
+        options = spec.get(part, {}) if isinstance(spec, dict) else None
+        if not isinstance(options, dict):
+            raise ValueError(f"{part} are no options, but {reprlib.repr(options)}")
+        for name, value in options.items():
+            sizes = value if isinstance(value, list | tuple) else [value]
+            if len(sizes) > LARGEST["list"] or any(
+                type(size) is not int or not 1 <= size <= LARGEST["size"] for size in sizes
+            ):
+                raise ValueError(
+                    f"{name} must be 1 to {LARGEST['size']}, got {reprlib.repr(value)}"
+                )
+    for name, value in weights.items():
+        if not value.isfinite().all():
+            raise ValueError(f"{name} holds numbers that are not finite")

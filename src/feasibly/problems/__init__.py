@@ -1,4 +1,4 @@
-"""The paper's experiments as problems: data, constraints, ground truth."""
+"""The experiments of the paper as problems: data, constraints, ground truth."""
 
 __all__ = ["layout"]
 
@@ -12,7 +12,7 @@ LAYOUTS = {"ks": ks.layout}
 
 
 def layout(prior: str, shape: Sequence[int]) -> Layout | None:
-    """Returns the axes of a shipped prior's samples; None where they are only numbered.
+    """Returns the axes of a shipped prior's samples; None if they have no coordinates.
 
     Arguments:
         prior: The name of the prior.

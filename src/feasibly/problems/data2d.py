@@ -28,14 +28,16 @@ class Data2D:
 
     Arguments:
         name: `checkerboard` or `banana`.
-        denoiser: The prior; None for the shipped one.
+        denoiser: The prior; None for the shipped prior.
     """
 
     shape = (2,)
 
     def __init__(self, name: str, denoiser: Denoiser | None = None) -> None:
         if name not in DISTRIBUTIONS:
-            raise ValueError(f"Data2D has no {name!r}; choose one of {sorted(DISTRIBUTIONS)}.")
+            raise ValueError(
+                f"Data2D has no distribution {name!r}; choose one of {sorted(DISTRIBUTIONS)}."
+            )
         self.name = name
         self.distribution = DISTRIBUTIONS[name]()
         self.denoiser = denoiser or priors.load(name)
@@ -46,18 +48,23 @@ class Data2D:
 
     @lru_cache(maxsize=1)  # noqa: B019 (one pool a problem, which lives as long as it)
     def prior_samples(self, n: int) -> Tensor:
-        """Draws `n` samples of the learned prior, with shape (n, 2): DDPM, 128 steps."""
+        """Returns `n` samples of the learned prior, by 128 steps of DDPM, with shape (n, 2)."""
         sampler = Ancestral(self.denoiser, steps=128)
         return sampler.sample(n, self.shape, seed=2**20, chunk=4096).samples
 
     def ground_truth(self, constraint: Constraint, pool: Tensor, epsilon: float = 1e-2) -> Tensor:
-        r"""Returns the constrained prior's samples among `pool`, by rejection and refinement.
+        r"""Returns samples of the constrained prior, by rejection and refinement of a pool.
 
         Samples with :math:`c(x) \leq \epsilon` are kept, in the order of the pool, and moved onto
-        :math:`f = 0` by Newton steps; those that do not get there within a distance of 0.1, five
-        times the tube's typical half width, are dropped, since there is no feasible point where
-        the tube suggested one. Their law is the prior restricted to the tube, with
-        density :math:`p / |\nabla f|` on the curve, and not a surface measure.
+        :math:`f = 0` by Newton steps. A sample is dropped if it does not get there within a
+        distance of 0.1, five times the typical half width of the tube: there is no feasible point
+        near it. The result has the distribution of the prior restricted to the tube. Its density
+        on the curve is :math:`p / |\nabla f|`, see :func:`feasibly.constraints.log_volume`.
+
+        Arguments:
+            constraint: The constraint.
+            pool: Samples of the prior, with shape :math:`(n, 2)`.
+            epsilon: The half width :math:`\epsilon` of the tube, as a violation.
         """
         kept = pool[constraint.violation(pool) <= epsilon].double()
         newton = GaussNewton(steps=20, max_distance=None, damping=0.0)
@@ -70,7 +77,7 @@ class Data2D:
 
         Arguments:
             x: The ensemble, with shape :math:`(N, 2)`.
-            feasible: Which members are in :math:`\mathcal{C}`, with shape :math:`(N)`.
+            feasible: Which members are feasible, with shape :math:`(N)`.
             truth: The ground truth, with shape :math:`(N, 2)`.
 
         Returns:
@@ -91,10 +98,10 @@ class Data2D:
 
 
 class Lines(Data2D):
-    r"""The same two priors, each under a linear constraint: samples lie on a line.
+    r"""The same two priors under linear constraints: samples lie on a line.
 
-    Line k has a random direction, and passes through a random point of the data, both of seed k.
-    For methods that need a linear constraint or a closed form.
+    Line k has a random direction and passes through a random point of the data, both of seed k.
+    It is for methods that need a linear constraint or a closed form.
     """
 
     def constraint(self, k: int) -> Constraint:

@@ -12,15 +12,15 @@ from torch import Generator, Tensor
 class Distribution(ABC):
     r"""A standardised distribution on :math:`\mathbb{R}^2`."""
 
-    modes: int  # the number of modes, between which mass can be misplaced
+    modes: int  # the number of modes
 
     @abstractmethod
     def sample(self, n: int, generator: Generator) -> Tensor:
-        r"""Draws `n` standardised samples, with shape :math:`(n, 2)`, in double precision."""
+        r"""Returns `n` standardised samples, with shape :math:`(n, 2)`, in double precision."""
 
     @abstractmethod
     def in_support(self, x: Tensor) -> Tensor:
-        r"""Tells which points of `x`, with shape :math:`(n, 2)`, lie on the support, shape (n)."""
+        r"""Returns which points of `x`, with shape :math:`(n, 2)`, lie on the support."""
 
     @abstractmethod
     def mode(self, x: Tensor) -> Tensor:
@@ -30,19 +30,19 @@ class Distribution(ABC):
 class Checkerboard(Distribution):
     r"""Uniform on the :math:`m^2 / 2` squares of even parity of an :math:`m \times m` board.
 
-    The paper states neither :math:`m` nor the jitter; here :math:`m = 4`, without jitter (an odd
-    :math:`m` would not be uniform). The moments used to standardise are exact: mean
-    :math:`m / 2` and standard deviation :math:`m / \sqrt{12}`, for even :math:`m`.
+    The paper states neither :math:`m` nor the jitter. Here :math:`m = 4`, without jitter; with an
+    odd :math:`m` the board would not be uniform. The distribution is standardised by its exact
+    moments, the mean :math:`m / 2` and the standard deviation :math:`m / \sqrt{12}`.
 
     Arguments:
-        m: The number of squares a side, even.
-        slack: How far outside a square, in standardised units, a point still counts as on the
-            support.
+        m: The number of squares per side, which is even.
+        slack: How far outside of a square a point still counts as on the support, in standardised
+            units.
     """
 
     def __init__(self, m: int = 4, slack: float = 0.0) -> None:
         if m < 2 or m % 2:
-            raise ValueError(f"Checkerboard needs an even m, got {m}.")
+            raise ValueError(f"Checkerboard(m=...) must be even and positive, got {m}.")
         self.m, self.slack = m, slack
         self.mean, self.std = m / 2, m / math.sqrt(12)
         self.modes = m * m // 2
@@ -60,7 +60,7 @@ class Checkerboard(Distribution):
         return ij[ij.sum(dim=1) % 2 == 0].double()
 
     def _distance(self, x: Tensor) -> Tensor:
-        """The distance of each point to each square, standardised, with shape (n, modes)."""
+        """Returns the standardised distance of points to squares, with shape (n, modes)."""
         offset = (x.double() * self.std + self.mean)[:, None] - self.squares.to(x.device)
         return (offset - offset.clamp(0, 1)).norm(dim=-1) / self.std
 
@@ -72,17 +72,17 @@ class Checkerboard(Distribution):
 
 
 class Banana(Distribution):
-    r"""The paper's "banana" Gaussian mixture: a Gaussian mixture, sheared by a parabola,
+    r"""The paper's "banana" mixture: a Gaussian mixture, sheared by a parabola,
 
     .. math:: x_1 = z_1, \qquad x_2 = z_2 + b \, (z_1^2 - \mathbb{E}[z_1^2]) .
 
-    The paper states no parameters. Here: four components of equal weight with means
-    :math:`(-3, -0.5), (-1, 0.5), (1, -0.5), (3, 0.5)`, standard deviations :math:`(0.5, 0.35)`
-    and curvature :math:`b = 0.25`.
+    The paper states no parameters. Here there are four components of equal weight. Their means
+    are :math:`(-3, -0.5), (-1, 0.5), (1, -0.5), (3, 0.5)`, their standard deviations
+    :math:`(0.5, 0.35)`, and the curvature is :math:`b = 0.25`.
 
-    The density is positive everywhere, so the *support* is taken as the smallest region of the
-    standardised plane that holds 99.9 % of the mass: the points whose density is above the
-    0.001-quantile of the density of samples.
+    Since the density is positive everywhere, the *support* is the smallest region of the
+    standardised plane that holds 99.9 % of the mass. It holds the points whose density is above
+    the 0.001-quantile of the density of samples.
     """
 
     means = torch.tensor([[-3.0, -0.5], [-1.0, 0.5], [1.0, -0.5], [3.0, 0.5]]).double()

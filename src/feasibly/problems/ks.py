@@ -1,9 +1,9 @@
-r"""Kuramoto-Sivashinsky: trajectories of a chaotic field, some of whose frames are observed
+r"""Kuramoto-Sivashinsky: trajectories of a chaotic field, of which some frames are observed
 exactly (paper, Section 5 and Appendix "Additional KS Constraints").
 
 Samples are trajectories :math:`u`, with shape :math:`(B, T, X)`: frames of the field at
-equidistant times, in units of its root mean square. The initial transient is over, so that all
-frames have one law.
+equidistant times, in units of its root mean square. The initial transient is over, so all frames
+have the same distribution.
 """
 
 __all__ = [
@@ -30,35 +30,35 @@ from ..samplers.ancestral import Ancestral
 from .ks_solver import DT, LENGTH, POINTS, wavenumbers
 
 RMS = 1.307
-"""The root mean square of the field, in physical units: samples are in units of it."""
+"""The root mean square of the field in physical units. Samples are in units of it."""
 
 TOLERANCE = 4e-4
-"""What the paper counts as feasible: a sum over all observed values."""
+"""The paper's tolerance, for the sum of squares over all observed values."""
 
 OBSERVATIONS: dict[str, tuple[tuple[float, ...], Callable[[Tensor], Tensor]]] = {
     "sine-3": ((0.0, 0.5, 1.0), torch.sin),
     "sine-1": ((0.0,), torch.sin),
     "linear-1": ((0.0,), lambda u: u),
 }
-"""The paper's three constraints: which frames are observed, from the first (0) to the last (1),
-and through which function."""
+"""The paper's three constraints: the observed frames, from the first (0) to the last (1), and the
+observed function."""
 
 
 class KS:
     r"""Trajectories of which some frames are observed: :math:`A(u) = A(u^\mathrm{ref})`.
 
-    The reference :math:`u^\mathrm{ref}` is itself drawn from the prior, as in the paper. Three
-    frames almost determine a trajectory; of one frame's sine, or of its values, follow ensembles
-    that spread with time.
+    As in the paper, the reference :math:`u^\mathrm{ref}` is itself a sample of the prior. Three
+    frames almost determine a trajectory. Given one frame, or its sine, ensembles spread with
+    time.
 
     Arguments:
         observation: The observed frames and function: `sine-3` is the paper's main constraint
             :math:`\sum_{i \in \{0, 64, 127\}} \|\sin(u^i) - \sin(u^{i, \mathrm{ref}})\|^2`,
-            `sine-1` and `linear-1` see the first frame only.
-        denoiser: The prior; None for the shipped one, of 64 x 64 points.
+            `sine-1` and `linear-1` observe the first frame only.
+        denoiser: The prior; None for the shipped prior, of 64 x 64 points.
         size: The number of frames and of grid points.
-        physical: Observe the field in physical units. The paper observes, as far as its numbers
-            tell, the standardised one; in physical units more values lie beyond
+        physical: Whether to observe the field in physical units. Judging by its numbers, the
+            paper observes the standardised field. In physical units more values lie beyond
             :math:`\pm \pi / 2`, where a sine has several solutions.
     """
 
@@ -75,20 +75,20 @@ class KS:
             )
         if size not in SUPPORT:
             raise ValueError(
-                f"KS knows the bounds of its samples at sizes {sorted(SUPPORT)}, and not at "
-                f"{size}; add those of your prior to feasibly.problems.ks.SUPPORT."
+                f"KS has no bounds of samples for size={size}, only for {sorted(SUPPORT)}. Add "
+                "those of your prior to feasibly.problems.ks.SUPPORT."
             )
         self.name = observation
         self.shape = (size, size)
         if denoiser is None and size != 64:
             raise ValueError(
-                f"The shipped prior has 64 x 64 points; for size={size} give a denoiser."
+                f"The shipped prior has 64 x 64 points. Give a denoiser for size={size}."
             )
         self.denoiser = priors.load("ks") if denoiser is None else denoiser
         self.physical = physical
 
     def reference(self, k: int) -> Tensor:
-        """Draws reference `k` from the prior (DDPM, 256 steps), with shape (T, X)."""
+        """Returns reference `k`, a sample of the prior by 256 steps of DDPM, of shape (T, X)."""
         sampler = Ancestral(self.denoiser, steps=256)
         return sampler.sample([k], self.shape, seed=2**20).samples[0]
 
@@ -109,28 +109,28 @@ class KS:
         return Observation(A, A(reference), TOLERANCE)
 
     def in_support(self, u: Tensor) -> Tensor:
-        r"""Tells which samples could be the prior's own, with shape :math:`(B)`.
+        r"""Returns which samples are on-manifold, that is, could be samples of the prior.
 
         The range, the largest change between two frames and the residual of the equation must not
-        exceed 1.1 times what is seen in samples of the prior and in data. A sine observation is
-        periodic, so a member may be feasible while its values are far outside of the data.
+        exceed 1.1 times their maxima in samples of the prior and in data. Since a sine is
+        periodic, a member can be feasible while its values are far from the data.
         """
         return torch.stack([s <= bound for s, bound in self._bounded(u).values()]).all(dim=0)
 
     def _bounded(self, u: Tensor) -> dict[str, tuple[Tensor, float]]:
-        """The statistics of samples, each with its bound."""
+        """Returns the statistics of samples, each with its bound."""
         bounds = SUPPORT[self.shape[0]]
         return {name: (values, bounds[name]) for name, values in statistics(u).items()}
 
     def failures(self, u: Tensor, feasible: Tensor) -> dict[int, str]:
-        """Names the members that are feasible and still no samples of the prior, and says why.
+        """Returns the members that are feasible but off-manifold, with the reason.
 
         Arguments:
             u: The ensemble, with shape (M, T, X).
-            feasible: Which members are in C, with shape (M).
+            feasible: Which members are feasible, with shape (M).
 
         Returns:
-            For the number of each such member, what is beyond which bound.
+            The number of each such member, with the statistics that exceed their bounds.
         """
         reasons: dict[int, str] = {}
         for name, (values, bound) in self._bounded(u).items():
@@ -142,11 +142,11 @@ class KS:
     def scores(self, u: Tensor, feasible: Tensor, reference: Tensor) -> dict:
         r"""Scores an ensemble against its reference.
 
-        Members that are not finite are left out of all but the shares.
+        Members that are not finite count in the shares only.
 
         Arguments:
             u: The ensemble, with shape :math:`(M, T, X)`.
-            feasible: Which members are in :math:`\mathcal{C}`, with shape :math:`(M)`.
+            feasible: Which members are feasible, with shape :math:`(M)`.
             reference: The reference, with shape :math:`(T, X)`.
 
         Returns:
@@ -155,7 +155,7 @@ class KS:
             members (`residual_feasible`); the log-spectral distance to the reference (`spectrum`);
             and by frame, as lists, the mean squares of the members' errors, of the ensemble mean's
             error and of the ensemble (`mse`, `mean_se`, `variance`), the CRPS (`crps`) and the
-            shares of ranks (`ranks`). Means over several references come before roots.
+            shares of ranks (`ranks`). Take means over several references before roots.
         """
         good = u.isfinite().flatten(start_dim=1).all(dim=1)
         inside = good & self.in_support(torch.where(good[:, None, None], u, 0.0))
@@ -189,8 +189,11 @@ class KS:
 
 
 def statistics(u: Tensor) -> dict[str, Tensor]:
-    """Returns what tells a trajectory from other fields: the largest value, the largest change
-    between two frames and the residual of the equation, each with shape (B)."""
+    """Returns statistics that distinguish trajectories from other fields, each with shape (B).
+
+    They are the largest value, the largest change between two frames, and the residual of the
+    equation.
+    """
     return {
         "range": u.abs().flatten(start_dim=1).amax(dim=1),
         "change": u.diff(dim=1).abs().flatten(start_dim=1).amax(dim=1),
@@ -199,8 +202,8 @@ def statistics(u: Tensor) -> dict[str, Tensor]:
 
 
 SUPPORT = {64: {"range": 2.85, "change": 1.6, "residual": 0.22}}
-"""The bounds of :meth:`KS.in_support` by size: 1.1 times the largest value among 96 samples of the
-shipped prior and as many trajectories of the solver, which its card has."""
+"""The bounds of :meth:`KS.in_support` by size. They are 1.1 times the largest values among 96
+samples of the shipped prior and 96 trajectories of the solver; the prior's card lists those."""
 
 
 def layout(shape: Sequence[int]) -> Layout | None:
@@ -221,19 +224,19 @@ def layout(shape: Sequence[int]) -> Layout | None:
 def residual(u: Tensor) -> Tensor:
     r"""Returns the root mean square of the equation's residual, in physical units.
 
-    Between two frames, a time :math:`\Delta` apart, it is the trapezoidal rule's
+    Between two frames, a time :math:`\Delta` apart, it is that of the trapezoidal rule,
 
     .. math:: \frac{u^{n+1} - u^n}{\Delta} + \frac{1}{2} \big(N(u^{n+1}) + N(u^n)\big), \qquad
         N(u) = u_{xx} + u_{xxxx} + u u_x ,
 
-    with spectral derivatives. It is not zero for true trajectories, whose frames are too far
-    apart for that (at 64 x 64 its median is 0.125, where :math:`u_t` has 0.33).
+    with spectral derivatives. It is not zero for true trajectories, since their frames are too
+    far apart: at 64 x 64 its median is 0.125, and that of :math:`u_t` is 0.33.
 
     Arguments:
         u: Trajectories in units of :data:`RMS`, with shape :math:`(B, T, X)`.
 
     Returns:
-        One value a trajectory, with shape :math:`(B)`.
+        One value for each trajectory, with shape :math:`(B)`.
     """
     u = RMS * u.double()
     frames, points = u.shape[1:]
@@ -256,18 +259,23 @@ def energy_spectrum(u: Tensor) -> Tensor:
 
 
 def spectrum_distance(u: Tensor, v: Tensor, modes: int = 20) -> float:
-    r"""Returns the largest relative difference between the energies of two sets of
-    trajectories in the modes :math:`1, \dots,` `modes`."""
+    r"""Returns the largest relative difference between the spectra of two sets of trajectories.
+
+    It is over the modes :math:`1, \dots,` `modes`.
+    """
     return (_energy_ratio(u, v, modes) - 1).abs().max().item()
 
 
 def log_spectral_distance(u: Tensor, v: Tensor, modes: int = 20) -> float:
-    r"""Returns the root mean square, over the modes :math:`1, \dots,` `modes`, of the logarithm of
-    the ratio of their energies in two sets of trajectories."""
+    r"""Returns the log-spectral distance of two sets of trajectories.
+
+    It is the root mean square of the logarithm of the ratio of energies, over the modes
+    :math:`1, \dots,` `modes`.
+    """
     return _energy_ratio(u, v, modes).log().square().mean().sqrt().item()
 
 
 def _energy_ratio(u: Tensor, v: Tensor, modes: int) -> Tensor:
-    """The ratio of energies in each of the first modes but the mean."""
+    """Returns the ratio of energies in each of the first modes except the mean."""
     a, b = (energy_spectrum(x)[1 : modes + 1] for x in (u, v))
     return a / b

@@ -2,8 +2,8 @@ r"""Solvers of the Kuramoto-Sivashinsky equation :math:`u_t = - u_{xx} - u_{xxxx
 Section 5 and Appendix B.2).
 
 In Fourier space :math:`\hat u_t = (k^2 - k^4) \hat u - \tfrac{1}{2} i k \, \widehat{u^2}`, on the
-periodic domain :math:`[0, L)` and without de-aliasing. Everything is in double precision: the
-rounding of :math:`k^4` leaves a residual of :math:`5 \times 10^{-3}` in single precision.
+periodic domain :math:`[0, L)` and without de-aliasing. Everything is in double precision, since
+the rounding of :math:`k^4` leaves a residual of :math:`5 \times 10^{-3}` in single precision.
 """
 
 __all__ = ["bdf1", "etdrk4", "initial_conditions", "simulate", "wavenumbers"]
@@ -37,10 +37,10 @@ def wavenumbers(points: int, length: float = LENGTH) -> Tensor:
 def initial_conditions(
     n: int, generator: Generator, points: int = POINTS, length: float = LENGTH
 ) -> Tensor:
-    r"""Draws :math:`u^0(x) = \sum_{k=1}^{10} a_k \cos(2 \pi \omega_k x / L + \phi_k)`.
+    r"""Returns random :math:`u^0(x) = \sum_{k=1}^{10} a_k \cos(2 \pi \omega_k x / L + \phi_k)`.
 
-    The frequencies are real numbers, as the paper writes them: :math:`u^0` jumps at the seam of
-    the domain and has a mean, which the equation then conserves (standard deviation 0.14).
+    The frequencies are real numbers, as the paper writes them. So :math:`u^0` jumps at the seam of
+    the domain, and has a mean (standard deviation 0.14), which the equation conserves.
 
     Arguments:
         n: The number of initial conditions.
@@ -74,24 +74,25 @@ def bdf1(
     .. math:: F(u^{n+1}) = u^{n+1} - u^n + \Delta t \,
         (u_{xx} + u_{xxxx} + u u_x)^{n+1} = 0 ,
 
-    each step solved by simplified Newton iterations: the Jacobian of :math:`F` is replaced by its
-    linear part :math:`P = 1 - \Delta t (k^2 - k^4)`, which is diagonal in Fourier space. Started
-    from a cubic extrapolation in time, they agree with Newton's method to :math:`10^{-10}`.
+    where simplified Newton iterations solve each step. They replace the Jacobian of :math:`F` by
+    its linear part :math:`P = 1 - \Delta t (k^2 - k^4)`, which is diagonal in Fourier space, and
+    start from a cubic extrapolation in time. They agree with Newton's method to
+    :math:`10^{-10}`.
 
     Arguments:
         u: The initial fields, with shape :math:`(B, N)`.
         steps: The number of time steps.
         dt: The time step :math:`\Delta t`.
         length: The length :math:`L` of the domain.
-        tolerance: A member's iterations end when its update is smaller than this, relative to its
-            norm.
+        tolerance: The iterations of a member end when its update is smaller than this, relative
+            to its norm.
         iterations: The most iterations in a step.
 
     Returns:
         The fields after each step, with shape :math:`(B, steps, N)`.
 
     Raises:
-        ArithmeticError: If a step does not converge, with the step and the member.
+        ArithmeticError: If a step does not converge. The message names the step and the member.
     """
     points = u.shape[-1]
     k = wavenumbers(points, length)
@@ -108,8 +109,8 @@ def bdf1(
             u = torch.fft.irfft(u_hat, n=points)
             new = source - half * torch.fft.rfft(u * u)
             change = (new - u_hat).abs().norm(dim=1)
-            settled = change <= tolerance * new.abs().norm(dim=1)  # never, where it is NaN
-            # a member that has converged stays: its result does not depend on its batch mates
+            settled = change <= tolerance * new.abs().norm(dim=1)  # never, if it is NaN
+            # a converged member stays, so that its result does not depend on the others
             u_hat = torch.where(moving, new, u_hat)
             moving = moving & ~settled[:, None]
             if not moving.any():
@@ -117,7 +118,7 @@ def bdf1(
         else:
             member = int(moving.flatten().nonzero()[0])
             raise ArithmeticError(
-                f"BDF1 did not converge at step {step}, member {member}, in {iterations} "
+                f"bdf1() did not converge at step {step} for member {member} in {iterations} "
                 f"iterations. Reduce dt={dt}."
             )
         frames[:, step] = torch.fft.irfft(u_hat, n=points)
@@ -126,7 +127,7 @@ def bdf1(
 
 
 def _extrapolate(past: list[Tensor]) -> Tensor:
-    """The next of up to four equidistant values, by a polynomial through them."""
+    """Returns the value after up to four equidistant ones, by a polynomial through them."""
     n = len(past)
     return sum(  # type: ignore[return-value]
         (-1) ** (n - 1 - i) * math.comb(n, i) * value for i, value in enumerate(past)
@@ -136,8 +137,8 @@ def _extrapolate(past: list[Tensor]) -> Tensor:
 def etdrk4(u: Tensor, steps: int, dt: float = DT, length: float = LENGTH) -> Tensor:
     r"""Integrates by exponential time differencing, fourth-order Runge-Kutta.
 
-    An independent scheme, to check :func:`bdf1` against: the linear part is integrated exactly,
-    and the coefficients come from means over a circle in the complex plane.
+    This independent scheme is a check of :func:`bdf1`. It integrates the linear part exactly. Its
+    coefficients are means over a circle in the complex plane.
 
     References:
         | Fourth-Order Time-Stepping for Stiff PDEs (Kassam & Trefethen, 2005)
@@ -185,12 +186,11 @@ def etdrk4(u: Tensor, steps: int, dt: float = DT, length: float = LENGTH) -> Ten
 
 
 def simulate(block: int, seed: int, size: int = 128) -> Tensor:
-    r"""Simulates one block of the paper's trajectories :math:`u^{512:1024}`, the last 512 of 1024
-    steps, downsized.
+    r"""Simulates one block of the paper's trajectories :math:`u^{512:1024}`, downsized.
 
-    Downsizing takes every :math:`512 / \mathrm{size}`-th frame and grid point, which loses no
-    scale that the solution has at 128 points (the reconstruction's error is
-    :math:`3 \times 10^{-7}`, at 64 points :math:`10^{-3}`).
+    They are the last 512 of 1024 steps. Downsizing keeps every :math:`512 / \mathrm{size}`-th
+    frame and grid point. At 128 points no scale of the solution is lost: the error of a
+    reconstruction is :math:`3 \times 10^{-7}`. At 64 points it is :math:`10^{-3}`.
 
     Arguments:
         block: The number of the block. With `seed`, it determines the trajectories.
@@ -202,7 +202,7 @@ def simulate(block: int, seed: int, size: int = 128) -> Tensor:
         \mathrm{size})`, in single precision: frames on the first axis, space on the second.
     """
     if POINTS % size:
-        raise ValueError(f"size must divide {POINTS}, got {size}.")
+        raise ValueError(f"simulate(size=...) must divide {POINTS}, got {size}.")
     generator = Generator().manual_seed(seed * 2**31 + block)
     frames = bdf1(initial_conditions(BLOCK, generator), STEPS)
     stride = POINTS // size

@@ -1,15 +1,16 @@
 r"""A small planet: rotating shallow water on the sphere, with jets and weather.
 
-In vorticity :math:`\zeta`, divergence :math:`\delta` and geopotential :math:`\Phi`, with absolute
-vorticity :math:`\eta = \zeta + f` and kinetic energy :math:`K = (u^2 + v^2) / 2`,
+The variables are vorticity :math:`\zeta`, divergence :math:`\delta` and geopotential :math:`\Phi`.
+With absolute vorticity :math:`\eta = \zeta + f` and kinetic energy
+:math:`K = (u^2 + v^2) / 2`, the equations are
 
 .. math::
     \zeta_t & = - \nabla \cdot (\eta \, \mathbf{u}) \\
     \delta_t & = k \cdot \nabla \times (\eta \, \mathbf{u}) - \nabla^2 (\Phi + K) \\
     \Phi_t & = - \nabla \cdot (\Phi \, \mathbf{u})
 
-in spherical harmonics, in SI units and double precision. States are coefficients of :math:`(\zeta,
-\delta, \Phi)`, with shape :math:`(B, 3, L, M)`.
+in SI units and double precision. States are coefficients of :math:`(\zeta, \delta, \Phi)` in
+spherical harmonics, with shape :math:`(B, 3, L, M)`.
 
 References:
     | A standard test set for numerical approximations to the shallow water equations in spherical
@@ -37,31 +38,31 @@ BLOCK = 16
 """The number of members that are simulated together."""
 
 SPIN_UP = 20
-"""The days that a member lives before its first hour is kept."""
+"""The days that are simulated before the first hour that is kept."""
 
 LATITUDES = 32
-"""The latitudes of the output: WeatherBench2's grid of 64 longitudes and 32 latitudes."""
+"""The number of latitudes of the output, on WeatherBench2's grid with 64 longitudes."""
 
 RESOLUTIONS = {"T21": (21, 32, 1800.0), "T31": (31, 48, 1200.0), "T42": (42, 64, 900.0)}
-"""The truncation, the Gaussian latitudes (no aliasing) and the time step in s (which divides the
-hour, and is stable to winds of 150 m/s)."""
+"""The truncation, the number of Gaussian latitudes, and the time step in s. There is no aliasing.
+The time step divides the hour, and is stable to winds of 150 m/s."""
 
 
 @dataclass(frozen=True)
 class Planet:
-    r"""Settings of a planet's climate, in SI units.
+    r"""The settings of a planet's climate, in SI units.
 
-    One layer of water has no baroclinic instability, which feeds the eddies of the atmosphere;
-    damped towards jets alone, the waves settle into a periodic march. In its place, the vorticity
-    of the zonal wavenumbers :math:`m \geq 1` grows at a constant rate in a band of degrees. This
-    keeps the dynamics deterministic, autonomous and the same at all longitudes, and makes them
-    chaotic: `results/weather/planet.txt` has the measurements.
+    In the atmosphere, baroclinic instability feeds the eddies. One layer of water has none: if it
+    is only damped towards jets, its waves become periodic. In its place, the vorticity of zonal
+    wavenumbers :math:`m \geq 1` grows at a constant rate in a band of degrees. The dynamics stay
+    deterministic, autonomous and the same at all longitudes, and become chaotic.
+    `results/weather/planet.txt` has the measurements.
 
     Arguments:
         jet: The speed of the two jets that the flow is relaxed towards.
-        latitude: Their latitudes, north and south, in degrees.
-        width: Their width in degrees: :math:`e^{-1}` of the speed is left at this distance.
-        geopotential: The mean of :math:`\Phi`, which is conserved; that of 5500 m.
+        latitude: The latitude of the jets, north and south, in degrees.
+        width: The width of the jets in degrees, where :math:`e^{-1}` of the speed is left.
+        geopotential: The mean of :math:`\Phi`, which is conserved. The default is that of 5500 m.
         relaxation: The time scale of the relaxation.
         growth: The growth rate in the band, before the relaxation damps it.
         band: The first and the last degree of the band.
@@ -83,7 +84,7 @@ class ShallowWater:
 
     Arguments:
         sphere: The transforms.
-        rate: The rate :math:`r`, in 1/s, broadcast to the states' shape.
+        rate: The rate :math:`r`, in 1/s, which broadcasts to the shape of the states.
         source: The source :math:`s`.
     """
 
@@ -94,7 +95,7 @@ class ShallowWater:
         self.coriolis = 2 * OMEGA * sphere.latitudes.deg2rad().sin()[:, None]
 
     def tendency(self, x: Tensor) -> Tensor:
-        """Returns the time derivative of states, each with shape (B, 3, L, M)."""
+        """Returns the time derivative of states, both with shape (B, 3, L, M)."""
         zeta, delta, phi = x.unbind(-3)
         u, v = self.sphere.wind(zeta, delta)
         eta = self.sphere.synthesis(zeta) + self.coriolis
@@ -134,7 +135,7 @@ class ShallowWater:
 
     @classmethod
     def of(cls, planet: Planet, sphere: Gaussian) -> "ShallowWater":
-        """Creates the equations of a planet: relaxed to its jets, fed in its band, diffused."""
+        """Returns the equations of a planet: relaxed to its jets, fed in its band, diffused."""
         l = torch.arange(sphere.truncation + 1)[:, None]
         first, last = planet.band
         fed = (first <= l) & (l <= last) & (l.T >= 1)
@@ -146,16 +147,16 @@ class ShallowWater:
 
 
 def _jets(planet: Planet, sphere: Gaussian) -> Tensor:
-    """The vorticity of the planet's jets."""
+    """Returns the coefficients of the vorticity of the planet's jets."""
     distance = (sphere.latitudes.abs() - planet.latitude) / planet.width
     u = planet.jet * torch.exp(-(distance**2))[:, None].expand(-1, len(sphere.longitudes))
     return sphere.curl_divergence(u, torch.zeros_like(u))[0]
 
 
 def initial_conditions(n: int, generator: Generator, planet: Planet, sphere: Gaussian) -> Tensor:
-    """Draws states in balance: the planet's jets, and random eddies of degrees 3 to 15.
+    """Returns random states in balance: the planet's jets, and eddies of degrees 3 to 15.
 
-    The draws are the same at all resolutions, so that runs can be compared.
+    They are the same at all resolutions, so that runs can be compared.
 
     Arguments:
         n: The number of states.
@@ -185,31 +186,34 @@ def simulate(
 ) -> Tensor:
     r"""Simulates one block of members, and returns their weather hour by hour.
 
-    The output is synthesised on the other grid without interpolation, from the degrees that it
-    resolves (up to 31).
+    The output is on WeatherBench2's grid. It is synthesised without interpolation, from the
+    degrees that this grid resolves (up to 31).
 
     Arguments:
         block: The number of the block. With `seed`, it determines the members.
         seed: The seed, less than :math:`2^{32}`.
         hours: The number of hours to keep, after 20 days of spin-up.
         resolution: The truncation: `"T21"`, `"T31"` or `"T42"`.
-        planet: The climate; by default `Planet()`.
-        members: Which members of the block; by default all. Each is the same alone, but for
-            rounding in double precision.
+        planet: The climate. The default is `Planet()`.
+        members: Which members of the block to simulate; None for all. A member is the same alone,
+            except for rounding in double precision.
 
     Returns:
         Geopotential in m²/s², eastward and northward wind in m/s, with shape (members, hours, 3,
-        32, 64) in single precision. Latitudes are cell centres and increase; longitudes begin at
+        32, 64) in single precision. Latitudes are cell centres and increase. Longitudes begin at
         0.
 
     Raises:
         ValueError: If there is no such resolution, or there are no hours to keep.
-        ArithmeticError: If a member's flow outruns the time step, with the member and the hour.
+        ArithmeticError: If the flow of a member is too fast for the time step. The message names
+            the member and the hour.
     """
     if resolution not in RESOLUTIONS:
-        raise ValueError(f"resolution must be one of {list(RESOLUTIONS)}, got {resolution!r}.")
+        raise ValueError(
+            f"simulate(resolution=...) must be one of {list(RESOLUTIONS)}, got {resolution!r}."
+        )
     if hours < 1:
-        raise ValueError(f"hours must be at least 1, got {hours}.")
+        raise ValueError(f"simulate(hours=...) must be at least 1, got {hours}.")
     truncation, nlat, dt = RESOLUTIONS[resolution]
     planet = planet or Planet()
     sphere = Gaussian(truncation, nlat, RADIUS)
@@ -232,8 +236,8 @@ def simulate(
         if not finite.all():
             member = members[int((~finite).nonzero()[0])]
             raise ArithmeticError(
-                f"Member {member} of block {block} became infinite in hour {hour + 24 * SPIN_UP} "
-                f"of its life: its wind is too fast for steps of {dt:g} s at {resolution}. Take "
-                "a calmer planet."
+                f"Member {member} of block {block} became infinite in hour {hour + 24 * SPIN_UP}. "
+                f"Its wind is too fast for steps of {dt:g} s at {resolution}; choose a calmer "
+                "planet."
             )
     return weather

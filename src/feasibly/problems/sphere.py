@@ -1,12 +1,13 @@
-r"""Spherical harmonic transforms: fields on a grid to coefficients and back, and their calculus.
+r"""Spherical harmonic transforms: fields on a grid to coefficients and back, and derivatives.
 
 A field is :math:`s(\lambda, \phi) = \sum_{l, m} s_l^m \bar P_l^m(\sin \phi) e^{i m \lambda}`, with
 triangular truncation :math:`|m| \leq l \leq T`. The associated Legendre functions are normalised
 to :math:`\tfrac{1}{2} \int (\bar P_l^m)^2 d\mu = 1` over :math:`\mu = \sin \phi \in [-1, 1]`, and
-are without the Condon-Shortley sign: :math:`s_0^0` is the mean over the sphere.
-Real fields need :math:`m \geq 0` only: coefficients have the shape :math:`(*, L, M)`, with
-:math:`L = M = T + 1`, complex, and zeros where :math:`m > l`. Grids have the shape :math:`(*,
-\mathrm{nlat}, \mathrm{nlon})`: latitudes increase, and longitudes begin at 0 and are equidistant.
+have no Condon-Shortley sign. So :math:`s_0^0` is the mean over the sphere.
+
+Real fields need :math:`m \geq 0` only. Coefficients are complex, with shape :math:`(*, L, M)` and
+:math:`L = M = T + 1`. They are zero where :math:`m > l`. Grids have the shape :math:`(*,
+\mathrm{nlat}, \mathrm{nlon})`. Latitudes increase; longitudes are equidistant and begin at 0.
 Everything is in double precision.
 
 References:
@@ -26,8 +27,8 @@ from torch import Tensor
 def legendre(degree: int, mu: Tensor) -> Tensor:
     r"""Returns the normalised associated Legendre functions :math:`\bar P_l^m(\mu)`.
 
-    By the recursion :math:`\varepsilon_l^m \bar P_l^m = \mu \bar P_{l-1}^m - \varepsilon_{l-1}^m
-    \bar P_{l-2}^m` upwards in :math:`l`, which is stable, from :math:`\bar P_m^m`.
+    They follow from :math:`\bar P_m^m` by the recursion :math:`\varepsilon_l^m \bar P_l^m = \mu
+    \bar P_{l-1}^m - \varepsilon_{l-1}^m \bar P_{l-2}^m`, which is stable upwards in :math:`l`.
 
     Arguments:
         degree: The highest degree and order.
@@ -49,14 +50,14 @@ def legendre(degree: int, mu: Tensor) -> Tensor:
 
 
 def _epsilon(degree: int) -> Tensor:
-    """sqrt((l^2 - m^2) / (4 l^2 - 1)), with shape (M, L), zero where m >= l."""
+    """Returns sqrt((l^2 - m^2) / (4 l^2 - 1)), with shape (M, L), zero where m >= l."""
     l = torch.arange(degree + 1, dtype=torch.float64)
     m = l[:, None]
     return ((l**2 - m**2).clamp(min=0) / (4 * l**2 - 1)).sqrt()
 
 
 class Sphere:
-    r"""Synthesis of fields and their gradients, exact on any latitudes but the poles.
+    r"""Synthesis of fields and their gradients, exact on any latitudes except the poles.
 
     Arguments:
         truncation: The highest degree :math:`T` of the coefficients.
@@ -70,16 +71,16 @@ class Sphere:
 
     def __init__(self, truncation: int, latitudes: Tensor, nlon: int, radius: float = 1.0) -> None:
         if truncation < 1:
-            raise ValueError(f"truncation must be at least 1, got {truncation}.")
+            raise ValueError(f"Sphere(truncation=...) must be at least 1, got {truncation}.")
         if nlon <= 2 * truncation:
             raise ValueError(
-                f"A truncation at {truncation} needs more than {2 * truncation} longitudes, "
-                f"got {nlon}."
+                f"Sphere(nlon=...) must be more than {2 * truncation} longitudes for a truncation "
+                f"at {truncation}, got {nlon}."
             )
         if not (latitudes.abs() < 90).all():
             raise ValueError(
-                "latitudes must lie strictly between -90 and 90 degrees: at the poles a wind has "
-                "no direction. Use cell centres."
+                "Sphere(latitudes=...) must lie strictly between -90 and 90 degrees, since a wind "
+                "has no direction at a pole. Use cell centres."
             )
         self.truncation, self.radius = truncation, radius
         self.latitudes = latitudes.double()
@@ -90,7 +91,7 @@ class Sphere:
         epsilon = _epsilon(truncation + 1)[..., None]
         l = torch.arange(truncation + 1, dtype=torch.float64)
         m = torch.arange(truncation + 1, dtype=torch.float64)[:, None, None]
-        # cos(phi)^2 dP/dmu, by degrees l - 1 and l + 1; at l = 0 the former has no weight
+        # cos(phi)^2 dP/dmu, by degrees l - 1 and l + 1; the former has no weight at l = 0
         slope = -l[:, None] * (epsilon * P)[:-1, 1:]
         slope[:, 1:] += (l[1:, None] + 1) * (epsilon[:-1, 1:-1] * P[:-1, :-2])
         self.P = P[:-1, :-1].contiguous()
@@ -110,14 +111,15 @@ class Sphere:
         )
 
     def wind(self, vorticity: Tensor, divergence: Tensor) -> tuple[Tensor, Tensor]:
-        r"""Returns the wind of a vorticity and a divergence (Helmholtz's decomposition).
+        r"""Returns the wind with a vorticity and a divergence (Helmholtz decomposition).
 
         .. math:: (u, v) = k \times \nabla \psi + \nabla \chi , \quad
             \nabla^2 \psi = \zeta , \quad \nabla^2 \chi = \delta
 
         Arguments:
             vorticity: The coefficients of :math:`\zeta`, with shape :math:`(*, L, M)`.
-            divergence: Those of :math:`\delta`. The means of both are ignored: no wind has any.
+            divergence: The coefficients of :math:`\delta`. The means of both are ignored, since
+                those of a wind are zero.
 
         Returns:
             The eastward and the northward wind, each with shape :math:`(*, nlat, nlon)`.
@@ -129,15 +131,19 @@ class Sphere:
         return u, v
 
     def analysis(self, field: Tensor) -> Tensor:
-        """Returns the coefficients nearest to a field, by least squares: (*, nlat, nlon) to
-        (*, L, M). They are exact if the field has no higher degrees and there are at least as
-        many latitudes as degrees."""
+        """Returns the coefficients of a field by least squares: (*, nlat, nlon) to (*, L, M).
+
+        They are exact if the field has no higher degrees, and there are at least as many
+        latitudes as degrees.
+        """
         inverse = torch.linalg.pinv(self.P.transpose(1, 2)).transpose(1, 2)
         return _at_latitudes(self._waves(field), inverse.contiguous())
 
     def power(self, s: Tensor) -> Tensor:
-        r"""Returns the mean square over the sphere of each degree of a field with coefficients
-        `s`, with shape :math:`(*, L)`: :math:`\sum_m |s_l^m|^2` over all :math:`|m| \leq l`."""
+        r"""Returns the mean square over the sphere of each degree, with shape :math:`(*, L)`.
+
+        For coefficients `s` it is :math:`\sum_m |s_l^m|^2` over all :math:`|m| \leq l`.
+        """
         square = s.abs().square()
         return square[..., 0] + 2 * square[..., 1:].sum(dim=-1)
 
@@ -155,8 +161,8 @@ class Sphere:
 class Gaussian(Sphere):
     r"""Transforms both ways, on Gauss-Legendre latitudes.
 
-    Products of two fields are analysed without aliasing where :math:`\mathrm{nlon} \geq 3 T + 1`
-    and :math:`\mathrm{nlat} \geq (3 T + 1) / 2`.
+    The analysis of a product of two fields has no aliasing if
+    :math:`\mathrm{nlon} \geq 3 T + 1` and :math:`\mathrm{nlat} \geq (3 T + 1) / 2`.
 
     Arguments:
         truncation: The highest degree :math:`T`.
@@ -170,13 +176,13 @@ class Gaussian(Sphere):
     def __init__(self, truncation: int, nlat: int, radius: float = 1.0) -> None:
         if nlat <= truncation:
             raise ValueError(
-                f"A truncation at {truncation} needs more than {truncation} Gaussian latitudes, "
-                f"got {nlat}."
+                f"Gaussian(nlat=...) must be more than {truncation} latitudes for a truncation at "
+                f"{truncation}, got {nlat}."
             )
         mu, weights = (torch.from_numpy(x) for x in np.polynomial.legendre.leggauss(nlat))
         super().__init__(truncation, mu.arcsin().rad2deg(), 2 * nlat, radius)
         self.weights = weights / 2
-        """The share of the sphere's area that each latitude stands for; they sum to 1."""
+        """The share of the sphere's area of each latitude. They sum to 1."""
         self._P, self._east, self._north = (
             (table * self.weights).transpose(1, 2).contiguous()
             for table in (self.P, self.east, self.north)
@@ -187,10 +193,10 @@ class Gaussian(Sphere):
         return _at_latitudes(self._waves(field), self._P)
 
     def curl_divergence(self, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        r"""Returns the coefficients of a vector field's curl and divergence.
+        r"""Returns the coefficients of the curl and the divergence of a vector field.
 
-        By parts, :math:`\langle Y, \nabla \cdot w \rangle = - \langle \nabla Y, w \rangle`, so
-        that no field is differentiated.
+        They are integrated by parts, :math:`\langle Y, \nabla \cdot w \rangle = - \langle \nabla
+        Y, w \rangle`, so that no field is differentiated.
 
         Arguments:
             u: The eastward component, with shape :math:`(*, nlat, nlon)`.
@@ -206,7 +212,7 @@ class Gaussian(Sphere):
 
 
 def equiangular(truncation: int, nlat: int, radius: float = 1.0) -> Sphere:
-    """Returns the synthesis on WeatherBench2's grid without poles: latitudes are cell centres.
+    """Returns the synthesis on WeatherBench2's grid without poles, whose latitudes are centres.
 
     Arguments:
         truncation: The highest degree of the coefficients.

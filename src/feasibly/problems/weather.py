@@ -1,9 +1,9 @@
-r"""Weather: days of a small planet in the latents of an autoencoder, observed through its decoder
+r"""Weather: days of a small planet, as latents of an autoencoder, observed through its decoder
 (paper, Section 5, "Weather").
 
-Samples are trajectories of latents :math:`z`, with shape :math:`(B, 24, 16, 4, 8)`: one frame an
-hour. Decoded, a frame is geopotential (without its mean over the sphere, in m²/s²), eastward and
-northward wind (in m/s) on 32 latitudes and 64 longitudes, with shape :math:`(3, 32, 64)`.
+Samples are trajectories of latents :math:`z`, with shape :math:`(B, 24, 16, 4, 8)` and one frame
+for each hour. A decoded frame has shape :math:`(3, 32, 64)`: geopotential without its mean over
+the sphere (in m²/s²), eastward and northward wind (in m/s), on 32 latitudes and 64 longitudes.
 """
 
 __all__ = [
@@ -37,10 +37,10 @@ HOURS = 24
 VARIABLES = ("geopotential", "u_component_of_wind", "v_component_of_wind")
 LATITUDE = (torch.arange(32) + 0.5) * 180 / 32 - 90
 TOLERANCE = 2e-6
-"""The squared error of one observed value that is feasible, in the squared units of its standard
-deviation; with 192 values, what the paper allows in its Kuramoto-Sivashinsky experiment."""
+"""The tolerance for one observed value, in squared units of its standard deviation. For 192 values
+it adds up to that of the paper's Kuramoto-Sivashinsky experiment."""
 EXCESS = 1e-4
-"""The same for an observation that no latent decodes to, above the least error of any."""
+"""The same for an observation that no latent decodes to, above the least error of any latent."""
 
 FLOOR_STEPS = 500
 
@@ -55,28 +55,35 @@ OBSERVATIONS: dict[str, tuple[tuple[int, ...], float]] = {
     "zonal": ((12,), 1.0),
     "mass": (ALL, 1.0),
 }
-r"""The observed hours, and the share of points that are. `state` is the paper's: all fields at
-noon. `wind` sees the wind's speed, `sine` :math:`\sin 2 x` of all fields, `stations` all fields,
-`zonal` their means over longitudes, `mass` the mean geopotential of every hour: the equations
-conserve it, and a decoded reference has it but for the decoder's error."""
+r"""The observed hours, and the share of points that are observed.
+
+* `state`, the paper's: all fields at noon;
+* `wind`: the speed of the wind;
+* `sine`: :math:`\sin 2 x` of all fields;
+* `stations`: all fields;
+* `zonal`: the means of all fields over longitudes;
+* `mass`: the mean geopotential of every hour. The equations conserve it, and so does a decoded
+  reference, up to the error of the decoder.
+"""
 
 FRESH = 1
-"""The seed of the data that no prior is trained on."""
+"""The seed of data that no prior is trained on."""
 
 
 class Weather:
     r"""Days of which something is observed: :math:`A(D(z)) = A(x^\mathrm{ref})`.
 
-    References are days that the solver makes and no prior has seen. For `state` they are used as
-    they are, as in the paper, so that no latent decodes to one exactly: feasible is what comes
+    References are days of the solver that no prior was trained on. For `state` they are used as
+    they are, as in the paper. No latent decodes to such a day exactly, so a sample is feasible
     within a small excess of the least violation (:meth:`floor`). Other references are decoded
-    latents of such days, which can be met exactly.
+    latents of such days, which a latent can match exactly.
 
     Arguments:
-        observation: What is observed, of :data:`OBSERVATIONS`; or `mixed`: stations and mass, and
-            no wind at any hour beyond the strongest of the reference, in either component.
-        denoiser: The prior; None for the shipped one.
-        autoencoder: Its autoencoder, likewise.
+        observation: What is observed, one of :data:`OBSERVATIONS` or `mixed`. The latter is
+            `stations` and `mass`, with no wind stronger than the reference's, for each hour and
+            component.
+        denoiser: The prior; None for the shipped prior.
+        autoencoder: The autoencoder of the prior; None for the shipped one.
     """
 
     shape = (HOURS, 16, 4, 8)
@@ -118,7 +125,7 @@ class Weather:
 
         Arguments:
             reference: The reference.
-            k: Its number, by which the observed points are drawn.
+            k: The number of the reference, which seeds the observed points.
         """
         if self.name != "mixed":
             return self._observe(self.name, reference, k)
@@ -145,8 +152,11 @@ class Weather:
         return Decoded(Observation(A, y, tolerance), frames)
 
     def values(self, name: str, k: int) -> Values:
-        """Returns the observed function of fields at the observed hours, with shape
-        (B, hours, 3, 32, 64), in units of each variable's standard deviation."""
+        """Returns the observed function of fields at the observed hours.
+
+        It takes fields of shape (B, hours, 3, 32, 64), and returns values in units of each
+        variable's standard deviation.
+        """
         units = self.autoencoder.standardize
         scale, area = self.autoencoder.scale, area_weights(LATITUDE)[:, 0]
         points = self.points(name, k)
@@ -161,8 +171,10 @@ class Weather:
         return functions[name]
 
     def points(self, name: str, k: int) -> Tensor:
-        """The points that reference `k` is observed at, as a mask with shape (32, 64); their
-        density is the same everywhere on the sphere."""
+        """Returns the points where reference `k` is observed, as a mask with shape (32, 64).
+
+        Their density is the same everywhere on the sphere.
+        """
         share = OBSERVATIONS[name][1]
         area = area_weights(LATITUDE).expand(32, 64)
         n = round(share * area.numel())
@@ -173,10 +185,10 @@ class Weather:
         return mask.reshape(32, 64)
 
     def floor(self, reference: Tensor) -> float:
-        r"""Returns the least violation of `state` that any latent has: :math:`\min_z \|D(z) -
-        x\|^2` at noon, in units of standard deviations.
+        r"""Returns the least violation of `state` of any latent, :math:`\min_z \|D(z) - x\|^2`.
 
-        It is found by direct minimization from the encoded state, which is not the least itself.
+        It is at noon and in units of standard deviations. A minimization finds it, beginning from
+        the encoded state.
         """
         noon = reference[12]
         units = self.autoencoder.standardize
@@ -195,10 +207,12 @@ class Weather:
             reference: The day, with shape :math:`(24, 3, 32, 64)`.
 
         Returns:
-            The share `feasible`; and for each variable and hour, as nested lists, the mean squares
-            over the sphere of the members' errors, of the ensemble mean's error and of the
-            ensemble (`mse`, `mean_se`, `variance`) and the fair CRPS (`crps`), in SI units, and
-            the shares of ranks (`ranks`). Means over several days come before roots.
+            A dictionary with the share `feasible`, and nested lists with a value for each
+            variable and hour, in SI units. Take means over several days before roots.
+
+            * `mse`, `mean_se`, `variance`: the mean squares over the sphere of the members'
+              errors, of the error of the ensemble mean, and of the ensemble;
+            * `crps`, `ranks`: the fair CRPS, and the shares of ranks.
         """
         shares = {"feasible": feasible.double().mean().item()}
         good = z.isfinite().flatten(start_dim=1).all(dim=1)
@@ -222,15 +236,20 @@ class Weather:
 
 
 def spectra(x: Tensor) -> Tensor:
-    """Returns the power of fields, with shape (..., 32, 64), at each total wavenumber, averaged
-    over their batch and with shape (32): each as a scalar, also the components of the wind."""
+    """Returns the mean power of fields at each total wavenumber, with shape (32).
+
+    The fields have shape (..., 32, 64). Each is taken as a scalar, also components of the wind.
+    """
     sphere = equiangular(31, 32)
     return sphere.power(sphere.analysis(x.double())).flatten(end_dim=-2).mean(dim=0)
 
 
 @lru_cache(maxsize=16)
 def fresh_days(block: int, members: tuple[int, ...] | None = None) -> Tensor:
-    """Days that no prior has seen, of members of a block, with shape (members, 24, 3, 32, 64)."""
+    """Returns days that no prior was trained on, of members of a block.
+
+    They have shape (members, 24, 3, 32, 64).
+    """
     days = shallow_water.simulate(block, FRESH, members=members)
     days[:, :, 0] -= shallow_water.Planet.geopotential
     return days

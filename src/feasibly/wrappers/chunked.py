@@ -1,4 +1,4 @@
-"""A few members at a time, for states that do not fit into memory together."""
+"""Denoisers that run a few members at a time, to save memory."""
 
 __all__ = ["Chunked"]
 
@@ -15,27 +15,27 @@ from ..members import calling, current
 
 
 class Chunked(nn.Module):
-    r"""Runs a denoiser on a few members at a time, and keeps the activations of none.
+    r"""Runs a denoiser on a few members at a time, and keeps no activations.
 
-    What a denoiser keeps for a gradient grows with the members of a call. Here a call is split,
-    and each part is computed again when its gradient is taken, so that the activations of one
-    part are all that there is at any time. The values are those of the denoiser; a gradient takes
-    one forward more, which no count of calls shows.
+    The activations that a denoiser keeps for a gradient grow with the members of a batch. This
+    wrapper splits the batch, and computes each part again when its gradient is taken. Memory then
+    holds the activations of one part. Values and gradients are those of the denoiser. A gradient
+    takes one more forward evaluation, which is not counted.
 
-    One member at a time is rounded alike in whatever batch it comes, which no other chunk is.
+    With `chunk=1`, rounding is the same in every batch. With a larger chunk it is not.
 
-    A network whose single state does not fit needs the same inside: :func:`feasibly.nn.recompute`.
+    If the activations of a single state do not fit, see :func:`feasibly.nn.recompute`.
 
     References:
         | Training Deep Nets with Sublinear Memory Cost (Chen et al., 2016)
         | https://arxiv.org/abs/1604.06174
 
     Arguments:
-        denoiser: The denoiser, a callable `(x_t, t, **conditions)` with an attribute `schedule`,
-            which treats members one by one.
+        denoiser: The denoiser, a callable `(x_t, t, **conditions)` with an attribute `schedule`.
+            It must treat members one by one.
         chunk: How many members to run at a time.
-        recompute: Whether to compute activations again. Without it only calls without a gradient
-            take less memory.
+        recompute: Whether to compute activations again. If not, only evaluations without a
+            gradient take less memory.
     """
 
     def __init__(
@@ -53,14 +53,14 @@ class Chunked(nn.Module):
         Arguments:
             x_t: The noisy state, with shape :math:`(B, *)`.
             t: The diffusion time, with shape :math:`()` or :math:`(B)`.
-            conditions: What the denoiser is told besides. Tensors have a row for every sample of
-                `x_t`, or one row or none for all; other values are passed on.
+            conditions: What else the denoiser is conditioned on. A tensor has one row for each
+                sample of `x_t`, or one row or none for all. Other values are passed on.
         """
         keep = x_t.requires_grad and torch.is_grad_enabled() and self.recompute
         members, parts = current(), []
         for rows in torch.arange(len(x_t), device=x_t.device).split(self.chunk):
-            # kept with the part: its gradient is taken later, and perhaps in another thread,
-            # where nobody says any more which members a call is for
+            # kept with the part, whose gradient is taken later and perhaps in another thread,
+            # outside of the context that declares the members
             ids = None if members is None else members[rows.to(members.device)]
             given = {k: _rows_of(v, rows) for k, v in conditions.items()}
             part = x_t[rows[0] : rows[-1] + 1], t[rows] if t.ndim else t, ids, given
@@ -78,7 +78,7 @@ class Chunked(nn.Module):
 
 
 def _rows_of(value: Any, rows: Tensor) -> Any:
-    """Those rows of a condition; all of it, if it is the same for all samples."""
+    """Returns some rows of a condition; all of it, if it is the same for all samples."""
     if not isinstance(value, Tensor) or value.ndim == 0 or len(value) == 1:
         return value
     return value[rows.to(value.device)]

@@ -1,4 +1,4 @@
-"""Half precision where the noise hides its rounding."""
+"""Denoisers that run in half precision at high noise levels."""
 
 __all__ = ["MixedPrecision"]
 
@@ -9,11 +9,11 @@ from ..denoisers import Denoiser, Posterior
 
 
 class MixedPrecision(nn.Module):
-    r"""Runs a denoiser in half precision where that is safe, by `torch.autocast`.
+    r"""Runs a denoiser in half precision at high noise levels, by `torch.autocast`.
 
-    Below `sigma_min` a projection must resolve the tolerance, and half precision does not: on the
-    Kuramoto-Sivashinsky prior it moves the estimate by :math:`10^{-3}`, which is what separates
-    feasible from infeasible. There the denoiser runs in the precision of the state.
+    Below `sigma_min` the denoiser runs in the precision of the state, since a projection must
+    resolve the tolerance there. On the Kuramoto-Sivashinsky prior, half precision moves the
+    estimate by :math:`10^{-3}`, which can make a feasible sample infeasible.
 
     Arguments:
         denoiser: The denoiser, with single-precision weights.
