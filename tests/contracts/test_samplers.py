@@ -154,7 +154,7 @@ def test_readouts_differ_by_the_last_noise_only(make, output, checkerboard):
     assert (output in same) == torch.equal(a, b)
 
 
-# which move the sample after its read-out, the state by steps of their own, or an estimate far
+# which move the sample after its output, the state by steps of their own, or an estimate far
 PUSHED = (
     samplers.PostHoc,
     samplers.DPS,

@@ -264,6 +264,30 @@ def test_a_stop_keeps_what_no_later_attempt_would_change(path, stop):
     torch.testing.assert_close(values(path), expected.samples, rtol=1e-5, atol=1e-6)
 
 
+def test_a_stop_keeps_nothing_that_follows_on_a_failure(path):
+    # members that are feasible at the second attempt, after a first one that another run repeats
+    def sampler(fault=None):
+        return Ancestral(Disturbed(fault), half(), steps=4, retries=2)
+
+    expected = sampler().sample(MEMBERS, (2,), seed=3)
+    seen = []
+
+    def spoil(call, rows):
+        seen.append(set(rows))
+        if call == 1:
+            return torch.where(torch.tensor(rows)[:, None] > 0, torch.nan, 0.0)
+        if call == 12:  # the second step of the third attempt
+            raise KeyboardInterrupt
+        return None
+
+    with pytest.raises(KeyboardInterrupt):
+        draw(path, sampler=sampler(spoil), chunk=MEMBERS)
+    assert seen[5] > seen[11]
+    assert finished(path) == {}
+    draw(path, sampler=sampler())
+    torch.testing.assert_close(values(path), expected.samples, rtol=1e-5, atol=1e-6)
+
+
 def half():
     return Inequality(lambda x: x[:, :1], 1e-6)
 

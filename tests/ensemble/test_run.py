@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from feasibly import PPR, Ancestral, ensemble
+from feasibly.constraints import Inequality
 from feasibly.ensemble import Footprint, Store, Summary, memory
+from feasibly.ensemble.queue import Claims
 from feasibly.errors import CalibrationWarning, DenoiserError, InfeasibleWarning, StoreError
 from feasibly.minimizers import GaussNewton
 from tests.ensemble.conftest import MEMBERS, SEARCH, Disturbed, circle, draw, toy, values
@@ -215,9 +217,51 @@ def test_infeasible_members_are_warned_of_with_their_number(path, policy):
     assert "Warning: 8 of 8 members do not satisfy the constraint" in str(summary)
 
 
-def test_infeasible_members_of_a_method_that_only_reports_are_no_news(path):
-    sampler = Ancestral(Disturbed(), circle(), steps=4)
-    assert draw(path, sampler=sampler).infeasible
+class Steering(Ancestral):
+    """Ends around the constraint, and not on it."""
+
+    enforces, lands = True, False
+
+
+def test_some_infeasible_members_are_news_of_methods_that_end_on_the_constraint_only(tmp_path):
+    pytest.importorskip("zarr")
+    some, none = Inequality(lambda x: x[:, :1], 1e-6), circle()
+    for constraint, method in [(some, Ancestral), (none, Ancestral), (some, Steering)]:
+        sampler = method(Disturbed(), constraint, steps=4)
+        name = f"{method.__name__}-{constraint is some}.zarr"
+        assert draw(tmp_path / name, sampler=sampler).infeasible
+    with pytest.warns(InfeasibleWarning, match="8 of 8 members"):
+        draw(tmp_path / "none.zarr", sampler=Steering(Disturbed(), none, steps=4))
+
+
+def test_what_another_process_finishes_at_the_end_is_in_the_arrays(path, monkeypatch):
+    xarray = pytest.importorskip("xarray")
+    draw(path, members=3)
+    record = Store(path).records / "1.json"
+    content = record.read_bytes()
+    record.unlink()
+    write = Store.write_variables
+
+    def late(store, values):
+        record.write_bytes(content)
+        write(store, values)
+
+    monkeypatch.setattr(Store, "write_variables", late)
+    assert Summary.read(Store(path)).write().counted == 3
+    assert xarray.open_zarr(path)["finished"].values.all()
+
+
+def test_a_member_that_another_process_took_over_is_left_to_it(path, undisturbed, monkeypatch):
+    owns, asked, finished = Claims.owns, [], []
+
+    def lost_at_first(claims, member):
+        asked.append(member)
+        return len(asked) > 1 and owns(claims, member)
+
+    monkeypatch.setattr(Claims, "owns", lost_at_first)
+    draw(path, chunk=1, progress=finished.append)
+    assert finished == [0, 1, 2, 3, 4, 5, 6, 7, 8]
+    same(values(path), undisturbed)
 
 
 class Doubtful(Ancestral):
@@ -274,10 +318,10 @@ def test_numbers_of_numpy_and_torch_are_numbers(path, undisturbed):
         members=np.int64(MEMBERS),
         shape=[np.int32(2)],
         seed=torch.tensor(3),
-        chunk=np.int64(4),
+        chunk=np.int64(10**7),
     )
     same(values(path), undisturbed)
-    assert draw(path, fault=never).store.manifest.chunk == 4  # the same run
+    assert draw(path, fault=never).store.manifest.chunk == MEMBERS  # the same run
 
 
 def test_a_bad_denoiser_leaves_no_store(tmp_path):
