@@ -687,7 +687,7 @@ def test_options_of_a_method_are_passed_on(user, monkeypatch, capsys):
     assert re.search(r"DPS\(steps=3, .*zeta=0\.25, units='state'\)", capsys.readouterr().out)
     assert run_main(monkeypatch, *arguments, "--method", "dps", "--options", "gamma=1") == 2
     assert re.search(r"its options are eta, .*units, zeta", capsys.readouterr().err)
-    for bad in ("zeta=abc", "steps=1.5", "steps=0"):
+    for bad in ("zeta=abc", "steps=1.5", "steps=0", "attempts=two", "attempts=1.5"):
         assert run_main(monkeypatch, *arguments, "--method", "dps", "--options", bad) == 2
     given = ["--steps", 3, "--options", "steps=4"]
     assert run_main(monkeypatch, *arguments, *given) == 2
