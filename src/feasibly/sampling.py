@@ -248,6 +248,8 @@ def trajectory(sampler: Any, noise: MemberNoise) -> Iterator[tuple[int, Tensor, 
         for k, (t, s) in enumerate(pairwise(times), start=first):
             with torch.no_grad(), batch.calling(noise.members, noise.device):
                 step = sampler.step(x_t, t, s, noise, memory)
+            if not hasattr(step, "memory"):
+                raise TypeError(f"`step` returned {type(step).__name__}, not Step(x, x_0, memory)")
             yield k, s, step
             good = per_sample(finite(step.x) & finite(step.x_0), step.x)
             x_t, memory = torch.where(good, step.x, 0.0), step.memory
