@@ -132,7 +132,7 @@ def test_a_limit_that_no_step_meets_is_approached():
 def test_without_corrections_it_is_ddim(schedule):
     prior = correlated(schedule)
     cdim = CDIM(prior, plane(2), steps=6, iterations=0).sample(4, (5,), seed=3)
-    ddim = Ancestral(prior, steps=6, eta=0.0).sample(4, (5,), seed=3)
+    ddim = Ancestral(prior, steps=6, eta=0.0, order=1, spacing="time").sample(4, (5,), seed=3)
     assert torch.equal(cdim.samples, ddim.samples)
 
 

@@ -69,7 +69,7 @@ def test_without_a_limit_the_penalty_is_large_but_finite(gaussian):
 def test_without_a_penalty_it_is_the_predictor(eta, checkerboard):
     options = {"steps": 10, "eta": eta, "output": "projected"}
     cps = CPS(checkerboard, LINE, gamma_max=0.0, **options).sample(6, (2,), seed=3)
-    free = Ancestral(checkerboard, **options).sample(6, (2,), seed=3)
+    free = Ancestral(checkerboard, order=1, spacing="time", **options).sample(6, (2,), seed=3)
     assert torch.equal(cps.samples, free.samples)
 
 

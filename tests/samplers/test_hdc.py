@@ -28,7 +28,7 @@ def ratio(schedule, t, s):
 def test_without_resampling_the_states_are_those_of_ddim(checkerboard):
     options = {"steps": 10, "eta": 0.0, "output": "state"}
     hdc = HDC(checkerboard, LINE, gamma=0.0, **options)
-    ddim = Ancestral(checkerboard, **options)
+    ddim = Ancestral(checkerboard, order=1, spacing="time", **options)
     a, b = (s.sample(6, (2,), seed=3, dtype=torch.float64).samples for s in (hdc, ddim))
     torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
 

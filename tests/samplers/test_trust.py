@@ -48,7 +48,7 @@ class Isotropic(Denoiser):
 @pytest.mark.parametrize("options", [{"iterations": 0}, {"bound": 1e-9}], ids=str)
 def test_without_iterations_or_trust_it_is_ddpm(options, gaussian):
     trust = TrustSampling(gaussian, CURVE, steps=8, output="denoised", **options)
-    free = Ancestral(gaussian, steps=8).sample(6, (2,), seed=3)
+    free = Ancestral(gaussian, steps=8, order=1, spacing="time").sample(6, (2,), seed=3)
     assert torch.equal(trust.sample(6, (2,), seed=3).samples, free.samples)
 
 
