@@ -149,8 +149,8 @@ def over_time(rows: Sequence[Record], unit: str = "frame") -> Figure:
 
 
 def _top(ax: Axes) -> float | None:
-    """Where an axis ends: a third above what the prior scores without an observation, if it is
-    drawn, lest one member that left the data hide the rest; None for matplotlib's choice."""
+    """Where an axis ends: a third above the prior's score without an observation, if it is shown,
+    so that one member off the data does not hide the rest; None for matplotlib's choice."""
     lines = ax.get_lines()
     prior = [np.max(line.get_ydata()) for line in lines if line.get_label() == PRIOR]
     return 4 / 3 * max(prior) if prior else None

@@ -48,7 +48,7 @@ def run(study: Study, bench: Bench, settings: Sequence[Record], only: Sequence[s
                 **options,
             }
             plan = None if label == TRUTH else case.plan(comparison.samplers[label])
-            # by these words it is told what has been run
+            # these words tell a resumed study what has been run
             record["sampler"] = "" if plan is None else describe(plan.attempts)
             if any(_same(record, other) for other in known):
                 continue

@@ -54,7 +54,7 @@ def test_their_sampler_takes_our_denoiser():
     assert abs(x.var().item() - 1) < 0.08
 
 
-@pytest.mark.parametrize("schedule", [noise.VESchedule(), noise.VPSchedule()], ids=repr)
+@pytest.mark.parametrize("schedule", [noise.VESchedule(), noise.VPSchedule()], ids=["VE", "VP"])
 def test_dps_agrees_with_theirs_for_a_batch_of_one(schedule):
     """Whose norm is the batch's, so that batches differ."""
     dps = pytest.importorskip("azula.guidance.dps")

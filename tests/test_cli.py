@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import warnings
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,15 +15,17 @@ import pytest
 import torch
 import tyro
 
-from feasibly import PPR, Ancestral, PostHoc, priors
+import feasibly
+from feasibly import PostHoc, plan, priors
 from feasibly.__main__ import main
+from feasibly.cli import demo as demo_data2d
 from feasibly.cli import demo_ks, demo_weather
-from feasibly.cli.check import check, size
+from feasibly.cli.check import check
 from feasibly.cli.demo import demo
-from feasibly.cli.job import parse
+from feasibly.cli.job import Job, parse
 from feasibly.cli.load import load_constraint, load_denoiser, load_object
 from feasibly.cli.sample import METHODS, sample
-from feasibly.cli.words import Shape
+from feasibly.cli.words import Shape, size
 from feasibly.constraints import Constraint, GaussianRandomField
 from feasibly.denoisers import Denoiser
 from feasibly.errors import ConstraintError, SamplingError
@@ -151,31 +154,40 @@ def run_main(monkeypatch, *arguments):
     return error.value.code
 
 
+FILES = {"PPR": "PPR", "post-hoc projection": "PostHoc"}  # the labels, and what samples
+
+
+def files(name):
+    return {f"{name}_{label.replace(' ', '-')}.safetensors": kind for label, kind in FILES.items()}
+
+
 def test_demo_writes_report_figures_and_samples(tmp_path, monkeypatch, capsys):
-    # the prior's law stands for 2 x 2048 samples of it, which would be half of the time
+    # the data's distribution stands for thousands of the prior's samples
     def prior_samples(self, n):
         return self.distribution.sample(n, torch.Generator().manual_seed(0)).float()
 
     monkeypatch.setattr(Data2D, "prior_samples", prior_samples)
+    monkeypatch.setattr(demo_data2d, "plan", partial(plan, options={"steps": 8}))
+    monkeypatch.setattr(demo_data2d, "PostHoc", partial(PostHoc, steps=8))
     out = tmp_path / "new" / "demo"
-    assert demo("data2d", out, members=64) == 0
+    assert demo("data2d", out, members=32) == 0
 
     names = ("checkerboard", "banana")
-    samples = {f"{name}_{label}.safetensors" for name in names for label in ("PPR", "control")}
+    samples = {file: kind for name in names for file, kind in files(name).items()}
     pictures = {f"{name}_marginals.png" for name in names}
-    assert {path.name for path in out.iterdir()} == samples | pictures | {"report.html"}
-    for path in map(out.joinpath, samples):
-        result = Result.load(path)
-        assert result.samples.shape == (64, 2)
+    assert {path.name for path in out.iterdir()} == {*samples, *pictures, "report.html"}
+    for name, kind in samples.items():
+        result = Result.load(out / name)
+        assert result.samples.shape == (32, 2)
         assert result.feasible.double().mean() > 0.9
-        assert result.method.startswith("PPR" if "PPR" in path.name else "PostHoc")
+        assert f"{kind}(" in result.method
     for path in map(out.joinpath, pictures):
         assert path.read_bytes().startswith(b"\x89PNG")
     page = (out / "report.html").read_text(encoding="utf-8")
     assert page.count("data:image/png") == 6
-    for cell in ("<h2>checkerboard</h2>", "<h2>banana</h2>", "<td>PPR</td>", "<td>control</td>"):
-        assert cell in page
-    assert page.count("<td>truth</td>") == 2
+    for part in ("<h2>checkerboard</h2>", "<h2>banana</h2>"):
+        assert part in page
+    assert [page.count(f"<td>{label}</td>") for label in (*FILES, "truth")] == [2, 2, 2]
     assert str(out / "report.html") in capsys.readouterr().out
 
 
@@ -184,25 +196,20 @@ def test_demo_of_trajectories_writes_report_and_samples(tmp_path, monkeypatch, c
     oracle = Gaussian(torch.zeros(16 * 16), torch.eye(16 * 16), LogLogit())
     monkeypatch.setattr(demo_ks, "KS", lambda observation: KS(observation, oracle, size=16))
     monkeypatch.setitem(SUPPORT, 16, SUPPORT[64])
-    monkeypatch.setattr(demo_ks, "PPR", partial(PPR, steps=6))
+    monkeypatch.setattr(demo_ks, "plan", partial(plan, options={"steps": 6}))
     assert demo("ks", tmp_path / "ks", members=3) == 0
 
-    assert {path.name for path in (tmp_path / "ks").iterdir()} == {
-        "ks_PPR.safetensors",
-        "ks_control.safetensors",
-        "report.html",
-    }
+    assert {path.name for path in (tmp_path / "ks").iterdir()} == {*files("ks"), "report.html"}
     problem = KS("sine-3", oracle, size=16)
     constraint = problem.constraint(problem.reference(0))
-    for label in ("PPR", "control"):
-        result = Result.load(tmp_path / "ks" / f"ks_{label}.safetensors")
+    for name, kind in files("ks").items():
+        result = Result.load(tmp_path / "ks" / name)
         assert result.samples.shape == (3, 16, 16)
         assert torch.equal(result.feasible, constraint.is_feasible(result.samples))
-        assert result.method.startswith("PPR" if label == "PPR" else "PostHoc")
+        assert f"{kind}(" in result.method
     page = (tmp_path / "ks" / "report.html").read_text(encoding="utf-8")
     assert page.count("data:image/png") == 3
-    assert "<td>PPR</td>" in page
-    assert "<td>control</td>" in page
+    assert all(f"<td>{label}</td>" in page for label in FILES)
     assert "report.html" in capsys.readouterr().out.replace("\n", "")
 
 
@@ -222,8 +229,8 @@ def test_the_demo_of_the_weather_writes_maps_and_scores(tmp_path, monkeypatch, c
     monkeypatch.setattr(weather, "fresh_days", lambda block, members: day[None])
     prior = White(LogLogit(1e-3, 1e2, spread=2.0))
     monkeypatch.setattr(demo_weather, "Weather", lambda name: Weather(name, prior, autoencoder))
-    monkeypatch.setattr(demo_weather, "PPR", partial(PPR, steps=8))
-    monkeypatch.setattr(demo_weather, "PostHoc", partial(PostHoc, steps=8))
+    monkeypatch.setattr(demo_weather, "plan", partial(plan, options={"steps": 4}))
+    monkeypatch.setattr(demo_weather, "PostHoc", partial(PostHoc, steps=4))
     maps, marked = demo_weather.figures.maps, []
 
     def watched(fields, hours, label, observed):
@@ -231,16 +238,12 @@ def test_the_demo_of_the_weather_writes_maps_and_scores(tmp_path, monkeypatch, c
         return maps(fields, hours, label, observed)
 
     monkeypatch.setattr(demo_weather.figures, "maps", watched)
-    assert demo("weather", tmp_path / "w", members=3) == 0
+    assert demo("weather", tmp_path / "w", members=2) == 0
     assert list(marked[0]) == [12]
     assert marked[0][12].sum() == 205
-    assert {path.name for path in (tmp_path / "w").iterdir()} == {
-        "weather_PPR.safetensors",
-        "weather_control.safetensors",
-        "report.html",
-    }
+    assert {path.name for path in (tmp_path / "w").iterdir()} == {*files("weather"), "report.html"}
     result = Result.load(tmp_path / "w" / "weather_PPR.safetensors")
-    assert result.samples.shape == (3, 24, 16, 4, 8)
+    assert result.samples.shape == (2, 24, 16, 4, 8)
     assert result.feasible.all()
     page = (tmp_path / "w" / "report.html").read_text(encoding="utf-8")
     assert page.count("data:image/png") == 3
@@ -252,20 +255,31 @@ def test_the_demo_of_the_weather_writes_maps_and_scores(tmp_path, monkeypatch, c
 
 
 @pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
-@pytest.mark.parametrize(
-    ("method", "sampler"), [("ppr", PPR), ("post-hoc", PostHoc), ("ancestral", Ancestral)]
-)
-def test_sample_draws_what_the_library_draws(tmp_path, method, sampler):
+@pytest.mark.parametrize("method", ["auto", "post-hoc"])
+def test_sample_samples_what_the_library_does(tmp_path, method):
     status = sample("banana", "3", tmp_path, members=4, method=method, steps=8, seed=5, chunk=3)
-    law = load_constraint("3")
-    expected = sampler(priors.load("banana"), law, steps=8)
     made = Result.load(tmp_path / "samples.safetensors")
-    again = expected.sample(4, (2,), seed=5, chunk=3)
+    prior, options = priors.load("banana"), {"steps": 8}
+    again = feasibly.sample(
+        prior, load_constraint("3"), 4, (2,), method=method, options=options, seed=5, chunk=3
+    )
     torch.testing.assert_close(made.samples, again.samples, rtol=0, atol=0, equal_nan=True)
     assert (made.members, made.seed) == ([0, 1, 2, 3], 5)
-    assert made.method == again.method
+    assert (made.method, made.reason) == (again.method, again.reason)
+    assert (made.reason == "") == (method != "auto")
     assert status == (0 if again.feasible.any() else 1)
-    assert METHODS[method] is sampler
+
+
+def test_warnings_of_a_run_are_printed_as_sentences(user, tmp_path, capsys):
+    """A member that is kept at no try, of one, has a chance of a half at least."""
+    options = {"method": "rejection", "steps": 4, "options": ("tries=1", "attempts=1")}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        sample(f"{user}:denoiser", f"{user}:circle", tmp_path / "out", members=16, **options)
+    result = Result.load(tmp_path / "out" / "samples.safetensors")
+    assert "kept at none of 1 tries" in result.warnings[0]
+    printed = capsys.readouterr().out
+    assert all(sentence in printed for sentence in result.warnings)
 
 
 def test_sample_writes_samples_and_a_report(tmp_path, capsys):
@@ -308,7 +322,7 @@ def test_sample_refuses_a_constraint_that_cannot_be_used(user, tmp_path):
 
 
 def test_sample_saves_what_it_has_when_it_fails(user, tmp_path):
-    # two calls before the run and five for each chunk: the second chunk fails
+    # two evaluations before the run and five for each chunk: the second chunk fails
     options = {"members": 4, "chunk": 2, "steps": 4, "method": "ancestral"}
     with pytest.raises(SamplingError, match="out of memory"):
         sample(f"{user}:failing", f"{user}:circle", tmp_path / "out", **options)
@@ -321,7 +335,7 @@ def test_sample_saves_what_it_has_when_it_fails(user, tmp_path):
 def test_sigterm_stops_a_run_which_keeps_what_is_finished(user, monkeypatch, capsys):
     options = ("--denoiser", f"{user}:terminated", "--constraint", f"{user}:circle")
     options += ("--method", "ancestral", "--members", 4)
-    # two calls before the run and five for each chunk: the signal comes in the second
+    # two evaluations before the run and five for each chunk: the signal comes in the second
     two = ("--steps", 4, "--chunk", 2, "--out", "out")
     assert run_main(monkeypatch, "sample", *options, *two) == 130
     assert (
@@ -390,7 +404,7 @@ def test_samples_for_which_the_disk_has_no_room_are_not_sampled(user, monkeypatc
 
 def test_check_passes_a_shipped_prior(tmp_path, capsys):
     # how often chance fails a good denoiser is the business of test_diagnosis.py
-    data = Data2D("checkerboard").distribution.sample(1024, torch.Generator().manual_seed(0))
+    data = Data2D("checkerboard").distribution.sample(256, torch.Generator().manual_seed(0))
     np.save(tmp_path / "data.npy", data.numpy())
     assert check("checkerboard", "0", data=tmp_path / "data.npy") == 0
     printed = capsys.readouterr().out
@@ -398,6 +412,8 @@ def test_check_passes_a_shipped_prior(tmp_path, capsys):
     assert "Residuals a sample: 1." in printed
     median = load_constraint("0").violation(data).median().item()
     assert f"{1e-6 * median:.1g}" in printed
+    reason = plan(priors.load("checkerboard"), load_constraint("0"), (2,)).reason
+    assert f"{reason} This takes" in printed
 
 
 def test_check_doubts_a_constraint_that_no_sample_comes_near(user, capsys):
@@ -422,12 +438,14 @@ def test_check_fails_a_wrong_denoiser(user, tmp_path, monkeypatch, capsys):
     assert "worse than a guess" in printed
 
 
-def test_check_prints_error_against_variance_and_what_a_call_takes(user, monkeypatch, capsys):
+def test_check_prints_error_against_variance_and_what_an_evaluation_takes(
+    user, monkeypatch, capsys
+):
     monkeypatch.setenv("COLUMNS", "200")
     assert check("banana") == 0
     printed = capsys.readouterr().out
     assert "of the variance" in printed
-    assert re.search(r"A call on 256 states takes [\d.]+ m?s, with a gradient", printed)
+    assert re.search(r"An evaluation of 256 states takes [\d.]+ m?s, with a gradient", printed)
     assert re.search(r"parameters take [\d.]+ MB, .* a state keeps [\d.]+ kB", printed)
 
 
@@ -641,11 +659,14 @@ def test_an_error_is_one_line(failure):
     assert len(failure.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize("method", sorted(set(METHODS) - {"cdim", "eci"}))
-def test_every_method_is_offered(user, monkeypatch, method):
-    """Few members and steps, which need not be feasible: status 0 or 1, and samples."""
+def test_every_method_is_offered(user, monkeypatch):
+    for method, kind in METHODS.items():
+        if method not in ("cdim", "eci"):  # which are for linear constraints
+            job = Job(f"{user}:denoiser", f"{user}:circle", method, ("steps=4",))
+            assert isinstance(job.build((2,)).attempts[-1], kind)
+    # and by its name on the command line
     arguments = ["sample", "--denoiser", f"{user}:denoiser", "--constraint", f"{user}:circle"]
-    small = ["--members", 2, "--steps", 4, "--method", method, "--out", "out"]
+    small = ["--members", 2, "--steps", 4, "--method", "trust", "--out", "out"]
     assert run_main(monkeypatch, *arguments, *small) in (0, 1)
     assert Result.load(Path("out/samples.safetensors")).samples.shape == (2, 2)
 
@@ -661,14 +682,12 @@ def test_a_method_that_cannot_take_a_constraint_says_which_can(
 
 def test_options_of_a_method_are_passed_on(user, monkeypatch, capsys):
     arguments = ["sample", "--denoiser", f"{user}:denoiser", "--constraint", f"{user}:circle"]
-    options = ["--options", "zeta=0.25", "scale=state", "steps=3"]
+    options = ["--options", "zeta=0.25", "units=state", "steps=3"]
     run_main(monkeypatch, *arguments, "--members", 2, "--method", "dps", *options)
-    assert "DPS(steps=3, eta=1.0, retries=0, readout='denoise', zeta=0.25, scale='state')" in (
-        capsys.readouterr().out
-    )
+    assert re.search(r"DPS\(steps=3, .*zeta=0\.25, units='state'\)", capsys.readouterr().out)
     assert run_main(monkeypatch, *arguments, "--method", "dps", "--options", "gamma=1") == 2
-    assert "its options are eta, readout, retries, scale, steps, zeta" in capsys.readouterr().err
-    for bad in ("zeta=abc", "steps=1.5", "steps=0"):
+    assert re.search(r"its options are eta, .*units, zeta", capsys.readouterr().err)
+    for bad in ("zeta=abc", "steps=1.5", "steps=0", "attempts=two", "attempts=1.5"):
         assert run_main(monkeypatch, *arguments, "--method", "dps", "--options", bad) == 2
     given = ["--steps", 3, "--options", "steps=4"]
     assert run_main(monkeypatch, *arguments, *given) == 2

@@ -38,8 +38,9 @@ sys.path.insert(0, str(Path(feasibly.__file__).parents[2]))  # for the experimen
 # ## A constraint
 #
 # Write `residual`, from (B, *) to (B, m), and take a tolerance. Nothing else is needed. Some methods
-# use a `projection` in closed form. The property `equalities` is the equality part of the
-# constraint: by default all of it, None for an inequality.
+# use a `projection` in closed form. If the residual is linear, up to a constant, the line
+# `linear = True` provides one. The property `equalities` is the equality part of the constraint: by
+# default all of it, None for an inequality.
 
 
 # %%

@@ -19,7 +19,7 @@ CARD = """| data | `feasibly.problems.distributions.{title}`, sampled afresh for
 
 ## Unconditional quality
 
-{n:,} samples (DDPM, 128 steps), and as many fresh data, against {n:,} fresh data.
+{n:,} samples (second order, 128 steps), and as many fresh data, against {n:,} fresh data.
 
 | measure | prior | data |
 |---|---|---|

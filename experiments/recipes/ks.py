@@ -25,9 +25,9 @@ random shifts, reflections and starts |
 
 ## Unconditional quality
 
-{n} samples (DDPM, 256 steps) on {size} x {size} points, and as many fresh trajectories of the
-solver. The equation's residual and the spatial mean are in physical units, the others in units of
-the data's root mean square, 1.307.
+{n} samples (second order, 256 steps) on {size} x {size} points, and as many fresh trajectories of
+the solver. The equation's residual and the spatial mean are in physical units, the others in units
+of the data's root mean square, 1.307.
 
 | measure | prior | data |
 |---|---|---|

@@ -97,9 +97,9 @@ data's covariance, {parameters:,} parameters, stored in half precision |
 
 ## Unconditional quality
 
-{n} samples (DDPM, 512 steps), decoded, and as many days that it was not trained on, as the solver
-made them and through the autoencoder. In units of the standard deviation about the mean of each
-latitude in the training data.
+{n} samples (second order, 512 steps), decoded, and as many days that it was not trained on, as the
+solver made them and through the autoencoder. In units of the standard deviation about the mean of
+each latitude in the training data.
 
 | measure | prior | autoencoder | data |
 |---|---|---|---|

@@ -19,7 +19,7 @@ class Comparison:
     """Samplers to compare on one problem.
 
     Attributes:
-        samplers: For each label, how to make the sampler of a denoiser and a constraint.
+        samplers: For each label, how to make its samplers, one for each attempt.
         columns: What its tables show.
         figures: What its figures show, by what is added to the study's name in their files.
         protocol: The number of references and of members of the labels that have others than

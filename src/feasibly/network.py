@@ -66,8 +66,8 @@ class Network:
         self.evaluations = evaluations
 
     def __call__(self, x_t: Tensor, t: Tensor) -> Tensor:
-        # A denoiser may write into its input. A copy leaves the state as it is, where a view would
-        # not, and a hook on a view that was written to without a gradient ends the process.
+        # A denoiser that writes into its input is refused. It gets a copy, so that the state stays
+        # as it was, and no hook sees a view that was written to, which would end the process.
         if self.evaluations is None:
             return self._estimate(x_t.clone(), t)
         counts, members = self.evaluations, x_t.shape[0]

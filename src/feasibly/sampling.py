@@ -241,12 +241,15 @@ def trajectory(sampler: Any, noise: MemberNoise) -> Iterator[tuple[int, Tensor, 
     try:
         with torch.no_grad(), batch.calling(noise.members, noise.device):
             start = sampler.begin(noise)
-        yield 0, start.times[0], start
-        x_t, times, memory = start.x, start.times, start.memory
+        x_t, times, memory, _ = start
+        yield 0, times[0], start
+        del start  # its memory may be large, and is not needed after the first step
         first = sampler.steps - len(times) + 2
         for k, (t, s) in enumerate(pairwise(times), start=first):
             with torch.no_grad(), batch.calling(noise.members, noise.device):
                 step = sampler.step(x_t, t, s, noise, memory)
+            if not hasattr(step, "memory"):
+                raise TypeError(f"`step` returned {type(step).__name__}, not Step(x, x_0, memory)")
             yield k, s, step
             good = per_sample(finite(step.x) & finite(step.x_0), step.x)
             x_t, memory = torch.where(good, step.x, 0.0), step.memory
@@ -323,6 +326,7 @@ class Run:
         for name, number in start.statistics.items():
             self.statistics[name] = self.statistics.get(name, 0.0) + number
         x_t = x_0 = start.x
+        del start
         for k, s, (x_t, x_0, _) in steps:
             failed |= ~finite(x_t) | ~finite(x_0)
             if failed.all():

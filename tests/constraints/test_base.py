@@ -29,7 +29,7 @@ def test_the_violation_is_the_sum_of_squared_residuals():
 
 
 def test_a_sample_is_feasible_up_to_and_at_the_tolerance():
-    x = torch.tensor([[0.5, 0.0], [0.25, 0.0], [0.75, 0.0]])
+    x = torch.tensor([[0.5, 0.0], [0.25, 0.0], [0.5001, 0.0]])
     assert Pair(0.25).is_feasible(x).tolist() == [True, True, False]
 
 

@@ -48,11 +48,12 @@ def bounds(dtype):
 
 
 def linear(dtype):
-    return Linear(A.to(dtype), torch.tensor([1.0, -1.0], dtype=dtype), tolerance=1e-6), (4,)
+    return Linear(A, torch.tensor([1.0, -1.0]).double(), tolerance=1e-6), (4,)
 
 
 def observation(dtype):
-    return Observation(torch.sin, torch.full((2, 2), 0.3, dtype=dtype), tolerance=1e-3), (2, 2)
+    # in double precision whatever the samples are in, as numbers are that a user gives
+    return Observation(torch.sin, torch.full((2, 2), 0.3).double(), tolerance=1e-3), (2, 2)
 
 
 def composite(dtype):

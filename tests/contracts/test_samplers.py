@@ -377,7 +377,7 @@ def test_samples_are_plausible_under_schedules_that_shrink_the_signal(name):
         result = sample(sampler, 48)
         # |x| of a planar normal exceeds 5 once in 270,000 samples; where nothing bounds their
         # projections methods may jump, and those that repeat their noise drift
-        farthest = 5 if name in KEPT else 100
+        farthest = 5 if name in KEPT else 500
         assert result.samples.norm(dim=1).max() < farthest
         assert result.samples.std() > 0.4
 

@@ -13,13 +13,13 @@ from feasibly.oracles import Gaussian
 from feasibly.schedules import LogLogit
 
 MEMBERS = 8
-TRIAL = 4
-"""The calls of the network before a run: its trial, and its probe."""
+DRY = 4
+"""The calls of the network before a run: its dry run, and its probe."""
 
 
 class Disturbed:
     """The exact network of standard normal data, which first calls `fault(call, rows)`, with the
-    number of the call, from 1 on, and the members in it; the trial before a run is not counted.
+    number of the call, from 1 on, and the members in it; the dry run is not counted.
 
     What the fault returns, if not None, is added."""
 
@@ -27,7 +27,7 @@ class Disturbed:
         self.oracle = Gaussian(torch.zeros(2), torch.eye(2), LogLogit())
         self.schedule = self.oracle.schedule
         self.fault = fault
-        self.calls = -TRIAL
+        self.calls = -DRY
 
     def __call__(self, x_t, t):
         self.calls += 1
@@ -42,15 +42,17 @@ def circle(tolerance=1e-6):
     return Equality(lambda x: x.square().sum(dim=1) - 1, tolerance)
 
 
-def toy(fault=None, **options):
-    return PPR(Disturbed(fault), circle(), steps=4, minimize=GaussNewton(6), **options)
+SEARCH = {"steps": 4, "repeats": 1, "sigma_max": 0.75}
 
 
-def draw(path, fault=None, sampler=None, members=MEMBERS, shape=(2,), **options):
+def toy(fault=None):
+    return PPR(Disturbed(fault), circle(), minimize=GaussNewton(6), **SEARCH)
+
+
+def draw(path, fault=None, sampler=None, members=MEMBERS, shape=(2,), attempts=4, **options):
     """Samples the toy's members into a store, in chunks of 2 if nothing else is said."""
-    return ensemble.run(
-        sampler or toy(fault), path, members, shape, **({"seed": 3, "chunk": 2} | options)
-    )
+    samplers = [sampler or toy(fault)] * attempts
+    return ensemble.run(samplers, path, members, shape, **({"seed": 3, "chunk": 2} | options))
 
 
 def values(path):
@@ -62,7 +64,7 @@ def values(path):
 @pytest.fixture(scope="session")
 def undisturbed():
     """The members that every run must end with."""
-    return toy().sample(MEMBERS, (2,), seed=3).samples
+    return toy().sample(MEMBERS, (2,), seed=3, attempts=4).samples
 
 
 @pytest.fixture

@@ -236,11 +236,13 @@ def test_a_stop_keeps_all_of_a_chunk_that_is_finished(path, undisturbed, monkeyp
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, ValueError, MemoryError])
 def test_a_stop_keeps_what_no_later_attempt_would_change(path, stop):
     # half of the members are feasible at once, and the others are resampled
-    def sampler(fault=None):
-        return Ancestral(Disturbed(fault), half(), steps=4, retries=2)
+    options = {"steps": 4, "order": 1, "spacing": "time"}
 
-    expected = sampler().sample(MEMBERS, (2,), seed=3)
-    first = Ancestral(Disturbed(), half(), steps=4).sample(MEMBERS, (2,), seed=3).feasible
+    def sampler(fault=None):
+        return Ancestral(Disturbed(fault), half(), **options)
+
+    expected = sampler().sample(MEMBERS, (2,), seed=3, attempts=3)
+    first = sampler().sample(MEMBERS, (2,), seed=3).feasible
     assert 1 < first.sum() < MEMBERS - 1
     seen = []
 
@@ -250,15 +252,39 @@ def test_a_stop_keeps_what_no_later_attempt_would_change(path, stop):
             raise stop("no more")
 
     if stop is MemoryError:
-        draw(path, sampler=sampler(interrupt), chunk=MEMBERS)
+        draw(path, sampler=sampler(interrupt), attempts=3, chunk=MEMBERS)
         assert len(seen[7]) == len(seen[6]) // 2
         assert set(seen[7]) < set(seen[6])
     else:
         with pytest.raises((KeyboardInterrupt, SamplingError)):
-            draw(path, sampler=sampler(interrupt), chunk=MEMBERS)
+            draw(path, sampler=sampler(interrupt), attempts=3, chunk=MEMBERS)
         assert sorted(finished(path)) == first.nonzero().flatten().tolist()
         assert [r.feasible for r in Store(path).all_records()] == [True] * int(first.sum())
-        draw(path, sampler=sampler(), chunk=MEMBERS)
+        draw(path, sampler=sampler(), attempts=3, chunk=MEMBERS)
+    torch.testing.assert_close(values(path), expected.samples, rtol=1e-5, atol=1e-6)
+
+
+def test_a_stop_keeps_nothing_that_follows_on_a_failure(path):
+    # members that are feasible at the second attempt, after a first one that another run repeats
+    def sampler(fault=None):
+        return Ancestral(Disturbed(fault), half(), steps=4, retries=2)
+
+    expected = sampler().sample(MEMBERS, (2,), seed=3)
+    seen = []
+
+    def spoil(call, rows):
+        seen.append(set(rows))
+        if call == 1:
+            return torch.where(torch.tensor(rows)[:, None] > 0, torch.nan, 0.0)
+        if call == 12:  # the second step of the third attempt
+            raise KeyboardInterrupt
+        return None
+
+    with pytest.raises(KeyboardInterrupt):
+        draw(path, sampler=sampler(spoil), chunk=MEMBERS)
+    assert seen[5] > seen[11]
+    assert finished(path) == {}
+    draw(path, sampler=sampler())
     torch.testing.assert_close(values(path), expected.samples, rtol=1e-5, atol=1e-6)
 
 

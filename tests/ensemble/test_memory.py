@@ -14,7 +14,8 @@ from feasibly.ensemble.memory import Plan
 from feasibly.errors import SamplingError
 from feasibly.minimizers import LBFGS, GaussNewton, WarmLBFGS
 from feasibly.nn import UNet
-from feasibly.samplers import DPS, Ancestral
+from feasibly.samplers import Ancestral
+from feasibly.sampling import Run
 from feasibly.schedules import LogLogit
 from tests.ensemble.conftest import Disturbed, circle, toy
 
@@ -148,11 +149,11 @@ def ends(x):
 def past(**options):
     """A sampler that keeps a history of large states."""
     minimize = WarmLBFGS(3, **options)
-    return PPR(flat(), Equality(ends, 1e-9), steps=6, retries=0, minimize=minimize)
+    return PPR(flat(), Equality(ends, 1e-9), steps=6, repeats=1, minimize=minimize)
 
 
 def projected(denoiser):
-    return PPR(denoiser, field(), steps=6, retries=0, minimize=LBFGS(2))
+    return PPR(denoiser, field(), steps=6, repeats=1, minimize=LBFGS(2))
 
 
 CASES = {
@@ -168,9 +169,8 @@ CASES = {
 def test_a_run_takes_what_was_estimated_from_a_few_of_its_steps(make, shape, count):
     sampler = make()
     expected = estimate(sampler, shape).of(count)
-    made = Run(5, shape, torch.float32, CPU, None)
-    with torch.no_grad():
-        _, taken = memory.peak(lambda: sampler.draw(list(range(count)), made), CPU)
+    made = Run(5, shape, torch.float32, CPU)
+    _, taken = memory.peak(lambda: made.sample([sampler], list(range(count))), CPU)
     assert 0.8 * taken <= expected <= 1.2 * taken
 
 
@@ -228,7 +228,7 @@ def test_a_measurement_leaves_members_as_they_are():
     estimate(measured, (2,))
     found = [sampler.sample(3, (2,), seed=1) for sampler in (measured, other)]
     assert torch.equal(found[0].samples, found[1].samples)
-    assert found[0].calls.forward == found[1].calls.forward
+    assert found[0].evaluations.forward == found[1].evaluations.forward
 
 
 RESIDENT = """
@@ -275,7 +275,7 @@ def large():
 
 
 denoiser, law, shape, members = globals()[sys.argv[1]]()
-sampler = PPR(denoiser, law, steps=3, retries=0, minimize=WarmLBFGS(3))
+sampler = PPR(denoiser, law, steps=3, repeats=1, minimize=WarmLBFGS(3))
 expected = estimate(sampler, shape).of(members)
 Path("/proc/self/clear_refs").write_text("5")
 before = memory("VmRSS")

@@ -7,10 +7,12 @@ import pytest
 import torch
 
 from feasibly import PPR, Ancestral, ensemble
+from feasibly.constraints import Inequality
 from feasibly.ensemble import Footprint, Store, Summary, memory
+from feasibly.ensemble.queue import Claims
 from feasibly.errors import CalibrationWarning, DenoiserError, InfeasibleWarning, StoreError
 from feasibly.minimizers import GaussNewton
-from tests.ensemble.conftest import MEMBERS, Disturbed, circle, draw, toy, values
+from tests.ensemble.conftest import MEMBERS, SEARCH, Disturbed, circle, draw, toy, values
 
 
 def same(a, b):
@@ -82,7 +84,7 @@ def test_a_gpu_is_shared_by_those_who_see_it(monkeypatch, seen, told, sharing):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: seen)
     monkeypatch.setenv("SLURM_GPUS_PER_TASK", told)
     config = SimpleNamespace(shape=(2,), members=8, dtype="float32")
-    memory.plan(toy(), config, torch.device("cuda"), 8)
+    memory.plan([toy()], config, torch.device("cuda"), 8)
     assert found == [sharing]
 
 
@@ -113,12 +115,12 @@ def test_the_store_has_the_statistics_of_each_member(path):
     xarray = pytest.importorskip("xarray")
     summary = draw(path, infeasible="keep")
     loaded = xarray.open_zarr(path).load()
-    result = toy().sample(MEMBERS, (2,), seed=3, chunk=2)
+    result = toy().sample(MEMBERS, (2,), seed=3, chunk=2, attempts=4)
     assert loaded["finished"].all()
     assert loaded["feasible"].values.tolist() == result.feasible.tolist()
     np.testing.assert_allclose(loaded["violation"], result.violation, atol=1e-9)
-    assert loaded["forward"].sum() == result.calls.member_forward
-    assert loaded["backward"].sum() == result.calls.member_backward
+    assert loaded["forward"].sum() == result.evaluations.member_forward
+    assert loaded["backward"].sum() == result.evaluations.member_backward
     assert (loaded["seconds"] > 0).all()
     assert loaded["seconds"].attrs["units"] == "s"
     config = summary.store.config
@@ -139,7 +141,7 @@ def test_the_store_has_the_violations_along_the_way(path):
 def test_the_path_is_that_of_the_last_attempt_and_none_without_a_constraint(tmp_path):
     pytest.importorskip("zarr")
     with pytest.warns(InfeasibleWarning):
-        again = draw(tmp_path / "again.zarr", sampler=hard(retries=2, tolerance=1e-12), chunk=8)
+        again = draw(tmp_path / "again.zarr", sampler=hard(tolerance=1e-12), attempts=3, chunk=8)
     assert {len(r.path) for r in again.records} == {4}
     free = draw(tmp_path / "free.zarr", sampler=Ancestral(Disturbed(), steps=4))
     assert free.paths().shape == (MEMBERS, 0)
@@ -170,10 +172,9 @@ def test_a_store_is_locked_to_its_configuration(path, changes, words):
     assert torch.equal(values(path), before)
 
 
-def hard(retries=0, tolerance=1e-9):
+def hard(tolerance=1e-9):
     """Searches that are too short: some members stay infeasible."""
-    options = {"steps": 4, "minimize": GaussNewton(1), "retries": retries}
-    return PPR(Disturbed(), circle(tolerance), **options)
+    return PPR(Disturbed(), circle(tolerance), minimize=GaussNewton(1), **SEARCH)
 
 
 @pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
@@ -184,11 +185,12 @@ def test_the_policies_count_infeasible_members_or_do_not(tmp_path):
     result = hard_half().sample(MEMBERS, (2,), seed=3)
     good = result.feasible
     assert 0 < good.sum() < MEMBERS
-    kept = draw(tmp_path / "keep.zarr", sampler=hard_half(), infeasible="keep")
+    kept = draw(tmp_path / "keep.zarr", sampler=hard_half(), attempts=1)
     assert (kept.counted, kept.is_short) == (MEMBERS, False)
     same(values(tmp_path / "keep.zarr"), result.samples)
 
-    dropped = draw(tmp_path / "drop.zarr", sampler=hard_half(), infeasible="drop")
+    options = {"sampler": hard_half(), "infeasible": "drop", "attempts": 1}
+    dropped = draw(tmp_path / "drop.zarr", **options)
     assert dropped.counted == good.sum()
     assert dropped.is_short
     lost = (~good).nonzero().flatten().tolist()
@@ -198,8 +200,9 @@ def test_the_policies_count_infeasible_members_or_do_not(tmp_path):
     assert found[lost].isnan().all()
     same(found[good], result.samples[good])
 
-    again = hard_half(retries=2).sample(MEMBERS, (2,), seed=3)
-    retried = draw(tmp_path / "retry.zarr", sampler=hard_half(retries=2), infeasible="retry")
+    again = hard_half().sample(MEMBERS, (2,), seed=3, attempts=3)
+    options |= {"infeasible": "retry", "attempts": 3}
+    retried = draw(tmp_path / "retry.zarr", **options)
     assert retried.counted == again.feasible.sum() > good.sum()
     same(values(tmp_path / "retry.zarr"), again.samples)
 
@@ -207,25 +210,68 @@ def test_the_policies_count_infeasible_members_or_do_not(tmp_path):
 @pytest.mark.parametrize("policy", ["keep", "drop"])
 def test_infeasible_members_are_warned_of_with_their_number(path, policy):
     with pytest.warns(InfeasibleWarning, match=r"8 of 8 members .* tolerance 1e-12\)") as caught:
-        summary = draw(path, sampler=hard(tolerance=1e-12), infeasible=policy)
+        summary = draw(path, sampler=hard(1e-12), infeasible=policy, attempts=1)
     assert f"To make them feasible, {PPR.advice}." in str(caught[0].message)
     assert caught[0].filename == draw.__code__.co_filename
     assert summary.infeasible == list(range(MEMBERS))
     assert "Warning: 8 of 8 members do not satisfy the constraint" in str(summary)
 
 
-def test_infeasible_members_of_a_method_that_only_reports_are_no_news(path):
-    sampler = Ancestral(Disturbed(), circle(), steps=4)
-    assert draw(path, sampler=sampler).infeasible
+class Steering(Ancestral):
+    """Ends around the constraint, and not on it."""
+
+    enforces, lands = True, False
+
+
+def test_some_infeasible_members_are_news_of_methods_that_end_on_the_constraint_only(tmp_path):
+    pytest.importorskip("zarr")
+    some, none = Inequality(lambda x: x[:, :1], 1e-6), circle()
+    for constraint, method in [(some, Ancestral), (none, Ancestral), (some, Steering)]:
+        sampler = method(Disturbed(), constraint, steps=4)
+        name = f"{method.__name__}-{constraint is some}.zarr"
+        assert draw(tmp_path / name, sampler=sampler).infeasible
+    with pytest.warns(InfeasibleWarning, match="8 of 8 members"):
+        draw(tmp_path / "none.zarr", sampler=Steering(Disturbed(), none, steps=4))
+
+
+def test_what_another_process_finishes_at_the_end_is_in_the_arrays(path, monkeypatch):
+    xarray = pytest.importorskip("xarray")
+    draw(path, members=3)
+    record = Store(path).records / "1.json"
+    content = record.read_bytes()
+    record.unlink()
+    write = Store.write_variables
+
+    def late(store, values):
+        record.write_bytes(content)
+        write(store, values)
+
+    monkeypatch.setattr(Store, "write_variables", late)
+    assert Summary.read(Store(path)).write().counted == 3
+    assert xarray.open_zarr(path)["finished"].values.all()
+
+
+def test_a_member_that_another_process_took_over_is_left_to_it(path, undisturbed, monkeypatch):
+    owns, asked, finished = Claims.owns, [], []
+
+    def lost_at_first(claims, member):
+        asked.append(member)
+        return len(asked) > 1 and owns(claims, member)
+
+    monkeypatch.setattr(Claims, "owns", lost_at_first)
+    draw(path, chunk=1, progress=finished.append)
+    assert finished == [0, 1, 2, 3, 4, 5, 6, 7, 8]
+    same(values(path), undisturbed)
 
 
 class Doubtful(Ancestral):
-    """Warns of every chunk, as a method may whose assumptions fail."""
+    """Counts the members that it begins, and warns of them in the end."""
 
-    def draw(self, ids, run):
-        result = super().draw(ids, run)
-        result.warnings = ["Weights are off.", f"{len(ids)} members were kept at none of 3 tries."]
-        return result
+    def begin(self, noise):
+        return super().begin(noise)._replace(statistics={"begun": len(noise.members)})
+
+    def warnings(self, statistics):
+        yield f"{statistics['begun']:.0f} members have weights that are off."
 
 
 def test_what_a_sampler_warns_of_reaches_the_user_and_stays_in_the_store(path):
@@ -234,14 +280,14 @@ def test_what_a_sampler_warns_of_reaches_the_user_and_stays_in_the_store(path):
         with pytest.warns(CalibrationWarning) as caught:
             summary = draw(path, sampler=sampler, chunk=3)
         found = sorted(str(warning.message) for warning in caught)
-        assert found == ["3 members were kept at none of 3 tries.", "Weights are off."]
+        assert found == ["8 members have weights that are off."]
         assert sorted(summary.warnings) == found
-        assert "Warning: Weights are off." in str(summary)
+        assert "Warning: 8 members have weights" in str(summary)
 
 
-def test_retry_needs_a_sampler_that_does(path):
-    with pytest.raises(ValueError, match="retries=3"):
-        draw(path, sampler=toy(retries=0), infeasible="retry")
+def test_retry_needs_several_attempts(path):
+    with pytest.raises(ValueError, match="needs several attempts"):
+        draw(path, infeasible="retry", attempts=1)
 
 
 @pytest.mark.parametrize(
@@ -272,10 +318,10 @@ def test_numbers_of_numpy_and_torch_are_numbers(path, undisturbed):
         members=np.int64(MEMBERS),
         shape=[np.int32(2)],
         seed=torch.tensor(3),
-        chunk=np.int64(4),
+        chunk=np.int64(10**7),
     )
     same(values(path), undisturbed)
-    assert draw(path, fault=never).store.manifest.chunk == 4  # the same run
+    assert draw(path, fault=never).store.manifest.chunk == MEMBERS  # the same run
 
 
 def test_a_bad_denoiser_leaves_no_store(tmp_path):

@@ -164,6 +164,7 @@ def test_a_forged_warning_is_passed_over(store):
     store.warn("True.")
     for n, content in enumerate(['"\\u001b[2J"', "3", "{", '"' + "x" * 10_001 + '"']):
         (store.notes / f"{n}.json").write_text(content)
+    (store.notes / "4.json.abc.draft").write_text('"Half."')
     assert store.warnings() == ["True."]
 
 

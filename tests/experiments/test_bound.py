@@ -33,9 +33,9 @@ def ideal_kernel(sigma, x):
     return mean, V * EYE - gain @ seen * V + sigma**2 * EYE
 
 
-def moments(law, sigma):
+def moments(q, sigma):
     A, y = problem(sigma)[1].A, problem(sigma)[1].y
-    return law.a * A.T @ y, law.covariance(A.T @ A)
+    return q.a * A.T @ y, q.covariance(A.T @ A)
 
 
 @pytest.mark.parametrize("sigma", LEVELS)
@@ -73,8 +73,8 @@ def test_the_discrepancy_is_the_largest_distance_of_the_kernels(sigma):
 
 @pytest.mark.parametrize("sigma", LEVELS)
 def test_the_target_is_stationary_under_the_ideal_kernel_and_the_other_under_pprs(sigma):
-    law = bound.stationary(sigma)
-    assert tuple(law.step(sigma)) == pytest.approx(tuple(law))
+    q = bound.stationary(sigma)
+    assert tuple(q.step(sigma)) == pytest.approx(tuple(q))
     mean, covariance = moments(bound.target(sigma), sigma)
     # the ideal kernel is x' = B x + b + noise
     b, noise = ideal_kernel(sigma, torch.zeros_like(mean))
@@ -117,13 +117,13 @@ def test_the_bound_holds_everywhere_and_is_the_sum_of_its_terms(rows):
 
 @pytest.mark.parametrize("sigma", LEVELS)
 def test_the_distance_tends_to_that_of_the_stationary_distribution(sigma):
-    law, limit = bound.start(sigma), bound.stationary(sigma)
-    start = law.w2(limit)
+    q, limit = bound.start(sigma), bound.stationary(sigma)
+    start = q.w2(limit)
     for repeats in range(1, 2001):
-        law = law.step(sigma)
-        assert law.w2(limit) <= bound.shrink(sigma) ** repeats * start + 1e-12
+        q = q.step(sigma)
+        assert q.w2(limit) <= bound.shrink(sigma) ** repeats * start + 1e-12
     bias = limit.w2(bound.target(sigma))
-    assert law.w2(bound.target(sigma)) == pytest.approx(bias, rel=1e-6)
+    assert q.w2(bound.target(sigma)) == pytest.approx(bias, rel=1e-6)
     assert 0 < bias <= bound.bound(sigma, 2000)[1]
 
 
@@ -143,10 +143,10 @@ def test_the_measured_distance_is_the_exact_one_within_its_sampling_error(rows):
         assert abs(row["measured"] - row["exact"]) <= 2 * row["error"]
 
 
-@pytest.mark.parametrize("law", [Normal(0.0, 1.0, 1.0), Normal(1.0, 2.0, 0.01)])
-def test_the_sampling_error_is_that_of_repeated_sampling(law):
+@pytest.mark.parametrize("q", [Normal(0.0, 1.0, 1.0), Normal(1.0, 2.0, 0.01)])
+def test_the_sampling_error_is_that_of_repeated_sampling(q):
     """The mean square over 200 samples: 1.6 % of standard error, and 10 % allowed."""
-    mean, covariance = moments(law, 1.0)
+    mean, covariance = moments(q, 1.0)
     root = torch.linalg.cholesky(covariance)
     generator = torch.Generator().manual_seed(0)
     squares = []
@@ -154,7 +154,7 @@ def test_the_sampling_error_is_that_of_repeated_sampling(law):
         z = torch.randn(1024, bound.D, generator=generator, dtype=torch.float64)
         x = mean + z @ root.T
         squares.append(gaussian_w2(x.mean(dim=0), x.T.cov(), mean, covariance) ** 2)
-    expected = bound.sampling_error(law, 1024) ** 2
+    expected = bound.sampling_error(q, 1024) ** 2
     assert sum(squares) / 200 == pytest.approx(expected, rel=0.1)
 
 

@@ -9,7 +9,7 @@ import torch
 from experiments import records, tables
 from experiments.benches import KSBench, ks, observed
 from experiments.figures import gallery, over_time
-from experiments.records import pack, unpack
+from experiments.records import unpack
 from experiments.run import run
 from experiments.samplers import default, only, post_hoc
 from experiments.studies import Comparison, Study, baselines
@@ -30,24 +30,38 @@ def study(samplers=SAMPLERS, name="tiny"):
     return Study(name, "Does it run?", {"ks": Comparison(samplers, protocol={"post-hoc": (1, 3)})})
 
 
-@pytest.fixture(autouse=True)
-def tiny(tmp_path, monkeypatch):
-    """Results of their own, and white noise on 8 x 8 points for the prior."""
+@pytest.fixture(scope="module", autouse=True)
+def tiny():
+    """White noise on 8 x 8 points for the prior."""
     oracle = Gaussian(torch.zeros(64), torch.eye(64), LogLogit(1e-4, 1e4, 4.0))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ks, "KS", lambda observation, _=None: KS(observation, oracle, size=8))
+        patch.setitem(SUPPORT, 8, SUPPORT[64])
+        patch.setattr(observed.priors, "digest", lambda name: "first")
+        yield
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """Results of their own."""
     monkeypatch.setattr(records, "RESULTS", tmp_path)
-    monkeypatch.setattr(ks, "KS", lambda observation, _=None: KS(observation, oracle, size=8))
-    monkeypatch.setitem(SUPPORT, 8, SUPPORT[64])
-    monkeypatch.setattr(observed.priors, "digest", lambda name: "first")
 
 
-def start(samplers=SAMPLERS, references=range(2), **options):
-    bench = KSBench(["sine-3", "linear-1"], references, options.pop("members", 4), 5, **options)
+def start(samplers=SAMPLERS, kinds=("sine-3",), references=range(1), members=4):
+    bench = KSBench(kinds, references, members, 5)
     run(study(samplers), bench, bench.settings())
     return records.read("tiny", "ks")
 
 
+@pytest.fixture(scope="module")
+def rows(tiny, tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(records, "RESULTS", tmp_path_factory.mktemp("results"))
+        return start(kinds=("sine-3", "linear-1"), references=range(2))
+
+
 def test_every_label_is_run_on_the_references_of_its_protocol():
-    rows = start(references=range(10, 12), members=None)
+    rows = start(kinds=("sine-3", "linear-1"), references=range(10, 12), members=None)
     places = [(r["label"], r["observation"], r["reference"], r["members"]) for r in rows]
     assert places == [
         ("default", "sine-3", 10, 8),
@@ -61,12 +75,15 @@ def test_every_label_is_run_on_the_references_of_its_protocol():
 
 
 def test_the_full_protocol_runs_all_labels_everywhere():
-    assert len(start(full=True)) == 8
+    bench = KSBench(["sine-3"], range(10, 12), 4, 5, full=True)
+    comparison = study().on["ks"]
+    for label in comparison.samplers:
+        assert all(bench.options(comparison, label, setting) for setting in bench.settings())
 
 
 @pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
-def test_a_record_is_that_of_the_samplers_own_run():
-    row = start()[0]
+def test_a_record_is_that_of_the_samplers_own_run(rows):
+    row = rows[0]
     problem = ks.KS("sine-3")
     y = problem.reference(0)
     options = {"steps": 8, "sigma_max": 10.0, "minimize": LBFGS()}
@@ -81,16 +98,14 @@ def test_a_record_is_that_of_the_samplers_own_run():
 
 
 def test_a_record_names_the_settings_that_were_chosen():
-    bench = KSBench(["sine-3"], range(1), 2, 5)
-    run(study({"default": partial(default, steps=4)}), bench, bench.settings())
-    (row,) = records.read("tiny", "ks")
+    (row,) = start({"default": partial(default, steps=4)})
     assert row["sampler"].startswith("up to 4 times PPR(")
     assert "sigma_max=10.0" in row["sampler"]
     assert "minimize=WarmLBFGS(" in row["sampler"]
 
 
 def test_a_result_of_another_study_is_taken_over(monkeypatch):
-    first = start()[0]
+    first, _ = start()
     monkeypatch.setattr(observed, "sample", lambda *a: pytest.fail("sampled again"))
     samplers = {"default": SAMPLERS["default"], "the same": SAMPLERS["default"]}
     other = study(samplers, "other")
@@ -127,13 +142,13 @@ def test_a_sampler_that_breaks_down_scores_nothing_and_is_kept():
         return only(PPR, steps=8)(nan, constraint, inspected)
 
     rows = start({"default": explode})
-    assert [row["feasible"] for row in rows] == [0] * 4
+    assert [row["feasible"] for row in rows] == [0]
     assert "non-finite" in rows[0]["error"]
     assert tables.means(rows)[0]["joint"] == 0
 
 
-def test_tables_have_the_scores_of_ensembles():
-    table = tables.render(tables.means(start()))
+def test_tables_have_the_scores_of_ensembles(rows):
+    table = tables.render(tables.means(rows))
     head = table.splitlines()[0]
     for column in (
         "on-manifold",
@@ -149,21 +164,14 @@ def test_tables_have_the_scores_of_ensembles():
     assert "k-NN" not in head
 
 
-def test_a_trajectory_is_read_as_it_was_written():
-    u = torch.randn(8, 8, generator=torch.Generator().manual_seed(0))
-    np.testing.assert_allclose(unpack(pack(u), (8, 8)), u.numpy(), rtol=1e-3, atol=1e-6)
-
-
-def test_pictures_are_kept_of_the_first_reference_alone():
-    rows = start()
+def test_pictures_are_kept_of_the_first_reference_alone(rows):
     kept = [row for row in rows if "picture" in row]
     assert {row["reference"] for row in kept} == {0}
     y = ks.KS("sine-3").reference(0)
     np.testing.assert_allclose(unpack(kept[0]["picture"], (8, 8)), y.numpy(), rtol=1e-3, atol=1e-3)
 
 
-def test_figures_show_what_the_records_say():
-    rows = start()
+def test_figures_show_what_the_records_say(rows):
     curves = over_time(rows)
     panel = curves.axes[0]
     assert panel.get_title() == "RMSE, sine-3"

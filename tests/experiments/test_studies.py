@@ -2,14 +2,16 @@
 
 import ast
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
 from experiments import studies
 from experiments.records import DEFAULT, TRUTH
+from experiments.samplers import default
 from experiments.studies import MEASUREMENTS, STUDIES
+from experiments.studies.ablation import NoRenoise
 from feasibly import LevelSet
 from feasibly.constraints import GaussianRandomField
 from feasibly.oracles import Checkerboard
@@ -44,6 +46,17 @@ def test_a_measurement_says_what_it_asks_and_what_its_settings_are(measurement):
     settings = [json.dumps(setting) for setting in measurement.settings]
     assert len(set(settings)) == len(settings) > 0
     assert len({tuple(setting) for setting in measurement.settings}) == 1
+
+
+def test_a_variant_takes_over_the_settings_and_the_attempts_of_the_default():
+    parts = Checkerboard(4, LogLogit()), LevelSet(GaussianRandomField(seed=0))
+    problem = inspect(*parts, (2,))
+    own, variant = (default(*parts, problem, kind, repeats=3) for kind in (None, NoRenoise))
+    assert [type(one) for one in variant.attempts] == [NoRenoise] * len(own.attempts)
+    assert len({id(one) for one in variant.attempts}) == 1
+    names = [f.name for f in fields(own.attempts[0]) if f.name != "denoiser"]
+    mine, other = ([getattr(p.attempts[0], name) for name in names] for p in (own, variant))
+    assert mine == other
 
 
 @pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")

@@ -138,5 +138,5 @@ def test_maps_and_curves_show_what_the_records_say(rows, days):
     mine = [r for r in rows if r["label"] == "default" and r["observation"] == "wind"]
     density = 4 * np.mean([r["ranks"][1] for r in mine], axis=0)
     np.testing.assert_allclose(histograms.axes[4].lines[0].get_ydata(), density)
-    for figure in (curves, histograms, picture):
+    for figure in (histograms, picture):
         figure.savefig(io.BytesIO(), format="png", dpi=30)

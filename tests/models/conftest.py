@@ -64,7 +64,7 @@ def gap(mixture):
     """The largest difference between a wrapped network and the exact posterior mean, in double
     precision, at all noise levels, for states of the process."""
 
-    def measure(adapter, levels=33):
+    def measure(adapter, levels=17):
         oracle = mixture(adapter.schedule)
         generator = torch.Generator().manual_seed(0)
         worst = 0.0

@@ -97,12 +97,12 @@ def test_steps_are_not_taken_for_times(schedule):
 
 def test_ppr_through_a_unet():
     adapter = feasibly.wrap(unet(), schedule=diffusers.DDPMScheduler(prediction_type="sample"))
-    law = feasibly.Equality(lambda x: x.mean(dim=(1, 2, 3))[:, None] - 0.1, tolerance=1e-8)
+    constraint = feasibly.Equality(lambda x: x.mean(dim=(1, 2, 3))[:, None] - 0.1, tolerance=1e-8)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", feasibly.InfeasibleWarning)  # it is not trained
-        result = feasibly.PPR(adapter, law, steps=4).sample(2, (1, 8, 8))
+        result = feasibly.PPR(adapter, constraint, steps=4).sample(2, (1, 8, 8))
     assert result.finite.all()
-    assert result.calls.backward > 0
+    assert result.evaluations.backward > 0
 
 
 @torch.no_grad()

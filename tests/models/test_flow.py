@@ -85,8 +85,11 @@ PATHS = {
 }
 
 
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("kind", ["torchcfm", "flow_matching"])
+CASES = [("torchcfm", path) for path in PATHS]
+CASES += [("flow_matching", path) for path in ("default", "Flow", "Meta path")]
+
+
+@pytest.mark.parametrize(("kind", "path"), CASES)
 def test_every_path_and_call_order_gives_the_posterior_mean(kind, path, exact, paths, gap):
     schedule, scales = PATHS[path]
     net = exact("velocity", scales or paths["straight"])

@@ -24,8 +24,8 @@ class VAE(nn.Module):
 
     def encode(self, x):
         mean = torch.linalg.lstsq(self.layer.weight, (x - self.layer.bias).T).solution.T
-        law = type("Law", (), {"mode": lambda self: mean})()
-        return type("Out", (), {"latent_dist": law})()
+        distribution = type("Distribution", (), {"mode": lambda self: mean})()
+        return type("Out", (), {"latent_dist": distribution})()
 
 
 SETTINGS = {
@@ -79,13 +79,13 @@ def test_the_decoder_is_frozen_and_runs_in_its_own_dtype():
 def test_a_constraint_behind_a_decoder():
     torch.manual_seed(0)
     decode = LatentDecoder(VAE(scaling_factor=0.5), chunk=4)
-    law = feasibly.Decoded(
+    constraint = feasibly.Decoded(
         feasibly.Equality(lambda x: x.mean(dim=1, keepdim=True) - 0.2, tolerance=1e-8),
         decode,
         decode.encode,
     )
     prior = Gaussian(torch.zeros(2), torch.eye(2), LogLogit())
-    result = feasibly.sample(prior, law, 8, (2,))
+    result = feasibly.sample(prior, constraint, 8, (2,))
     assert result.feasible.all()
     assert (decode(result.samples).mean(dim=1) - 0.2).abs().max() < 1e-3
 

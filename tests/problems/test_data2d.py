@@ -14,7 +14,8 @@ each_problem = pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEM
 
 
 def draw(problem, n, seed=0):
-    """The data's own law, for which the trained prior stands: it costs no network calls."""
+    """Samples of the data's own distribution, for which the trained prior stands: they cost no
+    network evaluations."""
     return problem.distribution.sample(n, torch.Generator().manual_seed(seed)).float()
 
 
@@ -68,23 +69,17 @@ def strays(truth, kept):
 
 
 @each_problem
-@pytest.mark.parametrize("k", range(CONSTRAINTS))
-def test_ground_truth_satisfies_its_constraint(problem, k):
-    constraint, pool = problem.constraint(k), draw(problem, 8192)
-    truth = problem.ground_truth(constraint, pool)
-    assert len(truth) > 100
-    assert truth.dtype == torch.float64
-    assert constraint.f(truth).abs().max() <= 1e-8
-
-
-@each_problem
-@pytest.mark.parametrize("k", range(CONSTRAINTS))
-def test_ground_truth_is_made_of_nearly_feasible_samples_moved_by_little(problem, k):
-    constraint, pool = problem.constraint(k), draw(problem, 8192)
-    truth = problem.ground_truth(constraint, pool)
-    kept = pool[constraint.violation(pool) <= 1e-2].double()
-    assert 0.9 * len(kept) <= len(truth) <= len(kept)
-    assert strays(truth, kept) == 0
+def test_ground_truth_is_made_of_nearly_feasible_samples_moved_onto_the_constraint(problem):
+    pool = draw(problem, 8192)
+    for k in range(0, CONSTRAINTS, 3):
+        constraint = problem.constraint(k)
+        truth = problem.ground_truth(constraint, pool)
+        assert len(truth) > 100
+        assert truth.dtype == torch.float64
+        assert constraint.f(truth).abs().max() <= 1e-8
+        kept = pool[constraint.violation(pool) <= 1e-2].double()
+        assert 0.9 * len(kept) <= len(truth) <= len(kept)
+        assert strays(truth, kept) == 0
 
 
 def test_ground_truth_of_a_line_is_the_orthogonal_projection_of_the_tube():
@@ -105,7 +100,7 @@ def test_ground_truth_has_the_samples_within_the_tube_asked_for():
 
 
 @each_problem
-def test_scores_of_equal_laws_are_good(problem):
+def test_scores_of_equal_distributions_are_good(problem):
     # At 512 + 512 points the k-NN rates have standard deviations of 0.018 (k = 1) and below, and
     # the total variation has 0.066 +- 0.018 (60 and 300 draws): the bounds are 5.5 of them away,
     # a false alarm of 4e-8 each. The support holds 99.9 %: 98 % is 13 standard errors below.
@@ -143,7 +138,7 @@ def test_scores_name_the_neighbours_of_each_rate(problem):
         assert scores[key] == pytest.approx(crosses[:, :k].double().mean().item())
 
 
-def test_missing_modes_cost_their_mass():
+def test_missing_modes_cost_their_weight():
     problem = PROBLEMS["checkerboard"]
     # one point in each of eight squares, against one point in two of them
     truth = (problem.distribution.squares + 0.5 - problem.distribution.mean).div(
@@ -153,18 +148,19 @@ def test_missing_modes_cost_their_mass():
     assert scores["weight_error"] == pytest.approx(0.75)
 
 
-@pytest.mark.parametrize("k", range(CONSTRAINTS))
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
-def test_a_line_passes_through_the_data_and_has_a_truth(name, k):
+def test_a_line_passes_through_the_data_and_has_a_truth(name):
     problem = Lines(name)
-    line = problem.constraint(k)
-    assert line.A.norm() == pytest.approx(1)
-    assert line.y.abs() < 3
-    assert torch.equal(line.A, Lines(name).constraint(k).A)
-    truth = problem.ground_truth(line, draw(problem, 8192))
-    assert len(truth) > 200  # of a band of a tenth on either side
-    assert line.is_feasible(truth).all()
-    assert problem.distribution.in_support(truth).float().mean() > 0.7
+    pool = draw(problem, 8192)
+    for k in range(CONSTRAINTS):
+        line = problem.constraint(k)
+        assert line.A.norm() == pytest.approx(1)
+        assert line.y.abs() < 3
+        assert torch.equal(line.A, Lines(name).constraint(k).A)
+        truth = problem.ground_truth(line, pool)
+        assert len(truth) > 200  # of a band of a tenth on either side
+        assert line.is_feasible(truth).all()
+        assert problem.distribution.in_support(truth).float().mean() > 0.7
 
 
 def test_lines_differ_from_one_another():

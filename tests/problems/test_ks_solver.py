@@ -108,12 +108,10 @@ def test_a_step_that_diverges_is_named():
 def test_a_block_is_determined_by_its_number_and_the_seed(monkeypatch):
     monkeypatch.setattr(ks_solver, "STEPS", 520)
     monkeypatch.setattr(ks_solver, "BLOCK", 2)
-    a, same, next_one, other = (
-        ks_solver.simulate(*key, size=64) for key in ((0, 0), (0, 0), (1, 0), (0, 1))
-    )
+    # that it is the same again is in the test below
+    a, next_one, other = (ks_solver.simulate(*key, size=64) for key in ((0, 0), (1, 0), (0, 1)))
     assert a.shape == (2, 64, 64)
     assert a.dtype == torch.float32
-    assert torch.equal(a, same)
     assert not torch.equal(a, next_one)
     assert not torch.equal(a, other)
 

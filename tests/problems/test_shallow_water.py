@@ -71,7 +71,7 @@ def test_solid_rotation_about_a_tilted_axis_is_steady():
     assert (size(run(equations, x, 24, 1200.0) - x)[:, 0] > 0.01 * size(x)[:, 0]).all()
 
 
-@pytest.mark.parametrize("l", [1, 4, 12])
+@pytest.mark.parametrize("l", [1, 12])
 def test_gravity_waves_have_their_frequency(l):
     sphere, depth = Gaussian(15, 24, RADIUS), 5e4
     equations = ShallowWater(sphere)
@@ -109,9 +109,9 @@ def test_mass_energy_and_potential_enstrophy_are_conserved():
 def test_the_time_step_is_of_fourth_order():
     sphere = Gaussian(21, 32, RADIUS)
     equations, x = ShallowWater(sphere), start(sphere)
-    exact = run(equations, x, 6, 75.0)
+    exact = run(equations, x, 3, 75.0)
     steps = torch.tensor([1200.0, 600.0, 300.0], dtype=torch.float64)
-    errors = torch.stack([size(run(equations, x, 6, dt.item()) - exact)[0, 2] for dt in steps])
+    errors = torch.stack([size(run(equations, x, 3, dt.item()) - exact)[0, 2] for dt in steps])
     assert slope(steps.log(), errors.log()) == pytest.approx(4, abs=0.2)
 
 
@@ -121,7 +121,7 @@ def test_the_truncation_converges_exponentially():
         return run(ShallowWater(sphere), start(sphere, degrees=10), 12, 900.0)[0, 0]
 
     exact = run_at(42)[:16, :16]
-    truncations = torch.tensor([18, 22, 26, 30], dtype=torch.float64)
+    truncations = torch.tensor([18, 24, 30], dtype=torch.float64)
     errors = torch.stack([(run_at(int(T))[:16, :16] - exact).norm() for T in truncations])
     rate = slope(truncations, (errors / exact.norm()).log())
     assert rate < -0.4, errors
@@ -213,9 +213,9 @@ def test_eddies_are_fed_in_the_band_alone():
 def test_a_member_alone_is_the_member_in_a_batch():
     sphere = Gaussian(21, 32, RADIUS)
     equations, x = ShallowWater.of(Planet(), sphere), start(sphere, n=5)
-    batch = run(equations, x, 24, 1800.0)
+    batch = run(equations, x, 12, 1800.0)
     for i in (0, 3):
-        alone = run(equations, x[i : i + 1], 24, 1800.0)
+        alone = run(equations, x[i : i + 1], 12, 1800.0)
         assert (size(alone - batch[i]) <= 1e-11 * size(batch[i])).all()
 
 

@@ -105,8 +105,9 @@ def test_observed_points_belong_to_the_reference_and_cover_the_sphere_evenly(mak
 
 
 def test_the_floor_is_below_what_the_encoder_reaches_and_another_start_goes_no_lower(
-    make, autoencoder
+    make, autoencoder, monkeypatch
 ):
+    monkeypatch.setattr(weather, "FLOOR_STEPS", 200)  # more do not lower it by a ten-thousandth
     problem = make("state")
     reference = problem.reference(1)
     floor = problem.floor(reference)
@@ -124,7 +125,7 @@ def test_the_floor_is_below_what_the_encoder_reaches_and_another_start_goes_no_l
     constraint = problem.constraint(reference)
     assert constraint.tolerance == pytest.approx(floor + 1e-4 * 3 * 32 * 64)
     start = torch.randn(1, 24, 16, 4, 8, generator=torch.Generator().manual_seed(5))
-    found = LBFGS(400, max_step=None)(
+    found = LBFGS(200, max_step=None)(
         lambda z: (constraint.residual(z), z), start
     )  # the only hour that counts is noon
     assert found.value.item() >= 0.999 * floor
@@ -147,8 +148,8 @@ def test_the_mixed_constraint_holds_only_if_all_of_it_does(make, autoencoder, da
 def test_a_sampler_meets_stations_mass_and_bounds_together(make):
     problem = make("mixed")
     constraint = problem.constraint(problem.reference(0), 0)
-    sampler = PPR(problem.denoiser, constraint, steps=8, retries=1)
-    result = sampler.sample(2, problem.shape, seed=0)
+    options = {"steps": 2, "repeats": 1, "minimize": LBFGS(2), "last": LBFGS(60)}
+    result = PPR(problem.denoiser, constraint, **options).sample(1, problem.shape, seed=0)
     assert result.feasible.all()
 
 
@@ -195,13 +196,6 @@ def test_scores_are_means_over_the_sphere_by_variable_and_hour(make, autoencoder
     assert problem.scores(z, feasible, days[5])["mse"] != scores["mse"]
     z[2:] = torch.nan
     assert problem.scores(z, feasible, days[5]) == {"feasible": 0.75}
-
-
-def test_a_sampler_meets_an_observation_through_the_decoder(make):
-    problem = make("wind")
-    constraint = problem.constraint(problem.reference(0), 0)
-    result = PPR(problem.denoiser, constraint, steps=8).sample(2, problem.shape, seed=0)
-    assert result.feasible.all()
 
 
 def test_unknown_observations_are_refused():

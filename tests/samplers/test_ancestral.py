@@ -71,5 +71,5 @@ def test_without_a_constraint_finite_members_are_feasible(gaussian):
     result = Ancestral(gaussian, steps=4).sample(3, (2,))
     assert result.feasible.all()
     assert result.tolerance == math.inf
-    assert result.evaluations.forward == 5  # four steps and the denoised read-out
+    assert result.evaluations.forward == 5  # four steps and the denoised output
     assert math.isnan(result.trace[-1].median)

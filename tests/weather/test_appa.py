@@ -243,15 +243,15 @@ def observed(appa, frames=(12,), channels=("t2m", "z500"), share=0.1):
 
 def test_the_violation_is_the_sum_of_squares_where_it_is_observed(appa):
     y, mask = observed(appa, (3, 12))
-    law = appa.observation(y, [3, 12], ["t2m", "z500"], tolerance=1e-3, mask=mask)
+    constraint = appa.observation(y, [3, 12], ["t2m", "z500"], tolerance=1e-3, mask=mask)
     z = latents()
     gap = (appa.decode(z, [3, 12], ["t2m", "z500"]) - y) * mask
-    torch.testing.assert_close(law.violation(z), gap.square().sum(dim=(1, 2, 3, 4)))
+    torch.testing.assert_close(constraint.violation(z), gap.square().sum(dim=(1, 2, 3, 4)))
     marked = appa.observation(
         torch.where(mask, y, torch.nan), [3, 12], ["t2m", "z500"], tolerance=1e-3
     )
-    torch.testing.assert_close(marked.violation(z), law.violation(z))
-    assert law.violation(latents(1, seed=5)).item() < 1e-8
+    torch.testing.assert_close(marked.violation(z), constraint.violation(z))
+    assert constraint.violation(latents(1, seed=5)).item() < 1e-8
 
 
 def test_the_gradient_in_two_stages_is_that_of_decoder_and_denoiser_in_one(root):
@@ -261,11 +261,11 @@ def test_the_gradient_in_two_stages_is_that_of_decoder_and_denoiser_in_one(root)
         appa.backbone.double()
         appa.autoencoder.double()
         y, mask = observed(appa, (3, 12))
-        law = appa.observation(y, [3, 12], ["t2m", "z500"], tolerance=1e-3, mask=mask)
+        constraint = appa.observation(y, [3, 12], ["t2m", "z500"], tolerance=1e-3, mask=mask)
         x_t = latents(dtype=torch.float64).requires_grad_()
         clean = appa.denoiser(START)(x_t, torch.tensor(0.4, dtype=torch.float64)).mean
         if recompute:
-            c = law.violation(clean)
+            c = constraint.violation(clean)
         else:
             gap = (appa.decode(clean, [3, 12], ["t2m", "z500"]) - y) * mask
             c = gap.square().sum(dim=(1, 2, 3, 4))
@@ -280,13 +280,13 @@ def test_samples_agree_with_an_observation_behind_the_decoder(tmp_path):
     y = appa.decode(truth, [2], channels)[0]
     mask = torch.zeros(ROWS, COLUMNS, dtype=torch.bool)
     mask[4::8, 4::8] = True
-    law = appa.observation(y, [2], channels, tolerance=1e-3, mask=mask)
-    result = feasibly.PPR(appa.denoiser(START), law, steps=16).sample(2, appa.shape, seed=0)
+    constraint = appa.observation(y, [2], channels, tolerance=1e-3, mask=mask)
+    result = feasibly.PPR(appa.denoiser(START), constraint, steps=4).sample(2, appa.shape, seed=0)
     assert result.feasible.all()
     gap = (appa.decode(result.samples, [2], channels) - y)[..., mask]
     assert gap.square().sum(dim=(1, 2, 3)).max() <= 1.001e-3
-    free = feasibly.Ancestral(appa.denoiser(START), steps=16).sample(2, appa.shape, seed=0)
-    assert law.violation(free.samples).min() > 0.3
+    free = feasibly.Ancestral(appa.denoiser(START), steps=4).sample(2, appa.shape, seed=0)
+    assert constraint.violation(free.samples).min() > 0.3
 
 
 @pytest.fixture
@@ -327,10 +327,10 @@ def test_the_seas_temperature_is_observed_over_the_sea_only(stores, root):
     appa = Appa(root, STANDIN)
     assert torch.equal(appa.fields.sea, sea)
     y, z = torch.zeros(1, 2, ROWS, COLUMNS), latents()
-    law = appa.observation(y, [12], ["sst", "t2m"], tolerance=1.0)
+    constraint = appa.observation(y, [12], ["sst", "t2m"], tolerance=1.0)
     fields = appa.decode(z, [12], ["sst", "t2m"])[:, 0]
     expected = (fields[:, 0] ** 2 * sea).sum(dim=(1, 2)) + (fields[:, 1] ** 2).sum(dim=(1, 2))
-    torch.testing.assert_close(law.violation(z), expected)
+    torch.testing.assert_close(constraint.violation(z), expected)
 
 
 def test_without_masks_the_sea_must_be_marked(appa):
@@ -338,10 +338,10 @@ def test_without_masks_the_sea_must_be_marked(appa):
     with pytest.raises(DenoiserError, match="masks_era5"):
         appa.observation(y, [12], ["sst"], tolerance=1.0)
     y[..., :5] = torch.nan
-    law = appa.observation(y, [12], ["sst"], tolerance=1.0)
+    constraint = appa.observation(y, [12], ["sst"], tolerance=1.0)
     z = latents()
     expected = appa.decode(z, [12], ["sst"])[..., 5:].square().sum(dim=(1, 2, 3, 4))
-    torch.testing.assert_close(law.violation(z), expected)
+    torch.testing.assert_close(constraint.violation(z), expected)
     with pytest.raises(DenoiserError, match="stats_era5"):
         appa.fields.physical(y, ["sst"])
 

@@ -68,7 +68,7 @@ def probe(
         found["schedule"] += [_number(float(v)) for v in denoiser.schedule(t)]
     t = times[TIMES // 2]
     alpha_t, sigma_t = denoiser.schedule(t)
-    # in pairs, as a trial does: some networks fail on a batch of one, some machines on many
+    # in pairs, as a dry run does: some networks fail on a batch of one, some machines on many
     for pair in dict.fromkeys([(0, min(1, last)), (members // 2, last)]):
         z = MemberNoise(0, pair, shape, dtype=dtype, device=device)()
         with batch.calling(pair, device):

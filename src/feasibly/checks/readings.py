@@ -26,10 +26,10 @@ CAP = 100.0
 """What a sample's errors count at most where two readings are compared: one sample at which a
 wrong reading fails by far must not hide that it fails at all."""
 SCHEDULES = (VP, SubVP, Cosine, Rectified)
-"""The schedules that a network is tried with in place of each other: all tell it a time in [0, 1]
+"""The schedules that a network is tried with in place of each other: all give it a time in [0, 1]
 from data to noise."""
 TIME = (
-    "the direction of time: try telling the network 1 - t (time=lambda t: 1 - t), or "
+    "the direction of time: try giving the network 1 - t (time=lambda t: 1 - t), or "
     "schedules.Flow for one whose time runs from noise to data"
 )
 TYPE = "the prediction type, which is {0}: try kind={0!r}"
@@ -121,14 +121,14 @@ class Bench:
                         yield self._judge(change, remedy, prediction, turned, self.data)
 
     def units(self) -> Iterator[Attempt]:
-        """The network, told the time in other units."""
+        """The network, given the time in other units."""
         time = self.adapter.time
         for factor, remedy in ((999, "999 times"), (1 / 999, "a 999th of")):
             try:
                 outputs = self._outputs(self.data, lambda t, factor=factor: factor * time(t))
             except (IndexError, RuntimeError):  # there may be no such time for the network
                 continue
-            remedy = f"telling the network {remedy} what it is told now"
+            remedy = f"giving the network {remedy} the time that it gets now"
             prediction = self.adapter.prediction
             yield self._judge("the unit of time", remedy, prediction, outputs, self.data)
 

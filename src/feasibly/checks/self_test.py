@@ -148,7 +148,7 @@ def _message(found: Attempt, cause: Attempt | None) -> str:
         return (
             f"The network does not denoise as it is wrapped: {symptom}. Neither the sign, the "
             "direction or unit of time, the prediction type nor the range of the values explains "
-            "it alone; look at the schedule (print the wrapped network), at what it is told of "
+            "it alone; look at the schedule (print the wrapped network), at what it gets for "
             "the time and its conditions, and whether it is trained."
         )
     return (

@@ -1,1 +1,1 @@
-"""The user's commands: `python -m feasibly {demo, sample, check}`."""
+"""The commands of `python -m feasibly`."""

@@ -11,12 +11,13 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from ..api import plan
 from ..checks import Diagnosis, diagnose, self_test
 from ..checks.diagnosis import PROJECTED, Cost
 from ..denoisers import Adapter
 from ..ensemble import estimate
 from ..errors import DenoiserError
-from ..samplers import PPR, Ancestral
+from ..samplers import Ancestral
 from .load import load_constraint, load_denoiser
 from .words import Shape, size
 
@@ -37,8 +38,8 @@ def check(
     """Test a denoiser and a constraint before use.
 
     Prints what the denoiser assumes, its error at several noise levels against the variance of
-    the data, and what a call takes. With data, it also says which assumption is wrong, if one is.
-    Exits with 1 if something is wrong.
+    the data, what an evaluation takes, and how `sample` would sample. With data, it also says
+    which assumption is wrong, if one is. Exits with 1 if something is wrong.
 
     Arguments:
         denoiser: A shipped prior (checkerboard, banana), a prior's file, the folder of a model of
@@ -52,11 +53,12 @@ def check(
     """
     console = Console()
     clean = None if data is None else load_data(data, shape)
-    law = None if constraint is None else load_constraint(constraint)
+    wanted = None if constraint is None else load_constraint(constraint)
     model = load_denoiser(denoiser)
     if isinstance(model, Adapter):
         console.print(repr(model), highlight=False, markup=False, soft_wrap=True)
-    found = diagnose(model, law, draw(model, shape, seed) if clean is None else clean, seed=seed)
+    tested = own_samples(model, shape, seed) if clean is None else clean
+    found = diagnose(model, wanted, tested, seed=seed)
     console.print(table(found))
     if not found.monotone:
         console.print("The noise level sigma / alpha does not rise with t: is time reversed?")
@@ -72,8 +74,8 @@ def check(
             text += f" Suggested tolerance: {found.suggested_tolerance:.1g}, a thousandth of the "
             text += "typical residual."
         console.print(text, highlight=False)
-        console.print(possible(found, law), highlight=False, markup=False, soft_wrap=True)
-        console.print(memory(model, law, shape), highlight=False, soft_wrap=True)
+        console.print(possible(found, wanted), highlight=False, markup=False, soft_wrap=True)
+        console.print(method(model, wanted, shape), highlight=False, soft_wrap=True)
     fault = mistake(model, clean)
     if fault:
         console.print(fault, highlight=False, markup=False, soft_wrap=True)
@@ -93,7 +95,7 @@ def load_data(path: Path, shape: tuple[int, ...]) -> Tensor:
     return found
 
 
-def draw(model: Any, shape: tuple[int, ...], seed: int) -> Tensor:
+def own_samples(model: Any, shape: tuple[int, ...], seed: int) -> Tensor:
     """Samples of the model itself, to test it on where there are no data."""
     # its last estimates: to denoise the last states would hide noise that is left in them
     return Ancestral(model, output="projected").sample(SAMPLES, shape, seed=seed).samples
@@ -112,12 +114,12 @@ def table(found: Diagnosis) -> Table:
 
 
 def words(cost: Cost) -> str:
-    """What a call takes, in words."""
+    """What an evaluation takes, in words."""
     kept = f"{size(cost.activations)}, {size(cost.states * cost.activations)} in all"
     return (
-        f"A call on {cost.states} states takes {1e3 * cost.forward:.3g} ms, with a gradient "
-        f"{1e3 * cost.gradient:.3g} ms. The parameters take {size(cost.parameters)}, and for a "
-        f"gradient a state keeps {kept}."
+        f"An evaluation of {cost.states} states takes {1e3 * cost.forward:.3g} ms, with a "
+        f"gradient {1e3 * cost.gradient:.3g} ms. The parameters take {size(cost.parameters)}, and "
+        f"for a gradient a state keeps {kept}."
     )
 
 
@@ -130,7 +132,7 @@ def possible(found: Diagnosis, constraint: Any) -> str:
         far = (
             f" But a residual is {found.remoteness:.3g} of its standard deviations from zero in "
             "samples: if it is no sum of many, no sample of this model comes near, and sampling "
-            "will fail. Draw a few members to see."
+            "will fail. Sample a few members to see."
         )
         return f"{tried}.{far if (found.remoteness or 0) > REMOTE else ''}"
     return (
@@ -140,12 +142,13 @@ def possible(found: Diagnosis, constraint: Any) -> str:
     )
 
 
-def memory(model: Any, constraint: Any, shape: tuple[int, ...]) -> str:
-    """What PPR takes with it, in words."""
-    found = estimate(PPR(model, constraint), shape)
+def method(model: Any, constraint: Any, shape: tuple[int, ...]) -> str:
+    """How the constraint would be sampled, and what memory that takes, in words."""
+    chosen = plan(model, constraint, shape)
+    found = estimate(chosen.attempts, shape)
     return (
-        f"PPR takes {size(found.member)} of memory a member at its peak, and {size(found.fixed)} "
-        "besides."
+        f"{chosen.reason} This takes {size(found.member)} of memory a member at its peak, and "
+        f"{size(found.fixed)} besides."
     )
 
 

@@ -2,12 +2,14 @@
 
 __all__ = ["POST_HOC", "run_all", "show"]
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from ..errors import InfeasibleWarning
 from ..progress import LiveProgress
 from ..result import Result
 from ..samplers import Sampler
@@ -29,8 +31,9 @@ def run_all(
     as `NAME_LABEL.safetensors` in `out` as soon as it is there."""
     results = {}
     for label, attempts in methods.items():
-        with LiveProgress(f"{name}, {label}", console) as progress:
-            results[label] = run(attempts, members, shape, seed=seed, callback=progress)
+        with LiveProgress(f"{name}, {label}", console) as live, warnings.catch_warnings():
+            warnings.simplefilter("ignore", InfeasibleWarning)  # the table has the share
+            results[label] = run(attempts, members, shape, seed=seed, callback=live)
         results[label].save(out / f"{name}_{label.replace(' ', '-')}.safetensors")
     return results
 

@@ -115,11 +115,13 @@ def _one_problem(
 
 def _row(problem: Data2D, label: str, result: Result, truth: Tensor) -> dict[str, str]:
     scores = problem.scores(result.samples, result.feasible, truth)
-    calls = f"{result.evaluations.forward} / {result.evaluations.backward}"
-    return _format(label, scores, calls, f"{result.seconds:.1f}")
+    evaluations = f"{result.evaluations.forward} / {result.evaluations.backward}"
+    return _format(label, scores, evaluations, f"{result.seconds:.1f}")
 
 
-def _format(label: str, scores: dict[str, float], calls: str, seconds: str) -> dict[str, str]:
+def _format(
+    label: str, scores: dict[str, float], evaluations: str, seconds: str
+) -> dict[str, str]:
     return {
         "": label,
         "feasible": f"{scores['feasible']:.1%}",
@@ -127,7 +129,7 @@ def _format(label: str, scores: dict[str, float], calls: str, seconds: str) -> d
         "feasible and on-manifold": f"{scores['joint']:.1%}",
         "k-NN": f"{scores['knn']:.3f}",
         "weight error": f"{scores['weight_error']:.3f}",
-        "evaluations": calls,
+        "evaluations": evaluations,
         "seconds": seconds,
     }
 

@@ -44,6 +44,8 @@ def fill(
             f"--infeasible is keep, retry:N (as retry:3) or drop, got {infeasible!r}."
         )
     if found:
+        if not retries.isdecimal():
+            raise ValueError(f"--infeasible retry:N takes a number of retries, got {retries!r}.")
         again = f"attempts={1 + int(retries)}"
         job = Job(job.denoiser, job.constraint, job.method, (*job.options, again))
     axes: Any = None  # those of a store that is there are known

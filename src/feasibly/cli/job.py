@@ -48,7 +48,13 @@ class Job:
             chosen[name] = value
         general = {name: chosen.pop(name) for name in ("attempts", "fast") if name in chosen}
         denoiser, constraint = load_denoiser(self.denoiser), load_constraint(self.constraint)
-        return plan(denoiser, constraint, shape, method=self.method, options=chosen, **general)
+        try:
+            return plan(denoiser, constraint, shape, method=self.method, options=chosen, **general)
+        except TypeError as error:  # a word where a number belongs
+            raise ValueError(
+                f"An option of {self.method} has the wrong type ({error}); given are "
+                f"{', '.join(self.options) or 'none'}."
+            ) from error
 
     @classmethod
     def stored(

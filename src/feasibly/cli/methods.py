@@ -51,7 +51,7 @@ def methods(name: tyro.conf.Positional[Name] = "all") -> int:
 
     Space is what the constraint moves, the noisy state x_t or the clean estimate x_0. A method
     renoises if it adds noise after that. Gradients are asked of the denoiser by methods that
-    propagate through it, at about twice the cost of a call.
+    propagate through it, at about twice the cost of an evaluation.
 
     Arguments:
         name: A method, to print its documentation, with its options and their defaults.

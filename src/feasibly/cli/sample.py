@@ -13,12 +13,12 @@ from rich.console import Console
 from safetensors import SafetensorError
 
 from .. import figures
-from ..errors import InfeasibleWarning, SamplingError
+from ..errors import CalibrationWarning, InfeasibleWarning, SamplingError
 from ..progress import LiveProgress
 from ..report import Report
 from ..result import Result
 from ..samplers import METHODS
-from ..sampling import run, shortfall
+from ..sampling import run
 from .ensemble import fill, stopping
 from .job import Job
 from .words import Shape, size
@@ -89,7 +89,8 @@ def sample(
     chosen = job.build(shape)
     live = LiveProgress(f"{method} on {denoiser}", console)
     with stopping(), live, warnings.catch_warnings():
-        warnings.simplefilter("ignore", InfeasibleWarning)  # said below, and by the exit status
+        for kind in (InfeasibleWarning, CalibrationWarning):  # which are printed below
+            warnings.simplefilter("ignore", kind)
         try:
             result = run(
                 chosen.attempts,
@@ -123,8 +124,8 @@ def sample(
         ) from error
     console.print(str(result), highlight=False, soft_wrap=True)
     console.print(f"Samples and report: {out}", highlight=False, soft_wrap=True)
-    missed = shortfall(result, chosen.attempts[-1])
-    console.print(missed, highlight=False, markup=False, soft_wrap=True)
+    for sentence in result.warnings:
+        console.print(sentence, highlight=False, markup=False, soft_wrap=True)
     return 0 if result.feasible.any() else 1
 
 

@@ -1,4 +1,4 @@
-r"""A constraint on decoded latents."""
+"""Constraints on decoded latents."""
 
 __all__ = ["Decoded", "FrameDecoder"]
 
@@ -17,9 +17,9 @@ class Decoded(Constraint):
 
     Arguments:
         constraint: The constraint on decoded samples.
-        decode: The decoder, which maps a batch of latents to a batch of samples, each by itself,
-            and is differentiable.
-        encode: The encoder, for methods that go back; None if there is none.
+        decode: The decoder, a differentiable function from a batch of latents to a batch of
+            samples, each on its own.
+        encode: The encoder, which :class:`ReSample` uses; None if there is none.
 
     Raises:
         ValueError: If one of them is something else.
@@ -67,16 +67,15 @@ class Decoded(Constraint):
 class FrameDecoder:
     r"""Decodes chosen frames of trajectories of latents, one frame at a time.
 
-    The gradient is taken in two stages: from the violation to each decoded frame's latents, whose
-    activations are computed again for one frame at a time, and then by one product through the
-    denoiser. So memory holds the denoiser's activations and one frame's, however many frames are
-    observed. A small decoder is faster without: `recompute=False` keeps the activations of all.
+    With `recompute`, the activations of a frame are not kept, but computed again for its
+    gradient. Memory then holds the activations of one frame, however many frames are decoded. A
+    small decoder is faster with `recompute=False`, which keeps the activations of all frames.
 
     Arguments:
         decode: The decoder of a batch of frames, from shape :math:`(B, *)` to :math:`(B, C, *)`.
         frames: The frames to decode.
         channels: Which of the :math:`C` decoded channels to return; None for all.
-        recompute: Whether to compute a frame's activations again for its gradient.
+        recompute: Whether to compute the activations of a frame again for its gradient.
 
     References:
         | Training Deep Nets with Sublinear Memory Cost (Chen et al., 2016)
@@ -114,7 +113,7 @@ class FrameDecoder:
 
 
 def _numbers(name: str, given: Sequence[int]) -> list[int]:
-    """Frames or channels as a list, which holds one at least."""
+    """Returns frames or channels as a list of whole numbers, and refuses an empty one."""
     try:
         numbers = [operator.index(number) for number in given]
     except TypeError as error:
@@ -128,8 +127,8 @@ def _numbers(name: str, given: Sequence[int]) -> list[int]:
 
 
 def _held(whole: str, held: int, name: str, numbers: Sequence[int]) -> None:
-    """Raises if not all of the frames or channels that are asked for are there."""
+    """Refuses frames or channels that are not there."""
     if not all(-held <= number < held for number in numbers):
         raise ValueError(
-            f"FrameDecoder: a {whole} has {held} {name}, and {name} {numbers} are asked for."
+            f"FrameDecoder: {name} {numbers} are requested, but a {whole} has {held} {name}."
         )

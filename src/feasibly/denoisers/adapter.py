@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 from ..errors import DenoiserError
 from ..members import current
-from ..schedules import clock
+from ..schedules import clock as clock_of
 from .base import Posterior
 from .frozen import frozen
 from .predictions import FORMULAS, PREDICTIONS, Prediction, Scales, scales
 
 Call = Callable[[Any, Tensor, Tensor, dict[str, Any]], Any]
-"""Calls a network, given a state, what it is told of the time, and its conditions."""
+"""Calls a network, given a state, its time, and its conditions."""
 
 
 def positional(net: Any, x: Tensor, time: Tensor, conditions: dict[str, Any]) -> Any:
@@ -42,12 +42,12 @@ class Adapter(nn.Module):
         net: The network.
         schedule: The noise schedule that it was trained with.
         prediction: What it predicts: a name of :data:`PREDICTIONS`, or a function.
-        time: What it is told at time :math:`t`, which may have any shape; by default the
+        time: What it gets for the time :math:`t`, which may have any shape; by default the
             schedule's own clock.
-        told: The same in words.
+        clock: The same in words.
         call: How it is called; by default `net(x, time, **conditions)`.
         scale: The factor on :math:`x_t` at its entrance, a function of the scales; None for one.
-        conditions: What it is told besides. A tensor has a row for every member of an ensemble,
+        conditions: What it is conditioned on. A tensor has a row for every member of an ensemble,
             by the member's index, or one row (or none) for all; other values are passed on.
         learned_variance: Whether its output has twice the channels of `x_t`, of which the second
             half, a variance, is dropped.
@@ -66,7 +66,7 @@ class Adapter(nn.Module):
         prediction: str | Prediction,
         *,
         time: Callable[[Tensor], Tensor] | None = None,
-        told: str = "the schedule's own clock",
+        clock: str = "the schedule's own clock",
         call: Call = positional,
         scale: Callable[[Scales], Tensor] | None = None,
         conditions: Mapping[str, Any] | None = None,
@@ -89,8 +89,8 @@ class Adapter(nn.Module):
                 raise DenoiserError(str(error)) from error
         self.net, self.schedule, self.call, self.scale = net, schedule, call, scale
         self.prediction = PREDICTIONS[prediction] if isinstance(prediction, str) else prediction
-        self.time = time or clock(schedule)
-        self.told = told
+        self.time = time or clock_of(schedule)
+        self.clock = clock
         self.conditions = dict(conditions or {})
         self.learned_variance = learned_variance
         self.predicts = predicts or FORMULAS[str(prediction)]
@@ -102,7 +102,7 @@ class Adapter(nn.Module):
         Arguments:
             x_t: The noisy state, with shape :math:`(B, *)`.
             t: The diffusion time, with shape :math:`()` or :math:`(B)`.
-            conditions: What the network is told besides, in place of the conditions that the
+            conditions: What the network is conditioned on, in place of the conditions that the
                 adapter has; tensors have a row for every sample of `x_t`.
 
         Raises:
@@ -125,12 +125,12 @@ class Adapter(nn.Module):
         Arguments:
             x_t: The noisy state, with shape :math:`(B, *)`.
             at: The scales of its noise level.
-            time: What the network is told of the time, with shape :math:`()` or :math:`(B)`.
+            time: What the network gets for the time, with shape :math:`()` or :math:`(B)`.
             conditions: See :meth:`forward`.
         """
         inner = x_t if self.scale is None else self.scale(at) * x_t
         dtype = self._dtype() or x_t.dtype
-        # times up to 999 are not told apart in half precision
+        # times up to 999 are not distinct in half precision
         fine = dtype if dtype in (torch.float32, torch.float64) else torch.float32
         time = time.to(x_t.device, fine).expand(len(x_t))
         given = self._rows(len(x_t), x_t.device) | dict(conditions or {})
@@ -176,14 +176,14 @@ class Adapter(nn.Module):
     def __repr__(self) -> str:
         ends = torch.tensor([0.0, 1.0], dtype=torch.float64)
         (a_0, a_1), (s_0, s_1) = (scale.expand(2).tolist() for scale in self.schedule(ends))
-        told_0, told_1 = self.time(ends).expand(2).tolist()
+        first, last = self.time(ends).expand(2).tolist()
         lines = [
             ("network", self._describe()),
             ("predicts", self.predicts),
             ("schedule", f"{self.schedule!r}, x_t = alpha x_0 + sigma noise"),
-            ("t = 0", f"data, {_scales(a_0, s_0)}; the network is told {told_0:.4g}"),
-            ("t = 1", f"noise, {_scales(a_1, s_1)}; the network is told {told_1:.4g}"),
-            ("time", self.told),
+            ("t = 0", f"data, {_scales(a_0, s_0)}; the network gets {first:.4g}"),
+            ("t = 1", f"noise, {_scales(a_1, s_1)}; the network gets {last:.4g}"),
+            ("time", self.clock),
             ("values", "as in training (standardised, in [-1, 1], ...); constraints see these"),
             *(("conditions", _describe(k, v)) for k, v in self.conditions.items()),
             *(("note", note) for note in self.notes),
@@ -209,7 +209,7 @@ class AsIs(Adapter):
     def __init__(self, denoiser: Any, conditions: Mapping[str, Any] | None = None) -> None:
         schedule = denoiser.schedule
         super().__init__(
-            denoiser, schedule, "x0", time=lambda t: t, told="t itself", conditions=conditions
+            denoiser, schedule, "x0", time=lambda t: t, clock="t itself", conditions=conditions
         )
 
     def forward(self, x_t: Tensor, t: Tensor, **conditions: Any) -> Posterior:

@@ -240,7 +240,7 @@ class Worker:
                     f"{error.__cause__ or error}. Use a larger machine, fewer processes on it, or "
                     "a method without gradients."
                 ) from error
-            self.plan.most = len(left) // 2
+            self.plan.most = max(1, len(left) // 2)
             result = None
         if result is not None:  # outside of the `except`, which would keep the tensors alive
             self.plan.learn(len(result.members), result.seconds)

@@ -279,7 +279,8 @@ class Store:
         """Returns the warnings of the samplers, each kind once; those that are damaged are left
         out."""
         found = []
-        for name in sorted(os.listdir(self.notes))[: LIMITS["warnings"]]:
+        names = sorted(name for name in os.listdir(self.notes) if name.endswith(".json"))
+        for name in names[: LIMITS["warnings"]]:
             with contextlib.suppress(StoreError, OSError):
                 sentence = read_json(self.notes / name)
                 found += [sentence] if is_text(sentence) else []

@@ -184,10 +184,10 @@ def _table(scheduler: Any, schedule: AlphaBar, prediction: str) -> dict[str, Any
     r"""A table of :math:`\bar\alpha`. Schedulers that keep states of unit signal (Euler and its
     like) divide them by :math:`\sqrt{1 + \sigma^2}` at the model's entrance, which gives the
     states of this schedule: to the model they are the same."""
-    told = {"told": "the step u = (N - 1) t"}
+    clock = {"clock": "the step u = (N - 1) t"}
     if _setting(scheduler, "timestep_type") == "continuous" and prediction == "v":
-        told = {"time": lambda t: quarter_log(schedule, t), "told": "log(sigma / alpha) / 4"}
-    return {"schedule": schedule, "prediction": prediction, **told}
+        clock = {"time": lambda t: quarter_log(schedule, t), "clock": "log(sigma / alpha) / 4"}
+    return {"schedule": schedule, "prediction": prediction, **clock}
 
 
 def quarter_log(schedule: Schedule, t: Tensor) -> Tensor:
@@ -219,7 +219,7 @@ def _edm(scheduler: Any) -> dict[str, Any]:
         "prediction": karras(data, 1.0 if predicts == "epsilon" else -1.0),
         "predicts": FORMULAS["karras"],
         "time": lambda t: quarter_log(schedule, t),
-        "told": "log(sigma) / 4",
+        "clock": "log(sigma) / 4",
         "scale": lambda at: 1 / torch.sqrt(at.sigma**2 + data**2),
     }
 
@@ -270,5 +270,5 @@ def _flow(scheduler: Any) -> dict[str, Any]:
         "schedule": schedule,
         "prediction": FLOWS[predicts],
         "time": lambda t: steps * schedule.time(t),
-        "told": f"{steps} sigma",
+        "clock": f"{steps} sigma",
     }

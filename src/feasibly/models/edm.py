@@ -34,7 +34,7 @@ def edm(
         schedule: The noise schedule to sample with; by default EDM's, over the noise levels that
             the network names, within [0.002, 80].
         conditions: See :class:`Adapter`.
-        sigma_range: The noise levels that the network was trained on. It is told none beyond
+        sigma_range: The noise levels that the network was trained on. It gets none beyond
             them. By default what its attributes `sigma_min` and `sigma_max` say.
     """
     named = (getattr(net, "sigma_min", 0.0), getattr(net, "sigma_max", math.inf))
@@ -50,7 +50,7 @@ def edm(
         schedule,
         "x0",
         time=time,
-        told=f"the noise level sigma / alpha, kept in [{low:g}, {high:g}]",
+        clock=f"the noise level sigma / alpha, kept in [{low:g}, {high:g}]",
         scale=lambda at: 1 / at.alpha,
         conditions=conditions,
         notes=("the network sees x_t / alpha",),

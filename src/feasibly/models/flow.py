@@ -38,7 +38,7 @@ def flow(
         conditions: See :class:`Adapter`.
         coupling: How noise and data were paired in training, "independent" or "ot"; None for what
             the matcher says, else independent.
-        source: The law of the noise; only "gaussian", white, is sampled.
+        source: The distribution of the noise; only "gaussian", white, is sampled.
 
     Raises:
         DenoiserError: If the path is not understood, or has noise of another kind.
@@ -70,7 +70,7 @@ def flow(
         net,
         path,
         "velocity",
-        told="s = 1 - t, from noise at 0 to data at 1",
+        clock="s = 1 - t, from noise at 0 to data at 1",
         call=CALLS[kind],
         conditions=conditions,
         notes=(
@@ -111,8 +111,8 @@ def _matcher(name: str, sigma: float) -> tuple[Flow, str]:
     """
     if name.startswith("SchrodingerBridge"):
         raise DenoiserError(
-            f"{name} trains on bridges between pairs of noise and data, whose law given the data "
-            "is not Gaussian around a multiple of them: its velocity does not give E[x_0 | x_t]. "
+            f"{name} trains on bridges between pairs of noise and data, which given the data "
+            "are not Gaussian around a multiple of them: its velocity does not give E[x_0 | x_t]. "
             "Train with the ConditionalFlowMatcher for PPR."
         )
     if name.startswith("Target"):

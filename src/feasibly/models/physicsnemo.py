@@ -56,4 +56,4 @@ def physicsnemo(
         raise DenoiserError(f"predicts must be one of {[*PREDICTIONS]}, got {predicts!r}.")
     times = schedule.timesteps(TIMES)
     path = TimeTable(schedule.alpha, schedule.sigma, times[times > 0].flip(0), name)
-    return Adapter(net, path, predicts, told="the scheduler's own time", conditions=conditions)
+    return Adapter(net, path, predicts, clock="the scheduler's own time", conditions=conditions)

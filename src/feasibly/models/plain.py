@@ -30,8 +30,9 @@ def plain(
             :class:`feasibly.schedules.Rectified`, toward data for
             :class:`feasibly.schedules.Flow`.
         conditions: See :class:`Adapter`.
-        time: What the network is told at time :math:`t`, in [0, 1] from data to noise; by default
-            the schedule's own clock. `lambda t: 999 * t` for one trained on a thousand steps.
+        time: What the network gets for the time :math:`t` in [0, 1], from data to noise; by
+            default the schedule's own clock. `lambda t: 999 * t` for one trained on a thousand
+            steps.
         learned_variance: Whether to drop the second half of its output's channels, as of the
             networks of Dhariwal & Nichol (2021), https://arxiv.org/abs/2105.05233.
 
@@ -43,7 +44,7 @@ def plain(
         schedule,
         kind,
         time=time,
-        told="the schedule's own clock" if time is None else "a function of t of your own",
+        clock="the schedule's own clock" if time is None else "a function of t of your own",
         conditions=conditions,
         learned_variance=learned_variance,
     )

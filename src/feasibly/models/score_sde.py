@@ -48,7 +48,7 @@ def score_sde(
             schedule,
             output or "score",
             time=lambda t: schedule(t)[1],
-            told="sigma",
+            clock="sigma",
             conditions=conditions,
         )
     if not isinstance(schedule, VP):
@@ -63,6 +63,6 @@ def score_sde(
         schedule,
         output or "eps",
         time=lambda t: schedule.time(t) * 999,
-        told="999 s, with s the process's time",
+        clock="999 s, with s the process's time",
         conditions=conditions,
     )

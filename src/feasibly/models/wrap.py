@@ -75,7 +75,7 @@ def wrap(
         schedule: The noise schedule that it was trained with.
         data: A few clean samples, with shape :math:`(N, *)`, for :func:`feasibly.self_test`. Row i
             is denoised under the conditions of member i.
-        conditions: What the network is told besides the time: class labels, context. A tensor has
+        conditions: What the network is conditioned on: class labels, context. A tensor has
             a row for every member of the ensemble, by the member's index, or one row for all;
             other values are passed on as they are.
         options: Options of the family's own; see its function in :mod:`feasibly.models`.

@@ -81,8 +81,9 @@ class Data2D:
             truth: The ground truth, with shape :math:`(N, 2)`.
 
         Returns:
-            The shares `feasible`, `on_manifold` and both (`joint`); the k-NN cross-edge rate for
-            several k (`knn` is that of 5); the `weight_error` of the modes.
+            The shares of members that are feasible (`feasible`), on the data's support
+            (`on_manifold`) and both (`joint`); the k-NN cross-edge rate for several k (`knn` is
+            that of 5); the `weight_error` of the modes.
         """
         good = x.isfinite().all(dim=1)
         inside = good & self.distribution.in_support(x)

@@ -150,12 +150,17 @@ class KS:
             reference: The reference, with shape :math:`(T, X)`.
 
         Returns:
-            The shares `feasible`, `on_manifold` and both (`joint`); the means over members of
-            `max_norm` and of the equation's `residual`, which is also given for the feasible
-            members (`residual_feasible`); the log-spectral distance to the reference (`spectrum`);
-            and by frame, as lists, the mean squares of the members' errors, of the ensemble mean's
-            error and of the ensemble (`mse`, `mean_se`, `variance`), the CRPS (`crps`) and the
-            shares of ranks (`ranks`). Take means over several references before roots.
+            A dictionary of numbers, and of lists with a number for each frame. Take means over
+            several references before roots.
+
+            * `feasible`, `on_manifold`, `joint`: the shares of members that are feasible,
+              on-manifold, and both;
+            * `max_norm`, `residual`: the means over members, the latter of the equation's
+              residual; `residual_feasible`: the same over feasible members;
+            * `spectrum`: the log-spectral distance to the reference;
+            * `mse`, `mean_se`, `variance`: by frame, the mean squares of the members' errors, of
+              the error of the ensemble mean, and of the ensemble;
+            * `crps`: by frame, the CRPS; `ranks`: the share of each rank.
         """
         good = u.isfinite().flatten(start_dim=1).all(dim=1)
         inside = good & self.in_support(torch.where(good[:, None, None], u, 0.0))

@@ -100,6 +100,11 @@ class Sampler(ABC):
 
     def __post_init__(self) -> None:
         name = type(self).__name__
+        if type(self).__repr__ is not Sampler.__repr__:  # which results and stores know it by
+            raise TypeError(
+                f"{name} has a repr of its own, with the denoiser's address in it; decorate the "
+                "class by @dataclass(frozen=True, repr=False, eq=False)."
+            )
         check_parts(name, self.denoiser, self.constraint)
         self._at_least(1, "steps")
         if not 0 <= self.eta <= 1:

@@ -41,7 +41,7 @@ class HDC(Sampler):
         constraint: The constraint.
         gamma: The strength :math:`\gamma` of resampling.
         every: Project and resample when the number of steps left is a multiple of this.
-        minimize: The minimizer of the projection, without the network.
+        minimize: The minimizer of the projection, where the constraint has no closed form.
         steps, eta, output: See :class:`Sampler`.
     """
 

@@ -1,6 +1,6 @@
 r"""Projections that do not evaluate the network: of clean estimates, or of states as they are."""
 
-__all__ = ["has_closed_form", "project"]
+__all__ = ["closed_form", "has_closed_form", "project", "search"]
 
 import math
 
@@ -41,6 +41,18 @@ def project(
         if nearest is not None:
             done = constraint.residual(x).square().sum(dim=1) <= threshold
             return torch.where(per_sample(finite(nearest) & ~done, x), nearest, x)
+    return search(constraint, x, minimize, threshold, proximity)
+
+
+def search(
+    constraint: Constraint,
+    x: Tensor,
+    minimize: Minimizer,
+    threshold: float = 0.0,
+    proximity: float = 0.0,
+) -> Tensor:
+    r"""Returns what a minimizer finds of :math:`\arg\min_z \|r(z)\|^2 + p \|z - x\|^2`, from
+    `x`; the arguments are those of :func:`project`."""
     unit = math.sqrt(x[0].numel())
     return minimize(lambda z: (constraint.residual(z), z), x, threshold, unit, proximity).x
 

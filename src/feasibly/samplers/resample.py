@@ -50,7 +50,7 @@ class ReSample(HDC):
         zeta: The strength :math:`\zeta` of guidance, in the units of the residual: see
             :class:`DPS`. The authors' 0.5, for images, throws small samples off the data.
         travel: The number of steps that time travel looks ahead.
-        minimize: The minimizer of the projections.
+        minimize: The minimizer of the projections, where the constraint has no closed form.
         gamma, every: See :class:`HDC`.
         steps, eta, output: See :class:`Sampler`.
     """

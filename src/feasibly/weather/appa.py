@@ -51,9 +51,9 @@ class Appa:
     .. code-block:: python
 
         appa = Appa("path/to/released/folders", checkout="path/to/appa")
-        law = appa.observation(y, frames=[12], channels=["t2m", "z500"], tolerance=1.0)
+        constraint = appa.observation(y, frames=[12], channels=["t2m", "z500"], tolerance=1.0)
         prior = appa.denoiser("2021-06-01T00")
-        z = PPR(prior, law).sample(32, appa.shape).samples
+        z = PPR(prior, constraint).sample(32, appa.shape).samples
         fields = appa.decode(z, channels=["t2m"])
 
     The weights and the code are the user's own. Appa's code has no licence, and none of it is
@@ -161,7 +161,7 @@ class Appa:
             self.schedule,
             karras(1.0),
             time=lambda t: 10 * (self.schedule(t)[1] / self.schedule(t)[0]).log(),
-            told="10 log(sigma / alpha)",
+            clock="10 log(sigma / alpha)",
             call=_call,
             scale=lambda at: torch.rsqrt(at.alpha**2 + at.sigma**2),
             conditions={"date": dates},
