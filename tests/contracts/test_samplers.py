@@ -1,45 +1,63 @@
 """What every sampler promises, whatever its method."""
 
 import copy
+import dataclasses
+import functools
 import math
+import pickle
+from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
 
 import feasibly
 from experiments.studies.ablation import CleanSpace, CleanSpaceNoRenoise, NoRenoise
-from feasibly import samplers
-from feasibly.constraints import GaussianRandomField, LevelSet, Linear
-from feasibly.minimizers import LBFGS, GaussNewton
-from feasibly.schedules import VP, Cosine, LogLogit, Rectified
+from feasibly import members, samplers
+from feasibly.constraints import Bounds, GaussianRandomField, LevelSet, Linear
+from feasibly.minimizers import LBFGS, GaussNewton, WarmLBFGS
+from feasibly.network import Evaluations
+from feasibly.oracles import Checkerboard, Gaussian
+from feasibly.randomness import MemberNoise
+from feasibly.sampling import dry_run, trajectory
+from feasibly.schedules import VP, Cosine, LogLogit
 
-CONSTRAINT = LevelSet(GaussianRandomField(seed=3))
+BOARD = Checkerboard(4, LogLogit())
+NORMAL = Gaussian(torch.zeros(2), torch.tensor([[1.0, 0.6], [0.6, 1.0]]), LogLogit())
+CURVE = LevelSet(GaussianRandomField(seed=3))
 LINE = Linear(torch.tensor([[1.0, -2.0]]).double(), torch.tensor([0.3]).double(), tolerance=1e-6)
-PAPER = {"repeats": 2, "minimize": LBFGS(steps=4), "sigma_max": math.inf, "retries": 0}
+BOX = Bounds(-1.2, 0.6, tolerance=1e-8)
+PAPER = {"minimize": LBFGS(steps=4, max_step=None)}
+WARM = {"minimize": WarmLBFGS(steps=3), "last": WarmLBFGS(steps=6), "sigma_max": 10.0}
 
 
-def maker(method, **options):
+def maker(method, constraint=CURVE, **options):
     def make(denoiser, **more):
-        return method(denoiser, CONSTRAINT, **({"steps": 12} | options | more))
+        return method(denoiser, constraint, **({"steps": 8} | options | more))
 
     return make
 
 
-def linear(method, **options):
-    """A method for linear constraints, or closed forms: the line that the residual's zeros
-    cross, instead of the zeros."""
+@functools.cache
+def pilot():
+    sampler = samplers.Rejection(BOARD, CURVE, steps=8, level=0.3)
+    (prepared,) = dry_run([sampler], (2,), torch.float64, "cpu", 0, 256, Evaluations())
+    return prepared.pilot
 
-    def make(denoiser, **more):
-        return method(denoiser, LINE, **({"steps": 12} | options | more))
 
-    return make
+def rejection(denoiser, **more):
+    if getattr(denoiser, "denoiser", denoiser) is BOARD:  # whose pilot is sampled once
+        more = {"pilot": pilot()} | more
+    return maker(samplers.Rejection, level=0.3, tries=3, minimize=GaussNewton())(denoiser, **more)
 
 
 MAKE = {
-    "PPR": maker(samplers.PPR),
+    "PPR": maker(samplers.PPR, repeats=1, minimize=GaussNewton(), sigma_max=0.75),
     "PPR, paper": maker(samplers.PPR, **PAPER),
-    "CalibratedPPR": maker(samplers.CalibratedPPR),
-    "CalibratedPPR, tries": maker(samplers.CalibratedPPR, sigma_max=0.3, tries=3),
+    "PPR, warm": maker(samplers.PPR, **WARM),
+    "TruncatedPPR": maker(samplers.TruncatedPPR, BOX, minimize=GaussNewton()),
+    "CalibratedPPR": maker(samplers.CalibratedPPR, minimize=GaussNewton()),
+    "Rejection": rejection,
     "PostHoc": maker(samplers.PostHoc),
     "Ancestral": maker(samplers.Ancestral),
     "PredictorCorrector": maker(samplers.PredictorCorrector),
@@ -49,19 +67,21 @@ MAKE = {
     "MMPS, cg": maker(samplers.MMPS, solver="cg", corrections=0),
     "HDC": maker(samplers.HDC),
     "ReSample": maker(samplers.ReSample, zeta=0.02, every=2, travel=2, minimize=LBFGS(steps=4)),
-    "CPS": maker(samplers.CPS),
+    "CPS": maker(samplers.CPS, minimize=LBFGS(steps=4)),
     "ProximalLangevin": maker(samplers.ProximalLangevin, corrections=1),
     "ProximalLangevin, near": maker(samplers.ProximalLangevin, lmbda=1e4),
     "TrustSampling": maker(samplers.TrustSampling, bound=2.0),
-    "PDM": maker(samplers.PDM, repeats=3),
-    "PDM, x_0": maker(samplers.PDM, repeats=3, where="x_0"),
-    "CDIM": linear(samplers.CDIM),
-    "ECI": linear(samplers.ECI, mixes=2),
+    "PDM": maker(samplers.PDM, LINE, repeats=2),
+    "PDM, x_0": maker(samplers.PDM, repeats=2, where="x_0"),
+    # for linear constraints, or closed forms
+    "CDIM": maker(samplers.CDIM, LINE),
+    "ECI": maker(samplers.ECI, LINE, mixes=2),
+    "ECI, resample": maker(samplers.ECI, LINE, mixes=2, resample=3),
     "PCFM": maker(samplers.PCFM),
     "PCFM, relaxed": maker(samplers.PCFM, penalty=0.1),
     "x_0^M": maker(CleanSpace, **PAPER),
-    "x_t^0": maker(NoRenoise, **(PAPER | {"repeats": 1})),
-    "x_0^0": maker(CleanSpaceNoRenoise, **(PAPER | {"repeats": 1})),
+    "x_t^0": maker(NoRenoise, repeats=1, **PAPER),
+    "x_0^0": maker(CleanSpaceNoRenoise, repeats=1, **PAPER),
 }
 ABLATION_NAMES = ("x_0^M", "x_t^0", "x_0^0")
 ABLATIONS = {CleanSpace, NoRenoise, CleanSpaceNoRenoise}
@@ -70,92 +90,98 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning"),
     pytest.mark.filterwarnings("ignore::feasibly.errors.CalibrationWarning"),
 ]
-every_sampler = pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
+every_sampler = pytest.mark.parametrize("name", MAKE)
+# whether a warm search keeps its last pair depends on whether other members go on
+SHARED = pytest.mark.xfail(strict=True, reason="curvature depends on the batch")
+every_sampler_in_any_batch = pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=SHARED) if n == "PPR, warm" else n for n in MAKE]
+)
+OUTPUTS = ("state", "denoised", "projected")
+N, SEED = 12, 5
+SHORT = {"steps": 5}
+REJECTION = samplers.Rejection
+PILOT = 256 * 9 // 4  # evaluations of Rejection's pilot in chunks of 4, at most
 
 
-def test_no_sampler_is_left_out(checkerboard):
+def make(name, denoiser=BOARD, **more):
+    return MAKE[name](denoiser, **more)
+
+
+def sample(sampler, ids, **settings):
+    # double precision: rounding differs between batch sizes, and projections amplify it
+    return sampler.sample(ids, (2,), seed=SEED, dtype=torch.float64, **settings)
+
+
+@functools.cache
+def run(name):
+    """One and the same ensemble, which several tests look at."""
+    return sample(make(name), N)
+
+
+def test_no_sampler_is_left_out():
     public = set(samplers.METHODS.values())
     assert {method.__name__ for method in public} | {"Sampler", "METHODS"} == set(samplers.__all__)
-    assert {type(make(checkerboard)) for make in MAKE.values()} == public | ABLATIONS
+    assert {type(make(name)) for name in MAKE} == public | ABLATIONS
 
 
 @every_sampler
-@pytest.mark.parametrize("output", ["clean", "denoise"])
-def test_no_run_exceeds_its_budget(make, output, checkerboard):
-    sampler = make(checkerboard, output=output)
-    calls = sampler.sample(8, (2,), dtype=torch.float64).evaluations
-    assert calls.forward <= sampler.budget()[0]
-    assert calls.backward <= sampler.budget()[1]
-
-
-@every_sampler
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_result_accounts_for_every_member(make, checkerboard, dtype):
-    sampler = make(checkerboard)
-    result = sampler.sample(9, (2,), seed=1, dtype=dtype)
-    assert result.samples.shape == (9, 2)
-    assert result.samples.dtype == dtype
+def test_a_result_describes_every_member(name):
+    sampler, result = make(name), run(name)
+    assert result.samples.shape == (N, 2)
+    assert result.samples.dtype == torch.float64
     assert result.samples.isfinite().all()
-    assert result.members == list(range(9))
+    assert result.members == list(range(N))
+    assert result.method == repr(sampler)
     assert result.trace[-1].forward <= result.evaluations.forward
-    assert [s.step for s in result.trace if s.attempt == 0] == list(range(1, sampler.steps + 1))
-
-
-@every_sampler
-def test_violation_is_that_of_the_returned_samples(make, checkerboard):
-    sampler = make(checkerboard)
-    result = sampler.sample(16, (2,), dtype=torch.float64)
+    assert [s.step for s in result.trace][-1] == sampler.steps
     c = sampler.constraint.violation(result.samples)
     torch.testing.assert_close(result.violation, c)
     assert torch.equal(result.feasible, c <= sampler.constraint.tolerance)
 
 
-@every_sampler
-def test_a_member_is_the_same_alone_as_in_a_batch(make, checkerboard):
-    # double precision: rounding differs between batch sizes, and projections amplify it
-    sampler = make(checkerboard)
-    batch = sampler.sample(12, (2,), seed=5, dtype=torch.float64)
-    for member in (0, 4, 11):
-        alone = make(checkerboard).sample([member], (2,), seed=5, dtype=torch.float64)
-        torch.testing.assert_close(alone.samples[0], batch.samples[member], rtol=1e-7, atol=1e-7)
+@every_sampler_in_any_batch
+def test_a_member_is_the_same_alone_as_in_a_batch(name):
+    batch = run(name)
+    for few in ([4], [11, 0]):
+        alone = sample(make(name), few)
+        torch.testing.assert_close(alone.samples, batch.samples[few], rtol=1e-7, atol=1e-7)
 
 
-@every_sampler
-def test_chunks_do_not_change_members(make, checkerboard):
-    whole = make(checkerboard).sample(10, (2,), seed=2, dtype=torch.float64)
-    parts = make(checkerboard).sample(10, (2,), seed=2, dtype=torch.float64, chunk=4)
+@every_sampler_in_any_batch
+def test_chunks_do_not_change_members_and_observers_see_every_step(name):
+    whole, seen, sampler = run(name), [], make(name)
+    parts = sample(sampler, N, chunk=5, observe=seen.append)
     torch.testing.assert_close(whole.samples, parts.samples, rtol=1e-7, atol=1e-7)
     assert parts.members == whole.members
-    assert whole.calls.member_forward == parts.calls.member_forward
+    assert whole.evaluations.member_forward == parts.evaluations.member_forward
+    chunks = [list(range(5)), list(range(5, 10)), [10, 11]]
+    steps = len(whole.trace)
+    assert [state.members for state in seen] == [ids for ids in chunks for _ in range(steps)]
+    times = sampler.times()[-steps:].tolist()
+    assert [state.t.item() for state in seen] == times * 3
+    assert [s.sigma for s in parts.trace] == [sampler.noise_level(state.t) for state in seen]
+    if sampler.output != "denoised":  # what was seen last is what came out
+        last = torch.cat([s.x_0 for s in seen if s.t == 0])
+        torch.testing.assert_close(sampler.finish(last), parts.samples)
 
 
 @every_sampler
-def test_equal_seeds_give_equal_members_and_others_do_not(make, checkerboard):
-    first = make(checkerboard).sample(4, (2,), seed=0).samples
-    assert torch.equal(first, make(checkerboard).sample(4, (2,), seed=0).samples)
-    assert not torch.isclose(first, make(checkerboard).sample(4, (2,), seed=1).samples).any()
+def test_equal_seeds_give_equal_members_and_no_run_changes_the_sampler(name):
+    sampler = make(name, **SHORT)
+    if isinstance(sampler, samplers.Rejection):
+        sampler = replace(sampler, pilot=None)  # which is of double precision
+    before = dict(vars(sampler))
+    first, again, other = (sampler.sample(4, (2,), seed=seed).samples for seed in (0, 0, 1))
+    assert first.dtype == torch.float32
+    assert torch.equal(first, again)
+    assert not torch.isclose(first, other).any()
+    assert vars(sampler).keys() == before.keys()
+    assert all(vars(sampler)[key] is value for key, value in before.items())
+    assert sampler.denoiser.evaluations is None
 
 
-@every_sampler
-@pytest.mark.parametrize("output", ["state", "denoised", "projected"])
-def test_readouts_differ_by_the_last_noise_only(make, output, checkerboard):
-    clean = make(checkerboard, output="projected", retries=0)
-    other = make(checkerboard, output=output, retries=0)
-    a = clean.sample(16, (2,), dtype=torch.float64).samples
-    b = other.sample(16, (2,), dtype=torch.float64).samples
-    # the last step changes an estimate by its noise levels' size at most
-    sigma = clean.noise_level(torch.tensor(1 / clean.steps))
-    if not isinstance(clean, PUSHED):
-        assert (a - b).norm(dim=1).max() < 20 * sigma
-    # without renoising the state is x_t^*, whose denoised mean is the clean estimate; a state
-    # that is itself projected is its own
-    same = ["clean"]
-    same += ["denoise"] * (type(clean) is NoRenoise) + ["state"] * pinned(clean)
-    assert (output in same) == torch.equal(a, b)
-
-
-# which move the sample after its output, the state by steps of their own, or an estimate far
-PUSHED = (
+# which move the sample after its last step, the state by steps of their own, or an estimate far
+MOVED = (
     samplers.PostHoc,
     samplers.DPS,
     samplers.DPSPC,
@@ -166,11 +192,117 @@ PUSHED = (
 )
 
 
-def pinned(sampler):
+@every_sampler
+def test_outputs_differ_by_the_last_noise_only_and_none_exceeds_its_budget(name):
+    """Of a Gaussian, whose denoiser moves every state."""
+    sampler, found = make(name, NORMAL), {}
+    for output in OUTPUTS:
+        result = sample(replace(sampler, output=output), 6)
+        found[output], budget = result.samples, replace(sampler, output=output).budget()
+        assert result.evaluations.forward <= budget[0] + PILOT * (type(sampler) is REJECTION)
+        assert result.evaluations.backward <= budget[1] + PILOT * (type(sampler) is REJECTION)
+    # the last step changes an estimate by its noise level's size at most
+    sigma = sampler.noise_level(sampler.times()[-2])
+    for output in ("state", "denoised"):
+        gap = (found[output] - found["projected"]).norm(dim=1)
+        assert isinstance(sampler, MOVED) or gap.max() < 40 * sigma
+        # without renoising the state is x_t^*, or x_t if it is inside, whose denoised mean is the
+        # clean estimate; a state that is itself projected is its own
+        kept = isinstance(sampler, NoRenoise | samplers.TruncatedPPR)
+        same = (output == "denoised" and kept) or (output == "state" and projects_states(sampler))
+        assert torch.equal(found[output], found["projected"]) == same
+
+
+def projects_states(sampler):
     """Whether the sampler projects the state, with alpha = 1."""
     if isinstance(sampler, samplers.PDM):
         return sampler.where == "x_t"
     return isinstance(sampler, samplers.ProximalLangevin)
+
+
+def equal(a, b):
+    """Whether two results of a step are the same to the last bit."""
+    if isinstance(a, torch.Tensor):
+        return torch.equal(a, b)
+    if isinstance(a, tuple):
+        return type(a) is type(b) and all(map(equal, a, b))
+    if dataclasses.is_dataclass(a):
+        return all(equal(getattr(a, f.name), getattr(b, f.name)) for f in dataclasses.fields(a))
+    return a == b
+
+
+def noise(ids, seed=SEED):
+    return MemberNoise(seed, ids, (2,), dtype=torch.float64)
+
+
+def prepared(name, **more):
+    return dry_run([make(name, **more)], (2,), torch.float64, "cpu", 0, 5, Evaluations())[0]
+
+
+@every_sampler
+def test_a_step_is_a_function_that_leaves_its_arguments_as_they_are(name):
+    """And so is the beginning, given noise from its own beginning."""
+    sampler, ids = prepared(name), range(4)
+    with torch.no_grad(), members.calling(ids):
+        start, again = (sampler.begin(noise(ids)) for _ in range(2))
+        assert equal(start, again)
+        x_t, memory = start.x, start.memory
+        for k, (t, s) in enumerate(pairwise(start.times)):
+            before = copy.deepcopy((x_t, t, s, memory))
+            step, again = (sampler.step(x_t, t, s, noise(ids, seed=k), memory) for _ in range(2))
+            assert equal(step, again)
+            assert equal((x_t, t, s, memory), before)
+            x_t, memory = step.x, step.memory
+
+
+@every_sampler
+def test_runs_that_take_turns_do_not_disturb_one_another(name):
+    sampler, groups = prepared(name, **SHORT), ([0, 1], [2, 3, 4])
+    alone = [list(trajectory(sampler, noise(ids))) for ids in groups]
+    turns = list(zip(*(trajectory(sampler, noise(ids)) for ids in groups), strict=True))
+    for expected, found in zip(alone, zip(*turns, strict=True), strict=True):
+        for (k, s, step), (k_found, s_found, step_found) in zip(expected, found, strict=True):
+            assert (k, s) == (k_found, s_found)
+            assert equal(step, step_found)
+
+
+@every_sampler
+def test_copies_and_pickles_run_as_the_sampler_does(name):
+    sampler = prepared(name, **SHORT)
+    copies = [copy.copy(sampler), replace(sampler), copy.deepcopy(sampler)]
+    copies.append(pickle.loads(pickle.dumps(copies[-1])))
+    assert {repr(other) for other in copies} == {repr(sampler)}
+    assert [type(other) for other in copies] == [type(sampler)] * 4
+    # the last is a copy of a copy
+    assert torch.equal(sample(copies[-1], 3).samples, sample(sampler, 3).samples)
+    assert copies[0].denoiser is copies[1].denoiser is sampler.denoiser
+    assert copies[0].constraint is copies[1].constraint is sampler.constraint
+
+
+@every_sampler
+def test_a_sampler_cannot_be_changed(name):
+    sampler = make(name)
+    for key in (*vars(sampler), "something_else"):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(sampler, key, 3)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        del sampler.steps
+
+
+@every_sampler
+def test_its_words_have_every_parameter_and_a_replacement_differs_in_one(name):
+    sampler = make(name)
+    for field in dataclasses.fields(sampler):
+        if field.init and field.kw_only and field.name not in ("pilot", "bounds"):
+            value = getattr(sampler, field.name)
+            assert f"{field.name}={value!r}" in repr(sampler)
+            assert repr(value) == repr(copy.deepcopy(value)), "it is no address"
+    assert repr(sampler).startswith(f"{type(sampler).__name__}(steps=8")
+    assert repr(sampler).endswith(f" with {sampler.constraint!r}")
+    changed = replace(sampler, steps=7)
+    assert type(changed) is type(sampler)
+    assert repr(changed) == repr(sampler).replace("(steps=8", "(steps=7", 1)
+    assert (sampler.steps, len(changed.times())) == (8, 8)
 
 
 class Brittle(torch.nn.Module):
@@ -189,25 +321,24 @@ class Brittle(torch.nn.Module):
 
 
 @every_sampler
-def test_a_failed_member_poisons_no_other(make, checkerboard):
-    result = make(Brittle(checkerboard, below=0.05), retries=0).sample(
-        12, (2,), seed=5, dtype=torch.float64
-    )
-    sound = make(checkerboard, retries=0).sample(12, (2,), seed=5, dtype=torch.float64)
+def test_a_failed_member_poisons_no_other(name):
+    sampler = make(name, Brittle(BOARD, below=0.05))
+    result = sample(sampler, N)
     failed = ~result.finite
-    assert 0 < failed.sum() < 12
+    assert 0 < failed.sum() < N
     assert not result.feasible[failed].any()
     assert result.violation[failed].isinf().all()
-    far = result.finite & (sound.samples[:, 0] > 0.5)  # never near the brittle half plane
+    sound = run(name).samples
+    far = result.finite & (sound[:, 0] > -0.2)  # never near the brittle half plane
     assert far.any()
-    torch.testing.assert_close(result.samples[far], sound.samples[far], rtol=1e-7, atol=1e-7)
+    torch.testing.assert_close(result.samples[far], sound[far], rtol=1e-7, atol=1e-7)
 
 
 @every_sampler
-def test_a_level_at_which_all_fail_is_named(make, checkerboard):
-    sampler = make(Brittle(checkerboard, below=0.05, everywhere=True))
-    with pytest.raises(feasibly.SamplingError, match=r"non-finite by step \d+ of \d+.*sigma = 0"):
-        sampler.sample(3, (2,))
+def test_a_level_at_which_all_fail_is_named(name):
+    sampler = make(name, Brittle(BOARD, below=0.05, everywhere=True))
+    with pytest.raises(feasibly.SamplingError, match=r"non-finite by step \d+ of 8.*sigma = 0"):
+        sample(sampler, 3)
 
 
 class Sudden(Brittle):
@@ -224,80 +355,62 @@ class Sudden(Brittle):
 
 
 @every_sampler
-def test_finished_members_survive_an_error(make, checkerboard):
-    denoiser = Sudden(checkerboard, below=0)
-    whole = make(denoiser).sample(8, (2,), chunk=4)
+def test_finished_members_survive_an_error(name):
+    denoiser = Sudden(BOARD, below=0)
+    whole = sample(make(name, denoiser, **SHORT), 4, chunk=2)
     denoiser.until, denoiser.calls = denoiser.calls - 3, 0  # in the last chunk
-    with pytest.raises(feasibly.SamplingError, match=r"Step \d+ .*out of memory") as error:
-        make(denoiser).sample(8, (2,), chunk=4)
+    with pytest.raises(feasibly.SamplingError, match=r"Step \d+ of 5.*out of memory") as error:
+        sample(make(name, denoiser, **SHORT), 4, chunk=2)
     partial = error.value.partial
-    assert partial.members[:4] == [0, 1, 2, 3]
-    assert torch.equal(partial.samples[:4], whole.samples[:4])
+    assert partial.members == [0, 1]
+    assert torch.equal(partial.samples, whole.samples[:2])
 
 
-KEPT = {samplers.PPR, samplers.Ancestral, samplers.PredictorCorrector, samplers.HDC}
+KEPT = ("PPR", "TruncatedPPR", "Ancestral", "PredictorCorrector", "HDC")
 
 
 @every_sampler
-@pytest.mark.parametrize(
-    "schedule",
-    [LogLogit(), VP(), Cosine(), Rectified()],
-    ids=lambda s: type(s).__name__,
-)
-def test_samples_are_plausible_under_every_schedule(make, schedule):
-    oracle = feasibly.oracles.Gaussian(torch.zeros(2), torch.eye(2), schedule)
-    sampler = make(oracle, steps=24)
-    result = sampler.sample(64, (2,))
-    # |x| of a planar normal exceeds 5 once in 270,000 draws; some methods may jump that far, and
-    # those that repeat their noise drift
-    reach = 5 if type(sampler) in KEPT else 20
-    assert result.samples.norm(dim=1).max() < reach
-    assert result.samples.std() > 0.5
-
-
-@pytest.mark.parametrize("minimize", [GaussNewton(), LBFGS(steps=4)], ids=repr)
-def test_feasible_members_are_not_drawn_again(minimize, checkerboard):
-    sampler = samplers.PPR(checkerboard, CONSTRAINT, minimize=minimize)
-    result = sampler.sample(64, (2,), dtype=torch.float64)
-    attempts = {s.attempt: s.members for s in result.trace}
-    first = samplers.PPR(checkerboard, CONSTRAINT, minimize=minimize, retries=0).sample(
-        64, (2,), dtype=torch.float64
-    )
-    assert attempts[0] == 64
-    assert attempts[1] == 64 - first.feasible.sum()
-    kept = first.feasible
-    assert torch.equal(result.samples[kept], first.samples[kept])
+def test_samples_are_plausible_under_schedules_that_shrink_the_signal(name):
+    for schedule in (VP(), Cosine()):
+        oracle = Gaussian(torch.zeros(2), torch.eye(2), schedule)
+        sampler = make(name, oracle, steps=12)
+        result = sample(sampler, 48)
+        # |x| of a planar normal exceeds 5 once in 270,000 samples; where nothing bounds their
+        # projections methods may jump, and those that repeat their noise drift
+        farthest = 5 if name in KEPT else 500
+        assert result.samples.norm(dim=1).max() < farthest
+        assert result.samples.std() > 0.4
 
 
 class Events:
-    """Wraps a constraint and a stream of noise, and keeps what was asked of them in order."""
+    """Wraps a constraint and a stream of noise, and keeps what was called of them in order."""
 
     def __init__(self):
         self.seen, self.inputs = [], []
 
-    def watch(self, sampler):
-        residual, projection = sampler.constraint.residual, sampler.constraint.projection
+    def watched(self, constraint):
+        constraint = copy.copy(constraint)
+        for name in ("residual", "projection"):
+            setattr(constraint, name, self.noted(getattr(constraint, name)))
+        return constraint
 
-        def looked(function):
-            def look(x):
-                self.seen.append("constraint")
-                self.inputs.append(x)
-                return function(x)
+    def noted(self, function):
+        def note(x):
+            self.seen.append("constraint")
+            self.inputs.append(x)
+            return function(x)
 
-            return look
-
-        sampler.constraint.residual = looked(residual)
-        sampler.constraint.projection = looked(projection)
+        return note
 
     def randn(self, x):
         self.seen.append("noise")
         return torch.randn(x.shape, generator=torch.Generator().manual_seed(0), dtype=x.dtype)
 
 
-GUIDED = (samplers.DPS, samplers.DPSPC, samplers.MMPS)  # which push a step, and project nothing
-DECLARED = {
-    name: make
-    for name, make in MAKE.items()
+GUIDED = (samplers.DPS, samplers.DPSPC, samplers.MMPS)  # which guide a step, and project nothing
+DECLARED = [
+    name
+    for name in MAKE
     if name
     not in (
         "Ancestral",
@@ -305,52 +418,110 @@ DECLARED = {
         "PostHoc",
         "PDM, x_0",
         "PCFM, relaxed",
-        "CalibratedPPR, tries",  # which does nothing so early
+        "TruncatedPPR",  # which renoises some members
+        "Rejection",  # which does nothing so early
         *ABLATION_NAMES,
     )
-}
+]
 
 
-def first_step(make, denoiser):
+def first_step(name):
     """Watches the first step, at the highest noise level."""
-    more = {"start": 0.0} if "Proximal" in str(make(denoiser)) else {}
-    sampler = make(denoiser, **more)
+    sampler, events = make(name), Events()
     if isinstance(sampler, samplers.PPR):
-        sampler.sigma_max = math.inf
-    sampler.constraint = copy.copy(sampler.constraint)
+        sampler = replace(sampler, sigma_max=math.inf)
+    if isinstance(sampler, samplers.ProximalLangevin):
+        sampler = replace(sampler, start=0.0)
+    if isinstance(sampler, samplers.ECI):
+        sampler = replace(sampler, resample=1)
+    sampler = replace(sampler, constraint=events.watched(sampler.constraint))
     x_1 = 80 * torch.randn(8, 2, generator=torch.Generator().manual_seed(1)).double()
-    times = torch.linspace(1, 0, sampler.steps + 1, dtype=torch.float64)
-    sampler.prepare(x_1[:2], sampler.constraint.residual(x_1[:2]))
-    events = Events()
-    events.watch(sampler)
     with torch.no_grad():
-        sampler.step(x_1, times[0], times[1], events.randn)
+        sampler.step(x_1, *sampler.times()[:2], events.randn)
     return sampler, events
 
 
 @pytest.mark.parametrize("name", DECLARED)
-def test_a_method_moves_what_it_declares(name, checkerboard):
+def test_a_method_moves_what_it_declares_and_renoises_if_it_declares_so(name):
     """At sigma = 80, where states are large, and clean estimates are not."""
-    sampler, events = first_step(DECLARED[name], checkerboard)
+    sampler, events = first_step(name)
     if isinstance(sampler, samplers.ReSample):
         pytest.skip("its first stage only guides")
     largest = events.inputs[0].detach().norm(dim=1).max()
     in_noise = sampler.space == "x_t" and not sampler.differentiates
     # CDIM looks at the noisy state's residual as well
     assert (largest > 10) == (in_noise or isinstance(sampler, samplers.CDIM))
+    if not isinstance(sampler, GUIDED):  # guidance is no projection
+        assert (events.seen[-1] == "noise") == sampler.renoises
 
 
-@pytest.mark.parametrize("name", DECLARED)
-def test_a_method_renoises_if_it_declares_so(name, checkerboard):
-    sampler, events = first_step(DECLARED[name], checkerboard)
-    if isinstance(sampler, (*GUIDED, samplers.ReSample)):
-        pytest.skip("guidance is no projection")
-    assert (events.seen[-1] == "noise") == sampler.renoises
+@pytest.mark.parametrize("name", [name for name in MAKE if "x_0" not in name])
+def test_a_method_takes_gradients_if_it_declares_so(name):
+    """The ablation's variants in x_0-space are PPR in all but this."""
+    assert (run(name).evaluations.backward > 0) == make(name).differentiates
 
 
-@pytest.mark.parametrize("name", MAKE)
-def test_a_method_asks_for_gradients_if_it_declares_so(name, checkerboard):
-    sampler = MAKE[name](checkerboard)
-    calls = sampler.sample(8, (2,), dtype=torch.float64).evaluations
-    if "x_0" not in name:  # the ablation's variants are PPR in all but this
-        assert (calls.backward > 0) == sampler.differentiates
+ARGUMENTS = {
+    "function": (
+        lambda x: x,
+        r"takes a constraint, got function; .*Equality\(r, tolerance=1e-6\)",
+    ),
+    "list": ([LINE, BOX], r"takes a constraint, got list; join several by Composite"),
+    "denoiser": (BOARD, r"takes a constraint, got Checkerboard; this is a denoiser; the order is"),
+    "tensor": (torch.ones(2), r"takes a constraint, got Tensor; .*feasibly\.constraints"),
+}
+
+
+@pytest.mark.parametrize("what", ARGUMENTS)
+def test_what_is_no_constraint_is_refused_in_words(what):
+    argument, words = ARGUMENTS[what]
+    for method in samplers.METHODS.values():
+        with pytest.raises(ValueError, match=rf"^{method.__name__}\(constraint=...\) {words}"):
+            method(BOARD, argument)
+
+
+def test_swapped_arguments_are_named():
+    for method in samplers.METHODS.values():
+        words = (
+            rf"^{method.__name__} got a constraint, LevelSet.* where the denoiser belongs; "
+            rf"the order is {method.__name__}\(denoiser, constraint\)"
+        )
+        with pytest.raises(ValueError, match=words):
+            method(CURVE, BOARD)
+
+
+def test_who_enforces_a_constraint_needs_one():
+    for method in samplers.METHODS.values():
+        if method.enforces:
+            words = f"^{method.__name__} needs a constraint; without one use Ancestral"
+            with pytest.raises(ValueError, match=words):
+                method(BOARD)
+        else:
+            assert method(BOARD).constraint is None
+
+
+def test_what_is_no_minimizer_is_refused_in_words():
+    for name in MAKE:
+        sampler = make(name)
+        for key in {"minimize", "last"} & {f.name for f in dataclasses.fields(sampler)}:
+            words = rf"{key}=...\) takes a minimizer, such as LBFGS\(\), got"
+            for wrong in (3, LBFGS):
+                with pytest.raises(ValueError, match=f"^{type(sampler).__name__}.{words}"):
+                    replace(sampler, **{key: wrong})
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"steps": 0}, r"steps=...\) must be a whole number, at least 1, got 0"),
+        ({"steps": 2.5}, r"steps=...\) must be a whole number, at least 1, got 2.5"),
+        ({"eta": 1.5}, r"eta=...\) must lie in \[0, 1\], got 1.5"),
+        ({"spacing": "sigma"}, r"spacing=...\) must be 'time' or 'noise', got 'sigma'"),
+        ({"output": "clean"}, r"output=...\) must be 'state', 'denoised' or 'projected', got"),
+    ],
+    ids=str,
+)
+def test_bad_values_of_what_all_have_are_refused(options, words):
+    for method in set(samplers.METHODS.values()) - {samplers.ECI, samplers.PDM}:
+        with pytest.raises(ValueError, match=rf"^{method.__name__}\({words}"):
+            method(BOARD, LINE, **options)
