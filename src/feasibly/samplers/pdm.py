@@ -11,7 +11,7 @@ from torch import Tensor
 from ..constraints.base import Constraint
 from ..minimizers import LBFGS, Minimizer
 from .base import Randn, Sampler, Step
-from .projection import project, search
+from .projection import closed_form, search
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -99,9 +99,10 @@ class PDM(Sampler):
 
     def project(self, x: Tensor) -> Tensor:
         r"""Returns :math:`\Pi_\mathcal{C}(x)`."""
-        if self.minimize is None:
-            return project(self.constraint, x, LBFGS())
-        return search(self.constraint, x, self.minimize, self.stop)
+        nearest = closed_form(self.constraint, x) if self.minimize is None else None
+        if nearest is not None:
+            return nearest
+        return search(self.constraint, x, self.minimize or LBFGS(), self.stop)
 
     def cost(self, residuals: int) -> tuple[int, int]:
         return self.repeats * (2 if self.where == "x_0" else 1), 0

@@ -1,6 +1,6 @@
 r"""Projections that do not evaluate the network: of clean estimates, or of states as they are."""
 
-__all__ = ["has_closed_form", "project", "search"]
+__all__ = ["closed_form", "has_closed_form", "project", "search"]
 
 import math
 
