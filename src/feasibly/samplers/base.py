@@ -120,11 +120,13 @@ class Sampler(ABC):
             )
         if self.enforces and self.constraint is None:
             raise ValueError(f"{name} needs a constraint; without one use Ancestral(denoiser).")
-        for key in ("minimize", "last"):
-            if not isinstance(getattr(self, key, None), (Minimizer, type(None))):
+        for f in fields(self):
+            if f.name not in ("minimize", "last"):
+                continue
+            value, kinds = getattr(self, f.name), (Minimizer, type(f.default))
+            if not isinstance(value, kinds):  # None, where it is the default
                 raise ValueError(
-                    f"{name}({key}=...) takes a minimizer, such as LBFGS(), got "
-                    f"{getattr(self, key)!r}."
+                    f"{name}({f.name}=...) takes a minimizer, such as LBFGS(), got {value!r}."
                 )
         if not isinstance(self.denoiser, Network):
             object.__setattr__(self, "denoiser", Network(self.denoiser))
