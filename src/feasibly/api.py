@@ -13,6 +13,8 @@ from .result import Result
 from .samplers import Sampler
 from .sampling import inspect, run, shape_of
 
+SETTINGS = ("seed", "chunk", "callback", "observe")
+
 
 def sample(
     denoiser: Any,
@@ -55,6 +57,12 @@ def sample(
         SamplingError: If a step fails, or all members do.
         ValueError: If there is no such method, or an option does not fit it.
     """
+    for name in settings:
+        if name not in SETTINGS:
+            raise TypeError(
+                f"sample() has no argument {name!r}; an option of the method is given as "
+                f"options={{{name!r}: ...}}."
+            )
     chosen = plan(
         denoiser,
         constraint,
@@ -87,5 +95,9 @@ def plan(
     The arguments are those of :func:`sample`. Denoiser and constraint are tested on two states.
     """
     problem = inspect(denoiser, constraint, shape_of(shape), dtype, device)
-    more = options or {}
-    return choose(denoiser, constraint, problem, method, attempts=attempts, fast=fast, **more)
+    options = options or {}
+    for name in ("method", "attempts", "fast"):
+        if name in options:
+            raise ValueError(f"{name!r} is an argument of sample(), and no option of a method.")
+    arguments = {"method": method, "attempts": attempts, "fast": fast}
+    return choose(denoiser, constraint, problem, **arguments, **options)

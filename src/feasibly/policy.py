@@ -9,7 +9,7 @@ from typing import Any
 from .constraints.base import Constraint
 from .minimizers import GaussNewton, Minimizer, WarmLBFGS
 from .samplers import METHODS, PPR, Ancestral, CalibratedPPR, Sampler, TruncatedPPR
-from .sampling import Problem
+from .sampling import Problem, whole
 
 FEW = 8
 """Up to so many residuals cut out a surface, which is found late and at once. More say something
@@ -59,6 +59,7 @@ def choose(
     denoiser: Any,
     constraint: Constraint | None,
     problem: Problem,
+    /,
     method: str | Sampler = "auto",
     *,
     attempts: int | None = None,
@@ -76,19 +77,29 @@ def choose(
         attempts: How often a member is sampled, at most; None for the policy's choice.
         fast: Whether projections take fewer iterations: half for few residuals, two thirds for
             many. Samples are a little farther from the constrained distribution.
-        options: Options of the method, which replace the policy's.
+        options: Options of the method, which take the place of the policy's.
 
     Raises:
         ValueError: If there is no such method, or it has no such option.
     """
-    if attempts is not None and attempts < 1:
-        raise ValueError(f"attempts={attempts!r} must be at least 1.")
+    if attempts is not None:
+        attempts = whole("attempts", attempts, 1)
     if isinstance(method, Sampler):
         if options or fast:
             raise ValueError(
                 "A sampler has its options already; set them by dataclasses.replace(sampler, ...)."
             )
+        if method.constraint is not constraint:
+            raise ValueError(
+                f"The sampler has the constraint {method.constraint!r}, and sample() was given "
+                f"another, {constraint!r}; give both the same one."
+            )
         return Plan((method,) * (attempts or 1))
+    if isinstance(method, type):
+        raise ValueError(
+            f"{method.__name__} is a class; give its name in quotes, or a sampler, such as "
+            f"{method.__name__}(denoiser, constraint)."
+        )
     if method not in ("auto", *METHODS):
         raise ValueError(
             f"There is no method {method!r}; choose 'auto' or one of {', '.join(METHODS)}."

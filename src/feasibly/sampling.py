@@ -11,13 +11,14 @@ __all__ = [
     "shape_of",
     "shortfall",
     "trajectory",
+    "whole",
 ]
 
 import math
 import operator
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
@@ -119,15 +120,18 @@ def run(
         SamplingError: If a step fails, or all members do. Whatever is raised has an attribute
             `partial`: the result of the members that were finished, or None.
     """
+    if not attempts:
+        raise ValueError("A run needs at least one sampler.")
     ids, shape = _members(members), shape_of(shape)
-    seed = _whole("seed", seed, 0)
-    if seed >= 2**32 or max(ids) >= 2**32:
-        raise ValueError(f"sample() takes a seed and indices below 2^32, got {seed}, {max(ids)}.")
-    size = len(ids) if chunk is None else min(_whole("chunk", chunk, 1), len(ids))
+    seed = whole("seed", seed, 0)
+    for name, largest in (("seed", seed), ("members", max(ids))):
+        if largest >= 2**32:
+            raise ValueError(f"sample({name}=...) takes numbers below 2^32, got {largest}.")
+    size = len(ids) if chunk is None else min(whole("chunk", chunk, 1), len(ids))
     if dtype not in (torch.float32, torch.float64):
         raise ValueError(
-            f"sample(dtype={dtype}) is too coarse to tell a feasible sample; use float32 or "
-            "float64, and let the denoiser cast its input and output."
+            f"sample(dtype=...) must be torch.float32 or torch.float64, got {dtype!r}. Coarser "
+            "types cannot tell a feasible sample; let the denoiser cast its input and output."
         )
     device = device or device_of(attempts[0].denoiser.denoiser)
     evaluations = Evaluations()
@@ -210,8 +214,6 @@ def dry_run(
 
     Equal samplers are prepared once. What a preparation evaluates is added to `evaluations`.
     """
-    if not attempts:
-        raise ValueError("A run needs at least one sampler.")
     constraint = attempts[-1].constraint
     gradient = any(a.differentiates for a in attempts)
     parts = (shape, dtype, device, member, chunk)
@@ -474,7 +476,12 @@ def _members(members: int | Sequence[int]) -> list[int]:
     try:
         ids = list(range(operator.index(members)))  # ty: ignore[invalid-argument-type]
     except TypeError:
-        ids = [_whole("members", i, 0) for i in members]  # ty: ignore[not-iterable]
+        if not isinstance(members, Iterable):
+            raise ValueError(
+                "sample(members=...) takes the number of members, or their indices, got "
+                f"{members!r}."
+            ) from None
+        ids = [whole("members", i, 0) for i in members]
     if not ids:
         raise ValueError(f"sample() needs at least one member, got members={members!r}.")
     return ids
@@ -483,7 +490,7 @@ def _members(members: int | Sequence[int]) -> list[int]:
 def shape_of(shape: Sequence[int]) -> tuple[int, ...]:
     """Returns the shape of one sample as whole numbers, at least 1 each."""
     try:
-        return tuple(_whole("shape", n, 1) for n in shape)
+        return tuple(whole("shape", n, 1) for n in shape)
     except TypeError as error:
         raise ValueError(
             f"sample(shape=...) takes the shape of one sample, such as (2,) or (64, 64), got "
@@ -491,8 +498,12 @@ def shape_of(shape: Sequence[int]) -> tuple[int, ...]:
         ) from error
 
 
-def _whole(name: str, value: Any, least: int) -> int:
-    """Returns a whole number of any library as an int, if it is at least `least`."""
+def whole(name: str, value: Any, least: int) -> int:
+    """Returns an argument of `sample`, a whole number of any library, as an int.
+
+    Raises:
+        ValueError: If it is no whole number, or less than `least`.
+    """
     try:
         number = operator.index(value)
     except TypeError:

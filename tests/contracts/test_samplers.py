@@ -8,6 +8,7 @@ import pickle
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 
@@ -468,6 +469,7 @@ ARGUMENTS = {
     ),
     "list": ([LINE, BOX], r"takes a constraint, got list; join several by Composite"),
     "denoiser": (BOARD, r"takes a constraint, got Checkerboard; this is a denoiser; the order is"),
+    "class": (Bounds, r"takes a constraint, got the class Bounds; make an instance of it"),
     "tensor": (torch.ones(2), r"takes a constraint, got Tensor; .*feasibly\.constraints"),
 }
 
@@ -490,6 +492,12 @@ def test_swapped_arguments_are_named():
             method(CURVE, BOARD)
 
 
+def test_whole_numbers_of_other_libraries_are_taken():
+    for method in samplers.METHODS.values():
+        sampler = method(BOARD, LINE, steps=np.int64(4))
+        assert repr(sampler) == repr(method(BOARD, LINE, steps=4))
+
+
 def test_who_enforces_a_constraint_needs_one():
     for method in samplers.METHODS.values():
         if method.enforces:
@@ -503,11 +511,14 @@ def test_who_enforces_a_constraint_needs_one():
 def test_what_is_no_minimizer_is_refused_in_words():
     for name in MAKE:
         sampler = make(name)
-        for key in {"minimize", "last"} & {f.name for f in dataclasses.fields(sampler)}:
-            words = rf"{key}=...\) takes a minimizer, such as LBFGS\(\), got"
-            for wrong in (3, LBFGS):
+        for field in dataclasses.fields(sampler):
+            if field.name not in ("minimize", "last"):
+                continue
+            words = rf"{field.name}=...\) takes a minimizer, such as LBFGS\(\), got"
+            # None is what PDM has for a closed form, and PPR for no other one at the end
+            for wrong in (3, LBFGS, *[None] * (field.default is not None)):
                 with pytest.raises(ValueError, match=f"^{type(sampler).__name__}.{words}"):
-                    replace(sampler, **{key: wrong})
+                    replace(sampler, **{field.name: wrong})
 
 
 @pytest.mark.parametrize(

@@ -83,12 +83,12 @@ def test_trivial_constraint_leaves_the_predictor_and_the_renoising(gaussian):
 
 
 @pytest.mark.parametrize(
-    "bounds", [{"sigma_max": 1.0}, {"sigma_min": 100.0}], ids=["above", "below"]
+    "bounds", [{"sigma_max": 1.0}, {"sigma_min": 20.0}], ids=["above", "below"]
 )
 def test_outside_its_levels_a_step_is_the_predictor(bounds, checkerboard):
     constraint = LevelSet(GaussianRandomField(0))
     x, z = torch.randn(2, 7, 2, generator=seeded(0))
-    t, s = torch.tensor(0.9), torch.tensor(0.85)  # to sigma = 6.8
+    t, s = torch.tensor(0.9), torch.tensor(0.85)
     ppr = PPR(checkerboard, constraint, **bounds).step(x, t, s, lambda like: z)
     ancestral = Ancestral(checkerboard).step(x, t, s, lambda like: z)
     assert torch.equal(ppr.x, ancestral.x)
@@ -198,8 +198,18 @@ def test_samples_lie_on_support_and_constraint(checkerboard):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"repeats": 0}, "at least 1, got 0.*ablation"),
-        ({"sigma_max": 1e-4}, "below the schedule's last noise level, 0.00112.*raise it"),
+        ({"repeats": 0}, r"^PPR\(repeats=...\) must be a whole number, at least 1, got 0"),
+        ({"repeats": 1.5}, r"must be a whole number, at least 1, got 1.5"),
+        (
+            {"sigma_max": None},
+            r"takes numbers, such as 0.0 and math.inf for all .*got 0.0 and None",
+        ),
+        (
+            {"sigma_max": 1e-4},
+            r"^PPR projects from sigma_max=0.0001 down to sigma_min=0.0, and no step ends there: "
+            r"steps go from 55.6 to 0.00112. Raise `sigma_max`",
+        ),
+        ({"sigma_min": 2.0, "sigma_max": 1.0}, "no step ends there: .*or lower `sigma_min`"),
     ],
     ids=str,
 )

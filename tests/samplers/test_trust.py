@@ -1,6 +1,7 @@
 """Trust Sampling."""
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -156,6 +157,14 @@ def test_bounds_are_calibrated_once_and_for_the_shape_of_the_problem():
 def test_without_bounds_a_step_is_refused(gaussian):
     with pytest.raises(ValueError, match="needs its bounds"):
         TrustSampling(gaussian, CURVE).step(normal(1, 2), T, S)
+
+
+def test_bounds_of_another_number_of_steps_are_refused(gaussian):
+    sampler = TrustSampling(gaussian, CURVE, steps=6).prepare(problem(2))
+    words = "needs a bound for each of 12 steps, got 6; give None to calibrate them"
+    with pytest.raises(ValueError, match=words):
+        replace(sampler, steps=12)
+    assert len(replace(sampler, steps=12, bounds=None).prepare(problem(2)).bounds) == 12
 
 
 def test_calibration_is_not_counted():

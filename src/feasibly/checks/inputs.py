@@ -40,17 +40,18 @@ def check_parts(name: str, denoiser: Any, constraint: Any) -> None:
         )
     if constraint is None or isinstance(constraint, Constraint):
         return
-    if isinstance(constraint, list | tuple):
+    got = type(constraint).__name__
+    if isinstance(constraint, type):
+        got, cure = f"the class {constraint.__name__}", "make an instance of it"
+    elif isinstance(constraint, list | tuple):
         cure = "join several by Composite([a, b])"
     elif callable(getattr(constraint, "schedule", None)):
         cure = f"this is a denoiser; the order is {name}(denoiser, constraint)"
     elif callable(constraint):
         cure = "state a function r(x) that is zero where it holds by Equality(r, tolerance=1e-6)"
     else:
-        cure = "see feasibly.constraints for those there are"
-    raise ValueError(
-        f"{name}(constraint=...) takes a constraint, got {type(constraint).__name__}; {cure}."
-    )
+        cure = "feasibly.constraints has them"
+    raise ValueError(f"{name}(constraint=...) takes a constraint, got {got}; {cure}.")
 
 
 def as_data(data: Any) -> Tensor:

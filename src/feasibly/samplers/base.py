@@ -3,6 +3,7 @@
 __all__ = ["Randn", "Sampler", "Start", "Step"]
 
 import math
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
@@ -17,7 +18,7 @@ from ..minimizers.base import Minimizer
 from ..network import Network
 from ..randomness import MemberNoise
 from ..result import Result
-from ..sampling import Problem, run
+from ..sampling import Problem, run, whole
 
 Randn = Callable[[Tensor], Tensor]
 """Returns standard normal noise in the shape of its argument."""
@@ -120,13 +121,13 @@ class Sampler(ABC):
             )
         if self.enforces and self.constraint is None:
             raise ValueError(f"{name} needs a constraint; without one use Ancestral(denoiser).")
-        for f in fields(self):
-            if f.name not in ("minimize", "last"):
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name not in ("minimize", "last") or isinstance(value, Minimizer):
                 continue
-            value, kinds = getattr(self, f.name), (Minimizer, type(f.default))
-            if not isinstance(value, kinds):  # None, where it is the default
+            if value is not None or field.default is not None:
                 raise ValueError(
-                    f"{name}({f.name}=...) takes a minimizer, such as LBFGS(), got {value!r}."
+                    f"{name}({field.name}=...) takes a minimizer, such as LBFGS(), got {value!r}."
                 )
         if not isinstance(self.denoiser, Network):
             object.__setattr__(self, "denoiser", Network(self.denoiser))
@@ -265,7 +266,7 @@ class Sampler(ABC):
             attempts: How often a member that ends infeasible is sampled, at most.
             options: Options of :func:`feasibly.sampling.run`, such as `seed` and `chunk`.
         """
-        return run([self] * attempts, members, shape, **options)
+        return run([self] * whole("attempts", attempts, 1), members, shape, **options)
 
     @property
     def noise(self) -> float:
@@ -299,14 +300,20 @@ class Sampler(ABC):
         return f"{type(self).__name__}({arguments}) with {self.constraint!r}"
 
     def _at_least(self, least: int, *names: str) -> None:
-        """Refuses parameters that are not whole numbers of at least `least`."""
+        """Refuses parameters that are not whole numbers of at least `least`, and makes those of
+        other libraries Python's."""
         for name in names:
             value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            try:
+                number = least - 1 if isinstance(value, bool) else operator.index(value)
+            except TypeError:
+                number = least - 1
+            if number < least:
                 raise ValueError(
                     f"{type(self).__name__}({name}=...) must be a whole number, at least {least}, "
                     f"got {value!r}."
                 )
+            object.__setattr__(self, name, number)
 
 
 def _check_schedule(first: float, last: float) -> None:

@@ -126,16 +126,19 @@ class PPR(Sampler):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.repeats < 1:
+        self._at_least(1, "repeats")  # without renoising it is an ablation, in experiments/
+        name, bounds = type(self).__name__, (self.sigma_min, self.sigma_max)
+        if not all(isinstance(bound, int | float) for bound in bounds):
             raise ValueError(
-                f"PPR(repeats=...) must be at least 1, got {self.repeats}; projection without "
-                "renoising (M = 0) is an ablation, in experiments/studies/ablation.py."
+                f"{name}(sigma_min=..., sigma_max=...) takes numbers, such as 0.0 and math.inf "
+                f"for all levels, got {self.sigma_min!r} and {self.sigma_max!r}."
             )
-        lowest = self.noise_level(torch.tensor(0.0))
-        if not self.sigma_max > lowest:
+        levels = [self.noise_level(s) for s in self.times()[1:]]
+        if not any(self.sigma_min <= level <= self.sigma_max for level in levels):
             raise ValueError(
-                f"PPR(sigma_max={self.sigma_max}) is below the schedule's last noise level, "
-                f"{lowest:.3g}, so nothing would be projected; raise it."
+                f"{name} projects from sigma_max={self.sigma_max} down to sigma_min="
+                f"{self.sigma_min}, and no step ends there: steps go from {levels[0]:.3g} to "
+                f"{levels[-1]:.3g}. Raise `sigma_max` or lower `sigma_min`."
             )
 
     def cost(self, residuals: int) -> tuple[int, int]:

@@ -86,6 +86,12 @@ class TrustSampling(Sampler):
                 f"TrustSampling(quantile=...) must lie in (0, 1], got {self.quantile}."
             )
 
+        if self.bounds is not None and len(self.bounds) != self.steps:
+            raise ValueError(
+                f"TrustSampling(bounds=...) needs a bound for each of {self.steps} steps, got "
+                f"{len(self.bounds)}; give None to calibrate them."
+            )
+
     def step(
         self,
         x_t: Tensor,
