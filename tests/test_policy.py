@@ -86,7 +86,7 @@ def test_inequalities_sample_the_prior_first_and_are_projected_on_in_the_end():
     prior, truncated = chosen.attempts[0], chosen.attempts[-1]
     assert [type(sampler) for sampler in chosen.attempts] == [Ancestral] * 4 + [TruncatedPPR] * 2
     assert {id(sampler) for sampler in chosen.attempts} == {id(prior), id(truncated)}
-    assert same(prior, Ancestral(PRIOR, BOX, steps=64, output="projected"))
+    assert same(prior, Ancestral(PRIOR, BOX, steps=64))
     assert same(truncated, TruncatedPPR(PRIOR, BOX, repeats=1, **MANY))
     # one inequality is found by Gauss-Newton, and from high noise down all the same
     (*_, one) = plan(feasibly.Inequality(lambda x: x[:, :1], tolerance=1e-6)).attempts
@@ -137,13 +137,14 @@ def test_an_option_takes_the_place_of_the_policys_and_leaves_the_others():
     assert (sampler.minimize, sampler.last, sampler.steps) == (LBFGS(steps=4), None, 64)
     (sampler, *_) = plan(first(9), options={"last": LBFGS(steps=4)}).attempts
     assert (sampler.minimize, sampler.last) == (WarmLBFGS(steps=16), LBFGS(steps=4))
-    # steps, noise and output are the prior's as well
-    prior, *_, last = plan(BOX, options={"steps": 9, "eta": 0.0, "output": "state"}).attempts
+    # those of a prior's run are the prior's as well
+    given = {"steps": 9, "spacing": "time", "eta": 0.0, "output": "state"}
+    prior, *_, last = plan(BOX, options=given).attempts
     for sampler in (prior, last):
-        assert (sampler.steps, sampler.eta, sampler.output) == (9, 0.0, "state")
+        assert {name: getattr(sampler, name) for name in given} == given
 
 
-def test_ppr_by_name_is_the_policys_without_a_reason():
+def test_ppr_by_name_is_the_policys():
     constraint = first(3)
     chosen, auto = plan(constraint, method="ppr"), plan(constraint)
     assert len(chosen.attempts) == len(auto.attempts)

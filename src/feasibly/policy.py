@@ -8,6 +8,7 @@ from typing import Any
 
 from .constraints.base import Constraint
 from .minimizers import GaussNewton, Minimizer, WarmLBFGS
+from .network import Network
 from .samplers import METHODS, PPR, Ancestral, CalibratedPPR, Sampler, TruncatedPPR
 from .sampling import Problem, whole
 
@@ -48,7 +49,7 @@ class Plan:
 
     Attributes:
         attempts: The samplers, one for each attempt.
-        reason: Why these, in a sentence; empty if the user named the method.
+        reason: Why these, in a sentence; empty if the policy did not choose.
     """
 
     attempts: tuple[Sampler, ...]
@@ -94,6 +95,10 @@ def choose(
                 f"The sampler has the constraint {method.constraint!r}, and sample() was given "
                 f"another, {constraint!r}; give both the same one."
             )
+        if method.denoiser.denoiser is not Network(denoiser).denoiser:
+            raise ValueError(
+                "The sampler has another denoiser than sample() was given; give both the same one."
+            )
         return Plan((method,) * (attempts or 1))
     if isinstance(method, type):
         raise ValueError(
@@ -104,13 +109,17 @@ def choose(
         raise ValueError(
             f"There is no method {method!r}; choose 'auto' or one of {', '.join(METHODS)}."
         )
+    if fast and (constraint is None or "minimize" in options):
+        raise ValueError(
+            "fast=True chooses the minimizer of projections; there is no projection without a "
+            "constraint, and a minimizer that is given stays as it is. Leave fast out."
+        )
     if method == "auto" and constraint is None:
         _known(Ancestral, options)
         sampler = Ancestral(denoiser, **options)
         return Plan((sampler,) * (attempts or 1), "There is no constraint to satisfy.")
     if method in ("auto", "ppr") and constraint is not None:
-        plan = _ppr(denoiser, constraint, problem, fast, attempts, options)
-        return plan if method == "auto" else replace(plan, reason="")
+        return _ppr(denoiser, constraint, problem, fast, attempts, options)
     if fast:
         raise ValueError(f"fast=True is an option of 'auto' and 'ppr', not of {method!r}.")
     kind = METHODS[method]
@@ -147,13 +156,15 @@ def _ppr(
     count = attempts or (ATTEMPTS_INSIDE if inside else ATTEMPTS)
     early = max(0, count - PROJECTED)
     if equalities is None:
-        kept = {name: getattr(sampler, name) for name in ("steps", "eta", "output")}
-        prior = Ancestral(denoiser, constraint, **kept)
-        reason = "The constraint is an inequality: attempts sample the prior, then PPR projects."
+        shared = {k: v for k, v in options.items() if k in ("spacing", "eta", "output")}
+        prior = Ancestral(denoiser, constraint, steps=sampler.steps, **shared)
+        first = f"{early} attempts sample the prior, then " if early else ""
+        reason = f"The constraint is an inequality: {first}PPR projects."
         return Plan((prior,) * early + (sampler,) * (count - early), reason)
     if equalities.residual(problem.x_0).shape[1] < residuals:
         equal = replace(sampler, constraint=equalities)
-        reason = "The constraint has inequalities too: PPR projects on the equalities first."
+        first = f" {early} attempts project on the equalities alone, then" if early else ""
+        reason = f"The constraint has inequalities too:{first} PPR projects on all of it."
         return Plan((equal,) * early + (sampler,) * (count - early), reason)
     when = "late, by Gauss-Newton" if few else "from high noise down, by L-BFGS"
     what = "one residual" if residuals == 1 else f"{residuals} residuals"

@@ -4,6 +4,7 @@ __all__ = [
     "Problem",
     "Run",
     "State",
+    "complaints",
     "describe",
     "dry_run",
     "inspect",
@@ -18,7 +19,7 @@ import math
 import operator
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
@@ -66,8 +67,8 @@ class State:
         members: The indices of the members.
         attempt: The attempt, 0 for the first.
         t: The time reached.
-        x: The states, with shape (B, *).
-        x_0: The clean estimates behind them, with shape (B, *).
+        x: The states, with shape (B, *); not to be written to.
+        x_0: The clean estimates behind them, with shape (B, *); likewise.
     """
 
     members: list[int]
@@ -117,8 +118,8 @@ def run(
     Raises:
         ConstraintError: If the constraint cannot be used as it is.
         DenoiserError: If the denoiser cannot be used as it is.
-        SamplingError: If a step fails, or all members do. Whatever is raised has an attribute
-            `partial`: the result of the members that were finished, or None.
+        SamplingError: If a step fails, or all members do. Whatever is raised once members are
+            sampled has an attribute `partial`: the result of the finished members, or None.
     """
     if not attempts:
         raise ValueError("A run needs at least one sampler.")
@@ -134,14 +135,14 @@ def run(
             "types cannot tell a feasible sample; let the denoiser cast its input and output."
         )
     device = device or device_of(attempts[0].denoiser.denoiser)
-    evaluations = Evaluations()
+    evaluations, start = Evaluations(), time.perf_counter()
     prepared = dry_run(attempts, shape, dtype, device, ids[0], size, evaluations)
 
     parts: list[Result] = []
     failure = ""
     for first in range(0, len(ids), size):
-        part = Run(seed, shape, dtype, device, callback, observe, evaluations)
-        evaluations = Evaluations()  # what was found out before is the first chunk's
+        part = Run(seed, shape, dtype, device, callback, observe, evaluations, start=start)
+        evaluations = Evaluations()  # what the preparation took is the first chunk's
         try:
             parts.append(part.sample(prepared, ids[first : first + size]))
         except BaseException as error:
@@ -149,12 +150,12 @@ def run(
             # set on whatever it is, a keyboard interrupt included
             error.partial = Result.join(parts) if parts else None  # ty: ignore
             raise
-        failure = failure or part.failure
+        failure, start = failure or part.failure, time.perf_counter()
     result = replace(Result.join(parts), reason=reason)
     if not result.finite.any():
         raise SamplingError(
             f"All {len(ids)} members became non-finite{failure}; test the denoiser there with "
-            "`python -m feasibly check`, or make the method's steps shorter."
+            "`python -m feasibly check`, or raise `steps`."
         )
     _warn(result, prepared)
     return result
@@ -279,7 +280,9 @@ class Run:
         start: When the run began.
         failure: Where all members of an attempt failed, in words.
         latest: The members as they stood after the last attempt; None before the first.
-        paths: The violations of each member's clean estimates, step by step.
+        paths: The violations of each member's clean estimates, step by step, in the attempt
+            that is kept.
+        current: The same in the attempt that is under way.
         statistics: What samplers say of their beginnings, summed.
     """
 
@@ -295,6 +298,7 @@ class Run:
     failure: str = ""
     latest: Result | None = None
     paths: dict[int, list[float]] = field(default_factory=dict)
+    current: dict[int, list[float]] = field(default_factory=dict)
     statistics: dict[str, float] = field(default_factory=dict)
 
     def sample(self, attempts: Sequence[Any], ids: list[int]) -> Result:
@@ -311,6 +315,8 @@ class Run:
             found = self._attempt(counted, constraint, [ids[i] for i in rows.tolist()], attempt)
             c_found, good = assess(constraint, found)
             better = good | (c_found < c[rows])
+            for row in rows[better].tolist():
+                self.paths[ids[row]] = self.current[ids[row]]
             x_0[rows[better]] = found[better]
             c[rows[better]], feasible[rows[better]] = c_found[better], good[better]
             self.latest = self._result(x_0, c, feasible, ids, attempts)
@@ -322,7 +328,7 @@ class Run:
         """Samples members once; those that fail come back as NaN."""
         noise = MemberNoise(self.seed, ids, self.shape, attempt, self.dtype, self.device)
         failed = torch.zeros(len(ids), dtype=torch.bool, device=self.device)
-        self.paths.update((i, []) for i in ids)  # the path of an earlier attempt ends
+        self.current = {i: [] for i in ids}
         steps = trajectory(sampler, noise)
         _, s, start = next(steps)
         for name, number in start.statistics.items():
@@ -334,14 +340,21 @@ class Run:
             if failed.all():
                 sigma = sampler.noise_level(s)
                 self.failure = f" by step {k} of {sampler.steps}, at sigma = {sigma:.3g}"
+                self._note(sampler, constraint, ids, x_0, failed, attempt, k, sigma)
                 return torch.full_like(x_0, torch.nan)
             self._note(sampler, constraint, ids, x_0, failed, attempt, k, sampler.noise_level(s))
             if self.observe is not None:
                 self.observe(State(ids, attempt, s, x_t, x_0))
 
         x_t = torch.where(per_sample(failed, x_t), 0.0, x_t)
-        with torch.no_grad(), batch.calling(ids, self.device):
-            x_0 = sampler.finish(sampler.read(x_t, x_0, s))
+        try:
+            with torch.no_grad(), batch.calling(ids, self.device):
+                x_0 = sampler.finish(sampler.read(x_t, x_0, s))
+        except Exception as error:
+            raise SamplingError(
+                f"The output after the last step failed ({type(error).__name__}: {error}); test "
+                "the denoiser there with `python -m feasibly check`."
+            ) from error
         return torch.where(per_sample(failed | ~finite(x_0), x_0), torch.nan, x_0)
 
     def _note(
@@ -360,8 +373,8 @@ class Run:
         known = c.new_full((1,), math.nan)
         if constraint is not None:
             for i, violation in zip(ids, c.tolist(), strict=True):
-                self.paths[i].append(violation)
-            known = c[~failed]
+                self.current[i].append(violation)
+            known = known if failed.all() else c[~failed]
         snapshot = Snapshot(
             attempt=attempt,
             members=failed.numel(),
@@ -427,7 +440,7 @@ def assess(constraint: Constraint | None, x_0: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def finite(x: Tensor) -> Tensor:
-    """Tells which members of `x` are finite, with shape (B)."""
+    """Returns which members of `x` are finite, with shape (B)."""
     return x.isfinite().flatten(start_dim=1).all(dim=1)
 
 
@@ -461,10 +474,16 @@ def shortfall(result: Result, sampler: Any) -> str:
     )
 
 
+def complaints(attempts: Sequence[Any], statistics: Mapping[str, float]) -> Iterator[str]:
+    """Yields what samplers warn of, each method once, given the summed statistics of a run."""
+    for sampler in {type(sampler): sampler for sampler in attempts}.values():
+        yield from sampler.warnings(statistics)
+
+
 def _warn(result: Result, attempts: Sequence[Any]) -> None:
     """Warns the caller of :func:`run` of infeasible members and of what samplers complain of."""
     # over this function, `run`, the decorator around it, and `sample`
-    for sentence in attempts[0].warnings(result.statistics):
+    for sentence in complaints(attempts, result.statistics):
         result.warnings.append(sentence)
         warnings.warn(sentence, CalibrationWarning, stacklevel=5)
     if missed := shortfall(result, attempts[-1]):
@@ -484,6 +503,8 @@ def _members(members: int | Sequence[int]) -> list[int]:
         ids = [whole("members", i, 0) for i in members]
     if not ids:
         raise ValueError(f"sample() needs at least one member, got members={members!r}.")
+    if len(set(ids)) < len(ids):
+        raise ValueError("sample(members=...) has an index twice; it would be the same member.")
     return ids
 
 

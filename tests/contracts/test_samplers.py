@@ -92,11 +92,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::feasibly.errors.CalibrationWarning"),
 ]
 every_sampler = pytest.mark.parametrize("name", MAKE)
-# whether a warm search keeps its last pair depends on whether other members go on
-SHARED = pytest.mark.xfail(strict=True, reason="curvature depends on the batch")
-every_sampler_in_any_batch = pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=SHARED) if n == "PPR, warm" else n for n in MAKE]
-)
 OUTPUTS = ("state", "denoised", "projected")
 N, SEED = 12, 5
 SHORT = {"steps": 5}
@@ -140,7 +135,7 @@ def test_a_result_describes_every_member(name):
     assert torch.equal(result.feasible, c <= sampler.constraint.tolerance)
 
 
-@every_sampler_in_any_batch
+@every_sampler
 def test_a_member_is_the_same_alone_as_in_a_batch(name):
     batch = run(name)
     for few in ([4], [11, 0]):
@@ -148,7 +143,7 @@ def test_a_member_is_the_same_alone_as_in_a_batch(name):
         torch.testing.assert_close(alone.samples, batch.samples[few], rtol=1e-7, atol=1e-7)
 
 
-@every_sampler_in_any_batch
+@every_sampler
 def test_chunks_do_not_change_members_and_observers_see_every_step(name):
     whole, seen, sampler = run(name), [], make(name)
     parts = sample(sampler, N, chunk=5, observe=seen.append)

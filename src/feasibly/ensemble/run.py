@@ -18,7 +18,7 @@ from ..errors import CalibrationWarning, InfeasibleWarning, SamplingError
 from ..network import Evaluations, device_of
 from ..result import Result, Snapshot
 from ..samplers import Sampler
-from ..sampling import Run, describe, dry_run
+from ..sampling import Run, complaints, describe, dry_run
 from . import memory
 from .manifest import Config, Layout, fingerprint
 from .memory import Footprint, Plan
@@ -105,6 +105,8 @@ def run(
             f"run(workers=..., sharing=...) must be at least 1, got {workers}, {sharing}."
         )
     attempts = [attempts] if isinstance(attempts, Sampler) else list(attempts)
+    if not attempts:
+        raise ValueError("A run needs at least one sampler.")
     if infeasible == "retry" and len(attempts) < 2:
         raise ValueError("run(infeasible='retry') needs several attempts, such as [sampler] * 4.")
     last = attempts[-1]
@@ -122,7 +124,7 @@ def run(
     )
     device = torch.device(device or device_of(denoiser))
     memory.check_room(config.shape, dtype, device)
-    size = 1 if chunk == "auto" else chunk
+    size = memory.SEVERAL if chunk == "auto" else chunk
     prepared = dry_run(attempts, config.shape, dtype, device, 0, size, Evaluations())
     found = probe(denoiser, last.constraint, members, config.shape, dtype, device)
     kept = None if chunk == "auto" else min(chunk, members)
@@ -213,9 +215,8 @@ class Worker:
                 elif not taken:
                     self.claims.stop.wait(min(1.0, self.claims.beat / 10))
             self.claims.clear()
-            if self.statistics:
-                for sentence in self.attempts[0].warnings(self.statistics):
-                    self.store.warn(sentence)
+            for sentence in complaints(self.attempts, self.statistics):
+                self.store.warn(sentence)
         except OSError as error:
             raise SamplingError(
                 f"The store {self.store.path} cannot be written ({error}); make room, or let this "

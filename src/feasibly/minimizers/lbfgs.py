@@ -85,12 +85,14 @@ class LBFGS(Minimizer):
 
             x, f = search.x.detach(), value.detach()
             g = search.gradient(value)
+            search.select(going)
+            x, f, g = x[going], f[going], g[going]
             if state is None:
                 state = _State(x, f, g)
             else:
+                # a member that has stopped leaves no pair, whether or not others go on
+                state.select(going)
                 state.receive(x, f, g, self.line_search, history, search.active)
-            state.select(going)
-            search.select(going)
             search.move(state.trial(cap, history, search.active))
         search.finish()
 

@@ -74,7 +74,8 @@ class Ancestral(Sampler):
     def extrapolate(self, x_0: Tensor, t: Tensor, s: Tensor, last: Last) -> Tensor:
         """Returns the estimate half way to time `s`, given that at `t` and the last one."""
         before, now, then = (self.log_level(time) for time in (last.t, t, s))
-        return x_0 + (now - then) / (2 * (before - now)) * (x_0 - last.x_0)
+        ahead = x_0 + (now - then) / (2 * (before - now)) * (x_0 - last.x_0)
+        return torch.where(ahead.isfinite(), ahead, x_0)  # a member that was reset
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -7,6 +7,7 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
@@ -41,7 +42,7 @@ class Start(NamedTuple):
     x: Tensor
     times: Tensor
     memory: Any = None
-    statistics: Mapping[str, float] = {}
+    statistics: Mapping[str, float] = MappingProxyType({})
 
 
 class Step(NamedTuple):

@@ -49,7 +49,7 @@ class ECI(Sampler):
         constraint: The constraint, with a closed-form `projection`.
         mixes: The number of corrections a step.
         resample: After how many interpolations the noise is sampled again; None for never.
-        steps, eta, output: See :class:`Sampler`.
+        steps, output: See :class:`Sampler`.
     """
 
     space = "x_0"

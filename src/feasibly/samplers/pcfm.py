@@ -2,7 +2,7 @@ r"""Physics-Constrained Flow Matching (PCFM)."""
 
 __all__ = ["PCFM"]
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 
 import torch
 from torch import Tensor
@@ -41,7 +41,7 @@ class PCFM(Sampler):
         penalty: The weight :math:`\lambda` of the relaxation; zero for none.
         minimize: The minimizer on the clean estimate.
         last: The minimizer of the last projection.
-        steps, eta, output: See :class:`Sampler`.
+        steps, output: See :class:`Sampler`.
     """
 
     space = "x_0"
@@ -50,7 +50,7 @@ class PCFM(Sampler):
     constraint: Constraint
     _: KW_ONLY
     steps: int = 128
-    eta: float = 0.0
+    eta: float = field(default=0.0, init=False, repr=False)  # there is no fresh noise
     penalty: float = 0.0
     minimize: Minimizer = GaussNewton(steps=1, max_distance=None, dense=1024)
     last: Minimizer = GaussNewton(steps=32, max_distance=None, dense=1024)

@@ -47,7 +47,7 @@ class PDM(Sampler):
         where: What is projected: "x_t" or "x_0".
         minimize: The minimizer of the projection; None for the constraint's closed form and,
             where it has none, `LBFGS()`.
-        steps, eta, output: See :class:`Sampler`.
+        steps, output: See :class:`Sampler`.
     """
 
     space = "x_t"

@@ -50,7 +50,6 @@ class PPR(Sampler):
         last: The minimizer of the projection at :math:`t = 0`; None for `minimize`.
         sigma_max: The highest noise level :math:`\sigma / \alpha` at which the kernel is applied,
             in units of the data.
-        sigma_min: The lowest such level.
         eta: The share of fresh noise in a prediction.
         output: What to return; see :class:`Sampler`.
     """
@@ -69,7 +68,6 @@ class PPR(Sampler):
     minimize: Minimizer = LBFGS(steps=8, max_step=None)
     last: Minimizer | None = None
     sigma_max: float = math.inf
-    sigma_min: float = 0.0
     output: str = "projected"
 
     def step(
@@ -82,7 +80,7 @@ class PPR(Sampler):
     ) -> Step:
         x_0 = self.denoiser(x_t, t)
         x_s = self.predict(x_t, x_0, t, s, randn)
-        if self.sigma_min <= self.noise_level(s) <= self.sigma_max:
+        if self.noise_level(s) <= self.sigma_max:
             for _ in range(self.repeats):
                 x_s, x_0, memory = self.kernel(x_s, s, self.noise_level(t), randn, memory)
         return Step(x_s, x_0, memory)
@@ -127,18 +125,11 @@ class PPR(Sampler):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._at_least(1, "repeats")  # without renoising it is an ablation, in experiments/
-        name, bounds = type(self).__name__, (self.sigma_min, self.sigma_max)
-        if not all(isinstance(bound, int | float) for bound in bounds):
+        lowest = self.noise_level(torch.tensor(0.0))
+        if not isinstance(self.sigma_max, int | float) or not self.sigma_max > lowest:
             raise ValueError(
-                f"{name}(sigma_min=..., sigma_max=...) takes numbers, such as 0.0 and math.inf "
-                f"for all levels, got {self.sigma_min!r} and {self.sigma_max!r}."
-            )
-        levels = [self.noise_level(s) for s in self.times()[1:]]
-        if not any(self.sigma_min <= level <= self.sigma_max for level in levels):
-            raise ValueError(
-                f"{name} projects from sigma_max={self.sigma_max} down to sigma_min="
-                f"{self.sigma_min}, and no step ends there: steps go from {levels[0]:.3g} to "
-                f"{levels[-1]:.3g}. Raise `sigma_max` or lower `sigma_min`."
+                f"{type(self).__name__}(sigma_max={self.sigma_max!r}) must be a number above the "
+                f"schedule's lowest noise level, {lowest:.3g}, or nothing would be projected."
             )
 
     def cost(self, residuals: int) -> tuple[int, int]:
@@ -147,7 +138,7 @@ class PPR(Sampler):
 
     def budget(self, residuals: int = 1) -> tuple[int, int]:
         levels = [self.noise_level(s) for s in self.times()[1:]]
-        projected = [self.sigma_min <= level <= self.sigma_max for level in levels]
+        projected = [level <= self.sigma_max for level in levels]
         minimizers = [self.minimize] * sum(projected[:-1])
         minimizers += [self.last or self.minimize] * projected[-1]
         costs = [minimize.cost(residuals) for minimize in minimizers]

@@ -32,11 +32,13 @@ class Pilot:
     """What unconditional samples tell of a problem.
 
     Attributes:
+        key: The sampler that they were sampled for, in words.
         highest: Their largest log-likelihood of the constraint.
         answer: The denoiser's estimate for a fixed state, with shape (1, *). It tells members
             with conditions of their own.
     """
 
+    key: str
     highest: float
     answer: Tensor
 
@@ -91,7 +93,7 @@ class Rejection(CalibratedPPR):
                 f"with {problem.residuals} residuals; use CalibratedPPR, or state at most {FEW} "
                 "residuals."
             )
-        if self.pilot is not None:
+        if self.pilot is not None and self.pilot.key == repr(self):
             return self
         like, found = problem.x_0, []
         rest = (tuple(like.shape[1:]), 0, like.dtype, like.device)
@@ -100,7 +102,8 @@ class Rejection(CalibratedPPR):
                 noise = MemberNoise(PILOT_SEED, ids.tolist(), *rest)
                 found.append(self.log_likelihood(*self.unconditional(noise)))
         noise = MemberNoise(0, [problem.member], *rest)
-        return replace(self, pilot=Pilot(torch.cat(found).max().item(), self.answer(noise)))
+        highest = torch.cat(found).max().item()
+        return replace(self, pilot=Pilot(repr(self), highest, self.answer(noise)))
 
     def begin(self, noise: MemberNoise) -> Start:
         """Samples states at `level`: each member until it is kept, and `tries` times at most."""
@@ -169,14 +172,15 @@ class Rejection(CalibratedPPR):
             return self.denoiser(x_t.expand(len(noise.members), *noise.shape), t)
 
     def warnings(self, statistics: Mapping[str, float]) -> Iterator[str]:
-        begun, unkept = (int(statistics[name]) for name in ("begun", "kept at no try"))
+        begun, unkept = (int(statistics.get(name, 0)) for name in ("begun", "kept at no try"))
         if unkept > UNKEPT * begun:
             yield (
                 f"{unkept} of {begun} members were kept at none of {self.tries} tries. For each, "
                 "one try was chosen by its likelihood: the mode weights are partly the prior's. "
                 "Raise `tries`, or `level` if the data has no finer edges."
             )
-        share = statistics["beyond the pilot"] / max(statistics["likelihood"], 1e-300)
+        beyond, whole = (statistics.get(k, 0.0) for k in ("beyond the pilot", "likelihood"))
+        share = beyond / whole if whole else 0.0
         if share > EXCESS:
             yield (
                 f"{share:.0%} of the likelihood of the constraint is beyond the largest of "
@@ -192,8 +196,10 @@ class Rejection(CalibratedPPR):
 
     def _checked_pilot(self, noise: MemberNoise) -> Pilot:
         """Returns the pilot, if it holds for the conditions of these members."""
-        if self.pilot is None:
-            raise ValueError("Rejection needs its pilot: take `sampler.prepare(problem)`.")
+        if self.pilot is None or self.pilot.key != repr(self):
+            raise ValueError(
+                "Rejection has no pilot for its settings; take `sampler.prepare(problem)`."
+            )
         answer = self.answer(noise)
         error = (answer - self.pilot.answer).flatten(start_dim=1).norm(dim=1)
         if (error > 0.01 * self.pilot.answer.norm()).any():
