@@ -528,6 +528,6 @@ def test_what_is_no_minimizer_is_refused_in_words():
     ids=str,
 )
 def test_bad_values_of_what_all_have_are_refused(options, words):
-    for method in set(samplers.METHODS.values()) - {samplers.ECI, samplers.PDM}:
+    for method in set(samplers.METHODS.values()) - {samplers.ECI, samplers.PCFM, samplers.PDM}:
         with pytest.raises(ValueError, match=rf"^{method.__name__}\({words}"):
             method(BOARD, LINE, **options)

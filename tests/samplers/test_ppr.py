@@ -82,10 +82,8 @@ def test_trivial_constraint_leaves_the_predictor_and_the_renoising(gaussian):
     torch.testing.assert_close(sampler.scale(t) * found.x, x, rtol=0, atol=1e-14)
 
 
-@pytest.mark.parametrize(
-    "bounds", [{"sigma_max": 1.0}, {"sigma_min": 20.0}], ids=["above", "below"]
-)
-def test_outside_its_levels_a_step_is_the_predictor(bounds, checkerboard):
+def test_above_its_levels_a_step_is_the_predictor(checkerboard):
+    bounds = {"sigma_max": 1.0}
     constraint = LevelSet(GaussianRandomField(0))
     x, z = torch.randn(2, 7, 2, generator=seeded(0))
     t, s = torch.tensor(0.9), torch.tensor(0.85)
@@ -202,14 +200,12 @@ def test_samples_lie_on_support_and_constraint(checkerboard):
         ({"repeats": 1.5}, r"must be a whole number, at least 1, got 1.5"),
         (
             {"sigma_max": None},
-            r"takes numbers, such as 0.0 and math.inf for all .*got 0.0 and None",
+            r"sigma_max=None\) must be a number",
         ),
         (
             {"sigma_max": 1e-4},
-            r"^PPR projects from sigma_max=0.0001 down to sigma_min=0.0, and no step ends there: "
-            r"steps go from 55.6 to 0.00112. Raise `sigma_max`",
+            r"^PPR\(sigma_max=0.0001\) must be a number above the schedule's lowest noise level",
         ),
-        ({"sigma_min": 2.0, "sigma_max": 1.0}, "no step ends there: .*or lower `sigma_min`"),
     ],
     ids=str,
 )
