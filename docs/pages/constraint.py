@@ -65,7 +65,8 @@ plt.show()
 # %% [markdown]
 # **Inequalities are not projected at once.** Most members may fall inside without help.
 # `feasibly.sample` samples the prior four times and keeps the members that fall inside. It projects
-# only those that are left. So the interior keeps the prior's distribution, and few members end on
+# only those that are left. If a third of the prior's samples fall inside or more, the interior keeps
+# the prior's distribution. If only a few per cent do, most members are projected, and many end on
 # the boundary.
 #
 # ## By name
