@@ -10,7 +10,7 @@ import feasibly
 from feasibly import PPR, Equality, Inequality, Observation, priors
 from feasibly.constraints import GaussianRandomField, LevelSet
 from feasibly.errors import ConstraintError, DenoiserError, InfeasibleWarning, SamplingError
-from feasibly.minimizers import SGD
+from feasibly.minimizers import LBFGS, SGD
 from feasibly.samplers import DPS, PostHoc
 
 GOOD = LevelSet(GaussianRandomField(0))
@@ -147,6 +147,13 @@ def test_no_steps(steps, gaussian):
         ValueError, match=r"PPR\(steps=\.\.\.\) must be a whole number, at least 1, got"
     ):
         PPR(gaussian, GOOD, steps=steps)
+
+
+def test_no_minimizer(gaussian):
+    for minimize in (None, "LBFGS", LBFGS):
+        with pytest.raises(ValueError, match=r"PPR\(minimize=\.\.\.\) takes a minimizer"):
+            PPR(gaussian, GOOD, minimize=minimize)
+    assert PPR(gaussian, GOOD, last=None).last is None
 
 
 # 6. unknown prior

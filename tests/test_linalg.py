@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from feasibly.linalg import cg, eigh, gmres, ritz, square_root
 
-check = settings(derandomize=True, deadline=None, max_examples=30)
+check = settings(derandomize=True, deadline=None, max_examples=15)
 both_solvers = pytest.mark.parametrize("solve", [cg, gmres], ids=["cg", "gmres"])
 
 
@@ -78,12 +78,12 @@ def test_gmres_solves_a_rotation_which_has_no_curvature():
 
 
 @both_solvers
-@pytest.mark.parametrize("rtol", [1e-1, 1e-3, 1e-8])
-def test_residual_meets_the_tolerance(solve, rtol):
-    A, b = spd(5, 20), normal(5, 20, seed=1)
-    x = solve(Operator(A), b, iterations=200, rtol=rtol).x
-    residual = (b - Operator(A)(x)).norm(dim=1)
-    assert (residual <= 1.001 * rtol * b.norm(dim=1)).all()
+def test_residual_meets_the_tolerance(solve):
+    for rtol in (1e-1, 1e-3, 1e-8):
+        A, b = spd(5, 20), normal(5, 20, seed=1)
+        x = solve(Operator(A), b, iterations=200, rtol=rtol).x
+        residual = (b - Operator(A)(x)).norm(dim=1)
+        assert (residual <= 1.001 * rtol * b.norm(dim=1)).all()
 
 
 @both_solvers
@@ -97,43 +97,43 @@ def test_a_looser_tolerance_takes_fewer_applications(solve):
 
 
 @both_solvers
-@pytest.mark.parametrize("iterations", [1, 4])
-def test_each_iteration_applies_the_operator_once(solve, iterations):
-    operator = Operator(spd(3, 20))
-    weights = solve(operator, normal(3, 20), iterations=iterations, rtol=0.0).weights
-    assert operator.calls == iterations
-    assert weights.shape == (3, iterations)
+def test_each_iteration_applies_the_operator_once(solve):
+    for iterations in (1, 4):
+        operator = Operator(spd(3, 20))
+        weights = solve(operator, normal(3, 20), iterations=iterations, rtol=0.0).weights
+        assert operator.calls == iterations
+        assert weights.shape == (3, iterations)
 
 
 @both_solvers
-@pytest.mark.parametrize("distinct", [1, 2, 3])
-def test_as_many_iterations_as_distinct_eigenvalues_are_enough(solve, distinct):
-    eigenvalues = torch.tensor([1.0, 5.0, 40.0]).double()[torch.arange(12) % distinct]
-    Q = torch.linalg.qr(normal(12, 12)).Q
-    A, b = (Q * eigenvalues) @ Q.T, normal(1, 12, seed=1)
-    operator = Operator(A[None])
-    x = solve(operator, b, iterations=50, rtol=1e-10).x
-    assert operator.calls == distinct
-    torch.testing.assert_close(x[0], torch.linalg.solve(A, b[0]), rtol=1e-9, atol=1e-9)
+def test_as_many_iterations_as_distinct_eigenvalues_are_enough(solve):
+    for distinct in (1, 2, 3):
+        eigenvalues = torch.tensor([1.0, 5.0, 40.0]).double()[torch.arange(12) % distinct]
+        Q = torch.linalg.qr(normal(12, 12)).Q
+        A, b = (Q * eigenvalues) @ Q.T, normal(1, 12, seed=1)
+        operator = Operator(A[None])
+        x = solve(operator, b, iterations=50, rtol=1e-10).x
+        assert operator.calls == distinct
+        torch.testing.assert_close(x[0], torch.linalg.solve(A, b[0]), rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("k", [1, 2, 3, 4])
-def test_every_iterate_of_cg_is_the_best_of_its_krylov_space(k):
-    A, b = spd(1, 10)[0], normal(1, 10, seed=1)
-    K = krylov(A, b[0], k)
-    # the least error in the norm of A
-    best = K @ torch.linalg.solve(K.T @ A @ K, K.T @ b[0])
-    torch.testing.assert_close(cg(Operator(A[None]), b, k, rtol=0.0).x[0], best)
+def test_every_iterate_of_cg_is_the_best_of_its_krylov_space():
+    for k in (1, 2, 3, 4):
+        A, b = spd(1, 10)[0], normal(1, 10, seed=1)
+        K = krylov(A, b[0], k)
+        # the least error in the norm of A
+        best = K @ torch.linalg.solve(K.T @ A @ K, K.T @ b[0])
+        torch.testing.assert_close(cg(Operator(A[None]), b, k, rtol=0.0).x[0], best)
 
 
-@pytest.mark.parametrize("k", [1, 2, 3, 4])
-def test_every_iterate_of_gmres_has_the_least_residual_in_its_krylov_space(k):
-    A, b = regular(3, 10), normal(3, 10, seed=1)
-    x = gmres(Operator(A), b, k, rtol=0.0).x
-    for i in range(3):
-        K = krylov(A[i], b[i], k)
-        best = K @ torch.linalg.lstsq(A[i] @ K, b[i][:, None]).solution.squeeze(1)
-        torch.testing.assert_close(x[i], best)
+def test_every_iterate_of_gmres_has_the_least_residual_in_its_krylov_space():
+    for k in (1, 2, 3, 4):
+        A, b = regular(3, 10), normal(3, 10, seed=1)
+        x = gmres(Operator(A), b, k, rtol=0.0).x
+        for i in range(3):
+            K = krylov(A[i], b[i], k)
+            best = K @ torch.linalg.lstsq(A[i] @ K, b[i][:, None]).solution.squeeze(1)
+            torch.testing.assert_close(x[i], best)
 
 
 @both_solvers
@@ -323,11 +323,11 @@ def test_enough_iterations_give_the_exact_square_root(m, batch, seed):
     torch.testing.assert_close(found.largest, values[:, -1])
 
 
-@pytest.mark.parametrize("iterations", [1, 2, 5])
-def test_each_iteration_of_the_square_root_is_one_application(iterations):
-    A = Operator(spd(2, 6))
-    square_root(A, normal(2, 6), iterations)
-    assert A.calls == iterations
+def test_each_iteration_of_the_square_root_is_one_application():
+    for iterations in (1, 2, 5):
+        A = Operator(spd(2, 6))
+        square_root(A, normal(2, 6), iterations)
+        assert A.calls == iterations
 
 
 def test_two_iterations_give_the_square_root_of_two_values():
@@ -359,14 +359,14 @@ def test_a_square_root_is_each_sample_s_own_and_keeps_shape_and_type():
     torch.testing.assert_close(together[1:2], root([1]))
 
 
-@pytest.mark.parametrize("iterations", [2, 4])
-def test_a_sample_that_is_not_finite_leaves_the_others_square_roots_alone(iterations):
-    A, b = spd(3, 6), normal(3, 6)
-    alone = square_root(Operator(A), b, iterations).x
-    b[1] = torch.nan
-    found = square_root(Operator(A), b, iterations).x
-    assert found[1].isnan().all()
-    torch.testing.assert_close(found[[0, 2]], alone[[0, 2]])
+def test_a_sample_that_is_not_finite_leaves_the_others_square_roots_alone():
+    for iterations in (2, 4):
+        A, b = spd(3, 6), normal(3, 6)
+        alone = square_root(Operator(A), b, iterations).x
+        b[1] = torch.nan
+        found = square_root(Operator(A), b, iterations).x
+        assert found[1].isnan().all()
+        torch.testing.assert_close(found[[0, 2]], alone[[0, 2]])
 
 
 def test_eigenvalues_of_a_matrix_that_is_not_finite_are_nan_and_others_as_they_are():

@@ -21,7 +21,7 @@ from feasibly.schedules import (
     rates,
 )
 
-check = settings(derandomize=True, deadline=None, max_examples=60)
+check = settings(derandomize=True, deadline=None, max_examples=30)
 
 SCHEDULES = [
     LogLogit(),
@@ -109,24 +109,24 @@ def test_signal_never_grows_and_noise_never_shrinks(schedule, t):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("shape", [(), (5,), (2, 3)], ids=str)
 @given(any_schedule, times)
 @check
-def test_scales_are_positive_and_finite_in_the_shape_and_dtype_of_time(shape, dtype, schedule, t):
-    time = torch.full(shape, t, dtype=dtype)
-    for scale in schedule(time):
-        assert scale.shape == time.shape
-        assert scale.dtype == dtype
-        assert scale.isfinite().all()
-        assert (scale > 0).all()
+def test_scales_are_positive_and_finite_in_the_shape_and_dtype_of_time(dtype, schedule, t):
+    for shape in ((), (2, 3)):
+        time = torch.full(shape, t, dtype=dtype)
+        for scale in schedule(time):
+            assert scale.shape == time.shape
+            assert scale.dtype == dtype
+            assert scale.isfinite().all()
+            assert (scale > 0).all()
 
 
 @schedule_of_all
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_scales_are_positive_and_finite_at_both_ends(schedule, dtype):
-    for scale in schedule(torch.tensor([0.0, 1.0], dtype=dtype)):
-        assert scale.isfinite().all()
-        assert (scale > 0).all()
+def test_scales_are_positive_and_finite_at_both_ends(schedule):
+    for dtype in (torch.float32, torch.float64):
+        for scale in schedule(torch.tensor([0.0, 1.0], dtype=dtype)):
+            assert scale.isfinite().all()
+            assert (scale > 0).all()
 
 
 @schedule_of_all
@@ -137,18 +137,18 @@ def test_single_precision_agrees_with_double(schedule):
         torch.testing.assert_close(single.double(), exact, rtol=1e-3, atol=1e-6)
 
 
-@schedule_of_all
-def test_each_time_of_a_batch_is_mapped_on_its_own(schedule):
+def test_each_time_of_a_batch_is_mapped_on_its_own():
     t = torch.rand(7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    for scale, alone in zip(schedule(t), zip(*map(schedule, t), strict=True), strict=True):
-        torch.testing.assert_close(scale, torch.stack(alone), rtol=1e-14, atol=0)
+    for schedule in SCHEDULES:
+        for scale, alone in zip(schedule(t), zip(*map(schedule, t), strict=True), strict=True):
+            torch.testing.assert_close(scale, torch.stack(alone), rtol=1e-14, atol=0)
 
 
-@schedule_of_all
-def test_time_is_not_modified(schedule):
-    t = torch.linspace(0, 1, 5)
-    schedule(t)
-    assert torch.equal(t, torch.linspace(0, 1, 5))
+def test_time_is_not_modified():
+    for schedule in SCHEDULES:
+        t = torch.linspace(0, 1, 5)
+        schedule(t)
+        assert torch.equal(t, torch.linspace(0, 1, 5))
 
 
 def test_log_logit_default_ends_are_those_of_the_paper():
@@ -260,12 +260,11 @@ def test_bad_parameters_are_refused_with_the_name_of_the_schedule(make):
         make()
 
 
-@schedule_of_all
-def test_repr_gives_the_schedule_back(schedule):
-    if repr(schedule).startswith("Flow(A"):
-        pytest.skip("functions of the user's")
-    again = eval(repr(schedule), vars(schedules))
-    assert vars(again) == pytest.approx(vars(schedule))
+def test_repr_gives_the_schedule_back():
+    for schedule in SCHEDULES:
+        if not repr(schedule).startswith("Flow(A"):  # with functions of the user's
+            again = eval(repr(schedule), vars(schedules))
+            assert vars(again) == pytest.approx(vars(schedule))
 
 
 @schedule_of_all

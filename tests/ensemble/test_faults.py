@@ -267,9 +267,10 @@ def test_a_stop_keeps_what_no_later_attempt_would_change(path, stop):
 def test_a_stop_keeps_nothing_that_follows_on_a_failure(path):
     # members that are feasible at the second attempt, after a first one that another run repeats
     def sampler(fault=None):
-        return Ancestral(Disturbed(fault), half(), steps=4, retries=2)
+        options = {"steps": 4, "order": 1, "spacing": "time"}
+        return Ancestral(Disturbed(fault), half(), **options)
 
-    expected = sampler().sample(MEMBERS, (2,), seed=3)
+    expected = sampler().sample(MEMBERS, (2,), seed=3, attempts=3)
     seen = []
 
     def spoil(call, rows):
@@ -281,10 +282,10 @@ def test_a_stop_keeps_nothing_that_follows_on_a_failure(path):
         return None
 
     with pytest.raises(KeyboardInterrupt):
-        draw(path, sampler=sampler(spoil), chunk=MEMBERS)
+        draw(path, sampler=sampler(spoil), attempts=3, chunk=MEMBERS)
     assert seen[5] > seen[11]
     assert finished(path) == {}
-    draw(path, sampler=sampler())
+    draw(path, sampler=sampler(), attempts=3)
     torch.testing.assert_close(values(path), expected.samples, rtol=1e-5, atol=1e-6)
 
 

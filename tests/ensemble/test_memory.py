@@ -14,7 +14,7 @@ from feasibly.ensemble.memory import Plan
 from feasibly.errors import SamplingError
 from feasibly.minimizers import LBFGS, GaussNewton, WarmLBFGS
 from feasibly.nn import UNet
-from feasibly.samplers import Ancestral
+from feasibly.samplers import PCFM, Ancestral
 from feasibly.sampling import Run
 from feasibly.schedules import LogLogit
 from tests.ensemble.conftest import Disturbed, circle, toy
@@ -181,6 +181,10 @@ def test_a_coarse_history_and_a_chunked_denoiser_take_less():
     coarse = past(pair_type="bfloat16")
     assert each(coarse, (2 * 10**4,)) < 0.75 * each(past(), (2 * 10**4,))
     assert each(projected(Chunked(unet())), (16, 16)) < 0.2 * each(projected(unet()), (16, 16))
+
+
+def test_a_sampler_whose_memory_is_a_tensor_is_measured():
+    assert estimate(PCFM(toy().denoiser, circle(), steps=4), (2,)).member > 0
 
 
 def test_members_that_would_not_fit_are_not_measured(monkeypatch):

@@ -17,7 +17,7 @@ import tyro
 from rich.console import Console
 
 from .. import figures, problems
-from ..ensemble import Footprint, Layout, Store, Summary, run
+from ..ensemble import Footprint, Layout, Store, Summary, memory, run
 from ..errors import CalibrationWarning, InfeasibleWarning
 from ..progress import LiveProgress
 from ..report import Report
@@ -71,6 +71,7 @@ def fill(
         def planned(footprint: Footprint, size: int) -> None:
             console.print(expected(footprint, size), highlight=False, soft_wrap=True)
 
+        memory.check_room(shape, torch.float32, torch.device("cpu"))
         summary = run(
             job.build(shape).attempts,
             out,

@@ -222,7 +222,8 @@ def _steps(
     for k in levels:
         try:
             with batch.calling(range(count), device):
-                memory = memory or sampler.begin(noise).memory
+                if memory is None:
+                    memory = sampler.begin(noise).memory
                 x_t = sampler.scale(times[k]) * noise()
                 memory = sampler.step(x_t, times[k], times[k + 1], noise, memory).memory
         except Exception as error:

@@ -121,13 +121,13 @@ class Sampler(ABC):
             )
         if self.enforces and self.constraint is None:
             raise ValueError(f"{name} needs a constraint; without one use Ancestral(denoiser).")
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name not in ("minimize", "last") or isinstance(value, Minimizer):
+        for f in fields(self):
+            if f.name not in ("minimize", "last"):
                 continue
-            if value is not None or field.default is not None:
+            value, kinds = getattr(self, f.name), (Minimizer, type(f.default))
+            if not isinstance(value, kinds):  # None, where it is the default
                 raise ValueError(
-                    f"{name}({field.name}=...) takes a minimizer, such as LBFGS(), got {value!r}."
+                    f"{name}({f.name}=...) takes a minimizer, such as LBFGS(), got {value!r}."
                 )
         if not isinstance(self.denoiser, Network):
             object.__setattr__(self, "denoiser", Network(self.denoiser))
