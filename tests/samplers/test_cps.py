@@ -36,20 +36,13 @@ def at(level, schedule):
 
 
 @pytest.mark.parametrize("schedule", [VE(1e-2, 1e2), VP(), Cosine()], ids=repr)
-@pytest.mark.parametrize(
-    ("level", "gamma"),
-    [
-        (1.0, math.exp(2)),
-        (0.5, math.exp(5)),
-        (2.0, math.exp(1.25)),
-        (50.0, math.exp(1 + 1 / 2500)),
-        (0.05, 1e5),
-    ],
-)
-def test_the_penalty_follows_the_noise_level(schedule, level, gamma):
+def test_the_penalty_follows_the_noise_level(schedule):
     plane = Linear(normal(2, 6), normal(2), tolerance=1e-6)
     sampler = CPS(unit(schedule), plane)
-    assert sampler.gamma(at(level, schedule)) == pytest.approx(gamma)
+    for level in (1.0, 0.5, 2.0, 50.0):
+        gamma = math.exp(1 + level**-2)
+        assert sampler.gamma(at(level, schedule)) == pytest.approx(gamma)
+    assert sampler.gamma(at(0.05, schedule)) == 1e5
 
 
 def test_the_penalty_grows_to_its_limit_and_no_further(gaussian):
@@ -79,10 +72,13 @@ def test_without_a_penalty_it_is_the_predictor(eta, checkerboard):
     ids=["gauss-newton", "l-bfgs"],
 )
 @pytest.mark.parametrize("schedule", [LogLogit(), Cosine()], ids=repr)
-@pytest.mark.parametrize("times", [(0.95, 0.9), (0.6, 0.5), (0.3, 0.2)], ids=str)
-def test_a_step_predicts_from_the_penalised_solution(minimize, schedule, times):
+def test_a_step_predicts_from_the_penalised_solution(minimize, schedule):
     """x_0 - A^T (A A^T + I / gamma_s)^-1 (A x_0 - y), and noise that is recomputed from it."""
-    t, s = torch.tensor(times, dtype=torch.float64)
+    for times in ((0.95, 0.9), (0.6, 0.5), (0.3, 0.2)):
+        check_step(minimize, schedule, *torch.tensor(times, dtype=torch.float64))
+
+
+def check_step(minimize, schedule, t, s):
     prior = unit(schedule)
     plane = Linear(normal(2, 6), normal(2, seed=1), tolerance=1e-6)
     sampler = CPS(prior, plane, minimize=minimize)

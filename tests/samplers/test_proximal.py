@@ -26,12 +26,11 @@ def decode(z):
 
 
 @pytest.mark.parametrize("start", [0.0, 0.35, 0.5, 0.9])
-@pytest.mark.parametrize("corrections", [0, 2])
-def test_before_its_start_it_is_the_predictor_corrector(start, corrections, gaussian):
-    options = {"steps": 10, "corrections": corrections}
+def test_before_its_start_it_is_the_predictor_corrector(start, gaussian):
+    options = {"steps": 10, "corrections": 2}
     sampler = ProximalLangevin(gaussian, LINE, start=start, minimize=EXACT, **options)
     free = PredictorCorrector(gaussian, **options)
-    x, noise = normal(4, 2), normal(1 + corrections, 4, 2, seed=1)
+    x, noise = normal(4, 2), normal(3, 4, 2, seed=1)
     times = torch.linspace(1, 0, 11, dtype=torch.float64)
     for made, (t, s) in enumerate(pairwise(times), start=1):
         draws = iter(noise)
@@ -44,21 +43,20 @@ def test_before_its_start_it_is_the_predictor_corrector(start, corrections, gaus
 
 
 @pytest.mark.parametrize("schedule", [LogLogit(), Cosine(), Rectified()], ids=repr)
-@pytest.mark.parametrize("lmbda", [1e-3, 0.5, 20.0])
 @pytest.mark.parametrize(
     "minimize", [EXACT, LBFGS(steps=60, max_step=None)], ids=["gauss-newton", "l-bfgs"]
 )
-def test_the_proximal_map_of_a_linear_constraint_has_its_closed_form(schedule, lmbda, minimize):
+def test_the_proximal_map_of_a_linear_constraint_has_its_closed_form(schedule, minimize):
     """z' - A^T (A A^T + I / (2 lambda))^-1 (A z' - y), in the units of clean data."""
     plane = Linear(normal(2, 5), normal(2, seed=1), tolerance=1e-6)
     prior = Gaussian(torch.zeros(5), torch.eye(5), schedule)
-    sampler = ProximalLangevin(prior, plane, lmbda=lmbda, minimize=minimize)
-    x = normal(6, 5, seed=2)
-    alpha, _ = schedule(LATE)
+    x, (alpha, _) = normal(6, 5, seed=2), schedule(LATE)
     z = x / alpha
-    gram = plane.A @ plane.A.T + torch.eye(2, dtype=torch.float64) / (2 * lmbda)
-    moved = torch.linalg.solve(gram, (z @ plane.A.T - plane.y).T).T @ plane.A
-    torch.testing.assert_close(sampler.prox(x, LATE), alpha * (z - moved), rtol=0, atol=1e-6)
+    for lmbda in (1e-3, 0.5, 20.0):
+        sampler = ProximalLangevin(prior, plane, lmbda=lmbda, minimize=minimize)
+        gram = plane.A @ plane.A.T + torch.eye(2, dtype=torch.float64) / (2 * lmbda)
+        moved = torch.linalg.solve(gram, (z @ plane.A.T - plane.y).T).T @ plane.A
+        torch.testing.assert_close(sampler.prox(x, LATE), alpha * (z - moved), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("schedule", [LogLogit(), Cosine()], ids=repr)
