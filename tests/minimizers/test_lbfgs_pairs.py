@@ -73,3 +73,16 @@ def test_pairs_are_the_differences_of_the_accepted_iterates():
         assert history.s[k, 0, 0].item() == pytest.approx(s.item())
         assert history.y[k, 0, 0].item() == pytest.approx(y.item())
         assert history.rho[k, 0].item() == pytest.approx(1 / (s * y).item())
+
+
+def test_a_member_that_stops_keeps_the_same_pairs_whether_or_not_others_go_on():
+    def residual(x):
+        return torch.stack([x[:, 0] ** 3 - 0.2, x[:, 1] - x[:, 0]], dim=1), x
+
+    x = torch.tensor([[0.6, 0.3], [3.0, -4.0]], dtype=torch.float64)
+    minimize = WarmLBFGS(steps=8)
+    both = minimize(residual, x, 1e-2, state=minimize.init(x)).state
+    alone = minimize(residual, x[:1], 1e-2, state=minimize.init(x[:1])).state
+    assert both.count[0] == alone.count[0]
+    assert both.count[1] > both.count[0]
+    torch.testing.assert_close(both.s[:, 0], alone.s[:, 0], rtol=0, atol=1e-12)
