@@ -9,4 +9,4 @@ docs:
 
 # Every page as a script, with few steps.
 smoke:
-	$(PYTHON) -m pytest -q tests/test_pages.py
+	$(PYTHON) -m pytest -q -m "slow or not slow" tests/test_pages.py

@@ -24,6 +24,7 @@ for page in map(pathlib.Path, sys.argv[1:]):
 """
 
 
+@pytest.mark.slow  # and `.ci/run` builds the site of them
 @pytest.mark.timeout(600)
 def test_pages_run(tmp_path):
     """In one process that is not this one: torch is imported once, and pages change settings."""

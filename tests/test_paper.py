@@ -36,5 +36,5 @@ def test_ppr_without_options_is_the_papers(gaussian):
     ppr = PPR(gaussian, line)
     assert (ppr.steps, ppr.repeats, ppr.eta) == (64, 2, 1.0)
     assert ppr.minimize == LBFGS(steps=8, max_step=None)
-    assert (ppr.sigma_max, ppr.sigma_min, ppr.last) == (math.inf, 0.0, None)
+    assert (ppr.sigma_max, ppr.last) == (math.inf, None)
     assert ppr.output == "projected"

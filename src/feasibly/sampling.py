@@ -476,8 +476,9 @@ def shortfall(result: Result, sampler: Any) -> str:
 
 def complaints(attempts: Sequence[Any], statistics: Mapping[str, float]) -> Iterator[str]:
     """Yields what samplers warn of, each method once, given the summed statistics of a run."""
-    for sampler in {type(sampler): sampler for sampler in attempts}.values():
-        yield from sampler.warnings(statistics)
+    if statistics:
+        for sampler in {type(sampler): sampler for sampler in attempts}.values():
+            yield from sampler.warnings(statistics)
 
 
 def _warn(result: Result, attempts: Sequence[Any]) -> None:

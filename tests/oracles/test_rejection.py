@@ -113,7 +113,7 @@ def begin(tries, n=4096):
     prior = Gaussian(torch.zeros(8), torch.eye(8), LogLogit())
     noise = MemberNoise(0, range(n), (8,))
     sampler = Known(prior, Equality(lambda x: x[:, :1], 1e-8), steps=6, tries=tries)
-    pilot = Pilot(math.log(4.0), sampler.answer(noise)[:1])
+    pilot = Pilot(repr(sampler), math.log(4.0), sampler.answer(noise)[:1])
     with torch.no_grad(), members.calling(range(n)):
         start = replace(sampler, pilot=pilot).begin(noise)
     return start, sampler.asked
@@ -273,7 +273,7 @@ def test_the_pilot_keeps_to_the_chunk_and_is_counted_once():
 def test_a_step_before_the_pilot_is_refused():
     noise = MemberNoise(0, [0], (2,))
     sampler = Rejection(ROUND, line(0.0))
-    with pytest.raises(ValueError, match=r"needs its pilot: take `sampler.prepare\(problem\)`"):
+    with pytest.raises(ValueError, match="no pilot for its settings; take"):
         sampler.begin(noise)
     x_0 = noise().expand(2, 2)
     prepared = sampler.prepare(Problem(x_0, line(0.0).residual(x_0)))
