@@ -15,7 +15,15 @@ from feasibly.problems.ks import OBSERVATIONS
 
 from . import data as datasets
 from . import measure, pages, parallel, records, studies, tables, variables
-from .benches import Bench, Data2DBench, KSBench, ObservedBench, OraclesBench, WeatherBench
+from .benches import (
+    Bench,
+    Data2DBench,
+    ExactBench,
+    KSBench,
+    ObservedBench,
+    OraclesBench,
+    WeatherBench,
+)
 from .benches.posteriors import POSTERIORS
 from .recipes import RECIPES
 from .train import export
@@ -23,7 +31,7 @@ from .train import train as train_prior
 
 Positional = tyro.conf.Positional
 PRIORS = tyro.extras.subcommand_type_from_defaults({k: r.config for k, r in RECIPES.items()})
-Problem = Literal["data2d", "lines", "oracles", "ks", "weather"]
+Problem = Literal["data2d", "lines", "oracles", "exact", "ks", "weather"]
 
 
 @dataclass(frozen=True)
@@ -129,6 +137,7 @@ def run(
     first: int = 0,
     pool: int = 49152,
     full: bool = False,
+    held_out: bool = False,
     jobs: int = 2,
     device: str = "cpu",
     labels: tuple[str, ...] = (),
@@ -140,9 +149,9 @@ def run(
         problem: The problem; by default the study's first.
         observations: The kinds of observation of KS or of the weather, by default the paper's
             three of KS, and `state`, `wind` and `sine` of the weather; or the posteriors of the
-            oracles, by default all.
-        members: The members of an ensemble; by default 1024 on Data2D and the oracles, elsewhere
-            those of the study's protocol.
+            oracles, by default all; or exact problems or families of them, by default all.
+        members: The members of an ensemble; by default 1024 on Data2D, the oracles and the exact
+            problems (fewer on large ones), elsewhere those of the study's protocol.
         seed: The seed of the ensembles.
         constraints: How many constraints of Data2D.
         references: How many references of KS or days of weather, by default, and at most, those
@@ -153,6 +162,7 @@ def run(
         pool: How many samples of the prior the ground truth of Data2D is selected from.
         full: The paper's number of references (256 of KS, 4 days of weather) and 32 members, for
             all labels.
+        held_out: The exact problems that are set aside, in place of the others.
         jobs: How many processes share the settings.
         device: Where the networks of KS and of the weather run.
         labels: The samplers to run; all by default.
@@ -178,6 +188,8 @@ def run(
         numbers = range(first, first + (references or 3))
         names = observations or tuple(POSTERIORS)
         bench = OraclesBench(names, numbers, members or 1024, seed)
+    elif where == "exact":
+        bench = ExactBench(observations, members, seed, held_out)
     else:
         fields = range(first, first + constraints)
         bench = Data2DBench(where, list(DISTRIBUTIONS), fields, members or 1024, seed, pool)
@@ -203,6 +215,10 @@ def print_tables(study: Positional[str], problem: Problem | None = None) -> None
     rows = records.read(found.name, where)
     if isinstance(found, studies.Measurement):
         print(f"\n{tables.render(found.rows(rows), found.columns)}")
+        return
+    comparison = found.on[where]
+    if comparison.rows is not None:
+        print(f"\n{tables.render(comparison.rows(rows), comparison.columns)}")
         return
     for name, part in variables.parts(rows):
         print(f"\n{name}\n" if name else "")

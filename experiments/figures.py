@@ -3,6 +3,7 @@
 __all__ = [
     "bound",
     "by_variable",
+    "defaults",
     "distances",
     "frontier",
     "gallery",
@@ -121,6 +122,34 @@ def distances(rows: Sequence[Record]) -> Figure:
         ax.set_yticks(range(len(labels)), labels, fontsize=8)
     axes[0][0].invert_yaxis()
     figure.supxlabel("sliced Wasserstein distance / that of the truth to itself")
+    return figure
+
+
+def defaults(rows: Sequence[Record]) -> Figure:
+    """How far from the truth each label is, over its problems from the best to the worst. Open
+    circles are problems of which the run said something."""
+    figure = _figure(9, 5)
+    ax = figure.subplots()
+    for i, label in enumerate(dict.fromkeys(row["label"] for row in rows)):
+        group = [row for row in rows if row["label"] == label and "ratio" in row]
+        if label == TRUTH or not group:
+            continue
+        group.sort(key=lambda row: row["ratio"])
+        share = [(k + 0.5) / len(group) for k in range(len(group))]
+        colour = "black" if group[0]["default"] else f"C{i}"
+        name = f"{label} ({len(group)} problems)"
+        ax.plot(share, [row["ratio"] for row in group], color=colour, linewidth=1.2, label=name)
+        for u, row in zip(share, group, strict=True):
+            fill = "white" if row["said"] else colour
+            ax.plot(u, row["ratio"], "o", color=colour, markerfacecolor=fill, markersize=4)
+    for level, shade in ((1.0, "-"), (1.5, "--"), (3.0, ":")):
+        ax.axhline(level, color="grey", linewidth=0.8, linestyle=shade, zorder=0)
+    ax.set(yscale="log", xlabel="share of the problems", xlim=(0, 1))
+    ax.set_ylabel("sliced Wasserstein distance / that of the truth to itself")
+    ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    ax.yaxis.set_major_formatter(ScalarFormatter())
+    ax.minorticks_off()
+    ax.legend(fontsize=8)
     return figure
 
 

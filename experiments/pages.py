@@ -51,7 +51,10 @@ def _means(name: str, problem: str, part: str | None, labels: str | None) -> str
     study = find(name)
     if not isinstance(study, Study) or problem not in study.on:
         raise ValueError(f"A page asks for {name} on {problem}, which is no comparison.")
+    comparison = study.on[problem]
     found = [row for _, rows in parts(records.read(name, problem)) for row in rows]
+    if comparison.rows is not None and not part:
+        return render(comparison.rows(found), comparison.columns)
     if part:
         found = [row for row in found if part in (row.get("observation"), row.get("posterior"))]
     rows = means(found)
@@ -64,7 +67,7 @@ def _means(name: str, problem: str, part: str | None, labels: str | None) -> str
                 f"which has {list(known)}; run the study or change the mark."
             )
         rows = [known[label] for label in wanted]
-    return render(rows, study.on[problem].columns)
+    return render(rows, comparison.columns)
 
 
 def _listing() -> str:

@@ -41,9 +41,10 @@ def split(rows: Sequence[Record], hours: slice = slice(None)) -> list[Record]:
 
 def parts(rows: Sequence[Record]) -> list[tuple[str, list[Record]]]:
     """Returns what tables show apart, by name: each variable of each observation of the weather,
-    from hour 6 to hour 18; each posterior of the oracles; all records of other problems."""
+    from hour 6 to hour 18; each posterior of the oracles and of the exact problems; all records of
+    others."""
     problem = rows[0]["problem"] if rows else ""
-    if problem not in ("weather", "oracles"):
+    if problem not in ("weather", "oracles", "exact"):
         return [("", list(rows))]
     apart = split(rows, DAYTIME) if problem == "weather" else list(rows)
     key = "observation" if problem == "weather" else "posterior"

@@ -2,6 +2,7 @@
 
 from .base import Bench, Case
 from .data2d import Data2DBench
+from .exact import ExactBench
 from .ks import KSBench
 from .observed import ObservedBench
 from .oracles import OraclesBench
@@ -11,6 +12,7 @@ __all__ = [
     "Bench",
     "Case",
     "Data2DBench",
+    "ExactBench",
     "KSBench",
     "ObservedBench",
     "OraclesBench",

@@ -1,6 +1,6 @@
 """Priors whose denoiser is known, under constraints whose posterior is known."""
 
-__all__ = ["POSTERIORS", "Posterior"]
+__all__ = ["POSTERIORS", "Posterior", "conditional", "gaussians", "nearest", "normals"]
 
 import math
 from collections.abc import Callable
@@ -32,6 +32,8 @@ class Posterior:
         mode: The mode of each sample, integers with shape (N); None if there is only one.
         modes: The number of modes.
         atoms: Whether it has single points only, of which samples have no nearest neighbours.
+        boundary: The distance of each sample to where an inequality ends, with shape (N); None
+            without one.
     """
 
     denoiser: Denoiser
@@ -41,26 +43,27 @@ class Posterior:
     mode: Callable[[Tensor], Tensor] | None = None
     modes: int = 1
     atoms: bool = False
+    boundary: Callable[[Tensor], Tensor] | None = None
 
 
 def gaussian(seed: int, condition: float, m: int) -> Posterior:
     """A Gaussian in 30 dimensions, whose covariance has a condition number, under m linear
     observations of one of its samples."""
-    normal = _normals(seed)
+    normal = normals(seed)
     U = torch.linalg.qr(normal(DIMENSION, DIMENSION)).Q
     values = torch.logspace(0, -math.log10(condition), DIMENSION, dtype=torch.float64)
     cov = (U * values) @ U.T
     A = normal(m, DIMENSION) / math.sqrt(DIMENSION)
     y = A @ (U * values.sqrt()) @ normal(DIMENSION)
-    mean, left = _conditional(torch.zeros(DIMENSION).double(), cov, A, y)
+    mean, left = conditional(torch.zeros(DIMENSION).double(), cov, A, y)
     prior = Gaussian(torch.zeros(DIMENSION), cov, _schedule())
     constraint = Linear(A, y, 1e-6)
-    return Posterior(prior, constraint, (DIMENSION,), lambda n, g: _gaussians(mean, left, n, g))
+    return Posterior(prior, constraint, (DIMENSION,), lambda n, g: gaussians(mean, left, n, g))
 
 
 def clusters(seed: int) -> Posterior:
     """Four clusters in eight dimensions under two linear observations, which single out none."""
-    normal = _normals(seed)
+    normal = normals(seed)
     K, D = 4, 8
     mu = normal(K, D)
     cov = 0.09 * torch.eye(D).double()
@@ -69,21 +72,21 @@ def clusters(seed: int) -> Posterior:
     S = A @ cov @ A.T
     gap = y - mu @ A.T
     log_w = -(gap @ torch.linalg.inv(S) * gap).sum(dim=1) / 2  # of equal weights
-    parts = [_conditional(mean, cov, A, y) for mean in mu]
+    parts = [conditional(mean, cov, A, y) for mean in mu]
 
     def sample(n: int, generator: torch.Generator) -> Tensor:
         which = torch.multinomial(log_w.softmax(dim=0), n, replacement=True, generator=generator)
-        found = torch.stack([_gaussians(mean, left, n, generator) for mean, left in parts])
+        found = torch.stack([gaussians(mean, left, n, generator) for mean, left in parts])
         return found[which, torch.arange(n)]
 
     prior = GaussianMixture(torch.ones(K) / K, mu, cov.expand(K, D, D), _schedule())
-    return Posterior(prior, Linear(A, y, 1e-6), (D,), sample, _nearest(mu), K)
+    return Posterior(prior, Linear(A, y, 1e-6), (D,), sample, nearest(mu), K)
 
 
 def ellipse(seed: int) -> Posterior:
     """Five clusters in the plane under a quadratic residual, steeper at some places than at
     others: samples lie on an ellipse, and the posterior is that of the tube, by quadrature."""
-    normal = _normals(seed)
+    normal = normals(seed)
     K, std = 5, 0.35
     mu = normal(K, 2)
     angle = math.pi * torch.rand((), generator=torch.Generator().manual_seed(seed)).double()
@@ -104,7 +107,7 @@ def ellipse(seed: int) -> Posterior:
 
     cov = std**2 * torch.eye(2).double().expand(K, 2, 2)
     prior = GaussianMixture(torch.ones(K) / K, mu, cov, _schedule())
-    return Posterior(prior, Equality(residual, 1e-8), (2,), sample, _nearest(mu), K)
+    return Posterior(prior, Equality(residual, 1e-8), (2,), sample, nearest(mu), K)
 
 
 def checkerboard(seed: int) -> Posterior:
@@ -127,7 +130,7 @@ def checkerboard(seed: int) -> Posterior:
 
 def half_plane(seed: int) -> Posterior:
     """A correlated Gaussian in the plane beyond a line, where three in ten of its samples are."""
-    normal = _normals(seed)
+    normal = normals(seed)
     cov = torch.tensor([[1.0, 0.8], [0.8, 1.0]]).double()
     n = normal(2)
     n = n / (n @ cov @ n).sqrt()  # of which the prior's component is a standard normal
@@ -137,7 +140,7 @@ def half_plane(seed: int) -> Posterior:
     def sample(count: int, generator: torch.Generator) -> Tensor:
         u = torch.rand(count, generator=generator, dtype=torch.float64)
         beyond = torch.special.ndtri(0.7 + 0.3 * u)
-        free = _gaussians(torch.zeros(2).double(), cov, count, generator)
+        free = gaussians(torch.zeros(2).double(), cov, count, generator)
         return free + (beyond - free @ n)[:, None] * (cov @ n)
 
     return Posterior(Gaussian(torch.zeros(2), cov, _schedule()), constraint, (2,), sample)
@@ -146,14 +149,14 @@ def half_plane(seed: int) -> Posterior:
 def empirical(seed: int) -> Posterior:
     """A data set of 64 points, of which every other one is on a circle: there the ideal kernel of
     the paper's Proposition 3.1 can be run as it is (the study's `IdealKernel`)."""
-    points = _normals(seed)(64, 2)
+    points = normals(seed)(64, 2)
     points[::2] /= points[::2].norm(dim=1, keepdim=True)
     constraint = Equality(lambda x: (x.square().sum(dim=1) - 1)[:, None], tolerance=1e-6)
 
     def sample(n: int, generator: torch.Generator) -> Tensor:
         return points[2 * torch.randint(32, (n,), generator=generator)]
 
-    prior, mode = Empirical(points, _schedule()), _nearest(points)
+    prior, mode = Empirical(points, _schedule()), nearest(points)
     return Posterior(prior, constraint, (2,), sample, mode, 64, atoms=True)
 
 
@@ -175,18 +178,19 @@ def _schedule() -> LogLogit:
     return LogLogit(1e-3, 1e2, spread=2.0)
 
 
-def _normals(seed: int) -> Callable[..., Tensor]:
+def normals(seed: int) -> Callable[..., Tensor]:
+    """Returns a source of standard normals, of the shape that it is called with."""
     generator = torch.Generator().manual_seed(seed)
     return lambda *shape: torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
-def _conditional(mu: Tensor, cov: Tensor, A: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+def conditional(mu: Tensor, cov: Tensor, A: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """The mean and the covariance of a Gaussian given A x = y."""
     gain = cov @ A.T @ torch.linalg.inv(A @ cov @ A.T)
     return mu + gain @ (y - A @ mu), cov - gain @ A @ cov
 
 
-def _gaussians(mean: Tensor, cov: Tensor, n: int, generator: torch.Generator) -> Tensor:
+def gaussians(mean: Tensor, cov: Tensor, n: int, generator: torch.Generator) -> Tensor:
     """Samples of a Gaussian, whose covariance may be singular."""
     values, vectors = torch.linalg.eigh(cov)
     root = vectors * values.clamp_min(0).sqrt()
@@ -194,5 +198,6 @@ def _gaussians(mean: Tensor, cov: Tensor, n: int, generator: torch.Generator) ->
     return mean + noise @ root.T
 
 
-def _nearest(points: Tensor) -> Callable[[Tensor], Tensor]:
+def nearest(points: Tensor) -> Callable[[Tensor], Tensor]:
+    """Returns what tells which of some points is the nearest to a sample."""
     return lambda x: torch.cdist(x.double(), points).argmin(dim=1)

@@ -24,7 +24,9 @@ class Comparison:
         figures: What its figures show, by what is added to the study's name in their files.
         protocol: The number of references and of members of the labels that have others than
             their problem's: 16 and 8 on KS, 3 and 16 on the weather.
-        only: The posteriors that a label is run on, if not all.
+        only: The posteriors that a label is run on, if not all; on `exact` the kinds of problem,
+            `equalities` and `few equalities`.
+        rows: Returns the rows of its table, from its records; None for the mean of each label.
     """
 
     samplers: Mapping[str, Make]
@@ -32,6 +34,7 @@ class Comparison:
     figures: Mapping[str, Draw] = field(default_factory=dict)
     protocol: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     only: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    rows: Callable[[Sequence[Record]], Sequence[Record]] | None = None
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class Study:
         name: The name on the command line.
         question: What it asks, in one sentence.
         on: What is compared on each problem: `data2d`, `lines` for linear constraints, `oracles`,
-            `ks` or `weather`. The first is the one that commands take by default.
+            `exact`, `ks` or `weather`. The first is the one that commands take by default.
     """
 
     name: str

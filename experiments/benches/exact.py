@@ -1,0 +1,191 @@
+"""Exact problems: ensembles against samples of the exact distribution, and what a run said."""
+
+__all__ = ["ExactBench"]
+
+import statistics
+import warnings
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import combinations
+
+import torch
+from torch import Tensor
+
+from feasibly.errors import SamplingError
+from feasibly.metrics import sliced_wasserstein, weight_error
+from feasibly.policy import Plan
+from feasibly.result import Result
+from feasibly.sampling import run
+
+from ..records import Record
+from ..studies import Comparison
+from .base import Bench, Case, summary
+from .exact_base import MEMBERS, Problem
+from .exact_problems import HELD_OUT, PROBLEMS
+
+TRUTHS = 4  # samples of the truth, of which the pairs give its distance to itself
+FAR = 3.0  # how many times that distance a miss is
+NEAR = 1e-3  # how near to a boundary members count, in standard deviations
+MANY = 2**16  # samples of the truth that tell how many are as near
+IMPLAUSIBLE = 0.05  # the share of members flagged from which a run has said something
+SEED = 1000  # of the truth, which no ensemble has
+
+
+class ExactBench(Bench):
+    """Ensembles against exact distributions, the smallest problem to the largest.
+
+    Arguments:
+        names: Problems, or families of them; all if there are none.
+        members: The members of an ensemble; None for each problem's own number.
+        seed: The seed of the ensembles.
+        held_out: The problems that are set aside, in place of the others.
+
+    Raises:
+        ValueError: If a name is unknown, or none of those that are meant has it.
+    """
+
+    problem = "exact"
+    keys = ("family", "posterior")
+
+    def __init__(
+        self,
+        names: Sequence[str] = (),
+        members: int | None = None,
+        seed: int = 0,
+        held_out: bool = False,
+    ) -> None:
+        self.members, self.seed = members, seed
+        known = {*PROBLEMS, *(problem.family for problem in PROBLEMS.values())}
+        if unknown := sorted(set(names) - known):
+            raise ValueError(
+                f"There are no exact problems {unknown}; choose from {sorted(known)}."
+            )
+        self.names = [
+            name
+            for name, problem in PROBLEMS.items()
+            if (name in HELD_OUT) == held_out
+            and (not names or name in names or problem.family in names)
+        ]
+        if not self.names:
+            aside = "without" if held_out else "with"
+            raise ValueError(f"{sorted(names)} are in the other part; run {aside} --held-out.")
+
+    def settings(self) -> list[Record]:
+        return [{"family": PROBLEMS[name].family, "posterior": name} for name in self.names]
+
+    def options(self, comparison: Comparison, label: str, setting: Record) -> Record | None:
+        problem = PROBLEMS[setting["posterior"]]
+        if label in comparison.only and not _kinds(problem) & set(comparison.only[label]):
+            return None
+        members = min(self.members or MEMBERS, problem.members)
+        return {"members": members, "seed": self.seed}
+
+    def case(self, setting: Record) -> Case:
+        return _Case(PROBLEMS[setting["posterior"]])
+
+
+def _kinds(problem: Problem) -> set[str]:
+    """The kinds that a study may run a label on."""
+    if problem.kind in ("inequality", "mixed"):
+        return set()
+    return {"equalities", "few equalities"} if problem.residuals <= 4 else {"equalities"}
+
+
+class _Case(Case):
+    def __init__(self, problem: Problem) -> None:
+        self.problem, self.posterior = problem, problem.make()
+        self.denoiser, self.constraint = self.posterior.denoiser, self.posterior.constraint
+        self.shape = self.posterior.shape
+
+    def truth(self, members: int) -> Record | None:
+        if not self.problem.attainable:
+            return None
+        x = self._truths(members)[0]
+        feasible = self.constraint.is_feasible(x).double().mean().item()
+        others = self._truths(members)[1:]
+        return self._about | {"feasible": feasible} | self._scores(x, others)
+
+    def score(self, plan: Plan, members: int, seed: int) -> Record:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # the result keeps them
+                result = run(plan.attempts, members, self.shape, seed=seed, reason=plan.reason)
+        except SamplingError as error:  # it says that it is not right
+            return self._about | {
+                "feasible": 0.0,
+                "said": True,
+                "silent": False,
+                "error": str(error),
+            }
+        found = self._about | {"feasible": result.feasible.double().mean().item()}
+        if self.problem.attainable:
+            found |= self._scores(result.samples, self._truths(members))
+            miss = found["ratio"] > FAR or found["feasible"] < 1
+        else:
+            miss = True
+        said = _said(result)
+        found |= {"said": said, "silent": miss and not said, "warnings": result.warnings}
+        return found | {"reason": result.reason} | summary(result)
+
+    @property
+    def _about(self) -> Record:
+        problem = self.problem
+        aside = problem.name in HELD_OUT
+        return {"kind": problem.kind, "attainable": problem.attainable, "held_out": aside}
+
+    def _truths(self, members: int) -> list[Tensor]:
+        """Independent samples of the truth, as many in each as an ensemble has members."""
+        generator = torch.Generator().manual_seed(SEED)
+        return list(self.posterior.sample(TRUTHS * members, generator).double().chunk(TRUTHS))
+
+    @cached_property
+    def _share_near(self) -> float:
+        """The exact share of samples as near to the boundary as what is counted."""
+        boundary = self.posterior.boundary
+        assert boundary is not None
+        x = self.posterior.sample(MANY, torch.Generator().manual_seed(SEED + 1)).double()
+        return (boundary(x) <= NEAR * _unit(x)).double().mean().item()
+
+    def _scores(self, x: Tensor, truths: Sequence[Tensor]) -> Record:
+        """Scores an ensemble against samples of the truth. Lengths are in standard deviations of
+        the truth, over all elements together; those of the boundary in those of one element."""
+        good = x[x.flatten(start_dim=1).isfinite().all(dim=1)].double()
+        y = torch.cat(list(truths)).flatten(start_dim=1)
+        unit, flat = y.var(dim=0).sum().sqrt(), good.flatten(start_dim=1)
+        own = statistics.fmean(sliced_wasserstein(a, b) for a, b in combinations(truths, 2))
+        sliced = statistics.fmean(sliced_wasserstein(good, a) for a in truths)
+        scores: Record = {
+            "sliced": sliced / unit.item(),
+            "ratio": sliced / own,
+            "std": (flat.var(dim=0).sum().sqrt() / unit).item(),
+            "mean_error": ((flat.mean(dim=0) - y.mean(dim=0)).norm() / unit).item(),
+        }
+        if self.posterior.mode and not self.posterior.atoms:
+            mode, modes = self.posterior.mode, self.posterior.modes
+            scores["weight_error"] = weight_error(mode(torch.cat(list(truths))), mode(good), modes)
+        if self.posterior.boundary:
+            near = self.posterior.boundary(good) <= NEAR * _unit(torch.cat(list(truths)))
+            scores["near"] = near.double().mean().item()
+            scores["near_exact"] = self._share_near
+        return scores
+
+    def line(self, record: Record) -> str:
+        shown = ("feasible", "ratio", "std", "mean_error", "weight_error", "near", "near_exact")
+        parts = [f"{key} {record[key]:.3f}" for key in shown if key in record]
+        if record.get("said"):
+            parts.append("said")
+        if record.get("silent"):
+            parts.append("SILENT")
+        return ", ".join([*parts, f"{record.get('seconds', 0):.1f} s"])
+
+
+def _unit(x: Tensor) -> Tensor:
+    """The root mean square over the elements of their standard deviations."""
+    return x.flatten(start_dim=1).var(dim=0).mean().sqrt()
+
+
+def _said(result: Result) -> bool:
+    """Whether a run told its user that something is not right."""
+    plausible = getattr(result, "plausible", None)
+    flagged = plausible is not None and (~plausible).double().mean().item() > IMPLAUSIBLE
+    return bool(result.warnings) or flagged

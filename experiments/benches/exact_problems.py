@@ -1,0 +1,36 @@
+"""The problems whose exact distribution is known, and which of them are set aside."""
+
+__all__ = ["HELD_OUT", "PROBLEMS", "held_out"]
+
+from collections.abc import Iterable, Mapping
+
+import torch
+
+from . import exact_curves, exact_fields, exact_inside, exact_linear
+from .exact_base import Problem
+
+PROBLEMS: Mapping[str, Problem] = {
+    problem.name: problem
+    for family in (exact_linear, exact_curves, exact_inside, exact_fields)
+    for problem in family.PROBLEMS
+}
+"""All of them, by name."""
+
+SEED = 20  # of the choice of those that are set aside
+
+
+def held_out(problems: Iterable[Problem]) -> frozenset[str]:
+    """Returns the names of a third of the problems of each family, chosen by a seed from the names
+    in alphabetical order."""
+    families: dict[str, list[str]] = {}
+    for problem in problems:
+        families.setdefault(problem.family, []).append(problem.name)
+    chosen = []
+    for names in map(sorted, families.values()):
+        order = torch.randperm(len(names), generator=torch.Generator().manual_seed(SEED))
+        chosen += [names[i] for i in order[: round(len(names) / 3)].tolist()]
+    return frozenset(chosen)
+
+
+HELD_OUT = held_out(PROBLEMS.values())
+"""The names of those that no policy is tuned on."""

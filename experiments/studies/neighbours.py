@@ -1,0 +1,37 @@
+"""Are neighbouring settings of PPR better than the policy's? Run on held-out constraints:
+`--first 100`."""
+
+__all__ = ["STUDY"]
+
+from functools import partial
+
+from feasibly.minimizers import GaussNewton
+
+from ..samplers import default
+from ..tables import COLUMNS
+from .base import Comparison, Study
+
+_newton = GaussNewton  # steps = 2, max_distance = 1.5
+
+STUDY = Study(
+    name="neighbours",
+    question="Are neighbouring settings of PPR better than the policy's?",
+    on={
+        "data2d": Comparison(
+            {
+                "default": default,
+                "T = 24, 4 retries": partial(default, steps=24, attempts=5),
+                "T = 48, 2 retries": partial(default, steps=48, attempts=3),
+                "sigma_max = 0.3": partial(default, sigma_max=0.3),
+                "sigma_max = 1.5": partial(default, sigma_max=1.5),
+                "P = 1": partial(default, minimize=_newton(steps=1)),
+                "P = 4": partial(default, minimize=_newton(steps=4)),
+                "within 1": partial(default, minimize=_newton(max_distance=1.0)),
+                "within 2": partial(default, minimize=_newton(max_distance=2.0)),
+                "M = 2": partial(default, repeats=2),
+                "DDIM": partial(default, eta=0.0),
+            },
+            COLUMNS["data2d"],
+        )
+    },
+)
