@@ -13,6 +13,7 @@ from . import (
     linear,
     lipschitz,
     minimizers,
+    monitor,
     optimizers,
     optimizers_sweep,
     projection_steps,
@@ -38,6 +39,7 @@ MEASUREMENTS: tuple[Measurement, ...] = (
     bound.MEASUREMENT,
     budgets.MEASUREMENT,
     lipschitz.MEASUREMENT,
+    monitor.MEASUREMENT,
 )
 
 

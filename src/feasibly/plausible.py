@@ -14,7 +14,7 @@ __all__ = ["RATE", "Assessment", "Reference", "reference"]
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -33,13 +33,17 @@ RATE = 0.01
 """The share of unconditional samples that are implausible, at most and on average over
 references."""
 
-SIZE, STEPS = 64, 24
-"""The number of unconditional samples, and of their diffusion steps."""
+SIZE = 64
+"""The number of unconditional samples."""
+
+STRIDE = 0.7
+"""By how much a diffusion step of theirs may lower the logarithm of the noise level. Samples of
+coarser steps have larger errors, so that the limit is too high."""
 
 FEWEST = 16
 """The least number of unconditional samples that a limit can be taken from."""
 
-LEVELS = (0.01, 0.02, 0.05)
+LEVELS = (0.01, 0.03)
 """The noise levels, in units of the data's scale. At higher ones a sample far out in a smooth
 distribution has a larger error too, though it is on the data."""
 
@@ -47,9 +51,9 @@ SMALL, PAIRS_SMALL, PAIRS_LARGE = 64, 2, 1
 """Samples of fewer than so many elements get two pairs of noises, others one. The errors of many
 elements average out."""
 
-SPREAD, LEAST = 0.1, 2.0
+SPREAD, LEAST = 0.15, 2.0
 """The least standard deviation of log-errors that counts, and the least limit in units of it.
-A member whose error is less than exp(SPREAD * LEAST) = 1.22 times the typical one is plausible,
+A member whose error is less than exp(SPREAD * LEAST) = 1.35 times the typical one is plausible,
 however little the errors of unconditional samples vary."""
 
 SLIGHT = 0.01
@@ -172,7 +176,7 @@ def reference(
     shape: Sequence[int],
     *,
     size: int = SIZE,
-    steps: int = STEPS,
+    steps: int | None = None,
     levels: Sequence[float] = LEVELS,
     pairs: int | None = None,
     dtype: torch.dtype = torch.float32,
@@ -189,7 +193,8 @@ def reference(
         denoiser: The denoiser; a :class:`Network` counts the evaluations.
         shape: The shape of one sample.
         size: The number of unconditional samples, at least 16.
-        steps: The number of their diffusion steps.
+        steps: The number of their diffusion steps; None for as many as the schedule needs, which
+            are some 16.
         levels: The noise levels, in units of the data's scale. Those that the schedule does not
             reach are replaced by its ends.
         pairs: The number of pairs of opposite noises; None for 2 if a sample has fewer than 64
@@ -204,9 +209,10 @@ def reference(
         SamplingError: If fewer than 16 samples are finite.
     """
     network, shape = _network(denoiser), shape_of(shape)
-    size, steps = whole("size", size, FEWEST), whole("steps", steps, 1)
+    size = whole("size", size, FEWEST)
     device = device or device_of(network.denoiser)
-    sampler = Ancestral(network, steps=steps, spacing="noise")
+    sampler = Ancestral(network, spacing="noise")
+    sampler = replace(sampler, steps=_steps(sampler) if steps is None else steps)
     found = []
     for ids in torch.arange(size).split(chunk or size):
         noise = MemberNoise(seed, ids.tolist(), shape, dtype=dtype, device=device)
@@ -236,13 +242,19 @@ def reference(
         noise=noise,
         location=log_e.mean(dim=0),
         scale=log_e.std(dim=0).clamp_min(SPREAD),
-        limit=max(LEAST, _limit(_left_out(log_e))),
+        limit=max(LEAST, tail_limit(_left_out(log_e))),
         probe=probe,
     )
 
 
 def _network(denoiser: Any) -> Network:
     return denoiser if isinstance(denoiser, Network) else Network(denoiser)
+
+
+def _steps(sampler: Ancestral) -> int:
+    """Returns how many steps of at most :data:`STRIDE` a schedule has."""
+    low, high = sampler.log_level(torch.tensor([0.0, 1.0], dtype=torch.float64)).tolist()
+    return math.ceil((high - low) / STRIDE)
 
 
 def _unconditional(sampler: Ancestral, noise: MemberNoise) -> Tensor:
@@ -334,7 +346,7 @@ def _left_out(log_e: Tensor) -> Tensor:
     return _standardise(centred, location, scale)
 
 
-def _limit(statistic: Tensor) -> float:
+def tail_limit(statistic: Tensor) -> float:
     r"""Returns what a new sample exceeds with probability :data:`RATE`, for exponential tails.
 
     Let :math:`u` be the value below the :math:`k` largest of :math:`N`, and :math:`S` the sum of
