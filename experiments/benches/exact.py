@@ -109,7 +109,15 @@ class _Case(Case):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # the result keeps them
-                result = run(plan.attempts, members, self.shape, seed=seed, reason=plan.reason)
+                result = run(
+                    plan.attempts,
+                    members,
+                    self.shape,
+                    seed=seed,
+                    reason=plan.reason,
+                    monitor=plan.survey,
+                )
+            result.evaluations += plan.evaluations
         except SamplingError as error:  # it says that it is not right
             return self._about | {
                 "feasible": 0.0,

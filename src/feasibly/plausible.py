@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from .constraints.base import Constraint
 from .errors import DenoiserError, SamplingError
 from .members import calling
 from .minimizers.base import per_sample
@@ -58,6 +59,9 @@ however little the errors of unconditional samples vary."""
 
 SLIGHT = 0.01
 """The error, in units of the noise's variance, below which errors are alike."""
+
+UNTOLD = 0.9
+"""The share of a residual's variance that estimates may leave open where they tell it."""
 
 TAIL = 8
 """One unconditional sample in so many belongs to the tail."""
@@ -113,6 +117,11 @@ class Reference:
         scale: The standard deviation of log-errors at each level, with shape :math:`(K)`.
         limit: What the largest standardised log-error may be.
         probe: What tells members with conditions of their own.
+        residuals: The residuals of the unconditional samples, with shape :math:`(N, m)`; None
+            without a constraint.
+        informed: The highest noise level at which the denoiser's estimates explain a tenth of the
+            variance of a residual; infinite if all do. Above it the constraint says nothing of a
+            state.
     """
 
     samples: Tensor
@@ -124,6 +133,18 @@ class Reference:
     scale: Tensor
     limit: float
     probe: Probe
+    residuals: Tensor | None = None
+    informed: float = math.inf
+
+    def applies(self, denoiser: Any, members: Sequence[int], chunk: int | None = None) -> bool:
+        """Returns whether these members have the conditions of the reference."""
+        network = _network(denoiser)
+        try:
+            ids = torch.as_tensor(list(members), device=self.samples.device)
+            self._check_conditions(network, ids, chunk)
+        except DenoiserError:
+            return False
+        return True
 
     @property
     def cost(self) -> int:
@@ -174,6 +195,7 @@ class Reference:
 def reference(
     denoiser: Any,
     shape: Sequence[int],
+    constraint: Constraint | None = None,
     *,
     size: int = SIZE,
     steps: int | None = None,
@@ -192,6 +214,7 @@ def reference(
     Arguments:
         denoiser: The denoiser; a :class:`Network` counts the evaluations.
         shape: The shape of one sample.
+        constraint: The constraint whose residuals are to be known; None for none.
         size: The number of unconditional samples, at least 16.
         steps: The number of their diffusion steps; None for as many as the schedule needs, which
             are some 16.
@@ -213,13 +236,15 @@ def reference(
     device = device or device_of(network.denoiser)
     sampler = Ancestral(network, spacing="noise")
     sampler = replace(sampler, steps=_steps(sampler) if steps is None else steps)
-    found = []
+    found, told = [], []
     for ids in torch.arange(size).split(chunk or size):
         noise = MemberNoise(seed, ids.tolist(), shape, dtype=dtype, device=device)
         with calling([member] * len(ids), device):
-            found.append(_unconditional(sampler, noise))
-    x = torch.cat(found)
-    x = x[finite(x)]
+            x, r = _unconditional(sampler, noise, constraint)
+        found.append(x)
+        told.append(r)
+    x, r = torch.cat(found), torch.cat(told, dim=1)
+    x, r = x[finite(x)], r[:, finite(x)]
     if len(x) < FEWEST:
         raise SamplingError(
             f"{size - len(x)} of {size} unconditional samples are not finite, so that members "
@@ -244,6 +269,8 @@ def reference(
         scale=log_e.std(dim=0).clamp_min(SPREAD),
         limit=max(LEAST, tail_limit(_left_out(log_e))),
         probe=probe,
+        residuals=None if constraint is None else r[-1],
+        informed=math.inf if constraint is None else _informed(sampler, r),
     )
 
 
@@ -257,15 +284,40 @@ def _steps(sampler: Ancestral) -> int:
     return math.ceil((high - low) / STRIDE)
 
 
-def _unconditional(sampler: Ancestral, noise: MemberNoise) -> Tensor:
-    """Returns samples of the prior, with shape (B, *); NaN for those that failed."""
+def _unconditional(
+    sampler: Ancestral, noise: MemberNoise, constraint: Constraint | None
+) -> tuple[Tensor, Tensor]:
+    """Returns samples of the prior, with shape (B, *), NaN for those that failed; and the
+    residuals of the estimates at each step and of the samples, with shape (T + 1, B, m)."""
     x_t, times, memory, _ = sampler.begin(noise)
     x_0, good = x_t, finite(x_t)
+    told = []
     for t, s in pairwise(times):
         x_t, x_0, memory = sampler.step(x_t, t, s, noise, memory)
         good &= finite(x_t) & finite(x_0)
         x_t = torch.where(per_sample(good, x_t), x_t, 0.0)  # raises no errors in the network
-    return torch.where(per_sample(good, x_t), sampler.read(x_t, x_0, times[-1]), torch.nan)
+        told.append(_residual(constraint, x_0, good))
+    x_0 = sampler.read(x_t, x_0, times[-1])
+    told.append(_residual(constraint, x_0, good))
+    return torch.where(per_sample(good, x_0), x_0, torch.nan), torch.stack(told)
+
+
+def _residual(constraint: Constraint | None, x_0: Tensor, good: Tensor) -> Tensor:
+    if constraint is None:
+        return x_0.new_zeros((len(x_0), 0))
+    return constraint.residual(torch.where(per_sample(good, x_0), x_0, 0.0))
+
+
+def _informed(sampler: Ancestral, r: Tensor) -> float:
+    """Returns the highest noise level at which estimates tell a residual; see
+    :class:`Reference`."""
+    *estimates, final = r.double()
+    variance = final.var(dim=0)
+    for t, told in zip(sampler.times(), estimates, strict=False):
+        missed = (told - final).square().mean(dim=0)
+        if (missed < UNTOLD * variance).any():
+            return sampler.noise_level(t)
+    return math.inf
 
 
 def _unit(x: Tensor) -> float:

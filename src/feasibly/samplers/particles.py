@@ -3,7 +3,6 @@ r"""Particles: each member weighs a few states by the constraint, level by level
 __all__ = ["Particles", "Twist"]
 
 import math
-from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from itertools import pairwise
 from typing import NamedTuple, Self
@@ -23,8 +22,6 @@ PAIRS = 4  # pairs of clean samples that tell the curvature of a residual
 FLOOR = 1e-3  # the least variance of a residual, relative to that of white noise
 FARTHEST = 10.0  # how many standard deviations of a step a particle is moved at most
 EVEN = 1 / 2  # the share of particles that must matter, or they are resampled
-LONELY = 1.5  # so many particles, or fewer, are one
-OFTEN = 1 / 4  # the share of members with a lonely particle above which a user is warned
 
 
 class Twist(NamedTuple):
@@ -133,13 +130,11 @@ class Particles(PPR):
             last = Last(torch.stack([last.x_0] * self.particles), last.t)
         log_w = x.new_zeros(x.shape[:2], dtype=torch.float64)
         log_h = torch.zeros_like(log_w)
-        fewest = torch.full_like(log_w[0], math.inf)
         for t, s in pairwise(times[free : kept + 1]):
             twists = [self.twist(x[k], t, stream) for k, stream in enumerate(streams)]
             x_0, move, now = (torch.stack(part) for part in zip(*twists, strict=True))
             log_w = log_w + now - log_h
-            chosen, log_w, effective = resampled(log_w, uniform(noise))
-            fewest = torch.minimum(fewest, effective)
+            chosen, log_w = resampled(log_w, uniform(noise))
             x, x_0, move, log_h = (pick(part, chosen) for part in (x, x_0, move, now))
             if last is not None:
                 last = Last(pick(last.x_0, chosen), last.t)
@@ -153,8 +148,7 @@ class Particles(PPR):
         twists = [self.twist(x[k], times[kept], stream) for k, stream in enumerate(streams)]
         log_w = log_w + torch.stack([twist.log_h for twist in twists]) - log_h
         one = pick(x, choose(log_w, uniform(noise))[None])[0]
-        statistics = {"members": float(len(x_t)), "lonely": (fewest <= LONELY).sum().item()}
-        return Start(one, times[kept:], memory, statistics)
+        return Start(one, times[kept:], memory)
 
     @torch.enable_grad()
     def twist(self, x_t: Tensor, t: Tensor, randn: Randn) -> Twist:
@@ -228,15 +222,6 @@ class Particles(PPR):
             )
         return self
 
-    def warnings(self, statistics: Mapping[str, float]) -> Iterator[str]:
-        members, lonely = (int(statistics.get(name, 0)) for name in ("members", "lonely"))
-        if lonely > OFTEN * members:
-            yield (
-                f"In {lonely} of {members} members one particle of {self.particles} had nearly "
-                "all of the weight at some noise level, so that mode weights may be off. Raise "
-                "`particles`."
-            )
-
     def __post_init__(self) -> None:
         super().__post_init__()
         self._at_least(1, "particles")
@@ -275,7 +260,7 @@ def shares(log_w: Tensor) -> Tensor:
     return torch.where(none, 0.0, log_w).softmax(dim=0)
 
 
-def resampled(log_w: Tensor, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def resampled(log_w: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
     r"""Resamples the particles of members of which few matter, by systematic resampling.
 
     Arguments:
@@ -294,7 +279,7 @@ def resampled(log_w: Tensor, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     chosen = torch.searchsorted(w.T.cumsum(dim=1).contiguous(), points.T.contiguous()).T
     again = effective < EVEN * K
     chosen = torch.where(again, chosen.clamp_max(K - 1), own)
-    return chosen, torch.where(again, 0.0, log_w), effective
+    return chosen, torch.where(again, 0.0, log_w)
 
 
 def choose(log_w: Tensor, u: Tensor) -> Tensor:
