@@ -17,7 +17,7 @@ PARTICLES = {1: 8, 8: 16, 12: 8}
 """The number of particles of a member, up to so many residuals. Each weight takes a gradient for
 each residual. More residuals are met by posterior samples."""
 
-BRANCH = 2.0
+BRANCH = 4.0
 """How far above the noise level at which the denoiser begins to tell a residual there are
 particles."""
 
@@ -52,7 +52,7 @@ LAST = 3
 """How many times as many iterations the last projection may take, for many residuals: a member
 that is nearly feasible in the end is not lost for want of a few."""
 
-STEPS_CALIBRATED, STEPS_FAST = 48, 24
+STEPS_CALIBRATED, STEPS_FAST = 36, 24
 """The number of steps of posterior samples, and with `fast`."""
 
 ATTEMPTS = 4

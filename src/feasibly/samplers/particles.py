@@ -67,8 +67,8 @@ class Particles(PPR):
 
     With many particles samples follow the constrained distribution whatever :math:`h` is, but
     for the size of a step and for what lies below `level`. So modes get their weights. A few
-    particles are enough where :math:`h` is good. Above `branch` a member is one state without the
-    constraint.
+    particles are enough where :math:`h` is good. Above `branch` a member has one particle, which
+    is moved as the others are.
 
     The target is the prior restricted to :math:`\|r\| \leq \epsilon`, with
     :math:`\epsilon \to 0`, as for :class:`CalibratedPPR <feasibly.samplers.CalibratedPPR>`.
@@ -114,41 +114,33 @@ class Particles(PPR):
     def begin(self, noise: MemberNoise) -> Start:
         """Goes down to `level`, and keeps one particle of each member."""
         x_t, times, memory, _ = super().begin(noise)
-        free, kept = self._stages()
-        last = None
-        for t, s in pairwise(times[: free + 1]):
-            x_0 = self.denoiser(x_t, t)
-            ahead = self.extrapolate(x_0, t, s, last)
-            x_t, last = self.predict(x_t, ahead, t, s, noise), Last(x_0, t)
-        if free == kept:
-            return Start(x_t, times[kept:], memory)
-
+        branch, kept = self._stages()
         everyone = torch.arange(len(x_t), device=x_t.device)
         streams = [noise.again(everyone, k + 1) for k in range(self.particles)]
-        x = torch.stack([x_t] * self.particles)  # (K, B, *)
-        if last is not None:
-            last = Last(torch.stack([last.x_0] * self.particles), last.t)
-        log_w = x.new_zeros(x.shape[:2], dtype=torch.float64)
-        log_h = torch.zeros_like(log_w)
-        for t, s in pairwise(times[free : kept + 1]):
-            twists = [self.twist(x[k], t, stream) for k, stream in enumerate(streams)]
+        x, last = x_t[None], None  # (1, B, *), and (K, B, *) from `branch` on
+        log_w = log_h = x.new_zeros(x.shape[:2], dtype=torch.float64)
+        for step, (t, s) in enumerate(pairwise(times[: kept + 1])):
+            if step == branch:
+                x, log_w, log_h = (torch.cat([v] * self.particles) for v in (x, log_w, log_h))
+                last = last and Last(torch.cat([last.x_0] * self.particles), last.t)
+            twists = [self.twist(one, t, stream) for one, stream in zip(x, streams, strict=False)]
             x_0, move, now = (torch.stack(part) for part in zip(*twists, strict=True))
             log_w = log_w + now - log_h
             chosen, log_w = resampled(log_w, uniform(noise))
             x, x_0, move, log_h = (pick(part, chosen) for part in (x, x_0, move, now))
-            if last is not None:
-                last = Last(pick(last.x_0, chosen), last.t)
+            last = last and Last(pick(last.x_0, chosen), last.t)
             ahead = self.extrapolate(x_0, t, s, last)
             moved = [
                 self.moved(*parts, t, s, stream)
-                for *parts, stream in zip(x, ahead, move, streams, strict=True)
+                for *parts, stream in zip(x, ahead, move, streams, strict=False)
             ]
             x, ratio = (torch.stack(part) for part in zip(*moved, strict=True))
             log_w, last = log_w + ratio, Last(x_0, t)
-        twists = [self.twist(x[k], times[kept], stream) for k, stream in enumerate(streams)]
-        log_w = log_w + torch.stack([twist.log_h for twist in twists]) - log_h
-        one = pick(x, choose(log_w, uniform(noise))[None])[0]
-        return Start(one, times[kept:], memory)
+        if len(x) > 1:
+            twists = [self.twist(x[k], times[kept], stream) for k, stream in enumerate(streams)]
+            log_w = log_w + torch.stack([twist.log_h for twist in twists]) - log_h
+            x = pick(x, choose(log_w, uniform(noise))[None])
+        return Start(x[0], times[kept:], memory)
 
     @torch.enable_grad()
     def twist(self, x_t: Tensor, t: Tensor, randn: Randn) -> Twist:
@@ -238,14 +230,14 @@ class Particles(PPR):
             )
 
     def budget(self, residuals: int = 1) -> tuple[int, int]:
-        free, kept = self._stages()
+        branch, kept = self._stages()
         levels = [self.noise_level(s) for s in self.times()[kept + 1 :]]
         searches = [self.minimize] * sum(level <= self.sigma_max for level in levels)
         searches[-1] = self.last or self.minimize
-        weighed = self.particles * (kept + 1 - free) if kept > free else 0
+        weighed = branch + (self.particles * (kept + 1 - branch) if kept > branch else 0)
         costs = [search.cost(residuals) for search in searches]
         forward, backward = (self.repeats * sum(c[i] for c in costs) for i in (0, 1))
-        return free + weighed + len(levels) + forward, weighed * residuals + backward
+        return weighed + len(levels) + forward, weighed * residuals + backward
 
 
 def uniform(noise: MemberNoise) -> Tensor:
