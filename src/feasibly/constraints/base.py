@@ -1,8 +1,22 @@
 r"""The base class of constraints, which state a feasible set :math:`\{ x : r(x) = 0 \}`."""
 
-__all__ = ["Array", "Constraint", "check_axes", "constant", "finite", "rows", "target"]
+__all__ = [
+    "Array",
+    "Constraint",
+    "Inequalities",
+    "Intervals",
+    "at_most_zero",
+    "check_axes",
+    "constant",
+    "finite",
+    "rows",
+    "target",
+]
 
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,6 +27,24 @@ from ..errors import ConstraintError
 
 Array = Tensor | ArrayLike
 """Numbers as a user gives them: a number, a list, an array or a tensor."""
+
+
+class Intervals(NamedTuple):
+    r"""Values that must lie in intervals, each with shape :math:`(B, m)`.
+
+    Attributes:
+        values: The values of samples, which are signed: inside they tell how far the bounds are.
+        lower: The lower bounds; -inf for none.
+        upper: The upper bounds; inf for none.
+    """
+
+    values: Tensor
+    lower: Tensor
+    upper: Tensor
+
+
+Inequalities = Callable[[Tensor], Intervals]
+"""A differentiable function of samples, with shape (B, *), that must lie in intervals."""
 
 LARGEST = 2**22
 """The most elements of a matrix that is inverted for a projection: 32 MiB, and a few seconds."""
@@ -127,6 +159,20 @@ class Constraint(ABC):
         """
         return self
 
+    @property
+    def inequalities(self) -> Inequalities | None:
+        r"""The inequality part of this constraint, with signs; None if it has none.
+
+        A residual is zero everywhere inside. A sampler that goes on inside needs to know how far
+        the boundary is. A subclass that is an inequality may define this part, so that the two
+        parts together are the constraint. By default it is :math:`|r(x)| \leq 0`, which says
+        nothing of the boundary to samples inside.
+        """
+        return None if self.equalities is self else self._vanishing
+
+    def _vanishing(self, x: Tensor) -> Intervals:
+        return at_most_zero(self.residual(x).abs())
+
     def in_units(self, mean: Array, std: Array) -> "Constraint":
         r"""Returns this constraint for a model of standardised data.
 
@@ -142,6 +188,11 @@ class Constraint(ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(tolerance={self.tolerance:g})"
+
+
+def at_most_zero(values: Tensor) -> Intervals:
+    r"""Returns the intervals of :math:`g(x) \leq 0`, given the values, with shape (B, m)."""
+    return Intervals(values, torch.full_like(values, -math.inf), torch.zeros_like(values))
 
 
 def constant(value: Array, name: str) -> Tensor:
@@ -219,6 +270,11 @@ class _InUnits(Constraint):
     def equalities(self) -> Constraint | None:
         equalities = self.constraint.equalities
         return None if equalities is None else equalities.in_units(self.mean, self.std)
+
+    @property
+    def inequalities(self) -> Inequalities | None:
+        inequalities = self.constraint.inequalities
+        return None if inequalities is None else lambda x: inequalities(self._physical(x))
 
     def residual(self, x: Tensor) -> Tensor:
         return self.constraint.residual(self._physical(x))

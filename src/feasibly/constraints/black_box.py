@@ -11,7 +11,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from ..errors import ConstraintError
-from .base import Array, Constraint, constant
+from .base import Array, Constraint, Inequalities, at_most_zero, constant
 
 
 class BlackBox(Constraint):
@@ -61,7 +61,15 @@ class BlackBox(Constraint):
     def equalities(self) -> Constraint | None:
         return None if self.inequality else self
 
+    @property
+    def inequalities(self) -> Inequalities | None:
+        return (lambda x: at_most_zero(self._values(x))) if self.inequality else None
+
     def residual(self, x: Tensor) -> Tensor:
+        r = self._values(x)
+        return r.relu() if self.inequality else r
+
+    def _values(self, x: Tensor) -> Tensor:
         size = x[0].numel()
         if size > self.limit:
             raise ConstraintError(
@@ -69,8 +77,7 @@ class BlackBox(Constraint):
                 f"evaluations of f. State a smooth surrogate, or raise limit={self.limit}."
             )
         step = self.step or torch.finfo(x.dtype).eps ** (1 / 3)
-        r = _Differences.apply(x, self._evaluate, step)
-        return r.relu() if self.inequality else r
+        return _Differences.apply(x, self._evaluate, step)
 
     def _evaluate(self, x: Tensor) -> Tensor:
         r = constant(self.f(x.detach()), "What BlackBox(f=...) returns")

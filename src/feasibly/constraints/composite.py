@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .base import Constraint
+from .base import Constraint, Inequalities, Intervals
 
 
 class Composite(Constraint):
@@ -57,6 +57,17 @@ class Composite(Constraint):
         parts = zip([part.equalities for part in self.constraints], self.weights, strict=True)
         kept = [(part, w) for part, w in parts if part is not None]
         return Composite(*zip(*kept, strict=True)) if kept else None
+
+    @property
+    def inequalities(self) -> Inequalities | None:
+        found = [part.inequalities for part in self.constraints]
+        parts = [part for part in found if part is not None]
+
+        def joined(x: Tensor) -> Intervals:
+            each = [part(x) for part in parts]
+            return Intervals(*(torch.cat(tensors, dim=1) for tensors in zip(*each, strict=True)))
+
+        return joined if parts else None
 
     def residual(self, x: Tensor) -> Tensor:
         parts = zip(self.weights, self.constraints, strict=True)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from .base import Constraint
+from .base import Constraint, Inequalities
 
 
 class Decoded(Constraint):
@@ -49,6 +49,11 @@ class Decoded(Constraint):
     def equalities(self) -> Constraint | None:
         equalities = self.constraint.equalities
         return None if equalities is None else Decoded(equalities, self.decode, self.encode)
+
+    @property
+    def inequalities(self) -> Inequalities | None:
+        inequalities = self.constraint.inequalities
+        return None if inequalities is None else lambda x: inequalities(self.decode(x))
 
     def residual(self, x: Tensor) -> Tensor:
         return self.constraint.residual(self.decode(x))

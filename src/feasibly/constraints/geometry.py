@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ConstraintError
-from .base import Array, Constraint, check_axes, constant
+from .base import Array, Constraint, Inequalities, at_most_zero, check_axes, constant
 
 
 class ClosedLoop(Constraint):
@@ -92,14 +92,22 @@ class Obstacles(Constraint):
     def equalities(self) -> None:
         return None
 
+    @property
+    def inequalities(self) -> Inequalities:
+        return lambda x: at_most_zero(self._depths(x))
+
     def residual(self, x: Tensor) -> Tensor:
+        return self._depths(x).relu()
+
+    def _depths(self, x: Tensor) -> Tensor:
+        """Returns how deep points are inside of obstacles, with shape (B, m)."""
         if self.centers.shape[1] != x.shape[-1]:
             raise ConstraintError(
                 f"Obstacles: centers have {self.centers.shape[1]} coordinates, but points have "
                 f"{x.shape[-1]}."
             )
         distance = _norm(x[..., None, :] - self.centers.to(x))
-        return (self.radii.to(x) - distance).relu().flatten(start_dim=1)
+        return (self.radii.to(x) - distance).flatten(start_dim=1)
 
 
 def _norm(x: Tensor) -> Tensor:

@@ -2,12 +2,13 @@ r"""Inequalities: :math:`g(x) \leq 0`."""
 
 __all__ = ["Bounds", "Inequality"]
 
+import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from .base import Array, Constraint, constant, rows, target
+from .base import Array, Constraint, Inequalities, Intervals, at_most_zero, constant, rows, target
 
 
 class Inequality(Constraint):
@@ -29,8 +30,15 @@ class Inequality(Constraint):
     def equalities(self) -> None:
         return None
 
+    @property
+    def inequalities(self) -> Inequalities:
+        return lambda x: at_most_zero(self._values(x))
+
     def residual(self, x: Tensor) -> Tensor:
-        return rows(self.g(x), x, "Inequality(g=...)").relu()
+        return self._values(x).relu()
+
+    def _values(self, x: Tensor) -> Tensor:
+        return rows(self.g(x), x, "Inequality(g=...)")
 
 
 class Bounds(Constraint):
@@ -56,6 +64,18 @@ class Bounds(Constraint):
     def equalities(self) -> Constraint | None:
         fixed = self.lower == self.upper
         return _Fixed(self, fixed) if torch.any(fixed) else None
+
+    @property
+    def inequalities(self) -> Inequalities | None:
+        return None if torch.all(self.lower == self.upper) else self._intervals
+
+    def _intervals(self, x: Tensor) -> Intervals:
+        """The elements that have bounds, and whose bounds are not equal."""
+        lower = target(self.lower, x, "Bounds(lower)").expand(x.shape[1:])
+        upper = target(self.upper, x, "Bounds(upper)").expand(x.shape[1:])
+        free = (lower < upper) & ((lower > -math.inf) | (upper < math.inf))
+        values = x[:, free]
+        return Intervals(values, lower[free].expand_as(values), upper[free].expand_as(values))
 
     def residual(self, x: Tensor) -> Tensor:
         return (x - self.projection(x)).flatten(start_dim=1)

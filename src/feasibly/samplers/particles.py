@@ -5,21 +5,23 @@ __all__ = ["Particles", "Twist"]
 import math
 from dataclasses import KW_ONLY, dataclass
 from itertools import pairwise
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from ..constraints.base import Intervals
 from ..linalg import eigh
 from ..minimizers import GaussNewton, Minimizer
 from ..minimizers.base import per_sample
 from ..randomness import MemberNoise
-from ..sampling import Problem
-from .base import Last, Randn, Start
+from .base import Last, Randn, Start, Step
 from .ppr import PPR
+from .truncated import TruncatedPPR
 
 PAIRS = 4  # pairs of clean samples that tell the curvature of a residual
-FLOOR = 1e-3  # the least variance of a residual, relative to that of white noise
+FLOOR = 1e-3  # the least variance of a value, relative to that of white noise
+RIDGE = 0.05  # the same for a move into intervals, several of which may have one direction
 FARTHEST = 10.0  # how many standard deviations of a step a particle is moved at most
 EVEN = 1 / 2  # the share of particles that must matter, or they are resampled
 
@@ -149,39 +151,54 @@ class Particles(PPR):
         x_t = x_t.detach().requires_grad_()
         mean = self.denoiser(x_t, t)
         z = mean.detach().requires_grad_()
-        r = self.constraint.residual(z)
-        rows = [torch.autograd.grad(c.sum(), z, retain_graph=True)[0] for c in r.unbind(dim=1)]
+        g = self.values(z)
+        rows = [torch.autograd.grad(v.sum(), z, retain_graph=True)[0] for v in g.values.unbind(1)]
         images = [torch.autograd.grad(mean, x_t, row, retain_graph=True)[0] for row in rows]
         J, VJ = (torch.stack(v, dim=1).flatten(start_dim=2).double() for v in (rows, images))
         VJ = (sigma_t**2 / alpha_t).double() * VJ
-        mean, r = mean.detach(), r.detach().double()
-        shift, C = self._curvature(mean, r, (sigma_t / alpha_t).item(), randn)
+        mean, sigma = mean.detach(), (sigma_t / alpha_t).item()
+        centre, C = self._curvature(mean, g.values.detach().double(), sigma, randn)
+        # in units in which a value's slope is one
+        unit = J.norm(dim=2).clamp_min(torch.finfo(torch.float64).tiny)
         S = J @ VJ.mT
-        values, vectors = eigh((S + S.mT) / 2 + C)
-        least = FLOOR * (sigma_t / alpha_t).double() ** 2 * J.square().sum(dim=2).mean(dim=1)
-        values = torch.maximum(values, least[:, None].clamp_min(torch.finfo(torch.float64).tiny))
-        p = (vectors.mT @ (r + shift)[..., None]).squeeze(-1)
-        log_h = -(p.square() / values + values.log()).sum(dim=1) / 2
-        move = -(VJ.mT @ (vectors @ (p / values)[..., None])).reshape(mean.shape)
+        S = ((S + S.mT) / 2 + C) / unit[:, None] / unit[..., None]
+        centre, lower, upper = (v / unit for v in (centre, g.lower.double(), g.upper.double()))
+        log_h, wanted = inside(centre, positive(S, FLOOR * sigma**2), lower, upper)
+        log_h = log_h - torch.where(lower == upper, unit, 1.0).log().sum(dim=1)
+        firm = positive(S, FLOOR * sigma**2 if (lower == upper).all() else RIDGE * sigma**2)
+        gap = torch.linalg.solve(firm, (wanted - centre)[..., None])
+        move = (VJ.mT @ (gap / unit[..., None])).reshape(mean.shape)
         # what is not finite has no weight, and is not moved
-        return Twist(mean, move.to(mean).nan_to_num(0, 0, 0), log_h.nan_to_num(-math.inf))
+        move = move.to(mean).nan_to_num(0, 0, 0)
+        return Twist(mean, move, log_h.nan_to_num(-math.inf))
+
+    def values(self, x: Tensor) -> Intervals:
+        """Returns what is constrained of clean samples: residuals, which must be zero, then the
+        values of inequalities."""
+        parts = []
+        if (equalities := self.constraint.equalities) is not None:
+            r = equalities.residual(x)
+            parts.append(Intervals(r, torch.zeros_like(r), torch.zeros_like(r)))
+        if (inequalities := self.constraint.inequalities) is not None:
+            parts.append(inequalities(x))
+        return Intervals(*(torch.cat(part, dim=1) for part in zip(*parts, strict=True)))
 
     def _curvature(
-        self, mean: Tensor, r: Tensor, sigma: float, randn: Randn
+        self, mean: Tensor, g: Tensor, sigma: float, randn: Randn
     ) -> tuple[Tensor, Tensor]:
-        """Returns how the curvature of the residual shifts its mean, with shape (B, m), and what
-        it adds to its covariance, with shape (B, m, m). Both are zero for a linear residual."""
+        """Returns where the curvature of the constrained values puts their mean, with shape
+        (B, m), and what it adds to their covariance, with shape (B, m, m)."""
         v = 1 / (1 / sigma**2 + 1 / self.spread**2)
         bends = []
         with torch.no_grad():
             for _ in range(0 if self.constraint.linear else PAIRS):
                 step = math.sqrt(v) * randn(mean)
-                above, below = map(self.constraint.residual, (mean + step, mean - step))
-                bends.append((above + below).double() / 2 - r)  # the slope cancels
+                above, below = (self.values(x).values for x in (mean + step, mean - step))
+                bends.append((above + below).double() / 2 - g)  # the slope cancels
         if not bends:
-            return torch.zeros_like(r), r.new_zeros((*r.shape, r.shape[1]))
+            return g, g.new_zeros((*g.shape, g.shape[1]))
         bend = torch.stack(bends, dim=2)
-        return bend.mean(dim=2), bend @ bend.mT / PAIRS
+        return g + bend.mean(dim=2), bend @ bend.mT / PAIRS
 
     def moved(
         self, x_t: Tensor, x_0: Tensor, move: Tensor, t: Tensor, s: Tensor, randn: Randn
@@ -204,15 +221,12 @@ class Particles(PPR):
             v > self.level for v in levels
         )
 
-    def prepare(self, problem: Problem) -> Self:
-        equalities = self.constraint.equalities
-        known = 0 if equalities is None else equalities.residual(problem.x_0).shape[1]
-        if known < problem.residuals:
-            raise ValueError(
-                f"{type(self).__name__} is for equalities: it weighs particles by a density on "
-                f"the constraint. {self.constraint!r} has inequalities; use PPR."
-            )
-        return self
+    def kernel(
+        self, x_t: Tensor, t: Tensor, radius: float, randn: Randn, memory: Any = None
+    ) -> Step:
+        if self.constraint.equalities is None:
+            return TruncatedPPR.kernel(self, x_t, t, radius, randn, memory)  # ty: ignore
+        return super().kernel(x_t, t, radius, randn, memory)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -238,6 +252,58 @@ class Particles(PPR):
         costs = [search.cost(residuals) for search in searches]
         forward, backward = (self.repeats * sum(c[i] for c in costs) for i in (0, 1))
         return weighed + len(levels) + forward, weighed * residuals + backward
+
+
+def positive(S: Tensor, least: float) -> Tensor:
+    """Returns symmetric matrices, with shape (B, m, m), with eigenvalues of at least `least`."""
+    values, vectors = eigh(S)
+    return vectors * values.clamp_min(least)[:, None] @ vectors.mT
+
+
+def inside(mean: Tensor, S: Tensor, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Returns the log-probability that normal values lie in intervals, and their mean there.
+
+    Values whose bounds are equal are conditioned on, which is exact and takes a density. The
+    others are then taken as independent.
+
+    Arguments:
+        mean: The mean of the values, with shape (B, m).
+        S: Their covariance, with shape (B, m, m).
+        lower: The lower bounds, with shape (B, m).
+        upper: The upper bounds, likewise.
+    """
+    fixed = (lower == upper)[0]
+    wanted = torch.where(fixed, lower, mean)
+    log_h = mean.new_zeros(len(mean))
+    variance = S.diagonal(dim1=1, dim2=2)
+    if fixed.any():
+        gap = (wanted - mean)[:, fixed]
+        L, _ = torch.linalg.cholesky_ex(S[:, fixed][:, :, fixed])
+        solved = torch.cholesky_solve(torch.cat([gap[..., None], S[:, fixed]], dim=2), L)
+        log_h = -(gap * solved[..., 0]).sum(dim=1) / 2
+        log_h = log_h - L.diagonal(dim1=1, dim2=2).log().sum(dim=1)
+        mean = mean + (S[:, :, fixed] @ solved[..., :1]).squeeze(-1)
+        variance = variance - (S[:, :, fixed] * solved[..., 1:].mT).sum(dim=2)
+    if fixed.all():
+        return log_h, wanted
+    free, s = ~fixed, variance[:, ~fixed].clamp_min(torch.finfo(S.dtype).tiny).sqrt()
+    a, b = ((bound[:, free] - mean[:, free]) / s for bound in (lower, upper))
+    log_p, z = truncated(a, b)
+    wanted = wanted.clone()
+    wanted[:, free] = mean[:, free] + s * z
+    return log_h + log_p.sum(dim=1), wanted
+
+
+def truncated(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Returns :math:`\log P(a \leq z \leq b)` of a standard normal :math:`z`, and its mean
+    there, both with the shape of the bounds."""
+    flip = a > 0  # so that the tail is the lower one, which is exact
+    a, b = torch.where(flip, -b, a), torch.where(flip, -a, b)
+    log_a, log_b = torch.special.log_ndtr(a), torch.special.log_ndtr(b)
+    log_p = log_b + torch.log1p(-(log_a - log_b).clamp_max(-1e-12).exp())
+    density = [-bound.square() / 2 - math.log(2 * math.pi) / 2 for bound in (a, b)]
+    mean = (density[0] - log_p).exp() - (density[1] - log_p).exp()
+    return log_p, torch.where(flip, -mean, mean)
 
 
 def uniform(noise: MemberNoise) -> Tensor:
