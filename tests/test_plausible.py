@@ -154,6 +154,20 @@ def test_a_far_constraint_is_plausible_where_the_data_is_smooth():
     assert reference(plane, (2,)).assess(plane, far, range(2)).plausible.all()
 
 
+def test_a_smooth_field_may_have_an_unlikely_value_and_may_not_be_torn_there():
+    """Exact samples given one value, at 5 standard deviations, against that value put in."""
+    u = torch.linspace(0, 1, 64, dtype=torch.float64)
+    cov = torch.exp(-(u[:, None] - u).square() / 0.02) + 1e-6 * torch.eye(64).double()
+    oracle = Gaussian(torch.zeros(64), cov, VP())
+    ref = reference(oracle, (64,))
+    x = randn(128, 64) @ torch.linalg.cholesky(cov).T
+    given = x + (5 - x[:, 32:33]) * cov[32] / cov[32, 32]
+    assert ref.assess(oracle, given.float(), range(128)).plausible.all()
+    torn = x.clone()
+    torn[:, 32] = 5
+    assert not ref.assess(oracle, torn.float(), range(128)).plausible.any()
+
+
 def test_a_smaller_error_is_plausible():
     """Between modes that are far apart the denoiser undoes nothing; at a mode it undoes most."""
     data = torch.tensor([[-1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
