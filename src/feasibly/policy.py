@@ -7,15 +7,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol
 
-from .constraints.base import Constraint
+import torch
+from torch import Tensor
+
+from .constraints.base import Constraint, Intervals
 from .minimizers import GaussNewton, Minimizer, WarmLBFGS
 from .network import Evaluations, Network
 from .samplers import METHODS, PPR, Ancestral, CalibratedPPR, Particles, Sampler, TruncatedPPR
 from .sampling import Problem, whole
 
-PARTICLES = {1: 8, 8: 16, 12: 8}
-"""The number of particles of a member, up to so many residuals. Each weight takes a gradient for
-each residual. More residuals are met by posterior samples."""
+WEIGHED = 12
+"""Up to so many values particles are weighed, which takes a gradient for each. More residuals are
+met by posterior samples."""
+
+PARTICLES_ONE, PARTICLES_MORE, PARTICLES_FAR = 8, 16, 32
+"""The number of particles of a member under one value, under more, and where the constraint is
+far from unconditional samples."""
+
+COSTLY = 8
+"""Above so many values a member has no more particles than under one."""
+
+NEAR = 0.1
+"""The share of unconditional samples that must be on each side of a residual, or inside of the
+inequalities, for a constraint that is not far."""
 
 BRANCH = 4.0
 """How far above the noise level at which the denoiser begins to tell a residual there are
@@ -68,6 +82,10 @@ projection that fails once does not leave a member infeasible."""
 
 class Survey(Protocol):
     """What unconditional samples show of a problem; see :class:`feasibly.plausible.Reference`."""
+
+    @property
+    def samples(self) -> Tensor:
+        """The samples, with shape (N, *)."""
 
     @property
     def unit(self) -> float:
@@ -160,8 +178,12 @@ def choose(
         _known(Ancestral, options)
         sampler = Ancestral(denoiser, **options)
         return Plan((sampler,) * (attempts or 1), "There is no constraint to satisfy.")
-    if method == "auto" and constraint is not None and _is_equality(constraint, problem):
-        return _equality(denoiser, constraint, problem, survey, fast, attempts, options)
+    if method == "auto" and constraint is not None:
+        values = constraint.intervals(problem.x_0)
+        if values.values.shape[1] <= WEIGHED:
+            return _particles(denoiser, constraint, values, survey, fast, attempts, options)
+        if (values.lower == values.upper).all():
+            return _posterior(denoiser, constraint, problem, fast, attempts, options)
     if method in ("auto", "ppr") and constraint is not None:
         return _ppr(denoiser, constraint, problem, fast, attempts, options)
     if fast:
@@ -175,48 +197,68 @@ def choose(
     return Plan((kind(denoiser, constraint, **(chosen | options)),) * (attempts or 1))
 
 
-def _is_equality(constraint: Constraint, problem: Problem) -> bool:
-    """Whether a constraint has equalities alone."""
-    equalities = constraint.equalities
-    return equalities is not None and (
-        equalities.residual(problem.x_0).shape[1] == problem.residuals
-    )
-
-
-def _equality(
+def _particles(
     denoiser: Any,
     constraint: Constraint,
-    problem: Problem,
+    values: Intervals,
     survey: Survey | None,
     fast: bool,
     attempts: int | None,
     options: dict[str, Any],
 ) -> Plan:
-    m, count = problem.residuals, attempts or ATTEMPTS
-    what = "one residual" if m == 1 else f"{m} residuals"
-    if m <= max(PARTICLES):
-        unit = 1.0 if survey is None else survey.unit
-        particles = next(number for most, number in PARTICLES.items() if m <= most)
-        chosen: dict[str, Any] = {
-            "particles": particles // 2 if fast else particles,
-            "branch": math.inf if survey is None else _short(BRANCH * survey.informed),
-            "level": _short(LEVEL * unit),
-            "spread": _short(unit),
-            "last": GaussNewton(STUCK, max_distance=None),
-        }
-        _known(Particles, options)
-        sampler = Particles(denoiser, constraint, **(chosen | options))
-        reason = f"The constraint has {what}: {sampler.particles} particles a member are weighed."
-        return Plan((sampler,) * count, reason)
-    _known(CalibratedPPR, options)
-    settings: dict[str, Any] = {
-        "spacing": "noise",
-        "steps": STEPS_FAST if fast else STEPS_CALIBRATED,
+    m, equal = values.values.shape[1], bool((values.lower == values.upper).all())
+    far = survey is not None and _nearness(constraint, survey.samples) < NEAR
+    particles = PARTICLES_FAR if far else PARTICLES_MORE if m > 1 else PARTICLES_ONE
+    particles = PARTICLES_ONE if m > COSTLY else particles
+    unit = 1.0 if survey is None else survey.unit
+    chosen: dict[str, Any] = {
+        "particles": particles // 2 if fast else particles,
+        "branch": math.inf if survey is None else _short(BRANCH * survey.informed),
+        "level": _short(LEVEL * unit) if equal else 0.0,
+        "spread": _short(unit),
+        "last": GaussNewton(STUCK, max_distance=None),
     }
+    _known(Particles, options)
+    sampler = Particles(denoiser, constraint, **(chosen | options))
+    what = "one value" if m == 1 else f"{m} values"
+    where = ", far from unconditional samples" if far else ""
+    reason = (
+        f"The constraint is on {what}{where}: {sampler.particles} particles of each member are "
+        "weighed by it."
+    )
+    return Plan((sampler,) * (attempts or ATTEMPTS), reason)
+
+
+def _nearness(constraint: Constraint, x: Tensor) -> float:
+    """Returns the least share of samples on each side of the residuals, and inside of the
+    inequalities."""
+    g = constraint.intervals(x)
+    fixed = (g.lower == g.upper)[0]
+    gap = (g.values - g.lower)[:, fixed]
+    sides = [(gap < 0).double().mean(dim=0), (gap > 0).double().mean(dim=0)]
+    inside = ((g.lower <= g.values) & (g.values <= g.upper))[:, ~fixed].all(dim=1)
+    return min([inside.double().mean().item(), *torch.cat(sides).tolist()])
+
+
+def _posterior(
+    denoiser: Any,
+    constraint: Constraint,
+    problem: Problem,
+    fast: bool,
+    attempts: int | None,
+    options: dict[str, Any],
+) -> Plan:
+    count = attempts or ATTEMPTS
+    _known(CalibratedPPR, options)
+    steps = STEPS_FAST if fast else STEPS_CALIBRATED
+    settings: dict[str, Any] = {"spacing": "noise", "steps": steps}
     posterior = CalibratedPPR(denoiser, constraint, **(settings | options))
     early = min(count, CALIBRATED)
     late = _ppr(denoiser, constraint, problem, fast, max(1, count - early), {}).attempts
-    reason = f"The constraint has {what}: posterior samples, then PPR for members that fail."
+    reason = (
+        f"The constraint has {problem.residuals} residuals: posterior samples, then PPR for "
+        "members that fail."
+    )
     return Plan(((posterior,) * early + late)[:count], reason)
 
 

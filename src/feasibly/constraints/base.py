@@ -170,6 +170,17 @@ class Constraint(ABC):
         """
         return None if self.equalities is self else self._vanishing
 
+    def intervals(self, x: Tensor) -> Intervals:
+        r"""Returns all that is constrained of samples: residuals, which must be zero, then the
+        values of inequalities."""
+        parts = []
+        if (equalities := self.equalities) is not None:
+            r = equalities.residual(x)
+            parts.append(Intervals(r, torch.zeros_like(r), torch.zeros_like(r)))
+        if (inequalities := self.inequalities) is not None:
+            parts.append(inequalities(x))
+        return Intervals(*(torch.cat(part, dim=1) for part in zip(*parts, strict=True)))
+
     def _vanishing(self, x: Tensor) -> Intervals:
         return at_most_zero(self.residual(x).abs())
 

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..constraints.base import Intervals
 from ..linalg import eigh
 from ..minimizers import GaussNewton, Minimizer
 from ..minimizers.base import per_sample
@@ -67,6 +66,11 @@ class Particles(PPR):
     they are resampled in proportion to their weights. At a low noise level one is kept, and goes
     on as in PPR. There, a renoised point estimate lacks a variance of that level only.
 
+    Of an inequality :math:`l \leq g(x) \leq u`, :math:`h` is the probability, given the
+    equalities, and values are moved to their mean in the interval. Several are taken as
+    independent. At the end, a member inside stays as it is; for that, `level` should be 0, so that
+    particles are weighed down to the last step and none is left to be projected.
+
     With many particles samples follow the constrained distribution whatever :math:`h` is, but
     for the size of a step and for what lies below `level`. So modes get their weights. A few
     particles are enough where :math:`h` is good. Above `branch` a member has one particle, which
@@ -82,13 +86,15 @@ class Particles(PPR):
 
     Arguments:
         denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
-        constraint: The constraint, an equality. A weight takes a gradient for each residual.
+        constraint: The constraint. A weight takes a gradient for each residual and for each
+            value of an inequality.
         steps: The number of diffusion steps.
         spacing: Where the steps are; see :class:`Sampler`.
         repeats: The number of kernel applications in a step below `level`.
         particles: The number :math:`K` of particles of a member.
         branch: The noise level :math:`\sigma / \alpha` from which on there are particles.
-        level: The noise level at which one of them is kept, in units of the data.
+        level: The noise level at which one of them is kept, in units of the data; 0 for the last
+            step's.
         spread: The standard deviation of the data.
         minimize: The minimizer of projections, below `level`.
         last: The minimizer of the projection at :math:`t = 0`; None for `minimize`.
@@ -151,7 +157,7 @@ class Particles(PPR):
         x_t = x_t.detach().requires_grad_()
         mean = self.denoiser(x_t, t)
         z = mean.detach().requires_grad_()
-        g = self.values(z)
+        g = self.constraint.intervals(z)
         rows = [torch.autograd.grad(v.sum(), z, retain_graph=True)[0] for v in g.values.unbind(1)]
         images = [torch.autograd.grad(mean, x_t, row, retain_graph=True)[0] for row in rows]
         J, VJ = (torch.stack(v, dim=1).flatten(start_dim=2).double() for v in (rows, images))
@@ -172,17 +178,6 @@ class Particles(PPR):
         move = move.to(mean).nan_to_num(0, 0, 0)
         return Twist(mean, move, log_h.nan_to_num(-math.inf))
 
-    def values(self, x: Tensor) -> Intervals:
-        """Returns what is constrained of clean samples: residuals, which must be zero, then the
-        values of inequalities."""
-        parts = []
-        if (equalities := self.constraint.equalities) is not None:
-            r = equalities.residual(x)
-            parts.append(Intervals(r, torch.zeros_like(r), torch.zeros_like(r)))
-        if (inequalities := self.constraint.inequalities) is not None:
-            parts.append(inequalities(x))
-        return Intervals(*(torch.cat(part, dim=1) for part in zip(*parts, strict=True)))
-
     def _curvature(
         self, mean: Tensor, g: Tensor, sigma: float, randn: Randn
     ) -> tuple[Tensor, Tensor]:
@@ -193,7 +188,9 @@ class Particles(PPR):
         with torch.no_grad():
             for _ in range(0 if self.constraint.linear else PAIRS):
                 step = math.sqrt(v) * randn(mean)
-                above, below = (self.values(x).values for x in (mean + step, mean - step))
+                above, below = (
+                    self.constraint.intervals(x).values for x in (mean + step, mean - step)
+                )
                 bends.append((above + below).double() / 2 - g)  # the slope cancels
         if not bends:
             return g, g.new_zeros((*g.shape, g.shape[1]))
@@ -233,7 +230,8 @@ class Particles(PPR):
         self._at_least(1, "particles")
         for name in ("branch", "level", "spread"):
             value = getattr(self, name)
-            if not isinstance(value, int | float) or not value > 0:
+            least = 0 if name == "level" else math.ulp(0.0)
+            if not isinstance(value, int | float) or not value >= least:
                 raise ValueError(
                     f"{type(self).__name__}({name}=...) must be a positive number, got {value!r}."
                 )
