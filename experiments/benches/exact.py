@@ -4,6 +4,7 @@ __all__ = ["ExactBench"]
 
 import statistics
 import warnings
+import zlib
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import combinations
@@ -18,6 +19,7 @@ from feasibly.result import Result
 from feasibly.sampling import run
 
 from ..records import Record
+from ..samplers import Make
 from ..studies import Comparison
 from .base import Bench, Case, summary
 from .exact_base import MEMBERS, Problem
@@ -28,7 +30,7 @@ FAR = 3.0  # how many times that distance a miss is
 NEAR = 1e-3  # how near to a boundary members count, in standard deviations
 MANY = 2**16  # samples of the truth that tell how many are as near
 IMPLAUSIBLE = 0.05  # the share of members flagged from which a run has said something
-SEED = 1000  # of the truth, which no ensemble has
+MODES = 16  # the most whose weights are compared
 
 
 class ExactBench(Bench):
@@ -97,6 +99,13 @@ class _Case(Case):
         self.denoiser, self.constraint = self.posterior.denoiser, self.posterior.constraint
         self.shape = self.posterior.shape
 
+    def plan(self, make: Make) -> Plan:
+        """Makes the samplers of a label; none, with the reason, if it refuses the problem."""
+        try:
+            return super().plan(make)
+        except ValueError as error:
+            return Plan((), str(error))
+
     def truth(self, members: int) -> Record | None:
         if not self.problem.attainable:
             return None
@@ -107,16 +116,14 @@ class _Case(Case):
 
     def score(self, plan: Plan, members: int, seed: int) -> Record:
         try:
+            if not plan.attempts:
+                raise ValueError(plan.reason)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # the result keeps them
                 result = run(plan.attempts, members, self.shape, seed=seed, reason=plan.reason)
-        except SamplingError as error:  # it says that it is not right
-            return self._about | {
-                "feasible": 0.0,
-                "said": True,
-                "silent": False,
-                "error": str(error),
-            }
+        except (SamplingError, ValueError) as error:  # it says that it is not right
+            found = {"feasible": 0.0, "said": True, "silent": False}
+            return self._about | found | {"error": str(error)}
         found = self._about | {"feasible": result.feasible.double().mean().item()}
         if self.problem.attainable:
             found |= self._scores(result.samples, self._truths(members))
@@ -133,9 +140,14 @@ class _Case(Case):
         aside = problem.name in HELD_OUT
         return {"kind": problem.kind, "attainable": problem.attainable, "held_out": aside}
 
+    @property
+    def _seed(self) -> int:
+        """The seed of the truth: each problem has its own."""
+        return zlib.crc32(self.problem.name.encode())
+
     def _truths(self, members: int) -> list[Tensor]:
         """Independent samples of the truth, as many in each as an ensemble has members."""
-        generator = torch.Generator().manual_seed(SEED)
+        generator = torch.Generator().manual_seed(self._seed)
         return list(self.posterior.sample(TRUTHS * members, generator).double().chunk(TRUTHS))
 
     @cached_property
@@ -143,7 +155,7 @@ class _Case(Case):
         """The exact share of samples as near to the boundary as what is counted."""
         boundary = self.posterior.boundary
         assert boundary is not None
-        x = self.posterior.sample(MANY, torch.Generator().manual_seed(SEED + 1)).double()
+        x = self.posterior.sample(MANY, torch.Generator().manual_seed(self._seed + 1)).double()
         return (boundary(x) <= NEAR * _unit(x)).double().mean().item()
 
     def _scores(self, x: Tensor, truths: Sequence[Tensor]) -> Record:
@@ -160,7 +172,7 @@ class _Case(Case):
             "std": (flat.var(dim=0).sum().sqrt() / unit).item(),
             "mean_error": ((flat.mean(dim=0) - y.mean(dim=0)).norm() / unit).item(),
         }
-        if self.posterior.mode and not self.posterior.atoms:
+        if self.posterior.mode and self.posterior.modes <= MODES:
             mode, modes = self.posterior.mode, self.posterior.modes
             scores["weight_error"] = weight_error(mode(torch.cat(list(truths))), mode(good), modes)
         if self.posterior.boundary:
@@ -171,6 +183,8 @@ class _Case(Case):
 
     def line(self, record: Record) -> str:
         shown = ("feasible", "ratio", "std", "mean_error", "weight_error", "near", "near_exact")
+        if "error" in record:
+            return f"refused or failed: {record['error']}"
         parts = [f"{key} {record[key]:.3f}" for key in shown if key in record]
         if record.get("said"):
             parts.append("said")
