@@ -2,12 +2,13 @@
 
 __all__ = ["ExactBench"]
 
+import math
 import statistics
 import warnings
 import zlib
-from collections.abc import Sequence
-from functools import cached_property
-from itertools import combinations
+from collections.abc import Iterable, Sequence
+from functools import cached_property, lru_cache
+from itertools import combinations, starmap
 
 import torch
 from torch import Tensor
@@ -25,7 +26,7 @@ from .base import Bench, Case, summary
 from .exact_base import MEMBERS, Problem
 from .exact_problems import HELD_OUT, PROBLEMS
 
-TRUTHS = 4  # samples of the truth, of which the pairs give its distance to itself
+TRUTHS = 8  # samples of the truth, whose pairs give its distance to itself
 FAR = 3.0  # how many times that distance a miss is
 NEAR = 1e-3  # how near to a boundary members count, in standard deviations
 MANY = 2**16  # samples of the truth that tell how many are as near
@@ -109,10 +110,9 @@ class _Case(Case):
     def truth(self, members: int) -> Record | None:
         if not self.problem.attainable:
             return None
-        x = self._truths(members)[0]
+        x = self.posterior.sample(members, torch.Generator().manual_seed(self._seed + 2)).double()
         feasible = self.constraint.is_feasible(x).double().mean().item()
-        others = self._truths(members)[1:]
-        return self._about | {"feasible": feasible} | self._scores(x, others)
+        return self._about | {"feasible": feasible} | self._scores(x, members)
 
     def score(self, plan: Plan, members: int, seed: int) -> Record:
         try:
@@ -126,7 +126,7 @@ class _Case(Case):
             return self._about | found | {"error": str(error)}
         found = self._about | {"feasible": result.feasible.double().mean().item()}
         if self.problem.attainable:
-            found |= self._scores(result.samples, self._truths(members))
+            found |= self._scores(result.samples, members)
             miss = found["ratio"] > FAR or found["feasible"] < 1
         else:
             miss = True
@@ -145,10 +145,13 @@ class _Case(Case):
         """The seed of the truth: each problem has its own."""
         return zlib.crc32(self.problem.name.encode())
 
-    def _truths(self, members: int) -> list[Tensor]:
-        """Independent samples of the truth, as many in each as an ensemble has members."""
+    @lru_cache(maxsize=1)  # noqa: B019 (one number of members a problem)
+    def _truth(self, members: int) -> tuple[list[Tensor], float]:
+        """Independent samples of the truth, as many in each as an ensemble has members, and the
+        root mean square distance between two of them."""
         generator = torch.Generator().manual_seed(self._seed)
-        return list(self.posterior.sample(TRUTHS * members, generator).double().chunk(TRUTHS))
+        truths = list(self.posterior.sample(TRUTHS * members, generator).double().chunk(TRUTHS))
+        return truths, _root_mean_square(starmap(sliced_wasserstein, combinations(truths, 2)))
 
     @cached_property
     def _share_near(self) -> float:
@@ -158,14 +161,15 @@ class _Case(Case):
         x = self.posterior.sample(MANY, torch.Generator().manual_seed(self._seed + 1)).double()
         return (boundary(x) <= NEAR * _unit(x)).double().mean().item()
 
-    def _scores(self, x: Tensor, truths: Sequence[Tensor]) -> Record:
+    def _scores(self, x: Tensor, members: int) -> Record:
         """Scores an ensemble against samples of the truth. Lengths are in standard deviations of
         the truth, over all elements together; those of the boundary in those of one element."""
+        truths, own = self._truth(members)
+        truth = torch.cat(truths)
         good = x[x.flatten(start_dim=1).isfinite().all(dim=1)].double()
-        y = torch.cat(list(truths)).flatten(start_dim=1)
-        unit, flat = y.var(dim=0).sum().sqrt(), good.flatten(start_dim=1)
-        own = statistics.fmean(sliced_wasserstein(a, b) for a, b in combinations(truths, 2))
-        sliced = statistics.fmean(sliced_wasserstein(good, a) for a in truths)
+        y, flat = truth.flatten(start_dim=1), good.flatten(start_dim=1)
+        unit = y.var(dim=0).sum().sqrt()
+        sliced = _root_mean_square(sliced_wasserstein(good, one) for one in truths)
         scores: Record = {
             "sliced": sliced / unit.item(),
             "ratio": sliced / own,
@@ -174,9 +178,9 @@ class _Case(Case):
         }
         if self.posterior.mode and self.posterior.modes <= MODES:
             mode, modes = self.posterior.mode, self.posterior.modes
-            scores["weight_error"] = weight_error(mode(torch.cat(list(truths))), mode(good), modes)
+            scores["weight_error"] = weight_error(mode(truth), mode(good), modes)
         if self.posterior.boundary:
-            near = self.posterior.boundary(good) <= NEAR * _unit(torch.cat(list(truths)))
+            near = self.posterior.boundary(good) <= NEAR * _unit(truth)
             scores["near"] = near.double().mean().item()
             scores["near_exact"] = self._share_near
         return scores
@@ -191,6 +195,10 @@ class _Case(Case):
         if record.get("silent"):
             parts.append("SILENT")
         return ", ".join([*parts, f"{record.get('seconds', 0):.1f} s"])
+
+
+def _root_mean_square(values: Iterable[float]) -> float:
+    return math.sqrt(statistics.fmean(value**2 for value in values))
 
 
 def _unit(x: Tensor) -> Tensor:
