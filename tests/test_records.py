@@ -90,9 +90,8 @@ def test_every_figure_is_shown_by_a_page_and_every_other_file_is_of_records():
     }
     drawn = {
         RESULTS / problem / f"{study.name}{suffix}.png"
-        for study in STUDIES
-        for problem, comparison in study.on.items()
-        for suffix in comparison.figures
+        for study, problem in COMPARED
+        for suffix in study.on[problem].figures
     }
     drawn |= {
         RESULTS / m.problem / f"{m.name}{suffix}.png" for m in MEASUREMENTS for suffix in m.figures
