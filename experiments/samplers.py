@@ -9,6 +9,8 @@ from typing import Any
 
 from feasibly.constraints import Constraint
 from feasibly.denoisers import Denoiser
+from feasibly.network import Evaluations, Network
+from feasibly.plausible import reference
 from feasibly.policy import Plan, choose
 from feasibly.samplers import PPR, PostHoc, Sampler
 from feasibly.sampling import Problem
@@ -34,7 +36,13 @@ def default(
         options: What differs from the default: the `method`, its options, the number of
             `attempts`, or `fast`.
     """
-    plan = choose(denoiser, constraint, problem, **options)
+    if options.get("method", "auto") == "auto":
+        network = Network(denoiser, evaluations := Evaluations())
+        survey = reference(network, problem.x_0.shape[1:], constraint)
+        plan = choose(denoiser, constraint, problem, survey=survey, **options)
+        plan = replace(plan, survey=survey, evaluations=evaluations)
+    else:
+        plan = choose(denoiser, constraint, problem, **options)
     if kind is None:
         return plan
     # equal attempts stay one object, which a run prepares once

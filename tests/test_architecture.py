@@ -15,7 +15,7 @@ FLOORS = [
     ["checks"],
     ["sampling"],
     ["models", "samplers", "progress", "figures", "report"],
-    ["policy"],
+    ["policy", "plausible"],
     ["api", "ensemble"],
     ["problems"],
     ["cli"],

@@ -99,7 +99,11 @@ def sample(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", InfeasibleWarning)
         warnings.simplefilter("ignore", CalibrationWarning)
-        return run(plan.attempts, members, shape, seed=seed, observe=observe)
+        result = run(
+            plan.attempts, members, shape, seed=seed, observe=observe, monitor=plan.survey
+        )
+    result.evaluations += plan.evaluations
+    return result
 
 
 def summary(result: Result) -> dict[str, float]:

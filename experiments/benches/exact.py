@@ -16,7 +16,6 @@ from torch import Tensor
 from feasibly.errors import SamplingError
 from feasibly.metrics import sliced_wasserstein, weight_error
 from feasibly.policy import Plan
-from feasibly.result import Result
 from feasibly.sampling import run
 
 from ..records import Record
@@ -30,7 +29,6 @@ TRUTHS = 8  # samples of the truth, whose pairs give its distance to itself
 FAR = 3.0  # how many times that distance a miss is
 NEAR = 1e-3  # how near to a boundary members count, in standard deviations
 MANY = 2**16  # samples of the truth that tell how many are as near
-IMPLAUSIBLE = 0.05  # the share of members flagged from which a run has said something
 MODES = 16  # the most whose weights are compared
 
 
@@ -120,7 +118,15 @@ class _Case(Case):
                 raise ValueError(plan.reason)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # the result keeps them
-                result = run(plan.attempts, members, self.shape, seed=seed, reason=plan.reason)
+                result = run(
+                    plan.attempts,
+                    members,
+                    self.shape,
+                    seed=seed,
+                    reason=plan.reason,
+                    monitor=plan.survey,
+                )
+            result.evaluations += plan.evaluations
         except (SamplingError, ValueError) as error:  # it says that it is not right
             found = {"feasible": 0.0, "said": True, "silent": False}
             return self._about | found | {"error": str(error)}
@@ -130,8 +136,10 @@ class _Case(Case):
             miss = found["ratio"] > FAR or found["feasible"] < 1
         else:
             miss = True
-        said = _said(result)
+        said = bool(result.warnings)
         found |= {"said": said, "silent": miss and not said, "warnings": result.warnings}
+        if result.plausible is not None:
+            found["plausible"] = result.plausible.double().mean().item()
         return found | {"reason": result.reason} | summary(result)
 
     @property
@@ -187,6 +195,7 @@ class _Case(Case):
 
     def line(self, record: Record) -> str:
         shown = ("feasible", "ratio", "std", "mean_error", "weight_error", "near", "near_exact")
+        shown += ("plausible",)
         if "error" in record:
             return f"refused or failed: {record['error']}"
         parts = [f"{key} {record[key]:.3f}" for key in shown if key in record]
@@ -204,10 +213,3 @@ def _root_mean_square(values: Iterable[float]) -> float:
 def _unit(x: Tensor) -> Tensor:
     """The root mean square over the elements of their standard deviations."""
     return x.flatten(start_dim=1).var(dim=0).mean().sqrt()
-
-
-def _said(result: Result) -> bool:
-    """Whether a run told its user that something is not right."""
-    plausible = getattr(result, "plausible", None)
-    flagged = plausible is not None and (~plausible).double().mean().item() > IMPLAUSIBLE
-    return bool(result.warnings) or flagged

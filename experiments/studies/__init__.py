@@ -13,6 +13,7 @@ from . import (
     linear,
     lipschitz,
     minimizers,
+    monitor,
     neighbours,
     optimizers,
     optimizers_sweep,
@@ -40,6 +41,7 @@ MEASUREMENTS: tuple[Measurement, ...] = (
     bound.MEASUREMENT,
     budgets.MEASUREMENT,
     lipschitz.MEASUREMENT,
+    monitor.MEASUREMENT,
 )
 
 

@@ -2,12 +2,18 @@
 
 __all__ = ["plan", "sample"]
 
+import contextlib
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from .constraints.base import Constraint
+from .errors import SamplingError
+from .network import Evaluations, Network
+from .plausible import reference
 from .policy import Plan, choose
 from .result import Result
 from .samplers import Sampler
@@ -26,6 +32,7 @@ def sample(
     attempts: int | None = None,
     fast: bool = False,
     options: dict[str, Any] | None = None,
+    monitor: bool = True,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str | None = None,
     **settings: Any,
@@ -46,6 +53,9 @@ def sample(
         fast: Whether projections take fewer iterations, for samples that are a little farther
             from the constrained distribution.
         options: Options of the method, such as `{"steps": 128}`.
+        monitor: Whether to test which members are plausible; see :mod:`feasibly.plausible`. It
+            takes some 7 forward evaluations a member, and 32 for each of 64 unconditional
+            samples. Implausible members are resampled as infeasible ones are.
         dtype: The type of the samples, float32 or float64.
         device: Where to sample; None for where the denoiser's parameters are.
         settings: Settings of the run: `seed`, `chunk`, `callback`, `observe`; see
@@ -63,6 +73,7 @@ def sample(
                 f"sample() has no argument {name!r}; an option of the method is given as "
                 f"options={{{name!r}: ...}}."
             )
+    start = time.perf_counter()
     chosen = plan(
         denoiser,
         constraint,
@@ -71,11 +82,19 @@ def sample(
         attempts=attempts,
         fast=fast,
         options=options,
+        monitor=monitor,
         dtype=dtype,
         device=device,
     )
+    survey = chosen.survey
+    seconds = time.perf_counter() - start
     settings |= {"dtype": dtype, "device": device, "reason": chosen.reason}
-    return run(chosen.attempts, members, shape, **settings)
+    if monitor and survey is not None:
+        settings["monitor"] = survey
+    result = run(chosen.attempts, members, shape, **settings)
+    result.evaluations += chosen.evaluations
+    result.seconds += seconds
+    return result
 
 
 def plan(
@@ -87,17 +106,28 @@ def plan(
     attempts: int | None = None,
     fast: bool = False,
     options: dict[str, Any] | None = None,
+    monitor: bool = True,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str | None = None,
 ) -> Plan:
     """Returns the samplers that :func:`sample` would take, and the reason.
 
     The arguments are those of :func:`sample`. Denoiser and constraint are tested on two states.
+    If there is a constraint, 64 samples are taken without it, for `method="auto"` and for the
+    monitor.
     """
     problem = inspect(denoiser, constraint, shape_of(shape), dtype, device)
     options = options or {}
     for name in ("method", "attempts", "fast"):
         if name in options:
             raise ValueError(f"{name!r} is an argument of sample(), and no option of a method.")
-    arguments = {"method": method, "attempts": attempts, "fast": fast}
-    return choose(denoiser, constraint, problem, **arguments, **options)
+    evaluations = Evaluations()
+    survey = None
+    if constraint is not None and (monitor or method == "auto"):
+        network = Network(denoiser, evaluations)
+        # if they are not finite, the run itself will say where
+        with contextlib.suppress(SamplingError):
+            survey = reference(network, shape, constraint, dtype=dtype, device=device)
+    arguments = {"method": method, "survey": survey, "attempts": attempts, "fast": fast}
+    chosen = choose(denoiser, constraint, problem, **arguments, **options)
+    return replace(chosen, survey=survey, evaluations=evaluations)

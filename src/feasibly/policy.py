@@ -2,15 +2,35 @@
 
 __all__ = ["Plan", "choose"]
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Protocol
 
 from .constraints.base import Constraint
 from .minimizers import GaussNewton, Minimizer, WarmLBFGS
-from .network import Network
-from .samplers import METHODS, PPR, Ancestral, CalibratedPPR, Sampler, TruncatedPPR
+from .network import Evaluations, Network
+from .samplers import METHODS, PPR, Ancestral, CalibratedPPR, Particles, Sampler, TruncatedPPR
 from .sampling import Problem, whole
+
+PARTICLES = {1: 8, 8: 16, 12: 8}
+"""The number of particles of a member, up to so many residuals. Each weight takes a gradient for
+each residual. More residuals are met by posterior samples."""
+
+BRANCH = 4.0
+"""How far above the noise level at which the denoiser begins to tell a residual there are
+particles."""
+
+LEVEL = 0.05
+"""The noise level at which one particle is kept, in units of the data's scale. Below it, what
+PPR's point estimates leave out is small."""
+
+STUCK = 50
+"""The iterations of a last projection, which is not bounded. A member takes them only if it does
+not get there: it is then at a point that iterations do not leave."""
+
+CALIBRATED = 2
+"""How many attempts take posterior samples, under many residuals. The others are PPR's."""
 
 FEW = 8
 """Up to so many residuals cut out a surface, which is found late and at once. More say something
@@ -32,6 +52,9 @@ LAST = 3
 """How many times as many iterations the last projection may take, for many residuals: a member
 that is nearly feasible in the end is not lost for want of a few."""
 
+STEPS_CALIBRATED, STEPS_FAST = 36, 24
+"""The number of steps of posterior samples, and with `fast`."""
+
 ATTEMPTS = 4
 """How often a member is sampled, at most, under equalities."""
 
@@ -43,6 +66,18 @@ PROJECTED = 2
 projection that fails once does not leave a member infeasible."""
 
 
+class Survey(Protocol):
+    """What unconditional samples show of a problem; see :class:`feasibly.plausible.Reference`."""
+
+    @property
+    def unit(self) -> float:
+        """The data's scale."""
+
+    @property
+    def informed(self) -> float:
+        """The highest noise level at which estimates tell a residual."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """The samplers for a problem.
@@ -50,10 +85,15 @@ class Plan:
     Attributes:
         attempts: The samplers, one for each attempt.
         reason: Why these, in a sentence; empty if the policy did not choose.
+        survey: What unconditional samples show of the problem, which tells whether members are
+            plausible; None if they were not sampled.
+        evaluations: The network evaluations that it took to choose.
     """
 
     attempts: tuple[Sampler, ...]
     reason: str = ""
+    survey: Any = None
+    evaluations: Evaluations = field(default_factory=Evaluations)
 
 
 def choose(
@@ -63,6 +103,7 @@ def choose(
     /,
     method: str | Sampler = "auto",
     *,
+    survey: Survey | None = None,
     attempts: int | None = None,
     fast: bool = False,
     **options: Any,
@@ -75,6 +116,7 @@ def choose(
         problem: What a dry run shows of it.
         method: `auto`; a method's name, one of :data:`feasibly.samplers.METHODS`; or a sampler,
             which is taken as it is.
+        survey: What unconditional samples show of it; None for data of unit variance.
         attempts: How often a member is sampled, at most; None for the policy's choice.
         fast: Whether projections take fewer iterations: half for few residuals, two thirds for
             many. Samples are a little farther from the constrained distribution.
@@ -118,6 +160,8 @@ def choose(
         _known(Ancestral, options)
         sampler = Ancestral(denoiser, **options)
         return Plan((sampler,) * (attempts or 1), "There is no constraint to satisfy.")
+    if method == "auto" and constraint is not None and _is_equality(constraint, problem):
+        return _equality(denoiser, constraint, problem, survey, fast, attempts, options)
     if method in ("auto", "ppr") and constraint is not None:
         return _ppr(denoiser, constraint, problem, fast, attempts, options)
     if fast:
@@ -129,6 +173,56 @@ def choose(
         attempts = attempts or ATTEMPTS
     _known(kind, options)
     return Plan((kind(denoiser, constraint, **(chosen | options)),) * (attempts or 1))
+
+
+def _is_equality(constraint: Constraint, problem: Problem) -> bool:
+    """Whether a constraint has equalities alone."""
+    equalities = constraint.equalities
+    return equalities is not None and (
+        equalities.residual(problem.x_0).shape[1] == problem.residuals
+    )
+
+
+def _equality(
+    denoiser: Any,
+    constraint: Constraint,
+    problem: Problem,
+    survey: Survey | None,
+    fast: bool,
+    attempts: int | None,
+    options: dict[str, Any],
+) -> Plan:
+    m, count = problem.residuals, attempts or ATTEMPTS
+    what = "one residual" if m == 1 else f"{m} residuals"
+    if m <= max(PARTICLES):
+        unit = 1.0 if survey is None else survey.unit
+        particles = next(number for most, number in PARTICLES.items() if m <= most)
+        chosen: dict[str, Any] = {
+            "particles": particles // 2 if fast else particles,
+            "branch": math.inf if survey is None else _short(BRANCH * survey.informed),
+            "level": _short(LEVEL * unit),
+            "spread": _short(unit),
+            "last": GaussNewton(STUCK, max_distance=None),
+        }
+        _known(Particles, options)
+        sampler = Particles(denoiser, constraint, **(chosen | options))
+        reason = f"The constraint has {what}: {sampler.particles} particles a member are weighed."
+        return Plan((sampler,) * count, reason)
+    _known(CalibratedPPR, options)
+    settings: dict[str, Any] = {
+        "spacing": "noise",
+        "steps": STEPS_FAST if fast else STEPS_CALIBRATED,
+    }
+    posterior = CalibratedPPR(denoiser, constraint, **(settings | options))
+    early = min(count, CALIBRATED)
+    late = _ppr(denoiser, constraint, problem, fast, max(1, count - early), {}).attempts
+    reason = f"The constraint has {what}: posterior samples, then PPR for members that fail."
+    return Plan(((posterior,) * early + late)[:count], reason)
+
+
+def _short(value: float) -> float:
+    """A number with two digits, so that machines that round differently agree on it."""
+    return float(f"{value:.2g}")
 
 
 def _ppr(

@@ -71,6 +71,9 @@ class Result:
         reason: Why this method, in a sentence; empty if somebody named it.
         warnings: What a user must know of the run, in sentences.
         statistics: What samplers counted on the way, summed over the run.
+        oddness: How large the denoising error of each member is, in units of what unconditional
+            samples allow, with shape :math:`(B)`; see :mod:`feasibly.plausible`. None if the run
+            had no monitor.
     """
 
     samples: Tensor
@@ -86,6 +89,15 @@ class Result:
     reason: str = ""
     warnings: list[str] = field(default_factory=list)
     statistics: dict[str, float] = field(default_factory=dict)
+    oddness: Tensor | None = None
+
+    @property
+    def plausible(self) -> Tensor | None:
+        r"""Which members look like data to the denoiser, with shape :math:`(B)`.
+
+        One in a hundred unconditional samples does not. None if the run had no monitor.
+        """
+        return None if self.oddness is None else self.oddness <= 1
 
     @property
     def finite(self) -> Tensor:
@@ -103,10 +115,14 @@ class Result:
         if finite.numel():
             quantiles = f"violation median {finite.median():.3g}, worst {finite.max():.3g}"
         reason = f"{self.reason}\n" if self.reason else ""
+        plausible = ""
+        if self.plausible is not None:
+            plausible = f"{int(self.plausible.sum())} of {len(self.members)} members plausible\n"
         return (
             f"{self.method}\n{reason}"
             f"{int(self.feasible.sum())} of {len(self.members)} members feasible "
             f"(c <= {self.tolerance:g}), {quantiles}\n"
+            f"{plausible}"
             f"{self.evaluations.forward} forward and {self.evaluations.backward} backward "
             f"evaluations, {self.seconds:.1f} s, {self.overhead:.0%} of it outside the network\n"
             f"seed {self.seed}, members {self.members[0]} to {self.members[-1]}"
@@ -118,6 +134,8 @@ class Result:
         if Path(path).suffix != ".safetensors":
             raise ValueError(f"{path} must end in .safetensors, the format that is written.")
         tensors = {k: getattr(self, k).contiguous() for k in ("samples", "violation", "feasible")}
+        if self.oddness is not None:
+            tensors["oddness"] = self.oddness.contiguous()
         names = ("members", "seed", "tolerance", "seconds", "method")
         names += ("reason", "warnings", "statistics")
         rest = {k: getattr(self, k) for k in names}
@@ -138,11 +156,12 @@ class Result:
     @classmethod
     def join(cls, parts: Sequence["Result"]) -> "Result":
         """Joins the results of disjoint members of one ensemble."""
-        first = parts[0]
+        first, odd = parts[0], [p.oddness for p in parts if p.oddness is not None]
         return cls(
             samples=torch.cat([p.samples for p in parts]),
             violation=torch.cat([p.violation for p in parts]),
             feasible=torch.cat([p.feasible for p in parts]),
+            oddness=torch.cat(odd) if len(odd) == len(parts) else None,
             members=[i for p in parts for i in p.members],
             seed=first.seed,
             tolerance=first.tolerance,

@@ -1,12 +1,14 @@
 """A run: tests the problem, samples chunk by chunk and attempt by attempt, collects a result."""
 
 __all__ = [
+    "Monitor",
     "Problem",
     "Run",
     "State",
     "complaints",
     "describe",
     "dry_run",
+    "implausible",
     "inspect",
     "run",
     "shape_of",
@@ -22,7 +24,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -35,6 +37,9 @@ from .minimizers.base import per_sample
 from .network import Evaluations, Network, device_of
 from .randomness import MemberNoise
 from .result import Result, Snapshot
+
+MISTAKEN = 0.01
+"""The share of unconditional samples that a monitor takes for implausible."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +83,16 @@ class State:
     x_0: Tensor
 
 
+class Monitor(Protocol):
+    """Tells which members are plausible."""
+
+    def assess(
+        self, denoiser: Any, x: Tensor, members: Sequence[int], chunk: int | None = None
+    ) -> Any:
+        """Returns an object with a `statistic` for each member, with shape (B), at most 1 for
+        plausible members."""
+
+
 @torch.no_grad()
 def run(
     attempts: Sequence[Any],
@@ -91,12 +106,14 @@ def run(
     callback: Callable[[Snapshot], None] | None = None,
     observe: Callable[[State], None] | None = None,
     reason: str = "",
+    monitor: Monitor | None = None,
 ) -> Result:
     r"""Samples an ensemble, attempt by attempt.
 
     The first sampler samples all members. Each one after it resamples the members that are still
-    infeasible, from fresh noise. Of an infeasible member the attempt of least violation is kept.
-    What is feasible is said by the constraint of the last sampler.
+    infeasible, or implausible if there is a monitor, from fresh noise. Of such a member a feasible
+    attempt is kept, then the most plausible one, or that of least violation. What is feasible is
+    said by the constraint of the last sampler.
 
     Before the run, denoiser and constraint are tested on two states: two forward evaluations and,
     if a method needs it, a gradient, which are not counted. The denoiser's parameters should not
@@ -114,6 +131,8 @@ def run(
         callback: Called with a :class:`Snapshot` after every step.
         observe: Called with a :class:`State` after every step.
         reason: Why these samplers, in a sentence.
+        monitor: What tells which members are plausible, such as
+            :func:`feasibly.plausible.reference` returns; None for none.
 
     Raises:
         ConstraintError: If the constraint cannot be used as it is.
@@ -141,7 +160,17 @@ def run(
     parts: list[Result] = []
     failure = ""
     for first in range(0, len(ids), size):
-        part = Run(seed, shape, dtype, device, callback, observe, evaluations, start=start)
+        part = Run(
+            seed,
+            shape,
+            dtype,
+            device,
+            callback,
+            observe,
+            evaluations,
+            start=start,
+            monitor=monitor,
+        )
         evaluations = Evaluations()  # what the preparation took is the first chunk's
         try:
             parts.append(part.sample(prepared, ids[first : first + size]))
@@ -284,6 +313,7 @@ class Run:
             that is kept.
         current: The same in the attempt that is under way.
         statistics: What samplers say of their beginnings, summed.
+        monitor: What tells which members are plausible; None for none.
     """
 
     seed: int
@@ -300,6 +330,7 @@ class Run:
     paths: dict[int, list[float]] = field(default_factory=dict)
     current: dict[int, list[float]] = field(default_factory=dict)
     statistics: dict[str, float] = field(default_factory=dict)
+    monitor: Monitor | None = None
 
     def sample(self, attempts: Sequence[Any], ids: list[int]) -> Result:
         """Samples the members `ids` attempt by attempt; warns of nothing."""
@@ -307,20 +338,32 @@ class Run:
         x_0 = torch.full((len(ids), *self.shape), torch.nan, dtype=self.dtype, device=self.device)
         c = torch.full((len(ids),), torch.inf, dtype=self.dtype, device=self.device)
         feasible = torch.zeros_like(c, dtype=torch.bool)
+        odd = torch.full_like(c, torch.inf)
         for attempt, sampler in enumerate(attempts):
-            rows = (~feasible).nonzero().squeeze(1)
+            rows = (~feasible | (odd > 1)).nonzero().squeeze(1)
             if attempt and not rows.numel():
                 break
             counted = replace(sampler, denoiser=Network(sampler.denoiser, self.evaluations))
-            found = self._attempt(counted, constraint, [ids[i] for i in rows.tolist()], attempt)
+            members = [ids[i] for i in rows.tolist()]
+            found = self._attempt(counted, constraint, members, attempt)
             c_found, good = assess(constraint, found)
-            better = good | (c_found < c[rows])
+            odd_found = self._oddness(counted, found, members)
+            closer = c_found < c[rows]
+            better = torch.where(feasible[rows], good & (odd_found < odd[rows]), good | closer)
             for row in rows[better].tolist():
                 self.paths[ids[row]] = self.current[ids[row]]
-            x_0[rows[better]] = found[better]
-            c[rows[better]], feasible[rows[better]] = c_found[better], good[better]
-            self.latest = self._result(x_0, c, feasible, ids, attempts)
-        return self._result(x_0, c, feasible, ids, attempts)
+            kept = rows[better]
+            x_0[kept], odd[kept] = found[better], odd_found[better]
+            c[kept], feasible[kept] = c_found[better], good[better]
+            self.latest = self._result(x_0, c, feasible, odd, ids, attempts)
+        return self._result(x_0, c, feasible, odd, ids, attempts)
+
+    def _oddness(self, sampler: Any, x_0: Tensor, ids: list[int]) -> Tensor:
+        """Returns how implausible members are, with shape (B): at most 1 for plausible ones."""
+        if self.monitor is None:
+            return torch.zeros_like(x_0.flatten(start_dim=1)[:, 0])
+        with torch.no_grad():
+            return self.monitor.assess(sampler.denoiser, x_0, ids).statistic.to(x_0.dtype)
 
     def _attempt(
         self, sampler: Any, constraint: Constraint | None, ids: list[int], attempt: int
@@ -394,7 +437,13 @@ class Run:
             self.callback(snapshot)
 
     def _result(
-        self, x_0: Tensor, c: Tensor, feasible: Tensor, ids: list[int], attempts: Sequence[Any]
+        self,
+        x_0: Tensor,
+        c: Tensor,
+        feasible: Tensor,
+        odd: Tensor,
+        ids: list[int],
+        attempts: Sequence[Any],
     ) -> Result:
         constraint = attempts[-1].constraint
         return Result(
@@ -409,6 +458,7 @@ class Run:
             seconds=time.perf_counter() - self.start,
             method=describe(attempts),
             statistics=dict(self.statistics),
+            oddness=None if self.monitor is None else odd.clone(),
         )
 
 
@@ -474,6 +524,22 @@ def shortfall(result: Result, sampler: Any) -> str:
     )
 
 
+def implausible(result: Result) -> str:
+    """Says how many members are implausible, if they are more than chance explains; else
+    nothing."""
+    if result.plausible is None:
+        return ""
+    some, all_of = int((~result.plausible).sum()), len(result.members)
+    expected = MISTAKEN * all_of
+    if some <= expected + 3 * math.sqrt(expected) + 1:
+        return ""
+    return (
+        f"{some} of {all_of} members are not plausible: the denoiser takes them for no data of "
+        "the model; `result.plausible` tells which. Data may hardly satisfy the constraint, or "
+        "another method may reach it."
+    )
+
+
 def complaints(attempts: Sequence[Any], statistics: Mapping[str, float]) -> Iterator[str]:
     """Yields what samplers warn of, each method once, given the summed statistics of a run."""
     if statistics:
@@ -487,6 +553,9 @@ def _warn(result: Result, attempts: Sequence[Any]) -> None:
     for sentence in complaints(attempts, result.statistics):
         result.warnings.append(sentence)
         warnings.warn(sentence, CalibrationWarning, stacklevel=5)
+    if suspicion := implausible(result):
+        result.warnings.append(suspicion)
+        warnings.warn(suspicion, CalibrationWarning, stacklevel=5)
     if missed := shortfall(result, attempts[-1]):
         result.warnings.append(missed)
         warnings.warn(missed, InfeasibleWarning, stacklevel=5)

@@ -10,6 +10,7 @@ from .dps_pc import DPSPC
 from .eci import ECI
 from .hdc import HDC
 from .mmps import MMPS
+from .particles import Particles
 from .pcfm import PCFM
 from .pdm import PDM
 from .post_hoc import PostHoc
@@ -25,6 +26,7 @@ METHODS: dict[str, type[Sampler]] = {
     "ppr": PPR,
     "truncated": TruncatedPPR,
     "calibrated": CalibratedPPR,
+    "particles": Particles,
     "rejection": Rejection,
     "dps": DPS,
     "dps-pc": DPSPC,
@@ -58,6 +60,7 @@ __all__ = [
     "PPR",
     "Ancestral",
     "CalibratedPPR",
+    "Particles",
     "PostHoc",
     "PredictorCorrector",
     "ProximalLangevin",

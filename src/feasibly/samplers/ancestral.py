@@ -3,19 +3,11 @@ r"""Unconditional sampling: DDIM and DDPM, of first or second order."""
 __all__ = ["Ancestral"]
 
 from dataclasses import KW_ONLY, dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from .base import Randn, Sampler, Step
-
-
-class Last(NamedTuple):
-    """The clean estimate of the step before, with shape (B, *), and its time."""
-
-    x_0: Tensor
-    t: Tensor
+from .base import Last, Randn, Sampler, Step
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -68,14 +60,8 @@ class Ancestral(Sampler):
         memory: Last | None = None,
     ) -> Step:
         x_0 = self.estimate(x_t, t)
-        ahead = x_0 if self.order == 1 or memory is None else self.extrapolate(x_0, t, s, memory)
+        ahead = x_0 if self.order == 1 else self.extrapolate(x_0, t, s, memory)
         return Step(self.predict(x_t, ahead, t, s, randn), x_0, Last(x_0, t))
-
-    def extrapolate(self, x_0: Tensor, t: Tensor, s: Tensor, last: Last) -> Tensor:
-        """Returns the estimate half way to time `s`, given that at `t` and the last one."""
-        before, now, then = (self.log_level(time) for time in (last.t, t, s))
-        ahead = x_0 + (now - then) / (2 * (before - now)) * (x_0 - last.x_0)
-        return torch.where(ahead.isfinite(), ahead, x_0)  # a member that was reset
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,6 +1,6 @@
 """What every sampler shares: the update rules PREDICT and RENOISE, and the contract of a step."""
 
-__all__ = ["Randn", "Sampler", "Start", "Step"]
+__all__ = ["Last", "Randn", "Sampler", "Start", "Step"]
 
 import math
 import operator
@@ -43,6 +43,13 @@ class Start(NamedTuple):
     times: Tensor
     memory: Any = None
     statistics: Mapping[str, float] = MappingProxyType({})
+
+
+class Last(NamedTuple):
+    """The clean estimate of the step before, with shape (B, *), and its time."""
+
+    x_0: Tensor
+    t: Tensor
 
 
 class Step(NamedTuple):
@@ -214,6 +221,22 @@ class Sampler(ABC):
         tau = self.eta * (1 - (alpha_t / alpha_s * sigma_s / sigma_t) ** 2)
         z_s = torch.sqrt(1 - tau) * (x_t - alpha_t * x_0) / sigma_t
         return alpha_s * x_0 + sigma_s * z_s, sigma_s * torch.sqrt(tau)
+
+    def extrapolate(self, x_0: Tensor, t: Tensor, s: Tensor, last: Last | None) -> Tensor:
+        r"""Returns the estimate half way to time `s`, given that at `t` and the last one.
+
+        A prediction with it is of second order (DPM-Solver++ 2M). It is `x_0` where there is no
+        last one.
+
+        References:
+            | DPM-Solver++: Fast Solver for Guided Sampling of Diffusion Probabilistic Models (Lu
+            | et al., 2022), https://arxiv.org/abs/2211.01095
+        """
+        if last is None:
+            return x_0
+        before, now, then = (self.log_level(time) for time in (last.t, t, s))
+        ahead = x_0 + (now - then) / (2 * (before - now)) * (x_0 - last.x_0)
+        return torch.where(ahead.isfinite(), ahead, x_0)  # a member that was reset
 
     def renoise(self, x_0: Tensor, t: Tensor, randn: Randn) -> Tensor:
         r"""RENOISE: samples :math:`x_t \sim p(x_t \mid x_0)`, with fresh noise."""

@@ -1,0 +1,414 @@
+r"""Tests whether samples look like data to the denoiser: members against unconditional samples.
+
+Where :math:`x` looks like data, the denoiser undoes a little noise about as well as it does for
+the prior's own samples. Where it does not, the denoiser moves it elsewhere, and the error
+
+.. math:: e_k(x) = \frac{1}{D s_k^2} \, \mathbb{E}_n \|d(x + s_k n) - x\|^2
+
+at a low noise level :math:`s_k` is larger. This is the loss of the denoiser's training, of one
+sample. A sample that is too smooth, or in a region that is merely rare, has no larger error. So
+the test finds samples off the data. It does not find a wrong distribution on the data.
+"""
+
+__all__ = ["RATE", "Assessment", "Reference", "reference"]
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .constraints.base import Constraint
+from .errors import DenoiserError, SamplingError
+from .members import calling
+from .minimizers.base import per_sample
+from .network import Network, device_of
+from .randomness import MemberNoise, generator
+from .samplers.ancestral import Ancestral
+from .sampling import finite, shape_of, whole
+
+RATE = 0.01
+"""The share of unconditional samples that are implausible, at most and on average over
+references."""
+
+SIZE = 64
+"""The number of unconditional samples."""
+
+STRIDE = 0.7
+"""By how much a diffusion step of theirs may lower the logarithm of the noise level. Samples of
+coarser steps have larger errors, so that the limit is too high."""
+
+FEWEST = 16
+"""The least number of unconditional samples that a limit can be taken from."""
+
+LEVELS = (0.01, 0.03)
+"""The noise levels, in units of the data's scale. At higher ones a sample far out in a smooth
+distribution has a larger error too, though it is on the data."""
+
+SMALL, PAIRS_SMALL, PAIRS_LARGE = 64, 2, 1
+"""Samples of fewer than so many elements get two pairs of noises, others one. The errors of many
+elements average out."""
+
+SPREAD, LEAST = 0.15, 2.0
+"""The least standard deviation of log-errors that counts, and the least limit in units of it.
+A member whose error is less than exp(SPREAD * LEAST) = 1.35 times the typical one is plausible,
+however little the errors of unconditional samples vary."""
+
+SLIGHT = 0.01
+"""The error, in units of the noise's variance, below which errors are alike."""
+
+UNTOLD = 0.9
+"""The share of a residual's variance that estimates may leave open where they tell it."""
+
+TAIL = 8
+"""One unconditional sample in so many belongs to the tail."""
+
+SAMPLES_SEED, NOISE_SEED = 2**32 - 2, 2**32 - 3
+"""The seeds of unconditional samples and of the noise, so that no member depends on others."""
+
+BISECTIONS = 60  # by which a time of a noise level is found, to the last bit
+
+
+@dataclass(frozen=True, eq=False)
+class Assessment:
+    r"""What a reference says of members.
+
+    Attributes:
+        statistic: Each member's largest standardised log-error, in units of the limit, with shape
+            :math:`(B)`; infinite for members that are not finite. At most 1 is plausible.
+        plausible: Which members are plausible, with shape :math:`(B)`.
+        errors: The denoising errors :math:`e_k`, with shape :math:`(B, K)`.
+    """
+
+    statistic: Tensor
+    plausible: Tensor
+    errors: Tensor
+
+
+class Probe(NamedTuple):
+    """A fixed state, its time, and the denoiser's estimate under a reference's conditions. It
+    tells members with conditions of their own. Both states have shape (1, *)."""
+
+    x_t: Tensor
+    t: Tensor
+    x_0: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Reference:
+    r"""Unconditional samples, and the denoising errors that they allow.
+
+    The log-error of a member at each level is standardised by the mean and the standard deviation
+    of the unconditional samples'. The largest over the levels is held against a limit, which one
+    unconditional sample in a hundred exceeds if the tail of the largest is exponential. Lighter
+    tails give fewer, and so do errors that hardly vary; see :data:`SPREAD`.
+
+    Attributes:
+        samples: The unconditional samples that are finite, with shape :math:`(N, *)`.
+        unit: The data's scale: the root mean square distance per element of the median sample
+            from the elements' medians. It is about the standard deviation.
+        levels: The noise levels :math:`s_k = \sigma / \alpha`, with shape :math:`(K)`.
+        times: Their times, with shape :math:`(K)`.
+        noise: The noises, the same for all members, with shape :math:`(M, *)`.
+        location: The mean log-error at each level, with shape :math:`(K)`.
+        scale: The standard deviation of log-errors at each level, with shape :math:`(K)`.
+        limit: What the largest standardised log-error may be.
+        probe: What tells members with conditions of their own.
+        residuals: The residuals of the unconditional samples, with shape :math:`(N, m)`; None
+            without a constraint.
+        informed: The highest noise level at which the denoiser's estimates explain a tenth of the
+            variance of a residual; infinite if all do. Above it the constraint says nothing of a
+            state.
+    """
+
+    samples: Tensor
+    unit: float
+    levels: Tensor
+    times: Tensor
+    noise: Tensor
+    location: Tensor
+    scale: Tensor
+    limit: float
+    probe: Probe
+    residuals: Tensor | None = None
+    informed: float = math.inf
+
+    def applies(self, denoiser: Any, members: Sequence[int], chunk: int | None = None) -> bool:
+        """Returns whether these members have the conditions of the reference."""
+        network = _network(denoiser)
+        try:
+            ids = torch.as_tensor(list(members), device=self.samples.device)
+            self._check_conditions(network, ids, chunk)
+        except DenoiserError:
+            return False
+        return True
+
+    @property
+    def cost(self) -> int:
+        """The forward evaluations that an assessment takes for each member."""
+        return len(self.levels) * len(self.noise) + 1
+
+    @torch.no_grad()
+    def assess(
+        self, denoiser: Any, x: Tensor, members: Sequence[int], chunk: int | None = None
+    ) -> Assessment:
+        """Tests members, each by itself. Only a larger error than allowed is implausible.
+
+        Arguments:
+            denoiser: The denoiser; a :class:`Network` counts the evaluations.
+            x: The members, with shape (B, *).
+            members: Their indices.
+            chunk: How many states may go through the denoiser at a time; None for B.
+
+        Raises:
+            DenoiserError: If members have conditions other than those of the reference.
+        """
+        network, good = _network(denoiser), finite(x)
+        ids = torch.as_tensor(list(members), device=x.device)[good]
+        errors = x.new_full((len(x), len(self.levels)), math.inf, dtype=torch.float64)
+        if good.any():
+            self._check_conditions(network, ids, chunk)
+            times, levels = self.times, self.levels
+            errors[good] = _errors(network, x[good], ids, times, levels, self.noise, chunk)
+        statistic = _standardise(_log(errors), self.location, self.scale) / self.limit
+        return Assessment(statistic, statistic <= 1, errors)
+
+    def _check_conditions(self, network: Network, ids: Tensor, chunk: int | None) -> None:
+        """Refuses members whose estimates of a fixed state are not the reference's."""
+        x_t, t, x_0 = self.probe
+        for part in ids.split(chunk or len(ids)):
+            with calling(part, x_t.device):
+                answer = network(x_t.expand(len(part), *x_t.shape[1:]), t)
+            error = (answer - x_0).flatten(start_dim=1).norm(dim=1)
+            if not (error <= 0.01 * x_0.norm()).all():
+                raise DenoiserError(
+                    "Plausibility is tested against samples under one condition, and the denoiser "
+                    "has conditions that differ from member to member; test the members of each "
+                    "condition apart, against a reference of their own."
+                )
+
+
+@torch.no_grad()
+def reference(
+    denoiser: Any,
+    shape: Sequence[int],
+    constraint: Constraint | None = None,
+    *,
+    size: int = SIZE,
+    steps: int | None = None,
+    levels: Sequence[float] = LEVELS,
+    pairs: int | None = None,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str | None = None,
+    member: int = 0,
+    chunk: int | None = None,
+    seed: int = SAMPLES_SEED,
+) -> Reference:
+    """Samples unconditionally, and measures the denoising errors of the samples.
+
+    It takes `steps + 1` forward evaluations for each sample, and as many as an assessment.
+
+    Arguments:
+        denoiser: The denoiser; a :class:`Network` counts the evaluations.
+        shape: The shape of one sample.
+        constraint: The constraint whose residuals are to be known; None for none.
+        size: The number of unconditional samples, at least 16.
+        steps: The number of their diffusion steps; None for as many as the schedule needs, which
+            are some 16.
+        levels: The noise levels, in units of the data's scale. Those that the schedule does not
+            reach are replaced by its ends.
+        pairs: The number of pairs of opposite noises; None for 2 if a sample has fewer than 64
+            elements, else 1.
+        dtype: The type of the members to be tested.
+        device: Where they are; None for where the denoiser's parameters are.
+        member: The index of the member under whose conditions to sample.
+        chunk: How many states may go through the denoiser at a time; None for `size`.
+        seed: The seed of the samples.
+
+    Raises:
+        SamplingError: If fewer than 16 samples are finite.
+    """
+    network, shape = _network(denoiser), shape_of(shape)
+    size = whole("size", size, FEWEST)
+    device = device or device_of(network.denoiser)
+    sampler = Ancestral(network, spacing="noise")
+    sampler = replace(sampler, steps=_steps(sampler) if steps is None else steps)
+    found, told = [], []
+    for ids in torch.arange(size).split(chunk or size):
+        noise = MemberNoise(seed, ids.tolist(), shape, dtype=dtype, device=device)
+        with calling([member] * len(ids), device):
+            x, r = _unconditional(sampler, noise, constraint)
+        found.append(x)
+        told.append(r)
+    x, r = torch.cat(found), torch.cat(told, dim=1)
+    x, r = x[finite(x)], r[:, finite(x)]
+    if len(x) < FEWEST:
+        raise SamplingError(
+            f"{size - len(x)} of {size} unconditional samples are not finite, so that members "
+            "cannot be compared with them; test the denoiser with `python -m feasibly check`."
+        )
+    unit = _unit(x)
+    times, reached = _times(sampler, [unit * level for level in levels], x)
+    noise = _directions(shape, pairs, dtype).to(device)
+    ids = torch.full((len(x),), member, device=device)
+    (t, *_), (s, *_) = _times(sampler, [unit], x)
+    x_t = network.schedule(t)[0] * (x[:1] + s * noise[:1])
+    with calling(ids[:1], device):
+        probe = Probe(x_t, t, network(x_t, t))
+    log_e = _log(_errors(network, x, ids, times, reached, noise, chunk))
+    return Reference(
+        samples=x,
+        unit=unit,
+        levels=reached,
+        times=times,
+        noise=noise,
+        location=log_e.mean(dim=0),
+        scale=log_e.std(dim=0).clamp_min(SPREAD),
+        limit=max(LEAST, tail_limit(_left_out(log_e))),
+        probe=probe,
+        residuals=None if constraint is None else r[-1],
+        informed=math.inf if constraint is None else _informed(sampler, r),
+    )
+
+
+def _network(denoiser: Any) -> Network:
+    return denoiser if isinstance(denoiser, Network) else Network(denoiser)
+
+
+def _steps(sampler: Ancestral) -> int:
+    """Returns how many steps of at most :data:`STRIDE` a schedule has."""
+    low, high = sampler.log_level(torch.tensor([0.0, 1.0], dtype=torch.float64)).tolist()
+    return math.ceil((high - low) / STRIDE)
+
+
+def _unconditional(
+    sampler: Ancestral, noise: MemberNoise, constraint: Constraint | None
+) -> tuple[Tensor, Tensor]:
+    """Returns samples of the prior, with shape (B, *), NaN for those that failed; and the
+    residuals of the estimates at each step and of the samples, with shape (T + 1, B, m)."""
+    x_t, times, memory, _ = sampler.begin(noise)
+    x_0, good = x_t, finite(x_t)
+    told = []
+    for t, s in pairwise(times):
+        x_t, x_0, memory = sampler.step(x_t, t, s, noise, memory)
+        good &= finite(x_t) & finite(x_0)
+        x_t = torch.where(per_sample(good, x_t), x_t, 0.0)  # raises no errors in the network
+        told.append(_residual(constraint, x_0, good))
+    x_0 = sampler.read(x_t, x_0, times[-1])
+    told.append(_residual(constraint, x_0, good))
+    return torch.where(per_sample(good, x_0), x_0, torch.nan), torch.stack(told)
+
+
+def _residual(constraint: Constraint | None, x_0: Tensor, good: Tensor) -> Tensor:
+    if constraint is None:
+        return x_0.new_zeros((len(x_0), 0))
+    return constraint.residual(torch.where(per_sample(good, x_0), x_0, 0.0))
+
+
+def _informed(sampler: Ancestral, r: Tensor) -> float:
+    """Returns the highest noise level at which estimates tell a residual; see
+    :class:`Reference`."""
+    *estimates, final = r.double()
+    variance = final.var(dim=0)
+    for t, told in zip(sampler.times(), estimates, strict=False):
+        missed = (told - final).square().mean(dim=0)
+        if (missed < UNTOLD * variance).any():
+            return sampler.noise_level(t)
+    return math.inf
+
+
+def _unit(x: Tensor) -> float:
+    """Returns the data's scale. Medians keep it from far and few samples or modes."""
+    centre = x.median(dim=0).values
+    return (x - centre).double().flatten(start_dim=1).square().mean(dim=1).median().sqrt().item()
+
+
+def _times(sampler: Ancestral, wanted: Sequence[float], like: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the times of noise levels and those levels, as far as the schedule has them."""
+    ends = torch.tensor([0.0, 1.0], dtype=torch.float64, device=like.device)
+    lowest, highest = sampler.log_level(ends).exp().tolist()
+    distinct = sorted({min(max(level, lowest), highest) for level in wanted})
+    target = torch.tensor(distinct, dtype=torch.float64, device=like.device).log()
+    low, high = torch.zeros_like(target), torch.ones_like(target)
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        below = sampler.log_level(middle) < target
+        low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+    times = ((low + high) / 2).to(like.dtype)
+    return times, sampler.log_level(times).exp()
+
+
+def _directions(shape: Sequence[int], pairs: int | None, dtype: torch.dtype) -> Tensor:
+    r"""Returns pairs of opposite noises, with shape (M, *).
+
+    They are of norm :math:`\sqrt{D}` and orthogonal, which leaves less to chance than
+    independent ones.
+    """
+    size = math.prod(shape)
+    pairs = min(size, pairs or (PAIRS_SMALL if size < SMALL else PAIRS_LARGE))
+    n = torch.randn(size, pairs, generator=generator(NOISE_SEED), dtype=torch.float64)
+    n = math.sqrt(size) * torch.linalg.qr(n).Q.T
+    return torch.cat((n, -n)).reshape(-1, *shape).to(dtype)
+
+
+def _errors(
+    network: Network,
+    x: Tensor,
+    ids: Tensor,
+    times: Tensor,
+    levels: Tensor,
+    noise: Tensor,
+    chunk: int | None,
+) -> Tensor:
+    """Returns the denoising errors, with shape (B, K); infinite where one is not finite."""
+    found = []
+    rows = torch.arange(len(x) * len(noise), device=x.device)
+    for t, s in zip(times, levels, strict=True):
+        alpha_t, _ = network.schedule(t)
+        squares = []
+        for part in rows.split(chunk or len(x)):
+            i, j = part // len(noise), part % len(noise)
+            with calling(ids[i], x.device):
+                d = network(alpha_t * (x[i] + s * noise[j]), t)
+            squares.append(((d - x[i]) / s).double().flatten(start_dim=1).square().mean(dim=1))
+        found.append(torch.cat(squares).reshape(len(x), -1).mean(dim=1))
+    return torch.stack(found, dim=1).nan_to_num(math.inf)
+
+
+def _log(errors: Tensor) -> Tensor:
+    return (errors + SLIGHT).log()
+
+
+def _standardise(log_e: Tensor, location: Tensor, scale: Tensor) -> Tensor:
+    """Returns the largest standardised log-error of each sample, with shape (B)."""
+    return ((log_e - location) / scale).amax(dim=1)
+
+
+def _left_out(log_e: Tensor) -> Tensor:
+    """Returns the same of each sample of a reference, standardised by all the others, as a new
+    sample is."""
+    others = len(log_e) - 1
+    centred = log_e - log_e.mean(dim=0)
+    location = -centred / others
+    square = (centred.square().sum(dim=0) - centred.square()) / others - location.square()
+    scale = (square * others / (others - 1)).clamp_min(0).sqrt().clamp_min(SPREAD)
+    return _standardise(centred, location, scale)
+
+
+def tail_limit(statistic: Tensor) -> float:
+    r"""Returns what a new sample exceeds with probability :data:`RATE`, for exponential tails.
+
+    Let :math:`u` be the value below the :math:`k` largest of :math:`N`, and :math:`S` the sum of
+    their excesses over it. A new value exceeds :math:`u` with probability
+    :math:`(k + 1) / (N + 1)`, and then :math:`u + c S` with :math:`(1 + c)^{-k}`, since the ratio
+    of an exponential variable to a sum of :math:`k` such has that distribution.
+    """
+    size = len(statistic)
+    k = size // TAIL
+    largest = statistic.topk(k + 1).values
+    u, excess = largest[-1], (largest - largest[-1]).sum()
+    c = ((k + 1) / (size + 1) / RATE) ** (1 / k) - 1
+    return (u + c * excess).item()

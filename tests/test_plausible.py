@@ -1,0 +1,294 @@
+"""The test of members by the prior alone.
+
+Samples have fixed seeds. Where a test is of a share, it says how far chance would take it.
+"""
+
+import pytest
+import torch
+
+from feasibly import members
+from feasibly.constraints import Equality
+from feasibly.errors import DenoiserError, SamplingError
+from feasibly.network import Evaluations, Network
+from feasibly.oracles import Checkerboard, Empirical, Gaussian, GaussianMixture
+from feasibly.plausible import RATE, reference, tail_limit
+from feasibly.problems.distributions import Checkerboard as Board
+from feasibly.samplers import Ancestral, PostHoc
+from feasibly.schedules import EDM, VE, VP, Flow, LogLogit
+
+COV = torch.tensor([[1.0, 0.6, 0.0], [0.6, 1.0, 0.2], [0.0, 0.2, 0.5]]).double()
+MU = torch.tensor([1.0, -2.0, 0.5]).double()
+FAST = {"size": 16, "steps": 8, "dtype": torch.float64}
+
+
+def randn(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def auc(low, high):
+    """The share of pairs in which `high` is larger."""
+    return (high[:, None] > low).double().mean().item()
+
+
+@pytest.mark.parametrize("schedule", [LogLogit(), VP(), Flow()], ids=repr)
+def test_errors_of_a_gaussian_are_those_of_its_affine_denoiser(schedule):
+    """As many orthogonal pairs of noises as elements give the exact expectation."""
+    oracle = Gaussian(MU, COV, schedule)
+    ref = reference(oracle, (3,), pairs=3, **FAST)
+    x = MU + 3 * randn(5, 3)
+    found = ref.assess(oracle, x, range(5)).errors
+    for k, s in enumerate(ref.levels):
+        K = COV @ torch.linalg.inv(COV + s**2 * torch.eye(3))
+        bias = (x - MU) @ (K - torch.eye(3).double())
+        exact = (bias.square().sum(dim=1) / s**2 + K.square().sum()) / 3
+        torch.testing.assert_close(found[:, k], exact, rtol=1e-6, atol=0)
+
+
+def test_the_statistic_is_the_largest_standardised_log_error():
+    oracle = Checkerboard(4, LogLogit())
+    ref = reference(oracle, (2,), **FAST)
+    own = ref.assess(oracle, ref.samples, range(16)).errors
+    torch.testing.assert_close(ref.location, (own + 0.01).log().mean(dim=0))
+    torch.testing.assert_close(ref.scale, (own + 0.01).log().std(dim=0).clamp_min(0.15))
+    x = 0.5 * randn(9, 2)
+    found = ref.assess(oracle, x, range(9))
+    z = ((found.errors + 0.01).log() - ref.location) / ref.scale
+    torch.testing.assert_close(found.statistic, z.max(dim=1).values / ref.limit)
+    assert found.plausible.tolist() == (z <= ref.limit).all(dim=1).tolist()
+
+
+@pytest.mark.parametrize("shape", [(1,), (2,), (3, 5), (8, 8)], ids=str)
+def test_noises_are_opposite_orthogonal_and_of_the_norm_of_noise(shape):
+    size = torch.Size(shape).numel()
+    ref = reference(Gaussian(torch.zeros(size), torch.eye(size), VP()), shape, **FAST)
+    n = ref.noise.flatten(start_dim=1)
+    pairs = {1: 1, 64: 1}.get(size, 2)
+    assert len(n) == 2 * pairs
+    torch.testing.assert_close(n[:pairs], -n[pairs:])
+    torch.testing.assert_close(n[:pairs] @ n[:pairs].T, size * torch.eye(pairs).double())
+
+
+@pytest.mark.parametrize("scale", [0.01, 100.0])
+def test_the_statistic_does_not_depend_on_the_unit_of_the_data(scale):
+    def at(unit):
+        x_k = unit * randn(6, 2)
+        schedule = VE(1e-3 * unit, 1e6 * unit)  # its states are hardly of unit data at any scale
+        oracle = GaussianMixture(
+            torch.ones(6), x_k, 0.01 * unit**2 * torch.eye(2).expand(6, 2, 2), schedule
+        )
+        ref = reference(oracle, (2,), dtype=torch.float64)
+        return ref.assess(oracle, unit * randn(8, 2, seed=1), range(8)), ref
+
+    (one, ref), (other, scaled) = at(1.0), at(scale)
+    assert scaled.unit == pytest.approx(scale * ref.unit, rel=1e-4)
+    torch.testing.assert_close(scaled.levels, scale * ref.levels, rtol=1e-4, atol=0)
+    torch.testing.assert_close(one.statistic, other.statistic, rtol=1e-3, atol=1e-3)
+    assert one.statistic.max() > 2
+
+
+def test_the_unit_is_that_of_most_samples():
+    """Not of a far mode with few of them, which would make fine structure vanish."""
+    cov = torch.eye(2).expand(2, 2, 2)
+    oracle = GaussianMixture(
+        torch.tensor([0.9, 0.1]), torch.tensor([[0.0, 0.0], [50.0, 50.0]]), cov, LogLogit()
+    )
+    ref = reference(oracle, (2,))
+    assert ref.samples.std(dim=0).min() > 5
+    assert 0.7 < ref.unit < 1.2
+
+
+def test_levels_are_of_the_schedule_and_none_is_taken_twice():
+    oracle = Gaussian(MU, COV, VE(0.5, 100.0))
+    levels = reference(oracle, (3,), levels=(0.01, 0.02, 1.0, 900.0, 1000.0), **FAST).levels
+    assert len(levels) == 3
+    assert levels[[0, 2]].tolist() == pytest.approx([0.5, 100.0])
+
+
+@pytest.mark.parametrize("size", [16, 64, 256])
+def test_the_limit_is_exact_for_exponential_tails(size):
+    """The standard error of the mean rate is at most 0.0003."""
+    u = torch.rand(4096, size, generator=torch.Generator().manual_seed(size), dtype=torch.float64)
+    limits = torch.tensor([tail_limit(v) for v in -u.log()])
+    assert (-limits).exp().mean().item() == pytest.approx(RATE, abs=0.0012)
+
+
+@pytest.mark.parametrize("name", ["board", "gaussian"])
+def test_few_unconditional_samples_are_implausible(name):
+    """A reference's rate has a mean of at most 0.01 and about that standard deviation, and 8 are
+    taken: the mean exceeds 0.025 by chance in fewer than 1 of 10^4 cases."""
+    cov = torch.eye(8) + 1.0
+    oracle = {
+        "board": Checkerboard(4, LogLogit()),
+        "gaussian": Gaussian(torch.zeros(8), cov, EDM()),
+    }[name]
+    shape = (2,) if name == "board" else (8,)
+    fresh = Ancestral(oracle, steps=24).sample(256, shape, seed=1).samples
+    flagged = [
+        1 - ref.assess(oracle, fresh, range(256)).plausible.double().mean()
+        for ref in (reference(oracle, shape, seed=seed) for seed in range(8))
+    ]
+    assert sum(flagged) / 8 <= 0.025
+
+
+def test_members_off_the_data_are_told_from_those_on_it():
+    oracle, board = Checkerboard(4, LogLogit()), Board()
+    circle = Equality(lambda x: x.square().sum(dim=1) - 1, tolerance=1e-8)
+    x = PostHoc(oracle, circle, steps=32).sample(512, (2,), seed=0).samples
+    on = board.in_support(x)
+    assert 50 < (~on).sum() < 200
+    found = reference(oracle, (2,)).assess(oracle, x, range(512))
+    assert auc(found.statistic[on], found.statistic[~on]) >= 0.95
+    assert found.plausible[on].double().mean() >= 0.98
+    assert found.plausible[~on].double().mean() <= 0.3  # many are next to the board
+
+
+def test_a_far_constraint_is_plausible_where_the_data_is_smooth():
+    """Samples of a Gaussian given its mean, at 5 standard deviations of the mean."""
+    oracle = Gaussian(torch.zeros(30), torch.eye(30), VP())
+    x = randn(256, 30).float()
+    x = x - x.mean(dim=1, keepdim=True) + 5 / 30**0.5
+    found = reference(oracle, (30,)).assess(oracle, x, range(256))
+    assert found.plausible.all()
+    plane = Gaussian(torch.zeros(2), torch.eye(2), VP())
+    far = 5 * torch.tensor([[1.0, 0.0], [-0.6, 0.8]])
+    assert reference(plane, (2,)).assess(plane, far, range(2)).plausible.all()
+
+
+def test_a_smaller_error_is_plausible():
+    """Between modes that are far apart the denoiser undoes nothing; at a mode it undoes most."""
+    data = torch.tensor([[-1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
+    narrow = 1e-4 * torch.eye(2).expand(4, 2, 2)
+    oracle = GaussianMixture(torch.ones(4), data, narrow, LogLogit())
+    ref = reference(oracle, (2,))
+    found = ref.assess(oracle, torch.cat((data, data + 0.1)), range(8))
+    assert found.plausible.tolist() == [True] * 4 + [False] * 4
+    assert (found.statistic[:4] < 0).all()
+
+
+def test_of_a_finite_data_set_only_its_points_are_plausible():
+    """All errors of unconditional samples vanish, and so have no logarithm."""
+    data = randn(8, 2).float()
+    oracle = Empirical(data, LogLogit())
+    found = reference(oracle, (2,)).assess(oracle, torch.cat((data, data + 0.05)), range(16))
+    assert found.plausible.tolist() == [True] * 8 + [False] * 8
+
+
+def test_a_member_is_assessed_alike_alone_in_a_batch_and_in_chunks():
+    oracle = Checkerboard(4, LogLogit())
+    ref = reference(oracle, (2,), **FAST)
+    x = randn(7, 2)
+    whole = ref.assess(oracle, x, range(7))
+    for chunk in (1, 3):
+        parts = ref.assess(oracle, x, range(7), chunk)
+        torch.testing.assert_close(parts.errors, whole.errors, rtol=1e-9, atol=0)
+    alone = ref.assess(oracle, x[[5, 2]], [5, 2])
+    torch.testing.assert_close(alone.statistic, whole.statistic[[5, 2]], rtol=1e-9, atol=0)
+
+
+def test_a_reference_is_the_same_in_chunks():
+    oracle = Checkerboard(4, LogLogit())
+    one, other = (reference(oracle, (2,), chunk=c, **FAST) for c in (None, 5))
+    torch.testing.assert_close(one.samples, other.samples, rtol=1e-9, atol=1e-9)
+    assert one.limit == pytest.approx(other.limit, rel=1e-6)
+
+
+def test_members_that_are_not_finite_are_implausible_and_no_network_sees_them():
+    class Strict(Gaussian):
+        def mean(self, x, sigma):
+            assert x.isfinite().all()
+            return super().mean(x, sigma)
+
+    oracle = Strict(MU, COV, LogLogit())
+    ref = reference(oracle, (3,), **FAST)
+    x = MU + randn(4, 3)
+    expected = ref.assess(oracle, x, range(4)).statistic
+    x[1, 0], x[2, 2] = torch.nan, torch.inf
+    found = ref.assess(oracle, x, range(4))
+    assert found.plausible.tolist() == [True, False, False, True]
+    assert found.statistic[[1, 2]].tolist() == [torch.inf] * 2
+    torch.testing.assert_close(found.statistic[[0, 3]], expected[[0, 3]], rtol=1e-9, atol=0)
+    assert not ref.assess(oracle, x[1:3], [1, 2]).plausible.any()
+
+
+def test_a_member_where_the_denoiser_fails_is_implausible():
+    class Fails(Gaussian):
+        def mean(self, x, sigma):
+            return torch.where(x.abs().amax(dim=1, keepdim=True) > 50, torch.nan, x)
+
+    oracle = Fails(MU, COV, VE(1e-3, 10.0))
+    ref = reference(oracle, (3,), **FAST)
+    found = ref.assess(oracle, torch.tensor([[0.0, 0.0, 0.0], [60.0, 0.0, 0.0]]).double(), [0, 1])
+    assert found.statistic[1] == torch.inf
+    assert found.plausible.tolist() == [True, False]
+
+
+class Conditional:
+    """A Gaussian whose mean is a member's own."""
+
+    schedule = LogLogit()
+
+    def __init__(self, means):
+        self.oracle = Gaussian(torch.zeros(2), 0.01 * torch.eye(2), self.schedule)
+        self.means = torch.tensor(means).double()
+
+    def __call__(self, x_t, t):
+        mean = self.means[members.current()][:, None].to(x_t)
+        return self.oracle(x_t - mean, t).mean + mean
+
+
+def test_the_reference_is_under_the_condition_of_its_member():
+    denoiser = Conditional([0.0, 3.0, 3.0, 0.0])
+    ref = reference(denoiser, (2,), member=1, **FAST)
+    torch.testing.assert_close(ref.samples.mean(), torch.tensor(3.0).double(), atol=0.2, rtol=0)
+    x = 3 + 0.1 * randn(2, 2)
+    assert ref.assess(denoiser, x, [1, 2]).plausible.all()
+    for others in ([0, 3], [1, 0]):
+        with pytest.raises(DenoiserError, match="conditions that differ from member to member"):
+            ref.assess(denoiser, x, others)
+    with pytest.raises(DenoiserError, match="conditions"):
+        ref.assess(denoiser, x, [1, 0], chunk=1)
+
+
+def test_evaluations_are_counted_and_as_many_as_said():
+    evaluations = Evaluations()
+    network = Network(Gaussian(MU, COV, LogLogit()), evaluations)
+    ref = reference(network, (3,), size=32, steps=10)
+    each = 2 * 4  # levels and noises
+    assert evaluations.member_forward == 32 * (10 + 1 + each) + 1
+    evaluations.member_forward = 0
+    ref.assess(network, randn(5, 3).float(), range(5))
+    assert evaluations.member_forward == 5 * ref.cost == 5 * (each + 1)
+    assert evaluations.backward == 0
+
+
+def test_unconditional_samples_that_fail_are_left_out():
+    class Fails(Gaussian):
+        """Fails for states to the right, as a network may."""
+
+        edge = 1.0
+
+        def mean(self, x, sigma):
+            bad = (x[:, :1] > self.edge) & (sigma < 0.1)
+            return torch.where(bad, torch.nan, super().mean(x, sigma))
+
+    oracle = Fails(torch.zeros(2), torch.eye(2), LogLogit())
+    ref = reference(oracle, (2,), steps=16)
+    assert 40 < len(ref.samples) < 64
+    assert (ref.samples[:, 0] <= 1.01).all()
+    assert torch.isfinite(ref.location).all()
+    oracle.edge = -1.0
+    with pytest.raises(SamplingError, match="of 64 unconditional samples are not finite"):
+        reference(oracle, (2,), steps=16)
+
+
+@pytest.mark.parametrize(("decades", "steps"), [(3, 10), (5, 17), (8, 27)])
+def test_a_schedule_of_more_noise_levels_takes_more_steps(decades, steps):
+    evaluations = Evaluations()
+    oracle = Gaussian(MU, COV, VE(1e-3, 10.0 ** (decades - 3)))
+    reference(Network(oracle, evaluations), (3,), size=16)
+    assert evaluations.member_forward == 16 * (steps + 1 + 2 * 4) + 1
+
+
+def test_too_few_samples_are_refused():
+    with pytest.raises(ValueError, match="size"):
+        reference(Gaussian(MU, COV, LogLogit()), (3,), size=15)
