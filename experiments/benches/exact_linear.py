@@ -13,7 +13,7 @@ from torch import Generator, Tensor
 from feasibly.constraints import Linear
 from feasibly.oracles import Empirical, Gaussian
 
-from .exact_base import Problem, mixture, named, schedule
+from .exact_base import MEMBERS, Problem, mixture, named, schedule
 from .posteriors import Posterior, conditional, gaussians, nearest, normals
 
 ACCURACY = 1e-3  # of a feasible residual, in standard deviations of the observed quantity
@@ -212,9 +212,10 @@ def _data() -> Iterator[Problem]:
     for seed, spec in enumerate(DATA):
         N, D, kept, m, timing = spec
         parts = (f"{N}n", f"{D}d", f"{m}r", f"{kept}kept", timing)
-        yield Problem(
-            named("data", *parts), "finite data", "linear", partial(data_set, seed, *spec), m
-        )
+        make = partial(data_set, seed, *spec)
+        members = min(MEMBERS, 2**21 // N)
+        name = named("data", *parts)
+        yield Problem(name, "finite data", "linear", make, m, members=members)
 
 
 PROBLEMS = [*_gaussians(), *_mixtures(), *_data()]
