@@ -2,11 +2,13 @@
 
 __all__ = ["ExactBench"]
 
+import math
 import statistics
 import warnings
-from collections.abc import Sequence
-from functools import cached_property
-from itertools import combinations
+import zlib
+from collections.abc import Iterable, Sequence
+from functools import cached_property, lru_cache
+from itertools import combinations, starmap
 
 import torch
 from torch import Tensor
@@ -14,21 +16,20 @@ from torch import Tensor
 from feasibly.errors import SamplingError
 from feasibly.metrics import sliced_wasserstein, weight_error
 from feasibly.policy import Plan
-from feasibly.result import Result
 from feasibly.sampling import run
 
 from ..records import Record
+from ..samplers import Make
 from ..studies import Comparison
 from .base import Bench, Case, summary
 from .exact_base import MEMBERS, Problem
 from .exact_problems import HELD_OUT, PROBLEMS
 
-TRUTHS = 4  # samples of the truth, of which the pairs give its distance to itself
+TRUTHS = 8  # samples of the truth, whose pairs give its distance to itself
 FAR = 3.0  # how many times that distance a miss is
 NEAR = 1e-3  # how near to a boundary members count, in standard deviations
 MANY = 2**16  # samples of the truth that tell how many are as near
-IMPLAUSIBLE = 0.05  # the share of members flagged from which a run has said something
-SEED = 1000  # of the truth, which no ensemble has
+MODES = 16  # the most whose weights are compared
 
 
 class ExactBench(Bench):
@@ -97,16 +98,24 @@ class _Case(Case):
         self.denoiser, self.constraint = self.posterior.denoiser, self.posterior.constraint
         self.shape = self.posterior.shape
 
+    def plan(self, make: Make) -> Plan:
+        """Makes the samplers of a label; none, with the reason, if it refuses the problem."""
+        try:
+            return super().plan(make)
+        except ValueError as error:
+            return Plan((), str(error))
+
     def truth(self, members: int) -> Record | None:
         if not self.problem.attainable:
             return None
-        x = self._truths(members)[0]
+        x = self.posterior.sample(members, torch.Generator().manual_seed(self._seed + 2)).double()
         feasible = self.constraint.is_feasible(x).double().mean().item()
-        others = self._truths(members)[1:]
-        return self._about | {"feasible": feasible} | self._scores(x, others)
+        return self._about | {"feasible": feasible} | self._scores(x, members)
 
     def score(self, plan: Plan, members: int, seed: int) -> Record:
         try:
+            if not plan.attempts:
+                raise ValueError(plan.reason)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # the result keeps them
                 result = run(
@@ -118,21 +127,19 @@ class _Case(Case):
                     monitor=plan.survey,
                 )
             result.evaluations += plan.evaluations
-        except SamplingError as error:  # it says that it is not right
-            return self._about | {
-                "feasible": 0.0,
-                "said": True,
-                "silent": False,
-                "error": str(error),
-            }
+        except (SamplingError, ValueError) as error:  # it says that it is not right
+            found = {"feasible": 0.0, "said": True, "silent": False}
+            return self._about | found | {"error": str(error)}
         found = self._about | {"feasible": result.feasible.double().mean().item()}
         if self.problem.attainable:
-            found |= self._scores(result.samples, self._truths(members))
+            found |= self._scores(result.samples, members)
             miss = found["ratio"] > FAR or found["feasible"] < 1
         else:
             miss = True
-        said = _said(result)
+        said = bool(result.warnings)
         found |= {"said": said, "silent": miss and not said, "warnings": result.warnings}
+        if result.plausible is not None:
+            found["plausible"] = result.plausible.double().mean().item()
         return found | {"reason": result.reason} | summary(result)
 
     @property
@@ -141,44 +148,56 @@ class _Case(Case):
         aside = problem.name in HELD_OUT
         return {"kind": problem.kind, "attainable": problem.attainable, "held_out": aside}
 
-    def _truths(self, members: int) -> list[Tensor]:
-        """Independent samples of the truth, as many in each as an ensemble has members."""
-        generator = torch.Generator().manual_seed(SEED)
-        return list(self.posterior.sample(TRUTHS * members, generator).double().chunk(TRUTHS))
+    @property
+    def _seed(self) -> int:
+        """The seed of the truth: each problem has its own."""
+        return zlib.crc32(self.problem.name.encode())
+
+    @lru_cache(maxsize=1)  # noqa: B019 (one number of members a problem)
+    def _truth(self, members: int) -> tuple[list[Tensor], float]:
+        """Independent samples of the truth, as many in each as an ensemble has members, and the
+        root mean square distance between two of them."""
+        generator = torch.Generator().manual_seed(self._seed)
+        truths = list(self.posterior.sample(TRUTHS * members, generator).double().chunk(TRUTHS))
+        return truths, _root_mean_square(starmap(sliced_wasserstein, combinations(truths, 2)))
 
     @cached_property
     def _share_near(self) -> float:
         """The exact share of samples as near to the boundary as what is counted."""
         boundary = self.posterior.boundary
         assert boundary is not None
-        x = self.posterior.sample(MANY, torch.Generator().manual_seed(SEED + 1)).double()
+        x = self.posterior.sample(MANY, torch.Generator().manual_seed(self._seed + 1)).double()
         return (boundary(x) <= NEAR * _unit(x)).double().mean().item()
 
-    def _scores(self, x: Tensor, truths: Sequence[Tensor]) -> Record:
+    def _scores(self, x: Tensor, members: int) -> Record:
         """Scores an ensemble against samples of the truth. Lengths are in standard deviations of
         the truth, over all elements together; those of the boundary in those of one element."""
+        truths, own = self._truth(members)
+        truth = torch.cat(truths)
         good = x[x.flatten(start_dim=1).isfinite().all(dim=1)].double()
-        y = torch.cat(list(truths)).flatten(start_dim=1)
-        unit, flat = y.var(dim=0).sum().sqrt(), good.flatten(start_dim=1)
-        own = statistics.fmean(sliced_wasserstein(a, b) for a, b in combinations(truths, 2))
-        sliced = statistics.fmean(sliced_wasserstein(good, a) for a in truths)
+        y, flat = truth.flatten(start_dim=1), good.flatten(start_dim=1)
+        unit = y.var(dim=0).sum().sqrt()
+        sliced = _root_mean_square(sliced_wasserstein(good, one) for one in truths)
         scores: Record = {
             "sliced": sliced / unit.item(),
             "ratio": sliced / own,
             "std": (flat.var(dim=0).sum().sqrt() / unit).item(),
             "mean_error": ((flat.mean(dim=0) - y.mean(dim=0)).norm() / unit).item(),
         }
-        if self.posterior.mode and not self.posterior.atoms:
+        if self.posterior.mode and self.posterior.modes <= MODES:
             mode, modes = self.posterior.mode, self.posterior.modes
-            scores["weight_error"] = weight_error(mode(torch.cat(list(truths))), mode(good), modes)
+            scores["weight_error"] = weight_error(mode(truth), mode(good), modes)
         if self.posterior.boundary:
-            near = self.posterior.boundary(good) <= NEAR * _unit(torch.cat(list(truths)))
+            near = self.posterior.boundary(good) <= NEAR * _unit(truth)
             scores["near"] = near.double().mean().item()
             scores["near_exact"] = self._share_near
         return scores
 
     def line(self, record: Record) -> str:
         shown = ("feasible", "ratio", "std", "mean_error", "weight_error", "near", "near_exact")
+        shown += ("plausible",)
+        if "error" in record:
+            return f"refused or failed: {record['error']}"
         parts = [f"{key} {record[key]:.3f}" for key in shown if key in record]
         if record.get("said"):
             parts.append("said")
@@ -187,13 +206,10 @@ class _Case(Case):
         return ", ".join([*parts, f"{record.get('seconds', 0):.1f} s"])
 
 
+def _root_mean_square(values: Iterable[float]) -> float:
+    return math.sqrt(statistics.fmean(value**2 for value in values))
+
+
 def _unit(x: Tensor) -> Tensor:
     """The root mean square over the elements of their standard deviations."""
     return x.flatten(start_dim=1).var(dim=0).mean().sqrt()
-
-
-def _said(result: Result) -> bool:
-    """Whether a run told its user that something is not right."""
-    plausible = getattr(result, "plausible", None)
-    flagged = plausible is not None and (~plausible).double().mean().item() > IMPLAUSIBLE
-    return bool(result.warnings) or flagged

@@ -4,6 +4,7 @@ __all__ = ["PROBLEMS"]
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -12,7 +13,7 @@ from torch import Generator, Tensor
 from feasibly.constraints import Linear
 from feasibly.oracles import Empirical, Gaussian
 
-from .exact_base import Problem, mixture, named, schedule
+from .exact_base import MEMBERS, Problem, mixture, named, schedule
 from .posteriors import Posterior, conditional, gaussians, nearest, normals
 
 ACCURACY = 1e-3  # of a feasible residual, in standard deviations of the observed quantity
@@ -84,7 +85,9 @@ def two(axis: bool, value: float, timing: str, scale: float = 1.0) -> Posterior:
     weights = torch.tensor([0.7, 0.3]).double()
     constraint = Linear(A, y, 1e-8 * scale**2)
     times = schedule(timing, scale)
-    return mixture(weights, mu, scale / 2, A, y, constraint, times)
+    posterior = mixture(weights, mu, scale / 2, A, y, constraint, times)
+    # on the diagonal, what is left of both modes is the same
+    return posterior if axis else replace(posterior, mode=None, modes=1)
 
 
 TWO: tuple[tuple[bool, float, str, float], ...] = (
@@ -147,7 +150,8 @@ CLUSTERS: tuple[tuple[int, int, int, bool, str, float], ...] = (
 
 
 def data_set(seed: int, N: int, D: int, kept: int, m: int, timing: str) -> Posterior:
-    """A finite data set of which some points satisfy a linear constraint exactly.
+    """A finite data set of which some points satisfy a linear constraint exactly. The residuals of
+    all others are larger than a gap.
 
     Arguments:
         seed: The seed of the points and of the constraint.
@@ -159,8 +163,10 @@ def data_set(seed: int, N: int, D: int, kept: int, m: int, timing: str) -> Poste
     """
     normal = normals(seed)
     points, A = normal(N, D), normal(m, D) / math.sqrt(D)
-    y = A @ normal(D) / 2
-    points[:kept] -= (points[:kept] @ A.T - y) @ torch.linalg.pinv(A).T
+    y, inverse = A @ normal(D) / 2, torch.linalg.pinv(A)
+    r = points @ A.T - y
+    r[kept:] = -GAP * r[kept:] / r[kept:].norm(dim=1, keepdim=True)
+    points = points - r @ inverse.T  # on the constraint, and others away from it
     chosen = points[:kept].clone()
 
     def sample(n: int, generator: Generator) -> Tensor:
@@ -170,6 +176,8 @@ def data_set(seed: int, N: int, D: int, kept: int, m: int, timing: str) -> Poste
     constraint = Linear(A, y, 1e-8)
     return Posterior(prior, constraint, (D,), sample, nearest(points), N, atoms=True)
 
+
+GAP = 0.1
 
 DATA: tuple[tuple[int, int, int, int, str], ...] = (
     (64, 2, 16, 1, "vp"),
@@ -204,9 +212,10 @@ def _data() -> Iterator[Problem]:
     for seed, spec in enumerate(DATA):
         N, D, kept, m, timing = spec
         parts = (f"{N}n", f"{D}d", f"{m}r", f"{kept}kept", timing)
-        yield Problem(
-            named("data", *parts), "finite data", "linear", partial(data_set, seed, *spec), m
-        )
+        make = partial(data_set, seed, *spec)
+        members = min(MEMBERS, 2**21 // N)
+        name = named("data", *parts)
+        yield Problem(name, "finite data", "linear", make, m, members=members)
 
 
 PROBLEMS = [*_gaussians(), *_mixtures(), *_data()]
