@@ -17,8 +17,8 @@ from .samplers import METHODS, PPR, Ancestral, CalibratedPPR, Particles, Sampler
 from .sampling import Problem, whole
 
 WEIGHED = 12
-"""Up to so many values particles are weighed, which takes a gradient for each. More residuals are
-met by posterior samples."""
+"""Up to so many residuals particles are weighed, which takes a gradient for each. More are met by
+posterior samples."""
 
 PARTICLES_ONE, PARTICLES_MORE, PARTICLES_FAR = 8, 16, 32
 """The number of particles of a member under one value, under more, and where the constraint is
@@ -180,9 +180,10 @@ def choose(
         return Plan((sampler,) * (attempts or 1), "There is no constraint to satisfy.")
     if method == "auto" and constraint is not None:
         values = constraint.intervals(problem.x_0)
-        if values.values.shape[1] <= WEIGHED:
+        equal = int((values.lower == values.upper)[0].sum())
+        if equal <= WEIGHED:
             return _particles(denoiser, constraint, values, survey, fast, attempts, options)
-        if (values.lower == values.upper).all():
+        if equal == values.values.shape[1]:
             return _posterior(denoiser, constraint, problem, fast, attempts, options)
     if method in ("auto", "ppr") and constraint is not None:
         return _ppr(denoiser, constraint, problem, fast, attempts, options)

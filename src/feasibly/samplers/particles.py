@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..constraints.base import Intervals
 from ..linalg import eigh
 from ..minimizers import GaussNewton, Minimizer
 from ..minimizers.base import per_sample
@@ -18,6 +19,7 @@ from .base import Last, Randn, Start, Step
 from .ppr import PPR
 from .truncated import TruncatedPPR
 
+MOST = 12  # values that are weighed, unless there are more equalities: those nearest to a bound
 PAIRS = 4  # pairs of clean samples that tell the curvature of a residual
 FLOOR = 1e-3  # the least variance of a value, relative to that of white noise
 RIDGE = 0.05  # the same for a move into intervals, several of which may have one direction
@@ -158,44 +160,48 @@ class Particles(PPR):
         mean = self.denoiser(x_t, t)
         z = mean.detach().requires_grad_()
         g = self.constraint.intervals(z)
+        sigma = (sigma_t / alpha_t).item()
+        above, below = self._around(mean.detach(), sigma, randn)
+        if len(above) and g.values.shape[1] > MOST:
+            kept = urgent(g, (above - below).square().mean(dim=0).sqrt() / 2)
+            g = Intervals(*(part.gather(1, kept) for part in g))
+            above, below = (v.gather(2, kept.expand(len(v), *kept.shape)) for v in (above, below))
         rows = [torch.autograd.grad(v.sum(), z, retain_graph=True)[0] for v in g.values.unbind(1)]
         images = [torch.autograd.grad(mean, x_t, row, retain_graph=True)[0] for row in rows]
         J, VJ = (torch.stack(v, dim=1).flatten(start_dim=2).double() for v in (rows, images))
         VJ = (sigma_t**2 / alpha_t).double() * VJ
-        mean, sigma = mean.detach(), (sigma_t / alpha_t).item()
-        centre, C = self._curvature(mean, g.values.detach().double(), sigma, randn)
+        S = J @ VJ.mT
+        S, centre = (S + S.mT) / 2, g.values.detach().double()
+        if len(above):
+            bend = (above + below).double() / 2 - centre  # the slope cancels
+            centre = centre + bend.mean(dim=0)
+            S = S + torch.einsum("pbi,pbj->bij", bend, bend) / PAIRS
         # in units in which a value's slope is one
         unit = J.norm(dim=2).clamp_min(torch.finfo(torch.float64).tiny)
-        S = J @ VJ.mT
-        S = ((S + S.mT) / 2 + C) / unit[:, None] / unit[..., None]
+        S = S / unit[:, None] / unit[..., None]
         centre, lower, upper = (v / unit for v in (centre, g.lower.double(), g.upper.double()))
         log_h, wanted = inside(centre, positive(S, FLOOR * sigma**2), lower, upper)
         log_h = log_h - torch.where(lower == upper, unit, 1.0).log().sum(dim=1)
         firm = positive(S, FLOOR * sigma**2 if (lower == upper).all() else RIDGE * sigma**2)
         gap = torch.linalg.solve(firm, (wanted - centre)[..., None])
-        move = (VJ.mT @ (gap / unit[..., None])).reshape(mean.shape)
+        move = (VJ.mT @ (gap / unit[..., None])).reshape(mean.shape).to(mean)
         # what is not finite has no weight, and is not moved
-        move = move.to(mean).nan_to_num(0, 0, 0)
-        return Twist(mean, move, log_h.nan_to_num(-math.inf))
+        return Twist(mean.detach(), move.nan_to_num(0, 0, 0), log_h.nan_to_num(-math.inf))
 
-    def _curvature(
-        self, mean: Tensor, g: Tensor, sigma: float, randn: Randn
-    ) -> tuple[Tensor, Tensor]:
-        """Returns where the curvature of the constrained values puts their mean, with shape
-        (B, m), and what it adds to their covariance, with shape (B, m, m)."""
+    @torch.no_grad()
+    def _around(self, mean: Tensor, sigma: float, randn: Randn) -> Tensor:
+        """Returns the constrained values of pairs of samples around the estimates, on opposite
+        sides, with shape (2, P, B, m); no pairs for a linear constraint."""
         v = 1 / (1 / sigma**2 + 1 / self.spread**2)
-        bends = []
-        with torch.no_grad():
-            for _ in range(0 if self.constraint.linear else PAIRS):
-                step = math.sqrt(v) * randn(mean)
-                above, below = (
-                    self.constraint.intervals(x).values for x in (mean + step, mean - step)
-                )
-                bends.append((above + below).double() / 2 - g)  # the slope cancels
-        if not bends:
-            return g, g.new_zeros((*g.shape, g.shape[1]))
-        bend = torch.stack(bends, dim=2)
-        return g + bend.mean(dim=2), bend @ bend.mT / PAIRS
+        steps = (
+            [] if self.constraint.linear else [math.sqrt(v) * randn(mean) for _ in range(PAIRS)]
+        )
+        values = [
+            torch.stack([self.constraint.intervals(mean + sign * step).values for step in steps])
+            for sign in (1, -1)
+            if steps
+        ]
+        return torch.stack(values) if values else mean.new_empty((2, 0))
 
     def moved(
         self, x_t: Tensor, x_0: Tensor, move: Tensor, t: Tensor, s: Tensor, randn: Randn
@@ -250,6 +256,15 @@ class Particles(PPR):
         costs = [search.cost(residuals) for search in searches]
         forward, backward = (self.repeats * sum(c[i] for c in costs) for i in (0, 1))
         return weighed + len(levels) + forward, weighed * residuals + backward
+
+
+def urgent(g: Intervals, scale: Tensor) -> Tensor:
+    """Returns which values are nearest to a bound, or farthest beyond it, in units of a scale,
+    with shape (B, n): all equalities, and of the rest as many as may be weighed."""
+    margin = torch.minimum(g.values - g.lower, g.upper - g.values).detach() / scale
+    fixed = g.lower == g.upper
+    margin = margin.masked_fill(fixed, -math.inf)
+    return margin.topk(max(MOST, int(fixed[0].sum())), dim=1, largest=False).indices
 
 
 def positive(S: Tensor, least: float) -> Tensor:
