@@ -76,8 +76,8 @@ ATTEMPTS_INSIDE = 6
 """The same under inequalities alone. All but the last two attempts sample the prior."""
 
 PROJECTED = 2
-"""How many of the last attempts project on the inequalities too. They are two, so that a
-projection that fails once does not leave a member infeasible."""
+"""How many of the last attempts weigh or project on the inequalities too. They are two, so that one
+that fails does not leave a member infeasible."""
 
 
 class Survey(Protocol):
@@ -221,6 +221,12 @@ def _particles(
     }
     _known(Particles, options)
     sampler = Particles(denoiser, constraint, **(chosen | options))
+    if not far and "particles" not in options and constraint.equalities is None:
+        count = attempts or ATTEMPTS_INSIDE
+        prior = Ancestral(denoiser, constraint)
+        early = max(0, count - PROJECTED)
+        reason = "Unconditional samples satisfy the inequality often; particles meet the rest."
+        return Plan((prior,) * early + (sampler,) * (count - early), reason)
     what = "one value" if m == 1 else f"{m} values"
     where = ", far from unconditional samples" if far else ""
     reason = (
