@@ -1,9 +1,9 @@
 """Which samplers a problem gets, and why: every threshold is here."""
 
-__all__ = ["Plan", "choose"]
+__all__ = ["Plan", "choose", "remarks"]
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol
 
@@ -76,8 +76,14 @@ ATTEMPTS_INSIDE = 6
 """The same under inequalities alone. All but the last two attempts sample the prior."""
 
 PROJECTED = 2
-"""How many of the last attempts weigh or project on the inequalities too. They are two, so that one
-that fails does not leave a member infeasible."""
+"""How many of the last attempts meet the inequalities too. They are two, so that one that fails
+does not leave a member infeasible."""
+
+MET = 0.5
+"""The share of unconditional samples above which an equality asks for nothing if they meet it."""
+
+UNITS = 1e-4
+"""A typical residual smaller than this, or larger than its inverse, is in other units than one."""
 
 
 class Survey(Protocol):
@@ -196,6 +202,27 @@ def choose(
         attempts = attempts or ATTEMPTS
     _known(kind, options)
     return Plan((kind(denoiser, constraint, **(chosen | options)),) * (attempts or 1))
+
+
+def remarks(constraint: Constraint, survey: Survey) -> Iterator[str]:
+    """Yields what a user should know of a constraint before sampling: that it asks for nothing, or
+    is in units far from one."""
+    equalities = constraint.equalities
+    if equalities is None:
+        return
+    c, feasible = equalities.assess(survey.samples)
+    size, met = c.double().median().sqrt().item(), feasible.double().mean().item()
+    if met >= MET:
+        yield (
+            f"{met:.0%} of unconditional samples satisfy {equalities!r} already, so that it asks "
+            f"for little. Their residual is typically {size:.3g}: divide it by that, or lower the "
+            "tolerance."
+        )
+    elif not UNITS <= size <= 1 / UNITS:
+        yield (
+            f"The residual of {equalities!r} is typically {size:.3g} for unconditional samples. "
+            "Divide it by that, and the tolerance by its square: far from one, rounding counts."
+        )
 
 
 def _particles(
