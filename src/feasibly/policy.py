@@ -43,8 +43,9 @@ STUCK = 50
 """The iterations of a last projection, which is not bounded. A member takes them only if it does
 not get there: it is then at a point that iterations do not leave."""
 
-CALIBRATED = 2
-"""How many attempts take posterior samples, under many residuals. The others are PPR's."""
+CALIBRATED = 1
+"""How many attempts take posterior samples, under many residuals. The others are PPR's: where one
+posterior sample leaves the data, so do most."""
 
 FEW = 8
 """Up to so many residuals cut out a surface, which is found late and at once. More say something
