@@ -76,8 +76,8 @@ ATTEMPTS_INSIDE = 6
 """The same under inequalities alone. All but the last two attempts sample the prior."""
 
 PROJECTED = 2
-"""How many of the last attempts weigh or project on the inequalities too. They are two, so that one
-that fails does not leave a member infeasible."""
+"""How many of the last attempts weigh or project on the inequalities too. They are two, so that
+one that fails does not leave a member infeasible."""
 
 
 class Survey(Protocol):
