@@ -30,7 +30,7 @@ ROOMS = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 # of them, and all that reads or writes weather names its variables alike.
 SHARED = {
     "samplers": {"base", "guidance", "moments", "projection"}
-    | {"ancestral", "predictor_corrector", "hdc", "ppr", "calibrated"},
+    | {"ancestral", "predictor_corrector", "hdc", "ppr", "truncated", "calibrated"},
     "constraints": {"base", "operators"},
     "models": {"tables"},
     "weather": {"era5", "appa_files", "appa_fields"},

@@ -1,16 +1,20 @@
 """Which samplers a problem gets, and why."""
 
+import math
+import re
 from dataclasses import replace
 
 import pytest
 import torch
 
 import feasibly
-from feasibly import PPR, Ancestral, Bounds, Composite, Equality, TruncatedPPR
+from feasibly import PPR, Ancestral, Bounds, Composite, Equality, Inequality, TruncatedPPR
 from feasibly.minimizers import LBFGS, GaussNewton, WarmLBFGS
 from feasibly.oracles import Gaussian
-from feasibly.samplers import METHODS, CalibratedPPR, Rejection
-from feasibly.schedules import LogLogit
+from feasibly.policy import choose
+from feasibly.samplers import METHODS, CalibratedPPR, Particles, Rejection
+from feasibly.sampling import inspect
+from feasibly.schedules import VE, LogLogit
 
 D = 16
 PRIOR = Gaussian(torch.zeros(D), torch.eye(D), LogLogit())
@@ -18,13 +22,26 @@ BOX = Bounds(-2.0, 2.0, tolerance=1e-6)
 LINEAR = feasibly.Linear(torch.eye(D)[:3], torch.zeros(3), tolerance=1e-6)
 
 
-def first(m):
+def first(m, value=0.3):
     """The first m coordinates are to be 0.3."""
-    return Equality(lambda x: x[:, :m] - 0.3, tolerance=1e-6)
+    return Equality(lambda x: x[:, :m] - value, tolerance=1e-6)
+
+
+def above(value):
+    """The first coordinate is to be more than a value."""
+    return Inequality(lambda x: value - x[:, :1], tolerance=1e-6)
 
 
 def plan(constraint, **options):
     return feasibly.plan(PRIOR, constraint, (D,), **options)
+
+
+def by_name(constraint, **options):
+    return plan(constraint, method="ppr", **options)
+
+
+def kinds(chosen):
+    return [type(sampler) for sampler in chosen.attempts]
 
 
 def same(sampler, other):
@@ -45,35 +62,201 @@ MANY = {
 }
 
 
-def test_up_to_eight_residuals_are_projected_on_late_and_more_from_high_noise_down():
+def test_up_to_twelve_equalities_are_weighed_and_more_are_met_by_posterior_samples():
+    for m in (1, 12):
+        chosen = plan(first(m))
+        assert kinds(chosen) == [Particles] * 4
+        assert len({id(sampler) for sampler in chosen.attempts}) == 1
+    many = plan(first(13))
+    assert kinds(many) == [CalibratedPPR] * 2 + [PPR] * 2
+    posterior, late = many.attempts[0], many.attempts[-1]
+    assert same(posterior, CalibratedPPR(PRIOR, late.constraint, spacing="noise", steps=36))
+    assert same(late, ppr(late.constraint, **MANY))
+
+
+@pytest.mark.parametrize(
+    ("constraint", "particles"),
+    [
+        (first(1), 8),
+        (first(2), 16),
+        (first(8), 16),
+        (first(9), 8),
+        (first(12), 8),
+        (first(1, value=4.0), 32),
+        (first(8, value=-4.0), 32),
+        (first(9, value=4.0), 8),
+        (Composite([first(1), first(1, value=4.0)]), 32),
+        (Composite([first(1), above(0.0)]), 16),
+        (Composite([first(1), above(3.0)]), 32),
+        (Composite([first(2), BOX]), 8),
+        (above(3.0), 32),
+    ],
+    ids=range(13),
+)
+def test_particles_are_more_the_farther_a_constraint_is_and_few_where_each_costs_much(
+    constraint, particles
+):
+    """Of 64 unconditional samples a far value has fewer than one in ten on one side. 4 standard
+    deviations have none, 0.3 have some 24. BOX has 16 values."""
+    attempts = plan(constraint).attempts
+    assert [sampler.particles for sampler in attempts] == [particles] * 4
+    quick = plan(constraint, fast=True).attempts
+    assert [sampler.particles for sampler in quick] == [particles // 2] * 4
+    assert same(replace(quick[0], particles=particles), attempts[0])
+
+
+def test_particles_are_kept_apart_down_to_the_last_step_if_there_are_inequalities():
+    for constraint, least in ((first(1), 0.05), (Composite([first(1), BOX]), 0), (above(3.0), 0)):
+        (sampler, *_) = plan(constraint).attempts
+        assert sampler.level == pytest.approx(least, rel=0.1)
+        assert sampler.spread == pytest.approx(1.0, rel=0.1)
+        assert sampler.last == GaussNewton(steps=50, max_distance=None)
+        assert 0 < sampler.branch < math.inf
+
+
+def test_an_inequality_that_is_often_satisfied_is_left_to_the_prior_first():
+    near = plan(above(0.0))
+    assert kinds(near) == [Ancestral] * 4 + [Particles] * 2
+    assert len({id(sampler) for sampler in near.attempts}) == 2
+    assert same(near.attempts[0], Ancestral(PRIOR, near.attempts[0].constraint))
+    assert near.attempts[-1].particles == 8
+    assert kinds(plan(above(3.0))) == [Particles] * 4
+    assert kinds(plan(BOX)) == kinds(near)
+    # a far equality beside it, or particles by name, and the prior is of no use
+    assert kinds(plan(Composite([first(1), above(0.0)]))) == [Particles] * 4
+    given = plan(above(0.0), options={"particles": 5})
+    assert kinds(given) == [Particles] * 4
+    assert given.attempts[0].particles == 5
+
+
+def test_more_than_twelve_equalities_beside_inequalities_are_projected_on():
+    both = Composite([first(13), BOX])
+    chosen = plan(both)
+    assert kinds(chosen) == [PPR] * 4
+    assert [s.constraint is both for s in chosen.attempts] == [False] * 2 + [True] * 2
+    assert "inequalities too" in chosen.reason
+
+
+def test_noise_levels_and_spread_are_in_units_of_the_data():
+    """Rounded to two digits, which may differ by one in the last."""
+
+    def chosen(unit, constraint):
+        prior = Gaussian(torch.zeros(D), unit**2 * torch.eye(D), VE(1e-3 * unit, 1e2 * unit))
+        (sampler, *_) = feasibly.plan(prior, constraint, (D,)).attempts
+        return sampler
+
+    one, other = chosen(1.0, first(1)), chosen(100.0, first(1, value=30.0))
+    for name in ("branch", "level", "spread"):
+        assert getattr(other, name) == pytest.approx(100 * getattr(one, name), rel=0.1)
+    assert one.spread == pytest.approx(1.0, rel=0.1)
+    assert one.level == pytest.approx(0.05 * one.spread, rel=0.1)
+    assert (one.particles, one.steps) == (other.particles, other.steps)
+
+
+def test_without_a_survey_data_is_of_unit_variance_and_nothing_is_far():
+    constraint = first(2, value=4.0)
+    chosen = choose(PRIOR, constraint, inspect(PRIOR, constraint, (D,)))
+    expected = {"particles": 16, "last": GaussNewton(steps=50, max_distance=None)}
+    assert same(chosen.attempts[0], Particles(PRIOR, constraint, **expected))
+
+
+ALL = {
+    "one": first(1),
+    "few": first(12),
+    "far": first(3, value=4.0),
+    "many": first(13),
+    "near": BOX,
+    "rare": above(3.0),
+    "mixed": Composite([first(2), BOX]),
+    "mixed, many": Composite([first(13), BOX]),
+    "none": None,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [(name, "auto") for name in ALL] + [(name, "ppr") for name in ALL if name != "none"],
+)
+def test_a_reason_is_in_short_sentences(name, method):
+    reason = plan(ALL[name], method=method).reason
+    for sentence in re.split(r"(?<=\.) ", reason):
+        assert re.fullmatch(r"[A-Z].*[A-Za-z]\.", sentence)
+        assert 4 <= len(sentence.split()) <= 25
+
+
+def test_a_reason_has_the_number_of_values():
+    assert plan(first(1)).reason == (
+        "The constraint is on one value: 8 particles of each member are weighed by it."
+    )
+    assert plan(first(3, value=4.0)).reason == (
+        "The constraint is on 3 values, far from unconditional samples: 32 particles of each "
+        "member are weighed by it."
+    )
+    assert "13 residuals" in plan(first(13)).reason
+
+
+def test_fast_takes_fewer_steps_for_posterior_samples():
+    posterior, *_, late = plan(first(13), fast=True).attempts
+    constraint = late.constraint
+    assert same(posterior, CalibratedPPR(PRIOR, constraint, spacing="noise", steps=24))
+    fewer = {"minimize": WarmLBFGS(steps=11), "last": WarmLBFGS(steps=33)}
+    assert same(late, ppr(constraint, **MANY | fewer))
+
+
+def test_options_go_to_the_first_sampler_of_its_kind():
+    given = {"steps": 5, "eta": 0.5, "output": "denoised"}
+    for m, kind, own in ((1, Particles, "branch"), (13, CalibratedPPR, "products")):
+        usual, sampler = (plan(first(m), options=o).attempts[0] for o in ({}, given))
+        assert type(sampler) is kind
+        assert same(sampler, replace(usual, constraint=sampler.constraint, **given))
+        assert getattr(plan(first(m), options={own: 3}).attempts[0], own) == 3
+    # those that take over have their own
+    late, usual = (plan(first(13), options=o).attempts[-1] for o in (given, {}))
+    assert same(late, replace(usual, constraint=late.constraint))
+
+
+def test_the_number_of_attempts_is_split_between_kinds():
+    for attempts, priors in ((1, 0), (2, 0), (3, 1), (7, 5)):
+        split = [Ancestral] * priors + [Particles] * (attempts - priors)
+        assert kinds(plan(BOX, attempts=attempts)) == split
+        assert kinds(plan(first(2), attempts=attempts)) == [Particles] * attempts
+        early = min(attempts, 2)
+        split = [CalibratedPPR] * early + [PPR] * (attempts - early)
+        assert kinds(plan(first(13), attempts=attempts)) == split
+
+
+def test_ppr_projects_on_up_to_eight_residuals_late_and_on_more_from_high_noise_down():
     for m, settings in ((1, FEW), (8, FEW), (9, MANY), (16, MANY)):
         constraint = first(m)
-        attempts = plan(constraint).attempts
+        attempts = by_name(constraint).attempts
         assert len(attempts) == 4
         assert all(sampler is attempts[0] for sampler in attempts)
         assert same(attempts[0], ppr(constraint, **settings))
 
 
-def test_the_reason_is_a_sentence_with_the_number_of_residuals():
-    assert plan(first(1)).reason == (
+def test_the_reason_for_ppr_is_a_sentence_with_the_number_of_residuals():
+    assert by_name(first(1)).reason == (
         "The constraint has one residual: PPR projects late, by Gauss-Newton."
     )
-    assert plan(first(12)).reason == (
+    assert by_name(first(12)).reason == (
         "The constraint has 12 residuals: PPR projects from high noise down, by L-BFGS."
     )
 
 
-def test_fast_takes_fewer_iterations_and_nothing_else():
-    (few, *_), (many, *_) = plan(first(1), fast=True).attempts, plan(first(9), fast=True).attempts
+def test_fast_takes_fewer_iterations_of_ppr_and_nothing_else():
+    few, many = (by_name(first(m), fast=True).attempts[0] for m in (1, 9))
     assert same(few, ppr(few.constraint, **FEW | {"minimize": GaussNewton(steps=1)}))
     fewer = {"minimize": WarmLBFGS(steps=11), "last": WarmLBFGS(steps=33)}
     assert same(many, ppr(many.constraint, **MANY | fewer))
 
 
-@pytest.mark.parametrize("m", [1, 12])
-def test_fast_asks_for_fewer_gradients_and_still_lands(m):
+@pytest.mark.parametrize("method", ["auto", "ppr"])
+@pytest.mark.parametrize("m", [1, 12, 14])
+def test_fast_asks_for_fewer_gradients_and_still_lands(m, method):
     curved = Equality(lambda x: x[:, :m] + x[:, :m] ** 3 - 0.3, tolerance=1e-10)
-    settings = {"dtype": torch.float64, "options": {"steps": 24}}
+    settings = {"dtype": torch.float64, "options": {"steps": 24}, "method": method}
+    if (m, method) == (14, "auto"):
+        del settings["options"]  # the steps are what fast chooses
     quick, full = (
         feasibly.sample(PRIOR, curved, 4, (D,), fast=fast, **settings) for fast in (True, False)
     )
@@ -81,15 +264,15 @@ def test_fast_asks_for_fewer_gradients_and_still_lands(m):
     assert quick.evaluations.backward < full.evaluations.backward
 
 
-def test_inequalities_sample_the_prior_first_and_are_projected_on_in_the_end():
-    chosen = plan(BOX)
+def test_ppr_of_inequalities_samples_the_prior_first_and_projects_in_the_end():
+    chosen = by_name(BOX)
     prior, truncated = chosen.attempts[0], chosen.attempts[-1]
-    assert [type(sampler) for sampler in chosen.attempts] == [Ancestral] * 4 + [TruncatedPPR] * 2
+    assert kinds(chosen) == [Ancestral] * 4 + [TruncatedPPR] * 2
     assert {id(sampler) for sampler in chosen.attempts} == {id(prior), id(truncated)}
     assert same(prior, Ancestral(PRIOR, BOX, steps=64))
     assert same(truncated, TruncatedPPR(PRIOR, BOX, repeats=1, **MANY))
     # one inequality is found by Gauss-Newton, and from high noise down all the same
-    (*_, one) = plan(feasibly.Inequality(lambda x: x[:, :1], tolerance=1e-6)).attempts
+    (*_, one) = by_name(Inequality(lambda x: x[:, :1], tolerance=1e-6)).attempts
     assert (one.steps, one.sigma_max, one.minimize) == (64, 10.0, GaussNewton(steps=2))
     assert "inequality" in chosen.reason
 
@@ -97,8 +280,8 @@ def test_inequalities_sample_the_prior_first_and_are_projected_on_in_the_end():
 def test_inequalities_beside_equalities_are_projected_on_in_the_last_attempts():
     line = first(2)
     both = Composite([line, BOX])
-    chosen = plan(both)
-    assert [type(sampler) for sampler in chosen.attempts] == [PPR] * 4
+    chosen = by_name(both)
+    assert kinds(chosen) == [PPR] * 4
     early, late = chosen.attempts[0], chosen.attempts[-1]
     assert [id(s) for s in chosen.attempts] == [id(early)] * 2 + [id(late)] * 2
     assert late.constraint is both
@@ -110,14 +293,14 @@ def test_inequalities_beside_equalities_are_projected_on_in_the_last_attempts():
     assert "inequalities too" in chosen.reason
 
 
-def test_the_number_of_attempts_is_split_as_the_policys_own():
+def test_the_number_of_pprs_attempts_is_split_as_the_policys_own():
     for attempts, priors in ((1, 0), (2, 0), (3, 1), (7, 5)):
-        kinds = [type(s) for s in plan(BOX, attempts=attempts).attempts]
-        assert kinds == [Ancestral] * priors + [TruncatedPPR] * (attempts - priors)
+        split = [Ancestral] * priors + [TruncatedPPR] * (attempts - priors)
+        assert kinds(by_name(BOX, attempts=attempts)) == split
         both = Composite([first(2), BOX])
-        found = [s.constraint is both for s in plan(both, attempts=attempts).attempts]
+        found = [s.constraint is both for s in by_name(both, attempts=attempts).attempts]
         assert found == [False] * priors + [True] * (attempts - priors)
-        assert len(plan(first(2), attempts=attempts).attempts) == attempts
+        assert len(by_name(first(2), attempts=attempts).attempts) == attempts
 
 
 def test_without_a_constraint_the_prior_is_sampled():
@@ -128,28 +311,20 @@ def test_without_a_constraint_the_prior_is_sampled():
     assert len(plan(None, attempts=2).attempts) == 2
 
 
-def test_an_option_takes_the_place_of_the_policys_and_leaves_the_others():
+def test_an_option_of_ppr_takes_the_place_of_the_policys_and_leaves_the_others():
     given = {"steps": 5, "eta": 0.5, "repeats": 3, "sigma_max": 2.0, "output": "denoised"}
-    (sampler, *_) = plan(first(9), options=given).attempts
+    (sampler, *_) = by_name(first(9), options=given).attempts
     assert same(sampler, PPR(PRIOR, sampler.constraint, **MANY | given))
     # a minimizer that is given is taken as it is, to the last projection
-    (sampler, *_) = plan(first(9), options={"minimize": LBFGS(steps=4)}).attempts
+    (sampler, *_) = by_name(first(9), options={"minimize": LBFGS(steps=4)}).attempts
     assert (sampler.minimize, sampler.last, sampler.steps) == (LBFGS(steps=4), None, 64)
-    (sampler, *_) = plan(first(9), options={"last": LBFGS(steps=4)}).attempts
+    (sampler, *_) = by_name(first(9), options={"last": LBFGS(steps=4)}).attempts
     assert (sampler.minimize, sampler.last) == (WarmLBFGS(steps=16), LBFGS(steps=4))
     # those of a prior's run are the prior's as well
     given = {"steps": 9, "spacing": "time", "eta": 0.0, "output": "state"}
-    prior, *_, last = plan(BOX, options=given).attempts
+    prior, *_, last = by_name(BOX, options=given).attempts
     for sampler in (prior, last):
         assert {name: getattr(sampler, name) for name in given} == given
-
-
-def test_ppr_by_name_is_the_policys():
-    constraint = first(3)
-    chosen, auto = plan(constraint, method="ppr"), plan(constraint)
-    assert len(chosen.attempts) == len(auto.attempts)
-    assert all(map(same, chosen.attempts, auto.attempts))
-    assert chosen.reason == auto.reason
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name != "ppr"])
@@ -190,8 +365,9 @@ def test_what_is_sampled_is_what_is_planned():
     constraint, settings = first(9), {"options": {"steps": 6}, "attempts": 2}
     result = feasibly.sample(PRIOR, constraint, 3, (D,), seed=4, chunk=2, **settings)
     chosen = plan(constraint, **settings)
-    again = feasibly.sampling.run(chosen.attempts, 3, (D,), seed=4, chunk=2)
+    again = feasibly.sampling.run(chosen.attempts, 3, (D,), seed=4, chunk=2, monitor=chosen.survey)
     assert torch.equal(result.samples, again.samples)
+    assert torch.equal(result.oddness, again.oddness)
     assert result.method == again.method
     assert result.reason == chosen.reason
     assert again.reason == ""
@@ -199,7 +375,7 @@ def test_what_is_sampled_is_what_is_planned():
 
 
 def test_an_unknown_method_is_refused_with_the_names_of_all():
-    words = "^There is no method 'pr'; choose 'auto' or one of ppr, truncated, calibrated, rej"
+    words = "^There is no method 'pr'; choose 'auto' or one of ppr, truncated, calibrated, par"
     with pytest.raises(ValueError, match=words):
         feasibly.sample(PRIOR, first(1), 2, (D,), method="pr")
     words = r"^PPR is a class; give its name in quotes, or a sampler, such as PPR\(denoiser, con"
@@ -209,12 +385,17 @@ def test_an_unknown_method_is_refused_with_the_names_of_all():
 
 @pytest.mark.parametrize("name", ["zeta", "denoiser", "constraint", "problem"])
 def test_an_unknown_option_is_refused_with_the_names_of_all(name):
-    words = (
-        rf"^PPR has no option '{name}'; its options are eta, last, minimize, output, repeats, "
-        "sigma_max, spacing, steps"
-    )
-    with pytest.raises(ValueError, match=words):
-        feasibly.sample(PRIOR, first(1), 2, (D,), options={name: 1})
+    shared = "eta, last, {}minimize, output, {}repeats, sigma_max, spacing, {}steps"
+    for m, method, kind, own in (
+        (1, "auto", "Particles", ("level, ", "particles, ", "spread, ")),
+        (1, "ppr", "PPR", ("", "", "")),
+        (13, "auto", "CalibratedPPR", None),
+    ):
+        options = "" if own is None else shared.format(*own)
+        options = f"branch, {options}" if kind == "Particles" else options
+        words = rf"^{kind} has no option '{name}'; its options are {options}"
+        with pytest.raises(ValueError, match=words):
+            feasibly.sample(PRIOR, first(m), 2, (D,), method=method, options={name: 1})
 
 
 @pytest.mark.parametrize("name", ["method", "attempts", "fast"])
@@ -246,7 +427,7 @@ def test_an_option_in_the_place_of_a_setting_is_told_where_to_go():
         ({"method": "dps", "fast": True}, "fast=True is an option of 'auto' and 'ppr', not of 'd"),
         ({"attempts": 0}, r"sample\(attempts=...\) takes whole numbers, at least 1, got 0"),
         ({"attempts": 2.5}, r"sample\(attempts=...\) takes whole numbers, at least 1, got 2.5"),
-        ({"options": {"minimize": 3}}, r"PPR\(minimize=...\) takes a minimizer"),
+        ({"options": {"minimize": 3}}, r"Particles\(minimize=...\) takes a minimizer"),
         ({"method": "sampler", "options": {"steps": 3}}, "has its options already; .*replace"),
         ({"method": "sampler", "fast": True}, "has its options already"),
         ({"method": "another"}, "has the constraint None, and sample.. was given another"),

@@ -17,9 +17,13 @@ from .plausible import reference
 from .policy import Plan, choose
 from .result import Result
 from .samplers import Sampler
-from .sampling import inspect, run, shape_of
+from .sampling import inspect, members_of, run, shape_of, whole
 
 SETTINGS = ("seed", "chunk", "callback", "observe")
+UNTESTED = (
+    "Members were not tested for plausibility: the denoiser's conditions are not those of member "
+    "0 for all of them, and unconditional samples are of that member."
+)
 
 
 def sample(
@@ -55,7 +59,8 @@ def sample(
         options: Options of the method, such as `{"steps": 128}`.
         monitor: Whether to test which members are plausible; see :mod:`feasibly.plausible`. It
             takes some 7 forward evaluations a member, and 32 for each of 64 unconditional
-            samples. Implausible members are resampled as infeasible ones are.
+            samples. Implausible members are resampled as infeasible ones are. If the denoiser
+            has conditions that differ between members, none is tested, and the result says so.
         dtype: The type of the samples, float32 or float64.
         device: Where to sample; None for where the denoiser's parameters are.
         settings: Settings of the run: `seed`, `chunk`, `callback`, `observe`; see
@@ -87,13 +92,20 @@ def sample(
         device=device,
     )
     survey = chosen.survey
-    seconds = time.perf_counter() - start
     settings |= {"dtype": dtype, "device": device, "reason": chosen.reason}
+    untested = ""
     if monitor and survey is not None:
-        settings["monitor"] = survey
+        network, chunk = Network(denoiser, chosen.evaluations), settings.get("chunk")
+        size = None if chunk is None else whole("chunk", chunk, 1)
+        if survey.applies(network, members_of(members), size):
+            settings["monitor"] = survey
+        else:
+            untested = UNTESTED
+    seconds = time.perf_counter() - start
     result = run(chosen.attempts, members, shape, **settings)
     result.evaluations += chosen.evaluations
     result.seconds += seconds
+    result.warnings += [untested] * bool(untested)
     return result
 
 

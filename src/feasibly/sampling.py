@@ -10,6 +10,7 @@ __all__ = [
     "dry_run",
     "implausible",
     "inspect",
+    "members_of",
     "run",
     "shape_of",
     "shortfall",
@@ -142,11 +143,9 @@ def run(
     """
     if not attempts:
         raise ValueError("A run needs at least one sampler.")
-    ids, shape = _members(members), shape_of(shape)
+    ids, shape = members_of(members), shape_of(shape)
     seed = whole("seed", seed, 0)
-    for name, largest in (("seed", seed), ("members", max(ids))):
-        if largest >= 2**32:
-            raise ValueError(f"sample({name}=...) takes numbers below 2^32, got {largest}.")
+    _below("seed", seed)
     size = len(ids) if chunk is None else min(whole("chunk", chunk, 1), len(ids))
     if dtype not in (torch.float32, torch.float64):
         raise ValueError(
@@ -560,7 +559,8 @@ def _warn(result: Result, attempts: Sequence[Any]) -> None:
         warnings.warn(missed, InfeasibleWarning, stacklevel=5)
 
 
-def _members(members: int | Sequence[int]) -> list[int]:
+def members_of(members: int | Sequence[int]) -> list[int]:
+    """Returns the indices of members, given those or their number."""
     try:
         ids = list(range(operator.index(members)))  # ty: ignore[invalid-argument-type]
     except TypeError:
@@ -574,7 +574,13 @@ def _members(members: int | Sequence[int]) -> list[int]:
         raise ValueError(f"sample() needs at least one member, got members={members!r}.")
     if len(set(ids)) < len(ids):
         raise ValueError("sample(members=...) has an index twice; it would be the same member.")
+    _below("members", max(ids))
     return ids
+
+
+def _below(name: str, largest: int) -> None:
+    if largest >= 2**32:
+        raise ValueError(f"sample({name}=...) takes numbers below 2^32, got {largest}.")
 
 
 def shape_of(shape: Sequence[int]) -> tuple[int, ...]:

@@ -5,7 +5,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feasibly.constraints import Bounds, Composite, Decoded, Inequality, Linear
+from feasibly.constraints import (
+    BlackBox,
+    Bounds,
+    Composite,
+    Constraint,
+    Decoded,
+    Inequality,
+    Linear,
+    Obstacles,
+)
 
 check = settings(derandomize=True, deadline=None, max_examples=60)
 reals = st.floats(-10, 10)
@@ -130,3 +139,120 @@ def test_equalities_keep_their_units_and_their_decoder():
     assert EQUALITY.in_units(0.0, 2.0).equalities.residual(x).tolist() == [[3.0]]
     assert Decoded(HALF, torch.neg).equalities is None
     assert Decoded(EQUALITY, torch.neg).equalities.residual(x).tolist() == [[-3.0]]
+
+
+def parts(constraint, x):
+    return [tensor.tolist() for tensor in constraint.inequalities(x)]
+
+
+def test_inequalities_tell_how_far_inside_a_sample_is():
+    x = double([[-3.0, 0.5], [2.0, 0.0]])
+    assert parts(HALF, x) == [[[-3.0], [2.0]], [[-math.inf]] * 2, [[0.0]] * 2]
+    assert parts(Bounds(-1.0, 1.0, tolerance=1e-3), x) == [
+        x.tolist(),
+        [[-1.0, -1.0]] * 2,
+        [[1.0, 1.0]] * 2,
+    ]
+    black = BlackBox(lambda x: x[:, :1], tolerance=1e-6, inequality=True)
+    assert parts(black, x) == parts(HALF, x)
+    disc = Obstacles([[0.0, 0.0]], [5.0], tolerance=1e-6)
+    values, _, upper = disc.inequalities(double([[[3.0, 0.0]], [[0.0, 9.0]]]))
+    assert values.tolist() == [[2.0], [-4.0]]
+    assert upper.tolist() == [[0.0], [0.0]]
+
+
+def test_bounds_that_are_equal_or_infinite_are_no_inequalities():
+    bounds = Bounds(double([0.0, 1.0, -math.inf]), double([0.5, 1.0, math.inf]), tolerance=1e-3)
+    assert parts(bounds, double([[3.0, 4.0, 5.0]])) == [[[3.0]], [[0.0]], [[0.5]]]
+    assert Bounds(0.5, 0.5, tolerance=1e-3).inequalities is None
+    assert EQUALITY.inequalities is None
+
+
+def test_inequalities_are_joined_and_keep_their_units_and_their_decoder():
+    x = double([[3.0, 1.0]])
+    two = Composite([HALF, EQUALITY, Bounds(-math.inf, double([2.0, math.inf]), 1e-3)])
+    assert parts(two, x) == [[[3.0, 3.0]], [[-math.inf] * 2], [[0.0, 2.0]]]
+    assert Composite([EQUALITY, EQUALITY]).inequalities is None
+    assert parts(HALF.in_units(1.0, 2.0), x)[0] == [[7.0]]
+    assert EQUALITY.in_units(0.0, 2.0).inequalities is None
+    assert parts(Decoded(HALF, torch.neg), x)[0] == [[-3.0]]
+    assert Decoded(EQUALITY, torch.neg).inequalities is None
+
+
+def test_of_a_residual_alone_inequalities_say_where_it_vanishes():
+    class Own(Constraint):
+        equalities = None
+
+        def residual(self, x):
+            return -x[:, :1].relu()
+
+    assert parts(Own(1e-6), double([[3.0], [-1.0]])) == [
+        [[3.0], [0.0]],
+        [[-math.inf]] * 2,
+        [[0.0]] * 2,
+    ]
+
+
+def everything(constraint, x):
+    return [tensor.tolist() for tensor in constraint.intervals(x)]
+
+
+def test_intervals_are_residuals_at_zero_and_then_the_values_of_inequalities():
+    x, inf = double([[3.0, 1.0], [-2.0, 0.5]]), math.inf
+    assert everything(EQUALITY, x) == [[[3.0], [-2.5]], [[0.0]] * 2, [[0.0]] * 2]
+    assert everything(HALF, x) == [[[3.0], [-2.0]], [[-inf]] * 2, [[0.0]] * 2]
+    # an equality comes first, wherever it is among the parts, with its weight's root
+    mixed = Composite([HALF, EQUALITY], weights=[5.0, 4.0])
+    assert everything(mixed, x) == [
+        [[6.0, 3.0], [-5.0, -2.0]],
+        [[0.0, -inf]] * 2,
+        [[0.0, 0.0]] * 2,
+    ]
+
+
+def test_intervals_of_bounds_have_equal_ones_as_residuals_and_leave_infinite_ones_out():
+    inf = math.inf
+    bounds = Bounds(double([0.0, 1.0, -inf, -inf]), double([0.5, 1.0, inf, 2.0]), tolerance=1e-3)
+    values, lower, upper = everything(bounds, double([[3.0, 4.0, 5.0, 6.0]]))
+    assert values == [[3.0, 3.0, 6.0]]  # 4 - 1 of the equal ones, then two elements as they are
+    assert lower == [[0.0, 0.0, -inf]]
+    assert upper == [[0.0, 0.5, 2.0]]
+    assert everything(Bounds(0.5, 0.5, tolerance=1e-3), double([[2.0]])) == [
+        [[1.5]],
+        [[0.0]],
+        [[0.0]],
+    ]
+
+
+def test_intervals_keep_units_and_decoders_and_those_of_obstacles_and_black_boxes_have_signs():
+    x = double([[3.0, 1.0]])
+    mixed = Composite([HALF, EQUALITY], weights=[1.0, 1.0])
+    assert everything(mixed.in_units(1.0, 2.0), x)[0] == [[9.0, 7.0]]  # of 2 x + 1
+    assert everything(Decoded(mixed, torch.neg), x)[0] == [[-5.0, -3.0]]
+    disc = Obstacles([[0.0, 0.0]], [5.0], tolerance=1e-6)
+    path = double([[[3.0, 0.0], [0.0, 9.0]]])
+    assert everything(disc, path) == [[[2.0, -4.0]], [[-math.inf] * 2], [[0.0, 0.0]]]
+    inside = BlackBox(lambda x: x[:, :1], tolerance=1e-6, inequality=True)
+    assert everything(inside, -x) == [[[-3.0]], [[-math.inf]], [[0.0]]]
+    on = BlackBox(lambda x: x[:, :1], tolerance=1e-6)
+    assert everything(on, -x) == [[[-3.0]], [[0.0]], [[0.0]]]
+
+
+def test_intervals_have_gradients_inside_too():
+    x = double([[-3.0, 0.5]]).requires_grad_()
+    values = Composite([HALF, Bounds(-1.0, 1.0, tolerance=1e-6)]).intervals(x).values
+    (g,) = torch.autograd.grad(values.sum(), x)
+    assert g.tolist() == [[2.0, 1.0]]
+
+
+def test_intervals_of_a_class_with_a_residual_alone_are_that_residual():
+    class Own(Constraint):
+        def residual(self, x):
+            return x[:, :1] - 1
+
+    assert everything(Own(1e-6), double([[3.0]])) == [[[2.0]], [[0.0]], [[0.0]]]
+
+    class Side(Own):
+        equalities = None
+
+    assert everything(Side(1e-6), double([[3.0]])) == [[[2.0]], [[-math.inf]], [[0.0]]]

@@ -298,6 +298,20 @@ def test_random_samples_meet_a_constraint_only_if_it_has_no_equalities(make):
 
 
 @of_every_kind
+def test_equalities_and_inequalities_together_are_the_constraint(make):
+    constraint, shape = make(torch.float64)
+    x = torch.cat((samples(300, shape, scale=0.3), samples(300, shape, scale=3.0)))
+    met = torch.ones(len(x), dtype=torch.bool)
+    if constraint.equalities is not None:
+        met = (constraint.equalities.residual(x) == 0).all(dim=1)
+    if constraint.inequalities is not None:
+        values, lower, upper = constraint.inequalities(x)
+        assert values.shape == lower.shape == upper.shape
+        met &= ((values >= lower) & (values <= upper)).all(dim=1)
+    assert torch.equal(met, (constraint.residual(x) == 0).all(dim=1))
+
+
+@of_every_kind
 def test_a_projection_is_the_nearest_feasible_point_or_a_minimizer_is_advised(make):
     constraint, shape = make(torch.float64)
     try:

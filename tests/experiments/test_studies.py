@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from experiments import studies
-from experiments.records import DEFAULT, TRUTH
+from experiments.records import BASE, DEFAULT, TRUTH
 from experiments.samplers import default
 from experiments.studies import MEASUREMENTS, STUDIES
 from experiments.studies.ablation import NoRenoise
@@ -34,7 +34,7 @@ def test_a_study_asks_one_question_and_its_settings_are_of_its_samplers(study):
     assert set(study.on) <= PROBLEMS
     for comparison in study.on.values():
         labels = comparison.samplers.keys()
-        assert DEFAULT in labels
+        assert {DEFAULT, BASE} & labels
         assert TRUTH not in labels
         assert comparison.protocol.keys() | comparison.only.keys() <= labels
 

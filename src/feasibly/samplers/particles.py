@@ -1,4 +1,4 @@
-r"""Particles: each member weighs a few states by the constraint, level by level, and keeps one."""
+r"""Particles: each member weighs a few states by the constraint, and keeps one."""
 
 __all__ = ["Particles", "Twist"]
 
@@ -255,7 +255,9 @@ class Particles(PPR):
         weighed = branch + (self.particles * (kept + 1 - branch) if kept > branch else 0)
         costs = [search.cost(residuals) for search in searches]
         forward, backward = (self.repeats * sum(c[i] for c in costs) for i in (0, 1))
-        return weighed + len(levels) + forward, weighed * residuals + backward
+        rows = min(residuals, MOST) if self.constraint.equalities is None else residuals
+        forward += weighed + len(levels) + (self.output == "denoised")
+        return forward, weighed * rows + backward
 
 
 def urgent(g: Intervals, scale: Tensor) -> Tensor:
