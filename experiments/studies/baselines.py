@@ -139,7 +139,7 @@ STUDY = Study(
                     "PPR, no retries",
                     "PPR, T = 512, 2 iterations",
                     "PPR, T = 512, 2 iterations, no retries",
-                    "fast",
+                    "PPR, fast",
                     "PPR, paper's setting",
                     *(NAMES.get(name, name) for name in WEATHER_CHOICES),
                 ),

@@ -1,6 +1,6 @@
 """Which samplers a problem gets, and why: every threshold is here."""
 
-__all__ = ["Plan", "choose", "remarks"]
+__all__ = ["Plan", "choose", "looks_first", "remarks"]
 
 import math
 from collections.abc import Iterator, Mapping
@@ -187,10 +187,9 @@ def choose(
         return Plan((sampler,) * (attempts or 1), "There is no constraint to satisfy.")
     if method == "auto" and constraint is not None:
         values = constraint.intervals(problem.x_0)
-        equal = int((values.lower == values.upper)[0].sum())
-        if equal <= WEIGHED:
+        if looks_first(constraint, problem):
             return _particles(denoiser, constraint, values, survey, fast, attempts, options)
-        if equal == values.values.shape[1]:
+        if (values.lower == values.upper).all():
             return _posterior(denoiser, constraint, problem, fast, attempts, options)
     if method in ("auto", "ppr") and constraint is not None:
         return _ppr(denoiser, constraint, problem, fast, attempts, options)
@@ -203,6 +202,12 @@ def choose(
         attempts = attempts or ATTEMPTS
     _known(kind, options)
     return Plan((kind(denoiser, constraint, **(chosen | options)),) * (attempts or 1))
+
+
+def looks_first(constraint: Constraint, problem: Problem) -> bool:
+    """Whether unconditional samples tell which samplers a problem gets."""
+    values = constraint.intervals(problem.x_0)
+    return int((values.lower == values.upper)[0].sum()) <= WEIGHED
 
 
 def remarks(constraint: Constraint, survey: Survey) -> Iterator[str]:
