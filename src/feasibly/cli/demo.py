@@ -76,8 +76,10 @@ def _one_problem(
 ) -> None:
     problem = Data2D(name)
     constraint = problem.constraint(k)
+    parts = problem.denoiser, constraint, problem.shape
     methods: dict[str, Sequence[Sampler]] = {
-        "PPR": plan(problem.denoiser, constraint, problem.shape).attempts,
+        "default": plan(*parts, monitor=False).attempts,
+        "PPR": plan(*parts, method="ppr", monitor=False).attempts,
         POST_HOC: [PostHoc(problem.denoiser, constraint)],
     }
     results = run_all(name, methods, members, problem.shape, seed, out, console)
