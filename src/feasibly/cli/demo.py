@@ -77,7 +77,9 @@ def _one_problem(
     problem = Data2D(name)
     constraint = problem.constraint(k)
     methods: dict[str, Sequence[Sampler]] = {
-        "PPR": plan(problem.denoiser, constraint, problem.shape).attempts,
+        "PPR": plan(
+            problem.denoiser, constraint, problem.shape, method="ppr", monitor=False
+        ).attempts,
         POST_HOC: [PostHoc(problem.denoiser, constraint)],
     }
     results = run_all(name, methods, members, problem.shape, seed, out, console)

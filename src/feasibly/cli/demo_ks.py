@@ -37,7 +37,9 @@ def demo_ks(out: Path, members: int, reference: int, seed: int) -> int:
         y = problem.reference(reference)
     constraint = problem.constraint(y)
     methods: dict[str, Sequence[Sampler]] = {
-        "PPR": plan(problem.denoiser, constraint, problem.shape).attempts,
+        "PPR": plan(
+            problem.denoiser, constraint, problem.shape, method="ppr", monitor=False
+        ).attempts,
         # steps short enough to find the nearest of a sine's solutions
         POST_HOC: [PostHoc(problem.denoiser, constraint, minimize=LBFGS(64, max_step=1.0))],
     }

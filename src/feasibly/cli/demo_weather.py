@@ -42,7 +42,9 @@ def demo_weather(out: Path, members: int, reference: int, seed: int) -> int:
         day = problem.reference(reference)
     constraint = problem.constraint(day, reference)
     methods: dict[str, Sequence[Sampler]] = {
-        "PPR": plan(problem.denoiser, constraint, problem.shape).attempts,
+        "PPR": plan(
+            problem.denoiser, constraint, problem.shape, method="ppr", monitor=False
+        ).attempts,
         POST_HOC: [PostHoc(problem.denoiser, constraint, minimize=LBFGS(64, max_step=1.0))],
     }
     results = run_all("weather", methods, members, problem.shape, seed, out, console)
