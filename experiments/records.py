@@ -1,6 +1,7 @@
 """The results of studies: one JSON object a line, one line a sampler in a setting."""
 
 __all__ = [
+    "BASE",
     "DEFAULT",
     "PRIOR",
     "RESULTS",
@@ -27,6 +28,9 @@ RESULTS = Path(__file__).parent.parent / "results"
 
 DEFAULT = "default"
 """The label of the library's default."""
+
+BASE = "PPR"
+"""The label that others are set against: PPR in the library's settings."""
 
 TRUTH = "truth against itself"
 """The label of two samples of the truth, scored against one another."""

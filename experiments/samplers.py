@@ -1,6 +1,6 @@
 """How studies make samplers: the library's default and the paper's setting are said here alone."""
 
-__all__ = ["Make", "default", "only", "paper", "post_hoc"]
+__all__ = ["Make", "default", "only", "paper", "post_hoc", "ppr"]
 
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -73,6 +73,9 @@ def _only(
 ) -> Plan:
     return Plan((kind(denoiser, constraint, **options),) * attempts)
 
+
+ppr = partial(default, method="ppr")
+"""Makes PPR in the library's settings, which depend on the problem."""
 
 paper = only(PPR)
 """Makes PPR in the paper's setting, which is PPR's own; `kind` is a variant of it."""

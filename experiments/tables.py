@@ -7,7 +7,7 @@ import re
 import statistics
 from collections.abc import Mapping, Sequence
 
-from .records import Record
+from .records import BASE, Record
 
 Columns = Mapping[str, tuple[str, str]]
 """For each key of a row, the head and the format of its column, which is :data:`TEXT` where cells
@@ -28,8 +28,8 @@ ALL: Columns = {
     "skill": ("skill", "{:.3f}"),
     "spread": ("spread", "{:.3f}"),
     "ratio": ("spread / skill", "{:.2f}"),
-    "rmse_ratio": ("RMSE / default's", "{:.2f}"),
-    "crps_ratio": ("CRPS / default's", "{:.2f}"),
+    "rmse_ratio": ("RMSE / PPR's", "{:.2f}"),
+    "crps_ratio": ("CRPS / PPR's", "{:.2f}"),
     "max_norm": ("Max-Norm", "{:.2f}"),
     "residual": ("KS residual", "{:.3f}"),
     "residual_feasible": ("of feasible members", "{:.3f}"),
@@ -79,7 +79,7 @@ def means(rows: Sequence[Record]) -> list[Record]:
     of their values. Of ensembles there are `rmse`, `skill`, `spread` and their `ratio`, and
     `crps`: cases are averaged before roots are taken, frames and then kinds of observation after.
     `rmse_error` is the standard error of the RMSE over the references of one kind of observation,
-    by the jackknife; `rmse_ratio` and `crps_ratio` are relative to the default on the same
+    by the jackknife; `rmse_ratio` and `crps_ratio` are relative to PPR on the same
     references, since references differ more than methods do. The seconds of ensembles are left
     out: they were taken with other work on the machine.
 
@@ -90,7 +90,7 @@ def means(rows: Sequence[Record]) -> list[Record]:
     if not rows:
         raise ValueError("There are no records to average.")
     table = []
-    default = [row for row in rows if row["default"] and "mse" in row]
+    base = [row for row in rows if row["label"] == BASE and "mse" in row]
     for label in dict.fromkeys(row["label"] for row in rows):
         group = [row for row in rows if row["label"] == label]
         settings = [_setting(row) for row in group]
@@ -122,7 +122,7 @@ def means(rows: Sequence[Record]) -> list[Record]:
         if scored:
             record.pop("seconds", None)
             own = _ensembles(scored)
-            record |= own | _relative(own, scored, default)
+            record |= own | _relative(own, scored, base)
             if len(kinds) == 1 and len(scored) > 1:
                 record["rmse_error"] = _jackknife(scored)
         table.append(record)
@@ -169,15 +169,15 @@ def _jackknife(rows: Sequence[Record]) -> float:
     return math.sqrt((n - 1) / n * sum((v - statistics.fmean(without)) ** 2 for v in without))
 
 
-def _relative(own: Record, group: Sequence[Record], default: Sequence[Record]) -> Record:
-    """The scores `own` of a group, relative to the default's in the same settings, if it has them
+def _relative(own: Record, group: Sequence[Record], base: Sequence[Record]) -> Record:
+    """The scores `own` of a group, relative to PPR's in the same settings, if it has them
     all."""
     settings = [_setting(row) for row in group]
-    shared = [row for row in default if _setting(row) in settings]
+    shared = [row for row in base if _setting(row) in settings]
     if len(shared) < len(group):
         return {}
-    base = _ensembles(shared)
-    return {f"{key}_ratio": own[key] / base[key] for key in ("rmse", "crps")}
+    theirs = _ensembles(shared)
+    return {f"{key}_ratio": own[key] / theirs[key] for key in ("rmse", "crps")}
 
 
 def _setting(row: Record) -> tuple:

@@ -15,7 +15,7 @@ from feasibly.samplers import PPR
 from feasibly.samplers.base import Randn, Step
 
 from ..figures import strips
-from ..samplers import Make, default, paper
+from ..samplers import Make, paper, ppr
 from ..tables import COLUMNS
 from .base import Comparison, Study
 
@@ -73,18 +73,15 @@ class CleanSpaceNoRenoise(CleanSpace):
 
 
 _samplers: dict[str, Make] = {
-    "default": default,
+    "PPR": ppr,
     **{f"x_t^{M}": partial(paper, repeats=M) for M in (1, 2, 4)},
     **{f"x_0^{M}": partial(paper, kind=CleanSpace, repeats=M) for M in (1, 2, 4)},
     "x_t^0": partial(paper, kind=NoRenoise, repeats=1),
     "x_0^0": partial(paper, kind=CleanSpaceNoRenoise, repeats=1),
-    **{f"default, M = {M}": partial(default, repeats=M) for M in (2, 4)},
-    **{
-        f"default, in x_0-space, M = {M}": partial(default, kind=CleanSpace, repeats=M)
-        for M in (1, 2, 4)
-    },
-    "default, M = 0": partial(default, kind=NoRenoise),
-    "default, in x_0-space, M = 0": partial(default, kind=CleanSpaceNoRenoise),
+    **{f"PPR, M = {M}": partial(ppr, repeats=M) for M in (2, 4)},
+    **{f"PPR, in x_0-space, M = {M}": partial(ppr, kind=CleanSpace, repeats=M) for M in (1, 2, 4)},
+    "PPR, M = 0": partial(ppr, kind=NoRenoise),
+    "PPR, in x_0-space, M = 0": partial(ppr, kind=CleanSpaceNoRenoise),
 }
 
 STUDY = Study(
@@ -96,10 +93,10 @@ STUDY = Study(
             {
                 label: make
                 for label, make in _samplers.items()
-                if label not in ("default, in x_0-space, M = 4", "default, M = 4")
+                if label not in ("PPR, in x_0-space, M = 4", "PPR, M = 4")
             },
             COLUMNS["ks"],
-            protocol=dict.fromkeys(("x_t^4", "default, M = 2"), (4, 4)),
+            protocol=dict.fromkeys(("x_t^4", "PPR, M = 2"), (4, 4)),
         ),
     },
 )

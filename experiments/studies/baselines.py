@@ -11,7 +11,7 @@ from feasibly.samplers import Ancestral, Sampler
 
 from ..figures import by_variable, gallery, maps, over_time, ranks, strips
 from ..records import PRIOR
-from ..samplers import Make, default, only, paper, post_hoc
+from ..samplers import Make, default, only, paper, post_hoc, ppr
 from ..tables import COLUMNS
 from .base import Comparison, Study
 from .tuning import GRIDS, KS_GRIDS, MANY_LEVELS, WEATHER_GRIDS
@@ -78,7 +78,8 @@ WEATHER_CHOICES = {
 
 _on_data2d: dict[str, Make] = {
     "default": default,
-    "default, no retries": partial(default, attempts=1),
+    "PPR": ppr,
+    "PPR, no retries": partial(ppr, attempts=1),
     "PPR, paper's setting": paper,
     **{NAMES.get(name, name): tuned(name) for name in CHOICES},
     "HDC, 3 retries": tuned("HDC", attempts=4),
@@ -91,22 +92,24 @@ _post_hoc = partial(post_hoc, minimize=LBFGS(64, max_step=1.0))
 
 _on_ks: dict[str, Make] = {
     "default": default,
-    "fast": partial(default, fast=True),
+    "PPR": ppr,
+    "PPR, fast": partial(ppr, fast=True),
     "PPR, paper's setting": paper,
     **{NAMES.get(name, name): tuned_on_ks(name) for name in KS_CHOICES},
     "post-hoc projection": _post_hoc,
 }
 
 # short searches at many levels, for residuals of several branches, and a long last one
-_many_levels = partial(default, steps=512, minimize=WarmLBFGS(2), last=WarmLBFGS(200))
+_many_levels = partial(ppr, steps=512, minimize=WarmLBFGS(2), last=WarmLBFGS(200))
 
 _on_weather: dict[str, Make] = {
     "default": default,
-    "default, no retries": partial(default, attempts=1),
+    "PPR": ppr,
+    "PPR, no retries": partial(ppr, attempts=1),
     "PPR, T = 128, 8 iterations": MANY_LEVELS["PPR, T = 128, 8 iterations"],
     "PPR, T = 512, 2 iterations": _many_levels,
     "PPR, T = 512, 2 iterations, no retries": partial(_many_levels, attempts=1),
-    "fast": partial(default, fast=True),
+    "PPR, fast": partial(ppr, fast=True),
     "PPR, paper's setting": paper,
     **{
         NAMES.get(name, name): _chosen(WEATHER_GRIDS, WEATHER_CHOICES, name)
@@ -133,10 +136,10 @@ STUDY = Study(
             {"-time": by_variable, "-ranks": ranks, "-maps": maps},
             protocol=dict.fromkeys(
                 (
-                    "default, no retries",
+                    "PPR, no retries",
                     "PPR, T = 512, 2 iterations",
                     "PPR, T = 512, 2 iterations, no retries",
-                    "fast",
+                    "PPR, fast",
                     "PPR, paper's setting",
                     *(NAMES.get(name, name) for name in WEATHER_CHOICES),
                 ),

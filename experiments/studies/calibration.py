@@ -21,7 +21,7 @@ from feasibly.samplers import CDIM, ECI, PostHoc, Rejection, Sampler
 from feasibly.samplers.base import Randn, Step
 
 from ..figures import distances, frontier
-from ..samplers import Make, default, only, paper, post_hoc
+from ..samplers import Make, default, only, paper, post_hoc, ppr
 from ..tables import COLUMNS, pick
 from . import baselines
 from .base import Comparison, Study
@@ -102,8 +102,8 @@ STUDY = Study(
     on={
         "data2d": Comparison(
             {
-                "default": default,
-                **{f"PPR, T = {T}": partial(default, steps=T) for T in (8, 16, 64)},
+                "PPR": ppr,
+                **{f"PPR, T = {T}": partial(ppr, steps=T) for T in (8, 16, 64)},
                 "CalibratedPPR, sigma_max = 0.1": _near,
                 "CalibratedPPR, sigma_max = 0.1, T = 24, 8 tries": partial(
                     _near, steps=24, tries=8
@@ -118,7 +118,7 @@ STUDY = Study(
         ),
         "oracles": Comparison(
             {
-                "default": default,
+                "PPR": ppr,
                 "PPR, paper's setting": paper,
                 "CalibratedPPR": _calibrated,
                 "CalibratedPPR, sigma_max = 0.1": _near,
@@ -143,17 +143,17 @@ STUDY = Study(
         ),
         "ks": Comparison(
             {
-                "default": default,
+                "PPR": ppr,
                 "CalibratedPPR, T = 64": partial(_calibrated, steps=64, attempts=1),
             },
             pick("settings", "feasible", "rmse", "crps", "ratio", "evaluations"),
-            protocol={"CalibratedPPR, T = 64": (4, 4), "default": (4, 8)},
+            protocol={"CalibratedPPR, T = 64": (4, 4), "PPR": (4, 8)},
         ),
         "weather": Comparison(
             {
                 **{
                     label: _weather.samplers[label]
-                    for label in ("default", "PPR, T = 128, 8 iterations")
+                    for label in ("PPR", "PPR, T = 128, 8 iterations")
                 },
                 "CalibratedPPR, T = 64": partial(_calibrated, steps=64),
                 **{name: _weather.samplers[name] for name in _rivals},

@@ -7,7 +7,7 @@ from functools import partial
 
 from feasibly.samplers import DPS, DPSPC
 
-from ..samplers import default, only
+from ..samplers import only, ppr
 from ..tables import COLUMNS
 from .base import Comparison, Study
 from .baselines import KS_CHOICES, tuned_on_ks
@@ -22,7 +22,7 @@ STUDY = Study(
     on={
         "data2d": Comparison(
             {
-                "default": default,
+                "PPR": ppr,
                 "DPS, T = 256": _estimate(DPS, steps=256, zeta=1e-3),
                 "DPS-PC, N = 1": _estimate(DPSPC, steps=128, corrections=1, zeta=3e-3),
                 "DPS-PC, N = 3": _estimate(DPSPC, steps=64, corrections=3, zeta=3e-3),
@@ -32,7 +32,7 @@ STUDY = Study(
         ),
         "ks": Comparison(
             {
-                "default": default,
+                "PPR": ppr,
                 "DPS, T = 1024": tuned_on_ks("DPS"),
                 **{
                     f"DPS-PC, N = {N}": _estimate(

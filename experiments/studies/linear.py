@@ -7,7 +7,7 @@ from functools import partial
 from feasibly.samplers import CDIM, ECI
 
 from ..figures import strips
-from ..samplers import default, only, post_hoc
+from ..samplers import only, post_hoc, ppr
 from ..tables import COLUMNS
 from .base import Comparison, Study
 from .baselines import tuned
@@ -18,8 +18,8 @@ STUDY = Study(
     on={
         "lines": Comparison(
             {
-                "default": default,
-                "default, no retries": partial(default, attempts=1),
+                "PPR": ppr,
+                "PPR, no retries": partial(ppr, attempts=1),
                 **{name: tuned(name) for name in ("MMPS", "CPS", "PDM", "HDC", "PCFM")},
                 "CDIM, T = 25": only(CDIM),
                 "CDIM, T = 100": only(CDIM, steps=100),

@@ -13,7 +13,7 @@ from feasibly.minimizers import LBFGS, GaussNewton, Minimizer, Polyak
 from feasibly.minimizers.base import Search
 
 from ..figures import frontier
-from ..samplers import default, paper, post_hoc
+from ..samplers import paper, post_hoc, ppr
 from ..tables import pick
 from .ablation import CleanSpace
 from .base import Comparison, Study
@@ -49,14 +49,12 @@ STUDY = Study(
     on={
         "data2d": Comparison(
             {
-                "default": default,
-                "default, no retries": partial(default, attempts=1),
-                "default, T = 64, no retries": partial(default, steps=64, attempts=1),
-                "default, every level, no retries": partial(
-                    default, sigma_max=math.inf, attempts=1
-                ),
-                "default, no bound, no retries": partial(default, minimize=_free(), attempts=1),
-                "default, no bound": partial(default, minimize=_free()),
+                "PPR": ppr,
+                "PPR, no retries": partial(ppr, attempts=1),
+                "PPR, T = 64, no retries": partial(ppr, steps=64, attempts=1),
+                "PPR, every level, no retries": partial(ppr, sigma_max=math.inf, attempts=1),
+                "PPR, no bound, no retries": partial(ppr, minimize=_free(), attempts=1),
+                "PPR, no bound": partial(ppr, minimize=_free()),
                 "paper: L-BFGS 8, M = 2": paper,
                 "L-BFGS 8, step cap 0.5, M = 2": partial(paper, minimize=LBFGS(steps=8)),
                 "L-BFGS 8, no line search, M = 2": partial(

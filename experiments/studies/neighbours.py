@@ -7,7 +7,7 @@ from functools import partial
 
 from feasibly.minimizers import GaussNewton
 
-from ..samplers import default
+from ..samplers import ppr
 from ..tables import COLUMNS
 from .base import Comparison, Study
 
@@ -19,17 +19,17 @@ STUDY = Study(
     on={
         "data2d": Comparison(
             {
-                "default": default,
-                "T = 24, 4 retries": partial(default, steps=24, attempts=5),
-                "T = 48, 2 retries": partial(default, steps=48, attempts=3),
-                "sigma_max = 0.3": partial(default, sigma_max=0.3),
-                "sigma_max = 1.5": partial(default, sigma_max=1.5),
-                "P = 1": partial(default, minimize=_newton(steps=1)),
-                "P = 4": partial(default, minimize=_newton(steps=4)),
-                "within 1": partial(default, minimize=_newton(max_distance=1.0)),
-                "within 2": partial(default, minimize=_newton(max_distance=2.0)),
-                "M = 2": partial(default, repeats=2),
-                "DDIM": partial(default, eta=0.0),
+                "PPR": ppr,
+                "T = 24, 4 retries": partial(ppr, steps=24, attempts=5),
+                "T = 48, 2 retries": partial(ppr, steps=48, attempts=3),
+                "sigma_max = 0.3": partial(ppr, sigma_max=0.3),
+                "sigma_max = 1.5": partial(ppr, sigma_max=1.5),
+                "P = 1": partial(ppr, minimize=_newton(steps=1)),
+                "P = 4": partial(ppr, minimize=_newton(steps=4)),
+                "within 1": partial(ppr, minimize=_newton(max_distance=1.0)),
+                "within 2": partial(ppr, minimize=_newton(max_distance=2.0)),
+                "M = 2": partial(ppr, repeats=2),
+                "DDIM": partial(ppr, eta=0.0),
             },
             COLUMNS["data2d"],
         )

@@ -19,7 +19,7 @@ from feasibly.minimizers import (
     WarmLBFGS,
 )
 
-from ..samplers import default, paper
+from ..samplers import paper, ppr
 from ..tables import COLUMNS
 from .base import Comparison, Study
 
@@ -28,14 +28,14 @@ RATES = {"Adam": 1e-3, "Fromage": 1e-2, "Muon": 1e-2, "SGD": 1e-2}
 """The best of each, by `tuning.score`, in the study `optimizers-sweep`."""
 
 _paper = partial(paper, repeats=1)
-_default = partial(default, attempts=1)
+_ppr_once = partial(ppr, attempts=1)
 
 _newton = {
-    f"Gauss-Newton, {P} x {k}": partial(_default, minimize=GaussNewton(P, max_step=0.5, krylov=k))
+    f"Gauss-Newton, {P} x {k}": partial(_ppr_once, minimize=GaussNewton(P, max_step=0.5, krylov=k))
     for P, k in ((2, 6), (4, 2))
 }
 _first_order = {
-    f"{name}, lr = {lr:g}": partial(_default, minimize=FIRST_ORDER[name](16, lr=lr))
+    f"{name}, lr = {lr:g}": partial(_ppr_once, minimize=FIRST_ORDER[name](16, lr=lr))
     for name, lr in RATES.items()
 }
 
@@ -45,7 +45,7 @@ STUDY = Study(
     on={
         "data2d": Comparison(
             {
-                "default": default,
+                "PPR": ppr,
                 "L-BFGS": _paper,
                 "L-BFGS, step cap 0.5": partial(_paper, minimize=LBFGS()),
                 "Gauss-Newton": partial(_paper, minimize=GaussNewton(8, max_distance=None)),
@@ -59,15 +59,15 @@ STUDY = Study(
         ),
         "ks": Comparison(
             {
-                "default": default,
-                "L-BFGS": partial(_default, minimize=LBFGS(16, max_step=None, memory=12)),
-                "L-BFGS, step cap 0.5": partial(_default, minimize=LBFGS(16, memory=12)),
-                "L-BFGS, warm": partial(_default, minimize=WarmLBFGS(16)),
+                "PPR": ppr,
+                "L-BFGS": partial(_ppr_once, minimize=LBFGS(16, max_step=None, memory=12)),
+                "L-BFGS, step cap 0.5": partial(_ppr_once, minimize=LBFGS(16, memory=12)),
+                "L-BFGS, warm": partial(_ppr_once, minimize=WarmLBFGS(16)),
                 "L-BFGS, warm, no line search": partial(
-                    _default, minimize=WarmLBFGS(16, line_search=False)
+                    _ppr_once, minimize=WarmLBFGS(16, line_search=False)
                 ),
                 **_newton,
-                "Polyak": partial(_default, minimize=Polyak(16)),
+                "Polyak": partial(_ppr_once, minimize=Polyak(16)),
                 **_first_order,
             },
             COLUMNS["ks"],

@@ -5,7 +5,7 @@ __all__ = ["STUDY"]
 
 from functools import partial
 
-from ..samplers import default, paper
+from ..samplers import paper, ppr
 from ..tables import COLUMNS
 from .base import Comparison, Study
 from .optimizers import FIRST_ORDER
@@ -16,7 +16,7 @@ STUDY = Study(
     on={
         "data2d": Comparison(
             {
-                "default": default,
+                "PPR": ppr,
                 **{
                     f"{name}, lr = {lr:g}": partial(paper, repeats=1, minimize=make(lr=lr))
                     for name, make in FIRST_ORDER.items()

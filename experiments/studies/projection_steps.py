@@ -6,7 +6,7 @@ from functools import partial
 
 from feasibly.minimizers import LBFGS, GaussNewton, WarmLBFGS
 
-from ..samplers import default, paper
+from ..samplers import paper, ppr
 from ..tables import COLUMNS
 from .base import Comparison, Study
 
@@ -20,23 +20,17 @@ STUDY = Study(
     on={
         "data2d": Comparison(
             {
-                "default": default,
+                "PPR": ppr,
                 **_uncapped,
-                **{
-                    f"default, P = {P}": partial(default, minimize=GaussNewton(P))
-                    for P in (1, 4, 8)
-                },
+                **{f"PPR, P = {P}": partial(ppr, minimize=GaussNewton(P)) for P in (1, 4, 8)},
             },
             COLUMNS["data2d"],
         ),
         "ks": Comparison(
             {
-                "default": default,
+                "PPR": ppr,
                 **_uncapped,
-                **{
-                    f"default, P = {P}": partial(default, minimize=WarmLBFGS(P))
-                    for P in (8, 16, 32)
-                },
+                **{f"PPR, P = {P}": partial(ppr, minimize=WarmLBFGS(P)) for P in (8, 16, 32)},
             },
             COLUMNS["ks"],
             protocol=dict.fromkeys(("P = 2", "P = 4", "P = 16", "P = 32"), (4, 4)),

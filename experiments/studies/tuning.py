@@ -50,7 +50,7 @@ from feasibly.samplers import (
 )
 
 from ..records import Record
-from ..samplers import Make, default, only
+from ..samplers import Make, only, ppr
 from ..tables import COLUMNS, means
 from ..variables import parts
 from .base import Comparison, Study
@@ -254,28 +254,28 @@ _weather_samplers = _labelled(WEATHER_GRIDS)
 
 MANY_LEVELS: dict[str, Make] = {
     f"PPR, T = {T}, {P} iterations": partial(
-        default, steps=T, minimize=WarmLBFGS(steps=P), last=WarmLBFGS(48)
+        ppr, steps=T, minimize=WarmLBFGS(steps=P), last=WarmLBFGS(48)
     )
     for T, P in ((128, 8), (256, 4))
 }
 """PPR with more levels than the default, and fewer iterations at each."""
 
 _ppr: dict[str, Make] = {
-    "PPR, sigma_max 1": partial(default, sigma_max=1.0),
-    "PPR, sigma_max 3": partial(default, sigma_max=3.0),
-    "PPR, M = 2": partial(default, repeats=2),
+    "PPR, sigma_max 1": partial(ppr, sigma_max=1.0),
+    "PPR, sigma_max 3": partial(ppr, sigma_max=3.0),
+    "PPR, M = 2": partial(ppr, repeats=2),
     **MANY_LEVELS,
 }
 
 
-_on_ks = {"default": default, **_ks_samplers}
-_on_weather = {"default": default, **_ppr, **_weather_samplers}
+_on_ks = {"PPR": ppr, **_ks_samplers}
+_on_weather = {"PPR": ppr, **_ppr, **_weather_samplers}
 
 STUDY = Study(
     name="tuning",
     question="Which settings should the baselines have?",
     on={
-        "data2d": Comparison({"default": default, **_samplers}, COLUMNS["data2d"]),
+        "data2d": Comparison({"PPR": ppr, **_samplers}, COLUMNS["data2d"]),
         "ks": Comparison(_on_ks, COLUMNS["ks"], protocol=dict.fromkeys(_on_ks, (2, 4))),
         "weather": Comparison(
             _on_weather, COLUMNS["weather"], protocol=dict.fromkeys(_on_weather, (1, 4))

@@ -4,6 +4,7 @@ __all__ = ["plan", "sample"]
 
 import contextlib
 import time
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,10 +12,10 @@ from typing import Any
 import torch
 
 from .constraints.base import Constraint
-from .errors import SamplingError
+from .errors import CalibrationWarning, SamplingError
 from .network import Evaluations, Network
 from .plausible import reference
-from .policy import Plan, choose
+from .policy import Plan, choose, looks_first, remarks
 from .result import Result
 from .samplers import Sampler
 from .sampling import inspect, members_of, run, shape_of, whole
@@ -102,10 +103,15 @@ def sample(
         else:
             untested = UNTESTED
     seconds = time.perf_counter() - start
+    told = []
+    if constraint is not None and survey is not None:
+        told += remarks(constraint, survey)
+    for sentence in told:
+        warnings.warn(sentence, CalibrationWarning, stacklevel=2)
     result = run(chosen.attempts, members, shape, **settings)
     result.evaluations += chosen.evaluations
     result.seconds += seconds
-    result.warnings += [untested] * bool(untested)
+    result.warnings += told + [untested] * bool(untested)
     return result
 
 
@@ -125,8 +131,8 @@ def plan(
     """Returns the samplers that :func:`sample` would take, and the reason.
 
     The arguments are those of :func:`sample`. Denoiser and constraint are tested on two states.
-    If there is a constraint, 64 samples are taken without it, for `method="auto"` and for the
-    monitor.
+    If there is a constraint, 64 samples are taken without it, for the monitor and where the choice
+    depends on them.
     """
     problem = inspect(denoiser, constraint, shape_of(shape), dtype, device)
     options = options or {}
@@ -135,7 +141,9 @@ def plan(
             raise ValueError(f"{name!r} is an argument of sample(), and no option of a method.")
     evaluations = Evaluations()
     survey = None
-    if constraint is not None and (monitor or method == "auto"):
+    if constraint is not None and (
+        monitor or (method == "auto" and looks_first(constraint, problem))
+    ):
         network = Network(denoiser, evaluations)
         # if they are not finite, the run itself will say where
         with contextlib.suppress(SamplingError):

@@ -1,9 +1,9 @@
 """Which samplers a problem gets, and why: every threshold is here."""
 
-__all__ = ["Plan", "choose"]
+__all__ = ["Plan", "choose", "looks_first", "remarks"]
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol
 
@@ -43,8 +43,9 @@ STUCK = 50
 """The iterations of a last projection, which is not bounded. A member takes them only if it does
 not get there: it is then at a point that iterations do not leave."""
 
-CALIBRATED = 2
-"""How many attempts take posterior samples, under many residuals. The others are PPR's."""
+CALIBRATED = 1
+"""How many attempts take posterior samples, under many residuals. The others are PPR's: where one
+posterior sample leaves the data, so do most."""
 
 FEW = 8
 """Up to so many residuals cut out a surface, which is found late and at once. More say something
@@ -76,8 +77,14 @@ ATTEMPTS_INSIDE = 6
 """The same under inequalities alone. All but the last two attempts sample the prior."""
 
 PROJECTED = 2
-"""How many of the last attempts weigh or project on the inequalities too. They are two, so that
-one that fails does not leave a member infeasible."""
+"""How many of the last attempts meet the inequalities too. They are two, so that one that fails
+does not leave a member infeasible."""
+
+MET = 0.5
+"""The share of unconditional samples above which an equality asks for nothing if they meet it."""
+
+UNITS = 1e-4
+"""A typical residual smaller than this, or larger than its inverse, is in other units than one."""
 
 
 class Survey(Protocol):
@@ -180,10 +187,9 @@ def choose(
         return Plan((sampler,) * (attempts or 1), "There is no constraint to satisfy.")
     if method == "auto" and constraint is not None:
         values = constraint.intervals(problem.x_0)
-        equal = int((values.lower == values.upper)[0].sum())
-        if equal <= WEIGHED:
+        if looks_first(constraint, problem):
             return _particles(denoiser, constraint, values, survey, fast, attempts, options)
-        if equal == values.values.shape[1]:
+        if (values.lower == values.upper).all():
             return _posterior(denoiser, constraint, problem, fast, attempts, options)
     if method in ("auto", "ppr") and constraint is not None:
         return _ppr(denoiser, constraint, problem, fast, attempts, options)
@@ -196,6 +202,33 @@ def choose(
         attempts = attempts or ATTEMPTS
     _known(kind, options)
     return Plan((kind(denoiser, constraint, **(chosen | options)),) * (attempts or 1))
+
+
+def looks_first(constraint: Constraint, problem: Problem) -> bool:
+    """Whether unconditional samples tell which samplers a problem gets."""
+    values = constraint.intervals(problem.x_0)
+    return int((values.lower == values.upper)[0].sum()) <= WEIGHED
+
+
+def remarks(constraint: Constraint, survey: Survey) -> Iterator[str]:
+    """Yields what a user should know of a constraint before sampling: that it asks for nothing, or
+    is in units far from one."""
+    equalities = constraint.equalities
+    if equalities is None:
+        return
+    c, feasible = equalities.assess(survey.samples)
+    size, met = c.double().median().sqrt().item(), feasible.double().mean().item()
+    if met >= MET:
+        yield (
+            f"{met:.0%} of unconditional samples satisfy {equalities!r} already, so that it asks "
+            f"for little. Their residual is typically {size:.3g}: divide it by that, or lower the "
+            "tolerance."
+        )
+    elif not UNITS <= size <= 1 / UNITS:
+        yield (
+            f"The residual of {equalities!r} is typically {size:.3g} for unconditional samples. "
+            "Divide it by that, and the tolerance by its square: far from one, rounding counts."
+        )
 
 
 def _particles(

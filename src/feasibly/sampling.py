@@ -523,19 +523,15 @@ def shortfall(result: Result, sampler: Any) -> str:
     )
 
 
-def implausible(result: Result) -> str:
-    """Says how many members are implausible, if they are more than chance explains; else
-    nothing."""
-    if result.plausible is None:
-        return ""
-    some, all_of = int((~result.plausible).sum()), len(result.members)
+def implausible(some: int, all_of: int) -> str:
+    """Says that so many members are implausible, if chance does not explain them; else nothing."""
     expected = MISTAKEN * all_of
     if some <= expected + 3 * math.sqrt(expected) + 1:
         return ""
     return (
-        f"{some} of {all_of} members are not plausible: the denoiser takes them for no data of "
-        "the model; `result.plausible` tells which. Data may hardly satisfy the constraint, or "
-        "another method may reach it."
+        f"{some} of {all_of} members are not plausible: to the denoiser they do not look like "
+        "data of the model. Data may hardly satisfy the constraint, or the sampler has left the "
+        "data; compare with another method."
     )
 
 
@@ -552,7 +548,10 @@ def _warn(result: Result, attempts: Sequence[Any]) -> None:
     for sentence in complaints(attempts, result.statistics):
         result.warnings.append(sentence)
         warnings.warn(sentence, CalibrationWarning, stacklevel=5)
-    if suspicion := implausible(result):
+    plausible = result.plausible
+    if plausible is not None and (
+        suspicion := implausible(int((~plausible).sum()), len(plausible))
+    ):
         result.warnings.append(suspicion)
         warnings.warn(suspicion, CalibrationWarning, stacklevel=5)
     if missed := shortfall(result, attempts[-1]):

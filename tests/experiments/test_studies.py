@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from experiments import studies
-from experiments.records import DEFAULT, TRUTH
-from experiments.samplers import default
+from experiments.records import BASE, DEFAULT, TRUTH
+from experiments.samplers import ppr
 from experiments.studies import MEASUREMENTS, STUDIES
 from experiments.studies.ablation import NoRenoise
 from feasibly import LevelSet
@@ -34,7 +34,7 @@ def test_a_study_asks_one_question_and_its_settings_are_of_its_samplers(study):
     assert set(study.on) <= PROBLEMS
     for comparison in study.on.values():
         labels = comparison.samplers.keys()
-        assert DEFAULT in labels
+        assert labels & {DEFAULT, BASE}
         assert TRUTH not in labels
         assert comparison.protocol.keys() | comparison.only.keys() <= labels
 
@@ -51,7 +51,7 @@ def test_a_measurement_says_what_it_asks_and_what_its_settings_are(measurement):
 def test_a_variant_takes_over_the_settings_and_the_attempts_of_the_default():
     parts = Checkerboard(4, LogLogit()), LevelSet(GaussianRandomField(seed=0))
     problem = inspect(*parts, (2,))
-    own, variant = (default(*parts, problem, kind, repeats=3) for kind in (None, NoRenoise))
+    own, variant = (ppr(*parts, problem, kind=kind, repeats=3) for kind in (None, NoRenoise))
     assert [type(one) for one in variant.attempts] == [NoRenoise] * len(own.attempts)
     assert len({id(one) for one in variant.attempts}) == 1
     names = [f.name for f in fields(own.attempts[0]) if f.name != "denoiser"]

@@ -72,8 +72,9 @@ def fill(
             console.print(expected(footprint, size), highlight=False, soft_wrap=True)
 
         memory.check_room(shape, torch.float32, torch.device("cpu"))
+        chosen = job.build(shape)
         summary = run(
-            job.build(shape).attempts,
+            chosen.attempts,
             out,
             members,
             shape,
@@ -88,6 +89,7 @@ def fill(
             callback=live if console.is_terminal else None,
             progress=progress,
             planned=planned,
+            monitor=chosen.survey,
         )
     return conclude(summary, console)
 

@@ -100,11 +100,13 @@ def sample(
                 chunk=chunk,
                 callback=live,
                 reason=chosen.reason,
+                monitor=chosen.survey,
             )
         except BaseException as error:
             if hasattr(error, "partial"):  # else it had not begun
                 error.add_note(rescue(error.partial, members, out))
             raise
+    result.evaluations += chosen.evaluations
     kept = keep(result, out / "samples.safetensors")
     report = Report(f"feasibly: {method} on {denoiser}")
     report.code(str(result))

@@ -18,13 +18,16 @@ from ..errors import CalibrationWarning, InfeasibleWarning, SamplingError
 from ..network import Evaluations, device_of
 from ..result import Result, Snapshot
 from ..samplers import Sampler
-from ..sampling import Run, complaints, describe, dry_run
+from ..sampling import Monitor, Run, complaints, describe, dry_run
 from . import memory
 from .manifest import Config, Layout, fingerprint
 from .memory import Footprint, Plan
 from .queue import Claims
 from .store import Record, Store
 from .summary import Summary, some
+
+LARGEST = 1e30
+"""The largest number of a record: infinity is none that JSON knows."""
 
 
 def run(
@@ -46,6 +49,7 @@ def run(
     callback: Callable[[Snapshot], None] | None = None,
     progress: Callable[[int], None] | None = None,
     planned: Callable[[Footprint, int], None] | None = None,
+    monitor: Monitor | None = None,
 ) -> Summary:
     r"""Samples those members of an ensemble that its store lacks; returns when all are there.
 
@@ -85,6 +89,8 @@ def run(
         progress: Called with the number of members that are finished, after every chunk.
         planned: Called by `auto`, before the first member, with the :class:`Footprint` and the
             chunk.
+        monitor: What tells which members are plausible, such as `feasibly.plan(...).survey`; None
+            for none. Implausible members are resampled as infeasible ones are.
 
     Raises:
         ConstraintError: If the constraint cannot be used as it is.
@@ -95,7 +101,8 @@ def run(
 
     Warns:
         InfeasibleWarning: If members of the store are infeasible, whoever sampled them.
-        CalibrationWarning: If the sampler warned of something, in this run or an earlier one.
+        CalibrationWarning: If the sampler warned of something, in this run or an earlier one, or
+            if members are implausible.
     """
     members, seed, chunk, shape = map(_plain, (members, seed, chunk, shape))
     if chunk != "auto" and (not isinstance(chunk, int) or chunk < 1):
@@ -138,7 +145,9 @@ def run(
     else:
         plan = Plan(chunk)
     with Claims(store.claims) as claims:
-        worker = Worker(prepared, store, claims, device, plan, workers, callback, progress)
+        worker = Worker(
+            prepared, store, claims, device, plan, workers, callback, progress, monitor
+        )
         try:
             worker.work()
         except BaseException as error:
@@ -160,7 +169,7 @@ def run(
     if summary.infeasible and last.enforces and (last.lands or not summary.feasible):
         words = f"{summary.violations()} To make them feasible, {last.advice}."
         warnings.warn(words, InfeasibleWarning, stacklevel=2)
-    for words in summary.warnings:
+    for words in (*summary.warnings, *filter(None, [summary.suspicion()])):
         warnings.warn(words, CalibrationWarning, stacklevel=2)
     return summary
 
@@ -194,6 +203,7 @@ class Worker:
     workers: int
     callback: Callable[[Snapshot], None] | None
     progress: Callable[[int], None] | None
+    monitor: Monitor | None = None
     current: tuple[int, ...] = ()
     paths: dict[int, list[float]] = field(default_factory=dict)  # violations by member and step
     statistics: dict[str, float] = field(default_factory=dict)  # of samplers, summed over chunks
@@ -258,7 +268,8 @@ class Worker:
         has an attribute `partial`: the members as they were after the last attempt, or None."""
         config = self.store.config
         dtype = getattr(torch, config.dtype)
-        made = Run(config.seed, config.shape, dtype, self.device, self.callback)
+        place = (config.shape, dtype, self.device)
+        made = Run(config.seed, *place, self.callback, monitor=self.monitor)
         self.paths = made.paths
         try:
             return made.sample(self.attempts, list(self.current))
@@ -291,6 +302,9 @@ class Worker:
         samples = result.samples.cpu().numpy()
         finite, feasible = result.finite.tolist(), result.feasible.tolist()
         violation = result.violation.tolist()
+        odd = [None] * size
+        if result.oddness is not None:
+            odd = result.oddness.clamp(max=LARGEST).tolist()
         drop = self.store.config.infeasible == "drop"
         for row in rows:
             member = result.members[row]
@@ -309,6 +323,7 @@ class Worker:
                 seconds=result.seconds / size,
                 worker=self.claims.worker,
                 path=tuple(brief(v) for v in self.paths.get(member, ())),
+                oddness=None if bad else odd[row],
             )
             self.store.put(record, samples[row])
 

@@ -42,6 +42,7 @@ MEMBERS = {
     "finished": ("bool", "whether the member is finished, so that its values are there"),
     "feasible": ("bool", "whether the member satisfies the constraint"),
     "violation": ("float64", "violation of the constraint"),
+    "oddness": ("float64", "denoising error, in units of what unconditional samples allow"),
     "forward": ("float64", "forward evaluations of the network"),
     "backward": ("float64", "vector-Jacobian products through the network"),
     "seconds": ("float64", "time to sample the member"),
@@ -64,6 +65,8 @@ class Record:
             if it or its violation became non-finite; a restart samples it again.
         violation: Its violation; None if it failed.
         feasible: Whether it satisfies the constraint.
+        oddness: Its denoising error, in units of what unconditional samples allow: plausible if
+            at most 1; None if it was not tested.
         checksum: The CRC-32 of its values; 0 if they are not stored.
         forward: Forward evaluations of the network: the mean over the members sampled with it.
         backward: Vector-Jacobian products, likewise.
@@ -83,6 +86,7 @@ class Record:
     seconds: float
     worker: str
     path: tuple[float | None, ...] = ()
+    oddness: float | None = None
 
 
 class Store:
@@ -339,9 +343,9 @@ def _is_record(found: Any, member: int) -> bool:
     if not isinstance(found, Mapping) or set(found) != set(Record.__dataclass_fields__):
         return False
 
-    def number(value: Any) -> bool:
+    def number(value: Any, least: float = 0) -> bool:
         known = isinstance(value, (int, float)) and not isinstance(value, bool)
-        return known and 0 <= value <= 1e300
+        return known and least <= value <= 1e300
 
     path = found["path"]
     whole = all(type(found[name]) is int for name in ("member", "checksum"))
@@ -356,6 +360,7 @@ def _is_record(found: Any, member: int) -> bool:
             else found["violation"] is None
         )
         and type(found["feasible"]) is bool
+        and (found["oddness"] is None or number(found["oddness"], -1e300))
         and all(number(found[name]) for name in ("forward", "backward", "seconds"))
         and isinstance(path, list)
         and all(v is None or number(v) for v in path)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..sampling import implausible
 from .store import MEMBERS, Record, Store
 
 WRITES = 4
@@ -57,6 +58,11 @@ class Summary:
         return [r.member for r in self.records if not r.feasible and r.state != "failed"]
 
     @property
+    def implausible(self) -> list[int]:
+        """The members that do not look like data to the denoiser, as far as they were tested."""
+        return [r.member for r in self.records if r.oddness is not None and r.oddness > 1]
+
+    @property
     def missing(self) -> list[int]:
         """The members that are not sampled yet."""
         return sorted(set(range(self.asked)) - {r.member for r in self.records})
@@ -87,6 +93,7 @@ class Summary:
         for r in self.records:
             made["finished"][r.member] = r.state == "finished"
             made["violation"][r.member] = math.inf if r.violation is None else r.violation
+            made["oddness"][r.member] = math.nan if r.oddness is None else r.oddness
             for name in ("feasible", "forward", "backward", "seconds"):
                 made[name][r.member] = getattr(r, name)
         return made
@@ -124,10 +131,15 @@ class Summary:
             f"{forward:.0f} forward and {backward:.0f} backward evaluations, {seconds:.1f} s of "
             f"all processes; seed {config.seed}"
         )
+        tested = sum(r.oddness is not None for r in self.records)
+        if tested:
+            lines.append(f"{tested - len(self.implausible)} of {tested} members plausible")
         if self.is_short:
             lines.append(self.shortfall())
         if self.infeasible:
             lines.append(f"Warning: {self.violations()}")
+        if words := self.suspicion():
+            lines.append(f"Warning: {words}")
         return "\n".join([*lines, *(f"Warning: {words}" for words in self.warnings)])
 
     def shortfall(self) -> str:
@@ -140,6 +152,10 @@ class Summary:
         if self.infeasible and self.store.config.infeasible != "keep":
             reasons.append(f"{some(self.infeasible)} infeasible")
         return f"Only {self.counted} of {self.asked} members count: {'; '.join(reasons)}."
+
+    def suspicion(self) -> str:
+        """Says how many members are implausible, if chance does not explain them; else empty."""
+        return implausible(len(self.implausible), len(self.records))
 
     def violations(self) -> str:
         """Says how many members are infeasible, and by how much; empty if none is."""
