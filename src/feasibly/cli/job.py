@@ -46,14 +46,10 @@ class Job:
             if name in chosen:
                 raise ValueError(f"{name} is given twice, by --options or otherwise.")
             chosen[name] = value
-        general: dict[str, Any] = {
-            name: chosen.pop(name) for name in ("attempts", "fast") if name in chosen
-        }
+        general = {name: chosen.pop(name) for name in ("attempts", "fast") if name in chosen}
         denoiser, constraint = load_denoiser(self.denoiser), load_constraint(self.constraint)
-        # what these commands run has no monitor
-        general |= {"method": self.method, "monitor": False}
         try:
-            return plan(denoiser, constraint, shape, options=chosen, **general)
+            return plan(denoiser, constraint, shape, method=self.method, options=chosen, **general)
         except TypeError as error:  # a word where a number belongs
             raise ValueError(
                 f"An option of {self.method} has the wrong type ({error}); given are "
