@@ -31,7 +31,7 @@ NEAR = 0.1
 """The share of unconditional samples that must be on each side of a residual, or inside of the
 inequalities, for a constraint that is not far."""
 
-BRANCH = 4.0
+BRANCH = 8.0
 """How far above the noise level at which the denoiser begins to tell a residual there are
 particles."""
 

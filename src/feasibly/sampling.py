@@ -33,7 +33,7 @@ from torch import Tensor
 from . import members as batch
 from .checks.inputs import check_constraint, check_denoiser, check_parts
 from .constraints.base import Constraint
-from .errors import CalibrationWarning, InfeasibleWarning, SamplingError
+from .errors import CalibrationWarning, DenoiserError, InfeasibleWarning, SamplingError
 from .minimizers.base import per_sample
 from .network import Evaluations, Network, device_of
 from .randomness import MemberNoise
@@ -358,11 +358,16 @@ class Run:
         return self._result(x_0, c, feasible, odd, ids, attempts)
 
     def _oddness(self, sampler: Any, x_0: Tensor, ids: list[int]) -> Tensor:
-        """Returns how implausible members are, with shape (B): at most 1 for plausible ones."""
+        """Returns how implausible members are, with shape (B): at most 1 for plausible ones. It is
+        zero for all without a monitor, and where the monitor does not apply."""
         if self.monitor is None:
             return torch.zeros_like(x_0.flatten(start_dim=1)[:, 0])
-        with torch.no_grad():
-            return self.monitor.assess(sampler.denoiser, x_0, ids).statistic.to(x_0.dtype)
+        try:
+            with torch.no_grad():
+                return self.monitor.assess(sampler.denoiser, x_0, ids).statistic.to(x_0.dtype)
+        except DenoiserError:  # the monitor's samples had other conditions than these members
+            self.monitor = None
+            return self._oddness(sampler, x_0, ids)
 
     def _attempt(
         self, sampler: Any, constraint: Constraint | None, ids: list[int], attempt: int

@@ -11,7 +11,7 @@ from experiments.benches import KSBench, ks, observed
 from experiments.figures import gallery, over_time
 from experiments.records import unpack
 from experiments.run import run
-from experiments.samplers import default, only, post_hoc
+from experiments.samplers import only, post_hoc, ppr
 from experiments.studies import Comparison, Study, baselines
 from feasibly import PPR, sample
 from feasibly.minimizers import LBFGS
@@ -21,7 +21,7 @@ from feasibly.sampling import inspect
 from feasibly.schedules import LogLogit
 
 SAMPLERS = {
-    "default": partial(default, steps=8, sigma_max=10.0, attempts=1, minimize=LBFGS()),
+    "PPR": partial(ppr, steps=8, sigma_max=10.0, attempts=1, minimize=LBFGS()),
     "post-hoc": partial(post_hoc, steps=8),
 }
 
@@ -64,12 +64,12 @@ def test_every_label_is_run_on_the_references_of_its_protocol():
     rows = start(kinds=("sine-3", "linear-1"), references=range(10, 12), members=None)
     places = [(r["label"], r["observation"], r["reference"], r["members"]) for r in rows]
     assert places == [
-        ("default", "sine-3", 10, 8),
+        ("PPR", "sine-3", 10, 8),
         ("post-hoc", "sine-3", 10, 3),
-        ("default", "sine-3", 11, 8),
-        ("default", "linear-1", 10, 8),
+        ("PPR", "sine-3", 11, 8),
+        ("PPR", "linear-1", 10, 8),
         ("post-hoc", "linear-1", 10, 3),
-        ("default", "linear-1", 11, 8),
+        ("PPR", "linear-1", 11, 8),
     ]
     assert all(row["seed"] == 5 and row["problem"] == "ks" for row in rows)
 
@@ -88,7 +88,8 @@ def test_a_record_is_that_of_the_samplers_own_run(rows):
     y = problem.reference(0)
     options = {"steps": 8, "sigma_max": 10.0, "minimize": LBFGS()}
     parts = (problem.denoiser, problem.constraint(y), 4, (8, 8))
-    result = sample(*parts, attempts=1, options=options, seed=5)
+    settings = {"method": "ppr", "monitor": False, "attempts": 1}
+    result = sample(*parts, options=options, seed=5, **settings)
     scores = problem.scores(result.samples, result.feasible, y)
     assert {key: row[key] for key in scores} == json.loads(json.dumps(scores))
     made = result.evaluations
@@ -98,7 +99,7 @@ def test_a_record_is_that_of_the_samplers_own_run(rows):
 
 
 def test_a_record_names_the_settings_that_were_chosen():
-    (row,) = start({"default": partial(default, steps=4)})
+    (row,) = start({"PPR": partial(ppr, steps=4)})
     assert row["sampler"].startswith("up to 4 times PPR(")
     assert "sigma_max=10.0" in row["sampler"]
     assert "minimize=WarmLBFGS(" in row["sampler"]
@@ -107,16 +108,15 @@ def test_a_record_names_the_settings_that_were_chosen():
 def test_a_result_of_another_study_is_taken_over(monkeypatch):
     first, _ = start()
     monkeypatch.setattr(observed, "sample", lambda *a: pytest.fail("sampled again"))
-    samplers = {"default": SAMPLERS["default"], "the same": SAMPLERS["default"]}
+    samplers = {"PPR": SAMPLERS["PPR"], "the same": SAMPLERS["PPR"]}
     other = study(samplers, "other")
     bench = KSBench(["sine-3"], range(1), 4, 5)
     run(other, bench, bench.settings())
     assert records.read("other", "ks") == [
-        first | {"study": "other", "label": label, "default": label == "default"}
-        for label in samplers
+        first | {"study": "other", "label": label} for label in samplers
     ]
     # what differs in anything but the label is no twin
-    different = study({"default": partial(default, steps=9, attempts=1)}, "third")
+    different = study({"PPR": partial(ppr, steps=9, attempts=1)}, "third")
     with pytest.raises(pytest.fail.Exception, match="sampled again"):
         run(different, bench, bench.settings())
     with pytest.raises(pytest.fail.Exception, match="sampled again"):
@@ -141,7 +141,7 @@ def test_a_sampler_that_breaks_down_scores_nothing_and_is_kept():
         nan.schedule = denoiser.schedule
         return only(PPR, steps=8)(nan, constraint, inspected)
 
-    rows = start({"default": explode})
+    rows = start({"PPR": explode})
     assert [row["feasible"] for row in rows] == [0]
     assert "non-finite" in rows[0]["error"]
     assert tables.means(rows)[0]["joint"] == 0
@@ -175,22 +175,22 @@ def test_figures_show_what_the_records_say(rows):
     curves = over_time(rows)
     panel = curves.axes[0]
     assert panel.get_title() == "RMSE, sine-3"
-    # the other was run on reference 0 alone, so that the default is shown on it
+    # the other was run on reference 0 alone, so that PPR is shown on it
     mine = [
         r["mse"]
         for r in rows
-        if r["label"] == "default" and r["observation"] == "sine-3" and r["reference"] == 0
+        if r["label"] == "PPR" and r["observation"] == "sine-3" and r["reference"] == 0
     ]
     expected = np.sqrt(np.mean(mine, axis=0))
     np.testing.assert_allclose(panel.get_lines()[0].get_ydata(), expected)
-    assert panel.get_lines()[0].get_label() == "default"
+    assert panel.get_lines()[0].get_label() == "PPR"
 
     pictures = gallery(rows)
     titles = [ax.get_title().replace("\n", " ") for ax in pictures.axes if ax.images]
     assert titles == [
         f"{name}, {kind}"
         for kind in ("sine-3", "linear-1")
-        for name in ("reference", "default", "post-hoc")
+        for name in ("reference", "PPR", "post-hoc")
     ]
     for drawn in (curves, pictures):
         buffer = io.BytesIO()

@@ -13,7 +13,7 @@ from experiments import pages, records, tables, variables
 from experiments.benches import OraclesBench
 from experiments.benches.posteriors import POSTERIORS
 from experiments.run import run
-from experiments.samplers import default, only
+from experiments.samplers import only, ppr
 from experiments.studies import Comparison, Study, calibration
 from experiments.studies.calibration import IdealKernel
 from feasibly.constraints import log_volume
@@ -114,7 +114,7 @@ def test_six_residuals_leave_the_covariance_that_regression_leaves():
     assert difference / torch.linalg.matrix_norm(torch.cov(y.T)) < 0.1
 
 
-SAMPLERS = {"default": partial(default, steps=8), "ideal kernel": only(IdealKernel)}
+SAMPLERS = {"PPR": partial(ppr, steps=8), "ideal kernel": only(IdealKernel)}
 # under a name that pages know
 STUDY = Study(
     "calibration",
@@ -137,7 +137,7 @@ def test_records_say_how_far_an_ensemble_is_from_the_truth(rows):
     truth = found["gaussian-1", "truth against itself"]
     assert truth["std"] == pytest.approx(1, abs=0.03)
     assert truth["knn"] == pytest.approx(0.5, abs=0.06)
-    mine = found["gaussian-1", "default"]
+    mine = found["gaussian-1", "PPR"]
     assert mine["std"] < 0.85  # the paper's kernel is too narrow
     assert mine["feasible"] == 1
     assert mine["sliced"] > 1.5 * truth["sliced"]
@@ -171,12 +171,10 @@ def test_tables_show_each_posterior_apart(rows, monkeypatch):
     parts = dict(variables.parts(rows))
     assert list(parts) == ["gaussian-1", "empirical"]
     table = {row["label"]: row for row in tables.means(parts["gaussian-1"])}
-    expected = [
-        r["std"] for r in rows if r["label"] == "default" and r["posterior"] == "gaussian-1"
-    ]
-    assert table["default"]["std"] == pytest.approx(sum(expected) / 2)
+    expected = [r["std"] for r in rows if r["label"] == "PPR" and r["posterior"] == "gaussian-1"]
+    assert table["PPR"]["std"] == pytest.approx(sum(expected) / 2)
     page = "<!-- table: calibration oracles/empirical; ideal kernel -->\n<!-- end -->"
     monkeypatch.setattr(records, "read", lambda study, problem: rows)
     filled = pages.fill(page)
     assert "| ideal kernel | 100.0%" in filled
-    assert "default" not in filled
+    assert "PPR" not in filled

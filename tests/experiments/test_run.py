@@ -12,7 +12,7 @@ from experiments.records import TRUTH
 from experiments.run import run
 from experiments.samplers import default, only, post_hoc
 from experiments.studies import Comparison, Study, baselines
-from feasibly import PPR, Ancestral, sample
+from feasibly import PPR, Ancestral, plan, sampling
 from feasibly.problems.data2d import Data2D
 from feasibly.sampling import inspect
 
@@ -68,13 +68,13 @@ def test_a_record_is_that_of_the_samplers_own_run():
     row = start()[0]
     problem = Data2D("checkerboard")
     constraint = problem.constraint(0)
-    parts = (problem.denoiser, constraint, 32, (2,))
-    result = sample(*parts, attempts=1, options={"steps": 8}, seed=3)
+    chosen = plan(problem.denoiser, constraint, (2,), attempts=1, options={"steps": 8})
+    result = sampling.run(chosen.attempts, 32, (2,), seed=3, monitor=chosen.survey)
     truth = problem.ground_truth(constraint, problem.prior_samples(2048))[:32]
     scores = problem.scores(result.samples, result.feasible, truth)
     assert {key: row[key] for key in scores} == scores
     assert row["sampler"] == result.method
-    made = result.evaluations
+    made = result.evaluations + chosen.evaluations
     assert (row["forward"], row["backward"]) == (made.forward, made.backward)
     assert row["member_forward"] == made.member_forward / 32
     assert row["member_backward"] == made.member_backward / 32

@@ -85,9 +85,9 @@ CASES = [
     pytest.param("checkerboard", "half-plane", {}, 0.05, marks=slow),
     pytest.param("checkerboard", "box", {}, 0.05, marks=slow),
     # what projection alone makes of it, without the prior's attempts, is not held to that bar
-    pytest.param("mixture", "half-plane", {"attempts": 2}, 0.05, marks=slow),
-    pytest.param("gaussian", "half-plane", {"attempts": 2}, 0.10),
-    pytest.param("mixture", "box", {"attempts": 2}, 0.06, marks=slow),
+    pytest.param("mixture", "half-plane", {"attempts": 2, "method": "ppr"}, 0.05, marks=slow),
+    pytest.param("gaussian", "half-plane", {"attempts": 2, "method": "ppr"}, 0.10),
+    pytest.param("mixture", "box", {"attempts": 2, "method": "ppr"}, 0.06, marks=slow),
 ]
 
 
@@ -107,7 +107,7 @@ def test_where_little_of_the_prior_is_inside_samples_are_less_exact():
     constraint = Inequality(lambda x: 1.96 - x[:, :1], 1e-6)
     exact, share = truncated(density, constraint)
     assert share == pytest.approx(0.025, abs=0.002)
-    result = feasibly.sample(denoiser, constraint, N, (2,))
+    result = feasibly.sample(denoiser, constraint, N, (2,), method="ppr")
     assert result.feasible.all()
     assert total_variation(result.samples, exact) <= 0.09
 
@@ -144,8 +144,8 @@ def test_the_kernel_leaves_members_inside_where_they_are():
 def test_a_prior_that_is_inside_is_sampled_as_it_is_and_for_free():
     denoiser, _ = PRIORS["gaussian"]
     loose = Bounds(-50.0, 50.0, 1e-12)
-    for attempts in (1, 6):
-        result = feasibly.sample(denoiser, loose, 64, (2,), attempts=attempts)
+    for method, attempts in (("ppr", 1), ("ppr", 6), ("auto", 6)):
+        result = feasibly.sample(denoiser, loose, 64, (2,), attempts=attempts, method=method)
         assert result.evaluations.backward == 0
         assert result.samples.std() > 0.8  # where renoising would leave it near 0.74
 
@@ -158,7 +158,7 @@ def test_mixed_constraints_truncate_what_the_equality_makes():
     """A member that the equality alone puts inside at once is the same under both."""
     denoiser, _ = PRIORS["gaussian"]
     half = Inequality(lambda x: x[:, 1:] - 0.2, 1e-8)
-    settings = {"dtype": torch.float64}
+    settings = {"dtype": torch.float64, "method": "ppr", "monitor": False}
     line = feasibly.sample(denoiser, LINE, 256, (2,), attempts=1, **settings)
     both = feasibly.sample(denoiser, Composite([LINE, half]), 256, (2,), **settings)
     assert both.feasible.all()
@@ -167,10 +167,11 @@ def test_mixed_constraints_truncate_what_the_equality_makes():
     torch.testing.assert_close(both.samples[at_once], line.samples[at_once], rtol=0, atol=1e-4)
 
 
-def test_mixed_constraints_that_the_prior_hardly_meets_are_projected_on():
+@pytest.mark.parametrize("method", ["auto", "ppr"])
+def test_mixed_constraints_that_the_prior_hardly_meets_are_met_by_all(method):
     denoiser, _ = PRIORS["gaussian"]
     corner = Composite([LINE, Inequality(lambda x: 2.5 - x[:, 1:], 1e-8)])  # 1 in 300
-    result = feasibly.sample(denoiser, corner, 128, (2,), dtype=torch.float64)
+    result = feasibly.sample(denoiser, corner, 128, (2,), dtype=torch.float64, method=method)
     assert result.feasible.all()
     assert (result.samples[:, 1] >= 2.5 - 1e-4).all()
     assert (result.samples[:, 1] > 2.51).any()  # and not all on the edge

@@ -50,8 +50,9 @@ def test_the_papers_settings_are_the_defaults_and_cost_1216_and_1024(gaussian):
 
 @pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
 def test_the_policys_budget_is_kept_by_members_that_never_become_feasible(gaussian):
-    attempts = feasibly.plan(gaussian, UNREACHABLE, (2,)).attempts
-    spent = feasibly.sample(gaussian, UNREACHABLE, 2, (2,)).evaluations
+    settings = {"method": "ppr", "monitor": False}
+    attempts = feasibly.plan(gaussian, UNREACHABLE, (2,), **settings).attempts
+    spent = feasibly.sample(gaussian, UNREACHABLE, 2, (2,), **settings).evaluations
     budgets = [sampler.budget() for sampler in attempts]
     assert (spent.forward, spent.backward) == tuple(map(sum, zip(*budgets, strict=True)))
     assert (spent.forward, spent.backward) == (368, 160)
@@ -233,7 +234,7 @@ def test_the_last_projection_goes_on_for_members_that_are_nearly_feasible():
     truth = torch.linalg.cholesky(cov) @ MemberNoise(1, [0], (128,), dtype=torch.float64)()[0]
     y = (2 * truth[32:96]).sin()
     seen = Equality(lambda x: (2 * x[:, 32:96]).sin() - y, tolerance=1e-4)
-    settings = {"dtype": torch.float64, "options": {"steps": 24}}
+    settings = {"dtype": torch.float64, "options": {"steps": 24}, "method": "ppr"}
     sampler = feasibly.plan(field, seen, (128,), **settings).attempts[0]
     assert sampler.last == replace(sampler.minimize, steps=48)
     long, short = (

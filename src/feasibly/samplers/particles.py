@@ -24,6 +24,7 @@ PAIRS = 4  # pairs of clean samples that tell the curvature of a residual
 FLOOR = 1e-3  # the least variance of a value, relative to that of white noise
 RIDGE = 0.05  # the same for a move into intervals, several of which may have one direction
 FARTHEST = 10.0  # how many standard deviations of a step a particle is moved at most
+SHORT = 1e-5  # standard deviations: in shorter intervals a density is even
 EVEN = 1 / 2  # the share of particles that must matter, or they are resampled
 
 
@@ -119,7 +120,7 @@ class Particles(PPR):
     level: float = 0.05
     spread: float = 1.0
     minimize: Minimizer = GaussNewton()
-    last: Minimizer | None = GaussNewton(steps=16)
+    last: Minimizer | None = GaussNewton(steps=50, max_distance=None)
 
     def begin(self, noise: MemberNoise) -> Start:
         """Goes down to `level`, and keeps one particle of each member."""
@@ -318,6 +319,12 @@ def truncated(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     log_p = log_b + torch.log1p(-(log_a - log_b).clamp_max(-1e-12).exp())
     density = [-bound.square() / 2 - math.log(2 * math.pi) / 2 for bound in (a, b)]
     mean = (density[0] - log_p).exp() - (density[1] - log_p).exp()
+    # of a short interval those differences cancel, and the density is even
+    width, middle = b - a, (a + b) / 2
+    short = width * (1 + middle.abs()) < SHORT
+    even = width.clamp_min(torch.finfo(a.dtype).tiny).log() - middle.square() / 2
+    log_p = torch.where(short, even - math.log(2 * math.pi) / 2, log_p)
+    mean = torch.where(short, middle, mean)
     return log_p, torch.where(flip, -mean, mean)
 
 

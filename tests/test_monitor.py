@@ -1,0 +1,204 @@
+"""How a run tells implausible members and resamples them, and what its result says of them."""
+
+import warnings
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import feasibly
+from feasibly import Ancestral, Equality, members
+from feasibly.errors import CalibrationWarning
+from feasibly.oracles import Gaussian
+from feasibly.result import Result
+from feasibly.sampling import implausible, run
+from feasibly.schedules import LogLogit
+
+PRIOR = Gaussian(torch.zeros(2), torch.eye(2), LogLogit())
+LINE = Equality(lambda x: x[:, :1] - 0.3, tolerance=1e-6)
+
+
+class Fake:
+    """A monitor whose statistics are given, attempt by attempt, by the members' indices."""
+
+    def __init__(self, *attempts):
+        self.attempts, self.seen = list(attempts), []
+
+    def assess(self, denoiser, x, members, chunk=None):
+        said = self.attempts[min(len(self.seen), len(self.attempts) - 1)]
+        self.seen.append(list(members))
+        values = [said(i) if callable(said) else said for i in members]
+        return SimpleNamespace(statistic=torch.tensor(values, dtype=torch.float64))
+
+
+def sample(monitor, count=4, attempts=3, constraint=None, **settings):
+    sampler = Ancestral(PRIOR, constraint, steps=4)
+    return run([sampler] * attempts, count, (2,), monitor=monitor, **settings)
+
+
+def alone(attempt, count=4):
+    """What each attempt gives, from the noise of that attempt alone."""
+    said = [2.0] * attempt + [0.0]
+    return sample(Fake(*said), count, attempts=attempt + 1).samples
+
+
+def test_an_implausible_member_is_resampled_and_a_plausible_one_is_not():
+    monitor = Fake(lambda i: 3.0 if i in (1, 3) else 0.5, lambda i: 0.2 if i == 1 else 2.0, 0.9)
+    result = sample(monitor)
+    assert monitor.seen == [[0, 1, 2, 3], [1, 3], [3]]
+    torch.testing.assert_close(result.oddness, torch.tensor([0.5, 0.2, 0.5, 0.9]))
+    assert result.plausible.all()
+    first, second, third = (alone(attempt) for attempt in range(3))
+    expected = torch.stack([first[0], second[1], first[2], third[3]])
+    assert torch.equal(result.samples, expected)
+
+
+def test_of_a_member_that_stays_implausible_the_most_plausible_attempt_is_kept():
+    monitor = Fake(3.0, 1.5, 2.0)
+    with pytest.warns(CalibrationWarning):
+        result = sample(monitor)
+    assert len(monitor.seen) == 3
+    assert result.oddness.tolist() == [1.5] * 4
+    assert not result.plausible.any()
+    assert torch.equal(result.samples, alone(1))
+
+
+def test_a_feasible_attempt_is_kept_before_a_more_plausible_one():
+    """Of an equality that members satisfy by chance, in one attempt or the other."""
+    half = feasibly.Inequality(lambda x: x[:, :1], tolerance=1e-9)
+    monitor = Fake(2.0, 1.5, 1.2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = sample(monitor, 32, constraint=half)
+    tries = torch.stack([alone(attempt, 32) for attempt in range(3)])
+    inside = tries[..., 0] <= 0
+    odd = torch.tensor([2.0, 1.5, 1.2])
+    for i in range(32):
+        if inside[:, i].any():
+            best = torch.where(inside[:, i], odd, torch.inf).argmin()
+        else:
+            best = tries[:, i, 0].argmin()  # of least violation
+        assert torch.equal(result.samples[i], tries[best, i])
+        assert result.oddness[i] == odd[best]
+        assert result.feasible[i] == inside[:, i].any()
+
+
+def test_a_member_that_is_not_finite_is_implausible():
+    class Fails(Gaussian):
+        def mean(self, x, sigma):
+            return torch.where(x[:, :1] > 0, torch.nan, super().mean(x, sigma))
+
+    prior = Fails(torch.zeros(2), torch.eye(2), LogLogit())
+    reference = feasibly.plausible.reference(PRIOR, (2,))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = run([Ancestral(prior, steps=8)], 8, (2,), monitor=reference)
+    assert 0 < result.finite.sum() < 8
+    assert torch.equal(result.oddness.isinf(), ~result.finite)
+    assert not result.plausible[~result.finite].any()
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 8])
+def test_chunks_join_what_a_monitor_says(chunk):
+    monitor = Fake(lambda i: i / 8)
+    result = sample(monitor, 8, attempts=1, chunk=chunk)
+    assert result.oddness.tolist() == [i / 8 for i in range(8)]
+    assert torch.equal(result.samples, sample(None, 8, attempts=1).samples)
+
+
+def test_without_a_monitor_a_result_says_nothing_of_plausibility():
+    result = sample(None)
+    assert result.oddness is result.plausible is None
+    assert "plausible" not in str(result)
+    joined = Result.join([sample(None, [0]), sample(Fake(0.5), [1])])
+    assert joined.oddness is None
+
+
+def test_what_a_monitor_says_is_saved_and_loaded_and_printed(tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CalibrationWarning)
+        result = sample(Fake(lambda i: 2.0 if i == 2 else 0.25))
+    result.save(tmp_path / "one.safetensors")
+    loaded = Result.load(tmp_path / "one.safetensors")
+    assert torch.equal(loaded.oddness, result.oddness)
+    assert loaded.plausible.tolist() == [True, True, False, True]
+    assert "3 of 4 members plausible" in str(loaded)
+    sample(None).save(tmp_path / "two.safetensors")
+    assert Result.load(tmp_path / "two.safetensors").oddness is None
+
+
+@pytest.mark.parametrize(("count", "least"), [(4, 2), (100, 6), (400, 12)])
+def test_a_sentence_tells_of_implausible_members_beyond_chance_alone(count, least):
+    """One in a hundred is mistaken: the bar is its mean, three standard deviations and one."""
+
+    def result(some):
+        monitor = Fake(lambda i: 2.0 if i < some else 0.0)
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            found = sample(monitor, count, attempts=1)
+        return found, [w for w in seen if w.category is CalibrationWarning]
+
+    quiet, none = result(least - 1)
+    assert quiet.warnings == none == []
+    assert implausible(least - 1, count) == ""
+    loud, seen = result(least)
+    assert loud.warnings == [implausible(least, count)] == [str(w.message) for w in seen]
+    assert loud.warnings[0].startswith(f"{least} of {count} members are not plausible")
+
+
+def test_sample_has_a_monitor_unless_it_is_told_not_to():
+    settings = {"method": "ancestral", "options": {"steps": 8}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        on = feasibly.sample(PRIOR, LINE, 4, (2,), **settings)
+        off = feasibly.sample(PRIOR, LINE, 4, (2,), monitor=False, **settings)
+        none = feasibly.sample(PRIOR, None, 4, (2,))
+    assert on.plausible.shape == (4,)
+    assert off.plausible is none.plausible is None
+    assert torch.equal(on.samples, off.samples)
+    assert off.evaluations.member_forward == 4 * (8 + 1)
+    assert on.evaluations.member_forward > 64 * 8
+
+
+class Conditional:
+    """A Gaussian whose mean is a member's own."""
+
+    schedule = LogLogit()
+
+    def __init__(self, means):
+        self.means = torch.tensor(means)
+
+    def __call__(self, x_t, t):
+        ids = members.current()
+        means = self.means[ids if ids is not None else torch.zeros(len(x_t), dtype=torch.long)]
+        return PRIOR(x_t - means[:, None].to(x_t), t).mean + means[:, None].to(x_t)
+
+
+@pytest.mark.parametrize("chunk", [None, 2])
+def test_members_with_conditions_of_their_own_are_sampled_and_not_tested(chunk):
+    denoiser = Conditional([0.0, 0.0, 4.0, 4.0])
+    result = feasibly.sample(denoiser, LINE, 4, (2,), chunk=chunk)
+    assert result.feasible.all()
+    assert result.plausible is None
+    (sentence,) = result.warnings
+    assert sentence.startswith("Members were not tested for plausibility: ")
+    assert "conditions" in sentence
+    # nothing is lost, and no sentence told, where all have the first one's
+    alike = feasibly.sample(denoiser, LINE, [0, 1], (2,), chunk=chunk)
+    assert alike.plausible.shape == (2,)
+    assert alike.warnings == []
+
+
+def test_conditions_of_a_wrapped_network_are_told_too():
+    def net(x, time, shift):
+        return PRIOR(x - shift, time).mean + shift
+
+    shifts = torch.tensor([[0.0], [3.0], [3.0]])
+    denoiser = feasibly.wrap(net, "x0", LogLogit(), conditions={"shift": shifts}, time=lambda t: t)
+    result = feasibly.sample(denoiser, LINE, 3, (2,))
+    assert result.feasible.all()
+    assert result.plausible is None
+    assert "not tested for plausibility" in result.warnings[0]
+    off = feasibly.sample(denoiser, LINE, 3, (2,), monitor=False)
+    assert off.warnings == []
+    assert torch.equal(off.samples, result.samples)
