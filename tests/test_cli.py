@@ -172,6 +172,7 @@ def test_demo_writes_report_figures_and_samples(tmp_path, monkeypatch, capsys):
 
     names = ("checkerboard", "banana")
     samples = {file: kind for name in names for file, kind in files(name).items()}
+    samples |= {f"{name}_default.safetensors": "Particles" for name in names}
     pictures = {f"{name}_marginals.png" for name in names}
     assert {path.name for path in out.iterdir()} == {*samples, *pictures, "report.html"}
     for name, kind in samples.items():
