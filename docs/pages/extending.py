@@ -130,7 +130,7 @@ print(ProjectAndRenoise(denoiser, constraint).sample(64, shape=(2,)))
 # %%
 gaussian = feasibly.oracles.Gaussian(torch.zeros(8), torch.eye(8), feasibly.schedules.LogLogit())
 first = feasibly.Linear(torch.eye(8)[:1], torch.tensor([0.5]), tolerance=1e-8)
-methods = {"this": ProjectAndRenoise(gaussian, first), "PPR": "auto", "PDM": "pdm"}
+methods = {"this": ProjectAndRenoise(gaussian, first), "PPR": "ppr", "PDM": "pdm"}
 for name, method in methods.items():
     result = feasibly.sample(gaussian, first, short(512, 64), shape=(8,), method=method)
     free = result.samples[:, 1:]

@@ -123,7 +123,7 @@ def compare(constraint: feasibly.Constraint, runs: dict[str, tuple[str, dict]]) 
 compare(
     mission,
     {
-        "PPR": ("auto", {"steps": short(64, 4)}),
+        "PPR": ("ppr", {"steps": short(64, 4)}),
         "HDC": ("hdc", {"steps": short(256, 4)}),
         "PCFM": ("pcfm", {"steps": short(64, 4)}),
     },
@@ -144,7 +144,7 @@ compare(
 compare(
     arrive,
     {
-        "PPR": ("auto", {"steps": short(32, 4)}),
+        "PPR": ("ppr", {"steps": short(32, 4)}),
         "ECI, fixed noise": ("eci", {"steps": short(100, 4)}),
         "ECI, fresh noise": ("eci", {"steps": short(100, 4), "resample": 1}),
     },

@@ -161,7 +161,7 @@ both = feasibly.Composite([observed, incompressible])
 print(f"divergence of the prior's samples: {incompressible.violation(free).mean():.1e}")
 
 # %%
-result = feasibly.sample(denoiser, both, members, shape, options=options)
+result = feasibly.sample(denoiser, both, members, shape, method="ppr", options=options)
 print(result)
 
 # %% [markdown]

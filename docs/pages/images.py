@@ -146,7 +146,7 @@ rows = {}
 for index in range(short(3, 1)):
     image = test[3 * index + 1]
     half = Mask(known, image, tolerance=32 * 0.025**2)
-    run = feasibly.sample(denoiser, half, members, shape, options=options)
+    run = feasibly.sample(denoiser, half, members, shape, method="ppr", options=options)
     digits_found = neighbours.predict(run.samples.flatten(1).numpy()).tolist()
     report(f"a {labels[-360:][3 * index + 1]}, completed to {sorted(set(digits_found))}", run)
     rows[f"known half, truth, completions ({index + 1})"] = torch.cat(
@@ -179,7 +179,7 @@ print(f"data: mean {train.mean():.2f}, spread {train.mean(dim=(1, 2, 3)).std():.
 rows, fewer = {}, {"sigma_max": 0.6, "steps": short(32, 3)}
 for brightness in (-0.5, -0.39, -0.25):
     ink = Integral((-3, -2, -1), brightness, tolerance=1e-6)
-    run = feasibly.sample(denoiser, ink, members, shape, options=fewer)
+    run = feasibly.sample(denoiser, ink, members, shape, method="ppr", options=fewer)
     report(f"mean {brightness}", run)
     rows[f"mean {brightness}"] = run.samples
 show(rows)
@@ -197,7 +197,7 @@ def asymmetry(x: Tensor) -> Tensor:
 
 
 mirror = feasibly.Equality(asymmetry, tolerance=32 * 0.025**2)
-run = feasibly.sample(denoiser, mirror, members, shape, options=options)
+run = feasibly.sample(denoiser, mirror, members, shape, method="ppr", options=options)
 mirrored = feasibly.sample(denoiser, mirror, members, shape, **unguided)
 report("PPR", run)
 report("post-hoc projection", mirrored)

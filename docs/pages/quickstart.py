@@ -49,8 +49,8 @@ def on_circle(x: torch.Tensor) -> torch.Tensor:
 circle = feasibly.Equality(on_circle, tolerance=1e-8)
 
 # %% [markdown]
-# `feasibly.sample` samples the ensemble. It chooses the method and its settings, here
-# Predict-Project-Renoise (PPR). The seed and the index of a member determine the member.
+# `feasibly.sample` samples the ensemble. It chooses the method and its settings, and says why. The
+# seed and the index of a member determine the member.
 
 # %%
 members = short(1024, 32)
@@ -73,7 +73,7 @@ plain = feasibly.sample(denoiser, None, members, shape=(2,), seed=0)
 post_hoc = feasibly.sample(denoiser, circle, members, shape=(2,), seed=0, method="post-hoc")
 
 figure, axes = plt.subplots(1, 3, figsize=(9, 3.2), layout="constrained")
-runs = {"the model": plain, "post-hoc projection": post_hoc, "PPR": result}
+runs = {"the model": plain, "post-hoc projection": post_hoc, "the default": result}
 for ax, (name, run) in zip(axes, runs.items(), strict=True):
     ax.add_patch(plt.Circle((0, 0), 1, fill=False, color="tab:red", linewidth=0.6))
     ax.scatter(*run.samples.T, s=2, linewidths=0)

@@ -29,7 +29,7 @@ from feasibly.problems.distributions import Checkerboard
 denoiser = priors.load("checkerboard")
 wave = feasibly.Equality(lambda x: torch.sin(3 * x[:, 0]) - x[:, 1], tolerance=1e-8)
 members = short(512, 32)
-result = feasibly.sample(denoiser, wave, members, shape=(2,), seed=0)
+result = feasibly.sample(denoiser, wave, members, shape=(2,), seed=0, method="ppr")
 print(result)
 
 # %% [markdown]
@@ -77,7 +77,7 @@ for name, run in {"PPR": result, "post-hoc projection": post_hoc}.items():
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     far = feasibly.Equality(lambda x: x.norm(dim=1) - 6, tolerance=1e-8)
-    feasibly.sample(denoiser, far, 64, shape=(2,))
+    feasibly.sample(denoiser, far, 64, shape=(2,), method="ppr")
 print(*(warning.message for warning in caught), sep="\n")
 
 # %% [markdown]
@@ -97,7 +97,9 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", feasibly.InfeasibleWarning)
     for steps in (2, 8, 32, 128):
         options = {"minimize": WarmLBFGS(steps=2), "last": WarmLBFGS(steps=steps)}
-        run = feasibly.sample(prior, sine, 64, shape=(30,), attempts=1, options=options)
+        run = feasibly.sample(
+            prior, sine, 64, shape=(30,), method="ppr", attempts=1, options=options
+        )
         print(f"last=WarmLBFGS(steps={steps}): {int(run.feasible.sum())} of 64 feasible")
 
 # %% [markdown]
@@ -120,7 +122,9 @@ truth = torch.randn(runs, 30, generator=torch.Generator().manual_seed(1))
 ensembles = []
 for i, y in enumerate(truth):
     mean = feasibly.Equality(lambda x, y=y: x.mean(dim=1) - y.mean(), tolerance=1e-8)
-    ensembles.append(feasibly.sample(prior, mean, per_run, shape=(30,), seed=i).samples)
+    ensembles.append(
+        feasibly.sample(prior, mean, per_run, shape=(30,), seed=i, method="ppr").samples
+    )
 x, y = torch.stack(ensembles)[:, :, None], truth[:, None]
 
 print(f"spread {metrics.spread(x).item():.2f}, exact {(1 - 1 / 30) ** 0.5:.2f}")
@@ -154,7 +158,7 @@ plt.show()
 small = Gaussian(torch.zeros(30), 0.01 * torch.eye(30), feasibly.schedules.LogLogit())
 mean = feasibly.Equality(lambda x: 10 * x.mean(dim=1), tolerance=1e-8)
 for name, options in {"default": {}, "scaled": {"sigma_max": 0.075}}.items():
-    run = feasibly.sample(small, mean, per_run, shape=(30,), options=options)
+    run = feasibly.sample(small, mean, per_run, shape=(30,), method="ppr", options=options)
     print(
         f"{name}: spread {run.samples.std() / 0.1:.2f} standard deviations, "
         f"{run.evaluations.forward} forward and {run.evaluations.backward} backward evaluations"
@@ -172,7 +176,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", feasibly.InfeasibleWarning)
     for output in ("projected", "denoised", "state"):
         options = {"output": output}
-        run = feasibly.sample(denoiser, wave, members, shape=(2,), options=options)
+        run = feasibly.sample(denoiser, wave, members, shape=(2,), method="ppr", options=options)
         print(f"{output:>9}: {run.feasible.double().mean():.1%} feasible")
 
 # %% [markdown]

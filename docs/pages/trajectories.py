@@ -117,7 +117,7 @@ print(
     f"paths of the prior that keep out by themselves: {keep_out.is_feasible(free).double().mean():.0%}"
 )
 
-avoiding = feasibly.sample(denoiser, keep_out, members, shape, options=options)
+avoiding = feasibly.sample(denoiser, keep_out, members, shape, method="ppr", options=options)
 print(avoiding)
 
 # %% [markdown]
@@ -146,7 +146,7 @@ arrive = Mask(ends, places, tolerance=4 * 0.005**2)
 mission = feasibly.Composite([arrive, keep_out])
 
 runs = {
-    "PPR": ("auto", options),
+    "PPR": ("ppr", options),
     "HDC": ("hdc", {"steps": short(256, 4)}),
     "post-hoc projection": ("post-hoc", options),
 }
