@@ -134,8 +134,10 @@ MADE_WITH = ("members", "seed", "pool", "weights")
 
 
 def _made_with(row: Record) -> tuple:
-    """How a record was made, but for the tolerance, which may be each reference's own."""
-    sampler = re.sub(r"tolerance=[^,)]+", "", row.get("sampler", ""))
+    """How a record was made, but for the tolerance, which may be each reference's own, and for
+    what the policy measures on each problem."""
+    own = r"(tolerance|particles|branch|level|spread)=[^,)]+"
+    sampler = re.sub(own, "", row.get("sampler", ""))
     return (*(row.get(key) for key in MADE_WITH), sampler)
 
 
