@@ -189,6 +189,20 @@ def test_members_with_conditions_of_their_own_are_sampled_and_not_tested(chunk):
     assert alike.warnings == []
 
 
+def test_whether_a_member_is_tested_does_not_depend_on_its_batch_mates():
+    denoiser = Conditional([0.0, 0.0, 4.0, 4.0])
+    chosen = feasibly.plan(denoiser, LINE, (2,))
+    arguments = {"monitor": chosen.survey}
+    whole, parts = (
+        run(chosen.attempts, [0, 2, 1, 3], (2,), chunk=chunk, **arguments) for chunk in (None, 2)
+    )
+    for result in (whole, parts):
+        assert result.oddness.isnan().tolist() == [False, True, False, True]
+        assert result.plausible.all()
+    alone = run(chosen.attempts, [1], (2,), **arguments)
+    torch.testing.assert_close(whole.oddness[[2]], alone.oddness)
+
+
 def test_conditions_of_a_wrapped_network_are_told_too():
     def net(x, time, shift):
         return PRIOR(x - shift, time).mean + shift

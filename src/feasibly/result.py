@@ -72,8 +72,9 @@ class Result:
         warnings: What a user must know of the run, in sentences.
         statistics: What samplers counted on the way, summed over the run.
         oddness: How large the denoising error of each member is, in units of what unconditional
-            samples allow, with shape :math:`(B)`; see :mod:`feasibly.plausible`. None if the run
-            had no monitor.
+            samples allow, with shape :math:`(B)`; see :mod:`feasibly.plausible`. NaN for
+            members with conditions of their own, which are not tested. None if the run had no
+            monitor.
     """
 
     samples: Tensor
@@ -97,7 +98,7 @@ class Result:
 
         One in a hundred unconditional samples does not. None if the run had no monitor.
         """
-        return None if self.oddness is None else self.oddness <= 1
+        return None if self.oddness is None else ~(self.oddness > 1)
 
     @property
     def finite(self) -> Tensor:

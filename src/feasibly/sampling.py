@@ -359,15 +359,18 @@ class Run:
 
     def _oddness(self, sampler: Any, x_0: Tensor, ids: list[int]) -> Tensor:
         """Returns how implausible members are, with shape (B): at most 1 for plausible ones. It is
-        zero for all without a monitor, and where the monitor does not apply."""
+        zero for all without a monitor, and NaN for members that the monitor does not apply to."""
         if self.monitor is None:
             return torch.zeros_like(x_0.flatten(start_dim=1)[:, 0])
         try:
             with torch.no_grad():
                 return self.monitor.assess(sampler.denoiser, x_0, ids).statistic.to(x_0.dtype)
-        except DenoiserError:  # the monitor's samples had other conditions than these members
-            self.monitor = None
-            return self._oddness(sampler, x_0, ids)
+        except DenoiserError:  # the monitor's samples had other conditions than some members
+            if len(ids) == 1:
+                return torch.full_like(x_0.flatten(start_dim=1)[:, 0], torch.nan)
+            # each by itself, so that no member depends on its batch mates
+            alone = [self._oddness(sampler, x[None], [i]) for x, i in zip(x_0, ids, strict=True)]
+            return torch.cat(alone)
 
     def _attempt(
         self, sampler: Any, constraint: Constraint | None, ids: list[int], attempt: int

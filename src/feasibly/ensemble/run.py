@@ -305,6 +305,7 @@ class Worker:
         odd = [None] * size
         if result.oddness is not None:
             odd = result.oddness.clamp(max=LARGEST).tolist()
+            odd = [None if math.isnan(v) else v for v in odd]
         drop = self.store.config.infeasible == "drop"
         for row in rows:
             member = result.members[row]
