@@ -13,6 +13,7 @@ import torch
 
 from .constraints.base import Constraint
 from .errors import CalibrationWarning, SamplingError
+from .members import calling
 from .network import Evaluations, Network
 from .plausible import reference
 from .policy import Plan, choose, looks_first, remarks
@@ -105,7 +106,8 @@ def sample(
     seconds = time.perf_counter() - start
     told = []
     if constraint is not None and survey is not None:
-        told += remarks(constraint, survey)
+        with calling([0], survey.samples.device):
+            told += remarks(constraint, survey)
     for sentence in told:
         warnings.warn(sentence, CalibrationWarning, stacklevel=2)
     result = run(chosen.attempts, members, shape, **settings)
@@ -141,13 +143,15 @@ def plan(
             raise ValueError(f"{name!r} is an argument of sample(), and no option of a method.")
     evaluations = Evaluations()
     survey = None
-    if constraint is not None and (
-        monitor or (method == "auto" and looks_first(constraint, problem))
-    ):
-        network = Network(denoiser, evaluations)
-        # if they are not finite, the run itself will say where
-        with contextlib.suppress(SamplingError):
-            survey = reference(network, shape, constraint, dtype=dtype, device=device)
-    arguments = {"method": method, "survey": survey, "attempts": attempts, "fast": fast}
-    chosen = choose(denoiser, constraint, problem, **arguments, **options)
+    with calling([0], problem.x_0.device):  # whose target stands for all, if each has its own
+        looks = constraint is not None and (
+            monitor or (method == "auto" and looks_first(constraint, problem))
+        )
+        if looks:
+            network = Network(denoiser, evaluations)
+            # if they are not finite, the run itself will say where
+            with contextlib.suppress(SamplingError):
+                survey = reference(network, shape, constraint, dtype=dtype, device=device)
+        arguments = {"method": method, "survey": survey, "attempts": attempts, "fast": fast}
+        chosen = choose(denoiser, constraint, problem, **arguments, **options)
     return replace(chosen, survey=survey, evaluations=evaluations)

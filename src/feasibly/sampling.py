@@ -345,7 +345,8 @@ class Run:
             counted = replace(sampler, denoiser=Network(sampler.denoiser, self.evaluations))
             members = [ids[i] for i in rows.tolist()]
             found = self._attempt(counted, constraint, members, attempt)
-            c_found, good = assess(constraint, found)
+            with batch.calling(members, self.device):
+                c_found, good = assess(constraint, found)
             odd_found = self._oddness(counted, found, members)
             closer = c_found < c[rows]
             better = torch.where(feasible[rows], good & (odd_found < odd[rows]), good | closer)
@@ -419,7 +420,8 @@ class Run:
         sigma: float,
     ) -> None:
         """Keeps the statistics of a step."""
-        c, feasible = assess(constraint, x_0)
+        with batch.calling(ids, self.device):
+            c, feasible = assess(constraint, x_0)
         known = c.new_full((1,), math.nan)
         if constraint is not None:
             for i, violation in zip(ids, c.tolist(), strict=True):

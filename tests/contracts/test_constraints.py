@@ -10,7 +10,7 @@ from itertools import combinations
 import pytest
 import torch
 
-from feasibly import constraints
+from feasibly import constraints, members
 from feasibly.checks.inputs import check_constraint
 from feasibly.constraints import (
     BlackBox,
@@ -20,6 +20,7 @@ from feasibly.constraints import (
     Constraint,
     Decoded,
     DivergenceFree,
+    EachMember,
     Energy,
     Equality,
     Evolution,
@@ -70,6 +71,11 @@ def decoded(dtype):
     return Decoded(constraint, lambda z: torch.tanh(torch.cat([z, z.square()], dim=1))), (2,)
 
 
+def each_member(dtype):
+    targets = torch.tensor([[1.0, -1.0], [0.3, 2.0]]).double()
+    return EachMember(Linear(A, torch.zeros(2), tolerance=1e-6), targets), (4,)
+
+
 def mask(dtype):
     return Mask(torch.tensor([[True, False, True], [False] * 3]), 0.3, tolerance=1e-6), (2, 3)
 
@@ -100,6 +106,7 @@ TABLE = {
     Composite: composite,
     Decoded: decoded,
     DivergenceFree: lambda dtype: (DivergenceFree((0.5, 0.3), tolerance=1e-6), (2, 6, 5)),
+    EachMember: each_member,
     Energy: lambda dtype: (Energy((-2, -1), 0.5, tolerance=1e-6), (3, 4)),
     Equality: lambda dtype: (Equality(lambda x: x.square().sum(dim=1) - 1, 1e-4), (5,)),
     Evolution: lambda dtype: (Evolution(kuramoto_sivashinsky(1.0), 0.1, tolerance=1e-3), (3, 8)),
@@ -147,6 +154,13 @@ def of_every_kind(test):
 
     loop.__name__ = test.__name__
     return loop
+
+
+@pytest.fixture(autouse=True)
+def of_one_member():
+    """Whose target all samples have, where each member has its own."""
+    with members.calling([1]):
+        yield
 
 
 def samples(n, shape, dtype=torch.float64, seed=0, scale=1.0):

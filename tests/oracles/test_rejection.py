@@ -113,7 +113,8 @@ def begin(tries, n=4096):
     prior = Gaussian(torch.zeros(8), torch.eye(8), LogLogit())
     noise = MemberNoise(0, range(n), (8,))
     sampler = Known(prior, Equality(lambda x: x[:, :1], 1e-8), steps=6, tries=tries)
-    pilot = Pilot(repr(sampler), math.log(4.0), sampler.answer(noise)[:1])
+    answer = sampler.answer(noise)[:1]
+    pilot = Pilot(repr(sampler), math.log(4.0), answer, answer[:, :1])
     with torch.no_grad(), members.calling(range(n)):
         start = replace(sampler, pilot=pilot).begin(noise)
     return start, sampler.asked

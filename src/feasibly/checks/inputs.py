@@ -244,15 +244,19 @@ def _check_values(name: str, constraint: Constraint, x: Tensor, r: Tensor) -> No
             f"{name}: the residual is not zero but its gradient is; comparisons, rounding and "
             "signs cannot be projected on. Replace them by something smooth."
         )
-    alone = constraint.residual(x[:1])
+    first = torch.tensor([0], device=x.device)
+    with members.among(first):
+        alone = constraint.residual(x[:1])
 
     def of_twins() -> Tensor:
-        return constraint.residual(x[:1].expand_as(x))[:1]
+        with members.among(first.expand(len(x))):
+            return constraint.residual(x[:1].expand_as(x))[:1]
 
     if alone.shape != r[:1].shape or not _independent(r, alone, of_twins, r, 1e-3, 1e-5):
         raise ConstraintError(
             f"{name}: a sample's residual changes with the other samples in its batch; reduce "
-            "over the sample's axes only, and give observations without a batch axis."
+            "over the sample's axes only, and give observations without a batch axis. Where each "
+            "member has its own, state it by constraints.EachMember."
         )
 
 

@@ -5,6 +5,7 @@ from .black_box import BlackBox
 from .composite import Composite
 from .decoded import Decoded, FrameDecoder
 from .divergence import DivergenceFree
+from .each_member import EachMember, through
 from .equality import Equality, Scalar
 from .equations import Evolution, burgers, heat, kuramoto_sivashinsky, vorticity
 from .fields import Energy, Integral, Mask, Neumann
@@ -24,6 +25,7 @@ __all__ = [
     "Constraint",
     "Decoded",
     "DivergenceFree",
+    "EachMember",
     "Energy",
     "Equality",
     "Evolution",
@@ -47,5 +49,6 @@ __all__ = [
     "heat",
     "kuramoto_sivashinsky",
     "log_volume",
+    "through",
     "vorticity",
 ]

@@ -23,6 +23,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from .. import members
 from ..errors import ConstraintError
 
 Array = Tensor | ArrayLike
@@ -114,7 +115,9 @@ class Constraint(ABC):
             )
         key = x.shape[1:], x.device
         if key not in self._inverses:
-            self._inverses[key] = self._invert(x[:1])
+            # A is that of every member, whatever the members' own targets are
+            with members.among(torch.zeros(1, dtype=torch.long, device=x.device)):
+                self._inverses[key] = self._invert(x[:1])
         z = x.double()
         move = self.residual(z) @ self._inverses[key].T
         return (z - move.reshape(x.shape)).to(x)

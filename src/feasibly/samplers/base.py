@@ -93,6 +93,7 @@ class Sampler(ABC):
 
     enforces: ClassVar[bool] = True  # the constraint; else it is only reported
     lands: ClassVar[bool] = True  # on the constraint, and not only around it
+    one_target: ClassVar[bool] = False  # whether members with targets of their own are refused
     advice: ClassVar[str] = "use PPR"  # for members that end infeasible
     # a method's row in the paper's Table 1
     space: ClassVar[str | None] = None  # what the constraint moves, "x_t" or "x_0"

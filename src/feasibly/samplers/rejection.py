@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..constraints.base import Constraint
-from ..errors import DenoiserError
+from ..errors import ConstraintError, DenoiserError
 from ..linalg import eigh
 from ..members import among, calling
 from ..randomness import MemberNoise
@@ -36,11 +36,14 @@ class Pilot:
         highest: Their largest log-likelihood of the constraint.
         answer: The denoiser's estimate for a fixed state, with shape (1, *). It tells members
             with conditions of their own.
+        residual: The residual of that estimate, with shape (1, m). It tells members with targets
+            of their own.
     """
 
     key: str
     highest: float
     answer: Tensor
+    residual: Tensor
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -77,6 +80,8 @@ class Rejection(CalibratedPPR):
         pilot: What the pilot has shown; None to sample it before the run.
     """
 
+    one_target = True
+
     constraint: Constraint
     _: KW_ONLY
     steps: int = 48
@@ -102,8 +107,10 @@ class Rejection(CalibratedPPR):
                 noise = MemberNoise(PILOT_SEED, ids.tolist(), *rest)
                 found.append(self.log_likelihood(*self.unconditional(noise)))
         noise = MemberNoise(0, [problem.member], *rest)
-        highest = torch.cat(found).max().item()
-        return replace(self, pilot=Pilot(repr(self), highest, self.answer(noise)))
+        highest, answer = torch.cat(found).max().item(), self.answer(noise)
+        with calling([problem.member], like.device):
+            r = self.constraint.residual(answer)
+        return replace(self, pilot=Pilot(repr(self), highest, answer, r))
 
     def begin(self, noise: MemberNoise) -> Start:
         """Samples states at `level`: each member until it is kept, and `tries` times at most."""
@@ -200,6 +207,7 @@ class Rejection(CalibratedPPR):
             raise ValueError(
                 "Rejection has no pilot for its settings; take `sampler.prepare(problem)`."
             )
+        self._check_targets(noise)
         answer = self.answer(noise)
         error = (answer - self.pilot.answer).flatten(start_dim=1).norm(dim=1)
         if (error > 0.01 * self.pilot.answer.norm()).any():
@@ -209,6 +217,17 @@ class Rejection(CalibratedPPR):
                 "CalibratedPPR."
             )
         return self.pilot
+
+    def _check_targets(self, noise: MemberNoise) -> None:
+        """Refuses members whose constraint is not the pilot's."""
+        x_0 = self.pilot.answer.expand(len(noise.members), *noise.shape)
+        with calling(noise.members, noise.device):
+            r = self.constraint.residual(x_0)
+        if not torch.allclose(r, self.pilot.residual, rtol=1e-3, atol=1e-5, equal_nan=True):
+            raise ConstraintError(
+                "Rejection takes one constraint for all members, and theirs differ from the one "
+                "of its pilot; make a run for each target."
+            )
 
     def __post_init__(self) -> None:
         super().__post_init__()

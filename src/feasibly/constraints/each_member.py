@@ -1,0 +1,123 @@
+"""Constraints with a target for each member of an ensemble."""
+
+__all__ = ["EachMember", "through"]
+
+import torch
+from torch import Tensor
+
+from .. import members
+from ..errors import ConstraintError
+from .base import Array, Constraint, Intervals, finite
+from .composite import Composite
+from .inequality import Inequality
+
+
+class EachMember(Constraint):
+    r"""The constraint :math:`r(x_i) = y_i` with a target :math:`y_i` for each member :math:`i`.
+
+    Of an observation :math:`A(x_i) = y_i` give the residual with the target zero, such as
+    `EachMember(Equality(A, tolerance), y)`. A member's target is found by its index, in whatever
+    batch it is. So a member is the same alone as among others.
+
+    Outside of a run nothing says which members a batch holds. There, evaluate it inside of `with
+    feasibly.members.calling(indices):`. A single index stands for all samples of the batch.
+
+    Arguments:
+        constraint: The constraint with the residual :math:`r`, an equality.
+        targets: The targets, with shape (N, \*). They are flattened to :math:`(N, m)`.
+        repeats: How many members in a row have the same target: member :math:`i` has the target
+            of row :math:`\lfloor i / \text{repeats} \rfloor`.
+
+    Raises:
+        ValueError: If the constraint is no equality, or targets have no rows.
+        ConstraintError: In use, if there is no target for a member, or targets do not fit.
+    """
+
+    def __init__(self, constraint: Constraint, targets: Array, repeats: int = 1) -> None:
+        if (
+            not isinstance(constraint, Constraint)
+            or constraint.equalities is None
+            or constraint.inequalities is not None
+        ):
+            raise ValueError(
+                f"EachMember takes a constraint that is an equality, got {constraint!r}; join it "
+                "with inequalities by Composite([EachMember(...), ...])."
+            )
+        super().__init__(constraint.tolerance)
+        targets = finite(targets, "EachMember(targets=...)")
+        if targets.ndim < 1 or not len(targets) or repeats < 1:
+            raise ValueError(
+                "EachMember needs a row of targets for each member and repeats of at least 1, got "
+                f"targets of shape {tuple(targets.shape)} and repeats={repeats}."
+            )
+        self.constraint, self.linear = constraint, constraint.linear
+        self.targets, self.repeats = targets.reshape(len(targets), -1), repeats
+
+    def residual(self, x: Tensor) -> Tensor:
+        r = self.constraint.residual(x)
+        y = self._targets(len(x)).to(r)
+        if y.shape[1] != r.shape[1]:
+            raise ConstraintError(
+                f"{self!r}: a target has {y.shape[1]} values, and the residual of a sample "
+                f"{r.shape[1]}; give as many."
+            )
+        return r - y
+
+    def _targets(self, batch: int) -> Tensor:
+        """Returns the targets of the members of the batch, with shape (B, m)."""
+        ids = members.current()
+        if ids is None:
+            raise ConstraintError(
+                f"{self!r} has a target for each member, and nothing says which members these "
+                f"{batch} samples are; evaluate it in a run, or inside of `with "
+                "feasibly.members.calling(indices):`."
+            )
+        if len(ids) not in (1, batch):
+            raise ConstraintError(
+                f"{self!r} was evaluated for {batch} samples in a batch of {len(ids)} members; "
+                "say by feasibly.members.among(rows) which ones they are."
+            )
+        most = self.repeats * len(self.targets)
+        if int(ids.max()) >= most:
+            raise ConstraintError(
+                f"{self!r} has targets for members 0 to {most - 1}, and none for member "
+                f"{int(ids.max())}; give a row for each member."
+            )
+        rows = torch.div(ids, self.repeats, rounding_mode="floor").to(self.targets.device)
+        return self.targets[rows.expand(batch)]
+
+    def __repr__(self) -> str:
+        each = f", {self.repeats} members each" if self.repeats > 1 else ""
+        return f"EachMember({self.constraint!r}, {len(self.targets)} targets{each})"
+
+
+@torch.no_grad()
+def through(constraint: Constraint, truths: Tensor, repeats: int = 1) -> Constraint:
+    r"""Returns the constraint stated through samples: :math:`r(x_i) = r(x^*_i)`.
+
+    Each truth :math:`x^*` satisfies its own statement exactly. Inequalities stay as they are,
+    since a truth does not say where they end. So truths should satisfy them.
+
+    Arguments:
+        constraint: The constraint.
+        truths: The samples :math:`x^*`, with shape (N, \*), of the type that will be sampled.
+        repeats: How many members in a row share a truth; see :class:`EachMember`.
+    """
+    if isinstance(constraint, Composite):
+        parts = [through(part, truths, repeats) for part in constraint.constraints]
+        return Composite(parts, constraint.weights)
+    equalities = constraint.equalities
+    if equalities is None:
+        return constraint
+    stated = EachMember(equalities, equalities.residual(truths), repeats)
+    inequalities = constraint.inequalities
+    if inequalities is None:
+        return stated
+
+    def beyond(x: Tensor) -> Tensor:
+        g: Intervals = inequalities(x)
+        gaps = [(g.upper, g.values - g.upper), (g.lower, g.lower - g.values)]
+        # an infinite bound is met by any margin
+        return torch.cat([torch.where(v.isfinite(), gap, -1.0) for v, gap in gaps], dim=1)
+
+    return Composite([stated, Inequality(beyond, constraint.tolerance)], weights=[1, 1])

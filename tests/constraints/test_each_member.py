@@ -1,0 +1,143 @@
+"""A target for each member: the same in any batch, and zero at the truth it goes through."""
+
+import warnings
+
+import pytest
+import torch
+
+import feasibly
+from feasibly import members
+from feasibly.constraints import (
+    Bounds,
+    Composite,
+    Decoded,
+    EachMember,
+    Energy,
+    Equality,
+    Inequality,
+    LevelSet,
+    Linear,
+    Mask,
+    through,
+)
+from feasibly.oracles import Gaussian
+from feasibly.samplers import Rejection
+from feasibly.schedules import LogLogit
+
+A = torch.tensor([[1.0, 2.0, 0.0, -1.0], [0.5, 0.0, 1.0, 1.0]]).double()
+LINEAR = Linear(A, torch.tensor([1.0, -1.0]).double(), tolerance=1e-6)
+HALF = Bounds(torch.tensor([0.5, -2.0, -torch.inf, -2.0]), torch.tensor([0.5, 2, 2, 2]), 1e-6)
+STATED = {
+    "linear": LINEAR,
+    "mask": Mask(torch.tensor([True, False, True, False]), 0.3, tolerance=1e-6),
+    "energy": Energy((-1,), 0.5, tolerance=1e-6),
+    "level set": LevelSet(lambda x: x[:, 0] * x[:, 1] - 0.1, tolerance=1e-6),
+    "decoded": Decoded(LINEAR, torch.tanh),
+    "in units": LINEAR.in_units(0.3, 2.0),
+    "composite": Composite([LINEAR, Bounds(-9.0, 9.0, 1e-6)]),
+    "bounds with a fixed element": HALF,
+    "the same, decoded": Decoded(HALF, torch.tanh),
+}
+
+
+def points(n, seed=0):
+    x = torch.randn((n, 4), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return x.clamp(-1.9, 1.9)
+
+
+@pytest.mark.parametrize("name", STATED)
+def test_a_statement_through_truths_is_zero_at_them_and_moves_as_the_constraint_does(name):
+    constraint, truths = STATED[name], points(3)
+    stated = through(constraint, truths, repeats=2)
+    ids, x = torch.tensor([5, 0, 3]), points(3, seed=1)
+    with members.calling(ids):
+        at_truths, feasible = stated.assess(truths[ids // 2])
+        assert torch.equal(at_truths, torch.zeros(3).double())
+        assert feasible.all()
+        r = stated.equalities.residual(x)
+    equalities = constraint.equalities
+    moved = equalities.residual(x) - equalities.residual(truths[ids // 2])
+    torch.testing.assert_close(r, moved)
+
+
+def test_an_inequality_stays_as_it_is():
+    inside = Inequality(lambda x: x[:, :1], tolerance=1e-6)
+    assert through(inside, points(3)) is inside
+    stated = through(HALF, points(3))
+    with members.calling([0, 1]):
+        low = points(3)[:2] - torch.tensor([0, 100.0, 0, 0])
+        assert stated.violation(low).min() > 90**2  # below a bound, as before
+        assert stated.violation(points(3)[:2] - torch.tensor([0, 0, 100.0, 0])).max() == 0
+
+
+def test_a_projection_brings_each_member_to_its_own_target():
+    targets = points(3)[:, :2]
+    stated = EachMember(Linear(A, torch.zeros(2), tolerance=1e-9), targets)
+    for constraint in (
+        stated,
+        Composite([stated, EachMember(Mask(A[0] > 1, 0.0, 1e-9), 0.1 + 0 * targets[:, :1])]),
+    ):
+        with members.calling([2, 0]):
+            near = constraint.projection(points(2, seed=1))
+        assert torch.allclose(near @ A.T, targets[[2, 0]], atol=1e-9)
+        with members.calling([0]):  # one index stands for all samples
+            assert torch.allclose(constraint.projection(near) @ A.T, targets[[0, 0]], atol=1e-9)
+
+
+def test_it_says_what_is_missing():
+    stated = EachMember(LINEAR, points(3)[:, :2], repeats=2)
+    for ids, words in (
+        ([6, 0], "members 0 to 5, and none for member 6"),
+        ([0, 1, 2], "of 3 memb"),
+    ):
+        with members.calling(ids), pytest.raises(feasibly.ConstraintError, match=words):
+            stated.residual(points(2))
+    with pytest.raises(feasibly.ConstraintError, match="which members these 2 samples are"):
+        stated.residual(points(2))
+    with members.calling([0]), pytest.raises(feasibly.ConstraintError, match="has 3 values"):
+        EachMember(LINEAR, points(3)[:, :3]).residual(points(2))
+    with pytest.raises(ValueError, match="an equality"):
+        EachMember(HALF, points(3)[:, :1])
+    with pytest.raises(ValueError, match="a row of targets"):
+        EachMember(LINEAR, 0.0)
+
+
+NORMAL = Gaussian(torch.zeros(4), torch.eye(4), LogLogit())
+TARGETS = points(6)[:, :2]
+EACH = EachMember(Linear(A, torch.zeros(2), tolerance=1e-6), TARGETS)
+ONE = {"dtype": torch.float64, "seed": 3}
+
+
+@pytest.mark.parametrize("method", ["auto", "ppr", "calibrated", "eci"])
+def test_a_sampled_member_meets_its_own_target_whatever_the_chunk(method):
+    """`auto` is Particles. Some members are resampled, in batches of their own."""
+    options = {"monitor": method == "auto", "method": method}
+    whole = feasibly.sample(NORMAL, EACH, 6, (4,), **options, **ONE)
+    assert whole.feasible.all()
+    assert torch.allclose(whole.samples @ A.T, TARGETS, atol=1e-3)
+    parts = feasibly.sample(NORMAL, EACH, [4, 1, 5], (4,), chunk=2, **options, **ONE)
+    torch.testing.assert_close(parts.samples, whole.samples[[4, 1, 5]], rtol=1e-6, atol=1e-6)
+
+
+def test_a_store_holds_members_with_targets_of_their_own(tmp_path):
+    path = tmp_path / "each.zarr"
+    attempts = feasibly.plan(NORMAL, EACH, (4,), method="calibrated", monitor=False).attempts
+    feasibly.ensemble.run(attempts, path, 6, (4,), chunk=4, seed=3)
+    x = torch.stack([torch.from_numpy(feasibly.ensemble.Store(path).get(i)) for i in range(6)])
+    assert torch.allclose(x.double() @ A.T, TARGETS, atol=2e-3)
+    other = EachMember(EACH.constraint, TARGETS + 1)
+    attempts = feasibly.plan(NORMAL, other, (4,), method="calibrated", monitor=False).attempts
+    with pytest.raises(feasibly.StoreError, match="constraint"):
+        feasibly.ensemble.run(attempts, path, 6, (4,), chunk=4, seed=3)
+
+
+def test_rejection_takes_one_target_in_a_run():
+    first = Equality(lambda x: x[:, :1], tolerance=1e-6)
+    sampler = Rejection(NORMAL, EachMember(first, TARGETS[:, :1]), steps=8, level=0.3, tries=2)
+    assert sampler.one_target
+    with pytest.raises(feasibly.SamplingError, match="a run for each target"):
+        sampler.sample(2, (4,))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of two tries a member may have none that is kept
+        alone = sampler.sample([5], (4,), attempts=2)
+    assert torch.allclose(alone.samples[:, 0], TARGETS[5, 0].float(), atol=1e-3)
