@@ -9,7 +9,7 @@ PACKAGE = ROOT / "src" / "feasibly"
 
 # Floors, from the ground up. A module imports from lower floors, and from its own room.
 FLOORS = [
-    ["errors", "schedules", "linalg", "metrics", "randomness", "members"],
+    ["errors", "schedules", "linalg", "metrics", "randomness", "members", "calibration"],
     ["nn", "constraints", "denoisers", "network"],
     ["minimizers", "oracles", "result", "priors", "wrappers", "weather"],
     ["checks"],
@@ -17,7 +17,7 @@ FLOORS = [
     ["models", "samplers", "progress", "figures", "report"],
     ["policy", "plausible"],
     ["api", "ensemble"],
-    ["problems"],
+    ["problems", "audits"],
     ["cli"],
     ["__init__", "__main__"],
 ]

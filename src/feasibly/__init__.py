@@ -13,6 +13,7 @@ from . import (
     wrappers,
 )
 from .api import plan, sample
+from .audits import Audit, audit
 from .checks.self_test import self_test
 from .constraints import (
     Bounds,
@@ -56,6 +57,7 @@ __version__ = "0.1.0"
 __all__ = [
     "PPR",
     "Ancestral",
+    "Audit",
     "Bounds",
     "CalibratedPPR",
     "CalibrationWarning",
@@ -88,6 +90,7 @@ __all__ = [
     "Snapshot",
     "StoreError",
     "TruncatedPPR",
+    "audit",
     "constraints",
     "ensemble",
     "metrics",

@@ -152,7 +152,7 @@ def swap_test(scores: Tensor, level: float = 0.05, swaps: int = SWAPS, seed: int
 def _tail(v: Tensor, threshold: Tensor) -> float:
     r"""Returns Chernoff's bound of the probability that any sum comes so far:
     :math:`\sum_k \min_\theta \prod_n \mathbb{E} e^{\theta (v_{nk} - t / N)}`, on both sides."""
-    rows, entries, _ = v.shape
+    entries = v.shape[1]
     best = torch.full((2, v.shape[2]), math.inf, dtype=torch.float64, device=v.device)
     for tilt in torch.logspace(-1, 2.5, TILTS, dtype=torch.float64).tolist():
         for side, sign in enumerate((1, -1)):

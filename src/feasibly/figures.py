@@ -1,6 +1,15 @@
 """Figures of samples and of runs. They return matplotlib figures, and write nothing."""
 
-__all__ = ["histogram", "maps", "marginals", "over_time", "trace", "trajectories"]
+__all__ = [
+    "coverage",
+    "histogram",
+    "maps",
+    "marginals",
+    "over_time",
+    "rank_histograms",
+    "trace",
+    "trajectories",
+]
 
 import io
 import math
@@ -196,5 +205,54 @@ def over_time(
     for name, values in curves.items():
         ax.plot(values.cpu().numpy(), label=name)
     ax.set(xlabel=unit, ylabel=label, ylim=(0, None))
+    ax.legend(fontsize=8)
+    return figure
+
+
+def rank_histograms(ranks: Mapping[str, Tensor], members: int, most: int = 6) -> "Figure":
+    """Draws how often a truth has each rank among its members, for the least even statistics.
+
+    Arguments:
+        ranks: For each statistic, the ranks from 0 to `members`, with shape (N).
+        members: The number of members of a truth.
+        most: The most statistics to draw.
+    """
+    counts = {
+        name: torch.bincount(rank.long().cpu(), minlength=members + 1).double()
+        for name, rank in ranks.items()
+    }
+    uneven = sorted(counts, key=lambda name: -float((counts[name] - counts[name].mean()).norm()))
+    names = uneven[:most]
+    columns = min(3, len(names))
+    rows = math.ceil(len(names) / columns)
+    figure, axes = _figure(rows, columns, size=2.8)
+    panels = [ax for row in axes for ax in row]
+    for ax in panels:
+        ax.set_axis_off()
+    for ax, name in zip(panels, names, strict=False):
+        ax.set_axis_on()
+        count = counts[name]
+        expected = float(count.mean())
+        spread = math.sqrt(expected * (1 - 1 / len(count)))
+        ax.bar(range(len(count)), count.tolist(), color="tab:blue")
+        ax.axhspan(max(0.0, expected - 2 * spread), expected + 2 * spread, color="0.85", zorder=0)
+        ax.axhline(expected, color="black", linewidth=0.8)
+        ax.set_title(textwrap.fill(name, 30), fontsize=9)
+        ax.set(xlabel="rank", ylabel="truths")
+    return figure
+
+
+def coverage(covered: Mapping[str, Sequence[float]]) -> "Figure":
+    """Draws the share of truths in regions against the share that they should hold.
+
+    Arguments:
+        covered: For each curve, its name and the shares, from 0 to 1 in even steps.
+    """
+    figure, ((ax,),) = _figure(1, 1, size=3.5)
+    for name, shares in covered.items():
+        expected = torch.linspace(0, 1, len(shares)).tolist()
+        ax.plot(expected, list(shares), marker="o", markersize=3, label=name)
+    ax.plot([0, 1], [0, 1], color="black", linewidth=0.8)
+    ax.set(xlabel="share that a region should hold", ylabel="share of truths in it", aspect=1)
     ax.legend(fontsize=8)
     return figure

@@ -106,6 +106,8 @@ def through(constraint: Constraint, truths: Tensor, repeats: int = 1) -> Constra
     if isinstance(constraint, Composite):
         parts = [through(part, truths, repeats) for part in constraint.constraints]
         return Composite(parts, constraint.weights)
+    if isinstance(constraint, EachMember):  # whose own targets cancel
+        return through(constraint.constraint, truths, repeats)
     equalities = constraint.equalities
     if equalities is None:
         return constraint

@@ -1,0 +1,461 @@
+"""An audit: truths, the constraint stated through them, and every candidate on all of them."""
+
+__all__ = ["audit"]
+
+import contextlib
+import itertools
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .. import ensemble
+from ..api import plan
+from ..constraints import through
+from ..constraints.base import Constraint
+from ..errors import DenoiserError, SamplingError
+from ..members import calling
+from ..network import Evaluations, device_of
+from ..plausible import Reference
+from ..policy import Plan
+from ..result import Result
+from ..samplers import Ancestral, Sampler
+from ..sampling import describe, inspect, run, shape_of, whole
+from .findings import Candidate, Examination, examine
+from .result import Audit, recommend
+from .truths import STEPS, from_data, from_prior
+
+FEWEST = 16
+"""The fewest truths of an audit."""
+
+PILOT = 256
+"""The samples behind a sampler that takes one target in a run, for each target."""
+
+FLOOR = 3.0
+"""A direction is fixed by the constraint if members vary in it by less than so many times their
+distance from the constraint."""
+
+CAPPED = 0.3
+"""And by less than this share of their largest standard deviation, whatever the tolerance."""
+
+METHODS = ("auto", "calibrated", "ppr")
+
+
+def audit(
+    denoiser: Any,
+    constraint: Constraint,
+    shape: Sequence[int],
+    *,
+    methods: Sequence[str | Sampler] = METHODS,
+    truths: int = 64,
+    members: int = 7,
+    near: int = 4,
+    data: Any = None,
+    statistics: Mapping[str, Callable[[Tensor], Tensor]] | None = None,
+    budget: int | None = None,
+    level: float = 0.05,
+    seed: int = 0,
+    chunk: int | None = None,
+    monitor: bool = True,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str | None = None,
+    path: Path | str | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Audit:
+    r"""Tests samplers on your model and your constraint, where the right answer is known.
+
+    A truth :math:`x^*` is sampled from the prior, and the constraint stated through it:
+    :math:`r(x) = r(x^*)`. Then :math:`x^*` is itself a sample of the constrained distribution. A
+    sampler that is right cannot be told from it: the truth and its members can change places. All
+    tests are exact by that; see :mod:`feasibly.calibration`. They are of the members' spread,
+    centre, coverage and mode weights, of their neighbours, of their likeness to data, and of
+    summaries. If all candidates are right, a fault is found with probability `level` at most.
+
+    The plan of a method is that for the constraint as it is given, and the same for all truths.
+    Of a constraint with inequalities only the equalities are stated through truths. The truths
+    satisfy the inequalities.
+
+    An audit says how good a sampler is on statements like yours, on average. It does not say
+    whether your own target is far from all that the prior contains. A candidate is compared with
+    unconditional samples of 128 steps, whose own errors count as its.
+
+    References:
+        | Validating Bayesian Inference Algorithms with Simulation-Based Calibration (Talts et al.,
+        | 2018), Algorithm 1, https://arxiv.org/abs/1804.06788
+        | Sampling-Based Accuracy Testing of Posterior Estimators for General Inference (Lemos et
+        | al., 2023), Algorithm 2, https://arxiv.org/abs/2302.03026, for coverage
+
+    Arguments:
+        denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
+        constraint: The constraint.
+        shape: The shape of one sample.
+        methods: The candidates: `auto`, names of methods, or samplers.
+        truths: The number of truths, at least 16.
+        members: The number of members of each truth, at least 2.
+        near: How many samples of the prior there are for each truth. Those whose residuals are
+            nearest to zero are taken, so that statements are like the constraint as it is given.
+            A choice by residuals alone leaves all tests exact.
+        data: Data that the model has not seen, with shape (K, \*), from which to take truths;
+            None for truths from the prior. With data, faults of the model count too. So the
+            model's own samples are tested as well, without the constraint.
+        statistics: Summaries to test, by name: functions of samples, with shape (B, \*), that
+            return numbers with shape (B) or (B, q).
+        budget: The most evaluations of the network, forward and backward and summed over
+            members, that may be planned: one attempt at each member, by every candidate. If that
+            is less than planned, there are fewer truths. Members that are resampled take more.
+        level: The probability of finding a fault in any candidate if all are right.
+        seed: The seed of truths and members.
+        chunk: How many members to sample at a time; None for all.
+        monitor: Whether implausible members are resampled, as :func:`feasibly.sample` does.
+        dtype: The type of the samples, float32 or float64.
+        device: Where to sample; None for where the denoiser's parameters are.
+        path: A folder for the members, a store for each candidate. Any number of processes may
+            run the same audit with it, and an audit that was stopped goes on. Truths are sampled
+            again by each. None to keep members in memory.
+        progress: Called with sentences: what the audit will cost, then each verdict.
+
+    Returns:
+        The verdicts and a recommendation. `feasibly.sample(..., method=audit.best)` takes it.
+
+    Raises:
+        ConstraintError: If the constraint cannot be used as it is.
+        DenoiserError: If the denoiser cannot be used as it is, or has conditions that differ
+            between members.
+        SamplingError: If there are too few truths, or no candidate can run.
+        ValueError: If an argument is not right, or the budget is too small for 16 truths.
+    """
+    shape, told = shape_of(shape), progress or _nothing
+    truths, members = whole("truths", truths, FEWEST), whole("members", members, 2)
+    near, seed = whole("near", near, 1), whole("seed", seed, 0)
+    if not isinstance(constraint, Constraint):
+        raise ValueError(f"audit(constraint=...) takes a constraint, got {constraint!r}.")
+    if not 0 < level < 1:
+        raise ValueError(f"audit(level=...) must lie between 0 and 1, got {level!r}.")
+    device = torch.device(device or device_of(denoiser))
+    place = {"dtype": dtype, "device": device}
+    planned, notes = _planned(denoiser, constraint, shape, methods, monitor, place)
+    residuals = inspect(denoiser, constraint, shape, dtype, device).residuals
+    cost = {name: _cost(chosen.attempts, residuals, members) for name, _, chosen in planned}
+    each = sum(cost.values())
+    if budget is not None and each * truths > budget:
+        fewer = int(budget // each)
+        if fewer < FEWEST:
+            raise ValueError(
+                f"audit(budget={budget}) is enough for {fewer} truths, and an audit needs {FEWEST}, "
+                f"which take {each * FEWEST}: audit fewer methods, or with fewer members."
+            )
+        notes.append(f"The budget allows {fewer} truths of {truths}.")
+        truths = fewer
+    parts = ", ".join(f"{name} {truths * one:,}" for name, one in cost.items())
+    told(
+        f"{truths} truths x {members} members take {truths * each:,} evaluations of the network "
+        f"for a member each ({parts}), if one attempt is enough."
+    )
+    settings = {"seed": seed, "chunk": chunk, **place}
+    statement, found = _statement(denoiser, constraint, shape, truths, near, data, settings)
+    if len(found) < truths:
+        notes.append(f"There are {len(found)} truths of {truths}: data do not suffice for more.")
+        if len(found) < FEWEST:
+            raise SamplingError(f"An audit needs {FEWEST} truths, and there are {len(found)}.")
+    del statement
+    stated = through(constraint, found, members)
+    share = level / len(planned)
+    candidates = []
+    for number, (name, method, chosen) in enumerate(planned):
+        work = Work(stated, found, members, settings, statistics, share, path)
+        made = work.candidate(f"{number}-{name}", constraint, name, method, chosen)
+        candidates.append(made)
+        told(f"{name}: {made.verdict}.")
+    best, regret = recommend(candidates)
+    if best is None:
+        raise SamplingError(f"No candidate can be audited; {candidates[-1].failure}")
+    model = None
+    if data is not None:
+        model = _model(denoiser, data, found, members, settings, statistics, level, path)
+        told(f"{model.name}: {model.verdict}.")
+        faulty = model.examination is not None and model.examination.faulty
+        notes.append(
+            "Samples of the model without the constraint differ from the data, so that faults of "
+            "candidates may be the model's. Audit without data to see those of samplers alone."
+            if faulty
+            else "No difference of the model from the data was found, so that faults are those of "
+            "samplers."
+        )
+    return Audit(
+        candidates=tuple(candidates),
+        truths=found,
+        members=members,
+        level=level,
+        best=best.method,
+        recommended=best.name,
+        regret=regret,
+        model=model,
+        notes=tuple(notes),
+    )
+
+
+class Planned(NamedTuple):
+    """A candidate before it runs."""
+
+    name: str
+    method: Any
+    plan: Plan
+
+
+def _nothing(sentence: str) -> None:
+    """Tells nobody."""
+
+
+def _planned(
+    denoiser: Any,
+    constraint: Constraint,
+    shape: tuple[int, ...],
+    methods: Sequence[str | Sampler],
+    monitor: bool,
+    place: dict[str, Any],
+) -> tuple[list[Planned], list[str]]:
+    """Plans candidates for the constraint as it is given. Returns them, and notes."""
+    if isinstance(methods, str | Sampler):
+        methods = (methods,)
+    found: list[Planned] = []
+    ran: dict[str, str] = {}
+    notes = []
+    survey = None
+    for method in methods:
+        look = monitor and survey is None
+        chosen = plan(denoiser, constraint, shape, method=method, monitor=look, **place)
+        survey = survey or chosen.survey if monitor else None
+        name = method if isinstance(method, str) else type(method).__name__
+        names = {one.name for one in found}
+        name = next(n for n in itertools.chain([name], _numbered(name)) if n not in names)
+        words = describe(chosen.attempts)
+        if words in ran:
+            notes.append(f"{name} is the same as {ran[words]}, and was not audited again.")
+            continue
+        ran[words] = name
+        found.append(Planned(name, method, replace(chosen, survey=survey)))
+    if not found:
+        raise ValueError("audit(methods=...) needs at least one method or sampler.")
+    return found, notes
+
+
+def _numbered(name: str) -> Iterator[str]:
+    for k in itertools.count(2):
+        yield f"{name} {k}"
+
+
+def _cost(attempts: Sequence[Sampler], residuals: int, members: int) -> int:
+    """Returns the evaluations of one attempt at the members of one truth."""
+    cost = members * sum(attempts[0].budget(residuals))
+    pilots = any(sampler.one_target for sampler in attempts)
+    return cost + PILOT * attempts[0].steps * pilots
+
+
+def _statement(
+    denoiser: Any,
+    constraint: Constraint,
+    shape: tuple[int, ...],
+    count: int,
+    near: int,
+    data: Any,
+    settings: dict[str, Any],
+) -> tuple[Evaluations, Tensor]:
+    """Returns truths, and what they took."""
+    if data is None:
+        found, taken = from_prior(denoiser, constraint, shape, count, near, **settings)
+        return taken, found
+    like = torch.zeros((1, *shape), dtype=settings["dtype"], device=settings["device"])
+    return Evaluations(), from_data(data, constraint, count, settings["seed"], like)
+
+
+@dataclass
+class Work:
+    """What candidates share.
+
+    Attributes:
+        stated: The constraint stated through the truths.
+        truths: The truths, with shape (N, *).
+        members: The number of members of each.
+        settings: Seed, chunk, type and device.
+        statistics: The user's summaries.
+        level: The probability of finding a fault in one candidate that is right.
+        path: The folder of stores; None for none.
+    """
+
+    stated: Constraint | None
+    truths: Tensor
+    members: int
+    settings: dict[str, Any]
+    statistics: Mapping[str, Callable[[Tensor], Tensor]] | None
+    level: float
+    path: Path | str | None = None
+
+    def candidate(
+        self, label: str, constraint: Constraint | None, name: str, method: Any, chosen: Plan
+    ) -> Candidate:
+        """Samples all members by a candidate, and tests them."""
+        start = time.perf_counter()
+        words = describe(chosen.attempts)
+        try:
+            attempts = self.restated(chosen.attempts, constraint)
+            survey = self.applicable(chosen.survey, attempts)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the verdict says what is wrong
+                x, evaluations = self.sample(label, attempts, survey)
+        except (ValueError, SamplingError) as error:
+            if isinstance(error, DenoiserError):
+                raise
+            return Candidate(name, method, words, failure=str(error))
+        feasible = self.feasible(x)
+        odd = None if survey is None else self.oddness(survey, attempts[0].denoiser, x)
+        rows = x.unflatten(0, (len(self.truths), self.members))
+        try:
+            seen: Examination | None = examine(
+                self.truths,
+                rows,
+                statistics=self.statistics,
+                oddness=odd,
+                floor=self.floor(x),
+                level=self.level,
+                seed=self.settings["seed"],
+            )
+            failure = ""
+        except ValueError as error:
+            seen, failure = None, str(error)
+        return Candidate(
+            name=name,
+            method=method,
+            words=words,
+            examination=seen,
+            feasible=feasible.double().mean().item(),
+            plausible=None if odd is None else (odd[:, 1:] <= 1).double().mean().item(),
+            evaluations=evaluations,
+            seconds=time.perf_counter() - start,
+            failure=failure,
+            members=rows,
+        )
+
+    def restated(
+        self, attempts: Sequence[Sampler], constraint: Constraint | None
+    ) -> list[Sampler]:
+        """Returns the samplers with the constraint stated through truths."""
+        made: dict[int, Sampler] = {}
+        for sampler in attempts:
+            if sampler.constraint is None or self.stated is None:
+                made[id(sampler)] = sampler
+            else:
+                # early attempts may be of the equalities alone
+                whole = sampler.constraint is constraint
+                stated = self.stated if whole else self.stated.equalities
+                made[id(sampler)] = replace(sampler, constraint=stated)
+        return [made[id(sampler)] for sampler in attempts]
+
+    def applicable(
+        self, survey: Reference | None, attempts: Sequence[Sampler]
+    ) -> Reference | None:
+        """Returns the monitor, and refuses a denoiser whose conditions differ."""
+        ids = range(len(self.truths) * self.members)
+        if survey is not None and not survey.applies(
+            attempts[0].denoiser, ids, self.settings["chunk"]
+        ):
+            raise DenoiserError(
+                "An audit needs a denoiser with the same conditions for all members, of which it "
+                f"samples {len(ids)}; give the denoiser one row of conditions."
+            )
+        return survey
+
+    def sample(
+        self, label: str, attempts: list[Sampler], survey: Reference | None
+    ) -> tuple[Tensor, float]:
+        """Samples all members, with shape (N M, *), and returns them and the evaluations that
+        each took."""
+        count, shape = len(self.truths) * self.members, tuple(self.truths.shape[1:])
+        chunk = self.settings["chunk"]
+        if self.path is not None and not any(sampler.one_target for sampler in attempts):
+            settings = self.settings | {"chunk": "auto" if chunk is None else chunk}
+            place = Path(self.path) / f"{label}.zarr"
+            ensemble.run(attempts, place, count, shape, monitor=survey, **settings)
+            return _read(place, count, self.truths)
+        groups = [range(count)]
+        if any(sampler.one_target for sampler in attempts):
+            groups = [
+                range(first, first + self.members) for first in range(0, count, self.members)
+            ]
+        result = Result.join(
+            [run(attempts, ids, shape, monitor=survey, **self.settings) for ids in groups]
+        )
+        taken = result.evaluations
+        return result.samples, (taken.member_forward + taken.member_backward) / count
+
+    def feasible(self, x: Tensor) -> Tensor:
+        """Returns which members satisfy their statement, with shape (N M)."""
+        if self.stated is None:
+            return torch.ones(len(x), dtype=torch.bool)
+        good = x.flatten(start_dim=1).isfinite().all(dim=1)
+        with calling(range(len(x)), x.device):
+            safe = torch.where(good.reshape(-1, *(1,) * (x.ndim - 1)), x, 0.0)
+            return good & self.stated.assess(safe)[1]
+
+    def oddness(self, survey: Reference, denoiser: Any, x: Tensor) -> Tensor:
+        """Returns how unlike data truths and members are, with shape (N, M + 1)."""
+        chunk, found = self.settings["chunk"], []
+        for part in (self.truths, x):
+            found.append(survey.assess(denoiser, part, range(len(part)), chunk).statistic)
+        odd = found[1].reshape(len(self.truths), self.members)
+        return torch.cat([found[0][:, None], odd], dim=1)
+
+    def floor(self, x: Tensor) -> float:
+        """Returns the standard deviation below which a direction is taken as fixed by the
+        constraint: a few times the typical distance of members from it."""
+        equalities = None if self.stated is None else self.stated.equalities
+        if equalities is None:
+            return 0.0
+        good = x.flatten(start_dim=1).isfinite().all(dim=1)
+        ids = torch.arange(len(x), device=x.device)[good]
+        with calling(ids, x.device), torch.enable_grad():
+            z = x[good].detach().requires_grad_()
+            r = equalities.residual(z)
+            (slope,) = torch.autograd.grad(r.square().sum() / 2, z)
+        size, slope = r.detach().norm(dim=1), slope.flatten(start_dim=1).norm(dim=1)
+        distance = torch.where(slope > 0, size.square() / slope, 0.0)
+        distance = distance[distance.isfinite()]
+        rows = x.unflatten(0, (len(self.truths), self.members)).flatten(start_dim=2)
+        largest = rows.nan_to_num(0.0).double().std(dim=1).norm(dim=1).median().item()
+        typical = distance.double().square().mean().sqrt().item() if len(distance) else 0.0
+        return min(FLOOR * typical, CAPPED * largest)
+
+
+def _read(path: Path, count: int, like: Tensor) -> tuple[Tensor, float]:
+    """Returns the members of a store, NaN for those that failed, and the evaluations of each."""
+    store, found = ensemble.Store(path), []
+    for member in range(count):
+        x = torch.full(like.shape[1:], math.nan, dtype=like.dtype)
+        with contextlib.suppress(ValueError, OSError):  # a member that failed
+            x = torch.from_numpy(store.get(member)).to(like.dtype)
+        found.append(x)
+    records = store.all_records()
+    taken = sum(record.forward + record.backward for record in records) / max(1, len(records))
+    return torch.stack(found).to(like), taken
+
+
+def _model(
+    denoiser: Any,
+    data: Any,
+    like: Tensor,
+    members: int,
+    settings: dict[str, Any],
+    statistics: Mapping[str, Callable[[Tensor], Tensor]] | None,
+    level: float,
+    path: Path | str | None,
+) -> Candidate:
+    """Tests samples of the model without the constraint against data."""
+    found = from_data(data, None, len(like), settings["seed"], like[:1])
+    chosen = Plan((Ancestral(denoiser, steps=STEPS),))
+    work = Work(None, found, members, settings, statistics, level, path)
+    return work.candidate("model", None, "the model, without the constraint", "ancestral", chosen)

@@ -1,0 +1,125 @@
+"""Truths: samples of the prior, or data, through which a constraint can be stated."""
+
+__all__ = ["from_data", "from_prior"]
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..checks.inputs import as_data
+from ..constraints.base import Constraint
+from ..errors import SamplingError
+from ..members import calling
+from ..network import Evaluations
+from ..randomness import generator
+from ..samplers import Ancestral
+from ..sampling import finite, run
+
+STEPS = 128
+"""The number of diffusion steps of a truth. A truth should be more accurate than a member."""
+
+TRIES = 64
+"""How many times as many samples of the prior are tried, at most, to find some inside
+inequalities."""
+
+SEED = 2**32 - 5
+"""The seed of truths is this minus the audit's, so that no member has a truth's noise."""
+
+
+def from_prior(
+    denoiser: Any,
+    constraint: Constraint | None,
+    shape: tuple[int, ...],
+    count: int,
+    near: int,
+    **settings: Any,
+) -> tuple[Tensor, Evaluations]:
+    r"""Samples truths from the prior, without the constraint.
+
+    Samples outside of inequalities are not taken, which samples the prior inside them.
+
+    Arguments:
+        denoiser: The denoiser.
+        constraint: The constraint; None for any samples.
+        shape: The shape of one sample.
+        count: The number of truths.
+        near: How many samples there are for each truth; see :func:`nearest`.
+        settings: `seed`, `chunk`, `dtype` and `device` of the audit.
+
+    Returns:
+        The truths, with shape (N, \*), and the network evaluations.
+
+    Raises:
+        SamplingError: If too few samples satisfy the inequalities.
+    """
+    settings = settings | {"seed": (SEED - settings["seed"]) % 2**32}
+    sampler = Ancestral(denoiser, steps=STEPS)
+    wanted, found, tried, taken = count * near, [], 0, Evaluations()
+    while sum(map(len, found)) < wanted and tried < TRIES * wanted:
+        result = run([sampler], range(tried, tried + wanted), shape, **settings)
+        taken += result.evaluations
+        x, tried = result.samples[result.finite], tried + wanted
+        found.append(x[inside(constraint, x)])
+    pool = torch.cat(found)[:wanted]
+    if len(pool) < count:
+        raise SamplingError(
+            f"{len(pool)} of {tried} samples of the prior satisfy the inequalities of "
+            f"{constraint!r}, too few for {count} truths; audit with fewer truths, or give data."
+        )
+    return nearest(constraint, pool, count), taken
+
+
+def from_data(
+    data: Any, constraint: Constraint | None, count: int, seed: int, like: Tensor
+) -> Tensor:
+    r"""Returns truths among data that the model has not seen.
+
+    Arguments:
+        data: The data, with shape (K, \*).
+        constraint: The constraint; None for any data.
+        count: The number of truths, at most.
+        seed: The seed of their order.
+        like: A sample, whose shape, type and device the data should have.
+
+    Raises:
+        ValueError: If the data are of another shape than samples.
+    """
+    x = as_data(data)
+    if x.shape[1:] != like.shape[1:]:
+        raise ValueError(
+            f"audit(data=...) has samples of shape {tuple(x.shape[1:])}, and the audit is of "
+            f"shape {tuple(like.shape[1:])}; give data with shape (K, *)."
+        )
+    x = x[torch.randperm(len(x), generator=generator(seed, 5)).to(x.device)].to(like)
+    x = x[finite(x)]
+    x = x[inside(constraint, x)]
+    return nearest(constraint, x, min(count, len(x)))
+
+
+@torch.no_grad()
+def inside(constraint: Constraint | None, x: Tensor) -> Tensor:
+    """Returns which samples satisfy the inequalities, with shape (B)."""
+    inequalities = None if constraint is None else constraint.inequalities
+    if inequalities is None or not len(x):
+        return torch.ones(len(x), dtype=torch.bool, device=x.device)
+    with calling([0], x.device):
+        g = inequalities(x)
+    return ((g.lower <= g.values) & (g.values <= g.upper)).all(dim=1)
+
+
+@torch.no_grad()
+def nearest(constraint: Constraint | None, x: Tensor, count: int) -> Tensor:
+    """Returns the samples whose residuals are nearest to zero, relative to the typical ones.
+
+    This looks at residuals alone. So each truth is still a sample of its own statement, and the
+    statements are more like the constraint as it is given.
+    """
+    equalities = None if constraint is None else constraint.equalities
+    if equalities is None or count >= len(x):
+        return x[:count]
+    with calling([0], x.device):
+        r = equalities.residual(x).double()
+    typical = r.abs().median(dim=0).values.clamp_min(1e-300)
+    far = (r / typical).square().sum(dim=1)
+    return x[far.argsort(stable=True)[:count].sort().values]
