@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..calibration import Estimate
-from .findings import Candidate
+from .findings import Candidate, Examination
 from .page import page
 
 FEASIBLE = 0.99
@@ -129,29 +129,28 @@ def recommend(candidates: Sequence[Candidate]) -> tuple[Candidate | None, float]
     Arguments:
         candidates: The candidates.
     """
-    ran = [c for c in candidates if c.examination is not None]
+    ran = [(c, c.examination) for c in candidates if c.examination is not None]
     if not ran:
         return None, math.nan
-    able = [c for c in ran if c.feasible >= FEASIBLE]
-    if not able:
-        most = max(c.feasible for c in ran)
-        able = [c for c in ran if c.feasible >= most - (1 - FEASIBLE)]
-    sound = [c for c in able if not c.examination.faulty] or able
-    least = min(sound, key=lambda c: c.examination.energy.value)
-    close = [c for c in sound if _gap(c, least).value <= _gap(c, least).error]
-    chosen = min([least, *close], key=lambda c: c.evaluations)
+    most = max(c.feasible for c, _ in ran)
+    able = [(c, seen) for c, seen in ran if c.feasible >= min(FEASIBLE, most)]
+    sound = [(c, seen) for c, seen in able if not seen.faulty] or able
+    least = min(sound, key=lambda one: one[1].energy.value)
+    gaps = [(one, _gap(one[1], least[1])) for one in sound]
+    close = [one for one, gap in gaps if gap.value <= gap.error]
+    chosen = min([least, *close], key=lambda one: one[0].evaluations)
     regret = 0.0
-    for other in ran:
-        gap = _gap(chosen, other)
-        worst = gap.value + CONFIDENCE * gap.error
-        if other is not chosen:
-            regret = max(regret, worst / max(abs(other.examination.energy.value), 1e-300))
-    return chosen, regret
+    for other, seen in ran:
+        if other is not chosen[0]:
+            gap = _gap(chosen[1], seen)
+            worst = gap.value + CONFIDENCE * gap.error
+            regret = max(regret, worst / max(abs(seen.energy.value), 1e-300))
+    return chosen[0], regret
 
 
-def _gap(a: Candidate, b: Candidate) -> Estimate:
+def _gap(a: Examination, b: Examination) -> Estimate:
     """The difference of two energy scores on the same truths."""
-    apart = a.examination.scores - b.examination.scores
+    apart = a.scores - b.scores
     apart = apart[torch.isfinite(apart)]
     if len(apart) < 2:
         return Estimate(math.inf, math.inf)

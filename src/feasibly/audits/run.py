@@ -21,7 +21,7 @@ from ..constraints import through
 from ..constraints.base import Constraint
 from ..errors import DenoiserError, SamplingError
 from ..members import calling
-from ..network import Evaluations, device_of
+from ..network import device_of
 from ..plausible import Reference
 from ..policy import Plan
 from ..result import Result
@@ -147,8 +147,8 @@ def audit(
         fewer = int(budget // each)
         if fewer < FEWEST:
             raise ValueError(
-                f"audit(budget={budget}) is enough for {fewer} truths, and an audit needs {FEWEST}, "
-                f"which take {each * FEWEST}: audit fewer methods, or with fewer members."
+                f"audit(budget={budget}) is enough for {fewer} truths, and an audit needs "
+                f"{FEWEST}, which take {FEWEST * each}: audit fewer methods or members."
             )
         notes.append(f"The budget allows {fewer} truths of {truths}.")
         truths = fewer
@@ -158,12 +158,11 @@ def audit(
         f"for a member each ({parts}), if one attempt is enough."
     )
     settings = {"seed": seed, "chunk": chunk, **place}
-    statement, found = _statement(denoiser, constraint, shape, truths, near, data, settings)
+    found = _truths(denoiser, constraint, shape, truths, near, data, settings)
     if len(found) < truths:
         notes.append(f"There are {len(found)} truths of {truths}: data do not suffice for more.")
         if len(found) < FEWEST:
             raise SamplingError(f"An audit needs {FEWEST} truths, and there are {len(found)}.")
-    del statement
     stated = through(constraint, found, members)
     share = level / len(planned)
     candidates = []
@@ -257,7 +256,7 @@ def _cost(attempts: Sequence[Sampler], residuals: int, members: int) -> int:
     return cost + PILOT * attempts[0].steps * pilots
 
 
-def _statement(
+def _truths(
     denoiser: Any,
     constraint: Constraint,
     shape: tuple[int, ...],
@@ -265,13 +264,12 @@ def _statement(
     near: int,
     data: Any,
     settings: dict[str, Any],
-) -> tuple[Evaluations, Tensor]:
-    """Returns truths, and what they took."""
+) -> Tensor:
+    """Returns the truths, with shape (N, *)."""
     if data is None:
-        found, taken = from_prior(denoiser, constraint, shape, count, near, **settings)
-        return taken, found
+        return from_prior(denoiser, constraint, shape, count, near, **settings)
     like = torch.zeros((1, *shape), dtype=settings["dtype"], device=settings["device"])
-    return Evaluations(), from_data(data, constraint, count, settings["seed"], like)
+    return from_data(data, constraint, count, settings["seed"], like)
 
 
 @dataclass
@@ -378,9 +376,18 @@ class Work:
         count, shape = len(self.truths) * self.members, tuple(self.truths.shape[1:])
         chunk = self.settings["chunk"]
         if self.path is not None and not any(sampler.one_target for sampler in attempts):
-            settings = self.settings | {"chunk": "auto" if chunk is None else chunk}
             place = Path(self.path) / f"{label}.zarr"
-            ensemble.run(attempts, place, count, shape, monitor=survey, **settings)
+            ensemble.run(
+                attempts,
+                place,
+                count,
+                shape,
+                seed=self.settings["seed"],
+                chunk="auto" if chunk is None else chunk,
+                dtype=self.settings["dtype"],
+                device=self.settings["device"],
+                monitor=survey,
+            )
             return _read(place, count, self.truths)
         groups = [range(count)]
         if any(sampler.one_target for sampler in attempts):

@@ -11,7 +11,6 @@ from ..checks.inputs import as_data
 from ..constraints.base import Constraint
 from ..errors import SamplingError
 from ..members import calling
-from ..network import Evaluations
 from ..randomness import generator
 from ..samplers import Ancestral
 from ..sampling import finite, run
@@ -34,7 +33,7 @@ def from_prior(
     count: int,
     near: int,
     **settings: Any,
-) -> tuple[Tensor, Evaluations]:
+) -> Tensor:
     r"""Samples truths from the prior, without the constraint.
 
     Samples outside of inequalities are not taken, which samples the prior inside them.
@@ -48,17 +47,16 @@ def from_prior(
         settings: `seed`, `chunk`, `dtype` and `device` of the audit.
 
     Returns:
-        The truths, with shape (N, \*), and the network evaluations.
+        The truths, with shape (N, \*).
 
     Raises:
         SamplingError: If too few samples satisfy the inequalities.
     """
     settings = settings | {"seed": (SEED - settings["seed"]) % 2**32}
     sampler = Ancestral(denoiser, steps=STEPS)
-    wanted, found, tried, taken = count * near, [], 0, Evaluations()
+    wanted, found, tried = count * near, [], 0
     while sum(map(len, found)) < wanted and tried < TRIES * wanted:
         result = run([sampler], range(tried, tried + wanted), shape, **settings)
-        taken += result.evaluations
         x, tried = result.samples[result.finite], tried + wanted
         found.append(x[inside(constraint, x)])
     pool = torch.cat(found)[:wanted]
@@ -67,7 +65,7 @@ def from_prior(
             f"{len(pool)} of {tried} samples of the prior satisfy the inequalities of "
             f"{constraint!r}, too few for {count} truths; audit with fewer truths, or give data."
         )
-    return nearest(constraint, pool, count), taken
+    return nearest(constraint, pool, count)
 
 
 def from_data(

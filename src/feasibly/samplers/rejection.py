@@ -207,7 +207,7 @@ class Rejection(CalibratedPPR):
             raise ValueError(
                 "Rejection has no pilot for its settings; take `sampler.prepare(problem)`."
             )
-        self._check_targets(noise)
+        self._check_targets(noise, self.pilot)
         answer = self.answer(noise)
         error = (answer - self.pilot.answer).flatten(start_dim=1).norm(dim=1)
         if (error > 0.01 * self.pilot.answer.norm()).any():
@@ -218,12 +218,12 @@ class Rejection(CalibratedPPR):
             )
         return self.pilot
 
-    def _check_targets(self, noise: MemberNoise) -> None:
+    def _check_targets(self, noise: MemberNoise, pilot: Pilot) -> None:
         """Refuses members whose constraint is not the pilot's."""
-        x_0 = self.pilot.answer.expand(len(noise.members), *noise.shape)
+        x_0 = pilot.answer.expand(len(noise.members), *noise.shape)
         with calling(noise.members, noise.device):
             r = self.constraint.residual(x_0)
-        if not torch.allclose(r, self.pilot.residual, rtol=1e-3, atol=1e-5, equal_nan=True):
+        if not torch.allclose(r, pilot.residual, rtol=1e-3, atol=1e-5, equal_nan=True):
             raise ConstraintError(
                 "Rejection takes one constraint for all members, and theirs differ from the one "
                 "of its pilot; make a run for each target."
