@@ -1,4 +1,4 @@
-"""`python -m feasibly {demo, sample, resume, report, check, methods, score}`."""
+"""`python -m feasibly {demo, sample, resume, report, check, audit, methods, score}`."""
 
 import sys
 import sysconfig
@@ -9,6 +9,7 @@ import tyro
 from rich.console import Console
 from rich.markup import escape
 
+from .cli.audit import audit
 from .cli.check import check
 from .cli.demo import demo
 from .cli.ensemble import report, resume
@@ -26,6 +27,7 @@ def main() -> None:
         "resume": resume,
         "report": report,
         "check": check,
+        "audit": audit,
         "methods": methods,
         "score": score,
     }

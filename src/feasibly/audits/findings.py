@@ -1,6 +1,6 @@
 """What an audit finds of one candidate: tests, sizes of faults, and a verdict in words."""
 
-__all__ = ["Candidate", "Examination", "Finding", "examine"]
+__all__ = ["Candidate", "Examination", "Finding", "examine", "summarised"]
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -167,21 +167,20 @@ def examine(
     rows, entries, _ = table.shape
     free = calibration.projected(table, floor)
     named = _directions(table, free, floor, truths.shape[1:], seed)
-    summaries = _summaries(whole[kept], statistics or {})
+    summaries = summarised(whole[kept], statistics or {})
     if oddness is not None:
         odd = oddness[kept].clamp(max=1e30).double()
         oddness = odd if odd.isfinite().all() else None
 
     share = level / len(MEANINGS)
     values = torch.stack(list(named.values()), dim=2)
-    rank = calibration.ranks(free.values.square().sum(dim=2, keepdim=True), seed)
-    rank = torch.cat([calibration.tarp_ranks(free.values, seed=seed), rank], dim=2)
+    rank = calibration.tarp_ranks(free.values, seed=seed)
     tests = {}
     scores = _spread_scores(values, free.values, table)
     tests["spread"] = spread = calibration.swap_test(scores, share, seed=seed)
     scores = calibration.locations(values)
     tests["centre"] = centre = calibration.swap_test(scores, share, seed=seed)
-    scores = calibration.coverage(rank[..., :-1])
+    scores = calibration.coverage(rank)
     tests["coverage"] = calibration.swap_test(scores, share, seed=seed)
     labels = calibration.clusters(_places(table), seed=seed)
     weights = calibration.memberships(labels)
@@ -201,7 +200,7 @@ def examine(
     faults = {
         "spread": _spread_words(spread, list(named), values, free.values, table),
         "centre": _centre_words(centre, list(named), values),
-        "coverage": _coverage_words(rank[:, 0, :-1], entries),
+        "coverage": _coverage_words(rank[:, 0], entries),
         "modes": _modes_words(modes, labels, weights),
         "neighbours": "truths are nearer to one another than to members",
         "support": _support_words(support),
@@ -219,7 +218,7 @@ def examine(
     shown = {name: calibration.ranks(v[..., None], seed)[:, 0, 0] for name, v in named.items()}
     places = zip(summaries[0], summaries[1].unbind(dim=2), strict=True)
     shown |= {name: calibration.ranks(v[..., None], seed)[:, 0, 0] for name, v in places}
-    central = rank[:, 0, :-1].double()
+    central = rank[:, 0].double()
     covered = [(central < c).double().mean().item() for c in range(entries + 1)]
     return Examination(
         findings=findings,
@@ -261,11 +260,20 @@ def _directions(
     return named
 
 
-def _summaries(
+def summarised(
     samples: Tensor, statistics: Mapping[str, Callable[[Tensor], Tensor]]
 ) -> tuple[list[str], Tensor]:
     """Returns the names and values of summaries, with shape (N, M + 1, K), but for those that
-    the constraint fixes."""
+    the constraint fixes.
+
+    Arguments:
+        samples: The samples, with shape (N, M + 1, *).
+        statistics: The user's summaries by name.
+
+    Raises:
+        ValueError: If a function returns something else than a finite number, or a row, for each
+            sample.
+    """
     rows, entries = samples.shape[:2]
     x = samples.flatten(end_dim=1)
     flat = x.flatten(start_dim=1).double()

@@ -19,7 +19,7 @@ from .. import ensemble
 from ..api import plan
 from ..constraints import through
 from ..constraints.base import Constraint
-from ..errors import DenoiserError, SamplingError
+from ..errors import DenoiserError, SamplingError, StoreError
 from ..members import calling
 from ..network import device_of
 from ..plausible import Reference
@@ -27,7 +27,7 @@ from ..policy import Plan
 from ..result import Result
 from ..samplers import Ancestral, Sampler
 from ..sampling import describe, inspect, run, shape_of, whole
-from .findings import Candidate, Examination, examine
+from .findings import Candidate, Examination, examine, summarised
 from .result import Audit, recommend
 from .truths import STEPS, from_data, from_prior
 
@@ -163,6 +163,9 @@ def audit(
         notes.append(f"There are {len(found)} truths of {truths}: data do not suffice for more.")
         if len(found) < FEWEST:
             raise SamplingError(f"An audit needs {FEWEST} truths, and there are {len(found)}.")
+    summarised(
+        torch.stack([found, found], dim=1), statistics or {}
+    )  # refuses a wrong one before the work
     stated = through(constraint, found, members)
     share = level / len(planned)
     candidates = []
@@ -173,7 +176,7 @@ def audit(
         told(f"{name}: {made.verdict}.")
     best, regret = recommend(candidates)
     if best is None:
-        raise SamplingError(f"No candidate can be audited; {candidates[-1].failure}")
+        raise SamplingError(f"No candidate can be audited: {candidates[-1].failure}.")
     model = None
     if data is not None:
         model = _model(denoiser, data, found, members, settings, statistics, level, path)
@@ -307,9 +310,9 @@ class Work:
                 warnings.simplefilter("ignore")  # the verdict says what is wrong
                 x, evaluations = self.sample(label, attempts, survey)
         except (ValueError, SamplingError) as error:
-            if isinstance(error, DenoiserError):
+            if isinstance(error, DenoiserError | StoreError):  # these are no candidate's fault
                 raise
-            return Candidate(name, method, words, failure=str(error))
+            return Candidate(name, method, words, failure=str(error).rstrip("."))
         feasible = self.feasible(x)
         odd = None if survey is None else self.oddness(survey, attempts[0].denoiser, x)
         rows = x.unflatten(0, (len(self.truths), self.members))
@@ -325,7 +328,7 @@ class Work:
             )
             failure = ""
         except ValueError as error:
-            seen, failure = None, str(error)
+            seen, failure = None, str(error).rstrip(".")
         return Candidate(
             name=name,
             method=method,

@@ -56,8 +56,9 @@ def from_prior(
     sampler = Ancestral(denoiser, steps=STEPS)
     wanted, found, tried = count * near, [], 0
     while sum(map(len, found)) < wanted and tried < TRIES * wanted:
-        result = run([sampler], range(tried, tried + wanted), shape, **settings)
-        x, tried = result.samples[result.finite], tried + wanted
+        more = max(wanted, tried)  # where few are inside, more at a time
+        result = run([sampler], range(tried, tried + more), shape, **settings)
+        x, tried = result.samples[result.finite], tried + more
         found.append(x[inside(constraint, x)])
     pool = torch.cat(found)[:wanted]
     if len(pool) < count:
