@@ -208,7 +208,7 @@ def test_a_summary_of_the_user_is_tested_unless_the_constraint_fixes_it():
     summaries = {f.family: f for f in seen.findings}["summaries"]
     assert summaries.found
     assert summaries.fault == "the ends 0 is off centre"
-    with pytest.raises(ValueError, match="'bad' returned shape \\(3, 4\\) for 32 samples"):
+    with pytest.raises(ValueError, match="'bad' returned shape \\(3, 4\\) for 64 samples"):
         audit(sampler(), statistics={"bad": lambda x: x[:3]})
 
 
