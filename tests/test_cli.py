@@ -20,6 +20,7 @@ from feasibly import PostHoc, plan, priors
 from feasibly.__main__ import main
 from feasibly.cli import demo as demo_data2d
 from feasibly.cli import demo_ks, demo_weather
+from feasibly.cli.audit import audit
 from feasibly.cli.check import check
 from feasibly.cli.demo import demo
 from feasibly.cli.job import Job, parse
@@ -49,6 +50,9 @@ def far():
     return feasibly.Equality(lambda x: x[:, :1] - 100, tolerance=1e-4)
 
 number = 3
+
+def summaries():
+    return {"first": lambda x: x[:, 0]}
 
 
 def needy(size):
@@ -406,6 +410,20 @@ def test_samples_for_which_the_disk_has_no_room_are_not_sampled(user, monkeypatc
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=31))
     with pytest.raises(ValueError, match="4 samples take 32 bytes, and out has 31 bytes free"):
         sample(f"{user}:failing", f"{user}:circle", Path("out"), members=4)
+
+
+def test_audit_prints_verdicts_and_writes_a_page(user, tmp_path, capsys):
+    settings = {"truths": 16, "members": 2, "methods": ("ppr",), "near": 1}
+    out = tmp_path / "audit"
+    named = (f"{user}:denoiser", f"{user}:circle", out)
+    assert audit(*named, statistics=f"{user}:summaries", keep=True, **settings) in (0, 1)
+    printed = " ".join(capsys.readouterr().out.split())
+    for words in ("16 truths x 2 members take", "ppr: ", "Use ppr.", "energy score"):
+        assert words in printed
+    assert "rank" in (out / "audit.html").read_text()
+    assert feasibly.ensemble.Store(out / "0-ppr.zarr").config.members == 32
+    with pytest.raises(ValueError, match="must return a dict"):
+        audit(*named, statistics=f"{user}:far", **settings)
 
 
 def test_check_passes_a_shipped_prior(tmp_path, capsys):

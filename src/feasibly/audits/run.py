@@ -158,7 +158,8 @@ def audit(
         f"for a member each ({parts}), if one attempt is enough."
     )
     settings = {"seed": seed, "chunk": chunk, **place}
-    found = _truths(denoiser, constraint, shape, truths, near, data, settings)
+    survey = planned[0].plan.survey
+    found = _truths(denoiser, constraint, shape, truths, near, data, survey, settings)
     if len(found) < truths:
         notes.append(f"There are {len(found)} truths of {truths}: data do not suffice for more.")
         if len(found) < FEWEST:
@@ -266,11 +267,12 @@ def _truths(
     count: int,
     near: int,
     data: Any,
+    survey: Reference | None,
     settings: dict[str, Any],
 ) -> Tensor:
     """Returns the truths, with shape (N, *)."""
     if data is None:
-        return from_prior(denoiser, constraint, shape, count, near, **settings)
+        return from_prior(denoiser, constraint, shape, count, near, survey, **settings)
     like = torch.zeros((1, *shape), dtype=settings["dtype"], device=settings["device"])
     return from_data(data, constraint, count, settings["seed"], like)
 

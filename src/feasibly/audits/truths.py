@@ -11,6 +11,7 @@ from ..checks.inputs import as_data
 from ..constraints.base import Constraint
 from ..errors import SamplingError
 from ..members import calling
+from ..plausible import Reference
 from ..randomness import generator
 from ..samplers import Ancestral
 from ..sampling import finite, run
@@ -32,11 +33,13 @@ def from_prior(
     shape: tuple[int, ...],
     count: int,
     near: int,
+    survey: Reference | None = None,
     **settings: Any,
 ) -> Tensor:
     r"""Samples truths from the prior, without the constraint.
 
-    Samples outside of inequalities are not taken, which samples the prior inside them.
+    Samples outside of inequalities are not taken, which samples the prior inside them. So it is
+    with implausible samples, since members that are implausible are resampled.
 
     Arguments:
         denoiser: The denoiser.
@@ -44,6 +47,7 @@ def from_prior(
         shape: The shape of one sample.
         count: The number of truths.
         near: How many samples there are for each truth; see :func:`nearest`.
+        survey: What tells which samples are plausible; None to take all.
         settings: `seed`, `chunk`, `dtype` and `device` of the audit.
 
     Returns:
@@ -59,7 +63,11 @@ def from_prior(
         more = max(wanted, tried)  # where few are inside, more at a time
         result = run([sampler], range(tried, tried + more), shape, **settings)
         x, tried = result.samples[result.finite], tried + more
-        found.append(x[inside(constraint, x)])
+        x = x[inside(constraint, x)]
+        if survey is not None and len(x):
+            ids = torch.zeros(len(x), dtype=torch.long)
+            x = x[survey.assess(denoiser, x, ids.tolist(), settings["chunk"]).plausible]
+        found.append(x)
     pool = torch.cat(found)[:wanted]
     if len(pool) < count:
         raise SamplingError(
