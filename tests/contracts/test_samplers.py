@@ -15,7 +15,14 @@ import torch
 import feasibly
 from experiments.studies.ablation import CleanSpace, CleanSpaceNoRenoise, NoRenoise
 from feasibly import members, samplers
-from feasibly.constraints import Bounds, GaussianRandomField, LevelSet, Linear
+from feasibly.constraints import (
+    Bounds,
+    EachMember,
+    Equality,
+    GaussianRandomField,
+    LevelSet,
+    Linear,
+)
 from feasibly.minimizers import LBFGS, GaussNewton, WarmLBFGS
 from feasibly.network import Evaluations
 from feasibly.oracles import Checkerboard, Gaussian
@@ -176,6 +183,26 @@ def test_equal_seeds_give_equal_members_and_no_run_changes_the_sampler(name):
     assert vars(sampler).keys() == before.keys()
     assert all(vars(sampler)[key] is value for key, value in before.items())
     assert sampler.denoiser.evaluations is None
+
+
+@every_sampler
+def test_a_member_has_its_own_target_in_whatever_batch(name):
+    """CDIM takes a matrix alone, and Rejection one target in a run."""
+    sampler = make(name)
+    constraint = sampler.constraint
+    refuses = isinstance(sampler, samplers.CDIM) or sampler.one_target
+    if refuses or constraint.equalities is None:
+        return
+    targets = torch.linspace(-0.1, 0.1, N).double()[:, None]
+    each = replace(sampler, constraint=EachMember(constraint, targets), **SHORT)
+    alone = sample(each, [7]).samples
+    batch = sample(each, N).samples
+    torch.testing.assert_close(batch[7:8], alone, rtol=1e-6, atol=1e-6)
+    if not constraint.linear:  # else some project in closed form
+        # it is the sampler with the target in the constraint
+        moved = Equality(lambda x: constraint.residual(x) - targets[7], constraint.tolerance)
+        one = replace(sampler, constraint=moved, **SHORT)
+        torch.testing.assert_close(sample(one, [7]).samples, alone, rtol=1e-6, atol=1e-6)
 
 
 # which move the sample after its last step, the state by steps of their own, or an estimate far
