@@ -413,7 +413,7 @@ def test_samples_for_which_the_disk_has_no_room_are_not_sampled(user, monkeypatc
 
 
 def test_audit_prints_verdicts_and_writes_a_page(user, tmp_path, capsys):
-    settings = {"truths": 16, "members": 2, "methods": ("ppr",), "near": 1}
+    settings = {"truths": 16, "members": 2, "methods": ("ppr",), "near": 1, "chunk": 32}
     out = tmp_path / "audit"
     named = (f"{user}:denoiser", f"{user}:circle", out)
     assert audit(*named, statistics=f"{user}:summaries", keep=True, **settings) in (0, 1)

@@ -7,6 +7,7 @@ import torch
 
 import feasibly
 from feasibly import members
+from feasibly.checks import diagnose
 from feasibly.constraints import (
     Bounds,
     Composite,
@@ -129,6 +130,14 @@ def test_a_store_holds_members_with_targets_of_their_own(tmp_path):
     attempts = feasibly.plan(NORMAL, other, (4,), method="calibrated", monitor=False).attempts
     with pytest.raises(feasibly.StoreError, match="constraint"):
         feasibly.ensemble.run(attempts, path, 6, (4,), chunk=4, seed=3)
+
+
+def test_a_diagnosis_is_of_the_first_members_target():
+    found = diagnose(NORMAL, EACH, points(16), levels=3)
+    first = Linear(A, TARGETS[0], tolerance=1e-6)
+    assert found.violation == pytest.approx(
+        diagnose(NORMAL, first, points(16), levels=3).violation
+    )
 
 
 def test_rejection_takes_one_target_in_a_run():

@@ -164,21 +164,24 @@ def diagnose(
 
     if constraint is None:
         return Diagnosis(found, monotone, variance, *(None,) * 6, cost)
-    r = check_constraint(constraint, data[:64])
+    of_one = torch.zeros(len(data), dtype=torch.long)  # if members have targets of their own
+    with batch.calling(of_one[:64], data.device):
+        r = check_constraint(constraint, data[:64])
     residuals, spread = r.shape[1], r.std(dim=0).clamp_min(torch.finfo(r.dtype).tiny)
     remote = (r.mean(dim=0).abs() / spread).max().item()
-    with torch.no_grad():
+    with torch.no_grad(), batch.calling(of_one, data.device):
         c = constraint.violation(data).double()
     low, median, high = c.quantile(torch.tensor([0.05, 0.5, 0.95]).to(c)).tolist()
     quantiles = (low, median, high)
     # of the samples themselves: if none can be brought there, no sampler can either
-    near = LBFGS(steps=128, max_step=1.0)(
-        lambda x: (constraint.residual(x), x),
-        data[:PROJECTED],
-        constraint.tolerance,
-        unit=(variance * data[0].numel()) ** 0.5,
-    )
-    c, feasible = constraint.assess(near.x_0.detach())
+    with batch.calling(of_one[:PROJECTED], data.device):
+        near = LBFGS(steps=128, max_step=1.0)(
+            lambda x: (constraint.residual(x), x),
+            data[:PROJECTED],
+            constraint.tolerance,
+            unit=(variance * data[0].numel()) ** 0.5,
+        )
+        c, feasible = constraint.assess(near.x_0.detach())
     reached = int(feasible.sum()), c.min().item(), remote
     # a composite has no tolerance of its own: its parts have; and what is impossible has none
     known = reached[0] and not isinstance(constraint, Composite)
