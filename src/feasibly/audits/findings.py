@@ -27,6 +27,12 @@ four audits of five."""
 LARGEST = 4096
 """The most entries whose neighbours are looked for."""
 
+FLOOR = 3.0
+"""What varies by less than so many times what the tolerance allows is fixed by the constraint."""
+
+CAPPED = 0.3
+"""But no direction of this share of the samples' standard deviation, whatever the tolerance."""
+
 MEANINGS = {
     "spread": "Members are as far from one another as the truth is from them.",
     "centre": "The truth is as often above the members as below.",
@@ -133,7 +139,7 @@ def examine(
     *,
     statistics: Mapping[str, Callable[[Tensor], Tensor]] | None = None,
     oddness: Tensor | None = None,
-    floor: float = 0.0,
+    settled: Tensor | None = None,
     level: float = 0.05,
     seed: int = 0,
 ) -> Examination:
@@ -149,7 +155,9 @@ def examine(
         statistics: Summaries by name, functions of samples, with shape (B, \*), that return
             numbers with shape (B) or (B, q).
         oddness: How unlike data truths and members are, with shape (N, M + 1); None if unknown.
-        floor: The least standard deviation of a direction that the constraint leaves free.
+        settled: The members without what the tolerance allows, moved onto the constraint, with
+            shape (N, M, \*); None if they are on it. What varies by little more than they are
+            moved is left out.
         level: The probability of finding a fault where there is none.
         seed: The seed of random choices.
 
@@ -165,9 +173,12 @@ def examine(
         )
     table = whole[kept].flatten(start_dim=2).double()
     rows, entries, _ = table.shape
+    if settled is not None:
+        settled = settled[kept].detach()
+    floor = _floor(table, settled)
     free = calibration.projected(table, floor)
     named = _directions(table, free, floor, truths.shape[1:], seed)
-    summaries = summarised(whole[kept], statistics or {})
+    summaries = summarised(whole[kept], settled, statistics or {})
     if oddness is not None:
         odd = oddness[kept].clamp(max=1e30).double()
         oddness = odd if odd.isfinite().all() else None
@@ -260,14 +271,27 @@ def _directions(
     return named
 
 
+def _floor(table: Tensor, settled: Tensor | None) -> float:
+    """Returns the least standard deviation of a direction that the constraint leaves free."""
+    if settled is None:
+        return 0.0
+    moved = settled.flatten(start_dim=2).double() - table[:, 1:]
+    typical = moved.square().sum(dim=2).mean().sqrt().item()
+    largest = table.std(dim=1).square().sum(dim=1).mean().sqrt().item()
+    return min(FLOOR * typical, CAPPED * largest)
+
+
 def summarised(
-    samples: Tensor, statistics: Mapping[str, Callable[[Tensor], Tensor]]
+    samples: Tensor,
+    settled: Tensor | None,
+    statistics: Mapping[str, Callable[[Tensor], Tensor]],
 ) -> tuple[list[str], Tensor]:
     """Returns the names and values of summaries, with shape (N, M + 1, K), but for those that
     the constraint fixes.
 
     Arguments:
-        samples: The samples, with shape (N, M + 1, *).
+        samples: The samples, with shape (N, M + 1, *), the truths first.
+        settled: The members without what the tolerance allows; see :func:`examine`.
         statistics: The user's summaries by name.
 
     Raises:
@@ -275,32 +299,42 @@ def summarised(
             sample.
     """
     rows, entries = samples.shape[:2]
-    x = samples.flatten(end_dim=1)
-    flat = x.flatten(start_dim=1).double()
-    found = {"mean": flat.mean(dim=1), "size": flat.square().mean(dim=1).sqrt()}
-    if x.shape[-1] > 3:
-        found["roughness"] = x.double().diff(dim=-1).flatten(1).square().mean(dim=1).sqrt()
-    with torch.no_grad():
-        for name, function in statistics.items():
-            value = torch.as_tensor(function(x)).to(flat)
-            if value.shape[:1] != x.shape[:1] or not value.isfinite().all():
-                raise ValueError(
-                    f"audit(statistics=...): {name!r} returned shape {tuple(value.shape)} for "
-                    f"{len(x)} samples; it must return a finite number, or a row, for each."
-                )
-            columns = value.reshape(len(x), -1).unbind(dim=1)
-            found |= {
-                name if len(columns) == 1 else f"{name} {k}": v for k, v in enumerate(columns)
-            }
+    found = _values(samples.flatten(end_dim=1), statistics)
+    still = {} if settled is None else _values(settled.flatten(end_dim=1), statistics)
     names, kept = [], []
     for name, v in found.items():
         v = v.reshape(rows, entries)
         within = v.std(dim=1).square().mean().sqrt()
+        allowed = 0.0
+        if still:
+            moved = v[:, 1:] - still[name].reshape(rows, entries - 1)
+            allowed = moved.square().mean().sqrt()
         # the constraint fixes what hardly varies within a row, and rounding is no variation
-        if within > calibration.FIXED * v.std() and within > 1e-5 * v.abs().mean():
+        least = max(calibration.FIXED * v.std(), 1e-5 * v.abs().mean(), FLOOR * allowed)
+        if within > least:
             names.append(name)
             kept.append(v)
-    return names, torch.stack(kept, dim=2) if kept else flat.new_zeros((rows, entries, 0))
+    like = samples.flatten(start_dim=2).double()
+    return names, torch.stack(kept, dim=2) if kept else like.new_zeros((rows, entries, 0))
+
+
+def _values(x: Tensor, statistics: Mapping[str, Callable[[Tensor], Tensor]]) -> dict[str, Tensor]:
+    """Returns the summaries of samples by name, each with shape (B)."""
+    flat = x.flatten(start_dim=1).double()
+    found = {"mean": flat.mean(dim=1), "size": flat.square().mean(dim=1).sqrt()}
+    if x.shape[-1] > 3:
+        found["roughness"] = x.double().diff(dim=-1).flatten(1).square().mean(dim=1).sqrt()
+    for name, function in statistics.items():
+        with torch.no_grad():
+            value = torch.as_tensor(function(x)).to(flat)
+        if value.shape[:1] != x.shape[:1] or not value.isfinite().all():
+            raise ValueError(
+                f"audit(statistics=...): {name!r} returned shape {tuple(value.shape)} for "
+                f"{len(x)} samples; it must return a finite number, or a row, for each."
+            )
+        columns = value.reshape(len(x), -1).unbind(dim=1)
+        found |= {name if len(columns) == 1 else f"{name} {k}": v for k, v in enumerate(columns)}
+    return found
 
 
 def _spread_scores(values: Tensor, free: Tensor, table: Tensor) -> Tensor:

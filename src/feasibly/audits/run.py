@@ -21,12 +21,13 @@ from ..constraints import through
 from ..constraints.base import Constraint
 from ..errors import DenoiserError, SamplingError, StoreError
 from ..members import calling
+from ..minimizers.base import per_sample
 from ..network import device_of
 from ..plausible import Reference
 from ..policy import Plan
 from ..result import Result
 from ..samplers import Ancestral, Sampler
-from ..sampling import describe, inspect, run, shape_of, whole
+from ..sampling import describe, finite, inspect, run, shape_of, whole
 from .findings import Candidate, Examination, examine, summarised
 from .result import Audit, recommend
 from .truths import STEPS, from_data, from_prior
@@ -37,12 +38,8 @@ FEWEST = 16
 PILOT = 256
 """The samples behind a sampler that takes one target in a run, for each target."""
 
-FLOOR = 3.0
-"""A direction is fixed by the constraint if members vary in it by less than so many times their
-distance from the constraint."""
-
-CAPPED = 0.3
-"""And by less than this share of their largest standard deviation, whatever the tolerance."""
+DESCENTS = 4
+"""The steps of steepest descent that show how far members are from their statements."""
 
 METHODS = ("auto", "calibrated", "ppr")
 
@@ -164,9 +161,8 @@ def audit(
         notes.append(f"There are {len(found)} truths of {truths}: data do not suffice for more.")
         if len(found) < FEWEST:
             raise SamplingError(f"An audit needs {FEWEST} truths, and there are {len(found)}.")
-    summarised(
-        torch.stack([found, found], dim=1), statistics or {}
-    )  # refuses a wrong one before the work
+    # refuses a wrong summary before the work
+    summarised(torch.stack([found, found], dim=1), None, statistics or {})
     stated = through(constraint, found, members)
     share = level / len(planned)
     candidates = []
@@ -324,7 +320,7 @@ class Work:
                 rows,
                 statistics=self.statistics,
                 oddness=odd,
-                floor=self.floor(x),
+                settled=self.settled(x).unflatten(0, rows.shape[:2]),
                 level=self.level,
                 seed=self.settings["seed"],
             )
@@ -409,10 +405,9 @@ class Work:
         """Returns which members satisfy their statement, with shape (N M)."""
         if self.stated is None:
             return torch.ones(len(x), dtype=torch.bool)
-        good = x.flatten(start_dim=1).isfinite().all(dim=1)
+        good = finite(x)
         with calling(range(len(x)), x.device):
-            safe = torch.where(good.reshape(-1, *(1,) * (x.ndim - 1)), x, 0.0)
-            return good & self.stated.assess(safe)[1]
+            return good & self.stated.assess(torch.where(per_sample(good, x), x, 0.0))[1]
 
     def oddness(self, survey: Reference, denoiser: Any, x: Tensor) -> Tensor:
         """Returns how unlike data truths and members are, with shape (N, M + 1)."""
@@ -422,25 +417,25 @@ class Work:
         odd = found[1].reshape(len(self.truths), self.members)
         return torch.cat([found[0][:, None], odd], dim=1)
 
-    def floor(self, x: Tensor) -> float:
-        """Returns the standard deviation below which a direction is taken as fixed by the
-        constraint: a few times the typical distance of members from it."""
+    def settled(self, x: Tensor) -> Tensor:
+        """Returns members moved closer to their statements, by a few steps of steepest descent:
+        how far shows what the tolerance allows."""
         equalities = None if self.stated is None else self.stated.equalities
         if equalities is None:
-            return 0.0
-        good = x.flatten(start_dim=1).isfinite().all(dim=1)
-        ids = torch.arange(len(x), device=x.device)[good]
-        with calling(ids, x.device), torch.enable_grad():
-            z = x[good].detach().requires_grad_()
-            r = equalities.residual(z)
-            (slope,) = torch.autograd.grad(r.square().sum() / 2, z)
-        size, slope = r.detach().norm(dim=1), slope.flatten(start_dim=1).norm(dim=1)
-        distance = torch.where(slope > 0, size.square() / slope, 0.0)
-        distance = distance[distance.isfinite()]
-        rows = x.unflatten(0, (len(self.truths), self.members)).flatten(start_dim=2)
-        largest = rows.nan_to_num(0.0).double().std(dim=1).norm(dim=1).median().item()
-        typical = distance.double().square().mean().sqrt().item() if len(distance) else 0.0
-        return min(FLOOR * typical, CAPPED * largest)
+            return x
+        found = []
+        for ids in torch.arange(len(x), device=x.device).split(self.settings["chunk"] or len(x)):
+            z = x[ids].nan_to_num(0.0, 0.0, 0.0)
+            for _ in range(DESCENTS):
+                with calling(ids, x.device), torch.enable_grad():
+                    z = z.detach().requires_grad_()
+                    value = equalities.residual(z).square().sum(dim=1)
+                    (slope,) = torch.autograd.grad(value.sum() / 2, z)
+                steep = slope.flatten(start_dim=1).square().sum(dim=1)
+                length = torch.where(steep > 0, value.detach() / steep, 0.0)
+                z = z.detach() - per_sample(length, z) * slope
+            found.append(torch.where(per_sample(finite(z), z), z, x[ids]))
+        return torch.cat(found)
 
 
 def _read(path: Path, count: int, like: Tensor) -> tuple[Tensor, float]:
