@@ -196,3 +196,18 @@ def test_a_notebook_shows_a_figure_as_a_picture():
     """By the method that notebooks ask for, since pyplot, whose figures they know, is not used."""
     figure = figures.trace({"PPR": snapshots()}, 1e-6)
     assert figure._repr_png_().startswith(b"\x89PNG")
+
+
+def test_rank_histograms_show_the_least_even_first():
+    ranks = {"even": torch.arange(40) % 4, "high": torch.full((40,), 3), "low": torch.zeros(40)}
+    figure = figures.rank_histograms(ranks, members=3, most=2)
+    shown = [ax for ax in figure.axes if ax.axison]
+    assert [ax.get_title() for ax in shown] == ["high", "low"]
+    assert [bar.get_height() for bar in shown[0].patches[:4]] == [0, 0, 0, 40]
+
+
+def test_coverage_is_drawn_against_the_share_that_should_be_covered():
+    ((ax,),) = [figures.coverage({"a": [0.0, 0.9, 1.0]}).axes]
+    curve, diagonal = ax.lines
+    assert curve.get_xydata().tolist() == [[0, 0], [0.5, 0.9], [1, 1]]
+    assert diagonal.get_xydata().tolist() == [[0, 0], [1, 1]]

@@ -223,7 +223,7 @@ def locations(values: Tensor) -> Tensor:
 
     Returns:
         The scores, and those with the sign of the row's mean relative to all rows', with shape
-        :math:`(N, M + 1, 2 K)`. The latter tell whether members are drawn to the middle.
+        :math:`(N, M + 1, 2 K)`. The latter tell whether members are pulled to the middle.
     """
     mean = values.mean(dim=1, keepdim=True)
     apart = (values - mean) / values.std(dim=1, keepdim=True).clamp_min(1e-300)
@@ -393,12 +393,13 @@ def graph_test(index: Tensor, entries: int, swaps: int = SWAPS, seed: int = 0) -
 
 
 def spread_skill(values: Tensor) -> Estimate:
-    r"""Returns the spread of members relative to the error of their mean.
+    r"""Returns the spread of members relative to the right one.
 
-    This is :math:`\sqrt{(M + 1) / M}` times the root mean variance of the members, over
-    :math:`M - 1`, divided by the root mean square error of their mean. It is 1 if members are
-    right, and their standard deviation relative to the right one if they are too narrow or wide.
-    The standard error is by linearisation over truths.
+    With :math:`s^2` the mean variance of the members, over :math:`M - 1`, and :math:`e^2` the mean
+    square error of their mean, this is :math:`\sqrt{s^2 / (e^2 - s^2 / M)}`. If members have the
+    right mean, :math:`e^2` is in expectation the right variance and :math:`s^2 / M`, so that the
+    ratio is that of the standard deviations. It is 1 where :math:`\sqrt{(M + 1) / M}` times spread
+    over skill is. The standard error is by linearisation over truths.
 
     References:
         | Why should ensemble spread match the RMSE of the ensemble mean? (Fortin et al., 2014)
@@ -411,8 +412,7 @@ def spread_skill(values: Tensor) -> Estimate:
     count = members.shape[1]
     spread = members.var(dim=1).sum(dim=1)
     skill = (truth - members.mean(dim=1)).square().sum(dim=1)
-    # E skill = (sigma^2 + tau^2 / M), with tau the members' standard deviation, of which the
-    # second part is known: so the ratio is that of standard deviations
+    # where the error is hardly larger than that of a mean of M members, little is known
     right = (skill.mean() - spread.mean() / count).clamp_min(1e-2 * skill.mean())
     ratio = (spread.mean() / right).sqrt()
     influence = spread / spread.mean() - (skill - spread / count) / right

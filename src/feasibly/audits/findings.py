@@ -386,7 +386,7 @@ def _centre_words(test: calibration.Test, names: list[str], values: Tensor) -> s
     if test.worst >= len(names):
         middle = v.mean(dim=1)
         bias = _mean((middle - middle.median()).sign() * apart / std)
-        side = "drawn to the middle" if bias.value > 0 else "pushed outward"
+        side = "pulled to the middle" if bias.value > 0 else "pushed outward"
     else:
         bias, side = _mean(apart / std), "off centre"
     size = f"{abs(bias.value):.2g} (± {bias.error:.1g}) standard deviations"
@@ -425,7 +425,7 @@ def _support_words(test: calibration.Test) -> str:
 def _summary_words(test: calibration.Test | None, names: list[str]) -> str:
     if test is None:
         return ""
-    kinds = ("off centre", "drawn to the middle or outward", "too narrow or too wide")
+    kinds = ("off centre", "pulled to the middle or outward", "too narrow or too wide")
     return f"the {names[test.worst % len(names)]} is {kinds[test.worst // len(names)]}"
 
 
