@@ -80,7 +80,7 @@ def audit(
 
     An audit says how good a sampler is on statements like yours, on average. It does not say
     whether your own target is far from all that the prior contains. A candidate is compared with
-    unconditional samples of 128 steps, whose own errors count as its.
+    unconditional samples of 256 steps, whose own errors count as its.
 
     References:
         | Validating Bayesian Inference Algorithms with Simulation-Based Calibration (Talts et al.,
@@ -105,7 +105,8 @@ def audit(
             return numbers with shape (B) or (B, q).
         budget: The most evaluations of the network, forward and backward and summed over
             members, that may be planned: one attempt at each member, by every candidate. If that
-            is less than planned, there are fewer truths. Members that are resampled take more.
+            is less than planned, there are fewer truths. Truths, and members that are resampled,
+            take more.
         level: The probability of finding a fault in any candidate if all are right.
         seed: The seed of truths and members.
         chunk: How many members to sample at a time; None for all.
@@ -149,10 +150,11 @@ def audit(
             )
         notes.append(f"The budget allows {fewer} truths of {truths}.")
         truths = fewer
+    pool = 0 if data is not None else near * truths * (STEPS + 1)
     parts = ", ".join(f"{name} {truths * one:,}" for name, one in cost.items())
     told(
         f"{truths} truths x {members} members take {truths * each:,} evaluations of the network "
-        f"for a member each ({parts}), if one attempt is enough."
+        f"for a member each ({parts}), if one attempt is enough; truths take {pool:,} more."
     )
     settings = {"seed": seed, "chunk": chunk, **place}
     survey = planned[0].plan.survey

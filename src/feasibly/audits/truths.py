@@ -16,8 +16,9 @@ from ..randomness import generator
 from ..samplers import Ancestral
 from ..sampling import finite, run
 
-STEPS = 128
-"""The number of diffusion steps of a truth. A truth should be more accurate than a member."""
+STEPS = 256
+"""The number of diffusion steps of a truth, whose errors count as the members'. With 128 the
+standard deviation of normals is 0.3 % too large, with 256 it is within 0.1 %."""
 
 TRIES = 64
 """How many times as many samples of the prior are tried, at most, to find some inside
