@@ -440,7 +440,9 @@ def _verdict(
 ) -> str:
     found = sorted((f for f in findings if f.found), key=lambda f: f.p)
     if found:
-        plain = ("spread", "centre", "modes", "support")
+        plain = ["spread", "centre", "modes", "support"]
+        if "spread" in {f.family for f in found} and 2 * centre.worst >= centre.z.numel():
+            plain.remove("centre")  # of narrow members a truth is outward more often
         first = sorted(
             (f for f in found if f.family in plain), key=lambda f: plain.index(f.family)
         )
