@@ -28,11 +28,7 @@ from .minimizers.base import per_sample
 from .network import Network, device_of
 from .randomness import MemberNoise, generator
 from .samplers.ancestral import Ancestral
-from .sampling import finite, shape_of, whole
-
-RATE = 0.01
-"""The share of unconditional samples that are implausible, at most and on average over
-references."""
+from .sampling import RATE, finite, shape_of, whole
 
 SIZE = 64
 """The number of unconditional samples."""

@@ -187,7 +187,7 @@ def choose(
         return Plan((sampler,) * (attempts or 1), "There is no constraint to satisfy.")
     if method == "auto" and constraint is not None:
         values = constraint.intervals(problem.x_0)
-        if looks_first(constraint, problem):
+        if _weighs(values):
             return _particles(denoiser, constraint, values, survey, fast, attempts, options)
         if (values.lower == values.upper).all():
             return _posterior(denoiser, constraint, problem, fast, attempts, options)
@@ -206,7 +206,11 @@ def choose(
 
 def looks_first(constraint: Constraint, problem: Problem) -> bool:
     """Whether unconditional samples tell which samplers a problem gets."""
-    values = constraint.intervals(problem.x_0)
+    return _weighs(constraint.intervals(problem.x_0))
+
+
+def _weighs(values: Intervals) -> bool:
+    """Whether particles are weighed by these values: few of them are equalities."""
     return int((values.lower == values.upper)[0].sum()) <= WEIGHED
 
 
