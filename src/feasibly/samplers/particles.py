@@ -336,15 +336,14 @@ def shares(log_w: Tensor) -> Tensor:
 
 
 def resampled(log_w: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Resamples the particles of members of which few matter, by systematic resampling.
+    """Resamples the particles of members of which few matter, by systematic resampling.
 
     Arguments:
         log_w: The logarithms of the weights, with shape (K, B).
         u: A random number in [0, 1] for each member, with shape (B).
 
     Returns:
-        The chosen particles, with shape (K, B); the weights after it, likewise; and how many
-        particles mattered, :math:`1 / \sum_k w_k^2`, with shape (B).
+        The chosen particles, with shape (K, B), and the logarithms of their weights, likewise.
     """
     K = len(log_w)
     w = shares(log_w)
