@@ -4,7 +4,6 @@ __all__ = ["ExactBench"]
 
 import math
 import statistics
-import warnings
 import zlib
 from collections.abc import Iterable, Sequence
 from functools import cached_property, lru_cache
@@ -16,12 +15,11 @@ from torch import Tensor
 from feasibly.errors import SamplingError
 from feasibly.metrics import sliced_wasserstein, weight_error
 from feasibly.policy import Plan
-from feasibly.sampling import run
 
 from ..records import Record
 from ..samplers import Make
 from ..studies import Comparison
-from .base import Bench, Case, summary
+from .base import Bench, Case, sample, summary
 from .exact_base import MEMBERS, Problem
 from .exact_problems import HELD_OUT, PROBLEMS
 
@@ -116,17 +114,7 @@ class _Case(Case):
         try:
             if not plan.attempts:
                 raise ValueError(plan.reason)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # the result keeps them
-                result = run(
-                    plan.attempts,
-                    members,
-                    self.shape,
-                    seed=seed,
-                    reason=plan.reason,
-                    monitor=plan.survey,
-                )
-            result.evaluations += plan.evaluations
+            result = sample(plan, members, self.shape, seed)
         except (SamplingError, ValueError) as error:  # it says that it is not right
             found = {"feasible": 0.0, "said": True, "silent": False}
             return self._about | found | {"error": str(error)}
