@@ -338,7 +338,8 @@ def test_labels_are_run_where_they_apply():
     assert counts["rejection"] < counts["calibrated"] < counts["ppr"]
     for problem in PROBLEMS.values():
         assert ("few equalities" in _kinds(problem)) <= (0 < problem.residuals <= 4)
-        assert bool(_kinds(problem)) == (problem.kind not in ("inequality", "mixed"))
+        assert ("equalities" in _kinds(problem)) == (problem.kind not in ("inequality", "mixed"))
+        assert ("inequalities" in _kinds(problem)) == (problem.kind == "inequality")
     large = next(name for name in bench.names if name.startswith("field-64"))
     assert bench.options(comparison, DEFAULT, {"posterior": large})["members"] == 256
 

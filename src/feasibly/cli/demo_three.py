@@ -101,7 +101,7 @@ def demo_three(out: Path, members: int, constraint: int, seed: int) -> int:
 def _one(
     shown: Shown, seed: int, out: Path, console: Console
 ) -> "tuple[list[dict[str, str]], Figure]":
-    denoiser, _, shape = shown.parts
+    denoiser, constraint, shape = shown.parts
     methods = {POST_HOC: [shown.post_hoc], OURS: shown.plan.attempts}
     results = run_all(shown.name, methods, shown.members, shape, seed, out, console)
     free = run([Ancestral(denoiser, steps=32)], min(shown.members, 512), shape, seed=seed).samples
@@ -119,7 +119,10 @@ def _one(
                 "seconds": f"{result.seconds:.0f}",
             }
         )
-    drawn = {FREE: free} | {label: result.samples for label, result in results.items()}
+    samples = {FREE: free} | {label: result.samples for label, result in results.items()}
+    drawn = {}
+    for label, x in samples.items():
+        drawn[f"{label}\nviolation {constraint.violation(x).median():.1g}"] = x
     return rows, shown.draw(drawn)
 
 
