@@ -19,11 +19,13 @@ from .benches import (
     Bench,
     Data2DBench,
     ExactBench,
+    HeatBench,
     KSBench,
     ObservedBench,
     OraclesBench,
     WeatherBench,
 )
+from .benches.curves import CURVES
 from .benches.posteriors import POSTERIORS
 from .recipes import RECIPES
 from .train import export
@@ -31,7 +33,7 @@ from .train import train as train_prior
 
 Positional = tyro.conf.Positional
 PRIORS = tyro.extras.subcommand_type_from_defaults({k: r.config for k, r in RECIPES.items()})
-Problem = Literal["data2d", "lines", "oracles", "exact", "ks", "weather"]
+Problem = Literal["data2d", "lines", "curves", "oracles", "exact", "heat", "ks", "weather"]
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,8 @@ def train(
         config: The prior and its training's settings.
         out: The folder for checkpoints and, when finished, for the prior and its card.
         data: The folder of the training data, for the priors that need some.
-        ship: Write the finished prior into the package instead.
+        ship: Write the finished prior to where it is kept instead: into the package, or to
+            `experiments/priors`.
     """
     name = config.prior
     folder = out / name
@@ -121,7 +124,7 @@ def train(
     if trainer.step < config.steps:
         print(f"Stopped at step {trainer.step} of {config.steps}; the same command resumes.")
         return
-    target = Path(__file__).parent.parent / "src/feasibly/priors" if ship else folder
+    target = trainer.recipe.home if ship else folder
     export(trainer, folder, target)
     print((target / f"{name}.md").read_text())
 
@@ -149,14 +152,15 @@ def run(
         problem: The problem; by default the study's first.
         observations: The kinds of observation of KS or of the weather, by default the paper's
             three of KS, and `state`, `wind` and `sine` of the weather; or the posteriors of the
-            oracles, by default all; or exact problems or families of them, by default all.
+            oracles, by default all; or exact problems or families of them, or cases of heat, by
+            default all.
         members: The members of an ensemble; by default 1024 on Data2D, the oracles and the exact
             problems (fewer on large ones), elsewhere those of the study's protocol.
         seed: The seed of the ensembles.
-        constraints: How many constraints of Data2D.
+        constraints: How many constraints of Data2D; of the curves always all.
         references: How many references of KS or days of weather, by default, and at most, those
-            of the study's protocol, or how many of each oracle, by default 3. A study that was
-            run on a few is later taken up with more.
+            of the study's protocol, or how many of each oracle or ensembles of each case of heat,
+            by default 3. A study that was run on a few is later taken up with more.
         first: The seed of the first constraint's random field, or the first reference: 0 for
             those of the results, 100 for those on which defaults are tuned.
         pool: How many samples of the prior the ground truth of Data2D is selected from.
@@ -190,8 +194,12 @@ def run(
         bench = OraclesBench(names, numbers, members or 1024, seed)
     elif where == "exact":
         bench = ExactBench(observations, members, seed, held_out)
+    elif where == "heat":
+        bench = HeatBench(observations, range(first, first + (references or 3)), members)
     else:
         fields = range(first, first + constraints)
+        if where == "curves":
+            fields = range(len(CURVES))
         bench = Data2DBench(where, list(DISTRIBUTIONS), fields, members or 1024, seed, pool)
     parallel.run(found, bench, jobs, labels)
 

@@ -18,8 +18,7 @@ import tyro
 import feasibly
 from feasibly import PostHoc, plan, priors
 from feasibly.__main__ import main
-from feasibly.cli import demo as demo_data2d
-from feasibly.cli import demo_ks, demo_weather
+from feasibly.cli import demo_data2d, demo_ks, demo_three, demo_weather
 from feasibly.cli.audit import audit
 from feasibly.cli.check import check
 from feasibly.cli.demo import demo
@@ -214,6 +213,28 @@ def test_demo_of_trajectories_writes_report_and_samples(tmp_path, monkeypatch, c
     assert page.count("data:image/png") == 3
     assert all(f"<td>{label}</td>" in page for label in FILES)
     assert "report.html" in capsys.readouterr().out.replace("\n", "")
+
+
+def test_the_demo_of_three_problems_prints_one_table_and_draws_each(tmp_path, monkeypatch, capsys):
+    # white noise stands for the prior of trajectories, whose samples take a minute
+    oracle = Gaussian(torch.zeros(16 * 16), torch.eye(16 * 16), LogLogit())
+    monkeypatch.setattr(demo_three, "KS", lambda observation: KS(observation, oracle, size=16))
+    monkeypatch.setitem(SUPPORT, 16, SUPPORT[64])
+    monkeypatch.setattr(demo_three, "plan", partial(plan, options={"steps": 8}))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)  # the first screen shows none
+        assert demo(out=tmp_path, members=32) == 0
+    names = ("points-on-a-curve", "maps-and-stations", "a-chaotic-field")
+    labels = "feasibly", "projected-at-the-end"
+    written = {f"{name}.png" for name in names} | {"report.html"}
+    for name in names:
+        written |= {f"{name}_{label}.safetensors" for label in labels}
+    assert {path.name for path in tmp_path.iterdir()} == written
+    ours = [Result.load(tmp_path / f"{name}_feasibly.safetensors") for name in names[:2]]
+    assert all(result.feasible.all() for result in ours)
+    shown = capsys.readouterr().out
+    assert shown.count("projected") >= 3
+    assert "Warning" not in shown
 
 
 def test_demo_of_trajectories_needs_an_ensemble(tmp_path):

@@ -7,7 +7,14 @@ from collections import defaultdict
 import pytest
 
 from experiments import paper, records, tables, variables
-from experiments.benches import Data2DBench, ExactBench, KSBench, OraclesBench, WeatherBench
+from experiments.benches import (
+    Data2DBench,
+    ExactBench,
+    HeatBench,
+    KSBench,
+    OraclesBench,
+    WeatherBench,
+)
 from experiments.pages import PAGES, ROOT, fill
 from experiments.records import PRIOR, RESULTS, TRUTH
 from experiments.studies import MEASUREMENTS, STUDIES, baselines, optimizers, tuning
@@ -22,8 +29,10 @@ COMPARED = [
 KEYS = {
     "data2d": Data2DBench.keys,
     "lines": Data2DBench.keys,
+    "curves": Data2DBench.keys,
     "oracles": OraclesBench.keys,
     "exact": ExactBench.keys,
+    "heat": HeatBench.keys,
     "ks": KSBench.keys,
     "weather": WeatherBench.keys,
 }

@@ -63,11 +63,11 @@ for ax, (name, constraint) in zip(axes, examples.items(), strict=True):
 plt.show()
 
 # %% [markdown]
-# **Inequalities are not projected at once.** Most members may fall inside without help.
-# `feasibly.sample` samples the prior four times and keeps the members that fall inside. It projects
-# only those that are left. If a third of the prior's samples fall inside or more, the interior keeps
-# the prior's distribution. If only a few per cent do, most members are projected, and many end on
-# the boundary.
+# **Samples inside of an inequality keep the prior's distribution.** If unconditional samples often
+# fall inside, `feasibly.sample` samples without the constraint, and keeps those that do. The other
+# members, and all members of an inequality that is far, weigh several states by how likely they
+# end inside. So few members lie on the boundary, even where one sample in two hundred falls inside
+# ([how few](../default.md#inside-of-inequalities)).
 #
 # ## By name
 #

@@ -3,6 +3,7 @@
 from .base import Bench, Case
 from .data2d import Data2DBench
 from .exact import ExactBench
+from .heat import HeatBench
 from .ks import KSBench
 from .observed import ObservedBench
 from .oracles import OraclesBench
@@ -13,6 +14,7 @@ __all__ = [
     "Case",
     "Data2DBench",
     "ExactBench",
+    "HeatBench",
     "KSBench",
     "ObservedBench",
     "OraclesBench",

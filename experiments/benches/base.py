@@ -100,7 +100,13 @@ def sample(
         warnings.simplefilter("ignore", InfeasibleWarning)
         warnings.simplefilter("ignore", CalibrationWarning)
         result = run(
-            plan.attempts, members, shape, seed=seed, observe=observe, monitor=plan.survey
+            plan.attempts,
+            members,
+            shape,
+            seed=seed,
+            observe=observe,
+            reason=plan.reason,
+            monitor=plan.survey,
         )
     result.evaluations += plan.evaluations
     return result

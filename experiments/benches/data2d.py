@@ -15,15 +15,16 @@ from feasibly.sampling import State
 from ..records import Record
 from ..studies import Comparison
 from .base import Bench, Case, sample, summary
+from .curves import Curves
 
-PROBLEMS: dict[str, type[Data2D]] = {"data2d": Data2D, "lines": Lines}
+PROBLEMS: dict[str, type[Data2D]] = {"data2d": Data2D, "lines": Lines, "curves": Curves}
 
 
 class Data2DBench(Bench):
     """The priors under random constraints.
 
     Arguments:
-        problem: `data2d` or `lines`.
+        problem: `data2d`, `lines` or `curves`.
         priors: The names of the priors.
         constraints: Which constraints, by their seeds.
         members: The number of members of an ensemble, and of ground-truth samples.

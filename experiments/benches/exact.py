@@ -4,7 +4,6 @@ __all__ = ["ExactBench"]
 
 import math
 import statistics
-import warnings
 import zlib
 from collections.abc import Iterable, Sequence
 from functools import cached_property, lru_cache
@@ -16,12 +15,11 @@ from torch import Tensor
 from feasibly.errors import SamplingError
 from feasibly.metrics import sliced_wasserstein, weight_error
 from feasibly.policy import Plan
-from feasibly.sampling import run
 
 from ..records import Record
 from ..samplers import Make
 from ..studies import Comparison
-from .base import Bench, Case, summary
+from .base import Bench, Case, sample, summary
 from .exact_base import MEMBERS, Problem
 from .exact_problems import HELD_OUT, PROBLEMS
 
@@ -30,6 +28,8 @@ FAR = 3.0  # how many times that distance a miss is
 NEAR = 1e-3  # how near to a boundary members count, in standard deviations
 MANY = 2**16  # samples of the truth that tell how many are as near
 MODES = 16  # the most whose weights are compared
+BINS = 10  # of equal shares of the truth, for the total variation of one quantity
+AXES = 4  # the most coordinates whose total variation is taken
 
 
 class ExactBench(Bench):
@@ -78,7 +78,7 @@ class ExactBench(Bench):
         problem = PROBLEMS[setting["posterior"]]
         if label in comparison.only and not _kinds(problem) & set(comparison.only[label]):
             return None
-        members = min(self.members or MEMBERS, problem.members)
+        members = self.members or min(MEMBERS, problem.members)
         return {"members": members, "seed": self.seed}
 
     def case(self, setting: Record) -> Case:
@@ -88,7 +88,7 @@ class ExactBench(Bench):
 def _kinds(problem: Problem) -> set[str]:
     """The kinds that a study may run a label on."""
     if problem.kind in ("inequality", "mixed"):
-        return set()
+        return {"inequalities"} if problem.kind == "inequality" else set()
     return {"equalities", "few equalities"} if problem.residuals <= 4 else {"equalities"}
 
 
@@ -116,17 +116,7 @@ class _Case(Case):
         try:
             if not plan.attempts:
                 raise ValueError(plan.reason)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # the result keeps them
-                result = run(
-                    plan.attempts,
-                    members,
-                    self.shape,
-                    seed=seed,
-                    reason=plan.reason,
-                    monitor=plan.survey,
-                )
-            result.evaluations += plan.evaluations
+            result = sample(plan, members, self.shape, seed)
         except (SamplingError, ValueError) as error:  # it says that it is not right
             found = {"feasible": 0.0, "said": True, "silent": False}
             return self._about | found | {"error": str(error)}
@@ -191,11 +181,19 @@ class _Case(Case):
             near = self.posterior.boundary(good) <= NEAR * _unit(truth)
             scores["near"] = near.double().mean().item()
             scores["near_exact"] = self._share_near
+            told = [self._told(z) for z in (truth, good)]
+            scores["tv"] = max(map(total_variation, *(z.unbind(1) for z in told)))
         return scores
+
+    def _told(self, x: Tensor) -> Tensor:
+        """The distance to the boundary and the first coordinates, with shape (N, n)."""
+        assert self.posterior.boundary is not None
+        depth = self.posterior.boundary(x)[:, None]
+        return torch.cat([depth, x.flatten(start_dim=1)[:, :AXES]], dim=1)
 
     def line(self, record: Record) -> str:
         shown = ("feasible", "ratio", "std", "mean_error", "weight_error", "near", "near_exact")
-        shown += ("plausible",)
+        shown += ("tv", "plausible")
         if "error" in record:
             return f"refused or failed: {record['error']}"
         parts = [f"{key} {record[key]:.3f}" for key in shown if key in record]
@@ -204,6 +202,14 @@ class _Case(Case):
         if record.get("silent"):
             parts.append("SILENT")
         return ", ".join([*parts, f"{record.get('seconds', 0):.1f} s"])
+
+
+def total_variation(truth: Tensor, x: Tensor) -> float:
+    """Returns the total variation between samples of a number, by bins that hold equal shares of
+    the truth. Two sets of N samples of the truth are about sqrt(BINS / (2 pi N)) apart."""
+    edges = truth.quantile(torch.linspace(0, 1, BINS + 1, dtype=truth.dtype)[1:-1])
+    shares = [torch.bucketize(z, edges).bincount(minlength=BINS) / len(z) for z in (truth, x)]
+    return (shares[0] - shares[1]).abs().sum().item() / 2
 
 
 def _root_mean_square(values: Iterable[float]) -> float:

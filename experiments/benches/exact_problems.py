@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 
 import torch
 
-from . import exact_curves, exact_fields, exact_inside, exact_linear
+from . import exact_curves, exact_fields, exact_inside, exact_learned, exact_linear
 from .exact_base import Problem
 
 PROBLEMS: Mapping[str, Problem] = {
     problem.name: problem
-    for family in (exact_linear, exact_curves, exact_inside, exact_fields)
+    for family in (exact_linear, exact_curves, exact_inside, exact_fields, exact_learned)
     for problem in family.PROBLEMS
 }
 """All of them, by name."""

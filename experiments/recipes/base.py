@@ -71,6 +71,7 @@ class Recipe(ABC, Generic[M]):
         dtype: The precision in which the weights are shipped.
         bands: How many means of the loss are logged, each over as many of a step's data.
         order: By what the bands are ordered, for the model card.
+        home: The folder in which the trained prior is kept.
     """
 
     config: TrainConfig
@@ -79,6 +80,7 @@ class Recipe(ABC, Generic[M]):
     dtype = torch.float32
     bands = 1
     order = ""
+    home = Path(__file__).parents[2] / "src/feasibly/priors"
 
     @abstractmethod
     def model(self) -> M:

@@ -25,7 +25,7 @@ class Comparison:
         protocol: The number of references and of members of the labels that have others than
             their problem's: 16 and 8 on KS, 3 and 16 on the weather.
         only: The posteriors that a label is run on, if not all; on `exact` the kinds of problem,
-            `equalities` and `few equalities`.
+            `equalities`, `few equalities` and `inequalities`.
         rows: Returns the rows of its table, from its records; None for the mean of each label.
     """
 

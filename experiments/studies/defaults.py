@@ -5,15 +5,17 @@ applies to it. A third of the problems is set aside: it is run with `--held-out`
 policy is chosen.
 """
 
-__all__ = ["CANDIDATES", "COLUMNS", "MISS", "STUDY", "rows"]
+__all__ = ["CANDIDATES", "COLUMNS", "MISS", "STUDY", "evaluations", "rows"]
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from .. import figures
+from feasibly.samplers import ECI, PCFM
+
+from .. import figures, tables
 from ..records import DEFAULT, TRUTH, Record
-from ..samplers import Make, default
+from ..samplers import Make, default, only
 from ..tables import TEXT, Columns
 from .base import Comparison, Study
 
@@ -38,6 +40,17 @@ COLUMNS: Columns = {
 }
 """*Sliced* is the sliced Wasserstein distance to the truth over that of the truth to itself,
 *regret* the default's over the best candidate's."""
+
+HEAT: Columns = {
+    "case": ("denoiser, schedule", TEXT),
+    "label": ("method", TEXT),
+    "mmse": ("MMSE", "{:.1e}"),
+    "decay": ("decay, 3.00 ± 1.15 exactly", "{}"),
+    "p": ("p that it is uniform", "{:.2g}"),
+    "off": ("distance to a solution", "{:.3f}"),
+    "evaluations": ("evaluations", "{}"),
+}
+"""Medians over the ensembles, and the mean of the decays."""
 
 
 def rows(records: Sequence[Record]) -> list[Record]:
@@ -91,12 +104,33 @@ def _row(name: str, group: Sequence[Record], best: Mapping[str, float]) -> Recor
     if regret:
         row["regret"] = _quantiles(regret)
     if counted := [row for row in group if "member_forward" in row]:
-        costs = [
-            statistics.median(row[key] for row in counted)
-            for key in ("member_forward", "member_backward")
-        ]
-        row["evaluations"] = "{:.0f} + {:.0f}".format(*costs)
+        row["evaluations"] = evaluations(counted)
     return row
+
+
+def heat(records: Sequence[Record]) -> list[Record]:
+    """Returns the rows of each case of the heat equation."""
+    found = []
+    for case, label in dict.fromkeys((row["case"], row["label"]) for row in records):
+        group = [row for row in records if (row["case"], row["label"]) == (case, label)]
+        row: Record = {"case": case, "label": label}
+        if scored := [row for row in group if "nu" in row]:
+            row |= {k: statistics.median(r[k] for r in scored) for k in ("mmse", "p", "off")}
+            decay = (statistics.fmean(r[k] for r in scored) for k in ("nu", "nu_std"))
+            row["decay"] = "{:.2f} ± {:.2f}".format(*decay)
+        if counted := [row for row in group if "member_forward" in row]:
+            row["evaluations"] = evaluations(counted)
+        found.append(row)
+    return found
+
+
+def evaluations(records: Sequence[Record]) -> str:
+    """Returns the median evaluations of a member, forward + backward."""
+    costs = [
+        statistics.median(row[key] for row in records)
+        for key in ("member_forward", "member_backward")
+    ]
+    return "{:.0f} + {:.0f}".format(*costs)
 
 
 def _quantiles(values: Sequence[float]) -> str:
@@ -116,6 +150,23 @@ STUDY = Study(
             {"": figures.defaults},
             only={"calibrated": ("equalities",), "rejection": ("few equalities",)},
             rows=rows,
-        )
+        ),
+        "heat": Comparison(
+            {
+                DEFAULT: default,
+                "calibrated": CANDIDATES["calibrated"],
+                "PPR": CANDIDATES["ppr"],
+                "ECI, fixed noise": only(ECI, steps=100),
+                "ECI, noise resampled every 5": only(ECI, steps=200, resample=5),
+                "PCFM": only(PCFM, steps=100),
+            },
+            HEAT,
+            only=dict.fromkeys(
+                ("PPR", "ECI, fixed noise", "ECI, noise resampled every 5", "PCFM"),
+                ("learned, flow",),
+            ),
+            rows=heat,
+        ),
+        "curves": Comparison({DEFAULT: default, **CANDIDATES}, tables.COLUMNS["data2d"]),
     },
 )

@@ -56,13 +56,16 @@ def sample(
         method: `auto`; a method's name, one of :data:`feasibly.samplers.METHODS`; or a sampler,
             which is taken as it is.
         attempts: How often a member is sampled, at most; None for the policy's choice.
-        fast: Whether projections take fewer iterations, for samples that are a little farther
-            from the constrained distribution.
+        fast: Whether to take fewer evaluations, for samples that are a little farther from the
+            constrained distribution. With `auto` it means half the particles, or 24 steps of
+            posterior samples in place of 36, and fewer iterations of projections. With `ppr` it
+            means the latter.
         options: Options of the method, such as `{"steps": 128}`.
         monitor: Whether to test which members are plausible; see :mod:`feasibly.plausible`. It
-            takes some 7 forward evaluations a member, and 32 for each of 64 unconditional
-            samples. Implausible members are resampled as infeasible ones are. If the denoiser
-            has conditions that differ between members, none is tested, and the result says so.
+            takes 9 forward evaluations a member, or 5 from 64 elements on, and one more for its
+            conditions. It also takes some 25 for each of 64 unconditional samples. Implausible
+            members are resampled as infeasible ones are. If the denoiser has conditions that
+            differ between members, none is tested, and the result says so.
         dtype: The type of the samples, float32 or float64.
         device: Where to sample; None for where the denoiser's parameters are.
         settings: Settings of the run: `seed`, `chunk`, `callback`, `observe`; see

@@ -6,6 +6,7 @@ __all__ = [
     "maps",
     "marginals",
     "over_time",
+    "points",
     "rank_histograms",
     "trace",
     "trajectories",
@@ -69,6 +70,22 @@ def marginals(
     return figure
 
 
+def points(samples: Mapping[str, Tensor], constraint: Constraint) -> "Figure":
+    """Draws planar samples, a panel each, with the constraint.
+
+    Arguments:
+        samples: For each panel, its title and its samples, with shape (N, 2).
+        constraint: The constraint, whose zero set is drawn where it is one curve in the plane.
+    """
+    figure, (axes,) = _figure(1, len(samples), size=2.4)
+    for ax, (name, x) in zip(axes, samples.items(), strict=True):
+        _zero_set(ax, constraint)
+        ax.scatter(*x.T.cpu(), s=1.5, linewidths=0, color="tab:blue")
+        ax.set(xlim=(-2.1, 2.1), ylim=(-2.1, 2.1), xticks=[], yticks=[], aspect=1)
+        ax.set_title(name, fontsize=9)
+    return figure
+
+
 @torch.no_grad()
 def _zero_set(ax: "Axes", constraint: Constraint, reach: float = 2.1, n: int = 300) -> None:
     """Draws the curve where the constraint holds, near the data."""
@@ -115,12 +132,18 @@ def histogram(violations: Mapping[str, Tensor], tolerance: float) -> "Figure":
     return figure
 
 
-def trajectories(fields: Mapping[str, Tensor], observed: Sequence[int] = ()) -> "Figure":
-    """Draws trajectories of a field in one space dimension, five a row, space to the right.
+def trajectories(
+    fields: Mapping[str, Tensor],
+    observed: Sequence[int] = (),
+    stations: Tensor | None = None,
+) -> "Figure":
+    """Draws trajectories of a field in one space dimension, five a row, space to the right; or
+    maps.
 
     Arguments:
         fields: For each panel, its title and its trajectory, with shape (T, X).
         observed: The frames to mark.
+        stations: The points to mark, by their two indices, with shape (N, 2); None for none.
     """
     columns = min(5, len(fields))
     rows = math.ceil(len(fields) / columns)
@@ -134,6 +157,8 @@ def trajectories(fields: Mapping[str, Tensor], observed: Sequence[int] = ()) -> 
         ax.imshow(u.cpu().numpy(), origin="lower", cmap="RdBu_r", vmin=-largest, vmax=largest)
         for frame in observed:
             ax.axhline(frame, color="black", linewidth=0.8, linestyle=":")
+        if stations is not None:
+            ax.plot(stations[:, 1].cpu(), stations[:, 0].cpu(), "k.", markersize=4)
         ax.set(xticks=[], yticks=[])
         ax.set_title(name, fontsize=9)
     return figure

@@ -28,11 +28,7 @@ from .minimizers.base import per_sample
 from .network import Network, device_of
 from .randomness import MemberNoise, generator
 from .samplers.ancestral import Ancestral
-from .sampling import finite, shape_of, whole
-
-RATE = 0.01
-"""The share of unconditional samples that are implausible, at most and on average over
-references."""
+from .sampling import RATE, finite, shape_of, whole
 
 SIZE = 64
 """The number of unconditional samples."""
@@ -68,8 +64,6 @@ TAIL = 8
 
 SAMPLES_SEED, NOISE_SEED = 2**32 - 2, 2**32 - 3
 """The seeds of unconditional samples and of the noise, so that no member depends on others."""
-
-BISECTIONS = 60  # by which a time of a noise level is found, to the last bit
 
 
 @dataclass(frozen=True, eq=False)
@@ -331,13 +325,8 @@ def _times(sampler: Ancestral, wanted: Sequence[float], like: Tensor) -> tuple[T
     ends = torch.tensor([0.0, 1.0], dtype=torch.float64, device=like.device)
     lowest, highest = sampler.log_level(ends).exp().tolist()
     distinct = sorted({min(max(level, lowest), highest) for level in wanted})
-    target = torch.tensor(distinct, dtype=torch.float64, device=like.device).log()
-    low, high = torch.zeros_like(target), torch.ones_like(target)
-    for _ in range(BISECTIONS):
-        middle = (low + high) / 2
-        below = sampler.log_level(middle) < target
-        low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-    times = ((low + high) / 2).to(like.dtype)
+    levels = torch.tensor(distinct, dtype=torch.float64, device=like.device)
+    times = sampler.times_at(levels.log()).to(like.dtype)
     return times, sampler.log_level(times).exp()
 
 

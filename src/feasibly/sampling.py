@@ -39,8 +39,9 @@ from .network import Evaluations, Network, device_of
 from .randomness import MemberNoise
 from .result import Result, Snapshot
 
-MISTAKEN = 0.01
-"""The share of unconditional samples that a monitor takes for implausible."""
+RATE = 0.01
+"""The share of unconditional samples that a monitor takes for implausible, at most and on average
+over references."""
 
 
 @dataclass(frozen=True)
@@ -535,7 +536,7 @@ def shortfall(result: Result, sampler: Any) -> str:
 
 def implausible(some: int, all_of: int) -> str:
     """Says that so many members are implausible, if chance does not explain them; else nothing."""
-    expected = MISTAKEN * all_of
+    expected = RATE * all_of
     if some <= expected + 3 * math.sqrt(expected) + 1:
         return ""
     return (

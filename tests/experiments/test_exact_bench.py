@@ -23,9 +23,10 @@ from experiments.run import run
 from experiments.samplers import default, only
 from experiments.studies import Comparison, Study, defaults
 from feasibly.constraints import Composite
-from feasibly.oracles import Checkerboard, Gaussian, GaussianMixture
+from feasibly.oracles import Checkerboard, Gaussian
 from feasibly.problems.distributions import Checkerboard as Board
 from feasibly.samplers import PPR
+from tests.experiments.conftest import gaussians
 
 N = 2**11
 ERRORS = 6.0
@@ -51,16 +52,7 @@ def prior(denoiser, n, seed):
         return Board(4).sample(n, generator)
     if isinstance(denoiser, BananaOracle):
         return denoiser.banana.sample(n, generator)
-    assert isinstance(denoiser, Gaussian | GaussianMixture)
-    one = isinstance(denoiser, Gaussian)
-    buffers = (denoiser.mu, denoiser.values, denoiser.vectors)
-    mu, values, vectors = (b[None] for b in buffers) if one else buffers
-    weights = torch.ones(1) if one else denoiser.log_weights.exp()
-    k = torch.multinomial(weights, n, replacement=True, generator=generator)
-    x = torch.randn(n, mu.shape[1], generator=generator, dtype=torch.float64)
-    for j in range(len(mu)):
-        x[k == j] = mu[j] + (values[j].sqrt() * x[k == j]) @ vectors[j].T
-    return x
+    return gaussians(denoiser, n, seed)
 
 
 def agree(x, y, slack=0.0):
@@ -346,7 +338,8 @@ def test_labels_are_run_where_they_apply():
     assert counts["rejection"] < counts["calibrated"] < counts["ppr"]
     for problem in PROBLEMS.values():
         assert ("few equalities" in _kinds(problem)) <= (0 < problem.residuals <= 4)
-        assert bool(_kinds(problem)) == (problem.kind not in ("inequality", "mixed"))
+        assert ("equalities" in _kinds(problem)) == (problem.kind not in ("inequality", "mixed"))
+        assert ("inequalities" in _kinds(problem)) == (problem.kind == "inequality")
     large = next(name for name in bench.names if name.startswith("field-64"))
     assert bench.options(comparison, DEFAULT, {"posterior": large})["members"] == 256
 

@@ -17,27 +17,13 @@ from experiments.samplers import only, ppr
 from experiments.studies import Comparison, Study, calibration
 from experiments.studies.calibration import IdealKernel
 from feasibly.constraints import log_volume
-from feasibly.oracles import Gaussian
+from tests.experiments.conftest import gaussians
 
 N = 2**13
 
 
 def samples(posterior, n=N, seed=5):
     return posterior.sample(n, torch.Generator().manual_seed(seed))
-
-
-def prior(denoiser, n, seed=7):
-    """Samples of a Gaussian or of a mixture."""
-    generator = torch.Generator().manual_seed(seed)
-    one = isinstance(denoiser, Gaussian)
-    buffers = (denoiser.mu, denoiser.values, denoiser.vectors)
-    mu, values, vectors = (b[None] for b in buffers) if one else buffers
-    weights = torch.ones(1) if one else denoiser.log_weights.exp()
-    k = torch.multinomial(weights, n, replacement=True, generator=generator)
-    x = torch.randn(n, mu.shape[1], generator=generator, dtype=torch.float64)
-    for j in range(len(mu)):
-        x[k == j] = mu[j] + (values[j].sqrt() * x[k == j]) @ vectors[j].T
-    return x
 
 
 @pytest.mark.parametrize("name", POSTERIORS)
@@ -67,7 +53,7 @@ def test_posteriors_are_the_prior_in_a_narrow_tube(name, width, number):
     posterior = POSTERIORS[name](number)
     near = []
     while sum(map(len, near)) < 1000:
-        x = prior(posterior.denoiser, 2**18, seed=len(near))
+        x = gaussians(posterior.denoiser, 2**18, seed=len(near))
         near.append(x[posterior.constraint.violation(x) <= width**2])
     x, y = torch.cat(near), samples(posterior)
     n = len(x)
@@ -90,7 +76,7 @@ def test_the_ellipse_s_posterior_is_the_tube_s_and_not_the_surface_s():
         posterior = POSTERIORS["ellipse"](number)
         near = []
         while sum(map(len, near)) < 40_000:
-            x = prior(posterior.denoiser, 2**18, seed=len(near))
+            x = gaussians(posterior.denoiser, 2**18, seed=len(near))
             near.append(x[posterior.constraint.violation(x) <= 0.01**2])
         x, y = torch.cat(near), samples(posterior, 2**15)
         tube, mine = (log_volume(posterior.constraint, v).exp() for v in (x, y))
@@ -102,7 +88,7 @@ def test_the_ellipse_s_posterior_is_the_tube_s_and_not_the_surface_s():
 def test_six_residuals_leave_the_covariance_that_regression_leaves():
     """For them a tube is too rare: x less its regression on A x is independent of it."""
     posterior = POSTERIORS["correlated-6"](1)
-    x = prior(posterior.denoiser, 2**17)
+    x = gaussians(posterior.denoiser, 2**17)
     r = posterior.constraint.residual(x)  # A x - y
     centred = r - r.mean(dim=0)
     slope = torch.linalg.lstsq(centred, x - x.mean(dim=0)).solution

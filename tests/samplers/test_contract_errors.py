@@ -1,4 +1,4 @@
-"""What the author of a sampler is told to change."""
+"""Errors that say what is wrong with a new sampler."""
 
 from dataclasses import dataclass
 

@@ -34,6 +34,9 @@ def test_noise_levels_are_uniform_in_their_logarithm():
         steps = sampler.log_level(times).diff()
         torch.testing.assert_close(steps, steps.mean().expand(16), rtol=1e-6, atol=0)
         assert [sampler.index(times[k]) for k in (0, 5, 16)] == [0, 5, 16]
+        inner = times[1:-1]
+        found = sampler.times_at(sampler.log_level(inner))
+        torch.testing.assert_close(found, inner, rtol=0, atol=1e-12)
 
 
 def test_a_first_order_step_is_the_published_one():

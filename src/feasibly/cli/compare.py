@@ -1,6 +1,6 @@
 """What the demos share: runs one after another, and a table of their scores."""
 
-__all__ = ["POST_HOC", "run_all", "show"]
+__all__ = ["POST_HOC", "listed", "run_all", "show"]
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ def run_all(
         with LiveProgress(f"{name}, {label}", console) as live, warnings.catch_warnings():
             warnings.simplefilter("ignore", InfeasibleWarning)  # the table has the share
             results[label] = run(attempts, members, shape, seed=seed, callback=live)
-        results[label].save(out / f"{name}_{label.replace(' ', '-')}.safetensors")
+        results[label].save(out / f"{name}_{label}.safetensors".replace(" ", "-"))
     return results
 
 
@@ -45,4 +45,12 @@ def show(rows: Sequence[Mapping[str, str]], title: str, console: Console) -> Non
     table = Table("", *(row[first] for row in rows), title=title)
     for name in measures:
         table.add_row(name, *(row[name] for row in rows))
+    console.print(table)
+
+
+def listed(rows: Sequence[Mapping[str, str]], title: str, console: Console) -> None:
+    """Prints rows with the same columns as a table."""
+    table = Table(*rows[0], title=title)
+    for row in rows:
+        table.add_row(*row.values())
     console.print(table)

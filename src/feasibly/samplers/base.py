@@ -182,15 +182,19 @@ class Sampler(ABC):
             return torch.linspace(1, 0, self.steps + 1, dtype=dtype, device=device)
         ends = self.log_level(torch.tensor([1.0, 0.0], dtype=torch.float64, device=device))
         share = torch.linspace(0, 1, self.steps + 1, dtype=torch.float64, device=device)
-        wanted = torch.lerp(*ends, share)
-        low, high = torch.zeros_like(wanted), torch.ones_like(wanted)
-        for _ in range(BISECTIONS):
-            middle = (low + high) / 2
-            below = self.log_level(middle) < wanted
-            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-        times = (low + high) / 2
+        times = self.times_at(torch.lerp(*ends, share))
         times[0], times[-1] = 1.0, 0.0
         return times.to(dtype)
+
+    def times_at(self, log_levels: Tensor) -> Tensor:
+        """Returns the times at which :meth:`log_level` has these values, with their shape. The
+        values are float64, and within the schedule's."""
+        low, high = torch.zeros_like(log_levels), torch.ones_like(log_levels)
+        for _ in range(BISECTIONS):
+            middle = (low + high) / 2
+            below = self.log_level(middle) < log_levels
+            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+        return (low + high) / 2
 
     def index(self, t: Tensor) -> int:
         """Returns how many steps lead to time `t`."""

@@ -16,6 +16,7 @@ from ..minimizers import GaussNewton, Minimizer
 from ..minimizers.base import per_sample
 from ..randomness import MemberNoise
 from .base import Last, Randn, Start, Step
+from .moments import derivatives
 from .ppr import PPR
 from .truncated import TruncatedPPR
 
@@ -167,10 +168,8 @@ class Particles(PPR):
             kept = urgent(g, (above - below).square().mean(dim=0).sqrt() / 2)
             g = Intervals(*(part.gather(1, kept) for part in g))
             above, below = (v.gather(2, kept.expand(len(v), *kept.shape)) for v in (above, below))
-        rows = [torch.autograd.grad(v.sum(), z, retain_graph=True)[0] for v in g.values.unbind(1)]
-        images = [torch.autograd.grad(mean, x_t, row, retain_graph=True)[0] for row in rows]
-        J, VJ = (torch.stack(v, dim=1).flatten(start_dim=2).double() for v in (rows, images))
-        VJ = (sigma_t**2 / alpha_t).double() * VJ
+        J, J_d = derivatives(g.values, z, mean, x_t)
+        VJ = (sigma_t**2 / alpha_t).double() * J_d
         S = J @ VJ.mT
         S, centre = (S + S.mT) / 2, g.values.detach().double()
         if len(above):
@@ -250,14 +249,10 @@ class Particles(PPR):
 
     def budget(self, residuals: int = 1) -> tuple[int, int]:
         branch, kept = self._stages()
-        levels = [self.noise_level(s) for s in self.times()[kept + 1 :]]
-        searches = [self.minimize] * sum(level <= self.sigma_max for level in levels)
-        searches[-1] = self.last or self.minimize
+        forward, backward = self._projections(self.times()[kept + 1 :], residuals)
         weighed = branch + (self.particles * (kept + 1 - branch) if kept > branch else 0)
-        costs = [search.cost(residuals) for search in searches]
-        forward, backward = (self.repeats * sum(c[i] for c in costs) for i in (0, 1))
         rows = min(residuals, MOST) if self.constraint.equalities is None else residuals
-        forward += weighed + len(levels) + (self.output == "denoised")
+        forward += weighed + self.steps - kept + (self.output == "denoised")
         return forward, weighed * rows + backward
 
 
@@ -341,15 +336,14 @@ def shares(log_w: Tensor) -> Tensor:
 
 
 def resampled(log_w: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Resamples the particles of members of which few matter, by systematic resampling.
+    """Resamples the particles of members of which few matter, by systematic resampling.
 
     Arguments:
         log_w: The logarithms of the weights, with shape (K, B).
         u: A random number in [0, 1] for each member, with shape (B).
 
     Returns:
-        The chosen particles, with shape (K, B); the weights after it, likewise; and how many
-        particles mattered, :math:`1 / \sum_k w_k^2`, with shape (B).
+        The chosen particles, with shape (K, B), and the logarithms of their weights, likewise.
     """
     K = len(log_w)
     w = shares(log_w)

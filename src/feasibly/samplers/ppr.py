@@ -137,10 +137,15 @@ class PPR(Sampler):
         return 1 + self.repeats * forward, self.repeats * backward
 
     def budget(self, residuals: int = 1) -> tuple[int, int]:
-        levels = [self.noise_level(s) for s in self.times()[1:]]
-        projected = [level <= self.sigma_max for level in levels]
+        forward, backward = self._projections(self.times()[1:], residuals)
+        return self.steps + forward + (self.output == "denoised"), backward
+
+    def _projections(self, times: Tensor, residuals: int) -> tuple[int, int]:
+        """Returns the most forward and backward evaluations of the projections at these times,
+        the last of which is 0."""
+        projected = [self.noise_level(t) <= self.sigma_max for t in times]
         minimizers = [self.minimize] * sum(projected[:-1])
         minimizers += [self.last or self.minimize] * projected[-1]
         costs = [minimize.cost(residuals) for minimize in minimizers]
         forward, backward = (self.repeats * sum(c[i] for c in costs) for i in (0, 1))
-        return self.steps + forward + (self.output == "denoised"), backward
+        return forward, backward

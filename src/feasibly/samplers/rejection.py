@@ -19,6 +19,7 @@ from ..randomness import MemberNoise
 from ..sampling import Problem
 from .base import Start
 from .calibrated import CalibratedPPR
+from .moments import derivatives
 
 FEW = 4  # residuals for which members may be resampled until they come near
 PILOT = 256  # unconditional samples that tell how likely the constraint can be
@@ -158,10 +159,8 @@ class Rejection(CalibratedPPR):
         mean = self.denoiser(x_t, t)
         z = mean.detach().requires_grad_()
         r = self.constraint.residual(z)
-        rows = [torch.autograd.grad(c.sum(), z, retain_graph=True)[0] for c in r.unbind(dim=1)]
-        images = [torch.autograd.grad(mean, x_t, row, retain_graph=True)[0] for row in rows]
-        J, VJ = (torch.stack(v, dim=1).flatten(start_dim=2).double() for v in (rows, images))
-        S = (sigma_t**2 / alpha_t).double() * J @ VJ.mT
+        J, J_d = derivatives(r, z, mean, x_t)
+        S = (sigma_t**2 / alpha_t).double() * J @ J_d.mT
         values, vectors = eigh((S + S.mT) / 2)
         values = values.clamp_min(torch.finfo(r.dtype).tiny)
         p = (vectors.mT @ r.detach().double()[..., None]).squeeze(-1)

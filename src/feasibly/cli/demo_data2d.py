@@ -1,0 +1,141 @@
+"""`python -m feasibly demo data2d`: points in the plane that lie on a curve, of two priors."""
+
+__all__ = ["demo_data2d"]
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from torch import Tensor
+
+from .. import figures
+from ..api import plan
+from ..problems.data2d import DISTRIBUTIONS, Data2D
+from ..randomness import MemberNoise
+from ..report import Report
+from ..result import Result
+from ..samplers import PostHoc, Sampler
+from ..sampling import trajectory
+from .compare import POST_HOC, run_all, show
+
+SIGMAS = (3.0, 0.5, 0.15, 0.03)
+
+
+def demo_data2d(out: Path, members: int, constraint: int, seed: int) -> int:
+    """Samples the shipped priors of Data2D under a random field, by three methods.
+
+    Arguments:
+        out: The folder for the report, the figures and the samples.
+        members: The number of samples of each ensemble.
+        constraint: Which of the constraints, 0 to 11.
+        seed: The seed of the ensembles.
+    """
+    torch.set_num_threads(1)  # small kernels lose more to waiting than they gain from a second
+    console = Console()
+    out.mkdir(parents=True, exist_ok=True)
+    report = Report("feasibly: two trained priors under a hard constraint")
+    report.text(
+        "Each prior is a trained diffusion model. The constraint asks that samples lie on the "
+        "zero set of a random field (black lines), up to a violation of 4e-6. PPR projects "
+        "through the denoiser while it samples. Post-hoc projection projects an unconditional "
+        "sample once at the end. On-manifold: on the support of the data. Feasible samples off "
+        "the support are worth nothing, so look at both together. The k-NN rate compares an "
+        "ensemble with the true constrained distribution: 0.5 is a perfect match. The weight "
+        "error is the total variation between mode weights. Evaluations are of the network, "
+        "forward / backward. "
+        "The last row shows what chance makes of two samples of the truth."
+    )
+    for name in DISTRIBUTIONS:
+        _one_problem(name, out, members, constraint, seed, report, console)
+    report.write(out / "report.html")
+    console.print(f"Report: {out / 'report.html'}", highlight=False, soft_wrap=True)
+    return 0
+
+
+def _one_problem(
+    name: str, out: Path, members: int, k: int, seed: int, report: Report, console: Console
+) -> None:
+    problem = Data2D(name)
+    constraint = problem.constraint(k)
+    parts = problem.denoiser, constraint, problem.shape
+    methods: dict[str, Sequence[Sampler]] = {
+        "default": plan(*parts, monitor=False).attempts,
+        "PPR": plan(*parts, method="ppr", monitor=False).attempts,
+        POST_HOC: [PostHoc(problem.denoiser, constraint)],
+    }
+    results = run_all(name, methods, members, problem.shape, seed, out, console)
+
+    with console.status(f"{name}: ground truth"):
+        # 7 % of the prior's samples are close enough to the constraint
+        pool = problem.prior_samples(24 * members)
+        truth = problem.ground_truth(constraint, pool)
+    first, second = truth[:members], truth[members : 2 * members]
+    rows = [_row(problem, label, r, first) for label, r in results.items()]
+    if len(second) >= members // 2:
+        scores = problem.scores(second, constraint.is_feasible(second), first)
+        rows.append(_format("truth", scores, "", ""))
+
+    show(rows, f"{name}, constraint {k}, {members} members", console)
+
+    levels, states = _marginals(methods["PPR"][0], pool[:members], first, seed)
+    figure = figures.marginals(states, levels, constraint)
+    figure.savefig(out / f"{name}_marginals.png", dpi=150)
+    tolerance = constraint.tolerance
+    report.heading(name)
+    report.table(rows)
+    report.figure(figure, "Constrained, unconditional and PPR marginals at several noise levels.")
+    report.figure(
+        figures.trace({label: r.trace for label, r in results.items()}, tolerance),
+        "Violation of the clean estimates and their feasible share along the way.",
+    )
+    report.figure(
+        figures.histogram({label: r.violation for label, r in results.items()}, tolerance),
+        "Violation of the samples.",
+    )
+    for result in results.values():
+        report.code(str(result))
+
+
+def _row(problem: Data2D, label: str, result: Result, truth: Tensor) -> dict[str, str]:
+    scores = problem.scores(result.samples, result.feasible, truth)
+    evaluations = f"{result.evaluations.forward} / {result.evaluations.backward}"
+    return _format(label, scores, evaluations, f"{result.seconds:.1f}")
+
+
+def _format(
+    label: str, scores: dict[str, float], evaluations: str, seconds: str
+) -> dict[str, str]:
+    return {
+        "": label,
+        "feasible": f"{scores['feasible']:.1%}",
+        "on-manifold": f"{scores['on_manifold']:.1%}",
+        "feasible and on-manifold": f"{scores['joint']:.1%}",
+        "k-NN": f"{scores['knn']:.3f}",
+        "weight error": f"{scores['weight_error']:.3f}",
+        "evaluations": evaluations,
+        "seconds": seconds,
+    }
+
+
+def _marginals(
+    sampler: Sampler, unconditional: Tensor, truth: Tensor, seed: int
+) -> tuple[list[float], dict[str, list[Tensor]]]:
+    """The noise levels of the figure's columns, those of the sampler's that come closest to
+    `SIGMAS` from below, and the states of its rows."""
+    noise = MemberNoise(seed, range(len(unconditional)), unconditional.shape[1:])
+    levels: list[float] = []
+    states: list[Tensor] = []
+    for _, s, step in trajectory(sampler, noise):
+        level = sampler.noise_level(s)
+        if len(levels) < len(SIGMAS) and level <= SIGMAS[len(levels)]:
+            levels.append(level)
+            states.append(step.x)
+    generator = torch.Generator().manual_seed(seed)
+
+    def diffuse(x: Tensor) -> list[Tensor]:
+        z = torch.randn(x.shape, generator=generator)
+        return [x.float() + sigma * z for sigma in levels]
+
+    rows = {"constrained": diffuse(truth), "unconditional": diffuse(unconditional), "PPR": states}
+    return levels, rows
