@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import ClassVar
 
 import pytest
@@ -254,9 +255,14 @@ def test_equal_candidates_are_audited_once():
     assert "same as Exact" in found.notes[0]
 
 
+@cache
+def examined(width):
+    return examine(*conditional(1, 16, 2, size=3, width=width))
+
+
 def candidate(name, energy, noise, evaluations, feasible=1.0, faulty=False):
     """A candidate with the given scores, and a fault or none."""
-    seen = examine(*conditional(1, 16, 2, size=3, width=0.02 if faulty else 1.0))
+    seen = examined(0.02 if faulty else 1.0)
     assert seen.faulty == faulty
     scores = torch.full((100,), energy).double()
     scores += noise * torch.randn(100, generator=torch.Generator().manual_seed(len(name)))
@@ -273,7 +279,7 @@ def test_the_recommendation_is_sound_feasible_and_cheap_in_this_order():
     gap = cheap.examination.scores - 1
     assert regret == pytest.approx((gap.mean() + 1.645 * gap.std() / 10).item(), rel=1e-6)
     for other in (
-        candidate("cc", 0.5, 0.0, 10, faulty=True),
+        candidate("cc", 1.0, 0.2, 10, faulty=True),
         candidate("cc", 0.5, 0.0, 10, feasible=0.9),
         Candidate("cc", "cc", failure="no"),
     ):
@@ -281,6 +287,31 @@ def test_the_recommendation_is_sound_feasible_and_cheap_in_this_order():
     assert recommend([Candidate("cc", "cc", failure="no")])[0] is None
     few = candidate("dd", 2.0, 0.0, 10, feasible=0.5)
     assert recommend([few, candidate("cc", 0.5, 0.0, 10, feasible=0.4)])[0] is few
+
+
+def test_a_score_that_is_surely_less_counts_more_than_a_fault():
+    sound = candidate("bb", 1.1, 0.2, 10)
+    assert recommend([candidate("a", 1.0, 0.0, 500, faulty=True), sound])[0].name == "a"
+    # both have faults: what is cheaper does not count
+    faulty = [candidate(name, 1.0, 0.2, cost, faulty=True) for name, cost in (("a", 9), ("bb", 8))]
+    least = min(faulty, key=lambda one: one.examination.energy.value)
+    faulty = [replace(one, evaluations=9 if one is least else 8) for one in faulty]
+    assert recommend(faulty)[0].name == least.name
+
+
+def test_a_fault_too_small_to_matter_costs_no_recommendation():
+    """Members too narrow by 1.5 %, which 400 truths show in 200 dimensions, against members
+    that are off centre by as much as they are wide, whether or not that is found."""
+    x, small = conditional(0, 400, width=0.985, size=200)
+    far = small + torch.randn(400, 1, 200, generator=torch.Generator().manual_seed(2)).double()
+    found = [
+        Candidate(name, name, examination=examine(x, members), feasible=1.0, evaluations=cost)
+        for name, members, cost in (("small", small, 100), ("far", far, 10))
+    ]
+    assert found[0].examination.faulty
+    sound = replace(found[1], examination=replace(found[1].examination, findings=()))
+    for other in (found[1], sound):
+        assert recommend([other, found[0]])[0] is found[0]
 
 
 def test_members_that_failed_leave_out_their_truth():

@@ -65,7 +65,7 @@ class Audit:
             return "No candidate could be audited."
         chosen = self[self.recommended]
         faulty = chosen.examination is not None and chosen.examination.faulty
-        but = ", though it has faults, as all feasible candidates do" if faulty else ""
+        but = ", though it has faults: none without scores as well" if faulty else ""
         more = sum(c.examination is not None for c in self.candidates) > 1
         regret = (
             f" Its energy score is at most {self.regret:.1%} above the best candidate's (95 % "
@@ -122,9 +122,11 @@ def _shown(estimate: Estimate) -> str:
 def recommend(candidates: Sequence[Candidate]) -> tuple[Candidate | None, float]:
     """Returns the candidate to use and its regret.
 
-    Of the candidates with feasible members and without a fault, this is the one of the least
-    energy score, or one within a standard error of it that takes fewer evaluations. If all have
-    faults, it is chosen among these.
+    Candidates need feasible members. Those whose energy score is above the least with 95 %
+    confidence are out. The score counts faults by their size, so that one too small to matter
+    costs no recommendation. Of the others, those without a fault come first. Of these it is the
+    one of the least score, or one within a standard error of it that takes fewer evaluations. If
+    all have faults, it is the one of the least score.
 
     Arguments:
         candidates: The candidates.
@@ -134,11 +136,10 @@ def recommend(candidates: Sequence[Candidate]) -> tuple[Candidate | None, float]
         return None, math.nan
     most = max(c.feasible for c, _ in ran)
     able = [(c, seen) for c, seen in ran if c.feasible >= min(FEASIBLE, most)]
-    sound = [(c, seen) for c, seen in able if not seen.faulty] or able
-    least = min(sound, key=lambda one: one[1].energy.value)
-    gaps = [(one, _gap(one[1], least[1])) for one in sound]
-    close = [one for one, gap in gaps if gap.value <= gap.error]
-    chosen = min([least, *close], key=lambda one: one[0].evaluations)
+    near = _near(able, CONFIDENCE)
+    sound = [(c, seen) for c, seen in near if not seen.faulty]
+    close = _near(sound, 1.0) if sound else _near(near, 0.0)
+    chosen = min(close, key=lambda one: one[0].evaluations)
     regret = 0.0
     for other, seen in ran:
         if other is not chosen[0]:
@@ -146,6 +147,16 @@ def recommend(candidates: Sequence[Candidate]) -> tuple[Candidate | None, float]
             worst = gap.value + CONFIDENCE * gap.error
             regret = max(regret, worst / max(abs(seen.energy.value), 1e-300))
     return chosen[0], regret
+
+
+Scored = tuple[Candidate, Examination]
+
+
+def _near(scored: Sequence[Scored], errors: float) -> list[Scored]:
+    """Returns those whose energy score is above the least by so many standard errors at most."""
+    least = min(scored, key=lambda one: one[1].energy.value)
+    gaps = [(one, _gap(one[1], least[1])) for one in scored]
+    return [one for one, gap in gaps if gap.value <= errors * gap.error or one is least]
 
 
 def _gap(a: Examination, b: Examination) -> Estimate:
