@@ -4,6 +4,7 @@ __all__ = ["MEASUREMENTS", "STUDIES", "Comparison", "Make", "Measurement", "Stud
 
 from . import (
     ablation,
+    audit,
     baselines,
     bound,
     budgets,
@@ -40,6 +41,7 @@ STUDIES: tuple[Study, ...] = (
 )
 
 MEASUREMENTS: tuple[Measurement, ...] = (
+    audit.MEASUREMENT,
     bound.MEASUREMENT,
     budgets.MEASUREMENT,
     lipschitz.MEASUREMENT,

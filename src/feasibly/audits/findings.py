@@ -202,10 +202,9 @@ def examine(
     odd_scores = [near] if oddness is None else [near, _odd_scores(oddness[: len(part)])]
     scores = torch.cat(odd_scores, dim=2)
     tests["support"] = support = calibration.swap_test(scores, share, seed=seed)
-    scores = torch.cat(
-        [calibration.locations(summaries[1]), calibration.spreads(summaries[1][..., None])], dim=2
-    )
-    if scores.shape[2]:
+    if summaries[0]:
+        told = [calibration.locations(summaries[1]), calibration.spreads(summaries[1][..., None])]
+        scores = torch.cat(told, dim=2)
         tests["summaries"] = calibration.swap_test(scores, share, seed=seed)
 
     faults = {

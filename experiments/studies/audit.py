@@ -1,0 +1,305 @@
+"""Does an audit recommend the right sampler, and find the faults that are there?
+
+The problems have an exact distribution. So the study `defaults` has the true distance of each
+candidate, under the constraint as it is given. An audit sees 64 truths of the prior instead.
+"""
+
+__all__ = ["MEASUREMENT", "PROBLEMS", "SHIPPED", "cases", "measure", "rows", "shipped"]
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import feasibly
+from feasibly.constraints import Constraint
+from feasibly.errors import SamplingError
+from feasibly.problems.data2d import Data2D
+
+from .. import records as kept
+from ..records import DEFAULT, Record
+from ..tables import TEXT, Columns
+from .base import Measurement
+
+EXACT = "exact"
+SHIPPED = ("checkerboard", "banana")
+"""The priors of the package that are audited."""
+
+PROBLEMS: Mapping[str, Sequence[str]] = {
+    "two modes": (
+        "modes-diagonal-mean2-vp",
+        "modes-diagonal-mean1-vp",
+        "modes-diagonal-mean0.3-vp",
+        "modes-diagonal-mean0-vp",
+        "modes-diagonal-mean3-cosine",
+        "modes-axis-mean1-edm-scale0.01",
+        "modes-axis-mean-1.5-rectified",
+    ),
+    "spheres": (
+        "square-line-vp",
+        "sphere-30-vp",
+        "sphere-256-cosine",
+        "bingham-8-flow",
+        "ring-edm",
+    ),
+    "curves": (
+        "circle-gaussian-edm-100",
+        "ellipse-gaussian-flow",
+        "ellipse-clusters-loglogit",
+        "circle-clusters-edm-0.01",
+        "cubic-clusters-rectified",
+        "hyperbola-gaussian-vp",
+    ),
+    "Data2D": (
+        "circle-board-loglogit",
+        "wave-board-vp",
+        "cubic-board-cosine",
+        "circle-banana-loglogit",
+        "wave-banana-edm",
+    ),
+    "clusters": (
+        "clusters-8d-4k-1r-all-vp",
+        "clusters-8d-4k-2r-all-edm",
+        "clusters-8d-6k-2r-one-cosine",
+        "clusters-8d-5k-1r-one-edm-scale0.01",
+        "clusters-30d-4k-1r-all-rectified",
+        "clusters-30d-8k-2r-all-loglogit",
+        "clusters-30d-8k-10r-one-vp",
+    ),
+    "Gaussian": (
+        "gaussian-2d-cond1-1r-0std-vp",
+        "gaussian-2d-cond10-1r-3std-edm",
+        "gaussian-8d-cond1-2r-1std-cosine",
+        "gaussian-8d-cond10-4r-2std-edm-scale0.01",
+        "gaussian-8d-cond1000-1r-1std-edm-scale100",
+        "gaussian-30d-cond1-12r-3std-cosine",
+        "gaussian-30d-cond10-2r-3std-loglogit-scale100",
+        "gaussian-30d-cond10-12r-4std-edm",
+        "gaussian-30d-cond1000-12r-4std-edm-scale0.01",
+        "gaussian-256d-cond10-1r-2std-flow",
+    ),
+    "fields": (
+        "field-16x16-mean4std-l0-rectified",
+        "field-16x16-0.3known-l1-edm-scale100",
+        "field-16x16-0.1known-l0.5-edm",
+    ),
+}
+"""Problems of the study `defaults` by family, without those that were set aside. Left out are
+inequalities, finite data, what no sample attains, and fields that take long."""
+
+LABELS = {"auto": DEFAULT}
+"""The labels of candidates in the study `defaults`, where they differ."""
+
+RIGHT, NEAR = 1.05, 0.3
+"""A candidate is right up to this ratio to the best one, or this difference from it. The distance
+of 1024 members is itself only known within some 20 %."""
+
+BAD, GOOD = 2.0, 1.2
+"""Above and below these distances a candidate is wrong, and right."""
+
+FEASIBLE = 0.99
+
+
+class Case(NamedTuple):
+    """What is audited."""
+
+    denoiser: Any
+    constraint: Constraint
+    shape: tuple[int, ...]
+
+
+def case(prior: str, posterior: str) -> Case:
+    """Makes a problem of the study `defaults`, or the first constraint of a shipped prior."""
+    if prior != EXACT:
+        problem = Data2D(prior)
+        return Case(problem.denoiser, problem.constraint(0), problem.shape)
+    from ..benches.exact_problems import PROBLEMS as ALL
+
+    made = ALL[posterior].make()
+    return Case(made.denoiser, made.constraint, made.shape)
+
+
+def measure(setting: dict) -> list[Record]:
+    """Audits the default candidates, and returns a record for each."""
+    problem = case(setting["prior"], setting["posterior"])
+    size = {key: setting[key] for key in ("truths", "members", "seed")}
+    try:
+        found = feasibly.audit(*problem, monitor=False, **size)
+    except (SamplingError, ValueError) as error:
+        return [{"candidate": "", "recommended": False, "failure": str(error)}]
+    return [
+        {
+            "candidate": candidate.name,
+            "recommended": candidate.name == found.recommended,
+            "regret": found.regret,
+            "verdict": candidate.verdict,
+            "feasible": _number(candidate.feasible),
+            "evaluations": _number(candidate.evaluations),
+            "seconds": candidate.seconds,
+            "failure": candidate.failure,
+            **_seen(candidate.examination),
+        }
+        for candidate in found.candidates
+    ]
+
+
+def _seen(seen: feasibly.audits.Examination | None) -> Record:
+    if seen is None:
+        return {}
+    return {
+        "spread": list(seen.ratio),
+        "energy": list(seen.energy),
+        "p": {finding.family: finding.p for finding in seen.findings},
+        "found": [finding.family for finding in seen.findings if finding.found],
+    }
+
+
+def _number(value: float) -> float | None:
+    return value if value == value else None
+
+
+def rows(records: Sequence[Record]) -> list[Record]:
+    """Returns the table's rows: each family, all problems, and what always taking one candidate
+    would give."""
+    mine = [row for row in records if row["prior"] == EXACT]
+    truth = {
+        (row["posterior"], row["label"]): row
+        for row in kept.read("defaults", "exact")
+        if "ratio" in row
+    }
+    family = {name: key for key, names in PROBLEMS.items() for name in names}
+    groups: dict[str, list[Record]] = {}
+    for row in mine:
+        groups.setdefault(family[row["posterior"]], []).append(row)
+    found = [_row(name, group, truth) for name, group in groups.items()]
+    found.append(_row("all", mine, truth))
+    for name in ("auto", "calibrated", "ppr"):
+        always = _choices(mine, truth, lambda row, name=name: row["candidate"] == name)
+        found.append({"family": f"always {name}", **_judged(always)})
+    return found
+
+
+def _row(name: str, group: Sequence[Record], truth: Mapping[tuple[str, str], Record]) -> Record:
+    posteriors = dict.fromkeys(row["posterior"] for row in group)
+    chosen = _choices(group, truth, lambda row: row["recommended"])
+    scored = [(row, _true(row, truth)["ratio"]) for row in group if _true(row, truth)]
+    bad = [_faulty(row) for row, ratio in scored if ratio > BAD]
+    good = [_faulty(row) for row, ratio in scored if ratio < GOOD]
+    cost = [
+        sum(
+            (r.get("evaluations") or 0) * r["truths"] * r["members"]
+            for r in group
+            if r["posterior"] == one
+        )
+        for one in posteriors
+    ]
+    return {
+        "family": f"{name} ({len(posteriors)})",
+        **_judged(chosen),
+        "faults": f"{sum(bad)} of {len(bad)}",
+        "alarms": f"{sum(good)} of {len(good)}",
+        "evaluations": statistics.median(cost) / 1e6,
+    }
+
+
+def _choices(
+    group: Sequence[Record],
+    truth: Mapping[tuple[str, str], Record],
+    taken: Callable[[Record], bool],
+) -> list[tuple[float, float]]:
+    """The true distances of what is taken of each problem, and of the best candidate."""
+    found = []
+    for name in dict.fromkeys(row["posterior"] for row in group):
+        known = [(row, _true(row, truth)) for row in group if row["posterior"] == name]
+        known = [(row, true) for row, true in known if true]
+        able = [true["ratio"] for _, true in known if true["feasible"] >= FEASIBLE]
+        mine = [true["ratio"] for row, true in known if taken(row)]
+        if able and mine:
+            found.append((mine[0], min(able)))
+    return found
+
+
+def _judged(choices: Sequence[tuple[float, float]]) -> Record:
+    """How many choices are right, and their regret."""
+    if not choices:
+        return {}
+    strict = [mine <= RIGHT * best for mine, best in choices]
+    loose = [mine <= max(RIGHT * best, best + NEAR) for mine, best in choices]
+    regret = sorted(mine / best for mine, best in choices)
+    ninety = regret[-(-9 * len(regret) // 10) - 1]
+    return {
+        "strict": f"{sum(strict)} of {len(strict)}",
+        "loose": f"{sum(loose)} of {len(loose)}",
+        "regret": f"{statistics.median(regret):.2f} / {ninety:.2f}",
+    }
+
+
+def _true(row: Record, truth: Mapping[tuple[str, str], Record]) -> Record:
+    """The record of a candidate in the study `defaults`; empty if there is none."""
+    return truth.get((row["posterior"], LABELS.get(row["candidate"], row["candidate"])), {})
+
+
+def _faulty(row: Record) -> bool:
+    return bool(row.get("found") or row["failure"]) or (row.get("feasible") or 0) < FEASIBLE
+
+
+COLUMNS: Columns = {
+    "family": ("problems", TEXT),
+    "strict": (f"within {RIGHT - 1:.0%} of the best", "{}"),
+    "loose": (f"or within {NEAR} of it", "{}"),
+    "regret": ("regret, median / 90 %", "{}"),
+    "faults": (f"faults found, of those above {BAD:g}", "{}"),
+    "alarms": (f"and of those below {GOOD:g}", "{}"),
+    "evaluations": ("evaluations, millions", "{:.2f}"),
+}
+"""Of the candidate that the audit recommends. Regret is its true distance over the best
+candidate's."""
+
+
+def shipped(records: Sequence[Record]) -> list[Record]:
+    """Returns the rows of the table of the shipped priors, a row for each candidate."""
+    found = []
+    for row in (row for row in records if row["prior"] != EXACT and "spread" in row):
+        found.append(
+            {
+                "method": f"{row['prior']}, {row['candidate']}",
+                "spread": "{:.3f} ± {:.2f}".format(*row["spread"]),
+                "energy": "{:.4f} ± {:.3f}".format(*row["energy"]),
+                "feasible": row["feasible"],
+                "evaluations": row["evaluations"],
+                "verdict": row["verdict"],
+            }
+        )
+    return found
+
+
+SHIPPED_COLUMNS: Columns = {
+    "method": ("prior, method", TEXT),
+    "spread": ("spread", "{}"),
+    "energy": ("energy score", "{}"),
+    "feasible": ("feasible", "{:.1%}"),
+    "evaluations": ("evaluations", "{:.0f}"),
+    "verdict": ("verdict", TEXT),
+}
+
+
+def cases() -> list[dict]:
+    """Returns what to audit, the smallest first."""
+    size = {"truths": 64, "members": 7, "seed": 0}
+    found = [
+        {"prior": EXACT, "posterior": name, **size}
+        for names in PROBLEMS.values()
+        for name in names
+    ]
+    many = {"truths": 128, "members": 7, "seed": 0}
+    return [*found, *({"prior": one, "posterior": "constraint 0", **many} for one in SHIPPED)]
+
+
+MEASUREMENT = Measurement(
+    name="audit",
+    question="Does an audit recommend the right sampler, and find the faults that are there?",
+    problem="exact",
+    settings=cases(),
+    measure=measure,
+    rows=rows,
+    columns=COLUMNS,
+)
