@@ -8,7 +8,7 @@ from collections.abc import Callable
 from feasibly.cli import methods
 
 from . import comparison, records
-from .studies import MEASUREMENTS, Study, find
+from .studies import MEASUREMENTS, Study, audit, find
 from .tables import TEXT, means, render
 from .variables import parts
 
@@ -17,12 +17,13 @@ PAGES = [
     ROOT / "README.md",
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "docs" / "pages").glob("*.md")),
+    ROOT / "docs" / "pages" / "trust.py",
 ]
 
 MARK = re.compile(
     r"(<!-- table: ([\w-]+) (\w+)(?:/([\w/-]+))?(?:; ([^>]*))? -->\n).*?(<!-- end -->)", re.DOTALL
 )
-MADE = re.compile(r"(<!-- made: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+MADE = re.compile(r"((# |)<!-- made: ([\w-]+) -->\n).*?((?:# |)<!-- end -->)", re.DOTALL)
 
 
 def fill(page: str) -> str:
@@ -31,7 +32,7 @@ def fill(page: str) -> str:
     A mark reads `<!-- table: STUDY PROBLEM -->`, or `<!-- table: STUDY PROBLEM; LABEL; ... -->`
     for some rows only, with `PROBLEM/OBSERVATION` for one kind of observation (of the weather
     `PROBLEM/OBSERVATION/VARIABLE`) or `oracles/POSTERIOR`, or `<!-- made: NAME -->` for what is no
-    mean of a comparison, and ends with `<!-- end -->`.
+    mean of a comparison, and ends with `<!-- end -->`. In comments all lines begin with a sharp.
 
     Raises:
         ValueError: If a mark asks for what there is not.
@@ -42,7 +43,9 @@ def fill(page: str) -> str:
         return f"{start}{_means(study, problem, part, labels)}\n{end}"
 
     def made(match: re.Match[str]) -> str:
-        return f"{match[1]}{MAKERS[match[2]]()}\n{match[3]}"
+        start, sharp, name, end = match.groups()
+        lines = MAKERS[name]().splitlines()
+        return start + "".join(f"{sharp}{line}\n" for line in lines) + end
 
     return MADE.sub(made, MARK.sub(table, page))
 
@@ -83,10 +86,16 @@ def _measured(name: str) -> str:
     return render(found, measurement.columns)
 
 
+def _shipped() -> str:
+    return render(audit.shipped(records.read("audit", "exact")), audit.SHIPPED_COLUMNS)
+
+
 MAKERS: dict[str, Callable[[], str]] = {
     "comparison": lambda: comparison.data2d(records.read("baselines", "data2d")),
     "comparison-ks": lambda: comparison.ks(records.read("baselines", "ks")),
     "methods": _listing,
+    "audit": lambda: _measured("audit"),
+    "audit-shipped": _shipped,
     "bound": lambda: _measured("bound"),
     "budgets": lambda: _measured("budgets"),
     "lipschitz": lambda: _measured("lipschitz"),

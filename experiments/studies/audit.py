@@ -97,6 +97,7 @@ BAD, GOOD = 2.0, 1.2
 """Above and below these distances a candidate is wrong, and right."""
 
 FEASIBLE = 0.99
+SEEDS = 4
 
 
 class Case(NamedTuple):
@@ -179,21 +180,18 @@ def rows(records: Sequence[Record]) -> list[Record]:
 
 
 def _row(name: str, group: Sequence[Record], truth: Mapping[tuple[str, str], Record]) -> Record:
-    posteriors = dict.fromkeys(row["posterior"] for row in group)
+    audits = _audits(group)
     chosen = _choices(group, truth, lambda row: row["recommended"])
     scored = [(row, _true(row, truth)["ratio"]) for row in group if _true(row, truth)]
     bad = [_faulty(row) for row, ratio in scored if ratio > BAD]
     good = [_faulty(row) for row, ratio in scored if ratio < GOOD]
     cost = [
-        sum(
-            (r.get("evaluations") or 0) * r["truths"] * r["members"]
-            for r in group
-            if r["posterior"] == one
-        )
-        for one in posteriors
+        sum((row.get("evaluations") or 0) * row["truths"] * row["members"] for row in one)
+        for one in audits
     ]
+    count = len({row["posterior"] for row in group})
     return {
-        "family": f"{name} ({len(posteriors)})",
+        "family": f"{name} ({count})",
         **_judged(chosen),
         "faults": f"{sum(bad)} of {len(bad)}",
         "alarms": f"{sum(good)} of {len(good)}",
@@ -201,15 +199,23 @@ def _row(name: str, group: Sequence[Record], truth: Mapping[tuple[str, str], Rec
     }
 
 
+def _audits(records: Sequence[Record]) -> list[list[Record]]:
+    """The records of each audit."""
+    found: dict[tuple, list[Record]] = {}
+    for row in records:
+        found.setdefault((row["posterior"], row["seed"]), []).append(row)
+    return list(found.values())
+
+
 def _choices(
     group: Sequence[Record],
     truth: Mapping[tuple[str, str], Record],
     taken: Callable[[Record], bool],
 ) -> list[tuple[float, float]]:
-    """The true distances of what is taken of each problem, and of the best candidate."""
+    """The true distances of what is taken in each audit, and of the best candidate."""
     found = []
-    for name in dict.fromkeys(row["posterior"] for row in group):
-        known = [(row, _true(row, truth)) for row in group if row["posterior"] == name]
+    for one in _audits(group):
+        known = [(row, _true(row, truth)) for row in one]
         known = [(row, true) for row, true in known if true]
         able = [true["ratio"] for _, true in known if true["feasible"] >= FEASIBLE]
         mine = [true["ratio"] for row, true in known if taken(row)]
@@ -283,10 +289,10 @@ SHIPPED_COLUMNS: Columns = {
 
 
 def cases() -> list[dict]:
-    """Returns what to audit, the smallest first."""
-    size = {"truths": 64, "members": 7, "seed": 0}
+    """Returns what to audit: each problem by several seeds, and the shipped priors."""
     found = [
-        {"prior": EXACT, "posterior": name, **size}
+        {"prior": EXACT, "posterior": name, "truths": 64, "members": 7, "seed": seed}
+        for seed in range(SEEDS)
         for names in PROBLEMS.values()
         for name in names
     ]
