@@ -6,11 +6,14 @@ candidate, under the constraint as it is given. An audit sees 64 truths of the p
 
 __all__ = ["MEASUREMENT", "PROBLEMS", "SHIPPED", "cases", "measure", "rows", "shipped"]
 
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import feasibly
+from feasibly.audits import Candidate, Examination
+from feasibly.audits.result import recommend
 from feasibly.constraints import Constraint
 from feasibly.errors import SamplingError
 from feasibly.problems.data2d import Data2D
@@ -81,6 +84,7 @@ PROBLEMS: Mapping[str, Sequence[str]] = {
         "field-16x16-mean4std-l0-rectified",
         "field-16x16-0.3known-l1-edm-scale100",
         "field-16x16-0.1known-l0.5-edm",
+        "field-16x16-0.1known-l1-vp",
     ),
 }
 """Problems of the study `defaults` by family, without those that were set aside. Left out are
@@ -127,10 +131,13 @@ def measure(setting: dict) -> list[Record]:
         found = feasibly.audit(*problem, monitor=False, **size)
     except (SamplingError, ValueError) as error:
         return [{"candidate": "", "recommended": False, "failure": str(error)}]
+    second, *_ = recommend([c for c in found.candidates if c.name != "auto"])
     return [
         {
             "candidate": candidate.name,
             "recommended": candidate.name == found.recommended,
+            "second": second is not None and candidate.name == second.name,
+            "gaps": {c.name: _gap(candidate, c) for c in found.candidates if c is not candidate},
             "regret": found.regret,
             "verdict": candidate.verdict,
             "feasible": _number(candidate.feasible),
@@ -143,7 +150,18 @@ def measure(setting: dict) -> list[Record]:
     ]
 
 
-def _seen(seen: feasibly.audits.Examination | None) -> Record:
+def _gap(a: Candidate, b: Candidate) -> list[float] | None:
+    """The mean difference of two energy scores on the same truths, and its standard error."""
+    if a.examination is None or b.examination is None:
+        return None
+    apart = a.examination.scores - b.examination.scores
+    apart = apart[apart.isfinite()]
+    if len(apart) < 2:
+        return None
+    return [apart.mean().item(), (apart.std() / math.sqrt(len(apart))).item()]
+
+
+def _seen(seen: Examination | None) -> Record:
     if seen is None:
         return {}
     return {
@@ -159,8 +177,8 @@ def _number(value: float) -> float | None:
 
 
 def rows(records: Sequence[Record]) -> list[Record]:
-    """Returns the table's rows: each family, all problems, and what always taking one candidate
-    would give."""
+    """Returns the table's rows: each family, all problems, these if the default is no candidate,
+    and what always taking one candidate would give."""
     mine = [row for row in records if row["prior"] == EXACT]
     truth = {
         (row["posterior"], row["label"]): row
@@ -173,6 +191,9 @@ def rows(records: Sequence[Record]) -> list[Record]:
         groups.setdefault(family[row["posterior"]], []).append(row)
     found = [_row(name, group, truth) for name, group in groups.items()]
     found.append(_row("all", mine, truth))
+    others = [row for row in mine if row["candidate"] != "auto"]
+    second = _choices(others, truth, lambda row: row["second"])
+    found.append({"family": "all, without auto", **_judged(second)})
     for name in ("auto", "calibrated", "ppr"):
         always = _choices(mine, truth, lambda row, name=name: row["candidate"] == name)
         found.append({"family": f"always {name}", **_judged(always)})

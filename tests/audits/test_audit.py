@@ -270,20 +270,25 @@ def candidate(name, energy, noise, evaluations, feasible=1.0, faulty=False):
     return Candidate(name, name, examination=seen, feasible=feasible, evaluations=evaluations)
 
 
-def test_the_recommendation_is_sound_feasible_and_cheap_in_this_order():
+def test_the_recommendation_is_feasible_scores_well_and_is_sound_in_this_order():
     best = candidate("a", 1.0, 0.0, 500)
-    assert recommend([best, candidate("bb", 1.1, 0.0, 10)])[0] is best
-    cheap = candidate("bb", 1.0, 0.2, 10)  # within a standard error
-    chosen, regret = recommend([best, cheap])
-    assert chosen is cheap
-    gap = cheap.examination.scores - 1
+    worse = candidate("bb", 1.1, 0.0, 10)
+    for both in ([best, worse], [worse, best]):
+        assert recommend(both)[::2] == (best, None)
+    like = candidate("bb", 1.0, 0.2, 10)
+    assert recommend([best, like])[::2] == (best, like)  # the first, and one that is cheaper
+    chosen, regret, cheaper = recommend([like, best])
+    assert chosen is like
+    assert cheaper is None
+    gap = like.examination.scores - 1
     assert regret == pytest.approx((gap.mean() + 1.645 * gap.std() / 10).item(), rel=1e-6)
     for other in (
         candidate("cc", 1.0, 0.2, 10, faulty=True),
         candidate("cc", 0.5, 0.0, 10, feasible=0.9),
         Candidate("cc", "cc", failure="no"),
     ):
-        assert recommend([best, other])[0] is best
+        for both in ([best, other], [other, best]):
+            assert recommend(both)[::2] == (best, None)
     assert recommend([Candidate("cc", "cc", failure="no")])[0] is None
     few = candidate("dd", 2.0, 0.0, 10, feasible=0.5)
     assert recommend([few, candidate("cc", 0.5, 0.0, 10, feasible=0.4)])[0] is few
@@ -292,11 +297,11 @@ def test_the_recommendation_is_sound_feasible_and_cheap_in_this_order():
 def test_a_score_that_is_surely_less_counts_more_than_a_fault():
     sound = candidate("bb", 1.1, 0.2, 10)
     assert recommend([candidate("a", 1.0, 0.0, 500, faulty=True), sound])[0].name == "a"
-    # both have faults: what is cheaper does not count
-    faulty = [candidate(name, 1.0, 0.2, cost, faulty=True) for name, cost in (("a", 9), ("bb", 8))]
+    # all have faults: the least score
+    faulty = [candidate(name, 1.0, 0.2, 10, faulty=True) for name in ("a", "bb")]
     least = min(faulty, key=lambda one: one.examination.energy.value)
-    faulty = [replace(one, evaluations=9 if one is least else 8) for one in faulty]
-    assert recommend(faulty)[0].name == least.name
+    for both in (faulty, faulty[::-1]):
+        assert recommend(both)[0] is least
 
 
 def test_a_fault_too_small_to_matter_costs_no_recommendation():

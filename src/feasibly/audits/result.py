@@ -36,6 +36,8 @@ class Audit:
         recommended: Its name; empty if there is none.
         regret: By which share its energy score may be above the least of the candidates, with 95 %
             confidence.
+        cheaper: The name of a candidate that takes fewer evaluations, of which no fault was found
+            and whose score is not surely above; empty if there is none.
         model: With data, the same tests of the model's own samples without the constraint.
         notes: What a user must know besides, in sentences.
     """
@@ -47,6 +49,7 @@ class Audit:
     best: Any
     recommended: str
     regret: float
+    cheaper: str = ""
     model: Candidate | None = None
     notes: tuple[str, ...] = ()
 
@@ -73,7 +76,14 @@ class Audit:
             if more
             else ""
         )
-        return f"Use {self.recommended}{but}.{regret}"
+        cheap = ""
+        if self.cheaper:
+            costs = [f"{self[c].evaluations:.0f}" for c in (self.cheaper, self.recommended)]
+            cheap = (
+                f" {self.cheaper} takes {costs[0]} evaluations in place of {costs[1]}, and no "
+                "fault of it was found either."
+            )
+        return f"Use {self.recommended}{but}.{regret}{cheap}"
 
     def table(self) -> list[dict[str, str]]:
         """Returns the numbers, a row for each candidate."""
@@ -119,44 +129,38 @@ def _shown(estimate: Estimate) -> str:
     return f"{estimate.value:.3g} ± {estimate.error:.1g}"
 
 
-def recommend(candidates: Sequence[Candidate]) -> tuple[Candidate | None, float]:
-    """Returns the candidate to use and its regret.
+def recommend(
+    candidates: Sequence[Candidate],
+) -> tuple[Candidate | None, float, Candidate | None]:
+    """Returns the candidate to use, its regret, and one that is cheaper and may be as good.
 
     Candidates need feasible members. Those whose energy score is above the least with 95 %
     confidence are out. The score counts faults by their size, so that one too small to matter
-    costs no recommendation. Of the others, those without a fault come first. Of these it is the
-    one of the least score, or one within a standard error of it that takes fewer evaluations. If
-    all have faults, it is the one of the least score.
+    costs no recommendation. Of the others, it is the first without a fault, in the order in which
+    they are given: scores of few truths hardly differ, and what is best on many problems is a
+    better guess than the least of them. If all have faults, it is the one of the least score.
 
     Arguments:
         candidates: The candidates.
     """
     ran = [(c, c.examination) for c in candidates if c.examination is not None]
     if not ran:
-        return None, math.nan
+        return None, math.nan, None
     most = max(c.feasible for c, _ in ran)
     able = [(c, seen) for c, seen in ran if c.feasible >= min(FEASIBLE, most)]
-    near = _near(able, CONFIDENCE)
+    least = min(able, key=lambda one: one[1].energy.value)
+    gaps = [(one, _gap(one[1], least[1])) for one in able]
+    near = [one for one, gap in gaps if gap.value <= CONFIDENCE * gap.error or one is least]
     sound = [(c, seen) for c, seen in near if not seen.faulty]
-    close = _near(sound, 1.0) if sound else _near(near, 0.0)
-    chosen = min(close, key=lambda one: one[0].evaluations)
+    chosen = sound[0] if sound else least
     regret = 0.0
     for other, seen in ran:
         if other is not chosen[0]:
             gap = _gap(chosen[1], seen)
             worst = gap.value + CONFIDENCE * gap.error
             regret = max(regret, worst / max(abs(seen.energy.value), 1e-300))
-    return chosen[0], regret
-
-
-Scored = tuple[Candidate, Examination]
-
-
-def _near(scored: Sequence[Scored], errors: float) -> list[Scored]:
-    """Returns those whose energy score is above the least by so many standard errors at most."""
-    least = min(scored, key=lambda one: one[1].energy.value)
-    gaps = [(one, _gap(one[1], least[1])) for one in scored]
-    return [one for one, gap in gaps if gap.value <= errors * gap.error or one is least]
+    cheapest = min([chosen, *sound], key=lambda one: one[0].evaluations)[0]
+    return chosen[0], regret, None if cheapest is chosen[0] else cheapest
 
 
 def _gap(a: Examination, b: Examination) -> Estimate:

@@ -92,7 +92,8 @@ def audit(
         denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
         constraint: The constraint.
         shape: The shape of one sample.
-        methods: The candidates: `auto`, names of methods, or samplers.
+        methods: The candidates: `auto`, names of methods, or samplers. Of several between which
+            an audit cannot tell, the first is recommended.
         truths: The number of truths, at least 16.
         members: The number of members of each truth, at least 2.
         near: How many samples of the prior there are for each truth. Those whose residuals are
@@ -173,7 +174,7 @@ def audit(
         made = work.candidate(f"{number}-{name}", constraint, name, method, chosen)
         candidates.append(made)
         told(f"{name}: {made.verdict}.")
-    best, regret = recommend(candidates)
+    best, regret, cheaper = recommend(candidates)
     if best is None:
         raise SamplingError(f"No candidate can be audited: {candidates[-1].failure}.")
     model = None
@@ -196,6 +197,7 @@ def audit(
         best=best.method,
         recommended=best.name,
         regret=regret,
+        cheaper=cheaper.name if cheaper else "",
         model=model,
         notes=tuple(notes),
     )
