@@ -61,6 +61,9 @@ FIXED = 1e-3
 """The standard deviation within rows, relative to the largest, below which a direction is taken
 as fixed by the constraint."""
 
+EQUAL = 1e-4
+"""Distances are rounded to so many standard deviations: rounding errors are no difference."""
+
 SAMPLES_A_DIRECTION = 10
 """How many members there must be for each direction that is standardised. With fewer, all samples
 would be equally far from the mean."""
@@ -265,7 +268,7 @@ def tarp_ranks(values: Tensor, references: int = 4, seed: int = 0) -> Tensor:
     shape = (len(values), references, values.shape[2])
     noise = torch.randn(shape, generator=generator, dtype=torch.float64).to(values)
     points = values.mean(dim=1, keepdim=True) + noise
-    return ranks(torch.cdist(values, points), seed)
+    return ranks((torch.cdist(values, points) / EQUAL).round(), seed)
 
 
 def coverage(rank: Tensor) -> Tensor:

@@ -99,6 +99,18 @@ def test_what_the_tolerance_allows_is_no_fault():
     assert not examine(x, members + missed, settled=members).faulty
 
 
+def test_isolated_solutions_are_not_told_apart_by_the_tolerance():
+    """The square of a number is fixed, and members are a little too large or exactly right."""
+    generator = torch.Generator().manual_seed(0)
+    size = 1 + torch.rand(100, 1, 1, generator=generator).double()
+    sign = 2 * torch.randint(2, (100, 8, 1), generator=generator) - 1
+    x = sign * size
+    missed = x[:, 1:] * (1 + 1e-3 * torch.rand(100, 7, 1, generator=generator))
+    settled = x[:, 1:] * (1 + 1e-7 * torch.rand(100, 7, 1, generator=generator))
+    assert {f.family for f in examine(x[:, 0], missed).findings if f.found} >= {"coverage"}
+    assert not examine(x[:, 0], missed, settled=settled).faulty
+
+
 def test_a_spread_of_0_73_is_found_at_64_truths_with_7_members():
     seen = examine(*conditional(1, width=0.73))
     spread = seen.findings[0]

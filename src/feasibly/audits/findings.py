@@ -185,7 +185,11 @@ def examine(
 
     share = level / len(MEANINGS)
     values = torch.stack(list(named.values()), dim=2)
-    rank = calibration.tarp_ranks(free.values, seed=seed)
+    places = free.values
+    if settled is not None:  # where solutions are isolated, the tolerance would decide the ranks
+        still = torch.cat([table[:, :1], settled.flatten(start_dim=2).double()], dim=1)
+        places = still @ free.directions / free.std
+    rank = calibration.tarp_ranks(places, seed=seed)
     tests = {}
     scores = _spread_scores(values, free.values, table)
     tests["spread"] = spread = calibration.swap_test(scores, share, seed=seed)
