@@ -23,7 +23,6 @@
 # This is the shipped checkerboard, with points on a wave.
 
 # %%
-import matplotlib.pyplot as plt
 import torch
 from small import short
 
@@ -63,7 +62,6 @@ print(f"standard deviation {result.samples.std():.3f}, exactly {(1 - 1 / 30) ** 
 # %%
 covered = {c.name: c.examination.covered for c in audit.candidates if c.examination}
 figures.coverage(covered)
-plt.show()
 
 # %% [markdown]
 # *Regions around random points should hold a given share of the truths. The curve of a right
@@ -98,10 +96,12 @@ plt.show()
 #
 # ## What is recommended
 #
-# First, members must be feasible. Then the energy score counts: it is least for the right
-# distribution, and every fault raises it by its size. Methods whose score is surely above the
-# least are out. Of the others, those without a fault come first. A cheaper one wins if its score
-# is within a standard error.
+# 1. Members must be feasible.
+# 2. The energy score counts. It is least for the right distribution, and a fault raises it by its
+#    size. So a fault too small to matter costs no recommendation. Methods whose score is above the
+#    least with 95 % confidence are out.
+# 3. Of the others it is the first without a fault, in the order of `methods`. So put first what
+#    you would take without an audit. A cheaper one of which no fault was found is named too.
 #
 # ## How right it is
 #
@@ -113,9 +113,11 @@ plt.show()
 # * *Regret* is the recommended candidate's distance over the best one's.
 # * The distance of 1024 members is itself known within some 20 %. The energy score of 64 truths
 #   cannot tell small differences. So a recommendation within 0.3 of the best is hardly worse.
-# * *Faults found* are of candidates that are far from the truth, above 2. Infeasible members
+# * *Faults found* are counted among candidates far from the truth, above 2. Infeasible members
 #   count as a fault.
-# * Faults found below 1.2 are false alarms, or faults that are there and small.
+# * Faults found in candidates below 1.2 are false alarms, or faults that are there and small.
+# * *Without auto* there is no default among the candidates. The last rows take one candidate
+#   always, and no audit.
 #
 # ```
 # python -m experiments run audit
@@ -137,7 +139,7 @@ plt.show()
 # ## Limits
 #
 # * **Size.** 64 truths with 7 members see an error of a tenth of the spread in 30 dimensions, and
-#   of a quarter to a half in two. Mode weights need more: an error of 0.1 is found in 3 of 4 audits of 512
+#   of a third to a half where one direction is free. Mode weights need more: an error of 0.1 is found in 3 of 4 audits of 512
 #   truths. The verdict says what would not show.
 # * **Chance.** If all candidates are right, one audit in twenty finds a fault nevertheless
 #   (`level=0.05`). Repeat it with another `seed`.

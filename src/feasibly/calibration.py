@@ -98,7 +98,8 @@ class Estimate(NamedTuple):
     error: float
 
 
-class Projected(NamedTuple):
+@dataclass(frozen=True)
+class Projected:
     r"""What the constraint leaves free of a table.
 
     Attributes:

@@ -70,12 +70,14 @@ class Audit:
         faulty = chosen.examination is not None and chosen.examination.faulty
         but = ", though it has faults: none without scores as well" if faulty else ""
         more = sum(c.examination is not None for c in self.candidates) > 1
-        regret = (
-            f" Its energy score is at most {self.regret:.1%} above the best candidate's (95 % "
-            "confidence)."
-            if more
-            else ""
-        )
+        regret = ""
+        if more and self.regret > 0:
+            regret = (
+                f" Its energy score is at most {self.regret:.1%} above the best candidate's (95 % "
+                "confidence)."
+            )
+        elif more:
+            regret = " Its energy score is the least, with 95 % confidence."
         cheap = ""
         if self.cheaper:
             costs = [f"{self[c].evaluations:.0f}" for c in (self.cheaper, self.recommended)]
