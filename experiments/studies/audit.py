@@ -101,7 +101,13 @@ BAD, GOOD = 2.0, 1.2
 """Above and below these distances a candidate is wrong, and right."""
 
 FEASIBLE = 0.99
-SEEDS = 4
+TRUTHS, SEEDS = 64, 4
+
+MORE = 256
+"""The truths of one more audit of each problem of `FEW`."""
+
+FEW = ("two modes", "spheres", "curves", "Data2D")
+"""The families that have few free directions, but for two problems."""
 
 
 class Case(NamedTuple):
@@ -177,9 +183,10 @@ def _number(value: float) -> float | None:
 
 
 def rows(records: Sequence[Record]) -> list[Record]:
-    """Returns the table's rows: each family, all problems, these if the default is no candidate,
-    and what always taking one candidate would give."""
-    mine = [row for row in records if row["prior"] == EXACT]
+    """Returns the table's rows: each family, all problems, some by the number of truths, all if
+    the default is no candidate, and what always taking one candidate would give."""
+    every = [row for row in records if row["prior"] == EXACT]
+    mine = [row for row in every if row["truths"] == TRUTHS]
     truth = {
         (row["posterior"], row["label"]): row
         for row in kept.read("defaults", "exact")
@@ -191,6 +198,11 @@ def rows(records: Sequence[Record]) -> list[Record]:
         groups.setdefault(family[row["posterior"]], []).append(row)
     found = [_row(name, group, truth) for name, group in groups.items()]
     found.append(_row("all", mine, truth))
+    for truths in (TRUTHS, MORE):
+        group = [r for r in every if family[r["posterior"]] in FEW and r["truths"] == truths]
+        if group:
+            row = _row(f"{FEW[0]} to {FEW[-1]}", group, truth)
+            found.append(row | {"family": f"{row['family']}, {truths} truths"})
     others = [row for row in mine if row["candidate"] != "auto"]
     second = _choices(others, truth, lambda row: row["second"])
     found.append({"family": "all, without auto", **_judged(second)})
@@ -224,7 +236,7 @@ def _audits(records: Sequence[Record]) -> list[list[Record]]:
     """The records of each audit."""
     found: dict[tuple, list[Record]] = {}
     for row in records:
-        found.setdefault((row["posterior"], row["seed"]), []).append(row)
+        found.setdefault((row["posterior"], row["truths"], row["seed"]), []).append(row)
     return list(found.values())
 
 
@@ -310,15 +322,21 @@ SHIPPED_COLUMNS: Columns = {
 
 
 def cases() -> list[dict]:
-    """Returns what to audit: each problem by several seeds, and the shipped priors."""
+    """Returns what to audit: each problem by several seeds, some with more truths, and the shipped
+    priors."""
     found = [
-        {"prior": EXACT, "posterior": name, "truths": 64, "members": 7, "seed": seed}
+        {"prior": EXACT, "posterior": name, "truths": TRUTHS, "members": 7, "seed": seed}
         for seed in range(SEEDS)
         for names in PROBLEMS.values()
         for name in names
     ]
     many = {"truths": 128, "members": 7, "seed": 0}
-    return [*found, *({"prior": one, "posterior": "constraint 0", **many} for one in SHIPPED)]
+    more = [row | {"truths": MORE} for row in found[: sum(len(PROBLEMS[name]) for name in FEW)]]
+    return [
+        *found,
+        *more,
+        *({"prior": one, "posterior": "constraint 0", **many} for one in SHIPPED),
+    ]
 
 
 MEASUREMENT = Measurement(

@@ -140,6 +140,9 @@ def test_an_audit_recommends_what_is_right_and_sample_takes_it():
     assert found["Exact 2"].evaluations == 0  # it asks no network
     assert "64 truths x 7 members take" in told[0]
     assert "Use Exact 2." in str(found)
+    assert "is the least, with 95 %" in replace(found, regret=0.0).recommendation
+    cheap = replace(found, recommended="ppr", cheaper="Exact 2").recommendation
+    assert "Exact 2 takes 0 evaluations in place of " in cheap
     result = feasibly.sample(NORMAL, SUM, 5, (D,), method=found.best, monitor=False)
     assert result.feasible.all()
 
