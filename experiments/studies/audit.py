@@ -93,6 +93,9 @@ inequalities, finite data, what no sample attains, and fields that take long."""
 LABELS = {"auto": DEFAULT}
 """The labels of candidates in the study `defaults`, where they differ."""
 
+ORDERS = ("calibrated, ppr", "ppr, calibrated")
+"""What is recommended if these are the candidates, in this order."""
+
 RIGHT, NEAR = 1.05, 0.3
 """A candidate is right up to this ratio to the best one, or this difference from it. The distance
 of 1024 members is itself only known within some 20 %."""
@@ -136,13 +139,16 @@ def measure(setting: dict) -> list[Record]:
     try:
         found = feasibly.audit(*problem, monitor=False, **size)
     except (SamplingError, ValueError) as error:
-        return [{"candidate": "", "recommended": False, "failure": str(error)}]
-    second, *_ = recommend([c for c in found.candidates if c.name != "auto"])
+        return [{"candidate": "", "chosen": [], "failure": str(error)}]
+    chosen = {"all": found.recommended} | {
+        order: "" if one is None else one.name
+        for order in ORDERS
+        for one, *_ in [recommend(_in_order(found.candidates, order))]
+    }
     return [
         {
             "candidate": candidate.name,
-            "recommended": candidate.name == found.recommended,
-            "second": second is not None and candidate.name == second.name,
+            "chosen": [order for order, name in chosen.items() if name == candidate.name],
             "gaps": {c.name: _gap(candidate, c) for c in found.candidates if c is not candidate},
             "regret": found.regret,
             "verdict": candidate.verdict,
@@ -154,6 +160,12 @@ def measure(setting: dict) -> list[Record]:
         }
         for candidate in found.candidates
     ]
+
+
+def _in_order(candidates: Sequence[Candidate], order: str) -> list[Candidate]:
+    """The candidates that an order names."""
+    known = {candidate.name: candidate for candidate in candidates}
+    return [known[name] for name in order.split(", ") if name in known]
 
 
 def _gap(a: Candidate, b: Candidate) -> list[float] | None:
@@ -184,7 +196,7 @@ def _number(value: float) -> float | None:
 
 def rows(records: Sequence[Record]) -> list[Record]:
     """Returns the table's rows: each family, all problems, some by the number of truths, all if
-    the default is no candidate, and what always taking one candidate would give."""
+    the default is no candidate, and what always taking one candidate instead would give."""
     every = [row for row in records if row["prior"] == EXACT]
     mine = [row for row in every if row["truths"] == TRUTHS]
     truth = {
@@ -203,18 +215,23 @@ def rows(records: Sequence[Record]) -> list[Record]:
         if group:
             row = _row(f"{FEW[0]} to {FEW[-1]}", group, truth)
             found.append(row | {"family": f"{row['family']}, {truths} truths"})
+    found.append({"family": "all, always auto", **_always("auto", mine, truth)})
     others = [row for row in mine if row["candidate"] != "auto"]
-    second = _choices(others, truth, lambda row: row["second"])
-    found.append({"family": "all, without auto", **_judged(second)})
-    for name in ("auto", "calibrated", "ppr"):
-        always = _choices(mine, truth, lambda row, name=name: row["candidate"] == name)
-        found.append({"family": f"always {name}", **_judged(always)})
+    for order in ORDERS:
+        audited = _choices(others, truth, lambda row, order=order: order in row["chosen"])
+        first = order.split(", ")[0]
+        found.append({"family": f"without auto, {first} first", **_judged(audited)})
+        found.append({"family": f"without auto, always {first}", **_always(first, others, truth)})
     return found
+
+
+def _always(name: str, group: Sequence[Record], truth: Mapping[tuple[str, str], Record]) -> Record:
+    return _judged(_choices(group, truth, lambda row: row["candidate"] == name))
 
 
 def _row(name: str, group: Sequence[Record], truth: Mapping[tuple[str, str], Record]) -> Record:
     audits = _audits(group)
-    chosen = _choices(group, truth, lambda row: row["recommended"])
+    chosen = _choices(group, truth, lambda row: "all" in row["chosen"])
     scored = [(row, _true(row, truth)["ratio"]) for row in group if _true(row, truth)]
     bad = [_faulty(row) for row, ratio in scored if ratio > BAD]
     good = [_faulty(row) for row, ratio in scored if ratio < GOOD]
@@ -324,19 +341,17 @@ SHIPPED_COLUMNS: Columns = {
 def cases() -> list[dict]:
     """Returns what to audit: each problem by several seeds, some with more truths, and the shipped
     priors."""
-    found = [
-        {"prior": EXACT, "posterior": name, "truths": TRUTHS, "members": 7, "seed": seed}
-        for seed in range(SEEDS)
-        for names in PROBLEMS.values()
-        for name in names
+    size = {"members": 7}
+    names = [(family, name) for family, names in PROBLEMS.items() for name in names]
+    exact = [{"prior": EXACT, "posterior": name, "truths": TRUTHS, **size} for _, name in names]
+    more = [
+        {"prior": EXACT, "posterior": name, "truths": MORE, **size}
+        for family, name in names
+        if family in FEW
     ]
-    many = {"truths": 128, "members": 7, "seed": 0}
-    more = [row | {"truths": MORE} for row in found[: sum(len(PROBLEMS[name]) for name in FEW)]]
-    return [
-        *found,
-        *more,
-        *({"prior": one, "posterior": "constraint 0", **many} for one in SHIPPED),
-    ]
+    own = [{"prior": one, "posterior": "constraint 0", "truths": 128, **size} for one in SHIPPED]
+    found = [row | {"seed": 0} for row in (*exact, *more, *own)]
+    return [*found, *(row | {"seed": seed} for seed in range(1, SEEDS) for row in exact)]
 
 
 MEASUREMENT = Measurement(
