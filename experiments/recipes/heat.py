@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Generator, Tensor, nn
 
-from feasibly.denoisers import Denoiser
+from feasibly.denoisers.adapter import Adapter
 from feasibly.models.flow import flow
 from feasibly.nn import FiLM, SineEmbedding
 from feasibly.samplers import Ancestral
@@ -120,7 +120,7 @@ def fitted(u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return phi, nu[best], off
 
 
-def heat() -> Denoiser:
+def heat() -> Adapter:
     """Loads the trained flow, wrapped."""
     path = HOME / "heat.safetensors"
     net = FNO(**json.loads((HOME / "heat.json").read_text()))

@@ -244,16 +244,18 @@ def _check_values(name: str, constraint: Constraint, x: Tensor, r: Tensor) -> No
             f"{name}: the residual is not zero but its gradient is; comparisons, rounding and "
             "signs cannot be projected on. Replace them by something smooth."
         )
-    alone = constraint.residual(x[:1])
+    for z in (x, x.flip(0)):  # a sum along the batch leaves its first sample as it is
+        together, alone = constraint.residual(z), constraint.residual(z[:1])
 
-    def of_twins() -> Tensor:
-        return constraint.residual(x[:1].expand_as(x))[:1]
+        def of_twins(z: Tensor = z) -> Tensor:
+            return constraint.residual(z[:1].expand_as(z))[:1]
 
-    if alone.shape != r[:1].shape or not _independent(r, alone, of_twins, r, 1e-3, 1e-5):
-        raise ConstraintError(
-            f"{name}: a sample's residual changes with the other samples in its batch; reduce "
-            "over the sample's axes only, and give observations without a batch axis."
-        )
+        same = alone.shape == together[:1].shape
+        if not same or not _independent(together, alone, of_twins, r, 1e-3, 1e-5):
+            raise ConstraintError(
+                f"{name}: a sample's residual changes with the other samples in its batch; reduce "
+                "over the sample's axes only, and give observations without a batch axis."
+            )
 
 
 def _independent(
