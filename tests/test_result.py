@@ -127,7 +127,7 @@ def test_overhead_is_the_share_of_time_outside_the_network():
 
 def test_the_summary_names_method_reason_feasible_members_evaluations_and_seeds():
     text = str(result(first=12))
-    assert text.startswith("PPR\n")
+    assert text.startswith("PPR with Sphere\n")
     assert "The constraint has one residual." in text
     assert "2 of 4 members feasible" in text
     assert "4e-06" in text
