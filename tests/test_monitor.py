@@ -127,9 +127,10 @@ def test_what_a_monitor_says_is_saved_and_loaded_and_printed(tmp_path):
     assert Result.load(tmp_path / "two.safetensors").oddness is None
 
 
-@pytest.mark.parametrize(("count", "least"), [(4, 2), (100, 6), (400, 12)])
+@pytest.mark.parametrize(("count", "least"), [(4, 2), (100, 7), (400, 20)])
 def test_a_sentence_tells_of_implausible_members_beyond_chance_alone(count, least):
-    """One in a hundred is mistaken: the bar is its mean, three standard deviations and one."""
+    """One in a hundred is mistaken, by a reference whose rate varies by as much: the bar is the
+    mean, three standard deviations and one."""
 
     def result(some):
         monitor = Fake(lambda i: 2.0 if i < some else 0.0)
@@ -179,9 +180,9 @@ def test_members_with_conditions_of_their_own_are_sampled_and_not_tested(chunk):
     denoiser = Conditional([0.0, 0.0, 4.0, 4.0])
     result = feasibly.sample(denoiser, LINE, 4, (2,), chunk=chunk)
     assert result.feasible.all()
-    assert result.plausible is None
+    assert result.oddness.isnan().tolist() == [False, False, True, True]
     (sentence,) = result.warnings
-    assert sentence.startswith("Members were not tested for plausibility: ")
+    assert "not tested for plausibility" in sentence
     assert "conditions" in sentence
     # nothing is lost, and no sentence told, where all have the first one's
     alike = feasibly.sample(denoiser, LINE, [0, 1], (2,), chunk=chunk)
@@ -211,7 +212,7 @@ def test_conditions_of_a_wrapped_network_are_told_too():
     denoiser = feasibly.wrap(net, "x0", LogLogit(), conditions={"shift": shifts}, time=lambda t: t)
     result = feasibly.sample(denoiser, LINE, 3, (2,))
     assert result.feasible.all()
-    assert result.plausible is None
+    assert result.oddness.isnan().tolist() == [False, True, True]
     assert "not tested for plausibility" in result.warnings[0]
     off = feasibly.sample(denoiser, LINE, 3, (2,), monitor=False)
     assert off.warnings == []

@@ -127,7 +127,7 @@ def test_overhead_is_the_share_of_time_outside_the_network():
 
 def test_the_summary_names_method_reason_feasible_members_evaluations_and_seeds():
     text = str(result(first=12))
-    assert "PPR(steps=32)" in text
+    assert text.startswith("PPR with Sphere\n")
     assert "The constraint has one residual." in text
     assert "2 of 4 members feasible" in text
     assert "4e-06" in text
@@ -154,3 +154,9 @@ def test_the_time_left_is_that_of_the_steps_left(step, left):
 
 def test_later_attempts_have_no_time_left():
     assert snapshot(attempt=1).seconds_left == 0
+
+
+def test_the_summary_names_samplers_and_leaves_their_settings_to_the_method():
+    method = "Ancestral(steps=64), then up to 2 times PPR(last=GaussNewton(steps=50)) with Linear"
+    first, *_ = str(result(method=method)).splitlines()
+    assert first == "Ancestral, then up to 2 times PPR with Linear"

@@ -33,8 +33,8 @@ result = feasibly.sample(denoiser, wave, members, shape=(2,), seed=0, method="pp
 print(result)
 
 # %% [markdown]
-# * **The first lines** have the samplers with all settings, and the reason for them. They are
-#   enough to repeat the run.
+# * **The first lines** name the samplers, and the reason for them. `result.method` has all their
+#   settings, which are enough to repeat the run.
 # * **Feasible** members have a violation c(x) of at most the tolerance. Both are *sums* of squared
 #   residuals, in the squared units of the residual. `result.feasible` says which members.
 # * **Evaluations** count the network on a batch, forward and backward. *Outside the network* is the

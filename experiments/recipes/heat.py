@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Generator, Tensor, nn
 
-from feasibly.denoisers import Adapter
+from feasibly.denoisers.adapter import Adapter
 from feasibly.models.flow import flow
 from feasibly.nn import FiLM, SineEmbedding
 from feasibly.samplers import Ancestral

@@ -2,7 +2,6 @@
 
 __all__ = ["plan", "sample"]
 
-import contextlib
 import time
 import warnings
 from collections.abc import Sequence
@@ -15,16 +14,21 @@ from .constraints.base import Constraint
 from .errors import CalibrationWarning, SamplingError
 from .members import calling
 from .network import Evaluations, Network
-from .plausible import reference
+from .plausible import Reference, reference
 from .policy import Plan, choose, looks_first, remarks
 from .result import Result
 from .samplers import Sampler
-from .sampling import inspect, members_of, run, shape_of, whole
+from .sampling import inspect, run, shape_of
 
 SETTINGS = ("seed", "chunk", "callback", "observe")
 UNTESTED = (
-    "Members were not tested for plausibility: the denoiser's conditions are not those of member "
-    "0 for all of them, and unconditional samples are of that member."
+    "Members whose conditions are not those of member 0 were not tested for plausibility: the "
+    "unconditional samples are of that member. The samplers were chosen for it too."
+)
+UNSEEN = (
+    "Fewer than 16 of 64 unconditional samples were finite. So members were not tested for "
+    "plausibility, and samplers were chosen for data of unit variance; test the denoiser by "
+    "`python -m feasibly check`."
 )
 
 
@@ -95,28 +99,21 @@ def sample(
         monitor=monitor,
         dtype=dtype,
         device=device,
+        chunk=settings.get("chunk"),
     )
     survey = chosen.survey
     settings |= {"dtype": dtype, "device": device, "reason": chosen.reason}
-    untested = ""
-    if monitor and survey is not None:
-        network, chunk = Network(denoiser, chosen.evaluations), settings.get("chunk")
-        size = None if chunk is None else whole("chunk", chunk, 1)
-        if survey.applies(network, members_of(members), size):
-            settings["monitor"] = survey
-        else:
-            untested = UNTESTED
+    if monitor:
+        settings["monitor"] = survey
     seconds = time.perf_counter() - start
-    told = []
-    if constraint is not None and survey is not None:
-        with calling([0], survey.samples.device):
-            told += remarks(constraint, survey)
-    for sentence in told:
+    for sentence in chosen.remarks:
         warnings.warn(sentence, CalibrationWarning, stacklevel=2)
     result = run(chosen.attempts, members, shape, **settings)
     result.evaluations += chosen.evaluations
     result.seconds += seconds
-    result.warnings += told + [untested] * bool(untested)
+    result.warnings += chosen.remarks
+    if result.oddness is not None and result.oddness.isnan().any():
+        result.warnings.append(UNTESTED)
     return result
 
 
@@ -132,6 +129,7 @@ def plan(
     monitor: bool = True,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str | None = None,
+    chunk: int | None = None,
 ) -> Plan:
     """Returns the samplers that :func:`sample` would take, and the reason.
 
@@ -145,16 +143,20 @@ def plan(
         if name in options:
             raise ValueError(f"{name!r} is an argument of sample(), and no option of a method.")
     evaluations = Evaluations()
-    survey = None
+    survey: Reference | None = None
+    known: tuple[str, ...] = ()
     with calling([0], problem.x_0.device):  # whose target stands for all, if each has its own
-        looks = constraint is not None and (
+        if constraint is not None and (
             monitor or (method == "auto" and looks_first(constraint, problem))
-        )
-        if looks:
+        ):
             network = Network(denoiser, evaluations)
-            # if they are not finite, the run itself will say where
-            with contextlib.suppress(SamplingError):
-                survey = reference(network, shape, constraint, dtype=dtype, device=device)
+            try:
+                survey = reference(
+                    network, shape, constraint, dtype=dtype, device=device, chunk=chunk
+                )
+                known = tuple(remarks(constraint, survey))
+            except SamplingError:  # the run itself may say where
+                known = (UNSEEN,)
         arguments = {"method": method, "survey": survey, "attempts": attempts, "fast": fast}
         chosen = choose(denoiser, constraint, problem, **arguments, **options)
-    return replace(chosen, survey=survey, evaluations=evaluations)
+    return replace(chosen, survey=survey, evaluations=evaluations, remarks=known)

@@ -111,8 +111,7 @@ class Reference:
         scale: The standard deviation of log-errors at each level, with shape :math:`(K)`.
         limit: What the largest standardised log-error may be.
         probe: What tells members with conditions of their own.
-        residuals: The residuals of the unconditional samples, with shape :math:`(N, m)`; None
-            without a constraint.
+        ends: The lowest and the highest noise level of the schedule.
         informed: The highest noise level at which the denoiser's estimates explain a tenth of the
             variance of a residual; infinite if all do. Above it the constraint says nothing of a
             state.
@@ -127,18 +126,8 @@ class Reference:
     scale: Tensor
     limit: float
     probe: Probe
-    residuals: Tensor | None = None
+    ends: tuple[float, float]
     informed: float = math.inf
-
-    def applies(self, denoiser: Any, members: Sequence[int], chunk: int | None = None) -> bool:
-        """Returns whether these members have the conditions of the reference."""
-        network = _network(denoiser)
-        try:
-            ids = torch.as_tensor(list(members), device=self.samples.device)
-            self._check_conditions(network, ids, chunk)
-        except DenoiserError:
-            return False
-        return True
 
     @property
     def cost(self) -> int:
@@ -164,14 +153,24 @@ class Reference:
         ids = torch.as_tensor(list(members), device=x.device)[good]
         errors = x.new_full((len(x), len(self.levels)), math.inf, dtype=torch.float64)
         if good.any():
-            self._check_conditions(network, ids, chunk)
+            self.check_conditions(network, ids, chunk)
             times, levels = self.times, self.levels
             errors[good] = _errors(network, x[good], ids, times, levels, self.noise, chunk)
         statistic = _standardise(_log(errors), self.location, self.scale) / self.limit
         return Assessment(statistic, statistic <= 1, errors)
 
-    def _check_conditions(self, network: Network, ids: Tensor, chunk: int | None) -> None:
-        """Refuses members whose estimates of a fixed state are not the reference's."""
+    def check_conditions(self, denoiser: Any, ids: Tensor, chunk: int | None) -> None:
+        """Refuses members whose estimates of a fixed state are not the reference's.
+
+        Arguments:
+            denoiser: The denoiser; a :class:`Network` counts the evaluations.
+            ids: The indices of the members, with shape (B).
+            chunk: How many states may go through the denoiser at a time; None for B.
+
+        Raises:
+            DenoiserError: If they have conditions other than those of the reference.
+        """
+        network = _network(denoiser)
         x_t, t, x_0 = self.probe
         for part in ids.split(chunk or len(ids)):
             with calling(part, x_t.device):
@@ -263,7 +262,7 @@ def reference(
         scale=log_e.std(dim=0).clamp_min(SPREAD),
         limit=max(LEAST, tail_limit(_left_out(log_e))),
         probe=probe,
-        residuals=None if constraint is None else r[-1],
+        ends=(sampler.noise_level(torch.tensor(0.0)), sampler.noise_level(torch.tensor(1.0))),
         informed=math.inf if constraint is None else _informed(sampler, r),
     )
 

@@ -76,12 +76,26 @@ ATTEMPTS = 4
 ATTEMPTS_INSIDE = 6
 """The same under inequalities alone. All but the last two attempts sample the prior."""
 
+SEEN = 2
+"""How many of the unconditional samples must be inside for the prior to be sampled."""
+
+ENOUGH, TRIES = 3.0, 64
+"""How many samples a member has inside on average, if it samples the prior so often: all members
+but one in 20 then have one. There are no more tries than the second number."""
+
 PROJECTED = 2
 """How many of the last attempts meet the inequalities too. They are two, so that one that fails
 does not leave a member infeasible."""
 
+SHARED = ("steps", "spacing", "eta", "output")
+"""The options that attempts of the prior take over."""
+
 MET = 0.5
 """The share of unconditional samples above which an equality asks for nothing if they meet it."""
+
+COVERED = 5.0
+"""How many times the data's scale the highest noise level must be, and the data's scale the
+lowest."""
 
 UNITS = 1e-4
 """A typical residual smaller than this, or larger than its inverse, is in other units than one."""
@@ -99,6 +113,10 @@ class Survey(Protocol):
         """The data's scale."""
 
     @property
+    def ends(self) -> tuple[float, float]:
+        """The lowest and the highest noise level of the schedule."""
+
+    @property
     def informed(self) -> float:
         """The highest noise level at which estimates tell a residual."""
 
@@ -113,12 +131,14 @@ class Plan:
         survey: What unconditional samples show of the problem, which tells whether members are
             plausible; None if they were not sampled.
         evaluations: The network evaluations that it took to choose.
+        remarks: What a user should know before sampling, in sentences.
     """
 
     attempts: tuple[Sampler, ...]
     reason: str = ""
     survey: Any = None
     evaluations: Evaluations = field(default_factory=Evaluations)
+    remarks: tuple[str, ...] = ()
 
 
 def choose(
@@ -178,11 +198,8 @@ def choose(
         raise ValueError(
             f"There is no method {method!r}; choose 'auto' or one of {', '.join(METHODS)}."
         )
-    if fast and (constraint is None or "minimize" in options):
-        raise ValueError(
-            "fast=True chooses the minimizer of projections; there is no projection without a "
-            "constraint, and a minimizer that is given stays as it is. Leave fast out."
-        )
+    if fast and constraint is None:
+        raise ValueError("fast=True changes nothing without a constraint. Leave fast out.")
     if method == "auto" and constraint is None:
         _known(Ancestral, options)
         sampler = Ancestral(denoiser, **options)
@@ -191,9 +208,8 @@ def choose(
         values = constraint.intervals(problem.x_0)
         if _weighs(values):
             return _particles(denoiser, constraint, values, survey, fast, attempts, options)
-        if (values.lower == values.upper).all():
-            return _posterior(denoiser, constraint, problem, fast, attempts, options)
-    if method in ("auto", "ppr") and constraint is not None:
+        return _posterior(denoiser, constraint, values, problem, fast, attempts, options)
+    if method == "ppr" and constraint is not None:
         return _ppr(denoiser, constraint, problem, fast, attempts, options)
     if fast:
         raise ValueError(f"fast=True is an option of 'auto' and 'ppr', not of {method!r}.")
@@ -217,12 +233,24 @@ def _weighs(values: Intervals) -> bool:
 
 
 def remarks(constraint: Constraint, survey: Survey) -> Iterator[str]:
-    """Yields what a user should know of a constraint before sampling: that it asks for nothing, or
-    is in units far from one."""
-    equalities = constraint.equalities
-    if equalities is None:
-        return
-    c, feasible = equalities.assess(survey.samples)
+    """Yields what a user should know before sampling: that the schedule's noise does not fit the
+    data, or that an equality asks for nothing, is in units far from one, or is not resolved."""
+    lowest, highest = survey.ends
+    if highest < COVERED * survey.unit or lowest * COVERED > survey.unit:
+        yield (
+            f"The noise levels sigma / alpha of the schedule go from {lowest:.3g} to "
+            f"{highest:.3g}, and unconditional samples vary by {survey.unit:.3g}. The lowest must "
+            f"be at most a {COVERED:.0f}th of the data's standard deviation, and the highest at "
+            f"least {COVERED:.0f} times as large, or samples are wrong. Take another schedule, or "
+            "scale the data."
+        )
+    for part in constraint.parts:
+        if part.equalities is not None:
+            yield from _remarks(part.equalities, survey.samples)
+
+
+def _remarks(equalities: Constraint, x: Tensor) -> Iterator[str]:
+    c, feasible = equalities.assess(x)
     size, met = c.double().median().sqrt().item(), feasible.double().mean().item()
     if met >= MET:
         yield (
@@ -235,6 +263,21 @@ def remarks(constraint: Constraint, survey: Survey) -> Iterator[str]:
             f"The residual of {equalities!r} is typically {size:.3g} for unconditional samples. "
             "Divide it by that, and the tolerance by its square: far from one, rounding counts."
         )
+    elif x.dtype == torch.float32 and equalities.tolerance < (error := _rounding(equalities, x)):
+        yield (
+            f"The tolerance of {equalities!r} is {equalities.tolerance:.3g}, and rounding alone "
+            f"gives a violation of {error:.2g} in float32. Take a larger tolerance, or "
+            "dtype=torch.float64."
+        )
+
+
+def _rounding(equalities: Constraint, x: Tensor) -> float:
+    """Returns the typical violation that rounding of the residual makes; 0 if it is unknown."""
+    try:
+        apart = equalities.residual(x.double()) - equalities.residual(x)
+    except Exception:  # the residual takes no double precision
+        return 0.0
+    return apart.square().sum(dim=1).median().item()
 
 
 def _particles(
@@ -258,14 +301,17 @@ def _particles(
         "spread": _short(unit),
         "last": GaussNewton(STUCK, max_distance=None),
     }
-    _known(Particles, options)
+    _known(Particles, options, fast, "particles")
     sampler = Particles(denoiser, constraint, **(chosen | options))
-    if not far and "particles" not in options and constraint.equalities is None:
-        count = attempts or ATTEMPTS_INSIDE
-        prior = Ancestral(denoiser, constraint)
-        early = max(0, count - PROJECTED)
-        reason = "Unconditional samples satisfy the inequality often; particles meet the rest."
-        return Plan((prior,) * early + (sampler,) * (count - early), reason)
+    if constraint.equalities is None and "particles" not in options:
+        taken: dict[str, Any] = {k: v for k, v in options.items() if k in SHARED}
+        prior = Ancestral(denoiser, constraint, **taken)
+        tries = _tries(constraint, survey, prior.steps, sampler.budget(m))
+        if tries:
+            count = attempts or tries + PROJECTED
+            early = max(0, count - PROJECTED)
+            reason = "Unconditional samples satisfy the inequality often; particles meet the rest."
+            return Plan((prior,) * early + (sampler,) * (count - early), reason)
     what = "one value" if m == 1 else f"{m} values"
     where = ", far from unconditional samples" if far else ""
     reason = (
@@ -273,6 +319,22 @@ def _particles(
         "weighed by it."
     )
     return Plan((sampler,) * (attempts or ATTEMPTS), reason)
+
+
+def _tries(
+    constraint: Constraint, survey: Survey | None, steps: int, budget: tuple[int, int]
+) -> int:
+    """Returns how often to sample the prior inside of inequalities; 0 if particles take less
+    work."""
+    if survey is None:
+        return ATTEMPTS_INSIDE - PROJECTED
+    g = constraint.intervals(survey.samples)
+    inside = ((g.lower <= g.values) & (g.values <= g.upper)).all(dim=1)
+    share = inside.double().mean().item()
+    forward, backward = budget
+    if int(inside.sum()) < SEEN or steps > share * (forward + 2 * backward):
+        return 0
+    return min(TRIES, math.ceil(ENOUGH / share))
 
 
 def _nearness(constraint: Constraint, x: Tensor) -> float:
@@ -289,23 +351,29 @@ def _nearness(constraint: Constraint, x: Tensor) -> float:
 def _posterior(
     denoiser: Any,
     constraint: Constraint,
+    values: Intervals,
     problem: Problem,
     fast: bool,
     attempts: int | None,
     options: dict[str, Any],
 ) -> Plan:
-    count = attempts or ATTEMPTS
-    _known(CalibratedPPR, options)
+    fixed = values.lower == values.upper
+    mixed, equal = not bool(fixed.all()), int(fixed[0].sum())
+    count = attempts or (ATTEMPTS_INSIDE if mixed else ATTEMPTS)
+    _known(CalibratedPPR, options, fast, "steps")
     steps = STEPS_FAST if fast else STEPS_CALIBRATED
     settings: dict[str, Any] = {"spacing": "noise", "steps": steps}
-    posterior = CalibratedPPR(denoiser, constraint, **(settings | options))
-    early = min(count, CALIBRATED)
-    late = _ppr(denoiser, constraint, problem, fast, max(1, count - early), {}).attempts
+    equalities = constraint.equalities
+    assert equalities is not None  # there are more than a few
+    posterior = CalibratedPPR(denoiser, equalities, **(settings | options))
+    early = min(count, count - PROJECTED if mixed and count > PROJECTED else CALIBRATED)
+    project = _ppr(denoiser, constraint, problem, fast, PROJECTED, {}).attempts[-1]
+    inside = " Members that are inside of the inequalities are kept." if mixed else ""
     reason = (
-        f"The constraint has {problem.residuals} residuals: posterior samples, then PPR for "
-        "members that fail."
+        f"The constraint has {equal} equalities: posterior samples, then PPR for members that "
+        f"fail.{inside}"
     )
-    return Plan(((posterior,) * early + late)[:count], reason)
+    return Plan((posterior,) * early + (project,) * (count - early), reason)
 
 
 def _short(value: float) -> float:
@@ -332,14 +400,15 @@ def _ppr(
         # a minimizer that is given is taken as it is
         "last": None if "minimize" in options else _last(residuals, fast),
     }
-    _known(PPR, options)
+    _known(PPR, options, fast, "minimize")
     kind = TruncatedPPR if inside else PPR
     sampler = kind(denoiser, constraint, **(chosen | options))
     count = attempts or (ATTEMPTS_INSIDE if inside else ATTEMPTS)
     early = max(0, count - PROJECTED)
     if equalities is None:
-        shared = {k: v for k, v in options.items() if k in ("spacing", "eta", "output")}
-        prior = Ancestral(denoiser, constraint, steps=sampler.steps, **shared)
+        shared: dict[str, Any] = {k: v for k, v in options.items() if k in SHARED}
+        shared["steps"] = sampler.steps
+        prior = Ancestral(denoiser, constraint, **shared)
         first = f"{early} attempts sample the prior, then " if early else ""
         reason = f"The constraint is an inequality: {first}PPR projects."
         return Plan((prior,) * early + (sampler,) * (count - early), reason)
@@ -366,8 +435,15 @@ def _last(residuals: int, fast: bool = False) -> Minimizer | None:
     return None if residuals <= FEW else replace(search, steps=LAST * search.steps)
 
 
-def _known(kind: type[Sampler], options: Mapping[str, Any]) -> None:
-    """Refuses options that a sampler does not have."""
+def _known(
+    kind: type[Sampler], options: Mapping[str, Any], fast: bool = False, chosen: str = ""
+) -> None:
+    """Refuses options that a sampler does not have, and the one that `fast` chooses."""
+    if fast and chosen in options:
+        raise ValueError(
+            f"fast=True chooses {chosen!r} of {kind.__name__}, which is given as an option; leave "
+            "one of the two out."
+        )
     known = [f.name for f in fields(kind) if f.init and f.name not in ("denoiser", "constraint")]
     for name in options:
         if name not in known:

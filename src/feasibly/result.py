@@ -120,7 +120,7 @@ class Result:
         if self.plausible is not None:
             plausible = f"{int(self.plausible.sum())} of {len(self.members)} members plausible\n"
         return (
-            f"{self.method}\n{reason}"
+            f"{_without_settings(self.method)}\n{reason}"
             f"{int(self.feasible.sum())} of {len(self.members)} members feasible "
             f"(c <= {self.tolerance:g}), {quantiles}\n"
             f"{plausible}"
@@ -177,3 +177,14 @@ class Result:
                 for name in {name: None for p in parts for name in p.statistics}
             },
         )
+
+
+def _without_settings(method: str) -> str:
+    """Returns the names of samplers and constraints, without what stands in brackets."""
+    depth, kept = 0, []
+    for letter in method:
+        depth += letter == "("
+        if not depth:
+            kept.append(letter)
+        depth -= letter == ")"
+    return "".join(kept)

@@ -534,10 +534,13 @@ def shortfall(result: Result, sampler: Any) -> str:
     )
 
 
-def implausible(some: int, all_of: int) -> str:
-    """Says that so many members are implausible, if chance does not explain them; else nothing."""
-    expected = RATE * all_of
-    if some <= expected + 3 * math.sqrt(expected) + 1:
+def implausible(some: int, all_of: int, attempts: int = 1) -> str:
+    """Says that so many members are implausible, if chance does not explain them; else nothing.
+
+    The rate of one reference varies by about itself, and each attempt has its own samples.
+    """
+    expected = RATE**attempts * all_of
+    if some <= expected + 3 * math.sqrt(expected + (1.1 * expected) ** 2) + 1:
         return ""
     return (
         f"{some} of {all_of} members are not plausible: to the denoiser they do not look like "
@@ -561,7 +564,7 @@ def _warn(result: Result, attempts: Sequence[Any]) -> None:
         warnings.warn(sentence, CalibrationWarning, stacklevel=5)
     plausible = result.plausible
     if plausible is not None and (
-        suspicion := implausible(int((~plausible).sum()), len(plausible))
+        suspicion := implausible(int((~plausible).sum()), len(plausible), len(attempts))
     ):
         result.warnings.append(suspicion)
         warnings.warn(suspicion, CalibrationWarning, stacklevel=5)

@@ -363,14 +363,16 @@ class Work:
         self, survey: Reference | None, attempts: Sequence[Sampler]
     ) -> Reference | None:
         """Returns the monitor, and refuses a denoiser whose conditions differ."""
-        ids = range(len(self.truths) * self.members)
-        if survey is not None and not survey.applies(
-            attempts[0].denoiser, ids, self.settings["chunk"]
-        ):
+        if survey is None:
+            return None
+        ids = torch.arange(len(self.truths) * self.members, device=self.truths.device)
+        try:
+            survey.check_conditions(attempts[0].denoiser, ids, self.settings["chunk"])
+        except DenoiserError as error:
             raise DenoiserError(
                 "An audit needs a denoiser with the same conditions for all members, of which it "
                 f"samples {len(ids)}; give the denoiser one row of conditions."
-            )
+            ) from error
         return survey
 
     def sample(

@@ -245,19 +245,22 @@ def _check_values(name: str, constraint: Constraint, x: Tensor, r: Tensor) -> No
             "signs cannot be projected on. Replace them by something smooth."
         )
     first = torch.tensor([0], device=x.device)
-    with members.among(first):
-        alone = constraint.residual(x[:1])
+    for z in (x, x.flip(0)):  # a sum along the batch leaves its first sample as it is
+        together = constraint.residual(z)
+        with members.among(first):
+            alone = constraint.residual(z[:1])
 
-    def of_twins() -> Tensor:
-        with members.among(first.expand(len(x))):
-            return constraint.residual(x[:1].expand_as(x))[:1]
+        def of_twins(z: Tensor = z) -> Tensor:
+            with members.among(first.expand(len(x))):
+                return constraint.residual(z[:1].expand_as(z))[:1]
 
-    if alone.shape != r[:1].shape or not _independent(r, alone, of_twins, r, 1e-3, 1e-5):
-        raise ConstraintError(
-            f"{name}: a sample's residual changes with the other samples in its batch; reduce "
-            "over the sample's axes only, and give observations without a batch axis. Where each "
-            "member has its own, state it by constraints.EachMember."
-        )
+        same = alone.shape == together[:1].shape
+        if not same or not _independent(together, alone, of_twins, r, 1e-3, 1e-5):
+            raise ConstraintError(
+                f"{name}: a sample's residual changes with the other samples in its batch; reduce "
+                "over the sample's axes only, and give observations without a batch axis. Where "
+                "each member has its own, state it by constraints.EachMember."
+            )
 
 
 def _independent(

@@ -1,4 +1,4 @@
-"""`python -m feasibly demo`: three problems, sampled by the default and projected at the end."""
+"""`python -m feasibly demo`: three problems, sampled by the library and projected at the end."""
 
 __all__ = ["demo_three"]
 
@@ -45,8 +45,9 @@ class Shown:
         parts: The denoiser, the constraint and the shape of a sample.
         plan: The samplers that the library takes.
         post_hoc: The baseline, which projects at the end.
-        like_data: Returns which samples look like data, by a test of the problem's own.
-        draw: Draws samples, by the name of each panel.
+        looks: What looking like data means here.
+        like_data: Returns which samples do.
+        plot: Plots samples, by the name of each panel.
         members: The number of members.
     """
 
@@ -55,8 +56,9 @@ class Shown:
     parts: tuple[Any, Constraint, tuple[int, ...]]
     plan: Plan
     post_hoc: PostHoc
-    like_data: Callable[[Tensor, Tensor], Tensor]
-    draw: "Callable[[dict[str, Tensor]], Figure]"
+    looks: str
+    like_data: Callable[[Tensor], Tensor]
+    plot: "Callable[[dict[str, Tensor]], Figure]"
     members: int
 
 
@@ -77,9 +79,9 @@ def demo_three(out: Path, members: int, constraint: int, seed: int) -> int:
     out.mkdir(parents=True, exist_ok=True)
     report = Report("feasibly: three models under a hard constraint")
     report.text(
-        "Each model is sampled three times: without the constraint, with the samples projected "
-        "onto the constraint at the end, and by feasibly. Projected samples are feasible, and "
-        "no longer look like data."
+        "Each figure shows samples without the constraint, the same projected onto the constraint "
+        "at the end, and samples by feasibly. Projected samples are feasible, and no longer look "
+        "like data."
     )
     rows: list[dict[str, str]] = []
     for make in (curve, maps, field):
@@ -91,7 +93,11 @@ def demo_three(out: Path, members: int, constraint: int, seed: int) -> int:
         report.heading(shown.name)
         report.text(shown.about)
         report.table(found)
-        report.figure(figure, shown.about)
+        report.figure(
+            figure,
+            f"Like data: {shown.looks}. The median violation is shown, in units "
+            "of the tolerance; at most 1 is feasible.",
+        )
     listed(rows, "three models under a hard constraint", console)
     report.write(out / "report.html")
     console.print(f"Report: {out / 'report.html'}", highlight=False, soft_wrap=True)
@@ -102,12 +108,13 @@ def _one(
     shown: Shown, seed: int, out: Path, console: Console
 ) -> "tuple[list[dict[str, str]], Figure]":
     denoiser, constraint, shape = shown.parts
+    tolerance = constraint.tolerance
     methods = {POST_HOC: [shown.post_hoc], OURS: shown.plan.attempts}
     results = run_all(shown.name, methods, shown.members, shape, seed, out, console)
     free = run([Ancestral(denoiser, steps=32)], min(shown.members, 512), shape, seed=seed).samples
     rows = []
     for label, result in results.items():
-        like = shown.like_data(result.samples, result.feasible)
+        like = shown.like_data(result.samples)
         rows.append(
             {
                 "model": "" if rows else shown.name,
@@ -122,8 +129,9 @@ def _one(
     samples = {FREE: free} | {label: result.samples for label, result in results.items()}
     drawn = {}
     for label, x in samples.items():
-        drawn[f"{label}\nviolation {constraint.violation(x).median():.1g}"] = x
-    return rows, shown.draw(drawn)
+        times = constraint.violation(x).median().item() / tolerance
+        drawn[f"{label}\nviolation / tolerance {times:.1g}"] = x
+    return rows, shown.plot(drawn)
 
 
 def curve(members: int, k: int) -> Shown:
@@ -137,7 +145,8 @@ def curve(members: int, k: int) -> Shown:
         parts,
         plan(*parts, monitor=False),
         PostHoc(problem.denoiser, constraint),
-        lambda x, feasible: problem.distribution.in_support(x),
+        "on a black square of the board",
+        problem.distribution.in_support,
         lambda x: figures.points(x, constraint),
         members,
     )
@@ -160,7 +169,7 @@ def maps(members: int, k: int) -> Shown:
     constraint = Composite([Mask(mask, truth, 1e-6), average])
     denoiser = Gaussian(torch.zeros(SIDE**2), cov, VP())
 
-    def like_data(x: Tensor, feasible: Tensor) -> Tensor:
+    def like_data(x: Tensor) -> Tensor:
         flat = x.double().flatten(start_dim=1)
         roughness = (flat @ inverse * flat).sum(dim=1)  # chi-square, of 256 degrees of freedom
         return roughness < SIDE**2 + 4 * math.sqrt(2 * SIDE**2)
@@ -173,6 +182,7 @@ def maps(members: int, k: int) -> Shown:
         parts,
         plan(*parts, monitor=False),
         PostHoc(denoiser, constraint),
+        "as smooth as the model's maps, by a chi-square at four standard deviations",
         like_data,
         lambda x: figures.trajectories(
             {name: u[0] for name, u in x.items()}, stations=mask.nonzero()
@@ -187,18 +197,17 @@ def field(members: int, k: int) -> Shown:
     constraint = problem.constraint(problem.reference(k))
     parts = problem.denoiser, constraint, problem.shape
 
-    def like_data(x: Tensor, feasible: Tensor) -> Tensor:
-        return problem.in_support(x)
-
     return Shown(
         "a chaotic field",
         "A trained model of trajectories of the Kuramoto-Sivashinsky equation; time runs upward. "
-        "The sine of three frames (dotted lines) is observed.",
+        "The sine of three frames is observed: look at the dotted lines. feasibly samples by PPR "
+        "here, once and with `fast`, to save time.",
         parts,
         plan(*parts, method="ppr", fast=True, attempts=1, monitor=False),
         # steps short enough to find the nearest of a sine's solutions
         PostHoc(problem.denoiser, constraint, minimize=LBFGS(64, max_step=1.0)),
-        like_data,
+        "in the data's range, changes from frame to frame and equation",
+        problem.in_support,
         lambda x: figures.trajectories({name: u[0] for name, u in x.items()}, problem.observed),
         TRAJECTORIES,
     )

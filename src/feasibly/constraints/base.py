@@ -15,7 +15,7 @@ __all__ = [
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -152,6 +152,11 @@ class Constraint(ABC):
             f"{self.violation(x).item():.3g}. Correct or drop the equations that contradict "
             "each other."
         )
+
+    @property
+    def parts(self) -> "Sequence[Constraint]":
+        """What it is made of: each part has a tolerance of its own."""
+        return [self]
 
     @property
     def equalities(self) -> "Constraint | None":

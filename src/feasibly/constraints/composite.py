@@ -53,6 +53,10 @@ class Composite(Constraint):
         self.linear = all(part.linear for part in constraints)
 
     @property
+    def parts(self) -> Sequence[Constraint]:
+        return [part for one in self.constraints for part in one.parts]
+
+    @property
     def equalities(self) -> Constraint | None:
         parts = zip([part.equalities for part in self.constraints], self.weights, strict=True)
         kept = [(part, w) for part, w in parts if part is not None]

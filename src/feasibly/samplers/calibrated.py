@@ -144,9 +144,7 @@ class CalibratedPPR(Sampler):
         return PPR(self.denoiser, self.constraint, minimize=self.minimize)
 
     def prepare(self, problem: Problem) -> Self:
-        equalities = self.constraint.equalities
-        known = 0 if equalities is None else equalities.residual(problem.x_0).shape[1]
-        if known < problem.residuals:
+        if self.constraint.equalities is None or self.constraint.inequalities is not None:
             raise ValueError(
                 f"{type(self).__name__} is for equalities: it moves every sample onto the "
                 "constraint, and would gather members on the boundary of "

@@ -15,6 +15,7 @@ from ..linalg import eigh
 from ..minimizers import GaussNewton, Minimizer
 from ..minimizers.base import per_sample
 from ..randomness import MemberNoise
+from ..sampling import finite
 from .base import Last, Randn, Start, Step
 from .moments import derivatives
 from .ppr import PPR
@@ -71,14 +72,15 @@ class Particles(PPR):
     on as in PPR. There, a renoised point estimate lacks a variance of that level only.
 
     Of an inequality :math:`l \leq g(x) \leq u`, :math:`h` is the probability, given the
-    equalities, and values are moved to their mean in the interval. Several are taken as
-    independent. At the end, a member inside stays as it is; for that, `level` should be 0, so that
-    particles are weighed down to the last step and none is left to be projected.
+    equalities, and values are moved to their mean in the interval. Several are taken one
+    after another. At most 12 values are weighed: all equalities, and the inequalities nearest to
+    their bounds. At the end, a member inside stays as it is. For that, `level` should be 0, so
+    that particles are weighed down to the last step and none is left to be projected.
 
     With many particles samples follow the constrained distribution whatever :math:`h` is, but
-    for the size of a step and for what lies below `level`. So modes get their weights. A few
-    particles are enough where :math:`h` is good. Above `branch` a member has one particle, which
-    is moved as the others are.
+    for the size of a step, and for what lies above `branch` and below `level`. So modes get their
+    weights. A few particles are enough where :math:`h` is good. Above `branch` a member has one
+    particle, which is moved as the others are, without a weight.
 
     The target is the prior restricted to :math:`\|r\| \leq \epsilon`, with
     :math:`\epsilon \to 0`, as for :class:`CalibratedPPR <feasibly.samplers.CalibratedPPR>`.
@@ -158,7 +160,8 @@ class Particles(PPR):
     def twist(self, x_t: Tensor, t: Tensor, randn: Randn) -> Twist:
         """Returns what the constraint says of states, with shape (B, *)."""
         alpha_t, sigma_t = self.denoiser.schedule(t)
-        x_t = x_t.detach().requires_grad_()
+        good = finite(x_t)
+        x_t = torch.where(per_sample(good, x_t), x_t.detach(), 0.0).requires_grad_()
         mean = self.denoiser(x_t, t)
         z = mean.detach().requires_grad_()
         g = self.constraint.intervals(z)
@@ -174,8 +177,9 @@ class Particles(PPR):
         S, centre = (S + S.mT) / 2, g.values.detach().double()
         if len(above):
             bend = (above + below).double() / 2 - centre  # the slope cancels
-            centre = centre + bend.mean(dim=0)
-            S = S + torch.einsum("pbi,pbj->bij", bend, bend) / PAIRS
+            shift = bend.mean(dim=0)
+            centre, bend = centre + shift, bend - shift
+            S = S + torch.einsum("pbi,pbj->bij", bend, bend) / (PAIRS - 1)
         # in units in which a value's slope is one
         unit = J.norm(dim=2).clamp_min(torch.finfo(torch.float64).tiny)
         S = S / unit[:, None] / unit[..., None]
@@ -186,7 +190,8 @@ class Particles(PPR):
         gap = torch.linalg.solve(firm, (wanted - centre)[..., None])
         move = (VJ.mT @ (gap / unit[..., None])).reshape(mean.shape).to(mean)
         # what is not finite has no weight, and is not moved
-        return Twist(mean.detach(), move.nan_to_num(0, 0, 0), log_h.nan_to_num(-math.inf))
+        log_h = torch.where(good, log_h.nan_to_num(-math.inf), -math.inf)
+        return Twist(mean.detach(), move.nan_to_num(0, 0, 0), log_h)
 
     @torch.no_grad()
     def _around(self, mean: Tensor, sigma: float, randn: Randn) -> Tensor:
@@ -260,6 +265,7 @@ def urgent(g: Intervals, scale: Tensor) -> Tensor:
     """Returns which values are nearest to a bound, or farthest beyond it, in units of a scale,
     with shape (B, n): all equalities, and of the rest as many as may be weighed."""
     margin = torch.minimum(g.values - g.lower, g.upper - g.values).detach() / scale
+    margin = margin.nan_to_num(0.0, neginf=torch.finfo(margin.dtype).min)  # of a flat value
     fixed = g.lower == g.upper
     margin = margin.masked_fill(fixed, -math.inf)
     return margin.topk(max(MOST, int(fixed[0].sum())), dim=1, largest=False).indices
@@ -275,7 +281,13 @@ def inside(mean: Tensor, S: Tensor, lower: Tensor, upper: Tensor) -> tuple[Tenso
     r"""Returns the log-probability that normal values lie in intervals, and their mean there.
 
     Values whose bounds are equal are conditioned on, which is exact and takes a density. The
-    others are then taken as independent.
+    intervals are then taken one after another, the least likely first. Each takes its probability
+    given those before, and leaves a normal of the mean and the covariance that it should have.
+    So values that say the same count once, and independent ones are exact.
+
+    References:
+        | Multivariate N-Way Risk Estimation (Mendell & Elston, 1974), for one after another
+        | https://doi.org/10.2307/2529616
 
     Arguments:
         mean: The mean of the values, with shape (B, m).
@@ -284,43 +296,48 @@ def inside(mean: Tensor, S: Tensor, lower: Tensor, upper: Tensor) -> tuple[Tenso
         upper: The upper bounds, likewise.
     """
     fixed = (lower == upper)[0]
-    wanted = torch.where(fixed, lower, mean)
     log_h = mean.new_zeros(len(mean))
-    variance = S.diagonal(dim1=1, dim2=2)
     if fixed.any():
-        gap = (wanted - mean)[:, fixed]
+        gap = (lower - mean)[:, fixed]
         L, _ = torch.linalg.cholesky_ex(S[:, fixed][:, :, fixed])
         solved = torch.cholesky_solve(torch.cat([gap[..., None], S[:, fixed]], dim=2), L)
         log_h = -(gap * solved[..., 0]).sum(dim=1) / 2
         log_h = log_h - L.diagonal(dim1=1, dim2=2).log().sum(dim=1)
         mean = mean + (S[:, :, fixed] @ solved[..., :1]).squeeze(-1)
-        variance = variance - (S[:, :, fixed] * solved[..., 1:].mT).sum(dim=2)
-    if fixed.all():
-        return log_h, wanted
-    free, s = ~fixed, variance[:, ~fixed].clamp_min(torch.finfo(S.dtype).tiny).sqrt()
-    a, b = ((bound[:, free] - mean[:, free]) / s for bound in (lower, upper))
-    log_p, z = truncated(a, b)
-    wanted = wanted.clone()
-    wanted[:, free] = mean[:, free] + s * z
-    return log_h + log_p.sum(dim=1), wanted
+        mean = torch.where(fixed, lower, mean)
+        S = S - S[:, :, fixed] @ solved[..., 1:]
+    left, tiny = ~fixed.expand_as(mean), torch.finfo(S.dtype).tiny
+    for _ in range(int((~fixed).sum())):
+        s = S.diagonal(dim1=1, dim2=2).clamp_min(tiny).sqrt()
+        log_p, z, v = truncated((lower - mean) / s, (upper - mean) / s)
+        i = log_p.masked_fill(~left, math.inf).argmin(dim=1, keepdim=True)
+        log_h = log_h + log_p.gather(1, i)[:, 0]
+        row = S.gather(1, i[..., None].expand(-1, 1, S.shape[2]))[:, 0] / s.gather(1, i)
+        mean = mean + row * z.gather(1, i)
+        S = S - (1 - v.gather(1, i))[..., None] * row[:, :, None] * row[:, None]
+        left = left.scatter(1, i, False)
+    return log_h, mean
 
 
-def truncated(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Returns :math:`\log P(a \leq z \leq b)` of a standard normal :math:`z`, and its mean
-    there, both with the shape of the bounds."""
+def truncated(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    r"""Returns :math:`\log P(a \leq z \leq b)` of a standard normal :math:`z`, and its mean and
+    variance there, all with the shape of the bounds."""
     flip = a > 0  # so that the tail is the lower one, which is exact
     a, b = torch.where(flip, -b, a), torch.where(flip, -a, b)
     log_a, log_b = torch.special.log_ndtr(a), torch.special.log_ndtr(b)
     log_p = log_b + torch.log1p(-(log_a - log_b).clamp_max(-1e-12).exp())
-    density = [-bound.square() / 2 - math.log(2 * math.pi) / 2 for bound in (a, b)]
-    mean = (density[0] - log_p).exp() - (density[1] - log_p).exp()
+    density = [(-x.square() / 2 - math.log(2 * math.pi) / 2 - log_p).exp() for x in (a, b)]
+    mean = density[0] - density[1]
+    ends = [torch.where(x.isinf(), 0.0, x) * p for x, p in zip((a, b), density, strict=True)]
+    variance = (1 + ends[0] - ends[1] - mean.square()).clamp(0, 1)
     # of a short interval those differences cancel, and the density is even
     width, middle = b - a, (a + b) / 2
     short = width * (1 + middle.abs()) < SHORT
     even = width.clamp_min(torch.finfo(a.dtype).tiny).log() - middle.square() / 2
     log_p = torch.where(short, even - math.log(2 * math.pi) / 2, log_p)
     mean = torch.where(short, middle, mean)
-    return log_p, torch.where(flip, -mean, mean)
+    variance = torch.where(short, width.square() / 12, variance)
+    return log_p, torch.where(flip, -mean, mean), variance
 
 
 def uniform(noise: MemberNoise) -> Tensor:
@@ -331,6 +348,7 @@ def uniform(noise: MemberNoise) -> Tensor:
 def shares(log_w: Tensor) -> Tensor:
     """Returns weights that add up to one for each member, with shape (K, B); equal ones for a
     member all of whose weights are zero."""
+    log_w = log_w.masked_fill(log_w.isnan(), -math.inf)  # of a particle that is not finite
     none = ~log_w.isfinite().any(dim=0)
     return torch.where(none, 0.0, log_w).softmax(dim=0)
 
@@ -353,7 +371,7 @@ def resampled(log_w: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
     chosen = torch.searchsorted(w.T.cumsum(dim=1).contiguous(), points.T.contiguous()).T
     again = effective < EVEN * K
     chosen = torch.where(again, chosen.clamp_max(K - 1), own)
-    return chosen, torch.where(again, 0.0, log_w)
+    return chosen, torch.where(again | ~log_w.isfinite().any(dim=0), 0.0, log_w)
 
 
 def choose(log_w: Tensor, u: Tensor) -> Tensor:
