@@ -151,7 +151,7 @@ figures.coverage(covered)
 # * Where few directions are free, 64 truths miss more than half of the faults. 256 find three in
 #   four.
 # * Of the nine faults found below 1.2, five are of the default in 256 dimensions. Its members are
-#   too wide there by 1 to 5 %, and calibrated ones are not. Two are of PPR on a board, and 256
+#   too wide there by 1 to 5 %; calibrated ones have no fault there. Two are of PPR on a board, and 256
 #   truths find that one too.
 # * The true distance is under the constraint as it is given, which may be far from typical. An
 #   audit sees typical statements.
