@@ -18,11 +18,12 @@ from feasibly.schedules import LogLogit
 
 from ..recipes.heat import HeatFlow, heat
 from ..recipes.learned import Clusters, Field, known
-from .exact_base import Problem, mixture, rejected
+from .exact_base import MEMBERS, Problem, mixture, rejected
 from .exact_curves import Curve, banana, board, circle, ellipse, graph, on
 from .exact_fields import energy, initial, seen_once
 from .posteriors import Posterior, conditional, gaussians, nearest, normals
 
+SLOW = 64  # members of the flow of solutions
 ACCURACY = 1e-3  # of a feasible residual, in standard deviations of what is observed
 
 
@@ -112,8 +113,14 @@ def initial_and_mass(n: int, timing: str) -> Posterior:
 
 
 def _problems() -> Iterator[Problem]:
-    def problem(name: str, make: Callable[[], Posterior], m: int, kind: str = "linear") -> Problem:
-        return Problem(f"learned-{name}", "learned", kind, make, m)
+    def problem(
+        name: str,
+        make: Callable[[], Posterior],
+        m: int,
+        kind: str = "linear",
+        members: int = MEMBERS,
+    ) -> Problem:
+        return Problem(f"learned-{name}", "learned", kind, make, m, members=members)
 
     for m, cluster, far in ((1, 0, 0.0), (2, 3, 1.0), (1, 4, 3.0)):
         name = f"clusters-{m}r-{far:g}std"
@@ -137,7 +144,7 @@ def _problems() -> Iterator[Problem]:
         ("value", seen_once, 1),
         ("energy", energy, 1),
     ):
-        yield problem(f"heat-{name}", partial(solution, make), m, "field")
+        yield problem(f"heat-{name}", partial(solution, make), m, "field", SLOW)
 
 
 PROBLEMS = list(_problems())
