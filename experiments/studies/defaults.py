@@ -5,7 +5,7 @@ applies to it. A third of the problems is set aside: it is run with `--held-out`
 policy is chosen.
 """
 
-__all__ = ["CANDIDATES", "COLUMNS", "MISS", "STUDY", "evaluations", "rows"]
+__all__ = ["CANDIDATES", "COLUMNS", "STUDY", "evaluations", "rows"]
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -25,9 +25,6 @@ CANDIDATES: Mapping[str, Make] = {
     "ppr": partial(default, method="ppr"),
 }
 """What the default may choose from."""
-
-MISS = 3.0
-"""How many times as far from the truth as the truth is from itself a miss is."""
 
 COLUMNS: Columns = {
     "family": ("problems", TEXT),
