@@ -8,6 +8,7 @@ import torch
 
 import feasibly
 from feasibly import Ancestral, Equality, members
+from feasibly.api import UNSEEN
 from feasibly.errors import CalibrationWarning
 from feasibly.oracles import Gaussian
 from feasibly.result import Result
@@ -217,3 +218,52 @@ def test_conditions_of_a_wrapped_network_are_told_too():
     off = feasibly.sample(denoiser, LINE, 3, (2,), monitor=False)
     assert off.warnings == []
     assert torch.equal(off.samples, result.samples)
+
+
+class Partial(Gaussian):
+    """Fails at low noise for most states: those below one deviation."""
+
+    def mean(self, x, sigma):
+        bad = (x[:, :1] < 1.0) & (sigma < 0.3)
+        return torch.where(bad, torch.nan, super().mean(x, sigma))
+
+
+@pytest.mark.parametrize("monitor", [True, False])
+def test_a_survey_of_which_most_samples_fail_is_said_and_members_are_not_tested(monitor):
+    """Of 64 unconditional samples some ten are finite, and 16 are needed."""
+    prior = Partial(torch.zeros(2), torch.eye(2), LogLogit())
+    far = Equality(lambda x: x[:, :1] - 2.0, tolerance=1e-6)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        result = feasibly.sample(prior, far, 8, (2,), monitor=monitor)
+    assert result.finite.any()
+    assert result.oddness is None
+    assert UNSEEN in result.warnings
+    assert [str(w.message) for w in seen if w.category is CalibrationWarning].count(UNSEEN) == 1
+    assert result.evaluations.member_forward > 64 * 16, "what the survey took"
+    # where neither the samplers nor the tests of members depend on it, there is none
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = feasibly.sample(prior, far, 8, (2,), monitor=False, method="post-hoc")
+    assert UNSEEN not in result.warnings
+
+
+@pytest.mark.parametrize("chunk", [1, 5])
+def test_a_survey_and_the_tests_of_members_keep_to_the_chunk(chunk):
+    """But for the two states at t = 1/2 with which the denoiser itself is tested."""
+    sizes = []
+
+    class Watched(Gaussian):
+        def forward(self, x_t, t):
+            if t != 0.5:
+                sizes.append(len(x_t))
+            return super().forward(x_t, t)
+
+    prior = Watched(torch.zeros(2), torch.eye(2), LogLogit())
+    feasibly.plan(prior, LINE, (2,), chunk=chunk)
+    assert sum(sizes) > 64 * 20
+    assert max(sizes) == chunk
+    sizes.clear()
+    feasibly.sample(prior, LINE, 2 * chunk, (2,), chunk=chunk, options={"steps": 4})
+    assert sum(sizes) > 64 * 20
+    assert max(sizes) == chunk

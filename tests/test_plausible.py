@@ -3,11 +3,13 @@
 Samples have fixed seeds. Where a test is of a share, it says how far chance would take it.
 """
 
+import math
+
 import pytest
 import torch
 
 from feasibly import members
-from feasibly.constraints import Equality
+from feasibly.constraints import Equality, Linear
 from feasibly.errors import DenoiserError, SamplingError
 from feasibly.network import Evaluations, Network
 from feasibly.oracles import Checkerboard, Empirical, Gaussian, GaussianMixture
@@ -102,6 +104,59 @@ def test_levels_are_of_the_schedule_and_none_is_taken_twice():
     levels = reference(oracle, (3,), levels=(0.01, 0.02, 1.0, 900.0, 1000.0), **FAST).levels
     assert len(levels) == 3
     assert levels[[0, 2]].tolist() == pytest.approx([0.5, 100.0])
+
+
+class Heavy(Gaussian):
+    """A Gaussian's, with an error at low noise that is large for few samples."""
+
+    def mean(self, x, sigma):
+        size = x[:, :1].double().square().exp().clamp_max(30) * (sigma < 0.05)
+        return super().mean(x, sigma) + (sigma * size).expand(x.shape).to(x.dtype)
+
+
+@pytest.mark.parametrize("size", [16, 64])
+def test_the_limit_is_that_of_samples_that_are_left_out(size):
+    """Each is standardised by all the others. With itself among them the limit is lower."""
+    oracle = Heavy(torch.zeros(2), torch.eye(2), LogLogit())
+    ref = reference(oracle, (2,), **FAST | {"size": size})
+    log_e = (ref.assess(oracle, ref.samples, range(size)).errors + 0.01).log()
+    left_out = []
+    for i in range(size):
+        others = log_e[torch.arange(size) != i]
+        scale = others.std(dim=0).clamp_min(0.15)
+        left_out.append(((log_e[i] - others.mean(dim=0)) / scale).max())
+    assert ref.limit == pytest.approx(tail_limit(torch.stack(left_out)), rel=1e-6)
+    within = ((log_e - ref.location) / ref.scale).amax(dim=1)
+    assert ref.limit > 1.03 * tail_limit(within)
+    assert ref.limit > 2.2, "the least limit"
+
+
+@pytest.mark.parametrize("std", [3.0, 11.6])
+def test_a_gaussians_estimates_tell_a_residual_from_thrice_its_deviation_down(std):
+    """They leave s^2 / (s^2 + std^2) of its variance open, and tell it below 0.9. Of 4096 samples
+    the standard error of a share q is sqrt(q (1 - q)) / 32, at most 0.012, and no step of the
+    survey is within 0.04 of 0.9: a false alarm is rarer than one in 1000."""
+    rows = torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.6, 0.8]])
+    cov = torch.diag(torch.tensor([std**2, 0.01, 0.01]))
+    oracle = Gaussian(MU, cov, VE(1e-3, 100.0))
+    levels = [100.0 * 10 ** (-5 * k / 17) for k in range(18)]  # of a factor of at most exp(0.7)
+
+    def highest(deviation):
+        shares = {s: s**2 / (s**2 + deviation**2) for s in levels}
+        assert min(abs(share - 0.9) for share in shares.values()) > 0.04
+        return pytest.approx(max(s for s, share in shares.items() if share < 0.9), rel=1e-5)
+
+    def informed(*rows):
+        linear = Linear(torch.stack(rows), torch.zeros(len(rows)), tolerance=1e-6)
+        return reference(oracle, (3,), linear, size=4096, levels=(0.01,)).informed
+
+    assert informed(rows[0]) == highest(std)
+    assert informed(rows[1]) == highest(0.1)
+    assert informed(*rows) == highest(std), "one of several residuals suffices"
+
+
+def test_without_a_constraint_no_level_is_the_highest():
+    assert reference(Gaussian(MU, COV, LogLogit()), (3,), **FAST).informed == math.inf
 
 
 @pytest.mark.parametrize("size", [16, 64, 256])

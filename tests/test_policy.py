@@ -3,6 +3,7 @@
 import math
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ import feasibly
 from feasibly import PPR, Ancestral, Bounds, Composite, Equality, Inequality, TruncatedPPR
 from feasibly.minimizers import LBFGS, GaussNewton, WarmLBFGS
 from feasibly.oracles import Gaussian
-from feasibly.policy import choose
+from feasibly.policy import choose, remarks
 from feasibly.samplers import METHODS, CalibratedPPR, Particles, Rejection
 from feasibly.sampling import inspect
 from feasibly.schedules import VE, LogLogit
@@ -169,6 +170,151 @@ def test_noise_levels_and_spread_are_in_units_of_the_data():
     assert one.spread == pytest.approx(1.0, rel=0.1)
     assert one.level == pytest.approx(0.05 * one.spread, rel=0.1)
     assert (one.particles, one.steps) == (other.particles, other.steps)
+
+
+def test_particles_part_at_eight_times_the_level_at_which_the_residual_is_told():
+    """To two digits. A unit Gaussian leaves the share q = s^2 / (1 + s^2) open, which is 0.9 at
+    three. Of the survey's 64 samples it has the standard error sqrt(q (1 - q)) / 4: that it is
+    below 0.9 above 12, or not below it at 3 / 2, is off by more than four of them."""
+    chosen = feasibly.plan(PRIOR, LINEAR, (D,))
+    told = chosen.survey.informed
+    assert 3 / 4 <= told <= 12
+    assert chosen.attempts[0].branch == float(f"{8 * told:.2g}")
+    for informed, branch in ((0.1234, 0.99), (2.0, 16.0), (7.77, 62.0), (math.inf, math.inf)):
+        survey = replace(chosen.survey, informed=informed)
+        again = choose(PRIOR, LINEAR, inspect(PRIOR, LINEAR, (D,)), survey=survey)
+        assert again.attempts[0].branch == branch
+
+
+def seen(x, unit=1.0, ends=(1e-3, 1e2), informed=2.0):
+    """A survey of given samples."""
+    return SimpleNamespace(samples=x, unit=unit, ends=ends, informed=informed)
+
+
+@pytest.mark.parametrize(
+    ("inside", "of", "fast", "tries"),
+    [
+        (64, 64, False, 3),
+        (32, 64, False, 6),
+        (20, 64, False, 10),
+        (7, 64, False, 28),
+        (2, 64, False, 64),  # and not 96
+        (1, 64, False, 0),
+        (2, 20, False, 30),
+        (1, 10, False, 0),  # one sample tells little
+        (12, 64, True, 16),
+        (7, 64, True, 0),  # half the particles take less work than 28 samples of the prior
+    ],
+)
+def test_the_prior_is_tried_thrice_for_a_sample_inside_where_that_is_cheaper(
+    inside, of, fast, tries
+):
+    x = torch.zeros(of, D)
+    x[:inside, 0] = 1.0
+    law = above(0.5)
+    problem = inspect(PRIOR, law, (D,))
+    chosen = choose(PRIOR, law, problem, survey=seen(x), fast=fast)
+    assert kinds(chosen) == [Ancestral] * tries + [Particles] * (2 if tries else 4)
+    # a try costs the prior's steps, and gains the share of members that it brings inside
+    forward, backward = chosen.attempts[-1].budget(1)
+    gain = inside / of * (forward + 2 * backward)
+    assert (gain >= 64 and inside >= 2) == (tries > 0)
+
+
+def test_without_a_survey_the_prior_is_tried_four_times():
+    law = above(0.5)
+    chosen = choose(PRIOR, law, inspect(PRIOR, law, (D,)))
+    assert kinds(chosen) == [Ancestral] * 4 + [Particles] * 2
+
+
+X = torch.randn(64, D, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(
+    ("ends", "unit", "fits"),
+    [
+        ((1e-3, 1e2), 1.0, True),
+        ((0.199, 5.01), 1.0, True),
+        ((0.201, 1e2), 1.0, False),
+        ((1e-3, 4.99), 1.0, False),
+        ((1e-3, 1e2), 21.0, False),
+        ((1e-3, 1e2), 19.0, True),
+        ((1e-3, 1e2), 0.004, False),
+        ((1e-3, 1e2), 0.006, True),
+    ],
+    ids=str,
+)
+def test_a_schedule_must_reach_five_times_above_and_below_the_datas_scale(ends, unit, fits):
+    found = list(remarks(first(1), seen(X, unit, ends)))
+    assert len(found) == (not fits)
+    for sentence in found:
+        assert f"go from {ends[0]:.3g} to {ends[1]:.3g}" in sentence
+        assert f"vary by {unit:.3g}" in sentence
+
+
+def scaled(size, tolerance):
+    """The first element, in other units."""
+    return Equality(lambda x: size * (x[:, :1] - 0.3), tolerance=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("law", "words"),
+    [
+        (scaled(1.0, 1e-6), None),
+        (scaled(1.0, 100.0), "100% of unconditional samples satisfy .* already"),
+        (scaled(1e-5, 1e-16), "typically .*e-06 for .* far from one, rounding counts"),
+        (scaled(1e5, 1e4), r"typically .*e\+04 for .* far from one"),
+        (scaled(1e-3, 1e-12), None),
+        (scaled(1e3, 1.0), None),
+        (above(-1.0), None),  # an inequality is met often
+    ],
+    ids=range(7),
+)
+def test_an_equality_that_asks_for_nothing_or_is_in_other_units_is_told(law, words):
+    found = list(remarks(law, seen(X)))
+    assert len(found) == (words is not None)
+    if words:
+        assert re.search(words, found[0])
+
+
+def test_a_tolerance_below_the_rounding_of_float32_is_told():
+    """The sum of 16 elements of about 1000 is rounded by some 1e-3, and its violation by 1e-6 or
+    less, but not in float64."""
+
+    def law(tolerance):
+        return Equality(lambda x: (1000 + x).sum(dim=1) - 16000, tolerance=tolerance)
+
+    def told(tolerance, x=X):
+        return list(remarks(law(tolerance), seen(x)))
+
+    (sentence,) = told(1e-12)
+    assert re.match(r"The tolerance of .* is 1e-12, and rounding alone gives a vio", sentence)
+    size = float(re.search(r"violation of ([\d.e-]+) in float32", sentence)[1])
+    exact = law(1e-12)
+    apart = (exact.residual(X.double()) - exact.residual(X)).square().median().item()
+    assert 1e-9 < size < 1e-5
+    assert size == pytest.approx(apart, rel=0.05)
+    assert told(0.9 * size)
+    assert not told(1.1 * size)
+    assert not told(1e-12, X.double())
+
+    def single(x):
+        assert x.dtype == torch.float32
+        return (1000 + x).sum(dim=1) - 16000
+
+    unknown = Equality(single, tolerance=1e-12)
+    assert not list(remarks(unknown, seen(X))), "a function of float32 alone"
+
+
+def test_parts_of_a_composite_are_judged_by_themselves():
+    """And not by its weights, by which one is in units far from one here, and one is never met."""
+    good, loose = scaled(1.0, 1e-6), scaled(1.0, 100.0)
+    assert not list(remarks(Composite([good, good], weights=[1e12, 1e-12]), seen(X)))
+    assert not list(remarks(Composite([scaled(1.0, 1e-11), above(0.0)]), seen(X)))
+    (sentence,) = remarks(Composite([good, Composite([loose, above(0.0)])]), seen(X))
+    assert repr(loose) in sentence
+    both = Composite([scaled(1e6, 1.0), scaled(1e-6, 1e-18)], weights=[1e-12, 1e12])
+    assert len(list(remarks(both, seen(X)))) == 2
 
 
 def test_without_a_survey_data_is_of_unit_variance_and_nothing_is_far():

@@ -27,8 +27,8 @@ UNTESTED = (
 )
 UNSEEN = (
     "Fewer than 16 of 64 unconditional samples were finite. So members were not tested for "
-    "plausibility, and samplers were chosen for data of unit variance; test the denoiser by "
-    "`python -m feasibly check`."
+    "plausibility, and what was not set by name was chosen for data of unit variance; test the "
+    "denoiser by `python -m feasibly check`."
 )
 
 

@@ -111,6 +111,14 @@ class Result:
         return 1 - self.evaluations.seconds / self.seconds if self.seconds else 0.0
 
     def __str__(self) -> str:
+        return self.summary(settings=False)
+
+    def summary(self, settings: bool = True) -> str:
+        """Returns what ran and why, how many members are feasible and plausible, and the cost.
+
+        Arguments:
+            settings: Whether the samplers have all their settings, or their names alone.
+        """
         finite = self.violation[self.finite]
         quantiles = "no finite member"
         if finite.numel():
@@ -120,7 +128,7 @@ class Result:
         if self.plausible is not None:
             plausible = f"{int(self.plausible.sum())} of {len(self.members)} members plausible\n"
         return (
-            f"{_without_settings(self.method)}\n{reason}"
+            f"{self.method if settings else _without_settings(self.method)}\n{reason}"
             f"{int(self.feasible.sum())} of {len(self.members)} members feasible "
             f"(c <= {self.tolerance:g}), {quantiles}\n"
             f"{plausible}"

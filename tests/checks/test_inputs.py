@@ -61,6 +61,20 @@ def test_a_decoder_that_minds_its_batch_is_refused(decode):
         check_constraint(law, states())
 
 
+@pytest.mark.parametrize(
+    "mix",
+    [
+        lambda x: x.cumsum(0),
+        lambda x: x.flip(0).cumsum(0).flip(0),
+        lambda x: x + 0.1 * x.roll(1, 0),
+    ],
+    ids=["those before", "those after", "the one before"],
+)
+def test_a_residual_that_minds_other_samples_is_refused_whichever_they_are(mix):
+    with pytest.raises(ConstraintError, match="other samples in its batch"):
+        check_constraint(Equality(lambda x: mix(x) - 0.2, tolerance=1e-2), states())
+
+
 @torch.no_grad()
 def test_a_unet_in_half_precision_is_accepted():
     diffusers = pytest.importorskip("diffusers", reason="diffusers is not installed")

@@ -404,7 +404,7 @@ def test_the_table_has_a_row_a_family_and_at_most_seven_columns(rows):
         "Gaussian (1)",
         "unattainable (1)",
         "inequalities (1)",
-        "all attainable (2)",
+        "all exact denoisers (2)",
         "in use (2)",
     ]
     assert len(defaults.COLUMNS) == 7

@@ -90,6 +90,9 @@ def test_the_papers_prior_has_the_papers_training():
         "ks-128",
         "weather-autoencoder",
         "weather",
+        "clusters",
+        "field",
+        "heat",
     }
     schedule = KS128().model().schedule
     assert (schedule.sigma_min, schedule.sigma_max, schedule.spread) == (1e-4, 1e4, 4.0)

@@ -16,12 +16,16 @@ from feasibly.constraints.base import Intervals
 from feasibly.minimizers import GaussNewton
 from feasibly.network import Evaluations, Network
 from feasibly.oracles import Gaussian, GaussianMixture
-from feasibly.samplers import PPR, CalibratedPPR, Particles
+from feasibly.randomness import MemberNoise
+from feasibly.samplers import PPR, CalibratedPPR, Particles, particles
+from feasibly.samplers.base import Last, Start
 from feasibly.samplers.particles import (
     MOST,
+    Twist,
     choose,
     inside,
     resampled,
+    shares,
     truncated,
     urgent,
 )
@@ -40,9 +44,9 @@ def randn(*shape, seed=0):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def interval(a, b):
-    """The log-probability of an interval and the mean there, by quadrature from its likeliest
-    point, so that no tail underflows."""
+def moments(a, b):
+    """The log-probability of an interval, and the mean and the variance there, by quadrature from
+    its likeliest point, so that no tail underflows."""
     peak = min(max(a, 0.0), b)
     low, high = max(a, peak - 40), min(b, peak + 40)
 
@@ -60,7 +64,13 @@ def interval(a, b):
 
     mass = moment(density)
     mean = peak + moment(lambda z: (z - peak) * density(z)) / mass
-    return math.log(mass) - peak**2 / 2 - math.log(2 * math.pi) / 2, mean
+    variance = moment(lambda z: (z - mean) ** 2 * density(z)) / mass
+    return math.log(mass) - peak**2 / 2 - math.log(2 * math.pi) / 2, mean, variance
+
+
+def interval(a, b):
+    """The log-probability of an interval, and the mean there."""
+    return moments(a, b)[:2]
 
 
 INTERVALS = [(-INF, 0.5), (0.5, INF), (-1, 2), (2, 2.5), (-2.5, -2), (-0.1, 8), (10, INF)]
@@ -75,9 +85,25 @@ def test_a_normal_in_an_interval_has_its_mass_and_mean_out_to_30_standard_deviat
     assert mean.item() == pytest.approx(centre, rel=1e-7, abs=1e-7)
 
 
+SHORT = [(3, 3 + 1e-3), (-8 - 1e-4, -8), (0, 1e-5), (3, 3 + 1e-6), (-1e-8, 0)]
+WIDE = [(-INF, -10), (10, 10.5), (-10, 10), (-10, -9.9), (-INF, 10)]
+
+
+@pytest.mark.parametrize(("a", "b"), [*INTERVALS, *WIDE, *SHORT])
+def test_a_normal_in_an_interval_has_its_variance_out_to_10_standard_deviations(a, b):
+    """Of a short one the terms are as large as their distance over the width, and cancel: to
+    1e-7, which is little of a variance of one. An even density has its variance to a part of the
+    width."""
+    _, _, variance = truncated(double([a]), double([b]))
+    expected = moments(a, b)[2]
+    assert variance.item() == pytest.approx(expected, rel=1e-6, abs=1e-7)
+    if b - a <= 1e-6:
+        assert variance.item() == pytest.approx((b - a) ** 2 / 12, rel=1e-6, abs=0)
+
+
 def test_a_normal_without_bounds_is_left_alone():
-    log_p, mean, _ = truncated(double([-INF]), double([INF]))
-    assert (log_p.item(), mean.item()) == (0.0, 0.0)
+    log_p, mean, variance = truncated(double([-INF]), double([INF]))
+    assert (log_p.item(), mean.item(), variance.item()) == (0.0, 0.0, 1.0)
 
 
 @pytest.mark.parametrize("at", [-40.0, -3.0, 0.0, 3.0, 40.0])
@@ -123,6 +149,40 @@ def test_independent_intervals_have_the_product_of_their_probabilities():
     assert wanted[0].tolist() == pytest.approx([0.3 + s[0] * one[1], -1.0 + s[1] * two[1]])
 
 
+@pytest.mark.parametrize("edge", [-3.0, -2.0, -1.0, 0.0, 1.0])
+def test_a_value_that_is_stated_six_times_counts_about_once(edge):
+    """What a truncated normal differs from the normal of its moments costs up to 0.3. Six
+    independent values would cost five more of the first, and the mean is no farther inside."""
+    six = torch.zeros(1, 6).double(), torch.ones(1, 6, 6).double()
+    log_h, wanted = inside(*six, torch.full((1, 6), -INF).double(), torch.full((1, 6), edge))
+    once, mean = interval(-INF, edge)
+    assert once - 0.3 <= log_h.item() <= once
+    assert mean - 0.25 <= wanted.min().item() <= wanted.max().item() <= edge
+
+
+@pytest.mark.parametrize("rho", [-0.6, -0.3, 0.3, 0.6, 0.9])
+def test_two_correlated_signs_have_their_exact_probability_to_a_hundredth(rho):
+    """The probability that both are positive has a closed form. A hundredth is what the normal
+    of the truncated one's moments misses; without its variance a tenth would be missed."""
+    S = double([[1.0, rho], [rho, 1.0]])[None]
+    none, zero = torch.full((1, 2), INF).double(), torch.zeros(1, 2).double()
+    exact = 1 / 4 + math.asin(rho) / (2 * math.pi)
+    for lower, upper in ((zero, none), (-none, zero)):
+        log_h, _ = inside(zero, S, lower, upper)
+        assert log_h.exp().item() == pytest.approx(exact, rel=0.01)
+
+
+@pytest.mark.parametrize("edges", [(-3.0, 0.0), (0.5, -2.0)], ids=str)
+@pytest.mark.parametrize("rho", [0.6, 0.9])
+def test_of_two_intervals_the_less_likely_one_is_taken_first(rho, edges):
+    """A thousandth is what is missed then; the other way around it is 0.07 or more."""
+    S = double([[1.0, rho], [rho, 1.0]])
+    lower, upper = torch.full((1, 2), -INF).double(), double([edges])
+    log_h, _ = inside(torch.zeros(1, 2).double(), S[None], lower, upper)
+    exact = stats.multivariate_normal(cov=S.numpy()).cdf(edges)
+    assert log_h.item() == pytest.approx(math.log(exact), abs=1e-3)
+
+
 @pytest.mark.parametrize("weights", [[0.7, 0.1, 0.1, 0.1], [0.0, 0.05, 0.9, 0.05]], ids=str)
 def test_resampling_keeps_each_particle_as_often_as_its_weight_on_average(weights):
     """Over evenly spaced numbers the average is exact, and no count is off by one or more."""
@@ -153,6 +213,24 @@ def test_one_particle_is_chosen_in_proportion_to_its_weight():
     assert choose(torch.full((4, 2), -INF).double(), double([0.1, 0.9])).tolist() == [0, 3]
 
 
+def test_a_particle_that_is_not_finite_has_no_weight_and_leaves_the_others_theirs():
+    nan = math.nan
+    log_w = double([[nan, nan, nan], [0.2, 3.0, nan], [-0.1, -INF, nan], [0.4, -INF, nan]])
+    w = shares(log_w)
+    torch.testing.assert_close(w[:, 0], torch.cat([double([0.0]), log_w[1:, 0].softmax(dim=0)]))
+    assert w[:, 1].tolist() == [0.0, 1.0, 0.0, 0.0]
+    assert w[:, 2].tolist() == [0.25] * 4, "of a member that is lost"
+    for u in (0.01, 0.5, 0.99):
+        chosen, after = resampled(log_w, double([u] * 3))
+        # of the first member three matter, of the second one, of the third nothing is known
+        assert chosen.T.tolist() == [[0, 1, 2, 3], [1] * 4, [0, 1, 2, 3]]
+        assert torch.equal(after[1:, 0], log_w[1:, 0])
+        assert after[0, 0].isnan()
+        assert after[:, 1:].T.tolist() == [[0.0] * 4] * 2
+        assert choose(log_w, double([u] * 3))[:2].tolist()[1] == 1
+        assert choose(log_w, double([u] * 3))[0] > 0
+
+
 def test_the_values_nearest_to_a_bound_are_urgent_and_equalities_always_are():
     values = torch.linspace(0.0, 19.0, 20).double()[None]
     lower, upper = torch.full_like(values, -INF), torch.full_like(values, 30.0)
@@ -167,6 +245,127 @@ def test_the_values_nearest_to_a_bound_are_urgent_and_equalities_always_are():
     assert 3 in urgent(Intervals(values, fixed, upper), one)[0].tolist()
     equal = Intervals(values, upper, upper)
     assert len(urgent(equal, one)[0]) == 20
+
+
+@pytest.mark.parametrize("place", [0, 7, 12, 19])
+def test_a_violated_value_that_is_flat_comes_after_an_equality(place):
+    """Of one member of two all values have no scale, and are beyond their bound."""
+    for dtype in (torch.float32, torch.float64):
+        values = torch.arange(1.0, 21.0, dtype=dtype).expand(2, 20)
+        lower, upper = torch.full_like(values, -INF), torch.zeros_like(values)
+        lower[:, place] = 0.0
+        scale = torch.ones_like(values)
+        scale[0] = 0.0
+        kept = urgent(Intervals(values, lower, upper), scale)
+        assert kept.shape == (2, MOST)
+        assert (kept == place).sum(dim=1).tolist() == [1, 1]
+        others = [k for k in range(20) if k != place]
+        assert sorted(kept[1].tolist()) == sorted([place, *others[-(MOST - 1) :]])
+
+
+def test_a_flat_value_at_its_bound_is_near_it():
+    values = torch.cat([torch.zeros(1, 1), torch.full((1, 19), -1.0)], dim=1)
+    scale = torch.cat([torch.zeros(1, 1), torch.ones(1, 19)], dim=1)
+    none = torch.full_like(values, -INF)
+    assert urgent(Intervals(values, none, 0 * values), scale)[0, 0] == 0
+
+
+class Labels(Particles):
+    """Particles that carry a number each, and have given weights: `log_h` and `log_ratio` are
+    those of each step and number, with shape (T, K)."""
+
+    log_h = log_ratio = torch.zeros(0)
+    seen = 0
+
+    def twist(self, x_t, t, randn):
+        step, number = self.index(t), x_t[:, 0].round().long()
+        x_0 = step * x_t + step
+        return Twist(x_0, 10 * x_0, self.log_h[step][number])
+
+    def moved(self, x_t, x_0, move, t, s, randn):
+        step, number = self.index(t), x_t[:, 0].round().long()
+        # all is of the particle itself, that of the step before too
+        last = (step - 1) * (x_t if step > 2 else 0 * x_t) + step - 1
+        last = Last(last, self.times()[step - 1]) if step else None
+        now = step * x_t + step
+        torch.testing.assert_close(x_0, self.extrapolate(now, t, s, last))
+        torch.testing.assert_close(move, 10 * now)
+        if step == 1:  # the first with several particles, which get their numbers
+            number = torch.full_like(number, Labels.seen)
+            Labels.seen += 1
+        return number[:, None].to(x_t), self.log_ratio[step][number]
+
+
+def test_the_particle_that_is_kept_has_the_product_of_its_weights(monkeypatch):
+    """Particles are resampled once, when their weights are quarters, which leaves nothing to
+    chance. Those numbers by which one is chosen are evenly spaced, so that shares are exact."""
+    n, K = 200, 4
+    monkeypatch.setattr(Labels, "seen", 0)
+    monkeypatch.setattr(particles, "uniform", lambda noise: (torch.arange(n).double() + 0.5) / n)
+    monkeypatch.setattr(PPR, "begin", lambda self, noise: zeros(self, n))
+    log_h, log_ratio = randn(6, K, seed=4) / 4, randn(6, K, seed=5) / 4
+    # numbers 0 and 1 have 3/4 and 1/4 of the weight at step 3, and 2 and 3 nothing
+    log_h[5, 1] += 0.7
+    so_far = log_ratio[1:3].sum(dim=0) + log_h[3] - log_h[1, 0]
+    log_ratio[2] += double([0.75, 0.25, 1e-30, 1e-30]).log() - so_far
+    log_h[2] -= log_ratio[1] + log_h[2] - log_h[1, 0]  # all matter at step 2
+    monkeypatch.setattr(Labels, "log_h", log_h)
+    monkeypatch.setattr(Labels, "log_ratio", log_ratio)
+    line = Linear(torch.ones(1, 1), torch.zeros(1), tolerance=1e-6)
+    prior = Gaussian(torch.zeros(1), torch.eye(1), VE(1e-3, 10.0))
+    sampler = Labels(prior, line, steps=6, particles=K, level=2e-3, branch=5.0)
+    assert sampler._stages() == (1, 5)
+    start = sampler.begin(MemberNoise(0, range(n), (1,), dtype=torch.float64))
+    assert torch.equal(start.times, sampler.times()[5:])
+    # three particles of number 0 and one of number 1 went on, with equal weights at step 3
+    log_w = log_ratio[3:5].sum(dim=0) + log_h[5] - log_h[3]
+    share = log_w[[0, 0, 0, 1]].softmax(dim=0)
+    assert 1 / share.square().sum() > 2, "or they would be resampled again"
+    found = torch.bincount(start.x[:, 0].long(), minlength=K) / n
+    assert found.tolist() == pytest.approx([1 - share[3].item(), share[3].item(), 0, 0], abs=1 / n)
+
+
+def zeros(sampler, n):
+    return Start(torch.zeros(n, 1).double(), sampler.times())
+
+
+@pytest.mark.parametrize(("level", "error"), [(0.5, 0.05), (1.0, 0.1), (2.0, 0.15)])
+@pytest.mark.parametrize("D", [64, 256])
+def test_the_weight_of_a_radius_falls_as_the_exact_one_does(D, level, error):
+    """A standard Gaussian and the residual |x|^2 - D, whose density given a state is that of a
+    noncentral chi-square. A weight falls from its highest value to that two standard deviations
+    of |x|^2 farther out, and to that one farther in.
+
+    A normal differs by 1 to 8 % there, and 0.09 farther in. The rest is for the spread of the
+    curvature, which four pairs tell: the mean of its inverse is 1, 3 and 10 % larger than the
+    inverse of its mean. The standard error over 256 states with noise of their own is 1 %.
+    """
+    n = 256
+    prior = Gaussian(torch.zeros(D), torch.eye(D), VE(1e-3, 1e2))
+    sphere = Equality(lambda x: x.square().sum(dim=1) - D, tolerance=1e-6)
+    sampler = Particles(prior, sphere)
+    t = sampler.times_at(double([math.log(level)]))[0]
+    v = level**2 / (1 + level**2)  # the posterior variance of an element
+    direction = randn(n, D, seed=1)
+    direction = direction / direction.norm(dim=1, keepdim=True)
+    middle = D * (1 - v)  # the estimate's squared norm where |x|^2 is D on average
+    deviation = math.sqrt(2 * v**2 * D + 4 * v * middle)
+
+    def log_h(square):
+        """The twist's, on average, and the exact one, but for a constant."""
+        noise = iter(randn(4, n, D, seed=2))
+        x_t = direction * math.sqrt(square) * (1 + level**2)
+        found = sampler.twist(x_t, t, lambda x: next(noise)).log_h
+        return found.mean().item(), stats.ncx2.logpdf(D / v, D, square / v)
+
+    top = log_h(middle)
+    far, near = (
+        [a - b for a, b in zip(top, log_h(middle + k * deviation), strict=True)] for k in (2, -1)
+    )
+    assert far[1] > 1.4
+    assert far[0] == pytest.approx(far[1], rel=error)
+    if level <= 1:  # else the estimate would be next to zero
+        assert near[0] == pytest.approx(near[1], abs=0.1)
 
 
 PRIOR = Gaussian(double([0.5, -1.0, 0.2]), COV, LogLogit())
@@ -279,6 +478,57 @@ def test_modes_that_a_residual_tells_apart_have_their_weights_as_with_no_other_m
     few = PPR(MIXTURE, SEPARATES, steps=32, repeats=1, sigma_max=0.75, minimize=GaussNewton())
     assert abs(right(few) - exact) > 2 * error
     assert abs(right(CalibratedPPR(MIXTURE, SEPARATES)) - exact) > 2 * error
+
+
+def test_modes_have_their_weights_where_the_denoiser_fails_on_a_sliver_of_states():
+    """Of a third element, which is independent of the modes: what is lost there is lost of both.
+    Most members lose a particle. Bars are of four standard errors; the false-alarm rate is 6 in
+    100,000."""
+
+    class Fails(GaussianMixture):
+        lost = 0
+
+        def mean(self, x, sigma):
+            x_0 = super().mean(x, sigma)
+            z = x[:, 2:] / (1 + sigma**2).sqrt()
+            bad = ((z - 0.5).abs() < 0.1) & (sigma > 0.1) & (sigma < 0.6)
+            self.lost += int(bad.sum())
+            return torch.where(bad, torch.nan, x_0)
+
+    n, K = 512, 8
+    mu = torch.cat([MU, torch.zeros(2, 1)], dim=1)
+    cov = torch.diag(torch.tensor([0.25, 0.25, 1.0])).expand(2, 3, 3)
+    prior = Fails(W, mu, cov, LogLogit())
+    value = Linear(torch.eye(3)[1:2], torch.tensor([0.6]), tolerance=1e-8)
+    result = Particles(prior, value, particles=K, branch=8.0, last=LAST).sample(n, (3,))
+    assert result.feasible.all()
+    assert prior.lost > n
+    exact = 1 / (1 + math.exp(-(1.2**2) / 0.5))
+    error = 4 * math.sqrt(exact * (1 - exact) / n)
+    found = (result.samples[:, 0] > 0).double().mean().item()
+    assert found == pytest.approx(exact, abs=error)
+
+
+def test_where_the_state_or_the_denoiser_is_not_finite_there_is_no_weight_and_no_move():
+    class Fails(Gaussian):
+        def mean(self, x, sigma):
+            assert x.isfinite().all()
+            return torch.where(x[:, :1] > 5, torch.nan, super().mean(x, sigma))
+
+    x_t = randn(4, 3)
+    x_t[1], x_t[2, 1] = 6.0, INF
+    t = double(0.5)
+    for law in (PLANE, Equality(lambda x: x[:, 1:].square() - 1, tolerance=1e-6), BOTH):
+        found = Particles(Fails(double([0.5, -1.0, 0.2]), COV, LogLogit()), law).twist(
+            x_t, t, lambda x: torch.ones_like(x)
+        )
+        assert found.log_h.isfinite().tolist() == [True, False, False, True]
+        assert found.log_h[1:3].tolist() == [-INF] * 2
+        assert found.move.isfinite().all()
+        assert not found.move[1:2].any()
+        alone = Particles(PRIOR, law).twist(x_t[::3], t, lambda x: torch.ones_like(x))
+        torch.testing.assert_close(found.log_h[::3], alone.log_h)
+        torch.testing.assert_close(found.move[::3], alone.move)
 
 
 def test_where_an_inequality_is_rare_members_are_spread_over_its_inside():

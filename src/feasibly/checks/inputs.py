@@ -244,18 +244,18 @@ def _check_values(name: str, constraint: Constraint, x: Tensor, r: Tensor) -> No
             f"{name}: the residual is not zero but its gradient is; comparisons, rounding and "
             "signs cannot be projected on. Replace them by something smooth."
         )
-    first = torch.tensor([0], device=x.device)
-    for z in (x, x.flip(0)):  # a sum along the batch leaves its first sample as it is
-        together = constraint.residual(z)
-        with members.among(first):
-            alone = constraint.residual(z[:1])
+    # the last one too: a sum along the batch leaves the first as it is
+    for k in (0, len(x) - 1):
+        at, row = torch.tensor([k], device=x.device), slice(k, k + 1)
+        with members.among(at):
+            alone = constraint.residual(x[row])
 
-        def of_twins(z: Tensor = z) -> Tensor:
-            with members.among(first.expand(len(x))):
-                return constraint.residual(z[:1].expand_as(z))[:1]
+        def of_twins(at: Tensor = at, row: slice = row) -> Tensor:
+            with members.among(at.expand(len(x))):
+                return constraint.residual(x[row].expand_as(x))[:1]
 
-        same = alone.shape == together[:1].shape
-        if not same or not _independent(together, alone, of_twins, r, 1e-3, 1e-5):
+        same = alone.shape == r[row].shape
+        if not same or not _independent(r[row], alone, of_twins, r, 1e-3, 1e-5):
             raise ConstraintError(
                 f"{name}: a sample's residual changes with the other samples in its batch; reduce "
                 "over the sample's axes only, and give observations without a batch axis. Where "

@@ -94,7 +94,7 @@ def _one_problem(
         "Violation of the samples.",
     )
     for result in results.values():
-        report.code(str(result))
+        report.code(result.summary())
 
 
 def _row(problem: Data2D, label: str, result: Result, truth: Tensor) -> dict[str, str]:

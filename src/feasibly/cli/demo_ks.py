@@ -95,7 +95,7 @@ def demo_ks(out: Path, members: int, reference: int, seed: int) -> int:
         "Violation of the clean estimates and their feasible share along the way.",
     )
     for result in results.values():
-        report.code(str(result))
+        report.code(result.summary())
     report.write(out / "report.html")
     console.print(f"Report: {out / 'report.html'}", highlight=False, soft_wrap=True)
     return 0

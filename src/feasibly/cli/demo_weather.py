@@ -94,7 +94,7 @@ def demo_weather(out: Path, members: int, reference: int, seed: int) -> int:
         "projection comes after the last step, which is not shown.",
     )
     for result in results.values():
-        report.code(str(result))
+        report.code(result.summary())
     report.write(out / "report.html")
     console.print(f"Report: {out / 'report.html'}", highlight=False, soft_wrap=True)
     return 0

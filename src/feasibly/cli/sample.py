@@ -111,7 +111,7 @@ def sample(
     result.evaluations += chosen.evaluations
     kept = keep(result, out / "samples.safetensors")
     report = Report(f"feasibly: {method} on {denoiser}")
-    report.code(str(result))
+    report.code(result.summary())
     report.figure(
         figures.trace({method: result.trace}, result.tolerance),
         "Violation of the clean estimates and their feasible share along the way.",
@@ -126,7 +126,7 @@ def sample(
         raise SamplingError(
             f"The report cannot be written ({error}); the samples are in {kept}."
         ) from error
-    console.print(str(result), highlight=False, soft_wrap=True)
+    console.print(result.summary(), highlight=False, soft_wrap=True)
     console.print(f"Samples and report: {out}", highlight=False, soft_wrap=True)
     for sentence in result.warnings:
         console.print(sentence, highlight=False, markup=False, soft_wrap=True)
