@@ -54,7 +54,7 @@ HEAT: Columns = {
 
 
 def rows(records: Sequence[Record]) -> list[Record]:
-    """Returns the table's rows: the default on each family, on all problems with an exact denoiser,
+    """Returns the table's rows: the default on each family, on all problems with exact denoisers,
     on those that were not set aside, and on those that were.
 
     Problems without an exact distribution count as silent misses if nothing was said of them.
