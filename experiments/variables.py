@@ -41,8 +41,8 @@ def split(rows: Sequence[Record], hours: slice = slice(None)) -> list[Record]:
 
 def parts(rows: Sequence[Record]) -> list[tuple[str, list[Record]]]:
     """Returns what tables show apart, by name: each variable of each observation of the weather,
-    from hour 6 to hour 18; each posterior of the oracles and of the exact problems; each ensemble of
-    the heat equation, which has a seed of its own; all records of others."""
+    from hour 6 to hour 18; each posterior of the oracles and of the exact problems; each ensemble
+    of the heat equation, which has a seed of its own; all records of others."""
     problem = rows[0]["problem"] if rows else ""
     if problem not in ("weather", "oracles", "exact", "heat"):
         return [("", list(rows))]

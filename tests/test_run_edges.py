@@ -92,7 +92,7 @@ def test_a_sampler_of_another_denoiser_is_refused():
     ids=str,
 )
 def test_fast_is_refused_where_it_would_do_nothing(constraint, method, options):
-    with pytest.raises(ValueError, match="(?i)leave (fast|one of the two) out"):
+    with pytest.raises(ValueError, match=r"(?i)leave (fast|one of the two) out"):
         feasibly.sample(PRIOR, constraint, 2, (2,), method=method, fast=True, options=options)
 
 
