@@ -41,12 +41,17 @@ def split(rows: Sequence[Record], hours: slice = slice(None)) -> list[Record]:
 
 def parts(rows: Sequence[Record]) -> list[tuple[str, list[Record]]]:
     """Returns what tables show apart, by name: each variable of each observation of the weather,
-    from hour 6 to hour 18; each posterior of the oracles and of the exact problems; all records of
-    others."""
+    from hour 6 to hour 18; each posterior of the oracles and of the exact problems; each ensemble
+    of the heat equation, which has a seed of its own; all records of others."""
     problem = rows[0]["problem"] if rows else ""
-    if problem not in ("weather", "oracles", "exact"):
+    if problem not in ("weather", "oracles", "exact", "heat"):
         return [("", list(rows))]
     apart = split(rows, DAYTIME) if problem == "weather" else list(rows)
-    key = "observation" if problem == "weather" else "posterior"
-    kinds = dict.fromkeys(row[key] for row in apart)
-    return [(kind, [row for row in apart if row[key] == kind]) for kind in kinds]
+
+    def kind(row: Record) -> str:
+        if problem == "heat":
+            return f"{row['case']}, {row['number']}"
+        return row["observation" if problem == "weather" else "posterior"]
+
+    kinds = dict.fromkeys(map(kind, apart))
+    return [(name, [row for row in apart if kind(row) == name]) for name in kinds]

@@ -83,11 +83,17 @@ def test_a_sampler_of_another_denoiser_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("constraint", "options"), [(None, {}), (LINE, {"minimize": GaussNewton(3)})], ids=str
+    ("constraint", "method", "options"),
+    [
+        (None, "auto", {}),
+        (LINE, "auto", {"particles": 4}),
+        (LINE, "ppr", {"minimize": GaussNewton(3)}),
+    ],
+    ids=str,
 )
-def test_fast_is_refused_where_it_would_do_nothing(constraint, options):
-    with pytest.raises(ValueError, match="Leave fast out"):
-        feasibly.sample(PRIOR, constraint, 2, (2,), fast=True, options=options)
+def test_fast_is_refused_where_it_would_do_nothing(constraint, method, options):
+    with pytest.raises(ValueError, match=r"(?i)leave (fast|one of the two) out"):
+        feasibly.sample(PRIOR, constraint, 2, (2,), method=method, fast=True, options=options)
 
 
 def test_an_index_that_is_given_twice_is_refused():

@@ -67,7 +67,7 @@ plt.show()
 # fall inside, `feasibly.sample` samples without the constraint, and keeps those that do. The other
 # members, and all members of an inequality that is far, weigh several states by how likely they
 # end inside. So few members lie on the boundary, even where one sample in two hundred falls inside
-# ([how few](../default.md#how-right-it-is)).
+# ([how few](../default.md#inside-of-inequalities)).
 #
 # ## By name
 #
