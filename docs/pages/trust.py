@@ -128,16 +128,16 @@ figures.coverage(covered)
 # | problems | within 5% of the best | or within 0.3 of it | regret, median / 90 % | faults found, of those above 2 | and of those below 1.2 | evaluations, millions |
 # |---|---:|---:|---:|---:|---:|---:|
 # | two modes (7) | 27 of 28 | 28 of 28 | 1.00 / 1.01 | 24 of 32 | 0 of 40 | 0.31 |
-# | spheres (5) | 20 of 20 | 20 of 20 | 1.00 / 1.00 | 1 of 16 | 0 of 36 | 0.21 |
-# | curves (6) | 24 of 24 | 24 of 24 | 1.00 / 1.00 | 9 of 24 | 0 of 20 | 0.24 |
-# | Data2D (5) | 16 of 20 | 16 of 20 | 1.00 / 1.56 | 8 of 24 | 2 of 16 | 0.24 |
+# | spheres (5) | 20 of 20 | 20 of 20 | 1.00 / 1.01 | 1 of 20 | 0 of 36 | 0.21 |
+# | curves (6) | 20 of 24 | 20 of 24 | 1.00 / 1.40 | 9 of 28 | 0 of 16 | 0.24 |
+# | Data2D (5) | 16 of 20 | 16 of 20 | 1.00 / 1.61 | 8 of 24 | 2 of 16 | 0.24 |
 # | clusters (7) | 23 of 28 | 24 of 28 | 1.00 / 1.34 | 16 of 24 | 0 of 24 | 0.56 |
 # | Gaussian (10) | 19 of 40 | 40 of 40 | 1.06 / 1.16 | 37 of 40 | 3 of 72 | 0.76 |
 # | fields (4) | 11 of 16 | 16 of 16 | 1.00 / 1.05 | 16 of 16 | 4 of 32 | 0.63 |
-# | all (44) | 140 of 176 | 168 of 176 | 1.00 / 1.15 | 111 of 176 | 9 of 240 | 0.31 |
-# | two modes to Data2D (23), 64 truths | 87 of 92 | 88 of 92 | 1.00 / 1.00 | 42 of 96 | 2 of 112 | 0.25 |
-# | two modes to Data2D (23), 256 truths | 20 of 23 | 22 of 23 | 1.00 / 1.14 | 18 of 24 | 1 of 28 | 1.02 |
-# | all, always auto | 140 of 176 | 168 of 176 | 1.00 / 1.15 |  |  |  |
+# | all (44) | 136 of 176 | 164 of 176 | 1.00 / 1.16 | 111 of 184 | 9 of 236 | 0.31 |
+# | two modes to Data2D (23), 64 truths | 83 of 92 | 84 of 92 | 1.00 / 1.03 | 42 of 104 | 2 of 108 | 0.25 |
+# | two modes to Data2D (23), 256 truths | 19 of 23 | 21 of 23 | 1.00 / 1.15 | 18 of 26 | 1 of 27 | 1.02 |
+# | all, always auto | 136 of 176 | 164 of 176 | 1.00 / 1.16 |  |  |  |
 # | without auto, calibrated first | 147 of 176 | 147 of 176 | 1.00 / 1.47 |  |  |  |
 # | without auto, always calibrated | 144 of 176 | 144 of 176 | 1.00 / 1.37 |  |  |  |
 # | without auto, ppr first | 139 of 176 | 139 of 176 | 1.00 / 1.54 |  |  |  |
