@@ -246,7 +246,9 @@ def _check_values(name: str, constraint: Constraint, x: Tensor, r: Tensor) -> No
         )
     # the last one too: a sum along the batch leaves the first as it is
     for k in (0, len(x) - 1):
-        at, row = torch.tensor([k], device=x.device), slice(k, k + 1)
+        ids = members.current()
+        place = k if ids is not None and len(ids) > 1 else 0  # one index stands for all
+        at, row = torch.tensor([place], device=x.device), slice(k, k + 1)
         with members.among(at):
             alone = constraint.residual(x[row])
 
