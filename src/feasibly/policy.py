@@ -290,7 +290,9 @@ def _particles(
     options: dict[str, Any],
 ) -> Plan:
     m, equal = values.values.shape[1], bool((values.lower == values.upper).all())
-    far = survey is not None and _nearness(constraint, survey.samples) < NEAR
+    with torch.no_grad():
+        seen = None if survey is None else constraint.intervals(survey.samples)
+    far = seen is not None and _nearness(seen) < NEAR
     particles = PARTICLES_FAR if far else PARTICLES_MORE if m > 1 else PARTICLES_ONE
     particles = PARTICLES_ONE if m > COSTLY else particles
     unit = 1.0 if survey is None else survey.unit
@@ -306,7 +308,7 @@ def _particles(
     if constraint.equalities is None and "particles" not in options:
         taken: dict[str, Any] = {k: v for k, v in options.items() if k in SHARED}
         prior = Ancestral(denoiser, constraint, **taken)
-        tries = _tries(constraint, survey, prior.steps, sampler.budget(m))
+        tries = _tries(seen, prior.steps, sampler.budget(m))
         if tries:
             count = attempts or tries + PROJECTED
             early = max(0, count - PROJECTED)
@@ -321,15 +323,12 @@ def _particles(
     return Plan((sampler,) * (attempts or ATTEMPTS), reason)
 
 
-def _tries(
-    constraint: Constraint, survey: Survey | None, steps: int, budget: tuple[int, int]
-) -> int:
-    """Returns how often to sample the prior inside of inequalities; 0 if particles take less
-    work."""
-    if survey is None:
+def _tries(seen: Intervals | None, steps: int, budget: tuple[int, int]) -> int:
+    """Returns how often to sample the prior inside of inequalities, of which unconditional samples
+    are `seen`; 0 if particles take less work."""
+    if seen is None:
         return ATTEMPTS_INSIDE - PROJECTED
-    g = constraint.intervals(survey.samples)
-    inside = ((g.lower <= g.values) & (g.values <= g.upper)).all(dim=1)
+    inside = seen.inside.all(dim=1)
     share = inside.double().mean().item()
     forward, backward = budget
     if int(inside.sum()) < SEEN or steps > share * (forward + 2 * backward):
@@ -337,14 +336,13 @@ def _tries(
     return min(TRIES, math.ceil(ENOUGH / share))
 
 
-def _nearness(constraint: Constraint, x: Tensor) -> float:
+def _nearness(g: Intervals) -> float:
     """Returns the least share of samples on each side of the residuals, and inside of the
     inequalities."""
-    g = constraint.intervals(x)
     fixed = (g.lower == g.upper)[0]
     gap = (g.values - g.lower)[:, fixed]
     sides = [(gap < 0).double().mean(dim=0), (gap > 0).double().mean(dim=0)]
-    inside = ((g.lower <= g.values) & (g.values <= g.upper))[:, ~fixed].all(dim=1)
+    inside = g.inside[:, ~fixed].all(dim=1)
     return min([inside.double().mean().item(), *torch.cat(sides).tolist()])
 
 
@@ -360,13 +358,13 @@ def _posterior(
     fixed = values.lower == values.upper
     mixed, equal = not bool(fixed.all()), int(fixed[0].sum())
     count = attempts or (ATTEMPTS_INSIDE if mixed else ATTEMPTS)
+    early = count - PROJECTED if mixed and count > PROJECTED else min(count, CALIBRATED)
     _known(CalibratedPPR, options, fast, "steps")
     steps = STEPS_FAST if fast else STEPS_CALIBRATED
     settings: dict[str, Any] = {"spacing": "noise", "steps": steps}
     equalities = constraint.equalities
     assert equalities is not None  # there are more than a few
     posterior = CalibratedPPR(denoiser, equalities, **(settings | options))
-    early = min(count, count - PROJECTED if mixed and count > PROJECTED else CALIBRATED)
     project = _ppr(denoiser, constraint, problem, fast, PROJECTED, {}).attempts[-1]
     inside = " Members that are inside of the inequalities are kept." if mixed else ""
     reason = (

@@ -112,8 +112,7 @@ def inside(constraint: Constraint | None, x: Tensor) -> Tensor:
     if inequalities is None or not len(x):
         return torch.ones(len(x), dtype=torch.bool, device=x.device)
     with calling([0], x.device):
-        g = inequalities(x)
-    return ((g.lower <= g.values) & (g.values <= g.upper)).all(dim=1)
+        return inequalities(x).inside.all(dim=1)
 
 
 @torch.no_grad()

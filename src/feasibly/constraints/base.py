@@ -43,6 +43,11 @@ class Intervals(NamedTuple):
     lower: Tensor
     upper: Tensor
 
+    @property
+    def inside(self) -> Tensor:
+        """Which values lie in their intervals, with shape (B, m)."""
+        return (self.lower <= self.values) & (self.values <= self.upper)
+
 
 Inequalities = Callable[[Tensor], Intervals]
 """A differentiable function of samples, with shape (B, *), that must lie in intervals."""
