@@ -9,6 +9,7 @@ __all__ = ["MEASUREMENT", "PROBLEMS", "SHIPPED", "cases", "measure", "rows", "sh
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import feasibly
@@ -17,6 +18,8 @@ from feasibly.audits.result import recommend
 from feasibly.constraints import Constraint
 from feasibly.errors import SamplingError
 from feasibly.problems.data2d import Data2D
+from feasibly.problems.ks import KS
+from feasibly.problems.weather import Weather
 
 from .. import records as kept
 from ..records import DEFAULT, Record
@@ -24,8 +27,20 @@ from ..tables import TEXT, Columns
 from .base import Measurement
 
 EXACT = "exact"
-SHIPPED = ("checkerboard", "banana")
-"""The priors of the package that are audited."""
+DATA2D = {"truths": 128, "members": 7}
+FIELDS = {"truths": 16, "members": 2, "chunk": 8}
+SHIPPED: Mapping[tuple[str, str], Mapping[str, int]] = {
+    ("checkerboard", "constraint 0"): DATA2D,
+    ("banana", "constraint 0"): DATA2D,
+    ("weather", "mass"): FIELDS,
+    ("weather", "wind"): FIELDS,
+    ("ks", "sine-3"): FIELDS,
+}
+"""The priors of the package that are audited, each with a constraint. Fields take the fewest truths
+and few members, since each member takes a minute."""
+
+STORES = Path("runs/audits")
+"""Where audits of fields keep their members until they are done."""
 
 PROBLEMS: Mapping[str, Sequence[str]] = {
     "two modes": (
@@ -123,6 +138,9 @@ class Case(NamedTuple):
 
 def case(prior: str, posterior: str) -> Case:
     """Makes a problem of the study `defaults`, or the first constraint of a shipped prior."""
+    if prior in ("ks", "weather"):
+        field = KS(posterior) if prior == "ks" else Weather(posterior)
+        return Case(field.denoiser, field.constraint(field.reference(0)), field.shape)
     if prior != EXACT:
         problem = Data2D(prior)
         return Case(problem.denoiser, problem.constraint(0), problem.shape)
@@ -135,9 +153,12 @@ def case(prior: str, posterior: str) -> Case:
 def measure(setting: dict) -> list[Record]:
     """Audits the default candidates, and returns a record for each."""
     problem = case(setting["prior"], setting["posterior"])
-    size = {key: setting[key] for key in ("truths", "members", "seed")}
+    size = {key: setting.get(key) for key in ("truths", "members", "seed", "chunk")}
+    name = "-".join(str(setting[key]) for key in ("prior", "posterior", "seed"))
+    path = STORES / name if size["chunk"] else None
     try:
-        found = feasibly.audit(*problem, monitor=False, **size)
+        # exact problems were not chosen for the monitor, and their candidates are compared without
+        found = feasibly.audit(*problem, monitor=setting["prior"] != EXACT, path=path, **size)
     except (SamplingError, ValueError) as error:
         return [{"candidate": "", "chosen": [], "failure": str(error)}]
     chosen = {"all": found.recommended} | {
@@ -317,7 +338,7 @@ def shipped(records: Sequence[Record]) -> list[Record]:
     for row in (row for row in records if row["prior"] != EXACT and "spread" in row):
         found.append(
             {
-                "method": f"{row['prior']}, {row['candidate']}",
+                "method": f"{_title(row)}, {row['candidate']}",
                 "spread": "{:.3f} ± {:.2f}".format(*row["spread"]),
                 "energy": "{:.4f} ± {:.3f}".format(*row["energy"]),
                 "feasible": row["feasible"],
@@ -326,6 +347,11 @@ def shipped(records: Sequence[Record]) -> list[Record]:
             }
         )
     return found
+
+
+def _title(row: Record) -> str:
+    board = row["posterior"].startswith("constraint")
+    return row["prior"] if board else f"{row['prior']}, {row['posterior']}"
 
 
 SHIPPED_COLUMNS: Columns = {
@@ -349,7 +375,7 @@ def cases() -> list[dict]:
         for family, name in names
         if family in FEW
     ]
-    own = [{"prior": one, "posterior": "constraint 0", "truths": 128, **size} for one in SHIPPED]
+    own = [{"prior": one, "posterior": two, **most} for (one, two), most in SHIPPED.items()]
     found = [row | {"seed": 0} for row in (*exact, *more, *own)]
     return [*found, *(row | {"seed": seed} for seed in range(1, SEEDS) for row in exact)]
 
