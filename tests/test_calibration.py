@@ -200,8 +200,9 @@ def test_an_energy_score_is_the_crps_of_one_element():
     crps = metrics.crps(table[:, 1:], table[:, 0])
     assert calibration.energy_scores(table).mean().item() == pytest.approx(crps.item())
     wide = normal(30, 6, 3)
-    crps = metrics.crps(wide[:, 1:], wide[:, 0]).mean()
-    assert calibration.fair_crps(wide).mean().item() == pytest.approx(crps.item())
+    crps = metrics.crps(wide[:, 1:], wide[:, 0]).mean().item()
+    each = metrics.crps_of_each(wide[:, 1:], wide[:, 0])
+    assert each.mean().item() == pytest.approx(crps)
 
 
 def test_an_energy_score_has_no_part_that_depends_on_the_number_of_members():

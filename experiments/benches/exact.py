@@ -208,7 +208,8 @@ def total_variation(truth: Tensor, x: Tensor) -> float:
     """Returns the total variation between samples of a number, by bins that hold equal shares of
     the truth. Two sets of N samples of the truth are about sqrt(BINS / (2 pi N)) apart."""
     edges = truth.quantile(torch.linspace(0, 1, BINS + 1, dtype=truth.dtype)[1:-1])
-    shares = [torch.bucketize(z, edges).bincount(minlength=BINS) / len(z) for z in (truth, x)]
+    bins = [torch.bucketize(z.contiguous(), edges) for z in (truth, x)]
+    shares = [which.bincount(minlength=BINS) / len(which) for which in bins]
     return (shares[0] - shares[1]).abs().sum().item() / 2
 
 

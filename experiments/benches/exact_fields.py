@@ -13,6 +13,7 @@ from feasibly.constraints import DivergenceFree, Equality, Integral, Linear, Mas
 from feasibly.denoisers import Denoiser
 from feasibly.schedules import Schedule
 
+from ..recipes.heat import fields
 from .exact_base import MEMBERS, Problem, named, schedule
 from .posteriors import Posterior
 
@@ -168,8 +169,7 @@ class Heat(Denoiser):
 
     def fields(self, phi: Tensor, nu: Tensor) -> Tensor:
         """Returns the solutions of some parameters, with shape (N, n, n)."""
-        x = torch.atan2(self.waves[0], self.waves[1])
-        return (x + phi[:, None]).sin()[:, :, None] * torch.exp(-nu[:, None] * self.t)[:, None]
+        return fields(phi, nu, self.n)
 
     def phase_and_decay(self, u: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the parameters of solutions, by the first two times."""

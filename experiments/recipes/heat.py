@@ -1,6 +1,6 @@
 """A flow of solutions of the heat equation, of the kind of the PCFM benchmark."""
 
-__all__ = ["FNO", "HeatFlow", "heat"]
+__all__ = ["FNO", "HeatFlow", "fields", "fitted", "heat"]
 
 import json
 import math
@@ -99,7 +99,7 @@ class FNO(nn.Module):
 def fields(phi: Tensor, nu: Tensor, n: int) -> Tensor:
     """Returns solutions of some parameters, with shape (N, n, n)."""
     x = 2 * math.pi / n * torch.arange(n).to(phi)
-    t = torch.linspace(0, 1, n).to(phi)
+    t = torch.linspace(0, 1, n, dtype=phi.dtype, device=phi.device)
     return (x + phi[:, None]).sin()[:, :, None] * torch.exp(-nu[:, None] * t)[:, None]
 
 

@@ -28,19 +28,20 @@ from .base import Measurement
 
 EXACT = "exact"
 DATA2D = {"truths": 128, "members": 7}
-FIELDS = {"truths": 16, "members": 2, "chunk": 8}
+FEWEST = {"truths": 16, "members": 2}
 SHIPPED: Mapping[tuple[str, str], Mapping[str, int]] = {
     ("checkerboard", "constraint 0"): DATA2D,
     ("banana", "constraint 0"): DATA2D,
-    ("weather", "mass"): FIELDS,
-    ("weather", "wind"): FIELDS,
-    ("ks", "sine-3"): FIELDS,
+    ("weather", "mass"): FEWEST,
+    ("weather", "wind"): FEWEST,
+    ("ks", "sine-3"): FEWEST,
 }
-"""The priors of the package that are audited, each with a constraint. Fields take the fewest truths
-and few members, since each member takes a minute."""
+"""The priors of the package that are audited, each with a constraint. Fields take the fewest
+truths and few members, since each member takes a minute."""
 
-STORES = Path("runs/audits")
-"""Where audits of fields keep their members until they are done."""
+FIELDS = {"ks": KS, "weather": Weather}
+CHUNK, STORES = 8, Path("runs/audits")
+"""How many members of fields to sample at a time, and where to keep them until all are done."""
 
 PROBLEMS: Mapping[str, Sequence[str]] = {
     "two modes": (
@@ -138,8 +139,8 @@ class Case(NamedTuple):
 
 def case(prior: str, posterior: str) -> Case:
     """Makes a problem of the study `defaults`, or the first constraint of a shipped prior."""
-    if prior in ("ks", "weather"):
-        field = KS(posterior) if prior == "ks" else Weather(posterior)
+    if prior in FIELDS:
+        field = FIELDS[prior](posterior)
         return Case(field.denoiser, field.constraint(field.reference(0)), field.shape)
     if prior != EXACT:
         problem = Data2D(prior)
@@ -153,12 +154,13 @@ def case(prior: str, posterior: str) -> Case:
 def measure(setting: dict) -> list[Record]:
     """Audits the default candidates, and returns a record for each."""
     problem = case(setting["prior"], setting["posterior"])
-    size = {key: setting.get(key) for key in ("truths", "members", "seed", "chunk")}
-    name = "-".join(str(setting[key]) for key in ("prior", "posterior", "seed"))
-    path = STORES / name if size["chunk"] else None
+    size: dict[str, Any] = {key: setting[key] for key in ("truths", "members", "seed")}
+    if setting["prior"] in FIELDS:
+        name = "-".join(str(setting[key]) for key in ("prior", "posterior", "seed"))
+        size |= {"chunk": CHUNK, "path": STORES / name}
     try:
         # exact problems were not chosen for the monitor, and their candidates are compared without
-        found = feasibly.audit(*problem, monitor=setting["prior"] != EXACT, path=path, **size)
+        found = feasibly.audit(*problem, monitor=setting["prior"] != EXACT, **size)
     except (SamplingError, ValueError) as error:
         return [{"candidate": "", "chosen": [], "failure": str(error)}]
     chosen = {"all": found.recommended} | {
@@ -350,8 +352,7 @@ def shipped(records: Sequence[Record]) -> list[Record]:
 
 
 def _title(row: Record) -> str:
-    board = row["posterior"].startswith("constraint")
-    return row["prior"] if board else f"{row['prior']}, {row['posterior']}"
+    return f"{row['prior']}, {row['posterior']}" if row["prior"] in FIELDS else row["prior"]
 
 
 SHIPPED_COLUMNS: Columns = {

@@ -69,7 +69,8 @@ def sample(
             takes 9 forward evaluations a member, or 5 from 64 elements on, and one more for its
             conditions. It also takes some 25 for each of 64 unconditional samples. Implausible
             members are resampled as infeasible ones are. If the denoiser has conditions that
-            differ between members, none is tested, and the result says so.
+            differ between members, those with other conditions are not tested, and the result says
+            so.
         dtype: The type of the samples, float32 or float64.
         device: Where to sample; None for where the denoiser's parameters are.
         settings: Settings of the run: `seed`, `chunk`, `callback`, `observe`; see

@@ -28,7 +28,6 @@ __all__ = [
     "clusters",
     "coverage",
     "energy_scores",
-    "fair_crps",
     "graph_test",
     "locations",
     "memberships",
@@ -443,14 +442,3 @@ def energy_scores(table: Tensor) -> Tensor:
     # not by matrix products, which cancel
     pairs = torch.cdist(members, members, compute_mode="donot_use_mm_for_euclid_dist")
     return error - pairs.sum(dim=(1, 2)) / (2 * count * (count - 1))
-
-
-def fair_crps(table: Tensor) -> Tensor:
-    """Returns the fair continuous ranked probability score of each truth, averaged over the
-    elements, with shape (N); see :func:`feasibly.metrics.crps`."""
-    truth, members = table[:, :1].double(), table[:, 1:].double()
-    count = members.shape[1]
-    error = (members - truth).abs().mean(dim=1)
-    order = 2 * torch.arange(1, count + 1, device=table.device) - count - 1
-    pairs = 2 * (order.double()[:, None] * members.sort(dim=1).values).sum(dim=1)
-    return (error - pairs / (2 * count * (count - 1))).mean(dim=1)

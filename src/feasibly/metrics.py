@@ -10,6 +10,7 @@ the :math:`K` cases. Roots are taken last.
 __all__ = [
     "area_weights",
     "crps",
+    "crps_of_each",
     "knn_cross_edge_rate",
     "max_norm",
     "rank_histogram",
@@ -187,13 +188,19 @@ def crps(x: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         | (Zamo & Naveau, 2018), https://doi.org/10.1007/s11004-017-9709-7
     """
     _check(x, y, members=2)
+    return _mean(crps_of_each(x, y), weights)
+
+
+def crps_of_each(x: Tensor, y: Tensor) -> Tensor:
+    """Returns the fair continuous ranked probability score of each element, with the shape of the
+    references; see :func:`crps`."""
     members = x.shape[1]
     error = (x - y[:, None]).abs().mean(dim=1)
     # sum_{m,n} |x_m - x_n| = 2 sum_i (2 i - M - 1) x_(i) over the sorted members
     order = 2 * torch.arange(1, members + 1, device=x.device) - members - 1
     shape = (members,) + (1,) * (x.ndim - 2)
     pairs = 2 * (order.to(x).reshape(shape) * x.sort(dim=1).values).sum(dim=1)
-    return _mean(error - pairs / (2 * members * (members - 1)), weights)
+    return error - pairs / (2 * members * (members - 1))
 
 
 def rank_histogram(x: Tensor, y: Tensor) -> Tensor:

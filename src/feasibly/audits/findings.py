@@ -12,6 +12,7 @@ from torch import Tensor
 
 from .. import calibration
 from ..calibration import Estimate
+from ..metrics import crps_of_each
 from ..randomness import generator
 
 DIRECTIONS, ELEMENTS, PROJECTIONS = 16, 8, 8
@@ -239,7 +240,7 @@ def examine(
         verdict=_verdict(findings, ratio, spread, centre, modes, rows, entries),
         ratio=ratio,
         energy=_mean(energy),
-        crps=_mean(calibration.fair_crps(table)),
+        crps=_mean(crps_of_each(table[:, 1:].double(), table[:, 0].double()).mean(dim=1)),
         scores=all_scores,
         ranks=shown,
         covered=covered,

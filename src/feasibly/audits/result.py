@@ -19,7 +19,7 @@ FEASIBLE = 0.99
 """The share of feasible members that a recommended candidate has, if one has it."""
 
 CONFIDENCE = 1.645
-"""The regret is below what is told in 95 audits of 100: so many standard errors beyond."""
+"""So many standard errors above its estimate, the regret is overstated in 95 audits of 100."""
 
 
 @dataclass(frozen=True)
@@ -87,17 +87,21 @@ class Audit:
             )
         return f"Use {self.recommended}{but}.{regret}{cheap}"
 
+    @property
+    def tested(self) -> tuple[Candidate, ...]:
+        """The candidates, and with data the model's own samples."""
+        return self.candidates if self.model is None else (*self.candidates, self.model)
+
     def table(self) -> list[dict[str, str]]:
-        """Returns the numbers, a row for each candidate."""
-        return [_row(c) for c in (*self.candidates, *([self.model] if self.model else []))]
+        """Returns the numbers, a row for each that was tested."""
+        return [_row(c) for c in self.tested]
 
     def __str__(self) -> str:
         rows = self.table()
         widths = {key: max(len(key), *(len(row[key]) for row in rows)) for key in rows[0]}
         lines = ["  ".join(key.ljust(width) for key, width in widths.items())]
         lines += ["  ".join(row[key].ljust(w) for key, w in widths.items()) for row in rows]
-        everyone = (*self.candidates, *([self.model] if self.model else []))
-        verdicts = [f"{c.name}: {c.verdict}." for c in everyone]
+        verdicts = [f"{c.name}: {c.verdict}." for c in self.tested]
         head = (
             f"{len(self.truths)} truths with {self.members} members each; if all were right, a "
             f"fault would be found with probability {self.level:.0%}"
@@ -107,10 +111,9 @@ class Audit:
 
     def save_html(self, path: Path | str) -> None:
         """Writes a page with rank histograms, coverage curves and what each means."""
-        everyone = (*self.candidates, *([self.model] if self.model else []))
         head, *_ = str(self).split("\n")
         texts = (head + ".", self.recommendation, *self.notes)
-        page(everyone, self.table(), texts, self.members).write(Path(path))
+        page(self.tested, self.table(), texts, self.members).write(Path(path))
 
 
 def _row(c: Candidate) -> dict[str, str]:

@@ -245,8 +245,8 @@ def _check_values(name: str, constraint: Constraint, x: Tensor, r: Tensor) -> No
             "signs cannot be projected on. Replace them by something smooth."
         )
     # the last one too: a sum along the batch leaves the first as it is
+    ids = members.current()
     for k in (0, len(x) - 1):
-        ids = members.current()
         place = k if ids is not None and len(ids) > 1 else 0  # one index stands for all
         at, row = torch.tensor([place], device=x.device), slice(k, k + 1)
         with members.among(at):

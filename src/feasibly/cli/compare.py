@@ -1,6 +1,6 @@
 """What the demos share: runs one after another, and a table of their scores."""
 
-__all__ = ["POST_HOC", "listed", "run_all", "show"]
+__all__ = ["POST_HOC", "listed", "run_all", "show", "written"]
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -11,6 +11,7 @@ from rich.table import Table
 
 from ..errors import InfeasibleWarning
 from ..progress import LiveProgress
+from ..report import Report
 from ..result import Result
 from ..samplers import Sampler
 from ..sampling import run
@@ -54,3 +55,10 @@ def listed(rows: Sequence[Mapping[str, str]], title: str, console: Console) -> N
     for row in rows:
         table.add_row(*row.values())
     console.print(table)
+
+
+def written(report: Report, out: Path, console: Console) -> None:
+    """Writes the report into `out`, and prints where it is."""
+    path = out / "report.html"
+    report.write(path)
+    console.print(f"Report: {path}", highlight=False, soft_wrap=True)

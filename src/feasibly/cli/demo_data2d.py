@@ -17,7 +17,7 @@ from ..report import Report
 from ..result import Result
 from ..samplers import PostHoc, Sampler
 from ..sampling import trajectory
-from .compare import POST_HOC, run_all, show
+from .compare import POST_HOC, run_all, show, written
 
 SIGMAS = (3.0, 0.5, 0.15, 0.03)
 
@@ -48,8 +48,7 @@ def demo_data2d(out: Path, members: int, constraint: int, seed: int) -> int:
     )
     for name in DISTRIBUTIONS:
         _one_problem(name, out, members, constraint, seed, report, console)
-    report.write(out / "report.html")
-    console.print(f"Report: {out / 'report.html'}", highlight=False, soft_wrap=True)
+    written(report, out, console)
     return 0
 
 

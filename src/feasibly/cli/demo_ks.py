@@ -16,7 +16,7 @@ from ..problems.ks import KS, residual
 from ..report import Report
 from ..result import Result
 from ..samplers import PostHoc, Sampler
-from .compare import POST_HOC, run_all, show
+from .compare import POST_HOC, run_all, show, written
 
 
 def demo_ks(out: Path, members: int, reference: int, seed: int) -> int:
@@ -96,8 +96,7 @@ def demo_ks(out: Path, members: int, reference: int, seed: int) -> int:
     )
     for result in results.values():
         report.code(result.summary())
-    report.write(out / "report.html")
-    console.print(f"Report: {out / 'report.html'}", highlight=False, soft_wrap=True)
+    written(report, out, console)
     return 0
 
 

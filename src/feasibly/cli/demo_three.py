@@ -24,7 +24,7 @@ from ..report import Report
 from ..samplers import Ancestral, PostHoc
 from ..sampling import run
 from ..schedules import VP
-from .compare import listed, run_all
+from .compare import listed, run_all, written
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -79,7 +79,7 @@ def demo_three(out: Path, members: int, constraint: int, seed: int) -> int:
     out.mkdir(parents=True, exist_ok=True)
     report = Report("feasibly: three models under a hard constraint")
     report.text(
-        "Each figure shows samples without the constraint, the same projected onto the constraint "
+        "Each figure shows samples without the constraint, samples projected onto the constraint "
         "at the end, and samples by feasibly. Projected samples are feasible, and no longer look "
         "like data."
     )
@@ -99,8 +99,7 @@ def demo_three(out: Path, members: int, constraint: int, seed: int) -> int:
             "of the tolerance; at most 1 is feasible.",
         )
     listed(rows, "three models under a hard constraint", console)
-    report.write(out / "report.html")
-    console.print(f"Report: {out / 'report.html'}", highlight=False, soft_wrap=True)
+    written(report, out, console)
     return 0
 
 

@@ -18,7 +18,7 @@ from ..problems.weather import LATITUDE, Weather
 from ..report import Report
 from ..result import Result
 from ..samplers import PostHoc, Sampler
-from .compare import POST_HOC, run_all, show
+from .compare import POST_HOC, run_all, show, written
 
 HOURS = [0, 6, 12, 18, 23]
 V = 2
@@ -95,8 +95,7 @@ def demo_weather(out: Path, members: int, reference: int, seed: int) -> int:
     )
     for result in results.values():
         report.code(result.summary())
-    report.write(out / "report.html")
-    console.print(f"Report: {out / 'report.html'}", highlight=False, soft_wrap=True)
+    written(report, out, console)
     return 0
 
 
