@@ -47,6 +47,24 @@ def circle():
     return feasibly.Equality(lambda x: x.square().sum(dim=1) - 1, tolerance=1e-6)
 
 
+def conditional():
+    exact = feasibly.oracles.Gaussian(
+        torch.zeros(2), torch.eye(2), feasibly.schedules.LogLogit()
+    )
+
+    def network(x_t, t):
+        rows = feasibly.members.current()
+        shift = 0.0 if rows is None else 4.0 * (rows[:, None] > 1)
+        return exact(x_t - shift, t).mean + shift
+
+    network.schedule = exact.schedule
+    return network
+
+
+def loose():
+    return feasibly.Equality(lambda x: x[:, :1], tolerance=100.0)
+
+
 def impossible():
     return feasibly.Equality(lambda x: x[:, :1] ** 2 + 1, tolerance=1e-6)
 
@@ -97,6 +115,25 @@ def test_sample_fills_a_store_with_what_the_library_draws(tmp_path, user, capsys
     printed = capsys.readouterr().out
     assert "6 of 6 members finished\n" in printed
     assert "6 of 6 members finished," in printed
+
+
+@pytest.mark.parametrize("out", ["run", "run.zarr"])
+def test_the_shell_says_what_a_user_should_know(user, command, capsys, out):
+    """That a constraint asks for nothing, once and before the work; and who was not tested."""
+    denoiser = ("--denoiser", f"{user}:conditional")
+    found = command(
+        "sample", *denoiser, "--constraint", f"{user}:loose", *TOY[:-2], "--out", out, "--shape", 2
+    )
+    assert found == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    little, plausible = "already, so that it asks for little", "2 of 2 members plausible"
+    assert printed.index(little) < printed.index(plausible)
+    assert "were not tested for plausibility" in printed
+    if out.endswith("zarr"):
+        kept = Store(out).warnings()
+    else:
+        kept = feasibly.Result.load(f"{out}/samples.safetensors").warnings
+    assert sum(little in sentence for sentence in kept) == 1
 
 
 def test_a_run_that_was_interrupted_is_resumed(tmp_path, user, command, capsys, monkeypatch):

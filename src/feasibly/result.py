@@ -125,8 +125,9 @@ class Result:
             quantiles = f"violation median {finite.median():.3g}, worst {finite.max():.3g}"
         reason = f"{self.reason}\n" if self.reason else ""
         plausible = ""
-        if self.plausible is not None:
-            plausible = f"{int(self.plausible.sum())} of {len(self.members)} members plausible\n"
+        if self.oddness is not None:
+            tested = int((~self.oddness.isnan()).sum())
+            plausible = f"{int((self.oddness <= 1).sum())} of {tested} members plausible\n"
         return (
             f"{self.method if settings else _without_settings(self.method)}\n{reason}"
             f"{int(self.feasible.sum())} of {len(self.members)} members feasible "

@@ -549,6 +549,12 @@ def implausible(some: int, all_of: int, attempts: int = 1) -> str:
     )
 
 
+UNTESTED = (
+    "Members whose conditions are not those of member 0 were not tested for plausibility: the "
+    "unconditional samples are of that member. The samplers were chosen for it too."
+)
+
+
 def complaints(attempts: Sequence[Any], statistics: Mapping[str, float]) -> Iterator[str]:
     """Yields what samplers warn of, each method once, given the summed statistics of a run."""
     if statistics:
@@ -562,6 +568,8 @@ def _warn(result: Result, attempts: Sequence[Any]) -> None:
     for sentence in complaints(attempts, result.statistics):
         result.warnings.append(sentence)
         warnings.warn(sentence, CalibrationWarning, stacklevel=5)
+    if result.oddness is not None and result.oddness.isnan().any():
+        result.warnings.append(UNTESTED)
     plausible = result.plausible
     if plausible is not None and (
         suspicion := implausible(int((~plausible).sum()), len(plausible), len(attempts))

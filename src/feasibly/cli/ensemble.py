@@ -73,6 +73,8 @@ def fill(
 
         memory.check_room(shape, torch.float32, torch.device("cpu"))
         chosen = job.build(shape)
+        for sentence in chosen.remarks:
+            console.print(sentence, highlight=False, markup=False, soft_wrap=True)
         summary = run(
             chosen.attempts,
             out,
@@ -90,6 +92,7 @@ def fill(
             progress=progress,
             planned=planned,
             monitor=chosen.survey,
+            remarks=chosen.remarks,
         )
     return conclude(summary, console)
 

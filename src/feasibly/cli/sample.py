@@ -89,6 +89,8 @@ def sample(
             "give another --out."
         )
     chosen = job.build(shape)
+    for sentence in chosen.remarks:  # before the work
+        console.print(sentence, highlight=False, markup=False, soft_wrap=True)
     live = LiveProgress(f"{method} on {denoiser}", console)
     with stopping(), live, warnings.catch_warnings():
         for kind in (InfeasibleWarning, CalibrationWarning):  # which are printed below
@@ -109,6 +111,8 @@ def sample(
                 error.add_note(rescue(error.partial, members, out))
             raise
     result.evaluations += chosen.evaluations
+    told = result.warnings
+    result.warnings = [*chosen.remarks, *told]
     kept = keep(result, out / "samples.safetensors")
     report = Report(f"feasibly: {method} on {denoiser}")
     report.code(result.summary())
@@ -128,7 +132,7 @@ def sample(
         ) from error
     console.print(result.summary(), highlight=False, soft_wrap=True)
     console.print(f"Samples and report: {out}", highlight=False, soft_wrap=True)
-    for sentence in result.warnings:
+    for sentence in told:
         console.print(sentence, highlight=False, markup=False, soft_wrap=True)
     return 0 if result.feasible.any() else 1
 

@@ -50,6 +50,7 @@ def run(
     progress: Callable[[int], None] | None = None,
     planned: Callable[[Footprint, int], None] | None = None,
     monitor: Monitor | None = None,
+    remarks: Sequence[str] = (),
 ) -> Summary:
     r"""Samples those members of an ensemble that its store lacks; returns when all are there.
 
@@ -91,6 +92,8 @@ def run(
             chunk.
         monitor: What tells which members are plausible, such as `feasibly.plan(...).survey`; None
             for none. Implausible members are resampled as infeasible ones are.
+        remarks: What a user should know of the problem, such as `feasibly.plan(...).remarks`; the
+            store keeps them with its warnings.
 
     Raises:
         ConstraintError: If the constraint cannot be used as it is.
@@ -138,6 +141,8 @@ def run(
     store = Store.create(path, config, layout, found, denoiser, kept)
     if repair:
         store.repair()
+    for sentence in remarks:
+        store.warn(sentence)
     if chunk == "auto":
         plan = memory.plan(prepared, config, device, sharing)
         if planned is not None and plan.footprint is not None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..sampling import implausible
+from ..sampling import UNTESTED, implausible
 from .store import MEMBERS, Record, Store
 
 WRITES = 4
@@ -134,6 +134,8 @@ class Summary:
         tested = sum(r.oddness is not None for r in self.records)
         if tested:
             lines.append(f"{tested - len(self.implausible)} of {tested} members plausible")
+        if 0 < tested < sum(r.state != "failed" for r in self.records):
+            lines.append(f"Warning: {UNTESTED}")
         if self.is_short:
             lines.append(self.shortfall())
         if self.infeasible:
