@@ -96,6 +96,7 @@ MAKERS: dict[str, Callable[[], str]] = {
     "methods": _listing,
     "audit": lambda: _measured("audit"),
     "audit-shipped": _shipped,
+    "faults": lambda: _measured("faults"),
     "bound": lambda: _measured("bound"),
     "budgets": lambda: _measured("budgets"),
     "lipschitz": lambda: _measured("lipschitz"),

@@ -11,6 +11,7 @@ from . import (
     calibration,
     defaults,
     dps_pc,
+    faults,
     inside,
     linear,
     lipschitz,
@@ -44,6 +45,7 @@ MEASUREMENTS: tuple[Measurement, ...] = (
     audit.MEASUREMENT,
     bound.MEASUREMENT,
     budgets.MEASUREMENT,
+    faults.MEASUREMENT,
     lipschitz.MEASUREMENT,
     monitor.MEASUREMENT,
 )
