@@ -437,12 +437,17 @@ def test_audit_prints_verdicts_and_writes_a_page(user, tmp_path, capsys):
     settings = {"truths": 16, "members": 2, "methods": ("ppr",), "near": 1, "chunk": 32}
     out = tmp_path / "audit"
     named = (f"{user}:denoiser", f"{user}:circle", out)
-    assert audit(*named, statistics=f"{user}:summaries", keep=True, **settings) in (0, 1)
+    # the circle's members are right, and those of DPS are not on it
+    assert audit(*named, statistics=f"{user}:summaries", keep=True, **settings) == 0
+    away = (*named[:2], tmp_path / "away")
+    assert audit(*away, **settings | {"methods": ("dps",)}) == 1
     printed = " ".join(capsys.readouterr().out.split())
     for words in ("16 truths x 2 members take", "ppr: ", "Use ppr.", "energy score"):
         assert words in printed
     assert "rank" in (out / "audit.html").read_text()
     assert feasibly.ensemble.Store(out / "0-ppr.zarr").config.members == 32
+    with pytest.raises(ValueError, match="cannot be read"):
+        audit(*named, data=tmp_path / "nothing.npy", **settings)
     with pytest.raises(ValueError, match="must return a dict"):
         audit(*named, statistics=f"{user}:far", **settings)
 

@@ -32,7 +32,6 @@ FEWEST = {"truths": 16, "members": 2}
 SHIPPED: Mapping[tuple[str, str], Mapping[str, int]] = {
     ("checkerboard", "constraint 0"): DATA2D,
     ("banana", "constraint 0"): DATA2D,
-    ("weather", "mass"): FEWEST,
     ("weather", "wind"): FEWEST,
     ("ks", "sine-3"): FEWEST,
 }
@@ -157,7 +156,7 @@ def measure(setting: dict) -> list[Record]:
     size: dict[str, Any] = {key: setting[key] for key in ("truths", "members", "seed")}
     if setting["prior"] in FIELDS:
         name = "-".join(str(setting[key]) for key in ("prior", "posterior", "seed"))
-        size |= {"chunk": CHUNK, "path": STORES / name}
+        size |= {"chunk": CHUNK, "path": STORES / name, "methods": ("auto", "ppr")}
     try:
         # exact problems were not chosen for the monitor, and their candidates are compared without
         found = feasibly.audit(*problem, monitor=setting["prior"] != EXACT, **size)

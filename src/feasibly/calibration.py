@@ -34,6 +34,7 @@ __all__ = [
     "neighbours",
     "projected",
     "ranks",
+    "rounded",
     "spread_skill",
     "spreads",
     "swap_test",
@@ -61,7 +62,8 @@ FIXED = 1e-3
 as fixed by the constraint."""
 
 EQUAL = 1e-4
-"""Distances are rounded to so many standard deviations: rounding errors are no difference."""
+"""Values are rounded to so many standard deviations: what the tolerance allows, and rounding
+errors, are no difference."""
 
 SAMPLES_A_DIRECTION = 10
 """How many members there must be for each direction that is standardised. With fewer, all samples
@@ -78,7 +80,8 @@ class Test:
         z: The standardised sum of each score, with shape :math:`(K)`.
         worst: The score of the largest, a number from 0.
         critical: What the largest exceeds with probability `level` if nothing is wrong.
-        unit: The standard deviation of each sum, divided by :math:`N`, with shape :math:`(K)`.
+        unit: The standard deviation of each sum, divided by :math:`N`, with shape :math:`(K)`:
+            that of a truth's mean score.
     """
 
     __test__ = False  # for pytest
@@ -189,16 +192,21 @@ def ranks(values: Tensor, seed: int = 0) -> Tensor:
     return order.argsort(dim=1)
 
 
-def projected(table: Tensor, floor: float = 0.0) -> Projected:
+def rounded(values: Tensor) -> Tensor:
+    """Returns values, with shape (N, M + 1, K), of which those that hardly differ are equal."""
+    apart = values - values.mean(dim=1, keepdim=True)
+    unit = EQUAL * apart.square().mean(dim=(0, 1)).sqrt().clamp_min(1e-300)
+    return (values / unit).round() * unit
+
+
+def projected(table: Tensor) -> Projected:
     r"""Returns a table in its principal directions within rows.
 
-    Directions that the constraint fixes are left out: those whose standard deviation is below
-    `floor`, or a thousandth of the largest. There, members differ from the truth by what the
-    tolerance allows. All entries count alike.
+    Directions that the constraint fixes are left out: those whose standard deviation is below a
+    thousandth of the largest. All entries count alike.
 
     Arguments:
         table: The table, with shape :math:`(N, M + 1, D)`.
-        floor: The least standard deviation of a free direction, in units of the samples.
     """
     rows, entries, size = table.shape
     apart = table.double() - table.double().mean(dim=1, keepdim=True)
@@ -211,7 +219,7 @@ def projected(table: Tensor, floor: float = 0.0) -> Projected:
     std = (squares.clamp_min(0) / (rows * (entries - 1))).sqrt().flip(0)
     directions = directions.flip(1)
     most = max(1, rows * (entries - 1) // SAMPLES_A_DIRECTION)
-    least = max(floor, FIXED * std[0].item(), 1e-300)
+    least = max(FIXED * std[0].item(), 1e-300)
     kept = int((std[:most] > least).sum())
     std, directions = std[:kept], directions[:, :kept]
     return Projected(table.double() @ directions / std, std, directions)
@@ -339,12 +347,14 @@ def memberships(labels: Sequence[Tensor]) -> Tensor:
     return torch.cat(scores, dim=2)
 
 
-def neighbours(table: Tensor, k: int = 5) -> tuple[Tensor, Tensor]:
-    r"""Returns the nearest neighbours of each entry in other rows.
+def neighbours(table: Tensor, k: int = 5, seed: int = 0) -> tuple[Tensor, Tensor]:
+    r"""Returns the nearest neighbours of each entry in other rows, and random ones of those that
+    are equally near.
 
     Arguments:
         table: The table, with shape :math:`(N, M + 1, D)`.
         k: Their number.
+        seed: The seed of random choices.
 
     Returns:
         Their indices among all entries, with shape :math:`(N (M + 1), k)`, and scores that tell
@@ -353,11 +363,15 @@ def neighbours(table: Tensor, k: int = 5) -> tuple[Tensor, Tensor]:
     """
     rows, entries, size = table.shape
     x = table.reshape(rows * entries, size).double()
-    distance = torch.cdist(x, x)
+    distance = torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist")
+    unit = EQUAL * x.var(dim=0).sum().sqrt().clamp_min(1e-300)
+    distance = (distance / unit).round()
+    chance = torch.rand(distance.shape, generator=Generator().manual_seed(seed))
+    distance = distance + 0.5 * chance.to(distance)
     row = torch.arange(rows, device=x.device).repeat_interleave(entries)
     distance[row[:, None] == row] = math.inf
     near, index = distance.topk(min(k, len(x) - entries), dim=1, largest=False)
-    log = near[:, [0, -1]].clamp_min(1e-12).log()
+    log = near[:, [0, -1]].floor().clamp_min(1).log()
     return index, log.reshape(rows, entries, 2)
 
 

@@ -54,6 +54,10 @@ of the sample at higher noise already, and take more work to satisfy."""
 SIGMA_MAX_FEW, SIGMA_MAX_MANY = 0.75, 10.0
 """The noise level at which PPR begins to project, for data of unit variance."""
 
+ORDINARY = 5.0
+"""Data whose standard deviation is less than so many times larger or smaller than one count as of
+unit variance."""
+
 STEPS_FEW, STEPS_MANY = 32, 64
 """The number of PPR's diffusion steps."""
 
@@ -208,9 +212,10 @@ def choose(
         values = constraint.intervals(problem.x_0)
         if _weighs(values):
             return _particles(denoiser, constraint, values, survey, fast, attempts, options)
-        return _posterior(denoiser, constraint, values, problem, fast, attempts, options)
+        posed = values, problem, survey
+        return _posterior(denoiser, constraint, *posed, fast, attempts, options)
     if method == "ppr" and constraint is not None:
-        return _ppr(denoiser, constraint, problem, fast, attempts, options)
+        return _ppr(denoiser, constraint, problem, survey, fast, attempts, options)
     if fast:
         raise ValueError(f"fast=True is an option of 'auto' and 'ppr', not of {method!r}.")
     kind = METHODS[method]
@@ -351,6 +356,7 @@ def _posterior(
     constraint: Constraint,
     values: Intervals,
     problem: Problem,
+    survey: Survey | None,
     fast: bool,
     attempts: int | None,
     options: dict[str, Any],
@@ -365,7 +371,7 @@ def _posterior(
     equalities = constraint.equalities
     assert equalities is not None  # there are more than a few
     posterior = CalibratedPPR(denoiser, equalities, **(settings | options))
-    project = _ppr(denoiser, constraint, problem, fast, PROJECTED, {}).attempts[-1]
+    project = _ppr(denoiser, constraint, problem, survey, fast, PROJECTED, {}).attempts[-1]
     inside = " Members that are inside of the inequalities are kept." if mixed else ""
     reason = (
         f"The constraint has {equal} equalities: posterior samples, then PPR for members that "
@@ -383,6 +389,7 @@ def _ppr(
     denoiser: Any,
     constraint: Constraint,
     problem: Problem,
+    survey: Survey | None,
     fast: bool,
     attempts: int | None,
     options: dict[str, Any],
@@ -390,10 +397,15 @@ def _ppr(
     residuals, equalities = problem.residuals, constraint.equalities
     few, inside = residuals <= FEW, equalities is None
     late = few and not inside
+    sigma_max = SIGMA_MAX_FEW if late else SIGMA_MAX_MANY
+    if survey is not None and not 1 / ORDINARY < survey.unit < ORDINARY:
+        sigma_max = _short(sigma_max * survey.unit)
+    if sigma_max <= Ancestral(denoiser).noise_level(torch.tensor(0.0)):  # of other units
+        sigma_max = math.inf
     chosen: dict[str, Any] = {
         "steps": STEPS_FEW if late else STEPS_MANY,
         "repeats": 1,
-        "sigma_max": SIGMA_MAX_FEW if late else SIGMA_MAX_MANY,
+        "sigma_max": sigma_max,
         "minimize": _minimize(residuals, fast),
         # a minimizer that is given is taken as it is
         "last": None if "minimize" in options else _last(residuals, fast),

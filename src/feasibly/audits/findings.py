@@ -19,20 +19,27 @@ DIRECTIONS, ELEMENTS, PROJECTIONS = 16, 8, 8
 """The most principal directions, elements of a sample and random projections that are tested."""
 
 PLACES = 8
-"""The number of principal directions of all entries in which clusters are found."""
+"""The number of free principal directions in which clusters are found."""
 
 POWER = 0.84
 """Beyond its critical value, a sum must have a mean of so many standard deviations to be found in
 four audits of five."""
 
+MOST = 1e30
+"""The largest oddness that counts, so that sums are finite."""
+
+ALIKE = 1e-3
+"""Oddness that differs by this share is equal: what the tolerance allows changes it."""
+
 LARGEST = 4096
 """The most entries whose neighbours are looked for."""
 
-FLOOR = 3.0
-"""What varies by less than so many times what the tolerance allows is fixed by the constraint."""
+FEASIBLE = 0.99
+"""The share of feasible members that a recommended candidate has, if one has it."""
 
-CAPPED = 0.3
-"""But no direction of this share of the samples' standard deviation, whatever the tolerance."""
+FLOOR = 0.1
+"""Members that were moved onto their statements may still miss them by this share of the move.
+What varies by less is left out."""
 
 MEANINGS = {
     "spread": "Members are as far from one another as the truth is from them.",
@@ -78,6 +85,7 @@ class Examination:
         scores: The energy score of each truth, with shape (N); NaN for those left out.
         ranks: The ranks of the truths among the members by name, each with shape (N).
         covered: The share of truths in regions of share c / (M + 1), for c from 0 to M + 1.
+        used: The number of truths whose members are all finite; the others are left out.
     """
 
     findings: tuple[Finding, ...]
@@ -88,6 +96,7 @@ class Examination:
     scores: Tensor
     ranks: dict[str, Tensor]
     covered: list[float]
+    used: int
 
     @property
     def faulty(self) -> bool:
@@ -124,6 +133,12 @@ class Candidate:
     members: Tensor | None = field(default=None, repr=False)
 
     @property
+    def faulty(self) -> bool:
+        """Whether a fault was found, or members are infeasible, or it could not run."""
+        seen = self.examination
+        return seen is None or seen.faulty or self.feasible < FEASIBLE
+
+    @property
     def verdict(self) -> str:
         """What is wrong, in words."""
         if self.examination is None:
@@ -157,8 +172,9 @@ def examine(
             numbers with shape (B) or (B, q).
         oddness: How unlike data truths and members are, with shape (N, M + 1); None if unknown.
         settled: The members without what the tolerance allows, moved onto the constraint, with
-            shape (N, M, \*); None if they are on it. What varies by little more than they are
-            moved is left out.
+            shape (N, M, \*); None if they are on it. Tests are of these, since a truth satisfies
+            its statement exactly. Directions in which they vary by much less than they are moved
+            are left out.
         level: The probability of finding a fault where there is none.
         seed: The seed of random choices.
 
@@ -174,23 +190,37 @@ def examine(
         )
     table = whole[kept].flatten(start_dim=2).double()
     rows, entries, _ = table.shape
+    energy = calibration.energy_scores(table)
+    all_scores = torch.full((len(truths),), math.nan, dtype=torch.float64)
+    all_scores[kept.cpu()] = energy.cpu()
+    crps = crps_of_each(table[:, 1:], table[:, 0]).mean(dim=1)
+    moved = torch.zeros_like(table[:, 1:])
     if settled is not None:
         settled = settled[kept].detach()
-    floor = _floor(table, settled)
-    free = calibration.projected(table, floor)
-    named = _directions(table, free, floor, truths.shape[1:], seed)
+        moved = settled.flatten(start_dim=2).double() - table[:, 1:]
+        table = torch.cat([table[:, :1], table[:, 1:] + moved], dim=1)
+    free, table = _free(table, moved), calibration.rounded(table)
+    if not free.values.shape[2]:
+        return Examination(
+            findings=(),
+            verdict="nothing to test: all that varies is fixed by the constraint",
+            ratio=Estimate(math.nan, math.nan),
+            energy=_mean(energy),
+            crps=_mean(crps),
+            scores=all_scores,
+            ranks={},
+            covered=[],
+            used=rows,
+        )
+    named = _directions(table, free, moved, truths.shape[1:], seed)
     summaries = summarised(whole[kept], settled, statistics or {})
     if oddness is not None:
-        odd = oddness[kept].clamp(max=1e30).double()
+        odd = oddness[kept].clamp(max=MOST).double()
         oddness = odd if odd.isfinite().all() else None
 
     share = level / len(MEANINGS)
     values = torch.stack(list(named.values()), dim=2)
-    places = free.values
-    if settled is not None:  # where solutions are isolated, the tolerance would decide the ranks
-        still = torch.cat([table[:, :1], settled.flatten(start_dim=2).double()], dim=1)
-        places = still @ free.directions / free.std
-    rank = calibration.tarp_ranks(places, seed=seed)
+    rank = calibration.tarp_ranks(free.values, seed=seed)
     tests = {}
     scores = _spread_scores(values, free.values, table)
     tests["spread"] = spread = calibration.swap_test(scores, share, seed=seed)
@@ -198,11 +228,11 @@ def examine(
     tests["centre"] = centre = calibration.swap_test(scores, share, seed=seed)
     scores = calibration.coverage(rank)
     tests["coverage"] = calibration.swap_test(scores, share, seed=seed)
-    labels = calibration.clusters(_places(table), seed=seed)
+    labels = calibration.clusters((free.values * free.std)[..., :PLACES], seed=seed)
     weights = calibration.memberships(labels)
     tests["modes"] = modes = calibration.swap_test(weights, share, seed=seed)
     part = table[: max(2, LARGEST // entries)]
-    index, near = calibration.neighbours(part)
+    index, near = calibration.neighbours(part, seed=seed)
     tests["neighbours"] = calibration.graph_test(index, entries, seed=seed)
     odd_scores = [near] if oddness is None else [near, _odd_scores(oddness[: len(part)])]
     scores = torch.cat(odd_scores, dim=2)
@@ -215,7 +245,7 @@ def examine(
     faults = {
         "spread": _spread_words(spread, list(named), values, free.values, table),
         "centre": _centre_words(centre, list(named), values),
-        "coverage": _coverage_words(rank[:, 0], entries),
+        "coverage": _coverage_words(tests["coverage"], rank),
         "modes": _modes_words(modes, labels, weights),
         "neighbours": "truths are nearer to one another than to members",
         "support": _support_words(support),
@@ -227,9 +257,6 @@ def examine(
         for (family, test), p in zip(tests.items(), found, strict=True)
     )
     ratio = calibration.spread_skill(free.values)
-    energy = calibration.energy_scores(table)
-    all_scores = torch.full((len(truths),), math.nan, dtype=torch.float64)
-    all_scores[kept.cpu()] = energy.cpu()
     shown = {name: calibration.ranks(v[..., None], seed)[:, 0, 0] for name, v in named.items()}
     places = zip(summaries[0], summaries[1].unbind(dim=2), strict=True)
     shown |= {name: calibration.ranks(v[..., None], seed)[:, 0, 0] for name, v in places}
@@ -237,20 +264,30 @@ def examine(
     covered = [(central < c).double().mean().item() for c in range(entries + 1)]
     return Examination(
         findings=findings,
-        verdict=_verdict(findings, ratio, spread, centre, modes, rows, entries),
+        verdict=_verdict(findings, ratio, spread, centre, modes, rows, entries, len(truths)),
         ratio=ratio,
         energy=_mean(energy),
-        crps=_mean(crps_of_each(table[:, 1:].double(), table[:, 0].double()).mean(dim=1)),
+        crps=_mean(crps),
         scores=all_scores,
         ranks=shown,
         covered=covered,
+        used=rows,
     )
+
+
+def _free(table: Tensor, moved: Tensor) -> calibration.Projected:
+    """Returns the principal directions that the constraint leaves free, rounded."""
+    found = calibration.projected(table)
+    allowed = (moved @ found.directions).square().mean(dim=(0, 1)).sqrt()
+    kept = found.std > FLOOR * allowed
+    values = calibration.rounded(found.values[..., kept])
+    return calibration.Projected(values, found.std[kept], found.directions[:, kept])
 
 
 def _directions(
     table: Tensor,
     free: calibration.Projected,
-    floor: float,
+    moved: Tensor,
     shape: Sequence[int],
     seed: int,
 ) -> dict[str, Tensor]:
@@ -261,28 +298,19 @@ def _directions(
         for k in range(min(DIRECTIONS, free.values.shape[2]))
     }
     std = table.std(dim=1).square().mean(dim=0).sqrt()
-    least = max(floor, calibration.FIXED * std.max().item())
+    allowed = moved.square().mean(dim=(0, 1)).sqrt()
+    least = torch.maximum(FLOOR * allowed, calibration.FIXED * std.max())
     for i in std.argsort(descending=True, stable=True)[:ELEMENTS].tolist():
-        if std[i] > least:
+        if std[i] > least[i]:
             place = torch.unravel_index(torch.tensor(i), tuple(shape))
             name = ", ".join(str(int(p)) for p in place)
-            named[f"element ({name})"] = table[..., i] / std[i]
+            named[f"element ({name})"] = calibration.rounded(table[..., i, None] / std[i])[..., 0]
     count = PROJECTIONS if free.values.shape[2] > 1 else 0
     size = (free.values.shape[2], count)
     u = torch.randn(size, generator=generator(seed, 6), dtype=torch.float64).to(table)
     for k, v in enumerate((free.values @ (u / u.norm(dim=0))).unbind(dim=2)):
         named[f"random projection {k + 1}"] = v
     return named
-
-
-def _floor(table: Tensor, settled: Tensor | None) -> float:
-    """Returns the least standard deviation of a direction that the constraint leaves free."""
-    if settled is None:
-        return 0.0
-    moved = settled.flatten(start_dim=2).double() - table[:, 1:]
-    typical = moved.square().sum(dim=2).mean().sqrt().item()
-    largest = table.std(dim=1).square().sum(dim=1).mean().sqrt().item()
-    return min(FLOOR * typical, CAPPED * largest)
 
 
 def summarised(
@@ -308,16 +336,17 @@ def summarised(
     names, kept = [], []
     for name, v in found.items():
         v = v.reshape(rows, entries)
-        within = v.std(dim=1).square().mean().sqrt()
         allowed = 0.0
         if still:
-            moved = v[:, 1:] - still[name].reshape(rows, entries - 1)
+            moved = still[name].reshape(rows, entries - 1) - v[:, 1:]
             allowed = moved.square().mean().sqrt()
+            v = torch.cat([v[:, :1], v[:, 1:] + moved], dim=1)
+        within = v.std(dim=1).square().mean().sqrt()
         # the constraint fixes what hardly varies within a row, and rounding is no variation
         least = max(calibration.FIXED * v.std(), 1e-5 * v.abs().mean(), FLOOR * allowed)
         if within > least:
             names.append(name)
-            kept.append(v)
+            kept.append(calibration.rounded(v[..., None])[..., 0])
     like = samples.flatten(start_dim=2).double()
     return names, torch.stack(kept, dim=2) if kept else like.new_zeros((rows, entries, 0))
 
@@ -350,21 +379,9 @@ def _spread_scores(values: Tensor, free: Tensor, table: Tensor) -> Tensor:
 
 def _odd_scores(oddness: Tensor) -> Tensor:
     """Scores of oddness: its rank, and whether it is the largest of its row."""
-    rank = calibration.ranks(oddness[..., None]).double()
+    alike = (oddness.clamp_min(1 / MOST).log() / ALIKE).round()
+    rank = calibration.ranks(alike[..., None]).double()
     return torch.cat([rank, (rank == oddness.shape[1] - 1).double()], dim=2)
-
-
-def _places(table: Tensor) -> Tensor:
-    """Returns where entries are in the principal directions of all of them."""
-    flat = table.flatten(end_dim=1)
-    flat = flat - flat.mean(dim=0)
-    if flat.shape[1] > PLACES:
-        if flat.shape[1] > len(flat):
-            squares, left = torch.linalg.eigh(flat @ flat.T)
-            flat = (left * squares.clamp_min(0).sqrt()).flip(1)[:, :PLACES]
-        else:
-            flat = flat @ torch.linalg.eigh(flat.T @ flat)[1].flip(1)[:, :PLACES]
-    return flat.reshape(*table.shape[:2], -1)
 
 
 def _spread_words(
@@ -378,29 +395,32 @@ def _spread_words(
     else:
         one = free if worst == len(names) else table
     ratio = calibration.spread_skill(one)
-    size = f"{abs(1 - ratio.value):.0%} (± {ratio.error:.0%})"
-    return f"too {'narrow' if ratio.value < 1 else 'wide'} by {size}{where}"
+    narrow = bool(test.z[worst] > 0)  # truths are farther out than members
+    kind = "narrow" if narrow else "wide"
+    if narrow != (ratio.value < 1):  # rows of large spread say otherwise
+        return f"too {kind} for most truths{where}"
+    return f"too {kind} by {abs(1 - ratio.value):.0%} (± {ratio.error:.0%}){where}"
 
 
 def _centre_words(test: calibration.Test, names: list[str], values: Tensor) -> str:
     k = test.worst % len(names)
     v = values[..., k]
-    apart = v[:, 0] - v[:, 1:].mean(dim=1)
-    std = v.std(dim=1).square().mean().sqrt()
+    std = v.std(dim=1)
+    apart = torch.where(std > 0, (v[:, 0] - v[:, 1:].mean(dim=1)) / std, 0.0)
     if test.worst >= len(names):
         middle = v.mean(dim=1)
-        bias = _mean((middle - middle.median()).sign() * apart / std)
+        bias = _mean((middle - middle.median()).sign() * apart)
         side = "pulled to the middle" if bias.value > 0 else "pushed outward"
     else:
-        bias, side = _mean(apart / std), "off centre"
+        bias, side = _mean(apart), "off centre"
     size = f"{abs(bias.value):.2g} (± {bias.error:.1g}) standard deviations"
     return f"{side} by {size} along {names[k]}"
 
 
-def _coverage_words(rank: Tensor, entries: int) -> str:
-    half = entries // 2
-    share = (rank < half).double().mean().item()
-    return f"regions that should hold {half / entries:.0%} of the truths hold {share:.0%}"
+def _coverage_words(test: calibration.Test, rank: Tensor) -> str:
+    share = (rank[:, 0] <= test.worst).double().mean().item()
+    should = (test.worst + 1) / rank.shape[1]
+    return f"regions that should hold {should:.0%} of the truths hold {share:.0%}"
 
 
 def _modes_words(test: calibration.Test, labels: Sequence[Tensor], weights: Tensor) -> str:
@@ -410,8 +430,8 @@ def _modes_words(test: calibration.Test, labels: Sequence[Tensor], weights: Tens
     ends = [sum(counts[: k + 1]) + k for k in range(len(counts))]
     if test.worst in ends:
         more = "too often" if apart.value > 0 else "too rarely"
-        return f"weights of modes off: the members of a truth are {more} in one mode"
-    return f"weights of modes off by {abs(apart.value):.2g} (± {apart.error:.1g})"
+        return f"weights of clusters off: the members of a truth are {more} in one cluster"
+    return f"weights of clusters off by {abs(apart.value):.2g} (± {apart.error:.1g})"
 
 
 def _support_words(test: calibration.Test) -> str:
@@ -441,7 +461,10 @@ def _verdict(
     modes: calibration.Test,
     rows: int,
     entries: int,
+    asked: int,
 ) -> str:
+    left = f" ({asked - rows} truths with members that are not finite are left out)"
+    left = left if asked > rows else ""
     found = sorted((f for f in findings if f.found), key=lambda f: f.p)
     if found:
         plain = ["spread", "centre", "modes", "support"]
@@ -450,15 +473,17 @@ def _verdict(
         first = sorted(
             (f for f in found if f.family in plain), key=lambda f: plain.index(f.family)
         )
-        # what the others say then follows from these
-        return "; ".join(f.fault for f in first or found[:2])
+        # coverage, neighbours and summaries mostly follow from these
+        return "; ".join(f.fault for f in first or found[:2]) + left
     narrow = (spread.critical + POWER) * ratio.error
-    bias = (centre.critical + POWER) * math.sqrt(entries / (entries - 1) / rows)
-    weight = (modes.critical + POWER) * 0.5 * math.sqrt(entries / (entries - 1) / rows)
+    truth = entries / (entries - 1)  # a truth is a part of its row's mean
+    bias = (centre.critical + POWER) * math.sqrt(truth / rows)
+    weight = (modes.critical + POWER) * modes.unit.max().item() * truth
+    cluster = f" or {min(weight, 1):.2g} of a cluster's weight" if modes.unit.max() > 0 else ""
     return (
         f"no fault found at this size; an error of less than {narrow:.0%} of the spread, "
-        f"{bias:.2g} standard deviations of the centre or {min(weight, 1):.2g} of a mode's weight "
-        "would not show"
+        f"{bias:.2g} standard deviations of the centre along a tested direction{cluster} may "
+        f"not show{left}"
     )
 
 

@@ -51,7 +51,7 @@ def page(
         if candidate.words:
             report.code(candidate.words)
         seen = candidate.examination
-        if seen is None:
+        if seen is None or not seen.findings:  # nothing was tested
             continue
         report.table(
             [

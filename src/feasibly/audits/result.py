@@ -12,11 +12,8 @@ import torch
 from torch import Tensor
 
 from ..calibration import Estimate
-from .findings import Candidate, Examination
+from .findings import FEASIBLE, Candidate, Examination
 from .page import page
-
-FEASIBLE = 0.99
-"""The share of feasible members that a recommended candidate has, if one has it."""
 
 CONFIDENCE = 1.645
 """So many standard errors above its estimate, the regret is overstated in 95 audits of 100."""
@@ -67,8 +64,13 @@ class Audit:
         if not self.recommended:
             return "No candidate could be audited."
         chosen = self[self.recommended]
-        faulty = chosen.examination is not None and chosen.examination.faulty
-        but = ", though it has faults: none without scores as well" if faulty else ""
+        but = ""
+        if chosen.feasible < FEASIBLE:
+            but = f", though only {chosen.feasible:.1%} of its members are feasible"
+        elif chosen.faulty:
+            alone = len(self.candidates) == 1
+            others = "" if alone else ", and none without faults has as low an energy score"
+            but = f". It has faults{others}"
         more = sum(c.examination is not None for c in self.candidates) > 1
         regret = ""
         if more and self.regret > 0:
@@ -104,7 +106,7 @@ class Audit:
         verdicts = [f"{c.name}: {c.verdict}." for c in self.tested]
         head = (
             f"{len(self.truths)} truths with {self.members} members each; if all were right, a "
-            f"fault would be found with probability {self.level:.0%}"
+            f"fault would be found with probability {self.level:.0%} at most"
         )
         texts = [head, *lines, *verdicts, self.recommendation, *self.notes]
         return "\n".join(line.rstrip() for line in texts)

@@ -5,6 +5,7 @@ __all__ = ["audit"]
 import contextlib
 import itertools
 import math
+import operator
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,10 +28,10 @@ from ..plausible import Reference
 from ..policy import Plan
 from ..result import Result
 from ..samplers import Ancestral, Sampler
-from ..sampling import describe, finite, inspect, run, shape_of, whole
+from ..sampling import describe, finite, inspect, run, shape_of
 from .findings import Candidate, Examination, examine, summarised
 from .result import Audit, recommend
-from .truths import STEPS, from_data, from_prior
+from .truths import STEPS, from_data, from_prior, unlike
 
 FEWEST = 16
 """The fewest truths of an audit."""
@@ -100,15 +101,16 @@ def audit(
             nearest to zero are taken, so that statements are like the constraint as it is given.
             A choice by residuals alone leaves all tests exact.
         data: Data that the model has not seen, with shape (K, \*), from which to take truths;
-            None for truths from the prior. With data, faults of the model count too. So the
-            model's own samples are tested as well, without the constraint.
+            None for truths from the prior. They must be independent samples, not steps of one
+            trajectory. With data, faults of the model count too. So the model's own samples are
+            tested as well, without the constraint.
         statistics: Summaries to test, by name: functions of samples, with shape (B, \*), that
             return numbers with shape (B) or (B, q).
         budget: The most evaluations of the network, forward and backward and summed over
             members, that may be planned: one attempt at each member, by every candidate. If that
             is less than planned, there are fewer truths. Truths, and members that are resampled,
             take more.
-        level: The probability of finding a fault in any candidate if all are right.
+        level: The probability of finding a fault in any candidate if all are right, at most.
         seed: The seed of truths and members.
         chunk: How many members to sample at a time; None for all.
         monitor: Whether implausible members are resampled, as :func:`feasibly.sample` does.
@@ -130,12 +132,19 @@ def audit(
         ValueError: If an argument is not right, or the budget is too small for 16 truths.
     """
     shape, told = shape_of(shape), progress or _nothing
-    truths, members = whole("truths", truths, FEWEST), whole("members", members, 2)
-    near, seed = whole("near", near, 1), whole("seed", seed, 0)
+    truths, members = _whole("truths", truths, FEWEST), _whole("members", members, 2)
+    near, seed = _whole("near", near, 1), _whole("seed", seed, 0, 2**32 - 1)
+    budget = None if budget is None else _whole("budget", budget, 1)
+    level = _number("level", level)
+    if not isinstance(statistics, Mapping | None) or not all(
+        callable(function) for function in (statistics or {}).values()
+    ):
+        raise ValueError(
+            "audit(statistics=...) takes a dict of functions by name, such as "
+            f"{{'mean': lambda x: x.mean(dim=1)}}; got {statistics!r}."
+        )
     if not isinstance(constraint, Constraint):
         raise ValueError(f"audit(constraint=...) takes a constraint, got {constraint!r}.")
-    if not 0 < level < 1:
-        raise ValueError(f"audit(level=...) must lie between 0 and 1, got {level!r}.")
     device = torch.device(device or device_of(denoiser))
     place = {"dtype": dtype, "device": device}
     planned, notes = _planned(denoiser, constraint, shape, methods, monitor, place)
@@ -164,10 +173,12 @@ def audit(
         notes.append(f"There are {len(found)} truths of {truths}: data do not suffice for more.")
         if len(found) < FEWEST:
             raise SamplingError(f"An audit needs {FEWEST} truths, and there are {len(found)}.")
+    if sentence := unlike(constraint, found):
+        notes.append(sentence)
     # refuses a wrong summary before the work
     summarised(torch.stack([found, found], dim=1), None, statistics or {})
     stated = through(constraint, found, members)
-    share = level / len(planned)
+    share = level / (len(planned) + (data is not None))
     candidates = []
     for number, (name, method, chosen) in enumerate(planned):
         work = Work(stated, found, members, settings, statistics, share, path)
@@ -179,15 +190,15 @@ def audit(
         raise SamplingError(f"No candidate can be audited: {candidates[-1].failure}.")
     model = None
     if data is not None:
-        model = _model(denoiser, data, found, members, settings, statistics, level, path)
+        model = _model(denoiser, data, found, members, settings, statistics, share, path)
         told(f"{model.name}: {model.verdict}.")
         faulty = model.examination is not None and model.examination.faulty
         notes.append(
             "Samples of the model without the constraint differ from the data, so that faults of "
             "candidates may be the model's. Audit without data to see those of samplers alone."
             if faulty
-            else "No difference of the model from the data was found, so that faults are those of "
-            "samplers."
+            else "No difference of the model from the data was found at this size, so that faults "
+            "are more likely those of samplers."
         )
     return Audit(
         candidates=tuple(candidates),
@@ -226,14 +237,18 @@ def _planned(
     """Plans candidates for the constraint as it is given. Returns them, and notes."""
     if isinstance(methods, str | Sampler):
         methods = (methods,)
+    if not isinstance(methods, Sequence):
+        raise ValueError(
+            f"audit(methods=...) takes names of methods and samplers in a list, got {methods!r}."
+        )
     found: list[Planned] = []
     ran: dict[str, str] = {}
     notes = []
     survey = None
     for method in methods:
-        look = monitor and survey is None
-        chosen = plan(denoiser, constraint, shape, method=method, monitor=look, **place)
+        chosen = plan(denoiser, constraint, shape, method=method, monitor=monitor, **place)
         survey = survey or chosen.survey if monitor else None
+        notes += [sentence for sentence in chosen.remarks if sentence not in notes]
         name = method if isinstance(method, str) else type(method).__name__
         names = {one.name for one in found}
         name = next(n for n in itertools.chain([name], _numbered(name)) if n not in names)
@@ -246,6 +261,27 @@ def _planned(
     if not found:
         raise ValueError("audit(methods=...) needs at least one method or sampler.")
     return found, notes
+
+
+def _whole(name: str, value: Any, least: int, most: float = math.inf) -> int:
+    """Returns a whole number in a range, and refuses what is none."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = least - 1
+    if not least <= number <= most:
+        limit = "" if most == math.inf else f" and at most {most:.0f}"
+        raise ValueError(
+            f"audit({name}=...) takes a whole number of at least {least}{limit}, got {value!r}."
+        )
+    return number
+
+
+def _number(name: str, value: Any) -> float:
+    """Returns a number between 0 and 1, and refuses what is none."""
+    if not isinstance(value, int | float) or not 0 < value < 1:
+        raise ValueError(f"audit({name}=...) must be a number between 0 and 1, got {value!r}.")
+    return value
 
 
 def _numbered(name: str) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Truths: samples of the prior, or data, through which a constraint can be stated."""
 
-__all__ = ["from_data", "from_prior"]
+__all__ = ["from_data", "from_prior", "unlike"]
 
 from typing import Any
 
@@ -19,6 +19,9 @@ from ..sampling import finite, run
 STEPS = 256
 """The number of diffusion steps of a truth, whose errors count as the members'. With 128 the
 standard deviation of normals is 0.3 % too large, with 256 it is within 0.1 %."""
+
+NEAREST = 5
+"""A target is near to a sample's if it is no farther than the fifth nearest ones typically are."""
 
 TRIES = 64
 """How many times as many samples of the prior are tried, at most, to find some inside
@@ -113,6 +116,31 @@ def inside(constraint: Constraint | None, x: Tensor) -> Tensor:
         return torch.ones(len(x), dtype=torch.bool, device=x.device)
     with calling([0], x.device):
         return inequalities(x).inside.all(dim=1)
+
+
+@torch.no_grad()
+def unlike(constraint: Constraint, x: Tensor) -> str:
+    """Says that no statement through these samples is like the constraint as it is given, if so.
+
+    Distances are between residuals. The constraint, whose residuals are zero, is unlike the
+    samples if it is farther from its nearest ones than all but a hundredth of them are from
+    theirs.
+    """
+    equalities = constraint.equalities
+    if equalities is None or len(x) <= NEAREST:
+        return ""
+    with calling([0], x.device):
+        r = equalities.residual(x).double()
+    r = r / r.std(dim=0).clamp_min(1e-300)
+    own = torch.cdist(r, r).topk(NEAREST + 1, largest=False).values[:, -1]
+    (mine,) = torch.cdist(torch.zeros_like(r[:1]), r).topk(NEAREST, largest=False).values[:, -1]
+    if mine <= own.quantile(0.99):
+        return ""
+    return (
+        "Your target is unlike those of this audit: hardly any sample of the model is near it. A "
+        "method may be right on these and wrong on yours. A larger `near` tests targets nearer to "
+        "yours."
+    )
 
 
 @torch.no_grad()

@@ -51,7 +51,7 @@ def audit(
         near: How many samples of the model there are for each truth; those with the smallest
             residuals are taken.
         data: Truths from data that the model has not seen, an .npy file of shape (N, *). The
-            model is then tested too.
+            model is then tested too. Samples must be independent, not steps of one trajectory.
         statistics: module:function for a function that returns summaries to test: functions of
             samples by name.
         budget: The most evaluations of the network that may be planned, summed over members; with
@@ -97,5 +97,4 @@ def audit(
         told(sentence)
     found.save_html(out / "audit.html")
     told(f"Report: {out / 'audit.html'}")
-    chosen = found[found.recommended].examination
-    return 1 if chosen is None or chosen.faulty else 0
+    return int(found[found.recommended].faulty)

@@ -86,7 +86,10 @@ def check(
 
 def load_data(path: Path, shape: tuple[int, ...]) -> Tensor:
     """Clean data from an .npy file."""
-    found = torch.from_numpy(np.load(path)).float()
+    try:
+        found = torch.from_numpy(np.load(path)).float()
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error}); give an .npy file.") from error
     if tuple(found.shape[1:]) != tuple(shape):
         raise ValueError(
             f"{path} has samples of shape {tuple(found.shape[1:])}, and --shape is {shape}; give "

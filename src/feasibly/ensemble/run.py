@@ -161,11 +161,16 @@ def run(
                 claims.release(worker.current)
                 missing = store.missing()
                 lost = sorted(set(worker.current) & set(missing))
+                again = "the same call goes on."
+                if config.source:
+                    again = (
+                        f"`python -m feasibly resume {path}` goes on (with --denoiser and "
+                        "--constraint, if they are yours)."
+                    )
                 error.add_note(
                     (f"Lost in the middle: {some(lost)}. " if lost else "")
                     + f"{members - len(missing)} of {members} members are finished and kept; "
-                    f"`python -m feasibly resume {path}` goes on (with --denoiser and "
-                    "--constraint, if they are yours)."
+                    + again
                 )
                 Summary.read(store).write()
             raise
