@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from feasibly.metrics import knn_cross_edge_rate, sliced_wasserstein, weight_error
+from feasibly.metrics import is_outlying, knn_cross_edge_rate, sliced_wasserstein, weight_error
 
 
 def normal(n, dim=2, seed=0):
@@ -135,3 +135,12 @@ def test_sliced_wasserstein_takes_sizes_that_differ():
     x = normal(300, seed=1)
     assert sliced_wasserstein(x, x.repeat(3, 1)) == pytest.approx(0, abs=1e-12)
     assert sliced_wasserstein(x.repeat(2, 1), x + 1) == pytest.approx(sliced_wasserstein(x, x + 1))
+
+
+def test_zero_is_outlying_in_a_gap_and_beyond_the_ends_whatever_the_units():
+    x = normal(64, dim=2)
+    apart = torch.cat([x[:32] + 6, x[32:] - 6])
+    for r, expected in ((x, False), (apart, True), (x + 6, True), (apart - 6, False)):
+        assert is_outlying(r) == expected
+        assert is_outlying(r * torch.tensor([1e6, 1e-6])) == expected
+    assert not is_outlying(apart[:5])  # too few to tell

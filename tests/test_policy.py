@@ -252,6 +252,13 @@ def test_a_schedule_must_reach_five_times_above_and_below_the_datas_scale(ends, 
         assert f"vary by {unit:.3g}" in sentence
 
 
+def test_a_constraint_between_modes_is_said_to_be_far_from_the_data():
+    modes = torch.cat([X[:32] + 4, X[32:] - 4])
+    for x, far in ((X, False), (modes, True)):
+        found = " ".join(remarks(first(1), seen(x)))
+        assert ("Hardly any unconditional sample is near" in found) == far
+
+
 def scaled(size, tolerance):
     """The first element, in other units."""
     return Equality(lambda x: size * (x[:, :1] - 0.3), tolerance=tolerance)

@@ -86,17 +86,22 @@ figures.coverage(covered)
 # | support | members are as near to other samples, and as like data to the denoiser |
 # | summaries | size, mean, roughness and your own `statistics` rank evenly |
 #
-# Directions that the constraint fixes are left out. There, members differ from the truth by what
-# the tolerance allows.
+# Members are first moved onto their statements, by a few steps of steepest descent. So what the
+# tolerance allows is no fault. Directions that the constraint fixes are left out. Truths are samples
+# that the monitor finds plausible, since implausible members are resampled.
 #
 # If a sampler is right, the truth and its members are exchangeable. So the distribution of every
 # score is known exactly: choose one entry of each row at random as its truth. A family looks at
 # many directions, and its p-value is that of the largest score. Families are adjusted by Holm's
 # method, and candidates share the level. The [reference](../api/audit.md) has the formulas.
 #
+# The size of a fault is that along the worst of many directions. So it is rather too large, by up to
+# a factor of two at 64 truths. Families are not independent: members that are too narrow may also
+# be found off in the weights of clusters.
+#
 # ## What is recommended
 #
-# 1. Members must be feasible.
+# 1. Members must be feasible, if those of any candidate are.
 # 2. The energy score counts. It is least for the right distribution, and a fault raises it by its
 #    size. So a fault too small to matter costs no recommendation. Methods whose score is above the
 #    least with 95 % confidence are out.
@@ -156,6 +161,17 @@ figures.coverage(covered)
 # * The true distance is under the constraint as it is given, which may be far from typical. An
 #   audit sees typical statements.
 #
+# ## Known faults
+#
+# Each sampler has a fault that is known. The default on the same problem has none.
+#
+# ```
+# python -m experiments run faults
+# ```
+#
+# <!-- made: faults -->
+# <!-- end -->
+#
 # ## The shipped priors
 #
 # The next audits are of the first constraint of [Data2D](../data2d.md), with 128 truths and 7
@@ -172,21 +188,23 @@ figures.coverage(covered)
 # | banana, ppr | 1.042 ± 0.05 | 0.7667 ± 0.042 | 100.0% | 135 | no fault found at this size; an error of less than 21% of the spread, 0.42 standard deviations of the centre or 0.23 of a mode's weight would not show |
 # <!-- end -->
 #
-# Kuramoto-Sivashinsky and the weather were not audited. The smallest audit of the former, 16 truths
-# with 2 members, takes more than ten minutes on one core.
-#
 # ## Limits
 #
 # * **Size.** 64 truths with 7 members see an error of a tenth of the spread in 30 dimensions, and
 #   of a third to a half where one direction is free. Mode weights need more: an error of 0.1 is
 #   found in 3 of 4 audits of 512 truths. The verdict says what would not show.
+# * **Many directions.** If modes differ along one direction of hundreds, clusters are not the modes.
+#   Then a wrong weight is not found. Give a function that tells the modes apart as one of the
+#   `statistics`.
 # * **Chance.** If all candidates are right, one audit in twenty finds a fault nevertheless
 #   (`level=0.05`). Repeat it with another `seed`.
 # * **Your own target.** Truths are samples of the model, so statements are typical ones. Of four
-#   samples for each truth (`near=4`) those are taken whose residuals are nearest to zero. An audit
-#   does not say whether your target is far from all of them. A method may be right on typical
-#   targets and wrong on yours.
+#   samples for each truth (`near=4`) those are taken whose residuals are nearest to zero. A note
+#   says if your target is unlike theirs. Then a method may be right on them and wrong on yours, and a
+#   larger `near` helps.
 # * **Inequalities** stay as they are. Truths satisfy them.
+# * **Data** must be independent samples. Steps of one trajectory are not, and any sampler is found
+#   at fault with them.
 # * **The model.** An audit trusts it. With `data=` truths are taken from data that the model has
 #   not seen. The model's own samples are tested too. So faults of the model can be told from those
 #   of the sampler.

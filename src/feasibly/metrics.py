@@ -11,6 +11,7 @@ __all__ = [
     "area_weights",
     "crps",
     "crps_of_each",
+    "is_outlying",
     "knn_cross_edge_rate",
     "max_norm",
     "rank_histogram",
@@ -94,6 +95,22 @@ def sliced_wasserstein(x: Tensor, y: Tensor, directions: int = 256) -> float:
     twice = 2 * torch.arange(n, device=x.device) + 1  # of n levels in the middle of their shares
     x, y = ((v @ u).sort(dim=0).values[twice * len(v) // (2 * n)] for v in (x, y))
     return (x - y).square().mean().sqrt().item()
+
+
+def is_outlying(r: Tensor, k: int = 5, share: float = 0.99) -> bool:
+    r"""Returns whether zero lies apart from samples of residuals, with shape :math:`(N, m)`.
+
+    It does if it is farther from its `k`-th nearest sample than that `share` of samples are from
+    theirs, with residuals in units of their standard deviations. A few samples, up to `k`, do not
+    tell.
+    """
+    if len(r) <= k:
+        return False
+    r = r.double()
+    r = r / r.std(dim=0).clamp_min(torch.finfo(r.dtype).tiny)
+    own = torch.cdist(r, r).topk(k + 1, largest=False).values[:, -1]
+    mine = r.norm(dim=1).topk(k, largest=False).values[-1]
+    return bool(mine > own.quantile(share))
 
 
 def area_weights(latitude: Tensor) -> Tensor:

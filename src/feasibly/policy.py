@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .constraints.base import Constraint, Intervals
+from .metrics import is_outlying
 from .minimizers import GaussNewton, Minimizer, WarmLBFGS
 from .network import Evaluations, Network
 from .samplers import METHODS, PPR, Ancestral, CalibratedPPR, Particles, Sampler, TruncatedPPR
@@ -239,7 +240,8 @@ def _weighs(values: Intervals) -> bool:
 
 def remarks(constraint: Constraint, survey: Survey) -> Iterator[str]:
     """Yields what a user should know before sampling: that the schedule's noise does not fit the
-    data, or that an equality asks for nothing, is in units far from one, or is not resolved."""
+    data, that an equality asks for nothing, is in units far from one, or is not resolved, or that
+    the constraint is far from the data."""
     lowest, highest = survey.ends
     if highest < COVERED * survey.unit or lowest * COVERED > survey.unit:
         yield (
@@ -252,6 +254,13 @@ def remarks(constraint: Constraint, survey: Survey) -> Iterator[str]:
     for part in constraint.parts:
         if part.equalities is not None:
             yield from _remarks(part.equalities, survey.samples)
+    equalities = constraint.equalities
+    if equalities is not None and is_outlying(equalities.residual(survey.samples)):
+        yield (
+            "Hardly any unconditional sample is near the constraint. Weights of modes may then be "
+            "wrong, also of members that are feasible and plausible. Compare with another method, "
+            "or test it by feasibly.audit with a large `near`."
+        )
 
 
 def _remarks(equalities: Constraint, x: Tensor) -> Iterator[str]:

@@ -11,6 +11,7 @@ from ..checks.inputs import as_data
 from ..constraints.base import Constraint
 from ..errors import SamplingError
 from ..members import calling
+from ..metrics import is_outlying
 from ..plausible import Reference
 from ..randomness import generator
 from ..samplers import Ancestral
@@ -19,9 +20,6 @@ from ..sampling import finite, run
 STEPS = 256
 """The number of diffusion steps of a truth, whose errors count as the members'. With 128 the
 standard deviation of normals is 0.3 % too large, with 256 it is within 0.1 %."""
-
-NEAREST = 5
-"""A target is near to a sample's if it is no farther than the fifth nearest ones typically are."""
 
 TRIES = 64
 """How many times as many samples of the prior are tried, at most, to find some inside
@@ -122,20 +120,14 @@ def inside(constraint: Constraint | None, x: Tensor) -> Tensor:
 def unlike(constraint: Constraint, x: Tensor) -> str:
     """Says that no statement through these samples is like the constraint as it is given, if so.
 
-    Distances are between residuals. The constraint, whose residuals are zero, is unlike the
-    samples if it is farther from its nearest ones than all but a hundredth of them are from
-    theirs.
+    See :func:`feasibly.metrics.is_outlying`.
     """
     equalities = constraint.equalities
-    if equalities is None or len(x) <= NEAREST:
+    if equalities is None:
         return ""
     with calling([0], x.device):
-        r = equalities.residual(x).double()
-    r = r / r.std(dim=0).clamp_min(1e-300)
-    own = torch.cdist(r, r).topk(NEAREST + 1, largest=False).values[:, -1]
-    (mine,) = torch.cdist(torch.zeros_like(r[:1]), r).topk(NEAREST, largest=False).values[:, -1]
-    if mine <= own.quantile(0.99):
-        return ""
+        if not is_outlying(equalities.residual(x)):
+            return ""
     return (
         "Your target is unlike those of this audit: hardly any sample of the model is near it. A "
         "method may be right on these and wrong on yours. A larger `near` tests targets nearer to "
