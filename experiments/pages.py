@@ -8,8 +8,9 @@ from collections.abc import Callable
 from feasibly.cli import methods
 
 from . import comparison, records
+from .records import TRUTH
 from .studies import MEASUREMENTS, Study, audit, find
-from .tables import TEXT, means, render
+from .tables import TEXT, means, pick, render
 from .variables import parts
 
 ROOT = records.RESULTS.parent
@@ -90,12 +91,23 @@ def _shipped() -> str:
     return render(audit.shipped(records.read("audit", "exact")), audit.SHIPPED_COLUMNS)
 
 
+README_ROWS = ("default", "PPR", "HDC", "MMPS", "DPS", "post-hoc projection", TRUTH)
+README_COLUMNS = pick("feasible", "on_manifold", "knn", "weight_error", "evaluations")
+
+
+def _readme() -> str:
+    """The README's one table, of Data2D."""
+    known = {row["label"]: row for row in means(records.read("baselines", "data2d"))}
+    return render([known[label] for label in README_ROWS], README_COLUMNS)
+
+
 MAKERS: dict[str, Callable[[], str]] = {
     "comparison": lambda: comparison.data2d(records.read("baselines", "data2d")),
     "comparison-ks": lambda: comparison.ks(records.read("baselines", "ks")),
     "methods": _listing,
     "audit": lambda: _measured("audit"),
     "audit-shipped": _shipped,
+    "readme": _readme,
     "faults": lambda: _measured("faults"),
     "bound": lambda: _measured("bound"),
     "budgets": lambda: _measured("budgets"),

@@ -52,7 +52,7 @@ class Snapshot:
         return self.seconds / self.step * (self.steps - self.step) if self.attempt == 0 else 0.0
 
 
-@dataclass
+@dataclass(repr=False)
 class Result:
     r"""An ensemble of samples, and how it came about.
 
@@ -112,6 +112,10 @@ class Result:
 
     def __str__(self) -> str:
         return self.summary(settings=False)
+
+    def __repr__(self) -> str:
+        shape = tuple(self.samples.shape)
+        return f"<Result of {int(self.feasible.sum())} feasible members, samples {shape}>"
 
     def summary(self, settings: bool = True) -> str:
         """Returns what ran and why, how many members are feasible and plausible, and the cost.
