@@ -160,3 +160,19 @@ def test_the_summary_names_samplers_and_leaves_their_settings_to_the_method():
     method = "Ancestral(steps=64), then up to 2 times PPR(last=GaussNewton(steps=50)) with Linear"
     first, *_ = str(result(method=method)).splitlines()
     assert first == "Ancestral, then up to 2 times PPR with Linear"
+
+
+def test_a_result_becomes_a_dataset_by_members():
+    pytest.importorskip("xarray")
+    made = result(first=4, oddness=torch.tensor([math.nan, 2.0, 0.5, 0.1]))
+    found = made.to_xarray(["time", "x"])
+    assert found["samples"].dims == ("member", "time", "x")
+    assert found.sel(member=6)["plausible"].item() is True
+    assert found["feasible"].values.tolist() == made.feasible.tolist()
+    assert result().to_xarray()["samples"].dims == ("member", "axis_0", "axis_1")
+    with pytest.raises(ValueError, match="2 axes"):
+        made.to_xarray(["x"])
+
+
+def test_a_result_at_the_prompt_takes_one_line():
+    assert repr(result()) == "<Result of 2 feasible members, samples (4, 3, 2)>"

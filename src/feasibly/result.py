@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -156,6 +157,31 @@ class Result:
         rest["evaluations"] = asdict(self.evaluations)
         rest["trace"] = [asdict(s) for s in self.trace]
         save_file(tensors, path, metadata={"feasibly": json.dumps(rest)})
+
+    def to_xarray(self, dims: Sequence[str] | None = None) -> Any:
+        """Returns samples and what is known of each member as an `xarray.Dataset`.
+
+        Arguments:
+            dims: The names of a sample's axes; `axis_0` and so on by default.
+
+        Raises:
+            ImportError: If xarray is not installed.
+            ValueError: If there are not as many names as axes.
+        """
+        import xarray
+
+        axes = self.samples.ndim - 1
+        names = tuple(f"axis_{k}" for k in range(axes)) if dims is None else tuple(dims)
+        if len(names) != axes:
+            raise ValueError(
+                f"to_xarray(dims=...) has {len(names)} names, and a sample has {axes} axes."
+            )
+        found = {"samples": (("member", *names), self.samples.cpu().numpy())}
+        known = {"violation": self.violation, "feasible": self.feasible, "oddness": self.oddness}
+        known["plausible"] = self.plausible
+        found |= {k: (("member",), v.cpu().numpy()) for k, v in known.items() if v is not None}
+        about = {"seed": self.seed, "tolerance": self.tolerance, "method": self.method}
+        return xarray.Dataset(found, coords={"member": self.members}, attrs=about)
 
     @classmethod
     def load(cls, path: Path | str) -> "Result":
