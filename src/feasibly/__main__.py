@@ -44,7 +44,7 @@ def main() -> None:
         Console(stderr=True).print(message, highlight=False, soft_wrap=True)
         sys.exit(2)
     except KeyboardInterrupt as error:
-        message = f"[bold red]stopped:[/] {escape(words(error))}"
+        message = f"[bold red]stopped:[/] {escape(words(error) or 'nothing is kept')}"
         Console(stderr=True).print(message, highlight=False, soft_wrap=True)
         sys.exit(130)
     sys.exit(status)
