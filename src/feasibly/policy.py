@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .constraints.base import Constraint, Intervals
+from .constraints.composite import Composite
 from .minimizers import GaussNewton, Minimizer, WarmLBFGS
 from .network import Evaluations, Network
 from .samplers import METHODS, PPR, Ancestral, CalibratedPPR, Particles, Sampler, TruncatedPPR
@@ -290,6 +291,7 @@ def _particles(
     options: dict[str, Any],
 ) -> Plan:
     m, equal = values.values.shape[1], bool((values.lower == values.upper).all())
+    exact = constraint.noisy is None
     with torch.no_grad():
         seen = None if survey is None else constraint.intervals(survey.samples)
     far = seen is not None and _nearness(seen) < NEAR
@@ -299,13 +301,13 @@ def _particles(
     chosen: dict[str, Any] = {
         "particles": particles // 2 if fast else particles,
         "branch": math.inf if survey is None else _short(BRANCH * survey.informed),
-        "level": _short(LEVEL * unit) if equal else 0.0,
+        "level": _short(LEVEL * unit) if equal and exact else 0.0,
         "spread": _short(unit),
         "last": GaussNewton(STUCK, max_distance=None),
     }
     _known(Particles, options, fast, "particles")
     sampler = Particles(denoiser, constraint, **(chosen | options))
-    if constraint.equalities is None and "particles" not in options:
+    if constraint.equalities is None and exact and "particles" not in options:
         taken: dict[str, Any] = {k: v for k, v in options.items() if k in SHARED}
         prior = Ancestral(denoiser, constraint, **taken)
         tries = _tries(seen, prior.steps, sampler.budget(m))
@@ -362,7 +364,15 @@ def _posterior(
     _known(CalibratedPPR, options, fast, "steps")
     steps = STEPS_FAST if fast else STEPS_CALIBRATED
     settings: dict[str, Any] = {"spacing": "noise", "steps": steps}
-    equalities = constraint.equalities
+    equalities, observed = constraint.equalities, constraint.noisy
+    if observed is not None:  # which PPR would meet exactly
+        whole = CalibratedPPR(denoiser, constraint, **(settings | options))
+        parts = [part for part in (equalities, observed) if part is not None]
+        first = replace(whole, constraint=Composite(parts)) if mixed else whole
+        early = max(0, count - PROJECTED) if mixed else count
+        inside = ", of which those inside of the inequalities are kept" if mixed else ""
+        reason = f"The constraint has {equal} values, some with noise: posterior samples{inside}."
+        return Plan((first,) * early + (whole,) * (count - early), reason)
     assert equalities is not None  # there are more than a few
     posterior = CalibratedPPR(denoiser, equalities, **(settings | options))
     project = _ppr(denoiser, constraint, problem, fast, PROJECTED, {}).attempts[-1]

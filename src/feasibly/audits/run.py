@@ -166,7 +166,7 @@ def audit(
             raise SamplingError(f"An audit needs {FEWEST} truths, and there are {len(found)}.")
     # refuses a wrong summary before the work
     summarised(torch.stack([found, found], dim=1), None, statistics or {})
-    stated = through(constraint, found, members)
+    stated = through(constraint, found, members, seed)
     share = level / len(planned)
     candidates = []
     for number, (name, method, chosen) in enumerate(planned):

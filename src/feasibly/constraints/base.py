@@ -37,11 +37,14 @@ class Intervals(NamedTuple):
         values: The values of samples, which are signed: inside they tell how far the bounds are.
         lower: The lower bounds; -inf for none.
         upper: The upper bounds; inf for none.
+        variance: The variances of the values' own errors: 0, or 1 for observations with errors;
+            None for no errors.
     """
 
     values: Tensor
     lower: Tensor
     upper: Tensor
+    variance: Tensor | None = None
 
     @property
     def inside(self) -> Tensor:
@@ -164,6 +167,21 @@ class Constraint(ABC):
         return [self]
 
     @property
+    def exact(self) -> "Constraint | None":
+        """The part that must hold exactly, equalities and inequalities; None if there is none."""
+        return self
+
+    @property
+    def noisy(self) -> "Constraint | None":
+        r"""The part that is observed with errors; None if there is none.
+
+        Its residual is in units of the errors: :math:`r(x^*) \sim \mathcal{N}(0, I)` for the true
+        :math:`x^*`. A sample is not expected to have :math:`r(x) = 0`, but
+        :math:`\|r(x)\|^2 \approx m`.
+        """
+        return None
+
+    @property
     def equalities(self) -> "Constraint | None":
         r"""The equality part of this constraint; None if it has none.
 
@@ -185,13 +203,19 @@ class Constraint(ABC):
 
     def intervals(self, x: Tensor) -> Intervals:
         r"""Returns all that is constrained of samples: residuals, which must be zero, then the
-        values of inequalities."""
+        values of inequalities, then residuals of observations with errors."""
         parts = []
         if (equalities := self.equalities) is not None:
             r = equalities.residual(x)
-            parts.append(Intervals(r, torch.zeros_like(r), torch.zeros_like(r)))
+            zero = torch.zeros_like(r)
+            parts.append((r, zero, zero, zero))
         if (inequalities := self.inequalities) is not None:
-            parts.append(inequalities(x))
+            g = inequalities(x)
+            parts.append((g.values, g.lower, g.upper, torch.zeros_like(g.values)))
+        if (noisy := self.noisy) is not None:
+            r = noisy.residual(x)
+            zero = torch.zeros_like(r)
+            parts.append((r, zero, zero, torch.ones_like(r)))
         return Intervals(*(torch.cat(part, dim=1) for part in zip(*parts, strict=True)))
 
     def _vanishing(self, x: Tensor) -> Intervals:
@@ -291,9 +315,19 @@ class _InUnits(Constraint):
         return x * self.std.to(x) + self.mean.to(x)
 
     @property
+    def exact(self) -> Constraint | None:
+        return self._of(self.constraint.exact)
+
+    @property
+    def noisy(self) -> Constraint | None:
+        return self._of(self.constraint.noisy)
+
+    @property
     def equalities(self) -> Constraint | None:
-        equalities = self.constraint.equalities
-        return None if equalities is None else equalities.in_units(self.mean, self.std)
+        return self._of(self.constraint.equalities)
+
+    def _of(self, part: Constraint | None) -> Constraint | None:
+        return None if part is None else part.in_units(self.mean, self.std)
 
     @property
     def inequalities(self) -> Inequalities | None:
