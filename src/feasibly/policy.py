@@ -71,6 +71,9 @@ that is nearly feasible in the end is not lost for want of a few."""
 STEPS_CALIBRATED, STEPS_FAST = 36, 24
 """The number of steps of posterior samples, and with `fast`."""
 
+ITERATIONS_NOISE = 32
+"""The most iterations of their solver under noise, where it stops once it has converged."""
+
 ATTEMPTS = 4
 """How often a member is sampled, at most, under equalities."""
 
@@ -366,6 +369,7 @@ def _posterior(
     settings: dict[str, Any] = {"spacing": "noise", "steps": steps}
     equalities, observed = constraint.equalities, constraint.noisy
     if observed is not None:  # which PPR would meet exactly
+        settings["iterations"] = ITERATIONS_NOISE
         whole = CalibratedPPR(denoiser, constraint, **(settings | options))
         parts = [part for part in (equalities, observed) if part is not None]
         first = replace(whole, constraint=Composite(parts)) if mixed else whole

@@ -89,7 +89,8 @@ class Linear(Observed):
         if miss > self.tolerance:
             raise ValueError(
                 f"Linear: no x satisfies A x = y. The least |A x - y|^2 is {miss:.3g}, and the "
-                f"tolerance {self.tolerance:g}. Drop or correct the rows that contradict each other."
+                f"tolerance {self.tolerance:g}. Drop or correct the rows that contradict each "
+                "other."
             )
 
     def misfit(self, x: Tensor) -> Tensor:

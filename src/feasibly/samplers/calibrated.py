@@ -56,9 +56,9 @@ class CalibratedPPR(Sampler):
     direction's standard deviation off by more than 5 %. VP, whose last levels are far apart,
     leaves up to 28 %; more steps or `products` mend that.
 
-    An observation with noise, :math:`r(x) + e = 0` with :math:`e \sim \mathcal{N}(0, R)`, joins
-    by :math:`x_0 = z - V J^\top (J V J^\top + R)^{-1} (r(z) + e)` with a sample of :math:`e`, which
-    is as exact. The last projection is onto what holds exactly, inequalities among it.
+    Observations with noise, :math:`r(x) + e = 0` with :math:`e \sim \mathcal{N}(0, R)`, may join.
+    Then :math:`x_0 = z - V J^\top (J V J^\top + R)^{-1} (r(z) + e)` with a sample of :math:`e`,
+    which is as exact. The last projection is onto what holds exactly, inequalities among it.
 
     **Where it applies.** The posterior of a prior with edges or modes is Gaussian at low noise
     only, and so is that of a strongly curved residual. Conditioning above that gets mode weights

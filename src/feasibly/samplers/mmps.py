@@ -41,8 +41,8 @@ class MMPS(PredictorCorrector):
 
     Observations with noise have a residual in units of their errors, whose variance is one.
 
-    With a `sigma_y` an exact residual has that much noise on purpose: members are not expected to be
-    feasible, and there is no warning.
+    With a `sigma_y` an exact residual has that much noise on purpose: members are not expected to
+    be feasible, and there is no warning.
 
     References:
         | Learning Diffusion Priors from Observations by Expectation Maximization (Rozet et al.,

@@ -173,7 +173,7 @@ class Particles(PPR):
         above, below = self._around(mean.detach(), sigma, randn)
         if len(above) and g.values.shape[1] > MOST:
             kept = urgent(g, (above - below).square().mean(dim=0).sqrt() / 2)
-            g = Intervals(*(part.gather(1, kept) for part in g))
+            g = Intervals(*(part.gather(1, kept) for part in g if part is not None))
             above, below = (v.gather(2, kept.expand(len(v), *kept.shape)) for v in (above, below))
         J, J_d = derivatives(g.values, z, mean, x_t)
         VJ = (sigma_t**2 / alpha_t).double() * J_d
