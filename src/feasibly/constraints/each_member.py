@@ -12,6 +12,9 @@ from .base import Array, Constraint, Intervals, finite
 from .composite import Composite
 from .inequality import Inequality
 
+ERRORS = 2**32 - 6
+"""Errors have the seeds of this member, which no run has."""
+
 
 class EachMember(Constraint):
     r"""The constraint :math:`r(x_i) = y_i` with a target :math:`y_i` for each member :math:`i`.
@@ -42,8 +45,9 @@ class EachMember(Constraint):
             or constraint.inequalities is not None
         ):
             raise ValueError(
-                "EachMember takes a constraint that is an equality, or an observation with noise, "
-                f"got {constraint!r}; join it with others by Composite([EachMember(...), ...])."
+                "EachMember takes a constraint that is an equality, or an observation whose "
+                f"values all have noise, got {constraint!r}; join it with others by "
+                "Composite([EachMember(...), ...])."
             )
         super().__init__(constraint.tolerance)
         targets = finite(targets, "EachMember(targets=...)")
@@ -126,21 +130,29 @@ def through(constraint: Constraint, truths: Tensor, repeats: int = 1, seed: int 
         repeats: How many members in a row share a truth; see :class:`EachMember`.
         seed: The seed of errors.
     """
+    return _through(constraint, truths, repeats, (seed, ERRORS))
+
+
+def _through(
+    constraint: Constraint, truths: Tensor, repeats: int, seeds: tuple[int, ...]
+) -> Constraint:
+    """Returns a part stated through samples; its errors have these seeds, unlike all others'."""
     if isinstance(constraint, Composite):
         parts = [
-            through(part, truths, repeats, seed + k)
-            for k, part in enumerate(constraint.constraints)
+            # from 1, since seeds that end in zeros are those without them
+            _through(part, truths, repeats, (*seeds, k))
+            for k, part in enumerate(constraint.constraints, start=1)
         ]
         return Composite(parts, constraint.weights)
     if isinstance(constraint, EachMember):  # whose own targets cancel
-        return through(constraint.constraint, truths, repeats, seed)
+        return _through(constraint.constraint, truths, repeats, seeds)
     if (noisy := constraint.noisy) is not None:
         r = noisy.residual(truths)
-        errors = torch.randn(r.shape, generator=generator(seed, 6), dtype=torch.float64)
+        errors = torch.randn(r.shape, generator=generator(*seeds), dtype=torch.float64)
         observed = EachMember(noisy, r + errors.to(r), repeats)
         if constraint.exact is None:
             return observed
-        return Composite([through(constraint.exact, truths, repeats, seed), observed])
+        return Composite([_through(constraint.exact, truths, repeats, seeds), observed])
     equalities = constraint.equalities
     if equalities is None:
         return constraint
