@@ -375,7 +375,8 @@ def _posterior(
         first = replace(whole, constraint=Composite(parts)) if mixed else whole
         early = max(0, count - PROJECTED) if mixed else count
         inside = ", of which those inside of the inequalities are kept" if mixed else ""
-        reason = f"The constraint has {equal} values, some with noise: posterior samples{inside}."
+        some = " with noise" if constraint.exact is None else ", some with noise"
+        reason = f"The constraint has {equal} values{some}: posterior samples{inside}."
         return Plan((first,) * early + (whole,) * (count - early), reason)
     assert equalities is not None  # there are more than a few
     posterior = CalibratedPPR(denoiser, equalities, **(settings | options))
@@ -402,7 +403,8 @@ def _ppr(
     options: dict[str, Any],
 ) -> Plan:
     residuals, equalities = problem.residuals, constraint.equalities
-    few, inside = residuals <= FEW, equalities is None
+    # noise is left for PPR itself to refuse
+    few, inside = residuals <= FEW, equalities is None and constraint.noisy is None
     late = few and not inside
     chosen: dict[str, Any] = {
         "steps": STEPS_FEW if late else STEPS_MANY,

@@ -266,7 +266,8 @@ class Particles(PPR):
         branch, kept = self._stages()
         forward, backward = self._projections(self.times()[kept + 1 :], residuals)
         weighed = branch + (self.particles * (kept + 1 - branch) if kept > branch else 0)
-        rows = min(residuals, MOST) if self.constraint.equalities is None else residuals
+        inside = self.constraint.equalities is None and self.constraint.noisy is None
+        rows = min(residuals, MOST) if inside else residuals
         forward += weighed + self.steps - kept + (self.output == "denoised")
         return forward, weighed * rows + backward
 
