@@ -77,12 +77,18 @@ class Constraint(ABC):
     """Whether the residual is linear in the sample, up to a constant: :math:`r(x) = A x - b`."""
 
     def __init__(self, tolerance: float) -> None:
+        try:
+            tolerance = float(tolerance)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ValueError(
+                f"{type(self).__name__}(tolerance=...) must be a number, got {tolerance!r}."
+            ) from error
         if not tolerance > 0:
             raise ValueError(
                 f"{type(self).__name__}(tolerance=...) must be positive, got {tolerance}. It is "
                 "the largest squared norm of the residual that counts as feasible."
             )
-        self.tolerance = float(tolerance)
+        self.tolerance = tolerance
         self._inverses: dict[tuple[tuple[int, ...], torch.device], Tensor] = {}
 
     @abstractmethod
@@ -117,6 +123,11 @@ class Constraint(ABC):
             NotImplementedError: If there is no closed form.
             ConstraintError: If the equations of a linear constraint contradict each other.
         """
+        if self.noisy is not None:
+            raise NotImplementedError(
+                f"{self!r} has no projection: samples are not expected to hit what has errors. "
+                "Project on what is exact, its attribute `exact`."
+            )
         if not self.linear:
             raise NotImplementedError(
                 f"{type(self).__name__} has no closed-form projection; project with a minimizer."

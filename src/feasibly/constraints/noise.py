@@ -11,8 +11,14 @@ from torch import Tensor
 from .base import Array, Constraint, finite
 
 ZERO = 16
-"""An eigenvalue of the correlations of errors counts as zero if it is below so many rounding
-errors of each value."""
+"""An eigenvalue of the correlations of errors counts as zero below so many rounding errors. Those
+of m^2 rounded numbers are of size sqrt(m), those of finding eigenvalues of the largest one's."""
+
+SYMMETRIC = 1e-5
+"""How far a covariance may differ from its transpose, in units of the standard deviations."""
+
+NEGATIVE = 1e-6
+"""How far below zero an eigenvalue may be, relative to the largest, besides rounding."""
 
 
 class Noise:
@@ -38,11 +44,19 @@ class Noise:
 
     def __init__(self, noise: Array, values: Tensor, name: str) -> None:
         given, m = finite(noise, f"{name}(noise=...)"), values.numel()
+        if isinstance(noise, bool) or given.dtype == torch.bool or given.is_complex():
+            raise ValueError(
+                f"{name}(noise=...) takes standard deviations or a covariance, which are real "
+                f"numbers, got {noise!r}."
+            )
+        if not m:
+            raise ValueError(f"{name}(y=...) has no values, and noise is of some. Leave it out.")
         precision = torch.finfo(given.dtype).eps if given.is_floating_point() else 0.0
+        rounding = ZERO * precision * math.sqrt(m)
         given = given.double()
         self.covariance = given.shape == (m, m) and values.shape != (m, m)
         if self.covariance:
-            self._from_covariance(given, ZERO * m * precision, name)
+            self._from_covariance(given, rounding, name)
             return
         if given.ndim and given.shape != values.shape:
             raise ValueError(
@@ -60,22 +74,25 @@ class Noise:
         (self.held,) = torch.nonzero(std == 0, as_tuple=True)
         self.weights = 1 / std[self.places]
 
-    def _from_covariance(self, R: Tensor, zero: float, name: str) -> None:
-        if not torch.allclose(R, R.T, rtol=1e-5, atol=0) or (R.diagonal() < 0).any():
+    def _from_covariance(self, R: Tensor, rounding: float, name: str) -> None:
+        size = R.diagonal().clamp_min(0).sqrt()
+        unit = torch.where(size > 0, size, 1.0)
+        uneven = ((R - R.T) / unit / unit[:, None]).abs().max() > SYMMETRIC
+        if uneven or (R.diagonal() < 0).any():
             raise ValueError(
                 f"{name}(noise=...) with shape {tuple(R.shape)} is a covariance, which must be "
                 "symmetric with no negative variance. For independent errors give their standard "
                 "deviations, in the shape of y."
             )
-        size = R.diagonal().sqrt()
-        unit = torch.where(size > 0, size, 1.0)
         values, vectors = torch.linalg.eigh((R + R.T) / 2 / unit / unit[:, None])
-        if values[0] < -1e-6 * values[-1]:
+        top = values[-1].clamp_min(0)
+        zero = rounding + ZERO * torch.finfo(R.dtype).eps * top
+        if values[0] < -zero - NEGATIVE * top:
             raise ValueError(
                 f"{name}(noise=...) is no covariance: in some direction its variance is negative "
                 f"(eigenvalue {values[0].item():.3g} of the correlations)."
             )
-        held = values <= zero * values[-1].clamp_min(torch.finfo(R.dtype).tiny)
+        held = values <= zero
         rows = (vectors / unit[:, None]).T
         # what must hold exactly stays in the units of the values, on average
         scale = unit[size > 0].mean() if (size > 0).any() else 1.0
@@ -121,9 +138,13 @@ class Observed(Constraint):
                 "errors."
             )
         if self.noise is not None and self.noise.exact and tolerance is None:
+            some = f"{self.noise.exact} of {y.numel()}"
             raise ValueError(
-                f"{name}(noise=...): {self.noise.exact} of {y.numel()} values have no error. They "
-                "hold exactly, and need a tolerance."
+                f"{name}(noise=...) is singular: {some} combinations of values have no error. "
+                "Give a tolerance for them, since they hold exactly, or add to the diagonal."
+                if self.noise.covariance
+                else f"{name}(noise=...): {some} values have no error. They hold exactly, and "
+                "need a tolerance."
             )
         if self.noise is not None and not self.noise.exact and tolerance is not None:
             raise ValueError(
@@ -143,13 +164,6 @@ class Observed(Constraint):
     def violation(self, x: Tensor) -> Tensor:
         r = self.misfit(x)
         return (r if self.noise is None else self.noise.parts(r)[0]).square().sum(dim=1)
-
-    def projection(self, x: Tensor) -> Tensor:
-        if self.noise is not None:
-            raise NotImplementedError(
-                f"{self!r} has no projection: samples are not expected to hit what has errors."
-            )
-        return super().projection(x)
 
     @property
     def equalities(self) -> Constraint | None:
@@ -173,7 +187,8 @@ class Observed(Constraint):
         if self.noise is None:
             return super().__repr__()
         held = f", tolerance={self.tolerance:g}" if self.noise.exact else ""
-        return f"{type(self).__name__}({self.noise.count} values with noise{held})"
+        values = "value" if self.noise.count == 1 else "values"
+        return f"{type(self).__name__}({self.noise.count} {values} with noise{held})"
 
 
 class _Part(Constraint):

@@ -99,5 +99,5 @@ class Linear(Observed):
     def projection(self, x: Tensor) -> Tensor:
         r"""Returns :math:`x - A^+ (A x - y)`."""
         if self.noise is not None:
-            return super().projection(x)  # which says that there is none
+            return super().projection(x)  # which refuses
         return x - (self.residual(x) @ self.A_inverse.T.to(x)).reshape(x.shape)
