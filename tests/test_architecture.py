@@ -26,12 +26,13 @@ ROOMS = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 # What siblings may import of one another: what they share, and what others are variants of.
 # PostHoc is Ancestral with an end of its own, DPS-PC and MMPS are predictor-correctors, ReSample
 # is HDC in stages, CalibratedPPR ends as PPR does, TruncatedPPR and Rejection begin as their
-# parents do not. A statement through truths is of the parts of a composite. Appa's files are read
-# apart from what is made of them, and all that reads or writes weather names its variables alike.
+# parents do not. A statement through truths is of the parts of a composite, and observations have
+# errors. Appa's files are read apart from what is made of them, and all that reads or writes
+# weather names its variables alike.
 SHARED = {
     "samplers": {"base", "guidance", "moments", "projection"}
     | {"ancestral", "predictor_corrector", "hdc", "ppr", "truncated", "calibrated"},
-    "constraints": {"base", "operators", "composite", "inequality"},
+    "constraints": {"base", "operators", "composite", "inequality", "noise"},
     "models": {"tables"},
     "weather": {"era5", "appa_files", "appa_fields"},
     "wrappers": set(),

@@ -132,6 +132,7 @@ def ritz(
     iterations: int,
     rtol: float = 1e-3,
     floor: float = 1e-2,
+    least: float = 0.0,
 ) -> Solution:
     r"""Solves :math:`A x = b` for each sample by bounded Ritz values.
 
@@ -152,13 +153,21 @@ def ritz(
         rtol: A sample's space ends when a new direction adds less than this, relative to `A`
             times the last one.
         floor: The least eigenvalue, relative to the largest.
+        least: The least eigenvalue that :math:`A` is known to have, which takes the place of the
+            relative one; 0 for none. Then a sample's space also ends when
+            :math:`\|A x - b\| \leq` `rtol` :math:`\|b\|`.
     """
-    Q, AQ, size = _krylov(A, b, iterations, rtol)
-    T = Q.mT @ AQ
-    values, vectors = eigh((T + T.mT) / 2)
-    top = values[:, -1:]
-    inverse = torch.where(top > 0, 1 / torch.maximum(values, floor * top), 0.0)
-    weights = (vectors * inverse[:, None] @ vectors[:, 0, :, None]).squeeze(2) * size
+
+    def weigh(Q: Tensor, AQ: Tensor) -> Tensor:
+        T = Q.mT @ AQ
+        values, vectors = eigh((T + T.mT) / 2)
+        top = values[:, -1:]
+        bound = torch.full_like(top, least) if least else floor * top
+        inverse = torch.where(top > 0, 1 / torch.maximum(values, bound), 0.0)
+        return (vectors * inverse[:, None] @ vectors[:, 0, :, None]).squeeze(2)
+
+    Q, AQ, size = _krylov(A, b, iterations, rtol, weigh if least else None)
+    weights = weigh(Q, AQ) * size
     return Solution((Q @ weights[..., None]).squeeze(2).to(b.dtype), weights.to(b.dtype))
 
 
@@ -198,12 +207,17 @@ def square_root(A: Callable[[Tensor], Tensor], b: Tensor, iterations: int) -> Ro
 
 
 def _krylov(
-    A: Callable[[Tensor], Tensor], b: Tensor, iterations: int, rtol: float = 1e-12
+    A: Callable[[Tensor], Tensor],
+    b: Tensor,
+    iterations: int,
+    rtol: float = 1e-12,
+    weigh: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Returns a basis of each sample's Krylov space, `A` times it, and the length of `b`.
 
     The basis vectors are columns. They are zero after the space has ended. All is in double
-    precision, and orthogonalised in full.
+    precision, and orthogonalised in full. With `weigh`, which solves in a space, it also ends
+    where the solution does, and no more vectors are made if it has for all samples.
     """
     flat = b.flatten(start_dim=1).double()
     size = flat.norm(dim=1, keepdim=True)
@@ -219,7 +233,12 @@ def _krylov(
                 q = q - (q * p).sum(dim=1, keepdim=True) * p
         length = q.norm(dim=1, keepdim=True)
         ended = length <= rtol * images[-1].norm(dim=1, keepdim=True)
+        if weigh is not None:  # A x - b is the last weight times what the space lacks
+            last = weigh(torch.stack(basis, dim=2), torch.stack(images, dim=2))[:, -1:]
+            ended = ended | ((last * length).abs() <= rtol)
         q = torch.where(ended, 0.0, q / length)
+        if weigh is not None and ended.all():
+            break
     return torch.stack(basis, dim=2), torch.stack(images, dim=2), size
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .constraints.base import Constraint, Intervals
+from .constraints.composite import without_inequalities
 from .metrics import is_outlying
 from .minimizers import GaussNewton, Minimizer, WarmLBFGS
 from .network import Evaluations, Network
@@ -74,6 +75,9 @@ that is nearly feasible in the end is not lost for want of a few."""
 
 STEPS_CALIBRATED, STEPS_FAST = 36, 24
 """The number of steps of posterior samples, and with `fast`."""
+
+ITERATIONS_NOISE = 32
+"""The most iterations of their solver under noise, where it stops once it has converged."""
 
 ATTEMPTS = 4
 """How often a member is sampled, at most, under equalities."""
@@ -304,6 +308,7 @@ def _particles(
     options: dict[str, Any],
 ) -> Plan:
     m, equal = values.values.shape[1], bool((values.lower == values.upper).all())
+    exact = constraint.noisy is None
     with torch.no_grad():
         seen = None if survey is None else constraint.intervals(survey.samples)
     far = seen is not None and _nearness(seen) < NEAR
@@ -313,13 +318,13 @@ def _particles(
     chosen: dict[str, Any] = {
         "particles": particles // 2 if fast else particles,
         "branch": math.inf if survey is None else _short(BRANCH * survey.informed),
-        "level": _short(LEVEL * unit) if equal else 0.0,
+        "level": _short(LEVEL * unit) if equal and exact else 0.0,
         "spread": _short(unit),
         "last": GaussNewton(STUCK, max_distance=None),
     }
     _known(Particles, options, fast, "particles")
     sampler = Particles(denoiser, constraint, **(chosen | options))
-    if constraint.equalities is None and "particles" not in options:
+    if constraint.equalities is None and exact and "particles" not in options:
         taken: dict[str, Any] = {k: v for k, v in options.items() if k in SHARED}
         prior = Ancestral(denoiser, constraint, **taken)
         tries = _tries(seen, prior.steps, sampler.budget(m))
@@ -377,7 +382,16 @@ def _posterior(
     _known(CalibratedPPR, options, fast, "steps")
     steps = STEPS_FAST if fast else STEPS_CALIBRATED
     settings: dict[str, Any] = {"spacing": "noise", "steps": steps}
-    equalities = constraint.equalities
+    equalities, observed = constraint.equalities, constraint.noisy
+    if observed is not None:  # which PPR would meet exactly
+        settings["iterations"] = ITERATIONS_NOISE
+        whole = CalibratedPPR(denoiser, constraint, **(settings | options))
+        first = replace(whole, constraint=without_inequalities(constraint)) if mixed else whole
+        early = max(0, count - PROJECTED) if mixed else count
+        inside = ", of which those inside of the inequalities are kept" if mixed else ""
+        some = " with noise" if constraint.exact is None else ", some with noise"
+        reason = f"The constraint has {equal} values{some}: posterior samples{inside}."
+        return Plan((first,) * early + (whole,) * (count - early), reason)
     assert equalities is not None  # there are more than a few
     posterior = CalibratedPPR(denoiser, equalities, **(settings | options))
     project = _ppr(denoiser, constraint, problem, survey, fast, PROJECTED, {}).attempts[-1]
@@ -404,7 +418,8 @@ def _ppr(
     options: dict[str, Any],
 ) -> Plan:
     residuals, equalities = problem.residuals, constraint.equalities
-    few, inside = residuals <= FEW, equalities is None
+    # noise is left for PPR itself to refuse
+    few, inside = residuals <= FEW, equalities is None and constraint.noisy is None
     late = few and not inside
     sigma_max = SIGMA_MAX_FEW if late else SIGMA_MAX_MANY
     if survey is not None and not 1 / ORDINARY < survey.unit < ORDINARY:

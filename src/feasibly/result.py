@@ -3,6 +3,7 @@
 __all__ = ["Result", "Snapshot"]
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -76,6 +77,9 @@ class Result:
             samples allow, with shape :math:`(B)`; see :mod:`feasibly.plausible`. NaN for
             members with conditions of their own, which are not tested. None if the run had no
             monitor.
+        chi_square: For each observation with noise, by its name, the mean square of its misfits
+            in units of their errors, with shape :math:`(B)`. It is about one for samples that
+            fit. NaN for members that failed.
     """
 
     samples: Tensor
@@ -92,6 +96,7 @@ class Result:
     warnings: list[str] = field(default_factory=list)
     statistics: dict[str, float] = field(default_factory=dict)
     oddness: Tensor | None = None
+    chi_square: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def plausible(self) -> Tensor | None:
@@ -128,16 +133,19 @@ class Result:
         quantiles = "no finite member"
         if finite.numel():
             quantiles = f"violation median {finite.median():.3g}, worst {finite.max():.3g}"
+        exact = f"feasible (c <= {self.tolerance:g}), {quantiles}"
+        if self.chi_square and math.isinf(self.tolerance):  # all is observed with noise
+            exact = "finite"
         reason = f"{self.reason}\n" if self.reason else ""
+        fit = "".join(f"{_fit(name, value)}\n" for name, value in self.chi_square.items())
         plausible = ""
         if self.oddness is not None:
             tested = int((~self.oddness.isnan()).sum())
             plausible = f"{int((self.oddness <= 1).sum())} of {tested} members plausible\n"
         return (
             f"{self.method if settings else _without_settings(self.method)}\n{reason}"
-            f"{int(self.feasible.sum())} of {len(self.members)} members feasible "
-            f"(c <= {self.tolerance:g}), {quantiles}\n"
-            f"{plausible}"
+            f"{int(self.feasible.sum())} of {len(self.members)} members {exact}\n"
+            f"{fit}{plausible}"
             f"{self.evaluations.forward} forward and {self.evaluations.backward} backward "
             f"evaluations, {self.seconds:.1f} s, {self.overhead:.0%} of it outside the network\n"
             f"seed {self.seed}, members {self.members[0]} to {self.members[-1]}"
@@ -151,6 +159,7 @@ class Result:
         tensors = {k: getattr(self, k).contiguous() for k in ("samples", "violation", "feasible")}
         if self.oddness is not None:
             tensors["oddness"] = self.oddness.contiguous()
+        tensors |= {f"chi_square {k}": v.contiguous() for k, v in self.chi_square.items()}
         names = ("members", "seed", "tolerance", "seconds", "method")
         names += ("reason", "warnings", "statistics")
         rest = {k: getattr(self, k) for k in names}
@@ -191,7 +200,10 @@ class Result:
             rest = json.loads(file.metadata()["feasibly"])
         rest["evaluations"] = Evaluations(**rest["evaluations"])
         rest["trace"] = [Snapshot(**s) for s in rest["trace"]]
-        return cls(**tensors, **rest)
+        prefix = "chi_square "
+        fit = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+        tensors = {k: v for k, v in tensors.items() if not k.startswith(prefix)}
+        return cls(**tensors, chi_square=fit, **rest)
 
     @classmethod
     def join(cls, parts: Sequence["Result"]) -> "Result":
@@ -202,6 +214,9 @@ class Result:
             violation=torch.cat([p.violation for p in parts]),
             feasible=torch.cat([p.feasible for p in parts]),
             oddness=torch.cat(odd) if len(odd) == len(parts) else None,
+            chi_square={
+                name: torch.cat([p.chi_square[name] for p in parts]) for name in first.chi_square
+            },
             members=[i for p in parts for i in p.members],
             seed=first.seed,
             tolerance=first.tolerance,
@@ -216,6 +231,17 @@ class Result:
                 for name in {name: None for p in parts for name in p.statistics}
             },
         )
+
+
+def _fit(name: str, chi_square: Tensor) -> str:
+    """Says how samples fit an observation with noise."""
+    known = chi_square[chi_square.isfinite()]
+    if not known.numel():
+        return f"{name}: no finite member"
+    return (
+        f"{name}: chi-square a value {known.mean():.3g} on average, {known.min():.3g} to "
+        f"{known.max():.3g}"
+    )
 
 
 def _without_settings(method: str) -> str:

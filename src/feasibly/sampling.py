@@ -469,7 +469,24 @@ class Run:
             method=describe(attempts),
             statistics=dict(self.statistics),
             oddness=None if self.monitor is None else odd.clone(),
+            chi_square=self._fit(constraint, x_0, ids),
         )
+
+    @torch.no_grad()
+    def _fit(
+        self, constraint: Constraint | None, x_0: Tensor, ids: list[int]
+    ) -> dict[str, Tensor]:
+        """Returns how members fit each observation with noise."""
+        found: dict[str, Tensor] = {}
+        good = finite(x_0)
+        for k, part in enumerate([] if constraint is None else constraint.parts):
+            if part.noisy is None:
+                continue
+            with batch.calling(ids, self.device):
+                r = part.noisy.residual(torch.where(per_sample(good, x_0), x_0, 0.0))
+            name = f"{part!r}, part {k}" if repr(part) in found else repr(part)
+            found[name] = torch.where(good, r.square().mean(dim=1), torch.nan)
+        return found
 
 
 def describe(attempts: Sequence[Any]) -> str:

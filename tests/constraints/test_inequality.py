@@ -142,7 +142,7 @@ def test_equalities_keep_their_units_and_their_decoder():
 
 
 def parts(constraint, x):
-    return [tensor.tolist() for tensor in constraint.inequalities(x)]
+    return [tensor.tolist() for tensor in constraint.inequalities(x)[:3]]
 
 
 def test_inequalities_tell_how_far_inside_a_sample_is():
@@ -156,9 +156,9 @@ def test_inequalities_tell_how_far_inside_a_sample_is():
     black = BlackBox(lambda x: x[:, :1], tolerance=1e-6, inequality=True)
     assert parts(black, x) == parts(HALF, x)
     disc = Obstacles([[0.0, 0.0]], [5.0], tolerance=1e-6)
-    values, _, upper = disc.inequalities(double([[[3.0, 0.0]], [[0.0, 9.0]]]))
-    assert values.tolist() == [[2.0], [-4.0]]
-    assert upper.tolist() == [[0.0], [0.0]]
+    inside = disc.inequalities(double([[[3.0, 0.0]], [[0.0, 9.0]]]))
+    assert inside.values.tolist() == [[2.0], [-4.0]]
+    assert inside.upper.tolist() == [[0.0], [0.0]]
 
 
 def test_bounds_that_are_equal_or_infinite_are_no_inequalities():
@@ -194,7 +194,9 @@ def test_of_a_residual_alone_inequalities_say_where_it_vanishes():
 
 
 def everything(constraint, x):
-    return [tensor.tolist() for tensor in constraint.intervals(x)]
+    found = constraint.intervals(x)
+    assert not found.variance.any()  # nothing here has errors
+    return [tensor.tolist() for tensor in found[:3]]
 
 
 def test_intervals_are_residuals_at_zero_and_then_the_values_of_inequalities():

@@ -319,9 +319,9 @@ def test_equalities_and_inequalities_together_are_the_constraint(make):
     if constraint.equalities is not None:
         met = (constraint.equalities.residual(x) == 0).all(dim=1)
     if constraint.inequalities is not None:
-        values, lower, upper = constraint.inequalities(x)
-        assert values.shape == lower.shape == upper.shape
-        met &= ((values >= lower) & (values <= upper)).all(dim=1)
+        g = constraint.inequalities(x)
+        assert g.values.shape == g.lower.shape == g.upper.shape
+        met &= g.inside.all(dim=1)
     assert torch.equal(met, (constraint.residual(x) == 0).all(dim=1))
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from .. import ensemble
 from ..api import plan
-from ..constraints import through
+from ..constraints import Composite, through
 from ..constraints.base import Constraint
 from ..errors import DenoiserError, SamplingError, StoreError
 from ..members import calling
@@ -177,7 +177,7 @@ def audit(
         notes.append(sentence)
     # refuses a wrong summary before the work
     summarised(torch.stack([found, found], dim=1), None, statistics or {})
-    stated = through(constraint, found, members)
+    stated = through(constraint, found, members, seed)
     share = level / (len(planned) + (data is not None))
     candidates = []
     for number, (name, method, chosen) in enumerate(planned):
@@ -389,9 +389,11 @@ class Work:
             if sampler.constraint is None or self.stated is None:
                 made[id(sampler)] = sampler
             else:
-                # early attempts may be of the equalities alone
-                whole = sampler.constraint is constraint
-                stated = self.stated if whole else self.stated.equalities
+                # early attempts may be of all but the inequalities
+                stated = self.stated
+                if sampler.constraint is not constraint:
+                    parts = [p for p in (stated.equalities, stated.noisy) if p is not None]
+                    stated = parts[0] if len(parts) == 1 else Composite(parts)
                 made[id(sampler)] = replace(sampler, constraint=stated)
         return [made[id(sampler)] for sampler in attempts]
 

@@ -97,10 +97,10 @@ class Diagnosis:
         violation: The 5 %, 50 % and 95 % quantiles of the violation of unconstrained samples.
         suggested_tolerance: A tolerance that reduces the typical violation a million times, that
             is, the residual a thousand times. It is at least 1e-12, unless unconstrained samples
-            have less.
+            have less. None if nothing must hold exactly.
         projected: How many of :data:`PROJECTED` samples a direct projection brings within the
-            tolerance; None without a constraint.
-        nearest: The least violation that it reaches; None without a constraint.
+            tolerance; None without a constraint that must hold exactly.
+        nearest: The least violation that it reaches; likewise.
         remoteness: How far from zero residuals are, in their standard deviations over samples, at
             most; None without a constraint.
         cost: What a call takes; None if the denoiser has no gradient.
@@ -173,15 +173,20 @@ def diagnose(
         c = constraint.violation(data).double()
     low, median, high = c.quantile(torch.tensor([0.05, 0.5, 0.95]).to(c)).tolist()
     quantiles = (low, median, high)
+    exact = constraint.exact
+    if exact is None:  # samples need not be brought anywhere
+        return Diagnosis(
+            found, monotone, variance, residuals, quantiles, None, None, None, remote, cost
+        )
     # of the samples themselves: if none can be brought there, no sampler can either
     with batch.calling(of_one[:PROJECTED], data.device):
         near = LBFGS(steps=128, max_step=1.0)(
-            lambda x: (constraint.residual(x), x),
+            lambda x: (exact.residual(x), x),
             data[:PROJECTED],
-            constraint.tolerance,
+            exact.tolerance,
             unit=(variance * data[0].numel()) ** 0.5,
         )
-        c, feasible = constraint.assess(near.x_0.detach())
+        c, feasible = exact.assess(near.x_0.detach())
     reached = int(feasible.sum()), c.min().item(), remote
     # a composite has no tolerance of its own: its parts have; and what is impossible has none
     known = reached[0] and not isinstance(constraint, Composite)

@@ -70,11 +70,14 @@ def check(
             f"Residuals a sample: {found.residuals}. Violation of unconstrained samples: median "
             f"{median:.3g} (5 % {low:.3g}, 95 % {high:.3g})."
         )
+        if found.projected is None:
+            text = f"Observed values a sample: {found.residuals}, all with noise."
         if found.suggested_tolerance is not None:
             text += f" Suggested tolerance: {found.suggested_tolerance:.1g}, a thousandth of the "
             text += "typical residual."
         console.print(text, highlight=False)
-        console.print(possible(found, wanted), highlight=False, markup=False, soft_wrap=True)
+        if found.projected is not None:
+            console.print(possible(found, wanted), highlight=False, markup=False, soft_wrap=True)
         console.print(method(model, wanted, shape), highlight=False, soft_wrap=True)
     fault = mistake(model, clean)
     if fault:

@@ -116,14 +116,15 @@ def sample(
     kept = keep(result, out / "samples.safetensors")
     report = Report(f"feasibly: {method} on {denoiser}")
     report.code(result.summary())
-    report.figure(
-        figures.trace({method: result.trace}, result.tolerance),
-        "Violation of the clean estimates and their feasible share along the way.",
-    )
-    report.figure(
-        figures.histogram({method: result.violation}, result.tolerance),
-        "Violation of the samples.",
-    )
+    if math.isfinite(result.tolerance):  # else all is observed with noise
+        report.figure(
+            figures.trace({method: result.trace}, result.tolerance),
+            "Violation of the clean estimates and their feasible share along the way.",
+        )
+        report.figure(
+            figures.histogram({method: result.violation}, result.tolerance),
+            "Violation of the samples.",
+        )
     try:
         report.write(out / "report.html")
     except OSError as error:

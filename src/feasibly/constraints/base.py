@@ -37,11 +37,14 @@ class Intervals(NamedTuple):
         values: The values of samples, which are signed: inside they tell how far the bounds are.
         lower: The lower bounds; -inf for none.
         upper: The upper bounds; inf for none.
+        variance: The variances of the values' own errors: 0, or 1 for observations with errors;
+            None for no errors.
     """
 
     values: Tensor
     lower: Tensor
     upper: Tensor
+    variance: Tensor | None = None
 
     @property
     def inside(self) -> Tensor:
@@ -74,12 +77,18 @@ class Constraint(ABC):
     """Whether the residual is linear in the sample, up to a constant: :math:`r(x) = A x - b`."""
 
     def __init__(self, tolerance: float) -> None:
+        try:
+            tolerance = float(tolerance)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ValueError(
+                f"{type(self).__name__}(tolerance=...) must be a number, got {tolerance!r}."
+            ) from error
         if not tolerance > 0:
             raise ValueError(
                 f"{type(self).__name__}(tolerance=...) must be positive, got {tolerance}. It is "
                 "the largest squared norm of the residual that counts as feasible."
             )
-        self.tolerance = float(tolerance)
+        self.tolerance = tolerance
         self._inverses: dict[tuple[tuple[int, ...], torch.device], Tensor] = {}
 
     @abstractmethod
@@ -114,6 +123,11 @@ class Constraint(ABC):
             NotImplementedError: If there is no closed form.
             ConstraintError: If the equations of a linear constraint contradict each other.
         """
+        if self.noisy is not None:
+            raise NotImplementedError(
+                f"{self!r} has no projection: samples are not expected to hit what has errors. "
+                "Project on what is exact, its attribute `exact`."
+            )
         if not self.linear:
             raise NotImplementedError(
                 f"{type(self).__name__} has no closed-form projection; project with a minimizer."
@@ -164,6 +178,21 @@ class Constraint(ABC):
         return [self]
 
     @property
+    def exact(self) -> "Constraint | None":
+        """The part that must hold exactly, equalities and inequalities; None if there is none."""
+        return self
+
+    @property
+    def noisy(self) -> "Constraint | None":
+        r"""The part that is observed with errors; None if there is none.
+
+        Its residual is in units of the errors: :math:`r(x^*) \sim \mathcal{N}(0, I)` for the true
+        :math:`x^*`. A sample is not expected to have :math:`r(x) = 0`, but
+        :math:`\|r(x)\|^2 \approx m`.
+        """
+        return None
+
+    @property
     def equalities(self) -> "Constraint | None":
         r"""The equality part of this constraint; None if it has none.
 
@@ -185,13 +214,19 @@ class Constraint(ABC):
 
     def intervals(self, x: Tensor) -> Intervals:
         r"""Returns all that is constrained of samples: residuals, which must be zero, then the
-        values of inequalities."""
+        values of inequalities, then residuals of observations with errors."""
         parts = []
         if (equalities := self.equalities) is not None:
             r = equalities.residual(x)
-            parts.append(Intervals(r, torch.zeros_like(r), torch.zeros_like(r)))
+            zero = torch.zeros_like(r)
+            parts.append((r, zero, zero, zero))
         if (inequalities := self.inequalities) is not None:
-            parts.append(inequalities(x))
+            g = inequalities(x)
+            parts.append((g.values, g.lower, g.upper, torch.zeros_like(g.values)))
+        if (noisy := self.noisy) is not None:
+            r = noisy.residual(x)
+            zero = torch.zeros_like(r)
+            parts.append((r, zero, zero, torch.ones_like(r)))
         return Intervals(*(torch.cat(part, dim=1) for part in zip(*parts, strict=True)))
 
     def _vanishing(self, x: Tensor) -> Intervals:
@@ -291,9 +326,19 @@ class _InUnits(Constraint):
         return x * self.std.to(x) + self.mean.to(x)
 
     @property
+    def exact(self) -> Constraint | None:
+        return self._of(self.constraint.exact)
+
+    @property
+    def noisy(self) -> Constraint | None:
+        return self._of(self.constraint.noisy)
+
+    @property
     def equalities(self) -> Constraint | None:
-        equalities = self.constraint.equalities
-        return None if equalities is None else equalities.in_units(self.mean, self.std)
+        return self._of(self.constraint.equalities)
+
+    def _of(self, part: Constraint | None) -> Constraint | None:
+        return None if part is None else part.in_units(self.mean, self.std)
 
     @property
     def inequalities(self) -> Inequalities | None:

@@ -1,6 +1,6 @@
 """Several constraints at once."""
 
-__all__ = ["Composite"]
+__all__ = ["Composite", "without_inequalities"]
 
 import math
 from collections.abc import Sequence
@@ -15,7 +15,8 @@ class Composite(Constraint):
     r"""All of several constraints, with the violation :math:`c(x) = \sum_i w_i c_i(x)`.
 
     A sample is feasible if it is feasible for *every* part, each with its own tolerance. The
-    weights only balance the parts during a projection.
+    weights only balance the parts during a projection. Parts that are observations with noise
+    count neither for the violation nor for what is feasible.
 
     If all parts are linear, the projection has a closed form: it solves all their equations at
     once.
@@ -41,7 +42,7 @@ class Composite(Constraint):
                     "Equality(function, tolerance)."
                 )
         if weights is None:
-            weights = [1 / part.tolerance for part in constraints]
+            weights = [1 / part.tolerance if part.exact else 1.0 for part in constraints]
         if len(weights) != len(constraints) or min(weights) <= 0:
             raise ValueError(
                 f"Composite needs one positive weight for each of its {len(constraints)} "
@@ -57,9 +58,25 @@ class Composite(Constraint):
         return [part for one in self.constraints for part in one.parts]
 
     @property
+    def exact(self) -> Constraint | None:
+        if self.noisy is None:
+            return self
+        return self._of([part.exact for part in self.constraints], self.weights)
+
+    @property
+    def noisy(self) -> Constraint | None:
+        parts = [part.noisy for part in self.constraints]
+        return self._of(parts, [1.0] * len(parts))  # each is in units of its errors
+
+    @property
     def equalities(self) -> Constraint | None:
-        parts = zip([part.equalities for part in self.constraints], self.weights, strict=True)
-        kept = [(part, w) for part, w in parts if part is not None]
+        return self._of([part.equalities for part in self.constraints], self.weights)
+
+    def _of(
+        self, parts: Sequence[Constraint | None], weights: Sequence[float]
+    ) -> Constraint | None:
+        """Returns the parts that there are; None if there are none."""
+        kept = [(part, w) for part, w in zip(parts, weights, strict=True) if part is not None]
         return Composite(*zip(*kept, strict=True)) if kept else None
 
     @property
@@ -68,7 +85,7 @@ class Composite(Constraint):
         parts = [part for part in found if part is not None]
 
         def joined(x: Tensor) -> Intervals:
-            each = [part(x) for part in parts]
+            each = [part(x)[:3] for part in parts]
             return Intervals(*(torch.cat(tensors, dim=1) for tensors in zip(*each, strict=True)))
 
         return joined if parts else None
@@ -109,3 +126,9 @@ class Composite(Constraint):
 
     def __repr__(self) -> str:
         return f"Composite({', '.join(map(repr, self.constraints))})"
+
+
+def without_inequalities(constraint: Constraint) -> Constraint | None:
+    """Returns the equalities and the observations with noise; None if there are neither."""
+    parts = [part for part in (constraint.equalities, constraint.noisy) if part is not None]
+    return Composite(parts) if len(parts) > 1 else parts[0] if parts else None

@@ -46,9 +46,19 @@ class Decoded(Constraint):
         self.constraint, self.decode, self.encode = constraint, decode, encode
 
     @property
+    def exact(self) -> Constraint | None:
+        return self._of(self.constraint.exact)
+
+    @property
+    def noisy(self) -> Constraint | None:
+        return self._of(self.constraint.noisy)
+
+    @property
     def equalities(self) -> Constraint | None:
-        equalities = self.constraint.equalities
-        return None if equalities is None else Decoded(equalities, self.decode, self.encode)
+        return self._of(self.constraint.equalities)
+
+    def _of(self, part: Constraint | None) -> Constraint | None:
+        return None if part is None else Decoded(part, self.decode, self.encode)
 
     @property
     def inequalities(self) -> Inequalities | None:

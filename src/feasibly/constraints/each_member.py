@@ -7,9 +7,13 @@ from torch import Tensor
 
 from .. import members
 from ..errors import ConstraintError
+from ..randomness import generator
 from .base import Array, Constraint, Intervals, finite
 from .composite import Composite
 from .inequality import Inequality
+
+ERRORS = 2**32 - 6
+"""Errors have the seeds of this member, which no run has."""
 
 
 class EachMember(Constraint):
@@ -23,7 +27,8 @@ class EachMember(Constraint):
     feasibly.members.calling(indices):`. A single index stands for all samples of the batch.
 
     Arguments:
-        constraint: The constraint with the residual :math:`r`, an equality.
+        constraint: The constraint with the residual :math:`r`, an equality. Of an observation
+            with noise, targets are in units of the errors.
         targets: The targets, with shape (N, \*). They are flattened to :math:`(N, m)`.
         repeats: How many members in a row have the same target: member :math:`i` has the target
             of row :math:`\lfloor i / \text{repeats} \rfloor`.
@@ -36,12 +41,13 @@ class EachMember(Constraint):
     def __init__(self, constraint: Constraint, targets: Array, repeats: int = 1) -> None:
         if (
             not isinstance(constraint, Constraint)
-            or constraint.equalities is None
+            or (constraint.equalities is None) == (constraint.noisy is None)
             or constraint.inequalities is not None
         ):
             raise ValueError(
-                f"EachMember takes a constraint that is an equality, got {constraint!r}; join it "
-                "with inequalities by Composite([EachMember(...), ...])."
+                "EachMember takes a constraint that is an equality, or an observation whose "
+                f"values all have noise, got {constraint!r}; join it with others by "
+                "Composite([EachMember(...), ...])."
             )
         super().__init__(constraint.tolerance)
         targets = finite(targets, "EachMember(targets=...)")
@@ -52,6 +58,25 @@ class EachMember(Constraint):
             )
         self.constraint, self.linear = constraint, constraint.linear
         self.targets, self.repeats = targets.reshape(len(targets), -1), repeats
+
+    @property
+    def equalities(self) -> Constraint | None:
+        return None if self.constraint.equalities is None else self
+
+    @property
+    def inequalities(self) -> None:
+        return None
+
+    @property
+    def exact(self) -> Constraint | None:
+        return self.equalities
+
+    @property
+    def noisy(self) -> Constraint | None:
+        return None if self.constraint.noisy is None else self
+
+    def violation(self, x: Tensor) -> Tensor:
+        return self.constraint.violation(x) if self.noisy else super().violation(x)
 
     def residual(self, x: Tensor) -> Tensor:
         r = self.constraint.residual(x)
@@ -92,22 +117,42 @@ class EachMember(Constraint):
 
 
 @torch.no_grad()
-def through(constraint: Constraint, truths: Tensor, repeats: int = 1) -> Constraint:
+def through(constraint: Constraint, truths: Tensor, repeats: int = 1, seed: int = 0) -> Constraint:
     r"""Returns the constraint stated through samples: :math:`r(x_i) = r(x^*_i)`.
 
     Each truth :math:`x^*` satisfies its own statement exactly. Inequalities stay as they are,
-    since a truth does not say where they end. So truths should satisfy them.
+    since a truth does not say where they end. So truths should satisfy them. Observations with
+    noise are of a truth and errors of their distribution.
 
     Arguments:
         constraint: The constraint.
         truths: The samples :math:`x^*`, with shape (N, \*), of the type that will be sampled.
         repeats: How many members in a row share a truth; see :class:`EachMember`.
+        seed: The seed of errors.
     """
+    return _through(constraint, truths, repeats, (seed, ERRORS))
+
+
+def _through(
+    constraint: Constraint, truths: Tensor, repeats: int, seeds: tuple[int, ...]
+) -> Constraint:
+    """Returns a part stated through samples; its errors have these seeds, unlike all others'."""
     if isinstance(constraint, Composite):
-        parts = [through(part, truths, repeats) for part in constraint.constraints]
+        parts = [
+            # from 1, since seeds that end in zeros are those without them
+            _through(part, truths, repeats, (*seeds, k))
+            for k, part in enumerate(constraint.constraints, start=1)
+        ]
         return Composite(parts, constraint.weights)
     if isinstance(constraint, EachMember):  # whose own targets cancel
-        return through(constraint.constraint, truths, repeats)
+        return _through(constraint.constraint, truths, repeats, seeds)
+    if (noisy := constraint.noisy) is not None:
+        r = noisy.residual(truths)
+        errors = torch.randn(r.shape, generator=generator(*seeds), dtype=torch.float64)
+        observed = EachMember(noisy, r + errors.to(r), repeats)
+        if constraint.exact is None:
+            return observed
+        return Composite([_through(constraint.exact, truths, repeats, seeds), observed])
     equalities = constraint.equalities
     if equalities is None:
         return constraint

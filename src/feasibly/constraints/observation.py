@@ -8,24 +8,42 @@ import torch
 from torch import Tensor
 
 from ..errors import ConstraintError
-from .base import Array, Constraint, finite
+from .base import Array, finite
+from .noise import Observed
 
 
-class Observation(Constraint):
+class Observation(Observed):
     r"""The constraint :math:`A(x) = y` for a differentiable operator :math:`A`, such as a mask,
     an average, a sensor model or a decoder.
+
+    With `noise`, the observation has errors: :math:`y = A(x) + e`,
+    :math:`e \sim \mathcal{N}(0, R)`. Samples are then of the posterior, given :math:`y`.
 
     Arguments:
         A: The operator, which maps a batch :math:`(B, *)` to :math:`(B, *_y)`.
         y: The observed value, with shape :math:`(*_y)`. It is the same for all samples.
         tolerance: The largest :math:`\|A(x) - y\|^2`, a sum and not a mean, of a feasible sample.
+            With `noise` it is of the values without an error, and None if there are none.
+        noise: The standard deviation of the errors, one number or one for each value, in the
+            units of :math:`y`; or their covariance :math:`R`, with shape :math:`(m, m)`, which may
+            be singular. None for an exact observation.
+
+    Raises:
+        ValueError: If the noise is negative or no covariance, or the tolerance does not fit it.
     """
 
-    def __init__(self, A: Callable[[Tensor], Tensor], y: Array, tolerance: float) -> None:
-        super().__init__(tolerance)
+    def __init__(
+        self,
+        A: Callable[[Tensor], Tensor],
+        y: Array,
+        tolerance: float | None = None,
+        *,
+        noise: Array | None = None,
+    ) -> None:
         self.A, self.y = A, finite(y, "Observation(y=...)")
+        super().__init__(self.y, tolerance, noise)
 
-    def residual(self, x: Tensor) -> Tensor:
+    def misfit(self, x: Tensor) -> Tensor:
         A_x = self.A(x)
         if A_x.shape[1:] != self.y.shape:
             raise ConstraintError(
@@ -35,41 +53,51 @@ class Observation(Constraint):
         return (A_x - self.y.to(A_x)).reshape(x.shape[0], -1)
 
 
-class Linear(Constraint):
+class Linear(Observed):
     r"""The constraint :math:`A x = y` with a matrix :math:`A`.
 
     Arguments:
         A: The matrix, with shape :math:`(m, D)`, where :math:`D` is the number of elements of a
             sample.
         y: The observed value, with shape :math:`(m)`.
-        tolerance: The largest :math:`\|A x - y\|^2` of a feasible sample.
+        tolerance: The largest :math:`\|A x - y\|^2` of a feasible sample; see
+            :class:`Observation`.
+        noise: The errors of :math:`y`; see :class:`Observation`.
 
     Raises:
-        ValueError: If no sample is feasible.
+        ValueError: If no sample is feasible, or the noise does not fit.
     """
 
     linear = True
 
-    def __init__(self, A: Array, y: Array, tolerance: float) -> None:
-        super().__init__(tolerance)
+    def __init__(
+        self, A: Array, y: Array, tolerance: float | None = None, *, noise: Array | None = None
+    ) -> None:
         A, y = finite(A, "Linear(A=...)"), finite(y, "Linear(y=...)")
         if A.ndim != 2 or y.shape != A.shape[:1]:
             raise ValueError(
                 f"Linear needs A of shape (m, D) and y of shape (m), got {tuple(A.shape)} and "
                 f"{tuple(y.shape)}."
             )
+        super().__init__(y, tolerance, noise)
         self.A, self.y = A, y
         self.A_inverse = torch.linalg.pinv(A.double())
-        miss = (A.double() @ (self.A_inverse @ y.double()) - y).square().sum().item()
-        if miss > tolerance:
+        exact, values = A.double(), y.double()
+        if self.noise is not None:
+            exact, values = self.noise.parts(exact.T)[0].T, self.noise.parts(values[None])[0][0]
+        miss = (exact @ (torch.linalg.pinv(exact) @ values) - values).square().sum().item()
+        if miss > self.tolerance:
             raise ValueError(
                 f"Linear: no x satisfies A x = y. The least |A x - y|^2 is {miss:.3g}, and the "
-                f"tolerance {tolerance:g}. Drop or correct the rows that contradict each other."
+                f"tolerance {self.tolerance:g}. Drop or correct the rows that contradict each "
+                "other."
             )
 
-    def residual(self, x: Tensor) -> Tensor:
+    def misfit(self, x: Tensor) -> Tensor:
         return x.flatten(start_dim=1) @ self.A.T.to(x) - self.y.to(x)
 
     def projection(self, x: Tensor) -> Tensor:
         r"""Returns :math:`x - A^+ (A x - y)`."""
+        if self.noise is not None:
+            return super().projection(x)  # which refuses
         return x - (self.residual(x) @ self.A_inverse.T.to(x)).reshape(x.shape)

@@ -120,7 +120,7 @@ class Summary:
             + ("" if config.tolerance is None else f" (c <= {config.tolerance:g})"),
         ]
         violations = [r.violation for r in self.records if r.violation is not None]
-        if violations:
+        if violations and config.tolerance is not None:
             median, worst = np.median(violations), max(violations)
             lines.append(f"violation median {median:.3g}, worst {worst:.3g}")
         forward, backward, seconds = (

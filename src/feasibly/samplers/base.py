@@ -93,6 +93,7 @@ class Sampler(ABC):
 
     enforces: ClassVar[bool] = True  # the constraint; else it is only reported
     lands: ClassVar[bool] = True  # on the constraint, and not only around it
+    takes_noise: ClassVar[bool] = False  # of observations, and not only exact ones
     one_target: ClassVar[bool] = False  # whether members with targets of their own are refused
     advice: ClassVar[str] = "use PPR"  # for members that end infeasible
     # a method's row in the paper's Table 1
@@ -116,6 +117,8 @@ class Sampler(ABC):
                 "class by @dataclass(frozen=True, repr=False, eq=False)."
             )
         check_parts(name, self.denoiser, self.constraint)
+        if self.constraint is not None and self.constraint.noisy is not None:
+            self._check_noise()
         self._at_least(1, "steps")
         if not 0 <= self.eta <= 1:
             raise ValueError(f"{name}(eta=...) must lie in [0, 1], got {self.eta}.")
@@ -327,6 +330,15 @@ class Sampler(ABC):
         shown = (f for f in fields(self) if f.repr and f.name not in ("denoiser", "constraint"))
         arguments = ", ".join(f"{f.name}={getattr(self, f.name)!r}" for f in shown)
         return f"{type(self).__name__}({arguments}) with {self.constraint!r}"
+
+    def _check_noise(self) -> None:
+        """Refuses an observation with noise if the method would hit it exactly."""
+        if self.enforces and not self.takes_noise:
+            raise ValueError(
+                f"{type(self).__name__} takes exact constraints, and {self.constraint!r} has "
+                "noise, which it would ignore. Of the methods, 'auto', 'calibrated', 'particles', "
+                "'mmps' and 'dps' take noise."
+            )
 
     def _at_least(self, least: int, *names: str) -> None:
         """Refuses parameters that are not whole numbers of at least `least`, and makes those of

@@ -3,6 +3,7 @@ r"""PPR with posterior samples in place of point estimates."""
 __all__ = ["CalibratedPPR"]
 
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -18,6 +19,7 @@ from .moments import toward
 from .ppr import PPR
 
 RTOL = 1e-3  # the relative residual at which the linear solver stops
+RTOL_NOISE = 1e-2  # and the same under noise, where a solution need not be feasible
 FARTHEST = 4.0  # how many standard deviations a sample moves at most, a residual
 
 
@@ -53,6 +55,10 @@ class CalibratedPPR(Sampler):
     Gaussians of condition number 1000, 32 steps of the log-logit or cosine schedule leave no
     direction's standard deviation off by more than 5 %. VP, whose last levels are far apart,
     leaves up to 28 %; more steps or `products` mend that.
+
+    Observations with noise, :math:`r(x) + e = 0` with :math:`e \sim \mathcal{N}(0, R)`, may join.
+    Then :math:`x_0 = z - V J^\top (J V J^\top + R)^{-1} (r(z) + e)` with a sample of :math:`e`,
+    which is as exact. The last projection is onto what holds exactly, inequalities among it.
 
     **Where it applies.** The posterior of a prior with edges or modes is Gaussian at low noise
     only, and so is that of a strongly curved residual. Conditioning above that gets mode weights
@@ -91,6 +97,7 @@ class CalibratedPPR(Sampler):
 
     space = "x_0"
     renoises = True
+    takes_noise = True
     differentiates = True
     advice = "allow more `steps`; where the residual is strongly curved, use PPR"
 
@@ -112,8 +119,10 @@ class CalibratedPPR(Sampler):
     ) -> Step:
         x_0 = self.posterior(x_t, t, randn)
         x_s = self.predict(x_t, x_0, t, s, randn)
-        if s == 0:
-            x_s, x_0, _ = self.ppr().kernel(x_s, s, self.noise_level(t), randn)
+        if s == 0 and self.constraint.exact is not None:
+            x_s, x_0, _ = self.ppr(self.constraint.exact).kernel(
+                x_s, s, self.noise_level(t), randn
+            )
         return Step(x_s, x_0)
 
     @torch.enable_grad()
@@ -131,7 +140,11 @@ class CalibratedPPR(Sampler):
         if self.products:
             root, largest = square_root(V, randn(z), self.products)
             z = z + root
-        moved = toward(self.constraint, z, V, 0.0, ritz, self.iterations, RTOL)
+        # errors of variance one bound what is below; else eigenvalues are bounded by the largest
+        solve, rtol = ritz, RTOL
+        if self.constraint.noisy is not None:
+            solve, rtol = partial(ritz, least=1.0), RTOL_NOISE
+        moved = toward(self.constraint, z, V, 0.0, solve, self.iterations, rtol, randn)
         # no farther than the covariance makes likely; a learned covariance may throw samples off
         likely = FARTHEST * (moved.residuals * largest).sqrt()
         longest = torch.maximum(likely, moved.distance)
@@ -139,12 +152,14 @@ class CalibratedPPR(Sampler):
         share = per_sample(torch.where(length > longest, longest / length, 1.0), z)
         return z + share * (moved.x - z)
 
-    def ppr(self) -> PPR:
+    def ppr(self, exact: Constraint) -> PPR:
         """Returns the sampler whose kernel projects the last state."""
-        return PPR(self.denoiser, self.constraint, minimize=self.minimize)
+        return PPR(self.denoiser, exact, minimize=self.minimize)
 
     def prepare(self, problem: Problem) -> Self:
-        if self.constraint.equalities is None or self.constraint.inequalities is not None:
+        if self.constraint.noisy is None and (
+            self.constraint.equalities is None or self.constraint.inequalities is not None
+        ):
             raise ValueError(
                 f"{type(self).__name__} is for equalities: it moves every sample onto the "
                 "constraint, and would gather members on the boundary of "

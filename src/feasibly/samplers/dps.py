@@ -36,6 +36,8 @@ class DPS(Sampler):
     the guidance. The authors' values are for images; for a few residuals, try 0.001 to 0.1.
     (A :class:`Composite` scales its parts by their tolerances.)
 
+    Of an observation with noise the residual is in units of the errors.
+
     The clean estimate is the denoiser's, before the last guidance; the default output, `denoised`,
     contains it.
 
@@ -52,6 +54,7 @@ class DPS(Sampler):
     """
 
     lands = False
+    takes_noise = True
     space = "x_t"
     differentiates = True
 

@@ -39,8 +39,10 @@ class MMPS(PredictorCorrector):
     Where the network's Jacobian is far from a covariance, the system may be near singular, and
     a member may jump far. It ends infeasible, and another attempt resamples it.
 
-    With a `sigma_y` the residual has that much noise on purpose: members are not expected to be
-    feasible, and there is no warning.
+    Observations with noise have a residual in units of their errors, whose variance is one.
+
+    With a `sigma_y` an exact residual has that much noise on purpose: members are not expected to
+    be feasible, and there is no warning.
 
     References:
         | Learning Diffusion Priors from Observations by Expectation Maximization (Rozet et al.,
@@ -51,7 +53,7 @@ class MMPS(PredictorCorrector):
         constraint: The constraint.
         corrections: The number :math:`N` of Langevin corrections a step.
         delta: The size :math:`\delta` of a correction.
-        sigma_y: The noise :math:`\sigma_y` of a residual; None for
+        sigma_y: The noise :math:`\sigma_y` of an exact residual; None for
             :math:`\sqrt{\mathrm{tolerance} / m}`.
         solver: "gmres", or "cg", which stops at directions of negative curvature.
         iterations: The most iterations :math:`k` of the solver.
@@ -60,6 +62,7 @@ class MMPS(PredictorCorrector):
     """
 
     enforces = True
+    takes_noise = True
     space = "x_t"
     differentiates = True
 

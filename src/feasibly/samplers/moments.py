@@ -12,6 +12,9 @@ from torch import Tensor
 from ..constraints.base import Constraint
 from ..linalg import Solution
 
+STIFF = 100.0  # the variance of an exact residual, in units of that of an error
+
+Randn = Callable[[Tensor], Tensor]
 Solve = Callable[[Callable[[Tensor], Tensor], Tensor, int, float], Solution]
 
 
@@ -39,22 +42,30 @@ def toward(
     solve: Solve,
     iterations: int,
     rtol: float,
+    randn: Randn | None = None,
 ) -> Moved:
-    r"""Returns :math:`x - V J^\top (J V J^\top + \sigma_y^2 I)^{-1} r(x)`, with
+    r"""Returns :math:`x - V J^\top (J V J^\top + R)^{-1} (r(x) + e)`, with
     :math:`J = \partial r / \partial x`.
+
+    The covariance :math:`R` of the residual's errors is :math:`\sigma_y^2 I` for what is exact,
+    and the identity for observations with noise, whose residual is in units of their errors.
 
     Arguments:
         constraint: The constraint, whose residual is :math:`r`.
         x: Clean samples, with shape :math:`(B, *)`.
         V: The covariance, which maps :math:`(B, *)` to :math:`(B, *)`.
-        noise: The variance :math:`\sigma_y^2` of a residual; None for the tolerance's share of it.
+        noise: The variance :math:`\sigma_y^2` of an exact residual; None for the tolerance's share
+            of it.
         solve: The linear solver.
         iterations: The most iterations of it, and no more than there are residuals.
         rtol: The relative residual at which it stops.
+        randn: The noise of which :math:`e \sim \mathcal{N}(0, R)` is made, for observations with
+            noise; None for :math:`e = 0`.
     """
     x = x.detach().requires_grad_()
-    r = constraint.residual(x)
-    noise = constraint.tolerance / r.shape[1] if noise is None else noise
+    r, variance = _rows(constraint, x, V, noise)
+    if randn is not None and constraint.noisy is not None:
+        r = r + variance.sqrt() * _numbers(randn, r.detach(), x)
     # the transpose of J^T is J: a product that needs no forward-mode derivatives
     u = torch.zeros_like(r, requires_grad=True)
     (J_T_u,) = torch.autograd.grad(r, x, u, create_graph=True)
@@ -66,7 +77,7 @@ def toward(
         slopes.append(J_T_p.flatten(start_dim=1).norm(dim=1))
         moves.append(V(J_T_p))
         (J_V_J_T_p,) = torch.autograd.grad(J_T_u, u, moves[-1], retain_graph=True)
-        return noise * p + J_V_J_T_p
+        return variance * p + J_V_J_T_p
 
     _, weights = solve(S, -r.detach(), min(iterations, r.shape[1]), rtol)
     x = x.detach()
@@ -75,6 +86,38 @@ def toward(
     size = r.detach().norm(dim=1)
     distance = torch.where(size > 0, size / slopes[0], 0.0) if slopes else size
     return Moved(x, distance, r.shape[1])
+
+
+def _rows(
+    constraint: Constraint, x: Tensor, V: Callable[[Tensor], Tensor], noise: float | None
+) -> tuple[Tensor, Tensor]:
+    """Returns all residuals and the variances of their errors, both with shape (B, m)."""
+    observed, equalities = constraint.noisy, constraint.equalities
+    if observed is None:
+        r = constraint.residual(x)
+        share = constraint.tolerance / r.shape[1] if noise is None else noise
+        return r, torch.full_like(r, share)
+    values = observed.residual(x)
+    variance = torch.ones_like(values)
+    if equalities is None:
+        return values, variance
+    # what is exact has other units: it is scaled such that its covariance is of size STIFF
+    r = equalities.residual(x)
+    share = equalities.tolerance / r.shape[1] if noise is None else noise
+    u = r.detach()
+    (slope,) = torch.autograd.grad(r, x, u, retain_graph=True)
+    size = (slope * V(slope)).flatten(start_dim=1).sum(dim=1, keepdim=True)
+    size = size / u.square().sum(dim=1, keepdim=True)
+    scale = torch.where((size > 0) & size.isfinite(), STIFF / size, 1.0)
+    r, exact = scale.sqrt() * r, (scale * share).expand_as(r)
+    return torch.cat([r, values], dim=1), torch.cat([exact, variance], dim=1)
+
+
+def _numbers(randn: Randn, like: Tensor, x: Tensor) -> Tensor:
+    """Returns standard normal numbers in the shape of `like`, (B, m), of noise for samples `x`."""
+    count = -(-like.shape[1] // max(1, x[0].numel()))
+    noise = torch.cat([randn(x).flatten(start_dim=1) for _ in range(count)], dim=1)
+    return noise[:, : like.shape[1]].to(like)
 
 
 def derivatives(values: Tensor, x_0: Tensor, mean: Tensor, x_t: Tensor) -> tuple[Tensor, Tensor]:

@@ -3,7 +3,7 @@ r"""Particles: each member weighs a few states by the constraint, and keeps one.
 __all__ = ["Particles", "Twist"]
 
 import math
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -82,6 +82,9 @@ class Particles(PPR):
     weights. A few particles are enough where :math:`h` is good. Above `branch` a member has one
     particle, which is moved as the others are, without a weight.
 
+    An observation with noise is a value whose errors add their variance to :math:`S`. Then, too,
+    `level` should be 0: projections are onto what holds exactly.
+
     The target is the prior restricted to :math:`\|r\| \leq \epsilon`, with
     :math:`\epsilon \to 0`, as for :class:`CalibratedPPR <feasibly.samplers.CalibratedPPR>`.
 
@@ -109,6 +112,7 @@ class Particles(PPR):
         output: What to return; see :class:`Sampler`.
     """
 
+    takes_noise = True
     advice = (
         "allow the last projection more iterations, such as "
         "last=GaussNewton(steps=100, max_distance=None)"
@@ -169,11 +173,12 @@ class Particles(PPR):
         above, below = self._around(mean.detach(), sigma, randn)
         if len(above) and g.values.shape[1] > MOST:
             kept = urgent(g, (above - below).square().mean(dim=0).sqrt() / 2)
-            g = Intervals(*(part.gather(1, kept) for part in g))
+            g = Intervals(*(part.gather(1, kept) for part in g if part is not None))
             above, below = (v.gather(2, kept.expand(len(v), *kept.shape)) for v in (above, below))
         J, J_d = derivatives(g.values, z, mean, x_t)
         VJ = (sigma_t**2 / alpha_t).double() * J_d
-        S = J @ VJ.mT
+        assert g.variance is not None
+        S = J @ VJ.mT + torch.diag_embed(g.variance.double())
         S, centre = (S + S.mT) / 2, g.values.detach().double()
         if len(above):
             bend = (above + below).double() / 2 - centre  # the slope cancels
@@ -232,6 +237,11 @@ class Particles(PPR):
     def kernel(
         self, x_t: Tensor, t: Tensor, radius: float, randn: Randn, memory: Any = None
     ) -> Step:
+        if self.constraint.noisy is not None:
+            exact = self.constraint.exact
+            if exact is None:
+                return Step(x_t, self.denoiser(x_t, t), memory)
+            return replace(self, constraint=exact).kernel(x_t, t, radius, randn, memory)
         if self.constraint.equalities is None:
             return TruncatedPPR.kernel(self, x_t, t, radius, randn, memory)  # ty: ignore
         return super().kernel(x_t, t, radius, randn, memory)
@@ -256,7 +266,8 @@ class Particles(PPR):
         branch, kept = self._stages()
         forward, backward = self._projections(self.times()[kept + 1 :], residuals)
         weighed = branch + (self.particles * (kept + 1 - branch) if kept > branch else 0)
-        rows = min(residuals, MOST) if self.constraint.equalities is None else residuals
+        inside = self.constraint.equalities is None and self.constraint.noisy is None
+        rows = min(residuals, MOST) if inside else residuals
         forward += weighed + self.steps - kept + (self.output == "denoised")
         return forward, weighed * rows + backward
 

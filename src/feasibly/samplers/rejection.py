@@ -82,6 +82,7 @@ class Rejection(CalibratedPPR):
     """
 
     one_target = True
+    takes_noise = False  # its likelihood has no errors
 
     constraint: Constraint
     _: KW_ONLY

@@ -1,0 +1,225 @@
+"""The errors of observations: their standard deviations or covariance."""
+
+__all__ = ["Noise", "Observed"]
+
+import math
+from abc import abstractmethod
+
+import torch
+from torch import Tensor
+
+from .base import Array, Constraint, finite
+
+ZERO = 16
+"""An eigenvalue of the correlations of errors counts as zero below so many rounding errors. Those
+of m^2 rounded numbers are of size sqrt(m), those of finding eigenvalues of the largest one's."""
+
+SYMMETRIC = 1e-5
+"""How far a covariance may differ from its transpose, in units of the standard deviations."""
+
+NEGATIVE = 1e-6
+"""How far below zero an eigenvalue may be, relative to the largest, besides rounding."""
+
+
+class Noise:
+    r"""Normal errors of :math:`m` observed values, with mean zero and covariance :math:`R`.
+
+    Values are combined such that the errors of some combinations are independent with variance
+    one, and others have none: these must hold exactly.
+
+    Arguments:
+        noise: The standard deviation of all errors, or of each in the shape of the values, or
+            :math:`R` with shape :math:`(m, m)`.
+        values: The observed values.
+        name: The constraint that this is for, for its messages.
+
+    Attributes:
+        exact: The combinations without an error, with shape :math:`(k, m)`.
+        whitened: The others, in units of their errors, with shape :math:`(m - k, m)`; a diagonal
+            is kept as its places and weights, each with shape :math:`(m - k)`.
+
+    Raises:
+        ValueError: If a standard deviation is negative, a covariance is none, or shapes differ.
+    """
+
+    def __init__(self, noise: Array, values: Tensor, name: str) -> None:
+        given, m = finite(noise, f"{name}(noise=...)"), values.numel()
+        if isinstance(noise, bool) or given.dtype == torch.bool or given.is_complex():
+            raise ValueError(
+                f"{name}(noise=...) takes standard deviations or a covariance, which are real "
+                f"numbers, got {noise!r}."
+            )
+        if not m:
+            raise ValueError(f"{name}(y=...) has no values, and noise is of some. Leave it out.")
+        precision = torch.finfo(given.dtype).eps if given.is_floating_point() else 0.0
+        rounding = ZERO * precision * math.sqrt(m)
+        given = given.double()
+        self.covariance = given.shape == (m, m) and values.shape != (m, m)
+        if self.covariance:
+            self._from_covariance(given, rounding, name)
+            return
+        if given.ndim and given.shape != values.shape:
+            raise ValueError(
+                f"{name}(noise=...) has shape {tuple(given.shape)}, and the {m} values have "
+                f"{tuple(values.shape)}. Give one standard deviation, or one for each value, or "
+                f"the covariance with shape {(m, m)}."
+            )
+        std = given.expand(values.shape).reshape(-1)
+        if (std < 0).any():
+            raise ValueError(
+                f"{name}(noise=...) must not be negative: it is a standard deviation, in the "
+                f"units of y. Got {std.min().item():.3g}."
+            )
+        (self.places,) = torch.nonzero(std > 0, as_tuple=True)
+        (self.held,) = torch.nonzero(std == 0, as_tuple=True)
+        self.weights = 1 / std[self.places]
+
+    def _from_covariance(self, R: Tensor, rounding: float, name: str) -> None:
+        size = R.diagonal().clamp_min(0).sqrt()
+        unit = torch.where(size > 0, size, 1.0)
+        uneven = ((R - R.T) / unit / unit[:, None]).abs().max() > SYMMETRIC
+        if uneven or (R.diagonal() < 0).any():
+            raise ValueError(
+                f"{name}(noise=...) with shape {tuple(R.shape)} is a covariance, which must be "
+                "symmetric with no negative variance. For independent errors give their standard "
+                "deviations, in the shape of y."
+            )
+        values, vectors = torch.linalg.eigh((R + R.T) / 2 / unit / unit[:, None])
+        top = values[-1].clamp_min(0)
+        zero = rounding + ZERO * torch.finfo(R.dtype).eps * top
+        if values[0] < -zero - NEGATIVE * top:
+            raise ValueError(
+                f"{name}(noise=...) is no covariance: in some direction its variance is negative "
+                f"(eigenvalue {values[0].item():.3g} of the correlations)."
+            )
+        held = values <= zero
+        rows = (vectors / unit[:, None]).T
+        # what must hold exactly stays in the units of the values, on average
+        scale = unit[size > 0].mean() if (size > 0).any() else 1.0
+        self.held = rows[held] * scale
+        self.places = rows[~held] / values[~held].sqrt()[:, None]
+
+    @property
+    def count(self) -> int:
+        """The number of combinations that have errors."""
+        return len(self.places)
+
+    @property
+    def exact(self) -> int:
+        """The number of those that have none."""
+        return len(self.held)
+
+    def parts(self, r: Tensor) -> tuple[Tensor, Tensor]:
+        """Splits misfits, with shape (B, m), into those that must vanish, and those that have
+        errors, in units of them."""
+        if self.covariance:
+            return r @ self.held.T.to(r), r @ self.places.T.to(r)
+        return r[:, self.held.to(r.device)], r[:, self.places.to(r.device)] * self.weights.to(r)
+
+
+class Observed(Constraint):
+    r"""A constraint on a misfit :math:`A(x) - y`, which may have errors of known covariance.
+
+    Without `noise` the misfit must vanish. With it, :math:`y = A(x) + e` with
+    :math:`e \sim \mathcal{N}(0, R)`, and the residual is the misfit in units of the errors.
+
+    Arguments:
+        y: The observed values.
+        tolerance: The largest squared norm of what must vanish; None if all values have errors.
+        noise: See :class:`Noise`; None for no errors.
+    """
+
+    def __init__(self, y: Tensor, tolerance: float | None, noise: Array | None) -> None:
+        name = type(self).__name__
+        self.noise = None if noise is None else Noise(noise, y, name)
+        if self.noise is None and tolerance is None:
+            raise ValueError(
+                f"{name} needs a tolerance for an exact observation, or the noise of one with "
+                "errors."
+            )
+        if self.noise is not None and self.noise.exact and tolerance is None:
+            some = f"{self.noise.exact} of {y.numel()}"
+            raise ValueError(
+                f"{name}(noise=...) is singular: {some} combinations of values have no error. "
+                "Give a tolerance for them, since they hold exactly, or add to the diagonal."
+                if self.noise.covariance
+                else f"{name}(noise=...): {some} values have no error. They hold exactly, and "
+                "need a tolerance."
+            )
+        if self.noise is not None and not self.noise.exact and tolerance is not None:
+            raise ValueError(
+                f"{name} has a tolerance, but no value holds exactly: all have noise. Leave one "
+                "of the two out."
+            )
+        super().__init__(math.inf if tolerance is None else tolerance)
+
+    @abstractmethod
+    def misfit(self, x: Tensor) -> Tensor:
+        """Returns A(x) - y, with shape (B, m)."""
+
+    def residual(self, x: Tensor) -> Tensor:
+        r = self.misfit(x)
+        return r if self.noise is None else torch.cat(self.noise.parts(r), dim=1)
+
+    def violation(self, x: Tensor) -> Tensor:
+        r = self.misfit(x)
+        return (r if self.noise is None else self.noise.parts(r)[0]).square().sum(dim=1)
+
+    @property
+    def equalities(self) -> Constraint | None:
+        if self.noise is None:
+            return self
+        return _Part(self, noisy=False) if self.noise.exact else None
+
+    @property
+    def inequalities(self) -> None:
+        return None
+
+    @property
+    def exact(self) -> Constraint | None:
+        return self.equalities
+
+    @property
+    def noisy(self) -> Constraint | None:
+        return _Part(self, noisy=True) if self.noise is not None and self.noise.count else None
+
+    def __repr__(self) -> str:
+        if self.noise is None:
+            return super().__repr__()
+        held = f", tolerance={self.tolerance:g}" if self.noise.exact else ""
+        values = "value" if self.noise.count == 1 else "values"
+        return f"{type(self).__name__}({self.noise.count} {values} with noise{held})"
+
+
+class _Part(Constraint):
+    """The values of an observation that have errors, or those that have none."""
+
+    def __init__(self, whole: Observed, noisy: bool) -> None:
+        super().__init__(math.inf if noisy else whole.tolerance)
+        self.whole, self.with_errors, self.linear = whole, noisy, whole.linear
+
+    def residual(self, x: Tensor) -> Tensor:
+        assert self.whole.noise is not None
+        return self.whole.noise.parts(self.whole.misfit(x))[self.with_errors]
+
+    def violation(self, x: Tensor) -> Tensor:
+        return torch.zeros_like(x.flatten(1)[:, 0]) if self.with_errors else super().violation(x)
+
+    @property
+    def equalities(self) -> Constraint | None:
+        return None if self.with_errors else self
+
+    @property
+    def inequalities(self) -> None:
+        return None
+
+    @property
+    def exact(self) -> Constraint | None:
+        return self.equalities
+
+    @property
+    def noisy(self) -> Constraint | None:
+        return self if self.with_errors else None
+
+    def __repr__(self) -> str:
+        return repr(self.whole)
