@@ -1,6 +1,8 @@
 """Values of fields between the points of a latitude-longitude grid, and between frames."""
 
-__all__ = ["Grid", "Interpolation", "between"]
+__all__ = ["Grid", "Interpolation", "Stencil", "between"]
+
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,6 +15,23 @@ NEAR = 1.5
 
 ROUNDING = 1e-6
 """Degrees by which a station may lie outside of a grid."""
+
+
+class Stencil(NamedTuple):
+    """The points of a frame around some places, and their weights.
+
+    Attributes:
+        index: The four points around each place, as indices of a flat frame, with shape (n, 4).
+        weight: Their weights, likewise.
+        capped: The places beyond the last row of a grid, with shape (p).
+        cap: The weights there of all points of the row of the first of the four, with shape
+            (p, lon).
+    """
+
+    index: np.ndarray
+    weight: np.ndarray
+    capped: np.ndarray
+    cap: np.ndarray
 
 
 class Grid:
@@ -67,50 +86,40 @@ class Grid:
             return out
         return out | (self._east(lon) > self.longitude[-1] - self.longitude[0] + ROUNDING)
 
-    def stencil(
-        self, lat: np.ndarray, lon: np.ndarray, wind: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Returns the four points around each place, their weights, and the weights of the
-        longitudes of a pole's row.
+    def stencil(self, lat: np.ndarray, lon: np.ndarray, wind: np.ndarray) -> Stencil:
+        """Returns the points around places, and their weights.
 
-        The latter are zero except beyond the last row. There the value of the pole is the mean of
-        that row. A component of the wind turns with the longitude, and its value at the pole is
-        the wave of one period that is closest to the row.
+        Beyond the last row, the value of the pole counts. It is the mean of that row. A component
+        of the wind turns with the longitude, and its value at the pole is the wave of one period
+        that is closest to the row.
 
         Arguments:
-            lat: The latitudes in degrees, with shape (n).
-            lon: The longitudes, likewise.
-            wind: Which values are of a component of the wind.
-
-        Returns:
-            The points as indices of a flat frame and their weights, with shape (n, 4), and the
-            weights of all longitudes, with shape (n, lon): of the row of the first point.
+            lat: The latitudes of the places in degrees, with shape (n).
+            lon: Their longitudes, likewise.
+            wind: Where a component of the wind is asked for.
         """
         rows, columns = self.shape
         flip = self.latitude[0] > self.latitude[-1]
         ascending = self.latitude[::-1] if flip else self.latitude
         i, u = _bracket(ascending, np.clip(lat, ascending[0], ascending[-1]))
         i_0, i_1 = (rows - 1 - i, rows - 2 - i) if flip else (i, i + 1)
-        east = self._east(lon)
-        ends = [*(self.longitude - self.longitude[0]), *([360.0] if self.around else [])]
-        j, v = _bracket(np.array(ends), east)
+        ends = self.longitude - self.longitude[0]
+        j, v = _bracket(np.append(ends, 360.0) if self.around else ends, self._east(lon))
         j_1 = (j + 1) % columns
-        index = np.stack([r * columns + c for r in (i_0, i_1) for c in (j, j_1)], axis=1)
-        weight = np.stack([a * b for a in (1 - u, u) for b in (1 - v, v)], axis=1)
-        cap = np.zeros((len(lat), columns))
+        share = np.zeros(len(lat))  # of the pole
         for row, pole in zip(self.caps, (-90.0, 90.0), strict=True):
             if row is None:
                 continue
-            last = self.latitude[row]
-            share = np.clip((lat - last) / (pole - last), 0, 1)
-            beyond = share > 0
-            index[beyond] = row * columns + np.stack([j, j_1, j, j_1], axis=1)[beyond]
-            in_row = np.stack([1 - v, v, 0 * v, 0 * v], axis=1)
-            weight[beyond] = ((1 - share)[:, None] * in_row)[beyond]
-            cap[beyond] = (share[:, None] * self._pole(lon, wind))[beyond]
-        # a neighbour that does not count may have no value, as the sea's temperature over land
-        largest = np.take_along_axis(index, weight.argmax(axis=1)[:, None], axis=1)
-        return np.where(weight == 0, largest, index), weight, cap
+            found = np.clip((lat - self.latitude[row]) / (pole - self.latitude[row]), 0, 1)
+            beyond = found > 0
+            share[beyond], u[beyond] = found[beyond], 0.0
+            i_0, i_1 = np.where(beyond, row, i_0), np.where(beyond, row, i_1)
+        index = np.stack([r * columns + c for r in (i_0, i_1) for c in (j, j_1)], axis=1)
+        weight = np.stack([a * b for a in (1 - u, u) for b in (1 - v, v)], axis=1)
+        weight *= (1 - share)[:, None]
+        (capped,) = np.nonzero(share)
+        cap = share[capped, None] * self._pole(lon[capped], wind[capped])
+        return Stencil(_where_it_counts(index, weight), weight, capped, cap)
 
     def _reaches(self, row: int) -> bool:
         gap = 90 - abs(self.latitude[row])
@@ -158,31 +167,26 @@ def between(
     w = w if linear else (w > 0.5).astype(np.float64)
     weight = np.stack([1 - w, w], axis=1)
     index = np.stack([k, np.minimum(k + 1, len(frames) - 1)], axis=1)
-    largest = np.take_along_axis(index, weight.argmax(axis=1)[:, None], axis=1)
-    return np.where(weight == 0, largest, index), weight, outside
+    return _where_it_counts(index, weight), weight, outside
 
 
 class Interpolation:
     """Values of flat samples as sums of some of their elements.
 
     Arguments:
-        index: The elements, with shape (n, K).
-        weight: Their weights, likewise.
-        cap: More weights, of few values, with shape (p, L).
-        elements: The elements of these, likewise.
-        capped: Which values these are, with shape (p).
+        start: Where the frames of each value begin in a sample, with shape (n, frames).
+        share: The weights of these frames, likewise.
+        stencil: The points of a frame.
+        columns: The number of longitudes.
     """
 
     def __init__(
-        self,
-        index: np.ndarray,
-        weight: np.ndarray,
-        cap: np.ndarray,
-        elements: np.ndarray,
-        capped: np.ndarray,
+        self, start: np.ndarray, share: np.ndarray, stencil: Stencil, columns: int
     ) -> None:
-        self.index, self.weight = torch.from_numpy(index), torch.from_numpy(weight)
-        self.cap, self.elements = torch.from_numpy(cap), torch.from_numpy(elements)
+        index, weight, capped, cap = stencil
+        row = (index[capped, 0] // columns * columns)[:, None] + np.arange(columns)
+        self.index, self.weight = _products(start, share, index, weight)
+        self.rim, self.cap = _products(start[capped], share[capped], row, cap)
         self.capped = torch.from_numpy(capped)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -190,7 +194,7 @@ class Interpolation:
         values = (x[:, self.index.to(x.device)] * self.weight.to(x)).sum(dim=-1)
         if not len(self.capped):
             return values
-        more = (x[:, self.elements.to(x.device)] * self.cap.to(x)).sum(dim=-1)
+        more = (x[:, self.rim.to(x.device)] * self.cap.to(x)).sum(dim=-1)
         return values.index_add(1, self.capped.to(x.device), more)
 
 
@@ -202,6 +206,26 @@ def _axis(values: Tensor, name: str) -> np.ndarray:
             f"{found.shape}."
         )
     return found
+
+
+def _where_it_counts(index: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Returns indices with shape (n, K), those without a weight replaced by that of the largest.
+
+    A neighbour that does not count may have no value, as the sea's temperature over land, and a
+    frame that does not count need not be decoded.
+    """
+    largest = np.take_along_axis(index, weight.argmax(axis=1)[:, None], axis=1)
+    return np.where(weight == 0, largest, index)
+
+
+def _products(
+    start: np.ndarray, share: np.ndarray, index: np.ndarray, weight: np.ndarray
+) -> tuple[Tensor, Tensor]:
+    """Returns the elements of all points in all frames, and their weights, (n, frames * K)."""
+    elements = start[:, :, None] + index[:, None]
+    weights = share[:, :, None] * weight[:, None]
+    flat = len(elements), elements.shape[1] * elements.shape[2]
+    return torch.from_numpy(elements.reshape(flat)), torch.from_numpy(weights.reshape(flat))
 
 
 def _bracket(ends: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -365,27 +365,14 @@ class Stations:
         )
         self.frames = [int(f) for f in np.unique(k)]
         k = np.searchsorted(self.frames, k)
-        wind = np.array(
-            [name.rstrip("0123456789") in WINDS or name in WINDS for name in self._names]
-        )[self.channel]
-        index, weight, cap = self.grid.stencil(self.lat, self.lon, wind)
-        size, row = self.grid.shape[0] * self.grid.shape[1], self.grid.shape[1]
-        start = (k * len(self.variables) + self.channel[:, None]) * size
+        short = [name if name in WINDS else name.rstrip("0123456789") for name in self._names]
+        wind = np.array([name in WINDS for name in short])[self.channel]
+        rows, columns = self.grid.shape
+        start = (k * len(self.variables) + self.channel[:, None]) * rows * columns
         if (share[:, 1] == 0).all():  # no second frame counts
             start, share = start[:, :1], share[:, :1]
-        elements = (start[:, :, None] + index[:, None]).reshape(len(k), -1)
-        weights = (share[:, :, None] * weight[:, None]).reshape(len(k), -1)
-        (capped,) = np.nonzero(cap.any(axis=1))
-        first = index[capped, 0] // row * row
-        rim = start[capped, :, None] + first[:, None, None] + np.arange(row)
-        caps = share[capped, :, None] * cap[capped, None]
-        self._interpolation = Interpolation(
-            elements,
-            weights,
-            caps.reshape(len(capped), share.shape[1] * row),
-            rim.reshape(len(capped), share.shape[1] * row),
-            capped,
-        )
+        stencil = self.grid.stencil(self.lat, self.lon, wind)
+        self._interpolation = Interpolation(start, share, stencil, columns)
 
     def _check_values(self, like: Tensor | None) -> None:
         """Refuses values whose units are not those of fields."""
