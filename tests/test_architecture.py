@@ -27,14 +27,14 @@ ROOMS = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 # PostHoc is Ancestral with an end of its own, DPS-PC and MMPS are predictor-correctors, ReSample
 # is HDC in stages, CalibratedPPR ends as PPR does, TruncatedPPR and Rejection begin as their
 # parents do not. A statement through truths is of the parts of a composite, and observations have
-# errors. Appa's files are read apart from what is made of them, and all that reads or writes
-# weather names its variables alike.
+# errors. Appa's files are read apart from what is made of them, all that reads or writes weather
+# names its variables alike, and stations are of a table and of an interpolation.
 SHARED = {
     "samplers": {"base", "guidance", "moments", "projection"}
     | {"ancestral", "predictor_corrector", "hdc", "ppr", "truncated", "calibrated"},
     "constraints": {"base", "operators", "composite", "inequality", "noise"},
     "models": {"tables"},
-    "weather": {"era5", "appa_files", "appa_fields"},
+    "weather": {"era5", "appa_files", "appa_fields", "bilinear", "tables"},
     "wrappers": set(),
 }
 GATHER = {"__init__", "wrap"}  # these bring siblings together
@@ -44,6 +44,7 @@ HEAVY = {
     "scipy",
     "sklearn",
     "azula",
+    "pandas",
     "xarray",
     "zarr",
     "diffusers",

@@ -1,7 +1,8 @@
-"""Weather in the forms of others: Appa, ERA5, and the stores of WeatherBench2."""
+"""Weather in the forms of others: Appa, ERA5, stores of WeatherBench2, tables of stations."""
 
 from .appa import Appa
 from .forecasts import ForecastStore, write_forecast
+from .stations import Stations
 from .weatherbench import Weather, read_era5
 
-__all__ = ["Appa", "ForecastStore", "Weather", "read_era5", "write_forecast"]
+__all__ = ["Appa", "ForecastStore", "Stations", "Weather", "read_era5", "write_forecast"]

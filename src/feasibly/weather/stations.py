@@ -1,0 +1,504 @@
+r"""Tables of observations at stations, as constraints on fields of latitude and longitude."""
+
+__all__ = ["Stations"]
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..constraints import Constraint, Decoded, FrameDecoder, Observation
+from ..errors import ConstraintError
+from .bilinear import Grid, Interpolation, between
+from .tables import columns, known, numbers, seconds, times
+
+WINDS = ("u", "v", "u10", "v10", "u_component_of_wind", "v_component_of_wind")
+"""Components of the wind, which turn with the longitude; on a level its number follows."""
+
+UNITS = {
+    "scale": {9.80665: "heights to geopotential", 100.0: "hPa to Pa", 0.01: "Pa to hPa"},
+    "offset": {273.15: "Celsius to kelvin", -273.15: "kelvin to Celsius"},
+}
+"""What values in other units often need."""
+
+Decode = Callable[[Tensor], Tensor]
+
+
+class Stations:
+    r"""A table of values at stations, such as those of buoys, radiosondes or surface stations.
+
+    The table has the columns `time`, `lat`, `lon`, `variable`, `value` and `error`, with a row for
+    each value. :meth:`constraint` observes fields at these places and times, with these errors:
+
+    .. code-block:: python
+
+        stations = Stations(
+            pandas.read_csv("stations.csv"),
+            variables=["t2m", "u10", "v10"],
+            times=hours,
+            latitude=latitude,
+            longitude=longitude,
+        )
+        result = feasibly.sample(denoiser, stations.constraint(decode), 16, shape)
+        print(stations.fit(fields).to_dataframe())
+
+    Fields have shape :math:`(B, T, C, lat, lon)`. Between points of the grid they are
+    interpolated linearly in latitude and in longitude, around the planet if the grid goes around
+    it. Between the last row and a pole, the value of the pole is the mean of the row. Of a
+    component of the wind it is the wave of one period that is closest to the row.
+
+    Rows without a value are left out. Errors are independent.
+
+    Arguments:
+        table: A pandas DataFrame, a dict of arrays or an `xarray.Dataset` with these columns.
+            Latitudes and longitudes are in degrees, times are dates (in UTC) or numbers, and
+            errors are standard deviations in the units of the values. An error of zero is of an
+            exact value. Columns may also be called `latitude`, `longitude` and `valid_time`.
+        variables: The variables of the fields, in the order of their channels, such as `t2m` and
+            `z500`. ERA5's names are known, long or short. Others must be those of the table.
+        times: The times of the frames, ascending, as dates or numbers, as in the table.
+        latitude: The latitudes of the fields in degrees, ascending or descending.
+        longitude: Their longitudes in degrees, ascending.
+        errors: For each variable, the error of rows without one, in the units of the values.
+        scale: For each variable, what values and errors are multiplied by to have the units of
+            the fields, such as `{"z500": 9.80665}` for heights; 1 by default.
+        offset: For each variable, what is added to values after that, such as
+            `{"t2m": 273.15}`; 0 by default.
+        between: `linear` or `nearest`: how values between frames are computed. The nearest frame
+            may be up to half a step away, also before the first and behind the last.
+        like: Fields that are known, such as samples of the prior, with shape
+            :math:`(*, C, lat, lon)`. Values that are farther outside of their range than this is
+            wide are refused: their units differ, or they are wrong. None for no test.
+
+    Attributes:
+        y: The values, in the units of the fields, with shape :math:`(m)`.
+        errors: Their standard deviations, likewise.
+        rows: Their rows in the table, from 0, with shape :math:`(m)`.
+        frames: The frames that they need.
+
+    Raises:
+        ConstraintError: If the table or the grid cannot be used. The message names the row.
+    """
+
+    def __init__(
+        self,
+        table: Any,
+        *,
+        variables: Sequence[str],
+        times: Any,
+        latitude: Tensor,
+        longitude: Tensor,
+        errors: Mapping[str, float] | None = None,
+        scale: Mapping[str, float] | None = None,
+        offset: Mapping[str, float] | None = None,
+        between: str = "linear",
+        like: Tensor | None = None,
+    ) -> None:
+        if between not in ("linear", "nearest"):
+            raise ConstraintError(
+                f"Stations(between=...) must be 'linear' or 'nearest', got {between!r}."
+            )
+        self.variables = _variables(variables)
+        self.grid = Grid(latitude, longitude)
+        self.shape = (len(np.atleast_1d(times)), len(self.variables), *self.grid.shape)
+        held = columns(table)
+        given = _Columns(held)
+        self.rows = given.keep()
+        self.lat, self.lon = given.lat[self.rows], given.lon[self.rows]
+        self.channel = _channels(given.variable, self.variables)[self.rows]
+        factor, shift = (
+            self._of_variables(values, name, default)[self.channel]
+            for values, name, default in ((scale, "scale", 1.0), (offset, "offset", 0.0))
+        )
+        if (factor == 0).any():
+            raise ConstraintError("Stations(scale=...) must not be zero.")
+        error = self._of_variables(errors, "errors", np.nan)[self.channel]
+        own = given.error[self.rows]
+        error = np.where(np.isnan(own), error, own)
+        _refuse(np.isnan(error), self.rows, "has no error: give the column, or errors={...}")
+        _refuse(error < 0, self.rows, "has a negative error: it is a standard deviation", error)
+        _refuse(np.isinf(error), self.rows, "has an infinite error: leave it out")
+        self.y = torch.from_numpy(factor * given.value[self.rows] + shift)
+        self.errors = torch.from_numpy(abs(factor) * error)
+        _refuse(
+            self.grid.outside(self.lat, self.lon),
+            self.rows,
+            f"is outside of the grid, with latitudes from {self.grid.latitude.min():g} to "
+            f"{self.grid.latitude.max():g} and longitudes from {self.grid.longitude[0]:g} to "
+            f"{self.grid.longitude[-1]:g}: drop it",
+        )
+        self._check_values(like)
+        self.time = held["time"]
+        self._interpolate(times, between)
+        _refuse_twice(self.time, self.lat, self.lon, self.channel, self.rows)
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __call__(self, fields: Tensor) -> Tensor:
+        """Returns the values of fields at the stations: the operator :math:`A`.
+
+        Arguments:
+            fields: The fields, with shape (B, T, C, lat, lon).
+
+        Returns:
+            The values in the units of the fields, with shape (B, m), in the order of `rows`.
+
+        Raises:
+            ConstraintError: If the fields have another shape.
+        """
+        if tuple(fields.shape[1:]) != self.shape:
+            raise ConstraintError(
+                "Stations takes fields of shape (B, frames, variables, latitudes, longitudes) = "
+                f"(B, {', '.join(map(str, self.shape))}), got {tuple(fields.shape)}."
+            )
+        return self._of_frames(fields[:, self.frames])
+
+    def constraint(
+        self,
+        decode: Decode | None = None,
+        tolerance: float | None = None,
+        *,
+        by_frame: bool = True,
+        recompute: bool = True,
+    ) -> Constraint:
+        """Returns the observation of samples at the stations.
+
+        Arguments:
+            decode: The decoder of latents; None if samples are fields. It maps a batch of frames,
+                with shape (B, *), to fields with shape (B, C, lat, lon). Frames without a station
+                are not decoded.
+            tolerance: The largest sum of squares of the misfits of exact values, whose errors are
+                zero, in squared units of the fields; None if there are none.
+            by_frame: Whether the decoder is of frames, or of whole trajectories, with shape
+                (B, T, *), to fields with shape (B, T, C, lat, lon).
+            recompute: Whether activations of a decoded frame are computed again for its gradient;
+                see :class:`feasibly.constraints.FrameDecoder`.
+
+        Raises:
+            ConstraintError: If values are exact and there is no tolerance, or the other way
+                round, or the decoder is no function.
+        """
+        exact = int((self.errors == 0).sum())
+        if exact and tolerance is None:
+            raise ConstraintError(
+                f"{exact} of {len(self)} values have an error of zero, so that they are exact. "
+                "Give their tolerance: constraint(tolerance=...), or their errors."
+            )
+        if not exact and tolerance is not None:
+            raise ConstraintError(
+                "constraint(tolerance=...) is of exact values, and all values have errors. Leave "
+                "it out."
+            )
+        _check_decoder(decode)
+        noise = None if exact == len(self) else self.errors
+        by_frame = by_frame and decode is not None
+        A = self._of_frames if by_frame else self
+        observation = Observation(A, self.y, tolerance, noise=noise)
+        observation.linear = decode is None
+        if decode is None:
+            return observation
+        frames = FrameDecoder(decode, self.frames, recompute=recompute) if by_frame else decode
+        return Decoded(observation, frames)
+
+    @torch.no_grad()
+    def values(
+        self, samples: Tensor, decode: Decode | None = None, *, by_frame: bool = True
+    ) -> Tensor:
+        """Returns the values of samples at the stations, with shape (B, m).
+
+        Samples are decoded one by one. The arguments are those of :meth:`fit`.
+        """
+        if decode is None:
+            return self(samples)
+        _check_decoder(decode)
+        if not by_frame:
+            return torch.cat([self(decode(x)) for x in samples.split(1)])
+        frames = FrameDecoder(decode, self.frames)
+        return torch.cat([self._of_frames(frames(x)) for x in samples.split(1)])
+
+    def chi_square(
+        self, samples: Tensor, decode: Decode | None = None, *, by_frame: bool = True
+    ) -> dict[str, Tensor]:
+        """Returns, by variable, the mean square of the misfits in units of their errors.
+
+        It is about one for samples that fit. Exact values are left out. The arguments are those of
+        :meth:`fit`.
+
+        Returns:
+            For each variable with errors, its values, with shape (B).
+        """
+        squares = self._squares(self.values(samples, decode, by_frame=by_frame).double().cpu())
+        return {name: squares[:, seen].mean(dim=1) for name, seen in self._uncertain()}
+
+    def fit(self, samples: Tensor, decode: Decode | None = None, *, by_frame: bool = True) -> Any:
+        """Tells how an ensemble fits each value of the table.
+
+        Arguments:
+            samples: The ensemble: fields, with shape (M, T, C, lat, lon), or latents. Members that
+                are not finite are left out.
+            decode: The decoder of latents, as in :meth:`constraint`; None if samples are fields.
+            by_frame: Whether the decoder is of frames.
+
+        Returns:
+            An `xarray.Dataset` along `row`, the rows of the table that are used, with the
+            coordinates `time`, `lat`, `lon` and `variable`. In the units of the fields it has:
+
+            * `observed` and `error`, the value and its standard deviation;
+            * `mean` and `spread`, of the ensemble (the spread over M - 1, and NaN for one member);
+
+            and in units of the error, NaN where it is zero:
+
+            * `misfit`, that of the ensemble mean;
+            * `chi_square`, the mean over members of their squared misfits.
+
+            The attribute `chi_square of t2m` is the mean of the last over a variable's rows.
+
+        Raises:
+            ConstraintError: If no member is finite.
+            ImportError: If xarray is missing.
+        """
+        try:
+            import xarray
+        except ImportError as error:
+            raise ImportError(
+                f"Stations.fit returns a Dataset of xarray, which cannot be imported ({error}); "
+                "`pip install feasibly[weather]` brings it. Stations.chi_square needs none."
+            ) from error
+        found = self.values(samples, decode, by_frame=by_frame).double().cpu()
+        found = found[found.isfinite().all(dim=1)]
+        if not len(found):
+            raise ConstraintError("Stations.fit: no member has finite values at all stations.")
+        squares, mean = self._squares(found).mean(dim=0), found.mean(dim=0)
+        spread = found.std(dim=0) if len(found) > 1 else torch.full_like(mean, torch.nan)
+        error = torch.where(self.errors > 0, self.errors, torch.nan)
+        columns = {
+            "observed": self.y,
+            "error": self.errors,
+            "mean": mean,
+            "spread": spread,
+            "misfit": (mean - self.y) / error,
+            "chi_square": squares,
+        }
+        names = np.array(self.variables)[self.channel]
+        return xarray.Dataset(
+            {name: ("row", column.numpy()) for name, column in columns.items()},
+            {
+                "row": self.rows,
+                "time": ("row", self.time),
+                "lat": ("row", self.lat),
+                "lon": ("row", self.lon),
+                "variable": ("row", names),
+            },
+            {
+                "members": len(found),
+                **{
+                    f"chi_square of {name}": squares[seen].mean().item()
+                    for name, seen in self._uncertain()
+                },
+            },
+        )
+
+    def _squares(self, values: Tensor) -> Tensor:
+        error = torch.where(self.errors > 0, self.errors, torch.nan)
+        return ((values - self.y) / error).square()
+
+    def _uncertain(self) -> list[tuple[str, Tensor]]:
+        """Returns the variables, and which of the values are of them and have errors."""
+        with_error, channel = self.errors > 0, torch.from_numpy(self.channel)
+        found = [(name, with_error & (channel == c)) for c, name in enumerate(self.variables)]
+        return [(name, seen) for name, seen in found if seen.any()]
+
+    def _of_frames(self, fields: Tensor) -> Tensor:
+        """Returns the values of those frames alone that are needed."""
+        expected = (len(self.frames), *self.shape[1:])
+        if tuple(fields.shape[1:]) != expected:
+            raise ConstraintError(
+                "The decoder must return frames of shape (B, variables, latitudes, longitudes) = "
+                f"(B, {', '.join(map(str, expected[1:]))}), got "
+                f"{(fields.shape[0], *fields.shape[2:])}."
+            )
+        return self._interpolation(fields.flatten(start_dim=1))
+
+    def _of_variables(
+        self, values: Mapping[str, float] | None, name: str, default: float
+    ) -> np.ndarray:
+        """Returns a number for each variable, with shape (C)."""
+        found = np.full(len(self.variables), default)
+        for key, value in (values or {}).items():
+            if known(key) not in self._names:
+                raise ConstraintError(
+                    f"Stations({name}=...) has {key!r}, which is none of the variables "
+                    f"{', '.join(self.variables)}."
+                )
+            if not np.isfinite(value):
+                raise ConstraintError(f"Stations({name}=...) must be finite, got {value}.")
+            found[self._names.index(known(key))] = value
+        return found
+
+    @property
+    def _names(self) -> list[str]:
+        return [known(name) for name in self.variables]
+
+    def _interpolate(self, moments: Any, how: str) -> None:
+        """Finds the elements of the fields that values are sums of, and the frames."""
+        frames = times(moments, "Stations(times=...)")
+        given = times(self.time, "The column time")
+        self.time = given[self.rows]
+        if (frames.dtype.kind == "M") != (given.dtype.kind == "M"):
+            kinds = {True: "dates", False: "numbers"}
+            raise ConstraintError(
+                f"The column time has {kinds[given.dtype.kind == 'M']}, and Stations(times=...) "
+                f"{kinds[frames.dtype.kind == 'M']}. Give both as dates, or both as numbers."
+            )
+        since = seconds(frames, frames[0])
+        if (np.diff(since) <= 0).any():
+            raise ConstraintError("Stations(times=...) must ascend, with each time once.")
+        k, share, outside = between(since, seconds(self.time, frames[0]), how == "linear")
+        _refuse(
+            outside,
+            self.rows,
+            f"is outside of the frames, from {frames[0]} to {frames[-1]}: drop it",
+            self.time,
+        )
+        self.frames = [int(f) for f in np.unique(k)]
+        k = np.searchsorted(self.frames, k)
+        short = [name if name in WINDS else name.rstrip("0123456789") for name in self._names]
+        wind = np.array([name in WINDS for name in short])[self.channel]
+        rows, columns = self.grid.shape
+        start = (k * len(self.variables) + self.channel[:, None]) * rows * columns
+        if (share[:, 1] == 0).all():  # no second frame counts
+            start, share = start[:, :1], share[:, :1]
+        stencil = self.grid.stencil(self.lat, self.lon, wind)
+        self._interpolation = Interpolation(start, share, stencil, columns)
+
+    def _check_values(self, like: Tensor | None) -> None:
+        """Refuses values whose units are not those of fields."""
+        if like is None:
+            return
+        if like.shape[-3:] != self.shape[1:]:
+            raise ConstraintError(
+                "Stations(like=...) takes fields of shape (*, variables, latitudes, longitudes) "
+                f"with the last three {self.shape[1:]}, got {tuple(like.shape)}."
+            )
+        fields = like.detach().double().cpu().movedim(-3, 0).flatten(start_dim=1)
+        for c, name in enumerate(self.variables):
+            values, seen = fields[c][fields[c].isfinite()], self.channel == c
+            if not seen.any() or not len(values):
+                continue
+            y, low, high = self.y.numpy()[seen], *(f.item() for f in values.aminmax())
+            far = (y < 2 * low - high) | (y > 2 * high - low)
+            if high > low and far.any():
+                hint = _hint(np.median(y), low, high)
+                raise ConstraintError(
+                    f"Row {self.rows[seen][far][0]}: {name} is {y[far][0]:.6g} in the units of "
+                    f"the fields, which are from {low:.6g} to {high:.6g} ({int(far.sum())} of "
+                    f"{len(y)} rows). {hint}"
+                )
+
+    def __repr__(self) -> str:
+        counts = [int((self.channel == c).sum()) for c in range(len(self.variables))]
+        names = (f"{n} of {v}" for n, v in zip(counts, self.variables, strict=True) if n)
+        return f"Stations({', '.join(names)}, in {len(self.frames)} of {self.shape[0]} frames)"
+
+
+class _Columns:
+    """The columns of a table, each tested."""
+
+    def __init__(self, held: Mapping[str, np.ndarray]) -> None:
+        rows = np.arange(len(held["value"]))
+        if not len(rows):
+            raise ConstraintError("The table has no rows.")
+        self.value = numbers(held["value"], "value")
+        self.lat, self.lon = numbers(held["lat"], "lat"), numbers(held["lon"], "lon")
+        self.error = np.full(len(rows), np.nan)
+        if "error" in held:
+            self.error = numbers(held["error"], "error")
+        self.variable = [str(name) for name in held["variable"].tolist()]
+        for name, column in (("latitude", self.lat), ("longitude", self.lon)):
+            _refuse(~np.isfinite(column), rows, f"has no {name}: drop it")
+        _refuse(abs(self.lat) > 90, rows, "is beyond a pole", self.lat)
+        wrong = (self.lon < -180) | (self.lon > 360)
+        _refuse(wrong, rows, "has a longitude outside of [-180, 360] degrees", self.lon)
+        _refuse(np.isinf(self.value), rows, "has an infinite value: leave it out")
+
+    def keep(self) -> np.ndarray:
+        """Returns the rows that have values."""
+        (rows,) = np.nonzero(np.isfinite(self.value))
+        if not len(rows):
+            raise ConstraintError(
+                f"No row is left: all {len(self.value)} values of the table are missing."
+            )
+        return rows
+
+
+def _variables(names: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(names, str) or not names:
+        raise ConstraintError(
+            "Stations(variables=...) takes the names of the fields' channels, such as "
+            f"['t2m', 'z500'], got {names!r}."
+        )
+    found = [known(name) for name in names]
+    twice = {name for name in found if found.count(name) > 1}
+    if twice:
+        raise ConstraintError(
+            f"Stations(variables=...) has {', '.join(sorted(twice))} more than once."
+        )
+    return tuple(names)
+
+
+def _channels(names: Sequence[str], variables: Sequence[str]) -> np.ndarray:
+    """Returns the channel of each row."""
+    places = {known(name): c for c, name in enumerate(variables)}
+    lacking = sorted({name for name in names if known(name) not in places})
+    if lacking:
+        raise ConstraintError(
+            f"The table has the variable {', '.join(lacking)}, and the fields have "
+            f"{', '.join(variables)}. Drop these rows, or rename them."
+        )
+    return np.array([places[known(name)] for name in names])
+
+
+def _refuse(
+    wrong: np.ndarray, rows: np.ndarray, what: str, values: np.ndarray | None = None
+) -> None:
+    """Refuses a table with wrong rows, and names the first."""
+    if not wrong.any():
+        return
+    first, count = int(wrong.argmax()), int(wrong.sum())
+    more = f" ({count} of {len(rows)} rows)" if count > 1 else ""
+    value = "" if values is None else f", with {values[first]},"
+    raise ConstraintError(f"Row {rows[first]} of the table{value} {what}{more}.")
+
+
+def _refuse_twice(
+    time: np.ndarray, lat: np.ndarray, lon: np.ndarray, channel: np.ndarray, rows: np.ndarray
+) -> None:
+    seen: dict[tuple, int] = {}
+    keys = zip(time.tolist(), lat.tolist(), (lon % 360).tolist(), channel.tolist(), strict=True)
+    for row, key in zip(rows.tolist(), keys, strict=True):
+        if key in seen:
+            raise ConstraintError(
+                f"Row {row} of the table has the time, place and variable of row {seen[key]}. "
+                "Drop one of them, or average them."
+            )
+        seen[key] = row
+
+
+def _check_decoder(decode: Any) -> None:
+    if decode is not None and not callable(decode):
+        raise ConstraintError(
+            f"Stations takes a decoder as a function, got {type(decode).__name__}."
+        )
+
+
+def _hint(median: float, low: float, high: float) -> str:
+    """Says how the units may differ."""
+    for name, candidates in UNITS.items():
+        for number, what in candidates.items():
+            value = median * number if name == "scale" else median + number
+            if low <= value <= high:
+                return f"Try {name}={{...: {number:g}}}, from {what}."
+    return "Correct them, or give their units by scale and offset."

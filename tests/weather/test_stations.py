@@ -1,0 +1,443 @@
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+import feasibly
+from feasibly.errors import ConstraintError
+from feasibly.weather import Stations
+from feasibly.weather.tables import known
+
+xarray = pytest.importorskip("xarray")
+pandas = pytest.importorskip("pandas")
+
+LATITUDE = (torch.arange(8) + 0.5) * 180 / 8 - 90  # -78.75 to 78.75, without rows on the poles
+LONGITUDE = torch.arange(16) * 22.5
+WHOLE = torch.linspace(-90, 90, 9)  # with rows on the poles
+TIMES = np.arange(4.0)
+GRID = {"times": TIMES, "latitude": LATITUDE, "longitude": LONGITUDE}
+WEST = {"latitude": torch.tensor([30.0, 40.0, 50.0]), "longitude": torch.tensor([350.0, 360, 370])}
+
+
+def table(lat, lon, time=0.0, value=0.0, variable="t2m", error=1.0):
+    n = np.size(lat)
+    columns = {"time": time, "lat": lat, "lon": lon, "value": value, "error": error}
+    columns |= {"variable": variable}
+    return {name: np.broadcast_to(np.asarray(c), (n,)) for name, c in columns.items()}
+
+
+def at(fields, lat, lon, time=0.0, variables=("t2m",), **options):
+    """Interpolates fields, with shape (T, C, lat, lon)."""
+    grid = {**GRID, **{k: v for k, v in options.items() if k in GRID}}
+    rest = {k: v for k, v in options.items() if k in ("between",)}
+    rows = table(lat, lon, time, variable=options.get("variable", variables[0]))
+    return Stations(rows, variables=variables, **grid, **rest)(fields[None])[0]
+
+
+def plane(latitude, longitude, times=TIMES):
+    """A field that is linear in latitude, longitude and time, with shape (T, 1, lat, lon)."""
+    lat, lon = latitude.double()[:, None], longitude.double()
+    t = torch.as_tensor(times).double()[:, None, None, None]
+    return 3 * lat - 2 * lon + 5 * t + 1
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_linear_functions_are_exact(descending):
+    latitude = LATITUDE.flip(0) if descending else LATITUDE
+    fields = plane(latitude, LONGITUDE)
+    rng = np.random.default_rng(0)
+    lat, lon, time = rng.uniform(-78, 78, 50), rng.uniform(0, 337, 50), rng.uniform(0, 3, 50)
+    found = at(fields, lat, lon, time, latitude=latitude)
+    expected = torch.from_numpy(3 * lat - 2 * lon + 5 * time + 1)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-9)
+
+
+def test_a_grid_may_have_uneven_steps():
+    latitude, longitude = torch.tensor([-80.0, -20, 3, 70]), torch.tensor([0.0, 100, 130, 300])
+    found = at(plane(latitude, longitude), [1.0], [77.0], latitude=latitude, longitude=longitude)
+    assert found.item() == pytest.approx(3 - 154 + 1)
+
+
+def test_points_of_the_grid_have_the_values_of_the_fields():
+    fields = torch.randn(4, 1, 8, 16, dtype=torch.float64)
+    i, j = torch.meshgrid(torch.arange(8), torch.arange(16), indexing="ij")
+    lat, lon = LATITUDE[i].flatten().numpy(), LONGITUDE[j].flatten().numpy()
+    torch.testing.assert_close(at(fields, lat, lon, time=2.0), fields[2, 0].flatten())
+
+
+@pytest.mark.parametrize("lon", [348.75, -11.25])
+def test_longitudes_go_around(lon):
+    """Half way between the last and the first longitude, however it is written."""
+    fields = torch.randn(4, 1, 8, 16, dtype=torch.float64)
+    found = at(fields, [LATITUDE[3].item()], [lon])
+    assert found.item() == pytest.approx(fields[0, 0, 3, [0, -1]].mean().item())
+
+
+def test_grids_may_begin_in_the_west():
+    fields = torch.randn(4, 1, 8, 16, dtype=torch.float64)
+    west = {"longitude": LONGITUDE - 180}
+    lat, lon = [10.0, 20.0, -60.0], [179.0, 181.0, 0.0]
+    torch.testing.assert_close(
+        at(fields, lat, lon, **west), at(fields.roll(8, dims=-1), lat, lon), rtol=1e-12, atol=0
+    )
+
+
+@pytest.mark.parametrize("lat", [90.0, 85.0, -81.0, -90.0])
+def test_a_constant_field_is_constant_at_the_poles(lat):
+    found = at(torch.full((4, 1, 8, 16), 7.0), [lat] * 3, [0.0, 50.0, 359.0])
+    torch.testing.assert_close(found, torch.full((3,), 7.0))
+
+
+def test_a_field_has_one_value_at_the_pole_and_is_continuous_there():
+    fields = torch.randn(4, 1, 8, 16, dtype=torch.float64)
+    pole = at(fields, [90.0] * 4, [0.0, 77.0, 200.0, 359.0])
+    torch.testing.assert_close(pole, fields[0, 0, -1].mean().expand(4))
+    edge, beyond = (at(fields, [78.75 + d], [33.0]) for d in (0.0, 1e-9))
+    torch.testing.assert_close(edge, beyond)
+    half = at(fields, [(78.75 + 90) / 2], [33.0])
+    torch.testing.assert_close(half, (edge + pole[:1]) / 2)
+
+
+def test_a_wind_across_the_pole_keeps_its_direction():
+    """A uniform wind over the pole has components cos and sin of the longitude, of any grid."""
+    lon = torch.deg2rad(LONGITUDE.double())
+    u = (3 * lon.cos() - 4 * lon.sin()).expand(4, 1, 8, 16)
+    lons = np.array([0.0, 30.0, 90.0, 213.0])
+    found = at(u, [90.0] * 4, lons, variables=("u10",))
+    expected = 3 * np.cos(np.deg2rad(lons)) - 4 * np.sin(np.deg2rad(lons))
+    torch.testing.assert_close(found, torch.from_numpy(expected))
+    assert at(u, [90.0], [0.0], variables=("t2m",)).item() == pytest.approx(0, abs=1e-12)
+
+
+def test_a_row_on_the_pole_is_used():
+    fields = torch.randn(4, 1, 9, 16, dtype=torch.float64)
+    found = at(fields, [90.0, -90.0], [0.0, 45.0], latitude=WHOLE)
+    torch.testing.assert_close(found, torch.stack([fields[0, 0, -1, 0], fields[0, 0, 0, 2]]))
+
+
+def test_time_is_linear_or_the_nearest_frame():
+    fields = torch.arange(4.0).reshape(4, 1, 1, 1).expand(4, 1, 8, 16)
+    args = fields, [0.0] * 3, [0.0] * 3, [0.25, 1.75, 3.0]
+    torch.testing.assert_close(at(*args), torch.tensor([0.25, 1.75, 3.0]))
+    torch.testing.assert_close(at(*args, between="nearest"), torch.tensor([0.0, 2.0, 3.0]))
+    late = at(fields, [0.0], [0.0], [3.4], between="nearest")
+    assert late.item() == 3, "up to half a step behind the last frame"
+
+
+def test_only_frames_that_count_are_needed():
+    stations = Stations(table([0, 0, 0], [0, 1, 2], [1.0, 1.0, 3.0]), variables=["t2m"], **GRID)
+    assert stations.frames == [1, 3]
+    linear = Stations(table([0, 0], [0, 1], [1.0, 2.5]), variables=["t2m"], **GRID)
+    assert linear.frames == [1, 2, 3]
+
+
+def test_channels_are_those_of_the_names():
+    fields = torch.arange(3.0).reshape(1, 3, 1, 1).expand(4, 3, 8, 16)
+    names = np.array(["2m_temperature", "geopotential_500", "q"])
+    rows = {**table([0, 0, 0], [0, 1, 2]), "variable": names}
+    found = Stations(rows, variables=["specific_humidity", "t2m", "z500"], **GRID)(fields[None])
+    assert found.tolist() == [[1, 2, 0]]
+
+
+def test_neighbours_without_a_value_do_not_count_at_points_of_the_grid():
+    fields = torch.full((4, 1, 8, 16), torch.nan)
+    fields[0, 0, 3, 2] = 5.0
+    assert at(fields, [LATITUDE[3].item()], [45.0]).item() == 5
+
+
+def test_gradients_are_the_weights():
+    x = torch.zeros(2, 4, 1, 8, 16, dtype=torch.float64, requires_grad=True)
+    stations = Stations(table([0.0, 88.0], [11.25, 300.0], [0.5, 0.0]), variables=["t2m"], **GRID)
+    values = stations(x)
+    (gradient,) = torch.autograd.grad(values[0, 0], x, retain_graph=True)
+    assert gradient[1].count_nonzero() == 0, "members are independent"
+    around = gradient[0, :2, 0, 3:5, :2]
+    torch.testing.assert_close(around, torch.full_like(around, 1 / 8))
+    (polar,) = torch.autograd.grad(values[1, 1], x)
+    assert (polar[1, 0, 0, -1] > 0).all()
+    assert polar.sum().item() == pytest.approx(1)
+    torch.autograd.gradcheck(stations, x)
+
+
+def test_members_do_not_depend_on_their_batch():
+    x = torch.randn(3, 4, 1, 8, 16)
+    stations = Stations(table([85.0, 1.0], [3.0, 300.0], 0.5), variables=["t2m"], **GRID)
+    torch.testing.assert_close(stations(x)[1:2], stations(x[1:2]), rtol=0, atol=0)
+
+
+def test_values_and_errors_have_the_units_of_the_fields():
+    rows = {**table([0, 1], [0, 1], value=[10.0, 5500.0], error=[1.0, np.nan])}
+    rows["variable"] = np.array(["t2m", "z500"])
+    stations = Stations(
+        rows,
+        variables=["z500", "2m_temperature"],
+        errors={"geopotential_500": 6.0, "t2m": 9.0},
+        scale={"z500": 9.80665},
+        offset={"t2m": 273.15},
+        **GRID,
+    )
+    torch.testing.assert_close(
+        stations.y, torch.tensor([283.15, 5500 * 9.80665], dtype=torch.float64)
+    )
+    torch.testing.assert_close(
+        stations.errors, torch.tensor([1.0, 6 * 9.80665], dtype=torch.float64)
+    )
+
+
+def test_gaps_are_left_out():
+    rows = table([0, 1, 2], [0, 1, 2], value=[np.nan, 4.0, 5.0])
+    stations = Stations(rows, variables=["t2m"], **GRID)
+    assert stations.rows.tolist() == [1, 2]
+    assert stations.y.tolist() == [4.0, 5.0]
+    assert len(stations) == 2
+    assert repr(stations) == "Stations(2 of t2m, in 1 of 4 frames)"
+
+
+def dates(columns):
+    return {**columns, "time": np.array(["2021-06-01T12", "2021-06-01T13"], "datetime64[ns]")}
+
+
+HOURS = {**GRID, "times": np.arange("2021-06-01T12", "2021-06-01T16", dtype="datetime64[h]")}
+
+
+@pytest.mark.parametrize("kind", ["pandas", "index", "xarray", "zone", "text", "z", "tensors"])
+def test_tables_of_all_kinds_are_read_alike(kind):
+    plain = dates(table([0.0, 1.0], [0.0, 1.0], value=[1.0, 2.0]))
+    frame = pandas.DataFrame(plain)
+    given = {
+        "pandas": lambda: frame.rename(columns={"lat": "latitude", "lon": "longitude"}),
+        "index": lambda: frame.set_index(["time", "lat"]),
+        "xarray": lambda: xarray.Dataset({k: ("obs", v) for k, v in plain.items()}),
+        "zone": lambda: frame.assign(
+            time=frame.time.dt.tz_localize("UTC").dt.tz_convert("Asia/Tokyo")
+        ),
+        "text": lambda: frame.assign(time=["2021-06-01T12:00", "2021-06-01 13:00"]),
+        "z": lambda: {**plain, "time": ["2021-06-01T12:00:00Z", "2021-06-01T13:00:00Z"]},
+        "tensors": lambda: plain | {k: torch.tensor(plain[k]) for k in ("lat", "lon", "value")},
+    }[kind]()
+    fields = torch.randn(1, 4, 1, 8, 16)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = Stations(given, variables=["t2m"], **HOURS)
+    expected = Stations(plain, variables=["t2m"], **HOURS)
+    assert found.frames == [0, 1]
+    assert torch.equal(found(fields), expected(fields))
+    assert torch.equal(found.y, expected.y)
+
+
+def test_a_dict_needs_no_pandas(monkeypatch):
+    for name in ("pandas", "xarray"):
+        monkeypatch.setitem(__import__("sys").modules, name, None)
+    stations = Stations(table([0.0], [0.0], value=[1.0]), variables=["t2m"], **GRID)
+    fields = torch.zeros(2, 4, 1, 8, 16)
+    assert stations.chi_square(fields)["t2m"].tolist() == [1.0, 1.0]
+    with pytest.raises(ImportError, match=r"feasibly\[weather\]"):
+        stations.fit(fields)
+
+
+def test_the_constraint_is_the_observation_with_these_errors():
+    rows = table([0.0, 10.0], [0.0, 50.0], value=[1.0, 2.0], error=[0.5, 2.0])
+    stations = Stations(rows, variables=["t2m"], **GRID)
+    constraint = stations.constraint()
+    x = torch.randn(3, 4, 1, 8, 16)
+    expected = (stations(x) - torch.tensor([1.0, 2.0])) / torch.tensor([0.5, 2.0])
+    torch.testing.assert_close(constraint.noisy.residual(x), expected)
+    assert constraint.exact is None
+    assert constraint.linear
+
+
+def test_exact_values_have_a_tolerance_and_are_projected():
+    rows = table([0.0, 85.0], [0.0, 50.0], value=[1.0, 2.0], error=0.0)
+    constraint = Stations(rows, variables=["t2m"], **GRID).constraint(tolerance=1e-6)
+    x = constraint.projection(torch.randn(3, 4, 1, 8, 16, dtype=torch.float64))
+    assert constraint.noisy is None
+    assert constraint.violation(x).max() < 1e-20
+
+
+def test_exact_values_and_others_mix():
+    rows = table([0.0, 1.0, 2.0], [0.0, 5.0, 9.0], error=[0.0, 1.0, 2.0])
+    constraint = Stations(rows, variables=["t2m"], **GRID).constraint(tolerance=1e-6)
+    x = torch.ones(1, 4, 1, 8, 16)
+    assert constraint.exact.residual(x).tolist() == [[1.0]]
+    assert constraint.noisy.residual(x).tolist() == [[1.0, 0.5]]
+
+
+@pytest.mark.parametrize("by_frame", [True, False])
+def test_latents_are_decoded_and_frames_without_stations_are_not(by_frame):
+    seen = []
+
+    def decode(z):
+        seen.append(z.shape)
+        return z[..., None, None, None].expand(*z.shape, 1, 8, 16) * 2
+
+    rows = table([0.0, 10.0], [0.0, 50.0], time=[1.0, 3.0])
+    stations = Stations(rows, variables=["t2m"], **GRID)
+    constraint = stations.constraint(decode, by_frame=by_frame)
+    z = torch.arange(8.0).reshape(2, 4).requires_grad_()
+    r = constraint.noisy.residual(z)
+    assert r.tolist() == [[2.0, 6.0], [10.0, 14.0]]
+    assert len(seen) == (2 if by_frame else 1)
+    (gradient,) = torch.autograd.grad(r.sum(), z)
+    torch.testing.assert_close(gradient, torch.tensor([[0.0, 2, 0, 2]] * 2))
+    assert stations.values(z, decode, by_frame=by_frame).tolist() == r.tolist()
+
+
+def test_samples_have_the_posterior_of_a_known_prior():
+    """Of independent standard normal values, one that is observed with the error e has the mean
+    y / (1 + e²) and the variance e² / (1 + e²): 0.8 y and 0.2 for e = 0.5. Of n = 13 x 96 values
+    the means' standard error is 0.013, and the variances' 0.008: five of them are a false alarm
+    in 10^6 runs."""
+    lon = LONGITUDE[:13].numpy()
+    rows = table(np.full(13, LATITUDE[2].item()), lon, value=1.5, error=0.5)
+    stations = Stations(rows, variables=["t2m"], **{**GRID, "times": [0.0]})
+    schedule = feasibly.schedules.LogLogit(1e-2, 1e2)
+    prior = feasibly.oracles.Gaussian(torch.zeros(128), torch.eye(128), schedule)
+    run = feasibly.sample(prior, stations.constraint(), 96, (1, 1, 8, 16), monitor=False)
+    found = stations(run.samples)
+    assert found.mean().item() == pytest.approx(0.8 * 1.5, abs=0.065)
+    assert found.var().item() == pytest.approx(0.2, abs=0.04)
+    expected = stations.chi_square(run.samples)["t2m"]
+    torch.testing.assert_close(next(iter(run.chi_square.values())).double(), expected)
+
+
+def test_the_fit_of_an_ensemble_is_told_by_row():
+    rows = table([0.0, 10.0, 20.0], [0.0, 50.0, 60.0], value=[1.0, 2.0, 0.0], error=[1, 2, 0.0])
+    rows["variable"] = np.array(["t2m", "sp", "t2m"])
+    stations = Stations(rows, variables=["t2m", "sp", "q"], **GRID)
+    fields = torch.tensor([0.0, 4.0, torch.nan]).reshape(3, 1, 1, 1, 1).expand(3, 4, 3, 8, 16)
+    fit = stations.fit(fields)
+    assert fit.attrs["members"] == 2, "a member that failed is left out"
+    frame = fit.to_dataframe()
+    assert frame.index.tolist() == [0, 1, 2]
+    assert frame["variable"].tolist() == ["t2m", "sp", "t2m"]
+    assert frame["mean"].tolist() == [2, 2, 2]
+    np.testing.assert_allclose(frame["spread"], np.sqrt(8))
+    np.testing.assert_allclose(frame["misfit"], [1, 0, np.nan])
+    np.testing.assert_allclose(frame["chi_square"], [(1 + 9) / 2, 1, np.nan])
+    assert fit.attrs["chi_square of t2m"] == 5
+    assert fit.attrs["chi_square of sp"] == 1
+    assert "chi_square of q" not in fit.attrs
+    assert stations.chi_square(fields[:2])["t2m"].tolist() == [1, 9]
+
+
+def test_the_right_errors_have_a_chi_square_of_one():
+    """Its standard error over 4000 values is 0.022: five of them are 0.11."""
+    rng = np.random.default_rng(0)
+    rows = table(rng.uniform(-90, 90, 4000), rng.uniform(-180, 360, 4000), rng.uniform(0, 3, 4000))
+    truth = 100 * torch.randn(1, 4, 1, 8, 16, dtype=torch.float64)
+    options = {"variables": ["t2m"], **GRID, "errors": {"t2m": 3.0}}
+    del rows["error"]
+    values = Stations(rows, **options)(truth)[0].numpy() + 3 * rng.standard_normal(4000)
+    found = Stations({**rows, "value": values}, **options).chi_square(truth)
+    assert found["t2m"].item() == pytest.approx(1, abs=0.11)
+
+
+def test_names_are_one_for_all_spellings():
+    assert known("2m_temperature") == known("2t") == "t2m"
+    assert known("z") == known("geopotential") == "geopotential"
+    assert known("geopotential_500") == "z500"
+    assert known("ozone") == "ozone"
+
+
+def without(name):
+    return lambda: {k: v for k, v in GOOD.items() if k != name}
+
+
+GOOD = table([0.0, 40.0], [0.0, 5.0], value=[1.0, 2.0])
+LIKE = torch.linspace(240, 300, 128).reshape(1, 8, 16)
+NAN, INF = np.nan, np.inf
+
+WRONG = {
+    "no table": (lambda: 3, {}, "takes a table: a pandas DataFrame"),
+    "no lat": (without("lat"), {}, "lacks the column lat; it has time, lon"),
+    "no variable": (without("variable"), {}, "lacks the column variable"),
+    "lengths": ({"value": [1.0]}, {}, r"one length, got the shapes time \(2,\)"),
+    "square": ({"value": [[1.0, 2.0]] * 2}, {}, "must have one length"),
+    "words": ({"value": ["1.0", "hot"]}, {}, "column value must have numbers"),
+    "value of dates": ({"value": HOURS["times"][:2]}, {}, "must have numbers, and has times"),
+    "beyond a pole": ({"lat": [0.0, 91.5]}, {}, "Row 1 of the table, with 91.5, is beyond a pole"),
+    "longitude": (
+        {"lon": [0.0, 400.0]},
+        {},
+        r"Row 1 .* 400.0, .* outside of \[-180, 360\] degrees",
+    ),
+    "no place": ({"lat": [NAN, 0.0]}, {}, "Row 0 of the table has no latitude"),
+    "infinite value": ({"value": [INF, 0.0]}, {}, "Row 0 of the table has an infinite value"),
+    "no value": ({"value": [NAN, NAN]}, {}, "No row is left: all 2 values"),
+    "no rows": ({k: [] for k in GOOD}, {}, "The table has no rows"),
+    "unknown": ({"variable": ["t2m", "t3m"]}, {}, "has the variable t3m, and the fields have t2m"),
+    "level": ({"variable": ["t2m", "z500"]}, {"variables": ["t2m", "z850"]}, "variable z500"),
+    "early": ({"time": [-0.1, 0.0]}, {}, "Row 0 .* outside of the frames, from 0.0 to 3.0"),
+    "late": ({"time": [3.1, 0.0]}, {}, "with 3.1, is outside of the frames"),
+    "later": ({"time": [0.0, 3.6]}, {"between": "nearest"}, "Row 1 .* outside of the frames"),
+    "dates": ({"time": HOURS["times"][:2]}, {}, "has dates, and .* numbers"),
+    "no dates": ({}, {"times": HOURS["times"]}, "has numbers, and .* dates"),
+    "missing time": ({"time": [0.0, NAN]}, {}, "column time lacks 1 of 2 times, .* row 1"),
+    "missing date": ({"time": np.array(["NaT", "NaT"], "M8[ns]")}, {}, "lacks 2 of 2 times"),
+    "no date": ({"time": ["noon", "midnight"]}, {}, "must have dates or numbers"),
+    "twice": ({"lat": [0.0, 0.0], "lon": [0.0, 360.0]}, {}, "Row 1 .* of row 0. Drop one"),
+    "region": ({"lat": [29.0, 40.0]}, WEST, "Row 0 .* outside of the grid, with latitudes"),
+    "region's side": ({"lat": [40.0] * 2, "lon": [0.0, 11.0]}, WEST, "Row 1 .* outside"),
+    "negative": (
+        {"error": [1.0, -2.0]},
+        {},
+        "Row 1 of the table, with -2.0, has a negative error",
+    ),
+    "no error": (without("error"), {}, r"Row 0 .* has no error: .*\(2 of 2 rows\)"),
+    "one error": ({"error": [1.0, NAN]}, {}, "Row 1 of the table has no error"),
+    "infinite error": ({"error": [INF, 1.0]}, {}, "Row 0 of the table has an infinite error"),
+    "celsius": (
+        {"value": [15.0, 12.0]},
+        {"like": LIKE},
+        "Row 0: t2m is 15 .*from 240 to 300.*"
+        r"offset=\{\.\.\.: 273.15\}",
+    ),
+    "heights": ({"value": [27.0, 28.0]}, {"like": LIKE}, "scale=.*9.80665.*heights"),
+    "pascal": ({"value": [2.7e4, 2.8e4]}, {"like": LIKE}, "scale=.*0.01.*Pa to hPa"),
+    "gross": ({"value": [270.0, 9e9]}, {"like": LIKE}, r"Row 1: t2m is 9e\+09 .* Correct them"),
+    "like": ({}, {"like": LIKE[:, 1:]}, r"like=\.\.\.\) takes fields of shape"),
+    "between": ({}, {"between": "cubic"}, "must be 'linear' or 'nearest', got 'cubic'"),
+    "one name": ({}, {"variables": "t2m"}, "takes the names of the fields' channels"),
+    "names twice": ({}, {"variables": ["t2m", "2m_temperature"]}, "has t2m more than once"),
+    "errors of none": ({}, {"errors": {"t3m": 1.0}}, r"errors=\.\.\.\) has 't3m', which is none"),
+    "scale of zero": ({}, {"scale": {"t2m": 0.0}}, "must not be zero"),
+    "scale of nothing": ({}, {"scale": {"t2m": NAN}}, r"scale=\.\.\.\) must be finite"),
+    "frames": ({}, {"times": [0.0, 2.0, 1.0]}, "must ascend, with each time once"),
+    "latitudes": ({}, {"latitude": torch.tensor([0.0, 50, 40])}, "must ascend or descend"),
+    "far latitudes": ({}, {"latitude": torch.tensor([0.0, 95.0])}, r"within \[-90, 90\]"),
+    "longitudes": ({}, {"longitude": torch.tensor([0.0, 180, 360])}, "each meridian once"),
+    "one latitude": ({}, {"latitude": torch.tensor(4.0)}, "at least two finite numbers in a row"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_said_in_a_sentence(name):
+    changed, options, message = WRONG[name]
+    rows = changed() if callable(changed) else {**GOOD, **changed}
+    with pytest.raises(ConstraintError, match=message) as caught:
+        Stations(rows, **{"variables": ["t2m"], **GRID, **options})
+    assert str(caught.value).count("\n") == 0
+    assert len(str(caught.value)) < 300
+
+
+def test_wrong_uses_are_said_in_a_sentence():
+    stations = Stations(GOOD, variables=["t2m"], **GRID)
+    exact = Stations({**GOOD, "error": [0.0, 1.0]}, variables=["t2m"], **GRID)
+    with pytest.raises(ConstraintError, match=r"takes fields of shape .*\(B, 4, 1, 8, 16\)"):
+        stations(torch.zeros(1, 4, 8, 16))
+    with pytest.raises(ConstraintError, match="1 of 2 values have an error of zero"):
+        exact.constraint()
+    with pytest.raises(ConstraintError, match="all values have errors"):
+        stations.constraint(tolerance=1.0)
+    with pytest.raises(ConstraintError, match="decoder as a function, got Tensor"):
+        stations.constraint(torch.zeros(3))
+    with pytest.raises(ConstraintError, match=r"decoder must return frames .*got \(2, 8, 16\)"):
+        stations.constraint(lambda z: z).noisy.residual(torch.zeros(2, 4, 8, 16))
+    with pytest.raises(ConstraintError, match="no member has finite values"):
+        stations.fit(torch.full((2, 4, 1, 8, 16), torch.nan))
+
+
+def test_values_that_are_near_the_range_are_taken():
+    rows = {**GOOD, "value": [185.0, 355.0]}
+    assert len(Stations(rows, variables=["t2m"], like=LIKE, **GRID)) == 2
