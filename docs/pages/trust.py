@@ -170,6 +170,22 @@ figures.coverage(covered)
 # ```
 #
 # <!-- made: faults -->
+# | problem, method | known fault | truths | audits that find a fault | by | least p, median | spread |
+# |---|---|---:|---:|---|---:|---:|
+# | 30 normals, PPR | spread 0.73 | 64 | 1 of 1 | spread, coverage, support, summaries | 4e-24 | 0.78 |
+# | 30 normals, HDC | spread | 64 | 1 of 1 | spread, coverage, support, summaries | 2e-37 | 0.72 |
+# | 30 normals, default | none | 64 | 0 of 1 | - | 0.01 | 1.00 |
+# | heat, PPR | law of the decay | 64 | 1 of 1 | spread, centre, coverage, modes, neighbours, support, summaries | 1e-17 | 0.64 |
+# | heat, ECI | law of the decay | 64 | 1 of 1 | spread, centre, coverage, modes, neighbours, support, summaries | 5e-20 | 0.71 |
+# | heat, default | none | 64 | 0 of 1 | - | 0.7 | 1.02 |
+# | checkerboard, post-hoc | members off the board | 64 | 1 of 1 | support | 0.0002 | 1.20 |
+# | checkerboard, default | none | 64 | 0 of 1 | - | 0.1 | 1.16 |
+# | two modes, wrong weights | weights off by 0.1 | 64 | 2 of 20 | centre, modes, summaries, spread | 0.05 | 0.97 |
+# | two modes, wrong weights | weights off by 0.1 | 256 | 12 of 20 | centre, modes, summaries, spread | 0.001 | 0.97 |
+# | two modes, wrong weights | weights off by 0.1 | 512 | 16 of 20 | centre, modes, summaries, spread | 0.0004 | 0.96 |
+# | two modes, default | none | 64 | 1 of 20 | neighbours | 0.1 | 1.01 |
+# | two modes, default | none | 256 | 0 of 20 | - | 0.08 | 1.00 |
+# | two modes, default | none | 512 | 0 of 20 | - | 0.1 | 1.00 |
 # <!-- end -->
 #
 # ## The shipped priors
