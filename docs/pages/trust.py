@@ -175,8 +175,8 @@ figures.coverage(covered)
 # | 30 normals, PPR | spread 0.73 | 64 | 1 of 1 | spread, coverage, support, summaries | 4e-24 | 0.78 |
 # | 30 normals, HDC | spread | 64 | 1 of 1 | spread, coverage, support, summaries | 2e-37 | 0.72 |
 # | 30 normals, default | none | 64 | 0 of 1 | - | 0.01 | 1.00 |
-# | heat, PPR | law of the decay | 64 | 1 of 1 | spread, centre, coverage, modes, neighbours, support, summaries | 1e-17 | 0.64 |
-# | heat, ECI | law of the decay | 64 | 1 of 1 | spread, centre, coverage, modes, neighbours, support, summaries | 5e-20 | 0.71 |
+# | heat, PPR | distribution of the decay | 64 | 1 of 1 | spread, centre, coverage, modes, neighbours, support, summaries | 1e-17 | 0.64 |
+# | heat, ECI | distribution of the decay | 64 | 1 of 1 | spread, centre, coverage, modes, neighbours, support, summaries | 5e-20 | 0.71 |
 # | heat, default | none | 64 | 0 of 1 | - | 0.7 | 1.02 |
 # | checkerboard, post-hoc | members off the board | 64 | 1 of 1 | support | 0.0002 | 1.20 |
 # | checkerboard, default | none | 64 | 0 of 1 | - | 0.1 | 1.16 |
@@ -208,7 +208,7 @@ figures.coverage(covered)
 #
 # * **Size.** 64 truths with 7 members see an error of a tenth of the spread in 30 dimensions, and
 #   of a third to a half where one direction is free. Mode weights need more: an error of 0.1 is
-#   found in 3 of 4 audits of 512 truths. The verdict says what would not show.
+#   found in 16 of 20 audits of 512 truths. The verdict says what would not show.
 # * **Many directions.** If modes differ along one direction of hundreds, clusters are not the modes.
 #   Then a wrong weight is not found. Give a function that tells the modes apart as one of the
 #   `statistics`.
