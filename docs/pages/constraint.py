@@ -34,7 +34,8 @@ members = short(512, 32)
 # |---|---|
 # | h(x) = 0 | `Equality(h, tolerance)` |
 # | g(x) <= 0 | `Inequality(g, tolerance)`, `Bounds(lower, upper, tolerance)` |
-# | A(x) = y, measured | `Observation(A, y, tolerance)`, `Linear(matrix, y, tolerance)` |
+# | A(x) = y, known exactly | `Observation(A, y, tolerance)`, `Linear(matrix, y, tolerance)` |
+# | A(x) = y + errors, measured | `Observation(A, y, noise=std)`, `Linear(matrix, y, noise=std)` |
 # | c(x) = 0, c without a sign | `Scalar(c, tolerance)` |
 # | several | `Composite([a, b])` |
 #
@@ -68,6 +69,26 @@ plt.show()
 # members, and all members of an inequality that is far, weigh several states by how likely they
 # end inside. So few members lie on the boundary, even where one sample in two hundred falls inside
 # ([how few](../default.md#inside-of-inequalities)).
+#
+# ## Observations with errors
+#
+# A measurement is not exact. Give the standard deviation of its errors as `noise`: one number, one
+# for each value, or their covariance. Samples are then of the posterior, given what was measured.
+# They may stand beside constraints that are exact.
+
+# %%
+measured = feasibly.Observation(lambda x: x[:, 0], torch.tensor(0.8), noise=0.1)
+circle = feasibly.Equality(lambda x: x.norm(dim=1) - 1.2, 1e-8)
+both = feasibly.Composite([measured, circle])
+print(feasibly.sample(denoiser, both, members, shape=(2,), seed=0))
+
+# %% [markdown]
+# *Chi-square a value* is the mean square of the misfits, in units of their errors. On average over
+# observations it is one. `result.chi_square` has it for each member. `feasible` is of what is exact.
+#
+# `calibrated`, `particles`, `mmps` and `dps` take noise. Other methods would meet the observation
+# exactly, and refuse it. Tables of stations become such observations by
+# [`feasibly.weather.Stations`](../weather.md).
 #
 # ## By name
 #
