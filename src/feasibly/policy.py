@@ -318,7 +318,7 @@ def _particles(
     chosen: dict[str, Any] = {
         "particles": particles // 2 if fast else particles,
         "branch": math.inf if survey is None else _short(BRANCH * survey.informed),
-        "level": _short(LEVEL * unit) if equal and exact else 0.0,
+        "level": _short(LEVEL * unit) if equal else 0.0,
         "spread": _short(unit),
         "last": GaussNewton(STUCK, max_distance=None),
     }

@@ -237,7 +237,7 @@ def _fit(name: str, chi_square: Tensor) -> str:
     """Says how samples fit an observation with noise."""
     known = chi_square[chi_square.isfinite()]
     if not known.numel():
-        return f"{name}: no finite member"
+        return f"{name}: chi-square of no member is finite"
     return (
         f"{name}: chi-square a value {known.mean():.3g} on average, {known.min():.3g} to "
         f"{known.max():.3g}"

@@ -532,12 +532,14 @@ def shortfall(result: Result, sampler: Any) -> str:
         return ""
     if some < all_of and not sampler.lands:
         return ""
+    if sampler.constraint.exact is None and some < all_of:
+        return f"{some} of {all_of} members are not finite; `result.finite` tells which."
     missed = result.violation[~result.feasible]
     if some < all_of:
         return (
             f"{some} of {all_of} members do not satisfy {sampler.constraint!r} (violation "
             f"{missed.min():.3g} to {missed.max():.3g}); `result.feasible` tells which. To bring "
-            f"them there, {sampler.advice}."
+            f"them there, {advice(sampler)}."
         )
     reason = (
         "the constraint may be infeasible for this model, or needs a larger tolerance, or the "
@@ -547,8 +549,14 @@ def shortfall(result: Result, sampler: Any) -> str:
     )
     return (
         f"None of the {all_of} members satisfies {sampler.constraint!r} (best violation "
-        f"{missed.min():.3g}): {reason}{sampler.advice}."
+        f"{missed.min():.3g}): {reason}{advice(sampler)}."
     )
+
+
+def advice(sampler: Any) -> str:
+    """Says what brings infeasible members to the constraint; PPR takes no noise."""
+    noisy = sampler.constraint is not None and sampler.constraint.noisy is not None
+    return "allow more `steps`, or take method='auto'" if noisy else sampler.advice
 
 
 def implausible(some: int, all_of: int, attempts: int = 1) -> str:

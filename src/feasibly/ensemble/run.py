@@ -18,7 +18,7 @@ from ..errors import CalibrationWarning, InfeasibleWarning, SamplingError
 from ..network import Evaluations, device_of
 from ..result import Result, Snapshot
 from ..samplers import Sampler
-from ..sampling import Monitor, Run, complaints, describe, dry_run
+from ..sampling import Monitor, Run, advice, complaints, describe, dry_run
 from . import memory
 from .manifest import Config, Layout, fingerprint
 from .memory import Footprint, Plan
@@ -177,7 +177,7 @@ def run(
     summary = Summary.read(store).write()
     # of a method that does not end on the constraint, some infeasible members are no news
     if summary.infeasible and last.enforces and (last.lands or not summary.feasible):
-        words = f"{summary.violations()} To make them feasible, {last.advice}."
+        words = f"{summary.violations()} To make them feasible, {advice(last)}."
         warnings.warn(words, InfeasibleWarning, stacklevel=2)
     for words in (*summary.warnings, *filter(None, [summary.suspicion()])):
         warnings.warn(words, CalibrationWarning, stacklevel=2)

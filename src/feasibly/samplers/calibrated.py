@@ -14,12 +14,11 @@ from ..linalg import ritz, square_root
 from ..minimizers import LBFGS, Minimizer
 from ..minimizers.base import per_sample
 from ..sampling import Problem
+from . import moments
 from .base import Randn, Sampler, Step
-from .moments import toward
 from .ppr import PPR
 
 RTOL = 1e-3  # the relative residual at which the linear solver stops
-RTOL_NOISE = 1e-2  # and the same under noise, where a solution need not be feasible
 FARTHEST = 4.0  # how many standard deviations a sample moves at most, a residual
 
 
@@ -141,10 +140,8 @@ class CalibratedPPR(Sampler):
             root, largest = square_root(V, randn(z), self.products)
             z = z + root
         # errors of variance one bound what is below; else eigenvalues are bounded by the largest
-        solve, rtol = ritz, RTOL
-        if self.constraint.noisy is not None:
-            solve, rtol = partial(ritz, least=1.0), RTOL_NOISE
-        moved = toward(self.constraint, z, V, 0.0, solve, self.iterations, rtol, randn)
+        solve = ritz if self.constraint.noisy is None else partial(ritz, least=1.0)
+        moved = moments.toward(self.constraint, z, V, 0.0, solve, self.iterations, RTOL, randn)
         # no farther than the covariance makes likely; a learned covariance may throw samples off
         likely = FARTHEST * (moved.residuals * largest).sqrt()
         longest = torch.maximum(likely, moved.distance)
@@ -173,7 +170,7 @@ class CalibratedPPR(Sampler):
         self._at_least(1, "iterations")
 
     def cost(self, residuals: int) -> tuple[int, int]:
-        return 1, self.products + min(self.iterations, residuals)
+        return 1, self.products + moments.cost(self.constraint, self.iterations, residuals)
 
     def budget(self, residuals: int = 1) -> tuple[int, int]:
         forward, backward = super().budget(residuals)

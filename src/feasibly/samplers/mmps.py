@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..constraints.base import Constraint
 from ..linalg import cg, gmres
-from .moments import toward
+from . import moments
 from .predictor_corrector import PredictorCorrector
 
 SOLVERS = {"gmres": gmres, "cg": cg}
@@ -98,7 +98,7 @@ class MMPS(PredictorCorrector):
 
         noise = None if self.sigma_y is None else self.sigma_y**2
         solve = SOLVERS[self.solver]
-        return toward(self.constraint, x_0, V, noise, solve, self.iterations, self.rtol).x
+        return moments.toward(self.constraint, x_0, V, noise, solve, self.iterations, self.rtol).x
 
     @property
     def noise(self) -> float:
@@ -106,4 +106,4 @@ class MMPS(PredictorCorrector):
 
     def cost(self, residuals: int) -> tuple[int, int]:
         estimates = 1 + self.corrections
-        return estimates, estimates * min(self.iterations, residuals)
+        return estimates, estimates * moments.cost(self.constraint, self.iterations, residuals)

@@ -1,7 +1,7 @@
 r"""What methods that match the moments of :math:`p(x_0 \mid x_t)` share: the move onto a residual
 along the posterior's covariance, and what the covariance of a residual is made of."""
 
-__all__ = ["Moved", "derivatives", "toward"]
+__all__ = ["Moved", "cost", "derivatives", "toward"]
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -86,6 +86,12 @@ def toward(
     size = r.detach().norm(dim=1)
     distance = torch.where(size > 0, size / slopes[0], 0.0) if slopes else size
     return Moved(x, distance, r.shape[1])
+
+
+def cost(constraint: Constraint, iterations: int, residuals: int) -> int:
+    """Returns the most products with the covariance that :func:`toward` takes."""
+    scaled = constraint.noisy is not None and constraint.equalities is not None
+    return min(iterations, residuals) + scaled
 
 
 def _rows(

@@ -17,6 +17,7 @@ from ..minimizers.base import per_sample
 from ..randomness import MemberNoise
 from ..sampling import finite
 from .base import Last, Randn, Start, Step
+from .calibrated import CalibratedPPR
 from .moments import derivatives
 from .ppr import PPR
 from .truncated import TruncatedPPR
@@ -26,6 +27,7 @@ PAIRS = 4  # pairs of clean samples that tell the curvature of a residual
 FLOOR = 1e-3  # the least variance of a value, relative to that of white noise
 RIDGE = 0.05  # the same for a move into intervals, several of which may have one direction
 FARTHEST = 10.0  # how many standard deviations of a step a particle is moved at most
+ITERATIONS = 32  # of the solver of posterior samples, under noise
 SHORT = 1e-5  # standard deviations: in shorter intervals a density is even
 EVEN = 1 / 2  # the share of particles that must matter, or they are resampled
 
@@ -82,8 +84,10 @@ class Particles(PPR):
     weights. A few particles are enough where :math:`h` is good. Above `branch` a member has one
     particle, which is moved as the others are, without a weight.
 
-    An observation with noise is a value whose errors add their variance to :math:`S`. Then, too,
-    `level` should be 0: projections are onto what holds exactly.
+    An observation with noise is a value whose errors add their variance to :math:`S`. Then, below
+    `level`, posterior samples take the place of projections, as in
+    :class:`CalibratedPPR <feasibly.samplers.CalibratedPPR>`. The last projection is onto what
+    holds exactly.
 
     The target is the prior restricted to :math:`\|r\| \leq \epsilon`, with
     :math:`\epsilon \to 0`, as for :class:`CalibratedPPR <feasibly.samplers.CalibratedPPR>`.
@@ -234,14 +238,31 @@ class Particles(PPR):
             v > self.level for v in levels
         )
 
+    def step(
+        self,
+        x_t: Tensor,
+        t: Tensor,
+        s: Tensor,
+        randn: Randn = torch.randn_like,
+        memory: Any = None,
+    ) -> Step:
+        if self.constraint.noisy is None:
+            return super().step(x_t, t, s, randn, memory)
+        # a projection would meet what has errors
+        x_0 = self._calibrated().posterior(x_t, t, randn)
+        x_s = self.predict(x_t, x_0, t, s, randn)
+        exact = self.constraint.exact
+        if s > 0 or exact is None:
+            return Step(x_s, x_0, memory)
+        return replace(self, constraint=exact).kernel(x_s, s, self.noise_level(t), randn, memory)
+
+    def _calibrated(self) -> CalibratedPPR:
+        """Returns the sampler whose posterior samples take the place of projections."""
+        return CalibratedPPR(self.denoiser, self.constraint, iterations=ITERATIONS)
+
     def kernel(
         self, x_t: Tensor, t: Tensor, radius: float, randn: Randn, memory: Any = None
     ) -> Step:
-        if self.constraint.noisy is not None:
-            exact = self.constraint.exact
-            if exact is None:
-                return Step(x_t, self.denoiser(x_t, t), memory)
-            return replace(self, constraint=exact).kernel(x_t, t, radius, randn, memory)
         if self.constraint.equalities is None:
             return TruncatedPPR.kernel(self, x_t, t, radius, randn, memory)  # ty: ignore
         return super().kernel(x_t, t, radius, randn, memory)
@@ -266,8 +287,12 @@ class Particles(PPR):
         branch, kept = self._stages()
         forward, backward = self._projections(self.times()[kept + 1 :], residuals)
         weighed = branch + (self.particles * (kept + 1 - branch) if kept > branch else 0)
-        inside = self.constraint.equalities is None and self.constraint.noisy is None
-        rows = min(residuals, MOST) if inside else residuals
+        rows = residuals
+        if self.constraint.noisy is not None:
+            forward, backward = self._projections(self.times()[-1:], residuals)
+            backward += (self.steps - kept) * self._calibrated().cost(residuals)[1]
+        elif self.constraint.equalities is None:
+            rows = min(residuals, MOST)
         forward += weighed + self.steps - kept + (self.output == "denoised")
         return forward, weighed * rows + backward
 

@@ -1,0 +1,460 @@
+"""Samplers under observations with errors: the posterior of normals and of two modes."""
+
+import math
+import sys
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+
+import feasibly
+from feasibly import members as batch
+from feasibly.__main__ import main
+from feasibly.audits.run import Work
+from feasibly.cli.check import check
+from feasibly.constraints import (
+    Bounds,
+    Composite,
+    EachMember,
+    Equality,
+    Linear,
+    Observation,
+    through,
+)
+from feasibly.errors import InfeasibleWarning
+from feasibly.oracles import Gaussian, GaussianMixture
+from feasibly.result import Result
+from feasibly.samplers import DPS, MMPS, CalibratedPPR, Particles
+from feasibly.samplers import calibrated as calibrated_module
+from feasibly.schedules import LogLogit
+
+D, M = 8, 5
+
+
+def normal(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def double(value):
+    return torch.tensor(value, dtype=torch.float64)
+
+
+HALF = normal(D, D)
+COV, MU = HALF @ HALF.T / D + 0.1 * torch.eye(D).double(), normal(D, seed=1)
+MODEL = Gaussian(MU, COV, LogLogit())
+A, Y, F = normal(M, D, seed=2), normal(M, seed=3), normal(M, M, seed=4)
+STDS = double([0.5, 0.1, 1.0, 2.0, 0.3])
+
+
+def stated(noise, tolerance=None):
+    return Linear(A, Y, tolerance, noise=noise)
+
+
+def some_exact(k):
+    """The first k values hold exactly, in a part of their own."""
+    held = Linear(A[:k], Y[:k], 1e-10)
+    return Composite([Linear(A[k:], Y[k:], noise=STDS[k:]), held])
+
+
+# what is observed, and the covariance of its errors
+OBSERVED = {
+    "one": (stated(0.3), 0.09 * torch.eye(M).double()),
+    "each": (stated(STDS), STDS.square().diag()),
+    "correlated": (stated(F @ F.T), F @ F.T),
+    "rank 2": (stated(F[:, :2] @ F[:, :2].T, 1e-10), F[:, :2] @ F[:, :2].T),
+    "one exact": (some_exact(1), (STDS * double([0, 1, 1, 1, 1])).square().diag()),
+    "three exact": (some_exact(3), (STDS * double([0, 0, 0, 1, 1])).square().diag()),
+}
+of_each = pytest.mark.parametrize("name", OBSERVED)
+
+
+def updated(mean, cov, R, A=A, y=Y):
+    """The Kalman update of a normal."""
+    K = cov @ A.T @ torch.linalg.pinv(A @ cov @ A.T + R)
+    return mean + (y - mean @ A.T) @ K.T, cov - K @ A @ cov
+
+
+def root(cov):
+    values, vectors = torch.linalg.eigh((cov + cov.T) / 2)
+    return vectors * values.clamp_min(0).sqrt()
+
+
+def given(x_t, t, cov=COV):
+    """The moments of p(x_0 | x_t)."""
+    alpha, sigma = MODEL.schedule(t)
+    precision = torch.linalg.inv(cov)
+    V = torch.linalg.inv(precision + (alpha / sigma) ** 2 * torch.eye(D).double())
+    return (MU @ precision + alpha / sigma**2 * x_t) @ V.T, V
+
+
+def state(t, R):
+    """A state on the way of a sample of the posterior."""
+    alpha, sigma = MODEL.schedule(t)
+    mean, cov = updated(MU, COV, R)
+    return alpha * (mean + root(cov) @ normal(D, seed=5)) + sigma * normal(D, seed=6)
+
+
+@of_each
+@pytest.mark.parametrize("t", [0.95, 0.7, 0.4, 0.1])
+def test_a_posterior_sample_has_the_moments_of_the_kalman_update(name, t, monkeypatch):
+    """A step is affine in its noise. So a few rows tell the map, and with it both moments."""
+    monkeypatch.setattr(calibrated_module, "RTOL", 1e-13)
+    constraint, R = OBSERVED[name]
+    t = double(t)
+    sampler = CalibratedPPR(MODEL, constraint, products=D, iterations=M)
+    x_t, rows, drawn = state(t, R), 3 * (D + M), []
+
+    def randn(like):
+        drawn.append(normal(*like.shape, seed=10 + len(drawn)))
+        return drawn[-1]
+
+    x_0 = sampler.posterior(x_t.expand(rows, D), t, randn)
+    assert len(drawn) == 2  # of the sample without the observation, and of the errors
+    ones = torch.ones(rows, 1).double()
+    noise = torch.cat([ones, *drawn], dim=1)
+    affine = torch.linalg.lstsq(noise, x_0).solution
+    torch.testing.assert_close(noise @ affine, x_0, rtol=0, atol=1e-9)
+    mean, cov = updated(*given(x_t, t), R)
+    torch.testing.assert_close(affine[0], mean, rtol=0, atol=1e-9)
+    largest = cov.abs().max().item()
+    torch.testing.assert_close(affine[1:].T @ affine[1:], cov, rtol=0, atol=1e-8 * largest)
+
+
+@of_each
+@pytest.mark.parametrize("solver", ["gmres", "cg"])
+def test_the_estimate_of_mmps_is_the_mean_of_the_kalman_update(name, solver):
+    constraint, R = OBSERVED[name]
+    sampler = MMPS(MODEL, constraint, sigma_y=0.0, solver=solver, iterations=2 * M, rtol=1e-13)
+    for t in double([0.9, 0.6, 0.3]):
+        x_t = torch.stack([state(t, R), state(t, R) + 0.1])
+        expected, _ = updated(*given(x_t, t), R)
+        torch.testing.assert_close(sampler.estimate(x_t, t), expected, rtol=0, atol=1e-7)
+
+
+def test_dps_takes_the_residual_in_units_of_its_errors():
+    x_t, t, s = normal(3, D, seed=7), double(0.5), double(0.4)
+    exact = Linear(A / STDS[:, None], Y / STDS, 1e-6)
+    steps = [
+        DPS(MODEL, constraint, eta=0.0, zeta=0.1).step(x_t, t, s).x
+        for constraint in (stated(STDS), exact)
+    ]
+    torch.testing.assert_close(*steps)
+
+
+def chi_square(x, mean, cov):
+    """Members in directions in which their posterior has variance one, with shape (N, q)."""
+    values, vectors = torch.linalg.eigh((cov + cov.T) / 2)
+    kept = values > 1e-9 * values[-1]
+    return (x - mean) @ vectors[:, kept] / values[kept].sqrt()
+
+
+WIDE = {"as precise": 0.3, "from precise to coarse": 10 ** torch.linspace(-3, 0, 16).double()}
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_an_ensemble_of_the_default_has_the_mean_and_the_spread_of_the_posterior(name):
+    """Of 512 members the sum of squared means over 24 directions exceeds 80 in 4 of 100 million
+    runs, and a variance is beyond 1.4 or below 0.65 in 5 of a million runs. The steps' own errors
+    are 2 % of a standard deviation. A solver that stops at a hundredth of the residual has a sum
+    of 300 and a variance of 1.9 where errors differ much."""
+    size, m = 24, 16
+    half, mu = normal(size, size, seed=20), normal(size, seed=21)
+    cov = half @ half.T / size + 0.1 * torch.eye(size).double()
+    A, std = normal(m, size, seed=22) / math.sqrt(size), WIDE[name] * torch.ones(m).double()
+    y = A @ (mu + torch.linalg.cholesky(cov) @ normal(size, seed=23)) + std * normal(m, seed=24)
+    model = Gaussian(mu, cov, LogLogit())
+    constraint = Linear(A, y, noise=std)
+    result = feasibly.sample(model, constraint, 512, (size,), dtype=torch.float64, monitor=False)
+    assert "16 values with noise: posterior samples" in result.reason
+    z = chi_square(result.samples, *updated(mu, cov, std.square().diag(), A, y))
+    assert 512 * z.mean(dim=0).square().sum() < 80
+    assert z.var(dim=0).max() < 1.4
+    assert z.var(dim=0).min() > 0.65
+    (fit,) = result.chi_square.values()
+    expected = ((result.samples @ A.T - y) / std).square().mean(dim=1)
+    torch.testing.assert_close(fit, expected)
+
+
+MODES, WEIGHTS = double([[-1.0, 0.0], [1.0, 1.0]]), double([0.6, 0.4])
+WIDTHS = double([[[0.04, 0.01], [0.01, 0.09]], [[0.09, -0.02], [-0.02, 0.04]]])
+MIXTURE = GaussianMixture(WEIGHTS, MODES, WIDTHS, LogLogit())
+ALONG = double([[1.0, -0.5]])
+
+
+def of_modes(y, std):
+    """The posterior's weight of the first mode, and the moments of each mode."""
+    R = double([[std**2]])
+    found = [updated(m, c, R, ALONG, y) for m, c in zip(MODES, WIDTHS, strict=True)]
+    S = (ALONG @ WIDTHS @ ALONG.T).squeeze() + std**2
+    log_w = WEIGHTS.log() - (y - MODES @ ALONG[0]).square() / S / 2 - S.log() / 2
+    return log_w.softmax(dim=0)[0].item(), found
+
+
+@pytest.mark.parametrize(
+    ("y", "std", "level"),
+    [(0.1, 0.5, 0.0), (-0.6, 0.5, 0.05), (0.5, 0.003, 0.05)],
+)
+def test_particles_weigh_modes_as_a_value_with_noise_does(y, std, level):
+    """Of 1024 members and 16 particles. A count of members of a mode is beyond 5 standard
+    deviations in fewer than 1 in a million runs; 0.02 is for the few particles. So are means,
+    and variances beyond 1.4 or below 0.65. A projection or a last step that ignores the value
+    has a variance of more than 5 in the last case."""
+    constraint = Linear(ALONG, [y], noise=std)
+    result = feasibly.sample(
+        MIXTURE,
+        constraint,
+        1024,
+        (2,),
+        method="particles",
+        options={"particles": 16, "level": level},
+        dtype=torch.float64,
+        monitor=False,
+    )
+    first, moments = of_modes(y, std)
+    far = torch.stack([(result.samples - m).square().sum(dim=1) for m in MODES])
+    mode = far.argmin(dim=0)
+    share = (mode == 0).double().mean().item()
+    assert abs(share - first) < 0.02 + 5 * math.sqrt(first * (1 - first) / 1024)
+    for k, (mean, cov) in enumerate(moments):
+        z = chi_square(result.samples[mode == k], mean, cov)
+        if len(z) > 300:
+            assert z.mean(dim=0).abs().max() < 0.05 + 5 / math.sqrt(len(z))
+            assert z.var(dim=0).min() > 0.65
+            assert z.var(dim=0).max() < 1.4
+
+
+QUICK = {
+    CalibratedPPR: {"steps": 8},
+    Particles: {"steps": 8, "particles": 3},
+    MMPS: {"steps": 8},
+    DPS: {"steps": 8, "zeta": 0.01},
+}
+
+
+@pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
+@pytest.mark.parametrize("kind", QUICK)
+@pytest.mark.parametrize("name", ["correlated", "rank 2", "one exact", "of each member"])
+def test_a_member_with_noise_does_not_depend_on_its_batch_mates(kind, name):
+    own = partial(EachMember, stated(STDS), normal(9, M, seed=8))
+    constraint = own() if name == "of each member" else OBSERVED[name][0]
+    sampler = kind(MODEL, constraint, **QUICK[kind])
+    draw = partial(sampler.sample, shape=(D,), dtype=torch.float64)
+    together, alone = draw([5, 0, 3]), draw([3])
+    torch.testing.assert_close(alone.samples[0], together.samples[2], rtol=1e-9, atol=1e-9)
+    for key, fit in together.chi_square.items():
+        torch.testing.assert_close(alone.chi_square[key][0], fit[2], rtol=1e-7, atol=1e-7)
+
+
+def test_what_is_exact_beside_noise_is_met_and_a_bound_is_kept():
+    bound = Bounds(-torch.inf, MU[0] + 0.1 + torch.arange(D) * 10, 1e-8)
+    for constraint in (some_exact(2), Composite([stated(0.3), bound])):
+        for kind in (CalibratedPPR, Particles):
+            result = kind(MODEL, constraint).sample(16, (D,), dtype=torch.float64)
+            assert result.feasible.all()
+            assert constraint.exact.is_feasible(result.samples).all()
+
+
+def test_a_plan_keeps_noise_beside_inequalities_and_so_does_its_statement_through_truths():
+    size, m = 16, 13
+    model = Gaussian(torch.zeros(size), torch.eye(size), LogLogit())
+    noisy = Linear(normal(m, size), normal(m, seed=1), noise=0.5)
+    constraint = Composite([noisy, Bounds(-3.0, 3.0, 1e-6)])
+    chosen = feasibly.plan(model, constraint, (size,), dtype=torch.float64, monitor=False)
+    first, last = chosen.attempts[0].constraint, chosen.attempts[-1].constraint
+    assert last is constraint
+    assert first.inequalities is None
+    assert first.noisy is not None
+    truths = normal(3, size, seed=2).clamp(-3, 3)
+    work = Work(through(constraint, truths, 2), truths, 2, {}, None, 0.05)
+    restated = work.restated(chosen.attempts, constraint)
+    x = normal(1, size, seed=3)
+    with batch.calling([4]):
+        expected = work.stated.noisy.residual(x)
+        assert torch.equal(restated[0].constraint.noisy.residual(x), expected)
+        assert torch.equal(restated[-1].constraint.noisy.residual(x), expected)
+    assert restated[0].constraint.inequalities is None
+
+
+@pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")  # of MMPS
+@pytest.mark.parametrize(
+    ("kind", "constraint"),
+    [
+        (Particles, stated(STDS)),
+        (Particles, some_exact(2)),
+        (replace(Particles(MODEL, stated(0.1)), level=0.0), stated(0.1)),
+        (CalibratedPPR, some_exact(2)),
+        (MMPS, some_exact(2)),
+    ],
+)
+def test_no_method_exceeds_its_budget_under_noise(kind, constraint):
+    sampler = kind if isinstance(kind, Particles) else kind(MODEL, constraint)
+    result = sampler.sample(4, (D,), dtype=torch.float64)
+    forward, backward = sampler.budget(M)
+    assert result.evaluations.forward <= forward
+    assert result.evaluations.backward <= backward
+
+
+@pytest.mark.parametrize("method", ["ppr", "post-hoc", "rejection"])
+def test_a_method_that_takes_no_noise_says_which_do(method):
+    words = "takes exact constraints, .*'auto', 'calibrated', 'particles', 'mmps' and 'dps' take"
+    with pytest.raises(ValueError, match=words) as error:
+        feasibly.sample(MODEL, stated(0.1), 2, (D,), method=method, dtype=torch.float64)
+    assert "Truncated" not in str(error.value)
+
+
+def few(members, constraint=None):
+    whole = Composite([stated(0.3), stated(0.3)]) if constraint is None else constraint
+    sampler = CalibratedPPR(MODEL, whole, steps=4)
+    return sampler.sample(members, (D,), dtype=torch.float64)
+
+
+def test_results_keep_how_members_fit_through_files_and_joins(tmp_path):
+    whole = few(6)
+    assert len(whole.chi_square) == 2  # two parts of the same words
+    whole.save(tmp_path / "run.safetensors")
+    again = Result.load(tmp_path / "run.safetensors")
+    joined = Result.join([few([0, 1, 2]), few([3, 4, 5])])
+    for other in (again, joined):
+        assert list(other.chi_square) == list(whole.chi_square)
+        for name, fit in whole.chi_square.items():
+            torch.testing.assert_close(other.chi_square[name], fit)
+    assert again.summary() == whole.summary()
+    assert few(2, Linear(A, Y, 1e-6)).chi_square == {}
+
+
+def test_a_failed_member_has_no_fit_and_no_part_in_the_words():
+    class Broken(Gaussian):
+        def mean(self, x, sigma):
+            out = super().mean(x, sigma)
+            return torch.where(batch.current()[:, None] == 1, torch.nan, out)
+
+    sampler = CalibratedPPR(Broken(MU, COV, LogLogit()), stated(0.3), steps=4)
+    with pytest.warns(InfeasibleWarning, match="1 of 3 members are not finite"):
+        result = sampler.sample(3, (D,), dtype=torch.float64)
+    (fit,) = result.chi_square.values()
+    assert fit.isnan().tolist() == [False, True, False]
+    assert "2 of 3 members finite" in str(result)
+    assert f"chi-square a value {fit[[0, 2]].mean():.3g} on average" in str(result)
+
+
+def test_words_of_what_is_all_noise_have_no_tolerance_and_those_of_a_mixture_do():
+    text = str(few(4))
+    assert "4 of 4 members finite\n" in text
+    assert "inf" not in text.replace("infeasible", "")
+    assert "violation" not in text
+    mixed = str(few(4, some_exact(2)))
+    assert "members feasible (c <= " in mixed
+    assert "chi-square a value" in mixed
+
+
+def test_a_store_of_members_with_noise_has_those_of_a_run(tmp_path):
+    sampler = CalibratedPPR(MODEL, stated(0.3), steps=4)
+    summary = feasibly.ensemble.run(
+        sampler, tmp_path / "run.zarr", 5, (D,), chunk=2, dtype=torch.float64
+    )
+    assert summary.feasible == summary.counted == 5
+    assert "violation" not in str(summary)
+    run = sampler.sample(5, (D,), dtype=torch.float64).samples
+    for i in range(5):
+        stored = torch.from_numpy(summary.store.get(i)).double()
+        torch.testing.assert_close(stored, run[i], rtol=1e-5, atol=1e-6)
+
+
+MODULE = """
+import torch
+import feasibly
+
+
+def denoiser():
+    return feasibly.oracles.Gaussian(torch.zeros(2), torch.eye(2), feasibly.schedules.LogLogit())
+
+
+def noisy():
+    return feasibly.Linear([[1.0, 1.0]], [0.5], noise=0.3)
+
+
+def wrong():
+    return feasibly.Linear([[1.0, 1.0]], [0.5], noise=-0.3)
+"""
+
+
+def test_the_shell_samples_and_checks_observations_with_noise(
+    module_of_a_user, monkeypatch, tmp_path, capsys
+):
+    name = module_of_a_user(MODULE)
+
+    def shell(*arguments):
+        monkeypatch.setattr("sys.argv", ["feasibly", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        return stopped.value.code
+
+    of = ("--denoiser", f"{name}:denoiser", "--constraint", f"{name}:noisy")
+    out = tmp_path / "out"
+    assert shell("sample", *of, "--members", 4, "--steps", 8, "--out", out) == 0
+    printed = capsys.readouterr().out
+    assert "Linear(1 value with noise): chi-square a value" in printed
+    assert (out / "report.html").stat().st_size > 0
+    assert len(Result.load(out / "samples.safetensors").chi_square) == 1
+    store = tmp_path / "run.zarr"
+    assert shell("sample", *of, "--members", 4, "--steps", 8, "--out", store, "--chunk", 4) == 0
+    assert shell("report", store) == 0
+    # what a member takes of memory is not of interest, and takes seconds
+    monkeypatch.setattr(sys.modules[check.__module__], "method", lambda *_: "")
+    assert shell("check", *of) == 0
+    printed = capsys.readouterr().out
+    assert "Observed values a sample: 1, all with noise." in printed
+    assert "olerance" not in printed
+    assert shell("sample", *of[:3], f"{name}:wrong", "--out", out) == 2
+    assert "must not be negative" in capsys.readouterr().err
+
+
+def test_an_audit_finds_no_fault_of_a_posterior_sampler_and_that_of_one_without_spread():
+    """At a level of 0.01 an exact candidate is found at fault in at most 1 of 200 runs."""
+    constraint = some_exact(1)
+    right = CalibratedPPR(MODEL, constraint, products=D, steps=32, spacing="noise")
+    narrow = replace(right, products=0, steps=8)
+    found = feasibly.audit(
+        MODEL,
+        constraint,
+        (D,),
+        methods=[right, narrow],
+        truths=48,
+        members=5,
+        near=1,
+        level=0.01,
+        monitor=False,
+        dtype=torch.float64,
+    )
+    first, second = found.candidates
+    assert first.feasible == second.feasible == 1
+    assert not first.examination.faulty
+    assert second.examination.faulty
+    assert found.best is right
+
+
+def test_a_curved_observation_with_noise_pulls_as_far_as_its_errors_allow():
+    """The exact posterior by quadrature; 1500 members of 16 particles. A mean or a standard
+    deviation differs by 5 standard errors in 1 of a million runs; 0.02 is for the steps."""
+    model = Gaussian(double([0.5]), double([[1.0]]), LogLogit())
+    observed = Observation(lambda x: x.square(), [1.0], noise=0.5)
+    grid = torch.linspace(-6, 6, 20001).double()
+    log_p = -((grid - 0.5) ** 2) / 2 - ((grid**2 - 1) / 0.5) ** 2 / 2
+    p = log_p.softmax(dim=0)
+    result = feasibly.sample(
+        model, observed, 1500, (1,), options={"particles": 16}, dtype=torch.float64, monitor=False
+    )
+    x = result.samples[:, 0]
+    for power in (1, 2):
+        exact, square = (p * grid**power).sum(), (p * grid ** (2 * power)).sum()
+        error = 5 * math.sqrt((square - exact**2) / 1500)
+        assert abs(x.pow(power).mean() - exact) < 0.02 + error
+
+
+def test_an_equality_function_beside_noise_is_met_by_the_last_projection():
+    circle = Equality(lambda x: x[:, :2].square().sum(dim=1) - 1, 1e-8)
+    constraint = Composite([circle, Linear(A[:2], Y[:2], noise=0.5)])
+    result = feasibly.sample(MODEL, constraint, 16, (D,), dtype=torch.float64, monitor=False)
+    assert result.feasible.all()
+    assert circle.is_feasible(result.samples).all()
