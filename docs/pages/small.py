@@ -1,6 +1,6 @@
 """What the pages share: a smoke form, a training loop, small networks, and paths."""
 
-__all__ = ["SMOKE", "ConvNet", "PathNet", "fit", "kept", "paths", "short"]
+__all__ = ["SMOKE", "ConvNet", "PathNet", "fit", "kept", "paths", "ran", "short"]
 
 import os
 from collections.abc import Callable
@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.functional import interpolate, silu
 
+from feasibly import Result
 from feasibly.nn import FiLM, SineEmbedding
 
 WEIGHTS = Path(__file__).parent.parent / "weights"
@@ -79,6 +80,19 @@ def kept(name: str, module: nn.Module, train: Callable[[int], list[float]], step
         save_file(module.state_dict(), path)
     module.load_state_dict(load_file(path))
     module.eval().requires_grad_(False)
+
+
+def ran(name: str, sample: Callable[[], Result]) -> Result:
+    """Loads the stored result of a long run; samples and stores it if there is none.
+
+    The smoke form samples, and stores nothing.
+    """
+    path = WEIGHTS / f"{name}.safetensors"
+    if SMOKE:
+        return sample()
+    if not path.exists():
+        sample().save(path)
+    return Result.load(path)
 
 
 class Block(nn.Module):

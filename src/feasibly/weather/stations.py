@@ -452,13 +452,14 @@ def _variables(names: Sequence[str]) -> tuple[str, ...]:
 def _channels(names: Sequence[str], variables: Sequence[str]) -> np.ndarray:
     """Returns the channel of each row."""
     places = {known(name): c for c, name in enumerate(variables)}
-    lacking = sorted({name for name in names if known(name) not in places})
+    spellings = {name: known(name) for name in set(names)}
+    lacking = sorted(name for name in spellings if spellings[name] not in places)
     if lacking:
         raise ConstraintError(
             f"The table has the variable {', '.join(lacking)}, and the fields have "
             f"{', '.join(variables)}. Drop these rows, or rename them."
         )
-    return np.array([places[known(name)] for name in names])
+    return np.array([places[spellings[name]] for name in names])
 
 
 def _refuse(
