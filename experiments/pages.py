@@ -97,6 +97,7 @@ MAKERS: dict[str, Callable[[], str]] = {
     "audit": lambda: _measured("audit"),
     "audit-shipped": _shipped,
     "faults": lambda: _measured("faults"),
+    "fidelity": lambda: _measured("fidelity"),
     "bound": lambda: _measured("bound"),
     "budgets": lambda: _measured("budgets"),
     "lipschitz": lambda: _measured("lipschitz"),
