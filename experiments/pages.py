@@ -109,6 +109,7 @@ MAKERS: dict[str, Callable[[], str]] = {
     "audit-shipped": _shipped,
     "readme": _readme,
     "faults": lambda: _measured("faults"),
+    "fidelity": lambda: _measured("fidelity"),
     "bound": lambda: _measured("bound"),
     "budgets": lambda: _measured("budgets"),
     "lipschitz": lambda: _measured("lipschitz"),

@@ -12,6 +12,7 @@ from . import (
     defaults,
     dps_pc,
     faults,
+    fidelity,
     inside,
     linear,
     lipschitz,
@@ -46,6 +47,7 @@ MEASUREMENTS: tuple[Measurement, ...] = (
     bound.MEASUREMENT,
     budgets.MEASUREMENT,
     faults.MEASUREMENT,
+    fidelity.MEASUREMENT,
     lipschitz.MEASUREMENT,
     monitor.MEASUREMENT,
 )
