@@ -130,7 +130,7 @@ def test_a_full_disk(path, undisturbed, monkeypatch, moment):
             draw(path)
     kept = (moment - 2) // 2
     assert f"{kept} of 8 members are finished and kept" in error.value.__notes__[0]
-    assert "resume" in error.value.__notes__[0]
+    assert "the same call goes on" in error.value.__notes__[0]
     assert not list(path.rglob("*.draft"))
     assert len(check_and_go_on(path, undisturbed)) == kept
 
