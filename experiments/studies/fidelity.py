@@ -14,7 +14,6 @@ References:
 
 __all__ = ["EXACT_ROW", "MEASUREMENT", "METHODS", "Observed", "ksd", "measure", "observed", "rows"]
 
-import math
 import statistics
 import warnings
 from collections.abc import Mapping, Sequence
@@ -203,13 +202,10 @@ def rows(records: Sequence[Record]) -> list[Record]:
 
     return [
         {
-            "operator": operator,
-            "sigma": sigma,
+            "observed": f"{operator}, noise {sigma}",
             "label": label,
             "ksd": mean(group, "ksd"),
-            "std": statistics.stdev(row["ksd"] for row in group) if len(group) > 1 else math.nan,
             "pairs": mean(group, "pairs"),
-            "rmse": mean(group, "rmse"),
             "weak": statistics.fmean(row["weak"] - row["weak_exact"] for row in group),
             "sliced": mean(group, "sliced"),
             "evaluations": mean(group, "evaluations"),
@@ -219,14 +215,11 @@ def rows(records: Sequence[Record]) -> list[Record]:
 
 
 COLUMNS: Columns = {
-    "operator": ("observed", TEXT),
-    "sigma": ("noise", "{}"),
+    "observed": ("observed", TEXT),
     "label": ("method", TEXT),
     "ksd": ("KSD", "{:.2f}"),
-    "std": ("its std over draws", "{:.2f}"),
     "pairs": ("KSD² without i = j", "{:.1g}"),
-    "rmse": ("RMSE to the truth", "{:.2f}"),
-    "weak": ("weight of the weak mode, minus the exact one", "{:+.3f}"),
+    "weak": ("weight of the weak mode, less the exact one", "{:+.3f}"),
     "sliced": ("sliced distance", "{:.3f}"),
     "evaluations": ("evaluations a member", "{:.0f}"),
 }
