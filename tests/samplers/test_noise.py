@@ -458,3 +458,23 @@ def test_an_equality_function_beside_noise_is_met_by_the_last_projection():
     result = feasibly.sample(MODEL, constraint, 16, (D,), dtype=torch.float64, monitor=False)
     assert result.feasible.all()
     assert circle.is_feasible(result.samples).all()
+
+
+def test_a_move_that_overshoots_a_curved_residual_is_shortened():
+    """At the slope of exp(x) - 50 from x = 0 the whole move would end at x near 49."""
+    prior = Gaussian(torch.zeros(2).double(), 1e4 * torch.eye(2).double(), LogLogit())
+    curved = Observation(lambda x: x[:, :1].exp(), torch.tensor([50.0]).double(), noise=0.1)
+    sampler = CalibratedPPR(prior, curved, products=0)
+    x_t, t = torch.zeros(3, 2).double(), torch.tensor(0.99).double()
+    x_0 = sampler.posterior(x_t, t, torch.zeros_like)
+    assert curved.residual(x_0).abs().max() < curved.residual(torch.zeros_like(x_t)).abs().min()
+    assert (x_0[:, 0] < 10).all()
+    # a linear residual that does not say so is moved onto as one that does
+    line = {"noise": 0.1, "y": torch.tensor([50.0]).double()}
+    whole = Linear(torch.tensor([[1.0, 0.0]]).double(), **line)
+    unsaid = Observation(lambda x: x[:, :1], **line)
+    ends = [
+        CalibratedPPR(prior, c, products=0).posterior(x_t, t, torch.zeros_like)
+        for c in (whole, unsaid)
+    ]
+    torch.testing.assert_close(*ends)

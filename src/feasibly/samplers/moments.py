@@ -11,7 +11,10 @@ from torch import Tensor
 
 from ..constraints.base import Constraint
 from ..linalg import Solution
+from ..minimizers.base import per_sample
 
+HALVINGS = 6  # of a move onto a curved residual, at most
+ROUNDING = 1e-3  # the relative error of a squared residual in single precision, with a margin
 STIFF = 100.0  # the variance of an exact residual, in units of that of an error
 
 Randn = Callable[[Tensor], Tensor]
@@ -60,12 +63,15 @@ def toward(
         iterations: The most iterations of it, and no more than there are residuals.
         rtol: The relative residual at which it stops.
         randn: The noise of which :math:`e \sim \mathcal{N}(0, R)` is made, for observations with
-            noise; None for :math:`e = 0`.
+            noise; None for :math:`e = 0`. With it, moves that overshoot a curved residual are
+            shortened.
     """
     x = x.detach().requires_grad_()
-    r, variance = _rows(constraint, x, V, noise)
+    r, variance, scale = _rows(constraint, x, V, noise)
+    e = torch.zeros_like(r.detach())
     if randn is not None and constraint.noisy is not None:
-        r = r + variance.sqrt() * _numbers(randn, r.detach(), x)
+        e = variance.sqrt() * _numbers(randn, e, x)
+        r = r + e
     # the transpose of J^T is J: a product that needs no forward-mode derivatives
     u = torch.zeros_like(r, requires_grad=True)
     (J_T_u,) = torch.autograd.grad(r, x, u, create_graph=True)
@@ -79,10 +85,15 @@ def toward(
         (J_V_J_T_p,) = torch.autograd.grad(J_T_u, u, moves[-1], retain_graph=True)
         return variance * p + J_V_J_T_p
 
-    _, weights = solve(S, -r.detach(), min(iterations, r.shape[1]), rtol)
-    x = x.detach()
-    for weight, move in zip(weights.unbind(dim=1), moves, strict=True):
-        x = x + weight.reshape(-1, *(1,) * (x.ndim - 1)) * move
+    w, weights = solve(S, -r.detach(), min(iterations, r.shape[1]), rtol)
+    x, r = x.detach(), r.detach()
+    move = torch.zeros_like(x)
+    for weight, one in zip(weights.unbind(dim=1), moves, strict=True):
+        move = move + per_sample(weight, x) * one
+    if randn is not None and constraint.noisy is not None and not constraint.linear:
+        price = (-w * (r + variance * w)).sum(dim=1).clamp_min(0)  # w J V J^T w, as S w = -r
+        move = _shortened(lambda z: _joined(constraint, z, scale) + e, x, move, r, price)
+    x = x + move
     size = r.detach().norm(dim=1)
     distance = torch.where(size > 0, size / slopes[0], 0.0) if slopes else size
     return Moved(x, distance, r.shape[1])
@@ -94,19 +105,54 @@ def cost(constraint: Constraint, iterations: int, residuals: int) -> int:
     return min(iterations, residuals) + scaled
 
 
+@torch.no_grad()
+def _shortened(
+    residual: Callable[[Tensor], Tensor], x: Tensor, move: Tensor, r: Tensor, price: Tensor
+) -> Tensor:
+    """Returns moves that were halved until they lessen the misfit by more than they cost in prior
+    probability, as the whole move does if the residual is linear.
+
+    Arguments:
+        residual: The residual with its errors, as a function of samples.
+        x: The samples, with shape (B, *).
+        move: Their moves, likewise.
+        r: Their residuals, with shape (B, m).
+        price: The squared lengths of the moves in units of the posterior's covariance, with shape
+            (B).
+    """
+    before, share = r.square().sum(dim=1), torch.ones_like(price)
+    for _ in range(HALVINGS):
+        after = residual(x + per_sample(share, x) * move).square().sum(dim=1)
+        worse = ~(after + share.square() * price <= before * (1 + ROUNDING))
+        if not worse.any():
+            break
+        share = torch.where(worse, share / 2, share)
+    return per_sample(share, x) * move
+
+
+def _joined(constraint: Constraint, x: Tensor, scale: Tensor) -> Tensor:
+    """Returns what is exact, times a scale, and then what has errors, with shape (B, m)."""
+    parts = [] if constraint.noisy is None else [constraint.noisy.residual(x)]
+    if constraint.equalities is not None:
+        parts.insert(0, scale * constraint.equalities.residual(x))
+    return torch.cat(parts, dim=1)
+
+
 def _rows(
     constraint: Constraint, x: Tensor, V: Callable[[Tensor], Tensor], noise: float | None
-) -> tuple[Tensor, Tensor]:
-    """Returns all residuals and the variances of their errors, both with shape (B, m)."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns all residuals and the variances of their errors, both with shape (B, m), and what
+    exact ones were multiplied by, with shape (B, 1)."""
+    scale = x.new_ones((len(x), 1))
     observed, equalities = constraint.noisy, constraint.equalities
     if observed is None:
         r = constraint.residual(x)
         share = constraint.tolerance / r.shape[1] if noise is None else noise
-        return r, torch.full_like(r, share)
+        return r, torch.full_like(r, share), scale
     values = observed.residual(x)
     variance = torch.ones_like(values)
     if equalities is None:
-        return values, variance
+        return values, variance, scale
     # what is exact has other units: it is scaled such that its covariance is of size STIFF
     r = equalities.residual(x)
     share = equalities.tolerance / r.shape[1] if noise is None else noise
@@ -114,9 +160,9 @@ def _rows(
     (slope,) = torch.autograd.grad(r, x, u, retain_graph=True)
     size = (slope * V(slope)).flatten(start_dim=1).sum(dim=1, keepdim=True)
     size = size / u.square().sum(dim=1, keepdim=True)
-    scale = torch.where((size > 0) & size.isfinite(), STIFF / size, 1.0)
-    r, exact = scale.sqrt() * r, (scale * share).expand_as(r)
-    return torch.cat([r, values], dim=1), torch.cat([exact, variance], dim=1)
+    scale = torch.where((size > 0) & size.isfinite(), STIFF / size, 1.0).sqrt()
+    r, exact = scale * r, (scale.square() * share).expand_as(r)
+    return torch.cat([r, values], dim=1), torch.cat([exact, variance], dim=1), scale
 
 
 def _numbers(randn: Randn, like: Tensor, x: Tensor) -> Tensor:
