@@ -87,8 +87,8 @@ print(feasibly.sample(denoiser, both, members, shape=(2,), seed=0))
 # observations it is one. `result.chi_square` has it for each member. `feasible` is of what is exact.
 #
 # `calibrated`, `particles`, `mmps` and `dps` take noise. Other methods would meet the observation
-# exactly, and refuse it. Tables of stations become such observations by
-# [`feasibly.weather.Stations`](../weather.md).
+# exactly, and refuse it ([how right](../noise.md)). Tables of stations become such observations by
+# [`feasibly.weather.Stations`](stations.py).
 #
 # ## By name
 #
