@@ -574,6 +574,9 @@ def implausible(some: int, all_of: int, attempts: int = 1) -> str:
     )
 
 
+MISFIT = 1.5
+"""Members whose chi-square a value is larger, beyond chance, are said to fit badly."""
+
 UNTESTED = (
     "Members whose conditions are not those of member 0 were not tested for plausibility: the "
     "unconditional samples are of that member. The samplers were chosen for it too."
@@ -587,6 +590,27 @@ def complaints(attempts: Sequence[Any], statistics: Mapping[str, float]) -> Iter
             yield from sampler.warnings(statistics)
 
 
+@torch.no_grad()
+def misfits(result: Result, constraint: Constraint | None) -> Iterator[str]:
+    """Yields which observations with noise members fit worse than errors allow.
+
+    Over many values, chi-square a value is one for posterior samples of a right model, on average
+    over observations, with a standard deviation of some (2 / m)^(1/2).
+    """
+    parts = [] if constraint is None else [part for part in constraint.parts if part.noisy]
+    for part, (name, fit) in zip(parts, result.chi_square.items(), strict=True):
+        assert part.noisy is not None
+        with batch.calling(result.members[:1], result.samples.device):
+            m = part.noisy.residual(result.samples[:1].nan_to_num()).shape[1]
+        mean = fit.nanmean().item()
+        if mean > MISFIT + 5 * math.sqrt(2 / m):
+            yield (
+                f"Members fit {name} worse than its errors allow: chi-square a value is "
+                f"{mean:.2g} on average, and should be about one. The sampler may have missed it, "
+                "errors may be larger than stated, or the model may hardly know such values."
+            )
+
+
 def _warn(result: Result, attempts: Sequence[Any]) -> None:
     """Warns the caller of :func:`run` of infeasible members and of what samplers complain of."""
     # over this function, `run`, the decorator around it, and `sample`
@@ -595,6 +619,9 @@ def _warn(result: Result, attempts: Sequence[Any]) -> None:
         warnings.warn(sentence, CalibrationWarning, stacklevel=5)
     if result.oddness is not None and result.oddness.isnan().any():
         result.warnings.append(UNTESTED)
+    for sentence in misfits(result, attempts[-1].constraint):
+        result.warnings.append(sentence)
+        warnings.warn(sentence, CalibrationWarning, stacklevel=5)
     plausible = result.plausible
     if plausible is not None and (
         suspicion := implausible(int((~plausible).sum()), len(plausible), len(attempts))

@@ -2,6 +2,7 @@
 
 import math
 import sys
+import warnings
 from dataclasses import replace
 from functools import partial
 
@@ -478,3 +479,15 @@ def test_a_move_that_overshoots_a_curved_residual_is_shortened():
         for c in (whole, unsaid)
     ]
     torch.testing.assert_close(*ends)
+
+
+@pytest.mark.parametrize("far", [False, True])
+def test_members_that_fit_worse_than_errors_allow_are_said_to(far):
+    """Of 100 values chi-square is above 1.5 + 0.7 by chance in fewer than one of 10^10 runs."""
+    prior = Gaussian(torch.zeros(100), torch.eye(100), LogLogit())
+    y = torch.randn(100, generator=torch.Generator().manual_seed(0)) * math.sqrt(2)
+    seen = Observation(lambda x: x, y + 10.0 * far, noise=1.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = feasibly.sample(prior, seen, 4, (100,), monitor=False)
+    assert any("worse than its errors allow" in w for w in result.warnings) == far
