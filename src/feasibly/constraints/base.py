@@ -179,8 +179,11 @@ class Constraint(ABC):
 
     @property
     def exact(self) -> "Constraint | None":
-        """The part that must hold exactly, equalities and inequalities; None if there is none."""
-        return self
+        """The part that must hold exactly, equalities and inequalities; None if there is none.
+
+        A subclass that has both inequalities and an observation with errors defines it.
+        """
+        return self if self.noisy is None else self.equalities
 
     @property
     def noisy(self) -> "Constraint | None":
@@ -208,9 +211,10 @@ class Constraint(ABC):
         A residual is zero everywhere inside. A sampler that goes on inside needs to know how far
         the boundary is. A subclass that is an inequality may define this part, so that the two
         parts together are the constraint. By default it is :math:`|r(x)| \leq 0`, which says
-        nothing of the boundary to samples inside.
+        nothing of the boundary to samples inside. An observation with errors has none.
         """
-        return None if self.equalities is self else self._vanishing
+        stated = self.equalities is self or self.noisy is not None
+        return None if stated else self._vanishing
 
     def intervals(self, x: Tensor) -> Intervals:
         r"""Returns all that is constrained of samples: residuals, which must be zero, then the

@@ -64,14 +64,6 @@ class EachMember(Constraint):
         return None if self.constraint.equalities is None else self
 
     @property
-    def inequalities(self) -> None:
-        return None
-
-    @property
-    def exact(self) -> Constraint | None:
-        return self.equalities
-
-    @property
     def noisy(self) -> Constraint | None:
         return None if self.constraint.noisy is None else self
 

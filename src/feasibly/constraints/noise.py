@@ -172,14 +172,6 @@ class Observed(Constraint):
         return _Part(self, noisy=False) if self.noise.exact else None
 
     @property
-    def inequalities(self) -> None:
-        return None
-
-    @property
-    def exact(self) -> Constraint | None:
-        return self.equalities
-
-    @property
     def noisy(self) -> Constraint | None:
         return _Part(self, noisy=True) if self.noise is not None and self.noise.count else None
 
@@ -208,14 +200,6 @@ class _Part(Constraint):
     @property
     def equalities(self) -> Constraint | None:
         return None if self.with_errors else self
-
-    @property
-    def inequalities(self) -> None:
-        return None
-
-    @property
-    def exact(self) -> Constraint | None:
-        return self.equalities
 
     @property
     def noisy(self) -> Constraint | None:

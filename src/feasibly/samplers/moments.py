@@ -132,10 +132,12 @@ def _shortened(
 
 def _joined(constraint: Constraint, x: Tensor, scale: Tensor) -> Tensor:
     """Returns what is exact, times a scale, and then what has errors, with shape (B, m)."""
-    parts = [] if constraint.noisy is None else [constraint.noisy.residual(x)]
-    if constraint.equalities is not None:
-        parts.insert(0, scale * constraint.equalities.residual(x))
-    return torch.cat(parts, dim=1)
+    observed, equalities = constraint.noisy, constraint.equalities
+    assert observed is not None
+    values = observed.residual(x)
+    if equalities is None:
+        return values
+    return torch.cat([scale * equalities.residual(x), values], dim=1)
 
 
 def _rows(
