@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 import feasibly
 from feasibly.audits import Candidate, Examination
-from feasibly.audits.result import recommend
+from feasibly.audits.findings import FEASIBLE
+from feasibly.audits.result import difference, recommend
 from feasibly.constraints import Constraint
 from feasibly.errors import SamplingError
 from feasibly.problems.data2d import Data2D
@@ -118,7 +119,6 @@ of 1024 members is itself only known within some 20 %."""
 BAD, GOOD = 2.0, 1.2
 """Above and below these distances a candidate is wrong, and right."""
 
-FEASIBLE = 0.99
 TRUTHS, SEEDS = 64, 4
 
 MORE = 256
@@ -194,11 +194,8 @@ def _gap(a: Candidate, b: Candidate) -> list[float] | None:
     """The mean difference of two energy scores on the same truths, and its standard error."""
     if a.examination is None or b.examination is None:
         return None
-    apart = a.examination.scores - b.examination.scores
-    apart = apart[apart.isfinite()]
-    if len(apart) < 2:
-        return None
-    return [apart.mean().item(), (apart.std() / math.sqrt(len(apart))).item()]
+    found = difference(a.examination, b.examination)
+    return list(found) if math.isfinite(found.value) else None
 
 
 def _seen(seen: Examination | None) -> Record:

@@ -1,6 +1,6 @@
 """The result of an audit: a verdict for each candidate, and a recommendation."""
 
-__all__ = ["Audit", "recommend"]
+__all__ = ["Audit", "difference", "recommend"]
 
 import math
 from collections.abc import Sequence
@@ -156,21 +156,21 @@ def recommend(
     most = max(c.feasible for c, _ in ran)
     able = [(c, seen) for c, seen in ran if c.feasible >= min(FEASIBLE, most)]
     least = min(able, key=lambda one: one[1].energy.value)
-    gaps = [(one, _gap(one[1], least[1])) for one in able]
+    gaps = [(one, difference(one[1], least[1])) for one in able]
     near = [one for one, gap in gaps if gap.value <= CONFIDENCE * gap.error or one is least]
     sound = [(c, seen) for c, seen in near if not seen.faulty]
     chosen = sound[0] if sound else least
     regret = 0.0
     for other, seen in ran:
         if other is not chosen[0]:
-            gap = _gap(chosen[1], seen)
+            gap = difference(chosen[1], seen)
             worst = gap.value + CONFIDENCE * gap.error
             regret = max(regret, worst / max(abs(seen.energy.value), 1e-300))
     cheapest = min([chosen, *sound], key=lambda one: one[0].evaluations)[0]
     return chosen[0], regret, None if cheapest is chosen[0] else cheapest
 
 
-def _gap(a: Examination, b: Examination) -> Estimate:
+def difference(a: Examination, b: Examination) -> Estimate:
     """The difference of two energy scores on the same truths."""
     apart = a.scores - b.scores
     apart = apart[torch.isfinite(apart)]

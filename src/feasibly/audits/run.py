@@ -28,6 +28,7 @@ from ..plausible import Reference
 from ..policy import Plan
 from ..result import Result
 from ..samplers import Ancestral, Sampler
+from ..samplers.rejection import PILOT
 from ..sampling import describe, finite, inspect, run, shape_of
 from .findings import Candidate, Examination, examine, summarised
 from .result import Audit, recommend
@@ -35,9 +36,6 @@ from .truths import STEPS, from_data, from_prior, unlike
 
 FEWEST = 16
 """The fewest truths of an audit."""
-
-PILOT = 256
-"""The samples behind a sampler that takes one target in a run, for each target."""
 
 DESCENTS = 4
 """The steps of steepest descent that show how far members are from their statements."""
