@@ -125,12 +125,13 @@ def plan(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str | None = None,
     chunk: int | None = None,
+    survey: Reference | None = None,
 ) -> Plan:
     """Returns the samplers that :func:`sample` would take, and the reason.
 
     The arguments are those of :func:`sample`. Denoiser and constraint are tested on two states.
     If there is a constraint, 64 samples are taken without it, for the monitor and where the choice
-    depends on them.
+    depends on them. With `survey`, those of an earlier plan for the problem stand for them.
     """
     problem = inspect(denoiser, constraint, shape_of(shape), dtype, device)
     options = options or {}
@@ -138,7 +139,6 @@ def plan(
         if name in options:
             raise ValueError(f"{name!r} is an argument of sample(), and no option of a method.")
     evaluations = Evaluations()
-    survey: Reference | None = None
     known: tuple[str, ...] = ()
     with calling([0], problem.x_0.device):  # whose target stands for all, if each has its own
         if constraint is not None and (
@@ -146,7 +146,7 @@ def plan(
         ):
             network = Network(denoiser, evaluations)
             try:
-                survey = reference(
+                survey = survey or reference(
                     network, shape, constraint, dtype=dtype, device=device, chunk=chunk
                 )
                 known = tuple(remarks(constraint, survey))

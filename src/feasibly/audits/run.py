@@ -242,9 +242,10 @@ def _planned(
     found: list[Planned] = []
     ran: dict[str, str] = {}
     notes = []
-    survey = None
+    survey: Reference | None = None
     for method in methods:
-        chosen = plan(denoiser, constraint, shape, method=method, monitor=monitor, **place)
+        asked: dict[str, Any] = {"method": method, "monitor": monitor, "survey": survey}
+        chosen = plan(denoiser, constraint, shape, **asked, **place)
         survey = survey or chosen.survey if monitor else None
         notes += [sentence for sentence in chosen.remarks if sentence not in notes]
         name = method if isinstance(method, str) else type(method).__name__
