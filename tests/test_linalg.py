@@ -3,7 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feasibly.linalg import cg, eigh, gmres, ritz, square_root
+from feasibly.linalg import cg, eigh, extremes, gmres, ritz, square_root
 
 check = settings(derandomize=True, deadline=None, max_examples=15)
 both_solvers = pytest.mark.parametrize("solve", [cg, gmres], ids=["cg", "gmres"])
@@ -395,6 +395,29 @@ def test_ritz_bounds_what_small_and_negative_eigenvalues_make_long():
     b = U.sum(dim=1)[None]  # one in every direction
     found = ritz(lambda v: v @ A, b, 4, rtol=1e-12, floor=0.01).x
     torch.testing.assert_close(found @ U, torch.tensor([[1.0, 2.0, 100.0, 100.0]]).double())
+
+
+def test_ritz_leaves_out_what_is_negative_where_a_least_eigenvalue_is_known():
+    U = torch.linalg.qr(normal(4, 4)).Q
+    A = (U * torch.tensor([10.0, 1.0, 0.5, -3.0]).double()) @ U.T
+    b = U.sum(dim=1)[None]
+    found = ritz(lambda v: v @ A, b, 4, rtol=1e-12, least=1.0).x
+    torch.testing.assert_close(found @ U, torch.tensor([[0.1, 1.0, 1.0, 0.0]]).double())
+
+
+def test_ritz_goes_on_where_the_first_direction_is_negative():
+    A = torch.tensor([-1.0, 4.0]).double()
+    b = torch.tensor([[3.0, 1.0]]).double()
+    found = ritz(lambda v: v * A, b, 2, least=1.0).x
+    torch.testing.assert_close(found, torch.tensor([[0.0, 0.25]]).double())
+
+
+def test_the_extremes_of_an_operator_are_found_in_as_many_iterations_as_it_has_values():
+    U = torch.linalg.qr(normal(6, 6)).Q
+    values = torch.tensor([[-2.0, -2, 1, 1, 7, 7], [0.5, 0.5, 1, 1, 3, 3]]).double()
+    A = (U * values[:, None]) @ U.T
+    least, most = extremes(Operator(A), normal(2, 6), 3)
+    torch.testing.assert_close(torch.stack([least, most]), values[:, [0, -1]].T.contiguous())
 
 
 def test_ritz_takes_an_operator_as_its_symmetric_part_and_none_that_is_negative():

@@ -1,6 +1,6 @@
 """Matrix-free linear algebra, batched per sample."""
 
-__all__ = ["Root", "Solution", "cg", "eigh", "gmres", "ritz", "square_root"]
+__all__ = ["Root", "Solution", "cg", "eigh", "extremes", "gmres", "ritz", "square_root"]
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -154,8 +154,9 @@ def ritz(
             times the last one.
         floor: The least eigenvalue, relative to the largest.
         least: The least eigenvalue that :math:`A` is known to have, which takes the place of the
-            relative one; 0 for none. Then a sample's space also ends when
-            :math:`\|A x - b\| \leq` `rtol` :math:`\|b\|`.
+            relative one; 0 for none. Then negative eigenvalues are errors of :math:`A`, and left
+            out. And a sample's space also ends when :math:`\|A x - b\| \leq` `rtol`
+            :math:`\|b\|`.
     """
 
     def weigh(Q: Tensor, AQ: Tensor) -> Tensor:
@@ -163,7 +164,8 @@ def ritz(
         values, vectors = eigh((T + T.mT) / 2)
         top = values[:, -1:]
         bound = torch.full_like(top, least) if least else floor * top
-        inverse = torch.where(top > 0, 1 / torch.maximum(values, bound), 0.0)
+        used = (top > 0) & (values >= 0) if least else top > 0
+        inverse = torch.where(used, 1 / torch.maximum(values, bound), 0.0)
         return (vectors * inverse[:, None] @ vectors[:, 0, :, None]).squeeze(2)
 
     Q, AQ, size = _krylov(A, b, iterations, rtol, weigh if least else None)
@@ -206,6 +208,23 @@ def square_root(A: Callable[[Tensor], Tensor], b: Tensor, iterations: int) -> Ro
     return Root(x.to(b.dtype), values[:, -1].clamp_min(0).to(b.dtype))
 
 
+def extremes(A: Callable[[Tensor], Tensor], b: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
+    """Returns the least and the largest eigenvalue that Lanczos' method finds of each sample's
+    operator, both with shape (B).
+
+    The true ones may be farther apart.
+
+    Arguments:
+        A: A symmetric operator, on tensors of the shape of `b`.
+        b: Where to begin, with shape :math:`(B, *)`.
+        iterations: The number of iterations, each with one application of `A`; at least 1.
+    """
+    Q, AQ, _ = _krylov(A, b, iterations)
+    T = Q.mT @ AQ
+    values, _ = eigh((T + T.mT) / 2)
+    return values[:, 0].to(b.dtype), values[:, -1].to(b.dtype)
+
+
 def _krylov(
     A: Callable[[Tensor], Tensor],
     b: Tensor,
@@ -235,7 +254,7 @@ def _krylov(
         ended = length <= rtol * images[-1].norm(dim=1, keepdim=True)
         if weigh is not None:  # A x - b is the last weight times what the space lacks
             last = weigh(torch.stack(basis, dim=2), torch.stack(images, dim=2))[:, -1:]
-            ended = ended | ((last * length).abs() <= rtol)
+            ended = ended | ((last * length).abs() <= rtol) & (last != 0)
         q = torch.where(ended, 0.0, q / length)
         if weigh is not None and ended.all():
             break

@@ -25,8 +25,9 @@ from feasibly.constraints import (
 )
 from feasibly.errors import InfeasibleWarning
 from feasibly.oracles import Gaussian, GaussianMixture
+from feasibly.linalg import ritz
 from feasibly.result import Result
-from feasibly.samplers import DPS, MMPS, CalibratedPPR, Particles
+from feasibly.samplers import DPS, MMPS, CalibratedPPR, Particles, moments
 from feasibly.samplers import calibrated as calibrated_module
 from feasibly.schedules import LogLogit
 
@@ -479,6 +480,24 @@ def test_a_move_that_overshoots_a_curved_residual_is_shortened():
         for c in (whole, unsaid)
     ]
     torch.testing.assert_close(*ends)
+
+
+def test_exact_values_wait_until_the_covariance_knows_them_and_those_with_noise_do_not():
+    """The first sample's covariance is negative where the value is exact, as of a network that
+    has not learned it. There no move is right."""
+    held = Linear(double([[1.0, 0.0]]), double([5.0]), 1e-10)
+    observed = Linear(double([[0.0, 1.0]]), double([1.0]), noise=0.1)
+    signs = double([[-1.0, 1.0], [1.0, 1.0]])
+    moved = moments.toward(
+        Composite([held, observed]),
+        torch.zeros(2, 2).double(),
+        lambda v: signs * v,
+        0.0,
+        partial(ritz, least=1.0),
+        8,
+        1e-6,
+    )
+    torch.testing.assert_close(moved.x, double([[0.0, 1 / 1.01], [5.0, 1 / 1.01]]))
 
 
 @pytest.mark.parametrize("far", [False, True])

@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 
 from ..constraints.base import Constraint
-from ..linalg import Solution
+from ..linalg import Solution, extremes
 from ..minimizers.base import per_sample
 
 HALVINGS = 6  # of a move onto a curved residual, at most
 ROUNDING = 1e-3  # the relative error of a squared residual in single precision, with a margin
-STIFF = 100.0  # the variance of an exact residual, in units of that of an error
+STIFF = 100.0  # the largest variance of exact residuals, in units of that of an error
+SIZED = 3  # the products that find this variance
+NEGATIVE = 0.1  # the share of it that may be found negative
 
 Randn = Callable[[Tensor], Tensor]
 Solve = Callable[[Callable[[Tensor], Tensor], Tensor, int, float], Solution]
@@ -72,18 +74,15 @@ def toward(
     if randn is not None and constraint.noisy is not None:
         e = variance.sqrt() * _numbers(randn, e, x)
         r = r + e
-    # the transpose of J^T is J: a product that needs no forward-mode derivatives
-    u = torch.zeros_like(r, requires_grad=True)
-    (J_T_u,) = torch.autograd.grad(r, x, u, create_graph=True)
+    J, J_T = _products(r, x)
     moves = []  # V J^T p for every p that the solver asks for
     slopes = []  # the length of J^T p; the first p has the residual's direction
 
     def S(p: Tensor) -> Tensor:
-        (J_T_p,) = torch.autograd.grad(r, x, p, retain_graph=True)
+        J_T_p = J_T(p)
         slopes.append(J_T_p.flatten(start_dim=1).norm(dim=1))
         moves.append(V(J_T_p))
-        (J_V_J_T_p,) = torch.autograd.grad(J_T_u, u, moves[-1], retain_graph=True)
-        return variance * p + J_V_J_T_p
+        return variance * p + J(moves[-1])
 
     w, weights = solve(S, -r.detach(), min(iterations, r.shape[1]), rtol)
     x, r = x.detach(), r.detach()
@@ -102,7 +101,7 @@ def toward(
 def cost(constraint: Constraint, iterations: int, residuals: int) -> int:
     """Returns the most products with the covariance that :func:`toward` takes."""
     scaled = constraint.noisy is not None and constraint.equalities is not None
-    return min(iterations, residuals) + scaled
+    return min(iterations, residuals) + SIZED * scaled
 
 
 @torch.no_grad()
@@ -155,16 +154,31 @@ def _rows(
     variance = torch.ones_like(values)
     if equalities is None:
         return values, variance, scale
-    # what is exact has other units: it is scaled such that its covariance is of size STIFF
+    # what is exact has other units: it is scaled such that its largest variance is STIFF
     r = equalities.residual(x)
     share = equalities.tolerance / r.shape[1] if noise is None else noise
-    u = r.detach()
-    (slope,) = torch.autograd.grad(r, x, u, retain_graph=True)
-    size = (slope * V(slope)).flatten(start_dim=1).sum(dim=1, keepdim=True)
-    size = size / u.square().sum(dim=1, keepdim=True)
-    scale = torch.where((size > 0) & size.isfinite(), STIFF / size, 1.0).sqrt()
+    J, J_T = _products(r, x)
+    least, size = extremes(lambda p: J(V(J_T(p))), r.detach(), SIZED)
+    # a learned covariance with negative eigenvalues does not know these residuals yet
+    known = (size > 0) & (least >= -NEGATIVE * size) & size.isfinite()
+    scale = torch.where(known, STIFF / size, 0.0).sqrt()[:, None]
     r, exact = scale * r, (scale.square() * share).expand_as(r)
     return torch.cat([r, values], dim=1), torch.cat([exact, variance], dim=1), scale
+
+
+def _products(r: Tensor, x: Tensor) -> tuple[Callable[[Tensor], Tensor], ...]:
+    r"""Returns the products with :math:`J = \partial r / \partial x` and with :math:`J^\top`."""
+    # the transpose of J^T is J: a product that needs no forward-mode derivatives
+    u = torch.zeros_like(r, requires_grad=True)
+    (J_T_u,) = torch.autograd.grad(r, x, u, create_graph=True)
+
+    def J(v: Tensor) -> Tensor:
+        return torch.autograd.grad(J_T_u, u, v, retain_graph=True)[0]
+
+    def J_T(p: Tensor) -> Tensor:
+        return torch.autograd.grad(r, x, p, retain_graph=True)[0]
+
+    return J, J_T
 
 
 def _numbers(randn: Randn, like: Tensor, x: Tensor) -> Tensor:
