@@ -22,6 +22,7 @@ from . import (
     optimizers,
     optimizers_sweep,
     projection_steps,
+    stations,
     tuning,
 )
 from .base import Comparison, Make, Measurement, Study
@@ -50,6 +51,7 @@ MEASUREMENTS: tuple[Measurement, ...] = (
     fidelity.MEASUREMENT,
     lipschitz.MEASUREMENT,
     monitor.MEASUREMENT,
+    stations.MEASUREMENT,
 )
 
 

@@ -24,8 +24,8 @@ from feasibly.constraints import (
     through,
 )
 from feasibly.errors import InfeasibleWarning
-from feasibly.oracles import Gaussian, GaussianMixture
 from feasibly.linalg import ritz
+from feasibly.oracles import Gaussian, GaussianMixture
 from feasibly.result import Result
 from feasibly.samplers import DPS, MMPS, CalibratedPPR, Particles, moments
 from feasibly.samplers import calibrated as calibrated_module
