@@ -17,7 +17,7 @@ import tyro
 
 import feasibly
 from feasibly import PostHoc, plan, priors
-from feasibly.__main__ import main
+from feasibly.__main__ import COMMANDS, main
 from feasibly.cli import demo_data2d, demo_ks, demo_three, demo_weather
 from feasibly.cli.audit import audit
 from feasibly.cli.check import check
@@ -707,6 +707,45 @@ def test_an_unknown_prior_ends_the_program_without_a_traceback(failure):
 
 def test_an_error_is_one_line(failure):
     assert len(failure.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_offers_the_full_traceback(command, monkeypatch, capsys):
+    assert run_main(monkeypatch, command, "--help") == 0
+    assert "--traceback" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "called", "kind"),
+    [
+        (["sample", "--denoiser", "nope", "--constraint", 0], "load_denoiser", "ValueError: "),
+        (["score", "nope.zarr", "truth.zarr"], "open_weather", "ValueError: nope.zarr"),
+    ],
+    ids=["options", "positions"],
+)
+def test_the_full_traceback_stands_in_place_of_the_sentence(
+    tmp_path, monkeypatch, capsys, arguments, called, kind
+):
+    monkeypatch.chdir(tmp_path)
+    assert run_main(monkeypatch, *arguments, "--traceback") == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith("Traceback (most recent call last)")
+    assert f"in {called}" in printed
+    assert kind in printed.splitlines()[-1]
+    assert "error:" not in printed
+    assert run_main(monkeypatch, *arguments) == 2
+    printed = capsys.readouterr().err
+    assert "Traceback" not in printed
+    assert printed.startswith("error:")
+
+
+def test_a_traceback_has_what_was_noted_of_the_error(user, monkeypatch, capsys):
+    options = ("--denoiser", f"{user}:failing", "--constraint", f"{user}:circle")
+    options += ("--members", 4, "--steps", 4, "--chunk", 2, "--traceback")
+    assert run_main(monkeypatch, "sample", *options) == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith("Traceback (most recent call last)")
+    assert "2 of 4 members are kept in" in printed
 
 
 def test_every_method_is_offered(user, monkeypatch):

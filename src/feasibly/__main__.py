@@ -1,9 +1,12 @@
 """`python -m feasibly {demo, sample, resume, report, check, audit, methods, score}`."""
 
+import inspect
 import sys
 import sysconfig
-import traceback
+from collections.abc import Callable
 from pathlib import Path
+from traceback import extract_tb, print_exception
+from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
@@ -18,22 +21,29 @@ from .cli.sample import sample
 from .cli.score import score
 from .errors import SamplingError
 
+COMMANDS: dict[str, Callable[..., int]] = {
+    "demo": demo,
+    "sample": sample,
+    "resume": resume,
+    "report": report,
+    "check": check,
+    "audit": audit,
+    "methods": methods,
+    "score": score,
+}
+
+Traceback = Annotated[
+    bool,
+    tyro.conf.FlagCreatePairsOff,
+    tyro.conf.arg(help="Print the full traceback of an error, in place of a sentence."),
+]
+
 
 def main() -> None:
     """Runs the command line."""
-    commands = {
-        "demo": demo,
-        "sample": sample,
-        "resume": resume,
-        "report": report,
-        "check": check,
-        "audit": audit,
-        "methods": methods,
-        "score": score,
-    }
     try:
         status: int = tyro.extras.subcommand_cli_from_dict(
-            commands,
+            {name: traceable(command) for name, command in COMMANDS.items()},
             prog="feasibly",
             description=__doc__,
         )
@@ -50,6 +60,30 @@ def main() -> None:
     sys.exit(status)
 
 
+def traceable(command: Callable[..., int]) -> Callable[..., int]:
+    """Returns a command with one more option, `--traceback`, and the same exit statuses."""
+
+    def run(*args: Any, traceback: bool = False, **options: Any) -> int:
+        try:
+            return command(*args, **options)
+        except (ValueError, SamplingError) as error:
+            if not traceback:
+                raise
+            print_exception(error)
+            return 2
+
+    option = inspect.Parameter(
+        "traceback", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Traceback
+    )
+    # not functools.wraps, through which tyro would see the command, without the option
+    run.__doc__ = command.__doc__
+    signature = inspect.signature(command)
+    parameters = [*signature.parameters.values(), option]
+    run.__signature__ = signature.replace(parameters=parameters)  # ty: ignore
+    run.__annotations__ = {**command.__annotations__, "traceback": Traceback}
+    return run
+
+
 def words(error: BaseException) -> str:
     """What an error says, and what was noted on its way."""
     return "\n".join(filter(None, [str(error), *getattr(error, "__notes__", [])]))
@@ -61,7 +95,7 @@ def place(error: BaseException) -> str:
     found = ""
     cause: BaseException | None = error
     while cause is not None:
-        for frame in traceback.extract_tb(cause.__traceback__):
+        for frame in extract_tb(cause.__traceback__):
             if is_users(frame.filename):
                 found = f"  at {frame.filename}, line {frame.lineno}, in {frame.name}"
         cause = cause.__cause__
