@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..samplers import METHODS, Sampler
+from .formulas import displayed, inline
 
 HEADS = ("method", "space", "renoises", "gradients", "")
 
@@ -36,11 +37,22 @@ def title(method: type[Sampler]) -> str:
 
 
 def plain(text: str) -> str:
-    """Takes the marks of reStructuredText off a documentation; formulas stay TeX."""
-    text = re.sub(r":[a-z]+:`~?([^`<]*)(?: <[^`]*>)?`", r"\1", text)
-    text = re.sub(r"\.\. math::\s*", "", text)
+    """Takes the marks of reStructuredText and of TeX off a documentation."""
+    text = re.sub(BLOCK, lambda found: block(found[1], found[2]), text, flags=re.MULTILINE)
+    text = re.sub(r":math:`([^`]*)`", lambda found: inline(found[1]), text)
+    text = re.sub(r":[a-z]+:`~?([^`<]*?)(?:\s+<[^`]*>)?`", r"\1", text)
     text = re.sub(r"^( *)\| ", r"\1", text, flags=re.MULTILINE)
+    text = re.sub(r"(?<![\w^*])\*(\w[^*\n]*\w)\*(?![\w*])", r"\1", text)
     return re.sub(r"`+|\*\*", "", text)
+
+
+BLOCK = r"^( *)\.\. math::(.*(?:\n\1 +.*)*)"
+"""A formula on lines of its own, which are indented, and its indentation."""
+
+
+def block(indent: str, tex: str) -> str:
+    """Writes such a formula."""
+    return "\n".join(f"{indent}    {line}" for line in displayed(tex))
 
 
 Name = Literal[("all", *METHODS)]  # ty: ignore[invalid-type-form]
