@@ -17,7 +17,7 @@ FLOORS = [
     ["models", "samplers", "progress", "figures", "report"],
     ["policy", "plausible"],
     ["api", "ensemble"],
-    ["problems", "audits"],
+    ["problems", "audits", "fitness"],
     ["cli"],
     ["__init__", "__main__"],
 ]

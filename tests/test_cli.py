@@ -25,9 +25,10 @@ from feasibly.cli.demo import demo
 from feasibly.cli.job import Job, parse
 from feasibly.cli.load import load_constraint, load_denoiser, load_object
 from feasibly.cli.sample import METHODS, sample
-from feasibly.cli.words import Shape, size
+from feasibly.cli.words import Shape
 from feasibly.constraints import Constraint, GaussianRandomField
 from feasibly.denoisers import Denoiser
+from feasibly.ensemble.memory import size
 from feasibly.errors import ConstraintError, SamplingError
 from feasibly.minimizers import GaussNewton
 from feasibly.nn import SphereAutoencoder

@@ -38,6 +38,7 @@ from .errors import (
     SamplingError,
     StoreError,
 )
+from .fitness import Check, check
 from .models import LatentDecoder, wrap
 from .result import Result, Snapshot
 from .samplers import (
@@ -61,6 +62,7 @@ __all__ = [
     "Bounds",
     "CalibratedPPR",
     "CalibrationWarning",
+    "Check",
     "Chunked",
     "Composite",
     "Constraint",
@@ -91,6 +93,7 @@ __all__ = [
     "StoreError",
     "TruncatedPPR",
     "audit",
+    "check",
     "constraints",
     "ensemble",
     "metrics",

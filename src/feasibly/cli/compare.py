@@ -49,7 +49,7 @@ def show(rows: Sequence[Mapping[str, str]], title: str, console: Console) -> Non
     console.print(table)
 
 
-def listed(rows: Sequence[Mapping[str, str]], title: str, console: Console) -> None:
+def listed(rows: Sequence[Mapping[str, str]], title: str | None, console: Console) -> None:
     """Prints rows with the same columns as a table."""
     table = Table(*rows[0], title=title)
     for row in rows:

@@ -23,7 +23,6 @@ from ..progress import LiveProgress
 from ..report import Report
 from .job import Job
 from .load import load_object
-from .words import size
 
 
 def fill(
@@ -200,10 +199,11 @@ def conclude(summary: Summary, console: Console) -> int:
 def expected(footprint: Footprint, chunk: int) -> str:
     """What the first chunk of a run is expected to take, in words."""
     seconds = max(1, round(footprint.seconds(chunk)))
+    parts = (footprint.of(chunk), footprint.member, footprint.fixed)
+    together, each, besides = map(memory.size, parts)
     return (
-        f"{chunk} members at a time, which take some {seconds} s and {size(footprint.of(chunk))} "
-        f"of memory at most: {size(footprint.member)} each and {size(footprint.fixed)} besides, "
-        "and the weights."
+        f"{chunk} members at a time, which take some {seconds} s and {together} of memory at "
+        f"most: {each} each and {besides} besides, and the weights."
     )
 
 

@@ -13,6 +13,7 @@ from rich.console import Console
 from safetensors import SafetensorError
 
 from .. import figures
+from ..ensemble.memory import size
 from ..errors import CalibrationWarning, InfeasibleWarning, SamplingError
 from ..progress import LiveProgress
 from ..report import Report
@@ -21,7 +22,7 @@ from ..samplers import METHODS
 from ..sampling import run
 from .ensemble import fill, stopping
 from .job import Job
-from .words import Shape, size
+from .words import Shape
 
 
 def sample(

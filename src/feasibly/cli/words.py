@@ -1,20 +1,11 @@
-"""Numbers as commands print and read them."""
+"""Shapes as commands read them."""
 
-__all__ = ["Shape", "size"]
+__all__ = ["Shape"]
 
 from collections.abc import Sequence
 from typing import Annotated
 
 from tyro.constructors import PrimitiveConstructorSpec
-
-
-def size(count: float) -> str:
-    """A number of bytes in words."""
-    for unit in ("bytes", "kB", "MB"):
-        if count < 1e3:
-            return f"{count:.3g} {unit}"
-        count /= 1e3
-    return f"{count:.3g} GB"
 
 
 def shape_of(texts: Sequence[str]) -> tuple[int, ...]:

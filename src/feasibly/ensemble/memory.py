@@ -1,6 +1,16 @@
 """What members take, of memory and of time, and how many to sample at a time."""
 
-__all__ = ["Footprint", "Plan", "dry_run", "estimate", "is_exhausted", "peak", "plan", "room"]
+__all__ = [
+    "Footprint",
+    "Plan",
+    "dry_run",
+    "estimate",
+    "is_exhausted",
+    "peak",
+    "plan",
+    "room",
+    "size",
+]
 
 import math
 import os
@@ -51,6 +61,15 @@ CGROUP = Path("/sys/fs/cgroup")
 
 EXHAUSTED = ("can't allocate memory", "out of memory", "status_alloc_failed")
 """How the CPU's allocator, a GPU's, and its libraries say that memory has run out."""
+
+
+def size(count: float) -> str:
+    """A number of bytes in words."""
+    for unit in ("bytes", "kB", "MB"):
+        if count < 1e3:
+            return f"{count:.3g} {unit}"
+        count /= 1e3
+    return f"{count:.3g} GB"
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,231 @@
+"""Whether a denoiser and a constraint are fit for use."""
+
+__all__ = ["Check", "check"]
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .api import plan
+from .checks import Diagnosis, diagnose, self_test
+from .checks.diagnosis import PROJECTED, Cost, Level
+from .checks.inputs import as_data, check_parts
+from .constraints.base import Constraint
+from .ensemble import Footprint, estimate
+from .ensemble.memory import size
+from .errors import DenoiserError
+from .samplers import Ancestral
+from .sampling import shape_of
+
+SAMPLES = 256
+"""How many samples of its own a denoiser is tested on."""
+
+REMOTE = 10
+"""The distance, in standard deviations, beyond which a constraint is doubted."""
+
+
+@dataclass(frozen=True, repr=False)
+class Check:
+    """What :func:`check` found. Printing it says all of this in words.
+
+    Attributes:
+        diagnosis: The denoising errors, what an evaluation takes, and how far samples are from
+            the constraint.
+        mistake: What is wrong with the denoiser on the data, in words; empty if no mistake was
+            found, or without data.
+        tolerance: The constraint's tolerance; None without a constraint.
+        reason: How :func:`feasibly.sample` would sample, and why, in a sentence; empty without a
+            constraint.
+        remarks: What it would warn of before sampling, in sentences.
+        footprint: The memory that members take; None without a constraint.
+    """
+
+    diagnosis: Diagnosis
+    mistake: str = ""
+    tolerance: float | None = None
+    reason: str = ""
+    remarks: tuple[str, ...] = ()
+    footprint: Footprint | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing speaks against sampling."""
+        return self.diagnosis.ok and not self.mistake
+
+    @property
+    def verdict(self) -> str:
+        """Whether denoiser and constraint are fit for use, in a sentence."""
+        return "Fit for use." if self.ok else "Not fit for use as it is."
+
+    def table(self) -> list[dict[str, str]]:
+        """Returns the denoising errors, a row for each noise level, highest first."""
+        return [_row(level, self.diagnosis.variance) for level in self.diagnosis.levels]
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """What was found besides, in sentences; the last is the verdict."""
+        found, said = self.diagnosis, []
+        if not found.monotone:
+            said.append("The noise level sigma / alpha does not rise with t: is time reversed?")
+        if found.cost is not None:
+            said.append(_evaluation(found.cost))
+        if found.violation is not None:
+            said.append(_violation(found, found.violation))
+        if found.projected is not None:
+            said.append(self._possible())
+        if self.footprint is not None:
+            said.append(
+                f"{self.reason} This takes {size(self.footprint.member)} of memory a member at "
+                f"its peak, and {size(self.footprint.fixed)} besides."
+            )
+        return tuple(filter(None, (*said, *self.remarks, self.mistake, self.verdict)))
+
+    def __str__(self) -> str:
+        rows = self.table()
+        widths = {key: max(len(key), *(len(row[key]) for row in rows)) for key in rows[0]}
+        lines = ["  ".join(key.ljust(width) for key, width in widths.items())]
+        lines += ["  ".join(row[key].ljust(w) for key, w in widths.items()) for row in rows]
+        return "\n".join(line.rstrip() for line in (*lines, *self.sentences))
+
+    def __repr__(self) -> str:
+        levels = self.diagnosis.levels
+        right = sum(level.verdict == "ok" for level in levels)
+        fit = "fit for use" if self.ok else "not fit for use"
+        return f"<Check: {fit}, {right} of {len(levels)} noise levels ok>"
+
+    def _possible(self) -> str:
+        """What a projection of samples on the constraint came to."""
+        found = self.diagnosis
+        tried = (
+            f"A direct projection brings {found.projected} of the first {PROJECTED} samples "
+            "within it"
+        )
+        if not found.projected:
+            return (
+                f"{tried}; the least violation is {found.nearest:.3g}, the tolerance "
+                f"{self.tolerance:.3g}. The constraint may be impossible, or its tolerance below "
+                "what can be computed in this precision."
+            )
+        if (found.remoteness or 0) <= REMOTE:
+            return f"{tried}."
+        return (
+            f"{tried}. But a residual is {found.remoteness:.3g} of its standard deviations from "
+            "zero in samples: if it is no sum of many, no sample of this model comes near, and "
+            "sampling will fail. Sample a few members to see."
+        )
+
+
+def check(
+    denoiser: Any,
+    constraint: Constraint | None = None,
+    shape: Sequence[int] | None = None,
+    *,
+    data: Tensor | np.ndarray | None = None,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+) -> Check:
+    """Tests a denoiser and a constraint before use.
+
+    It finds the denoiser's error at several noise levels, what an evaluation takes, how far
+    samples are from the constraint, and how :func:`feasibly.sample` would sample. With data, it
+    also says which assumption is wrong, if one is. `python -m feasibly check` prints the same.
+
+    Arguments:
+        denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
+        constraint: The constraint; None to test the denoiser alone.
+        shape: The shape of one sample; None for that of the data.
+        data: Clean data to test the denoiser on, with shape (N, *). Row i is denoised under the
+            conditions of member i, if the denoiser has any. Without data the denoiser is tested
+            on its own samples, which finds fewer mistakes.
+        seed: The seed.
+        dtype: The type of the samples, float32 or float64.
+
+    Returns:
+        The findings: print them, or read their `ok`.
+
+    Raises:
+        ConstraintError: If the constraint cannot be used as it is.
+        DenoiserError: If the denoiser cannot be used as it is.
+        SamplingError: If the denoiser's own samples are not finite, or a step fails.
+        ValueError: If an argument is not right.
+    """
+    check_parts("check", denoiser, constraint)
+    if data is None:
+        if shape is None:
+            raise ValueError("check(...) needs the shape of one sample, or data; give shape=...")
+        tested = _own(denoiser, shape_of(shape), seed, dtype)
+    else:
+        tested = as_data(data).to(dtype)
+        if shape is not None and shape_of(shape) != tuple(tested.shape[1:]):
+            raise ValueError(
+                f"check(data=...) has samples of shape {tuple(tested.shape[1:])}, and shape is "
+                f"{tuple(shape)}; give the shape of one sample."
+            )
+    found = diagnose(denoiser, constraint, tested, seed=seed)
+    mistake = "" if data is None else _mistake(denoiser, tested)
+    if constraint is None:
+        return Check(found, mistake)
+    of_one = tuple(tested.shape[1:])
+    chosen = plan(denoiser, constraint, of_one, dtype=dtype)
+    taken = estimate(chosen.attempts, of_one, dtype=dtype)
+    return Check(found, mistake, constraint.tolerance, chosen.reason, chosen.remarks, taken)
+
+
+def _own(denoiser: Any, shape: tuple[int, ...], seed: int, dtype: torch.dtype) -> Tensor:
+    """Samples of the denoiser itself, to test it on where there are no data."""
+    # its last estimates: to denoise the last states would hide noise that is left in them
+    sampler = Ancestral(denoiser, output="projected")
+    return sampler.sample(SAMPLES, shape, seed=seed, dtype=dtype).samples
+
+
+def _mistake(denoiser: Any, data: Tensor) -> str:
+    """What is wrong with the denoiser on these data."""
+    try:
+        self_test(denoiser, data)
+    except DenoiserError as error:
+        return str(error)
+    return ""
+
+
+def _row(level: Level, variance: float) -> dict[str, str]:
+    """The error at a noise level, absolute and as a share of the data's variance."""
+    return {
+        "t": f"{level.t:.3g}",
+        "alpha": f"{level.alpha:.3g}",
+        "sigma": f"{level.sigma:.3g}",
+        "denoising error": f"{level.error:.3g}",
+        "must be below": f"{level.bound:.3g}",
+        "of the variance": f"{100 * level.error**2 / variance:.3g} %",
+        "verdict": level.verdict,
+    }
+
+
+def _evaluation(cost: Cost) -> str:
+    """What an evaluation takes."""
+    kept = f"{size(cost.activations)}, {size(cost.states * cost.activations)} in all"
+    return (
+        f"An evaluation of {cost.states} states takes {1e3 * cost.forward:.3g} ms, with a "
+        f"gradient {1e3 * cost.gradient:.3g} ms. The parameters take {size(cost.parameters)}, and "
+        f"for a gradient a state keeps {kept}."
+    )
+
+
+def _violation(found: Diagnosis, quantiles: tuple[float, float, float]) -> str:
+    """How far unconstrained samples are from the constraint."""
+    if found.projected is None:
+        return f"Observed values a sample: {found.residuals}, all with noise."
+    low, median, high = quantiles
+    suggested = ""
+    if found.suggested_tolerance is not None:
+        suggested = (
+            f" Suggested tolerance: {found.suggested_tolerance:.1g}, a thousandth of the typical "
+            "residual."
+        )
+    return (
+        f"Residuals a sample: {found.residuals}. Violation of unconstrained samples: median "
+        f"{median:.3g} (5 % {low:.3g}, 95 % {high:.3g}).{suggested}"
+    )
