@@ -1,5 +1,6 @@
 import io
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -8,8 +9,10 @@ from matplotlib.collections import PathCollection
 from matplotlib.contour import ContourSet
 from matplotlib.figure import Figure
 
+import feasibly
 from feasibly import Equality, figures
-from feasibly.result import Snapshot
+from feasibly.network import Evaluations
+from feasibly.result import Result, Snapshot
 
 SIGMAS = (2.0, 0.5, 0.03)
 
@@ -211,3 +214,129 @@ def test_coverage_is_drawn_against_the_share_that_should_be_covered():
     curve, diagonal = ax.lines
     assert curve.get_xydata().tolist() == [[0, 0], [0.5, 0.9], [1, 1]]
     assert diagonal.get_xydata().tolist() == [[0, 0], [1, 1]]
+
+
+def ensemble(*shape, n=8, infeasible=(), failed=(), tolerance=1e-6):
+    """Members 10, 11, ..., of which some are infeasible and some have failed."""
+    x = torch.randn(n, *shape, generator=torch.Generator().manual_seed(0))
+    c = torch.zeros(n)
+    for i in infeasible:
+        c[i] = 1.0
+    for i in failed:
+        x[i], c[i] = math.nan, math.inf
+    members = list(range(10, 10 + n))
+    return Result(x, c, c <= 1e-6, members, 0, tolerance, Evaluations())
+
+
+def images(figure):
+    return [[ax.get_title(), *ax.images] for ax in figure.axes if ax.images]
+
+
+def test_an_overview_of_points_tells_feasible_from_infeasible_and_draws_the_constraint():
+    result = ensemble(2, infeasible=(1,), failed=(5,))
+    figure = feasibly.plot(result, line())
+    assert figure._suptitle.get_text() == "6 of 8 members feasible"
+    (ax,) = figure.axes
+    good, bad = [c for c in ax.collections if isinstance(c, PathCollection)]
+    x = result.samples[result.feasible].double()
+    np.testing.assert_array_equal(np.asarray(good.get_offsets()), x)
+    np.testing.assert_array_equal(np.asarray(bad.get_offsets()), result.samples[1:2].double())
+    assert bad.get_label() == "infeasible"
+    (curve,) = contours(ax)
+    u, v = curve.get_paths()[0].vertices.T
+    np.testing.assert_allclose(u - 2 * v + 0.3, 0, atol=1e-4)
+    assert_saves(figure)
+    assert not contours(feasibly.plot(result).axes[0])
+
+
+def test_the_zero_set_is_evaluated_in_the_type_of_the_samples():
+    seen = []
+
+    def residual(x):
+        seen.append(x.dtype)
+        return x[:, :1]
+
+    result = ensemble(2)
+    result.samples = result.samples.double()
+    feasibly.plot(result, Equality(residual, tolerance=1e-6))
+    assert seen == [torch.float64]
+
+
+def test_an_overview_of_sequences_has_a_line_a_member_their_mean_and_their_range():
+    result = ensemble(5, n=70, failed=(3,))
+    figure = feasibly.plot(result)
+    (ax,) = figure.axes
+    *lines, mean = ax.get_lines()
+    x = result.samples[result.finite].double()
+    assert len(lines) == figures.LINES
+    for drawn, member in zip(lines, x, strict=False):
+        np.testing.assert_array_equal(drawn.get_ydata(), member)
+    np.testing.assert_allclose(mean.get_ydata(), x.mean(dim=0))
+    (band,) = ax.collections
+    _, heights = band.get_paths()[0].vertices.T
+    assert heights.max() == pytest.approx(np.quantile(x, 0.95, axis=0).max())
+    assert heights.min() == pytest.approx(np.quantile(x, 0.05, axis=0).min())
+    assert_saves(figure)
+
+
+def test_an_overview_of_numbers_counts_all_finite_members():
+    figure = feasibly.plot(ensemble(1, n=50, failed=(0,)))
+    (ax,) = figure.axes
+    assert sum(bar.get_height() for bar in ax.patches) == 49
+
+
+def test_an_overview_of_fields_has_the_first_members_the_mean_and_the_spread():
+    result = ensemble(6, 7, infeasible=(2,), failed=(1,))
+    figure = feasibly.plot(result, members=2)
+    x = result.samples[result.finite].double()
+    (a, b, mean, spread) = images(figure)
+    assert [a[0], b[0], mean[0], spread[0]] == [
+        "member 10",
+        "member 12, infeasible",
+        "mean",
+        "spread",
+    ]
+    wanted = (x[0], x[1], x.mean(dim=0), x.std(dim=0, correction=0))
+    for (_, image), field in zip((a, b, mean, spread), wanted, strict=True):
+        np.testing.assert_allclose(image.get_array(), field)
+    largest = x[:2].abs().max().item()
+    assert {image.get_clim() for _, image in (a, b, mean)} == {(-largest, largest)}
+    assert_saves(figure)
+
+
+def test_an_overview_of_more_axes_has_a_row_for_slices_from_first_to_last():
+    result = ensemble(2, 5, 6, 7)
+    figure = feasibly.plot(result, members=1)
+    shown = [ax for ax in figure.axes if ax.images]
+    assert [ax.get_ylabel() for ax in shown[::3]] == ["[0, 0]", "[0, 3]", "[1, 1]", "[1, 4]"]
+    field = shown[3].images[0].get_array()
+    np.testing.assert_array_equal(field, result.samples[0, 0, 3].double())
+    channels = feasibly.plot(ensemble(3, 6, 7), members=1)
+    assert [ax.get_ylabel() for ax in channels.axes if ax.images][::3] == ["[0]", "[1]", "[2]"]
+
+
+def test_an_overview_without_a_tolerance_speaks_of_no_feasible_members():
+    figure = feasibly.plot(ensemble(4, 4, tolerance=math.inf, infeasible=(0,)))
+    assert figure._suptitle.get_text() == "8 members"
+    assert images(figure)[0][0] == "member 10"
+
+
+def test_an_overview_of_one_member_or_of_zeros_can_be_saved():
+    assert_saves(feasibly.plot(ensemble(4, 4, n=1)))
+    for shape in ((2,), (5,), (4, 4)):
+        result = ensemble(*shape)
+        result.samples = torch.zeros_like(result.samples)
+        assert_saves(feasibly.plot(result))
+
+
+def test_an_overview_needs_a_finite_member_and_a_number_of_members():
+    with pytest.raises(ValueError, match="no member is finite"):
+        feasibly.plot(ensemble(2, n=2, failed=(0, 1)))
+    with pytest.raises(ValueError, match="from 1, got 0"):
+        feasibly.plot(ensemble(4, 4), members=0)
+
+
+def test_a_figure_without_matplotlib_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(ImportError, match="pip install matplotlib"):
+        feasibly.plot(ensemble(2))

@@ -38,6 +38,7 @@ from .errors import (
     SamplingError,
     StoreError,
 )
+from .figures import plot
 from .fitness import Check, check
 from .models import LatentDecoder, wrap
 from .result import Result, Snapshot
@@ -101,6 +102,7 @@ __all__ = [
     "models",
     "oracles",
     "plan",
+    "plot",
     "sample",
     "samplers",
     "schedules",

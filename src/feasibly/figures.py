@@ -6,6 +6,7 @@ __all__ = [
     "maps",
     "marginals",
     "over_time",
+    "plot",
     "points",
     "rank_histograms",
     "trace",
@@ -18,11 +19,12 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from .constraints.base import Constraint
-from .result import Snapshot
+from .result import Result, Snapshot
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,11 +32,23 @@ if TYPE_CHECKING:
 
 COLOURS = {"constrained": "tab:green", "unconditional": "tab:gray", "PPR": "tab:blue"}
 
+LINES = 64
+"""The most members that :func:`plot` draws as lines."""
+
+SLICES = 4
+"""The most slices of a sample with more than two axes that :func:`plot` draws."""
+
 
 def _figure(rows: int, columns: int, size: float) -> "tuple[Figure, list[list[Axes]]]":
     # no pyplot: it would pick a display backend and keep every figure alive
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError(
+            f"Figures need matplotlib, which cannot be imported ({error}); install it by `pip "
+            "install matplotlib`."
+        ) from error
 
     class Shown(Figure):
         def _repr_png_(self) -> bytes:  # notebooks know how to show pyplot's figures only
@@ -45,6 +59,110 @@ def _figure(rows: int, columns: int, size: float) -> "tuple[Figure, list[list[Ax
     figure = Shown(figsize=(size * columns, size * rows), layout="constrained")
     FigureCanvasAgg(figure)
     return figure, figure.subplots(rows, columns, squeeze=False).tolist()
+
+
+def plot(result: Result, constraint: Constraint | None = None, members: int = 4) -> "Figure":
+    """Draws an overview of an ensemble, by the shape of a sample.
+
+    Points in the plane are drawn as such, numbers as a histogram, and sequences as lines with
+    their mean and the range from 5 % to 95 %. Fields in two dimensions are drawn as maps: the
+    first few members, the mean and the spread. With more axes, each row shows one slice along the
+    first ones. Members that failed are left out.
+
+    A notebook shows the figure; elsewhere `feasibly.plot(result).savefig("members.png")` keeps it.
+
+    Arguments:
+        result: The ensemble.
+        constraint: The constraint. Of points, its zero set is drawn where it is one curve.
+        members: The number of members drawn as maps.
+
+    Raises:
+        ImportError: If matplotlib is not installed.
+        ValueError: If no member is finite, or `members` is no number from 1.
+    """
+    if members < 1:
+        raise ValueError(f"plot(members=...) takes a number of members from 1, got {members}.")
+    finite = result.finite
+    if not finite.any():
+        raise ValueError("plot(result) has nothing to draw: no member is finite.")
+    x, feasible = result.samples[finite].detach().double().cpu(), result.feasible[finite].cpu()
+    names = [
+        f"member {i}" for i, kept in zip(result.members, finite.tolist(), strict=True) if kept
+    ]
+    shape, title = tuple(x.shape[1:]), f"{len(result.members)} members"
+    if math.isfinite(result.tolerance):  # else there is no constraint, or all is seen with noise
+        title = f"{int(result.feasible.sum())} of {title} feasible"
+        names = [n if ok else f"{n}, infeasible" for n, ok in zip(names, feasible, strict=True)]
+    if shape == (2,):
+        figure = _plane(x, feasible, constraint, result.samples)
+    elif math.prod(shape) == 1:
+        figure, ((ax,),) = _figure(1, 1, size=4.5)
+        ax.hist(x.flatten().numpy(), bins=40, color="tab:blue")
+        ax.set(xlabel="value", ylabel="members")
+    elif len(shape) == 1:
+        figure = _lines(x)
+    else:
+        figure = _maps_of_members(x, names[:members])
+    figure.suptitle(title, fontsize=10)
+    return figure
+
+
+def _plane(x: Tensor, feasible: Tensor, constraint: Constraint | None, like: Tensor) -> "Figure":
+    figure, ((ax,),) = _figure(1, 1, size=4.5)
+    reach = 1.1 * x.abs().max().clamp_min(1e-12).item()
+    if constraint is not None:
+        _zero_set(ax, constraint, reach, like=like)
+    for kind, colour, label in ((feasible, "tab:blue", ""), (~feasible, "tab:red", "infeasible")):
+        if kind.any():
+            ax.scatter(*x[kind].T.numpy(), s=6, linewidths=0, color=colour, label=label)
+    ax.set(xlim=(-reach, reach), ylim=(-reach, reach), aspect=1)
+    if not feasible.all():
+        ax.legend(fontsize=8)
+    return figure
+
+
+def _lines(x: Tensor) -> "Figure":
+    figure, ((ax,),) = _figure(1, 1, size=5)
+    figure.set_size_inches(8, 4)
+    low, high = np.quantile(x.numpy(), [0.05, 0.95], axis=0)  # torch's takes 2^24 numbers at most
+    place = range(x.shape[1])
+    ax.fill_between(place, low, high, color="0.85", zorder=0, label="5 % to 95 %")
+    for line in x[:LINES].numpy():
+        ax.plot(place, line, color="tab:blue", linewidth=0.6, alpha=0.4)
+    ax.plot(place, x.mean(dim=0).numpy(), color="black", linewidth=1.5, label="mean")
+    ax.set(xlabel="position", ylabel="value")
+    ax.legend(fontsize=8)
+    return figure
+
+
+def _maps_of_members(x: Tensor, names: Sequence[str]) -> "Figure":
+    """Draws members, the mean and the spread of slices, all but the spread on one scale."""
+    leading = x.shape[1:-2]
+    flat = x.flatten(1, -3) if leading else x[:, None]
+    count = min(SLICES, flat.shape[1])
+    slices = torch.linspace(0, flat.shape[1] - 1, count).round().long().tolist()
+    columns, tall = len(names) + 2, min(1.5, x.shape[-2] / x.shape[-1])
+    figure, axes = _figure(count, columns, size=2.4)
+    figure.set_size_inches(2.4 * columns, count * (2.1 * tall + 0.3) + 0.5)
+    for k, row in zip(slices, axes, strict=True):
+        field = flat[:, k]
+        spread = field.std(dim=0, correction=0)
+        shown = (*field[: len(names)], field.mean(dim=0))
+        largest = max(float(u.abs().max()) for u in shown) or 1.0
+        for ax, u in zip(row, shown, strict=False):
+            drawn = ax.imshow(
+                u.numpy(), origin="lower", cmap="RdBu_r", vmin=-largest, vmax=largest
+            )
+        figure.colorbar(drawn, ax=row[:-1], shrink=0.8)
+        figure.colorbar(row[-1].imshow(spread.numpy(), origin="lower"), ax=row[-1], shrink=0.8)
+        for ax, name in zip(row, (*names, "mean", "spread"), strict=True):
+            ax.set(xticks=[], yticks=[])
+            if row is axes[0]:
+                ax.set_title(name, fontsize=9)
+        if leading:
+            place = torch.unravel_index(torch.tensor(k), leading)
+            row[0].set_ylabel(f"[{', '.join(str(int(i)) for i in place)}]", fontsize=9)
+    return figure
 
 
 def marginals(
@@ -87,11 +205,18 @@ def points(samples: Mapping[str, Tensor], constraint: Constraint) -> "Figure":
 
 
 @torch.no_grad()
-def _zero_set(ax: "Axes", constraint: Constraint, reach: float = 2.1, n: int = 300) -> None:
-    """Draws the curve where the constraint holds, near the data."""
+def _zero_set(
+    ax: "Axes",
+    constraint: Constraint,
+    reach: float = 2.1,
+    n: int = 300,
+    like: Tensor | None = None,
+) -> None:
+    """Draws the curve where the constraint holds, near the data; it is evaluated in the type and
+    the place of `like`."""
     line = torch.linspace(-reach, reach, n)
     grid = torch.cartesian_prod(line, line)
-    r = constraint.residual(grid)
+    r = constraint.residual(grid if like is None else grid.to(like)).cpu()
     if r.shape[1] == 1:
         r = r.reshape(n, n).T
         ax.contour(line, line, r, levels=[0.0], colors="black", linewidths=0.3, alpha=0.5)
