@@ -14,7 +14,7 @@ from feasibly.ensemble.memory import Plan
 from feasibly.errors import SamplingError
 from feasibly.minimizers import LBFGS, GaussNewton, WarmLBFGS
 from feasibly.nn import UNet
-from feasibly.samplers import PCFM, Ancestral
+from feasibly.samplers import PCFM, Ancestral, Particles
 from feasibly.sampling import Run
 from feasibly.schedules import LogLogit
 from tests.ensemble.conftest import Disturbed, circle, toy
@@ -185,6 +185,19 @@ def test_a_coarse_history_and_a_chunked_denoiser_take_less():
 
 def test_a_sampler_whose_memory_is_a_tensor_is_measured():
     assert estimate(PCFM(toy().denoiser, circle(), steps=4), (2,)).member > 0
+
+
+def test_a_measurement_begins_a_run_once(monkeypatch):
+    """Particles go down most levels when they begin, and remember nothing of it."""
+    begun, begin = [], Particles.begin
+
+    def counted(sampler, noise):
+        begun.append(sampler)
+        return begin(sampler, noise)
+
+    monkeypatch.setattr(Particles, "begin", counted)
+    estimate(Particles(toy().denoiser, circle(), steps=6, particles=2), (2,), members=1)
+    assert len(begun) == 2  # the first measurement, and the one that counts
 
 
 def test_members_that_would_not_fit_are_not_measured(monkeypatch):

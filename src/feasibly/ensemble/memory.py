@@ -234,14 +234,14 @@ def _steps(
     dtype: torch.dtype,
     device: torch.device,
 ) -> None:
-    """Makes some steps of a run, each from noise."""
+    """Begins a run, and makes some of its steps, each from noise."""
     times = sampler.times(dtype, device)
     noise = MemberNoise(0, range(count), shape, dtype=dtype, device=device)
     memory = None
     for k in levels:
         try:
             with batch.calling(range(count), device):
-                if memory is None:
+                if k == levels[0]:  # once: some samplers go down most levels in it
                     memory = sampler.begin(noise).memory
                 x_t = sampler.scale(times[k]) * noise()
                 memory = sampler.step(x_t, times[k], times[k + 1], noise, memory).memory
