@@ -110,6 +110,7 @@ MAKERS: dict[str, Callable[[], str]] = {
     "readme": _readme,
     "faults": lambda: _measured("faults"),
     "fidelity": lambda: _measured("fidelity"),
+    "azula": lambda: _measured("azula"),
     "peers": lambda: _measured("peers"),
     "stations": lambda: _measured("stations"),
     "bound": lambda: _measured("bound"),

@@ -31,6 +31,12 @@ class Peer(NamedTuple):
 
 PEERS = {
     "PCFM": Peer("https://github.com/cpfpengfei/PCFM", "pcfm", "torchdiffeq tqdm", "MIT"),
+    "azula": Peer(
+        "https://github.com/probabilists/azula",
+        "azula",
+        "einops tqdm, and take its pull request 32",
+        "MIT",
+    ),
     "ECI-sampling": Peer(
         "https://github.com/amazon-science/ECI-sampling",
         "models",

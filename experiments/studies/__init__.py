@@ -5,6 +5,7 @@ __all__ = ["MEASUREMENTS", "STUDIES", "Comparison", "Make", "Measurement", "Stud
 from . import (
     ablation,
     audit,
+    azula,
     baselines,
     bound,
     budgets,
@@ -46,6 +47,7 @@ STUDIES: tuple[Study, ...] = (
 
 MEASUREMENTS: tuple[Measurement, ...] = (
     audit.MEASUREMENT,
+    azula.MEASUREMENT,
     bound.MEASUREMENT,
     budgets.MEASUREMENT,
     faults.MEASUREMENT,
