@@ -17,7 +17,7 @@ __all__ = [
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -98,28 +98,33 @@ def _strip(ax: Axes, values: Sequence[float], y: int, colour: str, marker: str) 
     ax.scatter(values, jitter, s=14, marker=marker, color=colour, alpha=0.6)
 
 
-def distances(rows: Sequence[Record]) -> Figure:
+def distances(rows: Sequence[Record], panels: Mapping[str, str], labels: Sequence[str]) -> Figure:
     """How far from each exact posterior an ensemble is: the sliced Wasserstein distance of each
-    method, one point a problem, in multiples of that between two samples of the truth."""
-    kinds = variables.parts(rows)
-    labels = [label for label in dict.fromkeys(row["label"] for row in rows) if label != TRUTH]
-    lines, columns = -(-len(kinds) // 3), 3
-    figure = _figure(13, 0.5 + lines * (1 + 0.2 * len(labels)))
+    method, one point a problem, in multiples of that between two samples of the truth.
+
+    Arguments:
+        rows: The records.
+        panels: For each posterior that is drawn, its title.
+        labels: The methods that are drawn, from the top.
+    """
+    kinds = dict(variables.parts(rows))
+    lines, columns = -(-len(panels) // 3), 3
+    figure = _figure(11, 0.8 + lines * (0.6 + 0.22 * len(labels)))
     axes = figure.subplots(lines, columns, sharey=True, squeeze=False)
-    for ax in axes.flatten()[len(kinds) :]:
+    for ax in axes.flatten()[len(panels) :]:
         ax.set_axis_off()
-    for ax, (name, part) in zip(axes.flatten(), kinds, strict=False):
-        floor = {row["number"]: row["sliced"] for row in part if row["label"] == TRUTH}
+    for ax, (name, title) in zip(axes.flatten(), panels.items(), strict=False):
+        floor = {row["number"]: row["sliced"] for row in kinds[name] if row["label"] == TRUTH}
         for y, label in enumerate(labels):
-            group = [row for row in part if row["label"] == label and "sliced" in row]
+            group = [row for row in kinds[name] if row["label"] == label and "sliced" in row]
             values = [row["sliced"] / floor[row["number"]] for row in group]
             _strip(ax, values, y, f"C{y % 10}", "o")
         ax.axvline(1, color="black", linewidth=0.6)
-        ax.set(xscale="log", title=name)
+        ax.set(xscale="log", title=title)
         ax.minorticks_off()
         ax.set_xticks(ticks := [1, 2, 5, 10, 20, 50], ticks)
         ax.set_xlim(0.6, 70)
-        ax.set_yticks(range(len(labels)), labels, fontsize=8)
+        ax.set_yticks(range(len(labels)), labels, fontsize=9)
     axes[0][0].invert_yaxis()
     figure.supxlabel("sliced Wasserstein distance / that of the truth to itself")
     return figure

@@ -177,7 +177,7 @@ def test_on_ks_ppr_leads_on_the_same_references_and_all_its_members_are_feasible
 
 @pytest.mark.parametrize("name", ["gaussian-1", "gaussian-6", "correlated-1", "correlated-6"])
 def test_on_gaussians_calibrated_members_have_the_exact_mean_and_spread(name):
-    """docs/calibrated.md, "What they say": within the noise of the truth's own samples."""
+    """docs/calibrated.md, "What follows": within the noise of the truth's own samples."""
     rows = rows_of("calibration", "oracles", name)
     mine, truth = rows["CalibratedPPR"], rows[TRUTH]
     assert mine["feasible"] == 1
@@ -188,9 +188,9 @@ def test_on_gaussians_calibrated_members_have_the_exact_mean_and_spread(name):
 
 @pytest.mark.parametrize("name", ["clusters", "checkerboard"])
 def test_where_modes_are_ruled_out_rejection_alone_has_their_weights(name):
-    """docs/calibrated.md, "What they say"."""
+    """docs/calibrated.md, "What follows"."""
     rows = rows_of("calibration", "oracles", name)
-    near = "CalibratedPPR, sigma_max = 0.1"
+    near = "Rejection"
     others = [row for label, row in rows.items() if not label.startswith((near, "rej", "truth"))]
     assert rows[near]["weight_error"] < 0.6 * min(row["weight_error"] for row in others)
 
