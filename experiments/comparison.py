@@ -33,7 +33,7 @@ WHY = {
 
 KS: Columns = {"label": ("method", "{}")} | {
     key: (f"{ALL[key][0]}: paper, ours", "{}")
-    for key in ("feasible", "rmse", "crps", "skill", "spread", "max_norm")
+    for key in ("feasible", "rmse", "crps")
 }
 
 WHY_KS = {
