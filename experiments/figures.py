@@ -191,13 +191,16 @@ LEADING = (
 )
 """The labels that figures of the weather show, and no more, so that lines can be told apart."""
 
+MAPPED = (DEFAULT, BASE, "post-hoc projection", PRIOR)
+"""Those of which there are maps."""
+
 
 def by_hour(rows: Sequence[Record]) -> Figure:
     """The CRPS of the northward wind and its spread over its skill, by hour, a column for each
     kind of observation."""
     rows = [row for row in variables.split(rows) if row["observation"].endswith("/v")]
     kinds = list(dict.fromkeys(row["observation"] for row in rows))
-    figure = _figure(4 * len(kinds) + 1, 6.2)
+    figure = _figure(3 * len(kinds) + 0.5, 5.5)
     above, below = figure.subplots(2, len(kinds), squeeze=False, sharex=True)
     for kind, upper, lower in zip(kinds, above, below, strict=True):
         references = _common(rows, kind)
@@ -287,7 +290,7 @@ def gallery(rows: Sequence[Record]) -> Figure:
     pictures = {row["label"]: row["picture_member"] for row in rows}
     panels = {"reference": rows[0]["picture"]}
     panels |= {label: pictures[label] for label in _labels(rows)}
-    columns = 6
+    columns = 4
     lines = math.ceil(len(panels) / columns)
     figure = _figure(1.9 * columns, 2.2 * lines)
     axes = figure.subplots(lines, columns, squeeze=False).flatten()
@@ -307,10 +310,10 @@ def maps(rows: Sequence[Record]) -> Figure:
     rows = [row for row in rows if "picture" in row and row["observation"] == "state"]
     pictures = {row["label"]: row["picture_member"] for row in rows}
     shown = {"reference": rows[0]["picture"]}
-    shown |= {label: pictures[label] for label in LEADING if label in pictures}
-    shape = (len(variables.SHOWN), 32, 64)
-    fields = {name: torch.tensor(unpack(text, shape)) for name, text in shown.items()}
-    return figures.maps(fields, variables.SHOWN, "northward wind v (m/s)")
+    shown |= {label: pictures[label] for label in MAPPED if label in pictures}
+    shape, some = (len(variables.SHOWN), 32, 64), slice(None, None, 2)
+    fields = {name: torch.tensor(unpack(text, shape)[some]) for name, text in shown.items()}
+    return figures.maps(fields, variables.SHOWN[some], "northward wind v (m/s)")
 
 
 def ranks(rows: Sequence[Record]) -> Figure:

@@ -11,7 +11,7 @@ from . import comparison, records
 from .records import BASE, DEFAULT, TRUTH
 from .studies import MEASUREMENTS, Study, audit, find
 from .tables import ALL, TEXT, Columns, means, pick, render
-from .variables import UNITS, parts
+from .variables import parts
 
 ROOT = records.RESULTS.parent
 PAGES = [
@@ -102,9 +102,8 @@ def _readme() -> str:
 
 
 WEATHER_ROWS: dict[str, tuple[str, ...]] = {
-    "state": (DEFAULT, BASE, "PPR, T = 128, 8 iterations"),
+    "state": (DEFAULT, BASE),
     "wind": (DEFAULT, BASE, "PPR, T = 128, 8 iterations"),
-    "sine": ("PPR, no retries", "PPR, T = 512, 2 iterations"),
 }
 WEATHER_RIVALS = ("MMPS", "DPS", "HDC", "post-hoc projection")
 WEATHER_COLUMNS: Columns = {
@@ -113,7 +112,7 @@ WEATHER_COLUMNS: Columns = {
     "feasible": ALL["feasible"],
     "z": ("CRPS of z (m²/s²)", "{:.0f}"),
     "v": ("CRPS of v (m/s)", "{:.2f}"),
-    "ratio": ("spread / skill of z, u, v", TEXT),
+    "ratio": ("spread / skill of z, v", TEXT),
     "evaluations": ALL["evaluations"],
 }
 
@@ -123,8 +122,9 @@ def _weather() -> str:
     known = dict(parts(records.read("baselines", "weather")))
     rows = []
     for observed, ours in WEATHER_ROWS.items():
-        z, u, v = (
-            {row["label"]: row for row in means(known[f"{observed}/{name}"])} for name in UNITS
+        z, v = (
+            {row["label"]: row for row in means(known[f"{observed}/{name}"])}
+            for name in ("geopotential", "v")
         )
         for label in sorted((*ours, *WEATHER_RIVALS), key=lambda label: v[label]["crps"]):
             rows.append(
@@ -134,7 +134,7 @@ def _weather() -> str:
                     "feasible": v[label]["feasible"],
                     "z": z[label]["crps"],
                     "v": v[label]["crps"],
-                    "ratio": ", ".join(f"{one[label]['ratio']:.2f}" for one in (z, u, v)),
+                    "ratio": f"{z[label]['ratio']:.2f}, {v[label]['ratio']:.2f}",
                     "evaluations": v[label]["evaluations"],
                 }
             )
