@@ -32,8 +32,7 @@ WHY = {
 """What makes our figures on Data2D differ from the paper's."""
 
 KS: Columns = {"label": ("method", "{}")} | {
-    key: (f"{ALL[key][0]}: paper, ours", "{}")
-    for key in ("feasible", "rmse", "crps", "skill", "spread", "max_norm")
+    key: (f"{ALL[key][0]}: paper, ours", "{}") for key in ("feasible", "rmse", "crps")
 }
 
 WHY_KS = {

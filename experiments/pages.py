@@ -8,9 +8,9 @@ from collections.abc import Callable
 from feasibly.cli import methods
 
 from . import comparison, records
-from .records import TRUTH
+from .records import BASE, DEFAULT, TRUTH
 from .studies import MEASUREMENTS, Study, audit, fidelity, find
-from .tables import TEXT, means, pick, render
+from .tables import ALL, TEXT, Columns, means, pick, render
 from .variables import parts
 
 ROOT = records.RESULTS.parent
@@ -105,6 +105,46 @@ def _readme() -> str:
     return render([known[label] for label in README_ROWS], README_COLUMNS)
 
 
+WEATHER_ROWS: dict[str, tuple[str, ...]] = {
+    "state": (DEFAULT, BASE),
+    "wind": (DEFAULT, BASE, "PPR, T = 128, 8 iterations"),
+}
+WEATHER_RIVALS = ("MMPS", "DPS", "HDC", "post-hoc projection")
+WEATHER_COLUMNS: Columns = {
+    "observed": ("observed", TEXT),
+    "label": ("method", TEXT),
+    "feasible": ALL["feasible"],
+    "z": ("CRPS of z (m²/s²)", "{:.0f}"),
+    "v": ("CRPS of v (m/s)", "{:.2f}"),
+    "ratio": ("spread / skill of z, v", TEXT),
+    "evaluations": ALL["evaluations"],
+}
+
+
+def _weather() -> str:
+    """The table of the weather, by the CRPS of the northward wind."""
+    known = dict(parts(records.read("baselines", "weather")))
+    rows = []
+    for observed, ours in WEATHER_ROWS.items():
+        z, v = (
+            {row["label"]: row for row in means(known[f"{observed}/{name}"])}
+            for name in ("geopotential", "v")
+        )
+        for label in sorted((*ours, *WEATHER_RIVALS), key=lambda label: v[label]["crps"]):
+            rows.append(
+                {
+                    "observed": observed,
+                    "label": f"**{label}**" if v[label]["default"] else label,
+                    "feasible": v[label]["feasible"],
+                    "z": z[label]["crps"],
+                    "v": v[label]["crps"],
+                    "ratio": f"{z[label]['ratio']:.2f}, {v[label]['ratio']:.2f}",
+                    "evaluations": v[label]["evaluations"],
+                }
+            )
+    return render(rows, WEATHER_COLUMNS)
+
+
 MAKERS: dict[str, Callable[[], str]] = {
     "comparison": lambda: comparison.data2d(records.read("baselines", "data2d")),
     "comparison-ks": lambda: comparison.ks(records.read("baselines", "ks")),
@@ -117,6 +157,7 @@ MAKERS: dict[str, Callable[[], str]] = {
     "azula": lambda: _measured("azula"),
     "peers": lambda: _measured("peers"),
     "stations": lambda: _measured("stations"),
+    "weather": _weather,
     "bound": lambda: _measured("bound"),
     "lipschitz": lambda: _measured("lipschitz"),
 }

@@ -206,7 +206,7 @@ def test_on_the_weather_no_method_is_compared_on_days_that_another_has_not():
 
 @pytest.mark.parametrize("variable", variables.UNITS)
 def test_on_the_wind_only_ppr_and_the_default_are_feasible_and_no_crps_is_below_pprs(variable):
-    """docs/weather.md, "The wind's speed at a tenth of all points"."""
+    """docs/weather.md, "What follows"."""
     rows = rows_of("baselines", "weather", f"wind/{variable}")
     mine = {"PPR", "PPR, T = 128, 8 iterations", "PPR, fast"}
     feasible = {label for label, row in rows.items() if row["feasible"] == 1}
@@ -216,7 +216,7 @@ def test_on_the_wind_only_ppr_and_the_default_are_feasible_and_no_crps_is_below_
 
 
 def test_of_the_sine_half_of_the_members_of_one_day_are_feasible_and_none_of_the_other():
-    """docs/weather.md, "The sine of twice everything"."""
+    """docs/weather.md, "What follows"."""
     many = "PPR, T = 512, 2 iterations"
     rows = [row for row in records.read("baselines", "weather") if row["observation"] == "sine"]
     assert {r["reference"]: r["feasible"] for r in rows if r["label"] == many} == {0: 0.5, 1: 0}
