@@ -9,7 +9,7 @@ from feasibly.cli import methods
 
 from . import comparison, records
 from .records import TRUTH
-from .studies import MEASUREMENTS, Study, audit, find
+from .studies import MEASUREMENTS, Study, audit, defaults, find
 from .tables import TEXT, means, pick, render
 from .variables import parts
 
@@ -101,6 +101,17 @@ def _readme() -> str:
     return render([known[label] for label in README_ROWS], README_COLUMNS)
 
 
+DEFAULTS = ("family", "feasible", "sliced", "evaluations", "silent")
+
+
+def _defaults() -> str:
+    """The default on problems with an exact answer, all of them first."""
+    rows = defaults.rows(records.read("defaults", "exact"))
+    totals = [row for row in rows if row["family"].startswith(tuple(defaults.PARTS))]
+    families = [row for row in rows if row not in totals]
+    return render(totals + families, {key: defaults.COLUMNS[key] for key in DEFAULTS})
+
+
 MAKERS: dict[str, Callable[[], str]] = {
     "comparison": lambda: comparison.data2d(records.read("baselines", "data2d")),
     "comparison-ks": lambda: comparison.ks(records.read("baselines", "ks")),
@@ -108,6 +119,7 @@ MAKERS: dict[str, Callable[[], str]] = {
     "audit": lambda: _measured("audit"),
     "audit-shipped": _shipped,
     "readme": _readme,
+    "defaults": _defaults,
     "faults": lambda: _measured("faults"),
     "fidelity": lambda: _measured("fidelity"),
     "stations": lambda: _measured("stations"),
