@@ -122,6 +122,7 @@ MAKERS: dict[str, Callable[[], str]] = {
     "defaults": _defaults,
     "faults": lambda: _measured("faults"),
     "fidelity": lambda: _measured("fidelity"),
+    "peers": lambda: _measured("peers"),
     "stations": lambda: _measured("stations"),
     "bound": lambda: _measured("bound"),
     "budgets": lambda: _measured("budgets"),

@@ -21,6 +21,7 @@ from . import (
     neighbours,
     optimizers,
     optimizers_sweep,
+    peers,
     projection_steps,
     stations,
     tuning,
@@ -51,6 +52,7 @@ MEASUREMENTS: tuple[Measurement, ...] = (
     fidelity.MEASUREMENT,
     lipschitz.MEASUREMENT,
     monitor.MEASUREMENT,
+    peers.MEASUREMENT,
     stations.MEASUREMENT,
 )
 
