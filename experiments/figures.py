@@ -68,11 +68,13 @@ def frontier(rows: Sequence[Record]) -> Figure:
 
 def strips(rows: Sequence[Record]) -> Figure:
     """The paper's panels for Data2D: violation and k-NN rate of each label, one point a setting.
+    Labels are in the order of the share that is feasible and on-manifold, with the truth last.
 
     Violations are medians and the 90 % quantiles; values below 1e-12
     and above 10, members that are not finite included, are drawn there.
     """
-    labels = list(dict.fromkeys(row["label"] for row in rows))
+    table = sorted(means(rows), key=lambda row: (row["label"] == TRUTH, -row["joint"]))
+    labels = [row["label"] for row in table]
     figure = _figure(11, 1.5 + 0.28 * len(labels))
     left, right = figure.subplots(1, 2, sharey=True)
     for y, label in enumerate(labels):

@@ -9,7 +9,7 @@ from feasibly.cli import methods
 
 from . import comparison, records
 from .records import BASE, DEFAULT, TRUTH
-from .studies import MEASUREMENTS, Study, audit, fidelity, find
+from .studies import MEASUREMENTS, Study, audit, defaults, fidelity, find
 from .tables import ALL, TEXT, Columns, means, pick, render
 from .variables import parts
 
@@ -145,6 +145,17 @@ def _weather() -> str:
     return render(rows, WEATHER_COLUMNS)
 
 
+DEFAULTS = ("family", "feasible", "sliced", "evaluations", "silent")
+
+
+def _defaults() -> str:
+    """The default on problems with an exact answer, all of them first."""
+    rows = defaults.rows(records.read("defaults", "exact"))
+    totals = [row for row in rows if row["family"].startswith(tuple(defaults.PARTS))]
+    families = [row for row in rows if row not in totals]
+    return render(totals + families, {key: defaults.COLUMNS[key] for key in DEFAULTS})
+
+
 MAKERS: dict[str, Callable[[], str]] = {
     "comparison": lambda: comparison.data2d(records.read("baselines", "data2d")),
     "comparison-ks": lambda: comparison.ks(records.read("baselines", "ks")),
@@ -152,6 +163,7 @@ MAKERS: dict[str, Callable[[], str]] = {
     "audit": lambda: _measured("audit"),
     "audit-shipped": _shipped,
     "readme": _readme,
+    "defaults": _defaults,
     "faults": lambda: _measured("faults"),
     "fidelity": _fidelity,
     "azula": lambda: _measured("azula"),

@@ -154,7 +154,7 @@ def test_no_baseline_does_worse_than_in_the_paper(name):
 
 
 def test_on_data2d_ppr_leads():
-    """docs/baselines.md, "What it says"."""
+    """docs/baselines.md, "What follows"."""
     rows = rows_of("baselines", "data2d")
     others = [
         row
