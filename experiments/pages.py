@@ -18,13 +18,12 @@ PAGES = [
     ROOT / "README.md",
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "docs" / "pages").glob("*.md")),
-    ROOT / "docs" / "pages" / "trust.py",
 ]
 
 MARK = re.compile(
     r"(<!-- table: ([\w-]+) (\w+)(?:/([\w/-]+))?(?:; ([^>]*))? -->\n).*?(<!-- end -->)", re.DOTALL
 )
-MADE = re.compile(r"((# |)<!-- made: ([\w-]+) -->\n).*?((?:# |)<!-- end -->)", re.DOTALL)
+MADE = re.compile(r"(<!-- made: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def fill(page: str) -> str:
@@ -33,7 +32,7 @@ def fill(page: str) -> str:
     A mark reads `<!-- table: STUDY PROBLEM -->`, or `<!-- table: STUDY PROBLEM; LABEL; ... -->`
     for some rows only, with `PROBLEM/OBSERVATION` for one kind of observation (of the weather
     `PROBLEM/OBSERVATION/VARIABLE`) or `oracles/POSTERIOR`, or `<!-- made: NAME -->` for what is no
-    mean of a comparison, and ends with `<!-- end -->`. In comments all lines begin with a sharp.
+    mean of a comparison, and ends with `<!-- end -->`.
 
     Raises:
         ValueError: If a mark asks for what there is not.
@@ -44,9 +43,8 @@ def fill(page: str) -> str:
         return f"{start}{_means(study, problem, part, labels)}\n{end}"
 
     def made(match: re.Match[str]) -> str:
-        start, sharp, name, end = match.groups()
-        lines = MAKERS[name]().splitlines()
-        return start + "".join(f"{sharp}{line}\n" for line in lines) + end
+        start, name, end = match.groups()
+        return f"{start}{MAKERS[name]()}\n{end}"
 
     return MADE.sub(made, MARK.sub(table, page))
 

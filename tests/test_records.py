@@ -85,13 +85,6 @@ def test_results_are_those_of_the_shipped_prior(problem):
     assert {row["weights"] for row in rows} == {priors.digest(problem)}
 
 
-def test_a_table_in_comments_is_in_comments():
-    page = "# <!-- made: methods -->\n# old\n# <!-- end -->\nx = 1\n"
-    plain = fill(page.replace("# ", "")).splitlines()
-    assert fill(page).splitlines() == [*(f"# {line}" for line in plain[:-1]), "x = 1"]
-    assert len(plain) > 10
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_tables_of_the_pages_are_those_of_the_records(page):
     text = page.read_text()
