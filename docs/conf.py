@@ -69,7 +69,9 @@ def mathml(translator: HTML5Translator, node: nodes.Element) -> None:
 
 def notebook(page: Path) -> bool:
     """Whether a page also comes as a notebook: it runs without the other files of the docs."""
-    return page.exists() and not re.search(r"^(from|import) small\b", page.read_text(), re.M)
+    if not page.exists() or page.stem == "small":
+        return False
+    return not re.search(r"^(from|import) small\b", page.read_text(), re.M)
 
 
 def notebooks(app: Sphinx) -> None:

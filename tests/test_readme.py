@@ -21,7 +21,7 @@ def test_the_first_code_runs_as_printed_and_prints_what_it_says(
 ):
     """But for the numbers of violations, evaluations and seconds, which rounding changes."""
     monkeypatch.chdir(tmp_path)
-    ((code, said),) = re.findall(r"```python\n(.*?)```\n\n```\n(.*?)```", page, flags=re.DOTALL)
+    ((code, said),) = re.findall(r"```python\n(.*?)```\n\n```\w*\n(.*?)```", page, flags=re.DOTALL)
     exec(code, {})
     printed = capsys.readouterr().out
     numbers = re.compile(r"\d[\d.e+-]*")

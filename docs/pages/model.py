@@ -118,7 +118,7 @@ print(decode(result.samples).sum(dim=1)[:4], f"{int(result.feasible.sum())} of 6
 # * **Test on a few states.** This prints the denoising error at each noise level, the time and
 #   memory of an evaluation, and whether gradients are finite:
 #
-#   ```
+#   ```shell
 #   python -m feasibly check --denoiser my_project:denoiser --constraint my_project:constraint --shape 32 32
 #   ```
 #

@@ -15,7 +15,7 @@
 #
 # In a virtual environment with Python 3.11 or later, in the folder of the clone:
 #
-# ```
+# ```shell
 # pip install torch==2.13.0 -e .
 # ```
 #
@@ -62,17 +62,16 @@ print(result)
 # %%
 import matplotlib.pyplot as plt
 
-runs = {
-    "the model": feasibly.sample(denoiser, None, 256, shape=(2,), seed=0),
-    "post-hoc projection": feasibly.sample(denoiser, circle, 256, (2,), method="post-hoc"),
-    "the default": result,
-}
+plain = feasibly.sample(denoiser, None, 256, shape=(2,), seed=0)
+post_hoc = feasibly.sample(denoiser, circle, 256, shape=(2,), method="post-hoc")
+
+runs = {"the model": plain, "post-hoc projection": post_hoc, "the default": result}
 
 figure, axes = plt.subplots(1, 3, figsize=(9, 3.2), layout="constrained")
 for ax, (name, run) in zip(axes, runs.items(), strict=True):
     ax.add_patch(plt.Circle((0, 0), 1, fill=False, color="tab:red", linewidth=0.6))
     ax.scatter(*run.samples.T, s=6, linewidths=0)
-    ax.set(title=name, xlim=(-2, 2), ylim=(-2, 2), xticks=[], yticks=[], aspect=1)
+    ax.set(title=name, xlim=(-1.8, 1.8), ylim=(-1.8, 1.8), xticks=[], yticks=[], aspect=1)
 plt.show()
 
 # %% [markdown]
@@ -100,7 +99,7 @@ print(again.samples.shape)
 # The shipped models need no Python. Your own model and constraint come from functions of your
 # module:
 #
-# ```
+# ```shell
 # python -m feasibly demo
 # python -m feasibly sample --denoiser checkerboard --constraint 3 --members 256
 # python -m feasibly sample --denoiser my_project:denoiser --constraint my_project:constraint --shape 32 32

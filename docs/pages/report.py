@@ -14,15 +14,8 @@
 # Print a result, and it says what ran and how it went.
 
 # %%
-import warnings
-
-import matplotlib.pyplot as plt
-import torch
-
 import feasibly
-from feasibly import metrics, priors
-from feasibly.minimizers import WarmLBFGS
-from feasibly.oracles import Gaussian
+from feasibly import priors
 
 denoiser = priors.load("checkerboard")
 circle = feasibly.Equality(lambda x: x.norm(dim=1) - 1, tolerance=1e-8)
@@ -37,20 +30,18 @@ print(result)
 # * **Plausible**: the member looks like data to the denoiser. So do 99 of 100 samples without the
 #   constraint. `result.plausible` marks these members.
 # * **Evaluations** count the network on a batch, forward and backward. *Outside the network* is the
-#   share of time that constraint and sampler took.
+#   share of the time that the rest took.
 # * **Seed and members**: a member depends on the seed and its index, and on nothing else. Members 100
 #   to 131 are the same alone as in a run of 1000, up to rounding.
 #
 # ## Members that are not plausible
 #
-# No point of this circle is near the board. All members are feasible, and none is plausible.
+# No point of this circle is near the board. All members are feasible, and none is plausible. The run
+# warns, and `result.warnings` has the texts.
 
 # %%
 far = feasibly.Equality(lambda x: x.norm(dim=1) - 6, tolerance=1e-8)
-with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always")
-    print(feasibly.sample(denoiser, far, 8, shape=(2,), attempts=1))
-print(*(f"\nwarning: {warning.message}" for warning in caught))
+print(feasibly.sample(denoiser, far, 8, shape=(2,), attempts=1))
 
 # %% [markdown]
 # If this happens to you, sample without the constraint, `feasibly.sample(denoiser, None, ...)`, and
@@ -62,7 +53,7 @@ print(*(f"\nwarning: {warning.message}" for warning in caught))
 # ## Members that are not feasible
 #
 # A run keeps them and warns. Leave them out before you average: `result.samples[result.feasible]`.
-# Besides the model, there are two causes.
+# If the model can satisfy the constraint, there are two causes.
 #
 # * **The projection was not finished.** Many nonlinear residuals need many iterations. Here twenty
 #   of thirty numbers are known by their sine, and PPR's projections are too short. The last projection
@@ -71,6 +62,13 @@ print(*(f"\nwarning: {warning.message}" for warning in caught))
 #   or sample in float64](constraint.py#choose-the-tolerance).
 
 # %%
+import warnings
+
+import torch
+
+from feasibly.minimizers import WarmLBFGS
+from feasibly.oracles import Gaussian
+
 prior = Gaussian(torch.zeros(30), torch.eye(30), feasibly.schedules.LogLogit())
 phase = torch.linspace(-1, 1, 20)
 sine = feasibly.Observation(lambda x: torch.sin(2 * x[:, :20]), phase, tolerance=1e-8)
@@ -91,6 +89,10 @@ with warnings.catch_warnings():
 # Here the mean of thirty independent normals is observed, for 64 truths. The right spread is 0.98.
 
 # %%
+import matplotlib.pyplot as plt
+
+from feasibly import metrics
+
 truth = torch.randn(64, 30, generator=torch.Generator().manual_seed(1))
 mean = feasibly.Equality(lambda x: x.mean(dim=1), tolerance=1e-8)
 each = feasibly.EachMember(mean, truth.mean(dim=1), repeats=16)  # 16 members for each truth
