@@ -81,7 +81,10 @@ def notebooks(app: Sphinx) -> None:
         path = NOTEBOOKS / f"{page.stem}.ipynb"
         if not path.exists() or path.stat().st_mtime < page.stat().st_mtime:
             text = LINK.sub(r"\1", page.read_text())
-            jupytext.write(jupytext.reads(text, fmt="py:percent"), path, fmt="ipynb")
+            _, _, cells = text.partition("\n\n")  # the header is for tools that read the page
+            book = jupytext.reads(cells, fmt="py:percent")
+            book.metadata["kernelspec"] = {"display_name": "Python 3", "name": "python3"}
+            jupytext.write(book, path, fmt="ipynb")
 
 
 def outward(app: Sphinx, name: str, source: list[str]) -> None:

@@ -27,13 +27,13 @@ denoiser = priors.load("checkerboard")
 # %% [markdown]
 # | you know | write |
 # |---|---|
-# | h(x) = 0 | `Equality(h, tolerance)` |
-# | g(x) <= 0 | `Inequality(g, tolerance)`, `Bounds(lower, upper, tolerance)` |
-# | A(x) = y, known exactly | `Observation(A, y, tolerance)`, `Linear(matrix, y, tolerance)` |
-# | A(x) = y + errors, measured | `Observation(A, y, noise=std)`, `Linear(matrix, y, noise=std)` |
-# | c(x) = 0, c without a sign | `Scalar(c, tolerance)` |
+# | $h(x) = 0$ | `Equality(h, tolerance)` |
+# | $g(x) \le 0$ | `Inequality(g, tolerance)`, `Bounds(lower, upper, tolerance)` |
+# | $A(x) = y$, known exactly | `Observation(A, y, tolerance)`, `Linear(matrix, y, tolerance)` |
+# | $A(x) = y$ + errors, measured | `Observation(A, y, noise=std)`, `Linear(matrix, y, noise=std)` |
+# | $c(x) = 0$, where $c \ge 0$ | `Scalar(c, tolerance)` |
 # | several | `Composite([a, b])` |
-# | another y for each member | `EachMember(constraint, targets)` |
+# | another $y$ for each member | `EachMember(constraint, targets)` |
 #
 # The function gets all members at once, with shape (B, *), and returns (B, ...). A sample's residual
 # depends on that sample alone.
@@ -89,7 +89,7 @@ print(feasibly.sample(denoiser, both, 64, shape=(2,), seed=0))
 # units, and convert it by `in_units`.
 
 # %%
-field = torch.randn(1, 24, 24)
+field = torch.randn(1, 24, 24, generator=torch.Generator().manual_seed(0))
 warm = constraints.Integral((-2, -1), 288.0, tolerance=1e-4)
 wanted = {
     "zero at the edges": constraints.Mask.boundary((24, 24), (0, 1), 0.0, tolerance=1e-6),
@@ -97,8 +97,8 @@ wanted = {
     "mean of 288 K": warm.in_units(mean=287.0, std=9.5),
 }
 for name, constraint in wanted.items():
-    count, violation = constraint.residual(field).shape[1], constraint.violation(field).item()
-    print(f"{name:>18}: {count:3d} residuals, violation {violation:.3g}")
+    residual, violation = constraint.residual(field), constraint.violation(field)
+    print(f"{name:>18}: {residual.shape[1]:3d} residuals, violation {violation.item():.3g}")
 
 # %% [markdown]
 # ## Choose the tolerance

@@ -110,7 +110,7 @@ def decode(z):
 
 total = feasibly.Equality(lambda u: u.sum(dim=1) - 2, tolerance=1e-8)
 result = feasibly.sample(denoiser, feasibly.Decoded(total, decode), 64, shape=(2,))
-print(decode(result.samples).sum(dim=1)[:4], f"{int(result.feasible.sum())} of 64 feasible")
+print(decode(result.samples).sum(dim=1)[:4], int(result.feasible.sum()), "of 64 feasible")
 
 # %% [markdown]
 # ## Before a long run

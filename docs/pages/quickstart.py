@@ -75,8 +75,8 @@ for ax, (name, run) in zip(axes, runs.items(), strict=True):
 plt.show()
 
 # %% [markdown]
-# The warning is of the post-hoc projection: a quarter of its members does not look like data. Here we
-# know the board, and can count the samples on it.
+# The warning is right: a quarter of the projected members does not look like data. Here we know the
+# board, so we can count the samples on it.
 
 # %%
 from feasibly.problems.distributions import Checkerboard
