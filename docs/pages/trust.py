@@ -24,16 +24,14 @@
 
 # %%
 import torch
-from small import short
 
 import feasibly
 from feasibly import figures, priors
 from feasibly.oracles import Gaussian
 
-truths = short(128, 16)
 denoiser = priors.load("checkerboard")
 wave = feasibly.Equality(lambda x: torch.sin(3 * x[:, 0]) - x[:, 1], tolerance=1e-8)
-audit = feasibly.audit(denoiser, wave, (2,), methods=("auto",), truths=truths)
+audit = feasibly.audit(denoiser, wave, (2,), methods=("auto",), truths=128)
 print(audit)
 
 # %% [markdown]
@@ -48,7 +46,7 @@ print(audit)
 # %%
 prior = Gaussian(torch.zeros(30), torch.eye(30), feasibly.schedules.LogLogit())
 mean = feasibly.Equality(lambda x: x.mean(dim=1), tolerance=1e-8)
-audit = feasibly.audit(prior, mean, (30,), methods=("ppr", "auto"), truths=short(64, 16))
+audit = feasibly.audit(prior, mean, (30,), methods=("ppr", "auto"), truths=64)
 print(audit)
 
 # %% [markdown]
