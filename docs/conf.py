@@ -4,6 +4,7 @@ import os
 import re
 from pathlib import Path
 
+import jupytext
 from docutils import nodes
 from math_core import LatexToMathML
 from sphinx.application import Sphinx
@@ -11,8 +12,14 @@ from sphinx.writers.html5 import HTML5Translator
 
 ROOT = Path(__file__).parent.parent
 SMOKE = bool(os.environ.get("FEASIBLY_SMOKE"))  # few steps, for tests
-os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"  # of the pages' kernels
 CARDS = ROOT / "src" / "feasibly" / "priors"
+PAGES, NOTEBOOKS = ROOT / "docs" / "pages", ROOT / "docs" / "_build" / "notebooks"
+LINK = re.compile(r"(?<!!)\[([^\]\n]+)\]\((?!https?:)([^)\s]+)\)")
+
+# of the pages' kernels, which run in empty folders, on one core
+os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"
+os.environ["PYTHONPATH"] = os.pathsep.join((str(PAGES), os.environ.get("PYTHONPATH", "")))
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 project = "feasibly"
 author = "The feasibly developers"
@@ -33,6 +40,7 @@ suppress_warnings = ["myst.header"]  # pages that begin at a second heading
 
 nb_custom_formats = {".py": ["jupytext.reads", {"fmt": "py:percent"}]}
 nb_execution_mode = "cache"
+nb_execution_in_temp = True  # pages write files beside themselves
 nb_execution_cache_path = str(ROOT / "docs" / "_build" / ("smoke" if SMOKE else "executed"))
 nb_execution_timeout = 1800
 nb_execution_show_tb = True
@@ -59,6 +67,26 @@ def mathml(translator: HTML5Translator, node: nodes.Element) -> None:
     raise nodes.SkipNode
 
 
+def notebook(page: Path) -> bool:
+    """Whether a page also comes as a notebook: it runs without the other files of the docs."""
+    if not page.exists() or page.stem == "small":
+        return False
+    return not re.search(r"^(from|import) small\b", page.read_text(), re.M)
+
+
+def notebooks(app: Sphinx) -> None:
+    """Writes these pages as notebooks, without links to other pages."""
+    NOTEBOOKS.mkdir(parents=True, exist_ok=True)
+    for page in filter(notebook, PAGES.glob("[!_]*.py")):
+        path = NOTEBOOKS / f"{page.stem}.ipynb"
+        if not path.exists() or path.stat().st_mtime < page.stat().st_mtime:
+            text = LINK.sub(r"\1", page.read_text())
+            _, _, cells = text.partition("\n\n")  # the header is for tools that read the page
+            book = jupytext.reads(cells, fmt="py:percent")
+            book.metadata["kernelspec"] = {"display_name": "Python 3", "name": "python3"}
+            jupytext.write(book, path, fmt="ipynb")
+
+
 def outward(app: Sphinx, name: str, source: list[str]) -> None:
     """Leads links to the cards of the priors to the page that holds them all, and makes plain text
     of other links that leave the docs for a folder, a page, or what is not there."""
@@ -75,7 +103,10 @@ def outward(app: Sphinx, name: str, source: list[str]) -> None:
 
     cards = "".join(f"\n{card.read_text()}" for card in sorted(CARDS.glob("*.md")))
     source[0] = source[0].replace("<!-- cards -->", cards.replace("\n#", "\n##"))
-    source[0] = re.sub(r"(?<!!)\[([^\]\n]+)\]\((?!https?:)([^)\s]+)\)", change, source[0])
+    source[0] = LINK.sub(change, source[0])
+    if notebook(PAGES / f"{Path(name).name}.py"):
+        link = f"{{download}}`As a notebook </_build/notebooks/{Path(name).name}.ipynb>`"
+        source[0] = re.sub(r"^(# # .*\n)", rf"\1#\n# {link}\n", source[0], count=1, flags=re.M)
 
 
 def shapes(app: Sphinx, what: str, name: str, thing: object, options: object, lines: list) -> None:
@@ -85,5 +116,6 @@ def shapes(app: Sphinx, what: str, name: str, thing: object, options: object, li
 
 def setup(app: Sphinx) -> None:
     app.add_html_math_renderer("mathml", (mathml, None), (mathml, None))
+    app.connect("builder-inited", notebooks)
     app.connect("source-read", outward)
     app.connect("autodoc-process-docstring", shapes)

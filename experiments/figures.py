@@ -2,7 +2,7 @@
 
 __all__ = [
     "bound",
-    "by_variable",
+    "by_hour",
     "defaults",
     "distances",
     "frontier",
@@ -17,7 +17,7 @@ __all__ = [
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ from matplotlib.ticker import LogLocator, ScalarFormatter
 from feasibly import figures
 
 from . import paper, variables
-from .records import PRIOR, TRUTH, Record, unpack
+from .records import BASE, DEFAULT, PRIOR, TRUTH, Record, same_references, unpack
 from .tables import means
 
 
@@ -68,11 +68,13 @@ def frontier(rows: Sequence[Record]) -> Figure:
 
 def strips(rows: Sequence[Record]) -> Figure:
     """The paper's panels for Data2D: violation and k-NN rate of each label, one point a setting.
+    Labels are in the order of the share that is feasible and on-manifold, with the truth last.
 
     Violations are medians and the 90 % quantiles; values below 1e-12
     and above 10, members that are not finite included, are drawn there.
     """
-    labels = list(dict.fromkeys(row["label"] for row in rows))
+    table = sorted(means(rows), key=lambda row: (row["label"] == TRUTH, -row["joint"]))
+    labels = [row["label"] for row in table]
     figure = _figure(11, 1.5 + 0.28 * len(labels))
     left, right = figure.subplots(1, 2, sharey=True)
     for y, label in enumerate(labels):
@@ -98,28 +100,33 @@ def _strip(ax: Axes, values: Sequence[float], y: int, colour: str, marker: str) 
     ax.scatter(values, jitter, s=14, marker=marker, color=colour, alpha=0.6)
 
 
-def distances(rows: Sequence[Record]) -> Figure:
+def distances(rows: Sequence[Record], panels: Mapping[str, str], labels: Sequence[str]) -> Figure:
     """How far from each exact posterior an ensemble is: the sliced Wasserstein distance of each
-    method, one point a problem, in multiples of that between two samples of the truth."""
-    kinds = variables.parts(rows)
-    labels = [label for label in dict.fromkeys(row["label"] for row in rows) if label != TRUTH]
-    lines, columns = -(-len(kinds) // 3), 3
-    figure = _figure(13, 0.5 + lines * (1 + 0.2 * len(labels)))
+    method, one point a problem, in multiples of that between two samples of the truth.
+
+    Arguments:
+        rows: The records.
+        panels: For each posterior that is drawn, its title.
+        labels: The methods that are drawn, from the top.
+    """
+    kinds = dict(variables.parts(rows))
+    lines, columns = -(-len(panels) // 3), 3
+    figure = _figure(11, 0.8 + lines * (0.6 + 0.22 * len(labels)))
     axes = figure.subplots(lines, columns, sharey=True, squeeze=False)
-    for ax in axes.flatten()[len(kinds) :]:
+    for ax in axes.flatten()[len(panels) :]:
         ax.set_axis_off()
-    for ax, (name, part) in zip(axes.flatten(), kinds, strict=False):
-        floor = {row["number"]: row["sliced"] for row in part if row["label"] == TRUTH}
+    for ax, (name, title) in zip(axes.flatten(), panels.items(), strict=False):
+        floor = {row["number"]: row["sliced"] for row in kinds[name] if row["label"] == TRUTH}
         for y, label in enumerate(labels):
-            group = [row for row in part if row["label"] == label and "sliced" in row]
+            group = [row for row in kinds[name] if row["label"] == label and "sliced" in row]
             values = [row["sliced"] / floor[row["number"]] for row in group]
             _strip(ax, values, y, f"C{y % 10}", "o")
         ax.axvline(1, color="black", linewidth=0.6)
-        ax.set(xscale="log", title=name)
+        ax.set(xscale="log", title=title)
         ax.minorticks_off()
         ax.set_xticks(ticks := [1, 2, 5, 10, 20, 50], ticks)
         ax.set_xlim(0.6, 70)
-        ax.set_yticks(range(len(labels)), labels, fontsize=8)
+        ax.set_yticks(range(len(labels)), labels, fontsize=9)
     axes[0][0].invert_yaxis()
     figure.supxlabel("sliced Wasserstein distance / that of the truth to itself")
     return figure
@@ -155,10 +162,12 @@ def defaults(rows: Sequence[Record]) -> Figure:
     return figure
 
 
-def over_time(rows: Sequence[Record], unit: str = "frame") -> Figure:
+def over_time(rows: Sequence[Record]) -> Figure:
     """The ensemble scores over the time of the system, a row for each kind of observation, on the
-    references that all of its methods were run on."""
-    labels = list(dict.fromkeys(row["label"] for row in rows))
+    references that all of its methods were run on. A label that had other references is left
+    out."""
+    rows = _alike(rows)
+    labels = _labels(rows)
     kinds = list(dict.fromkeys(row["observation"] for row in rows))
     panels = {"RMSE": "mse", "skill": "mean_se", "spread": "variance", "CRPS": "crps"}
     figure = _figure(13, 3 * len(kinds) + 0.6)
@@ -171,12 +180,69 @@ def over_time(rows: Sequence[Record], unit: str = "frame") -> Figure:
                 if mean:
                     curve = mean if key == "crps" else [value**0.5 for value in mean]
                     ax.plot(curve, **_line(i), label=label, linewidth=1.2)
-            units = variables.UNITS.get(kind.rpartition("/")[2])
-            name = title if units is None else f"{title} ({units})"
-            ax.set(title=f"{name}, {kind}", xlabel=unit)
-            ax.set_ylim(bottom=0, top=_top(ax))
+            ax.set(title=f"{title}, {kind}", xlabel="frame")
+            ax.set_ylim(bottom=0)
     _legend(figure)
     return figure
+
+
+LEADING = (
+    DEFAULT,
+    BASE,
+    "PPR, T = 512, 2 iterations",
+    "MMPS",
+    "DPS",
+    "HDC",
+    "post-hoc projection",
+    PRIOR,
+)
+"""The labels that figures of the weather show, and no more, so that lines can be told apart."""
+
+MAPPED = (DEFAULT, BASE, "post-hoc projection", PRIOR)
+"""Those of which there are maps."""
+
+
+def by_hour(rows: Sequence[Record]) -> Figure:
+    """The CRPS of the northward wind and its spread over its skill, by hour, a column for each
+    kind of observation."""
+    rows = [row for row in variables.split(rows) if row["observation"].endswith("/v")]
+    kinds = list(dict.fromkeys(row["observation"] for row in rows))
+    figure = _figure(3 * len(kinds) + 0.5, 5.5)
+    above, below = figure.subplots(2, len(kinds), squeeze=False, sharex=True)
+    for kind, upper, lower in zip(kinds, above, below, strict=True):
+        references = _common(rows, kind)
+        for i, label in enumerate(LEADING):
+            found = [r for r in rows if r["label"] == label and r["observation"] == kind]
+            if not found:
+                continue
+            style = {"color": f"C{i}", "label": label, "linewidth": 1.2}
+            if label == PRIOR:
+                style |= {"color": "grey", "linestyle": "--"}
+            upper.plot(_mean(rows, kind, label, "crps", references), **style)
+            variance = _mean(rows, kind, label, "variance", references)
+            skill = _mean(rows, kind, label, "mean_se", references)
+            correction = 1 + 1 / found[0]["members"]
+            ratio = [(correction * v / s) ** 0.5 for v, s in zip(variance, skill, strict=True)]
+            lower.plot(ratio, **style)
+        lower.axhline(1, color="black", linewidth=0.6)
+        upper.set(title=kind.rpartition("/")[0], ylabel="CRPS of v (m/s)")
+        upper.set_ylim(bottom=0, top=_top(upper))
+        lower.set(xlabel="hour", ylabel="spread / skill of v", ylim=(0, 2))
+    _legend(figure)
+    return figure
+
+
+def _alike(rows: Sequence[Record]) -> list[Record]:
+    """The records of the labels that have the references of the first label."""
+    groups = {row["label"]: [r for r in rows if r["label"] == row["label"]] for row in rows}
+    first = next(iter(groups.values()))
+    return [row for row in rows if same_references(groups[row["label"]], first)]
+
+
+def _labels(rows: Sequence[Record]) -> list[str]:
+    """The labels in the order of their first appearance, the default before all."""
+    labels = list(dict.fromkeys(row["label"] for row in rows))
+    return sorted(labels, key=lambda label: label != DEFAULT)
 
 
 def _top(ax: Axes) -> float | None:
@@ -224,14 +290,14 @@ def _common(rows: Sequence[Record], kind: str) -> set[int]:
 
 
 def gallery(rows: Sequence[Record]) -> Figure:
-    """One member of each method beside its reference, space to the right and time upward."""
-    rows = [row for row in rows if "picture" in row]
-    panels = {}
-    for kind in dict.fromkeys(row["observation"] for row in rows):
-        group = [row for row in rows if row["observation"] == kind]
-        panels[f"reference, {kind}"] = group[0]["picture"]
-        panels |= {f"{row['label']}, {kind}": row["picture_member"] for row in group}
-    columns = 6
+    """One member of each method beside its reference, space to the right and time upward, of the
+    first kind of observation. A label that had another reference is left out."""
+    rows = [row for row in _alike(rows) if "picture" in row]
+    rows = [row for row in rows if row["observation"] == rows[0]["observation"]]
+    pictures = {row["label"]: row["picture_member"] for row in rows}
+    panels = {"reference": rows[0]["picture"]}
+    panels |= {label: pictures[label] for label in _labels(rows)}
+    columns = 4
     lines = math.ceil(len(panels) / columns)
     figure = _figure(1.9 * columns, 2.2 * lines)
     axes = figure.subplots(lines, columns, squeeze=False).flatten()
@@ -246,27 +312,22 @@ def gallery(rows: Sequence[Record]) -> Figure:
 
 
 def maps(rows: Sequence[Record]) -> Figure:
-    """One member of each method below its reference: the wind v, hours as columns."""
-    rows = [row for row in rows if "picture" in row]
-    kind = rows[0]["observation"]
-    rows = [row for row in rows if row["observation"] == kind]
-    pictures = {f"reference, {kind}": rows[0]["picture"]}
-    pictures |= {row["label"]: row["picture_member"] for row in rows}
-    shape = (len(variables.SHOWN), 32, 64)
-    fields = {name: torch.tensor(unpack(text, shape)) for name, text in pictures.items()}
-    return figures.maps(fields, variables.SHOWN, "northward wind v (m/s)")
-
-
-def by_variable(rows: Sequence[Record]) -> Figure:
-    """The ensemble scores by lead hour, a row for each observation and variable."""
-    return over_time(variables.split(rows), "hour")
+    """One member of each method below its reference, of which all fields at noon are observed: the
+    wind v, hours as columns."""
+    rows = [row for row in rows if "picture" in row and row["observation"] == "state"]
+    pictures = {row["label"]: row["picture_member"] for row in rows}
+    shown = {"reference": rows[0]["picture"]}
+    shown |= {label: pictures[label] for label in MAPPED if label in pictures}
+    shape, some = (len(variables.SHOWN), 32, 64), slice(None, None, 2)
+    fields = {name: torch.tensor(unpack(text, shape)[some]) for name, text in shown.items()}
+    return figures.maps(fields, variables.SHOWN[some], "northward wind v (m/s)")
 
 
 def ranks(rows: Sequence[Record]) -> Figure:
     """Rank histograms of each observation and variable, on the references that all methods were
     run on: the density of the reference's rank among the members, 1 for a calibrated ensemble."""
     rows = [row for row in variables.split(rows) if "ranks" in row]
-    labels = list(dict.fromkeys(row["label"] for row in rows))
+    labels = _labels(rows)
     kinds = list(dict.fromkeys(row["observation"] for row in rows))
     columns = len(variables.UNITS)
     figure = _figure(13, 2.8 * len(kinds) / columns + 0.8)

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from feasibly.cli import methods
 
 from . import comparison, records
-from .records import TRUTH
-from .studies import MEASUREMENTS, Study, audit, find
-from .tables import TEXT, means, pick, render
+from .records import BASE, DEFAULT, TRUTH
+from .studies import MEASUREMENTS, Study, audit, defaults, fidelity, find
+from .tables import ALL, TEXT, Columns, means, pick, render
 from .variables import parts
 
 ROOT = records.RESULTS.parent
@@ -18,13 +18,12 @@ PAGES = [
     ROOT / "README.md",
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "docs" / "pages").glob("*.md")),
-    ROOT / "docs" / "pages" / "trust.py",
 ]
 
 MARK = re.compile(
     r"(<!-- table: ([\w-]+) (\w+)(?:/([\w/-]+))?(?:; ([^>]*))? -->\n).*?(<!-- end -->)", re.DOTALL
 )
-MADE = re.compile(r"((# |)<!-- made: ([\w-]+) -->\n).*?((?:# |)<!-- end -->)", re.DOTALL)
+MADE = re.compile(r"(<!-- made: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def fill(page: str) -> str:
@@ -33,7 +32,7 @@ def fill(page: str) -> str:
     A mark reads `<!-- table: STUDY PROBLEM -->`, or `<!-- table: STUDY PROBLEM; LABEL; ... -->`
     for some rows only, with `PROBLEM/OBSERVATION` for one kind of observation (of the weather
     `PROBLEM/OBSERVATION/VARIABLE`) or `oracles/POSTERIOR`, or `<!-- made: NAME -->` for what is no
-    mean of a comparison, and ends with `<!-- end -->`. In comments all lines begin with a sharp.
+    mean of a comparison, and ends with `<!-- end -->`.
 
     Raises:
         ValueError: If a mark asks for what there is not.
@@ -44,9 +43,8 @@ def fill(page: str) -> str:
         return f"{start}{_means(study, problem, part, labels)}\n{end}"
 
     def made(match: re.Match[str]) -> str:
-        start, sharp, name, end = match.groups()
-        lines = MAKERS[name]().splitlines()
-        return start + "".join(f"{sharp}{line}\n" for line in lines) + end
+        start, name, end = match.groups()
+        return f"{start}{MAKERS[name]()}\n{end}"
 
     return MADE.sub(made, MARK.sub(table, page))
 
@@ -91,6 +89,10 @@ def _shipped() -> str:
     return render(audit.shipped(records.read("audit", "exact")), audit.SHIPPED_COLUMNS)
 
 
+def _fidelity() -> str:
+    return render(fidelity.shown(records.read("fidelity", "exact")), fidelity.SHOWN)
+
+
 README_ROWS = ("default", "PPR", "HDC", "MMPS", "DPS", "post-hoc projection", TRUTH)
 README_COLUMNS = pick("feasible", "on_manifold", "knn", "weight_error", "evaluations")
 
@@ -101,6 +103,57 @@ def _readme() -> str:
     return render([known[label] for label in README_ROWS], README_COLUMNS)
 
 
+WEATHER_ROWS: dict[str, tuple[str, ...]] = {
+    "state": (DEFAULT, BASE),
+    "wind": (DEFAULT, BASE, "PPR, T = 128, 8 iterations"),
+}
+WEATHER_RIVALS = ("MMPS", "DPS", "HDC", "post-hoc projection")
+WEATHER_COLUMNS: Columns = {
+    "observed": ("observed", TEXT),
+    "label": ("method", TEXT),
+    "feasible": ALL["feasible"],
+    "z": ("CRPS of z (m²/s²)", "{:.0f}"),
+    "v": ("CRPS of v (m/s)", "{:.2f}"),
+    "ratio": ("spread / skill of z, v", TEXT),
+    "evaluations": ALL["evaluations"],
+}
+
+
+def _weather() -> str:
+    """The table of the weather, by the CRPS of the northward wind."""
+    known = dict(parts(records.read("baselines", "weather")))
+    rows = []
+    for observed, ours in WEATHER_ROWS.items():
+        z, v = (
+            {row["label"]: row for row in means(known[f"{observed}/{name}"])}
+            for name in ("geopotential", "v")
+        )
+        for label in sorted((*ours, *WEATHER_RIVALS), key=lambda label: v[label]["crps"]):
+            rows.append(
+                {
+                    "observed": observed,
+                    "label": f"**{label}**" if v[label]["default"] else label,
+                    "feasible": v[label]["feasible"],
+                    "z": z[label]["crps"],
+                    "v": v[label]["crps"],
+                    "ratio": f"{z[label]['ratio']:.2f}, {v[label]['ratio']:.2f}",
+                    "evaluations": v[label]["evaluations"],
+                }
+            )
+    return render(rows, WEATHER_COLUMNS)
+
+
+DEFAULTS = ("family", "feasible", "sliced", "evaluations", "silent")
+
+
+def _defaults() -> str:
+    """The default on problems with an exact answer, all of them first."""
+    rows = defaults.rows(records.read("defaults", "exact"))
+    totals = [row for row in rows if row["family"].startswith(tuple(defaults.PARTS))]
+    families = [row for row in rows if row not in totals]
+    return render(totals + families, {key: defaults.COLUMNS[key] for key in DEFAULTS})
+
+
 MAKERS: dict[str, Callable[[], str]] = {
     "comparison": lambda: comparison.data2d(records.read("baselines", "data2d")),
     "comparison-ks": lambda: comparison.ks(records.read("baselines", "ks")),
@@ -108,11 +161,14 @@ MAKERS: dict[str, Callable[[], str]] = {
     "audit": lambda: _measured("audit"),
     "audit-shipped": _shipped,
     "readme": _readme,
+    "defaults": _defaults,
     "faults": lambda: _measured("faults"),
-    "fidelity": lambda: _measured("fidelity"),
+    "fidelity": _fidelity,
+    "azula": lambda: _measured("azula"),
+    "peers": lambda: _measured("peers"),
     "stations": lambda: _measured("stations"),
+    "weather": _weather,
     "bound": lambda: _measured("bound"),
-    "budgets": lambda: _measured("budgets"),
     "lipschitz": lambda: _measured("lipschitz"),
 }
 """What makes the tables that have a name."""

@@ -12,12 +12,13 @@ __all__ = [
     "path_of",
     "read",
     "read_all",
+    "same_references",
     "unpack",
 ]
 
 import base64
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,3 +85,24 @@ def pack(x: Tensor) -> str:
 def unpack(text: str, shape: tuple[int, ...]) -> np.ndarray:
     """Reads what :func:`pack` wrote, with the shape that it had."""
     return np.frombuffer(base64.b64decode(text), dtype=np.float16).reshape(shape)
+
+
+def same_references(rows: Sequence[Record], others: Sequence[Record]) -> bool:
+    """Whether two groups of records have the same references, as far as their pictures tell.
+
+    A reference of Kuramoto-Sivashinsky is a sample of the prior. It has a number, and changes
+    where the code that samples it does.
+    """
+
+    def pictures(group: Sequence[Record]) -> dict[tuple, np.ndarray]:
+        return {
+            (row["observation"], row["reference"]): unpack(row["picture"], (-1,)).astype(float)
+            for row in group
+            if "picture" in row
+        }
+
+    mine, theirs = pictures(rows), pictures(others)
+    return all(
+        np.abs(mine[key] - theirs[key]).max() <= 0.01 * np.abs(mine[key]).max()
+        for key in mine.keys() & theirs.keys()
+    )

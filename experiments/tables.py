@@ -7,7 +7,7 @@ import re
 import statistics
 from collections.abc import Mapping, Sequence
 
-from .records import BASE, Record
+from .records import BASE, Record, same_references
 
 Columns = Mapping[str, tuple[str, str]]
 """For each key of a row, the head and the format of its column, which is :data:`TEXT` where cells
@@ -172,11 +172,11 @@ def _jackknife(rows: Sequence[Record]) -> float:
 
 
 def _relative(own: Record, group: Sequence[Record], base: Sequence[Record]) -> Record:
-    """The scores `own` of a group, relative to PPR's in the same settings, if it has them
-    all."""
+    """The scores `own` of a group, relative to PPR's in the same settings, if it has them all
+    and with the same references."""
     settings = [_setting(row) for row in group]
     shared = [row for row in base if _setting(row) in settings]
-    if len(shared) < len(group):
+    if len(shared) < len(group) or not same_references(group, shared):
         return {}
     theirs = _ensembles(shared)
     return {f"{key}_ratio": own[key] / theirs[key] for key in ("rmse", "crps")}

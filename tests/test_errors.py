@@ -144,7 +144,7 @@ def test_partly_infeasible_ensemble(gaussian):
 @pytest.mark.parametrize("steps", [0, -3])
 def test_no_steps(steps, gaussian):
     with pytest.raises(
-        ValueError, match=r"PPR\(steps=\.\.\.\) must be a whole number, at least 1, got"
+        ValueError, match=r"PPR\(steps=\.\.\.\) takes a whole number of at least 1, got"
     ):
         PPR(gaussian, GOOD, steps=steps)
 

@@ -7,6 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
+HOME = (ROOT / "docs" / "index.md").read_text()
 PAGES = [
     ROOT / "README.md",
     *sorted((ROOT / "docs").glob("*.md")),
@@ -14,10 +15,13 @@ PAGES = [
 ]
 
 
-def test_the_readmes_code_runs_as_printed_and_prints_what_it_says(monkeypatch, tmp_path, capsys):
+@pytest.mark.parametrize("page", [README, HOME], ids=["readme", "home"])
+def test_the_first_code_runs_as_printed_and_prints_what_it_says(
+    page, monkeypatch, tmp_path, capsys
+):
     """But for the numbers of violations, evaluations and seconds, which rounding changes."""
     monkeypatch.chdir(tmp_path)
-    ((code, said),) = re.findall(r"```python\n(.*?)```\n\n```\n(.*?)```", README, flags=re.DOTALL)
+    ((code, said),) = re.findall(r"```python\n(.*?)```\n\n```\w*\n(.*?)```", page, flags=re.DOTALL)
     exec(code, {})
     printed = capsys.readouterr().out
     numbers = re.compile(r"\d[\d.e+-]*")

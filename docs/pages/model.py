@@ -9,28 +9,25 @@
 # ---
 
 # %% [markdown]
-# # Bring your model
+# # Your model
 #
-# feasibly needs one thing of a model: the mean of the clean sample given a noisy one. Most networks
-# predict something else (the noise, a velocity, a score) and take the time in units of their own.
-# `feasibly.wrap` translates.
+# feasibly needs one thing of a model: the mean of the clean sample, given a noisy one. Most
+# networks predict something else: the noise, a velocity, a score. `feasibly.wrap` translates.
 #
-# Here a network made of a shipped prior takes the place of yours. It predicts the noise under
-# DDPM's schedule.
+# Here a shipped prior takes the place of your network. It predicts the noise, under the schedule of
+# DDPM.
 
 # %%
 import torch
-from torch import Tensor
 
 import feasibly
 from feasibly import priors
-from feasibly.problems.distributions import Checkerboard
 from feasibly.schedules import VP
 
 prior = priors.load("checkerboard")
 
 
-def network(x_t: Tensor, t: Tensor) -> Tensor:
+def network(x_t, t):
     """Predicts the noise in x_t = alpha x_0 + sigma noise."""
     alpha, sigma = (scale[:, None] for scale in VP()(t))
     x_0 = prior.mean(x_t / alpha, sigma / alpha)
@@ -40,8 +37,8 @@ def network(x_t: Tensor, t: Tensor) -> Tensor:
 # %% [markdown]
 # ## Wrap it
 #
-# State what the network predicts and the schedule that it was trained with. Print the wrapped
-# network, and read what it assumes.
+# Say what the network predicts, and the schedule of its training. Print the result, and read what
+# it assumes.
 
 # %%
 denoiser = feasibly.wrap(network, "eps", schedule=VP())
@@ -61,32 +58,34 @@ print(denoiser)
 #
 # ## Test it
 #
-# Most mistakes are silent: a wrong sign or a reversed time gives samples too, bad ones. Pass a few
-# clean samples, and `wrap` tests the network on them.
+# Most mistakes are silent: a wrong sign or a reversed time also gives samples, but bad ones. Pass
+# some clean samples as `data`, and `wrap` tests the network on them. Here are two mistakes.
 
 # %%
-data = Checkerboard().sample(512, torch.Generator().manual_seed(0)).float()
-feasibly.wrap(network, "eps", schedule=VP(), data=data)
+from feasibly.problems.distributions import Checkerboard
 
-mistakes = {
+data = Checkerboard().sample(512, torch.Generator().manual_seed(0)).float()
+feasibly.wrap(network, "eps", schedule=VP(), data=data)  # right, so it says nothing
+
+wrong = {
     "as a network that predicts v": {"kind": "v"},
     "as one that takes steps": {"kind": "eps", "time": lambda t: 999 * t},
 }
-for name, options in mistakes.items():
+for name, options in wrong.items():
     try:
         feasibly.wrap(network, schedule=VP(), data=data, **options)
     except feasibly.DenoiserError as error:
         print(f"wrapped {name}:\n{error}\n")
 
 # %% [markdown]
-# ## Conditions
+# ## Labels and context
 #
-# State class labels and context at wrapping: a row for every member of the ensemble, or one for
-# all. This network is conditioned on a shift of the board.
+# Give class labels or context as `conditions`: one row for each member, or one row for all. This
+# network takes a shift of the board. Half of the members are shifted by ten.
 
 
 # %%
-def shifted(x_t: Tensor, t: Tensor, shift: Tensor) -> Tensor:
+def shifted(x_t, t, shift):
     alpha, _ = (scale[:, None] for scale in VP()(t))
     return network(x_t - alpha * shift, t)
 
@@ -100,36 +99,32 @@ print(result.samples[:32].mean(dim=0), result.samples[32:].mean(dim=0))
 # %% [markdown]
 # ## Models of latents
 #
-# If the model makes latents, state the constraint on the decoded samples. Any differentiable
-# function can decode. `feasibly.LatentDecoder(vae)` reads the scaling of a diffusers autoencoder
-# and decodes in chunks.
+# If the model makes latents, state the constraint on decoded samples. Any differentiable function
+# can decode. For the autoencoder of a diffusers pipeline, use `feasibly.LatentDecoder(vae)`.
 
 
 # %%
-def decode(z: Tensor) -> Tensor:
+def decode(z):
     return torch.stack((z[:, 0].exp(), z[:, 1], z.sum(dim=1)), dim=1)
 
 
 total = feasibly.Equality(lambda u: u.sum(dim=1) - 2, tolerance=1e-8)
 result = feasibly.sample(denoiser, feasibly.Decoded(total, decode), 64, shape=(2,))
-print(decode(result.samples).sum(dim=1)[:4], f"{int(result.feasible.sum())} of 64 feasible")
+print(decode(result.samples).sum(dim=1)[:4], int(result.feasible.sum()), "of 64 feasible")
 
 # %% [markdown]
 # ## Before a long run
 #
-# `python -m feasibly check` samples a few states. It reports the denoising error at each noise
-# level, the time and the memory of an evaluation, and whether gradients are finite:
+# * **Test on a few states.** This prints the denoising error at each noise level, the time and
+#   memory of an evaluation, and whether gradients are finite:
 #
-# ```
-# python -m feasibly check --denoiser my_project:denoiser --constraint my_project:constraint --shape 32 32
-# ```
+#   ```shell
+#   python -m feasibly check --denoiser my_project:denoiser --constraint my_project:constraint --shape 32 32
+#   ```
 #
-# **Check the scale of your data.** Schedules are meant for data of unit variance. So is the
-# `sigma_max` that `feasibly.sample` chooses: 0.75 for up to eight residuals, 10 for more. If your
-# data have a standard deviation of 0.3, give `options={"sigma_max": 0.3 * 0.75}`, or `0.3 * 10`.
-#
-# **Check the precision.** Samples are float32 or float64. With weights in half precision the
-# estimate moves by about 0.001, and no sample meets a tight tolerance.
-# `feasibly.MixedPrecision(denoiser)` runs the network in bfloat16 at high noise only.
+# * **Scale.** Schedules are meant for data of about unit variance. A run warns if your data are far
+#   from the noise levels of the schedule.
+# * **Precision.** Weights in half precision move the estimate by about 0.001, so that no sample meets
+#   a tight tolerance. `feasibly.MixedPrecision(denoiser)` uses bfloat16 at high noise only.
 #
 # Next: [state your constraint](constraint.py).

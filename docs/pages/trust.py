@@ -24,16 +24,14 @@
 
 # %%
 import torch
-from small import short
 
 import feasibly
 from feasibly import figures, priors
 from feasibly.oracles import Gaussian
 
-truths = short(128, 16)
 denoiser = priors.load("checkerboard")
 wave = feasibly.Equality(lambda x: torch.sin(3 * x[:, 0]) - x[:, 1], tolerance=1e-8)
-audit = feasibly.audit(denoiser, wave, (2,), methods=("auto",), truths=truths)
+audit = feasibly.audit(denoiser, wave, (2,), methods=("auto",), truths=128)
 print(audit)
 
 # %% [markdown]
@@ -48,7 +46,7 @@ print(audit)
 # %%
 prior = Gaussian(torch.zeros(30), torch.eye(30), feasibly.schedules.LogLogit())
 mean = feasibly.Equality(lambda x: x.mean(dim=1), tolerance=1e-8)
-audit = feasibly.audit(prior, mean, (30,), methods=("ppr", "auto"), truths=short(64, 16))
+audit = feasibly.audit(prior, mean, (30,), methods=("ppr", "auto"), truths=64)
 print(audit)
 
 # %% [markdown]
@@ -108,101 +106,8 @@ figures.coverage(covered)
 # 3. Of the others it is the first without a fault, in the order of `methods`. So put first what
 #    you would take without an audit. A cheaper one of which no fault was found is named too.
 #
-# ## How right it is
-#
-# On problems with an exact distribution, the true distance of each candidate is known. It is the
-# sliced Wasserstein distance to the truth over that of the truth to itself, from
-# [the study of the default](../default.md). The table is of four audits of each problem, with 64 truths
-# and 7 members.
-#
-# * *Regret* is the recommended candidate's distance over the best one's.
-# * The distance of 1024 members is itself known within some 20 %. The energy score of 64 truths
-#   cannot tell small differences. So a recommendation within 0.3 of the best is hardly worse.
-# * *Faults found* are counted among candidates far from the truth, above 2. Infeasible members
-#   count as a fault.
-# * Faults found in candidates below 1.2 are false alarms, or faults that are there and small.
-# * *Without auto* an audit has two candidates, of which one is given first. *Always* is to take
-#   that one without an audit.
-#
-# ```
-# python -m experiments run audit
-# python -m experiments tables audit
-# ```
-#
-# <!-- made: audit -->
-# | problems | within 5% of the best | or within 0.3 of it | regret, median / 90 % | faults found, of those above 2 | and of those below 1.2 | evaluations, millions |
-# |---|---:|---:|---:|---:|---:|---:|
-# | two modes (7) | 27 of 28 | 28 of 28 | 1.00 / 1.01 | 24 of 32 | 1 of 40 | 0.31 |
-# | spheres (5) | 20 of 20 | 20 of 20 | 1.00 / 1.01 | 1 of 20 | 0 of 36 | 0.21 |
-# | curves (6) | 19 of 24 | 20 of 24 | 1.00 / 1.40 | 9 of 28 | 0 of 16 | 0.24 |
-# | Data2D (5) | 14 of 20 | 14 of 20 | 1.00 / 1.61 | 8 of 24 | 3 of 16 | 0.24 |
-# | clusters (7) | 23 of 28 | 24 of 28 | 1.00 / 1.34 | 15 of 24 | 0 of 24 | 0.56 |
-# | Gaussian (10) | 19 of 40 | 40 of 40 | 1.06 / 1.16 | 37 of 40 | 3 of 72 | 0.76 |
-# | fields (4) | 11 of 16 | 16 of 16 | 1.00 / 1.05 | 16 of 16 | 4 of 32 | 0.63 |
-# | all (44) | 133 of 176 | 162 of 176 | 1.00 / 1.22 | 110 of 184 | 11 of 236 | 0.31 |
-# | two modes to Data2D (23), 64 truths | 80 of 92 | 82 of 92 | 1.00 / 1.40 | 42 of 104 | 4 of 108 | 0.25 |
-# | two modes to Data2D (23), 256 truths | 18 of 23 | 20 of 23 | 1.00 / 1.40 | 18 of 26 | 1 of 27 | 1.02 |
-# | all, always auto | 136 of 176 | 164 of 176 | 1.00 / 1.16 |  |  |  |
-# | without auto, calibrated first | 147 of 176 | 147 of 176 | 1.00 / 1.47 |  |  |  |
-# | without auto, always calibrated | 144 of 176 | 144 of 176 | 1.00 / 1.37 |  |  |  |
-# | without auto, ppr first | 139 of 176 | 139 of 176 | 1.00 / 1.54 |  |  |  |
-# | without auto, always ppr | 44 of 176 | 52 of 176 | 1.80 / 10.98 |  |  |  |
-# <!-- end -->
-#
-# * The default was chosen on these problems. So an audit cannot do much better than *always auto*,
-#   and does hardly worse.
-# * Given PPR first, an audit leaves it in most of the cases in which it is the worse one. Given
-#   calibrated samples first, 64 truths change little.
-# * Where few directions are free, 64 truths miss more than half of the faults. 256 find two in
-#   three.
-# * Of the eleven faults found below 1.2, five are of the default in 256 dimensions. Its members are
-#   too wide there by 1 to 5 %; calibrated ones have no fault there. Two are of PPR on a board, and
-#   256 truths find that one too. Four are of different candidates, and may be chance.
-# * The true distance is under the constraint as it is given, which may be far from typical. An
-#   audit sees typical statements.
-#
-# ## Known faults
-#
-# Each sampler has a fault that is known. The default on the same problem has none.
-#
-# ```
-# python -m experiments run faults
-# ```
-#
-# <!-- made: faults -->
-# | problem, method | known fault | truths | audits that find a fault | by | least p, median | spread |
-# |---|---|---:|---:|---|---:|---:|
-# | 30 normals, PPR | spread 0.73 | 64 | 1 of 1 | spread, coverage, support, summaries | 4e-24 | 0.78 |
-# | 30 normals, HDC | spread | 64 | 1 of 1 | spread, coverage, support, summaries | 2e-37 | 0.72 |
-# | 30 normals, default | none | 64 | 0 of 1 | - | 0.01 | 1.00 |
-# | heat, PPR | distribution of the decay | 64 | 1 of 1 | spread, centre, coverage, modes, neighbours, support, summaries | 1e-17 | 0.64 |
-# | heat, ECI | distribution of the decay | 64 | 1 of 1 | spread, centre, coverage, modes, neighbours, support, summaries | 5e-20 | 0.71 |
-# | heat, default | none | 64 | 0 of 1 | - | 0.7 | 1.02 |
-# | checkerboard, post-hoc | members off the board | 64 | 1 of 1 | support | 0.0002 | 1.20 |
-# | checkerboard, default | none | 64 | 0 of 1 | - | 0.1 | 1.16 |
-# | two modes, wrong weights | weights off by 0.1 | 64 | 2 of 20 | centre, modes, summaries, spread | 0.05 | 0.97 |
-# | two modes, wrong weights | weights off by 0.1 | 256 | 12 of 20 | centre, modes, summaries, spread | 0.001 | 0.97 |
-# | two modes, wrong weights | weights off by 0.1 | 512 | 16 of 20 | centre, modes, summaries, spread | 0.0004 | 0.96 |
-# | two modes, default | none | 64 | 1 of 20 | neighbours | 0.1 | 1.01 |
-# | two modes, default | none | 256 | 0 of 20 | - | 0.08 | 1.00 |
-# | two modes, default | none | 512 | 0 of 20 | - | 0.1 | 1.00 |
-# <!-- end -->
-#
-# ## The shipped priors
-#
-# The next audits are of the first constraint of [Data2D](../data2d.md), with 128 truths and 7
-# members. *Spread* is relative to the right one, and the energy score is better if lower.
-#
-# <!-- made: audit-shipped -->
-# | prior, method | spread | energy score | feasible | evaluations | verdict |
-# |---|---:|---:|---:|---:|---|
-# | checkerboard, auto | 1.031 ± 0.04 | 0.9165 ± 0.040 | 100.0% | 265 | no fault found at this size; an error of less than 21% of the spread, 0.43 standard deviations of the centre along a tested direction or 0.22 of a cluster's weight may not show |
-# | checkerboard, calibrated | 1.004 ± 0.03 | 0.8899 ± 0.034 | 100.0% | 164 | truths are nearer to one another than to members |
-# | checkerboard, ppr | 0.941 ± 0.03 | 0.8853 ± 0.035 | 99.9% | 155 | 0.1% of members are infeasible; no fault found at this size; an error of less than 14% of the spread, 0.44 standard deviations of the centre along a tested direction or 0.23 of a cluster's weight may not show |
-# | banana, auto | 1.045 ± 0.06 | 0.7583 ± 0.049 | 100.0% | 263 | no fault found at this size; an error of less than 28% of the spread, 0.42 standard deviations of the centre along a tested direction or 0.22 of a cluster's weight may not show |
-# | banana, calibrated | 1.170 ± 0.06 | 0.7722 ± 0.042 | 100.0% | 148 | no fault found at this size; an error of less than 26% of the spread, 0.43 standard deviations of the centre along a tested direction or 0.23 of a cluster's weight may not show |
-# | banana, ppr | 1.042 ± 0.05 | 0.7667 ± 0.042 | 100.0% | 144 | no fault found at this size; an error of less than 21% of the spread, 0.42 standard deviations of the centre along a tested direction or 0.23 of a cluster's weight may not show |
-# <!-- end -->
+# [How right it is](../audits.md): known faults that it finds, recommendations where the answer is
+# known, and audits of the shipped priors.
 #
 # ## Limits
 #

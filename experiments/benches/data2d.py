@@ -1,6 +1,6 @@
 """Data2D and its lines: each prior under each constraint, against a ground truth."""
 
-__all__ = ["Data2DBench"]
+__all__ = ["Data2DBench", "Data2DCase"]
 
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
@@ -54,7 +54,7 @@ class Data2DBench(Bench):
 
     def case(self, setting: Record) -> Case:
         problem = _problem(self.problem, setting["prior"])
-        return _Case(problem, setting["constraint"], self.members, self.pool)
+        return Data2DCase(problem, setting["constraint"], self.members, self.pool)
 
 
 @lru_cache(maxsize=1)  # one pool of samples a prior
@@ -62,7 +62,9 @@ def _problem(problem: str, prior: str) -> Data2D:
     return PROBLEMS[problem](prior)
 
 
-class _Case(Case):
+class Data2DCase(Case):
+    """A prior under one constraint."""
+
     def __init__(self, problem: Data2D, k: int, members: int, pool: int) -> None:
         self.problem, self.k, self.members, self.pool = problem, k, members, pool
         self.shape, self.denoiser = problem.shape, problem.denoiser
@@ -81,8 +83,11 @@ class _Case(Case):
         return found[:n], found[n : 2 * n]
 
     def truth(self, members: int) -> Record | None:
-        first, second = self._truth
-        return self.problem.scores(second, self.constraint.is_feasible(second), first)
+        return self.about(self._truth[1])
+
+    def about(self, x: Tensor) -> Record:
+        """Scores an ensemble against the truth."""
+        return self.problem.scores(x, self.constraint.is_feasible(x), self._truth[0])
 
     def score(self, plan: Plan, members: int, seed: int) -> Record:
         """Scores samplers under their own output and, as `state_*`, under the states that the

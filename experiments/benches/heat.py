@@ -1,7 +1,7 @@
 """Solutions of the heat equation from a given initial state, by an exact denoiser and by a learned
 flow."""
 
-__all__ = ["CASES", "HeatBench", "p_uniform"]
+__all__ = ["CASES", "HeatBench", "HeatCase", "p_uniform"]
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -62,7 +62,7 @@ class HeatBench(Bench):
         return {"members": self.members or CASES[setting["case"]][1], "seed": setting["number"]}
 
     def case(self, setting: Record) -> Case:
-        return _Case(_posterior(setting["case"]), setting["number"])
+        return HeatCase(_posterior(setting["case"]), setting["number"])
 
 
 @lru_cache(maxsize=1)
@@ -70,7 +70,9 @@ def _posterior(name: str) -> Posterior:
     return CASES[name][0]()
 
 
-class _Case(Case):
+class HeatCase(Case):
+    """Solutions that begin in one state."""
+
     def __init__(self, posterior: Posterior, number: int) -> None:
         self.posterior, self.number = posterior, number
         self.denoiser, self.constraint = posterior.denoiser, posterior.constraint
@@ -82,7 +84,7 @@ class _Case(Case):
 
     def truth(self, members: int) -> Record | None:
         x = self.posterior.sample(members, Generator().manual_seed(self.number))
-        return {"feasible": self.constraint.is_feasible(x).double().mean().item()} | self._about(x)
+        return {"feasible": self.constraint.is_feasible(x).double().mean().item()} | self.about(x)
 
     def score(self, plan: Plan, members: int, seed: int) -> Record:
         try:
@@ -93,9 +95,14 @@ class _Case(Case):
         if result.plausible is not None:
             found["plausible"] = result.plausible.double().mean().item()
         found |= {"warnings": result.warnings, "reason": result.reason}
-        return found | self._about(result.samples) | summary(result)
+        return found | self.about(result.samples) | summary(result)
 
-    def _about(self, x: Tensor) -> Record:
+    @property
+    def reference(self) -> Tensor:
+        """A solution with the given initial state, in single precision."""
+        return self.posterior.sample(1, Generator().manual_seed(0))[0].float()
+
+    def about(self, x: Tensor) -> Record:
         """The squared errors of the mean and of the standard deviation, averaged over points (MMSE
         and SMSE of the PCFM benchmark); the decay, and the distance to the nearest solution."""
         x = x.double()

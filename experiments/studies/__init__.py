@@ -5,6 +5,7 @@ __all__ = ["MEASUREMENTS", "STUDIES", "Comparison", "Make", "Measurement", "Stud
 from . import (
     ablation,
     audit,
+    azula,
     baselines,
     bound,
     budgets,
@@ -21,6 +22,7 @@ from . import (
     neighbours,
     optimizers,
     optimizers_sweep,
+    peers,
     projection_steps,
     stations,
     tuning,
@@ -45,12 +47,14 @@ STUDIES: tuple[Study, ...] = (
 
 MEASUREMENTS: tuple[Measurement, ...] = (
     audit.MEASUREMENT,
+    azula.MEASUREMENT,
     bound.MEASUREMENT,
     budgets.MEASUREMENT,
     faults.MEASUREMENT,
     fidelity.MEASUREMENT,
     lipschitz.MEASUREMENT,
     monitor.MEASUREMENT,
+    peers.MEASUREMENT,
     stations.MEASUREMENT,
 )
 

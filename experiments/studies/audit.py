@@ -337,11 +337,11 @@ def shipped(records: Sequence[Record]) -> list[Record]:
         found.append(
             {
                 "method": f"{_title(row)}, {row['candidate']}",
-                "spread": "{:.3f} ± {:.2f}".format(*row["spread"]),
-                "energy": "{:.4f} ± {:.3f}".format(*row["energy"]),
+                "energy": "{:.3g} ± {:.2g}".format(*row["energy"]),
                 "feasible": row["feasible"],
                 "evaluations": row["evaluations"],
-                "verdict": row["verdict"],
+                "verdict": row["verdict"].split(" at this size;")[0],
+                "truths": f"{row['truths']} x {row['members']}",
             }
         )
     return found
@@ -353,7 +353,7 @@ def _title(row: Record) -> str:
 
 SHIPPED_COLUMNS: Columns = {
     "method": ("prior, method", TEXT),
-    "spread": ("spread", "{}"),
+    "truths": ("truths x members", TEXT),
     "energy": ("energy score", "{}"),
     "feasible": ("feasible", "{:.1%}"),
     "evaluations": ("evaluations", "{:.0f}"),

@@ -9,7 +9,7 @@ from typing import Any
 from feasibly.minimizers import LBFGS, WarmLBFGS
 from feasibly.samplers import Ancestral, Sampler
 
-from ..figures import by_variable, gallery, maps, over_time, ranks, strips
+from ..figures import by_hour, gallery, maps, over_time, ranks, strips
 from ..records import PRIOR
 from ..samplers import Make, default, only, paper, post_hoc, ppr
 from ..tables import COLUMNS
@@ -133,7 +133,7 @@ STUDY = Study(
         "weather": Comparison(
             _on_weather,
             COLUMNS["weather"],
-            {"-time": by_variable, "-ranks": ranks, "-maps": maps},
+            {"-time": by_hour, "-ranks": ranks, "-maps": maps},
             protocol=dict.fromkeys(
                 (
                     "PPR, no retries",

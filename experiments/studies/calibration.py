@@ -90,6 +90,27 @@ CURVED = ("ellipse", "checkerboard")
 EQUALITIES = (*LINEAR, *CURVED, "empirical")
 FEW = ("clusters", *CURVED, "empirical")  # with modes, and few residuals
 
+PANELS = {
+    "gaussian-1": "independent normals",
+    "correlated-6": "correlated normals",
+    "clusters": "clusters",
+    "ellipse": "clusters on an ellipse",
+    "checkerboard": "checkerboard",
+    "empirical": "finite data",
+}
+DRAWN = (
+    "CalibratedPPR",
+    "Rejection",
+    "PPR",
+    "PPR, paper's setting",
+    "MMPS",
+    "PDM",
+    "HDC",
+    "DPS",
+    "post-hoc projection",
+)
+"""What the figure shows; the tables have all."""
+
 _others: dict[str, Make] = {
     NAMES.get(name, name): tuned(name) for name in CHOICES if name != "PDM, x_0"
 }
@@ -104,11 +125,9 @@ STUDY = Study(
             {
                 "PPR": ppr,
                 **{f"PPR, T = {T}": partial(ppr, steps=T) for T in (8, 16, 64)},
-                "CalibratedPPR, sigma_max = 0.1": _near,
-                "CalibratedPPR, sigma_max = 0.1, T = 24, 8 tries": partial(
-                    _near, steps=24, tries=8
-                ),
-                "CalibratedPPR, sigma_max = 0.1, T = 32": partial(_near, steps=32),
+                "Rejection": _near,
+                "Rejection, T = 24, 8 tries": partial(_near, steps=24, tries=8),
+                "Rejection, T = 32": partial(_near, steps=32),
                 "CalibratedPPR": _calibrated,
                 "rejection and post-hoc projection": _rejection,
                 "post-hoc projection": post_hoc,
@@ -121,7 +140,7 @@ STUDY = Study(
                 "PPR": ppr,
                 "PPR, paper's setting": paper,
                 "CalibratedPPR": _calibrated,
-                "CalibratedPPR, sigma_max = 0.1": _near,
+                "Rejection": _near,
                 "rejection and post-hoc projection": _rejection,
                 **_others,
                 "CDIM, T = 100": only(CDIM, steps=100),
@@ -130,10 +149,10 @@ STUDY = Study(
                 "ideal kernel": only(IdealKernel),
             },
             COLUMNS["oracles"],
-            {"": distances},
+            {"": partial(distances, panels=PANELS, labels=DRAWN)},
             only={
                 "CalibratedPPR": EQUALITIES,
-                "CalibratedPPR, sigma_max = 0.1": FEW,
+                "Rejection": FEW,
                 "rejection and post-hoc projection": FEW,
                 "PCFM": EQUALITIES,
                 "CDIM, T = 100": LINEAR,

@@ -5,7 +5,7 @@ applies to it. A third of the problems is set aside: it is run with `--held-out`
 policy is chosen.
 """
 
-__all__ = ["CANDIDATES", "COLUMNS", "STUDY", "evaluations", "rows"]
+__all__ = ["CANDIDATES", "COLUMNS", "PARTS", "STUDY", "evaluations", "rows"]
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +28,13 @@ CANDIDATES: Mapping[str, Make] = {
 
 LEARNED = "learned"
 """The family whose denoisers have errors."""
+
+PARTS: Mapping[str, Callable[[Record], bool]] = {
+    "all exact denoisers": lambda row: True,
+    "in use": lambda row: not row["held_out"],
+    "set aside": lambda row: row["held_out"],
+}
+"""The rows of several families, of problems that can be met."""
 
 COLUMNS: Columns = {
     "family": ("problems", TEXT),
@@ -65,13 +72,8 @@ def rows(records: Sequence[Record]) -> list[Record]:
         _row(family, [row for row in mine if row["family"] == family], best)
         for family in dict.fromkeys(row["family"] for row in mine)
     ]
-    parts: dict[str, Callable[[Record], bool]] = {
-        "all exact denoisers": lambda row: True,
-        "in use": lambda row: not row["held_out"],
-        "set aside": lambda row: row["held_out"],
-    }
     attainable = [row for row in mine if row["attainable"] and row["family"] != LEARNED]
-    for name, belongs in parts.items():
+    for name, belongs in PARTS.items():
         if group := [row for row in attainable if belongs(row)]:
             found.append(_row(name, group, best))
     return found

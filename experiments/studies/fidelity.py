@@ -12,7 +12,17 @@ References:
     | https://arxiv.org/abs/1703.01717, for the kernel
 """
 
-__all__ = ["EXACT_ROW", "MEASUREMENT", "METHODS", "Observed", "ksd", "measure", "observed", "rows"]
+__all__ = [
+    "EXACT_ROW",
+    "MEASUREMENT",
+    "METHODS",
+    "Observed",
+    "ksd",
+    "measure",
+    "observed",
+    "rows",
+    "shown",
+]
 
 import statistics
 import warnings
@@ -203,6 +213,8 @@ def rows(records: Sequence[Record]) -> list[Record]:
     return [
         {
             "observed": f"{operator}, noise {sigma}",
+            "operator": operator,
+            "sigma": sigma,
             "label": label,
             "ksd": mean(group, "ksd"),
             "pairs": mean(group, "pairs"),
@@ -214,6 +226,11 @@ def rows(records: Sequence[Record]) -> list[Record]:
     ]
 
 
+def shown(records: Sequence[Record]) -> list[Record]:
+    """Returns the rows of the page: those of the smaller errors."""
+    return [row for row in rows(records) if row["sigma"] == SIGMAS[0]]
+
+
 COLUMNS: Columns = {
     "observed": ("observed", TEXT),
     "label": ("method", TEXT),
@@ -223,6 +240,11 @@ COLUMNS: Columns = {
     "sliced": ("sliced distance", "{:.3f}"),
     "evaluations": ("evaluations a member", "{:.0f}"),
 }
+
+SHOWN: Columns = {"operator": ("observed", TEXT)} | {
+    key: COLUMNS[key] for key in ("label", "ksd", "pairs", "sliced", "evaluations")
+}
+"""The columns of the page, of one size of errors."""
 
 MEASUREMENT = Measurement(
     name="fidelity",

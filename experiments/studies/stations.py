@@ -186,8 +186,8 @@ MEASUREMENT = Measurement(
     settings=[
         {"observed": observed, "day": day, "label": label, "members": MEMBERS}
         for observed in OBSERVED
-        for day in range(DAYS)
         for label in METHODS
+        for day in range(DAYS)
     ],
     measure=measure,
     rows=rows,

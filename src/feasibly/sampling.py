@@ -668,18 +668,19 @@ def shape_of(shape: Sequence[int]) -> tuple[int, ...]:
         ) from error
 
 
-def whole(name: str, value: Any, least: int) -> int:
-    """Returns an argument of `sample`, a whole number of any library, as an int.
+def whole(name: str, value: Any, least: int, most: float = math.inf, *, of: str = "sample") -> int:
+    """Returns an argument of a function or a class, a whole number of any library, as an int.
 
     Raises:
-        ValueError: If it is no whole number, or less than `least`.
+        ValueError: If it is no whole number, or out of range.
     """
     try:
-        number = operator.index(value)
+        number = least - 1 if isinstance(value, bool) else operator.index(value)
     except TypeError:
         number = least - 1
-    if number < least:
+    if not least <= number <= most:
+        limit = "" if most == math.inf else f" and at most {most:.0f}"
         raise ValueError(
-            f"sample({name}=...) takes whole numbers, at least {least}, got {value!r}."
+            f"{of}({name}=...) takes a whole number of at least {least}{limit}, got {value!r}."
         )
     return number

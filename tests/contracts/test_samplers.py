@@ -552,8 +552,8 @@ def test_what_is_no_minimizer_is_refused_in_words():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"steps": 0}, r"steps=...\) must be a whole number, at least 1, got 0"),
-        ({"steps": 2.5}, r"steps=...\) must be a whole number, at least 1, got 2.5"),
+        ({"steps": 0}, r"steps=...\) takes a whole number of at least 1, got 0"),
+        ({"steps": 2.5}, r"steps=...\) takes a whole number of at least 1, got 2.5"),
         ({"eta": 1.5}, r"eta=...\) must lie in \[0, 1\], got 1.5"),
         ({"spacing": "sigma"}, r"spacing=...\) must be 'time' or 'noise', got 'sigma'"),
         ({"output": "clean"}, r"output=...\) must be 'state', 'denoised' or 'projected', got"),

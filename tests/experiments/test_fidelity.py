@@ -77,6 +77,7 @@ def test_a_record_has_what_its_table_shows():
     setting = {"operator": "4 strong", "sigma": 0.5, "label": fidelity.EXACT_ROW, "draw": 0}
     records = [setting | fidelity.measure(setting)[0]]
     (row,) = fidelity.rows(records)
-    assert set(fidelity.COLUMNS) == set(row)
+    assert set(fidelity.COLUMNS) | set(fidelity.SHOWN) == set(row) - {"sigma"}
+    assert fidelity.shown(records) == []  # which has the smaller errors
     assert abs(row["weak"]) < 0.02  # the weight of the strong mode is 0.01
     assert records[0]["rmse"] == pytest.approx(1.1, abs=0.1)

@@ -9,7 +9,7 @@ import torch
 from experiments import records, tables
 from experiments.benches import KSBench, ks, observed
 from experiments.figures import gallery, over_time
-from experiments.records import unpack
+from experiments.records import pack, unpack
 from experiments.run import run
 from experiments.samplers import only, post_hoc, ppr
 from experiments.studies import Comparison, Study, baselines
@@ -187,11 +187,21 @@ def test_figures_show_what_the_records_say(rows):
 
     pictures = gallery(rows)
     titles = [ax.get_title().replace("\n", " ") for ax in pictures.axes if ax.images]
-    assert titles == [
-        f"{name}, {kind}"
-        for kind in ("sine-3", "linear-1")
-        for name in ("reference", "PPR", "post-hoc")
+    assert titles == ["reference", "PPR", "post-hoc"]
+
+    first = next(row for row in rows if row["label"] == "PPR" and "picture" in row)
+    moved = pack(torch.tensor(unpack(first["picture"], (8, 8)).astype(float)) + 1)
+    other = [
+        row | {"label": "other"} | ({"picture": moved} if "picture" in row else {})
+        for row in rows
+        if row["label"] == "PPR"
     ]
+    assert [ax.get_title() for ax in gallery([*rows, *other]).axes if ax.images] == titles
+    assert len(over_time([*rows, *other]).axes[0].lines) == 2
+    by_label = {row["label"]: row for row in tables.means([*rows, *other])}
+    assert "rmse_ratio" in by_label["PPR"]
+    assert "rmse_ratio" not in by_label["other"]
+
     for drawn in (curves, pictures):
         buffer = io.BytesIO()
         drawn.savefig(buffer, format="png", dpi=30)

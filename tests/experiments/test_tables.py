@@ -269,15 +269,16 @@ def test_the_frontier_shows_every_sampler_at_its_cost(rows):
     assert png(figure)
 
 
-def test_strips_show_every_setting_and_the_mean(rows):
-    rows = [r | {"violation_median": 1e-7, "violation_90": 1e-5} for r in rows]
+def test_strips_show_every_setting_and_the_mean_of_the_best_label_first(rows):
+    found = {"violation_median": 1e-7, "violation_90": 1e-5}
+    rows = [r | found | {"joint": 0.9 if r["label"] == "PPR" else 0.5} for r in rows]
     figure = strips(rows)
     left, right = figure.axes
-    assert [t.get_text() for t in left.get_yticklabels()] == ["post-hoc", "PPR", "truth"]
+    assert [t.get_text() for t in left.get_yticklabels()] == ["PPR", "post-hoc", "truth"]
     points = [c.get_offsets()[:, 0].tolist() for c in right.collections]
-    assert points == [[0.1, 0.2, 0.6], [0.2, 0.4, 0.9], [0.5, 0.4]]
+    assert points == [[0.2, 0.4, 0.9], [0.1, 0.2, 0.6], [0.5, 0.4]]
     lines = [line.get_xdata()[0] for line in right.lines]
-    assert lines[:3] == pytest.approx([0.3, 0.5, 0.45])
+    assert lines[:3] == pytest.approx([0.5, 0.3, 0.45])
     assert png(figure)
 
 

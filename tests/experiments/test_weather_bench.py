@@ -7,7 +7,7 @@ import torch
 
 from experiments import pages, records, tables, variables
 from experiments.benches import WeatherBench, observed, weather
-from experiments.figures import by_variable, maps, ranks
+from experiments.figures import by_hour, maps, ranks
 from experiments.records import PRIOR, unpack
 from experiments.run import run
 from experiments.samplers import default, post_hoc
@@ -104,38 +104,42 @@ def test_tables_show_a_variable_of_an_observation_from_hour_6_to_18(rows):
 def test_a_panel_ends_above_the_prior_s_own_score_and_the_legend_has_lines_of_all_panels(rows):
     prior = [row | {"label": PRIOR} for row in rows if row["label"] == "default"]
     wild = [
-        row | {"label": "wild", "mse": [[1e6 * v for v in hours] for hours in row["mse"]]}
+        row | {"label": "DPS", "crps": [[1e6 * v for v in hours] for hours in row["crps"]]}
         for row in prior
         if row["observation"] == "wind"
     ]
-    figure = by_variable([*rows, *prior, *wild])
-    ax = next(ax for ax in figure.axes if ax.get_title() == "RMSE (m/s), wind/v")
+    figure = by_hour([*rows, *prior, *wild])
+    ax = next(ax for ax in figure.axes if ax.get_title() == "wind")
     lines = {line.get_label(): line.get_ydata() for line in ax.get_lines()}
     assert ax.get_ylim()[1] == pytest.approx(4 / 3 * max(lines[PRIOR]))
-    assert min(lines["wild"]) > ax.get_ylim()[1]
+    assert min(lines["DPS"]) > ax.get_ylim()[1]
     first = {line.get_label() for line in figure.axes[0].get_lines()}
     names = {text.get_text() for text in figure.legends[0].get_texts()}
-    assert names == first | {"wild"}
-    assert "wild" not in first
+    assert names == first | {"DPS"}
+    assert "DPS" not in first
 
 
 def test_maps_and_curves_show_what_the_records_say(rows, days):
-    curves = by_variable(rows)
-    titles = [ax.get_title() for ax in curves.axes]
-    assert "RMSE (m²/s²), state/geopotential" in titles
-    assert "spread (m/s), wind/v" in titles
-    assert curves.axes[0].get_xlabel() == "hour"
+    curves = by_hour(rows)
+    assert [ax.get_title() for ax in curves.axes] == ["state", "wind", "", ""]
+    assert curves.axes[0].get_ylabel() == "CRPS of v (m/s)"
+    assert curves.axes[2].get_xlabel() == "hour"
+    mine = [r for r in rows if r["label"] == "default" and r["observation"] == "wind"]
+    crps = np.mean([r["crps"][2] for r in mine], axis=0)
+    np.testing.assert_allclose(curves.axes[1].lines[0].get_ydata(), crps)
+    variance, skill = (np.mean([r[k][2] for r in mine], axis=0) for k in ("variance", "mean_se"))
+    ratio = curves.axes[3].lines[0].get_ydata()
+    np.testing.assert_allclose(ratio, np.sqrt(4 / 3 * variance / skill))
     picture = maps(rows)
-    assert [ax.get_title() for ax in picture.axes[:5]] == [f"hour {h}" for h in variables.SHOWN]
+    assert [ax.get_title() for ax in picture.axes[:3]] == ["hour 0", "hour 12", "hour 23"]
     first = next(r for r in rows if "picture" in r)
     shown = unpack(first["picture"], (5, 32, 64))
     np.testing.assert_allclose(shown, days[0, list(variables.SHOWN), 2], rtol=1e-3, atol=1e-2)
     image = picture.axes[1].images[0]
-    np.testing.assert_allclose(image.get_array(), shown[1].astype(float))
+    np.testing.assert_allclose(image.get_array(), shown[2].astype(float))
     assert image.get_extent() == [0, 360, -90, 90]
     histograms = ranks(rows)
     assert [ax.get_title() for ax in histograms.axes[2:4]] == ["state/v", "wind/geopotential"]
-    mine = [r for r in rows if r["label"] == "default" and r["observation"] == "wind"]
     density = 4 * np.mean([r["ranks"][1] for r in mine], axis=0)
     np.testing.assert_allclose(histograms.axes[4].lines[0].get_ydata(), density)
     for figure in (histograms, picture):

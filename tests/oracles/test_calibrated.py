@@ -135,8 +135,8 @@ def test_the_last_state_is_projected_through_the_denoiser(gaussian):
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"products": -1}, r"products=...\) must be a whole number, at least 0, got -1"),
-        ({"iterations": 0}, r"iterations=...\) must be a whole number, at least 1, got 0"),
+        ({"products": -1}, r"products=...\) takes a whole number of at least 0, got -1"),
+        ({"iterations": 0}, r"iterations=...\) takes a whole number of at least 1, got 0"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options, match, gaussian):

@@ -195,8 +195,8 @@ def test_members_of_one_number_are_resampled_too():
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"tries": 0}, r"tries=...\) must be a whole number, at least 1, got 0"),
-        ({"tries": 2.5}, r"a whole number, at least 1, got 2.5"),
+        ({"tries": 0}, r"tries=...\) takes a whole number of at least 1, got 0"),
+        ({"tries": 2.5}, r"a whole number of at least 1, got 2.5"),
         ({"level": 1e-4}, r"between the schedule's lowest and highest noise levels, 0.00112"),
         ({"level": None}, r"level=None\) must be a number"),
     ],

@@ -190,5 +190,5 @@ def test_a_bad_c_is_refused(c, gaussian):
 
 
 def test_negative_iterations_are_refused(gaussian):
-    with pytest.raises(ValueError, match=r"iterations=.*whole number, at least 0, got -1"):
+    with pytest.raises(ValueError, match=r"iterations=.*whole number of at least 0, got -1"):
         CDIM(gaussian, plane(1, 2), iterations=-1)

@@ -122,7 +122,7 @@ def test_a_constraint_without_a_closed_form_is_refused(gaussian):
     ("options", "words"),
     [
         ({"mixes": 0}, "mixes=.*at least 1, got 0"),
-        ({"resample": 0}, "resample=.*whole number, at least 1, got 0"),
+        ({"resample": 0}, "resample=.*whole number of at least 1, got 0"),
     ],
     ids=str,
 )

@@ -170,7 +170,7 @@ def test_samples_have_the_moments_of_the_conditioned_gaussian():
     [
         ({"sigma_y": -1.0}, "sigma_y=.*negative, got -1"),
         ({"solver": "lu"}, "'gmres', 'cg'.*got 'lu'"),
-        ({"iterations": 0}, "iterations=.*whole number, at least 1, got 0"),
+        ({"iterations": 0}, "iterations=.*whole number of at least 1, got 0"),
         ({"corrections": -1}, "corrections"),
         ({"delta": 2.0}, "delta"),
     ],

@@ -114,7 +114,7 @@ def test_evaluations_are_those_of_the_scores(where, forward, gaussian):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"repeats": 0}, "repeats=.*whole number, at least 1, got 0"),
+        ({"repeats": 0}, "repeats=.*whole number of at least 1, got 0"),
         ({"kappa": 0.0}, r"kappa=.*\(0, 1\], got 0"),
         ({"kappa": 1.5}, r"kappa=.*\(0, 1\]"),
         ({"kappa": math.nan}, "kappa"),

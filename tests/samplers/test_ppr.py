@@ -196,8 +196,8 @@ def test_samples_lie_on_support_and_constraint(checkerboard):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"repeats": 0}, r"^PPR\(repeats=...\) must be a whole number, at least 1, got 0"),
-        ({"repeats": 1.5}, r"must be a whole number, at least 1, got 1.5"),
+        ({"repeats": 0}, r"^PPR\(repeats=...\) takes a whole number of at least 1, got 0"),
+        ({"repeats": 1.5}, r"takes a whole number of at least 1, got 1.5"),
         (
             {"sigma_max": None},
             r"sigma_max=None\) must be a number",

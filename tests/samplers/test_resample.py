@@ -202,7 +202,7 @@ def test_travels_with_fresh_noise_stay_finite(schedule, dtype):
     ("options", "words"),
     [
         ({"zeta": -1.0}, r"ReSample\(zeta=.*negative"),
-        ({"travel": -1}, r"ReSample\(travel=.*whole number, at least 0, got -1"),
+        ({"travel": -1}, r"ReSample\(travel=.*whole number of at least 0, got -1"),
         ({"gamma": -1.0}, r"ReSample\(gamma="),
         ({"every": 0}, r"ReSample\(every="),
     ],

@@ -213,7 +213,7 @@ def test_rested_members_are_asked_no_more(gaussian):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"iterations": -1}, "iterations=.*whole number, at least 0, got -1"),
+        ({"iterations": -1}, "iterations=.*whole number of at least 0, got -1"),
         ({"length": 0.0}, "length=.*positive, got 0"),
         ({"bound": 0.0}, "bound=.*positive, got 0"),
         ({"bound": math.nan}, "bound"),

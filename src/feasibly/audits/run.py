@@ -5,11 +5,11 @@ __all__ = ["audit"]
 import contextlib
 import itertools
 import math
-import operator
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +29,7 @@ from ..policy import Plan
 from ..result import Result
 from ..samplers import Ancestral, Sampler
 from ..samplers.rejection import PILOT
-from ..sampling import describe, finite, inspect, run, shape_of
+from ..sampling import describe, finite, inspect, run, shape_of, whole
 from .findings import Candidate, Examination, examine, summarised
 from .result import Audit, recommend
 from .truths import STEPS, from_data, from_prior, unlike
@@ -130,9 +130,10 @@ def audit(
         ValueError: If an argument is not right, or the budget is too small for 16 truths.
     """
     shape, told = shape_of(shape), progress or _nothing
-    truths, members = _whole("truths", truths, FEWEST), _whole("members", members, 2)
-    near, seed = _whole("near", near, 1), _whole("seed", seed, 0, 2**32 - 1)
-    budget = None if budget is None else _whole("budget", budget, 1)
+    count = partial(whole, of="audit")
+    truths, members = count("truths", truths, FEWEST), count("members", members, 2)
+    near, seed = count("near", near, 1), count("seed", seed, 0, 2**32 - 1)
+    budget = None if budget is None else count("budget", budget, 1)
     level = _number("level", level)
     if not isinstance(statistics, Mapping | None) or not all(
         callable(function) for function in (statistics or {}).values()
@@ -260,20 +261,6 @@ def _planned(
     if not found:
         raise ValueError("audit(methods=...) needs at least one method or sampler.")
     return found, notes
-
-
-def _whole(name: str, value: Any, least: int, most: float = math.inf) -> int:
-    """Returns a whole number in a range, and refuses what is none."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = least - 1
-    if not least <= number <= most:
-        limit = "" if most == math.inf else f" and at most {most:.0f}"
-        raise ValueError(
-            f"audit({name}=...) takes a whole number of at least {least}{limit}, got {value!r}."
-        )
-    return number
 
 
 def _number(name: str, value: Any) -> float:

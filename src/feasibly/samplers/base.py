@@ -3,7 +3,6 @@
 __all__ = ["Last", "Randn", "Sampler", "Start", "Step"]
 
 import math
-import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
@@ -344,16 +343,7 @@ class Sampler(ABC):
         """Refuses parameters that are not whole numbers of at least `least`, and makes those of
         other libraries Python's."""
         for name in names:
-            value = getattr(self, name)
-            try:
-                number = least - 1 if isinstance(value, bool) else operator.index(value)
-            except TypeError:
-                number = least - 1
-            if number < least:
-                raise ValueError(
-                    f"{type(self).__name__}({name}=...) must be a whole number, at least {least}, "
-                    f"got {value!r}."
-                )
+            number = whole(name, getattr(self, name), least, of=type(self).__name__)
             object.__setattr__(self, name, number)
 
 

@@ -54,6 +54,8 @@ def toward(
 
     The covariance :math:`R` of the residual's errors is :math:`\sigma_y^2 I` for what is exact,
     and the identity for observations with noise, whose residual is in units of their errors.
+    Beside such observations an exact residual counts only if its covariance :math:`J V J^\top` has
+    no large negative eigenvalue, as far as a few products show.
 
     Arguments:
         constraint: The constraint, whose residual is :math:`r`.

@@ -51,10 +51,17 @@ class Appa:
     .. code-block:: python
 
         appa = Appa("path/to/released/folders", checkout="path/to/appa")
-        constraint = appa.observation(y, frames=[12], channels=["t2m", "z500"], tolerance=1.0)
+        seen = ["t2m", "z500"]
+        era5 = read_era5("era5.zarr", seen, times="2021-06-01T12", north_first=True)
+        y = appa.fields.standardise(era5.values, seen)
+        noon = appa.observation(y, frames=[12], channels=seen, tolerance=y.numel() * 0.05**2)
         prior = appa.denoiser("2021-06-01T00")
-        z = PPR(prior, constraint).sample(32, appa.shape).samples
-        fields = appa.decode(z, channels=["t2m"])
+        z = feasibly.sample(prior, noon, 32, appa.shape, chunk=1).samples
+        t2m = appa.fields.physical(appa.decode(z, channels=["t2m"]), ["t2m"])
+
+    No latent decodes to an analysis exactly: the tolerance, a sum of squares over all observed
+    values, allows the decoder's own error, here 0.05 standard deviations. Frames are decoded one
+    by one. :func:`write_forecast` keeps them.
 
     The weights and the code are the user's own. Appa's code has no licence, and none of it is
     part of this library. Only the convolutional autoencoder and the transformer on its latents

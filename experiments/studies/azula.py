@@ -1,0 +1,102 @@
+"""How does the sampler of PPR's own authors do on Data2D?
+
+It is that of a pull request to azula, which is not released, and runs from a checkout. It has no
+tolerance and no retries. Its projection takes Adam, a step each, or any optimizer.
+"""
+
+__all__ = ["COLUMNS", "LABELS", "MEASUREMENT", "measure", "rows"]
+
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from feasibly.network import Evaluations, Network
+from feasibly.problems.data2d import DISTRIBUTIONS
+
+from .. import peers, records
+from ..records import DEFAULT, Record
+from ..tables import Columns, means, pick
+from .base import Measurement
+
+LABELS: Mapping[str, Mapping[str, Any]] = {
+    "azula's PPR, its defaults": {},
+    "azula's PPR, L-BFGS": {
+        "optimizer": partial(torch.optim.LBFGS, line_search_fn="strong_wolfe")
+    },
+    "azula's PPR, L-BFGS, 256 steps": {
+        "optimizer": partial(torch.optim.LBFGS, line_search_fn="strong_wolfe"),
+        "steps": 256,
+    },
+}
+"""Its settings. The optimizer has the settings that it has in torch, and a line search."""
+
+OURS = (DEFAULT, "PPR", "PPR, no retries")
+"""The rows of the study `baselines` that stand beside them."""
+
+MEMBERS, POOL, CONSTRAINTS = 1024, 49152, 12
+
+
+def measure(setting: dict) -> list[Record]:
+    """Samples one ensemble, and scores it; returns nothing where the checkout is missing."""
+    from ..benches.data2d import Data2DBench, Data2DCase
+
+    prior, k = setting["prior"], setting["constraint"]
+    bench = Data2DBench("data2d", [prior], range(k, k + 1), MEMBERS, 0, POOL)
+    case = bench.case(setting)
+    assert isinstance(case, Data2DCase)
+    taken = Evaluations()
+    start = time.perf_counter()
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        try:
+            x = peers.azula_ppr(
+                Network(case.denoiser, taken),
+                case.constraint,
+                MEMBERS,
+                case.shape,
+                **LABELS[setting["label"]],
+            )
+        except peers.Missing as error:
+            print(f"{setting['label']} is left out. {error}")
+            return []
+    return [
+        case.about(x)
+        | {
+            "default": False,
+            "sampler": setting["label"],
+            "seed": 0,
+            "forward": taken.forward,
+            "backward": taken.backward,
+            "member_forward": taken.member_forward / MEMBERS,
+            "member_backward": taken.member_backward / MEMBERS,
+            "seconds": time.perf_counter() - start,
+            "commit": peers.commit("azula"),
+        }
+    ]
+
+
+def rows(found: Sequence[Record]) -> list[Record]:
+    """Returns the rows of its table: the means over settings, below those of ours."""
+    known = {row["label"]: row for row in means(records.read("baselines", "data2d"))}
+    return [*(known[label] for label in OURS), *means(found)]
+
+
+COLUMNS: Columns = pick("feasible", "on_manifold", "joint", "knn", "weight_error", "evaluations")
+
+MEASUREMENT = Measurement(
+    name="azula",
+    question="How does the sampler of PPR's own authors do on Data2D?",
+    problem="data2d",
+    settings=[
+        {"label": label, "prior": prior, "constraint": k, "members": MEMBERS}
+        for label in LABELS
+        for prior in DISTRIBUTIONS
+        for k in range(CONSTRAINTS)
+    ],
+    measure=measure,
+    rows=rows,
+    columns=COLUMNS,
+)

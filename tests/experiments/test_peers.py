@@ -1,0 +1,56 @@
+"""Other authors' code: how it is found, and what it is given."""
+
+import pytest
+import torch
+
+from experiments import peers
+from experiments.studies import peers as study
+from feasibly.network import Network
+from feasibly.oracles import Gaussian
+from feasibly.schedules import Flow
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEASIBLY_PEERS", str(tmp_path))
+    return tmp_path
+
+
+def test_a_missing_checkout_names_the_command_that_gets_it(folder):
+    with pytest.raises(peers.Missing, match=r"git clone https://github.com/cpfpengfei/PCFM"):
+        peers.load("PCFM", "pcfm_sampling")
+
+
+def test_a_missing_checkout_leaves_its_rows_out(folder, capsys):
+    setting = {"case": "exact, flow", "label": "ECI's own, 5 mixes", "seed": 0}
+    assert study.measure(setting) == []
+    assert "is left out. There is no checkout of ECI-sampling" in capsys.readouterr().out
+
+
+def test_a_module_is_loaded_without_what_its_package_does(folder):
+    package = folder / "PCFM" / "pcfm"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("raise ImportError")
+    (package / "one_of_a_test.py").write_text("from .other_of_a_test import x")
+    (package / "other_of_a_test.py").write_text("x = 3")
+    (package / "third_of_a_test.py").write_text("import no_such_module")
+    assert peers.load("PCFM", "one_of_a_test").x == 3
+    with pytest.raises(peers.Missing, match="pip install torchdiffeq tqdm"):
+        peers.load("PCFM", "third_of_a_test")
+
+
+def test_the_velocity_of_a_flow_carries_noise_to_the_data():
+    """For normal data of variance 1/4, the flow at the end is half of the noise."""
+    model = Gaussian(torch.zeros(3), torch.eye(3) / 4, Flow(tau=1e-6))
+    v = peers.velocity(Network(model))
+    noise = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
+    u, steps = noise, 400
+    for i in range(steps):
+        u = u + v(i / steps, u) / steps
+    torch.testing.assert_close(u, noise / 2, rtol=0.02, atol=0.0)
+
+
+def test_rows_are_means_over_seeds_and_the_least_p_value():
+    one = {"case": "a", "label": "b", "p": 0.5, "mmse": 1.0, "smse": 2.0, "initial": 0.0}
+    (row,) = study.rows([one | {"evaluations": 3.0}, one | {"p": 0.1, "mmse": 3.0}])
+    assert [row[name] for name in ("p", "mmse", "evaluations")] == [0.1, 2.0, 3.0]
