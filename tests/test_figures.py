@@ -332,8 +332,9 @@ def test_an_overview_of_one_member_or_of_zeros_can_be_saved():
 def test_an_overview_needs_a_finite_member_and_a_number_of_members():
     with pytest.raises(ValueError, match="no member is finite"):
         feasibly.plot(ensemble(2, n=2, failed=(0, 1)))
-    with pytest.raises(ValueError, match="from 1, got 0"):
-        feasibly.plot(ensemble(4, 4), members=0)
+    for wrong in (0, 1.5):
+        with pytest.raises(ValueError, match=rf"plot\(members=.*at least 1, got {wrong}"):
+            feasibly.plot(ensemble(4, 4), members=wrong)
 
 
 def test_a_figure_without_matplotlib_says_what_to_install(monkeypatch):

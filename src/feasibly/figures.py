@@ -25,6 +25,7 @@ from torch import Tensor
 
 from .constraints.base import Constraint
 from .result import Result, Snapshot
+from .sampling import whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -78,10 +79,9 @@ def plot(result: Result, constraint: Constraint | None = None, members: int = 4)
 
     Raises:
         ImportError: If matplotlib is not installed.
-        ValueError: If no member is finite, or `members` is no number from 1.
+        ValueError: If no member is finite, or `members` is no whole number from 1.
     """
-    if members < 1:
-        raise ValueError(f"plot(members=...) takes a number of members from 1, got {members}.")
+    members = whole("members", members, 1, of="plot")
     finite = result.finite
     if not finite.any():
         raise ValueError("plot(result) has nothing to draw: no member is finite.")
