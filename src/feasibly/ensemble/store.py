@@ -51,6 +51,10 @@ MEMBERS = {
 
 UNITS = {"seconds": "s"}
 
+FIT = "mean square of the misfits in units of their errors, about one for members that fit"
+"""What `chi_square` is: a variable with a value for each member and each observation with errors,
+which a store has if there are some."""
+
 ATTEMPTS = 5
 """How often a file is written that another process keeps writing too."""
 
@@ -74,6 +78,8 @@ class Record:
         worker: Which process sampled it.
         path: The violation of its clean estimate after each step of its last attempt, None where
             it was not finite; empty without a constraint.
+        chi_square: How it fits each observation with errors, in the order of the manifest's: the
+            mean square of its misfits in units of the errors, None where it is not finite.
     """
 
     member: int
@@ -87,6 +93,7 @@ class Record:
     worker: str
     path: tuple[float | None, ...] = ()
     oddness: float | None = None
+    chi_square: tuple[float | None, ...] = ()
 
 
 class Store:
@@ -127,6 +134,7 @@ class Store:
         probe: Probe | None = None,
         denoiser: Any = None,
         chunk: int | None = None,
+        observations: Mapping[str, int] | None = None,
     ) -> "Store":
         """Makes a store, or opens one that is there already and belongs to the same run.
 
@@ -139,6 +147,8 @@ class Store:
             denoiser: The denoiser, by whose precision the probe is compared.
             chunk: How many members the run samples at a time; None for `auto`. It is kept in a
                 store that is made, and members do not depend on it.
+            observations: The parts of the constraint that are observed with errors; see
+                :class:`Manifest`. They are kept in a store that is made.
 
         Raises:
             StoreError: If something else is there, or nothing can be.
@@ -151,7 +161,8 @@ class Store:
         layout.check(config.shape)
         if not path.exists():
             try:
-                _make(path, layout, Manifest.new(config, layout.name, probe, chunk))
+                new = Manifest.new(config, layout.name, probe, chunk, observations)
+                _make(path, layout, new)
             except OSError as error:
                 raise StoreError(
                     f"{path} cannot be made ({error}); make room, or give an --out where this "
@@ -243,9 +254,11 @@ class Store:
         """
         path = self.records / f"{member}.json"
         found = read_json(path)
+        if isinstance(found, dict):
+            found.setdefault("chi_square", [])  # older records do not have it
         if not _is_record(found, member):
             raise StoreError(f"{path} is no record of member {member}: {shown(found)}.")
-        return Record(**found | {"path": tuple(found["path"])})
+        return Record(**found | {k: tuple(found[k]) for k in ("path", "chi_square")})
 
     def all_records(self) -> list[Record]:
         """Returns the records that are there and not damaged, in the order of the members."""
@@ -305,14 +318,14 @@ class Store:
         return forgotten
 
     def write_variables(self, values: Mapping[str, np.ndarray]) -> None:
-        """Writes the variables of :data:`MEMBERS`, each with shape (members): one raw chunk
-        each."""
-        for name, (kind, _) in MEMBERS.items():
-            chunk = self.path / name / "c" / "0"
-            if any(folder.is_symlink() for folder in (self.path / name, chunk.parent)):
+        """Writes the variables of :data:`MEMBERS`, each with shape (members), and `chi_square`,
+        with shape (members, observations): one raw chunk each."""
+        for name, array in values.items():
+            chunk = self.path.joinpath(name, "c", *["0"] * array.ndim)
+            if not self._holds(chunk.parent):
                 raise StoreError(f"{chunk} leads out of the store; the store is forged.")
-            chunk.parent.mkdir(exist_ok=True)
-            write(chunk, values[name].astype(np.dtype(kind).newbyteorder("<")).tobytes())
+            chunk.parent.mkdir(parents=True, exist_ok=True)
+            write(chunk, array.astype(array.dtype.newbyteorder("<")).tobytes())
 
     def _is_good(self, member: int) -> bool:
         """Whether a member is as it was written, and has not failed: a failure may pass."""
@@ -347,7 +360,7 @@ def _is_record(found: Any, member: int) -> bool:
         known = isinstance(value, (int, float)) and not isinstance(value, bool)
         return known and least <= value <= 1e300
 
-    path = found["path"]
+    path, fit = found["path"], found["chi_square"]
     whole = all(type(found[name]) is int for name in ("member", "checksum"))
     return (
         whole
@@ -364,6 +377,9 @@ def _is_record(found: Any, member: int) -> bool:
         and all(number(found[name]) for name in ("forward", "backward", "seconds"))
         and isinstance(path, list)
         and all(v is None or number(v) for v in path)
+        and isinstance(fit, list)
+        and len(fit) <= LIMITS["observations"]
+        and all(v is None or number(v) for v in fit)
         and isinstance(found["worker"], str)
         and found["worker"].isalnum()
         and len(found["worker"]) <= 64
@@ -378,7 +394,7 @@ def _make(path: Path, layout: Layout, manifest: Manifest) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.draft")
     try:
-        _make_arrays(draft, manifest.config, layout)
+        _make_arrays(draft, manifest, layout)
         for name in ("members", "claims", "warnings"):
             (draft / PRIVATE / name).mkdir(parents=True)
         (draft / layout.name / "c").mkdir()
@@ -395,7 +411,7 @@ def _make(path: Path, layout: Layout, manifest: Manifest) -> None:
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def _make_arrays(path: Path, config: Config, layout: Layout) -> None:
+def _make_arrays(path: Path, manifest: Manifest, layout: Layout) -> None:
     """Makes a zarr store with all that is known before the run: coordinates, and arrays whose
     values are not written yet.
 
@@ -408,8 +424,8 @@ def _make_arrays(path: Path, config: Config, layout: Layout) -> None:
         raise StoreError(
             f"A store needs zarr ({error}); pip install 'feasibly[ensemble]'."
         ) from error
-    about = {k: v for k, v in asdict(config).items() if k != "source"}
-    title = {"title": "ensemble of feasibly", "config": json.dumps(about)}
+    config = manifest.config
+    title = {"title": "ensemble of feasibly", "config": _about(config)}
     group = zarr.create_group(path, zarr_format=3, attributes=title)
 
     def add(name: str, dims: Sequence[str], shape: Sequence[int], kind: Any, **words: Any) -> Any:
@@ -434,6 +450,9 @@ def _make_arrays(path: Path, config: Config, layout: Layout) -> None:
         add(axis.name, [axis.name], [size], "float64", **words)[:] = np.asarray(values, float)
     for name, (kind, words) in MEMBERS.items():
         add(name, ["member"], [config.members], kind, units=UNITS.get(name, "1"), long_name=words)
+    if names := list(manifest.observations):
+        dims, shape = ["member", "observation"], (config.members, len(names))
+        add("chi_square", dims, shape, "float64", units="1", long_name=FIT, observations=names)
     dims = ["member", *(axis.name for axis in layout.axes)]
     shape = (config.members, *config.shape)
     add(layout.name, dims, shape, config.dtype, units=layout.units, long_name=layout.long_name)
@@ -441,6 +460,11 @@ def _make_arrays(path: Path, config: Config, layout: Layout) -> None:
         # in one place, so that readers need not list the store and its folders that are no arrays
         warnings.filterwarnings("ignore", message=".*[Cc]onsolidated metadata")
         zarr.consolidate_metadata(path)
+
+
+def _about(config: Config) -> str:
+    """Returns a configuration for the readers of a store, without what starts the run again."""
+    return json.dumps({k: v for k, v in asdict(config).items() if k != "source"})
 
 
 def _check_array(path: Path, config: Config) -> None:
