@@ -115,6 +115,7 @@ def test_a_damaged_manifest_is_valid_or_refused(file: Path, cut, flip):
         (("probe",), []),
         (("probe",), {"schedule": [1.0]}),
         (("variable",), "../../samples"),
+        (("variable",), "violation"),
         (("observations",), ["Linear"]),
         (("observations",), {"Linear": 0}),
         (("observations",), {"\x1b[2J": 1}),

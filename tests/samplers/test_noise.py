@@ -368,7 +368,7 @@ def test_a_store_of_members_with_noise_has_those_of_a_run(tmp_path):
         torch.testing.assert_close(found, run.samples[i], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("members", [(5,)], ids=["at once"])
+@pytest.mark.parametrize("members", [(5,), (2, 5)], ids=["at once", "grown"])
 def test_a_store_has_how_members_fit_as_a_run_has(tmp_path, members):
     xarray = pytest.importorskip("xarray")
     two = Composite([stated(0.3), some_exact(2)])

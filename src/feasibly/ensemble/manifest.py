@@ -240,7 +240,7 @@ class Manifest:
         for name in ("versions", "commit", "created", "variable"):
             if not (_texts(found[name]) if name == "versions" else is_text(found[name])):
                 raise StoreError(f"{path}: {name} is not text but {shown(found[name])}.")
-        if not found["variable"].isidentifier():
+        if not found["variable"].isidentifier() or found["variable"] in RESERVED:
             raise StoreError(f"{path}: the variable is called {shown(found['variable'])}.")
         try:
             made = Config(**{k: _tuples(v) for k, v in config.items()})

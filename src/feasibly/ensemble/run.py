@@ -3,6 +3,7 @@
 __all__ = ["run"]
 
 import contextlib
+import functools
 import math
 import operator
 import warnings
@@ -14,7 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ..checks.probe import probe
+from ..checks.probe import Probe, probe
 from ..errors import CalibrationWarning, InfeasibleWarning, SamplingError
 from ..network import Evaluations, device_of
 from ..randomness import MemberNoise
@@ -67,7 +68,8 @@ def run(
         attempts: The samplers, one for each attempt at a member, such as
             `feasibly.plan(...).attempts`; or one sampler.
         path: The store, a folder that is made if it is not there.
-        members: The number of members of the ensemble.
+        members: The number of members of the ensemble. If the store was made for fewer, it grows:
+            its members stay, and the others are sampled.
         shape: The shape of one sample.
         seed: The seed of the ensemble.
         chunk: How many members to sample at a time. They are finished at the same time, so a stop
@@ -138,10 +140,14 @@ def run(
     memory.check_room(config.shape, dtype, device)
     size = memory.SEVERAL if chunk == "auto" else chunk
     prepared = dry_run(attempts, config.shape, dtype, device, 0, size, Evaluations())
-    found = probe(denoiser, last.constraint, members, config.shape, dtype, device)
+
+    @functools.cache
+    def asked(count: int) -> Probe:
+        return probe(denoiser, last.constraint, count, config.shape, dtype, device)
+
     kept = None if chunk == "auto" else min(chunk, members)
     seen = _observations(last.constraint, MemberNoise(0, [0], shape, 0, dtype, device)())
-    store = Store.create(path, config, layout, found, denoiser, kept, seen)
+    store = Store.create(path, config, layout, asked, denoiser, kept, seen)
     if repair:
         store.repair()
     for sentence in remarks:

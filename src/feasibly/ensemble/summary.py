@@ -117,16 +117,18 @@ class Summary:
 
     def write(self) -> "Summary":
         """Writes the variables by member into the store, for its readers; returns the latest
-        summary."""
-        summary = self
+        summary. If the store has grown meanwhile, it writes those of all its members."""
+        store = Store(self.store.path)
+        summary = self if store.config == self.store.config else Summary.read(store)
         for _ in range(WRITES):
-            self.store.write_variables(summary.variables())
-            latest = Summary.read(self.store)
+            summary.store.write_variables(summary.variables())
+            latest = Summary.read(Store(self.store.path))
             # another process may have finished a member, and written so, in between
-            if latest.records == summary.records:
+            same = latest.records == summary.records
+            if same and latest.store.config == summary.store.config:
                 break
             summary = latest
-        return latest
+        return latest if latest.store.config == self.store.config else Summary.read(self.store)
 
     def __str__(self) -> str:
         config = self.store.config
