@@ -9,6 +9,7 @@ from matplotlib.contour import ContourSet
 from matplotlib.figure import Figure
 
 from feasibly import Equality, figures
+from feasibly.constraints import EachMember
 from feasibly.result import Snapshot
 
 SIGMAS = (2.0, 0.5, 0.03)
@@ -211,3 +212,80 @@ def test_coverage_is_drawn_against_the_share_that_should_be_covered():
     curve, diagonal = ax.lines
     assert curve.get_xydata().tolist() == [[0, 0], [0.5, 0.9], [1, 1]]
     assert diagonal.get_xydata().tolist() == [[0, 0], [1, 1]]
+
+
+def images(figure):
+    return [[image.get_array() for image in ax.get_images()] for ax in figure.axes]
+
+
+def test_samples_of_two_numbers_are_points_with_the_constraint_around_them():
+    x = 10 * torch.randn(7, 2, generator=torch.Generator().manual_seed(0))
+    figure = figures.samples(x, line())
+    (ax,) = figure.axes
+    np.testing.assert_array_equal(points(ax), x.numpy())
+    (contour,) = contours(ax)
+    path = contour.get_paths()[0].vertices
+    np.testing.assert_allclose(path[:, 0] - 2 * path[:, 1] + 0.3, 0, atol=1e-3)
+    assert np.abs(path).max() > 10
+    assert_saves(figure)
+
+
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        None,
+        EachMember(line(), torch.zeros(3, 1)),
+        Equality(lambda x: x, tolerance=1e-6),
+        Equality(lambda x: x[:, :1] - 100, tolerance=1e-6),
+    ],
+    ids=["none", "one a member", "two", "far"],
+)
+def test_points_without_a_curve_are_drawn_without_one(constraint, recwarn):
+    for x in (torch.zeros(1, 2), torch.randn(3, 2, dtype=torch.float64)):
+        figure = figures.samples(x, constraint)
+        (ax,) = figure.axes
+        assert contours(ax) == []
+        assert len(points(ax)) == len(x)
+        assert_saves(figure)
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize(
+    ("shape", "panels"), [((9,), 1), ((9, 1), 1), ((9, 3), 3), ((3, 9), 3), ((1,), 1)]
+)
+def test_samples_with_one_long_axis_are_lines(shape, panels):
+    x = torch.randn(6, *shape, generator=torch.Generator().manual_seed(0))
+    figure = figures.samples(x, most=4)
+    assert len(figure.axes) == panels
+    for k, ax in enumerate(figure.axes):
+        drawn = np.stack([line.get_ydata() for line in ax.get_lines()])
+        flat = x[:4] if x.ndim == 2 else x[:4].movedim(1 if shape[0] == 3 else 2, 0)[k]
+        np.testing.assert_array_equal(drawn, flat.numpy())
+    assert_saves(figure)
+
+
+def test_samples_with_two_long_axes_are_maps_in_a_row_on_one_scale():
+    x = torch.randn(6, 8, 9, generator=torch.Generator().manual_seed(0))
+    figure = figures.samples(x)
+    assert len(figure.axes) == 4
+    for ax, field in zip(figure.axes, x, strict=False):
+        (image,) = ax.get_images()
+        np.testing.assert_array_equal(image.get_array(), field.numpy())
+        largest = x[:4].abs().max().item()
+        assert image.get_clim() == pytest.approx((-largest, largest))
+    assert_saves(figure)
+
+
+def test_samples_with_more_axes_have_a_column_for_some_of_their_indices():
+    x = torch.arange(2 * 3 * 5 * 6 * 7.0).reshape(2, 3, 5, 6, 7) + 1
+    figure = figures.samples(x)
+    assert len(figure.axes) == 2 * 4
+    places = [(0, 0), (1, 0), (1, 4), (2, 4)]
+    for row in range(2):
+        for column, place in enumerate(places):
+            ax = figure.axes[4 * row + column]
+            (image,) = ax.get_images()
+            np.testing.assert_array_equal(image.get_array(), x[row][place].numpy())
+            assert image.get_clim() == (x[:, place[0], place[1]].min(), x[:, *place].max())
+            assert ax.get_title().startswith(f"[{place[0]}, {place[1]}] ") == (row == 0)
+    assert_saves(figure)

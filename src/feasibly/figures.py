@@ -3,15 +3,18 @@
 __all__ = [
     "coverage",
     "histogram",
+    "kind",
     "maps",
     "marginals",
     "over_time",
     "points",
     "rank_histograms",
+    "samples",
     "trace",
     "trajectories",
 ]
 
+import contextlib
 import io
 import math
 import textwrap
@@ -22,6 +25,7 @@ import torch
 from torch import Tensor
 
 from .constraints.base import Constraint
+from .errors import ConstraintError
 from .result import Snapshot
 
 if TYPE_CHECKING:
@@ -86,13 +90,95 @@ def points(samples: Mapping[str, Tensor], constraint: Constraint) -> "Figure":
     return figure
 
 
+def samples(x: Tensor, constraint: Constraint | None = None, most: int = 4) -> "Figure":
+    r"""Draws a few samples of any shape.
+
+    Samples of two numbers are points in the plane. Those with one axis are lines, and so are
+    those with two, of which one has at most four elements: a panel for each of these. Others are
+    maps of the last two axes, with the first row at the bottom: a row for each sample, and a
+    column for each of a few indices of the axes before.
+
+    Arguments:
+        x: The samples, with shape (B, \*); the first are drawn.
+        constraint: The constraint, whose zero set is drawn among points; None for none.
+        most: The most samples, indices and panels; of points there may be 1000.
+    """
+    if kind(x.shape[1:], most) == "points":
+        return _points(x[:1000], constraint)
+    x = x[:most].cpu()
+    if kind(x.shape[1:], most) == "lines":
+        if x.ndim == 3 and x.shape[2] <= most:
+            x = x.transpose(1, 2)
+        x = x.reshape(len(x), -1, x.shape[-1])
+        figure, (axes,) = _figure(1, x.shape[1], size=3)
+        for ax, lines in zip(axes, x.movedim(1, 0), strict=True):
+            ax.plot(lines.T.numpy(), linewidth=1)
+        return figure
+    before, fields = x.shape[1:-2], x.reshape(len(x), -1, *x.shape[-2:])
+    places = torch.linspace(0, fields.shape[1] - 1, min(most, fields.shape[1])).round().int()
+    panels = fields[:, places.long()].movedim(1, 0)
+    names = [_place(k, before) for k in places.tolist()]
+    if not before:  # in a row
+        panels, names = fields.movedim(1, 0), [""]
+    figure, axes = _figure(len(x) if before else 1, len(panels) if before else len(x), size=2.4)
+    for column, (name, maps_of) in enumerate(zip(names, panels, strict=True)):
+        low, high = maps_of.min().item(), maps_of.max().item()
+        if low < 0 < high:
+            low, high = min(low, -high), max(high, -low)
+        colours = "RdBu_r" if low < 0 < high else "viridis"
+        for row, field in enumerate(maps_of):
+            ax = axes[row][column] if before else axes[0][row]
+            ax.imshow(
+                field.numpy(), origin="lower", aspect="auto", cmap=colours, vmin=low, vmax=high
+            )
+            ax.set(xticks=[], yticks=[])
+            if row == 0:
+                ax.set_title(f"{name} {low:.3g} to {high:.3g}".strip(), fontsize=9)
+    return figure
+
+
+def kind(shape: Sequence[int], most: int = 4) -> str:
+    """Says as what :func:`samples` draws samples of a shape: `points`, `lines` or `maps`."""
+    if tuple(shape) == (2,):
+        return "points"
+    return "lines" if len(shape) == 1 or (len(shape) == 2 and min(shape) <= most) else "maps"
+
+
+def _place(number: int, axes: Sequence[int]) -> str:
+    """The indices of an element, given its number and the lengths of the axes."""
+    found = []
+    for length in reversed(axes):
+        number, index = divmod(number, length)
+        found.append(str(index))
+    return f"[{', '.join(reversed(found))}]" if found else ""
+
+
+def _points(x: Tensor, constraint: Constraint | None) -> "Figure":
+    """Draws points in the plane, with the constraint around them."""
+    figure, ((ax,),) = _figure(1, 1, size=4)
+    reach = 1.1 * max(x.abs().max().item(), 1e-12)
+    if constraint is not None:
+        with contextlib.suppress(ConstraintError):  # it is another for each member
+            _zero_set(ax, constraint, reach, like=x)
+    ax.scatter(*x.T.cpu().numpy(), s=4, linewidths=0, color="tab:blue")
+    ax.set(xlim=(-reach, reach), ylim=(-reach, reach), aspect=1)
+    return figure
+
+
 @torch.no_grad()
-def _zero_set(ax: "Axes", constraint: Constraint, reach: float = 2.1, n: int = 300) -> None:
-    """Draws the curve where the constraint holds, near the data."""
+def _zero_set(
+    ax: "Axes",
+    constraint: Constraint,
+    reach: float = 2.1,
+    n: int = 300,
+    like: Tensor | None = None,
+) -> None:
+    """Draws the curve where the constraint holds, near the data, which are like this tensor."""
     line = torch.linspace(-reach, reach, n)
     grid = torch.cartesian_prod(line, line)
-    r = constraint.residual(grid)
-    if r.shape[1] == 1:
+    grid = grid if like is None else grid.to(like)
+    r = torch.cat([constraint.residual(part) for part in grid.split(n * n // 10)]).cpu()
+    if r.shape[1] == 1 and r.min() <= 0 <= r.max():
         r = r.reshape(n, n).T
         ax.contour(line, line, r, levels=[0.0], colors="black", linewidths=0.3, alpha=0.5)
 
