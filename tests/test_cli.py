@@ -321,7 +321,9 @@ def test_sample_writes_samples_and_a_report(tmp_path, capsys):
     result = Result.load(out / "samples.safetensors")
     assert result.feasible.any()
     page = (out / "report.html").read_text(encoding="utf-8")
-    assert page.count("data:image/png") == 2
+    assert page.count("data:image/png") == 3
+    assert "<figcaption>Samples by their shape:" in page
+    assert "Observations with errors" not in page
     printed = capsys.readouterr().out
     for words in ("8 members feasible", "Particles(steps=8"):
         assert words in page

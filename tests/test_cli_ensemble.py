@@ -154,7 +154,52 @@ def test_a_run_that_was_interrupted_is_resumed(tmp_path, user, command, capsys, 
     page = (tmp_path / "page.html").read_text()
     assert "4 of 4 members finished" in page
     assert page.count("<td>finished</td>") == 4
-    assert "data:image/png" in page
+    assert page.count("data:image/png") == 2
+    assert "<figcaption>Samples by their shape:" in page
+
+
+def test_a_page_draws_members_that_are_as_they_were_written_and_not_too_large(
+    tmp_path, user, command, monkeypatch
+):
+    assert command("sample", *names(user), *TOY, "--out", "run.zarr") == 0
+    summary = Summary.read(Store("run.zarr"))
+    store = summary.store
+    assert torch.equal(ensemble.few(summary), torch.stack([*map(read(store), range(4))]))
+    content = bytearray(store.chunk(1).read_bytes())
+    store.chunk(1).write_bytes(bytes(b ^ 1 for b in content))
+    assert torch.equal(ensemble.few(summary), torch.stack([*map(read(store), [0, 2, 3])]))
+    monkeypatch.setattr(ensemble, "POINTS", 2)
+    assert len(ensemble.few(summary)) == 1
+    monkeypatch.setattr(ensemble, "LARGEST", 1)
+    assert ensemble.few(summary).shape == (0, 2)
+    assert command("report", "run.zarr") == 0
+    page = (tmp_path / "run.html").read_text()
+    assert "Samples as" not in page
+    assert "Violation of the members." in page
+
+
+def read(store):
+    return lambda member: torch.from_numpy(store.get(member))
+
+
+def test_a_page_without_matplotlib_has_no_pictures(tmp_path, user, command, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)
+    assert command("sample", *names(user), *TOY, "--out", "run.zarr") == 0
+    assert command("report", "run.zarr") == 0
+    page = (tmp_path / "run.html").read_text()
+    assert "<img" not in page
+    assert page.count("<td>finished</td>") == 4
+
+
+def test_the_same_command_for_more_members_makes_a_store_grow(user, command, capsys):
+    start = ("sample", *names(user), *TOY[:-2], "--out", "run.zarr", "--chunk", 2)
+    assert command(*start) == 0
+    assert command(*start, "--members", 6) == 0
+    assert "6 of 6 members finished," in capsys.readouterr().out
+    assert command(*start) == 2
+    error = " ".join(capsys.readouterr().err.split())
+    assert "is of 6 members, and cannot shrink to 4; ask for 6 or more" in error
+    assert command("resume", "run.zarr", *names(user)) == 0
 
 
 def test_sigterm_stops_a_run_as_ctrl_c_does():

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 import feasibly
 from feasibly import Equality, figures
+from feasibly.constraints import EachMember
 from feasibly.network import Evaluations
 from feasibly.result import Result, Snapshot
 
@@ -259,7 +260,7 @@ def test_the_zero_set_is_evaluated_in_the_type_of_the_samples():
     result = ensemble(2)
     result.samples = result.samples.double()
     feasibly.plot(result, Equality(residual, tolerance=1e-6))
-    assert seen == [torch.float64]
+    assert set(seen) == {torch.float64}
 
 
 def test_an_overview_of_sequences_has_a_line_a_member_their_mean_and_their_range():
@@ -316,7 +317,7 @@ def test_an_overview_of_more_axes_has_a_row_for_slices_from_first_to_last():
 
 
 def test_an_overview_without_a_tolerance_speaks_of_no_feasible_members():
-    figure = feasibly.plot(ensemble(4, 4, tolerance=math.inf, infeasible=(0,)))
+    figure = feasibly.plot(ensemble(5, 5, tolerance=math.inf, infeasible=(0,)))
     assert figure._suptitle.get_text() == "8 members"
     assert images(figure)[0][0] == "member 10"
 
@@ -341,3 +342,42 @@ def test_a_figure_without_matplotlib_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match="pip install matplotlib"):
         feasibly.plot(ensemble(2))
+
+
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        None,
+        EachMember(line(), torch.zeros(3, 1)),
+        Equality(lambda x: x, tolerance=1e-6),
+        Equality(lambda x: x[:, :1] - 100, tolerance=1e-6),
+    ],
+    ids=["none", "one a member", "two", "far"],
+)
+def test_points_without_a_curve_are_drawn_without_one(constraint, recwarn):
+    for x in (torch.zeros(1, 2), torch.randn(3, 2, dtype=torch.float64)):
+        figure = figures.samples(x, constraint)
+        (ax,) = figure.axes
+        assert contours(ax) == []
+        assert len(points(ax)) == len(x)
+        assert_saves(figure)
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize("shape", [(9, 3), (3, 9)])
+def test_sequences_of_a_few_channels_have_a_panel_for_each(shape):
+    x = torch.randn(6, *shape, generator=torch.Generator().manual_seed(0)).double()
+    figure = figures.samples(x)
+    assert len(figure.axes) == 3
+    for k, ax in enumerate(figure.axes):
+        *lines, mean = ax.get_lines()
+        drawn = np.stack([line.get_ydata() for line in lines])
+        channel = x[:, k] if shape[0] == 3 else x[:, :, k]
+        np.testing.assert_array_equal(drawn, channel)
+        np.testing.assert_allclose(mean.get_ydata(), channel.mean(dim=0))
+    assert_saves(figure)
+
+
+def test_fields_without_names_have_numbers():
+    titles = [title for title, _ in images(figures.samples(torch.randn(9, 6, 7)))]
+    assert titles == ["sample 0", "sample 1", "sample 2", "sample 3", "mean", "spread"]

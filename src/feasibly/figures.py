@@ -9,10 +9,12 @@ __all__ = [
     "plot",
     "points",
     "rank_histograms",
+    "samples",
     "trace",
     "trajectories",
 ]
 
+import contextlib
 import io
 import math
 import textwrap
@@ -24,6 +26,7 @@ import torch
 from torch import Tensor
 
 from .constraints.base import Constraint
+from .errors import ConstraintError
 from .result import Result, Snapshot
 from .sampling import whole
 
@@ -32,6 +35,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLOURS = {"constrained": "tab:green", "unconditional": "tab:gray", "PPR": "tab:blue"}
+
+CHANNELS = 4
+"""The most channels of a sequence, each of which is a panel of lines."""
 
 LINES = 64
 """The most members that :func:`plot` draws as lines."""
@@ -66,9 +72,9 @@ def plot(result: Result, constraint: Constraint | None = None, members: int = 4)
     """Draws an overview of an ensemble, by the shape of a sample.
 
     Points in the plane are drawn as such, numbers as a histogram, and sequences as lines with
-    their mean and the range from 5 % to 95 %. Fields in two dimensions are drawn as maps: the
-    first few members, the mean and the spread. With more axes, each row shows one slice along the
-    first ones. Members that failed are left out.
+    their mean and the range from 5 % to 95 %: a panel for each of up to four channels. Fields in
+    two dimensions are drawn as maps: the first few members, the mean and the spread. With more
+    axes, each row shows one slice along the first ones. Members that failed are left out.
 
     A notebook shows the figure; elsewhere `feasibly.plot(result).savefig("members.png")` keeps it.
 
@@ -85,33 +91,56 @@ def plot(result: Result, constraint: Constraint | None = None, members: int = 4)
     finite = result.finite
     if not finite.any():
         raise ValueError("plot(result) has nothing to draw: no member is finite.")
-    x, feasible = result.samples[finite].detach().double().cpu(), result.feasible[finite].cpu()
+    feasible = result.feasible[finite].cpu()
     names = [
         f"member {i}" for i, kept in zip(result.members, finite.tolist(), strict=True) if kept
     ]
-    shape, title = tuple(x.shape[1:]), f"{len(result.members)} members"
+    title = f"{len(result.members)} members"
     if math.isfinite(result.tolerance):  # else there is no constraint, or all is seen with noise
         title = f"{int(result.feasible.sum())} of {title} feasible"
         names = [n if ok else f"{n}, infeasible" for n, ok in zip(names, feasible, strict=True)]
+    figure = samples(result.samples[finite], constraint, names[:members], feasible)
+    figure.suptitle(title, fontsize=10)
+    return figure
+
+
+def samples(
+    x: Tensor,
+    constraint: Constraint | None = None,
+    names: Sequence[str] = (),
+    feasible: Tensor | None = None,
+) -> "Figure":
+    r"""Draws samples by their shape, as :func:`plot` does.
+
+    Arguments:
+        x: The samples, which are finite, with shape (B, \*).
+        constraint: The constraint, whose zero set is drawn among points; None for none.
+        names: What to call the first of them, of which maps are drawn; 4 by their numbers if there
+            are none.
+        feasible: Which of them are feasible, with shape (B); None for all.
+    """
+    shape, like, x = tuple(x.shape[1:]), x, x.detach().double().cpu()
     if shape == (2,):
-        figure = _plane(x, feasible, constraint, result.samples)
-    elif math.prod(shape) == 1:
+        feasible = torch.ones(len(x), dtype=torch.bool) if feasible is None else feasible
+        return _plane(x, feasible, constraint, like)
+    if math.prod(shape) == 1:
         figure, ((ax,),) = _figure(1, 1, size=4.5)
         ax.hist(x.flatten().numpy(), bins=40, color="tab:blue")
         ax.set(xlabel="value", ylabel="members")
-    elif len(shape) == 1:
-        figure = _lines(x)
-    else:
-        figure = _maps_of_members(x, names[:members])
-    figure.suptitle(title, fontsize=10)
-    return figure
+        return figure
+    if len(shape) == 1:
+        return _lines(x[:, None])
+    if len(shape) == 2 and min(shape) <= CHANNELS:
+        return _lines(x if shape[0] <= CHANNELS else x.mT)
+    return _maps_of_members(x, names or [f"sample {i}" for i in range(min(4, len(x)))])
 
 
 def _plane(x: Tensor, feasible: Tensor, constraint: Constraint | None, like: Tensor) -> "Figure":
     figure, ((ax,),) = _figure(1, 1, size=4.5)
     reach = 1.1 * x.abs().max().clamp_min(1e-12).item()
     if constraint is not None:
-        _zero_set(ax, constraint, reach, like=like)
+        with contextlib.suppress(ConstraintError):  # it is another for each member
+            _zero_set(ax, constraint, reach, like=like)
     for kind, colour, label in ((feasible, "tab:blue", ""), (~feasible, "tab:red", "infeasible")):
         if kind.any():
             ax.scatter(*x[kind].T.numpy(), s=6, linewidths=0, color=colour, label=label)
@@ -122,16 +151,19 @@ def _plane(x: Tensor, feasible: Tensor, constraint: Constraint | None, like: Ten
 
 
 def _lines(x: Tensor) -> "Figure":
-    figure, ((ax,),) = _figure(1, 1, size=5)
-    figure.set_size_inches(8, 4)
-    low, high = np.quantile(x.numpy(), [0.05, 0.95], axis=0)  # torch's takes 2^24 numbers at most
-    place = range(x.shape[1])
-    ax.fill_between(place, low, high, color="0.85", zorder=0, label="5 % to 95 %")
-    for line in x[:LINES].numpy():
-        ax.plot(place, line, color="tab:blue", linewidth=0.6, alpha=0.4)
-    ax.plot(place, x.mean(dim=0).numpy(), color="black", linewidth=1.5, label="mean")
-    ax.set(xlabel="position", ylabel="value")
-    ax.legend(fontsize=8)
+    """Draws sequences of a few channels, with shape (B, C, L), a panel for each channel."""
+    figure, (axes,) = _figure(1, x.shape[1], size=5)
+    figure.set_size_inches(8 if x.shape[1] == 1 else 4 * x.shape[1], 4)
+    place = range(x.shape[2])
+    for k, ax in enumerate(axes):
+        u = x[:, k]
+        low, high = np.quantile(u.numpy(), [0.05, 0.95], axis=0)  # torch's takes 2^24 at most
+        ax.fill_between(place, low, high, color="0.85", zorder=0, label="5 % to 95 %")
+        for line in u[:LINES].numpy():
+            ax.plot(place, line, color="tab:blue", linewidth=0.6, alpha=0.4)
+        ax.plot(place, u.mean(dim=0).numpy(), color="black", linewidth=1.5, label="mean")
+        ax.set(xlabel="position", ylabel="value" if x.shape[1] == 1 else f"channel {k}")
+    axes[0].legend(fontsize=8)
     return figure
 
 
@@ -216,8 +248,9 @@ def _zero_set(
     the place of `like`."""
     line = torch.linspace(-reach, reach, n)
     grid = torch.cartesian_prod(line, line)
-    r = constraint.residual(grid if like is None else grid.to(like)).cpu()
-    if r.shape[1] == 1:
+    grid = grid if like is None else grid.to(like)
+    r = torch.cat([constraint.residual(part) for part in grid.split(n * n // 10)]).cpu()
+    if r.shape[1] == 1 and r.min() <= 0 <= r.max():
         r = r.reshape(n, n).T
         ax.contour(line, line, r, levels=[0.0], colors="black", linewidths=0.3, alpha=0.5)
 

@@ -1,6 +1,6 @@
 """What a run of a sampler leaves behind."""
 
-__all__ = ["Result", "Snapshot"]
+__all__ = ["Result", "Snapshot", "describe_fit"]
 
 import json
 import math
@@ -137,7 +137,7 @@ class Result:
         if self.chi_square and math.isinf(self.tolerance):  # all is observed with noise
             exact = "finite"
         reason = f"{self.reason}\n" if self.reason else ""
-        fit = "".join(f"{_fit(name, value)}\n" for name, value in self.chi_square.items())
+        fit = "".join(f"{describe_fit(name, value)}\n" for name, value in self.chi_square.items())
         plausible = ""
         if self.oddness is not None:
             tested = int((~self.oddness.isnan()).sum())
@@ -233,7 +233,7 @@ class Result:
         )
 
 
-def _fit(name: str, chi_square: Tensor) -> str:
+def describe_fit(name: str, chi_square: Tensor) -> str:
     """Says how samples fit an observation with noise."""
     known = chi_square[chi_square.isfinite()]
     if not known.numel():

@@ -6,11 +6,14 @@ __all__ = [
     "Run",
     "State",
     "complaints",
+    "counts",
     "describe",
     "dry_run",
     "implausible",
     "inspect",
     "members_of",
+    "misfit",
+    "noisy_parts",
     "run",
     "shape_of",
     "shortfall",
@@ -477,14 +480,10 @@ class Run:
         self, constraint: Constraint | None, x_0: Tensor, ids: list[int]
     ) -> dict[str, Tensor]:
         """Returns how members fit each observation with noise."""
-        found: dict[str, Tensor] = {}
-        good = finite(x_0)
-        for k, part in enumerate([] if constraint is None else constraint.parts):
-            if part.noisy is None:
-                continue
+        found, good = {}, finite(x_0)
+        for name, part in noisy_parts(constraint).items():
             with batch.calling(ids, self.device):
-                r = part.noisy.residual(torch.where(per_sample(good, x_0), x_0, 0.0))
-            name = f"{part!r}, part {k}" if repr(part) in found else repr(part)
+                r = part.residual(torch.where(per_sample(good, x_0), x_0, 0.0))
             found[name] = torch.where(good, r.square().mean(dim=1), torch.nan)
         return found
 
@@ -590,25 +589,49 @@ def complaints(attempts: Sequence[Any], statistics: Mapping[str, float]) -> Iter
             yield from sampler.warnings(statistics)
 
 
+def noisy_parts(constraint: Constraint | None) -> dict[str, Constraint]:
+    """Returns the parts of a constraint that are observed with errors, by name."""
+    found: dict[str, Constraint] = {}
+    for k, part in enumerate([] if constraint is None else constraint.parts):
+        if part.noisy is not None:
+            found[f"{part!r}, part {k}" if repr(part) in found else repr(part)] = part.noisy
+    return found
+
+
 @torch.no_grad()
-def misfits(result: Result, constraint: Constraint | None) -> Iterator[str]:
-    """Yields which observations with noise members fit worse than errors allow.
+def counts(constraint: Constraint | None, x: Tensor, member: int) -> dict[str, int]:
+    """Returns how many values with errors each part of a constraint has, by name, given a sample
+    of a member, with shape (1, *)."""
+    with batch.calling([member], x.device):
+        return {k: part.residual(x).shape[1] for k, part in noisy_parts(constraint).items()}
+
+
+def misfit(name: str, fit: float, values: int) -> str:
+    """Says that members fit an observation worse than its errors allow; empty if they do not.
 
     Over many values, chi-square a value is one for posterior samples of a right model, on average
     over observations, with a standard deviation of some (2 / m)^(1/2).
+
+    Arguments:
+        name: The observation.
+        fit: Chi-square a value, on average over members.
+        values: The number of its values.
     """
-    parts = [] if constraint is None else [part for part in constraint.parts if part.noisy]
-    for part, (name, fit) in zip(parts, result.chi_square.items(), strict=True):
-        assert part.noisy is not None
-        with batch.calling(result.members[:1], result.samples.device):
-            m = part.noisy.residual(result.samples[:1].nan_to_num()).shape[1]
-        mean = fit.nanmean().item()
-        if mean > MISFIT + 5 * math.sqrt(2 / m):
-            yield (
-                f"Members fit {name} worse than its errors allow: chi-square a value is "
-                f"{mean:.2g} on average, and should be about one. The sampler may have missed it, "
-                "errors may be larger than stated, or the model may hardly know such values."
-            )
+    if not fit > MISFIT + 5 * math.sqrt(2 / values):
+        return ""
+    return (
+        f"Members fit {name} worse than its errors allow: chi-square a value is {fit:.2g} on "
+        "average, and should be about one. The sampler may have missed it, errors may be larger "
+        "than stated, or the model may hardly know such values."
+    )
+
+
+def misfits(result: Result, constraint: Constraint | None) -> Iterator[str]:
+    """Yields which observations with noise members fit worse than errors allow."""
+    found = counts(constraint, result.samples[:1].nan_to_num(), result.members[0])
+    for (name, m), fit in zip(found.items(), result.chi_square.values(), strict=True):
+        if words := misfit(name, fit.nanmean().item(), m):
+            yield words
 
 
 def _warn(result: Result, attempts: Sequence[Any]) -> None:

@@ -65,11 +65,17 @@ def read_or_refuse(path, content):
 
 
 def test_a_manifest_is_read_back_as_it_was_written(file):
-    made = Manifest.new(CONFIG, "u", dict.fromkeys(PARTS, (0.5, None)), chunk=4)
+    seen = {"Linear(3 values with noise)": 3}
+    made = Manifest.new(CONFIG, "u", dict.fromkeys(PARTS, (0.5, None)), 4, seen)
     file.write_bytes(made.encode())
     assert Manifest.load(file) == made
     assert made.versions["torch"] == torch.__version__
     assert re.fullmatch(r"([0-9a-f]{40}(-dirty)?)?", made.commit)
+
+
+def test_a_manifest_of_a_version_without_observations_is_read(file):
+    file.write_text(json.dumps({k: v for k, v in WHOLE.items() if k != "observations"}))
+    assert Manifest.load(file).observations == {}
 
 
 FUZZ = settings(
@@ -109,6 +115,11 @@ def test_a_damaged_manifest_is_valid_or_refused(file: Path, cut, flip):
         (("probe",), []),
         (("probe",), {"schedule": [1.0]}),
         (("variable",), "../../samples"),
+        (("variable",), "violation"),
+        (("observations",), ["Linear"]),
+        (("observations",), {"Linear": 0}),
+        (("observations",), {"\x1b[2J": 1}),
+        (("observations",), dict.fromkeys(map(str, range(101)), 1)),
         (("chunk",), 0),
         (("chunk",), "auto"),
         (("config", "members"), 2**62),

@@ -156,7 +156,8 @@ def test_a_finished_run_is_not_sampled_again(path):
     ("changes", "words"),
     [
         ({"seed": 4}, "seed: 3, here 4"),
-        ({"members": 9}, "members: 8, here 9"),
+        ({"members": 7}, "is of 8 members, and cannot shrink to 7; ask for 8 or more"),
+        ({"members": 9, "seed": 4}, "seed: 3, here 4; members: 8, here 9"),
         ({"dtype": torch.float64}, "dtype"),
         ({"infeasible": "drop"}, "infeasible"),
         ({"sampler": Ancestral(Disturbed(), circle(), steps=4)}, "method"),

@@ -1,6 +1,8 @@
 """Samplers under observations with errors: the posterior of normals and of two modes."""
 
+import json
 import math
+import shutil
 import sys
 import warnings
 from dataclasses import replace
@@ -23,7 +25,8 @@ from feasibly.constraints import (
     Observation,
     through,
 )
-from feasibly.errors import InfeasibleWarning
+from feasibly.ensemble import Store, Summary
+from feasibly.errors import CalibrationWarning, InfeasibleWarning
 from feasibly.linalg import ritz
 from feasibly.oracles import Gaussian, GaussianMixture
 from feasibly.result import Result
@@ -350,17 +353,64 @@ def test_words_of_what_is_all_noise_have_no_tolerance_and_those_of_a_mixture_do(
     assert "chi-square a value" in mixed
 
 
+def stored(path, members, constraint, chunk=2):
+    sampler = CalibratedPPR(MODEL, constraint, steps=4)
+    return feasibly.ensemble.run(sampler, path, members, (D,), chunk=chunk, dtype=torch.float64)
+
+
 def test_a_store_of_members_with_noise_has_those_of_a_run(tmp_path):
-    sampler = CalibratedPPR(MODEL, stated(0.3), steps=4)
-    summary = feasibly.ensemble.run(
-        sampler, tmp_path / "run.zarr", 5, (D,), chunk=2, dtype=torch.float64
-    )
+    summary = stored(tmp_path / "run.zarr", 5, stated(0.3))
     assert summary.feasible == summary.counted == 5
     assert "violation" not in str(summary)
-    run = sampler.sample(5, (D,), dtype=torch.float64).samples
+    run = CalibratedPPR(MODEL, stated(0.3), steps=4).sample(5, (D,), dtype=torch.float64)
     for i in range(5):
-        stored = torch.from_numpy(summary.store.get(i)).double()
-        torch.testing.assert_close(stored, run[i], rtol=1e-5, atol=1e-6)
+        found = torch.from_numpy(summary.store.get(i)).double()
+        torch.testing.assert_close(found, run.samples[i], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("members", [(5,), (2, 5)], ids=["at once", "grown"])
+def test_a_store_has_how_members_fit_as_a_run_has(tmp_path, members):
+    xarray = pytest.importorskip("xarray")
+    two = Composite([stated(0.3), some_exact(2)])
+    for count in members:
+        summary = stored(tmp_path / "run.zarr", count, two)
+    run = CalibratedPPR(MODEL, two, steps=4).sample(5, (D,), dtype=torch.float64)
+    assert len(run.chi_square) == 2
+    found = xarray.open_zarr(tmp_path / "run.zarr")["chi_square"]
+    assert found.dims == ("member", "observation")
+    assert found.attrs["observations"] == list(run.chi_square)
+    for k, (name, fit) in enumerate(run.chi_square.items()):
+        for values in (found[:, k].values, summary.fits()[name]):
+            torch.testing.assert_close(torch.from_numpy(values), fit, rtol=1e-5, atol=1e-6)
+        assert f"{name}: chi-square a value {fit.mean():.3g} on average" in str(summary)
+    assert summary.store.manifest.observations == dict(zip(run.chi_square, [5, 3], strict=True))
+
+
+def test_a_store_of_a_version_that_did_not_keep_how_members_fit_goes_on(tmp_path):
+    store = stored(tmp_path / "run.zarr", 3, stated(0.3)).store
+    shutil.rmtree(store.path / "chi_square")
+    for file in (store.path / ".feasibly" / "manifest.json", *store.records.iterdir()):
+        gone = ("observations", "chi_square")
+        kept = {k: v for k, v in json.loads(file.read_text()).items() if k not in gone}
+        file.write_text(json.dumps(kept))
+    for member in (1, 2):
+        (store.records / f"{member}.json").unlink()
+        assert "chi-square" not in str(Summary.read(Store(store.path)))
+        assert stored(store.path, 3, stated(0.3)).counted == 3
+    assert {r.chi_square for r in store.all_records()} == {()}
+
+
+def test_a_failed_member_of_a_store_has_no_fit(tmp_path):
+    class Broken(Gaussian):
+        def mean(self, x, sigma):
+            out = super().mean(x, sigma)
+            return torch.where(batch.current()[:, None] == 1, torch.nan, out)
+
+    sampler = CalibratedPPR(Broken(MU, COV, LogLogit()), stated(0.3), steps=4)
+    summary = feasibly.ensemble.run(sampler, tmp_path / "run.zarr", 3, (D,), dtype=torch.float64)
+    assert [r.chi_square == (None,) for r in summary.records] == [False, True, False]
+    (fit,) = summary.fits().values()
+    assert f"chi-square a value {fit[[0, 2]].mean():.3g} on average" in str(summary)
 
 
 MODULE = """
@@ -397,11 +447,13 @@ def test_the_shell_samples_and_checks_observations_with_noise(
     assert shell("sample", *of, "--members", 4, "--steps", 8, "--out", out) == 0
     printed = capsys.readouterr().out
     assert "Linear(1 value with noise): chi-square a value" in printed
-    assert (out / "report.html").stat().st_size > 0
-    assert len(Result.load(out / "samples.safetensors").chi_square) == 1
+    (fit,) = Result.load(out / "samples.safetensors").chi_square.values()
+    row = f"<td>Linear(1 value with noise)</td><td>{fit.mean():.3g}</td><td>{fit.min():.3g}</td>"
+    assert row in (out / "report.html").read_text()
     store = tmp_path / "run.zarr"
     assert shell("sample", *of, "--members", 4, "--steps", 8, "--out", store, "--chunk", 4) == 0
     assert shell("report", store) == 0
+    assert row in store.with_suffix(".html").read_text()
     # what a member takes of memory is not of interest, and takes seconds
     monkeypatch.setattr(sys.modules[check.__module__], "method", lambda *_: "")
     assert shell("check", *of) == 0
@@ -501,7 +553,7 @@ def test_exact_values_wait_until_the_covariance_knows_them_and_those_with_noise_
 
 
 @pytest.mark.parametrize("far", [False, True])
-def test_members_that_fit_worse_than_errors_allow_are_said_to(far):
+def test_members_that_fit_worse_than_errors_allow_are_said_to(tmp_path, far):
     """Of 100 values chi-square is above 1.5 + 0.7 by chance in fewer than one of 10^10 runs."""
     prior = Gaussian(torch.zeros(100), torch.eye(100), LogLogit())
     y = torch.randn(100, generator=torch.Generator().manual_seed(0)) * math.sqrt(2)
@@ -509,4 +561,13 @@ def test_members_that_fit_worse_than_errors_allow_are_said_to(far):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         result = feasibly.sample(prior, seen, 4, (100,), monitor=False)
-    assert any("worse than its errors allow" in w for w in result.warnings) == far
+    words = "worse than its errors allow"
+    assert any(words in w for w in result.warnings) == far
+    sampler = CalibratedPPR(prior, seen, steps=8)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        summary = feasibly.ensemble.run(sampler, tmp_path / "run.zarr", 4, (100,), chunk=2)
+    said = [w for w in caught if words in str(w.message)]
+    assert [w.category for w in said] == [CalibrationWarning] * far
+    assert str(summary).count(words) == far
+    assert (words in str(Summary.read(Store(summary.store.path)))) == far

@@ -321,6 +321,24 @@ def test_the_fit_of_an_ensemble_is_told_by_row():
     assert stations.chi_square(fields[:2])["t2m"].tolist() == [1, 9]
 
 
+def test_the_fit_of_an_ensemble_is_told_by_station():
+    rows = table([0.0, 10.0, 0.0, 0.0], [0.0, 50.0, 0.0, 0.0], [0.0, 0.0, 2.0, 1.0])
+    rows |= {"value": np.array([1.0, 2.0, 5.0, 3.0]), "error": np.array([1.0, 2.0, 3.0, 0.0])}
+    rows["variable"] = np.array(["t2m", "sp", "t2m", "t2m"])
+    stations = Stations(rows, variables=["t2m", "sp", "q"], **GRID)
+    noisy = stations.constraint(tolerance=1e-6).noisy
+    fields = torch.tensor([0.0, 4.0]).reshape(2, 1, 1, 1, 1).expand(2, 4, 3, 8, 16)
+    first, second = stations.by_station(noisy.residual(fields))
+    assert (first["lat"], first["lon"], first["variable"], first["values"]) == (0, 0, "t2m", 2)
+    # the mean is 2, of values 1 and 5 with errors of 1 and 3
+    assert first["error"] == pytest.approx(np.sqrt((1 + 9) / 2))
+    assert first["misfit"] == pytest.approx(np.sqrt((1 + 9) / 2))
+    assert first["chi_square"] == pytest.approx((1 + 9 + 25 / 9 + 1 / 9) / 4)
+    assert (second["lat"], second["variable"], second["values"]) == (10, "sp", 1)
+    assert second["misfit"] == pytest.approx(0, abs=1e-6)
+    assert second["chi_square"] == pytest.approx(1)
+
+
 def test_the_right_errors_have_a_chi_square_of_one():
     """Its standard error over 4000 values is 0.022: five of them are 0.11."""
     rng = np.random.default_rng(0)

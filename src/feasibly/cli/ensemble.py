@@ -2,11 +2,12 @@
 
 __all__ = ["fill", "report", "resume", "stopping"]
 
+import contextlib
+import math
 import os
 import signal
 import warnings
 from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
@@ -18,11 +19,18 @@ from rich.console import Console
 
 from .. import figures, problems
 from ..ensemble import Footprint, Layout, Store, Summary, memory, run
-from ..errors import CalibrationWarning, InfeasibleWarning
+from ..errors import CalibrationWarning, InfeasibleWarning, StoreError
 from ..progress import LiveProgress
 from ..report import Report
+from . import page as pages
 from .job import Job
 from .load import load_object
+
+POINTS, FEW = 1000, 4
+"""The most members that a page draws, if they are points in the plane, and else."""
+
+LARGEST = 2**24
+"""The most elements of a sample that a page draws."""
 
 
 def fill(
@@ -147,14 +155,17 @@ def report(store: tyro.conf.Positional[Path], out: Path | None = None) -> int:
     page.code(str(summary))
     about = {"started": manifest.created, "commit": manifest.commit or "none"}
     page.table([about | dict(manifest.versions)])
+    pages.pictures(page, few(summary))
     known = [r.violation for r in summary.records if r.violation is not None]
     tolerance = manifest.config.tolerance
     if known and tolerance is not None:
-        page.figure(
-            figures.histogram({"members": torch.tensor(known)}, tolerance),
+        pages.illustrate(
+            page,
+            lambda: figures.histogram({"members": torch.tensor(known)}, tolerance),
             "Violation of the members.",
         )
         page.table(steps(summary.paths()))
+    pages.fits(page, {name: torch.from_numpy(fit) for name, fit in summary.fits().items()})
     if summary.records:
         page.table([row(record) for record in summary.records])
     out = out or store.with_suffix(".html")
@@ -162,6 +173,17 @@ def report(store: tyro.conf.Positional[Path], out: Path | None = None) -> int:
     status = conclude(summary, console)
     console.print(f"Report: {out}", highlight=False, soft_wrap=True)
     return status
+
+
+def few(summary: Summary) -> torch.Tensor:
+    """Returns members to draw, with shape (B, *): the first that are finished. There are none of
+    samples that take long to read."""
+    shape, found = summary.store.config.shape, []
+    count = POINTS if shape == (2,) else FEW
+    for member in summary.state("finished")[:count] if math.prod(shape) <= LARGEST else []:
+        with contextlib.suppress(StoreError, OSError):  # changed since it was written
+            found.append(torch.from_numpy(summary.store.get(member)))
+    return torch.stack(found) if found else torch.empty(0, *shape)
 
 
 def row(record: Any) -> dict[str, str]:
@@ -224,7 +246,7 @@ def place() -> tuple[int, int, int, int]:
     )
 
 
-@contextmanager
+@contextlib.contextmanager
 def stopping() -> Generator[None]:
     """Has SIGTERM, by which launchers and schedulers stop a process, stop it as Ctrl-C does."""
 

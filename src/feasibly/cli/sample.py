@@ -20,6 +20,7 @@ from ..report import Report
 from ..result import Result
 from ..samplers import METHODS
 from ..sampling import run
+from . import page
 from .ensemble import fill, stopping
 from .job import Job
 from .words import Shape
@@ -53,7 +54,7 @@ def sample(
         constraint: The number of a constraint of Data2D (0 to 11), or module:function for a
             function that returns a constraint of yours (cdim and eci need a linear one).
         out: The folder for samples.safetensors and report.html, or a store, NAME.zarr.
-        members: The number of samples.
+        members: The number of samples. A store that was made for fewer grows.
         shape: The shape of one sample, for a denoiser of yours.
         method: How to sample: auto chooses; `python -m feasibly methods` lists the others.
         steps: The number of diffusion steps; by default the method's own.
@@ -117,15 +118,21 @@ def sample(
     kept = keep(result, out / "samples.safetensors")
     report = Report(f"feasibly: {method} on {denoiser}")
     report.code(result.summary())
+    stated = chosen.attempts[-1].constraint
+    page.pictures(report, result.samples, stated)
     if math.isfinite(result.tolerance):  # else all is observed with noise
-        report.figure(
-            figures.trace({method: result.trace}, result.tolerance),
+        page.illustrate(
+            report,
+            lambda: figures.trace({method: result.trace}, result.tolerance),
             "Violation of the clean estimates and their feasible share along the way.",
         )
-        report.figure(
-            figures.histogram({method: result.violation}, result.tolerance),
+        page.illustrate(
+            report,
+            lambda: figures.histogram({method: result.violation}, result.tolerance),
             "Violation of the samples.",
         )
+    page.fits(report, result.chi_square)
+    page.stations(report, stated, result.samples, result.members)
     try:
         report.write(out / "report.html")
     except OSError as error:

@@ -39,6 +39,7 @@ LIMITS = {
     "members": 10**6,
     "axes": 16,
     "elements": 2**40,
+    "observations": 100,
     "warnings": 100,
     "text": 10_000,  # characters
     "file": 2**20,  # bytes, of JSON
@@ -46,6 +47,7 @@ LIMITS = {
 """The largest run that a store may claim to be, so that a forged one takes no memory."""
 
 RESERVED = {"member", "violation", "feasible", "finished", "forward", "backward", "seconds"}
+RESERVED |= {"oddness", "chi_square", "observation"}
 
 
 @dataclass(frozen=True)
@@ -179,6 +181,8 @@ class Manifest:
         probe: What the schedule, the denoiser and the constraint return for fixed states; empty
             if they were not probed.
         chunk: How many members the run sampled at a time when it was begun; None for `auto`.
+        observations: The parts of the constraint that are observed with errors, by name, and how
+            many values each has.
     """
 
     config: Config
@@ -188,6 +192,7 @@ class Manifest:
     variable: str = "samples"
     probe: Probe = field(default_factory=dict)
     chunk: int | None = None
+    observations: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def new(
@@ -196,10 +201,12 @@ class Manifest:
         variable: str = "samples",
         probe: Probe | None = None,
         chunk: int | None = None,
+        observations: Mapping[str, int] | None = None,
     ) -> "Manifest":
         """Describes a run that starts now and here."""
         created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        return cls(config, versions(), commit(), created, variable, probe or {}, chunk)
+        rest = (variable, probe or {}, chunk, observations or {})
+        return cls(config, versions(), commit(), created, *rest)
 
     def encode(self) -> bytes:
         """Returns the content of the manifest's file."""
@@ -219,6 +226,8 @@ class Manifest:
                 f"{path} cannot be read ({error.strerror}); is it a store?"
             ) from error
         names = {f.name for f in fields(cls)} | {"format"}
+        if isinstance(found, dict):
+            found.setdefault("observations", {})  # older stores do not say them
         if not isinstance(found, dict) or found.get("format") != FORMAT or set(found) != names:
             raise StoreError(
                 f"{path} is no manifest of format {FORMAT}; the store is damaged, or of another "
@@ -231,7 +240,7 @@ class Manifest:
         for name in ("versions", "commit", "created", "variable"):
             if not (_texts(found[name]) if name == "versions" else is_text(found[name])):
                 raise StoreError(f"{path}: {name} is not text but {shown(found[name])}.")
-        if not found["variable"].isidentifier():
+        if not found["variable"].isidentifier() or found["variable"] in RESERVED:
             raise StoreError(f"{path}: the variable is called {shown(found['variable'])}.")
         try:
             made = Config(**{k: _tuples(v) for k, v in config.items()})
@@ -242,9 +251,12 @@ class Manifest:
         chunk = found["chunk"]
         if chunk is not None and not _whole(chunk, 1, LIMITS["members"]):
             raise StoreError(f"{path}: the chunk is {shown(chunk)}.")
+        observations = found["observations"]
+        if not _observations(observations):
+            raise StoreError(f"{path}: the observations are {shown(observations)}.")
         probe = {name: tuple(numbers) for name, numbers in found["probe"].items()}
         texts = (found[name] for name in ("versions", "commit", "created", "variable"))
-        return cls(made, *texts, probe, chunk)
+        return cls(made, *texts, probe, chunk, observations)
 
 
 def versions() -> dict[str, str]:
@@ -328,6 +340,14 @@ def _whole(value: Any, low: int, high: int) -> bool:
 
 def _texts(value: Any) -> bool:
     return isinstance(value, Mapping) and all(is_text(k) and is_text(v) for k, v in value.items())
+
+
+def _observations(value: Any) -> bool:
+    return (
+        isinstance(value, Mapping)
+        and len(value) <= LIMITS["observations"]
+        and all(is_text(k) and _whole(v, 1, LIMITS["elements"]) for k, v in value.items())
+    )
 
 
 def _shape(value: Any) -> bool:

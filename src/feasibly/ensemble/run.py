@@ -3,6 +3,7 @@
 __all__ = ["run"]
 
 import contextlib
+import functools
 import math
 import operator
 import warnings
@@ -12,15 +13,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
-from ..checks.probe import probe
+from ..checks.probe import Probe, probe
 from ..errors import CalibrationWarning, InfeasibleWarning, SamplingError
 from ..network import Evaluations, device_of
+from ..randomness import MemberNoise
 from ..result import Result, Snapshot
 from ..samplers import Sampler
-from ..sampling import Monitor, Run, advice, complaints, describe, dry_run
+from ..sampling import Monitor, Run, advice, complaints, counts, describe, dry_run
 from . import memory
-from .manifest import Config, Layout, fingerprint
+from .manifest import LIMITS, Config, Layout, fingerprint
 from .memory import Footprint, Plan
 from .queue import Claims
 from .store import Record, Store
@@ -65,7 +68,8 @@ def run(
         attempts: The samplers, one for each attempt at a member, such as
             `feasibly.plan(...).attempts`; or one sampler.
         path: The store, a folder that is made if it is not there.
-        members: The number of members of the ensemble.
+        members: The number of members of the ensemble. If the store was made for fewer, it grows:
+            its members stay, and the others are sampled.
         shape: The shape of one sample.
         seed: The seed of the ensemble.
         chunk: How many members to sample at a time. They are finished at the same time, so a stop
@@ -136,9 +140,14 @@ def run(
     memory.check_room(config.shape, dtype, device)
     size = memory.SEVERAL if chunk == "auto" else chunk
     prepared = dry_run(attempts, config.shape, dtype, device, 0, size, Evaluations())
-    found = probe(denoiser, last.constraint, members, config.shape, dtype, device)
+
+    @functools.cache
+    def asked(count: int) -> Probe:
+        return probe(denoiser, last.constraint, count, config.shape, dtype, device)
+
     kept = None if chunk == "auto" else min(chunk, members)
-    store = Store.create(path, config, layout, found, denoiser, kept)
+    seen = _observations(last.constraint, MemberNoise(0, [0], shape, 0, dtype, device)())
+    store = Store.create(path, config, layout, asked, denoiser, kept, seen)
     if repair:
         store.repair()
     for sentence in remarks:
@@ -179,7 +188,8 @@ def run(
     if summary.infeasible and last.enforces and (last.lands or not summary.feasible):
         words = f"{summary.violations()} To make them feasible, {advice(last)}."
         warnings.warn(words, InfeasibleWarning, stacklevel=2)
-    for words in (*summary.warnings, *filter(None, [summary.suspicion()])):
+    doubts = [*filter(None, [summary.suspicion()]), *summary.misfits()]
+    for words in (*summary.warnings, *doubts):
         warnings.warn(words, CalibrationWarning, stacklevel=2)
     return summary
 
@@ -199,6 +209,12 @@ def _tolerance(constraint: Any) -> float | None:
     if constraint is None or math.isinf(constraint.tolerance):
         return None
     return float(constraint.tolerance)
+
+
+def _observations(constraint: Any, x: Tensor) -> dict[str, int]:
+    """Returns the parts that are observed with errors, as a manifest has them, given a state."""
+    found = counts(constraint, x, 0)
+    return {" ".join(k.split()): found[k] for k in list(found)[: LIMITS["observations"]]}
 
 
 @dataclass
@@ -316,6 +332,9 @@ class Worker:
         if result.oddness is not None:
             odd = result.oddness.clamp(max=LARGEST).tolist()
             odd = [None if math.isnan(v) else v for v in odd]
+        # a store of an older version does not have it
+        known = list(result.chi_square.values())[: len(self.store.manifest.observations)]
+        fit = [part.clamp(max=LARGEST).tolist() for part in known]
         drop = self.store.config.infeasible == "drop"
         for row in rows:
             member = result.members[row]
@@ -335,6 +354,7 @@ class Worker:
                 worker=self.claims.worker,
                 path=tuple(brief(v) for v in self.paths.get(member, ())),
                 oddness=None if bad else odd[row],
+                chi_square=tuple(None if math.isnan(v[row]) else v[row] for v in fit),
             )
             self.store.put(record, samples[row])
 

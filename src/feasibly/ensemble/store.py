@@ -21,8 +21,8 @@ import shutil
 import uuid
 import warnings
 import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from ..checks.probe import Probe
 from ..checks.probe import differences as differ
 from ..errors import StoreError
 from .manifest import LIMITS, Config, Layout, Manifest, is_text, read_json, shown, versions
+from .queue import Claims
 
 PRIVATE = ".feasibly"
 """The folder of what is no array: the manifest, the records, the claims and the warnings."""
@@ -50,6 +51,13 @@ MEMBERS = {
 """The variables with one value a member: their types, and what they are."""
 
 UNITS = {"seconds": "s"}
+
+FIT = "mean square of the misfits in units of their errors, about one for members that fit"
+"""What `chi_square` is: a variable with a value for each member and each observation with errors,
+which a store has if there are some."""
+
+GROWTH = LIMITS["members"]
+"""Who claims this, which is no member's index, may have the store grow."""
 
 ATTEMPTS = 5
 """How often a file is written that another process keeps writing too."""
@@ -74,6 +82,8 @@ class Record:
         worker: Which process sampled it.
         path: The violation of its clean estimate after each step of its last attempt, None where
             it was not finite; empty without a constraint.
+        chi_square: How it fits each observation with errors, in the order of the manifest's: the
+            mean square of its misfits in units of the errors, None where it is not finite.
     """
 
     member: int
@@ -87,6 +97,7 @@ class Record:
     worker: str
     path: tuple[float | None, ...] = ()
     oddness: float | None = None
+    chi_square: tuple[float | None, ...] = ()
 
 
 class Store:
@@ -124,24 +135,29 @@ class Store:
         path: Path | str,
         config: Config,
         layout: Layout | None = None,
-        probe: Probe | None = None,
+        probe: Callable[[int], Probe] | None = None,
         denoiser: Any = None,
         chunk: int | None = None,
+        observations: Mapping[str, int] | None = None,
     ) -> "Store":
         """Makes a store, or opens one that is there already and belongs to the same run.
+
+        A store that was made for fewer members of that run becomes one for more.
 
         Arguments:
             path: The folder.
             config: The configuration of the run.
             layout: What a sample is; None for axes by number.
-            probe: What the run's parts return for fixed states; None to compare configurations
-                only.
+            probe: Returns what the run's parts return for fixed states, given the number of
+                members; None to compare configurations only.
             denoiser: The denoiser, by whose precision the probe is compared.
             chunk: How many members the run samples at a time; None for `auto`. It is kept in a
                 store that is made, and members do not depend on it.
+            observations: The parts of the constraint that are observed with errors; see
+                :class:`Manifest`. They are kept in a store that is made.
 
         Raises:
-            StoreError: If something else is there, or nothing can be.
+            StoreError: If something else is there, or a run of more members, or nothing can be.
 
         Warns:
             UserWarning: If the store was begun with other versions.
@@ -149,29 +165,22 @@ class Store:
         path = Path(path)
         layout = layout or Layout.default(config.shape)
         layout.check(config.shape)
+        found = probe or (lambda members: {})
         if not path.exists():
+            new = Manifest.new(config, layout.name, found(config.members), chunk, observations)
             try:
-                _make(path, layout, Manifest.new(config, layout.name, probe, chunk))
+                _make(path, layout, new)
             except OSError as error:
                 raise StoreError(
                     f"{path} cannot be made ({error}); make room, or give an --out where this "
                     "user may write."
                 ) from error
         store = cls(path)
-        differences = store.config.differences(config)
-        if differences:
-            raise StoreError(
-                f"{path} holds members of another run ({'; '.join(differences)}); give another "
-                "--out, or the configuration that it was made with."
-            )
-        if probe and store.manifest.probe:
-            parts = " and the ".join(differ(store.manifest.probe, probe, denoiser))
-            if parts:
-                raise StoreError(
-                    f"{path} holds members of another run: the {parts} returned other values for "
-                    "the same states when it was begun. Give another store, or the "
-                    f"{parts} that this one was begun with."
-                )
+        store._check_run(config)
+        store._check_probe(found(store.config.members), denoiser)
+        if store.config.members < config.members:
+            store = store._grow(config.members, found(config.members))
+            store._check_run(config)  # another process may have had it grow further
         begun = store.manifest.versions
         others = [
             f"{k} {begun.get(k)}, here {v}" for k, v in versions().items() if begun.get(k) != v
@@ -183,6 +192,63 @@ class Store:
                 stacklevel=3,
             )
         return store
+
+    def _check_run(self, config: Config) -> None:
+        """Refuses another run than the store's, or one of fewer members.
+
+        Raises:
+            StoreError: If it is.
+        """
+        if replace(self.config, members=config.members).differences(config):
+            raise StoreError(
+                f"{self.path} holds members of another run "
+                f"({'; '.join(self.config.differences(config))}); give another --out, or the "
+                "configuration that it was made with."
+            )
+        if config.members < self.config.members:
+            raise StoreError(
+                f"{self.path} is of {self.config.members} members, and cannot shrink to "
+                f"{config.members}; ask for {self.config.members} or more, or give another --out."
+            )
+
+    def _check_probe(self, probe: Probe, denoiser: Any) -> None:
+        """Refuses a run whose parts return other numbers than those of the store's.
+
+        Raises:
+            StoreError: If they do.
+        """
+        if not probe or not self.manifest.probe:
+            return
+        parts = " and the ".join(differ(self.manifest.probe, probe, denoiser))
+        if parts:
+            raise StoreError(
+                f"{self.path} holds members of another run: the {parts} returned other values "
+                "for the same states when it was begun. Give another store, or the "
+                f"{parts} that this one was begun with."
+            )
+
+    def _grow(self, members: int, probe: Probe) -> "Store":
+        """Makes this the store of a run of more members, unless another process has done so
+        meanwhile; returns it.
+
+        The manifest alone says how many there are, and is replaced at once. Arrays become longer
+        when variables are written. Processes that began with fewer members end with those.
+        """
+        try:
+            with Claims(self.claims) as claims:
+                while not claims.take([GROWTH], 1):
+                    claims.stop.wait(claims.beat / 10)
+                latest = Store(self.path).manifest  # nobody else changes it now
+                if latest.config.members < members:
+                    config = replace(latest.config, members=members)
+                    grown = replace(latest, config=config, probe=probe if latest.probe else {})
+                    write(self.path / PRIVATE / "manifest.json", grown.encode())
+        except OSError as error:
+            raise StoreError(
+                f"{self.path} cannot grow to {members} members ({error}); make room, or let this "
+                "user write there."
+            ) from error
+        return Store(self.path)
 
     def missing(self) -> list[int]:
         """Returns the members that have no record, in order."""
@@ -243,9 +309,11 @@ class Store:
         """
         path = self.records / f"{member}.json"
         found = read_json(path)
+        if isinstance(found, dict):
+            found.setdefault("chi_square", [])  # older records do not have it
         if not _is_record(found, member):
             raise StoreError(f"{path} is no record of member {member}: {shown(found)}.")
-        return Record(**found | {"path": tuple(found["path"])})
+        return Record(**found | {k: tuple(found[k]) for k in ("path", "chi_square")})
 
     def all_records(self) -> list[Record]:
         """Returns the records that are there and not damaged, in the order of the members."""
@@ -305,14 +373,39 @@ class Store:
         return forgotten
 
     def write_variables(self, values: Mapping[str, np.ndarray]) -> None:
-        """Writes the variables of :data:`MEMBERS`, each with shape (members): one raw chunk
-        each."""
-        for name, (kind, _) in MEMBERS.items():
-            chunk = self.path / name / "c" / "0"
-            if any(folder.is_symlink() for folder in (self.path / name, chunk.parent)):
+        """Writes the variables of :data:`MEMBERS`, each with shape (members), and `chi_square`,
+        with shape (members, observations): one raw chunk each. Arrays of a run that has grown
+        become longer before."""
+        values = {"member": np.arange(self.config.members, dtype=np.int64), **values}
+        chunks = {}
+        for name, array in values.items():
+            chunk = self.path.joinpath(name, "c", *["0"] * array.ndim)
+            if not self._holds(chunk.parent):
                 raise StoreError(f"{chunk} leads out of the store; the store is forged.")
-            chunk.parent.mkdir(exist_ok=True)
-            write(chunk, values[name].astype(np.dtype(kind).newbyteorder("<")).tobytes())
+            chunks[name] = chunk
+        self._lengthen(chunks)
+        for name, array in values.items():
+            chunks[name].parent.mkdir(parents=True, exist_ok=True)
+            write(chunks[name], array.astype(array.dtype.newbyteorder("<")).tobytes())
+
+    def _lengthen(self, chunks: Mapping[str, Path]) -> None:
+        """Makes the arrays as long as the run, if they are not; those of one chunk lose it, until
+        it is written. So at every moment a reader finds values or none: the description of the
+        whole, which readers read, is the last but for values."""
+        whole = _description(self.path, "group")
+        if whole["attributes"].get("config") == _about(self.config):
+            return
+        inner = _inner(whole)
+        for name in [*chunks, self.manifest.variable]:
+            if name in chunks:
+                chunks[name].unlink(missing_ok=True)
+            found = _description(self.path / name, "array")
+            _set_length(found, self.config.members, name in chunks)
+            write(self.path / name / "zarr.json", json.dumps(found).encode())
+            if name in inner:
+                _set_length(inner[name], self.config.members, name in chunks)
+        whole["attributes"]["config"] = _about(self.config)
+        write(self.path / "zarr.json", json.dumps(whole).encode())
 
     def _is_good(self, member: int) -> bool:
         """Whether a member is as it was written, and has not failed: a failure may pass."""
@@ -347,7 +440,7 @@ def _is_record(found: Any, member: int) -> bool:
         known = isinstance(value, (int, float)) and not isinstance(value, bool)
         return known and least <= value <= 1e300
 
-    path = found["path"]
+    path, fit = found["path"], found["chi_square"]
     whole = all(type(found[name]) is int for name in ("member", "checksum"))
     return (
         whole
@@ -364,6 +457,9 @@ def _is_record(found: Any, member: int) -> bool:
         and all(number(found[name]) for name in ("forward", "backward", "seconds"))
         and isinstance(path, list)
         and all(v is None or number(v) for v in path)
+        and isinstance(fit, list)
+        and len(fit) <= LIMITS["observations"]
+        and all(v is None or number(v) for v in fit)
         and isinstance(found["worker"], str)
         and found["worker"].isalnum()
         and len(found["worker"]) <= 64
@@ -378,7 +474,7 @@ def _make(path: Path, layout: Layout, manifest: Manifest) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.draft")
     try:
-        _make_arrays(draft, manifest.config, layout)
+        _make_arrays(draft, manifest, layout)
         for name in ("members", "claims", "warnings"):
             (draft / PRIVATE / name).mkdir(parents=True)
         (draft / layout.name / "c").mkdir()
@@ -395,7 +491,7 @@ def _make(path: Path, layout: Layout, manifest: Manifest) -> None:
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def _make_arrays(path: Path, config: Config, layout: Layout) -> None:
+def _make_arrays(path: Path, manifest: Manifest, layout: Layout) -> None:
     """Makes a zarr store with all that is known before the run: coordinates, and arrays whose
     values are not written yet.
 
@@ -408,8 +504,8 @@ def _make_arrays(path: Path, config: Config, layout: Layout) -> None:
         raise StoreError(
             f"A store needs zarr ({error}); pip install 'feasibly[ensemble]'."
         ) from error
-    about = {k: v for k, v in asdict(config).items() if k != "source"}
-    title = {"title": "ensemble of feasibly", "config": json.dumps(about)}
+    config = manifest.config
+    title = {"title": "ensemble of feasibly", "config": _about(config)}
     group = zarr.create_group(path, zarr_format=3, attributes=title)
 
     def add(name: str, dims: Sequence[str], shape: Sequence[int], kind: Any, **words: Any) -> Any:
@@ -434,6 +530,9 @@ def _make_arrays(path: Path, config: Config, layout: Layout) -> None:
         add(axis.name, [axis.name], [size], "float64", **words)[:] = np.asarray(values, float)
     for name, (kind, words) in MEMBERS.items():
         add(name, ["member"], [config.members], kind, units=UNITS.get(name, "1"), long_name=words)
+    if names := list(manifest.observations):
+        dims, shape = ["member", "observation"], (config.members, len(names))
+        add("chi_square", dims, shape, "float64", units="1", long_name=FIT, observations=names)
     dims = ["member", *(axis.name for axis in layout.axes)]
     shape = (config.members, *config.shape)
     add(layout.name, dims, shape, config.dtype, units=layout.units, long_name=layout.long_name)
@@ -443,19 +542,23 @@ def _make_arrays(path: Path, config: Config, layout: Layout) -> None:
         zarr.consolidate_metadata(path)
 
 
+def _about(config: Config) -> str:
+    """Returns a configuration for the readers of a store, without what starts the run again."""
+    return json.dumps({k: v for k, v in asdict(config).items() if k != "source"})
+
+
 def _check_array(path: Path, config: Config) -> None:
     """Refuses the description of the samples' array if it is not what :func:`_make_arrays` writes.
 
     Raises:
         StoreError: If it is another: readers would find other values than were written.
     """
-    try:
-        found = read_json(path)
-    except OSError as error:
-        raise StoreError(f"{path} cannot be read ({error.strerror}); is it a store?") from error
+    found = _description(path.parent, "array")
+    # until the arrays of a run that has grown are lengthened, they are shorter than the run
+    length = min(max(found["shape"][0], 1), LIMITS["members"])
     expected: dict[str, Any] = {
         "node_type": "array",
-        "shape": [config.members, *config.shape],
+        "shape": [length, *config.shape],
         "data_type": config.dtype,
         "chunk_grid": {
             "name": "regular",
@@ -465,11 +568,48 @@ def _check_array(path: Path, config: Config) -> None:
         "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
     }
     for name, value in expected.items():
-        if not isinstance(found, dict) or found.get(name) != value:
+        if found.get(name) != value:
             raise StoreError(
                 f"{path} does not describe the run of the manifest ({name} should be {value}); "
                 "the store is damaged."
             )
+
+
+def _description(folder: Path, kind: str) -> dict[str, Any]:
+    """Returns what zarr knows of an `array`, which has a length, or of a `group`.
+
+    Raises:
+        StoreError: If it is none.
+    """
+    path = folder / "zarr.json"
+    try:
+        found = read_json(path)
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read ({error.strerror}); is it a store?") from error
+    if isinstance(found, dict) and found.get("node_type") == kind:
+        shape = found.get("shape")
+        if isinstance(found.get("attributes"), dict) and kind == "group":
+            return found
+        if isinstance(shape, list) and shape and type(shape[0]) is int:
+            return found
+    raise StoreError(f"{path} describes no {kind} of a run; the store is damaged.")
+
+
+def _inner(whole: dict[str, Any]) -> dict[str, Any]:
+    """Returns the descriptions of the arrays that the whole store's has in it."""
+    found = whole.get("consolidated_metadata")
+    inner = found.get("metadata") if isinstance(found, dict) else None
+    return inner if isinstance(inner, dict) else {}
+
+
+def _set_length(found: dict[str, Any], members: int, in_one: bool) -> None:
+    """Changes the length of an array in its description, and of its chunks, if it has but one."""
+    try:
+        found["shape"][0] = members
+        if in_one:
+            found["chunk_grid"]["configuration"]["chunk_shape"][0] = members
+    except (KeyError, TypeError, IndexError) as error:
+        raise StoreError(f"An array has no length ({error!r}); the store is damaged.") from error
 
 
 # The files: each is there whole or not at all.

@@ -6,8 +6,10 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
-from ..sampling import UNTESTED, implausible
+from ..result import describe_fit
+from ..sampling import UNTESTED, implausible, misfit
 from .store import MEMBERS, Record, Store
 
 WRITES = 4
@@ -84,9 +86,20 @@ class Summary:
             row[: len(r.path)] = [np.nan if v is None else v for v in r.path]
         return made
 
+    def fits(self) -> dict[str, np.ndarray]:
+        """Returns, for each observation with errors, chi-square a value of each record's member,
+        with shape (records); NaN where it is not known. Older stores do not know."""
+        names = self.store.manifest.observations
+        found = np.full((len(names), len(self.records)), np.nan)
+        for column, r in zip(found.T, self.records, strict=True):
+            known = r.chi_square[: len(names)]
+            column[: len(known)] = [np.nan if v is None else v for v in known]
+        return dict(zip(names, found, strict=True))
+
     def variables(self) -> dict[str, np.ndarray]:
-        """Returns what is known of the members as arrays, each with shape (members)."""
-        made = {
+        """Returns what is known of the members as arrays, each with shape (members), and
+        `chi_square`, if observations have errors, with shape (members, observations)."""
+        made: dict[str, np.ndarray] = {
             name: np.full(self.asked, False if kind == "bool" else np.nan, dtype=kind)
             for name, (kind, _) in MEMBERS.items()
         }
@@ -96,20 +109,26 @@ class Summary:
             made["oddness"][r.member] = math.nan if r.oddness is None else r.oddness
             for name in ("feasible", "forward", "backward", "seconds"):
                 made[name][r.member] = getattr(r, name)
+        if fits := self.fits():
+            made["chi_square"] = np.full((self.asked, len(fits)), np.nan)
+            rows = [r.member for r in self.records]
+            made["chi_square"][rows] = np.stack(list(fits.values()), axis=1)
         return made
 
     def write(self) -> "Summary":
         """Writes the variables by member into the store, for its readers; returns the latest
-        summary."""
-        summary = self
+        summary. If the store has grown meanwhile, it writes those of all its members."""
+        store = Store(self.store.path)
+        summary = self if store.config == self.store.config else Summary.read(store)
         for _ in range(WRITES):
-            self.store.write_variables(summary.variables())
-            latest = Summary.read(self.store)
+            summary.store.write_variables(summary.variables())
+            latest = Summary.read(Store(self.store.path))
             # another process may have finished a member, and written so, in between
-            if latest.records == summary.records:
+            same = latest.records == summary.records
+            if same and latest.store.config == summary.store.config:
                 break
             summary = latest
-        return latest
+        return latest if latest.store.config == self.store.config else Summary.read(self.store)
 
     def __str__(self) -> str:
         config = self.store.config
@@ -123,6 +142,7 @@ class Summary:
         if violations and config.tolerance is not None:
             median, worst = np.median(violations), max(violations)
             lines.append(f"violation median {median:.3g}, worst {worst:.3g}")
+        lines += [describe_fit(k, torch.from_numpy(fit)) for k, fit in self.fits().items()]
         forward, backward, seconds = (
             sum(getattr(r, name) for r in self.records)
             for name in ("forward", "backward", "seconds")
@@ -140,9 +160,8 @@ class Summary:
             lines.append(self.shortfall())
         if self.infeasible:
             lines.append(f"Warning: {self.violations()}")
-        if words := self.suspicion():
-            lines.append(f"Warning: {words}")
-        return "\n".join([*lines, *(f"Warning: {words}" for words in self.warnings)])
+        words = [*filter(None, [self.suspicion()]), *self.misfits(), *self.warnings]
+        return "\n".join([*lines, *(f"Warning: {sentence}" for sentence in words)])
 
     def shortfall(self) -> str:
         """Says how many members are lacking, and why."""
@@ -158,6 +177,13 @@ class Summary:
     def suspicion(self) -> str:
         """Says how many members are implausible, if chance does not explain them; else empty."""
         return implausible(len(self.implausible), len(self.records))
+
+    def misfits(self) -> list[str]:
+        """Says which observations with errors members fit worse than errors allow."""
+        counts, found = self.store.manifest.observations, self.fits().items()
+        known = {name: fit[np.isfinite(fit)] for name, fit in found}
+        said = (misfit(k, fit.mean(), counts[k]) for k, fit in known.items() if fit.size)
+        return [words for words in said if words]
 
     def violations(self) -> str:
         """Says how many members are infeasible, and by how much; empty if none is."""

@@ -301,6 +301,38 @@ class Stations:
             },
         )
 
+    def by_station(self, misfits: Tensor) -> list[dict[str, Any]]:
+        """Tells how an ensemble fits each variable at each station. Exact values are left out.
+
+        Arguments:
+            misfits: The misfits of values with errors, in units of them, with shape (M, m): the
+                residual of the observation's attribute `noisy`.
+
+        Returns:
+            A dict for each station and variable, in the order of the table: its `lat`, `lon` and
+            `variable`; the number of its `values`; the root mean squares of their `error` and of
+            the `misfit` of the ensemble mean, in the units of the fields; and `chi_square`, the
+            mean square of the misfits in units of errors.
+        """
+        seen = (self.errors > 0).numpy()
+        r, error = misfits.double().cpu().numpy(), self.errors.double().numpy()[seen]
+        columns = (self.lat[seen], self.lon[seen], self.channel[seen])
+        places: dict[tuple[float, float, int], list[int]] = {}
+        for k, place in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
+            places.setdefault(place, []).append(k)
+        return [
+            {
+                "lat": lat,
+                "lon": lon,
+                "variable": self.variables[channel],
+                "values": len(k),
+                "error": float(np.sqrt(np.square(error[k]).mean())),
+                "misfit": float(np.sqrt(np.square(r[:, k].mean(axis=0) * error[k]).mean())),
+                "chi_square": float(np.square(r[:, k]).mean()),
+            }
+            for (lat, lon, channel), k in places.items()
+        ]
+
     def _squares(self, values: Tensor) -> Tensor:
         error = torch.where(self.errors > 0, self.errors, torch.nan)
         return ((values - self.y) / error).square()
