@@ -143,10 +143,19 @@ def measure(setting: dict) -> list[Record]:
 
 
 def rows(records: Sequence[Record]) -> list[Record]:
-    """Returns the rows of its table: means over days, and hours from 6 to 18."""
+    """Returns the rows of its table: means over hours from 6 to 18, and over the days that all
+    methods have. The default on all of its days has a row of its own."""
     groups: dict[tuple[str, str], list[Record]] = {}
-    for row in records:
-        groups.setdefault((row["observed"], row["label"]), []).append(row)
+    for observed in dict.fromkeys(row["observed"] for row in records):
+        found = [row for row in records if row["observed"] == observed]
+        labels = dict.fromkeys(row["label"] for row in found)
+        days = [{row["day"] for row in found if row["label"] == label} for label in labels]
+        shared, own = set.intersection(*days), [r for r in found if r["label"] == DEFAULT]
+        for label in labels:
+            group = [row for row in found if row["label"] == label and row["day"] in shared]
+            groups[observed, label] = group
+        if len(own) > len(shared):
+            groups[observed, f"{DEFAULT}, {len(own)} days"] = own
 
     def mean(group: Sequence[Record], name: str, v: int) -> float:
         return statistics.fmean(x for row in group for x in row[name][v][BETWEEN])
