@@ -20,6 +20,7 @@ class Peer(NamedTuple):
         address: Where to clone it from.
         package: The folder of its modules.
         needs: What else must be installed.
+        note: What else to do; empty for nothing.
         licence: Its licence.
     """
 
@@ -27,6 +28,7 @@ class Peer(NamedTuple):
     package: str
     needs: str
     licence: str
+    note: str = ""
 
 
 PEERS = {
@@ -77,7 +79,10 @@ def load(name: str, module: str) -> ModuleType:
     try:
         return importlib.import_module(f"{alias}.{module}")
     except ModuleNotFoundError as error:
-        raise Missing(f"{name} lacks a module ({error}); run: pip install {peer.needs}") from error
+        also = f", and {peer.note}" if peer.note else ""
+        raise Missing(
+            f"{name} lacks a module ({error}); run: pip install {peer.needs}{also}"
+        ) from error
 
 
 def commit(name: str) -> str:

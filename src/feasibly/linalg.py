@@ -132,7 +132,7 @@ def ritz(
     iterations: int,
     rtol: float = 1e-3,
     floor: float = 1e-2,
-    least: float = 0.0,
+    least: float | Tensor | None = None,
 ) -> Solution:
     r"""Solves :math:`A x = b` for each sample by bounded Ritz values.
 
@@ -153,9 +153,10 @@ def ritz(
         rtol: A sample's space ends when a new direction adds less than this, relative to `A`
             times the last one.
         floor: The least eigenvalue, relative to the largest.
-        least: The least eigenvalue that :math:`A` is known to have, which takes the place of the
-            relative one; 0 for none. Then negative eigenvalues are errors of :math:`A`, and left
-            out. And a sample's space also ends when :math:`\|A x - b\| \leq` `rtol`
+        least: The least eigenvalue that :math:`A` is known to have, a number or with shape
+            :math:`(B, 1)`, which takes the place of the relative one; None for none. Then negative
+            eigenvalues are errors of :math:`A`, and left out. And a sample's space also ends when
+            the next direction would change the right-hand side by less than `rtol`, relative to
             :math:`\|b\|`.
     """
 
@@ -163,12 +164,12 @@ def ritz(
         T = Q.mT @ AQ
         values, vectors = eigh((T + T.mT) / 2)
         top = values[:, -1:]
-        bound = torch.full_like(top, least) if least else floor * top
-        used = (top > 0) & (values >= 0) if least else top > 0
+        bound = floor * top if least is None else torch.zeros_like(top) + least
+        used = top > 0 if least is None else (top > 0) & (values >= 0)
         inverse = torch.where(used, 1 / torch.maximum(values, bound), 0.0)
         return (vectors * inverse[:, None] @ vectors[:, 0, :, None]).squeeze(2)
 
-    Q, AQ, size = _krylov(A, b, iterations, rtol, weigh if least else None)
+    Q, AQ, size = _krylov(A, b, iterations, rtol, None if least is None else weigh)
     weights = weigh(Q, AQ) * size
     return Solution((Q @ weights[..., None]).squeeze(2).to(b.dtype), weights.to(b.dtype))
 

@@ -1,10 +1,13 @@
 """Other authors' code: how it is found, and what it is given."""
 
+import sys
+
 import pytest
 import torch
 
 from experiments import peers
 from experiments.studies import peers as study
+from feasibly.constraints import Equality
 from feasibly.network import Network
 from feasibly.oracles import Gaussian
 from feasibly.schedules import Flow
@@ -27,7 +30,8 @@ def test_a_missing_checkout_leaves_its_rows_out(folder, capsys):
     assert "is left out. There is no checkout of ECI-sampling" in capsys.readouterr().out
 
 
-def test_a_module_is_loaded_without_what_its_package_does(folder):
+def test_a_module_is_loaded_without_what_its_package_does(folder, monkeypatch):
+    monkeypatch.delitem(sys.modules, "peer_PCFM", raising=False)
     package = folder / "PCFM" / "pcfm"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("raise ImportError")
@@ -51,6 +55,40 @@ def test_the_velocity_of_a_flow_carries_noise_to_the_data():
 
 
 def test_rows_are_means_over_seeds_and_the_least_p_value():
-    one = {"case": "a", "label": "b", "p": 0.5, "mmse": 1.0, "smse": 2.0, "initial": 0.0}
+    one = {"case": "a", "label": "b", "p": 0.5, "mmse": 1.0, "smse": 2.0, "mass": 0.0}
     (row,) = study.rows([one | {"evaluations": 3.0}, one | {"p": 0.1, "mmse": 3.0}])
     assert [row[name] for name in ("p", "mmse", "evaluations")] == [0.1, 2.0, 3.0]
+
+
+PPR = """
+import torch
+
+
+class PPRSampler:
+    def __init__(self, denoiser, y, A, silent, **settings):
+        self.denoiser, self.y, self.A, self.settings = denoiser, y, A, settings
+
+    def init(self, shape):
+        return torch.ones(shape)
+
+    def __call__(self, x):
+        t = torch.tensor(0.5)
+        alpha, sigma = self.denoiser.schedule(t)
+        assert self.A(x).shape == (len(x), 1) and self.y == 0
+        return self.settings["steps"] * self.denoiser(alpha * x, t).mean
+"""
+
+
+def test_azula_s_sampler_gets_the_denoiser_the_residual_and_its_settings(folder, monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("peer_azula")]:
+        monkeypatch.delitem(sys.modules, name)
+    package = folder / "azula" / "azula" / "guidance"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "ppr.py").write_text(PPR)
+    model = Network(Gaussian(torch.zeros(3), torch.eye(3), Flow()))
+    total = Equality(lambda x: x.sum(dim=1), tolerance=1e-6)
+    found = peers.azula_ppr(model, total, 4, (3,), steps=2)
+    alpha = model.schedule(torch.tensor(0.5))[0]
+    expected = 2 * model(alpha * torch.ones(4, 3), torch.tensor(0.5))
+    torch.testing.assert_close(found, expected)

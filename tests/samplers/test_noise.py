@@ -3,7 +3,6 @@
 import json
 import math
 import shutil
-import sys
 import warnings
 from dataclasses import replace
 from functools import partial
@@ -15,7 +14,6 @@ import feasibly
 from feasibly import members as batch
 from feasibly.__main__ import main
 from feasibly.audits.run import Work
-from feasibly.cli.check import check
 from feasibly.constraints import (
     Bounds,
     Composite,
@@ -454,8 +452,6 @@ def test_the_shell_samples_and_checks_observations_with_noise(
     assert shell("sample", *of, "--members", 4, "--steps", 8, "--out", store, "--chunk", 4) == 0
     assert shell("report", store) == 0
     assert row in store.with_suffix(".html").read_text()
-    # what a member takes of memory is not of interest, and takes seconds
-    monkeypatch.setattr(sys.modules[check.__module__], "method", lambda *_: "")
     assert shell("check", *of) == 0
     printed = capsys.readouterr().out
     assert "Observed values a sample: 1, all with noise." in printed
@@ -486,6 +482,18 @@ def test_an_audit_finds_no_fault_of_a_posterior_sampler_and_that_of_one_without_
     assert not first.examination.faulty
     assert second.examination.faulty
     assert found.best is right
+
+
+def test_an_audit_leaves_out_those_of_its_own_methods_that_take_no_noise():
+    found = feasibly.audit(
+        MODEL, stated(0.5), (D,), truths=16, members=2, monitor=False, dtype=torch.float64
+    )
+    names = {candidate.name for candidate in found.candidates}
+    assert "auto" in names
+    assert "ppr" not in names
+    assert any("ppr was left out. PPR takes exact" in note for note in found.notes)
+    with pytest.raises(ValueError, match="PPR takes exact constraints"):
+        feasibly.audit(MODEL, stated(0.5), (D,), methods=("auto", "ppr"))
 
 
 def test_a_curved_observation_with_noise_pulls_as_far_as_its_errors_allow():
@@ -534,6 +542,27 @@ def test_a_move_that_overshoots_a_curved_residual_is_shortened():
     torch.testing.assert_close(*ends)
 
 
+@pytest.mark.parametrize("factor", [1.0, 4.0])
+def test_exact_values_of_different_sizes_beside_noise_keep_the_posterior(factor):
+    """A total, some values and noisy sums of others. Chi-square of 10 values and 64 members, and
+    the mean's error, are beyond their bounds in fewer than one of 10^6 runs."""
+    n, members = 128, 64
+    eye = torch.eye(n).double()
+    A = torch.cat([factor * torch.ones(1, n).double(), eye[:64:2]])
+    B = eye[:20:2] + eye[1:20:2]
+    x = normal(n, seed=7)
+    y, v = A @ x, B @ x + 0.3 * normal(10, seed=8)
+    both = Composite([Linear(A, y, 1e-8), Linear(B, v, noise=0.3)])
+    prior = Gaussian(torch.zeros(n).double(), eye, LogLogit())
+    result = feasibly.sample(prior, both, members, (n,), dtype=torch.float64, monitor=False)
+    assert result.feasible.all()
+    R = torch.cat([torch.zeros(len(A)), torch.full((10,), 0.09)]).double().diag()
+    mean, cov = updated(torch.zeros(n).double(), eye, R, torch.cat([A, B]), torch.cat([y, v]))
+    apart = (result.samples.mean(dim=0) - mean).square().sum() / cov.trace()
+    assert apart < 2 / members
+    assert abs(result.samples.var(dim=0).sum() / cov.trace() - 1) < 0.1
+
+
 def test_exact_values_wait_until_the_covariance_knows_them_and_those_with_noise_do_not():
     """The first sample's covariance is negative where the value is exact, as of a network that
     has not learned it. There no move is right."""
@@ -545,7 +574,7 @@ def test_exact_values_wait_until_the_covariance_knows_them_and_those_with_noise_
         torch.zeros(2, 2).double(),
         lambda v: signs * v,
         0.0,
-        partial(ritz, least=1.0),
+        lambda S, b, iterations, rtol, least: ritz(S, b, iterations, rtol, least=least),
         8,
         1e-6,
     )

@@ -246,7 +246,13 @@ def _planned(
     survey: Reference | None = None
     for method in methods:
         asked: dict[str, Any] = {"method": method, "monitor": monitor, "survey": survey}
-        chosen = plan(denoiser, constraint, shape, **asked, **place)
+        try:
+            chosen = plan(denoiser, constraint, shape, **asked, **place)
+        except ValueError as error:
+            if tuple(methods) != METHODS:
+                raise
+            notes.append(f"{method} was left out. {error}")  # of those that nobody asked for
+            continue
         survey = survey or chosen.survey if monitor else None
         notes += [sentence for sentence in chosen.remarks if sentence not in notes]
         name = method if isinstance(method, str) else type(method).__name__

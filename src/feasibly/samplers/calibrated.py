@@ -3,19 +3,19 @@ r"""PPR with posterior samples in place of point estimates."""
 __all__ = ["CalibratedPPR"]
 
 from dataclasses import KW_ONLY, dataclass
-from functools import partial
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from ..constraints.base import Constraint
-from ..linalg import ritz, square_root
+from ..linalg import Solution, ritz, square_root
 from ..minimizers import LBFGS, Minimizer
 from ..minimizers.base import per_sample
 from ..sampling import Problem
 from . import moments
 from .base import Randn, Sampler, Step
+from .moments import Product
 from .ppr import PPR
 
 RTOL = 1e-3  # the relative residual at which the linear solver stops
@@ -141,8 +141,12 @@ class CalibratedPPR(Sampler):
         if self.products:
             root, largest = square_root(V, randn(z), self.products)
             z = z + root
-        # errors of variance one bound what is below; else eigenvalues are bounded by the largest
-        solve = ritz if self.constraint.noisy is None else partial(ritz, least=1.0)
+        # without noise eigenvalues are bounded by the largest
+        noisy = self.constraint.noisy is not None
+
+        def solve(S: Product, b: Tensor, iterations: int, rtol: float, least: Tensor) -> Solution:
+            return ritz(S, b, iterations, rtol, least=least if noisy else None)
+
         moved = moments.toward(self.constraint, z, V, 0.0, solve, self.iterations, RTOL, randn)
         # no farther than the covariance makes likely; a learned covariance may throw samples off
         likely = FARTHEST * (moved.residuals * largest).sqrt()

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from ..constraints.base import Constraint
-from ..linalg import cg, gmres
+from ..linalg import Solution, cg, gmres
 from . import moments
+from .moments import Product
 from .predictor_corrector import PredictorCorrector
 
 SOLVERS = {"gmres": gmres, "cg": cg}
@@ -97,7 +98,11 @@ class MMPS(PredictorCorrector):
             return sigma_t**2 / alpha_t * product
 
         noise = None if self.sigma_y is None else self.sigma_y**2
-        solve = SOLVERS[self.solver]
+        solver = SOLVERS[self.solver]
+
+        def solve(S: Product, b: Tensor, iterations: int, rtol: float, least: Tensor) -> Solution:
+            return solver(S, b, iterations, rtol)
+
         return moments.toward(self.constraint, x_0, V, noise, solve, self.iterations, self.rtol).x
 
     @property

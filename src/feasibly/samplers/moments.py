@@ -1,7 +1,7 @@
 r"""What methods that match the moments of :math:`p(x_0 \mid x_t)` share: the move onto a residual
 along the posterior's covariance, and what the covariance of a residual is made of."""
 
-__all__ = ["Moved", "cost", "derivatives", "toward"]
+__all__ = ["Moved", "Product", "cost", "derivatives", "toward"]
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -20,7 +20,8 @@ SIZED = 3  # the products that find this variance
 NEGATIVE = 0.1  # the share of it that may be found negative
 
 Randn = Callable[[Tensor], Tensor]
-Solve = Callable[[Callable[[Tensor], Tensor], Tensor, int, float], Solution]
+Product = Callable[[Tensor], Tensor]
+Solve = Callable[[Product, Tensor, int, float, Tensor], Solution]
 
 
 class Moved(NamedTuple):
@@ -63,7 +64,9 @@ def toward(
         V: The covariance, which maps :math:`(B, *)` to :math:`(B, *)`.
         noise: The variance :math:`\sigma_y^2` of an exact residual; None for the tolerance's share
             of it.
-        solve: The linear solver.
+        solve: The linear solver: of the product with the matrix, the right-hand side, the most
+            iterations, `rtol`, and the least eigenvalue that the matrix should have, with shape
+            :math:`(B, 1)`.
         iterations: The most iterations of it, and no more than there are residuals.
         rtol: The relative residual at which it stops.
         randn: The noise of which :math:`e \sim \mathcal{N}(0, R)` is made, for observations with
@@ -72,6 +75,7 @@ def toward(
     """
     x = x.detach().requires_grad_()
     r, variance, scale = _rows(constraint, x, V, noise)
+    mixed = constraint.noisy is not None and constraint.equalities is not None
     e = torch.zeros_like(r.detach())
     if randn is not None and constraint.noisy is not None:
         e = variance.sqrt() * _numbers(randn, e, x)
@@ -86,7 +90,9 @@ def toward(
         moves.append(V(J_T_p))
         return variance * p + J(moves[-1])
 
-    w, weights = solve(S, -r.detach(), min(iterations, r.shape[1]), rtol)
+    # errors have variance one; exact residuals beside them may have a share of their largest
+    least = torch.where(scale > 0, 1 / STIFF, 1.0) if mixed else torch.ones_like(scale)
+    w, weights = solve(S, -r.detach(), min(iterations, r.shape[1]), rtol, least)
     x, r = x.detach(), r.detach()
     move = torch.zeros_like(x)
     for weight, one in zip(weights.unbind(dim=1), moves, strict=True):
@@ -160,7 +166,9 @@ def _rows(
     r = equalities.residual(x)
     share = equalities.tolerance / r.shape[1] if noise is None else noise
     J, J_T = _products(r, x)
-    least, size = extremes(lambda p: J(V(J_T(p))), r.detach(), SIZED)
+    begin = torch.where(r.detach().norm(dim=1, keepdim=True) > 0, r.detach(), 1.0)
+    products = min(SIZED, r.shape[1])
+    least, size = extremes(lambda p: J(V(J_T(p))), begin, products)
     # a learned covariance with negative eigenvalues does not know these residuals yet
     known = (size > 0) & (least >= -NEGATIVE * size) & size.isfinite()
     scale = torch.where(known, STIFF / size, 0.0).sqrt()[:, None]
