@@ -79,8 +79,10 @@ print(feasibly.sample(denoiser, both, 64, shape=(2,), seed=0))
 
 # %% [markdown]
 # *Chi-square a value* is the mean square of the misfits, in units of their errors. On average over
-# observations it is one. `feasible` is of the exact part. Methods that cannot take noise refuse it
-# ([how right](../noise.md)). For tables of stations, see [Stations](stations.py).
+# many values it is one. For one value it can be any number. `feasible` is of the exact part. In a
+# `Composite` each part is divided by its own tolerance, so that the whole has the tolerance 1.
+# Methods that cannot take noise refuse it ([how right](../noise.md)). For tables of stations, see
+# [Stations](stations.py).
 #
 # ## By name, and in your units
 #

@@ -94,6 +94,9 @@ again = feasibly.Result.load("samples.safetensors")
 print(again.samples.shape)
 
 # %% [markdown]
+# `result.to_xarray()` has the members with their violations (`pip install xarray`), and
+# `feasibly.plot(result)` draws them.
+#
 # ## From the shell
 #
 # The shipped models need no Python. Your own model and constraint come from functions of your

@@ -208,5 +208,5 @@ pandas.DataFrame(table).T
 # %% [markdown]
 # Mass is exact for all. The default has the lowest CRPS and a chi-square of about one. MMPS agrees
 # with the stations too, for half of the evaluations, and is farther from the day between them. DPS
-# and the post-hoc projection miss the stations and the day. [Four days with 16
-# members](../weather.md) say more.
+# and the post-hoc projection miss both here. [Sixteen members on four days](../weather.md), without
+# the mass, say more.

@@ -105,6 +105,7 @@ figures.coverage(covered)
 #    least with 95 % confidence are out.
 # 3. Of the others it is the first without a fault, in the order of `methods`. So put first what
 #    you would take without an audit. A cheaper one of which no fault was found is named too.
+#    If all have faults, it is the one with the least score, and the audit says so.
 #
 # [How right it is](../audits.md): known faults that it finds, recommendations where the answer is
 # known, and audits of the shipped priors.
@@ -115,14 +116,16 @@ figures.coverage(covered)
 #   of a third to a half where one direction is free. Mode weights need more: an error of 0.1 is
 #   found in 16 of 20 audits of 512 truths. The verdict says what would not show.
 # * **Many directions.** If modes differ along one direction of hundreds, clusters are not the modes.
-#   Then a wrong weight is not found. Give a function that tells the modes apart as one of the
-#   `statistics`.
+#   Then a wrong weight is not found. Give a function that tells the modes apart, such as
+#   `statistics={"side": lambda x: (x[:, 0] > 0).double()}`.
 # * **Chance.** If all candidates are right, one audit in twenty finds a fault nevertheless
 #   (`level=0.05`). Repeat it with another `seed`.
 # * **Your own target.** Truths are samples of the model, so statements are typical ones. Of four
-#   samples for each truth (`near=4`) those are taken whose residuals are nearest to zero. A note
-#   says if your target is unlike theirs. Then a method may be right on them and wrong on yours, and a
-#   larger `near` helps.
+#   samples for each truth (`near=4`) those are taken whose residuals are nearest to zero. If a run
+#   says *far from unconditional samples*, or a note that your target is unlike theirs, take
+#   `near=64`. A method may be right on typical targets and wrong on yours.
+# * **Errors.** Observations with errors get errors of their own for each truth. `ppr` takes none,
+#   and is left out.
 # * **Inequalities** stay as they are. Truths satisfy them.
 # * **Data** must be independent samples. Steps of one trajectory are not, and any sampler is found
 #   at fault with them.
