@@ -125,7 +125,7 @@ def rows(records: Sequence[Record]) -> list[Record]:
     found = []
     for (case, label), group in groups.items():
         row: Record = {"case": case, "label": label, "p": min(one["p"] for one in group)}
-        for name in ("mmse", "smse", "mass", "evaluations"):
+        for name in ("mmse", "smse", "initial", "evaluations"):
             values = [one[name] for one in group if name in one]
             row |= {name: statistics.fmean(values)} if values else {}
         found.append(row)
@@ -138,7 +138,7 @@ COLUMNS: Columns = {
     "mmse": ("MMSE", "{:.1e}"),
     "smse": ("SMSE", "{:.1e}"),
     "p": ("decay is uniform, least p of 3", "{:.1g}"),
-    "mass": ("error of the mass", "{:.0e}"),
+    "initial": ("error of the initial state", "{:.0e}"),
     "evaluations": ("evaluations a member", "{:.0f}"),
 }
 
