@@ -21,15 +21,11 @@ from ..records import DEFAULT, Record
 from ..tables import Columns, means, pick
 from .base import Measurement
 
+LBFGS = partial(torch.optim.LBFGS, line_search_fn="strong_wolfe")
 LABELS: Mapping[str, Mapping[str, Any]] = {
     "azula's PPR, its defaults": {},
-    "azula's PPR, L-BFGS": {
-        "optimizer": partial(torch.optim.LBFGS, line_search_fn="strong_wolfe")
-    },
-    "azula's PPR, L-BFGS, 256 steps": {
-        "optimizer": partial(torch.optim.LBFGS, line_search_fn="strong_wolfe"),
-        "steps": 256,
-    },
+    "azula's PPR, L-BFGS": {"optimizer": LBFGS},
+    "azula's PPR, L-BFGS, 256 steps": {"optimizer": LBFGS, "steps": 256},
 }
 """Its settings. The optimizer has the settings that it has in torch, and a line search."""
 

@@ -18,6 +18,7 @@ from .constraints.base import Constraint
 from .ensemble import Footprint, estimate
 from .ensemble.memory import size
 from .errors import DenoiserError
+from .result import aligned
 from .samplers import Ancestral
 from .sampling import shape_of
 
@@ -85,10 +86,7 @@ class Check:
         return tuple(filter(None, (*said, *self.remarks, self.mistake, self.verdict)))
 
     def __str__(self) -> str:
-        rows = self.table()
-        widths = {key: max(len(key), *(len(row[key]) for row in rows)) for key in rows[0]}
-        lines = ["  ".join(key.ljust(width) for key, width in widths.items())]
-        lines += ["  ".join(row[key].ljust(w) for key, w in widths.items()) for row in rows]
+        lines = aligned(self.table())
         return "\n".join(line.rstrip() for line in (*lines, *self.sentences))
 
     def __repr__(self) -> str:

@@ -1,10 +1,10 @@
 """What a run of a sampler leaves behind."""
 
-__all__ = ["Result", "Snapshot", "describe_fit"]
+__all__ = ["Result", "Snapshot", "aligned", "describe_fit"]
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -231,6 +231,13 @@ class Result:
                 for name in {name: None for p in parts for name in p.statistics}
             },
         )
+
+
+def aligned(rows: Sequence[Mapping[str, str]]) -> list[str]:
+    """Returns a table as lines of text, the heads first, with columns of equal width."""
+    widths = {key: max(len(key), *(len(row[key]) for row in rows)) for key in rows[0]}
+    lines = ["  ".join(key.ljust(width) for key, width in widths.items())]
+    return lines + ["  ".join(row[key].ljust(w) for key, w in widths.items()) for row in rows]
 
 
 def describe_fit(name: str, chi_square: Tensor) -> str:

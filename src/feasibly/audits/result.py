@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..calibration import Estimate
+from ..result import aligned
 from .findings import FEASIBLE, Candidate, Examination
 from .page import page
 
@@ -99,10 +100,7 @@ class Audit:
         return [_row(c) for c in self.tested]
 
     def __str__(self) -> str:
-        rows = self.table()
-        widths = {key: max(len(key), *(len(row[key]) for row in rows)) for key in rows[0]}
-        lines = ["  ".join(key.ljust(width) for key, width in widths.items())]
-        lines += ["  ".join(row[key].ljust(w) for key, w in widths.items()) for row in rows]
+        lines = aligned(self.table())
         verdicts = [f"{c.name}: {c.verdict}." for c in self.tested]
         head = (
             f"{len(self.truths)} truths with {self.members} members each; if all were right, a "

@@ -18,8 +18,9 @@ from torch import Tensor
 
 from .. import ensemble
 from ..api import plan
-from ..constraints import Composite, through
+from ..constraints import through
 from ..constraints.base import Constraint
+from ..constraints.composite import without_inequalities
 from ..errors import DenoiserError, SamplingError, StoreError
 from ..members import calling
 from ..minimizers.base import per_sample
@@ -384,8 +385,7 @@ class Work:
                 # early attempts may be of all but the inequalities
                 stated = self.stated
                 if sampler.constraint is not constraint:
-                    parts = [p for p in (stated.equalities, stated.noisy) if p is not None]
-                    stated = parts[0] if len(parts) == 1 else Composite(parts)
+                    stated = without_inequalities(stated)
                 made[id(sampler)] = replace(sampler, constraint=stated)
         return [made[id(sampler)] for sampler in attempts]
 
