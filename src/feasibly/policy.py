@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from .constraints import Decoded
 from .constraints.base import Constraint, Intervals
 from .constraints.composite import without_inequalities
 from .metrics import is_outlying
@@ -33,9 +34,13 @@ NEAR = 0.1
 """The share of unconditional samples that must be on each side of a residual, or inside of the
 inequalities, for a constraint that is not far."""
 
-BRANCH = 8.0
+BRANCH, BRANCH_FAR = 8.0, 32.0
 """How far above the noise level at which the denoiser begins to tell a residual there are
-particles."""
+particles, and how far where the constraint is far from unconditional samples."""
+
+PAIRS_DECODED = 4
+"""The number of pairs of samples that tell the curvature of a decoded residual. Each takes two
+evaluations of the decoder."""
 
 LEVEL = 0.05
 """The noise level at which one particle is kept, in units of the data's scale. Below it, what
@@ -314,14 +319,17 @@ def _particles(
     far = seen is not None and _nearness(seen) < NEAR
     particles = PARTICLES_FAR if far else PARTICLES_MORE if m > 1 else PARTICLES_ONE
     particles = PARTICLES_ONE if m > COSTLY else particles
+    branch = BRANCH_FAR if far else BRANCH
     unit = 1.0 if survey is None else survey.unit
     chosen: dict[str, Any] = {
         "particles": particles // 2 if fast else particles,
-        "branch": math.inf if survey is None else _short(BRANCH * survey.informed),
+        "branch": math.inf if survey is None else _short(branch * survey.informed),
         "level": _short(LEVEL * unit) if equal else 0.0,
-        "spread": _short(unit),
+        "spread": _short(unit if survey is None else max(unit, _spread(survey.samples))),
         "last": GaussNewton(STUCK, max_distance=None),
     }
+    if any(isinstance(part, Decoded) for part in constraint.parts):
+        chosen["pairs"] = PAIRS_DECODED
     _known(Particles, options, fast, "particles")
     sampler = Particles(denoiser, constraint, **(chosen | options))
     if constraint.equalities is None and exact and "particles" not in options:
@@ -340,6 +348,11 @@ def _particles(
         "weighed by it."
     )
     return Plan((sampler,) * (attempts or ATTEMPTS), reason)
+
+
+def _spread(x: Tensor) -> float:
+    """Returns the standard deviation of samples, of which modes far apart are a part."""
+    return x.double().var(dim=0).mean().sqrt().item()
 
 
 def _tries(seen: Intervals | None, steps: int, budget: tuple[int, int]) -> int:

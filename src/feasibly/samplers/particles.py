@@ -3,6 +3,7 @@ r"""Particles: each member weighs a few states by the constraint, and keeps one.
 __all__ = ["Particles", "Twist"]
 
 import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -10,25 +11,30 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..constraints import EachMember
 from ..constraints.base import Intervals
-from ..linalg import eigh
 from ..minimizers import GaussNewton, Minimizer
 from ..minimizers.base import per_sample
 from ..randomness import MemberNoise
 from ..sampling import finite
+from .ancestral import Ancestral
 from .base import Last, Randn, Start, Step
 from .calibrated import CalibratedPPR
 from .moments import derivatives
+from .normals import inside, positive
 from .ppr import PPR
 from .truncated import TruncatedPPR
 
 MOST = 12  # values that are weighed, unless there are more equalities: those nearest to a bound
-PAIRS = 4  # pairs of clean samples that tell the curvature of a residual
+HEAVY = 1.5  # degrees of freedom of a value that varies by curvature alone
 FLOOR = 1e-3  # the least variance of a value, relative to that of white noise
 RIDGE = 0.05  # the same for a move into intervals, several of which may have one direction
 FARTHEST = 10.0  # how many standard deviations of a step a particle is moved at most
 ITERATIONS = 32  # of the solver of posterior samples, under noise
-SHORT = 1e-5  # standard deviations: in shorter intervals a density is even
+LIKELIHOODS = ("members weighed", "their likelihood", "its square")
+LARGEST = 300.0  # the largest logarithm of a likelihood whose square is finite
+ALIKE = 3 / 4  # the share of members that must matter in an average, or a user is warned
+FEWEST = 16  # members that tell this share
 EVEN = 1 / 2  # the share of particles that must matter, or they are resampled
 
 
@@ -62,9 +68,13 @@ class Particles(PPR):
     where :math:`J` is the residual's derivative at the estimate :math:`d_\theta(x_t)`. The
     curvature of the residual shifts its mean to :math:`\bar r` and adds :math:`C`. Both are taken
     from a few pairs :math:`d_\theta(x_t) \pm v^{1/2} \xi`, with :math:`v` the posterior variance
-    of Gaussian data of the scale `spread`. A particle goes to :math:`x_s` by an unconditional
-    step of second order (see :class:`Ancestral <feasibly.samplers.Ancestral>`), whose mean is
-    moved by what :math:`-V J^\top S^{-1} \bar r` does to the estimate. Its weight is multiplied by
+    of Gaussian data of the scale `spread`. They are the same for all particles of a member. Of
+    equalities :math:`h` is Student's density instead, with :math:`1.5 / \kappa^2` degrees of
+    freedom, where :math:`\kappa` is the share of :math:`C` in :math:`S`. So curvature makes its
+    tails heavier, and moves shorter as its slope is less. A particle goes to :math:`x_s` by an
+    unconditional step of second order (see :class:`Ancestral <feasibly.samplers.Ancestral>`),
+    whose mean is moved by what :math:`-V J^\top S^{-1} \bar r` does to the estimate. Its weight is
+    multiplied by
 
     .. math::
         \frac{h(x_s)}{h(x_t)} \, \frac{p(x_s \mid x_t)}{q(x_s \mid x_t)},
@@ -82,7 +92,7 @@ class Particles(PPR):
     With many particles samples follow the constrained distribution whatever :math:`h` is, but
     for the size of a step, and for what lies above `branch` and below `level`. So modes get their
     weights. A few particles are enough where :math:`h` is good. Above `branch` a member has one
-    particle, which is moved as the others are, without a weight.
+    particle, which goes as an unconditional sample does.
 
     An observation with noise is a value whose errors add their variance to :math:`S`. Then, below
     `level`, posterior samples take the place of projections, as in
@@ -109,6 +119,7 @@ class Particles(PPR):
         level: The noise level at which one of them is kept, in units of the data; 0 for the last
             step's.
         spread: The standard deviation of the data.
+        pairs: The number of pairs of clean samples that tell the curvature of a residual.
         minimize: The minimizer of projections, below `level`.
         last: The minimizer of the projection at :math:`t = 0`; None for `minimize`.
         sigma_max: The highest noise level at which a projection is made, below `level`.
@@ -130,6 +141,7 @@ class Particles(PPR):
     branch: float = math.inf
     level: float = 0.05
     spread: float = 1.0
+    pairs: int = 16
     minimize: Minimizer = GaussNewton()
     last: Minimizer | None = GaussNewton(steps=50, max_distance=None)
 
@@ -137,36 +149,44 @@ class Particles(PPR):
         """Goes down to `level`, and keeps one particle of each member."""
         x_t, times, memory, _ = super().begin(noise)
         branch, kept = self._stages()
-        everyone = torch.arange(len(x_t), device=x_t.device)
+        everyone, last = torch.arange(len(x_t), device=x_t.device), None
+        prior = Ancestral(self.denoiser, spacing=self.spacing, eta=self.eta)
+        for t, s in pairwise(times[: branch + 1]):
+            x_t, _, last = prior.step(x_t, t, s, noise, last)
+        if kept == branch:
+            return Start(x_t, times[kept:], memory)
+        pairs = 0 if self.constraint.linear else self.pairs
+        around = [noise() for _ in range(pairs)]  # the same for all particles, and all steps
         streams = [noise.again(everyone, k + 1) for k in range(self.particles)]
-        x, last = x_t[None], None  # (1, B, *), and (K, B, *) from `branch` on
+        x = torch.stack([x_t] * self.particles)  # (K, B, *)
+        last = last and Last(torch.stack([last.x_0] * self.particles), last.t)
         log_w = log_h = x.new_zeros(x.shape[:2], dtype=torch.float64)
-        for step, (t, s) in enumerate(pairwise(times[: kept + 1])):
-            if step == branch:
-                x, log_w, log_h = (torch.cat([v] * self.particles) for v in (x, log_w, log_h))
-                last = last and Last(torch.cat([last.x_0] * self.particles), last.t)
-            twists = [self.twist(one, t, stream) for one, stream in zip(x, streams, strict=False)]
+        log_z = average = log_w[0]
+        for t, s in pairwise(times[branch : kept + 1]):
+            twists = [self.twist(one, t, around) for one in x]
             x_0, move, now = (torch.stack(part) for part in zip(*twists, strict=True))
             log_w = log_w + now - log_h
+            if self.noise_level(t) >= self.spread:
+                log_z = log_z + log_mean(log_w) - average
             chosen, log_w = resampled(log_w, uniform(noise))
+            average = log_mean(log_w)
             x, x_0, move, log_h = (pick(part, chosen) for part in (x, x_0, move, now))
             last = last and Last(pick(last.x_0, chosen), last.t)
             ahead = self.extrapolate(x_0, t, s, last)
             moved = [
                 self.moved(*parts, t, s, stream)
-                for *parts, stream in zip(x, ahead, move, streams, strict=False)
+                for *parts, stream in zip(x, ahead, move, streams, strict=True)
             ]
             x, ratio = (torch.stack(part) for part in zip(*moved, strict=True))
             log_w, last = log_w + ratio, Last(x_0, t)
-        if len(x) > 1:
-            twists = [self.twist(x[k], times[kept], stream) for k, stream in enumerate(streams)]
-            log_w = log_w + torch.stack([twist.log_h for twist in twists]) - log_h
-            x = pick(x, choose(log_w, uniform(noise))[None])
-        return Start(x[0], times[kept:], memory)
+        log_w = log_w + torch.stack([self.twist(one, times[kept], around).log_h for one in x])
+        x = pick(x, choose(log_w - log_h, uniform(noise))[None])
+        return Start(x[0], times[kept:], memory, likelihoods(log_z) if noise.attempt == 0 else {})
 
     @torch.enable_grad()
-    def twist(self, x_t: Tensor, t: Tensor, randn: Randn) -> Twist:
-        """Returns what the constraint says of states, with shape (B, *)."""
+    def twist(self, x_t: Tensor, t: Tensor, around: Sequence[Tensor] = ()) -> Twist:
+        """Returns what the constraint says of states, with shape (B, *), given noises like them
+        that tell the curvature; none for a linear constraint."""
         alpha_t, sigma_t = self.denoiser.schedule(t)
         good = finite(x_t)
         x_t = torch.where(per_sample(good, x_t), x_t.detach(), 0.0).requires_grad_()
@@ -174,7 +194,7 @@ class Particles(PPR):
         z = mean.detach().requires_grad_()
         g = self.constraint.intervals(z)
         sigma = (sigma_t / alpha_t).item()
-        above, below = self._around(mean.detach(), sigma, randn)
+        above, below = self._around(mean.detach(), sigma, around)
         if len(above) and g.values.shape[1] > MOST:
             kept = urgent(g, (above - below).square().mean(dim=0).sqrt() / 2)
             g = Intervals(*(part.gather(1, kept) for part in g if part is not None))
@@ -184,38 +204,40 @@ class Particles(PPR):
         assert g.variance is not None
         S = J @ VJ.mT + torch.diag_embed(g.variance.double())
         S, centre = (S + S.mT) / 2, g.values.detach().double()
+        curved = torch.zeros_like(S)
         if len(above):
             bend = (above + below).double() / 2 - centre  # the slope cancels
             shift = bend.mean(dim=0)
             centre, bend = centre + shift, bend - shift
-            S = S + torch.einsum("pbi,pbj->bij", bend, bend) / (PAIRS - 1)
+            curved = torch.einsum("pbi,pbj->bij", bend, bend) / (len(bend) - 1)
         # in units in which a value's slope is one
         unit = J.norm(dim=2).clamp_min(torch.finfo(torch.float64).tiny)
-        S = S / unit[:, None] / unit[..., None]
+        S, curved = (v / unit[:, None] / unit[..., None] for v in (S + curved, curved))
         centre, lower, upper = (v / unit for v in (centre, g.lower.double(), g.upper.double()))
-        log_h, wanted = inside(centre, positive(S, FLOOR * sigma**2), lower, upper)
-        log_h = log_h - torch.where(lower == upper, unit, 1.0).log().sum(dim=1)
-        firm = positive(S, FLOOR * sigma**2 if (lower == upper).all() else RIDGE * sigma**2)
-        gap = torch.linalg.solve(firm, (wanted - centre)[..., None])
-        move = (VJ.mT @ (gap / unit[..., None])).reshape(mean.shape).to(mean)
+        firm = positive(S, FLOOR * sigma**2)
+        share = torch.linalg.solve(firm, curved).diagonal(dim1=1, dim2=2).mean(dim=1)
+        found = inside(centre, firm, lower, upper, HEAVY / share.square())
+        log_h = found.log_h - torch.where(lower == upper, unit, 1.0).log().sum(dim=1)
+        if not (lower == upper).all():
+            firm = positive(S, RIDGE * sigma**2)
+        gap = torch.linalg.solve(firm, (found.mean - centre)[..., None]) / unit[..., None]
+        move = (VJ.mT @ (found.pull[:, None, None] * gap)).reshape(mean.shape).to(mean)
         # what is not finite has no weight, and is not moved
         log_h = torch.where(good, log_h.nan_to_num(-math.inf), -math.inf)
         return Twist(mean.detach(), move.nan_to_num(0, 0, 0), log_h)
 
     @torch.no_grad()
-    def _around(self, mean: Tensor, sigma: float, randn: Randn) -> Tensor:
+    def _around(self, mean: Tensor, sigma: float, around: Sequence[Tensor]) -> Tensor:
         """Returns the constrained values of pairs of samples around the estimates, on opposite
-        sides, with shape (2, P, B, m); no pairs for a linear constraint."""
-        v = 1 / (1 / sigma**2 + 1 / self.spread**2)
-        steps = (
-            [] if self.constraint.linear else [math.sqrt(v) * randn(mean) for _ in range(PAIRS)]
-        )
+        sides, with shape (2, P, B, m); no pairs without noises."""
+        if not around:
+            return mean.new_empty((2, 0))
+        std = 1 / math.sqrt(1 / sigma**2 + 1 / self.spread**2)
         values = [
-            torch.stack([self.constraint.intervals(mean + sign * step).values for step in steps])
+            torch.stack([self.constraint.intervals(mean + sign * std * n).values for n in around])
             for sign in (1, -1)
-            if steps
         ]
-        return torch.stack(values) if values else mean.new_empty((2, 0))
+        return torch.stack(values)
 
     def moved(
         self, x_t: Tensor, x_0: Tensor, move: Tensor, t: Tensor, s: Tensor, randn: Randn
@@ -229,6 +251,19 @@ class Particles(PPR):
         noise = randn(x_t)
         gain = (noise.double().square() - (noise + step).double().square()).flatten(start_dim=1)
         return mean + std * (step + noise), gain.sum(dim=1) / 2
+
+    def warnings(self, statistics: Mapping[str, float]) -> Iterator[str]:
+        members, total, squares = (statistics.get(name, 0.0) for name in LIKELIHOODS)
+        share = total**2 / (members * squares) if squares else 1.0
+        one = all(not isinstance(part, EachMember) for part in self.constraint.parts)
+        if members >= FEWEST and share < ALIKE and one:
+            yield (
+                f"The particles of members say how likely the constraint is, and only {share:.0%} "
+                f"of the members matter in the average. {self.particles} particles are then too "
+                "few, and weights of modes may be wrong, also of members that are feasible and "
+                f"plausible. Take more, such as options={{'particles': {8 * self.particles}}}, or "
+                "test it by feasibly.audit with a large `near`."
+            )
 
     def _stages(self) -> tuple[int, int]:
         """The number of steps above `branch`, and of those above `level`; the last step is below
@@ -270,6 +305,7 @@ class Particles(PPR):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._at_least(1, "particles")
+        self._at_least(2, "pairs")
         for name in ("branch", "level", "spread"):
             value = getattr(self, name)
             least = 0 if name == "level" else math.ulp(0.0)
@@ -286,14 +322,14 @@ class Particles(PPR):
     def budget(self, residuals: int = 1) -> tuple[int, int]:
         branch, kept = self._stages()
         forward, backward = self._projections(self.times()[kept + 1 :], residuals)
-        weighed = branch + (self.particles * (kept + 1 - branch) if kept > branch else 0)
+        weighed = self.particles * (kept + 1 - branch) if kept > branch else 0
         rows = residuals
         if self.constraint.noisy is not None:
             forward, backward = self._projections(self.times()[-1:], residuals)
             backward += (self.steps - kept) * self._calibrated().cost(residuals)[1]
         elif self.constraint.equalities is None:
             rows = min(residuals, MOST)
-        forward += weighed + self.steps - kept + (self.output == "denoised")
+        forward += branch + weighed + self.steps - kept + (self.output == "denoised")
         return forward, weighed * rows + backward
 
 
@@ -307,73 +343,17 @@ def urgent(g: Intervals, scale: Tensor) -> Tensor:
     return margin.topk(max(MOST, int(fixed[0].sum())), dim=1, largest=False).indices
 
 
-def positive(S: Tensor, least: float) -> Tensor:
-    """Returns symmetric matrices, with shape (B, m, m), with eigenvalues of at least `least`."""
-    values, vectors = eigh(S)
-    return vectors * values.clamp_min(least)[:, None] @ vectors.mT
+def log_mean(log_w: Tensor) -> Tensor:
+    """Returns the logarithms of mean weights, with shape (B), given those of weights, (K, B)."""
+    return log_w.nan_to_num(-math.inf).logsumexp(dim=0) - math.log(len(log_w))
 
 
-def inside(mean: Tensor, S: Tensor, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Returns the log-probability that normal values lie in intervals, and their mean there.
-
-    Values whose bounds are equal are conditioned on, which is exact and takes a density. The
-    intervals are then taken one after another, the least likely first. Each takes its probability
-    given those before, and leaves a normal of the mean and the covariance that it should have.
-    So values that say the same count once, and independent ones are exact.
-
-    References:
-        | Multivariate N-Way Risk Estimation (Mendell & Elston, 1974), for one after another
-        | https://doi.org/10.2307/2529616
-
-    Arguments:
-        mean: The mean of the values, with shape (B, m).
-        S: Their covariance, with shape (B, m, m).
-        lower: The lower bounds, with shape (B, m).
-        upper: The upper bounds, likewise.
-    """
-    fixed = (lower == upper)[0]
-    log_h = mean.new_zeros(len(mean))
-    if fixed.any():
-        gap = (lower - mean)[:, fixed]
-        L, _ = torch.linalg.cholesky_ex(S[:, fixed][:, :, fixed])
-        solved = torch.cholesky_solve(torch.cat([gap[..., None], S[:, fixed]], dim=2), L)
-        log_h = -(gap * solved[..., 0]).sum(dim=1) / 2
-        log_h = log_h - L.diagonal(dim1=1, dim2=2).log().sum(dim=1)
-        mean = mean + (S[:, :, fixed] @ solved[..., :1]).squeeze(-1)
-        mean = torch.where(fixed, lower, mean)
-        S = S - S[:, :, fixed] @ solved[..., 1:]
-    left, tiny = ~fixed.expand_as(mean), torch.finfo(S.dtype).tiny
-    for _ in range(int((~fixed).sum())):
-        s = S.diagonal(dim1=1, dim2=2).clamp_min(tiny).sqrt()
-        log_p, z, v = truncated((lower - mean) / s, (upper - mean) / s)
-        i = log_p.masked_fill(~left, math.inf).argmin(dim=1, keepdim=True)
-        log_h = log_h + log_p.gather(1, i)[:, 0]
-        row = S.gather(1, i[..., None].expand(-1, 1, S.shape[2]))[:, 0] / s.gather(1, i)
-        mean = mean + row * z.gather(1, i)
-        S = S - (1 - v.gather(1, i))[..., None] * row[:, :, None] * row[:, None]
-        left = left.scatter(1, i, False)
-    return log_h, mean
-
-
-def truncated(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    r"""Returns :math:`\log P(a \leq z \leq b)` of a standard normal :math:`z`, and its mean and
-    variance there, all with the shape of the bounds."""
-    flip = a > 0  # so that the tail is the lower one, which is exact
-    a, b = torch.where(flip, -b, a), torch.where(flip, -a, b)
-    log_a, log_b = torch.special.log_ndtr(a), torch.special.log_ndtr(b)
-    log_p = log_b + torch.log1p(-(log_a - log_b).clamp_max(-1e-12).exp())
-    density = [(-x.square() / 2 - math.log(2 * math.pi) / 2 - log_p).exp() for x in (a, b)]
-    mean = density[0] - density[1]
-    ends = [torch.where(x.isinf(), 0.0, x) * p for x, p in zip((a, b), density, strict=True)]
-    variance = (1 + ends[0] - ends[1] - mean.square()).clamp(0, 1)
-    # of a short interval those differences cancel, and the density is even
-    width, middle = b - a, (a + b) / 2
-    short = width * (1 + middle.abs()) < SHORT
-    even = width.clamp_min(torch.finfo(a.dtype).tiny).log() - middle.square() / 2
-    log_p = torch.where(short, even - math.log(2 * math.pi) / 2, log_p)
-    mean = torch.where(short, middle, mean)
-    variance = torch.where(short, width.square() / 12, variance)
-    return log_p, torch.where(flip, -mean, mean), variance
+def likelihoods(log_z: Tensor) -> dict[str, float]:
+    """Returns how many members there are, the sum of their likelihoods and that of the squares,
+    given the logarithms, with shape (B)."""
+    z = log_z[log_z.isfinite()].clamp(-LARGEST, LARGEST).exp()
+    numbers = (len(z), z.sum().item(), z.square().sum().item())
+    return dict(zip(LIKELIHOODS, numbers, strict=True))
 
 
 def uniform(noise: MemberNoise) -> Tensor:
