@@ -577,7 +577,7 @@ def test_an_unknown_method_is_refused_with_the_names_of_all():
 def test_an_unknown_option_is_refused_with_the_names_of_all(name):
     shared = "eta, last, {}minimize, output, {}repeats, sigma_max, spacing, {}steps"
     for m, method, kind, own in (
-        (1, "auto", "Particles", ("level, ", "particles, ", "spread, ")),
+        (1, "auto", "Particles", ("level, ", "pairs, particles, ", "spread, ")),
         (1, "ppr", "PPR", ("", "", "")),
         (13, "auto", "CalibratedPPR", None),
     ):

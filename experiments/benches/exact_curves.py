@@ -99,6 +99,22 @@ def clusters(seed: int, timing: str, scale: float = 1.0) -> Prior:
     return prior, log_density, nearest(scale * mu), K
 
 
+def widths(timing: str) -> Prior:
+    """Two clusters in the plane, of standard deviations 0.25 and 0.45. Far out the second one has
+    more of the density than its weight."""
+    weights = torch.tensor([0.6, 0.4], dtype=torch.float64)
+    mu = torch.tensor([[1.0, 0.8], [-1.0, -0.7]], dtype=torch.float64)
+    v = torch.tensor([0.06, 0.2], dtype=torch.float64)
+
+    def parts(x: Tensor) -> Tensor:
+        squares = (x.double()[:, None] - mu).square().sum(dim=-1)
+        return (weights / v).log() - squares / (2 * v)
+
+    cov = v[:, None, None] * torch.eye(2).double()
+    prior = GaussianMixture(weights, mu, cov, schedule(timing))
+    return prior, lambda x: parts(x).logsumexp(dim=1), lambda x: parts(x).argmax(dim=1), 2
+
+
 def board(timing: str) -> Prior:
     """Data2D's checkerboard."""
     board = Board(4)
@@ -334,6 +350,16 @@ CURVES: dict[str, Callable[[], Posterior]] = {
 }
 """Gaussians and clusters under curves."""
 
+TAILS: dict[str, Callable[[], Posterior]] = {
+    "hyperbola-1.5-widths-vp": lambda: on(partial(widths, "vp"), hyperbola(1.5)),
+    "hyperbola-2-widths-cosine": lambda: on(partial(widths, "cosine"), hyperbola(2.0)),
+    "hyperbola-3-widths-loglogit": lambda: on(partial(widths, "loglogit"), hyperbola(3.0)),
+    "circle-2-widths-edm": lambda: on(partial(widths, "edm"), circle(2.0)),
+    "ellipse-1.8-widths-flow": lambda: on(partial(widths, "flow"), ellipse(1.8, 2.4, 0.4)),
+    "circle-1.5-offset-widths-vp": lambda: on(partial(widths, "vp"), circle(1.5, -0.2, 0.6)),
+}
+"""Clusters of different widths under curves in their tails."""
+
 BOARDS: dict[str, Callable[[], Posterior]] = {
     "circle-board-loglogit": lambda: on(partial(board, "loglogit"), circle(1.1), True),
     "wave-board-vp": lambda: on(partial(board, "vp"), graph(wave, 3.0), True),
@@ -374,6 +400,7 @@ def unattainable() -> Posterior:
 
 PROBLEMS = [
     *(Problem(name, "curves", "curved", make, 1) for name, make in CURVES.items()),
+    *(Problem(name, "tails", "curved", make, 1) for name, make in TAILS.items()),
     *(Problem(name, "Data2D", "curved", make, 1) for name, make in BOARDS.items()),
     *(Problem(name, "spheres", "curved", make, m) for name, (make, m) in SPHERES.items()),
     Problem("circle-off-board-loglogit", "unattainable", "curved", unattainable, 1, False),
