@@ -33,7 +33,7 @@ FARTHEST = 10.0  # how many standard deviations of a step a particle is moved at
 ITERATIONS = 32  # of the solver of posterior samples, under noise
 LIKELIHOODS = ("members weighed", "their likelihood", "its square")
 LARGEST = 300.0  # the largest logarithm of a likelihood whose square is finite
-ALIKE = 3 / 4  # the share of members that must matter in an average, or a user is warned
+ALIKE = 1 / 3  # the share of members that must matter in an average, or a user is warned
 FEWEST = 16  # members that tell this share
 EVEN = 1 / 2  # the share of particles that must matter, or they are resampled
 
