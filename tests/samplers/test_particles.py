@@ -12,7 +12,15 @@ import pytest
 import torch
 from scipy import integrate, stats
 
-from feasibly.constraints import Bounds, Composite, Equality, Inequality, Linear
+from feasibly.constraints import (
+    Bounds,
+    Composite,
+    Decoded,
+    EachMember,
+    Equality,
+    Inequality,
+    Linear,
+)
 from feasibly.constraints.base import Intervals
 from feasibly.minimizers import GaussNewton
 from feasibly.network import Evaluations, Network
@@ -662,3 +670,17 @@ def test_where_few_particles_miss_a_mode_the_run_says_so():
     assert len(told) == 1
     assert "'particles': 64" in told[0]
     assert not wide(product(0.6)[0], n=256)[1]
+
+
+def test_members_with_targets_of_their_own_are_not_said_to_differ():
+    """Their likelihoods do; also inside of a composite, of decoded samples and of other units."""
+    value = Equality(lambda x: x[:, :1], tolerance=1e-6)
+    own = EachMember(value, torch.zeros(2))
+    statistics = dict(zip(particles.LIKELIHOODS, (64.0, 1.0, 1.0), strict=True))
+
+    def told(law):
+        return len(list(Particles(TWO, law).warnings(statistics)))
+
+    laws = (own, Composite([own, value]), Decoded(own, lambda x: x), own.in_units(0.0, 1.0))
+    assert [told(law) for law in laws] == [0] * 4
+    assert [told(law) for law in (value, Composite([value, value]))] == [1, 1]

@@ -76,6 +76,9 @@ class Constraint(ABC):
     linear: bool = False
     """Whether the residual is linear in the sample, up to a constant: :math:`r(x) = A x - b`."""
 
+    differs: bool = False
+    """Whether members have constraints of their own; see :class:`EachMember`."""
+
     def __init__(self, tolerance: float) -> None:
         try:
             tolerance = float(tolerance)
@@ -322,6 +325,7 @@ class _InUnits(Constraint):
     def __init__(self, constraint: Constraint, mean: Array, std: Array) -> None:
         super().__init__(constraint.tolerance)
         self.constraint, self.linear = constraint, constraint.linear
+        self.differs = constraint.differs
         self.mean, self.std = finite(mean, "in_units(mean=...)"), finite(std, "in_units(std=...)")
         if not torch.all(self.std > 0):
             raise ValueError("in_units(std=...) must be positive everywhere.")

@@ -52,6 +52,7 @@ class Composite(Constraint):
         super().__init__(min(w * c.tolerance for w, c in zip(weights, constraints, strict=True)))
         self.constraints, self.weights = list(constraints), list(weights)
         self.linear = all(part.linear for part in constraints)
+        self.differs = any(part.differs for part in constraints)
 
     @property
     def parts(self) -> Sequence[Constraint]:

@@ -44,6 +44,7 @@ class Decoded(Constraint):
             )
         super().__init__(constraint.tolerance)
         self.constraint, self.decode, self.encode = constraint, decode, encode
+        self.differs = constraint.differs
 
     @property
     def exact(self) -> Constraint | None:

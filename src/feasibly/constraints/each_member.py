@@ -38,6 +38,8 @@ class EachMember(Constraint):
         ConstraintError: In use, if there is no target for a member, or targets do not fit.
     """
 
+    differs = True
+
     def __init__(self, constraint: Constraint, targets: Array, repeats: int = 1) -> None:
         if (
             not isinstance(constraint, Constraint)

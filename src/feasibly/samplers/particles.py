@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..constraints import EachMember
 from ..constraints.base import Intervals
 from ..minimizers import GaussNewton, Minimizer
 from ..minimizers.base import per_sample
@@ -215,8 +214,8 @@ class Particles(PPR):
         S, curved = (v / unit[:, None] / unit[..., None] for v in (S + curved, curved))
         centre, lower, upper = (v / unit for v in (centre, g.lower.double(), g.upper.double()))
         firm = positive(S, FLOOR * sigma**2)
-        share = torch.linalg.solve(firm, curved).diagonal(dim1=1, dim2=2).mean(dim=1)
-        found = inside(centre, firm, lower, upper, HEAVY / share.square())
+        freedom = tails(firm, curved) if len(above) else None
+        found = inside(centre, firm, lower, upper, freedom)
         log_h = found.log_h - torch.where(lower == upper, unit, 1.0).log().sum(dim=1)
         if not (lower == upper).all():
             firm = positive(S, RIDGE * sigma**2)
@@ -255,8 +254,7 @@ class Particles(PPR):
     def warnings(self, statistics: Mapping[str, float]) -> Iterator[str]:
         members, total, squares = (statistics.get(name, 0.0) for name in LIKELIHOODS)
         share = total**2 / (members * squares) if squares else 1.0
-        one = all(not isinstance(part, EachMember) for part in self.constraint.parts)
-        if members >= FEWEST and share < ALIKE and one:
+        if members >= FEWEST and share < ALIKE and not self.constraint.differs:
             yield (
                 f"The particles of members say how likely the constraint is, and only {share:.0%} "
                 f"of the members matter in the average. {self.particles} particles are then too "
@@ -341,6 +339,13 @@ def urgent(g: Intervals, scale: Tensor) -> Tensor:
     fixed = g.lower == g.upper
     margin = margin.masked_fill(fixed, -math.inf)
     return margin.topk(max(MOST, int(fixed[0].sum())), dim=1, largest=False).indices
+
+
+def tails(S: Tensor, curved: Tensor) -> Tensor:
+    """Returns the degrees of freedom of values, with shape (B), given their variance and the part
+    of it that is curvature, with shape (B, m, m)."""
+    share = torch.linalg.solve(S, curved).diagonal(dim1=1, dim2=2).mean(dim=1)
+    return HEAVY / share.square()
 
 
 def log_mean(log_w: Tensor) -> Tensor:
