@@ -33,7 +33,9 @@ from .train import train as train_prior
 
 Positional = tyro.conf.Positional
 PRIORS = tyro.extras.subcommand_type_from_defaults({k: r.config for k, r in RECIPES.items()})
-Problem = Literal["data2d", "lines", "curves", "oracles", "exact", "heat", "ks", "weather"]
+Problem = Literal[
+    "data2d", "lines", "curves", "oracles", "exact", "heat", "solutions", "ks", "weather"
+]
 
 
 @dataclass(frozen=True)
@@ -174,7 +176,7 @@ def run(
     found, where = _asked(study, problem)
     if isinstance(found, studies.Measurement):
         torch.set_num_threads(1)
-        measure.run(found)
+        measure.run(found, labels)
         return
     bench: Bench
     if where in OBSERVED:

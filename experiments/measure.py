@@ -4,6 +4,7 @@ __all__ = ["run"]
 
 import json
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
@@ -13,13 +14,14 @@ from .studies import Measurement
 from .versions import versions
 
 
-def run(measurement: Measurement) -> None:
+def run(measurement: Measurement, labels: Sequence[str] = ()) -> None:
     """Measures every setting that has no records yet, and appends them.
 
     The records of a setting are written together, so that it has all of them or none.
 
     Arguments:
         measurement: The measurement.
+        labels: The labels to measure, where settings have labels; all by default.
     """
     console = Console()
     made_by = versions()  # once: the code that runs is the code that was loaded
@@ -28,7 +30,8 @@ def run(measurement: Measurement) -> None:
     known = records.read(name, problem) if path.exists() else []
 
     for setting in measurement.settings:
-        if any(_belongs(record, setting) for record in known):
+        left_out = labels and setting.get("label") not in labels
+        if left_out or any(_belongs(record, setting) for record in known):
             continue
         start = time.perf_counter()
         common = {"study": name, "problem": problem, **setting}

@@ -24,6 +24,7 @@ from . import (
     optimizers_sweep,
     peers,
     projection_steps,
+    solutions,
     stations,
     tuning,
 )
@@ -55,6 +56,7 @@ MEASUREMENTS: tuple[Measurement, ...] = (
     lipschitz.MEASUREMENT,
     monitor.MEASUREMENT,
     peers.MEASUREMENT,
+    solutions.MEASUREMENT,
     stations.MEASUREMENT,
 )
 

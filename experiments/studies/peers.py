@@ -32,7 +32,7 @@ from ..tables import TEXT, Columns
 from .base import Measurement
 
 CASES = ("exact, flow", "learned, flow")
-MEMBERS, SEEDS, CHUNK = 64, 3, 16
+MEMBERS, SEEDS = 64, 3
 
 LABELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     DEFAULT: ("", {}),
@@ -94,18 +94,15 @@ def _theirs(
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         if name == "ECI-sampling":
-            return peers.eci(v, reference, MEMBERS, **settings)
+            known = torch.zeros_like(reference, dtype=torch.bool)
+            known[:, 0] = True
+            return peers.eci(v, reference, known, MEMBERS, **settings)
         x = torch.linspace(0, 2 * math.pi * (n - 1) / n, n)
         residuals = peers.load("PCFM", "constraints").Residuals(
             reference[None], x, torch.linspace(0, 1, n), nx=n, nt=n
         )
         u = torch.randn(MEMBERS, n, n)
-        return torch.cat(
-            [
-                peers.pcfm(v, part, residuals.full_residual_heat, **settings)
-                for part in u.split(CHUNK)
-            ]
-        )
+        return peers.pcfm(v, u, residuals.full_residual_heat, **settings)
 
 
 def _violations(x: Tensor, reference: Tensor) -> Record:

@@ -137,3 +137,10 @@ def test_the_records_of_a_setting_are_appended_in_one_write(monkeypatch, tmp_pat
     monkeypatch.setattr(records, "path_of", lambda study, problem: File())
     run(tiny(Counted()))
     assert [text.count("\n") for text in written] == [3, 3]
+
+
+def test_only_the_labels_that_are_asked_for_are_measured():
+    counted = Counted()
+    settings = [{"label": name, "sigma": 0.1} for name in ("one", "two")]
+    run(tiny(counted, settings), ["two"])
+    assert counted.calls == settings[1:]
