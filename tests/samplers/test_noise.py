@@ -600,3 +600,18 @@ def test_members_that_fit_worse_than_errors_allow_are_said_to(tmp_path, far):
     assert [w.category for w in said] == [CalibrationWarning] * far
     assert str(summary).count(words) == far
     assert (words in str(Summary.read(Store(summary.store.path)))) == far
+
+
+def test_kept_derivatives_give_the_samples_of_products(monkeypatch):
+    curved = Equality(lambda x: (x[:, :2].square() - 1).to(x), 1e-10)
+    constraint = Composite([stated(STDS), curved])
+
+    def draw():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            method = CalibratedPPR(MODEL, constraint, steps=8, iterations=7)
+            return feasibly.sampling.run([method], 4, (D,), seed=0, dtype=torch.float64).samples
+
+    kept = draw()
+    monkeypatch.setattr(moments, "FEW", 0)
+    torch.testing.assert_close(draw(), kept, rtol=0, atol=1e-6)

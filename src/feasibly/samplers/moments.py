@@ -17,11 +17,30 @@ HALVINGS = 6  # of a move onto a curved residual, at most
 ROUNDING = 1e-3  # the relative error of a squared residual in single precision, with a margin
 STIFF = 100.0  # the largest variance of exact residuals, in units of that of an error
 SIZED = 3  # the products that find this variance
+FEW = 32  # residuals of which all derivatives are kept
 NEGATIVE = 0.1  # the share of it that may be found negative
 
 Randn = Callable[[Tensor], Tensor]
 Product = Callable[[Tensor], Tensor]
 Solve = Callable[[Product, Tensor, int, float, Tensor], Solution]
+
+
+class Rows(NamedTuple):
+    r"""Residuals of samples, with what is known of each.
+
+    Attributes:
+        r: The residuals, with shape :math:`(B, m)`.
+        variance: The variances of their errors, likewise.
+        scale: What exact ones were multiplied by, with shape :math:`(B, 1)`.
+        J: The product with :math:`J = \partial r / \partial x`.
+        J_T: The product with :math:`J^\top`.
+    """
+
+    r: Tensor
+    variance: Tensor
+    scale: Tensor
+    J: Product
+    J_T: Product
 
 
 class Moved(NamedTuple):
@@ -74,13 +93,12 @@ def toward(
             shortened.
     """
     x = x.detach().requires_grad_()
-    r, variance, scale = _rows(constraint, x, V, noise)
+    r, variance, scale, J, J_T = _rows(constraint, x, V, noise)
     mixed = constraint.noisy is not None and constraint.equalities is not None
     e = torch.zeros_like(r.detach())
     if randn is not None and constraint.noisy is not None:
         e = variance.sqrt() * _numbers(randn, e, x)
         r = r + e
-    J, J_T = _products(r, x)
     moves = []  # V J^T p for every p that the solver asks for
     slopes = []  # the length of J^T p; the first p has the residual's direction
 
@@ -149,44 +167,56 @@ def _joined(constraint: Constraint, x: Tensor, scale: Tensor) -> Tensor:
 
 def _rows(
     constraint: Constraint, x: Tensor, V: Callable[[Tensor], Tensor], noise: float | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns all residuals and the variances of their errors, both with shape (B, m), and what
-    exact ones were multiplied by, with shape (B, 1)."""
+) -> Rows:
+    """Returns all residuals, what is exact before what has errors."""
     scale = x.new_ones((len(x), 1))
     observed, equalities = constraint.noisy, constraint.equalities
     if observed is None:
         r = constraint.residual(x)
         share = constraint.tolerance / r.shape[1] if noise is None else noise
-        return r, torch.full_like(r, share), scale
+        return Rows(r, torch.full_like(r, share), scale, *_products(r, x))
     values = observed.residual(x)
-    variance = torch.ones_like(values)
+    J_v, J_v_T = _products(values, x)
     if equalities is None:
-        return values, variance, scale
+        return Rows(values, torch.ones_like(values), scale, J_v, J_v_T)
     # what is exact has other units: it is scaled such that its largest variance is STIFF
     r = equalities.residual(x)
-    share = equalities.tolerance / r.shape[1] if noise is None else noise
-    J, J_T = _products(r, x)
+    m = r.shape[1]
+    share = equalities.tolerance / m if noise is None else noise
+    J_r, J_r_T = _products(r, x)
     begin = torch.where(r.detach().norm(dim=1, keepdim=True) > 0, r.detach(), 1.0)
-    products = min(SIZED, r.shape[1])
-    least, size = extremes(lambda p: J(V(J_T(p))), begin, products)
+    least, size = extremes(lambda p: J_r(V(J_r_T(p))), begin, min(SIZED, m))
     # a learned covariance with negative eigenvalues does not know these residuals yet
     known = (size > 0) & (least >= -NEGATIVE * size) & size.isfinite()
     scale = torch.where(known, STIFF / size, 0.0).sqrt()[:, None]
-    r, exact = scale * r, (scale.square() * share).expand_as(r)
-    return torch.cat([r, values], dim=1), torch.cat([exact, variance], dim=1), scale
+    exact = (scale.square() * share).expand_as(r)
+    return Rows(
+        torch.cat([scale * r, values], dim=1),
+        torch.cat([exact, torch.ones_like(values)], dim=1),
+        scale,
+        lambda v: torch.cat([scale * J_r(v), J_v(v)], dim=1),
+        lambda p: J_r_T(scale * p[:, :m]) + J_v_T(p[:, m:]),
+    )
 
 
-def _products(r: Tensor, x: Tensor) -> tuple[Callable[[Tensor], Tensor], ...]:
+def _products(r: Tensor, x: Tensor) -> tuple[Product, Product]:
     r"""Returns the products with :math:`J = \partial r / \partial x` and with :math:`J^\top`."""
+
+    def J_T(p: Tensor) -> Tensor:
+        return torch.autograd.grad(r, x, p, retain_graph=True)[0]
+
+    if r.shape[1] <= FEW:  # fewer derivatives than a solver would take
+        rows = torch.stack([J_T(e.expand_as(r)) for e in torch.eye(r.shape[1]).to(r)], dim=1)
+        return (
+            lambda v: torch.einsum("bm...,b...->bm", rows, v),
+            lambda p: torch.einsum("bm...,bm->b...", rows, p),
+        )
     # the transpose of J^T is J: a product that needs no forward-mode derivatives
     u = torch.zeros_like(r, requires_grad=True)
     (J_T_u,) = torch.autograd.grad(r, x, u, create_graph=True)
 
     def J(v: Tensor) -> Tensor:
         return torch.autograd.grad(J_T_u, u, v, retain_graph=True)[0]
-
-    def J_T(p: Tensor) -> Tensor:
-        return torch.autograd.grad(r, x, p, retain_graph=True)[0]
 
     return J, J_T
 
