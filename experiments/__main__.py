@@ -1,4 +1,4 @@
-"""`python -m experiments {data, train, run, tables, figures, docs}`."""
+"""`python -m experiments {data, train, run, enter, tables, figures, docs}`."""
 
 import sys
 from dataclasses import dataclass
@@ -213,6 +213,22 @@ OBSERVED: dict[str, tuple[type[ObservedBench], tuple[str, ...], int]] = {
 """The problems with references: the bench, its observations, and the paper's references."""
 
 
+def enter(file: Positional[Path], name: str = "") -> None:
+    """Run a sampler of your own on the referee's problems, and print the table with it.
+
+    The file defines `sample(denoiser, constraint, members, shape, seed)`, which returns samples
+    with shape (members, *shape). Problems that have a result are not run again.
+
+    Arguments:
+        file: The Python file.
+        name: The name in the table; by default that of the file.
+    """
+    torch.set_num_threads(1)
+    found = studies.referee.entered(name or file.stem, studies.referee.sampler_of(file))
+    measure.run(found)
+    print(tables.render(found.rows(records.read(found.name, found.problem)), found.columns))
+
+
 def print_tables(study: Positional[str], problem: Problem | None = None) -> None:
     """Print a study's question and its table, with all columns.
 
@@ -274,6 +290,7 @@ if __name__ == "__main__":
         "data": data,
         "train": train,
         "run": run,
+        "enter": enter,
         "tables": print_tables,
         "figures": figures,
         "docs": docs,

@@ -1,6 +1,6 @@
 """Exact problems: ensembles against samples of the exact distribution, and what a run said."""
 
-__all__ = ["ExactBench"]
+__all__ = ["ExactBench", "ExactCase"]
 
 import math
 import statistics
@@ -82,7 +82,7 @@ class ExactBench(Bench):
         return {"members": members, "seed": self.seed}
 
     def case(self, setting: Record) -> Case:
-        return _Case(PROBLEMS[setting["posterior"]])
+        return ExactCase(PROBLEMS[setting["posterior"]])
 
 
 def _kinds(problem: Problem) -> set[str]:
@@ -92,7 +92,7 @@ def _kinds(problem: Problem) -> set[str]:
     return {"equalities", "few equalities"} if problem.residuals <= 4 else {"equalities"}
 
 
-class _Case(Case):
+class ExactCase(Case):
     def __init__(self, problem: Problem) -> None:
         self.problem, self.posterior = problem, problem.make()
         self.denoiser, self.constraint = self.posterior.denoiser, self.posterior.constraint
@@ -109,8 +109,7 @@ class _Case(Case):
         if not self.problem.attainable:
             return None
         x = self.posterior.sample(members, torch.Generator().manual_seed(self._seed + 2)).double()
-        feasible = self.constraint.is_feasible(x).double().mean().item()
-        return self._about | {"feasible": feasible} | self._scores(x, members)
+        return self.judged(x, members)
 
     def score(self, plan: Plan, members: int, seed: int) -> Record:
         try:
@@ -131,6 +130,21 @@ class _Case(Case):
         if result.plausible is not None:
             found["plausible"] = result.plausible.double().mean().item()
         return found | {"reason": result.reason} | summary(result)
+
+    def judged(self, x: Tensor, members: int) -> Record:
+        """Scores samples, with shape (N, *), by whatever they were made.
+
+        Raises:
+            ValueError: If they have another shape, or are not finite.
+        """
+        if x.shape != (members, *self.shape):
+            raise ValueError(
+                f"Samples have shape {tuple(x.shape)}, and {(members, *self.shape)} was asked for."
+            )
+        if wrong := int((~x.flatten(start_dim=1).isfinite().all(dim=1)).sum()):
+            raise ValueError(f"{wrong} of {members} samples are not finite.")
+        feasible = self.constraint.is_feasible(x).double().mean().item()
+        return self._about | {"feasible": feasible} | self._scores(x, members)
 
     @property
     def _about(self) -> Record:

@@ -4,8 +4,20 @@ Nothing of theirs is part of this repository. Clone what you want to compare int
 beside this one's files, or name another folder by the environment variable `FEASIBLY_PEERS`.
 """
 
-__all__ = ["PEERS", "Missing", "Peer", "azula_ppr", "commit", "eci", "load", "pcfm", "velocity"]
+__all__ = [
+    "PEERS",
+    "Missing",
+    "Peer",
+    "azula_dps",
+    "azula_mmps",
+    "azula_ppr",
+    "commit",
+    "eci",
+    "load",
+    "pcfm",
+    "velocity",
+]
 
-from .azula_ppr import azula_ppr
+from .azula_samplers import azula_dps, azula_mmps, azula_ppr
 from .checkouts import PEERS, Missing, Peer, commit, load
 from .flows import eci, pcfm, velocity

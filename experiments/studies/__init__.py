@@ -24,6 +24,7 @@ from . import (
     optimizers_sweep,
     peers,
     projection_steps,
+    referee,
     solutions,
     stations,
     tuning,
@@ -56,6 +57,7 @@ MEASUREMENTS: tuple[Measurement, ...] = (
     lipschitz.MEASUREMENT,
     monitor.MEASUREMENT,
     peers.MEASUREMENT,
+    referee.MEASUREMENT,
     solutions.MEASUREMENT,
     stations.MEASUREMENT,
 )

@@ -1,0 +1,264 @@
+"""How near does any sampler come to the exact distribution, on problems that it was not tuned on?
+
+The problems are those of `defaults` that were set aside, with an exact denoiser, and with
+equalities only, so that most methods apply. Other samplers enter by
+`python -m experiments enter FILE`.
+"""
+
+__all__ = [
+    "COLUMNS",
+    "ENTRIES",
+    "MEASUREMENT",
+    "PROBLEMS",
+    "WORST",
+    "Entry",
+    "entered",
+    "measure",
+    "rows",
+    "sampler_of",
+    "score",
+]
+
+import math
+import runpy
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import feasibly
+from feasibly.constraints import Constraint
+from feasibly.denoisers import Denoiser
+from feasibly.errors import SamplingError
+from feasibly.network import Evaluations, Network
+
+from .. import peers
+from ..records import DEFAULT, TRUTH, Record
+from ..tables import TEXT, Columns
+from .base import Measurement
+
+WORST = 100.0
+"""The distance that counts where a sampler fails or refuses, and the largest that counts."""
+
+NEAR = 1.5
+"""The distance up to which an ensemble counts as near the truth."""
+
+
+class Counted:
+    """A denoiser as entries see it: a callable (x_t, t) with a schedule, whose evaluations are
+    counted."""
+
+    def __init__(self, denoiser: Denoiser) -> None:
+        self.taken, self.schedule = Evaluations(), denoiser.schedule
+        self._network = Network(denoiser, self.taken)
+
+    def __call__(self, x_t: Tensor, t: Tensor) -> Tensor:
+        return self._network(x_t, t)
+
+
+Entry = Callable[[Counted, Constraint, int, tuple[int, ...], int], Tensor]
+"""Samples, from a denoiser, a constraint, the number of members, the shape of one, and a seed. The
+result has shape (members, *). A sampler refuses a problem by a `ValueError`."""
+
+
+def ours(method: str) -> Entry:
+    """Returns the entry of one of our methods, with no option set."""
+
+    def sample(
+        denoiser: Counted, constraint: Constraint, members: int, shape: tuple[int, ...], seed: int
+    ) -> Tensor:
+        return feasibly.sample(
+            denoiser,
+            constraint,
+            members,
+            shape,
+            method=method,
+            seed=seed,
+            monitor=method == "auto",
+        ).samples
+
+    return sample
+
+
+def theirs(draw: Callable[..., Tensor], **settings: Any) -> Entry:
+    """Returns the entry of a sampler of azula."""
+
+    def sample(
+        denoiser: Counted, constraint: Constraint, members: int, shape: tuple[int, ...], seed: int
+    ) -> Tensor:
+        torch.manual_seed(seed)
+        return draw(denoiser, constraint, members, shape, **settings)
+
+    return sample
+
+
+LBFGS = partial(torch.optim.LBFGS, line_search_fn="strong_wolfe")
+
+ENTRIES: Mapping[str, Entry] = {
+    DEFAULT: ours("auto"),
+    "PPR": ours("ppr"),
+    "MMPS": ours("mmps"),
+    "HDC": ours("hdc"),
+    "DPS": ours("dps"),
+    "PCFM": ours("pcfm"),
+    "post-hoc projection": ours("post-hoc"),
+    "azula's PPR, L-BFGS": theirs(peers.azula_ppr, optimizer=LBFGS, steps=256),
+    "azula's MMPS": theirs(peers.azula_mmps, iterations=8, steps=256),
+    "azula's DPS": theirs(peers.azula_dps, steps=256),
+}
+"""Ours by default settings; azula's own code, which runs from a checkout, with the settings that
+it leaves to its user."""
+
+
+PROBLEMS = (
+    "gaussian-2d-cond1-1r-5std-vp",
+    "gaussian-8d-cond10-2r-5std-flow",
+    "gaussian-30d-cond1-1r-5std-vp",
+    "gaussian-30d-cond1-4r-0std-rectified",
+    "gaussian-30d-cond1000-1r-0std-vp",
+    "gaussian-30d-cond1000-4r-3std-loglogit",
+    "modes-diagonal-mean4-edm-scale100",
+    "modes-axis-mean0-vp",
+    "modes-axis-mean0.3-flow",
+    "clusters-8d-8k-4r-all-flow",
+    "clusters-30d-6k-4r-all-edm-scale100",
+    "clusters-30d-5k-10r-all-edm",
+    "data-64n-30d-4r-32kept-edm",
+    "circle-gaussian-vp",
+    "circle-far-gaussian-cosine",
+    "parabola-gaussian-edm",
+    "hyperbola-3-widths-loglogit",
+    "circle-2-widths-edm",
+    "ellipse-board-edm",
+    "ellipse-banana-vp",
+    "parabola-banana-flow",
+    "sphere-8-offset-edm",
+    "sphere-30-large-edm-0.01",
+    "field-16x16-0.05known-l2-cosine",
+    "field-16x16-mean3std-l0.5-vp",
+    "field-64x64-mean3std-l0.2-edm-scale0.01",
+    "field-16x16-still-l0.5-edm",
+    "heat-32-initial-loglogit",
+    "heat-16-value-edm",
+    "heat-32-energy-rectified",
+)
+"""The names of the problems, which stay, so that scores can be compared."""
+
+
+def measure(setting: dict, entries: Mapping[str, Entry] = ENTRIES) -> list[Record]:
+    """Samples one problem, and scores it; returns nothing where a checkout is missing.
+
+    Arguments:
+        setting: The `label` of the sampler and the name of the problem, `posterior`.
+        entries: The samplers by label.
+    """
+    from ..benches.exact import ExactCase
+    from ..benches.exact_problems import PROBLEMS
+
+    label = setting["label"]
+    case = ExactCase(PROBLEMS[setting["posterior"]])
+    members = case.problem.members
+    if label == TRUTH:
+        return [case.truth(members) or {}]
+    denoiser = Counted(case.denoiser)
+    start = time.perf_counter()
+    try:
+        with torch.random.fork_rng(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            x = entries[label](denoiser, case.constraint, members, case.shape, 0)
+        found = case.judged(x, members)
+    except peers.Missing as error:
+        print(f"{label} is left out. {error}")
+        return []
+    except (SamplingError, ValueError) as error:
+        found = {"feasible": 0.0, "error": str(error)}
+    return [
+        found
+        | {
+            "evaluations": (denoiser.taken.member_forward + denoiser.taken.member_backward)
+            / members,
+            "seconds": time.perf_counter() - start,
+        }
+    ]
+
+
+def score(records: Sequence[Record]) -> float:
+    """Returns the geometric mean over problems of the distance to the truth, in units of that of
+    the truth to itself, from 1 to :data:`WORST`."""
+    distances = [min(max(row.get("ratio", WORST), 1.0), WORST) for row in records]
+    return math.exp(statistics.fmean(math.log(distance) for distance in distances))
+
+
+def rows(records: Sequence[Record]) -> list[Record]:
+    """Returns the rows of its table, the best score first."""
+    groups: dict[str, list[Record]] = {}
+    for row in records:
+        groups.setdefault(row["label"], []).append(row)
+    found = []
+    for label, group in groups.items():
+        row: Record = {
+            "label": label,
+            "score": score(group),
+            "near": f"{sum(one.get('ratio', WORST) <= NEAR for one in group)} of {len(group)}",
+            "failed": sum("ratio" not in one for one in group),
+            "feasible": statistics.fmean(one["feasible"] for one in group),
+        }
+        if all("evaluations" in one for one in group):
+            row["evaluations"] = statistics.median(one["evaluations"] for one in group)
+        found.append(row)
+    return sorted(found, key=lambda row: row["score"])
+
+
+def sampler_of(file: Path) -> Entry:
+    """Returns the function `sample` of a Python file.
+
+    Raises:
+        ValueError: If there is no such file, or no such function in it.
+    """
+    if not file.is_file():
+        raise ValueError(f"There is no file {file}; name one that defines `sample`.")
+    found = runpy.run_path(str(file)).get("sample")
+    if not callable(found):
+        raise ValueError(
+            f"{file} defines no function `sample(denoiser, constraint, members, shape, seed)`."
+        )
+    return found
+
+
+def entered(label: str, sampler: Entry) -> Measurement:
+    """Returns the measurement of one more sampler."""
+    return replace(
+        MEASUREMENT,
+        settings=[{"label": label, "posterior": name} for name in PROBLEMS],
+        measure=partial(measure, entries={label: sampler}),
+    )
+
+
+COLUMNS: Columns = {
+    "label": ("sampler", TEXT),
+    "score": ("score", "{:.2f}"),
+    "near": (f"within {NEAR:g}", TEXT),
+    "failed": ("refused or failed", "{}"),
+    "feasible": ("feasible", "{:.1%}"),
+    "evaluations": ("evaluations, median", "{:.0f}"),
+}
+
+
+MEASUREMENT = Measurement(
+    name="referee",
+    question="How near does any sampler come to the exact distribution, on problems set aside?",
+    problem="exact",
+    settings=[
+        {"label": label, "posterior": name} for label in (*ENTRIES, TRUTH) for name in PROBLEMS
+    ],
+    measure=measure,
+    rows=rows,
+    columns=COLUMNS,
+)
