@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 
 from feasibly.cli import methods
+from feasibly.policy import CHOICES
 
 from . import comparison, records
 from .records import BASE, DEFAULT, TRUTH
@@ -76,6 +77,13 @@ def _listing() -> str:
     """The list of methods."""
     heads = ("method", "space", "renoises", "gradients", "")
     rows = [dict(zip(heads, row, strict=True)) for row in methods.rows()]
+    return render(rows, {head: (head, TEXT) for head in heads})
+
+
+def _choices() -> str:
+    """What the default runs."""
+    heads = ("your constraint", "what runs")
+    rows = [dict(zip(heads, row, strict=True)) for row in CHOICES]
     return render(rows, {head: (head, TEXT) for head in heads})
 
 
@@ -158,6 +166,7 @@ MAKERS: dict[str, Callable[[], str]] = {
     "comparison": lambda: comparison.data2d(records.read("baselines", "data2d")),
     "comparison-ks": lambda: comparison.ks(records.read("baselines", "ks")),
     "methods": _listing,
+    "choices": _choices,
     "audit": lambda: _measured("audit"),
     "audit-shipped": _shipped,
     "readme": _readme,
@@ -166,6 +175,8 @@ MAKERS: dict[str, Callable[[], str]] = {
     "fidelity": _fidelity,
     "azula": lambda: _measured("azula"),
     "peers": lambda: _measured("peers"),
+    "solutions": lambda: _measured("solutions"),
+    "referee": lambda: _measured("referee"),
     "stations": lambda: _measured("stations"),
     "weather": _weather,
     "bound": lambda: _measured("bound"),

@@ -46,6 +46,13 @@ def test_the_list_is_printed(capsys):
         assert name in text
 
 
+def test_auto_says_what_runs_for_which_constraint(capsys):
+    assert methods("auto") == 0
+    text = capsys.readouterr().out
+    for sampler in ("Particles", "CalibratedPPR", "PPR"):
+        assert sampler in text
+
+
 @pytest.mark.parametrize("name", samplers.METHODS)
 def test_a_method_is_explained_with_its_options(name, capsys):
     assert methods(name) == 0

@@ -174,5 +174,14 @@ def test_a_result_becomes_a_dataset_by_members():
         made.to_xarray(["x"])
 
 
+def test_a_dataset_says_how_members_fit_each_observation():
+    pytest.importorskip("xarray")
+    one, other = torch.tensor([0.9, 1.1, 1.0, 1.2]), torch.tensor([2.0, 2.1, 1.9, 2.2])
+    made = result(first=4, chi_square={"wind": one, "heat": other})
+    found = made.to_xarray()["chi_square"]
+    assert found.dims == ("observation", "member")
+    assert found.sel(observation="heat", member=5).item() == pytest.approx(2.1)
+
+
 def test_a_result_at_the_prompt_takes_one_line():
     assert repr(result()) == "<Result of 2 feasible members, samples (4, 3, 2)>"

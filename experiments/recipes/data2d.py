@@ -3,6 +3,7 @@
 __all__ = ["Banana", "Checkerboard"]
 
 import inspect
+import re
 
 from torch import Generator, Tensor
 
@@ -56,7 +57,9 @@ class _Data2D(Denoising):
         x = problem.prior_samples(n)
         return CARD.format(
             title=type(distribution).__name__,
-            parameters_of_data=inspect.getdoc(type(distribution)),
+            parameters_of_data=re.sub(
+                r":math:`([^`]*)`", r"$\1$", inspect.getdoc(type(distribution)) or ""
+            ),
             parameters=sum(p.numel() for p in model.parameters()),
             n=n,
             knn=knn_cross_edge_rate(data, x),

@@ -1,6 +1,6 @@
 """Which samplers a problem gets, and why: every threshold is here."""
 
-__all__ = ["Plan", "choose", "looks_first", "remarks"]
+__all__ = ["CHOICES", "Plan", "choose", "looks_first", "remarks"]
 
 import math
 from collections.abc import Iterator, Mapping
@@ -18,6 +18,28 @@ from .minimizers import GaussNewton, Minimizer, WarmLBFGS
 from .network import Evaluations, Network
 from .samplers import METHODS, PPR, Ancestral, CalibratedPPR, Particles, Sampler, TruncatedPPR
 from .sampling import Problem, whole
+
+CHOICES = (
+    (
+        "up to 12 equalities, with or without inequalities",
+        "`Particles`: each member weighs 8 to 32 states, and keeps one",
+    ),
+    (
+        "inequalities that the model often satisfies",
+        "unconditional samples; `Particles` for members outside",
+    ),
+    ("inequalities farther away", "`Particles`"),
+    (
+        "more than 12 equalities",
+        "`CalibratedPPR`; `PPR` for members that are infeasible or implausible",
+    ),
+    (
+        "more than 12 equalities, and inequalities",
+        "`CalibratedPPR` on the equalities; `PPR` for members outside",
+    ),
+    ("more than 12 values, some with errors", "`CalibratedPPR`"),
+)
+"""What `auto` runs for a constraint, in words."""
 
 WEIGHED = 12
 """Up to so many residuals particles are weighed, which takes a gradient for each. More are met by

@@ -170,6 +170,8 @@ class Result:
     def to_xarray(self, dims: Sequence[str] | None = None) -> Any:
         """Returns samples and what is known of each member as an `xarray.Dataset`.
 
+        Where observations have noise, it has `chi_square`, one for each `observation`.
+
         Arguments:
             dims: The names of a sample's axes; `axis_0` and so on by default.
 
@@ -185,12 +187,17 @@ class Result:
             raise ValueError(
                 f"to_xarray(dims=...) has {len(names)} names, and a sample has {axes} axes."
             )
-        found = {"samples": (("member", *names), self.samples.cpu().numpy())}
+        found: dict[str, Any] = {"samples": (("member", *names), self.samples.cpu().numpy())}
         known = {"violation": self.violation, "feasible": self.feasible, "oddness": self.oddness}
         known["plausible"] = self.plausible
         found |= {k: (("member",), v.cpu().numpy()) for k, v in known.items() if v is not None}
+        coordinates: dict[str, Any] = {"member": self.members}
+        if self.chi_square:
+            fit = torch.stack(list(self.chi_square.values())).cpu().numpy()
+            found["chi_square"] = (("observation", "member"), fit)
+            coordinates["observation"] = list(self.chi_square)
         about = {"seed": self.seed, "tolerance": self.tolerance, "method": self.method}
-        return xarray.Dataset(found, coords={"member": self.members}, attrs=about)
+        return xarray.Dataset(found, coords=coordinates, attrs=about)
 
     @classmethod
     def load(cls, path: Path | str) -> "Result":

@@ -1,5 +1,6 @@
 import json
 import math
+import re
 
 import pytest
 import torch
@@ -93,6 +94,16 @@ def test_a_file_enters_under_its_name_and_is_not_run_again(tmp_path, monkeypatch
     (row,) = map(json.loads, (tmp_path / "exact" / "referee.jsonl").read_text().splitlines())
     assert (row["label"], row["posterior"], row["feasible"]) == ("zeros", NAME, 0.0)
     assert "| zeros |" in capsys.readouterr().out
+
+
+def test_the_sampler_of_the_page_runs_as_printed(tmp_path):
+    page = (records.RESULTS.parent / "docs" / "referee.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    file = tmp_path / "printed.py"
+    file.write_text(code)
+    found = judged(referee.sampler_of(file))
+    assert found["feasible"] == 1
+    assert found["evaluations"] == 128
 
 
 def test_a_file_without_the_function_is_refused(tmp_path):

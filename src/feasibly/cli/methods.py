@@ -12,9 +12,11 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from ..policy import CHOICES
 from ..samplers import METHODS, Sampler
 from .formulas import displayed, inline
 
+AUTO = "auto"
 HEADS = ("method", "space", "renoises", "gradients", "")
 
 
@@ -55,7 +57,7 @@ def block(indent: str, tex: str) -> str:
     return "\n".join(f"{indent}    {line}" for line in displayed(tex))
 
 
-Name = Literal[("all", *METHODS)]  # ty: ignore[invalid-type-form]
+Name = Literal[("all", AUTO, *METHODS)]  # ty: ignore[invalid-type-form]
 
 
 def methods(name: tyro.conf.Positional[Name] = "all") -> int:
@@ -66,9 +68,16 @@ def methods(name: tyro.conf.Positional[Name] = "all") -> int:
     propagate through it, at about twice the cost of an evaluation.
 
     Arguments:
-        name: A method, to print its documentation, with its options and their defaults.
+        name: A method, to print its documentation, with its options and their defaults; or
+            `auto`, to print which methods the default takes.
     """
     console = Console()
+    if name == AUTO:
+        table = Table("your constraint", "what runs", box=None)
+        for constraint, runs in CHOICES:
+            table.add_row(constraint, plain(runs))
+        console.print(table)
+        return 0
     if name != "all":
         method = METHODS[name]
         console.print(
