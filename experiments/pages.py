@@ -177,6 +177,7 @@ MAKERS: dict[str, Callable[[], str]] = {
     "peers": lambda: _measured("peers"),
     "solutions": lambda: _measured("solutions"),
     "referee": lambda: _measured("referee"),
+    "increments": lambda: _measured("increments"),
     "stations": lambda: _measured("stations"),
     "weather": _weather,
     "bound": lambda: _measured("bound"),

@@ -58,15 +58,16 @@ def azula_mmps(
 ) -> Tensor:
     """Samples by azula's `MMPSDenoiser` and DDPM; for arguments see :func:`azula_ppr`.
 
-    The variance of an observation is the tolerance's share of it. `iterations` are the solver's.
+    The variance of an exact value is the tolerance's share of it. `iterations` are the solver's.
     """
-    residuals = constraint.residual(torch.zeros(1, *shape)).shape[1]
-    variance = torch.tensor(constraint.tolerance / residuals)
+    variance = 1.0  # of observations with noise, whose residual is in units of their errors
+    if constraint.noisy is None:
+        variance = constraint.tolerance / constraint.residual(torch.zeros(1, *shape)).shape[1]
     guided = load(NAME, "guidance.mmps").MMPSDenoiser(
         shim(network),
         torch.zeros(()),
         constraint.residual,
-        load(NAME, "linalg.covariance").IsotropicCovariance(variance),
+        load(NAME, "linalg.covariance").IsotropicCovariance(torch.tensor(variance)),
         iterations=iterations,
     )
     make: Callable[..., Any] = load(NAME, "sample").DDPMSampler

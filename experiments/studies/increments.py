@@ -1,0 +1,184 @@
+"""How far are samplers from the best estimate of a signal, and what do their ensembles cover?
+
+Signals have independent increments, and are observed with errors.
+
+The problems and the measures are those of a benchmark of posterior samplers, see
+:mod:`experiments.benches.increments`. Other authors' code runs from a checkout, see
+:mod:`experiments.peers`.
+
+References:
+    | A Statistical Benchmark for Diffusion Posterior Sampling Algorithms (ICLR 2026)
+    | https://arxiv.org/abs/2509.12821
+"""
+
+__all__ = ["COLUMNS", "LABELS", "MEASUREMENT", "coverage", "gap", "measure", "rows"]
+
+import statistics
+import time
+import warnings
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Generator, Tensor
+
+import feasibly
+from feasibly import members
+from feasibly.constraints import EachMember, Linear
+from feasibly.network import Evaluations, Network
+
+from .. import peers
+from ..records import DEFAULT, TRUTH, Record
+from ..tables import TEXT, Columns
+from .base import Measurement
+
+if TYPE_CHECKING:
+    from ..benches.increments import Task
+
+LAWS = ("normal", "Laplace", "Student, 3")
+OPERATORS = ("denoising", "deconvolution", "imputation", "Fourier")
+SIGNALS, MEMBERS, REFERENCES = 16, 32, 64
+NOMINAL = 0.9
+"""The share of the posterior that an ensemble's region should cover."""
+
+OURS = {
+    DEFAULT: ("auto", {}),
+    "MMPS": ("mmps", {}),
+    "DPS, zeta = 0.1": ("dps", {"steps": 128, "zeta": 0.1}),
+}
+"""For each label the method and its options. DPS has the best of five strengths, by its error on
+normal increments."""
+
+THEIRS = "azula's MMPS"
+LABELS = (TRUTH, *OURS, THEIRS)
+
+
+@lru_cache(maxsize=1)
+def _posed(law: str, operator: str) -> tuple["Task", Tensor, Tensor]:
+    """A task, samples of its exact posterior, and the exact mean."""
+    from ..benches.increments import task
+
+    seed = OPERATORS.index(operator)
+    found = task(law, operator, SIGNALS, seed)
+    return found, *found.posterior(REFERENCES, Generator().manual_seed(100 + seed))
+
+
+def measure(setting: dict) -> list[Record]:
+    """Samples an ensemble for each signal, and scores them; returns nothing where a checkout is
+    missing."""
+    label = setting["label"]
+    task, exact, mean = _posed(setting["law"], setting["operator"])
+    taken, start = Evaluations(), time.perf_counter()
+    if label == TRUTH:
+        seed = OPERATORS.index(setting["operator"])
+        x, _ = task.posterior(MEMBERS, Generator().manual_seed(200 + seed))
+        return [_scores(task, x, exact, mean)]
+    shape, count = tuple(task.truths.shape[1:]), SIGNALS * MEMBERS
+    seen = Linear(task.A, torch.zeros(len(task.A)), noise=task.noise)
+    constraint = EachMember(seen, task.y / task.noise, repeats=MEMBERS)
+    denoiser = task.denoiser()
+    if label in OURS:
+        method, options = OURS[label]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            result = feasibly.sample(
+                denoiser,
+                constraint,
+                count,
+                shape,
+                method=method,
+                options=dict(options),
+                monitor=method == "auto",
+                dtype=torch.float64,
+            )
+        x, taken = result.samples, result.evaluations
+    else:
+        network = Network(denoiser, taken)
+        try:
+            with torch.random.fork_rng(), members.calling(range(count)):
+                torch.manual_seed(0)
+                x = peers.azula_mmps(network, constraint, count, shape, iterations=8, steps=64)
+        except peers.Missing as error:
+            print(f"{label} is left out. {error}")
+            return []
+    found = _scores(task, x.double().reshape(SIGNALS, MEMBERS, *shape), exact, mean)
+    evaluations = (taken.member_forward + taken.member_backward) / count
+    return [found | {"evaluations": evaluations, "seconds": time.perf_counter() - start}]
+
+
+def _scores(task: "Task", x: Tensor, exact: Tensor, mean: Tensor) -> Record:
+    return {
+        "gap": gap(x.mean(dim=1), mean, task.truths).tolist(),
+        "coverage": coverage(task.log_density(x), task.log_density(exact)).tolist(),
+        "std": (x.var(dim=1).sum(dim=1) / exact.var(dim=1).sum(dim=1)).sqrt().tolist(),
+    }
+
+
+def gap(found: Tensor, best: Tensor, truths: Tensor) -> Tensor:
+    """Returns how much larger the squared error of an estimate is than that of the best one, in
+    decibels, with shape (N)."""
+    errors = [(one - truths).square().mean(dim=1) for one in (found, best)]
+    return 10 * (errors[0] / errors[1]).log10()
+
+
+def coverage(log_p: Tensor, exact: Tensor) -> Tensor:
+    """Returns which share of the posterior has at least the density that nine in ten members have.
+
+    Arguments:
+        log_p: The log-densities of members, with shape (N, M).
+        exact: Those of samples of the exact posterior, with shape (N, K).
+    """
+    ordered, place = log_p.sort(dim=1).values, (1 - NOMINAL) * (log_p.shape[1] + 1) - 1
+    low = int(place)
+    level = ordered[:, low] + (place - low) * (ordered[:, low + 1] - ordered[:, low])
+    return (exact >= level[:, None]).double().mean(dim=1)
+
+
+def rows(records: Sequence[Record]) -> list[Record]:
+    """Returns the rows of its table: means over operators and signals, and the coverage that is
+    farthest from its nominal value."""
+    groups: dict[tuple[str, str], list[Record]] = {}
+    for row in records:
+        groups.setdefault((row["law"], row["label"]), []).append(row)
+    found = []
+    for (law, label), group in groups.items():
+        covered = [statistics.fmean(row["coverage"]) for row in group]
+        row: Record = {
+            "law": law,
+            "label": label,
+            "gap": statistics.fmean(x for row in group for x in row["gap"]),
+            "coverage": statistics.fmean(covered),
+            "worst": max(covered, key=lambda share: abs(share - NOMINAL)),
+            "std": statistics.fmean(x for row in group for x in row["std"]),
+        }
+        if "evaluations" in group[0]:
+            row["evaluations"] = statistics.fmean(one["evaluations"] for one in group)
+        found.append(row)
+    return found
+
+
+COLUMNS: Columns = {
+    "law": ("increments", TEXT),
+    "label": ("method", TEXT),
+    "gap": ("gap (dB)", "{:.2f}"),
+    "coverage": ("covered, 90% asked", "{:.1%}"),
+    "worst": ("worst operator", "{:.1%}"),
+    "std": ("std / exact", "{:.2f}"),
+    "evaluations": ("evaluations a member", "{:.0f}"),
+}
+
+MEASUREMENT = Measurement(
+    name="increments",
+    question="How far are samplers from the best estimate of a signal, and what do they cover?",
+    problem="exact",
+    settings=[
+        {"law": law, "operator": operator, "label": label, "members": MEMBERS}
+        for law in LAWS
+        for operator in OPERATORS
+        for label in LABELS
+    ],
+    measure=measure,
+    rows=rows,
+    columns=COLUMNS,
+)
