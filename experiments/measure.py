@@ -22,7 +22,13 @@ def run(measurement: Measurement, labels: Sequence[str] = ()) -> None:
     Arguments:
         measurement: The measurement.
         labels: The labels to measure, where settings have labels; all by default.
+
+    Raises:
+        ValueError: If there is no such label.
     """
+    known_labels = {setting["label"] for setting in measurement.settings if "label" in setting}
+    if unknown := sorted(set(labels) - known_labels):
+        raise ValueError(f"There are no labels {unknown}; choose from {sorted(known_labels)}.")
     console = Console()
     made_by = versions()  # once: the code that runs is the code that was loaded
     name, problem = measurement.name, measurement.problem

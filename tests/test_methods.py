@@ -3,11 +3,17 @@
 import re
 
 import pytest
+import torch
 
+import feasibly
 from feasibly import samplers
 from feasibly.cli import formulas
 from feasibly.cli.formulas import displayed, inline
 from feasibly.cli.methods import declared, methods, plain, rows
+from feasibly.constraints import Composite, Inequality, Linear
+from feasibly.oracles import Gaussian
+from feasibly.policy import CHOICES
+from feasibly.schedules import LogLogit
 
 TABLE_1 = {
     "dps": ("x_t", "no", "yes"),
@@ -46,11 +52,33 @@ def test_the_list_is_printed(capsys):
         assert name in text
 
 
-def test_auto_says_what_runs_for_which_constraint(capsys):
+def test_auto_prints_the_choices(capsys):
     assert methods("auto") == 0
-    text = capsys.readouterr().out
-    for sampler in ("Particles", "CalibratedPPR", "PPR"):
-        assert sampler in text
+    text = " ".join(capsys.readouterr().out.split())
+    assert "up to 12 equalities" in text
+    assert "more than 12 values, some with errors" in text
+
+
+ROWS, PRIOR = torch.eye(20), Gaussian(torch.zeros(20), torch.eye(20), LogLogit())
+INSIDE, FAR = (Inequality(lambda x, b=b: b - x[:, :1], tolerance=1e-10) for b in (0.0, 3.0))
+MANY = Linear(ROWS[:16], torch.zeros(16), 1e-6)
+CHOSEN = (
+    Linear(ROWS[:2], torch.zeros(2), 1e-6),
+    INSIDE,
+    FAR,
+    MANY,
+    Composite([MANY, Inequality(lambda x: -x[:, -1:], tolerance=1e-10)]),
+    Linear(ROWS[:16], torch.zeros(16), noise=0.1),
+)
+
+
+@pytest.mark.parametrize(("constraint", "choice"), [*zip(CHOSEN, CHOICES, strict=True)])
+def test_what_auto_says_is_what_it_runs(constraint, choice):
+    named = set(re.findall(r"`(\w+)`", choice[1]))
+    attempts = feasibly.plan(PRIOR, constraint, (20,)).attempts
+    runs = {type(one).__name__.removeprefix("Truncated") for one in attempts}
+    assert runs - {"Ancestral"} == named
+    assert ("Ancestral" in runs) == ("unconditional" in choice[1])
 
 
 @pytest.mark.parametrize("name", samplers.METHODS)

@@ -179,7 +179,7 @@ def test_a_dataset_says_how_members_fit_each_observation():
     one, other = torch.tensor([0.9, 1.1, 1.0, 1.2]), torch.tensor([2.0, 2.1, 1.9, 2.2])
     made = result(first=4, chi_square={"wind": one, "heat": other})
     found = made.to_xarray()["chi_square"]
-    assert found.dims == ("observation", "member")
+    assert found.dims == ("member", "observation")
     assert found.sel(observation="heat", member=5).item() == pytest.approx(2.1)
 
 

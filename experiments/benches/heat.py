@@ -1,13 +1,11 @@
 """Solutions of the heat equation from a given initial state, by an exact denoiser and by a learned
 flow."""
 
-__all__ = ["CASES", "HeatBench", "HeatCase", "p_uniform"]
+__all__ = ["CASES", "HeatBench", "HeatCase"]
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
 
-import torch
 from torch import Generator, Tensor
 
 from feasibly.errors import SamplingError
@@ -16,6 +14,7 @@ from feasibly.policy import Plan
 from ..recipes.heat import fitted
 from ..records import Record
 from ..studies import Comparison
+from ..uniform import p_uniform
 from .base import Bench, Case, sample, summary
 from .exact_fields import initial
 from .exact_learned import initial_and_mass, solution
@@ -121,21 +120,3 @@ class HeatCase(Case):
             return f"failed: {record['error']}"
         shown = ("feasible", "mmse", "nu", "nu_std", "p", "off", "plausible", "seconds")
         return ", ".join(f"{key} {record[key]:.3g}" for key in shown if key in record)
-
-
-def p_uniform(values: Tensor, low: float, high: float) -> float:
-    """Returns the p-value of Kolmogorov and Smirnov's test that values are uniform on an
-    interval.
-
-    References:
-        | Use of the Kolmogorov-Smirnov, Cramer-von Mises and Related Statistics Without Extensive
-        | Tables (Stephens, 1970), https://doi.org/10.1111/j.2517-6161.1970.tb00821.x
-    """
-    n = len(values)
-    u = ((values.double() - low) / (high - low)).clamp(0, 1).sort().values
-    steps = torch.arange(n + 1).double() / n
-    gap = torch.maximum(steps[1:] - u, u - steps[:-1]).max().item()
-    z = gap * (math.sqrt(n) + 0.12 + 0.11 / math.sqrt(n))
-    if z < 0.2:  # where the series has not begun to converge, and the value is 1
-        return 1.0
-    return 2 * sum((-1) ** (k - 1) * math.exp(-2 * (k * z) ** 2) for k in range(1, 101))

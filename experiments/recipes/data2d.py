@@ -3,10 +3,10 @@
 __all__ = ["Banana", "Checkerboard"]
 
 import inspect
-import re
 
 from torch import Generator, Tensor
 
+from feasibly.cli.methods import plain
 from feasibly.denoisers import Karras
 from feasibly.metrics import knn_cross_edge_rate, weight_error
 from feasibly.nn import ModulatedMLP
@@ -57,9 +57,7 @@ class _Data2D(Denoising):
         x = problem.prior_samples(n)
         return CARD.format(
             title=type(distribution).__name__,
-            parameters_of_data=re.sub(
-                r":math:`([^`]*)`", r"$\1$", inspect.getdoc(type(distribution)) or ""
-            ),
+            parameters_of_data=plain(inspect.getdoc(type(distribution)) or ""),
             parameters=sum(p.numel() for p in model.parameters()),
             n=n,
             knn=knn_cross_edge_rate(data, x),

@@ -28,7 +28,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -36,13 +36,15 @@ from torch import Tensor
 import feasibly
 from feasibly.constraints import Constraint
 from feasibly.denoisers import Denoiser
-from feasibly.errors import SamplingError
 from feasibly.network import Evaluations, Network
 
 from .. import peers
 from ..records import DEFAULT, TRUTH, Record
 from ..tables import TEXT, Columns
 from .base import Measurement
+
+if TYPE_CHECKING:
+    from ..benches.exact import ExactCase
 
 WORST = 100.0
 """The distance that counts where a sampler fails or refuses, and the largest that counts."""
@@ -53,7 +55,7 @@ NEAR = 1.5
 
 class Counted:
     """A denoiser as entries see it: a callable (x_t, t) with a schedule, whose evaluations are
-    counted."""
+    counted. It is no :class:`Network`, of which a run of ours would take the denoiser."""
 
     def __init__(self, denoiser: Denoiser) -> None:
         self.taken, self.schedule = Evaluations(), denoiser.schedule
@@ -87,14 +89,14 @@ def ours(method: str) -> Entry:
     return sample
 
 
-def theirs(draw: Callable[..., Tensor], **settings: Any) -> Entry:
+def theirs(sampler: Callable[..., Tensor], **settings: Any) -> Entry:
     """Returns the entry of a sampler of azula."""
 
     def sample(
         denoiser: Counted, constraint: Constraint, members: int, shape: tuple[int, ...], seed: int
     ) -> Tensor:
         torch.manual_seed(seed)
-        return draw(denoiser, constraint, members, shape, **settings)
+        return sampler(denoiser, constraint, members, shape, **settings)
 
     return sample
 
@@ -166,27 +168,36 @@ def measure(setting: dict, entries: Mapping[str, Entry] = ENTRIES) -> list[Recor
     case = ExactCase(PROBLEMS[setting["posterior"]])
     members = case.problem.members
     if label == TRUTH:
-        return [case.truth(members) or {}]
+        return [found] if (found := case.truth(members)) else []
     denoiser = Counted(case.denoiser)
     start = time.perf_counter()
     try:
         with torch.random.fork_rng(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             x = entries[label](denoiser, case.constraint, members, case.shape, 0)
-        found = case.judged(x, members)
     except peers.Missing as error:
         print(f"{label} is left out. {error}")
         return []
-    except (SamplingError, ValueError) as error:
-        found = {"feasible": 0.0, "error": str(error)}
+    except Exception as error:  # of whatever kind: one problem must not end the others
+        found: Record = {"feasible": 0.0, "error": f"{type(error).__name__}: {error}"}
+    else:
+        found = _judged(case, x, members)
     return [
         found
         | {
             "evaluations": (denoiser.taken.member_forward + denoiser.taken.member_backward)
             / members,
             "seconds": time.perf_counter() - start,
+            "commit": peers.commit("azula") if label.startswith("azula") else "",
         }
     ]
+
+
+def _judged(case: "ExactCase", x: Tensor, members: int) -> Record:
+    try:
+        return case.judged(torch.as_tensor(x), members)
+    except (ValueError, TypeError, RuntimeError) as error:
+        return {"feasible": 0.0, "error": f"{type(error).__name__}: {error}"}
 
 
 def score(records: Sequence[Record]) -> float:
@@ -197,12 +208,15 @@ def score(records: Sequence[Record]) -> float:
 
 
 def rows(records: Sequence[Record]) -> list[Record]:
-    """Returns the rows of its table, the best score first."""
+    """Returns the rows of its table, the best score first, of samplers that have run on all
+    problems."""
     groups: dict[str, list[Record]] = {}
     for row in records:
         groups.setdefault(row["label"], []).append(row)
     found = []
     for label, group in groups.items():
+        if {row["posterior"] for row in group} != set(PROBLEMS):
+            continue
         row: Record = {
             "label": label,
             "score": score(group),
@@ -233,7 +247,13 @@ def sampler_of(file: Path) -> Entry:
 
 
 def entered(label: str, sampler: Entry) -> Measurement:
-    """Returns the measurement of one more sampler."""
+    """Returns the measurement of one more sampler.
+
+    Raises:
+        ValueError: If the label is one of :data:`ENTRIES`, or the truth's.
+    """
+    if label in (*ENTRIES, TRUTH):
+        raise ValueError(f"There is a sampler {label!r} already; choose another --name.")
     return replace(
         MEASUREMENT,
         settings=[{"label": label, "posterior": name} for name in PROBLEMS],

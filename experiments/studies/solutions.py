@@ -1,8 +1,8 @@
 """How do samplers do on solutions of Burgers' equation and of reaction and diffusion?
 
 The tasks are those of Physics-Constrained Flow Matching, on finite data with an exact denoiser
-(:mod:`experiments.benches.solutions`). Other authors' code runs from a checkout, see
-:mod:`experiments.peers`. ECI takes the given values alone, since the laws are not linear.
+(:mod:`experiments.tasks.solutions`). Other authors' code runs from a checkout, see
+:mod:`experiments.peers`. ECI takes the given values alone, since mass is not linear in them.
 
 References:
     | Physics-Constrained Flow Matching (Utkarsh et al., 2025), https://arxiv.org/abs/2506.04171
@@ -17,7 +17,7 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
@@ -29,12 +29,9 @@ from feasibly.network import Evaluations, Network
 from .. import peers
 from ..records import DEFAULT, TRUTH, Record
 from ..tables import TEXT, Columns
+from ..tasks.solutions import TASKS, Task
 from .base import Measurement
 
-if TYPE_CHECKING:
-    from ..benches.solutions import Task
-
-TASKS = ("Burgers, initial state", "Burgers, boundary and mass", "reaction-diffusion")
 MEMBERS, SEEDS = 64, 3
 
 OURS: Mapping[str, str] = {DEFAULT: "auto", "PPR": "ppr", "PCFM": "pcfm", "ECI": "eci"}
@@ -48,9 +45,7 @@ LABELS = (*OURS, *THEIRS, TRUTH)
 
 
 @lru_cache(maxsize=1)
-def _task(name: str) -> "Task":
-    from ..benches.solutions import TASKS
-
+def _task(name: str) -> Task:
     return TASKS[name]()
 
 
@@ -96,7 +91,7 @@ def measure(setting: dict) -> list[Record]:
 
 
 def _theirs(
-    name: str, settings: Mapping[str, Any], network: Network, task: "Task", seed: int
+    name: str, settings: Mapping[str, Any], network: Network, task: Task, seed: int
 ) -> Tensor:
     """Samples by a peer's code, with shape (N, nx, nt)."""
     v = peers.velocity(network)
@@ -113,13 +108,16 @@ def _theirs(
 
 
 def rows(records: Sequence[Record]) -> list[Record]:
-    """Returns the rows of its table: means over seeds, and the least p-value."""
+    """Returns the rows of its table: means over seeds, and the least p-value. A label that failed
+    once says so, and has no scores."""
     groups: dict[tuple[str, str], list[Record]] = {}
     for row in records:
-        if "error" not in row:
-            groups.setdefault((row["task"], row["label"]), []).append(row)
+        groups.setdefault((row["task"], row["label"]), []).append(row)
     found = []
     for (task, label), group in groups.items():
+        if any("error" in one for one in group):
+            found.append({"task": task, "label": label, "errors": "failed"})
+            continue
         row: Record = {"task": task, "label": label, "p": min(one["p"] for one in group)}
         row["errors"] = ", ".join(
             f"{statistics.fmean(one[name] for one in group):.0e}" for name in ("given", "law")
@@ -136,8 +134,8 @@ COLUMNS: Columns = {
     "label": ("method", TEXT),
     "mmse": ("MMSE", "{:.1e}"),
     "smse": ("SMSE", "{:.1e}"),
-    "p": ("law of what is free, least p", "{:.1g}"),
-    "errors": ("errors: values, law", TEXT),
+    "p": ("free parameters, least p", "{:.1g}"),
+    "errors": ("errors: values, mass", TEXT),
     "evaluations": ("evaluations a member", "{:.0f}"),
 }
 

@@ -19,28 +19,6 @@ from .network import Evaluations, Network
 from .samplers import METHODS, PPR, Ancestral, CalibratedPPR, Particles, Sampler, TruncatedPPR
 from .sampling import Problem, whole
 
-CHOICES = (
-    (
-        "up to 12 equalities, with or without inequalities",
-        "`Particles`: each member weighs 8 to 32 states, and keeps one",
-    ),
-    (
-        "inequalities that the model often satisfies",
-        "unconditional samples; `Particles` for members outside",
-    ),
-    ("inequalities farther away", "`Particles`"),
-    (
-        "more than 12 equalities",
-        "`CalibratedPPR`; `PPR` for members that are infeasible or implausible",
-    ),
-    (
-        "more than 12 equalities, and inequalities",
-        "`CalibratedPPR` on the equalities; `PPR` for members outside",
-    ),
-    ("more than 12 values, some with errors", "`CalibratedPPR`"),
-)
-"""What `auto` runs for a constraint, in words."""
-
 WEIGHED = 12
 """Up to so many residuals particles are weighed, which takes a gradient for each. More are met by
 posterior samples."""
@@ -135,6 +113,28 @@ lowest."""
 
 UNITS = 1e-4
 """A typical residual smaller than this, or larger than its inverse, is in other units than one."""
+
+CHOICES = (
+    (
+        f"up to {WEIGHED} equalities or values with errors, with or without inequalities",
+        f"`Particles`: a member weighs {PARTICLES_ONE} to {PARTICLES_FAR} states, and keeps one",
+    ),
+    (
+        "inequalities that the model often satisfies",
+        "unconditional samples; `Particles` for members outside",
+    ),
+    ("inequalities farther away", "`Particles`"),
+    (
+        f"more than {WEIGHED} equalities",
+        "`CalibratedPPR`; `PPR` for members that are infeasible or implausible",
+    ),
+    (
+        f"more than {WEIGHED} equalities, and inequalities",
+        "`CalibratedPPR` on the equalities; `PPR` for members outside",
+    ),
+    (f"more than {WEIGHED} values, some with errors", "`CalibratedPPR`"),
+)
+"""What `auto` runs for a constraint, in words."""
 
 
 class Survey(Protocol):

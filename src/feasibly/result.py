@@ -193,8 +193,8 @@ class Result:
         found |= {k: (("member",), v.cpu().numpy()) for k, v in known.items() if v is not None}
         coordinates: dict[str, Any] = {"member": self.members}
         if self.chi_square:
-            fit = torch.stack(list(self.chi_square.values())).cpu().numpy()
-            found["chi_square"] = (("observation", "member"), fit)
+            fit = torch.stack(list(self.chi_square.values()), dim=1).cpu().numpy()
+            found["chi_square"] = (("member", "observation"), fit)
             coordinates["observation"] = list(self.chi_square)
         about = {"seed": self.seed, "tolerance": self.tolerance, "method": self.method}
         return xarray.Dataset(found, coords=coordinates, attrs=about)

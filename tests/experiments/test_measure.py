@@ -144,3 +144,5 @@ def test_only_the_labels_that_are_asked_for_are_measured():
     settings = [{"label": name, "sigma": 0.1} for name in ("one", "two")]
     run(tiny(counted, settings), ["two"])
     assert counted.calls == settings[1:]
+    with pytest.raises(ValueError, match=r"no labels \['three'\]; choose from \['one', 'two'\]"):
+        run(tiny(counted, settings), ["three"])

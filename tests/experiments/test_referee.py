@@ -56,11 +56,15 @@ def test_evaluations_are_counted_in_both_directions():
     assert judged(sample)["evaluations"] == 3
 
 
-@pytest.mark.parametrize("fault", ["refuses", "shape", "nan"])
+@pytest.mark.parametrize("fault", ["refuses", "raises", "none", "shape", "nan"])
 def test_a_sampler_that_refuses_or_fails_gets_the_worst_distance(fault):
     def sample(denoiser, constraint, members, shape, seed):
         if fault == "refuses":
             raise ValueError("I take no equalities.")
+        if fault == "raises":
+            return torch.linalg.cholesky(-torch.eye(2))
+        if fault == "none":
+            return None
         if fault == "shape":
             return torch.zeros(members - 1, *shape)
         return torch.full((members, *shape), math.nan)
@@ -104,6 +108,18 @@ def test_the_sampler_of_the_page_runs_as_printed(tmp_path):
     found = judged(referee.sampler_of(file))
     assert found["feasible"] == 1
     assert found["evaluations"] == 128
+
+
+def test_a_sampler_without_all_problems_has_no_row():
+    made = [{"label": "mine", "feasible": 1.0, "ratio": 1.0, "posterior": n} for n in PROBLEMS]
+    some = [row for row in made if row["posterior"] in referee.PROBLEMS]
+    assert [row["score"] for row in referee.rows(some)] == [1.0]
+    assert referee.rows(some[1:]) == []
+
+
+def test_names_of_ours_are_taken():
+    with pytest.raises(ValueError, match="There is a sampler 'PPR' already"):
+        referee.entered("PPR", print)
 
 
 def test_a_file_without_the_function_is_refused(tmp_path):

@@ -613,5 +613,22 @@ def test_kept_derivatives_give_the_samples_of_products(monkeypatch):
             return feasibly.sampling.run([method], 4, (D,), seed=0, dtype=torch.float64).samples
 
     kept = draw()
-    monkeypatch.setattr(moments, "FEW", 0)
+    monkeypatch.setattr(moments, "KEPT", 0)
     torch.testing.assert_close(draw(), kept, rtol=0, atol=1e-6)
+
+
+def test_what_the_covariance_knows_joins_and_what_it_does_not_waits():
+    """Of three exact values one has a negative variance, one a variance that is smaller than that,
+    and one a larger one."""
+    held = Linear(torch.eye(4)[:3].double(), double([1.0, 1.0, 1.0]), 1e-10)
+    observed = Linear(torch.eye(4)[3:].double(), double([1.0]), noise=0.1)
+    moved = moments.toward(
+        Composite([held, observed]),
+        torch.zeros(1, 4).double(),
+        lambda v: double([[-0.5, 0.1, 4.0, 1.0]]) * v,
+        0.0,
+        lambda S, b, iterations, rtol, least: ritz(S, b, iterations, rtol, least=least),
+        8,
+        1e-6,
+    )
+    torch.testing.assert_close(moved.x, double([[0.0, 0.0, 1.0, 1 / 1.01]]))

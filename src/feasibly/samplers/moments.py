@@ -10,14 +10,15 @@ import torch
 from torch import Tensor
 
 from ..constraints.base import Constraint
-from ..linalg import Solution, extremes
+from ..linalg import Solution, eigh, extremes
 from ..minimizers.base import per_sample
 
 HALVINGS = 6  # of a move onto a curved residual, at most
 ROUNDING = 1e-3  # the relative error of a squared residual in single precision, with a margin
 STIFF = 100.0  # the largest variance of exact residuals, in units of that of an error
 SIZED = 3  # the products that find this variance
-FEW = 32  # residuals of which all derivatives are kept
+FEW = 32  # exact residuals beside others that join one by one, with a product each
+KEPT = 32  # residuals whose derivatives may be kept, each as large as a sample
 NEGATIVE = 0.1  # the share of it that may be found negative
 
 Randn = Callable[[Tensor], Tensor]
@@ -31,14 +32,16 @@ class Rows(NamedTuple):
     Attributes:
         r: The residuals, with shape :math:`(B, m)`.
         variance: The variances of their errors, likewise.
-        scale: What exact ones were multiplied by, with shape :math:`(B, 1)`.
+        turn: How exact ones joined.
+        known: For which samples some of them did, with shape :math:`(B, 1)`.
         J: The product with :math:`J = \partial r / \partial x`.
         J_T: The product with :math:`J^\top`.
     """
 
     r: Tensor
     variance: Tensor
-    scale: Tensor
+    turn: Product
+    known: Tensor
     J: Product
     J_T: Product
 
@@ -93,7 +96,7 @@ def toward(
             shortened.
     """
     x = x.detach().requires_grad_()
-    r, variance, scale, J, J_T = _rows(constraint, x, V, noise)
+    r, variance, turn, known, J, J_T = _rows(constraint, x, V, noise, iterations)
     mixed = constraint.noisy is not None and constraint.equalities is not None
     e = torch.zeros_like(r.detach())
     if randn is not None and constraint.noisy is not None:
@@ -109,7 +112,7 @@ def toward(
         return variance * p + J(moves[-1])
 
     # errors have variance one; exact residuals beside them may have a share of their largest
-    least = torch.where(scale > 0, 1 / STIFF, 1.0) if mixed else torch.ones_like(scale)
+    least = torch.where(known, 1 / STIFF if mixed else 1.0, 1.0).to(r)
     w, weights = solve(S, -r.detach(), min(iterations, r.shape[1]), rtol, least)
     x, r = x.detach(), r.detach()
     move = torch.zeros_like(x)
@@ -117,7 +120,7 @@ def toward(
         move = move + per_sample(weight, x) * one
     if randn is not None and constraint.noisy is not None and not constraint.linear:
         price = (-w * (r + variance * w)).sum(dim=1).clamp_min(0)  # w J V J^T w, as S w = -r
-        move = _shortened(lambda z: _joined(constraint, z, scale) + e, x, move, r, price)
+        move = _shortened(lambda z: _joined(constraint, z, turn) + e, x, move, r, price)
     x = x + move
     size = r.detach().norm(dim=1)
     distance = torch.where(size > 0, size / slopes[0], 0.0) if slopes else size
@@ -127,7 +130,7 @@ def toward(
 def cost(constraint: Constraint, iterations: int, residuals: int) -> int:
     """Returns the most products with the covariance that :func:`toward` takes."""
     scaled = constraint.noisy is not None and constraint.equalities is not None
-    return min(iterations, residuals) + SIZED * scaled
+    return min(iterations, residuals) + FEW * scaled
 
 
 @torch.no_grad()
@@ -155,57 +158,95 @@ def _shortened(
     return per_sample(share, x) * move
 
 
-def _joined(constraint: Constraint, x: Tensor, scale: Tensor) -> Tensor:
-    """Returns what is exact, times a scale, and then what has errors, with shape (B, m)."""
+def _joined(constraint: Constraint, x: Tensor, turn: Product) -> Tensor:
+    """Returns what is exact, as it joins, and then what has errors, with shape (B, m)."""
     observed, equalities = constraint.noisy, constraint.equalities
     assert observed is not None
     values = observed.residual(x)
     if equalities is None:
         return values
-    return torch.cat([scale * equalities.residual(x), values], dim=1)
+    return torch.cat([turn(equalities.residual(x)), values], dim=1)
 
 
 def _rows(
-    constraint: Constraint, x: Tensor, V: Callable[[Tensor], Tensor], noise: float | None
+    constraint: Constraint,
+    x: Tensor,
+    V: Callable[[Tensor], Tensor],
+    noise: float | None,
+    iterations: int,
 ) -> Rows:
     """Returns all residuals, what is exact before what has errors."""
-    scale = x.new_ones((len(x), 1))
+    kept = min(KEPT, 2 * iterations)  # a product takes about two passes more than kept rows do
+    every = torch.ones(len(x), 1, dtype=torch.bool, device=x.device)
     observed, equalities = constraint.noisy, constraint.equalities
     if observed is None:
         r = constraint.residual(x)
         share = constraint.tolerance / r.shape[1] if noise is None else noise
-        return Rows(r, torch.full_like(r, share), scale, *_products(r, x))
+        return Rows(r, torch.full_like(r, share), torch.clone, every, *_products(r, x, kept))
     values = observed.residual(x)
-    J_v, J_v_T = _products(values, x)
+    J_v, J_v_T = _products(values, x, kept)
     if equalities is None:
-        return Rows(values, torch.ones_like(values), scale, J_v, J_v_T)
-    # what is exact has other units: it is scaled such that its largest variance is STIFF
+        return Rows(values, torch.ones_like(values), torch.clone, every, J_v, J_v_T)
     r = equalities.residual(x)
     m = r.shape[1]
     share = equalities.tolerance / m if noise is None else noise
-    J_r, J_r_T = _products(r, x)
-    begin = torch.where(r.detach().norm(dim=1, keepdim=True) > 0, r.detach(), 1.0)
-    least, size = extremes(lambda p: J_r(V(J_r_T(p))), begin, min(SIZED, m))
-    # a learned covariance with negative eigenvalues does not know these residuals yet
-    known = (size > 0) & (least >= -NEGATIVE * size) & size.isfinite()
-    scale = torch.where(known, STIFF / size, 0.0).sqrt()[:, None]
-    exact = (scale.square() * share).expand_as(r)
+    J_r, J_r_T = _products(r, x, KEPT)
+    turn, turn_T, known = _known(r.detach(), lambda p: J_r(V(J_r_T(p))))
+    # the product of the turn and its transpose is diagonal
+    exact = share * turn(turn_T(torch.ones_like(r)))
     return Rows(
-        torch.cat([scale * r, values], dim=1),
+        torch.cat([turn(r), values], dim=1),
         torch.cat([exact, torch.ones_like(values)], dim=1),
-        scale,
-        lambda v: torch.cat([scale * J_r(v), J_v(v)], dim=1),
-        lambda p: J_r_T(scale * p[:, :m]) + J_v_T(p[:, m:]),
+        turn,
+        known,
+        lambda v: torch.cat([turn(J_r(v)), J_v(v)], dim=1),
+        lambda p: J_r_T(turn_T(p[:, :m])) + J_v_T(p[:, m:]),
     )
 
 
-def _products(r: Tensor, x: Tensor) -> tuple[Product, Product]:
-    r"""Returns the products with :math:`J = \partial r / \partial x` and with :math:`J^\top`."""
+def _known(r: Tensor, S: Product) -> tuple[Product, Product, Tensor]:
+    """Returns how exact residuals join others, the transpose of that, and for which samples some
+    do, with shape (B, 1).
+
+    What is exact has other units. So it is scaled to the variance STIFF. A learned covariance with
+    negative eigenvalues does not know the residuals yet, which then do not join. Few residuals are
+    turned to the eigenvectors of their covariance, and each joins or waits by itself: it joins if
+    its variance is larger than the most negative one. Many are scaled alike.
+
+    Arguments:
+        r: The residuals, with shape (B, m).
+        S: The product with their covariance.
+    """
+    if r.shape[1] > FEW:
+        begin = torch.where(r.norm(dim=1, keepdim=True) > 0, r, 1.0)
+        least, size = extremes(S, begin, SIZED)
+        known = (size > 0) & (least >= -NEGATIVE * size) & size.isfinite()
+        scale = torch.where(known, STIFF / size, 0.0).sqrt()[:, None]
+        return lambda v: scale * v, lambda p: scale * p, scale > 0
+    rows = [S(e.expand_as(r)) for e in torch.eye(r.shape[1]).to(r)]
+    M = torch.stack(rows, dim=1).double()
+    values, vectors = eigh((M + M.mT) / 2)
+    least, most = values[:, :1], values[:, -1:]
+    known = (values > 0) & (values > -least)
+    w = torch.where(known, STIFF / torch.maximum(values, most / STIFF**2), 0.0).sqrt()
+    T = torch.where(known[:, None], vectors * w[:, None], 0.0).mT.to(r)
+    return (
+        lambda v: torch.einsum("bkm,bm->bk", T, v),
+        lambda p: torch.einsum("bkm,bk->bm", T, p),
+        known.any(dim=1, keepdim=True),
+    )
+
+
+def _products(r: Tensor, x: Tensor, kept: int) -> tuple[Product, Product]:
+    r"""Returns the products with :math:`J = \partial r / \partial x` and with :math:`J^\top`.
+
+    Up to so many rows of it are kept. They cost a backward pass each, and no more later.
+    """
 
     def J_T(p: Tensor) -> Tensor:
         return torch.autograd.grad(r, x, p, retain_graph=True)[0]
 
-    if r.shape[1] <= FEW:  # fewer derivatives than a solver would take
+    if r.shape[1] <= kept:
         rows = torch.stack([J_T(e.expand_as(r)) for e in torch.eye(r.shape[1]).to(r)], dim=1)
         return (
             lambda v: torch.einsum("bm...,b...->bm", rows, v),

@@ -1,9 +1,10 @@
 r"""Signals with independent increments under linear observations with errors.
 
-A signal is a sum of independent numbers, :math:`x_i = x_{i-1} + u_i`, each a normal whose variance
-is random. Given the variances all is Gaussian. So Gibbs' sampler gives the posterior of an
-observation, and the denoiser with its derivatives, as exactly as it is run for. For normal
-increments nothing is random, and both are exact.
+A signal is a sum of independent numbers, :math:`x_i = x_{i-1} + u_i`. Each is a normal whose
+variance is random. With known variances all is Gaussian, so Gibbs' sampler gives the posterior of
+an observation, and the denoiser with its derivative. For normal increments both are exact.
+Else the mean of the denoiser is off by at most 5 % of the posterior's standard deviation, and its
+derivative by at most 11 %, which was measured at six noise levels.
 
 The task is that of a statistical benchmark of posterior samplers, after its paper. The code is
 ours.
@@ -14,7 +15,7 @@ References:
     | The Bayesian Lasso (Park & Casella, 2008), https://doi.org/10.1198/016214508000000337
 """
 
-__all__ = ["INCREMENTS", "LENGTH", "Increments", "Law", "Task", "operators", "task"]
+__all__ = ["INCREMENTS", "LENGTH", "Distribution", "Increments", "Task", "operators", "task"]
 
 import math
 from collections.abc import Callable, Mapping
@@ -25,6 +26,8 @@ from torch import Generator, Tensor
 
 from feasibly.denoisers import Denoiser
 from feasibly.schedules import EDM, Schedule
+
+Shape = tuple[int, ...]
 
 LENGTH = 64
 NOISE = 10 ** (-25 / 10)
@@ -38,32 +41,33 @@ LONG = 240
 
 
 @dataclass(frozen=True)
-class Law:
-    """A law of increments.
+class Distribution:
+    """A distribution of increments.
 
     Attributes:
-        variances: Samples variances given increments, in their shape.
+        variances: Samples variances given increments, in their shape, by random numbers of a
+            shape that broadcasts to it.
         begin: The variances to begin with.
         increments: Samples increments, of a shape.
         log_density: The log-density of increments.
         sweeps: Whether variances are random.
     """
 
-    variances: Callable[[Tensor, Generator], Tensor]
+    variances: Callable[[Tensor, Generator, Shape], Tensor]
     begin: float
-    increments: Callable[[tuple[int, ...], Generator], Tensor]
+    increments: Callable[[Shape, Generator], Tensor]
     log_density: Callable[[Tensor], Tensor]
     sweeps: bool = True
 
 
-def normal(variance: float) -> Law:
+def normal(variance: float) -> Distribution:
     """Normal increments."""
 
-    def increments(shape: tuple[int, ...], generator: Generator) -> Tensor:
+    def increments(shape: Shape, generator: Generator) -> Tensor:
         return math.sqrt(variance) * torch.randn(shape, generator=generator, dtype=torch.float64)
 
-    return Law(
-        lambda u, generator: torch.full_like(u, variance),
+    return Distribution(
+        lambda u, generator, shape: torch.full_like(u, variance),
         variance,
         increments,
         lambda u: -u.square() / (2 * variance),
@@ -71,34 +75,34 @@ def normal(variance: float) -> Law:
     )
 
 
-def laplace(b: float) -> Law:
+def laplace(b: float) -> Distribution:
     """Laplace's increments of scale b: variances are exponential, and given an increment one over
     them is inverse Gaussian (Park & Casella, 2008)."""
 
-    def variances(u: Tensor, generator: Generator) -> Tensor:
+    def variances(u: Tensor, generator: Generator, shape: Shape) -> Tensor:
         mean = 1 / (b * u.abs().clamp_min(1e-12))
-        squares = torch.randn(u.shape, generator=generator, dtype=u.dtype).square()
+        squares = torch.randn(shape, generator=generator, dtype=u.dtype).square()
         phi = mean * b**2 * squares
         root = mean / (1 + phi / 2 + (phi + phi.square() / 4).sqrt())
-        other = torch.rand(u.shape, generator=generator, dtype=u.dtype) > mean / (mean + root)
+        other = torch.rand(shape, generator=generator, dtype=u.dtype) > mean / (mean + root)
         return 1 / torch.where(other, mean.square() / root, root)
 
-    def increments(shape: tuple[int, ...], generator: Generator) -> Tensor:
+    def increments(shape: Shape, generator: Generator) -> Tensor:
         signs = torch.randint(2, shape, generator=generator) * 2 - 1
         return signs * exponential(shape, generator) * b
 
-    return Law(variances, 2 * b**2, increments, lambda u: -u.abs() / b)
+    return Distribution(variances, 2 * b**2, increments, lambda u: -u.abs() / b)
 
 
-def exponential(shape: tuple[int, ...], generator: Generator) -> Tensor:
+def exponential(shape: Shape, generator: Generator) -> Tensor:
     """Samples the exponential distribution of mean one."""
     return -torch.log1p(-torch.rand(shape, generator=generator, dtype=torch.float64))
 
 
-def student(degrees: int) -> Law:
-    """Student's increments, of an odd number of degrees of freedom."""
+def student(degrees: int) -> Distribution:
+    """Student's increments."""
 
-    def gamma(half: int, shape: tuple[int, ...], generator: Generator) -> Tensor:
+    def gamma(half: int, shape: Shape, generator: Generator) -> Tensor:
         """Samples a gamma distribution of a shape that is half of a whole number."""
         found = exponential((half // 2, *shape), generator).sum(dim=0)
         if half % 2:
@@ -106,14 +110,14 @@ def student(degrees: int) -> Law:
             found = found + z.square() / 2
         return found
 
-    def variances(u: Tensor, generator: Generator) -> Tensor:
-        return (degrees + u.square()) / 2 / gamma(degrees + 1, tuple(u.shape), generator)
+    def variances(u: Tensor, generator: Generator, shape: Shape) -> Tensor:
+        return (degrees + u.square()) / 2 / gamma(degrees + 1, shape, generator)
 
-    def increments(shape: tuple[int, ...], generator: Generator) -> Tensor:
+    def increments(shape: Shape, generator: Generator) -> Tensor:
         z = torch.randn(shape, generator=generator, dtype=torch.float64)
         return z * (degrees / 2 / gamma(degrees, shape, generator)).sqrt()
 
-    return Law(
+    return Distribution(
         variances,
         1.0,
         increments,
@@ -121,27 +125,27 @@ def student(degrees: int) -> Law:
     )
 
 
-INCREMENTS: Mapping[str, Law] = {
+INCREMENTS: Mapping[str, Distribution] = {
     "normal": normal(0.25),
     "Laplace": laplace(1.0),
     "Student, 3": student(3),
 }
-"""The laws of the benchmark whose variance is finite, but for one with atoms."""
+"""The distributions of the benchmark with a finite variance, but for one with atoms."""
 
 
 class Increments(Denoiser):
     """The denoiser of signals, by Gibbs' sampler. Its derivative is the covariance that it finds.
 
-    Two calls have independent Monte Carlo errors.
+    All samples and all calls have the same random numbers, so that it is a function of a sample.
 
     Arguments:
-        law: The law of increments.
+        of: The distribution of increments.
         schedule: The noise schedule.
     """
 
-    def __init__(self, law: Law, schedule: Schedule) -> None:
+    def __init__(self, of: Distribution, schedule: Schedule) -> None:
         super().__init__(schedule)
-        self.law, self._generator = law, torch.Generator().manual_seed(0)
+        self.of = of
 
     def mean(self, x: Tensor, sigma: Tensor) -> Tensor:
         variance = sigma.detach().double().square().reshape(-1, 1)
@@ -156,18 +160,20 @@ class Increments(Denoiser):
             variance: The variance of the noise, with shape (1, 1) or (B, 1).
             both: Whether to return both.
         """
-        law, precision = self.law, 1 / variance
-        s = torch.full_like(x, law.begin)
-        first, last = (FIRST, SWEEPS) if law.sweeps else (0, 1)
+        of, precision = self.of, 1 / variance
+        generator = torch.Generator().manual_seed(0)
+        s = torch.full_like(x, of.begin)
+        first, last = (FIRST, SWEEPS) if of.sweeps else (0, 1)
         means, kept = [], []
         for k in range(last):
             diagonal, beside = tridiagonal(s, precision)
-            mean, sample = gaussian(diagonal, beside, x * precision, self._generator)
+            noise = torch.randn(x.shape[1], generator=generator, dtype=x.dtype)
+            mean, sample = gaussian(diagonal, beside, x * precision, noise)
             if k >= first:
                 means.append(mean)
                 kept.append((diagonal, beside))
-            if law.sweeps:
-                s = law.variances(steps(sample), self._generator)
+            if of.sweeps:
+                s = of.variances(steps(sample), generator, x.shape[1:])
         each = torch.stack(means)
         mean = each.mean(dim=0)
         if not both:
@@ -211,34 +217,33 @@ def tridiagonal(s: Tensor, precision: Tensor) -> tuple[Tensor, Tensor]:
     return inverse + following + precision, -inverse[:, 1:]
 
 
-def gaussian(
-    diagonal: Tensor, beside: Tensor, b: Tensor, generator: Generator
-) -> tuple[Tensor, Tensor]:
-    """Returns the mean and a sample of Gaussians, by Cholesky's factors of their precisions P.
+def gaussian(diagonal: Tensor, beside: Tensor, b: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the mean and a sample of Gaussians, both with shape (B, n), by Cholesky's factors of
+    their precisions P.
 
     Arguments:
         diagonal: The diagonal of P, with shape (B, n).
         beside: What is beside it, with shape (B, n - 1).
         b: The product of P and the mean, with shape (B, n).
-        generator: The source of noise.
+        noise: Standard normal numbers, with shape (n) or (B, n).
     """
     n = b.shape[1]
-    d, e, right = (v.unbind(dim=1) for v in (diagonal, beside, b))
-    noise = torch.randn(b.shape, generator=generator, dtype=b.dtype).unbind(dim=1)
+    d, e, right, z = (v.unbind(dim=1) for v in (diagonal, beside, b, noise.expand_as(b)))
     root, low, half = [d[0].sqrt()], [], [right[0] / d[0].sqrt()]
     for i in range(1, n):
         low.append(e[i - 1] / root[-1])
         root.append((d[i] - low[-1].square()).sqrt())
         half.append((right[i] - low[-1] * half[-1]) / root[-1])
-    mean, sample = [half[-1] / root[-1]], [(half[-1] + noise[-1]) / root[-1]]
+    mean, sample = [half[-1] / root[-1]], [(half[-1] + z[-1]) / root[-1]]
     for i in range(n - 2, -1, -1):
         mean.append((half[i] - low[i] * mean[-1]) / root[i])
-        sample.append((half[i] + noise[i] - low[i] * sample[-1]) / root[i])
+        sample.append((half[i] + z[i] - low[i] * sample[-1]) / root[i])
     return torch.stack(mean[::-1], dim=1), torch.stack(sample[::-1], dim=1)
 
 
 def operators() -> dict[str, Tensor]:
-    """Returns the matrices of the observations, with shape (m, n) each."""
+    """Returns the matrices of the observations, with shape (m, n) each. The rows of Fourier's are
+    orthonormal: the lowest five coefficients and ten higher ones."""
     eye = torch.eye(LENGTH, dtype=torch.float64)
     taps = torch.exp(-((torch.arange(13).double() - 6) ** 2) / (2 * 2**2))
     blur = torch.nn.functional.conv1d(eye[:, None], (taps / taps.sum())[None, None])[:, 0].T
@@ -247,7 +252,8 @@ def operators() -> dict[str, Tensor]:
     waves = torch.fft.rfft(eye, dim=0, norm="ortho")
     high = 5 + torch.randperm(LENGTH // 2 - 5, generator=generator)[:10].sort().values
     chosen = waves[torch.cat([torch.arange(5), high])]
-    parts = torch.cat([chosen.real, chosen.imag[1:]]) * math.sqrt(2)
+    waved = math.sqrt(2) * chosen[1:]
+    parts = torch.cat([chosen[:1].real, waved.real, waved.imag])
     return {"denoising": eye, "deconvolution": blur, "imputation": eye[some], "Fourier": parts}
 
 
@@ -256,22 +262,22 @@ class Task:
     """Signals that were observed.
 
     Attributes:
-        law: The law of increments.
+        of: The distribution of increments.
         A: The matrix of the observation, with shape (m, n).
         noise: The standard deviation of its errors.
         truths: The signals, with shape (N, n).
         y: What was observed of them, with shape (N, m).
     """
 
-    law: Law
+    of: Distribution
     A: Tensor
     noise: float
     truths: Tensor
     y: Tensor
 
     def denoiser(self) -> Increments:
-        """Returns the denoiser, on EDM's schedule."""
-        return Increments(self.law, EDM(2e-3, 80.0))
+        """Returns the denoiser, on EDM's schedule up to five times the scale of the signals."""
+        return Increments(self.of, EDM(2e-3, 400.0))
 
     def posterior(self, count: int, generator: Generator) -> tuple[Tensor, Tensor]:
         """Samples the posterior of each signal, by one chain for each sample.
@@ -284,8 +290,8 @@ class Task:
         D = steps(torch.eye(n).double()).T
         data = self.A.T @ self.A / self.noise**2
         b = (self.y @ self.A / self.noise**2).repeat_interleave(count, dim=0)[..., None]
-        s, means = torch.full_like(b[..., 0], self.law.begin), []
-        sweeps = LONG if self.law.sweeps else 1
+        s, means = torch.full_like(b[..., 0], self.of.begin), []
+        sweeps = LONG if self.of.sweeps else 1
         for k in range(sweeps):
             L = torch.linalg.cholesky(torch.einsum("ki,bk,kj->bij", D, 1 / s, D) + data)
             half = torch.linalg.solve_triangular(L, b, upper=False)
@@ -293,20 +299,28 @@ class Task:
                 means.append(torch.linalg.solve_triangular(L.mT, half, upper=True))
             half = half + torch.randn(half.shape, generator=generator, dtype=b.dtype)
             x = torch.linalg.solve_triangular(L.mT, half, upper=True)[..., 0]
-            s = self.law.variances(steps(x), generator)
+            s = self.of.variances(steps(x), generator, tuple(x.shape))
         shape = (len(self.y), count, n)
         return x.reshape(shape), torch.stack(means).mean(dim=0).reshape(shape).mean(dim=1)
 
     def log_density(self, x: Tensor) -> Tensor:
-        """Returns the log-density of the posterior up to constants, of x with shape (N, M, n)."""
+        """Returns the log-density of the posterior up to constants, with shape (N, M), of x with
+        shape (N, M, n)."""
         misfit = (x @ self.A.T - self.y[:, None]) / self.noise
-        return self.law.log_density(steps(x)).sum(dim=2) - misfit.square().sum(dim=2) / 2
+        return self.of.log_density(steps(x)).sum(dim=2) - misfit.square().sum(dim=2) / 2
 
 
-def task(law: str, operator: str, signals: int, seed: int = 0) -> Task:
-    """Returns signals of a law, and an observation of them."""
+def task(name: str, operator: str, signals: int, seed: int = 0) -> Task:
+    """Returns signals, and an observation of them.
+
+    Arguments:
+        name: Their distribution, one of :data:`INCREMENTS`.
+        operator: The observation, one of :func:`operators`.
+        signals: The number of signals.
+        seed: The seed of signals and errors.
+    """
     generator = torch.Generator().manual_seed(seed)
-    A, found = operators()[operator], INCREMENTS[law]
+    A, found = operators()[operator], INCREMENTS[name]
     truths = found.increments((signals, LENGTH), generator).cumsum(dim=1)
     values = truths @ A.T
     noise = math.sqrt(NOISE * values.square().mean(dim=1).median().item())

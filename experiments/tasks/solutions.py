@@ -1,8 +1,8 @@
 r"""Solutions of two equations from pairs of parameters, as finite data with an exact denoiser.
 
 They are tasks of Physics-Constrained Flow Matching (PCFM): 80 values of one parameter times 80 of
-another. Given the one, the other 80 are equally likely. Solvers are our own, of the kind that
-PCFM describes. They keep laws to the last digit, so that the data satisfy what is asked.
+another. If the first is known, the other 80 are equally likely. Solvers are our own, of the kind
+that PCFM describes. They conserve mass to the last digit, so that the data satisfy what is asked.
 
 References:
     | Physics-Constrained Flow Matching (Utkarsh et al., 2025), https://arxiv.org/abs/2506.04171
@@ -23,7 +23,7 @@ from feasibly.oracles import Empirical
 from feasibly.schedules import Flow
 
 from ..records import Record
-from .heat import p_uniform
+from ..uniform import p_uniform
 
 PAIRS = 80
 ACCURACY = 1e-8
@@ -50,7 +50,7 @@ class Task:
         atoms: The data that satisfy it, with shape (K, nx, nt), which are equally likely.
         free: The parameters that are not given, each with shape (K).
         known: Which values are given, with shape (nx, nt); the constraint is more than that.
-        law: The residuals of the law, with shape (B, m).
+        law: The residuals of the conservation law, with shape (B, m).
     """
 
     denoiser: Pairs
@@ -69,12 +69,15 @@ class Task:
         return self.atoms[torch.randint(len(self.atoms), (count,), generator=generator)]
 
     def about(self, x: Tensor) -> Record:
-        """The squared errors of the mean and of the standard deviation, averaged over points (MMSE
-        and SMSE of PCFM); root mean squares of errors of what is given and of the law; the
-        distance to the nearest datum; and the p-value of the free parameters' law.
+        """Scores samples, with shape (N, nx, nt).
 
-        The last is the least of one for each free parameter, times their number. Ranks of the
-        nearest data are tested, spread evenly between whole numbers.
+        Returns:
+            `mmse` and `smse`, the squared errors of the mean and of the standard deviation,
+            averaged over points, as PCFM has them. `given` and `law`, the root mean squares of the
+            errors of given values and of the residuals of the law. `off`, the root mean square
+            distance to the nearest datum, a point. `p`, the p-value of the test that free
+            parameters are equally likely: the least over the parameters, times their number. The
+            test is of ranks, spread evenly between whole numbers.
         """
         x = x.double()
         atoms = self.atoms.flatten(start_dim=1)
@@ -125,7 +128,8 @@ def through(u: Tensor) -> Tensor:
 
 
 def gained(u: Tensor) -> Tensor:
-    """The mass of Burgers solutions at all later times, less what came in, with shape (B, n)."""
+    """The gain of mass of inner points since the initial state, less what came in, at all later
+    times, with shape (B, n). A point has the mass u / (n + 1)."""
     inner, flux = u[:, 1:-1].sum(dim=1), through(u)
     came = (flux[:, 0] - flux[:, -1])[:, :-1].cumsum(dim=1)
     return (inner[:, 1:] - inner[:, :1] - came) / u.shape[1]
@@ -174,7 +178,18 @@ def uneven(u: Tensor) -> Tensor:
 
 
 def fronts(given: str, n: int = 64) -> Task:
-    """Burgers fronts. Given is the initial state, or the left values; and the law of mass."""
+    """Burgers fronts. Mass is conserved.
+
+    Arguments:
+        given: What is known: the `initial state`, or the `boundary`. The latter is the left value
+            at all later times, and that the right value equals its neighbour.
+        n: The number of steps in time and in space.
+
+    Raises:
+        ValueError: If `given` is neither.
+    """
+    if given not in ("initial state", "boundary"):
+        raise ValueError(f"given is 'initial state' or 'boundary', got {given!r}.")
     random = partial(torch.rand, generator=Generator().manual_seed(42), dtype=torch.float64)
     p, left = 0.2 + 0.6 * random(PAIRS), random(PAIRS)
     data = burgers(p.repeat_interleave(PAIRS), left.repeat(PAIRS), n)
@@ -190,12 +205,12 @@ def fronts(given: str, n: int = 64) -> Task:
         def residual(u: Tensor) -> Tensor:
             return torch.cat([gained(u), u[:, -1, 1:] - u[:, -2, 1:]], dim=1)
 
-    return stated(data, atoms, (free,), known, residual, n + n * (given != "initial state"))
+    return stated(data, atoms, (free,), known, residual)
 
 
 def reactions(n: int = 48, steps: int = 100) -> Task:
-    """Solutions of reaction and diffusion. Given are the initial state and the law of mass; the
-    fluxes are free."""
+    """Solutions of reaction and diffusion. The initial state is known, and the fluxes at both ends
+    are constant."""
     random = partial(torch.rand, generator=Generator().manual_seed(42), dtype=torch.float64)
     initial = torch.stack([waves(random, n) for _ in range(PAIRS)])
     flux = 0.05 * random(PAIRS, 2) * torch.tensor([1.0, -1.0]).double()
@@ -205,7 +220,7 @@ def reactions(n: int = 48, steps: int = 100) -> Task:
     known = torch.zeros(n, steps, dtype=torch.bool)
     known[:, 0] = True
     atoms = data.reshape(PAIRS, PAIRS, n, steps)[17]
-    return stated(data, atoms, (flux[:, 0], flux[:, 1]), known, uneven, steps - 2)
+    return stated(data, atoms, (flux[:, 0], flux[:, 1]), known, uneven)
 
 
 def waves(random: Callable[..., Tensor], n: int) -> Tensor:
@@ -222,9 +237,9 @@ def stated(
     free: tuple[Tensor, ...],
     known: Tensor,
     law: Callable[[Tensor], Tensor],
-    residuals: int,
 ) -> Task:
-    """Returns the task with given values and a law."""
+    """Returns the task with given values and a conservation law."""
+    residuals = law(atoms[:1]).shape[1]
     values = Mask(known, atoms[0], ACCURACY * int(known.sum()))
     constraint = Composite([values, Equality(law, ACCURACY * residuals)])
     return Task(Pairs(data, Flow()), constraint, atoms, free, known, law)

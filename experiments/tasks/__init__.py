@@ -1,0 +1,1 @@
+"""Tasks of other authors, on data and denoisers of ours."""
