@@ -59,7 +59,7 @@ class CalibratedPPR(Sampler):
     Then :math:`x_0 = z - V J^\top (J V J^\top + R)^{-1} (r(z) + e)` with a sample of :math:`e`,
     which is as exact. The last projection is onto what holds exactly, inequalities among it. A
     learned covariance may be negative for an exact residual at high noise, such as a conserved
-    total. This residual then joins at the level where the covariance is positive.
+    total. Such a residual joins at the level where the covariance knows it.
 
     **Where it applies.** The posterior of a prior with edges or modes is Gaussian at low noise
     only, and so is that of a strongly curved residual. Conditioning above that gets mode weights

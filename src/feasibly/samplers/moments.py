@@ -77,8 +77,8 @@ def toward(
 
     The covariance :math:`R` of the residual's errors is :math:`\sigma_y^2 I` for what is exact,
     and the identity for observations with noise, whose residual is in units of their errors.
-    Beside such observations an exact residual counts only if its covariance :math:`J V J^\top` has
-    no large negative eigenvalue, as far as a few products show.
+    Beside such observations an exact residual joins where the covariance :math:`J V J^\top` knows
+    it: up to 32 of them one by one, along its eigenvectors, and more of them together.
 
     Arguments:
         constraint: The constraint, whose residual is :math:`r`.
@@ -205,13 +205,13 @@ def _rows(
 
 
 def _known(r: Tensor, S: Product) -> tuple[Product, Product, Tensor]:
-    """Returns how exact residuals join others, the transpose of that, and for which samples some
-    do, with shape (B, 1).
+    """Returns how exact residuals join those with errors: a linear map, its transpose, and for
+    which samples it is not zero, with shape (B, 1).
 
-    What is exact has other units. So it is scaled to the variance STIFF. A learned covariance with
-    negative eigenvalues does not know the residuals yet, which then do not join. Few residuals are
-    turned to the eigenvectors of their covariance, and each joins or waits by itself: it joins if
-    its variance is larger than the most negative one. Many are scaled alike.
+    Exact residuals have other units, so they are scaled to the variance STIFF. The covariance of a
+    learned denoiser may have negative eigenvalues, which are errors. Up to FEW residuals are
+    turned to its eigenvectors. One joins if its eigenvalue is larger than these errors. More
+    residuals join together, if a few products find no large negative eigenvalue.
 
     Arguments:
         r: The residuals, with shape (B, m).
