@@ -303,6 +303,14 @@ def test_an_equality_that_asks_for_nothing_or_is_in_other_units_is_told(law, wor
         assert re.search(words, found[0])
 
 
+@pytest.mark.parametrize(("small", "told"), [(0.1, False), (1e-3, True), (0.0, False)])
+def test_values_of_different_sizes_are_told(small, told):
+    size = torch.tensor([1.0, small, 1.0])
+    law = Equality(lambda x: size * (x[:, :3] - 0.3), tolerance=1e-8)
+    found = " ".join(remarks(law, seen(X)))
+    assert ("differ in size" in found) == told
+
+
 def test_a_tolerance_below_the_rounding_of_float32_is_told():
     """The sum of 16 elements of about 1000 is rounded by some 1e-3, and its violation by 1e-6 or
     less, but not in float64."""

@@ -111,6 +111,10 @@ COVERED = 5.0
 """How many times the data's scale the highest noise level must be, and the data's scale the
 lowest."""
 
+SIZES = 100.0
+"""Values of one constraint whose sizes differ by more than this are said to: projections meet the
+large ones, and not the small."""
+
 UNITS = 1e-4
 """A typical residual smaller than this, or larger than its inverse, is in other units than one."""
 
@@ -271,8 +275,8 @@ def _weighs(values: Intervals) -> bool:
 
 def remarks(constraint: Constraint, survey: Survey) -> Iterator[str]:
     """Yields what a user should know before sampling: that the schedule's noise does not fit the
-    data, that an equality asks for nothing, is in units far from one, or is not resolved, or that
-    the constraint is far from the data."""
+    data, that an equality asks for nothing, is in units far from one, is not resolved, or has
+    values of different sizes, or that the constraint is far from the data."""
     lowest, highest = survey.ends
     if highest < COVERED * survey.unit or lowest * COVERED > survey.unit:
         yield (
@@ -314,6 +318,24 @@ def _remarks(equalities: Constraint, x: Tensor) -> Iterator[str]:
             f"gives a violation of {error:.2g} in float32. Take a larger tolerance, or "
             "dtype=torch.float64."
         )
+    if equalities.differs:  # its targets are those of members, which these samples are not
+        return
+    sizes = _sizes(equalities, x[:8])
+    sizes = sizes[sizes > 0]
+    if sizes.numel() and (most := sizes.max()) > SIZES * (least := sizes.min()):
+        yield (
+            f"The values of {equalities!r} differ in size: the same change of a sample changes "
+            f"one by {least:.2g}, and another by {most:.2g}. Samples may miss the small ones. "
+            "Divide each value by its size, and set the tolerance anew."
+        )
+
+
+def _sizes(equalities: Constraint, x: Tensor) -> Tensor:
+    """Returns how much each residual changes if samples change by white noise of their scale."""
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(x.shape, generator=generator, dtype=x.dtype).to(x)
+    changed = equalities.residual(x + x.std() * noise) - equalities.residual(x)
+    return changed.double().square().nanmean(dim=0).sqrt()
 
 
 def _rounding(equalities: Constraint, x: Tensor) -> float:

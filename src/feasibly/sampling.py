@@ -555,7 +555,9 @@ def shortfall(result: Result, sampler: Any) -> str:
 def advice(sampler: Any) -> str:
     """Says what brings infeasible members to the constraint; PPR takes no noise."""
     noisy = sampler.constraint is not None and sampler.constraint.noisy is not None
-    return "allow more `steps`, or take method='auto'" if noisy else sampler.advice
+    if not noisy:
+        return sampler.advice
+    return "allow more `steps`" if sampler.lands else "allow more `steps`, or take method='auto'"
 
 
 def implausible(some: int, all_of: int, attempts: int = 1) -> str:
