@@ -62,7 +62,7 @@ class Counted:
         self._network = Network(denoiser, self.taken)
 
     def __call__(self, x_t: Tensor, t: Tensor) -> Tensor:
-        return self._network(x_t, t)
+        return self._network(x_t, t).contiguous()  # as torch's optimizers need it
 
 
 Entry = Callable[[Counted, Constraint, int, tuple[int, ...], int], Tensor]
