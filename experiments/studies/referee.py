@@ -182,6 +182,8 @@ def measure(setting: dict, entries: Mapping[str, Entry] = ENTRIES) -> list[Recor
         found: Record = {"feasible": 0.0, "error": f"{type(error).__name__}: {error}"}
     else:
         found = _judged(case, x, members)
+    if "error" in found:
+        print(f"{label} failed. {found['error']}")
     return [
         found
         | {
