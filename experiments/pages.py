@@ -3,7 +3,7 @@
 __all__ = ["PAGES", "fill"]
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 from feasibly.cli import methods
 from feasibly.policy import CHOICES
@@ -75,16 +75,17 @@ def _means(name: str, problem: str, part: str | None, labels: str | None) -> str
 
 def _listing() -> str:
     """The list of methods."""
-    heads = ("method", "space", "renoises", "gradients", "")
-    rows = [dict(zip(heads, row, strict=True)) for row in methods.rows()]
-    return render(rows, {head: (head, TEXT) for head in heads})
+    return _of_text(("method", "space", "renoises", "gradients", ""), methods.rows())
 
 
 def _choices() -> str:
     """What the default runs."""
-    heads = ("your constraint", "what runs")
-    rows = [dict(zip(heads, row, strict=True)) for row in CHOICES]
-    return render(rows, {head: (head, TEXT) for head in heads})
+    return _of_text(("your constraint", "what runs"), CHOICES)
+
+
+def _of_text(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    named = [dict(zip(heads, row, strict=True)) for row in rows]
+    return render(named, {head: (head, TEXT) for head in heads})
 
 
 def _measured(name: str) -> str:

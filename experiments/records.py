@@ -8,6 +8,7 @@ __all__ = [
     "TRUTH",
     "Record",
     "append",
+    "grouped",
     "pack",
     "path_of",
     "read",
@@ -66,6 +67,14 @@ def read_all(problem: str) -> list[Record]:
     """Returns the records of every study of a problem."""
     paths = sorted((RESULTS / problem).glob("*.jsonl"))
     return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+
+
+def grouped(records: Iterable[Record], *keys: str) -> dict[tuple[Any, ...], list[Record]]:
+    """Returns records by their values of some keys, in the order in which these came first."""
+    groups: dict[tuple[Any, ...], list[Record]] = {}
+    for row in records:
+        groups.setdefault(tuple(row[key] for key in keys), []).append(row)
+    return groups
 
 
 def append(study: str, problem: str, records: Iterable[Record]) -> None:

@@ -14,10 +14,11 @@ __all__ = [
     "commit",
     "eci",
     "load",
+    "optional",
     "pcfm",
     "velocity",
 ]
 
 from .azula_samplers import azula_dps, azula_mmps, azula_ppr
-from .checkouts import PEERS, Missing, Peer, commit, load
+from .checkouts import PEERS, Missing, Peer, commit, load, optional
 from .flows import eci, pcfm, velocity

@@ -1,16 +1,23 @@
 """Where other authors' code is, and how to import it."""
 
-__all__ = ["PEERS", "Missing", "Peer", "commit", "load"]
+__all__ = ["PEERS", "Missing", "Peer", "commit", "load", "optional"]
 
 import importlib
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple, ParamSpec
+
+from ..records import Record
 
 ROOT = Path(__file__).parents[2] / "peers"
+
+
+P = ParamSpec("P")
 
 
 class Peer(NamedTuple):
@@ -83,6 +90,24 @@ def load(name: str, module: str) -> ModuleType:
         raise Missing(
             f"{name} lacks a module ({error}); run: pip install {peer.needs}{also}"
         ) from error
+
+
+def optional(measure: Callable[P, list[Record]]) -> Callable[P, list[Record]]:
+    """Returns a study's `measure` that returns nothing, and says so, where a checkout is missing.
+
+    Its first argument is the setting, with a `label`.
+    """
+
+    @wraps(measure)
+    def measured(*args: P.args, **kwargs: P.kwargs) -> list[Record]:
+        try:
+            return measure(*args, **kwargs)
+        except Missing as error:
+            setting: Any = args[0]
+            print(f"{setting['label']} is left out. {error}")
+            return []
+
+    return measured
 
 
 def commit(name: str) -> str:

@@ -19,7 +19,7 @@ from feasibly import priors
 from feasibly.oracles import Gaussian, GaussianMixture
 from feasibly.schedules import LogLogit
 
-from ..records import Record
+from ..records import Record, grouped
 from ..tables import TEXT, Columns
 from .audit import EXACT, Case, case
 from .base import Measurement
@@ -129,9 +129,6 @@ def measure(setting: dict) -> list[Record]:
 
 def rows(records: Sequence[Record]) -> list[Record]:
     """Returns the rows of its table: one for each sampler and size."""
-    groups: dict[tuple[str, int], list[Record]] = {}
-    for row in records:
-        groups.setdefault((row["label"], row["truths"]), []).append(row)
     return [
         {
             "label": label,
@@ -142,7 +139,7 @@ def rows(records: Sequence[Record]) -> list[Record]:
             "p": statistics.median(min(row["p"].values()) for row in group),
             "spread": statistics.fmean(row["spread"][0] for row in group),
         }
-        for (label, truths), group in groups.items()
+        for (label, truths), group in grouped(records, "label", "truths").items()
     ]
 
 

@@ -38,7 +38,7 @@ from feasibly.metrics import sliced_wasserstein
 from feasibly.oracles import GaussianMixture
 from feasibly.schedules import LogLogit
 
-from ..records import DEFAULT, Record
+from ..records import DEFAULT, Record, grouped
 from ..tables import TEXT, Columns
 from .base import Measurement
 
@@ -203,9 +203,7 @@ def measure(setting: dict) -> list[Record]:
 
 def rows(records: Sequence[Record]) -> list[Record]:
     """Returns the rows of its table: the means over draws of the errors."""
-    groups: dict[tuple[str, float, str], list[Record]] = {}
-    for row in records:
-        groups.setdefault((row["operator"], row["sigma"], row["label"]), []).append(row)
+    groups = grouped(records, "operator", "sigma", "label")
 
     def mean(group: Sequence[Record], name: str) -> float:
         return statistics.fmean(row[name] for row in group)

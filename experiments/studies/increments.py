@@ -29,7 +29,7 @@ from feasibly.constraints import EachMember, Linear
 from feasibly.network import Evaluations, Network
 
 from .. import peers
-from ..records import DEFAULT, TRUTH, Record
+from ..records import DEFAULT, TRUTH, Record, grouped
 from ..tables import TEXT, Columns
 from ..tasks.increments import INCREMENTS, Task, operators, task
 from .base import Measurement
@@ -59,9 +59,9 @@ def _posed(increments: str, operator: str) -> tuple[Task, Tensor, Tensor]:
     return found, *found.posterior(REFERENCES, Generator().manual_seed(100 + seed))
 
 
+@peers.optional
 def measure(setting: dict) -> list[Record]:
-    """Samples an ensemble for each signal, and scores them; returns nothing where a checkout is
-    missing."""
+    """Samples an ensemble for each signal, and scores them."""
     label = setting["label"]
     posed, exact, mean = _posed(setting["increments"], setting["operator"])
     taken, start = Evaluations(), time.perf_counter()
@@ -90,13 +90,9 @@ def measure(setting: dict) -> list[Record]:
         x, taken = result.samples, result.evaluations
     else:
         network = Network(denoiser, taken)
-        try:
-            with torch.random.fork_rng(), members.calling(range(count)):
-                torch.manual_seed(0)
-                x = peers.azula_mmps(network, constraint, count, shape, iterations=8, steps=64)
-        except peers.Missing as error:
-            print(f"{label} is left out. {error}")
-            return []
+        with torch.random.fork_rng(), members.calling(range(count)):
+            torch.manual_seed(0)
+            x = peers.azula_mmps(network, constraint, count, shape, iterations=8, steps=64)
     found = _scores(posed, x.double().reshape(SIGNALS, MEMBERS, *shape), exact, mean)
     evaluations = (taken.member_forward + taken.member_backward) / count
     return [
@@ -132,20 +128,16 @@ def coverage(log_p: Tensor, exact: Tensor) -> Tensor:
         log_p: The log-densities of members, with shape (N, M).
         exact: Those of samples of the exact posterior, with shape (N, K).
     """
-    ordered, place = log_p.sort(dim=1).values, (1 - NOMINAL) * (log_p.shape[1] + 1) - 1
-    low = int(place)
-    level = ordered[:, low] + (place - low) * (ordered[:, low + 1] - ordered[:, low])
-    return (exact >= level[:, None]).double().mean(dim=1)
+    count = log_p.shape[1]
+    place = ((1 - NOMINAL) * (count + 1) - 1) / (count - 1)  # of one more sample's quantile
+    return (exact >= log_p.quantile(place, dim=1, keepdim=True)).double().mean(dim=1)
 
 
 def rows(records: Sequence[Record]) -> list[Record]:
     """Returns the rows of its table: means over operators and signals, and the coverage that is
     farthest from its nominal value."""
-    groups: dict[tuple[str, str], list[Record]] = {}
-    for row in records:
-        groups.setdefault((row["increments"], row["label"]), []).append(row)
     found = []
-    for (increments, label), group in groups.items():
+    for (increments, label), group in grouped(records, "increments", "label").items():
         covered = [statistics.fmean(row["coverage"]) for row in group]
         row: Record = {
             "increments": increments,

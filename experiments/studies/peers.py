@@ -27,7 +27,7 @@ import feasibly
 from feasibly.network import Evaluations, Network
 
 from .. import peers
-from ..records import DEFAULT, TRUTH, Record
+from ..records import DEFAULT, TRUTH, Record, grouped
 from ..tables import TEXT, Columns
 from .base import Measurement
 
@@ -48,8 +48,9 @@ LABELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 """For each label whose code it is, and its settings: those of their examples and defaults."""
 
 
+@peers.optional
 def measure(setting: dict) -> list[Record]:
-    """Samples one ensemble, and scores it; returns nothing where a checkout is missing."""
+    """Samples one ensemble, and scores it."""
     from ..benches.heat import HeatBench, HeatCase
 
     label, seed = setting["label"], setting["seed"]
@@ -69,11 +70,7 @@ def measure(setting: dict) -> list[Record]:
         x, taken, made_by = result.samples, result.evaluations, ""
     else:
         name, settings = LABELS[label]
-        try:
-            x = _theirs(name, settings, Network(case.denoiser, taken), case.reference, seed)
-        except peers.Missing as error:
-            print(f"{label} is left out. {error}")
-            return []
+        x = _theirs(name, settings, Network(case.denoiser, taken), case.reference, seed)
         made_by = peers.commit(name)
     return [
         case.about(x)
@@ -116,11 +113,8 @@ def _violations(x: Tensor, reference: Tensor) -> Record:
 
 def rows(records: Sequence[Record]) -> list[Record]:
     """Returns the rows of its table: means over seeds, and the least p-value."""
-    groups: dict[tuple[str, str], list[Record]] = {}
-    for row in records:
-        groups.setdefault((row["case"], row["label"]), []).append(row)
     found = []
-    for (case, label), group in groups.items():
+    for (case, label), group in grouped(records, "case", "label").items():
         row: Record = {"case": case, "label": label, "p": min(one["p"] for one in group)}
         for name in ("mmse", "smse", "initial", "evaluations"):
             values = [one[name] for one in group if name in one]

@@ -39,7 +39,7 @@ from feasibly.denoisers import Denoiser
 from feasibly.network import Evaluations, Network
 
 from .. import peers
-from ..records import DEFAULT, TRUTH, Record
+from ..records import DEFAULT, TRUTH, Record, grouped
 from ..tables import TEXT, Columns
 from .base import Measurement
 
@@ -154,8 +154,9 @@ PROBLEMS = (
 """The names of the problems, which stay, so that scores can be compared."""
 
 
+@peers.optional
 def measure(setting: dict, entries: Mapping[str, Entry] = ENTRIES) -> list[Record]:
-    """Samples one problem, and scores it; returns nothing where a checkout is missing.
+    """Samples one problem, and scores it.
 
     Arguments:
         setting: The `label` of the sampler and the name of the problem, `posterior`.
@@ -175,9 +176,8 @@ def measure(setting: dict, entries: Mapping[str, Entry] = ENTRIES) -> list[Recor
         with torch.random.fork_rng(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             x = entries[label](denoiser, case.constraint, members, case.shape, 0)
-    except peers.Missing as error:
-        print(f"{label} is left out. {error}")
-        return []
+    except peers.Missing:
+        raise
     except Exception as error:  # of whatever kind: one problem must not end the others
         found: Record = {"feasible": 0.0, "error": f"{type(error).__name__}: {error}"}
     else:
@@ -212,11 +212,8 @@ def score(records: Sequence[Record]) -> float:
 def rows(records: Sequence[Record]) -> list[Record]:
     """Returns the rows of its table, the best score first, of samplers that have run on all
     problems."""
-    groups: dict[str, list[Record]] = {}
-    for row in records:
-        groups.setdefault(row["label"], []).append(row)
     found = []
-    for label, group in groups.items():
+    for (label,), group in grouped(records, "label").items():
         if {row["posterior"] for row in group} != set(PROBLEMS):
             continue
         row: Record = {

@@ -27,7 +27,7 @@ from feasibly.errors import SamplingError
 from feasibly.network import Evaluations, Network
 
 from .. import peers
-from ..records import DEFAULT, TRUTH, Record
+from ..records import DEFAULT, TRUTH, Record, grouped
 from ..tables import TEXT, Columns
 from ..tasks.solutions import TASKS, Task
 from .base import Measurement
@@ -49,8 +49,9 @@ def _task(name: str) -> Task:
     return TASKS[name]()
 
 
+@peers.optional
 def measure(setting: dict) -> list[Record]:
-    """Samples one ensemble, and scores it; returns nothing where a checkout is missing."""
+    """Samples one ensemble, and scores it."""
     task, label, seed = _task(setting["task"]), setting["label"], setting["seed"]
     if label == TRUTH:
         return [task.about(task.sample(MEMBERS, Generator().manual_seed(seed)))]
@@ -74,11 +75,7 @@ def measure(setting: dict) -> list[Record]:
         x, taken = result.samples, result.evaluations
     else:
         name, settings = THEIRS[label]
-        try:
-            x = _theirs(name, settings, Network(task.denoiser, taken), task, seed)
-        except peers.Missing as error:
-            print(f"{label} is left out. {error}")
-            return []
+        x = _theirs(name, settings, Network(task.denoiser, taken), task, seed)
         made_by = peers.commit(name)
     return [
         task.about(x)
@@ -110,11 +107,8 @@ def _theirs(
 def rows(records: Sequence[Record]) -> list[Record]:
     """Returns the rows of its table: means over seeds, and the least p-value. A label that failed
     once says so, and has no scores."""
-    groups: dict[tuple[str, str], list[Record]] = {}
-    for row in records:
-        groups.setdefault((row["task"], row["label"]), []).append(row)
     found = []
-    for (task, label), group in groups.items():
+    for (task, label), group in grouped(records, "task", "label").items():
         if any("error" in one for one in group):
             found.append({"task": task, "label": label, "errors": "failed"})
             continue

@@ -33,7 +33,9 @@ class Rows(NamedTuple):
         r: The residuals, with shape :math:`(B, m)`.
         variance: The variances of their errors, likewise.
         turn: How exact ones joined.
-        known: For which samples some of them did, with shape :math:`(B, 1)`.
+        least: The least eigenvalue of the covariance of residuals and errors, with shape
+            :math:`(B, 1)`. Errors have variance one. Exact residuals beside them may have a share
+            of their largest.
         J: The product with :math:`J = \partial r / \partial x`.
         J_T: The product with :math:`J^\top`.
     """
@@ -41,7 +43,7 @@ class Rows(NamedTuple):
     r: Tensor
     variance: Tensor
     turn: Product
-    known: Tensor
+    least: Tensor
     J: Product
     J_T: Product
 
@@ -96,8 +98,7 @@ def toward(
             shortened.
     """
     x = x.detach().requires_grad_()
-    r, variance, turn, known, J, J_T = _rows(constraint, x, V, noise, iterations)
-    mixed = constraint.noisy is not None and constraint.equalities is not None
+    r, variance, turn, least, J, J_T = _rows(constraint, x, V, noise, iterations)
     e = torch.zeros_like(r.detach())
     if randn is not None and constraint.noisy is not None:
         e = variance.sqrt() * _numbers(randn, e, x)
@@ -111,8 +112,6 @@ def toward(
         moves.append(V(J_T_p))
         return variance * p + J(moves[-1])
 
-    # errors have variance one; exact residuals beside them may have a share of their largest
-    least = torch.where(known, 1 / STIFF if mixed else 1.0, 1.0).to(r)
     w, weights = solve(S, -r.detach(), min(iterations, r.shape[1]), rtol, least)
     x, r = x.detach(), r.detach()
     move = torch.zeros_like(x)
@@ -177,16 +176,16 @@ def _rows(
 ) -> Rows:
     """Returns all residuals, what is exact before what has errors."""
     kept = min(KEPT, 2 * iterations)  # a product takes about two passes more than kept rows do
-    every = torch.ones(len(x), 1, dtype=torch.bool, device=x.device)
+    one = x.new_ones((len(x), 1))
     observed, equalities = constraint.noisy, constraint.equalities
     if observed is None:
         r = constraint.residual(x)
         share = constraint.tolerance / r.shape[1] if noise is None else noise
-        return Rows(r, torch.full_like(r, share), torch.clone, every, *_products(r, x, kept))
+        return Rows(r, torch.full_like(r, share), torch.clone, one, *_products(r, x, kept))
     values = observed.residual(x)
     J_v, J_v_T = _products(values, x, kept)
     if equalities is None:
-        return Rows(values, torch.ones_like(values), torch.clone, every, J_v, J_v_T)
+        return Rows(values, torch.ones_like(values), torch.clone, one, J_v, J_v_T)
     r = equalities.residual(x)
     m = r.shape[1]
     share = equalities.tolerance / m if noise is None else noise
@@ -198,7 +197,7 @@ def _rows(
         torch.cat([turn(r), values], dim=1),
         torch.cat([exact, torch.ones_like(values)], dim=1),
         turn,
-        known,
+        torch.where(known, 1 / STIFF, one),
         lambda v: torch.cat([turn(J_r(v)), J_v(v)], dim=1),
         lambda p: J_r_T(turn_T(p[:, :m])) + J_v_T(p[:, m:]),
     )
