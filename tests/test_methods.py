@@ -11,7 +11,7 @@ from feasibly.cli import formulas
 from feasibly.cli.formulas import displayed, inline
 from feasibly.cli.methods import declared, methods, plain, rows
 from feasibly.constraints import Composite, Inequality, Linear
-from feasibly.oracles import Gaussian
+from feasibly.oracles import Gaussian, GaussianMixture
 from feasibly.policy import CHOICES
 from feasibly.schedules import LogLogit
 
@@ -56,16 +56,20 @@ def test_auto_prints_the_choices(capsys):
     assert methods("auto") == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "up to 12 equalities" in text
-    assert "more than 12 values, some with errors" in text
+    assert "13 to 32 equalities" in text
 
 
 ROWS, PRIOR = torch.eye(20), Gaussian(torch.zeros(20), torch.eye(20), LogLogit())
+OTHER = GaussianMixture(
+    torch.ones(2) / 2, torch.zeros(2, 20), torch.stack([ROWS, ROWS / 4]), LogLogit()
+)
 INSIDE, FAR = (Inequality(lambda x, b=b: b - x[:, :1], tolerance=1e-10) for b in (0.0, 3.0))
 MANY = Linear(ROWS[:16], torch.zeros(16), 1e-6)
 CHOSEN = (
     Linear(ROWS[:2], torch.zeros(2), 1e-6),
     INSIDE,
     FAR,
+    MANY,  # of data that are not normal
     MANY,
     Composite([MANY, Inequality(lambda x: -x[:, -1:], tolerance=1e-10)]),
     Linear(ROWS[:16], torch.zeros(16), noise=0.1),
@@ -75,7 +79,8 @@ CHOSEN = (
 @pytest.mark.parametrize(("constraint", "choice"), [*zip(CHOSEN, CHOICES, strict=True)])
 def test_what_auto_says_is_what_it_runs(constraint, choice):
     named = set(re.findall(r"`(\w+)`", choice[1]))
-    attempts = feasibly.plan(PRIOR, constraint, (20,)).attempts
+    prior = OTHER if "not normal" in choice[0] else PRIOR
+    attempts = feasibly.plan(prior, constraint, (20,)).attempts
     runs = {type(one).__name__.removeprefix("Truncated") for one in attempts}
     assert runs - {"Ancestral"} == named
     assert ("Ancestral" in runs) == ("unconditional" in choice[1])

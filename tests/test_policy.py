@@ -12,7 +12,7 @@ import feasibly
 from feasibly import PPR, Ancestral, Bounds, Composite, Equality, Inequality, TruncatedPPR
 from feasibly.constraints import Decoded
 from feasibly.minimizers import LBFGS, GaussNewton, WarmLBFGS
-from feasibly.oracles import Gaussian
+from feasibly.oracles import Gaussian, GaussianMixture
 from feasibly.policy import choose, remarks
 from feasibly.samplers import METHODS, CalibratedPPR, Particles, Rejection
 from feasibly.sampling import inspect
@@ -62,6 +62,24 @@ MANY = {
     "minimize": WarmLBFGS(steps=16),
     "last": WarmLBFGS(steps=48),
 }
+
+
+def test_more_values_are_weighed_where_data_are_not_normal():
+    spread = torch.stack([torch.eye(48), torch.eye(48) / 4])
+    prior = GaussianMixture(torch.ones(2) / 2, torch.zeros(2, 48), spread, LogLogit())
+    rows = torch.eye(48)
+    for noise in ({"noise": 0.3}, {"tolerance": 1e-6}):
+        for m, number in ((13, 8), (20, 6), (32, 4), (33, None)):
+            chosen = feasibly.plan(prior, feasibly.Linear(rows[:m], rows[0, :m], **noise), (48,))
+            one = chosen.attempts[0]
+            assert (kinds(chosen) == [Particles] * 4) == (number is not None)
+            assert number is None or (one.particles, one.normal) == (number, True)
+    decoded = Decoded(first(13), lambda z: z)
+    assert kinds(feasibly.plan(prior, decoded, (48,)))[0] is CalibratedPPR
+    unseen = feasibly.plan(
+        prior, feasibly.Linear(rows[:13], rows[0, :13], tolerance=1e-6), (48,), method="particles"
+    )
+    assert not unseen.attempts[0].normal
 
 
 def test_up_to_twelve_equalities_are_weighed_and_more_are_met_by_posterior_samples():
@@ -207,7 +225,7 @@ def test_the_curvature_of_a_decoded_value_takes_fewer_evaluations_of_the_decoder
 
 def seen(x, unit=1.0, ends=(1e-3, 1e2), informed=2.0):
     """A survey of given samples."""
-    return SimpleNamespace(samples=x, unit=unit, ends=ends, informed=informed)
+    return SimpleNamespace(samples=x, unit=unit, ends=ends, informed=informed, bent=0.0)
 
 
 @pytest.mark.parametrize(
@@ -583,10 +601,10 @@ def test_an_unknown_method_is_refused_with_the_names_of_all():
 
 @pytest.mark.parametrize("name", ["zeta", "denoiser", "constraint", "problem"])
 def test_an_unknown_option_is_refused_with_the_names_of_all(name):
-    shared = "eta, last, {}minimize, output, {}repeats, sigma_max, spacing, {}steps"
+    shared = "eta, last, {}minimize, {}output, {}repeats, sigma_max, spacing, {}steps"
     for m, method, kind, own in (
-        (1, "auto", "Particles", ("level, ", "pairs, particles, ", "spread, ")),
-        (1, "ppr", "PPR", ("", "", "")),
+        (1, "auto", "Particles", ("level, ", "normal, ", "pairs, particles, ", "spread, ")),
+        (1, "ppr", "PPR", ("", "", "", "")),
         (13, "auto", "CalibratedPPR", None),
     ):
         options = "" if own is None else shared.format(*own)

@@ -28,7 +28,7 @@ class Problem:
         family: The family that tables show it under.
         kind: `linear`, `curved`, `inequality`, `mixed` or `field`.
         make: Makes it. Without an exact distribution, `sample` returns what stands for it.
-        residuals: The number of equality residuals.
+        residuals: The number of equality residuals and of values with errors.
         attainable: Whether a sample of the prior can satisfy the constraint. If not, a warning is
             the right answer.
         members: The members of an ensemble, at most.

@@ -1,4 +1,4 @@
-"""Gaussians, mixtures and finite data under linear equalities."""
+"""Gaussians, mixtures and finite data under linear equalities, and values with errors."""
 
 __all__ = ["PROBLEMS"]
 
@@ -11,7 +11,7 @@ import torch
 from torch import Generator, Tensor
 
 from feasibly.constraints import Linear
-from feasibly.oracles import Empirical, Gaussian
+from feasibly.oracles import Empirical, Gaussian, GaussianMixture
 
 from .exact_base import MEMBERS, Problem, mixture, named, schedule
 from .posteriors import Posterior, conditional, gaussians, nearest, normals
@@ -149,6 +149,71 @@ CLUSTERS: tuple[tuple[int, int, int, bool, str, float], ...] = (
 """Dimension, clusters, residuals, whether one is singled out, schedule and scale."""
 
 
+def regimes(seed: int, D: int, K: int, m: int, error: float, timing: str) -> Posterior:
+    """Normals of different means and correlations under many linear values, which lie between what
+    two of them say.
+
+    Arguments:
+        seed: The seed of the means, the lengths of correlation and the values.
+        D: The dimension.
+        K: The number of normals.
+        m: The number of values.
+        error: The standard deviation of their errors; 0 for exact values.
+        timing: The schedule.
+    """
+    normal = normals(seed)
+    mu, lengths = 0.6 * normal(K, D), 0.3 + normal(K).abs()
+    apart = torch.arange(D).double()
+    apart = (apart[:, None] - apart).square()
+    cov = torch.stack([(-apart / 2 / one**2).exp() for one in lengths]) / 2
+    cov = cov + 1e-2 * torch.eye(D).double()
+    A = normal(m, D) / math.sqrt(D)
+    middle = 0.6 * mu[0] + 0.4 * mu[1]
+    y = A @ gaussians(middle, cov[0], 1, torch.Generator().manual_seed(seed))[0]
+    R = error**2 * torch.eye(m).double()
+    y = y + error * normal(m)
+    S, gap = A @ cov @ A.T + R, y - mu @ A.T
+    log_w = -torch.linalg.solve(S, gap) @ gap.mT
+    log_w = (log_w.diagonal() - torch.linalg.slogdet(S)[1]) / 2
+    # the errors as coordinates of their own, of which only those of the sample are kept
+    wide, see = torch.zeros(K, D + m, D + m).double(), torch.cat([A, torch.eye(m).double()], dim=1)
+    wide[:, :D, :D], wide[:, D:, D:] = cov, R
+    parts = [
+        conditional(torch.cat([mean, torch.zeros(m).double()]), one, see, y)
+        for mean, one in zip(mu, wide, strict=True)
+    ]
+    known = [(mean[:D], one[:D, :D]) for mean, one in parts]
+
+    def sample(n: int, generator: Generator) -> Tensor:
+        counts = torch.multinomial(log_w.softmax(dim=0), n, replacement=True, generator=generator)
+        each = [gaussians(*part, n, generator) for part in known]
+        return torch.stack(each)[counts, torch.arange(n)]
+
+    def mode(x: Tensor) -> Tensor:
+        gaps = x.double() - mu[:, None]
+        squares = (gaps @ torch.linalg.inv(cov) * gaps).sum(dim=2)
+        return (squares + torch.logdet(cov)[:, None]).argmin(dim=0)
+
+    prior = GaussianMixture(torch.full((K,), 1 / K).double(), mu, cov, schedule(timing))
+    size = ACCURACY**2 * S.diagonal(dim1=1, dim2=2).sum(dim=1).min().item()
+    constraint = Linear(A, y, noise=error) if error else Linear(A, y, size)
+    return Posterior(prior, constraint, (D,), sample, mode, K)
+
+
+REGIMES: tuple[tuple[int, int, int, float, str], ...] = (
+    (16, 2, 13, 0.0, "cosine"),
+    (16, 2, 14, 0.3, "edm"),
+    (20, 3, 16, 0.0, "loglogit"),
+    (24, 3, 16, 0.5, "vp"),
+    (32, 2, 24, 0.0, "flow"),
+    (32, 4, 20, 0.3, "edm"),
+    (48, 2, 28, 0.2, "loglogit"),
+    (64, 2, 32, 0.5, "cosine"),
+    (64, 3, 16, 0.0, "edm"),
+)
+"""Dimension, normals, values, the standard deviation of their errors and schedule."""
+
+
 def data_set(seed: int, N: int, D: int, kept: int, m: int, timing: str) -> Posterior:
     """A finite data set of which some points satisfy a linear constraint exactly. The residuals of
     all others are larger than a gap.
@@ -208,6 +273,14 @@ def _mixtures() -> Iterator[Problem]:
         yield Problem(named("clusters", *parts, scale=scale), "clusters", "linear", make, m)
 
 
+def _regimes() -> Iterator[Problem]:
+    for seed, spec in enumerate(REGIMES):
+        D, K, m, error, timing = spec
+        name = named("regimes", f"{D}d", f"{K}k", f"{m}r", f"{error:g}error", timing)
+        make = partial(regimes, 40 + seed, *spec)
+        yield Problem(name, "many values", "linear", make, m)
+
+
 def _data() -> Iterator[Problem]:
     for seed, spec in enumerate(DATA):
         N, D, kept, m, timing = spec
@@ -218,4 +291,4 @@ def _data() -> Iterator[Problem]:
         yield Problem(name, "finite data", "linear", make, m, members=members)
 
 
-PROBLEMS = [*_gaussians(), *_mixtures(), *_data()]
+PROBLEMS = [*_gaussians(), *_mixtures(), *_regimes(), *_data()]

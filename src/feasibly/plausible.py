@@ -56,14 +56,18 @@ however little the errors of unconditional samples vary."""
 SLIGHT = 0.01
 """The error, in units of the noise's variance, below which errors are alike."""
 
+BENT_LEVELS, BENT_SIZE = (1.0, 3.0), 16
+"""The noise levels at which a denoiser is compared with a linear map, in units of the data's
+scale, and the number of samples that are."""
+
 UNTOLD = 0.9
 """The share of a residual's variance that estimates may leave open where they tell it."""
 
 TAIL = 8
 """One unconditional sample in so many belongs to the tail."""
 
-SAMPLES_SEED, NOISE_SEED = 2**32 - 2, 2**32 - 3
-"""The seeds of unconditional samples and of the noise, so that no member depends on others."""
+SAMPLES_SEED, NOISE_SEED, BENT_SEED = 2**32 - 2, 2**32 - 3, 2**32 - 4
+"""The seeds of unconditional samples and of the noises, so that no member depends on others."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,6 +119,8 @@ class Reference:
         informed: The highest noise level at which the denoiser's estimates explain a tenth of the
             variance of a residual; infinite if all do. Above it the constraint says nothing of a
             state.
+        bent: The largest share of the variance of estimates that no linear map explains; zero for
+            normal data.
     """
 
     samples: Tensor
@@ -128,6 +134,7 @@ class Reference:
     probe: Probe
     ends: tuple[float, float]
     informed: float = math.inf
+    bent: float = math.inf
 
     @property
     def cost(self) -> int:
@@ -202,7 +209,8 @@ def reference(
 ) -> Reference:
     """Samples unconditionally, and measures the denoising errors of the samples.
 
-    It takes `steps + 1` forward evaluations for each sample, and as many as an assessment.
+    It takes `steps + 1` forward evaluations for each sample, as many as an assessment, and four
+    for each of 16 samples.
 
     Arguments:
         denoiser: The denoiser; a :class:`Network` counts the evaluations.
@@ -264,6 +272,7 @@ def reference(
         probe=probe,
         ends=(sampler.noise_level(torch.tensor(0.0)), sampler.noise_level(torch.tensor(1.0))),
         informed=math.inf if constraint is None else _informed(sampler, r),
+        bent=_bent(sampler, x[:BENT_SIZE], ids[:BENT_SIZE], unit, chunk),
     )
 
 
@@ -311,6 +320,25 @@ def _informed(sampler: Ancestral, r: Tensor) -> float:
         if (missed < UNTOLD * variance).any():
             return sampler.noise_level(t)
     return math.inf
+
+
+def _bent(sampler: Ancestral, x: Tensor, ids: Tensor, unit: float, chunk: int | None) -> float:
+    """Returns how far the estimates of states between two others are from the mean of theirs, as
+    a share of the variance; see :class:`Reference`."""
+    noise = MemberNoise(BENT_SEED, range(len(x)), x.shape[1:], dtype=x.dtype, device=x.device)
+    shares, size = [], chunk or 2 * len(x)
+    for t, s in zip(*_times(sampler, [unit * level for level in BENT_LEVELS], x), strict=True):
+        alpha_t, _ = sampler.denoiser.schedule(t)
+        x_t = alpha_t * (x + s * noise())
+        states = torch.cat([x_t, (x_t + x_t.roll(1, 0)) / 2])
+        estimates = []
+        for one, part in zip(states.split(size), torch.cat([ids, ids]).split(size), strict=True):
+            with calling(part, x.device):
+                estimates.append(sampler.denoiser(one, t))
+        told, between = torch.cat(estimates).double().chunk(2)
+        missed = ((told + told.roll(1, 0)) / 2 - between).square().mean()
+        shares.append(missed / ((told - told.roll(1, 0)) / 2).square().mean())
+    return torch.stack(shares).max().item()
 
 
 def _unit(x: Tensor) -> float:

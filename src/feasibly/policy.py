@@ -19,9 +19,13 @@ from .network import Evaluations, Network
 from .samplers import METHODS, PPR, Ancestral, CalibratedPPR, Particles, Sampler, TruncatedPPR
 from .sampling import Problem, whole
 
-WEIGHED = 12
-"""Up to so many residuals particles are weighed, which takes a gradient for each. More are met by
-posterior samples."""
+WEIGHED, WEIGHED_MANY = 12, 32
+"""Up to so many residuals particles are weighed, which takes a gradient for each: up to the second
+number where data are not normal. More are met by posterior samples."""
+
+BENT = 0.01
+"""The share of the variance of estimates that no linear map explains, above which data are not
+normal. Posterior samples are exact for normal data, and take less."""
 
 PARTICLES_ONE, PARTICLES_MORE, PARTICLES_FAR = 8, 16, 32
 """The number of particles of a member under one value, under more, and where the constraint is
@@ -29,6 +33,9 @@ far from unconditional samples."""
 
 COSTLY = 8
 """Above so many values a member has no more particles than under one."""
+
+GRADIENTS = 128
+"""How many gradients a step of a member may take above `WEIGHED` values, whatever their number."""
 
 NEAR = 0.1
 """The share of unconditional samples that must be on each side of a residual, or inside of the
@@ -129,7 +136,11 @@ CHOICES = (
     ),
     ("inequalities farther away", "`Particles`"),
     (
-        f"more than {WEIGHED} equalities",
+        f"{WEIGHED + 1} to {WEIGHED_MANY} equalities or values with errors, data not normal",
+        f"`Particles`, {GRADIENTS // WEIGHED_MANY} to {PARTICLES_ONE} of them",
+    ),
+    (
+        f"other cases of more than {WEIGHED} equalities",
         "`CalibratedPPR`; `PPR` for members that are infeasible or implausible",
     ),
     (
@@ -159,6 +170,10 @@ class Survey(Protocol):
     @property
     def informed(self) -> float:
         """The highest noise level at which estimates tell a residual."""
+
+    @property
+    def bent(self) -> float:
+        """The share of the variance of estimates that no linear map explains."""
 
 
 @dataclass(frozen=True)
@@ -246,7 +261,8 @@ def choose(
         return Plan((sampler,) * (attempts or 1), "There is no constraint to satisfy.")
     if method == "auto" and constraint is not None:
         values = constraint.intervals(problem.x_0)
-        if _weighs(values):
+        bent = survey is not None and survey.bent > BENT
+        if _weighs(values) or (bent and _many(constraint, values)):
             return _particles(denoiser, constraint, values, survey, fast, attempts, options)
         posed = values, problem, survey
         return _posterior(denoiser, constraint, *posed, fast, attempts, options)
@@ -265,7 +281,19 @@ def choose(
 
 def looks_first(constraint: Constraint, problem: Problem) -> bool:
     """Whether unconditional samples tell which samplers a problem gets."""
-    return _weighs(constraint.intervals(problem.x_0))
+    values = constraint.intervals(problem.x_0)
+    return _weighs(values) or _many(constraint, values)
+
+
+def _many(constraint: Constraint, values: Intervals) -> bool:
+    """Whether particles are weighed by these values if data are not normal. Each of their many
+    gradients would go through a decoder too."""
+    equal, few = bool((values.lower == values.upper).all()), values.values.shape[1] <= WEIGHED_MANY
+    return equal and few and not _decoded(constraint)
+
+
+def _decoded(constraint: Constraint) -> bool:
+    return any(isinstance(part, Decoded) for part in constraint.parts)
 
 
 def _weighs(values: Intervals) -> bool:
@@ -363,6 +391,8 @@ def _particles(
     far = seen is not None and _nearness(seen) < NEAR
     particles = PARTICLES_FAR if far else PARTICLES_MORE if m > 1 else PARTICLES_ONE
     particles = PARTICLES_ONE if m > COSTLY else particles
+    many = equal and m > WEIGHED
+    particles = min(particles, GRADIENTS // m) if many else particles
     branch = BRANCH_FAR if far else BRANCH
     unit = 1.0 if survey is None else survey.unit
     chosen: dict[str, Any] = {
@@ -371,8 +401,9 @@ def _particles(
         "level": _short(LEVEL * unit) if equal else 0.0,
         "spread": _short(unit if survey is None else max(unit, _spread(survey.samples))),
         "last": GaussNewton(STUCK, max_distance=None),
+        "normal": many,
     }
-    if any(isinstance(part, Decoded) for part in constraint.parts):
+    if _decoded(constraint):
         chosen["pairs"] = PAIRS_DECODED
     _known(Particles, options, fast, "particles")
     sampler = Particles(denoiser, constraint, **(chosen | options))

@@ -112,6 +112,8 @@ def test_samples_of_the_truth_are_feasible_also_in_single_precision(family):
         assert posterior.constraint.is_feasible(x.float()).all(), name
         equalities = posterior.constraint.equalities
         found = 0 if equalities is None else equalities.residual(x).shape[1]
+        if posterior.constraint.noisy is not None:
+            found += posterior.constraint.noisy.residual(x).shape[1]
         assert problem.residuals == found, name
         if posterior.mode:
             assert 0 <= posterior.mode(x).min() <= posterior.mode(x).max() < posterior.modes

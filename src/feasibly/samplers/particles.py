@@ -22,6 +22,7 @@ from .calibrated import CalibratedPPR
 from .moments import derivatives
 from .normals import inside, positive
 from .ppr import PPR
+from .principal import Principal, given, principal
 from .truncated import TruncatedPPR
 
 MOST = 12  # values that are weighed, unless there are more equalities: those nearest to a bound
@@ -45,11 +46,13 @@ class Twist(NamedTuple):
         move: How far the constraint moves them, with shape (B, *).
         log_h: The log-likelihood :math:`\log h` of the constraint, but for a constant, with
             shape (B).
+        values: The values as normal steps take them; empty without such steps.
     """
 
     x_0: Tensor
     move: Tensor
     log_h: Tensor
+    values: tuple[Tensor, ...] = ()
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -119,6 +122,9 @@ class Particles(PPR):
             step's.
         spread: The standard deviation of the data.
         pairs: The number of pairs of clean samples that tell the curvature of a residual.
+        normal: Whether the values are taken as normal in a step, so that the constraint changes
+            its variance and not only its mean. Under many values weights then vary less. It
+            applies where all are equalities or have errors.
         minimize: The minimizer of projections, below `level`.
         last: The minimizer of the projection at :math:`t = 0`; None for `minimize`.
         sigma_max: The highest noise level at which a projection is made, below `level`.
@@ -141,6 +147,7 @@ class Particles(PPR):
     level: float = 0.05
     spread: float = 1.0
     pairs: int = 16
+    normal: bool = False
     minimize: Minimizer = GaussNewton()
     last: Minimizer | None = GaussNewton(steps=50, max_distance=None)
 
@@ -163,7 +170,8 @@ class Particles(PPR):
         log_z = average = log_w[0]
         for t, s in pairwise(times[branch : kept + 1]):
             twists = [self.twist(one, t, around) for one in x]
-            x_0, move, now = (torch.stack(part) for part in zip(*twists, strict=True))
+            parts = [(one.x_0, one.move, one.log_h, *one.values) for one in twists]
+            x_0, move, now, *values = (torch.stack(part) for part in zip(*parts, strict=True))
             log_w = log_w + now - log_h
             if self.noise_level(t) >= self.spread:
                 log_z = log_z + log_mean(log_w) - average
@@ -172,9 +180,10 @@ class Particles(PPR):
             x, x_0, move, log_h = (pick(part, chosen) for part in (x, x_0, move, now))
             last = last and Last(pick(last.x_0, chosen), last.t)
             ahead = self.extrapolate(x_0, t, s, last)
+            values = [pick(part, chosen) for part in values]
             moved = [
-                self.moved(*parts, t, s, stream)
-                for *parts, stream in zip(x, ahead, move, streams, strict=True)
+                self.moved(x[k], ahead[k], move[k], t, s, stream, [v[k] for v in values])
+                for k, stream in enumerate(streams)
             ]
             x, ratio = (torch.stack(part) for part in zip(*moved, strict=True))
             log_w, last = log_w + ratio, Last(x_0, t)
@@ -209,6 +218,11 @@ class Particles(PPR):
             shift = bend.mean(dim=0)
             centre, bend = centre + shift, bend - shift
             curved = torch.einsum("pbi,pbj->bij", bend, bend) / (len(bend) - 1)
+        if self.normal and bool((g.lower == g.upper).all()):
+            gap, noise = centre - g.lower.double(), torch.diag_embed(g.variance.double())
+            values = principal(J, VJ, gap, noise + curved, FLOOR * sigma**2)
+            log_h = torch.where(good, values.log_h, -math.inf)
+            return Twist(mean.detach(), torch.zeros_like(mean), log_h, values)
         # in units in which a value's slope is one
         unit = J.norm(dim=2).clamp_min(torch.finfo(torch.float64).tiny)
         S, curved = (v / unit[:, None] / unit[..., None] for v in (S + curved, curved))
@@ -239,11 +253,22 @@ class Particles(PPR):
         return torch.stack(values)
 
     def moved(
-        self, x_t: Tensor, x_0: Tensor, move: Tensor, t: Tensor, s: Tensor, randn: Randn
+        self,
+        x_t: Tensor,
+        x_0: Tensor,
+        move: Tensor,
+        t: Tensor,
+        s: Tensor,
+        randn: Randn,
+        values: Sequence[Tensor] = (),
     ) -> tuple[Tensor, Tensor]:
         r"""Samples :math:`x_s \sim q(x_s \mid x_t)`, and returns it with
         :math:`\log p(x_s \mid x_t) / q(x_s \mid x_t)`."""
         mean, std = self.transition(x_t, x_0, t, s)
+        if values:
+            (alpha_t, sigma_t), (alpha_s, sigma_s) = map(self.denoiser.schedule, (t, s))
+            gain = (alpha_s / sigma_s) ** 2 - (alpha_t / sigma_t) ** 2
+            return given(Principal(*values), mean, std, gain, alpha_s / sigma_s**2, randn)
         step = (self.transition(x_t, x_0 + move, t, s)[0] - mean) / std
         size = step.flatten(start_dim=1).norm(dim=1)
         step = step * per_sample((FARTHEST / size).clamp_max(1), step)

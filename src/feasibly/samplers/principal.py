@@ -1,0 +1,110 @@
+r"""Steps of a diffusion that know the values of a constraint: the prior's, given normal values."""
+
+__all__ = ["Principal", "given", "principal"]
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..linalg import eigh
+from .base import Randn
+
+ALIKE = 1e-10  # the least squared length of a combination of rows, relative to the largest
+
+
+class Principal(NamedTuple):
+    r"""Normal values of states, in the basis in which the rows of their derivative :math:`J` are
+    orthonormal and their covariance :math:`J V J^\top` is diagonal.
+
+    Attributes:
+        gap: How far their means are from their targets, with shape (B, m).
+        slope: Their covariance :math:`J V` with the sample, with shape (B, m, D).
+        spread: Their variances, the diagonal of :math:`J V J^\top`, with shape (B, m).
+        noise: The covariance of what is added to them, with shape (B, m, m).
+        log_h: The logarithm of their density at the targets, but for a constant, with shape (B);
+            minus infinity where they are not finite.
+    """
+
+    gap: Tensor
+    slope: Tensor
+    spread: Tensor
+    noise: Tensor
+    log_h: Tensor
+
+
+def principal(J: Tensor, VJ: Tensor, gap: Tensor, noise: Tensor, least: float) -> Principal:
+    r"""Returns values in their basis.
+
+    Arguments:
+        J: Their derivatives :math:`J`, with shape (B, m, D).
+        VJ: Its products :math:`J V` with the covariance of a sample, likewise.
+        gap: How far their means are from their targets, with shape (B, m).
+        noise: The covariance of what is added to them, with shape (B, m, m).
+        least: The least variance along a direction of norm one.
+    """
+    good = (J.isfinite() & VJ.isfinite()).all(dim=2).all(dim=1)[:, None] & gap.isfinite()
+    good = (good & noise.isfinite().all(dim=2)).all(dim=1)
+    J, VJ, noise = (torch.where(good[:, None, None], v, 0.0) for v in (J, VJ, noise))
+    gap = torch.where(good[:, None], gap, 0.0)
+    squares, turn = eigh(J @ J.mT)
+    tiny = torch.finfo(squares.dtype).tiny
+    squares = squares.clamp_min(ALIKE * squares[:, -1:].clamp_min(tiny / ALIKE))
+    basis = (turn / squares.sqrt()[:, None]).mT
+    covariance = basis @ J @ VJ.mT @ basis.mT
+    spread, turn = eigh((covariance + covariance.mT) / 2)
+    basis = turn.mT @ basis
+    spread, noise = spread.clamp_min(least), basis @ noise @ basis.mT
+    gap = (basis @ gap[..., None])[..., 0]
+    root, _ = torch.linalg.cholesky_ex(torch.diag_embed(spread) + noise)
+    log_h = _log_density(gap, root) - squares.log().sum(dim=1) / 2
+    return Principal(gap, basis @ VJ, spread, noise, torch.where(good, log_h, -math.inf))
+
+
+def given(
+    now: Principal, mean: Tensor, std: Tensor, gain: Tensor, scale: Tensor, randn: Randn
+) -> tuple[Tensor, Tensor]:
+    r"""Samples an unconditional step :math:`x_s \sim \mathcal{N}(\mu, \tau^2 I)`, given that the
+    values are zero, and returns it with :math:`\log p(x_s) / q(x_s)`.
+
+    Of normal data a state :math:`x_s` tells the values as
+
+    .. math:: g \mid x_s \sim \mathcal{N}\big(\bar g + G (x_s - \mu), L_s + R\big), \qquad
+        L_s = (L^{-1} + \gamma)^{-1}, \qquad G = a (1 + \gamma L)^{-1} J V,
+
+    where :math:`L` is the diagonal of :math:`J V J^\top`, :math:`\gamma` the growth of
+    :math:`\alpha^2 / \sigma^2` in the step, and :math:`a = \alpha_s / \sigma_s^2`.
+
+    Arguments:
+        now: The values, as :math:`x_t` tells them.
+        mean: The mean :math:`\mu` of the unconditional step, with shape (B, *).
+        std: Its standard deviation :math:`\tau`.
+        gain: The growth :math:`\gamma`.
+        scale: The ratio :math:`a`.
+        randn: The noise.
+    """
+    std, gain, scale = std.double(), gain.double(), scale.double()
+    rest = 1 + gain * now.spread
+    slope = scale * now.slope / rest[..., None]
+    told = torch.diag_embed(now.spread / rest) + now.noise
+    whole = told + std**2 * slope @ slope.mT
+    noise = randn(mean).double().flatten(start_dim=1)
+    m, size = now.gap.shape[1], noise.shape[1]
+    more = [randn(mean).double().flatten(start_dim=1) for _ in range(math.ceil(m / size))]
+    root, _ = torch.linalg.cholesky_ex(told)
+    error = (root @ torch.cat(more, dim=1)[:, :m, None])[..., 0]
+    wrong = now.gap + std * (slope @ noise[..., None])[..., 0] + error
+    factor, _ = torch.linalg.cholesky_ex(whole)
+    weights = torch.cholesky_solve(wrong[..., None], factor)
+    move = std * noise - std**2 * (slope.mT @ weights)[..., 0]
+    ratio = _log_density(now.gap, factor)
+    ratio = ratio - _log_density(now.gap + (slope @ move[..., None])[..., 0], root)
+    return mean + move.reshape(mean.shape).to(mean), ratio
+
+
+def _log_density(x: Tensor, root: Tensor) -> Tensor:
+    """Returns the log-density of a normal of mean zero, but for a constant, with shape (B), given
+    the Cholesky factor of its covariance."""
+    z = torch.linalg.solve_triangular(root, x[..., None], upper=False)
+    return -z.square().sum(dim=(1, 2)) / 2 - root.diagonal(dim1=1, dim2=2).log().sum(dim=1)
