@@ -74,6 +74,7 @@ def test_more_values_are_weighed_where_data_are_not_normal():
             one = chosen.attempts[0]
             assert (kinds(chosen) == [Particles] * 4) == (number is not None)
             assert number is None or (one.particles, one.normal) == (number, True)
+            assert ("weights of modes may be off" in chosen.reason) == (number is None)
     decoded = Decoded(first(13), lambda z: z)
     assert kinds(feasibly.plan(prior, decoded, (48,)))[0] is CalibratedPPR
     unseen = feasibly.plan(

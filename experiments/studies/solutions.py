@@ -105,8 +105,8 @@ def _theirs(
 
 
 def rows(records: Sequence[Record]) -> list[Record]:
-    """Returns the rows of its table: means over seeds, and the least p-value. A label that failed
-    once says so, and has no scores."""
+    """Returns the rows of its table in order: means over seeds, and the least p-value. A label
+    that failed once says so, and has no scores."""
     found = []
     for (task, label), group in grouped(records, "task", "label").items():
         if any("error" in one for one in group):
@@ -120,7 +120,8 @@ def rows(records: Sequence[Record]) -> list[Record]:
             values = [one[name] for one in group if name in one]
             row |= {name: statistics.fmean(values)} if values else {}
         found.append(row)
-    return found
+    tasks = [row["task"] for row in found]
+    return sorted(found, key=lambda row: (tasks.index(row["task"]), LABELS.index(row["label"])))
 
 
 COLUMNS: Columns = {

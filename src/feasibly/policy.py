@@ -471,6 +471,8 @@ def _posterior(
     steps = STEPS_FAST if fast else STEPS_CALIBRATED
     settings: dict[str, Any] = {"spacing": "noise", "steps": steps}
     equalities, observed = constraint.equalities, constraint.noisy
+    bent = survey is not None and survey.bent > BENT
+    modes = " Data are not normal: weights of modes may be off." if bent else ""
     if observed is not None:  # which PPR would meet exactly
         settings["iterations"] = ITERATIONS_NOISE
         whole = CalibratedPPR(denoiser, constraint, **(settings | options))
@@ -478,7 +480,7 @@ def _posterior(
         early = max(0, count - PROJECTED) if mixed else count
         inside = ", of which those inside of the inequalities are kept" if mixed else ""
         some = " with noise" if constraint.exact is None else ", some with noise"
-        reason = f"The constraint has {equal} values{some}: posterior samples{inside}."
+        reason = f"The constraint has {equal} values{some}: posterior samples{inside}.{modes}"
         return Plan((first,) * early + (whole,) * (count - early), reason)
     assert equalities is not None  # there are more than a few
     posterior = CalibratedPPR(denoiser, equalities, **(settings | options))
@@ -486,7 +488,7 @@ def _posterior(
     inside = " Members that are inside of the inequalities are kept." if mixed else ""
     reason = (
         f"The constraint has {equal} equalities: posterior samples, then PPR for members that "
-        f"fail.{inside}"
+        f"fail.{inside}{modes}"
     )
     return Plan((posterior,) * early + (project,) * (count - early), reason)
 
