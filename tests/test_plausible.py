@@ -323,7 +323,7 @@ def test_evaluations_are_counted_and_as_many_as_said():
     network = Network(Gaussian(MU, COV, LogLogit()), evaluations)
     ref = reference(network, (3,), size=32, steps=10)
     each = 2 * 4  # levels and noises
-    assert evaluations.member_forward == 32 * (10 + 1 + each) + 1 + 2 * 16 * 2
+    assert evaluations.member_forward == 32 * (10 + 1 + each) + 1 + 3 * 16 * 2
     evaluations.member_forward = 0
     ref.assess(network, randn(5, 3).float(), range(5))
     assert evaluations.member_forward == 5 * ref.cost == 5 * (each + 1)
@@ -355,7 +355,7 @@ def test_a_schedule_of_more_noise_levels_takes_more_steps(decades, steps):
     evaluations = Evaluations()
     oracle = Gaussian(MU, COV, VE(1e-3, 10.0 ** (decades - 3)))
     reference(Network(oracle, evaluations), (3,), size=16)
-    assert evaluations.member_forward == 16 * (steps + 1 + 2 * 4) + 1 + 2 * 16 * 2
+    assert evaluations.member_forward == 16 * (steps + 1 + 2 * 4) + 1 + 3 * 16 * 2
 
 
 @pytest.mark.parametrize("far", [0.0, 0.5, 3.0])
@@ -367,6 +367,18 @@ def test_estimates_are_linear_in_the_state_for_normal_data_only(far):
     parts = [reference(pair, (3,), dtype=torch.float64, chunk=c).bent for c in (None, 5)]
     assert parts[0] > 0.01
     assert parts[0] == pytest.approx(parts[1])
+
+
+def test_data_on_a_circle_are_thin_and_clusters_are_not():
+    angle = torch.linspace(0, 2 * torch.pi, 65)[:-1]
+    points = torch.stack([angle.cos(), angle.sin()], dim=1)
+    circle = reference(Empirical(points, LogLogit()), (2,), dtype=torch.float64)
+    pair = GaussianMixture(
+        torch.ones(2) / 2, torch.stack([MU - 2, MU + 2]), COV.expand(2, 3, 3), LogLogit()
+    )
+    clusters = reference(pair, (3,), dtype=torch.float64)
+    assert min(circle.bent, clusters.bent) > 0.01
+    assert clusters.thin < 0.01 < 0.1 < circle.thin
 
 
 def test_too_few_samples_are_refused():

@@ -69,7 +69,7 @@ def test_more_values_are_weighed_where_data_are_not_normal():
     prior = GaussianMixture(torch.ones(2) / 2, torch.zeros(2, 48), spread, LogLogit())
     rows = torch.eye(48)
     for noise in ({"noise": 0.3}, {"tolerance": 1e-6}):
-        for m, number in ((13, 8), (20, 6), (32, 4), (33, None)):
+        for m, number in ((13, 4), (32, 4), (33, None)):
             chosen = feasibly.plan(prior, feasibly.Linear(rows[:m], rows[0, :m], **noise), (48,))
             one = chosen.attempts[0]
             assert (kinds(chosen) == [Particles] * 4) == (number is not None)
@@ -226,7 +226,7 @@ def test_the_curvature_of_a_decoded_value_takes_fewer_evaluations_of_the_decoder
 
 def seen(x, unit=1.0, ends=(1e-3, 1e2), informed=2.0):
     """A survey of given samples."""
-    return SimpleNamespace(samples=x, unit=unit, ends=ends, informed=informed, bent=0.0)
+    return SimpleNamespace(samples=x, unit=unit, ends=ends, informed=informed, bent=0.0, thin=0.0)
 
 
 @pytest.mark.parametrize(

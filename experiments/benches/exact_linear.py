@@ -173,8 +173,7 @@ def regimes(seed: int, D: int, K: int, m: int, error: float, timing: str) -> Pos
     R = error**2 * torch.eye(m).double()
     y = y + error * normal(m)
     S, gap = A @ cov @ A.T + R, y - mu @ A.T
-    log_w = -torch.linalg.solve(S, gap) @ gap.mT
-    log_w = (log_w.diagonal() - torch.linalg.slogdet(S)[1]) / 2
+    log_w = -((torch.linalg.solve(S, gap) * gap).sum(dim=1) + torch.logdet(S)) / 2
     # the errors as coordinates of their own, of which only those of the sample are kept
     wide, see = torch.zeros(K, D + m, D + m).double(), torch.cat([A, torch.eye(m).double()], dim=1)
     wide[:, :D, :D], wide[:, D:, D:] = cov, R
@@ -185,9 +184,9 @@ def regimes(seed: int, D: int, K: int, m: int, error: float, timing: str) -> Pos
     known = [(mean[:D], one[:D, :D]) for mean, one in parts]
 
     def sample(n: int, generator: Generator) -> Tensor:
-        counts = torch.multinomial(log_w.softmax(dim=0), n, replacement=True, generator=generator)
+        which = torch.multinomial(log_w.softmax(dim=0), n, replacement=True, generator=generator)
         each = [gaussians(*part, n, generator) for part in known]
-        return torch.stack(each)[counts, torch.arange(n)]
+        return torch.stack(each)[which, torch.arange(n)]
 
     def mode(x: Tensor) -> Tensor:
         gaps = x.double() - mu[:, None]

@@ -56,9 +56,9 @@ however little the errors of unconditional samples vary."""
 SLIGHT = 0.01
 """The error, in units of the noise's variance, below which errors are alike."""
 
-BENT_LEVELS, BENT_SIZE = (1.0, 3.0), 16
+BENT_LEVELS, THIN_LEVEL, BENT_SIZE = (1.0, 3.0), 0.1, 16
 """The noise levels at which a denoiser is compared with a linear map, in units of the data's
-scale, and the number of samples that are."""
+scale, that at which it tells whether data fill their space, and the number of samples."""
 
 UNTOLD = 0.9
 """The share of a residual's variance that estimates may leave open where they tell it."""
@@ -119,8 +119,10 @@ class Reference:
         informed: The highest noise level at which the denoiser's estimates explain a tenth of the
             variance of a residual; infinite if all do. Above it the constraint says nothing of a
             state.
-        bent: The largest share of the variance of estimates that no linear map explains; zero for
-            normal data.
+        bent: How far the denoiser is from an affine map at noise as large as the data or larger,
+            relative to what its estimates vary by, over all elements; zero for normal data.
+        thin: The same at a tenth of that noise; near zero unless data are on a curved surface, or
+            are single points.
     """
 
     samples: Tensor
@@ -135,6 +137,7 @@ class Reference:
     ends: tuple[float, float]
     informed: float = math.inf
     bent: float = math.inf
+    thin: float = math.inf
 
     @property
     def cost(self) -> int:
@@ -209,7 +212,7 @@ def reference(
 ) -> Reference:
     """Samples unconditionally, and measures the denoising errors of the samples.
 
-    It takes `steps + 1` forward evaluations for each sample, as many as an assessment, and four
+    It takes `steps + 1` forward evaluations for each sample, as many as an assessment, and six
     for each of 16 samples.
 
     Arguments:
@@ -260,6 +263,8 @@ def reference(
     with calling(ids[:1], device):
         probe = Probe(x_t, t, network(x_t, t))
     log_e = _log(_errors(network, x, ids, times, reached, noise, chunk))
+    bent_levels = [unit * level for level in (THIN_LEVEL, *BENT_LEVELS)]
+    thin, *bends = _bends(sampler, x[:BENT_SIZE], ids[:BENT_SIZE], bent_levels, chunk)
     return Reference(
         samples=x,
         unit=unit,
@@ -272,7 +277,8 @@ def reference(
         probe=probe,
         ends=(sampler.noise_level(torch.tensor(0.0)), sampler.noise_level(torch.tensor(1.0))),
         informed=math.inf if constraint is None else _informed(sampler, r),
-        bent=_bent(sampler, x[:BENT_SIZE], ids[:BENT_SIZE], unit, chunk),
+        bent=max(bends),
+        thin=thin,
     )
 
 
@@ -322,12 +328,15 @@ def _informed(sampler: Ancestral, r: Tensor) -> float:
     return math.inf
 
 
-def _bent(sampler: Ancestral, x: Tensor, ids: Tensor, unit: float, chunk: int | None) -> float:
-    """Returns how far the estimates of states between two others are from the mean of theirs, as
-    a share of the variance; see :class:`Reference`."""
+def _bends(
+    sampler: Ancestral, x: Tensor, ids: Tensor, levels: Sequence[float], chunk: int | None
+) -> list[float]:
+    """Returns how far the estimates of states between two others are from the mean of theirs,
+    relative to what they vary by, at each level; see :class:`Reference`."""
     noise = MemberNoise(BENT_SEED, range(len(x)), x.shape[1:], dtype=x.dtype, device=x.device)
     shares, size = [], chunk or 2 * len(x)
-    for t, s in zip(*_times(sampler, [unit * level for level in BENT_LEVELS], x), strict=True):
+    for level in levels:
+        (t,), (s,) = _times(sampler, [level], x)
         alpha_t, _ = sampler.denoiser.schedule(t)
         x_t = alpha_t * (x + s * noise())
         states = torch.cat([x_t, (x_t + x_t.roll(1, 0)) / 2])
@@ -335,10 +344,11 @@ def _bent(sampler: Ancestral, x: Tensor, ids: Tensor, unit: float, chunk: int | 
         for one, part in zip(states.split(size), torch.cat([ids, ids]).split(size), strict=True):
             with calling(part, x.device):
                 estimates.append(sampler.denoiser(one, t))
-        told, between = torch.cat(estimates).double().chunk(2)
-        missed = ((told + told.roll(1, 0)) / 2 - between).square().mean()
-        shares.append(missed / ((told - told.roll(1, 0)) / 2).square().mean())
-    return torch.stack(shares).max().item()
+        ends, between = torch.cat(estimates).double().chunk(2)
+        missed = ((ends + ends.roll(1, 0)) / 2 - between).square().mean()
+        share = missed / ((ends - ends.roll(1, 0)) / 2).square().mean()
+        shares.append(share.nan_to_num(math.inf).item())
+    return shares
 
 
 def _unit(x: Tensor) -> float:

@@ -23,9 +23,10 @@ WEIGHED, WEIGHED_MANY = 12, 32
 """Up to so many residuals particles are weighed, which takes a gradient for each: up to the second
 number where data are not normal. More are met by posterior samples."""
 
-BENT = 0.01
-"""The share of the variance of estimates that no linear map explains, above which data are not
-normal. Posterior samples are exact for normal data, and take less."""
+BENT, THIN = 0.01, 0.1
+"""How far the denoiser is from an affine map, above which data are not normal, and how far at a
+tenth of the noise, above which they do not fill their space. Posterior samples
+are exact for normal data, and better than a few particles on thin ones. They take less."""
 
 PARTICLES_ONE, PARTICLES_MORE, PARTICLES_FAR = 8, 16, 32
 """The number of particles of a member under one value, under more, and where the constraint is
@@ -34,8 +35,9 @@ far from unconditional samples."""
 COSTLY = 8
 """Above so many values a member has no more particles than under one."""
 
-GRADIENTS = 128
-"""How many gradients a step of a member may take above `WEIGHED` values, whatever their number."""
+PARTICLES_MANY, STEPS_PARTICLES_MANY = 4, 64
+"""The number of particles and that of their steps above `WEIGHED` values. Twice the steps and half
+the particles cost the same, and modes of different widths are nearer to their weights."""
 
 NEAR = 0.1
 """The share of unconditional samples that must be on each side of a residual, or inside of the
@@ -137,7 +139,7 @@ CHOICES = (
     ("inequalities farther away", "`Particles`"),
     (
         f"{WEIGHED + 1} to {WEIGHED_MANY} equalities or values with errors, data not normal",
-        f"`Particles`, {GRADIENTS // WEIGHED_MANY} to {PARTICLES_ONE} of them",
+        f"`Particles`, {PARTICLES_MANY} of them",
     ),
     (
         f"other cases of more than {WEIGHED} equalities",
@@ -173,7 +175,11 @@ class Survey(Protocol):
 
     @property
     def bent(self) -> float:
-        """The share of the variance of estimates that no linear map explains."""
+        """How far the denoiser is from an affine map, at noise as large as the data."""
+
+    @property
+    def thin(self) -> float:
+        """The same at a tenth of the noise."""
 
 
 @dataclass(frozen=True)
@@ -261,8 +267,8 @@ def choose(
         return Plan((sampler,) * (attempts or 1), "There is no constraint to satisfy.")
     if method == "auto" and constraint is not None:
         values = constraint.intervals(problem.x_0)
-        bent = survey is not None and survey.bent > BENT
-        if _weighs(values) or (bent and _many(constraint, values)):
+        fills = survey is not None and survey.thin < THIN
+        if _weighs(values) or (_bent(survey) and fills and _many(constraint, values)):
             return _particles(denoiser, constraint, values, survey, fast, attempts, options)
         posed = values, problem, survey
         return _posterior(denoiser, constraint, *posed, fast, attempts, options)
@@ -290,6 +296,11 @@ def _many(constraint: Constraint, values: Intervals) -> bool:
     gradients would go through a decoder too."""
     equal, few = bool((values.lower == values.upper).all()), values.values.shape[1] <= WEIGHED_MANY
     return equal and few and not _decoded(constraint)
+
+
+def _bent(survey: Survey | None) -> bool:
+    """Whether unconditional samples show that data are not normal."""
+    return survey is not None and survey.bent > BENT
 
 
 def _decoded(constraint: Constraint) -> bool:
@@ -392,7 +403,7 @@ def _particles(
     particles = PARTICLES_FAR if far else PARTICLES_MORE if m > 1 else PARTICLES_ONE
     particles = PARTICLES_ONE if m > COSTLY else particles
     many = equal and m > WEIGHED
-    particles = min(particles, GRADIENTS // m) if many else particles
+    particles = PARTICLES_MANY if many else particles
     branch = BRANCH_FAR if far else BRANCH
     unit = 1.0 if survey is None else survey.unit
     chosen: dict[str, Any] = {
@@ -401,8 +412,9 @@ def _particles(
         "level": _short(LEVEL * unit) if equal else 0.0,
         "spread": _short(unit if survey is None else max(unit, _spread(survey.samples))),
         "last": GaussNewton(STUCK, max_distance=None),
-        "normal": many,
     }
+    if many:
+        chosen |= {"normal": True, "steps": STEPS_PARTICLES_MANY}
     if _decoded(constraint):
         chosen["pairs"] = PAIRS_DECODED
     _known(Particles, options, fast, "particles")
@@ -471,8 +483,7 @@ def _posterior(
     steps = STEPS_FAST if fast else STEPS_CALIBRATED
     settings: dict[str, Any] = {"spacing": "noise", "steps": steps}
     equalities, observed = constraint.equalities, constraint.noisy
-    bent = survey is not None and survey.bent > BENT
-    modes = " Data are not normal: weights of modes may be off." if bent else ""
+    modes = " Data are not normal: weights of modes may be off." if _bent(survey) else ""
     if observed is not None:  # which PPR would meet exactly
         settings["iterations"] = ITERATIONS_NOISE
         whole = CalibratedPPR(denoiser, constraint, **(settings | options))

@@ -282,7 +282,7 @@ class Labels(Particles):
     def twist(self, x_t, t, around=()):
         step, number = self.index(t), x_t[:, 0].round().long()
         x_0 = step * x_t + step
-        return Twist(x_0, 10 * x_0, self.log_h[step][number])
+        return Twist(x_0, 10 * x_0, self.log_h[step][number], (3 * x_0, x_t[:, 0]))
 
     def moved(self, x_t, x_0, move, t, s, randn, values=()):
         step, number = self.index(t), x_t[:, 0].round().long()
@@ -292,6 +292,7 @@ class Labels(Particles):
         now = step * x_t + step
         torch.testing.assert_close(x_0, self.extrapolate(now, t, s, last))
         torch.testing.assert_close(move, 10 * now)
+        torch.testing.assert_close(values, [3 * now, x_t[:, 0]])
         if step == 1:  # the first with several particles, which get their numbers
             number = torch.full_like(number, Labels.seen)
             Labels.seen += 1
@@ -393,9 +394,10 @@ def test_a_moves_weight_is_the_ratio_of_two_normals(shift):
 NORMAL = Linear(randn(2, 3, seed=7), randn(2, seed=8), noise=[0.3, 0.1])
 
 
-def test_a_normal_step_is_the_unconditional_one_given_the_values():
+def test_a_normal_steps_weight_is_the_ratio_of_its_densities():
     """The sample is affine in the noise, so that its moments are those of unit noises. They are
-    held against a dense conditional normal, and weights against its density."""
+    held against a dense conditional normal, and weights against its density. How values depend
+    on the state is the formula of the docstring, without its change of basis."""
     sampler = Particles(PRIOR, NORMAL, normal=True)
     t, s = sampler.times()[12:14].double()
     x_t = randn(1, 3, seed=1)
@@ -410,9 +412,7 @@ def test_a_normal_step_is_the_unconditional_one_given_the_values():
     centre = step(zero, zero)[0]
     columns = [step(e, zero)[0] - centre for e in unit] + [step(zero, e)[0] - centre for e in unit]
     root = torch.cat(columns).T
-    # of this prior: how the state tells the values, by Bayes' rule
     (alpha_t, sigma_t), (alpha_s, sigma_s) = map(PRIOR.schedule, (t, s))
-    x_s = alpha_s * randn(4, 3, seed=2)
     A, R = NORMAL.A, torch.diag(double([0.3, 0.1])).square()
     known = (alpha_t / sigma_t) ** 2
     V = torch.linalg.inv(torch.linalg.inv(COV) + known * unit[:, 0])
@@ -432,6 +432,22 @@ def test_a_normal_step_is_the_unconditional_one_given_the_values():
     p = torch.distributions.MultivariateNormal(mean, std**2 * unit[:, 0]).log_prob(x_s)
     q = torch.distributions.MultivariateNormal(exact, cov).log_prob(x_s)
     torch.testing.assert_close(ratio, p - q)
+
+
+def test_a_curved_value_adds_its_curvature_to_normal_steps():
+    law = Equality(lambda x: x[:, :1].square() - 1, tolerance=1e-6)
+    sampler, t, x_t = Particles(PRIOR, law, normal=True), double(0.6), randn(5, 3)
+    around = [randn(5, 3, seed=k) for k in range(9)]
+    found = sampler.twist(x_t, t, around)
+    sigma = sampler.noise_level(t)
+    std = 1 / math.sqrt(1 / sigma**2 + 1)
+    bend = torch.stack([(std * n[:, 0]).square() for n in around])  # of pairs on opposite sides
+    alpha_t, sigma_t = PRIOR.schedule(t)
+    V = torch.linalg.inv(torch.linalg.inv(COV) + (alpha_t / sigma_t) ** 2 * torch.eye(3))
+    z = found.x_0[:, 0]
+    S = 4 * z.square() * V[0, 0] + bend.var(dim=0)
+    gap = z.square() - 1 + bend.mean(dim=0)
+    torch.testing.assert_close(found.log_h, -gap.square() / S / 2 - S.log() / 2)
 
 
 def test_values_in_their_basis_have_the_likelihood_of_values_as_they_are():
@@ -595,10 +611,12 @@ def test_where_the_state_or_the_denoiser_is_not_finite_there_is_no_weight_and_no
     x_t[1], x_t[2, 1] = 6.0, INF
     t, around = double(0.5), [torch.ones(4, 3).double()] * 2
     prior = Fails(double([0.5, -1.0, 0.2]), COV, LogLogit())
-    laws = (PLANE, Equality(lambda x: x[:, 1:].square() - 1, tolerance=1e-6), BOTH)
+    square = Equality(lambda x: x[:, 1:].square() - 1, tolerance=1e-6)
+    laws = (PLANE, square, BOTH)
     for law, normal in itertools.product(laws, (False, True)):
         sampler = Particles(prior, law, normal=normal)
         found = sampler.twist(x_t, t, around)
+        assert bool(found.values) == (normal and law is not BOTH)
         if found.values:
             s, zero = double(0.45), torch.zeros_like(x_t)
             x_s, ratio = sampler.moved(zero, found.x_0, zero, t, s, torch.ones_like, found.values)
@@ -611,6 +629,16 @@ def test_where_the_state_or_the_denoiser_is_not_finite_there_is_no_weight_and_no
         alone = Particles(PRIOR, law, normal=normal).twist(x_t[::3], t, [n[::3] for n in around])
         torch.testing.assert_close(found.log_h[::3], alone.log_h)
         torch.testing.assert_close(found.move[::3], alone.move)
+
+
+def test_a_flat_value_moves_no_particle_of_a_normal_step():
+    flat = Equality(lambda x: 0 * x[:, 1:] + 5, tolerance=1e-6)
+    sampler, x_t = Particles(PRIOR, flat, normal=True), randn(4, 3)
+    t, s = sampler.times()[12:14].double()
+    found = sampler.twist(x_t, t, [torch.ones(4, 3).double()] * 2)
+    moved = sampler.moved(x_t, found.x_0, found.move, t, s, torch.ones_like, found.values)
+    mean, std = sampler.transition(x_t, found.x_0, t, s)
+    torch.testing.assert_close(moved, (mean + std, torch.zeros(4).double()))
 
 
 def test_where_an_inequality_is_rare_members_are_spread_over_its_inside():

@@ -1,7 +1,7 @@
 r"""What methods that match the moments of :math:`p(x_0 \mid x_t)` share: the move onto a residual
 along the posterior's covariance, and what the covariance of a residual is made of."""
 
-__all__ = ["Moved", "Product", "cost", "derivatives", "toward"]
+__all__ = ["Moved", "Product", "cost", "derivatives", "numbers", "toward"]
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -101,7 +101,7 @@ def toward(
     r, variance, turn, least, J, J_T = _rows(constraint, x, V, noise, iterations)
     e = torch.zeros_like(r.detach())
     if randn is not None and constraint.noisy is not None:
-        e = variance.sqrt() * _numbers(randn, e, x)
+        e = variance.sqrt() * numbers(randn, e, x)
         r = r + e
     moves = []  # V J^T p for every p that the solver asks for
     slopes = []  # the length of J^T p; the first p has the residual's direction
@@ -261,7 +261,7 @@ def _products(r: Tensor, x: Tensor, kept: int) -> tuple[Product, Product]:
     return J, J_T
 
 
-def _numbers(randn: Randn, like: Tensor, x: Tensor) -> Tensor:
+def numbers(randn: Randn, like: Tensor, x: Tensor) -> Tensor:
     """Returns standard normal numbers in the shape of `like`, (B, m), of noise for samples `x`."""
     count = -(-like.shape[1] // max(1, x[0].numel()))
     noise = torch.cat([randn(x).flatten(start_dim=1) for _ in range(count)], dim=1)

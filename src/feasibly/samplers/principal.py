@@ -1,4 +1,4 @@
-r"""Steps of a diffusion that know the values of a constraint: the prior's, given normal values."""
+r"""Steps of a diffusion whose constrained values are taken as normal."""
 
 __all__ = ["Principal", "given", "principal"]
 
@@ -10,8 +10,9 @@ from torch import Tensor
 
 from ..linalg import eigh
 from .base import Randn
+from .moments import numbers
 
-ALIKE = 1e-10  # the least squared length of a combination of rows, relative to the largest
+ALIKE = 1e-6  # the least squared length of a combination of rows, relative to the largest
 
 
 class Principal(NamedTuple):
@@ -49,8 +50,8 @@ def principal(J: Tensor, VJ: Tensor, gap: Tensor, noise: Tensor, least: float) -
     J, VJ, noise = (torch.where(good[:, None, None], v, 0.0) for v in (J, VJ, noise))
     gap = torch.where(good[:, None], gap, 0.0)
     squares, turn = eigh(J @ J.mT)
-    tiny = torch.finfo(squares.dtype).tiny
-    squares = squares.clamp_min(ALIKE * squares[:, -1:].clamp_min(tiny / ALIKE))
+    largest = torch.where(squares[:, -1:] > 0, squares[:, -1:], 1.0)  # of flat values
+    squares = squares.clamp_min(ALIKE * largest)
     basis = (turn / squares.sqrt()[:, None]).mT
     covariance = basis @ J @ VJ.mT @ basis.mT
     spread, turn = eigh((covariance + covariance.mT) / 2)
@@ -68,16 +69,18 @@ def given(
     r"""Samples an unconditional step :math:`x_s \sim \mathcal{N}(\mu, \tau^2 I)`, given that the
     values are zero, and returns it with :math:`\log p(x_s) / q(x_s)`.
 
-    Of normal data a state :math:`x_s` tells the values as
+    The values given a state :math:`x_s` are taken as
 
     .. math:: g \mid x_s \sim \mathcal{N}\big(\bar g + G (x_s - \mu), L_s + R\big), \qquad
         L_s = (L^{-1} + \gamma)^{-1}, \qquad G = a (1 + \gamma L)^{-1} J V,
 
     where :math:`L` is the diagonal of :math:`J V J^\top`, :math:`\gamma` the growth of
-    :math:`\alpha^2 / \sigma^2` in the step, and :math:`a = \alpha_s / \sigma_s^2`.
+    :math:`\alpha^2 / \sigma^2` in the step, and :math:`a = \alpha_s / \sigma_s^2`. This is exact
+    for normal data if the rows of :math:`J` span a space that :math:`V` maps to itself. Elsewhere
+    weights vary more, and correct it.
 
     Arguments:
-        now: The values, as :math:`x_t` tells them.
+        now: The values at :math:`x_t`.
         mean: The mean :math:`\mu` of the unconditional step, with shape (B, *).
         std: Its standard deviation :math:`\tau`.
         gain: The growth :math:`\gamma`.
@@ -87,13 +90,11 @@ def given(
     std, gain, scale = std.double(), gain.double(), scale.double()
     rest = 1 + gain * now.spread
     slope = scale * now.slope / rest[..., None]
-    told = torch.diag_embed(now.spread / rest) + now.noise
-    whole = told + std**2 * slope @ slope.mT
+    left = torch.diag_embed(now.spread / rest) + now.noise
+    whole = left + std**2 * slope @ slope.mT
     noise = randn(mean).double().flatten(start_dim=1)
-    m, size = now.gap.shape[1], noise.shape[1]
-    more = [randn(mean).double().flatten(start_dim=1) for _ in range(math.ceil(m / size))]
-    root, _ = torch.linalg.cholesky_ex(told)
-    error = (root @ torch.cat(more, dim=1)[:, :m, None])[..., 0]
+    root, _ = torch.linalg.cholesky_ex(left)
+    error = (root @ numbers(randn, now.gap, mean)[..., None])[..., 0]
     wrong = now.gap + std * (slope @ noise[..., None])[..., 0] + error
     factor, _ = torch.linalg.cholesky_ex(whole)
     weights = torch.cholesky_solve(wrong[..., None], factor)
