@@ -214,19 +214,20 @@ class Particles(PPR):
         J, J_d = derivatives(g.values, z, mean, x_t)
         VJ = (sigma_t**2 / alpha_t).double() * J_d
         assert g.variance is not None
-        S = J @ VJ.mT + torch.diag_embed(g.variance.double())
-        S, centre = (S + S.mT) / 2, g.values.detach().double()
-        curved = torch.zeros_like(S)
+        noise, centre = torch.diag_embed(g.variance.double()), g.values.detach().double()
+        curved = torch.zeros_like(noise)
         if len(above):
             bend = (above + below).double() / 2 - centre  # the slope cancels
             shift = bend.mean(dim=0)
             centre, bend = centre + shift, bend - shift
             curved = torch.einsum("pbi,pbj->bij", bend, bend) / (len(bend) - 1)
         if self.normal and bool((g.lower == g.upper).all()):
-            gap, noise = centre - g.lower.double(), torch.diag_embed(g.variance.double())
+            gap = centre - g.lower.double()
             values = principal(J, VJ, gap, noise + curved, FLOOR * sigma**2)
             log_h = torch.where(good, values.log_h, -math.inf)
             return Twist(mean.detach(), torch.zeros_like(mean), log_h, values)
+        S = J @ VJ.mT + noise
+        S = (S + S.mT) / 2
         # in units in which a value's slope is one
         unit = J.norm(dim=2).clamp_min(torch.finfo(torch.float64).tiny)
         S, curved = (v / unit[:, None] / unit[..., None] for v in (S + curved, curved))
