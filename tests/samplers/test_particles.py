@@ -28,7 +28,8 @@ from feasibly.network import Evaluations, Network
 from feasibly.oracles import Gaussian, GaussianMixture
 from feasibly.randomness import MemberNoise
 from feasibly.samplers import PPR, Ancestral, CalibratedPPR, Particles, particles
-from feasibly.samplers.base import Last, Start, Step
+from feasibly.samplers.ancestral import Last
+from feasibly.samplers.base import Start, Step
 from feasibly.samplers.normals import inside, truncated
 from feasibly.samplers.particles import MOST, Twist, choose, resampled, shares, urgent
 from feasibly.schedules import VE, VP, LogLogit
@@ -284,15 +285,19 @@ class Labels(Particles):
         x_0 = step * x_t + step
         return Twist(x_0, 10 * x_0, self.log_h[step][number], (3 * x_0, x_t[:, 0]))
 
-    def moved(self, x_t, x_0, move, t, s, randn, values=()):
+    def moved(self, mean, std, shift, t, s, randn, values=()):
+        x_t = values[1][:, None]
         step, number = self.index(t), x_t[:, 0].round().long()
         # all is of the particle itself, that of the step before too
-        last = (step - 1) * (x_t if step > 2 else 0 * x_t) + step - 1
-        last = Last(last, self.times()[step - 1]) if step else None
-        now = step * x_t + step
-        torch.testing.assert_close(x_0, self.extrapolate(now, t, s, last))
-        torch.testing.assert_close(move, 10 * now)
-        torch.testing.assert_close(values, [3 * now, x_t[:, 0]])
+        prior, now = Ancestral(self.denoiser), step * x_t + step
+        before = x_t if step > 2 else 0 * x_t
+        x_0, u = (step - 1) * (before + 1), self.times()[step - 1]
+        last = Last(x_0, prior.transition(before, x_0, u, t)[0], u)
+        if step == 1:
+            last = Last(before, before, u)
+        torch.testing.assert_close((mean, std), prior.second(x_t, now, t, s, last))
+        torch.testing.assert_close(shift, self.reach(t, s) * 10 * now)
+        torch.testing.assert_close(values[0], 3 * now)
         if step == 1:  # the first with several particles, which get their numbers
             number = torch.full_like(number, Labels.seen)
             Labels.seen += 1
@@ -306,7 +311,7 @@ def test_the_particle_that_is_kept_has_the_product_of_its_weights(monkeypatch):
     monkeypatch.setattr(Labels, "seen", 0)
     monkeypatch.setattr(particles, "uniform", lambda noise: (torch.arange(n).double() + 0.5) / n)
     monkeypatch.setattr(PPR, "begin", lambda self, noise: zeros(self, n))
-    monkeypatch.setattr(Ancestral, "step", lambda self, x, t, *_: Step(x, x, Last(x, t)))
+    monkeypatch.setattr(Ancestral, "step", lambda self, x, t, *_: Step(x, x, Last(x, x, t)))
     log_h, log_ratio = randn(6, K, seed=4) / 4, randn(6, K, seed=5) / 4
     # numbers 0 and 1 have 3/4 and 1/4 of the weight at step 3, and 2 and 3 nothing
     log_h[5, 1] += 0.7
@@ -380,11 +385,14 @@ def test_a_moves_weight_is_the_ratio_of_two_normals(shift):
     sampler = Particles(PRIOR, PLANE)
     t, s = sampler.times()[12:14]
     x_t, x_0, move = randn(5, 3), randn(5, 3, seed=1), shift * randn(5, 3, seed=2)
-    x_s, ratio = sampler.moved(x_t, x_0, move, t, s, lambda x: randn(*x.shape, seed=3))
     mean, std = sampler.transition(x_t, x_0, t, s)
     target = sampler.transition(x_t, x_0 + move, t, s)[0]
+    std = std * double([[1.0], [1.5], [2.0], [3.0], [4.0]])  # those of states differ
+    x_s, ratio = sampler.moved(
+        mean, std, target - mean, t, s, lambda x: randn(*x.shape, seed=3)
+    )
     if shift == 50.0:  # no particle is moved farther than ten standard deviations of a step
-        assert (target - mean).norm(dim=1).min() > 10 * std
+        assert ((target - mean).norm(dim=1) / std[:, 0]).min() > 10
         target = mean + 10 * std * (target - mean) / (target - mean).norm(dim=1, keepdim=True)
     p, q = (torch.distributions.Normal(m, std).log_prob(x_s).sum(dim=1) for m in (mean, target))
     torch.testing.assert_close(x_s, target + std * randn(5, 3, seed=3))
@@ -406,7 +414,7 @@ def test_a_normal_steps_weight_is_the_ratio_of_its_densities():
 
     def step(*noises):
         noises = iter(noises)
-        return sampler.moved(x_t, told.x_0, told.move, t, s, lambda x: next(noises), told.values)
+        return sampler.moved(mean, std, 0 * mean, t, s, lambda x: next(noises), told.values)
 
     zero, unit = torch.zeros(1, 3).double(), torch.eye(3).double()[:, None]
     centre = step(zero, zero)[0]
@@ -618,8 +626,8 @@ def test_where_the_state_or_the_denoiser_is_not_finite_there_is_no_weight_and_no
         found = sampler.twist(x_t, t, around)
         assert bool(found.values) == (normal and law is not BOTH)
         if found.values:
-            s, zero = double(0.45), torch.zeros_like(x_t)
-            x_s, ratio = sampler.moved(zero, found.x_0, zero, t, s, torch.ones_like, found.values)
+            s, zero, std = double(0.45), torch.zeros_like(x_t), double(0.1)
+            x_s, ratio = sampler.moved(zero, std, zero, t, s, torch.ones_like, found.values)
             assert x_s[::3].isfinite().all()
             assert ratio[::3].isfinite().all()
         assert found.log_h.isfinite().tolist() == [True, False, False, True]
@@ -636,8 +644,8 @@ def test_a_flat_value_moves_no_particle_of_a_normal_step():
     sampler, x_t = Particles(PRIOR, flat, normal=True), randn(4, 3)
     t, s = sampler.times()[12:14].double()
     found = sampler.twist(x_t, t, [torch.ones(4, 3).double()] * 2)
-    moved = sampler.moved(x_t, found.x_0, found.move, t, s, torch.ones_like, found.values)
     mean, std = sampler.transition(x_t, found.x_0, t, s)
+    moved = sampler.moved(mean, std, 0 * mean, t, s, torch.ones_like, found.values)
     torch.testing.assert_close(moved, (mean + std, torch.zeros(4).double()))
 
 
@@ -665,7 +673,7 @@ def test_where_an_inequality_is_rare_members_are_spread_over_its_inside():
 
 def test_a_mean_far_from_the_data_is_met_by_all_with_the_exact_spread():
     """Three clusters of one width in four dimensions, and a mean at 5 standard deviations."""
-    D, n, v, weights = 4, 512, 0.3, double([0.3, 0.3, 0.4])
+    D, n, v, weights = 4, 2048, 0.3, double([0.3, 0.3, 0.4])
     mu, row = 1.5 * randn(3, D), torch.full((1, D), 1 / D).double()
     prior = GaussianMixture(weights, mu, v * torch.eye(D).double().expand(3, D, D), LogLogit())
     centre = mu.mean(dim=1)
@@ -773,9 +781,9 @@ def test_a_curved_value_in_the_tails_of_modes_keeps_their_weights(c):
 
 def test_where_few_particles_miss_a_mode_the_run_says_so():
     """Here the spread is understated, so that the twist is worse than the policy's."""
-    law, exact = product(2.0)
+    law, exact = product(3.0)
     found, told = wide(law, n=256, spread=0.5, particles=8)
-    assert abs(found - exact) > 0.15
+    assert abs(found - exact) > 0.3
     assert len(told) == 1
     assert "'particles': 64" in told[0]
     assert not wide(product(0.6)[0], n=256)[1]

@@ -59,13 +59,28 @@ def test_a_second_order_step_is_exact_where_estimates_are_linear_in_the_log_leve
     x = torch.zeros(1, D).double()
     slope = torch.full_like(x, 0.3)
     last, now, then = (sampler.log_level(t) for t in times[10:13])
-    ahead = sampler.extrapolate(
-        slope * now,
-        times[11],
-        times[12],
-        sampler.step(x, times[10], times[11]).memory._replace(x_0=slope * last),
-    )
-    torch.testing.assert_close(ahead, slope * (now + then) / 2)
+    before = sampler.step(x, times[10], times[11]).memory._replace(x_0=slope * last)
+    mean, _ = sampler.second(x, slope * now, times[11], times[12], before)
+    ahead, _ = sampler.transition(x, slope * (now + then) / 2, times[11], times[12])
+    torch.testing.assert_close(mean, ahead)
+
+
+def test_a_step_of_second_order_is_exact_for_white_noise():
+    """The step before tells the variance of the data given a state, which a step then has."""
+    prior = normal(0.7, LogLogit())
+    sampler = Ancestral(prior, steps=16)
+    times = sampler.times()
+    x = torch.randn(5, D, generator=torch.Generator().manual_seed(0)).double()
+    _, _, last = sampler.step(x, times[6], times[7])
+    x, (t, s) = last.mean + x, times[7:9]
+    mean, std = sampler.second(x, prior(x, t).mean, t, s, last)
+    (a_t, s_t), (a_s, s_s) = prior.schedule(t), prior.schedule(s)
+    # of x_s given x_t, which is x_s plus noise after a factor
+    variance = a_s**2 * 0.49 + s_s**2
+    factor = a_t / a_s
+    gain = factor * variance / (a_t**2 * 0.49 + s_t**2)
+    torch.testing.assert_close(mean, gain * x)
+    torch.testing.assert_close(std.square().flatten(), (variance * (1 - factor * gain)).expand(5))
 
 
 @pytest.mark.filterwarnings("error")

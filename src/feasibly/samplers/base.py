@@ -1,6 +1,6 @@
 """What every sampler shares: the update rules PREDICT and RENOISE, and the contract of a step."""
 
-__all__ = ["Last", "Randn", "Sampler", "Start", "Step"]
+__all__ = ["Randn", "Sampler", "Start", "Step"]
 
 import math
 from abc import ABC, abstractmethod
@@ -42,13 +42,6 @@ class Start(NamedTuple):
     times: Tensor
     memory: Any = None
     statistics: Mapping[str, float] = MappingProxyType({})
-
-
-class Last(NamedTuple):
-    """The clean estimate of the step before, with shape (B, *), and its time."""
-
-    x_0: Tensor
-    t: Tensor
 
 
 class Step(NamedTuple):
@@ -229,21 +222,9 @@ class Sampler(ABC):
         z_s = torch.sqrt(1 - tau) * (x_t - alpha_t * x_0) / sigma_t
         return alpha_s * x_0 + sigma_s * z_s, sigma_s * torch.sqrt(tau)
 
-    def extrapolate(self, x_0: Tensor, t: Tensor, s: Tensor, last: Last | None) -> Tensor:
-        r"""Returns the estimate half way to time `s`, given that at `t` and the last one.
-
-        A prediction with it is of second order (DPM-Solver++ 2M). It is `x_0` where there is no
-        last one.
-
-        References:
-            | DPM-Solver++: Fast Solver for Guided Sampling of Diffusion Probabilistic Models (Lu
-            | et al., 2022), https://arxiv.org/abs/2211.01095
-        """
-        if last is None:
-            return x_0
-        before, now, then = (self.log_level(time) for time in (last.t, t, s))
-        ahead = x_0 + (now - then) / (2 * (before - now)) * (x_0 - last.x_0)
-        return torch.where(ahead.isfinite(), ahead, x_0)  # a member that was reset
+    def reach(self, t: Tensor, s: Tensor) -> Tensor:
+        """Returns how far a prediction's mean goes if the estimate goes by one."""
+        return self.transition(torch.zeros_like(t), torch.ones_like(t), t, s)[0]
 
     def renoise(self, x_0: Tensor, t: Tensor, randn: Randn) -> Tensor:
         r"""RENOISE: samples :math:`x_t \sim p(x_t \mid x_0)`, with fresh noise."""

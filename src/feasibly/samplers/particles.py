@@ -16,8 +16,8 @@ from ..minimizers import GaussNewton, Minimizer
 from ..minimizers.base import per_sample
 from ..randomness import MemberNoise
 from ..sampling import finite
-from .ancestral import Ancestral
-from .base import Last, Randn, Start, Step
+from .ancestral import Ancestral, Last
+from .base import Randn, Start, Step
 from .calibrated import CalibratedPPR
 from .moments import derivatives
 from .normals import inside, positive
@@ -168,8 +168,8 @@ class Particles(PPR):
         pairs = 0 if self.constraint.linear else self.pairs
         around = [noise() for _ in range(pairs)]  # the same for all particles, and all steps
         streams = [noise.again(everyone, k + 1) for k in range(self.particles)]
-        x = torch.stack([x_t] * self.particles)  # (K, B, *)
-        last = last and Last(torch.stack([last.x_0] * self.particles), last.t)
+        copies = everyone.expand(self.particles, -1)
+        x, last = x_t[copies], last and last.at(copies)  # (K, B, *)
         log_w = log_h = x.new_zeros(x.shape[:2], dtype=torch.float64)
         log_z = average = log_w[0]
         for t, s in pairwise(times[branch : kept + 1]):
@@ -181,19 +181,20 @@ class Particles(PPR):
                 log_z = log_z + log_mean(log_w) - average
             chosen, log_w = resampled(log_w, uniform(noise))
             average = log_mean(log_w)
-            x, x_0, move, log_h = (pick(part, chosen) for part in (x, x_0, move, now))
-            last = last and Last(pick(last.x_0, chosen), last.t)
-            ahead = self.extrapolate(x_0, t, s, last)
-            values = [pick(part, chosen) for part in values]
-            moved = [
-                self.moved(x[k], ahead[k], move[k], t, s, stream, [v[k] for v in values])
-                for k, stream in enumerate(streams)
-            ]
+            picked = chosen, everyone
+            x, x_0, move, log_h = (part[picked] for part in (x, x_0, move, now))
+            last, values = last and last.at(picked), [part[picked] for part in values]
+            moved = []
+            for k, stream in enumerate(streams):
+                step = prior.second(x[k], x_0[k], t, s, last and last.at(k))
+                shift = self.reach(t, s) * move[k]
+                moved.append(self.moved(*step, shift, t, s, stream, [v[k] for v in values]))
+            last = Last(x_0, self.transition(x, x_0, t, s)[0], t)
             x, ratio = (torch.stack(part) for part in zip(*moved, strict=True))
-            log_w, last = log_w + ratio, Last(x_0, t)
+            log_w = log_w + ratio
         log_w = log_w + torch.stack([self.twist(one, times[kept], around).log_h for one in x])
-        x = pick(x, choose(log_w - log_h, uniform(noise))[None])
-        return Start(x[0], times[kept:], memory, likelihoods(log_z) if noise.attempt == 0 else {})
+        x = x[choose(log_w - log_h, uniform(noise)), everyone]
+        return Start(x, times[kept:], memory, likelihoods(log_z) if noise.attempt == 0 else {})
 
     @torch.enable_grad()
     def twist(self, x_t: Tensor, t: Tensor, around: Sequence[Tensor] = ()) -> Twist:
@@ -259,25 +260,25 @@ class Particles(PPR):
 
     def moved(
         self,
-        x_t: Tensor,
-        x_0: Tensor,
-        move: Tensor,
+        mean: Tensor,
+        std: Tensor,
+        shift: Tensor,
         t: Tensor,
         s: Tensor,
         randn: Randn,
         values: Sequence[Tensor] = (),
     ) -> tuple[Tensor, Tensor]:
         r"""Samples :math:`x_s \sim q(x_s \mid x_t)`, and returns it with
-        :math:`\log p(x_s \mid x_t) / q(x_s \mid x_t)`."""
-        mean, std = self.transition(x_t, x_0, t, s)
+        :math:`\log p(x_s \mid x_t) / q(x_s \mid x_t)`, given the mean and the standard deviation
+        of :math:`p`."""
         if values:
             (alpha_t, sigma_t), (alpha_s, sigma_s) = map(self.denoiser.schedule, (t, s))
             gain = (alpha_s / sigma_s) ** 2 - (alpha_t / sigma_t) ** 2
             return given(Principal(*values), mean, std, gain, alpha_s / sigma_s**2, randn)
-        step = (self.transition(x_t, x_0 + move, t, s)[0] - mean) / std
+        step = shift / std
         size = step.flatten(start_dim=1).norm(dim=1)
         step = step * per_sample((FARTHEST / size).clamp_max(1), step)
-        noise = randn(x_t)
+        noise = randn(mean)
         gain = (noise.double().square() - (noise + step).double().square()).flatten(start_dim=1)
         return mean + std * (step + noise), gain.sum(dim=1) / 2
 
@@ -430,7 +431,3 @@ def choose(log_w: Tensor, u: Tensor) -> Tensor:
     below = shares(log_w).cumsum(dim=0) < u
     return below.sum(dim=0).clamp_max(len(log_w) - 1)
 
-
-def pick(x: Tensor, chosen: Tensor) -> Tensor:
-    """Returns the chosen particles of each member: `x` has shape (K, B, *), `chosen` (J, B)."""
-    return x[chosen, torch.arange(x.shape[1], device=x.device)]

@@ -82,20 +82,20 @@ def given(
     Arguments:
         now: The values at :math:`x_t`.
         mean: The mean :math:`\mu` of the unconditional step, with shape (B, *).
-        std: Its standard deviation :math:`\tau`.
+        std: Its standard deviation :math:`\tau`, with a shape that multiplies the mean.
         gain: The growth :math:`\gamma`.
         scale: The ratio :math:`a`.
         randn: The noise.
     """
-    std, gain, scale = std.double(), gain.double(), scale.double()
+    std, gain, scale = std.double().reshape(-1, 1), gain.double(), scale.double()
     rest = 1 + gain * now.spread
     slope = scale * now.slope / rest[..., None]
     left = torch.diag_embed(now.spread / rest) + now.noise
-    whole = left + std**2 * slope @ slope.mT
+    whole = left + std[..., None] ** 2 * slope @ slope.mT
     noise = randn(mean).double().flatten(start_dim=1)
     root, _ = torch.linalg.cholesky_ex(left)
     error = (root @ numbers(randn, now.gap, mean)[..., None])[..., 0]
-    wrong = now.gap + std * (slope @ noise[..., None])[..., 0] + error
+    wrong = now.gap + (slope @ (std * noise)[..., None])[..., 0] + error
     factor, _ = torch.linalg.cholesky_ex(whole)
     weights = torch.cholesky_solve(wrong[..., None], factor)
     move = std * noise - std**2 * (slope.mT @ weights)[..., 0]
