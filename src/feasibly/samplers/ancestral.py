@@ -112,7 +112,8 @@ class Ancestral(Sampler):
         if self.eta == 1:
             noise = x_t - last.mean
             alpha_t, sigma_t = self.denoiser.schedule(t)
-            slope = _dot(change, noise) / _dot(noise, noise)
+            sure = max(0.0, 1 - 2 / noise[0].numel())
+            slope = sure * _dot(change, noise) / _dot(noise, noise)
             change = change - per_sample(slope, noise) * noise
             variance = (sigma_t**2 / alpha_t * slope).nan_to_num(0, 0, 0).clamp_min(0)
             std = (std**2 + reach**2 * per_sample(variance, x_t)).sqrt()
