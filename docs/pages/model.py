@@ -49,7 +49,7 @@ print(denoiser)
 # |---|---|
 # | a network, by what it predicts | `wrap(net, "x0")`, `"eps"`, `"v"`, `"score"` or `"velocity"`, with its `schedule` |
 # | a network that takes the number of a step | `time=lambda t: 999 * t` |
-# | diffusers: folder, pipeline, model | `wrap("folder")`, `wrap(pipeline)`, `wrap(model, schedule=scheduler)` ([Images](images.py)) |
+# | diffusers: hub, folder, pipeline, model | `wrap("hub:org/name")`, `wrap("folder")`, `wrap(pipeline)`, `wrap(model, schedule=scheduler)` ([Images](images.py)) |
 # | EDM, EDM2, k-diffusion: D(x, sigma) | `wrap(net, "edm")` |
 # | score_sde | `wrap(net, "score_sde", VP())`, `SubVP()` or `VE(...)` |
 # | flow matching, data at s = 1 | `wrap(net, "torchcfm")` or `wrap(net, "flow_matching")` ([Flow models](flow.py)) |

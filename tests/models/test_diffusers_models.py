@@ -196,3 +196,32 @@ def test_pickled_weights_are_not_loaded(tmp_path):
     )
     safe.save_pretrained(tmp_path, safe_serialization=True)
     feasibly.wrap(tmp_path, schedule=scheduler)
+
+
+@torch.no_grad()
+def test_a_model_of_the_hub_is_loaded_from_the_cache_without_a_network(tmp_path, monkeypatch):
+    hub = pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed")
+    monkeypatch.setattr(hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(hub.constants, "HF_HUB_OFFLINE", True)
+    net, scheduler = unet().eval(), diffusers.DDPMScheduler()
+    folder = tmp_path / "models--somebody--digits"
+    for model in ("unet", "scheduler"):
+        (net if model == "unet" else scheduler).save_pretrained(
+            folder / "snapshots" / ("a" * 40) / model
+        )
+    for name in ("main", "second"):
+        (folder / "refs").mkdir(exist_ok=True)
+        (folder / "refs" / name).write_text("a" * 40)
+    for name in ("hub:somebody/digits", "hub:somebody/digits@second"):
+        same(net, feasibly.wrap(name), scheduler, (1, 8, 8))
+    for name in ("hub:somebody/letters", "hub:somebody/digits@third"):
+        with pytest.raises(DenoiserError, match=f"cannot be reached, .* has no '{name}'"):
+            feasibly.wrap(name)
+    with pytest.raises(DenoiserError, match="The name is 'hub:organisation/name'"):
+        feasibly.wrap("hub:some body/digits")
+
+
+def test_the_hub_needs_its_library(monkeypatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(DenoiserError, match="pip install huggingface_hub"):
+        feasibly.wrap("hub:somebody/digits")

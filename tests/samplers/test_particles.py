@@ -388,9 +388,7 @@ def test_a_moves_weight_is_the_ratio_of_two_normals(shift):
     mean, std = sampler.transition(x_t, x_0, t, s)
     target = sampler.transition(x_t, x_0 + move, t, s)[0]
     std = std * double([[1.0], [1.5], [2.0], [3.0], [4.0]])  # those of states differ
-    x_s, ratio = sampler.moved(
-        mean, std, target - mean, t, s, lambda x: randn(*x.shape, seed=3)
-    )
+    x_s, ratio = sampler.moved(mean, std, target - mean, t, s, lambda x: randn(*x.shape, seed=3))
     if shift == 50.0:  # no particle is moved farther than ten standard deviations of a step
         assert ((target - mean).norm(dim=1) / std[:, 0]).min() > 10
         target = mean + 10 * std * (target - mean) / (target - mean).norm(dim=1, keepdim=True)

@@ -63,13 +63,14 @@ def wrap(
     score_sde            score_sde's networks                                  VP, SubVP or VE
     torchcfm             a velocity `net(s, x)`, data at s = 1                 Flow or a matcher
     flow_matching        a velocity `net(x, s)`, data at s = 1                 Flow or a path
-    diffusers            a model, a pipeline, or a folder of either            a scheduler
+    diffusers            a model, a pipeline, a folder, or `hub:org/name`      a scheduler
     physicsnemo          a predictor `net(x, s)`                               a scheduler
     azula                a denoiser with a schedule                            its own
     ==================== ===================================================== ==================
 
     Arguments:
-        net: The network, or the folder of one.
+        net: The network, or the folder of one, or its name on the Hugging Face hub as in
+            `wrap("hub:google/ddpm-cifar10-32")`. Only safetensors are loaded, and no pickles.
         kind: The family it belongs to; None to tell objects of diffusers and denoisers that have
             a schedule by themselves.
         schedule: The noise schedule that it was trained with.

@@ -430,4 +430,3 @@ def choose(log_w: Tensor, u: Tensor) -> Tensor:
     """Returns one particle of each member, in proportion to the weights, with shape (B)."""
     below = shares(log_w).cumsum(dim=0) < u
     return below.sum(dim=0).clamp_max(len(log_w) - 1)
-
