@@ -20,7 +20,7 @@ from feasibly import PostHoc, plan, priors
 from feasibly.__main__ import COMMANDS, main
 from feasibly.cli import demo_data2d, demo_ks, demo_three, demo_weather
 from feasibly.cli.audit import audit
-from feasibly.cli.check import check
+from feasibly.cli.check import check, load_data
 from feasibly.cli.demo import demo
 from feasibly.cli.job import Job, parse
 from feasibly.cli.load import load_constraint, load_denoiser, load_object
@@ -546,6 +546,19 @@ def test_check_takes_the_folder_of_a_model_of_diffusers(tmp_path, monkeypatch, c
 )
 def test_bytes_are_said_in_words(count, said):
     assert size(count) == said
+
+
+def test_check_reads_tensors_and_refuses_other_files(user, tmp_path):
+    data, path = torch.randn(16, 2), tmp_path / "data.pt"
+    torch.save(data, path)
+    assert torch.equal(load_data(path, (2,)), data)
+    torch.save({"data": data}, path)
+    with pytest.raises(ValueError, match=r"data.pt cannot be read .*\(.npy\).*\(.pt\)"):
+        load_data(path, (2,))
+    for name in ("words.npy", "words.pt"):
+        (tmp_path / name).write_text("no array")
+        with pytest.raises(ValueError, match=rf"{name} cannot be read"):
+            check(f"{user}:denoiser", data=tmp_path / name)
 
 
 def test_check_refuses_data_of_another_shape(user, tmp_path):

@@ -17,6 +17,8 @@
 # constraint works as before.
 #
 # This page takes a flow-matching prior of the paths of [Trajectories](trajectories.py).
+#
+# To run this page elsewhere, put [small.py](small.py) beside it.
 
 # %%
 import warnings

@@ -17,6 +17,8 @@
 #
 # This page makes the data, trains a small prior on them, and samples. The weights are stored
 # beside the page. Without them, training takes five minutes on one core.
+#
+# To run this page elsewhere, put [small.py](small.py) beside it.
 
 # %%
 import math

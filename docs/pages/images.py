@@ -15,6 +15,8 @@
 # folder. We complete half of an image, set its brightness, and ask for symmetry.
 #
 # The model is small because it is trained here. A large one works in the same way.
+#
+# To run this page elsewhere, put [small.py](small.py) beside it.
 
 # %%
 import matplotlib.pyplot as plt

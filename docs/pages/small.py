@@ -77,6 +77,7 @@ def kept(name: str, module: nn.Module, train: Callable[[int], list[float]], step
         train(2)
     if not path.exists():
         train(steps)
+        path.parent.mkdir(exist_ok=True)
         save_file(module.state_dict(), path)
     module.load_state_dict(load_file(path))
     module.eval().requires_grad_(False)
@@ -91,6 +92,7 @@ def ran(name: str, sample: Callable[[], Result]) -> Result:
     if SMOKE:
         return sample()
     if not path.exists():
+        path.parent.mkdir(exist_ok=True)
         sample().save(path)
     return Result.load(path)
 

@@ -18,6 +18,8 @@
 # The prior is the [shipped planet](../weather.md), a diffusion model of days in the latents of an
 # autoencoder. The mass of every hour needs 24 decoded hours for each gradient. So two members take
 # a quarter of an hour, and results are stored beside the page.
+#
+# To run this page elsewhere, put [small.py](small.py) beside it.
 
 # %%
 from functools import partial

@@ -35,9 +35,9 @@ far from unconditional samples."""
 COSTLY = 8
 """Above so many values a member has no more particles than under one."""
 
-PARTICLES_MANY, STEPS_PARTICLES_MANY = 4, 64
-"""The number of particles and that of their steps above `WEIGHED` values. Twice the steps and half
-the particles cost the same, and modes of different widths are nearer to their weights."""
+PARTICLES_NORMAL = 4
+"""The number of particles of normal steps above `WEIGHED` values, and of normal data under several
+values: weights vary little there."""
 
 NEAR = 0.1
 """The share of unconditional samples that must be on each side of a residual, or inside of the
@@ -139,7 +139,7 @@ CHOICES = (
     ("inequalities farther away", "`Particles`"),
     (
         f"{WEIGHED + 1} to {WEIGHED_MANY} equalities or values with errors, data not normal",
-        f"`Particles`, {PARTICLES_MANY} of them",
+        f"`Particles`, {PARTICLES_NORMAL} of them",
     ),
     (
         f"other cases of more than {WEIGHED} equalities",
@@ -402,8 +402,9 @@ def _particles(
     far = seen is not None and _nearness(seen) < NEAR
     particles = PARTICLES_FAR if far else PARTICLES_MORE if m > 1 else PARTICLES_ONE
     particles = PARTICLES_ONE if m > COSTLY else particles
-    many = equal and m > WEIGHED
-    particles = PARTICLES_MANY if many else particles
+    normal = equal and m > 1 and (m > WEIGHED or constraint.linear)
+    if normal and (m > WEIGHED or (survey is not None and not _bent(survey))):
+        particles = PARTICLES_NORMAL
     branch = BRANCH_FAR if far else BRANCH
     unit = 1.0 if survey is None else survey.unit
     chosen: dict[str, Any] = {
@@ -413,8 +414,8 @@ def _particles(
         "spread": _short(unit if survey is None else max(unit, _spread(survey.samples))),
         "last": GaussNewton(STUCK, max_distance=None),
     }
-    if many:
-        chosen |= {"normal": True, "steps": STEPS_PARTICLES_MANY}
+    if normal:
+        chosen["normal"] = True
     if _decoded(constraint):
         chosen["pairs"] = PAIRS_DECODED
     _known(Particles, options, fast, "particles")

@@ -3,6 +3,7 @@
 __all__ = ["check"]
 
 from pathlib import Path
+from pickle import UnpicklingError
 
 import numpy as np
 import torch
@@ -35,7 +36,7 @@ def check(
             as what feasibly.wrap returns.
         constraint: The number of a constraint of Data2D (0 to 11), or module:function.
         shape: The shape of one sample.
-        data: Clean data to test the denoiser on, an .npy file of shape (N, *); without it the
+        data: Clean data to test the denoiser on, an .npy or .pt file of shape (N, *); without it the
             denoiser is tested on its own samples, which finds fewer mistakes.
         seed: The seed.
     """
@@ -53,11 +54,17 @@ def check(
 
 
 def load_data(path: Path, shape: tuple[int, ...]) -> Tensor:
-    """Clean data from an .npy file."""
+    """Clean data from an array of NumPy (.npy) or a tensor of torch (.pt)."""
     try:
-        found = torch.from_numpy(np.load(path)).float()
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read ({error}); give an .npy file.") from error
+        if path.suffix in (".pt", ".pth"):
+            found = torch.as_tensor(torch.load(path, map_location="cpu", weights_only=True)).float()
+        else:
+            found = torch.from_numpy(np.load(path)).float()
+    except (OSError, TypeError, ValueError, RuntimeError, UnpicklingError) as error:
+        raise ValueError(
+            f"{path} cannot be read ({error}); give an array that numpy.save wrote (.npy), or a "
+            "tensor that torch.save wrote (.pt)."
+        ) from error
     if tuple(found.shape[1:]) != tuple(shape):
         raise ValueError(
             f"{path} has samples of shape {tuple(found.shape[1:])}, and --shape is {shape}; give "
