@@ -402,7 +402,7 @@ def _particles(
     far = seen is not None and _nearness(seen) < NEAR
     particles = PARTICLES_FAR if far else PARTICLES_MORE if m > 1 else PARTICLES_ONE
     particles = PARTICLES_ONE if m > COSTLY else particles
-    normal = equal and m > 1 and (m > WEIGHED or constraint.linear)
+    normal = equal and (m > WEIGHED or constraint.linear)
     if normal and (m > WEIGHED or (survey is not None and not _bent(survey))):
         particles = PARTICLES_NORMAL
     branch = BRANCH_FAR if far else BRANCH

@@ -65,22 +65,26 @@ def test_a_second_order_step_is_exact_where_estimates_are_linear_in_the_log_leve
     torch.testing.assert_close(mean, ahead)
 
 
-def test_a_step_of_second_order_is_exact_for_white_noise():
-    """The step before tells the variance of the data given a state, which a step then has."""
+def test_a_step_of_second_order_has_the_variance_of_the_data_given_a_state():
+    """For white noise the step before tells it exactly, and a share 2 / D is left out. The mean
+    is then that of x_s given x_t, but for this share of an extrapolation."""
     prior = normal(0.7, LogLogit())
     sampler = Ancestral(prior, steps=16)
     times = sampler.times()
     x = torch.randn(5, D, generator=torch.Generator().manual_seed(0)).double()
-    _, _, last = sampler.step(x, times[6], times[7])
+    _, before, last = sampler.step(x, times[6], times[7])
     x, (t, s) = last.mean + x, times[7:9]
-    mean, std = sampler.second(x, prior(x, t).mean, t, s, last)
+    now = prior(x, t).mean
+    mean, std = sampler.second(x, now, t, s, last)
+    _, fresh = sampler.transition(x, now, t, s)
     (a_t, s_t), (a_s, s_s) = prior.schedule(t), prior.schedule(s)
-    # of x_s given x_t, which is x_s plus noise after a factor
-    variance = a_s**2 * 0.49 + s_s**2
-    factor = a_t / a_s
+    variance, factor = a_s**2 * 0.49 + s_s**2, a_t / a_s  # x_t is x_s plus noise after a factor
     gain = factor * variance / (a_t**2 * 0.49 + s_t**2)
-    torch.testing.assert_close(mean, gain * x)
-    torch.testing.assert_close(std.square().flatten(), (variance * (1 - factor * gain)).expand(5))
+    more = variance * (1 - factor * gain) - fresh**2
+    left = 2 / D
+    torch.testing.assert_close(std.square().flatten() - fresh**2, ((1 - left) * more).expand(5))
+    extrapolated = sampler.reach(t, s) * (now - before) / 2
+    torch.testing.assert_close(mean, gain * x + left * extrapolated)
 
 
 @pytest.mark.filterwarnings("error")

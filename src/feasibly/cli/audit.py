@@ -50,8 +50,8 @@ def audit(
         members: The number of members of each truth.
         near: How many samples of the model there are for each truth; those with the smallest
             residuals are taken.
-        data: Truths from data that the model has not seen, an .npy or .pt file of shape (N, *). The
-            model is then tested too. Samples must be independent, not steps of one trajectory.
+        data: Truths from data that the model has not seen, an .npy or .pt file of shape (N, *).
+            The model is then tested too. Samples must be independent, not steps of one trajectory.
         statistics: module:function for a function that returns summaries to test: functions of
             samples by name.
         budget: The most evaluations of the network that may be planned, summed over members; with

@@ -36,8 +36,8 @@ def check(
             as what feasibly.wrap returns.
         constraint: The number of a constraint of Data2D (0 to 11), or module:function.
         shape: The shape of one sample.
-        data: Clean data to test the denoiser on, an .npy or .pt file of shape (N, *); without it the
-            denoiser is tested on its own samples, which finds fewer mistakes.
+        data: Clean data to test the denoiser on, an .npy or .pt file of shape (N, *); without it
+            the denoiser is tested on its own samples, which finds fewer mistakes.
         seed: The seed.
     """
     console = Console()
@@ -57,7 +57,8 @@ def load_data(path: Path, shape: tuple[int, ...]) -> Tensor:
     """Clean data from an array of NumPy (.npy) or a tensor of torch (.pt)."""
     try:
         if path.suffix in (".pt", ".pth"):
-            found = torch.as_tensor(torch.load(path, map_location="cpu", weights_only=True)).float()
+            read = torch.load(path, map_location="cpu", weights_only=True)
+            found = torch.as_tensor(read).float()
         else:
             found = torch.from_numpy(np.load(path)).float()
     except (OSError, TypeError, ValueError, RuntimeError, UnpicklingError) as error:

@@ -43,16 +43,17 @@ class Ancestral(Sampler):
 
     where :math:`\mu_t` is the mean of :math:`x_t` given :math:`x_u`. The part of :math:`\Delta`
     along this noise tells the mean of the variances of :math:`V`, which is added to that of the
-    step. So a step is exact for data with one variance. The rest is for directions that differ.
-    It is extrapolated half way to the next level, as DPM-Solver++ extrapolates all of it:
+    step. In :math:`D` dimensions one noise tells it with a relative variance of :math:`2 / D`, by
+    which the part is shrunk. The rest :math:`\Delta'` is for directions that differ. It is
+    extrapolated half way to the next level, as DPM-Solver++ extrapolates all of it:
 
     .. math::
         x_0 = d_\theta(x_t) + \frac{\lambda_s - \lambda_t}{2 (\lambda_t - \lambda_u)}
-            \Delta_\perp, \qquad \lambda = \log \frac{\alpha}{\sigma}.
+            \Delta', \qquad \lambda = \log \frac{\alpha}{\sigma}.
 
-    With `eta` below 1, :math:`\Delta_\perp` is :math:`\Delta`. With 64 steps uniform in
-    :math:`\lambda`, the standard deviation of Gaussian data of any scale is within 1 % under
-    every schedule.
+    With `eta` below 1, or in two dimensions, :math:`\Delta'` is :math:`\Delta`. With 64 steps
+    uniform in :math:`\lambda`, the standard deviation of Gaussian data of any scale is within
+    1 % under every schedule.
 
     The constraint, if there is one, is not enforced, but violations are reported.
 
