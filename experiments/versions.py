@@ -10,7 +10,6 @@ import torch
 
 import feasibly
 
-
 ROOT = Path(__file__).parent.parent
 CODE = ("src", "experiments", "pyproject.toml")
 """What makes a result. Results themselves grow while a study runs."""
