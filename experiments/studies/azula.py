@@ -25,7 +25,6 @@ LBFGS = partial(torch.optim.LBFGS, line_search_fn="strong_wolfe")
 LABELS: Mapping[str, Mapping[str, Any]] = {
     "azula's PPR, its defaults": {},
     "azula's PPR, L-BFGS": {"optimizer": LBFGS},
-    "azula's PPR, L-BFGS, 256 steps": {"optimizer": LBFGS, "steps": 256},
 }
 """Its settings. The optimizer has the settings that it has in torch, and a line search."""
 
