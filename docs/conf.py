@@ -18,7 +18,10 @@ LINK = re.compile(r"(?<!!)\[([^\]\n]+)\]\((?!https?:)([^)\s]+)\)")
 
 # of the pages' kernels, which run in empty folders, on one core
 os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"
-os.environ["PYTHONPATH"] = os.pathsep.join((str(PAGES), os.environ.get("PYTHONPATH", "")))
+KERNEL = ROOT / "docs" / "kernel"
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    (str(PAGES), str(KERNEL), os.environ.get("PYTHONPATH", ""))
+)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 project = "feasibly"
