@@ -70,7 +70,7 @@ class DivergenceFree(Constraint):
         # The mean, and waves whose derivatives vanish, have no divergence. Rounding of sin(k h)
         # must not give them one.
         still = squares <= 1e-10 * squares.max()
-        squares = torch.where(still, torch.inf, squares)
+        inverse = torch.where(still, 0.0, 1 / squares)
         u_hat = torch.fft.fftn(x, dim=axes)
-        along = (k * u_hat).sum(dim=-d - 1, keepdim=True) / squares
+        along = (k * u_hat).sum(dim=-d - 1, keepdim=True) * inverse
         return torch.fft.ifftn(u_hat - k * along, dim=axes).real

@@ -109,8 +109,8 @@ def vorticity(
         k_x = wavenumber(w.shape[-2], h_x, "spectral", w, odd=False)[:, None]
         k_y = wavenumber(w.shape[-1], h_y, "spectral", w, odd=False)
         squares = k_x**2 + k_y**2
-        squares = torch.where(squares == 0, torch.inf, squares)  # a mean has no stream function
-        psi = torch.fft.ifft2(torch.fft.fft2(w) / squares).real
+        inverse = torch.where(squares == 0, 0.0, 1 / squares)  # a mean has no stream function
+        psi = torch.fft.ifft2(torch.fft.fft2(w) * inverse).real
         u, v = derivative(psi, -1, h_y), -derivative(psi, -2, h_x)
         advection = u * derivative(w, -2, h_x) + v * derivative(w, -1, h_y)
         return viscosity * laplacian(w, spacing) - advection + force.to(w)
