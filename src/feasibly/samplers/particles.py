@@ -101,9 +101,9 @@ class Particles(PPR):
     :class:`CalibratedPPR <feasibly.samplers.CalibratedPPR>`. The last projection is onto what
     holds exactly.
 
-    Under many values a step that only moves its mean leaves weights that vary much. With `normal`
-    its variance is that given the constraint too, for normal values; see
-    :mod:`feasibly.samplers.principal`.
+    A step that only moves its mean leaves weights that vary, the more so the more values there
+    are. With `normal` its variance is that given the constraint too, for normal values; see
+    :mod:`feasibly.samplers.principal`. This suits linear values, and many.
 
     The target is the prior restricted to :math:`\|r\| \leq \epsilon`, with
     :math:`\epsilon \to 0`, as for :class:`CalibratedPPR <feasibly.samplers.CalibratedPPR>`.
