@@ -130,7 +130,7 @@ UNITS = 1e-4
 CHOICES = (
     (
         f"up to {WEIGHED} equalities or values with errors, with or without inequalities",
-        f"`Particles`: a member weighs {PARTICLES_NORMAL} to {PARTICLES_FAR} states, and keeps one",
+        f"`Particles`: a member weighs {PARTICLES_NORMAL} to {PARTICLES_FAR} states and keeps one",
     ),
     (
         "inequalities that the model often satisfies",
