@@ -175,7 +175,6 @@ MAKERS: dict[str, Callable[[], str]] = {
     "faults": lambda: _measured("faults"),
     "fidelity": _fidelity,
     "azula": lambda: _measured("azula"),
-    "azula": lambda: _measured("azula"),
     "peers": lambda: _measured("peers"),
     "solutions": lambda: _measured("solutions"),
     "referee": lambda: _measured("referee"),
