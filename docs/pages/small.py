@@ -1,6 +1,6 @@
 """What the pages share: a smoke form, a training loop, small networks, and paths."""
 
-__all__ = ["SMOKE", "ConvNet", "PathNet", "fit", "kept", "paths", "ran", "short", "told"]
+__all__ = ["SMOKE", "ConvNet", "PathNet", "fit", "kept", "paths", "ran", "short"]
 
 import os
 from collections.abc import Callable
@@ -95,15 +95,6 @@ def ran(name: str, sample: Callable[[], Result]) -> Result:
         path.parent.mkdir(exist_ok=True)
         sample().save(path)
     return Result.load(path)
-
-
-def told(name: str, tell: Callable[[], str]) -> str:
-    """Returns the stored words of a long run; runs it and stores them if there are none."""
-    path = WEIGHTS / f"{name}.txt"
-    if not path.exists():
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(tell() + "\n")
-    return path.read_text()
 
 
 class Block(nn.Module):

@@ -30,7 +30,7 @@ import numpy as np
 import pandas
 import torch
 import xarray
-from small import SMOKE, ran, short, told
+from small import SMOKE, ran, short
 from torch import Tensor
 
 import feasibly
@@ -39,7 +39,6 @@ from feasibly.constraints import Equality
 from feasibly.minimizers import LBFGS
 from feasibly.problems import shallow_water
 from feasibly.problems.weather import VARIABLES, Weather
-from feasibly.samplers import DPS
 from feasibly.weather import Stations
 
 planet = Weather("mass")
@@ -213,33 +212,3 @@ pandas.DataFrame(table).T
 # with the stations too, for a third of the evaluations, and is farther from the day between them. DPS
 # and the post-hoc projection miss both here. [Sixteen members on four days](../weather.md), without
 # the mass, say more.
-
-# %% [markdown]
-# ## The audit
-#
-# Is the default right on this model and these stations? An [audit](trust.py) takes a day of the
-# model as the truth, and states reports of it, with errors. If members are right, the truth can
-# change places with any of them. Sixteen truths with three members each take an hour, and see large
-# faults only.
-
-
-# %%
-def audited() -> str:
-    """Audits the default and DPS under the stations."""
-    dps = DPS(planet.denoiser, observed, **settings["dps"])
-    candidates = ("auto", dps)
-    return str(
-        feasibly.audit(
-            planet.denoiser,
-            observed,
-            planet.shape,
-            methods=candidates,
-            truths=16,
-            members=3,
-            near=1,
-            chunk=6,
-        )
-    )
-
-
-print(told("stations-audit", audited))
