@@ -28,7 +28,7 @@ project = "feasibly"
 author = "The feasibly developers"
 project_copyright = "the feasibly developers"
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
-exclude_patterns = ["_build", "weights", "pages/small.py", "pages/_*", "conf.py"]
+exclude_patterns = ["_build", "kernel", "weights", "pages/small.py", "pages/_*", "conf.py"]
 
 html_theme = "furo"
 html_title = "feasibly"

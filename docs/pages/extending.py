@@ -14,7 +14,7 @@
 # A constraint, a method and an experiment are one class or one object each. This page writes one
 # of each and runs them. The last section says where their files go.
 #
-# To run this page elsewhere, put [small.py](small.py) beside it.
+# To run this page elsewhere, put {download}`small.py` beside it.
 
 # %%
 import sys

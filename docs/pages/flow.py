@@ -18,7 +18,7 @@
 #
 # This page takes a flow-matching prior of the paths of [Trajectories](trajectories.py).
 #
-# To run this page elsewhere, put [small.py](small.py) beside it.
+# To run this page elsewhere, put {download}`small.py` beside it.
 
 # %%
 import warnings

@@ -18,7 +18,7 @@
 # This page makes the data, trains a small prior on them, and samples. The weights are stored
 # beside the page. Without them, training takes five minutes on one core.
 #
-# To run this page elsewhere, put [small.py](small.py) beside it.
+# To run this page elsewhere, put {download}`small.py` beside it.
 
 # %%
 import math

@@ -16,7 +16,7 @@
 #
 # The model is small because it is trained here. A large one works in the same way.
 #
-# To run this page elsewhere, put [small.py](small.py) beside it.
+# To run this page elsewhere, put {download}`small.py` beside it.
 
 # %%
 import matplotlib.pyplot as plt

@@ -19,7 +19,7 @@
 # autoencoder. The mass of every hour needs 24 decoded hours for each gradient. So two members take
 # a quarter of an hour, and results are stored beside the page.
 #
-# To run this page elsewhere, put [small.py](small.py) beside it.
+# To run this page elsewhere, put {download}`small.py` beside it.
 
 # %%
 from functools import partial

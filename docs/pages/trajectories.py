@@ -17,7 +17,7 @@
 # Keeping out is an *inequality*, which many paths of the prior satisfy. Start and goal are
 # *equalities*, which no path of the prior satisfies. `feasibly.sample` treats the two differently.
 #
-# To run this page elsewhere, put [small.py](small.py) beside it.
+# To run this page elsewhere, put {download}`small.py` beside it.
 
 # %%
 import matplotlib.pyplot as plt
