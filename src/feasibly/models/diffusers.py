@@ -15,7 +15,6 @@ from ..denoisers.adapter import Adapter
 from ..denoisers.predictions import FORMULAS, karras
 from ..errors import DenoiserError
 from ..schedules import EDM, VE, Schedule
-from .hub import is_on_hub, snapshot
 from .tables import AlphaBar
 
 PREDICTIONS = {"epsilon": "eps", "v_prediction": "v", "sample": "x0"}
@@ -25,7 +24,7 @@ DISTILLED = ("LCM", "TCD", "SCM", "CM", "FlowMatchLCM", "FlowMap")
 
 
 def is_diffusers(net: Any) -> bool:
-    """Whether this is a folder, a name on the hub, or an object of diffusers."""
+    """Whether this is a folder, or an object of diffusers."""
     if isinstance(net, (str, Path)):
         return True
     return any(cls.__module__.split(".")[0] == "diffusers" for cls in type(net).__mro__)
@@ -42,18 +41,15 @@ def diffusers(
         | https://github.com/huggingface/diffusers
 
     Arguments:
-        net: A pipeline, a model, or a folder that `save_pretrained` of either has written; or
-            "hub:organisation/name" for one on the Hugging Face hub, or in its cache.
+        net: A pipeline, a model, or a folder that `save_pretrained` of either has written.
         schedule: The scheduler, or the folder of its configuration; None for a pipeline's own.
         conditions: See :class:`Adapter`; a model's `class_labels` or `encoder_hidden_states`.
 
     Raises:
-        DenoiserError: If diffusers is missing, the hub has no such model, there is no scheduler,
-            or it is of a kind without a Gaussian forward process.
+        DenoiserError: If diffusers is missing, there is no scheduler, or it is of a kind without a
+            Gaussian forward process.
     """
     library = _library()
-    if is_on_hub(net):
-        net = snapshot(net)
     if isinstance(net, (str, Path)):
         net, found = _load(library, Path(net))
         schedule = schedule or found

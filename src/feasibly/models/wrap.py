@@ -19,6 +19,7 @@ from .azula import azula
 from .diffusers import diffusers, is_diffusers
 from .edm import edm
 from .flow import CALLS, flow
+from .hub import is_on_hub, snapshot
 from .physicsnemo import physicsnemo
 from .plain import plain
 from .score_sde import score_sde
@@ -86,6 +87,8 @@ def wrap(
             the message says what to try.
     """
     _check_objects(net, kind, schedule, conditions)
+    if is_on_hub(net):
+        net = snapshot(net)
     if kind is None:
         kind = _guess(net)
     if kind not in KINDS:
