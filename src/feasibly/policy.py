@@ -402,13 +402,14 @@ def _particles(
     far = seen is not None and _nearness(seen) < NEAR
     particles = PARTICLES_FAR if far else PARTICLES_MORE if m > 1 else PARTICLES_ONE
     particles = PARTICLES_ONE if m > COSTLY else particles
-    normal = equal and (m > WEIGHED or constraint.linear)
+    # what a normal step takes for the values is that of a step of DDPM
+    normal = equal and (m > WEIGHED or constraint.linear) and options.get("eta", 1) == 1
     if normal and (m > WEIGHED or (survey is not None and not _bent(survey))):
         particles = PARTICLES_NORMAL
     branch = BRANCH_FAR if far else BRANCH
     unit = 1.0 if survey is None else survey.unit
     chosen: dict[str, Any] = {
-        "particles": particles // 2 if fast else particles,
+        "particles": max(PARTICLES_NORMAL, particles // 2) if fast else particles,
         "branch": math.inf if survey is None else _short(branch * survey.informed),
         "level": _short(LEVEL * unit) if equal else 0.0,
         "spread": _short(unit if survey is None else max(unit, _spread(survey.samples))),

@@ -818,3 +818,14 @@ def test_modes_of_one_mean_keep_their_weights(m, n):
     x = feasibly.sample(prior, law, n, (D,), dtype=torch.float64).samples
     log_odds = (D * (wide / narrow).log() - (1 / narrow - 1 / wide) * x.square().sum(dim=1)) / 2
     assert log_odds.sigmoid().mean().item() == pytest.approx(0.5, abs=0.03 + 2 / math.sqrt(n))
+
+
+def test_a_normal_values_units_change_nothing():
+    """A row that is a million times the others is met as they are."""
+    x_t, t = randn(3, 3, seed=1), Particles(PRIOR, NORMAL).times()[12].double()
+    unit = double([1.0, 1e6])
+    scaled = Linear(NORMAL.A * unit[:, None], NORMAL.y * unit, noise=double([0.3, 0.1]) * unit)
+    one, other = (Particles(PRIOR, law, normal=True).twist(x_t, t) for law in (NORMAL, scaled))
+    apart = other.log_h - one.log_h
+    torch.testing.assert_close(apart, apart[:1].expand(3))
+    torch.testing.assert_close(other.values[2], one.values[2])

@@ -8,8 +8,23 @@ from typing import Any
 from ..errors import DenoiserError
 
 PREFIX = "hub:"
-FILES = ("*.json", "*.safetensors")
-"""What is loaded: configurations and weights, and no pickles, which could run code."""
+WEIGHTS = "diffusion_pytorch_model"
+FILES = (
+    *(
+        folder + name
+        for folder in ("", "unet/", "transformer/")
+        for name in (
+            "config.json",
+            f"{WEIGHTS}.safetensors",
+            f"{WEIGHTS}-*-of-*.safetensors",
+            f"{WEIGHTS}.safetensors.index.json",
+        )
+    ),
+    "scheduler_config.json",
+    "scheduler/scheduler_config.json",
+)
+"""What is loaded: configurations and weights of the network, and no pickles, which could run
+code."""
 
 
 def is_on_hub(net: Any) -> bool:
@@ -20,7 +35,8 @@ def is_on_hub(net: Any) -> bool:
 def snapshot(name: str) -> Path:
     """Returns the folder of a model of the hub, which is loaded if it is not in the cache yet.
 
-    Where the hub cannot be reached, the snapshot of the cache is taken.
+    The main revision is looked up each time; give a revision to repeat a run. Where the hub cannot
+    be reached, the snapshot of the cache is taken.
 
     Arguments:
         name: "hub:organisation/name", with "@revision" behind it for another than the main one.
@@ -48,10 +64,10 @@ def snapshot(name: str) -> Path:
             f"The hub cannot be reached, and the cache of this machine has no {name!r}. Load it "
             "where there is a network, or give wrap() the folder of the model."
         ) from error
-    except (HfHubHTTPError, HFValidationError) as error:
-        first = str(error).strip().splitlines()[-1]
+    except (HfHubHTTPError, HFValidationError, OSError) as error:
+        said = " ".join(str(error).split()) or type(error).__name__
         raise DenoiserError(
-            f"The hub gives no {name!r}: {first} The name is 'hub:organisation/name', with "
+            f"The hub gives no {name!r}: {said} The name is 'hub:organisation/name', with "
             "'@revision' behind it if you need one."
         ) from error
     return Path(folder)

@@ -49,6 +49,11 @@ def principal(J: Tensor, VJ: Tensor, gap: Tensor, noise: Tensor, least: float) -
     good = (good & noise.isfinite().all(dim=2)).all(dim=1)
     J, VJ, noise = (torch.where(good[:, None, None], v, 0.0) for v in (J, VJ, noise))
     gap = torch.where(good[:, None], gap, 0.0)
+    # in units in which a value's slope is one
+    unit = J.norm(dim=2)
+    unit = torch.where(unit > 0, unit, 1.0)
+    J, VJ, gap = J / unit[..., None], VJ / unit[..., None], gap / unit
+    noise = noise / unit[:, None] / unit[..., None]
     squares, turn = eigh(J @ J.mT)
     largest = torch.where(squares[:, -1:] > 0, squares[:, -1:], 1.0)  # of flat values
     squares = squares.clamp_min(ALIKE * largest)
@@ -59,7 +64,7 @@ def principal(J: Tensor, VJ: Tensor, gap: Tensor, noise: Tensor, least: float) -
     spread, noise = spread.clamp_min(least), basis @ noise @ basis.mT
     gap = (basis @ gap[..., None])[..., 0]
     root, _ = torch.linalg.cholesky_ex(torch.diag_embed(spread) + noise)
-    log_h = _log_density(gap, root) - squares.log().sum(dim=1) / 2
+    log_h = _log_density(gap, root) - squares.log().sum(dim=1) / 2 - unit.log().sum(dim=1)
     return Principal(gap, basis @ VJ, spread, noise, torch.where(good, log_h, -math.inf))
 
 
