@@ -36,8 +36,8 @@ COSTLY = 8
 """Above so many values a member has no more particles than under one."""
 
 PARTICLES_NORMAL = 4
-"""The number of particles of normal steps above `WEIGHED` values, and of normal data under several
-values: weights vary little there."""
+"""The number of particles of normal steps above `WEIGHED` values, and of normal data under linear
+ones: weights vary little there."""
 
 NEAR = 0.1
 """The share of unconditional samples that must be on each side of a residual, or inside of the

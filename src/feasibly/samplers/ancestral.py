@@ -43,15 +43,15 @@ class Ancestral(Sampler):
 
     where :math:`\mu_t` is the mean of :math:`x_t` given :math:`x_u`. The part of :math:`\Delta`
     along this noise tells the mean of the variances of :math:`V`, which is added to that of the
-    step. In :math:`D` dimensions one noise tells it with a relative variance of :math:`2 / D`, by
-    which the part is shrunk. The rest :math:`\Delta'` is for directions that differ. It is
-    extrapolated half way to the next level, as DPM-Solver++ extrapolates all of it:
+    step. In few dimensions :math:`D` one noise tells little of it, so the part is shrunk by
+    :math:`2 / D`. The rest :math:`\Delta'` is for directions that differ. It is extrapolated half
+    way to the next level, as DPM-Solver++ extrapolates all of it:
 
     .. math::
         x_0 = d_\theta(x_t) + \frac{\lambda_s - \lambda_t}{2 (\lambda_t - \lambda_u)}
             \Delta', \qquad \lambda = \log \frac{\alpha}{\sigma}.
 
-    With `eta` below 1, or in two dimensions, :math:`\Delta'` is :math:`\Delta`. With 64 steps
+    With `eta` below 1, or in one or two dimensions, :math:`\Delta'` is :math:`\Delta`. With 64 steps
     uniform in :math:`\lambda`, the standard deviation of Gaussian data of any scale is within
     1 % under every schedule.
 
