@@ -671,7 +671,7 @@ def test_where_an_inequality_is_rare_members_are_spread_over_its_inside():
 
 def test_a_mean_far_from_the_data_is_met_by_all_with_the_exact_spread():
     """Three clusters of one width in four dimensions, and a mean at 5 standard deviations."""
-    D, n, v, weights = 4, 2048, 0.3, double([0.3, 0.3, 0.4])
+    D, n, v, weights = 4, 512, 0.3, double([0.3, 0.3, 0.4])
     mu, row = 1.5 * randn(3, D), torch.full((1, D), 1 / D).double()
     prior = GaussianMixture(weights, mu, v * torch.eye(D).double().expand(3, D, D), LogLogit())
     centre = mu.mean(dim=1)
@@ -779,9 +779,9 @@ def test_a_curved_value_in_the_tails_of_modes_keeps_their_weights(c):
 
 def test_where_few_particles_miss_a_mode_the_run_says_so():
     """Here the spread is understated, so that the twist is worse than the policy's."""
-    law, exact = product(3.0)
+    law, exact = product(2.0)
     found, told = wide(law, n=256, spread=0.5, particles=8)
-    assert abs(found - exact) > 0.3
+    assert abs(found - exact) > 0.15
     assert len(told) == 1
     assert "'particles': 64" in told[0]
     assert not wide(product(0.6)[0], n=256)[1]
