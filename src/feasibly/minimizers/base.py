@@ -1,6 +1,6 @@
 r"""What every minimizer of :math:`\|r(x)\|^2` shares: the active set and the best iterate."""
 
-__all__ = ["Minimizer", "Minimum", "Residual", "Search", "capped", "per_sample"]
+__all__ = ["Minimizer", "Minimum", "Residual", "Search", "capped", "dot", "per_sample"]
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -204,6 +204,11 @@ class Search:
 def per_sample(v: Tensor, like: Tensor) -> Tensor:
     r"""Gives `v`, with shape :math:`(B)`, trailing axes to multiply `like`."""
     return v.reshape(-1, *(1,) * (like.ndim - 1))
+
+
+def dot(a: Tensor, b: Tensor) -> Tensor:
+    r"""Returns the inner products of samples, with shape :math:`(B)`."""
+    return (a * b).flatten(start_dim=1).sum(dim=1)
 
 
 def capped(step: Tensor, cap: float | None) -> Tensor:

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .base import Minimizer, Search, capped
+from .base import Minimizer, Search, capped, dot
 
 PAIR_TYPES = {
     None: None,
@@ -263,8 +263,3 @@ class _State:
             direction = capped(-history.inverse_times(self.g, self.f, rows), cap)
             self.direction = torch.where(self.fresh[:, None], direction, self.direction)
         return (self.x + self.length[:, None] * self.direction).unflatten(1, self.shape)
-
-
-def dot(a: Tensor, b: Tensor) -> Tensor:
-    """The inner product of each member's rows, with shape (B)."""
-    return (a * b).sum(dim=1)

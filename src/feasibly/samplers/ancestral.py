@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..minimizers.base import per_sample
+from ..minimizers.base import dot, per_sample
 from .base import Randn, Sampler, Step
 
 
@@ -114,7 +114,7 @@ class Ancestral(Sampler):
             noise = x_t - last.mean
             alpha_t, sigma_t = self.denoiser.schedule(t)
             sure = max(0.0, 1 - 2 / noise[0].numel())
-            slope = sure * _dot(change, noise) / _dot(noise, noise)
+            slope = sure * dot(change, noise) / dot(noise, noise)
             change = change - per_sample(slope, noise) * noise
             variance = (sigma_t**2 / alpha_t * slope).nan_to_num(0, 0, 0).clamp_min(0)
             std = (std**2 + reach**2 * per_sample(variance, x_t)).sqrt()
@@ -126,8 +126,3 @@ class Ancestral(Sampler):
         super().__post_init__()
         if self.order not in (1, 2):
             raise ValueError(f"{type(self).__name__}(order=...) is 1 or 2, got {self.order!r}.")
-
-
-def _dot(a: Tensor, b: Tensor) -> Tensor:
-    """Returns the inner products of samples, with shape (B)."""
-    return (a * b).flatten(start_dim=1).sum(dim=1)

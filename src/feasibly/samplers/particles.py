@@ -184,11 +184,10 @@ class Particles(PPR):
             picked = chosen, everyone
             x, x_0, move, log_h = (part[picked] for part in (x, x_0, move, now))
             last, values = last and last.at(picked), [part[picked] for part in values]
-            moved = []
+            moved, shift = [], self.reach(t, s) * move
             for k, stream in enumerate(streams):
                 step = prior.second(x[k], x_0[k], t, s, last and last.at(k))
-                shift = self.reach(t, s) * move[k]
-                moved.append(self.moved(*step, shift, t, s, stream, [v[k] for v in values]))
+                moved.append(self.moved(*step, shift[k], t, s, stream, [v[k] for v in values]))
             last = Last(x_0, self.transition(x, x_0, t, s)[0], t)
             x, ratio = (torch.stack(part) for part in zip(*moved, strict=True))
             log_w = log_w + ratio
