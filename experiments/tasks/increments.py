@@ -181,9 +181,7 @@ class Increments(Denoiser):
         some = kept[:: max(1, len(kept) // KEPT)]
         covariance = torch.zeros(*x.shape, x.shape[1]).to(x)
         for diagonal, beside in some:
-            P = torch.diag_embed(diagonal)
-            P = P + torch.diag_embed(beside, 1) + torch.diag_embed(beside, -1)
-            covariance += torch.linalg.inv(P) / len(some)
+            covariance += inverse(diagonal, beside) / len(some)
         off = each - mean
         return mean, covariance + torch.einsum("kbi,kbj->bij", off, off) / len(each)
 
@@ -212,9 +210,34 @@ def steps(x: Tensor) -> Tensor:
 def tridiagonal(s: Tensor, precision: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the diagonal of the precision of signals, and what is beside it. Increments have
     variances s, and each value has an error of a precision."""
-    inverse = 1 / s
-    following = torch.cat([inverse[:, 1:], torch.zeros_like(inverse[:, :1])], dim=1)
-    return inverse + following + precision, -inverse[:, 1:]
+    own = 1 / s
+    following = torch.cat([own[:, 1:], torch.zeros_like(own[:, :1])], dim=1)
+    return own + following + precision, -own[:, 1:]
+
+
+def inverse(diagonal: Tensor, beside: Tensor) -> Tensor:
+    """Returns the inverses of tridiagonal matrices, with shape (B, n, n).
+
+    A matrix is the precision of a Markov chain. A value given the next is that times a factor,
+    and noise. The factors are positive, since what is beside the diagonal is negative.
+
+    Arguments:
+        diagonal: The diagonal, with shape (B, n).
+        beside: What is beside it, negative, with shape (B, n - 1).
+    """
+    d, e = diagonal.unbind(dim=1), beside.unbind(dim=1)
+    pivots = [d[0]]
+    for i, low in enumerate(e):
+        pivots.append(d[i + 1] - low.square() / pivots[i])
+    factors = [-low / pivot for low, pivot in zip(e, pivots[:-1], strict=True)]
+    variances = [1 / pivots[-1]]
+    for factor, pivot in zip(factors[::-1], pivots[-2::-1], strict=True):
+        variances.append(1 / pivot + factor.square() * variances[-1])
+    logs = torch.stack([torch.zeros_like(d[0]), *(v.log() for v in factors)], dim=1).cumsum(dim=1)
+    along = -(logs[:, :, None] - logs[:, None]).abs()
+    variance = torch.stack(variances[::-1], dim=1)
+    n = torch.arange(diagonal.shape[1], device=diagonal.device)
+    return along.exp() * variance[:, torch.maximum(n[:, None], n)]
 
 
 def gaussian(diagonal: Tensor, beside: Tensor, b: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:

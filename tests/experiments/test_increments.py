@@ -10,6 +10,7 @@ from experiments.tasks.increments import (
     LENGTH,
     Increments,
     gaussian,
+    inverse,
     operators,
     steps,
     task,
@@ -30,9 +31,9 @@ def test_variances_given_an_increment_have_the_slope_of_its_density(name, u):
     """As (log p)'(u) = -E[1 / s | u] u. The false-alarm rate is below 1e-6."""
     of, at = INCREMENTS[name], torch.tensor(u, dtype=torch.float64, requires_grad=True)
     (slope,) = torch.autograd.grad(of.log_density(at), at)
-    inverse = 1 / of.variances(torch.full((200_000,), u).double(), seeded(), (200_000,))
-    error = inverse.std().item() / math.sqrt(len(inverse))
-    assert inverse.mean().item() == pytest.approx(-slope.item() / u, abs=5 * error + 1e-12)
+    precision = 1 / of.variances(torch.full((200_000,), u).double(), seeded(), (200_000,))
+    error = precision.std().item() / math.sqrt(len(precision))
+    assert precision.mean().item() == pytest.approx(-slope.item() / u, abs=5 * error + 1e-12)
 
 
 def test_the_density_is_that_of_the_increments():
@@ -53,6 +54,7 @@ def test_factors_solve_and_sample_with_a_precision():
     P = D.T @ torch.diag(1 / s[0]) @ D + 2 * torch.eye(6).double()
     torch.testing.assert_close(diagonal[0], P.diagonal())
     torch.testing.assert_close(beside[0], P.diagonal(1))
+    torch.testing.assert_close(inverse(diagonal, beside)[0], torch.linalg.inv(P))
     b = torch.arange(6).double()[None].expand(50_000, -1)
     many = diagonal.expand(50_000, -1), beside.expand(50_000, -1)
     noise = torch.randn(50_000, 6, generator=seeded(), dtype=torch.float64)
