@@ -1,4 +1,5 @@
 import errno
+import itertools
 import os
 import re
 import shutil
@@ -555,8 +556,8 @@ def test_check_reads_tensors_and_refuses_other_files(user, tmp_path):
     torch.save({"data": data}, path)
     with pytest.raises(ValueError, match=r"data.pt cannot be read .*\(.npy\).*\(.pt\)"):
         load_data(path, (2,))
-    for name in ("words.npy", "words.pt"):
-        (tmp_path / name).write_text("no array")
+    for name, text in itertools.product(("words.npy", "words.pt"), ("no array", "")):
+        (tmp_path / name).write_text(text)
         with pytest.raises(ValueError, match=rf"{name} cannot be read"):
             check(f"{user}:denoiser", data=tmp_path / name)
 

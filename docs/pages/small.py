@@ -1,6 +1,6 @@
 """What the pages share: a smoke form, a training loop, small networks, and paths."""
 
-__all__ = ["SMOKE", "ConvNet", "PathNet", "fit", "kept", "paths", "ran", "short"]
+__all__ = ["SMOKE", "ConvNet", "PathNet", "fit", "kept", "paths", "ran", "short", "told"]
 
 import os
 from collections.abc import Callable
@@ -95,6 +95,14 @@ def ran(name: str, sample: Callable[[], Result]) -> Result:
         path.parent.mkdir(exist_ok=True)
         sample().save(path)
     return Result.load(path)
+
+
+def told(name: str, run: Callable[[], object]) -> str:
+    """Reads the stored text of a long run; runs it and stores its text if there is none."""
+    path = WEIGHTS / f"{name}.txt"
+    if not path.exists():
+        path.write_text(f"{run()}\n")
+    return path.read_text().strip()
 
 
 class Block(nn.Module):

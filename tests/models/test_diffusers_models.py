@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import feasibly
+from feasibly.cli.load import load_denoiser
 from feasibly.errors import DenoiserError
 from feasibly.schedules import VP, Flow, Rectified
 
@@ -214,11 +215,45 @@ def test_a_model_of_the_hub_is_loaded_from_the_cache_without_a_network(tmp_path,
         (folder / "refs" / name).write_text("a" * 40)
     for name in ("hub:somebody/digits", "hub:somebody/digits@second"):
         same(net, feasibly.wrap(name), scheduler, (1, 8, 8))
+    same(net, load_denoiser("hub:somebody/digits"), scheduler, (1, 8, 8))  # by a command
     for name in ("hub:somebody/letters", "hub:somebody/digits@third"):
         with pytest.raises(DenoiserError, match=f"cannot be reached, .* has no '{name}'"):
             feasibly.wrap(name)
     with pytest.raises(DenoiserError, match="The name is 'hub:organisation/name'"):
         feasibly.wrap("hub:some body/digits")
+
+
+def test_no_pickles_and_no_code_are_taken_from_the_hub(tmp_path, monkeypatch):
+    hub = pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed")
+    files = (
+        "unet/config.json",
+        "unet/diffusion_pytorch_model.safetensors",
+        "transformer/diffusion_pytorch_model-00001-of-00002.safetensors",
+        "scheduler/scheduler_config.json",
+    )
+    others = ("unet/diffusion_pytorch_model.bin", "pytorch_model.bin", "unet/unet.py")
+
+    def download(model, revision, allow_patterns):
+        assert (model, revision) == ("somebody/digits", "second")
+        kept = hub.utils.filter_repo_objects([*files, *others], allow_patterns=allow_patterns)
+        assert tuple(kept) == files
+        unet().save_config(tmp_path / "unet")
+        return str(tmp_path)
+
+    monkeypatch.setattr(hub, "snapshot_download", download)
+    with pytest.raises(DenoiserError, match="no weights as safetensors"):
+        feasibly.wrap("hub:somebody/digits@second")
+
+
+def test_what_the_hub_refuses_is_said(monkeypatch):
+    hub = pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed")
+
+    def refuse(*_, **__):
+        raise OSError("403 Client Error.")
+
+    monkeypatch.setattr(hub, "snapshot_download", refuse)
+    with pytest.raises(DenoiserError, match="gives no 'hub:a/b': 403 Client"):
+        feasibly.wrap("hub:a/b")
 
 
 def test_the_hub_needs_its_library(monkeypatch):

@@ -32,8 +32,8 @@ def check(
 
     Arguments:
         denoiser: A shipped prior (checkerboard, banana), a prior's file, the folder of a model of
-            diffusers, or module:function for a function that returns a denoiser of yours, such
-            as what feasibly.wrap returns.
+            diffusers, hub:organisation/name for one of the Hugging Face hub, or module:function
+            for a function that returns a denoiser of yours, such as what feasibly.wrap returns.
         constraint: The number of a constraint of Data2D (0 to 11), or module:function.
         shape: The shape of one sample.
         data: Clean data to test the denoiser on, an .npy or .pt file of shape (N, *); without it
@@ -61,7 +61,7 @@ def load_data(path: Path, shape: tuple[int, ...]) -> Tensor:
             found = torch.as_tensor(read).float()
         else:
             found = torch.from_numpy(np.load(path)).float()
-    except (OSError, TypeError, ValueError, RuntimeError, UnpicklingError) as error:
+    except (OSError, EOFError, TypeError, ValueError, RuntimeError, UnpicklingError) as error:
         raise ValueError(
             f"{path} cannot be read ({error}); give an array that numpy.save wrote (.npy), or a "
             "tensor that torch.save wrote (.pt)."

@@ -21,7 +21,8 @@ class Job:
     """What to sample.
 
     Attributes:
-        denoiser: A shipped prior, a prior's file, a folder of diffusers, or module:function.
+        denoiser: A shipped prior, a prior's file, a folder of diffusers, a model of the
+            hub, or module:function.
         constraint: A number, or module:function.
         method: The name of the method.
         options: Its options, each `name=value`.

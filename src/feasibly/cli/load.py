@@ -11,6 +11,7 @@ from typing import Any
 from .. import priors
 from ..constraints import Constraint, GaussianRandomField, LevelSet
 from ..models import wrap
+from ..models.hub import is_on_hub
 from ..problems.data2d import CONSTRAINTS
 
 
@@ -48,9 +49,10 @@ def load_object(path: str) -> Any:
 
 
 def load_denoiser(name: str) -> Any:
-    """Returns a shipped prior by its name, a prior's file, a model in a folder of diffusers, or
-    the result of module:function. A folder does not hide a shipped prior of the same name."""
-    if name not in priors.available() and Path(name).is_dir():
+    """Returns a shipped prior by its name, a prior's file, a model in a folder of diffusers or of
+    the hub, or the result of module:function. A folder does not hide a shipped prior of the same
+    name."""
+    if is_on_hub(name) or (name not in priors.available() and Path(name).is_dir()):
         return wrap(name)
     return load_object(name) if ":" in name else priors.load(name)
 

@@ -122,11 +122,11 @@ def _object(library: ModuleType, folder: Path, config: str) -> Any:
         raise  # it says what is wrong
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         advice = "give the folder that save_pretrained() of a pipeline, model or scheduler wrote."
-        if model and any(folder.glob("*.bin")) and not any(folder.glob("*.safetensors*")):
+        if (folder / config).is_file() and model and not any(folder.glob("*.safetensors*")):
             advice = (
-                "its weights are a pickle (.bin), which could run code. If you trust it, load the "
-                "model by its own from_pretrained() and write it anew by "
-                "save_pretrained(..., safe_serialization=True)."
+                "it has no weights as safetensors. A pickle (.bin) could run code, and is not "
+                "loaded. If you trust one, load it by the model's own from_pretrained(), and "
+                "write it anew by save_pretrained(..., safe_serialization=True)."
             )
         raise DenoiserError(
             f"{folder} cannot be read as a folder of diffusers ({type(error).__name__}: {error}); "
