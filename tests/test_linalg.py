@@ -428,6 +428,21 @@ def test_ritz_takes_an_operator_as_its_symmetric_part_and_none_that_is_negative(
     assert ritz(lambda v: -v, b, 2).x.tolist() == [[0.0, 0.0]]
 
 
+@pytest.mark.parametrize("least", [None, 1e-3])
+def test_ritz_takes_no_more_products_than_an_operator_of_low_rank_needs(least):
+    U = torch.linalg.qr(normal(8, 2)).Q
+    A, taken = (U * torch.tensor([4.0, 1.0]).double()) @ U.T, []
+
+    def product(v):
+        taken.append(v)
+        return v @ A
+
+    b = (U @ torch.ones(2).double())[None]
+    found = ritz(product, b, 8, least=least).x
+    torch.testing.assert_close(found @ U, torch.tensor([[0.25, 1.0]]).double())
+    assert len(taken) == 2
+
+
 def test_ritz_solves_each_sample_by_itself():
     A, b = spd(3, 5), normal(3, 5)
     together = ritz(Operator(A), b, 3).x

@@ -151,13 +151,12 @@ def ritz(
         b: The right-hand sides, with shape :math:`(B, m)`.
         iterations: The most iterations, each with one application of `A`.
         rtol: A sample's space ends when a new direction adds less than this, relative to `A`
-            times the last one.
+            times the last one. It also ends when the next direction would change the right-hand
+            side by less than this, relative to :math:`\|b\|`.
         floor: The least eigenvalue, relative to the largest.
         least: The least eigenvalue that :math:`A` is known to have, a number or with shape
             :math:`(B, 1)`, which takes the place of the relative one; None for none. Then negative
-            eigenvalues are errors of :math:`A`, and left out. And a sample's space also ends when
-            the next direction would change the right-hand side by less than `rtol`, relative to
-            :math:`\|b\|`.
+            eigenvalues are errors of :math:`A`, and left out.
     """
 
     def weigh(Q: Tensor, AQ: Tensor) -> Tensor:
@@ -169,7 +168,7 @@ def ritz(
         inverse = torch.where(used, 1 / torch.maximum(values, bound), 0.0)
         return (vectors * inverse[:, None] @ vectors[:, 0, :, None]).squeeze(2)
 
-    Q, AQ, size = _krylov(A, b, iterations, rtol, None if least is None else weigh)
+    Q, AQ, size = _krylov(A, b, iterations, rtol, weigh)
     weights = weigh(Q, AQ) * size
     return Solution((Q @ weights[..., None]).squeeze(2).to(b.dtype), weights.to(b.dtype))
 
