@@ -323,7 +323,7 @@ def test_evaluations_are_counted_and_as_many_as_said():
     network = Network(Gaussian(MU, COV, LogLogit()), evaluations)
     ref = reference(network, (3,), size=32, steps=10)
     each = 2 * 4  # levels and noises
-    assert evaluations.member_forward == 32 * (10 + 1 + each) + 1 + 3 * 16 * 2
+    assert evaluations.member_forward == 32 * (10 + 1 + each) + 1 + 4 * 16 * 2
     evaluations.member_forward = 0
     ref.assess(network, randn(5, 3).float(), range(5))
     assert evaluations.member_forward == 5 * ref.cost == 5 * (each + 1)
@@ -355,7 +355,7 @@ def test_a_schedule_of_more_noise_levels_takes_more_steps(decades, steps):
     evaluations = Evaluations()
     oracle = Gaussian(MU, COV, VE(1e-3, 10.0 ** (decades - 3)))
     reference(Network(oracle, evaluations), (3,), size=16)
-    assert evaluations.member_forward == 16 * (steps + 1 + 2 * 4) + 1 + 3 * 16 * 2
+    assert evaluations.member_forward == 16 * (steps + 1 + 2 * 4) + 1 + 4 * 16 * 2
 
 
 @pytest.mark.parametrize("far", [0.0, 0.5, 3.0])

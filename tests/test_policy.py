@@ -196,13 +196,14 @@ def test_particles_part_at_eight_times_the_level_at_which_the_residual_is_told()
     """To two digits. A unit Gaussian leaves the share q = s^2 / (1 + s^2) open, which is 0.9 at
     three. Of the survey's 64 samples it has the standard error sqrt(q (1 - q)) / 4: that it is
     below 0.9 above 12, or not below it at 3 / 2, is off by more than four of them."""
-    chosen = feasibly.plan(PRIOR, LINEAR, (D,))
+    law = first(3, value=0.0)
+    chosen = feasibly.plan(PRIOR, law, (D,))
     told = chosen.survey.informed
     assert 3 / 4 <= told <= 12
     assert chosen.attempts[0].branch == float(f"{8 * told:.2g}")
     for informed, branch in ((0.1234, 0.99), (2.0, 16.0), (7.77, 62.0), (math.inf, math.inf)):
         survey = replace(chosen.survey, informed=informed)
-        again = choose(PRIOR, LINEAR, inspect(PRIOR, LINEAR, (D,)), survey=survey)
+        again = choose(PRIOR, law, inspect(PRIOR, law, (D,)), survey=survey)
         assert again.attempts[0].branch == branch
 
 
@@ -226,7 +227,46 @@ def test_the_curvature_of_a_decoded_value_takes_fewer_evaluations_of_the_decoder
 
 def seen(x, unit=1.0, ends=(1e-3, 1e2), informed=2.0):
     """A survey of given samples."""
-    return SimpleNamespace(samples=x, unit=unit, ends=ends, informed=informed, bent=0.0, thin=0.0)
+    flat = dict.fromkeys(("bent", "thin", "fine"), 0.0)
+    return SimpleNamespace(samples=x, unit=unit, ends=ends, informed=informed, **flat)
+
+
+@pytest.mark.parametrize("m", [1, 20])
+def test_exactly_normal_data_take_three_steps_under_linear_values(m):
+    """And other steps if anything says that they may not be normal."""
+    law = feasibly.Linear(torch.eye(D + 8)[:m], torch.zeros(m), tolerance=1e-6)
+    prior = Gaussian(torch.zeros(D + 8), torch.eye(D + 8), LogLogit())
+    problem = inspect(prior, law, (D + 8,))
+    survey = feasibly.plan(prior, law, (D + 8,)).survey
+    assert max(survey.bent, survey.thin, survey.fine) < 1e-12
+
+    def first_of(constraint=law, survey=survey, **options):
+        return choose(prior, constraint, problem, survey=survey, **options).attempts[0]
+
+    found = first_of()
+    assert isinstance(found, CalibratedPPR)
+    assert (found.steps, found.products, found.floor) == (3, 8, 1e-5)
+    assert found.top == pytest.approx(0.3 * survey.unit, rel=0.02)
+    assert first_of(fast=True, products=5).products == 5
+    for name in ("bent", "thin", "fine"):
+        assert first_of(survey=replace(survey, **{name: 1e-8})).steps > 30
+    assert first_of(Equality(law.residual, tolerance=1e-6)).steps > 30
+    assert first_of(survey=None).steps > 30
+    assert first_of(spacing="time").top == math.inf
+    if m == 1:
+        far = feasibly.Linear(law.A, torch.full((1,), 4.0), tolerance=1e-6)
+        assert isinstance(first_of(far), Particles)
+        assert first_of(particles=3).particles == 3
+
+
+def test_data_on_two_sheets_are_not_taken_as_exactly_normal():
+    """Their distance is a twentieth of the data's scale, and their own thickness a hundredth."""
+    cov = torch.diag(torch.tensor([0.01, *[1.0] * 7]).double().square())
+    mu = torch.zeros(2, 8).double()
+    mu[:, 0] = torch.tensor([0.05, -0.05])
+    prior = GaussianMixture(torch.tensor([0.8, 0.2]), mu, cov.expand(2, 8, 8), LogLogit())
+    law = feasibly.Linear(torch.eye(8)[7:], torch.zeros(1), tolerance=1e-6)
+    assert isinstance(feasibly.plan(prior, law, (8,)).attempts[0], Particles)
 
 
 @pytest.mark.parametrize(

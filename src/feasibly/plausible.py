@@ -56,9 +56,10 @@ however little the errors of unconditional samples vary."""
 SLIGHT = 0.01
 """The error, in units of the noise's variance, below which errors are alike."""
 
-BENT_LEVELS, THIN_LEVEL, BENT_SIZE = (1.0, 3.0), 0.1, 16
+BENT_LEVELS, THIN_LEVEL, FINE_LEVEL, BENT_SIZE = (1.0, 3.0), 0.1, 0.01, 16
 """The noise levels at which a denoiser is compared with a linear map, in units of the data's
-scale, that at which it tells whether data fill their space, and the number of samples."""
+scale, that at which it tells whether data fill their space, one that tells their fine structure,
+and the number of samples."""
 
 UNTOLD = 0.9
 """The share of a residual's variance that estimates may leave open where they tell it."""
@@ -123,6 +124,7 @@ class Reference:
             relative to what its estimates vary by, over all elements; zero for normal data.
         thin: The same at a tenth of that noise; near zero unless data are on a curved surface, or
             are single points.
+        fine: The same at a hundredth of it.
     """
 
     samples: Tensor
@@ -138,6 +140,7 @@ class Reference:
     informed: float = math.inf
     bent: float = math.inf
     thin: float = math.inf
+    fine: float = math.inf
 
     @property
     def cost(self) -> int:
@@ -263,8 +266,8 @@ def reference(
     with calling(ids[:1], device):
         probe = Probe(x_t, t, network(x_t, t))
     log_e = _log(_errors(network, x, ids, times, reached, noise, chunk))
-    bent_levels = [unit * level for level in (THIN_LEVEL, *BENT_LEVELS)]
-    thin, *bends = _bends(sampler, x[:BENT_SIZE], ids[:BENT_SIZE], bent_levels, chunk)
+    bent_levels = [unit * level for level in (FINE_LEVEL, THIN_LEVEL, *BENT_LEVELS)]
+    fine, thin, *bends = _bends(sampler, x[:BENT_SIZE], ids[:BENT_SIZE], bent_levels, chunk)
     return Reference(
         samples=x,
         unit=unit,
@@ -279,6 +282,7 @@ def reference(
         informed=math.inf if constraint is None else _informed(sampler, r),
         bent=max(bends),
         thin=thin,
+        fine=fine,
     )
 
 

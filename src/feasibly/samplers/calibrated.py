@@ -2,6 +2,7 @@ r"""PPR with posterior samples in place of point estimates."""
 
 __all__ = ["CalibratedPPR"]
 
+import math
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self
 
@@ -53,7 +54,10 @@ class CalibratedPPR(Sampler):
     high, a step's covariance has a part :math:`\propto (\rho^2 - 1) V` beside fresh noise. On
     Gaussians of condition number 1000, 32 steps of the log-logit or cosine schedule leave no
     direction's standard deviation off by more than 5 %. VP, whose last levels are far apart,
-    leaves up to 28 %; more steps or `products` mend that.
+    leaves up to 28 %; more steps or `products` mend that. Three steps are enough with 8 products,
+    a `top` of 0.3 standard deviations and a `floor` of 1e-5. Then no variance was off by more
+    than 18 % on Gaussians of condition number 3000 with 33 to 100 values known, and typical ones
+    by 2 %.
 
     Observations with noise, :math:`r(x) + e = 0` with :math:`e \sim \mathcal{N}(0, R)`, may join.
     Then :math:`x_0 = z - V J^\top (J V J^\top + R)^{-1} (r(z) + e)` with a sample of :math:`e`,
@@ -69,10 +73,10 @@ class CalibratedPPR(Sampler):
 
     A learned denoiser's :math:`V` is neither symmetric nor positive where it has not learned
     enough. Then :math:`J V J^\top` has eigenvalues close to zero, or below, that would throw
-    samples far off. Therefore it is taken as symmetric, with eigenvalues no less than a hundredth
-    of the largest. And no sample moves farther than :math:`4 \sqrt{m}` times the largest standard
-    deviation of :math:`V`, with :math:`m` residuals, or than the steepest descent would to
-    :math:`r = 0`.
+    samples far off. Therefore it is taken as symmetric, with eigenvalues no less than `floor`
+    times the largest. And no sample moves farther than :math:`4 \sqrt{m}` times the largest
+    standard deviation of :math:`V`, with :math:`m` residuals, or than the steepest descent would
+    to :math:`r = 0`.
 
     The target is the prior restricted to :math:`\|r\| \leq \epsilon`, with
     :math:`\epsilon \to 0`: its density on the constraint is :math:`p / |\det J J^\top|^{1/2}`,
@@ -87,10 +91,17 @@ class CalibratedPPR(Sampler):
         denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
         constraint: The constraint, an equality.
         steps: The number of diffusion steps.
+        spacing: Where the steps are; see :class:`Sampler`.
+        top: The noise level to which the first step goes; that of the spacing if it is larger.
+            The others are uniform in its logarithm from there, which needs `spacing="noise"`. For
+            a Gaussian prior the step loses nothing.
         products: The number of products for the square root; 0 predicts with the conditional
             mean.
         iterations: The most iterations of the solver, one product each. As many as there are
             residuals are exact; fewer may leave a bias where the constraint is far.
+        floor: The least eigenvalue of :math:`J V J^\top` without noise, relative to the largest:
+            smaller ones are raised to it. It guards against errors of a learned covariance, and
+            leaves a bias where an exact one has smaller eigenvalues.
         minimize: The minimizer of the last projection.
         eta: The share of fresh noise in a prediction.
         output: What to return; see :class:`Sampler`.
@@ -105,10 +116,23 @@ class CalibratedPPR(Sampler):
     constraint: Constraint
     _: KW_ONLY
     steps: int = 32
+    top: float = math.inf
     products: int = 2
     iterations: int = 8
+    floor: float = 1e-2
     minimize: Minimizer = LBFGS(steps=48, memory=12)
     output: str = "projected"
+
+    def times(
+        self, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu"
+    ) -> Tensor:
+        times = super().times(torch.float64, device)
+        highest, lowest = self.log_level(times[[0, -1]])
+        top = math.log(self.top)
+        if lowest < top < highest:
+            times[1:] = self.times_at(torch.linspace(top, lowest, self.steps).to(times))
+            times[-1] = 0.0
+        return times.to(dtype)
 
     def step(
         self,
@@ -145,7 +169,7 @@ class CalibratedPPR(Sampler):
         noisy = self.constraint.noisy is not None
 
         def solve(S: Product, b: Tensor, iterations: int, rtol: float, least: Tensor) -> Solution:
-            return ritz(S, b, iterations, rtol, least=least if noisy else None)
+            return ritz(S, b, iterations, rtol, self.floor, least if noisy else None)
 
         moved = moments.toward(self.constraint, z, V, 0.0, solve, self.iterations, RTOL, randn)
         # no farther than the covariance makes likely; a learned covariance may throw samples off
@@ -174,6 +198,13 @@ class CalibratedPPR(Sampler):
         super().__post_init__()
         self._at_least(0, "products")
         self._at_least(1, "iterations")
+        if not 0 <= self.floor <= 1:
+            raise ValueError(f"CalibratedPPR(floor=...) must lie in [0, 1], got {self.floor!r}.")
+        if not self.top > 0 or (self.top < math.inf and self.spacing != "noise"):
+            raise ValueError(
+                f"CalibratedPPR(top=...) is a noise level above 0, and needs spacing='noise'; got "
+                f"{self.top!r} with spacing={self.spacing!r}."
+            )
 
     def cost(self, residuals: int) -> tuple[int, int]:
         return 1, self.products + moments.cost(self.constraint, self.iterations, residuals)
