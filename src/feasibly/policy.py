@@ -142,6 +142,10 @@ UNITS = 1e-4
 
 CHOICES = (
     (
+        "linear values of exactly normal data, near unconditional samples",
+        f"`CalibratedPPR` in {STEPS_NORMAL} steps",
+    ),
+    (
         f"up to {WEIGHED} equalities or values with errors, with or without inequalities",
         f"`Particles`: a member weighs {PARTICLES_NORMAL} to {PARTICLES_FAR} states and keeps one",
     ),
