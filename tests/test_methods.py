@@ -10,7 +10,7 @@ from feasibly import samplers
 from feasibly.cli import formulas
 from feasibly.cli.formulas import displayed, inline
 from feasibly.cli.methods import declared, methods, plain, rows
-from feasibly.constraints import Composite, Inequality, Linear
+from feasibly.constraints import Composite, Equality, Inequality, Linear
 from feasibly.oracles import Gaussian, GaussianMixture
 from feasibly.policy import CHOICES
 from feasibly.schedules import LogLogit
@@ -67,6 +67,7 @@ INSIDE, FAR = (Inequality(lambda x, b=b: b - x[:, :1], tolerance=1e-10) for b in
 MANY = Linear(ROWS[:16], torch.zeros(16), 1e-6)
 CHOSEN = (
     Linear(ROWS[:2], torch.zeros(2), 1e-6),
+    Equality(lambda x: x[:, :2].square() - 1, tolerance=1e-6),
     INSIDE,
     FAR,
     MANY,  # of data that are not normal

@@ -143,7 +143,7 @@ UNITS = 1e-4
 CHOICES = (
     (
         "linear values of exactly normal data, near unconditional samples",
-        f"`CalibratedPPR` in {STEPS_NORMAL} steps",
+        f"`CalibratedPPR` in {STEPS_NORMAL} steps; `PPR` for members that fail",
     ),
     (
         f"up to {WEIGHED} equalities or values with errors, with or without inequalities",

@@ -298,7 +298,8 @@ def test_samples_have_the_posterior_of_a_known_prior():
     assert found.mean().item() == pytest.approx(0.8 * 1.5, abs=0.065)
     assert found.var().item() == pytest.approx(0.2, abs=0.04)
     expected = stations.chi_square(run.samples)["t2m"]
-    torch.testing.assert_close(next(iter(run.chi_square.values())).double(), expected)
+    found = next(iter(run.chi_square.values())).double()  # of a run in single precision
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
 
 
 def test_the_fit_of_an_ensemble_is_told_by_row():
