@@ -227,46 +227,57 @@ def test_the_curvature_of_a_decoded_value_takes_fewer_evaluations_of_the_decoder
 
 def seen(x, unit=1.0, ends=(1e-3, 1e2), informed=2.0):
     """A survey of given samples."""
-    flat = dict.fromkeys(("bent", "thin", "fine"), 0.0)
+    flat = dict.fromkeys(("bent", "thin", "curved"), 0.0)
     return SimpleNamespace(samples=x, unit=unit, ends=ends, informed=informed, **flat)
 
 
-@pytest.mark.parametrize("m", [1, 20])
-def test_exactly_normal_data_take_three_steps_under_linear_values(m):
+@pytest.mark.parametrize("m", [1, 8, 20])
+@pytest.mark.parametrize("far", [0.0, 4.0])
+def test_exactly_normal_data_take_few_steps_under_linear_values(m, far):
     """And other steps if anything says that they may not be normal."""
-    law = feasibly.Linear(torch.eye(D + 8)[:m], torch.zeros(m), tolerance=1e-6)
-    prior = Gaussian(torch.zeros(D + 8), torch.eye(D + 8), LogLogit())
-    problem = inspect(prior, law, (D + 8,))
-    survey = feasibly.plan(prior, law, (D + 8,)).survey
-    assert max(survey.bent, survey.thin, survey.fine) < 1e-12
+    size = D + 8
+    law = feasibly.Linear(torch.eye(size)[:m], torch.full((m,), far), tolerance=1e-6)
+    prior = Gaussian(torch.zeros(size), torch.eye(size), LogLogit(1e-3, 1e2))
+    problem = inspect(prior, law, (size,))
+    survey = feasibly.plan(prior, law, (size,)).survey
 
     def first_of(constraint=law, survey=survey, **options):
         return choose(prior, constraint, problem, survey=survey, **options).attempts[0]
 
     found = first_of()
     assert isinstance(found, CalibratedPPR)
-    assert (found.steps, found.products, found.floor) == (3, 8, 1e-5)
+    assert (found.steps, found.products, found.floor) == (4, 8, 1e-5)  # levels 16 times lower
     assert found.top == pytest.approx(0.3 * survey.unit, rel=0.02)
     assert first_of(fast=True, products=5).products == 5
-    for name in ("bent", "thin", "fine"):
-        assert first_of(survey=replace(survey, **{name: 1e-8})).steps > 30
+    noisy = feasibly.Linear(torch.eye(size)[:m], torch.full((m,), far), noise=0.1)
+    assert (first_of(noisy).steps, first_of(noisy).iterations) == (4, 64)
+    bounds = Bounds(-9.0, 9.0, tolerance=1e-6)
+    if m == 20:
+        assert first_of(Composite([law, bounds])).steps == 4
+    for other in (
+        replace(survey, curved=1e-6),  # of one element
+        replace(survey, ends=(0.3, 1e2)),  # levels that do not reach the data's scale
+        replace(survey, ends=(1e-3, 3.0)),
+        None,
+    ):
+        assert first_of(survey=other).steps > 30
     assert first_of(Equality(law.residual, tolerance=1e-6)).steps > 30
-    assert first_of(survey=None).steps > 30
-    assert first_of(spacing="time").top == math.inf
+    assert first_of(Composite([law, noisy])).steps > 30
+    assert getattr(first_of(spacing="time"), "top", math.inf) == math.inf
     if m == 1:
-        far = feasibly.Linear(law.A, torch.full((1,), 4.0), tolerance=1e-6)
-        assert isinstance(first_of(far), Particles)
         assert first_of(particles=3).particles == 3
 
 
-def test_data_on_two_sheets_are_not_taken_as_exactly_normal():
-    """Their distance is a twentieth of the data's scale, and their own thickness a hundredth."""
-    cov = torch.diag(torch.tensor([0.01, *[1.0] * 7]).double().square())
-    mu = torch.zeros(2, 8).double()
-    mu[:, 0] = torch.tensor([0.05, -0.05])
-    prior = GaussianMixture(torch.tensor([0.8, 0.2]), mu, cov.expand(2, 8, 8), LogLogit())
-    law = feasibly.Linear(torch.eye(8)[7:], torch.zeros(1), tolerance=1e-6)
-    assert isinstance(feasibly.plan(prior, law, (8,)).attempts[0], Particles)
+@pytest.mark.parametrize(("scale", "gap", "thick"), [(1.0, 0.05, 0.01), (100.0, 0.3, 0.07)])
+def test_data_on_two_sheets_are_not_taken_as_exactly_normal(scale, gap, thick):
+    """Their distance is a small part of the data's scale."""
+    cov = torch.diag(torch.tensor([thick, *[scale] * 31]).double().square())
+    mu = torch.zeros(2, 32).double()
+    mu[:, 0] = torch.tensor([gap, -gap])
+    schedule = LogLogit(1e-3 * thick, 1e2 * scale)
+    prior = GaussianMixture(torch.tensor([0.8, 0.2]), mu, cov.expand(2, 32, 32), schedule)
+    law = feasibly.Linear(torch.eye(32)[31:], torch.zeros(1), tolerance=1e-6)
+    assert isinstance(feasibly.plan(prior, law, (32,)).attempts[0], Particles)
 
 
 @pytest.mark.parametrize(

@@ -58,8 +58,8 @@ SLIGHT = 0.01
 
 BENT_LEVELS, THIN_LEVEL, FINE_LEVEL, BENT_SIZE = (1.0, 3.0), 0.1, 0.01, 16
 """The noise levels at which a denoiser is compared with a linear map, in units of the data's
-scale, that at which it tells whether data fill their space, one that tells their fine structure,
-and the number of samples."""
+scale, that at which it tells whether data fill their space, one for their finer structure, and
+the number of samples."""
 
 UNTOLD = 0.9
 """The share of a residual's variance that estimates may leave open where they tell it."""
@@ -124,7 +124,9 @@ class Reference:
             relative to what its estimates vary by, over all elements; zero for normal data.
         thin: The same at a tenth of that noise; near zero unless data are on a curved surface, or
             are single points.
-        fine: The same at a hundredth of it.
+        curved: How far any one element of the denoiser's estimates is from an affine map, at these
+            noise levels and a hundredth of the data's scale; zero but for rounding for normal
+            data.
     """
 
     samples: Tensor
@@ -140,7 +142,7 @@ class Reference:
     informed: float = math.inf
     bent: float = math.inf
     thin: float = math.inf
-    fine: float = math.inf
+    curved: float = math.inf
 
     @property
     def cost(self) -> int:
@@ -215,7 +217,7 @@ def reference(
 ) -> Reference:
     """Samples unconditionally, and measures the denoising errors of the samples.
 
-    It takes `steps + 1` forward evaluations for each sample, as many as an assessment, and six
+    It takes `steps + 1` forward evaluations for each sample, as many as an assessment, and eight
     for each of 16 samples.
 
     Arguments:
@@ -267,7 +269,8 @@ def reference(
         probe = Probe(x_t, t, network(x_t, t))
     log_e = _log(_errors(network, x, ids, times, reached, noise, chunk))
     bent_levels = [unit * level for level in (FINE_LEVEL, THIN_LEVEL, *BENT_LEVELS)]
-    fine, thin, *bends = _bends(sampler, x[:BENT_SIZE], ids[:BENT_SIZE], bent_levels, chunk)
+    missed, varied = _bends(sampler, x[:BENT_SIZE], ids[:BENT_SIZE], bent_levels, chunk)
+    _, thin, *bends = _shares(missed.mean(dim=1), varied.mean(dim=1)).tolist()
     return Reference(
         samples=x,
         unit=unit,
@@ -282,7 +285,7 @@ def reference(
         informed=math.inf if constraint is None else _informed(sampler, r),
         bent=max(bends),
         thin=thin,
-        fine=fine,
+        curved=_shares(missed, varied).max().item(),
     )
 
 
@@ -334,11 +337,12 @@ def _informed(sampler: Ancestral, r: Tensor) -> float:
 
 def _bends(
     sampler: Ancestral, x: Tensor, ids: Tensor, levels: Sequence[float], chunk: int | None
-) -> list[float]:
-    """Returns how far the estimates of states between two others are from the mean of theirs,
-    relative to what they vary by, at each level; see :class:`Reference`."""
+) -> tuple[Tensor, Tensor]:
+    """Returns the mean squares of how far the estimates of states between two others are from the
+    mean of theirs, and of what they vary by, for each level and element, both with shape (L, D);
+    see :class:`Reference`."""
     noise = MemberNoise(BENT_SEED, range(len(x)), x.shape[1:], dtype=x.dtype, device=x.device)
-    shares, size = [], chunk or 2 * len(x)
+    missed, varied, size = [], [], chunk or 2 * len(x)
     for level in levels:
         (t,), (s,) = _times(sampler, [level], x)
         alpha_t, _ = sampler.denoiser.schedule(t)
@@ -348,11 +352,16 @@ def _bends(
         for one, part in zip(states.split(size), torch.cat([ids, ids]).split(size), strict=True):
             with calling(part, x.device):
                 estimates.append(sampler.denoiser(one, t))
-        ends, between = torch.cat(estimates).double().chunk(2)
-        missed = ((ends + ends.roll(1, 0)) / 2 - between).square().mean()
-        share = missed / ((ends - ends.roll(1, 0)) / 2).square().mean()
-        shares.append(share.nan_to_num(math.inf).item())
-    return shares
+        ends, between = torch.cat(estimates).double().flatten(start_dim=1).chunk(2)
+        missed.append(((ends + ends.roll(1, 0)) / 2 - between).square().mean(dim=0))
+        varied.append(((ends - ends.roll(1, 0)) / 2).square().mean(dim=0))
+    return torch.stack(missed), torch.stack(varied)
+
+
+def _shares(missed: Tensor, varied: Tensor) -> Tensor:
+    """Returns the first in units of the second; 0 where both are, and infinity for NaN."""
+    share = torch.where(missed > 0, missed / varied, missed)
+    return share.nan_to_num(math.inf)
 
 
 def _unit(x: Tensor) -> float:

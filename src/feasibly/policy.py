@@ -90,18 +90,18 @@ that is nearly feasible in the end is not lost for want of a few."""
 STEPS_CALIBRATED, STEPS_FAST = 36, 24
 """The number of steps of posterior samples, and with `fast`."""
 
-STRAIGHT = 1e-9
-"""How far the denoiser is from an affine map at most, at any of these levels, if data count as
-exactly normal. Few steps of posterior samples are then exact. Learned denoisers are farther from
-it, and few steps leave their data."""
+STRAIGHT = 1e6
+"""How far the denoiser is from an affine map at most, in units of the square of rounding, if data
+count as exactly normal. Few steps of posterior samples are then enough. Learned denoisers are
+farther from it, and few steps leave their data."""
 
-STEPS_NORMAL, TOP_NORMAL, PRODUCTS_NORMAL = 3, 0.3, 8
-"""The steps of such samples, the noise level to which the first goes, in units of the data's
-scale, and the products of their root."""
+STRIDE_NORMAL, TOP_NORMAL, PRODUCTS_NORMAL = 16.0, 0.3, 8
+"""How many times lower the next noise level of such samples is at most, the level to which the
+first step goes, in units of the data's scale, and the products of their root."""
 
 ITERATIONS_NORMAL, FLOOR_NORMAL = 64, 1e-5
-"""The most iterations of their solver, and the least eigenvalue that it takes of a covariance
-without errors."""
+"""The most iterations of their solver, and the least eigenvalue that it takes of the covariance of
+exact values."""
 
 ITERATIONS_NOISE = 32
 """The most iterations of the solver under noise, of other data."""
@@ -142,8 +142,8 @@ UNITS = 1e-4
 
 CHOICES = (
     (
-        "linear values of exactly normal data, near unconditional samples",
-        f"`CalibratedPPR` in {STEPS_NORMAL} steps; `PPR` for members that fail",
+        "linear values of exactly normal data, all exact or all with errors",
+        "`CalibratedPPR` in few steps; `PPR` for members that fail",
     ),
     (
         f"up to {WEIGHED} equalities or values with errors, with or without inequalities",
@@ -199,8 +199,8 @@ class Survey(Protocol):
         """The same at a tenth of the noise."""
 
     @property
-    def fine(self) -> float:
-        """The same at a hundredth of it."""
+    def curved(self) -> float:
+        """The same of any one element, at all noise levels down to a hundredth."""
 
 
 @dataclass(frozen=True)
@@ -247,8 +247,8 @@ def choose(
         attempts: How often a member is sampled, at most; None for the policy's choice.
         fast: Whether to take fewer evaluations, for samples that are a little farther from the
             constrained distribution. With `auto` it means half the particles, or 24 steps of
-            posterior samples in place of 36; normal data take 3 in any case. Projections of PPR
-            take fewer iterations: half for few residuals, two thirds for many.
+            posterior samples in place of 36; exactly normal data take few in any case.
+            Projections of PPR take fewer iterations: half for few residuals, two thirds for many.
         options: Options of the method, which take the place of the policy's.
 
     Raises:
@@ -290,7 +290,9 @@ def choose(
         values = constraint.intervals(problem.x_0)
         fills = survey is not None and survey.thin < THIN
         posed = values, problem, survey
-        if survey is not None and _normal(constraint, values, survey, options):
+        equal = bool((values.lower == values.upper).all())
+        few = options.keys() <= {one.name for one in fields(CalibratedPPR)}
+        if equal and few and _normal(constraint, survey):
             return _posterior(denoiser, constraint, *posed, fast, attempts, options)
         if _weighs(values) or (_bent(survey) and fills and _many(constraint, values)):
             return _particles(denoiser, constraint, values, survey, fast, attempts, options)
@@ -326,31 +328,34 @@ def _bent(survey: Survey | None) -> bool:
     return survey is not None and survey.bent > BENT
 
 
-def _straight(survey: Survey | None, constraint: Constraint | None) -> bool:
-    """Whether unconditional samples show that data are exactly normal, under linear values."""
-    bends = (math.inf,) if survey is None else (survey.bent, survey.thin, survey.fine)
-    return max(bends) < STRAIGHT and constraint is not None and constraint.linear
+def _normal(constraint: Constraint | None, survey: Survey | None) -> bool:
+    """Whether few steps of posterior samples are enough: data are exactly normal, and the
+    constraint is linear, either exact or with errors."""
+    if survey is None or constraint is None or not constraint.linear:
+        return False
+    if constraint.noisy is not None and constraint.exact is not None:
+        return False
+    rounding = torch.finfo(survey.samples.dtype).eps
+    return survey.curved <= STRAIGHT * rounding**2 and _covered(survey)
 
 
-def _normal(
-    constraint: Constraint, values: Intervals, survey: Survey, options: Mapping[str, Any]
-) -> bool:
-    """Whether few steps of posterior samples are exact, so that nothing has to be weighed. Far
-    from unconditional samples data may not be what these show."""
-    equal = bool((values.lower == values.upper).all())
-    taken = options.keys() <= {one.name for one in fields(CalibratedPPR)}
-    return equal and taken and _straight(survey, constraint) and not _far(constraint, survey)
+def _normal_steps(survey: Survey) -> dict[str, Any]:
+    """Returns the options of posterior samples of exactly normal data."""
+    lowest, highest = survey.ends
+    top = _short(min(TOP_NORMAL * survey.unit, highest))
+    return {
+        "steps": 1 + max(1, math.ceil(math.log(top / lowest, STRIDE_NORMAL))),
+        "top": top,
+        "products": PRODUCTS_NORMAL,
+        "iterations": ITERATIONS_NORMAL,
+        "floor": FLOOR_NORMAL,
+    }
 
 
-def _far(constraint: Constraint, survey: Survey | None) -> bool:
-    """Whether few unconditional samples are on a side of the constraint."""
-    return survey is not None and _nearness(_seen(constraint, survey)) < NEAR
-
-
-@torch.no_grad()
-def _seen(constraint: Constraint, survey: Survey) -> Intervals:
-    """Returns the values of unconditional samples."""
-    return constraint.intervals(survey.samples)
+def _covered(survey: Survey) -> bool:
+    """Whether the noise levels of the schedule reach beyond the data's scale on both sides."""
+    lowest, highest = survey.ends
+    return highest >= COVERED * survey.unit and lowest * COVERED <= survey.unit
 
 
 def _decoded(constraint: Constraint) -> bool:
@@ -367,7 +372,7 @@ def remarks(constraint: Constraint, survey: Survey) -> Iterator[str]:
     data, that an equality asks for nothing, is in units far from one, is not resolved, or has
     values of different sizes, or that the constraint is far from the data."""
     lowest, highest = survey.ends
-    if highest < COVERED * survey.unit or lowest * COVERED > survey.unit:
+    if not _covered(survey):
         yield (
             f"The noise levels sigma / alpha of the schedule go from {lowest:.3g} to "
             f"{highest:.3g}, and unconditional samples vary by {survey.unit:.3g}. The lowest must "
@@ -447,8 +452,9 @@ def _particles(
 ) -> Plan:
     m, equal = values.values.shape[1], bool((values.lower == values.upper).all())
     exact = constraint.noisy is None
-    seen = None if survey is None else _seen(constraint, survey)
-    far = _far(constraint, survey)
+    with torch.no_grad():
+        seen = None if survey is None else constraint.intervals(survey.samples)
+    far = seen is not None and _nearness(seen) < NEAR
     particles = PARTICLES_FAR if far else PARTICLES_MORE if m > 1 else PARTICLES_ONE
     particles = PARTICLES_ONE if m > COSTLY else particles
     # what a normal step takes for the values is that of a step of DDPM
@@ -535,16 +541,10 @@ def _posterior(
     settings: dict[str, Any] = {"spacing": "noise", "steps": steps}
     equalities, observed = constraint.equalities, constraint.noisy
     met = without_inequalities(constraint) if mixed else constraint
-    straight = _straight(survey, met) and "spacing" not in options
-    if survey is not None and straight:
-        settings |= {
-            "steps": STEPS_NORMAL,
-            "top": _short(TOP_NORMAL * survey.unit),
-            "products": PRODUCTS_NORMAL,
-            "iterations": ITERATIONS_NORMAL,
-            "floor": FLOOR_NORMAL,
-        }
-    known = " Data are normal, so few steps are exact." if straight else ""
+    normal = "spacing" not in options and _normal(met, survey)
+    if survey is not None and normal:
+        settings |= _normal_steps(survey)
+    known = " Data are normal: few steps are enough." if normal else ""
     known = " Data are not normal: weights of modes may be off." if _bent(survey) else known
     if observed is not None:  # which PPR would meet exactly
         settings.setdefault("iterations", ITERATIONS_NOISE)
