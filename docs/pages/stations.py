@@ -240,6 +240,6 @@ def audit() -> object:
 print(told("stations-audit", audit))
 
 # %% [markdown]
-# No fault of the default is found. The audit also says how large a fault would not show. More truths
-# find smaller ones. Members of DPS do not look like days of the prior, and their errors are one
+# No fault of the default is found. With sixteen truths only large faults show, such as a spread that
+# is half of what it should be. More truths find smaller ones. Members of DPS do not look like days of the prior, and their errors are one
 # and a half times as large.
