@@ -291,8 +291,8 @@ def choose(
         fills = survey is not None and survey.thin < THIN
         posed = values, problem, survey
         equal = bool((values.lower == values.upper).all())
-        few = options.keys() <= {one.name for one in fields(CalibratedPPR)}
-        if equal and few and _normal(constraint, survey):
+        taken = options.keys() <= {one.name for one in fields(CalibratedPPR)}
+        if equal and taken and _normal(constraint, survey):
             return _posterior(denoiser, constraint, *posed, fast, attempts, options)
         if _weighs(values) or (_bent(survey) and fills and _many(constraint, values)):
             return _particles(denoiser, constraint, values, survey, fast, attempts, options)
@@ -340,11 +340,11 @@ def _normal(constraint: Constraint | None, survey: Survey | None) -> bool:
 
 
 def _normal_steps(survey: Survey) -> dict[str, Any]:
-    """Returns the options of posterior samples of exactly normal data."""
-    lowest, highest = survey.ends
-    top = _short(min(TOP_NORMAL * survey.unit, highest))
+    """Returns the options of posterior samples of exactly normal data, whose scale the schedule
+    covers."""
+    top = _short(TOP_NORMAL * survey.unit)
     return {
-        "steps": 1 + max(1, math.ceil(math.log(top / lowest, STRIDE_NORMAL))),
+        "steps": 1 + math.ceil(math.log(top / survey.ends[0], STRIDE_NORMAL)),
         "top": top,
         "products": PRODUCTS_NORMAL,
         "iterations": ITERATIONS_NORMAL,
@@ -544,8 +544,11 @@ def _posterior(
     normal = "spacing" not in options and _normal(met, survey)
     if survey is not None and normal:
         settings |= _normal_steps(survey)
-    known = " Data are normal: few steps are enough." if normal else ""
-    known = " Data are not normal: weights of modes may be off." if _bent(survey) else known
+    known = ""
+    if normal:
+        known = " Data are normal: few steps are enough."
+    elif _bent(survey):
+        known = " Data are not normal: weights of modes may be off."
     if observed is not None:  # which PPR would meet exactly
         settings.setdefault("iterations", ITERATIONS_NOISE)
         whole = CalibratedPPR(denoiser, constraint, **(settings | options))
