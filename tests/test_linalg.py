@@ -3,7 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feasibly.linalg import cg, eigh, extremes, gmres, ritz, square_root
+from feasibly.linalg import cg, eigh, extremes, gmres, least_squares, square_root
 
 check = settings(derandomize=True, deadline=None, max_examples=15)
 both_solvers = pytest.mark.parametrize("solve", [cg, gmres], ids=["cg", "gmres"])
@@ -381,35 +381,50 @@ def test_eigenvalues_of_a_matrix_that_is_not_finite_are_nan_and_others_as_they_a
 
 @given(st.integers(1, 8), st.integers(1, 4), st.integers(0, 2**16))
 @check
-def test_ritz_solves_exactly_where_the_operator_is_positive_within_its_floor(m, batch, seed):
+def test_least_squares_solve_exactly_where_the_operator_is_positive(m, batch, seed):
     A, b = spd(batch, m, seed), normal(batch, m, seed=seed + 1)
-    found = ritz(Operator(A), b, m, rtol=1e-12, floor=0.0)
+    found = least_squares(Operator(A), b, m, rtol=1e-12, floor=0.0)
     expected = torch.linalg.solve(A, b)
     torch.testing.assert_close(found.x, expected, rtol=1e-6, atol=1e-8)
     assert found.weights.shape[1] == m
 
 
-def test_ritz_bounds_what_small_and_negative_eigenvalues_make_long():
+def test_least_squares_bound_what_small_singular_values_make_long():
     U = torch.linalg.qr(normal(4, 4)).Q
-    A = (U * torch.tensor([1.0, 0.5, 1e-6, -1e-3]).double()) @ U.T
+    A = (U * torch.tensor([1.0, -0.5, 1e-3, -1e-3]).double()) @ U.T
     b = U.sum(dim=1)[None]  # one in every direction
-    found = ritz(lambda v: v @ A, b, 4, rtol=1e-12, floor=0.01).x
-    torch.testing.assert_close(found @ U, torch.tensor([[1.0, 2.0, 100.0, 100.0]]).double())
+    found = least_squares(lambda v: v @ A, b, 4, rtol=1e-12, floor=0.01).x
+    expected = torch.tensor([[1.0, -2.0, 10.0, -10.0]]).double()
+    torch.testing.assert_close(found @ U, expected)
 
 
-def test_ritz_leaves_out_what_is_negative_where_a_least_eigenvalue_is_known():
+def test_least_squares_take_the_least_eigenvalue_that_is_known_for_the_floor():
     U = torch.linalg.qr(normal(4, 4)).Q
-    A = (U * torch.tensor([10.0, 1.0, 0.5, -3.0]).double()) @ U.T
+    A = (U * torch.tensor([100.0, 1.0, 0.5, -3.0]).double()) @ U.T
     b = U.sum(dim=1)[None]
-    found = ritz(lambda v: v @ A, b, 4, rtol=1e-12, least=1.0).x
-    torch.testing.assert_close(found @ U, torch.tensor([[0.1, 1.0, 1.0, 0.0]]).double())
+    found = least_squares(lambda v: v @ A, b, 4, rtol=1e-12, least=1.0).x
+    torch.testing.assert_close(found @ U, torch.tensor([[0.01, 1.0, 0.5, -1 / 3]]).double())
 
 
-def test_ritz_goes_on_where_the_first_direction_is_negative():
-    A = torch.tensor([-1.0, 4.0]).double()
-    b = torch.tensor([[3.0, 1.0]]).double()
-    found = ritz(lambda v: v * A, b, 2, least=1.0).x
-    torch.testing.assert_close(found, torch.tensor([[0.0, 0.25]]).double())
+@given(st.integers(1, 8), st.integers(1, 4), st.floats(0, 1), st.integers(0, 2**16))
+@check
+def test_least_squares_never_make_the_misfit_larger(m, iterations, floor, seed):
+    """Of an operator that is neither symmetric nor positive."""
+    A, b = normal(2, m, m, seed=seed), normal(2, m, seed=seed + 1)
+    x = least_squares(Operator(A), b, iterations, floor=floor).x
+    misfit = (Operator(A)(x) - b).norm(dim=1)
+    assert (misfit <= b.norm(dim=1) * (1 + 1e-9)).all()
+
+
+def test_a_singular_value_counts_as_no_less_than_the_antisymmetric_part_along_it():
+    """The operator has an antisymmetric part of length 1 / 2, and a smaller singular value."""
+    b = torch.ones(1, 2).double()
+    weak = torch.tensor([[0.1, -1.0], [1e-6, 0.1]]).double()
+    x = least_squares(lambda v: v @ weak.T, b, 2, rtol=1e-12, floor=0.0).x
+    U, values, V = torch.linalg.svd(weak)
+    bounded = torch.maximum(values.square(), torch.tensor(0.25).double())
+    expected = V.T @ ((U.T @ b[0]) * values / bounded)
+    torch.testing.assert_close(x[0], expected, rtol=1e-5, atol=1e-9)
 
 
 def test_the_extremes_of_an_operator_are_found_in_as_many_iterations_as_it_has_values():
@@ -420,16 +435,8 @@ def test_the_extremes_of_an_operator_are_found_in_as_many_iterations_as_it_has_v
     torch.testing.assert_close(torch.stack([least, most]), values[:, [0, -1]].T.contiguous())
 
 
-def test_ritz_takes_an_operator_as_its_symmetric_part_and_none_that_is_negative():
-    A = torch.tensor([[2.0, 1.0], [-1.0, 4.0]]).double()
-    b = torch.tensor([[1.0, 2.0]]).double()
-    found = ritz(lambda v: v @ A.T, b, 2, rtol=1e-12).x
-    torch.testing.assert_close(found, torch.tensor([[0.5, 0.5]]).double())
-    assert ritz(lambda v: -v, b, 2).x.tolist() == [[0.0, 0.0]]
-
-
 @pytest.mark.parametrize("least", [None, 1e-3])
-def test_ritz_takes_no_more_products_than_an_operator_of_low_rank_needs(least):
+def test_least_squares_take_no_more_products_than_an_operator_of_low_rank_needs(least):
     U = torch.linalg.qr(normal(8, 2)).Q
     A, taken = (U * torch.tensor([4.0, 1.0]).double()) @ U.T, []
 
@@ -438,14 +445,14 @@ def test_ritz_takes_no_more_products_than_an_operator_of_low_rank_needs(least):
         return v @ A
 
     b = (U @ torch.ones(2).double())[None]
-    found = ritz(product, b, 8, least=least).x
+    found = least_squares(product, b, 8, least=least).x
     torch.testing.assert_close(found @ U, torch.tensor([[0.25, 1.0]]).double())
     assert len(taken) == 2
 
 
-def test_ritz_solves_each_sample_by_itself():
+def test_least_squares_solve_each_sample_by_itself():
     A, b = spd(3, 5), normal(3, 5)
-    together = ritz(Operator(A), b, 3).x
+    together = least_squares(Operator(A), b, 3).x
     for i in range(3):
-        alone = ritz(Operator(A[i : i + 1]), b[i : i + 1], 3).x
+        alone = least_squares(Operator(A[i : i + 1]), b[i : i + 1], 3).x
         torch.testing.assert_close(together[i : i + 1], alone)

@@ -1,6 +1,6 @@
 """Matrix-free linear algebra, batched per sample."""
 
-__all__ = ["Root", "Solution", "cg", "eigh", "extremes", "gmres", "ritz", "square_root"]
+__all__ = ["Root", "Solution", "cg", "eigh", "extremes", "gmres", "least_squares", "square_root"]
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -126,7 +126,7 @@ def gmres(
     return Solution(x.to(b.dtype), y.squeeze(2).to(b.dtype))
 
 
-def ritz(
+def least_squares(
     A: Callable[[Tensor], Tensor],
     b: Tensor,
     iterations: int,
@@ -134,16 +134,17 @@ def ritz(
     floor: float = 1e-2,
     least: float | Tensor | None = None,
 ) -> Solution:
-    r"""Solves :math:`A x = b` for each sample by bounded Ritz values.
+    r"""Minimises :math:`\|A x - b\|` for each sample, with bounded singular values.
 
-    It is for an operator that should be positive definite but may not be, such as the covariance
-    of a learned denoiser. In its Krylov space, :math:`A` is made symmetric, and its eigenvalues
-    (Ritz values) are raised to at least `floor` times the largest. This bounds the solution where
-    an eigenvalue is small or negative. If :math:`A` is positive definite and above that floor,
-    the result is that of conjugate gradients. If no eigenvalue is positive, it is zero.
+    It is for an operator that should be positive definite but may not be, nor symmetric, such as
+    the covariance of a learned denoiser. The solution is that of GMRES, but that singular values
+    of :math:`A` in its Krylov space are bounded from below. So the solution is bounded, and
+    :math:`\|A x - b\| \leq \|b\|`. One bound is `floor` times the largest. Another is the length
+    of the antisymmetric part along the direction of the singular value. That part is an error
+    of :math:`A`, and a smaller singular value may be one too.
 
     References:
-        | Iterative Methods for Sparse Linear Systems (Saad, 2003), Sections 6.4 and 6.7
+        | Iterative Methods for Sparse Linear Systems (Saad, 2003), Sections 6.3 and 6.5
         | https://doi.org/10.1137/1.9780898718003
 
     Arguments:
@@ -153,20 +154,20 @@ def ritz(
         rtol: A sample's space ends when a new direction adds less than this, relative to `A`
             times the last one. It also ends when the next direction would change the right-hand
             side by less than this, relative to :math:`\|b\|`.
-        floor: The least eigenvalue, relative to the largest.
+        floor: The least singular value, relative to the largest.
         least: The least eigenvalue that :math:`A` is known to have, a number or with shape
-            :math:`(B, 1)`, which takes the place of the relative one; None for none. Then negative
-            eigenvalues are errors of :math:`A`, and left out.
+            :math:`(B, 1)`, which takes the place of the relative one; None for none.
     """
 
     def weigh(Q: Tensor, AQ: Tensor) -> Tensor:
-        T = Q.mT @ AQ
-        values, vectors = eigh((T + T.mT) / 2)
-        top = values[:, -1:]
-        bound = floor * top if least is None else torch.zeros_like(top) + least
-        used = top > 0 if least is None else (top > 0) & (values >= 0)
-        inverse = torch.where(used, 1 / torch.maximum(values, bound), 0.0)
-        return (vectors * inverse[:, None] @ vectors[:, 0, :, None]).squeeze(2)
+        squares, vectors = eigh(AQ.mT @ AQ)
+        top, T = squares[:, -1:], Q.mT @ AQ
+        bound = max(floor, 1e-12) ** 2 * top if least is None else torch.zeros_like(top) + least**2
+        wrong = ((T - T.mT) / 2 @ vectors).square().sum(dim=1)
+        bound = torch.maximum(bound, wrong)
+        inverse = torch.where(top > 0, 1 / torch.maximum(squares, bound), 0.0)
+        projected = vectors.mT @ AQ.mT @ Q[:, :, :1]
+        return (vectors * inverse[:, None] @ projected).squeeze(2)
 
     Q, AQ, size = _krylov(A, b, iterations, rtol, weigh)
     weights = weigh(Q, AQ) * size

@@ -25,7 +25,7 @@ from feasibly.constraints import (
 )
 from feasibly.ensemble import Store, Summary
 from feasibly.errors import CalibrationWarning, InfeasibleWarning
-from feasibly.linalg import ritz
+from feasibly.linalg import least_squares
 from feasibly.oracles import Gaussian, GaussianMixture
 from feasibly.result import Result
 from feasibly.samplers import DPS, MMPS, CalibratedPPR, Particles, moments
@@ -574,7 +574,7 @@ def test_exact_values_wait_until_the_covariance_knows_them_and_those_with_noise_
         torch.zeros(2, 2).double(),
         lambda v: signs * v,
         0.0,
-        lambda S, b, iterations, rtol, least: ritz(S, b, iterations, rtol, least=least),
+        lambda S, b, iterations, rtol, least: least_squares(S, b, iterations, rtol, least=least),
         8,
         1e-6,
     )
@@ -627,7 +627,7 @@ def test_what_the_covariance_knows_joins_and_what_it_does_not_waits():
         torch.zeros(1, 4).double(),
         lambda v: double([[-0.5, 0.1, 4.0, 1.0]]) * v,
         0.0,
-        lambda S, b, iterations, rtol, least: ritz(S, b, iterations, rtol, least=least),
+        lambda S, b, iterations, rtol, least: least_squares(S, b, iterations, rtol, least=least),
         8,
         1e-6,
     )

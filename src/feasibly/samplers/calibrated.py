@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..constraints.base import Constraint
-from ..linalg import Solution, ritz, square_root
+from ..linalg import Solution, least_squares, square_root
 from ..minimizers import LBFGS, Minimizer
 from ..minimizers.base import per_sample
 from ..sampling import Problem
@@ -71,11 +71,11 @@ class CalibratedPPR(Sampler):
     others, with one or two residuals, see :class:`Rejection <feasibly.samplers.Rejection>`.
 
     A learned denoiser's :math:`V` is neither symmetric nor positive where it has not learned
-    enough. Then :math:`J V J^\top` has eigenvalues close to zero, or below, that would throw
-    samples far off. Therefore it is taken as symmetric, with eigenvalues no less than `floor`
-    times the largest. And no sample moves farther than :math:`4 \sqrt{m}` times the largest
-    standard deviation of :math:`V`, with :math:`m` residuals, or than the steepest descent would
-    to :math:`r = 0`.
+    enough. Then :math:`J V J^\top` has small singular values that are errors, and would throw
+    samples far off. Therefore they are bounded from below, by `floor` times the largest and by
+    the antisymmetric part; see :func:`feasibly.linalg.least_squares`. And no sample moves farther
+    than :math:`4 \sqrt{m}` times the largest standard deviation of :math:`V`, with :math:`m`
+    residuals, or than the steepest descent would to :math:`r = 0`.
 
     The target is the prior restricted to :math:`\|r\| \leq \epsilon`, with
     :math:`\epsilon \to 0`: its density on the constraint is :math:`p / |\det J J^\top|^{1/2}`,
@@ -99,9 +99,9 @@ class CalibratedPPR(Sampler):
         iterations: The most iterations of the solver, one product each. As many as there are
             residuals are exact, up to a relative error of a thousandth, or of `floor` if that is
             less; fewer may leave a bias where the constraint is far.
-        floor: The least eigenvalue of :math:`J V J^\top` without noise, relative to the largest:
-            smaller ones are raised to it. It guards against errors of a learned covariance, and
-            leaves a bias where an exact one has smaller eigenvalues.
+        floor: The least singular value of :math:`J V J^\top` without noise, relative to the
+            largest: smaller ones are raised to it. It guards against errors of a learned
+            covariance, and leaves a bias where an exact one has smaller singular values.
         minimize: The minimizer of the last projection.
         eta: The share of fresh noise in a prediction.
         output: What to return; see :class:`Sampler`.
@@ -170,7 +170,8 @@ class CalibratedPPR(Sampler):
 
         def solve(S: Product, b: Tensor, iterations: int, rtol: float, least: Tensor) -> Solution:
             rtol = min(rtol, self.floor)  # small eigenvalues are solved for too
-            return ritz(S, b, iterations, rtol, self.floor, least if noisy else None)
+            bound = least if noisy else None
+            return least_squares(S, b, iterations, rtol, self.floor, bound)
 
         moved = moments.toward(self.constraint, z, V, 0.0, solve, self.iterations, RTOL, randn)
         # no farther than the covariance makes likely; a learned covariance may throw samples off

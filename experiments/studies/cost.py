@@ -1,0 +1,215 @@
+"""Where does the default spend its evaluations, and how much of the time is outside the network?
+
+The work of an evaluation is 1 forward and 2 backward. Each is assigned to what the library was
+doing when it called the network, and to the noise level.
+"""
+
+__all__ = ["COLUMNS", "MEASUREMENT", "PURPOSES", "Ledger", "measure", "rows"]
+
+import inspect
+import math
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+import feasibly
+from feasibly import priors
+from feasibly.constraints import Constraint
+from feasibly.linalg import square_root
+from feasibly.minimizers import Minimizer
+from feasibly.plausible import Reference, reference
+from feasibly.problems.ks import KS
+from feasibly.problems.weather import AUTOENCODER, Weather
+from feasibly.samplers import moments
+from feasibly.sampling import Run
+
+from ..records import Record
+from ..tables import TEXT, Columns
+from .base import Measurement
+
+SURVEY, TEST, AGAIN, PREDICTION = "survey", "test", "later attempts", "prediction"
+PURPOSES: Mapping[Any, str] = {
+    inspect.unwrap(function).__code__: what
+    for function, what in (
+        (reference, SURVEY),
+        (Reference.assess, TEST),
+        (Minimizer.__call__, "projection"),
+        (square_root, "covariance"),
+        (moments.toward, "solve"),
+    )
+}
+"""What the library is doing inside of each function. The innermost counts."""
+
+ATTEMPT = inspect.unwrap(Run._attempt).__code__
+FIRST = (PREDICTION, "covariance", "solve", "projection")
+
+
+class Posed(NamedTuple):
+    """A denoiser, a constraint, and the shape of a sample."""
+
+    denoiser: Any
+    constraint: Constraint
+    shape: tuple[int, ...]
+
+
+class Ledger:
+    """A denoiser that writes down what it is called for.
+
+    Attributes:
+        work: The work by purpose and by the decade of the noise level, summed over members.
+
+    Arguments:
+        denoiser: The denoiser.
+    """
+
+    def __init__(self, denoiser: Any) -> None:
+        self.denoiser, self.schedule = denoiser, denoiser.schedule
+        self.parameters = getattr(denoiser, "parameters", lambda: iter(()))
+        self.work: Counter[tuple[str, int]] = Counter()
+
+    def __call__(self, x_t: Tensor, t: Tensor) -> Tensor:
+        alpha, sigma = (v.double().mean().item() for v in self.schedule(t))
+        decade = math.floor(math.log10(sigma / alpha)) if alpha > 0 else sys.maxsize
+        self.work[purpose(), decade] += len(x_t)
+        found = self.denoiser(x_t, t)
+        x_0: Tensor = found if isinstance(found, Tensor) else found.mean
+        if x_0.requires_grad:
+
+            def backward(_: Tensor) -> None:
+                self.work[purpose(), decade] += 2 * len(x_t)
+
+            x_0 = x_0.view_as(x_0)
+            x_0.register_hook(backward)
+        return x_0
+
+    def by_purpose(self, members: int) -> dict[str, dict[str, float]]:
+        """Returns the work of a member by purpose, and in it by decade."""
+        found: dict[str, dict[str, float]] = {}
+        for (what, decade), number in sorted(self.work.items()):
+            found.setdefault(what, {})[str(decade)] = number / members
+        return found
+
+
+def purpose() -> str:
+    """Returns what the library is doing, from the functions that are under way."""
+    frame, found = sys._getframe(1), ""
+    while frame is not None:
+        code = frame.f_code
+        if not found and code in PURPOSES:
+            found = PURPOSES[code]
+        if code is ATTEMPT:
+            return AGAIN if frame.f_locals["attempt"] else found or PREDICTION
+        frame = frame.f_back
+    return found or TEST  # the tests before a run
+
+
+def exact(name: str) -> Posed:
+    """A problem with an exact distribution."""
+    # benches make use of studies
+    from ..benches.exact_problems import PROBLEMS
+
+    made = PROBLEMS[name].make()
+    return Posed(made.denoiser, made.constraint, tuple(made.shape))
+
+
+def fluid(name: str) -> Posed:
+    """The first reference of KS."""
+    posed = KS(name, priors.load("ks"))
+    return Posed(posed.denoiser, posed.constraint(posed.reference(0)), posed.shape)
+
+
+def weather(name: str) -> Posed:
+    """The first day of the weather."""
+    posed = Weather(name, priors.load("weather"), priors.load_autoencoder(AUTOENCODER))
+    return Posed(posed.denoiser, posed.constraint(posed.reference(0), 0), posed.shape)
+
+
+MADE: Mapping[str, tuple[Callable[[str], Posed], str, int]] = {
+    "Data2D, a wave": (exact, "wave-board-vp", 1024),
+    "30 dimensions, 2 values": (exact, "clusters-30d-8k-2r-all-loglogit", 1024),
+    "a field, 26 values": (exact, "field-16x16-0.1known-l1-vp", 1024),
+    "heat, initial state": (exact, "heat-32-initial-vp", 512),
+    "a learned field, 16 values": (exact, "learned-field-16known", 256),
+    "weather, state": (weather, "state", 8),
+    "weather, wind": (weather, "wind", 8),
+    "KS, sine-3": (fluid, "sine-3", 8),
+}
+"""How to make each problem, and the number of members. Eight members bear a large part of the
+64 unconditional samples."""
+
+
+def measure(setting: dict) -> list[Record]:
+    """Runs the default once with a ledger, and once without for the time."""
+    make, name, members = MADE[setting["case"]]
+    posed = make(name)
+    ledger = Ledger(posed.denoiser)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        feasibly.sample(ledger, posed.constraint, members, posed.shape)
+        start = time.perf_counter()
+        result = feasibly.sample(posed.denoiser, posed.constraint, members, posed.shape)
+        seconds = time.perf_counter() - start
+    taken = result.evaluations
+    return [
+        {
+            "members": members,
+            "work": {
+                what: {
+                    str(k): n / members for (w, k), n in sorted(ledger.work.items()) if w == what
+                }
+                for what in sorted({what for what, _ in ledger.work})
+            },
+            "forward": taken.member_forward / members,
+            "backward": taken.member_backward / members,
+            "seconds": seconds,
+            "network_seconds": taken.seconds,
+            "threads": torch.get_num_threads(),
+        }
+    ]
+
+
+def rows(records: Sequence[Record]) -> list[Record]:
+    """Returns the rows of its table: the work of a member by purpose, and the share of the time
+    that is spent outside of the network."""
+    found = []
+    for record in records:
+        work = {what: sum(levels.values()) for what, levels in record["work"].items()}
+        found.append(
+            {
+                "case": f"{record['case']} ({record['members']})",
+                "work": sum(work.values()),
+                "tests": work.get(SURVEY, 0.0) + work.get(TEST, 0.0),
+                "prediction": work.get(PREDICTION, 0.0),
+                "rest": sum(work.get(what, 0.0) for what in FIRST[1:]),
+                "again": work.get(AGAIN, 0.0),
+                "outside": 1 - record["network_seconds"] / record["seconds"],
+            }
+        )
+    return found
+
+
+COLUMNS: Columns = {
+    "case": ("problem (members)", TEXT),
+    "work": ("work", "{:.0f}"),
+    "tests": ("unconditional samples, tests", "{:.0f}"),
+    "prediction": ("predictions, weights", "{:.0f}"),
+    "rest": ("covariance, solver, projection", "{:.0f}"),
+    "again": ("later attempts", "{:.0f}"),
+    "outside": ("time outside of the network", "{:.0%}"),
+}
+
+MEASUREMENT = Measurement(
+    name="cost",
+    question="Where does the default spend its evaluations?",
+    problem="exact",
+    settings=[{"case": name} for name in MADE],
+    measure=measure,
+    rows=rows,
+    columns=COLUMNS,
+)
