@@ -111,12 +111,13 @@ ENTRIES: Mapping[str, Entry] = {
     "DPS": ours("dps"),
     "PCFM": ours("pcfm"),
     "post-hoc projection": ours("post-hoc"),
+    "azula's PPR, its defaults": theirs(peers.azula_ppr),
     "azula's PPR, L-BFGS": theirs(peers.azula_ppr, optimizer=LBFGS),
     "azula's MMPS": theirs(peers.azula_mmps, iterations=8),
     "azula's DPS": theirs(peers.azula_dps),
 }
 """Ours by default settings. azula's own code runs from a checkout, with its defaults but for the
-optimizer and the solver's iterations: one iteration of each is its default."""
+optimizer and the solver's iterations where they are named: one iteration of each is its default."""
 
 
 PROBLEMS = (
