@@ -117,7 +117,7 @@ ENTRIES: Mapping[str, Entry] = {
     "azula's DPS": theirs(peers.azula_dps),
 }
 """Ours by default settings. azula's own code runs from a checkout, with its defaults but for the
-optimizer and the solver's iterations where they are named: one iteration of each is its default."""
+optimizer that is named and the iterations of the solver: one of each is its default."""
 
 
 PROBLEMS = (

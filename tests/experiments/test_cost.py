@@ -1,0 +1,54 @@
+import warnings
+
+import torch
+
+import feasibly
+from experiments.studies.cost import Ledger, rows
+from feasibly import Linear
+from feasibly.oracles import Gaussian
+from feasibly.schedules import LogLogit
+
+MEMBERS, STEPS, TESTED = 4, 5, 2 * (1 + 2)
+
+
+def ledger_of(**settings):
+    prior = Gaussian(torch.zeros(3), torch.eye(3), LogLogit())
+    ledger = Ledger(prior)
+    constraint = Linear(torch.ones(1, 3), torch.ones(1), 1e-6)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = feasibly.sample(ledger, constraint, MEMBERS, (3,), **settings)
+    return ledger, result.evaluations
+
+
+def test_each_evaluation_is_assigned_once_and_the_test_of_two_states_beside_them():
+    ledger, taken = ledger_of()
+    counted = taken.member_forward + 2 * taken.member_backward
+    assert sum(ledger.work.values()) == counted + TESTED
+    assert {"survey", "test"} <= {what for what, _ in ledger.work}
+
+
+def test_posterior_samples_take_a_forward_pass_and_two_products_a_step():
+    options = {"steps": STEPS, "products": 2}
+    ledger, _ = ledger_of(method="calibrated", monitor=False, attempts=1, options=options)
+    work = {k: sum(v.values()) for k, v in ledger.by_purpose(MEMBERS).items()}
+    assert (work["prediction"], work["covariance"]) == (STEPS, 2 * 2 * STEPS)
+    assert work["solve"] == 2 * STEPS  # one value, one product
+    assert "survey" not in work
+
+
+def test_a_row_adds_up_to_the_work():
+    record = {
+        "case": "a",
+        "members": 2,
+        "work": {
+            "survey": {"0": 1.0},
+            "solve": {"0": 2.0, "1": 3.0},
+            "later attempts": {"0": 4.0},
+        },
+        "seconds": 4.0,
+        "network_seconds": 1.0,
+    }
+    (row,) = rows([record])
+    parts = [row[name] for name in ("tests", "prediction", "rest", "again")]
+    assert (row["work"], parts, row["outside"]) == (10.0, [1.0, 0.0, 5.0, 4.0], 0.75)
