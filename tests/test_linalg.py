@@ -417,14 +417,27 @@ def test_least_squares_never_make_the_misfit_larger(m, iterations, floor, seed):
 
 
 def test_a_singular_value_counts_as_no_less_than_the_antisymmetric_part_along_it():
-    """The operator has an antisymmetric part of length 1 / 2, and a smaller singular value."""
-    b = torch.ones(1, 2).double()
+    """Its antisymmetric part has the length 1 / 2 in a plane, and none along the third axis."""
+    b = torch.ones(1, 3).double()
     weak = torch.tensor([[0.1, -1.0], [1e-6, 0.1]]).double()
-    x = least_squares(lambda v: v @ weak.T, b, 2, rtol=1e-12, floor=0.0).x
+    A = torch.block_diag(weak, torch.tensor([[0.05]]).double())
+    x = least_squares(lambda v: v @ A.T, b, 3, rtol=1e-12, floor=0.0).x
     U, values, V = torch.linalg.svd(weak)
     bounded = torch.maximum(values.square(), torch.tensor(0.25).double())
-    expected = V.T @ ((U.T @ b[0]) * values / bounded)
-    torch.testing.assert_close(x[0], expected, rtol=1e-5, atol=1e-9)
+    expected = V.T @ ((U.T @ b[0, :2]) * values / bounded)
+    torch.testing.assert_close(x[0, :2], expected, rtol=1e-5, atol=1e-9)
+    assert x[0, 2].item() == pytest.approx(20.0)
+
+
+@pytest.mark.parametrize("tilt", [0.0, 1e-4])
+def test_least_squares_go_on_where_a_direction_alone_lowers_nothing(tilt):
+    """As of an operator with eigenvalues of both signs, and as much of b along each."""
+    angle = torch.tensor(0.3).double()
+    U = torch.stack([angle.cos(), -angle.sin(), angle.sin(), angle.cos()]).reshape(2, 2)
+    A = (U * torch.tensor([1.0, -1.0]).double()) @ U.T
+    b = (U @ torch.tensor([1.0, 1.0 + tilt]).double())[None]
+    x = least_squares(lambda v: v @ A, b, 4).x
+    torch.testing.assert_close(x @ A, b, rtol=1e-3, atol=1e-3)
 
 
 def test_the_extremes_of_an_operator_are_found_in_as_many_iterations_as_it_has_values():

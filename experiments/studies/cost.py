@@ -1,7 +1,8 @@
 """Where does the default spend its evaluations, and how much of the time is outside the network?
 
-The work of an evaluation is 1 forward and 2 backward. Each is assigned to what the library was
-doing when it called the network, and to the noise level.
+A forward pass counts 1, a backward pass 2. Each is assigned to what the library was doing when it
+called the network, and to the noise level. It is for the CPU, where backward passes run in the
+thread of the caller.
 """
 
 __all__ = ["COLUMNS", "MEASUREMENT", "PURPOSES", "Ledger", "measure", "rows"]
@@ -47,6 +48,7 @@ PURPOSES: Mapping[Any, str] = {
 """What the library is doing inside of each function. The innermost counts."""
 
 ATTEMPT = inspect.unwrap(Run._attempt).__code__
+LOWEST = 1e-99  # noise levels are counted from this to its inverse
 FIRST = (PREDICTION, "covariance", "solve", "projection")
 
 
@@ -75,7 +77,9 @@ class Ledger:
 
     def __call__(self, x_t: Tensor, t: Tensor) -> Tensor:
         alpha, sigma = (v.double().mean().item() for v in self.schedule(t))
-        decade = math.floor(math.log10(sigma / alpha)) if alpha > 0 else sys.maxsize
+        decade = (
+            math.floor(math.log10(sigma / alpha)) if alpha > 0 < sigma else TOP if sigma else -TOP
+        )
         self.work[purpose(), decade] += len(x_t)
         found = self.denoiser(x_t, t)
         x_0: Tensor = found if isinstance(found, Tensor) else found.mean
@@ -159,14 +163,7 @@ def measure(setting: dict) -> list[Record]:
     return [
         {
             "members": members,
-            "work": {
-                what: {
-                    str(k): n / members for (w, k), n in sorted(ledger.work.items()) if w == what
-                }
-                for what in sorted({what for what, _ in ledger.work})
-            },
-            "forward": taken.member_forward / members,
-            "backward": taken.member_backward / members,
+            "work": ledger.by_purpose(members),
             "seconds": seconds,
             "network_seconds": taken.seconds,
             "threads": torch.get_num_threads(),

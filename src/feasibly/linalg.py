@@ -136,12 +136,13 @@ def least_squares(
 ) -> Solution:
     r"""Minimises :math:`\|A x - b\|` for each sample, with bounded singular values.
 
-    It is for an operator that should be positive definite but may not be, nor symmetric, such as
-    the covariance of a learned denoiser. The solution is that of GMRES, but that singular values
-    of :math:`A` in its Krylov space are bounded from below. So the solution is bounded, and
-    :math:`\|A x - b\| \leq \|b\|`. One bound is `floor` times the largest. Another is the length
-    of the antisymmetric part along the direction of the singular value. That part is an error
-    of :math:`A`, and a smaller singular value may be one too.
+    It is for the covariance of a learned denoiser, which should be symmetric and positive
+    definite, and may be neither. It does what GMRES does, but bounds small singular values of :math:`A` in
+    the Krylov space. A part of the solution whose singular value is below its bound is multiplied
+    by the square of the ratio of the two. So :math:`\|A x - b\| \leq \|b\|`.
+
+    A bound is `floor` times the largest singular value. It is also no less than the length of the
+    antisymmetric part of :math:`A` along the direction, since that part is an error.
 
     References:
         | Iterative Methods for Sparse Linear Systems (Saad, 2003), Sections 6.3 and 6.5
@@ -152,17 +153,17 @@ def least_squares(
         b: The right-hand sides, with shape :math:`(B, m)`.
         iterations: The most iterations, each with one application of `A`.
         rtol: A sample's space ends when a new direction adds less than this, relative to `A`
-            times the last one. It also ends when the next direction would change the right-hand
-            side by less than this, relative to :math:`\|b\|`.
-        floor: The least singular value, relative to the largest.
-        least: The least eigenvalue that :math:`A` is known to have, a number or with shape
-            :math:`(B, 1)`, which takes the place of the relative one; None for none.
+            times the last one, or when the misfit is less, relative to :math:`\|b\|`. It also ends
+            when the last direction lowered the misfit, and the next would hardly change it.
+        floor: The bound relative to the largest singular value, at least 1e-7.
+        least: The least eigenvalue that :math:`A` should have, above 0, a number or with shape
+            :math:`(B, 1)`. It takes the place of `floor`; None for none.
     """
 
     def weigh(Q: Tensor, AQ: Tensor) -> Tensor:
         squares, vectors = eigh(AQ.mT @ AQ)
         top, T = squares[:, -1:], Q.mT @ AQ
-        bound = max(floor, 1e-12) ** 2 * top if least is None else torch.zeros_like(top) + least**2
+        bound = max(floor, 1e-7) ** 2 * top if least is None else torch.zeros_like(top) + least**2
         wrong = ((T - T.mT) / 2 @ vectors).square().sum(dim=1)
         bound = torch.maximum(bound, wrong)
         inverse = torch.where(top > 0, 1 / torch.maximum(squares, bound), 0.0)
@@ -244,6 +245,7 @@ def _krylov(
     q = flat / size.where(size > 0, torch.ones_like(size))
     basis: list[Tensor] = []
     images: list[Tensor] = []
+    misfit = torch.ones_like(size[:, 0])  # of the solution, relative to b
     for _ in range(iterations):
         basis.append(q)
         images.append(A(q.reshape(b.shape).to(b.dtype)).flatten(start_dim=1).double())
@@ -253,9 +255,14 @@ def _krylov(
                 q = q - (q * p).sum(dim=1, keepdim=True) * p
         length = q.norm(dim=1, keepdim=True)
         ended = length <= rtol * images[-1].norm(dim=1, keepdim=True)
-        if weigh is not None:  # A x - b is the last weight times what the space lacks
-            last = weigh(torch.stack(basis, dim=2), torch.stack(images, dim=2))[:, -1:]
-            ended = ended | ((last * length).abs() <= rtol) & (last != 0)
+        if weigh is not None:
+            image = torch.stack(images, dim=2)
+            weights = weigh(torch.stack(basis, dim=2), image)
+            before, misfit = misfit, (image @ weights[..., None])[..., 0].sub(basis[0]).norm(dim=1)
+            # what the space lacks of A x, which is also small where the misfit does not fall
+            lacks = (weights[:, -1:] * length).abs() <= rtol
+            fell = (misfit < (1 - rtol) * before)[:, None]
+            ended = ended | (misfit <= rtol)[:, None] | lacks & fell
         q = torch.where(ended, 0.0, q / length)
         if weigh is not None and ended.all():
             break

@@ -9,8 +9,7 @@ from feasibly import Linear
 from feasibly.samplers import CalibratedPPR
 
 
-@pytest.mark.parametrize("noise", [None, 0.03])
-def test_posterior_samples_of_a_learned_field_stay_on_the_data(noise):
+def test_posterior_samples_of_a_learned_field_have_its_mean_and_spread():
     """The covariance of a learned denoiser is neither symmetric nor positive at high noise. With
     the symmetric part alone, samples were thrown hundreds of standard deviations off.
 
@@ -19,12 +18,9 @@ def test_posterior_samples_of_a_learned_field_stay_on_the_data(noise):
     field = Field()
     A = torch.eye(32).double()[::2]
     (x,) = field.sample(1, torch.Generator().manual_seed(5))
-    errors = (noise or 0.0) ** 2 * torch.eye(16).double()
-    gain = field.cov @ A.T @ torch.linalg.inv(A @ field.cov @ A.T + errors)
+    gain = field.cov @ A.T @ torch.linalg.inv(A @ field.cov @ A.T)
     left = (field.cov - gain @ A @ field.cov).diagonal()[1::2].sqrt()
-    seen = Linear(A, A @ x, 1e-5) if noise is None else Linear(A, A @ x, noise=noise)
-    iterations = 8 if noise is None else 32
-    sampler = CalibratedPPR(known("field"), seen, steps=36, spacing="noise", iterations=iterations)
+    sampler = CalibratedPPR(known("field"), Linear(A, A @ x, 1e-5), steps=36, spacing="noise")
     result = feasibly.sampling.run([sampler], 128, (32,))
     between = result.samples.double()[:, 1::2]  # the elements that are not observed
     assert (between.std(dim=0) / left).mean().item() == pytest.approx(1, abs=0.1)

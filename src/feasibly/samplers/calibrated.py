@@ -100,8 +100,8 @@ class CalibratedPPR(Sampler):
             residuals are exact, up to a relative error of a thousandth, or of `floor` if that is
             less; fewer may leave a bias where the constraint is far.
         floor: The least singular value of :math:`J V J^\top` without noise, relative to the
-            largest: smaller ones are raised to it. It guards against errors of a learned
-            covariance, and leaves a bias where an exact one has smaller singular values.
+            largest: smaller ones count less. It guards against errors of a learned covariance,
+            and leaves a bias where an exact one has smaller singular values.
         minimize: The minimizer of the last projection.
         eta: The share of fresh noise in a prediction.
         output: What to return; see :class:`Sampler`.
@@ -165,11 +165,11 @@ class CalibratedPPR(Sampler):
         if self.products:
             root, largest = square_root(V, randn(z), self.products)
             z = z + root
-        # without noise eigenvalues are bounded by the largest
+        # without noise singular values are bounded by the largest
         noisy = self.constraint.noisy is not None
 
         def solve(S: Product, b: Tensor, iterations: int, rtol: float, least: Tensor) -> Solution:
-            rtol = min(rtol, self.floor)  # small eigenvalues are solved for too
+            rtol = min(rtol, self.floor)  # small singular values are solved for too
             bound = least if noisy else None
             return least_squares(S, b, iterations, rtol, self.floor, bound)
 
