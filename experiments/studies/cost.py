@@ -77,9 +77,8 @@ class Ledger:
 
     def __call__(self, x_t: Tensor, t: Tensor) -> Tensor:
         alpha, sigma = (v.double().mean().item() for v in self.schedule(t))
-        decade = (
-            math.floor(math.log10(sigma / alpha)) if alpha > 0 < sigma else TOP if sigma else -TOP
-        )
+        level = min(max(sigma / alpha if alpha else math.inf, LOWEST), 1 / LOWEST)
+        decade = math.floor(math.log10(level))
         self.work[purpose(), decade] += len(x_t)
         found = self.denoiser(x_t, t)
         x_0: Tensor = found if isinstance(found, Tensor) else found.mean

@@ -137,9 +137,9 @@ def least_squares(
     r"""Minimises :math:`\|A x - b\|` for each sample, with bounded singular values.
 
     It is for the covariance of a learned denoiser, which should be symmetric and positive
-    definite, and may be neither. It does what GMRES does, but bounds small singular values of :math:`A` in
-    the Krylov space. A part of the solution whose singular value is below its bound is multiplied
-    by the square of the ratio of the two. So :math:`\|A x - b\| \leq \|b\|`.
+    definite, and may be neither. It does what GMRES does, but bounds small singular values of
+    :math:`A` in the Krylov space. A part of the solution whose singular value is below its bound
+    is multiplied by the square of the ratio of the two. So :math:`\|A x - b\| \leq \|b\|`.
 
     A bound is `floor` times the largest singular value. It is also no less than the length of the
     antisymmetric part of :math:`A` along the direction, since that part is an error.
