@@ -178,6 +178,7 @@ MAKERS: dict[str, Callable[[], str]] = {
     "peers": lambda: _measured("peers"),
     "solutions": lambda: _measured("solutions"),
     "referee": lambda: _measured("referee"),
+    "cost": lambda: _measured("cost"),
     "increments": lambda: _measured("increments"),
     "stations": lambda: _measured("stations"),
     "weather": _weather,
