@@ -13,25 +13,23 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 import feasibly
-from feasibly import priors
-from feasibly.constraints import Constraint
 from feasibly.linalg import square_root
 from feasibly.minimizers import Minimizer
+from feasibly.network import Network
 from feasibly.plausible import Reference, reference
-from feasibly.problems.ks import KS
-from feasibly.problems.weather import AUTOENCODER, Weather
 from feasibly.samplers import moments
 from feasibly.sampling import Run
 
 from ..records import Record
 from ..tables import TEXT, Columns
+from .audit import EXACT, case
 from .base import Measurement
 
 SURVEY, TEST, AGAIN, PREDICTION = "survey", "test", "later attempts", "prediction"
@@ -49,15 +47,6 @@ PURPOSES: Mapping[Any, str] = {
 
 ATTEMPT = inspect.unwrap(Run._attempt).__code__
 LOWEST = 1e-99  # noise levels are counted from this to its inverse
-FIRST = (PREDICTION, "covariance", "solve", "projection")
-
-
-class Posed(NamedTuple):
-    """A denoiser, a constraint, and the shape of a sample."""
-
-    denoiser: Any
-    constraint: Constraint
-    shape: tuple[int, ...]
 
 
 class Ledger:
@@ -71,17 +60,15 @@ class Ledger:
     """
 
     def __init__(self, denoiser: Any) -> None:
-        self.denoiser, self.schedule = denoiser, denoiser.schedule
-        self.parameters = getattr(denoiser, "parameters", lambda: iter(()))
+        self.network, self.schedule = Network(denoiser), denoiser.schedule
         self.work: Counter[tuple[str, int]] = Counter()
 
     def __call__(self, x_t: Tensor, t: Tensor) -> Tensor:
-        alpha, sigma = (v.double().mean().item() for v in self.schedule(t))
-        level = min(max(sigma / alpha if alpha else math.inf, LOWEST), 1 / LOWEST)
-        decade = math.floor(math.log10(level))
+        alpha, sigma = self.schedule(t)
+        level = (sigma / alpha).double().mean().clamp(LOWEST, 1 / LOWEST)
+        decade = math.floor(level.log10())
         self.work[purpose(), decade] += len(x_t)
-        found = self.denoiser(x_t, t)
-        x_0: Tensor = found if isinstance(found, Tensor) else found.mean
+        x_0 = self.network(x_t, t)
         if x_0.requires_grad:
 
             def backward(_: Tensor) -> None:
@@ -112,45 +99,24 @@ def purpose() -> str:
     return found or TEST  # the tests before a run
 
 
-def exact(name: str) -> Posed:
-    """A problem with an exact distribution."""
-    # benches make use of studies
-    from ..benches.exact_problems import PROBLEMS
-
-    made = PROBLEMS[name].make()
-    return Posed(made.denoiser, made.constraint, tuple(made.shape))
-
-
-def fluid(name: str) -> Posed:
-    """The first reference of KS."""
-    posed = KS(name, priors.load("ks"))
-    return Posed(posed.denoiser, posed.constraint(posed.reference(0)), posed.shape)
-
-
-def weather(name: str) -> Posed:
-    """The first day of the weather."""
-    posed = Weather(name, priors.load("weather"), priors.load_autoencoder(AUTOENCODER))
-    return Posed(posed.denoiser, posed.constraint(posed.reference(0), 0), posed.shape)
-
-
-MADE: Mapping[str, tuple[Callable[[str], Posed], str, int]] = {
-    "Data2D, a wave": (exact, "wave-board-vp", 1024),
-    "30 dimensions, 2 values": (exact, "clusters-30d-8k-2r-all-loglogit", 1024),
-    "a field, 26 values": (exact, "field-16x16-0.1known-l1-vp", 1024),
-    "heat, initial state": (exact, "heat-32-initial-vp", 512),
-    "a learned field, 16 values": (exact, "learned-field-16known", 256),
-    "weather, state": (weather, "state", 8),
-    "weather, wind": (weather, "wind", 8),
-    "KS, sine-3": (fluid, "sine-3", 8),
+MADE: Mapping[str, tuple[str, str, int]] = {
+    "Data2D, a wave": (EXACT, "wave-board-vp", 1024),
+    "30 dimensions, 2 values": (EXACT, "clusters-30d-8k-2r-all-loglogit", 1024),
+    "a field, 26 values": (EXACT, "field-16x16-0.1known-l1-vp", 1024),
+    "heat, initial state": (EXACT, "heat-32-initial-vp", 512),
+    "a learned field, 16 values": (EXACT, "learned-field-16known", 256),
+    "weather, state": ("weather", "state", 8),
+    "weather, wind": ("weather", "wind", 8),
+    "KS, sine-3": ("ks", "sine-3", 8),
 }
-"""How to make each problem, and the number of members. Eight members bear a large part of the
-64 unconditional samples."""
+"""The prior and the posterior of each problem, as audits name them, and the number of members.
+Eight members bear a large part of the 64 unconditional samples."""
 
 
 def measure(setting: dict) -> list[Record]:
     """Runs the default once with a ledger, and once without for the time."""
-    make, name, members = MADE[setting["case"]]
-    posed = make(name)
+    *names, members = MADE[setting["case"]]
+    posed = case(*names)
     ledger = Ledger(posed.denoiser)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -158,13 +124,12 @@ def measure(setting: dict) -> list[Record]:
         start = time.perf_counter()
         result = feasibly.sample(posed.denoiser, posed.constraint, members, posed.shape)
         seconds = time.perf_counter() - start
-    taken = result.evaluations
     return [
         {
             "members": members,
             "work": ledger.by_purpose(members),
             "seconds": seconds,
-            "network_seconds": taken.seconds,
+            "network_seconds": result.evaluations.seconds,
             "threads": torch.get_num_threads(),
         }
     ]
@@ -182,7 +147,7 @@ def rows(records: Sequence[Record]) -> list[Record]:
                 "work": sum(work.values()),
                 "tests": work.get(SURVEY, 0.0) + work.get(TEST, 0.0),
                 "prediction": work.get(PREDICTION, 0.0),
-                "rest": sum(work.get(what, 0.0) for what in FIRST[1:]),
+                "rest": sum(work.get(what, 0.0) for what in ("covariance", "solve", "projection")),
                 "again": work.get(AGAIN, 0.0),
                 "outside": 1 - record["network_seconds"] / record["seconds"],
             }
