@@ -110,7 +110,7 @@ def test_the_default_is_exact_for_normal_data_in_few_steps(m):
     assert x.mean(dim=0).abs().max() < 5 / math.sqrt(N)
     assert x.std(dim=0).sub(1).abs().max() < 0.12 + 5 / math.sqrt(2 * N)
     evaluations = result.evaluations
-    assert evaluations.member_forward + 2 * evaluations.member_backward < 300 * N
+    assert evaluations.member_forward + 2 * evaluations.member_backward < 250 * N
 
 
 def test_the_first_step_goes_to_the_top():
