@@ -1,5 +1,6 @@
 """`python -m experiments {data, train, run, enter, tables, figures, docs}`."""
 
+import hashlib
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -224,8 +225,15 @@ def enter(file: Positional[Path], name: str = "") -> None:
         name: The name in the table; by default that of the file.
     """
     torch.set_num_threads(1)
-    found = studies.referee.entered(name or file.stem, studies.referee.sampler_of(file))
-    measure.run(found)
+    sampler = studies.referee.sampler_of(file)
+    code = hashlib.sha256(file.read_bytes()).hexdigest()[:12]
+    found = studies.referee.entered(name or file.stem, sampler, code)
+    try:
+        measure.run(found)
+    except KeyboardInterrupt:
+        raise SystemExit(
+            "Stopped. Results of finished problems are kept. The same command goes on."
+        ) from None
     print(tables.render(found.rows(records.read(found.name, found.problem)), found.columns))
 
 

@@ -19,6 +19,7 @@ __all__ = [
     "score",
 ]
 
+import inspect
 import math
 import runpy
 import statistics
@@ -39,7 +40,7 @@ from feasibly.denoisers import Denoiser
 from feasibly.network import Evaluations, Network
 
 from .. import peers
-from ..records import DEFAULT, TRUTH, Record, grouped
+from ..records import DEFAULT, TRUTH, Record, grouped, path_of, read
 from ..tables import TEXT, Columns
 from .base import Measurement
 
@@ -236,28 +237,50 @@ def sampler_of(file: Path) -> Entry:
     Raises:
         ValueError: If there is no such file, or no such function in it.
     """
+    call = "`sample(denoiser, constraint, members, shape, seed)`"
     if not file.is_file():
         raise ValueError(f"There is no file {file}; name one that defines `sample`.")
     found = runpy.run_path(str(file)).get("sample")
     if not callable(found):
-        raise ValueError(
-            f"{file} defines no function `sample(denoiser, constraint, members, shape, seed)`."
-        )
+        raise ValueError(f"{file} defines no function {call}.")
+    try:
+        inspect.signature(found).bind(*range(5))
+    except TypeError as error:
+        raise ValueError(f"{file} is called as {call}, and cannot be: {error}.") from error
     return found
 
 
-def entered(label: str, sampler: Entry) -> Measurement:
+def entered(label: str, sampler: Entry, code: str = "") -> Measurement:
     """Returns the measurement of one more sampler.
 
+    Arguments:
+        label: Its name.
+        sampler: The sampler.
+        code: What tells the version of its file, which is kept beside each result.
+
     Raises:
-        ValueError: If the label is one of :data:`ENTRIES`, or the truth's.
+        ValueError: If the label is one of :data:`ENTRIES`, or the truth's, or has results of other
+            code.
     """
     if label in (*ENTRIES, TRUTH):
         raise ValueError(f"There is a sampler {label!r} already; choose another --name.")
+    path = path_of(MEASUREMENT.name, MEASUREMENT.problem)
+    known = read(MEASUREMENT.name, MEASUREMENT.problem) if path.exists() else []
+    if any(one["label"] == label and one.get("code", "") != code for one in known):
+        raise ValueError(
+            f"{label!r} has results of another version of the file. Choose another --name, or "
+            f"remove its lines from {path}."
+        )
+
+    def one(setting: dict) -> list[Record]:
+        name = setting["posterior"]
+        print(f"Problem {PROBLEMS.index(name) + 1} of {len(PROBLEMS)}: {name}", flush=True)
+        return [found | {"code": code} for found in measure(setting, {label: sampler})]
+
     return replace(
         MEASUREMENT,
         settings=[{"label": label, "posterior": name} for name in PROBLEMS],
-        measure=partial(measure, entries={label: sampler}),
+        measure=one,
     )
 
 

@@ -98,6 +98,9 @@ def test_a_file_enters_under_its_name_and_is_not_run_again(tmp_path, monkeypatch
     (row,) = map(json.loads, (tmp_path / "exact" / "referee.jsonl").read_text().splitlines())
     assert (row["label"], row["posterior"], row["feasible"]) == ("zeros", NAME, 0.0)
     assert "| zeros |" in capsys.readouterr().out
+    file.write_text(ENTRY + "\n")
+    with pytest.raises(ValueError, match="results of another version of the file"):
+        enter(file)
 
 
 def test_the_sampler_of_the_page_runs_as_printed(tmp_path):
@@ -107,7 +110,7 @@ def test_the_sampler_of_the_page_runs_as_printed(tmp_path):
     file.write_text(code)
     found = judged(referee.sampler_of(file))
     assert found["feasible"] == 1
-    assert found["evaluations"] == 128
+    assert found["evaluations"] == 64
 
 
 def test_a_sampler_without_all_problems_has_no_row():
@@ -128,4 +131,7 @@ def test_a_file_without_the_function_is_refused(tmp_path):
     file = tmp_path / "other.py"
     file.write_text("def samples(): ...")
     with pytest.raises(ValueError, match="defines no function `sample"):
+        referee.sampler_of(file)
+    file.write_text("def sample(denoiser, constraint, members, shape): ...")
+    with pytest.raises(ValueError, match="cannot be: too many positional arguments"):
         referee.sampler_of(file)
