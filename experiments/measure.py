@@ -32,8 +32,7 @@ def run(measurement: Measurement, labels: Sequence[str] = ()) -> None:
     console = Console()
     made_by = versions()  # once: the code that runs is the code that was loaded
     name, problem = measurement.name, measurement.problem
-    path = records.path_of(name, problem)
-    known = records.read(name, problem) if path.exists() else []
+    known = records.known(name, problem)
 
     for setting in measurement.settings:
         left_out = labels and setting.get("label") not in labels

@@ -9,6 +9,7 @@ __all__ = [
     "Record",
     "append",
     "grouped",
+    "known",
     "pack",
     "path_of",
     "read",
@@ -60,7 +61,13 @@ def read(study: str, problem: str) -> list[Record]:
             f"There are no results of {study} on {problem}; make them with "
             f"`python -m experiments run {study} --problem {problem}`."
         )
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return known(study, problem)
+
+
+def known(study: str, problem: str) -> list[Record]:
+    """Returns the same, and none if there are none."""
+    path = path_of(study, problem)
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def read_all(problem: str) -> list[Record]:

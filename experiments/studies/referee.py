@@ -40,7 +40,7 @@ from feasibly.denoisers import Denoiser
 from feasibly.network import Evaluations, Network
 
 from .. import peers
-from ..records import DEFAULT, TRUTH, Record, grouped, path_of, read
+from ..records import DEFAULT, TRUTH, Record, grouped, known, path_of
 from ..tables import TEXT, Columns
 from .base import Measurement
 
@@ -235,7 +235,7 @@ def sampler_of(file: Path) -> Entry:
     """Returns the function `sample` of a Python file.
 
     Raises:
-        ValueError: If there is no such file, or no such function in it.
+        ValueError: If there is no such file, or no such function in it, or it has other arguments.
     """
     call = "`sample(denoiser, constraint, members, shape, seed)`"
     if not file.is_file():
@@ -250,7 +250,7 @@ def sampler_of(file: Path) -> Entry:
     return found
 
 
-def entered(label: str, sampler: Entry, code: str = "") -> Measurement:
+def entered(label: str, sampler: Entry, code: str) -> Measurement:
     """Returns the measurement of one more sampler.
 
     Arguments:
@@ -264,15 +264,14 @@ def entered(label: str, sampler: Entry, code: str = "") -> Measurement:
     """
     if label in (*ENTRIES, TRUTH):
         raise ValueError(f"There is a sampler {label!r} already; choose another --name.")
-    path = path_of(MEASUREMENT.name, MEASUREMENT.problem)
-    known = read(MEASUREMENT.name, MEASUREMENT.problem) if path.exists() else []
-    if any(one["label"] == label and one.get("code", "") != code for one in known):
+    where = MEASUREMENT.name, MEASUREMENT.problem
+    if any(row["label"] == label and row.get("code") != code for row in known(*where)):
         raise ValueError(
             f"{label!r} has results of another version of the file. Choose another --name, or "
-            f"remove its lines from {path}."
+            f"remove its lines from {path_of(*where)}."
         )
 
-    def one(setting: dict) -> list[Record]:
+    def numbered(setting: dict) -> list[Record]:
         name = setting["posterior"]
         print(f"Problem {PROBLEMS.index(name) + 1} of {len(PROBLEMS)}: {name}", flush=True)
         return [found | {"code": code} for found in measure(setting, {label: sampler})]
@@ -280,7 +279,7 @@ def entered(label: str, sampler: Entry, code: str = "") -> Measurement:
     return replace(
         MEASUREMENT,
         settings=[{"label": label, "posterior": name} for name in PROBLEMS],
-        measure=one,
+        measure=numbered,
     )
 
 

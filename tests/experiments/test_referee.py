@@ -122,7 +122,7 @@ def test_a_sampler_without_all_problems_has_no_row():
 
 def test_names_of_ours_are_taken():
     with pytest.raises(ValueError, match="There is a sampler 'PPR' already"):
-        referee.entered("PPR", print)
+        referee.entered("PPR", print, "")
 
 
 def test_a_file_without_the_function_is_refused(tmp_path):
