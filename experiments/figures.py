@@ -24,7 +24,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, ScalarFormatter
+from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
 from feasibly import figures
 
@@ -63,6 +63,36 @@ def frontier(rows: Sequence[Record]) -> Figure:
         ax.xaxis.set_major_formatter(ScalarFormatter())
     handles, labels = left.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right center", fontsize=7)
+    return figure
+
+
+def work(rows: Sequence[Record]) -> Figure:
+    """The distance of each method's ensembles from the exact distribution against the work of a
+    member, one panel a problem. A star is the default with no option set, a diamond `fast`."""
+    cases = list(dict.fromkeys(row["case"] for row in rows))
+    labels = [row["label"] for row in rows if not row["label"].startswith(DEFAULT)]
+    figure = _figure(11, 3.1 * math.ceil(len(cases) / 3))
+    axes = figure.subplots(math.ceil(len(cases) / 3), 3, squeeze=False).flatten()
+    for ax, case in zip(axes, cases, strict=True):
+        for i, label in enumerate((DEFAULT, *dict.fromkeys(labels))):
+            group = [row for row in rows if (row["case"], row["label"]) == (case, label)]
+            line = sorted((row["work"], row["ratio"]) for row in group)
+            style = {"color": f"C{i}", "marker": "o", "markersize": 3, "label": label}
+            ax.plot(*zip(*line, strict=True) if line else ((), ()), **style)
+        for row in (row for row in rows if row["case"] == case and row["budget"] is None):
+            marker, name = ("*", "no option") if row["label"] == DEFAULT else ("D", "fast")
+            style = {"s": 130 if marker == "*" else 40, "marker": marker, "zorder": 3}
+            ax.scatter(row["work"], row["ratio"], color="black", label=name, **style)
+        ax.axhline(1, color="black", linewidth=0.8, linestyle=":")
+        ax.set(xscale="log", yscale="log", title=case)
+        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        ax.yaxis.set_major_formatter(ScalarFormatter())
+        ax.yaxis.set_minor_formatter(NullFormatter())
+    axes[0].set(ylabel="distance")
+    for ax in axes[-3:]:
+        ax.set(xlabel="work of a member")
+    handles, names = axes[0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside right center", fontsize=8)
     return figure
 
 

@@ -184,5 +184,6 @@ MAKERS: dict[str, Callable[[], str]] = {
     "weather": _weather,
     "bound": lambda: _measured("bound"),
     "lipschitz": lambda: _measured("lipschitz"),
+    "work": lambda: _measured("work"),
 }
 """What makes the tables that have a name."""

@@ -30,6 +30,7 @@ from . import (
     solutions,
     stations,
     tuning,
+    work,
 )
 from .base import Comparison, Make, Measurement, Study
 
@@ -64,6 +65,7 @@ MEASUREMENTS: tuple[Measurement, ...] = (
     referee.MEASUREMENT,
     solutions.MEASUREMENT,
     stations.MEASUREMENT,
+    work.MEASUREMENT,
 )
 
 
