@@ -68,7 +68,8 @@ def frontier(rows: Sequence[Record]) -> Figure:
 
 def work(rows: Sequence[Record]) -> Figure:
     """The distance of each method's ensembles from the exact distribution against the work of a
-    member, one panel a problem. A star is the default with no option set, a diamond `fast`."""
+    member, one panel a problem. A star is the default with no option set, a diamond `fast`. ECI is dashed:
+    it is PCFM where constraints are linear."""
     cases = list(dict.fromkeys(row["case"] for row in rows))
     labels = [row["label"] for row in rows if not row["label"].startswith(DEFAULT)]
     figure = _figure(11, 3.1 * math.ceil(len(cases) / 3))
@@ -76,9 +77,10 @@ def work(rows: Sequence[Record]) -> Figure:
     for ax, case in zip(axes, cases, strict=True):
         for i, label in enumerate((DEFAULT, *dict.fromkeys(labels))):
             group = [row for row in rows if (row["case"], row["label"]) == (case, label)]
-            line = sorted((row["work"], row["ratio"]) for row in group)
+            group = sorted((r for r in group if r["budget"]), key=lambda r: r["budget"])
+            line = [[row[key] for row in group] for key in ("work", "ratio")]
             style = {"color": f"C{i}", "marker": "o", "markersize": 3, "label": label}
-            ax.plot(*zip(*line, strict=True) if line else ((), ()), **style)
+            ax.plot(*line, "--" if label == "ECI" else "-", **style)
         for row in (row for row in rows if row["case"] == case and row["budget"] is None):
             marker, name = ("*", "no option") if row["label"] == DEFAULT else ("D", "fast")
             style = {"s": 130 if marker == "*" else 40, "marker": marker, "zorder": 3}

@@ -184,6 +184,5 @@ MAKERS: dict[str, Callable[[], str]] = {
     "weather": _weather,
     "bound": lambda: _measured("bound"),
     "lipschitz": lambda: _measured("lipschitz"),
-    "work": lambda: _measured("work"),
 }
 """What makes the tables that have a name."""

@@ -41,8 +41,7 @@ METHODS: Mapping[str, tuple[Make, Sequence[int]]] = {
     "MMPS": (only(MMPS, output="projected"), (8, 32, 128)),
     "DPS": (only(DPS, output="projected"), (32, 128, 512)),
 }
-"""How to make each other method, and its numbers of steps. Samples of MMPS and DPS are projected
-at the end."""
+"""How to make each other method, and its numbers of steps."""
 
 
 def settings() -> list[dict]:
@@ -68,7 +67,8 @@ def measure(setting: dict) -> list[Record]:
     elif label == DEFAULT:
         make = default if budget is None else partial(default, **{option: budget})
     else:
-        make = partial(METHODS[label][0], steps=budget)
+        method, options = METHODS[label][0], {"steps": budget}
+        make = partial(method, **options)
     case = ExactCase(PROBLEMS[name])
     return [{"members": MEMBERS} | case.score(case.plan(make), MEMBERS, seed=0)]
 
