@@ -175,6 +175,7 @@ MAKERS: dict[str, Callable[[], str]] = {
     "faults": lambda: _measured("faults"),
     "fidelity": _fidelity,
     "azula": lambda: _measured("azula"),
+    "precision": lambda: _measured("precision"),
     "peers": lambda: _measured("peers"),
     "solutions": lambda: _measured("solutions"),
     "referee": lambda: _measured("referee"),
