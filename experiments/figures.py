@@ -68,8 +68,8 @@ def frontier(rows: Sequence[Record]) -> Figure:
 
 def work(rows: Sequence[Record]) -> Figure:
     """The distance of each method's ensembles from the exact distribution against the work of a
-    member, one panel a problem. A star is the default with no option set, a diamond `fast`. ECI is dashed:
-    it is PCFM where constraints are linear."""
+    member, one panel a problem. A star is the default with no option set, a diamond `fast`. ECI is
+    dashed: it is PCFM where constraints are linear."""
     cases = list(dict.fromkeys(row["case"] for row in rows))
     labels = [row["label"] for row in rows if not row["label"].startswith(DEFAULT)]
     figure = _figure(11, 3.1 * math.ceil(len(cases) / 3))

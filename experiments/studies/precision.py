@@ -8,7 +8,7 @@ take turns in one process.
 __all__ = ["COLUMNS", "MEASUREMENT", "measure", "rows"]
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
 
 import torch
@@ -24,7 +24,7 @@ SIZES = (1, 4, 16)
 ROUNDS = 7
 
 
-def ways(network: nn.Module) -> dict[str, nn.Module]:
+def ways(network: nn.Module) -> dict[str, Callable[..., Tensor]]:
     """Returns the network as it is, compiled, and in bfloat16."""
     half = _Half(network)
     return {"float32": network, "compiled": torch.compile(network), "bfloat16": half}
@@ -40,7 +40,7 @@ class _Half(nn.Module):
             return self.network(*inputs).float()
 
 
-def seconds(network: nn.Module, x: Tensor, t: Tensor, gradient: bool) -> float:
+def seconds(network: Callable[..., Tensor], x: Tensor, t: Tensor, gradient: bool) -> float:
     """Returns the seconds that one call takes."""
     x = x.clone().requires_grad_(gradient)
     start = time.perf_counter()
@@ -79,21 +79,28 @@ def measure(setting: dict) -> list[Record]:
 
 
 def rows(records: Sequence[Record]) -> list[Record]:
-    """Returns the rows of its table: times of a member over those of float32 in a batch of one."""
-    first = {
-        row["gradient"]: row["seconds"]
-        for row in records
-        if row["way"] == "float32" and row["size"] == 1
-    }
-    return [row | {"ratio": row["seconds"] / first[row["gradient"]]} for row in records]
+    """Returns the rows of its table: times of a member over those of float32 in a batch of one,
+    and the error of bfloat16's output."""
+    found = []
+    for gradient, size in dict.fromkeys((row["gradient"], row["size"]) for row in records):
+        one, many = (
+            {r["way"]: r for r in records if (r["gradient"], r["size"]) == (gradient, n)}
+            for n in (1, size)
+        )
+        ratios = {way: row["seconds"] / one["float32"]["seconds"] for way, row in many.items()}
+        what = "forward and backward" if gradient else "forward"
+        error = many["bfloat16"]["error"]
+        found.append({"what": what, "size": size, **ratios, "error": error})
+    return found
 
 
 COLUMNS: Columns = {
-    "way": ("network", TEXT),
+    "what": ("pass", TEXT),
     "size": ("members in a batch", "{}"),
-    "gradient": ("with a gradient", "{}"),
-    "ratio": ("time of a member, float32 alone is 1", "{:.2f}"),
-    "error": ("error of the output", "{:.1e}"),
+    "float32": ("float32", "{:.2f}"),
+    "compiled": ("compiled", "{:.2f}"),
+    "bfloat16": ("bfloat16", "{:.2f}"),
+    "error": ("bfloat16's error", "{:.1%}"),
 }
 
 MEASUREMENT = Measurement(
