@@ -260,6 +260,10 @@ def dry_run(
     return [prepared[id(sampler)] for sampler in attempts]
 
 
+DONATED = "donated buffers"
+"""What torch says of a compiled network if a second backward pass goes through the same graph."""
+
+
 def trajectory(sampler: Any, noise: MemberNoise) -> Iterator[tuple[int, Tensor, Any]]:
     r"""Goes from :math:`t = 1` to :math:`t = 0` once.
 
@@ -290,9 +294,16 @@ def trajectory(sampler: Any, noise: MemberNoise) -> Iterator[tuple[int, Tensor, 
             x_t, memory = torch.where(good, step.x, 0.0), step.memory
     except Exception as error:
         where = f"Step {k} of {sampler.steps}, to sigma = {sampler.noise_level(s):.3g},"
+        where = where if k else "The beginning of a run"
+        if DONATED in str(error):
+            raise SamplingError(
+                f"{where} failed: the network is compiled so that its backward pass runs once, and "
+                "a step takes several. Set `torch._functorch.config.donated_buffer = False` in a "
+                "new process, before the network's first call."
+            ) from error
         raise SamplingError(
-            f"{where if k else 'The beginning of a run'} failed ({type(error).__name__}: "
-            f"{error}); test the denoiser there with `python -m feasibly check`."
+            f"{where} failed ({type(error).__name__}: {error}); test the denoiser there with "
+            "`python -m feasibly check`."
         ) from error
 
 

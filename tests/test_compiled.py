@@ -1,0 +1,48 @@
+"""Networks that torch has compiled."""
+
+import copy
+
+import pytest
+import torch
+import torch._functorch.config as functorch
+
+import feasibly
+from feasibly.denoisers import Karras
+from feasibly.errors import SamplingError
+from feasibly.nn import ModulatedMLP
+from feasibly.schedules import LogLogit
+
+LINE = feasibly.Equality(lambda x: x[:, :1] - 0.2, tolerance=1e-8)
+
+
+@pytest.fixture
+def plain():
+    torch.manual_seed(0)
+    net = ModulatedMLP(width=32)
+    torch.nn.init.normal_(net.output.weight, std=0.1)
+    return Karras(net, LogLogit()).requires_grad_(False)
+
+
+def compiled(denoiser):
+    other = copy.deepcopy(denoiser)
+    # the same graphs of forward and backward passes as ever, run without a C++ compiler
+    other.backbone = torch.compile(other.backbone, backend="aot_eager")
+    return other
+
+
+@pytest.mark.parametrize("method", ["auto", "ppr", "calibrated"])
+def test_members_of_a_compiled_network_are_those_of_the_network(plain, method):
+    torch._dynamo.reset()
+    with functorch.patch(donated_buffer=False):
+        members = [
+            feasibly.sample(denoiser, LINE, 8, (2,), method=method)
+            for denoiser in (plain, compiled(plain))
+        ]
+    assert all(result.feasible.all() for result in members)
+    torch.testing.assert_close(members[1].samples, members[0].samples)
+
+
+def test_a_network_whose_backward_pass_runs_once_is_refused_with_what_to_do(plain):
+    torch._dynamo.reset()
+    with pytest.raises(SamplingError, match="donated_buffer = False"):
+        feasibly.sample(compiled(plain), LINE, 8, (2,), method="calibrated")
