@@ -330,6 +330,21 @@ def test_each_iteration_of_the_square_root_is_one_application():
         assert A.calls == iterations
 
 
+def test_a_square_root_ends_where_it_has_converged_for_every_sample():
+    near = torch.linspace(1.0, 1.2, 40).double()
+    far = torch.logspace(-3, 0, 40).double()
+    b = normal(2, 40)
+    A = Operator(torch.stack([near, near]).diag_embed())
+    found = square_root(A, b, 20, rtol=1e-3).x
+    assert A.calls < 6
+    torch.testing.assert_close(found, near.sqrt() * b, rtol=2e-3, atol=2e-3)
+    # beside a sample that goes on, a member's product is the same
+    B = Operator(torch.stack([near, far]).diag_embed())
+    beside = square_root(B, b, 20, rtol=1e-3).x
+    assert B.calls > A.calls
+    torch.testing.assert_close(beside[0], found[0], rtol=1e-12, atol=1e-12)
+
+
 def test_two_iterations_give_the_square_root_of_two_values():
     U = torch.linalg.qr(normal(6, 6)).Q
     A = (U * torch.tensor([4.0, 4.0, 4.0, 9.0, 9.0, 9.0]).double()) @ U.T

@@ -170,7 +170,18 @@ def least_squares(
         projected = vectors.mT @ AQ.mT @ Q[:, :, :1]
         return (vectors * inverse[:, None] @ projected).squeeze(2)
 
-    Q, AQ, size = _krylov(A, b, iterations, rtol, weigh)
+    misfit = torch.ones_like(b[:, 0], dtype=torch.float64)  # of the solution, relative to b
+
+    def converged(Q: Tensor, AQ: Tensor, length: Tensor) -> Tensor:
+        nonlocal misfit
+        weights = weigh(Q, AQ)
+        before, misfit = misfit, (AQ @ weights[..., None])[..., 0].sub(Q[:, :, 0]).norm(dim=1)
+        # what the space lacks of A x, which is also small where the misfit does not fall
+        lacks = (weights[:, -1:] * length).abs() <= rtol
+        fell = (misfit < (1 - rtol) * before)[:, None]
+        return (misfit <= rtol)[:, None] | lacks & fell
+
+    Q, AQ, size = _krylov(A, b, iterations, rtol, converged)
     weights = weigh(Q, AQ) * size
     return Solution((Q @ weights[..., None]).squeeze(2).to(b.dtype), weights.to(b.dtype))
 
@@ -187,7 +198,9 @@ class Root(NamedTuple):
     largest: Tensor
 
 
-def square_root(A: Callable[[Tensor], Tensor], b: Tensor, iterations: int) -> Root:
+def square_root(
+    A: Callable[[Tensor], Tensor], b: Tensor, iterations: int, rtol: float = 0.0
+) -> Root:
     r"""Returns :math:`A^{1/2} b` for each sample, by Lanczos' method.
 
     The basis is orthogonalised in full and kept in double precision. Negative eigenvalues of
@@ -200,13 +213,24 @@ def square_root(A: Callable[[Tensor], Tensor], b: Tensor, iterations: int) -> Ro
     Arguments:
         A: A positive semi-definite operator, on tensors of the shape of `b`.
         b: The vectors, with shape :math:`(B, *)`.
-        iterations: The number of iterations, each with one application of `A`; at least 1.
+        iterations: The most iterations, each with one application of `A`; at least 1.
+        rtol: A sample's space ends when the last direction has no more than this share of the
+            product. Shares fall from one direction to the next.
     """
-    Q, AQ, size = _krylov(A, b, iterations)
-    T = Q.mT @ AQ
-    values, vectors = eigh((T + T.mT) / 2)
-    first = vectors * values.clamp_min(0).sqrt()[:, None] @ vectors[:, 0, :, None]
-    x = (size * (Q @ first).squeeze(2)).reshape(b.shape)
+
+    def product(Q: Tensor, AQ: Tensor) -> tuple[Tensor, Tensor]:
+        T = Q.mT @ AQ
+        values, vectors = eigh((T + T.mT) / 2)
+        roots = values.clamp_min(0).sqrt()[:, None]
+        return (vectors * roots @ vectors[:, 0, :, None]).squeeze(2), values
+
+    def converged(Q: Tensor, AQ: Tensor, _: Tensor) -> Tensor:
+        share, _ = product(Q, AQ)
+        return share[:, -1:].abs() <= rtol * share.norm(dim=1, keepdim=True)
+
+    Q, AQ, size = _krylov(A, b, iterations, converged=converged if rtol else None)
+    share, values = product(Q, AQ)
+    x = (size * (Q @ share[..., None]).squeeze(2)).reshape(b.shape)
     return Root(x.to(b.dtype), values[:, -1].clamp_min(0).to(b.dtype))
 
 
@@ -232,20 +256,20 @@ def _krylov(
     b: Tensor,
     iterations: int,
     rtol: float = 1e-12,
-    weigh: Callable[[Tensor, Tensor], Tensor] | None = None,
+    converged: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Returns a basis of each sample's Krylov space, `A` times it, and the length of `b`.
 
     The basis vectors are columns. They are zero after the space has ended. All is in double
-    precision, and orthogonalised in full. With `weigh`, which solves in a space, it also ends
-    where the solution does, and no more vectors are made if it has for all samples.
+    precision, and orthogonalised in full. With `converged`, it also ends where that says so, and
+    no more vectors are made if it has for all samples. It is given the basis, `A` times it, and
+    the length of what the next direction adds, with shape (B, 1), and returns such a mask.
     """
     flat = b.flatten(start_dim=1).double()
     size = flat.norm(dim=1, keepdim=True)
     q = flat / size.where(size > 0, torch.ones_like(size))
     basis: list[Tensor] = []
     images: list[Tensor] = []
-    misfit = torch.ones_like(size[:, 0])  # of the solution, relative to b
     for _ in range(iterations):
         basis.append(q)
         images.append(A(q.reshape(b.shape).to(b.dtype)).flatten(start_dim=1).double())
@@ -255,16 +279,12 @@ def _krylov(
                 q = q - (q * p).sum(dim=1, keepdim=True) * p
         length = q.norm(dim=1, keepdim=True)
         ended = length <= rtol * images[-1].norm(dim=1, keepdim=True)
-        if weigh is not None:
-            image = torch.stack(images, dim=2)
-            weights = weigh(torch.stack(basis, dim=2), image)
-            before, misfit = misfit, (image @ weights[..., None])[..., 0].sub(basis[0]).norm(dim=1)
-            # what the space lacks of A x, which is also small where the misfit does not fall
-            lacks = (weights[:, -1:] * length).abs() <= rtol
-            fell = (misfit < (1 - rtol) * before)[:, None]
-            ended = ended | (misfit <= rtol)[:, None] | lacks & fell
+        if converged is not None:
+            ended = ended | converged(
+                torch.stack(basis, dim=2), torch.stack(images, dim=2), length
+            )
         q = torch.where(ended, 0.0, q / length)
-        if weigh is not None and ended.all():
+        if converged is not None and ended.all():
             break
     return torch.stack(basis, dim=2), torch.stack(images, dim=2), size
 

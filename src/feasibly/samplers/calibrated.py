@@ -19,7 +19,7 @@ from .base import Randn, Sampler, Step
 from .moments import Product
 from .ppr import PPR
 
-RTOL = 1e-3  # the relative residual at which the linear solver stops
+RTOL = 1e-3  # the relative error at which the linear solver and the square root stop
 FARTHEST = 4.0  # how many standard deviations a sample moves at most, a residual
 
 
@@ -94,8 +94,7 @@ class CalibratedPPR(Sampler):
         top: The noise level to which the first step goes; that of the spacing if it is larger.
             The others are uniform in its logarithm from there, which needs `spacing="noise"`. For
             a Gaussian prior the step may be as large.
-        products: The number of products for the square root; 0 predicts with the conditional
-            mean.
+        products: The most products for the square root; 0 predicts with the conditional mean.
         iterations: The most iterations of the solver, one product each. As many as there are
             residuals are exact, up to a relative error of a thousandth, or of `floor` if that is
             less; fewer may leave a bias where the constraint is far.
@@ -163,7 +162,7 @@ class CalibratedPPR(Sampler):
 
         z, largest = mean.detach(), torch.full_like(x_t.flatten(start_dim=1)[:, 0], torch.inf)
         if self.products:
-            root, largest = square_root(V, randn(z), self.products)
+            root, largest = square_root(V, randn(z), self.products, RTOL)
             z = z + root
         # without noise singular values are bounded by the largest
         noisy = self.constraint.noisy is not None
