@@ -95,6 +95,41 @@ def test_up_to_twelve_equalities_are_weighed_and_more_are_met_by_posterior_sampl
     assert same(late, ppr(late.constraint, **MANY))
 
 
+def values(function, m=13, level=0.3):
+    """A function of the first m coordinates is given."""
+    return Equality(lambda x: function(x[:, :m]) - level, tolerance=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("function", "turns"),
+    [
+        (lambda x: (2 * x).sin(), True),
+        (torch.square, True),
+        (lambda x: torch.cat([x[:, 4:], x[:, :4].square()], dim=1), True),  # four of thirteen
+        (lambda x: x, False),
+        (lambda x: x + x**3, False),  # strongly bent, and of one branch
+        (torch.sinh, False),
+        (lambda x: torch.cat([x[:, 1:], x[:, :1].square()], dim=1), False),  # one of thirteen
+    ],
+    ids=range(7),
+)
+def test_many_values_whose_gradients_turn_are_left_to_ppr(function, turns):
+    chosen = plan(values(function))
+    assert (kinds(chosen) == [PPR] * 4) == turns
+    assert ("turn" in chosen.reason) == turns
+    assert turns or kinds(chosen)[0] is CalibratedPPR
+    # a run without the monitor takes the same, at the price of the unconditional samples
+    assert kinds(plan(values(function), monitor=False)) == kinds(chosen)
+
+
+def test_options_of_posterior_samples_ask_for_these_also_where_gradients_turn():
+    sine = values(torch.sin, level=0.1)
+    for options in ({"products": 4}, {"iterations": 3}):
+        assert kinds(plan(sine, options=options))[0] is CalibratedPPR
+    chosen = plan(sine, options={"steps": 20}, attempts=2)
+    assert [sampler.steps for sampler in chosen.attempts] == [20, 20]
+
+
 @pytest.mark.parametrize(
     ("constraint", "particles"),
     [
@@ -653,7 +688,10 @@ def test_an_unknown_method_is_refused_with_the_names_of_all():
 
 @pytest.mark.parametrize("name", ["zeta", "denoiser", "constraint", "problem"])
 def test_an_unknown_option_is_refused_with_the_names_of_all(name):
-    shared = "eta, last, {}minimize, {}output, {}repeats, sigma_max, spacing, {}steps"
+    shared = (
+        "eta, last, {}minimize, {}output, {}repeats, share, sigma_max, sigma_share, "
+        "spacing, {}steps"
+    )
     for m, method, kind, own in (
         (1, "auto", "Particles", ("level, ", "normal, ", "pairs, particles, ", "spread, ")),
         (1, "ppr", "PPR", ("", "", "", "")),

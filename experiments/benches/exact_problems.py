@@ -6,13 +6,27 @@ from collections.abc import Iterable, Mapping
 
 import torch
 
-from . import exact_curves, exact_fields, exact_inside, exact_learned, exact_linear
+from . import (
+    exact_branches,
+    exact_curves,
+    exact_fields,
+    exact_inside,
+    exact_learned,
+    exact_linear,
+)
 from .exact_base import Problem
 
+FAMILIES = (
+    exact_linear,
+    exact_curves,
+    exact_inside,
+    exact_fields,
+    exact_branches,
+    exact_learned,
+)
+
 PROBLEMS: Mapping[str, Problem] = {
-    problem.name: problem
-    for family in (exact_linear, exact_curves, exact_inside, exact_fields, exact_learned)
-    for problem in family.PROBLEMS
+    problem.name: problem for family in FAMILIES for problem in family.PROBLEMS
 }
 """All of them, by name."""
 

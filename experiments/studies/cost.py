@@ -1,11 +1,11 @@
-"""Where does the default spend its evaluations, and how much of the time is outside the network?
+"""Where does the default spend its evaluations, and how much of the time is outside the networks?
 
 A forward pass counts 1, a backward pass 2. Each is assigned to what the library was doing when it
 called the network, and to the noise level. It is for the CPU, where backward passes run in the
 thread of the caller.
 """
 
-__all__ = ["COLUMNS", "MEASUREMENT", "PURPOSES", "Ledger", "measure", "rows"]
+__all__ = ["COLUMNS", "MEASUREMENT", "PURPOSES", "Clock", "Ledger", "measure", "rows"]
 
 import inspect
 import math
@@ -13,13 +13,14 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 import feasibly
+from feasibly.constraints import Decoded
 from feasibly.linalg import square_root
 from feasibly.minimizers import Minimizer
 from feasibly.network import Network
@@ -99,6 +100,39 @@ def purpose() -> str:
     return found or TEST  # the tests before a run
 
 
+class Clock:
+    """A decoder whose passes are timed, forward and backward.
+
+    Attributes:
+        seconds: The time of its passes so far.
+
+    Arguments:
+        decode: The decoder.
+    """
+
+    def __init__(self, decode: Callable[[Tensor], Tensor]) -> None:
+        self.decode, self.seconds = decode, 0.0
+
+    def __call__(self, z: Tensor) -> Tensor:
+        inner, start = z.clone(), time.perf_counter()
+        x = self.decode(inner)
+        self.seconds += time.perf_counter() - start
+        if x.requires_grad and inner.requires_grad:
+            entered = 0.0
+
+            def enter(_: Tensor) -> None:
+                nonlocal entered
+                entered = time.perf_counter()
+
+            def leave(_: Tensor) -> None:
+                self.seconds += time.perf_counter() - entered
+
+            x = x.view_as(x)
+            x.register_hook(enter)
+            inner.register_hook(leave)
+        return x
+
+
 MADE: Mapping[str, tuple[str, str, int]] = {
     "Data2D, a wave": (EXACT, "wave-board-vp", 1024),
     "30 dimensions, 2 values": (EXACT, "clusters-30d-8k-2r-all-loglogit", 1024),
@@ -118,11 +152,15 @@ def measure(setting: dict) -> list[Record]:
     *names, members = MADE[setting["case"]]
     posed = case(*names)
     ledger = Ledger(posed.denoiser)
+    constraint, clock = posed.constraint, None
+    if isinstance(constraint, Decoded):
+        clock = Clock(constraint.decode)
+        constraint = Decoded(constraint.constraint, clock, constraint.encode)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         feasibly.sample(ledger, posed.constraint, members, posed.shape)
         start = time.perf_counter()
-        result = feasibly.sample(posed.denoiser, posed.constraint, members, posed.shape)
+        result = feasibly.sample(posed.denoiser, constraint, members, posed.shape)
         seconds = time.perf_counter() - start
     return [
         {
@@ -130,6 +168,7 @@ def measure(setting: dict) -> list[Record]:
             "work": ledger.by_purpose(members),
             "seconds": seconds,
             "network_seconds": result.evaluations.seconds,
+            "decoder_seconds": clock.seconds if clock else 0.0,
             "threads": torch.get_num_threads(),
         }
     ]
@@ -137,7 +176,7 @@ def measure(setting: dict) -> list[Record]:
 
 def rows(records: Sequence[Record]) -> list[Record]:
     """Returns the rows of its table: the work of a member by purpose, and the share of the time
-    that is spent outside of the network."""
+    that is spent outside of the network and the decoder."""
     found = []
     for record in records:
         work = {what: sum(levels.values()) for what, levels in record["work"].items()}
@@ -149,7 +188,8 @@ def rows(records: Sequence[Record]) -> list[Record]:
                 "prediction": work.get(PREDICTION, 0.0),
                 "rest": sum(work.get(what, 0.0) for what in ("covariance", "solve", "projection")),
                 "again": work.get(AGAIN, 0.0),
-                "outside": 1 - record["network_seconds"] / record["seconds"],
+                "outside": 1
+                - (record["network_seconds"] + record["decoder_seconds"]) / record["seconds"],
             }
         )
     return found
@@ -162,7 +202,7 @@ COLUMNS: Columns = {
     "prediction": ("predictions, weights", "{:.0f}"),
     "rest": ("covariance, solver, projection", "{:.0f}"),
     "again": ("later attempts", "{:.0f}"),
-    "outside": ("time outside of the network", "{:.0%}"),
+    "outside": ("time outside of the networks", "{:.0%}"),
 }
 
 MEASUREMENT = Measurement(

@@ -59,6 +59,16 @@ STUCK = 50
 """The iterations of a last projection, which is not bounded. A member takes them only if it does
 not get there: it is then at a point that iterations do not leave."""
 
+TURNED, TURNED_SIZE = 0.1, 8
+"""The share of pairs of unconditional samples between which the gradient of a value turns by more
+than a right angle. Above it many values, such as sines, have several branches. Posterior samples
+follow one gradient, and so take wrong branches; PPR is nearer. The second number is that of the
+samples, and of the values."""
+
+SHARE, SIGMA_SHARE = 0.03, 0.5
+"""Where gradients turn, a projection of PPR stops at this share of the squared residual that it
+began with, up to this noise level, for data of unit variance. Branches are decided above it."""
+
 CALIBRATED = 1
 """How many attempts take posterior samples, under many residuals. The others are PPR's: where one
 posterior sample leaves the data, so do most."""
@@ -157,6 +167,10 @@ CHOICES = (
     (
         f"{WEIGHED + 1} to {WEIGHED_MANY} equalities or values with errors, data not normal",
         f"`Particles`, {PARTICLES_NORMAL} of them",
+    ),
+    (
+        f"more than {WEIGHED} equalities whose gradients turn around, such as sines",
+        "`PPR`",
     ),
     (
         f"other cases of more than {WEIGHED} equalities",
@@ -291,8 +305,7 @@ def choose(
         fills = survey is not None and survey.thin < THIN
         posed = values, problem, survey
         equal = bool((values.lower == values.upper).all())
-        taken = options.keys() <= {one.name for one in fields(CalibratedPPR)}
-        if equal and taken and _normal(constraint, survey):
+        if equal and _takes(CalibratedPPR, options) and _normal(constraint, survey):
             return _posterior(denoiser, constraint, *posed, fast, attempts, options)
         if _weighs(values) or (_bent(survey) and fills and _many(constraint, values)):
             return _particles(denoiser, constraint, values, survey, fast, attempts, options)
@@ -313,7 +326,8 @@ def choose(
 def looks_first(constraint: Constraint, problem: Problem) -> bool:
     """Whether unconditional samples tell which samplers a problem gets."""
     values = constraint.intervals(problem.x_0)
-    return _weighs(values) or _many(constraint, values)
+    bends = constraint.noisy is None and not constraint.linear
+    return _weighs(values) or _many(constraint, values) or bends
 
 
 def _many(constraint: Constraint, values: Intervals) -> bool:
@@ -540,6 +554,10 @@ def _posterior(
     steps = STEPS_FAST if fast else STEPS_CALIBRATED
     settings: dict[str, Any] = {"spacing": "noise", "steps": steps}
     equalities, observed = constraint.equalities, constraint.noisy
+    if observed is None and _takes(PPR, options) and _turns(equalities, survey):
+        early = {"share": SHARE, "sigma_share": _scaled(SIGMA_SHARE, survey)}
+        plan = _ppr(denoiser, constraint, problem, survey, fast, attempts, early | options)
+        return replace(plan, reason=f"Gradients of the {equal} equalities turn. {plan.reason}")
     met = without_inequalities(constraint) if mixed else constraint
     normal = "spacing" not in options and _normal(met, survey)
     if survey is not None and normal:
@@ -569,6 +587,34 @@ def _posterior(
     return Plan((posterior,) * early + (project,) * (count - early), reason)
 
 
+def _turns(equalities: Constraint | None, survey: Survey | None) -> bool:
+    """Whether gradients of values turn by more than a right angle between unconditional samples,
+    for more than a share :data:`TURNED` of the pairs."""
+    if equalities is None or survey is None or equalities.linear:
+        return False
+    x = survey.samples[:TURNED_SIZE].detach().requires_grad_()
+    with torch.enable_grad():
+        r = equalities.residual(x)
+        some = torch.linspace(0, r.shape[1] - 1, min(TURNED_SIZE, r.shape[1])).long().tolist()
+        slopes = [torch.autograd.grad(r[:, i].sum(), x, retain_graph=True)[0] for i in some]
+    g = torch.stack(slopes).double().flatten(start_dim=2)
+    turned = g @ g.mT < 0  # never with itself, nor where a gradient is zero
+    n = g.shape[1]
+    return turned.double().sum().item() > TURNED * len(some) * n * (n - 1)
+
+
+def _takes(kind: type[Sampler], options: Mapping[str, Any]) -> bool:
+    """Whether a sampler has all of these options."""
+    return options.keys() <= {one.name for one in fields(kind)}
+
+
+def _scaled(level: float, survey: Survey | None) -> float:
+    """Returns a noise level for data of unit variance in units of the data, if these differ."""
+    if survey is None or 1 / ORDINARY < survey.unit < ORDINARY:
+        return level
+    return _short(level * survey.unit)
+
+
 def _short(value: float) -> float:
     """A number with two digits, so that machines that round differently agree on it."""
     return float(f"{value:.2g}")
@@ -587,9 +633,7 @@ def _ppr(
     # noise is left for PPR itself to refuse
     few, inside = residuals <= FEW, equalities is None and constraint.noisy is None
     late = few and not inside
-    sigma_max = SIGMA_MAX_FEW if late else SIGMA_MAX_MANY
-    if survey is not None and not 1 / ORDINARY < survey.unit < ORDINARY:
-        sigma_max = _short(sigma_max * survey.unit)
+    sigma_max = _scaled(SIGMA_MAX_FEW if late else SIGMA_MAX_MANY, survey)
     if sigma_max <= Ancestral(denoiser).noise_level(torch.tensor(0.0)):  # of other units
         sigma_max = math.inf
     chosen: dict[str, Any] = {

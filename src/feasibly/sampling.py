@@ -297,9 +297,9 @@ def trajectory(sampler: Any, noise: MemberNoise) -> Iterator[tuple[int, Tensor, 
         where = where if k else "The beginning of a run"
         if DONATED in str(error):
             raise SamplingError(
-                f"{where} failed: the network is compiled so that its backward pass runs once, and "
-                "a step takes several. Set `torch._functorch.config.donated_buffer = False` in a "
-                "new process, before the network's first call."
+                f"{where} failed: the network is compiled so that its backward pass runs once, "
+                "and a step takes several. Set `torch._functorch.config.donated_buffer = False` "
+                "in a new process, before the network's first call."
             ) from error
         raise SamplingError(
             f"{where} failed ({type(error).__name__}: {error}); test the denoiser there with "

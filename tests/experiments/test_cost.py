@@ -3,7 +3,7 @@ import warnings
 import torch
 
 import feasibly
-from experiments.studies.cost import Ledger, rows
+from experiments.studies.cost import Clock, Ledger, rows
 from feasibly import Linear
 from feasibly.oracles import Gaussian
 from feasibly.schedules import LogLogit
@@ -47,8 +47,34 @@ def test_a_row_adds_up_to_the_work():
             "later attempts": {"0": 4.0},
         },
         "seconds": 4.0,
-        "network_seconds": 1.0,
+        "network_seconds": 0.5,
+        "decoder_seconds": 0.5,
     }
     (row,) = rows([record])
     parts = [row[name] for name in ("tests", "prediction", "rest", "again")]
     assert (row["work"], parts, row["outside"]) == (10.0, [1.0, 0.0, 5.0, 4.0], 0.75)
+
+
+def test_a_clock_counts_both_passes_of_a_decoder_and_changes_neither():
+    waits = []
+
+    class Slow(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, z):
+            waits.append("forward")
+            return 2 * z
+
+        @staticmethod
+        def backward(ctx, g):
+            waits.append("backward")
+            return 2 * g
+
+    clock = Clock(Slow.apply)
+    z = torch.ones(3, 2, requires_grad=True)
+    x = clock(z)
+    once = clock.seconds
+    (g,) = torch.autograd.grad(x.sum(), z)
+    assert 0 < once < clock.seconds
+    assert waits == ["forward", "backward"]
+    assert torch.equal(x.detach(), 2 * z.detach())
+    assert torch.equal(g, 2 * torch.ones_like(z))

@@ -12,7 +12,7 @@ import torch
 from scipy.special import ive
 
 from experiments import figures, records, tables
-from experiments.benches import ExactBench
+from experiments.benches import ExactBench, exact_branches
 from experiments.benches.exact import FAR, _kinds
 from experiments.benches.exact_base import schedule
 from experiments.benches.exact_curves import BananaOracle
@@ -430,3 +430,31 @@ def test_the_figure_has_a_line_a_label(rows):
     figure = figures.defaults(rows)
     names = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
     assert names == ["default (2 problems)"]
+
+
+@pytest.mark.parametrize("kind", exact_branches.FUNCTIONS)
+def test_branches_of_a_chain_are_as_likely_as_if_all_their_combinations_are_counted(kind):
+    posterior = exact_branches.chain(3, kind, 0.7, "vp", size=6)  # five of six are known
+    prior = posterior.denoiser
+    cov = (prior.vectors * prior.values) @ prior.vectors.T
+    found = samples(posterior)
+    x, rest = found[:, :5], found[:, 5]
+    values = exact_branches.FUNCTIONS[kind][1](x[0])
+    P = torch.linalg.inv(cov[:5, :5])
+    combinations = torch.cartesian_prod(*values.T)
+    share = (-(combinations @ P * combinations).sum(dim=1) / 2).softmax(dim=0)
+    code = torch.zeros(len(x)).long()
+    for k in range(5):
+        code = len(values) * code + (x[:, k, None] - values[:, k]).abs().argmin(dim=1)
+    counted = code.bincount(minlength=len(share)) / len(x)
+    often = share > 0.01
+    assert often.sum() == 1 if kind == "cubic" else often.sum() > 2
+    for expected, had in (
+        (share[often], counted[often]),
+        (share[~often].sum(), counted[~often].sum()),
+    ):
+        error = (expected * (1 - expected) / len(x)).sqrt()
+        assert ((had - expected).abs() <= ERRORS * error + 1e-9).all()
+    # the value that is not known follows the others
+    gap = rest - x @ P @ cov[:5, 5]
+    equals(gap[:, None], torch.zeros(1), cov[5, 5] - cov[5, :5] @ P @ cov[:5, 5])

@@ -1,7 +1,7 @@
 """Algorithm 2."""
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import pytest
@@ -276,3 +276,37 @@ def test_projections_of_a_run_share_their_curvature(broad):
     warm, cold = (sampler.project(x, t, 1.0, memory) for memory in (memories[-1], None))
     assert not torch.allclose(warm.x_0, cold.x_0)
     assert cold.state is None, "outside of a run there is nothing to share"
+
+
+def test_projections_may_stop_at_a_share_below_a_noise_level_but_for_the_last(gaussian):
+    """What each projection is asked for, by its noise level."""
+    asked = {}
+
+    @dataclass(frozen=True)
+    class Asked(GaussNewton):
+        def __call__(self, residual, x, *rest, share=0.0, **others):
+            asked[len(asked)] = share
+            return super().__call__(residual, x, *rest, share=share, **others)
+
+    line = Equality(lambda x: x[:, :1] - 0.3, tolerance=1e-8)
+    sampler = PPR(gaussian, line, steps=8, repeats=1, minimize=Asked(), share=0.1, sigma_share=1.0)
+    sampler.sample(4, (2,))
+    levels = [sampler.noise_level(t) for t in sampler.times()[1:]]
+    assert list(asked.values()) == [0.1 * (level <= 1.0) for level in levels[:-1]] + [0.0]
+    assert len(set(asked.values())) == 2
+
+
+@pytest.mark.parametrize(
+    "options", [{"share": 1.0}, {"share": -0.1}, {"share": "a"}, {"sigma_share": 0.0}]
+)
+def test_a_share_that_stops_everywhere_or_nowhere_is_refused(gaussian, options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        PPR(gaussian, UNREACHABLE, **options)
+
+
+def test_options_that_joined_later_are_in_a_samplers_words_where_they_are_set(gaussian):
+    """Results and stores know a sampler by these words."""
+    assert "share" not in repr(PPR(gaussian, UNREACHABLE))
+    assert "share=0.1, sigma_share=2.0" in repr(
+        PPR(gaussian, UNREACHABLE, share=0.1, sigma_share=2.0)
+    )

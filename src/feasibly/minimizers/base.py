@@ -91,6 +91,7 @@ class Minimizer(ABC):
         unit: float = 1.0,
         proximity: float = 0.0,
         state: Any = None,
+        share: float = 0.0,
     ) -> Minimum:
         r"""Searches for the least :math:`\|r(z)\|^2 + p \|z - x\|^2`, from `x`.
 
@@ -102,6 +103,8 @@ class Minimizer(ABC):
             proximity: The weight :math:`p` of staying near the start, for a proximal map.
             state: What :meth:`init` or the search before returned, which is left as it is; None
                 for nothing.
+            share: A member also stops once the objective is at or below this share of what it was
+                at the start.
 
         Returns:
             The best iterate that each member has seen. A member whose residual is not finite
@@ -110,7 +113,7 @@ class Minimizer(ABC):
         cap, radius = (
             None if bound is None else bound * unit for bound in (self.max_step, self.max_distance)
         )
-        search = Search(residual, x, threshold, radius, proximity)
+        search = Search(residual, x, threshold, radius, proximity, share)
         state = self.search(search, cap, state)
         return search.best._replace(state=state)
 
@@ -135,13 +138,20 @@ class Search:
         threshold: float,
         radius: float | None,
         proximity: float = 0.0,
+        share: float = 0.0,
     ) -> None:
-        self._residual, self.threshold, self.radius = residual, threshold, radius
-        self.proximity = proximity
+        self._residual, self.radius, self.proximity, self.share = (
+            residual,
+            radius,
+            proximity,
+            share,
+        )
         self.start = self.x = x.detach()
         self.active = torch.arange(x.shape[0], device=x.device)
         nothing = torch.full(x.shape[:1], torch.inf, dtype=x.dtype, device=x.device)
         self.best = Minimum(self.start, torch.full_like(x, torch.nan), nothing)
+        self.enough: Tensor | None = None  # where each member stops, once it has been evaluated
+        self.threshold = threshold
 
     def residual(self, x: Tensor) -> tuple[Tensor, Tensor]:
         r"""Evaluates the residual at `x`, a point for each active member."""
@@ -153,7 +163,7 @@ class Search:
 
         Returns:
             The residual, the objective, and the mask of the members that should go on: those
-            with a finite objective above the threshold.
+            with a finite objective above where they stop.
         """
         self.x = self.x.detach().requires_grad_(derivatives)
         with torch.set_grad_enabled(derivatives):
@@ -161,8 +171,11 @@ class Search:
             value = r.square().sum(dim=1)
             if self.proximity:
                 value = value + self.proximity * self.offset().square().sum(dim=1)
-        self._keep_best(x_0.detach(), value.detach())
-        return r, value, value.detach().isfinite() & (value.detach() > self.threshold)
+        now = value.detach()
+        self._keep_best(x_0.detach(), now)
+        if self.enough is None:  # at the start all members search
+            self.enough = (self.share * now).clamp_min(self.threshold)
+        return r, value, now.isfinite() & (now > self.enough[self.active])
 
     def _keep_best(self, x_0: Tensor, value: Tensor) -> None:
         better = value < self.best.value[self.active]  # never, where the value is NaN

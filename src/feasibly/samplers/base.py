@@ -25,6 +25,10 @@ Randn = Callable[[Tensor], Tensor]
 
 OUTPUTS = ("state", "denoised", "projected")
 SPACINGS = ("time", "noise")
+QUIET = {"quiet": True}
+"""The metadata of options that a sampler's words leave out at their defaults. Results and stores
+know a sampler by these words, so that an option may join without a change of what is known."""
+
 BISECTIONS = 60  # by which a time of a noise level is found, to the last bit
 
 
@@ -307,8 +311,13 @@ class Sampler(ABC):
         return (sigma_t / alpha_t).log()
 
     def __repr__(self) -> str:
-        shown = (f for f in fields(self) if f.repr and f.name not in ("denoiser", "constraint"))
-        arguments = ", ".join(f"{f.name}={getattr(self, f.name)!r}" for f in shown)
+        values = {f: getattr(self, f.name) for f in fields(self) if f.repr}
+        arguments = ", ".join(
+            f"{f.name}={value!r}"
+            for f, value in values.items()
+            if f.name not in ("denoiser", "constraint")
+            and not (f.metadata == QUIET and value == f.default)
+        )
         return f"{type(self).__name__}({arguments}) with {self.constraint!r}"
 
     def _check_noise(self) -> None:

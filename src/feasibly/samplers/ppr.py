@@ -3,7 +3,7 @@ r"""Predict-Project-Renoise (PPR), Algorithm 2."""
 __all__ = ["PPR"]
 
 import math
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 from ..constraints.base import Constraint
 from ..minimizers import LBFGS, Minimizer, Minimum
 from ..randomness import MemberNoise
-from .base import Randn, Sampler, Start, Step
+from .base import QUIET, Randn, Sampler, Start, Step
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -50,6 +50,11 @@ class PPR(Sampler):
         last: The minimizer of the projection at :math:`t = 0`; None for `minimize`.
         sigma_max: The highest noise level :math:`\sigma / \alpha` at which the kernel is applied,
             in units of the data.
+        share: The share of :math:`\|r\|^2` at its start at which a projection may stop, at noise
+            levels up to `sigma_share`. Renoising undoes most of what it would still gain. The
+            projection at :math:`t = 0` does not stop there.
+        sigma_share: The highest noise level at which it may. Above it, projections decide
+            between branches of the constraint.
         eta: The share of fresh noise in a prediction.
         output: What to return; see :class:`Sampler`.
     """
@@ -68,6 +73,8 @@ class PPR(Sampler):
     minimize: Minimizer = LBFGS(steps=8, max_step=None)
     last: Minimizer | None = None
     sigma_max: float = math.inf
+    share: float = field(default=0.0, metadata=QUIET)
+    sigma_share: float = field(default=math.inf, metadata=QUIET)
     output: str = "projected"
 
     def step(
@@ -115,8 +122,9 @@ class PPR(Sampler):
             return self.constraint.residual(x_0), x_0
 
         minimize = self.last if self.last and t == 0 else self.minimize
+        share = self.share if t > 0 and self.noise_level(t) <= self.sigma_share else 0.0
         unit = radius * math.sqrt(x_t[0].numel()) * (alpha_t / scale).item()
-        return minimize(residual, x_t / scale, self.stop, unit, state=memory)
+        return minimize(residual, x_t / scale, self.stop, unit, state=memory, share=share)
 
     def begin(self, noise: MemberNoise) -> Start:
         start = super().begin(noise)
@@ -130,6 +138,16 @@ class PPR(Sampler):
             raise ValueError(
                 f"{type(self).__name__}(sigma_max={self.sigma_max!r}) must be a number above the "
                 f"schedule's lowest noise level, {lowest:.3g}, or nothing would be projected."
+            )
+
+        if not (isinstance(self.share, int | float) and 0 <= self.share < 1):
+            raise ValueError(
+                f"{type(self).__name__}(share=...) must lie in [0, 1), got {self.share!r}."
+            )
+        if not (isinstance(self.sigma_share, int | float) and self.sigma_share > 0):
+            raise ValueError(
+                f"{type(self).__name__}(sigma_share=...) must be a noise level above 0, got "
+                f"{self.sigma_share!r}."
             )
 
     def cost(self, residuals: int) -> tuple[int, int]:
