@@ -116,7 +116,10 @@ def values(function, m=13, level=0.3):
 def test_many_values_whose_gradients_turn_are_left_to_ppr(function, turns):
     chosen = plan(values(function))
     assert (kinds(chosen) == [PPR] * 4) == turns
-    assert ("turn" in chosen.reason) == turns
+    assert ("turn around" in chosen.reason) == turns
+    if turns:
+        late = {**MANY, "last": WarmLBFGS(steps=160), "share": 0.03, "sigma_share": 0.5}
+        assert same(chosen.attempts[0], ppr(chosen.attempts[0].constraint, **late))
     assert turns or kinds(chosen)[0] is CalibratedPPR
     # a run without the monitor takes the same, at the price of the unconditional samples
     assert kinds(plan(values(function), monitor=False)) == kinds(chosen)
@@ -126,8 +129,8 @@ def test_options_of_posterior_samples_ask_for_these_also_where_gradients_turn():
     sine = values(torch.sin, level=0.1)
     for options in ({"products": 4}, {"iterations": 3}):
         assert kinds(plan(sine, options=options))[0] is CalibratedPPR
-    chosen = plan(sine, options={"steps": 20}, attempts=2)
-    assert [sampler.steps for sampler in chosen.attempts] == [20, 20]
+    chosen = plan(sine, options={"steps": 20, "repeats": 2}, attempts=2)
+    assert [(sampler.steps, sampler.repeats) for sampler in chosen.attempts] == [(20, 2)] * 2
 
 
 @pytest.mark.parametrize(

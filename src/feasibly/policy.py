@@ -93,9 +93,9 @@ ITERATIONS_FEW, ITERATIONS_MANY = 2, 16
 FAST_FEW, FAST_MANY = 1, 11
 """The same with `fast`."""
 
-LAST = 3
-"""How many times as many iterations the last projection may take, for many residuals: a member
-that is nearly feasible in the end is not lost for want of a few."""
+LAST, LAST_BRANCHES = 3, 10
+"""How many times as many iterations the last projection may take, for many residuals, and where
+gradients turn: a member that is nearly feasible in the end is not lost for want of a few."""
 
 STEPS_CALIBRATED, STEPS_FAST = 36, 24
 """The number of steps of posterior samples, and with `fast`."""
@@ -550,14 +550,12 @@ def _posterior(
     mixed, equal = not bool(fixed.all()), int(fixed[0].sum())
     count = attempts or (ATTEMPTS_INSIDE if mixed else ATTEMPTS)
     early = count - PROJECTED if mixed and count > PROJECTED else min(count, CALIBRATED)
+    equalities, observed = constraint.equalities, constraint.noisy
+    if observed is None and _takes(PPR, options) and _turns(equalities, survey):
+        return _branches(denoiser, constraint, problem, survey, fast, attempts, options)
     _known(CalibratedPPR, options, fast, "steps")
     steps = STEPS_FAST if fast else STEPS_CALIBRATED
     settings: dict[str, Any] = {"spacing": "noise", "steps": steps}
-    equalities, observed = constraint.equalities, constraint.noisy
-    if observed is None and _takes(PPR, options) and _turns(equalities, survey):
-        early = {"share": SHARE, "sigma_share": _scaled(SIGMA_SHARE, survey)}
-        plan = _ppr(denoiser, constraint, problem, survey, fast, attempts, early | options)
-        return replace(plan, reason=f"Gradients of the {equal} equalities turn. {plan.reason}")
     met = without_inequalities(constraint) if mixed else constraint
     normal = "spacing" not in options and _normal(met, survey)
     if survey is not None and normal:
@@ -585,6 +583,27 @@ def _posterior(
         f"fail.{inside}{known}"
     )
     return Plan((posterior,) * early + (project,) * (count - early), reason)
+
+
+def _branches(
+    denoiser: Any,
+    constraint: Constraint,
+    problem: Problem,
+    survey: Survey | None,
+    fast: bool,
+    attempts: int | None,
+    options: dict[str, Any],
+) -> Plan:
+    """Returns PPR for equalities that have several branches."""
+    chosen: dict[str, Any] = {"share": SHARE, "sigma_share": _scaled(SIGMA_SHARE, survey)}
+    if "minimize" not in options:
+        chosen["last"] = _last(problem.residuals, fast, LAST_BRANCHES)
+    plan = _ppr(denoiser, constraint, problem, survey, fast, attempts, chosen | options)
+    reason = (
+        "Gradients of the residual turn around, so that it has several branches. "
+        f"{plan.reason} Weights of branches may be off."
+    )
+    return replace(plan, reason=reason)
 
 
 def _turns(equalities: Constraint | None, survey: Survey | None) -> bool:
@@ -673,10 +692,11 @@ def _minimize(residuals: int, fast: bool = False) -> Minimizer:
     return WarmLBFGS(FAST_MANY if fast else ITERATIONS_MANY)
 
 
-def _last(residuals: int, fast: bool = False) -> Minimizer | None:
-    """The minimizer of the last projection; None for the same as before."""
+def _last(residuals: int, fast: bool = False, times: int = LAST) -> Minimizer | None:
+    """The minimizer of the last projection, which may take so many times as many iterations; None
+    for the same as before."""
     search = _minimize(residuals, fast)
-    return None if residuals <= FEW else replace(search, steps=LAST * search.steps)
+    return None if residuals <= FEW else replace(search, steps=times * search.steps)
 
 
 def _known(
