@@ -96,7 +96,7 @@ STUDY = Study(
                 if label not in ("PPR, in x_0-space, M = 4", "PPR, M = 4")
             },
             COLUMNS["ks"],
-            protocol=dict.fromkeys(("x_t^4", "PPR, M = 2"), (4, 4)),
+            protocol=dict.fromkeys(("x_t^4", "PPR, M = 2"), (8, 4)),
         ),
     },
 )

@@ -128,7 +128,7 @@ STUDY = Study(
             _on_ks,
             COLUMNS["ks"],
             {"-time": over_time, "-gallery": gallery},
-            protocol=dict.fromkeys(("MMPS", "TS", "PDM", "PPR, paper's setting"), (4, 4)),
+            protocol=dict.fromkeys(("MMPS", "TS", "PDM", "PPR, paper's setting"), (8, 4)),
         ),
         "weather": Comparison(
             _on_weather,
