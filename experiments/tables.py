@@ -5,7 +5,7 @@ __all__ = ["ALL", "COLUMNS", "TEXT", "Columns", "means", "pick", "render"]
 import math
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from .records import BASE, Record, same_references
 
@@ -28,7 +28,7 @@ ALL: Columns = {
     "skill": ("skill", "{:.3f}"),
     "spread": ("spread", "{:.3f}"),
     "ratio": ("spread / skill", "{:.2f}"),
-    "rmse_ratio": ("RMSE / PPR's", "{:.2f}"),
+    "rmse_to": ("RMSE / PPR's", TEXT),
     "crps_ratio": ("CRPS / PPR's", "{:.2f}"),
     "max_norm": ("Max-Norm", "{:.2f}"),
     "residual": ("KS residual", "{:.3f}"),
@@ -63,7 +63,7 @@ def pick(*keys: str) -> Columns:
 COLUMNS: Mapping[str, Columns] = {
     "data2d": pick("feasible", "on_manifold", "joint", "knn", "weight_error", "evaluations"),
     "oracles": pick("feasible", "mean_error", "std", "sliced", "weight_error", "evaluations"),
-    "ks": pick("settings", "feasible", "on_manifold", "rmse", "rmse_ratio", "evaluations"),
+    "ks": pick("settings", "feasible", "on_manifold", "rmse", "rmse_to", "evaluations"),
     "weather": pick(
         "feasible", "rmse", "crps", "ratio", "violation_median", "excess", "evaluations"
     ),
@@ -80,7 +80,8 @@ def means(rows: Sequence[Record]) -> list[Record]:
     `crps`: cases are averaged before roots are taken, frames and then kinds of observation after.
     `rmse_error` is the standard error of the RMSE over the references of one kind of observation,
     by the jackknife; `rmse_ratio` and `crps_ratio` are relative to PPR on the same
-    references, since references differ more than methods do. The seconds of ensembles are left
+    references, since references differ more than methods do, and `rmse_to` is the first with its
+    standard error. The seconds of ensembles are left
     out: they were taken with other work on the machine.
 
     Raises:
@@ -164,22 +165,37 @@ def _scores(rows: Sequence[Record]) -> Record:
 
 
 def _jackknife(rows: Sequence[Record]) -> float:
-    """The standard error of the RMSE over references (Efron & Stein, 1981,
+    """The standard error of the RMSE over references."""
+    return _error(lambda kept: _scores([rows[i] for i in kept])["rmse"], len(rows))
+
+
+def _error(statistic: Callable[[Sequence[int]], float], n: int) -> float:
+    """The standard error of a statistic of n cases, by the jackknife (Efron & Stein, 1981,
     https://doi.org/10.1214/aos/1176345462)."""
-    n = len(rows)
-    without = [_scores([*rows[:i], *rows[i + 1 :]])["rmse"] for i in range(n)]
+    without = [statistic([j for j in range(n) if j != i]) for i in range(n)]
     return math.sqrt((n - 1) / n * sum((v - statistics.fmean(without)) ** 2 for v in without))
 
 
 def _relative(own: Record, group: Sequence[Record], base: Sequence[Record]) -> Record:
     """The scores `own` of a group, relative to PPR's in the same settings, if it has them all
     and with the same references."""
-    settings = [_setting(row) for row in group]
-    shared = [row for row in base if _setting(row) in settings]
-    if len(shared) < len(group) or not same_references(group, shared):
+    known = {_setting(row): row for row in base}
+    if any(_setting(row) not in known for row in group):
+        return {}
+    shared = [known[_setting(row)] for row in group]
+    if not same_references(group, shared):
         return {}
     theirs = _ensembles(shared)
-    return {f"{key}_ratio": own[key] / theirs[key] for key in ("rmse", "crps")}
+    found: Record = {f"{key}_ratio": own[key] / theirs[key] for key in ("rmse", "crps")}
+    found["rmse_to"] = f"{found['rmse_ratio']:.2f}"
+    if len(group) > 1 and len({row["observation"] for row in group}) == 1 and group != shared:
+
+        def ratio(kept: Sequence[int]) -> float:
+            pair = (_scores([rows[i] for i in kept])["rmse"] for rows in (group, shared))
+            return next(pair) / next(pair)
+
+        found["rmse_to"] += f" ± {_error(ratio, len(group)):.2f}"
+    return found
 
 
 def _setting(row: Record) -> tuple:

@@ -1,4 +1,5 @@
 import io
+import math
 from itertools import pairwise
 
 import pytest
@@ -373,6 +374,19 @@ def test_scores_relative_to_the_default_are_on_the_same_references():
     assert other["crps_ratio"] == pytest.approx(rows[2]["crps"][0] / rows[0]["crps"][0])
     assert "rmse_ratio" not in elsewhere
     assert "seconds" not in ppr
+
+
+def test_the_error_of_a_ratio_is_over_references_that_both_have():
+    """A method that is twice as far on all references is so without an error."""
+    values = [1.0, 4.0, 16.0]
+    rows = [ensemble("PPR", "sine-3", k, [v]) for k, v in enumerate(values)]
+    rows += [ensemble("twice", "sine-3", k, [4 * v]) for k, v in enumerate(values)]
+    rows += [ensemble("some", "sine-3", k, [v]) for k, v in ((0, 4.0), (1, 4.0))]
+    rows += [ensemble("one", "sine-3", 2, [16.0])]
+    ppr, twice, some, one = (row["rmse_to"] for row in means(rows))
+    assert (ppr, twice, one) == ("1.00", "2.00 ± 0.00", "1.00")
+    # without one of two references the ratio is 1 or 2
+    assert some == f"{math.sqrt(8 / 5):.2f} ± 0.50"
 
 
 def test_what_is_not_there_is_named(monkeypatch):
