@@ -42,7 +42,8 @@ def test_members_of_a_compiled_network_are_those_of_the_network(plain, method):
     torch.testing.assert_close(members[1].samples, members[0].samples)
 
 
-def test_a_network_whose_backward_pass_runs_once_is_refused_with_what_to_do(plain):
+@pytest.mark.parametrize("method", ["auto", "calibrated"])
+def test_a_network_whose_backward_pass_runs_once_is_refused_with_what_to_do(plain, method):
     torch._dynamo.reset()
     with pytest.raises(SamplingError, match="donated_buffer = False"):
-        feasibly.sample(compiled(plain), LINE, 8, (2,), method="calibrated")
+        feasibly.sample(compiled(plain), LINE, 8, (2,), method=method)

@@ -335,14 +335,37 @@ def test_a_square_root_ends_where_it_has_converged_for_every_sample():
     far = torch.logspace(-3, 0, 40).double()
     b = normal(2, 40)
     A = Operator(torch.stack([near, near]).diag_embed())
-    found = square_root(A, b, 20, rtol=1e-3).x
-    assert A.calls < 6
-    torch.testing.assert_close(found, near.sqrt() * b, rtol=2e-3, atol=2e-3)
-    # beside a sample that goes on, a member's product is the same
+    found = square_root(A, b, 40, rtol=1e-3).x
+    assert A.calls < 8
+    torch.testing.assert_close(found, near.sqrt() * b, rtol=1e-3, atol=1e-3)
+    # the size of the operator does not matter
+    large = Operator(1e4 * torch.stack([near, near]).diag_embed())
+    torch.testing.assert_close(square_root(large, b, 40, rtol=1e-3).x, 100 * found)
+    assert large.calls == A.calls
+    # beside a sample that goes on, a member's product is the same, and that one's is right too
     B = Operator(torch.stack([near, far]).diag_embed())
-    beside = square_root(B, b, 20, rtol=1e-3).x
-    assert B.calls > A.calls
+    beside = square_root(B, b, 40, rtol=1e-3).x
+    assert A.calls < B.calls < 40
     torch.testing.assert_close(beside[0], found[0], rtol=1e-12, atol=1e-12)
+    expected = far.sqrt() * b[1]
+    assert (beside[1] - expected).norm() < 0.02 * expected.norm()
+
+
+def test_a_square_root_goes_on_while_it_has_found_negative_values_alone():
+    A = torch.tensor([-5.0, -4.0, -3.0, 2.0, 1.0, 0.5]).double().diag()
+    b = torch.ones(1, 6).double()
+    whole, stopped = (square_root(Operator(A), b, 6, rtol=rtol) for rtol in (0.0, 1e-3))
+    expected = torch.tensor([[0.0, 0.0, 0.0, 2.0, 1.0, 0.5]]).double().sqrt()
+    torch.testing.assert_close(whole.x, expected)
+    torch.testing.assert_close(stopped.x, expected)
+    torch.testing.assert_close(stopped.largest, torch.tensor([2.0]).double())
+
+
+@pytest.mark.parametrize("iterations", [1, 2])
+def test_a_square_root_of_so_few_products_takes_them_all(iterations):
+    A = Operator(spd(2, 6))
+    square_root(A, normal(2, 6), iterations, rtol=0.5)
+    assert A.calls == iterations
 
 
 def test_two_iterations_give_the_square_root_of_two_values():

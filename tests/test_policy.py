@@ -60,7 +60,7 @@ MANY = {
     "steps": 64,
     "sigma_max": 10.0,
     "minimize": WarmLBFGS(steps=16),
-    "last": WarmLBFGS(steps=48),
+    "last": WarmLBFGS(steps=160),
 }
 
 
@@ -100,29 +100,55 @@ def values(function, m=13, level=0.3):
     return Equality(lambda x: function(x[:, :m]) - level, tolerance=1e-6)
 
 
+def alternating(x):
+    """Every second value is a square."""
+    even = torch.arange(x.shape[1]) % 2 == 0
+    return torch.where(even, x.square(), x)
+
+
 @pytest.mark.parametrize(
     ("function", "turns"),
     [
         (lambda x: (2 * x).sin(), True),
         (torch.square, True),
+        (alternating, True),
+        (lambda x: alternating(x.roll(1, 1)), True),
         (lambda x: torch.cat([x[:, 4:], x[:, :4].square()], dim=1), True),  # four of thirteen
         (lambda x: x, False),
         (lambda x: x + x**3, False),  # strongly bent, and of one branch
         (torch.sinh, False),
         (lambda x: torch.cat([x[:, 1:], x[:, :1].square()], dim=1), False),  # one of thirteen
     ],
-    ids=range(7),
+    ids=range(9),
 )
 def test_many_values_whose_gradients_turn_are_left_to_ppr(function, turns):
     chosen = plan(values(function))
     assert (kinds(chosen) == [PPR] * 4) == turns
-    assert ("turn around" in chosen.reason) == turns
+    assert ("Gradients of the residual turn" in chosen.reason) == turns
     if turns:
-        late = {**MANY, "last": WarmLBFGS(steps=160), "share": 0.03, "sigma_share": 0.5}
+        late = {**MANY, "share": 0.03, "sigma_share": 0.5}
         assert same(chosen.attempts[0], ppr(chosen.attempts[0].constraint, **late))
     assert turns or kinds(chosen)[0] is CalibratedPPR
     # a run without the monitor takes the same, at the price of the unconditional samples
     assert kinds(plan(values(function), monitor=False)) == kinds(chosen)
+
+
+def test_where_gradients_turn_noise_and_inequalities_count_as_elsewhere():
+    noisy = feasibly.Observation(lambda x: x[:, :13].square(), torch.ones(13), noise=0.1)
+    assert set(kinds(plan(noisy))) == {CalibratedPPR}
+    inside = plan(Composite([values(torch.square), BOX]))
+    assert kinds(inside) == [PPR] * 6
+    assert [one.constraint.inequalities is None for one in inside.attempts] == [True] * 4 + [
+        False
+    ] * 2
+
+
+def test_an_early_stop_is_in_units_of_the_data():
+    prior = Gaussian(torch.zeros(D), 100 * torch.eye(D), LogLogit(1e-2, 1e3, spread=2.0))
+    sine = Equality(lambda x: (x[:, :13] / 5).sin() - 0.1, tolerance=1e-6)
+    one = feasibly.plan(prior, sine, (D,)).attempts[0]
+    assert one.sigma_share == pytest.approx(5, rel=0.2)
+    assert one.sigma_max == pytest.approx(100, rel=0.2)
 
 
 def test_options_of_posterior_samples_ask_for_these_also_where_gradients_turn():
@@ -131,6 +157,8 @@ def test_options_of_posterior_samples_ask_for_these_also_where_gradients_turn():
         assert kinds(plan(sine, options=options))[0] is CalibratedPPR
     chosen = plan(sine, options={"steps": 20, "repeats": 2}, attempts=2)
     assert [(sampler.steps, sampler.repeats) for sampler in chosen.attempts] == [(20, 2)] * 2
+    given = plan(sine, options={"minimize": LBFGS()})
+    assert (given.attempts[0].minimize, given.attempts[0].last) == (LBFGS(), None)
 
 
 @pytest.mark.parametrize(
@@ -505,7 +533,7 @@ def test_fast_takes_fewer_steps_for_posterior_samples():
     posterior, *_, late = plan(first(13), fast=True).attempts
     constraint = late.constraint
     assert same(posterior, CalibratedPPR(PRIOR, constraint, spacing="noise", steps=24))
-    fewer = {"minimize": WarmLBFGS(steps=11), "last": WarmLBFGS(steps=33)}
+    fewer = {"minimize": WarmLBFGS(steps=11), "last": WarmLBFGS(steps=110)}
     assert same(late, ppr(constraint, **MANY | fewer))
 
 
@@ -552,7 +580,7 @@ def test_the_reason_for_ppr_is_a_sentence_with_the_number_of_residuals():
 def test_fast_takes_fewer_iterations_of_ppr_and_nothing_else():
     few, many = (by_name(first(m), fast=True).attempts[0] for m in (1, 9))
     assert same(few, ppr(few.constraint, **FEW | {"minimize": GaussNewton(steps=1)}))
-    fewer = {"minimize": WarmLBFGS(steps=11), "last": WarmLBFGS(steps=33)}
+    fewer = {"minimize": WarmLBFGS(steps=11), "last": WarmLBFGS(steps=110)}
     assert same(many, ppr(many.constraint, **MANY | fewer))
 
 
@@ -651,7 +679,7 @@ def test_a_named_method_has_its_own_settings_and_one_attempt(name):
 
 def test_calibrated_ppr_takes_the_longer_last_minimizer_for_many_residuals():
     (sampler, *_) = plan(first(12), method="calibrated").attempts
-    assert sampler.minimize == WarmLBFGS(steps=48)
+    assert sampler.minimize == WarmLBFGS(steps=160)
     given = {"minimize": LBFGS(steps=3)}
     (sampler, *_) = plan(first(12), method="calibrated", options=given).attempts
     assert sampler.minimize == LBFGS(steps=3)

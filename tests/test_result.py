@@ -136,6 +136,16 @@ def test_the_summary_names_method_reason_feasible_members_evaluations_and_seeds(
     assert "75%" in text
 
 
+def test_the_summary_says_how_many_members_took_more_than_one_attempt():
+    assert "attempt" not in str(result())
+    trace = [
+        snapshot(attempt=attempt, step=step, members=members)
+        for attempt, members in ((0, 4), (1, 2), (2, 1), (0, 3), (1, 1))  # of two chunks
+        for step in (1, 2)
+    ]
+    assert "\n3 of 4 members took more than one attempt\n" in str(result(trace=trace))
+
+
 def test_the_summary_describes_the_finite_members_only():
     text = str(result())
     assert "median 1e-08, worst 0.125" in text

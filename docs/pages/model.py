@@ -126,7 +126,7 @@ print(decode(result.samples).sum(dim=1)[:4], int(result.feasible.sum()), "of 64 
 #   from the noise levels of the schedule.
 # * **Precision.** Weights in half precision move the estimate by about 0.001, so that no sample meets
 #   a tight tolerance. `feasibly.MixedPrecision(denoiser)` uses bfloat16 at high noise only.
-# * **Compilation.** Networks of `torch.compile` are taken. Set
-#   `torch._functorch.config.donated_buffer = False` first: a step takes several backward passes.
+# * **Compilation.** Networks of `torch.compile` are taken. A step takes several backward passes, so
+#   first `import torch._functorch.config` and set `torch._functorch.config.donated_buffer = False`.
 #
 # Next: [state your constraint](constraint.py).

@@ -22,7 +22,7 @@ from .posteriors import Posterior, conditional, gaussians
 SIZE, LEFT_OUT = 48, 6  # one value in so many is not observed
 ACCURACY = 1e-3  # of a feasible residual
 FREQUENCY = 1.5  # of the sine
-TURNS = 3  # of the sine, on each side, beyond which there is no prior mass
+TURNS = 3  # of the sine, on each side, beyond which the prior's mass is negligible
 
 
 def same(x: Tensor) -> Tensor:
@@ -47,7 +47,14 @@ FUNCTIONS: Mapping[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Ten
 branches of a value the function is as steep, so that they differ by the prior alone."""
 
 
-def chain(seed: int, kind: str, correlation: float, timing: str, size: int = SIZE) -> Posterior:
+def chain(
+    seed: int,
+    kind: str,
+    correlation: float,
+    timing: str,
+    size: int = SIZE,
+    left_out: int = LEFT_OUT,
+) -> Posterior:
     """A chain of unit variance, of which a function of most values is that of another sample.
 
     Arguments:
@@ -56,13 +63,14 @@ def chain(seed: int, kind: str, correlation: float, timing: str, size: int = SIZ
         correlation: The correlation of neighbours.
         timing: The schedule.
         size: The number of values.
+        left_out: One in so many is not observed.
     """
     function, branches = FUNCTIONS[kind]
     i = torch.arange(size)
     cov = correlation ** (i[:, None] - i).abs().double()
     generator = torch.Generator().manual_seed(seed)
     (truth,) = gaussians(torch.zeros(size).double(), cov, 1, generator)
-    seen = (i % LEFT_OUT != LEFT_OUT - 1).nonzero()[:, 0]
+    seen = (i % left_out != left_out - 1).nonzero()[:, 0]
     known, values = function(truth[seen]), branches(truth[seen])
 
     gap = seen.diff()

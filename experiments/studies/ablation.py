@@ -23,7 +23,8 @@ from .base import Comparison, Study
 @dataclass(frozen=True, repr=False, eq=False)
 class CleanSpace(PPR):
     r"""The paper's variant :math:`x_0^M`: projects the estimate itself,
-    :math:`\arg\min_x c(x)` from :math:`x_0 = d_\theta(x_t)`, without the denoiser."""
+    :math:`\arg\min_x c(x)` from :math:`x_0 = d_\theta(x_t)`, without the denoiser. There is no
+    other last projection, nor an early stop."""
 
     def project(self, x_t: Tensor, t: Tensor, radius: float, memory: Any = None) -> Minimum:
         """Returns the best clean estimate in the place of a state, too."""

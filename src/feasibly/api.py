@@ -15,7 +15,7 @@ from .errors import CalibrationWarning, SamplingError
 from .members import calling
 from .network import Evaluations, Network
 from .plausible import Reference, reference
-from .policy import Plan, choose, looks_first, remarks
+from .policy import Plan, choose, remarks
 from .result import Result
 from .samplers import Sampler
 from .sampling import inspect, run, shape_of
@@ -63,10 +63,10 @@ def sample(
         options: Options of the method, such as `{"steps": 128}`.
         monitor: Whether to test which members are plausible; see :mod:`feasibly.plausible`. It
             takes 9 forward evaluations a member, or 5 from 64 elements on, and one more for its
-            conditions. It also takes some 25 for each of 64 unconditional samples. Implausible
-            members are resampled as infeasible ones are. If the denoiser has conditions that
-            differ between members, those with other conditions are not tested, and the result says
-            so.
+            conditions, beside some 25 for each of 64 unconditional samples. These are taken by
+            `auto` in any case, for its choice. Implausible members are resampled as infeasible
+            ones are. If the denoiser has conditions that differ between members, those with other
+            conditions are not tested, and the result says so.
         dtype: The type of the samples, float32 or float64.
         device: Where to sample; None for where the denoiser's parameters are.
         settings: Settings of the run: `seed`, `chunk`, `callback`, `observe`; see
@@ -130,8 +130,8 @@ def plan(
     """Returns the samplers that :func:`sample` would take, and the reason.
 
     The arguments are those of :func:`sample`. Denoiser and constraint are tested on two states.
-    If there is a constraint, 64 samples are taken without it, for the monitor and where the choice
-    depends on them. With `survey`, those of an earlier plan for the problem stand for them.
+    If there is a constraint, 64 samples are taken without it, for the monitor and for the choice.
+    With `survey`, those of an earlier plan for the problem stand for them.
     """
     problem = inspect(denoiser, constraint, shape_of(shape), dtype, device)
     options = options or {}
@@ -141,9 +141,7 @@ def plan(
     evaluations = Evaluations()
     known: tuple[str, ...] = ()
     with calling([0], problem.x_0.device):  # whose target stands for all, if each has its own
-        if constraint is not None and (
-            monitor or (method == "auto" and looks_first(constraint, problem))
-        ):
+        if constraint is not None and (monitor or method == "auto"):
             network = Network(denoiser, evaluations)
             try:
                 survey = survey or reference(

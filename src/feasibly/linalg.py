@@ -214,8 +214,8 @@ def square_root(
         A: A positive semi-definite operator, on tensors of the shape of `b`.
         b: The vectors, with shape :math:`(B, *)`.
         iterations: The most iterations, each with one application of `A`; at least 1.
-        rtol: A sample's space ends when the last direction has no more than this share of the
-            product. Shares fall from one direction to the next.
+        rtol: A sample's space ends when the last two directions have no more than this share of
+            the product. The error is then some ten times as large, as a rule of thumb.
     """
 
     def product(Q: Tensor, AQ: Tensor) -> tuple[Tensor, Tensor]:
@@ -224,9 +224,12 @@ def square_root(
         roots = values.clamp_min(0).sqrt()[:, None]
         return (vectors * roots @ vectors[:, 0, :, None]).squeeze(2), values
 
-    def converged(Q: Tensor, AQ: Tensor, _: Tensor) -> Tensor:
+    def converged(Q: Tensor, AQ: Tensor, length: Tensor) -> Tensor:
+        if Q.shape[2] <= 2:
+            return torch.zeros_like(length, dtype=torch.bool)
         share, _ = product(Q, AQ)
-        return share[:, -1:].abs() <= rtol * share.norm(dim=1, keepdim=True)
+        whole = share.norm(dim=1, keepdim=True)  # 0 if no positive eigenvalue was found so far
+        return (share[:, -2:].norm(dim=1, keepdim=True) <= rtol * whole) & (whole > 0)
 
     Q, AQ, size = _krylov(A, b, iterations, converged=converged if rtol else None)
     share, values = product(Q, AQ)

@@ -1,6 +1,6 @@
 """Which samplers a problem gets, and why: every threshold is here."""
 
-__all__ = ["CHOICES", "Plan", "choose", "looks_first", "remarks"]
+__all__ = ["CHOICES", "Plan", "choose", "remarks"]
 
 import math
 from collections.abc import Iterator, Mapping
@@ -59,15 +59,17 @@ STUCK = 50
 """The iterations of a last projection, which is not bounded. A member takes them only if it does
 not get there: it is then at a point that iterations do not leave."""
 
-TURNED, TURNED_SIZE = 0.1, 8
+TURNED = 0.1
 """The share of pairs of unconditional samples between which the gradient of a value turns by more
-than a right angle. Above it many values, such as sines, have several branches. Posterior samples
-follow one gradient, and so take wrong branches; PPR is nearer. The second number is that of the
-samples, and of the values."""
+than a right angle. Above it, values such as sines have several branches. Posterior samples follow
+one gradient, and so take wrong branches; PPR is nearer."""
+
+TURNED_SAMPLES, TURNED_VALUES = 8, 16
+"""Of how many samples and values the gradients are compared."""
 
 SHARE, SIGMA_SHARE = 0.03, 0.5
-"""Where gradients turn, a projection of PPR stops at this share of the squared residual that it
-began with, up to this noise level, for data of unit variance. Branches are decided above it."""
+"""Where gradients turn, projections of PPR may stop at this share of their first squared residual,
+up to this noise level, for data of unit variance. Branches are decided above it."""
 
 CALIBRATED = 1
 """How many attempts take posterior samples, under many residuals. The others are PPR's: where one
@@ -93,9 +95,9 @@ ITERATIONS_FEW, ITERATIONS_MANY = 2, 16
 FAST_FEW, FAST_MANY = 1, 11
 """The same with `fast`."""
 
-LAST, LAST_BRANCHES = 3, 10
-"""How many times as many iterations the last projection may take, for many residuals, and where
-gradients turn: a member that is nearly feasible in the end is not lost for want of a few."""
+LAST = 10
+"""How many times as many iterations the last projection may take, for many residuals. Only members
+that are not feasible yet take them."""
 
 STEPS_CALIBRATED, STEPS_FAST = 36, 24
 """The number of steps of posterior samples, and with `fast`."""
@@ -169,7 +171,7 @@ CHOICES = (
         f"`Particles`, {PARTICLES_NORMAL} of them",
     ),
     (
-        f"more than {WEIGHED} equalities whose gradients turn around, such as sines",
+        f"other cases of more than {WEIGHED} equalities whose gradients turn, such as sines",
         "`PPR`",
     ),
     (
@@ -321,13 +323,6 @@ def choose(
         attempts = attempts or ATTEMPTS
     _known(kind, options)
     return Plan((kind(denoiser, constraint, **(chosen | options)),) * (attempts or 1))
-
-
-def looks_first(constraint: Constraint, problem: Problem) -> bool:
-    """Whether unconditional samples tell which samplers a problem gets."""
-    values = constraint.intervals(problem.x_0)
-    bends = constraint.noisy is None and not constraint.linear
-    return _weighs(values) or _many(constraint, values) or bends
 
 
 def _many(constraint: Constraint, values: Intervals) -> bool:
@@ -552,7 +547,7 @@ def _posterior(
     early = count - PROJECTED if mixed and count > PROJECTED else min(count, CALIBRATED)
     equalities, observed = constraint.equalities, constraint.noisy
     if observed is None and _takes(PPR, options) and _turns(equalities, survey):
-        return _branches(denoiser, constraint, problem, survey, fast, attempts, options)
+        return _branches(denoiser, constraint, problem, survey, fast, count, options)
     _known(CalibratedPPR, options, fast, "steps")
     steps = STEPS_FAST if fast else STEPS_CALIBRATED
     settings: dict[str, Any] = {"spacing": "noise", "steps": steps}
@@ -591,17 +586,15 @@ def _branches(
     problem: Problem,
     survey: Survey | None,
     fast: bool,
-    attempts: int | None,
+    attempts: int,
     options: dict[str, Any],
 ) -> Plan:
     """Returns PPR for equalities that have several branches."""
     chosen: dict[str, Any] = {"share": SHARE, "sigma_share": _scaled(SIGMA_SHARE, survey)}
-    if "minimize" not in options:
-        chosen["last"] = _last(problem.residuals, fast, LAST_BRANCHES)
     plan = _ppr(denoiser, constraint, problem, survey, fast, attempts, chosen | options)
     reason = (
-        "Gradients of the residual turn around, so that it has several branches. "
-        f"{plan.reason} Weights of branches may be off."
+        "Gradients of the residual turn, so that it has several branches. "
+        f"{plan.reason} Weights of branches may be off, and spreads a quarter too small."
     )
     return replace(plan, reason=reason)
 
@@ -611,15 +604,18 @@ def _turns(equalities: Constraint | None, survey: Survey | None) -> bool:
     for more than a share :data:`TURNED` of the pairs."""
     if equalities is None or survey is None or equalities.linear:
         return False
-    x = survey.samples[:TURNED_SIZE].detach().requires_grad_()
-    with torch.enable_grad():
-        r = equalities.residual(x)
-        some = torch.linspace(0, r.shape[1] - 1, min(TURNED_SIZE, r.shape[1])).long().tolist()
-        slopes = [torch.autograd.grad(r[:, i].sum(), x, retain_graph=True)[0] for i in some]
-    g = torch.stack(slopes).double().flatten(start_dim=2)
+    found = []
+    for x in survey.samples[:TURNED_SAMPLES].split(1):  # a decoder takes one at a time
+        z = x.detach().requires_grad_()
+        with torch.enable_grad():
+            r = equalities.residual(z)[0]
+            some = torch.randperm(len(r), generator=torch.Generator().manual_seed(0))
+            values = [r[i] for i in some[:TURNED_VALUES].tolist()]
+            found.append([torch.autograd.grad(v, z, retain_graph=True)[0] for v in values])
+    g = torch.stack([torch.cat(one) for one in found], dim=1).double().flatten(start_dim=2)
     turned = g @ g.mT < 0  # never with itself, nor where a gradient is zero
     n = g.shape[1]
-    return turned.double().sum().item() > TURNED * len(some) * n * (n - 1)
+    return turned.double().sum().item() > TURNED * len(g) * n * (n - 1)
 
 
 def _takes(kind: type[Sampler], options: Mapping[str, Any]) -> bool:
@@ -692,11 +688,10 @@ def _minimize(residuals: int, fast: bool = False) -> Minimizer:
     return WarmLBFGS(FAST_MANY if fast else ITERATIONS_MANY)
 
 
-def _last(residuals: int, fast: bool = False, times: int = LAST) -> Minimizer | None:
-    """The minimizer of the last projection, which may take so many times as many iterations; None
-    for the same as before."""
+def _last(residuals: int, fast: bool = False) -> Minimizer | None:
+    """The minimizer of the last projection; None for the same as before."""
     search = _minimize(residuals, fast)
-    return None if residuals <= FEW else replace(search, steps=times * search.steps)
+    return None if residuals <= FEW else replace(search, steps=LAST * search.steps)
 
 
 def _known(

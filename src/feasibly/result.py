@@ -142,10 +142,15 @@ class Result:
         if self.oddness is not None:
             tested = int((~self.oddness.isnan()).sum())
             plausible = f"{int((self.oddness <= 1).sum())} of {tested} members plausible\n"
+        first = [one for one in self.trace if (one.attempt, one.step) == (1, 1)]  # one a chunk
+        again = ""
+        if first:
+            number = sum(one.members for one in first)
+            again = f"{number} of {len(self.members)} members took more than one attempt\n"
         return (
             f"{self.method if settings else _without_settings(self.method)}\n{reason}"
             f"{int(self.feasible.sum())} of {len(self.members)} members {exact}\n"
-            f"{fit}{plausible}"
+            f"{fit}{plausible}{again}"
             f"{self.evaluations.forward} forward and {self.evaluations.backward} backward "
             f"evaluations, {self.seconds:.1f} s, {self.overhead:.0%} of it outside the network\n"
             f"seed {self.seed}, members {self.members[0]} to {self.members[-1]}"

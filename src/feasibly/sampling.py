@@ -298,8 +298,8 @@ def trajectory(sampler: Any, noise: MemberNoise) -> Iterator[tuple[int, Tensor, 
         if DONATED in str(error):
             raise SamplingError(
                 f"{where} failed: the network is compiled so that its backward pass runs once, "
-                "and a step takes several. Set `torch._functorch.config.donated_buffer = False` "
-                "in a new process, before the network's first call."
+                "and a sampler takes several. In a new process `import torch._functorch.config` "
+                "and set `torch._functorch.config.donated_buffer = False` before the first call."
             ) from error
         raise SamplingError(
             f"{where} failed ({type(error).__name__}: {error}); test the denoiser there with "

@@ -434,27 +434,27 @@ def test_the_figure_has_a_line_a_label(rows):
 
 @pytest.mark.parametrize("kind", exact_branches.FUNCTIONS)
 def test_branches_of_a_chain_are_as_likely_as_if_all_their_combinations_are_counted(kind):
-    posterior = exact_branches.chain(3, kind, 0.7, "vp", size=6)  # five of six are known
+    posterior = exact_branches.chain(3, kind, 0.7, "vp", size=6, left_out=3)
+    known, free = [0, 1, 3, 4], [2, 5]
     prior = posterior.denoiser
     cov = (prior.vectors * prior.values) @ prior.vectors.T
     found = samples(posterior)
-    x, rest = found[:, :5], found[:, 5]
+    x = found[:, known]
     values = exact_branches.FUNCTIONS[kind][1](x[0])
-    P = torch.linalg.inv(cov[:5, :5])
+    P = torch.linalg.inv(cov[known][:, known])
     combinations = torch.cartesian_prod(*values.T)
     share = (-(combinations @ P * combinations).sum(dim=1) / 2).softmax(dim=0)
     code = torch.zeros(len(x)).long()
-    for k in range(5):
+    for k in range(len(known)):
         code = len(values) * code + (x[:, k, None] - values[:, k]).abs().argmin(dim=1)
     counted = code.bincount(minlength=len(share)) / len(x)
     often = share > 0.01
     assert often.sum() == 1 if kind == "cubic" else often.sum() > 2
-    for expected, had in (
-        (share[often], counted[often]),
-        (share[~often].sum(), counted[~often].sum()),
-    ):
+    parts = ((share[often], counted[often]), (share[~often].sum(), counted[~often].sum()))
+    for expected, had in parts:
         error = (expected * (1 - expected) / len(x)).sqrt()
         assert ((had - expected).abs() <= ERRORS * error + 1e-9).all()
-    # the value that is not known follows the others
-    gap = rest - x @ P @ cov[:5, 5]
-    equals(gap[:, None], torch.zeros(1), cov[5, 5] - cov[5, :5] @ P @ cov[:5, 5])
+    # values that are not known follow the others
+    gain = cov[free][:, known] @ P
+    rest = cov[free][:, free] - gain @ cov[known][:, free]
+    equals(found[:, free] - x @ gain.T, torch.zeros(2), rest.trace())

@@ -385,6 +385,10 @@ def test_the_error_of_a_ratio_is_over_references_that_both_have():
     rows += [ensemble("one", "sine-3", 2, [16.0])]
     ppr, twice, some, one = (row["rmse_to"] for row in means(rows))
     assert (ppr, twice, one) == ("1.00", "2.00 ± 0.00", "1.00")
+    # nor is there one over kinds of observation, of which a mean is taken
+    mixed = [ensemble("PPR", kind, 0, [v]) for kind, v in (("sine-3", 1.0), ("sine-1", 4.0))]
+    mixed += [ensemble("other", kind, 0, [v]) for kind, v in (("sine-3", 4.0), ("sine-1", 4.0))]
+    assert [row["rmse_to"] for row in means(mixed)] == ["1.00", "1.33"]
     # without one of two references the ratio is 1 or 2
     assert some == f"{math.sqrt(8 / 5):.2f} ± 0.50"
 

@@ -236,7 +236,7 @@ def test_the_last_projection_goes_on_for_members_that_are_nearly_feasible():
     seen = Equality(lambda x: (2 * x[:, 32:96]).sin() - y, tolerance=1e-4)
     settings = {"dtype": torch.float64, "options": {"steps": 24}, "method": "ppr"}
     sampler = feasibly.plan(field, seen, (128,), **settings).attempts[0]
-    assert sampler.last == replace(sampler.minimize, steps=48)
+    assert sampler.last == replace(sampler.minimize, steps=160)
     long, short = (
         each.sample(8, (128,), dtype=torch.float64)
         for each in (sampler, replace(sampler, last=None))

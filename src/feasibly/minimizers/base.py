@@ -1,16 +1,30 @@
 r"""What every minimizer of :math:`\|r(x)\|^2` shares: the active set and the best iterate."""
 
-__all__ = ["Minimizer", "Minimum", "Residual", "Search", "capped", "dot", "per_sample"]
+__all__ = [
+    "QUIET",
+    "Minimizer",
+    "Minimum",
+    "Residual",
+    "Search",
+    "capped",
+    "dot",
+    "per_sample",
+    "words",
+]
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..members import among
+
+QUIET = {"quiet": True}
+"""The metadata of options that :func:`words` leaves out at their defaults. Results and stores know
+a sampler by these words, so that an option may join without a change of what is known."""
 
 Residual = Callable[[Tensor], tuple[Tensor, Tensor]]
 r"""Maps :math:`x` to the residual :math:`r(x)`, with shape :math:`(B, m)`, and to the clean
@@ -140,18 +154,13 @@ class Search:
         proximity: float = 0.0,
         share: float = 0.0,
     ) -> None:
-        self._residual, self.radius, self.proximity, self.share = (
-            residual,
-            radius,
-            proximity,
-            share,
-        )
+        self._residual, self.radius, self.proximity = residual, radius, proximity
+        self.threshold, self.share = threshold, share
         self.start = self.x = x.detach()
         self.active = torch.arange(x.shape[0], device=x.device)
         nothing = torch.full(x.shape[:1], torch.inf, dtype=x.dtype, device=x.device)
         self.best = Minimum(self.start, torch.full_like(x, torch.nan), nothing)
-        self.enough: Tensor | None = None  # where each member stops, once it has been evaluated
-        self.threshold = threshold
+        self.enough: Tensor | None = None  # where each member stops
 
     def residual(self, x: Tensor) -> tuple[Tensor, Tensor]:
         r"""Evaluates the residual at `x`, a point for each active member."""
@@ -173,7 +182,7 @@ class Search:
                 value = value + self.proximity * self.offset().square().sum(dim=1)
         now = value.detach()
         self._keep_best(x_0.detach(), now)
-        if self.enough is None:  # at the start all members search
+        if self.enough is None:  # at the start all members search: `now` has a value of each
             self.enough = (self.share * now).clamp_min(self.threshold)
         return r, value, now.isfinite() & (now > self.enough[self.active])
 
@@ -212,6 +221,19 @@ class Search:
         r"""Returns the gradient of each member's `value`, with shape :math:`(B)`."""
         # a sum, since `grad_outputs` makes torch import sympy, for a second, at its first use
         return torch.autograd.grad(value.sum(), self.x, retain_graph=retain_graph)[0]
+
+
+def words(value: Any, *without: str) -> str:
+    """Returns the options of a dataclass in words, but for some, and for quiet ones at their
+    defaults."""
+    shown = (
+        f"{f.name}={option!r}"
+        for f in fields(value)
+        if f.repr and f.name not in without
+        for option in [getattr(value, f.name)]
+        if not (f.metadata == QUIET and option == f.default)
+    )
+    return ", ".join(shown)
 
 
 def per_sample(v: Tensor, like: Tensor) -> Tensor:

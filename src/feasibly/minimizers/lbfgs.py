@@ -2,13 +2,13 @@ r"""L-BFGS, batched: each member has its own history, step length and end."""
 
 __all__ = ["LBFGS", "History", "WarmLBFGS"]
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from .base import Minimizer, Search, capped, dot
+from .base import QUIET, Minimizer, Search, capped, dot, words
 
 PAIR_TYPES = {
     None: None,
@@ -55,8 +55,8 @@ class LBFGS(Minimizer):
     max_step: float | None = 0.5
     memory: int = 8
     line_search: bool = True
-    pair_type: str | None = None
-    pairs_on_host: bool = False
+    pair_type: str | None = field(default=None, metadata=QUIET)
+    pairs_on_host: bool = field(default=False, metadata=QUIET)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -102,11 +102,7 @@ class LBFGS(Minimizer):
         return History.empty(self.memory, x, PAIR_TYPES[self.pair_type], device)
 
     def __repr__(self) -> str:
-        # results and stores are known by these words: where pairs are kept as ever, the same ones
-        hidden = {"pair_type": None, "pairs_on_host": False}
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        shown = (f"{k}={v!r}" for k, v in values.items() if k not in hidden or v != hidden[k])
-        return f"{type(self).__name__}({', '.join(shown)})"
+        return f"{type(self).__name__}({words(self)})"
 
 
 @dataclass(frozen=True, repr=False)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..checks.inputs import check_parts
 from ..constraints.base import Constraint
-from ..minimizers.base import Minimizer
+from ..minimizers.base import Minimizer, words
 from ..network import Network
 from ..randomness import MemberNoise
 from ..result import Result
@@ -25,10 +25,6 @@ Randn = Callable[[Tensor], Tensor]
 
 OUTPUTS = ("state", "denoised", "projected")
 SPACINGS = ("time", "noise")
-QUIET = {"quiet": True}
-"""The metadata of options that a sampler's words leave out at their defaults. Results and stores
-know a sampler by these words, so that an option may join without a change of what is known."""
-
 BISECTIONS = 60  # by which a time of a noise level is found, to the last bit
 
 
@@ -311,13 +307,7 @@ class Sampler(ABC):
         return (sigma_t / alpha_t).log()
 
     def __repr__(self) -> str:
-        values = {f: getattr(self, f.name) for f in fields(self) if f.repr}
-        arguments = ", ".join(
-            f"{f.name}={value!r}"
-            for f, value in values.items()
-            if f.name not in ("denoiser", "constraint")
-            and not (f.metadata == QUIET and value == f.default)
-        )
+        arguments = words(self, "denoiser", "constraint")
         return f"{type(self).__name__}({arguments}) with {self.constraint!r}"
 
     def _check_noise(self) -> None:

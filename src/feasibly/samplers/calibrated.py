@@ -19,7 +19,7 @@ from .base import Randn, Sampler, Step
 from .moments import Product
 from .ppr import PPR
 
-RTOL = 1e-3  # the relative error at which the linear solver and the square root stop
+RTOL = 1e-3  # at which the linear solver and the square root stop
 FARTHEST = 4.0  # how many standard deviations a sample moves at most, a residual
 
 

@@ -132,6 +132,7 @@ class Particles(PPR):
         minimize: The minimizer of projections, below `level`.
         last: The minimizer of the projection at :math:`t = 0`; None for `minimize`.
         sigma_max: The highest noise level at which a projection is made, below `level`.
+        share, sigma_share: Where these projections may stop early; see :class:`PPR`.
         eta: The share of fresh noise in a prediction; not 0.
         output: What to return; see :class:`Sampler`.
     """

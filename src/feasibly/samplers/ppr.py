@@ -11,8 +11,9 @@ from torch import Tensor
 
 from ..constraints.base import Constraint
 from ..minimizers import LBFGS, Minimizer, Minimum
+from ..minimizers.base import QUIET
 from ..randomness import MemberNoise
-from .base import QUIET, Randn, Sampler, Start, Step
+from .base import Randn, Sampler, Start, Step
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -63,8 +64,8 @@ class PPR(Sampler):
     renoises = True
     differentiates = True
     advice = (
-        "give the projections more iterations, such as minimize=WarmLBFGS(steps=48), or the last "
-        "one, such as last=WarmLBFGS(steps=200)"
+        "allow the last projection more iterations: method='ppr', options={'last': "
+        "feasibly.minimizers.WarmLBFGS(steps=400)}"
     )
 
     constraint: Constraint
@@ -139,7 +140,6 @@ class PPR(Sampler):
                 f"{type(self).__name__}(sigma_max={self.sigma_max!r}) must be a number above the "
                 f"schedule's lowest noise level, {lowest:.3g}, or nothing would be projected."
             )
-
         if not (isinstance(self.share, int | float) and 0 <= self.share < 1):
             raise ValueError(
                 f"{type(self).__name__}(share=...) must lie in [0, 1), got {self.share!r}."
