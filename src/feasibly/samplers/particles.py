@@ -132,7 +132,8 @@ class Particles(PPR):
         minimize: The minimizer of projections, below `level`.
         last: The minimizer of the projection at :math:`t = 0`; None for `minimize`.
         sigma_max: The highest noise level at which a projection is made, below `level`.
-        share, sigma_share: Where these projections may stop early; see :class:`PPR`.
+        share: The share of :math:`\|r\|^2` at which these projections may stop; see :class:`PPR`.
+        sigma_share: The highest noise level at which they may.
         eta: The share of fresh noise in a prediction; not 0.
         output: What to return; see :class:`Sampler`.
     """
