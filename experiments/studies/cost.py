@@ -23,7 +23,7 @@ import feasibly
 from feasibly.constraints import Decoded
 from feasibly.linalg import square_root
 from feasibly.minimizers import Minimizer
-from feasibly.network import Network
+from feasibly.network import Network, watched
 from feasibly.plausible import Reference, reference
 from feasibly.samplers import moments
 from feasibly.sampling import Run
@@ -116,21 +116,11 @@ class Clock:
     def __call__(self, z: Tensor) -> Tensor:
         inner, start = z.clone(), time.perf_counter()
         x = self.decode(inner)
-        self.seconds += time.perf_counter() - start
-        if x.requires_grad and inner.requires_grad:
-            entered = 0.0
+        self._add(time.perf_counter() - start)
+        return watched(inner, x, lambda: None, self._add)
 
-            def enter(_: Tensor) -> None:
-                nonlocal entered
-                entered = time.perf_counter()
-
-            def leave(_: Tensor) -> None:
-                self.seconds += time.perf_counter() - entered
-
-            x = x.view_as(x)
-            x.register_hook(enter)
-            inner.register_hook(leave)
-        return x
+    def _add(self, seconds: float) -> None:
+        self.seconds += seconds
 
 
 MADE: Mapping[str, tuple[str, str, int]] = {

@@ -1,6 +1,6 @@
 """The user's denoiser as samplers evaluate it: checked, and counted in a run."""
 
-__all__ = ["Evaluations", "Network", "device_of"]
+__all__ = ["Evaluations", "Network", "device_of", "watched"]
 
 import time
 from collections.abc import Callable
@@ -74,29 +74,19 @@ class Network:
         counts.forward += 1
         counts.member_forward += members
 
-        # hooks on both ends of the network see every backward pass through it
         inner = x_t.clone()
         start = time.perf_counter()
         x_0 = self._estimate(inner, t)
         counts.seconds += time.perf_counter() - start
 
-        if x_0.requires_grad and inner.requires_grad:
-            clock = 0.0
+        def enter() -> None:
+            counts.backward += 1
+            counts.member_backward += members
 
-            def enter(_: Tensor) -> None:
-                nonlocal clock
-                counts.backward += 1
-                counts.member_backward += members
-                clock = time.perf_counter()
+        def leave(seconds: float) -> None:
+            counts.seconds += seconds
 
-            def leave(_: Tensor) -> None:
-                counts.seconds += time.perf_counter() - clock
-
-            # an alias, since the denoiser may return its input or a tensor that it keeps
-            x_0 = x_0.view_as(x_0)
-            x_0.register_hook(enter)
-            inner.register_hook(leave)
-        return x_0
+        return watched(inner, x_0, enter, leave)
 
     def _estimate(self, x_t: Tensor, t: Tensor) -> Tensor:
         version = None if x_t.is_inference() else x_t._version
@@ -110,6 +100,32 @@ class Network:
         x_0 = x_0 if callable(mean) else mean  # an array's `mean` is a method
         _check_output(x_0, x_t)
         return x_0
+
+
+def watched(
+    x: Tensor, y: Tensor, enter: Callable[[], None], leave: Callable[[float], None]
+) -> Tensor:
+    """Returns an alias of y, a function of x, whose every backward pass down to x is reported.
+
+    Arguments:
+        x: The input, a tensor that nothing else uses.
+        y: The output. It may be the input, or a tensor that the function keeps.
+        enter: Called where a pass begins.
+        leave: Called with its seconds where it has come to x.
+    """
+    if not (y.requires_grad and x.requires_grad):
+        return y
+    clock = 0.0
+
+    def begin(_: Tensor) -> None:
+        nonlocal clock
+        enter()
+        clock = time.perf_counter()
+
+    y = y.view_as(y)
+    y.register_hook(begin)
+    x.register_hook(lambda _: leave(time.perf_counter() - clock))
+    return y
 
 
 def device_of(denoiser: Any) -> torch.device:
