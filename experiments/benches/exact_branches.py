@@ -42,9 +42,15 @@ FUNCTIONS: Mapping[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Ten
     "square": (torch.square, mirrored),
     "sine": (lambda x: (FREQUENCY * x).sin(), wrapped),
     "cubic": (lambda x: x + x**3 / 3, same),
+    "exponential": (torch.exp, same),
+    "saturated": (torch.tanh, same),
+    "softplus": (torch.nn.functional.softplus, same),
 }
 """What is known of a value, and the branches that a value is one of, with shape (K, m). On all
 branches of a value the function is as steep, so that they differ by the prior alone."""
+
+MONOTONE = ("exponential", "saturated", "softplus")
+"""The functions of one branch that are a family of their own."""
 
 
 def chain(
@@ -113,11 +119,18 @@ def _problems() -> Iterator[Problem]:
         ("sine", 0.9, "cosine"),
         ("cubic", 0.5, "loglogit"),
         ("cubic", 0.9, "vp"),
+        ("exponential", 0.5, "edm"),
+        ("exponential", 0.9, "loglogit"),
+        ("saturated", 0.5, "vp"),
+        ("saturated", 0.9, "cosine"),
+        ("softplus", 0.5, "rectified"),
+        ("softplus", 0.9, "edm"),
     )
     for seed, (kind, correlation, timing) in enumerate(cases, start=60):
         make = partial(chain, seed, kind, correlation, timing)
-        name = f"branches-{kind}-{correlation:g}-{timing}"
-        yield Problem(name, "branches", "curved", make, SIZE - SIZE // LEFT_OUT)
+        family = "monotone" if kind in MONOTONE else "branches"
+        name = f"{family}-{kind}-{correlation:g}-{timing}"
+        yield Problem(name, family, "curved", make, SIZE - SIZE // LEFT_OUT)
 
 
 PROBLEMS = [*_problems()]

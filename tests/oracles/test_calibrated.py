@@ -15,12 +15,18 @@ import torch
 import feasibly
 from feasibly import CalibratedPPR
 from feasibly.constraints import Bounds, Composite, Equality, Inequality, Linear
+from feasibly.linalg import least_squares
 from feasibly.minimizers import GaussNewton
 from feasibly.oracles import Gaussian
 from feasibly.samplers import PPR
+from feasibly.samplers.moments import toward
 from feasibly.schedules import VP, LogLogit, Rectified
 
 D, N = 30, 2048
+
+
+def randn(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 class Problem:
@@ -159,6 +165,63 @@ def test_the_last_state_is_projected_through_the_denoiser(gaussian):
     assert torch.equal(found.x, expected.x)
     assert torch.equal(found.x_0, expected.x_0)
     assert not ELLIPSE.is_feasible(x_0).all()
+
+
+def correlated(n=24, rho=0.5):
+    i = torch.arange(n)
+    return rho ** (i[:, None] - i).abs().double()
+
+
+def moved(function, x, goal, cov, **options):
+    """Moves samples along a covariance to where a function of all values but the last is that of
+    a goal."""
+    observed = Equality(lambda x: function(x[:, :-1]) - function(goal[:-1]), tolerance=1e-12)
+
+    def solve(S, b, iterations, rtol, least):
+        return least_squares(S, b, iterations, rtol, 1e-2)
+
+    return toward(observed, x, lambda v: v @ cov, 0.0, solve, 64, 1e-9, **options).x
+
+
+def test_a_curved_residual_is_met_like_a_linear_one_if_it_is_linearised_on_the_constraint():
+    """A function of each value by itself says the value. So the move is that of kriging."""
+    cov = correlated()
+    x, (goal,) = randn(5, 24), randn(1, 24, seed=1)
+    near = torch.cat([goal[None, :-1], torch.ones(1, 1)], dim=1).expand(5, -1)
+    gain = cov[:, :-1] @ torch.linalg.inv(cov[:-1, :-1])
+    exact = x + (goal[:-1] - x[:, :-1]) @ gain.T
+    for function in (lambda v: v, lambda v: v + v**3, torch.sinh):
+        found = moved(function, x, goal, cov, near=near, width=torch.ones(5))
+        torch.testing.assert_close(found, exact, rtol=0, atol=1e-5)
+    alone = moved(torch.sinh, x, goal, cov, width=torch.ones(5))
+    assert (alone - exact).abs().max() > 0.1, "at the sample itself the slope is another"
+
+
+def test_a_point_far_off_is_no_place_to_linearise_and_tells_by_member():
+    x, (goal,), cov = randn(3, 24), randn(1, 24, seed=1), correlated()
+    near = goal.expand(3, -1).clone()
+    near[1] += 30.0  # its exponential is 10^13
+    near[2] = math.nan
+    found = moved(torch.exp, x, goal, cov, near=near, width=torch.ones(3))
+    alone = moved(torch.exp, x, goal, cov, width=torch.ones(3))
+    assert torch.equal(found[1:], alone[1:])
+    assert not torch.allclose(found[0], alone[0])
+
+
+def test_flat_values_are_met_as_steep_ones_are_unless_they_are_flat_at_the_sample_alone():
+    """Their slopes differ by 10^4, and singular values below a hundredth are bounded."""
+    sizes = torch.logspace(0, 4, 23).double()
+    (goal,), cov = randn(1, 24, seed=1), torch.eye(24).double()
+    near = goal[None] + 1e-3
+    met = moved(
+        lambda v: sizes * v.sinh(), randn(1, 24), goal, cov, near=near, width=torch.ones(1)
+    )
+    torch.testing.assert_close(met[:, :-1], goal[None, :-1], rtol=0, atol=1e-4)
+    blind = moved(lambda v: sizes * v.sinh(), randn(1, 24), goal, cov, near=near)
+    assert (blind - goal)[:, :8].abs().max() > 0.1, "without a width, the bound leaves them out"
+    flat = goal[None] + 0.1
+    flat[:, 3] = 1e-6  # where a square has no slope, and Newton's step is 10^5
+    assert moved(torch.square, flat, goal, cov, width=torch.ones(1)).abs().max() < 10
 
 
 @pytest.mark.parametrize(

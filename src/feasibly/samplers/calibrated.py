@@ -4,7 +4,7 @@ __all__ = ["CalibratedPPR"]
 
 import math
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -77,6 +77,11 @@ class CalibratedPPR(Sampler):
     than :math:`4 \sqrt{m}` times the largest standard deviation of :math:`V`, with :math:`m`
     residuals, or than the steepest descent would to :math:`r = 0`.
 
+    A curved residual is linearised at the sample :math:`y` of the step before, which nearly meets
+    it: :math:`r(y) + J (z - y)` takes the place of :math:`r(z)`, with :math:`J` at :math:`y`. So
+    curved values of one branch, such as :math:`x + x^3`, are met as linear ones are after some
+    steps.
+
     The target is the prior restricted to :math:`\|r\| \leq \epsilon`, with
     :math:`\epsilon \to 0`: its density on the constraint is :math:`p / |\det J J^\top|^{1/2}`,
     and not :math:`p` on the surface; :func:`feasibly.constraints.log_volume` tells them apart.
@@ -139,19 +144,29 @@ class CalibratedPPR(Sampler):
         t: Tensor,
         s: Tensor,
         randn: Randn = torch.randn_like,
-        memory: Any = None,
+        memory: Tensor | None = None,
     ) -> Step:
-        x_0 = self.posterior(x_t, t, randn)
+        x_0 = found = self.posterior(x_t, t, randn, memory)
         x_s = self.predict(x_t, x_0, t, s, randn)
         if s == 0 and self.constraint.exact is not None:
             x_s, x_0, _ = self.ppr(self.constraint.exact).kernel(
                 x_s, s, self.noise_level(t), randn
             )
-        return Step(x_s, x_0)
+        return Step(x_s, x_0, found)
 
     @torch.enable_grad()
-    def posterior(self, x_t: Tensor, t: Tensor, randn: Randn) -> Tensor:
-        r"""Samples :math:`x_0 \sim p(x_0 \mid x_t, r = 0)`, with shape :math:`(B, *)`."""
+    def posterior(
+        self, x_t: Tensor, t: Tensor, randn: Randn, near: Tensor | None = None
+    ) -> Tensor:
+        r"""Samples :math:`x_0 \sim p(x_0 \mid x_t, r = 0)`, with shape :math:`(B, *)`.
+
+        Arguments:
+            x_t: The states, with shape :math:`(B, *)`.
+            t: Their time.
+            randn: Where the noise comes from.
+            near: Samples near the constraint, such as those of the step before, with shape
+                :math:`(B, *)`. A curved residual is linearised there.
+        """
         alpha_t, sigma_t = self.denoiser.schedule(t)
         x_t = x_t.detach().requires_grad_()
         mean = self.denoiser(x_t, t)
@@ -161,9 +176,10 @@ class CalibratedPPR(Sampler):
             return sigma_t**2 / alpha_t * product
 
         z, largest = mean.detach(), torch.full_like(x_t.flatten(start_dim=1)[:, 0], torch.inf)
+        width = None
         if self.products:
             root, largest = square_root(V, randn(z), self.products, RTOL)
-            z = z + root
+            z, width = z + root, largest.sqrt()
         # without noise singular values are bounded by the largest
         noisy = self.constraint.noisy is not None
 
@@ -172,7 +188,9 @@ class CalibratedPPR(Sampler):
             bound = least if noisy else None
             return least_squares(S, b, iterations, rtol, self.floor, bound)
 
-        moved = moments.toward(self.constraint, z, V, 0.0, solve, self.iterations, RTOL, randn)
+        moved = moments.toward(
+            self.constraint, z, V, 0.0, solve, self.iterations, RTOL, randn, near, width
+        )
         # no farther than the covariance makes likely; a learned covariance may throw samples off
         likely = FARTHEST * (moved.residuals * largest).sqrt()
         longest = torch.maximum(likely, moved.distance)

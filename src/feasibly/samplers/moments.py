@@ -18,6 +18,8 @@ ROUNDING = 1e-3  # the relative error of a squared residual in single precision,
 STIFF = 100.0  # the largest variance of exact residuals, in units of that of an error
 SIZED = 3  # the products that find this variance
 FEW = 32  # exact residuals beside others that join one by one, with a product each
+WORSE = 100.0  # how many times as large a residual may be where it is linearised
+PROBES = 2  # pairs of opposite steps that tell how steep residuals are
 KEPT = 32  # residuals whose derivatives may be kept, each as large as a sample
 NEGATIVE = 0.1  # the share of it that may be found negative
 
@@ -73,9 +75,15 @@ def toward(
     iterations: int,
     rtol: float,
     randn: Randn | None = None,
+    near: Tensor | None = None,
+    width: Tensor | None = None,
 ) -> Moved:
-    r"""Returns :math:`x - V J^\top (J V J^\top + R)^{-1} (r(x) + e)`, with
-    :math:`J = \partial r / \partial x`.
+    r"""Returns :math:`x - V J^\top (J V J^\top + R)^{-1} (r(y) + J (x - y) + e)`, with
+    :math:`J = \partial r / \partial x` at :math:`y`.
+
+    The residual is linearised at :math:`y`, which is `x` itself, or a sample that is known to be
+    near the constraint. There a curved residual has the slope that it has on the constraint. From
+    level to level of a run this is Gauss-Newton's method, one iteration each.
 
     The covariance :math:`R` of the residual's errors is :math:`\sigma_y^2 I` for what is exact,
     and the identity for observations with noise, whose residual is in units of their errors.
@@ -96,9 +104,21 @@ def toward(
         randn: The noise of which :math:`e \sim \mathcal{N}(0, R)` is made, for observations with
             noise; None for :math:`e = 0`. With it, moves that overshoot a curved residual are
             shortened.
+        near: Samples near the constraint, with shape (B, *), at which a curved residual is
+            linearised. Where it is a hundred times as large as at `x`, it is linearised at `x`.
+        width: The largest standard deviation of the samples, with shape (B). With it, curved exact
+            residuals are taken in units of how much they change over it.
     """
-    x = x.detach().requires_grad_()
-    r, variance, turn, least, J, J_T = _rows(constraint, x, V, noise, iterations)
+    x = y = x.detach()
+    if near is not None and not constraint.linear:
+        y = _point(constraint, x, near)
+    z = y.clone().requires_grad_()
+    rows = _rows(constraint, z, V, noise, iterations)
+    if width is not None and constraint.noisy is None and not constraint.linear:
+        rows = _even(rows, constraint, y, width)
+    r, variance, turn, least, J, J_T = rows
+    if y is not x:
+        r = r + J(x - y)
     e = torch.zeros_like(r.detach())
     if randn is not None and constraint.noisy is not None:
         e = variance.sqrt() * numbers(randn, e, x)
@@ -113,17 +133,23 @@ def toward(
         return variance * p + J(moves[-1])
 
     w, weights = solve(S, -r.detach(), min(iterations, r.shape[1]), rtol, least)
-    x, r = x.detach(), r.detach()
-    move = torch.zeros_like(x)
+    r, move = r.detach(), torch.zeros_like(x)
     for weight, one in zip(weights.unbind(dim=1), moves, strict=True):
         move = move + per_sample(weight, x) * one
     if randn is not None and constraint.noisy is not None and not constraint.linear:
         price = (-w * (r + variance * w)).sum(dim=1).clamp_min(0)  # w J V J^T w, as S w = -r
-        move = _shortened(lambda z: _joined(constraint, z, turn) + e, x, move, r, price)
+        move = _shortened(lambda v: _joined(constraint, v, turn) + e, x, move, price)
     x = x + move
-    size = r.detach().norm(dim=1)
+    size = r.norm(dim=1)
     distance = torch.where(size > 0, size / slopes[0], 0.0) if slopes else size
     return Moved(x, distance, r.shape[1])
+
+
+@torch.no_grad()
+def _point(constraint: Constraint, x: Tensor, other: Tensor) -> Tensor:
+    """Returns the other of two points of each sample, or the first where the other is far off."""
+    good = constraint.violation(other) <= WORSE**2 * constraint.violation(x)
+    return torch.where(per_sample(good, x), other, x)
 
 
 def cost(constraint: Constraint, iterations: int, residuals: int) -> int:
@@ -134,7 +160,7 @@ def cost(constraint: Constraint, iterations: int, residuals: int) -> int:
 
 @torch.no_grad()
 def _shortened(
-    residual: Callable[[Tensor], Tensor], x: Tensor, move: Tensor, r: Tensor, price: Tensor
+    residual: Callable[[Tensor], Tensor], x: Tensor, move: Tensor, price: Tensor
 ) -> Tensor:
     """Returns moves that were halved until they lessen the misfit by more than they cost in prior
     probability, as the whole move does if the residual is linear.
@@ -143,11 +169,10 @@ def _shortened(
         residual: The residual with its errors, as a function of samples.
         x: The samples, with shape (B, *).
         move: Their moves, likewise.
-        r: Their residuals, with shape (B, m).
         price: The squared lengths of the moves in units of the posterior's covariance, with shape
             (B).
     """
-    before, share = r.square().sum(dim=1), torch.ones_like(price)
+    before, share = residual(x).square().sum(dim=1), torch.ones_like(price)
     for _ in range(HALVINGS):
         after = residual(x + per_sample(share, x) * move).square().sum(dim=1)
         worse = ~(after + share.square() * price <= before * (1 + ROUNDING))
@@ -200,6 +225,24 @@ def _rows(
         torch.where(known, 1 / STIFF, one),
         lambda v: torch.cat([turn(J_r(v)), J_v(v)], dim=1),
         lambda p: J_r_T(turn_T(p[:, :m])) + J_v_T(p[:, m:]),
+    )
+
+
+def _even(rows: Rows, constraint: Constraint, x: Tensor, width: Tensor) -> Rows:
+    """Returns exact residuals in units of how much they change over a width of the samples, with
+    shape (B). Then a bound on singular values leaves out no value that is flat everywhere, and it
+    leaves out one that is flat at the sample alone, whose slope says little."""
+    generator, squares = torch.Generator().manual_seed(0), torch.zeros_like(rows.r)
+    with torch.no_grad():
+        for _ in range(PROBES):
+            step = torch.randn(x.shape[1:], generator=generator).sign().to(x)
+            step = per_sample(width, x) * step
+            for other in (x + step, x - step):
+                squares = squares + (constraint.residual(other) - rows.r).square() / (2 * PROBES)
+    squares = squares / width[:, None].square()
+    unit = torch.where(squares > 0, squares.rsqrt(), 1.0)
+    return rows._replace(
+        r=unit * rows.r, J=lambda v: unit * rows.J(v), J_T=lambda p: rows.J_T(unit * p)
     )
 
 
