@@ -29,6 +29,9 @@ def first(m, value=0.3):
     return Equality(lambda x: x[:, :m] - value, tolerance=1e-6)
 
 
+INSPECTED = inspect(PRIOR, first(1), (D,))
+
+
 def above(value):
     """The first coordinate is to be more than a value."""
     return Inequality(lambda x: value - x[:, :1], tolerance=1e-6)
@@ -91,8 +94,39 @@ def test_up_to_twelve_equalities_are_weighed_and_more_are_met_by_posterior_sampl
     many = plan(first(13))
     assert kinds(many) == [CalibratedPPR] + [PPR] * 3
     posterior, late = many.attempts[0], many.attempts[-1]
-    assert same(posterior, CalibratedPPR(PRIOR, late.constraint, spacing="noise", steps=36))
+    assert posterior.spacing == "noise"
+    levels = {"steps": posterior.steps, "top": posterior.top}
+    assert same(posterior, CalibratedPPR(PRIOR, late.constraint, spacing="noise", **levels))
     assert same(late, ppr(late.constraint, **MANY))
+
+
+@pytest.mark.parametrize("wide", [1.0, 8.0])
+@pytest.mark.parametrize(("fast", "steps"), [(False, 36), (True, 24)])
+def test_posterior_samples_leave_out_levels_that_hide_the_widest_direction(wide, fast, steps):
+    """And keep the distance between levels. The bounds on the largest of 16 standard deviations,
+    which 64 samples tell, are missed by one survey in a thousand."""
+    prior = Gaussian(torch.zeros(D), torch.diag(torch.tensor([wide**2] + [1.0] * 15)), LogLogit())
+    sampler = feasibly.plan(prior, first(13), (D,), fast=fast).attempts[0]
+    assert type(sampler) is CalibratedPPR
+    assert 5 * wide * 0.75 < sampler.top < 5 * max(wide * 1.3, 1.6)
+    levels = torch.tensor([sampler.noise_level(t) for t in sampler.times()]).double().log()
+    usual = (levels[0] - levels[-1]).item() / steps
+    assert levels[:-1].diff()[1:].abs().max().item() < usual * 1.001
+    assert levels[:-1].diff()[1:].abs().min().item() > usual * 0.9
+    given = {"spacing": "time", "steps": 9}
+    assert feasibly.plan(prior, first(13), (D,), options=given).attempts[0].top == math.inf
+
+
+def test_particles_are_weighed_where_a_value_is_told_and_halved_where_data_are_smooth():
+    survey = plan(first(1)).survey
+    (chosen, *_), unseen = plan(first(1)).attempts, choose(PRIOR, first(1), INSPECTED)
+    assert chosen.branch == pytest.approx(8 * survey.informed, rel=0.06)
+    assert chosen.weighed == pytest.approx(2 * survey.informed, rel=0.06)
+    assert chosen.halved == pytest.approx(0.2 * chosen.spread, rel=0.06)
+    assert (unseen.attempts[0].weighed, unseen.attempts[0].halved) == (math.inf, 0.0)
+    rough = replace(survey, thin=0.006)
+    assert choose(PRIOR, first(1), INSPECTED, survey=rough).attempts[0].halved == 0
+    assert plan(above(0.5)).attempts[-1].halved == 0
 
 
 def values(function, m=13, level=0.3):
@@ -326,9 +360,9 @@ def test_exactly_normal_data_take_few_steps_under_linear_values(m, far):
         replace(survey, ends=(1e-3, 3.0)),
         None,
     ):
-        assert first_of(survey=other).steps > 30
-    assert first_of(Equality(law.residual, tolerance=1e-6)).steps > 30
-    assert first_of(Composite([law, noisy])).steps > 30
+        assert first_of(survey=other).steps > 15
+    assert first_of(Equality(law.residual, tolerance=1e-6)).steps > 15
+    assert first_of(Composite([law, noisy])).steps > 15
     assert getattr(first_of(spacing="time"), "top", math.inf) == math.inf
     if m == 1:
         assert first_of(particles=3).particles == 3
@@ -529,10 +563,9 @@ def test_a_reason_has_the_number_of_values():
     assert "13 equalities" in plan(first(13)).reason
 
 
-def test_fast_takes_fewer_steps_for_posterior_samples():
-    posterior, *_, late = plan(first(13), fast=True).attempts
+def test_fast_takes_fewer_iterations_of_ppr():
+    *_, late = plan(first(13), fast=True).attempts
     constraint = late.constraint
-    assert same(posterior, CalibratedPPR(PRIOR, constraint, spacing="noise", steps=24))
     fewer = {"minimize": WarmLBFGS(steps=11), "last": WarmLBFGS(steps=110)}
     assert same(late, ppr(constraint, **MANY | fewer))
 
@@ -720,12 +753,17 @@ def test_an_unknown_method_is_refused_with_the_names_of_all():
 @pytest.mark.parametrize("name", ["zeta", "denoiser", "constraint", "problem"])
 def test_an_unknown_option_is_refused_with_the_names_of_all(name):
     shared = (
-        "eta, last, {}minimize, {}output, {}repeats, share, sigma_max, sigma_share, "
+        "eta, {}last, {}minimize, {}output, {}repeats, share, sigma_max, sigma_share, "
         "spacing, {}steps"
     )
     for m, method, kind, own in (
-        (1, "auto", "Particles", ("level, ", "normal, ", "pairs, particles, ", "spread, ")),
-        (1, "ppr", "PPR", ("", "", "", "")),
+        (
+            1,
+            "auto",
+            "Particles",
+            ("halved, ", "level, ", "normal, ", "pairs, particles, ", "spread, "),
+        ),
+        (1, "ppr", "PPR", ("", "", "", "", "")),
         (13, "auto", "CalibratedPPR", None),
     ):
         options = "" if own is None else shared.format(*own)

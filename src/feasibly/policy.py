@@ -47,6 +47,15 @@ BRANCH, BRANCH_FAR = 8.0, 32.0
 """How far above the noise level at which the denoiser begins to tell a residual there are
 particles, and how far where the constraint is far from unconditional samples."""
 
+WEIGHED_BELOW = 4.0
+"""How many times below that level particles are weighed. Above it they go as unconditional samples
+do, at a third of the work or less."""
+
+HALVED, SMOOTH = 0.2, 0.005
+"""The noise level below which a member keeps half of its particles, in units of the data's scale,
+and how far the denoiser may be from an affine map at about that level. There particles of one
+member differ little, and moves are nearly exact."""
+
 PAIRS_DECODED = 4
 """The number of pairs of samples that tell the curvature of a decoded residual. Each takes two
 evaluations of the decoder."""
@@ -99,8 +108,10 @@ LAST = 10
 """How many times as many iterations the last projection may take, for many residuals. Only members
 that are not feasible yet take them."""
 
-STEPS_CALIBRATED, STEPS_FAST = 36, 24
-"""The number of steps of posterior samples, and with `fast`."""
+STEPS_CALIBRATED, STEPS_FAST, TOP = 36, 24, 5.0
+"""The number of steps of posterior samples over all noise levels, and with `fast`; and the level
+to which the first of them goes, in units of the data's standard deviation along the direction in
+which it is largest. Above it states say little of the data, and the other steps are left out."""
 
 STRAIGHT = 1e6
 """How far the denoiser is from an affine map at most, in units of the square of rounding, if data
@@ -472,13 +483,20 @@ def _particles(
         particles = PARTICLES_NORMAL
     branch = BRANCH_FAR if far else BRANCH
     unit = 1.0 if survey is None else survey.unit
+    spread = _short(unit if survey is None else max(unit, _spread(survey.samples)))
     chosen: dict[str, Any] = {
         "particles": max(PARTICLES_NORMAL, particles // 2) if fast else particles,
         "branch": math.inf if survey is None else _short(branch * survey.informed),
+        "weighed": math.inf
+        if survey is None
+        else _short(branch * survey.informed / WEIGHED_BELOW),
         "level": _short(LEVEL * unit) if equal else 0.0,
-        "spread": _short(unit if survey is None else max(unit, _spread(survey.samples))),
+        "spread": spread,
         "last": GaussNewton(STUCK, max_distance=None),
     }
+    smooth = survey is not None and survey.thin < SMOOTH
+    if equal and smooth and particles > PARTICLES_NORMAL:
+        chosen["halved"] = _short(HALVED * spread)
     if normal:
         chosen["normal"] = True
     if _decoded(constraint):
@@ -506,6 +524,12 @@ def _particles(
 def _spread(x: Tensor) -> float:
     """Returns the standard deviation of samples, of which modes far apart are a part."""
     return x.double().var(dim=0).mean().sqrt().item()
+
+
+def _widest(x: Tensor) -> float:
+    """Returns the standard deviation of samples along the direction in which it is largest."""
+    apart = (x - x.mean(dim=0)).flatten(start_dim=1).double()
+    return (torch.linalg.eigvalsh(apart @ apart.mT)[-1] / (len(x) - 1)).sqrt().item()
 
 
 def _tries(seen: Intervals | None, steps: int, budget: tuple[int, int]) -> int:
@@ -549,8 +573,12 @@ def _posterior(
     if observed is None and _takes(PPR, options) and _turns(equalities, survey):
         return _branches(denoiser, constraint, problem, survey, fast, count, options)
     _known(CalibratedPPR, options, fast, "steps")
-    steps = STEPS_FAST if fast else STEPS_CALIBRATED
-    settings: dict[str, Any] = {"spacing": "noise", "steps": steps}
+    settings: dict[str, Any] = {
+        "spacing": "noise",
+        "steps": STEPS_FAST if fast else STEPS_CALIBRATED,
+    }
+    if survey is not None and options.get("spacing", "noise") == "noise":
+        settings |= _levels(settings["steps"], survey)
     met = without_inequalities(constraint) if mixed else constraint
     normal = "spacing" not in options and _normal(met, survey)
     if survey is not None and normal:
@@ -578,6 +606,15 @@ def _posterior(
         f"fail.{inside}{known}"
     )
     return Plan((posterior,) * early + (project,) * (count - early), reason)
+
+
+def _levels(steps: int, survey: Survey) -> dict[str, Any]:
+    """Returns the options of so many steps of posterior samples without those above the top."""
+    (lowest, highest), top = survey.ends, _short(TOP * _widest(survey.samples))
+    if not lowest < top < highest:
+        return {}
+    share = math.log(top / lowest) / math.log(highest / lowest)
+    return {"steps": 1 + math.ceil(share * steps), "top": top}
 
 
 def _branches(

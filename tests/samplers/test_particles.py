@@ -186,25 +186,27 @@ def test_of_two_intervals_the_less_likely_one_is_taken_first(rho, edges):
     assert log_h.item() == pytest.approx(math.log(exact), abs=1e-3)
 
 
+@pytest.mark.parametrize("kept", [4, 2, 1])
 @pytest.mark.parametrize("weights", [[0.7, 0.1, 0.1, 0.1], [0.0, 0.05, 0.9, 0.05]], ids=str)
-def test_resampling_keeps_each_particle_as_often_as_its_weight_on_average(weights):
+def test_resampling_keeps_each_particle_as_often_as_its_weight_on_average(weights, kept):
     """Over evenly spaced numbers the average is exact, and no count is off by one or more."""
     w = double(weights)
     u = (torch.arange(1000).double() + 0.5) / 1000
-    chosen, log_w = resampled(w.log()[:, None].expand(4, 1000), u)
+    chosen, log_w = resampled(w.log()[:, None].expand(4, 1000), u, kept)
+    assert chosen.shape == (kept, 1000)
     counts = torch.stack([(chosen == k).sum(dim=0) for k in range(4)]).double()
-    torch.testing.assert_close(counts.mean(dim=1), 4 * w, rtol=0, atol=0.005)
-    assert ((counts - 4 * w[:, None]).abs() < 1).all()
-    assert torch.equal(log_w, torch.zeros(4, 1000).double())
+    torch.testing.assert_close(counts.mean(dim=1), kept * w, rtol=0, atol=0.005)
+    assert ((counts - kept * w[:, None]).abs() < 1).all()
+    assert torch.equal(log_w, torch.zeros(kept, 1000).double())
 
 
 def test_particles_that_all_matter_are_not_resampled():
     log_w = double([[0.3, -5.0], [0.2, 0.0], [0.25, 0.0], [0.25, 0.0]]).clamp_min(1e-300).log()
-    chosen, after = resampled(log_w[:, :1], double([0.9]))
+    chosen, after = resampled(log_w[:, :1], double([0.9]), 4)
     assert chosen.squeeze(1).tolist() == [0, 1, 2, 3]
     assert torch.equal(after, log_w[:, :1])
     nothing = torch.full((4, 1), -INF).double()
-    chosen, _ = resampled(nothing, double([0.9]))
+    chosen, _ = resampled(nothing, double([0.9]), 4)
     assert chosen.squeeze(1).tolist() == [0, 1, 2, 3]
 
 
@@ -224,7 +226,7 @@ def test_a_particle_that_is_not_finite_has_no_weight_and_leaves_the_others_their
     assert w[:, 1].tolist() == [0.0, 1.0, 0.0, 0.0]
     assert w[:, 2].tolist() == [0.25] * 4, "of a member that is lost"
     for u in (0.01, 0.5, 0.99):
-        chosen, after = resampled(log_w, double([u] * 3))
+        chosen, after = resampled(log_w, double([u] * 3), 4)
         # of the first member three matter, of the second one, of the third nothing is known
         assert chosen.T.tolist() == [[0, 1, 2, 3], [1] * 4, [0, 1, 2, 3]]
         assert torch.equal(after[1:, 0], log_w[1:, 0])
@@ -829,3 +831,40 @@ def test_a_normal_values_units_change_nothing():
     apart = other.log_h - one.log_h
     torch.testing.assert_close(apart, apart[:1].expand(3))
     torch.testing.assert_close(other.values[2], one.values[2])
+
+
+def test_levels_that_tell_nothing_take_no_gradient_and_lower_ones_fewer_particles():
+    """The run takes what its budget says, which is less than with all of them at all levels."""
+    prior = Gaussian(torch.zeros(4).double(), torch.eye(4).double(), LogLogit())
+    held = Linear(torch.eye(4)[:1].double(), double([0.5]), tolerance=1e-6)
+
+    def spent(**options):
+        counted = Evaluations()
+        sampler = Particles(Network(prior, counted), held, branch=8.0, **options)
+        noise = MemberNoise(0, [0, 1], (4,), dtype=torch.float64)
+        sampler.begin(noise)
+        return counted.forward, counted.backward
+
+    levels = [Particles(prior, held).noise_level(t) for t in Particles(prior, held).times()[:-2]]
+    above = sum(v > 8 for v in levels)
+    inside = [v for v in levels if 0.05 < v <= 8]
+    # the last weights are those of the first level that is not above
+    inside.append(max(v for v in levels if v <= 0.05))
+    assert spent() == (above + 8 * len(inside), 8 * len(inside))
+    kept = [8 if v >= 0.4 else 4 if v >= 0.2 else 2 if v >= 0.1 else 1 for v in inside]
+    weighed = sum(k for k, v in zip(kept, inside, strict=True) if v <= 2)
+    assert spent(weighed=2.0, halved=0.4) == (above + sum(kept), weighed)
+
+
+def test_particles_keep_the_weights_of_modes_when_they_are_halved():
+    """512 members have 5 standard errors of 0.11."""
+    prior = GaussianMixture(
+        double([0.3, 0.7]),
+        double([[-2.0, -1.0], [2.0, 1.0]]),
+        (torch.eye(2) / 16).double().expand(2, 2, 2),
+        LogLogit(),
+    )
+    held = Linear(double([[0.0, 1.0]]), double([0.0]), tolerance=1e-6)
+    sampler = Particles(prior, held, weighed=8.0, halved=0.4, particles=16)
+    x = sampler.sample(512, (2,), dtype=torch.float64).samples
+    assert abs((x[:, 0] < 0).double().mean().item() - 0.3) < 0.11

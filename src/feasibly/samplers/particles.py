@@ -122,6 +122,10 @@ class Particles(PPR):
         repeats: The number of kernel applications in a step below `level`.
         particles: The number :math:`K` of particles of a member.
         branch: The noise level :math:`\sigma / \alpha` from which on there are particles.
+        weighed: The noise level from which on they are weighed and moved. Above it they go as
+            unconditional samples do, at a forward evaluation each.
+        halved: The noise level below which a member keeps half of its particles, in units of the
+            data. It keeps a quarter below half that level.
         level: The noise level at which one of them is kept, in units of the data; 0 for the last
             step's.
         spread: The standard deviation of the data.
@@ -150,6 +154,8 @@ class Particles(PPR):
     repeats: int = 1
     particles: int = 8
     branch: float = math.inf
+    weighed: float = math.inf
+    halved: float = 0.0
     level: float = 0.05
     spread: float = 1.0
     pairs: int = 16
@@ -169,8 +175,8 @@ class Particles(PPR):
             return Start(x_t, times[kept:], memory)
         pairs = 0 if self.constraint.linear else self.pairs
         around = [noise() for _ in range(pairs)]  # the same for all particles, and all steps
-        streams = [noise.again(everyone, k + 1) for k in range(self.particles)]
-        copies = everyone.expand(self.particles, -1)
+        streams = [noise.again(everyone, k + 1) for k in range(self._kept(times[branch]))]
+        copies = everyone.expand(len(streams), -1)
         x, last = x_t[copies], last and last.at(copies)  # (K, B, *)
         log_w = log_h = x.new_zeros(x.shape[:2], dtype=torch.float64)
         log_z = average = log_w[0]
@@ -181,13 +187,13 @@ class Particles(PPR):
             log_w = log_w + now - log_h
             if self.noise_level(t) >= self.spread:
                 log_z = log_z + log_mean(log_w) - average
-            chosen, log_w = resampled(log_w, uniform(noise))
+            chosen, log_w = resampled(log_w, uniform(noise), self._kept(s))
             average = log_mean(log_w)
             picked = chosen, everyone
             x, x_0, move, log_h = (part[picked] for part in (x, x_0, move, now))
             last, values = last and last.at(picked), [part[picked] for part in values]
             moved, shift = [], self.reach(t, s) * move
-            for k, stream in enumerate(streams):
+            for k, stream in enumerate(streams[: len(x)]):
                 step = prior.second(x[k], x_0[k], t, s, last and last.at(k))
                 moved.append(self.moved(*step, shift[k], t, s, stream, [v[k] for v in values]))
             last = Last(x_0, self.transition(x, x_0, t, s)[0], t)
@@ -200,10 +206,15 @@ class Particles(PPR):
     @torch.enable_grad()
     def twist(self, x_t: Tensor, t: Tensor, around: Sequence[Tensor] = ()) -> Twist:
         """Returns what the constraint says of states, with shape (B, *), given noises like them
-        that tell the curvature; none for a linear constraint."""
+        that tell the curvature; none for a linear constraint. Above the level `weighed` it says
+        nothing."""
         alpha_t, sigma_t = self.denoiser.schedule(t)
         good = finite(x_t)
         x_t = torch.where(per_sample(good, x_t), x_t.detach(), 0.0).requires_grad_()
+        if self.noise_level(t) > self.weighed:
+            with torch.no_grad():
+                mean = self.denoiser(x_t, t)
+            return Twist(mean, torch.zeros_like(mean), mean.new_zeros(len(mean)).double())
         mean = self.denoiser(x_t, t)
         z = mean.detach().requires_grad_()
         g = self.constraint.intervals(z)
@@ -295,6 +306,13 @@ class Particles(PPR):
                 "test it by feasibly.audit with a large `near`."
             )
 
+    def _kept(self, t: Tensor) -> int:
+        """The number of particles of a member at a time."""
+        level, bound, kept = self.noise_level(t), self.halved, self.particles
+        while level < bound and kept > 1:
+            bound, kept = bound / 2, kept // 2
+        return kept
+
     def _stages(self) -> tuple[int, int]:
         """The number of steps above `branch`, and of those above `level`; the last step is below
         both."""
@@ -336,9 +354,9 @@ class Particles(PPR):
         super().__post_init__()
         self._at_least(1, "particles")
         self._at_least(2, "pairs")
-        for name in ("branch", "level", "spread"):
+        for name in ("branch", "weighed", "halved", "level", "spread"):
             value = getattr(self, name)
-            least = 0 if name == "level" else math.ulp(0.0)
+            least = 0 if name in ("halved", "level") else math.ulp(0.0)
             if not isinstance(value, int | float) or not value >= least:
                 raise ValueError(
                     f"{type(self).__name__}({name}=...) must be a positive number, got {value!r}."
@@ -352,15 +370,16 @@ class Particles(PPR):
     def budget(self, residuals: int = 1) -> tuple[int, int]:
         branch, kept = self._stages()
         forward, backward = self._projections(self.times()[kept + 1 :], residuals)
-        weighed = self.particles * (kept + 1 - branch) if kept > branch else 0
         rows = residuals
         if self.constraint.noisy is not None:
             forward, backward = self._projections(self.times()[-1:], residuals)
             backward += (self.steps - kept) * self._calibrated().cost(residuals)[1]
         elif self.constraint.equalities is None:
             rows = min(residuals, MOST)
-        forward += branch + weighed + self.steps - kept + (self.output == "denoised")
-        return forward, weighed * rows + backward
+        for t in self.times()[branch : kept + 1] if kept > branch else ():
+            forward += self._kept(t)
+            backward += self._kept(t) * rows * (self.noise_level(t) <= self.weighed)
+        return forward + branch + self.steps - kept + (self.output == "denoised"), backward
 
 
 def urgent(g: Intervals, scale: Tensor) -> Tensor:
@@ -406,25 +425,26 @@ def shares(log_w: Tensor) -> Tensor:
     return torch.where(none, 0.0, log_w).softmax(dim=0)
 
 
-def resampled(log_w: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-    """Resamples the particles of members of which few matter, by systematic resampling.
+def resampled(log_w: Tensor, u: Tensor, kept: int) -> tuple[Tensor, Tensor]:
+    """Resamples the particles of members of which few matter, or are to be kept, by systematic
+    resampling.
 
     Arguments:
         log_w: The logarithms of the weights, with shape (K, B).
         u: A random number in [0, 1] for each member, with shape (B).
+        kept: How many particles to keep.
 
     Returns:
-        The chosen particles, with shape (K, B), and the logarithms of their weights, likewise.
+        The chosen particles, with shape (kept, B), and the logarithms of their weights, likewise.
     """
-    K = len(log_w)
-    w = shares(log_w)
-    effective = 1 / w.square().sum(dim=0)
-    own = torch.arange(K, device=w.device)[:, None].expand_as(w)
-    points = (own + u) / K
+    K, w = len(log_w), shares(log_w)
+    own = torch.arange(min(K, kept), device=w.device)[:, None].expand(-1, w.shape[1])
+    points = (own + u) / len(own)
     chosen = torch.searchsorted(w.T.cumsum(dim=1).contiguous(), points.T.contiguous()).T
-    again = effective < EVEN * K
+    again = (1 / w.square().sum(dim=0) < EVEN * K) | (kept < K)
     chosen = torch.where(again, chosen.clamp_max(K - 1), own)
-    return chosen, torch.where(again | ~log_w.isfinite().any(dim=0), 0.0, log_w)
+    rest = torch.where(again | ~log_w.isfinite().any(dim=0), 0.0, log_w[: len(own)])
+    return chosen, rest
 
 
 def choose(log_w: Tensor, u: Tensor) -> Tensor:
