@@ -57,8 +57,8 @@ def sample(
             which is taken as it is.
         attempts: How often a member is sampled, at most; None for the policy's choice.
         fast: Whether to take fewer evaluations, for samples that are a little farther from the
-            constrained distribution. With `auto` it means half the particles, or 24 steps of
-            posterior samples in place of 36, and fewer iterations of projections. With `ppr` it
+            constrained distribution. With `auto` it means half the particles, or two thirds of
+            the steps of posterior samples, and fewer iterations of projections. With `ppr` it
             means the latter.
         options: Options of the method, such as `{"steps": 128}`.
         monitor: Whether to test which members are plausible; see :mod:`feasibly.plausible`. It

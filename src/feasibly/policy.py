@@ -47,13 +47,13 @@ BRANCH, BRANCH_FAR = 8.0, 32.0
 """How far above the noise level at which the denoiser begins to tell a residual there are
 particles, and how far where the constraint is far from unconditional samples."""
 
-WEIGHED_BELOW = 4.0
-"""How many times below that level particles are weighed. Above it they go as unconditional samples
-do, at a third of the work or less."""
+WEIGHED_BELOW, WEIGHED_LEAST = 4.0, 1.0
+"""How many times below that level particles are weighed, and the least such level, in units of the
+data's scale. Above it they go as unconditional samples do, at a third of the work or less."""
 
 HALVED, SMOOTH = 0.2, 0.005
 """The noise level below which a member keeps half of its particles, in units of the data's scale,
-and how far the denoiser may be from an affine map at about that level. There particles of one
+and how far the denoiser may be from an affine map at half that level. There particles of one
 member differ little, and moves are nearly exact."""
 
 PAIRS_DECODED = 4
@@ -110,8 +110,8 @@ that are not feasible yet take them."""
 
 STEPS_CALIBRATED, STEPS_FAST, TOP = 36, 24, 5.0
 """The number of steps of posterior samples over all noise levels, and with `fast`; and the level
-to which the first of them goes, in units of the data's standard deviation along the direction in
-which it is largest. Above it states say little of the data, and the other steps are left out."""
+to which the first of them goes, in units of the data's standard deviation along their widest
+direction. Above it states say little of the data, and the other steps are left out."""
 
 STRAIGHT = 1e6
 """How far the denoiser is from an affine map at most, in units of the square of rounding, if data
@@ -273,8 +273,8 @@ def choose(
         survey: What unconditional samples show of it; None for data of unit variance.
         attempts: How often a member is sampled, at most; None for the policy's choice.
         fast: Whether to take fewer evaluations, for samples that are a little farther from the
-            constrained distribution. With `auto` it means half the particles, or 24 steps of
-            posterior samples in place of 36; exactly normal data take few in any case.
+            constrained distribution. With `auto` it means half the particles, or two thirds of
+            the steps of posterior samples; exactly normal data take few in any case.
             Projections of PPR take fewer iterations: half for few residuals, two thirds for many.
         options: Options of the method, which take the place of the policy's.
 
@@ -484,19 +484,20 @@ def _particles(
     branch = BRANCH_FAR if far else BRANCH
     unit = 1.0 if survey is None else survey.unit
     spread = _short(unit if survey is None else max(unit, _spread(survey.samples)))
+    begin = math.inf if survey is None else _short(branch * survey.informed)
+    given = options.get("branch", begin)
+    weighed = given / WEIGHED_BELOW if isinstance(given, int | float) else math.inf
     chosen: dict[str, Any] = {
         "particles": max(PARTICLES_NORMAL, particles // 2) if fast else particles,
-        "branch": math.inf if survey is None else _short(branch * survey.informed),
-        "weighed": math.inf
-        if survey is None
-        else _short(branch * survey.informed / WEIGHED_BELOW),
+        "branch": begin,
+        "weighed": _short(max(weighed, WEIGHED_LEAST * unit)),
         "level": _short(LEVEL * unit) if equal else 0.0,
         "spread": spread,
         "last": GaussNewton(STUCK, max_distance=None),
     }
     smooth = survey is not None and survey.thin < SMOOTH
-    if equal and smooth and particles > PARTICLES_NORMAL:
-        chosen["halved"] = _short(HALVED * spread)
+    if equal and smooth and (chosen | options)["particles"] > PARTICLES_NORMAL:
+        chosen["halved"] = _short(HALVED * unit)
     if normal:
         chosen["normal"] = True
     if _decoded(constraint):
@@ -528,8 +529,8 @@ def _spread(x: Tensor) -> float:
 
 def _widest(x: Tensor) -> float:
     """Returns the standard deviation of samples along the direction in which it is largest."""
-    apart = (x - x.mean(dim=0)).flatten(start_dim=1).double()
-    return (torch.linalg.eigvalsh(apart @ apart.mT)[-1] / (len(x) - 1)).sqrt().item()
+    apart = (x - x.mean(dim=0)).flatten(start_dim=1)
+    return (torch.linalg.eigvalsh((apart @ apart.mT).double())[-1] / (len(x) - 1)).sqrt().item()
 
 
 def _tries(seen: Intervals | None, steps: int, budget: tuple[int, int]) -> int:
@@ -578,7 +579,8 @@ def _posterior(
         "steps": STEPS_FAST if fast else STEPS_CALIBRATED,
     }
     if survey is not None and options.get("spacing", "noise") == "noise":
-        settings |= _levels(settings["steps"], survey)
+        top = options.get("top", _short(TOP * _widest(survey.samples)))
+        settings |= _levels(settings["steps"], top, survey)
     met = without_inequalities(constraint) if mixed else constraint
     normal = "spacing" not in options and _normal(met, survey)
     if survey is not None and normal:
@@ -608,10 +610,10 @@ def _posterior(
     return Plan((posterior,) * early + (project,) * (count - early), reason)
 
 
-def _levels(steps: int, survey: Survey) -> dict[str, Any]:
-    """Returns the options of so many steps of posterior samples without those above the top."""
-    (lowest, highest), top = survey.ends, _short(TOP * _widest(survey.samples))
-    if not lowest < top < highest:
+def _levels(steps: int, top: float, survey: Survey) -> dict[str, Any]:
+    """Returns the options of posterior samples without those of so many steps above a level."""
+    lowest, highest = survey.ends
+    if not isinstance(top, int | float) or not lowest < top < highest:
         return {}
     share = math.log(top / lowest) / math.log(highest / lowest)
     return {"steps": 1 + math.ceil(share * steps), "top": top}

@@ -14,7 +14,7 @@ import torch
 
 import feasibly
 from feasibly import CalibratedPPR
-from feasibly.constraints import Bounds, Composite, Equality, Inequality, Linear
+from feasibly.constraints import Bounds, Composite, Equality, Inequality, Linear, Observation
 from feasibly.linalg import least_squares
 from feasibly.minimizers import GaussNewton
 from feasibly.oracles import Gaussian
@@ -23,6 +23,10 @@ from feasibly.samplers.moments import toward
 from feasibly.schedules import VP, LogLogit, Rectified
 
 D, N = 30, 2048
+
+
+def double(value):
+    return torch.tensor(value, dtype=torch.float64)
 
 
 def randn(*shape, seed=0):
@@ -197,15 +201,50 @@ def test_a_curved_residual_is_met_like_a_linear_one_if_it_is_linearised_on_the_c
     assert (alone - exact).abs().max() > 0.1, "at the sample itself the slope is another"
 
 
-def test_a_point_far_off_is_no_place_to_linearise_and_tells_by_member():
+def test_a_point_far_off_is_no_place_to_linearise_and_is_told_by_member():
+    """Four widths from a sample is the farthest, and a point that is not finite is left out."""
     x, (goal,), cov = randn(3, 24), randn(1, 24, seed=1), correlated()
     near = goal.expand(3, -1).clone()
     near[1] += 30.0  # its exponential is 10^13
     near[2] = math.nan
-    found = moved(torch.exp, x, goal, cov, near=near, width=torch.ones(3))
-    alone = moved(torch.exp, x, goal, cov, width=torch.ones(3))
-    assert torch.equal(found[1:], alone[1:])
-    assert not torch.allclose(found[0], alone[0])
+    width = double([1.0, 0.5, 1.0])
+
+    def found(near, rows=slice(None)):
+        return moved(torch.exp, x[rows], goal, cov, near=near, width=width[rows])
+
+    whole = found(near)
+    torch.testing.assert_close(whole[:1], found(near[:1], slice(1)))
+    torch.testing.assert_close(whole[1:2], found(x[1:2] + 2.0, slice(1, 2)))
+    torch.testing.assert_close(whole[2:], found(None, slice(2, 3)))
+    assert not torch.allclose(whole[:1], found(None, slice(1)))
+
+
+@pytest.mark.parametrize("function", [torch.exp, torch.tanh, lambda v: v + v**3], ids=range(3))
+@pytest.mark.parametrize("noise", [None, 0.02])
+def test_many_curved_values_of_one_branch_have_the_exact_mean_and_spread(function, noise):
+    """A run, of a chain of which 40 of 48 values are seen. Bounds are five standard errors of 256
+    members for the mean of each of the free values, and 20 % for their spread."""
+    cov = correlated(48, 0.8)
+    seen = torch.arange(48) % 6 != 5
+    prior = Gaussian(torch.zeros(48).double(), cov, LogLogit())
+    x = torch.linalg.cholesky(cov) @ randn(48, 1, seed=3)[:, 0].clamp(-1.5, 1.5)
+    kept, known = cov[seen][:, seen], function(x[seen])
+    if noise is None:
+        held = Equality(lambda v: function(v[:, seen]) - known.to(v), 40e-6)
+        error = torch.zeros(40)
+    else:
+        held = Observation(lambda v: function(v[:, seen]), known.float(), noise=noise)
+        (slope,) = torch.func.vjp(function, x[seen])[1](torch.ones(40).double())
+        error = (noise / slope).square()
+    gain = cov[~seen][:, seen] @ torch.linalg.inv(kept + torch.diag(error))
+    mean = gain @ x[seen]
+    std = (cov[~seen][:, ~seen] - gain @ cov[seen][:, ~seen]).diagonal().sqrt()
+    sampler = CalibratedPPR(prior, held, spacing="noise", steps=32, iterations=16)
+    result = sampler.sample(256, (48,), dtype=torch.float64)
+    free = (result.samples[:, ~seen] - mean) / std
+    assert noise is not None or result.feasible.all()
+    assert free.mean(dim=0).abs().max() < 5 / 16
+    assert abs(free.std(dim=0).mean() - 1) < 0.2
 
 
 def test_flat_values_are_met_as_steep_ones_are_unless_they_are_flat_at_the_sample_alone():

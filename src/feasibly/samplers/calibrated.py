@@ -65,9 +65,9 @@ class CalibratedPPR(Sampler):
     total. Such a residual joins at the level where the covariance knows it.
 
     **Where it applies.** The posterior of a prior with edges or modes is Gaussian at low noise
-    only, and so is that of a strongly curved residual. Conditioning above that gets mode weights
-    wrong, or leaves the data. For priors that are nearly Gaussian given many observations, such
-    as fields seen through linear or mildly curved residuals, it applies from the top. For
+    only, and so is that of a residual with several branches. Conditioning above that gets mode
+    weights wrong, or leaves the data. For priors that are nearly Gaussian given many observations,
+    such as fields seen through residuals of one branch, it applies from the top. For
     others, with one or two residuals, see :class:`Rejection <feasibly.samplers.Rejection>`.
 
     A learned denoiser's :math:`V` is neither symmetric nor positive where it has not learned
@@ -115,7 +115,7 @@ class CalibratedPPR(Sampler):
     renoises = True
     takes_noise = True
     differentiates = True
-    advice = "allow more `steps`; where the residual is strongly curved, use PPR"
+    advice = "allow more `steps`; where the residual has several branches, such as a sine, use PPR"
 
     constraint: Constraint
     _: KW_ONLY

@@ -12,14 +12,18 @@ from torch import Tensor
 from ..constraints.base import Constraint
 from ..linalg import Solution, eigh, extremes
 from ..minimizers.base import per_sample
+from ..sampling import finite
 
 HALVINGS = 6  # of a move onto a curved residual, at most
 ROUNDING = 1e-3  # the relative error of a squared residual in single precision, with a margin
 STIFF = 100.0  # the largest variance of exact residuals, in units of that of an error
 SIZED = 3  # the products that find this variance
 FEW = 32  # exact residuals beside others that join one by one, with a product each
-WORSE = 100.0  # how many times as large a residual may be where it is linearised
-PROBES = 2  # pairs of opposite steps that tell how steep residuals are
+TRUSTED = 4.0  # how many widths from a sample a residual may be linearised
+REACH = 8.0  # how many times what it changes by over a width a residual may be, or it is cut
+PROBES = 8  # the random steps that tell these changes
+UNEVEN = 5.0  # how many times as much some must change as others to be scaled
+RAISED = 1e4  # by how much a residual is scaled up at most
 KEPT = 32  # residuals whose derivatives may be kept, each as large as a sample
 NEGATIVE = 0.1  # the share of it that may be found negative
 
@@ -56,7 +60,7 @@ class Moved(NamedTuple):
     Attributes:
         x: The samples after it, with shape :math:`(B, *)`.
         distance: How far they were from :math:`r = 0` along the steepest descent, with shape
-            :math:`(B)`.
+            :math:`(B)`; 0 where residuals were scaled.
         residuals: The number of residuals.
     """
 
@@ -105,21 +109,24 @@ def toward(
             noise; None for :math:`e = 0`. With it, moves that overshoot a curved residual are
             shortened.
         near: Samples near the constraint, with shape (B, *), at which a curved residual is
-            linearised. Where it is a hundred times as large as at `x`, it is linearised at `x`.
-        width: The largest standard deviation of the samples, with shape (B). With it, curved exact
-            residuals are taken in units of how much they change over it.
+            linearised.
+        width: The largest standard deviation of the samples, with shape (B). With it, no element
+            of `near` counts as farther than four of them. If all is exact, curved residuals are
+            also cut to what they change by over eight of them, and flat ones are scaled up. This
+            takes eight residuals.
     """
-    x = y = x.detach()
-    if near is not None and not constraint.linear:
-        y = _point(constraint, x, near)
+    x = x.detach()
+    y = x if near is None or constraint.linear else _trusted(x, near, width)
     z = y.clone().requires_grad_()
     rows = _rows(constraint, z, V, noise, iterations)
-    if width is not None and constraint.noisy is None and not constraint.linear:
-        rows = _even(rows, constraint, y, width)
-    r, variance, turn, least, J, J_T = rows
-    if y is not x:
-        r = r + J(x - y)
-    e = torch.zeros_like(r.detach())
+    r = rows.r.detach() if y is x else rows.r.detach() + rows.J(x - y)
+    scaled = width is not None and constraint.noisy is None and not constraint.linear
+    if width is not None and scaled:
+        change = _change(constraint, y, rows.r.detach(), width)
+        rows = _scaled(rows, change)
+        r = _unit(change) * r.clamp(-REACH * change, REACH * change)
+    _, variance, turn, least, J, J_T = rows
+    e = torch.zeros_like(r)
     if randn is not None and constraint.noisy is not None:
         e = variance.sqrt() * numbers(randn, e, x)
         r = r + e
@@ -132,8 +139,8 @@ def toward(
         moves.append(V(J_T_p))
         return variance * p + J(moves[-1])
 
-    w, weights = solve(S, -r.detach(), min(iterations, r.shape[1]), rtol, least)
-    r, move = r.detach(), torch.zeros_like(x)
+    w, weights = solve(S, -r, min(iterations, r.shape[1]), rtol, least)
+    move = torch.zeros_like(x)
     for weight, one in zip(weights.unbind(dim=1), moves, strict=True):
         move = move + per_sample(weight, x) * one
     if randn is not None and constraint.noisy is not None and not constraint.linear:
@@ -142,14 +149,18 @@ def toward(
     x = x + move
     size = r.norm(dim=1)
     distance = torch.where(size > 0, size / slopes[0], 0.0) if slopes else size
+    distance = torch.zeros_like(size) if scaled else distance
     return Moved(x, distance, r.shape[1])
 
 
-@torch.no_grad()
-def _point(constraint: Constraint, x: Tensor, other: Tensor) -> Tensor:
-    """Returns the other of two points of each sample, or the first where the other is far off."""
-    good = constraint.violation(other) <= WORSE**2 * constraint.violation(x)
-    return torch.where(per_sample(good, x), other, x)
+def _trusted(x: Tensor, near: Tensor, width: Tensor | None) -> Tensor:
+    """Returns where to linearise: at `near`, but with no element farther than a few widths from
+    that of `x`."""
+    apart = torch.where(per_sample(finite(near), x), near - x, 0.0)
+    if width is not None:
+        bound = per_sample(TRUSTED * width, x)
+        apart = apart.clamp(-bound, bound)
+    return x + apart
 
 
 def cost(constraint: Constraint, iterations: int, residuals: int) -> int:
@@ -228,21 +239,46 @@ def _rows(
     )
 
 
-def _even(rows: Rows, constraint: Constraint, x: Tensor, width: Tensor) -> Rows:
-    """Returns exact residuals in units of how much they change over a width of the samples, with
-    shape (B). Then a bound on singular values leaves out no value that is flat everywhere, and it
-    leaves out one that is flat at the sample alone, whose slope says little."""
-    generator, squares = torch.Generator().manual_seed(0), torch.zeros_like(rows.r)
-    with torch.no_grad():
-        for _ in range(PROBES):
-            step = torch.randn(x.shape[1:], generator=generator).sign().to(x)
-            step = per_sample(width, x) * step
-            for other in (x + step, x - step):
-                squares = squares + (constraint.residual(other) - rows.r).square() / (2 * PROBES)
-    squares = squares / width[:, None].square()
-    unit = torch.where(squares > 0, squares.rsqrt(), 1.0)
+@torch.no_grad()
+def _change(constraint: Constraint, x: Tensor, r: Tensor, width: Tensor) -> Tensor:
+    """Returns the root mean square change of residuals over random steps of a width, with shape
+    (B, m).
+
+    Arguments:
+        constraint: The constraint.
+        x: The samples, with shape (B, *).
+        r: Their residuals, with shape (B, m).
+        width: The standard deviation of a step, with shape (B).
+    """
+    generator = torch.Generator().manual_seed(0)  # the same steps for all members
+    squares, counts = torch.zeros_like(r), torch.zeros_like(r)
+    for _ in range(PROBES):
+        step = torch.randn(x.shape[1:], generator=generator).sign().to(x)
+        square = (constraint.residual(x + per_sample(width, x) * step) - r).square()
+        known = square.isfinite()  # a step may leave the domain of a logarithm
+        squares, counts = squares + torch.where(known, square, 0.0), counts + known
+    return torch.where(counts > 0, squares / counts, torch.inf).sqrt()
+
+
+def _unit(change: Tensor) -> Tensor:
+    """Returns what residuals are multiplied by, given their change, with shape (B, m). They are
+    left as they are if they change by about as much, since a few steps tell it only roughly."""
+    known = change.isfinite() & (change > 0)
+    largest = torch.where(known, change, 0.0).amax(dim=1, keepdim=True)
+    least = torch.where(known, change, torch.inf).amin(dim=1, keepdim=True)
+    scaled = known & (largest > UNEVEN * least)
+    return torch.where(scaled, (largest / change).clamp_max(RAISED), 1.0)
+
+
+def _scaled(rows: Rows, change: Tensor) -> Rows:
+    """Returns residuals in units of their change over the samples' width, if these are uneven. So
+    a bound on singular values does not leave out flat ones."""
+    unit = _unit(change)
     return rows._replace(
-        r=unit * rows.r, J=lambda v: unit * rows.J(v), J_T=lambda p: rows.J_T(unit * p)
+        r=unit * rows.r,
+        variance=unit.square() * rows.variance,
+        J=lambda v: unit * rows.J(v),
+        J_T=lambda p: rows.J_T(unit * p),
     )
 
 

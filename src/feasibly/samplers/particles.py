@@ -122,7 +122,7 @@ class Particles(PPR):
         repeats: The number of kernel applications in a step below `level`.
         particles: The number :math:`K` of particles of a member.
         branch: The noise level :math:`\sigma / \alpha` from which on there are particles.
-        weighed: The noise level from which on they are weighed and moved. Above it they go as
+        weighed: The noise level below which they are weighed and moved. Above it they go as
             unconditional samples do, at a forward evaluation each.
         halved: The noise level below which a member keeps half of its particles, in units of the
             data. It keeps a quarter below half that level.
@@ -185,7 +185,7 @@ class Particles(PPR):
             parts = [(one.x_0, one.move, one.log_h, *one.values) for one in twists]
             x_0, move, now, *values = (torch.stack(part) for part in zip(*parts, strict=True))
             log_w = log_w + now - log_h
-            if self.noise_level(t) >= self.spread:
+            if self.noise_level(t) >= min(self.spread, self.weighed):
                 log_z = log_z + log_mean(log_w) - average
             chosen, log_w = resampled(log_w, uniform(noise), self._kept(s))
             average = log_mean(log_w)
@@ -208,13 +208,13 @@ class Particles(PPR):
         """Returns what the constraint says of states, with shape (B, *), given noises like them
         that tell the curvature; none for a linear constraint. Above the level `weighed` it says
         nothing."""
-        alpha_t, sigma_t = self.denoiser.schedule(t)
         good = finite(x_t)
         x_t = torch.where(per_sample(good, x_t), x_t.detach(), 0.0).requires_grad_()
         if self.noise_level(t) > self.weighed:
-            with torch.no_grad():
-                mean = self.denoiser(x_t, t)
-            return Twist(mean, torch.zeros_like(mean), mean.new_zeros(len(mean)).double())
+            mean = self.denoiser(x_t.detach(), t)
+            log_h = torch.where(good, 0.0, -math.inf).double()
+            return Twist(mean, torch.zeros_like(mean), log_h)
+        alpha_t, sigma_t = self.denoiser.schedule(t)
         mean = self.denoiser(x_t, t)
         z = mean.detach().requires_grad_()
         g = self.constraint.intervals(z)
@@ -361,6 +361,11 @@ class Particles(PPR):
                 raise ValueError(
                     f"{type(self).__name__}({name}=...) must be a positive number, got {value!r}."
                 )
+        if self.weighed <= self.level:
+            raise ValueError(
+                f"{type(self).__name__}(weighed={self.weighed!r}, level={self.level!r}) never "
+                "weighs its particles; set `weighed` to several times `level`."
+            )
         if self.eta == 0:
             raise ValueError(
                 f"{type(self).__name__} needs fresh noise, which tells particles apart; set "
