@@ -1,6 +1,6 @@
 """A Markov chain of normals of which a function of most values is known, such as their squares.
 
-Each known value has a few branches, and neighbours tell which. Forward filtering and backward
+A known value has one branch or a few, and neighbours tell which. Forward filtering and backward
 sampling, over the branches of one value after another, give the exact distribution.
 """
 

@@ -74,13 +74,16 @@ class CalibratedPPR(Sampler):
     enough. Then :math:`J V J^\top` has small singular values that are errors, and would throw
     samples far off. Therefore they are bounded from below, by `floor` times the largest and by
     the antisymmetric part; see :func:`feasibly.linalg.least_squares`. And no sample moves farther
-    than :math:`4 \sqrt{m}` times the largest standard deviation of :math:`V`, with :math:`m`
-    residuals, or than the steepest descent would to :math:`r = 0`.
+    than :math:`4 \sqrt{m}` times the largest standard deviation :math:`w` of :math:`V`, with
+    :math:`m` residuals, or than the steepest descent would to :math:`r = 0`.
 
     A curved residual is linearised at the sample :math:`y` of the step before, which nearly meets
     it: :math:`r(y) + J (z - y)` takes the place of :math:`r(z)`, with :math:`J` at :math:`y`. So
     curved values of one branch, such as :math:`x + x^3`, are met as linear ones are after some
-    steps.
+    steps. No element of :math:`y` is taken farther than :math:`4 w` from that of :math:`z`. Eight
+    more residuals a step tell how much each changes over :math:`w`. Where some are much flatter
+    than others, they are scaled alike, none counts for more than its change over :math:`8 w`, and
+    moves are no longer than :math:`4 \sqrt{m} w`.
 
     The target is the prior restricted to :math:`\|r\| \leq \epsilon`, with
     :math:`\epsilon \to 0`: its density on the constraint is :math:`p / |\det J J^\top|^{1/2}`,

@@ -23,7 +23,7 @@ TRUSTED = 4.0  # how many widths from a sample a residual may be linearised
 REACH = 8.0  # how many times what it changes by over a width a residual may be, or it is cut
 PROBES = 8  # the random steps that tell these changes
 UNEVEN = 5.0  # how many times as much some must change as others to be scaled
-RAISED = 1e4  # by how much a residual is scaled up at most
+RAISED = 30.0  # by how much a residual is scaled up at most, so that none rules the others
 KEPT = 32  # residuals whose derivatives may be kept, each as large as a sample
 NEGATIVE = 0.1  # the share of it that may be found negative
 
@@ -60,7 +60,7 @@ class Moved(NamedTuple):
     Attributes:
         x: The samples after it, with shape :math:`(B, *)`.
         distance: How far they were from :math:`r = 0` along the steepest descent, with shape
-            :math:`(B)`; 0 where residuals were scaled.
+            :math:`(B)`; 0 where residuals were cut.
         residuals: The number of residuals.
     """
 
@@ -111,20 +111,22 @@ def toward(
         near: Samples near the constraint, with shape (B, *), at which a curved residual is
             linearised.
         width: The largest standard deviation of the samples, with shape (B). With it, no element
-            of `near` counts as farther than four of them. If all is exact, curved residuals are
-            also cut to what they change by over eight of them, and flat ones are scaled up. This
-            takes eight residuals.
+            of `near` counts as farther than four of them. If all is exact, eight more residuals
+            are taken. Where they tell that some are much flatter than others, flat ones are scaled
+            up, and all are cut to what they change by over eight widths.
     """
     x = x.detach()
     y = x if near is None or constraint.linear else _trusted(x, near, width)
     z = y.clone().requires_grad_()
     rows = _rows(constraint, z, V, noise, iterations)
     r = rows.r.detach() if y is x else rows.r.detach() + rows.J(x - y)
-    scaled = width is not None and constraint.noisy is None and not constraint.linear
-    if width is not None and scaled:
+    uneven = torch.zeros_like(r[:, 0], dtype=torch.bool)
+    if width is not None and constraint.noisy is None and not constraint.linear:
         change = _change(constraint, y, rows.r.detach(), width)
-        rows = _scaled(rows, change)
-        r = _unit(change) * r.clamp(-REACH * change, REACH * change)
+        unit = _unit(change)
+        uneven = (unit > 1).any(dim=1)
+        cut = r.clamp(-REACH * change, REACH * change)
+        rows, r = _scaled(rows, unit), unit * torch.where(uneven[:, None], cut, r)
     _, variance, turn, least, J, J_T = rows
     e = torch.zeros_like(r)
     if randn is not None and constraint.noisy is not None:
@@ -149,7 +151,7 @@ def toward(
     x = x + move
     size = r.norm(dim=1)
     distance = torch.where(size > 0, size / slopes[0], 0.0) if slopes else size
-    distance = torch.zeros_like(size) if scaled else distance
+    distance = torch.where(uneven, 0.0, distance)
     return Moved(x, distance, r.shape[1])
 
 
@@ -261,8 +263,9 @@ def _change(constraint: Constraint, x: Tensor, r: Tensor, width: Tensor) -> Tens
 
 
 def _unit(change: Tensor) -> Tensor:
-    """Returns what residuals are multiplied by, given their change, with shape (B, m). They are
-    left as they are if they change by about as much, since a few steps tell it only roughly."""
+    """Returns what residuals are multiplied by, given their change, with shape (B, m), so that a
+    bound on singular values does not leave out flat ones. It is one if all change by about as
+    much, since a few steps tell it only roughly."""
     known = change.isfinite() & (change > 0)
     largest = torch.where(known, change, 0.0).amax(dim=1, keepdim=True)
     least = torch.where(known, change, torch.inf).amin(dim=1, keepdim=True)
@@ -270,10 +273,8 @@ def _unit(change: Tensor) -> Tensor:
     return torch.where(scaled, (largest / change).clamp_max(RAISED), 1.0)
 
 
-def _scaled(rows: Rows, change: Tensor) -> Rows:
-    """Returns residuals in units of their change over the samples' width, if these are uneven. So
-    a bound on singular values does not leave out flat ones."""
-    unit = _unit(change)
+def _scaled(rows: Rows, unit: Tensor) -> Rows:
+    """Returns exact residuals that are multiplied by a unit, with shape (B, m)."""
     return rows._replace(
         r=unit * rows.r,
         variance=unit.square() * rows.variance,
