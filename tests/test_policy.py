@@ -113,7 +113,7 @@ def test_posterior_samples_leave_out_levels_that_hide_the_widest_direction(wide,
     levels = torch.tensor([sampler.noise_level(t) for t in sampler.times()]).double().log()
     usual = (levels[0] - levels[-1]).item() / steps
     assert levels[:-1].diff()[1:].abs().max().item() < usual * 1.001
-    assert levels[:-1].diff()[1:].abs().min().item() > usual * 0.94
+    assert (levels[1] - levels[-1]).item() / (sampler.steps - 2) > usual, "a step less is too few"
     whole = feasibly.plan(prior, first(13), (D,), fast=fast, options={"top": math.inf})
     assert whole.attempts[0].steps == steps
     given = {"spacing": "time"}
@@ -355,6 +355,12 @@ def test_exactly_normal_data_take_few_steps_under_linear_values(m, far):
     def first_of(constraint=law, survey=survey, **options):
         return choose(prior, constraint, problem, survey=survey, **options).attempts[0]
 
+    def few(sampler):
+        steps = 15 if isinstance(sampler, CalibratedPPR) else 30
+        return sampler.steps <= steps or getattr(sampler, "products", 2) != 2
+
+    assert few(first_of())
+    assert first_of(survey=None).steps > 30
     found = first_of()
     assert isinstance(found, CalibratedPPR)
     assert (found.steps, found.products, found.floor) == (4, 8, 1e-5)  # levels 16 times lower
@@ -371,9 +377,9 @@ def test_exactly_normal_data_take_few_steps_under_linear_values(m, far):
         replace(survey, ends=(1e-3, 3.0)),
         None,
     ):
-        assert first_of(survey=other).steps > 15
-    assert first_of(Equality(law.residual, tolerance=1e-6)).steps > 15
-    assert first_of(Composite([law, noisy])).steps > 15
+        assert not few(first_of(survey=other))
+    assert not few(first_of(Equality(law.residual, tolerance=1e-6)))
+    assert not few(first_of(Composite([law, noisy])))
     assert getattr(first_of(spacing="time"), "top", math.inf) == math.inf
     if m == 1:
         assert first_of(particles=3).particles == 3

@@ -186,16 +186,18 @@ def test_of_two_intervals_the_less_likely_one_is_taken_first(rho, edges):
     assert log_h.item() == pytest.approx(math.log(exact), abs=1e-3)
 
 
-@pytest.mark.parametrize("kept", [4, 2, 1])
 @pytest.mark.parametrize(
-    "weights", [[0.7, 0.1, 0.1, 0.1], [0.0, 0.05, 0.9, 0.05], [0.2, 0.3, 0.25, 0.25]], ids=str
+    ("weights", "kept"),
+    [
+        *itertools.product([[0.7, 0.1, 0.1, 0.1], [0.0, 0.05, 0.9, 0.05]], [4, 2, 1]),
+        *itertools.product([[0.2, 0.3, 0.25, 0.25]], [2, 1]),  # all four matter
+    ],
+    ids=str,
 )
 def test_resampling_keeps_each_particle_as_often_as_its_weight_on_average(weights, kept):
     """Over evenly spaced numbers the average is exact, and no count is off by one or more."""
     w = double(weights)
     u = (torch.arange(1000).double() + 0.5) / 1000
-    if kept == 4 and w.max() < 0.5:
-        pytest.skip("all matter, and none is left out")
     chosen, log_w = resampled(w.log()[:, None].expand(4, 1000), u, kept)
     assert chosen.shape == (kept, 1000)
     counts = torch.stack([(chosen == k).sum(dim=0) for k in range(4)]).double()
@@ -876,3 +878,18 @@ def test_above_the_level_at_which_they_are_weighed_a_lost_state_has_no_weight():
     assert found.log_h.tolist() == [0.0, -INF]
     assert torch.equal(found.move, torch.zeros(2, 2).double())
     assert found.x_0.isfinite().all()
+
+
+def test_above_the_level_at_which_they_are_weighed_no_graph_is_kept():
+    """A network that is trained has parameters with gradients."""
+    gain = torch.ones((), requires_grad=True)
+
+    class Trained(Gaussian):
+        def mean(self, x, sigma):
+            return gain * super().mean(x, sigma)
+
+    prior = Trained(torch.zeros(2), torch.eye(2), LogLogit())
+    held = Linear(torch.eye(2)[:1], torch.zeros(1), tolerance=1e-6)
+    for t in (0.2, 1.0):  # below and above
+        found = Particles(prior, held, weighed=0.5).twist(torch.ones(3, 2), torch.tensor(t))
+        assert not any(part.requires_grad for part in (found.x_0, found.move, found.log_h))

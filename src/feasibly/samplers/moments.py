@@ -119,14 +119,16 @@ def toward(
     y = x if near is None or constraint.linear else _trusted(x, near, width)
     z = y.clone().requires_grad_()
     rows = _rows(constraint, z, V, noise, iterations)
-    r = rows.r.detach() if y is x else rows.r.detach() + rows.J(x - y)
+    at_y = rows.r.detach()
+    r = at_y if y is x else at_y + rows.J(x - y)
     uneven = torch.zeros_like(r[:, 0], dtype=torch.bool)
     if width is not None and constraint.noisy is None and not constraint.linear:
-        change = _change(constraint, y, rows.r.detach(), width)
+        change = _change(constraint, y, at_y, width)
         unit = _unit(change)
         uneven = (unit > 1).any(dim=1)
         cut = r.clamp(-REACH * change, REACH * change)
-        rows, r = _scaled(rows, unit), unit * torch.where(uneven[:, None], cut, r)
+        rows = _scaled(rows._replace(r=torch.where(uneven[:, None], cut, r)), unit)
+        r = rows.r
     _, variance, turn, least, J, J_T = rows
     e = torch.zeros_like(r)
     if randn is not None and constraint.noisy is not None:

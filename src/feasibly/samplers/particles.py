@@ -211,7 +211,8 @@ class Particles(PPR):
         good = finite(x_t)
         x_t = torch.where(per_sample(good, x_t), x_t.detach(), 0.0).requires_grad_()
         if self.noise_level(t) > self.weighed:
-            mean = self.denoiser(x_t.detach(), t)
+            with torch.no_grad():  # a graph would be kept from this step to the next
+                mean = self.denoiser(x_t, t)
             log_h = torch.where(good, 0.0, -math.inf).double()
             return Twist(mean, torch.zeros_like(mean), log_h)
         alpha_t, sigma_t = self.denoiser.schedule(t)
@@ -437,19 +438,18 @@ def resampled(log_w: Tensor, u: Tensor, kept: int) -> tuple[Tensor, Tensor]:
     Arguments:
         log_w: The logarithms of the weights, with shape (K, B).
         u: A random number in [0, 1] for each member, with shape (B).
-        kept: How many particles to keep.
+        kept: How many particles to keep, at most K.
 
     Returns:
         The chosen particles, with shape (kept, B), and the logarithms of their weights, likewise.
     """
     K, w = len(log_w), shares(log_w)
-    own = torch.arange(min(K, kept), device=w.device)[:, None].expand(-1, w.shape[1])
-    points = (own + u) / len(own)
+    own = torch.arange(kept, device=w.device)[:, None].expand(-1, w.shape[1])
+    points = (own + u) / kept
     chosen = torch.searchsorted(w.T.cumsum(dim=1).contiguous(), points.T.contiguous()).T
     again = (1 / w.square().sum(dim=0) < EVEN * K) | (kept < K)
     chosen = torch.where(again, chosen.clamp_max(K - 1), own)
-    rest = torch.where(again | ~log_w.isfinite().any(dim=0), 0.0, log_w[: len(own)])
-    return chosen, rest
+    return chosen, torch.where(again | ~log_w.isfinite().any(dim=0), 0.0, log_w[:kept])
 
 
 def choose(log_w: Tensor, u: Tensor) -> Tensor:
