@@ -242,7 +242,7 @@ def test_particles_are_kept_apart_down_to_the_last_step_if_there_are_inequalitie
         (sampler, *_) = plan(constraint).attempts
         assert sampler.level == pytest.approx(least, rel=0.1)
         assert sampler.spread == pytest.approx(1.0, abs=0.2)  # four standard errors
-        assert sampler.last == GaussNewton(steps=50, max_distance=None)
+        assert sampler.minimize == GaussNewton(steps=50, max_distance=None)
         assert 0 < sampler.branch < math.inf
 
 
@@ -403,13 +403,15 @@ def test_data_on_two_sheets_are_not_taken_as_exactly_normal(scale, gap, thick):
         (64, 64, False, 3),
         (32, 64, False, 6),
         (20, 64, False, 10),
-        (7, 64, False, 28),
-        (2, 64, False, 64),  # and not 96
+        (8, 64, False, 24),
+        (7, 64, False, 0),  # particles take less work than 28 samples of the prior
+        (2, 45, False, 64),  # and not 68
+        (2, 64, False, 0),
         (1, 64, False, 0),
-        (2, 20, False, 30),
+        (2, 16, False, 24),
         (1, 10, False, 0),  # one sample tells little
         (12, 64, True, 16),
-        (7, 64, True, 0),  # half the particles take less work than 28 samples of the prior
+        (8, 64, True, 0),  # half the particles take less work than 24 samples of the prior
     ],
 )
 def test_the_prior_is_tried_thrice_for_a_sample_inside_where_that_is_cheaper(
@@ -541,7 +543,8 @@ def test_parts_of_a_composite_are_judged_by_themselves():
 def test_without_a_survey_data_is_of_unit_variance_and_nothing_is_far():
     constraint = first(2, value=4.0)
     chosen = choose(PRIOR, constraint, inspect(PRIOR, constraint, (D,)))
-    expected = {"particles": 16, "last": GaussNewton(steps=50, max_distance=None)}
+    last = GaussNewton(steps=50, max_distance=None)
+    expected = {"particles": 16, "every": 2, "minimize": last}
     assert same(chosen.attempts[0], Particles(PRIOR, constraint, **expected))
 
 
@@ -769,22 +772,16 @@ def test_an_unknown_method_is_refused_with_the_names_of_all():
 
 @pytest.mark.parametrize("name", ["zeta", "denoiser", "constraint", "problem"])
 def test_an_unknown_option_is_refused_with_the_names_of_all(name):
-    shared = (
-        "eta, {}last, {}minimize, {}output, {}repeats, share, sigma_max, sigma_share, "
-        "spacing, {}steps"
+    particles = (
+        "branch, eta, every, halved, level, minimize, normal, output, pairs, particles, spacing, "
+        "spread, steps, weighed"
     )
-    for m, method, kind, own in (
-        (
-            1,
-            "auto",
-            "Particles",
-            ("halved, ", "level, ", "normal, ", "pairs, particles, ", "spread, "),
-        ),
-        (1, "ppr", "PPR", ("", "", "", "", "")),
-        (13, "auto", "CalibratedPPR", None),
+    ppr = "eta, last, minimize, output, repeats, share, sigma_max, sigma_share, spacing, steps"
+    for m, method, kind, options in (
+        (1, "auto", "Particles", particles),
+        (1, "ppr", "PPR", ppr),
+        (13, "auto", "CalibratedPPR", ""),
     ):
-        options = "" if own is None else shared.format(*own)
-        options = f"branch, {options}" if kind == "Particles" else options
         words = rf"^{kind} has no option '{name}'; its options are {options}"
         with pytest.raises(ValueError, match=words):
             feasibly.sample(PRIOR, first(m), 2, (D,), method=method, options={name: 1})

@@ -56,13 +56,17 @@ HALVED, SMOOTH = 0.2, 0.005
 and how far the denoiser may be from an affine map at half that level. There particles of one
 member differ little, and moves are nearly exact."""
 
+EVERY = 2
+"""How many steps of particles there are to a gradient of each value. Between, it follows from the
+step before."""
+
 PAIRS_DECODED = 4
 """The number of pairs of samples that tell the curvature of a decoded residual. Each takes two
 evaluations of the decoder."""
 
 LEVEL = 0.05
-"""The noise level at which one particle is kept, in units of the data's scale. Below it, what
-PPR's point estimates leave out is small."""
+"""The noise level at which one particle is kept, in units of the data's scale. Below it, moves are
+nearly exact, so that weights are even."""
 
 STUCK = 50
 """The iterations of a last projection, which is not bounded. A member takes them only if it does
@@ -493,7 +497,8 @@ def _particles(
         "weighed": _short(max(weighed, WEIGHED_LEAST * unit)),
         "level": _short(LEVEL * unit) if equal else 0.0,
         "spread": spread,
-        "last": GaussNewton(STUCK, max_distance=None),
+        "every": EVERY,
+        "minimize": GaussNewton(STUCK, max_distance=None),
     }
     smooth = survey is not None and survey.thin < SMOOTH
     if equal and smooth and (chosen | options)["particles"] > PARTICLES_NORMAL:

@@ -1,7 +1,7 @@
 r"""What methods that match the moments of :math:`p(x_0 \mid x_t)` share: the move onto a residual
 along the posterior's covariance, and what the covariance of a residual is made of."""
 
-__all__ = ["Moved", "Product", "cost", "derivatives", "numbers", "toward"]
+__all__ = ["Moved", "Product", "cost", "numbers", "toward"]
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -348,19 +348,3 @@ def numbers(randn: Randn, like: Tensor, x: Tensor) -> Tensor:
     count = -(-like.shape[1] // max(1, x[0].numel()))
     noise = torch.cat([randn(x).flatten(start_dim=1) for _ in range(count)], dim=1)
     return noise[:, : like.shape[1]].to(like)
-
-
-def derivatives(values: Tensor, x_0: Tensor, mean: Tensor, x_t: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Returns the rows of :math:`J = \partial v / \partial x_0` and their images
-    :math:`J \, \partial d_\theta / \partial x_t`, both in float64 with shape :math:`(B, m, D)`.
-
-    Arguments:
-        values: The values :math:`v`, with shape :math:`(B, m)`.
-        x_0: The clean samples that they are of, with shape :math:`(B, *)`.
-        mean: The denoiser's estimates :math:`d_\theta(x_t)`, likewise.
-        x_t: The states that these are of, likewise.
-    """
-    rows = [torch.autograd.grad(v.sum(), x_0, retain_graph=True)[0] for v in values.unbind(dim=1)]
-    images = [torch.autograd.grad(mean, x_t, row, retain_graph=True)[0] for row in rows]
-    J, J_d = (torch.stack(v, dim=1).flatten(start_dim=2).double() for v in (rows, images))
-    return J, J_d

@@ -4,25 +4,25 @@ __all__ = ["Particles", "Twist"]
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..constraints.base import Intervals
+from ..constraints.base import Constraint, Intervals
 from ..minimizers import GaussNewton, Minimizer
 from ..minimizers.base import per_sample
 from ..randomness import MemberNoise
 from ..sampling import finite
 from .ancestral import Ancestral, Last
-from .base import Randn, Start, Step
+from .base import Randn, Sampler, Start, Step
 from .calibrated import CalibratedPPR
-from .moments import derivatives
 from .normals import inside, positive
 from .ppr import PPR
 from .principal import Principal, given, principal
+from .slopes import Slopes, followed, joined, renewed, rows
 from .truncated import TruncatedPPR
 
 MOST = 12  # values that are weighed, unless there are more equalities: those nearest to a bound
@@ -47,16 +47,18 @@ class Twist(NamedTuple):
         log_h: The log-likelihood :math:`\log h` of the constraint, but for a constant, with
             shape (B).
         values: The values as normal steps take them; empty without such steps.
+        slopes: The derivatives of the values; None where the constraint says nothing.
     """
 
     x_0: Tensor
     move: Tensor
     log_h: Tensor
     values: tuple[Tensor, ...] = ()
+    slopes: Slopes | None = None
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Particles(PPR):
+class Particles(Sampler):
     r"""Samples several particles a member, weighs them by the constraint, and projects one.
 
     A member is a population of its own, of :math:`K` particles :math:`x_t^k`. At each noise level
@@ -82,24 +84,29 @@ class Particles(PPR):
         \frac{h(x_s)}{h(x_t)} \, \frac{p(x_s \mid x_t)}{q(x_s \mid x_t)},
 
     with :math:`p` the unconditional step and :math:`q` the moved one. If few particles matter,
-    they are resampled in proportion to their weights. At a low noise level one is kept, and goes
-    on as in PPR. There, a renoised point estimate lacks a variance of that level only.
+    they are resampled in proportion to their weights. At a low noise level one is kept. It is
+    moved on to the last step, which projects as in PPR.
+
+    A move takes a gradient through the denoiser for each value. With `every` = 2 only every second
+    step does. Between, :math:`J V` follows from the step before, as for normal data: a value's
+    variance :math:`v` becomes :math:`v / (1 + \gamma v)`, where :math:`\gamma` is the growth of
+    :math:`\alpha^2 / \sigma^2`. Weights correct that, as they correct any move.
 
     Of an inequality :math:`l \leq g(x) \leq u`, :math:`h` is the probability, given the
     equalities, and values are moved to their mean in the interval. Several are taken one
     after another. At most 12 values are weighed: all equalities, and the inequalities nearest to
     their bounds. At the end, a member inside stays as it is. For that, `level` should be 0, so
-    that particles are weighed down to the last step and none is left to be projected.
+    that particles are weighed down to the last step.
 
     With many particles samples follow the constrained distribution whatever :math:`h` is, but
     for the size of a step, and for what lies above `branch` and below `level`. So modes get their
     weights. A few particles are enough where :math:`h` is good. Above `branch` a member has one
     particle, which goes as an unconditional sample does.
 
-    An observation with noise is a value whose errors add their variance to :math:`S`. Then, below
-    `level`, posterior samples take the place of projections, as in
-    :class:`CalibratedPPR <feasibly.samplers.CalibratedPPR>`. The last projection is onto what
-    holds exactly.
+    An observation with noise is a value whose errors add their variance to :math:`S`. Then the
+    last step takes a posterior sample, as in
+    :class:`CalibratedPPR <feasibly.samplers.CalibratedPPR>`. The projection is onto what holds
+    exactly.
 
     A step that only moves its mean leaves weights that vary, the more so the more values there
     are. With `normal` its variance is that given the constraint too, for normal values; see
@@ -119,7 +126,6 @@ class Particles(PPR):
             value of an inequality.
         steps: The number of diffusion steps.
         spacing: Where the steps are; see :class:`Sampler`.
-        repeats: The number of kernel applications in a step below `level`.
         particles: The number :math:`K` of particles of a member.
         branch: The noise level :math:`\sigma / \alpha` from which on there are particles.
         weighed: The noise level below which they are weighed and moved. Above it they go as
@@ -128,51 +134,52 @@ class Particles(PPR):
             data. It keeps a quarter below half that level.
         level: The noise level at which one of them is kept, in units of the data; 0 for the last
             step's.
+        every: How many steps there are to a gradient of each value.
         spread: The standard deviation of the data.
         pairs: The number of pairs of clean samples that tell the curvature of a residual.
         normal: Whether the values are taken as normal in a step, so that the constraint changes
             its variance and not only its mean. Under many values weights then vary less. It
             applies where all are equalities or have errors.
-        minimize: The minimizer of projections, below `level`.
-        last: The minimizer of the projection at :math:`t = 0`; None for `minimize`.
-        sigma_max: The highest noise level at which a projection is made, below `level`.
-        share: The share of :math:`\|r\|^2` at which these projections may stop; see :class:`PPR`.
-        sigma_share: The highest noise level at which they may.
+        minimize: The minimizer of the last projection.
         eta: The share of fresh noise in a prediction; not 0.
         output: What to return; see :class:`Sampler`.
     """
 
+    space = "x_t"
+    renoises = True
     takes_noise = True
+    differentiates = True
     advice = (
         "allow the last projection more iterations, such as "
-        "last=GaussNewton(steps=100, max_distance=None)"
+        "minimize=GaussNewton(steps=100, max_distance=None)"
     )
 
+    constraint: Constraint
     _: KW_ONLY
     steps: int = 32
     spacing: str = "noise"
-    repeats: int = 1
     particles: int = 8
     branch: float = math.inf
     weighed: float = math.inf
     halved: float = 0.0
     level: float = 0.05
+    every: int = 1
     spread: float = 1.0
     pairs: int = 16
     normal: bool = False
-    minimize: Minimizer = GaussNewton()
-    last: Minimizer | None = GaussNewton(steps=50, max_distance=None)
+    minimize: Minimizer = GaussNewton(steps=50, max_distance=None)
+    output: str = "projected"
 
     def begin(self, noise: MemberNoise) -> Start:
-        """Goes down to `level`, and keeps one particle of each member."""
+        """Goes down to the last step, and keeps one particle of each member."""
         x_t, times, memory, _ = super().begin(noise)
-        branch, kept = self._stages()
+        branch = self._branch()
         everyone, last = torch.arange(len(x_t), device=x_t.device), None
         prior = Ancestral(self.denoiser, spacing=self.spacing, eta=self.eta)
         for t, s in pairwise(times[: branch + 1]):
             x_t, _, last = prior.step(x_t, t, s, noise, last)
-        if kept == branch:
-            return Start(x_t, times[kept:], memory)
+        if len(times) == branch + 2:  # there is no step below
+            return Start(x_t, times[branch:], memory)
         pairs = 0 if self.constraint.linear else self.pairs
         around = [noise() for _ in range(pairs)]  # the same for all particles, and all steps
         streams = [noise.again(everyone, k + 1) for k in range(self._kept(times[branch]))]
@@ -180,8 +187,11 @@ class Particles(PPR):
         x, last = x_t[copies], last and last.at(copies)  # (K, B, *)
         log_w = log_h = x.new_zeros(x.shape[:2], dtype=torch.float64)
         log_z = average = log_w[0]
-        for t, s in pairwise(times[branch : kept + 1]):
-            twists = [self.twist(one, t, around) for one in x]
+        told: Slopes | None = None
+        for (t, s), anew in zip(pairwise(times[branch:-1]), self._anew(branch), strict=True):
+            told = None if anew else told
+            twists = [self.twist(one, t, around, told and told.at(k)) for k, one in enumerate(x)]
+            told = joined([one.slopes for one in twists])
             parts = [(one.x_0, one.move, one.log_h, *one.values) for one in twists]
             x_0, move, now, *values = (torch.stack(part) for part in zip(*parts, strict=True))
             log_w = log_w + now - log_h
@@ -192,6 +202,7 @@ class Particles(PPR):
             picked = chosen, everyone
             x, x_0, move, log_h = (part[picked] for part in (x, x_0, move, now))
             last, values = last and last.at(picked), [part[picked] for part in values]
+            told = told and told.at(picked)
             moved, shift = [], self.reach(t, s) * move
             for k, stream in enumerate(streams[: len(x)]):
                 step = prior.second(x[k], x_0[k], t, s, last and last.at(k))
@@ -199,34 +210,54 @@ class Particles(PPR):
             last = Last(x_0, self.transition(x, x_0, t, s)[0], t)
             x, ratio = (torch.stack(part) for part in zip(*moved, strict=True))
             log_w = log_w + ratio
-        log_w = log_w + torch.stack([self.twist(one, times[kept], around).log_h for one in x])
+        if len(x) > 1:
+            log_w = log_w + torch.stack([self.twist(one, times[-2], around).log_h for one in x])
         x = x[choose(log_w - log_h, uniform(noise)), everyone]
-        return Start(x, times[kept:], memory, likelihoods(log_z) if noise.attempt == 0 else {})
+        return Start(x, times[-2:], memory, likelihoods(log_z) if noise.attempt == 0 else {})
 
     @torch.enable_grad()
-    def twist(self, x_t: Tensor, t: Tensor, around: Sequence[Tensor] = ()) -> Twist:
-        """Returns what the constraint says of states, with shape (B, *), given noises like them
-        that tell the curvature; none for a linear constraint. Above the level `weighed` it says
-        nothing."""
+    def twist(
+        self,
+        x_t: Tensor,
+        t: Tensor,
+        around: Sequence[Tensor] = (),
+        before: Slopes | None = None,
+    ) -> Twist:
+        """Returns what the constraint says of states; above the level `weighed` nothing.
+
+        Arguments:
+            x_t: The states, with shape (B, *).
+            t: Their time.
+            around: Noises like them that tell the curvature; none for a linear constraint.
+            before: The slopes of the step before, of which those at `t` follow; None to take
+                gradients through the denoiser.
+        """
         good = finite(x_t)
         x_t = torch.where(per_sample(good, x_t), x_t.detach(), 0.0).requires_grad_()
-        if self.noise_level(t) > self.weighed:
-            with torch.no_grad():  # a graph would be kept from this step to the next
-                mean = self.denoiser(x_t, t)
+        told = self.noise_level(t) <= self.weighed
+        # without a need for it, no graph is kept from this step to the next
+        with torch.set_grad_enabled(told and before is None):
+            mean = self.denoiser(x_t, t)
+        if not told:
             log_h = torch.where(good, 0.0, -math.inf).double()
             return Twist(mean, torch.zeros_like(mean), log_h)
         alpha_t, sigma_t = self.denoiser.schedule(t)
-        mean = self.denoiser(x_t, t)
         z = mean.detach().requires_grad_()
         g = self.constraint.intervals(z)
         sigma = (sigma_t / alpha_t).item()
         above, below = self._around(mean.detach(), sigma, around)
-        if len(above) and g.values.shape[1] > MOST:
+        kept = None if before is None else before.kept
+        if before is None and len(above) and g.values.shape[1] > MOST:
             kept = urgent(g, (above - below).square().mean(dim=0).sqrt() / 2)
+        if kept is not None:
             g = Intervals(*(part.gather(1, kept) for part in g if part is not None))
             above, below = (v.gather(2, kept.expand(len(v), *kept.shape)) for v in (above, below))
-        J, J_d = derivatives(g.values, z, mean, x_t)
-        VJ = (sigma_t**2 / alpha_t).double() * J_d
+        J = rows(g.values, z)
+        if before is None:
+            VJ = renewed(J, mean, x_t, sigma_t**2 / alpha_t)
+        else:
+            VJ = followed(before, J, sigma)
+        now = Slopes(J, VJ, sigma, kept)
         assert g.variance is not None
         noise, centre = torch.diag_embed(g.variance.double()), g.values.detach().double()
         curved = torch.zeros_like(noise)
@@ -239,7 +270,7 @@ class Particles(PPR):
             gap = centre - g.lower.double()
             values = principal(J, VJ, gap, noise + curved, FLOOR * sigma**2)
             log_h = torch.where(good, values.log_h, -math.inf)
-            return Twist(mean.detach(), torch.zeros_like(mean), log_h, values)
+            return Twist(mean.detach(), torch.zeros_like(mean), log_h, values, now)
         S = J @ VJ.mT + noise
         S = (S + S.mT) / 2
         # in units in which a value's slope is one
@@ -256,7 +287,7 @@ class Particles(PPR):
         move = (VJ.mT @ (found.pull[:, None, None] * gap)).reshape(mean.shape).to(mean)
         # what is not finite has no weight, and is not moved
         log_h = torch.where(good, log_h.nan_to_num(-math.inf), -math.inf)
-        return Twist(mean.detach(), move.nan_to_num(0, 0, 0), log_h)
+        return Twist(mean.detach(), move.nan_to_num(0, 0, 0), log_h, slopes=now)
 
     @torch.no_grad()
     def _around(self, mean: Tensor, sigma: float, around: Sequence[Tensor]) -> Tensor:
@@ -312,15 +343,18 @@ class Particles(PPR):
         level, bound, kept = self.noise_level(t), self.halved, self.particles
         while level < bound and kept > 1:
             bound, kept = bound / 2, kept // 2
-        return kept
+        return kept if level > self.level else 1
 
-    def _stages(self) -> tuple[int, int]:
-        """The number of steps above `branch`, and of those above `level`; the last step is below
-        both."""
-        levels = [self.noise_level(t) for t in self.times()[:-2]]
-        return sum(v > max(self.branch, self.level) for v in levels), sum(
-            v > self.level for v in levels
-        )
+    def _branch(self) -> int:
+        """The number of steps above `branch`; the last one is below."""
+        bound = max(self.branch, self.level)
+        return sum(self.noise_level(t) > bound for t in self.times()[:-2])
+
+    def _anew(self, branch: int) -> list[bool]:
+        """Whether each step between `branch` and the last one takes gradients."""
+        weighed = [self.noise_level(t) <= self.weighed for t in self.times()[branch:-2]]
+        first = len(weighed) - sum(weighed)  # levels fall
+        return [k >= first and (k - first) % self.every == 0 for k in range(len(weighed))]
 
     def step(
         self,
@@ -330,30 +364,28 @@ class Particles(PPR):
         randn: Randn = torch.randn_like,
         memory: Any = None,
     ) -> Step:
-        if self.constraint.noisy is None:
-            return super().step(x_t, t, s, randn, memory)
-        # a projection would meet what has errors
-        x_0 = self._calibrated().posterior(x_t, t, randn)
-        x_s = self.predict(x_t, x_0, t, s, randn)
         exact = self.constraint.exact
-        if s > 0 or exact is None:
-            return Step(x_s, x_0, memory)
-        return replace(self, constraint=exact).kernel(x_s, s, self.noise_level(t), randn, memory)
+        if self.constraint.noisy is None:
+            x_0 = self.denoiser(x_t, t)
+        else:  # a projection would meet what has errors
+            x_0 = self._calibrated().posterior(x_t, t, randn)
+        x_s = self.predict(x_t, x_0, t, s, randn)
+        if exact is None:
+            return Step(x_s, x_0)
+        return self._ppr(exact).kernel(x_s, s, self.noise_level(t), randn)
 
     def _calibrated(self) -> CalibratedPPR:
-        """Returns the sampler whose posterior samples take the place of projections."""
+        """Returns the sampler of the last step's posterior samples."""
         return CalibratedPPR(self.denoiser, self.constraint, iterations=ITERATIONS)
 
-    def kernel(
-        self, x_t: Tensor, t: Tensor, radius: float, randn: Randn, memory: Any = None
-    ) -> Step:
-        if self.constraint.equalities is None:
-            return TruncatedPPR.kernel(self, x_t, t, radius, randn, memory)  # ty: ignore
-        return super().kernel(x_t, t, radius, randn, memory)
+    def _ppr(self, exact: Constraint) -> PPR:
+        """Returns the sampler whose kernel projects the last state."""
+        kind = TruncatedPPR if exact.equalities is None else PPR
+        return kind(self.denoiser, exact, minimize=self.minimize)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._at_least(1, "particles")
+        self._at_least(1, "particles", "every")
         self._at_least(2, "pairs")
         for name in ("branch", "weighed", "halved", "level", "spread"):
             value = getattr(self, name)
@@ -373,19 +405,28 @@ class Particles(PPR):
                 "`eta` above 0."
             )
 
+    def cost(self, residuals: int) -> tuple[int, int]:
+        return self.particles, self.particles * self._rows(residuals)
+
+    def _rows(self, residuals: int) -> int:
+        """The most gradients of a weight."""
+        inside = self.constraint.equalities is None and self.constraint.noisy is None
+        return min(residuals, MOST) if inside else residuals
+
     def budget(self, residuals: int = 1) -> tuple[int, int]:
-        branch, kept = self._stages()
-        forward, backward = self._projections(self.times()[kept + 1 :], residuals)
-        rows = residuals
-        if self.constraint.noisy is not None:
-            forward, backward = self._projections(self.times()[-1:], residuals)
-            backward += (self.steps - kept) * self._calibrated().cost(residuals)[1]
-        elif self.constraint.equalities is None:
-            rows = min(residuals, MOST)
-        for t in self.times()[branch : kept + 1] if kept > branch else ():
+        times, branch, rows = self.times(), self._branch(), self._rows(residuals)
+        forward, backward = branch + 1 + (self.output == "denoised"), 0
+        for t, anew in zip(times[branch:-2], self._anew(branch), strict=True):
             forward += self._kept(t)
-            backward += self._kept(t) * rows * (self.noise_level(t) <= self.weighed)
-        return forward + branch + self.steps - kept + (self.output == "denoised"), backward
+            backward += self._kept(t) * rows * anew
+        if len(times) > branch + 2 and (K := self._kept(times[-2])) > 1:
+            forward, backward = forward + K, backward + K * rows
+        if self.constraint.noisy is not None:
+            backward += self._calibrated().cost(residuals)[1]
+        if self.constraint.exact is not None:
+            last = self.minimize.cost(residuals)
+            forward, backward = forward + last[0], backward + last[1]
+        return forward, backward
 
 
 def urgent(g: Intervals, scale: Tensor) -> Tensor:

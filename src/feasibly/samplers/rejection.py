@@ -19,7 +19,7 @@ from ..randomness import MemberNoise
 from ..sampling import Problem
 from .base import Start
 from .calibrated import CalibratedPPR
-from .moments import derivatives
+from .slopes import renewed, rows
 
 FEW = 4  # residuals for which members may be resampled until they come near
 PILOT = 256  # unconditional samples that tell how likely the constraint can be
@@ -160,8 +160,8 @@ class Rejection(CalibratedPPR):
         mean = self.denoiser(x_t, t)
         z = mean.detach().requires_grad_()
         r = self.constraint.residual(z)
-        J, J_d = derivatives(r, z, mean, x_t)
-        S = (sigma_t**2 / alpha_t).double() * J @ J_d.mT
+        J = rows(r, z)
+        S = J @ renewed(J, mean, x_t, sigma_t**2 / alpha_t).mT
         values, vectors = eigh((S + S.mT) / 2)
         values = values.clamp_min(torch.finfo(r.dtype).tiny)
         p = (vectors.mT @ r.detach().double()[..., None]).squeeze(-1)

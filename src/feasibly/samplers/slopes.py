@@ -1,0 +1,96 @@
+r"""Derivatives of values through the denoiser, and how they follow from one noise level to a lower
+one."""
+
+__all__ = ["Slopes", "followed", "joined", "renewed", "rows"]
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+ALIKE = 1e-9  # what is added to squared cosines of rows, so that equal rows have an inverse
+
+
+class Slopes(NamedTuple):
+    r"""The derivatives of values at states.
+
+    Attributes:
+        J: The derivatives :math:`J = \partial v / \partial x_0` of the values, with shape
+            (B, m, D).
+        VJ: Their products :math:`J V` with the covariance of :math:`x_0` given the states,
+            likewise.
+        level: The noise level of the states.
+        kept: Which values they are of, with shape (B, m); None for all.
+    """
+
+    J: Tensor
+    VJ: Tensor
+    level: float
+    kept: Tensor | None = None
+
+    def at(self, index: Any) -> Self:
+        """Returns those of some states."""
+        kept = None if self.kept is None else self.kept[index]
+        return self._replace(J=self.J[index], VJ=self.VJ[index], kept=kept)
+
+
+def joined(parts: Sequence[Slopes | None]) -> Slopes | None:
+    """Returns the slopes of several batches at one level along a new first axis; None for none."""
+    some = [one for one in parts if one is not None]
+    if not some:
+        return None
+    kept = [one.kept for one in some if one.kept is not None]
+    J, VJ = (torch.stack(part) for part in zip(*((one.J, one.VJ) for one in some), strict=True))
+    return Slopes(J, VJ, some[0].level, torch.stack(kept) if kept else None)
+
+
+def rows(values: Tensor, x_0: Tensor) -> Tensor:
+    r"""Returns :math:`J = \partial v / \partial x_0`, in float64 with shape :math:`(B, m, D)`.
+
+    Arguments:
+        values: The values :math:`v`, with shape :math:`(B, m)`.
+        x_0: The clean samples that they are of, with shape :math:`(B, *)`.
+    """
+    found = [torch.autograd.grad(v.sum(), x_0, retain_graph=True)[0] for v in values.unbind(dim=1)]
+    return torch.stack(found, dim=1).flatten(start_dim=2).double()
+
+
+def renewed(J: Tensor, mean: Tensor, x_t: Tensor, scale: Tensor) -> Tensor:
+    r"""Returns :math:`J V` with :math:`V = c \, \partial d_\theta / \partial x_t`, in float64 with
+    the shape of :math:`J`. It takes a gradient through the denoiser for each row.
+
+    Arguments:
+        J: The derivatives of values, with shape :math:`(B, m, D)`.
+        mean: The denoiser's estimates :math:`d_\theta(x_t)`, with shape :math:`(B, *)`.
+        x_t: The states that these are of, likewise.
+        scale: The factor :math:`c = \sigma_t^2 / \alpha_t`.
+    """
+    found = [
+        torch.autograd.grad(mean, x_t, row.reshape(mean.shape).to(mean), retain_graph=True)[0]
+        for row in J.unbind(dim=1)
+    ]
+    return scale.double() * torch.stack(found, dim=1).flatten(start_dim=2).double()
+
+
+def followed(before: Slopes, J: Tensor, level: float) -> Tensor:
+    r"""Returns :math:`J V` at a lower noise level without a gradient through the denoiser.
+
+    The variance of normal values given a state goes from :math:`v` to :math:`v / (1 + \gamma v)`,
+    where :math:`\gamma` is the growth of :math:`\alpha^2 / \sigma^2`. So each of the former
+    products shrinks. What of :math:`J` lies in the space of its former rows has the same
+    combination of their products. The rest is taken to have the variance :math:`v` of its row.
+
+    Arguments:
+        before: The slopes at the noise level before.
+        J: The derivatives at this one, with shape (B, m, D).
+        level: This noise level.
+    """
+    unit = before.J.norm(dim=2, keepdim=True)
+    unit = torch.where(unit > 0, unit, 1.0)
+    old, VJ = before.J / unit, before.VJ / unit
+    v = (old * VJ).sum(dim=2, keepdim=True).clamp_min(0)
+    shrunk = 1 / (1 + v * (1 / level**2 - 1 / before.level**2))
+    cosines = old @ old.mT + ALIKE * torch.eye(old.shape[1]).to(old)
+    shares = torch.linalg.solve_ex(cosines, old @ J.mT)[0].mT  # of rows in those before
+    return shares @ (shrunk * VJ) + shrunk * v * (J - shares @ old)

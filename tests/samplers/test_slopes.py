@@ -1,0 +1,59 @@
+"""Derivatives of values that follow from one noise level to the next, against closed forms."""
+
+import pytest
+import torch
+
+from feasibly.samplers.slopes import Slopes, followed, joined
+
+COV = torch.diag(torch.tensor([4.0, 1.0, 0.25, 0.01], dtype=torch.float64))
+
+
+def covariance(C, level):
+    """Of normal data with the covariance C given a state at a noise level."""
+    return torch.linalg.inv(torch.linalg.inv(C) + torch.eye(len(C)).double() / level**2)
+
+
+def randn(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("level", [0.9, 0.3, 0.01])
+def test_along_principal_directions_of_normal_data_slopes_are_exact(level):
+    """Also of other combinations of the same rows, in other units."""
+    old = torch.eye(4).double()[[0, 2, 3]] * torch.tensor([[2.0], [1e-3], [50.0]]).double()
+    before = Slopes(old[None], (old @ covariance(COV, 1.5))[None], 1.5)
+    J = randn(3, 3) @ old
+    found = followed(before, J[None], level)[0]
+    torch.testing.assert_close(found, J @ covariance(COV, level), rtol=1e-6, atol=1e-9)
+
+
+def test_for_data_that_vary_alike_along_all_directions_slopes_are_exact_for_any_rows():
+    C = 0.5 * torch.eye(4).double()
+    old, J = randn(1, 2, 4), randn(1, 2, 4, seed=1)
+    before = Slopes(old, old @ covariance(C, 2.0), 2.0)
+    found = followed(before, J, 0.4)
+    torch.testing.assert_close(found, J @ covariance(C, 0.4), rtol=1e-6, atol=1e-8)
+
+
+def test_equal_flat_and_lost_rows_leave_other_states_as_they_are():
+    old = randn(4, 2, 4)
+    old[1, 1], old[2, 1], old[3, 0] = old[1, 0], 0.0, torch.nan
+    before = Slopes(old, old @ covariance(COV, 2.0), 2.0)
+    J = old.clone()
+    found = followed(before, J, 1.0)
+    alone = followed(Slopes(*(part[:1] for part in before[:2]), 2.0), J[:1], 1.0)
+    torch.testing.assert_close(found[:1], alone)
+    torch.testing.assert_close(found[1, 1], found[1, 0], rtol=1e-6, atol=1e-6)
+    assert found[:3].isfinite().all()
+    assert not found[2, 1].any()
+
+
+def test_slopes_of_chosen_states_are_theirs():
+    parts = [Slopes(randn(3, 2, 4, seed=k), randn(3, 2, 4, seed=9 + k), 0.5) for k in range(2)]
+    chosen = torch.tensor([[1, 0, 0], [1, 1, 0]]), torch.arange(3)
+    found = joined(parts).at(chosen)
+    for k, b, source in ((0, 0, 1), (0, 2, 0), (1, 1, 1)):
+        torch.testing.assert_close(found.J[k, b], parts[source].J[b])
+        torch.testing.assert_close(found.VJ[k, b], parts[source].VJ[b])
+    assert found.kept is None
+    assert joined([None, None]) is None
