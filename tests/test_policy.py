@@ -73,7 +73,7 @@ def test_more_values_are_weighed_where_data_are_not_normal():
     prior = GaussianMixture(torch.ones(2) / 2, torch.zeros(2, 48), spread, LogLogit())
     rows = torch.eye(48)
     for noise in ({"noise": 0.3}, {"tolerance": 1e-6}):
-        for m, number in ((13, 4), (32, 4), (33, None)):
+        for m, number in ((13, 8), (32, 8), (33, None)):
             chosen = feasibly.plan(prior, feasibly.Linear(rows[:m], rows[0, :m], **noise), (48,))
             one = chosen.attempts[0]
             assert (kinds(chosen) == [Particles] * 4) == (number is not None)
@@ -127,6 +127,7 @@ def test_particles_are_weighed_where_a_value_is_told_and_halved_where_data_are_s
         return choose(PRIOR, constraint, INSPECTED, survey=survey, **settings).attempts[0]
 
     usual = chosen()
+    assert (usual.every, chosen(sine).every) == (3, 2), "a curved value's gradient turns"
     assert usual.branch == pytest.approx(8 * survey.informed, rel=0.06)
     assert usual.weighed == pytest.approx(2 * survey.informed, rel=0.06)
     assert usual.halved == pytest.approx(0.2 * survey.unit, rel=0.06)

@@ -36,8 +36,7 @@ COSTLY = 8
 """Above so many values a member has no more particles than under one."""
 
 PARTICLES_NORMAL = 4
-"""The number of particles of normal steps above `WEIGHED` values, and of normal data under linear
-ones: weights vary little there."""
+"""The number of particles for normal data under linear values: weights vary little there."""
 
 NEAR = 0.1
 """The share of unconditional samples that must be on each side of a residual, or inside of the
@@ -56,9 +55,9 @@ HALVED, SMOOTH = 0.2, 0.005
 and how far the denoiser may be from an affine map at half that level. There particles of one
 member differ little, and moves are nearly exact."""
 
-EVERY = 2
-"""How many steps of particles there are to a gradient of each value. Between, it follows from the
-step before."""
+EVERY, EVERY_LINEAR = 2, 3
+"""How many steps of particles there are to a gradient of each value, and of each linear one.
+Between, it follows from the step before, which linear values allow for longer."""
 
 PAIRS_DECODED = 4
 """The number of pairs of samples that tell the curvature of a decoded residual. Each takes two
@@ -183,7 +182,7 @@ CHOICES = (
     ("inequalities farther away", "`Particles`"),
     (
         f"{WEIGHED + 1} to {WEIGHED_MANY} equalities or values with errors, data not normal",
-        f"`Particles`, {PARTICLES_NORMAL} of them",
+        f"`Particles`, {PARTICLES_ONE} of them",
     ),
     (
         f"other cases of more than {WEIGHED} equalities whose gradients turn, such as sines",
@@ -483,7 +482,7 @@ def _particles(
     particles = PARTICLES_ONE if m > COSTLY else particles
     # what a normal step takes for the values is that of a step of DDPM
     normal = equal and (m > WEIGHED or constraint.linear) and options.get("eta", 1) == 1
-    if normal and (m > WEIGHED or (survey is not None and not _bent(survey))):
+    if normal and survey is not None and not _bent(survey):
         particles = PARTICLES_NORMAL
     branch = BRANCH_FAR if far else BRANCH
     unit = 1.0 if survey is None else survey.unit
@@ -497,7 +496,7 @@ def _particles(
         "weighed": _short(max(weighed, WEIGHED_LEAST * unit)),
         "level": _short(LEVEL * unit) if equal else 0.0,
         "spread": spread,
-        "every": EVERY,
+        "every": EVERY_LINEAR if constraint.linear else EVERY,
         "minimize": GaussNewton(STUCK, max_distance=None),
     }
     smooth = survey is not None and survey.thin < SMOOTH

@@ -8,11 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..linalg import eigh
 from .base import Randn
 from .moments import numbers
-
-ALIKE = 1e-6  # the least squared length of a combination of rows, relative to the largest
+from .slopes import diagonal
 
 
 class Principal(NamedTuple):
@@ -49,23 +47,12 @@ def principal(J: Tensor, VJ: Tensor, gap: Tensor, noise: Tensor, least: float) -
     good = (good & noise.isfinite().all(dim=2)).all(dim=1)
     J, VJ, noise = (torch.where(good[:, None, None], v, 0.0) for v in (J, VJ, noise))
     gap = torch.where(good[:, None], gap, 0.0)
-    # in units in which a value's slope is one
-    unit = J.norm(dim=2)
-    unit = torch.where(unit > 0, unit, 1.0)
-    J, VJ, gap = J / unit[..., None], VJ / unit[..., None], gap / unit
-    noise = noise / unit[:, None] / unit[..., None]
-    squares, turn = eigh(J @ J.mT)
-    largest = torch.where(squares[:, -1:] > 0, squares[:, -1:], 1.0)  # of flat values
-    squares = squares.clamp_min(ALIKE * largest)
-    basis = (turn / squares.sqrt()[:, None]).mT
-    covariance = basis @ J @ VJ.mT @ basis.mT
-    spread, turn = eigh((covariance + covariance.mT) / 2)
-    basis = turn.mT @ basis
+    basis, spread, log_det = diagonal(J, VJ)
     spread, noise = spread.clamp_min(least), basis @ noise @ basis.mT
     gap = (basis @ gap[..., None])[..., 0]
     root, _ = torch.linalg.cholesky_ex(torch.diag_embed(spread) + noise)
-    log_h = _log_density(gap, root) - squares.log().sum(dim=1) / 2 - unit.log().sum(dim=1)
-    return Principal(gap, basis @ VJ, spread, noise, torch.where(good, log_h, -math.inf))
+    log_h = torch.where(good, _log_density(gap, root) - log_det, -math.inf)
+    return Principal(gap, basis @ VJ, spread, noise, log_h)
 
 
 def given(

@@ -1,7 +1,7 @@
 r"""Derivatives of values through the denoiser, and how they follow from one noise level to a lower
 one."""
 
-__all__ = ["Slopes", "followed", "joined", "renewed", "rows"]
+__all__ = ["Slopes", "diagonal", "followed", "joined", "renewed", "rows"]
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
@@ -9,7 +9,9 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
-ALIKE = 1e-9  # what is added to squared cosines of rows, so that equal rows have an inverse
+from ..linalg import eigh
+
+ALIKE = 1e-6  # the least squared length of a combination of rows, relative to the largest
 
 
 class Slopes(NamedTuple):
@@ -73,24 +75,46 @@ def renewed(J: Tensor, mean: Tensor, x_t: Tensor, scale: Tensor) -> Tensor:
     return scale.double() * torch.stack(found, dim=1).flatten(start_dim=2).double()
 
 
+def diagonal(J: Tensor, VJ: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    r"""Returns the basis :math:`P` in which the rows of :math:`P J` are orthonormal and their
+    covariance :math:`P J V J^\top P^\top` is diagonal, with shape (B, m, m); this diagonal, with
+    shape (B, m); and :math:`-\log |\det P|`, with shape (B).
+
+    Arguments:
+        J: The derivatives of values, with shape (B, m, D), finite.
+        VJ: Their products :math:`J V`, likewise.
+    """
+    unit = J.norm(dim=2)  # in units in which a value's slope is one
+    unit = torch.where(unit > 0, unit, 1.0)
+    J, VJ = J / unit[..., None], VJ / unit[..., None]
+    squares, turn = eigh(J @ J.mT)
+    largest = torch.where(squares[:, -1:] > 0, squares[:, -1:], 1.0)  # of flat values
+    squares = squares.clamp_min(ALIKE * largest)
+    basis = (turn / squares.sqrt()[:, None]).mT
+    covariance = basis @ J @ VJ.mT @ basis.mT
+    spread, turn = eigh((covariance + covariance.mT) / 2)
+    basis = turn.mT @ basis / unit[:, None]
+    return basis, spread, squares.log().sum(dim=1) / 2 + unit.log().sum(dim=1)
+
+
 def followed(before: Slopes, J: Tensor, level: float) -> Tensor:
     r"""Returns :math:`J V` at a lower noise level without a gradient through the denoiser.
 
     The variance of normal values given a state goes from :math:`v` to :math:`v / (1 + \gamma v)`,
-    where :math:`\gamma` is the growth of :math:`\alpha^2 / \sigma^2`. So each of the former
-    products shrinks. What of :math:`J` lies in the space of its former rows has the same
-    combination of their products. The rest is taken to have the variance :math:`v` of its row.
+    where :math:`\gamma` is the growth of :math:`\alpha^2 / \sigma^2`. So in the basis of
+    :func:`diagonal` each of the former products shrinks. What of :math:`J` lies in the space of
+    its former rows has the same combination of their products. The rest is taken to have the
+    mean of these variances. This is exact for normal data if :math:`V` maps that space to itself.
 
     Arguments:
         before: The slopes at the noise level before.
         J: The derivatives at this one, with shape (B, m, D).
         level: This noise level.
     """
-    unit = before.J.norm(dim=2, keepdim=True)
-    unit = torch.where(unit > 0, unit, 1.0)
-    old, VJ = before.J / unit, before.VJ / unit
-    v = (old * VJ).sum(dim=2, keepdim=True).clamp_min(0)
-    shrunk = 1 / (1 + v * (1 / level**2 - 1 / before.level**2))
-    cosines = old @ old.mT + ALIKE * torch.eye(old.shape[1]).to(old)
-    shares = torch.linalg.solve_ex(cosines, old @ J.mT)[0].mT  # of rows in those before
-    return shares @ (shrunk * VJ) + shrunk * v * (J - shares @ old)
+    basis, spread, _ = diagonal(before.J, before.VJ)
+    spread = spread.clamp_min(0)
+    shrunk = 1 / (1 + spread * (1 / level**2 - 1 / before.level**2))
+    old, VJ = basis @ before.J, shrunk[..., None] * (basis @ before.VJ)
+    shares = J @ old.mT  # of rows in those before
+    rest = (shrunk * spread).mean(dim=1)[:, None, None]
+    return shares @ VJ + rest * (J - shares @ old)
