@@ -96,7 +96,7 @@ def test_up_to_twelve_equalities_are_weighed_and_more_are_met_by_posterior_sampl
     assert kinds(many) == [CalibratedPPR] + [PPR] * 3
     posterior, late = many.attempts[0], many.attempts[-1]
     assert posterior.spacing == "noise"
-    levels = {"steps": posterior.steps, "top": posterior.top}
+    levels = {name: getattr(posterior, name) for name in ("steps", "top", "sparse")}
     assert same(posterior, CalibratedPPR(PRIOR, late.constraint, spacing="noise", **levels))
     assert same(late, ppr(late.constraint, **MANY))
 
@@ -110,12 +110,20 @@ def test_posterior_samples_leave_out_levels_that_hide_the_widest_direction(wide,
     sampler = feasibly.plan(prior, first(13), (D,), fast=fast).attempts[0]
     assert type(sampler) is CalibratedPPR
     assert 5 * wide * 0.75 < sampler.top < 5 * max(wide * 1.3, 1.6)
+    assert 0.05 * min(wide, 2) < sampler.sparse < 0.15 * wide
     levels = torch.tensor([sampler.noise_level(t) for t in sampler.times()]).double().log()
     usual = (levels[0] - levels[-1]).item() / steps
-    assert levels[:-1].diff()[1:].abs().max().item() < usual * 1.001
-    assert (levels[1] - levels[-1]).item() / (sampler.steps - 2) > usual, "a step less is too few"
-    whole = feasibly.plan(prior, first(13), (D,), fast=fast, options={"top": math.inf})
-    assert whole.attempts[0].steps == steps
+    lengths = -levels.diff()[1:]
+    fine = levels[1:-1] < math.log(sampler.sparse)
+    assert lengths[~fine][:-1].max().item() < usual * 1.001
+    assert lengths[fine].max().item() < 2 * usual * 1.001
+    total = lengths[~fine].sum() + lengths[fine].sum() / 2
+    assert total.item() / (sampler.steps - 2) > usual, "a step less is too few"
+    for top, more in ((math.inf, 0), (50.0, 1)):  # above the schedule, and inside
+        given = {"top": top, "sparse": 0.0}
+        whole = feasibly.plan(prior, first(13), (D,), fast=fast, options=given).attempts[0]
+        length = min(levels[0].item(), math.log(top)) - levels[-1].item()
+        assert whole.steps == math.ceil(length / usual - 1e-6) + more
     given = {"spacing": "time"}
     assert feasibly.plan(prior, first(13), (D,), options=given).attempts[0].top == math.inf
 
@@ -127,7 +135,9 @@ def test_particles_are_weighed_where_a_value_is_told_and_halved_where_data_are_s
         return choose(PRIOR, constraint, INSPECTED, survey=survey, **settings).attempts[0]
 
     usual = chosen()
-    assert (usual.every, chosen(sine).every) == (3, 2), "a curved value's gradient turns"
+    line = feasibly.Linear(torch.eye(D)[:1], torch.zeros(1), tolerance=1e-6)
+    straight = chosen(line, survey=replace(survey, curved=math.inf))
+    assert (straight.every, usual.every) == (3, 2), "the gradient of an equality may turn"
     assert usual.branch == pytest.approx(8 * survey.informed, rel=0.06)
     assert usual.weighed == pytest.approx(2 * survey.informed, rel=0.06)
     assert usual.halved == pytest.approx(0.2 * survey.unit, rel=0.06)

@@ -17,6 +17,7 @@ from .metrics import is_outlying
 from .minimizers import GaussNewton, Minimizer, WarmLBFGS
 from .network import Evaluations, Network
 from .samplers import METHODS, PPR, Ancestral, CalibratedPPR, Particles, Sampler, TruncatedPPR
+from .samplers.calibrated import LONGER
 from .sampling import Problem, whole
 
 WEIGHED, WEIGHED_MANY = 12, 32
@@ -115,6 +116,10 @@ STEPS_CALIBRATED, STEPS_FAST, TOP = 36, 24, 5.0
 """The number of steps of posterior samples over all noise levels, and with `fast`; and the level
 to which the first of them goes, in units of the data's standard deviation along their widest
 direction. Above it states say little of the data, and the other steps are left out."""
+
+SPARSE = 0.1
+"""The noise level below which steps of posterior samples are longer, in units of the data's scale.
+The denoiser is nearly affine there."""
 
 STRAIGHT = 1e6
 """How far the denoiser is from an affine map at most, in units of the square of rounding, if data
@@ -584,7 +589,8 @@ def _posterior(
     }
     if survey is not None and options.get("spacing", "noise") == "noise":
         top = options.get("top", _short(TOP * _widest(survey.samples)))
-        settings |= _levels(settings["steps"], top, survey)
+        sparse = options.get("sparse", _short(SPARSE * survey.unit))
+        settings |= _levels(settings["steps"], top, sparse, survey)
     met = without_inequalities(constraint) if mixed else constraint
     normal = "spacing" not in options and _normal(met, survey)
     if survey is not None and normal:
@@ -614,13 +620,19 @@ def _posterior(
     return Plan((posterior,) * early + (project,) * (count - early), reason)
 
 
-def _levels(steps: int, top: float, survey: Survey) -> dict[str, Any]:
-    """Returns the options of posterior samples without those of so many steps above a level."""
+def _levels(steps: int, top: float, sparse: float, survey: Survey) -> dict[str, Any]:
+    """Returns the options of posterior samples that have as many steps a decade as so many over
+    all levels, but for none above `top`, and longer ones below `sparse`."""
     lowest, highest = survey.ends
-    if not isinstance(top, int | float) or not lowest < top < highest:
+    if not isinstance(top, int | float) or not isinstance(sparse, int | float) or top <= lowest:
         return {}
-    share = math.log(top / lowest) / math.log(highest / lowest)
-    return {"steps": 1 + math.ceil(share * steps), "top": top}
+    start = min(top, highest)
+    least = min(max(lowest, sparse), start)
+    length = math.log(start / least) + math.log(least / lowest) / LONGER
+    needed = math.ceil(steps * length / math.log(highest / lowest))
+    if top >= highest:
+        return {"steps": needed, "sparse": sparse}
+    return {"steps": 1 + needed, "top": top, "sparse": sparse}
 
 
 def _branches(

@@ -20,6 +20,7 @@ from .moments import Product
 from .ppr import PPR
 
 RTOL = 1e-3  # at which the linear solver and the square root stop
+LONGER = 2.0  # how many times as long steps are below `sparse`, in the logarithm of the noise
 FARTHEST = 4.0  # how many standard deviations a sample moves at most, a residual
 
 
@@ -102,6 +103,9 @@ class CalibratedPPR(Sampler):
         top: The noise level to which the first step goes; that of the spacing if it is larger.
             The others are uniform in its logarithm from there, which needs `spacing="noise"`. For
             a Gaussian prior the step may be as large.
+        sparse: The noise level below which steps are twice as long. Where the denoiser is nearly
+            affine, a posterior sample is right whatever the level that it comes from. This needs
+            `spacing="noise"` too.
         products: The most products for the square root; 0 predicts with the conditional mean.
         iterations: The most iterations of the solver, one product each. As many as there are
             residuals are exact, up to a relative error of a thousandth, or of `floor` if that is
@@ -124,6 +128,7 @@ class CalibratedPPR(Sampler):
     _: KW_ONLY
     steps: int = 32
     top: float = math.inf
+    sparse: float = 0.0
     products: int = 2
     iterations: int = 8
     floor: float = 1e-2
@@ -134,11 +139,17 @@ class CalibratedPPR(Sampler):
         self, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu"
     ) -> Tensor:
         times = super().times(torch.float64, device)
-        highest, lowest = self.log_level(times[[0, -1]])
+        if self.spacing == "time":
+            return times.to(dtype)
+        highest, lowest = self.log_level(times[[0, -1]]).tolist()
         top = math.log(self.top)
-        if lowest < top < highest:
-            times[1:] = self.times_at(torch.linspace(top, lowest, self.steps).to(times))
-            times[-1] = 0.0
+        start, count = (top, self.steps) if lowest < top < highest else (highest, self.steps + 1)
+        sparse = min(max(math.log(self.sparse or math.ulp(0.0)), lowest), start)
+        above = start - sparse
+        place = torch.linspace(0, above + (sparse - lowest) / LONGER, count).to(times)
+        below = (place - above).clamp_min(0)
+        times[-count:] = self.times_at(start - place - (LONGER - 1) * below)
+        times[0], times[-1] = 1.0, 0.0
         return times.to(dtype)
 
     def step(
@@ -220,7 +231,7 @@ class CalibratedPPR(Sampler):
         super().__post_init__()
         self._at_least(0, "products")
         self._at_least(1, "iterations")
-        for name in ("floor", "top"):
+        for name in ("floor", "top", "sparse"):
             if not isinstance(getattr(self, name), int | float):
                 raise ValueError(
                     f"CalibratedPPR({name}=...) is a number, got {getattr(self, name)!r}."
@@ -231,6 +242,11 @@ class CalibratedPPR(Sampler):
             raise ValueError(
                 f"CalibratedPPR(top=...) is a noise level above 0, and needs spacing='noise'; got "
                 f"{self.top!r} with spacing={self.spacing!r}."
+            )
+        if not 0 <= self.sparse < math.inf or (self.sparse > 0 and self.spacing != "noise"):
+            raise ValueError(
+                f"CalibratedPPR(sparse=...) is a noise level, and needs spacing='noise'; got "
+                f"{self.sparse!r} with spacing={self.spacing!r}."
             )
 
     def cost(self, residuals: int) -> tuple[int, int]:
