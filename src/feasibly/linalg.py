@@ -160,30 +160,31 @@ def least_squares(
             :math:`(B, 1)`. It takes the place of `floor`; None for none.
     """
 
-    def weigh(Q: Tensor, AQ: Tensor) -> Tensor:
-        squares, vectors = eigh(AQ.mT @ AQ)
-        top, T = squares[:, -1:], Q.mT @ AQ
+    def weigh(H: Tensor, T: Tensor) -> Tensor:
+        squares, vectors = eigh(H.mT @ H)
+        top = squares[:, -1:]
         bound = max(floor, 1e-7) ** 2 * top if least is None else torch.zeros_like(top) + least**2
         wrong = ((T - T.mT) / 2 @ vectors).square().sum(dim=1)
         bound = torch.maximum(bound, wrong)
         inverse = torch.where(top > 0, 1 / torch.maximum(squares, bound), 0.0)
-        projected = vectors.mT @ AQ.mT @ Q[:, :, :1]
-        return (vectors * inverse[:, None] @ projected).squeeze(2)
+        return (vectors * inverse[:, None] @ vectors.mT @ H[:, 0, :, None]).squeeze(2)
 
     misfit = torch.ones_like(b[:, 0], dtype=torch.float64)  # of the solution, relative to b
 
-    def converged(Q: Tensor, AQ: Tensor, length: Tensor) -> Tensor:
+    def converged(H: Tensor, T: Tensor) -> Tensor:
         nonlocal misfit
-        weights = weigh(Q, AQ)
-        before, misfit = misfit, (AQ @ weights[..., None])[..., 0].sub(Q[:, :, 0]).norm(dim=1)
+        weights = weigh(H, T)
+        before, missed = misfit, (H @ weights[..., None])[..., 0]
+        missed[:, 0] -= 1
+        misfit = missed.norm(dim=1)
         # what the space lacks of A x, which is also small where the misfit does not fall
-        lacks = (weights[:, -1:] * length).abs() <= rtol
-        fell = (misfit < (1 - rtol) * before)[:, None]
-        return (misfit <= rtol)[:, None] | lacks & fell
+        lacks = (weights[:, -1] * H[:, -1, -1]).abs() <= rtol
+        return (misfit <= rtol) | lacks & (misfit < (1 - rtol) * before)
 
-    Q, AQ, size = _krylov(A, b, iterations, rtol, converged)
-    weights = weigh(Q, AQ) * size
-    return Solution((Q @ weights[..., None]).squeeze(2).to(b.dtype), weights.to(b.dtype))
+    Q, H, T, size = _krylov(A, b, iterations, rtol, converged)
+    weights = weigh(H, T) * size
+    x = sum(w[:, None] * q for w, q in zip(weights.unbind(dim=1), Q, strict=True))
+    return Solution(x.to(b.dtype), weights.to(b.dtype))
 
 
 class Root(NamedTuple):
@@ -218,23 +219,22 @@ def square_root(
             the product. The error is then some ten times as large, as a rule of thumb.
     """
 
-    def product(Q: Tensor, AQ: Tensor) -> tuple[Tensor, Tensor]:
-        T = Q.mT @ AQ
+    def product(T: Tensor) -> tuple[Tensor, Tensor]:
         values, vectors = eigh((T + T.mT) / 2)
         roots = values.clamp_min(0).sqrt()[:, None]
         return (vectors * roots @ vectors[:, 0, :, None]).squeeze(2), values
 
-    def converged(Q: Tensor, AQ: Tensor, length: Tensor) -> Tensor:
-        if Q.shape[2] <= 2:
-            return torch.zeros_like(length, dtype=torch.bool)
-        share, _ = product(Q, AQ)
-        whole = share.norm(dim=1, keepdim=True)  # 0 if no positive eigenvalue was found so far
-        return (share[:, -2:].norm(dim=1, keepdim=True) <= rtol * whole) & (whole > 0)
+    def converged(H: Tensor, T: Tensor) -> Tensor:
+        if T.shape[2] <= 2:
+            return torch.zeros_like(T[:, 0, 0], dtype=torch.bool)
+        share, _ = product(T)
+        whole = share.norm(dim=1)  # 0 if no positive eigenvalue was found so far
+        return (share[:, -2:].norm(dim=1) <= rtol * whole) & (whole > 0)
 
-    Q, AQ, size = _krylov(A, b, iterations, converged=converged if rtol else None)
-    share, values = product(Q, AQ)
-    x = (size * (Q @ share[..., None]).squeeze(2)).reshape(b.shape)
-    return Root(x.to(b.dtype), values[:, -1].clamp_min(0).to(b.dtype))
+    Q, _, T, size = _krylov(A, b, iterations, converged=converged if rtol else None)
+    share, values = product(T)
+    x = sum(w[:, None] * q for w, q in zip((size * share).unbind(dim=1), Q, strict=True))
+    return Root(x.reshape(b.shape).to(b.dtype), values[:, -1].clamp_min(0).to(b.dtype))
 
 
 def extremes(A: Callable[[Tensor], Tensor], b: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
@@ -248,8 +248,7 @@ def extremes(A: Callable[[Tensor], Tensor], b: Tensor, iterations: int) -> tuple
         b: Where to begin, with shape :math:`(B, *)`.
         iterations: The number of iterations, each with one application of `A`; at least 1.
     """
-    Q, AQ, _ = _krylov(A, b, iterations)
-    T = Q.mT @ AQ
+    _, _, T, _ = _krylov(A, b, iterations)
     values, _ = eigh((T + T.mT) / 2)
     return values[:, 0].to(b.dtype), values[:, -1].to(b.dtype)
 
@@ -259,37 +258,43 @@ def _krylov(
     b: Tensor,
     iterations: int,
     rtol: float = 1e-12,
-    converged: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns a basis of each sample's Krylov space, `A` times it, and the length of `b`.
+    converged: Callable[[Tensor, Tensor], Tensor] | None = None,
+) -> tuple[list[Tensor], Tensor, Tensor, Tensor]:
+    r"""Returns a basis of each sample's Krylov space, what :math:`A` makes of it, and the length
+    of `b`, by Arnoldi's method.
 
-    The basis vectors are columns. They are zero after the space has ended. All is in double
-    precision, and orthogonalised in full. With `converged`, it also ends where that says so, and
-    no more vectors are made if it has for all samples. It is given the basis, `A` times it, and
-    the length of what the next direction adds, with shape (B, 1), and returns such a mask.
+    The `k` basis vectors :math:`q_j` have the shape (B, m), and are zero after the space has
+    ended. All is in double precision, and orthogonalised in full. Of :math:`A q_j` it returns the
+    components along the basis and along the next direction, :math:`H` with shape (B, k + 1, k),
+    and those along the basis alone, :math:`T` with shape (B, k, k). With `converged`, it also ends
+    where that says so, given both, and no more vectors are made if it has for all samples.
     """
     flat = b.flatten(start_dim=1).double()
     size = flat.norm(dim=1, keepdim=True)
     q = flat / size.where(size > 0, torch.ones_like(size))
     basis: list[Tensor] = []
-    images: list[Tensor] = []
-    for _ in range(iterations):
+    H = flat.new_zeros(len(flat), iterations + 1, iterations)
+    T = H.clone()
+    for k in range(iterations):
         basis.append(q)
-        images.append(A(q.reshape(b.shape).to(b.dtype)).flatten(start_dim=1).double())
-        q = images[-1]
+        q = A(q.reshape(b.shape).to(b.dtype)).flatten(start_dim=1).double()
+        whole = q.norm(dim=1)
         for _ in range(2):  # twice is enough
-            for p in basis:
-                q = q - (q * p).sum(dim=1, keepdim=True) * p
-        length = q.norm(dim=1, keepdim=True)
-        ended = length <= rtol * images[-1].norm(dim=1, keepdim=True)
+            for i, p in enumerate(basis):
+                along = (q * p).sum(dim=1)
+                H[:, i, k] += along
+                q = q - along[:, None] * p
+        length = q.norm(dim=1)
+        T[:, : k + 1, k], H[:, k + 1, k] = H[:, : k + 1, k], length
+        ended = length <= rtol * whole
         if converged is not None:
-            ended = ended | converged(
-                torch.stack(basis, dim=2), torch.stack(images, dim=2), length
-            )
-        q = torch.where(ended, 0.0, q / length)
+            ended = ended | converged(H[:, : k + 2, : k + 1], T[:, : k + 1, : k + 1])
+        q = torch.where(ended[:, None], 0.0, q / length[:, None])
+        T[:, k + 1, k] = torch.where(ended, 0.0, length)
         if converged is not None and ended.all():
             break
-    return torch.stack(basis, dim=2), torch.stack(images, dim=2), size
+    k = len(basis)
+    return basis, H[:, : k + 1, :k], T[:, :k, :k], size
 
 
 def eigh(A: Tensor) -> tuple[Tensor, Tensor]:

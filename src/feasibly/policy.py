@@ -586,6 +586,7 @@ def _posterior(
     settings: dict[str, Any] = {
         "spacing": "noise",
         "steps": STEPS_FAST if fast else STEPS_CALIBRATED,
+        "minimize": _last(problem.residuals) or _minimize(problem.residuals),
     }
     if survey is not None and options.get("spacing", "noise") == "noise":
         top = options.get("top", _short(TOP * _widest(survey.samples)))
