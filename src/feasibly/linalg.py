@@ -183,8 +183,7 @@ def least_squares(
 
     Q, H, T, size = _krylov(A, b, iterations, rtol, converged)
     weights = weigh(H, T) * size
-    x = sum(w[:, None] * q for w, q in zip(weights.unbind(dim=1), Q, strict=True))
-    return Solution(x.to(b.dtype), weights.to(b.dtype))
+    return Solution(_combined(Q, weights).to(b.dtype), weights.to(b.dtype))
 
 
 class Root(NamedTuple):
@@ -233,7 +232,7 @@ def square_root(
 
     Q, _, T, size = _krylov(A, b, iterations, converged=converged if rtol else None)
     share, values = product(T)
-    x = sum(w[:, None] * q for w, q in zip((size * share).unbind(dim=1), Q, strict=True))
+    x = _combined(Q, size * share)
     return Root(x.reshape(b.shape).to(b.dtype), values[:, -1].clamp_min(0).to(b.dtype))
 
 
@@ -251,6 +250,14 @@ def extremes(A: Callable[[Tensor], Tensor], b: Tensor, iterations: int) -> tuple
     _, _, T, _ = _krylov(A, b, iterations)
     values, _ = eigh((T + T.mT) / 2)
     return values[:, 0].to(b.dtype), values[:, -1].to(b.dtype)
+
+
+def _combined(vectors: list[Tensor], weights: Tensor) -> Tensor:
+    """Returns the sums of `k` vectors of shape (B, m) with weights of shape (B, k)."""
+    total = torch.zeros_like(vectors[0])
+    for vector, weight in zip(vectors, weights.unbind(dim=1), strict=True):
+        total += weight[:, None] * vector
+    return total
 
 
 def _krylov(
@@ -302,6 +309,9 @@ def eigh(A: Tensor) -> tuple[Tensor, Tensor]:
 
     They are NaN for a sample whose matrix is not finite, so that it does not stop the others.
     """
+    if A.shape[1] == 1:
+        A = A.where(A.isfinite(), torch.nan)
+        return A[:, 0], torch.ones_like(A).where(A.isfinite(), torch.nan)
     good = A.isfinite().all(dim=2, keepdim=True).all(dim=1, keepdim=True)
     values, vectors = torch.linalg.eigh(torch.where(good, A, 0.0))
     return values.where(good[:, 0], torch.nan), vectors.where(good, torch.nan)

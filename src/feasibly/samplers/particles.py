@@ -22,7 +22,7 @@ from .calibrated import CalibratedPPR
 from .normals import inside, positive
 from .ppr import PPR
 from .principal import Principal, given, principal
-from .slopes import Slopes, followed, joined, renewed, rows
+from .slopes import Slopes, diagonal, followed, joined, renewed, rows
 from .truncated import TruncatedPPR
 
 MOST = 12  # values that are weighed, unless there are more equalities: those nearest to a bound
@@ -257,7 +257,7 @@ class Particles(Sampler):
             VJ = renewed(J, mean, x_t, sigma_t**2 / alpha_t)
         else:
             VJ = followed(before, J, sigma)
-        now = Slopes(J, VJ, sigma, kept)
+        now = Slopes(J, VJ, sigma, kept=kept)
         assert g.variance is not None
         noise, centre = torch.diag_embed(g.variance.double()), g.values.detach().double()
         curved = torch.zeros_like(noise)
@@ -268,7 +268,9 @@ class Particles(Sampler):
             curved = torch.einsum("pbi,pbj->bij", bend, bend) / (len(bend) - 1)
         if self.normal and bool((g.lower == g.upper).all()):
             gap = centre - g.lower.double()
-            values = principal(J, VJ, gap, noise + curved, FLOOR * sigma**2)
+            frame = diagonal(J, VJ)
+            now = now._replace(frame=frame)
+            values = principal(frame, VJ, gap, noise + curved, FLOOR * sigma**2)
             log_h = torch.where(good, values.log_h, -math.inf)
             return Twist(mean.detach(), torch.zeros_like(mean), log_h, values, now)
         S = J @ VJ.mT + noise

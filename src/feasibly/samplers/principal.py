@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .base import Randn
 from .moments import numbers
-from .slopes import diagonal
+from .slopes import Frame
 
 
 class Principal(NamedTuple):
@@ -33,25 +33,25 @@ class Principal(NamedTuple):
     log_h: Tensor
 
 
-def principal(J: Tensor, VJ: Tensor, gap: Tensor, noise: Tensor, least: float) -> Principal:
+def principal(frame: Frame, VJ: Tensor, gap: Tensor, noise: Tensor, least: float) -> Principal:
     r"""Returns values in their basis.
 
     Arguments:
-        J: Their derivatives :math:`J`, with shape (B, m, D).
-        VJ: Its products :math:`J V` with the covariance of a sample, likewise.
+        frame: The basis; see :func:`diagonal <feasibly.samplers.slopes.diagonal>`.
+        VJ: The products :math:`J V` of their derivatives with the covariance of a sample, with
+            shape (B, m, D).
         gap: How far their means are from their targets, with shape (B, m).
         noise: The covariance of what is added to them, with shape (B, m, m).
         least: The least variance along a direction of norm one.
     """
-    good = (J.isfinite() & VJ.isfinite()).all(dim=2).all(dim=1)[:, None] & gap.isfinite()
-    good = (good & noise.isfinite().all(dim=2)).all(dim=1)
-    J, VJ, noise = (torch.where(good[:, None, None], v, 0.0) for v in (J, VJ, noise))
-    gap = torch.where(good[:, None], gap, 0.0)
-    basis, spread, log_det = diagonal(J, VJ)
+    good = (frame.basis.isfinite() & noise.isfinite()).all(dim=2).all(dim=1)
+    good &= gap.isfinite().all(dim=1)
+    basis, VJ, noise = (torch.where(good[:, None, None], v, 0.0) for v in (frame.basis, VJ, noise))
+    gap, spread = (torch.where(good[:, None], v, 0.0) for v in (gap, frame.spread))
     spread, noise = spread.clamp_min(least), basis @ noise @ basis.mT
     gap = (basis @ gap[..., None])[..., 0]
     root, _ = torch.linalg.cholesky_ex(torch.diag_embed(spread) + noise)
-    log_h = torch.where(good, _log_density(gap, root) - log_det, -math.inf)
+    log_h = torch.where(good, _log_density(gap, root) - frame.log_volume, -math.inf)
     return Principal(gap, basis @ VJ, spread, noise, log_h)
 
 

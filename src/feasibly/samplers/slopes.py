@@ -1,7 +1,7 @@
 r"""Derivatives of values through the denoiser, and how they follow from one noise level to a lower
 one."""
 
-__all__ = ["Slopes", "diagonal", "followed", "joined", "renewed", "rows"]
+__all__ = ["Frame", "Slopes", "diagonal", "followed", "joined", "renewed", "rows"]
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
@@ -14,6 +14,21 @@ from ..linalg import eigh
 ALIKE = 1e-6  # the least squared length of a combination of rows, relative to the largest
 
 
+class Frame(NamedTuple):
+    r"""A basis :math:`P` in which values are independent.
+
+    Attributes:
+        basis: The matrix :math:`P`, with shape (B, m, m). The rows of :math:`P J` are orthonormal,
+            and their covariance :math:`P J V J^\top P^\top` is diagonal.
+        spread: This diagonal, with shape (B, m).
+        log_volume: :math:`-\log |\det P|`, with shape (B).
+    """
+
+    basis: Tensor
+    spread: Tensor
+    log_volume: Tensor
+
+
 class Slopes(NamedTuple):
     r"""The derivatives of values at states.
 
@@ -23,18 +38,21 @@ class Slopes(NamedTuple):
         VJ: Their products :math:`J V` with the covariance of :math:`x_0` given the states,
             likewise.
         level: The noise level of the states.
+        frame: The basis in which the values are independent; None if it is not known yet.
         kept: Which values they are of, with shape (B, m); None for all.
     """
 
     J: Tensor
     VJ: Tensor
     level: float
+    frame: Frame | None = None
     kept: Tensor | None = None
 
     def at(self, index: Any) -> Self:
         """Returns those of some states."""
+        frame = self.frame and Frame(*(part[index] for part in self.frame))
         kept = None if self.kept is None else self.kept[index]
-        return self._replace(J=self.J[index], VJ=self.VJ[index], kept=kept)
+        return self._replace(J=self.J[index], VJ=self.VJ[index], frame=frame, kept=kept)
 
 
 def joined(parts: Sequence[Slopes | None]) -> Slopes | None:
@@ -42,9 +60,13 @@ def joined(parts: Sequence[Slopes | None]) -> Slopes | None:
     some = [one for one in parts if one is not None]
     if not some:
         return None
-    kept = [one.kept for one in some if one.kept is not None]
-    J, VJ = (torch.stack(part) for part in zip(*((one.J, one.VJ) for one in some), strict=True))
-    return Slopes(J, VJ, some[0].level, torch.stack(kept) if kept else None)
+
+    def stacked(*part: Any) -> Any:
+        if isinstance(part[0], Frame):
+            return Frame(*map(stacked, *part))
+        return torch.stack(part) if isinstance(part[0], Tensor) else part[0]
+
+    return Slopes(*map(stacked, *some))
 
 
 def rows(values: Tensor, x_0: Tensor) -> Tensor:
@@ -75,14 +97,12 @@ def renewed(J: Tensor, mean: Tensor, x_t: Tensor, scale: Tensor) -> Tensor:
     return scale.double() * torch.stack(found, dim=1).flatten(start_dim=2).double()
 
 
-def diagonal(J: Tensor, VJ: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    r"""Returns the basis :math:`P` in which the rows of :math:`P J` are orthonormal and their
-    covariance :math:`P J V J^\top P^\top` is diagonal, with shape (B, m, m); this diagonal, with
-    shape (B, m); and :math:`-\log |\det P|`, with shape (B).
+def diagonal(J: Tensor, VJ: Tensor) -> Frame:
+    """Returns the basis in which values are independent; NaN for states that are not finite.
 
     Arguments:
-        J: The derivatives of values, with shape (B, m, D), finite.
-        VJ: Their products :math:`J V`, likewise.
+        J: Their derivatives, with shape (B, m, D).
+        VJ: Their products with the covariance of a sample, likewise.
     """
     unit = J.norm(dim=2)  # in units in which a value's slope is one
     unit = torch.where(unit > 0, unit, 1.0)
@@ -94,7 +114,7 @@ def diagonal(J: Tensor, VJ: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     covariance = basis @ J @ VJ.mT @ basis.mT
     spread, turn = eigh((covariance + covariance.mT) / 2)
     basis = turn.mT @ basis / unit[:, None]
-    return basis, spread, squares.log().sum(dim=1) / 2 + unit.log().sum(dim=1)
+    return Frame(basis, spread, squares.log().sum(dim=1) / 2 + unit.log().sum(dim=1))
 
 
 def followed(before: Slopes, J: Tensor, level: float) -> Tensor:
@@ -111,7 +131,7 @@ def followed(before: Slopes, J: Tensor, level: float) -> Tensor:
         J: The derivatives at this one, with shape (B, m, D).
         level: This noise level.
     """
-    basis, spread, _ = diagonal(before.J, before.VJ)
+    basis, spread, _ = before.frame or diagonal(before.J, before.VJ)
     spread = spread.clamp_min(0)
     shrunk = 1 / (1 + spread * (1 / level**2 - 1 / before.level**2))
     old, VJ = basis @ before.J, shrunk[..., None] * (basis @ before.VJ)
