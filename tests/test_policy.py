@@ -347,9 +347,9 @@ def test_the_curvature_of_a_decoded_value_takes_fewer_evaluations_of_the_decoder
     assert seen_pairs == [16, 4, 16]
 
 
-def seen(x, unit=1.0, ends=(1e-3, 1e2), informed=2.0):
+def seen(x, unit=1.0, ends=(1e-3, 1e2), informed=2.0, bent=0.0):
     """A survey of given samples."""
-    flat = dict.fromkeys(("bent", "thin", "curved"), 0.0)
+    flat = {"bent": bent, "thin": 0.0, "curved": 0.0}
     return SimpleNamespace(samples=x, unit=unit, ends=ends, informed=informed, **flat)
 
 
@@ -473,9 +473,9 @@ def test_a_schedule_must_reach_five_times_above_and_below_the_datas_scale(ends, 
 
 def test_a_constraint_between_modes_is_said_to_be_far_from_the_data():
     modes = torch.cat([X[:32] + 4, X[32:] - 4])
-    for x, far in ((X, False), (modes, True)):
-        found = " ".join(remarks(first(1), seen(x)))
-        assert ("Hardly any unconditional sample is near" in found) == far
+    for x, bent, far in ((X, 1.0, False), (modes, 1.0, True), (modes, 1e-3, False)):
+        found = " ".join(remarks(first(1), seen(x, bent=bent)))
+        assert ("Hardly any unconditional sample is near" in found) == far, "normal data have none"
 
 
 def scaled(size, tolerance):

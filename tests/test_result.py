@@ -131,7 +131,7 @@ def test_the_summary_names_method_reason_feasible_members_evaluations_and_seeds(
     assert "The constraint has one residual." in text
     assert "2 of 4 members feasible" in text
     assert "4e-06" in text
-    assert "10 forward and 5 backward evaluations" in text
+    assert "10 forward and 5 backward evaluations a member" in text
     assert "seed 7, members 12 to 15" in text
     assert "75%" in text
 

@@ -412,7 +412,8 @@ def remarks(constraint: Constraint, survey: Survey) -> Iterator[str]:
         if part.equalities is not None:
             yield from _remarks(part.equalities, survey.samples)
     equalities = constraint.equalities
-    if equalities is not None and is_outlying(equalities.residual(survey.samples)):
+    outlying = equalities is not None and is_outlying(equalities.residual(survey.samples))
+    if outlying and _bent(survey):  # normal data have no modes
         yield (
             "Hardly any unconditional sample is near the constraint. Weights of modes may then be "
             "wrong, also of members that are feasible and plausible. Compare with another method, "

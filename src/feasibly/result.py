@@ -147,12 +147,14 @@ class Result:
         if first:
             number = sum(one.members for one in first)
             again = f"{number} of {len(self.members)} members took more than one attempt\n"
+        taken = (self.evaluations.member_forward, self.evaluations.member_backward)
+        forward, backward = (total / len(self.members) for total in taken)
         return (
             f"{self.method if settings else _without_settings(self.method)}\n{reason}"
             f"{int(self.feasible.sum())} of {len(self.members)} members {exact}\n"
             f"{fit}{plausible}{again}"
-            f"{self.evaluations.forward} forward and {self.evaluations.backward} backward "
-            f"evaluations, {self.seconds:.1f} s, {self.overhead:.0%} of it outside the network\n"
+            f"{forward:.0f} forward and {backward:.0f} backward evaluations a member, "
+            f"{self.seconds:.1f} s, {self.overhead:.0%} of it outside the network\n"
             f"seed {self.seed}, members {self.members[0]} to {self.members[-1]}"
         )
 

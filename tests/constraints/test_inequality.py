@@ -47,6 +47,12 @@ def test_contradictory_bounds_are_refused():
         Bounds(double([0.0, 2.0]), double([1.0, 1.0]), tolerance=1e-3)
 
 
+def test_a_side_of_bounds_may_be_left_open():
+    x = double([[-2.0, 3.0]])
+    for lower, upper, expected in ((0.0, None, [[-2.0, 0.0]]), (None, 1.0, [[0.0, 2.0]])):
+        assert Bounds(lower, upper, tolerance=1e-3).residual(x).tolist() == expected
+
+
 def test_equal_bounds_are_an_equality():
     bounds = Bounds(0.5, 0.5, tolerance=1e-3)
     assert bounds.residual(double([[0.75, 0.5]])).tolist() == [[0.25, 0.0]]

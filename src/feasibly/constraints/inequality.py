@@ -45,13 +45,15 @@ class Bounds(Constraint):
     r"""The constraint :math:`l \leq x \leq u`, elementwise.
 
     Arguments:
-        lower: The lower bound :math:`l`, which broadcasts to a sample; -inf for none.
-        upper: The upper bound :math:`u`, likewise; inf for none.
+        lower: The lower bound :math:`l`, which broadcasts to a sample; None or -inf for none.
+        upper: The upper bound :math:`u`, likewise; None or inf for none.
         tolerance: The largest squared distance to the box of a feasible sample.
     """
 
-    def __init__(self, lower: Array, upper: Array, tolerance: float) -> None:
+    def __init__(self, lower: Array | None, upper: Array | None, tolerance: float) -> None:
         super().__init__(tolerance)
+        lower = -math.inf if lower is None else lower
+        upper = math.inf if upper is None else upper
         low, high = constant(lower, "Bounds(lower=...)"), constant(upper, "Bounds(upper=...)")
         if not torch.all(low <= high):
             raise ValueError(
