@@ -96,8 +96,9 @@ def test_up_to_twelve_equalities_are_weighed_and_more_are_met_by_posterior_sampl
     assert kinds(many) == [CalibratedPPR] + [PPR] * 3
     posterior, late = many.attempts[0], many.attempts[-1]
     assert posterior.spacing == "noise"
-    levels = {name: getattr(posterior, name) for name in ("steps", "top", "sparse")}
-    assert same(posterior, CalibratedPPR(PRIOR, late.constraint, spacing="noise", **levels))
+    chosen = {name: getattr(posterior, name) for name in ("steps", "top", "sparse")}
+    chosen |= {"spacing": "noise", "minimize": MANY["last"]}
+    assert same(posterior, CalibratedPPR(PRIOR, late.constraint, **chosen))
     assert same(late, ppr(late.constraint, **MANY))
 
 
@@ -182,7 +183,7 @@ def test_many_values_whose_gradients_turn_are_left_to_ppr(function, turns):
     assert (kinds(chosen) == [PPR] * 4) == turns
     assert ("Gradients of the residual turn" in chosen.reason) == turns
     if turns:
-        late = {**MANY, "share": 0.03, "sigma_share": 0.5}
+        late = {**MANY, "share": 0.03, "sigma_share": 0.5, "sparse": 0.1}
         assert same(chosen.attempts[0], ppr(chosen.attempts[0].constraint, **late))
     assert turns or kinds(chosen)[0] is CalibratedPPR
     # a run without the monitor takes the same, at the price of the unconditional samples
@@ -204,6 +205,7 @@ def test_an_early_stop_is_in_units_of_the_data():
     sine = Equality(lambda x: (x[:, :13] / 5).sin() - 0.1, tolerance=1e-6)
     one = feasibly.plan(prior, sine, (D,)).attempts[0]
     assert one.sigma_share == pytest.approx(5, rel=0.2)
+    assert one.sparse == pytest.approx(1, rel=0.2)
     assert one.sigma_max == pytest.approx(100, rel=0.2)
 
 
@@ -787,7 +789,10 @@ def test_an_unknown_option_is_refused_with_the_names_of_all(name):
         "branch, eta, every, halved, level, minimize, normal, output, pairs, particles, spacing, "
         "spread, steps, weighed"
     )
-    ppr = "eta, last, minimize, output, repeats, share, sigma_max, sigma_share, spacing, steps"
+    ppr = (
+        "eta, last, minimize, output, repeats, share, sigma_max, sigma_share, spacing, sparse, "
+        "steps"
+    )
     for m, method, kind, options in (
         (1, "auto", "Particles", particles),
         (1, "ppr", "PPR", ppr),

@@ -118,8 +118,8 @@ to which the first of them goes, in units of the data's standard deviation along
 direction. Above it states say little of the data, and the other steps are left out."""
 
 SPARSE = 0.1
-"""The noise level below which steps of posterior samples are longer, in units of the data's scale.
-The denoiser is nearly affine there."""
+"""The noise level below which steps are longer, in units of the data's scale. The denoiser is
+nearly affine there."""
 
 STRAIGHT = 1e6
 """How far the denoiser is from an affine map at most, in units of the square of rounding, if data
@@ -647,7 +647,11 @@ def _branches(
     options: dict[str, Any],
 ) -> Plan:
     """Returns PPR for equalities that have several branches."""
-    chosen: dict[str, Any] = {"share": SHARE, "sigma_share": _scaled(SIGMA_SHARE, survey)}
+    chosen: dict[str, Any] = {
+        "share": SHARE,
+        "sigma_share": _scaled(SIGMA_SHARE, survey),
+        "sparse": _scaled(SPARSE, survey),
+    }
     plan = _ppr(denoiser, constraint, problem, survey, fast, attempts, chosen | options)
     reason = (
         "Gradients of the residual turn, so that it has several branches. "

@@ -296,8 +296,25 @@ def test_projections_may_stop_at_a_share_below_a_noise_level_but_for_the_last(ga
     assert len(set(asked.values())) == 2
 
 
+def test_every_second_step_is_left_out_below_a_noise_level(gaussian):
+    line = Equality(lambda x: x[:, :1] - 0.3, tolerance=1e-8)
+    whole = PPR(gaussian, line, steps=9, repeats=1, minimize=GaussNewton())
+    times = whole.times()
+    above = sum(whole.noise_level(t) > 0.3 for t in times)
+    assert 0 < above < 7
+    sampler = replace(whole, sparse=0.3)
+    kept = [*range(above), *range(above, 9, 2), 9]
+    assert torch.equal(sampler.times(), times[kept])
+    result = sampler.sample(4, (2,))
+    assert result.feasible.all()
+    assert (result.trace[-1].step, result.trace[-1].steps) == (9, 9)
+    assert sampler.budget(1)[0] < whole.budget(1)[0]
+    assert result.evaluations.forward <= sampler.budget(1)[0]
+
+
 @pytest.mark.parametrize(
-    "options", [{"share": 1.0}, {"share": -0.1}, {"share": "a"}, {"sigma_share": 0.0}]
+    "options",
+    [{"share": 1.0}, {"share": -0.1}, {"share": "a"}, {"sigma_share": 0.0}, {"sparse": -1.0}],
 )
 def test_a_share_that_stops_everywhere_or_nowhere_is_refused(gaussian, options):
     with pytest.raises(ValueError, match=next(iter(options))):

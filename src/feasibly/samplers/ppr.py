@@ -56,6 +56,7 @@ class PPR(Sampler):
             projection at :math:`t = 0` does not stop there.
         sigma_share: The highest noise level at which it may. Above it, projections decide
             between branches of the constraint.
+        sparse: The noise level below which every second step is left out.
         eta: The share of fresh noise in a prediction.
         output: What to return; see :class:`Sampler`.
     """
@@ -76,7 +77,17 @@ class PPR(Sampler):
     sigma_max: float = math.inf
     share: float = field(default=0.0, metadata=QUIET)
     sigma_share: float = field(default=math.inf, metadata=QUIET)
+    sparse: float = field(default=0.0, metadata=QUIET)
     output: str = "projected"
+
+    def times(
+        self, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu"
+    ) -> Tensor:
+        if not self.sparse:
+            return super().times(dtype, device)
+        times = super().times(torch.float64, device)
+        above = sum(self.noise_level(t) > self.sparse for t in times[:-1])
+        return torch.cat([times[:above], times[above:-1:2], times[-1:]]).to(dtype)
 
     def step(
         self,
@@ -149,14 +160,19 @@ class PPR(Sampler):
                 f"{type(self).__name__}(sigma_share=...) must be a noise level above 0, got "
                 f"{self.sigma_share!r}."
             )
+        if not (isinstance(self.sparse, int | float) and 0 <= self.sparse < math.inf):
+            raise ValueError(
+                f"{type(self).__name__}(sparse=...) must be a noise level, got {self.sparse!r}."
+            )
 
     def cost(self, residuals: int) -> tuple[int, int]:
         forward, backward = self.minimize.cost(residuals)
         return 1 + self.repeats * forward, self.repeats * backward
 
     def budget(self, residuals: int = 1) -> tuple[int, int]:
-        forward, backward = self._projections(self.times()[1:], residuals)
-        return self.steps + forward + (self.output == "denoised"), backward
+        times = self.times()[1:]
+        forward, backward = self._projections(times, residuals)
+        return len(times) + forward + (self.output == "denoised"), backward
 
     def _projections(self, times: Tensor, residuals: int) -> tuple[int, int]:
         """Returns the most forward and backward evaluations of the projections at these times,
