@@ -30,7 +30,7 @@ ROOMS = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 # errors. Appa's files are read apart from what is made of them, all that reads or writes weather
 # names its variables alike, and stations are of a table and of an interpolation.
 SHARED = {
-    "samplers": {"base", "guidance", "moments", "normals", "principal", "projection"}
+    "samplers": {"base", "guidance", "moments", "normals", "principal", "projection", "slopes"}
     | {"ancestral", "predictor_corrector", "hdc", "ppr", "truncated", "calibrated"},
     "constraints": {"base", "operators", "composite", "inequality", "noise"},
     "models": {"tables"},

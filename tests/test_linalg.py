@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -507,3 +509,22 @@ def test_least_squares_solve_each_sample_by_itself():
     for i in range(3):
         alone = least_squares(Operator(A[i : i + 1]), b[i : i + 1], 3).x
         torch.testing.assert_close(together[i : i + 1], alone)
+
+
+def test_least_squares_stop_alike_in_all_units():
+    """A direction that would hardly change the misfit ends a space, whatever its units are."""
+    A = normal(2, 6, 6)
+    A, b = A @ A.mT + torch.eye(6).double(), normal(2, 6, seed=1)
+    one, other = (
+        least_squares(lambda v, c=c: c * (A @ v[..., None])[..., 0], b, 6, 1e-2)
+        for c in (1.0, 1e6)
+    )
+    assert one.weights.shape == other.weights.shape
+    torch.testing.assert_close(1e6 * other.x, one.x)
+
+
+def test_a_matrix_of_one_number_that_is_not_finite_has_no_eigenvalue():
+    values, vectors = eigh(torch.tensor([[[2.0]], [[math.inf]]]))
+    assert (values[0].item(), vectors[0].item()) == (2.0, 1.0)
+    assert values[1].isnan().all()
+    assert vectors[1].isnan().all()

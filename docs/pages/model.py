@@ -113,6 +113,25 @@ result = feasibly.sample(denoiser, feasibly.Decoded(total, decode), 64, shape=(2
 print(decode(result.samples).sum(dim=1)[:4], int(result.feasible.sum()), "of 64 feasible")
 
 # %% [markdown]
+# ## No network
+#
+# Where you know the mean of the clean sample, write it down. The time has no axes. This one is of
+# normal data with independent elements of standard deviation 2.
+
+
+# %%
+class Normal:
+    schedule = VP()
+
+    def __call__(self, x_t, t):
+        alpha, sigma = self.schedule(t)
+        return 4 * alpha / (4 * alpha**2 + sigma**2) * x_t
+
+
+sphere = feasibly.Equality(lambda x: x.square().sum(dim=1) - 8, tolerance=1e-8)
+print(feasibly.sample(Normal(), sphere, 64, shape=(2,)))
+
+# %% [markdown]
 # ## Before a long run
 #
 # * **Test on a few states.** This prints the denoising error at each noise level, the time and

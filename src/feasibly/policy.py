@@ -352,8 +352,9 @@ def _many(constraint: Constraint, values: Intervals) -> bool:
 
 
 def _bent(survey: Survey | None) -> bool:
-    """Whether unconditional samples show that data are not normal."""
-    return survey is not None and survey.bent > BENT
+    """Whether unconditional samples show that data are not normal. Modes that lie apart along thin
+    directions show at low noise only."""
+    return survey is not None and max(survey.bent, survey.thin) > BENT
 
 
 def _normal(constraint: Constraint | None, survey: Survey | None) -> bool:
@@ -626,7 +627,9 @@ def _levels(steps: int, top: float, sparse: float, survey: Survey) -> dict[str, 
     """Returns the options of posterior samples that have as many steps a decade as so many over
     all levels, but for none above `top`, and longer ones below `sparse`."""
     lowest, highest = survey.ends
-    if not isinstance(top, int | float) or not isinstance(sparse, int | float) or top <= lowest:
+    if not all(isinstance(level, int | float) for level in (top, sparse)):
+        return {}
+    if not (top > lowest and sparse >= 0):  # which may be NaN
         return {}
     start = min(top, highest)
     least = min(max(lowest, sparse), start)

@@ -32,6 +32,7 @@ from feasibly.samplers.ancestral import Last
 from feasibly.samplers.base import Sampler, Start, Step
 from feasibly.samplers.normals import inside, truncated
 from feasibly.samplers.particles import MOST, Twist, choose, resampled, shares, urgent
+from feasibly.samplers.slopes import Slopes
 from feasibly.schedules import VE, VP, LogLogit
 
 INF = math.inf
@@ -290,8 +291,12 @@ class Labels(Particles):
 
     def twist(self, x_t, t, around=(), before=None):
         step, number = self.index(t), x_t[:, 0].round().long()
-        x_0 = step * x_t + step
-        return Twist(x_0, 10 * x_0, self.log_h[step][number], (3 * x_0, x_t[:, 0]))
+        x_0, own = step * x_t + step, x_t[:, None]
+        assert (before is None) == (step in (1, 3, 5)), "every second step takes gradients"
+        if before is not None and step > 2:  # they were of the particle itself
+            torch.testing.assert_close(before.J, own)
+        values = (3 * x_0, x_t[:, 0])
+        return Twist(x_0, 10 * x_0, self.log_h[step][number], values, Slopes(own, own, 1.0))
 
     def moved(self, mean, std, shift, t, s, randn, values=()):
         x_t = values[1][:, None]
@@ -330,7 +335,7 @@ def test_the_particle_that_is_kept_has_the_product_of_its_weights(monkeypatch):
     monkeypatch.setattr(Labels, "log_ratio", log_ratio)
     line = Linear(torch.ones(1, 1), torch.zeros(1), tolerance=1e-6)
     prior = Gaussian(torch.zeros(1), torch.eye(1), VE(1e-3, 10.0))
-    sampler = Labels(prior, line, steps=6, particles=K, level=2e-3, branch=5.0)
+    sampler = Labels(prior, line, steps=6, particles=K, level=2e-3, branch=5.0, every=2)
     assert sampler._branch() == 1
     start = sampler.begin(MemberNoise(0, range(n), (1,), dtype=torch.float64))
     assert torch.equal(start.times, sampler.times()[5:])
@@ -634,7 +639,7 @@ def test_where_the_state_or_the_denoiser_is_not_finite_there_is_no_weight_and_no
         if found.values:
             s, zero, std = double(0.45), torch.zeros_like(x_t), double(0.1)
             x_s, ratio = sampler.moved(zero, std, zero, t, s, torch.ones_like, found.values)
-            assert x_s[::3].isfinite().all()
+            assert x_s.isfinite().all()
             assert ratio[::3].isfinite().all()
         assert found.log_h.isfinite().tolist() == [True, False, False, True]
         assert found.log_h[1:3].tolist() == [-INF] * 2
@@ -643,6 +648,43 @@ def test_where_the_state_or_the_denoiser_is_not_finite_there_is_no_weight_and_no
         alone = Particles(PRIOR, law, normal=normal).twist(x_t[::3], t, [n[::3] for n in around])
         torch.testing.assert_close(found.log_h[::3], alone.log_h)
         torch.testing.assert_close(found.move[::3], alone.move)
+
+
+def test_values_nearest_to_their_bounds_are_the_same_until_the_next_gradient():
+    prior = Gaussian(torch.zeros(20).double(), torch.eye(20).double(), LogLogit())
+    sampler = Particles(prior, Bounds(-1.0, 1.0, tolerance=1e-6))
+    around = list(randn(4, 3, 20, seed=1))
+    t, s = sampler.times()[14:16]
+    first = sampler.twist(randn(3, 20), t, around).slopes
+    x_s = randn(3, 20, seed=2)
+    assert first.kept.shape == (3, MOST)
+    kept = sampler.twist(x_s, s, around, first).slopes.kept
+    assert torch.equal(kept, first.kept)
+    assert not torch.equal(
+        kept.sort().values, sampler.twist(x_s, s, around).slopes.kept.sort().values
+    )
+
+
+def test_the_last_step_leaves_a_member_inside_of_inequalities_where_it_is():
+    prior = Gaussian(torch.zeros(3).double(), torch.eye(3).double(), LogLogit())
+    sampler = Particles(prior, Bounds(-1.0, 1.0, tolerance=1e-6), level=0.0)
+    t, s = sampler.times()[-2:].double()
+    x_t = double([[0.1, -0.2, 0.3], [0.0, 0.5, -0.5]])
+    x_s = sampler.predict(x_t, sampler.denoiser(x_t, t), t, s, torch.ones_like)
+    assert torch.equal(sampler.step(x_t, t, s, torch.ones_like).x, x_s)
+
+
+def test_normal_steps_of_values_that_are_alike_do_not_depend_on_batch_mates():
+    """Rounding chooses the basis of values of one variance, and no noise may depend on it."""
+    mean = torch.stack([torch.ones(8), -torch.ones(8)]).double()
+    cov = (torch.eye(8) / 5).double().expand(2, 8, 8)
+    prior = GaussianMixture(double([0.5, 0.5]), mean, cov, LogLogit())
+    law = Linear(randn(4, 8, seed=3), torch.zeros(4).double(), tolerance=1e-8)
+    sampler = Particles(prior, law, particles=4, steps=16, normal=True)
+    whole, parts = (
+        sampler.sample(4, (8,), dtype=torch.float64, chunk=chunk).samples for chunk in (4, 1)
+    )
+    torch.testing.assert_close(whole, parts, rtol=1e-7, atol=1e-7)
 
 
 def test_a_flat_value_moves_no_particle_of_a_normal_step():

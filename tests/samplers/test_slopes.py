@@ -27,6 +27,34 @@ def test_along_principal_directions_of_normal_data_slopes_are_exact(level):
     torch.testing.assert_close(found, J @ covariance(COV, level), rtol=1e-6, atol=1e-9)
 
 
+def test_along_principal_directions_slopes_are_exact_after_many_steps():
+    old = torch.eye(4).double()[[1, 2]]
+    now = Slopes(old[None], (old @ covariance(COV, 5.0))[None], 5.0)
+    for k, level in enumerate((3.0, 1.0, 0.5, 0.1)):
+        J = randn(2, 2, seed=k) @ old
+        now = Slopes(J[None], followed(now, J[None], level), level)
+    torch.testing.assert_close(now.VJ[0], J @ covariance(COV, 0.1), rtol=1e-6, atol=1e-9)
+
+
+def test_variances_of_any_rows_are_too_large_and_never_too_small():
+    old = randn(1, 3, 4)
+    before = Slopes(old, old @ covariance(COV, 1.5), 1.5)
+    S = (followed(before, old, 0.7) @ old.mT)[0]
+    exact = (old @ covariance(COV, 0.7) @ old.mT)[0]
+    gap = torch.linalg.eigvalsh((S + S.mT) / 2 - exact)
+    assert gap.min() > -1e-9
+    assert gap.max() > 1e-3, "they are too large"
+
+
+def test_a_row_that_is_repeated_changes_nothing():
+    row, J = randn(1, 1, 4), randn(1, 1, 4, seed=1)
+    one, four = (
+        followed(Slopes(r, r @ covariance(COV, 2.0), 2.0), J, 0.5)
+        for r in (row, row.repeat(1, 4, 1))
+    )
+    torch.testing.assert_close(one, four, rtol=1e-4, atol=1e-6)
+
+
 def test_for_data_that_vary_alike_along_all_directions_slopes_are_exact_for_any_rows():
     C = 0.5 * torch.eye(4).double()
     old, J = randn(1, 2, 4), randn(1, 2, 4, seed=1)

@@ -138,15 +138,16 @@ class CalibratedPPR(Sampler):
     def times(
         self, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu"
     ) -> Tensor:
-        times = super().times(torch.float64, device)
         if self.spacing == "time":
-            return times.to(dtype)
+            return super().times(dtype, device)
+        times = torch.linspace(1, 0, self.steps + 1, dtype=torch.float64, device=device)
         highest, lowest = self.log_level(times[[0, -1]]).tolist()
         top = math.log(self.top)
         start, count = (top, self.steps) if lowest < top < highest else (highest, self.steps + 1)
         sparse = min(max(math.log(self.sparse or math.ulp(0.0)), lowest), start)
         above = start - sparse
-        place = torch.linspace(0, above + (sparse - lowest) / LONGER, count).to(times)
+        place = torch.linspace(0, above + (sparse - lowest) / LONGER, count, dtype=times.dtype)
+        place = place.to(times)
         below = (place - above).clamp_min(0)
         times[-count:] = self.times_at(start - place - (LONGER - 1) * below)
         times[0], times[-1] = 1.0, 0.0

@@ -84,8 +84,8 @@ class Particles(Sampler):
         \frac{h(x_s)}{h(x_t)} \, \frac{p(x_s \mid x_t)}{q(x_s \mid x_t)},
 
     with :math:`p` the unconditional step and :math:`q` the moved one. If few particles matter,
-    they are resampled in proportion to their weights. At a low noise level one is kept. It is
-    moved on to the last step, which projects as in PPR.
+    they are resampled in proportion to their weights. The step to a low noise level keeps one. The
+    constraint moves it on to the last step, which projects as in PPR.
 
     A move takes a gradient through the denoiser for each value. With `every` = 2 only every second
     step does. Between, :math:`J V` follows from the step before, as for normal data: a value's
@@ -132,8 +132,8 @@ class Particles(Sampler):
             unconditional samples do, at a forward evaluation each.
         halved: The noise level below which a member keeps half of its particles, in units of the
             data. It keeps a quarter below half that level.
-        level: The noise level at which one of them is kept, in units of the data; 0 for the last
-            step's.
+        level: The noise level down to which several are kept, in units of the data; 0 for the
+            last step's.
         every: How many steps there are to a gradient of each value.
         spread: The standard deviation of the data.
         pairs: The number of pairs of clean samples that tell the curvature of a residual.
@@ -187,11 +187,13 @@ class Particles(Sampler):
         x, last = x_t[copies], last and last.at(copies)  # (K, B, *)
         log_w = log_h = x.new_zeros(x.shape[:2], dtype=torch.float64)
         log_z = average = log_w[0]
-        told: Slopes | None = None
+        slopes: Slopes | None = None
         for (t, s), anew in zip(pairwise(times[branch:-1]), self._anew(branch), strict=True):
-            told = None if anew else told
-            twists = [self.twist(one, t, around, told and told.at(k)) for k, one in enumerate(x)]
-            told = joined([one.slopes for one in twists])
+            before = (
+                [None] * len(x) if anew or slopes is None else [*map(slopes.at, range(len(x)))]
+            )
+            twists = [self.twist(one, t, around, b) for one, b in zip(x, before, strict=True)]
+            slopes = joined([one.slopes for one in twists])
             parts = [(one.x_0, one.move, one.log_h, *one.values) for one in twists]
             x_0, move, now, *values = (torch.stack(part) for part in zip(*parts, strict=True))
             log_w = log_w + now - log_h
@@ -202,7 +204,7 @@ class Particles(Sampler):
             picked = chosen, everyone
             x, x_0, move, log_h = (part[picked] for part in (x, x_0, move, now))
             last, values = last and last.at(picked), [part[picked] for part in values]
-            told = told and told.at(picked)
+            slopes = slopes and slopes.at(picked)
             moved, shift = [], self.reach(t, s) * move
             for k, stream in enumerate(streams[: len(x)]):
                 step = prior.second(x[k], x_0[k], t, s, last and last.at(k))
@@ -234,11 +236,11 @@ class Particles(Sampler):
         """
         good = finite(x_t)
         x_t = torch.where(per_sample(good, x_t), x_t.detach(), 0.0).requires_grad_()
-        told = self.noise_level(t) <= self.weighed
+        weighed = self.noise_level(t) <= self.weighed
         # without a need for it, no graph is kept from this step to the next
-        with torch.set_grad_enabled(told and before is None):
+        with torch.set_grad_enabled(weighed and before is None):
             mean = self.denoiser(x_t, t)
-        if not told:
+        if not weighed:
             log_h = torch.where(good, 0.0, -math.inf).double()
             return Twist(mean, torch.zeros_like(mean), log_h)
         alpha_t, sigma_t = self.denoiser.schedule(t)
@@ -366,7 +368,7 @@ class Particles(Sampler):
         randn: Randn = torch.randn_like,
         memory: Any = None,
     ) -> Step:
-        exact = self.constraint.exact
+        exact = self.constraint.exact  # this is the last step: `begin` takes the others
         if self.constraint.noisy is None:
             x_0 = self.denoiser(x_t, t)
         else:  # a projection would meet what has errors
@@ -406,9 +408,6 @@ class Particles(Sampler):
                 f"{type(self).__name__} needs fresh noise, which tells particles apart; set "
                 "`eta` above 0."
             )
-
-    def cost(self, residuals: int) -> tuple[int, int]:
-        return self.particles, self.particles * self._rows(residuals)
 
     def _rows(self, residuals: int) -> int:
         """The most gradients of a weight."""

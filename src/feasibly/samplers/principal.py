@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..linalg import eigh
 from .base import Randn
 from .moments import numbers
 from .slopes import Frame
@@ -22,6 +23,8 @@ class Principal(NamedTuple):
         slope: Their covariance :math:`J V` with the sample, with shape (B, m, D).
         spread: Their variances, the diagonal of :math:`J V J^\top`, with shape (B, m).
         noise: The covariance of what is added to them, with shape (B, m, m).
+        turn: The orthogonal matrix of the basis; see
+            :class:`Frame <feasibly.samplers.slopes.Frame>`.
         log_h: The logarithm of their density at the targets, but for a constant, with shape (B);
             minus infinity where they are not finite.
     """
@@ -30,6 +33,7 @@ class Principal(NamedTuple):
     slope: Tensor
     spread: Tensor
     noise: Tensor
+    turn: Tensor
     log_h: Tensor
 
 
@@ -46,13 +50,14 @@ def principal(frame: Frame, VJ: Tensor, gap: Tensor, noise: Tensor, least: float
     """
     good = (frame.basis.isfinite() & noise.isfinite()).all(dim=2).all(dim=1)
     good &= gap.isfinite().all(dim=1)
-    basis, VJ, noise = (torch.where(good[:, None, None], v, 0.0) for v in (frame.basis, VJ, noise))
+    matrices = (frame.basis, frame.turn, VJ, noise)
+    basis, turn, VJ, noise = (torch.where(good[:, None, None], v, 0.0) for v in matrices)
     gap, spread = (torch.where(good[:, None], v, 0.0) for v in (gap, frame.spread))
     spread, noise = spread.clamp_min(least), basis @ noise @ basis.mT
     gap = (basis @ gap[..., None])[..., 0]
     root, _ = torch.linalg.cholesky_ex(torch.diag_embed(spread) + noise)
     log_h = torch.where(good, _log_density(gap, root) - frame.log_volume, -math.inf)
-    return Principal(gap, basis @ VJ, spread, noise, log_h)
+    return Principal(gap, basis @ VJ, spread, noise, turn, log_h)
 
 
 def given(
@@ -85,12 +90,15 @@ def given(
     left = torch.diag_embed(now.spread / rest) + now.noise
     whole = left + std[..., None] ** 2 * slope @ slope.mT
     noise = randn(mean).double().flatten(start_dim=1)
-    root, _ = torch.linalg.cholesky_ex(left)
-    error = (root @ numbers(randn, now.gap, mean)[..., None])[..., 0]
+    # the same whatever the basis of values that are alike is, which rounding chooses
+    squares, vectors = eigh(left)
+    errors = vectors.mT @ now.turn @ numbers(randn, now.gap, mean)[..., None]
+    error = (vectors @ (squares.clamp_min(0).sqrt()[..., None] * errors))[..., 0]
     wrong = now.gap + (slope @ (std * noise)[..., None])[..., 0] + error
     factor, _ = torch.linalg.cholesky_ex(whole)
     weights = torch.cholesky_solve(wrong[..., None], factor)
     move = std * noise - std**2 * (slope.mT @ weights)[..., 0]
+    root, _ = torch.linalg.cholesky_ex(left)
     ratio = _log_density(now.gap, factor)
     ratio = ratio - _log_density(now.gap + (slope @ move[..., None])[..., 0], root)
     return mean + move.reshape(mean.shape).to(mean), ratio

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..linalg import eigh
 
-ALIKE = 1e-6  # the least squared length of a combination of rows, relative to the largest
+DEPENDENT = 1e-6  # the least squared length of a combination of rows, relative to the largest
 
 
 class Frame(NamedTuple):
@@ -19,13 +19,17 @@ class Frame(NamedTuple):
 
     Attributes:
         basis: The matrix :math:`P`, with shape (B, m, m). The rows of :math:`P J` are orthonormal,
-            and their covariance :math:`P J V J^\top P^\top` is diagonal.
+            and their covariance :math:`P J V J^\top P^\top` is diagonal. Rows of dependent values
+            are shorter.
         spread: This diagonal, with shape (B, m).
+        turn: The orthogonal matrix :math:`P (J J^\top)^{1/2}`, with shape (B, m, m). Of values
+            that are alike :math:`P` is any basis, and this says which.
         log_volume: :math:`-\log |\det P|`, with shape (B).
     """
 
     basis: Tensor
     spread: Tensor
+    turn: Tensor
     log_volume: Tensor
 
 
@@ -107,14 +111,15 @@ def diagonal(J: Tensor, VJ: Tensor) -> Frame:
     unit = J.norm(dim=2)  # in units in which a value's slope is one
     unit = torch.where(unit > 0, unit, 1.0)
     J, VJ = J / unit[..., None], VJ / unit[..., None]
-    squares, turn = eigh(J @ J.mT)
+    squares, first = eigh(J @ J.mT)
     largest = torch.where(squares[:, -1:] > 0, squares[:, -1:], 1.0)  # of flat values
-    squares = squares.clamp_min(ALIKE * largest)
-    basis = (turn / squares.sqrt()[:, None]).mT
+    squares = squares.clamp_min(DEPENDENT * largest)
+    basis = (first / squares.sqrt()[:, None]).mT
     covariance = basis @ J @ VJ.mT @ basis.mT
-    spread, turn = eigh((covariance + covariance.mT) / 2)
-    basis = turn.mT @ basis / unit[:, None]
-    return Frame(basis, spread, squares.log().sum(dim=1) / 2 + unit.log().sum(dim=1))
+    spread, second = eigh((covariance + covariance.mT) / 2)
+    basis = second.mT @ basis / unit[:, None]
+    turn = (first @ second).mT
+    return Frame(basis, spread, turn, squares.log().sum(dim=1) / 2 + unit.log().sum(dim=1))
 
 
 def followed(before: Slopes, J: Tensor, level: float) -> Tensor:
@@ -124,17 +129,21 @@ def followed(before: Slopes, J: Tensor, level: float) -> Tensor:
     where :math:`\gamma` is the growth of :math:`\alpha^2 / \sigma^2`. So in the basis of
     :func:`diagonal` each of the former products shrinks. What of :math:`J` lies in the space of
     its former rows has the same combination of their products. The rest is taken to have the
-    mean of these variances. This is exact for normal data if :math:`V` maps that space to itself.
+    mean of these variances.
+
+    For normal data and independent rows this is exact if :math:`V` maps their space to itself.
+    Else the variances are too large, and never too small, as long as :math:`J` is the same.
 
     Arguments:
         before: The slopes at the noise level before.
         J: The derivatives at this one, with shape (B, m, D).
         level: This noise level.
     """
-    basis, spread, _ = before.frame or diagonal(before.J, before.VJ)
+    basis, spread, *_ = before.frame or diagonal(before.J, before.VJ)
     spread = spread.clamp_min(0)
     shrunk = 1 / (1 + spread * (1 / level**2 - 1 / before.level**2))
     old, VJ = basis @ before.J, shrunk[..., None] * (basis @ before.VJ)
     shares = J @ old.mT  # of rows in those before
-    rest = (shrunk * spread).mean(dim=1)[:, None, None]
-    return shares @ VJ + rest * (J - shares @ old)
+    rank = old.square().sum(dim=(1, 2)).clamp_min(1)
+    rest = (shrunk * spread).sum(dim=1) / rank
+    return shares @ VJ + rest[:, None, None] * (J - shares @ old)
