@@ -65,8 +65,8 @@ PAIRS_DECODED = 4
 evaluations of the decoder."""
 
 LEVEL = 0.05
-"""The noise level at which one particle is kept, in units of the data's scale. Below it, moves are
-nearly exact, so that weights are even."""
+"""The noise level at which one particle is kept, in units of the data's scale. Below it, weights
+vary little."""
 
 STUCK = 50
 """The iterations of a last projection, which is not bounded. A member takes them only if it does

@@ -90,7 +90,7 @@ class Particles(Sampler):
     A move takes a gradient through the denoiser for each value. With `every` = 2 only every second
     step does. Between, :math:`J V` follows from the step before, as for normal data: a value's
     variance :math:`v` becomes :math:`v / (1 + \gamma v)`, where :math:`\gamma` is the growth of
-    :math:`\alpha^2 / \sigma^2`. Weights correct that, as they correct any move.
+    :math:`\alpha^2 / \sigma^2`. Above `level` weights correct that, as they correct any move.
 
     Of an inequality :math:`l \leq g(x) \leq u`, :math:`h` is the probability, given the
     equalities, and values are moved to their mean in the interval. Several are taken one
@@ -189,10 +189,10 @@ class Particles(Sampler):
         log_z = average = log_w[0]
         slopes: Slopes | None = None
         for (t, s), anew in zip(pairwise(times[branch:-1]), self._anew(branch), strict=True):
-            before = (
-                [None] * len(x) if anew or slopes is None else [*map(slopes.at, range(len(x)))]
-            )
-            twists = [self.twist(one, t, around, b) for one, b in zip(x, before, strict=True)]
+            slopes = None if anew else slopes
+            twists = [
+                self.twist(one, t, around, slopes and slopes.at(k)) for k, one in enumerate(x)
+            ]
             slopes = joined([one.slopes for one in twists])
             parts = [(one.x_0, one.move, one.log_h, *one.values) for one in twists]
             x_0, move, now, *values = (torch.stack(part) for part in zip(*parts, strict=True))
