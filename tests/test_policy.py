@@ -590,7 +590,7 @@ def test_a_reason_has_the_number_of_values():
         "The constraint is on one value: 8 particles of each member are weighed by it."
     )
     assert plan(first(3, value=4.0)).reason == (
-        "The constraint is on 3 values, far from unconditional samples: 32 particles of each "
+        "The constraint is on 3 values, far from most unconditional samples: 32 particles of each "
         "member are weighed by it."
     )
     assert "13 equalities" in plan(first(13)).reason

@@ -122,7 +122,7 @@ figures.coverage(covered)
 #   (`level=0.05`). Repeat it with another `seed`.
 # * **Your own target.** Truths are samples of the model, so statements are typical ones. Of four
 #   samples for each truth (`near=4`) those are taken whose residuals are nearest to zero. If a run
-#   says *far from unconditional samples*, or a note that your target is unlike theirs, take
+#   says *far from most unconditional samples*, or a note that your target is unlike theirs, take
 #   `near=64`. A method may be right on typical targets and wrong on yours.
 # * **Errors.** Observations with errors get errors of their own for each truth. `ppr` takes none,
 #   and is left out.

@@ -525,7 +525,7 @@ def _particles(
             reason = "Unconditional samples satisfy the inequality often; particles meet the rest."
             return Plan((prior,) * early + (sampler,) * (count - early), reason)
     what = "one value" if m == 1 else f"{m} values"
-    where = ", far from unconditional samples" if far else ""
+    where = ", far from most unconditional samples" if far else ""
     reason = (
         f"The constraint is on {what}{where}: {sampler.particles} particles of each member are "
         "weighed by it."
