@@ -139,6 +139,8 @@ def test_particles_are_weighed_where_a_value_is_told_and_halved_where_data_are_s
     line = feasibly.Linear(torch.eye(D)[:1], torch.zeros(1), tolerance=1e-6)
     straight = chosen(line, survey=replace(survey, curved=math.inf))
     assert (straight.every, usual.every) == (3, 2), "the gradient of an equality may turn"
+    thin = chosen(line, survey=replace(survey, curved=math.inf, thin=0.03))
+    assert thin.every == 2, "that of the denoiser does, of single points"
     assert usual.branch == pytest.approx(8 * survey.informed, rel=0.06)
     assert usual.weighed == pytest.approx(2 * survey.informed, rel=0.06)
     assert usual.halved == pytest.approx(0.2 * survey.unit, rel=0.06)

@@ -57,8 +57,8 @@ and how far the denoiser may be from an affine map at half that level. There par
 member differ little, and moves are nearly exact."""
 
 EVERY, EVERY_LINEAR = 2, 3
-"""How many steps of particles there are to a gradient of each value, and of each linear one.
-Between, it follows from the step before, which linear values allow for longer."""
+"""How many steps of particles there are to a gradient of each value, and of each linear one of data
+that fill their space. Between, it follows from the step before, for longer there."""
 
 PAIRS_DECODED = 4
 """The number of pairs of samples that tell the curvature of a decoded residual. Each takes two
@@ -497,13 +497,14 @@ def _particles(
     begin = math.inf if survey is None else _short(branch * survey.informed)
     given = options.get("branch", begin)
     weighed = given / WEIGHED_BELOW if isinstance(given, int | float) else math.inf
+    full = survey is not None and survey.thin <= BENT
     chosen: dict[str, Any] = {
         "particles": max(PARTICLES_NORMAL, particles // 2) if fast else particles,
         "branch": begin,
         "weighed": _short(max(weighed, WEIGHED_LEAST * unit)),
         "level": _short(LEVEL * unit) if equal else 0.0,
         "spread": spread,
-        "every": EVERY_LINEAR if constraint.linear else EVERY,
+        "every": EVERY_LINEAR if constraint.linear and full else EVERY,
         "minimize": GaussNewton(STUCK, max_distance=None),
     }
     smooth = survey is not None and survey.thin < SMOOTH
