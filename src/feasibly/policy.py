@@ -57,8 +57,8 @@ and how far the denoiser may be from an affine map at half that level. There par
 member differ little, and moves are nearly exact."""
 
 EVERY, EVERY_LINEAR = 2, 3
-"""How many steps of particles there are to a gradient of each value, and of each linear one of data
-that fill their space. Between, it follows from the step before, for longer there."""
+"""How many steps of particles there are to a gradient of each value, and of each linear one where
+data fill their space. Between, it follows from the step before, for longer there."""
 
 PAIRS_DECODED = 4
 """The number of pairs of samples that tell the curvature of a decoded residual. Each takes two
