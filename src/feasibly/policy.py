@@ -338,7 +338,7 @@ def choose(
     kind = METHODS[method]
     chosen: dict[str, Any] = {}
     if issubclass(kind, CalibratedPPR):
-        chosen["minimize"] = _last(problem.residuals) or _minimize(problem.residuals)
+        chosen["minimize"] = _only(problem.residuals)
         attempts = attempts or ATTEMPTS
     _known(kind, options)
     return Plan((kind(denoiser, constraint, **(chosen | options)),) * (attempts or 1))
@@ -589,7 +589,7 @@ def _posterior(
     settings: dict[str, Any] = {
         "spacing": "noise",
         "steps": STEPS_FAST if fast else STEPS_CALIBRATED,
-        "minimize": _last(problem.residuals) or _minimize(problem.residuals),
+        "minimize": _only(problem.residuals),
     }
     if survey is not None and options.get("spacing", "noise") == "noise":
         top = options.get("top", _short(TOP * _widest(survey.samples)))
@@ -757,6 +757,11 @@ def _last(residuals: int, fast: bool = False) -> Minimizer | None:
     """The minimizer of the last projection; None for the same as before."""
     search = _minimize(residuals, fast)
     return None if residuals <= FEW else replace(search, steps=LAST * search.steps)
+
+
+def _only(residuals: int) -> Minimizer:
+    """The minimizer of the one projection of posterior samples."""
+    return _last(residuals) or _minimize(residuals)
 
 
 def _known(

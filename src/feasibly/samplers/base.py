@@ -176,10 +176,15 @@ class Sampler(ABC):
         if self.spacing == "time":
             return torch.linspace(1, 0, self.steps + 1, dtype=dtype, device=device)
         ends = self.log_level(torch.tensor([1.0, 0.0], dtype=torch.float64, device=device))
-        share = torch.linspace(0, 1, self.steps + 1, dtype=torch.float64, device=device)
-        times = self.times_at(torch.lerp(*ends, share))
+        times = self.times_at(self.spaced(*ends))
         times[0], times[-1] = 1.0, 0.0
         return times.to(dtype)
+
+    def spaced(self, highest: Tensor, lowest: Tensor) -> Tensor:
+        """Returns the logarithms of the noise levels of all steps, with shape (T + 1), for
+        `spacing="noise"`, given those of the schedule's ends."""
+        share = torch.linspace(0, 1, self.steps + 1, dtype=highest.dtype).to(highest)
+        return torch.lerp(highest, lowest, share)
 
     def times_at(self, log_levels: Tensor) -> Tensor:
         """Returns the times at which :meth:`log_level` has these values, with their shape. The

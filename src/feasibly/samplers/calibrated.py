@@ -135,23 +135,15 @@ class CalibratedPPR(Sampler):
     minimize: Minimizer = LBFGS(steps=48, memory=12)
     output: str = "projected"
 
-    def times(
-        self, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu"
-    ) -> Tensor:
-        if self.spacing == "time":
-            return super().times(dtype, device)
-        times = torch.linspace(1, 0, self.steps + 1, dtype=torch.float64, device=device)
-        highest, lowest = self.log_level(times[[0, -1]]).tolist()
-        top = math.log(self.top)
-        start, count = (top, self.steps) if lowest < top < highest else (highest, self.steps + 1)
-        sparse = min(max(math.log(self.sparse or math.ulp(0.0)), lowest), start)
+    def spaced(self, highest: Tensor, lowest: Tensor) -> Tensor:
+        high, low, top = highest.item(), lowest.item(), math.log(self.top)
+        start, count = (top, self.steps) if low < top < high else (high, self.steps + 1)
+        sparse = min(max(math.log(self.sparse or math.ulp(0.0)), low), start)
         above = start - sparse
-        place = torch.linspace(0, above + (sparse - lowest) / LONGER, count, dtype=times.dtype)
-        place = place.to(times)
-        below = (place - above).clamp_min(0)
-        times[-count:] = self.times_at(start - place - (LONGER - 1) * below)
-        times[0], times[-1] = 1.0, 0.0
-        return times.to(dtype)
+        place = torch.linspace(0, above + (sparse - low) / LONGER, count, dtype=highest.dtype)
+        levels = start - place - (LONGER - 1) * (place - above).clamp_min(0)
+        first = [] if count > self.steps else [highest[None]]  # the step to `top` comes first
+        return torch.cat([*first, levels.to(highest)])
 
     def step(
         self,

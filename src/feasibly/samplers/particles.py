@@ -22,7 +22,7 @@ from .calibrated import CalibratedPPR
 from .normals import inside, positive
 from .ppr import PPR
 from .principal import Principal, given, principal
-from .slopes import Slopes, diagonal, followed, joined, renewed, rows
+from .slopes import Slopes, diagonal, followed, joined, products, rows
 from .truncated import TruncatedPPR
 
 MOST = 12  # values that are weighed, unless there are more equalities: those nearest to a bound
@@ -187,13 +187,13 @@ class Particles(Sampler):
         x, last = x_t[copies], last and last.at(copies)  # (K, B, *)
         log_w = log_h = x.new_zeros(x.shape[:2], dtype=torch.float64)
         log_z = average = log_w[0]
-        slopes: Slopes | None = None
-        for (t, s), anew in zip(pairwise(times[branch:-1]), self._anew(branch), strict=True):
-            slopes = None if anew else slopes
+        slopes: Slopes | None = None  # of the step before, where a step takes no gradients
+        renewed = [*self._anew(branch)[1:], True]
+        for (t, s), renews in zip(pairwise(times[branch:-1]), renewed, strict=True):
             twists = [
                 self.twist(one, t, around, slopes and slopes.at(k)) for k, one in enumerate(x)
             ]
-            slopes = joined([one.slopes for one in twists])
+            slopes = None if renews else joined([one.slopes for one in twists])
             parts = [(one.x_0, one.move, one.log_h, *one.values) for one in twists]
             x_0, move, now, *values = (torch.stack(part) for part in zip(*parts, strict=True))
             log_w = log_w + now - log_h
@@ -256,7 +256,7 @@ class Particles(Sampler):
             above, below = (v.gather(2, kept.expand(len(v), *kept.shape)) for v in (above, below))
         J = rows(g.values, z)
         if before is None:
-            VJ = renewed(J, mean, x_t, sigma_t**2 / alpha_t)
+            VJ = products(J, mean, x_t, sigma_t**2 / alpha_t)
         else:
             VJ = followed(before, J, sigma)
         now = Slopes(J, VJ, sigma, kept=kept)

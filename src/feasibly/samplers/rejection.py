@@ -19,7 +19,7 @@ from ..randomness import MemberNoise
 from ..sampling import Problem
 from .base import Start
 from .calibrated import CalibratedPPR
-from .slopes import renewed, rows
+from .slopes import products, rows
 
 FEW = 4  # residuals for which members may be resampled until they come near
 PILOT = 256  # unconditional samples that tell how likely the constraint can be
@@ -161,7 +161,7 @@ class Rejection(CalibratedPPR):
         z = mean.detach().requires_grad_()
         r = self.constraint.residual(z)
         J = rows(r, z)
-        S = J @ renewed(J, mean, x_t, sigma_t**2 / alpha_t).mT
+        S = J @ products(J, mean, x_t, sigma_t**2 / alpha_t).mT
         values, vectors = eigh((S + S.mT) / 2)
         values = values.clamp_min(torch.finfo(r.dtype).tiny)
         p = (vectors.mT @ r.detach().double()[..., None]).squeeze(-1)

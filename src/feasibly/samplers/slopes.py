@@ -1,7 +1,7 @@
 r"""Derivatives of values through the denoiser, and how they follow from one noise level to a lower
 one."""
 
-__all__ = ["Frame", "Slopes", "diagonal", "followed", "joined", "renewed", "rows"]
+__all__ = ["Frame", "Slopes", "diagonal", "followed", "joined", "products", "rows"]
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
@@ -84,7 +84,7 @@ def rows(values: Tensor, x_0: Tensor) -> Tensor:
     return torch.stack(found, dim=1).flatten(start_dim=2).double()
 
 
-def renewed(J: Tensor, mean: Tensor, x_t: Tensor, scale: Tensor) -> Tensor:
+def products(J: Tensor, mean: Tensor, x_t: Tensor, scale: Tensor) -> Tensor:
     r"""Returns :math:`J V` with :math:`V = c \, \partial d_\theta / \partial x_t`, in float64 with
     the shape of :math:`J`. It takes a gradient through the denoiser for each row.
 
