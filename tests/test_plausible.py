@@ -323,7 +323,7 @@ def test_evaluations_are_counted_and_as_many_as_said():
     network = Network(Gaussian(MU, COV, LogLogit()), evaluations)
     ref = reference(network, (3,), size=32, steps=10)
     each = 2 * 4  # levels and noises
-    assert evaluations.member_forward == 32 * (10 + 1 + each) + 1 + 4 * 16 * 2
+    assert evaluations.member_forward == 32 * (10 + 1 + each) + 1 + 4 * 16 * (2 + 3)
     evaluations.member_forward = 0
     ref.assess(network, randn(5, 3).float(), range(5))
     assert evaluations.member_forward == 5 * ref.cost == 5 * (each + 1)
@@ -355,7 +355,7 @@ def test_a_schedule_of_more_noise_levels_takes_more_steps(decades, steps):
     evaluations = Evaluations()
     oracle = Gaussian(MU, COV, VE(1e-3, 10.0 ** (decades - 3)))
     reference(Network(oracle, evaluations), (3,), size=16)
-    assert evaluations.member_forward == 16 * (steps + 1 + 2 * 4) + 1 + 4 * 16 * 2
+    assert evaluations.member_forward == 16 * (steps + 1 + 2 * 4) + 1 + 4 * 16 * (2 + 3)
 
 
 @pytest.mark.parametrize("far", [0.0, 0.5, 3.0])
@@ -379,6 +379,22 @@ def test_data_on_a_circle_are_thin_and_clusters_are_not():
     clusters = reference(pair, (3,), dtype=torch.float64)
     assert min(circle.bent, clusters.bent) > 0.01
     assert clusters.thin < 0.01 < 0.1 < circle.thin
+
+
+def test_a_mixture_is_affine_below_the_distance_of_its_modes_but_for_samples_between_them():
+    """A tenth of the samples is at an edge, where the denoiser chooses between modes."""
+    levels = {}
+    for apart in (0.5, 2.0, 200.0):
+        mu = torch.tensor([[-apart], [apart], [apart + 3.0]]).double()
+        cov = torch.full((3, 1, 1), 0.01).double()
+        pair = GaussianMixture(torch.tensor([0.45, 0.45, 0.1]), mu, cov, EDM(1e-4, 1e4))
+        parts = [reference(pair, (1,), dtype=torch.float64, chunk=c) for c in (None, 5)]
+        assert parts[0].affine == pytest.approx(parts[1].affine)
+        levels[apart] = parts[0].affine
+        assert levels[apart] in [pytest.approx(parts[0].unit * k) for k in (0.03, 0.1, 0.3, 1.0)]
+    assert levels[0.5] < levels[2.0] < levels[200.0] < 200.0
+    points = torch.tensor([[-1.0], [0.0], [1.0]]).double()
+    assert reference(Empirical(points, LogLogit()), (1,), dtype=torch.float64).affine > 0
 
 
 def test_too_few_samples_are_refused():

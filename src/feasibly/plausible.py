@@ -57,9 +57,14 @@ SLIGHT = 0.01
 """The error, in units of the noise's variance, below which errors are alike."""
 
 BENT_LEVELS, THIN_LEVEL, FINE_LEVEL, BENT_SIZE = (1.0, 3.0), 0.1, 0.01, 16
-"""The noise levels at which a denoiser is compared with a linear map, in units of the data's
+"""The noise levels at which a denoiser is compared with an affine map, in units of the data's
 scale, that at which it tells whether data fill their space, one for their finer structure, and
 the number of samples."""
+
+AFFINE, AFFINE_LEVELS, AFFINE_SHARE = 0.005, (0.03, 0.1, 0.3, 1.0), 0.75
+"""How far a denoiser may be from an affine map over what noise varies, the noise levels at which
+this is tested, in units of the data's scale, and the share of samples that must pass. Others may
+be near an edge of the data."""
 
 UNTOLD = 0.9
 """The share of a residual's variance that estimates may leave open where they tell it."""
@@ -67,7 +72,7 @@ UNTOLD = 0.9
 TAIL = 8
 """One unconditional sample in so many belongs to the tail."""
 
-SAMPLES_SEED, NOISE_SEED, BENT_SEED = 2**32 - 2, 2**32 - 3, 2**32 - 4
+SAMPLES_SEED, NOISE_SEED, BENT_SEED, AFFINE_SEED = (2**32 - k for k in (2, 3, 4, 7))
 """The seeds of unconditional samples and of the noises, so that no member depends on others."""
 
 
@@ -124,6 +129,8 @@ class Reference:
             relative to what its estimates vary by, over all elements; zero for normal data.
         thin: The same at a tenth of that noise; near zero unless data are on a curved surface, or
             are single points.
+        affine: The highest noise level up to which the denoiser is nearly affine over what noise
+            varies, so that the posterior of a state is nearly Gaussian; 0 for none.
         curved: How far any one element of the denoiser's estimates is from an affine map, at these
             noise levels and a hundredth of the data's scale; zero but for rounding for normal
             data.
@@ -142,6 +149,7 @@ class Reference:
     informed: float = math.inf
     bent: float = math.inf
     thin: float = math.inf
+    affine: float = 0.0
     curved: float = math.inf
 
     @property
@@ -217,8 +225,8 @@ def reference(
 ) -> Reference:
     """Samples unconditionally, and measures the denoising errors of the samples.
 
-    It takes `steps + 1` forward evaluations for each sample, as many as an assessment, and eight
-    for each of 16 samples.
+    It takes `steps + 1` forward evaluations for each sample, as many as an assessment, and up to
+    20 for each of 16 samples.
 
     Arguments:
         denoiser: The denoiser; a :class:`Network` counts the evaluations.
@@ -285,6 +293,7 @@ def reference(
         informed=math.inf if constraint is None else _informed(sampler, r),
         bent=max(bends),
         thin=thin,
+        affine=_affine(sampler, x[:BENT_SIZE], ids[:BENT_SIZE], unit, chunk),
         curved=_shares(missed, varied).max().item(),
     )
 
@@ -342,20 +351,46 @@ def _bends(
     mean of theirs, and of what they vary by, for each level and element, both with shape (L, D);
     see :class:`Reference`."""
     noise = MemberNoise(BENT_SEED, range(len(x)), x.shape[1:], dtype=x.dtype, device=x.device)
-    missed, varied, size = [], [], chunk or 2 * len(x)
+    missed, varied = [], []
     for level in levels:
         (t,), (s,) = _times(sampler, [level], x)
         alpha_t, _ = sampler.denoiser.schedule(t)
         x_t = alpha_t * (x + s * noise())
         states = torch.cat([x_t, (x_t + x_t.roll(1, 0)) / 2])
-        estimates = []
-        for one, part in zip(states.split(size), torch.cat([ids, ids]).split(size), strict=True):
-            with calling(part, x.device):
-                estimates.append(sampler.denoiser(one, t))
-        ends, between = torch.cat(estimates).double().flatten(start_dim=1).chunk(2)
+        ends, between = _estimates(sampler, states, t, ids.repeat(2), chunk).chunk(2)
         missed.append(((ends + ends.roll(1, 0)) / 2 - between).square().mean(dim=0))
         varied.append(((ends - ends.roll(1, 0)) / 2).square().mean(dim=0))
     return torch.stack(missed), torch.stack(varied)
+
+
+def _affine(sampler: Ancestral, x: Tensor, ids: Tensor, unit: float, chunk: int | None) -> float:
+    """Returns the highest noise level up to which the estimate of a state between two is the mean
+    of theirs, where these are of one sample; see :class:`Reference`."""
+    noise = MemberNoise(AFFINE_SEED, range(len(x)), x.shape[1:], dtype=x.dtype, device=x.device)
+    found = 0.0
+    for level in AFFINE_LEVELS:
+        (t,), (s,) = _times(sampler, [unit * level], x)
+        alpha_t, _ = sampler.denoiser.schedule(t)
+        one, other = (alpha_t * (x + s * noise()) for _ in range(2))
+        states = torch.cat([one, other, (one + other) / 2])
+        one, other, between = _estimates(sampler, states, t, ids.repeat(3), chunk).chunk(3)
+        missed = ((one + other) / 2 - between).square().mean(dim=1)
+        varied = ((one - other) / 2).square().mean(dim=1)
+        if not _shares(missed, varied).quantile(AFFINE_SHARE) <= AFFINE:
+            break
+        found = unit * level
+    return found
+
+
+def _estimates(
+    sampler: Ancestral, states: Tensor, t: Tensor, ids: Tensor, chunk: int | None
+) -> Tensor:
+    """Returns the denoiser's estimates of states, in float64 with shape (B, D)."""
+    found, size = [], chunk or len(states)
+    for one, part in zip(states.split(size), ids.split(size), strict=True):
+        with calling(part, states.device):
+            found.append(sampler.denoiser(one, t))
+    return torch.cat(found).double().flatten(start_dim=1)
 
 
 def _shares(missed: Tensor, varied: Tensor) -> Tensor:

@@ -17,7 +17,6 @@ from .metrics import is_outlying
 from .minimizers import GaussNewton, Minimizer, WarmLBFGS
 from .network import Evaluations, Network
 from .samplers import METHODS, PPR, Ancestral, CalibratedPPR, Particles, Sampler, TruncatedPPR
-from .samplers.calibrated import LONGER
 from .sampling import Problem, whole
 
 WEIGHED, WEIGHED_MANY = 12, 32
@@ -118,8 +117,9 @@ to which the first of them goes, in units of the data's standard deviation along
 direction. Above it states say little of the data, and the other steps are left out."""
 
 SPARSE = 0.1
-"""The noise level below which steps are longer, in units of the data's scale. The denoiser is
-nearly affine there."""
+"""The highest noise level below which every second step is left out under curved values, in units
+of the data's scale: they are met over several steps. Under linear ones it is the level up to which
+the denoiser is nearly affine."""
 
 STRAIGHT = 1e6
 """How far the denoiser is from an affine map at most, in units of the square of rounding, if data
@@ -232,6 +232,10 @@ class Survey(Protocol):
     @property
     def thin(self) -> float:
         """The same at a tenth of the noise."""
+
+    @property
+    def affine(self) -> float:
+        """The highest noise level up to which it is nearly affine over what noise varies."""
 
     @property
     def curved(self) -> float:
@@ -375,6 +379,7 @@ def _normal_steps(survey: Survey) -> dict[str, Any]:
     return {
         "steps": 1 + math.ceil(math.log(top / survey.ends[0], STRIDE_NORMAL)),
         "top": top,
+        "sparse": 0.0,
         "products": PRODUCTS_NORMAL,
         "iterations": ITERATIONS_NORMAL,
         "floor": FLOOR_NORMAL,
@@ -593,9 +598,12 @@ def _posterior(
     }
     if survey is not None and options.get("spacing", "noise") == "noise":
         top = options.get("top", _short(TOP * _widest(survey.samples)))
-        sparse = options.get("sparse", _short(SPARSE * survey.unit))
-        settings |= _levels(settings["steps"], top, sparse, survey)
+        settings |= _levels(settings["steps"], top, survey)
     met = without_inequalities(constraint) if mixed else constraint
+    assert met is not None  # there are more than a few
+    if survey is not None:
+        bound = survey.affine if met.linear else min(survey.affine, SPARSE * survey.unit)
+        settings["sparse"] = _short(bound)
     normal = "spacing" not in options and _normal(met, survey)
     if survey is not None and normal:
         settings |= _normal_steps(survey)
@@ -624,21 +632,15 @@ def _posterior(
     return Plan((posterior,) * early + (project,) * (count - early), reason)
 
 
-def _levels(steps: int, top: float, sparse: float, survey: Survey) -> dict[str, Any]:
+def _levels(steps: int, top: Any, survey: Survey) -> dict[str, Any]:
     """Returns the options of posterior samples that have as many steps a decade as so many over
-    all levels, but for none above `top`, and longer ones below `sparse`."""
+    all levels, but for none above `top`."""
     lowest, highest = survey.ends
-    if not all(isinstance(level, int | float) for level in (top, sparse)):
+    if not (isinstance(top, int | float) and top > lowest):  # which may be NaN
         return {}
-    if not (top > lowest and sparse >= 0):  # which may be NaN
-        return {}
-    start = min(top, highest)
-    least = min(max(lowest, sparse), start)
-    length = math.log(start / least) + math.log(least / lowest) / LONGER
-    needed = math.ceil(steps * length / math.log(highest / lowest))
-    if top >= highest:
-        return {"steps": needed, "sparse": sparse}
-    return {"steps": 1 + needed, "top": top, "sparse": sparse}
+    share = math.log(min(top, highest) / lowest) / math.log(highest / lowest)
+    needed = math.ceil(steps * share)
+    return {"steps": needed} if top >= highest else {"steps": 1 + needed, "top": top}
 
 
 def _branches(

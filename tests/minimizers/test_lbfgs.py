@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from feasibly.minimizers import LBFGS, SGD, WarmLBFGS
+from feasibly.minimizers import LBFGS, SGD, GaussNewton, WarmLBFGS
 from feasibly.minimizers.base import Search
 
 
@@ -28,6 +28,11 @@ def wells(x):
 def plateau(x):
     """Flat far out, where the value is concave."""
     return torch.stack((torch.tanh(x[:, 0] - 0.3), torch.tanh(x[:, 1] + x[:, 0] / 2)), dim=1)
+
+
+def stuck(x):
+    """At least one, whatever the point; the rest is met in a step or two."""
+    return torch.stack((x[:, 0] - 0.3, torch.ones_like(x[:, 0])), dim=1)
 
 
 PROBLEMS = {"rosenbrock": rosenbrock, "wells": wells, "plateau": plateau}
@@ -353,3 +358,23 @@ def test_a_minimizer_is_shown_as_ever_unless_pairs_are_kept_otherwise():
     )
     assert "pair_type='bfloat16'" in repr(LBFGS(pair_type="bfloat16"))
     assert eval(repr(LBFGS(pairs_on_host=True))) == LBFGS(pairs_on_host=True)
+
+
+@pytest.mark.parametrize(
+    "minimize", [LBFGS(40, None), GaussNewton(40, max_distance=None), SGD(40, lr=0.1)], ids=repr
+)
+def test_a_member_that_has_enough_stops_where_it_gains_no_more_and_others_go_on(minimize):
+    asked = []
+
+    def residual(x):
+        asked.append(len(x))
+        return stuck(x), x
+
+    x = double([[5.0, 0.0], [0.3, 0.0], [9.0, 0.0]])
+    found = {enough: minimize(residual, x, enough=enough).value for enough in (0.0, 0.5, 2.0)}
+    all_the_way, beyond, soon = asked[:41], asked[41:82], asked[82:]
+    assert all_the_way == beyond == [3] * 41, "none has enough: its least objective is one"
+    assert soon[:3] == [3, 3, 2], "the second begins at the minimum"
+    assert len(soon) < 20
+    assert (found[2.0] < 2.0).all()
+    torch.testing.assert_close(found[2.0][1], found[0.0][1])

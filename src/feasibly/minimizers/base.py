@@ -1,6 +1,7 @@
 r"""What every minimizer of :math:`\|r(x)\|^2` shares: the active set and the best iterate."""
 
 __all__ = [
+    "GAIN",
     "QUIET",
     "Minimizer",
     "Minimum",
@@ -25,6 +26,10 @@ from ..members import among
 QUIET = {"quiet": True}
 """The metadata of options that :func:`words` leaves out at their defaults. Results and stores know
 a sampler by these words, so that an option may join without a change of what is known."""
+
+GAIN = 0.1
+"""The share of the objective that an evaluation must gain for a member to go on where it need
+not."""
 
 Residual = Callable[[Tensor], tuple[Tensor, Tensor]]
 r"""Maps :math:`x` to the residual :math:`r(x)`, with shape :math:`(B, m)`, and to the clean
@@ -106,6 +111,7 @@ class Minimizer(ABC):
         proximity: float = 0.0,
         state: Any = None,
         share: float = 0.0,
+        enough: float = 0.0,
     ) -> Minimum:
         r"""Searches for the least :math:`\|r(z)\|^2 + p \|z - x\|^2`, from `x`.
 
@@ -119,6 +125,8 @@ class Minimizer(ABC):
                 for nothing.
             share: A member also stops once the objective is at or below this share of what it was
                 at the start.
+            enough: A member whose best objective is at or below this also stops at an evaluation
+                that gains less than a tenth.
 
         Returns:
             The best iterate that each member has seen. A member whose residual is not finite
@@ -127,7 +135,7 @@ class Minimizer(ABC):
         cap, radius = (
             None if bound is None else bound * unit for bound in (self.max_step, self.max_distance)
         )
-        search = Search(residual, x, threshold, radius, proximity, share)
+        search = Search(residual, x, threshold, radius, proximity, share, enough)
         state = self.search(search, cap, state)
         return search.best._replace(state=state)
 
@@ -153,14 +161,15 @@ class Search:
         radius: float | None,
         proximity: float = 0.0,
         share: float = 0.0,
+        enough: float = 0.0,
     ) -> None:
         self._residual, self.radius, self.proximity = residual, radius, proximity
-        self.threshold, self.share = threshold, share
+        self.threshold, self.share, self.enough = threshold, share, enough
         self.start = self.x = x.detach()
         self.active = torch.arange(x.shape[0], device=x.device)
         nothing = torch.full(x.shape[:1], torch.inf, dtype=x.dtype, device=x.device)
         self.best = Minimum(self.start, torch.full_like(x, torch.nan), nothing)
-        self.enough: Tensor | None = None  # where each member stops
+        self.goal: Tensor | None = None  # where each member stops
 
     def residual(self, x: Tensor) -> tuple[Tensor, Tensor]:
         r"""Evaluates the residual at `x`, a point for each active member."""
@@ -172,7 +181,7 @@ class Search:
 
         Returns:
             The residual, the objective, and the mask of the members that should go on: those
-            with a finite objective above where they stop.
+            with a finite objective above where they stop, unless it is enough and falls no more.
         """
         self.x = self.x.detach().requires_grad_(derivatives)
         with torch.set_grad_enabled(derivatives):
@@ -180,11 +189,12 @@ class Search:
             value = r.square().sum(dim=1)
             if self.proximity:
                 value = value + self.proximity * self.offset().square().sum(dim=1)
-        now = value.detach()
+        now, best = value.detach(), self.best.value[self.active]
         self._keep_best(x_0.detach(), now)
-        if self.enough is None:  # at the start all members search: `now` has a value of each
-            self.enough = (self.share * now).clamp_min(self.threshold)
-        return r, value, now.isfinite() & (now > self.enough[self.active])
+        if self.goal is None:  # at the start all members search: `now` has a value of each
+            self.goal = (self.share * now).clamp_min(self.threshold)
+        settled = (best <= self.enough) & (now > (1 - GAIN) * best)
+        return r, value, now.isfinite() & (now > self.goal[self.active]) & ~settled
 
     def _keep_best(self, x_0: Tensor, value: Tensor) -> None:
         better = value < self.best.value[self.active]  # never, where the value is NaN

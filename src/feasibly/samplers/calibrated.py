@@ -15,17 +15,17 @@ from ..minimizers import LBFGS, Minimizer
 from ..minimizers.base import per_sample
 from ..sampling import Problem
 from . import moments
-from .base import Randn, Sampler, Step
+from .base import Randn, Step
 from .moments import Product
 from .ppr import PPR
+from .sparse import Sparse
 
 RTOL = 1e-3  # at which the linear solver and the square root stop
-LONGER = 2.0  # how many times as long steps are below `sparse`, in the logarithm of the noise
 FARTHEST = 4.0  # how many standard deviations a sample moves at most, a residual
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class CalibratedPPR(Sampler):
+class CalibratedPPR(Sparse):
     r"""Samples under a hard constraint by predicting with *samples* of
     :math:`p(x_0 \mid x_t, r = 0)`.
 
@@ -103,9 +103,8 @@ class CalibratedPPR(Sampler):
         top: The noise level to which the first step goes; that of the spacing if it is larger.
             The others are uniform in its logarithm from there, which needs `spacing="noise"`. For
             a Gaussian prior the step may be as large.
-        sparse: The noise level below which steps are twice as long. Where the denoiser is nearly
-            affine, a posterior sample is right whatever the level that it comes from. This needs
-            `spacing="noise"` too.
+        sparse: The noise level below which every second step is left out. Where the denoiser is
+            nearly affine, a posterior sample is right whatever the level that it comes from.
         products: The most products for the square root; 0 predicts with the conditional mean.
         iterations: The most iterations of the solver, one product each. As many as there are
             residuals are exact, up to a relative error of a thousandth, or of `floor` if that is
@@ -128,7 +127,6 @@ class CalibratedPPR(Sampler):
     _: KW_ONLY
     steps: int = 32
     top: float = math.inf
-    sparse: float = 0.0
     products: int = 2
     iterations: int = 8
     floor: float = 1e-2
@@ -136,14 +134,12 @@ class CalibratedPPR(Sampler):
     output: str = "projected"
 
     def spaced(self, highest: Tensor, lowest: Tensor) -> Tensor:
-        high, low, top = highest.item(), lowest.item(), math.log(self.top)
-        start, count = (top, self.steps) if low < top < high else (high, self.steps + 1)
-        sparse = min(max(math.log(self.sparse or math.ulp(0.0)), low), start)
-        above = start - sparse
-        place = torch.linspace(0, above + (sparse - low) / LONGER, count, dtype=highest.dtype)
-        levels = start - place - (LONGER - 1) * (place - above).clamp_min(0)
-        first = [] if count > self.steps else [highest[None]]  # the step to `top` comes first
-        return torch.cat([*first, levels.to(highest)])
+        top = math.log(self.top)
+        if not lowest < top < highest:
+            return super().spaced(highest, lowest)
+        start = torch.full_like(highest, top)
+        levels = torch.linspace(0, 1, self.steps, dtype=highest.dtype).to(highest)
+        return torch.cat([highest[None], torch.lerp(start, lowest, levels)])
 
     def step(
         self,
@@ -224,7 +220,7 @@ class CalibratedPPR(Sampler):
         super().__post_init__()
         self._at_least(0, "products")
         self._at_least(1, "iterations")
-        for name in ("floor", "top", "sparse"):
+        for name in ("floor", "top"):
             if not isinstance(getattr(self, name), int | float):
                 raise ValueError(
                     f"CalibratedPPR({name}=...) is a number, got {getattr(self, name)!r}."
@@ -235,11 +231,6 @@ class CalibratedPPR(Sampler):
             raise ValueError(
                 f"CalibratedPPR(top=...) is a noise level above 0, and needs spacing='noise'; got "
                 f"{self.top!r} with spacing={self.spacing!r}."
-            )
-        if not 0 <= self.sparse < math.inf or (self.sparse > 0 and self.spacing != "noise"):
-            raise ValueError(
-                f"CalibratedPPR(sparse=...) is a noise level, and needs spacing='noise'; got "
-                f"{self.sparse!r} with spacing={self.spacing!r}."
             )
 
     def cost(self, residuals: int) -> tuple[int, int]:

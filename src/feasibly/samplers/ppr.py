@@ -13,11 +13,12 @@ from ..constraints.base import Constraint
 from ..minimizers import LBFGS, Minimizer, Minimum
 from ..minimizers.base import QUIET
 from ..randomness import MemberNoise
-from .base import Randn, Sampler, Start, Step
+from .base import Randn, Start, Step
+from .sparse import Sparse
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class PPR(Sampler):
+class PPR(Sparse):
     r"""Samples under a hard constraint by projecting *through the denoiser*, and renoising.
 
     After each prediction, the kernel
@@ -77,17 +78,7 @@ class PPR(Sampler):
     sigma_max: float = math.inf
     share: float = field(default=0.0, metadata=QUIET)
     sigma_share: float = field(default=math.inf, metadata=QUIET)
-    sparse: float = field(default=0.0, metadata=QUIET)
     output: str = "projected"
-
-    def times(
-        self, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu"
-    ) -> Tensor:
-        if not self.sparse:
-            return super().times(dtype, device)
-        times = super().times(torch.float64, device)
-        above = sum(self.noise_level(t) > self.sparse for t in times[:-1])
-        return torch.cat([times[:above], times[above:-1:2], times[-1:]]).to(dtype)
 
     def step(
         self,
@@ -136,7 +127,8 @@ class PPR(Sampler):
         minimize = self.last if self.last and t == 0 else self.minimize
         share = self.share if t > 0 and self.noise_level(t) <= self.sigma_share else 0.0
         unit = radius * math.sqrt(x_t[0].numel()) * (alpha_t / scale).item()
-        return minimize(residual, x_t / scale, self.stop, unit, state=memory, share=share)
+        ends = {"share": share, "enough": self.constraint.tolerance}
+        return minimize(residual, x_t / scale, self.stop, unit, state=memory, **ends)
 
     def begin(self, noise: MemberNoise) -> Start:
         start = super().begin(noise)
@@ -159,10 +151,6 @@ class PPR(Sampler):
             raise ValueError(
                 f"{type(self).__name__}(sigma_share=...) must be a noise level above 0, got "
                 f"{self.sigma_share!r}."
-            )
-        if not (isinstance(self.sparse, int | float) and 0 <= self.sparse < math.inf):
-            raise ValueError(
-                f"{type(self).__name__}(sparse=...) must be a noise level, got {self.sparse!r}."
             )
 
     def cost(self, residuals: int) -> tuple[int, int]:

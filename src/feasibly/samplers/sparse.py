@@ -1,0 +1,50 @@
+"""Samplers that take longer steps at low noise."""
+
+__all__ = ["Sparse"]
+
+import math
+from dataclasses import KW_ONLY, dataclass, field
+
+import torch
+from torch import Tensor
+
+from ..minimizers.base import QUIET
+from .base import Sampler
+
+LONGER = 2  # how many times as long steps are below `sparse`
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Sparse(Sampler):
+    """A sampler that takes longer steps below a noise level.
+
+    Where the denoiser is nearly affine over what noise varies, the posterior of a state is nearly
+    Gaussian, and long steps are right.
+
+    Arguments:
+        sparse: The noise level below which every second step is left out.
+    """
+
+    _: KW_ONLY
+    sparse: float = field(default=0.0, metadata=QUIET)
+
+    def times(
+        self, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu"
+    ) -> Tensor:
+        if not self.sparse:
+            return super().times(dtype, device)
+        times = super().times(torch.float64, device)
+        above = sum(self.noise_level(t) > self.sparse for t in times[:-1])
+        return torch.cat([times[:above], times[above:-1:LONGER], times[-1:]]).to(dtype)
+
+    def budget(self, residuals: int = 1) -> tuple[int, int]:
+        forward, backward = self.cost(residuals)
+        steps = len(self.times()) - 1
+        return steps * forward + (self.output == "denoised"), steps * backward
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (isinstance(self.sparse, int | float) and 0 <= self.sparse < math.inf):
+            raise ValueError(
+                f"{type(self).__name__}(sparse=...) must be a noise level, got {self.sparse!r}."
+            )
