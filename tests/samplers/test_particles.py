@@ -869,7 +869,7 @@ def test_members_with_targets_of_their_own_are_not_said_to_differ():
     """Their likelihoods do; also inside of a composite, of decoded samples and of other units."""
     value = Equality(lambda x: x[:, :1], tolerance=1e-6)
     own = EachMember(value, torch.zeros(2))
-    statistics = dict(zip(particles.LIKELIHOODS, (64.0, 1.0, 1.0), strict=True))
+    statistics = dict(zip(particles.LIKELIHOODS, (64.0, 1.0, 1.0, 0.0), strict=True))
 
     def told(law):
         return len(list(Particles(TWO, law).warnings(statistics)))
@@ -968,3 +968,21 @@ def test_above_the_level_at_which_they_are_weighed_no_graph_is_kept():
     for t in (0.2, 1.0):  # below and above
         found = Particles(prior, held, weighed=0.5).twist(torch.ones(3, 2), torch.tensor(t))
         assert not any(part.requires_grad for part in (found.x_0, found.move, found.log_h))
+
+
+@pytest.mark.parametrize(("apart", "lost"), [(0.3, True), (0.0, False)])
+def test_a_run_warns_if_particles_of_many_members_became_unlikely_at_once(apart, lost):
+    """Data of five directions, thin along the others, where two modes are apart: noise hides
+    which until no other direction can change."""
+    D, generator = 48, torch.Generator().manual_seed(2)
+    F = torch.randn(D, 5, generator=generator).double()
+    cov = torch.stack([F @ F.T, (F * torch.linspace(0.5, 1.5, 5).double()) @ F.T]) / 5
+    v = apart * torch.arange(D).double().mul(0.2).sin()
+    weights, mu = torch.tensor([0.4, 0.6]), torch.stack([v, -v])
+    pair = GaussianMixture(weights, mu, cov + 0.05**2 * torch.eye(D).double(), VP())
+    A = torch.zeros(3, D)
+    A[0, :16], A[1, 20], A[2, 30:] = 1 / 16, 1.0, 1 / 18
+    law = Linear(A, torch.zeros(3), tolerance=1e-6)
+    sampler = Particles(pair, law, branch=80.0, every=2, normal=True)
+    found = sampler.sample(64, (D,), seed=0).warnings
+    assert any("became far less likely" in warning for warning in found) is lost

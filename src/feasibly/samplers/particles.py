@@ -31,10 +31,13 @@ FLOOR = 1e-3  # the least variance of a value, relative to that of white noise
 RIDGE = 0.05  # the same for a move into intervals, several of which may have one direction
 FARTHEST = 10.0  # how many standard deviations of a step a particle is moved at most
 ITERATIONS = 32  # of the solver of posterior samples, under noise
-LIKELIHOODS = ("members weighed", "their likelihood", "its square")
+LIKELIHOODS = ("members weighed", "their likelihood", "its square", "members lost")
 LARGEST = 300.0  # the largest logarithm of a likelihood whose square is finite
 ALIKE = 1 / 3  # the share of members that must matter in an average, or a user is warned
 FEWEST = 16  # members that tell this share
+MISSED = 10.0  # by how much the logarithm of a member's mean weight falls at a step, if it is lost
+ALONE = 1.5  # how many of its particles matter then
+LOST = 0.1  # the share of members lost, or a user is warned
 EVEN = 1 / 2  # the share of particles that must matter, or they are resampled
 
 
@@ -187,6 +190,7 @@ class Particles(Sampler):
         x, last = x_t[copies], last and last.at(copies)  # (K, B, *)
         log_w = log_h = x.new_zeros(x.shape[:2], dtype=torch.float64)
         log_z = average = log_w[0]
+        lost = torch.zeros_like(everyone, dtype=torch.bool)
         slopes: Slopes | None = None  # of the step before, where a step takes no gradients
         renewed = [*self._anew(branch)[1:], True]
         for (t, s), renews in zip(pairwise(times[branch:-1]), renewed, strict=True):
@@ -199,6 +203,9 @@ class Particles(Sampler):
             log_w = log_w + now - log_h
             if self.noise_level(t) >= min(self.spread, self.weighed):
                 log_z = log_z + log_mean(log_w) - average
+            if len(x) > 1:
+                alone = shares(log_w).square().sum(dim=0) > 1 / ALONE
+                lost |= alone & (log_mean(log_w) < average - MISSED)
             chosen, log_w = resampled(log_w, uniform(noise), self._kept(s))
             average = log_mean(log_w)
             picked = chosen, everyone
@@ -215,7 +222,8 @@ class Particles(Sampler):
         if len(x) > 1:
             log_w = log_w + torch.stack([self.twist(one, times[-2], around).log_h for one in x])
         x = x[choose(log_w - log_h, uniform(noise)), everyone]
-        return Start(x, times[-2:], memory, likelihoods(log_z) if noise.attempt == 0 else {})
+        statistics = likelihoods(log_z, lost) if noise.attempt == 0 else {}
+        return Start(x, times[-2:], memory, statistics)
 
     @torch.enable_grad()
     def twist(
@@ -331,7 +339,7 @@ class Particles(Sampler):
         return mean + std * (step + noise), gain.sum(dim=1) / 2
 
     def warnings(self, statistics: Mapping[str, float]) -> Iterator[str]:
-        members, total, squares = (statistics.get(name, 0.0) for name in LIKELIHOODS)
+        members, total, squares, lost = (statistics.get(name, 0.0) for name in LIKELIHOODS)
         share = total**2 / (members * squares) if squares else 1.0
         if members >= FEWEST and share < ALIKE and not self.constraint.differs:
             yield (
@@ -340,6 +348,13 @@ class Particles(Sampler):
                 "few, and weights of modes may be wrong, also of members that are feasible and "
                 f"plausible. Take more, such as options={{'particles': {8 * self.particles}}}, or "
                 "test it by feasibly.audit with a large `near`."
+            )
+        if members >= FEWEST and lost > LOST * members:
+            yield (
+                f"In {lost / members:.0%} of the members, all {self.particles} particles became "
+                "far less likely at one step. Modes may then have wrong weights and means, also in "
+                "members that are feasible and plausible. Take more particles, such as "
+                f"options={{'particles': {8 * self.particles}}}."
             )
 
     def _kept(self, t: Tensor) -> int:
@@ -452,11 +467,12 @@ def log_mean(log_w: Tensor) -> Tensor:
     return log_w.nan_to_num(-math.inf).logsumexp(dim=0) - math.log(len(log_w))
 
 
-def likelihoods(log_z: Tensor) -> dict[str, float]:
+def likelihoods(log_z: Tensor, lost: Tensor) -> dict[str, float]:
     """Returns how many members there are, the sum of their likelihoods and that of the squares,
-    given the logarithms, with shape (B)."""
-    z = log_z[log_z.isfinite()].clamp(-LARGEST, LARGEST).exp()
-    numbers = (len(z), z.sum().item(), z.square().sum().item())
+    given the logarithms, with shape (B), and how many are lost, given which."""
+    known = log_z.isfinite()
+    z = log_z[known].clamp(-LARGEST, LARGEST).exp()
+    numbers = (len(z), z.sum().item(), z.square().sum().item(), lost[known].sum().item())
     return dict(zip(LIKELIHOODS, numbers, strict=True))
 
 
