@@ -352,8 +352,8 @@ class Particles(Sampler):
         if members >= FEWEST and lost > LOST * members:
             yield (
                 f"In {lost / members:.0%} of the members, all {self.particles} particles became "
-                "far less likely at one step. Modes may then have wrong weights and means, even in "
-                "members that are feasible and plausible. Take more particles, such as "
+                "far less likely at one step. Modes may then have wrong weights and means, even "
+                "in members that are feasible and plausible. Take more particles, such as "
                 f"options={{'particles': {8 * self.particles}}}."
             )
 
