@@ -117,9 +117,9 @@ to which the first of them goes, in units of the data's standard deviation along
 direction. Above it states say little of the data, and the other steps are left out."""
 
 SPARSE = 0.1
-"""The highest noise level below which every second step is left out under curved values, in units
-of the data's scale: they are met over several steps. Under linear ones it is the level up to which
-the denoiser is nearly affine."""
+"""The noise level below which every second step is left out, in units of the data's scale. Under
+linear values it is the level up to which the denoiser is nearly affine, if that is higher. Curved
+ones are met over several steps."""
 
 STRAIGHT = 1e6
 """How far the denoiser is from an affine map at most, in units of the square of rounding, if data
@@ -602,8 +602,8 @@ def _posterior(
     met = without_inequalities(constraint) if mixed else constraint
     assert met is not None  # there are more than a few
     if survey is not None:
-        bound = survey.affine if met.linear else min(survey.affine, SPARSE * survey.unit)
-        settings["sparse"] = _short(bound)
+        affine = survey.affine if met.linear else 0.0
+        settings["sparse"] = _short(max(affine, SPARSE * survey.unit))
     normal = "spacing" not in options and _normal(met, survey)
     if survey is not None and normal:
         settings |= _normal_steps(survey)
