@@ -381,8 +381,7 @@ def test_data_on_a_circle_are_thin_and_clusters_are_not():
     assert clusters.thin < 0.01 < 0.1 < circle.thin
 
 
-def test_a_mixture_is_affine_below_the_distance_of_its_modes_but_for_samples_between_them():
-    """A tenth of the samples is at an edge, where the denoiser chooses between modes."""
+def test_a_denoiser_is_affine_below_the_distance_of_its_modes():
     levels = {}
     for apart in (0.5, 2.0, 200.0):
         mu = torch.tensor([[-apart], [apart], [apart + 3.0]]).double()

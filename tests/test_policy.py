@@ -78,7 +78,8 @@ def test_more_values_are_weighed_where_data_are_not_normal():
             one = chosen.attempts[0]
             assert (kinds(chosen) == [Particles] * 4) == (number is not None)
             assert number is None or (one.particles, one.normal) == (number, True)
-            assert ("weights of modes may be off" in chosen.reason) == (number is None)
+            said = [one for one in chosen.remarks if "Data are not normal" in one]
+            assert len(said) == (number is None)
     decoded = Decoded(first(13), lambda z: z)
     assert kinds(feasibly.plan(prior, decoded, (48,)))[0] is CalibratedPPR
     unseen = feasibly.plan(
@@ -100,6 +101,26 @@ def test_up_to_twelve_equalities_are_weighed_and_more_are_met_by_posterior_sampl
     chosen |= {"spacing": "noise", "minimize": MANY["last"]}
     assert same(posterior, CalibratedPPR(PRIOR, late.constraint, **chosen))
     assert same(late, ppr(late.constraint, **MANY))
+
+
+@pytest.mark.parametrize(("affine", "sparse"), [(0.5, 0.5), (0.02, 0.1)])
+def test_steps_are_left_out_where_the_denoiser_is_affine_under_linear_values(affine, sparse):
+    """Above a tenth of the data's scale, and under linear values only."""
+    spread = torch.stack([torch.eye(48), torch.eye(48) / 4])
+    prior = GaussianMixture(torch.ones(2) / 2, torch.zeros(2, 48), spread, LogLogit())
+    law = feasibly.Linear(torch.eye(48)[:33], torch.full((33,), 0.3), tolerance=1e-6)
+    survey = feasibly.plan(prior, law, (48,)).survey
+    survey = replace(survey, unit=1.0, affine=affine)
+
+    def chosen(constraint, **options):
+        problem = inspect(prior, constraint, (48,))
+        return choose(prior, constraint, problem, survey=survey, **options).attempts[0]
+
+    mixed = Composite([law, Bounds(-9.0, 9.0, tolerance=1e-6)])
+    assert [chosen(one).sparse for one in (law, mixed)] == [sparse] * 2
+    assert chosen(first(33)).sparse == 0.1
+    assert chosen(law, steps=20).sparse == 0.0, "a user's steps are all taken"
+    assert chosen(law, steps=20, sparse=0.3).sparse == 0.3
 
 
 @pytest.mark.parametrize("wide", [1.0, 8.0])
@@ -609,7 +630,8 @@ def test_options_go_to_the_first_sampler_of_its_kind():
     for m, kind, own in ((1, Particles, "branch"), (13, CalibratedPPR, "products")):
         usual, sampler = (plan(first(m), options=o).attempts[0] for o in ({}, given))
         assert type(sampler) is kind
-        assert same(sampler, replace(usual, constraint=sampler.constraint, **given))
+        asked = given | ({"sparse": 0.0} if kind is CalibratedPPR else {})
+        assert same(sampler, replace(usual, constraint=sampler.constraint, **asked))
         assert getattr(plan(first(m), options={own: 3}).attempts[0], own) == 3
     # those that take over have their own
     late, usual = (plan(first(13), options=o).attempts[-1] for o in (given, {}))

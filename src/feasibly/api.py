@@ -63,7 +63,7 @@ def sample(
         options: Options of the method, such as `{"steps": 128}`.
         monitor: Whether to test which members are plausible; see :mod:`feasibly.plausible`. It
             takes 9 forward evaluations a member, or 5 from 64 elements on, and one more for its
-            conditions, beside some 25 for each of 64 unconditional samples. These are taken by
+            conditions, beside some 30 for each of 64 unconditional samples. These are taken by
             `auto` in any case, for its choice. Implausible members are resampled as infeasible
             ones are. If the denoiser has conditions that differ between members, those with other
             conditions are not tested, and the result says so.
@@ -152,4 +152,4 @@ def plan(
                 known = (UNSEEN,)
         arguments = {"method": method, "survey": survey, "attempts": attempts, "fast": fast}
         chosen = choose(denoiser, constraint, problem, **arguments, **options)
-    return replace(chosen, survey=survey, evaluations=evaluations, remarks=known)
+    return replace(chosen, survey=survey, evaluations=evaluations, remarks=chosen.remarks + known)

@@ -118,8 +118,8 @@ direction. Above it states say little of the data, and the other steps are left 
 
 SPARSE = 0.1
 """The noise level below which every second step is left out, in units of the data's scale. Under
-linear values it is the level up to which the denoiser is nearly affine, if that is higher. Curved
-ones are met over several steps."""
+linear values it is the level up to which the denoiser is nearly affine, if that is higher. Steps
+that a user asks for are all taken."""
 
 STRAIGHT = 1e6
 """How far the denoiser is from an affine map at most, in units of the square of rounding, if data
@@ -601,17 +601,22 @@ def _posterior(
         settings |= _levels(settings["steps"], top, survey)
     met = without_inequalities(constraint) if mixed else constraint
     assert met is not None  # there are more than a few
-    if survey is not None:
+    if survey is not None and "steps" not in options:
         affine = survey.affine if met.linear else 0.0
         settings["sparse"] = _short(max(affine, SPARSE * survey.unit))
     normal = "spacing" not in options and _normal(met, survey)
     if survey is not None and normal:
         settings |= _normal_steps(survey)
-    known = ""
+    known, said = "", ()
     if normal:
         known = " Data are normal: few steps are enough."
     elif _bent(survey):
-        known = " Data are not normal: weights of modes may be off."
+        said = (
+            f"Data are not normal, and the constraint has {equal} values. Weights of modes may be "
+            "off, and means and spreads with them, also of members that are feasible and "
+            "plausible. method='particles' is nearer, at many times the work; feasibly.audit "
+            "tests both.",
+        )
     if observed is not None:  # which PPR would meet exactly
         settings.setdefault("iterations", ITERATIONS_NOISE)
         whole = CalibratedPPR(denoiser, constraint, **(settings | options))
@@ -620,7 +625,7 @@ def _posterior(
         inside = ", of which those inside of the inequalities are kept" if mixed else ""
         some = " with noise" if constraint.exact is None else ", some with noise"
         reason = f"The constraint has {equal} values{some}: posterior samples{inside}.{known}"
-        return Plan((first,) * early + (whole,) * (count - early), reason)
+        return Plan((first,) * early + (whole,) * (count - early), reason, remarks=said)
     assert equalities is not None  # there are more than a few
     posterior = CalibratedPPR(denoiser, equalities, **(settings | options))
     project = _ppr(denoiser, constraint, problem, survey, fast, PROJECTED, {}).attempts[-1]
@@ -629,7 +634,7 @@ def _posterior(
         f"The constraint has {equal} equalities: posterior samples, then PPR for members that "
         f"fail.{inside}{known}"
     )
-    return Plan((posterior,) * early + (project,) * (count - early), reason)
+    return Plan((posterior,) * early + (project,) * (count - early), reason, remarks=said)
 
 
 def _levels(steps: int, top: Any, survey: Survey) -> dict[str, Any]:
@@ -656,7 +661,7 @@ def _branches(
     chosen: dict[str, Any] = {
         "share": SHARE,
         "sigma_share": _scaled(SIGMA_SHARE, survey),
-        "sparse": _scaled(SPARSE, survey),
+        "sparse": 0.0 if "steps" in options else _scaled(SPARSE, survey),
     }
     plan = _ppr(denoiser, constraint, problem, survey, fast, attempts, chosen | options)
     reason = (

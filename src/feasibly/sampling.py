@@ -276,14 +276,15 @@ def trajectory(sampler: Any, noise: MemberNoise) -> Iterator[tuple[int, Tensor, 
         the sampler began with. A member that is not finite is reset to zero for the steps to
         come, so that it raises no errors inside the network.
     """
-    k, s = 0, torch.tensor(1.0)
+    k, s, length = 0, torch.tensor(1.0), 0
     try:
         with torch.no_grad(), batch.calling(noise.members, noise.device):
             start = sampler.begin(noise)
         x_t, times, memory, _ = start
         yield 0, times[0], start
         del start  # its memory may be large, and is not needed after the first step
-        first = sampler.steps - len(times) + 2
+        length = sampler.taken
+        first = length - len(times) + 2
         for k, (t, s) in enumerate(pairwise(times), start=first):
             with torch.no_grad(), batch.calling(noise.members, noise.device):
                 step = sampler.step(x_t, t, s, noise, memory)
@@ -293,7 +294,7 @@ def trajectory(sampler: Any, noise: MemberNoise) -> Iterator[tuple[int, Tensor, 
             good = per_sample(finite(step.x) & finite(step.x_0), step.x)
             x_t, memory = torch.where(good, step.x, 0.0), step.memory
     except Exception as error:
-        where = f"Step {k} of {sampler.steps}, to sigma = {sampler.noise_level(s):.3g},"
+        where = f"Step {k} of {length}, to sigma = {sampler.noise_level(s):.3g},"
         where = where if k else "The beginning of a run"
         if DONATED in str(error):
             raise SamplingError(
@@ -395,7 +396,7 @@ class Run:
         noise = MemberNoise(self.seed, ids, self.shape, attempt, self.dtype, self.device)
         failed = torch.zeros(len(ids), dtype=torch.bool, device=self.device)
         self.current = {i: [] for i in ids}
-        steps = trajectory(sampler, noise)
+        steps, length = trajectory(sampler, noise), sampler.taken
         _, s, start = next(steps)
         for name, number in start.statistics.items():
             self.statistics[name] = self.statistics.get(name, 0.0) + number
@@ -403,12 +404,12 @@ class Run:
         del start
         for k, s, (x_t, x_0, _) in steps:
             failed |= ~finite(x_t) | ~finite(x_0)
+            sigma = sampler.noise_level(s)
             if failed.all():
-                sigma = sampler.noise_level(s)
-                self.failure = f" by step {k} of {sampler.steps}, at sigma = {sigma:.3g}"
-                self._note(sampler, constraint, ids, x_0, failed, attempt, k, sigma)
+                self.failure = f" by step {k} of {length}, at sigma = {sigma:.3g}"
+                self._note(length, constraint, ids, x_0, failed, attempt, k, sigma)
                 return torch.full_like(x_0, torch.nan)
-            self._note(sampler, constraint, ids, x_0, failed, attempt, k, sampler.noise_level(s))
+            self._note(length, constraint, ids, x_0, failed, attempt, k, sigma)
             if self.observe is not None:
                 self.observe(State(ids, attempt, s, x_t, x_0))
 
@@ -425,7 +426,7 @@ class Run:
 
     def _note(
         self,
-        sampler: Any,
+        length: int,
         constraint: Constraint | None,
         ids: list[int],
         x_0: Tensor,
@@ -446,7 +447,7 @@ class Run:
             attempt=attempt,
             members=failed.numel(),
             step=step,
-            steps=sampler.steps,
+            steps=length,
             sigma=sigma,
             forward=self.evaluations.forward,
             backward=self.evaluations.backward,

@@ -187,6 +187,12 @@ def test_a_sampler_whose_memory_is_a_tensor_is_measured():
     assert estimate(PCFM(toy().denoiser, circle(), steps=4), (2,)).member > 0
 
 
+def test_a_sampler_that_leaves_out_steps_is_measured():
+    sampler = PPR(toy().denoiser, circle(), steps=30, sparse=1.0)
+    assert sampler.taken < 28, "the step that was measured last"
+    assert estimate(sampler, (2,)).member > 0
+
+
 def test_a_measurement_begins_a_run_once(monkeypatch):
     """Particles go down most levels when they begin, and remember nothing of it."""
     begun, begin = [], Particles.begin

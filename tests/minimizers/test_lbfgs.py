@@ -378,3 +378,25 @@ def test_a_member_that_has_enough_stops_where_it_gains_no_more_and_others_go_on(
     assert len(soon) < 20
     assert (found[2.0] < 2.0).all()
     torch.testing.assert_close(found[2.0][1], found[0.0][1])
+
+
+def test_no_member_stops_because_another_has_enough():
+    """What cannot be met is each member's own: one of them ends at 1, the other at 4."""
+    asked = []
+
+    def residual(x):
+        asked.append(len(x))
+        return torch.stack((x[:, 0], x[:, 1].detach()), dim=1), x
+
+    LBFGS(40, None)(residual, double([[5.0, 1.0], [5.0, 2.0]]), enough=2.0)
+    assert asked[0] == 2
+    assert asked[-1] == 1
+    assert len(asked) == 41, "the other goes on to the end"
+
+
+def test_a_trial_that_is_worse_is_not_the_end():
+    """At this start the line search must halve its first step, which lands beyond the minimum."""
+    value = LBFGS(40, None)(
+        lambda x: (torch.tanh(x) * (1 + x.square()), x), double([[0.9]]), 1e-12, enough=10.0
+    ).value
+    assert value.item() < 1e-12

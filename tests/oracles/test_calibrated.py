@@ -139,7 +139,7 @@ def test_the_first_step_goes_to_the_top():
 
 
 @pytest.mark.parametrize("top", [math.inf, 1.0])
-def test_steps_are_twice_as_long_where_they_are_sparse(top):
+def test_every_second_step_is_left_out_where_they_are_sparse(top):
     gaussian = Problem(1.0, 1).denoiser
     law = Linear(torch.eye(D)[:1], torch.zeros(1), tolerance=1e-6)
     whole = CalibratedPPR(gaussian, law, steps=30, spacing="noise", top=top)

@@ -970,6 +970,18 @@ def test_above_the_level_at_which_they_are_weighed_no_graph_is_kept():
         assert not any(part.requires_grad for part in (found.x_0, found.move, found.log_h))
 
 
+def test_the_warning_of_lost_members_needs_a_tenth_of_at_least_sixteen():
+    sampler = Particles(TWO, Equality(lambda x: x[:, :1], tolerance=1e-6))
+
+    def told(members, lost):
+        numbers = (float(members), float(members), float(members), float(lost))
+        statistics = dict(zip(particles.LIKELIHOODS, numbers, strict=True))
+        return len(list(sampler.warnings(statistics)))
+
+    assert [told(100, lost) for lost in (0, 10, 11, 100)] == [0, 0, 1, 1]
+    assert told(15, 15) == 0
+
+
 @pytest.mark.parametrize(("apart", "lost"), [(0.3, True), (0.0, False)])
 def test_a_run_warns_if_particles_of_many_members_became_unlikely_at_once(apart, lost):
     """Data of five directions, thin along the others, where two modes are apart: noise hides

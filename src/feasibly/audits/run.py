@@ -286,7 +286,7 @@ def _cost(attempts: Sequence[Sampler], residuals: int, members: int) -> int:
     """Returns the evaluations of one attempt at the members of one truth."""
     cost = members * sum(attempts[0].budget(residuals))
     pilots = any(sampler.one_target for sampler in attempts)
-    return cost + PILOT * attempts[0].steps * pilots
+    return cost + PILOT * attempts[0].taken * pilots
 
 
 def _truths(

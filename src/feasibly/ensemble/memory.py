@@ -185,12 +185,13 @@ def estimate(
     check_room(shape, dtype, device)
     *_, sampler = dry_run(attempts, shape, dtype, device, 0, 1, Evaluations())
 
-    levels = sorted({0, sampler.steps // 2, max(0, sampler.steps - 2)})
+    length = sampler.taken
+    levels = sorted({0, length // 2, max(0, length - 2)})
 
     def measure(count: int) -> tuple[int, float]:
         start = _clock(device)
         _, taken = peak(lambda: _steps(sampler, levels, count, shape, dtype, device), device)
-        return taken, (_clock(device) - start) * sampler.steps / len(levels)
+        return taken, (_clock(device) - start) * length / len(levels)
 
     measure(1)  # the first time, libraries are loaded and kernels chosen
     state = math.prod(shape) * dtype.itemsize
@@ -247,7 +248,7 @@ def _steps(
                 memory = sampler.step(x_t, times[k], times[k + 1], noise, memory).memory
         except Exception as error:
             raise SamplingError(
-                f"Step {k + 1} of {sampler.steps}, tried from noise to measure its memory, failed "
+                f"Step {k + 1} of {sampler.taken}, tried from noise to measure its memory, failed "
                 f"({type(error).__name__}: {error}); give a number to --chunk instead of auto."
             ) from error
 

@@ -28,8 +28,7 @@ QUIET = {"quiet": True}
 a sampler by these words, so that an option may join without a change of what is known."""
 
 GAIN = 0.1
-"""The share of the objective that an evaluation must gain for a member to go on where it need
-not."""
+"""A member that has enough stops at an evaluation that gains less than this share."""
 
 Residual = Callable[[Tensor], tuple[Tensor, Tensor]]
 r"""Maps :math:`x` to the residual :math:`r(x)`, with shape :math:`(B, m)`, and to the clean
@@ -126,7 +125,7 @@ class Minimizer(ABC):
             share: A member also stops once the objective is at or below this share of what it was
                 at the start.
             enough: A member whose best objective is at or below this also stops at an evaluation
-                that gains less than a tenth.
+                that lowers it by less than a tenth. One that raises it is a trial, and goes on.
 
         Returns:
             The best iterate that each member has seen. A member whose residual is not finite
@@ -193,7 +192,7 @@ class Search:
         self._keep_best(x_0.detach(), now)
         if self.goal is None:  # at the start all members search: `now` has a value of each
             self.goal = (self.share * now).clamp_min(self.threshold)
-        settled = (best <= self.enough) & (now > (1 - GAIN) * best)
+        settled = (best <= self.enough) & (now <= best) & (now > (1 - GAIN) * best)
         return r, value, now.isfinite() & (now > self.goal[self.active]) & ~settled
 
     def _keep_best(self, x_0: Tensor, value: Tensor) -> None:

@@ -172,7 +172,7 @@ class Sampler(ABC):
     def times(
         self, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu"
     ) -> Tensor:
-        """Returns the times of all steps, from 1 to 0, with shape (T + 1)."""
+        """Returns the times of all steps, from 1 to 0; with shape (T + 1) if none is left out."""
         if self.spacing == "time":
             return torch.linspace(1, 0, self.steps + 1, dtype=dtype, device=device)
         ends = self.log_level(torch.tensor([1.0, 0.0], dtype=torch.float64, device=device))
@@ -195,6 +195,11 @@ class Sampler(ABC):
             below = self.log_level(middle) < log_levels
             low, high = torch.where(below, middle, low), torch.where(below, high, middle)
         return (low + high) / 2
+
+    @property
+    def taken(self) -> int:
+        """The number of steps that a run takes; fewer than `steps` if some are left out."""
+        return self.steps
 
     def index(self, t: Tensor) -> int:
         """Returns how many steps lead to time `t`."""
@@ -265,7 +270,7 @@ class Sampler(ABC):
         """
         forward, backward = self.cost(residuals)
         last = 1 if self.output == "denoised" else 0
-        return self.steps * forward + last, self.steps * backward
+        return self.taken * forward + last, self.taken * backward
 
     def sample(
         self,
@@ -293,7 +298,8 @@ class Sampler(ABC):
     @property
     def stop(self) -> float:
         r"""The :math:`\|r\|^2` at which a minimizer may stop: well inside the tolerance, so that
-        a sample is feasible whatever the rounding of its last evaluation."""
+        a sample is feasible whatever the rounding of its last evaluation. A member of PPR that
+        gains no more may end nearer to the tolerance."""
         return 0.0 if self.constraint is None else 0.1 * self.constraint.tolerance
 
     def scale(self, t: Tensor) -> Tensor:

@@ -103,8 +103,9 @@ class CalibratedPPR(Sparse):
         top: The noise level to which the first step goes; that of the spacing if it is larger.
             The others are uniform in its logarithm from there, which needs `spacing="noise"`. For
             a Gaussian prior the step may be as large.
-        sparse: The noise level below which every second step is left out. Where the denoiser is
-            nearly affine, a posterior sample is right whatever the level that it comes from.
+        sparse: The noise level below which every second one of the `steps` is left out. Where the
+            denoiser is nearly affine, a posterior sample is right whatever the level that it
+            comes from.
         products: The most products for the square root; 0 predicts with the conditional mean.
         iterations: The most iterations of the solver, one product each. As many as there are
             residuals are exact, up to a relative error of a thousandth, or of `floor` if that is

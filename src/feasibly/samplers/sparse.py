@@ -22,7 +22,7 @@ class Sparse(Sampler):
     Gaussian, and long steps are right.
 
     Arguments:
-        sparse: The noise level below which every second step is left out.
+        sparse: The noise level below which every second one of the `steps` is left out.
     """
 
     _: KW_ONLY
@@ -37,10 +37,9 @@ class Sparse(Sampler):
         above = sum(self.noise_level(t) > self.sparse for t in times[:-1])
         return torch.cat([times[:above], times[above:-1:LONGER], times[-1:]]).to(dtype)
 
-    def budget(self, residuals: int = 1) -> tuple[int, int]:
-        forward, backward = self.cost(residuals)
-        steps = len(self.times()) - 1
-        return steps * forward + (self.output == "denoised"), steps * backward
+    @property
+    def taken(self) -> int:
+        return len(self.times()) - 1 if self.sparse else self.steps
 
     def __post_init__(self) -> None:
         super().__post_init__()
