@@ -201,11 +201,12 @@ class Particles(Sampler):
             parts = [(one.x_0, one.move, one.log_h, *one.values) for one in twists]
             x_0, move, now, *values = (torch.stack(part) for part in zip(*parts, strict=True))
             log_w = log_w + now - log_h
+            rise = log_mean(log_w) - average
             if self.noise_level(t) >= min(self.spread, self.weighed):
-                log_z = log_z + log_mean(log_w) - average
+                log_z = log_z + rise
             if len(x) > 1:
                 alone = shares(log_w).square().sum(dim=0) > 1 / ALONE
-                lost |= alone & (log_mean(log_w) < average - MISSED)
+                lost |= alone & (rise < -MISSED)
             chosen, log_w = resampled(log_w, uniform(noise), self._kept(s))
             average = log_mean(log_w)
             picked = chosen, everyone

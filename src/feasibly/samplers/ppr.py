@@ -127,8 +127,8 @@ class PPR(Sparse):
         minimize = self.last if self.last and t == 0 else self.minimize
         share = self.share if t > 0 and self.noise_level(t) <= self.sigma_share else 0.0
         unit = radius * math.sqrt(x_t[0].numel()) * (alpha_t / scale).item()
-        ends = {"share": share, "enough": self.constraint.tolerance}
-        return minimize(residual, x_t / scale, self.stop, unit, state=memory, **ends)
+        stop, enough = self.stop, self.constraint.tolerance
+        return minimize(residual, x_t / scale, stop, unit, 0.0, memory, share=share, enough=enough)
 
     def begin(self, noise: MemberNoise) -> Start:
         start = super().begin(noise)
