@@ -123,6 +123,28 @@ def test_steps_are_left_out_where_the_denoiser_is_affine_under_linear_values(aff
     assert chosen(law, steps=20, sparse=0.3).sparse == 0.3
 
 
+@pytest.mark.parametrize(("dimension", "longer"), [(2.6, 8), (3.1, 2), (40.0, 2)])
+def test_linear_values_take_the_work_that_the_dimension_of_data_asks_for(dimension, longer):
+    """Long steps where two products give the square root, which data of two dimensions have."""
+    spread = torch.stack([torch.eye(48), torch.eye(48) / 4])
+    prior = GaussianMixture(torch.ones(2) / 2, torch.zeros(2, 48), spread, LogLogit())
+    law = feasibly.Linear(torch.eye(48)[:33], torch.full((33,), 0.3), tolerance=1e-6)
+    survey = feasibly.plan(prior, law, (48,)).survey
+    found = ((9.0, 0.2), (3.0, 1.4), (1.234, 1.6), (0.5, 1.9), (0.1, dimension))
+    survey = replace(survey, unit=1.0, affine=0.6, dimensions=found)
+
+    def chosen(constraint, **options):
+        problem = inspect(prior, constraint, (48,))
+        return choose(prior, constraint, problem, survey=survey, **options).attempts[0]
+
+    assert chosen(law).dimensions == ((3.0, 1), (1.2, 2), (0.1, round(dimension)))
+    assert chosen(law).longer == longer
+    assert chosen(first(33)).dimensions == ()
+    assert chosen(first(33)).longer == 2
+    assert chosen(law, steps=20).longer == 2
+    assert chosen(law, products=41).longer == 8
+
+
 @pytest.mark.parametrize("wide", [1.0, 8.0])
 @pytest.mark.parametrize(("fast", "steps"), [(False, 36), (True, 24)])
 def test_posterior_samples_leave_out_levels_that_hide_the_widest_direction(wide, fast, steps):
@@ -813,8 +835,8 @@ def test_an_unknown_option_is_refused_with_the_names_of_all(name):
         "spread, steps, weighed"
     )
     ppr = (
-        "eta, last, minimize, output, repeats, share, sigma_max, sigma_share, spacing, sparse, "
-        "steps"
+        "eta, last, longer, minimize, output, repeats, share, sigma_max, sigma_share, spacing, "
+        "sparse, steps"
     )
     for m, method, kind, options in (
         (1, "auto", "Particles", particles),

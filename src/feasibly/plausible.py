@@ -69,10 +69,15 @@ be near an edge of the data."""
 UNTOLD = 0.9
 """The share of a residual's variance that estimates may leave open where they tell it."""
 
+ELEMENTS = 4096
+"""The most elements of a sample that tell the effective dimension."""
+
 TAIL = 8
 """One unconditional sample in so many belongs to the tail."""
 
-SAMPLES_SEED, NOISE_SEED, BENT_SEED, AFFINE_SEED = (2**32 - k for k in (2, 3, 4, 7))
+SAMPLES_SEED, NOISE_SEED, BENT_SEED, AFFINE_SEED, ELEMENTS_SEED = (
+    2**32 - k for k in (2, 3, 4, 7, 8)
+)
 """The seeds of unconditional samples and of the noises, so that no member depends on others."""
 
 
@@ -135,6 +140,11 @@ class Reference:
         curved: How far any one element of the denoiser's estimates is from an affine map, at these
             noise levels and a hundredth of the data's scale; zero but for rounding for normal
             data.
+        dimensions: The noise levels of the unconditional samples, from the highest, each with the
+            effective dimension of the data there: the mean squared error of the denoiser's
+            estimates in units of the noise's variance. For data on a surface it comes to the
+            surface's dimension. For normal data of variances :math:`\lambda_i` it is
+            :math:`\sum_i \lambda_i / (\lambda_i + \sigma^2)`.
     """
 
     samples: Tensor
@@ -152,6 +162,7 @@ class Reference:
     thin: float = math.inf
     affine: float = 0.0
     curved: float = math.inf
+    dimensions: tuple[tuple[float, float], ...] = ()
 
     @property
     def cost(self) -> int:
@@ -254,15 +265,16 @@ def reference(
     device = device or device_of(network.denoiser)
     sampler = Ancestral(network, spacing="noise")
     sampler = replace(sampler, steps=_steps(sampler) if steps is None else steps)
-    found, told = [], []
+    found, told, missed = [], [], []
     for ids in torch.arange(size).split(chunk or size):
         noise = MemberNoise(seed, ids.tolist(), shape, dtype=dtype, device=device)
         with calling([member] * len(ids), device):
-            x, r = _unconditional(sampler, noise, constraint)
+            x, r, e = _unconditional(sampler, noise, constraint)
         found.append(x)
         told.append(r)
-    x, r = torch.cat(found), torch.cat(told, dim=1)
-    x, r = x[finite(x)], r[:, finite(x)]
+        missed.append(e)
+    x, r, e = torch.cat(found), torch.cat(told, dim=1), torch.cat(missed, dim=1)
+    x, r, e = x[finite(x)], r[:, finite(x)], e[:, finite(x)]
     if len(x) < FEWEST:
         raise SamplingError(
             f"{size - len(x)} of {size} unconditional samples are not finite, so that members "
@@ -296,6 +308,7 @@ def reference(
         thin=thin,
         affine=_affine(sampler, x[:BENT_SIZE], ids[:BENT_SIZE], unit, chunk),
         curved=_shares(missed, varied).max().item(),
+        dimensions=_dimensions(sampler, e),
     )
 
 
@@ -311,20 +324,30 @@ def _steps(sampler: Ancestral) -> int:
 
 def _unconditional(
     sampler: Ancestral, noise: MemberNoise, constraint: Constraint | None
-) -> tuple[Tensor, Tensor]:
-    """Returns samples of the prior, with shape (B, *), NaN for those that failed; and the
-    residuals of the estimates at each step and of the samples, with shape (T + 1, B, m)."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns samples of the prior, with shape (B, *), NaN for those that failed; the residuals
+    of the estimates at each step and of the samples, with shape (T + 1, B, m); and the squared
+    errors of the estimates, with shape (T, B)."""
     x_t, times, memory, _ = sampler.begin(noise)
     x_0, good = x_t, finite(x_t)
-    told = []
+    told, kept = [], []
     for t, s in pairwise(times):
         x_t, x_0, memory = sampler.step(x_t, t, s, noise, memory)
         good &= finite(x_t) & finite(x_0)
         x_t = torch.where(per_sample(good, x_t), x_t, 0.0)  # raises no errors in the network
         told.append(_residual(constraint, x_0, good))
+        kept.append(_some(x_0))
     x_0 = sampler.read(x_t, x_0, times[-1])
     told.append(_residual(constraint, x_0, good))
-    return torch.where(per_sample(good, x_0), x_0, torch.nan), torch.stack(told)
+    errors = x_0[0].numel() * (torch.stack(kept) - _some(x_0)).square().mean(dim=2)
+    return torch.where(per_sample(good, x_0), x_0, torch.nan), torch.stack(told), errors
+
+
+def _some(x: Tensor) -> Tensor:
+    """Returns the same elements of all samples, at random, in float64 with shape (B, n)."""
+    flat = x.flatten(start_dim=1)
+    order = torch.randperm(flat.shape[1], generator=generator(ELEMENTS_SEED))[:ELEMENTS]
+    return flat[:, order.to(x.device)].double()
 
 
 def _residual(constraint: Constraint | None, x_0: Tensor, good: Tensor) -> Tensor:
@@ -343,6 +366,13 @@ def _informed(sampler: Ancestral, r: Tensor) -> float:
         if (missed < UNTOLD * variance).any():
             return sampler.noise_level(t)
     return math.inf
+
+
+def _dimensions(sampler: Ancestral, errors: Tensor) -> tuple[tuple[float, float], ...]:
+    """Returns the effective dimension of the data at each noise level, given the squared errors
+    of estimates, with shape (T, N); see :class:`Reference`."""
+    levels = [sampler.noise_level(t) for t in sampler.times()[:-1]]
+    return tuple((s, e / s**2) for s, e in zip(levels, errors.mean(dim=1).tolist(), strict=True))
 
 
 def _bends(

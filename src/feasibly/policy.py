@@ -116,10 +116,11 @@ STEPS_CALIBRATED, STEPS_FAST, TOP = 36, 24, 5.0
 to which the first of them goes, in units of the data's standard deviation along their widest
 direction. Above it states say little of the data, and the other steps are left out."""
 
-SPARSE = 0.1
-"""The noise level below which every second step is left out, in units of the data's scale. Under
-linear values it is the level up to which the denoiser is nearly affine, if that is higher. Steps
-that a user asks for are all taken."""
+SPARSE, LONGER, LONGER_EXACT = 0.1, 2, 8
+"""The noise level below which steps are longer, in units of the data's scale; how many times as
+long they are; and how many times if the square root of posterior samples is exact, since data have
+no more dimensions than it has products. Under linear values the level is that up to which the
+denoiser is nearly affine, if that is higher. Steps that a user asks for are all taken."""
 
 STRAIGHT = 1e6
 """How far the denoiser is from an affine map at most, in units of the square of rounding, if data
@@ -240,6 +241,10 @@ class Survey(Protocol):
     @property
     def curved(self) -> float:
         """The same of any one element, at all noise levels down to a hundredth."""
+
+    @property
+    def dimensions(self) -> tuple[tuple[float, float], ...]:
+        """Noise levels, from the highest, with the effective dimension of the data there."""
 
 
 @dataclass(frozen=True)
@@ -372,6 +377,18 @@ def _normal(constraint: Constraint | None, survey: Survey | None) -> bool:
     return survey.curved <= STRAIGHT * rounding**2 and _covered(survey)
 
 
+def _dimensions(survey: Survey) -> tuple[tuple[float, int], ...]:
+    """Returns the noise levels, from the highest, at which data come to have more dimensions, and
+    how many, in whole numbers."""
+    found: list[tuple[float, int]] = []
+    for level, number in survey.dimensions:
+        if round(number) > (found[-1][1] if found else 0):
+            found.append((_short(level), round(number)))
+        if found and found[-1][1] >= CalibratedPPR.iterations:
+            break
+    return tuple(found)
+
+
 def _normal_steps(survey: Survey) -> dict[str, Any]:
     """Returns the options of posterior samples of exactly normal data, whose scale the schedule
     covers."""
@@ -380,6 +397,7 @@ def _normal_steps(survey: Survey) -> dict[str, Any]:
         "steps": 1 + math.ceil(math.log(top / survey.ends[0], STRIDE_NORMAL)),
         "top": top,
         "sparse": 0.0,
+        "dimensions": (),
         "products": PRODUCTS_NORMAL,
         "iterations": ITERATIONS_NORMAL,
         "floor": FLOOR_NORMAL,
@@ -603,7 +621,14 @@ def _posterior(
     assert met is not None  # there are more than a few
     if survey is not None and "steps" not in options:
         affine = survey.affine if met.linear else 0.0
-        settings["sparse"] = _short(max(affine, SPARSE * survey.unit))
+        level = max(affine, SPARSE * survey.unit)
+        settings["sparse"] = _short(level)
+        products = options.get("products", CalibratedPPR.products)
+        below = [number for above, number in survey.dimensions if above <= level]
+        if met.linear and below and max(below) < products + 1:
+            settings["longer"] = LONGER_EXACT
+    if survey is not None and met.linear:
+        settings["dimensions"] = _dimensions(survey)
     normal = "spacing" not in options and _normal(met, survey)
     if survey is not None and normal:
         settings |= _normal_steps(survey)

@@ -17,6 +17,7 @@ from feasibly import CalibratedPPR
 from feasibly.constraints import Bounds, Composite, Equality, Inequality, Linear, Observation
 from feasibly.linalg import least_squares
 from feasibly.minimizers import GaussNewton
+from feasibly.network import Evaluations, Network
 from feasibly.oracles import Gaussian
 from feasibly.samplers import PPR
 from feasibly.samplers.moments import toward
@@ -138,6 +139,22 @@ def test_the_first_step_goes_to_the_top():
         assert torch.equal(replace(whole, top=top).times(), whole.times())
 
 
+def test_the_solver_takes_no_more_products_than_data_have_dimensions():
+    """Two of the steps are above the first level, and the rest below."""
+    problem = Problem(1000.0, 12)
+    law, counted = problem.constraint, Network(problem.denoiser, Evaluations())
+    whole = CalibratedPPR(counted, law, steps=8, spacing="noise", products=1)
+    levels = [whole.noise_level(t) for t in whole.times()[:-1]]
+    sampler = replace(whole, dimensions=((levels[2], 2), (levels[5], 20)))
+    assert [sampler.solves(t) for t in whole.times()[:-1]] == [1, 1, 2, 2, 2, 8, 8, 8]
+    x_t = levels[0] * randn(4, D)
+    for k, number in ((0, 1), (3, 2), (6, 8)):
+        before = counted.evaluations.backward
+        sampler.posterior(x_t, whole.times()[k], torch.randn_like)
+        assert counted.evaluations.backward - before == 1 + number
+    assert sampler.budget(12)[1] == whole.budget(12)[1] - 8 * 8 + 2 + 6 + 24
+
+
 @pytest.mark.parametrize("top", [math.inf, 1.0])
 def test_every_second_step_is_left_out_where_they_are_sparse(top):
     gaussian = Problem(1.0, 1).denoiser
@@ -148,6 +165,8 @@ def test_every_second_step_is_left_out_where_they_are_sparse(top):
     assert torch.equal(sampler.times(), times[[*range(above), *range(above, 30, 2), 30]])
     assert sampler.budget(1) < whole.budget(1)
     assert torch.equal(replace(whole, sparse=1e-5).times(), times), "below the lowest level"
+    longer = replace(sampler, longer=7).times()
+    assert torch.equal(longer, times[[*range(above), *range(above, 30, 7), 30]])
 
 
 def test_with_conditional_means_it_is_too_narrow():
@@ -284,6 +303,8 @@ def test_flat_values_are_met_as_steep_ones_are_unless_they_are_flat_at_the_sampl
         ({"top": 0.0, "spacing": "noise"}, r"top=...\) is a noise level above 0"),
         ({"top": None}, r"top=...\) is a number, got None"),
         ({"floor": "a"}, r"floor=...\) is a number, got 'a'"),
+        ({"longer": 0}, r"longer=...\) takes a whole number of at least 1, got 0"),
+        ({"dimensions": ((0.0, 2),)}, r"has pairs of a noise level and a number, got \(0.0, 2\)"),
         ({"top": 1.0}, r"needs spacing='noise'; got 1.0 with spacing='time'"),
     ],
 )

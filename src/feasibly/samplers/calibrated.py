@@ -3,7 +3,7 @@ r"""PPR with posterior samples in place of point estimates."""
 __all__ = ["CalibratedPPR"]
 
 import math
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Self
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 from ..constraints.base import Constraint
 from ..linalg import Solution, least_squares, square_root
 from ..minimizers import LBFGS, Minimizer
-from ..minimizers.base import per_sample
+from ..minimizers.base import QUIET, per_sample
 from ..sampling import Problem
 from . import moments
 from .base import Randn, Step
@@ -103,13 +103,16 @@ class CalibratedPPR(Sparse):
         top: The noise level to which the first step goes; that of the spacing if it is larger.
             The others are uniform in its logarithm from there, which needs `spacing="noise"`. For
             a Gaussian prior the step may be as large.
-        sparse: The noise level below which every second one of the `steps` is left out. Where the
-            denoiser is nearly affine, a posterior sample is right whatever the level that it
-            comes from.
+        sparse: The noise level below which steps are longer. Where the denoiser is nearly affine,
+            a posterior sample is right whatever the level that it comes from.
+        longer: How many times as long they are.
         products: The most products for the square root; 0 predicts with the conditional mean.
         iterations: The most iterations of the solver, one product each. As many as there are
             residuals are exact, up to a relative error of a thousandth, or of `floor` if that is
             less; fewer may leave a bias where the constraint is far.
+        dimensions: Noise levels, each with the effective dimension of the data there: in so many
+            directions the posterior is as wide as the noise. The solver takes no more iterations
+            than the largest of the levels that are not below its own. Empty for no such bound.
         floor: The least singular value of :math:`J V J^\top` without noise, relative to the
             largest: smaller ones count less. It guards against errors of a learned covariance,
             and leaves a bias where an exact one has smaller singular values.
@@ -130,6 +133,7 @@ class CalibratedPPR(Sparse):
     top: float = math.inf
     products: int = 2
     iterations: int = 8
+    dimensions: tuple[tuple[float, int], ...] = field(default=(), metadata=QUIET)
     floor: float = 1e-2
     minimize: Minimizer = LBFGS(steps=48, memory=12)
     output: str = "projected"
@@ -193,7 +197,7 @@ class CalibratedPPR(Sparse):
             return least_squares(S, b, iterations, rtol, self.floor, bound)
 
         moved = moments.toward(
-            self.constraint, z, V, 0.0, solve, self.iterations, RTOL, randn, near, width
+            self.constraint, z, V, 0.0, solve, self.solves(t), RTOL, randn, near, width
         )
         # no farther than the covariance makes likely; a learned covariance may throw samples off
         likely = FARTHEST * (moved.residuals * largest).sqrt()
@@ -201,6 +205,14 @@ class CalibratedPPR(Sparse):
         length = (moved.x - z).flatten(start_dim=1).norm(dim=1)
         share = per_sample(torch.where(length > longest, longest / length, 1.0), z)
         return z + share * (moved.x - z)
+
+    def solves(self, t: Tensor) -> int:
+        """Returns the most iterations of the solver at a time."""
+        if not self.dimensions:
+            return self.iterations
+        level = self.noise_level(t)
+        most = max((n for above, n in self.dimensions if above >= level), default=1)
+        return min(self.iterations, max(1, most))
 
     def ppr(self, exact: Constraint) -> PPR:
         """Returns the sampler whose kernel projects the last state."""
@@ -226,6 +238,12 @@ class CalibratedPPR(Sparse):
                 raise ValueError(
                     f"CalibratedPPR({name}=...) is a number, got {getattr(self, name)!r}."
                 )
+        for one in self.dimensions:
+            if len(one) != 2 or not one[0] > 0:
+                raise ValueError(
+                    "CalibratedPPR(dimensions=...) has pairs of a noise level and a number, got "
+                    f"{one!r}."
+                )
         if not 0 <= self.floor <= 1:
             raise ValueError(f"CalibratedPPR(floor=...) must lie in [0, 1], got {self.floor!r}.")
         if not self.top > 0 or (self.top < math.inf and self.spacing != "noise"):
@@ -238,6 +256,10 @@ class CalibratedPPR(Sparse):
         return 1, self.products + moments.cost(self.constraint, self.iterations, residuals)
 
     def budget(self, residuals: int = 1) -> tuple[int, int]:
-        forward, backward = super().budget(residuals)
+        forward, _ = super().budget(residuals)
         last = self.minimize.cost(residuals)
+        solves = [
+            moments.cost(self.constraint, self.solves(t), residuals) for t in self.times()[:-1]
+        ]
+        backward = self.products * len(solves) + sum(solves)
         return forward + last[0], backward + last[1]

@@ -57,7 +57,7 @@ class PPR(Sparse):
             projection at :math:`t = 0` does not stop there.
         sigma_share: The highest noise level at which it may. Above it, projections decide
             between branches of the constraint.
-        sparse: The noise level below which every second one of the `steps` is left out.
+        sparse: The noise level below which steps are longer.
         eta: The share of fresh noise in a prediction.
         output: What to return; see :class:`Sampler`.
     """

@@ -11,8 +11,6 @@ from torch import Tensor
 from ..minimizers.base import QUIET
 from .base import Sampler
 
-LONGER = 2  # how many times as long steps are below `sparse`
-
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Sparse(Sampler):
@@ -22,11 +20,13 @@ class Sparse(Sampler):
     Gaussian, and long steps are right.
 
     Arguments:
-        sparse: The noise level below which every second one of the `steps` is left out.
+        sparse: The noise level below which steps are longer.
+        longer: How many times as long they are: of so many of the `steps` one is taken.
     """
 
     _: KW_ONLY
     sparse: float = field(default=0.0, metadata=QUIET)
+    longer: int = field(default=2, metadata=QUIET)
 
     def times(
         self, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu"
@@ -35,7 +35,7 @@ class Sparse(Sampler):
             return super().times(dtype, device)
         times = super().times(torch.float64, device)
         above = sum(self.noise_level(t) > self.sparse for t in times[:-1])
-        return torch.cat([times[:above], times[above:-1:LONGER], times[-1:]]).to(dtype)
+        return torch.cat([times[:above], times[above : -1 : self.longer], times[-1:]]).to(dtype)
 
     @property
     def taken(self) -> int:
@@ -43,6 +43,7 @@ class Sparse(Sampler):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self._at_least(1, "longer")
         if not (isinstance(self.sparse, int | float) and 0 <= self.sparse < math.inf):
             raise ValueError(
                 f"{type(self).__name__}(sparse=...) must be a noise level, got {self.sparse!r}."
