@@ -17,7 +17,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,7 +30,7 @@ from .. import members as batch
 from ..errors import SamplingError
 from ..network import Evaluations, device_of
 from ..randomness import MemberNoise
-from ..samplers import Sampler
+from ..samplers import Particles, Sampler
 from ..sampling import dry_run
 from .manifest import Config
 
@@ -50,6 +50,9 @@ MOST = 1024
 
 SEVERAL = 4
 """The number of members of the measurement that tells what each further member takes."""
+
+BEGUN = 8
+"""The steps of a measurement of particles, at most. Some of them take gradients."""
 
 LEAST = 6
 """The states that a dry run has at a time at least: two of noise, two noisy, two clean."""
@@ -160,7 +163,7 @@ def estimate(
     device: torch.device | str | None = None,
 ) -> Footprint:
     """Estimates what a run takes before it starts, by three of its steps with one member, and
-    with up to four if they fit.
+    with up to four if they fit. Of particles it makes eight long steps.
 
     The memory is what tensors take at the peak. On a CPU a process may take more: glibc keeps
     freed blocks of up to 32 MB for later, and they do not fit together. Large ones are given back
@@ -186,12 +189,17 @@ def estimate(
     *_, sampler = dry_run(attempts, shape, dtype, device, 0, 1, Evaluations())
 
     length = sampler.taken
-    levels = sorted({0, length // 2, max(0, length - 2)})
+    begun = isinstance(sampler, Particles)  # which goes down all levels but the last in `begin`
+    if begun:
+        sampler = replace(sampler, steps=min(sampler.steps, BEGUN))
+    last = sampler.taken - 1
+    levels = [last] if begun else sorted({0, length // 2, max(0, last - 1)})
+    longer = length / (sampler.taken if begun else len(levels))
 
     def measure(count: int) -> tuple[int, float]:
         start = _clock(device)
         _, taken = peak(lambda: _steps(sampler, levels, count, shape, dtype, device), device)
-        return taken, (_clock(device) - start) * length / len(levels)
+        return taken, (_clock(device) - start) * longer
 
     measure(1)  # the first time, libraries are loaded and kernels chosen
     state = math.prod(shape) * dtype.itemsize
