@@ -17,7 +17,7 @@ import torch
 import tyro
 
 import feasibly
-from feasibly import PostHoc, plan, priors
+from feasibly import PostHoc, fitness, plan, priors
 from feasibly.__main__ import COMMANDS, main
 from feasibly.cli import demo_data2d, demo_ks, demo_three, demo_weather
 from feasibly.cli.audit import audit
@@ -29,7 +29,7 @@ from feasibly.cli.sample import METHODS, sample
 from feasibly.cli.words import Shape
 from feasibly.constraints import Constraint, GaussianRandomField
 from feasibly.denoisers import Denoiser
-from feasibly.ensemble.memory import size
+from feasibly.ensemble.memory import Footprint, size
 from feasibly.errors import ConstraintError, SamplingError
 from feasibly.minimizers import GaussNewton
 from feasibly.nn import SphereAutoencoder
@@ -470,7 +470,8 @@ def test_check_passes_a_shipped_prior(tmp_path, capsys):
     assert f"{reason} This takes" in printed
 
 
-def test_check_doubts_a_constraint_that_no_sample_comes_near(user, capsys):
+def test_check_doubts_a_constraint_that_no_sample_comes_near(user, capsys, monkeypatch):
+    monkeypatch.setattr(fitness, "estimate", lambda *_, **__: Footprint(1, 1))  # it takes long
     check(f"{user}:denoiser", f"{user}:far")
     assert "comes near" in capsys.readouterr().out
     check(f"{user}:denoiser", f"{user}:circle")

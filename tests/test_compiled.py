@@ -30,7 +30,12 @@ def compiled(denoiser):
     return other
 
 
-@pytest.mark.parametrize("method", ["auto", "ppr", "calibrated"])
+SLOW = pytest.mark.slow  # compiling takes seconds a method
+
+
+@pytest.mark.parametrize(
+    "method", ["auto", pytest.param("ppr", marks=SLOW), pytest.param("calibrated", marks=SLOW)]
+)
 def test_members_of_a_compiled_network_are_those_of_the_network(plain, method):
     torch._dynamo.reset()
     with functorch.patch(donated_buffer=False):
@@ -42,7 +47,7 @@ def test_members_of_a_compiled_network_are_those_of_the_network(plain, method):
     torch.testing.assert_close(members[1].samples, members[0].samples)
 
 
-@pytest.mark.parametrize("method", ["auto", "calibrated"])
+@pytest.mark.parametrize("method", ["auto", pytest.param("calibrated", marks=SLOW)])
 def test_a_network_whose_backward_pass_runs_once_is_refused_with_what_to_do(plain, method):
     torch._dynamo.reset()
     with pytest.raises(SamplingError, match="donated_buffer = False"):

@@ -117,6 +117,7 @@ def test_a_setting_is_measured(label, monkeypatch):
     study._posed.cache_clear()
 
 
+@pytest.mark.slow  # the sampler takes seconds for the 64 samples that the default chooses by
 def test_the_default_takes_a_denoiser_by_gibbs_sampler():
     posed = task("Laplace", "imputation", 1)
     seen = Linear(posed.A, posed.y[0], noise=posed.noise)
