@@ -10,6 +10,7 @@ import torch
 
 from feasibly import members
 from feasibly.constraints import Equality, Linear
+from feasibly.denoisers import Denoiser
 from feasibly.errors import DenoiserError, SamplingError
 from feasibly.network import Evaluations, Network
 from feasibly.oracles import Checkerboard, Empirical, Gaussian, GaussianMixture
@@ -411,9 +412,29 @@ def test_the_effective_dimension_of_normal_data_is_that_of_their_variances(sched
 
 
 def test_the_effective_dimension_of_a_large_sample_is_that_of_some_of_its_elements():
-    wide = Gaussian(torch.zeros(5000).double(), torch.eye(5000).double(), LogLogit())
-    level, number = reference(wide, (5000,), size=16, dtype=torch.float64).dimensions[8]
-    assert number == pytest.approx(5000 / (1 + level**2), rel=0.15)
+    """The first half of the elements does not vary."""
+
+    class Half(Denoiser):
+        def mean(self, x, sigma):
+            return torch.cat([0 * x[:, :4500], x[:, 4500:] / (1 + sigma**2)], dim=1)
+
+    found = reference(Half(LogLogit()), (9000,), size=16, dtype=torch.float64).dimensions
+    level, number = found[8]
+    assert number == pytest.approx(4500 / (1 + level**2), rel=0.15)
+
+
+def test_samples_that_failed_do_not_tell_the_dimension():
+    class Failing(Gaussian):
+        def mean(self, x, sigma):
+            x_0 = super().mean(x, sigma)
+            if len(x) == 40 and sigma.max() < 0.1:
+                x_0[:3] = math.nan
+            return x_0
+
+    prior = Failing(MU, COV, LogLogit())
+    found = reference(prior, (3,), size=40, dtype=torch.float64)
+    assert len(found.samples) == 37
+    assert all(math.isfinite(number) for _, number in found.dimensions)
 
 
 def test_too_few_samples_are_refused():

@@ -88,6 +88,15 @@ def test_more_values_are_weighed_where_data_are_not_normal():
     assert not unseen.attempts[0].normal
 
 
+@pytest.mark.parametrize(("curved", "said"), [(0.01, 0), (0.05, 1)])
+def test_a_mode_of_a_few_elements_brings_the_warning_of_data_that_are_not_normal(curved, said):
+    survey = replace(plan(first(16)).survey, bent=0.006, thin=0.0, curved=curved)
+    problem = inspect(PRIOR, first(16), (D,))
+    chosen = choose(PRIOR, first(16), problem, survey=survey)
+    assert kinds(chosen)[0] is CalibratedPPR
+    assert sum("Data are not normal" in one for one in chosen.remarks) == said
+
+
 def test_up_to_twelve_equalities_are_weighed_and_more_are_met_by_posterior_samples():
     for m in (1, 12):
         chosen = plan(first(m))
@@ -125,24 +134,29 @@ def test_steps_are_left_out_where_the_denoiser_is_affine_under_linear_values(aff
 
 @pytest.mark.parametrize(("dimension", "longer"), [(2.6, 8), (3.1, 2), (40.0, 2)])
 def test_linear_values_take_the_work_that_the_dimension_of_data_asks_for(dimension, longer):
-    """Long steps where two products give the square root, which data of two dimensions have."""
+    """Long steps where data are on a surface of two dimensions up to the level `affine`."""
     spread = torch.stack([torch.eye(48), torch.eye(48) / 4])
     prior = GaussianMixture(torch.ones(2) / 2, torch.zeros(2, 48), spread, LogLogit())
     law = feasibly.Linear(torch.eye(48)[:33], torch.full((33,), 0.3), tolerance=1e-6)
     survey = feasibly.plan(prior, law, (48,)).survey
-    found = ((9.0, 0.2), (3.0, 1.4), (1.234, 1.6), (0.5, 1.9), (0.1, dimension))
+    found = ((9.0, 0.2), (3.0, 1.4), (1.234, 1.6), (0.6, dimension), (0.02, 1.0))
     survey = replace(survey, unit=1.0, affine=0.6, dimensions=found)
 
     def chosen(constraint, **options):
         problem = inspect(prior, constraint, (48,))
         return choose(prior, constraint, problem, survey=survey, **options).attempts[0]
 
-    assert chosen(law).dimensions == ((3.0, 1), (1.2, 2), (0.1, round(dimension)))
-    assert chosen(law).longer == longer
-    assert chosen(first(33)).dimensions == ()
-    assert chosen(first(33)).longer == 2
-    assert chosen(law, steps=20).longer == 2
-    assert chosen(law, products=41).longer == 8
+    known = ((3.0, 1), (1.2, 2), (0.6, round(dimension)))
+    mixed = Composite([law, Bounds(-9.0, 9.0, tolerance=1e-6)])
+    for one in (law, mixed):
+        assert (chosen(one).dimensions, chosen(one).longer) == (known, longer)
+    noisy = feasibly.Linear(torch.eye(48)[:33], torch.full((33,), 0.3), noise=0.1)
+    for one in (first(33), noisy):
+        assert (chosen(one).dimensions, chosen(one).longer) == ((), 2)
+    for options in ({"steps": 20}, {"sparse": 0.3}, {"products": 1}):
+        assert chosen(law, **options).longer == 2
+    assert chosen(law, iterations=3).iterations == 3
+    assert chosen(law, dimensions=()).dimensions == ()
 
 
 @pytest.mark.parametrize("wide", [1.0, 8.0])

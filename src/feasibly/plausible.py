@@ -330,24 +330,25 @@ def _unconditional(
     errors of the estimates, with shape (T, B)."""
     x_t, times, memory, _ = sampler.begin(noise)
     x_0, good = x_t, finite(x_t)
-    told, kept = [], []
+    told, kept, some = [], [], _some(math.prod(noise.shape), x_t.device)
     for t, s in pairwise(times):
         x_t, x_0, memory = sampler.step(x_t, t, s, noise, memory)
         good &= finite(x_t) & finite(x_0)
         x_t = torch.where(per_sample(good, x_t), x_t, 0.0)  # raises no errors in the network
         told.append(_residual(constraint, x_0, good))
-        kept.append(_some(x_0))
+        kept.append(x_0.flatten(start_dim=1)[:, some].double())
     x_0 = sampler.read(x_t, x_0, times[-1])
     told.append(_residual(constraint, x_0, good))
-    errors = x_0[0].numel() * (torch.stack(kept) - _some(x_0)).square().mean(dim=2)
+    last = x_0.flatten(start_dim=1)[:, some].double()
+    errors = math.prod(noise.shape) * (torch.stack(kept) - last).square().mean(dim=2)
     return torch.where(per_sample(good, x_0), x_0, torch.nan), torch.stack(told), errors
 
 
-def _some(x: Tensor) -> Tensor:
-    """Returns the same elements of all samples, at random, in float64 with shape (B, n)."""
-    flat = x.flatten(start_dim=1)
-    order = torch.randperm(flat.shape[1], generator=generator(ELEMENTS_SEED))[:ELEMENTS]
-    return flat[:, order.to(x.device)].double()
+def _some(size: int, device: torch.device) -> Tensor | slice:
+    """Returns which elements of samples of a size tell the dimension: all, or some at random."""
+    if size <= ELEMENTS:
+        return slice(None)
+    return torch.randint(size, (ELEMENTS,), generator=generator(ELEMENTS_SEED)).to(device)
 
 
 def _residual(constraint: Constraint | None, x_0: Tensor, good: Tensor) -> Tensor:

@@ -28,6 +28,10 @@ BENT, THIN = 0.01, 0.1
 tenth of the noise, above which they do not fill their space. Posterior samples
 are exact for normal data, and better than a few particles on thin ones. They take less."""
 
+LOCAL = 0.02
+"""How far any one element of the denoiser is from an affine map, above which a run warns that data
+are not normal. A local mode hardly shows in the average over elements."""
+
 PARTICLES_ONE, PARTICLES_MORE, PARTICLES_FAR = 8, 16, 32
 """The number of particles of a member under one value, under more, and where the constraint is
 far from unconditional samples."""
@@ -116,11 +120,15 @@ STEPS_CALIBRATED, STEPS_FAST, TOP = 36, 24, 5.0
 to which the first of them goes, in units of the data's standard deviation along their widest
 direction. Above it states say little of the data, and the other steps are left out."""
 
-SPARSE, LONGER, LONGER_EXACT = 0.1, 2, 8
-"""The noise level below which steps are longer, in units of the data's scale; how many times as
-long they are; and how many times if the square root of posterior samples is exact, since data have
-no more dimensions than it has products. Under linear values the level is that up to which the
-denoiser is nearly affine, if that is higher. Steps that a user asks for are all taken."""
+SPARSE = 0.1
+"""The noise level below which steps are twice as long, in units of the data's scale. Under linear
+values it is the level up to which the denoiser is nearly affine, if that is higher. Steps that a
+user asks for are all taken."""
+
+SURFACE, LONGER_SURFACE, PRODUCTS_SURFACE = 3.0, 8, 2
+"""How many times as long steps are there under exact values, if data have less than so many
+dimensions, and the products that this takes. Such a posterior is as wide as the noise along a
+surface, and has no width across it. Two products give the square root of such a covariance."""
 
 STRAIGHT = 1e6
 """How far the denoiser is from an affine map at most, in units of the square of rounding, if data
@@ -377,15 +385,20 @@ def _normal(constraint: Constraint | None, survey: Survey | None) -> bool:
     return survey.curved <= STRAIGHT * rounding**2 and _covered(survey)
 
 
+def _surface(survey: Survey, level: float, options: Mapping[str, Any]) -> bool:
+    """Whether data are on a surface of few dimensions up to a noise level."""
+    below = [number for at, number in survey.dimensions if at <= level]
+    enough = options.get("products", CalibratedPPR.products) >= PRODUCTS_SURFACE
+    return enough and len(below) > 0 and max(below) < SURFACE
+
+
 def _dimensions(survey: Survey) -> tuple[tuple[float, int], ...]:
-    """Returns the noise levels, from the highest, at which data come to have more dimensions, and
-    how many, in whole numbers."""
+    """Returns the noise levels, from the highest, at which the dimension of the data grows, with
+    the dimension as a whole number."""
     found: list[tuple[float, int]] = []
     for level, number in survey.dimensions:
         if round(number) > (found[-1][1] if found else 0):
             found.append((_short(level), round(number)))
-        if found and found[-1][1] >= CalibratedPPR.iterations:
-            break
     return tuple(found)
 
 
@@ -397,6 +410,7 @@ def _normal_steps(survey: Survey) -> dict[str, Any]:
         "steps": 1 + math.ceil(math.log(top / survey.ends[0], STRIDE_NORMAL)),
         "top": top,
         "sparse": 0.0,
+        "longer": CalibratedPPR.longer,
         "dimensions": (),
         "products": PRODUCTS_NORMAL,
         "iterations": ITERATIONS_NORMAL,
@@ -623,11 +637,10 @@ def _posterior(
         affine = survey.affine if met.linear else 0.0
         level = max(affine, SPARSE * survey.unit)
         settings["sparse"] = _short(level)
-        products = options.get("products", CalibratedPPR.products)
-        below = [number for above, number in survey.dimensions if above <= level]
-        if met.linear and below and max(below) < products + 1:
-            settings["longer"] = LONGER_EXACT
-    if survey is not None and met.linear:
+        exact = met.linear and observed is None
+        if exact and "sparse" not in options and _surface(survey, level, options):
+            settings["longer"] = LONGER_SURFACE
+    if survey is not None and met.linear and observed is None:
         settings["dimensions"] = _dimensions(survey)
     normal = "spacing" not in options and _normal(met, survey)
     if survey is not None and normal:
@@ -635,7 +648,7 @@ def _posterior(
     known, said = "", ()
     if normal:
         known = " Data are normal: few steps are enough."
-    elif _bent(survey):
+    elif survey is not None and (_bent(survey) or survey.curved > LOCAL):
         said = (
             f"Data are not normal, and the constraint has {equal} values. Weights of modes may be "
             "off, and means and spreads with them, also of members that are feasible and "

@@ -156,12 +156,21 @@ def projected(denoiser):
     return PPR(denoiser, field(), steps=6, repeats=1, minimize=LBFGS(2))
 
 
+def particles(branch):
+    options = {"particles": 8, "branch": branch, "every": 2, "level": 0.02}
+    return Particles(
+        flat(), Equality(lambda x: x[:, :1] - 1, 1e-6), steps=16, spacing="noise", **options
+    )
+
+
 CASES = {
     "UNet": (lambda: projected(unet()), (16, 16), 7),
     "chunked": (lambda: projected(Chunked(unet())), (16, 16), 5),
     "ancestral": (lambda: Ancestral(unet(), steps=6), (16, 16), 9),
     "history": (past, (2 * 10**4,), 16),
     "small": (toy, (2,), 512),
+    "particles": (lambda: particles(10.0), (2 * 10**4,), 6),
+    "late particles": (lambda: particles(0.3), (2 * 10**4,), 6),
 }
 
 
@@ -204,6 +213,18 @@ def test_a_measurement_begins_a_run_once(monkeypatch):
     monkeypatch.setattr(Particles, "begin", counted)
     estimate(Particles(toy().denoiser, circle(), steps=6, particles=2), (2,), members=1)
     assert len(begun) == 2  # the first measurement, and the one that counts
+
+
+def test_the_time_of_particles_grows_with_their_steps(monkeypatch):
+    """Of five steps that take a second each, by the clock of the network's calls."""
+    now = [0.0]
+    monkeypatch.setattr(memory, "_clock", lambda device: now[0])
+    sampler = toy(lambda call, seen: now.__setitem__(0, now[0] + 1))
+    found = [
+        estimate(Particles(sampler.denoiser, circle(), steps=n, particles=2), (2,), members=1)
+        for n in (10, 40)
+    ]
+    assert found[1].seconds(1) == 4 * found[0].seconds(1) > 0
 
 
 def test_members_that_would_not_fit_are_not_measured(monkeypatch):

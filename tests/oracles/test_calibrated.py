@@ -147,12 +147,15 @@ def test_the_solver_takes_no_more_products_than_data_have_dimensions():
     levels = [whole.noise_level(t) for t in whole.times()[:-1]]
     sampler = replace(whole, dimensions=((levels[2], 2), (levels[5], 20)))
     assert [sampler.solves(t) for t in whole.times()[:-1]] == [1, 1, 2, 2, 2, 8, 8, 8]
+    falling = replace(whole, dimensions=((levels[1], 0), (levels[2], 5), (levels[5], 3)))
+    assert [falling.solves(t) for t in whole.times()[:-1]] == [1, 1, 5, 5, 5, 5, 5, 5]
     x_t = levels[0] * randn(4, D)
     for k, number in ((0, 1), (3, 2), (6, 8)):
         before = counted.evaluations.backward
         sampler.posterior(x_t, whole.times()[k], torch.randn_like)
         assert counted.evaluations.backward - before == 1 + number
-    assert sampler.budget(12)[1] == whole.budget(12)[1] - 8 * 8 + 2 + 6 + 24
+    last = sampler.minimize.cost(12)[1]
+    assert sampler.budget(12)[1] == 8 * 1 + (2 * 1 + 3 * 2 + 3 * 8) + last
 
 
 @pytest.mark.parametrize("top", [math.inf, 1.0])
@@ -304,7 +307,11 @@ def test_flat_values_are_met_as_steep_ones_are_unless_they_are_flat_at_the_sampl
         ({"top": None}, r"top=...\) is a number, got None"),
         ({"floor": "a"}, r"floor=...\) is a number, got 'a'"),
         ({"longer": 0}, r"longer=...\) takes a whole number of at least 1, got 0"),
-        ({"dimensions": ((0.0, 2),)}, r"has pairs of a noise level and a number, got \(0.0, 2\)"),
+        ({"dimensions": ((0.0, 2),)}, r"pairs, each of a noise level .* got \(0.0, 2\)"),
+        ({"dimensions": ((1.0, 2.5),)}, r"and a whole number, got \(1.0, 2.5\)"),
+        ({"dimensions": (1.0, 2)}, r"and a whole number, got 1.0"),
+        ({"dimensions": ((math.nan, 2),)}, r"and a whole number, got \(nan, 2\)"),
+        ({"dimensions": 3}, r"and a whole number, got 3"),
         ({"top": 1.0}, r"needs spacing='noise'; got 1.0 with spacing='time'"),
     ],
 )

@@ -51,8 +51,8 @@ MOST = 1024
 SEVERAL = 4
 """The number of members of the measurement that tells what each further member takes."""
 
-BEGUN = 8
-"""The steps of a measurement of particles, at most. Some of them take gradients."""
+BEGUN = 5
+"""The steps of a measurement of particles, at most. All particles are weighed in them."""
 
 LEAST = 6
 """The states that a dry run has at a time at least: two of noise, two noisy, two clean."""
@@ -163,7 +163,7 @@ def estimate(
     device: torch.device | str | None = None,
 ) -> Footprint:
     """Estimates what a run takes before it starts, by three of its steps with one member, and
-    with up to four if they fit. Of particles it makes eight long steps.
+    with up to four if they fit. It measures particles in five long steps.
 
     The memory is what tensors take at the peak. On a CPU a process may take more: glibc keeps
     freed blocks of up to 32 MB for later, and they do not fit together. Large ones are given back
@@ -189,9 +189,10 @@ def estimate(
     *_, sampler = dry_run(attempts, shape, dtype, device, 0, 1, Evaluations())
 
     length = sampler.taken
-    begun = isinstance(sampler, Particles)  # which goes down all levels but the last in `begin`
+    begun = isinstance(sampler, Particles)  # `begin` takes all steps but the last
     if begun:
-        sampler = replace(sampler, steps=min(sampler.steps, BEGUN))
+        all_along: dict[str, Any] = {"branch": math.inf, "weighed": math.inf, "halved": 0.0}
+        sampler = replace(sampler, steps=min(sampler.steps, BEGUN), **all_along)
     last = sampler.taken - 1
     levels = [last] if begun else sorted({0, length // 2, max(0, last - 1)})
     longer = length / (sampler.taken if begun else len(levels))

@@ -110,9 +110,10 @@ class CalibratedPPR(Sparse):
         iterations: The most iterations of the solver, one product each. As many as there are
             residuals are exact, up to a relative error of a thousandth, or of `floor` if that is
             less; fewer may leave a bias where the constraint is far.
-        dimensions: Noise levels, each with the effective dimension of the data there: in so many
-            directions the posterior is as wide as the noise. The solver takes no more iterations
-            than the largest of the levels that are not below its own. Empty for no such bound.
+        dimensions: Noise levels, each with the effective dimension of the data there: about so
+            many directions of the posterior are as wide as the noise. The solver takes no more
+            iterations than the largest dimension at its own level or above, and at least one. If
+            empty, there is no such bound.
         floor: The least singular value of :math:`J V J^\top` without noise, relative to the
             largest: smaller ones count less. It guards against errors of a learned covariance,
             and leaves a bias where an exact one has smaller singular values.
@@ -238,11 +239,14 @@ class CalibratedPPR(Sparse):
                 raise ValueError(
                     f"CalibratedPPR({name}=...) is a number, got {getattr(self, name)!r}."
                 )
-        for one in self.dimensions:
-            if len(one) != 2 or not one[0] > 0:
+        pairs = self.dimensions if isinstance(self.dimensions, tuple) else (self.dimensions,)
+        for pair in pairs:
+            good = isinstance(pair, tuple) and len(pair) == 2
+            good = good and isinstance(pair[0], int | float) and pair[0] > 0
+            if not (good and isinstance(pair[1], int) and pair[1] >= 0):
                 raise ValueError(
-                    "CalibratedPPR(dimensions=...) has pairs of a noise level and a number, got "
-                    f"{one!r}."
+                    "CalibratedPPR(dimensions=...) is a tuple of pairs, each of a noise level and "
+                    f"a whole number, got {pair!r}."
                 )
         if not 0 <= self.floor <= 1:
             raise ValueError(f"CalibratedPPR(floor=...) must lie in [0, 1], got {self.floor!r}.")

@@ -21,7 +21,7 @@ class Sparse(Sampler):
 
     Arguments:
         sparse: The noise level below which steps are longer.
-        longer: How many times as long they are: of so many of the `steps` one is taken.
+        longer: How many times as long they are: one of so many `steps` is taken.
     """
 
     _: KW_ONLY
