@@ -146,6 +146,12 @@ def test_the_summary_says_how_many_members_took_more_than_one_attempt():
     assert "\n3 of 4 members took more than one attempt\n" in str(result(trace=trace))
 
 
+def test_the_summary_ends_with_the_warnings():
+    said = str(result(warnings=["Too few particles.", "Far."])).splitlines()
+    assert said[-2:] == ["Warning: Too few particles.", "Warning: Far."]
+    assert "Warning" not in str(result(warnings=[]))
+
+
 def test_the_summary_describes_the_finite_members_only():
     text = str(result())
     assert "median 1e-08, worst 0.125" in text

@@ -124,7 +124,8 @@ class Result:
         return f"<Result of {int(self.feasible.sum())} feasible members, samples {shape}>"
 
     def summary(self, settings: bool = True) -> str:
-        """Returns what ran and why, how many members are feasible and plausible, and the cost.
+        """Returns what ran and why, how many members are feasible and plausible, the cost, and the
+        warnings.
 
         Arguments:
             settings: Whether the samplers have all their settings, or their names alone.
@@ -147,6 +148,7 @@ class Result:
         if first:
             number = sum(one.members for one in first)
             again = f"{number} of {len(self.members)} members took more than one attempt\n"
+        warned = "".join(f"\nWarning: {one}" for one in self.warnings)
         taken = (self.evaluations.member_forward, self.evaluations.member_backward)
         forward, backward = (total / len(self.members) for total in taken)
         return (
@@ -156,6 +158,7 @@ class Result:
             f"{forward:.0f} forward and {backward:.0f} backward evaluations a member, "
             f"{self.seconds:.1f} s, {self.overhead:.0%} of it outside the network\n"
             f"seed {self.seed}, members {self.members[0]} to {self.members[-1]}"
+            f"{warned}"
         )
 
     def save(self, path: Path | str) -> None:
