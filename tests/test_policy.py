@@ -155,6 +155,8 @@ def test_linear_values_take_the_work_that_the_dimension_of_data_asks_for(dimensi
         assert (chosen(one).dimensions, chosen(one).longer) == ((), 2)
     for options in ({"steps": 20}, {"sparse": 0.3}, {"products": 1}):
         assert chosen(law, **options).longer == 2
+    with pytest.raises(ValueError, match="products="):
+        chosen(law, products="two")
     assert chosen(law, iterations=3).iterations == 3
     assert chosen(law, dimensions=()).dimensions == ()
 

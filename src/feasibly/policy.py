@@ -389,7 +389,8 @@ def _normal(constraint: Constraint | None, survey: Survey | None) -> bool:
 def _surface(survey: Survey, level: float, options: Mapping[str, Any]) -> bool:
     """Whether data are on a surface of few dimensions up to a noise level."""
     below = [number for at, number in survey.dimensions if at <= level]
-    enough = options.get("products", CalibratedPPR.products) >= PRODUCTS_SURFACE
+    products = options.get("products", CalibratedPPR.products)
+    enough = isinstance(products, int) and products >= PRODUCTS_SURFACE
     return enough and len(below) > 0 and max(below) < SURFACE
 
 
