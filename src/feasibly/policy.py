@@ -195,8 +195,8 @@ CHOICES = (
     ),
     ("inequalities farther away", "`Particles`"),
     (
-        f"{WEIGHED + 1} to {WEIGHED_MANY} equalities or values with errors, data neither normal "
-        "nor thin",
+        f"{WEIGHED + 1} to {WEIGHED_MANY} equalities or values with errors, data not normal, and "
+        "not thin",
         f"`Particles`, {PARTICLES_ONE} of them",
     ),
     (
