@@ -265,15 +265,15 @@ def reference(
     device = device or device_of(network.denoiser)
     sampler = Ancestral(network, spacing="noise")
     sampler = replace(sampler, steps=_steps(sampler) if steps is None else steps)
-    found, told, missed = [], [], []
+    found, told, errors = [], [], []
     for ids in torch.arange(size).split(chunk or size):
         noise = MemberNoise(seed, ids.tolist(), shape, dtype=dtype, device=device)
         with calling([member] * len(ids), device):
             x, r, e = _unconditional(sampler, noise, constraint)
         found.append(x)
         told.append(r)
-        missed.append(e)
-    x, r, e = torch.cat(found), torch.cat(told, dim=1), torch.cat(missed, dim=1)
+        errors.append(e)
+    x, r, e = torch.cat(found), torch.cat(told, dim=1), torch.cat(errors, dim=1)
     x, r, e = x[finite(x)], r[:, finite(x)], e[:, finite(x)]
     if len(x) < FEWEST:
         raise SamplingError(

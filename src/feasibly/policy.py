@@ -411,9 +411,6 @@ def _normal_steps(survey: Survey) -> dict[str, Any]:
     return {
         "steps": 1 + math.ceil(math.log(top / survey.ends[0], STRIDE_NORMAL)),
         "top": top,
-        "sparse": 0.0,
-        "longer": CalibratedPPR.longer,
-        "dimensions": (),
         "products": PRODUCTS_NORMAL,
         "iterations": ITERATIONS_NORMAL,
         "floor": FLOOR_NORMAL,
@@ -635,18 +632,11 @@ def _posterior(
         settings |= _levels(settings["steps"], top, survey)
     met = without_inequalities(constraint) if mixed else constraint
     assert met is not None  # there are more than a few
-    if survey is not None and "steps" not in options:
-        affine = survey.affine if met.linear else 0.0
-        level = max(affine, SPARSE * survey.unit)
-        settings["sparse"] = _short(level)
-        exact = met.linear and observed is None
-        if exact and "sparse" not in options and _surface(survey, level, options):
-            settings["longer"] = LONGER_SURFACE
-    if survey is not None and met.linear and observed is None:
-        settings["dimensions"] = _dimensions(survey)
     normal = "spacing" not in options and _normal(met, survey)
     if survey is not None and normal:
         settings |= _normal_steps(survey)
+    elif survey is not None:
+        settings |= _saved(survey, met.linear, met.linear and observed is None, options)
     known, said = "", ()
     if normal:
         known = " Data are normal: few steps are enough."
@@ -675,6 +665,21 @@ def _posterior(
         f"fail.{inside}{known}"
     )
     return Plan((posterior,) * early + (project,) * (count - early), reason, remarks=said)
+
+
+def _saved(
+    survey: Survey, linear: bool, exact: bool, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Returns the options by which posterior samples of data that are not normal save work, for
+    linear values, or for those that are exact too."""
+    found: dict[str, Any] = {"dimensions": _dimensions(survey)} if exact else {}
+    if "steps" in options:
+        return found
+    level = max(survey.affine if linear else 0.0, SPARSE * survey.unit)
+    found["sparse"] = _short(level)
+    if exact and "sparse" not in options and _surface(survey, level, options):
+        found["longer"] = LONGER_SURFACE
+    return found
 
 
 def _levels(steps: int, top: Any, survey: Survey) -> dict[str, Any]:
