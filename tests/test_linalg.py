@@ -378,6 +378,22 @@ def test_two_iterations_give_the_square_root_of_two_values():
     torch.testing.assert_close(square_root(lambda v: v @ A, b, 2).x, expected)
 
 
+def test_one_iteration_gives_the_square_root_of_rank_one_and_else_one_of_its_length():
+    u = normal(6)
+    A, b = 9 * torch.outer(u, u) / u.square().sum(), normal(3, 6)
+    found = square_root(lambda v: v @ A, b, 1)
+    torch.testing.assert_close(found.x, b @ A / 3)
+    torch.testing.assert_close(found.largest, torch.full((3,), 9.0).double())
+    A = spd(3, 6)
+    product = (A @ b[..., None]).squeeze(2)
+    found = square_root(Operator(A), b, 1).x
+    torch.testing.assert_close(found.square().sum(dim=1), (product * b).sum(dim=1))
+    torch.testing.assert_close(torch.cosine_similarity(found, product), torch.ones(3).double())
+    negative = square_root(lambda v: -v, b, 1)
+    assert not negative.x.any()
+    assert not negative.largest.any()
+
+
 def test_a_square_root_takes_negative_values_as_zero_and_zero_as_zero():
     A = torch.tensor([4.0, -1.0]).double().diag()
     b = torch.tensor([[1.0, 1.0], [0.0, 0.0]]).double()
@@ -400,7 +416,7 @@ def test_a_square_root_is_each_sample_s_own_and_keeps_shape_and_type():
 
 
 def test_a_sample_that_is_not_finite_leaves_the_others_square_roots_alone():
-    for iterations in (2, 4):
+    for iterations in (1, 2, 4):
         A, b = spd(3, 6), normal(3, 6)
         alone = square_root(Operator(A), b, iterations).x
         b[1] = torch.nan

@@ -153,8 +153,10 @@ def test_linear_values_take_the_work_that_the_dimension_of_data_asks_for(dimensi
     noisy = feasibly.Linear(torch.eye(48)[:33], torch.full((33,), 0.3), noise=0.1)
     for one in (first(33), noisy):
         assert (chosen(one).dimensions, chosen(one).longer) == ((), 2)
-    for options in ({"steps": 20}, {"sparse": 0.3}, {"products": 1}):
+    for options in ({"steps": 20}, {"sparse": 0.3}, {"products": 0}):
         assert chosen(law, **options).longer == 2
+    assert chosen(law).rank_one == chosen(noisy).rank_one == (0.6 if dimension > 4 else 0.0)
+    assert chosen(first(33)).rank_one == chosen(law, products=3).rank_one == math.inf
     with pytest.raises(ValueError, match="products="):
         chosen(law, products="two")
     assert chosen(law, iterations=3).iterations == 3

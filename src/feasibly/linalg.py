@@ -204,11 +204,13 @@ def square_root(
     r"""Returns :math:`A^{1/2} b` for each sample, by Lanczos' method.
 
     The basis is orthogonalised in full and kept in double precision. Negative eigenvalues of
-    :math:`A` count as zero.
+    :math:`A` count as zero. For one iteration it is the root of Nyström's approximation
+    :math:`A b \, (A b)^\top / (b^\top A b)`, since Lanczos' would be along :math:`b` alone.
 
     References:
         | Functions of Matrices (Higham, 2008), Section 13.2
         | https://doi.org/10.1137/1.9780898717778
+        | Using the Nyström Method to Speed Up Kernel Machines (Williams & Seeger, 2000)
 
     Arguments:
         A: A positive semi-definite operator, on tensors of the shape of `b`.
@@ -217,6 +219,9 @@ def square_root(
         rtol: A sample's space ends when the last two directions have no more than this share of
             the product. The error is then some ten times as large, as a rule of thumb.
     """
+
+    if iterations == 1:
+        return _rank_one(A, b)
 
     def product(T: Tensor) -> tuple[Tensor, Tensor]:
         values, vectors = eigh((T + T.mT) / 2)
@@ -234,6 +239,18 @@ def square_root(
     share, values = product(T)
     x = _combined(Q, size * share)
     return Root(x.reshape(b.shape).to(b.dtype), values[:, -1].clamp_min(0).to(b.dtype))
+
+
+def _rank_one(A: Callable[[Tensor], Tensor], b: Tensor) -> Root:
+    """Returns the same for one product, as if :math:`A` had one eigenvalue. If it has others, the
+    result is as long as the whole root, and too much of it lies along the large ones."""
+    product = A(b).double().flatten(start_dim=1)
+    share = (product * b.double().flatten(start_dim=1)).sum(dim=1)
+    size = product.norm(dim=1)
+    none = share <= 0
+    x = torch.where(none, 0.0, share.sqrt() / size)[:, None] * product
+    largest = torch.where(none, 0.0, size.square() / share)
+    return Root(x.reshape(b.shape).to(b.dtype), largest.to(b.dtype))
 
 
 def extremes(A: Callable[[Tensor], Tensor], b: Tensor, iterations: int) -> tuple[Tensor, Tensor]:

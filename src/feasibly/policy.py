@@ -125,10 +125,14 @@ SPARSE = 0.1
 values it is the level up to which the denoiser is nearly affine, if that is higher. Steps that a
 user asks for are all taken."""
 
-SURFACE, LONGER_SURFACE, PRODUCTS_SURFACE = 3.0, 8, 2
+SURFACE, LONGER_SURFACE = 3.0, 8
 """How many times as long steps are there under exact values, if data have less than so many
-dimensions, and the products that this takes. Such a posterior is as wide as the noise along a
-surface, and has no width across it. Two products give the square root of such a covariance."""
+dimensions. Such a posterior is as wide as the noise along a surface, and has no width across
+it."""
+
+RANK_ONE = 4.0
+"""The effective dimension of the data up to which the square root takes one product, under linear
+values. Curved ones take the widths that two tell."""
 
 STRAIGHT = 1e6
 """How far the denoiser is from an affine map at most, in units of the square of rounding, if data
@@ -389,9 +393,7 @@ def _normal(constraint: Constraint | None, survey: Survey | None) -> bool:
 def _surface(survey: Survey, level: float, options: Mapping[str, Any]) -> bool:
     """Whether data are on a surface of few dimensions up to a noise level."""
     below = [number for at, number in survey.dimensions if at <= level]
-    products = options.get("products", CalibratedPPR.products)
-    enough = isinstance(products, int) and products >= PRODUCTS_SURFACE
-    return enough and len(below) > 0 and max(below) < SURFACE
+    return options.get("products") != 0 and len(below) > 0 and max(below) < SURFACE
 
 
 def _dimensions(survey: Survey) -> tuple[tuple[float, int], ...]:
@@ -402,6 +404,11 @@ def _dimensions(survey: Survey) -> tuple[tuple[float, int], ...]:
         if round(number) > (found[-1][1] if found else 0):
             found.append((_short(level), round(number)))
     return tuple(found)
+
+
+def _rank_one(survey: Survey) -> float:
+    """Returns the noise level above which data have few effective dimensions; 0 for all."""
+    return _short(next((at for at, number in survey.dimensions if number > RANK_ONE), 0.0))
 
 
 def _normal_steps(survey: Survey) -> dict[str, Any]:
@@ -673,6 +680,8 @@ def _saved(
     """Returns the options by which posterior samples of data that are not normal save work, for
     linear values, or for those that are exact too."""
     found: dict[str, Any] = {"dimensions": _dimensions(survey)} if exact else {}
+    if linear and "products" not in options:
+        found["rank_one"] = _rank_one(survey)
     if "steps" in options:
         return found
     level = max(survey.affine if linear else 0.0, SPARSE * survey.unit)
