@@ -128,7 +128,12 @@ user asks for are all taken."""
 SURFACE, LONGER_SURFACE = 3.0, 8
 """How many times as long steps are there under exact values, if data have less than so many
 dimensions. Such a posterior is as wide as the noise along a surface, and has no width across
-it."""
+it. So the solver takes no more products than there are dimensions. Elsewhere narrow directions
+count too: where a part of a smooth field is known, they tell the rest."""
+
+FLOOR_LINEAR = 1e-4
+"""The least eigenvalue that the solver takes of the covariance of exact linear values elsewhere,
+relative to the largest."""
 
 RANK_ONE = 4.0
 """The effective dimension of the data up to which the square root takes one product, under linear
@@ -679,15 +684,19 @@ def _saved(
 ) -> dict[str, Any]:
     """Returns the options by which posterior samples of data that are not normal save work, for
     linear values, or for those that are exact too."""
-    found: dict[str, Any] = {"dimensions": _dimensions(survey)} if exact else {}
+    found: dict[str, Any] = {}
+    level = max(survey.affine if linear else 0.0, SPARSE * survey.unit)
+    surface = exact and _surface(survey, level, options)
+    if surface:
+        found["dimensions"] = _dimensions(survey)
+    elif exact:
+        found["floor"] = FLOOR_LINEAR
     if linear and "products" not in options:
         found["rank_one"] = _rank_one(survey)
-    if "steps" in options:
-        return found
-    level = max(survey.affine if linear else 0.0, SPARSE * survey.unit)
-    found["sparse"] = _short(level)
-    if exact and "sparse" not in options and _surface(survey, level, options):
-        found["longer"] = LONGER_SURFACE
+    if "steps" not in options:
+        found["sparse"] = _short(level)
+        if surface and "sparse" not in options:
+            found["longer"] = LONGER_SURFACE
     return found
 
 
