@@ -125,19 +125,16 @@ SPARSE = 0.1
 values it is the level up to which the denoiser is nearly affine, if that is higher. Steps that a
 user asks for are all taken."""
 
-SURFACE, LONGER_SURFACE = 3.0, 8
+SURFACE, LONGER_SURFACE, PRODUCTS_SURFACE = 3.0, 8, 1
 """How many times as long steps are there under exact values, if data have less than so many
-dimensions. Such a posterior is as wide as the noise along a surface, and has no width across
-it. So the solver takes no more products than there are dimensions. Elsewhere narrow directions
-count too: where a part of a smooth field is known, they tell the rest."""
+dimensions, and the products of the square root. Such a posterior is as wide as the noise along a
+surface, and has no width across it. So the solver takes no more products than there are
+dimensions. Elsewhere narrow directions count too: where a part of a smooth field is known, they
+tell the rest."""
 
 FLOOR_LINEAR = 1e-4
 """The least eigenvalue that the solver takes of the covariance of exact linear values elsewhere,
 relative to the largest."""
-
-RANK_ONE = 4.0
-"""The effective dimension of the data up to which the square root takes one product, under linear
-values. Curved ones take the widths that two tell."""
 
 STRAIGHT = 1e6
 """How far the denoiser is from an affine map at most, in units of the square of rounding, if data
@@ -409,11 +406,6 @@ def _dimensions(survey: Survey) -> tuple[tuple[float, int], ...]:
         if round(number) > (found[-1][1] if found else 0):
             found.append((_short(level), round(number)))
     return tuple(found)
-
-
-def _rank_one(survey: Survey) -> float:
-    """Returns the noise level above which data have few effective dimensions; 0 for all."""
-    return _short(next((at for at, number in survey.dimensions if number > RANK_ONE), 0.0))
 
 
 def _normal_steps(survey: Survey) -> dict[str, Any]:
@@ -688,11 +680,9 @@ def _saved(
     level = max(survey.affine if linear else 0.0, SPARSE * survey.unit)
     surface = exact and _surface(survey, level, options)
     if surface:
-        found["dimensions"] = _dimensions(survey)
+        found |= {"dimensions": _dimensions(survey), "products": PRODUCTS_SURFACE}
     elif exact:
         found["floor"] = FLOOR_LINEAR
-    if linear and "products" not in options:
-        found["rank_one"] = _rank_one(survey)
     if "steps" not in options:
         found["sparse"] = _short(level)
         if surface and "sparse" not in options:

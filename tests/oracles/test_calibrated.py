@@ -156,22 +156,6 @@ def test_narrow_directions_of_a_smooth_field_tell_its_unknown_half():
     assert off.square().mean().sqrt() < 0.3  # its standard deviation is 0.09
 
 
-def test_above_a_noise_level_the_square_root_takes_one_product():
-    problem = Problem(1000.0, 12)
-    law, counted = problem.constraint, Network(problem.denoiser, Evaluations())
-    whole = CalibratedPPR(counted, law, steps=8, spacing="noise", products=3, iterations=1)
-    times = whole.times()[:-1]
-    sampler = replace(whole, rank_one=whole.noise_level(times[3]))
-    assert [sampler.products_at(t) for t in times] == [1, 1, 1, 3, 3, 3, 3, 3]
-    assert [replace(sampler, products=0).products_at(t) for t in times] == [0] * 8
-    assert [replace(sampler, rank_one=0.0).products_at(t) for t in times] == [1] * 8
-    for k, number in ((0, 1), (3, 3)):
-        before = counted.evaluations.backward
-        sampler.posterior(whole.noise_level(times[k]) * randn(4, D), times[k], torch.randn_like)
-        assert counted.evaluations.backward - before == number + 1
-    assert whole.budget(12)[1] - sampler.budget(12)[1] == 3 * 2
-
-
 def test_the_solver_takes_no_more_products_than_data_have_dimensions():
     """Two of the steps are above the first level, and the rest below."""
     problem = Problem(1000.0, 12)
@@ -339,7 +323,6 @@ def test_flat_values_are_met_as_steep_ones_are_unless_they_are_flat_at_the_sampl
         ({"top": 0.0, "spacing": "noise"}, r"top=...\) is a noise level above 0"),
         ({"top": None}, r"top=...\) is a number, got None"),
         ({"floor": "a"}, r"floor=...\) is a number, got 'a'"),
-        ({"rank_one": math.nan}, r"rank_one=...\) is a noise level of at least 0, got nan"),
         ({"longer": 0}, r"longer=...\) takes a whole number of at least 1, got 0"),
         ({"dimensions": ((0.0, 2),)}, r"pairs, each of a noise level .* got \(0.0, 2\)"),
         ({"dimensions": ((1.0, 2.5),)}, r"and a whole number, got \(1.0, 2.5\)"),

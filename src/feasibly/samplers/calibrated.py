@@ -58,7 +58,7 @@ class CalibratedPPR(Sparse):
     leaves up to 28 %; more steps or `products` mend that. Three to five steps are enough with 8
     products, a `top` of 0.3 data scales and a `floor` of 1e-5. On Gaussians of condition number
     1000 to 3000, standard deviations were then off by 15 % at most, and by 7 % on average. One is
-    enough where data have few effective dimensions: a state changes along its widest directions
+    enough where data have at most two dimensions: a state changes along its widest directions
     alone there.
 
     Observations with noise, :math:`r(x) + e = 0` with :math:`e \sim \mathcal{N}(0, R)`, may join.
@@ -110,8 +110,6 @@ class CalibratedPPR(Sparse):
         longer: How many times as long they are.
         products: The most products for the square root; 0 predicts with the conditional mean.
             One takes the covariance as of rank one.
-        rank_one: The noise level above which it takes one. There a covariance of few effective
-            dimensions changes a state along its widest directions alone.
         iterations: The most iterations of the solver, one product each. As many as there are
             residuals are exact, up to a relative error of a thousandth, or of `floor` if that is
             less; fewer may leave a bias where the constraint is far.
@@ -138,7 +136,6 @@ class CalibratedPPR(Sparse):
     steps: int = 32
     top: float = math.inf
     products: int = 2
-    rank_one: float = field(default=math.inf, metadata=QUIET)
     iterations: int = 8
     dimensions: tuple[tuple[float, int], ...] = field(default=(), metadata=QUIET)
     floor: float = 1e-2
@@ -193,7 +190,7 @@ class CalibratedPPR(Sparse):
         z, largest = mean.detach(), torch.full_like(x_t.flatten(start_dim=1)[:, 0], torch.inf)
         width = None
         if self.products:
-            root, largest = square_root(V, randn(z), self.products_at(t), RTOL)
+            root, largest = square_root(V, randn(z), self.products, RTOL)
             z, width = z + root, largest.sqrt()
         # without noise singular values are bounded by the largest
         noisy = self.constraint.noisy is not None
@@ -212,10 +209,6 @@ class CalibratedPPR(Sparse):
         length = (moved.x - z).flatten(start_dim=1).norm(dim=1)
         share = per_sample(torch.where(length > longest, longest / length, 1.0), z)
         return z + share * (moved.x - z)
-
-    def products_at(self, t: Tensor) -> int:
-        """Returns the most products of the square root at a time."""
-        return min(self.products, 1) if self.noise_level(t) > self.rank_one else self.products
 
     def solves(self, t: Tensor) -> int:
         """Returns the most iterations of the solver at a time."""
@@ -244,7 +237,7 @@ class CalibratedPPR(Sparse):
         super().__post_init__()
         self._at_least(0, "products")
         self._at_least(1, "iterations")
-        for name in ("floor", "top", "rank_one"):
+        for name in ("floor", "top"):
             if not isinstance(getattr(self, name), int | float):
                 raise ValueError(
                     f"CalibratedPPR({name}=...) is a number, got {getattr(self, name)!r}."
@@ -258,11 +251,6 @@ class CalibratedPPR(Sparse):
                     "CalibratedPPR(dimensions=...) is a tuple of pairs, each of a noise level and "
                     f"a whole number, got {pair!r}."
                 )
-        if not self.rank_one >= 0:
-            raise ValueError(
-                "CalibratedPPR(rank_one=...) is a noise level of at least 0, got "
-                f"{self.rank_one!r}."
-            )
         if not 0 <= self.floor <= 1:
             raise ValueError(f"CalibratedPPR(floor=...) must lie in [0, 1], got {self.floor!r}.")
         if not self.top > 0 or (self.top < math.inf and self.spacing != "noise"):
@@ -277,8 +265,8 @@ class CalibratedPPR(Sparse):
     def budget(self, residuals: int = 1) -> tuple[int, int]:
         forward, _ = super().budget(residuals)
         last = self.minimize.cost(residuals)
-        backward = sum(
-            self.products_at(t) + moments.cost(self.constraint, self.solves(t), residuals)
-            for t in self.times()[:-1]
-        )
+        solves = [
+            moments.cost(self.constraint, self.solves(t), residuals) for t in self.times()[:-1]
+        ]
+        backward = self.products * len(solves) + sum(solves)
         return forward + last[0], backward + last[1]
