@@ -389,6 +389,10 @@ def test_one_iteration_gives_the_square_root_of_rank_one_and_else_one_of_its_len
     found = square_root(Operator(A), b, 1).x
     torch.testing.assert_close(found.square().sum(dim=1), (product * b).sum(dim=1))
     torch.testing.assert_close(torch.cosine_similarity(found, product), torch.ones(3).double())
+    zero = square_root(lambda v: v, torch.zeros(1, 6), 1)
+    assert not zero.x.any()
+    small = square_root(lambda v: v, torch.full((1, 6), 1e-30), 1).x  # whose square is no number
+    torch.testing.assert_close(small, torch.full((1, 6), 1e-30), rtol=1e-6, atol=0.0)
     negative = square_root(lambda v: -v, b, 1)
     assert not negative.x.any()
     assert not negative.largest.any()

@@ -159,6 +159,8 @@ def test_linear_values_take_the_work_that_the_dimension_of_data_asks_for(dimensi
     for options in ({"steps": 20}, {"sparse": 0.3}, {"products": 0}):
         assert chosen(law, **options).longer == 2
     assert chosen(law).products == (1 if longer == 8 else 2)
+    for options in ({"steps": 20}, {"products": 0}):
+        assert (chosen(law, **options).dimensions, chosen(law, **options).floor) == (known, floor)
     assert chosen(law, products=3).products == 3
     with pytest.raises(ValueError, match="products="):
         chosen(law, products="two")

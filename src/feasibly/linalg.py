@@ -242,8 +242,9 @@ def square_root(
 
 
 def _rank_one(A: Callable[[Tensor], Tensor], b: Tensor) -> Root:
-    """Returns the same for one product, as if :math:`A` had one eigenvalue. If it has others, the
-    result is as long as the whole root, and too much of it lies along the large ones."""
+    """Returns :math:`A^{1/2} b` from one product. It is exact if all eigenvalues but zero are
+    equal. Else its length is right, and large eigenvalues get too much of it. If :math:`A` is not
+    positive, the largest eigenvalue may be far too large, or zero."""
     product = A(b).double().flatten(start_dim=1)
     share = (product * b.double().flatten(start_dim=1)).sum(dim=1)
     size = product.norm(dim=1)

@@ -126,15 +126,15 @@ values it is the level up to which the denoiser is nearly affine, if that is hig
 user asks for are all taken."""
 
 SURFACE, LONGER_SURFACE, PRODUCTS_SURFACE = 3.0, 8, 1
-"""How many times as long steps are there under exact values, if data have less than so many
-dimensions, and the products of the square root. Such a posterior is as wide as the noise along a
-surface, and has no width across it. So the solver takes no more products than there are
-dimensions. Elsewhere narrow directions count too: where a part of a smooth field is known, they
-tell the rest."""
+"""Data lie on a surface if they have fewer than so many dimensions up to that level. Under exact
+values steps are then so many times as long there, and the square root takes so many products. Such
+a posterior is as wide as the noise along the surface, and has no width across it. So the solver
+takes no more products than there are dimensions. Of other data narrow directions count too: where
+a part of a smooth field is known, they tell the rest."""
 
 FLOOR_LINEAR = 1e-4
-"""The least eigenvalue that the solver takes of the covariance of exact linear values elsewhere,
-relative to the largest."""
+"""The least eigenvalue that the solver takes of the covariance of exact linear values, relative to
+the largest, where data lie on no such surface."""
 
 STRAIGHT = 1e6
 """How far the denoiser is from an affine map at most, in units of the square of rounding, if data
@@ -392,10 +392,10 @@ def _normal(constraint: Constraint | None, survey: Survey | None) -> bool:
     return survey.curved <= STRAIGHT * rounding**2 and _covered(survey)
 
 
-def _surface(survey: Survey, level: float, options: Mapping[str, Any]) -> bool:
+def _surface(survey: Survey, level: float) -> bool:
     """Whether data are on a surface of few dimensions up to a noise level."""
     below = [number for at, number in survey.dimensions if at <= level]
-    return options.get("products") != 0 and len(below) > 0 and max(below) < SURFACE
+    return len(below) > 0 and max(below) < SURFACE
 
 
 def _dimensions(survey: Survey) -> tuple[tuple[float, int], ...]:
@@ -678,14 +678,14 @@ def _saved(
     linear values, or for those that are exact too."""
     found: dict[str, Any] = {}
     level = max(survey.affine if linear else 0.0, SPARSE * survey.unit)
-    surface = exact and _surface(survey, level, options)
+    surface = exact and _surface(survey, level)
     if surface:
         found |= {"dimensions": _dimensions(survey), "products": PRODUCTS_SURFACE}
     elif exact:
         found["floor"] = FLOOR_LINEAR
     if "steps" not in options:
         found["sparse"] = _short(level)
-        if surface and "sparse" not in options:
+        if surface and "sparse" not in options and options.get("products") != 0:
             found["longer"] = LONGER_SURFACE
     return found
 

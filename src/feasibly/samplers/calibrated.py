@@ -57,9 +57,8 @@ class CalibratedPPR(Sparse):
     direction's standard deviation off by more than 5 %. VP, whose last levels are far apart,
     leaves up to 28 %; more steps or `products` mend that. Three to five steps are enough with 8
     products, a `top` of 0.3 data scales and a `floor` of 1e-5. On Gaussians of condition number
-    1000 to 3000, standard deviations were then off by 15 % at most, and by 7 % on average. One is
-    enough where data have at most two dimensions: a state changes along its widest directions
-    alone there.
+    1000 to 3000, standard deviations were then off by 15 % at most, and by 7 % on average. One
+    product is enough where data have at most two dimensions.
 
     Observations with noise, :math:`r(x) + e = 0` with :math:`e \sim \mathcal{N}(0, R)`, may join.
     Then :math:`x_0 = z - V J^\top (J V J^\top + R)^{-1} (r(z) + e)` with a sample of :math:`e`,
