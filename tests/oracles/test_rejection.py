@@ -271,6 +271,14 @@ def test_the_pilot_keeps_to_the_chunk_and_is_counted_once():
     assert spent.backward <= 2 * backward + 256 // 4
 
 
+def test_the_budget_counts_no_solver_above_the_level():
+    law = Linear(torch.eye(2), torch.zeros(2), tolerance=1e-8)
+    whole = Rejection(ROUND, law, steps=8, level=0.5, tries=2, iterations=2)
+    fewer_above = replace(whole, dimensions=((0.5, 2),))
+    assert [fewer_above.solves(t) for t in fewer_above.times()[[0, -2]]] == [1, 2]
+    assert fewer_above.budget(2) == whole.budget(2)
+
+
 def test_a_step_before_the_pilot_is_refused():
     noise = MemberNoise(0, [0], (2,))
     sampler = Rejection(ROUND, line(0.0))

@@ -109,9 +109,9 @@ class CalibratedPPR(Sparse):
         longer: How many times as long they are.
         products: The most products for the square root; 0 predicts with the conditional mean.
             One takes the covariance as of rank one.
-        iterations: The most iterations of the solver, one product each. As many as there are
-            residuals are exact, up to a relative error of a thousandth, or of `floor` if that is
-            less; fewer may leave a bias where the constraint is far.
+        iterations: The most iterations of the solver, one product each. It takes no more than
+            there are residuals. So many are exact, up to a relative error of a thousandth, or of
+            `floor` if that is less; fewer may leave a bias where the constraint is far.
         dimensions: Noise levels, each with the effective dimension of the data there: about so
             many directions of the posterior are as wide as the noise. The solver takes no more
             iterations than the largest dimension at its own level or above, and at least one. If
@@ -165,7 +165,6 @@ class CalibratedPPR(Sparse):
             )
         return Step(x_s, x_0, found)
 
-    @torch.enable_grad()
     def posterior(
         self, x_t: Tensor, t: Tensor, randn: Randn, near: Tensor | None = None
     ) -> Tensor:
@@ -178,16 +177,8 @@ class CalibratedPPR(Sparse):
             near: Samples near the constraint, such as those of the step before, with shape
                 :math:`(B, *)`. A curved residual is linearised there.
         """
-        alpha_t, sigma_t = self.denoiser.schedule(t)
-        x_t = x_t.detach().requires_grad_()
-        mean = self.denoiser(x_t, t)
-
-        def V(v: Tensor) -> Tensor:
-            (product,) = torch.autograd.grad(mean, x_t, v, retain_graph=True)
-            return sigma_t**2 / alpha_t * product
-
-        z, largest = mean.detach(), torch.full_like(x_t.flatten(start_dim=1)[:, 0], torch.inf)
-        width = None
+        z, V = moments.tweedie(self.denoiser, x_t, t)
+        largest, width = torch.full_like(x_t.flatten(start_dim=1)[:, 0], torch.inf), None
         if self.products:
             root, largest = square_root(V, randn(z), self.products, RTOL)
             z, width = z + root, largest.sqrt()
@@ -264,8 +255,9 @@ class CalibratedPPR(Sparse):
     def budget(self, residuals: int = 1) -> tuple[int, int]:
         forward, _ = super().budget(residuals)
         last = self.minimize.cost(residuals)
-        solves = [
-            moments.cost(self.constraint, self.solves(t), residuals) for t in self.times()[:-1]
-        ]
-        backward = self.products * len(solves) + sum(solves)
-        return forward + last[0], backward + last[1]
+        return forward + last[0], self.gradients(self.times()[:-1], residuals) + last[1]
+
+    def gradients(self, times: Tensor, residuals: int) -> int:
+        """Returns the most backward evaluations of steps from these times."""
+        solves = (moments.cost(self.constraint, self.solves(t), residuals) for t in times)
+        return self.products * len(times) + sum(solves)

@@ -4,7 +4,6 @@ __all__ = ["MMPS"]
 
 from dataclasses import KW_ONLY, dataclass
 
-import torch
 from torch import Tensor
 
 from ..constraints.base import Constraint
@@ -86,17 +85,9 @@ class MMPS(PredictorCorrector):
         if not self.rtol >= 0:
             raise ValueError(f"MMPS(rtol=...) must not be negative, got {self.rtol}.")
 
-    @torch.enable_grad()
     def estimate(self, x_t: Tensor, t: Tensor) -> Tensor:
         r"""Returns the estimate of :math:`\mathbb{E}[x_0 \mid x_t, r = 0]`."""
-        alpha_t, sigma_t = self.denoiser.schedule(t)
-        x_t = x_t.detach().requires_grad_()
-        x_0 = self.denoiser(x_t, t)
-
-        def V(v: Tensor) -> Tensor:
-            (product,) = torch.autograd.grad(x_0, x_t, v, retain_graph=True)
-            return sigma_t**2 / alpha_t * product
-
+        x_0, V = moments.tweedie(self.denoiser, x_t, t)
         noise = None if self.sigma_y is None else self.sigma_y**2
         solver = SOLVERS[self.solver]
 

@@ -1,7 +1,7 @@
 r"""What methods that match the moments of :math:`p(x_0 \mid x_t)` share: the move onto a residual
 along the posterior's covariance, and what the covariance of a residual is made of."""
 
-__all__ = ["Moved", "Product", "cost", "numbers", "toward"]
+__all__ = ["Moved", "Product", "cost", "numbers", "toward", "tweedie"]
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -12,6 +12,7 @@ from torch import Tensor
 from ..constraints.base import Constraint
 from ..linalg import Solution, eigh, extremes
 from ..minimizers.base import per_sample
+from ..network import Network
 from ..sampling import finite
 
 HALVINGS = 6  # of a move onto a curved residual, at most
@@ -67,6 +68,25 @@ class Moved(NamedTuple):
     x: Tensor
     distance: Tensor
     residuals: int
+
+
+@torch.enable_grad()
+def tweedie(denoiser: Network, x_t: Tensor, t: Tensor) -> tuple[Tensor, Product]:
+    r"""Returns Tweedie's moments of :math:`p(x_0 \mid x_t)`: the mean :math:`d_\theta(x_t)`, with
+    shape :math:`(B, *)`, and the product with the covariance, which maps :math:`(B, *)` to
+    :math:`(B, *)`,
+
+    .. math:: V = \frac{\sigma_t^2}{\alpha_t} \frac{\partial d_\theta}{\partial x_t}.
+    """
+    alpha_t, sigma_t = denoiser.schedule(t)
+    x_t = x_t.detach().requires_grad_()
+    x_0 = denoiser(x_t, t)
+
+    def V(v: Tensor) -> Tensor:
+        (product,) = torch.autograd.grad(x_0, x_t, v, retain_graph=True)
+        return sigma_t**2 / alpha_t * product
+
+    return x_0.detach(), V
 
 
 @torch.enable_grad()

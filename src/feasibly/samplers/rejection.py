@@ -243,7 +243,6 @@ class Rejection(CalibratedPPR):
         """As :meth:`Sampler.budget`, without the pilot, which is sampled once a run."""
         forward, backward = super().budget(residuals)
         above = self._free()
-        backward -= above * self.cost(residuals)[1]
-        return forward + (
-            self.tries - 1
-        ) * above + self.tries + 1, backward + self.tries * residuals
+        backward -= self.gradients(self.times()[:above], residuals)
+        forward += (self.tries - 1) * above + self.tries + 1
+        return forward, backward + self.tries * residuals

@@ -111,6 +111,8 @@ def diagonal(J: Tensor, VJ: Tensor) -> Frame:
     unit = J.norm(dim=2)  # in units in which a value's slope is one
     unit = torch.where(unit > 0, unit, 1.0)
     J, VJ = J / unit[..., None], VJ / unit[..., None]
+    if bool((J[:1] == J).all()):  # of linear values, which take one decomposition for all
+        J = J[:1]
     squares, first = eigh(J @ J.mT)
     largest = torch.where(squares[:, -1:] > 0, squares[:, -1:], 1.0)  # of flat values
     squares = squares.clamp_min(DEPENDENT * largest)
@@ -119,7 +121,8 @@ def diagonal(J: Tensor, VJ: Tensor) -> Frame:
     spread, second = eigh((covariance + covariance.mT) / 2)
     basis = second.mT @ basis / unit[:, None]
     turn = (first @ second).mT
-    return Frame(basis, spread, turn, squares.log().sum(dim=1) / 2 + unit.log().sum(dim=1))
+    log_volume = squares.log().sum(dim=1) / 2 + unit.log().sum(dim=1)
+    return Frame(basis, spread, turn, log_volume)
 
 
 def followed(before: Slopes, J: Tensor, level: float) -> Tensor:
