@@ -78,6 +78,7 @@ WEATHER_CHOICES = {
 
 _on_data2d: dict[str, Make] = {
     "default": default,
+    "default, fast": partial(default, fast=True),
     "PPR": ppr,
     "PPR, no retries": partial(ppr, attempts=1),
     "PPR, paper's setting": paper,
