@@ -317,33 +317,6 @@ def test_particles_are_more_the_farther_a_constraint_is_and_few_where_each_costs
     assert same(replace(quick[0], particles=particles, halved=attempts[0].halved), attempts[0])
 
 
-@pytest.mark.parametrize(
-    ("m", "value", "noise", "particles"),
-    [
-        (1, 0.0, None, 8),
-        (2, 0.0, None, 8),
-        (8, 0.0, None, 8),
-        (1, 9.0, None, 16),
-        (8, 9.0, None, 16),
-        (8, 9.0, 0.1, 16),
-        (9, 9.0, None, 8),
-    ],
-)
-def test_linear_values_have_half_as_many_particles(m, value, noise, particles):
-    """Of two modes at -2 and 2 in every coordinate."""
-    modes = torch.tensor([[-2.0], [2.0]]).double().expand(2, 16)
-    cov = torch.eye(16).double().expand(2, 16, 16)
-    prior = GaussianMixture(torch.tensor([0.5, 0.5]).double(), modes, cov, LogLogit())
-    given = {"tolerance": 1e-6} if noise is None else {"noise": noise}
-    law = feasibly.Linear(torch.eye(16)[:m], torch.full((m,), value), **given)
-    (sampler, *_) = feasibly.plan(prior, law, (16,)).attempts
-    assert (sampler.particles, sampler.normal) == (particles, True)
-    curved = Equality(lambda x: x[:, :m] - value, tolerance=1e-6)
-    (sampler, *_) = feasibly.plan(prior, curved, (16,)).attempts
-    others = {(1, 0.0): 8, (9, 9.0): 8, (1, 9.0): 32, (8, 9.0): 32}
-    assert (sampler.particles, sampler.normal) == (others.get((m, value), 16), False)
-
-
 def test_particles_are_kept_apart_down_to_the_last_step_if_there_are_inequalities():
     for constraint, least in ((first(1), 0.05), (Composite([first(1), BOX]), 0), (above(3.0), 0)):
         (sampler, *_) = plan(constraint).attempts

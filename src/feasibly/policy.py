@@ -36,10 +36,6 @@ PARTICLES_ONE, PARTICLES_MORE, PARTICLES_FAR = 8, 16, 32
 """The number of particles of a member under one value, under more, and where the constraint is
 far from unconditional samples."""
 
-PARTICLES_LINEAR, PARTICLES_LINEAR_FAR = 8, 16
-"""The same under linear values, far or not. Steps are exact for normal data there, so that weights
-vary less."""
-
 COSTLY = 8
 """Above so many values a member has no more particles than under one."""
 
@@ -530,11 +526,9 @@ def _particles(
         seen = None if survey is None else constraint.intervals(survey.samples)
     far = seen is not None and _nearness(seen) < NEAR
     particles = PARTICLES_FAR if far else PARTICLES_MORE if m > 1 else PARTICLES_ONE
+    particles = PARTICLES_ONE if m > COSTLY else particles
     # what a normal step takes for the values is that of a step of DDPM
     normal = equal and (m > WEIGHED or constraint.linear) and options.get("eta", 1) == 1
-    if normal and constraint.linear:
-        particles = PARTICLES_LINEAR_FAR if far else PARTICLES_LINEAR
-    particles = PARTICLES_ONE if m > COSTLY else particles
     if normal and survey is not None and not _bent(survey):
         particles = PARTICLES_NORMAL
     branch = BRANCH_FAR if far else BRANCH

@@ -8,6 +8,7 @@ miss one in some 10^6.
 import math
 import warnings
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ import torch
 from feasibly import CalibratedPPR, CalibrationWarning, Rejection, SamplingError, members
 from feasibly.constraints import Equality, Linear, log_volume
 from feasibly.minimizers import GaussNewton
+from feasibly.network import Evaluations, Network
 from feasibly.oracles import Gaussian, GaussianMixture
 from feasibly.randomness import MemberNoise
 from feasibly.samplers.rejection import Pilot
@@ -271,12 +273,30 @@ def test_the_pilot_keeps_to_the_chunk_and_is_counted_once():
     assert spent.backward <= 2 * backward + 256 // 4
 
 
-def test_the_budget_counts_no_solver_above_the_level():
-    law = Linear(torch.eye(2), torch.zeros(2), tolerance=1e-8)
-    whole = Rejection(ROUND, law, steps=8, level=0.5, tries=2, iterations=2)
-    fewer_above = replace(whole, dimensions=((0.5, 2),))
-    assert [fewer_above.solves(t) for t in fewer_above.times()[[0, -2]]] == [1, 2]
-    assert fewer_above.budget(2) == whole.budget(2)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"sparse": 0.8}, {"dimensions": ((0.5, 2),)}, {"tries": 1}, {"level": 2.0}],
+    ids=["plain", "sparse", "dimensions", "one try", "high"],
+)
+def test_a_member_that_is_kept_at_no_try_takes_the_budget(options):
+    """But for the last projection, of which one evaluation is enough for a linear constraint."""
+    constraint = Linear(torch.eye(2), torch.zeros(2), tolerance=1e-8)
+    counted = Network(ROUND, Evaluations())
+    settings = {"steps": 12, "level": 0.5, "tries": 3, "iterations": 2, "output": "state"}
+    sampler = Rejection(counted, constraint, minimize=GaussNewton(steps=1), **(settings | options))
+    noise = MemberNoise(0, [0, 1], (2,))
+    x_0 = noise().expand(2, 2)
+    prepared = sampler.prepare(Problem(x_0, constraint.residual(x_0)))
+    prepared = replace(prepared, pilot=replace(prepared.pilot, highest=1e9))
+    before = replace(counted.evaluations)
+    x, times, memory, _ = prepared.begin(noise)
+    for t, s in pairwise(times):
+        x, _, memory = prepared.step(x, t, s, noise, memory)
+    spent = counted.evaluations
+    forward, backward = prepared.budget(2)
+    assert spent.forward - before.forward == forward
+    taken = spent.backward - before.backward  # a solver that has converged ends earlier
+    assert 0.85 * backward <= taken <= backward
 
 
 def test_a_step_before_the_pilot_is_refused():

@@ -869,7 +869,7 @@ def test_members_with_targets_of_their_own_are_not_said_to_differ():
     """Their likelihoods do; also inside of a composite, of decoded samples and of other units."""
     value = Equality(lambda x: x[:, :1], tolerance=1e-6)
     own = EachMember(value, torch.zeros(2))
-    statistics = dict(zip(particles.LIKELIHOODS, (64.0, 1.0, 1.0, 0.0), strict=True))
+    statistics = dict(zip(particles.LIKELIHOODS, (64.0, 1.0, 1.0, 0.0, 0.0, 640.0), strict=True))
 
     def told(law):
         return len(list(Particles(TWO, law).warnings(statistics)))
@@ -970,11 +970,47 @@ def test_above_the_level_at_which_they_are_weighed_no_graph_is_kept():
         assert not any(part.requires_grad for part in (found.x_0, found.move, found.log_h))
 
 
+def test_the_warning_of_likelihoods_that_differ_needs_a_spread_of_at_least_sixteen():
+    sampler = Particles(TWO, Equality(lambda x: x[:, :1], tolerance=1e-6))
+
+    def told(members, spread, share=1.0):
+        squares = members * (9.0 + spread**2)  # of logarithms whose mean is -3
+        numbers = (members, members, members / share, 0.0, -3.0 * members, squares)
+        statistics = dict(zip(particles.LIKELIHOODS, numbers, strict=True))
+        return list(sampler.warnings(statistics))
+
+    assert [len(told(100, spread)) for spread in (0.0, 0.59, 0.61, 5.0)] == [0, 0, 1, 1]
+    assert "differ by a factor of 2.7." in told(16, 1.0)[0]
+    assert not told(15, 5.0)
+    assert len(told(100, 5.0, share=0.2)) == 1, "one warning of likelihoods is enough"
+
+
+@pytest.mark.parametrize(("modes", "wrong"), [(40, True), (4, False)])
+def test_a_run_warns_if_its_particles_are_too_few_for_many_narrow_modes(modes, wrong):
+    """Under three values of a sample of the first mode. Of 40 modes one has 0.63, and 0.39 is
+    found. Chance gives 0.03."""
+    D, generator = 16, torch.Generator().manual_seed(1)
+    mu = torch.randn(modes, D, generator=generator).double()
+    A = torch.randn(3, D, generator=generator).double() / math.sqrt(D)
+    y = A @ (mu[0] + 0.3 * torch.randn(D, generator=generator).double())
+    cov = 0.3**2 * torch.eye(D).double().expand(modes, D, D)
+    prior = GaussianMixture(torch.ones(modes).double() / modes, mu, cov, LogLogit())
+    law = Linear(A, y, tolerance=1e-8)
+    result = feasibly.sample(prior, law, 256, (D,), dtype=torch.float64)
+    gap = y - mu @ A.T
+    exact = (-(gap @ torch.linalg.inv(A @ A.T) * gap).sum(dim=1) / 2 / 0.3**2).softmax(dim=0)
+    apart = torch.cdist(result.samples, mu).square() / 2 / 0.3**2
+    found = (-apart).softmax(dim=1).mean(dim=0)
+    assert ((found - exact).abs().max() > 0.15) == wrong
+    told = any("likelihoods differ by a factor" in warning for warning in result.warnings)
+    assert told is wrong
+
+
 def test_the_warning_of_lost_members_needs_a_tenth_of_at_least_sixteen():
     sampler = Particles(TWO, Equality(lambda x: x[:, :1], tolerance=1e-6))
 
     def told(members, lost):
-        numbers = (float(members), float(members), float(members), float(lost))
+        numbers = (float(members), float(members), float(members), float(lost), 0.0, 0.0)
         statistics = dict(zip(particles.LIKELIHOODS, numbers, strict=True))
         return len(list(sampler.warnings(statistics)))
 

@@ -109,9 +109,9 @@ class CalibratedPPR(Sparse):
         longer: How many times as long they are.
         products: The most products for the square root; 0 predicts with the conditional mean.
             One takes the covariance as of rank one.
-        iterations: The most iterations of the solver, one product each. It takes no more than
-            there are residuals. So many are exact, up to a relative error of a thousandth, or of
-            `floor` if that is less; fewer may leave a bias where the constraint is far.
+        iterations: The most iterations of the solver, one product each. As many as there are
+            residuals are exact, up to a relative error of a thousandth, or of `floor` if that is
+            less. It takes no more. Fewer may leave a bias where the constraint is far.
         dimensions: Noise levels, each with the effective dimension of the data there: about so
             many directions of the posterior are as wide as the noise. The solver takes no more
             iterations than the largest dimension at its own level or above, and at least one. If

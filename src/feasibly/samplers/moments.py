@@ -1,5 +1,5 @@
-r"""What methods that match the moments of :math:`p(x_0 \mid x_t)` share: the move onto a residual
-along the posterior's covariance, and what the covariance of a residual is made of."""
+r"""What methods that match the moments of :math:`p(x_0 \mid x_t)` share: these moments by Tweedie,
+the move onto a residual along the posterior's covariance, and the covariance of a residual."""
 
 __all__ = ["Moved", "Product", "cost", "numbers", "toward", "tweedie"]
 

@@ -31,13 +31,22 @@ FLOOR = 1e-3  # the least variance of a value, relative to that of white noise
 RIDGE = 0.05  # the same for a move into intervals, several of which may have one direction
 FARTHEST = 10.0  # how many standard deviations of a step a particle is moved at most
 ITERATIONS = 32  # of the solver of posterior samples, under noise
-LIKELIHOODS = ("members weighed", "their likelihood", "its square", "members lost")
+LIKELIHOODS = (
+    "members weighed",
+    "their likelihood",
+    "its square",
+    "members lost",
+    "its logarithm at a lower level",
+    "the square of that",
+)
 LARGEST = 300.0  # the largest logarithm of a likelihood whose square is finite
 ALIKE = 1 / 3  # the share of members that must matter in an average, or a user is warned
 FEWEST = 16  # members that tell this share
 MISSED = 10.0  # by how much the logarithm of a member's mean weight falls at a step, if it is lost
 ALONE = 1.5  # how many of its particles matter then
 LOST = 0.1  # the share of members lost, or a user is warned
+LOWER = 0.5  # of the data's scale: the level at which likelihoods of members must agree
+DIFFER = 0.6  # the standard deviation of their logarithms there, or a user is warned
 EVEN = 1 / 2  # the share of particles that must matter, or they are resampled
 
 
@@ -189,7 +198,7 @@ class Particles(Sampler):
         copies = everyone.expand(len(streams), -1)
         x, last = x_t[copies], last and last.at(copies)  # (K, B, *)
         log_w = log_h = x.new_zeros(x.shape[:2], dtype=torch.float64)
-        log_z = average = log_w[0]
+        log_z = lower = average = log_w[0]
         lost = torch.zeros_like(everyone, dtype=torch.bool)
         slopes: Slopes | None = None  # of the step before, where a step takes no gradients
         renewed = [*self._anew(branch)[1:], True]
@@ -202,8 +211,11 @@ class Particles(Sampler):
             x_0, move, now, *values = (torch.stack(part) for part in zip(*parts, strict=True))
             log_w = log_w + now - log_h
             rise = log_mean(log_w) - average
-            if self.noise_level(t) >= min(self.spread, self.weighed):
+            coarse = min(self.spread, self.weighed)
+            if self.noise_level(t) >= coarse:
                 log_z = log_z + rise
+            if self.noise_level(t) >= LOWER * coarse:
+                lower = lower + rise
             if len(x) > 1:
                 alone = shares(log_w).square().sum(dim=0) > 1 / ALONE
                 lost |= alone & (rise < -MISSED)
@@ -223,7 +235,7 @@ class Particles(Sampler):
         if len(x) > 1:
             log_w = log_w + torch.stack([self.twist(one, times[-2], around).log_h for one in x])
         x = x[choose(log_w - log_h, uniform(noise)), everyone]
-        statistics = likelihoods(log_z, lost) if noise.attempt == 0 else {}
+        statistics = likelihoods(log_z, lower, lost) if noise.attempt == 0 else {}
         return Start(x, times[-2:], memory, statistics)
 
     @torch.enable_grad()
@@ -340,7 +352,9 @@ class Particles(Sampler):
         return mean + std * (step + noise), gain.sum(dim=1) / 2
 
     def warnings(self, statistics: Mapping[str, float]) -> Iterator[str]:
-        members, total, squares, lost = (statistics.get(name, 0.0) for name in LIKELIHOODS)
+        members, total, squares, lost, lower, its_square = (
+            statistics.get(name, 0.0) for name in LIKELIHOODS
+        )
         share = total**2 / (members * squares) if squares else 1.0
         if members >= FEWEST and share < ALIKE and not self.constraint.differs:
             yield (
@@ -350,6 +364,17 @@ class Particles(Sampler):
                 f"plausible. Take more, such as options={{'particles': {8 * self.particles}}}, or "
                 "test it by feasibly.audit with a large `near`."
             )
+        elif members >= FEWEST and not self.constraint.differs:
+            variance = its_square / members - (lower / members) ** 2
+            if variance > DIFFER**2:
+                yield (
+                    "Each member's particles say how likely the constraint is, and these "
+                    f"likelihoods differ by a factor of {math.exp(math.sqrt(variance)):.1f}. "
+                    f"{self.particles} particles are then too few, and weights of modes may be "
+                    "wrong, also of members that are feasible and plausible. Take more, such as "
+                    f"options={{'particles': {8 * self.particles}}}, or test it by feasibly.audit "
+                    "with a large `near`."
+                )
         if members >= FEWEST and lost > LOST * members:
             yield (
                 f"In {lost / members:.0%} of the members, all {self.particles} particles became "
@@ -468,13 +493,14 @@ def log_mean(log_w: Tensor) -> Tensor:
     return log_w.nan_to_num(-math.inf).logsumexp(dim=0) - math.log(len(log_w))
 
 
-def likelihoods(log_z: Tensor, lost: Tensor) -> dict[str, float]:
+def likelihoods(log_z: Tensor, lower: Tensor, lost: Tensor) -> dict[str, float]:
     """Returns how many members there are, the sum of their likelihoods and that of the squares,
-    given the logarithms, with shape (B), and how many are lost, given which."""
-    known = log_z.isfinite()
+    given the logarithms, with shape (B), how many are lost, given which, and the sum of the
+    logarithms at a lower level and that of their squares, given these, with shape (B)."""
+    known = log_z.isfinite() & lower.isfinite()
     z = log_z[known].clamp(-LARGEST, LARGEST).exp()
-    numbers = (len(z), z.sum().item(), z.square().sum().item(), lost[known].sum().item())
-    return dict(zip(LIKELIHOODS, numbers, strict=True))
+    found = (z, z.square(), lost[known], lower[known], lower[known].square())
+    return dict(zip(LIKELIHOODS, (len(z), *(v.sum().item() for v in found)), strict=True))
 
 
 def uniform(noise: MemberNoise) -> Tensor:
