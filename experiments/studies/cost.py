@@ -127,7 +127,7 @@ MADE: Mapping[str, tuple[str, str, int]] = {
     "Data2D, a wave": (EXACT, "wave-board-vp", 1024),
     "30 dimensions, 2 values": (EXACT, "clusters-30d-8k-2r-all-loglogit", 1024),
     "a field, 26 values": (EXACT, "field-16x16-0.1known-l1-vp", 1024),
-    "heat, initial state": (EXACT, "heat-32-initial-vp", 512),
+    "heat, 32 initial values": (EXACT, "heat-32-initial-vp", 512),
     "a learned field, 16 values": (EXACT, "learned-field-16known", 256),
     "weather, state": ("weather", "state", 8),
     "weather, wind": ("weather", "wind", 8),

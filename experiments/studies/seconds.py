@@ -27,7 +27,7 @@ from .referee import Counted
 CASES: Mapping[str, str] = {
     "clusters, 4 values": "clusters-8d-8k-4r-all-flow",
     "regimes, 24 values": "regimes-32d-2k-24r-0error-flow",
-    "heat, initial state": "heat-16-initial-flow",
+    "heat, 16 initial values": "heat-16-initial-flow",
     "a field, a wave": "field-16x16-waves1-l0.5-flow",
 }
 """The name of each problem in the study `defaults`. All are flows, which PCFM is made for,

@@ -25,7 +25,7 @@ CASES: Mapping[str, tuple[str, str]] = {
     "30 dimensions, 2 values": ("clusters-30d-8k-2r-all-loglogit", "particles"),
     "64 dimensions, 16 values": ("regimes-64d-3k-16r-0error-edm", "particles"),
     "a field, 26 values": ("field-16x16-0.1known-l1-vp", "steps"),
-    "heat, initial state": ("heat-16-initial-flow", "steps"),
+    "heat, 16 initial values": ("heat-16-initial-flow", "steps"),
     "a learned field, 16 values": ("learned-field-16known", "steps"),
 }
 """The name of each problem in the study `defaults`, and the option that sets the default's budget
