@@ -45,7 +45,7 @@ FEWEST = 16  # members that tell this share
 MISSED = 10.0  # by how much the logarithm of a member's mean weight falls at a step, if it is lost
 ALONE = 1.5  # how many of its particles matter then
 LOST = 0.1  # the share of members lost, or a user is warned
-LOWER = 0.5  # of the data's scale: the level at which likelihoods of members must agree
+LOWER = 0.5  # of the data's scale: the level down to which members' likelihoods must agree
 DIFFER = 0.6  # the standard deviation of their logarithms there, or a user is warned
 EVEN = 1 / 2  # the share of particles that must matter, or they are resampled
 
@@ -200,6 +200,7 @@ class Particles(Sampler):
         log_w = log_h = x.new_zeros(x.shape[:2], dtype=torch.float64)
         log_z = lower = average = log_w[0]
         lost = torch.zeros_like(everyone, dtype=torch.bool)
+        coarse = min(self.spread, self.weighed)
         slopes: Slopes | None = None  # of the step before, where a step takes no gradients
         renewed = [*self._anew(branch)[1:], True]
         for (t, s), renews in zip(pairwise(times[branch:-1]), renewed, strict=True):
@@ -211,7 +212,6 @@ class Particles(Sampler):
             x_0, move, now, *values = (torch.stack(part) for part in zip(*parts, strict=True))
             log_w = log_w + now - log_h
             rise = log_mean(log_w) - average
-            coarse = min(self.spread, self.weighed)
             if self.noise_level(t) >= coarse:
                 log_z = log_z + rise
             if self.noise_level(t) >= LOWER * coarse:
