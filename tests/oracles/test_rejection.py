@@ -279,7 +279,7 @@ def test_the_pilot_keeps_to_the_chunk_and_is_counted_once():
     ids=["plain", "sparse", "dimensions", "one try", "high"],
 )
 def test_a_member_that_is_kept_at_no_try_takes_the_budget(options):
-    """But for the last projection, of which one evaluation is enough for a linear constraint."""
+    """No state is as likely as the pilot's highest."""
     constraint = Linear(torch.eye(2), torch.zeros(2), tolerance=1e-8)
     counted = Network(ROUND, Evaluations())
     settings = {"steps": 12, "level": 0.5, "tries": 3, "iterations": 2, "output": "state"}

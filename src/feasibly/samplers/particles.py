@@ -355,32 +355,32 @@ class Particles(Sampler):
         members, total, squares, lost, lower, its_square = (
             statistics.get(name, 0.0) for name in LIKELIHOODS
         )
-        share = total**2 / (members * squares) if squares else 1.0
-        if members >= FEWEST and share < ALIKE and not self.constraint.differs:
-            yield (
-                f"The particles of members say how likely the constraint is, and only {share:.0%} "
-                f"of the members matter in the average. {self.particles} particles are then too "
-                "few, and weights of modes may be wrong, also of members that are feasible and "
-                f"plausible. Take more, such as options={{'particles': {8 * self.particles}}}, or "
-                "test it by feasibly.audit with a large `near`."
-            )
-        elif members >= FEWEST and not self.constraint.differs:
+        if members < FEWEST:
+            return
+        more = f"such as options={{'particles': {8 * self.particles}}}"
+        test = f"Take more, {more}, or test it by feasibly.audit with a large `near`."
+        if not self.constraint.differs:
+            share = total**2 / (members * squares) if squares else 1.0
             variance = its_square / members - (lower / members) ** 2
-            if variance > DIFFER**2:
+            if share < ALIKE:
+                yield (
+                    "The particles of members say how likely the constraint is, and only "
+                    f"{share:.0%} of the members matter in the average. {self.particles} "
+                    "particles are then too few, and weights of modes may be wrong, also of "
+                    f"members that are feasible and plausible. {test}"
+                )
+            elif variance > DIFFER**2:
                 yield (
                     "Each member's particles say how likely the constraint is, and these "
                     f"likelihoods differ by a factor of {math.exp(math.sqrt(variance)):.1f}. "
                     f"{self.particles} particles are then too few, and weights of modes may be "
-                    "wrong, also of members that are feasible and plausible. Take more, such as "
-                    f"options={{'particles': {8 * self.particles}}}, or test it by feasibly.audit "
-                    "with a large `near`."
+                    f"wrong, also of members that are feasible and plausible. {test}"
                 )
-        if members >= FEWEST and lost > LOST * members:
+        if lost > LOST * members:
             yield (
                 f"In {lost / members:.0%} of the members, all {self.particles} particles became "
                 "far less likely at one step. Modes may then have wrong weights and means, even "
-                "in members that are feasible and plausible. Take more particles, such as "
-                f"options={{'particles': {8 * self.particles}}}."
+                f"in members that are feasible and plausible. Take more particles, {more}."
             )
 
     def _kept(self, t: Tensor) -> int:

@@ -108,11 +108,11 @@ def diagonal(J: Tensor, VJ: Tensor) -> Frame:
         J: Their derivatives, with shape (B, m, D).
         VJ: Their products with the covariance of a sample, likewise.
     """
+    if bool((J[:1] == J).all()):  # of linear values, which take one decomposition for all
+        J = J[:1]
     unit = J.norm(dim=2)  # in units in which a value's slope is one
     unit = torch.where(unit > 0, unit, 1.0)
     J, VJ = J / unit[..., None], VJ / unit[..., None]
-    if bool((J[:1] == J).all()):  # of linear values, which take one decomposition for all
-        J = J[:1]
     squares, first = eigh(J @ J.mT)
     largest = torch.where(squares[:, -1:] > 0, squares[:, -1:], 1.0)  # of flat values
     squares = squares.clamp_min(DEPENDENT * largest)
@@ -122,7 +122,7 @@ def diagonal(J: Tensor, VJ: Tensor) -> Frame:
     basis = second.mT @ basis / unit[:, None]
     turn = (first @ second).mT
     log_volume = squares.log().sum(dim=1) / 2 + unit.log().sum(dim=1)
-    return Frame(basis, spread, turn, log_volume)
+    return Frame(basis, spread, turn, log_volume.expand(len(spread)))
 
 
 def followed(before: Slopes, J: Tensor, level: float) -> Tensor:
