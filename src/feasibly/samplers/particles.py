@@ -358,23 +358,24 @@ class Particles(Sampler):
         if members < FEWEST:
             return
         more = f"such as options={{'particles': {8 * self.particles}}}"
-        test = f"Take more, {more}, or test it by feasibly.audit with a large `near`."
+        doubt = (
+            f"{self.particles} particles are then too few, and weights of modes may be wrong, "
+            "also of members that are feasible and plausible. "
+            f"Take more, {more}, or test it by feasibly.audit with a large `near`."
+        )
         if not self.constraint.differs:
             share = total**2 / (members * squares) if squares else 1.0
             variance = its_square / members - (lower / members) ** 2
             if share < ALIKE:
                 yield (
                     "The particles of members say how likely the constraint is, and only "
-                    f"{share:.0%} of the members matter in the average. {self.particles} "
-                    "particles are then too few, and weights of modes may be wrong, also of "
-                    f"members that are feasible and plausible. {test}"
+                    f"{share:.0%} of the members matter in the average. {doubt}"
                 )
             elif variance > DIFFER**2:
                 yield (
                     "Each member's particles say how likely the constraint is, and these "
                     f"likelihoods differ by a factor of {math.exp(math.sqrt(variance)):.1f}. "
-                    f"{self.particles} particles are then too few, and weights of modes may be "
-                    f"wrong, also of members that are feasible and plausible. {test}"
+                    f"{doubt}"
                 )
         if lost > LOST * members:
             yield (
