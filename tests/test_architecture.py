@@ -31,7 +31,16 @@ ROOMS = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 # names its variables alike, and stations are of a table and of an interpolation.
 SHARED = {
     "samplers": {"base", "guidance", "moments", "normals", "principal", "projection", "slopes"}
-    | {"sparse", "ancestral", "predictor_corrector", "hdc", "ppr", "truncated", "calibrated"},
+    | {
+        "sparse",
+        "ancestral",
+        "predictor_corrector",
+        "hdc",
+        "ppr",
+        "truncated",
+        "calibrated",
+        "tries",
+    },
     "constraints": {"base", "operators", "composite", "inequality", "noise"},
     "models": {"tables"},
     "weather": {"era5", "appa_files", "appa_fields", "bilinear", "tables"},

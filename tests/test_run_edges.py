@@ -68,7 +68,7 @@ def test_a_pilot_of_other_settings_is_sampled_anew():
     other = replace(prepared, level=0.1)
     with pytest.raises(ValueError, match="no pilot for its settings"):
         other.begin(MemberNoise(0, [0], (2,)))
-    assert other.prepare(problem).pilot.highest != prepared.pilot.highest
+    assert other.prepare(problem).pilot.log_bar != prepared.pilot.log_bar
 
 
 def test_preparation_counts_in_the_time_of_a_run():

@@ -32,15 +32,28 @@ LOCAL = 0.02
 """How far any one element of the denoiser is from an affine map, above which a run warns that data
 are not normal. A local mode hardly shows in the average over elements."""
 
-PARTICLES_ONE, PARTICLES_MORE, PARTICLES_FAR = 8, 16, 32
+PARTICLES_ONE, PARTICLES_MORE, PARTICLES_FAR = 3, 8, 16
 """The number of particles of a member under one value, under more, and where the constraint is
 far from unconditional samples."""
 
+PARTICLES_LINEAR, PARTICLES_NORMAL = 4, 2
+"""The same for steps that take values as normal, and for normal data. Weights vary less there."""
+
+PARTICLES_TRIES, PARTICLES_TRIES_FAST = 8, 4
+"""How often the particles of a member are sampled at most, until they find the constraint as
+likely as those of others do, and with `fast`."""
+
+QUANTILE, QUANTILE_LINEAR = 0.5, 0.8
+"""The quantile of likelihoods from which on a member is not sampled again; and that for up to
+:data:`WEIGHED` values that steps take as normal, without `fast`."""
+
+COMPARED = 0.1
+"""The noise level at which these likelihoods are compared, in units of the data's scale. Where the
+denoiser is nearly affine up to :data:`LEVEL` at most, modes may part later. Then it is that
+level."""
+
 COSTLY = 8
 """Above so many values a member has no more particles than under one."""
-
-PARTICLES_NORMAL = 4
-"""The number of particles for normal data under linear values: weights vary little there."""
 
 NEAR = 0.1
 """The share of unconditional samples that must be on each side of a residual, or inside of the
@@ -116,7 +129,8 @@ LAST = 10
 that are not feasible yet take them."""
 
 STEPS_CALIBRATED, STEPS_FAST, TOP = 36, 24, 5.0
-"""The number of steps of posterior samples over all noise levels, and with `fast`; and the level
+"""The number of steps of posterior samples over all noise levels; that with `fast`, which is also
+that of particles; and the level
 to which the first of them goes, in units of the data's standard deviation along their widest
 direction. Above it states say little of the data, and the other steps are left out."""
 
@@ -193,7 +207,8 @@ CHOICES = (
     ),
     (
         f"up to {WEIGHED} equalities or values with errors, with or without inequalities",
-        f"`Particles`: a member weighs {PARTICLES_NORMAL} to {PARTICLES_FAR} states and keeps one",
+        f"`Particles`: a member weighs {PARTICLES_NORMAL} to {PARTICLES_FAR} states and keeps "
+        "one; members whose states are unlikely are sampled again",
     ),
     (
         "inequalities that the model often satisfies",
@@ -203,7 +218,7 @@ CHOICES = (
     (
         f"{WEIGHED + 1} to {WEIGHED_MANY} equalities or values with errors, data not normal, and "
         "not thin",
-        f"`Particles`, {PARTICLES_ONE} of them",
+        f"`Particles`, {PARTICLES_LINEAR} of them",
     ),
     (
         f"other cases of more than {WEIGHED} equalities whose gradients turn, such as sines",
@@ -305,8 +320,9 @@ def choose(
         survey: What unconditional samples show of it; None for data of unit variance.
         attempts: How often a member is sampled, at most; None for the policy's choice.
         fast: Whether to take fewer evaluations, for samples that are a little farther from the
-            constrained distribution. With `auto` it means half the particles, or two thirds of
-            the steps of posterior samples; exactly normal data take few in any case.
+            constrained distribution. With `auto` it means a quarter fewer steps of particles, of
+            which fewer are sampled again, or two thirds of the steps of posterior samples;
+            exactly normal data take few in any case.
             Projections of PPR take fewer iterations: half for few residuals, two thirds for many.
         options: Options of the method, which take the place of the policy's.
 
@@ -529,8 +545,11 @@ def _particles(
     particles = PARTICLES_ONE if m > COSTLY else particles
     # what a normal step takes for the values is that of a step of DDPM
     normal = equal and (m > WEIGHED or constraint.linear) and options.get("eta", 1) == 1
-    if normal and survey is not None and not _bent(survey):
-        particles = PARTICLES_NORMAL
+    if normal:
+        bent = survey is None or _bent(survey)
+        particles = PARTICLES_LINEAR if bent else PARTICLES_NORMAL
+    linear = normal and m <= WEIGHED and not fast
+    late = survey is not None and survey.affine < LEVEL * survey.unit
     branch = BRANCH_FAR if far else BRANCH
     unit = 1.0 if survey is None else survey.unit
     spread = _short(unit if survey is None else max(unit, _spread(survey.samples)))
@@ -539,7 +558,10 @@ def _particles(
     weighed = given / WEIGHED_BELOW if isinstance(given, int | float) else math.inf
     full = survey is not None and survey.thin <= BENT
     chosen: dict[str, Any] = {
-        "particles": max(PARTICLES_NORMAL, particles // 2) if fast else particles,
+        "particles": particles,
+        "tries": PARTICLES_TRIES_FAST if fast else PARTICLES_TRIES,
+        "quantile": QUANTILE_LINEAR if linear else QUANTILE,
+        "compared": _short((LEVEL if late else COMPARED) * unit),
         "branch": begin,
         "weighed": _short(max(weighed, WEIGHED_LEAST * unit)),
         "level": _short(LEVEL * unit) if equal else 0.0,
@@ -554,23 +576,30 @@ def _particles(
         chosen["normal"] = True
     if _decoded(constraint):
         chosen["pairs"] = PAIRS_DECODED
-    _known(Particles, options, fast, "particles")
+    if fast:
+        chosen["steps"] = STEPS_FAST
+    _known(Particles, options, fast, "steps")
     sampler = Particles(denoiser, constraint, **(chosen | options))
+    if constraint.differs and "tries" not in options:
+        sampler = sampler.for_targets()
     if constraint.equalities is None and exact and "particles" not in options:
         taken: dict[str, Any] = {k: v for k, v in options.items() if k in SHARED}
         prior = Ancestral(denoiser, constraint, **taken)
-        tries = _tries(seen, prior.steps, sampler.budget(m))
+        rest = replace(sampler, particles=2 * sampler.particles, tries=1)
+        tries = _tries(seen, prior.steps, rest.budget(m))
         if tries:
             count = attempts or tries + PROJECTED
             early = max(0, count - PROJECTED)
             reason = "Unconditional samples satisfy the inequality often; particles meet the rest."
-            return Plan((prior,) * early + (sampler,) * (count - early), reason)
+            return Plan((prior,) * early + (rest,) * (count - early), reason)
     what = "one value" if m == 1 else f"{m} values"
     where = ", far from most unconditional samples" if far else ""
     reason = (
         f"The constraint is on {what}{where}: {sampler.particles} particles of each member are "
         "weighed by it."
     )
+    if sampler.tries > 1:
+        reason += " Members that they find unlikely are sampled again."
     return Plan((sampler,) * (attempts or ATTEMPTS), reason)
 
 
@@ -833,7 +862,8 @@ def _known(
             f"fast=True chooses {chosen!r} of {kind.__name__}, which is given as an option; leave "
             "one of the two out."
         )
-    known = [f.name for f in fields(kind) if f.init and f.name not in ("denoiser", "constraint")]
+    hidden = ("denoiser", "constraint", "pilot")
+    known = [f.name for f in fields(kind) if f.init and f.name not in hidden]
     for name in options:
         if name not in known:
             raise ValueError(

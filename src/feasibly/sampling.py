@@ -256,7 +256,12 @@ def dry_run(
         if id(sampler) not in prepared:
             with batch.calling([member] * 2, device):
                 counted = replace(sampler, denoiser=Network(sampler.denoiser, evaluations))
-                prepared[id(sampler)] = counted.prepare(problem)
+                try:
+                    prepared[id(sampler)] = counted.prepare(problem)
+                except ValueError:  # the method does not fit the problem
+                    raise
+                except Exception as error:
+                    raise _failure("The preparation of a run", error) from error
     return [prepared[id(sampler)] for sampler in attempts]
 
 
@@ -296,16 +301,21 @@ def trajectory(sampler: Any, noise: MemberNoise) -> Iterator[tuple[int, Tensor, 
     except Exception as error:
         where = f"Step {k} of {length}, to sigma = {sampler.noise_level(s):.3g},"
         where = where if k else "The beginning of a run"
-        if DONATED in str(error):
-            raise SamplingError(
-                f"{where} failed: the network is compiled so that its backward pass runs once, "
-                "and a sampler takes several. In a new process `import torch._functorch.config` "
-                "and set `torch._functorch.config.donated_buffer = False` before the first call."
-            ) from error
-        raise SamplingError(
-            f"{where} failed ({type(error).__name__}: {error}); test the denoiser there with "
-            "`python -m feasibly check`."
-        ) from error
+        raise _failure(where, error) from error
+
+
+def _failure(where: str, error: Exception) -> SamplingError:
+    """Returns the error of a network that failed somewhere in a run."""
+    if DONATED in str(error):
+        return SamplingError(
+            f"{where} failed: the network is compiled so that its backward pass runs once, "
+            "and a sampler takes several. In a new process `import torch._functorch.config` "
+            "and set `torch._functorch.config.donated_buffer = False` before the first call."
+        )
+    return SamplingError(
+        f"{where} failed ({type(error).__name__}: {error}); test the denoiser there with "
+        "`python -m feasibly check`."
+    )
 
 
 @dataclass

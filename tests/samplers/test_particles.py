@@ -1002,7 +1002,7 @@ def test_a_run_warns_if_its_particles_are_too_few_for_many_narrow_modes(modes, w
     apart = torch.cdist(result.samples, mu).square() / 2 / 0.3**2
     found = (-apart).softmax(dim=1).mean(dim=0)
     assert ((found - exact).abs().max() > 0.15) == wrong
-    told = any("likelihoods differ by a factor" in warning for warning in result.warnings)
+    told = any("of the members matter in the average" in warning for warning in result.warnings)
     assert told is wrong
 
 

@@ -75,6 +75,8 @@ def audit(
     summaries. If all candidates are right, a fault is found with probability `level` at most.
 
     The plan of a method is that for the constraint as it is given, and the same for all truths.
+    But particles that may be sampled again are four times as many here, and sampled once: each
+    truth is a target of its own.
     Of a constraint with inequalities only the equalities are stated through truths. The truths
     satisfy the inequalities.
 
@@ -284,7 +286,7 @@ def _numbered(name: str) -> Iterator[str]:
 
 def _cost(attempts: Sequence[Sampler], residuals: int, members: int) -> int:
     """Returns the evaluations of one attempt at the members of one truth."""
-    cost = members * sum(attempts[0].budget(residuals))
+    cost = members * sum(attempts[0].for_targets().budget(residuals))
     pilots = any(sampler.one_target for sampler in attempts)
     return cost + PILOT * attempts[0].taken * pilots
 
@@ -386,7 +388,7 @@ class Work:
                 stated = self.stated
                 if sampler.constraint is not constraint:
                     stated = without_inequalities(stated)
-                made[id(sampler)] = replace(sampler, constraint=stated)
+                made[id(sampler)] = replace(sampler.for_targets(), constraint=stated)
         return [made[id(sampler)] for sampler in attempts]
 
     def applicable(

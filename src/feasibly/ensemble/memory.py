@@ -31,6 +31,7 @@ from ..errors import SamplingError
 from ..network import Evaluations, device_of
 from ..randomness import MemberNoise
 from ..samplers import Particles, Sampler
+from ..samplers.tries import Pilot
 from ..sampling import dry_run
 from .manifest import Config
 
@@ -186,13 +187,12 @@ def estimate(
     attempts = [attempts] if isinstance(attempts, Sampler) else attempts
     device = torch.device(device or device_of(attempts[-1].denoiser.denoiser))
     check_room(shape, dtype, device)
-    *_, sampler = dry_run(attempts, shape, dtype, device, 0, 1, Evaluations())
-
-    length = sampler.taken
-    begun = isinstance(sampler, Particles)  # `begin` takes all steps but the last
+    measured, length = attempts[-1], attempts[-1].taken
+    begun = isinstance(measured, Particles)  # `begin` takes all steps but the last
     if begun:
-        all_along: dict[str, Any] = {"branch": math.inf, "weighed": math.inf, "halved": 0.0}
-        sampler = replace(sampler, steps=min(sampler.steps, BEGUN), **all_along)
+        measured = _all_along(measured, MemberNoise(0, [0], shape, 0, dtype, device)())
+    *_, sampler = dry_run([measured], shape, dtype, device, 0, 1, Evaluations())
+
     last = sampler.taken - 1
     levels = [last] if begun else sorted({0, length // 2, max(0, last - 1)})
     longer = length / (sampler.taken if begun else len(levels))
@@ -219,6 +219,15 @@ def estimate(
     return Footprint(
         member + BESIDES * state, max(0, one - member), seconds, max(0.0, alone - seconds)
     )
+
+
+def _all_along(sampler: Particles, x: Tensor) -> Particles:
+    """Returns particles that are weighed in a few steps, and at all of them. Those that may be
+    sampled again are sampled twice: no pilot tells when to keep them, but a state of no member."""
+    steps, tries = min(sampler.steps, BEGUN), min(sampler.tries, 2)
+    everywhere: dict[str, Any] = {"branch": math.inf, "weighed": math.inf, "compared": 0.0}
+    made = replace(sampler, steps=steps, tries=tries, halved=0.0, **everywhere)
+    return replace(made, pilot=Pilot(repr(made), math.inf, x, x.new_zeros((1, 1))))
 
 
 def check_room(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> None:

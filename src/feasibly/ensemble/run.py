@@ -139,7 +139,7 @@ def run(
     device = torch.device(device or device_of(denoiser))
     memory.check_room(config.shape, dtype, device)
     size = memory.SEVERAL if chunk == "auto" else chunk
-    prepared = dry_run(attempts, config.shape, dtype, device, 0, size, Evaluations())
+    prepared = dry_run(attempts, config.shape, dtype, device, 0, size, taken := Evaluations())
 
     @functools.cache
     def asked(count: int) -> Probe:
@@ -160,7 +160,7 @@ def run(
         plan = Plan(chunk)
     with Claims(store.claims) as claims:
         worker = Worker(
-            prepared, store, claims, device, plan, workers, callback, progress, monitor
+            prepared, store, claims, device, plan, workers, callback, progress, monitor, taken
         )
         try:
             worker.work()
@@ -230,6 +230,7 @@ class Worker:
     callback: Callable[[Snapshot], None] | None
     progress: Callable[[int], None] | None
     monitor: Monitor | None = None
+    taken: Evaluations = field(default_factory=Evaluations)  # by the preparation
     current: tuple[int, ...] = ()
     paths: dict[int, list[float]] = field(default_factory=dict)  # violations by member and step
     statistics: dict[str, float] = field(default_factory=dict)  # of samplers, summed over chunks
@@ -295,8 +296,10 @@ class Worker:
         config = self.store.config
         dtype = getattr(torch, config.dtype)
         place = (config.shape, dtype, self.device)
-        made = Run(config.seed, *place, self.callback, monitor=self.monitor)
-        self.paths = made.paths
+        made = Run(
+            config.seed, *place, self.callback, evaluations=self.taken, monitor=self.monitor
+        )
+        self.paths, self.taken = made.paths, Evaluations()  # the first chunk's alone
         try:
             return made.sample(self.attempts, list(self.current))
         except BaseException as error:

@@ -164,6 +164,10 @@ class Sampler(ABC):
         """
         return self
 
+    def for_targets(self) -> Self:
+        """Returns the sampler for members with targets of their own; itself by default."""
+        return self
+
     def begin(self, noise: MemberNoise) -> Start:
         r"""Samples the states :math:`x_1 \sim p(x_1)` of data of zero mean and unit variance."""
         times = self.times(noise.dtype, noise.device)

@@ -4,9 +4,10 @@ __all__ = ["Particles", "Twist"]
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field, replace
 from itertools import pairwise
-from typing import Any, NamedTuple
+from statistics import NormalDist
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from ..constraints.base import Constraint, Intervals
 from ..minimizers import GaussNewton, Minimizer
 from ..minimizers.base import per_sample
 from ..randomness import MemberNoise
-from ..sampling import finite
+from ..sampling import Problem, finite
 from .ancestral import Ancestral, Last
 from .base import Randn, Sampler, Start, Step
 from .calibrated import CalibratedPPR
@@ -23,6 +24,7 @@ from .normals import inside, positive
 from .ppr import PPR
 from .principal import Principal, given, principal
 from .slopes import Slopes, diagonal, followed, joined, products, rows
+from .tries import Pilot, like_pilot, sample_pilot, sample_until_kept
 from .truncated import TruncatedPPR
 
 MOST = 12  # values that are weighed, unless there are more equalities: those nearest to a bound
@@ -48,6 +50,8 @@ LOST = 0.1  # the share of members lost, or a user is warned
 LOWER = 0.5  # of the data's scale: the level down to which members' likelihoods must agree
 DIFFER = 0.6  # the standard deviation of their logarithms there, or a user is warned
 EVEN = 1 / 2  # the share of particles that must matter, or they are resampled
+PILOT = 8  # members that tell from which likelihood on a member is kept for certain
+BLIND = 4  # the most tries of a member without such a likelihood
 
 
 class Twist(NamedTuple):
@@ -67,6 +71,52 @@ class Twist(NamedTuple):
     log_h: Tensor
     values: tuple[Tensor, ...] = ()
     slopes: Slopes | None = None
+
+
+class Population(NamedTuple):
+    r"""The particles of members. All tensors have members along the second axis.
+
+    Attributes:
+        x: The states, with shape (K, B, *).
+        log_w: The logarithms of their weights, with shape (K, B).
+        log_h: Those of the likelihoods that the weights contain, likewise.
+        average: The logarithms of mean weights after the last step, with shape (1, B).
+        log_z: Those of members' likelihoods down to the data's scale, with shape (1, B).
+        lower: The same down to a lower level.
+        lost: Which members are lost, with shape (1, B).
+        around: The noises that tell the curvature, with shape (P, B, *); the same for all
+            particles, and all steps.
+        last: The step before.
+        slopes: The derivatives of the values there, where the next step takes no gradients.
+    """
+
+    x: Tensor
+    log_w: Tensor
+    log_h: Tensor
+    average: Tensor
+    log_z: Tensor
+    lower: Tensor
+    lost: Tensor
+    around: Tensor
+    last: Last | None = None
+    slopes: Slopes | None = None
+
+
+class Way(NamedTuple):
+    """The times that particles go through.
+
+    Attributes:
+        times: Those of all steps, from 1 to 0.
+        free: Those of the steps above `branch`, from 1.
+        steps: Each step between `branch` and the last one: its time, the time to go to, and
+            whether the next one takes gradients.
+        compared: How many of these are above `compared`; 0 if members have one try.
+    """
+
+    times: Tensor
+    free: Tensor
+    steps: list[tuple[Tensor, Tensor, bool]]
+    compared: int
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -120,6 +170,15 @@ class Particles(Sampler):
     :class:`CalibratedPPR <feasibly.samplers.CalibratedPPR>`. The projection is onto what holds
     exactly.
 
+    The mean weight of a member's particles says how likely the constraint is. Particles of a few
+    members find it by chance less likely than those of others: few then met their mode. With
+    `tries` above 1 members are compared at the noise level `compared`, and those that are unlikely
+    are sampled again, with other noise. A try of likelihood :math:`Z` is kept with probability
+    :math:`\min(1, Z / b)`. The bar :math:`b` comes from the first tries of a pilot of 8 members
+    of a seed of its own, once a run; their evaluations are counted. Of a member that is kept at no
+    try, one try is chosen, with :math:`Z` as weights. So a few particles do what many would. A
+    member whose conditions or targets are not the pilot's has 4 tries at most, and one is chosen.
+
     A step that only moves its mean leaves weights that vary, the more so the more values there
     are. With `normal` its variance is that given the constraint too, for normal values; see
     :mod:`feasibly.samplers.principal`. This suits linear values, and many.
@@ -152,9 +211,15 @@ class Particles(Sampler):
         normal: Whether the values are taken as normal in a step, so that the constraint changes
             its variance and not only its mean. Under many values weights then vary less. It
             applies where all are equalities or have errors.
+        tries: How often the particles of a member may be sampled down to `compared`.
+        quantile: Which quantile of the pilot's likelihoods the bar is, from 0.5 to 1. A higher
+            one takes more tries, and is nearer to the constrained distribution.
+        compared: The noise level down to which likelihoods of members are compared, in units of
+            the data.
         minimize: The minimizer of the last projection.
         eta: The share of fresh noise in a prediction; not 0.
         output: What to return; see :class:`Sampler`.
+        pilot: What the pilot has shown; None to sample it before the run.
     """
 
     space = "x_t"
@@ -179,31 +244,83 @@ class Particles(Sampler):
     spread: float = 1.0
     pairs: int = 16
     normal: bool = False
+    tries: int = 1
+    quantile: float = 0.9
+    compared: float = 0.1
     minimize: Minimizer = GaussNewton(steps=50, max_distance=None)
     output: str = "projected"
+    pilot: Pilot | None = field(default=None, repr=False)
 
     def begin(self, noise: MemberNoise) -> Start:
         """Goes down to the last step, and keeps one particle of each member."""
-        x_t, times, memory, _ = super().begin(noise)
-        branch = self._branch()
-        everyone, last = torch.arange(len(x_t), device=x_t.device), None
-        prior = Ancestral(self.denoiser, spacing=self.spacing, eta=self.eta)
-        for t, s in pairwise(times[: branch + 1]):
+        way, everyone = self._way(noise), rows_of(noise)
+        if not way.steps:
+            return Start(self.unconditional(noise, way.free)[0], way.times[-2:])
+        tries, first = 0, {}
+        if way.compared:
+            tries = self.tries
+            population, first = self._tried(noise, way)
+        else:
+            population = self.population(noise, way.free)
+        number = self._stream(tries)
+        streams = [noise.again(everyone, number + k) for k in range(len(population.x))]
+        steps = way.steps[way.compared :]
+        population = self.weigh(population, steps, noise, streams)
+        last = likelihoods(population)
+        statistics = last | first | {"members lost": last["members lost"]}
+        x, log_w, log_h = population[:3]
+        if len(x) > 1:
+            now = [self.twist(one, way.times[-2], population.around).log_h for one in x]
+            log_w = log_w + torch.stack(now)
+        x = x[choose(log_w - log_h, uniform(noise)), everyone]
+        return Start(x, way.times[-2:], None, statistics if noise.attempt == 0 else {})
+
+    def unconditional(self, noise: MemberNoise, times: Tensor) -> tuple[Tensor, Last | None]:
+        """Samples states without the constraint, step by step, and returns them and the step
+        before the last of these times."""
+        x_t, *_ = super().begin(noise)
+        last, prior = None, Ancestral(self.denoiser, spacing=self.spacing, eta=self.eta)
+        for t, s in pairwise(times):
             x_t, _, last = prior.step(x_t, t, s, noise, last)
-        if len(times) == branch + 2:  # there is no step below
-            return Start(x_t, times[branch:], memory)
+        return x_t, last
+
+    def population(self, noise: MemberNoise, times: Tensor) -> Population:
+        """Samples the particles of members without the constraint, down to the last of these
+        times. Those of one member are the same so far."""
+        x_t, last = self.unconditional(noise, times)
         pairs = 0 if self.constraint.linear else self.pairs
-        around = [noise() for _ in range(pairs)]  # the same for all particles, and all steps
-        streams = [noise.again(everyone, k + 1) for k in range(self._kept(times[branch]))]
-        copies = everyone.expand(len(streams), -1)
-        x, last = x_t[copies], last and last.at(copies)  # (K, B, *)
-        log_w = log_h = x.new_zeros(x.shape[:2], dtype=torch.float64)
-        log_z = lower = average = log_w[0]
-        lost = torch.zeros_like(everyone, dtype=torch.bool)
+        around = torch.stack([noise() for _ in range(pairs)]) if pairs else x_t.new_empty(0)
+        copies = rows_of(noise).expand(self._kept(times[-1]), -1)
+        x, last = x_t[copies], last and last.at(copies)
+        log_w = x.new_zeros(x.shape[:2], dtype=torch.float64)
+        zero = log_w[:1]
+        lost = torch.zeros_like(zero, dtype=torch.bool)
+        return Population(x, log_w, log_w, zero, zero, zero, lost, around, last)
+
+    def weigh(
+        self,
+        population: Population,
+        steps: Sequence[tuple[Tensor, Tensor, bool]],
+        noise: MemberNoise,
+        streams: Sequence[Randn],
+    ) -> Population:
+        """Takes particles through steps, and weighs them.
+
+        Arguments:
+            population: The particles.
+            steps: The time of each step, the time to go to, and whether the next step takes
+                gradients.
+            noise: The noise of the members.
+            streams: That of their particles.
+        """
+        x, log_w, log_h, average, log_z, lower, lost, around, last, slopes = population
+        everyone = rows_of(noise)
+        prior = Ancestral(self.denoiser, spacing=self.spacing, eta=self.eta)
         coarse = min(self.spread, self.weighed)
-        slopes: Slopes | None = None  # of the step before, where a step takes no gradients
-        renewed = [*self._anew(branch)[1:], True]
-        for (t, s), renews in zip(pairwise(times[branch:-1]), renewed, strict=True):
+        lowest = LOWER * coarse
+        if self.tries > 1:
+            coarse, lowest = lowest, self.compared
+        for t, s, renews in steps:
             twists = [
                 self.twist(one, t, around, slopes and slopes.at(k)) for k, one in enumerate(x)
             ]
@@ -214,11 +331,11 @@ class Particles(Sampler):
             rise = log_mean(log_w) - average
             if self.noise_level(t) >= coarse:
                 log_z = log_z + rise
-            if self.noise_level(t) >= LOWER * coarse:
+            if self.noise_level(t) >= lowest:
                 lower = lower + rise
             if len(x) > 1:
-                alone = shares(log_w).square().sum(dim=0) > 1 / ALONE
-                lost |= alone & (rise < -MISSED)
+                alone = shares(log_w).square().sum(dim=0, keepdim=True) > 1 / ALONE
+                lost = lost | alone & (rise < -MISSED)
             chosen, log_w = resampled(log_w, uniform(noise), self._kept(s))
             average = log_mean(log_w)
             picked = chosen, everyone
@@ -232,18 +349,93 @@ class Particles(Sampler):
             last = Last(x_0, self.transition(x, x_0, t, s)[0], t)
             x, ratio = (torch.stack(part) for part in zip(*moved, strict=True))
             log_w = log_w + ratio
-        if len(x) > 1:
-            log_w = log_w + torch.stack([self.twist(one, times[-2], around).log_h for one in x])
-        x = x[choose(log_w - log_h, uniform(noise)), everyone]
-        statistics = likelihoods(log_z, lower, lost) if noise.attempt == 0 else {}
-        return Start(x, times[-2:], memory, statistics)
+        return Population(x, log_w, log_h, average, log_z, lower, lost, around, last, slopes)
+
+    def prepare(self, problem: Problem) -> Self:
+        """Returns the sampler with its pilot, if members have several tries."""
+        way = self._way(MemberNoise(0, [], (), 0, problem.x_0.dtype, problem.x_0.device))
+        known = self.pilot is not None and self.pilot.key == repr(self)
+        if known or not way.compared:
+            return self
+
+        def log_likelihoods(noise: MemberNoise) -> Tensor:
+            return self._try(noise, noise, rows_of(noise), 0, way)[1]
+
+        return replace(self, pilot=sample_pilot(self, problem, PILOT, log_likelihoods, self._bar))
+
+    def _tried(self, noise: MemberNoise, way: Way) -> tuple[Population, dict[str, float]]:
+        """Samples particles down to the level `compared`: those of each member until they are
+        kept, and `tries` times at most. Returns them, and statistics."""
+        if self.pilot is None or self.pilot.key != repr(self):
+            raise ValueError(
+                "Particles has no pilot for its settings; take `sampler.prepare(problem)`."
+            )
+        alike = torch.stack(like_pilot(self, self.pilot, noise)).all(dim=0)
+        log_bar = torch.where(alike, self.pilot.log_bar, math.inf).double()
+        barred = log_bar.isfinite()
+        tries = torch.where(barred, self.tries, min(self.tries, BLIND))
+
+        statistics = {"members whose pilot failed": int(alike.sum()) - int(barred.sum())}
+
+        def sample(again: MemberNoise, rows: Tensor, number: int) -> tuple[Population, Tensor]:
+            population, log_likelihood = self._try(again, noise, rows, number, way)
+            if number == 0:
+                statistics.update(likelihoods(population))
+            return population, log_likelihood
+
+        stride = self.particles + 1
+        tried = sample_until_kept(noise, tries, log_bar, sample, axis=1, streams=stride)
+        return tried.found, statistics
+
+    def _try(
+        self, again: MemberNoise, noise: MemberNoise, rows: Tensor, number: int, way: Way
+    ) -> tuple[Population, Tensor]:
+        """Samples the particles of some members down to the level `compared`, and returns them
+        and the log-likelihoods, with shape (B).
+
+        Arguments:
+            again: The noise of the try, of these members.
+            noise: The noise of all members.
+            rows: The rows of these members.
+            number: The number of the try, from 0.
+            way: The times to go through.
+        """
+        found = self.population(again, way.free)
+        first = self._stream(number)
+        streams = [noise.again(rows, first + k) for k in range(len(found.x))]
+        found = self.weigh(found, way.steps[: way.compared], again, streams)
+        return found, found.lower[0].nan_to_num(-math.inf, -math.inf, -math.inf)
+
+    def _bar(self, log_likelihoods: Tensor) -> float:
+        """Returns the log-likelihood from which on a member is kept for certain: the `quantile`
+        of a normal that has the median and the upper quartile of these, so that one outlier
+        changes little; at most the largest. Infinite if none is finite."""
+        finite = log_likelihoods[log_likelihoods.isfinite()]
+        if not len(finite):
+            return math.inf
+        middle, upper = finite.quantile(finite.new_tensor([0.5, 0.75])).tolist()
+        normal = NormalDist()
+        above = (upper - middle) / normal.inv_cdf(0.75) * normal.inv_cdf(self.quantile)
+        return min(middle + above, finite.max().item())
+
+    def _stream(self, number: int) -> int:
+        """The number of the first particle's stream of noise, in a try."""
+        return number * (self.particles + 1) + 1
+
+    def _way(self, noise: MemberNoise) -> Way:
+        """Returns the times to go through."""
+        times, branch = self.times(noise.dtype, noise.device), self._branch()
+        anew = [*self._anew(branch)[1:], True]
+        steps = list(zip(times[branch:-2], times[branch + 1 : -1], anew, strict=False))
+        above = sum(self.noise_level(t) >= self.compared for t, *_ in steps)
+        return Way(times, times[: branch + 1], steps, above if self.tries > 1 else 0)
 
     @torch.enable_grad()
     def twist(
         self,
         x_t: Tensor,
         t: Tensor,
-        around: Sequence[Tensor] = (),
+        around: Sequence[Tensor] | Tensor = (),
         before: Slopes | None = None,
     ) -> Twist:
         """Returns what the constraint says of states; above the level `weighed` nothing.
@@ -315,10 +507,10 @@ class Particles(Sampler):
         return Twist(mean.detach(), move.nan_to_num(0, 0, 0), log_h, slopes=now)
 
     @torch.no_grad()
-    def _around(self, mean: Tensor, sigma: float, around: Sequence[Tensor]) -> Tensor:
+    def _around(self, mean: Tensor, sigma: float, around: Sequence[Tensor] | Tensor) -> Tensor:
         """Returns the constrained values of pairs of samples around the estimates, on opposite
         sides, with shape (2, P, B, m); no pairs without noises."""
-        if not around:
+        if not len(around):
             return mean.new_empty((2, 0))
         std = 1 / math.sqrt(1 / sigma**2 + 1 / self.spread**2)
         values = [
@@ -355,6 +547,14 @@ class Particles(Sampler):
         members, total, squares, lost, lower, its_square = (
             statistics.get(name, 0.0) for name in LIKELIHOODS
         )
+        failed = int(statistics.get("members whose pilot failed", 0))
+        if failed:
+            yield (
+                f"None of the {PILOT} members of the pilot had a finite likelihood of the "
+                f"constraint. So {failed} members were sampled {min(self.tries, BLIND)} times "
+                "each, and one try of each was chosen by its likelihood. Test the denoiser and "
+                "the constraint by `python -m feasibly check`."
+            )
         if members < FEWEST:
             return
         more = f"such as options={{'particles': {8 * self.particles}}}"
@@ -371,7 +571,7 @@ class Particles(Sampler):
                     "The particles of members say how likely the constraint is, and only "
                     f"{share:.0%} of the members matter in the average. {doubt}"
                 )
-            elif variance > DIFFER**2:
+            elif self.tries == 1 and variance > DIFFER**2:
                 yield (
                     "Each member's particles say how likely the constraint is, and these "
                     f"likelihoods differ by a factor of {math.exp(math.sqrt(variance)):.1f}. "
@@ -431,15 +631,26 @@ class Particles(Sampler):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._at_least(1, "particles", "every")
+        self._at_least(1, "particles", "every", "tries")
         self._at_least(2, "pairs")
-        for name in ("branch", "weighed", "halved", "level", "spread"):
+        for name in ("branch", "weighed", "halved", "level", "spread", "compared"):
             value = getattr(self, name)
-            least = 0 if name in ("halved", "level") else math.ulp(0.0)
+            least = 0 if name in ("halved", "level", "compared") else math.ulp(0.0)
             if not isinstance(value, int | float) or not value >= least:
                 raise ValueError(
                     f"{type(self).__name__}({name}=...) must be a positive number, got {value!r}."
                 )
+        if not isinstance(self.quantile, int | float) or not 0.5 <= self.quantile < 1:
+            raise ValueError(
+                f"{type(self).__name__}(quantile=...) must be a number from 0.5 to below 1, got "
+                f"{self.quantile!r}."
+            )
+        if self.tries > 1 and self.compared >= self.weighed:
+            raise ValueError(
+                f"{type(self).__name__}(weighed={self.weighed!r}, compared={self.compared!r}) "
+                "compares members before their particles are weighed; set `compared` below "
+                "`weighed`."
+            )
         if self.weighed <= self.level:
             raise ValueError(
                 f"{type(self).__name__}(weighed={self.weighed!r}, level={self.level!r}) never "
@@ -456,12 +667,22 @@ class Particles(Sampler):
         inside = self.constraint.equalities is None and self.constraint.noisy is None
         return min(residuals, MOST) if inside else residuals
 
+    def for_targets(self) -> Self:
+        """Returns the sampler with more particles and one try: a pilot has one target."""
+        if self.tries == 1:
+            return self
+        return replace(self, particles=BLIND * self.particles, tries=1, pilot=None)
+
     def budget(self, residuals: int = 1) -> tuple[int, int]:
+        """As :meth:`Sampler.budget`, without the pilot, which is sampled once a run."""
         times, branch, rows = self.times(), self._branch(), self._rows(residuals)
-        forward, backward = branch + 1 + (self.output == "denoised"), 0
+        several = any(self.noise_level(t) >= self.compared for t in times[branch:-2])
+        tries = self.tries if several else 1
+        forward = tries * branch + 1 + (self.output == "denoised") + (tries > 1)
+        backward = 0
         for t, anew in zip(times[branch:-2], self._anew(branch), strict=True):
-            forward += self._kept(t)
-            backward += self._kept(t) * rows * anew
+            kept = self._kept(t) * (tries if self.noise_level(t) >= self.compared else 1)
+            forward, backward = forward + kept, backward + kept * rows * anew
         if len(times) > branch + 2 and (K := self._kept(times[-2])) > 1:
             forward, backward = forward + K, backward + K * rows
         if self.constraint.noisy is not None:
@@ -490,18 +711,24 @@ def tails(S: Tensor, curved: Tensor) -> Tensor:
 
 
 def log_mean(log_w: Tensor) -> Tensor:
-    """Returns the logarithms of mean weights, with shape (B), given those of weights, (K, B)."""
-    return log_w.nan_to_num(-math.inf).logsumexp(dim=0) - math.log(len(log_w))
+    """Returns the logarithms of mean weights, with shape (1, B), given those of weights, with
+    shape (K, B)."""
+    return log_w.nan_to_num(-math.inf).logsumexp(dim=0, keepdim=True) - math.log(len(log_w))
 
 
-def likelihoods(log_z: Tensor, lower: Tensor, lost: Tensor) -> dict[str, float]:
+def likelihoods(population: Population) -> dict[str, float]:
     """Returns how many members there are, the sum of their likelihoods and that of the squares,
-    given the logarithms, with shape (B), how many are lost, given which, and the sum of the
-    logarithms at a lower level and that of their squares, given these, with shape (B)."""
+    how many are lost, and the sum of the logarithms at a lower level and that of their squares."""
+    log_z, lower, lost = population.log_z, population.lower, population.lost
     known = log_z.isfinite() & lower.isfinite()
     z = log_z[known].clamp(-LARGEST, LARGEST).exp()
     found = (z, z.square(), lost[known], lower[known], lower[known].square())
     return dict(zip(LIKELIHOODS, (len(z), *(v.sum().item() for v in found)), strict=True))
+
+
+def rows_of(noise: MemberNoise) -> Tensor:
+    """Returns the rows of all members, with shape (B)."""
+    return torch.arange(len(noise.members), device=noise.device)
 
 
 def uniform(noise: MemberNoise) -> Tensor:

@@ -1,6 +1,6 @@
 r"""Rejection at low noise, then posterior samples."""
 
-__all__ = ["Pilot", "Rejection"]
+__all__ = ["Rejection"]
 
 import math
 from collections.abc import Iterator, Mapping
@@ -14,37 +14,17 @@ from torch import Tensor
 from ..constraints.base import Constraint
 from ..errors import ConstraintError, DenoiserError
 from ..linalg import eigh
-from ..members import among, calling
 from ..randomness import MemberNoise
 from ..sampling import Problem
 from .base import Start
 from .calibrated import CalibratedPPR
 from .slopes import products, rows
+from .tries import Pilot, like_pilot, sample_pilot, sample_until_kept
 
 FEW = 4  # residuals for which members may be resampled until they come near
 PILOT = 256  # unconditional samples that tell how likely the constraint can be
-PILOT_SEED = 2**32 - 1  # theirs, so that no member depends on which others there are
 UNKEPT = 1 / 4  # the share of members kept at no try above which a user is warned
 EXCESS = 1 / 20  # the share of the likelihood beyond the pilot's above which a user is warned
-
-
-@dataclass(frozen=True)
-class Pilot:
-    """What unconditional samples tell of a problem.
-
-    Attributes:
-        key: The sampler that they were sampled for, in words.
-        highest: Their largest log-likelihood of the constraint.
-        answer: The denoiser's estimate for a fixed state, with shape (1, *). It tells members
-            with conditions of their own.
-        residual: The residual of that estimate, with shape (1, m). It tells members with targets
-            of their own.
-    """
-
-    key: str
-    highest: float
-    answer: Tensor
-    residual: Tensor
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -102,46 +82,24 @@ class Rejection(CalibratedPPR):
             )
         if self.pilot is not None and self.pilot.key == repr(self):
             return self
-        like, found = problem.x_0, []
-        rest = (tuple(like.shape[1:]), 0, like.dtype, like.device)
-        for ids in torch.arange(PILOT).split(max(1, min(problem.chunk, PILOT))):
-            with calling([problem.member] * len(ids), like.device):
-                noise = MemberNoise(PILOT_SEED, ids.tolist(), *rest)
-                found.append(self.log_likelihood(*self.unconditional(noise)))
-        noise = MemberNoise(0, [problem.member], *rest)
-        highest, answer = torch.cat(found).max().item(), self.answer(noise)
-        with calling([problem.member], like.device):
-            r = self.constraint.residual(answer)
-        return replace(self, pilot=Pilot(repr(self), highest, answer, r))
+        likelihoods, highest = self._free_log_likelihoods, lambda found: found.max().item()
+        return replace(self, pilot=sample_pilot(self, problem, PILOT, likelihoods, highest))
 
     def begin(self, noise: MemberNoise) -> Start:
         """Samples states at `level`: each member until it is kept, and `tries` times at most."""
         pilot = self._checked_pilot(noise)
-        rows = torch.arange(len(noise.members), device=noise.device)
-        x_s, s = self.unconditional(noise)
-        x_s, x = x_s.clone(), x_s
-        total = torch.full_like(x_s.flatten(start_dim=1)[:, 0], -math.inf)
-        weight = excess = 0.0
-        for trial in range(self.tries):
-            again = noise.again(rows, trial) if trial else noise
-            with among(rows):
-                if trial:
-                    x, _ = self.unconditional(again)
-                log_h = self.log_likelihood(x, s)
-            u, v = (torch.special.ndtr(again().flatten(1)[:, 0]).log() for _ in range(2))
-            keep = u <= log_h - pilot.highest
-            total[rows] = torch.logaddexp(total[rows], log_h)
-            chosen = keep | (v <= log_h - total[rows])  # the latter for what is never kept
-            x_s[rows[chosen]] = x[chosen]
-            rows = rows[~keep]
-            ratio = (log_h - pilot.highest).double().clamp(max=30).exp()
-            weight += ratio.sum().item()
-            excess += (ratio - 1).clamp_min(0).sum().item()
-            if not rows.numel():
-                break
-        statistics = {"likelihood": weight, "beyond the pilot": excess}
+        members, device = (len(noise.members),), noise.device
+        tries = torch.full(members, self.tries, device=device)
+        log_bar = torch.full(members, pilot.log_bar, dtype=noise.dtype, device=device)
+
+        def sample(again: MemberNoise, rows: Tensor, trial: int) -> tuple[Tensor, Tensor]:
+            x_s, s = self.unconditional(again)
+            return x_s, self.log_likelihood(x_s, s)
+
+        x_s, kept, likelihood, beyond = sample_until_kept(noise, tries, log_bar, sample)
+        statistics = {"likelihood": likelihood, "beyond the pilot": beyond}
         if noise.attempt == 0:
-            statistics |= {"begun": len(x_s), "kept at no try": rows.numel()}
+            statistics |= {"begun": len(x_s), "kept at no try": len(x_s) - int(kept.sum())}
         times = self.times(noise.dtype, noise.device)
         return Start(x_s, times[self._free() :], None, statistics)
 
@@ -168,16 +126,6 @@ class Rejection(CalibratedPPR):
         log_h = -(p.square() / values + values.log()).sum(dim=1) / 2
         return log_h.nan_to_num(-math.inf).to(r.dtype)  # what is not finite is not kept
 
-    def answer(self, noise: MemberNoise) -> Tensor:
-        """Returns the denoiser's estimate for one and the same state, as noisy as data, under
-        each member's conditions; with shape (B, *)."""
-        times = torch.linspace(0, 1, 65, dtype=noise.dtype, device=noise.device)
-        t = min(times, key=lambda t: abs(math.log(self.noise_level(t))))
-        fixed = MemberNoise(PILOT_SEED, [0], noise.shape, 0, noise.dtype, noise.device)
-        x_t = self.scale(t) * fixed()
-        with calling(noise.members, noise.device):
-            return self.denoiser(x_t.expand(len(noise.members), *noise.shape), t)
-
     def warnings(self, statistics: Mapping[str, float]) -> Iterator[str]:
         begun, unkept = (int(statistics.get(name, 0)) for name in ("begun", "kept at no try"))
         if unkept > UNKEPT * begun:
@@ -196,6 +144,10 @@ class Rejection(CalibratedPPR):
                 "edges."
             )
 
+    def _free_log_likelihoods(self, noise: MemberNoise) -> Tensor:
+        """Returns the log-likelihoods of unconditional samples, with shape (B)."""
+        return self.log_likelihood(*self.unconditional(noise))
+
     def _free(self) -> int:
         """The number of steps without the constraint, which acts at the last step at least."""
         above = (self.noise_level(t) > self.level for t in self.times()[:-2])
@@ -207,27 +159,19 @@ class Rejection(CalibratedPPR):
             raise ValueError(
                 "Rejection has no pilot for its settings; take `sampler.prepare(problem)`."
             )
-        self._check_targets(noise, self.pilot)
-        answer = self.answer(noise)
-        error = (answer - self.pilot.answer).flatten(start_dim=1).norm(dim=1)
-        if (error > 0.01 * self.pilot.answer.norm()).any():
+        same_prior, same_target = like_pilot(self, self.pilot, noise)
+        if not same_target.all():
+            raise ConstraintError(
+                "Rejection takes one constraint for all members, and theirs differ from the one "
+                "of its pilot; make a run for each target."
+            )
+        if not same_prior.all():
             raise DenoiserError(
                 "Rejection takes one prior for all members, and the denoiser has conditions that "
                 "differ from member to member; make a run for each condition, or use "
                 "CalibratedPPR."
             )
         return self.pilot
-
-    def _check_targets(self, noise: MemberNoise, pilot: Pilot) -> None:
-        """Refuses members whose constraint is not the pilot's."""
-        x_0 = pilot.answer.expand(len(noise.members), *noise.shape)
-        with calling(noise.members, noise.device):
-            r = self.constraint.residual(x_0)
-        if not torch.allclose(r, pilot.residual, rtol=1e-3, atol=1e-5, equal_nan=True):
-            raise ConstraintError(
-                "Rejection takes one constraint for all members, and theirs differ from the one "
-                "of its pilot; make a run for each target."
-            )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,0 +1,167 @@
+r"""Sampling a member again until its likelihood of the constraint keeps it.
+
+This is rejection sampling. What is kept for certain is told by a pilot, which has a seed of its
+own. So no member depends on which others there are.
+"""
+
+__all__ = ["Kept", "Pilot", "answers", "like_pilot", "sample_pilot", "sample_until_kept"]
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..members import among, calling
+from ..randomness import MemberNoise
+from ..sampling import Problem
+from .base import Sampler
+
+PILOT_SEED = 2**32 - 1  # no ensemble's, but for one in four billion
+
+
+@dataclass(frozen=True)
+class Pilot:
+    """What a pilot tells of a problem.
+
+    Attributes:
+        key: The sampler that it is of, in words.
+        log_bar: The log-likelihood of the constraint from which on a member is kept for certain.
+        answer: The denoiser's estimate for a fixed state, with shape (1, *). It tells members
+            with conditions of their own.
+        residual: The residual of that estimate, with shape (1, m). It tells members with targets
+            of their own.
+    """
+
+    key: str
+    log_bar: float
+    answer: Tensor
+    residual: Tensor
+
+
+class Kept(NamedTuple):
+    """What members are left with after their tries.
+
+    Attributes:
+        found: What was sampled of each.
+        kept: Which were kept at one of their tries, with shape (B).
+        likelihood: The sum of the likelihoods of all tries, over the bar.
+        beyond: The part of it that is beyond the bar.
+    """
+
+    found: Any
+    kept: Tensor
+    likelihood: float
+    beyond: float
+
+
+@torch.no_grad()
+def sample_pilot(
+    sampler: Sampler,
+    problem: Problem,
+    size: int,
+    log_likelihoods: Callable[[MemberNoise], Tensor],
+    log_bar: Callable[[Tensor], float],
+) -> Pilot:
+    """Samples a pilot.
+
+    Arguments:
+        sampler: The sampler that it is of.
+        problem: What a dry run shows of the problem.
+        size: How many members to sample.
+        log_likelihoods: Samples members with a noise, and returns their log-likelihoods, with
+            shape (B).
+        log_bar: The bar, given those of all.
+    """
+    assert sampler.constraint is not None
+    like, found = problem.x_0, []
+    rest = (tuple(like.shape[1:]), 0, like.dtype, like.device)
+    for ids in torch.arange(size).split(max(1, min(problem.chunk, size))):
+        with calling([problem.member] * len(ids), like.device):
+            found.append(log_likelihoods(MemberNoise(PILOT_SEED, ids.tolist(), *rest)))
+    answer = answers(sampler, MemberNoise(0, [problem.member], *rest))
+    with calling([problem.member], like.device):
+        r = sampler.constraint.residual(answer)
+    return Pilot(repr(sampler), log_bar(torch.cat(found)), answer, r)
+
+
+def answers(sampler: Sampler, noise: MemberNoise) -> Tensor:
+    """Returns the denoiser's estimate for one and the same state, as noisy as data, under each
+    member's conditions; with shape (B, *)."""
+    times = torch.linspace(0, 1, 65, dtype=noise.dtype, device=noise.device)
+    t = min(times, key=lambda t: abs(math.log(sampler.noise_level(t))))
+    fixed = MemberNoise(PILOT_SEED, [0], noise.shape, 0, noise.dtype, noise.device)
+    x_t = sampler.scale(t) * fixed()
+    with calling(noise.members, noise.device):
+        return sampler.denoiser(x_t.expand(len(noise.members), *noise.shape), t)
+
+
+def like_pilot(sampler: Sampler, pilot: Pilot, noise: MemberNoise) -> tuple[Tensor, Tensor]:
+    """Returns which members have the pilot's prior, and which its targets, both with shape (B)."""
+    assert sampler.constraint is not None
+    answer = answers(sampler, noise)
+    error = (answer - pilot.answer).flatten(start_dim=1).norm(dim=1)
+    with calling(noise.members, noise.device):
+        r = sampler.constraint.residual(pilot.answer.expand(len(noise.members), *noise.shape))
+    near = torch.isclose(r, pilot.residual, rtol=1e-3, atol=1e-5, equal_nan=True)
+    return ~(error > 0.01 * pilot.answer.norm()), near.all(dim=1)
+
+
+def sample_until_kept(
+    noise: MemberNoise,
+    tries: Tensor,
+    log_bar: Tensor,
+    sample: Callable[[MemberNoise, Tensor, int], tuple[Any, Tensor]],
+    *,
+    axis: int = 0,
+    streams: int = 1,
+) -> Kept:
+    r"""Samples each member until it is kept.
+
+    A try of likelihood :math:`h` is kept with probability :math:`\min(1, h / b)`, with :math:`b`
+    the bar. Of a member that is kept at no try, one try is chosen, with :math:`h` as weights.
+
+    Arguments:
+        noise: The noise of the members.
+        tries: How often each may be sampled, with shape (B).
+        log_bar: The logarithm of each one's bar, with shape (B); infinite for none.
+        sample: Samples members once, given the noise of the try, the rows of the members, and the
+            number of the try. It returns a tensor, or a named tuple of tensors and such tuples,
+            and the log-likelihoods, with shape (B).
+        axis: The axis of the members in these tensors. Those of fewer axes are left as they are.
+        streams: How many streams of noise a try takes.
+    """
+    rows = torch.arange(len(noise.members), device=noise.device)
+    kept = torch.zeros_like(rows, dtype=torch.bool)
+    found, total = None, torch.empty(0)
+    likelihood = beyond = 0.0
+    for k in range(int(tries.max())):
+        again = noise.again(rows, k * streams) if k else noise
+        with among(rows):
+            new, log_h = sample(again, rows, k)
+        if k == 0:
+            found, total = new, torch.full_like(log_h, -math.inf)
+        u, v = (torch.special.ndtr(again().flatten(1)[:, 0]).log() for _ in range(2))
+        keep = u <= log_h - log_bar[rows]
+        total[rows] = torch.logaddexp(total[rows], log_h)
+        chosen = keep | (v <= log_h - total[rows])  # the latter for what is never kept
+        found = _put(found, new, rows[chosen], chosen.nonzero().squeeze(1), axis)
+        ratio = (log_h - log_bar[rows]).double().clamp(max=30).exp()
+        likelihood += ratio.sum().item()
+        beyond += (ratio - 1).clamp_min(0).sum().item()
+        kept[rows] = keep
+        rows = rows[~keep & (tries[rows] > k + 1)]
+        if not rows.numel():
+            break
+    return Kept(found, kept, likelihood, beyond)
+
+
+def _put(old: Any, new: Any, to: Tensor, of: Tensor, axis: int) -> Any:
+    """Returns tensors with some members in place of others; see :func:`sample_until_kept`."""
+    if isinstance(old, Tensor) and old.dim() > axis:
+        return old.index_copy(axis, to, new.index_select(axis, of))
+    if isinstance(old, tuple):
+        return type(old)(*(_put(a, b, to, of, axis) for a, b in zip(old, new, strict=True)))
+    return old
