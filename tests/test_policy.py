@@ -730,7 +730,7 @@ def test_fast_asks_for_fewer_gradients_and_still_lands(m, method):
         feasibly.sample(PRIOR, curved, 4, (D,), fast=fast, **settings) for fast in (True, False)
     )
     assert quick.feasible.all()
-    assert quick.evaluations.backward < full.evaluations.backward
+    assert quick.evaluations.member_backward < full.evaluations.member_backward
 
 
 def test_ppr_of_inequalities_samples_the_prior_first_and_projects_in_the_end():
