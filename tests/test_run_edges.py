@@ -86,7 +86,7 @@ def test_a_sampler_of_another_denoiser_is_refused():
     ("constraint", "method", "options"),
     [
         (None, "auto", {}),
-        (LINE, "auto", {"particles": 4}),
+        (LINE, "auto", {"steps": 4}),
         (LINE, "ppr", {"minimize": GaussNewton(3)}),
     ],
     ids=str,

@@ -1,0 +1,270 @@
+"""Members whose particles are sampled again, until a bar of a pilot keeps them.
+
+Statistical tests have fixed seeds, and their bars are four standard errors or more: a fresh seed
+would miss one in 10,000.
+"""
+
+import math
+from dataclasses import replace
+from statistics import NormalDist
+
+import pytest
+import torch
+
+import feasibly
+from feasibly import ensemble, members
+from feasibly.constraints import EachMember, Equality, Inequality, Linear
+from feasibly.errors import SamplingError
+from feasibly.minimizers import GaussNewton
+from feasibly.network import Evaluations, Network
+from feasibly.oracles import Gaussian, GaussianMixture
+from feasibly.randomness import MemberNoise
+from feasibly.samplers import Particles
+from feasibly.sampling import inspect
+from feasibly.schedules import LogLogit
+
+D = 4
+PRIOR = Gaussian(torch.zeros(D).double(), torch.eye(D).double(), LogLogit())
+LINE = Linear(torch.eye(D)[:1].double(), torch.full((1,), 0.5).double(), tolerance=1e-8)
+CURVE = Equality(lambda x: x[:, :1] + x[:, :1] ** 3 - 0.5, tolerance=1e-8)
+pytestmark = pytest.mark.filterwarnings("ignore::feasibly.errors.CalibrationWarning")
+FEW = {"particles": 2, "steps": 12, "branch": 8.0, "level": 0.05}
+
+
+def prepared(sampler, dtype=torch.float64):
+    return sampler.prepare(inspect(sampler.denoiser, sampler.constraint, (D,), dtype))
+
+
+def begin(sampler, n=6, dtype=torch.float64):
+    noise = MemberNoise(0, range(n), (D,), dtype=dtype)
+    with torch.no_grad(), members.calling(range(n)):
+        return sampler.begin(noise)
+
+
+def test_the_bar_is_a_quantile_of_a_normal_with_the_median_and_the_upper_quartile():
+    sampler = Particles(PRIOR, LINE, tries=2, quantile=0.8)
+    normal = NormalDist(-3.0, 2.0)
+    values = torch.tensor([normal.inv_cdf((k + 0.5) / 401) for k in range(401)]).double()
+    assert sampler._bar(values) == pytest.approx(normal.inv_cdf(0.8), abs=0.02)
+    odd = torch.cat([values, torch.tensor([1e6, -math.inf, math.nan, math.inf]).double()])
+    assert sampler._bar(odd) == pytest.approx(normal.inv_cdf(0.8), abs=0.05), "of the finite ones"
+    assert replace(sampler, quantile=0.5)._bar(values) == pytest.approx(-3.0)
+    assert replace(sampler, quantile=0.999)._bar(values[:300]) == values[299], (
+        "at most the largest"
+    )
+    assert sampler._bar(values[:1] * math.nan) == math.inf
+
+
+def tensors(part):
+    """All tensors of nested tuples that have members along the second axis."""
+    if isinstance(part, torch.Tensor):
+        return [part] if part.dim() > 1 else []
+    return [t for one in part for t in tensors(one)] if isinstance(part, tuple) else []
+
+
+@pytest.mark.parametrize("constraint", [LINE, CURVE], ids=["linear", "curved"])
+@pytest.mark.parametrize("every", [1, 2])
+def test_a_member_above_the_bar_keeps_all_of_its_first_try(constraint, every):
+    n, options = 32, {"normal": constraint.linear, "every": every, "compared": 0.4}
+    sampler = prepared(Particles(PRIOR, constraint, tries=4, **(FEW | options)))
+    noise = [MemberNoise(0, range(n), (D,), dtype=torch.float64) for _ in range(3)]
+    way, rows = sampler._way(noise[0]), torch.arange(n)
+    assert 0 < way.compared < len(way.steps)
+    with torch.no_grad(), members.calling(range(n)):
+        first, log_z = sampler._try(noise[0], noise[0], rows, 0, way)
+        bar = log_z.median().item()
+        some = replace(sampler, pilot=replace(sampler.pilot, log_bar=bar))
+        tried, _ = some._tried(noise[1], way)
+        none = replace(sampler, pilot=replace(sampler.pilot, log_bar=-1e9))
+        alike, _ = none._tried(noise[2], way)
+    above = log_z >= bar
+    assert n // 2 <= above.sum() < n
+    parts = list(zip(tensors(first), tensors(tried), tensors(alike), strict=True))
+    assert (tried.slopes is not None) == (every == 2), "what the next step takes is kept too"
+    for old, new, same in parts:
+        torch.testing.assert_close(new[:, above], old[:, above], rtol=0, atol=1e-9)
+        torch.testing.assert_close(same, old, rtol=0, atol=1e-9)
+    apart = (tried.x - first.x).abs().amax(dim=(0, 2)) > 1e-6
+    assert 0 < apart.sum() <= (~above).sum()
+
+
+def test_no_two_tries_share_noise(monkeypatch):
+    """Each particle of a try has a stream, each try one besides, and all particles below others."""
+    asked, again = [], MemberNoise.again
+    monkeypatch.setattr(
+        MemberNoise, "again", lambda self, rows, k: asked.append(k) or again(self, rows, k)
+    )
+    sampler = prepared(Particles(PRIOR, CURVE, tries=3, **FEW))
+    asked.clear()
+    begin(replace(sampler, pilot=replace(sampler.pilot, log_bar=1e9)))
+    assert len(asked) == 3 * 2 + 2 + 2
+    assert len(set(asked)) == len(asked)
+    assert min(asked) > 0, "which is the noise that a member begins with"
+
+
+@pytest.mark.parametrize("constraint", [LINE, CURVE], ids=["linear", "curved"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_no_member_depends_on_the_others_or_on_chunks(constraint, dtype):
+    prior = Gaussian(torch.zeros(D).to(dtype), torch.eye(D).to(dtype), LogLogit())
+    sampler = Particles(prior, constraint, tries=3, quantile=0.8, **FEW)
+    whole = sampler.sample(9, (D,), dtype=dtype).samples
+    bar = 1e-4 if dtype == torch.float32 else 1e-9
+    for ids, chunk in ((9, 2), ([7, 3], None), ([5], 1)):
+        part = sampler.sample(ids, (D,), dtype=dtype, chunk=chunk)
+        torch.testing.assert_close(part.samples, whole[part.members], rtol=0, atol=bar)
+    assert len(set(whole[:, 1].tolist())) == 9
+
+
+def test_with_several_tries_narrow_modes_have_their_weights():
+    """A mixture of 24 modes under two values, of which three modes share nearly all. Two particles
+    alone are off by 0.2 or more; eight tries bring them within 0.1."""
+    wrong, right = (weights(tries) for tries in (1, 8))
+    assert wrong > 0.2
+    assert right < 0.1
+
+
+def weights(tries):
+    """The total variation between the weights of modes and the exact ones."""
+    n, generator = 384, torch.Generator().manual_seed(4)
+    mu = torch.randn(24, 16, generator=generator).double()
+    A = torch.randn(2, 16, generator=generator).double() / 4
+    y = A @ (mu[0] + 0.3 * torch.randn(16, generator=generator).double())
+    cov = 0.09 * torch.eye(16).double().expand(24, 16, 16)
+    prior = GaussianMixture(torch.ones(24).double() / 24, mu, cov, LogLogit())
+    law = Linear(A, y, tolerance=1e-8)
+    options = {"particles": 4, "branch": 16.0, "weighed": 4.0, "normal": True, "every": 2}
+    sampler = Particles(prior, law, tries=tries, quantile=0.9, **options)
+    x = sampler.sample(n, (16,), dtype=torch.float64).samples
+    gap = y - mu @ A.T
+    exact = (-(gap @ torch.linalg.inv(A @ A.T) * gap).sum(dim=1) / 2 / 0.09).softmax(dim=0)
+    found = (-torch.cdist(x, mu).square() / 2 / 0.09).softmax(dim=1).mean(dim=0)
+    return (found - exact).abs().sum().item() / 2
+
+
+@pytest.mark.parametrize(
+    ("constraint", "options"),
+    [
+        (LINE, {"normal": True}),
+        (CURVE, {"every": 2, "halved": 0.4}),
+        (Linear(LINE.A, LINE.y, noise=0.2), {}),
+        (Inequality(lambda x: 0.5 - x[:, :1], tolerance=1e-8), {"level": 0.0}),
+    ],
+    ids=["linear", "curved", "errors", "inequality"],
+)
+def test_a_member_that_is_kept_at_no_try_takes_the_budget(constraint, options):
+    counted = Evaluations()
+    last = GaussNewton(steps=1)
+    sampler = Particles(
+        Network(PRIOR, counted), constraint, tries=3, minimize=last, **(FEW | options)
+    )
+    sampler = prepared(sampler)
+    sampler = replace(sampler, pilot=replace(sampler.pilot, log_bar=1e9))
+    before = replace(counted)
+    start = begin(sampler, 2)
+    assert start.x.isfinite().all()
+    most, rest = sampler.budget(1), replace(sampler, steps=1).budget(1)  # the last step's alone
+    spent = counted.forward - before.forward, counted.backward - before.backward
+    assert spent == (most[0] - rest[0], most[1] - rest[1])
+
+
+class Shifted(Gaussian):
+    """A prior whose mean is each member's own condition, from member 8 on."""
+
+    def mean(self, x, sigma):
+        shift = (members.current().to(x)[:, None] - 8).clamp_min(0)
+        return super().mean(x - shift, sigma) + shift
+
+
+def test_members_with_conditions_of_their_own_are_compared_with_nobody():
+    """They take four tries, and the others go as they would without them."""
+    prior = Shifted(torch.zeros(D).double(), torch.eye(D).double(), LogLogit())
+    sampler = Particles(prior, LINE, tries=6, normal=True, **FEW)
+    alone, more = (sampler.sample(n, (D,), dtype=torch.float64) for n in (8, 40))
+    torch.testing.assert_close(more.samples[:8], alone.samples, rtol=0, atol=1e-9)
+    assert more.feasible.all()
+    apart = more.samples[8:, 1:] - torch.arange(32).double()[:, None]
+    assert apart.abs().max() < 5
+    # a standard error of the mean of 96 normals is 0.1
+    assert apart.mean().abs().item() < 0.41
+    assert not any("pilot" in warning for warning in more.warnings)
+
+
+def test_targets_of_their_own_take_more_particles_and_one_try():
+    each = EachMember(
+        Equality(lambda x: x[:, :1], tolerance=1e-8), torch.linspace(-1, 1, 6).double()[:, None]
+    )
+    first = feasibly.plan(PRIOR, each, (D,), dtype=torch.float64).attempts[0]
+    assert first.tries == 1
+    sampler = Particles(PRIOR, LINE, tries=3, particles=3)
+    several = sampler.for_targets()
+    assert (several.tries, several.particles) == (1, 12)
+    assert replace(sampler, tries=1).for_targets().particles == 3
+
+
+def test_a_pilot_without_a_finite_likelihood_is_told_of():
+    sampler = prepared(Particles(PRIOR, LINE, tries=6, **FEW))
+    lost = replace(sampler, pilot=replace(sampler.pilot, log_bar=math.inf))
+    start = begin(lost)
+    assert start.statistics["members whose pilot failed"] == 6
+    (said,) = lost.warnings(start.statistics)
+    assert "None of the 8 members of the pilot" in said
+    assert "6 members were sampled 4 times each" in said
+    assert not list(sampler.warnings(begin(sampler).statistics))
+
+
+def test_a_pilot_is_sampled_once_and_belongs_to_its_settings():
+    sampler = Particles(PRIOR, LINE, tries=3, **FEW)
+    with pytest.raises(ValueError, match=r"no pilot for its settings; take `sampler.prepare"):
+        begin(sampler)
+    ready = prepared(sampler)
+    assert prepared(ready) is ready
+    assert sampler.pilot is None
+    with pytest.raises(ValueError, match="no pilot for its settings"):
+        begin(replace(ready, tries=4))
+    assert prepared(replace(sampler, tries=1)).pilot is None
+    high = replace(sampler, branch=0.2, compared=0.3)
+    assert prepared(high).pilot is None, "particles never get to where they would be compared"
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"tries": 0}, r"tries=...\) takes a whole number of at least 1, got 0"),
+        ({"quantile": 0.4}, r"quantile=...\) must be a number from 0.5 to below 1, got 0.4"),
+        ({"quantile": 1.0}, r"from 0.5 to below 1, got 1.0"),
+        ({"quantile": None}, r"from 0.5 to below 1, got None"),
+        ({"compared": -1.0}, r"compared=...\) must be a positive number, got -1.0"),
+        ({"tries": 2, "weighed": 0.08}, r"compared=0.1\) compares members before"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options, match):
+    with pytest.raises(ValueError, match=match):
+        Particles(PRIOR, LINE, **options)
+
+
+class Broken(Gaussian):
+    """A network that fails at low noise."""
+
+    def mean(self, x, sigma):
+        if sigma < 0.3:
+            raise IndexError("no such level")
+        return super().mean(x, sigma)
+
+
+def test_a_network_that_fails_in_a_pilot_is_named():
+    prior = Broken(torch.zeros(D).double(), torch.eye(D).double(), LogLogit())
+    sampler = Particles(prior, LINE, tries=3, **FEW)
+    with pytest.raises(SamplingError, match=r"preparation of a run failed \(IndexError: no such"):
+        sampler.sample(2, (D,), dtype=torch.float64)
+
+
+def test_a_store_counts_the_pilot_and_has_the_members_of_a_run(tmp_path):
+    sampler = Particles(PRIOR, LINE, tries=3, **FEW)
+    result = sampler.sample(5, (D,), dtype=torch.float64, chunk=2)
+    path = tmp_path / "five.zarr"
+    ensemble.run(sampler, path, 5, (D,), dtype=torch.float64, chunk=2)
+    store = ensemble.Store(path)
+    found = torch.stack([torch.from_numpy(store.get(i)) for i in range(5)])
+    torch.testing.assert_close(found, result.samples, rtol=0, atol=1e-9)
+    forward = sum(record.forward for record in store.all_records())
+    assert forward == pytest.approx(result.evaluations.member_forward)
