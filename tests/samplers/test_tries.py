@@ -89,12 +89,12 @@ def test_a_member_above_the_bar_keeps_all_of_its_first_try(constraint, every):
 
 
 def test_no_two_tries_share_noise(monkeypatch):
-    """Each particle of a try has a stream, each try one besides, and all particles below others."""
+    """Each try has a stream, as has each of its particles, and each particle below it."""
     asked, again = [], MemberNoise.again
     monkeypatch.setattr(
         MemberNoise, "again", lambda self, rows, k: asked.append(k) or again(self, rows, k)
     )
-    sampler = prepared(Particles(PRIOR, CURVE, tries=3, **FEW))
+    sampler = prepared(Particles(PRIOR, CURVE, tries=3, **(FEW | {"level": 0.0})))
     asked.clear()
     begin(replace(sampler, pilot=replace(sampler.pilot, log_bar=1e9)))
     assert len(asked) == 3 * 2 + 2 + 2

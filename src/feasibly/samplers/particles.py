@@ -170,14 +170,14 @@ class Particles(Sampler):
     :class:`CalibratedPPR <feasibly.samplers.CalibratedPPR>`. The projection is onto what holds
     exactly.
 
-    The mean weight of a member's particles says how likely the constraint is. Particles of a few
-    members find it by chance less likely than those of others: few then met their mode. With
-    `tries` above 1 members are compared at the noise level `compared`, and those that are unlikely
-    are sampled again, with other noise. A try of likelihood :math:`Z` is kept with probability
-    :math:`\min(1, Z / b)`. The bar :math:`b` comes from the first tries of a pilot of 8 members
-    of a seed of its own, once a run; their evaluations are counted. Of a member that is kept at no
-    try, one try is chosen, with :math:`Z` as weights. So a few particles do what many would. A
-    member whose conditions or targets are not the pilot's has 4 tries at most, and one is chosen.
+    The mean weight :math:`Z` of a member's particles estimates how likely the constraint is. It is
+    low if all of them are in modes that the constraint hardly allows. With `tries` above 1 such a
+    member is sampled again, with other noise. A try is kept with probability
+    :math:`\min(1, Z / b)`, with :math:`Z` at the noise level `compared`. The bar :math:`b` comes
+    from a pilot: 8 members of a seed of its own, sampled once before a run. Its evaluations are
+    counted. Of a member that is kept at no try, one try is chosen, with :math:`Z` as weights. So a
+    few particles do what many would. If a member's conditions or targets are not the pilot's, one
+    of 4 tries is chosen so.
 
     A step that only moves its mean leaves weights that vary, the more so the more values there
     are. With `normal` its variance is that given the constraint too, for normal values; see
