@@ -40,8 +40,7 @@ PARTICLES_LINEAR, PARTICLES_NORMAL = 4, 2
 """The same for steps that take values as normal, and for normal data. Weights vary less there."""
 
 PARTICLES_TRIES, PARTICLES_TRIES_FAST = 8, 4
-"""How often the particles of a member are sampled at most, until they find the constraint as
-likely as those of others do, and with `fast`."""
+"""The most tries of a member's particles, and that with `fast`."""
 
 QUANTILE, QUANTILE_LINEAR = 0.5, 0.8
 """The quantile of likelihoods from which on a member is not sampled again; and that for up to
@@ -129,10 +128,10 @@ LAST = 10
 that are not feasible yet take them."""
 
 STEPS_CALIBRATED, STEPS_FAST, TOP = 36, 24, 5.0
-"""The number of steps of posterior samples over all noise levels; that with `fast`, which is also
-that of particles; and the level
-to which the first of them goes, in units of the data's standard deviation along their widest
-direction. Above it states say little of the data, and the other steps are left out."""
+"""The number of steps of posterior samples over all noise levels; that with `fast`, also of
+particles; and the level to which the first step goes, in units of the data's standard deviation
+along their widest direction. Above it states say little of the data, and the other steps are left
+out."""
 
 SPARSE = 0.1
 """The noise level below which steps are twice as long, in units of the data's scale. Under linear
@@ -320,8 +319,8 @@ def choose(
         survey: What unconditional samples show of it; None for data of unit variance.
         attempts: How often a member is sampled, at most; None for the policy's choice.
         fast: Whether to take fewer evaluations, for samples that are a little farther from the
-            constrained distribution. With `auto` it means a quarter fewer steps of particles, of
-            which fewer are sampled again, or two thirds of the steps of posterior samples;
+            constrained distribution. With `auto` it means 24 steps of particles in place of 32,
+            and at most 4 tries in place of 8, or two thirds of the steps of posterior samples;
             exactly normal data take few in any case.
             Projections of PPR take fewer iterations: half for few residuals, two thirds for many.
         options: Options of the method, which take the place of the policy's.
@@ -569,6 +568,9 @@ def _particles(
         "every": EVERY_LINEAR if constraint.linear and full else EVERY,
         "minimize": GaussNewton(STUCK, max_distance=None),
     }
+    below = (chosen | options)["weighed"]
+    if isinstance(below, int | float) and chosen["compared"] >= below > 0:
+        chosen["compared"] = _short(below / 2)
     smooth = survey is not None and survey.thin < SMOOTH
     if equal and smooth and (chosen | options)["particles"] > PARTICLES_NORMAL:
         chosen["halved"] = _short(HALVED * unit)
@@ -581,11 +583,12 @@ def _particles(
     _known(Particles, options, fast, "steps")
     sampler = Particles(denoiser, constraint, **(chosen | options))
     if constraint.differs and "tries" not in options:
-        sampler = sampler.for_targets()
-    if constraint.equalities is None and exact and "particles" not in options:
+        sampler = replace(sampler, tries=1) if "particles" in options else sampler.for_targets()
+    if constraint.equalities is None and exact and not {"particles", "tries"} & options.keys():
         taken: dict[str, Any] = {k: v for k, v in options.items() if k in SHARED}
         prior = Ancestral(denoiser, constraint, **taken)
-        rest = replace(sampler, particles=2 * sampler.particles, tries=1)
+        more = 2 if sampler.tries > 1 else 1
+        rest = replace(sampler, particles=more * sampler.particles, tries=1)
         tries = _tries(seen, prior.steps, rest.budget(m))
         if tries:
             count = attempts or tries + PROJECTED

@@ -68,7 +68,7 @@ def test_a_member_above_the_bar_keeps_all_of_its_first_try(constraint, every):
     n, options = 32, {"normal": constraint.linear, "every": every, "compared": 0.4}
     sampler = prepared(Particles(PRIOR, constraint, tries=4, **(FEW | options)))
     noise = [MemberNoise(0, range(n), (D,), dtype=torch.float64) for _ in range(3)]
-    way, rows = sampler._way(noise[0]), torch.arange(n)
+    way, rows = sampler._times(torch.float64, "cpu"), torch.arange(n)
     assert 0 < way.compared < len(way.steps)
     with torch.no_grad(), members.calling(range(n)):
         first, log_z = sampler._try(noise[0], noise[0], rows, 0, way)
@@ -175,18 +175,60 @@ class Shifted(Gaussian):
         return super().mean(x - shift, sigma) + shift
 
 
+SHIFTED = Shifted(torch.zeros(D).double(), torch.eye(D).double(), LogLogit())
+
+
 def test_members_with_conditions_of_their_own_are_compared_with_nobody():
-    """They take four tries, and the others go as they would without them."""
-    prior = Shifted(torch.zeros(D).double(), torch.eye(D).double(), LogLogit())
-    sampler = Particles(prior, LINE, tries=6, normal=True, **FEW)
-    alone, more = (sampler.sample(n, (D,), dtype=torch.float64) for n in (8, 40))
-    torch.testing.assert_close(more.samples[:8], alone.samples, rtol=0, atol=1e-9)
-    assert more.feasible.all()
-    apart = more.samples[8:, 1:] - torch.arange(32).double()[:, None]
+    """They have the same samples whoever else is sampled, and their own prior."""
+    sampler = Particles(SHIFTED, LINE, tries=6, normal=True, **FEW)
+    found = sampler.sample(40, (D,), dtype=torch.float64)
+    for ids in (8, [30], [30, 2], [39, 8, 20]):
+        part = sampler.sample(ids, (D,), dtype=torch.float64)
+        expected = found.samples[part.members]
+        torch.testing.assert_close(part.samples, expected, rtol=0, atol=1e-9)
+    assert found.feasible.all()
+    apart = found.samples[8:, 1:] - torch.arange(32).double()[:, None]
     assert apart.abs().max() < 5
     # a standard error of the mean of 96 normals is 0.1
     assert apart.mean().abs().item() < 0.41
-    assert not any("pilot" in warning for warning in more.warnings)
+    assert not any("pilot" in warning for warning in found.warnings)
+
+
+class Shared(Particles):
+    """Notes how many members are sampled at each try."""
+
+    sizes = []  # noqa: RUF012
+
+    def _try(self, again, noise, rows, number, times):
+        Shared.sizes.append(len(rows))
+        return super()._try(again, noise, rows, number, times)
+
+
+def own_values(x):
+    """A value with a target of each member's own, which the constraint does not say."""
+    return x[:, :1] - members.current().to(x)[:, None].clamp_min(7) / 1e9
+
+
+SAYS = EachMember(
+    Equality(lambda x: x[:, :1], tolerance=1e-8), torch.linspace(-1, 1, 12).double()[:, None]
+)
+
+
+@pytest.mark.parametrize(
+    ("prior", "constraint", "first"),
+    [
+        (SHIFTED, LINE, 9),
+        (PRIOR, SAYS, 0),
+        (PRIOR, Equality(lambda x: 1e-6 * own_values(x * 1e-6), tolerance=1e-30), 8),
+    ],
+    ids=["conditions", "targets", "unsaid"],
+)
+def test_members_unlike_the_pilot_take_four_tries(prior, constraint, first):
+    """All members that it is like are kept at once: the bar is low."""
+    sampler = prepared(Shared(prior, constraint, tries=6, **FEW))
+    Shared.sizes.clear()
+    begin(replace(sampler, pilot=replace(sampler.pilot, log_bar=-1e300)), 12)
+    assert Shared.sizes == [12, *[12 - first] * 3]
 
 
 def test_targets_of_their_own_take_more_particles_and_one_try():
@@ -210,6 +252,57 @@ def test_a_pilot_without_a_finite_likelihood_is_told_of():
     assert "None of the 8 members of the pilot" in said
     assert "6 members were sampled 4 times each" in said
     assert not list(sampler.warnings(begin(sampler).statistics))
+
+
+def test_members_are_compared_by_their_likelihood_down_to_a_level():
+    """Of normal data and a linear value it is the exact density, if steps are many: all members
+    have it, down to any level."""
+    settings = {"particles": 64, "steps": 256, "normal": True, "tries": 2}
+    exact = -(0.5**2) / 2
+    found = []
+    for compared in (0.3, 3.0):
+        sampler = Particles(PRIOR, LINE, compared=compared, **settings)
+        noise = MemberNoise(0, range(4), (D,), dtype=torch.float64)
+        times = sampler._times(torch.float64, "cpu")
+        with torch.no_grad(), members.calling(range(4)):
+            _, log_z = sampler._try(noise, noise, torch.arange(4), 0, times)
+        found.append(log_z)
+        torch.testing.assert_close(log_z, torch.full((4,), exact).double(), rtol=0, atol=0.3)
+    assert (found[0] - found[1]).abs().min() > 1e-9
+
+
+def test_statistics_are_of_first_tries_and_the_pilot_is_no_member():
+    sampler = prepared(Particles(PRIOR, CURVE, tries=4, quantile=0.999, **FEW), torch.float64)
+    bars = (-1e300, 1e300)
+    low, high = (
+        begin(replace(sampler, pilot=replace(sampler.pilot, log_bar=bar)), 8) for bar in bars
+    )
+    assert low.statistics == high.statistics
+    assert not torch.equal(low.x, high.x)
+    noise = MemberNoise(0, range(8), (D,), dtype=torch.float64)
+    with torch.no_grad(), members.calling(range(8)):
+        times = sampler._times(torch.float64, "cpu")
+        _, log_z = sampler._try(noise, noise, torch.arange(8), 0, times)
+    assert abs(sampler._bar(log_z) - sampler.pilot.log_bar) > 1e-6
+
+
+class Lost(Gaussian):
+    """A denoiser that is not finite at one level, on one side."""
+
+    def mean(self, x, sigma):
+        found = super().mean(x, sigma)
+        bad = (x[:, 1] > 0) & (0.25 < float(sigma) < 0.4)
+        return torch.where(bad[:, None], math.nan, found)
+
+
+@pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
+def test_states_that_are_not_finite_at_one_level_leave_the_bar_finite():
+    prior = Lost(torch.zeros(D).double(), torch.eye(D).double(), LogLogit())
+    options = FEW | {"particles": 1, "steps": 16}
+    sampler = prepared(Particles(prior, LINE, tries=3, **options))
+    assert abs(sampler.pilot.log_bar) < 1e3
+    result = sampler.sample(8, (D,), dtype=torch.float64)
+    assert result.finite.any()
 
 
 def test_a_pilot_is_sampled_once_and_belongs_to_its_settings():

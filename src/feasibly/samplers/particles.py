@@ -50,8 +50,8 @@ LOST = 0.1  # the share of members lost, or a user is warned
 LOWER = 0.5  # of the data's scale: the level down to which members' likelihoods must agree
 DIFFER = 0.6  # the standard deviation of their logarithms there, or a user is warned
 EVEN = 1 / 2  # the share of particles that must matter, or they are resampled
-PILOT = 8  # members that tell from which likelihood on a member is kept for certain
-BLIND = 4  # the most tries of a member without such a likelihood
+PILOT = 8  # members whose likelihoods set the bar
+BLIND = 4  # the most tries of a member without a bar
 
 
 class Twist(NamedTuple):
@@ -81,8 +81,10 @@ class Population(NamedTuple):
         log_w: The logarithms of their weights, with shape (K, B).
         log_h: Those of the likelihoods that the weights contain, likewise.
         average: The logarithms of mean weights after the last step, with shape (1, B).
-        log_z: Those of members' likelihoods down to the data's scale, with shape (1, B).
-        lower: The same down to a lower level.
+        log_z: Those of members' likelihoods down to the data's scale, with shape (1, B); down to
+            half of it if members have several tries.
+        lower: Those down to half of the data's scale, likewise; down to `compared` if members have
+            several tries.
         lost: Which members are lost, with shape (1, B).
         around: The noises that tell the curvature, with shape (P, B, *); the same for all
             particles, and all steps.
@@ -102,18 +104,18 @@ class Population(NamedTuple):
     slopes: Slopes | None = None
 
 
-class Way(NamedTuple):
+class Times(NamedTuple):
     """The times that particles go through.
 
     Attributes:
-        times: Those of all steps, from 1 to 0.
+        every: Those of all steps, from 1 to 0.
         free: Those of the steps above `branch`, from 1.
         steps: Each step between `branch` and the last one: its time, the time to go to, and
             whether the next one takes gradients.
         compared: How many of these are above `compared`; 0 if members have one try.
     """
 
-    times: Tensor
+    every: Tensor
     free: Tensor
     steps: list[tuple[Tensor, Tensor, bool]]
     compared: int
@@ -174,10 +176,10 @@ class Particles(Sampler):
     low if all of them are in modes that the constraint hardly allows. With `tries` above 1 such a
     member is sampled again, with other noise. A try is kept with probability
     :math:`\min(1, Z / b)`, with :math:`Z` at the noise level `compared`. The bar :math:`b` comes
-    from a pilot: 8 members of a seed of its own, sampled once before a run. Its evaluations are
-    counted. Of a member that is kept at no try, one try is chosen, with :math:`Z` as weights. So a
-    few particles do what many would. If a member's conditions or targets are not the pilot's, one
-    of 4 tries is chosen so.
+    from a pilot: 8 members with the conditions of member 0 and a seed of their own, sampled before
+    a run. Its evaluations are counted. Of a member that is kept at no try, one try is chosen, with
+    :math:`Z` as weights, which is an approximation. So a few particles do what many would. If a
+    member's conditions or targets are not the pilot's, one of 4 tries is chosen so.
 
     A step that only moves its mean leaves weights that vary, the more so the more values there
     are. With `normal` its variance is that given the constraint too, for normal values; see
@@ -212,8 +214,8 @@ class Particles(Sampler):
             its variance and not only its mean. Under many values weights then vary less. It
             applies where all are equalities or have errors.
         tries: How often the particles of a member may be sampled down to `compared`.
-        quantile: Which quantile of the pilot's likelihoods the bar is, from 0.5 to 1. A higher
-            one takes more tries, and is nearer to the constrained distribution.
+        quantile: The bar is this quantile of the pilot's likelihoods, from 0.5 to 1. A higher one
+            takes more tries, and is nearer to the constrained distribution.
         compared: The noise level down to which likelihoods of members are compared, in units of
             the data.
         minimize: The minimizer of the last projection.
@@ -253,27 +255,27 @@ class Particles(Sampler):
 
     def begin(self, noise: MemberNoise) -> Start:
         """Goes down to the last step, and keeps one particle of each member."""
-        way, everyone = self._way(noise), rows_of(noise)
-        if not way.steps:
-            return Start(self.unconditional(noise, way.free)[0], way.times[-2:])
+        times, everyone = self._times(noise.dtype, noise.device), rows_of(noise)
+        if not times.steps:
+            return Start(self.unconditional(noise, times.free)[0], times.every[-2:])
         tries, first = 0, {}
-        if way.compared:
+        if times.compared:
             tries = self.tries
-            population, first = self._tried(noise, way)
+            population, first = self._tried(noise, times)
         else:
-            population = self.population(noise, way.free)
+            population = self.population(noise, times.free)
         number = self._stream(tries)
         streams = [noise.again(everyone, number + k) for k in range(len(population.x))]
-        steps = way.steps[way.compared :]
+        steps = times.steps[times.compared :]
         population = self.weigh(population, steps, noise, streams)
         last = likelihoods(population)
         statistics = last | first | {"members lost": last["members lost"]}
         x, log_w, log_h = population[:3]
         if len(x) > 1:
-            now = [self.twist(one, way.times[-2], population.around).log_h for one in x]
+            now = [self.twist(one, times.every[-2], population.around).log_h for one in x]
             log_w = log_w + torch.stack(now)
         x = x[choose(log_w - log_h, uniform(noise)), everyone]
-        return Start(x, way.times[-2:], None, statistics if noise.attempt == 0 else {})
+        return Start(x, times.every[-2:], None, statistics if noise.attempt == 0 else {})
 
     def unconditional(self, noise: MemberNoise, times: Tensor) -> tuple[Tensor, Last | None]:
         """Samples states without the constraint, step by step, and returns them and the step
@@ -318,7 +320,7 @@ class Particles(Sampler):
         prior = Ancestral(self.denoiser, spacing=self.spacing, eta=self.eta)
         coarse = min(self.spread, self.weighed)
         lowest = LOWER * coarse
-        if self.tries > 1:
+        if self.tries > 1:  # `lower` is what members are compared by
             coarse, lowest = lowest, self.compared
         for t, s, renews in steps:
             twists = [
@@ -353,17 +355,18 @@ class Particles(Sampler):
 
     def prepare(self, problem: Problem) -> Self:
         """Returns the sampler with its pilot, if members have several tries."""
-        way = self._way(MemberNoise(0, [], (), 0, problem.x_0.dtype, problem.x_0.device))
+        times = self._times(problem.x_0.dtype, problem.x_0.device)
         known = self.pilot is not None and self.pilot.key == repr(self)
-        if known or not way.compared:
+        if known or not times.compared:
             return self
+        problem = replace(problem, member=0)  # whichever members a run has
 
         def log_likelihoods(noise: MemberNoise) -> Tensor:
-            return self._try(noise, noise, rows_of(noise), 0, way)[1]
+            return self._try(noise, noise, rows_of(noise), 0, times)[1]
 
         return replace(self, pilot=sample_pilot(self, problem, PILOT, log_likelihoods, self._bar))
 
-    def _tried(self, noise: MemberNoise, way: Way) -> tuple[Population, dict[str, float]]:
+    def _tried(self, noise: MemberNoise, times: Times) -> tuple[Population, dict[str, float]]:
         """Samples particles down to the level `compared`: those of each member until they are
         kept, and `tries` times at most. Returns them, and statistics."""
         if self.pilot is None or self.pilot.key != repr(self):
@@ -371,14 +374,18 @@ class Particles(Sampler):
                 "Particles has no pilot for its settings; take `sampler.prepare(problem)`."
             )
         alike = torch.stack(like_pilot(self, self.pilot, noise)).all(dim=0)
-        log_bar = torch.where(alike, self.pilot.log_bar, math.inf).double()
+        if self.constraint.differs:
+            alike = torch.zeros_like(alike)
+        log_bar = torch.full(
+            alike.shape, self.pilot.log_bar, dtype=torch.float64, device=alike.device
+        )
+        log_bar = log_bar.masked_fill(~alike, math.inf)
         barred = log_bar.isfinite()
         tries = torch.where(barred, self.tries, min(self.tries, BLIND))
-
         statistics = {"members whose pilot failed": int(alike.sum()) - int(barred.sum())}
 
         def sample(again: MemberNoise, rows: Tensor, number: int) -> tuple[Population, Tensor]:
-            population, log_likelihood = self._try(again, noise, rows, number, way)
+            population, log_likelihood = self._try(again, noise, rows, number, times)
             if number == 0:
                 statistics.update(likelihoods(population))
             return population, log_likelihood
@@ -388,7 +395,7 @@ class Particles(Sampler):
         return tried.found, statistics
 
     def _try(
-        self, again: MemberNoise, noise: MemberNoise, rows: Tensor, number: int, way: Way
+        self, again: MemberNoise, noise: MemberNoise, rows: Tensor, number: int, times: Times
     ) -> tuple[Population, Tensor]:
         """Samples the particles of some members down to the level `compared`, and returns them
         and the log-likelihoods, with shape (B).
@@ -398,18 +405,20 @@ class Particles(Sampler):
             noise: The noise of all members.
             rows: The rows of these members.
             number: The number of the try, from 0.
-            way: The times to go through.
+            times: The times to go through.
         """
-        found = self.population(again, way.free)
+        found = self.population(again, times.free)
         first = self._stream(number)
         streams = [noise.again(rows, first + k) for k in range(len(found.x))]
-        found = self.weigh(found, way.steps[: way.compared], again, streams)
+        found = self.weigh(found, times.steps[: times.compared], again, streams)
         return found, found.lower[0].nan_to_num(-math.inf, -math.inf, -math.inf)
 
     def _bar(self, log_likelihoods: Tensor) -> float:
-        """Returns the log-likelihood from which on a member is kept for certain: the `quantile`
-        of a normal that has the median and the upper quartile of these, so that one outlier
-        changes little; at most the largest. Infinite if none is finite."""
+        """Returns the log-likelihood from which on a member is kept for certain.
+
+        It is the `quantile` of a normal with the median and the upper quartile of these, at most
+        the largest. So one outlier changes little. It is infinite if none is finite.
+        """
         finite = log_likelihoods[log_likelihoods.isfinite()]
         if not len(finite):
             return math.inf
@@ -422,13 +431,13 @@ class Particles(Sampler):
         """The number of the first particle's stream of noise, in a try."""
         return number * (self.particles + 1) + 1
 
-    def _way(self, noise: MemberNoise) -> Way:
+    def _times(self, dtype: torch.dtype, device: torch.device | str) -> Times:
         """Returns the times to go through."""
-        times, branch = self.times(noise.dtype, noise.device), self._branch()
+        times, branch = self.times(dtype, device), self._branch()
         anew = [*self._anew(branch)[1:], True]
         steps = list(zip(times[branch:-2], times[branch + 1 : -1], anew, strict=False))
         above = sum(self.noise_level(t) >= self.compared for t, *_ in steps)
-        return Way(times, times[: branch + 1], steps, above if self.tries > 1 else 0)
+        return Times(times, times[: branch + 1], steps, above if self.tries > 1 else 0)
 
     @torch.enable_grad()
     def twist(
@@ -564,11 +573,12 @@ class Particles(Sampler):
             f"Take more, {more}, or test it by feasibly.audit with a large `near`."
         )
         if not self.constraint.differs:
+            first = ", at their first try," if self.tries > 1 else ""
             share = total**2 / (members * squares) if squares else 1.0
             variance = its_square / members - (lower / members) ** 2
             if share < ALIKE:
                 yield (
-                    "The particles of members say how likely the constraint is, and only "
+                    f"The particles of members say{first} how likely the constraint is, and only "
                     f"{share:.0%} of the members matter in the average. {doubt}"
                 )
             elif self.tries == 1 and variance > DIFFER**2:
@@ -713,7 +723,8 @@ def tails(S: Tensor, curved: Tensor) -> Tensor:
 def log_mean(log_w: Tensor) -> Tensor:
     """Returns the logarithms of mean weights, with shape (1, B), given those of weights, with
     shape (K, B)."""
-    return log_w.nan_to_num(-math.inf).logsumexp(dim=0, keepdim=True) - math.log(len(log_w))
+    log_w = log_w.nan_to_num(-math.inf, neginf=-math.inf)
+    return log_w.logsumexp(dim=0, keepdim=True) - math.log(len(log_w))
 
 
 def likelihoods(population: Population) -> dict[str, float]:

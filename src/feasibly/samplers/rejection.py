@@ -92,7 +92,7 @@ class Rejection(CalibratedPPR):
         tries = torch.full(members, self.tries, device=device)
         log_bar = torch.full(members, pilot.log_bar, dtype=noise.dtype, device=device)
 
-        def sample(again: MemberNoise, rows: Tensor, trial: int) -> tuple[Tensor, Tensor]:
+        def sample(again: MemberNoise, rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
             x_s, s = self.unconditional(again)
             return x_s, self.log_likelihood(x_s, s)
 

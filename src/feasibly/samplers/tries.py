@@ -1,7 +1,7 @@
 r"""Sampling a member again until its likelihood of the constraint keeps it.
 
-This is rejection sampling. What is kept for certain is told by a pilot, which has a seed of its
-own. So no member depends on which others there are.
+This is rejection sampling. A pilot sets the bar of likelihood above which a member is kept for
+certain. It has a seed of its own, so no member depends on which others there are.
 """
 
 __all__ = ["Kept", "Pilot", "answers", "like_pilot", "sample_pilot", "sample_until_kept"]
@@ -24,15 +24,15 @@ PILOT_SEED = 2**32 - 1  # no ensemble's, but for one in four billion
 
 @dataclass(frozen=True)
 class Pilot:
-    """What a pilot tells of a problem.
+    """What a pilot has shown of a problem.
 
     Attributes:
         key: The sampler that it is of, in words.
         log_bar: The log-likelihood of the constraint from which on a member is kept for certain.
-        answer: The denoiser's estimate for a fixed state, with shape (1, *). It tells members
-            with conditions of their own.
-        residual: The residual of that estimate, with shape (1, m). It tells members with targets
-            of their own.
+        answer: The denoiser's estimate for a fixed state, with shape (1, *). By it members with
+            other conditions are found.
+        residual: The residual of that estimate, with shape (1, m). By it members with other
+            targets are found.
     """
 
     key: str
@@ -95,7 +95,7 @@ def answers(sampler: Sampler, noise: MemberNoise) -> Tensor:
     fixed = MemberNoise(PILOT_SEED, [0], noise.shape, 0, noise.dtype, noise.device)
     x_t = sampler.scale(t) * fixed()
     with calling(noise.members, noise.device):
-        return sampler.denoiser(x_t.expand(len(noise.members), *noise.shape), t)
+        return sampler.denoiser(x_t.expand(len(noise.members), *noise.shape).contiguous(), t)
 
 
 def like_pilot(sampler: Sampler, pilot: Pilot, noise: MemberNoise) -> tuple[Tensor, Tensor]:
@@ -104,8 +104,10 @@ def like_pilot(sampler: Sampler, pilot: Pilot, noise: MemberNoise) -> tuple[Tens
     answer = answers(sampler, noise)
     error = (answer - pilot.answer).flatten(start_dim=1).norm(dim=1)
     with calling(noise.members, noise.device):
-        r = sampler.constraint.residual(pilot.answer.expand(len(noise.members), *noise.shape))
-    near = torch.isclose(r, pilot.residual, rtol=1e-3, atol=1e-5, equal_nan=True)
+        x_0 = pilot.answer.expand(len(noise.members), *noise.shape).contiguous()
+        r = sampler.constraint.residual(x_0)
+    size = pilot.residual.abs().nan_to_num(0, 0, 0).max().item()
+    near = torch.isclose(r, pilot.residual, rtol=1e-3, atol=1e-5 * size, equal_nan=True)
     return ~(error > 0.01 * pilot.answer.norm()), near.all(dim=1)
 
 
