@@ -257,7 +257,7 @@ def test_a_pilot_without_a_finite_likelihood_is_told_of():
 def test_members_are_compared_by_their_likelihood_down_to_a_level():
     """Of normal data and a linear value it is the exact density, if steps are many: all members
     have it, down to any level."""
-    settings = {"particles": 64, "steps": 256, "normal": True, "tries": 2}
+    settings = {"particles": 8, "steps": 64, "normal": True, "tries": 2}
     exact = -(0.5**2) / 2
     found = []
     for compared in (0.3, 3.0):
