@@ -28,7 +28,7 @@ from .minimizers.base import per_sample
 from .network import Network, device_of
 from .randomness import MemberNoise, generator
 from .samplers.ancestral import Ancestral
-from .sampling import RATE, finite, shape_of, whole
+from .sampling import RATE, failure, finite, shape_of, whole
 
 SIZE = 64
 """The number of unconditional samples."""
@@ -332,7 +332,11 @@ def _unconditional(
     x_0, good = x_t, finite(x_t)
     told, kept, some = [], [], _some(math.prod(noise.shape), x_t.device)
     for t, s in pairwise(times):
-        x_t, x_0, memory = sampler.step(x_t, t, s, noise, memory)
+        try:
+            x_t, x_0, memory = sampler.step(x_t, t, s, noise, memory)
+        except Exception as error:
+            where = f"An unconditional sample, at sigma = {sampler.noise_level(t):.3g},"
+            raise failure(where, error) from error
         good &= finite(x_t) & finite(x_0)
         x_t = torch.where(per_sample(good, x_t), x_t, 0.0)  # raises no errors in the network
         told.append(_residual(constraint, x_0, good))

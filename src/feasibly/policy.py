@@ -540,7 +540,8 @@ def _particles(
     exact = constraint.noisy is None
     with torch.no_grad():
         seen = None if survey is None else constraint.intervals(survey.samples)
-    far = seen is not None and _nearness(seen) < NEAR
+    # of targets that differ, the samples show that of one member alone
+    far = seen is not None and not constraint.differs and _nearness(seen) < NEAR
     particles = PARTICLES_FAR if far else PARTICLES_MORE if m > 1 else PARTICLES_ONE
     particles = PARTICLES_ONE if m > COSTLY else particles
     # what a normal step takes for the values is that of a step of DDPM

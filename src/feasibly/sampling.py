@@ -9,6 +9,7 @@ __all__ = [
     "counts",
     "describe",
     "dry_run",
+    "failure",
     "implausible",
     "inspect",
     "members_of",
@@ -261,7 +262,7 @@ def dry_run(
                 except ValueError:  # the method does not fit the problem
                     raise
                 except Exception as error:
-                    raise _failure("The preparation of a run", error) from error
+                    raise failure("The preparation of a run", error) from error
     return [prepared[id(sampler)] for sampler in attempts]
 
 
@@ -301,10 +302,10 @@ def trajectory(sampler: Any, noise: MemberNoise) -> Iterator[tuple[int, Tensor, 
     except Exception as error:
         where = f"Step {k} of {length}, to sigma = {sampler.noise_level(s):.3g},"
         where = where if k else "The beginning of a run"
-        raise _failure(where, error) from error
+        raise failure(where, error) from error
 
 
-def _failure(where: str, error: Exception) -> SamplingError:
+def failure(where: str, error: Exception) -> SamplingError:
     """Returns the error of a network that failed somewhere in a run."""
     if DONATED in str(error):
         return SamplingError(

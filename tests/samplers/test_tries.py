@@ -233,10 +233,13 @@ def test_members_unlike_the_pilot_take_four_tries(prior, constraint, first):
 
 def test_targets_of_their_own_take_more_particles_and_one_try():
     each = EachMember(
-        Equality(lambda x: x[:, :1], tolerance=1e-8), torch.linspace(-1, 1, 6).double()[:, None]
+        Equality(lambda x: x[:, :1], tolerance=1e-8), torch.linspace(4, 1, 6).double()[:, None]
     )
     first = feasibly.plan(PRIOR, each, (D,), dtype=torch.float64).attempts[0]
-    assert first.tries == 1
+    assert (first.tries, first.particles) == (1, 12), "a target that is far is one member's"
+    given = {"options": {"particles": 5}, "dtype": torch.float64}
+    first = feasibly.plan(PRIOR, each, (D,), **given).attempts[0]
+    assert (first.tries, first.particles) == (1, 5)
     sampler = Particles(PRIOR, LINE, tries=3, particles=3)
     several = sampler.for_targets()
     assert (several.tries, several.particles) == (1, 12)
@@ -338,14 +341,20 @@ def test_options_that_make_no_sense_are_refused(options, match):
 class Broken(Gaussian):
     """A network that fails at low noise."""
 
+    least = 0.3
+
     def mean(self, x, sigma):
-        if sigma < 0.3:
+        if sigma < self.least:
             raise IndexError("no such level")
         return super().mean(x, sigma)
 
 
 def test_a_network_that_fails_in_a_pilot_is_named():
     prior = Broken(torch.zeros(D).double(), torch.eye(D).double(), LogLogit())
+    prior.least = 0.8  # which the samples reach that tell of the problem
+    with pytest.raises(SamplingError, match=r"unconditional sample, at sigma = 0.\d+, failed"):
+        feasibly.sample(prior, LINE, 2, (D,), dtype=torch.float64)
+    prior.least = 0.3
     sampler = Particles(prior, LINE, tries=3, **FEW)
     with pytest.raises(SamplingError, match=r"preparation of a run failed \(IndexError: no such"):
         sampler.sample(2, (D,), dtype=torch.float64)
