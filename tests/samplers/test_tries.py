@@ -356,6 +356,26 @@ def test_a_network_that_fails_in_a_pilot_is_named():
         sampler.sample(2, (D,), dtype=torch.float64)
 
 
+class Large(Gaussian):
+    """A network of which only one state fits into memory, from the pilot on."""
+
+    def mean(self, x, sigma):
+        if len(x) > 1 and sigma < 0.3:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return super().mean(x, sigma)
+
+
+def test_a_pilot_that_does_not_fit_into_memory_is_sampled_one_by_one(tmp_path):
+    prior = Large(torch.zeros(D).double(), torch.eye(D).double(), LogLogit())
+    found = []
+    for number, one in enumerate((prior, PRIOR)):
+        sampler = Particles(one, LINE, tries=3, **FEW)
+        path = tmp_path / f"{number}.zarr"
+        ensemble.run(sampler, path, 3, (D,), dtype=torch.float64, chunk=2 - number)
+        found.append(torch.from_numpy(ensemble.Store(path).get(2)))
+    torch.testing.assert_close(*found, rtol=0, atol=1e-9)
+
+
 def test_a_store_counts_the_pilot_and_has_the_members_of_a_run(tmp_path):
     sampler = Particles(PRIOR, LINE, tries=3, **FEW)
     result = sampler.sample(5, (D,), dtype=torch.float64, chunk=2)

@@ -139,7 +139,15 @@ def run(
     device = torch.device(device or device_of(denoiser))
     memory.check_room(config.shape, dtype, device)
     size = memory.SEVERAL if chunk == "auto" else chunk
-    prepared = dry_run(attempts, config.shape, dtype, device, 0, size, taken := Evaluations())
+    taken, place = Evaluations(), (config.shape, dtype, device, 0)
+    try:
+        prepared = dry_run(attempts, *place, size, taken)
+    except SamplingError as error:
+        if not memory.is_exhausted(error):
+            raise
+        prepared = None
+    if prepared is None:  # outside of the `except`, which would keep the tensors alive
+        prepared = dry_run(attempts, *place, 1, taken)
 
     @functools.cache
     def asked(count: int) -> Probe:
