@@ -42,10 +42,10 @@ PARTICLES_LINEAR, PARTICLES_NORMAL = 4, 2
 PARTICLES_TRIES, PARTICLES_TRIES_FAST = 8, 4
 """The most tries of a member's particles, and that with `fast`."""
 
-QUANTILE, QUANTILE_MORE, QUANTILE_LINEAR = 0.5, 0.8, 0.9
-"""The quantile of likelihoods from which on a member is not sampled again; that under several
-values, or where the constraint is far; and that for up to :data:`WEIGHED` values that steps take
-as normal, of data that are not. With `fast` it is the first."""
+QUANTILE_LEAST, QUANTILE, QUANTILE_LINEAR = 0.5, 0.8, 0.9
+"""The quantile of likelihoods from which on a member is not sampled again. Up to :data:`WEIGHED`
+values that steps take as normal, of data that are not, have the last. More of them have the first,
+as have normal data, and all with `fast`."""
 
 COMPARED = 0.1
 """The noise level at which these likelihoods are compared, in units of the data's scale. Where the
@@ -546,11 +546,11 @@ def _particles(
     particles = PARTICLES_ONE if m > COSTLY else particles
     # what a normal step takes for the values is that of a step of DDPM
     normal = equal and (m > WEIGHED or constraint.linear) and options.get("eta", 1) == 1
-    quantile = QUANTILE_MORE if far or m > 1 else QUANTILE
+    quantile = QUANTILE
     if normal:
         bent = survey is None or _bent(survey)
         particles = PARTICLES_LINEAR if bent else PARTICLES_NORMAL
-        quantile = QUANTILE_LINEAR if bent and m <= WEIGHED else QUANTILE
+        quantile = QUANTILE_LINEAR if bent and m <= WEIGHED else QUANTILE_LEAST
     late = survey is not None and survey.affine < LEVEL * survey.unit
     branch = BRANCH_FAR if far else BRANCH
     unit = 1.0 if survey is None else survey.unit
@@ -562,7 +562,7 @@ def _particles(
     chosen: dict[str, Any] = {
         "particles": particles,
         "tries": PARTICLES_TRIES_FAST if fast else PARTICLES_TRIES,
-        "quantile": QUANTILE if fast else quantile,
+        "quantile": QUANTILE_LEAST if fast else quantile,
         "compared": _short((LEVEL if late else COMPARED) * unit),
         "branch": begin,
         "weighed": _short(max(weighed, WEIGHED_LEAST * unit)),
