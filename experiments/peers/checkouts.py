@@ -95,7 +95,7 @@ def load(name: str, module: str) -> ModuleType:
 def optional(measure: Callable[P, list[Record]]) -> Callable[P, list[Record]]:
     """Returns a study's `measure` that returns nothing, and says so, where a checkout is missing.
 
-    Its first argument is the setting, with a `label`.
+    Its first argument is the setting.
     """
 
     @wraps(measure)
@@ -104,7 +104,7 @@ def optional(measure: Callable[P, list[Record]]) -> Callable[P, list[Record]]:
             return measure(*args, **kwargs)
         except Missing as error:
             setting: Any = args[0]
-            print(f"{setting['label']} is left out. {error}")
+            print(f"{setting.get('label') or setting} is left out. {error}")
             return []
 
     return measured
