@@ -20,6 +20,7 @@ from feasibly.network import Evaluations, Network
 from feasibly.oracles import Gaussian, GaussianMixture
 from feasibly.randomness import MemberNoise
 from feasibly.samplers import Particles
+from feasibly.samplers.particles import stacked
 from feasibly.sampling import inspect
 from feasibly.schedules import LogLogit
 
@@ -29,6 +30,17 @@ LINE = Linear(torch.eye(D)[:1].double(), torch.full((1,), 0.5).double(), toleran
 CURVE = Equality(lambda x: x[:, :1] + x[:, :1] ** 3 - 0.5, tolerance=1e-8)
 pytestmark = pytest.mark.filterwarnings("ignore::feasibly.errors.CalibrationWarning")
 FEW = {"particles": 2, "steps": 12, "branch": 8.0, "level": 0.05}
+
+
+class Shifted(Gaussian):
+    """A prior whose mean is each member's own condition, from member 8 on."""
+
+    def mean(self, x, sigma):
+        shift = (members.current().to(x)[:, None] - 8).clamp_min(0)
+        return super().mean(x - shift, sigma) + shift
+
+
+SHIFTED = Shifted(torch.zeros(D).double(), torch.eye(D).double(), LogLogit())
 
 
 def prepared(sampler, dtype=torch.float64):
@@ -86,6 +98,28 @@ def test_a_member_above_the_bar_keeps_all_of_its_first_try(constraint, every):
         torch.testing.assert_close(same, old, rtol=0, atol=1e-9)
     apart = (tried.x - first.x).abs().amax(dim=(0, 2)) > 1e-6
     assert 0 < apart.sum() <= (~above).sum()
+
+
+@pytest.mark.parametrize("constraint", [LINE, CURVE], ids=["linear", "curved"])
+@pytest.mark.parametrize("normal", [False, True])
+def test_particles_in_one_batch_are_weighed_as_one_by_one(constraint, normal):
+    """With gradients, and with the slopes of the step before."""
+    sampler = Particles(SHIFTED, constraint, normal=normal, **FEW)
+    noise = MemberNoise(0, range(40), (D,), dtype=torch.float64)
+    x = torch.stack([noise()[5:] for _ in range(3)])
+    pairs = [noise()[5:] for _ in range(4)]
+    around, before = x.new_empty(0) if constraint.linear else torch.stack(pairs), None
+    with members.calling(range(5, 40)):
+        for t in (torch.tensor(0.6).double(), torch.tensor(0.5).double()):
+            each = [sampler.twist(v, t, around, before and before.at(k)) for k, v in enumerate(x)]
+            one, whole = stacked(each), sampler._twist_together(x, t, around, before)
+            before = one.slopes
+            assert before.J.shape[:2] == (3, 35)
+            parts = [*one[:3], *one.values, *tensors(before)]
+            for a, b in zip(
+                parts, [*whole[:3], *whole.values, *tensors(whole.slopes)], strict=True
+            ):
+                torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
 
 
 def test_no_two_tries_share_noise(monkeypatch):
@@ -165,17 +199,6 @@ def test_a_member_that_is_kept_at_no_try_takes_the_budget(constraint, options):
     most, rest = sampler.budget(1), replace(sampler, steps=1).budget(1)  # the last step's alone
     spent = counted.forward - before.forward, counted.backward - before.backward
     assert spent == (most[0] - rest[0], most[1] - rest[1])
-
-
-class Shifted(Gaussian):
-    """A prior whose mean is each member's own condition, from member 8 on."""
-
-    def mean(self, x, sigma):
-        shift = (members.current().to(x)[:, None] - 8).clamp_min(0)
-        return super().mean(x - shift, sigma) + shift
-
-
-SHIFTED = Shifted(torch.zeros(D).double(), torch.eye(D).double(), LogLogit())
 
 
 def test_members_with_conditions_of_their_own_are_compared_with_nobody():

@@ -3,7 +3,7 @@ r"""Particles: each member weighs a few states by the constraint, and keeps one.
 __all__ = ["Particles", "Twist"]
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from itertools import pairwise
 from statistics import NormalDist
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..constraints.base import Constraint, Intervals
+from ..members import among
 from ..minimizers import GaussNewton, Minimizer
 from ..minimizers.base import per_sample
 from ..randomness import MemberNoise
@@ -305,6 +306,7 @@ class Particles(Sampler):
         steps: Sequence[tuple[Tensor, Tensor, bool]],
         noise: MemberNoise,
         streams: Sequence[Randn],
+        most: int = 0,
     ) -> Population:
         """Takes particles through steps, and weighs them.
 
@@ -314,6 +316,8 @@ class Particles(Sampler):
                 gradients.
             noise: The noise of the members.
             streams: That of their particles.
+            most: How many states may go through the denoiser at a time; 0 for one particle of each
+                member.
         """
         x, log_w, log_h, average, log_z, lower, lost, around, last, slopes = population
         everyone = rows_of(noise)
@@ -323,12 +327,15 @@ class Particles(Sampler):
         if self.tries > 1:  # `lower` is what members are compared by
             coarse, lowest = lowest, self.compared
         for t, s, renews in steps:
-            twists = [
-                self.twist(one, t, around, slopes and slopes.at(k)) for k, one in enumerate(x)
-            ]
-            slopes = None if renews else joined([one.slopes for one in twists])
-            parts = [(one.x_0, one.move, one.log_h, *one.values) for one in twists]
-            x_0, move, now, *values = (torch.stack(part) for part in zip(*parts, strict=True))
+            if 1 < len(x) * len(everyone) <= most:
+                twist = self._twist_together(x, t, around, slopes)
+            else:
+                each = [
+                    self.twist(one, t, around, slopes and slopes.at(k)) for k, one in enumerate(x)
+                ]
+                twist = stacked(each)
+            slopes = None if renews else twist.slopes
+            x_0, move, now, values = *twist[:3], twist.values
             log_w = log_w + now - log_h
             rise = log_mean(log_w) - average
             if self.noise_level(t) >= coarse:
@@ -410,7 +417,8 @@ class Particles(Sampler):
         found = self.population(again, times.free)
         first = self._stream(number)
         streams = [noise.again(rows, first + k) for k in range(len(found.x))]
-        found = self.weigh(found, times.steps[: times.compared], again, streams)
+        most = len(noise.members)
+        found = self.weigh(found, times.steps[: times.compared], again, streams, most)
         return found, found.lower[0].nan_to_num(-math.inf, -math.inf, -math.inf)
 
     def _bar(self, log_likelihoods: Tensor) -> float:
@@ -438,6 +446,18 @@ class Particles(Sampler):
         steps = list(zip(times[branch:-2], times[branch + 1 : -1], anew, strict=False))
         above = sum(self.noise_level(t) >= self.compared for t, *_ in steps)
         return Times(times, times[: branch + 1], steps, above if self.tries > 1 else 0)
+
+    def _twist_together(
+        self, x: Tensor, t: Tensor, around: Tensor, slopes: Slopes | None
+    ) -> Twist:
+        """Returns what the constraint says of particles, with shape (K, B, *), in one batch."""
+        K, B = x.shape[:2]
+        if len(around):
+            around = around.repeat(1, K, *[1] * (around.dim() - 2))
+        flat = mapped(slopes, lambda part: part.flatten(0, 1))
+        with among(torch.arange(B, device=x.device).repeat(K)):
+            found = self.twist(x.flatten(0, 1), t, around, flat)
+        return mapped(found, lambda part: part.unflatten(0, (K, B)))
 
     @torch.enable_grad()
     def twist(
@@ -701,6 +721,23 @@ class Particles(Sampler):
             last = self.minimize.cost(residuals)
             forward, backward = forward + last[0], backward + last[1]
         return forward, backward
+
+
+def mapped(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    """Returns nested tuples with a function of each tensor in its place."""
+    if isinstance(value, Tensor):
+        return function(value)
+    if isinstance(value, tuple):
+        parts = [mapped(part, function) for part in value]
+        return tuple(parts) if type(value) is tuple else type(value)(*parts)
+    return value
+
+
+def stacked(twists: Sequence[Twist]) -> Twist:
+    """Returns what the constraint says of several batches, along a new first axis."""
+    parts = [(one.x_0, one.move, one.log_h, *one.values) for one in twists]
+    x_0, move, log_h, *values = (torch.stack(part) for part in zip(*parts, strict=True))
+    return Twist(x_0, move, log_h, tuple(values), joined([one.slopes for one in twists]))
 
 
 def urgent(g: Intervals, scale: Tensor) -> Tensor:
