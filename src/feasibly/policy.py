@@ -321,8 +321,8 @@ def choose(
         attempts: How often a member is sampled, at most; None for the policy's choice.
         fast: Whether to take fewer evaluations, for samples that are a little farther from the
             constrained distribution. With `auto` it means 24 steps of particles in place of 32,
-            and at most 4 tries in place of 8, or two thirds of the steps of posterior samples;
-            exactly normal data take few in any case.
+            and at most 4 tries in place of 8, with a lower bar. Posterior samples take two thirds
+            of their steps; exactly normal data take few in any case.
             Projections of PPR take fewer iterations: half for few residuals, two thirds for many.
         options: Options of the method, which take the place of the policy's.
 
