@@ -491,6 +491,9 @@ def test_data_on_two_sheets_are_not_taken_as_exactly_normal(scale, gap, thick):
         (1, 64, False, 0),
         (3, 16, False, 16),
         (1, 10, False, 0),  # one sample tells little
+        (12, 64, True, 16),
+        (11, 64, True, 18),
+        (10, 64, True, 0),  # fewer steps of particles take less work than 20 samples of the prior
     ],
 )
 def test_the_prior_is_tried_thrice_for_a_sample_inside_where_that_is_cheaper(

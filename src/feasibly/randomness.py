@@ -49,6 +49,11 @@ class MemberNoise:
         self.buffer = torch.empty(0)
         self.used = self.block
 
+    @property
+    def rows(self) -> Tensor:
+        """The rows of all members, with shape (B)."""
+        return torch.arange(len(self.members), device=self.device)
+
     def again(self, rows: Tensor, trial: int) -> "MemberNoise":
         """Returns stream `trial` of the same attempt, from its beginning, for some members."""
         members = [self.members[i] for i in rows.tolist()]

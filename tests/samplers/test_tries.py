@@ -150,8 +150,8 @@ def test_no_member_depends_on_the_others_or_on_chunks(constraint, dtype):
 
 
 def test_with_several_tries_narrow_modes_have_their_weights():
-    """A mixture of 24 modes under two values, of which three modes share nearly all. Two particles
-    alone are off by 0.2 or more; eight tries bring them within 0.1."""
+    """A mixture of 24 modes under two values, of which three modes share nearly all. In one try
+    four particles are off by 0.2 or more; eight tries bring them within 0.1."""
     wrong, right = (weights(tries) for tries in (1, 8))
     assert wrong > 0.2
     assert right < 0.1

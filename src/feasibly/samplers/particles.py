@@ -3,7 +3,7 @@ r"""Particles: each member weighs a few states by the constraint, and keeps one.
 __all__ = ["Particles", "Twist"]
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from itertools import pairwise
 from statistics import NormalDist
@@ -24,8 +24,8 @@ from .calibrated import CalibratedPPR
 from .normals import inside, positive
 from .ppr import PPR
 from .principal import Principal, given, principal
-from .slopes import Slopes, diagonal, followed, joined, products, rows
-from .tries import Pilot, like_pilot, sample_pilot, sample_until_kept
+from .slopes import Slopes, diagonal, followed, joined, mapped, products, rows
+from .tries import Pilot, checked, like_pilot, sample_pilot, sample_until_kept
 from .truncated import TruncatedPPR
 
 MOST = 12  # values that are weighed, unless there are more equalities: those nearest to a bound
@@ -256,7 +256,7 @@ class Particles(Sampler):
 
     def begin(self, noise: MemberNoise) -> Start:
         """Goes down to the last step, and keeps one particle of each member."""
-        times, everyone = self._times(noise.dtype, noise.device), rows_of(noise)
+        times, everyone = self._times(noise.dtype, noise.device), noise.rows
         if not times.steps:
             return Start(self.unconditional(noise, times.free)[0], times.every[-2:])
         tries, first = 0, {}
@@ -282,7 +282,7 @@ class Particles(Sampler):
         """Samples states without the constraint, step by step, and returns them and the step
         before the last of these times."""
         x_t, *_ = super().begin(noise)
-        last, prior = None, Ancestral(self.denoiser, spacing=self.spacing, eta=self.eta)
+        last, prior = None, self._prior()
         for t, s in pairwise(times):
             x_t, _, last = prior.step(x_t, t, s, noise, last)
         return x_t, last
@@ -293,7 +293,7 @@ class Particles(Sampler):
         x_t, last = self.unconditional(noise, times)
         pairs = 0 if self.constraint.linear else self.pairs
         around = torch.stack([noise() for _ in range(pairs)]) if pairs else x_t.new_empty(0)
-        copies = rows_of(noise).expand(self._kept(times[-1]), -1)
+        copies = noise.rows.expand(self._kept(times[-1]), -1)
         x, last = x_t[copies], last and last.at(copies)
         log_w = x.new_zeros(x.shape[:2], dtype=torch.float64)
         zero = log_w[:1]
@@ -320,8 +320,8 @@ class Particles(Sampler):
                 member.
         """
         x, log_w, log_h, average, log_z, lower, lost, around, last, slopes = population
-        everyone = rows_of(noise)
-        prior = Ancestral(self.denoiser, spacing=self.spacing, eta=self.eta)
+        everyone = noise.rows
+        prior = self._prior()
         coarse = min(self.spread, self.weighed)
         lowest = LOWER * coarse
         if self.tries > 1:  # `lower` is what members are compared by
@@ -363,29 +363,23 @@ class Particles(Sampler):
     def prepare(self, problem: Problem) -> Self:
         """Returns the sampler with its pilot, if members have several tries."""
         times = self._times(problem.x_0.dtype, problem.x_0.device)
-        known = self.pilot is not None and self.pilot.key == repr(self)
-        if known or not times.compared:
+        if not times.compared or (self.pilot is not None and self.pilot.is_of(self)):
             return self
         problem = replace(problem, member=0)  # whichever members a run has
 
         def log_likelihoods(noise: MemberNoise) -> Tensor:
-            return self._try(noise, noise, rows_of(noise), 0, times)[1]
+            return self._try(noise, noise, noise.rows, 0, times)[1]
 
         return replace(self, pilot=sample_pilot(self, problem, PILOT, log_likelihoods, self._bar))
 
     def _tried(self, noise: MemberNoise, times: Times) -> tuple[Population, dict[str, float]]:
         """Samples particles down to the level `compared`: those of each member until they are
         kept, and `tries` times at most. Returns them, and statistics."""
-        if self.pilot is None or self.pilot.key != repr(self):
-            raise ValueError(
-                "Particles has no pilot for its settings; take `sampler.prepare(problem)`."
-            )
-        alike = torch.stack(like_pilot(self, self.pilot, noise)).all(dim=0)
+        pilot = checked(self, self.pilot)
+        alike = torch.stack(like_pilot(self, pilot, noise)).all(dim=0)
         if self.constraint.differs:
             alike = torch.zeros_like(alike)
-        log_bar = torch.full(
-            alike.shape, self.pilot.log_bar, dtype=torch.float64, device=alike.device
-        )
+        log_bar = torch.full_like(alike, pilot.log_bar, dtype=torch.float64)
         log_bar = log_bar.masked_fill(~alike, math.inf)
         barred = log_bar.isfinite()
         tries = torch.where(barred, self.tries, min(self.tries, BLIND))
@@ -435,6 +429,10 @@ class Particles(Sampler):
         above = (upper - middle) / normal.inv_cdf(0.75) * normal.inv_cdf(self.quantile)
         return min(middle + above, finite.max().item())
 
+    def _prior(self) -> Ancestral:
+        """Returns the sampler of unconditional steps."""
+        return Ancestral(self.denoiser, spacing=self.spacing, eta=self.eta)
+
     def _stream(self, number: int) -> int:
         """The number of the first particle's stream of noise, in a try."""
         return number * (self.particles + 1) + 1
@@ -454,10 +452,10 @@ class Particles(Sampler):
         K, B = x.shape[:2]
         if len(around):
             around = around.repeat(1, K, *[1] * (around.dim() - 2))
-        flat = mapped(slopes, lambda part: part.flatten(0, 1))
+        flat = mapped(lambda part: part.flatten(0, 1), slopes)
         with among(torch.arange(B, device=x.device).repeat(K)):
             found = self.twist(x.flatten(0, 1), t, around, flat)
-        return mapped(found, lambda part: part.unflatten(0, (K, B)))
+        return mapped(lambda part: part.unflatten(0, (K, B)), found)
 
     @torch.enable_grad()
     def twist(
@@ -723,16 +721,6 @@ class Particles(Sampler):
         return forward, backward
 
 
-def mapped(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
-    """Returns nested tuples with a function of each tensor in its place."""
-    if isinstance(value, Tensor):
-        return function(value)
-    if isinstance(value, tuple):
-        parts = [mapped(part, function) for part in value]
-        return tuple(parts) if type(value) is tuple else type(value)(*parts)
-    return value
-
-
 def stacked(twists: Sequence[Twist]) -> Twist:
     """Returns what the constraint says of several batches, along a new first axis."""
     parts = [(one.x_0, one.move, one.log_h, *one.values) for one in twists]
@@ -772,11 +760,6 @@ def likelihoods(population: Population) -> dict[str, float]:
     z = log_z[known].clamp(-LARGEST, LARGEST).exp()
     found = (z, z.square(), lost[known], lower[known], lower[known].square())
     return dict(zip(LIKELIHOODS, (len(z), *(v.sum().item() for v in found)), strict=True))
-
-
-def rows_of(noise: MemberNoise) -> Tensor:
-    """Returns the rows of all members, with shape (B)."""
-    return torch.arange(len(noise.members), device=noise.device)
 
 
 def uniform(noise: MemberNoise) -> Tensor:

@@ -19,7 +19,7 @@ from ..sampling import Problem
 from .base import Start
 from .calibrated import CalibratedPPR
 from .slopes import products, rows
-from .tries import Pilot, like_pilot, sample_pilot, sample_until_kept
+from .tries import Pilot, checked, like_pilot, sample_pilot, sample_until_kept
 
 FEW = 4  # residuals for which members may be resampled until they come near
 PILOT = 256  # unconditional samples that tell how likely the constraint can be
@@ -80,7 +80,7 @@ class Rejection(CalibratedPPR):
                 f"with {problem.residuals} residuals; use CalibratedPPR, or state at most {FEW} "
                 "residuals."
             )
-        if self.pilot is not None and self.pilot.key == repr(self):
+        if self.pilot is not None and self.pilot.is_of(self):
             return self
         likelihoods, highest = self._free_log_likelihoods, lambda found: found.max().item()
         return replace(self, pilot=sample_pilot(self, problem, PILOT, likelihoods, highest))
@@ -155,11 +155,8 @@ class Rejection(CalibratedPPR):
 
     def _checked_pilot(self, noise: MemberNoise) -> Pilot:
         """Returns the pilot, if it holds for the conditions of these members."""
-        if self.pilot is None or self.pilot.key != repr(self):
-            raise ValueError(
-                "Rejection has no pilot for its settings; take `sampler.prepare(problem)`."
-            )
-        same_prior, same_target = like_pilot(self, self.pilot, noise)
+        pilot = checked(self, self.pilot)
+        same_prior, same_target = like_pilot(self, pilot, noise)
         if not same_target.all():
             raise ConstraintError(
                 "Rejection takes one constraint for all members, and theirs differ from the one "
@@ -171,7 +168,7 @@ class Rejection(CalibratedPPR):
                 "differ from member to member; make a run for each condition, or use "
                 "CalibratedPPR."
             )
-        return self.pilot
+        return pilot
 
     def __post_init__(self) -> None:
         super().__post_init__()

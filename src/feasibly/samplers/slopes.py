@@ -1,9 +1,9 @@
 r"""Derivatives of values through the denoiser, and how they follow from one noise level to a lower
 one."""
 
-__all__ = ["Frame", "Slopes", "diagonal", "followed", "joined", "products", "rows"]
+__all__ = ["Frame", "Slopes", "diagonal", "followed", "joined", "mapped", "products", "rows"]
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -62,15 +62,18 @@ class Slopes(NamedTuple):
 def joined(parts: Sequence[Slopes | None]) -> Slopes | None:
     """Returns the slopes of several batches at one level along a new first axis; None for none."""
     some = [one for one in parts if one is not None]
-    if not some:
-        return None
+    return mapped(lambda *part: torch.stack(part), *some) if some else None
 
-    def stacked(*part: Any) -> Any:
-        if isinstance(part[0], Frame):
-            return Frame(*map(stacked, *part))
-        return torch.stack(part) if isinstance(part[0], Tensor) else part[0]
 
-    return Slopes(*map(stacked, *some))
+def mapped(function: Callable[..., Tensor], *values: Any) -> Any:
+    """Returns nested tuples like the first, with a function of their tensors in place of each."""
+    first = values[0]
+    if isinstance(first, Tensor):
+        return function(*values)
+    if isinstance(first, tuple):
+        parts = [mapped(function, *part) for part in zip(*values, strict=True)]
+        return tuple(parts) if type(first) is tuple else type(first)(*parts)
+    return first
 
 
 def rows(values: Tensor, x_0: Tensor) -> Tensor:

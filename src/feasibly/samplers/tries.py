@@ -4,11 +4,20 @@ This is rejection sampling. A pilot sets the bar of likelihood above which a mem
 certain. It has a seed of its own, so no member depends on which others there are.
 """
 
-__all__ = ["Kept", "Pilot", "answers", "like_pilot", "sample_pilot", "sample_until_kept"]
+__all__ = [
+    "Kept",
+    "Pilot",
+    "answers",
+    "checked",
+    "like_pilot",
+    "sample_pilot",
+    "sample_until_kept",
+]
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +27,7 @@ from ..members import among, calling
 from ..randomness import MemberNoise
 from ..sampling import Problem
 from .base import Sampler
+from .slopes import mapped
 
 PILOT_SEED = 2**32 - 1  # no ensemble's, but for one in four billion
 
@@ -39,6 +49,10 @@ class Pilot:
     log_bar: float
     answer: Tensor
     residual: Tensor
+
+    def is_of(self, sampler: Sampler) -> bool:
+        """Whether it was sampled for the settings of a sampler."""
+        return self.key == repr(sampler)
 
 
 class Kept(NamedTuple):
@@ -85,6 +99,20 @@ def sample_pilot(
     with calling([problem.member], like.device):
         r = sampler.constraint.residual(answer)
     return Pilot(repr(sampler), log_bar(torch.cat(found)), answer, r)
+
+
+def checked(sampler: Sampler, pilot: Pilot | None) -> Pilot:
+    """Returns the pilot of a sampler.
+
+    Raises:
+        ValueError: If it has none for its settings.
+    """
+    if pilot is None or not pilot.is_of(sampler):
+        raise ValueError(
+            f"{type(sampler).__name__} has no pilot for its settings; take "
+            "`sampler.prepare(problem)`."
+        )
+    return pilot
 
 
 def answers(sampler: Sampler, noise: MemberNoise) -> Tensor:
@@ -135,7 +163,7 @@ def sample_until_kept(
         axis: The axis of the members in these tensors. Those of fewer axes are left as they are.
         streams: How many streams of noise a try takes.
     """
-    rows = torch.arange(len(noise.members), device=noise.device)
+    rows = noise.rows
     kept = torch.zeros_like(rows, dtype=torch.bool)
     found, total = None, torch.empty(0)
     likelihood = beyond = 0.0
@@ -144,12 +172,16 @@ def sample_until_kept(
         with among(rows):
             new, log_h = sample(again, rows, k)
         if k == 0:
-            found, total = new, torch.full_like(log_h, -math.inf)
+            total = torch.full_like(log_h, -math.inf)
         u, v = (torch.special.ndtr(again().flatten(1)[:, 0]).log() for _ in range(2))
         keep = u <= log_h - log_bar[rows]
         total[rows] = torch.logaddexp(total[rows], log_h)
         chosen = keep | (v <= log_h - total[rows])  # the latter for what is never kept
-        found = _put(found, new, rows[chosen], chosen.nonzero().squeeze(1), axis)
+        if k == 0:
+            found = new
+        else:
+            to, of = rows[chosen], chosen.nonzero().squeeze(1)
+            found = mapped(partial(_put, axis=axis, to=to, of=of), found, new)
         ratio = (log_h - log_bar[rows]).double().clamp(max=30).exp()
         likelihood += ratio.sum().item()
         beyond += (ratio - 1).clamp_min(0).sum().item()
@@ -160,10 +192,6 @@ def sample_until_kept(
     return Kept(found, kept, likelihood, beyond)
 
 
-def _put(old: Any, new: Any, to: Tensor, of: Tensor, axis: int) -> Any:
-    """Returns tensors with some members in place of others; see :func:`sample_until_kept`."""
-    if isinstance(old, Tensor) and old.dim() > axis:
-        return old.index_copy(axis, to, new.index_select(axis, of))
-    if isinstance(old, tuple):
-        return type(old)(*(_put(a, b, to, of, axis) for a, b in zip(old, new, strict=True)))
-    return old
+def _put(old: Tensor, new: Tensor, axis: int, to: Tensor, of: Tensor) -> Tensor:
+    """Returns a tensor with some members in place of others; see :func:`sample_until_kept`."""
+    return old if old.dim() <= axis else old.index_copy(axis, to, new.index_select(axis, of))
