@@ -29,7 +29,7 @@ from feasibly.oracles import Gaussian, GaussianMixture
 from feasibly.randomness import MemberNoise
 from feasibly.samplers import PPR, Ancestral, CalibratedPPR, Particles, particles
 from feasibly.samplers.ancestral import Last
-from feasibly.samplers.base import Sampler, Start, Step
+from feasibly.samplers.base import Sampler, Step
 from feasibly.samplers.normals import inside, truncated
 from feasibly.samplers.particles import MOST, Twist, choose, resampled, shares, urgent
 from feasibly.samplers.slopes import Slopes
@@ -287,9 +287,8 @@ class Labels(Particles):
     those of each step and number, with shape (T, K)."""
 
     log_h = log_ratio = torch.zeros(0)
-    seen = 0
 
-    def twist(self, x_t, t, around=(), before=None):
+    def twist(self, x_t, t, around=(), before=None, J=None, *, rows, most):
         step, number = self.index(t), x_t[:, 0].round().long()
         x_0, own = step * x_t + step, x_t[:, None]
         assert (before is None) == (step in (1, 3, 5)), "every second step takes gradients"
@@ -312,8 +311,8 @@ class Labels(Particles):
         torch.testing.assert_close(shift, self.reach(t, s) * 10 * now)
         torch.testing.assert_close(values[0], 3 * now)
         if step == 1:  # the first with several particles, which get their numbers
-            number = torch.full_like(number, Labels.seen)
-            Labels.seen += 1
+            K = self.particles
+            number = torch.arange(K).repeat_interleave(len(number) // K)
         return number[:, None].to(x_t), self.log_ratio[step][number]
 
 
@@ -321,9 +320,8 @@ def test_the_particle_that_is_kept_has_the_product_of_its_weights(monkeypatch):
     """Particles are resampled once, when their weights are quarters, which leaves nothing to
     chance. Those numbers by which one is chosen are evenly spaced, so that shares are exact."""
     n, K = 200, 4
-    monkeypatch.setattr(Labels, "seen", 0)
     monkeypatch.setattr(particles, "uniform", lambda noise: (torch.arange(n).double() + 0.5) / n)
-    monkeypatch.setattr(Sampler, "begin", lambda self, noise: zeros(self, n))
+    monkeypatch.setattr(Sampler, "scale", lambda *_: torch.zeros(()))  # all begin at 0
     monkeypatch.setattr(Ancestral, "step", lambda self, x, t, *_: Step(x, x, Last(x, x, t)))
     log_h, log_ratio = randn(6, K, seed=4) / 4, randn(6, K, seed=5) / 4
     # numbers 0 and 1 have 3/4 and 1/4 of the weight at step 3, and 2 and 3 nothing
@@ -336,7 +334,7 @@ def test_the_particle_that_is_kept_has_the_product_of_its_weights(monkeypatch):
     line = Linear(torch.ones(1, 1), torch.zeros(1), tolerance=1e-6)
     prior = Gaussian(torch.zeros(1), torch.eye(1), VE(1e-3, 10.0))
     sampler = Labels(prior, line, steps=6, particles=K, level=2e-3, branch=5.0, every=2)
-    assert sampler._branch() == 1
+    assert sampler._branch(sampler.times()) == 1
     start = sampler.begin(MemberNoise(0, range(n), (1,), dtype=torch.float64))
     assert torch.equal(start.times, sampler.times()[5:])
     # three particles of number 0 and one of number 1 went on, with equal weights at step 3
@@ -345,10 +343,6 @@ def test_the_particle_that_is_kept_has_the_product_of_its_weights(monkeypatch):
     assert 1 / share.square().sum() > 2, "or they would be resampled again"
     found = torch.bincount(start.x[:, 0].long(), minlength=K) / n
     assert found.tolist() == pytest.approx([1 - share[3].item(), share[3].item(), 0, 0], abs=1 / n)
-
-
-def zeros(sampler, n):
-    return Start(torch.zeros(n, 1).double(), sampler.times())
 
 
 @pytest.mark.parametrize(("level", "error"), [(0.5, 0.05), (1.0, 0.1), (2.0, 0.15)])

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from feasibly.samplers.slopes import Slopes, followed, joined
+from feasibly.samplers.slopes import Slopes, followed
 
 COV = torch.diag(torch.tensor([4.0, 1.0, 0.25, 0.01], dtype=torch.float64))
 
@@ -77,11 +77,10 @@ def test_equal_flat_and_lost_rows_leave_other_states_as_they_are():
 
 
 def test_slopes_of_chosen_states_are_theirs():
-    parts = [Slopes(randn(3, 2, 4, seed=k), randn(3, 2, 4, seed=9 + k), 0.5) for k in range(2)]
+    source = Slopes(randn(2, 3, 2, 4), randn(2, 3, 2, 4, seed=9), 0.5)
     chosen = torch.tensor([[1, 0, 0], [1, 1, 0]]), torch.arange(3)
-    found = joined(parts).at(chosen)
-    for k, b, source in ((0, 0, 1), (0, 2, 0), (1, 1, 1)):
-        torch.testing.assert_close(found.J[k, b], parts[source].J[b])
-        torch.testing.assert_close(found.VJ[k, b], parts[source].VJ[b])
+    found = source.at(chosen)
+    for k, b, particle in ((0, 0, 1), (0, 2, 0), (1, 1, 1)):
+        torch.testing.assert_close(found.J[k, b], source.J[particle, b])
+        torch.testing.assert_close(found.VJ[k, b], source.VJ[particle, b])
     assert found.kept is None
-    assert joined([None, None]) is None

@@ -20,7 +20,7 @@ from feasibly.network import Evaluations, Network
 from feasibly.oracles import Gaussian, GaussianMixture
 from feasibly.randomness import MemberNoise
 from feasibly.samplers import Particles
-from feasibly.samplers.particles import stacked
+from feasibly.samplers.slopes import mapped
 from feasibly.sampling import inspect
 from feasibly.schedules import LogLogit
 
@@ -102,24 +102,34 @@ def test_a_member_above_the_bar_keeps_all_of_its_first_try(constraint, every):
 
 @pytest.mark.parametrize("constraint", [LINE, CURVE], ids=["linear", "curved"])
 @pytest.mark.parametrize("normal", [False, True])
-def test_particles_in_one_batch_are_weighed_as_one_by_one(constraint, normal):
-    """With gradients, and with the slopes of the step before."""
-    sampler = Particles(SHIFTED, constraint, normal=normal, **FEW)
+def test_particles_of_all_members_are_weighed_as_one_by_one(constraint, normal):
+    """With gradients, and with the slopes of the step before; in batches that end amid members."""
+    sizes = []
+
+    class Watched:
+        schedule = SHIFTED.schedule
+
+        def __call__(self, x_t, t):
+            sizes.append(len(x_t))
+            return SHIFTED(x_t, t)
+
+    sampler = Particles(Watched(), constraint, normal=normal, **FEW)
     noise = MemberNoise(0, range(40), (D,), dtype=torch.float64)
-    x = torch.stack([noise()[5:] for _ in range(3)])
-    pairs = [noise()[5:] for _ in range(4)]
-    around, before = x.new_empty(0) if constraint.linear else torch.stack(pairs), None
+    x, pairs = [noise()[5:] for _ in range(3)], [noise()[5:] for _ in range(4)]
+    around, rows = [] if constraint.linear else pairs, torch.arange(35).repeat(3)
+    before, one_by_one, J = None, [None] * 3, None
     with members.calling(range(5, 40)):
         for t in (torch.tensor(0.6).double(), torch.tensor(0.5).double()):
-            each = [sampler.twist(v, t, around, before and before.at(k)) for k, v in enumerate(x)]
-            one, whole = stacked(each), sampler._twist_together(x, t, around, before)
-            before = one.slopes
-            assert before.J.shape[:2] == (3, 35)
-            parts = [*one[:3], *one.values, *tensors(before)]
-            for a, b in zip(
-                parts, [*whole[:3], *whole.values, *tensors(whole.slopes)], strict=True
-            ):
+            each = [sampler.twist(v, t, around, b) for v, b in zip(x, one_by_one, strict=True)]
+            one = mapped(lambda *part: torch.cat(part), *each)
+            sizes.clear()
+            whole = sampler.twist(torch.cat(x), t, around, before, J, rows=rows, most=40)
+            assert sizes == [40, 40, 25]
+            for a, b in zip(tensors(one), tensors(whole), strict=True):
                 torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
+            torch.testing.assert_close(one.log_h, whole.log_h, rtol=1e-9, atol=1e-11)
+            one_by_one, before = [twist.slopes for twist in each], whole.slopes
+            J = before.J[:35] if constraint.linear else None
 
 
 def test_no_two_tries_share_noise(monkeypatch):

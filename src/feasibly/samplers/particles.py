@@ -24,7 +24,7 @@ from .calibrated import CalibratedPPR
 from .normals import inside, positive
 from .ppr import PPR
 from .principal import Principal, given, principal
-from .slopes import Slopes, diagonal, followed, joined, mapped, products, rows
+from .slopes import Slopes, diagonal, followed, mapped, products, rows
 from .tries import Pilot, checked, like_pilot, sample_pilot, sample_until_kept
 from .truncated import TruncatedPPR
 
@@ -72,6 +72,30 @@ class Twist(NamedTuple):
     log_h: Tensor
     values: tuple[Tensor, ...] = ()
     slopes: Slopes | None = None
+
+
+class Seen(NamedTuple):
+    r"""What the denoiser and the constraint tell of states.
+
+    Attributes:
+        x_0: The denoiser's estimates, with shape (B, *).
+        good: Which states are finite, with shape (B).
+        values: The values at the estimates, their means over the noise of curvature, and their
+            bounds; None where the constraint says nothing.
+        curved: Their covariance by curvature alone, with shape (B, m, m).
+        J: Their derivatives, with shape (B, m, D).
+        VJ: The products of these with the covariance of a sample, likewise; None if they follow
+            from the step before.
+        kept: Which values they are, with shape (B, m); None for all.
+    """
+
+    x_0: Tensor
+    good: Tensor
+    values: Intervals | None = None
+    curved: Tensor | None = None
+    J: Tensor | None = None
+    VJ: Tensor | None = None
+    kept: Tensor | None = None
 
 
 class Population(NamedTuple):
@@ -265,24 +289,24 @@ class Particles(Sampler):
             population, first = self._tried(noise, times)
         else:
             population = self.population(noise, times.free)
-        number = self._stream(tries)
+        number, most = self._stream(tries), len(everyone)
         streams = [noise.again(everyone, number + k) for k in range(len(population.x))]
         steps = times.steps[times.compared :]
-        population = self.weigh(population, steps, noise, streams)
+        population = self.weigh(population, steps, noise, streams, most)
         last = likelihoods(population)
         statistics = last | first | {"members lost": last["members lost"]}
         x, log_w, log_h = population[:3]
         if len(x) > 1:
-            now = [self.twist(one, times.every[-2], population.around).log_h for one in x]
-            log_w = log_w + torch.stack(now)
+            states, rows = x.flatten(0, 1), everyone.repeat(len(x))
+            twist = self.twist(states, times.every[-2], population.around, rows=rows, most=most)
+            log_w = log_w + twist.log_h.view_as(log_w)
         x = x[choose(log_w - log_h, uniform(noise)), everyone]
         return Start(x, times.every[-2:], None, statistics if noise.attempt == 0 else {})
 
     def unconditional(self, noise: MemberNoise, times: Tensor) -> tuple[Tensor, Last | None]:
         """Samples states without the constraint, step by step, and returns them and the step
         before the last of these times."""
-        x_t, *_ = super().begin(noise)
-        last, prior = None, self._prior()
+        x_t, last, prior = self.scale(times[0]) * noise(), None, self._prior()
         for t, s in pairwise(times):
             x_t, _, last = prior.step(x_t, t, s, noise, last)
         return x_t, last
@@ -306,7 +330,7 @@ class Particles(Sampler):
         steps: Sequence[tuple[Tensor, Tensor, bool]],
         noise: MemberNoise,
         streams: Sequence[Randn],
-        most: int = 0,
+        most: int,
     ) -> Population:
         """Takes particles through steps, and weighs them.
 
@@ -316,48 +340,45 @@ class Particles(Sampler):
                 gradients.
             noise: The noise of the members.
             streams: That of their particles.
-            most: How many states may go through the denoiser at a time; 0 for one particle of each
-                member.
+            most: How many states may go through the denoiser at a time.
         """
         x, log_w, log_h, average, log_z, lower, lost, around, last, slopes = population
-        everyone = noise.rows
+        # all particles of all members go together: the first particles of all, and so on
+        x, last, slopes = mapped(flat, (x, last, slopes))
+        everyone, J = noise.rows, None
         prior = self._prior()
         coarse = min(self.spread, self.weighed)
         lowest = LOWER * coarse
         if self.tries > 1:  # `lower` is what members are compared by
             coarse, lowest = lowest, self.compared
         for t, s, renews in steps:
-            if 1 < len(x) * len(everyone) <= most:
-                twist = self._twist_together(x, t, around, slopes)
-            else:
-                each = [
-                    self.twist(one, t, around, slopes and slopes.at(k)) for k, one in enumerate(x)
-                ]
-                twist = stacked(each)
+            rows = everyone.repeat(len(log_w))
+            twist = self.twist(x, t, around, slopes, J, rows=rows, most=most)
+            if self.constraint.linear and twist.slopes is not None:
+                J = twist.slopes.J[: len(everyone)]  # the same for all particles, at all steps
             slopes = None if renews else twist.slopes
-            x_0, move, now, values = *twist[:3], twist.values
+            now = twist.log_h.view_as(log_w)
             log_w = log_w + now - log_h
             rise = log_mean(log_w) - average
             if self.noise_level(t) >= coarse:
                 log_z = log_z + rise
             if self.noise_level(t) >= lowest:
                 lower = lower + rise
-            if len(x) > 1:
+            if len(log_w) > 1:
                 alone = shares(log_w).square().sum(dim=0, keepdim=True) > 1 / ALONE
                 lost = lost | alone & (rise < -MISSED)
             chosen, log_w = resampled(log_w, uniform(noise), self._kept(s))
-            average = log_mean(log_w)
-            picked = chosen, everyone
-            x, x_0, move, log_h = (part[picked] for part in (x, x_0, move, now))
-            last, values = last and last.at(picked), [part[picked] for part in values]
-            slopes = slopes and slopes.at(picked)
-            moved, shift = [], self.reach(t, s) * move
-            for k, stream in enumerate(streams[: len(x)]):
-                step = prior.second(x[k], x_0[k], t, s, last and last.at(k))
-                moved.append(self.moved(*step, shift[k], t, s, stream, [v[k] for v in values]))
+            average, log_h = log_mean(log_w), now.gather(0, chosen)
+            picked = (chosen * len(everyone) + everyone).flatten()
+            x, x_0, move, *values = (v[picked] for v in (x, *twist[:2], *twist.values))
+            last, slopes = last and last.at(picked), slopes and slopes.at(picked)
+            step = prior.second(x, x_0, t, s, last)
             last = Last(x_0, self.transition(x, x_0, t, s)[0], t)
-            x, ratio = (torch.stack(part) for part in zip(*moved, strict=True))
-            log_w = log_w + ratio
+            randn = side_by_side(streams[: len(chosen)])
+            x, ratio = self.moved(*step, self.reach(t, s) * move, t, s, randn, values)
+            log_w = log_w + ratio.view_as(log_w)
+        size = log_w.shape
+        x, last, slopes = mapped(lambda part: unflat(part, size), (x, last, slopes))
         return Population(x, log_w, log_h, average, log_z, lower, lost, around, last, slopes)
 
     def prepare(self, problem: Problem) -> Self:
@@ -411,8 +432,9 @@ class Particles(Sampler):
         found = self.population(again, times.free)
         first = self._stream(number)
         streams = [noise.again(rows, first + k) for k in range(len(found.x))]
-        most = len(noise.members)
-        found = self.weigh(found, times.steps[: times.compared], again, streams, most)
+        found = self.weigh(
+            found, times.steps[: times.compared], again, streams, len(noise.members)
+        )
         return found, found.lower[0].nan_to_num(-math.inf, -math.inf, -math.inf)
 
     def _bar(self, log_likelihoods: Tensor) -> float:
@@ -439,99 +461,134 @@ class Particles(Sampler):
 
     def _times(self, dtype: torch.dtype, device: torch.device | str) -> Times:
         """Returns the times to go through."""
-        times, branch = self.times(dtype, device), self._branch()
-        anew = [*self._anew(branch)[1:], True]
+        exact = self.times()
+        branch, times = self._branch(exact), exact.to(device, dtype)
+        anew = [*self._anew(exact[branch:-2])[1:], True]
         steps = list(zip(times[branch:-2], times[branch + 1 : -1], anew, strict=False))
         above = sum(self.noise_level(t) >= self.compared for t, *_ in steps)
         return Times(times, times[: branch + 1], steps, above if self.tries > 1 else 0)
 
-    def _twist_together(
-        self, x: Tensor, t: Tensor, around: Tensor, slopes: Slopes | None
-    ) -> Twist:
-        """Returns what the constraint says of particles, with shape (K, B, *), in one batch."""
-        K, B = x.shape[:2]
-        if len(around):
-            around = around.repeat(1, K, *[1] * (around.dim() - 2))
-        flat = mapped(lambda part: part.flatten(0, 1), slopes)
-        with among(torch.arange(B, device=x.device).repeat(K)):
-            found = self.twist(x.flatten(0, 1), t, around, flat)
-        return mapped(lambda part: part.unflatten(0, (K, B)), found)
-
-    @torch.enable_grad()
     def twist(
         self,
         x_t: Tensor,
         t: Tensor,
         around: Sequence[Tensor] | Tensor = (),
         before: Slopes | None = None,
+        J: Tensor | None = None,
+        *,
+        rows: Tensor | None = None,
+        most: int | None = None,
     ) -> Twist:
         """Returns what the constraint says of states; above the level `weighed` nothing.
 
         Arguments:
             x_t: The states, with shape (B, *).
             t: Their time.
-            around: Noises like them that tell the curvature; none for a linear constraint.
+            around: Noises like members that tell the curvature; none for a linear constraint.
             before: The slopes of the step before, of which those at `t` follow; None to take
                 gradients through the denoiser.
+            J: The derivatives of members' values, if they are known; None to take them.
+            rows: The row of each state's member, with shape (B); None for a member a state.
+            most: How many states may go through the denoiser at a time; None for all.
         """
-        good = finite(x_t)
-        x_t = torch.where(per_sample(good, x_t), x_t.detach(), 0.0).requires_grad_()
-        weighed = self.noise_level(t) <= self.weighed
-        # without a need for it, no graph is kept from this step to the next
-        with torch.set_grad_enabled(weighed and before is None):
-            mean = self.denoiser(x_t, t)
-        if not weighed:
+        rows = torch.arange(len(x_t), device=x_t.device) if rows is None else rows
+        found = []
+        for part in torch.arange(len(x_t), device=x_t.device).split(most or len(x_t)):
+            some = rows[part]
+            kept = None if before is None or before.kept is None else before.kept[part]
+            with among(some):
+                seen = self._seen(
+                    x_t[part],
+                    t,
+                    [noise[some] for noise in around],
+                    None if J is None else J[some],
+                    kept,
+                    follows=before is not None,
+                )
+            found.append(seen)
+        x_0, good, values, curved, J, VJ, kept = mapped(lambda *v: torch.cat(v), *found)
+        if values is None:
             log_h = torch.where(good, 0.0, -math.inf).double()
-            return Twist(mean, torch.zeros_like(mean), log_h)
-        alpha_t, sigma_t = self.denoiser.schedule(t)
-        z = mean.detach().requires_grad_()
-        g = self.constraint.intervals(z)
-        sigma = (sigma_t / alpha_t).item()
-        above, below = self._around(mean.detach(), sigma, around)
-        kept = None if before is None else before.kept
-        if before is None and len(above) and g.values.shape[1] > MOST:
-            kept = urgent(g, (above - below).square().mean(dim=0).sqrt() / 2)
-        if kept is not None:
-            g = Intervals(*(part.gather(1, kept) for part in g if part is not None))
-            above, below = (v.gather(2, kept.expand(len(v), *kept.shape)) for v in (above, below))
-        J = rows(g.values, z)
-        if before is None:
-            VJ = products(J, mean, x_t, sigma_t**2 / alpha_t)
-        else:
+            return Twist(x_0, torch.zeros_like(x_0), log_h)
+        sigma = self.noise_level(t)
+        if before is not None:
             VJ = followed(before, J, sigma)
         now = Slopes(J, VJ, sigma, kept=kept)
-        assert g.variance is not None
-        noise, centre = torch.diag_embed(g.variance.double()), g.values.detach().double()
-        curved = torch.zeros_like(noise)
-        if len(above):
-            bend = (above + below).double() / 2 - centre  # the slope cancels
-            shift = bend.mean(dim=0)
-            centre, bend = centre + shift, bend - shift
-            curved = torch.einsum("pbi,pbj->bij", bend, bend) / (len(bend) - 1)
-        if self.normal and bool((g.lower == g.upper).all()):
-            gap = centre - g.lower.double()
+        centre, lower, upper, variance = values
+        noise = torch.diag_embed(variance)
+        if self.normal and bool((lower == upper).all()):
             frame = diagonal(J, VJ)
-            now = now._replace(frame=frame)
-            values = principal(frame, VJ, gap, noise + curved, FLOOR * sigma**2)
-            log_h = torch.where(good, values.log_h, -math.inf)
-            return Twist(mean.detach(), torch.zeros_like(mean), log_h, values, now)
+            normal = principal(frame, VJ, centre - lower, noise + curved, FLOOR * sigma**2)
+            log_h = torch.where(good, normal.log_h, -math.inf)
+            return Twist(x_0, torch.zeros_like(x_0), log_h, normal, now._replace(frame=frame))
         S = J @ VJ.mT + noise
         S = (S + S.mT) / 2
         # in units in which a value's slope is one
         unit = J.norm(dim=2).clamp_min(torch.finfo(torch.float64).tiny)
         S, curved = (v / unit[:, None] / unit[..., None] for v in (S + curved, curved))
-        centre, lower, upper = (v / unit for v in (centre, g.lower.double(), g.upper.double()))
+        centre, lower, upper = (v / unit for v in (centre, lower, upper))
         firm = positive(S, FLOOR * sigma**2)
-        freedom = tails(firm, curved) if len(above) else None
+        freedom = tails(firm, curved) if len(around) else None
         found = inside(centre, firm, lower, upper, freedom)
         log_h = found.log_h - torch.where(lower == upper, unit, 1.0).log().sum(dim=1)
         if not (lower == upper).all():
             firm = positive(S, RIDGE * sigma**2)
         gap = torch.linalg.solve(firm, (found.mean - centre)[..., None]) / unit[..., None]
-        move = (VJ.mT @ (found.pull[:, None, None] * gap)).reshape(mean.shape).to(mean)
+        move = (VJ.mT @ (found.pull[:, None, None] * gap)).reshape(x_0.shape).to(x_0)
         # what is not finite has no weight, and is not moved
         log_h = torch.where(good, log_h.nan_to_num(-math.inf), -math.inf)
-        return Twist(mean.detach(), move.nan_to_num(0, 0, 0), log_h, slopes=now)
+        return Twist(x_0, move.nan_to_num(0, 0, 0), log_h, slopes=now)
+
+    @torch.enable_grad()
+    def _seen(
+        self,
+        x_t: Tensor,
+        t: Tensor,
+        around: Sequence[Tensor],
+        J: Tensor | None,
+        kept: Tensor | None,
+        follows: bool,
+    ) -> Seen:
+        """Returns what the denoiser and the constraint tell of states, for :meth:`twist`.
+
+        Arguments:
+            x_t: The states, with shape (B, *).
+            t: Their time.
+            around: Noises like them that tell the curvature; none for a linear constraint.
+            J: The derivatives of the values, if they are known; None to take them.
+            kept: Which values to take, with shape (B, n); None to find out.
+            follows: Whether to take no gradients through the denoiser.
+        """
+        good = finite(x_t)
+        x_t = torch.where(per_sample(good, x_t), x_t.detach(), 0.0).requires_grad_()
+        weighed = self.noise_level(t) <= self.weighed
+        # without a need for it, no graph is kept from this step to the next
+        with torch.set_grad_enabled(weighed and not follows):
+            mean = self.denoiser(x_t, t)
+        x_0 = mean.detach()
+        if not weighed:
+            return Seen(x_0, good)
+        alpha_t, sigma_t = self.denoiser.schedule(t)
+        z = mean.detach().requires_grad_(J is None)
+        g = self.constraint.intervals(z)
+        above, below = self._around(x_0, (sigma_t / alpha_t).item(), around)
+        if not follows and len(above) and g.values.shape[1] > MOST:
+            kept = urgent(g, (above - below).square().mean(dim=0).sqrt() / 2)
+        if kept is not None:
+            g = Intervals(*(part.gather(1, kept) for part in g if part is not None))
+            above, below = (v.gather(2, kept.expand(len(v), *kept.shape)) for v in (above, below))
+        J = rows(g.values, z) if J is None else J
+        VJ = None if follows else products(J, mean, x_t, sigma_t**2 / alpha_t)
+        assert g.variance is not None
+        values = Intervals(*(part.detach().double() for part in g if part is not None))
+        centre = values.values
+        curved = torch.zeros_like(centre).diag_embed()
+        if len(above):
+            bend = (above + below).double() / 2 - centre  # the slope cancels
+            shift = bend.mean(dim=0)
+            centre, bend = centre + shift, bend - shift
+            curved = torch.einsum("pbi,pbj->bij", bend, bend) / (len(bend) - 1)
+        return Seen(x_0, good, values._replace(values=centre), curved, J, VJ, kept)
 
     @torch.no_grad()
     def _around(self, mean: Tensor, sigma: float, around: Sequence[Tensor] | Tensor) -> Tensor:
@@ -619,14 +676,15 @@ class Particles(Sampler):
             bound, kept = bound / 2, kept // 2
         return kept if level > self.level else 1
 
-    def _branch(self) -> int:
+    def _branch(self, times: Tensor) -> int:
         """The number of steps above `branch`; the last one is below."""
         bound = max(self.branch, self.level)
-        return sum(self.noise_level(t) > bound for t in self.times()[:-2])
+        return sum(self.noise_level(t) > bound for t in times[:-2])
 
-    def _anew(self, branch: int) -> list[bool]:
-        """Whether each step between `branch` and the last one takes gradients."""
-        weighed = [self.noise_level(t) <= self.weighed for t in self.times()[branch:-2]]
+    def _anew(self, times: Tensor) -> list[bool]:
+        """Whether the steps from these times, of those between `branch` and the last one, take
+        gradients."""
+        weighed = [self.noise_level(t) <= self.weighed for t in times]
         first = len(weighed) - sum(weighed)  # levels fall
         return [k >= first and (k - first) % self.every == 0 for k in range(len(weighed))]
 
@@ -703,12 +761,13 @@ class Particles(Sampler):
 
     def budget(self, residuals: int = 1) -> tuple[int, int]:
         """As :meth:`Sampler.budget`, without the pilot, which is sampled once a run."""
-        times, branch, rows = self.times(), self._branch(), self._rows(residuals)
+        times, rows = self.times(), self._rows(residuals)
+        branch = self._branch(times)
         several = any(self.noise_level(t) >= self.compared for t in times[branch:-2])
         tries = self.tries if several else 1
         forward = tries * branch + 1 + (self.output == "denoised") + (tries > 1)
         backward = 0
-        for t, anew in zip(times[branch:-2], self._anew(branch), strict=True):
+        for t, anew in zip(times[branch:-2], self._anew(times[branch:-2]), strict=True):
             kept = self._kept(t) * (tries if self.noise_level(t) >= self.compared else 1)
             forward, backward = forward + kept, backward + kept * rows * anew
         if len(times) > branch + 2 and (K := self._kept(times[-2])) > 1:
@@ -721,11 +780,19 @@ class Particles(Sampler):
         return forward, backward
 
 
-def stacked(twists: Sequence[Twist]) -> Twist:
-    """Returns what the constraint says of several batches, along a new first axis."""
-    parts = [(one.x_0, one.move, one.log_h, *one.values) for one in twists]
-    x_0, move, log_h, *values = (torch.stack(part) for part in zip(*parts, strict=True))
-    return Twist(x_0, move, log_h, tuple(values), joined([one.slopes for one in twists]))
+def flat(part: Tensor) -> Tensor:
+    """Returns a tensor with its first two axes as one; a number as it is."""
+    return part.flatten(0, 1) if part.dim() else part
+
+
+def unflat(part: Tensor, shape: Sequence[int]) -> Tensor:
+    """Returns a tensor with its first axis as two of this shape; a number as it is."""
+    return part.unflatten(0, shape) if part.dim() else part
+
+
+def side_by_side(streams: Sequence[Randn]) -> Randn:
+    """Returns a stream whose noise is that of several, one after another along the batch."""
+    return lambda _: torch.cat([stream(_) for stream in streams])
 
 
 def urgent(g: Intervals, scale: Tensor) -> Tensor:

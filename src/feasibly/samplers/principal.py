@@ -91,10 +91,13 @@ def given(
     whole = left + std[..., None] ** 2 * slope @ slope.mT
     noise = randn(mean).double().flatten(start_dim=1)
     # the same whatever the basis of values that are alike is, which rounding chooses
-    squares, vectors = eigh(left)
-    errors = vectors.mT @ now.turn @ numbers(randn, now.gap, mean)[..., None]
-    error = (vectors @ (squares.clamp_min(0).sqrt()[..., None] * errors))[..., 0]
-    wrong = now.gap + (slope @ (std * noise)[..., None])[..., 0] + error
+    errors = now.turn @ numbers(randn, now.gap, mean)[..., None]
+    if now.noise.any():
+        squares, vectors = eigh(left)
+        error = vectors @ (squares.clamp_min(0).sqrt()[..., None] * (vectors.mT @ errors))
+    else:  # the values are independent
+        error = (now.spread / rest).sqrt()[..., None] * errors
+    wrong = now.gap + (slope @ (std * noise)[..., None] + error)[..., 0]
     factor, _ = torch.linalg.cholesky_ex(whole)
     weights = torch.cholesky_solve(wrong[..., None], factor)
     move = std * noise - std**2 * (slope.mT @ weights)[..., 0]

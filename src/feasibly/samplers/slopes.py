@@ -1,9 +1,9 @@
 r"""Derivatives of values through the denoiser, and how they follow from one noise level to a lower
 one."""
 
-__all__ = ["Frame", "Slopes", "diagonal", "followed", "joined", "mapped", "products", "rows"]
+__all__ = ["Frame", "Slopes", "diagonal", "followed", "mapped", "products", "rows"]
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -57,12 +57,6 @@ class Slopes(NamedTuple):
         frame = self.frame and Frame(*(part[index] for part in self.frame))
         kept = None if self.kept is None else self.kept[index]
         return self._replace(J=self.J[index], VJ=self.VJ[index], frame=frame, kept=kept)
-
-
-def joined(parts: Sequence[Slopes | None]) -> Slopes | None:
-    """Returns the slopes of several batches at one level along a new first axis; None for none."""
-    some = [one for one in parts if one is not None]
-    return mapped(lambda *part: torch.stack(part), *some) if some else None
 
 
 def mapped(function: Callable[..., Tensor], *values: Any) -> Any:
