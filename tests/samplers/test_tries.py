@@ -83,7 +83,7 @@ def test_a_member_above_the_bar_keeps_all_of_its_first_try(constraint, every):
     way, rows = sampler._times(torch.float64, "cpu"), torch.arange(n)
     assert 0 < way.compared < len(way.steps)
     with torch.no_grad(), members.calling(range(n)):
-        first, log_z = sampler._try(noise[0], noise[0], rows, 0, way)
+        first, log_z = sampler._try(noise[0], noise[0], rows, 0, way, 4)
         bar = log_z.median().item()
         some = replace(sampler, pilot=replace(sampler.pilot, log_bar=bar))
         tried, _ = some._tried(noise[1], way)
@@ -232,9 +232,9 @@ class Shared(Particles):
 
     sizes = []  # noqa: RUF012
 
-    def _try(self, again, noise, rows, number, times):
+    def _try(self, again, noise, rows, number, times, most):
         Shared.sizes.append(len(rows))
-        return super()._try(again, noise, rows, number, times)
+        return super()._try(again, noise, rows, number, times, most)
 
 
 def own_values(x):
@@ -301,7 +301,7 @@ def test_members_are_compared_by_their_likelihood_down_to_a_level():
         noise = MemberNoise(0, range(4), (D,), dtype=torch.float64)
         times = sampler._times(torch.float64, "cpu")
         with torch.no_grad(), members.calling(range(4)):
-            _, log_z = sampler._try(noise, noise, torch.arange(4), 0, times)
+            _, log_z = sampler._try(noise, noise, torch.arange(4), 0, times, 4)
         found.append(log_z)
         torch.testing.assert_close(log_z, torch.full((4,), exact).double(), rtol=0, atol=0.3)
     assert (found[0] - found[1]).abs().min() > 1e-9
@@ -318,7 +318,7 @@ def test_statistics_are_of_first_tries_and_the_pilot_is_no_member():
     noise = MemberNoise(0, range(8), (D,), dtype=torch.float64)
     with torch.no_grad(), members.calling(range(8)):
         times = sampler._times(torch.float64, "cpu")
-        _, log_z = sampler._try(noise, noise, torch.arange(8), 0, times)
+        _, log_z = sampler._try(noise, noise, torch.arange(8), 0, times, 4)
     assert abs(sampler._bar(log_z) - sampler.pilot.log_bar) > 1e-6
 
 

@@ -24,7 +24,7 @@ from .calibrated import CalibratedPPR
 from .normals import inside, positive
 from .ppr import PPR
 from .principal import Principal, given, principal
-from .slopes import Slopes, diagonal, followed, mapped, products, rows
+from .slopes import LARGE, Slopes, blocks, diagonal, followed, mapped, products, rows
 from .tries import Pilot, checked, like_pilot, sample_pilot, sample_until_kept
 from .truncated import TruncatedPPR
 
@@ -82,7 +82,7 @@ class Seen(NamedTuple):
         good: Which states are finite, with shape (B).
         values: The values at the estimates, their means over the noise of curvature, and their
             bounds; None where the constraint says nothing.
-        curved: Their covariance by curvature alone, with shape (B, m, m).
+        curved: Their covariance by curvature alone, with shape (B, m, m); None for none.
         J: Their derivatives, with shape (B, m, D).
         VJ: The products of these with the covariance of a sample, likewise; None if they follow
             from the step before.
@@ -96,6 +96,11 @@ class Seen(NamedTuple):
     J: Tensor | None = None
     VJ: Tensor | None = None
     kept: Tensor | None = None
+
+    @property
+    def size(self) -> int:
+        """The size of the largest tensor."""
+        return self.x_0.numel() if self.J is None else self.J.numel()
 
 
 class Population(NamedTuple):
@@ -389,7 +394,7 @@ class Particles(Sampler):
         problem = replace(problem, member=0)  # whichever members a run has
 
         def log_likelihoods(noise: MemberNoise) -> Tensor:
-            return self._try(noise, noise, noise.rows, 0, times)[1]
+            return self._try(noise, noise, noise.rows, 0, times, problem.chunk)[1]
 
         return replace(self, pilot=sample_pilot(self, problem, PILOT, log_likelihoods, self._bar))
 
@@ -403,11 +408,11 @@ class Particles(Sampler):
         log_bar = torch.full_like(alike, pilot.log_bar, dtype=torch.float64)
         log_bar = log_bar.masked_fill(~alike, math.inf)
         barred = log_bar.isfinite()
-        tries = torch.where(barred, self.tries, min(self.tries, BLIND))
+        tries, most = torch.where(barred, self.tries, min(self.tries, BLIND)), len(noise.members)
         statistics = {"members whose pilot failed": int(alike.sum()) - int(barred.sum())}
 
         def sample(again: MemberNoise, rows: Tensor, number: int) -> tuple[Population, Tensor]:
-            population, log_likelihood = self._try(again, noise, rows, number, times)
+            population, log_likelihood = self._try(again, noise, rows, number, times, most)
             if number == 0:
                 statistics.update(likelihoods(population))
             return population, log_likelihood
@@ -417,7 +422,13 @@ class Particles(Sampler):
         return tried.found, statistics
 
     def _try(
-        self, again: MemberNoise, noise: MemberNoise, rows: Tensor, number: int, times: Times
+        self,
+        again: MemberNoise,
+        noise: MemberNoise,
+        rows: Tensor,
+        number: int,
+        times: Times,
+        most: int,
     ) -> tuple[Population, Tensor]:
         """Samples the particles of some members down to the level `compared`, and returns them
         and the log-likelihoods, with shape (B).
@@ -428,13 +439,12 @@ class Particles(Sampler):
             rows: The rows of these members.
             number: The number of the try, from 0.
             times: The times to go through.
+            most: How many states may go through the denoiser at a time.
         """
         found = self.population(again, times.free)
         first = self._stream(number)
         streams = [noise.again(rows, first + k) for k in range(len(found.x))]
-        found = self.weigh(
-            found, times.steps[: times.compared], again, streams, len(noise.members)
-        )
+        found = self.weigh(found, times.steps[: times.compared], again, streams, most)
         return found, found.lower[0].nan_to_num(-math.inf, -math.inf, -math.inf)
 
     def _bar(self, log_likelihoods: Tensor) -> float:
@@ -492,43 +502,88 @@ class Particles(Sampler):
             most: How many states may go through the denoiser at a time; None for all.
         """
         rows = torch.arange(len(x_t), device=x_t.device) if rows is None else rows
-        found = []
-        for part in torch.arange(len(x_t), device=x_t.device).split(most or len(x_t)):
-            some = rows[part]
-            kept = None if before is None or before.kept is None else before.kept[part]
-            with among(some):
-                seen = self._seen(
-                    x_t[part],
-                    t,
-                    [noise[some] for noise in around],
-                    None if J is None else J[some],
-                    kept,
-                    follows=before is not None,
-                )
-            found.append(seen)
-        x_0, good, values, curved, J, VJ, kept = mapped(lambda *v: torch.cat(v), *found)
-        if values is None:
+        parts = []
+        for some in blocks(len(x_t), most or len(x_t)):
+            last = before and before.at(some)
+            with among(rows[some]):
+                own = None if J is None else J[rows[some]]
+                noises = [noise[rows[some]] for noise in around]
+                parts.append((self._seen(x_t[some], t, noises, last, own), last))
+        if sum(seen.size for seen, _ in parts) <= LARGE:
+            parts = [together(parts)]
+        return together([self._told(seen, t, last) for seen, last in parts])
+
+    @torch.enable_grad()
+    def _seen(
+        self,
+        x_t: Tensor,
+        t: Tensor,
+        around: Sequence[Tensor],
+        before: Slopes | None,
+        J: Tensor | None,
+    ) -> Seen:
+        """Returns what the denoiser and the constraint tell of states; see :meth:`twist`."""
+        good = finite(x_t)
+        x_t = torch.where(per_sample(good, x_t), x_t.detach(), 0.0).requires_grad_()
+        weighed = self.noise_level(t) <= self.weighed
+        # without a need for it, no graph is kept from this step to the next
+        with torch.set_grad_enabled(weighed and before is None):
+            mean = self.denoiser(x_t, t)
+        x_0 = mean.detach()
+        if not weighed:
+            return Seen(x_0, good)
+        alpha_t, sigma_t = self.denoiser.schedule(t)
+        z = mean.detach().requires_grad_(J is None)
+        g = self.constraint.intervals(z)
+        above, below = self._around(x_0, (sigma_t / alpha_t).item(), around)
+        kept = None if before is None else before.kept
+        if before is None and len(above) and g.values.shape[1] > MOST:
+            kept = urgent(g, (above - below).square().mean(dim=0).sqrt() / 2)
+        if kept is not None:
+            g = Intervals(*(part.gather(1, kept) for part in g if part is not None))
+            above, below = (v.gather(2, kept.expand(len(v), *kept.shape)) for v in (above, below))
+        J = rows(g.values, z) if J is None else J
+        VJ = None if before else products(J, mean, x_t, sigma_t**2 / alpha_t)
+        assert g.variance is not None
+        values = Intervals(*(part.detach().double() for part in g if part is not None))
+        centre, curved = values.values, None
+        if len(above):
+            bend = (above + below).double() / 2 - centre  # the slope cancels
+            shift = bend.mean(dim=0)
+            centre, bend = centre + shift, bend - shift
+            curved = torch.einsum("pbi,pbj->bij", bend, bend) / (len(bend) - 1)
+        return Seen(x_0, good, values._replace(values=centre), curved, J, VJ, kept)
+
+    @torch.no_grad()
+    def _told(self, seen: Seen, t: Tensor, before: Slopes | None) -> Twist:
+        """Returns what the constraint says of states, given what is seen of them; see
+        :meth:`twist`."""
+        x_0, good, values, curved, J, VJ, kept = seen
+        if values is None or J is None:
             log_h = torch.where(good, 0.0, -math.inf).double()
             return Twist(x_0, torch.zeros_like(x_0), log_h)
         sigma = self.noise_level(t)
-        if before is not None:
+        if VJ is None:
+            assert before is not None
             VJ = followed(before, J, sigma)
         now = Slopes(J, VJ, sigma, kept=kept)
         centre, lower, upper, variance = values
+        assert variance is not None
         noise = torch.diag_embed(variance)
         if self.normal and bool((lower == upper).all()):
-            frame = diagonal(J, VJ)
-            normal = principal(frame, VJ, centre - lower, noise + curved, FLOOR * sigma**2)
+            frame, noise = diagonal(J, VJ), noise if curved is None else noise + curved
+            normal = principal(frame, VJ, centre - lower, noise, FLOOR * sigma**2)
             log_h = torch.where(good, normal.log_h, -math.inf)
             return Twist(x_0, torch.zeros_like(x_0), log_h, normal, now._replace(frame=frame))
         S = J @ VJ.mT + noise
         S = (S + S.mT) / 2
         # in units in which a value's slope is one
         unit = J.norm(dim=2).clamp_min(torch.finfo(torch.float64).tiny)
-        S, curved = (v / unit[:, None] / unit[..., None] for v in (S + curved, curved))
+        units = unit[:, None] * unit[..., None]
         centre, lower, upper = (v / unit for v in (centre, lower, upper))
+        S = (S if curved is None else S + curved) / units
         firm = positive(S, FLOOR * sigma**2)
-        freedom = tails(firm, curved) if len(around) else None
+        freedom = None if curved is None else tails(firm, curved / units)
         found = inside(centre, firm, lower, upper, freedom)
         log_h = found.log_h - torch.where(lower == upper, unit, 1.0).log().sum(dim=1)
         if not (lower == upper).all():
@@ -538,57 +593,6 @@ class Particles(Sampler):
         # what is not finite has no weight, and is not moved
         log_h = torch.where(good, log_h.nan_to_num(-math.inf), -math.inf)
         return Twist(x_0, move.nan_to_num(0, 0, 0), log_h, slopes=now)
-
-    @torch.enable_grad()
-    def _seen(
-        self,
-        x_t: Tensor,
-        t: Tensor,
-        around: Sequence[Tensor],
-        J: Tensor | None,
-        kept: Tensor | None,
-        follows: bool,
-    ) -> Seen:
-        """Returns what the denoiser and the constraint tell of states, for :meth:`twist`.
-
-        Arguments:
-            x_t: The states, with shape (B, *).
-            t: Their time.
-            around: Noises like them that tell the curvature; none for a linear constraint.
-            J: The derivatives of the values, if they are known; None to take them.
-            kept: Which values to take, with shape (B, n); None to find out.
-            follows: Whether to take no gradients through the denoiser.
-        """
-        good = finite(x_t)
-        x_t = torch.where(per_sample(good, x_t), x_t.detach(), 0.0).requires_grad_()
-        weighed = self.noise_level(t) <= self.weighed
-        # without a need for it, no graph is kept from this step to the next
-        with torch.set_grad_enabled(weighed and not follows):
-            mean = self.denoiser(x_t, t)
-        x_0 = mean.detach()
-        if not weighed:
-            return Seen(x_0, good)
-        alpha_t, sigma_t = self.denoiser.schedule(t)
-        z = mean.detach().requires_grad_(J is None)
-        g = self.constraint.intervals(z)
-        above, below = self._around(x_0, (sigma_t / alpha_t).item(), around)
-        if not follows and len(above) and g.values.shape[1] > MOST:
-            kept = urgent(g, (above - below).square().mean(dim=0).sqrt() / 2)
-        if kept is not None:
-            g = Intervals(*(part.gather(1, kept) for part in g if part is not None))
-            above, below = (v.gather(2, kept.expand(len(v), *kept.shape)) for v in (above, below))
-        J = rows(g.values, z) if J is None else J
-        VJ = None if follows else products(J, mean, x_t, sigma_t**2 / alpha_t)
-        assert g.variance is not None
-        values = Intervals(*(part.detach().double() for part in g if part is not None))
-        centre = values.values
-        curved = torch.zeros_like(centre).diag_embed()
-        if len(above):
-            bend = (above + below).double() / 2 - centre  # the slope cancels
-            shift = bend.mean(dim=0)
-            centre, bend = centre + shift, bend - shift
-            curved = torch.einsum("pbi,pbj->bij", bend, bend) / (len(bend) - 1)
-        return Seen(x_0, good, values._replace(values=centre), curved, J, VJ, kept)
 
     @torch.no_grad()
     def _around(self, mean: Tensor, sigma: float, around: Sequence[Tensor] | Tensor) -> Tensor:
@@ -788,6 +792,11 @@ def flat(part: Tensor) -> Tensor:
 def unflat(part: Tensor, shape: Sequence[int]) -> Tensor:
     """Returns a tensor with its first axis as two of this shape; a number as it is."""
     return part.unflatten(0, shape) if part.dim() else part
+
+
+def together(parts: Sequence[Any]) -> Any:
+    """Returns nested tuples of several batches as one batch."""
+    return parts[0] if len(parts) == 1 else mapped(lambda *part: torch.cat(part), *parts)
 
 
 def side_by_side(streams: Sequence[Randn]) -> Randn:

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..linalg import eigh
 from .base import Randn
 from .moments import numbers
-from .slopes import Frame
+from .slopes import LARGE, Frame, blocks
 
 
 class Principal(NamedTuple):
@@ -84,27 +84,49 @@ def given(
         scale: The ratio :math:`a`.
         randn: The noise.
     """
-    std, gain, scale = std.double().reshape(-1, 1), gain.double(), scale.double()
+    noise, errors = randn(mean), numbers(randn, now.gap, mean)
+    std = std.double().reshape(-1, 1).expand(len(mean), 1)
+    found = []
+    for some in blocks(len(mean), max(1, LARGE // now.slope[0].numel())):
+        states = Principal(*(part[some] for part in now))
+        white = noise[some].double().flatten(start_dim=1), errors[some]
+        found.append(_given(states, std[some], gain.double(), scale.double(), *white))
+    move, ratio = (torch.cat(parts) for parts in zip(*found, strict=True))
+    return mean + move.reshape(mean.shape).to(mean), ratio
+
+
+def _given(
+    now: Principal, std: Tensor, gain: Tensor, scale: Tensor, noise: Tensor, errors: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Returns how far a step goes from its unconditional mean, with shape (B, D), and the
+    logarithm of its ratio; see :func:`given`.
+
+    Arguments:
+        now: The values.
+        std: The standard deviation of the step, with shape (B, 1).
+        gain: The growth.
+        scale: The ratio.
+        noise: White noise, with shape (B, D).
+        errors: White noise for the values, with shape (B, m).
+    """
     rest = 1 + gain * now.spread
     slope = scale * now.slope / rest[..., None]
     left = torch.diag_embed(now.spread / rest) + now.noise
     whole = left + std[..., None] ** 2 * slope @ slope.mT
-    noise = randn(mean).double().flatten(start_dim=1)
     # the same whatever the basis of values that are alike is, which rounding chooses
-    errors = now.turn @ numbers(randn, now.gap, mean)[..., None]
+    turned = now.turn @ errors[..., None]
     if now.noise.any():
         squares, vectors = eigh(left)
-        error = vectors @ (squares.clamp_min(0).sqrt()[..., None] * (vectors.mT @ errors))
+        error = vectors @ (squares.clamp_min(0).sqrt()[..., None] * (vectors.mT @ turned))
     else:  # the values are independent
-        error = (now.spread / rest).sqrt()[..., None] * errors
+        error = (now.spread / rest).sqrt()[..., None] * turned
     wrong = now.gap + (slope @ (std * noise)[..., None] + error)[..., 0]
     factor, _ = torch.linalg.cholesky_ex(whole)
     weights = torch.cholesky_solve(wrong[..., None], factor)
     move = std * noise - std**2 * (slope.mT @ weights)[..., 0]
     root, _ = torch.linalg.cholesky_ex(left)
     ratio = _log_density(now.gap, factor)
-    ratio = ratio - _log_density(now.gap + (slope @ move[..., None])[..., 0], root)
-    return mean + move.reshape(mean.shape).to(mean), ratio
+    return move, ratio - _log_density(now.gap + (slope @ move[..., None])[..., 0], root)
 
 
 def _log_density(x: Tensor, root: Tensor) -> Tensor:

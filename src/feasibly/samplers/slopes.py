@@ -1,9 +1,19 @@
 r"""Derivatives of values through the denoiser, and how they follow from one noise level to a lower
 one."""
 
-__all__ = ["Frame", "Slopes", "diagonal", "followed", "mapped", "products", "rows"]
+__all__ = [
+    "LARGE",
+    "Frame",
+    "Slopes",
+    "blocks",
+    "diagonal",
+    "followed",
+    "mapped",
+    "products",
+    "rows",
+]
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -11,6 +21,7 @@ from torch import Tensor
 
 from ..linalg import eigh
 
+LARGE = 2**21  # numbers: arithmetic on larger tensors takes longer than on several of this size
 DEPENDENT = 1e-6  # the least squared length of a combination of rows, relative to the largest
 
 
@@ -57,6 +68,12 @@ class Slopes(NamedTuple):
         frame = self.frame and Frame(*(part[index] for part in self.frame))
         kept = None if self.kept is None else self.kept[index]
         return self._replace(J=self.J[index], VJ=self.VJ[index], frame=frame, kept=kept)
+
+
+def blocks(count: int, size: int) -> Iterator[slice]:
+    """Yields the parts of a batch of `count` states, with at most `size` states each."""
+    for first in range(0, count, size):
+        yield slice(first, first + size)
 
 
 def mapped(function: Callable[..., Tensor], *values: Any) -> Any:
