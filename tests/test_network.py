@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from feasibly.errors import DenoiserError
-from feasibly.network import Evaluations, Network
+from feasibly.network import Evaluations, Network, device_of
 from feasibly.schedules import LogLogit
 
 HALF = torch.tensor(0.5)
@@ -234,3 +234,12 @@ def test_a_wrong_output_is_refused_with_cause_and_remedy(x_t, output, cause, rem
         network(x_t, HALF)
     assert cause in str(error.value)
     assert remedy in str(error.value)
+
+
+def test_a_denoiser_is_where_its_parameters_or_else_its_buffers_are():
+    net = torch.nn.Module()
+    assert device_of(net) == device_of(lambda x_t, t: x_t) == torch.device("cpu")
+    net.register_buffer("mean", torch.zeros(1, device="meta"))
+    assert device_of(net) == torch.device("meta")
+    net.weight = torch.nn.Parameter(torch.zeros(1))
+    assert device_of(net) == torch.device("cpu")

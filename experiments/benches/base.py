@@ -118,7 +118,7 @@ def summary(result: Result) -> dict[str, float]:
     """Returns the violations' quantiles and what a run cost."""
     quantiles = torch.tensor([0.5, 0.9, 0.99, 1.0], dtype=torch.float64)
     c = result.violation.double().nan_to_num(posinf=1e300)
-    values: Tensor = c.quantile(quantiles)
+    values: Tensor = c.quantile(quantiles.to(c.device))
     return {
         "violation_median": values[0].item(),
         "violation_90": values[1].item(),

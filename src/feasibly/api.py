@@ -68,7 +68,7 @@ def sample(
             ones are. If the denoiser has conditions that differ between members, those with other
             conditions are not tested, and the result says so.
         dtype: The type of the samples, float32 or float64.
-        device: Where to sample; None for where the denoiser's parameters are.
+        device: Where to sample; None for where the denoiser is.
         settings: Settings of the run: `seed`, `chunk`, `callback`, `observe`; see
             :func:`feasibly.sampling.run`.
 

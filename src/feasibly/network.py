@@ -129,10 +129,13 @@ def watched(
 
 
 def device_of(denoiser: Any) -> torch.device:
-    """Returns where a denoiser's parameters are; the CPU if it has none."""
-    parameters = getattr(denoiser, "parameters", None)
-    first = next(iter(parameters()), None) if callable(parameters) else None
-    return torch.device("cpu") if first is None else first.device
+    """Returns where a denoiser's parameters are, or its buffers; the CPU if it has none."""
+    for kind in ("parameters", "buffers"):
+        tensors = getattr(denoiser, kind, None)
+        first = next(iter(tensors()), None) if callable(tensors) else None
+        if first is not None:
+            return first.device
+    return torch.device("cpu")
 
 
 def _check_output(x_0: Any, x_t: Tensor) -> None:

@@ -133,7 +133,7 @@ def run(
         seed: The seed of the ensemble, from 0 to 2^32 - 1.
         chunk: How many members to sample at a time; None for all.
         dtype: The type of the samples, float32 or float64.
-        device: Where to sample; None for where the denoiser's parameters are.
+        device: Where to sample; None for where the denoiser is.
         callback: Called with a :class:`Snapshot` after every step.
         observe: Called with a :class:`State` after every step.
         reason: Why these samplers, in a sentence.
@@ -211,7 +211,7 @@ def inspect(
         constraint: The constraint; None for none.
         shape: The shape of one sample.
         dtype: The type of the samples.
-        device: Where to sample; None for where the denoiser's parameters are.
+        device: Where to sample; None for where the denoiser is.
         member: The member whose conditions the denoiser is tested with.
         chunk: How many states may go through the denoiser at a time.
         gradient: Whether the denoiser must have a gradient.

@@ -275,6 +275,28 @@ def test_the_samplers_accept_it(make):
         torch.testing.assert_close(check_constraint(constraint, x), constraint.residual(x))
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@of_every_kind
+def test_residuals_and_projections_on_a_gpu_are_those_of_the_cpu(make):
+    constraint, shape = make(torch.float64)
+    x = samples(4, shape)
+    with members.calling([1], "cuda"):
+        r, c, feasible = check_constraint(constraint, x.cuda()), *constraint.assess(x.cuda())
+        assert r.is_cuda
+        assert c.is_cuda
+        near = inside = None
+        if constraint.inequalities is not None:
+            inside = constraint.inequalities(x.cuda()).inside
+        with suppress(NotImplementedError):
+            near = constraint.projection(x.cuda())
+    torch.testing.assert_close(r.cpu(), constraint.residual(x))
+    assert torch.equal(feasible.cpu(), constraint.is_feasible(x))
+    if inside is not None:
+        assert torch.equal(inside.cpu(), constraint.inequalities(x).inside)
+    if near is not None:
+        torch.testing.assert_close(near.cpu(), constraint.projection(x))
+
+
 @of_every_kind
 def test_samples_are_not_modified(make):
     constraint, shape = make(torch.float64)

@@ -54,14 +54,14 @@ def rosenbrock(x):
 def mild(x):
     """Two smooth residuals of samples of any shape, whose least value is zero."""
     v = x.flatten(start_dim=1)
-    ramp = torch.linspace(0.2, 1, v.shape[1], dtype=x.dtype)
+    ramp = torch.linspace(0.2, 1, v.shape[1]).to(x)
     r = torch.stack((v @ ramp + torch.sin(v[:, 0]) / 4 - 0.3, v[:, 0] - v[:, 1] ** 2 / 4), dim=1)
     return r, estimate(x)
 
 
 def many(x):
     """Twelve residuals, more than Gauss-Newton solves densely."""
-    v = x @ MIX.to(x.dtype)
+    v = x @ MIX.to(x)
     return v + torch.sin(v) / 4 - 0.3, estimate(x)
 
 
@@ -118,6 +118,15 @@ def test_a_member_ends_up_the_same_alone_as_in_any_batch(make):
         together = minimize(residual, x)
         for chosen in ([0], [4, 1, 5]):
             assert_same(rows(together, chosen), minimize(residual, x[chosen])[:3])
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@minimizer_of_all
+def test_iterates_on_a_gpu_are_those_of_the_cpu(make):
+    for residual, x in PROBLEMS.values():
+        there = make(steps=6)(residual, x.cuda())
+        assert all(part.is_cuda for part in there[:3])
+        assert_same([part.cpu() for part in there[:3]], make(steps=6)(residual, x)[:3], atol=1e-6)
 
 
 @minimizer_of_all

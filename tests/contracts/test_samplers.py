@@ -102,6 +102,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::feasibly.errors.CalibrationWarning"),
 ]
 every_sampler = pytest.mark.parametrize("name", MAKE)
+on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 OUTPUTS = ("state", "denoised", "projected")
 N, SEED = 12, 5
 SHORT = {"steps": 5}
@@ -151,6 +152,15 @@ def test_a_member_is_the_same_alone_as_in_a_batch(name):
     for few in ([4], [11, 0]):
         alone = sample(make(name), few)
         torch.testing.assert_close(alone.samples, batch.samples[few], rtol=1e-7, atol=1e-7)
+
+
+@on_a_gpu
+@every_sampler
+def test_members_on_a_gpu_are_those_of_the_cpu(name):
+    there = sample(make(name, copy.deepcopy(BOARD).to("cuda")), N)
+    assert there.samples.is_cuda
+    gap = (there.samples.cpu() - run(name).samples).abs().amax(dim=1)
+    assert (gap > 1e-6).sum() <= 1  # rounding may choose another particle
 
 
 @every_sampler

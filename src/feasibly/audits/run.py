@@ -116,7 +116,7 @@ def audit(
         chunk: How many members to sample at a time; None for all.
         monitor: Whether implausible members are resampled, as :func:`feasibly.sample` does.
         dtype: The type of the samples, float32 or float64.
-        device: Where to sample; None for where the denoiser's parameters are.
+        device: Where to sample; None for where the denoiser is.
         path: A folder for the members, a store for each candidate. Any number of processes may
             run the same audit with it, and an audit that was stopped goes on. Truths are sampled
             again by each. None to keep members in memory.

@@ -177,7 +177,7 @@ def estimate(
         shape: The shape of one sample.
         members: The number of members of the run; no others are asked of a conditional network.
         dtype: The type of the samples.
-        device: Where to sample; None for where the denoiser's parameters are.
+        device: Where to sample; None for where the denoiser is.
 
     Raises:
         ConstraintError: If the constraint cannot be used as it is.

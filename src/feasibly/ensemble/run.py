@@ -82,7 +82,7 @@ def run(
             does not count them, `drop` does not even keep them.
         layout: The names, coordinates and units of a sample; None for axes by number.
         dtype: The type of the samples.
-        device: Where to sample; None for where the denoiser's parameters are.
+        device: Where to sample; None for where the denoiser is.
         source: What a command needs to start the run again; see :class:`Config`.
         workers: The number of processes on this run, by which chunks near its end are kept small.
         sharing: How many of them run on this machine, by which `auto` divides its memory. On GPUs

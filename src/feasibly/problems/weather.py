@@ -106,7 +106,7 @@ class Weather:
     def reference(self, k: int) -> Tensor:
         """Returns the day of reference `k`, with shape (24, 3, 32, 64)."""
         block, member = divmod(k, shallow_water.BLOCK)
-        day = fresh_days(block, (member,))[0]
+        day = fresh_days(block, (member,))[0].to(self.autoencoder.scale.device)
         return day if self.name == "state" else self.decode(self.autoencoder.encode(day))
 
     def decode(self, z: Tensor) -> Tensor:
@@ -158,7 +158,8 @@ class Weather:
         variable's standard deviation.
         """
         units = self.autoencoder.standardize
-        scale, area = self.autoencoder.scale, area_weights(LATITUDE)[:, 0]
+        scale = self.autoencoder.scale
+        area = area_weights(LATITUDE)[:, 0].to(scale)
         points = self.points(name, k)
         functions: dict[str, Values] = {
             "state": units,
@@ -219,7 +220,7 @@ class Weather:
         if good.sum() < 2:
             return shares
         x = self.decode(z[good]).double()
-        area = area_weights(LATITUDE).double()
+        area = area_weights(LATITUDE).to(x)
         found: dict[str, list] = {n: [] for n in ("mse", "mean_se", "variance", "crps", "ranks")}
         for v in range(len(VARIABLES)):
             members, truth = x[None, :, :, v], reference[None, :, v].double()
