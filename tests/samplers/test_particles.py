@@ -288,7 +288,7 @@ class Labels(Particles):
 
     log_h = log_ratio = torch.zeros(0)
 
-    def twist(self, x_t, t, around=(), before=None, J=None, *, rows, most):
+    def twist(self, x_t, t, around=(), before=None, J=None, *, of, most):
         step, number = self.index(t), x_t[:, 0].round().long()
         x_0, own = step * x_t + step, x_t[:, None]
         assert (before is None) == (step in (1, 3, 5)), "every second step takes gradients"

@@ -13,13 +13,21 @@ import torch
 
 import feasibly
 from feasibly import ensemble, members
-from feasibly.constraints import EachMember, Equality, Inequality, Linear
+from feasibly.constraints import (
+    Composite,
+    EachMember,
+    Equality,
+    Inequality,
+    Linear,
+    Observation,
+)
 from feasibly.errors import SamplingError
 from feasibly.minimizers import GaussNewton
 from feasibly.network import Evaluations, Network
 from feasibly.oracles import Gaussian, GaussianMixture
 from feasibly.randomness import MemberNoise
-from feasibly.samplers import Particles
+from feasibly.samplers import Particles, particles, principal
+from feasibly.samplers.principal import Principal, given
 from feasibly.samplers.slopes import mapped
 from feasibly.sampling import inspect
 from feasibly.schedules import LogLogit
@@ -100,11 +108,29 @@ def test_a_member_above_the_bar_keeps_all_of_its_first_try(constraint, every):
     assert 0 < apart.sum() <= (~above).sum()
 
 
-@pytest.mark.parametrize("constraint", [LINE, CURVE], ids=["linear", "curved"])
+TARGETS = torch.linspace(-1, 1, 80).double().reshape(40, 2)
+WEIGHED = {
+    "linear": LINE,
+    "curved": CURVE,
+    "targets": EachMember(Linear(torch.eye(D)[:2].double(), torch.zeros(2), 1e-8), TARGETS),
+    "curved targets": EachMember(Equality(lambda x: x[:, :2].sinh(), tolerance=1e-8), TARGETS),
+    "14 inequalities": Inequality(
+        lambda x: torch.cat([x[:, 1:] - 1, x.sin(), x.square() - 2, x[:, 1:] ** 3], dim=1), 1e-8
+    ),
+    "some with noise": Composite(
+        [CURVE, Observation(lambda x: x[:, 1:].sinh(), torch.zeros(D - 1), noise=0.1)]
+    ),
+}
+
+
+@pytest.mark.parametrize("large", [None, 50])
 @pytest.mark.parametrize("normal", [False, True])
-def test_particles_of_all_members_are_weighed_as_one_by_one(constraint, normal):
+@pytest.mark.parametrize("name", WEIGHED)
+def test_particles_of_all_members_are_weighed_as_one_by_one(monkeypatch, name, normal, large):
     """With gradients, and with the slopes of the step before; in batches that end amid members."""
-    sizes = []
+    if large:
+        monkeypatch.setattr(particles, "LARGE", large)
+    constraint, sizes = WEIGHED[name], []
 
     class Watched:
         schedule = SHIFTED.schedule
@@ -116,20 +142,57 @@ def test_particles_of_all_members_are_weighed_as_one_by_one(constraint, normal):
     sampler = Particles(Watched(), constraint, normal=normal, **FEW)
     noise = MemberNoise(0, range(40), (D,), dtype=torch.float64)
     x, pairs = [noise()[5:] for _ in range(3)], [noise()[5:] for _ in range(4)]
-    around, rows = [] if constraint.linear else pairs, torch.arange(35).repeat(3)
+    around, of = [] if constraint.linear else pairs, torch.arange(35).repeat(3)
     before, one_by_one, J = None, [None] * 3, None
     with members.calling(range(5, 40)):
         for t in (torch.tensor(0.6).double(), torch.tensor(0.5).double()):
-            each = [sampler.twist(v, t, around, b) for v, b in zip(x, one_by_one, strict=True)]
+            each = [sampler.twist(v, t, around, b, J) for v, b in zip(x, one_by_one, strict=True)]
             one = mapped(lambda *part: torch.cat(part), *each)
             sizes.clear()
-            whole = sampler.twist(torch.cat(x), t, around, before, J, rows=rows, most=40)
+            whole = sampler.twist(torch.cat(x), t, around, before, J, of=of, most=40)
             assert sizes == [40, 40, 25]
             for a, b in zip(tensors(one), tensors(whole), strict=True):
                 torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
             torch.testing.assert_close(one.log_h, whole.log_h, rtol=1e-9, atol=1e-11)
             one_by_one, before = [twist.slopes for twist in each], whole.slopes
-            J = before.J[:35] if constraint.linear else None
+            if constraint.linear:  # with what is given in place of derivatives: each has its own
+                J = before.J[:35] * torch.linspace(1, 2, 35)[:, None, None].double()
+
+
+def test_normal_values_of_many_states_are_given_part_by_part(monkeypatch):
+    """In double precision the parts round alike."""
+    B, m, size = 7, 2, 6
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(4, B, m, size, generator=generator, dtype=torch.float64)
+    now = Principal(
+        noise[0, :, :, 0],
+        noise[1],
+        noise[2, :, :, 0].square() + 0.1,
+        0.1 * torch.eye(m).double().expand(B, m, m),
+        torch.eye(m).double().expand(B, m, m),
+        torch.zeros(B).double(),
+    )
+    std, gain, scale = (torch.tensor(v).double() for v in (0.3, 0.5, 0.7))
+
+    def sampled():
+        stream = MemberNoise(0, range(B), (size,), dtype=torch.float64)
+        return given(now, noise[3, :, 0], std, gain, scale, lambda x: stream())
+
+    whole = sampled()
+    monkeypatch.setattr(principal, "LARGE", 2 * m * size)
+    for a, b in zip(sampled(), whole, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
+def test_flat_values_are_weighed():
+    """Two values have no slope, and the square of its least length underflows."""
+    flat = Inequality(
+        lambda x: torch.cat([(x[:, :2] - 50).relu() - 1, x[:, 2:3]], dim=1), tolerance=1e-8
+    )
+    sampler = Particles(PRIOR, flat, **FEW)
+    noise = MemberNoise(0, range(6), (D,), dtype=torch.float64)
+    told = sampler.twist(noise(), torch.tensor(0.3).double(), [noise() for _ in range(4)])
+    assert told.log_h.isfinite().all()
 
 
 def test_no_two_tries_share_noise(monkeypatch):

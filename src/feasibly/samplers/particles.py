@@ -80,9 +80,9 @@ class Seen(NamedTuple):
     Attributes:
         x_0: The denoiser's estimates, with shape (B, *).
         good: Which states are finite, with shape (B).
-        values: The values at the estimates, their means over the noise of curvature, and their
-            bounds; None where the constraint says nothing.
-        curved: Their covariance by curvature alone, with shape (B, m, m); None for none.
+        values: The values' means over the noise of curvature, their bounds, and the variances of
+            their errors; None, as is all below, where the constraint says nothing.
+        curved: Their covariance by curvature alone, with shape (B, m, m).
         J: Their derivatives, with shape (B, m, D).
         VJ: The products of these with the covariance of a sample, likewise; None if they follow
             from the step before.
@@ -99,7 +99,7 @@ class Seen(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The size of the largest tensor."""
+        """The number of elements of the derivatives, or of the estimates without them."""
         return self.x_0.numel() if self.J is None else self.J.numel()
 
 
@@ -302,8 +302,8 @@ class Particles(Sampler):
         statistics = last | first | {"members lost": last["members lost"]}
         x, log_w, log_h = population[:3]
         if len(x) > 1:
-            states, rows = x.flatten(0, 1), everyone.repeat(len(x))
-            twist = self.twist(states, times.every[-2], population.around, rows=rows, most=most)
+            states, of = x.flatten(0, 1), everyone.repeat(len(x))
+            twist = self.twist(states, times.every[-2], population.around, of=of, most=most)
             log_w = log_w + twist.log_h.view_as(log_w)
         x = x[choose(log_w - log_h, uniform(noise)), everyone]
         return Start(x, times.every[-2:], None, statistics if noise.attempt == 0 else {})
@@ -334,7 +334,7 @@ class Particles(Sampler):
         population: Population,
         steps: Sequence[tuple[Tensor, Tensor, bool]],
         noise: MemberNoise,
-        streams: Sequence[Randn],
+        streams: Sequence[MemberNoise],
         most: int,
     ) -> Population:
         """Takes particles through steps, and weighs them.
@@ -357,10 +357,11 @@ class Particles(Sampler):
         if self.tries > 1:  # `lower` is what members are compared by
             coarse, lowest = lowest, self.compared
         for t, s, renews in steps:
-            rows = everyone.repeat(len(log_w))
-            twist = self.twist(x, t, around, slopes, J, rows=rows, most=most)
-            if self.constraint.linear and twist.slopes is not None:
-                J = twist.slopes.J[: len(everyone)]  # the same for all particles, at all steps
+            of = everyone.repeat(len(log_w))
+            twist = self.twist(x, t, around, slopes, J, of=of, most=most)
+            if J is None and self.constraint.linear and twist.slopes is not None:
+                # the same for all particles, at all steps; a copy, so that the rest is freed
+                J = twist.slopes.J[: len(everyone)].clone()
             slopes = None if renews else twist.slopes
             now = twist.log_h.view_as(log_w)
             log_w = log_w + now - log_h
@@ -486,7 +487,7 @@ class Particles(Sampler):
         before: Slopes | None = None,
         J: Tensor | None = None,
         *,
-        rows: Tensor | None = None,
+        of: Tensor | None = None,
         most: int | None = None,
     ) -> Twist:
         """Returns what the constraint says of states; above the level `weighed` nothing.
@@ -494,21 +495,25 @@ class Particles(Sampler):
         Arguments:
             x_t: The states, with shape (B, *).
             t: Their time.
-            around: Noises like members that tell the curvature; none for a linear constraint.
+            around: Noises that tell the curvature, each with the shape of all members; none for a
+                linear constraint.
             before: The slopes of the step before, of which those at `t` follow; None to take
                 gradients through the denoiser.
             J: The derivatives of members' values, if they are known; None to take them.
-            rows: The row of each state's member, with shape (B); None for a member a state.
+            of: The row of each state's member, with shape (B); None for a member a state.
             most: How many states may go through the denoiser at a time; None for all.
         """
-        rows = torch.arange(len(x_t), device=x_t.device) if rows is None else rows
-        parts = []
-        for some in blocks(len(x_t), most or len(x_t)):
-            last = before and before.at(some)
-            with among(rows[some]):
-                own = None if J is None else J[rows[some]]
-                noises = [noise[rows[some]] for noise in around]
-                parts.append((self._seen(x_t[some], t, noises, last, own), last))
+        if of is None:
+            parts = [(self._seen(x_t, t, around, before, J), before)]
+        else:
+            parts = []
+            for some in blocks(len(x_t), most or len(x_t)):
+                last, rows_of = before and before.at(some), of[some]
+                with among(rows_of):
+                    own = None if J is None else J[rows_of]
+                    noises = [noise[rows_of] for noise in around]
+                    parts.append((self._seen(x_t[some], t, noises, last, own), last))
+        # arithmetic on all at once is faster, unless it is large: then in the denoiser's batches
         if sum(seen.size for seen, _ in parts) <= LARGE:
             parts = [together(parts)]
         return together([self._told(seen, t, last) for seen, last in parts])
@@ -518,7 +523,7 @@ class Particles(Sampler):
         self,
         x_t: Tensor,
         t: Tensor,
-        around: Sequence[Tensor],
+        around: Sequence[Tensor] | Tensor,
         before: Slopes | None,
         J: Tensor | None,
     ) -> Seen:
@@ -543,10 +548,11 @@ class Particles(Sampler):
             g = Intervals(*(part.gather(1, kept) for part in g if part is not None))
             above, below = (v.gather(2, kept.expand(len(v), *kept.shape)) for v in (above, below))
         J = rows(g.values, z) if J is None else J
-        VJ = None if before else products(J, mean, x_t, sigma_t**2 / alpha_t)
+        VJ = None if before is not None else products(J, mean, x_t, sigma_t**2 / alpha_t)
         assert g.variance is not None
         values = Intervals(*(part.detach().double() for part in g if part is not None))
-        centre, curved = values.values, None
+        centre = values.values
+        curved = torch.zeros_like(centre).diag_embed()
         if len(above):
             bend = (above + below).double() / 2 - centre  # the slope cancels
             shift = bend.mean(dim=0)
@@ -559,7 +565,7 @@ class Particles(Sampler):
         """Returns what the constraint says of states, given what is seen of them; see
         :meth:`twist`."""
         x_0, good, values, curved, J, VJ, kept = seen
-        if values is None or J is None:
+        if values is None or curved is None or J is None:
             log_h = torch.where(good, 0.0, -math.inf).double()
             return Twist(x_0, torch.zeros_like(x_0), log_h)
         sigma = self.noise_level(t)
@@ -571,19 +577,18 @@ class Particles(Sampler):
         assert variance is not None
         noise = torch.diag_embed(variance)
         if self.normal and bool((lower == upper).all()):
-            frame, noise = diagonal(J, VJ), noise if curved is None else noise + curved
-            normal = principal(frame, VJ, centre - lower, noise, FLOOR * sigma**2)
+            frame = diagonal(J, VJ)
+            normal = principal(frame, VJ, centre - lower, noise + curved, FLOOR * sigma**2)
             log_h = torch.where(good, normal.log_h, -math.inf)
             return Twist(x_0, torch.zeros_like(x_0), log_h, normal, now._replace(frame=frame))
         S = J @ VJ.mT + noise
         S = (S + S.mT) / 2
         # in units in which a value's slope is one
         unit = J.norm(dim=2).clamp_min(torch.finfo(torch.float64).tiny)
-        units = unit[:, None] * unit[..., None]
         centre, lower, upper = (v / unit for v in (centre, lower, upper))
-        S = (S if curved is None else S + curved) / units
+        S, curved = (v / unit[:, None] / unit[..., None] for v in (S + curved, curved))
         firm = positive(S, FLOOR * sigma**2)
-        freedom = None if curved is None else tails(firm, curved / units)
+        freedom = None if self.constraint.linear else tails(firm, curved)
         found = inside(centre, firm, lower, upper, freedom)
         log_h = found.log_h - torch.where(lower == upper, unit, 1.0).log().sum(dim=1)
         if not (lower == upper).all():
@@ -686,8 +691,7 @@ class Particles(Sampler):
         return sum(self.noise_level(t) > bound for t in times[:-2])
 
     def _anew(self, times: Tensor) -> list[bool]:
-        """Whether the steps from these times, of those between `branch` and the last one, take
-        gradients."""
+        """Returns which of the steps that begin at these times take gradients."""
         weighed = [self.noise_level(t) <= self.weighed for t in times]
         first = len(weighed) - sum(weighed)  # levels fall
         return [k >= first and (k - first) % self.every == 0 for k in range(len(weighed))]
@@ -799,9 +803,9 @@ def together(parts: Sequence[Any]) -> Any:
     return parts[0] if len(parts) == 1 else mapped(lambda *part: torch.cat(part), *parts)
 
 
-def side_by_side(streams: Sequence[Randn]) -> Randn:
+def side_by_side(streams: Sequence[MemberNoise]) -> Randn:
     """Returns a stream whose noise is that of several, one after another along the batch."""
-    return lambda _: torch.cat([stream(_) for stream in streams])
+    return lambda _: torch.cat([stream() for stream in streams])
 
 
 def urgent(g: Intervals, scale: Tensor) -> Tensor:

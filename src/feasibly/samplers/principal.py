@@ -86,11 +86,12 @@ def given(
     """
     noise, errors = randn(mean), numbers(randn, now.gap, mean)
     std = std.double().reshape(-1, 1).expand(len(mean), 1)
+    gain, scale = gain.double(), scale.double()
     found = []
     for some in blocks(len(mean), max(1, LARGE // now.slope[0].numel())):
         states = Principal(*(part[some] for part in now))
         white = noise[some].double().flatten(start_dim=1), errors[some]
-        found.append(_given(states, std[some], gain.double(), scale.double(), *white))
+        found.append(_given(states, std[some], gain, scale, *white))
     move, ratio = (torch.cat(parts) for parts in zip(*found, strict=True))
     return mean + move.reshape(mean.shape).to(mean), ratio
 
@@ -115,7 +116,7 @@ def _given(
     whole = left + std[..., None] ** 2 * slope @ slope.mT
     # the same whatever the basis of values that are alike is, which rounding chooses
     turned = now.turn @ errors[..., None]
-    if now.noise.any():
+    if now.noise.any():  # without noise this gives the same but for rounding
         squares, vectors = eigh(left)
         error = vectors @ (squares.clamp_min(0).sqrt()[..., None] * (vectors.mT @ turned))
     else:  # the values are independent
