@@ -156,6 +156,17 @@ def test_a_gaussians_estimates_tell_a_residual_from_thrice_its_deviation_down(st
     assert informed(*rows) == highest(std), "one of several residuals suffices"
 
 
+def test_two_estimates_of_a_sample_share_half_of_their_variance():
+    """Of white data, at noise as large. False alarms: one in 10^8."""
+    white = Gaussian(torch.zeros(200), torch.eye(200), LogLogit())
+    one, other = reference(white, (200,), Equality(torch.sin, 1e-6), **FAST).estimates.double()
+    assert one.shape == (16, 200)
+    products = [(a * b).mean().item() for a, b in ((one, one), (other, other), (one, other))]
+    assert products == pytest.approx([0.5, 0.5, 0.25], abs=0.08)
+    linear = Linear(torch.ones(1, 200), torch.zeros(1), tolerance=1e-6)
+    assert not reference(white, (200,), linear, **FAST).estimates.numel()
+
+
 def test_without_a_constraint_no_level_is_the_highest():
     assert reference(Gaussian(MU, COV, LogLogit()), (3,), **FAST).informed == math.inf
 

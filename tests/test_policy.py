@@ -276,6 +276,19 @@ def test_an_early_stop_is_in_units_of_the_data():
     assert one.sigma_max == pytest.approx(100, rel=0.2)
 
 
+def test_projections_stop_from_higher_noise_down_where_estimates_tell_branches():
+    """The gradient of a square turns where the sign does: of 13 of 26 values of these pairs, or of
+    none."""
+    squares = values(torch.square)
+    survey, problem = plan(squares).survey, inspect(PRIOR, squares, (D,))
+    one = torch.ones(2, D)
+    turned = torch.stack([one[0], -one[0]])
+    for other, found in ((turned, (0.5, 0.1, 2)), (2 * one, (1.0, 1.0, 3))):
+        told = replace(survey, estimates=torch.stack([one, other]))
+        first = choose(PRIOR, squares, problem, survey=told).attempts[0]
+        assert (first.sigma_share, first.sparse, first.longer) == found
+
+
 def test_options_of_posterior_samples_ask_for_these_also_where_gradients_turn():
     sine = values(torch.sin, level=0.1)
     for options in ({"products": 4}, {"iterations": 3}):

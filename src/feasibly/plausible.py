@@ -14,7 +14,7 @@ __all__ = ["RATE", "Assessment", "Reference", "reference"]
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -75,8 +75,8 @@ ELEMENTS = 4096
 TAIL = 8
 """One unconditional sample in so many belongs to the tail."""
 
-SAMPLES_SEED, NOISE_SEED, BENT_SEED, AFFINE_SEED, ELEMENTS_SEED = (
-    2**32 - k for k in (2, 3, 4, 7, 8)
+SAMPLES_SEED, NOISE_SEED, BENT_SEED, AFFINE_SEED, ELEMENTS_SEED, TWICE_SEED = (
+    2**32 - k for k in (2, 3, 4, 7, 8, 9)
 )
 """The seeds of unconditional samples and of the noises, so that no member depends on others."""
 
@@ -137,6 +137,8 @@ class Reference:
         affine: The highest noise level up to which the denoiser is nearly affine over what noise
             varies, on average over elements, so that the posterior of a state is nearly Gaussian;
             0 for none. Structure finer than 0.03 of the data's scale is not seen.
+        estimates: Two estimates of each of some samples, under two noises as large as the data,
+            with shape (2, B, *); of none if the constraint is linear.
         curved: How far any one element of the denoiser's estimates is from an affine map, at these
             noise levels and a hundredth of the data's scale; zero but for rounding for normal
             data.
@@ -163,6 +165,7 @@ class Reference:
     affine: float = 0.0
     curved: float = math.inf
     dimensions: tuple[tuple[float, float], ...] = ()
+    estimates: Tensor = field(default_factory=lambda: torch.empty(2, 0))
 
     @property
     def cost(self) -> int:
@@ -238,7 +241,7 @@ def reference(
     """Samples unconditionally, and measures the denoising errors of the samples.
 
     It takes `steps + 1` forward evaluations for each sample, as many as an assessment, and up to
-    20 for each of 16 samples.
+    20 for each of 16 samples, or 22 if the constraint is not linear.
 
     Arguments:
         denoiser: The denoiser; a :class:`Network` counts the evaluations.
@@ -252,7 +255,7 @@ def reference(
         pairs: The number of pairs of opposite noises; None for 2 if a sample has fewer than 64
             elements, else 1.
         dtype: The type of the members to be tested.
-        device: Where they are; None for where the denoiser's parameters are.
+        device: Where they are; None for where the denoiser is.
         member: The index of the member under whose conditions to sample.
         chunk: How many states may go through the denoiser at a time; None for `size`.
         seed: The seed of the samples.
@@ -291,6 +294,7 @@ def reference(
     log_e = _log(_errors(network, x, ids, times, reached, noise, chunk))
     bent_levels = [unit * level for level in (FINE_LEVEL, THIN_LEVEL, *BENT_LEVELS)]
     missed, varied = _bends(sampler, x[:BENT_SIZE], ids[:BENT_SIZE], bent_levels, chunk)
+    some = x[: 0 if constraint is None or constraint.linear else BENT_SIZE]
     _, thin, *bends = _shares(missed.mean(dim=1), varied.mean(dim=1)).tolist()
     return Reference(
         samples=x,
@@ -309,6 +313,7 @@ def reference(
         affine=_affine(sampler, x[:BENT_SIZE], ids[:BENT_SIZE], unit, chunk),
         curved=_shares(missed, varied).max().item(),
         dimensions=_dimensions(sampler, e),
+        estimates=_twice(sampler, some, ids[: len(some)], unit, chunk),
     )
 
 
@@ -416,6 +421,19 @@ def _affine(sampler: Ancestral, x: Tensor, ids: Tensor, unit: float, chunk: int 
             break
         found = unit * level
     return found
+
+
+def _twice(sampler: Ancestral, x: Tensor, ids: Tensor, level: float, chunk: int | None) -> Tensor:
+    """Returns two estimates of each sample, from states at a noise level; see
+    :class:`Reference`."""
+    if not len(x):
+        return x.new_empty((2, *x.shape))
+    noise = MemberNoise(TWICE_SEED, range(len(x)), x.shape[1:], dtype=x.dtype, device=x.device)
+    (t,), (s,) = _times(sampler, [level], x)
+    alpha_t, _ = sampler.denoiser.schedule(t)
+    states = torch.cat([alpha_t * (x + s * noise()) for _ in range(2)])
+    found = _estimates(sampler, states, t, ids.repeat(2), chunk)
+    return found.to(x.dtype).reshape(2, *x.shape)
 
 
 def _estimates(

@@ -100,6 +100,14 @@ SHARE, SIGMA_SHARE = 0.03, 0.5
 """Where gradients turn, projections of PPR may stop at this share of their first squared residual,
 up to this noise level, for data of unit variance. Branches are decided above it."""
 
+SIGMA_CLEAR, LONGER_CLEAR = 1.0, 3
+"""The same level if estimates there tell the branches, and how many times as long steps below it
+are."""
+
+TURNED_CLEAR = 0.03
+"""The share of gradients that may turn by more than a right angle between two estimates of one
+sample, at noise as large as the data, if these tell its branches."""
+
 CALIBRATED = 1
 """How many attempts take posterior samples, under many residuals. The others are PPR's: where one
 posterior sample leaves the data, so do most."""
@@ -243,6 +251,11 @@ class Survey(Protocol):
     @property
     def samples(self) -> Tensor:
         """The samples, with shape (N, *)."""
+
+    @property
+    def estimates(self) -> Tensor:
+        """Two estimates of each of some samples at noise as large as the data, with shape
+        (2, B, *)."""
 
     @property
     def unit(self) -> float:
@@ -746,11 +759,15 @@ def _branches(
     options: dict[str, Any],
 ) -> Plan:
     """Returns PPR for equalities that have several branches."""
+    clear = _tells_branches(constraint.equalities, survey)
+    level, sparse = (SIGMA_CLEAR, SIGMA_CLEAR) if clear else (SIGMA_SHARE, SPARSE)
     chosen: dict[str, Any] = {
         "share": SHARE,
-        "sigma_share": _scaled(SIGMA_SHARE, survey),
-        "sparse": 0.0 if "steps" in options else _scaled(SPARSE, survey),
+        "sigma_share": _scaled(level, survey),
+        "sparse": 0.0 if "steps" in options else _scaled(sparse, survey),
     }
+    if clear:
+        chosen["longer"] = LONGER_CLEAR
     plan = _ppr(denoiser, constraint, problem, survey, fast, attempts, chosen | options)
     reason = (
         "Gradients of the residual turn, so that it has several branches. "
@@ -764,18 +781,32 @@ def _turns(equalities: Constraint | None, survey: Survey | None) -> bool:
     for more than a share :data:`TURNED` of the pairs."""
     if equalities is None or survey is None or equalities.linear:
         return False
+    g = _gradients(equalities, survey.samples[:TURNED_SAMPLES])
+    turned = g @ g.mT < 0  # never with itself, nor where a gradient is zero
+    n = g.shape[1]
+    return turned.double().sum().item() > TURNED * len(g) * n * (n - 1)
+
+
+def _tells_branches(equalities: Constraint | None, survey: Survey | None) -> bool:
+    """Whether estimates at noise as large as the data tell the branches of values: gradients of
+    few turn between two estimates of one sample."""
+    if equalities is None or survey is None or not survey.estimates.numel():
+        return False
+    one, other = (_gradients(equalities, estimate) for estimate in survey.estimates)
+    return ((one * other).sum(dim=2) < 0).double().mean().item() <= TURNED_CLEAR
+
+
+def _gradients(equalities: Constraint, samples: Tensor) -> Tensor:
+    """Returns the gradients of some values at samples, with shape (values, samples, D)."""
     found = []
-    for x in survey.samples[:TURNED_SAMPLES].split(1):  # a decoder takes one at a time
+    for x in samples.split(1):  # a decoder takes one at a time
         z = x.detach().requires_grad_()
         with torch.enable_grad():
             r = equalities.residual(z)[0]
             some = torch.randperm(len(r), generator=torch.Generator().manual_seed(0))
             values = [r[i] for i in some[:TURNED_VALUES].tolist()]
             found.append([torch.autograd.grad(v, z, retain_graph=True)[0] for v in values])
-    g = torch.stack([torch.cat(one) for one in found], dim=1).double().flatten(start_dim=2)
-    turned = g @ g.mT < 0  # never with itself, nor where a gradient is zero
-    n = g.shape[1]
-    return turned.double().sum().item() > TURNED * len(g) * n * (n - 1)
+    return torch.stack([torch.cat(one) for one in found], dim=1).double().flatten(start_dim=2)
 
 
 def _takes(kind: type[Sampler], options: Mapping[str, Any]) -> bool:
