@@ -277,16 +277,25 @@ def test_an_early_stop_is_in_units_of_the_data():
 
 
 def test_projections_stop_from_higher_noise_down_where_estimates_tell_branches():
-    """The gradient of a square turns where the sign does: of 13 of 26 values of these pairs, or of
-    none."""
+    """The gradient of a square turns where the sign of the value does."""
     squares = values(torch.square)
-    survey, problem = plan(squares).survey, inspect(PRIOR, squares, (D,))
-    one = torch.ones(2, D)
-    turned = torch.stack([one[0], -one[0]])
-    for other, found in ((turned, (0.5, 0.1, 2)), (2 * one, (1.0, 1.0, 3))):
-        told = replace(survey, estimates=torch.stack([one, other]))
-        first = choose(PRIOR, squares, problem, survey=told).attempts[0]
-        assert (first.sigma_share, first.sparse, first.longer) == found
+    survey, problem = replace(plan(squares).survey, unit=0.4), inspect(PRIOR, squares, (D,))
+
+    def found(other, **options):
+        told = replace(survey, estimates=torch.stack([torch.ones_like(other), other]))
+        first = choose(PRIOR, squares, problem, survey=told, **options).attempts[0]
+        return first.sigma_share, first.sparse, first.longer
+
+    usual, clear = (0.5, 0.1, 2), (0.4, 0.4, 3)
+    one = torch.ones(4, D)
+    some = one.clone()
+    some[0, 0] = -1
+    assert found(2 * one) == clear
+    assert found(some) == clear, "one of 52 gradients turns"
+    assert found(some[:2]) == usual, "one of 26 does"
+    assert found(0 * one) == found(math.nan * one) == usual, "they tell nothing"
+    assert found(one, sparse=0.1) == (0.4, 0.1, 2)
+    assert found(one, steps=32) == (0.4, 0.0, 2)
 
 
 def test_options_of_posterior_samples_ask_for_these_also_where_gradients_turn():

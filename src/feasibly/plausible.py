@@ -14,7 +14,7 @@ __all__ = ["RATE", "Assessment", "Reference", "reference"]
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -138,7 +138,7 @@ class Reference:
             varies, on average over elements, so that the posterior of a state is nearly Gaussian;
             0 for none. Structure finer than 0.03 of the data's scale is not seen.
         estimates: Two estimates of each of some samples, under two noises as large as the data,
-            with shape (2, B, *); of none if the constraint is linear.
+            with shape (2, B, *); None if the constraint is linear.
         curved: How far any one element of the denoiser's estimates is from an affine map, at these
             noise levels and a hundredth of the data's scale; zero but for rounding for normal
             data.
@@ -165,7 +165,7 @@ class Reference:
     affine: float = 0.0
     curved: float = math.inf
     dimensions: tuple[tuple[float, float], ...] = ()
-    estimates: Tensor = field(default_factory=lambda: torch.empty(2, 0))
+    estimates: Tensor | None = None
 
     @property
     def cost(self) -> int:
@@ -294,7 +294,6 @@ def reference(
     log_e = _log(_errors(network, x, ids, times, reached, noise, chunk))
     bent_levels = [unit * level for level in (FINE_LEVEL, THIN_LEVEL, *BENT_LEVELS)]
     missed, varied = _bends(sampler, x[:BENT_SIZE], ids[:BENT_SIZE], bent_levels, chunk)
-    some = x[: 0 if constraint is None or constraint.linear else BENT_SIZE]
     _, thin, *bends = _shares(missed.mean(dim=1), varied.mean(dim=1)).tolist()
     return Reference(
         samples=x,
@@ -313,7 +312,9 @@ def reference(
         affine=_affine(sampler, x[:BENT_SIZE], ids[:BENT_SIZE], unit, chunk),
         curved=_shares(missed, varied).max().item(),
         dimensions=_dimensions(sampler, e),
-        estimates=_twice(sampler, some, ids[: len(some)], unit, chunk),
+        estimates=None
+        if constraint is None or constraint.linear
+        else _twice(sampler, x[:BENT_SIZE], ids[:BENT_SIZE], unit, chunk),
     )
 
 
@@ -426,8 +427,6 @@ def _affine(sampler: Ancestral, x: Tensor, ids: Tensor, unit: float, chunk: int 
 def _twice(sampler: Ancestral, x: Tensor, ids: Tensor, level: float, chunk: int | None) -> Tensor:
     """Returns two estimates of each sample, from states at a noise level; see
     :class:`Reference`."""
-    if not len(x):
-        return x.new_empty((2, *x.shape))
     noise = MemberNoise(TWICE_SEED, range(len(x)), x.shape[1:], dtype=x.dtype, device=x.device)
     (t,), (s,) = _times(sampler, [level], x)
     alpha_t, _ = sampler.denoiser.schedule(t)

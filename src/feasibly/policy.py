@@ -100,13 +100,13 @@ SHARE, SIGMA_SHARE = 0.03, 0.5
 """Where gradients turn, projections of PPR may stop at this share of their first squared residual,
 up to this noise level, for data of unit variance. Branches are decided above it."""
 
-SIGMA_CLEAR, LONGER_CLEAR = 1.0, 3
-"""The same level if estimates there tell the branches, and how many times as long steps below it
-are."""
+LONGER_CLEAR = 3
+"""Where estimates at noise as large as the data tell the branches, projections stop early from
+that noise level down. Steps below it are so many times as long."""
 
 TURNED_CLEAR = 0.03
-"""The share of gradients that may turn by more than a right angle between two estimates of one
-sample, at noise as large as the data, if these tell its branches."""
+"""If at most this share of gradients turns between two estimates of a sample, they tell its
+branch."""
 
 CALIBRATED = 1
 """How many attempts take posterior samples, under many residuals. The others are PPR's: where one
@@ -253,9 +253,9 @@ class Survey(Protocol):
         """The samples, with shape (N, *)."""
 
     @property
-    def estimates(self) -> Tensor:
+    def estimates(self) -> Tensor | None:
         """Two estimates of each of some samples at noise as large as the data, with shape
-        (2, B, *)."""
+        (2, B, *); None if the constraint is linear."""
 
     @property
     def unit(self) -> float:
@@ -760,14 +760,15 @@ def _branches(
 ) -> Plan:
     """Returns PPR for equalities that have several branches."""
     clear = _tells_branches(constraint.equalities, survey)
-    level, sparse = (SIGMA_CLEAR, SIGMA_CLEAR) if clear else (SIGMA_SHARE, SPARSE)
     chosen: dict[str, Any] = {
         "share": SHARE,
-        "sigma_share": _scaled(level, survey),
-        "sparse": 0.0 if "steps" in options else _scaled(sparse, survey),
+        "sigma_share": _scaled(SIGMA_SHARE, survey),
+        "sparse": 0.0 if "steps" in options else _scaled(SPARSE, survey),
     }
-    if clear:
-        chosen["longer"] = LONGER_CLEAR
+    if clear and survey is not None:
+        chosen["sigma_share"] = _short(survey.unit)
+        if not {"steps", "sparse"} & options.keys():
+            chosen |= {"sparse": _short(survey.unit), "longer": LONGER_CLEAR}
     plan = _ppr(denoiser, constraint, problem, survey, fast, attempts, chosen | options)
     reason = (
         "Gradients of the residual turn, so that it has several branches. "
@@ -788,12 +789,13 @@ def _turns(equalities: Constraint | None, survey: Survey | None) -> bool:
 
 
 def _tells_branches(equalities: Constraint | None, survey: Survey | None) -> bool:
-    """Whether estimates at noise as large as the data tell the branches of values: gradients of
-    few turn between two estimates of one sample."""
-    if equalities is None or survey is None or not survey.estimates.numel():
+    """Whether estimates at noise as large as the data tell the branches of values: few gradients
+    turn between two estimates of one sample. One that is zero or not finite tells nothing."""
+    if equalities is None or survey is None or survey.estimates is None:
         return False
     one, other = (_gradients(equalities, estimate) for estimate in survey.estimates)
-    return ((one * other).sum(dim=2) < 0).double().mean().item() <= TURNED_CLEAR
+    told = (one * other).sum(dim=2) > 0
+    return (~told).double().mean().item() <= TURNED_CLEAR
 
 
 def _gradients(equalities: Constraint, samples: Tensor) -> Tensor:

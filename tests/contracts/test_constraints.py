@@ -290,6 +290,7 @@ def test_residuals_and_projections_on_a_gpu_are_those_of_the_cpu(make):
         with suppress(NotImplementedError):
             near = constraint.projection(x.cuda())
     torch.testing.assert_close(r.cpu(), constraint.residual(x))
+    torch.testing.assert_close(c.cpu(), constraint.violation(x))
     assert torch.equal(feasible.cpu(), constraint.is_feasible(x))
     if inside is not None:
         assert torch.equal(inside.cpu(), constraint.inequalities(x).inside)

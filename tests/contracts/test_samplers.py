@@ -160,7 +160,8 @@ def test_members_on_a_gpu_are_those_of_the_cpu(name):
     there = sample(make(name, copy.deepcopy(BOARD).to("cuda")), N)
     assert there.samples.is_cuda
     gap = (there.samples.cpu() - run(name).samples).abs().amax(dim=1)
-    assert (gap > 1e-6).sum() <= 1  # rounding may choose another particle
+    chooses = isinstance(make(name), samplers.Particles | samplers.Rejection)
+    assert (~(gap <= 1e-6)).sum() <= chooses  # rounding may choose another particle
 
 
 @every_sampler

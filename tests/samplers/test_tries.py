@@ -155,12 +155,14 @@ def test_particles_of_all_members_are_weighed_as_one_by_one(monkeypatch, name, n
                 torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
             torch.testing.assert_close(one.log_h, whole.log_h, rtol=1e-9, atol=1e-11)
             one_by_one, before = [twist.slopes for twist in each], whole.slopes
-            if constraint.linear:  # with what is given in place of derivatives: each has its own
+            if (
+                constraint.linear
+            ):  # each member is given derivatives of its own, so that a wrong row shows
                 J = before.J[:35] * torch.linspace(1, 2, 35)[:, None, None].double()
 
 
 def test_normal_values_of_many_states_are_given_part_by_part(monkeypatch):
-    """In double precision the parts round alike."""
+    """Each state has a deviation of its own, and the last part is shorter than the others."""
     B, m, size = 7, 2, 6
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(4, B, m, size, generator=generator, dtype=torch.float64)
@@ -172,7 +174,8 @@ def test_normal_values_of_many_states_are_given_part_by_part(monkeypatch):
         torch.eye(m).double().expand(B, m, m),
         torch.zeros(B).double(),
     )
-    std, gain, scale = (torch.tensor(v).double() for v in (0.3, 0.5, 0.7))
+    std = torch.linspace(0.1, 0.5, B).double()[:, None]
+    gain, scale = (torch.tensor(v).double() for v in (0.5, 0.7))
 
     def sampled():
         stream = MemberNoise(0, range(B), (size,), dtype=torch.float64)
@@ -185,7 +188,7 @@ def test_normal_values_of_many_states_are_given_part_by_part(monkeypatch):
 
 
 def test_flat_values_are_weighed():
-    """Two values have no slope, and the square of its least length underflows."""
+    """Two values have no slope. The square of the smallest slope is zero in double precision."""
     flat = Inequality(
         lambda x: torch.cat([(x[:, :2] - 50).relu() - 1, x[:, 2:3]], dim=1), tolerance=1e-8
     )
@@ -193,6 +196,21 @@ def test_flat_values_are_weighed():
     noise = MemberNoise(0, range(6), (D,), dtype=torch.float64)
     told = sampler.twist(noise(), torch.tensor(0.3).double(), [noise() for _ in range(4)])
     assert told.log_h.isfinite().all()
+    start = begin(sampler)
+    assert start.statistics["members weighed"] == 6
+    assert start.x.isfinite().all()
+
+
+def test_states_of_one_member_are_weighed_under_its_index_alone():
+    """One index stands for all states of a batch, as it does in `members.calling`."""
+    sampler = Particles(PRIOR, WEIGHED["targets"], **FEW)
+    x_t, t = MemberNoise(0, range(5), (D,), dtype=torch.float64)(), torch.tensor(0.5).double()
+    with members.calling([3]):
+        one = sampler.twist(x_t, t)
+    with members.calling([3] * 5):
+        each = sampler.twist(x_t, t)
+    torch.testing.assert_close(one.log_h, each.log_h, rtol=0, atol=0)
+    torch.testing.assert_close(one.move, each.move, rtol=0, atol=0)
 
 
 def test_no_two_tries_share_noise(monkeypatch):
@@ -295,9 +313,9 @@ class Shared(Particles):
 
     sizes = []  # noqa: RUF012
 
-    def _try(self, again, noise, rows, number, times, most):
-        Shared.sizes.append(len(rows))
-        return super()._try(again, noise, rows, number, times, most)
+    def _try(self, again, noise, of, number, times, most):
+        Shared.sizes.append(len(of))
+        return super()._try(again, noise, of, number, times, most)
 
 
 def own_values(x):

@@ -412,8 +412,8 @@ class Particles(Sampler):
         tries, most = torch.where(barred, self.tries, min(self.tries, BLIND)), len(noise.members)
         statistics = {"members whose pilot failed": int(alike.sum()) - int(barred.sum())}
 
-        def sample(again: MemberNoise, rows: Tensor, number: int) -> tuple[Population, Tensor]:
-            population, log_likelihood = self._try(again, noise, rows, number, times, most)
+        def sample(again: MemberNoise, of: Tensor, number: int) -> tuple[Population, Tensor]:
+            population, log_likelihood = self._try(again, noise, of, number, times, most)
             if number == 0:
                 statistics.update(likelihoods(population))
             return population, log_likelihood
@@ -426,7 +426,7 @@ class Particles(Sampler):
         self,
         again: MemberNoise,
         noise: MemberNoise,
-        rows: Tensor,
+        of: Tensor,
         number: int,
         times: Times,
         most: int,
@@ -437,14 +437,14 @@ class Particles(Sampler):
         Arguments:
             again: The noise of the try, of these members.
             noise: The noise of all members.
-            rows: The rows of these members.
+            of: The rows of these members.
             number: The number of the try, from 0.
             times: The times to go through.
             most: How many states may go through the denoiser at a time.
         """
         found = self.population(again, times.free)
         first = self._stream(number)
-        streams = [noise.again(rows, first + k) for k in range(len(found.x))]
+        streams = [noise.again(of, first + k) for k in range(len(found.x))]
         found = self.weigh(found, times.steps[: times.compared], again, streams, most)
         return found, found.lower[0].nan_to_num(-math.inf, -math.inf, -math.inf)
 
@@ -501,7 +501,7 @@ class Particles(Sampler):
                 gradients through the denoiser.
             J: The derivatives of members' values, if they are known; None to take them.
             of: The row of each state's member, with shape (B); None for a member a state.
-            most: How many states may go through the denoiser at a time; None for all.
+            most: How many states may go through the denoiser at a time, with `of`; None for all.
         """
         if of is None:
             parts = [(self._seen(x_t, t, around, before, J), before)]
@@ -769,7 +769,7 @@ class Particles(Sampler):
 
     def budget(self, residuals: int = 1) -> tuple[int, int]:
         """As :meth:`Sampler.budget`, without the pilot, which is sampled once a run."""
-        times, rows = self.times(), self._rows(residuals)
+        times, gradients = self.times(), self._rows(residuals)
         branch = self._branch(times)
         several = any(self.noise_level(t) >= self.compared for t in times[branch:-2])
         tries = self.tries if several else 1
@@ -777,9 +777,9 @@ class Particles(Sampler):
         backward = 0
         for t, anew in zip(times[branch:-2], self._anew(times[branch:-2]), strict=True):
             kept = self._kept(t) * (tries if self.noise_level(t) >= self.compared else 1)
-            forward, backward = forward + kept, backward + kept * rows * anew
+            forward, backward = forward + kept, backward + kept * gradients * anew
         if len(times) > branch + 2 and (K := self._kept(times[-2])) > 1:
-            forward, backward = forward + K, backward + K * rows
+            forward, backward = forward + K, backward + K * gradients
         if self.constraint.noisy is not None:
             backward += self._calibrated().cost(residuals)[1]
         if self.constraint.exact is not None:
