@@ -298,6 +298,17 @@ def test_projections_stop_from_higher_noise_down_where_estimates_tell_branches()
     assert found(one, steps=32) == (0.4, 0.0, 2)
 
 
+def test_fast_takes_fewer_steps_and_no_fewer_iterations_where_gradients_turn():
+    usual, quick = (plan(values(torch.square), fast=fast).attempts for fast in (False, True))
+    assert usual[0].steps == 64
+    for one, other in zip(usual, quick, strict=True):
+        assert same(other, replace(one, constraint=other.constraint, steps=48))
+    with pytest.raises(ValueError, match="fast=True chooses 'steps' of PPR"):
+        plan(values(torch.square), fast=True, options={"steps": 48})
+    minimize = LBFGS()  # which is no choice of fast
+    assert plan(values(torch.square), fast=True, options={"minimize": minimize}).attempts
+
+
 def test_options_of_posterior_samples_ask_for_these_also_where_gradients_turn():
     sine = values(torch.sin, level=0.1)
     for options in ({"products": 4}, {"iterations": 3}):

@@ -61,7 +61,7 @@ def sample(
         options: More options of the method, such as zeta=0.01, attempts=4 or
             "minimize=LBFGS(steps=4)"; `python -m feasibly methods NAME` explains them. With auto,
             fast=True takes 24 steps of particles in place of 32 and fewer tries, two thirds of the
-            steps of posterior samples, and fewer iterations of projections.
+            steps of posterior samples, or three quarters of those of PPR.
         seed: The seed of the ensemble.
         chunk: How many members to sample at a time: by default all or, into a store, auto, which
             measures the first member and takes half of the free memory.
