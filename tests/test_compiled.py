@@ -34,7 +34,7 @@ SLOW = pytest.mark.slow  # compiling takes seconds a method
 
 
 @pytest.mark.parametrize(
-    "method", ["auto", pytest.param("ppr", marks=SLOW), pytest.param("calibrated", marks=SLOW)]
+    "method", ["ppr", pytest.param("auto", marks=SLOW), pytest.param("calibrated", marks=SLOW)]
 )
 def test_members_of_a_compiled_network_are_those_of_the_network(plain, method):
     torch._dynamo.reset()

@@ -7,6 +7,7 @@ against them. All compute in double precision and return the dtype of the input.
 __all__ = ["Checkerboard", "Empirical", "Gaussian", "GaussianMixture"]
 
 import math
+from functools import cache
 
 import numpy as np
 import torch
@@ -211,6 +212,7 @@ def _mills(z: Tensor) -> Tensor:
     return math.sqrt(math.pi / 2) * torch.special.erfcx(z / math.sqrt(2))
 
 
+@cache
 def _gauss_legendre(device: torch.device) -> tuple[Tensor, Tensor]:
     node, weight = np.polynomial.legendre.leggauss(_NODES)
     return torch.from_numpy(node).to(device), torch.from_numpy(weight).to(device)

@@ -159,7 +159,7 @@ def projected(denoiser):
 def particles(branch):
     options = {"particles": 8, "branch": branch, "every": 2, "level": 0.02}
     return Particles(
-        flat(), Equality(lambda x: x[:, :1] - 1, 1e-6), steps=16, spacing="noise", **options
+        flat(), Equality(lambda x: x[:, :1] - 1, 1e-6), steps=10, spacing="noise", **options
     )
 
 

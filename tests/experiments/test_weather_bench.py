@@ -19,8 +19,8 @@ from feasibly.problems import weather as problem
 from feasibly.schedules import LogLogit
 
 SAMPLERS = {
-    "default": partial(default, steps=4, attempts=1, minimize=LBFGS()),
-    "post-hoc": partial(post_hoc, steps=4, minimize=LBFGS(4)),
+    "default": partial(default, steps=2, attempts=1, minimize=LBFGS(4)),
+    "post-hoc": partial(post_hoc, steps=2, minimize=LBFGS(4)),
 }
 # under a name that pages know
 STUDY = Study("calibration", "Does it run?", {"weather": Comparison(SAMPLERS)})

@@ -16,7 +16,7 @@ import math
 import os
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,7 +24,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from .. import members as batch
 from ..errors import SamplingError
@@ -312,9 +311,9 @@ class PeakBytes(TorchDispatchMode):
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         # what goes in was there before, or is known: an operation may return it as it is
-        old = {id(t.untyped_storage()) for t in tree_leaves((args, kwargs)) if _is_dense(t)}
+        old = {id(t.untyped_storage()) for t in _dense((args, kwargs))}
         made = func(*args, **(kwargs or {}))
-        for tensor in filter(_is_dense, tree_leaves(made)):
+        for tensor in _dense(made):
             storage = tensor.untyped_storage()
             if id(storage) not in old and id(storage) not in self.known:
                 self._enter(storage)
@@ -332,8 +331,16 @@ class PeakBytes(TorchDispatchMode):
         self.now -= size
 
 
-def _is_dense(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.layout is torch.strided
+def _dense(value: Any) -> Iterator[Tensor]:
+    """Yields the dense tensors in what an operation takes or returns."""
+    if isinstance(value, Tensor):
+        if value.layout is torch.strided:
+            yield value
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _dense(part)
+    elif isinstance(value, dict):
+        yield from _dense(tuple(value.values()))
 
 
 def room(device: torch.device) -> int:
