@@ -212,7 +212,12 @@ def _mills(z: Tensor) -> Tensor:
     return math.sqrt(math.pi / 2) * torch.special.erfcx(z / math.sqrt(2))
 
 
-@cache
 def _gauss_legendre(device: torch.device) -> tuple[Tensor, Tensor]:
-    node, weight = np.polynomial.legendre.leggauss(_NODES)
+    node, weight = _rule()
     return torch.from_numpy(node).to(device), torch.from_numpy(weight).to(device)
+
+
+@cache
+def _rule() -> tuple[np.ndarray, np.ndarray]:
+    # arrays and not tensors: one that is made in inference mode would have no gradient later
+    return np.polynomial.legendre.leggauss(_NODES)
