@@ -114,7 +114,7 @@ def sample(constraint: feasibly.Constraint, **settings: Any) -> feasibly.Result:
     return feasibly.sample(planet.denoiser, constraint, members, planet.shape, **settings)
 
 
-smoke = {"options": {"steps": 1, "iterations": 1}, "attempts": 1, "monitor": False}
+smoke = {"method": "calibrated", "options": {"steps": 1, "iterations": 1}, "monitor": False}
 run = partial(sample, both, **(smoke if SMOKE else {}))
 results = {"default": ran("stations-default", run)}
 print(results["default"])
