@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from .constraints.balanced import balanced
 from .constraints.base import Constraint
 from .errors import CalibrationWarning, SamplingError
 from .members import calling
@@ -21,6 +22,8 @@ from .samplers import Sampler
 from .sampling import inspect, run, shape_of
 
 SETTINGS = ("seed", "chunk", "callback", "observe")
+CONDITIONED = ("particles", "calibrated", "ppr")
+"""The methods that solve for the residual, beside `auto`; others are as published."""
 UNSEEN = (
     "Fewer than 16 of 64 unconditional samples were finite. So members were not tested for "
     "plausibility, and what was not set by name was chosen for data of unit variance; test the "
@@ -142,6 +145,8 @@ def plan(
     evaluations = Evaluations()
     known: tuple[str, ...] = ()
     with calling([0], problem.x_0.device):  # whose target stands for all, if each has its own
+        if constraint is not None and method in ("auto", *CONDITIONED):
+            constraint = balanced(constraint, problem.x_0)
         if constraint is not None and (monitor or method == "auto"):
             network = Network(denoiser, evaluations)
             try:

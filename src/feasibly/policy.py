@@ -167,9 +167,9 @@ STRAIGHT = 1e6
 count as exactly normal. Few steps of posterior samples are then enough. Learned denoisers are
 farther from it, and few steps leave their data."""
 
-STRIDE_NORMAL, TOP_NORMAL, PRODUCTS_NORMAL = 16.0, 0.3, 8
-"""How many times lower the next noise level of such samples is at most, the level to which the
-first step goes, in units of the data's scale, and the products of their root."""
+STRIDE_NORMAL, TOP_NORMAL = 16.0, 0.3
+"""How many times lower the next noise level of such samples is at most, and the level to which the
+first step goes, in units of the data's scale."""
 
 ITERATIONS_NORMAL, FLOOR_NORMAL = 64, 1e-5
 """The most iterations of their solver, and the least eigenvalue that it takes of the covariance of
@@ -204,10 +204,6 @@ MET = 0.5
 COVERED = 5.0
 """How many times the data's scale the highest noise level must be, and the data's scale the
 lowest."""
-
-SIZES = 100.0
-"""Values of one constraint whose sizes differ by more than this are said to: projections meet the
-large ones, and not the small."""
 
 UNITS = 1e-4
 """A typical residual smaller than this, or larger than its inverse, is in other units than one."""
@@ -449,7 +445,7 @@ def _normal_steps(survey: Survey) -> dict[str, Any]:
     return {
         "steps": 1 + math.ceil(math.log(top / survey.ends[0], STRIDE_NORMAL)),
         "top": top,
-        "products": PRODUCTS_NORMAL,
+        "products": None,  # the reverse diffusion is exact for them, and takes less
         "iterations": ITERATIONS_NORMAL,
         "floor": FLOOR_NORMAL,
     }
@@ -516,24 +512,6 @@ def _remarks(equalities: Constraint, x: Tensor) -> Iterator[str]:
             f"gives a violation of {error:.2g} in float32. Take a larger tolerance, or "
             "dtype=torch.float64."
         )
-    if equalities.differs:  # its targets are those of members, which these samples are not
-        return
-    sizes = _sizes(equalities, x[:8])
-    sizes = sizes[sizes > 0]
-    if sizes.numel() and (most := sizes.max()) > SIZES * (least := sizes.min()):
-        yield (
-            f"The values of {equalities!r} differ in size: the same change of a sample changes "
-            f"one by {least:.2g}, and another by {most:.2g}. Samples may miss the small ones. "
-            "Divide each value by its size, and set the tolerance anew."
-        )
-
-
-def _sizes(equalities: Constraint, x: Tensor) -> Tensor:
-    """Returns how much each residual changes if samples change by white noise of their scale."""
-    generator = torch.Generator().manual_seed(0)
-    noise = torch.randn(x.shape, generator=generator, dtype=x.dtype).to(x)
-    changed = equalities.residual(x + x.std() * noise) - equalities.residual(x)
-    return changed.double().square().nanmean(dim=0).sqrt()
 
 
 def _rounding(equalities: Constraint, x: Tensor) -> float:
