@@ -66,7 +66,8 @@ def test_what_is_in_this_form_stays_as_it_is():
 def test_components_become_of_one_size_and_feasibility_stays():
     law = Equality(lambda x: uneven(x) + 1e-9 * x[:, :, 0] ** 2, tolerance=1e-6)
     found = balanced(law, X)
-    assert repr(found) == repr(law) and found.tolerance == law.tolerance
+    assert repr(found) == repr(law)
+    assert found.tolerance == law.tolerance
     r, ours = law.residual(X), found.residual(X)
     torch.testing.assert_close(found.assess(X), law.assess(X))
     assert (ours.abs() >= r.abs()).all()
@@ -74,14 +75,16 @@ def test_components_become_of_one_size_and_feasibility_stays():
     assert change.max() < 3 * change.min()
     near = X.clone()
     near[:, :, 0] = 0.3 + torch.tensor([5e-7, 5e-4, 5e-2])  # |r| is 5e-4 in each component
-    assert found.is_feasible(near).all() and not found.is_feasible(near + 1e-5).any()
+    assert found.is_feasible(near).all()
+    assert not found.is_feasible(near + 1e-5).any()
 
 
 def test_parts_with_noise_and_inequalities_stay_in_their_units():
     noisy = Observation(lambda x: 5 * x[:, 0], torch.zeros(4), noise=0.5)
     parts = [Equality(uneven, 1e-6), noisy, Bounds(-1.0, 1.0, 1e-6)]
     whole = balanced(Composite(parts), X)
-    assert whole.noisy is not None and whole.equalities is not None
+    assert whole.noisy is not None
+    assert whole.equalities is not None
     assert whole.exact is not None
     torch.testing.assert_close(whole.noisy.residual(X), noisy.residual(X))
     values = whole.inequalities(X).values
@@ -130,7 +133,8 @@ def test_a_differential_equation_as_users_write_it_is_met_and_sampled_right():
 
     law = Equality(poisson, tolerance=1e-5)
     result = feasibly.sample(Pair(), law, count, (2, n), seed=0, dtype=torch.float64)
-    assert result.feasible.all() and not result.warnings
+    assert result.feasible.all()
+    assert not result.warnings
     with torch.enable_grad():
         x = torch.zeros(n + 1, 2, n, dtype=torch.float64, requires_grad=True)
         r = poisson(x)
