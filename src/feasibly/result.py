@@ -107,6 +107,12 @@ class Result:
         return None if self.oddness is None else ~(self.oddness > 1)
 
     @property
+    def settled(self) -> Tensor:
+        r"""Which members no further attempt samples again, with shape :math:`(B)`: those that are
+        feasible and not implausible."""
+        return self.feasible if self.plausible is None else self.feasible & self.plausible
+
+    @property
     def finite(self) -> Tensor:
         r"""Which members have not failed, with shape :math:`(B)`."""
         return self.samples.flatten(start_dim=1).isfinite().all(dim=1)

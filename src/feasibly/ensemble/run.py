@@ -189,6 +189,7 @@ def run(
                     + f"{members - len(missing)} of {members} members are finished and kept; "
                     + again
                 )
+                worker.complain()
                 Summary.read(store).write()
             raise
     summary = Summary.read(store).write()
@@ -260,13 +261,17 @@ class Worker:
                 elif not taken:
                     self.claims.stop.wait(min(1.0, self.claims.beat / 10))
             self.claims.clear()
-            for sentence in complaints(self.attempts, self.statistics):
-                self.store.warn(sentence)
+            self.complain()
         except OSError as error:
             raise SamplingError(
                 f"The store {self.store.path} cannot be written ({error}); make room, or let this "
                 "user write there."
             ) from error
+
+    def complain(self) -> None:
+        """Keeps what samplers warn of, given what this process has sampled."""
+        for sentence in complaints(self.attempts, self.statistics):
+            self.store.warn(sentence)
 
     def advance(self) -> None:
         """Samples the current members and keeps them."""
@@ -315,11 +320,11 @@ class Worker:
             raise
 
     def rescue(self, partial: Result | None) -> list[int]:
-        """Keeps what is final of a chunk that was stopped: the feasible members, which no later
-        attempt would have changed. Returns the others."""
+        """Keeps what is final of a chunk that was stopped: the members that no later attempt would
+        have sampled again. Returns the others."""
         if partial is None or _is_spoilt(partial):
             return list(self.current)
-        self.keep(partial, partial.feasible.nonzero().flatten().tolist())
+        self.keep(partial, partial.settled.nonzero().flatten().tolist())
         missing = set(self.store.missing())
         return [i for i in self.current if i in missing]
 
