@@ -29,8 +29,9 @@ from feasibly.cli.sample import METHODS, sample
 from feasibly.cli.words import Shape
 from feasibly.constraints import Constraint, GaussianRandomField
 from feasibly.denoisers import Denoiser
-from feasibly.ensemble.memory import Footprint, size
+from feasibly.ensemble.memory import Footprint
 from feasibly.errors import ConstraintError, SamplingError
+from feasibly.machine import size
 from feasibly.minimizers import GaussNewton
 from feasibly.nn import SphereAutoencoder
 from feasibly.oracles import Gaussian

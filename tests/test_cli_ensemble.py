@@ -9,12 +9,12 @@ import pytest
 import torch
 
 import feasibly
-from feasibly import priors, problems
+from feasibly import machine, priors, problems
 from feasibly.__main__ import main
 from feasibly.cli import ensemble
 from feasibly.cli.load import load_constraint
 from feasibly.cli.sample import sample
-from feasibly.ensemble import Store, Summary, memory
+from feasibly.ensemble import Store, Summary
 
 pytest.importorskip("zarr")
 xarray = pytest.importorskip("xarray")
@@ -247,11 +247,11 @@ def test_a_forged_shape_takes_no_memory(tmp_path, command, capsys, monkeypatch):
         if "chunk_grid" in forged:
             forged["chunk_grid"]["configuration"]["chunk_shape"] = [1, 2**31]
         path.write_text(json.dumps(forged))
-    monkeypatch.setattr(memory, "room", lambda device: 2**33)
+    monkeypatch.setattr(machine, "room", lambda device: 2**33)
     monkeypatch.setattr(problems, "layout", lambda *_: pytest.fail("no axes are needed"))
     monkeypatch.chdir(tmp_path)
     assert command("resume", "run.zarr") == 2
-    assert "take 8,589,934,592 bytes each" in capsys.readouterr().err
+    assert "takes at least 60.1 GB of memory, and 8.59 GB are free" in capsys.readouterr().err
 
 
 def test_a_shipped_prior_is_resumed_by_the_store_alone(tmp_path, user, command):

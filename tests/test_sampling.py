@@ -364,25 +364,27 @@ def test_members_are_a_number_or_indices_of_any_library(ids):
         ({"shape": 2}, r"shape=...\) takes the shape of one sample, such as \(2,\) or .*got 2"),
         ({"shape": (2.5,)}, r"shape=...\) takes a whole number of at least 1, got 2.5"),
         ({"shape": (0,)}, r"shape=...\) takes a whole number of at least 1, got 0"),
-        ({"members": 0}, "needs at least one member, got members=0"),
+        ({"members": 0}, r"members=...\) takes a whole number from 1 to 4294967296, got 0"),
+        ({"members": []}, r"needs at least one member, got members=\[\]"),
+        ({"members": True}, r"members=...\) takes a whole number from 1 to .*, got True"),
         ({"members": 2.0}, r"takes the number of members, or their indices, got 2.0"),
         ({"members": None}, r"takes the number of members, or their indices, got None"),
-        ({"members": [-1]}, r"members=...\) takes a whole number of at least 0, got -1"),
-        ({"members": [2**32]}, r"members=...\) takes numbers below 2\^32, got 4294967296"),
+        ({"members": [-1]}, r"members=...\) takes a whole number from 0 to 4294967295, got -1"),
+        ({"members": [2**32]}, r"members=...\) takes a whole number from 0 to .*, got 4294967296"),
         ({"chunk": 0}, r"chunk=...\) takes a whole number of at least 1, got 0"),
-        ({"chunk": 1.5}, r"chunk=...\) takes a whole number of at least 1, got 1.5"),
-        ({"seed": -1}, r"seed=...\) takes a whole number of at least 0, got -1"),
-        ({"seed": 2**32}, r"seed=...\) takes numbers below 2\^32, got 4294967296"),
+        ({"chunk": 1.5}, r"chunk=...\) takes a whole number or None, got 1.5"),
+        ({"seed": -1}, r"seed=...\) takes a whole number from 0 to 4294967295, got -1"),
+        ({"seed": 2**32}, r"seed=...\) takes a whole number from 0 to .*, got 4294967296"),
         ({"attempts": 0}, r"attempts=...\) takes a whole number of at least 1, got 0"),
-        ({"attempts": 1.5}, r"attempts=...\) takes a whole number of at least 1, got 1.5"),
-        ({"dtype": torch.float16}, r"must be torch.float32 or torch.float64, got torch.float16"),
-        ({"dtype": "float32"}, r"must be torch.float32 or torch.float64, got 'float32'"),
+        ({"attempts": 1.5}, r"attempts=...\) takes a whole number, got 1.5"),
+        ({"dtype": torch.float16}, r"takes torch.float32 or torch.float64, got torch.float16"),
+        ({"dtype": "float32"}, r"takes torch.float32 or torch.float64, got 'float32'"),
     ],
     ids=str,
 )
 def test_what_a_run_cannot_take_is_refused_in_words(arguments, words):
     arguments = {"members": 2, "shape": (1,)} | arguments
-    with pytest.raises(ValueError, match=rf"^sample\(.*{words}"):
+    with pytest.raises(ValueError, match=rf"^(sample|run)\(.*{words}"):
         table().sample(**arguments)
 
 

@@ -5,12 +5,11 @@ import sys
 import sysconfig
 from collections.abc import Callable
 from pathlib import Path
-from traceback import extract_tb, print_exception
+from traceback import extract_tb, format_exception
 from typing import Annotated, Any
 
 import tyro
-from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
 from .cli.audit import audit
 from .cli.check import check
@@ -19,6 +18,7 @@ from .cli.ensemble import report, resume
 from .cli.methods import methods
 from .cli.sample import sample
 from .cli.score import score
+from .cli.words import Screen
 from .errors import SamplingError
 
 COMMANDS: dict[str, Callable[..., int]] = {
@@ -50,12 +50,10 @@ def main() -> None:
     except (ValueError, SamplingError) as error:
         # errors for people: a sentence, and the place in the user's module, not a traceback
         said = "\n".join(filter(None, [words(error), place(error)]))
-        message = f"[bold red]error:[/] {escape(said)}"
-        Console(stderr=True).print(message, highlight=False, soft_wrap=True)
+        complain("error:", said)
         sys.exit(2)
     except KeyboardInterrupt as error:
-        message = f"[bold red]stopped:[/] {escape(words(error) or 'nothing is kept')}"
-        Console(stderr=True).print(message, highlight=False, soft_wrap=True)
+        complain("stopped:", words(error) or "nothing is kept")
         sys.exit(130)
     sys.exit(status)
 
@@ -69,7 +67,7 @@ def traceable(command: Callable[..., int]) -> Callable[..., int]:
         except (ValueError, SamplingError) as error:
             if not traceback:
                 raise
-            print_exception(error)
+            Screen(stderr=True).say("".join(format_exception(error)))
             return 2
 
     option = inspect.Parameter(
@@ -82,6 +80,11 @@ def traceable(command: Callable[..., int]) -> Callable[..., int]:
     run.__signature__ = signature.replace(parameters=parameters)  # ty: ignore
     run.__annotations__ = {**command.__annotations__, "traceback": Traceback}
     return run
+
+
+def complain(what: str, said: str) -> None:
+    """Prints what went wrong."""
+    Screen(stderr=True).print(Text(what, style="bold red"), said, soft_wrap=True)
 
 
 def words(error: BaseException) -> str:

@@ -12,32 +12,30 @@ __all__ = [
     "failure",
     "implausible",
     "inspect",
-    "members_of",
     "misfit",
     "noisy_parts",
     "run",
-    "shape_of",
     "shortfall",
     "trajectory",
-    "whole",
 ]
 
 import math
-import operator
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from . import members as batch
+from .arguments import members_of, placed, shape_of, typed, whole
 from .checks.inputs import check_constraint, check_denoiser, check_parts
 from .constraints.base import Constraint
 from .errors import CalibrationWarning, DenoiserError, InfeasibleWarning, SamplingError
+from .machine import check_room, exhausted, is_exhausted
 from .minimizers.base import per_sample
 from .network import Evaluations, Network, device_of
 from .randomness import MemberNoise
@@ -89,6 +87,7 @@ class State:
     x_0: Tensor
 
 
+@runtime_checkable
 class Monitor(Protocol):
     """Tells which members are plausible."""
 
@@ -99,6 +98,7 @@ class Monitor(Protocol):
         plausible members."""
 
 
+@typed
 @torch.no_grad()
 def run(
     attempts: Sequence[Any],
@@ -148,16 +148,10 @@ def run(
     """
     if not attempts:
         raise ValueError("A run needs at least one sampler.")
-    ids, shape = members_of(members), shape_of(shape)
-    seed = whole("seed", seed, 0)
-    _below("seed", seed)
-    size = len(ids) if chunk is None else min(whole("chunk", chunk, 1), len(ids))
-    if dtype not in (torch.float32, torch.float64):
-        raise ValueError(
-            f"sample(dtype=...) must be torch.float32 or torch.float64, got {dtype!r}. Coarser "
-            "types cannot tell a feasible sample; let the denoiser cast its input and output."
-        )
     device = device or device_of(attempts[0].denoiser.denoiser)
+    ids, shape, size = requested(
+        members, shape, seed=seed, chunk=chunk, dtype=dtype, device=device
+    )
     evaluations, start = Evaluations(), time.perf_counter()
     prepared = dry_run(attempts, shape, dtype, device, ids[0], size, evaluations)
 
@@ -177,7 +171,7 @@ def run(
         )
         evaluations = Evaluations()  # what the preparation took is the first chunk's
         try:
-            parts.append(part.sample(prepared, ids[first : first + size]))
+            parts.append(part.sample(prepared, list(ids[first : first + size])))
         except BaseException as error:
             parts += [part.latest] if part.latest else []
             # set on whatever it is, a keyboard interrupt included
@@ -192,6 +186,31 @@ def run(
         )
     _warn(result, prepared)
     return result
+
+
+@typed
+def requested(
+    members: int | Sequence[int],
+    shape: Sequence[int],
+    *,
+    seed: int = 0,
+    chunk: int | None = None,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str | None = None,
+    callback: Callable[[Snapshot], None] | None = None,
+    observe: Callable[[State], None] | None = None,
+) -> tuple[Sequence[int], tuple[int, ...], int]:
+    """Returns the indices of the members, the shape of a sample, and the size of a chunk, as
+    :func:`run` takes them.
+
+    Raises:
+        ValueError: If an argument is out of range, or the samples do not fit into memory.
+    """
+    ids, shape = members_of(members), shape_of(shape)
+    whole("seed", seed, 0, 2**32 - 1)
+    size = len(ids) if chunk is None else min(whole("chunk", chunk, 1), len(ids))
+    check_room(shape, dtype, placed(device) or "cpu", len(ids), size)
+    return ids, shape, size
 
 
 def inspect(
@@ -262,7 +281,7 @@ def dry_run(
                 except ValueError:  # the method does not fit the problem
                     raise
                 except Exception as error:
-                    raise failure("The preparation of a run", error) from error
+                    raise failure("The preparation of a run", error, chunk) from error
     return [prepared[id(sampler)] for sampler in attempts]
 
 
@@ -302,21 +321,24 @@ def trajectory(sampler: Any, noise: MemberNoise) -> Iterator[tuple[int, Tensor, 
     except Exception as error:
         where = f"Step {k} of {length}, to sigma = {sampler.noise_level(s):.3g},"
         where = where if k else "The beginning of a run"
-        raise failure(where, error) from error
+        raise failure(where, error, len(noise.members)) from error
 
 
-def failure(where: str, error: Exception) -> SamplingError:
-    """Returns the error of a network that failed somewhere in a run."""
+def failure(where: str, error: Exception, states: int) -> SamplingError:
+    """Returns the error of a network that failed somewhere in a run, with so many states in a
+    batch."""
+    if is_exhausted(error):
+        return SamplingError(exhausted(where.rstrip(","), error, states))
     if DONATED in str(error):
         return SamplingError(
             f"{where} failed: the network is compiled so that its backward pass runs once, "
             "and a sampler takes several. In a new process `import torch._functorch.config` "
             "and set `torch._functorch.config.donated_buffer = False` before the first call."
         )
-    return SamplingError(
-        f"{where} failed ({type(error).__name__}: {error}); test the denoiser there with "
-        "`python -m feasibly check`."
-    )
+    cure = "test the denoiser there with `python -m feasibly check`"
+    if isinstance(error, OSError):  # of a disk or a connection
+        cure = "it is not an error of the method, so run it again once that is mended"
+    return SamplingError(f"{where} failed ({type(error).__name__}: {error}); {cure}.")
 
 
 @dataclass
@@ -399,6 +421,8 @@ class Run:
             # each by itself, so that no member depends on its batch mates
             alone = [self._oddness(sampler, x[None], [i]) for x, i in zip(x_0, ids, strict=True)]
             return torch.cat(alone)
+        except Exception as error:
+            raise failure("The plausibility check of samples", error, len(ids)) from error
 
     def _attempt(
         self, sampler: Any, constraint: Constraint | None, ids: list[int], attempt: int
@@ -429,10 +453,7 @@ class Run:
             with torch.no_grad(), batch.calling(ids, self.device):
                 x_0 = sampler.finish(sampler.read(x_t, x_0, s))
         except Exception as error:
-            raise SamplingError(
-                f"The output after the last step failed ({type(error).__name__}: {error}); test "
-                "the denoiser there with `python -m feasibly check`."
-            ) from error
+            raise failure("The output after the last step", error, len(ids)) from error
         return torch.where(per_sample(failed | ~finite(x_0), x_0), torch.nan, x_0)
 
     def _note(
@@ -661,74 +682,21 @@ def misfits(result: Result, constraint: Constraint | None) -> Iterator[str]:
 
 def _warn(result: Result, attempts: Sequence[Any]) -> None:
     """Warns the caller of :func:`run` of infeasible members and of what samplers complain of."""
-    # over this function, `run`, the decorator around it, and `sample`
+    # over this function, `run` and `sample`, and the decorators around them
     for sentence in complaints(attempts, result.statistics):
         result.warnings.append(sentence)
-        warnings.warn(sentence, CalibrationWarning, stacklevel=5)
+        warnings.warn(sentence, CalibrationWarning, stacklevel=7)
     if result.oddness is not None and result.oddness.isnan().any():
         result.warnings.append(UNTESTED)
     for sentence in misfits(result, attempts[-1].constraint):
         result.warnings.append(sentence)
-        warnings.warn(sentence, CalibrationWarning, stacklevel=5)
+        warnings.warn(sentence, CalibrationWarning, stacklevel=7)
     plausible = result.plausible
     if plausible is not None and (
         suspicion := implausible(int((~plausible).sum()), len(plausible), len(attempts))
     ):
         result.warnings.append(suspicion)
-        warnings.warn(suspicion, CalibrationWarning, stacklevel=5)
+        warnings.warn(suspicion, CalibrationWarning, stacklevel=7)
     if missed := shortfall(result, attempts[-1]):
         result.warnings.append(missed)
-        warnings.warn(missed, InfeasibleWarning, stacklevel=5)
-
-
-def members_of(members: int | Sequence[int]) -> list[int]:
-    """Returns the indices of members, given those or their number."""
-    try:
-        ids = list(range(operator.index(members)))  # ty: ignore[invalid-argument-type]
-    except TypeError:
-        if not isinstance(members, Iterable):
-            raise ValueError(
-                "sample(members=...) takes the number of members, or their indices, got "
-                f"{members!r}."
-            ) from None
-        ids = [whole("members", i, 0) for i in members]
-    if not ids:
-        raise ValueError(f"sample() needs at least one member, got members={members!r}.")
-    if len(set(ids)) < len(ids):
-        raise ValueError("sample(members=...) has an index twice; it would be the same member.")
-    _below("members", max(ids))
-    return ids
-
-
-def _below(name: str, largest: int) -> None:
-    if largest >= 2**32:
-        raise ValueError(f"sample({name}=...) takes numbers below 2^32, got {largest}.")
-
-
-def shape_of(shape: Sequence[int]) -> tuple[int, ...]:
-    """Returns the shape of one sample as whole numbers, at least 1 each."""
-    try:
-        return tuple(whole("shape", n, 1) for n in shape)
-    except TypeError as error:
-        raise ValueError(
-            f"sample(shape=...) takes the shape of one sample, such as (2,) or (64, 64), got "
-            f"{shape!r}."
-        ) from error
-
-
-def whole(name: str, value: Any, least: int, most: float = math.inf, *, of: str = "sample") -> int:
-    """Returns an argument of a function or a class, a whole number of any library, as an int.
-
-    Raises:
-        ValueError: If it is no whole number, or out of range.
-    """
-    try:
-        number = least - 1 if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        number = least - 1
-    if not least <= number <= most:
-        limit = "" if most == math.inf else f" and at most {most:.0f}"
-        raise ValueError(
-            f"{of}({name}=...) takes a whole number of at least {least}{limit}, got {value!r}."
-        )
-    return number
+        warnings.warn(missed, InfeasibleWarning, stacklevel=7)

@@ -14,6 +14,7 @@ from torch import Tensor
 from .. import members
 from ..constraints.base import Constraint
 from ..errors import ConstraintError, ConstraintWarning, DenoiserError
+from ..machine import exhausted, is_exhausted
 from ..network import Network
 from ..randomness import generator
 
@@ -101,6 +102,8 @@ def check_denoiser(
     except DenoiserError:
         raise
     except Exception as error:
+        if is_exhausted(error):
+            raise DenoiserError(exhausted("The denoiser", error, len(x_t))) from error
         raise DenoiserError(
             f"The denoiser failed on a state of shape {tuple(x_t.shape)}, {x_t.dtype} on "
             f"{x_t.device} ({type(error).__name__}: {error}); check `shape`, `dtype` and `device` "

@@ -15,16 +15,17 @@ from typing import Any, Literal
 import numpy as np
 import torch
 import tyro
-from rich.console import Console
 
 from .. import figures, problems
-from ..ensemble import Footprint, Layout, Store, Summary, memory, run
+from ..ensemble import Footprint, Layout, Store, Summary, run
 from ..errors import CalibrationWarning, InfeasibleWarning, StoreError
+from ..machine import check_room, size
 from ..progress import LiveProgress
 from ..report import Report
 from . import page as pages
 from .job import Job
 from .load import load_object
+from .words import Screen
 
 POINTS, FEW = 1000, 4
 """The most members that a page draws, if they are points in the plane, and else."""
@@ -65,7 +66,7 @@ def fill(
     rank, local, world, sharing = place()
     if torch.cuda.is_available():  # before the user's function asks for a device
         torch.cuda.set_device(local % torch.cuda.device_count())
-    console = Console(quiet=rank > 0)
+    console = Screen(quiet=rank > 0)
     title = f"{job.method} on {job.denoiser}"
     with stopping(), LiveProgress(title, console) as live, warnings.catch_warnings():
         for kind in (InfeasibleWarning, CalibrationWarning):  # which the summary prints
@@ -73,15 +74,15 @@ def fill(
 
         def progress(finished: int) -> None:
             if not console.is_terminal:
-                console.print(f"{finished} of {members} members finished", highlight=False)
+                console.say(f"{finished} of {members} members finished")
 
-        def planned(footprint: Footprint, size: int) -> None:
-            console.print(expected(footprint, size), highlight=False, soft_wrap=True)
+        def planned(footprint: Footprint, together: int) -> None:
+            console.say(expected(footprint, together))
 
-        memory.check_room(shape, torch.float32, torch.device("cpu"))
+        check_room(shape, torch.float32, torch.device("cpu"))
         chosen = job.build(shape)
         for sentence in chosen.remarks:
-            console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+            console.say(sentence)
         summary = run(
             chosen.attempts,
             out,
@@ -148,7 +149,7 @@ def report(store: tyro.conf.Positional[Path], out: Path | None = None) -> int:
         store: The store, as given to `sample --out`.
         out: The page to write; by default NAME.html beside the store.
     """
-    console = Console()
+    console = Screen()
     summary = Summary.read(Store(store))
     manifest = summary.store.manifest
     page = Report(f"feasibly: {store.name}")
@@ -171,7 +172,7 @@ def report(store: tyro.conf.Positional[Path], out: Path | None = None) -> int:
     out = out or store.with_suffix(".html")
     page.write(out)
     status = conclude(summary, console)
-    console.print(f"Report: {out}", highlight=False, soft_wrap=True)
+    console.say(f"Report: {out}")
     return status
 
 
@@ -211,10 +212,10 @@ def steps(paths: np.ndarray) -> list[dict[str, str]]:
     return table
 
 
-def conclude(summary: Summary, console: Console) -> int:
+def conclude(summary: Summary, console: Screen) -> int:
     """Prints the summary of a run; returns the exit status."""
-    console.print(str(summary), highlight=False, markup=False, soft_wrap=True)
-    console.print(f"Store: {summary.store.path}", highlight=False, markup=False, soft_wrap=True)
+    console.say(str(summary))
+    console.say(f"Store: {summary.store.path}")
     return int(summary.is_short or not summary.feasible)
 
 
@@ -222,7 +223,7 @@ def expected(footprint: Footprint, chunk: int) -> str:
     """What the first chunk of a run is expected to take, in words."""
     seconds = max(1, round(footprint.seconds(chunk)))
     parts = (footprint.of(chunk), footprint.member, footprint.fixed)
-    together, each, besides = map(memory.size, parts)
+    together, each, besides = map(size, parts)
     return (
         f"{chunk} members at a time, which take some {seconds} s and {together} of memory at "
         f"most: {each} each and {besides} besides, and the weights."

@@ -1,11 +1,29 @@
-"""Shapes as commands read them."""
+"""Shapes as commands read them, and text as they print it."""
 
-__all__ = ["Shape"]
+__all__ = ["Screen", "Shape"]
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
+from rich.console import Console
+from rich.text import Text
 from tyro.constructors import PrimitiveConstructorSpec
+
+from ..errors import safe
+
+
+class Screen(Console):
+    """A console to which text of any origin is text, and never a command or a style."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, emoji=False, highlight=False, **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(safe(text), **options)
+
+    def say(self, text: str) -> None:
+        """Prints a text, whose lines are as long as they are."""
+        self.print(text, soft_wrap=True)
 
 
 def shape_of(texts: Sequence[str]) -> tuple[int, ...]:

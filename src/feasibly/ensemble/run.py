@@ -5,9 +5,8 @@ __all__ = ["run"]
 import contextlib
 import functools
 import math
-import operator
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -15,8 +14,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from ..arguments import placed, shape_of, typed, whole
 from ..checks.probe import Probe, probe
 from ..errors import CalibrationWarning, InfeasibleWarning, SamplingError
+from ..machine import check_room, is_exhausted
 from ..network import Evaluations, device_of
 from ..randomness import MemberNoise
 from ..result import Result, Snapshot
@@ -24,7 +25,7 @@ from ..samplers import Sampler
 from ..sampling import Monitor, Run, advice, complaints, counts, describe, dry_run
 from . import memory
 from .manifest import LIMITS, Config, Layout, fingerprint
-from .memory import Footprint, Plan
+from .memory import Footprint, Plan, samplers_of
 from .queue import Claims
 from .store import Record, Store
 from .summary import Summary, some
@@ -33,6 +34,7 @@ LARGEST = 1e30
 """The largest number of a record: infinity is none that JSON knows."""
 
 
+@typed
 def run(
     attempts: Sampler | Sequence[Sampler],
     path: Path | str,
@@ -53,7 +55,7 @@ def run(
     progress: Callable[[int], None] | None = None,
     planned: Callable[[Footprint, int], None] | None = None,
     monitor: Monitor | None = None,
-    remarks: Sequence[str] = (),
+    remarks: Iterable[str] = (),
 ) -> Summary:
     r"""Samples those members of an ensemble that its store lacks; returns when all are there.
 
@@ -111,16 +113,15 @@ def run(
         CalibrationWarning: If the sampler warned of something, in this run or an earlier one, or
             if members are implausible.
     """
-    members, seed, chunk, shape = map(_plain, (members, seed, chunk, shape))
-    if chunk != "auto" and (not isinstance(chunk, int) or chunk < 1):
-        raise ValueError(f"run(chunk=...) must be 'auto' or at least 1, got {chunk!r}.")
-    if min(workers, sharing) < 1:
-        raise ValueError(
-            f"run(workers=..., sharing=...) must be at least 1, got {workers}, {sharing}."
-        )
-    attempts = [attempts] if isinstance(attempts, Sampler) else list(attempts)
-    if not attempts:
-        raise ValueError("A run needs at least one sampler.")
+    count = functools.partial(whole, of="run")
+    members, seed = count("members", members, 1, LIMITS["members"]), count("seed", seed, 0)
+    for name, value in (("workers", workers), ("sharing", sharing)):
+        count(name, value, 1)
+    if chunk != "auto":
+        count("chunk", chunk, 1)
+    if isinstance(remarks, str) or not all(isinstance(one, str) for one in remarks):
+        raise ValueError(f"run(remarks=...) takes sentences in a list, got {remarks!r}.")
+    shape, attempts, device = shape_of(shape, "run"), samplers_of(attempts), placed(device, "run")
     if infeasible == "retry" and len(attempts) < 2:
         raise ValueError("run(infeasible='retry') needs several attempts, such as [sampler] * 4.")
     last = attempts[-1]
@@ -136,14 +137,14 @@ def run(
         infeasible=infeasible,
         source=dict(source or {}),
     )
-    device = torch.device(device or device_of(denoiser))
-    memory.check_room(config.shape, dtype, device)
+    device = device or device_of(denoiser)
+    check_room(config.shape, dtype, device)
     size = memory.SEVERAL if chunk == "auto" else chunk
     taken, place = Evaluations(), (config.shape, dtype, device, 0)
     try:
         prepared = dry_run(attempts, *place, size, taken)
     except SamplingError as error:
-        if not memory.is_exhausted(error):
+        if not is_exhausted(error):
             raise
         prepared = None
     if prepared is None:  # outside of the `except`, which would keep the tensors alive
@@ -196,22 +197,11 @@ def run(
     # of a method that does not end on the constraint, some infeasible members are no news
     if summary.infeasible and last.enforces and (last.lands or not summary.feasible):
         words = f"{summary.violations()} To make them feasible, {advice(last)}."
-        warnings.warn(words, InfeasibleWarning, stacklevel=2)
+        warnings.warn(words, InfeasibleWarning, stacklevel=3)
     doubts = [*filter(None, [summary.suspicion()]), *summary.misfits()]
     for words in (*summary.warnings, *doubts):
-        warnings.warn(words, CalibrationWarning, stacklevel=2)
+        warnings.warn(words, CalibrationWarning, stacklevel=3)
     return summary
-
-
-def _plain(value: Any) -> Any:
-    """A whole number of another library as Python's, and a list of such as a tuple; other values,
-    which :class:`Config` refuses, as they are."""
-    if isinstance(value, list | tuple):
-        return tuple(map(_plain, value))
-    try:
-        return value if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        return value
 
 
 def _tolerance(constraint: Any) -> float | None:
@@ -283,7 +273,7 @@ class Worker:
                 result = self.sample()
         except BaseException as error:
             left = self.rescue(getattr(error, "partial", None))
-            if not memory.is_exhausted(error):
+            if not is_exhausted(error):
                 raise
             if len(left) == 1:
                 raise SamplingError(

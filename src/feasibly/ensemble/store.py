@@ -189,7 +189,7 @@ class Store:
             warnings.warn(
                 f"{path} was begun with {'; '.join(others)}: members sampled now may differ in "
                 "rounding, or by what has changed.",
-                stacklevel=3,
+                stacklevel=4,
             )
         return store
 
