@@ -1,8 +1,9 @@
 """Files that anybody may have written: read without a hang, and without more memory than they are
 long."""
 
-__all__ = ["check_file", "load_tensors", "load_torch", "save_tensors"]
+__all__ = ["check_file", "load_tensors", "load_torch", "remedy", "save_tensors"]
 
+import errno
 import json
 import os
 import zipfile
@@ -16,6 +17,15 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from .machine import size
+
+
+def remedy(error: OSError) -> str:
+    """Says what helps if a file could not be written."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "make room"
+    if error.errno == errno.ENOENT:
+        return "its folder is gone, so put that back or give another place"
+    return "give a place where this user may write"
 
 
 def check_file(path: Path | str) -> Path:

@@ -17,6 +17,7 @@ from torch import Tensor
 from ..arguments import placed, shape_of, typed, whole
 from ..checks.probe import Probe, probe
 from ..errors import CalibrationWarning, InfeasibleWarning, SamplingError
+from ..files import remedy
 from ..machine import check_room, is_exhausted
 from ..network import Evaluations, device_of
 from ..randomness import MemberNoise
@@ -159,6 +160,8 @@ def run(
     store = Store.create(path, config, layout, asked, denoiser, kept, seen)
     if repair:
         store.repair()
+        if store.rebuild():
+            Summary.read(store).write()
     for sentence in remarks:
         store.warn(sentence)
     if chunk == "auto":
@@ -254,8 +257,7 @@ class Worker:
             self.complain()
         except OSError as error:
             raise SamplingError(
-                f"The store {self.store.path} cannot be written ({error}); make room, or let this "
-                "user write there."
+                f"The store {self.store.path} cannot be written ({error}); {remedy(error)}."
             ) from error
 
     def complain(self) -> None:

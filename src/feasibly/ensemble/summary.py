@@ -10,7 +10,8 @@ import torch
 
 from ..result import describe_fit
 from ..sampling import UNTESTED, implausible, misfit
-from .store import MEMBERS, Record, Store
+from .arrays import MEMBERS
+from .store import Record, Store
 
 WRITES = 4
 """How often at most the variables by member are written anew, because others finish members
