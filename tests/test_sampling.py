@@ -2,6 +2,7 @@
 
 import copy
 import math
+import re
 import warnings
 from dataclasses import dataclass, field, replace
 
@@ -28,7 +29,7 @@ from feasibly.oracles import Gaussian
 from feasibly.randomness import MemberNoise
 from feasibly.samplers import MMPS
 from feasibly.samplers.base import Start, Step
-from feasibly.sampling import dry_run, inspect, run, shortfall, trajectory
+from feasibly.sampling import advice, dry_run, inspect, run, shortfall, trajectory
 from feasibly.schedules import LogLogit
 
 ZERO = Equality(lambda x: x, tolerance=1e-4)
@@ -168,7 +169,7 @@ def test_a_samplers_warning_and_a_shortfall_are_said_at_the_callers_line():
         assert many == "There are many."
         assert missed == (
             "1 of 101 members do not satisfy Equality(tolerance=0.0001) (violation 0.25 to 0.25); "
-            "`result.feasible` tells which. To bring them there, use PPR."
+            "`result.feasible` tells which. Allow more `steps`, or take method='auto'."
         )
 
 
@@ -177,12 +178,57 @@ def test_a_shortfall_is_said_of_who_promised_to_land(quiet):
     ppr = PPR(NORMAL, ZERO)
     assert "do not satisfy" in shortfall(some, ppr)
     assert "None of the 2 members satisfies" in shortfall(none, ppr)
-    assert "needs a larger tolerance" in shortfall(none, ppr)
     near = feasibly.samplers.DPS(NORMAL, ZERO)
-    assert shortfall(some, near) == ""
-    assert "does not land on it" in shortfall(none, near)
+    assert shortfall(some, near).startswith(
+        "1 of 4 members became non-finite, the first by step 1"
+    )
+    assert "take method='auto'" in shortfall(none, near)
     for silent in (Ancestral(NORMAL, ZERO), Ancestral(NORMAL), MMPS(NORMAL, ZERO, sigma_y=0.1)):
         assert shortfall(none, silent) == ""
+
+
+TINY = Equality(lambda x: 1e3 * x[:, :1] - 300, 1e-12)
+CUBE = Equality(lambda x: x[:, :1] ** 3 - 8, 1e-9)
+NOWHERE = Equality(lambda x: x[:, :1].square() + 1, 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("constraint", "minimize", "at", "words"),
+    [
+        (TINY, GaussNewton(9), 0.3, r"Rounding alone .* raise it or sample with dtype="),
+        (
+            CUBE,
+            GaussNewton(1, max_distance=None),
+            9.0,
+            r"stops too early: minimize=LBFGS",
+        ),
+        (CUBE, GaussNewton(20, max_distance=0.1), 9.0, r"stops too early: .*max_distance=None"),
+        (NOWHERE, GaussNewton(20, max_distance=None), 0.0, r"local minimum .*more `attempts`"),
+    ],
+    ids=["rounding", "iterations", "radius", "minimum"],
+)
+def test_the_advice_is_that_of_the_cause(constraint, minimize, at, words):
+    sampler = feasibly.PostHoc(NORMAL, constraint, minimize=minimize)
+    assert re.search(words, advice(sampler, torch.full((2, 1), at), [0, 1]))
+
+
+def test_members_that_are_not_finite_are_named_with_their_step_and_level(quiet):
+    class Fails(Ancestral):
+        enforces = True
+
+        def step(self, x_t, t, s, randn=torch.randn_like, memory=None):
+            made = super().step(x_t, t, s, randn, memory)
+            if self.index(s) < 2:
+                return made
+            rows = torch.arange(len(x_t))[:, None] == 1
+            return made._replace(x=made.x.masked_fill(rows, torch.nan))
+
+    result = Fails(NORMAL, ZERO, steps=4, order=1, spacing="time").sample(3, (1,))
+    level = result.trace[1].sigma
+    assert (
+        f"1 of 3 members became non-finite, the first by step 2 of 4, at sigma = {level:.3g}"
+        in (" ".join(result.warnings))
+    )
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt], ids=lambda e: e.__name__)

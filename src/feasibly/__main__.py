@@ -3,6 +3,7 @@
 import inspect
 import sys
 import sysconfig
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from traceback import extract_tb, format_exception
@@ -11,6 +12,7 @@ from typing import Annotated, Any
 import tyro
 from rich.text import Text
 
+from . import __version__
 from .cli.audit import audit
 from .cli.check import check
 from .cli.demo import demo
@@ -41,15 +43,19 @@ Traceback = Annotated[
 
 def main() -> None:
     """Runs the command line."""
+    if sys.argv[1:] == ["--version"]:
+        print(f"feasibly {__version__}")
+        return
+    warnings.showwarning = warned  # ty: ignore[invalid-assignment]
     try:
         status: int = tyro.extras.subcommand_cli_from_dict(
             {name: traceable(command) for name, command in COMMANDS.items()},
             prog="feasibly",
             description=__doc__,
         )
-    except (ValueError, SamplingError) as error:
+    except (ValueError, SamplingError, OSError, MemoryError) as error:
         # errors for people: a sentence, and the place in the user's module, not a traceback
-        said = "\n".join(filter(None, [words(error), place(error)]))
+        said = "\n".join(filter(None, [words(error) or type(error).__name__, place(error)]))
         complain("error:", said)
         sys.exit(2)
     except KeyboardInterrupt as error:
@@ -64,10 +70,10 @@ def traceable(command: Callable[..., int]) -> Callable[..., int]:
     def run(*args: Any, traceback: bool = False, **options: Any) -> int:
         try:
             return command(*args, **options)
-        except (ValueError, SamplingError) as error:
+        except (ValueError, SamplingError, OSError, MemoryError) as error:
             if not traceback:
                 raise
-            Screen(stderr=True).say("".join(format_exception(error)))
+            Screen(stderr=True).say("".join(format_exception(error)).rstrip())
             return 2
 
     option = inspect.Parameter(
@@ -82,6 +88,11 @@ def traceable(command: Callable[..., int]) -> Callable[..., int]:
     return run
 
 
+def warned(message: Warning | str, *_: Any, **__: Any) -> None:
+    """Prints a warning, without the line of the package that gave it."""
+    Screen(stderr=True).say(f"warning: {message}")
+
+
 def complain(what: str, said: str) -> None:
     """Prints what went wrong."""
     Screen(stderr=True).print(Text(what, style="bold red"), said, soft_wrap=True)
@@ -89,7 +100,10 @@ def complain(what: str, said: str) -> None:
 
 def words(error: BaseException) -> str:
     """What an error says, and what was noted on its way."""
-    return "\n".join(filter(None, [str(error), *getattr(error, "__notes__", [])]))
+    said = str(error)
+    if isinstance(error, OSError) and error.filename is not None:
+        said = f"{error.filename}: {error.strerror}."
+    return "\n".join(filter(None, [said, *getattr(error, "__notes__", [])]))
 
 
 def place(error: BaseException) -> str:

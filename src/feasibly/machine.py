@@ -23,11 +23,11 @@ EXHAUSTED = ("can't allocate memory", "out of memory", "status_alloc_failed")
 
 def size(count: float) -> str:
     """A number of bytes in words."""
-    for unit in ("bytes", "kB", "MB"):
+    for unit in ("bytes", "kB", "MB", "GB"):
         if count < 1e3:
             return f"{count:.3g} {unit}"
         count /= 1e3
-    return f"{count:.3g} GB"
+    return f"{count:.3g} TB"
 
 
 def room(device: torch.device) -> int:

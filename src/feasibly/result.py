@@ -1,6 +1,6 @@
 """What a run of a sampler leaves behind."""
 
-__all__ = ["Result", "Snapshot", "aligned", "describe_fit"]
+__all__ = ["Result", "Snapshot", "aligned", "describe_fit", "without_settings"]
 
 import math
 from collections.abc import Mapping, Sequence
@@ -158,7 +158,7 @@ class Result:
         taken = (self.evaluations.member_forward, self.evaluations.member_backward)
         forward, backward = (total / len(self.members) for total in taken)
         return (
-            f"{self.method if settings else _without_settings(self.method)}\n{reason}"
+            f"{self.method if settings else without_settings(self.method)}\n{reason}"
             f"{int(self.feasible.sum())} of {len(self.members)} members {exact}\n"
             f"{fit}{plausible}{again}"
             f"{forward:.0f} forward and {backward:.0f} backward evaluations a member, "
@@ -295,7 +295,7 @@ def describe_fit(name: str, chi_square: Tensor) -> str:
     )
 
 
-def _without_settings(method: str) -> str:
+def without_settings(method: str) -> str:
     """Returns the names of samplers and constraints, without what stands in brackets."""
     depth, kept = 0, []
     for letter in method:

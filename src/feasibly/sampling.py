@@ -36,6 +36,7 @@ from .checks.inputs import check_constraint, check_denoiser, check_parts
 from .constraints.base import Constraint
 from .errors import CalibrationWarning, DenoiserError, InfeasibleWarning, SamplingError
 from .machine import check_room, exhausted, is_exhausted
+from .minimizers import LBFGS
 from .minimizers.base import per_sample
 from .network import Evaluations, Network, device_of
 from .randomness import MemberNoise
@@ -565,43 +566,106 @@ def finite(x: Tensor) -> Tensor:
 
 
 def shortfall(result: Result, sampler: Any) -> str:
-    """Says how many members are infeasible and what to try; nothing if there is nothing to say.
+    """Says how many members are infeasible, why as far as that shows, and what helps; nothing if
+    there is nothing to say.
 
     Of a method that does not land on the constraint, some infeasible members are no news, and of
     one that gives residuals noise on purpose, none are.
     """
-    some, all_of = int((~result.feasible).sum()), len(result.members)
-    if sampler.constraint is None or not sampler.enforces or sampler.noise or not some:
-        return ""
-    if some < all_of and not sampler.lands:
-        return ""
-    if sampler.constraint.exact is None and some < all_of:
-        return f"{some} of {all_of} members are not finite; `result.finite` tells which."
-    missed = result.violation[~result.feasible]
+    bad, said = ~result.feasible, non_finite(result)
+    some, all_of = int(bad.sum()), len(result.members)
+    if sampler.constraint is None or not sampler.enforces or sampler.noise:
+        return said
+    bad &= result.finite
+    if not bad.any() or sampler.constraint.exact is None or (some < all_of and not sampler.lands):
+        return said
+    missed, rows = result.violation[bad], bad.nonzero().flatten()[:TRIED].tolist()
+    why = advice(sampler, result.samples[rows], [result.members[i] for i in rows])
     if some < all_of:
-        return (
-            f"{some} of {all_of} members do not satisfy {sampler.constraint!r} (violation "
-            f"{missed.min():.3g} to {missed.max():.3g}); `result.feasible` tells which. To bring "
-            f"them there, {advice(sampler)}."
-        )
-    reason = (
-        "the constraint may be infeasible for this model, or needs a larger tolerance, or the "
-        "denoiser is not right (`python -m feasibly check` tests both); or "
-        if sampler.lands
-        else "the method steers toward a constraint and does not land on it: "
-    )
+        which = f"{int(bad.sum())} of {all_of} members do not satisfy {sampler.constraint!r}"
+        span = f"violation {missed.min():.3g} to {missed.max():.3g}"
+        return f"{said} {which} ({span}); `result.feasible` tells which. {why}".strip()
+    best = f"best violation {missed.min():.3g}, tolerance {sampler.constraint.tolerance:.3g}"
+    none = f"None of the {all_of} members satisfies {sampler.constraint!r} ({best})."
+    return f"{said} {none} {why}".strip()
+
+
+def non_finite(result: Result) -> str:
+    """Says how many members are not finite, and where the first became so; empty if none is."""
+    lost = int((~result.finite).sum())
+    if not lost:
+        return ""
+    at = next((one for one in result.trace if one.failed), None)
+    where = "after the last step"
+    if at is not None:
+        where = f"the first by step {at.step} of {at.steps}, at sigma = {at.sigma:.3g}"
     return (
-        f"None of the {all_of} members satisfies {sampler.constraint!r} (best violation "
-        f"{missed.min():.3g}): {reason}{advice(sampler)}."
+        f"{lost} of {len(result.members)} members became non-finite, {where}; `result.finite` "
+        "tells which. Look there for what the network returns."
     )
 
 
-def advice(sampler: Any) -> str:
-    """Says what brings infeasible members to the constraint; PPR takes no noise."""
-    noisy = sampler.constraint is not None and sampler.constraint.noisy is not None
-    if not noisy:
+TRIED = 4
+"""The number of infeasible samples on which it is tried why they are."""
+
+
+@torch.no_grad()
+def advice(sampler: Any, x: Tensor, ids: Sequence[int]) -> str:
+    """Says why samples are infeasible, and what helps: longer and freer projections are tried on
+    them, and whether the tolerance is below rounding.
+
+    Arguments:
+        sampler: The sampler.
+        x: A few infeasible samples, which are finite, with shape (B, *).
+        ids: The indices of the members.
+    """
+    name = "last" if getattr(sampler, "last", None) else "minimize"
+    search, constraint = getattr(sampler, name, None), sampler.constraint.exact
+    if search is None or constraint is None or not len(x):
         return sampler.advice
-    return "allow more `steps`" if sampler.lands else "allow more `steps`, or take method='auto'"
+    goal, unit = constraint.tolerance, math.sqrt(x[0].numel())
+    own = unit * (sampler.noise_level(torch.tensor(0.0)) if sampler.space == "x_t" else 1.0)
+    unbounded = {"max_step": None, "max_distance": None}
+    trials = (
+        (replace(search, steps=4 * search.steps), own),
+        (replace(search, **unbounded), unit),
+        (LBFGS(steps=100, **unbounded), unit),
+    )
+    best = math.inf
+    try:
+        with batch.calling(ids, x.device):
+            r, signs = constraint.residual(x), MemberNoise(0, ids, x.shape[1:], dtype=x.dtype)()
+            near = x * (1 + torch.finfo(x.dtype).eps * signs.to(x).sign())
+            rounding = (constraint.residual(near) - r).square().sum(dim=1).median().item()
+        before = r.square().sum(dim=1).median().item()
+        if rounding > goal:
+            cure = " or sample with dtype=torch.float64" if x.dtype == torch.float32 else ""
+            return (
+                f"Rounding alone changes the violation by {rounding:.1g}, and the tolerance is "
+                f"{goal:.1g}: raise it{cure}."
+            )
+        for longer, length in trials:
+            with batch.calling(ids, x.device):
+                found = longer(lambda z: (constraint.residual(z), z), x, sampler.stop, length)
+            best = min(best, found.value.median().item())
+            if best <= goal:
+                return f"The last projection stops too early: {name}={longer!r} brings them there."
+    except Exception:  # the advice must not cost the samples
+        return sampler.advice
+    if best < SLOW * before:
+        return (
+            f"Projections converge slowly there, from {before:.2g} to {best:.2g} in a hundred "
+            "iterations: scale the residual's values alike, or raise the tolerance."
+        )
+    return (
+        "The violation is at a local minimum there, so that more iterations do not help. Allow "
+        "more `attempts`; if most members end so, the constraint may be impossible, or far from "
+        "what the model knows."
+    )
+
+
+SLOW = 0.5
+"""A projection that lowers the violation to this share or less is on its way."""
 
 
 def implausible(some: int, all_of: int, attempts: int = 1) -> str:

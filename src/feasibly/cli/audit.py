@@ -9,7 +9,7 @@ from .check import load_data
 from .compare import show
 from .ensemble import stopping
 from .load import load_constraint, load_denoiser, load_object
-from .words import Screen, Shape
+from .words import Screen, Shape, make_folder
 
 
 def audit(
@@ -65,7 +65,7 @@ def audit(
     def told(sentence: str) -> None:
         console.say(sentence)
 
-    out.mkdir(parents=True, exist_ok=True)  # before the work, not after it
+    make_folder(out)  # before the work, not after it
     summaries = None if statistics is None else load_object(statistics)
     if not isinstance(summaries, dict | None):
         raise ValueError(

@@ -7,7 +7,7 @@ import math
 import os
 import signal
 import warnings
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +17,7 @@ import torch
 import tyro
 
 from .. import figures, problems
-from ..ensemble import Footprint, Layout, Store, Summary, run
+from ..ensemble import Footprint, Layout, Record, Store, Summary, run
 from ..errors import CalibrationWarning, InfeasibleWarning, StoreError
 from ..machine import check_room, size
 from ..progress import LiveProgress
@@ -154,6 +154,7 @@ def report(store: tyro.conf.Positional[Path], out: Path | None = None) -> int:
     manifest = summary.store.manifest
     page = Report(f"feasibly: {store.name}")
     page.code(str(summary))
+    page.code(manifest.config.method)
     about = {"started": manifest.created, "commit": manifest.commit or "none"}
     page.table([about | dict(manifest.versions)])
     pages.pictures(page, few(summary))
@@ -165,13 +166,13 @@ def report(store: tyro.conf.Positional[Path], out: Path | None = None) -> int:
             lambda: figures.histogram({"members": torch.tensor(known)}, tolerance),
             "Violation of the members.",
         )
-        page.table(steps(summary.paths()))
+        page.table(steps(summary.records))
     pages.fits(page, {name: torch.from_numpy(fit) for name, fit in summary.fits().items()})
     if summary.records:
         page.table([row(record) for record in summary.records])
     out = out or store.with_suffix(".html")
-    page.write(out)
     status = conclude(summary, console)
+    page.write(out)
     console.say(f"Report: {out}")
     return status
 
@@ -200,12 +201,13 @@ def row(record: Any) -> dict[str, str]:
     }
 
 
-def steps(paths: np.ndarray) -> list[dict[str, str]]:
+def steps(records: Sequence[Record]) -> list[dict[str, str]]:
     """The table of the violations along the way, at some eight steps."""
-    table = []
-    for step in np.linspace(1, paths.shape[1], min(8, paths.shape[1])).round().astype(int):
-        known = paths[:, step - 1][np.isfinite(paths[:, step - 1])]
-        values = np.quantile(known, [0.5, 0.95, 1]) if known.size else [np.nan] * 3
+    table, last = [], max((len(r.path) for r in records), default=0)
+    for step in np.linspace(1, last, min(8, last)).round().astype(int).tolist():
+        reached = [r.path[step - 1] for r in records if len(r.path) >= step]
+        known = [v for v in reached if v is not None]
+        values = np.quantile(known, [0.5, 0.95, 1]) if known else [np.nan] * 3
         words = (f"{value:.3g}" for value in values)
         names = ("violation: median", "95 %", "worst")
         table.append({"step": str(step), **dict(zip(names, words, strict=True))})

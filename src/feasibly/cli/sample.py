@@ -22,7 +22,7 @@ from ..sampling import run
 from . import page
 from .ensemble import fill, stopping
 from .job import Job
-from .words import Screen, Shape
+from .words import Screen, Shape, make_folder
 
 
 def sample(
@@ -82,7 +82,7 @@ def sample(
             "--chunk auto, --infeasible and --layout are for stores: give --out NAME.zarr."
         )
     console = Screen()
-    out.mkdir(parents=True, exist_ok=True)  # before the work, not after it
+    make_folder(out)  # before the work, not after it
     need, free = 4 * members * math.prod(shape), shutil.disk_usage(out).free
     if need > free:
         raise ValueError(
@@ -138,7 +138,7 @@ def sample(
         raise SamplingError(
             f"The report cannot be written ({error}); the samples are in {kept}."
         ) from error
-    console.say(result.summary())
+    console.say(result.summary(settings=False))
     console.say(f"Samples and report: {out}")
     for sentence in told:
         console.say(sentence)

@@ -1,8 +1,10 @@
 """Shapes as commands read them, and text as they print it."""
 
-__all__ = ["Screen", "Shape"]
+__all__ = ["Screen", "Shape", "make_folder"]
 
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 from rich.console import Console
@@ -10,6 +12,7 @@ from rich.text import Text
 from tyro.constructors import PrimitiveConstructorSpec
 
 from ..errors import safe
+from ..files import remedy
 
 
 class Screen(Console):
@@ -24,6 +27,22 @@ class Screen(Console):
     def say(self, text: str) -> None:
         """Prints a text, whose lines are as long as they are."""
         self.print(text, soft_wrap=True)
+
+
+def make_folder(out: Path) -> None:
+    """Makes the folder of a command's files.
+
+    Raises:
+        ValueError: If it cannot be made, or written to.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            pass
+    except OSError as error:
+        raise ValueError(
+            f"--out {out} cannot be a folder to write to ({error.strerror}); {remedy(error)}."
+        ) from error
 
 
 def shape_of(texts: Sequence[str]) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,7 +24,7 @@ from ..network import Evaluations, device_of
 from ..randomness import MemberNoise
 from ..result import Result, Snapshot
 from ..samplers import Sampler
-from ..sampling import Monitor, Run, advice, complaints, counts, describe, dry_run
+from ..sampling import TRIED, Monitor, Run, advice, complaints, counts, describe, dry_run
 from . import memory
 from .manifest import LIMITS, Config, Layout, fingerprint
 from .memory import Footprint, Plan, samplers_of
@@ -199,12 +200,21 @@ def run(
     summary = Summary.read(store).write()
     # of a method that does not end on the constraint, some infeasible members are no news
     if summary.infeasible and last.enforces and (last.lands or not summary.feasible):
-        words = f"{summary.violations()} To make them feasible, {advice(last)}."
+        words = f"{summary.violations()} {advice(last, *_missed(summary, device))}"
         warnings.warn(words, InfeasibleWarning, stacklevel=3)
     doubts = [*filter(None, [summary.suspicion()]), *summary.misfits()]
     for words in (*summary.warnings, *doubts):
         warnings.warn(words, CalibrationWarning, stacklevel=3)
     return summary
+
+
+def _missed(summary: Summary, device: torch.device | str) -> tuple[Tensor, list[int]]:
+    """Returns a few infeasible members that the store has, and their indices."""
+    kept = set(summary.state("finished"))
+    ids = [i for i in summary.infeasible if i in kept][:TRIED]
+    store = summary.store
+    found = np.stack([store.get(i) for i in ids]) if ids else np.empty((0, *store.config.shape))
+    return torch.from_numpy(found).to(device), ids
 
 
 def _tolerance(constraint: Any) -> float | None:

@@ -411,9 +411,11 @@ class Store:
 
     def _holds(self, path: Path) -> bool:
         """Whether a path of the store leads where it says, by no link."""
-        # unlike `resolve`, which raises an error of links that lead in a circle
-        root = os.path.realpath(self.path)
-        return os.path.realpath(path) == os.path.join(root, path.relative_to(self.path))
+        while path != self.path:
+            if path.is_symlink():
+                return False
+            path = path.parent
+        return True
 
 
 def _is(path: Path, content: bytes) -> bool:

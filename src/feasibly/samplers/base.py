@@ -88,7 +88,8 @@ class Sampler(ABC):
     lands: ClassVar[bool] = True  # on the constraint, and not only around it
     takes_noise: ClassVar[bool] = False  # of observations, and not only exact ones
     one_target: ClassVar[bool] = False  # whether members with targets of their own are refused
-    advice: ClassVar[str] = "use PPR"  # for members that end infeasible
+    # for members that end infeasible, of which a projection does not tell more
+    advice: ClassVar[str] = "Allow more `steps`, or take method='auto'."
     # a method's row in the paper's Table 1
     space: ClassVar[str | None] = None  # what the constraint moves, "x_t" or "x_0"
     renoises: ClassVar[bool] = False  # whether noise is added after that
