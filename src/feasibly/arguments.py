@@ -45,11 +45,11 @@ def typed(function: F) -> F:
         ValueError: If an argument is of another type.
     """
     signature = inspect.signature(function)
-    # of a constraint, `check_parts` says more
+    # of these, `check_parts` and `check_method` say more
     kinds = {
         name: known.annotation
         for name, known in signature.parameters.items()
-        if known.annotation is not known.empty and name != "constraint"
+        if known.annotation is not known.empty and name not in ("constraint", "method")
     }
     of = getattr(function, "__qualname__", "").removesuffix(".__init__").split(".")[-1]
 

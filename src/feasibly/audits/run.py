@@ -141,7 +141,8 @@ def audit(
     near, seed = count("near", near, 1), count("seed", seed, 0, 2**32 - 1)
     budget = None if budget is None else count("budget", budget, 1)
     chunk = None if chunk is None else count("chunk", chunk, 1)
-    level = _number("level", level)
+    if not 0 < level < 1:
+        raise ValueError(f"audit(level=...) must be a number between 0 and 1, got {level!r}.")
     if not isinstance(statistics, Mapping | None) or not all(
         callable(function) for function in (statistics or {}).values()
     ):
@@ -274,13 +275,6 @@ def _planned(
     if not found:
         raise ValueError("audit(methods=...) needs at least one method or sampler.")
     return found, notes
-
-
-def _number(name: str, value: Any) -> float:
-    """Returns a number between 0 and 1, and refuses what is none."""
-    if not isinstance(value, int | float) or not 0 < value < 1:
-        raise ValueError(f"audit({name}=...) must be a number between 0 and 1, got {value!r}.")
-    return value
 
 
 def _numbered(name: str) -> Iterator[str]:
