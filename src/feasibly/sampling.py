@@ -34,7 +34,13 @@ from . import members as batch
 from .arguments import members_of, placed, shape_of, typed, whole
 from .checks.inputs import check_constraint, check_denoiser, check_parts
 from .constraints.base import Constraint
-from .errors import CalibrationWarning, DenoiserError, InfeasibleWarning, SamplingError
+from .errors import (
+    CalibrationWarning,
+    DenoiserError,
+    InfeasibleWarning,
+    SamplingError,
+    safe,
+)
 from .machine import check_room, exhausted, is_exhausted
 from .minimizers import LBFGS
 from .minimizers.base import per_sample
@@ -536,7 +542,7 @@ class Run:
 def describe(attempts: Sequence[Any]) -> str:
     """Returns in words which samplers run, one after the other."""
     counted: list[tuple[str, int]] = []
-    for words in map(repr, attempts):
+    for words in map(safe, map(repr, attempts)):  # a constraint may quote names of a table
         if counted and counted[-1][0] == words:
             counted[-1] = words, counted[-1][1] + 1
         else:
@@ -625,7 +631,7 @@ def advice(sampler: Any, x: Tensor, ids: Sequence[int]) -> str:
         return sampler.advice
     goal, unit = constraint.tolerance, math.sqrt(x[0].numel())
     own = unit * (sampler.noise_level(torch.tensor(0.0)) if sampler.space == "x_t" else 1.0)
-    unbounded = {"max_step": None, "max_distance": None}
+    unbounded: dict[str, Any] = {"max_step": None, "max_distance": None}
     trials = (
         (replace(search, steps=4 * search.steps), own),
         (replace(search, **unbounded), unit),
@@ -704,7 +710,8 @@ def noisy_parts(constraint: Constraint | None) -> dict[str, Constraint]:
     found: dict[str, Constraint] = {}
     for k, part in enumerate([] if constraint is None else constraint.parts):
         if part.noisy is not None:
-            found[f"{part!r}, part {k}" if repr(part) in found else repr(part)] = part.noisy
+            name = safe(repr(part))
+            found[f"{name}, part {k}" if name in found else name] = part.noisy
     return found
 
 
