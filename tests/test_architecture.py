@@ -21,7 +21,8 @@ FLOORS = [
     ["api", "ensemble"],
     ["problems", "audits", "fitness"],
     ["cli"],
-    ["__init__", "__main__"],
+    ["__init__"],
+    ["__main__"],
 ]
 ROOMS = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 

@@ -629,7 +629,7 @@ def advice(sampler: Any, x: Tensor, ids: Sequence[int]) -> str:
     search, constraint = getattr(sampler, name, None), sampler.constraint.exact
     if search is None or constraint is None or not len(x):
         return sampler.advice
-    goal, unit = constraint.tolerance, math.sqrt(x[0].numel())
+    goal, unit, nearest = constraint.tolerance, math.sqrt(x[0].numel()), x
     own = unit * (sampler.noise_level(torch.tensor(0.0)) if sampler.space == "x_t" else 1.0)
     unbounded: dict[str, Any] = {"max_step": None, "max_distance": None}
     trials = (
@@ -637,27 +637,26 @@ def advice(sampler: Any, x: Tensor, ids: Sequence[int]) -> str:
         (replace(search, **unbounded), unit),
         (LBFGS(steps=100, **unbounded), unit),
     )
-    best = math.inf
     try:
         with batch.calling(ids, x.device):
-            r, signs = constraint.residual(x), MemberNoise(0, ids, x.shape[1:], dtype=x.dtype)()
-            near = x * (1 + torch.finfo(x.dtype).eps * signs.to(x).sign())
-            rounding = (constraint.residual(near) - r).square().sum(dim=1).median().item()
-        before = r.square().sum(dim=1).median().item()
-        if rounding > goal:
-            cure = " or sample with dtype=torch.float64" if x.dtype == torch.float32 else ""
-            return (
-                f"Rounding alone changes the violation by {rounding:.1g}, and the tolerance is "
-                f"{goal:.1g}: raise it{cure}."
-            )
-        for longer, length in trials:
-            with batch.calling(ids, x.device):
+            before = best = constraint.residual(x).square().sum(dim=1).median().item()
+            for longer, length in trials:
                 found = longer(lambda z: (constraint.residual(z), z), x, sampler.stop, length)
-            best = min(best, found.value.median().item())
-            if best <= goal:
-                return f"The last projection stops too early: {name}={longer!r} brings them there."
+                if (reached := found.value.median().item()) <= goal:
+                    return f"The last projection stops too early: {name}={longer!r} does not."
+                if reached <= best:
+                    best, nearest = reached, found.x
+            signs = MemberNoise(0, ids, x.shape[1:], dtype=x.dtype)().to(x).sign()
+            moved = nearest * (1 + torch.finfo(x.dtype).eps * signs)
+            rounding = constraint.residual(moved) - constraint.residual(nearest)
     except Exception:  # the advice must not cost the samples
         return sampler.advice
+    if (least := rounding.square().sum(dim=1).median().item()) > goal:
+        cure = " or sample with dtype=torch.float64" if x.dtype == torch.float32 else ""
+        return (
+            f"Rounding alone changes the violation by {least:.1g}, and the tolerance is "
+            f"{goal:.1g}: raise it{cure}."
+        )
     if best < SLOW * before:
         return (
             f"Projections converge slowly there, from {before:.2g} to {best:.2g} in a hundred "
