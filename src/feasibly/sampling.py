@@ -643,7 +643,7 @@ def advice(sampler: Any, x: Tensor, ids: Sequence[int]) -> str:
             for longer, length in trials:
                 found = longer(lambda z: (constraint.residual(z), z), x, sampler.stop, length)
                 if (reached := found.value.median().item()) <= goal:
-                    return f"The last projection stops too early: {name}={longer!r} does not."
+                    return f"The last projection stops too early; {name}={longer!r} gets there."
                 if reached <= best:
                     best, nearest = reached, found.x
             signs = MemberNoise(0, ids, x.shape[1:], dtype=x.dtype)().to(x).sign()
