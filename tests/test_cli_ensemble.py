@@ -227,8 +227,9 @@ def test_a_forged_name_is_not_run(tmp_path, user, command, capsys, place):
     sample("banana", "3", tmp_path / "run.zarr", members=1, steps=2)
     path = tmp_path / "run.zarr" / ".feasibly" / "manifest.json"
     forged = json.loads(path.read_text())
+    del forged["seal"]
     forged["config"]["source"][place] = f"{user}:denoiser"
-    path.write_text(json.dumps(forged))
+    path.write_bytes(sealed(forged))
     assert command("resume", "run.zarr") == 2
     printed = capsys.readouterr()
     assert "is not run unasked" in printed.err
