@@ -930,7 +930,7 @@ def test_an_option_in_the_place_of_a_setting_is_told_where_to_go():
         ({"method": "dps", "options": {"tries": 1}}, "DPS has no option 'tries'"),
         ({"method": "dps", "fast": True}, "fast=True is an option of 'auto' and 'ppr', not of 'd"),
         ({"attempts": 0}, r"sample\(attempts=...\) takes a whole number of at least 1, got 0"),
-        ({"attempts": 2.5}, r"sample\(attempts=...\) takes a whole number of at least 1, got 2.5"),
+        ({"attempts": 2.5}, r"sample\(attempts=...\) takes a whole number or None, got 2.5"),
         ({"options": {"minimize": 3}}, r"Particles\(minimize=...\) takes a minimizer"),
         ({"method": "sampler", "options": {"steps": 3}}, "has its options already; .*replace"),
         ({"method": "sampler", "fast": True}, "has its options already"),

@@ -1,6 +1,6 @@
 """Which samplers a problem gets, and why: every threshold is here."""
 
-__all__ = ["CHOICES", "Plan", "choose", "remarks"]
+__all__ = ["CHOICES", "Plan", "check_method", "choose", "remarks"]
 
 import math
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ from .metrics import is_outlying
 from .minimizers import GaussNewton, Minimizer, WarmLBFGS
 from .network import Evaluations, Network
 from .samplers import METHODS, PPR, Ancestral, CalibratedPPR, Particles, Sampler, TruncatedPPR
-from .sampling import Problem, whole
+from .sampling import Problem
 
 WEIGHED, WEIGHED_MANY = 12, 32
 """Up to so many residuals particles are weighed, which takes a gradient for each: up to the second
@@ -310,6 +310,23 @@ class Plan:
     remarks: tuple[str, ...] = ()
 
 
+def check_method(method: Any) -> None:
+    """Refuses what is neither the name of a method nor a sampler.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    if isinstance(method, type):
+        raise ValueError(
+            f"{method.__name__} is a class; give its name in quotes, or a sampler, such as "
+            f"{method.__name__}(denoiser, constraint)."
+        )
+    if not isinstance(method, Sampler) and method not in ("auto", *METHODS):
+        raise ValueError(
+            f"There is no method {method!r}; choose 'auto' or one of {', '.join(METHODS)}."
+        )
+
+
 def choose(
     denoiser: Any,
     constraint: Constraint | None,
@@ -343,8 +360,6 @@ def choose(
     Raises:
         ValueError: If there is no such method, or it has no such option.
     """
-    if attempts is not None:
-        attempts = whole("attempts", attempts, 1)
     if isinstance(method, Sampler):
         if options or fast:
             raise ValueError(
@@ -360,15 +375,6 @@ def choose(
                 "The sampler has another denoiser than sample() was given; give both the same one."
             )
         return Plan((method,) * (attempts or 1))
-    if isinstance(method, type):
-        raise ValueError(
-            f"{method.__name__} is a class; give its name in quotes, or a sampler, such as "
-            f"{method.__name__}(denoiser, constraint)."
-        )
-    if method not in ("auto", *METHODS):
-        raise ValueError(
-            f"There is no method {method!r}; choose 'auto' or one of {', '.join(METHODS)}."
-        )
     if fast and constraint is None:
         raise ValueError("fast=True changes nothing without a constraint. Leave fast out.")
     if method == "auto" and constraint is None:

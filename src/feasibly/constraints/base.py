@@ -24,6 +24,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from .. import members
+from ..arguments import typed
 from ..errors import ConstraintError
 
 Array = Tensor | ArrayLike
@@ -79,19 +80,14 @@ class Constraint(ABC):
     differs: bool = False
     """Whether members have constraints of their own; see :class:`EachMember`."""
 
+    @typed
     def __init__(self, tolerance: float) -> None:
-        try:
-            tolerance = float(tolerance)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise ValueError(
-                f"{type(self).__name__}(tolerance=...) must be a number, got {tolerance!r}."
-            ) from error
         if not tolerance > 0:
             raise ValueError(
                 f"{type(self).__name__}(tolerance=...) must be positive, got {tolerance}. It is "
                 "the largest squared norm of the residual that counts as feasible."
             )
-        self.tolerance = tolerance
+        self.tolerance = float(tolerance)
         self._inverses: dict[tuple[tuple[int, ...], torch.device], Tensor] = {}
 
     @abstractmethod
@@ -285,6 +281,8 @@ def constant(value: Array, name: str) -> Tensor:
     if isinstance(value, Tensor):
         return value
     try:
+        if np.asarray(value).dtype.kind in "US":  # of which numpy makes numbers too
+            raise TypeError("a text is no number")
         # float() refuses None, of which numpy makes a NaN
         array = np.asarray(float(value) if value is None else value, dtype=np.float64)
     except (TypeError, ValueError) as error:

@@ -21,6 +21,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from ..arguments import fit_fields
 from ..members import among
 
 QUIET = {"quiet": True}
@@ -78,6 +79,7 @@ class Minimizer(ABC):
     max_distance: float | None = None
 
     def __post_init__(self) -> None:
+        fit_fields(self)
         if self.steps < 1:
             raise ValueError(
                 f"{type(self).__name__}(steps=...) must be at least 1, got {self.steps}."

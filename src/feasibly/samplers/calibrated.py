@@ -134,7 +134,6 @@ class CalibratedPPR(Sparse):
     renoises = True
     takes_noise = True
     differentiates = True
-    advice = "allow more `steps`; where the residual has several branches, such as a sine, use PPR"
 
     constraint: Constraint
     _: KW_ONLY

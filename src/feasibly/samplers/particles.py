@@ -258,10 +258,6 @@ class Particles(Sampler):
     renoises = True
     takes_noise = True
     differentiates = True
-    advice = (
-        "allow the last projection more iterations, such as "
-        "minimize=GaussNewton(steps=100, max_distance=None)"
-    )
 
     constraint: Constraint
     _: KW_ONLY

@@ -65,10 +65,6 @@ class PPR(Sparse):
     space = "x_t"
     renoises = True
     differentiates = True
-    advice = (
-        "allow the last projection more iterations: method='ppr', options={'last': "
-        "feasibly.minimizers.WarmLBFGS(steps=400)}"
-    )
 
     constraint: Constraint
     _: KW_ONLY
