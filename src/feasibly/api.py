@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from .constraints.base import Constraint
 from .errors import CalibrationWarning, SamplingError
@@ -16,6 +17,7 @@ from .members import calling
 from .network import Evaluations, Network
 from .plausible import Reference, reference
 from .policy import Plan, choose, remarks
+from .randomness import MemberNoise
 from .result import Result
 from .samplers import Sampler
 from .sampling import inspect, run, shape_of
@@ -140,6 +142,8 @@ def plan(
         if name in options:
             raise ValueError(f"{name!r} is an argument of sample(), and no option of a method.")
     evaluations = Evaluations()
+    if not isinstance(method, Sampler) and _leans(denoiser, problem.x_0, evaluations):
+        denoiser = Network(denoiser, settles=True)
     known: tuple[str, ...] = ()
     with calling([0], problem.x_0.device):  # whose target stands for all, if each has its own
         if constraint is not None and (monitor or method == "auto"):
@@ -154,3 +158,12 @@ def plan(
         arguments = {"method": method, "survey": survey, "attempts": attempts, "fast": fast}
         chosen = choose(denoiser, constraint, problem, **arguments, **options)
     return replace(chosen, survey=survey, evaluations=evaluations, remarks=chosen.remarks + known)
+
+
+@torch.no_grad()
+def _leans(denoiser: Any, like: Tensor, evaluations: Evaluations) -> bool:
+    """Whether the data's mean is far from that which runs begin with."""
+    z = MemberNoise(0, range(len(like)), like.shape[1:], dtype=like.dtype, device=like.device)()
+    with calling([0] * len(like), like.device):
+        network = Network(denoiser, evaluations)
+        return network.leans(z, torch.ones((), dtype=like.dtype, device=like.device))

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from .checks.coverage import unmoved
 from .constraints.base import Constraint
 from .errors import DenoiserError, SamplingError
 from .members import calling
@@ -137,6 +138,10 @@ class Reference:
         affine: The highest noise level up to which the denoiser is nearly affine over what noise
             varies, on average over elements, so that the posterior of a state is nearly Gaussian;
             0 for none. Structure finer than 0.03 of the data's scale is not seen.
+        moments: The mean and the standard deviation that samples begin with; None for zero, one.
+        settles: Whether they begin at a mean of their own.
+        unmoved: What of states the denoiser leaves as noisy as it is, in a sentence; "" if it
+            denoises all of them.
         estimates: Two estimates of each of some samples, under two noises as large as the data,
             with shape (2, B, *); None if the constraint is linear.
         curved: How far any one element of the denoiser's estimates is from an affine map, at these
@@ -165,6 +170,9 @@ class Reference:
     affine: float = 0.0
     curved: float = math.inf
     dimensions: tuple[tuple[float, float], ...] = ()
+    moments: tuple[Tensor, Tensor] | None = None
+    settles: bool = False
+    unmoved: str = ""
     estimates: Tensor | None = None
 
     @property
@@ -268,14 +276,15 @@ def reference(
     device = device or device_of(network.denoiser)
     sampler = Ancestral(network, spacing="noise")
     sampler = replace(sampler, steps=_steps(sampler) if steps is None else steps)
-    found, told, errors = [], [], []
+    found, told, errors, moves = [], [], [], []
     for ids in torch.arange(size).split(chunk or size):
         noise = MemberNoise(seed, ids.tolist(), shape, dtype=dtype, device=device)
         with calling([member] * len(ids), device):
-            x, r, e = _unconditional(sampler, noise, constraint)
+            x, r, e, gaps = _unconditional(sampler, noise, constraint)
         found.append(x)
         told.append(r)
         errors.append(e)
+        moves.append(gaps)
     x, r, e = torch.cat(found), torch.cat(told, dim=1), torch.cat(errors, dim=1)
     x, r, e = x[finite(x)], r[:, finite(x)], e[:, finite(x)]
     if len(x) < FEWEST:
@@ -312,6 +321,9 @@ def reference(
         affine=_affine(sampler, x[:BENT_SIZE], ids[:BENT_SIZE], unit, chunk),
         curved=_shares(missed, varied).max().item(),
         dimensions=_dimensions(sampler, e),
+        moments=getattr(network.denoiser, "data_moments", None),
+        settles=network.settles,
+        unmoved=unmoved(torch.cat(moves, dim=1)),
         estimates=None
         if constraint is None or constraint.linear
         else _twice(sampler, x[:BENT_SIZE], ids[:BENT_SIZE], unit, chunk),
@@ -330,28 +342,33 @@ def _steps(sampler: Ancestral) -> int:
 
 def _unconditional(
     sampler: Ancestral, noise: MemberNoise, constraint: Constraint | None
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Returns samples of the prior, with shape (B, *), NaN for those that failed; the residuals
-    of the estimates at each step and of the samples, with shape (T + 1, B, m); and the squared
-    errors of the estimates, with shape (T, B)."""
+    of the estimates at each step and of the samples, with shape (T + 1, B, m); the squared errors
+    of the estimates, with shape (T, B); and how far the first and the last of them are from the
+    states, in units of the noise, with shape (2, B, *)."""
     x_t, times, memory, _ = sampler.begin(noise)
     x_0, good = x_t, finite(x_t)
-    told, kept, some = [], [], _some(math.prod(noise.shape), x_t.device)
+    told, kept, gaps, some = [], [], [], _some(math.prod(noise.shape), x_t.device)
     for t, s in pairwise(times):
         try:
-            x_t, x_0, memory = sampler.step(x_t, t, s, noise, memory)
+            x_s, x_0, memory = sampler.step(x_t, t, s, noise, memory)
         except Exception as error:
             where = f"An unconditional sample, at sigma = {sampler.noise_level(t):.3g},"
             raise failure(where, error) from error
-        good &= finite(x_t) & finite(x_0)
-        x_t = torch.where(per_sample(good, x_t), x_t, 0.0)  # raises no errors in the network
+        if t == times[0] or s == times[-1]:
+            alpha_t, sigma_t = sampler.denoiser.schedule(t)
+            gaps.append((alpha_t * x_0 - x_t) / sigma_t)
+        good &= finite(x_s) & finite(x_0)
+        x_t = torch.where(per_sample(good, x_s), x_s, 0.0)  # raises no errors in the network
         told.append(_residual(constraint, x_0, good))
         kept.append(x_0.flatten(start_dim=1)[:, some].double())
     x_0 = sampler.read(x_t, x_0, times[-1])
     told.append(_residual(constraint, x_0, good))
     last = x_0.flatten(start_dim=1)[:, some].double()
     errors = math.prod(noise.shape) * (torch.stack(kept) - last).square().mean(dim=2)
-    return torch.where(per_sample(good, x_0), x_0, torch.nan), torch.stack(told), errors
+    x_0 = torch.where(per_sample(good, x_0), x_0, torch.nan)
+    return x_0, torch.stack(told), errors, torch.stack((gaps[0], gaps[-1]))
 
 
 def _some(size: int, device: torch.device) -> Tensor | slice:

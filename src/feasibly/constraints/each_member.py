@@ -8,7 +8,7 @@ from torch import Tensor
 from .. import members
 from ..errors import ConstraintError
 from ..randomness import generator
-from .base import Array, Constraint, Intervals, finite
+from .base import Array, Constraint, Intervals, finite, real
 from .composite import Composite
 from .inequality import Inequality
 
@@ -29,7 +29,8 @@ class EachMember(Constraint):
     Arguments:
         constraint: The constraint with the residual :math:`r`, an equality. Of an observation
             with noise, targets are in units of the errors.
-        targets: The targets, with shape (N, \*). They are flattened to :math:`(N, m)`.
+        targets: The targets, with shape (N, \*). They are flattened to :math:`(N, m)`; complex
+            ones count as two real ones each.
         repeats: How many members in a row have the same target: member :math:`i` has the target
             of row :math:`\lfloor i / \text{repeats} \rfloor`.
 
@@ -52,7 +53,7 @@ class EachMember(Constraint):
                 "Composite([EachMember(...), ...])."
             )
         super().__init__(constraint.tolerance)
-        targets = finite(targets, "EachMember(targets=...)")
+        targets = real(finite(targets, "EachMember(targets=...)", complex_too=True))
         if targets.ndim < 1 or not len(targets) or repeats < 1:
             raise ValueError(
                 "EachMember needs a row of targets for each member and repeats of at least 1, got "

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from .base import Constraint, rows
+from .base import Constraint, ordered, rows
 
 
 class Equality(Constraint):
@@ -15,7 +15,7 @@ class Equality(Constraint):
 
     Arguments:
         function: The residual :math:`h`, a differentiable function of a batch :math:`(B, *)`.
-            Its value is flattened to :math:`(B, m)`.
+            Its value is flattened to :math:`(B, m)`; a complex one counts as two real ones.
         tolerance: The largest :math:`\|h\|^2` of a feasible sample.
     """
 
@@ -45,7 +45,7 @@ class Scalar(Constraint):
         self.function = function
 
     def residual(self, x: Tensor) -> Tensor:
-        c = self.function(x).reshape(x.shape[0], -1)
+        c = ordered(self.function(x), "Scalar(function=...)").reshape(x.shape[0], -1)
         # Rounding may leave c a little below zero. The clamp also makes the gradient zero at an
         # exact solution, where it would be infinite.
         root = c.clamp_min(torch.finfo(c.dtype).tiny).sqrt()

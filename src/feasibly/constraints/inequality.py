@@ -8,7 +8,17 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from .base import Array, Constraint, Inequalities, Intervals, at_most_zero, constant, rows, target
+from .base import (
+    Array,
+    Constraint,
+    Inequalities,
+    Intervals,
+    at_most_zero,
+    constant,
+    ordered,
+    rows,
+    target,
+)
 
 
 class Inequality(Constraint):
@@ -38,7 +48,8 @@ class Inequality(Constraint):
         return self._values(x).relu()
 
     def _values(self, x: Tensor) -> Tensor:
-        return rows(self.g(x), x, "Inequality(g=...)")
+        name = "Inequality(g=...)"
+        return rows(ordered(self.g(x), name), x, name)
 
 
 class Bounds(Constraint):

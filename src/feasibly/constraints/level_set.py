@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Generator, Tensor
 
-from .base import Constraint
+from .base import Constraint, ordered
 
 
 class LevelSet(Constraint):
@@ -25,7 +25,7 @@ class LevelSet(Constraint):
         self.f = f
 
     def residual(self, x: Tensor) -> Tensor:
-        return self.f(x)[:, None]
+        return ordered(self.f(x), "LevelSet(f=...)")[:, None]
 
     def violation(self, x: Tensor) -> Tensor:
         return -torch.expm1(-self.f(x).square())
