@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .checks.coverage import unmoved
+from .checks.coverage import UNLIKE, Gaps, channels, unmoved
 from .constraints.base import Constraint
 from .errors import DenoiserError, SamplingError
 from .members import calling
@@ -119,7 +119,8 @@ class Reference:
     Attributes:
         samples: The unconditional samples that are finite, with shape :math:`(N, *)`.
         unit: The data's scale: the root mean square distance per element of the median sample
-            from the elements' medians. It is about the standard deviation.
+            from the elements' medians. It is about the standard deviation. Where channels are
+            unlike, it is that of the smallest.
         levels: The noise levels :math:`s_k = \sigma / \alpha`, with shape :math:`(K)`.
         times: Their times, with shape :math:`(K)`.
         noise: The noises, the same for all members, with shape :math:`(M, *)`.
@@ -292,7 +293,8 @@ def reference(
             f"{size - len(x)} of {size} unconditional samples are not finite, so that members "
             "cannot be compared with them; test the denoiser with `python -m feasibly check`."
         )
-    unit = _unit(x)
+    ends = tuple(sampler.noise_level(torch.tensor(t)) for t in (0.0, 1.0))
+    unit = _least_unit(x, ends[0])
     times, reached = _times(sampler, [unit * level for level in levels], x)
     noise = _directions(shape, pairs, dtype).to(device)
     ids = torch.full((len(x),), member, device=device)
@@ -302,6 +304,7 @@ def reference(
         probe = Probe(x_t, t, network(x_t, t))
     log_e = _log(_errors(network, x, ids, times, reached, noise, chunk))
     bent_levels = [unit * level for level in (FINE_LEVEL, THIN_LEVEL, *BENT_LEVELS)]
+    bent_levels += [_unit(x) * level for level in BENT_LEVELS if _unit(x) > unit]
     missed, varied = _bends(sampler, x[:BENT_SIZE], ids[:BENT_SIZE], bent_levels, chunk)
     _, thin, *bends = _shares(missed.mean(dim=1), varied.mean(dim=1)).tolist()
     return Reference(
@@ -314,7 +317,7 @@ def reference(
         scale=log_e.std(dim=0).clamp_min(SPREAD),
         limit=max(LEAST, tail_limit(_left_out(log_e))),
         probe=probe,
-        ends=(sampler.noise_level(torch.tensor(0.0)), sampler.noise_level(torch.tensor(1.0))),
+        ends=(ends[0], ends[1]),
         informed=math.inf if constraint is None else _informed(sampler, r),
         bent=max(bends),
         thin=thin,
@@ -345,20 +348,19 @@ def _unconditional(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Returns samples of the prior, with shape (B, *), NaN for those that failed; the residuals
     of the estimates at each step and of the samples, with shape (T + 1, B, m); the squared errors
-    of the estimates, with shape (T, B); and how far the first and the last of them are from the
-    states, in units of the noise, with shape (2, B, *)."""
+    of the estimates, with shape (T, B); and how far they are from the states; see
+    :func:`feasibly.checks.coverage.unmoved`."""
     x_t, times, memory, _ = sampler.begin(noise)
     x_0, good = x_t, finite(x_t)
-    told, kept, gaps, some = [], [], [], _some(math.prod(noise.shape), x_t.device)
+    told, kept, gaps, some = [], [], Gaps(), _some(math.prod(noise.shape), x_t.device)
     for t, s in pairwise(times):
         try:
             x_s, x_0, memory = sampler.step(x_t, t, s, noise, memory)
         except Exception as error:
             where = f"An unconditional sample, at sigma = {sampler.noise_level(t):.3g},"
             raise failure(where, error) from error
-        if t == times[0] or s == times[-1]:
-            alpha_t, sigma_t = sampler.denoiser.schedule(t)
-            gaps.append((alpha_t * x_0 - x_t) / sigma_t)
+        alpha_t, sigma_t = sampler.denoiser.schedule(t)
+        gaps.add((alpha_t * x_0 - x_t) / sigma_t)
         good &= finite(x_s) & finite(x_0)
         x_t = torch.where(per_sample(good, x_s), x_s, 0.0)  # raises no errors in the network
         told.append(_residual(constraint, x_0, good))
@@ -368,7 +370,7 @@ def _unconditional(
     last = x_0.flatten(start_dim=1)[:, some].double()
     errors = math.prod(noise.shape) * (torch.stack(kept) - last).square().mean(dim=2)
     x_0 = torch.where(per_sample(good, x_0), x_0, torch.nan)
-    return x_0, torch.stack(told), errors, torch.stack((gaps[0], gaps[-1]))
+    return x_0, torch.stack(told), errors, gaps.all
 
 
 def _some(size: int, device: torch.device) -> Tensor | slice:
@@ -473,6 +475,15 @@ def _unit(x: Tensor) -> float:
     """Returns the data's scale. Medians keep it from far and few samples or modes."""
     centre = x.median(dim=0).values
     return (x - centre).double().flatten(start_dim=1).square().mean(dim=1).median().sqrt().item()
+
+
+def _least_unit(x: Tensor, lowest: float) -> float:
+    """Returns the data's scale, or that of the smallest channel above the lowest noise level, if
+    channels are unlike."""
+    values = channels(x).values
+    each = [_unit(values[:, k]) for k in range(values.shape[1])]
+    least = min((unit for unit in each if unit > lowest), default=math.inf)
+    return least if max(each) > UNLIKE * least else _unit(x)
 
 
 def _times(sampler: Ancestral, wanted: Sequence[float], like: Tensor) -> tuple[Tensor, Tensor]:

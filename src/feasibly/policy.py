@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from .checks.coverage import Misfit, channels, misfits
+from .checks.coverage import UNLIKE, Misfit, channels, misfits
 from .constraints import Decoded
 from .constraints.base import Constraint, Intervals
 from .constraints.composite import without_inequalities
@@ -52,10 +52,6 @@ COMPARED = 0.1
 """The noise level at which these likelihoods are compared, in units of the data's scale. Where the
 denoiser is nearly affine up to :data:`LEVEL` at most, modes may part later. Then it is that
 level."""
-
-UNLIKE = 10.0
-"""How many times larger a channel's standard deviation is than another's, if posterior samples are
-taken in units of each."""
 
 COSTLY = 8
 """Above so many values a member has no more particles than under one."""

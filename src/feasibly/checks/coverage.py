@@ -1,6 +1,6 @@
 r"""Whether a schedule's noise levels fit the data: each channel's spread, and the data's mean."""
 
-__all__ = ["Channels", "Misfit", "centring", "channels", "misfits", "unmoved"]
+__all__ = ["Channels", "Gaps", "Misfit", "centring", "channels", "misfits", "unmoved"]
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,6 +18,9 @@ leaves the shape of the distribution alone to be covered."""
 
 BIASED = 0.05
 """How far samples may be off because they begin at another mean, in standard deviations."""
+
+UNLIKE = 10.0
+"""How many times larger one channel's standard deviation is than another's, if they are unlike."""
 
 ENOUGH = 64
 """The least number of values by which a channel counts by itself."""
@@ -83,6 +86,23 @@ class Centring:
         for dims in self.dims:
             x = x - x.mean(dim=dims, keepdim=True)
         return x
+
+
+class Gaps:
+    """Keeps those of a run of noise levels that :func:`unmoved` asks for."""
+
+    def __init__(self) -> None:
+        self.kept: tuple[Tensor, ...] = ()
+
+    def add(self, gap: Tensor) -> None:
+        """Takes the gaps at the next level, with shape (N, *)."""
+        first, most = self.kept or (gap, gap)
+        self.kept = first, torch.where(gap.abs() > most.abs(), gap, most)
+
+    @property
+    def all(self) -> Tensor:
+        """The gaps, with shape (2, N, *)."""
+        return torch.stack(self.kept)
 
 
 class Misfit(NamedTuple):
@@ -180,10 +200,12 @@ def unmoved(gaps: Tensor) -> str:
 
     Arguments:
         gaps: How far estimates are from the noisy states, :math:`d(x_t) - x_t / \alpha_t` in units
-            of the noise level, at a high and a low one, with shape (2, N, *).
+            of the noise level, at the highest one and that where it is largest, with shape
+            (2, N, *).
     """
     sizes = gaps.double().square().mean(dim=1).sqrt().nan_to_num(1.0)
-    idle = (sizes < IDLE).all(dim=0)
+    high, most = sizes
+    idle = (high < IDLE) & (most < REPEATS)
     if idle.all():
         return "The denoiser returns its input: it removes no noise at all."
     if idle.any():
@@ -194,21 +216,19 @@ def unmoved(gaps: Tensor) -> str:
         )
     for axis in range(2, gaps.ndim):
         n = gaps.shape[axis]
-        means = gaps.double().mean(dim=axis) * n**0.5
-        if n > 1 and means.square().mean(dim=tuple(range(1, means.ndim))).sqrt().max() < IDLE:
+        if n > 1 and gaps[0].double().mean(dim=axis - 1).square().mean().sqrt() * n**0.5 < IDLE:
             return (
                 f"The denoiser leaves the mean over axis {axis - 1} of the states as noisy as it "
                 "is: are the data centred there? Then give feasibly.wrap(..., project=lambda x: x "
                 f"- x.mean({axis - 1}, keepdim=True)), or clean samples as data=, by which this "
                 "is found."
             )
-    high, low = sizes
-    periodic = (high < REPEATS) & (low > REPEATS)
+    periodic = (high < REPEATS) & (most > REPEATS)
     if periodic.any():
         return (
             f"At high noise the denoiser leaves {int(periodic.sum())} of {periodic.numel()} "
-            "elements of a sample where they are, and at low noise it denoises them, as it must "
-            "for periodic coordinates such as angles. Their samples are right up to whole "
+            "elements of a sample where they are, and at lower noise it denoises them, as it "
+            "must for periodic coordinates such as angles. Their samples are right up to whole "
             "periods, if the constraint is periodic in them as well. For others they are wrong: "
             "the schedule does not reach the noise of the network's training."
         )

@@ -4,7 +4,7 @@ __all__ = ["ROWS", "Attempt", "Bench"]
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from ..denoisers.predictions import PREDICTIONS, Prediction, Scales, scales
 from ..errors import DenoiserError
 from ..randomness import generator
 from ..schedules import VP, Cosine, Rectified, SubVP
-from .coverage import channels
+from .coverage import Gaps, channels
 
 LEVELS = (0.1, 0.3, 1.0, 3.0, 10.0)
 """The noise levels tried, in units of the data's standard deviation. Far above, the estimate that
@@ -54,6 +54,7 @@ class Attempt:
             :math:`d(x_t)`, as a factor. It is one for a posterior mean, whatever the data.
         squares: The mean square errors behind the ratios, summed over the noise levels, of every
             sample, with shape (N).
+        sibling: Whether it is all but the same reading, so that a small gain decides.
     """
 
     change: str
@@ -62,6 +63,7 @@ class Attempt:
     sure: float
     slope: float
     squares: Tensor
+    sibling: bool = False
 
     @property
     def good(self) -> bool:
@@ -88,7 +90,8 @@ class Attempt:
         mine, theirs = (a.squares.nan_to_num(nan=CAP).clamp(max=CAP) for a in (self, other))
         gain = theirs - mine
         chance = allowance(len(gain)) * gain.std() / math.sqrt(len(gain))
-        return self.error < 0.99 * other.error and bool(gain.mean() > chance)
+        least = 0.998 if self.sibling else 0.99
+        return self.error < least * other.error and bool(gain.mean() > chance)
 
 
 class Bench:
@@ -109,14 +112,12 @@ class Bench:
         return self._judge("", "", self.adapter.prediction, outputs, self.data)
 
     def gaps(self) -> Tensor:
-        """How far estimates are from the states, in units of the noise level, at the highest and
-        the lowest one, with shape (2, N, *)."""
-        outputs, own = self._outputs(self.data, self.adapter.time), self.adapter.prediction
-        found = [
-            (at.alpha * self.adapter.inside(own(output, x_t, at)) - x_t) / at.sigma
-            for x_t, at, output in outputs
-        ]
-        return torch.stack((found[-1], found[0]))
+        """How far estimates are from the states; see :func:`coverage.unmoved`."""
+        found = Gaps()
+        for x_t, at, output in reversed(self._outputs(self.data, self.adapter.time)):
+            x_hat = self.adapter.inside(self.adapter.prediction(output, x_t, at))
+            found.add((at.alpha * x_hat - x_t) / at.sigma)
+        return found.all
 
     def readings(self) -> Iterator[Attempt]:
         """What the network returns, read in other ways."""
@@ -148,8 +149,17 @@ class Bench:
     def schedules(self, near: bool = False) -> Iterator[Attempt]:
         """The network, on states of other schedules with its clock; the nearest alone, if wanted,
         for which no trained network can do better by chance."""
-        own = self.adapter.schedule
-        if isinstance(self.adapter, AsIs) or type(own) not in SCHEDULES:
+        own: Any = self.adapter.schedule
+        if isinstance(self.adapter, AsIs):
+            return
+        if hasattr(own, "other") and self.adapter.time == own.time:
+            other = own.other()
+            outputs = self._outputs(self.data, other.time, other)
+            change = "the noise schedule, which is rescaled to zero terminal SNR or is not"
+            remedy = "the scheduler with rescale_betas_zero_snr as in training"
+            found = self._judge(change, remedy, self.adapter.prediction, outputs, self.data)
+            yield replace(found, sibling=True)
+        if type(own) not in SCHEDULES:
             return
         betas = (own.beta_0, own.beta_1) if isinstance(own, VP) else ()
         others = {VP: VP(*betas), SubVP: SubVP(*betas), Cosine: Cosine(), Rectified: Rectified()}
@@ -207,8 +217,10 @@ class Bench:
         wanted = sorted(math.log(factor * size) for size in sizes for factor in LEVELS)
         low, high = log_noise[0].item(), log_noise[-1].item()
         inside = [w for w in wanted if low <= w <= high] or [(low + high) / 2]
-        places = torch.searchsorted(log_noise, torch.tensor(inside).to(log_noise))
-        return list(grid[places.clamp(max=len(grid) - 1)])
+        levels = torch.tensor(inside).to(log_noise)
+        places = torch.searchsorted(log_noise, levels).clamp(1, len(grid) - 1)
+        below, above = log_noise[places - 1], log_noise[places]
+        return list(torch.lerp(grid[places - 1], grid[places], (levels - below) / (above - below)))
 
     def _judge(
         self,
@@ -298,11 +310,14 @@ def _noise_levels(schedule: Any, data: Tensor) -> tuple[Tensor, Tensor]:
     return grid, log_noise
 
 
-def allowance(samples: int) -> float:
-    r"""The standard errors to allow for chance: three, and for the mean of a few samples, whose
-    standard error is itself uncertain, Student's t at the same level (by Cornish and Fisher's
-    expansion)."""
-    return 3 + sum(c / (samples - 1) ** k for k, c in ((1, 7.5), (2, 17.25), (3, 30.2)))
+def allowance(samples: int, of: int = 1) -> float:
+    r"""The standard errors to allow for chance: three, or as many more as the largest of several
+    has; and for the mean of a few samples, whose standard error is itself uncertain, Student's t
+    at the same level (by Cornish and Fisher's expansion)."""
+    several = math.sqrt(1 + 2 * math.log(of) / 9)
+    return several * (
+        3 + sum(c / (samples - 1) ** k for k, c in ((1, 7.5), (2, 17.25), (3, 30.2)))
+    )
 
 
 def _ratio(errors: Tensor, guesses: Tensor, of: int = 1) -> tuple[float, float]:
@@ -312,7 +327,7 @@ def _ratio(errors: Tensor, guesses: Tensor, of: int = 1) -> tuple[float, float]:
     ratio = (errors.mean() / guess).item()
     if not math.isfinite(ratio):
         return math.inf, math.inf
-    allowed = allowance(count) * math.sqrt(1 + 2 * math.log(of) / 9)
+    allowed = allowance(count, of)
     if ratio > max(9.0, 1 + allowed**2 / count):  # no chance does that
         return ratio, ratio
     deviation = (errors - ratio * guesses).std() / (guess * math.sqrt(count))

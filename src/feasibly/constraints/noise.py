@@ -46,7 +46,7 @@ class Noise:
     """
 
     def __init__(self, noise: Array, values: Tensor, name: str) -> None:
-        given, m = finite(noise, f"{name}(noise=...)"), values.numel()
+        given, m = finite(noise, f"{name}(noise=...)", complex_too=True), values.numel()
         if isinstance(noise, bool) or given.dtype == torch.bool or given.is_complex():
             raise ValueError(
                 f"{name}(noise=...) takes standard deviations or a covariance, which are real "
