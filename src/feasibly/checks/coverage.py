@@ -25,6 +25,14 @@ UNLIKE = 10.0
 ENOUGH = 64
 """The least number of values by which a channel counts by itself."""
 
+CENTRED, MEANS = 1e-5, 4
+"""How near to zero means are that count as zero, relative to the data, and of how many that is no
+chance."""
+
+IDLE, REPEATS = 1e-3, 0.1
+"""How little of the noise is removed, as a share, where a network does nothing; and where it knows
+places up to whole periods alone."""
+
 CURE = (
     "give clean samples as feasibly.wrap(..., data=), or their mean and standard deviation as "
     "mean= and scale=: samples then begin with these"
@@ -51,11 +59,6 @@ def channels(x: Tensor) -> Channels:
     if x.ndim == 2 and x.shape[1] > 1 and len(x) >= ENOUGH:
         return Channels(x[..., None], "element")
     return Channels(x.flatten(start_dim=1)[:, None], "")
-
-
-CENTRED, MEANS = 1e-5, 4
-"""How near to zero means are that count as zero, relative to the data, and of how many that is no
-chance."""
 
 
 def centring(data: Tensor) -> Callable[[Tensor], Tensor] | None:
@@ -187,11 +190,6 @@ def misfits(
             f"it, {CURE}.",
             of_mean=True,
         )
-
-
-IDLE, REPEATS = 1e-3, 0.1
-"""How little of the noise is removed, as a share, where a network does nothing; and where it knows
-places up to whole periods alone."""
 
 
 def unmoved(gaps: Tensor) -> str:
