@@ -296,3 +296,9 @@ def test_an_adapter_projects_states_and_estimates():
     x_t = torch.tensor([[2.0, 5.0]])
     assert torch.allclose(adapter.inside(x_t, alpha), torch.tensor([[2.0, -float(alpha)]]))
     assert torch.equal(adapter(x_t, t).mean, torch.tensor([[3.0, -1.0]]))
+
+
+def test_moments_of_another_shape_are_refused():
+    denoiser = feasibly.wrap(Exact(*FAR), "edm", mean=[1.0, 2.0])
+    with pytest.raises(DenoiserError, match=r"shape \(2,\), and a sample has \(3,\)"):
+        feasibly.sample(denoiser, None, 2, shape=(3,))

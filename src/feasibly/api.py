@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .constraints.base import Constraint
-from .errors import CalibrationWarning, SamplingError
+from .errors import CalibrationWarning, DenoiserError, SamplingError
 from .members import calling
 from .network import Evaluations, Network
 from .plausible import Reference, reference
@@ -20,7 +20,7 @@ from .policy import Plan, choose, remarks
 from .randomness import MemberNoise
 from .result import Result
 from .samplers import Sampler
-from .sampling import inspect, run, shape_of
+from .sampling import failure, inspect, run, shape_of
 
 SETTINGS = ("seed", "chunk", "callback", "observe")
 UNSEEN = (
@@ -142,7 +142,7 @@ def plan(
         if name in options:
             raise ValueError(f"{name!r} is an argument of sample(), and no option of a method.")
     evaluations = Evaluations()
-    if not isinstance(method, Sampler) and _leans(denoiser, problem.x_0, evaluations):
+    if not isinstance(method, Sampler) and _leans(denoiser, problem.x_0):
         denoiser = Network(denoiser, settles=True)
     known: tuple[str, ...] = ()
     with calling([0], problem.x_0.device):  # whose target stands for all, if each has its own
@@ -161,9 +161,15 @@ def plan(
 
 
 @torch.no_grad()
-def _leans(denoiser: Any, like: Tensor, evaluations: Evaluations) -> bool:
-    """Whether the data's mean is far from that which runs begin with."""
+def _leans(denoiser: Any, like: Tensor) -> bool:
+    """Whether the data's mean is far from that which runs begin with. It is a part of the dry run,
+    and not counted."""
     z = MemberNoise(0, range(len(like)), like.shape[1:], dtype=like.dtype, device=like.device)()
-    with calling([0] * len(like), like.device):
-        network = Network(denoiser, evaluations)
-        return network.leans(z, torch.ones((), dtype=like.dtype, device=like.device))
+    t = torch.ones((), dtype=like.dtype, device=like.device)
+    try:
+        with calling([0] * len(like), like.device):
+            return Network(denoiser).leans(z, t)
+    except DenoiserError:
+        raise
+    except Exception as error:
+        raise failure("The beginning of a run", error) from error

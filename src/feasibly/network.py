@@ -199,7 +199,16 @@ def along_channels(value: Any, like: Tensor) -> Tensor:
     """Returns numbers, one for each channel (the first axis of a sample) if they are a list, so
     that they broadcast against samples `like`, with shape (B, *)."""
     value = torch.as_tensor(value).to(like)
-    return value.reshape(-1, *(1,) * (like.ndim - 2)) if value.ndim == 1 else value
+    if value.ndim == 1 and len(value) > 1:
+        value = value.reshape(-1, *(1,) * (like.ndim - 2))
+    try:
+        return value.expand(like.shape[1:])
+    except RuntimeError as error:
+        raise DenoiserError(
+            f"The mean or the standard deviation that the denoiser knows of its data has shape "
+            f"{tuple(value.shape)}, and a sample has {tuple(like.shape[1:])}. Give one number, "
+            "one for each channel, or a whole sample."
+        ) from error
 
 
 def device_of(denoiser: Any) -> torch.device:
