@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from .arguments import placed, shape_of, typed, whole
 from .constraints.balanced import balanced
@@ -19,6 +20,7 @@ from .members import calling
 from .network import Evaluations, Network
 from .plausible import SIZE, Reference, UnseenError, reference
 from .policy import Plan, check_method, choose, remarks
+from .randomness import MemberNoise
 from .result import Result
 from .samplers import Sampler
 from .sampling import failure, inspect, requested, run
@@ -152,6 +154,8 @@ def plan(
     check_method(method)
     problem = inspect(denoiser, constraint, shape, dtype, device)
     evaluations = Evaluations()
+    if not isinstance(method, Sampler) and _leans(denoiser, problem.x_0):
+        denoiser = Network(denoiser, settles=True)
     known: tuple[str, ...] = ()
     with calling([0], problem.x_0.device):  # whose target stands for all, if each has its own
         if constraint is not None and method in ("auto", *CONDITIONED):
@@ -192,3 +196,18 @@ def _survey(
             if size == 1 or not is_exhausted(error):
                 raise failure(where, error, size) from error
         size //= 2  # outside of the `except`, which would keep the tensors alive
+
+
+@torch.no_grad()
+def _leans(denoiser: Any, like: Tensor) -> bool:
+    """Whether the data's mean is far from that which runs begin with. It is a part of the dry run,
+    and not counted."""
+    z = MemberNoise(0, range(len(like)), like.shape[1:], dtype=like.dtype, device=like.device)()
+    t = torch.ones((), dtype=like.dtype, device=like.device)
+    try:
+        with calling([0] * len(like), like.device):
+            return Network(denoiser).leans(z, t)
+    except DenoiserError:
+        raise
+    except Exception as error:
+        raise failure("The beginning of a run", error, len(like)) from error

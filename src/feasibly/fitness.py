@@ -19,6 +19,7 @@ from .constraints.base import Constraint
 from .ensemble import Footprint, estimate
 from .errors import DenoiserError
 from .machine import size
+from .policy import level_remarks
 from .result import aligned
 from .samplers import Ancestral
 
@@ -72,6 +73,7 @@ class Check:
         found, said = self.diagnosis, []
         if not found.monotone:
             said.append("The noise level sigma / alpha does not rise with t: is time reversed?")
+        said += found.misfits
         if found.cost is not None:
             said.append(_evaluation(found.cost))
         if found.violation is not None:
@@ -172,7 +174,10 @@ def check(
     of_one = tuple(tested.shape[1:])
     chosen = plan(denoiser, constraint, of_one, dtype=dtype)
     taken = estimate(chosen.attempts, of_one, dtype=dtype)
-    return Check(found, mistake, constraint.tolerance, chosen.reason, chosen.remarks, taken)
+    # what the diagnosis has said of noise levels, and of other samples
+    of_levels = () if chosen.survey is None else tuple(level_remarks(chosen.survey))
+    remarks = tuple(one for one in chosen.remarks if not (found.misfits and one in of_levels))
+    return Check(found, mistake, constraint.tolerance, chosen.reason, remarks, taken)
 
 
 def _own(denoiser: Any, shape: tuple[int, ...], seed: int, dtype: torch.dtype) -> Tensor:

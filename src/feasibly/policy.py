@@ -1,6 +1,6 @@
 """Which samplers a problem gets, and why: every threshold is here."""
 
-__all__ = ["CHOICES", "Plan", "check_method", "choose", "remarks"]
+__all__ = ["CHOICES", "Plan", "check_method", "choose", "level_remarks", "remarks"]
 
 import math
 from collections.abc import Iterator, Mapping
@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from .checks.coverage import UNLIKE, Misfit, channels, misfits
 from .constraints import Decoded
 from .constraints.base import Constraint, Intervals
 from .constraints.composite import without_inequalities
@@ -201,9 +202,6 @@ SHARED = ("steps", "spacing", "eta", "output")
 MET = 0.5
 """The share of unconditional samples above which an equality asks for nothing if they meet it."""
 
-COVERED = 5.0
-"""How many times the data's scale the highest noise level must be, and the data's scale the
-lowest."""
 
 UNITS = 1e-4
 """A typical residual smaller than this, or larger than its inverse, is in other units than one."""
@@ -264,6 +262,18 @@ class Survey(Protocol):
     @property
     def ends(self) -> tuple[float, float]:
         """The lowest and the highest noise level of the schedule."""
+
+    @property
+    def moments(self) -> tuple[Tensor, Tensor] | None:
+        """The mean and the standard deviation that samples begin with; None for zero and one."""
+
+    @property
+    def settles(self) -> bool:
+        """Whether samples begin at a mean of their own."""
+
+    @property
+    def unmoved(self) -> str:
+        """What of states the denoiser leaves as noisy as it is, in a sentence."""
 
     @property
     def informed(self) -> float:
@@ -425,7 +435,7 @@ def _normal(constraint: Constraint | None, survey: Survey | None) -> bool:
     if constraint.noisy is not None and constraint.exact is not None:
         return False
     rounding = torch.finfo(survey.samples.dtype).eps
-    return survey.curved <= STRAIGHT * rounding**2 and _covered(survey)
+    return survey.curved <= STRAIGHT * rounding**2 and not any(_misfits(survey))
 
 
 def _surface(survey: Survey, level: float) -> bool:
@@ -457,10 +467,12 @@ def _normal_steps(survey: Survey) -> dict[str, Any]:
     }
 
 
-def _covered(survey: Survey) -> bool:
-    """Whether the noise levels of the schedule reach beyond the data's scale on both sides."""
-    lowest, highest = survey.ends
-    return highest >= COVERED * survey.unit and lowest * COVERED <= survey.unit
+def _misfits(survey: Survey) -> Iterator[Misfit]:
+    """Yields how noise levels do not fit unconditional samples."""
+    what = "unconditional samples"
+    for found in misfits(survey.ends, survey.samples, survey.moments, what=what):
+        if not (found.of_mean and survey.settles):
+            yield found
 
 
 def _decoded(constraint: Constraint) -> bool:
@@ -474,17 +486,10 @@ def _weighs(values: Intervals) -> bool:
 
 def remarks(constraint: Constraint, survey: Survey) -> Iterator[str]:
     """Yields what a user should know before sampling: that the schedule's noise does not fit the
-    data, that an equality asks for nothing, is in units far from one, is not resolved, or has
-    values of different sizes, or that the constraint is far from the data."""
-    lowest, highest = survey.ends
-    if not _covered(survey):
-        yield (
-            f"The noise levels sigma / alpha of the schedule go from {lowest:.3g} to "
-            f"{highest:.3g}, and unconditional samples vary by {survey.unit:.3g}. The lowest must "
-            f"be at most a {COVERED:.0f}th of the data's standard deviation, and the highest at "
-            f"least {COVERED:.0f} times as large, or samples are wrong. Take another schedule, or "
-            "scale the data."
-        )
+    data, that some of it is not denoised, that an equality asks for nothing, is in units far from
+    one, is not resolved, or has values of different sizes, or that the constraint is far from the
+    data."""
+    yield from level_remarks(survey)
     for part in constraint.parts:
         if part.equalities is not None:
             yield from _remarks(part.equalities, survey.samples)
@@ -496,6 +501,14 @@ def remarks(constraint: Constraint, survey: Survey) -> Iterator[str]:
             "wrong, also of members that are feasible and plausible. Compare with another method, "
             "or test it by feasibly.audit with a large `near`."
         )
+
+
+def level_remarks(survey: Survey) -> Iterator[str]:
+    """Yields what is wrong with the noise levels of the schedule, or of the network."""
+    if survey.unmoved:
+        yield survey.unmoved
+    else:
+        yield from (found.sentence for found in _misfits(survey))
 
 
 def _remarks(equalities: Constraint, x: Tensor) -> Iterator[str]:
@@ -671,6 +684,8 @@ def _posterior(
     if survey is not None and options.get("spacing", "noise") == "noise":
         top = options.get("top", _short(TOP * _widest(survey.samples)))
         settings |= _levels(settings["steps"], top, survey)
+    if survey is not None and (units := _units(survey.samples)):
+        settings["units"] = units
     met = without_inequalities(constraint) if mixed else constraint
     assert met is not None  # there are more than a few
     normal = "spacing" not in options and _normal(met, survey)
@@ -725,6 +740,13 @@ def _saved(
         if surface and "sparse" not in options and options.get("products") != 0:
             found["longer"] = LONGER_SURFACE
     return found
+
+
+def _units(x: Tensor) -> tuple[float, ...]:
+    """Returns the standard deviations of channels that are unlike; empty if they are alike."""
+    stds = channels(x).values.var(dim=0).mean(dim=1).sqrt()
+    stds = stds.clamp_min(1e-6 * stds.max())  # constant ones
+    return tuple(map(_short, stds.tolist())) if stds.max() > UNLIKE * stds.min() else ()
 
 
 def _levels(steps: int, top: Any, survey: Survey) -> dict[str, Any]:

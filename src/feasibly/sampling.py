@@ -250,10 +250,9 @@ def inspect(
     network = Network(denoiser)
     device = device or device_of(network.denoiser)
     t = torch.tensor(0.5, dtype=dtype, device=device)
-    alpha_t, sigma_t = network.schedule(t)
     z = MemberNoise(0, range(2), shape, dtype=dtype, device=device)()
     with torch.no_grad(), batch.calling([member] * 2, device):
-        x_t = (alpha_t**2 + sigma_t**2).sqrt() * z
+        x_t = network.noisy(z, t)
         x_0 = check_denoiser(network.denoiser, x_t, t, gradient)
         # one such state may be a bad one, and its estimate not finite: the run will say so
         x_0 = torch.where(x_0.isfinite(), x_0, z)

@@ -64,9 +64,14 @@ def as_data(data: Any) -> Tensor:
     Raises:
         DenoiserError: If they are something else.
     """
-    if isinstance(data, np.ndarray) and data.dtype.kind in "biuf":
+    if isinstance(data, np.ndarray) and data.dtype.kind in "biufc":
         data = torch.tensor(np.ascontiguousarray(data))
-    if not isinstance(data, Tensor) or data.is_complex() or data.ndim < 2 or len(data) < 2:
+    if isinstance(data, Tensor) and data.is_complex():
+        raise DenoiserError(
+            "A test on data needs a few different samples, real ones: give real and imaginary "
+            "parts as channels, as the network has them (torch.view_as_real)."
+        )
+    if not isinstance(data, Tensor) or data.ndim < 2 or len(data) < 2:
         got = f"shape {tuple(data.shape)}" if isinstance(data, Tensor) else type(data).__name__
         raise DenoiserError(
             "A test on data needs a few different samples, as a tensor or an array with shape "
@@ -170,6 +175,11 @@ def check_constraint(constraint: Constraint, x: Tensor) -> Tensor:
         )
     if not r.shape[1]:
         raise ConstraintError(f"{name}: the residual has no values; is what it selects empty?")
+    if r.is_complex():
+        raise ConstraintError(
+            f"{name}: the residual is complex. Return its real and imaginary parts, as "
+            "torch.view_as_real(r).flatten(start_dim=1) has them; Equality does so itself."
+        )
     if r.dtype != x.dtype or r.device != x.device:
         raise ConstraintError(
             f"{name}: the residual is {r.dtype} on {r.device} for samples of {x.dtype} on "

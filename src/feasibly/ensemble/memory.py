@@ -247,7 +247,7 @@ def _steps(
             with batch.calling(range(count), device):
                 if k == levels[0]:  # once: some samplers go down most levels in it
                     memory = sampler.begin(noise).memory
-                x_t = sampler.scale(times[k]) * noise()
+                x_t = sampler.denoiser.noisy(noise(), times[k])
                 memory = sampler.step(x_t, times[k], times[k + 1], noise, memory).memory
         except Exception as error:
             raise SamplingError(

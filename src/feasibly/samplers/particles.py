@@ -307,7 +307,7 @@ class Particles(Sampler):
     def unconditional(self, noise: MemberNoise, times: Tensor) -> tuple[Tensor, Last | None]:
         """Samples states without the constraint, step by step, and returns them and the step
         before the last of these times."""
-        x_t, last, prior = self.scale(times[0]) * noise(), None, self._prior()
+        x_t, last, prior = self.denoiser.begin(noise(), times[0]), None, self._prior()
         for t, s in pairwise(times):
             x_t, _, last = prior.step(x_t, t, s, noise, last)
         return x_t, last

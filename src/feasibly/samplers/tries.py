@@ -121,7 +121,7 @@ def answers(sampler: Sampler, noise: MemberNoise) -> Tensor:
     times = torch.linspace(0, 1, 65, dtype=noise.dtype, device=noise.device)
     t = min(times, key=lambda t: abs(math.log(sampler.noise_level(t))))
     fixed = MemberNoise(PILOT_SEED, [0], noise.shape, 0, noise.dtype, noise.device)
-    x_t = sampler.scale(t) * fixed()
+    x_t = sampler.denoiser.noisy(fixed(), t)
     with calling(noise.members, noise.device):
         return sampler.denoiser(x_t.expand(len(noise.members), *noise.shape).contiguous(), t)
 
