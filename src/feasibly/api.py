@@ -13,7 +13,7 @@ import torch
 from .constraints.base import Constraint
 from .errors import CalibrationWarning, SamplingError
 from .members import calling
-from .network import Evaluations, Network
+from .network import Evaluations, Network, own_mode
 from .plausible import Reference, reference
 from .policy import Plan, choose, remarks
 from .result import Result
@@ -113,6 +113,7 @@ def sample(
     return result
 
 
+@own_mode()
 def plan(
     denoiser: Any,
     constraint: Constraint | None,

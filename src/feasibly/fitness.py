@@ -18,6 +18,7 @@ from .constraints.base import Constraint
 from .ensemble import Footprint, estimate
 from .ensemble.memory import size
 from .errors import DenoiserError
+from .network import own_mode
 from .result import aligned
 from .samplers import Ancestral
 from .sampling import shape_of
@@ -117,6 +118,7 @@ class Check:
         )
 
 
+@own_mode()
 def check(
     denoiser: Any,
     constraint: Constraint | None = None,

@@ -1,16 +1,32 @@
 """The user's denoiser as samplers evaluate it: checked, and counted in a run."""
 
-__all__ = ["Evaluations", "Network", "device_of", "watched"]
+__all__ = [
+    "Evaluations",
+    "Network",
+    "device_of",
+    "explained",
+    "networks_mode",
+    "own_mode",
+    "watched",
+]
 
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from .derivatives import Whole
 from .errors import DenoiserError
+
+DEVICES = ("cpu", "cuda", "mps", "xpu")
+
+_AUTOCAST: ContextVar[tuple[tuple[str, torch.dtype], ...]] = ContextVar("autocast", default=())
 
 
 @dataclass
@@ -64,19 +80,20 @@ class Network:
         self.denoiser = denoiser
         self.schedule: Callable[[Tensor], tuple[Tensor, Tensor]] = schedule
         self.evaluations = evaluations
+        self._whole = Whole(self._estimate)
 
     def __call__(self, x_t: Tensor, t: Tensor) -> Tensor:
         # A denoiser that writes into its input is refused. It gets a copy, so that the state stays
         # as it was, and no hook sees a view that was written to, which would end the process.
         if self.evaluations is None:
-            return self._estimate(x_t.clone(), t)
+            return self._whole(x_t.clone(), t)
         counts, members = self.evaluations, x_t.shape[0]
         counts.forward += 1
         counts.member_forward += members
 
         inner = x_t.clone()
         start = time.perf_counter()
-        x_0 = self._estimate(inner, t)
+        x_0 = self._whole(inner, t)
         counts.seconds += time.perf_counter() - start
 
         def enter() -> None:
@@ -90,7 +107,8 @@ class Network:
 
     def _estimate(self, x_t: Tensor, t: Tensor) -> Tensor:
         version = None if x_t.is_inference() else x_t._version
-        x_0 = self.denoiser(x_t, t)
+        with networks_mode() as cast:
+            x_0 = self.denoiser(x_t, t)
         if version is not None and x_t._version != version:
             raise DenoiserError(
                 "The denoiser changes its input x_t in place, which is the sampler's own state; "
@@ -98,8 +116,62 @@ class Network:
             )
         mean = x_0 if isinstance(x_0, Tensor) else getattr(x_0, "mean", x_0)
         x_0 = x_0 if callable(mean) else mean  # an array's `mean` is a method
+        if cast and isinstance(x_0, Tensor):
+            x_0 = x_0.to(x_t.dtype)
         _check_output(x_0, x_t)
         return x_0
+
+
+@contextmanager
+def own_mode() -> Generator[None]:
+    """Computes in the library's own mode, whatever modes of torch the caller is in: no gradients
+    by default, no inference mode, and autocast for networks alone."""
+    found = tuple(
+        (device, torch.get_autocast_dtype(device))
+        for device in DEVICES
+        if torch.is_autocast_enabled(device)
+    )
+    token = _AUTOCAST.set(found or _AUTOCAST.get())  # an inner call finds none
+    try:
+        with ExitStack() as modes:
+            modes.enter_context(torch.inference_mode(False))
+            modes.enter_context(torch.no_grad())
+            for device, _ in found:
+                modes.enter_context(torch.autocast(device, enabled=False))
+            if functorch := sys.modules.get("torch._functorch.config"):
+                # a graph of a compiled network may be gone through more than once
+                modes.enter_context(functorch.patch(donated_buffer=False))
+            yield
+    finally:
+        _AUTOCAST.reset(token)
+
+
+@contextmanager
+def networks_mode() -> Generator[bool]:
+    """Computes what a network does, under the autocast that the caller has on; tells if there is
+    one."""
+    modes = _AUTOCAST.get()
+    with ExitStack() as stack:
+        for device, dtype in modes:
+            stack.enter_context(torch.autocast(device, dtype))
+        yield bool(modes)
+
+
+def explained(error: Exception) -> str:
+    """Returns what torch's message of a known cause means and what to do, in a sentence; an empty
+    one for other errors."""
+    message = str(error)
+    if "nference tensor" in message:
+        return (
+            "A tensor in it was made under torch.inference_mode() and has no gradients. Make or "
+            "load it outside of that, under torch.no_grad() if need be"
+        )
+    if "donated buffers" in message:
+        return (
+            "The network was compiled and called before, so that its backward pass runs once, and "
+            "a sampler takes several. Call torch._dynamo.reset() and sample again"
+        )
+    return ""
 
 
 def watched(

@@ -25,7 +25,7 @@ from .constraints.base import Constraint
 from .errors import DenoiserError, SamplingError
 from .members import calling
 from .minimizers.base import per_sample
-from .network import Network, device_of
+from .network import Network, device_of, own_mode
 from .randomness import MemberNoise, generator
 from .samplers.ancestral import Ancestral
 from .sampling import RATE, failure, finite, shape_of, whole
@@ -222,7 +222,7 @@ class Reference:
                 )
 
 
-@torch.no_grad()
+@own_mode()
 def reference(
     denoiser: Any,
     shape: Sequence[int],

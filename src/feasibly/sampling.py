@@ -39,7 +39,7 @@ from .checks.inputs import check_constraint, check_denoiser, check_parts
 from .constraints.base import Constraint
 from .errors import CalibrationWarning, DenoiserError, InfeasibleWarning, SamplingError
 from .minimizers.base import per_sample
-from .network import Evaluations, Network, device_of
+from .network import Evaluations, Network, device_of, explained, own_mode
 from .randomness import MemberNoise
 from .result import Result, Snapshot
 
@@ -99,7 +99,7 @@ class Monitor(Protocol):
         plausible members."""
 
 
-@torch.no_grad()
+@own_mode()
 def run(
     attempts: Sequence[Any],
     members: int | Sequence[int],
@@ -266,10 +266,6 @@ def dry_run(
     return [prepared[id(sampler)] for sampler in attempts]
 
 
-DONATED = "donated buffers"
-"""What torch says of a compiled network if a second backward pass goes through the same graph."""
-
-
 def trajectory(sampler: Any, noise: MemberNoise) -> Iterator[tuple[int, Tensor, Any]]:
     r"""Goes from :math:`t = 1` to :math:`t = 0` once.
 
@@ -307,12 +303,8 @@ def trajectory(sampler: Any, noise: MemberNoise) -> Iterator[tuple[int, Tensor, 
 
 def failure(where: str, error: Exception) -> SamplingError:
     """Returns the error of a network that failed somewhere in a run."""
-    if DONATED in str(error):
-        return SamplingError(
-            f"{where} failed: the network is compiled so that its backward pass runs once, "
-            "and a sampler takes several. In a new process `import torch._functorch.config` "
-            "and set `torch._functorch.config.donated_buffer = False` before the first call."
-        )
+    if why := explained(error):
+        return SamplingError(f"{where} failed. {why} ({error}).")
     return SamplingError(
         f"{where} failed ({type(error).__name__}: {error}); test the denoiser there with "
         "`python -m feasibly check`."

@@ -24,7 +24,7 @@ from ..constraints.composite import without_inequalities
 from ..errors import DenoiserError, SamplingError, StoreError
 from ..members import calling
 from ..minimizers.base import per_sample
-from ..network import device_of
+from ..network import device_of, own_mode
 from ..plausible import Reference
 from ..policy import Plan
 from ..result import Result
@@ -44,6 +44,7 @@ DESCENTS = 4
 METHODS = ("auto", "calibrated", "ppr")
 
 
+@own_mode()
 def audit(
     denoiser: Any,
     constraint: Constraint,

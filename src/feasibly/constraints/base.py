@@ -16,7 +16,7 @@ __all__ = [
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from .. import members
+from ..derivatives import ordinary
 from ..errors import ConstraintError
 
 Array = Tensor | ArrayLike
@@ -93,6 +94,10 @@ class Constraint(ABC):
             )
         self.tolerance = tolerance
         self._inverses: dict[tuple[tuple[int, ...], torch.device], Tensor] = {}
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # a constraint may be made in inference mode, and is differentiated later
+        super().__setattr__(name, ordinary(value) if isinstance(value, Tensor) else value)
 
     @abstractmethod
     def residual(self, x: Tensor) -> Tensor:

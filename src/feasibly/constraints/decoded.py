@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from ..derivatives import Whole
 from .base import Constraint, Inequalities
 
 
@@ -44,6 +45,7 @@ class Decoded(Constraint):
             )
         super().__init__(constraint.tolerance)
         self.constraint, self.decode, self.encode = constraint, decode, encode
+        self._whole = Whole(decode)
         self.differs = constraint.differs
 
     @property
@@ -64,10 +66,10 @@ class Decoded(Constraint):
     @property
     def inequalities(self) -> Inequalities | None:
         inequalities = self.constraint.inequalities
-        return None if inequalities is None else lambda x: inequalities(self.decode(x))
+        return None if inequalities is None else lambda x: inequalities(self._whole(x))
 
     def residual(self, x: Tensor) -> Tensor:
-        return self.constraint.residual(self.decode(x))
+        return self.constraint.residual(self._whole(x))
 
     def violation(self, x: Tensor) -> Tensor:
         return self.constraint.violation(self.decode(x))

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..checks.probe import Probe, probe
 from ..errors import CalibrationWarning, InfeasibleWarning, SamplingError
-from ..network import Evaluations, device_of
+from ..network import Evaluations, device_of, own_mode
 from ..randomness import MemberNoise
 from ..result import Result, Snapshot
 from ..samplers import Sampler
@@ -33,6 +33,7 @@ LARGEST = 1e30
 """The largest number of a record: infinity is none that JSON knows."""
 
 
+@own_mode()
 def run(
     attempts: Sampler | Sequence[Sampler],
     path: Path | str,
