@@ -4,14 +4,15 @@ Forward-mode derivatives and derivatives of derivatives are missing from attenti
 layers, checkpoints and most custom functions. So neither is taken.
 """
 
-__all__ = ["Jacobian", "Whole", "ordinary"]
+__all__ = ["CHECKPOINTS", "Jacobian", "ordinary"]
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
+from torch.utils import checkpoint
 
 AGREES = 0.01
 """By how much of its length a product may miss an exact one, before a longer step is tried."""
@@ -101,61 +102,34 @@ class Jacobian:
         )
 
 
-class Whole:
-    """A function that `torch.autograd.grad` can differentiate whatever checkpoints are in it.
+class Checkpoints:
+    """While it is entered, checkpoints of torch's reentrant kind, which know `backward` alone, are
+    made as those of the other kind, which `torch.autograd.grad` differentiates."""
 
-    Checkpoints of torch's reentrant kind know `backward` alone. A function with such is one node
-    of the graph, which calls that. Any other function is called as it is.
+    def __init__(self) -> None:
+        self.lock, self.entered = threading.Lock(), 0
+        self.original = checkpoint.CheckpointFunction
 
-    Arguments:
-        f: The function, of a tensor and whatever else.
-    """
+    def __enter__(self) -> None:
+        with self.lock:
+            self.entered += 1
+            vars(checkpoint)["CheckpointFunction"] = self
 
-    def __init__(self, f: Callable[..., Tensor]) -> None:
-        self.f = f
-        self.nested: bool | None = None  # not known before the first graph
-
-    def __call__(self, x: Tensor, *others: Any) -> Tensor:
-        if self.nested and x.requires_grad and torch.is_grad_enabled():
-            return _Nested.apply(x, self.f, others)
-        y = self.f(x, *others)
-        if self.nested is None and isinstance(y, Tensor) and y.requires_grad:
-            self.nested = _is_reentrant(y)
-            if self.nested:
-                return self(x, *others)
-        return y
-
-
-class _Nested(Function):
-    """A function with a graph of its own, inside of one node."""
+    def __exit__(self, *_: Any) -> None:
+        with self.lock:
+            self.entered -= 1
+            if not self.entered:
+                vars(checkpoint)["CheckpointFunction"] = self.original
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, f: Callable[..., Tensor], others: tuple) -> Tensor:
-        ctx.x = x.detach().requires_grad_()
-        with torch.enable_grad():
-            ctx.y = f(ctx.x, *others)
-        return ctx.y.detach()
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None, None]:
-        ctx.y.backward(*grads, retain_graph=True)
-        product, ctx.x.grad = ctx.x.grad, None
-        return product, None, None
+    def apply(function: Callable[..., Any], preserve: bool, *args: Any) -> Any:
+        """What torch calls of a checkpoint of the reentrant kind."""
+        return checkpoint.checkpoint(
+            function, *args, use_reentrant=False, preserve_rng_state=preserve
+        )
 
 
-def _is_reentrant(y: Tensor) -> bool:
-    """Whether there is a checkpoint of the reentrant kind in the graph of `y`."""
-    seen: set[Any] = set()
-    ahead = [y.grad_fn]
-    while ahead:
-        node = ahead.pop()
-        if node is None or node in seen:
-            continue
-        if type(node).__name__ == "CheckpointFunctionBackward":
-            return True
-        seen.add(node)
-        ahead += [before for before, _ in node.next_functions]
-    return False
+CHECKPOINTS = Checkpoints()
 
 
 def ordinary(x: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .derivatives import Whole
+from .derivatives import CHECKPOINTS
 from .errors import DenoiserError
 
 DEVICES = ("cpu", "cuda", "mps", "xpu")
@@ -80,20 +80,19 @@ class Network:
         self.denoiser = denoiser
         self.schedule: Callable[[Tensor], tuple[Tensor, Tensor]] = schedule
         self.evaluations = evaluations
-        self._whole = Whole(self._estimate)
 
     def __call__(self, x_t: Tensor, t: Tensor) -> Tensor:
         # A denoiser that writes into its input is refused. It gets a copy, so that the state stays
         # as it was, and no hook sees a view that was written to, which would end the process.
         if self.evaluations is None:
-            return self._whole(x_t.clone(), t)
+            return self._estimate(x_t.clone(), t)
         counts, members = self.evaluations, x_t.shape[0]
         counts.forward += 1
         counts.member_forward += members
 
         inner = x_t.clone()
         start = time.perf_counter()
-        x_0 = self._whole(inner, t)
+        x_0 = self._estimate(inner, t)
         counts.seconds += time.perf_counter() - start
 
         def enter() -> None:
@@ -125,7 +124,8 @@ class Network:
 @contextmanager
 def own_mode() -> Generator[None]:
     """Computes in the library's own mode, whatever modes of torch the caller is in: no gradients
-    by default, no inference mode, and autocast for networks alone."""
+    by default, no inference mode, autocast for networks alone, and graphs that may be gone through
+    more than once."""
     found = tuple(
         (device, torch.get_autocast_dtype(device))
         for device in DEVICES
@@ -136,10 +136,10 @@ def own_mode() -> Generator[None]:
         with ExitStack() as modes:
             modes.enter_context(torch.inference_mode(False))
             modes.enter_context(torch.no_grad())
+            modes.enter_context(CHECKPOINTS)
             for device, _ in found:
                 modes.enter_context(torch.autocast(device, enabled=False))
             if functorch := sys.modules.get("torch._functorch.config"):
-                # a graph of a compiled network may be gone through more than once
                 modes.enter_context(functorch.patch(donated_buffer=False))
             yield
     finally:

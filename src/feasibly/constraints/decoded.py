@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from ..derivatives import Whole
 from .base import Constraint, Inequalities
 
 
@@ -45,7 +44,6 @@ class Decoded(Constraint):
             )
         super().__init__(constraint.tolerance)
         self.constraint, self.decode, self.encode = constraint, decode, encode
-        self._whole = Whole(decode)
         self.differs = constraint.differs
 
     @property
@@ -66,10 +64,10 @@ class Decoded(Constraint):
     @property
     def inequalities(self) -> Inequalities | None:
         inequalities = self.constraint.inequalities
-        return None if inequalities is None else lambda x: inequalities(self._whole(x))
+        return None if inequalities is None else lambda x: inequalities(self.decode(x))
 
     def residual(self, x: Tensor) -> Tensor:
-        return self.constraint.residual(self._whole(x))
+        return self.constraint.residual(self.decode(x))
 
     def violation(self, x: Tensor) -> Tensor:
         return self.constraint.violation(self.decode(x))

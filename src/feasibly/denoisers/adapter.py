@@ -167,15 +167,12 @@ class Adapter(nn.Module):
 
     def _unwrap(self, result: Any, x_t: Tensor) -> Tensor:
         """The tensor in what the network returned."""
-        if isinstance(result, tuple):
-            result = result[0]
-        for name in ("sample", "mean"):
-            if not isinstance(result, Tensor) and isinstance(getattr(result, name, None), Tensor):
-                result = getattr(result, name)
+        result = _tensor_of(result)
         if not isinstance(result, Tensor):
             raise DenoiserError(
                 f"The network returned {type(result).__name__}; it must return a tensor, a tuple "
-                "that begins with one, or an object with one at .sample or .mean."
+                "that begins with one, or a dict or an object with one alone, or one named sample "
+                "or mean. Wrap a function that returns the tensor."
             )
         if self.learned_variance and x_t.ndim > 1 and result.shape[1] == 2 * x_t.shape[1]:
             result = result[:, : x_t.shape[1]]
@@ -242,6 +239,21 @@ class AsIs(Adapter):
         conditions: Mapping[str, Any] | None = None,
     ) -> Tensor:
         return self(x_t, time.to(x_t), **(conditions or {})).mean
+
+
+def _tensor_of(result: Any) -> Any:
+    """Returns the tensor in what a network returned; the same if it is not clear which."""
+    if isinstance(result, Tensor):
+        return result
+    if isinstance(result, tuple | list):
+        return _tensor_of(result[0]) if result else result
+    named = result if isinstance(result, Mapping) else getattr(result, "__dict__", {})
+    found = {name: value for name, value in named.items() if isinstance(value, Tensor)}
+    for name in ("sample", "mean"):
+        one = found.get(name, getattr(result, name, None))
+        if isinstance(one, Tensor):
+            return one
+    return next(iter(found.values())) if len(found) == 1 else result
 
 
 def _scales(alpha: float, sigma: float) -> str:
