@@ -9,8 +9,10 @@ PACKAGE = ROOT / "src" / "feasibly"
 
 # Floors, from the ground up. A module imports from lower floors, and from its own room.
 FLOORS = [
-    ["errors", "schedules", "linalg", "derivatives", "metrics", "randomness", "members"]
-    + ["calibration"],
+    [
+        *("errors", "schedules", "linalg", "derivatives", "metrics", "randomness", "members"),
+        "calibration",
+    ],
     ["nn", "constraints", "denoisers", "network"],
     ["minimizers", "oracles", "result", "priors", "wrappers", "weather"],
     ["checks"],

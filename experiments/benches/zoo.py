@@ -6,11 +6,11 @@ noise prediction, as a trained network adds its error: a few percent of the nois
 right denoiser, and its derivatives are those of the architecture too.
 """
 
-__all__ = ["ANSWERS", "SCHEDULE", "SHAPE", "ZOO", "Answer", "denoiser"]
+__all__ = ["PROBLEMS", "SHAPE", "ZOO", "Answer", "denoiser", "problem", "wrong"]
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -138,9 +138,7 @@ def attention(backend: SDPBackend | None = None, **options: Any) -> nn.Module:
         else:
             with sdpa_kernel(backend):
                 h = F.scaled_dot_product_attention(*parts, **options)
-        return pixels(
-            h.transpose(1, 2).flatten(2)[..., :4] + h.transpose(1, 2).flatten(2)[..., 4:]
-        )
+        return pixels(h.sum(dim=1))
 
     return Of(run, qkv=nn.Linear(4, 24))
 
@@ -150,7 +148,7 @@ def encoder(**options: Any) -> nn.Module:
     return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
 
 
-def recurrent(kind: type[nn.RNNBase], **options: Any) -> nn.Module:
+def recurrent(kind: Callable[..., nn.Module], **options: Any) -> nn.Module:
     net = kind(4, 4, batch_first=True, **options)
     return Of(lambda x, net: pixels(net(tokens(x))[0][..., :4]), net=net)
 
@@ -349,7 +347,8 @@ def linear_attention(x: Tensor, qkv: nn.Module) -> Tensor:
 
 def ensemble(x: Tensor, net: nn.Module) -> Tensor:
     """One network on each token, by torch.func."""
-    weights = dict(net.named_parameters())
+    weights: dict[str, Tensor] = {}
+    weights.update(net.named_parameters())
 
     def one(token: Tensor) -> Tensor:
         return torch.func.functional_call(net, weights, (token,))
@@ -451,9 +450,14 @@ def exported() -> Any:
     return torch.export.export(plain(), example(), dynamic_shapes=shapes).module()
 
 
-def plain_function() -> Any:
-    net = plain()
-    return lambda x, t: net(x, t)
+class Function:
+    """A network that is no module."""
+
+    def __init__(self) -> None:
+        self.net = plain()
+
+    def __call__(self, x: Tensor, t: Tensor) -> Tensor:
+        return self.net(x, t)
 
 
 def normed(how: Callable[[nn.Module], nn.Module]) -> nn.Module:
@@ -510,7 +514,7 @@ ZOO: dict[str, Callable[[], Any]] = {
     "returns a tuple": lambda: Returns(plain(), lambda y: (y, None)),
     "returns a dict": lambda: Returns(plain(), lambda y: {"prediction": y}),
     "returns a dataclass": lambda: Returns(plain(), Output),
-    "a function": plain_function,
+    "a function": Function,
     "scripted": lambda: torch.jit.script(plain()),
     "traced": lambda: torch.jit.trace(plain(), example()),
     "exported": exported,
@@ -528,6 +532,8 @@ def denoiser(name: str, device: torch.device | str = "cpu") -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         net = ZOO[name]()
+    if isinstance(net, Function):
+        net.net.to(device)
     options: dict[str, Any] = {}
     if name == "whole time steps":
         options["time"] = lambda t: (999 * t).round().long()
@@ -547,10 +553,6 @@ class Decoder(nn.Module):
     def forward(self, z: Tensor) -> Tensor:
         return self.out((z + ERROR * self.attention(z).tanh()).flatten(1))
 
-
-with torch.random.fork_rng(devices=[]):
-    torch.manual_seed(1)
-    decode = Decoder().eval().requires_grad_(False)
 
 TOLERANCE = 1e-6
 
@@ -605,17 +607,39 @@ def noisy() -> tuple[Constraint, Answer]:
     return Linear(A, y, noise=0.3), conditioned(A, y, 0.3)
 
 
-def decoded(m: int) -> tuple[Constraint, Answer]:
+def decoded(m: int, device: torch.device | str) -> tuple[Constraint, Answer]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        decode = Decoder().eval().requires_grad_(False)
     A = decode.out.weight.double()[:m]
     y = decode(TRUTH.float().reshape(1, *SHAPE))[0, :m]
     on = Equality(lambda u: u[:, :m] - y.to(u), tolerance=TOLERANCE)
-    return Decoded(on, decode), conditioned(A, y.double())
+    return Decoded(on, decode.to(device)), conditioned(A, y.double())
 
 
-ANSWERS: dict[str, tuple[Constraint, Answer]] = {
-    **{f"{m} linear": linear(m) for m in (1, 4, 10, 16, 32, 40)},
-    "nonlinear": nonlinear(),
-    "noise": noisy(),
-    **{f"{m} decoded": decoded(m) for m in (20, 60)},
+PROBLEMS: dict[str, Callable[..., tuple[Constraint, Answer]]] = {
+    **{f"{m} linear": partial(linear, m) for m in (1, 4, 10, 16, 32, 40)},
+    "nonlinear": nonlinear,
+    "noise": noisy,
+    **{f"{m} decoded": partial(decoded, m) for m in (20, 60)},
 }
-"""The constraints, by name, and what their samples should be."""
+"""What makes a constraint, and what its samples should be, by name."""
+
+
+def problem(name: str, device: torch.device | str = "cpu") -> tuple[Constraint, Answer]:
+    """Returns a constraint, and the mean and covariance of its samples."""
+    make = PROBLEMS[name]
+    return make(device=device) if "decoded" in name else make()
+
+
+def wrong(samples: Tensor, answer: Answer) -> tuple[float, float]:
+    """Returns how far samples are from the answer.
+
+    Returns:
+        The squared distance of their mean from the exact one, in units of what is expected of so
+        many; and the square root of their total variance over the exact one. Both should be one.
+    """
+    x = samples.flatten(1).double().cpu()
+    total = answer.covariance.trace()
+    apart = (x.mean(dim=0) - answer.mean).square().sum() * len(x) / total
+    return apart.item(), (x.var(dim=0).sum() / total).sqrt().item()

@@ -158,20 +158,14 @@ def networks_mode() -> Generator[bool]:
 
 
 def explained(error: Exception) -> str:
-    """Returns what torch's message of a known cause means and what to do, in a sentence; an empty
-    one for other errors."""
-    message = str(error)
-    if "nference tensor" in message:
-        return (
-            "A tensor in it was made under torch.inference_mode() and has no gradients. Make or "
-            "load it outside of that, under torch.no_grad() if need be"
-        )
-    if "donated buffers" in message:
-        return (
-            "The network was compiled and called before, so that its backward pass runs once, and "
-            "a sampler takes several. Call torch._dynamo.reset() and sample again"
-        )
-    return ""
+    """Returns what torch's message means and what to do, in a sentence, of a tensor that was made
+    in inference mode; an empty one for other errors."""
+    if "nference tensor" not in str(error):
+        return ""
+    return (
+        "A tensor in it was made under torch.inference_mode() and has no gradients. Make or load "
+        "it outside of that, under torch.no_grad() if need be"
+    )
 
 
 def watched(

@@ -52,7 +52,7 @@ class GaussNewton(Minimizer):
     steps: int = 2
     max_distance: float | None = 1.5
     damping: float = 1e-6
-    dense: int = 8
+    dense: int = 32
     krylov: int = 4
     rtol: float = 1e-2
 
