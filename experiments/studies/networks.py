@@ -13,7 +13,7 @@ from typing import Any
 
 import feasibly
 
-from ..benches import zoo
+from .. import zoo
 from ..records import Record
 from ..tables import TEXT, Columns
 from .base import Measurement

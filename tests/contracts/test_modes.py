@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import feasibly
-from experiments.benches import zoo
+from experiments import zoo
 from feasibly.constraints import Linear
 from feasibly.errors import ConstraintError, DenoiserError
 from feasibly.schedules import VP

@@ -11,7 +11,7 @@ from itertools import cycle
 import pytest
 
 import feasibly
-from experiments.benches import zoo
+from experiments import zoo
 from feasibly.minimizers import GaussNewton
 from feasibly.plausible import reference
 from feasibly.sampling import run
