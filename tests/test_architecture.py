@@ -9,8 +9,10 @@ PACKAGE = ROOT / "src" / "feasibly"
 
 # Floors, from the ground up. A module imports from lower floors, and from its own room.
 FLOORS = [
+    ["errors", "arguments", "machine"],
+    ["files"],
     [
-        *("errors", "schedules", "linalg", "derivatives", "metrics", "randomness", "members"),
+        *("schedules", "linalg", "derivatives", "metrics", "randomness", "members"),
         "calibration",
     ],
     ["nn", "constraints", "denoisers", "network"],
@@ -22,7 +24,8 @@ FLOORS = [
     ["api", "ensemble"],
     ["problems", "audits", "fitness"],
     ["cli"],
-    ["__init__", "__main__"],
+    ["__init__"],
+    ["__main__"],
 ]
 ROOMS = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 
