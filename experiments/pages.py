@@ -186,5 +186,6 @@ MAKERS: dict[str, Callable[[], str]] = {
     "weather": _weather,
     "bound": lambda: _measured("bound"),
     "lipschitz": lambda: _measured("lipschitz"),
+    "networks": lambda: _measured("networks"),
 }
 """What makes the tables that have a name."""

@@ -11,7 +11,10 @@ PACKAGE = ROOT / "src" / "feasibly"
 FLOORS = [
     ["errors", "arguments", "machine"],
     ["files"],
-    ["schedules", "linalg", "metrics", "randomness", "members", "calibration"],
+    [
+        *("schedules", "linalg", "derivatives", "metrics", "randomness", "members"),
+        "calibration",
+    ],
     ["nn", "constraints", "denoisers", "network"],
     ["minimizers", "oracles", "result", "priors", "wrappers", "weather"],
     ["checks"],

@@ -48,7 +48,7 @@ print(denoiser)
 # | your model | how |
 # |---|---|
 # | a network, by what it predicts | `wrap(net, "x0")`, `"eps"`, `"v"`, `"score"` or `"velocity"`, with its `schedule` |
-# | a network that takes the number of a step | `time=lambda t: 999 * t` |
+# | a network that takes the number of a step | `time=lambda t: 999 * t`; `(999 * t).round().long()` if it looks it up |
 # | diffusers: hub, folder, pipeline, model | `wrap("hub:org/name")`, `wrap("folder")`, `wrap(pipeline)`, `wrap(model, schedule=scheduler)` ([Images](images.py)) |
 # | EDM, EDM2, k-diffusion: D(x, sigma) | `wrap(net, "edm")` |
 # | score_sde | `wrap(net, "score_sde", VP())`, `SubVP()` or `VE(...)` |

@@ -17,7 +17,7 @@ from .constraints.base import Constraint
 from .errors import CalibrationWarning, ConstraintError, DenoiserError, SamplingError
 from .machine import is_exhausted
 from .members import calling
-from .network import Evaluations, Network
+from .network import Evaluations, Network, own_mode
 from .plausible import SIZE, Reference, UnseenError, reference
 from .policy import Plan, check_method, choose, remarks
 from .randomness import MemberNoise
@@ -123,6 +123,7 @@ def sample(
 
 
 @typed
+@own_mode()
 def plan(
     denoiser: Any,
     constraint: Constraint | None,

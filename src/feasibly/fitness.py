@@ -19,6 +19,7 @@ from .constraints.base import Constraint
 from .ensemble import Footprint, estimate
 from .errors import DenoiserError
 from .machine import size
+from .network import own_mode
 from .policy import level_remarks
 from .result import aligned
 from .samplers import Ancestral
@@ -120,6 +121,7 @@ class Check:
 
 
 @typed
+@own_mode()
 def check(
     denoiser: Any,
     constraint: Constraint | None = None,

@@ -1,15 +1,29 @@
 """The user's denoiser as samplers evaluate it: checked, and counted in a run."""
 
-__all__ = ["Evaluations", "Network", "along_channels", "device_of", "moments_of", "watched"]
+__all__ = [
+    "Evaluations",
+    "Network",
+    "along_channels",
+    "device_of",
+    "explained",
+    "moments_of",
+    "networks_mode",
+    "own_mode",
+    "watched",
+]
 
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from .derivatives import CHECKPOINTS
 from .errors import DenoiserError
 
 ROUNDS = 2
@@ -18,6 +32,9 @@ ROUNDS = 2
 LEANS = 0.05
 """How far the mean may be from that which runs begin with, in units of the highest noise. Samples
 are then off by less than 0.01 standard deviations, if that noise is five of them."""
+DEVICES = ("cpu", "cuda", "mps", "xpu")
+
+_AUTOCAST: ContextVar[tuple[tuple[str, torch.dtype], ...]] = ContextVar("autocast", default=())
 
 
 @dataclass
@@ -151,7 +168,8 @@ class Network:
 
     def _estimate(self, x_t: Tensor, t: Tensor) -> Tensor:
         version = None if x_t.is_inference() else x_t._version
-        x_0 = self.denoiser(x_t, t)
+        with networks_mode() as cast:
+            x_0 = self.denoiser(x_t, t)
         if version is not None and x_t._version != version:
             raise DenoiserError(
                 "The denoiser changes its input x_t in place, which is the sampler's own state; "
@@ -159,8 +177,57 @@ class Network:
             )
         mean = x_0 if isinstance(x_0, Tensor) else getattr(x_0, "mean", x_0)
         x_0 = x_0 if callable(mean) else mean  # an array's `mean` is a method
+        if cast and isinstance(x_0, Tensor):
+            x_0 = x_0.to(x_t.dtype)
         _check_output(x_0, x_t)
         return x_0
+
+
+@contextmanager
+def own_mode() -> Generator[None]:
+    """Computes in the library's own mode, whatever modes of torch the caller is in: no gradients
+    by default, no inference mode, autocast for networks alone, and graphs that may be gone through
+    more than once."""
+    found = tuple(
+        (device, torch.get_autocast_dtype(device))
+        for device in DEVICES
+        if torch.is_autocast_enabled(device)
+    )
+    token = _AUTOCAST.set(found or _AUTOCAST.get())  # an inner call finds none
+    try:
+        with ExitStack() as modes:
+            modes.enter_context(torch.inference_mode(False))
+            modes.enter_context(torch.no_grad())
+            modes.enter_context(CHECKPOINTS)
+            for device, _ in found:
+                modes.enter_context(torch.autocast(device, enabled=False))
+            if functorch := sys.modules.get("torch._functorch.config"):
+                modes.enter_context(functorch.patch(donated_buffer=False))
+            yield
+    finally:
+        _AUTOCAST.reset(token)
+
+
+@contextmanager
+def networks_mode() -> Generator[bool]:
+    """Computes what a network does, under the autocast that the caller has on; tells if there is
+    one."""
+    modes = _AUTOCAST.get()
+    with ExitStack() as stack:
+        for device, dtype in modes:
+            stack.enter_context(torch.autocast(device, dtype))
+        yield bool(modes)
+
+
+def explained(error: Exception) -> str:
+    """Returns what torch's message means and what to do, in a sentence, of a tensor that was made
+    in inference mode; an empty one for other errors."""
+    if "nference tensor" not in str(error):
+        return ""
+    return (
+        "A tensor in it was made under torch.inference_mode() and has no gradients. Make or load "
+        "it outside of that, under torch.no_grad() if need be"
+    )
 
 
 def watched(

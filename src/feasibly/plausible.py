@@ -27,7 +27,7 @@ from .constraints.base import Constraint
 from .errors import DenoiserError, SamplingError
 from .members import calling
 from .minimizers.base import per_sample
-from .network import Network, device_of
+from .network import Network, device_of, own_mode
 from .randomness import MemberNoise, generator
 from .samplers.ancestral import Ancestral
 from .sampling import RATE, failure, finite
@@ -236,7 +236,7 @@ class Reference:
                 )
 
 
-@torch.no_grad()
+@own_mode()
 def reference(
     denoiser: Any,
     shape: Sequence[int],

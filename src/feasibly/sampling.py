@@ -44,7 +44,7 @@ from .errors import (
 from .machine import check_room, exhausted, is_exhausted
 from .minimizers import LBFGS
 from .minimizers.base import per_sample
-from .network import Evaluations, Network, device_of
+from .network import Evaluations, Network, device_of, explained, own_mode
 from .randomness import MemberNoise
 from .result import Result, Snapshot
 
@@ -106,7 +106,7 @@ class Monitor(Protocol):
 
 
 @typed
-@torch.no_grad()
+@own_mode()
 def run(
     attempts: Sequence[Any],
     members: int | Sequence[int],
@@ -291,10 +291,6 @@ def dry_run(
     return [prepared[id(sampler)] for sampler in attempts]
 
 
-DONATED = "donated buffers"
-"""What torch says of a compiled network if a second backward pass goes through the same graph."""
-
-
 def trajectory(sampler: Any, noise: MemberNoise) -> Iterator[tuple[int, Tensor, Any]]:
     r"""Goes from :math:`t = 1` to :math:`t = 0` once.
 
@@ -335,12 +331,8 @@ def failure(where: str, error: Exception, states: int) -> SamplingError:
     batch."""
     if is_exhausted(error):
         return SamplingError(exhausted(where.rstrip(","), error, states))
-    if DONATED in str(error):
-        return SamplingError(
-            f"{where} failed: the network is compiled so that its backward pass runs once, "
-            "and a sampler takes several. In a new process `import torch._functorch.config` "
-            "and set `torch._functorch.config.donated_buffer = False` before the first call."
-        )
+    if why := explained(error):
+        return SamplingError(f"{where} failed. {why} ({error}).")
     cure = "test the denoiser there with `python -m feasibly check`"
     if isinstance(error, OSError):  # of a disk or a connection
         cure = "it is not an error of the method, so run it again once that is mended"

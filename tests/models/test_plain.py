@@ -69,8 +69,7 @@ def test_ppr_draws_the_same_samples_through_every_parametrisation(path, exact, p
 
 @pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
 def test_many_residuals_are_projected_through_a_velocity(exact, paths):
-    """By conjugate gradients, which take forward-mode derivatives of the network and not of the
-    schedule inside."""
+    """By conjugate gradients."""
     constraint = feasibly.Equality(
         lambda x: torch.cat([x, x**2, x**3, 0 * x, x.sin()], dim=1)[:, :9], tolerance=1e-3
     )

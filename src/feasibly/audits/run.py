@@ -26,7 +26,7 @@ from ..errors import DenoiserError, SamplingError, StoreError
 from ..machine import is_exhausted
 from ..members import calling
 from ..minimizers.base import per_sample
-from ..network import device_of
+from ..network import device_of, own_mode
 from ..plausible import Reference
 from ..policy import Plan
 from ..result import Result
@@ -47,6 +47,7 @@ METHODS = ("auto", "calibrated", "ppr")
 
 
 @typed
+@own_mode()
 def audit(
     denoiser: Any,
     constraint: Constraint,

@@ -16,7 +16,7 @@ from .. import members as batch
 from ..constraints.base import Constraint
 from ..constraints.composite import Composite
 from ..minimizers import LBFGS
-from ..network import Network, device_of
+from ..network import Network, device_of, own_mode
 from ..randomness import generator
 from .coverage import channels, misfits
 from .inputs import as_data, check_constraint, check_denoiser, check_parts
@@ -132,6 +132,7 @@ class Diagnosis:
         return fit and self.projected != 0 and not self.misfits
 
 
+@own_mode()
 def diagnose(
     denoiser: Callable[[Tensor, Tensor], Any],
     constraint: Constraint | None,

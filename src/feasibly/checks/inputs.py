@@ -15,7 +15,7 @@ from .. import members
 from ..constraints.base import Constraint
 from ..errors import ConstraintError, ConstraintWarning, DenoiserError
 from ..machine import exhausted, is_exhausted
-from ..network import Network
+from ..network import Network, explained
 from ..randomness import generator
 
 ROUNDING = 0.05
@@ -101,11 +101,16 @@ def check_denoiser(
         DenoiserError: If the output is no tensor, of another shape or dtype than `x_t`, mixes
             samples, is random, or lacks a needed gradient.
     """
-    try:
+
+    def estimate(x_t: Tensor) -> Tensor:
+        # with a gradient or without: some layers take other paths for each, which round otherwise
         with torch.set_grad_enabled(gradient):
-            x_0 = Network(denoiser)(x_t.detach().requires_grad_(gradient), t)
-        with torch.no_grad(), members.among(torch.tensor([0], device=x_t.device)):
-            alone = Network(denoiser)(x_t[:1], t)
+            return Network(denoiser)(x_t.detach().requires_grad_(gradient), t)
+
+    try:
+        x_0 = estimate(x_t)
+        with members.among(torch.tensor([0], device=x_t.device)):
+            alone = estimate(x_t[:1])
     except DenoiserError:
         raise
     except Exception as error:
@@ -113,22 +118,25 @@ def check_denoiser(
             raise DenoiserError(exhausted("The denoiser", error, len(x_t))) from error
         raise DenoiserError(
             f"The denoiser failed on a state of shape {tuple(x_t.shape)}, {x_t.dtype} on "
-            f"{x_t.device} ({type(error).__name__}: {error}); check `shape`, `dtype` and `device` "
-            "of the sample() call against what the network expects."
+            f"{x_t.device} ({type(error).__name__}: {error}). "
+            + (
+                explained(error)
+                or "Check `shape`, `dtype` and `device` of the sample() call against what the "
+                "network expects"
+            )
+            + "."
         ) from error
     if gradient and not x_0.requires_grad:
         raise DenoiserError(
             "The denoiser's output has no gradient with respect to x_t, which this method needs; "
-            "remove torch.no_grad(), torch.inference_mode() and detach() from it and around "
-            "sample()."
+            "remove torch.no_grad(), torch.inference_mode() and detach() from it."
         )
 
     def of_twins() -> Tensor:
-        with torch.no_grad():
-            return Network(denoiser)(x_t[:1].expand_as(x_t), t)[:1]
+        return estimate(x_t[:1].expand_as(x_t))[:1].detach()
 
     alpha_t, _ = Network(denoiser).schedule(t)
-    if not _independent(x_0.detach(), alone, of_twins, x_t / alpha_t, 1e-2, 1e-3):
+    if not _independent(x_0.detach(), alone.detach(), of_twins, x_t / alpha_t, 1e-2, 1e-3):
         raise DenoiserError(
             "The denoiser's estimate of a state changes with the other states in its batch, or "
             "from call to call; call .eval() on it (dropout, batch normalisation)."
@@ -163,8 +171,12 @@ def check_constraint(constraint: Constraint, x: Tensor) -> Tensor:
     except Exception as error:
         raise ConstraintError(
             f"{name} failed on samples of shape {tuple(x.shape)}, {x.dtype} on {x.device} "
-            f"({type(error).__name__}: {error}); check its shapes, and that its tensors are of "
-            "that dtype and on that device."
+            f"({type(error).__name__}: {error}). "
+            + (
+                explained(error)
+                or "Check its shapes, and that its tensors are of that dtype and on that device"
+            )
+            + "."
         ) from error
 
     if not isinstance(r, Tensor) or r.ndim != 2 or r.shape[0] != x.shape[0]:

@@ -14,6 +14,7 @@ from .. import members
 from ..denoisers.adapter import Adapter, AsIs
 from ..denoisers.predictions import PREDICTIONS, Prediction, Scales, scales
 from ..errors import DenoiserError
+from ..network import networks_mode
 from ..randomness import generator
 from ..schedules import VP, Cosine, Rectified, SubVP
 from .coverage import Gaps, channels
@@ -200,7 +201,7 @@ class Bench:
         for t in self.times(data, schedule):
             at = scales(schedule or self.adapter.schedule, t, x_0)
             x_t = self.adapter.inside(at.alpha * x_0 + at.sigma * self.noise, at.alpha)
-            with members.calling(rows, data.device):
+            with members.calling(rows, data.device), networks_mode():
                 # a copy, since a network may write into its input
                 found.append((x_t, at, self.adapter.output(x_t.clone(), at, time(t))))
         return found

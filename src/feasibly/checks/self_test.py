@@ -13,7 +13,7 @@ from .. import members
 from ..denoisers.adapter import Adapter, AsIs, positional, time_first
 from ..denoisers.predictions import scales
 from ..errors import CalibrationWarning, DenoiserError
-from ..network import device_of
+from ..network import device_of, own_mode
 from ..randomness import generator
 from .coverage import misfits, unmoved
 from .inputs import as_data
@@ -23,7 +23,7 @@ FEW = 64
 """Of fewer numbers than these in all, data are too few to refuse a wrap by."""
 
 
-@torch.no_grad()
+@own_mode()
 def self_test(denoiser: Any, data: Tensor | np.ndarray, seed: int = 0) -> Attempt:
     r"""Tests a denoiser on real data, and if it fails finds out why.
 

@@ -18,7 +18,7 @@ __all__ = [
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from torch import Tensor
 
 from .. import members
 from ..arguments import typed
+from ..derivatives import ordinary
 from ..errors import ConstraintError
 
 Array = Tensor | ArrayLike
@@ -91,6 +92,10 @@ class Constraint(ABC):
             )
         self.tolerance = float(tolerance)
         self._inverses: dict[tuple[tuple[int, ...], torch.device], Tensor] = {}
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # a constraint may be made in inference mode, and is differentiated later
+        super().__setattr__(name, ordinary(value) if isinstance(value, Tensor) else value)
 
     @abstractmethod
     def residual(self, x: Tensor) -> Tensor:

@@ -94,7 +94,7 @@ class BlackBox(Constraint):
 
 
 class _Differences(Function):
-    """A function whose derivatives, in both modes, are central differences."""
+    """A function whose derivatives are central differences."""
 
     @staticmethod
     def forward(x: Tensor, f: Callable[[Tensor], Tensor], step: float) -> Tensor:
@@ -104,7 +104,6 @@ class _Differences(Function):
     def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
         x, ctx.f, ctx.step = inputs
         ctx.save_for_backward(x)
-        ctx.save_for_forward(x)
 
     @staticmethod
     @once_differentiable
@@ -117,15 +116,3 @@ class _Differences(Function):
         ahead, behind = ctx.f(both).reshape(2, n, d, -1)
         jacobian = (ahead - behind) / (2 * ctx.step)
         return (jacobian @ grad[..., None]).reshape(x.shape), None, None
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Tensor:
-        tangent = tangents[0]
-        (x,) = ctx.saved_tensors
-        # moves are as long as those of the gradient, whatever the length of the tangent
-        size = tangent.flatten(start_dim=1).norm(dim=1)
-        safe = torch.where(size > 0, size, 1.0)
-        shape = (-1, *(1,) * (x.ndim - 1))
-        move = ctx.step * tangent / safe.reshape(shape)
-        slope = (ctx.f(x + move) - ctx.f(x - move)) / (2 * ctx.step)
-        return slope * size[:, None]

@@ -20,7 +20,7 @@ from ..checks.probe import Probe, probe
 from ..errors import CalibrationWarning, InfeasibleWarning, SamplingError
 from ..files import remedy
 from ..machine import check_room, is_exhausted
-from ..network import Evaluations, device_of
+from ..network import Evaluations, device_of, own_mode
 from ..randomness import MemberNoise
 from ..result import Result, Snapshot
 from ..samplers import Sampler
@@ -37,6 +37,7 @@ LARGEST = 1e30
 
 
 @typed
+@own_mode()
 def run(
     attempts: Sampler | Sequence[Sampler],
     path: Path | str,

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..constraints.base import Constraint
+from ..derivatives import Jacobian
 from ..linalg import Solution, eigh, extremes
 from ..minimizers.base import per_sample
 from ..network import Network
@@ -239,17 +240,15 @@ def _rows(
     one = x.new_ones((len(x), 1))
     observed, equalities = constraint.noisy, constraint.equalities
     if observed is None:
-        r = constraint.residual(x)
+        r, J, J_T = _products(constraint, x, kept)
         share = constraint.tolerance / r.shape[1] if noise is None else noise
-        return Rows(r, torch.full_like(r, share), torch.clone, one, *_products(r, x, kept))
-    values = observed.residual(x)
-    J_v, J_v_T = _products(values, x, kept)
+        return Rows(r, torch.full_like(r, share), torch.clone, one, J, J_T)
+    values, J_v, J_v_T = _products(observed, x, kept)
     if equalities is None:
         return Rows(values, torch.ones_like(values), torch.clone, one, J_v, J_v_T)
-    r = equalities.residual(x)
+    r, J_r, J_r_T = _products(equalities, x, KEPT)
     m = r.shape[1]
     share = equalities.tolerance / m if noise is None else noise
-    J_r, J_r_T = _products(r, x, KEPT)
     turn, turn_T, known = _known(r.detach(), lambda p: J_r(V(J_r_T(p))))
     # the product of the turn and its transpose is diagonal
     exact = share * turn(turn_T(torch.ones_like(r)))
@@ -338,29 +337,22 @@ def _known(r: Tensor, S: Product) -> tuple[Product, Product, Tensor]:
     )
 
 
-def _products(r: Tensor, x: Tensor, kept: int) -> tuple[Product, Product]:
-    r"""Returns the products with :math:`J = \partial r / \partial x` and with :math:`J^\top`.
+def _products(part: Constraint, x: Tensor, kept: int) -> tuple[Tensor, Product, Product]:
+    r"""Returns the residuals of a part of the constraint, and the products with
+    :math:`J = \partial r / \partial x` and with :math:`J^\top`.
 
     Up to so many rows of it are kept. They cost a backward pass each, and no more later.
     """
-
-    def J_T(p: Tensor) -> Tensor:
-        return torch.autograd.grad(r, x, p, retain_graph=True)[0]
-
-    if r.shape[1] <= kept:
-        rows = torch.stack([J_T(e.expand_as(r)) for e in torch.eye(r.shape[1]).to(r)], dim=1)
-        return (
-            lambda v: torch.einsum("bm...,b...->bm", rows, v),
-            lambda p: torch.einsum("bm...,bm->b...", rows, p),
-        )
-    # the transpose of J^T is J: a product that needs no forward-mode derivatives
-    u = torch.zeros_like(r, requires_grad=True)
-    (J_T_u,) = torch.autograd.grad(r, x, u, create_graph=True)
-
-    def J(v: Tensor) -> Tensor:
-        return torch.autograd.grad(J_T_u, u, v, retain_graph=True)[0]
-
-    return J, J_T
+    r = part.residual(x)
+    J = Jacobian(part.residual, r, x, part.linear)
+    if r.shape[1] > kept:
+        return r, J, J.T
+    rows = J.rows()
+    return (
+        r,
+        lambda v: torch.einsum("bm...,b...->bm", rows, v),
+        lambda p: torch.einsum("bm...,bm->b...", rows, p),
+    )
 
 
 def numbers(randn: Randn, like: Tensor, x: Tensor) -> Tensor:
