@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from . import progress
 from .derivatives import CHECKPOINTS
 from .errors import DenoiserError
 
@@ -148,7 +149,7 @@ class Network:
         # as it was, and no hook sees a view that was written to, which would end the process.
         if self.evaluations is None:
             return self._estimate(x_t.clone(), t)
-        counts, members = self.evaluations, x_t.shape[0]
+        counts, members, meter = self.evaluations, x_t.shape[0], progress.current()
         counts.forward += 1
         counts.member_forward += members
 
@@ -156,6 +157,7 @@ class Network:
         start = time.perf_counter()
         x_0 = self._estimate(inner, t)
         counts.seconds += time.perf_counter() - start
+        meter.advance(members)
 
         def enter() -> None:
             counts.backward += 1
@@ -163,6 +165,7 @@ class Network:
 
         def leave(seconds: float) -> None:
             counts.seconds += seconds
+            meter.advance(progress.work(0, members))
 
         return watched(inner, x_0, enter, leave)
 

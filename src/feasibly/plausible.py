@@ -28,6 +28,7 @@ from .errors import DenoiserError, SamplingError
 from .members import calling
 from .minimizers.base import per_sample
 from .network import Network, device_of, own_mode
+from .progress import current
 from .randomness import MemberNoise, generator
 from .samplers.ancestral import Ancestral
 from .sampling import RATE, failure, finite
@@ -283,6 +284,10 @@ def reference(
     device = device or device_of(network.denoiser)
     sampler = Ancestral(network, spacing="noise")
     sampler = replace(sampler, steps=_steps(sampler) if steps is None else steps)
+    directions = _directions(shape, pairs, dtype).to(device)
+    between = 2 * (2 + len(BENT_LEVELS)) + 3 * len(AFFINE_LEVELS) + 2
+    each = sampler.steps + 1 + len(levels) * len(directions)
+    current().expect(size * each + BENT_SIZE * between)
     found, told, errors, moves = [], [], [], []
     for ids in torch.arange(size).split(chunk or size):
         noise = MemberNoise(seed, ids.tolist(), shape, dtype=dtype, device=device)
@@ -302,13 +307,12 @@ def reference(
     ends = tuple(sampler.noise_level(torch.tensor(t)) for t in (0.0, 1.0))
     unit = _least_unit(x, ends[0])
     times, reached = _times(sampler, [unit * level for level in levels], x)
-    noise = _directions(shape, pairs, dtype).to(device)
     ids = torch.full((len(x),), member, device=device)
     (t, *_), (s, *_) = _times(sampler, [unit], x)
-    x_t = network.schedule(t)[0] * (x[:1] + s * noise[:1])
+    x_t = network.schedule(t)[0] * (x[:1] + s * directions[:1])
     with calling(ids[:1], device):
         probe = Probe(x_t, t, network(x_t, t))
-    log_e = _log(_errors(network, x, ids, times, reached, noise, chunk))
+    log_e = _log(_errors(network, x, ids, times, reached, directions, chunk))
     bent_levels = [unit * level for level in (FINE_LEVEL, THIN_LEVEL, *BENT_LEVELS)]
     bent_levels += [_unit(x) * level for level in BENT_LEVELS if _unit(x) > unit]
     missed, varied = _bends(sampler, x[:BENT_SIZE], ids[:BENT_SIZE], bent_levels, chunk)
@@ -318,7 +322,7 @@ def reference(
         unit=unit,
         levels=reached,
         times=times,
-        noise=noise,
+        noise=directions,
         location=log_e.mean(dim=0),
         scale=log_e.std(dim=0).clamp_min(SPREAD),
         limit=max(LEAST, tail_limit(_left_out(log_e))),

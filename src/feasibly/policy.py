@@ -17,6 +17,7 @@ from .constraints.composite import without_inequalities
 from .metrics import is_outlying
 from .minimizers import GaussNewton, Minimizer, WarmLBFGS
 from .network import Evaluations, Network
+from .progress import duration, work
 from .samplers import METHODS, PPR, Ancestral, CalibratedPPR, Particles, Sampler, TruncatedPPR
 from .sampling import Problem
 
@@ -311,6 +312,9 @@ class Plan:
             plausible; None if they were not sampled.
         evaluations: The network evaluations that it took to choose.
         remarks: What a user should know before sampling, in sentences.
+        expected: The forward and backward evaluations that the first attempt is expected to take
+            for a sample, tests of plausibility included.
+        pace: The seconds that a forward evaluation took for a sample; 0 if none was measured.
     """
 
     attempts: tuple[Sampler, ...]
@@ -318,6 +322,23 @@ class Plan:
     survey: Any = None
     evaluations: Evaluations = field(default_factory=Evaluations)
     remarks: tuple[str, ...] = ()
+    expected: tuple[float, float] = (0, 0)
+    pace: float = 0.0
+
+    def seconds(self, members: int) -> float:
+        """Returns the seconds that so many samples are expected to take; 0 if it is not known."""
+        return members * work(*self.expected) * self.pace
+
+    def estimate(self, members: int) -> str:
+        """Says what so many samples are expected to take, in a sentence."""
+        forward, backward = self.expected
+        words = (
+            f"{members:,} samples are expected to take {forward:.0f} forward and {backward:.0f} "
+            "backward evaluations of the network each, and more if they are sampled again"
+        )
+        if not self.pace:
+            return f"{words}."
+        return f"{words}: about {duration(self.seconds(members))} at the rate of the survey."
 
 
 def check_method(method: Any) -> None:

@@ -173,7 +173,7 @@ def estimate(
     begun = isinstance(measured, Particles)  # `begin` takes all steps but the last
     if begun:
         measured = _all_along(measured, MemberNoise(0, [0], shape, 0, dtype, device)())
-    *_, sampler = dry_run([measured], shape, dtype, device, 0, 1, Evaluations())
+    (sampler,), _ = dry_run([measured], shape, dtype, device, 0, 1, Evaluations())
 
     last = sampler.taken - 1
     levels = [last] if begun else sorted({0, length // 2, max(0, last - 1)})

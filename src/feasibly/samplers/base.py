@@ -271,6 +271,11 @@ class Sampler(ABC):
         last = 1 if self.output == "denoised" else 0
         return self.taken * forward + last, self.taken * backward
 
+    def expected(self, residuals: int = 1) -> tuple[float, float]:
+        """Returns the forward and backward evaluations that an attempt is expected to take for a
+        sample: the budget, but for what most samples do not need."""
+        return self.budget(residuals)
+
     @typed
     def sample(
         self,

@@ -3,7 +3,7 @@ r"""PPR with posterior samples in place of point estimates."""
 __all__ = ["CalibratedPPR"]
 
 import math
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from itertools import pairwise
 from typing import Self
 
@@ -301,6 +301,10 @@ class CalibratedPPR(Sparse):
         if self.products is None:
             forward += sum(len(self._halvings(t)) for t in times)
         return forward + last[0], self.gradients(times, residuals) + last[1]
+
+    def expected(self, residuals: int = 1) -> tuple[float, float]:
+        quick = replace(self.minimize, steps=1)  # the last projection has little to do
+        return replace(self, minimize=quick).budget(residuals)
 
     def gradients(self, times: Tensor, residuals: int) -> int:
         """Returns the most backward evaluations of steps from these times."""
