@@ -190,8 +190,10 @@ class CalibratedPPR(Sparse):
         elif self.products:
             root, largest = square_root(V, randn(z), self.products, RTOL)
             z, width = z + root, largest.sqrt()
-        # without noise singular values are bounded by the largest
+        # without noise singular values are bounded by the largest; beside noise too, where V is
+        # as exact as the reverse diffusion takes the denoiser to be
         noisy = self.constraint.noisy is not None
+        noisy &= self.constraint.equalities is None or self.products is not None
 
         def solve(S: Product, b: Tensor, iterations: int, rtol: float, least: Tensor) -> Solution:
             rtol = min(rtol, self.floor)  # small singular values are solved for too
@@ -211,8 +213,8 @@ class CalibratedPPR(Sparse):
     def unconditional(self, x_t: Tensor, t: Tensor, randn: Randn) -> Tensor:
         r"""Samples :math:`x_0 \sim p(x_0 \mid x_t)` by unconditional steps from :math:`t` to 0."""
         prior, times, last = Ancestral(self.denoiser), self._halvings(t).to(x_t.dtype), None
-        for t, s in pairwise([t, *times[1:]]):
-            x_t, _, last = prior.step(x_t, t, s, randn, last)
+        for now, s in pairwise([t, *times[1:]]):
+            x_t, _, last = prior.step(x_t, now, s, randn, last)
         return self.denoiser(x_t, times[-1])
 
     def _halvings(self, t: Tensor) -> Tensor:
