@@ -209,7 +209,7 @@ UNITS = 1e-4
 
 CHOICES = (
     (
-        "linear values of exactly normal data, all exact or all with errors",
+        "linear values of exactly normal data",
         "`CalibratedPPR` in few steps; `PPR` for members that fail",
     ),
     (
@@ -450,10 +450,8 @@ def _bent(survey: Survey | None) -> bool:
 
 def _normal(constraint: Constraint | None, survey: Survey | None) -> bool:
     """Whether few steps of posterior samples are enough: data are exactly normal, and the
-    constraint is linear, either exact or with errors."""
+    constraint is linear."""
     if survey is None or constraint is None or not constraint.linear:
-        return False
-    if constraint.noisy is not None and constraint.exact is not None:
         return False
     rounding = torch.finfo(survey.samples.dtype).eps
     return survey.curved <= STRAIGHT * rounding**2 and not any(_misfits(survey))

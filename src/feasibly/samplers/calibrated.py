@@ -198,8 +198,10 @@ class CalibratedPPR(Sparse):
             )
             z, largest = z + unit * root, largest * unit.max() ** 2
             width = largest.sqrt()
-        # without noise singular values are bounded by the largest
+        # without noise singular values are bounded by the largest; with noise too, where V is
+        # as exact as the reverse diffusion takes the denoiser to be
         noisy = self.constraint.noisy is not None
+        noisy &= self.constraint.equalities is None or self.products is not None
 
         def solve(S: Product, b: Tensor, iterations: int, rtol: float, least: Tensor) -> Solution:
             rtol = min(rtol, self.floor)  # small singular values are solved for too
