@@ -323,7 +323,7 @@ def sensed(sensor, y):
     data = Mixture(torch.zeros(1, 2), torch.eye(2)[None])
     eps = feasibly.wrap(network(data, "eps", vp), "eps", VP())
     seen = constraints.Observation(lambda x: sensor(x[:, :1]), torch.tensor([y]), noise=0.1)
-    found = attempt(eps, seen, shape=(2,))
+    found = attempt(eps, seen, shape=(2,), members=256)
     mean, variance = on_a_grid(lambda u: -(u**2) / 2 - ((sensor(u) - y) / 0.1) ** 2 / 2)
     return found, torch.tensor([mean, 0.0]), torch.tensor([variance, 1.0])
 
@@ -338,6 +338,35 @@ def test_a_smooth_sensor_is_right(name):
     assert_right(*sensed(*sensors()[name]))
 
 
+# and one that is detached in part
+
+
+def normalised(detach):
+    """A ratio to the size of the sample, which is held fixed in the gradient."""
+
+    def residual(x):
+        size = x.square().mean(dim=1, keepdim=True).sqrt()
+        return x[:, :1] / (size.detach() if detach else size) - 0.8
+
+    denoiser = feasibly.wrap(
+        network(Mixture(torch.zeros(1, 2), torch.eye(2)[None]), "eps", vp), "eps", VP()
+    )
+    found = attempt(denoiser, constraints.Equality(residual, 1e-8), shape=(2,))
+    # x[0] = c r and x[1] = +-s r; the density of r is that of a normal in the plane
+    c = 0.8 / 2**0.5
+    second = torch.tensor([c**2, 1 - c**2]).double() * 2
+    mean = torch.tensor([c * (math.pi / 2) ** 0.5, 0.0]).double()
+    return found, mean, second - mean**2
+
+
+def test_a_residual_detached_in_part_is_right_or_is_named():
+    assert_right_or_said(*normalised(True), r"gradient.*(no_grad|detach)")
+
+
+def test_the_same_residual_with_its_gradient_is_right():
+    assert_right(*normalised(False))
+
+
 # 3. and 4. data with a mean, and channels of unlike scale
 
 UNITS = {
@@ -348,11 +377,11 @@ UNITS = {
     "a small channel, flow": ((0.0, 0.0, 0.0), (1.0, 1.0, 3e-4), Flow()),
     "a large channel": ((0.0, 0.0, 0.0), (1.0, 300.0, 1.0), EDM()),
 }
-ENDS = r"(?i)scale|mean|standardis|unit"
+ENDS = r"(?i)noise level|mean|scale"
 
 
 def in_units(name, schedule=None):
-    """Data in units, its exact network, and a constraint on all channels."""
+    """Data in units, their exact network, and a constraint on the first channel."""
     mean, std, own = UNITS[name]
     mean, std = torch.tensor(mean).double(), torch.tensor(std).double()
     cov = std[:, None] * correlated(3, 0.6) * std
@@ -360,17 +389,15 @@ def in_units(name, schedule=None):
     schedule = schedule or own
     flow = isinstance(schedule, Flow)
     net = network(data, "velocity" if flow else "eps", straight if flow else unit)
-    # the two last, in units of their spread
-    A = torch.stack([torch.zeros(3).double(), 1 / std, 1 / std])[1:].clone()
-    A[0, 2], A[1, :] = -1 / std[2], torch.tensor([1 / std[0], 0.0, 0.0])
-    y = A @ mean + torch.tensor([0.7, 0.5]).double()
+    A = torch.tensor([[1.0, 0.0, 0.0]]).double() / std  # the first, half a deviation high
+    y = A @ mean + 0.5
     time = None if flow else (lambda t: schedule(t)[1])
 
     def wrap(**options):
         kind = {} if flow else {"time": time}
         return feasibly.wrap(net, "velocity" if flow else "eps", schedule, **kind, **options)
 
-    constraint = constraints.Linear(A.float(), y.float(), 1e-4)
+    constraint = constraints.Linear(A.float(), y.float(), 1e-6)
     return data, wrap, constraint, diag(data.given(A, y))
 
 
@@ -408,7 +435,7 @@ def angles(wrapped):
         gap = torch.atan2(x[:, 1], x[:, 0]) - angle
         return torch.atan2(gap.sin(), gap.cos()) if wrapped else gap
 
-    found = attempt(eps, constraints.Equality(residual, 1e-8), shape=(2,))
+    found = attempt(eps, constraints.Equality(residual, 1e-8), shape=(2,), members=256)
     # the density along the ray is that of the data over the gradient of the angle, 1 / r
     c, s = math.cos(angle), math.sin(angle)
     mean, variance = on_a_grid(
@@ -497,7 +524,7 @@ def test_the_surroundings_change_no_feasibility(ambient):
         "inference mode": torch.inference_mode(),
     }[ambient]
     with within:
-        found = attempt(eps, constraint, shape=(8,))
+        found = attempt(eps, constraint, shape=(8,), members=256)
     assert_right(found, *diag(data.given(A, y)))
     samples = found[0].samples.float().clone()
     assert (matmul(samples).square().sum(dim=1) <= 1e-8).all()
@@ -534,7 +561,7 @@ def test_rows_that_say_nothing_change_nothing(form, noise):
         else constraints.Observation(lambda x: x @ A.T.to(x), y, noise=std)
     )
     eps = feasibly.wrap(network(data, "eps", vp), "eps", VP())
-    found = attempt(eps, constraint, shape=(10,))
+    found = attempt(eps, constraint, shape=(10,), members=256)
     assert_right(found, *diag(data.given(A, y, 0.1)), quiet=form == "Linear")
     assert not re.search("(?i)denoiser", found[1])
 
@@ -657,7 +684,7 @@ def centred(kind):
 
 
 def test_mean_free_noise_is_right_or_is_named():
-    assert_right_or_said(*centred("eps"), r"(?i)mean|centr")
+    assert_right_or_said(*centred("eps"), r"(?i)centred")
 
 
 def test_a_mean_free_prediction_of_the_sample_is_right():
@@ -776,12 +803,12 @@ def test_a_violation_that_is_a_norm_is_met_or_is_named():
     def norm(x):
         return (x @ TWO.T - VALUES).norm(dim=1)
 
-    result, said = attempt(denoiser, constraints.Scalar(norm, 1e-4), shape=(4,), members=64)
+    result, said = attempt(denoiser, constraints.Scalar(norm, 1e-4), shape=(4,), members=16)
     if not re.search("(?i)squar", said):
         assert result is not None, said
         assert result.feasible.all()
     square = constraints.Scalar(lambda x: norm(x).square(), 1e-8)
-    result, said = attempt(denoiser, square, shape=(4,), members=64)
+    result, said = attempt(denoiser, square, shape=(4,), members=16)
     assert result.feasible.all()
 
 
