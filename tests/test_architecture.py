@@ -9,7 +9,9 @@ PACKAGE = ROOT / "src" / "feasibly"
 
 # Floors, from the ground up. A module imports from lower floors, and from its own room.
 FLOORS = [
-    ["errors", "schedules", "linalg", "metrics", "randomness", "members", "calibration"],
+    ["errors", "arguments", "machine"],
+    ["files"],
+    ["schedules", "linalg", "metrics", "randomness", "members", "calibration"],
     ["nn", "constraints", "denoisers", "network"],
     ["minimizers", "oracles", "result", "priors", "wrappers", "weather"],
     ["checks"],
@@ -19,7 +21,8 @@ FLOORS = [
     ["api", "ensemble"],
     ["problems", "audits", "fitness"],
     ["cli"],
-    ["__init__", "__main__"],
+    ["__init__"],
+    ["__main__"],
 ]
 ROOMS = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 

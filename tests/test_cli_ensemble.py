@@ -9,12 +9,13 @@ import pytest
 import torch
 
 import feasibly
-from feasibly import priors, problems
+from feasibly import machine, priors, problems
 from feasibly.__main__ import main
 from feasibly.cli import ensemble
 from feasibly.cli.load import load_constraint
 from feasibly.cli.sample import sample
-from feasibly.ensemble import Store, Summary, memory
+from feasibly.ensemble import Store, Summary
+from feasibly.ensemble.manifest import sealed
 
 pytest.importorskip("zarr")
 xarray = pytest.importorskip("xarray")
@@ -226,8 +227,9 @@ def test_a_forged_name_is_not_run(tmp_path, user, command, capsys, place):
     sample("banana", "3", tmp_path / "run.zarr", members=1, steps=2)
     path = tmp_path / "run.zarr" / ".feasibly" / "manifest.json"
     forged = json.loads(path.read_text())
+    del forged["seal"]
     forged["config"]["source"][place] = f"{user}:denoiser"
-    path.write_text(json.dumps(forged))
+    path.write_bytes(sealed(forged))
     assert command("resume", "run.zarr") == 2
     printed = capsys.readouterr()
     assert "is not run unasked" in printed.err
@@ -238,20 +240,16 @@ def test_a_forged_shape_takes_no_memory(tmp_path, command, capsys, monkeypatch):
     sample("banana", "3", tmp_path / "run.zarr", members=1, steps=2)
     store = Store(tmp_path / "run.zarr")
     (store.records / "0.json").unlink()
-    for path, edit in (
-        (store.path / ".feasibly" / "manifest.json", lambda file: file["config"]),
-        (store.array / "zarr.json", lambda file: file),
-    ):
-        forged = json.loads(path.read_text())
-        edit(forged)["shape"] = [*edit(forged)["shape"][:-1], 2**31]
-        if "chunk_grid" in forged:
-            forged["chunk_grid"]["configuration"]["chunk_shape"] = [1, 2**31]
-        path.write_text(json.dumps(forged))
-    monkeypatch.setattr(memory, "room", lambda device: 2**33)
+    path = store.path / ".feasibly" / "manifest.json"
+    forged = json.loads(path.read_text())
+    del forged["seal"]
+    forged["config"]["shape"] = [*forged["config"]["shape"][:-1], 2**31]
+    path.write_bytes(sealed(forged))
+    monkeypatch.setattr(machine, "room", lambda device: 2**33)
     monkeypatch.setattr(problems, "layout", lambda *_: pytest.fail("no axes are needed"))
     monkeypatch.chdir(tmp_path)
     assert command("resume", "run.zarr") == 2
-    assert "take 8,589,934,592 bytes each" in capsys.readouterr().err
+    assert "takes at least 60.1 GB of memory, and 8.59 GB are free" in capsys.readouterr().err
 
 
 def test_a_shipped_prior_is_resumed_by_the_store_alone(tmp_path, user, command):

@@ -267,3 +267,48 @@ def test_a_survey_and_the_tests_of_members_keep_to_the_chunk(chunk):
     feasibly.sample(prior, LINE, 2 * chunk, (2,), chunk=chunk, options={"steps": 4})
     assert sum(sizes) > 64 * 20
     assert max(sizes) == chunk
+
+
+class Troubled(Gaussian):
+    """The exact network, whose calls beyond some size are disturbed after the first few."""
+
+    def __init__(self, error, rows):
+        super().__init__(torch.zeros(2), torch.eye(2), LogLogit())
+        self.error, self.rows = error, rows
+
+    def forward(self, x_t, t):
+        if len(x_t) > self.rows:
+            raise self.error
+        return super().forward(x_t, t)
+
+
+@pytest.mark.parametrize(
+    ("error", "raised", "words"),
+    [
+        (
+            ConnectionError("gone"),
+            feasibly.SamplingError,
+            r"ConnectionError: gone\).* run it again",
+        ),
+        (RuntimeError("a bug"), feasibly.SamplingError, r"RuntimeError: a bug"),
+        (KeyboardInterrupt(), KeyboardInterrupt, ""),
+    ],
+    ids=["connection", "bug", "stop"],
+)
+def test_an_error_of_the_survey_is_raised_as_what_it_is(error, raised, words):
+    with pytest.raises(raised, match=words) as caught:
+        feasibly.plan(Troubled(error, 2), LINE, (2,))
+    assert caught.value is error or caught.value.__cause__ is error
+
+
+def test_a_survey_that_does_not_fit_into_memory_takes_fewer_samples_at_a_time():
+    lack = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.")
+    healthy = feasibly.plan(PRIOR, LINE, (2,))
+    cramped = feasibly.plan(Troubled(lack, 20), LINE, (2,))
+    assert (repr(cramped.attempts), cramped.reason) == (repr(healthy.attempts), healthy.reason)
+    torch.testing.assert_close(cramped.survey.samples, healthy.survey.samples)
+    with pytest.raises(feasibly.DenoiserError, match=r"memory with 2 samples.*chunk, such as 1"):
+        feasibly.plan(Troubled(lack, 1), LINE, (2,))
+    sampler = Ancestral(Troubled(lack, 20), steps=4)
+    with pytest.raises(feasibly.SamplingError, match=r"memory with 30 samples.*such as 15"):
+        sampler.sample(30, (2,))

@@ -25,8 +25,8 @@ LINEAR = feasibly.Linear(torch.eye(D)[:3], torch.zeros(3), tolerance=1e-6)
 
 
 def first(m, value=0.3):
-    """The first m coordinates are to be 0.3."""
-    return Equality(lambda x: x[:, :m] - value, tolerance=1e-6)
+    """The first m coordinates are to be 0.3, by a residual that is not quite affine."""
+    return Equality(lambda x: (x[:, :m] - value) * (1 + 0.01 * x[:, :m]), tolerance=1e-6)
 
 
 FIRST = first(1)
@@ -477,7 +477,7 @@ def test_exactly_normal_data_take_few_steps_under_linear_values(m, far):
     assert first_of(survey=None).steps > 30
     found = first_of()
     assert isinstance(found, CalibratedPPR)
-    assert (found.steps, found.products, found.floor) == (4, 8, 1e-5)  # levels 16 times lower
+    assert (found.steps, found.products, found.floor) == (4, None, 1e-5)  # levels 16 times lower
     assert found.top == pytest.approx(0.3 * survey.unit, rel=0.02)
     assert first_of(fast=True, products=5).products == 5
     noisy = feasibly.Linear(torch.eye(size)[:m], torch.full((m,), far), noise=0.1)
@@ -607,14 +607,6 @@ def test_an_equality_that_asks_for_nothing_or_is_in_other_units_is_told(law, wor
     assert len(found) == (words is not None)
     if words:
         assert re.search(words, found[0])
-
-
-@pytest.mark.parametrize(("small", "told"), [(0.1, False), (1e-3, True), (0.0, False)])
-def test_values_of_different_sizes_are_told(small, told):
-    size = torch.tensor([1.0, small, 1.0])
-    law = Equality(lambda x: size * (x[:, :3] - 0.3), tolerance=1e-8)
-    found = " ".join(remarks(law, seen(X)))
-    assert ("differ in size" in found) == told
 
 
 def test_a_tolerance_below_the_rounding_of_float32_is_told():
@@ -938,7 +930,7 @@ def test_an_option_in_the_place_of_a_setting_is_told_where_to_go():
         ({"method": "dps", "options": {"tries": 1}}, "DPS has no option 'tries'"),
         ({"method": "dps", "fast": True}, "fast=True is an option of 'auto' and 'ppr', not of 'd"),
         ({"attempts": 0}, r"sample\(attempts=...\) takes a whole number of at least 1, got 0"),
-        ({"attempts": 2.5}, r"sample\(attempts=...\) takes a whole number of at least 1, got 2.5"),
+        ({"attempts": 2.5}, r"sample\(attempts=...\) takes a whole number or None, got 2.5"),
         ({"options": {"minimize": 3}}, r"Particles\(minimize=...\) takes a minimizer"),
         ({"method": "sampler", "options": {"steps": 3}}, "has its options already; .*replace"),
         ({"method": "sampler", "fast": True}, "has its options already"),

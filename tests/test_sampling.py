@@ -2,6 +2,7 @@
 
 import copy
 import math
+import re
 import warnings
 from dataclasses import dataclass, field, replace
 
@@ -28,7 +29,7 @@ from feasibly.oracles import Gaussian
 from feasibly.randomness import MemberNoise
 from feasibly.samplers import MMPS
 from feasibly.samplers.base import Start, Step
-from feasibly.sampling import dry_run, inspect, run, shortfall, trajectory
+from feasibly.sampling import advice, dry_run, inspect, run, shortfall, trajectory
 from feasibly.schedules import LogLogit
 
 ZERO = Equality(lambda x: x, tolerance=1e-4)
@@ -168,7 +169,7 @@ def test_a_samplers_warning_and_a_shortfall_are_said_at_the_callers_line():
         assert many == "There are many."
         assert missed == (
             "1 of 101 members do not satisfy Equality(tolerance=0.0001) (violation 0.25 to 0.25); "
-            "`result.feasible` tells which. To bring them there, use PPR."
+            "`result.feasible` tells which. Allow more `steps`, or take method='auto'."
         )
 
 
@@ -177,12 +178,57 @@ def test_a_shortfall_is_said_of_who_promised_to_land(quiet):
     ppr = PPR(NORMAL, ZERO)
     assert "do not satisfy" in shortfall(some, ppr)
     assert "None of the 2 members satisfies" in shortfall(none, ppr)
-    assert "needs a larger tolerance" in shortfall(none, ppr)
     near = feasibly.samplers.DPS(NORMAL, ZERO)
-    assert shortfall(some, near) == ""
-    assert "does not land on it" in shortfall(none, near)
+    assert shortfall(some, near).startswith(
+        "1 of 4 members became non-finite, the first by step 1"
+    )
+    assert "take method='auto'" in shortfall(none, near)
     for silent in (Ancestral(NORMAL, ZERO), Ancestral(NORMAL), MMPS(NORMAL, ZERO, sigma_y=0.1)):
         assert shortfall(none, silent) == ""
+
+
+TINY = Equality(lambda x: (1e4 * x[:, :1]).sin(), 1e-12)
+CUBE = Equality(lambda x: x[:, :1] ** 3 - 8, 1e-9)
+NOWHERE = Equality(lambda x: x[:, :1].square() + 1, 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("constraint", "minimize", "at", "words"),
+    [
+        (TINY, GaussNewton(9), 0.3, r"Rounding alone .* raise it or sample with dtype="),
+        (
+            CUBE,
+            GaussNewton(1, max_distance=None),
+            9.0,
+            r"stops too early; minimize=LBFGS",
+        ),
+        (CUBE, GaussNewton(20, max_distance=0.1), 9.0, r"stops too early; .*max_distance=None"),
+        (NOWHERE, GaussNewton(20, max_distance=None), 0.0, r"local minimum .*more `attempts`"),
+    ],
+    ids=["rounding", "iterations", "radius", "minimum"],
+)
+def test_the_advice_is_that_of_the_cause(constraint, minimize, at, words):
+    sampler = feasibly.PostHoc(NORMAL, constraint, minimize=minimize)
+    assert re.search(words, advice(sampler, torch.full((2, 1), at), [0, 1]))
+
+
+def test_members_that_are_not_finite_are_named_with_their_step_and_level(quiet):
+    class Fails(Ancestral):
+        enforces = True
+
+        def step(self, x_t, t, s, randn=torch.randn_like, memory=None):
+            made = super().step(x_t, t, s, randn, memory)
+            if self.index(s) < 2:
+                return made
+            rows = torch.arange(len(x_t))[:, None] == 1
+            return made._replace(x=made.x.masked_fill(rows, torch.nan))
+
+    result = Fails(NORMAL, ZERO, steps=4, order=1, spacing="time").sample(3, (1,))
+    level = result.trace[1].sigma
+    assert (
+        f"1 of 3 members became non-finite, the first by step 2 of 4, at sigma = {level:.3g}"
+        in (" ".join(result.warnings))
+    )
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt], ids=lambda e: e.__name__)
@@ -364,25 +410,27 @@ def test_members_are_a_number_or_indices_of_any_library(ids):
         ({"shape": 2}, r"shape=...\) takes the shape of one sample, such as \(2,\) or .*got 2"),
         ({"shape": (2.5,)}, r"shape=...\) takes a whole number of at least 1, got 2.5"),
         ({"shape": (0,)}, r"shape=...\) takes a whole number of at least 1, got 0"),
-        ({"members": 0}, "needs at least one member, got members=0"),
+        ({"members": 0}, r"members=...\) takes a whole number from 1 to 4294967296, got 0"),
+        ({"members": []}, r"needs at least one member, got members=\[\]"),
+        ({"members": True}, r"members=...\) takes a whole number from 1 to .*, got True"),
         ({"members": 2.0}, r"takes the number of members, or their indices, got 2.0"),
         ({"members": None}, r"takes the number of members, or their indices, got None"),
-        ({"members": [-1]}, r"members=...\) takes a whole number of at least 0, got -1"),
-        ({"members": [2**32]}, r"members=...\) takes numbers below 2\^32, got 4294967296"),
+        ({"members": [-1]}, r"members=...\) takes a whole number from 0 to 4294967295, got -1"),
+        ({"members": [2**32]}, r"members=...\) takes a whole number from 0 to .*, got 4294967296"),
         ({"chunk": 0}, r"chunk=...\) takes a whole number of at least 1, got 0"),
-        ({"chunk": 1.5}, r"chunk=...\) takes a whole number of at least 1, got 1.5"),
-        ({"seed": -1}, r"seed=...\) takes a whole number of at least 0, got -1"),
-        ({"seed": 2**32}, r"seed=...\) takes numbers below 2\^32, got 4294967296"),
+        ({"chunk": 1.5}, r"chunk=...\) takes a whole number or None, got 1.5"),
+        ({"seed": -1}, r"seed=...\) takes a whole number from 0 to 4294967295, got -1"),
+        ({"seed": 2**32}, r"seed=...\) takes a whole number from 0 to .*, got 4294967296"),
         ({"attempts": 0}, r"attempts=...\) takes a whole number of at least 1, got 0"),
-        ({"attempts": 1.5}, r"attempts=...\) takes a whole number of at least 1, got 1.5"),
-        ({"dtype": torch.float16}, r"must be torch.float32 or torch.float64, got torch.float16"),
-        ({"dtype": "float32"}, r"must be torch.float32 or torch.float64, got 'float32'"),
+        ({"attempts": 1.5}, r"attempts=...\) takes a whole number, got 1.5"),
+        ({"dtype": torch.float16}, r"takes torch.float32 or torch.float64, got torch.float16"),
+        ({"dtype": "float32"}, r"takes torch.float32 or torch.float64, got 'float32'"),
     ],
     ids=str,
 )
 def test_what_a_run_cannot_take_is_refused_in_words(arguments, words):
     arguments = {"members": 2, "shape": (1,)} | arguments
-    with pytest.raises(ValueError, match=rf"^sample\(.*{words}"):
+    with pytest.raises(ValueError, match=rf"^(sample|run)\(.*{words}"):
         table().sample(**arguments)
 
 

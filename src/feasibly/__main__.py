@@ -3,15 +3,16 @@
 import inspect
 import sys
 import sysconfig
+import warnings
 from collections.abc import Callable
 from pathlib import Path
-from traceback import extract_tb, print_exception
+from traceback import extract_tb, format_exception
 from typing import Annotated, Any
 
 import tyro
-from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
+from . import __version__
 from .cli.audit import audit
 from .cli.check import check
 from .cli.demo import demo
@@ -19,6 +20,7 @@ from .cli.ensemble import report, resume
 from .cli.methods import methods
 from .cli.sample import sample
 from .cli.score import score
+from .cli.words import Screen
 from .errors import SamplingError
 
 COMMANDS: dict[str, Callable[..., int]] = {
@@ -41,21 +43,23 @@ Traceback = Annotated[
 
 def main() -> None:
     """Runs the command line."""
+    if sys.argv[1:] == ["--version"]:
+        print(f"feasibly {__version__}")
+        return
+    warnings.showwarning = warned  # ty: ignore[invalid-assignment]
     try:
         status: int = tyro.extras.subcommand_cli_from_dict(
             {name: traceable(command) for name, command in COMMANDS.items()},
             prog="feasibly",
             description=__doc__,
         )
-    except (ValueError, SamplingError) as error:
+    except (ValueError, SamplingError, OSError, MemoryError) as error:
         # errors for people: a sentence, and the place in the user's module, not a traceback
-        said = "\n".join(filter(None, [words(error), place(error)]))
-        message = f"[bold red]error:[/] {escape(said)}"
-        Console(stderr=True).print(message, highlight=False, soft_wrap=True)
+        said = "\n".join(filter(None, [words(error) or type(error).__name__, place(error)]))
+        complain("error:", said)
         sys.exit(2)
     except KeyboardInterrupt as error:
-        message = f"[bold red]stopped:[/] {escape(words(error) or 'nothing is kept')}"
-        Console(stderr=True).print(message, highlight=False, soft_wrap=True)
+        complain("stopped:", words(error) or "nothing is kept")
         sys.exit(130)
     sys.exit(status)
 
@@ -66,10 +70,10 @@ def traceable(command: Callable[..., int]) -> Callable[..., int]:
     def run(*args: Any, traceback: bool = False, **options: Any) -> int:
         try:
             return command(*args, **options)
-        except (ValueError, SamplingError) as error:
+        except (ValueError, SamplingError, OSError, MemoryError) as error:
             if not traceback:
                 raise
-            print_exception(error)
+            Screen(stderr=True).say("".join(format_exception(error)).rstrip())
             return 2
 
     option = inspect.Parameter(
@@ -84,9 +88,22 @@ def traceable(command: Callable[..., int]) -> Callable[..., int]:
     return run
 
 
+def warned(message: Warning | str, *_: Any, **__: Any) -> None:
+    """Prints a warning, without the line of the package that gave it."""
+    Screen(stderr=True).say(f"warning: {message}")
+
+
+def complain(what: str, said: str) -> None:
+    """Prints what went wrong."""
+    Screen(stderr=True).print(Text(what, style="bold red"), said, soft_wrap=True)
+
+
 def words(error: BaseException) -> str:
     """What an error says, and what was noted on its way."""
-    return "\n".join(filter(None, [str(error), *getattr(error, "__notes__", [])]))
+    said = str(error)
+    if isinstance(error, OSError) and error.filename is not None:
+        said = f"{error.filename}: {error.strerror}."
+    return "\n".join(filter(None, [said, *getattr(error, "__notes__", [])]))
 
 
 def place(error: BaseException) -> str:

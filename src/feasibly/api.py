@@ -10,17 +10,22 @@ from typing import Any
 
 import torch
 
+from .arguments import placed, shape_of, typed, whole
+from .constraints.balanced import balanced
 from .constraints.base import Constraint
-from .errors import CalibrationWarning, SamplingError
+from .errors import CalibrationWarning, ConstraintError, DenoiserError, SamplingError
+from .machine import is_exhausted
 from .members import calling
 from .network import Evaluations, Network
-from .plausible import Reference, reference
-from .policy import Plan, choose, remarks
+from .plausible import SIZE, Reference, UnseenError, reference
+from .policy import Plan, check_method, choose, remarks
 from .result import Result
 from .samplers import Sampler
-from .sampling import inspect, run, shape_of
+from .sampling import failure, inspect, requested, run
 
 SETTINGS = ("seed", "chunk", "callback", "observe")
+CONDITIONED = ("particles", "calibrated", "ppr")
+"""The methods that solve for the residual, beside `auto`; others are as published."""
 UNSEEN = (
     "Fewer than 16 of 64 unconditional samples were finite. So members were not tested for "
     "plausibility, and what was not set by name was chosen for data of unit variance; test the "
@@ -28,6 +33,7 @@ UNSEEN = (
 )
 
 
+@typed
 def sample(
     denoiser: Any,
     constraint: Constraint | None,
@@ -86,6 +92,7 @@ def sample(
                 f"options={{{name!r}: ...}}."
             )
     start = time.perf_counter()
+    requested(members, shape, dtype=dtype, device=device, **settings)
     chosen = plan(
         denoiser,
         constraint,
@@ -105,7 +112,7 @@ def sample(
         settings["monitor"] = survey
     seconds = time.perf_counter() - start
     for sentence in chosen.remarks:
-        warnings.warn(sentence, CalibrationWarning, stacklevel=2)
+        warnings.warn(sentence, CalibrationWarning, stacklevel=3)
     result = run(chosen.attempts, members, shape, **settings)
     result.evaluations += chosen.evaluations
     result.seconds += seconds
@@ -113,6 +120,7 @@ def sample(
     return result
 
 
+@typed
 def plan(
     denoiser: Any,
     constraint: Constraint | None,
@@ -134,23 +142,53 @@ def plan(
     If there is a constraint, 64 samples are taken without it, for the monitor and for the choice.
     With `survey`, those of an earlier plan for the problem stand for them.
     """
-    problem = inspect(denoiser, constraint, shape_of(shape), dtype, device)
-    options = options or {}
+    device, shape, options = placed(device), shape_of(shape), dict(options or {})
+    for name, value in (("attempts", attempts), ("chunk", chunk)):
+        if value is not None:
+            whole(name, value, 1)
     for name in ("method", "attempts", "fast"):
         if name in options:
             raise ValueError(f"{name!r} is an argument of sample(), and no option of a method.")
+    check_method(method)
+    problem = inspect(denoiser, constraint, shape, dtype, device)
     evaluations = Evaluations()
     known: tuple[str, ...] = ()
     with calling([0], problem.x_0.device):  # whose target stands for all, if each has its own
+        if constraint is not None and method in ("auto", *CONDITIONED):
+            constraint = balanced(constraint, problem.x_0)
         if constraint is not None and (monitor or method == "auto"):
             network = Network(denoiser, evaluations)
             try:
-                survey = survey or reference(
-                    network, shape, constraint, dtype=dtype, device=device, chunk=chunk
-                )
+                survey = survey or _survey(network, constraint, shape, dtype, device, chunk)
                 known = tuple(remarks(constraint, survey))
-            except SamplingError:  # the run itself may say where
+            except UnseenError:  # the run itself may say where
                 known = (UNSEEN,)
         arguments = {"method": method, "survey": survey, "attempts": attempts, "fast": fast}
         chosen = choose(denoiser, constraint, problem, **arguments, **options)
     return replace(chosen, survey=survey, evaluations=evaluations, remarks=chosen.remarks + known)
+
+
+def _survey(
+    network: Network,
+    constraint: Constraint,
+    shape: Sequence[int],
+    dtype: torch.dtype,
+    device: torch.device | str | None,
+    chunk: int | None,
+) -> Reference:
+    """Samples unconditionally, fewer at a time if they do not fit into memory.
+
+    Raises:
+        SamplingError: If that fails.
+    """
+    size, where = min(chunk or SIZE, SIZE), "Sampling without the constraint"
+    while True:
+        try:
+            return reference(network, shape, constraint, dtype=dtype, device=device, chunk=size)
+        except (SamplingError, ConstraintError, DenoiserError) as error:
+            if size == 1 or not is_exhausted(error):
+                raise
+        except Exception as error:
+            if size == 1 or not is_exhausted(error):
+                raise failure(where, error, size) from error
+        size //= 2  # outside of the `except`, which would keep the tensors alive

@@ -8,20 +8,34 @@ __all__ = [
     "InfeasibleWarning",
     "SamplingError",
     "StoreError",
+    "safe",
 ]
 
 from typing import Any
 
 
-class ConstraintError(ValueError):
+def safe(text: str) -> str:
+    """Returns a text of any origin as one that a terminal only shows: of what is not printable,
+    its escape, but for the ends of lines."""
+    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
+
+
+class _Said(Exception):
+    """What has a message. It may quote a file or another exception."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(safe(str(message)))
+
+
+class ConstraintError(_Said, ValueError):
     """A constraint cannot be used as it is. The message says what to change."""
 
 
-class DenoiserError(ValueError):
+class DenoiserError(_Said, ValueError):
     """A denoiser cannot be used as it is. The message says what to change."""
 
 
-class SamplingError(RuntimeError):
+class SamplingError(_Said, RuntimeError):
     """A run had to stop.
 
     Attributes:
@@ -33,17 +47,17 @@ class SamplingError(RuntimeError):
         self.partial = partial
 
 
-class StoreError(ValueError):
+class StoreError(_Said, ValueError):
     """A store of an ensemble cannot be used as it is. The message says what is wrong with it."""
 
 
-class ConstraintWarning(UserWarning):
+class ConstraintWarning(_Said, UserWarning):
     """A constraint may not say what is meant. The message says how to state it."""
 
 
-class InfeasibleWarning(UserWarning):
+class InfeasibleWarning(_Said, UserWarning):
     """Members of an ensemble do not satisfy its constraint."""
 
 
-class CalibrationWarning(UserWarning):
+class CalibrationWarning(_Said, UserWarning):
     """Members of an ensemble are not samples of the distribution that they stand for."""

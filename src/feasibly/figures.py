@@ -25,10 +25,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .arguments import typed, whole
 from .constraints.base import Constraint
 from .errors import ConstraintError
 from .result import Result, Snapshot
-from .sampling import whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -68,6 +68,7 @@ def _figure(rows: int, columns: int, size: float) -> "tuple[Figure, list[list[Ax
     return figure, figure.subplots(rows, columns, squeeze=False).tolist()
 
 
+@typed
 def plot(result: Result, constraint: Constraint | None = None, members: int = 4) -> "Figure":
     """Draws an overview of an ensemble, by the shape of a sample.
 

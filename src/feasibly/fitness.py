@@ -11,16 +11,16 @@ import torch
 from torch import Tensor
 
 from .api import plan
+from .arguments import shape_of, typed, whole
 from .checks import Diagnosis, diagnose, self_test
 from .checks.diagnosis import PROJECTED, Cost, Level
 from .checks.inputs import as_data, check_parts
 from .constraints.base import Constraint
 from .ensemble import Footprint, estimate
-from .ensemble.memory import size
 from .errors import DenoiserError
+from .machine import size
 from .result import aligned
 from .samplers import Ancestral
-from .sampling import shape_of
 
 SAMPLES = 256
 """How many samples of its own a denoiser is tested on."""
@@ -117,6 +117,7 @@ class Check:
         )
 
 
+@typed
 def check(
     denoiser: Any,
     constraint: Constraint | None = None,
@@ -152,6 +153,7 @@ def check(
         ValueError: If an argument is not right.
     """
     check_parts("check", denoiser, constraint)
+    whole("seed", seed, 0, 2**32 - 1, of="check")
     if data is None:
         if shape is None:
             raise ValueError("check(...) needs the shape of one sample, or data; give shape=...")

@@ -61,6 +61,7 @@ class Network:
                 f"t -> (alpha_t, sigma_t); {type(denoiser).__name__} has none. Wrap your network "
                 "by feasibly.wrap(net, kind=..., schedule=...), or set `.schedule`."
             )
+        _check_schedule(schedule)
         self.denoiser = denoiser
         self.schedule: Callable[[Tensor], tuple[Tensor, Tensor]] = schedule
         self.evaluations = evaluations
@@ -136,6 +137,17 @@ def device_of(denoiser: Any) -> torch.device:
         if first is not None:
             return first.device
     return torch.device("cpu")
+
+
+def _check_schedule(schedule: Callable[[Tensor], Any]) -> None:
+    t = torch.tensor(0.5)
+    found = schedule(t)
+    good = isinstance(found, tuple | list) and len(found) == 2
+    if not good or not all(isinstance(scale, Tensor) and scale.shape == () for scale in found):
+        raise DenoiserError(
+            f"The schedule must return two tensors, alpha_t and sigma_t, with the shape of t; of "
+            f"a number it returned {found!r:.200}."
+        )
 
 
 def _check_output(x_0: Any, x_t: Tensor) -> None:

@@ -10,7 +10,7 @@ sample. A sample that is too smooth, or in a region that is merely rare, has no 
 the test finds samples off the data. It does not find a wrong distribution on the data.
 """
 
-__all__ = ["RATE", "Assessment", "Reference", "reference"]
+__all__ = ["RATE", "Assessment", "Reference", "UnseenError", "reference"]
 
 import math
 from collections.abc import Sequence
@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from .arguments import shape_of, whole
 from .constraints.base import Constraint
 from .errors import DenoiserError, SamplingError
 from .members import calling
@@ -28,7 +29,7 @@ from .minimizers.base import per_sample
 from .network import Network, device_of
 from .randomness import MemberNoise, generator
 from .samplers.ancestral import Ancestral
-from .sampling import RATE, failure, finite, shape_of, whole
+from .sampling import RATE, failure, finite
 
 SIZE = 64
 """The number of unconditional samples."""
@@ -79,6 +80,10 @@ SAMPLES_SEED, NOISE_SEED, BENT_SEED, AFFINE_SEED, ELEMENTS_SEED, TWICE_SEED = (
     2**32 - k for k in (2, 3, 4, 7, 8, 9)
 )
 """The seeds of unconditional samples and of the noises, so that no member depends on others."""
+
+
+class UnseenError(SamplingError):
+    """Too few unconditional samples are finite."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -261,7 +266,8 @@ def reference(
         seed: The seed of the samples.
 
     Raises:
-        SamplingError: If fewer than 16 samples are finite.
+        UnseenError: If fewer than 16 samples are finite.
+        SamplingError: If a step fails.
     """
     network, shape = _network(denoiser), shape_of(shape)
     size = whole("size", size, FEWEST)
@@ -279,7 +285,7 @@ def reference(
     x, r, e = torch.cat(found), torch.cat(told, dim=1), torch.cat(errors, dim=1)
     x, r, e = x[finite(x)], r[:, finite(x)], e[:, finite(x)]
     if len(x) < FEWEST:
-        raise SamplingError(
+        raise UnseenError(
             f"{size - len(x)} of {size} unconditional samples are not finite, so that members "
             "cannot be compared with them; test the denoiser with `python -m feasibly check`."
         )
@@ -342,7 +348,7 @@ def _unconditional(
             x_t, x_0, memory = sampler.step(x_t, t, s, noise, memory)
         except Exception as error:
             where = f"An unconditional sample, at sigma = {sampler.noise_level(t):.3g},"
-            raise failure(where, error) from error
+            raise failure(where, error, len(x_t)) from error
         good &= finite(x_t) & finite(x_0)
         x_t = torch.where(per_sample(good, x_t), x_t, 0.0)  # raises no errors in the network
         told.append(_residual(constraint, x_0, good))

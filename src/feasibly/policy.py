@@ -1,6 +1,6 @@
 """Which samplers a problem gets, and why: every threshold is here."""
 
-__all__ = ["CHOICES", "Plan", "choose", "remarks"]
+__all__ = ["CHOICES", "Plan", "check_method", "choose", "remarks"]
 
 import math
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ from .metrics import is_outlying
 from .minimizers import GaussNewton, Minimizer, WarmLBFGS
 from .network import Evaluations, Network
 from .samplers import METHODS, PPR, Ancestral, CalibratedPPR, Particles, Sampler, TruncatedPPR
-from .sampling import Problem, whole
+from .sampling import Problem
 
 WEIGHED, WEIGHED_MANY = 12, 32
 """Up to so many residuals particles are weighed, which takes a gradient for each: up to the second
@@ -167,9 +167,9 @@ STRAIGHT = 1e6
 count as exactly normal. Few steps of posterior samples are then enough. Learned denoisers are
 farther from it, and few steps leave their data."""
 
-STRIDE_NORMAL, TOP_NORMAL, PRODUCTS_NORMAL = 16.0, 0.3, 8
-"""How many times lower the next noise level of such samples is at most, the level to which the
-first step goes, in units of the data's scale, and the products of their root."""
+STRIDE_NORMAL, TOP_NORMAL = 16.0, 0.3
+"""How many times lower the next noise level of such samples is at most, and the level to which the
+first step goes, in units of the data's scale."""
 
 ITERATIONS_NORMAL, FLOOR_NORMAL = 64, 1e-5
 """The most iterations of their solver, and the least eigenvalue that it takes of the covariance of
@@ -204,10 +204,6 @@ MET = 0.5
 COVERED = 5.0
 """How many times the data's scale the highest noise level must be, and the data's scale the
 lowest."""
-
-SIZES = 100.0
-"""Values of one constraint whose sizes differ by more than this are said to: projections meet the
-large ones, and not the small."""
 
 UNITS = 1e-4
 """A typical residual smaller than this, or larger than its inverse, is in other units than one."""
@@ -314,6 +310,23 @@ class Plan:
     remarks: tuple[str, ...] = ()
 
 
+def check_method(method: Any) -> None:
+    """Refuses what is neither the name of a method nor a sampler.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    if isinstance(method, type):
+        raise ValueError(
+            f"{method.__name__} is a class; give its name in quotes, or a sampler, such as "
+            f"{method.__name__}(denoiser, constraint)."
+        )
+    if not isinstance(method, Sampler) and method not in ("auto", *METHODS):
+        raise ValueError(
+            f"There is no method {method!r}; choose 'auto' or one of {', '.join(METHODS)}."
+        )
+
+
 def choose(
     denoiser: Any,
     constraint: Constraint | None,
@@ -347,8 +360,6 @@ def choose(
     Raises:
         ValueError: If there is no such method, or it has no such option.
     """
-    if attempts is not None:
-        attempts = whole("attempts", attempts, 1)
     if isinstance(method, Sampler):
         if options or fast:
             raise ValueError(
@@ -364,15 +375,6 @@ def choose(
                 "The sampler has another denoiser than sample() was given; give both the same one."
             )
         return Plan((method,) * (attempts or 1))
-    if isinstance(method, type):
-        raise ValueError(
-            f"{method.__name__} is a class; give its name in quotes, or a sampler, such as "
-            f"{method.__name__}(denoiser, constraint)."
-        )
-    if method not in ("auto", *METHODS):
-        raise ValueError(
-            f"There is no method {method!r}; choose 'auto' or one of {', '.join(METHODS)}."
-        )
     if fast and constraint is None:
         raise ValueError("fast=True changes nothing without a constraint. Leave fast out.")
     if method == "auto" and constraint is None:
@@ -449,7 +451,7 @@ def _normal_steps(survey: Survey) -> dict[str, Any]:
     return {
         "steps": 1 + math.ceil(math.log(top / survey.ends[0], STRIDE_NORMAL)),
         "top": top,
-        "products": PRODUCTS_NORMAL,
+        "products": None,  # the reverse diffusion is exact for them, and takes less
         "iterations": ITERATIONS_NORMAL,
         "floor": FLOOR_NORMAL,
     }
@@ -516,24 +518,6 @@ def _remarks(equalities: Constraint, x: Tensor) -> Iterator[str]:
             f"gives a violation of {error:.2g} in float32. Take a larger tolerance, or "
             "dtype=torch.float64."
         )
-    if equalities.differs:  # its targets are those of members, which these samples are not
-        return
-    sizes = _sizes(equalities, x[:8])
-    sizes = sizes[sizes > 0]
-    if sizes.numel() and (most := sizes.max()) > SIZES * (least := sizes.min()):
-        yield (
-            f"The values of {equalities!r} differ in size: the same change of a sample changes "
-            f"one by {least:.2g}, and another by {most:.2g}. Samples may miss the small ones. "
-            "Divide each value by its size, and set the tolerance anew."
-        )
-
-
-def _sizes(equalities: Constraint, x: Tensor) -> Tensor:
-    """Returns how much each residual changes if samples change by white noise of their scale."""
-    generator = torch.Generator().manual_seed(0)
-    noise = torch.randn(x.shape, generator=generator, dtype=x.dtype).to(x)
-    changed = equalities.residual(x + x.std() * noise) - equalities.residual(x)
-    return changed.double().square().nanmean(dim=0).sqrt()
 
 
 def _rounding(equalities: Constraint, x: Tensor) -> float:

@@ -1,8 +1,7 @@
 """What a run of a sampler leaves behind."""
 
-__all__ = ["Result", "Snapshot", "aligned", "describe_fit"]
+__all__ = ["Result", "Snapshot", "aligned", "describe_fit", "without_settings"]
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -10,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
+from .arguments import fit_fields, members_of
+from .errors import safe
+from .files import load_tensors, save_tensors
 from .network import Evaluations
 
 
@@ -107,6 +107,12 @@ class Result:
         return None if self.oddness is None else ~(self.oddness > 1)
 
     @property
+    def settled(self) -> Tensor:
+        r"""Which members no further attempt samples again, with shape :math:`(B)`: those that are
+        feasible and not implausible."""
+        return self.feasible if self.plausible is None else self.feasible & self.plausible
+
+    @property
     def finite(self) -> Tensor:
         r"""Which members have not failed, with shape :math:`(B)`."""
         return self.samples.flatten(start_dim=1).isfinite().all(dim=1)
@@ -152,7 +158,7 @@ class Result:
         taken = (self.evaluations.member_forward, self.evaluations.member_backward)
         forward, backward = (total / len(self.members) for total in taken)
         return (
-            f"{self.method if settings else _without_settings(self.method)}\n{reason}"
+            f"{self.method if settings else without_settings(self.method)}\n{reason}"
             f"{int(self.feasible.sum())} of {len(self.members)} members {exact}\n"
             f"{fit}{plausible}{again}"
             f"{forward:.0f} forward and {backward:.0f} backward evaluations a member, "
@@ -175,7 +181,7 @@ class Result:
         rest = {k: getattr(self, k) for k in names}
         rest["evaluations"] = asdict(self.evaluations)
         rest["trace"] = [asdict(s) for s in self.trace]
-        save_file(tensors, path, metadata={"feasibly": json.dumps(rest)})
+        save_tensors(tensors, path, rest)
 
     def to_xarray(self, dims: Sequence[str] | None = None) -> Any:
         """Returns samples and what is known of each member as an `xarray.Dataset`.
@@ -211,16 +217,37 @@ class Result:
 
     @classmethod
     def load(cls, path: Path | str) -> "Result":
-        """Reads a file written by :meth:`save`."""
-        with safe_open(path, framework="pt") as file:
-            tensors = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118
-            rest = json.loads(file.metadata()["feasibly"])
+        """Reads a file written by :meth:`save`.
+
+        Raises:
+            ValueError: If it is not such a file.
+        """
+        try:
+            return cls._read(*load_tensors(path))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ValueError(
+                f"{path} cannot be read as a result ({safe(str(error)).rstrip('.')}); give a file "
+                "that Result.save wrote."
+            ) from error
+
+    @classmethod
+    def _read(cls, tensors: dict[str, Tensor], rest: dict[str, Any]) -> "Result":
         rest["evaluations"] = Evaluations(**rest["evaluations"])
         rest["trace"] = [Snapshot(**s) for s in rest["trace"]]
+        for name in ("method", "reason"):
+            rest[name] = safe(rest[name])
+        rest["warnings"] = [safe(sentence) for sentence in rest["warnings"]]
         prefix = "chi_square "
-        fit = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
-        tensors = {k: v for k, v in tensors.items() if not k.startswith(prefix)}
-        return cls(**tensors, chi_square=fit, **rest)
+        fit = {safe(k.removeprefix(prefix)): v for k, v in tensors.items() if k.startswith(prefix)}
+        rest |= {k: v for k, v in tensors.items() if not k.startswith(prefix)}
+        found = cls(chi_square=fit, **rest)
+        for part in (found, found.evaluations, *found.trace):
+            fit_fields(part)
+        rows = [found.samples, found.violation, found.feasible, found.oddness, *fit.values()]
+        lengths = {len(row) for row in rows if row is not None}
+        if lengths != {len(members_of(found.members, "Result"))}:
+            raise ValueError(f"its parts have {sorted(lengths)} members")
+        return found
 
     @classmethod
     def join(cls, parts: Sequence["Result"]) -> "Result":
@@ -268,7 +295,7 @@ def describe_fit(name: str, chi_square: Tensor) -> str:
     )
 
 
-def _without_settings(method: str) -> str:
+def without_settings(method: str) -> str:
     """Returns the names of samplers and constraints, without what stands in brackets."""
     depth, kept = 0, []
     for letter in method:

@@ -12,32 +12,37 @@ __all__ = [
     "failure",
     "implausible",
     "inspect",
-    "members_of",
     "misfit",
     "noisy_parts",
     "run",
-    "shape_of",
     "shortfall",
     "trajectory",
-    "whole",
 ]
 
 import math
-import operator
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from . import members as batch
+from .arguments import members_of, placed, shape_of, typed, whole
 from .checks.inputs import check_constraint, check_denoiser, check_parts
 from .constraints.base import Constraint
-from .errors import CalibrationWarning, DenoiserError, InfeasibleWarning, SamplingError
+from .errors import (
+    CalibrationWarning,
+    DenoiserError,
+    InfeasibleWarning,
+    SamplingError,
+    safe,
+)
+from .machine import check_room, exhausted, is_exhausted
+from .minimizers import LBFGS
 from .minimizers.base import per_sample
 from .network import Evaluations, Network, device_of
 from .randomness import MemberNoise
@@ -89,6 +94,7 @@ class State:
     x_0: Tensor
 
 
+@runtime_checkable
 class Monitor(Protocol):
     """Tells which members are plausible."""
 
@@ -99,6 +105,7 @@ class Monitor(Protocol):
         plausible members."""
 
 
+@typed
 @torch.no_grad()
 def run(
     attempts: Sequence[Any],
@@ -148,16 +155,10 @@ def run(
     """
     if not attempts:
         raise ValueError("A run needs at least one sampler.")
-    ids, shape = members_of(members), shape_of(shape)
-    seed = whole("seed", seed, 0)
-    _below("seed", seed)
-    size = len(ids) if chunk is None else min(whole("chunk", chunk, 1), len(ids))
-    if dtype not in (torch.float32, torch.float64):
-        raise ValueError(
-            f"sample(dtype=...) must be torch.float32 or torch.float64, got {dtype!r}. Coarser "
-            "types cannot tell a feasible sample; let the denoiser cast its input and output."
-        )
     device = device or device_of(attempts[0].denoiser.denoiser)
+    ids, shape, size = requested(
+        members, shape, seed=seed, chunk=chunk, dtype=dtype, device=device
+    )
     evaluations, start = Evaluations(), time.perf_counter()
     prepared = dry_run(attempts, shape, dtype, device, ids[0], size, evaluations)
 
@@ -177,7 +178,7 @@ def run(
         )
         evaluations = Evaluations()  # what the preparation took is the first chunk's
         try:
-            parts.append(part.sample(prepared, ids[first : first + size]))
+            parts.append(part.sample(prepared, list(ids[first : first + size])))
         except BaseException as error:
             parts += [part.latest] if part.latest else []
             # set on whatever it is, a keyboard interrupt included
@@ -192,6 +193,31 @@ def run(
         )
     _warn(result, prepared)
     return result
+
+
+@typed
+def requested(
+    members: int | Sequence[int],
+    shape: Sequence[int],
+    *,
+    seed: int = 0,
+    chunk: int | None = None,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str | None = None,
+    callback: Callable[[Snapshot], None] | None = None,
+    observe: Callable[[State], None] | None = None,
+) -> tuple[Sequence[int], tuple[int, ...], int]:
+    """Returns the indices of the members, the shape of a sample, and the size of a chunk, as
+    :func:`run` takes them.
+
+    Raises:
+        ValueError: If an argument is out of range, or the samples do not fit into memory.
+    """
+    ids, shape = members_of(members), shape_of(shape)
+    whole("seed", seed, 0, 2**32 - 1)
+    size = len(ids) if chunk is None else min(whole("chunk", chunk, 1), len(ids))
+    check_room(shape, dtype, placed(device) or "cpu", len(ids), size)
+    return ids, shape, size
 
 
 def inspect(
@@ -262,7 +288,7 @@ def dry_run(
                 except ValueError:  # the method does not fit the problem
                     raise
                 except Exception as error:
-                    raise failure("The preparation of a run", error) from error
+                    raise failure("The preparation of a run", error, chunk) from error
     return [prepared[id(sampler)] for sampler in attempts]
 
 
@@ -302,21 +328,24 @@ def trajectory(sampler: Any, noise: MemberNoise) -> Iterator[tuple[int, Tensor, 
     except Exception as error:
         where = f"Step {k} of {length}, to sigma = {sampler.noise_level(s):.3g},"
         where = where if k else "The beginning of a run"
-        raise failure(where, error) from error
+        raise failure(where, error, len(noise.members)) from error
 
 
-def failure(where: str, error: Exception) -> SamplingError:
-    """Returns the error of a network that failed somewhere in a run."""
+def failure(where: str, error: Exception, states: int) -> SamplingError:
+    """Returns the error of a network that failed somewhere in a run, with so many states in a
+    batch."""
+    if is_exhausted(error):
+        return SamplingError(exhausted(where.rstrip(","), error, states))
     if DONATED in str(error):
         return SamplingError(
             f"{where} failed: the network is compiled so that its backward pass runs once, "
             "and a sampler takes several. In a new process `import torch._functorch.config` "
             "and set `torch._functorch.config.donated_buffer = False` before the first call."
         )
-    return SamplingError(
-        f"{where} failed ({type(error).__name__}: {error}); test the denoiser there with "
-        "`python -m feasibly check`."
-    )
+    cure = "test the denoiser there with `python -m feasibly check`"
+    if isinstance(error, OSError):  # of a disk or a connection
+        cure = "it is not an error of the method, so run it again once that is mended"
+    return SamplingError(f"{where} failed ({type(error).__name__}: {error}); {cure}.")
 
 
 @dataclass
@@ -399,6 +428,8 @@ class Run:
             # each by itself, so that no member depends on its batch mates
             alone = [self._oddness(sampler, x[None], [i]) for x, i in zip(x_0, ids, strict=True)]
             return torch.cat(alone)
+        except Exception as error:
+            raise failure("The plausibility check of samples", error, len(ids)) from error
 
     def _attempt(
         self, sampler: Any, constraint: Constraint | None, ids: list[int], attempt: int
@@ -429,10 +460,7 @@ class Run:
             with torch.no_grad(), batch.calling(ids, self.device):
                 x_0 = sampler.finish(sampler.read(x_t, x_0, s))
         except Exception as error:
-            raise SamplingError(
-                f"The output after the last step failed ({type(error).__name__}: {error}); test "
-                "the denoiser there with `python -m feasibly check`."
-            ) from error
+            raise failure("The output after the last step", error, len(ids)) from error
         return torch.where(per_sample(failed | ~finite(x_0), x_0), torch.nan, x_0)
 
     def _note(
@@ -514,7 +542,7 @@ class Run:
 def describe(attempts: Sequence[Any]) -> str:
     """Returns in words which samplers run, one after the other."""
     counted: list[tuple[str, int]] = []
-    for words in map(repr, attempts):
+    for words in map(safe, map(repr, attempts)):  # a constraint may quote names of a table
         if counted and counted[-1][0] == words:
             counted[-1] = words, counted[-1][1] + 1
         else:
@@ -544,43 +572,105 @@ def finite(x: Tensor) -> Tensor:
 
 
 def shortfall(result: Result, sampler: Any) -> str:
-    """Says how many members are infeasible and what to try; nothing if there is nothing to say.
+    """Says how many members are infeasible, why as far as that shows, and what helps; nothing if
+    there is nothing to say.
 
     Of a method that does not land on the constraint, some infeasible members are no news, and of
     one that gives residuals noise on purpose, none are.
     """
-    some, all_of = int((~result.feasible).sum()), len(result.members)
-    if sampler.constraint is None or not sampler.enforces or sampler.noise or not some:
-        return ""
-    if some < all_of and not sampler.lands:
-        return ""
-    if sampler.constraint.exact is None and some < all_of:
-        return f"{some} of {all_of} members are not finite; `result.finite` tells which."
-    missed = result.violation[~result.feasible]
+    bad, said = ~result.feasible, non_finite(result)
+    some, all_of = int(bad.sum()), len(result.members)
+    if sampler.constraint is None or not sampler.enforces or sampler.noise:
+        return said
+    bad &= result.finite
+    if not bad.any() or sampler.constraint.exact is None or (some < all_of and not sampler.lands):
+        return said
+    missed, rows = result.violation[bad], bad.nonzero().flatten()[:TRIED].tolist()
+    why = advice(sampler, result.samples[rows], [result.members[i] for i in rows])
     if some < all_of:
-        return (
-            f"{some} of {all_of} members do not satisfy {sampler.constraint!r} (violation "
-            f"{missed.min():.3g} to {missed.max():.3g}); `result.feasible` tells which. To bring "
-            f"them there, {advice(sampler)}."
-        )
-    reason = (
-        "the constraint may be infeasible for this model, or needs a larger tolerance, or the "
-        "denoiser is not right (`python -m feasibly check` tests both); or "
-        if sampler.lands
-        else "the method steers toward a constraint and does not land on it: "
-    )
+        which = f"{int(bad.sum())} of {all_of} members do not satisfy {sampler.constraint!r}"
+        span = f"violation {missed.min():.3g} to {missed.max():.3g}"
+        return f"{said} {which} ({span}); `result.feasible` tells which. {why}".strip()
+    best = f"best violation {missed.min():.3g}, tolerance {sampler.constraint.tolerance:.3g}"
+    none = f"None of the {all_of} members satisfies {sampler.constraint!r} ({best})."
+    return f"{said} {none} {why}".strip()
+
+
+def non_finite(result: Result) -> str:
+    """Says how many members are not finite, and where the first became so; empty if none is."""
+    lost = int((~result.finite).sum())
+    if not lost:
+        return ""
+    at = next((one for one in result.trace if one.failed), None)
+    where = "after the last step"
+    if at is not None:
+        where = f"the first by step {at.step} of {at.steps}, at sigma = {at.sigma:.3g}"
     return (
-        f"None of the {all_of} members satisfies {sampler.constraint!r} (best violation "
-        f"{missed.min():.3g}): {reason}{advice(sampler)}."
+        f"{lost} of {len(result.members)} members became non-finite, {where}; `result.finite` "
+        "tells which. Look there for what the network returns."
     )
 
 
-def advice(sampler: Any) -> str:
-    """Says what brings infeasible members to the constraint; PPR takes no noise."""
-    noisy = sampler.constraint is not None and sampler.constraint.noisy is not None
-    if not noisy:
+TRIED = 4
+"""The number of infeasible samples on which it is tried why they are."""
+
+
+@torch.no_grad()
+def advice(sampler: Any, x: Tensor, ids: Sequence[int]) -> str:
+    """Says why samples are infeasible, and what helps: longer and freer projections are tried on
+    them, and whether the tolerance is below rounding.
+
+    Arguments:
+        sampler: The sampler.
+        x: A few infeasible samples, which are finite, with shape (B, *).
+        ids: The indices of the members.
+    """
+    name = "last" if getattr(sampler, "last", None) else "minimize"
+    search, constraint = getattr(sampler, name, None), sampler.constraint.exact
+    if search is None or constraint is None or not len(x):
         return sampler.advice
-    return "allow more `steps`" if sampler.lands else "allow more `steps`, or take method='auto'"
+    goal, unit, nearest = constraint.tolerance, math.sqrt(x[0].numel()), x
+    own = unit * (sampler.noise_level(torch.tensor(0.0)) if sampler.space == "x_t" else 1.0)
+    unbounded: dict[str, Any] = {"max_step": None, "max_distance": None}
+    trials = (
+        (replace(search, steps=4 * search.steps), own),
+        (replace(search, **unbounded), unit),
+        (LBFGS(steps=100, **unbounded), unit),
+    )
+    try:
+        with batch.calling(ids, x.device):
+            before = best = constraint.residual(x).square().sum(dim=1).median().item()
+            for longer, length in trials:
+                found = longer(lambda z: (constraint.residual(z), z), x, sampler.stop, length)
+                if (reached := found.value.median().item()) <= goal:
+                    return f"The last projection stops too early; {name}={longer!r} gets there."
+                if reached <= best:
+                    best, nearest = reached, found.x
+            signs = MemberNoise(0, ids, x.shape[1:], dtype=x.dtype)().to(x).sign()
+            moved = nearest * (1 + torch.finfo(x.dtype).eps * signs)
+            rounding = constraint.residual(moved) - constraint.residual(nearest)
+    except Exception:  # the advice must not cost the samples
+        return sampler.advice
+    if (least := rounding.square().sum(dim=1).median().item()) > goal:
+        cure = " or sample with dtype=torch.float64" if x.dtype == torch.float32 else ""
+        return (
+            f"Rounding alone changes the violation by {least:.1g}, and the tolerance is "
+            f"{goal:.1g}: raise it{cure}."
+        )
+    if best < SLOW * before:
+        return (
+            f"Projections converge slowly there, from {before:.2g} to {best:.2g} in a hundred "
+            "iterations: scale the residual's values alike, or raise the tolerance."
+        )
+    return (
+        "The violation is at a local minimum there, so that more iterations do not help. Allow "
+        "more `attempts`; if most members end so, the constraint may be impossible, or far from "
+        "what the model knows."
+    )
+
+
+SLOW = 0.5
+"""A projection that lowers the violation to this share or less is on its way."""
 
 
 def implausible(some: int, all_of: int, attempts: int = 1) -> str:
@@ -619,7 +709,8 @@ def noisy_parts(constraint: Constraint | None) -> dict[str, Constraint]:
     found: dict[str, Constraint] = {}
     for k, part in enumerate([] if constraint is None else constraint.parts):
         if part.noisy is not None:
-            found[f"{part!r}, part {k}" if repr(part) in found else repr(part)] = part.noisy
+            name = safe(repr(part))
+            found[f"{name}, part {k}" if name in found else name] = part.noisy
     return found
 
 
@@ -661,74 +752,21 @@ def misfits(result: Result, constraint: Constraint | None) -> Iterator[str]:
 
 def _warn(result: Result, attempts: Sequence[Any]) -> None:
     """Warns the caller of :func:`run` of infeasible members and of what samplers complain of."""
-    # over this function, `run`, the decorator around it, and `sample`
+    # over this function, `run` and `sample`, and the decorators around them
     for sentence in complaints(attempts, result.statistics):
         result.warnings.append(sentence)
-        warnings.warn(sentence, CalibrationWarning, stacklevel=5)
+        warnings.warn(sentence, CalibrationWarning, stacklevel=7)
     if result.oddness is not None and result.oddness.isnan().any():
         result.warnings.append(UNTESTED)
     for sentence in misfits(result, attempts[-1].constraint):
         result.warnings.append(sentence)
-        warnings.warn(sentence, CalibrationWarning, stacklevel=5)
+        warnings.warn(sentence, CalibrationWarning, stacklevel=7)
     plausible = result.plausible
     if plausible is not None and (
         suspicion := implausible(int((~plausible).sum()), len(plausible), len(attempts))
     ):
         result.warnings.append(suspicion)
-        warnings.warn(suspicion, CalibrationWarning, stacklevel=5)
+        warnings.warn(suspicion, CalibrationWarning, stacklevel=7)
     if missed := shortfall(result, attempts[-1]):
         result.warnings.append(missed)
-        warnings.warn(missed, InfeasibleWarning, stacklevel=5)
-
-
-def members_of(members: int | Sequence[int]) -> list[int]:
-    """Returns the indices of members, given those or their number."""
-    try:
-        ids = list(range(operator.index(members)))  # ty: ignore[invalid-argument-type]
-    except TypeError:
-        if not isinstance(members, Iterable):
-            raise ValueError(
-                "sample(members=...) takes the number of members, or their indices, got "
-                f"{members!r}."
-            ) from None
-        ids = [whole("members", i, 0) for i in members]
-    if not ids:
-        raise ValueError(f"sample() needs at least one member, got members={members!r}.")
-    if len(set(ids)) < len(ids):
-        raise ValueError("sample(members=...) has an index twice; it would be the same member.")
-    _below("members", max(ids))
-    return ids
-
-
-def _below(name: str, largest: int) -> None:
-    if largest >= 2**32:
-        raise ValueError(f"sample({name}=...) takes numbers below 2^32, got {largest}.")
-
-
-def shape_of(shape: Sequence[int]) -> tuple[int, ...]:
-    """Returns the shape of one sample as whole numbers, at least 1 each."""
-    try:
-        return tuple(whole("shape", n, 1) for n in shape)
-    except TypeError as error:
-        raise ValueError(
-            f"sample(shape=...) takes the shape of one sample, such as (2,) or (64, 64), got "
-            f"{shape!r}."
-        ) from error
-
-
-def whole(name: str, value: Any, least: int, most: float = math.inf, *, of: str = "sample") -> int:
-    """Returns an argument of a function or a class, a whole number of any library, as an int.
-
-    Raises:
-        ValueError: If it is no whole number, or out of range.
-    """
-    try:
-        number = least - 1 if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        number = least - 1
-    if not least <= number <= most:
-        limit = "" if most == math.inf else f" and at most {most:.0f}"
-        raise ValueError(
-            f"{of}({name}=...) takes a whole number of at least {least}{limit}, got {value!r}."
-        )
-    return number
+        warnings.warn(missed, InfeasibleWarning, stacklevel=7)

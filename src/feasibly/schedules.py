@@ -28,6 +28,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from .arguments import typed
+
 
 class Schedule(ABC):
     r"""The interface of a noise schedule: a callable :math:`t \mapsto (\alpha_t, \sigma_t)`."""
@@ -95,6 +97,7 @@ class LogLogit(Schedule):
         spread: The spread :math:`s`. With a larger one, more time is spent at both ends.
     """
 
+    @typed
     def __init__(
         self, sigma_min: float = 1e-3, sigma_max: float = 1e2, spread: float = 2.0
     ) -> None:
@@ -123,6 +126,7 @@ class VE(Schedule):
         | https://arxiv.org/abs/2011.13456
     """
 
+    @typed
     def __init__(self, sigma_min: float = 1e-3, sigma_max: float = 1e2) -> None:
         _check_range("VE", sigma_min, sigma_max)
         self.sigma_min, self.sigma_max = sigma_min, sigma_max
@@ -143,6 +147,7 @@ class EDM(Schedule):
         | https://arxiv.org/abs/2206.00364
     """
 
+    @typed
     def __init__(self, sigma_min: float = 2e-3, sigma_max: float = 80.0, rho: float = 7.0) -> None:
         _check_range("EDM", sigma_min, sigma_max)
         if rho <= 0:
@@ -168,6 +173,7 @@ class VP(Schedule):
         | https://arxiv.org/abs/2011.13456
     """
 
+    @typed
     def __init__(self, beta_0: float = 0.1, beta_1: float = 20.0, tau: float = 1e-4) -> None:
         if not 0 < beta_0 < beta_1:
             raise ValueError(f"VP needs 0 < beta_0 < beta_1, got {beta_0}, {beta_1}.")
@@ -198,6 +204,7 @@ class SubVP(VP):
         | https://arxiv.org/abs/2011.13456
     """
 
+    @typed
     def __init__(self, beta_0: float = 0.1, beta_1: float = 20.0, tau: float = 1e-3) -> None:
         super().__init__(beta_0, beta_1, tau)
 
@@ -217,6 +224,7 @@ class Cosine(Schedule):
         | https://arxiv.org/abs/2102.09672
     """
 
+    @typed
     def __init__(self, tau: float = 1e-3) -> None:
         if not 0 < tau < math.pi / 4:
             raise ValueError(f"Cosine needs tau in (0, pi/4), got {tau}.")
@@ -237,6 +245,7 @@ class Rectified(Schedule):
         | https://arxiv.org/abs/2209.03003
     """
 
+    @typed
     def __init__(self, tau: float = 1e-3) -> None:
         if not 0 < tau < 0.5:
             raise ValueError(f"Rectified needs tau in (0, 1/2), got {tau}.")
@@ -262,6 +271,7 @@ class RectifiedVE(Schedule):
         | (Andry et al., 2025), https://arxiv.org/abs/2504.18720
     """
 
+    @typed
     def __init__(self, sigma_min: float = 1e-3, sigma_max: float = 1e3) -> None:
         _check_range("RectifiedVE", sigma_min, sigma_max)
         self.sigma_min, self.sigma_max = sigma_min, sigma_max
@@ -289,6 +299,7 @@ class Flow(Schedule):
         tau: The distance from the ends.
     """
 
+    @typed
     def __init__(
         self,
         A: Callable[[Tensor], Tensor] | None = None,

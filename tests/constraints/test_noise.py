@@ -286,7 +286,7 @@ WRONG = {
     "zero": (observed(0.0), "3 of 3 values have no error.*need a tolerance"),
     "singular": (observed(torch.ones(3, 3)), "is singular: 2 of 3 .* add to the diagonal"),
     "a tolerance of zero": (observed([0.0, 1.0, 1.0], 0.0), "must be positive, got 0"),
-    "deviations for the tolerance": (observed(None, [1.0, 1.0, 1.0]), "must be a number"),
+    "deviations for the tolerance": (observed(None, [1.0, 1.0, 1.0]), "takes a number"),
     "no values": (observed(1.0, None, []), "has no values"),
     "values that are missing": (observed(1.0, None, [0.0, math.nan, 1.0]), r"y=.* not finite"),
     "exact rows that contradict": (

@@ -1,11 +1,13 @@
 """After every fault: no finished member is lost, none unfinished is counted, and going on ends
 with the members of an undisturbed run."""
 
+import contextlib
 import errno
 import os
 import signal
 import stat
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -302,3 +304,34 @@ def test_a_step_that_fails_stops_the_run_and_keeps_what_there_is(path, undisturb
         draw(path, fault=fail)
     assert "Lost in the middle: 2 (4, 5)" in error.value.__notes__[0]
     assert sorted(check_and_go_on(path, undisturbed)) == [0, 1, 2, 3]
+
+
+class OnTheLeft:
+    """A monitor to which only members on the left are plausible."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def assess(self, denoiser, x, members, chunk=None):
+        self.calls += 1
+        return SimpleNamespace(statistic=torch.where(x[:, 0] < 0, 0.5, 2.0))
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, torch.OutOfMemoryError, ConnectionError])
+def test_an_implausible_member_is_sampled_again_after_a_stop_as_without_one(path, error):
+    expected = values(draw(path.with_name("whole.zarr"), monitor=OnTheLeft()).store.path)
+    monitor, raised = OnTheLeft(), []
+
+    def fault(call, rows):
+        if monitor.calls == 1 and not raised:  # in the second attempt of the first chunk
+            raised.append(call)
+            raise error("out of memory" if error is torch.OutOfMemoryError else "gone")
+
+    with contextlib.suppress(KeyboardInterrupt, SamplingError):
+        draw(path, fault=fault, chunk=MEMBERS, monitor=monitor)
+    kept = values(path).isfinite().all(dim=1)
+    assert raised
+    if error is not torch.OutOfMemoryError:  # after which the same call goes on
+        assert 0 < kept.sum() < MEMBERS
+    draw(path, monitor=OnTheLeft())
+    torch.testing.assert_close(values(path), expected, rtol=1e-5, atol=1e-6)

@@ -1,4 +1,5 @@
 import json
+import os
 import re
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from feasibly.checks.probe import PARTS
 from feasibly.ensemble import Config, Coordinate, Layout, Manifest
-from feasibly.ensemble.manifest import FORMAT, fingerprint, read_json, shown
+from feasibly.ensemble.manifest import FORMAT, fingerprint, read_json, sealed, shown
 from feasibly.errors import StoreError
 
 CONFIG = Config(
@@ -25,6 +26,7 @@ CONFIG = Config(
     source={"denoiser": "banana", "constraint": "3", "method": "ppr", "options": ("steps=4",)},
 )
 WHOLE = json.loads(json.dumps(asdict(Manifest.new(CONFIG)) | {"format": FORMAT}))
+LAYOUT = Layout((Coordinate("time", [0.0, 0.5, 1, 2], "h"), Coordinate("x")), name="u")
 
 JSON = st.recursive(
     st.none()
@@ -40,6 +42,7 @@ JSON = st.recursive(
     max_leaves=8,
 )
 PLACES = [(key,) for key in WHOLE] + [("config", key) for key in WHOLE["config"]]
+PLACES += [("layout", key) for key in WHOLE["layout"]]
 PLACES += [("config", "source", key) for key in WHOLE["config"]["source"]]
 
 
@@ -66,16 +69,28 @@ def read_or_refuse(path, content):
 
 def test_a_manifest_is_read_back_as_it_was_written(file):
     seen = {"Linear(3 values with noise)": 3}
-    made = Manifest.new(CONFIG, "u", dict.fromkeys(PARTS, (0.5, None)), 4, seen)
+    made = Manifest.new(CONFIG, LAYOUT, dict.fromkeys(PARTS, (0.5, None)), 4, seen)
     file.write_bytes(made.encode())
     assert Manifest.load(file) == made
     assert made.versions["torch"] == torch.__version__
     assert re.fullmatch(r"([0-9a-f]{40}(-dirty)?)?", made.commit)
 
 
-def test_a_manifest_of_a_version_without_observations_is_read(file):
-    file.write_text(json.dumps({k: v for k, v in WHOLE.items() if k != "observations"}))
-    assert Manifest.load(file).observations == {}
+def test_a_manifest_of_an_earlier_version_says_so(file):
+    file.write_text(json.dumps(WHOLE | {"format": 3}))
+    with pytest.raises(StoreError, match=r"earlier version.*begin a new store"):
+        Manifest.load(file)
+
+
+def test_no_change_of_a_bit_goes_unseen(file):
+    made = Manifest.new(CONFIG, LAYOUT)
+    content = made.encode()
+    for place in range(0, len(content), 7):
+        changed = bytearray(content)
+        changed[place] ^= 1 << place % 8
+        file.write_bytes(bytes(changed))
+        with pytest.raises(StoreError):
+            Manifest.load(file)
 
 
 FUZZ = settings(
@@ -96,13 +111,13 @@ def test_any_value_in_any_place_is_valid_or_refused(file: Path, place, value):
     for key in place[:-1]:
         inner = inner[key]
     inner[place[-1]] = value
-    read_or_refuse(file, json.dumps(forged).encode())
+    read_or_refuse(file, sealed(forged))
 
 
 @FUZZ
 @given(cut=st.integers(0, 10_000), flip=st.integers(1, 255))
 def test_a_damaged_manifest_is_valid_or_refused(file: Path, cut, flip):
-    content = bytearray(json.dumps(WHOLE).encode())
+    content = bytearray(sealed(WHOLE))
     content[cut % len(content)] ^= flip
     read_or_refuse(file, bytes(content))
     assert read_or_refuse(file, bytes(content[: cut % len(content)])) is None
@@ -114,8 +129,11 @@ def test_a_damaged_manifest_is_valid_or_refused(file: Path, cut, flip):
         (("format",), 1),
         (("probe",), []),
         (("probe",), {"schedule": [1.0]}),
-        (("variable",), "../../samples"),
-        (("variable",), "violation"),
+        (("layout", "name"), "../../samples"),
+        (("layout", "name"), "violation"),
+        (("layout", "axes"), []),
+        (("layout", "axes"), [{"name": "x"}]),
+        (("layout",), "\x1b[2J"),
         (("observations",), ["Linear"]),
         (("observations",), {"Linear": 0}),
         (("observations",), {"\x1b[2J": 1}),
@@ -170,6 +188,12 @@ def test_a_fingerprint_tells_weights_apart():
 def test_json_that_no_run_writes_is_refused(tmp_path, content):
     (tmp_path / "a.json").write_bytes(content)
     with pytest.raises(StoreError, match=r"a\.json"):
+        read_json(tmp_path / "a.json")
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "a.json")
+    with pytest.raises(StoreError, match="not a regular file"):
         read_json(tmp_path / "a.json")
 
 

@@ -130,7 +130,7 @@ def test_the_store_has_the_statistics_of_each_member(path):
 
 def test_the_store_has_the_violations_along_the_way(path):
     summary = draw(path, members=3, chunk=2)
-    paths = summary.paths()
+    paths = np.array([r.path for r in summary.records], dtype=float)
     assert paths.shape == (3, 4)
     trace = toy().sample(3, (2,), seed=3).trace
     np.testing.assert_allclose(np.median(paths, axis=0), [s.median for s in trace], rtol=1e-3)
@@ -144,7 +144,7 @@ def test_the_path_is_that_of_the_last_attempt_and_none_without_a_constraint(tmp_
         again = draw(tmp_path / "again.zarr", sampler=hard(tolerance=1e-12), attempts=3, chunk=8)
     assert {len(r.path) for r in again.records} == {4}
     free = draw(tmp_path / "free.zarr", sampler=Ancestral(Disturbed(), steps=4))
-    assert free.paths().shape == (MEMBERS, 0)
+    assert {r.path for r in free.records} == {()}
 
 
 def test_a_finished_run_is_not_sampled_again(path):
@@ -212,7 +212,8 @@ def test_the_policies_count_infeasible_members_or_do_not(tmp_path):
 def test_infeasible_members_are_warned_of_with_their_number(path, policy):
     with pytest.warns(InfeasibleWarning, match=r"8 of 8 members .* tolerance 1e-12\)") as caught:
         summary = draw(path, sampler=hard(1e-12), infeasible=policy, attempts=1)
-    assert f"To make them feasible, {PPR.advice}." in str(caught[0].message)
+    cause = "stops too early; minimize=LBFGS"
+    assert (cause in str(caught[0].message)) == (policy == "keep")  # else no sample tells
     assert caught[0].filename == draw.__code__.co_filename
     assert summary.infeasible == list(range(MEMBERS))
     assert "Warning: 8 of 8 members do not satisfy the constraint" in str(summary)
@@ -300,9 +301,9 @@ def test_retry_needs_several_attempts(path):
         ({"seed": -1}, "seed"),
         ({"dtype": torch.float16}, "dtype"),
         ({"infeasible": "forget"}, "infeasible"),
-        ({"members": 8.0}, "members .* whole number from 1 to 1000000, got 8.0"),
+        ({"members": 8.0}, "members.* whole number, got 8.0"),
         ({"chunk": 2.0}, "chunk"),
-        ({"shape": 2}, r"shape .* sizes in a tuple, such as \(64, 32\), .* got 2"),
+        ({"shape": 2}, r"shape of one sample, such as .* got 2"),
         ({"shape": "2"}, "shape"),
         ({"shape": (2.0,)}, "shape"),
     ],

@@ -2,11 +2,13 @@
 
 import json
 import logging
+import os
 import sys
 import warnings
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 import feasibly
@@ -260,3 +262,48 @@ def test_the_hub_needs_its_library(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(DenoiserError, match="pip install huggingface_hub"):
         feasibly.wrap("hub:somebody/digits")
+
+
+def edited(folder, name, value):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {name: value}))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("time_embedding_type", "fourier", r"network of 17,873 parameters or more"),
+        ("block_out_channels", [2**15, 2**15], r"network of [\d,]{12,} parameters or more"),
+        ("block_out_channels", [10**12, 10**12], r"network of [\d,]{12,} parameters or more"),
+        ("layers_per_block", 10**9, r"network of 1,000,000,000 parameters or more"),
+    ],
+)
+def test_weights_of_another_network_are_refused(name, value, words, tmp_path):
+    scheduler, net = diffusers.DDPMScheduler(), unet()
+    net.save_pretrained(tmp_path)
+    scheduler.save_pretrained(tmp_path)
+    assert feasibly.wrap(tmp_path).net is not None
+    edited(tmp_path, name, value)
+    with pytest.raises(DenoiserError, match=words):
+        feasibly.wrap(tmp_path)
+
+
+def test_weights_of_other_names_are_refused(tmp_path):
+    unet().save_pretrained(tmp_path)
+    diffusers.DDPMScheduler().save_pretrained(tmp_path)
+    (path,) = tmp_path.glob("*.safetensors")
+    weights = load_file(path)
+    weights["conv_inn.weight"] = weights.pop("conv_in.weight")
+    save_file(weights, path, metadata={"format": "pt"})
+    with pytest.raises(
+        DenoiserError, match=r"1 missing \(conv_in.weight\); 1 unexpected \(conv_inn.weight\)"
+    ):
+        feasibly.wrap(tmp_path)
+
+
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(tmp_path):
+    unet().save_pretrained(tmp_path)
+    (tmp_path / "config.json").unlink()
+    os.mkfifo(tmp_path / "config.json")
+    with pytest.raises(DenoiserError, match="is not a regular file"):
+        feasibly.wrap(tmp_path)

@@ -18,10 +18,12 @@ from torch import Tensor
 
 from .. import ensemble
 from ..api import plan
+from ..arguments import placed, shape_of, typed, whole
 from ..constraints import through
 from ..constraints.base import Constraint
 from ..constraints.composite import without_inequalities
 from ..errors import DenoiserError, SamplingError, StoreError
+from ..machine import is_exhausted
 from ..members import calling
 from ..minimizers.base import per_sample
 from ..network import device_of
@@ -30,7 +32,7 @@ from ..policy import Plan
 from ..result import Result
 from ..samplers import Ancestral, Sampler
 from ..samplers.rejection import PILOT
-from ..sampling import describe, finite, inspect, run, shape_of, whole
+from ..sampling import describe, finite, inspect, run
 from .findings import Candidate, Examination, examine, summarised
 from .result import Audit, recommend
 from .truths import STEPS, from_data, from_prior, unlike
@@ -44,6 +46,7 @@ DESCENTS = 4
 METHODS = ("auto", "calibrated", "ppr")
 
 
+@typed
 def audit(
     denoiser: Any,
     constraint: Constraint,
@@ -137,7 +140,9 @@ def audit(
     truths, members = count("truths", truths, FEWEST), count("members", members, 2)
     near, seed = count("near", near, 1), count("seed", seed, 0, 2**32 - 1)
     budget = None if budget is None else count("budget", budget, 1)
-    level = _number("level", level)
+    chunk = None if chunk is None else count("chunk", chunk, 1)
+    if not 0 < level < 1:
+        raise ValueError(f"audit(level=...) must be a number between 0 and 1, got {level!r}.")
     if not isinstance(statistics, Mapping | None) or not all(
         callable(function) for function in (statistics or {}).values()
     ):
@@ -147,7 +152,7 @@ def audit(
         )
     if not isinstance(constraint, Constraint):
         raise ValueError(f"audit(constraint=...) takes a constraint, got {constraint!r}.")
-    device = torch.device(device or device_of(denoiser))
+    device = placed(device, "audit") or device_of(denoiser)
     place = {"dtype": dtype, "device": device}
     planned, notes = _planned(denoiser, constraint, shape, methods, monitor, place)
     residuals = inspect(denoiser, constraint, shape, dtype, device).residuals
@@ -272,13 +277,6 @@ def _planned(
     return found, notes
 
 
-def _number(name: str, value: Any) -> float:
-    """Returns a number between 0 and 1, and refuses what is none."""
-    if not isinstance(value, int | float) or not 0 < value < 1:
-        raise ValueError(f"audit({name}=...) must be a number between 0 and 1, got {value!r}.")
-    return value
-
-
 def _numbered(name: str) -> Iterator[str]:
     for k in itertools.count(2):
         yield f"{name} {k}"
@@ -343,7 +341,8 @@ class Work:
                 warnings.simplefilter("ignore")  # the verdict says what is wrong
                 x, evaluations = self.sample(label, attempts, survey)
         except (ValueError, SamplingError) as error:
-            if isinstance(error, DenoiserError | StoreError):  # these are no candidate's fault
+            passing = isinstance(error.__cause__, OSError) or is_exhausted(error)
+            if passing or isinstance(error, DenoiserError | StoreError):  # no candidate's fault
                 raise
             return Candidate(name, method, words, failure=str(error).rstrip("."))
         feasible = self.feasible(x)

@@ -14,6 +14,7 @@ from torch import Tensor
 from .. import members
 from ..constraints.base import Constraint
 from ..errors import ConstraintError, ConstraintWarning, DenoiserError
+from ..machine import exhausted, is_exhausted
 from ..network import Network
 from ..randomness import generator
 
@@ -72,6 +73,8 @@ def as_data(data: Any) -> Tensor:
             f"(N, *), N at least 2; got {got}. Of a loader take one batch, and of pairs of data "
             "and labels the data."
         )
+    if (data == data[:1]).all():
+        raise DenoiserError("A test on data needs different samples, and all of these are equal.")
     return data if data.is_floating_point() else data.float()
 
 
@@ -101,6 +104,8 @@ def check_denoiser(
     except DenoiserError:
         raise
     except Exception as error:
+        if is_exhausted(error):
+            raise DenoiserError(exhausted("The denoiser", error, len(x_t))) from error
         raise DenoiserError(
             f"The denoiser failed on a state of shape {tuple(x_t.shape)}, {x_t.dtype} on "
             f"{x_t.device} ({type(error).__name__}: {error}); check `shape`, `dtype` and `device` "
@@ -163,6 +168,8 @@ def check_constraint(constraint: Constraint, x: Tensor) -> Tensor:
             f"{name}: residual(x) must have shape (B, m), one row a sample, but for x of shape "
             f"{tuple(x.shape)} it is {got}; reduce over the sample's axes only."
         )
+    if not r.shape[1]:
+        raise ConstraintError(f"{name}: the residual has no values; is what it selects empty?")
     if r.dtype != x.dtype or r.device != x.device:
         raise ConstraintError(
             f"{name}: the residual is {r.dtype} on {r.device} for samples of {x.dtype} on "
@@ -244,6 +251,12 @@ def _check_values(name: str, constraint: Constraint, x: Tensor, r: Tensor) -> No
             f"{name}: the residual is not zero but its gradient is; comparisons, rounding and "
             "signs cannot be projected on. Replace them by something smooth."
         )
+    with torch.no_grad():
+        if not torch.allclose(constraint.residual(x), r, rtol=1e-3, atol=1e-5):
+            raise ConstraintError(
+                f"{name}: the residual of the same samples changes from call to call; draw its "
+                "random numbers once, outside of it."
+            )
     # the last one too: a sum along the batch leaves the first as it is
     ids = members.current()
     for k in (0, len(x) - 1):

@@ -4,14 +4,12 @@ __all__ = ["audit"]
 
 from pathlib import Path
 
-from rich.console import Console
-
 from .. import audits
 from .check import load_data
 from .compare import show
 from .ensemble import stopping
 from .load import load_constraint, load_denoiser, load_object
-from .words import Shape
+from .words import Screen, Shape, make_folder
 
 
 def audit(
@@ -62,12 +60,12 @@ def audit(
         keep: Whether to keep members in stores in the folder. Then several processes may share
             the work, and the same command goes on with an audit that was stopped.
     """
-    console = Console()
+    console = Screen()
 
     def told(sentence: str) -> None:
-        console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+        console.say(sentence)
 
-    out.mkdir(parents=True, exist_ok=True)  # before the work, not after it
+    make_folder(out)  # before the work, not after it
     summaries = None if statistics is None else load_object(statistics)
     if not isinstance(summaries, dict | None):
         raise ValueError(

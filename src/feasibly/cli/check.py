@@ -7,14 +7,14 @@ from pickle import UnpicklingError
 
 import numpy as np
 import torch
-from rich.console import Console
 from torch import Tensor
 
 from .. import fitness
 from ..denoisers import Adapter
+from ..files import check_file, load_torch
 from .compare import listed
 from .load import load_constraint, load_denoiser
-from .words import Shape
+from .words import Screen, Shape
 
 
 def check(
@@ -40,16 +40,16 @@ def check(
             the denoiser is tested on its own samples, which finds fewer mistakes.
         seed: The seed.
     """
-    console = Console()
+    console = Screen()
     clean = None if data is None else load_data(data, shape)
     wanted = None if constraint is None else load_constraint(constraint)
     model = load_denoiser(denoiser)
     if isinstance(model, Adapter):  # before the work, which may fail for what it assumes
-        console.print(repr(model), highlight=False, markup=False, soft_wrap=True)
+        console.say(repr(model))
     found = fitness.check(model, wanted, shape, data=clean, seed=seed)
     listed(found.table(), None, console)
     for sentence in found.sentences:
-        console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+        console.say(sentence)
     return 0 if found.ok else 1
 
 
@@ -57,10 +57,9 @@ def load_data(path: Path, shape: tuple[int, ...]) -> Tensor:
     """Clean data from an array of NumPy (.npy) or a tensor of torch (.pt)."""
     try:
         if path.suffix in (".pt", ".pth"):
-            read = torch.load(path, map_location="cpu", weights_only=True)
-            found = torch.as_tensor(read).float()
-        else:
-            found = torch.from_numpy(np.load(path)).float()
+            found = torch.as_tensor(load_torch(path)).float()
+        else:  # mapped, since its header may tell of more numbers than there are
+            found = torch.from_numpy(np.load(check_file(path), mmap_mode="c")).float()
     except (OSError, EOFError, TypeError, ValueError, RuntimeError, UnpicklingError) as error:
         raise ValueError(
             f"{path} cannot be read ({error}); give an array that numpy.save wrote (.npy), or a "

@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from ..errors import InfeasibleWarning
@@ -15,6 +14,7 @@ from ..report import Report
 from ..result import Result
 from ..samplers import Sampler
 from ..sampling import run
+from .words import Screen
 
 POST_HOC = "post-hoc projection"
 
@@ -26,7 +26,7 @@ def run_all(
     shape: tuple[int, ...],
     seed: int,
     out: Path,
-    console: Console,
+    console: Screen,
 ) -> dict[str, Result]:
     """Samples the same members by each method's attempts, with progress, and saves every result
     as `NAME_LABEL.safetensors` in `out` as soon as it is there."""
@@ -39,7 +39,7 @@ def run_all(
     return results
 
 
-def show(rows: Sequence[Mapping[str, str]], title: str, console: Console) -> None:
+def show(rows: Sequence[Mapping[str, str]], title: str, console: Screen) -> None:
     """Prints rows with the same columns as a table, a column for each row: so it fits a narrow
     terminal."""
     first, *measures = rows[0]
@@ -49,7 +49,7 @@ def show(rows: Sequence[Mapping[str, str]], title: str, console: Console) -> Non
     console.print(table)
 
 
-def listed(rows: Sequence[Mapping[str, str]], title: str | None, console: Console) -> None:
+def listed(rows: Sequence[Mapping[str, str]], title: str | None, console: Screen) -> None:
     """Prints rows with the same columns as a table."""
     table = Table(*rows[0], title=title)
     for row in rows:
@@ -57,8 +57,8 @@ def listed(rows: Sequence[Mapping[str, str]], title: str | None, console: Consol
     console.print(table)
 
 
-def written(report: Report, out: Path, console: Console) -> None:
+def written(report: Report, out: Path, console: Screen) -> None:
     """Writes the report into `out`, and prints where it is."""
     path = out / "report.html"
     report.write(path)
-    console.print(f"Report: {path}", highlight=False, soft_wrap=True)
+    console.say(f"Report: {path}")

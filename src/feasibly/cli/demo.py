@@ -11,6 +11,7 @@ from .demo_data2d import demo_data2d
 from .demo_ks import demo_ks
 from .demo_three import demo_three
 from .demo_weather import demo_weather
+from .words import make_folder
 
 
 def demo(
@@ -31,6 +32,7 @@ def demo(
         constraint: Which of the constraints, 0 to 11, or which reference trajectory or day.
         seed: The seed of the ensembles.
     """
+    make_folder(out)  # before the work, not after it
     if problem == "three":
         return demo_three(out, 512 if members is None else members, constraint, seed)
     if problem == "ks":

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from rich.console import Console
 from torch import Tensor
 
 from .. import figures
@@ -18,6 +17,7 @@ from ..result import Result
 from ..samplers import PostHoc, Sampler
 from ..sampling import trajectory
 from .compare import POST_HOC, run_all, show, written
+from .words import Screen
 
 SIGMAS = (3.0, 0.5, 0.15, 0.03)
 
@@ -32,7 +32,7 @@ def demo_data2d(out: Path, members: int, constraint: int, seed: int) -> int:
         seed: The seed of the ensembles.
     """
     torch.set_num_threads(1)  # small kernels lose more to waiting than they gain from a second
-    console = Console()
+    console = Screen()
     out.mkdir(parents=True, exist_ok=True)
     report = Report("feasibly: two trained priors under a hard constraint")
     report.text(
@@ -53,7 +53,7 @@ def demo_data2d(out: Path, members: int, constraint: int, seed: int) -> int:
 
 
 def _one_problem(
-    name: str, out: Path, members: int, k: int, seed: int, report: Report, console: Console
+    name: str, out: Path, members: int, k: int, seed: int, report: Report, console: Screen
 ) -> None:
     problem = Data2D(name)
     constraint = problem.constraint(k)

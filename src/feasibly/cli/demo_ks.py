@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from rich.console import Console
 
 from .. import figures
 from ..api import plan
@@ -17,6 +16,7 @@ from ..report import Report
 from ..result import Result
 from ..samplers import PostHoc, Sampler
 from .compare import POST_HOC, run_all, show, written
+from .words import Screen
 
 
 def demo_ks(out: Path, members: int, reference: int, seed: int) -> int:
@@ -30,7 +30,7 @@ def demo_ks(out: Path, members: int, reference: int, seed: int) -> int:
     """
     if members < 2:
         raise ValueError(f"An ensemble needs at least 2 members, got --members {members}.")
-    console = Console()
+    console = Screen()
     out.mkdir(parents=True, exist_ok=True)
     problem = KS("sine-3")
     with console.status("reference"):
@@ -53,7 +53,7 @@ def demo_ks(out: Path, members: int, reference: int, seed: int) -> int:
         for i, why in problem.failures(result.samples, result.feasible).items()
     ]
     for failure in failures:
-        console.print(failure, highlight=False, soft_wrap=True)
+        console.say(failure)
 
     report = Report("feasibly: trajectories of a chaotic field, observed exactly")
     report.text(

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from rich.console import Console
 from torch import Tensor
 
 from .. import figures
@@ -25,6 +24,7 @@ from ..samplers import Ancestral, PostHoc
 from ..sampling import run
 from ..schedules import VP
 from .compare import listed, run_all, written
+from .words import Screen
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -75,7 +75,7 @@ def demo_three(out: Path, members: int, constraint: int, seed: int) -> int:
     if not 0 <= constraint <= 11:
         raise ValueError(f"--constraint must be one of 0 to 11, got {constraint}.")
     torch.set_num_threads(1)  # small kernels lose more to waiting than they gain from a second
-    console = Console()
+    console = Screen()
     out.mkdir(parents=True, exist_ok=True)
     report = Report("feasibly: three models under a hard constraint")
     report.text(
@@ -104,7 +104,7 @@ def demo_three(out: Path, members: int, constraint: int, seed: int) -> int:
 
 
 def _one(
-    shown: Shown, seed: int, out: Path, console: Console
+    shown: Shown, seed: int, out: Path, console: Screen
 ) -> "tuple[list[dict[str, str]], Figure]":
     denoiser, constraint, shape = shown.parts
     tolerance = constraint.tolerance

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from rich.console import Console
 from torch import Tensor
 
 from .. import figures
@@ -19,6 +18,7 @@ from ..report import Report
 from ..result import Result
 from ..samplers import PostHoc, Sampler
 from .compare import POST_HOC, run_all, show, written
+from .words import Screen
 
 HOURS = [0, 6, 12, 18, 23]
 V = 2
@@ -35,7 +35,7 @@ def demo_weather(out: Path, members: int, reference: int, seed: int) -> int:
     """
     if members < 2:
         raise ValueError(f"An ensemble needs at least 2 members, got --members {members}.")
-    console = Console()
+    console = Screen()
     out.mkdir(parents=True, exist_ok=True)
     problem = Weather("wind")
     with console.status("a day that the prior has not seen"):

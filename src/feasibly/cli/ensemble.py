@@ -7,7 +7,7 @@ import math
 import os
 import signal
 import warnings
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
@@ -15,16 +15,17 @@ from typing import Any, Literal
 import numpy as np
 import torch
 import tyro
-from rich.console import Console
 
 from .. import figures, problems
-from ..ensemble import Footprint, Layout, Store, Summary, memory, run
+from ..ensemble import Footprint, Layout, Record, Store, Summary, run
 from ..errors import CalibrationWarning, InfeasibleWarning, StoreError
+from ..machine import check_room, size
 from ..progress import LiveProgress
 from ..report import Report
 from . import page as pages
 from .job import Job
 from .load import load_object
+from .words import Screen
 
 POINTS, FEW = 1000, 4
 """The most members that a page draws, if they are points in the plane, and else."""
@@ -65,7 +66,7 @@ def fill(
     rank, local, world, sharing = place()
     if torch.cuda.is_available():  # before the user's function asks for a device
         torch.cuda.set_device(local % torch.cuda.device_count())
-    console = Console(quiet=rank > 0)
+    console = Screen(quiet=rank > 0)
     title = f"{job.method} on {job.denoiser}"
     with stopping(), LiveProgress(title, console) as live, warnings.catch_warnings():
         for kind in (InfeasibleWarning, CalibrationWarning):  # which the summary prints
@@ -73,15 +74,15 @@ def fill(
 
         def progress(finished: int) -> None:
             if not console.is_terminal:
-                console.print(f"{finished} of {members} members finished", highlight=False)
+                console.say(f"{finished} of {members} members finished")
 
-        def planned(footprint: Footprint, size: int) -> None:
-            console.print(expected(footprint, size), highlight=False, soft_wrap=True)
+        def planned(footprint: Footprint, together: int) -> None:
+            console.say(expected(footprint, together))
 
-        memory.check_room(shape, torch.float32, torch.device("cpu"))
+        check_room(shape, torch.float32, torch.device("cpu"))
         chosen = job.build(shape)
         for sentence in chosen.remarks:
-            console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+            console.say(sentence)
         summary = run(
             chosen.attempts,
             out,
@@ -148,11 +149,12 @@ def report(store: tyro.conf.Positional[Path], out: Path | None = None) -> int:
         store: The store, as given to `sample --out`.
         out: The page to write; by default NAME.html beside the store.
     """
-    console = Console()
+    console = Screen()
     summary = Summary.read(Store(store))
     manifest = summary.store.manifest
     page = Report(f"feasibly: {store.name}")
     page.code(str(summary))
+    page.code(manifest.config.method)
     about = {"started": manifest.created, "commit": manifest.commit or "none"}
     page.table([about | dict(manifest.versions)])
     pages.pictures(page, few(summary))
@@ -164,14 +166,14 @@ def report(store: tyro.conf.Positional[Path], out: Path | None = None) -> int:
             lambda: figures.histogram({"members": torch.tensor(known)}, tolerance),
             "Violation of the members.",
         )
-        page.table(steps(summary.paths()))
+        page.table(steps(summary.records))
     pages.fits(page, {name: torch.from_numpy(fit) for name, fit in summary.fits().items()})
     if summary.records:
         page.table([row(record) for record in summary.records])
     out = out or store.with_suffix(".html")
-    page.write(out)
     status = conclude(summary, console)
-    console.print(f"Report: {out}", highlight=False, soft_wrap=True)
+    page.write(out)
+    console.say(f"Report: {out}")
     return status
 
 
@@ -199,22 +201,23 @@ def row(record: Any) -> dict[str, str]:
     }
 
 
-def steps(paths: np.ndarray) -> list[dict[str, str]]:
+def steps(records: Sequence[Record]) -> list[dict[str, str]]:
     """The table of the violations along the way, at some eight steps."""
-    table = []
-    for step in np.linspace(1, paths.shape[1], min(8, paths.shape[1])).round().astype(int):
-        known = paths[:, step - 1][np.isfinite(paths[:, step - 1])]
-        values = np.quantile(known, [0.5, 0.95, 1]) if known.size else [np.nan] * 3
+    table, last = [], max((len(r.path) for r in records), default=0)
+    for step in np.linspace(1, last, min(8, last)).round().astype(int).tolist():
+        reached = [r.path[step - 1] for r in records if len(r.path) >= step]
+        known = [v for v in reached if v is not None]
+        values = np.quantile(known, [0.5, 0.95, 1]) if known else [np.nan] * 3
         words = (f"{value:.3g}" for value in values)
         names = ("violation: median", "95 %", "worst")
         table.append({"step": str(step), **dict(zip(names, words, strict=True))})
     return table
 
 
-def conclude(summary: Summary, console: Console) -> int:
+def conclude(summary: Summary, console: Screen) -> int:
     """Prints the summary of a run; returns the exit status."""
-    console.print(str(summary), highlight=False, markup=False, soft_wrap=True)
-    console.print(f"Store: {summary.store.path}", highlight=False, markup=False, soft_wrap=True)
+    console.say(str(summary))
+    console.say(f"Store: {summary.store.path}")
     return int(summary.is_short or not summary.feasible)
 
 
@@ -222,7 +225,7 @@ def expected(footprint: Footprint, chunk: int) -> str:
     """What the first chunk of a run is expected to take, in words."""
     seconds = max(1, round(footprint.seconds(chunk)))
     parts = (footprint.of(chunk), footprint.member, footprint.fixed)
-    together, each, besides = map(memory.size, parts)
+    together, each, besides = map(size, parts)
     return (
         f"{chunk} members at a time, which take some {seconds} s and {together} of memory at "
         f"most: {each} each and {besides} besides, and the weights."

@@ -16,6 +16,10 @@ from .load import load_constraint, load_denoiser
 MINIMIZERS = set(minimizers.__all__) - {"Minimizer", "Minimum", "Residual"}
 
 
+class UnfitError(ValueError):
+    """A minimizer cannot be made of an option."""
+
+
 @dataclass(frozen=True)
 class Job:
     """What to sample.
@@ -101,7 +105,9 @@ def parse(option: str) -> tuple[str, Any]:
         raise ValueError(f"--options takes name=value, such as zeta=0.01, got {option!r}.")
     try:
         return name, _value(ast.parse(text, mode="eval").body)
-    except (ValueError, SyntaxError):
+    except UnfitError:
+        raise
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
         return name, float(text) if text in ("inf", "nan") else text
 
 
@@ -109,5 +115,9 @@ def _value(node: ast.expr) -> Any:
     called = node.func if isinstance(node, ast.Call) else None
     if isinstance(node, ast.Call) and isinstance(called, ast.Name) and called.id in MINIMIZERS:
         options = {str(k.arg): ast.literal_eval(k.value) for k in node.keywords}
-        return getattr(minimizers, called.id)(*map(ast.literal_eval, node.args), **options)
+        arguments = map(ast.literal_eval, node.args)
+        try:
+            return getattr(minimizers, called.id)(*arguments, **options)
+        except (TypeError, ValueError) as error:
+            raise UnfitError(f"{called.id}(...) has no such option: {error}") from error
     return ast.literal_eval(node)

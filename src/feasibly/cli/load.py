@@ -10,6 +10,7 @@ from typing import Any
 
 from .. import priors
 from ..constraints import Constraint, GaussianRandomField, LevelSet
+from ..errors import SamplingError
 from ..models import wrap
 from ..models.hub import is_on_hub
 from ..problems.data2d import CONSTRAINTS
@@ -29,10 +30,10 @@ def load_object(path: str) -> Any:
         sys.path.insert(0, here)
     try:
         function = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # whatever the user's module raises
         raise ValueError(
-            f"{path!r} cannot be imported ({error}); run from the folder of {module}.py, and name "
-            "a function without arguments in it."
+            f"{path!r} cannot be imported ({type(error).__name__}: {error}); run from the folder "
+            f"of {module}.py, and name a function without arguments in it."
         ) from error
     if not callable(function):
         raise ValueError(f"{path!r} is no function but {type(function).__name__}.")
@@ -45,7 +46,12 @@ def load_object(path: str) -> Any:
         ) from error
     except ValueError:  # some built-in functions do not say what they take
         pass
-    return function()
+    try:
+        return function()
+    except (ValueError, SamplingError):  # which say what is wrong, if they are ours
+        raise
+    except Exception as error:
+        raise ValueError(f"{path!r} failed ({type(error).__name__}: {error}).") from error
 
 
 def load_denoiser(name: str) -> Any:

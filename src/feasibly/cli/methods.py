@@ -9,12 +9,12 @@ from dataclasses import fields
 from typing import Literal
 
 import tyro
-from rich.console import Console
 from rich.table import Table
 
 from ..policy import CHOICES
 from ..samplers import METHODS, Sampler
 from .formulas import displayed, inline
+from .words import Screen
 
 AUTO = "auto"
 HEADS = ("method", "space", "renoises", "gradients", "")
@@ -71,7 +71,7 @@ def methods(name: tyro.conf.Positional[Name] = "all") -> int:
         name: A method, to print its documentation, with its options and their defaults; or
             `auto`, to print which methods the default takes.
     """
-    console = Console()
+    console = Screen()
     if name == AUTO:
         table = Table("your constraint", "what runs", box=None)
         for constraint, runs in CHOICES:
@@ -80,14 +80,12 @@ def methods(name: tyro.conf.Positional[Name] = "all") -> int:
         return 0
     if name != "all":
         method = METHODS[name]
-        console.print(
-            plain(inspect.getdoc(method) or ""), markup=False, highlight=False, soft_wrap=True
-        )
-        console.print("\nDefaults:", markup=False)
+        console.say(plain(inspect.getdoc(method) or ""))
+        console.say("\nDefaults:")
         for option in fields(method):
             if option.init and option.repr and option.kw_only:
                 line = f"    {option.name}={option.default!r}"
-                console.print(line, markup=False, highlight=False)
+                console.say(line)
         return 0
     table = Table(*HEADS, box=None)
     for row in rows():

@@ -9,12 +9,11 @@ import warnings
 from pathlib import Path
 from typing import Any, Literal
 
-from rich.console import Console
 from safetensors import SafetensorError
 
 from .. import figures
-from ..ensemble.memory import size
 from ..errors import CalibrationWarning, InfeasibleWarning, SamplingError
+from ..machine import size
 from ..progress import LiveProgress
 from ..report import Report
 from ..result import Result
@@ -23,7 +22,7 @@ from ..sampling import run
 from . import page
 from .ensemble import fill, stopping
 from .job import Job
-from .words import Shape
+from .words import Screen, Shape, make_folder
 
 
 def sample(
@@ -82,8 +81,8 @@ def sample(
         raise ValueError(
             "--chunk auto, --infeasible and --layout are for stores: give --out NAME.zarr."
         )
-    console = Console()
-    out.mkdir(parents=True, exist_ok=True)  # before the work, not after it
+    console = Screen()
+    make_folder(out)  # before the work, not after it
     need, free = 4 * members * math.prod(shape), shutil.disk_usage(out).free
     if need > free:
         raise ValueError(
@@ -92,7 +91,7 @@ def sample(
         )
     chosen = job.build(shape)
     for sentence in chosen.remarks:  # before the work
-        console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+        console.say(sentence)
     live = LiveProgress(f"{method} on {denoiser}", console)
     with stopping(), live, warnings.catch_warnings():
         for kind in (InfeasibleWarning, CalibrationWarning):  # which are printed below
@@ -139,10 +138,10 @@ def sample(
         raise SamplingError(
             f"The report cannot be written ({error}); the samples are in {kept}."
         ) from error
-    console.print(result.summary(), highlight=False, soft_wrap=True)
-    console.print(f"Samples and report: {out}", highlight=False, soft_wrap=True)
+    console.say(result.summary(settings=False))
+    console.say(f"Samples and report: {out}")
     for sentence in told:
-        console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+        console.say(sentence)
     return 0 if result.feasible.any() else 1
 
 

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
 from .. import metrics
 from ..weather.era5 import FIELDS, Channel, channels
 from ..weather.weatherbench import missing, open_weather, read
+from .words import Screen
 
 
 def score(forecast: Path, truth: Path, /, variables: tuple[str, ...] = ()) -> int:
@@ -44,7 +44,7 @@ def score(forecast: Path, truth: Path, /, variables: tuple[str, ...] = ()) -> in
     table = Table(*rows[0], title=f"{forecast} against {truth}")
     for row in rows:
         table.add_row(*row.values())
-    Console().print(table)
+    Screen().print(table)
     return 0
 
 

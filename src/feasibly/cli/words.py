@@ -1,11 +1,48 @@
-"""Shapes as commands read them."""
+"""Shapes as commands read them, and text as they print it."""
 
-__all__ = ["Shape"]
+__all__ = ["Screen", "Shape", "make_folder"]
 
+import tempfile
 from collections.abc import Sequence
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
+from rich.console import Console
+from rich.text import Text
 from tyro.constructors import PrimitiveConstructorSpec
+
+from ..errors import safe
+from ..files import remedy
+
+
+class Screen(Console):
+    """A console to which text of any origin is text, and never a command or a style."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, emoji=False, highlight=False, **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(safe(text), **options)
+
+    def say(self, text: str) -> None:
+        """Prints a text, whose lines are as long as they are."""
+        self.print(text, soft_wrap=True)
+
+
+def make_folder(out: Path) -> None:
+    """Makes the folder of a command's files.
+
+    Raises:
+        ValueError: If it cannot be made, or written to.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            pass
+    except OSError as error:
+        raise ValueError(
+            f"--out {out} cannot be a folder to write to ({error.strerror}); {remedy(error)}."
+        ) from error
 
 
 def shape_of(texts: Sequence[str]) -> tuple[int, ...]:

@@ -24,6 +24,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from .. import members
+from ..arguments import typed
 from ..errors import ConstraintError
 
 Array = Tensor | ArrayLike
@@ -79,19 +80,14 @@ class Constraint(ABC):
     differs: bool = False
     """Whether members have constraints of their own; see :class:`EachMember`."""
 
+    @typed
     def __init__(self, tolerance: float) -> None:
-        try:
-            tolerance = float(tolerance)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise ValueError(
-                f"{type(self).__name__}(tolerance=...) must be a number, got {tolerance!r}."
-            ) from error
         if not tolerance > 0:
             raise ValueError(
                 f"{type(self).__name__}(tolerance=...) must be positive, got {tolerance}. It is "
                 "the largest squared norm of the residual that counts as feasible."
             )
-        self.tolerance = tolerance
+        self.tolerance = float(tolerance)
         self._inverses: dict[tuple[tuple[int, ...], torch.device], Tensor] = {}
 
     @abstractmethod
@@ -105,6 +101,11 @@ class Constraint(ABC):
         it, since the minimizers stop at :math:`\|r\|^2 \leq` `tolerance`.
         """
         return self.residual(x).square().sum(dim=1)
+
+    def violation_of(self, r: Tensor) -> Tensor:
+        r"""Returns the squared norm, with shape :math:`(B)`, by which a minimizer of residuals
+        `r`, with shape :math:`(B, m)`, may stop: :math:`\|r\|^2` unless `r` is rescaled."""
+        return r.square().sum(dim=1)
 
     @torch.no_grad()
     def assess(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -144,11 +145,19 @@ class Constraint(ABC):
         move = self.residual(z) @ self._inverses[key].T
         return (z - move.reshape(x.shape)).to(x)
 
-    def _invert(self, like: Tensor) -> Tensor:
-        r"""Returns :math:`A^+`, with shape :math:`(D, m)`, for samples of the shape of `like`."""
-        zero = torch.zeros_like(like, dtype=torch.float64)
-        r_0 = self.residual(zero)
-        m = r_0.shape[1]
+    def matrix(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        r"""Returns :math:`A` and :math:`r(0)` of an affine residual :math:`A x + r(0)`, in float64
+        with shapes :math:`(m, D)` and :math:`(m)`.
+
+        Arguments:
+            like: Samples, with shape :math:`(B, *)`.
+
+        Raises:
+            NotImplementedError: If there are too many equations.
+        """
+        zero = torch.zeros_like(like[:1], dtype=torch.float64)
+        r_0 = self.residual(zero)[0].double()
+        m = len(r_0)
         if m * zero.numel() > LARGEST:
             raise NotImplementedError(
                 f"{self!r} has {m} equations for {zero.numel()} elements. That is too many for a "
@@ -158,8 +167,13 @@ class Constraint(ABC):
             # one copy of a sample for each row of A
             x = zero.expand(m, *zero.shape[1:]).clone().requires_grad_()
             (A,) = torch.autograd.grad(self.residual(x).diagonal().sum(), x)
-        A = A.flatten(start_dim=1)
-        inverse = torch.linalg.pinv(A)
+        return A.flatten(start_dim=1), r_0
+
+    def _invert(self, like: Tensor) -> Tensor:
+        r"""Returns :math:`A^+`, with shape :math:`(D, m)`, for samples of the shape of `like`."""
+        A, r_0 = self.matrix(like)
+        inverse, zero = torch.linalg.pinv(A), torch.zeros_like(like[:1], dtype=torch.float64)
+        r_0 = r_0[None]
 
         x_0 = -(r_0 @ inverse.T).reshape(zero.shape)
         missed = self.residual(x_0).norm() > 1e-9 * r_0.norm()  # and not by rounding
@@ -267,6 +281,8 @@ def constant(value: Array, name: str) -> Tensor:
     if isinstance(value, Tensor):
         return value
     try:
+        if np.asarray(value).dtype.kind in "US":  # of which numpy makes numbers too
+            raise TypeError("a text is no number")
         # float() refuses None, of which numpy makes a NaN
         array = np.asarray(float(value) if value is None else value, dtype=np.float64)
     except (TypeError, ValueError) as error:

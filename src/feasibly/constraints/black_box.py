@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from ..arguments import typed
 from ..errors import ConstraintError
 from .base import Array, Constraint, Inequalities, at_most_zero, constant
 
@@ -43,6 +44,7 @@ class BlackBox(Constraint):
             something else.
     """
 
+    @typed
     def __init__(
         self,
         f: Callable[[Tensor], Array],

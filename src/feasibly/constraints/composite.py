@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ..arguments import typed
 from .base import Constraint, Inequalities, Intervals
 
 
@@ -27,6 +28,7 @@ class Composite(Constraint):
             part counts by its violation relative to its tolerance.
     """
 
+    @typed
     def __init__(
         self, constraints: Sequence[Constraint], weights: Sequence[float] | None = None
     ) -> None:

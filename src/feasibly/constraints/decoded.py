@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from ..arguments import typed
 from .base import Constraint, Inequalities
 
 
@@ -98,6 +99,7 @@ class FrameDecoder:
         | https://arxiv.org/abs/1604.06174
     """
 
+    @typed
     def __init__(
         self,
         decode: Callable[[Tensor], Tensor],

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ..arguments import typed
 from .base import Constraint
 from .operators import check_grid, divergence, wavenumber
 
@@ -28,6 +29,7 @@ class DivergenceFree(Constraint):
 
     linear = True
 
+    @typed
     def __init__(
         self, spacing: Sequence[float], tolerance: float, scheme: str = "spectral"
     ) -> None:

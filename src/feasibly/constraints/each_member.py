@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from .. import members
+from ..arguments import typed
 from ..errors import ConstraintError
 from ..randomness import generator
 from .base import Array, Constraint, Intervals, finite
@@ -40,6 +41,7 @@ class EachMember(Constraint):
 
     differs = True
 
+    @typed
     def __init__(self, constraint: Constraint, targets: Array, repeats: int = 1) -> None:
         if (
             not isinstance(constraint, Constraint)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from ..arguments import typed
 from .base import Constraint, rows
 
 
@@ -19,6 +20,7 @@ class Equality(Constraint):
         tolerance: The largest :math:`\|h\|^2` of a feasible sample.
     """
 
+    @typed
     def __init__(self, function: Callable[[Tensor], Tensor], tolerance: float) -> None:
         super().__init__(tolerance)
         self.function = function
@@ -40,6 +42,7 @@ class Scalar(Constraint):
         tolerance: The largest :math:`c` of a feasible sample.
     """
 
+    @typed
     def __init__(self, function: Callable[[Tensor], Tensor], tolerance: float) -> None:
         super().__init__(tolerance)
         self.function = function

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from ..arguments import typed
 from .base import Array, Constraint, finite
 from .operators import check_grid, derivative, laplacian, wavenumber
 
@@ -31,6 +32,7 @@ class Evolution(Constraint):
             1/2 for the method of Crank and Nicolson, which is of second order.
     """
 
+    @typed
     def __init__(
         self, F: Callable[[Tensor], Tensor], dt: float, tolerance: float, theta: float = 0.5
     ) -> None:

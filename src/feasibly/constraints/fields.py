@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..arguments import typed
 from ..errors import ConstraintError
 from .base import Array, Constraint, check_axes, constant, finite, target
 
@@ -27,6 +28,7 @@ class Mask(Constraint):
 
     linear = True
 
+    @typed
     def __init__(self, mask: Array, y: Array, tolerance: float) -> None:
         super().__init__(tolerance)
         mask = mask if isinstance(mask, Tensor) else torch.tensor(np.asarray(mask))
@@ -111,6 +113,7 @@ class Neumann(Constraint):
 
     linear = True
 
+    @typed
     def __init__(self, dim: int, spacing: float, y: Array, tolerance: float) -> None:
         super().__init__(tolerance)
         if dim >= 0:
@@ -229,6 +232,7 @@ class Energy(_Sum):
         weights: The weights :math:`w`, such as the areas of cells; None for an average.
     """
 
+    @typed
     def __init__(
         self,
         dims: Sequence[int],

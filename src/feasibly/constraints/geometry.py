@@ -5,6 +5,7 @@ __all__ = ["ClosedLoop", "Lengths", "Obstacles"]
 import torch
 from torch import Tensor
 
+from ..arguments import typed
 from ..errors import ConstraintError
 from .base import Array, Constraint, Inequalities, at_most_zero, check_axes, constant
 
@@ -43,6 +44,7 @@ class Lengths(Constraint):
         tolerance: The largest sum of squared errors of length, in squared units of length.
     """
 
+    @typed
     def __init__(self, pairs: Array, lengths: Array, tolerance: float) -> None:
         super().__init__(tolerance)
         pairs = constant(pairs, "Lengths(pairs=...)").long()
@@ -78,6 +80,7 @@ class Obstacles(Constraint):
         tolerance: The largest sum of squared depths, in squared units of length.
     """
 
+    @typed
     def __init__(self, centers: Array, radii: Array, tolerance: float) -> None:
         super().__init__(tolerance)
         self.centers = constant(centers, "Obstacles(centers=...)")

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from ..arguments import typed
 from .base import Array, Constraint, Inequalities, Intervals, at_most_zero, constant, rows, target
 
 
@@ -22,6 +23,7 @@ class Inequality(Constraint):
         tolerance: The largest :math:`\|\max(g, 0)\|^2` of a feasible sample.
     """
 
+    @typed
     def __init__(self, g: Callable[[Tensor], Tensor], tolerance: float) -> None:
         super().__init__(tolerance)
         self.g = g
@@ -50,6 +52,7 @@ class Bounds(Constraint):
         tolerance: The largest squared distance to the box of a feasible sample.
     """
 
+    @typed
     def __init__(self, lower: Array | None, upper: Array | None, tolerance: float) -> None:
         super().__init__(tolerance)
         lower = -math.inf if lower is None else lower
@@ -60,6 +63,8 @@ class Bounds(Constraint):
                 "Bounds: the lower bound is above the upper bound somewhere, or a bound is not a "
                 "number. Correct the bounds."
             )
+        if torch.isinf(low).all() and torch.isinf(high).all():
+            raise ValueError("Bounds: neither bound is finite anywhere; give one at least.")
         self.lower, self.upper = low, high
 
     @property

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Generator, Tensor
 
+from ..arguments import typed
 from .base import Constraint
 
 
@@ -20,6 +21,7 @@ class LevelSet(Constraint):
         tolerance: The largest :math:`c` of a feasible sample. The default is the paper's.
     """
 
+    @typed
     def __init__(self, f: Callable[[Tensor], Tensor], tolerance: float = 4e-6) -> None:
         super().__init__(tolerance)
         self.f = f
@@ -51,6 +53,7 @@ class GaussianRandomField:
         bias: The relative standard deviation :math:`\sigma_b` of the bias.
     """
 
+    @typed
     def __init__(
         self,
         seed: int,

@@ -8,6 +8,7 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
+from ..arguments import typed
 from .base import Array, Constraint, finite
 
 ZERO = 16
@@ -42,6 +43,7 @@ class Noise:
         ValueError: If a standard deviation is negative, a covariance is none, or shapes differ.
     """
 
+    @typed
     def __init__(self, noise: Array, values: Tensor, name: str) -> None:
         given, m = finite(noise, f"{name}(noise=...)"), values.numel()
         if isinstance(noise, bool) or given.dtype == torch.bool or given.is_complex():
@@ -129,6 +131,7 @@ class Observed(Constraint):
         noise: See :class:`Noise`; None for no errors.
     """
 
+    @typed
     def __init__(self, y: Tensor, tolerance: float | None, noise: Array | None) -> None:
         name = type(self).__name__
         self.noise = None if noise is None else Noise(noise, y, name)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from ..arguments import typed
 from ..errors import ConstraintError
 from .base import Array, finite
 from .noise import Observed
@@ -32,6 +33,7 @@ class Observation(Observed):
         ValueError: If the noise is negative or no covariance, or the tolerance does not fit it.
     """
 
+    @typed
     def __init__(
         self,
         A: Callable[[Tensor], Tensor],
@@ -70,6 +72,7 @@ class Linear(Observed):
 
     linear = True
 
+    @typed
     def __init__(
         self, A: Array, y: Array, tolerance: float | None = None, *, noise: Array | None = None
     ) -> None:

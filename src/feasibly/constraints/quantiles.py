@@ -5,6 +5,7 @@ __all__ = ["Histogram", "Quantiles"]
 import torch
 from torch import Tensor
 
+from ..arguments import typed
 from .base import Array, Constraint, finite
 
 
@@ -19,6 +20,7 @@ class Histogram(Constraint):
             squared. It is the number of values times the squared Wasserstein distance.
     """
 
+    @typed
     def __init__(self, y: Array, tolerance: float) -> None:
         super().__init__(tolerance)
         self.y = finite(y, "Histogram(y=...)").flatten().sort().values
@@ -49,6 +51,7 @@ class Quantiles(Constraint):
         tolerance: The largest sum of squared errors, in those units squared.
     """
 
+    @typed
     def __init__(self, levels: Array, y: Array, tolerance: float) -> None:
         super().__init__(tolerance)
         levels, y = finite(levels, "Quantiles(levels=...)"), finite(y, "Quantiles(y=...)")

@@ -5,6 +5,7 @@ __all__ = ["Spectrum", "energy_spectrum"]
 import torch
 from torch import Tensor
 
+from ..arguments import typed
 from .base import Array, Constraint, check_axes, constant
 from .operators import shells
 
@@ -46,6 +47,7 @@ class Spectrum(Constraint):
             shell that is off by 1 % has 1e-4.
     """
 
+    @typed
     def __init__(self, energy: Array, dims: int, tolerance: float) -> None:
         super().__init__(tolerance)
         energy = constant(energy, "Spectrum(energy=...)")

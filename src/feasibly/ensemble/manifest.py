@@ -10,7 +10,9 @@ __all__ = [
     "fingerprint",
     "is_text",
     "read_json",
+    "sealed",
     "shown",
+    "unsealed",
     "versions",
 ]
 
@@ -23,7 +25,7 @@ import subprocess
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -33,7 +35,7 @@ import torch
 from ..checks.probe import Probe, is_probe
 from ..errors import StoreError
 
-FORMAT = 3
+FORMAT = 4
 INFEASIBLE = ("keep", "retry", "drop")
 LIMITS = {
     "members": 10**6,
@@ -43,6 +45,7 @@ LIMITS = {
     "warnings": 100,
     "text": 10_000,  # characters
     "file": 2**20,  # bytes, of JSON
+    "manifest": 2**25,  # bytes, which are those of coordinates
 }
 """The largest run that a store may claim to be, so that a forged one takes no memory."""
 
@@ -88,6 +91,23 @@ class Layout:
     def default(cls, shape: Sequence[int]) -> "Layout":
         """Names the axes by their number."""
         return cls(tuple(Coordinate(f"axis_{k}") for k in range(len(shape))))
+
+    @classmethod
+    def read(cls, found: Any) -> "Layout":
+        """Makes a layout of what a manifest has, or of one with arrays.
+
+        Raises:
+            ValueError: If it is none.
+        """
+        try:
+            axes = (Coordinate(**axis) for axis in found["axes"])
+            made = cls(**found | {"axes": tuple(map(_plain, axes))})
+            texts = [made, *made.axes]
+            if all(map(is_text, (t for o in texts for t in (o.name, o.units, o.long_name)))):
+                return made
+        except (TypeError, KeyError, ValueError) as error:
+            raise ValueError(f"the layout is {shown(found)} ({error})") from error
+        raise ValueError(f"the layout is {shown(found)}")
 
     def check(self, shape: Sequence[int]) -> None:
         """Refuses a layout that does not fit samples of a shape.
@@ -177,7 +197,7 @@ class Manifest:
         versions: The versions of what ran.
         commit: The commit of the folder it was started in; empty outside of a repository.
         created: When, in UTC.
-        variable: The name of the variable that holds the samples.
+        layout: What a sample is. The files for the readers of zarr follow from it.
         probe: What the schedule, the denoiser and the constraint return for fixed states; empty
             if they were not probed.
         chunk: How many members the run sampled at a time when it was begun; None for `auto`.
@@ -189,7 +209,7 @@ class Manifest:
     versions: Mapping[str, str]
     commit: str
     created: str
-    variable: str = "samples"
+    layout: Layout
     probe: Probe = field(default_factory=dict)
     chunk: int | None = None
     observations: Mapping[str, int] = field(default_factory=dict)
@@ -198,19 +218,26 @@ class Manifest:
     def new(
         cls,
         config: Config,
-        variable: str = "samples",
+        layout: Layout | None = None,
         probe: Probe | None = None,
         chunk: int | None = None,
         observations: Mapping[str, int] | None = None,
     ) -> "Manifest":
         """Describes a run that starts now and here."""
         created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        rest = (variable, probe or {}, chunk, observations or {})
+        layout = Layout.read(asdict(layout or Layout.default(config.shape)))
+        rest = (layout, probe or {}, chunk, observations or {})
         return cls(config, versions(), commit(), created, *rest)
 
     def encode(self) -> bytes:
         """Returns the content of the manifest's file."""
-        return json.dumps(asdict(self) | {"format": FORMAT}, indent=1).encode()
+        content = sealed(asdict(self) | {"format": FORMAT})
+        if len(content) > LIMITS["manifest"]:
+            raise ValueError(
+                f"The layout takes {len(content)} bytes, and a manifest has {LIMITS['manifest']}; "
+                "leave out coordinates."
+            )
+        return content
 
     @classmethod
     def load(cls, path: Path) -> "Manifest":
@@ -220,30 +247,31 @@ class Manifest:
             StoreError: If it is none, or not one that this version writes.
         """
         try:
-            found = read_json(path)
+            found = read_json(path, LIMITS["manifest"])
         except OSError as error:
             raise StoreError(
                 f"{path} cannot be read ({error.strerror}); is it a store?"
             ) from error
-        names = {f.name for f in fields(cls)} | {"format"}
-        if isinstance(found, dict):
-            found.setdefault("observations", {})  # older stores do not say them
-        if not isinstance(found, dict) or found.get("format") != FORMAT or set(found) != names:
+        if isinstance(found, dict) and found.get("format") in range(1, FORMAT):
             raise StoreError(
-                f"{path} is no manifest of format {FORMAT}; the store is damaged, or of another "
-                "version of feasibly."
+                f"{path} is of an earlier version of feasibly, whose records have no checksums. "
+                "Finish the run with that version, or begin a new store."
             )
+        found = unsealed(path, found)
+        names = {f.name for f in fields(cls)} | {"format"}
+        if found.get("format") != FORMAT or set(found) != names:
+            raise StoreError(f"{path} is no manifest of format {FORMAT}.")
         config = found["config"]
         known = {f.name for f in fields(Config)}
         if not isinstance(config, dict) or set(config) != known:
             raise StoreError(f"{path}: the configuration must have exactly {sorted(known)}.")
-        for name in ("versions", "commit", "created", "variable"):
+        for name in ("versions", "commit", "created"):
             if not (_texts(found[name]) if name == "versions" else is_text(found[name])):
                 raise StoreError(f"{path}: {name} is not text but {shown(found[name])}.")
-        if not found["variable"].isidentifier() or found["variable"] in RESERVED:
-            raise StoreError(f"{path}: the variable is called {shown(found['variable'])}.")
         try:
             made = Config(**{k: _tuples(v) for k, v in config.items()})
+            layout = Layout.read(found["layout"])
+            layout.check(made.shape)
         except ValueError as error:
             raise StoreError(f"{path}: {error}") from error
         if found["probe"] != {} and not is_probe(found["probe"]):
@@ -255,8 +283,8 @@ class Manifest:
         if not _observations(observations):
             raise StoreError(f"{path}: the observations are {shown(observations)}.")
         probe = {name: tuple(numbers) for name, numbers in found["probe"].items()}
-        texts = (found[name] for name in ("versions", "commit", "created", "variable"))
-        return cls(made, *texts, probe, chunk, observations)
+        texts = (found[name] for name in ("versions", "commit", "created"))
+        return cls(made, *texts, layout, probe, chunk, observations)
 
 
 def versions() -> dict[str, str]:
@@ -298,19 +326,44 @@ def commit() -> str:
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
-def read_json(path: Path) -> Any:
-    """Reads a JSON file that anybody may have written.
+def sealed(found: Mapping[str, Any]) -> bytes:
+    """Returns the content of a JSON file that has a checksum of its own."""
+    return json.dumps({**found, "seal": _checksum(found)}, allow_nan=False).encode()
+
+
+def unsealed(path: Path, found: Any) -> Any:
+    """Returns what was sealed, given what was read from a file.
 
     Raises:
-        StoreError: If it is too long, no JSON, or holds numbers that JSON does not know.
+        StoreError: If it has changed since.
+    """
+    try:
+        if isinstance(found, dict) and found.pop("seal", None) == _checksum(found):
+            return found
+    except (ValueError, RecursionError):  # of numbers that are too long, and lists too deep
+        pass
+    raise StoreError(f"{path} is damaged: its checksum is not that of its content.")
+
+
+def _checksum(found: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(found, sort_keys=True).encode())
+
+
+def read_json(path: Path, most: int = LIMITS["file"]) -> Any:
+    """Reads a JSON file that anybody may have written, of so many bytes at most.
+
+    Raises:
+        StoreError: If it is no file, too long, no JSON, or has numbers that JSON does not know.
         OSError: If it cannot be read.
     """
     if path.is_symlink():
         raise StoreError(f"{path} is a link; a store's files must lie within it.")
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        raise StoreError(f"{path} is not a regular file; the store is damaged.")
     with open(path, "rb") as file:
-        content = file.read(LIMITS["file"] + 1)
-    if len(content) > LIMITS["file"]:
-        raise StoreError(f"{path} is longer than {LIMITS['file']} bytes, which no run writes.")
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise StoreError(f"{path} is longer than {most} bytes, which no run writes.")
     try:
         return json.loads(content, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
@@ -377,6 +430,13 @@ def _tolerance(value: Any) -> bool:
     if value is None:
         return True
     return isinstance(value, float) and math.isfinite(value) and value >= 0
+
+
+def _plain(axis: Coordinate) -> Coordinate:
+    """Returns an axis whose coordinates are Python's numbers."""
+    if axis.values is None:
+        return axis
+    return replace(axis, values=tuple(float(v) for v in axis.values))
 
 
 def _tuples(value: Any) -> Any:

@@ -5,11 +5,8 @@ __all__ = [
     "Plan",
     "dry_run",
     "estimate",
-    "is_exhausted",
     "peak",
     "plan",
-    "room",
-    "size",
 ]
 
 import math
@@ -18,7 +15,6 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -26,7 +22,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .. import members as batch
+from ..arguments import placed, shape_of, typed, whole
 from ..errors import SamplingError
+from ..machine import check_room, is_exhausted, room
 from ..network import Evaluations, device_of
 from ..randomness import MemberNoise
 from ..samplers import Particles, Sampler
@@ -54,25 +52,8 @@ SEVERAL = 4
 BEGUN = 5
 """The steps of a measurement of particles, at most. All particles are weighed in them."""
 
-LEAST = 6
-"""The states that a dry run has at a time at least: two of noise, two noisy, two clean."""
-
 BESIDES = 3
 """The states a member has in a run besides those of a step: its noise, and two results."""
-
-CGROUP = Path("/sys/fs/cgroup")
-
-EXHAUSTED = ("can't allocate memory", "out of memory", "status_alloc_failed")
-"""How the CPU's allocator, a GPU's, and its libraries say that memory has run out."""
-
-
-def size(count: float) -> str:
-    """A number of bytes in words."""
-    for unit in ("bytes", "kB", "MB"):
-        if count < 1e3:
-            return f"{count:.3g} {unit}"
-        count /= 1e3
-    return f"{count:.3g} GB"
 
 
 @dataclass(frozen=True)
@@ -154,6 +135,7 @@ def plan(attempts: Sequence[Sampler], config: Config, device: torch.device, shar
     return Plan(fitting(footprint, room(device), sharing), footprint)
 
 
+@typed
 def estimate(
     attempts: Sampler | Sequence[Sampler],
     shape: Sequence[int],
@@ -183,8 +165,9 @@ def estimate(
         DenoiserError: If the denoiser cannot be used as it is.
         SamplingError: If a step fails, for one member alone does not fit, say.
     """
-    attempts = [attempts] if isinstance(attempts, Sampler) else attempts
-    device = torch.device(device or device_of(attempts[-1].denoiser.denoiser))
+    attempts, shape = samplers_of(attempts), shape_of(shape, "estimate")
+    whole("members", members, 1, of="estimate")
+    device = placed(device, "estimate") or device_of(attempts[-1].denoiser.denoiser)
     check_room(shape, dtype, device)
     measured, length = attempts[-1], attempts[-1].taken
     begun = isinstance(measured, Particles)  # `begin` takes all steps but the last
@@ -220,6 +203,23 @@ def estimate(
     )
 
 
+def samplers_of(attempts: Any) -> list[Sampler]:
+    """Returns the samplers of a run, one for each attempt.
+
+    Raises:
+        ValueError: If they are none.
+    """
+    found = [attempts] if isinstance(attempts, Sampler) else attempts
+    if not isinstance(found, Sequence) or not all(isinstance(one, Sampler) for one in found):
+        raise ValueError(
+            "A run takes samplers, one for each attempt, such as feasibly.plan(...).attempts, got "
+            f"{type(attempts).__name__}."
+        )
+    if not found:
+        raise ValueError("A run needs at least one sampler.")
+    return list(found)
+
+
 def _all_along(sampler: Particles, x: Tensor) -> Particles:
     """Returns particles that are weighed in a few steps, and at all of them. Those that may be
     sampled again are sampled twice: no pilot tells when to keep them, but a state of no member."""
@@ -227,20 +227,6 @@ def _all_along(sampler: Particles, x: Tensor) -> Particles:
     everywhere: dict[str, Any] = {"branch": math.inf, "weighed": math.inf, "compared": 0.0}
     made = replace(sampler, steps=steps, tries=tries, halved=0.0, **everywhere)
     return replace(made, pilot=Pilot(repr(made), math.inf, x, x.new_zeros((1, 1))))
-
-
-def check_room(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> None:
-    """Refuses samples that do not fit into memory: a shape may be that of a forged store.
-
-    Raises:
-        ValueError: If they do not fit.
-    """
-    each, free = math.prod(shape) * dtype.itemsize, min(room(device), room(torch.device("cpu")))
-    if LEAST * each > free:
-        raise ValueError(
-            f"Samples of shape {tuple(shape)} take {each:,} bytes each, and a run has {LEAST} of "
-            f"them at a time at least; {max(0, free):,} bytes are free."
-        )
 
 
 @torch.no_grad()
@@ -341,40 +327,6 @@ def _dense(value: Any) -> Iterator[Tensor]:
             yield from _dense(part)
     elif isinstance(value, dict):
         yield from _dense(tuple(value.values()))
-
-
-def room(device: torch.device) -> int:
-    """Returns the free memory where members are sampled, in bytes."""
-    if device.type == "cuda":
-        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return torch.cuda.mem_get_info(device)[0] + cached
-    free = _free()
-    try:
-        # a container's limit, if it has one; without one the file holds a word
-        limit = int((CGROUP / "memory.max").read_text())
-        return min(free, limit - int((CGROUP / "memory.current").read_text()))
-    except (OSError, ValueError):
-        return free
-
-
-def is_exhausted(error: BaseException | None) -> bool:
-    """Whether an error, or one that it came from, is that memory ran out."""
-    while error is not None:
-        if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (
-            isinstance(error, RuntimeError)
-            and any(words in str(error).lower() for words in EXHAUSTED)
-        ):
-            return True
-        error = error.__cause__
-    return False
-
-
-def _free() -> int:
-    try:
-        lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-        return 1024 * int(lines["MemAvailable"].split()[0])
-    except (OSError, KeyError):
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
 def _own_gpu() -> bool:

@@ -5,26 +5,29 @@ __all__ = ["run"]
 import contextlib
 import functools
 import math
-import operator
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from ..arguments import placed, shape_of, typed, whole
 from ..checks.probe import Probe, probe
 from ..errors import CalibrationWarning, InfeasibleWarning, SamplingError
+from ..files import remedy
+from ..machine import check_room, is_exhausted
 from ..network import Evaluations, device_of
 from ..randomness import MemberNoise
 from ..result import Result, Snapshot
 from ..samplers import Sampler
-from ..sampling import Monitor, Run, advice, complaints, counts, describe, dry_run
+from ..sampling import TRIED, Monitor, Run, advice, complaints, counts, describe, dry_run
 from . import memory
 from .manifest import LIMITS, Config, Layout, fingerprint
-from .memory import Footprint, Plan
+from .memory import Footprint, Plan, samplers_of
 from .queue import Claims
 from .store import Record, Store
 from .summary import Summary, some
@@ -33,6 +36,7 @@ LARGEST = 1e30
 """The largest number of a record: infinity is none that JSON knows."""
 
 
+@typed
 def run(
     attempts: Sampler | Sequence[Sampler],
     path: Path | str,
@@ -53,7 +57,7 @@ def run(
     progress: Callable[[int], None] | None = None,
     planned: Callable[[Footprint, int], None] | None = None,
     monitor: Monitor | None = None,
-    remarks: Sequence[str] = (),
+    remarks: Iterable[str] = (),
 ) -> Summary:
     r"""Samples those members of an ensemble that its store lacks; returns when all are there.
 
@@ -111,16 +115,15 @@ def run(
         CalibrationWarning: If the sampler warned of something, in this run or an earlier one, or
             if members are implausible.
     """
-    members, seed, chunk, shape = map(_plain, (members, seed, chunk, shape))
-    if chunk != "auto" and (not isinstance(chunk, int) or chunk < 1):
-        raise ValueError(f"run(chunk=...) must be 'auto' or at least 1, got {chunk!r}.")
-    if min(workers, sharing) < 1:
-        raise ValueError(
-            f"run(workers=..., sharing=...) must be at least 1, got {workers}, {sharing}."
-        )
-    attempts = [attempts] if isinstance(attempts, Sampler) else list(attempts)
-    if not attempts:
-        raise ValueError("A run needs at least one sampler.")
+    count = functools.partial(whole, of="run")
+    members, seed = count("members", members, 1, LIMITS["members"]), count("seed", seed, 0)
+    for name, value in (("workers", workers), ("sharing", sharing)):
+        count(name, value, 1)
+    if chunk != "auto":
+        count("chunk", chunk, 1)
+    if isinstance(remarks, str) or not all(isinstance(one, str) for one in remarks):
+        raise ValueError(f"run(remarks=...) takes sentences in a list, got {remarks!r}.")
+    shape, attempts, device = shape_of(shape, "run"), samplers_of(attempts), placed(device, "run")
     if infeasible == "retry" and len(attempts) < 2:
         raise ValueError("run(infeasible='retry') needs several attempts, such as [sampler] * 4.")
     last = attempts[-1]
@@ -136,14 +139,14 @@ def run(
         infeasible=infeasible,
         source=dict(source or {}),
     )
-    device = torch.device(device or device_of(denoiser))
-    memory.check_room(config.shape, dtype, device)
+    device = device or device_of(denoiser)
+    check_room(config.shape, dtype, device)
     size = memory.SEVERAL if chunk == "auto" else chunk
     taken, place = Evaluations(), (config.shape, dtype, device, 0)
     try:
         prepared = dry_run(attempts, *place, size, taken)
     except SamplingError as error:
-        if not memory.is_exhausted(error):
+        if not is_exhausted(error):
             raise
         prepared = None
     if prepared is None:  # outside of the `except`, which would keep the tensors alive
@@ -158,6 +161,8 @@ def run(
     store = Store.create(path, config, layout, asked, denoiser, kept, seen)
     if repair:
         store.repair()
+        if store.rebuild():
+            Summary.read(store).write()
     for sentence in remarks:
         store.warn(sentence)
     if chunk == "auto":
@@ -189,28 +194,27 @@ def run(
                     + f"{members - len(missing)} of {members} members are finished and kept; "
                     + again
                 )
+                worker.complain()
                 Summary.read(store).write()
             raise
     summary = Summary.read(store).write()
     # of a method that does not end on the constraint, some infeasible members are no news
     if summary.infeasible and last.enforces and (last.lands or not summary.feasible):
-        words = f"{summary.violations()} To make them feasible, {advice(last)}."
-        warnings.warn(words, InfeasibleWarning, stacklevel=2)
+        words = f"{summary.violations()} {advice(last, *_missed(summary, device))}"
+        warnings.warn(words, InfeasibleWarning, stacklevel=3)
     doubts = [*filter(None, [summary.suspicion()]), *summary.misfits()]
     for words in (*summary.warnings, *doubts):
-        warnings.warn(words, CalibrationWarning, stacklevel=2)
+        warnings.warn(words, CalibrationWarning, stacklevel=3)
     return summary
 
 
-def _plain(value: Any) -> Any:
-    """A whole number of another library as Python's, and a list of such as a tuple; other values,
-    which :class:`Config` refuses, as they are."""
-    if isinstance(value, list | tuple):
-        return tuple(map(_plain, value))
-    try:
-        return value if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        return value
+def _missed(summary: Summary, device: torch.device | str) -> tuple[Tensor, list[int]]:
+    """Returns a few infeasible members that the store has, and their indices."""
+    kept = set(summary.state("finished"))
+    ids = [i for i in summary.infeasible if i in kept][:TRIED]
+    store = summary.store
+    found = np.stack([store.get(i) for i in ids]) if ids else np.empty((0, *store.config.shape))
+    return torch.from_numpy(found).to(device), ids
 
 
 def _tolerance(constraint: Any) -> float | None:
@@ -260,13 +264,16 @@ class Worker:
                 elif not taken:
                     self.claims.stop.wait(min(1.0, self.claims.beat / 10))
             self.claims.clear()
-            for sentence in complaints(self.attempts, self.statistics):
-                self.store.warn(sentence)
+            self.complain()
         except OSError as error:
             raise SamplingError(
-                f"The store {self.store.path} cannot be written ({error}); make room, or let this "
-                "user write there."
+                f"The store {self.store.path} cannot be written ({error}); {remedy(error)}."
             ) from error
+
+    def complain(self) -> None:
+        """Keeps what samplers warn of, given what this process has sampled."""
+        for sentence in complaints(self.attempts, self.statistics):
+            self.store.warn(sentence)
 
     def advance(self) -> None:
         """Samples the current members and keeps them."""
@@ -278,7 +285,7 @@ class Worker:
                 result = self.sample()
         except BaseException as error:
             left = self.rescue(getattr(error, "partial", None))
-            if not memory.is_exhausted(error):
+            if not is_exhausted(error):
                 raise
             if len(left) == 1:
                 raise SamplingError(
@@ -315,11 +322,11 @@ class Worker:
             raise
 
     def rescue(self, partial: Result | None) -> list[int]:
-        """Keeps what is final of a chunk that was stopped: the feasible members, which no later
-        attempt would have changed. Returns the others."""
+        """Keeps what is final of a chunk that was stopped: the members that no later attempt would
+        have sampled again. Returns the others."""
         if partial is None or _is_spoilt(partial):
             return list(self.current)
-        self.keep(partial, partial.feasible.nonzero().flatten().tolist())
+        self.keep(partial, partial.settled.nonzero().flatten().tolist())
         missing = set(self.store.missing())
         return [i for i in self.current if i in missing]
 

@@ -9,11 +9,10 @@ References:
     | https://zarr-specs.readthedocs.io/en/latest/v3/core/index.html
 """
 
-__all__ = ["MEMBERS", "Record", "Store"]
+__all__ = ["Record", "Store"]
 
 import contextlib
 import errno
-import json
 import math
 import os
 import re
@@ -21,7 +20,7 @@ import shutil
 import uuid
 import warnings
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,30 +30,26 @@ import numpy as np
 from ..checks.probe import Probe
 from ..checks.probe import differences as differ
 from ..errors import StoreError
-from .manifest import LIMITS, Config, Layout, Manifest, is_text, read_json, shown, versions
+from ..files import remedy
+from .arrays import files
+from .manifest import (
+    LIMITS,
+    Config,
+    Layout,
+    Manifest,
+    is_text,
+    read_json,
+    sealed,
+    shown,
+    unsealed,
+    versions,
+)
 from .queue import Claims
 
 PRIVATE = ".feasibly"
 """The folder of what is no array: the manifest, the records, the claims and the warnings."""
 
 STATES = ("finished", "dropped", "failed")
-
-MEMBERS = {
-    "finished": ("bool", "whether the member is finished, so that its values are there"),
-    "feasible": ("bool", "whether the member satisfies the constraint"),
-    "violation": ("float64", "violation of the constraint"),
-    "oddness": ("float64", "denoising error, in units of what unconditional samples allow"),
-    "forward": ("float64", "forward evaluations of the network"),
-    "backward": ("float64", "vector-Jacobian products through the network"),
-    "seconds": ("float64", "time to sample the member"),
-}
-"""The variables with one value a member: their types, and what they are."""
-
-UNITS = {"seconds": "s"}
-
-FIT = "mean square of the misfits in units of their errors, about one for members that fit"
-"""What `chi_square` is: a variable with a value for each member and each observation with errors,
-which a store has if there are some."""
 
 GROWTH = LIMITS["members"]
 """Who claims this, which is no member's index, may have the store grow."""
@@ -121,13 +116,13 @@ class Store:
             )
         self.manifest = Manifest.load(self.path / PRIVATE / "manifest.json")
         self.config = self.manifest.config
-        self.array = self.path / self.manifest.variable
+        self.array = self.path / self.manifest.layout.name
         # the store itself may lie elsewhere, by a link; what is in it may not
         private = (self.path / PRIVATE, self.records, self.claims, self.notes)
         for part in (self.array, self.array / "c", *private):
-            if not part.is_dir() or part.is_symlink():
+            missing = part in private and not part.is_dir()  # others are made anew
+            if missing or part.is_symlink():
                 raise StoreError(f"{part} is no folder of this store; the store is damaged.")
-        _check_array(self.array / "zarr.json", self.config)
 
     @classmethod
     def create(
@@ -167,14 +162,11 @@ class Store:
         layout.check(config.shape)
         found = probe or (lambda members: {})
         if not path.exists():
-            new = Manifest.new(config, layout.name, found(config.members), chunk, observations)
+            new = Manifest.new(config, layout, found(config.members), chunk, observations)
             try:
-                _make(path, layout, new)
+                _make(path, new)
             except OSError as error:
-                raise StoreError(
-                    f"{path} cannot be made ({error}); make room, or give an --out where this "
-                    "user may write."
-                ) from error
+                raise StoreError(f"{path} cannot be made ({error}); {remedy(error)}.") from error
         store = cls(path)
         store._check_run(config)
         store._check_probe(found(store.config.members), denoiser)
@@ -189,7 +181,7 @@ class Store:
             warnings.warn(
                 f"{path} was begun with {'; '.join(others)}: members sampled now may differ in "
                 "rounding, or by what has changed.",
-                stacklevel=3,
+                stacklevel=4,
             )
         return store
 
@@ -245,8 +237,7 @@ class Store:
                     write(self.path / PRIVATE / "manifest.json", grown.encode())
         except OSError as error:
             raise StoreError(
-                f"{self.path} cannot grow to {members} members ({error}); make room, or let this "
-                "user write there."
+                f"{self.path} cannot grow to {members} members ({error}); {remedy(error)}."
             ) from error
         return Store(self.path)
 
@@ -270,12 +261,12 @@ class Store:
             values = np.ascontiguousarray(sample, dtype=self.dtype)
             checksum = zlib.crc32(values.data)
             chunk = self.chunk(record.member)
-            make_folder(chunk.parent)
             if not self._holds(chunk.parent):
                 raise StoreError(f"{chunk.parent} leads out of the store; the store is forged.")
+            make_folder(chunk.parent)
             write(chunk, values.tobytes(), alone=True)
-        text = json.dumps(asdict(record) | {"checksum": checksum}, allow_nan=False)
-        write(self.records / f"{record.member}.json", text.encode(), alone=True)
+        content = sealed(asdict(record) | {"checksum": checksum})
+        write(self.records / f"{record.member}.json", content, alone=True)
 
     @property
     def dtype(self) -> np.dtype:
@@ -308,9 +299,7 @@ class Store:
             OSError: If there is none.
         """
         path = self.records / f"{member}.json"
-        found = read_json(path)
-        if isinstance(found, dict):
-            found.setdefault("chi_square", [])  # older records do not have it
+        found = unsealed(path, read_json(path))
         if not _is_record(found, member):
             raise StoreError(f"{path} is no record of member {member}: {shown(found)}.")
         return Record(**found | {k: tuple(found[k]) for k in ("path", "chi_square")})
@@ -344,8 +333,8 @@ class Store:
         """
         kind = zlib.crc32(re.sub(r"\d[\d.,e+-]*", "#", sentence).encode())
         path = self.notes / f"{kind:08x}.json"
-        if not path.exists():
-            write(path, json.dumps(" ".join(sentence.split())).encode())
+        if not os.path.lexists(path):
+            write(path, sealed({"sentence": " ".join(sentence.split())}))
 
     def warnings(self) -> list[str]:
         """Returns the warnings of the samplers, each kind once; those that are damaged are left
@@ -354,7 +343,9 @@ class Store:
         names = sorted(name for name in os.listdir(self.notes) if name.endswith(".json"))
         for name in names[: LIMITS["warnings"]]:
             with contextlib.suppress(StoreError, OSError):
-                sentence = read_json(self.notes / name)
+                sentence = unsealed(self.notes / name, read_json(self.notes / name)).get(
+                    "sentence"
+                )
                 found += [sentence] if is_text(sentence) else []
         return found
 
@@ -368,44 +359,45 @@ class Store:
         forgotten = []
         for member in sorted(set(range(self.config.members)) - set(self.missing())):
             if not self._is_good(member):
-                (self.records / f"{member}.json").unlink(missing_ok=True)
+                _remove(self.records / f"{member}.json")
                 forgotten.append(member)
         return forgotten
 
+    def rebuild(self) -> bool:
+        """Writes those files for the readers of zarr anew that are not what the manifest says:
+        they are damaged, or of fewer members. Returns whether one was; values by member are then
+        to be written.
+
+        Raises:
+            StoreError: If a file leads out of the store.
+        """
+        changed = False
+        for name, content in files(Store(self.path).manifest).items():
+            path = self.path / name
+            if not self._holds(path):
+                raise StoreError(f"{path} leads out of the store; the store is forged.")
+            if _is(path, content):
+                continue
+            changed = True
+            folder = path.parent
+            if path.name == "zarr.json" and folder not in (self.path, self.array):
+                # of another length, or kind: a reader finds no values until they are written
+                shutil.rmtree(folder / "c", ignore_errors=True)
+            folder.mkdir(parents=True, exist_ok=True)
+            _remove(path, folders_only=True)
+            write(path, content)
+        return changed
+
     def write_variables(self, values: Mapping[str, np.ndarray]) -> None:
         """Writes the variables of :data:`MEMBERS`, each with shape (members), and `chi_square`,
-        with shape (members, observations): one raw chunk each. Arrays of a run that has grown
-        become longer before."""
-        values = {"member": np.arange(self.config.members, dtype=np.int64), **values}
-        chunks = {}
+        with shape (members, observations): one raw chunk each."""
+        self.rebuild()
         for name, array in values.items():
             chunk = self.path.joinpath(name, "c", *["0"] * array.ndim)
-            if not self._holds(chunk.parent):
+            if not self._holds(chunk):
                 raise StoreError(f"{chunk} leads out of the store; the store is forged.")
-            chunks[name] = chunk
-        self._lengthen(chunks)
-        for name, array in values.items():
-            chunks[name].parent.mkdir(parents=True, exist_ok=True)
-            write(chunks[name], array.astype(array.dtype.newbyteorder("<")).tobytes())
-
-    def _lengthen(self, chunks: Mapping[str, Path]) -> None:
-        """Makes the arrays as long as the run, if they are not; those of one chunk lose it, until
-        it is written. So at every moment a reader finds values or none: the description of the
-        whole, which readers read, is the last but for values."""
-        whole = _description(self.path, "group")
-        if whole["attributes"].get("config") == _about(self.config):
-            return
-        inner = _inner(whole)
-        for name in [*chunks, self.manifest.variable]:
-            if name in chunks:
-                chunks[name].unlink(missing_ok=True)
-            found = _description(self.path / name, "array")
-            _set_length(found, self.config.members, name in chunks)
-            write(self.path / name / "zarr.json", json.dumps(found).encode())
-            if name in inner:
-                _set_length(inner[name], self.config.members, name in chunks)
-        whole["attributes"]["config"] = _about(self.config)
-        write(self.path / "zarr.json", json.dumps(whole).encode())
+            chunk.parent.mkdir(parents=True, exist_ok=True)
+            write(chunk, array.astype(array.dtype.newbyteorder("<")).tobytes())
 
     def _is_good(self, member: int) -> bool:
         """Whether a member is as it was written, and has not failed: a failure may pass."""
@@ -419,8 +411,26 @@ class Store:
 
     def _holds(self, path: Path) -> bool:
         """Whether a path of the store leads where it says, by no link."""
-        root = self.path.resolve()
-        return path.resolve() == root / path.relative_to(self.path)
+        while path != self.path:
+            if path.is_symlink():
+                return False
+            path = path.parent
+        return True
+
+
+def _is(path: Path, content: bytes) -> bool:
+    """Whether a file has just this content."""
+    if not path.is_file() or path.stat().st_size != len(content):
+        return False
+    return path.read_bytes() == content
+
+
+def _remove(path: Path, folders_only: bool = False) -> None:
+    """Removes a file, or a folder that is in the place of one."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    elif not folders_only:
+        path.unlink(missing_ok=True)
 
 
 def _checksum(path: Path) -> int:
@@ -469,15 +479,17 @@ def _is_record(found: Any, member: int) -> bool:
 # The folder: what zarr reads, made before the run.
 
 
-def _make(path: Path, layout: Layout, manifest: Manifest) -> None:
+def _make(path: Path, manifest: Manifest) -> None:
     """Makes a store, whole or not at all; leaves it to another process that was faster."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.draft")
     try:
-        _make_arrays(draft, manifest, layout)
+        for name, content in files(manifest).items():
+            (draft / name).parent.mkdir(parents=True, exist_ok=True)
+            (draft / name).write_bytes(content)
         for name in ("members", "claims", "warnings"):
             (draft / PRIVATE / name).mkdir(parents=True)
-        (draft / layout.name / "c").mkdir()
+        (draft / manifest.layout.name / "c").mkdir()
         write(draft / PRIVATE / "manifest.json", manifest.encode())
         for made in [*draft.rglob("*"), draft]:
             sync(made)
@@ -489,127 +501,6 @@ def _make(path: Path, layout: Layout, manifest: Manifest) -> None:
         sync(path.parent)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-
-
-def _make_arrays(path: Path, manifest: Manifest, layout: Layout) -> None:
-    """Makes a zarr store with all that is known before the run: coordinates, and arrays whose
-    values are not written yet.
-
-    Raises:
-        StoreError: If zarr is not installed.
-    """
-    try:
-        import zarr
-    except ImportError as error:
-        raise StoreError(
-            f"A store needs zarr ({error}); pip install 'feasibly[ensemble]'."
-        ) from error
-    config = manifest.config
-    title = {"title": "ensemble of feasibly", "config": _about(config)}
-    group = zarr.create_group(path, zarr_format=3, attributes=title)
-
-    def add(name: str, dims: Sequence[str], shape: Sequence[int], kind: Any, **words: Any) -> Any:
-        return group.create_array(
-            name,
-            shape=tuple(shape),
-            chunks=(1, *config.shape) if name == layout.name else tuple(shape),
-            dtype=kind,
-            fill_value=False if kind == "bool" else 0 if kind == "int64" else float("nan"),
-            # raw: noise does not shrink, and the size of a chunk says whether it is whole
-            compressors=None,
-            dimension_names=list(dims),
-            attributes=words,
-        )
-
-    add("member", ["member"], [config.members], "int64", long_name="member")[:] = np.arange(
-        config.members
-    )
-    for axis, size in zip(layout.axes, config.shape, strict=True):
-        words = {"units": axis.units, "long_name": axis.long_name or axis.name}
-        values = np.arange(size) if axis.values is None else axis.values
-        add(axis.name, [axis.name], [size], "float64", **words)[:] = np.asarray(values, float)
-    for name, (kind, words) in MEMBERS.items():
-        add(name, ["member"], [config.members], kind, units=UNITS.get(name, "1"), long_name=words)
-    if names := list(manifest.observations):
-        dims, shape = ["member", "observation"], (config.members, len(names))
-        add("chi_square", dims, shape, "float64", units="1", long_name=FIT, observations=names)
-    dims = ["member", *(axis.name for axis in layout.axes)]
-    shape = (config.members, *config.shape)
-    add(layout.name, dims, shape, config.dtype, units=layout.units, long_name=layout.long_name)
-    with warnings.catch_warnings():
-        # in one place, so that readers need not list the store and its folders that are no arrays
-        warnings.filterwarnings("ignore", message=".*[Cc]onsolidated metadata")
-        zarr.consolidate_metadata(path)
-
-
-def _about(config: Config) -> str:
-    """Returns a configuration for the readers of a store, without what starts the run again."""
-    return json.dumps({k: v for k, v in asdict(config).items() if k != "source"})
-
-
-def _check_array(path: Path, config: Config) -> None:
-    """Refuses the description of the samples' array if it is not what :func:`_make_arrays` writes.
-
-    Raises:
-        StoreError: If it is another: readers would find other values than were written.
-    """
-    found = _description(path.parent, "array")
-    # until the arrays of a run that has grown are lengthened, they are shorter than the run
-    length = min(max(found["shape"][0], 1), LIMITS["members"])
-    expected: dict[str, Any] = {
-        "node_type": "array",
-        "shape": [length, *config.shape],
-        "data_type": config.dtype,
-        "chunk_grid": {
-            "name": "regular",
-            "configuration": {"chunk_shape": [1, *config.shape]},
-        },
-        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-        "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
-    }
-    for name, value in expected.items():
-        if found.get(name) != value:
-            raise StoreError(
-                f"{path} does not describe the run of the manifest ({name} should be {value}); "
-                "the store is damaged."
-            )
-
-
-def _description(folder: Path, kind: str) -> dict[str, Any]:
-    """Returns what zarr knows of an `array`, which has a length, or of a `group`.
-
-    Raises:
-        StoreError: If it is none.
-    """
-    path = folder / "zarr.json"
-    try:
-        found = read_json(path)
-    except OSError as error:
-        raise StoreError(f"{path} cannot be read ({error.strerror}); is it a store?") from error
-    if isinstance(found, dict) and found.get("node_type") == kind:
-        shape = found.get("shape")
-        if isinstance(found.get("attributes"), dict) and kind == "group":
-            return found
-        if isinstance(shape, list) and shape and type(shape[0]) is int:
-            return found
-    raise StoreError(f"{path} describes no {kind} of a run; the store is damaged.")
-
-
-def _inner(whole: dict[str, Any]) -> dict[str, Any]:
-    """Returns the descriptions of the arrays that the whole store's has in it."""
-    found = whole.get("consolidated_metadata")
-    inner = found.get("metadata") if isinstance(found, dict) else None
-    return inner if isinstance(inner, dict) else {}
-
-
-def _set_length(found: dict[str, Any], members: int, in_one: bool) -> None:
-    """Changes the length of an array in its description, and of its chunks, if it has but one."""
-    try:
-        found["shape"][0] = members
-        if in_one:
-            found["chunk_grid"]["configuration"]["chunk_shape"][0] = members
-    except (KeyError, TypeError, IndexError) as error:
-        raise StoreError(f"An array has no length ({error!r}); the store is damaged.") from error
 
 
 # The files: each is there whole or not at all.

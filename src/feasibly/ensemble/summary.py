@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ..result import describe_fit
+from ..result import describe_fit, without_settings
 from ..sampling import UNTESTED, implausible, misfit
-from .store import MEMBERS, Record, Store
+from .arrays import MEMBERS
+from .store import Record, Store
 
 WRITES = 4
 """How often at most the variables by member are written anew, because others finish members
@@ -78,14 +79,6 @@ class Summary:
         """Returns the members in a state: `finished`, `dropped` or `failed`."""
         return [r.member for r in self.records if r.state == name]
 
-    def paths(self) -> np.ndarray:
-        """Returns the violation of each record's member after each step, with shape (records,
-        steps); NaN where it is not known or not finite."""
-        made = np.full((len(self.records), max([0, *(len(r.path) for r in self.records)])), np.nan)
-        for row, r in zip(made, self.records, strict=True):
-            row[: len(r.path)] = [np.nan if v is None else v for v in r.path]
-        return made
-
     def fits(self) -> dict[str, np.ndarray]:
         """Returns, for each observation with errors, chi-square a value of each record's member,
         with shape (records); NaN where it is not known. Older stores do not know."""
@@ -134,7 +127,7 @@ class Summary:
         config = self.store.config
         finished = len(self.state("finished"))
         lines = [
-            config.method,
+            without_settings(config.method),
             f"{finished} of {self.asked} members finished, {self.feasible} feasible"
             + ("" if config.tolerance is None else f" (c <= {config.tolerance:g})"),
         ]

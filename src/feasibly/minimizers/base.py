@@ -21,6 +21,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from ..arguments import fit_fields
 from ..members import among
 
 QUIET = {"quiet": True}
@@ -34,6 +35,10 @@ Residual = Callable[[Tensor], tuple[Tensor, Tensor]]
 r"""Maps :math:`x` to the residual :math:`r(x)`, with shape :math:`(B, m)`, and to the clean
 estimate :math:`x_0` that it was computed from. It must treat samples one by one: minimizers call
 it for the members that are still searching, and for no others."""
+
+
+Violation = Callable[[Tensor], Tensor]
+"""Maps residuals, with shape (B, m), to what a search may stop by, with shape (B)."""
 
 
 class Minimum(NamedTuple):
@@ -74,6 +79,7 @@ class Minimizer(ABC):
     max_distance: float | None = None
 
     def __post_init__(self) -> None:
+        fit_fields(self)
         if self.steps < 1:
             raise ValueError(
                 f"{type(self).__name__}(steps=...) must be at least 1, got {self.steps}."
@@ -111,6 +117,7 @@ class Minimizer(ABC):
         state: Any = None,
         share: float = 0.0,
         enough: float = 0.0,
+        violation: Violation | None = None,
     ) -> Minimum:
         r"""Searches for the least :math:`\|r(z)\|^2 + p \|z - x\|^2`, from `x`.
 
@@ -126,6 +133,8 @@ class Minimizer(ABC):
                 at the start.
             enough: A member whose best objective is at or below this also stops at an evaluation
                 that lowers it by less than a tenth. One that raises it is a trial, and goes on.
+            violation: What `threshold`, `share` and `enough` are compared with, as a function of
+                the residual; None for the objective.
 
         Returns:
             The best iterate that each member has seen. A member whose residual is not finite
@@ -134,7 +143,7 @@ class Minimizer(ABC):
         cap, radius = (
             None if bound is None else bound * unit for bound in (self.max_step, self.max_distance)
         )
-        search = Search(residual, x, threshold, radius, proximity, share, enough)
+        search = Search(residual, x, threshold, radius, proximity, share, enough, violation)
         state = self.search(search, cap, state)
         return search.best._replace(state=state)
 
@@ -161,7 +170,9 @@ class Search:
         proximity: float = 0.0,
         share: float = 0.0,
         enough: float = 0.0,
+        violation: Violation | None = None,
     ) -> None:
+        self.violation = violation
         self._residual, self.radius, self.proximity = residual, radius, proximity
         self.threshold, self.share, self.enough = threshold, share, enough
         self.start = self.x = x.detach()
@@ -169,6 +180,7 @@ class Search:
         nothing = torch.full(x.shape[:1], torch.inf, dtype=x.dtype, device=x.device)
         self.best = Minimum(self.start, torch.full_like(x, torch.nan), nothing)
         self.goal: Tensor | None = None  # where each member stops
+        self.least = nothing  # what was compared with it so far
 
     def residual(self, x: Tensor) -> tuple[Tensor, Tensor]:
         r"""Evaluates the residual at `x`, a point for each active member."""
@@ -188,8 +200,10 @@ class Search:
             value = r.square().sum(dim=1)
             if self.proximity:
                 value = value + self.proximity * self.offset().square().sum(dim=1)
-        now, best = value.detach(), self.best.value[self.active]
-        self._keep_best(x_0.detach(), now)
+        self._keep_best(x_0.detach(), value.detach())
+        now = value.detach() if self.violation is None else self.violation(r.detach())
+        best = self.least[self.active]
+        self.least = self.least.index_copy(0, self.active, torch.fmin(best, now).to(best))
         if self.goal is None:  # at the start all members search: `now` has a value of each
             self.goal = (self.share * now).clamp_min(self.threshold)
         settled = (best <= self.enough) & (now <= best) & (now > (1 - GAIN) * best)

@@ -3,23 +3,29 @@
 __all__ = ["diffusers", "is_diffusers"]
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from ..denoisers.adapter import Adapter
 from ..denoisers.predictions import FORMULAS, karras
 from ..errors import DenoiserError
+from ..files import check_file
 from ..schedules import EDM, VE, Schedule
 from .tables import AlphaBar
 
 PREDICTIONS = {"epsilon": "eps", "v_prediction": "v", "sample": "x0"}
 NETWORKS = ("unet", "transformer")
 FLOWS = {None: "velocity", "flow_prediction": "velocity", "epsilon": "eps", "sample": "x0"}
+WIDEST = 2**16
+"""A number that a configuration may have, however small the network: of steps, say."""
+
 DISTILLED = ("LCM", "TCD", "SCM", "CM", "FlowMatchLCM", "FlowMap")
 
 
@@ -107,9 +113,10 @@ def _object(library: ModuleType, folder: Path, config: str) -> Any:
     model = config == "config.json"
     base = library.ModelMixin if model else library.SchedulerMixin
     # what diffusers falls back to without accelerate, of which it would warn
-    options = {"use_safetensors": True, "low_cpu_mem_usage": False} if model else {}
+    options = {"use_safetensors": True, "low_cpu_mem_usage": False, "output_loading_info": True}
     try:
-        name = json.loads((folder / config).read_text())["_class_name"]
+        described = json.loads(check_file(folder / config).read_text())
+        name = described["_class_name"]
         cls = getattr(library, str(name), None)
         if not (isinstance(cls, type) and issubclass(cls, base)):
             raise DenoiserError(
@@ -117,10 +124,23 @@ def _object(library: ModuleType, folder: Path, config: str) -> Any:
                 f"{'model' if model else 'scheduler'} of this diffusers ({library.__version__}); "
                 f"only subclasses of its {base.__name__} are loaded from a folder."
             )
-        return cls.from_pretrained(str(folder), local_files_only=True, **options)
+        if not model:
+            return cls.from_pretrained(str(folder), local_files_only=True)
+        _check_size(cls, described, folder)
+        found, info = cls.from_pretrained(str(folder), local_files_only=True, **options)
+        _check_keys(folder, info)
+        return found
     except DenoiserError:
         raise  # it says what is wrong
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RuntimeError,
+        SafetensorError,
+    ) as error:
         advice = "give the folder that save_pretrained() of a pipeline, model or scheduler wrote."
         if (folder / config).is_file() and model and not any(folder.glob("*.safetensors*")):
             advice = (
@@ -132,6 +152,59 @@ def _object(library: ModuleType, folder: Path, config: str) -> Any:
             f"{folder} cannot be read as a folder of diffusers ({type(error).__name__}: {error}); "
             f"{advice}"
         ) from error
+
+
+def _check_size(cls: Any, described: Any, folder: Path) -> None:
+    """Refuses a configuration of more parameters than there are weights, before they take memory.
+
+    Raises:
+        DenoiserError: If it is of more.
+    """
+    numbers = 0
+    for path in folder.glob("*.safetensors"):
+        with safe_open(check_file(path), framework="pt") as file:
+            shapes = (file.get_slice(key).get_shape() for key in file.keys())  # noqa: SIM118
+            numbers += sum(map(math.prod, shapes))
+    if not numbers:
+        return  # it is said why when they are loaded
+    # a single number could already be that of layers, which take time where they take no memory
+    largest = max(_numbers(described), default=0)
+    count = largest if largest > max(numbers, WIDEST) else 0
+    if not count:
+        with torch.device("meta"):  # where parameters take no memory
+            count = sum(p.numel() for p in cls.from_config(described).parameters())
+    if count > numbers:
+        raise DenoiserError(
+            f"{folder} describes a network of {count:,} parameters or more, and its weights are "
+            f"{numbers:,} numbers: they belong to another network, or its files are damaged."
+        )
+
+
+def _numbers(value: Any) -> Iterator[int]:
+    """Yields the whole numbers of a configuration."""
+    for one in value.values() if isinstance(value, dict) else value:
+        if isinstance(one, dict | list):
+            yield from _numbers(one)
+        elif isinstance(one, int):
+            yield one
+
+
+def _check_keys(folder: Path, info: dict[str, list[Any]]) -> None:
+    """Refuses weights that are not those of the network: some of its would be random.
+
+    Raises:
+        DenoiserError: If they are not.
+    """
+    wrong = {kind.removesuffix("_keys"): keys for kind, keys in info.items() if keys}
+    if wrong:
+        named = "; ".join(
+            f"{len(keys)} {kind} ({', '.join(map(str, sorted(map(str, keys))[:3]))})"
+            for kind, keys in wrong.items()
+        )
+        raise DenoiserError(
+            f"The weights in {folder} are not those of the network that its config.json "
+            f"describes: {named}. Give the two as save_pretrained() wrote them."
+        )
 
 
 def _load(library: ModuleType, folder: Path) -> tuple[Any, Any]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from ..arguments import typed
 from ..denoisers.frozen import frozen
 from ..errors import ConstraintError
 
@@ -42,6 +43,7 @@ class LatentDecoder:
         ValueError: If the chunk is empty.
     """
 
+    @typed
     def __init__(self, decoder: Any, chunk: int = 8, recompute: bool = True) -> None:
         if not isinstance(chunk, int) or chunk < 1:
             raise ValueError(f"LatentDecoder(chunk=...) must be at least 1, got {chunk!r}.")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from ..arguments import typed
 from ..schedules import Schedule
 
 
@@ -42,6 +43,7 @@ class AlphaBar(Schedule):
 
     least = 6e-8  # 2^-24 = 5.96e-8 stands for no signal in the tables of some libraries
 
+    @typed
     def __init__(self, alpha_bar: Tensor) -> None:
         alpha_bar = alpha_bar.detach().double().cpu()
         self.steps = len(alpha_bar)
@@ -81,6 +83,7 @@ class TimeTable(Schedule):
         ValueError: If the times are not positive, finite and increasing, or fewer than two.
     """
 
+    @typed
     def __init__(
         self,
         alpha: Callable[[Tensor], Tensor],

@@ -3,7 +3,6 @@
 __all__ = ["available", "digest", "load", "load_autoencoder", "save", "save_autoencoder"]
 
 import hashlib
-import json
 import math
 import reprlib
 from collections.abc import Callable
@@ -11,11 +10,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import nn
 
 from ..denoisers import Correlated, Karras
+from ..errors import safe
+from ..files import load_tensors, save_tensors
 from ..nn import ModulatedMLP, SphereAutoencoder, SphereNet, UNet, ZonalCovariance
 from ..schedules import LogLogit
 
@@ -132,9 +131,7 @@ def _read(name: str, make: Callable[[dict[str, Any]], M]) -> M:
             ".safetensors file written by `python -m experiments train`."
         )
     try:
-        with safe_open(path, framework="pt") as file:
-            spec = json.loads(file.metadata()["feasibly"])
-            weights = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        weights, spec = load_tensors(path)
         _check(spec, weights)
         with torch.device("meta"):  # where sizes take no memory
             described = {key: value.shape for key, value in make(spec).state_dict().items()}
@@ -142,10 +139,11 @@ def _read(name: str, make: Callable[[dict[str, Any]], M]) -> M:
             raise ValueError("its weights are not those of the network that it describes")
         model = make(spec)
         model.load_state_dict(weights)
-    except (SafetensorError, KeyError, TypeError, RuntimeError, ValueError) as error:
+    except (KeyError, TypeError, RuntimeError, ValueError) as error:
+        said = safe(f"{type(error).__name__}: {error}")
         raise ValueError(
-            f"The prior file {path} cannot be read ({type(error).__name__}: {error}); it is "
-            "damaged or was not written by feasibly. Install or train it again."
+            f"The prior file {path} cannot be read ({said}); it is damaged or was "
+            "not written by feasibly. Install or train it again."
         ) from error
     return model.eval().requires_grad_(False)
 
@@ -154,7 +152,7 @@ def _write(model: nn.Module, path: Path, spec: dict[str, Any], dtype: torch.dtyp
     weights = {k: v.contiguous() for k, v in model.state_dict().items()}
     weights |= {k: v.to(dtype).contiguous() for k, v in model.named_parameters()}
     _check(spec, weights)
-    save_file(weights, path, metadata={"feasibly": json.dumps(spec)})
+    save_tensors(weights, path, spec)
 
 
 def _check(spec: dict[str, Any], weights: dict[str, torch.Tensor]) -> None:

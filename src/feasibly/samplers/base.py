@@ -5,20 +5,21 @@ __all__ = ["Randn", "Sampler", "Start", "Step"]
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import KW_ONLY, dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
+from ..arguments import fit_fields, typed, whole
 from ..checks.inputs import check_parts
 from ..constraints.base import Constraint
-from ..minimizers.base import Minimizer, words
+from ..minimizers.base import words
 from ..network import Network
 from ..randomness import MemberNoise
 from ..result import Result
-from ..sampling import Problem, run, whole
+from ..sampling import Problem, run
 
 Randn = Callable[[Tensor], Tensor]
 """Returns standard normal noise in the shape of its argument."""
@@ -87,7 +88,8 @@ class Sampler(ABC):
     lands: ClassVar[bool] = True  # on the constraint, and not only around it
     takes_noise: ClassVar[bool] = False  # of observations, and not only exact ones
     one_target: ClassVar[bool] = False  # whether members with targets of their own are refused
-    advice: ClassVar[str] = "use PPR"  # for members that end infeasible
+    # for members that end infeasible, of which a projection does not tell more
+    advice: ClassVar[str] = "Allow more `steps`, or take method='auto'."
     # a method's row in the paper's Table 1
     space: ClassVar[str | None] = None  # what the constraint moves, "x_t" or "x_0"
     renoises: ClassVar[bool] = False  # whether noise is added after that
@@ -109,6 +111,7 @@ class Sampler(ABC):
                 "class by @dataclass(frozen=True, repr=False, eq=False)."
             )
         check_parts(name, self.denoiser, self.constraint)
+        fit_fields(self)
         if self.constraint is not None and self.constraint.noisy is not None:
             self._check_noise()
         self._at_least(1, "steps")
@@ -125,14 +128,6 @@ class Sampler(ABC):
             )
         if self.enforces and self.constraint is None:
             raise ValueError(f"{name} needs a constraint; without one use Ancestral(denoiser).")
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name not in ("minimize", "last") or isinstance(value, Minimizer):
-                continue
-            if value is not None or field.default is not None:
-                raise ValueError(
-                    f"{name}({field.name}=...) takes a minimizer, such as LBFGS(), got {value!r}."
-                )
         if not isinstance(self.denoiser, Network):
             object.__setattr__(self, "denoiser", Network(self.denoiser))
         _check_schedule(*(self.noise_level(torch.tensor(t)) for t in (0.0, 1.0)))
@@ -276,6 +271,7 @@ class Sampler(ABC):
         last = 1 if self.output == "denoised" else 0
         return self.taken * forward + last, self.taken * backward
 
+    @typed
     def sample(
         self,
         members: int | Sequence[int],

@@ -4,6 +4,7 @@ __all__ = ["CalibratedPPR"]
 
 import math
 from dataclasses import KW_ONLY, dataclass, field
+from itertools import pairwise
 from typing import Self
 
 import torch
@@ -15,12 +16,14 @@ from ..minimizers import LBFGS, Minimizer
 from ..minimizers.base import QUIET, per_sample
 from ..sampling import Problem
 from . import moments
+from .ancestral import Ancestral
 from .base import Randn, Step
 from .moments import Product
 from .ppr import PPR
 from .sparse import Sparse
 
 RTOL = 1e-3  # at which the linear solver and the square root stop
+STRIDE = 2.0  # how many times lower the next noise level is where z comes from reverse diffusion
 FARTHEST = 4.0  # how many standard deviations a sample moves at most, a residual
 
 
@@ -55,10 +58,12 @@ class CalibratedPPR(Sparse):
     high, a step's covariance has a part :math:`\propto (\rho^2 - 1) V` beside fresh noise. On
     Gaussians of condition number 1000, 32 steps of the log-logit or cosine schedule leave no
     direction's standard deviation off by more than 5 %. VP, whose last levels are far apart,
-    leaves up to 28 %; more steps or `products` mend that. Three to five steps are enough with 8
-    products, a `top` of 0.3 data scales and a `floor` of 1e-5. On Gaussians of condition number
-    1000 to 3000, standard deviations were then off by 15 % at most, and by 7 % on average. One
-    product is enough where data have at most two dimensions.
+    leaves up to 28 %; more steps or `products` reduce that. One product is enough where data have
+    at most two dimensions. Without `products`, :math:`z` is a sample of :math:`p(x_0 \mid x_t)` by
+    the reverse diffusion itself, at a forward evaluation for each halving of the noise level. Then
+    three to five steps are enough, with a `top` of 0.3 data scales and a `floor` of 1e-5. An error
+    of such a sample is one of the model's own directions. An error of Lanczos' method has others,
+    and a residual with derivatives, such as that of a differential equation, amplifies them.
 
     Observations with noise, :math:`r(x) + e = 0` with :math:`e \sim \mathcal{N}(0, R)`, may join.
     Then :math:`x_0 = z - V J^\top (J V J^\top + R)^{-1} (r(z) + e)` with a sample of :math:`e`,
@@ -108,7 +113,8 @@ class CalibratedPPR(Sparse):
             a posterior sample is right whatever the level that it comes from.
         longer: How many times as long they are.
         products: The most products for the square root; 0 predicts with the conditional mean.
-            One takes the covariance as of rank one.
+            One takes the covariance as of rank one. None takes the reverse diffusion in place of
+            the square root.
         iterations: The most iterations of the solver, one product each. As many as there are
             residuals are exact, up to a relative error of a thousandth, or of `floor` if that is
             less. It takes no more. Fewer may leave a bias where the constraint is far.
@@ -128,13 +134,12 @@ class CalibratedPPR(Sparse):
     renoises = True
     takes_noise = True
     differentiates = True
-    advice = "allow more `steps`; where the residual has several branches, such as a sine, use PPR"
 
     constraint: Constraint
     _: KW_ONLY
     steps: int = 32
     top: float = math.inf
-    products: int = 2
+    products: int | None = 2
     iterations: int = 8
     dimensions: tuple[tuple[float, int], ...] = field(default=(), metadata=QUIET)
     floor: float = 1e-2
@@ -179,7 +184,9 @@ class CalibratedPPR(Sparse):
         """
         z, V = moments.tweedie(self.denoiser, x_t, t)
         largest, width = torch.full_like(x_t.flatten(start_dim=1)[:, 0], torch.inf), None
-        if self.products:
+        if self.products is None:
+            z = self.diffused(x_t, t, randn)
+        elif self.products:
             root, largest = square_root(V, randn(z), self.products, RTOL)
             z, width = z + root, largest.sqrt()
         # without noise singular values are bounded by the largest
@@ -199,6 +206,22 @@ class CalibratedPPR(Sparse):
         length = (moved.x - z).flatten(start_dim=1).norm(dim=1)
         share = per_sample(torch.where(length > longest, longest / length, 1.0), z)
         return z + share * (moved.x - z)
+
+    def diffused(self, x_t: Tensor, t: Tensor, randn: Randn) -> Tensor:
+        r"""Samples :math:`x_0 \sim p(x_0 \mid x_t)` by unconditional steps from :math:`t` to 0."""
+        prior, times, last = Ancestral(self.denoiser), self._halvings(t).to(x_t.dtype), None
+        for now, s in pairwise([t, *times[1:]]):
+            x_t, _, last = prior.step(x_t, now, s, randn, last)
+        return self.denoiser(x_t, times[-1])
+
+    def _halvings(self, t: Tensor) -> Tensor:
+        """Returns times from `t` to 0 whose noise levels are at most :data:`STRIDE` apart."""
+        levels = self.log_level(torch.stack([t.double(), torch.zeros_like(t).double()]))
+        count = math.ceil(((levels[0] - levels[1]) / math.log(STRIDE)).item())
+        share = torch.linspace(0, 1, max(count, 1) + 1, dtype=torch.float64).to(levels)
+        times = self.times_at(torch.lerp(levels[0], levels[1], share))
+        times[-1] = 0.0
+        return times
 
     def solves(self, t: Tensor) -> int:
         """Returns the most iterations of the solver at a time."""
@@ -225,8 +248,9 @@ class CalibratedPPR(Sparse):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._at_least(0, "products")
         self._at_least(1, "iterations")
+        if self.products is not None:
+            self._at_least(0, "products")
         for name in ("floor", "top"):
             if not isinstance(getattr(self, name), int | float):
                 raise ValueError(
@@ -250,14 +274,17 @@ class CalibratedPPR(Sparse):
             )
 
     def cost(self, residuals: int) -> tuple[int, int]:
-        return 1, self.products + moments.cost(self.constraint, self.iterations, residuals)
+        products = self.products or 0
+        return 1, products + moments.cost(self.constraint, self.iterations, residuals)
 
     def budget(self, residuals: int = 1) -> tuple[int, int]:
         forward, _ = super().budget(residuals)
-        last = self.minimize.cost(residuals)
-        return forward + last[0], self.gradients(self.times()[:-1], residuals) + last[1]
+        last, times = self.minimize.cost(residuals), self.times()[:-1]
+        if self.products is None:
+            forward += sum(len(self._halvings(t)) for t in times)
+        return forward + last[0], self.gradients(times, residuals) + last[1]
 
     def gradients(self, times: Tensor, residuals: int) -> int:
         """Returns the most backward evaluations of steps from these times."""
         solves = (moments.cost(self.constraint, self.solves(t), residuals) for t in times)
-        return self.products * len(times) + sum(solves)
+        return (self.products or 0) * len(times) + sum(solves)

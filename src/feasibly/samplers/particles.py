@@ -258,10 +258,6 @@ class Particles(Sampler):
     renoises = True
     takes_noise = True
     differentiates = True
-    advice = (
-        "allow the last projection more iterations, such as "
-        "minimize=GaussNewton(steps=100, max_distance=None)"
-    )
 
     constraint: Constraint
     _: KW_ONLY
@@ -584,7 +580,8 @@ class Particles(Sampler):
         S = J @ VJ.mT + noise
         S = (S + S.mT) / 2
         # in units in which a value's slope is one
-        unit = J.norm(dim=2).clamp_min(torch.finfo(torch.float64).tiny)
+        unit = J.norm(dim=2)
+        unit = torch.where(unit > 0, unit, 1.0)  # a flat value says nothing of the state
         centre, lower, upper = (v / unit for v in (centre, lower, upper))
         S, curved = (v / unit[:, None] / unit[..., None] for v in (S + curved, curved))
         firm = positive(S, FLOOR * sigma**2)

@@ -28,7 +28,6 @@ class PostHoc(Ancestral):
 
     enforces = True
     space = "x_0"
-    advice = "give the projection more iterations, such as minimize=LBFGS(steps=256)"
 
     constraint: Constraint
     _: KW_ONLY

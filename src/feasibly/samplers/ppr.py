@@ -65,10 +65,6 @@ class PPR(Sparse):
     space = "x_t"
     renoises = True
     differentiates = True
-    advice = (
-        "allow the last projection more iterations: method='ppr', options={'last': "
-        "feasibly.minimizers.WarmLBFGS(steps=400)}"
-    )
 
     constraint: Constraint
     _: KW_ONLY
@@ -128,7 +124,8 @@ class PPR(Sparse):
         share = self.share if t > 0 and self.noise_level(t) <= self.sigma_share else 0.0
         unit = radius * math.sqrt(x_t[0].numel()) * (alpha_t / scale).item()
         stop, enough = self.stop, self.constraint.tolerance
-        return minimize(residual, x_t / scale, stop, unit, 0.0, memory, share=share, enough=enough)
+        stops = {"share": share, "enough": enough, "violation": self.constraint.violation_of}
+        return minimize(residual, x_t / scale, stop, unit, 0.0, memory, **stops)
 
     def begin(self, noise: MemberNoise) -> Start:
         start = super().begin(noise)

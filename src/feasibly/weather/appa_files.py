@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ..errors import DenoiserError
+from ..files import load_torch
 
 LAYOUT = "autoencoders/*/*/latents/*/denoisers/*/*"
 CODE = "https://github.com/montefiore-sail/appa"
@@ -194,7 +195,7 @@ def _config(path: Path) -> dict[str, Any]:
 
 
 def _tensors(path: Path) -> dict[str, Tensor]:
-    found = torch.load(path, map_location="cpu", weights_only=True)
+    found = load_torch(path)
     if not isinstance(found, dict):
         raise ValueError(f"no dictionary of tensors but {type(found).__name__}")
     return found

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..arguments import typed
 from ..denoisers import Posterior, broadcast
 from ..members import among
 
@@ -43,6 +44,7 @@ class Blankets(nn.Module):
         ValueError: If the stride leaves frames out, or there is no such `stitch`.
     """
 
+    @typed
     def __init__(
         self, denoiser: Any, window: int, stride: int | None = None, stitch: str = "symmetric"
     ) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from ..arguments import typed
 from ..denoisers import Posterior
 from ..members import calling, current
 
@@ -38,6 +39,7 @@ class Chunked(nn.Module):
             gradient take less memory.
     """
 
+    @typed
     def __init__(
         self, denoiser: Callable[..., Any], chunk: int = 1, recompute: bool = True
     ) -> None:

@@ -5,6 +5,7 @@ __all__ = ["MixedPrecision"]
 import torch
 from torch import Tensor, nn
 
+from ..arguments import typed
 from ..denoisers import Denoiser, Posterior
 
 
@@ -21,6 +22,7 @@ class MixedPrecision(nn.Module):
         sigma_min: The lowest noise level :math:`\sigma / \alpha` at which it is used.
     """
 
+    @typed
     def __init__(
         self,
         denoiser: Denoiser,

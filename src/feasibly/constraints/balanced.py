@@ -1,0 +1,205 @@
+r"""Conditioning: a constraint as users write it, in a form that solvers handle well."""
+
+__all__ = ["balanced"]
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..errors import ConstraintError
+from ..randomness import generator
+from .base import Constraint, Inequalities
+
+UNEVEN = 5.0
+"""Residual components whose sizes differ by more than this factor are rescaled."""
+
+DEPENDENT = 1e-9
+"""Combinations of affine components are dropped if they are shorter than this, relative to the
+longest: they are multiples of others, up to rounding."""
+
+PROBES = 16
+"""The number of random changes that show the size of a component, to some 20 %."""
+
+FAR = (0.3, 1.0, 30.0)
+"""How far apart the points are between which a function is compared with an affine one, in units
+of the samples' scale. A sensor that saturates is affine near the data alone."""
+
+ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4}
+"""The relative deviation from an affine function that counts as rounding."""
+
+
+@torch.no_grad()
+def balanced(constraint: Constraint, x: Tensor) -> Constraint:
+    r"""Returns an equivalent constraint whose residual components are of similar size.
+
+    The equations of a discretised differential equation have coefficients of :math:`1 / h^2`,
+    where an observed value has the coefficient one. Then :math:`J V J^\top` is badly conditioned,
+    and solvers meet the large components only. So each component is divided by how much it changes
+    if a sample changes by white noise. The rows of an affine residual become orthonormal, unless
+    they are too many. What is feasible does not change, nor does the violation that is reported.
+    Components with noise are in units of their errors already.
+
+    A function that is affine is marked as linear, because most methods then take fewer steps.
+
+    Arguments:
+        constraint: The constraint.
+        x: Clean estimates or samples, with shape (B, \*), which show the scale of samples.
+
+    Returns:
+        The constraint itself, if it has this form already.
+
+    Raises:
+        ConstraintError: If the equations of an affine residual contradict each other.
+    """
+    linear = constraint.linear or _is_affine(constraint, x)
+    equalities = constraint.equalities
+    change = None
+    if equalities is not None:
+        change = _orthonormal(equalities, x) if linear or _is_affine(equalities, x) else None
+        change = change or _gains(equalities, x)
+    if linear == constraint.linear and (change is None or change.trivial):
+        return constraint
+    return _Balanced(constraint, linear, None if change is None or change.trivial else change)
+
+
+class _Change(NamedTuple):
+    """A change of residual components, which lengthens residuals.
+
+    Attributes:
+        to: What they are multiplied by: a number each, with shape (m), or a matrix.
+        back: What takes them back, likewise.
+        A: The rows of an affine residual after it, with shape (k, D); None for others.
+        b: Its value at zero after it, with shape (k).
+        trivial: Whether it does nothing of use.
+    """
+
+    to: Tensor
+    back: Tensor
+    A: Tensor | None = None
+    b: Tensor | None = None
+    trivial: bool = False
+
+
+def _times(factor: Tensor, r: Tensor) -> Tensor:
+    factor = factor.to(r)
+    return r * factor if factor.ndim == 1 else r @ factor.T
+
+
+class _Balanced(Constraint):
+    """A constraint whose equalities have other components."""
+
+    def __init__(self, constraint: Constraint, linear: bool, change: _Change | None) -> None:
+        # |r| grows, so that a minimizer that reaches the tolerance has reached the user's too
+        super().__init__(constraint.tolerance)
+        self.constraint, self.linear = constraint, linear
+        self.differs = constraint.differs
+        equal = constraint.noisy is None and constraint.inequalities is None
+        self.change, self.own = change, change if equal else None
+        self.equal = equal
+
+    def residual(self, x: Tensor) -> Tensor:
+        own = self.own
+        if own is None:
+            return self.constraint.residual(x)
+        if own.A is None or own.b is None or self.differs:
+            return _times(own.to, self.constraint.residual(x))
+        # rounding of large coefficients is not carried over
+        return x.flatten(start_dim=1) @ own.A.T.to(x) + own.b.to(x)
+
+    def violation_of(self, r: Tensor) -> Tensor:
+        return super().violation_of(r if self.own is None else _times(self.own.back, r))
+
+    def violation(self, x: Tensor) -> Tensor:
+        return self.constraint.violation(x)
+
+    def assess(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.constraint.assess(x)
+
+    @property
+    def parts(self) -> Sequence[Constraint]:
+        return self.constraint.parts
+
+    @property
+    def exact(self) -> Constraint | None:
+        return self if self.constraint.noisy is None else self._of(self.constraint.exact)
+
+    @property
+    def equalities(self) -> Constraint | None:
+        return self if self.equal else self._of(self.constraint.equalities)
+
+    @property
+    def noisy(self) -> Constraint | None:
+        return self._of(self.constraint.noisy)
+
+    @property
+    def inequalities(self) -> Inequalities | None:
+        return self.constraint.inequalities
+
+    def _of(self, part: Constraint | None) -> Constraint | None:
+        return None if part is None else _Balanced(part, self.linear, self.change)
+
+    def __repr__(self) -> str:
+        return repr(self.constraint)
+
+
+def _orthonormal(equalities: Constraint, x: Tensor) -> _Change | None:
+    """Returns the change to rows that are orthogonal and of one length; None for too many."""
+    try:
+        A, r_0 = equalities.matrix(x)
+    except (NotImplementedError, RuntimeError):  # or the function takes no double precision
+        return None
+    U, size, Q = torch.linalg.svd(A, full_matrices=False)
+    kept = size > DEPENDENT * size[:1]
+    if not kept.any():
+        return None
+    U, size, Q = U[:, kept], size[kept], Q[kept]
+    to, back = size[0] / size[:, None] * U.T, U * size / size[0]
+    b = to @ r_0
+    missed = equalities.violation_of((r_0 - back @ b)[None]).item()
+    if missed > equalities.tolerance and not equalities.differs:
+        raise ConstraintError(
+            f"{equalities!r}: its equations contradict each other. The least violation of any "
+            f"sample is {missed:.3g}; correct or drop the equations that do not fit the others."
+        )
+    even = len(size) == len(A) and bool(size[0] <= UNEVEN * size[-1])
+    return _Change(to, back, size[0] * Q, b, even)
+
+
+def _gains(equalities: Constraint, x: Tensor) -> _Change:
+    """Returns the change by which components are of similar size, one factor each."""
+    changes = _sizes(equalities, x)
+    known = changes.isfinite() & (changes > 0)
+    changes = torch.where(known, changes, changes[known].amax() if known.any() else 1.0)
+    gains = changes.amax() / changes
+    return _Change(gains, 1 / gains, trivial=bool(gains.amax() <= UNEVEN))
+
+
+def _sizes(equalities: Constraint, x: Tensor) -> Tensor:
+    """Returns how much each component changes with white noise of the samples' scale."""
+    noise = x.std() * torch.randn((PROBES, *x.shape[1:]), generator=generator(0)).to(x)
+    r = equalities.residual(x[:1])
+    changes = [equalities.residual(x[:1] + n) - r for n in noise.split(1)]
+    return torch.cat(changes).double().square().mean(dim=0).sqrt()
+
+
+def _is_affine(constraint: Constraint, x: Tensor) -> bool:
+    """Whether the residual is an affine function, as far as the middle of random points shows."""
+    if constraint.inequalities is not None:
+        return False
+    for dtype, rounding in ROUNDING.items():
+        noise = generator(0)
+        try:
+            for far in FAR:
+                step = torch.randn((2, *x.shape[1:]), generator=noise, dtype=torch.float64)
+                ends = x[:1].to(dtype) + far * x.std() * step.to(x.device, dtype)
+                one, other = (constraint.residual(end) for end in ends.split(1))
+                middle = constraint.residual(ends.mean(dim=0, keepdim=True))
+                size = torch.maximum(one.abs(), other.abs()).amax(dim=1)
+                if not ((one + other) / 2 - middle).abs().amax(dim=1) <= rounding * size:
+                    return False
+        except Exception:  # a function need not take double precision
+            continue
+        return True
+    return False
