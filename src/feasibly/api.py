@@ -15,7 +15,7 @@ from .errors import CalibrationWarning, SamplingError
 from .members import calling
 from .network import Evaluations, Network
 from .plausible import Reference, reference
-from .policy import Plan, choose, remarks
+from .policy import Plan, choose, differentiates, remarks
 from .result import Result
 from .samplers import Sampler
 from .sampling import inspect, run, shape_of
@@ -134,7 +134,8 @@ def plan(
     If there is a constraint, 64 samples are taken without it, for the monitor and for the choice.
     With `survey`, those of an earlier plan for the problem stand for them.
     """
-    problem = inspect(denoiser, constraint, shape_of(shape), dtype, device)
+    gradient = differentiates(method, constraint)
+    problem = inspect(denoiser, constraint, shape_of(shape), dtype, device, gradient=gradient)
     options = options or {}
     for name in ("method", "attempts", "fast"):
         if name in options:

@@ -1,6 +1,6 @@
 """Which samplers a problem gets, and why: every threshold is here."""
 
-__all__ = ["CHOICES", "Plan", "choose", "remarks"]
+__all__ = ["CHOICES", "Plan", "choose", "differentiates", "remarks"]
 
 import math
 from collections.abc import Iterator, Mapping
@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from .checks.derivatives import roughness
 from .constraints import Decoded
 from .constraints.base import Constraint, Intervals
 from .constraints.composite import without_inequalities
@@ -402,6 +403,15 @@ def choose(
     return Plan((kind(denoiser, constraint, **(chosen | options)),) * (attempts or 1))
 
 
+def differentiates(method: str | Sampler, constraint: Constraint | None) -> bool:
+    """Whether a method takes gradients through the denoiser. Of what is no method it says no."""
+    if isinstance(method, str) and method != "auto":
+        return method in METHODS and METHODS[method].differentiates
+    if method == "auto":
+        return constraint is not None
+    return getattr(method, "differentiates", False)
+
+
 def _many(constraint: Constraint, values: Intervals) -> bool:
     """Whether particles are weighed by these values if data are not normal. Each of their many
     gradients would go through a decoder too."""
@@ -473,7 +483,8 @@ def _weighs(values: Intervals) -> bool:
 def remarks(constraint: Constraint, survey: Survey) -> Iterator[str]:
     """Yields what a user should know before sampling: that the schedule's noise does not fit the
     data, that an equality asks for nothing, is in units far from one, is not resolved, or has
-    values of different sizes, or that the constraint is far from the data."""
+    values of different sizes, that a residual is flat or jumps where samples are, or that the
+    constraint is far from the data."""
     lowest, highest = survey.ends
     if not _covered(survey):
         yield (
@@ -486,6 +497,7 @@ def remarks(constraint: Constraint, survey: Survey) -> Iterator[str]:
     for part in constraint.parts:
         if part.equalities is not None:
             yield from _remarks(part.equalities, survey.samples)
+    yield from roughness(constraint, survey.samples)
     equalities = constraint.equalities
     outlying = equalities is not None and is_outlying(equalities.residual(survey.samples))
     if outlying and _bent(survey):  # normal data have no modes

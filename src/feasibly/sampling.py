@@ -35,6 +35,7 @@ import torch
 from torch import Tensor
 
 from . import members as batch
+from .checks.derivatives import check_gradient
 from .checks.inputs import check_constraint, check_denoiser, check_parts
 from .constraints.base import Constraint
 from .errors import CalibrationWarning, DenoiserError, InfeasibleWarning, SamplingError
@@ -122,7 +123,7 @@ def run(
     said by the constraint of the last sampler.
 
     Before the run, denoiser and constraint are tested on two states: two forward evaluations and,
-    if a method needs it, a gradient, which are not counted. The denoiser's parameters should not
+    if a method needs gradients, 18 more and nine gradients, which are not counted. The denoiser's parameters should not
     require gradients, which cost memory.
 
     Arguments:
@@ -204,7 +205,8 @@ def inspect(
     chunk: int = 2,
     gradient: bool = False,
 ) -> Problem:
-    """Tests a denoiser and a constraint at t = 1/2, on two states as noisy as a run's.
+    """Tests a denoiser and a constraint at t = 1/2, on two states as noisy as a run's, and the
+    denoiser's gradient at three noise levels.
 
     Arguments:
         denoiser: The denoiser.
@@ -229,6 +231,8 @@ def inspect(
     with torch.no_grad(), batch.calling([member] * 2, device):
         x_t = (alpha_t**2 + sigma_t**2).sqrt() * z
         x_0 = check_denoiser(network.denoiser, x_t, t, gradient)
+        if gradient:
+            check_gradient(network.denoiser, z)
         # one such state may be a bad one, and its estimate not finite: the run will say so
         x_0 = torch.where(x_0.isfinite(), x_0, z)
         r = None if constraint is None else check_constraint(constraint, x_0)

@@ -21,7 +21,7 @@ from ..api import plan
 from ..constraints import through
 from ..constraints.base import Constraint
 from ..constraints.composite import without_inequalities
-from ..errors import DenoiserError, SamplingError, StoreError
+from ..errors import ConstraintError, DenoiserError, SamplingError, StoreError
 from ..members import calling
 from ..minimizers.base import per_sample
 from ..network import device_of
@@ -251,6 +251,8 @@ def _planned(
         asked: dict[str, Any] = {"method": method, "monitor": monitor, "survey": survey}
         try:
             chosen = plan(denoiser, constraint, shape, **asked, **place)
+        except (ConstraintError, DenoiserError):  # of no method can it be sampled
+            raise
         except ValueError as error:
             if tuple(methods) != METHODS:
                 raise

@@ -15,9 +15,11 @@ from torch import Tensor
 from .. import members as batch
 from ..constraints.base import Constraint
 from ..constraints.composite import Composite
+from ..errors import DenoiserError
 from ..minimizers import LBFGS
 from ..network import Network, device_of
 from ..randomness import generator
+from .derivatives import check_gradient
 from .inputs import as_data, check_constraint, check_denoiser, check_parts
 
 BATCH = 256
@@ -104,6 +106,7 @@ class Diagnosis:
         remoteness: How far from zero residuals are, in their standard deviations over samples, at
             most; None without a constraint.
         cost: What a call takes; None if the denoiser has no gradient.
+        gradient: Why the denoiser's gradient cannot be used, in a sentence; empty if it can.
     """
 
     levels: list[Level]
@@ -116,12 +119,13 @@ class Diagnosis:
     nearest: float | None
     remoteness: float | None
     cost: Cost | None = field(compare=False)  # times differ from run to run
+    gradient: str = ""
 
     @property
     def ok(self) -> bool:
         """Whether nothing speaks against sampling."""
         fit = self.monotone and all(level.verdict == "ok" for level in self.levels)
-        return fit and self.projected != 0
+        return fit and self.projected != 0 and not self.gradient
 
 
 def diagnose(
@@ -160,10 +164,10 @@ def diagnose(
     found = [_level(network, data, t, noise) for t in times]
     monotone = bool((sigma / alpha).diff().gt(0).all())
     cost = _cost(network, data[:BATCH]) if all(level.gradient for level in found) else None
-    variance = data.var().item()
+    variance, wrong = data.var().item(), _wrong_gradient(network, data[:4])
 
     if constraint is None:
-        return Diagnosis(found, monotone, variance, *(None,) * 6, cost)
+        return Diagnosis(found, monotone, variance, *(None,) * 6, cost, wrong)
     of_one = torch.zeros(len(data), dtype=torch.long)  # if members have targets of their own
     with batch.calling(of_one[:64], data.device):
         r = check_constraint(constraint, data[:64])
@@ -176,7 +180,7 @@ def diagnose(
     exact = constraint.exact
     if exact is None:  # samples need not be brought anywhere
         return Diagnosis(
-            found, monotone, variance, residuals, quantiles, None, None, None, remote, cost
+            found, monotone, variance, residuals, quantiles, None, None, None, remote, cost, wrong
         )
     # of the samples themselves: if none can be brought there, no sampler can either
     with batch.calling(of_one[:PROJECTED], data.device):
@@ -193,7 +197,8 @@ def diagnose(
     # where samples as they are have less than 1e-12, the residual is in small units
     floor = 1e-12 if low > 1e-12 or median == 0 else 0.0
     suggestion = max(1e-6 * median, floor) if known else None
-    return Diagnosis(found, monotone, variance, residuals, quantiles, suggestion, *reached, cost)
+    rest = (suggestion, *reached, cost, wrong)
+    return Diagnosis(found, monotone, variance, residuals, quantiles, *rest)
 
 
 def _try(network: Network, data: Tensor, seed: int) -> None:
@@ -203,6 +208,16 @@ def _try(network: Network, data: Tensor, seed: int) -> None:
     z = torch.randn(data.shape, generator=generator(seed), dtype=data.dtype).to(data.device)
     with batch.calling(range(2), data.device):
         check_denoiser(network.denoiser, alpha_t * data + sigma_t * z, t, gradient=False)
+
+
+def _wrong_gradient(network: Network, data: Tensor) -> str:
+    """Why the denoiser's gradient cannot be used, in a sentence."""
+    try:
+        with batch.calling(range(len(data)), data.device):
+            check_gradient(network.denoiser, data, known=True)
+    except DenoiserError as error:
+        return str(error)
+    return ""
 
 
 @torch.enable_grad()

@@ -14,6 +14,7 @@ from ..denoisers.adapter import Adapter, AsIs, positional, time_first
 from ..denoisers.predictions import scales
 from ..errors import DenoiserError
 from ..network import device_of
+from .derivatives import check_gradient
 from .inputs import as_data
 from .readings import ROWS, Attempt, Bench
 
@@ -48,7 +49,7 @@ def self_test(denoiser: Any, data: Tensor | np.ndarray, seed: int = 0) -> Attemp
 
     Raises:
         DenoiserError: If the schedule does not go from data to noise, an output or its gradient
-            is not finite, or the denoiser is worse than a guess or than another reading; the
+            is not finite, the gradient is not its derivative, or the denoiser is worse than a guess or than another reading; the
             message says what is wrong and what to try.
     """
     adapter = denoiser if isinstance(denoiser, Adapter) else _reading(denoiser)
@@ -131,6 +132,8 @@ def _check_gradient(adapter: Adapter, bench: Bench) -> None:
             f"The gradient of the network is not finite at t = {t.item():.3g}; look for a square "
             "root or a norm at zero in it."
         )
+    with members.calling(range(len(x_0)), x_0.device):
+        check_gradient(adapter, x_0, known=True)
 
 
 def _message(found: Attempt, cause: Attempt | None) -> str:
