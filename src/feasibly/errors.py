@@ -3,7 +3,6 @@
 __all__ = [
     "CalibrationWarning",
     "ConstraintError",
-    "ConstraintWarning",
     "DenoiserError",
     "InfeasibleWarning",
     "SamplingError",
@@ -35,10 +34,6 @@ class SamplingError(RuntimeError):
 
 class StoreError(ValueError):
     """A store of an ensemble cannot be used as it is. The message says what is wrong with it."""
-
-
-class ConstraintWarning(UserWarning):
-    """A constraint may not say what is meant. The message says how to state it."""
 
 
 class InfeasibleWarning(UserWarning):
