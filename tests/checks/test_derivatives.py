@@ -87,7 +87,9 @@ def test_a_network_that_is_detached_in_part_is_refused(net, kind):
     denoiser = feasibly.wrap(net, kind, VP())
     for seed in range(4):
         z = torch.randn(2, D, generator=torch.Generator().manual_seed(seed))
-        with pytest.raises(DenoiserError, match=r"computed without gradients\. Remove torch.no_gr"):
+        with pytest.raises(
+            DenoiserError, match=r"computed without gradients\. Remove torch.no_gr"
+        ):
             check_gradient(denoiser, z)
 
 
@@ -169,14 +171,13 @@ def test_what_takes_no_gradient_samples_it(method):
     assert found.finite.all()
 
 
-def test_a_network_that_fails_at_another_noise_level_is_refused_with_the_level():
+def test_a_network_that_fails_at_another_noise_level_is_left_to_the_run():
     def net(x, t):
         if t[0] > 0.7:
             raise IndexError("index 999 is out of bounds")
         return noise(x, t)
 
-    with pytest.raises(DenoiserError, match=r"failed at sigma = .*IndexError"):
-        check_gradient(feasibly.wrap(net, "eps", VP()), Z)
+    check_gradient(feasibly.wrap(net, "eps", VP()), Z)
 
 
 def equal(function):
@@ -288,7 +289,9 @@ def test_the_search_for_a_jump_takes_few_evaluations():
     assert sum(rows) <= 64 * 7
 
 
-@pytest.mark.parametrize("law", [FLAT["exact"], JUMPS["an angle near its cut"]], ids=["flat", "jump"])
+@pytest.mark.parametrize(
+    "law", [FLAT["exact"], JUMPS["an angle near its cut"]], ids=["flat", "jump"]
+)
 def test_sample_plan_and_check_say_the_same(law, monkeypatch):
     prior = Gaussian(torch.zeros(2), torch.eye(2), LogLogit())
     monkeypatch.setattr("feasibly.fitness.estimate", lambda *_, **__: None)

@@ -68,7 +68,9 @@ class Audit:
         use = f"Use {chosen.name}."
         if chosen.faulty:
             few = chosen.feasible < FEASIBLE
-            why = f"only {chosen.feasible:.1%} of its members are feasible" if few else "has faults"
+            why = (
+                f"only {chosen.feasible:.1%} of its members are feasible" if few else "has faults"
+            )
             others = len(self.candidates) > 1 and not few
             none = ", and none without faults has as low an energy score" if others else ""
             use = (
