@@ -123,8 +123,8 @@ def run(
     said by the constraint of the last sampler.
 
     Before the run, denoiser and constraint are tested on two states: two forward evaluations and,
-    if a method needs gradients, 18 more and nine gradients, which are not counted. The denoiser's parameters should not
-    require gradients, which cost memory.
+    if a method needs gradients, 18 more and nine gradients, which are not counted. The denoiser's
+    parameters should not require gradients, which cost memory.
 
     Arguments:
         attempts: The samplers, one for each attempt.

@@ -64,7 +64,7 @@ class Branches(nn.Module):
 
 def straight_through(x, t):
     y = noise(x, t)
-    return y.round() + (y / 4 - (y / 4).detach())
+    return (8 * y).round() / 8 + (y / 4 - (y / 4).detach())
 
 
 DETACHED = {
@@ -87,9 +87,7 @@ def test_a_network_that_is_detached_in_part_is_refused(net, kind):
     denoiser = feasibly.wrap(net, kind, VP())
     for seed in range(4):
         z = torch.randn(2, D, generator=torch.Generator().manual_seed(seed))
-        with pytest.raises(
-            DenoiserError, match=r"computed without gradients\. Remove torch.no_gr"
-        ):
+        with pytest.raises(DenoiserError, match=r"computed without gradients\. Remove tor"):
             check_gradient(denoiser, z)
 
 

@@ -6,7 +6,6 @@ residual may be flat where the data are, or jump. Samplers follow gradients, and
 
 __all__ = ["check_gradient", "roughness", "unlike_gradient"]
 
-import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -122,10 +121,8 @@ def _unlike(
     told, seen = torch.stack(slopes, dim=1), values[-1] - values[0]
     varied = sum(rate.amax(dim=1) - rate.amin(dim=1) for rate in (rates, told)) / 2
     rounding = epsilon * u.norm(dim=1) * (first.norm(dim=1) + size)
-    gap, larger = (
-        (seen - told.mean(dim=1)).abs(),
-        torch.maximum(seen.abs(), told.mean(dim=1).abs()),
-    )
+    mean = told.mean(dim=1)
+    gap, larger = (seen - mean).abs(), torch.maximum(seen.abs(), mean.abs())
     return (gap > varied + rounding + SLACK * larger) & change.any(dim=1)
 
 
@@ -222,28 +219,27 @@ def _flat(part: Constraint, x: Tensor, r: Tensor) -> str:
     step = FLAT_STEP * x.std(dim=0) * noise
     flat = (part.residual(x + step) == r) & (part.residual(x - step) == r)
     flat &= (r != r[:1]).any(dim=0)
-    r, exact = r.double(), part.noisy is None
-    weight = (r.square() <= part.tolerance).double() if exact else (-r.square() / 2).exp()
-    allowed = flat & (weight > 0)
-    share = (weight * flat).sum(dim=0) / weight.sum(dim=0).clamp_min(torch.finfo(r.dtype).tiny)
-    blocked = flat.all(dim=0)
-    if not (blocked | (share > FLAT)).any():
+    if not flat.any():
         return ""
-    with torch.enable_grad():  # a function without derivatives has some of its own
+    with torch.enable_grad():  # what changes by steps may have differences for derivatives
         z = x.detach().requires_grad_()
-        told = part.residual(z)[flat].sum()
-        g = torch.zeros_like(z)
+        g, told = torch.zeros_like(z), part.residual(z)[flat].sum()
         if told.requires_grad:
             (g,) = torch.autograd.grad(told, z, allow_unused=True, materialize_grads=True)
-    if g.any():
-        return ""
-    if (blocked & ~(share > FLAT)).any():
+    flat &= ~g.flatten(start_dim=1).any(dim=1, keepdim=True)
+    r, exact = r.double(), part.noisy is None
+    weight = (r.square() <= part.tolerance).double() if exact else (-r.square() / 2).exp()
+    share = (weight * flat).sum(dim=0) / weight.sum(dim=0).clamp_min(torch.finfo(r.dtype).tiny)
+    if (flat.all(dim=0) & (share <= FLAT)).any():
         raise ConstraintError(
-            f"{part!r}: a residual differs between samples, and its gradient is zero at all of "
-            "them; comparisons, rounding and signs cannot be projected on. Replace them by "
-            "something smooth, or state the constraint by constraints.BlackBox with a step."
+            f"{part!r}: a component of the residual differs between samples, and its gradient is "
+            "zero at all of them; comparisons, rounding and signs cannot be projected on. Replace "
+            "them by something smooth, or state the constraint by constraints.BlackBox with a "
+            "step."
         )
-    often = allowed[:, share > FLAT].double().mean(dim=0).max().item()
+    if not (share > FLAT).any():
+        return ""
+    often = flat[:, share > FLAT].double().mean(dim=0).max().item()
     cure = (
         "State it as Inequality(g, tolerance): relu(g) = 0 means g <= 0, and clamp(x, max=1) = 1 "
         "means x >= 1, or 1 - x <= 0."
@@ -252,8 +248,8 @@ def _flat(part: Constraint, x: Tensor, r: Tensor) -> str:
         "known is an inequality: clamp(x, max=1) = 1 means x >= 1, or 1 - x <= 0."
     )
     return (
-        f"{part!r}: a residual is flat, with a zero gradient, on {often:.0%} of unconditional "
-        "samples, which the constraint allows. Nothing leads a sampler there, so that samples "
+        f"{part!r}: a component of the residual is flat, with a zero gradient, on {often:.0%} of "
+        "unconditional samples, which the constraint allows. Nothing leads a sampler there, so it "
         f"may miss them. {cure}"
     )
 
@@ -264,14 +260,13 @@ def _jumps(part: Constraint, x: Tensor, r: Tensor) -> str:
     Segments between pairs of samples are halved, and the half over which a residual changes most
     is kept. What is continuous changes ever less.
     """
-    size = r.abs().double()
-    typical, near = size.mean(dim=0), size.quantile(NEAR, dim=0)
     start, end = (half[: len(x) // 2] for half in (x, x[len(x) // 2 :]))
-    left, right = (half[: len(start)] for half in (r, r[len(x) // 2 :]))
     rows = torch.arange(len(start), device=x.device)
     some = torch.randperm(r.shape[1], generator=generator(0)).to(x.device)
     which = some[rows % len(some)]  # a residual for each segment
-    left, right, typical, near = left[rows, which], right[rows, which], typical[which], near[which]
+    left, right = r[rows, which], r[rows + len(x) // 2, which]
+    size = r[:, which].abs()
+    typical, near = size.mean(dim=0), size.quantile(NEAR, dim=0)
     for _ in range(HALVINGS):
         middle = torch.lerp(start, end, 0.5)
         value = part.residual(middle)[rows, which]
@@ -289,9 +284,9 @@ def _jumps(part: Constraint, x: Tensor, r: Tensor) -> str:
         return ""
     worst = int(torch.where(close, apart, 0.0).argmax())
     return (
-        f"{part!r}: a residual jumps from {left[worst].item():.3g} to {right[worst].item():.3g} "
-        "between neighbouring samples, close to where it is zero. Samples just beyond the jump "
-        "are led the long way round, so that they are wrong, or infeasible. Of an angle's "
-        "difference state atan2(sin(r), cos(r)), or its sine and 1 - cosine; replace rounding, "
+        f"{part!r}: a component of the residual jumps from {left[worst].item():.3g} to "
+        f"{right[worst].item():.3g}, close to where it is zero. Samples just beyond the jump "
+        "are led the long way round, so that they are wrong or infeasible. State an angle's "
+        "difference as atan2(sin(r), cos(r)), or by its sine and 1 - cosine; replace rounding, "
         "remainders and choices by index by something continuous."
     )

@@ -49,8 +49,8 @@ def self_test(denoiser: Any, data: Tensor | np.ndarray, seed: int = 0) -> Attemp
 
     Raises:
         DenoiserError: If the schedule does not go from data to noise, an output or its gradient
-            is not finite, the gradient is not its derivative, or the denoiser is worse than a guess or than another reading; the
-            message says what is wrong and what to try.
+            is not finite, the gradient is not its derivative, or the denoiser is worse than a
+            guess or than another reading; the message says what is wrong and what to try.
     """
     adapter = denoiser if isinstance(denoiser, Adapter) else _reading(denoiser)
     data = as_data(data)
