@@ -91,10 +91,11 @@ def _poisson(seed: int, *case_: Any) -> Task:
     case = ExactCase(problem(*case_))
     prior = case.denoiser
     assert isinstance(prior, Poisson)
+    of_sines = prior.waves
 
     def about(x: Tensor) -> Record:
         truth = case.posterior.sample(1024, Generator().manual_seed(seed + 1))
-        waves = [prior.waves(z.double()).std(dim=0) for z in (x, truth)]
+        waves = [of_sines(z.double()).std(dim=0) for z in (x, truth)]
         share = (waves[0] / waves[1]).chunk(BANDS, dim=1)
         means = [part.mean().item() for row in share for part in row.chunk(BANDS, dim=2)]
         return {"ratio": case.judged(x, len(x))["ratio"], "std": [min(means), max(means)]}

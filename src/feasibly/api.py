@@ -19,7 +19,7 @@ from .machine import is_exhausted
 from .members import calling
 from .network import Evaluations, Network, own_mode
 from .plausible import SIZE, Reference, UnseenError, reference
-from .policy import Plan, check_method, choose, remarks
+from .policy import Plan, check_method, choose, differentiates, remarks
 from .progress import shown
 from .randomness import MemberNoise
 from .result import Result
@@ -167,7 +167,8 @@ def plan(
             raise ValueError(f"{name!r} is an argument of sample(), and no option of a method.")
     check_method(method)
     with shown(progress) as meter, meter.part("test of the denoiser and the constraint", 0):
-        problem = inspect(denoiser, constraint, shape, dtype, device)
+        gradient = differentiates(method, constraint)
+        problem = inspect(denoiser, constraint, shape, dtype, device, gradient=gradient)
         if not isinstance(method, Sampler) and _leans(denoiser, problem.x_0):
             denoiser = Network(denoiser, settles=True)
     evaluations, taken = Evaluations(), 0.0

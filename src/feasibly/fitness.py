@@ -86,7 +86,9 @@ class Check:
                 f"{self.reason} This takes {size(self.footprint.member)} of memory a member at "
                 f"its peak, and {size(self.footprint.fixed)} besides."
             )
-        return tuple(filter(None, (*said, *self.remarks, self.mistake, self.verdict)))
+        mistake = "" if self.mistake == found.gradient else self.mistake
+        parts = (*said, *self.remarks, found.gradient, mistake, self.verdict)
+        return tuple(filter(None, parts))
 
     def __str__(self) -> str:
         lines = aligned(self.table())
@@ -171,8 +173,8 @@ def check(
             )
     found = diagnose(denoiser, constraint, tested, seed=seed)
     mistake = "" if data is None else _mistake(denoiser, tested)
-    if constraint is None:
-        return Check(found, mistake)
+    if constraint is None or found.gradient:  # without it there is no plan
+        return Check(found, mistake, None if constraint is None else constraint.tolerance)
     of_one = tuple(tested.shape[1:])
     chosen = plan(denoiser, constraint, of_one, dtype=dtype)
     taken = estimate(chosen.attempts, of_one, dtype=dtype)

@@ -1,6 +1,14 @@
 """Which samplers a problem gets, and why: every threshold is here."""
 
-__all__ = ["CHOICES", "Plan", "check_method", "choose", "level_remarks", "remarks"]
+__all__ = [
+    "CHOICES",
+    "Plan",
+    "check_method",
+    "choose",
+    "differentiates",
+    "level_remarks",
+    "remarks",
+]
 
 import math
 from collections.abc import Iterator, Mapping
@@ -11,6 +19,7 @@ import torch
 from torch import Tensor
 
 from .checks.coverage import UNLIKE, Misfit, channels, misfits
+from .checks.derivatives import roughness
 from .constraints import Decoded
 from .constraints.base import Constraint, Intervals
 from .constraints.composite import without_inequalities
@@ -435,6 +444,15 @@ def choose(
     return Plan((kind(denoiser, constraint, **(chosen | options)),) * (attempts or 1))
 
 
+def differentiates(method: str | Sampler, constraint: Constraint | None) -> bool:
+    """Whether a method takes gradients through the denoiser. Of what is no method it says no."""
+    if isinstance(method, str) and method != "auto":
+        return method in METHODS and METHODS[method].differentiates
+    if method == "auto":
+        return constraint is not None
+    return getattr(method, "differentiates", False)
+
+
 def _many(constraint: Constraint, values: Intervals) -> bool:
     """Whether particles are weighed by these values if data are not normal. Each of their many
     gradients would go through a decoder too."""
@@ -506,12 +524,13 @@ def _weighs(values: Intervals) -> bool:
 def remarks(constraint: Constraint, survey: Survey) -> Iterator[str]:
     """Yields what a user should know before sampling: that the schedule's noise does not fit the
     data, that some of it is not denoised, that an equality asks for nothing, is in units far from
-    one, is not resolved, or has values of different sizes, or that the constraint is far from the
-    data."""
+    one, or is not resolved, that a residual is flat or jumps where samples are, or that the
+    constraint is far from the data."""
     yield from level_remarks(survey)
     for part in constraint.parts:
         if part.equalities is not None:
             yield from _remarks(part.equalities, survey.samples)
+    yield from roughness(constraint, survey.samples)
     equalities = constraint.equalities
     outlying = equalities is not None and is_outlying(equalities.residual(survey.samples))
     if outlying and _bent(survey):  # normal data have no modes

@@ -36,6 +36,7 @@ from torch import Tensor
 from . import members as batch
 from . import progress as meters
 from .arguments import members_of, placed, shape_of, typed, whole
+from .checks.derivatives import check_gradient
 from .checks.inputs import check_constraint, check_denoiser, check_parts
 from .constraints.base import Constraint
 from .errors import (
@@ -134,8 +135,8 @@ def run(
     said by the constraint of the last sampler.
 
     Before the run, denoiser and constraint are tested on two states: two forward evaluations and,
-    if a method needs it, a gradient, which are not counted. The denoiser's parameters should not
-    require gradients, which cost memory.
+    if a method needs gradients, 18 more and nine gradients, which are not counted. The denoiser's
+    parameters should not require gradients, which cost memory.
 
     Arguments:
         attempts: The samplers, one for each attempt.
@@ -243,7 +244,8 @@ def inspect(
     chunk: int = 2,
     gradient: bool = False,
 ) -> Problem:
-    """Tests a denoiser and a constraint at t = 1/2, on two states as noisy as a run's.
+    """Tests a denoiser and a constraint at t = 1/2, on two states as noisy as a run's, and the
+    denoiser's gradient at three noise levels.
 
     Arguments:
         denoiser: The denoiser.
@@ -267,6 +269,8 @@ def inspect(
     with torch.no_grad(), batch.calling([member] * 2, device):
         x_t = network.noisy(z, t)
         x_0 = check_denoiser(network.denoiser, x_t, t, gradient)
+        if gradient:
+            check_gradient(network.denoiser, z)
         # one such state may be a bad one, and its estimate not finite: the run will say so
         x_0 = torch.where(x_0.isfinite(), x_0, z)
         r = None if constraint is None else check_constraint(constraint, x_0)

@@ -22,7 +22,7 @@ from ..arguments import placed, shape_of, typed, whole
 from ..constraints import through
 from ..constraints.base import Constraint
 from ..constraints.composite import without_inequalities
-from ..errors import DenoiserError, SamplingError, StoreError
+from ..errors import ConstraintError, DenoiserError, SamplingError, StoreError
 from ..machine import is_exhausted
 from ..members import calling
 from ..minimizers.base import per_sample
@@ -271,6 +271,8 @@ def _planned(
         asked: dict[str, Any] = {"method": method, "monitor": monitor, "survey": survey}
         try:
             chosen = plan(denoiser, constraint, shape, **asked, **place)
+        except (ConstraintError, DenoiserError):  # of no method can it be sampled
+            raise
         except ValueError as error:
             if tuple(methods) != METHODS:
                 raise

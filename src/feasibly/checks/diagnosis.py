@@ -15,10 +15,12 @@ from torch import Tensor
 from .. import members as batch
 from ..constraints.base import Constraint
 from ..constraints.composite import Composite
+from ..errors import DenoiserError
 from ..minimizers import LBFGS
 from ..network import Network, device_of, own_mode
 from ..randomness import generator
 from .coverage import channels, misfits
+from .derivatives import check_gradient
 from .inputs import as_data, check_constraint, check_denoiser, check_parts
 
 BATCH = 256
@@ -111,6 +113,7 @@ class Diagnosis:
             most; None without a constraint.
         cost: What a call takes; None if the denoiser has no gradient.
         misfits: How the schedule's noise levels do not fit the data, in sentences.
+        gradient: Why the denoiser's gradient cannot be used, in a sentence; empty if it can.
     """
 
     levels: list[Level]
@@ -124,12 +127,13 @@ class Diagnosis:
     remoteness: float | None
     cost: Cost | None = field(compare=False)  # times differ from run to run
     misfits: tuple[str, ...] = ()
+    gradient: str = ""
 
     @property
     def ok(self) -> bool:
         """Whether nothing speaks against sampling."""
         fit = self.monotone and all(level.verdict == "ok" for level in self.levels)
-        return fit and self.projected != 0 and not self.misfits
+        return fit and self.projected != 0 and not self.misfits and not self.gradient
 
 
 @own_mode()
@@ -169,14 +173,14 @@ def diagnose(
     found = [_level(network, data, t, noise) for t in times]
     monotone = bool((sigma / alpha).diff().gt(0).all())
     cost = _cost(network, data[:BATCH]) if all(level.gradient for level in found) else None
-    variance = data.var().item()
+    variance, wrong = data.var().item(), _wrong_gradient(network, data[:4])
     ends = (sigma / alpha)[[0, -1]].tolist()
     moments = getattr(network.denoiser, "data_moments", None)
     unfit = misfits((ends[0], ends[1]), data, moments)
     fits = tuple(one.sentence for one in unfit if not one.of_mean)  # a run finds the mean itself
 
     if constraint is None:
-        return Diagnosis(found, monotone, variance, *(None,) * 6, cost, fits)
+        return Diagnosis(found, monotone, variance, *(None,) * 6, cost, fits, wrong)
     of_one = torch.zeros(len(data), dtype=torch.long)  # if members have targets of their own
     with batch.calling(of_one[:64], data.device):
         r = check_constraint(constraint, data[:64])
@@ -189,7 +193,7 @@ def diagnose(
     exact = constraint.exact
     if exact is None:  # samples need not be brought anywhere
         known = (residuals, quantiles, None, None, None, remote)
-        return Diagnosis(found, monotone, variance, *known, cost, fits)
+        return Diagnosis(found, monotone, variance, *known, cost, fits, wrong)
     # of the samples themselves: if none can be brought there, no sampler can either
     with batch.calling(of_one[:PROJECTED], data.device):
         near = LBFGS(steps=128, max_step=1.0)(
@@ -206,7 +210,7 @@ def diagnose(
     floor = 1e-12 if low > 1e-12 or median == 0 else 0.0
     suggestion = max(1e-6 * median, floor) if possible else None
     known = (residuals, quantiles, suggestion, *reached)
-    return Diagnosis(found, monotone, variance, *known, cost, fits)
+    return Diagnosis(found, monotone, variance, *known, cost, fits, wrong)
 
 
 def _try(network: Network, data: Tensor, seed: int) -> None:
@@ -216,6 +220,16 @@ def _try(network: Network, data: Tensor, seed: int) -> None:
     z = torch.randn(data.shape, generator=generator(seed), dtype=data.dtype).to(data.device)
     with batch.calling(range(2), data.device):
         check_denoiser(network.denoiser, alpha_t * data + sigma_t * z, t, gradient=False)
+
+
+def _wrong_gradient(network: Network, data: Tensor) -> str:
+    """Why the denoiser's gradient cannot be used, in a sentence."""
+    try:
+        with batch.calling(range(len(data)), data.device):
+            check_gradient(network.denoiser, data, known=True)
+    except DenoiserError as error:
+        return str(error)
+    return ""
 
 
 @torch.enable_grad()

@@ -16,6 +16,7 @@ from ..errors import CalibrationWarning, DenoiserError
 from ..network import device_of, own_mode
 from ..randomness import generator
 from .coverage import misfits, unmoved
+from .derivatives import check_gradient
 from .inputs import as_data
 from .readings import ROWS, Attempt, Bench
 
@@ -50,8 +51,8 @@ def self_test(denoiser: Any, data: Tensor | np.ndarray, seed: int = 0) -> Attemp
 
     Raises:
         DenoiserError: If the schedule does not go from data to noise, an output or its gradient
-            is not finite, or the denoiser is worse than a guess or than another reading; the
-            message says what is wrong and what to try.
+            is not finite, the gradient is not its derivative, or the denoiser is worse than a
+            guess or than another reading; the message says what is wrong and what to try.
     """
     adapter = denoiser if isinstance(denoiser, Adapter) else _reading(denoiser)
     data = as_data(data)
@@ -152,6 +153,8 @@ def _check_gradient(adapter: Adapter, bench: Bench) -> None:
             f"The gradient of the network is not finite at t = {t.item():.3g}; look for a square "
             "root or a norm at zero in it."
         )
+    with members.calling(range(len(x_0)), x_0.device):
+        check_gradient(adapter, x_0, known=True)
 
 
 def _message(found: Attempt, cause: Attempt | None, idle: str) -> str:
