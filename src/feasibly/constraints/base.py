@@ -286,13 +286,15 @@ def constant(value: Array, name: str, complex_too: bool = False) -> Tensor:
     """Returns the argument `name` of a constraint as a tensor. Numbers, lists and arrays become
     double precision. Complex ones are refused if they have no meaning."""
     try:
-        if np.asarray(value).dtype.kind in "US":  # of which numpy makes numbers too
-            raise TypeError("a text is no number")
-        # float() refuses None, of which numpy makes a NaN
-        array = np.asarray(float(value)) if value is None else value
-        if not isinstance(array, Tensor):
-            kind = np.complex128 if np.iscomplexobj(array) else np.float64
-            array = torch.tensor(np.asarray(array, dtype=kind))
+        if isinstance(value, Tensor):
+            array = value
+        else:
+            # float() refuses None, of which numpy makes a NaN
+            numbers = np.asarray(float(value) if value is None else value)
+            if numbers.dtype.kind in "US":  # of which numpy makes numbers too
+                raise TypeError(f"{value!r:.50} is no number")
+            kind = np.complex128 if numbers.dtype.kind == "c" else np.float64
+            array = torch.tensor(numbers.astype(kind))
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"{name} must be numbers: a tensor, an array or a list. Got {type(value).__name__} "
