@@ -2,6 +2,7 @@ r"""Whether a schedule's noise levels fit the data: each channel's spread, and t
 
 __all__ = ["Channels", "Gaps", "Misfit", "centring", "channels", "misfits", "unmoved"]
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -148,13 +149,16 @@ def misfits(
     varies = std > 1e-6 * mean.abs().amax(dim=1)
     if not varies.any():
         return
+    # of the spreads of many channels the least and the largest are so by chance, too
+    count, degrees = len(std), 2 * (len(x) - 1) * values.shape[2]
+    chance = math.sqrt((9 + 2 * math.log(count)) / degrees) if name else 0.0
 
     def said(k: int) -> str:
         where = f" in {name} {k}" if name and not bool((std == std[k]).all()) else ""
         return f"{what} vary by {std[k].item():.3g}{where}"
 
     k = int(torch.where(varies, std, torch.inf).argmin())
-    if lowest * COVERED > std[k]:
+    if lowest * COVERED * (1 - chance) > std[k]:
         yield Misfit(
             f"The noise levels sigma / alpha of the schedule go down to {lowest:.3g}, and "
             f"{said(k)}. The lowest must be at most a {COVERED:.0f}th of that, or samples are "
@@ -164,7 +168,7 @@ def misfits(
         )
     k = int(torch.where(varies, std, 0.0).argmax())
     least = COVERED if moments is None else COVERED_KNOWN
-    if highest < least * std[k]:
+    if highest * (1 + chance) < least * std[k]:
         more = "" if moments is not None else f"; or {CURE}"
         yield Misfit(
             f"The noise levels sigma / alpha of the schedule go up to {highest:.3g}, and "
@@ -177,8 +181,8 @@ def misfits(
     error = channels((x.double() - known).mean(dim=0, keepdim=True).expand_as(x)).values[0]
     size = error.square().sum(dim=1)
     along = (values - mean).mul(error).sum(dim=2) / size.sqrt()
-    chance = values.var(dim=0).sum(dim=1) / len(x)
-    bias = along.std(dim=0) * (size - chance).clamp_min(0).sqrt() / highest**2
+    by_chance = values.var(dim=0).sum(dim=1) / len(x)
+    bias = along.std(dim=0) * (size - by_chance).clamp_min(0).sqrt() / highest**2
     k = int(bias.nan_to_num(0.0).argmax())
     if bias[k] > BIASED:
         at = f" of {name} {k}" if name else ""
