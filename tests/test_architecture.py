@@ -10,13 +10,16 @@ PACKAGE = ROOT / "src" / "feasibly"
 # Floors, from the ground up. A module imports from lower floors, and from its own room.
 FLOORS = [
     ["errors", "arguments", "machine"],
-    ["files"],
-    ["schedules", "linalg", "metrics", "randomness", "members", "calibration"],
+    ["files", "progress"],
+    [
+        *("schedules", "linalg", "derivatives", "metrics", "randomness", "members"),
+        "calibration",
+    ],
     ["nn", "constraints", "denoisers", "network"],
     ["minimizers", "oracles", "result", "priors", "wrappers", "weather"],
     ["checks"],
     ["sampling"],
-    ["models", "samplers", "progress", "figures", "report"],
+    ["models", "samplers", "figures", "report"],
     ["policy", "plausible"],
     ["api", "ensemble"],
     ["problems", "audits", "fitness"],

@@ -59,16 +59,29 @@ def clock(schedule: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Callable[[Tens
     return getattr(schedule, "time", lambda t: t)
 
 
+@torch.inference_mode(False)
 def rates(schedule: Callable[[Tensor], tuple[Tensor, Tensor]], t: Tensor) -> tuple[Tensor, Tensor]:
     r"""Returns the derivatives :math:`\alpha'` and :math:`\sigma'` at time `t`, in its shape.
 
-    They are with respect to the schedule's own clock, by forward-mode differentiation.
+    They are with respect to the schedule's own clock. What has no gradient is differentiated by
+    differences.
     """
-    t = t.contiguous()  # an expanded tensor has no tangents
-    one = torch.ones_like(t)
-    d_alpha, d_sigma = torch.func.jvp(lambda t: tuple(schedule(t)), (t,), (one,))[1]
-    d_time = torch.func.jvp(clock(schedule), (t,), (one,))[1]
+    d_alpha, d_sigma = (_slope(lambda t, k=k: schedule(t)[k], t) for k in (0, 1))
+    d_time = _slope(clock(schedule), t)
     return d_alpha / d_time, d_sigma / d_time
+
+
+def _slope(f: Callable[[Tensor], Tensor], t: Tensor) -> Tensor:
+    """Returns the derivative of a function of single times at each of them."""
+    t = t.detach().clone().requires_grad_()
+    with torch.enable_grad():
+        value = f(t)
+    if value.requires_grad:
+        return torch.autograd.grad(value.sum(), t)[0]
+    h = torch.finfo(value.dtype).eps ** (1 / 3)
+    with torch.no_grad():
+        above, below = (t + h).clamp_max(1), (t - h).clamp_min(0)
+        return (f(above) - f(below)).to(t) / (above - below)
 
 
 def _check_range(name: str, low: float, high: float) -> None:

@@ -257,17 +257,6 @@ def test_gradients_agree_with_finite_differences(make):
 
 
 @of_every_kind
-def test_forward_mode_agrees_with_reverse_mode(make):
-    constraint, shape = make(torch.float64)
-    x, tangent = samples(3, shape, seed=3), samples(3, shape, seed=4)
-    r, pushed = torch.func.jvp(constraint.residual, (x,), (tangent,))
-    x = x.requires_grad_()
-    cotangent = samples(3, r.shape[1:], seed=5)
-    (pulled,) = torch.autograd.grad(constraint.residual(x), x, cotangent)
-    torch.testing.assert_close((pushed * cotangent).sum(), (tangent * pulled).sum())
-
-
-@of_every_kind
 def test_the_samplers_accept_it(make):
     for dtype in (torch.float32, torch.float64):
         constraint, shape = make(dtype)

@@ -50,7 +50,7 @@ def maker(method, constraint=CURVE, **options):
 @functools.cache
 def pilot():
     sampler = samplers.Rejection(BOARD, CURVE, steps=8, level=0.3)
-    (prepared,) = dry_run([sampler], (2,), torch.float64, "cpu", 0, 256, Evaluations())
+    (prepared,), _ = dry_run([sampler], (2,), torch.float64, "cpu", 0, 256, Evaluations())
     return prepared.pilot
 
 
@@ -274,7 +274,7 @@ def noise(ids, seed=SEED):
 
 
 def prepared(name, **more):
-    return dry_run([make(name, **more)], (2,), torch.float64, "cpu", 0, 5, Evaluations())[0]
+    return dry_run([make(name, **more)], (2,), torch.float64, "cpu", 0, 5, Evaluations())[0][0]
 
 
 @every_sampler

@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from feasibly.constraints import Linear
-from feasibly.errors import ConstraintError
 from feasibly.minimizers import LBFGS, SGD, Adam, GaussNewton
 
 
@@ -42,7 +41,8 @@ class Backward:
         self.products += 1
 
 
-KRYLOV = {"krylov": 12, "rtol": 0.0}
+KRYLOV = {"dense": 8, "krylov": 16, "rtol": 0.0}
+"""Products are differences, so that twelve residuals take a few iterations more than twelve."""
 
 
 @pytest.mark.parametrize("m", [1, 3, 12], ids=["one row", "dense", "krylov"])
@@ -102,12 +102,13 @@ def test_a_step_is_the_damped_formula(m, damping):
     iterates = []
 
     def recording(x):
-        if not torch._C._functorch.is_functorch_wrapped_tensor(x):
-            iterates.append(x.detach())
+        iterates.append(x.detach())
         return residual(x), x
 
-    GaussNewton(steps=1, max_distance=None, damping=damping, krylov=30, rtol=1e-12)(recording, x)
-    torch.testing.assert_close(iterates[1], expected, rtol=1e-7, atol=1e-7)
+    GaussNewton(steps=1, max_distance=None, damping=damping, dense=8, krylov=30, rtol=1e-12)(
+        recording, x
+    )
+    torch.testing.assert_close(iterates[-1], expected, rtol=1e-7, atol=1e-7)
 
 
 def test_krylov_is_the_dense_method_in_disguise():
@@ -135,7 +136,7 @@ def test_each_krylov_iteration_gets_nearer_to_the_projection():
             seen.append(y)
             return linear.residual(y), y
 
-        undamped(krylov=krylov, rtol=0.0)(residual, x)
+        undamped(dense=8, krylov=krylov, rtol=0.0)(residual, x)
         distances.append((iterates[-1] - linear.projection(x)).norm(dim=1))
     assert all((b < a).all() for a, b in pairwise(distances))
     assert (distances[-1] < 0.01 * distances[0]).all()
@@ -149,7 +150,7 @@ def test_dependent_rows_survive(dense, damping):
     y = torch.stack((double(0.3), double(-1.0), double(0.3), double(-0.7)))
     expected = Linear(A, y[:2], tolerance=1e-6).projection(x)
     minimize = GaussNewton(
-        steps=2, max_distance=None, damping=damping, dense=dense, krylov=8, rtol=1e-12
+        steps=2, max_distance=None, damping=damping, dense=dense, krylov=8, rtol=1e-8
     )
     minimum = minimize(with_estimate(lambda x: x @ twice.T - y), x)
     torch.testing.assert_close(minimum.x, expected, rtol=0, atol=1e-5)
@@ -175,19 +176,19 @@ def test_a_row_without_a_gradient_leaves_the_others_to_be_solved():
 
 
 @pytest.mark.parametrize(
-    ("m", "products"), [(1, 1), (3, 3), (8, 8)], ids=["one row", "dense", "as dense as it gets"]
+    ("m", "products"), [(1, 1), (3, 3), (32, 32)], ids=["one row", "dense", "as dense as it gets"]
 )
 def test_an_iteration_costs_one_vector_jacobian_product_a_row(m, products):
-    A = normal(m, 16)
+    A = normal(m, 64)
     residual = Backward(lambda x: (x @ A.T).square() + 1)  # which has no zero
-    GaussNewton(steps=3)(residual, normal(3, 16))
+    GaussNewton(steps=3)(residual, normal(3, 64))
     assert residual.products == 3 * products
 
 
 def test_a_krylov_iteration_costs_two_products_and_one_each_conjugate_gradient():
     A = normal(12, 16)
     residual = Backward(lambda x: (x @ A.T).square() + 1)
-    GaussNewton(steps=3, krylov=5, rtol=0.0)(residual, normal(2, 16))
+    GaussNewton(steps=3, dense=8, krylov=5, rtol=0.0)(residual, normal(2, 16))
     assert residual.products == 3 * (1 + 5 + 1)
 
 
@@ -225,25 +226,6 @@ def test_a_member_can_leave_a_local_minimum():
     minimum = undamped(steps=60)(with_estimate(residual), x)
     assert minimum.value.item() < 1e-20
     assert minimum.x.item() == pytest.approx(-1.7692923542386314)
-
-
-def test_more_residuals_than_dense_need_forward_mode_and_say_so():
-    class Square(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            ctx.save_for_backward(x)
-            return x**2
-
-        @staticmethod
-        def backward(ctx, g):
-            (x,) = ctx.saved_tensors
-            return 2 * x * g
-
-    residual = with_estimate(lambda x: Square.apply(x) - 2)
-    minimum = GaussNewton(steps=8, dense=12)(residual, 1.5 + normal(2, 12) / 10)
-    assert minimum.value.max() < 1e-10
-    with pytest.raises(ConstraintError, match=r"forward-mode derivatives.*use minimize=LBFGS\(\)"):
-        GaussNewton(steps=1, dense=11)(residual, torch.ones(2, 12).double())
 
 
 def test_single_precision_solves_an_ill_conditioned_system():

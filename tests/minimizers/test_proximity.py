@@ -50,13 +50,13 @@ def test_further_iterations_stay_at_the_proximal_map(m):
     iterates = []
 
     def recording(z):
-        if not torch._C._functorch.is_functorch_wrapped_tensor(z):
+        if z.requires_grad:
             iterates.append(z.detach().clone())
         return linear(A, y)(z)
 
-    minimize = GaussNewton(steps=4, max_distance=None, damping=0.0, krylov=20, rtol=1e-13)
+    minimize = GaussNewton(steps=4, max_distance=None, damping=0.0, dense=8, krylov=20, rtol=1e-12)
     minimize(recording, x, proximity=0.7)
-    assert len(iterates) == 5
+    assert len(iterates) == 4
     for iterate in iterates[1:]:
         torch.testing.assert_close(iterate, proximal_map(A, y, x, 0.7), rtol=0, atol=1e-9)
 

@@ -69,8 +69,7 @@ def test_ppr_draws_the_same_samples_through_every_parametrisation(path, exact, p
 
 @pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
 def test_many_residuals_are_projected_through_a_velocity(exact, paths):
-    """By conjugate gradients, which take forward-mode derivatives of the network and not of the
-    schedule inside."""
+    """By conjugate gradients."""
     constraint = feasibly.Equality(
         lambda x: torch.cat([x, x**2, x**3, 0 * x, x.sin()], dim=1)[:, :9], tolerance=1e-3
     )
@@ -177,7 +176,7 @@ def test_a_learned_variance_is_dropped():
         (lambda: feasibly.wrap(lambda x, s: x), "Nothing about function says"),
         (lambda: feasibly.wrap(lambda x, s: x, "noise", VP()), "no kind 'noise'.*'eps'"),
         (lambda: feasibly.wrap(lambda x, s: x, "eps"), "needs the schedule"),
-        (lambda: feasibly.wrap(lambda x, s: x, "eps", VP(), scale=2), "scale"),
+        (lambda: feasibly.wrap(lambda x, s: x, "eps", VP(), sigma=2), "sigma"),
         (lambda: feasibly.wrap(3, "eps", VP()), "network must be callable, got int"),
         (lambda: feasibly.wrap(lambda x, s: x, "eps", 3), "schedule must be callable, got int"),
         (lambda: feasibly.wrap(lambda x, s: x, "eps", VP), r"schedule is the class VP.*VP\(\)"),

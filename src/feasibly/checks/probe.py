@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from .. import members as batch
 from ..constraints.base import Constraint
+from ..network import Network, own_mode
 from ..randomness import MemberNoise, generator
 
 Probe = Mapping[str, tuple[float | None, ...]]
@@ -41,7 +42,7 @@ MOST = 4096
 SLICE = 2**20
 
 
-@torch.no_grad()
+@own_mode()
 def probe(
     denoiser: Any,
     constraint: Constraint | None,
@@ -72,8 +73,8 @@ def probe(
     for pair in dict.fromkeys([(0, min(1, last)), (members // 2, last)]):
         z = MemberNoise(0, pair, shape, dtype=dtype, device=device)()
         with batch.calling(pair, device):
-            made = denoiser((alpha_t**2 + sigma_t**2).sqrt() * z, t)
-            found["denoiser"] += _sketches(made if isinstance(made, Tensor) else made.mean)
+            made = Network(denoiser)((alpha_t**2 + sigma_t**2).sqrt() * z, t)
+            found["denoiser"] += _sketches(made)
             if constraint is not None:
                 for scale in SCALES:
                     found["constraint"] += _sketches(constraint.residual(scale * z))

@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from ..arguments import typed
 from ..errors import ConstraintError
-from .base import Array, Constraint, Inequalities, at_most_zero, constant
+from .base import Array, Constraint, Inequalities, at_most_zero, constant, ordered, real
 
 
 class BlackBox(Constraint):
@@ -82,17 +82,19 @@ class BlackBox(Constraint):
         return _Differences.apply(x, self._evaluate, step)
 
     def _evaluate(self, x: Tensor) -> Tensor:
-        r = constant(self.f(x.detach()), "What BlackBox(f=...) returns")
+        r = constant(self.f(x.detach()), "What BlackBox(f=...) returns", complex_too=True)
         if r.ndim != 2 or r.shape[0] != x.shape[0]:
             raise ConstraintError(
                 f"BlackBox(f=...) must return numbers of shape (B, m), got {tuple(r.shape)} for "
                 f"{x.shape[0]} samples."
             )
-        return r.detach().to(x)
+        if self.inequality:
+            ordered(r, "BlackBox(f=...)")
+        return real(r.detach()).reshape(len(x), -1).to(x)
 
 
 class _Differences(Function):
-    """A function whose derivatives, in both modes, are central differences."""
+    """A function whose derivatives are central differences."""
 
     @staticmethod
     def forward(x: Tensor, f: Callable[[Tensor], Tensor], step: float) -> Tensor:
@@ -102,7 +104,6 @@ class _Differences(Function):
     def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
         x, ctx.f, ctx.step = inputs
         ctx.save_for_backward(x)
-        ctx.save_for_forward(x)
 
     @staticmethod
     @once_differentiable
@@ -115,15 +116,3 @@ class _Differences(Function):
         ahead, behind = ctx.f(both).reshape(2, n, d, -1)
         jacobian = (ahead - behind) / (2 * ctx.step)
         return (jacobian @ grad[..., None]).reshape(x.shape), None, None
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Tensor:
-        tangent = tangents[0]
-        (x,) = ctx.saved_tensors
-        # moves are as long as those of the gradient, whatever the length of the tangent
-        size = tangent.flatten(start_dim=1).norm(dim=1)
-        safe = torch.where(size > 0, size, 1.0)
-        shape = (-1, *(1,) * (x.ndim - 1))
-        move = ctx.step * tangent / safe.reshape(shape)
-        slope = (ctx.f(x + move) - ctx.f(x - move)) / (2 * ctx.step)
-        return slope * size[:, None]

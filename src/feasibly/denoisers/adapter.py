@@ -2,18 +2,22 @@ r"""A network of any parametrisation, as a denoiser."""
 
 __all__ = ["Adapter", "AsIs", "positional", "time_first"]
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ..derivatives import ordinary
 from ..errors import DenoiserError
 from ..members import current
 from ..schedules import clock as clock_of
 from .base import Posterior
 from .frozen import frozen
 from .predictions import FORMULAS, PREDICTIONS, Prediction, Scales, scales
+
+FINE = (torch.float32, torch.float64)
+"""The precisions in which a network may get the time."""
 
 Call = Callable[[Any, Tensor, Tensor, dict[str, Any]], Any]
 """Calls a network, given a state, its time, and its conditions."""
@@ -38,12 +42,22 @@ class Adapter(nn.Module):
     with a time for every sample; the result has the dtype of the state. Printing an adapter states
     all that it assumes.
 
+    Data may live on a subspace, as centred or padded ones do, with the projection :math:`P` onto
+    it as `project`. Noise outside of it says nothing of the data, so that :math:`P d(P x_t)` is
+    the posterior mean. It holds for :math:`P(x) = c + P_0 x` as well, with :math:`x_t` as
+    :math:`\alpha_t c + P_0 x_t`.
+
+    Attributes:
+        project: The projection, a function of batches; None for none.
+        data_moments: The mean and the standard deviation of the data, which runs begin with; None
+            for zero and one. See :meth:`feasibly.network.Network.noisy`.
+
     Arguments:
         net: The network.
         schedule: The noise schedule that it was trained with.
         prediction: What it predicts: a name of :data:`PREDICTIONS`, or a function.
         time: What it gets for the time :math:`t`, which may have any shape; by default the
-            schedule's own clock.
+            schedule's own clock. Whole numbers and half precision are handed on as they are.
         clock: The same in words.
         call: How it is called; by default `net(x, time, **conditions)`.
         scale: The factor on :math:`x_t` at its entrance, a function of the scales; None for one.
@@ -91,10 +105,14 @@ class Adapter(nn.Module):
         self.prediction = PREDICTIONS[prediction] if isinstance(prediction, str) else prediction
         self.time = time or clock_of(schedule)
         self.clock = clock
-        self.conditions = dict(conditions or {})
+        self.conditions = {
+            k: ordinary(v) if isinstance(v, Tensor) else v for k, v in (conditions or {}).items()
+        }
         self.learned_variance = learned_variance
         self.predicts = predicts or FORMULAS[str(prediction)]
         self.notes = notes
+        self.project: Callable[[Tensor], Tensor] | None = None
+        self.data_moments: tuple[Tensor, Tensor] | None = None
 
     def forward(self, x_t: Tensor, t: Tensor, **conditions: Any) -> Posterior:
         r"""Estimates :math:`p(x_0 \mid x_t)`.
@@ -110,8 +128,26 @@ class Adapter(nn.Module):
                 no row among the conditions.
         """
         at = scales(self.schedule, t, x_t)
+        x_t = self.inside(x_t, at.alpha)
         output = self.output(x_t, at, self.time(t.double()), conditions)
-        return Posterior(self.prediction(output, x_t, at))
+        return Posterior(self.inside(self.prediction(output, x_t, at)))
+
+    @property
+    def own_means(self) -> bool:
+        """Whether members have conditions of their own, which may shift the mean of the data."""
+        return any(isinstance(v, Tensor) and not _shared(v) for v in self.conditions.values())
+
+    def inside(self, x_t: Tensor, alpha: Tensor | float = 1.0) -> Tensor:
+        """Returns states projected onto the subspace of the data, with their shape.
+
+        Arguments:
+            x_t: The states, with shape (B, *).
+            alpha: The signal scale, which broadcasts against them.
+        """
+        if self.project is None:
+            return x_t
+        offset = self.project(torch.zeros_like(x_t))
+        return self.project(x_t) + (alpha - 1) * offset
 
     def output(
         self,
@@ -130,11 +166,23 @@ class Adapter(nn.Module):
         """
         inner = x_t if self.scale is None else self.scale(at) * x_t
         dtype = self._dtype() or x_t.dtype
-        # times up to 999 are not distinct in half precision
-        fine = dtype if dtype in (torch.float32, torch.float64) else torch.float32
-        time = time.to(x_t.device, fine).expand(len(x_t))
+        # whole numbers and half precision are a user's own choice; by default there is neither,
+        # since times up to 999 are not distinct in half precision
+        if time.dtype in FINE:
+            time = time.to(dtype if dtype in FINE else torch.float32)
+        time = time.to(x_t.device).expand(len(x_t))
         given = self._rows(len(x_t), x_t.device) | dict(conditions or {})
-        result = self.call(self.net, inner.to(dtype), time, given)
+        try:
+            result = self.call(self.net, inner.to(dtype), time, given)
+        except RuntimeError as error:
+            if "type" not in str(error):
+                raise
+            raise DenoiserError(
+                f"The network failed on states in {dtype} and times in {time.dtype} ({error}). If "
+                "it looks up whole steps, give time=lambda t: (999 * t).round().long(). If its "
+                "weights are in half precision, cast its time embedding to their dtype, or wrap "
+                "net.float()."
+            ) from error
         return self._unwrap(result, x_t).to(x_t.dtype)
 
     def _dtype(self) -> torch.dtype | None:
@@ -149,15 +197,12 @@ class Adapter(nn.Module):
 
     def _unwrap(self, result: Any, x_t: Tensor) -> Tensor:
         """The tensor in what the network returned."""
-        if isinstance(result, tuple):
-            result = result[0]
-        for name in ("sample", "mean"):
-            if not isinstance(result, Tensor) and isinstance(getattr(result, name, None), Tensor):
-                result = getattr(result, name)
+        result = _tensor_of(result)
         if not isinstance(result, Tensor):
             raise DenoiserError(
                 f"The network returned {type(result).__name__}; it must return a tensor, a tuple "
-                "that begins with one, or an object with one at .sample or .mean."
+                "that begins with one, or a dict or an object with one alone, or one named sample "
+                "or mean. Wrap a function that returns the tensor."
             )
         if self.learned_variance and x_t.ndim > 1 and result.shape[1] == 2 * x_t.shape[1]:
             result = result[:, : x_t.shape[1]]
@@ -185,10 +230,19 @@ class Adapter(nn.Module):
             ("t = 1", f"noise, {_scales(a_1, s_1)}; the network gets {last:.4g}"),
             ("time", self.clock),
             ("values", "as in training (standardised, in [-1, 1], ...); constraints see these"),
+            *(("data", text) for text in self._known()),
             *(("conditions", _describe(k, v)) for k, v in self.conditions.items()),
             *(("note", note) for note in self.notes),
         ]
         return "\n".join(f"{name:>10}: {text}" for name, text in lines)
+
+    def _known(self) -> Iterator[str]:
+        """What is known of the data, in words."""
+        if self.data_moments is not None:
+            mean, std = (value.double().mean().item() for value in self.data_moments)
+            yield f"runs begin with their mean, {mean:.3g}, and standard deviation, {std:.3g}"
+        if self.project is not None:
+            yield "on a subspace: states are projected onto it"
 
     def _describe(self) -> str:
         name = type(self.net).__name__
@@ -214,7 +268,10 @@ class AsIs(Adapter):
 
     def forward(self, x_t: Tensor, t: Tensor, **conditions: Any) -> Posterior:
         given = self._rows(len(x_t), x_t.device) | conditions
-        return Posterior(self._unwrap(self.net(x_t, t, **given), x_t))
+        if self.project is None:
+            return Posterior(self._unwrap(self.net(x_t, t, **given), x_t))
+        x_t = self.inside(x_t, scales(self.schedule, t, x_t).alpha)
+        return Posterior(self.inside(self._unwrap(self.net(x_t, t, **given), x_t)))
 
     def output(
         self,
@@ -224,6 +281,21 @@ class AsIs(Adapter):
         conditions: Mapping[str, Any] | None = None,
     ) -> Tensor:
         return self(x_t, time.to(x_t), **(conditions or {})).mean
+
+
+def _tensor_of(result: Any) -> Any:
+    """Returns the tensor in what a network returned; the same if it is not clear which."""
+    if isinstance(result, Tensor):
+        return result
+    if isinstance(result, tuple | list):
+        return _tensor_of(result[0]) if result else result
+    named = result if isinstance(result, Mapping) else getattr(result, "__dict__", {})
+    found = {name: value for name, value in named.items() if isinstance(value, Tensor)}
+    for name in ("sample", "mean"):
+        one = found.get(name, getattr(result, name, None))
+        if isinstance(one, Tensor):
+            return one
+    return next(iter(found.values())) if len(found) == 1 else result
 
 
 def _scales(alpha: float, sigma: float) -> str:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..errors import DenoiserError
 from ..schedules import rates
 from .base import broadcast
 
@@ -72,6 +73,12 @@ def velocity(output: Tensor, x_t: Tensor, at: Scales) -> Tensor:
     clock (Lipman et al., 2023, https://arxiv.org/abs/2210.02747)."""
     d_alpha, d_sigma = at.rates()
     slope = d_sigma * at.alpha - at.sigma * d_alpha
+    if not (slope.isfinite() & (slope != 0)).all():
+        raise DenoiserError(
+            "The schedule does not say how fast alpha and sigma change with its clock, which a "
+            "velocity is measured by: they are constant around a time, or end there in a pole. "
+            "Interpolate its table linearly, or use one of feasibly.schedules."
+        )
     return (d_sigma * x_t - at.sigma * output) / slope
 
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ..errors import ConstraintError
+from ..derivatives import Jacobian
 from ..linalg import cg
 from .base import Minimizer, Search, capped
 
@@ -27,8 +27,8 @@ class GaussNewton(Minimizer):
     :math:`\|J^\top r\|^2 / \|r\|^2`. For one residual it is
     :math:`x - r \nabla r / \|\nabla r\|^2`, with one vector-Jacobian product (vjp). Up to
     `dense` residuals, :math:`J` is formed row by row (:math:`m` vjps an iteration). Above, the
-    system is solved by conjugate gradients, each iteration of which takes a vjp and a
-    forward-mode product (counted as a forward evaluation).
+    system is solved by conjugate gradients, each iteration of which takes a vjp and a central
+    difference of two forward evaluations; see :class:`feasibly.derivatives.Jacobian`.
 
     With a proximity :math:`p`, the linearised problem's solution is
     :math:`x \gets x_s - J^\top (J J^\top + (\lambda + p) I)^{-1} (r - J (x - x_s))`, from the
@@ -52,14 +52,16 @@ class GaussNewton(Minimizer):
     steps: int = 2
     max_distance: float | None = 1.5
     damping: float = 1e-6
-    dense: int = 8
+    dense: int = 32
     krylov: int = 4
     rtol: float = 1e-2
 
     def cost(self, residuals: int) -> tuple[int, int]:
         if residuals <= self.dense:
             return self.steps + 1, self.steps * residuals
-        return self.steps * (1 + self.krylov) + 1, self.steps * (2 + self.krylov)
+        # the differences of a network in low precision are tried with two more steps
+        forward = 1 + 2 * (self.krylov + 2)
+        return self.steps * forward + 1, self.steps * (2 + self.krylov)
 
     def search(self, search: Search, cap: float | None, state: Any) -> None:
         for _ in range(self.steps):
@@ -107,31 +109,15 @@ class GaussNewton(Minimizer):
         return step.reshape(search.x.shape).to(search.x.dtype)
 
     def _krylov_step(self, search: Search, r: Tensor) -> Tensor:
-        x = search.x
-
-        def backward(v: Tensor) -> Tensor:  # J^T v
-            return search.gradient((r * v).sum(dim=1), retain_graph=True)
-
-        def forward(w: Tensor) -> Tensor:  # J w
-            try:
-                with torch.no_grad():
-                    return torch.func.jvp(lambda x: search.residual(x)[0], (x.detach(),), (w,))[1]
-            except (NotImplementedError, RuntimeError) as error:
-                raise ConstraintError(
-                    "GaussNewton on many residuals needs forward-mode derivatives of the denoiser "
-                    f"and the constraint, which failed ({error}); use minimize=LBFGS() instead."
-                ) from error
-
+        J = Jacobian(lambda x: search.residual(x)[0], r, search.x)
         rhs = torch.nan_to_num(r.detach(), nan=0.0, posinf=0.0, neginf=0.0)
-        damping = (
-            self._damping(rhs, backward(rhs).flatten(start_dim=1))[:, None] + search.proximity
-        )
-        offset = torch.zeros_like(x)
+        damping = self._damping(rhs, J.T(rhs).flatten(start_dim=1))[:, None] + search.proximity
+        offset = torch.zeros_like(search.x)
         if search.proximity:
-            offset = search.offset().detach().reshape(x.shape)
-            rhs = rhs - forward(offset)
-        v = cg(lambda p: forward(backward(p)) + damping * p, rhs, self.krylov, self.rtol).x
-        return offset + backward(v)
+            offset = search.offset().detach().reshape(offset.shape)
+            rhs = rhs - J(offset)
+        v = cg(lambda p: J(J.T(p)) + damping * p, rhs, self.krylov, self.rtol).x
+        return offset + J.T(v)
 
     def _damping(self, r: Tensor, J_r: Tensor) -> Tensor:
         squares = r.square().sum(dim=1).clamp_min(torch.finfo(r.dtype).tiny)

@@ -32,7 +32,7 @@ def plain(
         conditions: See :class:`Adapter`.
         time: What the network gets for the time :math:`t` in [0, 1], from data to noise; by
             default the schedule's own clock. `lambda t: 999 * t` for one trained on a thousand
-            steps.
+            steps, with `.round().long()` if it looks them up in a table.
         learned_variance: Whether to drop the second half of its output's channels, as of the
             networks of Dhariwal & Nichol (2021), https://arxiv.org/abs/2105.05233.
 

@@ -1,0 +1,144 @@
+r"""Derivatives that any network has that can be differentiated once, by reverse mode.
+
+Forward-mode derivatives and derivatives of derivatives are missing from attention, recurrent
+layers, checkpoints and most custom functions. So neither is taken.
+"""
+
+__all__ = ["CHECKPOINTS", "Jacobian", "ordinary"]
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import checkpoint
+
+AGREES = 0.01
+"""By how much of its length a product may miss an exact one, before a longer step is tried."""
+
+COARSER = (torch.float32, torch.bfloat16)
+"""The precisions that a function may compute in, though its input has a finer one."""
+
+
+class Jacobian:
+    r"""Products with the Jacobian :math:`J = \partial f / \partial x` of each sample, and with
+    :math:`J^\top`.
+
+    The products with :math:`J^\top` are vector-Jacobian products. Those with :math:`J` are central
+    differences, which take two evaluations. Their step is the cube root of the precision, in units
+    of the sample's size. The exact :math:`p^\top (J v) = (J^\top p)^\top v`, with the last product
+    :math:`J^\top p`, tells if a function computes in a coarser precision: steps are then longer.
+
+    References:
+        | Jacobian-free Newton-Krylov methods (Knoll & Keyes, 2004), Section 2.3
+        | https://doi.org/10.1016/j.jcp.2003.08.010
+
+    Arguments:
+        f: The function, from samples of shape :math:`(B, *)` to values of shape :math:`(B, m)`.
+        r: Its values at `x`, with their graph.
+        x: The samples, which require gradients.
+        linear: Whether it is linear up to a constant. Steps are then as long as the samples, so
+            that hardly anything is lost to rounding.
+    """
+
+    def __init__(
+        self, f: Callable[[Tensor], Tensor], r: Tensor, x: Tensor, linear: bool = False
+    ) -> None:
+        self.f, self.r, self.x = f, r, x
+        eps = torch.finfo(x.dtype).eps
+        precisions = [eps, *(e for d in COARSER if (e := torch.finfo(d).eps) > eps)]
+        self.steps = [1.0] if linear else [e ** (1 / 3) for e in precisions]
+        self.known: tuple[Tensor, Tensor] | None = None
+
+    def T(self, p: Tensor) -> Tensor:
+        r"""Returns :math:`J^\top p`, with the shape of `x`, for `p` of shape :math:`(B, m)`."""
+        # a sum, since `grad_outputs` makes torch import sympy, for a second, at its first use
+        with torch.enable_grad():
+            value = (self.r * p).sum()
+        (product,) = torch.autograd.grad(value, self.x, retain_graph=True)
+        self.known = p, product
+        return product
+
+    def rows(self) -> Tensor:
+        r"""Returns :math:`J`, with shape :math:`(B, m, *)`, by a backward pass a row."""
+        eye = torch.eye(self.r.shape[1], dtype=self.r.dtype, device=self.r.device)
+        return torch.stack([self.T(row.expand_as(self.r)) for row in eye], dim=1)
+
+    @torch.no_grad()
+    def __call__(self, v: Tensor) -> Tensor:
+        r"""Returns :math:`J v`, with shape :math:`(B, m)`, for `v` of the shape of `x`."""
+        good = v.isfinite().flatten(start_dim=1).all(dim=1)
+        v = torch.where(_fit(good, v), v, 0.0)  # a network may refuse states that are not finite
+        product = self._difference(v, self.steps[0])
+        while len(self.steps) > 1:
+            error = self._error(product, v)
+            if not (error > AGREES).any():
+                break
+            coarser = self._difference(v, self.steps[1])
+            better = self._error(coarser, v) < error
+            product = torch.where(better[:, None], coarser, product)
+            if not better.any():
+                break
+            self.steps = self.steps[1:]
+        return torch.where(good[:, None], product, torch.nan)
+
+    def _difference(self, v: Tensor, step: float) -> Tensor:
+        size = self.x.flatten(start_dim=1).square().mean(dim=1).sqrt()
+        longest = v.flatten(start_dim=1).abs().amax(dim=1)
+        # of the largest element, since that of a sparse direction would be far longer than most
+        h = step * torch.where(size > 0, size, 1.0) / torch.where(longest > 0, longest, 1.0)
+        move = _fit(h, v) * v
+        return (self.f(self.x + move) - self.f(self.x - move)) / (2 * h)[:, None]
+
+    def _error(self, product: Tensor, v: Tensor) -> Tensor:
+        """Returns by what share a product is off along the last `p`, with shape (B)."""
+        if self.known is None:
+            return torch.zeros_like(product[:, 0])
+        p, J_T_p = self.known
+        off = (p * product).sum(dim=1) - (J_T_p * v).flatten(start_dim=1).sum(dim=1)
+        return off.abs() / (p.norm(dim=1) * product.norm(dim=1)).clamp_min(
+            torch.finfo(off.dtype).tiny
+        )
+
+
+class Checkpoints:
+    """While it is entered, checkpoints of torch's reentrant kind, which know `backward` alone, are
+    made as those of the other kind, which `torch.autograd.grad` differentiates."""
+
+    def __init__(self) -> None:
+        self.lock, self.entered = threading.Lock(), 0
+        self.original = checkpoint.CheckpointFunction
+
+    def __enter__(self) -> None:
+        with self.lock:
+            self.entered += 1
+            vars(checkpoint)["CheckpointFunction"] = self
+
+    def __exit__(self, *_: Any) -> None:
+        with self.lock:
+            self.entered -= 1
+            if not self.entered:
+                vars(checkpoint)["CheckpointFunction"] = self.original
+
+    @staticmethod
+    def apply(function: Callable[..., Any], preserve: bool, *args: Any) -> Any:
+        """What torch calls of a checkpoint of the reentrant kind."""
+        return checkpoint.checkpoint(
+            function, *args, use_reentrant=False, preserve_rng_state=preserve
+        )
+
+
+CHECKPOINTS = Checkpoints()
+
+
+def ordinary(x: Tensor) -> Tensor:
+    """Returns a tensor that can be part of a graph: a copy of one made in inference mode."""
+    if not x.is_inference():
+        return x
+    with torch.inference_mode(False):
+        return x.clone()
+
+
+def _fit(v: Tensor, like: Tensor) -> Tensor:
+    return v.reshape(-1, *(1,) * (like.ndim - 1))
