@@ -827,6 +827,9 @@ def test_a_decoder_that_returns_an_object_is_read():
     found = attempt(denoiser, constraints.Decoded(known, decode), shape=(4,))
     assert_right(found, *diag(two_modes().given(seen, y)))
 
+    wrong = constraints.Decoded(known, lambda z: {"x": z})
+    assert "decoder returned dict" in attempt(denoiser, wrong, shape=(4,))[1]
+
 
 # 19. attention
 
