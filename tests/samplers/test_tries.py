@@ -348,7 +348,7 @@ def test_members_unlike_the_pilot_take_four_tries(prior, constraint, first):
 def test_targets_of_their_own_take_more_particles_and_one_try():
     each = EachMember(
         Equality(lambda x: x[:, :1] + 0.01 * x[:, :1] ** 2, tolerance=1e-8),
-        torch.linspace(4, 1, 6).double()[:, None]
+        torch.linspace(4, 1, 6).double()[:, None],
     )
     first = feasibly.plan(PRIOR, each, (D,), dtype=torch.float64).attempts[0]
     assert (first.tries, first.particles) == (1, 12), "a target that is far is one member's"
@@ -464,7 +464,7 @@ class Broken(Gaussian):
 
 def test_a_network_that_fails_in_a_pilot_is_named():
     prior = Broken(torch.zeros(D).double(), torch.eye(D).double(), LogLogit())
-    with pytest.raises(SamplingError, match=r"unconditional sample.* failed \(IndexError: no such"):
+    with pytest.raises(SamplingError, match=r"unconditional .* failed \(IndexError: no such"):
         feasibly.sample(prior, LINE, 2, (D,), dtype=torch.float64)
     sampler = Particles(prior, LINE, tries=3, **FEW)
     with pytest.raises(SamplingError, match=r"preparation of a run failed \(IndexError: no such"):
