@@ -584,8 +584,9 @@ class Particles(Sampler):
         S = J @ VJ.mT + noise
         S = (S + S.mT) / 2
         # in units in which a value's slope is one
-        unit = J.norm(dim=2)
-        unit = torch.where(unit > 0, unit, 1.0)  # a flat value says nothing of the state
+        # or what a value's own noise makes of it, if it is nearly flat
+        unit = (J.square().sum(dim=2) + variance / sigma**2).sqrt()
+        unit = torch.where(unit > 0, unit, 1.0)
         centre, lower, upper = (v / unit for v in (centre, lower, upper))
         S, curved = (v / unit[:, None] / unit[..., None] for v in (S + curved, curved))
         firm = positive(S, FLOOR * sigma**2)
