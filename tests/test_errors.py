@@ -64,7 +64,7 @@ def test_denoiser_of_wrong_shape(gaussian):
 
 
 def test_sample_of_wrong_shape(gaussian):
-    with pytest.raises(DenoiserError, match="check `shape`"):
+    with pytest.raises(DenoiserError, match="Check `shape`"):
         PPR(gaussian, GOOD).sample(2, (3,))
 
 
@@ -200,7 +200,7 @@ def test_denoiser_that_raises(gaussian):
     def broken(x, t):
         raise IndexError("index 1000 is out of bounds")
 
-    refused(DenoiserError, "index 1000.*check `shape`", Wrapped(gaussian, broken), GOOD)
+    refused(DenoiserError, "index 1000.*Check `shape`", Wrapped(gaussian, broken), GOOD)
 
 
 # 10. negative tolerance

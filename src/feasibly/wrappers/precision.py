@@ -2,11 +2,13 @@
 
 __all__ = ["MixedPrecision"]
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from ..arguments import typed
-from ..denoisers import Denoiser, Posterior
+from ..denoisers import Posterior
 
 
 class MixedPrecision(nn.Module):
@@ -25,7 +27,7 @@ class MixedPrecision(nn.Module):
     @typed
     def __init__(
         self,
-        denoiser: Denoiser,
+        denoiser: Any,
         dtype: torch.dtype = torch.bfloat16,
         sigma_min: float = 0.1,
     ) -> None:
