@@ -23,6 +23,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
     (str(PAGES), str(KERNEL), os.environ.get("PYTHONPATH", ""))
 )
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("CI", "true")  # shows no progress
 
 project = "feasibly"
 author = "The feasibly developers"

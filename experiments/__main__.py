@@ -35,7 +35,16 @@ from .train import train as train_prior
 Positional = tyro.conf.Positional
 PRIORS = tyro.extras.subcommand_type_from_defaults({k: r.config for k, r in RECIPES.items()})
 Problem = Literal[
-    "data2d", "lines", "curves", "oracles", "exact", "heat", "solutions", "ks", "weather"
+    "data2d",
+    "lines",
+    "curves",
+    "oracles",
+    "exact",
+    "equations",
+    "heat",
+    "solutions",
+    "ks",
+    "weather",
 ]
 
 

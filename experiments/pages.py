@@ -179,6 +179,7 @@ MAKERS: dict[str, Callable[[], str]] = {
     "peers": lambda: _measured("peers"),
     "solutions": lambda: _measured("solutions"),
     "referee": lambda: _measured("referee"),
+    "equations": lambda: _measured("equations"),
     "seconds": lambda: _measured("seconds"),
     "cost": lambda: _measured("cost"),
     "increments": lambda: _measured("increments"),

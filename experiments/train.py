@@ -147,7 +147,7 @@ def optimizers(
     """Muon for the matrices inside the network, Adam for the rest; no weight decay."""
     matrices, rest = recipe.parameters(model)
     return [
-        Flattened(matrices, lr=config.lr_muon),
+        *([Flattened(matrices, lr=config.lr_muon)] if matrices else []),
         torch.optim.Adam(rest, lr=config.lr_adam, betas=(0.9, 0.99)),
     ]
 

@@ -10,7 +10,7 @@ PACKAGE = ROOT / "src" / "feasibly"
 # Floors, from the ground up. A module imports from lower floors, and from its own room.
 FLOORS = [
     ["errors", "arguments", "machine"],
-    ["files"],
+    ["files", "progress"],
     [
         *("schedules", "linalg", "derivatives", "metrics", "randomness", "members"),
         "calibration",
@@ -19,7 +19,7 @@ FLOORS = [
     ["minimizers", "oracles", "result", "priors", "wrappers", "weather"],
     ["checks"],
     ["sampling"],
-    ["models", "samplers", "progress", "figures", "report"],
+    ["models", "samplers", "figures", "report"],
     ["policy", "plausible"],
     ["api", "ensemble"],
     ["problems", "audits", "fitness"],

@@ -447,7 +447,8 @@ def test_audit_prints_verdicts_and_writes_a_page(user, tmp_path, capsys):
     assert audit(*named, statistics=f"{user}:summaries", keep=True, **settings) == 0
     away = (*named[:2], tmp_path / "away")
     assert audit(*away, **settings | {"methods": ("dps",)}) == 1
-    printed = " ".join(capsys.readouterr().out.split())
+    captured = capsys.readouterr()
+    printed = " ".join((captured.err + captured.out).split())
     for words in ("16 truths x 2 members take", "ppr: ", "Use ppr.", "energy score"):
         assert words in printed
     assert "rank" in (out / "audit.html").read_text()
@@ -749,7 +750,7 @@ def test_the_full_traceback_stands_in_place_of_the_sentence(
     monkeypatch.chdir(tmp_path)
     assert run_main(monkeypatch, *arguments, "--traceback") == 2
     printed = capsys.readouterr().err
-    assert printed.startswith("Traceback (most recent call last)")
+    assert "\nTraceback (most recent call last)" in printed
     assert f"in {called}" in printed
     assert kind in printed.splitlines()[-1]
     assert "error:" not in printed

@@ -107,6 +107,16 @@ def test_trace_draws_the_first_attempt_only():
     np.testing.assert_allclose(share.get_data(), (sigma, [25, 50, 75, 100]))
 
 
+def test_trace_draws_chunks_as_one_run():
+    chunks = [*snapshots(), *snapshots(median=lambda a, k: 1.0, worst=lambda a, k: 2.0)]
+    left, right = figures.trace({"PPR": chunks}, tolerance=1e-3).axes
+    drawn = {curve.get_label(): curve.get_data() for curve in left.get_lines()}
+    sigma, median = [1.0, 0.1, 0.01, 0.001], [0.55, 0.505, 0.5005, 0.50005]
+    np.testing.assert_allclose(drawn["PPR, median"], (sigma, median))
+    np.testing.assert_allclose(drawn["worst"], (sigma, [2.0] * 4))
+    np.testing.assert_allclose(right.get_lines()[0].get_data(), (sigma, [25, 50, 75, 100]))
+
+
 def test_trace_runs_from_high_noise_to_low():
     for ax in figures.trace({"PPR": snapshots()}, tolerance=1e-3).axes:
         left, right = ax.get_xlim()

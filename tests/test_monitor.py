@@ -250,12 +250,12 @@ def test_a_survey_of_which_most_samples_fail_is_said_and_members_are_not_tested(
 
 @pytest.mark.parametrize("chunk", [1, 5])
 def test_a_survey_and_the_tests_of_members_keep_to_the_chunk(chunk):
-    """But for the two states at t = 1/2 with which the denoiser itself is tested."""
+    """But for the two states with which the denoiser itself is tested."""
     sizes = []
 
     class Watched(Gaussian):
         def forward(self, x_t, t):
-            if t != 0.5:
+            if len(x_t) != 2:
                 sizes.append(len(x_t))
             return super().forward(x_t, t)
 

@@ -163,15 +163,6 @@ def test_a_result_without_a_duration_can_be_shown():
     assert "4 members" in str(result(evaluations=Evaluations(), seconds=0.0))
 
 
-@pytest.mark.parametrize(("step", "left"), [(1, 124.0), (8, 12.0), (16, 4.0), (32, 0.0)])
-def test_the_time_left_is_that_of_the_steps_left(step, left):
-    assert snapshot(step=step, steps=32, seconds=4.0).seconds_left == left
-
-
-def test_later_attempts_have_no_time_left():
-    assert snapshot(attempt=1).seconds_left == 0
-
-
 def test_the_summary_names_samplers_and_leaves_their_settings_to_the_method():
     method = "Ancestral(steps=64), then up to 2 times PPR(last=GaussNewton(steps=50)) with Linear"
     first, *_ = str(result(method=method)).splitlines()

@@ -367,7 +367,8 @@ def test_a_problem_is_seen_as_a_run_would_see_it(gaussian):
 def test_equal_samplers_are_prepared_once(gaussian):
     first, second = Ancestral(gaussian, steps=2), Ancestral(gaussian, steps=3)
     counts = Evaluations()
-    one, again, two = dry_run([first, first, second], (2,), torch.float32, "cpu", 0, 2, counts)
+    prepared, _ = dry_run([first, first, second], (2,), torch.float32, "cpu", 0, 2, counts)
+    one, again, two = prepared
     assert one is again
     assert (one.steps, two.steps) == (2, 3)
     assert one.denoiser.evaluations is two.denoiser.evaluations is counts

@@ -53,6 +53,12 @@ print(result)
 # * `result.feasible` marks the members within the tolerance.
 # * `result.plausible` marks the members that look like data to the model.
 #
+# On a terminal and in a notebook a line shows how far the run is, from its first second on, with the
+# time left. Before a run of more than ten seconds a sentence says what it is expected to cost.
+# `progress=True` shows them elsewhere too, for example in the log of a job, and `progress=False`
+# nowhere. `feasibly.plan(denoiser, circle, shape=(2,)).estimate(256)` returns that sentence without
+# sampling: the network evaluations of each of 256 samples, and the time at the measured rate.
+#
 # ## Look
 #
 # Feasible is not enough. The samples must also look like the model's data. *Post-hoc projection*

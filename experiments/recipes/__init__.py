@@ -1,6 +1,7 @@
 """The recipes of the priors, one file a problem."""
 
 from .base import Recipe, TrainConfig
+from .darcy import DarcyFlow
 from .data2d import Banana, Checkerboard
 from .heat import HeatFlow
 from .ks import KS, KS128
@@ -19,6 +20,7 @@ RECIPES: dict[str, type[Recipe]] = {
         Clusters,
         Field,
         HeatFlow,
+        DarcyFlow,
     )
 }
 

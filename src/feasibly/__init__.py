@@ -32,7 +32,6 @@ from .denoisers import Denoiser, Karras, Posterior
 from .errors import (
     CalibrationWarning,
     ConstraintError,
-    ConstraintWarning,
     DenoiserError,
     InfeasibleWarning,
     SamplingError,
@@ -68,7 +67,6 @@ __all__ = [
     "Composite",
     "Constraint",
     "ConstraintError",
-    "ConstraintWarning",
     "Decoded",
     "Denoiser",
     "DenoiserError",

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from .arguments import placed, shape_of, typed, whole
 from .constraints.balanced import balanced
@@ -18,12 +19,16 @@ from .machine import is_exhausted
 from .members import calling
 from .network import Evaluations, Network, own_mode
 from .plausible import SIZE, Reference, UnseenError, reference
-from .policy import Plan, check_method, choose, remarks
+from .policy import Plan, check_method, choose, differentiates, remarks
+from .progress import shown
+from .randomness import MemberNoise
 from .result import Result
 from .samplers import Sampler
 from .sampling import failure, inspect, requested, run
 
 SETTINGS = ("seed", "chunk", "callback", "observe")
+LONG = 10.0
+"""The seconds from which on a run is said to be expected to take them."""
 CONDITIONED = ("particles", "calibrated", "ppr")
 """The methods that solve for the residual, beside `auto`; others are as published."""
 UNSEEN = (
@@ -47,6 +52,7 @@ def sample(
     monitor: bool = True,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str | None = None,
+    progress: bool | None = None,
     **settings: Any,
 ) -> Result:
     """Samples an ensemble under a constraint.
@@ -76,6 +82,9 @@ def sample(
             conditions are not tested, and the result says so.
         dtype: The type of the samples, float32 or float64.
         device: Where to sample; None for where the denoiser is.
+        progress: Whether to show on standard error how far the run is, with the time left, and
+            before a long one what it is expected to take. None shows it on a terminal and in a
+            notebook. Samples are the same with and without it.
         settings: Settings of the run: `seed`, `chunk`, `callback`, `observe`; see
             :func:`feasibly.sampling.run`.
 
@@ -92,28 +101,32 @@ def sample(
                 f"options={{{name!r}: ...}}."
             )
     start = time.perf_counter()
-    requested(members, shape, dtype=dtype, device=device, **settings)
-    chosen = plan(
-        denoiser,
-        constraint,
-        shape,
-        method=method,
-        attempts=attempts,
-        fast=fast,
-        options=options,
-        monitor=monitor,
-        dtype=dtype,
-        device=device,
-        chunk=settings.get("chunk"),
-    )
-    survey = chosen.survey
-    settings |= {"dtype": dtype, "device": device, "reason": chosen.reason}
-    if monitor:
-        settings["monitor"] = survey
-    seconds = time.perf_counter() - start
-    for sentence in chosen.remarks:
-        warnings.warn(sentence, CalibrationWarning, stacklevel=3)
-    result = run(chosen.attempts, members, shape, **settings)
+    ids, *_ = requested(members, shape, dtype=dtype, device=device, **settings)
+    with shown(progress) as meter:
+        chosen = plan(
+            denoiser,
+            constraint,
+            shape,
+            method=method,
+            attempts=attempts,
+            fast=fast,
+            options=options,
+            monitor=monitor,
+            dtype=dtype,
+            device=device,
+            chunk=settings.get("chunk"),
+        )
+        survey = chosen.survey
+        settings |= {"dtype": dtype, "device": device, "reason": chosen.reason}
+        if monitor:
+            settings["monitor"] = survey
+        seconds = time.perf_counter() - start
+        meter.erase()
+        for sentence in chosen.remarks:
+            warnings.warn(sentence, CalibrationWarning, stacklevel=3)
+        if chosen.seconds(len(ids)) > LONG:
+            meter.tell(chosen.estimate(len(ids)))
+        result = run(chosen.attempts, ids, shape, **settings)
     result.evaluations += chosen.evaluations
     result.seconds += seconds
     result.warnings += chosen.remarks
@@ -136,12 +149,14 @@ def plan(
     device: torch.device | str | None = None,
     chunk: int | None = None,
     survey: Reference | None = None,
+    progress: bool | None = None,
 ) -> Plan:
-    """Returns the samplers that :func:`sample` would take, and the reason.
+    """Returns the samplers that :func:`sample` would take, the reason, and the expected cost.
 
     The arguments are those of :func:`sample`. Denoiser and constraint are tested on two states.
     If there is a constraint, 64 samples are taken without it, for the monitor and for the choice.
-    With `survey`, those of an earlier plan for the problem stand for them.
+    With `survey`, those of an earlier plan for the problem stand for them. Its `estimate(n)` says
+    what n samples are expected to take.
     """
     device, shape, options = placed(device), shape_of(shape), dict(options or {})
     for name, value in (("attempts", attempts), ("chunk", chunk)):
@@ -151,22 +166,39 @@ def plan(
         if name in options:
             raise ValueError(f"{name!r} is an argument of sample(), and no option of a method.")
     check_method(method)
-    problem = inspect(denoiser, constraint, shape, dtype, device)
-    evaluations = Evaluations()
+    with shown(progress) as meter, meter.part("test of the denoiser and the constraint", 0):
+        gradient = differentiates(method, constraint)
+        problem = inspect(denoiser, constraint, shape, dtype, device, gradient=gradient)
+        if not isinstance(method, Sampler) and _leans(denoiser, problem.x_0):
+            denoiser = Network(denoiser, settles=True)
+    evaluations, taken = Evaluations(), 0.0
     known: tuple[str, ...] = ()
-    with calling([0], problem.x_0.device):  # whose target stands for all, if each has its own
+    with shown(progress) as meter, calling([0], problem.x_0.device):
+        # the target of member 0 stands for all, if each has its own
         if constraint is not None and method in ("auto", *CONDITIONED):
             constraint = balanced(constraint, problem.x_0)
         if constraint is not None and (monitor or method == "auto"):
-            network = Network(denoiser, evaluations)
+            network, start = Network(denoiser, evaluations), time.perf_counter()
             try:
-                survey = survey or _survey(network, constraint, shape, dtype, device, chunk)
+                with meter.part("survey of unconditional samples", 0):
+                    survey = survey or _survey(network, constraint, shape, dtype, device, chunk)
+                taken = time.perf_counter() - start
                 known = tuple(remarks(constraint, survey))
             except UnseenError:  # the run itself may say where
                 known = (UNSEEN,)
         arguments = {"method": method, "survey": survey, "attempts": attempts, "fast": fast}
         chosen = choose(denoiser, constraint, problem, **arguments, **options)
-    return replace(chosen, survey=survey, evaluations=evaluations, remarks=chosen.remarks + known)
+    forward, backward = chosen.attempts[0].expected(problem.residuals)
+    if monitor and survey is not None:
+        forward += survey.cost
+    return replace(
+        chosen,
+        survey=survey,
+        evaluations=evaluations,
+        remarks=chosen.remarks + known,
+        expected=(forward, backward),
+        pace=taken / counted if (counted := evaluations.member_forward) else 0.0,
+    )
 
 
 def _survey(
@@ -193,3 +225,18 @@ def _survey(
             if size == 1 or not is_exhausted(error):
                 raise failure(where, error, size) from error
         size //= 2  # outside of the `except`, which would keep the tensors alive
+
+
+@torch.no_grad()
+def _leans(denoiser: Any, like: Tensor) -> bool:
+    """Whether the data's mean is far from that which runs begin with. It is a part of the dry run,
+    and not counted."""
+    z = MemberNoise(0, range(len(like)), like.shape[1:], dtype=like.dtype, device=like.device)()
+    t = torch.ones((), dtype=like.dtype, device=like.device)
+    try:
+        with calling([0] * len(like), like.device):
+            return Network(denoiser).leans(z, t)
+    except DenoiserError:
+        raise
+    except Exception as error:
+        raise failure("The beginning of a run", error, len(like)) from error

@@ -3,7 +3,6 @@
 __all__ = [
     "CalibrationWarning",
     "ConstraintError",
-    "ConstraintWarning",
     "DenoiserError",
     "InfeasibleWarning",
     "SamplingError",
@@ -49,10 +48,6 @@ class SamplingError(_Said, RuntimeError):
 
 class StoreError(_Said, ValueError):
     """A store of an ensemble cannot be used as it is. The message says what is wrong with it."""
-
-
-class ConstraintWarning(_Said, UserWarning):
-    """A constraint may not say what is meant. The message says how to state it."""
 
 
 class InfeasibleWarning(_Said, UserWarning):

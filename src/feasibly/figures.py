@@ -17,6 +17,7 @@ __all__ = [
 import contextlib
 import io
 import math
+import statistics
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -258,15 +259,24 @@ def _zero_set(
 
 def trace(runs: Mapping[str, Sequence[Snapshot]], tolerance: float) -> "Figure":
     """Draws median and worst violation of the clean estimates, and the feasible share, against
-    the noise level, for the first attempt of each run."""
+    the noise level, for the first attempt of each run, over all of its chunks."""
     figure, ((left, right),) = _figure(1, 2, size=4.5)
     for name, snapshots in runs.items():
-        first = [s for s in snapshots if s.attempt == 0]
-        sigma = [s.sigma for s in first]
-        if all(math.isfinite(s.median) for s in first):  # else there is no constraint
-            (line,) = left.plot(sigma, [s.median for s in first], label=f"{name}, median")
-            left.plot(sigma, [s.worst for s in first], ":", color=line.get_color(), label="worst")
-        right.plot(sigma, [100 * s.feasible for s in first], label=name)
+        steps: dict[float, list[Snapshot]] = {}
+        for s in snapshots:
+            if s.attempt == 0:
+                steps.setdefault(s.sigma, []).append(s)
+        chunks, sigma = list(steps.values()), list(steps)
+        if not any(math.isnan(s.median) for chunk in chunks for s in chunk):  # else no constraint
+            median = [statistics.median(s.median for s in chunk) for chunk in chunks]
+            (line,) = left.plot(sigma, median, label=f"{name}, median")
+            worst = [max(s.worst for s in chunk) for chunk in chunks]
+            left.plot(sigma, worst, ":", color=line.get_color(), label="worst")
+        share = [
+            100 * sum(s.feasible * s.members for s in chunk) / sum(s.members for s in chunk)
+            for chunk in chunks
+        ]
+        right.plot(sigma, share, label=name)
     if math.isfinite(tolerance):
         left.axhline(tolerance, color="tab:red", linewidth=0.8, label="tolerance")
     left.set(xscale="log", yscale="log", xlabel=r"noise level $\sigma$", ylabel="violation $c$")

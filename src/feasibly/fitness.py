@@ -20,6 +20,7 @@ from .ensemble import Footprint, estimate
 from .errors import DenoiserError
 from .machine import size
 from .network import own_mode
+from .policy import level_remarks
 from .result import aligned
 from .samplers import Ancestral
 
@@ -73,6 +74,7 @@ class Check:
         found, said = self.diagnosis, []
         if not found.monotone:
             said.append("The noise level sigma / alpha does not rise with t: is time reversed?")
+        said += found.misfits
         if found.cost is not None:
             said.append(_evaluation(found.cost))
         if found.violation is not None:
@@ -84,7 +86,9 @@ class Check:
                 f"{self.reason} This takes {size(self.footprint.member)} of memory a member at "
                 f"its peak, and {size(self.footprint.fixed)} besides."
             )
-        return tuple(filter(None, (*said, *self.remarks, self.mistake, self.verdict)))
+        mistake = "" if self.mistake == found.gradient else self.mistake
+        parts = (*said, *self.remarks, found.gradient, mistake, self.verdict)
+        return tuple(filter(None, parts))
 
     def __str__(self) -> str:
         lines = aligned(self.table())
@@ -169,12 +173,15 @@ def check(
             )
     found = diagnose(denoiser, constraint, tested, seed=seed)
     mistake = "" if data is None else _mistake(denoiser, tested)
-    if constraint is None:
-        return Check(found, mistake)
+    if constraint is None or found.gradient:  # without it there is no plan
+        return Check(found, mistake, None if constraint is None else constraint.tolerance)
     of_one = tuple(tested.shape[1:])
     chosen = plan(denoiser, constraint, of_one, dtype=dtype)
     taken = estimate(chosen.attempts, of_one, dtype=dtype)
-    return Check(found, mistake, constraint.tolerance, chosen.reason, chosen.remarks, taken)
+    # what the diagnosis has said of noise levels, and of other samples
+    of_levels = () if chosen.survey is None else tuple(level_remarks(chosen.survey))
+    remarks = tuple(one for one in chosen.remarks if not (found.misfits and one in of_levels))
+    return Check(found, mistake, constraint.tolerance, chosen.reason, remarks, taken)
 
 
 def _own(denoiser: Any, shape: tuple[int, ...], seed: int, dtype: torch.dtype) -> Tensor:

@@ -17,8 +17,13 @@ BESIDES = 1000
 
 CGROUP = Path("/sys/fs/cgroup")
 
-EXHAUSTED = ("can't allocate memory", "out of memory", "status_alloc_failed")
-"""How the CPU's allocator, a GPU's, and its libraries say that memory has run out."""
+EXHAUSTED = (
+    "can't allocate memory",
+    "not enough memory",
+    "out of memory",
+    "status_alloc_failed",
+)
+"""How the CPU's allocators, a GPU's, and its libraries say that memory has run out."""
 
 
 def size(count: float) -> str:

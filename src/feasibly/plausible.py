@@ -22,11 +22,13 @@ import torch
 from torch import Tensor
 
 from .arguments import shape_of, whole
+from .checks.coverage import UNLIKE, Gaps, channels, unmoved
 from .constraints.base import Constraint
 from .errors import DenoiserError, SamplingError
 from .members import calling
 from .minimizers.base import per_sample
 from .network import Network, device_of, own_mode
+from .progress import current
 from .randomness import MemberNoise, generator
 from .samplers.ancestral import Ancestral
 from .sampling import RATE, failure, finite
@@ -123,7 +125,8 @@ class Reference:
     Attributes:
         samples: The unconditional samples that are finite, with shape :math:`(N, *)`.
         unit: The data's scale: the root mean square distance per element of the median sample
-            from the elements' medians. It is about the standard deviation.
+            from the elements' medians. It is about the standard deviation. Where channels are
+            unlike, it is that of the smallest.
         levels: The noise levels :math:`s_k = \sigma / \alpha`, with shape :math:`(K)`.
         times: Their times, with shape :math:`(K)`.
         noise: The noises, the same for all members, with shape :math:`(M, *)`.
@@ -142,6 +145,10 @@ class Reference:
         affine: The highest noise level up to which the denoiser is nearly affine over what noise
             varies, on average over elements, so that the posterior of a state is nearly Gaussian;
             0 for none. Structure finer than 0.03 of the data's scale is not seen.
+        moments: The mean and the standard deviation that samples begin with; None for zero, one.
+        settles: Whether they begin at a mean of their own.
+        unmoved: What of states the denoiser leaves as noisy as it is, in a sentence; "" if it
+            denoises all of them.
         estimates: Two estimates of each of some samples, under two noises as large as the data,
             with shape (2, B, *); None if the constraint is linear.
         curved: How far any one element of the denoiser's estimates is from an affine map, at these
@@ -170,6 +177,9 @@ class Reference:
     affine: float = 0.0
     curved: float = math.inf
     dimensions: tuple[tuple[float, float], ...] = ()
+    moments: tuple[Tensor, Tensor] | None = None
+    settles: bool = False
+    unmoved: str = ""
     estimates: Tensor | None = None
 
     @property
@@ -274,14 +284,19 @@ def reference(
     device = device or device_of(network.denoiser)
     sampler = Ancestral(network, spacing="noise")
     sampler = replace(sampler, steps=_steps(sampler) if steps is None else steps)
-    found, told, errors = [], [], []
+    directions = _directions(shape, pairs, dtype).to(device)
+    between = 2 * (2 + len(BENT_LEVELS)) + 3 * len(AFFINE_LEVELS) + 2
+    each = sampler.steps + 1 + len(levels) * len(directions)
+    current().expect(size * each + BENT_SIZE * between)
+    found, told, errors, moves = [], [], [], []
     for ids in torch.arange(size).split(chunk or size):
         noise = MemberNoise(seed, ids.tolist(), shape, dtype=dtype, device=device)
         with calling([member] * len(ids), device):
-            x, r, e = _unconditional(sampler, noise, constraint)
+            x, r, e, gaps = _unconditional(sampler, noise, constraint)
         found.append(x)
         told.append(r)
         errors.append(e)
+        moves.append(gaps)
     x, r, e = torch.cat(found), torch.cat(told, dim=1), torch.cat(errors, dim=1)
     x, r, e = x[finite(x)], r[:, finite(x)], e[:, finite(x)]
     if len(x) < FEWEST:
@@ -289,16 +304,17 @@ def reference(
             f"{size - len(x)} of {size} unconditional samples are not finite, so that members "
             "cannot be compared with them; test the denoiser with `python -m feasibly check`."
         )
-    unit = _unit(x)
+    ends = tuple(sampler.noise_level(torch.tensor(t)) for t in (0.0, 1.0))
+    unit = _least_unit(x, ends[0])
     times, reached = _times(sampler, [unit * level for level in levels], x)
-    noise = _directions(shape, pairs, dtype).to(device)
     ids = torch.full((len(x),), member, device=device)
     (t, *_), (s, *_) = _times(sampler, [unit], x)
-    x_t = network.schedule(t)[0] * (x[:1] + s * noise[:1])
+    x_t = network.schedule(t)[0] * (x[:1] + s * directions[:1])
     with calling(ids[:1], device):
         probe = Probe(x_t, t, network(x_t, t))
-    log_e = _log(_errors(network, x, ids, times, reached, noise, chunk))
+    log_e = _log(_errors(network, x, ids, times, reached, directions, chunk))
     bent_levels = [unit * level for level in (FINE_LEVEL, THIN_LEVEL, *BENT_LEVELS)]
+    bent_levels += [_unit(x) * level for level in BENT_LEVELS if _unit(x) > unit]
     missed, varied = _bends(sampler, x[:BENT_SIZE], ids[:BENT_SIZE], bent_levels, chunk)
     _, thin, *bends = _shares(missed.mean(dim=1), varied.mean(dim=1)).tolist()
     return Reference(
@@ -306,18 +322,21 @@ def reference(
         unit=unit,
         levels=reached,
         times=times,
-        noise=noise,
+        noise=directions,
         location=log_e.mean(dim=0),
         scale=log_e.std(dim=0).clamp_min(SPREAD),
         limit=max(LEAST, tail_limit(_left_out(log_e))),
         probe=probe,
-        ends=(sampler.noise_level(torch.tensor(0.0)), sampler.noise_level(torch.tensor(1.0))),
+        ends=(ends[0], ends[1]),
         informed=math.inf if constraint is None else _informed(sampler, r),
         bent=max(bends),
         thin=thin,
         affine=_affine(sampler, x[:BENT_SIZE], ids[:BENT_SIZE], unit, chunk),
         curved=_shares(missed, varied).max().item(),
         dimensions=_dimensions(sampler, e),
+        moments=getattr(network.denoiser, "data_moments", None),
+        settles=network.settles,
+        unmoved=unmoved(torch.cat(moves, dim=1)),
         estimates=None
         if constraint is None or constraint.linear
         else _twice(sampler, x[:BENT_SIZE], ids[:BENT_SIZE], unit, chunk),
@@ -336,28 +355,32 @@ def _steps(sampler: Ancestral) -> int:
 
 def _unconditional(
     sampler: Ancestral, noise: MemberNoise, constraint: Constraint | None
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Returns samples of the prior, with shape (B, *), NaN for those that failed; the residuals
-    of the estimates at each step and of the samples, with shape (T + 1, B, m); and the squared
-    errors of the estimates, with shape (T, B)."""
+    of the estimates at each step and of the samples, with shape (T + 1, B, m); the squared errors
+    of the estimates, with shape (T, B); and how far they are from the states; see
+    :func:`feasibly.checks.coverage.unmoved`."""
     x_t, times, memory, _ = sampler.begin(noise)
     x_0, good = x_t, finite(x_t)
-    told, kept, some = [], [], _some(math.prod(noise.shape), x_t.device)
+    told, kept, gaps, some = [], [], Gaps(), _some(math.prod(noise.shape), x_t.device)
     for t, s in pairwise(times):
         try:
-            x_t, x_0, memory = sampler.step(x_t, t, s, noise, memory)
+            x_s, x_0, memory = sampler.step(x_t, t, s, noise, memory)
         except Exception as error:
             where = f"An unconditional sample, at sigma = {sampler.noise_level(t):.3g},"
             raise failure(where, error, len(x_t)) from error
-        good &= finite(x_t) & finite(x_0)
-        x_t = torch.where(per_sample(good, x_t), x_t, 0.0)  # raises no errors in the network
+        alpha_t, sigma_t = sampler.denoiser.schedule(t)
+        gaps.add((alpha_t * x_0 - x_t) / sigma_t)
+        good &= finite(x_s) & finite(x_0)
+        x_t = torch.where(per_sample(good, x_s), x_s, 0.0)  # raises no errors in the network
         told.append(_residual(constraint, x_0, good))
         kept.append(x_0.flatten(start_dim=1)[:, some].double())
     x_0 = sampler.read(x_t, x_0, times[-1])
     told.append(_residual(constraint, x_0, good))
     last = x_0.flatten(start_dim=1)[:, some].double()
     errors = math.prod(noise.shape) * (torch.stack(kept) - last).square().mean(dim=2)
-    return torch.where(per_sample(good, x_0), x_0, torch.nan), torch.stack(told), errors
+    x_0 = torch.where(per_sample(good, x_0), x_0, torch.nan)
+    return x_0, torch.stack(told), errors, gaps.all
 
 
 def _some(size: int, device: torch.device) -> Tensor | slice:
@@ -462,6 +485,15 @@ def _unit(x: Tensor) -> float:
     """Returns the data's scale. Medians keep it from far and few samples or modes."""
     centre = x.median(dim=0).values
     return (x - centre).double().flatten(start_dim=1).square().mean(dim=1).median().sqrt().item()
+
+
+def _least_unit(x: Tensor, lowest: float) -> float:
+    """Returns the data's scale, or that of the smallest channel above the lowest noise level, if
+    channels are unlike."""
+    values = channels(x).values
+    each = [_unit(values[:, k]) for k in range(values.shape[1])]
+    least = min((unit for unit in each if unit > lowest), default=math.inf)
+    return least if max(each) > UNLIKE * least else _unit(x)
 
 
 def _times(sampler: Ancestral, wanted: Sequence[float], like: Tensor) -> tuple[Tensor, Tensor]:

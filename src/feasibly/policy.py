@@ -1,6 +1,14 @@
 """Which samplers a problem gets, and why: every threshold is here."""
 
-__all__ = ["CHOICES", "Plan", "check_method", "choose", "remarks"]
+__all__ = [
+    "CHOICES",
+    "Plan",
+    "check_method",
+    "choose",
+    "differentiates",
+    "level_remarks",
+    "remarks",
+]
 
 import math
 from collections.abc import Iterator, Mapping
@@ -10,12 +18,15 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from .checks.coverage import UNLIKE, Misfit, channels, misfits
+from .checks.derivatives import roughness
 from .constraints import Decoded
 from .constraints.base import Constraint, Intervals
 from .constraints.composite import without_inequalities
 from .metrics import is_outlying
 from .minimizers import GaussNewton, Minimizer, WarmLBFGS
 from .network import Evaluations, Network
+from .progress import duration, work
 from .samplers import METHODS, PPR, Ancestral, CalibratedPPR, Particles, Sampler, TruncatedPPR
 from .sampling import Problem
 
@@ -201,16 +212,13 @@ SHARED = ("steps", "spacing", "eta", "output")
 MET = 0.5
 """The share of unconditional samples above which an equality asks for nothing if they meet it."""
 
-COVERED = 5.0
-"""How many times the data's scale the highest noise level must be, and the data's scale the
-lowest."""
 
 UNITS = 1e-4
 """A typical residual smaller than this, or larger than its inverse, is in other units than one."""
 
 CHOICES = (
     (
-        "linear values of exactly normal data, all exact or all with errors",
+        "linear values of exactly normal data",
         "`CalibratedPPR` in few steps; `PPR` for members that fail",
     ),
     (
@@ -266,6 +274,18 @@ class Survey(Protocol):
         """The lowest and the highest noise level of the schedule."""
 
     @property
+    def moments(self) -> tuple[Tensor, Tensor] | None:
+        """The mean and the standard deviation that samples begin with; None for zero and one."""
+
+    @property
+    def settles(self) -> bool:
+        """Whether samples begin at a mean of their own."""
+
+    @property
+    def unmoved(self) -> str:
+        """What of states the denoiser leaves as noisy as it is, in a sentence."""
+
+    @property
     def informed(self) -> float:
         """The highest noise level at which estimates tell a residual."""
 
@@ -301,6 +321,9 @@ class Plan:
             plausible; None if they were not sampled.
         evaluations: The network evaluations that it took to choose.
         remarks: What a user should know before sampling, in sentences.
+        expected: The forward and backward evaluations that the first attempt is expected to take
+            for a sample, tests of plausibility included.
+        pace: The seconds that a forward evaluation took for a sample; 0 if none was measured.
     """
 
     attempts: tuple[Sampler, ...]
@@ -308,6 +331,23 @@ class Plan:
     survey: Any = None
     evaluations: Evaluations = field(default_factory=Evaluations)
     remarks: tuple[str, ...] = ()
+    expected: tuple[float, float] = (0, 0)
+    pace: float = 0.0
+
+    def seconds(self, members: int) -> float:
+        """Returns the seconds that so many samples are expected to take; 0 if it is not known."""
+        return members * work(*self.expected) * self.pace
+
+    def estimate(self, members: int) -> str:
+        """Says what so many samples are expected to take, in a sentence."""
+        forward, backward = self.expected
+        words = (
+            f"{members:,} samples are expected to take {forward:.0f} forward and {backward:.0f} "
+            "backward evaluations of the network each, and more if they are sampled again"
+        )
+        if not self.pace:
+            return f"{words}."
+        return f"{words}: about {duration(self.seconds(members))} at the rate of the survey."
 
 
 def check_method(method: Any) -> None:
@@ -404,6 +444,15 @@ def choose(
     return Plan((kind(denoiser, constraint, **(chosen | options)),) * (attempts or 1))
 
 
+def differentiates(method: str | Sampler, constraint: Constraint | None) -> bool:
+    """Whether a method takes gradients through the denoiser. Of what is no method it says no."""
+    if isinstance(method, str) and method != "auto":
+        return method in METHODS and METHODS[method].differentiates
+    if method == "auto":
+        return constraint is not None
+    return getattr(method, "differentiates", False)
+
+
 def _many(constraint: Constraint, values: Intervals) -> bool:
     """Whether particles are weighed by these values if data are not normal. Each of their many
     gradients would go through a decoder too."""
@@ -419,13 +468,11 @@ def _bent(survey: Survey | None) -> bool:
 
 def _normal(constraint: Constraint | None, survey: Survey | None) -> bool:
     """Whether few steps of posterior samples are enough: data are exactly normal, and the
-    constraint is linear, either exact or with errors."""
+    constraint is linear."""
     if survey is None or constraint is None or not constraint.linear:
         return False
-    if constraint.noisy is not None and constraint.exact is not None:
-        return False
     rounding = torch.finfo(survey.samples.dtype).eps
-    return survey.curved <= STRAIGHT * rounding**2 and _covered(survey)
+    return survey.curved <= STRAIGHT * rounding**2 and not any(_misfits(survey))
 
 
 def _surface(survey: Survey, level: float) -> bool:
@@ -457,10 +504,12 @@ def _normal_steps(survey: Survey) -> dict[str, Any]:
     }
 
 
-def _covered(survey: Survey) -> bool:
-    """Whether the noise levels of the schedule reach beyond the data's scale on both sides."""
-    lowest, highest = survey.ends
-    return highest >= COVERED * survey.unit and lowest * COVERED <= survey.unit
+def _misfits(survey: Survey) -> Iterator[Misfit]:
+    """Yields how noise levels do not fit unconditional samples."""
+    what = "unconditional samples"
+    for found in misfits(survey.ends, survey.samples, survey.moments, what=what):
+        if not (found.of_mean and survey.settles):
+            yield found
 
 
 def _decoded(constraint: Constraint) -> bool:
@@ -474,20 +523,14 @@ def _weighs(values: Intervals) -> bool:
 
 def remarks(constraint: Constraint, survey: Survey) -> Iterator[str]:
     """Yields what a user should know before sampling: that the schedule's noise does not fit the
-    data, that an equality asks for nothing, is in units far from one, is not resolved, or has
-    values of different sizes, or that the constraint is far from the data."""
-    lowest, highest = survey.ends
-    if not _covered(survey):
-        yield (
-            f"The noise levels sigma / alpha of the schedule go from {lowest:.3g} to "
-            f"{highest:.3g}, and unconditional samples vary by {survey.unit:.3g}. The lowest must "
-            f"be at most a {COVERED:.0f}th of the data's standard deviation, and the highest at "
-            f"least {COVERED:.0f} times as large, or samples are wrong. Take another schedule, or "
-            "scale the data."
-        )
+    data, that some of it is not denoised, that an equality asks for nothing, is in units far from
+    one, or is not resolved, that a residual is flat or jumps where samples are, or that the
+    constraint is far from the data."""
+    yield from level_remarks(survey)
     for part in constraint.parts:
         if part.equalities is not None:
             yield from _remarks(part.equalities, survey.samples)
+    yield from roughness(constraint, survey.samples)
     equalities = constraint.equalities
     outlying = equalities is not None and is_outlying(equalities.residual(survey.samples))
     if outlying and _bent(survey):  # normal data have no modes
@@ -496,6 +539,14 @@ def remarks(constraint: Constraint, survey: Survey) -> Iterator[str]:
             "wrong, also of members that are feasible and plausible. Compare with another method, "
             "or test it by feasibly.audit with a large `near`."
         )
+
+
+def level_remarks(survey: Survey) -> Iterator[str]:
+    """Yields what is wrong with the noise levels of the schedule, or of the network."""
+    if survey.unmoved:
+        yield survey.unmoved
+    else:
+        yield from (found.sentence for found in _misfits(survey))
 
 
 def _remarks(equalities: Constraint, x: Tensor) -> Iterator[str]:
@@ -671,6 +722,8 @@ def _posterior(
     if survey is not None and options.get("spacing", "noise") == "noise":
         top = options.get("top", _short(TOP * _widest(survey.samples)))
         settings |= _levels(settings["steps"], top, survey)
+    if survey is not None and (units := _units(survey.samples)):
+        settings["units"] = units
     met = without_inequalities(constraint) if mixed else constraint
     assert met is not None  # there are more than a few
     normal = "spacing" not in options and _normal(met, survey)
@@ -725,6 +778,13 @@ def _saved(
         if surface and "sparse" not in options and options.get("products") != 0:
             found["longer"] = LONGER_SURFACE
     return found
+
+
+def _units(x: Tensor) -> tuple[float, ...]:
+    """Returns the standard deviations of channels that are unlike; empty if they are alike."""
+    stds = channels(x).values.var(dim=0).mean(dim=1).sqrt()
+    stds = stds.clamp_min(1e-6 * stds.max())  # constant ones
+    return tuple(map(_short, stds.tolist())) if stds.max() > UNLIKE * stds.min() else ()
 
 
 def _levels(steps: int, top: Any, survey: Survey) -> dict[str, Any]:

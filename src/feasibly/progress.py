@@ -1,70 +1,219 @@
-"""Live progress of a run in the terminal."""
+"""Progress of long work: one line on a terminal or in a notebook, plain lines elsewhere.
 
-__all__ = ["LiveProgress"]
+All methods share evaluations of the network, whatever a step of theirs does. So these are counted,
+in forward evaluations for one sample; a backward one counts as two.
+"""
 
+__all__ = ["Progress", "current", "duration", "shown", "work"]
+
+import contextlib
 import math
+import multiprocessing
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Generator
+from contextvars import ContextVar
+from typing import Any, TextIO
 
-from rich.console import Console
-from rich.live import Live
-from rich.table import Table
+from .errors import safe
 
-from .result import Snapshot
+BACKWARD = 2
+"""How many forward evaluations a backward one counts as."""
+
+LIVE, LINES = 1 / 8, 60.0
+"""The least seconds between two updates of a line, and between two plain lines."""
+
+BAR = 12
+"""The width of the bar, in characters."""
+
+SILENT = ("CI", "PYTEST_CURRENT_TEST")
+"""The variables of the environment where progress is not shown unless it is asked for."""
 
 
-class LiveProgress:
-    """A callback that shows the latest snapshot: a live table on a terminal, elsewhere a plain
-    line for every quarter of the first attempt, and one for each attempt after it.
+def work(forward: float, backward: float) -> float:
+    """Returns how many forward evaluations these evaluations count as."""
+    return forward + BACKWARD * backward
 
-    Use it as a context manager, and pass it as `callback`.
+
+class Progress:
+    """Counts work that is done, and shows how much is left.
+
+    Parts of the work nest. Each has an expected end. If a part turns out to be longer or shorter,
+    the ends of the parts around it move by as much. So the total is never less than what is done.
 
     Arguments:
-        title: What is running.
-        console: Where to print; None for standard output.
+        file: Where to write; None to show nothing.
+        clock: Returns the time in seconds.
+
+    Attributes:
+        done: The work that is done.
     """
 
-    def __init__(self, title: str, console: Console | None = None) -> None:
-        self.title = title
-        self.console = console or Console()
-        self.live = Live(console=self.console, refresh_per_second=8, transient=True)
+    def __init__(
+        self, file: TextIO | None = None, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self.file, self.clock, self.live = file, clock, _is_interactive(file)
+        self.done = 0.0
+        self._ends, self._names, self._words = [0.0], [""], ""
+        self._start = self._since = clock()
+        self._before, self._pace = 0.0, math.nan  # work done at `since`, and seconds for a unit
+        self._due, self._width = -math.inf, 0
 
-    def __enter__(self) -> "LiveProgress":
-        if self.console.is_terminal:
-            self.live.start()
-        return self
+    @property
+    def total(self) -> float:
+        """The work that is expected in all, as far as it is known."""
+        return self._ends[0]
 
-    def __exit__(self, *raised: object) -> None:
-        self.live.stop()
+    @property
+    def left(self) -> float:
+        """The work that is expected to be left in the current part."""
+        return self._ends[-1] - self.done
 
-    def __call__(self, snapshot: Snapshot) -> None:
-        if self.console.is_terminal:
-            self.live.update(self._table(snapshot))
-        elif self._due(snapshot):
-            cells = " | ".join(f"{k} {v}" for k, v in self._cells(snapshot).items())
-            self.console.print(f"{self.title}: {cells}", highlight=False, soft_wrap=True)
+    @property
+    def seconds_left(self) -> float:
+        """The time left, at the rate of the current stage; NaN before the first evaluation."""
+        if self.done > self._before:
+            self._pace = (self.clock() - self._since) / (self.done - self._before)
+        return self._pace * (self.total - self.done)
 
-    @staticmethod
-    def _due(snapshot: Snapshot) -> bool:
-        if snapshot.step == snapshot.steps:
-            return True
-        return snapshot.attempt == 0 and snapshot.step % max(1, snapshot.steps // 4) == 0
+    @contextlib.contextmanager
+    def part(self, name: str = "", expected: float | None = None) -> Generator[None]:
+        """Declares that what is inside is a part of the work.
 
-    def _table(self, snapshot: Snapshot) -> Table:
-        cells = self._cells(snapshot)
-        table = Table(*cells, title=self.title)
-        table.add_row(*cells.values())
-        return table
+        Arguments:
+            name: What it is, as shown.
+            expected: The work that it is expected to take; None for all that is left in the part
+                around it.
+        """
+        self._ends.append(self._ends[-1] if expected is None else self.done + expected)
+        self._ends = [max(self._ends[k:]) for k in range(len(self._ends))]
+        self._names.append(name)
+        if len(self._ends) == 2:  # a stage: others have another rate
+            self._since, self._before, self._words = self.clock(), self.done, ""
+            self._due = -math.inf
+        if self.live:  # a plain line waits for the work
+            self.draw()
+        try:
+            yield
+        finally:
+            self._names.pop()
+            self._move(self.done - self._ends[-1])
+            self._ends.pop()
 
-    @staticmethod
-    def _cells(s: Snapshot) -> dict[str, str]:
-        left = f"{s.seconds_left:.0f} s" if math.isfinite(s.seconds_left) else "?"
-        attempt = f"{s.attempt + 1} ({s.members} members)"
-        cells = {
-            "attempt": attempt,
-            "step": f"{s.step}/{s.steps}",
-            "sigma": f"{s.sigma:.3g}",
-            "evaluations (forward, backward)": f"{s.forward}, {s.backward}",
-            "violation (median, worst)": f"{s.median:.2g}, {s.worst:.2g}",
-            "feasible": f"{s.feasible:.1%}",
-            "left": left,
-        }
-        return cells | ({"failed": str(s.failed)} if s.failed else {})
+    def expect(self, left: float, name: str | None = None) -> None:
+        """Says how much work is left in the current part, and what the part is called now."""
+        self._move(self.done + left - self._ends[-1])
+        if name is not None:
+            self._names[-1] = name
+
+    def advance(self, done: float) -> None:
+        """Counts work as done."""
+        self.done += done
+        if self.done > self._ends[-1]:
+            self._move(self.done - self._ends[-1])
+        self.draw()
+
+    def say(self, words: str) -> None:
+        """Says where in the current part the work is."""
+        self._words = words
+        self.draw()
+
+    def tell(self, sentence: str) -> None:
+        """Writes a sentence that stays."""
+        self.erase()
+        self._write(f"{safe(sentence)}\n")
+
+    def draw(self) -> None:
+        """Shows how far the work is, unless that was shown just before."""
+        if self.file is None or (now := self.clock()) < self._due:
+            return
+        self._due = now + (LIVE if self.live else LINES)
+        if not self.live:
+            self._write(f"{self}\n")
+            return
+        line = str(self)[: shutil.get_terminal_size().columns - 1]
+        self._write(f"\r{line:<{self._width}}")
+        self._width = len(line)
+
+    def erase(self) -> None:
+        """Takes the line away, before others write or when all is done."""
+        if self._width:
+            self._write(f"\r{'':<{self._width}}\r")
+            self._width, self._due = 0, -math.inf
+
+    def __str__(self) -> str:
+        share = self.done / self.total if self.total else 0.0
+        times, left = duration(self.clock() - self._start), self.seconds_left
+        if not math.isnan(left):
+            times = f"{times}, {duration(left)} left"
+        where = ", ".join(filter(None, [*self._names, self._words]))
+        return f"[{'=' * int(BAR * share):<{BAR}}] {share:4.0%}  {times}  {where}"
+
+    def _move(self, by: float) -> None:
+        self._ends = [end + by for end in self._ends]
+
+    def _write(self, text: str) -> None:
+        """Writes text. A closed terminal stops no work."""
+        if self.file is not None:
+            try:
+                self.file.write(text)
+                self.file.flush()
+            except (OSError, ValueError):
+                self.file = None
+
+
+_CURRENT: ContextVar[Progress | None] = ContextVar("progress", default=None)
+
+
+def current() -> Progress:
+    """Returns the progress that is counted now; if there is none, one that shows nothing."""
+    return _CURRENT.get() or Progress()
+
+
+@contextlib.contextmanager
+def shown(progress: bool | None = None) -> Generator[Progress]:
+    """Shows the progress of what is inside, on standard error.
+
+    Within another such context it is that one's, whose choice holds.
+
+    Arguments:
+        progress: Whether to show it; None to show it on a terminal or in a notebook, but in no
+            test, no log of continuous integration, and only by the first of several processes.
+    """
+    if (outer := _CURRENT.get()) is not None:
+        yield outer
+        return
+    wanted = _is_wanted() if progress is None else progress
+    made = Progress(sys.stderr if wanted else None)
+    token = _CURRENT.set(made)
+    try:
+        yield made
+    finally:
+        _CURRENT.reset(token)
+        made.erase()
+
+
+def duration(seconds: float) -> str:
+    """Returns a time in words."""
+    whole = max(0, round(seconds))
+    if whole < 120:
+        return f"{whole} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _is_interactive(file: Any) -> bool:
+    """Whether a line can be written over: on a terminal and in a notebook."""
+    if type(file).__module__.startswith("ipykernel"):
+        return True
+    try:
+        return file.isatty() and os.environ.get("TERM") != "dumb"
+    except (AttributeError, ValueError):  # there is none, or it is closed
+        return False
+
+
+def _is_wanted() -> bool:
+    first = multiprocessing.parent_process() is None and os.environ.get("RANK", "0") == "0"
+    return first and not any(map(os.environ.get, SILENT)) and _is_interactive(sys.stderr)

@@ -5,6 +5,7 @@ __all__ = ["Result", "Snapshot", "aligned", "describe_fit", "without_settings"]
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +48,6 @@ class Snapshot:
     feasible: float
     failed: int
     seconds: float
-
-    @property
-    def seconds_left(self) -> float:
-        """The time left in the first attempt, if steps go on as they did; the others are short."""
-        return self.seconds / self.step * (self.steps - self.step) if self.attempt == 0 else 0.0
 
 
 @dataclass(repr=False)
@@ -149,7 +145,9 @@ class Result:
         if self.oddness is not None:
             tested = int((~self.oddness.isnan()).sum())
             plausible = f"{int((self.oddness <= 1).sum())} of {tested} members plausible\n"
-        first = [one for one in self.trace if (one.attempt, one.step) == (1, 1)]  # one a chunk
+        first = [  # one a chunk
+            two for one, two in pairwise(self.trace) if (one.attempt, two.attempt) == (0, 1)
+        ]
         again = ""
         if first:
             number = sum(one.members for one in first)

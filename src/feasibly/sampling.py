@@ -14,6 +14,7 @@ __all__ = [
     "inspect",
     "misfit",
     "noisy_parts",
+    "passed",
     "run",
     "shortfall",
     "trajectory",
@@ -22,7 +23,9 @@ __all__ = [
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Protocol, runtime_checkable
@@ -31,7 +34,9 @@ import torch
 from torch import Tensor
 
 from . import members as batch
+from . import progress as meters
 from .arguments import members_of, placed, shape_of, typed, whole
+from .checks.derivatives import check_gradient
 from .checks.inputs import check_constraint, check_denoiser, check_parts
 from .constraints.base import Constraint
 from .errors import (
@@ -120,6 +125,7 @@ def run(
     observe: Callable[[State], None] | None = None,
     reason: str = "",
     monitor: Monitor | None = None,
+    progress: bool | None = None,
 ) -> Result:
     r"""Samples an ensemble, attempt by attempt.
 
@@ -129,8 +135,8 @@ def run(
     said by the constraint of the last sampler.
 
     Before the run, denoiser and constraint are tested on two states: two forward evaluations and,
-    if a method needs it, a gradient, which are not counted. The denoiser's parameters should not
-    require gradients, which cost memory.
+    if a method needs gradients, 18 more and nine gradients, which are not counted. The denoiser's
+    parameters should not require gradients, which cost memory.
 
     Arguments:
         attempts: The samplers, one for each attempt.
@@ -141,11 +147,12 @@ def run(
         chunk: How many members to sample at a time; None for all.
         dtype: The type of the samples, float32 or float64.
         device: Where to sample; None for where the denoiser is.
-        callback: Called with a :class:`Snapshot` after every step.
-        observe: Called with a :class:`State` after every step.
+        callback: Called with a :class:`Snapshot` after every step, at a member's first try.
+        observe: Called with a :class:`State` after every step, likewise.
         reason: Why these samplers, in a sentence.
         monitor: What tells which members are plausible, such as
             :func:`feasibly.plausible.reference` returns; None for none.
+        progress: Whether to show how far the run is; None for on a terminal or in a notebook.
 
     Raises:
         ConstraintError: If the constraint cannot be used as it is.
@@ -160,31 +167,38 @@ def run(
         members, shape, seed=seed, chunk=chunk, dtype=dtype, device=device
     )
     evaluations, start = Evaluations(), time.perf_counter()
-    prepared = dry_run(attempts, shape, dtype, device, ids[0], size, evaluations)
-
     parts: list[Result] = []
     failure = ""
-    for first in range(0, len(ids), size):
-        part = Run(
-            seed,
-            shape,
-            dtype,
-            device,
-            callback,
-            observe,
-            evaluations,
-            start=start,
-            monitor=monitor,
-        )
-        evaluations = Evaluations()  # what the preparation took is the first chunk's
-        try:
-            parts.append(part.sample(prepared, list(ids[first : first + size])))
-        except BaseException as error:
-            parts += [part.latest] if part.latest else []
-            # set on whatever it is, a keyboard interrupt included
-            error.partial = Result.join(parts) if parts else None  # ty: ignore
-            raise
-        failure, start = failure or part.failure, time.perf_counter()
+    with meters.shown(progress) as meter, meter.part("sampling"):
+        prepared, costs = dry_run(attempts, shape, dtype, device, ids[0], size, evaluations)
+        costs = [cost + getattr(monitor, "cost", 0) for cost in costs]
+        meter.expect(len(ids) * costs[0])
+        begun = meter.done
+        for first in range(0, len(ids), size):
+            part = Run(
+                seed,
+                shape,
+                dtype,
+                device,
+                callback,
+                observe,
+                evaluations,
+                start=start,
+                monitor=monitor,
+                costs=costs,
+            )
+            evaluations = Evaluations()  # what the preparation took is the first chunk's
+            try:
+                parts.append(part.sample(prepared, list(ids[first : first + size])))
+            except BaseException as error:
+                parts += [part.latest] if part.latest else []
+                # set on whatever it is, a keyboard interrupt included
+                error.partial = Result.join(parts) if parts else None  # ty: ignore
+                raise
+            failure, start = failure or part.failure, time.perf_counter()
+            done = min(first + size, len(ids))
+            each = (meter.done - begun) / done  # not as expected, but as it was
+            meter.expect((len(ids) - done) * each, f"sampling, {done:,} of {len(ids):,} finished")
     result = replace(Result.join(parts), reason=reason)
     if not result.finite.any():
         raise SamplingError(
@@ -230,7 +244,8 @@ def inspect(
     chunk: int = 2,
     gradient: bool = False,
 ) -> Problem:
-    """Tests a denoiser and a constraint at t = 1/2, on two states as noisy as a run's.
+    """Tests a denoiser and a constraint at t = 1/2, on two states as noisy as a run's, and the
+    denoiser's gradient at three noise levels.
 
     Arguments:
         denoiser: The denoiser.
@@ -250,11 +265,12 @@ def inspect(
     network = Network(denoiser)
     device = device or device_of(network.denoiser)
     t = torch.tensor(0.5, dtype=dtype, device=device)
-    alpha_t, sigma_t = network.schedule(t)
     z = MemberNoise(0, range(2), shape, dtype=dtype, device=device)()
     with torch.no_grad(), batch.calling([member] * 2, device):
-        x_t = (alpha_t**2 + sigma_t**2).sqrt() * z
+        x_t = network.noisy(z, t)
         x_0 = check_denoiser(network.denoiser, x_t, t, gradient)
+        if gradient:
+            check_gradient(network.denoiser, z)
         # one such state may be a bad one, and its estimate not finite: the run will say so
         x_0 = torch.where(x_0.isfinite(), x_0, z)
         r = None if constraint is None else check_constraint(constraint, x_0)
@@ -269,8 +285,9 @@ def dry_run(
     member: int,
     chunk: int,
     evaluations: Evaluations,
-) -> list[Any]:
-    """Tests samplers on their problem, and returns them as prepared for it.
+) -> tuple[list[Any], list[float]]:
+    """Tests samplers on their problem. Returns them as prepared for it, and the work that each is
+    expected to take for a sample; see :mod:`feasibly.progress`.
 
     Equal samplers are prepared once. What a preparation evaluates is added to `evaluations`.
     """
@@ -279,6 +296,7 @@ def dry_run(
     parts = (shape, dtype, device, member, chunk)
     problem = inspect(attempts[0].denoiser, constraint, *parts, gradient=gradient)
     prepared: dict[int, Any] = {}
+    costs: dict[int, float] = {}
     for sampler in attempts:
         if id(sampler) not in prepared:
             with batch.calling([member] * 2, device):
@@ -289,7 +307,9 @@ def dry_run(
                     raise
                 except Exception as error:
                     raise failure("The preparation of a run", error, chunk) from error
-    return [prepared[id(sampler)] for sampler in attempts]
+            costs[id(sampler)] = meters.work(*prepared[id(sampler)].expected(problem.residuals))
+    ids = list(map(id, attempts))
+    return [prepared[i] for i in ids], [costs[i] for i in ids]
 
 
 def trajectory(sampler: Any, noise: MemberNoise) -> Iterator[tuple[int, Tensor, Any]]:
@@ -340,6 +360,33 @@ def failure(where: str, error: Exception, states: int) -> SamplingError:
     return SamplingError(f"{where} failed ({type(error).__name__}: {error}); {cure}.")
 
 
+Watch = Callable[[Tensor, Tensor, Tensor], None]
+_WATCH: ContextVar[Watch | None] = ContextVar("watch", default=None)
+
+
+def passed(x: Tensor, x_0: Tensor, s: Tensor) -> None:
+    """Tells the run of a step that a sampler takes while it begins.
+
+    Arguments:
+        x: A state of each member, with shape (B, *).
+        x_0: The clean estimates behind them, with shape (B, *).
+        s: The time that they reached.
+    """
+    watch = _WATCH.get()
+    if watch is not None:
+        with _watching(None):  # what a callback samples is another run
+            watch(x, x_0, s)
+
+
+@contextmanager
+def _watching(watch: Watch | None) -> Generator[None]:
+    token = _WATCH.set(watch)
+    try:
+        yield
+    finally:
+        _WATCH.reset(token)
+
+
 @dataclass
 class Run:
     """The run of one chunk of members, and its statistics.
@@ -361,6 +408,7 @@ class Run:
         current: The same in the attempt that is under way.
         statistics: What samplers say of their beginnings, summed.
         monitor: What tells which members are plausible; None for none.
+        costs: The work that each attempt is expected to take for a sample, with its test.
     """
 
     seed: int
@@ -378,9 +426,15 @@ class Run:
     current: dict[int, list[float]] = field(default_factory=dict)
     statistics: dict[str, float] = field(default_factory=dict)
     monitor: Monitor | None = None
+    costs: Sequence[float] = ()
 
     def sample(self, attempts: Sequence[Any], ids: list[int]) -> Result:
         """Samples the members `ids` attempt by attempt; warns of nothing."""
+        meter, costs = meters.current(), self.costs or [0.0] * len(attempts)
+        with meter.part(expected=min(len(ids) * costs[0], meter.left)):
+            return self._sample(attempts, ids, costs)
+
+    def _sample(self, attempts: Sequence[Any], ids: list[int], costs: Sequence[float]) -> Result:
         constraint = attempts[-1].constraint
         x_0 = torch.full((len(ids), *self.shape), torch.nan, dtype=self.dtype, device=self.device)
         c = torch.full((len(ids),), torch.inf, dtype=self.dtype, device=self.device)
@@ -404,6 +458,10 @@ class Run:
             x_0[kept], odd[kept] = found[better], odd_found[better]
             c[kept], feasible[kept] = c_found[better], good[better]
             self.latest = self._result(x_0, c, feasible, odd, ids, attempts)
+            left = int((~feasible | (odd > 1)).sum())
+            share = left / len(rows)  # and of these as many again
+            ahead = sum(share**k * cost for k, cost in enumerate(costs[attempt + 1 :]))
+            meters.current().expect(left * ahead)
         return self._result(x_0, c, feasible, odd, ids, attempts)
 
     def _oddness(self, sampler: Any, x_0: Tensor, ids: list[int]) -> Tensor:
@@ -430,22 +488,49 @@ class Run:
         noise = MemberNoise(self.seed, ids, self.shape, attempt, self.dtype, self.device)
         failed = torch.zeros(len(ids), dtype=torch.bool, device=self.device)
         self.current = {i: [] for i in ids}
-        steps, length = trajectory(sampler, noise), sampler.taken
-        _, s, start = next(steps)
+        steps, length, times = trajectory(sampler, noise), sampler.taken, sampler.times()
+        reached, raised = 0, None
+
+        def note(k: int, s: Tensor, x: Tensor, x_0: Tensor) -> None:
+            nonlocal reached
+            sigma = sampler.noise_level(s)
+            some = "1 sample" if len(x) == 1 else f"{len(x):,} samples"
+            meters.current().say(
+                f"step {k} of {length}, noise level {sigma:.2g}, attempt {attempt + 1}, {some}"
+            )
+            if k > reached:  # else members that are tried again have been here
+                self._note(length, constraint, ids, x_0, failed, attempt, k, sigma)
+                if self.observe is not None and not failed.all():
+                    self.observe(State(ids, attempt, s, x, x_0))
+                reached = k
+
+        def watch(x: Tensor, x_0: Tensor, s: Tensor) -> None:
+            nonlocal raised
+            k = int((times - s.item()).abs().argmin())
+            try:
+                note(length + 1 - len(times) + k, s, x, x_0)
+            except Exception as error:
+                raised = error
+                raise
+
+        try:
+            with _watching(watch):
+                _, s, start = next(steps)
+        except SamplingError:
+            if raised is not None:  # by a callback, or the constraint after a step
+                raise raised from None
+            raise
         for name, number in start.statistics.items():
             self.statistics[name] = self.statistics.get(name, 0.0) + number
         x_t = x_0 = start.x
         del start
         for k, s, (x_t, x_0, _) in steps:
             failed |= ~finite(x_t) | ~finite(x_0)
-            sigma = sampler.noise_level(s)
+            note(k, s, x_t, x_0)
             if failed.all():
+                sigma = sampler.noise_level(s)
                 self.failure = f" by step {k} of {length}, at sigma = {sigma:.3g}"
-                self._note(length, constraint, ids, x_0, failed, attempt, k, sigma)
                 return torch.full_like(x_0, torch.nan)
-            self._note(length, constraint, ids, x_0, failed, attempt, k, sigma)
-            if self.observe is not None:
-                self.observe(State(ids, attempt, s, x_t, x_0))
 
         x_t = torch.where(per_sample(failed, x_t), 0.0, x_t)
         try:
@@ -744,6 +829,7 @@ def misfits(result: Result, constraint: Constraint | None) -> Iterator[str]:
 
 def _warn(result: Result, attempts: Sequence[Any]) -> None:
     """Warns the caller of :func:`run` of infeasible members and of what samplers complain of."""
+    meters.current().erase()
     # over this function, `run` and `sample`, and the decorators around them
     for sentence in complaints(attempts, result.statistics):
         result.warnings.append(sentence)

@@ -150,3 +150,31 @@ def test_rejection_takes_one_target_in_a_run():
         warnings.simplefilter("ignore")  # of two tries a member may have none that is kept
         alone = sampler.sample([5], (4,), attempts=2)
     assert torch.allclose(alone.samples[:, 0], TARGETS[5, 0].float(), atol=1e-3)
+
+
+@pytest.mark.parametrize("noise", [None, 0.5])
+def test_what_is_missing_constrains_no_member(noise):
+    """Half of the members miss a value, the first one too. They have the exact distribution
+    without it: of 128, an element is outside of these bounds by a chance of 1e-5."""
+    i = torch.arange(4.0, dtype=torch.float64)
+    cov = 0.6 ** (i[:, None] - i).abs()
+    prior = Gaussian(torch.zeros(4), cov, LogLogit())
+    kind = {"tolerance": 1e-6} if noise is None else {"noise": noise}
+    y = torch.ones(256, 2) / (noise or 1.0)
+    y[:128, 0] = torch.nan
+    law = EachMember(feasibly.Linear(torch.eye(4)[:2], torch.zeros(2), **kind), y)
+    x = feasibly.sample(prior, law, 256, shape=(4,)).samples.double()
+    for half, seen in zip(x.split(128), ([1], [0, 1]), strict=True):
+        A = torch.eye(4, dtype=torch.float64)[seen]
+        S = A @ cov @ A.T + (noise or 0.0) ** 2 * torch.eye(len(seen))
+        gain = cov @ A.T @ torch.linalg.inv(S)
+        std = (cov - gain @ A @ cov).diagonal().clamp_min(1e-9).sqrt()
+        free = std > 1e-3
+        assert ((half.mean(dim=0) - gain.sum(dim=1)) / std)[free].abs().max() < 0.42
+        assert (half.std(dim=0) / std - 1)[free].abs().max() < 0.3
+
+
+@pytest.mark.parametrize("targets", [[[torch.inf]], [[torch.nan], [torch.nan]]])
+def test_targets_that_say_nothing_are_refused(targets):
+    with pytest.raises(ValueError, match="infinite values, or none but missing"):
+        EachMember(feasibly.Equality(lambda x: x[:, :1], 1e-6), targets)

@@ -43,12 +43,12 @@ class Stop(Exception):
 def stop_half_way(path, **options):
     """Draws two of four members, as a process that is stopped then."""
 
-    def stop(drawn):
-        if drawn == 2:
+    def stop(snapshot):
+        if snapshot.step == 1 and len(Store(path).missing()) == 2:
             raise Stop
 
     with pytest.raises(Stop):
-        ensemble.run(sampler(**options), path, 4, (3,), chunk=2, progress=stop)
+        ensemble.run(sampler(**options), path, 4, (3,), chunk=2, callback=stop)
     assert len(Store(path).missing()) == 2
 
 

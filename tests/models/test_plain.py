@@ -176,7 +176,7 @@ def test_a_learned_variance_is_dropped():
         (lambda: feasibly.wrap(lambda x, s: x), "Nothing about function says"),
         (lambda: feasibly.wrap(lambda x, s: x, "noise", VP()), "no kind 'noise'.*'eps'"),
         (lambda: feasibly.wrap(lambda x, s: x, "eps"), "needs the schedule"),
-        (lambda: feasibly.wrap(lambda x, s: x, "eps", VP(), scale=2), "scale"),
+        (lambda: feasibly.wrap(lambda x, s: x, "eps", VP(), sigma=2), "sigma"),
         (lambda: feasibly.wrap(3, "eps", VP()), "network must be callable, got int"),
         (lambda: feasibly.wrap(lambda x, s: x, "eps", 3), "schedule must be callable, got int"),
         (lambda: feasibly.wrap(lambda x, s: x, "eps", VP), r"schedule is the class VP.*VP\(\)"),

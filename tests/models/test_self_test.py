@@ -10,6 +10,7 @@ import feasibly
 from feasibly import priors
 from feasibly.denoisers.predictions import PREDICTIONS
 from feasibly.errors import DenoiserError
+from feasibly.models.tables import AlphaBar
 from feasibly.oracles import Gaussian
 from feasibly.problems import distributions
 from feasibly.schedules import EDM, VP, Flow, LogLogit, Rectified, SubVP, rates
@@ -337,3 +338,31 @@ def test_one_sample_at_which_it_fails_is_no_chance():
 
     with pytest.raises(DenoiserError, match="times those of a guess"):
         feasibly.wrap(net, "x0", VP(), data=samples)
+
+
+@pytest.mark.parametrize(("trained", "used"), [(0, 0), (1, 1), (0, 1), (1, 0)])
+def test_zero_terminal_snr_is_told_apart_on_smooth_data(trained, used):
+    """For Stable Diffusion's table. Where noise hides all of the data, nothing differs."""
+    steps = torch.linspace(0.00085**0.5, 0.012**0.5, 1000, dtype=torch.float64)
+    plain = AlphaBar((1 - steps.square()).cumprod(0))
+    schedules = plain, plain.other()
+    i = torch.arange(8, dtype=torch.float64)
+    smooth = 0.95 ** (i[:, None] - i).abs()
+    values, vectors = torch.linalg.eigh(torch.kron(smooth, smooth))
+    z = torch.randn(1024, 64, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    data = ((z * values.sqrt()) @ vectors.T).float()
+
+    def at(schedule, u):  # an entry without signal is dropped, and the clock ends before it
+        return schedule(u.double() / schedule.time(torch.tensor(1.0, dtype=torch.float64)))
+
+    def net(x, u):
+        alpha, sigma = (v[:, None] for v in at(schedules[trained], u))
+        gain = alpha * values / (alpha**2 * values + sigma**2)
+        x_0 = ((x.double() @ vectors) * gain) @ vectors.T
+        return (alpha * (x.double() - alpha * x_0) / sigma - sigma * x_0).to(x)
+
+    if trained == used:
+        feasibly.wrap(net, "v", schedules[used], data=data)
+        return
+    with pytest.raises(DenoiserError, match="zero terminal SNR"):
+        feasibly.wrap(net, "v", schedules[used], data=data)

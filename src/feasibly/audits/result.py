@@ -65,13 +65,18 @@ class Audit:
         if not self.recommended:
             return "No candidate could be audited."
         chosen = self[self.recommended]
-        but = ""
-        if chosen.feasible < FEASIBLE:
-            but = f", though only {chosen.feasible:.1%} of its members are feasible"
-        elif chosen.faulty:
-            alone = len(self.candidates) == 1
-            others = "" if alone else ", and none without faults has as low an energy score"
-            but = f". It has faults{others}"
+        use = f"Use {chosen.name}."
+        if chosen.faulty:
+            few = chosen.feasible < FEASIBLE
+            why = (
+                f"only {chosen.feasible:.1%} of its members are feasible" if few else "has faults"
+            )
+            others = len(self.candidates) > 1 and not few
+            none = ", and none without faults has as low an energy score" if others else ""
+            use = (
+                f"{chosen.name} comes nearest, but {why}{none}: do not take its members for "
+                "samples of the constrained distribution."
+            )
         more = sum(c.examination is not None for c in self.candidates) > 1
         regret = ""
         if more and self.regret > 0:
@@ -88,7 +93,7 @@ class Audit:
                 f" {self.cheaper} takes {costs[0]} evaluations in place of {costs[1]}, and no "
                 "fault of it was found either."
             )
-        return f"Use {self.recommended}{but}.{regret}{cheap}"
+        return f"{use}{regret}{cheap}"
 
     @property
     def tested(self) -> tuple[Candidate, ...]:

@@ -22,13 +22,14 @@ from ..arguments import placed, shape_of, typed, whole
 from ..constraints import through
 from ..constraints.base import Constraint
 from ..constraints.composite import without_inequalities
-from ..errors import DenoiserError, SamplingError, StoreError
+from ..errors import ConstraintError, DenoiserError, SamplingError, StoreError
 from ..machine import is_exhausted
 from ..members import calling
 from ..minimizers.base import per_sample
 from ..network import device_of, own_mode
 from ..plausible import Reference
 from ..policy import Plan
+from ..progress import current, shown, work
 from ..result import Result
 from ..samplers import Ancestral, Sampler
 from ..samplers.rejection import PILOT
@@ -67,7 +68,7 @@ def audit(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str | None = None,
     path: Path | str | None = None,
-    progress: Callable[[str], None] | None = None,
+    progress: bool | None = None,
 ) -> Audit:
     r"""Tests samplers on your model and your constraint, where the right answer is known.
 
@@ -124,7 +125,8 @@ def audit(
         path: A folder for the members, a store for each candidate. Any number of processes may
             run the same audit with it, and an audit that was stopped goes on. Truths are sampled
             again by each. None to keep members in memory.
-        progress: Called with sentences: what the audit will cost, then each verdict.
+        progress: Whether to say on standard error what the audit is expected to cost, how far it
+            is, and each verdict; None for on a terminal or in a notebook.
 
     Returns:
         The verdicts and a recommendation. `feasibly.sample(..., method=audit.best)` takes it.
@@ -136,8 +138,7 @@ def audit(
         SamplingError: If there are too few truths, or no candidate can run.
         ValueError: If an argument is not right, or the budget is too small for 16 truths.
     """
-    shape, told = shape_of(shape), progress or _nothing
-    count = partial(whole, of="audit")
+    shape, count = shape_of(shape), partial(whole, of="audit")
     truths, members = count("truths", truths, FEWEST), count("members", members, 2)
     near, seed = count("near", near, 1), count("seed", seed, 0, 2**32 - 1)
     budget = None if budget is None else count("budget", budget, 1)
@@ -155,59 +156,76 @@ def audit(
         raise ValueError(f"audit(constraint=...) takes a constraint, got {constraint!r}.")
     device = placed(device, "audit") or device_of(denoiser)
     place = {"dtype": dtype, "device": device}
-    planned, notes = _planned(denoiser, constraint, shape, methods, monitor, place)
-    residuals = inspect(denoiser, constraint, shape, dtype, device).residuals
-    cost = {name: _cost(chosen.attempts, residuals, members) for name, _, chosen in planned}
-    each = sum(cost.values())
-    if budget is not None and each * truths > budget:
-        fewer = int(budget // each)
-        if fewer < FEWEST:
-            raise ValueError(
-                f"audit(budget={budget}) is enough for {fewer} truths, and an audit needs "
-                f"{FEWEST}, which take {FEWEST * each}: audit fewer methods or members."
-            )
-        notes.append(f"The budget allows {fewer} truths of {truths}.")
-        truths = fewer
-    pool = 0 if data is not None else near * truths * (STEPS + 1)
-    parts = ", ".join(f"{name} {truths * one:,}" for name, one in cost.items())
-    told(
-        f"{truths} truths x {members} members take {truths * each:,} evaluations of the network "
-        f"for a member each ({parts}), if one attempt is enough; truths take {pool:,} more."
-    )
-    settings = {"seed": seed, "chunk": chunk, **place}
-    survey = planned[0].plan.survey
-    found = _truths(denoiser, constraint, shape, truths, near, data, survey, settings)
-    if len(found) < truths:
-        notes.append(f"There are {len(found)} truths of {truths}: data do not suffice for more.")
-        if len(found) < FEWEST:
-            raise SamplingError(f"An audit needs {FEWEST} truths, and there are {len(found)}.")
-    if sentence := unlike(constraint, found):
-        notes.append(sentence)
-    # refuses a wrong summary before the work
-    summarised(torch.stack([found, found], dim=1), None, statistics or {})
-    stated = through(constraint, found, members, seed)
-    share = level / (len(planned) + (data is not None))
-    candidates = []
-    for number, (name, method, chosen) in enumerate(planned):
-        work = Work(stated, found, members, settings, statistics, share, path)
-        made = work.candidate(f"{number}-{name}", constraint, name, method, chosen)
-        candidates.append(made)
-        told(f"{name}: {made.verdict}.")
-    best, regret, cheaper = recommend(candidates)
-    if best is None:
-        raise SamplingError(f"No candidate can be audited: {candidates[-1].failure}.")
-    model = None
-    if data is not None:
-        model = _model(denoiser, data, found, members, settings, statistics, share, path)
-        told(f"{model.name}: {model.verdict}.")
-        faulty = model.examination is not None and model.examination.faulty
-        notes.append(
-            "Samples of the model without the constraint differ from the data, so that faults of "
-            "candidates may be the model's. Audit without data to see those of samplers alone."
-            if faulty
-            else "No difference of the model from the data was found at this size, so that faults "
-            "are more likely those of samplers."
+    with shown(progress) as meter:
+        planned, notes = _planned(denoiser, constraint, shape, methods, monitor, place)
+        residuals = inspect(denoiser, constraint, shape, dtype, device).residuals
+        cost = {name: _cost(chosen.attempts, residuals, members) for name, _, chosen in planned}
+        each = sum(cost.values())
+        if budget is not None and each * truths > budget:
+            fewer = int(budget // each)
+            if fewer < FEWEST:
+                raise ValueError(
+                    f"audit(budget={budget}) is enough for {fewer} truths, and an audit needs "
+                    f"{FEWEST}, which take {FEWEST * each}: audit fewer methods or members."
+                )
+            notes.append(f"The budget allows {fewer} truths of {truths}.")
+            truths = fewer
+        pool = 0 if data is not None else near * truths * (STEPS + 1)
+        parts = ", ".join(f"{name} {truths * one:,}" for name, one in cost.items())
+        meter.tell(
+            f"{truths} truths x {members} members take {truths * each:,} evaluations of the "
+            f"network for a member each ({parts}), if one attempt is enough; truths take {pool:,} "
+            "more."
         )
+        settings = {"seed": seed, "chunk": chunk, **place}
+        survey = planned[0].plan.survey
+        tests = 0 if survey is None else survey.cost
+        works = [
+            truths
+            * members
+            * (tests + work(*chosen.attempts[0].for_targets().expected(residuals)))
+            for _, _, chosen in planned
+        ]
+        alone = 0 if data is None else truths * members * (STEPS + 1)
+        meter.expect(pool + sum(works) + alone)
+        with meter.part("truths", pool):
+            found = _truths(denoiser, constraint, shape, truths, near, data, survey, settings)
+        if len(found) < truths:
+            notes.append(
+                f"There are {len(found)} truths of {truths}: data do not suffice for more."
+            )
+            if len(found) < FEWEST:
+                raise SamplingError(f"An audit needs {FEWEST} truths, and there are {len(found)}.")
+        if sentence := unlike(constraint, found):
+            notes.append(sentence)
+        # refuses a wrong summary before the work
+        summarised(torch.stack([found, found], dim=1), None, statistics or {})
+        stated = through(constraint, found, members, seed)
+        share = level / (len(planned) + (data is not None))
+        candidates = []
+        for number, (name, method, chosen) in enumerate(planned):
+            shared = Work(stated, found, members, settings, statistics, share, path)
+            with meter.part(f"{name}, {number + 1} of {len(planned)}", works[number]):
+                made = shared.candidate(f"{number}-{name}", constraint, name, method, chosen)
+            candidates.append(made)
+            meter.tell(f"{name}: {made.verdict}.")
+        best, regret, cheaper = recommend(candidates)
+        if best is None:
+            raise SamplingError(f"No candidate can be audited: {candidates[-1].failure}.")
+        model = None
+        if data is not None:
+            with meter.part("the model alone", alone):
+                model = _model(denoiser, data, found, members, settings, statistics, share, path)
+            meter.tell(f"{model.name}: {model.verdict}.")
+            faulty = model.examination is not None and model.examination.faulty
+            notes.append(
+                "Samples of the model without the constraint differ from the data, so that faults "
+                "of candidates may be the model's. Audit without data to see those of samplers "
+                "alone."
+                if faulty
+                else "No difference of the model from the data was found at this size, so that "
+                "faults are more likely those of samplers."
+            )
     return Audit(
         candidates=tuple(candidates),
         truths=found,
@@ -228,10 +246,6 @@ class Planned(NamedTuple):
     name: str
     method: Any
     plan: Plan
-
-
-def _nothing(sentence: str) -> None:
-    """Tells nobody."""
 
 
 def _planned(
@@ -257,6 +271,8 @@ def _planned(
         asked: dict[str, Any] = {"method": method, "monitor": monitor, "survey": survey}
         try:
             chosen = plan(denoiser, constraint, shape, **asked, **place)
+        except (ConstraintError, DenoiserError):  # of no method can it be sampled
+            raise
         except ValueError as error:
             if tuple(methods) != METHODS:
                 raise
@@ -433,9 +449,11 @@ class Work:
             groups = [
                 range(first, first + self.members) for first in range(0, count, self.members)
             ]
-        result = Result.join(
-            [run(attempts, ids, shape, monitor=survey, **self.settings) for ids in groups]
-        )
+        results, meter = [], current()
+        for k, ids in enumerate(groups):
+            with meter.part(expected=meter.left / (len(groups) - k)):
+                results.append(run(attempts, ids, shape, monitor=survey, **self.settings))
+        result = Result.join(results)
         taken = result.evaluations
         return result.samples, (taken.member_forward + taken.member_backward) / count
 

@@ -15,9 +15,12 @@ from torch import Tensor
 from .. import members as batch
 from ..constraints.base import Constraint
 from ..constraints.composite import Composite
+from ..errors import DenoiserError
 from ..minimizers import LBFGS
 from ..network import Network, device_of, own_mode
 from ..randomness import generator
+from .coverage import channels, misfits
+from .derivatives import check_gradient
 from .inputs import as_data, check_constraint, check_denoiser, check_parts
 
 BATCH = 256
@@ -40,6 +43,8 @@ class Level:
             which is the error of not denoising, and of the data's standard
             deviation, the error of knowing the data's mean alone.
         gradient: Whether the gradient of the output is finite.
+        excess: The largest error of a channel, in units of the bound on it; None for all channels
+            together.
     """
 
     t: float
@@ -48,13 +53,14 @@ class Level:
     error: float
     limit: float
     gradient: bool
+    excess: float | None = None
 
     @property
     def bound(self) -> float:
         """The largest error that is accepted: 10 % more than the limit, or 10 % of the noise. A
         network that predicts the noise leaves a few percent of it where there is nearly nothing
         else, and what it adds to the state of the next step drowns in that step's own noise."""
-        return max(1.1 * self.limit, 0.1 * self.sigma / self.alpha)
+        return _bound(self.limit, self.sigma / self.alpha)
 
     @property
     def verdict(self) -> str:
@@ -63,7 +69,9 @@ class Level:
             return "not finite"
         if not self.gradient:
             return "gradient not finite"
-        return "ok" if self.error <= self.bound else "worse than a guess"
+        if self.error > self.bound:
+            return "worse than a guess"
+        return "ok" if (self.excess or 0) <= 1 else "a channel worse than a guess"
 
 
 @dataclass(frozen=True)
@@ -104,6 +112,8 @@ class Diagnosis:
         remoteness: How far from zero residuals are, in their standard deviations over samples, at
             most; None without a constraint.
         cost: What a call takes; None if the denoiser has no gradient.
+        misfits: How the schedule's noise levels do not fit the data, in sentences.
+        gradient: Why the denoiser's gradient cannot be used, in a sentence; empty if it can.
     """
 
     levels: list[Level]
@@ -116,12 +126,14 @@ class Diagnosis:
     nearest: float | None
     remoteness: float | None
     cost: Cost | None = field(compare=False)  # times differ from run to run
+    misfits: tuple[str, ...] = ()
+    gradient: str = ""
 
     @property
     def ok(self) -> bool:
         """Whether nothing speaks against sampling."""
         fit = self.monotone and all(level.verdict == "ok" for level in self.levels)
-        return fit and self.projected != 0
+        return fit and self.projected != 0 and not self.misfits and not self.gradient
 
 
 @own_mode()
@@ -161,10 +173,14 @@ def diagnose(
     found = [_level(network, data, t, noise) for t in times]
     monotone = bool((sigma / alpha).diff().gt(0).all())
     cost = _cost(network, data[:BATCH]) if all(level.gradient for level in found) else None
-    variance = data.var().item()
+    variance, wrong = data.var().item(), _wrong_gradient(network, data[:4])
+    ends = (sigma / alpha)[[0, -1]].tolist()
+    moments = getattr(network.denoiser, "data_moments", None)
+    unfit = misfits((ends[0], ends[1]), data, moments)
+    fits = tuple(one.sentence for one in unfit if not one.of_mean)  # a run finds the mean itself
 
     if constraint is None:
-        return Diagnosis(found, monotone, variance, *(None,) * 6, cost)
+        return Diagnosis(found, monotone, variance, *(None,) * 6, cost, fits, wrong)
     of_one = torch.zeros(len(data), dtype=torch.long)  # if members have targets of their own
     with batch.calling(of_one[:64], data.device):
         r = check_constraint(constraint, data[:64])
@@ -176,9 +192,8 @@ def diagnose(
     quantiles = (low, median, high)
     exact = constraint.exact
     if exact is None:  # samples need not be brought anywhere
-        return Diagnosis(
-            found, monotone, variance, residuals, quantiles, None, None, None, remote, cost
-        )
+        known = (residuals, quantiles, None, None, None, remote)
+        return Diagnosis(found, monotone, variance, *known, cost, fits, wrong)
     # of the samples themselves: if none can be brought there, no sampler can either
     with batch.calling(of_one[:PROJECTED], data.device):
         near = LBFGS(steps=128, max_step=1.0)(
@@ -190,11 +205,12 @@ def diagnose(
         c, feasible = exact.assess(near.x_0.detach())
     reached = int(feasible.sum()), c.min().item(), remote
     # a composite has no tolerance of its own: its parts have; and what is impossible has none
-    known = reached[0] and not isinstance(constraint, Composite)
+    possible = reached[0] and not isinstance(constraint, Composite)
     # where samples as they are have less than 1e-12, the residual is in small units
     floor = 1e-12 if low > 1e-12 or median == 0 else 0.0
-    suggestion = max(1e-6 * median, floor) if known else None
-    return Diagnosis(found, monotone, variance, residuals, quantiles, suggestion, *reached, cost)
+    suggestion = max(1e-6 * median, floor) if possible else None
+    known = (residuals, quantiles, suggestion, *reached)
+    return Diagnosis(found, monotone, variance, *known, cost, fits, wrong)
 
 
 def _try(network: Network, data: Tensor, seed: int) -> None:
@@ -206,6 +222,16 @@ def _try(network: Network, data: Tensor, seed: int) -> None:
         check_denoiser(network.denoiser, alpha_t * data + sigma_t * z, t, gradient=False)
 
 
+def _wrong_gradient(network: Network, data: Tensor) -> str:
+    """Why the denoiser's gradient cannot be used, in a sentence."""
+    try:
+        with batch.calling(range(len(data)), data.device):
+            check_gradient(network.denoiser, data, known=True)
+    except DenoiserError as error:
+        return str(error)
+    return ""
+
+
 @torch.enable_grad()
 def _level(network: Network, data: Tensor, t: Tensor, noise: torch.Generator) -> Level:
     alpha_t, sigma_t = network.schedule(t)
@@ -215,16 +241,24 @@ def _level(network: Network, data: Tensor, t: Tensor, noise: torch.Generator) ->
         x_t = (alpha_t * x_0 + sigma_t * z).requires_grad_()
         with batch.calling(rows.tolist(), x_0.device):
             x_hat = network(x_t, t)
-        errors.append((x_hat.detach() - x_0).square().mean())
-        noises.append((x_t.detach() / alpha_t - x_0).square().mean())
+        errors.append((x_hat.detach() - x_0).square())
+        noises.append((x_t.detach() / alpha_t - x_0).square())
         gradient = gradient and x_hat.requires_grad
         if gradient:
             (g,) = torch.autograd.grad(x_hat.square().sum(), x_t)
             gradient = bool(g.isfinite().all())
     # against the noise that was drawn: its expectation would differ by chance
-    limit = min(torch.stack(noises).mean().sqrt().item(), data.std().item())
-    error = torch.stack(errors).mean().sqrt().item()
-    return Level(t.item(), alpha_t.item(), sigma_t.item(), error, limit, gradient)
+    wrong, drawn = torch.cat(errors), torch.cat(noises)
+    limit = min(drawn.mean().sqrt().item(), data.std().item())
+    each, others = (channels(v).values.mean(dim=(0, 2)).sqrt() for v in (wrong, drawn))
+    limits = torch.minimum(others, channels(data).values.std(dim=(0, 2))).tolist()
+    sigma, error = (sigma_t / alpha_t).item(), wrong.mean().sqrt().item()
+    excess = max(e / _bound(most, sigma) for e, most in zip(each.tolist(), limits, strict=True))
+    return Level(t.item(), alpha_t.item(), sigma_t.item(), error, limit, gradient, excess)
+
+
+def _bound(limit: float, sigma: float) -> float:
+    return max(1.1 * limit, 0.1 * sigma)
 
 
 @torch.enable_grad()

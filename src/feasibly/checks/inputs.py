@@ -1,9 +1,7 @@
 """Tests of a denoiser and a constraint before use: bad input is refused before sampling."""
 
-__all__ = ["as_data", "check_constraint", "check_denoiser", "check_parts", "penalty"]
+__all__ = ["as_data", "check_constraint", "check_denoiser", "check_parts"]
 
-import math
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -12,24 +10,16 @@ import torch
 from torch import Tensor
 
 from .. import members
+from ..constraints import BlackBox
 from ..constraints.base import Constraint
-from ..errors import ConstraintError, ConstraintWarning, DenoiserError
+from ..errors import ConstraintError, DenoiserError
 from ..machine import exhausted, is_exhausted
 from ..network import Network, explained
-from ..randomness import generator
+from .derivatives import LENGTH, unlike_gradient
 
 ROUNDING = 0.05
 """How far an estimate may move with the size of its batch, relative to the batch: half precision
 rounds to 0.3 %, while a mean over the batch moves it by tens of percent."""
-
-NOISE = (0.0, 0.1, 0.3, 1.0)
-"""The noise on the samples that show a penalty, in units of standardised data."""
-
-TRIED = 32
-"""How many such samples there are."""
-
-SHARE = 0.25
-"""The share of them on which an equality must not be exactly zero."""
 
 
 def check_parts(name: str, denoiser: Any, constraint: Any) -> None:
@@ -64,9 +54,14 @@ def as_data(data: Any) -> Tensor:
     Raises:
         DenoiserError: If they are something else.
     """
-    if isinstance(data, np.ndarray) and data.dtype.kind in "biuf":
+    if isinstance(data, np.ndarray) and data.dtype.kind in "biufc":
         data = torch.tensor(np.ascontiguousarray(data))
-    if not isinstance(data, Tensor) or data.is_complex() or data.ndim < 2 or len(data) < 2:
+    if isinstance(data, Tensor) and data.is_complex():
+        raise DenoiserError(
+            "A test on data needs a few different samples, real ones: give real and imaginary "
+            "parts as channels, as the network has them (torch.view_as_real)."
+        )
+    if not isinstance(data, Tensor) or data.ndim < 2 or len(data) < 2:
         got = f"shape {tuple(data.shape)}" if isinstance(data, Tensor) else type(data).__name__
         raise DenoiserError(
             "A test on data needs a few different samples, as a tensor or an array with shape "
@@ -152,10 +147,7 @@ def check_constraint(constraint: Constraint, x: Tensor) -> Tensor:
 
     Raises:
         ConstraintError: If the residual has a wrong shape, dtype or device, is not finite, not
-            differentiable, or mixes samples.
-
-    Warns:
-        ConstraintWarning: If an equality looks like the penalty of an inequality.
+            differentiable, has a gradient that is not its derivative, or mixes samples.
     """
     name = repr(constraint)
     x = x.detach().requires_grad_()
@@ -182,62 +174,18 @@ def check_constraint(constraint: Constraint, x: Tensor) -> Tensor:
         )
     if not r.shape[1]:
         raise ConstraintError(f"{name}: the residual has no values; is what it selects empty?")
+    if r.is_complex():
+        raise ConstraintError(
+            f"{name}: the residual is complex. Return its real and imaginary parts, as "
+            "torch.view_as_real(r).flatten(start_dim=1) has them; Equality does so itself."
+        )
     if r.dtype != x.dtype or r.device != x.device:
         raise ConstraintError(
             f"{name}: the residual is {r.dtype} on {r.device} for samples of {x.dtype} on "
             f"{x.device}; convert the constraint's tensors, e.g. y.to(x)."
         )
     _check_values(name, constraint, x, r)
-    if doubt := penalty(constraint, x):
-        warnings.warn(doubt, ConstraintWarning, stacklevel=2)
     return r.detach()
-
-
-@torch.enable_grad()
-def penalty(constraint: Constraint, x: Tensor) -> str:
-    r"""Returns a sentence if an equality looks like a penalty :math:`\max(g(x), 0)`, else "".
-
-    Random samples never meet an equality. A penalty is exactly zero inside of an inequality, and
-    its gradient is zero there too.
-
-    Arguments:
-        constraint: The constraint.
-        x: Clean samples, with shape :math:`(B, *)`. If they are few, they are tried with noise.
-    """
-    equalities = constraint.equalities
-    if equalities is None:
-        return ""
-    rows = torch.arange(TRIED, device=x.device)
-    scale = torch.tensor(NOISE, device=x.device)[rows // len(x) % len(NOISE)]
-    noise = torch.randn((TRIED, *x.shape[1:]), generator=generator(0)).to(x)
-    points = x.detach()[rows % len(x)] + scale.reshape(-1, *(1,) * (x.ndim - 1)).to(x) * noise
-    parts = points.split(2)
-    try:
-        with torch.no_grad():
-            zero = torch.cat([_vanishes(equalities.residual(part)) for part in parts])
-    except Exception:
-        return ""  # a function need not take noise
-    share = zero.double().mean(dim=0)
-    # what is zero on all samples is no equation at all, unless there is nothing else
-    often = (share >= SHARE) & ((share < 1) | (share == 1).all())
-    for part, where in zip(parts, (zero & often).split(2), strict=True):
-        if where.any():
-            part.requires_grad_()
-            (g,) = torch.autograd.grad(equalities.residual(part)[where].sum(), part)
-            if g.count_nonzero():
-                return ""
-    if not often.any():
-        return ""
-    return (
-        f"{constraint!r}: a residual is exactly zero, with a zero gradient, on "
-        f"{share[often].max().item():.0%} of test samples, as a penalty relu(g) is. State "
-        "g(x) <= 0 as Inequality(g, tolerance), so that feasible samples are left as they are."
-    )
-
-
-def _vanishes(r: Tensor) -> Tensor:
-    """Returns which residuals are zero, or what a Scalar has for zero."""
-    return r.abs() <= 2 * math.sqrt(torch.finfo(r.dtype).tiny)
 
 
 def _check_values(name: str, constraint: Constraint, x: Tensor, r: Tensor) -> None:
@@ -288,6 +236,16 @@ def _check_values(name: str, constraint: Constraint, x: Tensor, r: Tensor) -> No
                 "over the sample's axes only, and give observations without a batch axis. Where "
                 "each member has its own, state it by constraints.EachMember."
             )
+    at, epsilon = x.detach(), torch.finfo(torch.float32).eps
+    # what another program returns has differences for derivatives already
+    parts = (part for part in constraint.parts if not isinstance(part, BlackBox))
+    if any(unlike_gradient(p.residual, at, LENGTH * at.std(), epsilon) for p in parts):
+        raise ConstraintError(
+            f"{name}: the gradient of the residual is not its derivative, since part of it is "
+            "computed without gradients, or is rounded. Remove torch.no_grad(), detach(), .data, "
+            ".item(), numpy and rounding from it and from its decoder, or state it by "
+            "constraints.BlackBox."
+        )
 
 
 def _independent(

@@ -4,7 +4,7 @@ __all__ = ["ROWS", "Attempt", "Bench"]
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,10 +17,13 @@ from ..errors import DenoiserError
 from ..network import networks_mode
 from ..randomness import generator
 from ..schedules import VP, Cosine, Rectified, SubVP
+from .coverage import Gaps, channels
 
 LEVELS = (0.1, 0.3, 1.0, 3.0, 10.0)
 """The noise levels tried, in units of the data's standard deviation. Far above, the estimate that
 is read from a noise prediction is poor for any trained network."""
+DROWNED = 0.01
+"""The share of the noise's variance that an estimate may always leave."""
 ROWS = 1024
 """At most this many states go through the network at each of them."""
 CAP = 100.0
@@ -52,6 +55,7 @@ class Attempt:
             :math:`d(x_t)`, as a factor. It is one for a posterior mean, whatever the data.
         squares: The mean square errors behind the ratios, summed over the noise levels, of every
             sample, with shape (N).
+        sibling: Whether it is all but the same reading, so that a small gain decides.
     """
 
     change: str
@@ -60,6 +64,7 @@ class Attempt:
     sure: float
     slope: float
     squares: Tensor
+    sibling: bool = False
 
     @property
     def good(self) -> bool:
@@ -86,7 +91,8 @@ class Attempt:
         mine, theirs = (a.squares.nan_to_num(nan=CAP).clamp(max=CAP) for a in (self, other))
         gain = theirs - mine
         chance = allowance(len(gain)) * gain.std() / math.sqrt(len(gain))
-        return self.error < 0.99 * other.error and bool(gain.mean() > chance)
+        least = 0.998 if self.sibling else 0.99
+        return self.error < least * other.error and bool(gain.mean() > chance)
 
 
 class Bench:
@@ -105,6 +111,14 @@ class Bench:
         """The network as it is wrapped."""
         outputs = self._outputs(self.data, self.adapter.time)
         return self._judge("", "", self.adapter.prediction, outputs, self.data)
+
+    def gaps(self) -> Tensor:
+        """How far estimates are from the states; see :func:`coverage.unmoved`."""
+        found = Gaps()
+        for x_t, at, output in reversed(self._outputs(self.data, self.adapter.time)):
+            x_hat = self.adapter.inside(self.adapter.prediction(output, x_t, at))
+            found.add((at.alpha * x_hat - x_t) / at.sigma)
+        return found.all
 
     def readings(self) -> Iterator[Attempt]:
         """What the network returns, read in other ways."""
@@ -136,8 +150,17 @@ class Bench:
     def schedules(self, near: bool = False) -> Iterator[Attempt]:
         """The network, on states of other schedules with its clock; the nearest alone, if wanted,
         for which no trained network can do better by chance."""
-        own = self.adapter.schedule
-        if isinstance(self.adapter, AsIs) or type(own) not in SCHEDULES:
+        own: Any = self.adapter.schedule
+        if isinstance(self.adapter, AsIs):
+            return
+        if hasattr(own, "other") and self.adapter.time == own.time:
+            other = own.other()
+            outputs = self._outputs(self.data, other.time, other)
+            change = "the noise schedule, which is rescaled to zero terminal SNR or is not"
+            remedy = "the scheduler with rescale_betas_zero_snr as in training"
+            found = self._judge(change, remedy, self.adapter.prediction, outputs, self.data)
+            yield replace(found, sibling=True)
+        if type(own) not in SCHEDULES:
             return
         betas = (own.beta_0, own.beta_1) if isinstance(own, VP) else ()
         others = {VP: VP(*betas), SubVP: SubVP(*betas), Cosine: Cosine(), Rectified: Rectified()}
@@ -175,24 +198,30 @@ class Bench:
         x_0 = self._repeated(data)
         rows = list(range(len(data))) * self.copies
         found = []
-        for t in self.times(data.std().item(), schedule):
+        for t in self.times(data, schedule):
             at = scales(schedule or self.adapter.schedule, t, x_0)
-            x_t = at.alpha * x_0 + at.sigma * self.noise
+            x_t = self.adapter.inside(at.alpha * x_0 + at.sigma * self.noise, at.alpha)
             with members.calling(rows, data.device), networks_mode():
                 # a copy, since a network may write into its input
                 found.append((x_t, at, self.adapter.output(x_t.clone(), at, time(t))))
         return found
 
-    def times(self, std: float, schedule: Any = None) -> list[Tensor]:
-        """The times of the noise levels that the schedule reaches."""
+    def times(self, data: Tensor, schedule: Any = None) -> list[Tensor]:
+        """The times of the noise levels that the schedule reaches, for the data as a whole and for
+        a channel that is far smaller."""
         grid, log_noise = self.grid, self.log_noise
         if schedule is not None:
             grid, log_noise = _noise_levels(schedule, self.data)
-        wanted = [math.log(factor * std) for factor in LEVELS]
+        stds = self._channels(data).std(dim=(0, 2))
+        typical, least = stds.square().mean().sqrt().item(), stds[stds > 0].min().item()
+        sizes = [typical, least] if least < LEVELS[0] * typical else [typical]
+        wanted = sorted(math.log(factor * size) for size in sizes for factor in LEVELS)
         low, high = log_noise[0].item(), log_noise[-1].item()
         inside = [w for w in wanted if low <= w <= high] or [(low + high) / 2]
-        places = torch.searchsorted(log_noise, torch.tensor(inside).to(log_noise))
-        return list(grid[places.clamp(max=len(grid) - 1)])
+        levels = torch.tensor(inside).to(log_noise)
+        places = torch.searchsorted(log_noise, levels).clamp(1, len(grid) - 1)
+        below, above = log_noise[places - 1], log_noise[places]
+        return list(torch.lerp(grid[places - 1], grid[places], (levels - below) / (above - below)))
 
     def _judge(
         self,
@@ -204,21 +233,39 @@ class Bench:
     ) -> Attempt:
         x_0 = self._repeated(data)
         ratios, sure, slopes = [], [], [1.0]
-        spread = (x_0 - x_0[: len(data)].mean()).double().flatten(start_dim=1).square()
-        spread = spread.mean(dim=1) * data.numel() / (data.numel() - 1)
+        clean, number = self._channels(x_0), self._channels(data)[:, 0].numel()
+        centre = clean[: len(data)].mean(dim=(0, 2), keepdim=True)
+        spread = (clean - centre).square().mean(dim=2) * number / (number - 1)
         squares = torch.zeros(len(data), dtype=torch.float64, device=data.device)
         for x_t, at, output in outputs:
-            x_hat = prediction(output, x_t, at)
-            error = (x_hat - x_0).double().flatten(start_dim=1).square().mean(dim=1)
-            guess = (x_t / at.alpha - x_0).double().flatten(start_dim=1).square().mean(dim=1)
-            guess = min(guess, spread, key=lambda g: g.mean().item())
-            of_samples = [v.reshape(self.copies, -1).mean(dim=0) for v in (error, guess)]
-            squares += of_samples[0] / guess.mean()
-            relative, least = _ratio(*of_samples)
+            x_hat = self._channels(self.adapter.inside(prediction(output, x_t, at)))
+            error = (x_hat - clean).square().mean(dim=2)
+            noise = (self._channels(x_t / at.alpha) - clean).square().mean(dim=2)
+            guess = torch.where(noise.mean(dim=0) < spread.mean(dim=0), noise, spread)
+            # what is left of the noise drowns in that of the next step; see Level.bound
+            least = DROWNED * noise.mean(dim=1, keepdim=True).expand_as(guess)
+            guess = torch.where(guess.mean(dim=0) < least.mean(dim=0), least, guess)
+            size = guess.mean(dim=0)
+            # each channel counts alike, so that a small one does not hide behind a large one
+            error, guess = (self._samples(v / size) for v in (error, guess))
+            squares += error.mean(dim=1)
+            relative, _ = _ratio(error.mean(dim=1), guess.mean(dim=1))
             ratios.append(math.sqrt(relative))
-            sure.append(math.sqrt(least))
-            slopes.append(_slope(x_hat, x_0, self.copies))
+            for k in range(len(size)):
+                _, surely = _ratio(error[:, k], guess[:, k], len(size))
+                sure.append(math.sqrt(surely))
+            unit = torch.maximum(spread.mean(dim=0), least[0]).sqrt()[:, None]
+            slopes.append(_slope((x_hat - centre) / unit, (clean - centre) / unit, self.copies))
         return Attempt(change, remedy, ratios, max(sure), max(slopes), squares)
+
+    def _channels(self, x: Tensor) -> Tensor:
+        """Samples by channel, with shape (N, C, E), as the data are."""
+        count = channels(self.data).values.shape[1]
+        return x.double().reshape(len(x), count, -1)
+
+    def _samples(self, of_states: Tensor) -> Tensor:
+        """The mean over each sample's states, with shape (N, C)."""
+        return of_states.reshape(self.copies, -1, of_states.shape[1]).mean(dim=0)
 
 
 def _join(faults: list[str]) -> tuple[str, str]:
@@ -264,20 +311,24 @@ def _noise_levels(schedule: Any, data: Tensor) -> tuple[Tensor, Tensor]:
     return grid, log_noise
 
 
-def allowance(samples: int) -> float:
-    r"""The standard errors to allow for chance: three, and for the mean of a few samples, whose
-    standard error is itself uncertain, Student's t at the same level (by Cornish and Fisher's
-    expansion)."""
-    return 3 + sum(c / (samples - 1) ** k for k, c in ((1, 7.5), (2, 17.25), (3, 30.2)))
+def allowance(samples: int, of: int = 1) -> float:
+    r"""The standard errors to allow for chance: three, or as many more as the largest of several
+    has; and for the mean of a few samples, whose standard error is itself uncertain, Student's t
+    at the same level (by Cornish and Fisher's expansion)."""
+    several = math.sqrt(1 + 2 * math.log(of) / 9)
+    return several * (
+        3 + sum(c / (samples - 1) ** k for k, c in ((1, 7.5), (2, 17.25), (3, 30.2)))
+    )
 
 
-def _ratio(errors: Tensor, guesses: Tensor) -> tuple[float, float]:
-    """The mean error of the samples relative to a guess's, and the least that chance leaves."""
+def _ratio(errors: Tensor, guesses: Tensor, of: int = 1) -> tuple[float, float]:
+    """The mean error of the samples relative to a guess's, and the least that chance leaves to one
+    of so many."""
     guess, count = guesses.mean(), len(errors)
     ratio = (errors.mean() / guess).item()
     if not math.isfinite(ratio):
         return math.inf, math.inf
-    allowed = allowance(count)
+    allowed = allowance(count, of)
     if ratio > max(9.0, 1 + allowed**2 / count):  # no chance does that
         return ratio, ratio
     deviation = (errors - ratio * guesses).std() / (guess * math.sqrt(count))
@@ -285,10 +336,9 @@ def _ratio(errors: Tensor, guesses: Tensor) -> tuple[float, float]:
 
 
 def _slope(x_hat: Tensor, x_0: Tensor, copies: int) -> float:
-    r"""The slope :math:`b` of :math:`x_0` against :math:`\hat{x}`, as a factor of at least one,
-    less what chance may have added over the samples."""
-    centre = x_0.mean()
-    x_hat, x_0 = (x.double().flatten(start_dim=1) - centre for x in (x_hat, x_0))
+    r"""The slope :math:`b` of :math:`x_0` against :math:`\hat{x}`, both centred, as a factor of at
+    least one, less what chance may have added over the samples."""
+    x_hat, x_0 = (x.flatten(start_dim=1) for x in (x_hat, x_0))
     per_sample = (
         (a * b).sum(dim=1).reshape(copies, -1).mean(dim=0)
         for a, b in ((x_hat, x_0), (x_hat, x_hat))

@@ -12,8 +12,11 @@ from torch import Tensor
 from .. import members
 from ..denoisers.adapter import Adapter, AsIs, positional, time_first
 from ..denoisers.predictions import scales
-from ..errors import DenoiserError
+from ..errors import CalibrationWarning, DenoiserError
 from ..network import device_of, own_mode
+from ..randomness import generator
+from .coverage import misfits, unmoved
+from .derivatives import check_gradient
 from .inputs import as_data
 from .readings import ROWS, Attempt, Bench
 
@@ -48,8 +51,8 @@ def self_test(denoiser: Any, data: Tensor | np.ndarray, seed: int = 0) -> Attemp
 
     Raises:
         DenoiserError: If the schedule does not go from data to noise, an output or its gradient
-            is not finite, or the denoiser is worse than a guess or than another reading; the
-            message says what is wrong and what to try.
+            is not finite, the gradient is not its derivative, or the denoiser is worse than a
+            guess or than another reading; the message says what is wrong and what to try.
     """
     adapter = denoiser if isinstance(denoiser, Adapter) else _reading(denoiser)
     data = as_data(data)
@@ -65,13 +68,15 @@ def self_test(denoiser: Any, data: Tensor | np.ndarray, seed: int = 0) -> Attemp
         tried = (*bench.readings(), *bench.schedules(near=True))
         others = [other for other in tried if other.good and other.beats(found)]
         if not others:
+            _check_levels(adapter, bench.data)
             return found
     else:
         tried = (*bench.readings(), *bench.units(), *bench.ranges(), *bench.schedules())
         others = [other for other in tried if other.good and other.beats(found)]
         if not others:  # else the gradient's trouble may come of the mistake that is named
             _check_gradient(adapter, bench)
-    message = _message(found, min(others, key=lambda o: o.error, default=None))
+    best = min(others, key=lambda o: o.error, default=None)
+    message = _message(found, best, "" if found.good else unmoved(bench.gaps()))
     if bench.data.numel() >= FEW:
         raise DenoiserError(message)
     warnings.warn(
@@ -80,6 +85,23 @@ def self_test(denoiser: Any, data: Tensor | np.ndarray, seed: int = 0) -> Attemp
         stacklevel=2,
     )
     return found
+
+
+def _check_levels(adapter: Adapter, data: Tensor) -> None:
+    """Warns if the schedule's noise does not fit the data; refuses one that hides a channel."""
+    ends = torch.tensor([0.0, 1.0], dtype=torch.float64)
+    lowest, highest = (s / a for a, s in zip(*adapter.schedule(ends), strict=True))
+    if adapter.own_means:  # what counts is the spread under one condition
+        t = ends[1].to(data)
+        at = scales(adapter.schedule, t, data)
+        noise = torch.randn(data.shape, generator=generator(0), dtype=data.dtype).to(data)
+        with members.calling(range(len(data)), data.device):
+            data = data - adapter(at.alpha * data + at.sigma * noise, t).mean + data.mean(dim=0)
+    for found in misfits((lowest.item(), highest.item()), data, adapter.data_moments):
+        if found.hidden:
+            raise DenoiserError(found.sentence)
+        if not found.of_mean:  # a run finds it itself
+            warnings.warn(found.sentence, CalibrationWarning, stacklevel=4)
 
 
 def _attempt(bench: Bench) -> Attempt:
@@ -114,7 +136,7 @@ def _reading(denoiser: Any) -> Adapter:
 @torch.enable_grad()
 def _check_gradient(adapter: Adapter, bench: Bench) -> None:
     x_0 = bench.data[:4]
-    times = bench.times(x_0.std().item())
+    times = bench.times(bench.data)
     t = times[len(times) // 2]
     at = scales(adapter.schedule, t, x_0)
     x_t = (at.alpha * x_0 + at.sigma * bench.noise[: len(x_0)]).requires_grad_()
@@ -131,9 +153,11 @@ def _check_gradient(adapter: Adapter, bench: Bench) -> None:
             f"The gradient of the network is not finite at t = {t.item():.3g}; look for a square "
             "root or a norm at zero in it."
         )
+    with members.calling(range(len(x_0)), x_0.device):
+        check_gradient(adapter, x_0, known=True)
 
 
-def _message(found: Attempt, cause: Attempt | None) -> str:
+def _message(found: Attempt, cause: Attempt | None, idle: str) -> str:
     if found.good:
         symptom = "it denoises, but clearly worse than another reading of the same network"
     elif found.sure > 1.1:
@@ -144,6 +168,8 @@ def _message(found: Attempt, cause: Attempt | None) -> str:
         )
     else:
         symptom = f"its estimates are off in scale, by a factor of {found.slope:.3g}"
+    if idle:
+        return f"The network does not denoise as it is wrapped: {symptom}. {idle}"
     if cause is None:
         return (
             f"The network does not denoise as it is wrapped: {symptom}. Neither the sign, the "

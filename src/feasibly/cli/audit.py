@@ -88,7 +88,7 @@ def audit(
             seed=seed,
             chunk=chunk,
             path=out if keep else None,
-            progress=told,
+            progress=True,
         )
     show(found.table(), f"{len(found.truths)} truths, {members} members each", console)
     for sentence in (found.recommendation, *found.notes):

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.table import Table
 
 from ..errors import InfeasibleWarning
-from ..progress import LiveProgress
+from ..progress import shown
 from ..report import Report
 from ..result import Result
 from ..samplers import Sampler
@@ -26,15 +26,14 @@ def run_all(
     shape: tuple[int, ...],
     seed: int,
     out: Path,
-    console: Screen,
 ) -> dict[str, Result]:
     """Samples the same members by each method's attempts, with progress, and saves every result
     as `NAME_LABEL.safetensors` in `out` as soon as it is there."""
     results = {}
     for label, attempts in methods.items():
-        with LiveProgress(f"{name}, {label}", console) as live, warnings.catch_warnings():
+        with shown(True) as meter, meter.part(f"{name}, {label}"), warnings.catch_warnings():
             warnings.simplefilter("ignore", InfeasibleWarning)  # the table has the share
-            results[label] = run(attempts, members, shape, seed=seed, callback=live)
+            results[label] = run(attempts, members, shape, seed=seed)
         results[label].save(out / f"{name}_{label}.safetensors".replace(" ", "-"))
     return results
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .. import figures
+from .. import figures, progress
 from ..api import plan
 from ..problems.data2d import DISTRIBUTIONS, Data2D
 from ..randomness import MemberNoise
@@ -63,9 +63,9 @@ def _one_problem(
         "PPR": plan(*parts, method="ppr", monitor=False).attempts,
         POST_HOC: [PostHoc(problem.denoiser, constraint)],
     }
-    results = run_all(name, methods, members, problem.shape, seed, out, console)
+    results = run_all(name, methods, members, problem.shape, seed, out)
 
-    with console.status(f"{name}: ground truth"):
+    with progress.shown(True) as meter, meter.part(f"{name}, ground truth"):
         # 7 % of the prior's samples are close enough to the constraint
         pool = problem.prior_samples(24 * members)
         truth = problem.ground_truth(constraint, pool)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from .. import figures
+from .. import figures, progress
 from ..api import plan
 from ..metrics import rmse, skill, spread
 from ..minimizers import LBFGS
@@ -33,7 +33,7 @@ def demo_ks(out: Path, members: int, reference: int, seed: int) -> int:
     console = Screen()
     out.mkdir(parents=True, exist_ok=True)
     problem = KS("sine-3")
-    with console.status("reference"):
+    with progress.shown(True) as meter, meter.part("reference"):
         y = problem.reference(reference)
     constraint = problem.constraint(y)
     methods: dict[str, Sequence[Sampler]] = {
@@ -43,7 +43,7 @@ def demo_ks(out: Path, members: int, reference: int, seed: int) -> int:
         # steps short enough to find the nearest of a sine's solutions
         POST_HOC: [PostHoc(problem.denoiser, constraint, minimize=LBFGS(64, max_step=1.0))],
     }
-    results = run_all("ks", methods, members, problem.shape, seed, out, console)
+    results = run_all("ks", methods, members, problem.shape, seed, out)
     rows = [_row(problem, label, result, y) for label, result in results.items()]
     show(rows, f"sine of three frames of reference {reference}", console)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .. import figures
+from .. import figures, progress
 from ..api import plan
 from ..constraints import Composite, Constraint, Integral, Mask
 from ..minimizers import LBFGS
@@ -85,9 +85,9 @@ def demo_three(out: Path, members: int, constraint: int, seed: int) -> int:
     )
     rows: list[dict[str, str]] = []
     for make in (curve, maps, field):
-        with console.status(make.__doc__ or ""):
+        with progress.shown(True) as meter, meter.part(make.__doc__ or ""):
             shown = make(members, constraint)
-        found, figure = _one(shown, seed, out, console)
+        found, figure = _one(shown, seed, out)
         rows += found
         figure.savefig(out / f"{shown.name.replace(' ', '-')}.png", dpi=150)
         report.heading(shown.name)
@@ -103,13 +103,11 @@ def demo_three(out: Path, members: int, constraint: int, seed: int) -> int:
     return 0
 
 
-def _one(
-    shown: Shown, seed: int, out: Path, console: Screen
-) -> "tuple[list[dict[str, str]], Figure]":
+def _one(shown: Shown, seed: int, out: Path) -> "tuple[list[dict[str, str]], Figure]":
     denoiser, constraint, shape = shown.parts
     tolerance = constraint.tolerance
     methods = {POST_HOC: [shown.post_hoc], OURS: shown.plan.attempts}
-    results = run_all(shown.name, methods, shown.members, shape, seed, out, console)
+    results = run_all(shown.name, methods, shown.members, shape, seed, out)
     free = run([Ancestral(denoiser, steps=32)], min(shown.members, 512), shape, seed=seed).samples
     rows = []
     for label, result in results.items():

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .. import figures
+from .. import figures, progress
 from ..api import plan
 from ..metrics import area_weights, crps, skill, spread
 from ..minimizers import LBFGS
@@ -38,7 +38,7 @@ def demo_weather(out: Path, members: int, reference: int, seed: int) -> int:
     console = Screen()
     out.mkdir(parents=True, exist_ok=True)
     problem = Weather("wind")
-    with console.status("a day that the prior has not seen"):
+    with progress.shown(True) as meter, meter.part("a day that the prior has not seen"):
         day = problem.reference(reference)
     constraint = problem.constraint(day, reference)
     methods: dict[str, Sequence[Sampler]] = {
@@ -47,7 +47,7 @@ def demo_weather(out: Path, members: int, reference: int, seed: int) -> int:
         ).attempts,
         POST_HOC: [PostHoc(problem.denoiser, constraint, minimize=LBFGS(64, max_step=1.0))],
     }
-    results = run_all("weather", methods, members, problem.shape, seed, out, console)
+    results = run_all("weather", methods, members, problem.shape, seed, out)
     ensembles = {
         label: problem.decode(result.samples[result.finite]) for label, result in results.items()
     }

@@ -20,7 +20,7 @@ from .. import figures, problems
 from ..ensemble import Footprint, Layout, Record, Store, Summary, run
 from ..errors import CalibrationWarning, InfeasibleWarning, StoreError
 from ..machine import check_room, size
-from ..progress import LiveProgress
+from ..progress import shown
 from ..report import Report
 from . import page as pages
 from .job import Job
@@ -67,20 +67,17 @@ def fill(
     if torch.cuda.is_available():  # before the user's function asks for a device
         torch.cuda.set_device(local % torch.cuda.device_count())
     console = Screen(quiet=rank > 0)
-    title = f"{job.method} on {job.denoiser}"
-    with stopping(), LiveProgress(title, console) as live, warnings.catch_warnings():
+    with stopping(), shown(rank == 0) as meter, warnings.catch_warnings():
         for kind in (InfeasibleWarning, CalibrationWarning):  # which the summary prints
             warnings.simplefilter("ignore", kind)
 
-        def progress(finished: int) -> None:
-            if not console.is_terminal:
-                console.say(f"{finished} of {members} members finished")
-
         def planned(footprint: Footprint, together: int) -> None:
+            meter.erase()
             console.say(expected(footprint, together))
 
         check_room(shape, torch.float32, torch.device("cpu"))
         chosen = job.build(shape)
+        meter.tell(chosen.estimate(members))
         for sentence in chosen.remarks:
             console.say(sentence)
         summary = run(
@@ -96,8 +93,6 @@ def fill(
             workers=world,
             sharing=sharing,
             repair=rank == 0,
-            callback=live if console.is_terminal else None,
-            progress=progress,
             planned=planned,
             monitor=chosen.survey,
             remarks=chosen.remarks,

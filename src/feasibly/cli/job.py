@@ -11,6 +11,7 @@ from .. import minimizers
 from ..api import plan
 from ..policy import Plan
 from ..priors import available
+from ..progress import current
 from .load import load_constraint, load_denoiser
 
 MINIMIZERS = set(minimizers.__all__) - {"Minimizer", "Minimum", "Residual"}
@@ -52,7 +53,8 @@ class Job:
                 raise ValueError(f"{name} is given twice, by --options or otherwise.")
             chosen[name] = value
         general = {name: chosen.pop(name) for name in ("attempts", "fast") if name in chosen}
-        denoiser, constraint = load_denoiser(self.denoiser), load_constraint(self.constraint)
+        with current().part("loading", 0):
+            denoiser, constraint = load_denoiser(self.denoiser), load_constraint(self.constraint)
         try:
             return plan(denoiser, constraint, shape, method=self.method, options=chosen, **general)
         except TypeError as error:  # a word where a number belongs

@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from .. import figures
 from ..errors import CalibrationWarning, InfeasibleWarning, SamplingError
 from ..machine import size
-from ..progress import LiveProgress
+from ..progress import shown
 from ..report import Report
 from ..result import Result
 from ..samplers import METHODS
@@ -89,11 +89,12 @@ def sample(
             f"{members} samples take {size(need)}, and {out} has {size(free)} free; make room, or "
             "give another --out."
         )
-    chosen = job.build(shape)
-    for sentence in chosen.remarks:  # before the work
-        console.say(sentence)
-    live = LiveProgress(f"{method} on {denoiser}", console)
-    with stopping(), live, warnings.catch_warnings():
+    with stopping(), shown(True) as meter, warnings.catch_warnings():
+        chosen = job.build(shape)
+        meter.erase()
+        for sentence in chosen.remarks:  # before the work
+            console.say(sentence)
+        meter.tell(chosen.estimate(members))
         for kind in (InfeasibleWarning, CalibrationWarning):  # which are printed below
             warnings.simplefilter("ignore", kind)
         try:
@@ -103,7 +104,6 @@ def sample(
                 shape,
                 seed=seed,
                 chunk=chunk,
-                callback=live,
                 reason=chosen.reason,
                 monitor=chosen.survey,
             )

@@ -57,7 +57,9 @@ def balanced(constraint: Constraint, x: Tensor) -> Constraint:
     equalities = constraint.equalities
     change = None
     if equalities is not None:
-        change = _orthonormal(equalities, x) if linear or _is_affine(equalities, x) else None
+        # of targets that differ, some values may be missing for the one that is seen here
+        if not constraint.differs and (linear or _is_affine(equalities, x)):
+            change = _orthonormal(equalities, x)
         change = change or _gains(equalities, x)
     if linear == constraint.linear and (change is None or change.trivial):
         return constraint
@@ -103,7 +105,7 @@ class _Balanced(Constraint):
         own = self.own
         if own is None:
             return self.constraint.residual(x)
-        if own.A is None or own.b is None or self.differs:
+        if own.A is None or own.b is None:
             return _times(own.to, self.constraint.residual(x))
         # rounding of large coefficients is not carried over
         return x.flatten(start_dim=1) @ own.A.T.to(x) + own.b.to(x)
@@ -150,21 +152,24 @@ def _orthonormal(equalities: Constraint, x: Tensor) -> _Change | None:
         A, r_0 = equalities.matrix(x)
     except (NotImplementedError, RuntimeError):  # or the function takes no double precision
         return None
-    U, size, Q = torch.linalg.svd(A, full_matrices=False)
+    # on the CPU, so that combinations are the same on every device
+    U, size, Q = torch.linalg.svd(A.cpu(), full_matrices=False)
     kept = size > DEPENDENT * size[:1]
     if not kept.any():
         return None
     U, size, Q = U[:, kept], size[kept], Q[kept]
-    to, back = size[0] / size[:, None] * U.T, U * size / size[0]
+    turn = U if kept.all() else torch.eye(len(size)).to(U)  # of full rank no basis is singled out
+    to, back = turn @ (size[0] / size[:, None] * U.T), U * size / size[0] @ turn.T
+    r_0 = r_0.cpu()
     b = to @ r_0
     missed = equalities.violation_of((r_0 - back @ b)[None]).item()
-    if missed > equalities.tolerance and not equalities.differs:
+    if missed > equalities.tolerance:
         raise ConstraintError(
             f"{equalities!r}: its equations contradict each other. The least violation of any "
             f"sample is {missed:.3g}; correct or drop the equations that do not fit the others."
         )
-    even = len(size) == len(A) and bool(size[0] <= UNEVEN * size[-1])
-    return _Change(to, back, size[0] * Q, b, even)
+    even = bool(kept.all() and size[0] <= UNEVEN * size[-1])
+    return _Change(to, back, size[0] * turn @ Q, b, even)
 
 
 def _gains(equalities: Constraint, x: Tensor) -> _Change:

@@ -9,6 +9,8 @@ __all__ = [
     "check_axes",
     "constant",
     "finite",
+    "ordered",
+    "real",
     "rows",
     "target",
 ]
@@ -280,28 +282,36 @@ def at_most_zero(values: Tensor) -> Intervals:
     return Intervals(values, torch.full_like(values, -math.inf), torch.zeros_like(values))
 
 
-def constant(value: Array, name: str) -> Tensor:
+def constant(value: Array, name: str, complex_too: bool = False) -> Tensor:
     """Returns the argument `name` of a constraint as a tensor. Numbers, lists and arrays become
-    double precision."""
-    if isinstance(value, Tensor):
-        return value
+    double precision. Complex ones are refused if they have no meaning."""
     try:
-        if np.asarray(value).dtype.kind in "US":  # of which numpy makes numbers too
-            raise TypeError("a text is no number")
-        # float() refuses None, of which numpy makes a NaN
-        array = np.asarray(float(value) if value is None else value, dtype=np.float64)
+        if isinstance(value, Tensor):
+            array = value
+        else:
+            # float() refuses None, of which numpy makes a NaN
+            numbers = np.asarray(float(value) if value is None else value)
+            if numbers.dtype.kind in "US":  # of which numpy makes numbers too
+                raise TypeError(f"{value!r:.50} is no number")
+            kind = np.complex128 if numbers.dtype.kind == "c" else np.float64
+            array = torch.tensor(numbers.astype(kind))
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"{name} must be numbers: a tensor, an array or a list. Got {type(value).__name__} "
             f"({error})."
         ) from error
-    return torch.tensor(array)
+    if array.is_complex() and not complex_too:
+        raise ValueError(
+            f"{name} is complex, and samples are real: give real numbers. Complex observed values "
+            "are taken by Linear, Observation, Equality and EachMember, as two real ones each."
+        )
+    return array
 
 
-def finite(value: Array, name: str) -> Tensor:
+def finite(value: Array, name: str, complex_too: bool = False) -> Tensor:
     """Returns the argument `name` as a tensor, and refuses it if it has values that are not
-    finite."""
-    value = constant(value, name)
+    finite, or complex ones if they have no meaning."""
+    value = constant(value, name, complex_too)
     bad = int((~value.isfinite()).sum())
     if bad:
         raise ValueError(
@@ -311,14 +321,31 @@ def finite(value: Array, name: str) -> Tensor:
     return value
 
 
+def real(values: Tensor) -> Tensor:
+    """Returns complex values, with shape (*), as two real ones each, with shape (*, 2); others as
+    they are."""
+    return torch.view_as_real(values.resolve_conj()) if values.is_complex() else values
+
+
+def ordered(values: Tensor, name: str) -> Tensor:
+    """Refuses complex values of the function `name`, which are neither small nor large."""
+    if values.is_complex():
+        raise ConstraintError(
+            f"{name} returned complex values, which have no order. State it of real ones: of "
+            "their size (abs), or of real and imaginary parts (torch.view_as_real)."
+        )
+    return values
+
+
 def rows(values: Tensor, x: Tensor, name: str) -> Tensor:
-    """Returns the values of the function `name` for the samples `x`, with shape (B, m)."""
+    """Returns the values of the function `name` for the samples `x`, with shape (B, m). Complex
+    ones become two real ones each."""
     if values.shape[:1] != x.shape[:1]:
         raise ConstraintError(
             f"{name} returned shape {tuple(values.shape)} for {x.shape[0]} samples. Its first "
             "axis must be the batch, so reduce over the other axes only."
         )
-    return values.reshape(x.shape[0], -1)
+    return real(values).reshape(x.shape[0], -1)
 
 
 def check_axes(x: Tensor, axes: int, name: str) -> None:

@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from ..arguments import typed
 from ..errors import ConstraintError
-from .base import Array, Constraint, Inequalities, at_most_zero, constant
+from .base import Array, Constraint, Inequalities, at_most_zero, constant, ordered, real
 
 
 class BlackBox(Constraint):
@@ -82,13 +82,15 @@ class BlackBox(Constraint):
         return _Differences.apply(x, self._evaluate, step)
 
     def _evaluate(self, x: Tensor) -> Tensor:
-        r = constant(self.f(x.detach()), "What BlackBox(f=...) returns")
+        r = constant(self.f(x.detach()), "What BlackBox(f=...) returns", complex_too=True)
         if r.ndim != 2 or r.shape[0] != x.shape[0]:
             raise ConstraintError(
                 f"BlackBox(f=...) must return numbers of shape (B, m), got {tuple(r.shape)} for "
                 f"{x.shape[0]} samples."
             )
-        return r.detach().to(x)
+        if self.inequality:
+            ordered(r, "BlackBox(f=...)")
+        return real(r.detach()).reshape(len(x), -1).to(x)
 
 
 class _Differences(Function):

@@ -4,12 +4,14 @@ __all__ = ["Decoded", "FrameDecoder"]
 
 import operator
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from ..arguments import typed
+from ..errors import ConstraintError
 from .base import Constraint, Inequalities
 
 
@@ -19,11 +21,13 @@ class Decoded(Constraint):
     Arguments:
         constraint: The constraint on decoded samples.
         decode: The decoder, a differentiable function from a batch of latents to a batch of
-            samples, each on its own.
+            samples, each on its own. It may return a tuple that begins with them, or an object
+            with them at `.sample`, as those of diffusers do.
         encode: The encoder, which :class:`ReSample` uses; None if there is none.
 
     Raises:
         ValueError: If one of them is something else.
+        ConstraintError: In use, if the decoder returns something else.
     """
 
     def __init__(
@@ -65,17 +69,20 @@ class Decoded(Constraint):
     @property
     def inequalities(self) -> Inequalities | None:
         inequalities = self.constraint.inequalities
-        return None if inequalities is None else lambda x: inequalities(self.decode(x))
+        return None if inequalities is None else lambda x: inequalities(self._decoded(x))
+
+    def _decoded(self, x: Tensor) -> Tensor:
+        return _tensor_of(self.decode(x))
 
     def residual(self, x: Tensor) -> Tensor:
-        return self.constraint.residual(self.decode(x))
+        return self.constraint.residual(self._decoded(x))
 
     def violation(self, x: Tensor) -> Tensor:
-        return self.constraint.violation(self.decode(x))
+        return self.constraint.violation(self._decoded(x))
 
     @torch.no_grad()
     def assess(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return self.constraint.assess(self.decode(x))
+        return self.constraint.assess(self._decoded(x))
 
     def __repr__(self) -> str:
         return f"{self.constraint!r}, decoded"
@@ -123,11 +130,24 @@ class FrameDecoder:
         return torch.stack(decoded, dim=1)
 
     def _decode(self, frame: Tensor) -> Tensor:
-        decoded = self.decode(frame)
+        decoded = _tensor_of(self.decode(frame))
         if self.channels is None:
             return decoded
         _held("decoded frame", decoded.shape[1], "channels", self.channels)
         return decoded[:, self.channels]
+
+
+def _tensor_of(decoded: Any) -> Tensor:
+    """The tensor in what a decoder returned."""
+    if isinstance(decoded, tuple):
+        decoded = decoded[0]
+    found = decoded if isinstance(decoded, Tensor) else getattr(decoded, "sample", None)
+    if not isinstance(found, Tensor):
+        raise ConstraintError(
+            f"The decoder returned {type(decoded).__name__}; it must return a tensor, a tuple "
+            "that begins with one, or an object with one at .sample."
+        )
+    return found
 
 
 def _numbers(name: str, given: Sequence[int]) -> list[int]:

@@ -9,7 +9,7 @@ from .. import members
 from ..arguments import typed
 from ..errors import ConstraintError
 from ..randomness import generator
-from .base import Array, Constraint, Intervals, finite
+from .base import Array, Constraint, Intervals, constant, real
 from .composite import Composite
 from .inequality import Inequality
 
@@ -30,7 +30,9 @@ class EachMember(Constraint):
     Arguments:
         constraint: The constraint with the residual :math:`r`, an equality. Of an observation
             with noise, targets are in units of the errors.
-        targets: The targets, with shape (N, \*). They are flattened to :math:`(N, m)`.
+        targets: The targets, with shape (N, \*). They are flattened to :math:`(N, m)`; complex
+            ones count as two real ones each. NaN stands for a value that is missing: that member
+            is not constrained by it.
         repeats: How many members in a row have the same target: member :math:`i` has the target
             of row :math:`\lfloor i / \text{repeats} \rfloor`.
 
@@ -54,7 +56,12 @@ class EachMember(Constraint):
                 "Composite([EachMember(...), ...])."
             )
         super().__init__(constraint.tolerance)
-        targets = finite(targets, "EachMember(targets=...)")
+        targets = real(constant(targets, "EachMember(targets=...)", complex_too=True))
+        if targets.isinf().any() or targets.isnan().all():
+            raise ValueError(
+                "EachMember(targets=...) has infinite values, or none but missing ones (NaN). "
+                "Correct them."
+            )
         if targets.ndim < 1 or not len(targets) or repeats < 1:
             raise ValueError(
                 "EachMember needs a row of targets for each member and repeats of at least 1, got "
@@ -82,7 +89,8 @@ class EachMember(Constraint):
                 f"{self!r}: a target has {y.shape[1]} values, and the residual of a sample "
                 f"{r.shape[1]}; give as many."
             )
-        return r - y
+        # what is missing is met by any sample, and a gradient of zero changes none
+        return torch.where(y.isnan(), 0.0, r - y.nan_to_num())
 
     def _targets(self, batch: int) -> Tensor:
         """Returns the targets of the members of the batch, with shape (B, m)."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..arguments import typed
-from .base import Constraint, rows
+from .base import Constraint, ordered, rows
 
 
 class Equality(Constraint):
@@ -16,7 +16,7 @@ class Equality(Constraint):
 
     Arguments:
         function: The residual :math:`h`, a differentiable function of a batch :math:`(B, *)`.
-            Its value is flattened to :math:`(B, m)`.
+            Its value is flattened to :math:`(B, m)`; a complex one counts as two real ones.
         tolerance: The largest :math:`\|h\|^2` of a feasible sample.
     """
 
@@ -48,7 +48,7 @@ class Scalar(Constraint):
         self.function = function
 
     def residual(self, x: Tensor) -> Tensor:
-        c = self.function(x).reshape(x.shape[0], -1)
+        c = ordered(self.function(x), "Scalar(function=...)").reshape(x.shape[0], -1)
         # Rounding may leave c a little below zero. The clamp also makes the gradient zero at an
         # exact solution, where it would be infinite.
         root = c.clamp_min(torch.finfo(c.dtype).tiny).sqrt()

@@ -9,7 +9,17 @@ import torch
 from torch import Tensor
 
 from ..arguments import typed
-from .base import Array, Constraint, Inequalities, Intervals, at_most_zero, constant, rows, target
+from .base import (
+    Array,
+    Constraint,
+    Inequalities,
+    Intervals,
+    at_most_zero,
+    constant,
+    ordered,
+    rows,
+    target,
+)
 
 
 class Inequality(Constraint):
@@ -40,7 +50,8 @@ class Inequality(Constraint):
         return self._values(x).relu()
 
     def _values(self, x: Tensor) -> Tensor:
-        return rows(self.g(x), x, "Inequality(g=...)")
+        name = "Inequality(g=...)"
+        return rows(ordered(self.g(x), name), x, name)
 
 
 class Bounds(Constraint):

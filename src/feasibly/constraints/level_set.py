@@ -9,7 +9,7 @@ import torch
 from torch import Generator, Tensor
 
 from ..arguments import typed
-from .base import Constraint
+from .base import Constraint, ordered
 
 
 class LevelSet(Constraint):
@@ -27,7 +27,7 @@ class LevelSet(Constraint):
         self.f = f
 
     def residual(self, x: Tensor) -> Tensor:
-        return self.f(x)[:, None]
+        return ordered(self.f(x), "LevelSet(f=...)")[:, None]
 
     def violation(self, x: Tensor) -> Tensor:
         return -torch.expm1(-self.f(x).square())

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..arguments import typed
-from .base import Array, Constraint, finite
+from .base import Array, Constraint, finite, real
 
 ZERO = 16
 """An eigenvalue of the correlations of errors counts as zero below so many rounding errors. Those
@@ -28,6 +28,9 @@ class Noise:
     Values are combined such that the errors of some combinations are independent with variance
     one, and others have none: these must hold exactly.
 
+    A complex value is two real ones, its real and its imaginary part, which have a standard
+    deviation each; :math:`R` is of all parts, in that order.
+
     Arguments:
         noise: The standard deviation of all errors, or of each in the shape of the values, or
             :math:`R` with shape :math:`(m, m)`.
@@ -45,7 +48,7 @@ class Noise:
 
     @typed
     def __init__(self, noise: Array, values: Tensor, name: str) -> None:
-        given, m = finite(noise, f"{name}(noise=...)"), values.numel()
+        given, m = finite(noise, f"{name}(noise=...)", complex_too=True), values.numel()
         if isinstance(noise, bool) or given.dtype == torch.bool or given.is_complex():
             raise ValueError(
                 f"{name}(noise=...) takes standard deviations or a covariance, which are real "
@@ -56,6 +59,16 @@ class Noise:
         precision = torch.finfo(given.dtype).eps if given.is_floating_point() else 0.0
         rounding = ZERO * precision * math.sqrt(m)
         given = given.double()
+        if values.is_complex():
+            values, m = real(values), 2 * m
+            if given.shape == values.shape[:-1]:
+                given = given[..., None].expand(values.shape)
+            elif given.ndim and given.shape != (m, m):
+                raise ValueError(
+                    f"{name}(noise=...) has shape {tuple(given.shape)}. Of complex values give "
+                    "one standard deviation, that of the real and of the imaginary part each; or "
+                    f"one for each value; or the covariance of all parts, with shape {(m, m)}."
+                )
         self.covariance = given.shape == (m, m) and values.shape != (m, m)
         if self.covariance:
             self._from_covariance(given, rounding, name)

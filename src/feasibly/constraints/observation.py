@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..arguments import typed
 from ..errors import ConstraintError
-from .base import Array, finite
+from .base import Array, finite, real, rows
 from .noise import Observed
 
 
@@ -22,12 +22,14 @@ class Observation(Observed):
 
     Arguments:
         A: The operator, which maps a batch :math:`(B, *)` to :math:`(B, *_y)`.
-        y: The observed value, with shape :math:`(*_y)`. It is the same for all samples.
+        y: The observed value, with shape :math:`(*_y)`. It is the same for all samples. Complex
+            values are observed in both parts, as two real ones each.
         tolerance: The largest :math:`\|A(x) - y\|^2`, a sum and not a mean, of a feasible sample.
             With `noise` it is of the values without an error, and None if there are none.
         noise: The standard deviation of the errors, one number or one for each value, in the
             units of :math:`y`; or their covariance :math:`R`, with shape :math:`(m, m)`, which may
-            be singular. None for an exact observation.
+            be singular. For complex values it is the standard deviation of the real part and of
+            the imaginary one, each. None for an exact observation.
 
     Raises:
         ValueError: If the noise is negative or no covariance, or the tolerance does not fit it.
@@ -42,7 +44,7 @@ class Observation(Observed):
         *,
         noise: Array | None = None,
     ) -> None:
-        self.A, self.y = A, finite(y, "Observation(y=...)")
+        self.A, self.y = A, finite(y, "Observation(y=...)", complex_too=True)
         super().__init__(self.y, tolerance, noise)
 
     def misfit(self, x: Tensor) -> Tensor:
@@ -52,7 +54,13 @@ class Observation(Observed):
                 f"Observation: A(x) has shape {tuple(A_x.shape[1:])} for one sample, but y has "
                 f"{tuple(self.y.shape)}. Give y in the shape of A(x), without a batch axis."
             )
-        return (A_x - self.y.to(A_x)).reshape(x.shape[0], -1)
+        if A_x.is_complex() != self.y.is_complex():
+            kinds = ("complex", "real") if A_x.is_complex() else ("real", "complex")
+            raise ConstraintError(
+                f"Observation: A(x) is {kinds[0]} and y is {kinds[1]}. Give both as complex "
+                "values, or observe a real part or a size (abs) alone."
+            )
+        return rows(A_x - self.y.to(A_x), x, "Observation(A=...)")
 
 
 class Linear(Observed):
@@ -60,7 +68,7 @@ class Linear(Observed):
 
     Arguments:
         A: The matrix, with shape :math:`(m, D)`, where :math:`D` is the number of elements of a
-            sample.
+            sample. It may be complex, as that of a Fourier transform.
         y: The observed value, with shape :math:`(m)`.
         tolerance: The largest :math:`\|A x - y\|^2` of a feasible sample; see
             :class:`Observation`.
@@ -76,14 +84,18 @@ class Linear(Observed):
     def __init__(
         self, A: Array, y: Array, tolerance: float | None = None, *, noise: Array | None = None
     ) -> None:
-        A, y = finite(A, "Linear(A=...)"), finite(y, "Linear(y=...)")
+        A, y = (finite(v, f"Linear({k}=...)", complex_too=True) for k, v in (("A", A), ("y", y)))
         if A.ndim != 2 or y.shape != A.shape[:1]:
             raise ValueError(
                 f"Linear needs A of shape (m, D) and y of shape (m), got {tuple(A.shape)} and "
                 f"{tuple(y.shape)}."
             )
+        if A.is_complex() or y.is_complex():
+            A, y = A.to(torch.complex128), y.to(torch.complex128)
         super().__init__(y, tolerance, noise)
-        self.A, self.y = A, y
+        # of complex rows both parts hold, one after the other
+        self.A, self.y = real(A.T).movedim(0, -1).flatten(end_dim=-2), real(y).flatten()
+        A, y = self.A, self.y
         self.A_inverse = torch.linalg.pinv(A.double())
         exact, values = A.double(), y.double()
         if self.noise is not None:

@@ -2,7 +2,7 @@ r"""A network of any parametrisation, as a denoiser."""
 
 __all__ = ["Adapter", "AsIs", "positional", "time_first"]
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -41,6 +41,16 @@ class Adapter(nn.Module):
     it is not so already, that is a copy that shares its weights. It is called in its own dtype,
     with a time for every sample; the result has the dtype of the state. Printing an adapter states
     all that it assumes.
+
+    Data may live on a subspace, as centred or padded ones do, with the projection :math:`P` onto
+    it as `project`. Noise outside of it says nothing of the data, so that :math:`P d(P x_t)` is
+    the posterior mean. It holds for :math:`P(x) = c + P_0 x` as well, with :math:`x_t` as
+    :math:`\alpha_t c + P_0 x_t`.
+
+    Attributes:
+        project: The projection, a function of batches; None for none.
+        data_moments: The mean and the standard deviation of the data, which runs begin with; None
+            for zero and one. See :meth:`feasibly.network.Network.noisy`.
 
     Arguments:
         net: The network.
@@ -101,6 +111,8 @@ class Adapter(nn.Module):
         self.learned_variance = learned_variance
         self.predicts = predicts or FORMULAS[str(prediction)]
         self.notes = notes
+        self.project: Callable[[Tensor], Tensor] | None = None
+        self.data_moments: tuple[Tensor, Tensor] | None = None
 
     def forward(self, x_t: Tensor, t: Tensor, **conditions: Any) -> Posterior:
         r"""Estimates :math:`p(x_0 \mid x_t)`.
@@ -116,8 +128,26 @@ class Adapter(nn.Module):
                 no row among the conditions.
         """
         at = scales(self.schedule, t, x_t)
+        x_t = self.inside(x_t, at.alpha)
         output = self.output(x_t, at, self.time(t.double()), conditions)
-        return Posterior(self.prediction(output, x_t, at))
+        return Posterior(self.inside(self.prediction(output, x_t, at)))
+
+    @property
+    def own_means(self) -> bool:
+        """Whether members have conditions of their own, which may shift the mean of the data."""
+        return any(isinstance(v, Tensor) and not _shared(v) for v in self.conditions.values())
+
+    def inside(self, x_t: Tensor, alpha: Tensor | float = 1.0) -> Tensor:
+        """Returns states projected onto the subspace of the data, with their shape.
+
+        Arguments:
+            x_t: The states, with shape (B, *).
+            alpha: The signal scale, which broadcasts against them.
+        """
+        if self.project is None:
+            return x_t
+        offset = self.project(torch.zeros_like(x_t))
+        return self.project(x_t) + (alpha - 1) * offset
 
     def output(
         self,
@@ -200,10 +230,19 @@ class Adapter(nn.Module):
             ("t = 1", f"noise, {_scales(a_1, s_1)}; the network gets {last:.4g}"),
             ("time", self.clock),
             ("values", "as in training (standardised, in [-1, 1], ...); constraints see these"),
+            *(("data", text) for text in self._known()),
             *(("conditions", _describe(k, v)) for k, v in self.conditions.items()),
             *(("note", note) for note in self.notes),
         ]
         return "\n".join(f"{name:>10}: {text}" for name, text in lines)
+
+    def _known(self) -> Iterator[str]:
+        """What is known of the data, in words."""
+        if self.data_moments is not None:
+            mean, std = (value.double().mean().item() for value in self.data_moments)
+            yield f"runs begin with their mean, {mean:.3g}, and standard deviation, {std:.3g}"
+        if self.project is not None:
+            yield "on a subspace: states are projected onto it"
 
     def _describe(self) -> str:
         name = type(self.net).__name__
@@ -229,7 +268,10 @@ class AsIs(Adapter):
 
     def forward(self, x_t: Tensor, t: Tensor, **conditions: Any) -> Posterior:
         given = self._rows(len(x_t), x_t.device) | conditions
-        return Posterior(self._unwrap(self.net(x_t, t, **given), x_t))
+        if self.project is None:
+            return Posterior(self._unwrap(self.net(x_t, t, **given), x_t))
+        x_t = self.inside(x_t, scales(self.schedule, t, x_t).alpha)
+        return Posterior(self.inside(self._unwrap(self.net(x_t, t, **given), x_t)))
 
     def output(
         self,

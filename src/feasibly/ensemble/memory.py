@@ -173,7 +173,7 @@ def estimate(
     begun = isinstance(measured, Particles)  # `begin` takes all steps but the last
     if begun:
         measured = _all_along(measured, MemberNoise(0, [0], shape, 0, dtype, device)())
-    *_, sampler = dry_run([measured], shape, dtype, device, 0, 1, Evaluations())
+    (sampler,), _ = dry_run([measured], shape, dtype, device, 0, 1, Evaluations())
 
     last = sampler.taken - 1
     levels = [last] if begun else sorted({0, length // 2, max(0, last - 1)})
@@ -247,7 +247,7 @@ def _steps(
             with batch.calling(range(count), device):
                 if k == levels[0]:  # once: some samplers go down most levels in it
                     memory = sampler.begin(noise).memory
-                x_t = sampler.scale(times[k]) * noise()
+                x_t = sampler.denoiser.noisy(noise(), times[k])
                 memory = sampler.step(x_t, times[k], times[k + 1], noise, memory).memory
         except Exception as error:
             raise SamplingError(

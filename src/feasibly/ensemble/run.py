@@ -21,6 +21,7 @@ from ..errors import CalibrationWarning, InfeasibleWarning, SamplingError
 from ..files import remedy
 from ..machine import check_room, is_exhausted
 from ..network import Evaluations, device_of, own_mode
+from ..progress import current, shown
 from ..randomness import MemberNoise
 from ..result import Result, Snapshot
 from ..samplers import Sampler
@@ -55,7 +56,7 @@ def run(
     sharing: int = 1,
     repair: bool = True,
     callback: Callable[[Snapshot], None] | None = None,
-    progress: Callable[[int], None] | None = None,
+    progress: bool | None = None,
     planned: Callable[[Footprint, int], None] | None = None,
     monitor: Monitor | None = None,
     remarks: Iterable[str] = (),
@@ -96,7 +97,8 @@ def run(
         repair: Whether to read the store first, and sample again what failed or is damaged. Of
             several processes that start together one is enough.
         callback: Called with a :class:`Snapshot` after every step of every chunk.
-        progress: Called with the number of members that are finished, after every chunk.
+        progress: Whether to show on standard error how far this process is, and how many members
+            of the store are finished; None for on a terminal or in a notebook.
         planned: Called by `auto`, before the first member, with the :class:`Footprint` and the
             chunk.
         monitor: What tells which members are plausible, such as `feasibly.plan(...).survey`; None
@@ -142,62 +144,64 @@ def run(
     )
     device = device or device_of(denoiser)
     check_room(config.shape, dtype, device)
-    size = memory.SEVERAL if chunk == "auto" else chunk
-    taken, place = Evaluations(), (config.shape, dtype, device, 0)
-    try:
-        prepared = dry_run(attempts, *place, size, taken)
-    except SamplingError as error:
-        if not is_exhausted(error):
-            raise
-        prepared = None
-    if prepared is None:  # outside of the `except`, which would keep the tensors alive
-        prepared = dry_run(attempts, *place, 1, taken)
-
-    @functools.cache
-    def asked(count: int) -> Probe:
-        return probe(denoiser, last.constraint, count, config.shape, dtype, device)
-
-    kept = None if chunk == "auto" else min(chunk, members)
-    seen = _observations(last.constraint, MemberNoise(0, [0], shape, 0, dtype, device)())
-    store = Store.create(path, config, layout, asked, denoiser, kept, seen)
-    if repair:
-        store.repair()
-        if store.rebuild():
-            Summary.read(store).write()
-    for sentence in remarks:
-        store.warn(sentence)
-    if chunk == "auto":
-        plan = memory.plan(prepared, config, device, sharing)
-        if planned is not None and plan.footprint is not None:
-            planned(plan.footprint, plan.chunk)
-    else:
-        plan = Plan(chunk)
-    with Claims(store.claims) as claims:
-        worker = Worker(
-            prepared, store, claims, device, plan, workers, callback, progress, monitor, taken
-        )
+    with shown(progress) as meter, meter.part("sampling"):
+        size = memory.SEVERAL if chunk == "auto" else chunk
+        taken, place = Evaluations(), (config.shape, dtype, device, 0)
         try:
-            worker.work()
-        except BaseException as error:
-            # what stopped the run, a full disk or one that is gone, may stop this as well
-            with contextlib.suppress(OSError):
-                claims.release(worker.current)
-                missing = store.missing()
-                lost = sorted(set(worker.current) & set(missing))
-                again = "the same call goes on."
-                if config.source:
-                    again = (
-                        f"`python -m feasibly resume {path}` goes on (with --denoiser and "
-                        "--constraint, if they are yours)."
-                    )
-                error.add_note(
-                    (f"Lost in the middle: {some(lost)}. " if lost else "")
-                    + f"{members - len(missing)} of {members} members are finished and kept; "
-                    + again
-                )
-                worker.complain()
+            prepared, costs = dry_run(attempts, *place, size, taken)
+        except SamplingError as error:
+            if not is_exhausted(error):
+                raise
+            prepared = None
+        if prepared is None:  # outside of the `except`, which would keep the tensors alive
+            prepared, costs = dry_run(attempts, *place, 1, taken)
+        costs = [cost + getattr(monitor, "cost", 0) for cost in costs]
+
+        @functools.cache
+        def asked(count: int) -> Probe:
+            return probe(denoiser, last.constraint, count, config.shape, dtype, device)
+
+        kept = None if chunk == "auto" else min(chunk, members)
+        seen = _observations(last.constraint, MemberNoise(0, [0], shape, 0, dtype, device)())
+        store = Store.create(path, config, layout, asked, denoiser, kept, seen)
+        if repair:
+            store.repair()
+            if store.rebuild():
                 Summary.read(store).write()
-            raise
+        for sentence in remarks:
+            store.warn(sentence)
+        if chunk == "auto":
+            plan = memory.plan(prepared, config, device, sharing)
+            if planned is not None and plan.footprint is not None:
+                planned(plan.footprint, plan.chunk)
+        else:
+            plan = Plan(chunk)
+        with Claims(store.claims) as claims:
+            worker = Worker(
+                prepared, store, claims, device, plan, workers, callback, costs, monitor, taken
+            )
+            try:
+                worker.work()
+            except BaseException as error:
+                # what stopped the run, a full disk or one that is gone, may stop this as well
+                with contextlib.suppress(OSError):
+                    claims.release(worker.current)
+                    missing = store.missing()
+                    lost = sorted(set(worker.current) & set(missing))
+                    again = "the same call goes on."
+                    if config.source:
+                        again = (
+                            f"`python -m feasibly resume {path}` goes on (with --denoiser and "
+                            "--constraint, if they are yours)."
+                        )
+                    error.add_note(
+                        (f"Lost in the middle: {some(lost)}. " if lost else "")
+                        + f"{members - len(missing)} of {members} members are finished and kept; "
+                        + again
+                    )
+                    worker.complain()
+                    Summary.read(store).write()
+                raise
     summary = Summary.read(store).write()
     # of a method that does not end on the constraint, some infeasible members are no news
     if summary.infeasible and last.enforces and (last.lands or not summary.feasible):
@@ -241,18 +245,22 @@ class Worker:
     plan: Plan
     workers: int
     callback: Callable[[Snapshot], None] | None
-    progress: Callable[[int], None] | None
+    costs: Sequence[float]  # the work that each attempt is expected to take for a member
     monitor: Monitor | None = None
     taken: Evaluations = field(default_factory=Evaluations)  # by the preparation
     current: tuple[int, ...] = ()
+    begun: float = 0.0  # the work that had been done before the first chunk
+    made: int = 0  # members that this process has sampled
     paths: dict[int, list[float]] = field(default_factory=dict)  # violations by member and step
     statistics: dict[str, float] = field(default_factory=dict)  # of samplers, summed over chunks
 
     def work(self) -> None:
         """Takes free members, chunk after chunk; waits for those that others are sampling, in case
         they stop."""
+        self.begun = current().done
         try:
             while missing := self.store.missing():
+                self.report(len(missing))
                 # at the end of a run, a large chunk would leave nothing for the others
                 fair = math.ceil(len(missing) / self.workers)
                 taken = self.claims.take(missing, min(self.plan.chunk, fair))
@@ -301,10 +309,16 @@ class Worker:
             for name, number in result.statistics.items():
                 self.statistics[name] = self.statistics.get(name, 0.0) + number
             self.keep(result, range(len(result.members)))
+            self.made += len(result.members)
         self.claims.release(self.current)
         self.current = ()
-        if self.progress is not None:
-            self.progress(self.store.config.members - len(self.store.missing()))
+
+    def report(self, missing: int) -> None:
+        """Says how much work is left to this process, if the others are as fast."""
+        meter, members = current(), self.store.config.members
+        each = (meter.done - self.begun) / self.made if self.made else self.costs[0]
+        done = f"sampling, {members - missing:,} of {members:,} finished"
+        meter.expect(each * missing / self.workers, done)
 
     def sample(self) -> Result:
         """Samples the current members, and takes down their violations by step. What it raises
@@ -313,7 +327,12 @@ class Worker:
         dtype = getattr(torch, config.dtype)
         place = (config.shape, dtype, self.device)
         made = Run(
-            config.seed, *place, self.callback, evaluations=self.taken, monitor=self.monitor
+            config.seed,
+            *place,
+            self.callback,
+            evaluations=self.taken,
+            monitor=self.monitor,
+            costs=self.costs,
         )
         self.paths, self.taken = made.paths, Evaluations()  # the first chunk's alone
         try:

@@ -11,6 +11,9 @@ from torch import Tensor
 from ..arguments import typed
 from ..schedules import Schedule
 
+LAST = 0.0682
+"""The last signal scale of Stable Diffusion's table, before it is rescaled."""
+
 
 def interpolate(table: Tensor, u: Tensor) -> Tensor:
     r"""Returns the entries of `table`, with shape (N), at positions `u` in [0, N - 1], with linear
@@ -54,6 +57,15 @@ class AlphaBar(Schedule):
                 f"{alpha_bar[:3].tolist()} ... {alpha_bar[-3:].tolist()}."
             )
         self.log_nsr = torch.log1p(-alpha_bar) - torch.log(alpha_bar)
+
+    def other(self) -> "AlphaBar":
+        """Returns the table rescaled to zero terminal SNR; or if it is so, the one before, taken
+        to end with Stable Diffusion's signal."""
+        root = torch.sigmoid(-self.log_nsr).sqrt()
+        if len(root) == self.steps:
+            return AlphaBar(((root - root[-1]) * root[0] / (root[0] - root[-1])).square())
+        root = torch.cat([root, root.new_zeros(1)])  # steps without signal are one, at the end
+        return AlphaBar((LAST + root * (root[0] - LAST) / root[0]).square())
 
     def time(self, t: Tensor) -> Tensor:
         return t * (len(self.log_nsr) - 1)

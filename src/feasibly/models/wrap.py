@@ -10,10 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..checks.coverage import CENTRED, centring, channels
+from ..checks.inputs import as_data
 from ..checks.self_test import self_test
+from ..constraints.base import Array, finite
 from ..denoisers.adapter import Adapter
 from ..denoisers.predictions import PREDICTIONS
 from ..errors import DenoiserError
+from ..randomness import generator
 from ..schedules import clock
 from .azula import azula
 from .diffusers import diffusers, is_diffusers
@@ -45,6 +49,9 @@ def wrap(
     *,
     data: Tensor | np.ndarray | None = None,
     conditions: Mapping[str, Any] | None = None,
+    mean: Array | None = None,
+    scale: Array | None = None,
+    project: Callable[[Tensor], Tensor] | None = None,
     **options: Any,
 ) -> Adapter:
     r"""Makes a denoiser of a pretrained network.
@@ -75,11 +82,20 @@ def wrap(
         kind: The family it belongs to; None to tell objects of diffusers and denoisers that have
             a schedule by themselves.
         schedule: The noise schedule that it was trained with.
-        data: A few clean samples, with shape :math:`(N, *)`, for :func:`feasibly.self_test`. Row i
-            is denoised under the conditions of member i.
+        data: A few clean samples as the network knows them, with shape :math:`(N, *)`, for
+            :func:`feasibly.self_test`. Row i is denoised under the conditions of member i. They
+            also give `mean` and `scale`, and show whether data are centred, so that one of their
+            means is zero in each; then states are projected onto such data.
         conditions: What the network is conditioned on: class labels, context. A tensor has
             a row for every member of the ensemble, by the member's index, or one row for all;
             other values are passed on as they are.
+        mean: The mean of the data as the network knows them, which broadcasts to a sample; a list
+            has a number for each channel, the first axis of a sample. The default is that of
+            `data`, or zero. Runs begin with it, which counts where it is far from zero.
+        scale: Their standard deviation, likewise; by default that of `data`, or one.
+        project: The orthogonal projection onto the subspace where the data live, a function of
+            batches: `lambda x: mask * x` for padded ones, `lambda x: x - x.mean(1, keepdim=True)`
+            for points whose centre is at zero. None for data that fill their space.
         options: Options of the family's own; see its function in :mod:`feasibly.models`.
 
     Raises:
@@ -110,8 +126,64 @@ def wrap(
             raise
         raise DenoiserError(f"kind={kind!r} cannot be wrapped so: {error}.") from error
     if data is not None:
+        data = as_data(data)
+        project = project or centring(data)
+    adapter.project = project
+    if project is not None and data is not None:
+        _check_projection(project, data)
+    adapter.data_moments = _moments(mean, scale, data)
+    if data is not None:
         self_test(adapter, data)
     return adapter
+
+
+def _moments(
+    mean: Array | None, scale: Array | None, data: Tensor | None
+) -> tuple[Tensor, Tensor] | None:
+    """The mean and the standard deviation that runs begin with: as given, else those of data."""
+    if mean is None and scale is None and data is None:
+        return None
+    known = torch.zeros(()), torch.ones(())
+    if data is not None:
+        std = channels(data.double()).values.var(dim=0).mean(dim=1).sqrt()
+        known = data.double().mean(dim=0), std if len(std) > 1 else std[0]
+    if mean is not None:
+        known = finite(mean, "wrap(mean=...)").double(), known[1]
+    if scale is not None:
+        known = known[0], finite(scale, "wrap(scale=...)").double()
+        if not bool((known[1] > 0).all()):
+            raise ValueError(
+                "wrap(scale=...) is the standard deviation of the data, which must be positive; "
+                f"got {known[1].min().item():.3g}."
+            )
+    return known
+
+
+def _check_projection(project: Callable[[Tensor], Tensor], data: Tensor) -> None:
+    """Refuses a projection that is none, that is oblique, or that changes the data."""
+    u, v = torch.randn((2, *data.shape), generator=generator(0), dtype=torch.float64)
+    try:
+        zero = project(torch.zeros_like(u))
+        one, other = project(u) - zero, project(v) - zero
+        again = project(one) - zero
+        changed = (project(data.double()) - data).norm() > CENTRED * data.double().norm()
+    except Exception as error:
+        raise DenoiserError(
+            f"wrap(project=...) failed on samples of shape {tuple(data.shape)} "
+            f"({type(error).__name__}: {error}). It is a function of batches, such as lambda x: "
+            "mask * x."
+        ) from error
+    oblique = (one * (v - other)).sum().abs() > CENTRED * u.norm() * v.norm()
+    if oblique or (again - one).norm() > CENTRED * u.norm():
+        raise DenoiserError(
+            "wrap(project=...) is no orthogonal projection: it must return what is in the "
+            "subspace as it is, and nothing of what is orthogonal to it."
+        )
+    if changed:
+        raise DenoiserError(
+            "wrap(project=...) changes the data, which must lie in the subspace that it projects "
+            "onto. Give the projection onto the subspace of the data as the network knows them."
+        )
 
 
 def _check_objects(net: Any, kind: Any, schedule: Any, conditions: Any) -> None:

@@ -164,9 +164,9 @@ class Sampler(ABC):
         return self
 
     def begin(self, noise: MemberNoise) -> Start:
-        r"""Samples the states :math:`x_1 \sim p(x_1)` of data of zero mean and unit variance."""
+        r"""Samples the states :math:`x_1 \sim p(x_1)`; see :meth:`Network.begin`."""
         times = self.times(noise.dtype, noise.device)
-        return Start(self.scale(times[0]) * noise(), times)
+        return Start(self.denoiser.begin(noise(), times[0]), times)
 
     def times(
         self, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu"
@@ -270,6 +270,11 @@ class Sampler(ABC):
         forward, backward = self.cost(residuals)
         last = 1 if self.output == "denoised" else 0
         return self.taken * forward + last, self.taken * backward
+
+    def expected(self, residuals: int = 1) -> tuple[float, float]:
+        """Returns the forward and backward evaluations that an attempt is expected to take for a
+        sample: the budget, but for what most samples do not need."""
+        return self.budget(residuals)
 
     @typed
     def sample(

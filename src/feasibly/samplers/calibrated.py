@@ -3,7 +3,7 @@ r"""PPR with posterior samples in place of point estimates."""
 __all__ = ["CalibratedPPR"]
 
 import math
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from itertools import pairwise
 from typing import Self
 
@@ -14,6 +14,7 @@ from ..constraints.base import Constraint
 from ..linalg import Solution, least_squares, square_root
 from ..minimizers import LBFGS, Minimizer
 from ..minimizers.base import QUIET, per_sample
+from ..network import along_channels
 from ..sampling import Problem
 from . import moments
 from .ancestral import Ancestral
@@ -125,6 +126,9 @@ class CalibratedPPR(Sparse):
         floor: The least singular value of :math:`J V J^\top` without noise, relative to the
             largest: smaller ones count less. It guards against errors of a learned covariance,
             and leaves a bias where an exact one has smaller singular values.
+        units: The standard deviations of the data's channels, the first axis of a sample. The
+            square root is taken in units of them, since Lanczos' method finds small directions
+            late. If empty, it is taken as it is.
         minimize: The minimizer of the last projection.
         eta: The share of fresh noise in a prediction.
         output: What to return; see :class:`Sampler`.
@@ -143,6 +147,7 @@ class CalibratedPPR(Sparse):
     iterations: int = 8
     dimensions: tuple[tuple[float, int], ...] = field(default=(), metadata=QUIET)
     floor: float = 1e-2
+    units: tuple[float, ...] = field(default=(), metadata=QUIET)
     minimize: Minimizer = LBFGS(steps=48, memory=12)
     output: str = "projected"
 
@@ -187,10 +192,16 @@ class CalibratedPPR(Sparse):
         if self.products is None:
             z = self.diffused(x_t, t, randn)
         elif self.products:
-            root, largest = square_root(V, randn(z), self.products, RTOL)
-            z, width = z + root, largest.sqrt()
-        # without noise singular values are bounded by the largest
+            unit = self.unit(x_t, t)
+            root, largest = square_root(
+                lambda u: V(u / unit) / unit, randn(z), self.products, RTOL
+            )
+            z, largest = z + unit * root, largest * unit.max() ** 2
+            width = largest.sqrt()
+        # without noise singular values are bounded by the largest; with noise too, where V is
+        # as exact as the reverse diffusion takes the denoiser to be
         noisy = self.constraint.noisy is not None
+        noisy &= self.constraint.equalities is None or self.products is not None
 
         def solve(S: Product, b: Tensor, iterations: int, rtol: float, least: Tensor) -> Solution:
             rtol = min(rtol, self.floor)  # small singular values are solved for too
@@ -222,6 +233,15 @@ class CalibratedPPR(Sparse):
         times = self.times_at(torch.lerp(levels[0], levels[1], share))
         times[-1] = 0.0
         return times
+
+    def unit(self, x_t: Tensor, t: Tensor) -> Tensor:
+        r"""Returns about the standard deviations of the posterior of independent data, which
+        broadcast against `x_t`, relative to the largest; one without `units`."""
+        if not self.units:
+            return torch.ones((), dtype=x_t.dtype, device=x_t.device)
+        precision = along_channels(self.units, x_t) ** -2 + self.noise_level(t) ** -2
+        unit = precision.rsqrt()
+        return unit / unit.max()
 
     def solves(self, t: Tensor) -> int:
         """Returns the most iterations of the solver at a time."""
@@ -283,6 +303,10 @@ class CalibratedPPR(Sparse):
         if self.products is None:
             forward += sum(len(self._halvings(t)) for t in times)
         return forward + last[0], self.gradients(times, residuals) + last[1]
+
+    def expected(self, residuals: int = 1) -> tuple[float, float]:
+        quick = replace(self.minimize, steps=1)  # the last projection has little to do
+        return replace(self, minimize=quick).budget(residuals)
 
     def gradients(self, times: Tensor, residuals: int) -> int:
         """Returns the most backward evaluations of steps from these times."""

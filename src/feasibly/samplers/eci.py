@@ -89,7 +89,7 @@ class ECI(Sampler):
     def begin(self, noise: MemberNoise) -> Start:
         times = self.times(noise.dtype, noise.device)
         held = Held(noise(), 1)
-        return Start(self.scale(times[0]) * held.noise, times, held)
+        return Start(self.denoiser.begin(held.noise, times[0]), times, held)
 
     def prepare(self, problem: Problem) -> Self:
         if not has_closed_form(self.constraint, problem.x_0):

@@ -27,6 +27,7 @@ PROBES = 8  # the random steps that tell these changes
 UNEVEN = 5.0  # how many times as much some must change as others to be scaled
 RAISED = 30.0  # by how much a residual is scaled up at most, so that none rules the others
 KEPT = 32  # residuals whose derivatives may be kept, each as large as a sample
+ROUNDED = 10.0  # how many rounding errors of a variance count as zero
 NEGATIVE = 0.1  # the share of it that may be found negative
 
 Randn = Callable[[Tensor], Tensor]
@@ -249,14 +250,21 @@ def _rows(
     r, J_r, J_r_T = _products(equalities, x, KEPT)
     m = r.shape[1]
     share = equalities.tolerance / m if noise is None else noise
-    turn, turn_T, known = _known(r.detach(), lambda p: J_r(V(J_r_T(p))))
+    stiff, rounding = torch.full_like(one, STIFF), torch.zeros_like(one)
+    if m > FEW:  # one solver meets both, so both are of the same size
+        of_values = _size(values.detach(), lambda p: J_v(V(J_v_T(p))))[1]
+        stiff = stiff.maximum(of_values)
+        alike = _size(values.detach(), lambda p: J_v(J_v_T(p)))[1]
+        steep = _size(r.detach(), lambda p: J_r(J_r_T(p)))[1]
+        rounding = ROUNDED * torch.finfo(r.dtype).eps * steep * of_values / alike
+    turn, turn_T, known = _known(r.detach(), lambda p: J_r(V(J_r_T(p))), stiff, rounding)
     # the product of the turn and its transpose is diagonal
     exact = share * turn(turn_T(torch.ones_like(r)))
     return Rows(
         torch.cat([turn(r), values], dim=1),
         torch.cat([exact, torch.ones_like(values)], dim=1),
         turn,
-        torch.where(known, 1 / STIFF, one),
+        torch.where(known, (stiff / STIFF**2).clamp_max(1.0), one),
         lambda v: torch.cat([turn(J_r(v)), J_v(v)], dim=1),
         lambda p: J_r_T(turn_T(p[:, :m])) + J_v_T(p[:, m:]),
     )
@@ -304,7 +312,17 @@ def _scaled(rows: Rows, unit: Tensor) -> Rows:
     )
 
 
-def _known(r: Tensor, S: Product) -> tuple[Product, Product, Tensor]:
+def _size(r: Tensor, S: Product) -> tuple[Tensor, Tensor]:
+    """Returns the least and the largest variance of residuals that a few products find, both with
+    shape (B, 1)."""
+    begin = torch.where(r.norm(dim=1, keepdim=True) > 0, r, 1.0)
+    least, most = extremes(S, begin, SIZED)
+    return least[:, None], most[:, None]
+
+
+def _known(
+    r: Tensor, S: Product, stiff: Tensor, rounding: Tensor
+) -> tuple[Product, Product, Tensor]:
     """Returns how exact residuals join those with errors: a linear map, its transpose, and for
     which samples it is not zero, with shape (B, 1).
 
@@ -316,13 +334,14 @@ def _known(r: Tensor, S: Product) -> tuple[Product, Product, Tensor]:
     Arguments:
         r: The residuals, with shape (B, m).
         S: The product with their covariance.
+        stiff: The largest variance that they get, with shape (B, 1).
+        rounding: Below this variance data meet many residuals as they are, with shape (B, 1).
     """
     if r.shape[1] > FEW:
-        begin = torch.where(r.norm(dim=1, keepdim=True) > 0, r, 1.0)
-        least, size = extremes(S, begin, SIZED)
-        known = (size > 0) & (least >= -NEGATIVE * size) & size.isfinite()
-        scale = torch.where(known, STIFF / size, 0.0).sqrt()[:, None]
-        return lambda v: scale * v, lambda p: scale * p, scale > 0
+        least, size = _size(r, S)
+        known = (size > rounding) & (least >= -NEGATIVE * size) & size.isfinite()
+        scale = torch.where(known, stiff / size, 0.0).sqrt()
+        return lambda v: scale * v, lambda p: scale * p, known
     rows = [S(e.expand_as(r)) for e in torch.eye(r.shape[1]).to(r)]
     M = torch.stack(rows, dim=1).double()
     values, vectors = eigh((M + M.mT) / 2)

@@ -17,7 +17,7 @@ from ..members import among
 from ..minimizers import GaussNewton, Minimizer
 from ..minimizers.base import per_sample
 from ..randomness import MemberNoise
-from ..sampling import Problem, finite
+from ..sampling import Problem, finite, passed
 from .ancestral import Ancestral, Last
 from .base import Randn, Sampler, Start, Step
 from .calibrated import CalibratedPPR
@@ -25,7 +25,7 @@ from .normals import inside, positive
 from .ppr import PPR
 from .principal import Principal, given, principal
 from .slopes import LARGE, Slopes, blocks, diagonal, followed, mapped, products, rows
-from .tries import Pilot, checked, like_pilot, sample_pilot, sample_until_kept
+from .tries import Pilot, checked, expected, like_pilot, sample_pilot, sample_until_kept, trying
 from .truncated import TruncatedPPR
 
 MOST = 12  # values that are weighed, unless there are more equalities: those nearest to a bound
@@ -307,9 +307,10 @@ class Particles(Sampler):
     def unconditional(self, noise: MemberNoise, times: Tensor) -> tuple[Tensor, Last | None]:
         """Samples states without the constraint, step by step, and returns them and the step
         before the last of these times."""
-        x_t, last, prior = self.scale(times[0]) * noise(), None, self._prior()
+        x_t, last, prior = self.denoiser.begin(noise(), times[0]), None, self._prior()
         for t, s in pairwise(times):
-            x_t, _, last = prior.step(x_t, t, s, noise, last)
+            x_t, x_0, last = prior.step(x_t, t, s, noise, last)
+            passed(x_t, x_0, s)
         return x_t, last
 
     def population(self, noise: MemberNoise, times: Tensor) -> Population:
@@ -379,6 +380,7 @@ class Particles(Sampler):
             randn = side_by_side(streams[: len(chosen)])
             x, ratio = self.moved(*step, self.reach(t, s) * move, t, s, randn, values)
             log_w = log_w + ratio.view_as(log_w)
+            passed(x[: len(everyone)], x_0[: len(everyone)], s)  # a particle of each member
         size = log_w.shape
         x, last, slopes = mapped(lambda part: unflat(part, size), (x, last, slopes))
         return Population(x, log_w, log_h, average, log_z, lower, lost, around, last, slopes)
@@ -393,7 +395,8 @@ class Particles(Sampler):
         def log_likelihoods(noise: MemberNoise) -> Tensor:
             return self._try(noise, noise, noise.rows, 0, times, problem.chunk)[1]
 
-        return replace(self, pilot=sample_pilot(self, problem, PILOT, log_likelihoods, self._bar))
+        pilot = sample_pilot(self, problem, PILOT, log_likelihoods, self._bar)
+        return replace(self, pilot=pilot)
 
     def _tried(self, noise: MemberNoise, times: Times) -> tuple[Population, dict[str, float]]:
         """Samples particles down to the level `compared`: those of each member until they are
@@ -415,7 +418,8 @@ class Particles(Sampler):
             return population, log_likelihood
 
         stride = self.particles + 1
-        tried = sample_until_kept(noise, tries, log_bar, sample, axis=1, streams=stride)
+        with trying(self, pilot, most):
+            tried = sample_until_kept(noise, tries, log_bar, sample, axis=1, streams=stride)
         return tried.found, statistics
 
     def _try(
@@ -783,6 +787,9 @@ class Particles(Sampler):
             last = self.minimize.cost(residuals)
             forward, backward = forward + last[0], backward + last[1]
         return forward, backward
+
+    def expected(self, residuals: int = 1) -> tuple[float, float]:
+        return expected(self, residuals)
 
 
 def flat(part: Tensor) -> Tensor:

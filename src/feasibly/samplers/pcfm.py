@@ -92,7 +92,7 @@ class PCFM(Sampler):
     def begin(self, noise: MemberNoise) -> Start:
         times = self.times(noise.dtype, noise.device)
         n = noise()
-        return Start(self.scale(times[0]) * n, times, n)
+        return Start(self.denoiser.begin(n, times[0]), times, n)
 
     def finish(self, x_0: Tensor) -> Tensor:
         return project(self.constraint, x_0, self.last, self.stop)

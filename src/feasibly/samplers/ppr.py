@@ -3,7 +3,7 @@ r"""Predict-Project-Renoise (PPR), Algorithm 2."""
 __all__ = ["PPR"]
 
 import math
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -158,6 +158,9 @@ class PPR(Sparse):
         times = self.times()[1:]
         forward, backward = self._projections(times, residuals)
         return len(times) + forward + (self.output == "denoised"), backward
+
+    def expected(self, residuals: int = 1) -> tuple[float, float]:
+        return replace(self, last=None).budget(residuals)
 
     def _projections(self, times: Tensor, residuals: int) -> tuple[int, int]:
         """Returns the most forward and backward evaluations of the projections at these times,

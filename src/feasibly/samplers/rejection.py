@@ -15,11 +15,11 @@ from ..constraints.base import Constraint
 from ..errors import ConstraintError, DenoiserError
 from ..linalg import eigh
 from ..randomness import MemberNoise
-from ..sampling import Problem
+from ..sampling import Problem, passed
 from .base import Start
 from .calibrated import CalibratedPPR
 from .slopes import products, rows
-from .tries import Pilot, checked, like_pilot, sample_pilot, sample_until_kept
+from .tries import Pilot, checked, expected, like_pilot, sample_pilot, sample_until_kept, trying
 
 FEW = 4  # residuals for which members may be resampled until they come near
 PILOT = 256  # unconditional samples that tell how likely the constraint can be
@@ -83,7 +83,8 @@ class Rejection(CalibratedPPR):
         if self.pilot is not None and self.pilot.is_of(self):
             return self
         likelihoods, highest = self._free_log_likelihoods, lambda found: found.max().item()
-        return replace(self, pilot=sample_pilot(self, problem, PILOT, likelihoods, highest))
+        pilot = sample_pilot(self, problem, PILOT, likelihoods, highest)
+        return replace(self, pilot=pilot)
 
     def begin(self, noise: MemberNoise) -> Start:
         """Samples states at `level`: each member until it is kept, and `tries` times at most."""
@@ -96,7 +97,8 @@ class Rejection(CalibratedPPR):
             x_s, s = self.unconditional(again)
             return x_s, self.log_likelihood(x_s, s)
 
-        x_s, kept, likelihood, beyond = sample_until_kept(noise, tries, log_bar, sample)
+        with trying(self, pilot, *members):
+            x_s, kept, likelihood, beyond = sample_until_kept(noise, tries, log_bar, sample)
         statistics = {"likelihood": likelihood, "beyond the pilot": beyond}
         if noise.attempt == 0:
             statistics |= {"begun": len(x_s), "kept at no try": len(x_s) - int(kept.sum())}
@@ -107,7 +109,9 @@ class Rejection(CalibratedPPR):
         """Samples states at `level` without the constraint, and returns them and their time."""
         x_t, times, *_ = super().begin(noise)
         for t, s in pairwise(times[: self._free() + 1]):
-            x_t = self.predict(x_t, self.denoiser(x_t, t), t, s, noise)
+            x_0 = self.denoiser(x_t, t)
+            x_t = self.predict(x_t, x_0, t, s, noise)
+            passed(x_t, x_0, s)
         return x_t, times[self._free()]
 
     @torch.enable_grad()
@@ -187,3 +191,6 @@ class Rejection(CalibratedPPR):
         backward -= self.gradients(self.times()[:above], residuals)
         forward += (self.tries - 1) * above + self.tries + 1
         return forward, backward + self.tries * residuals
+
+    def expected(self, residuals: int = 1) -> tuple[float, float]:
+        return expected(self, residuals)

@@ -9,20 +9,24 @@ __all__ = [
     "Pilot",
     "answers",
     "checked",
+    "expected",
     "like_pilot",
     "sample_pilot",
     "sample_until_kept",
+    "trying",
 ]
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from .. import progress
 from ..members import among, calling
 from ..randomness import MemberNoise
 from ..sampling import Problem
@@ -43,12 +47,14 @@ class Pilot:
             other conditions are found.
         residual: The residual of that estimate, with shape (1, m). By it members with other
             targets are found.
+        tries: The number of tries that a sample is expected to take.
     """
 
     key: str
     log_bar: float
     answer: Tensor
     residual: Tensor
+    tries: float = 1.0
 
     def is_of(self, sampler: Sampler) -> bool:
         """Whether it was sampled for the settings of a sampler."""
@@ -73,7 +79,7 @@ class Kept(NamedTuple):
 
 @torch.no_grad()
 def sample_pilot(
-    sampler: Sampler,
+    sampler: Any,
     problem: Problem,
     size: int,
     log_likelihoods: Callable[[MemberNoise], Tensor],
@@ -82,23 +88,53 @@ def sample_pilot(
     """Samples a pilot.
 
     Arguments:
-        sampler: The sampler that it is of.
+        sampler: The sampler that it is of, with `tries`.
         problem: What a dry run shows of the problem.
         size: How many members to sample.
         log_likelihoods: Samples members with a noise, and returns their log-likelihoods, with
             shape (B).
         log_bar: The bar, given those of all.
     """
-    assert sampler.constraint is not None
     like, found = problem.x_0, []
     rest = (tuple(like.shape[1:]), 0, like.dtype, like.device)
-    for ids in torch.arange(size).split(max(1, min(problem.chunk, size))):
-        with calling([problem.member] * len(ids), like.device):
-            found.append(log_likelihoods(MemberNoise(PILOT_SEED, ids.tolist(), *rest)))
+    work = size * progress.work(*sampler.expected(problem.residuals))
+    with progress.current().part("pilot", work):
+        for ids in torch.arange(size).split(max(1, min(problem.chunk, size))):
+            with calling([problem.member] * len(ids), like.device):
+                found.append(log_likelihoods(MemberNoise(PILOT_SEED, ids.tolist(), *rest)))
     answer = answers(sampler, MemberNoise(0, [problem.member], *rest))
     with calling([problem.member], like.device):
         r = sampler.constraint.residual(answer)
-    return Pilot(repr(sampler), log_bar(torch.cat(found)), answer, r)
+    log_h = torch.cat(found)
+    bar = log_bar(log_h)
+    kept = (log_h - bar).clamp(max=0).exp().nan_to_num().mean().item()
+    tries = sum((1 - kept) ** k for k in range(sampler.tries))
+    return Pilot(repr(sampler), bar, answer, r, tries)
+
+
+def expected(sampler: Any, residuals: int) -> tuple[float, float]:
+    """Returns the forward and backward evaluations that a sample is expected to take, given a
+    sampler with `tries`: as many of these as its pilot took, one if it has none, and one iteration
+    of the last projection."""
+    quick = replace(sampler.minimize, steps=1)
+    one = replace(sampler, minimize=quick, tries=1).budget(residuals)
+    if sampler.tries == 1 or sampler.pilot is None:
+        return one
+    forward, backward = _try(sampler, residuals)
+    more = sampler.pilot.tries - 1
+    return one[0] + more * forward, one[1] + more * backward
+
+
+def _try(sampler: Any, residuals: int) -> tuple[int, int]:
+    """Returns the most forward and backward evaluations of a try."""
+    one, two = (replace(sampler, tries=k).budget(residuals) for k in (1, 2))
+    return two[0] - one[0], two[1] - one[1]
+
+
+def trying(sampler: Any, pilot: Pilot, members: int) -> AbstractContextManager[None]:
+    """Declares that what is inside are the tries of so many members, given a pilot."""
+    work = progress.work(*_try(sampler, pilot.residual.shape[1]))
+    return progress.current().part(expected=members * pilot.tries * work)
 
 
 def checked(sampler: Sampler, pilot: Pilot | None) -> Pilot:
@@ -121,7 +157,7 @@ def answers(sampler: Sampler, noise: MemberNoise) -> Tensor:
     times = torch.linspace(0, 1, 65, dtype=noise.dtype, device=noise.device)
     t = min(times, key=lambda t: abs(math.log(sampler.noise_level(t))))
     fixed = MemberNoise(PILOT_SEED, [0], noise.shape, 0, noise.dtype, noise.device)
-    x_t = sampler.scale(t) * fixed()
+    x_t = sampler.denoiser.noisy(fixed(), t)
     with calling(noise.members, noise.device):
         return sampler.denoiser(x_t.expand(len(noise.members), *noise.shape).contiguous(), t)
 
@@ -167,7 +203,9 @@ def sample_until_kept(
     kept = torch.zeros_like(rows, dtype=torch.bool)
     found, total = None, torch.empty(0)
     likelihood = beyond = 0.0
-    for k in range(int(tries.max())):
+    meter, most = progress.current(), int(tries.max())
+    for k in range(most):
+        tried, before = len(rows), meter.done
         again = noise.again(rows, k * streams) if k else noise
         with among(rows):
             new, log_h = sample(again, rows, k)
@@ -187,6 +225,8 @@ def sample_until_kept(
         beyond += (ratio - 1).clamp_min(0).sum().item()
         kept[rows] = keep
         rows = rows[~keep & (tries[rows] > k + 1)]
+        share = len(rows) / tried  # as many of the rest again, at as much work
+        meter.expect((meter.done - before) * sum(share**j for j in range(1, most - k)))
         if not rows.numel():
             break
     return Kept(found, kept, likelihood, beyond)

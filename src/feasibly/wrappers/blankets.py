@@ -58,6 +58,8 @@ class Blankets(nn.Module):
         if stitch not in STITCHES:
             raise ValueError(f"Blankets(stitch=...) must be one of {STITCHES}, got {stitch!r}.")
         self.denoiser, self.schedule = denoiser, denoiser.schedule
+        self.data_moments = _of_frame(getattr(denoiser, "data_moments", None))
+        self.own_means = getattr(denoiser, "own_means", False)
         self.window, self.stride, self.stitch = window, stride, stitch
 
     def forward(self, x_t: Tensor, t: Tensor) -> Posterior:
@@ -111,3 +113,12 @@ class Blankets(nn.Module):
         for i, row in enumerate(weights):
             row /= total[i * self.stride : i * self.stride + self.window]
         return weights
+
+
+def _of_frame(moments: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor] | None:
+    """The mean and the standard deviation of a frame, given those of windows, whose first axis
+    are frames."""
+    if moments is None:
+        return None
+    mean, std = (value.mean(dim=0, keepdim=True) if value.ndim else value for value in moments)
+    return mean, std

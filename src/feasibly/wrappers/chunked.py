@@ -48,6 +48,8 @@ class Chunked(nn.Module):
             raise ValueError(f"Chunked(chunk=...) must be at least 1, got {chunk}.")
         self.denoiser, self.chunk, self.recompute = denoiser, chunk, recompute
         self.schedule = getattr(denoiser, "schedule", None)
+        self.data_moments = getattr(denoiser, "data_moments", None)
+        self.own_means = getattr(denoiser, "own_means", False)
 
     def forward(self, x_t: Tensor, t: Tensor, **conditions: Any) -> Posterior:
         r"""Estimates :math:`p(x_0 \mid x_t)`.

@@ -34,6 +34,8 @@ class MixedPrecision(nn.Module):
         super().__init__()
         self.denoiser, self.dtype, self.sigma_min = denoiser, dtype, sigma_min
         self.schedule = denoiser.schedule
+        self.data_moments = getattr(denoiser, "data_moments", None)
+        self.own_means = getattr(denoiser, "own_means", False)
 
     def forward(self, x_t: Tensor, t: Tensor) -> Posterior:
         alpha_t, sigma_t = self.schedule(t)
