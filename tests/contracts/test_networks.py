@@ -6,7 +6,7 @@ the samples are known. `FEASIBLY_DEVICE=cuda` runs them on a GPU.
 
 import os
 from functools import cache
-from itertools import cycle
+from itertools import chain, cycle
 
 import pytest
 
@@ -19,10 +19,15 @@ from feasibly.sampling import run
 DEVICE = os.environ.get("FEASIBLY_DEVICE", "cpu")
 METHODS = ("auto", "ppr", "calibrated")
 PAIRS = [(m, p) for p in zoo.PROBLEMS for m in METHODS if (m, p) != ("ppr", "noise")]
-ONE_EACH = [(name, *pair) for name, pair in zip(zoo.ZOO, cycle(PAIRS), strict=False)]
+SLOW = {"compiled": pytest.mark.slow}  # which tests/test_compiled.py tests too
+QUICK = [pair for pair in PAIRS if "auto" not in pair]
+ONE_EACH = [
+    pytest.param(name, *pair, marks=SLOW.get(name, ()))
+    for name, pair in zip(zoo.ZOO, chain(PAIRS, cycle(QUICK)), strict=False)
+]
 """Every architecture, and among them every method under every constraint."""
 
-PPR = {"steps": 16, "sigma_max": 0.75, "minimize": GaussNewton(4, dense=64)}
+PPR = {"steps": 12, "sigma_max": 0.75, "minimize": GaussNewton(4, dense=64)}
 """Projections through the network by all of its rows, which also meet 60 values."""
 
 
@@ -30,7 +35,7 @@ PPR = {"steps": 16, "sigma_max": 0.75, "minimize": GaussNewton(4, dense=64)}
 def survey(problem):
     """Unconditional samples of one network, which stand for those of all in the fast tests."""
     constraint, _ = zoo.problem(problem, DEVICE)
-    return reference(zoo.denoiser("convolution", DEVICE), zoo.SHAPE, constraint)
+    return reference(zoo.denoiser("convolution", DEVICE), zoo.SHAPE, constraint, size=32)
 
 
 def assert_right(result, answer, method):
@@ -48,7 +53,7 @@ def assert_right(result, answer, method):
 def test_every_architecture_gives_right_samples(name, method, problem):
     denoiser = zoo.denoiser(name, DEVICE)
     constraint, answer = zoo.problem(problem, DEVICE)
-    options = {"auto": {"steps": 16}, "ppr": PPR, "calibrated": {"steps": 16}}[method]
+    options = {"auto": {"steps": 12}, "ppr": PPR, "calibrated": {"steps": 12}}[method]
     chosen = feasibly.plan(
         denoiser, constraint, zoo.SHAPE, method=method, options=options, survey=survey(problem)
     )
