@@ -750,7 +750,7 @@ def test_the_full_traceback_stands_in_place_of_the_sentence(
     monkeypatch.chdir(tmp_path)
     assert run_main(monkeypatch, *arguments, "--traceback") == 2
     printed = capsys.readouterr().err
-    assert "\nTraceback (most recent call last)" in printed
+    assert printed.startswith("Traceback (most recent call last)")
     assert f"in {called}" in printed
     assert kind in printed.splitlines()[-1]
     assert "error:" not in printed
@@ -765,7 +765,7 @@ def test_a_traceback_has_what_was_noted_of_the_error(user, monkeypatch, capsys):
     options += ("--members", 4, "--steps", 4, "--chunk", 2, "--traceback")
     assert run_main(monkeypatch, "sample", *options) == 2
     printed = capsys.readouterr().err
-    assert printed.startswith("Traceback (most recent call last)")
+    assert "\nTraceback (most recent call last)" in printed
     assert "2 of 4 members are kept in" in printed
 
 

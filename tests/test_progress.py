@@ -235,7 +235,7 @@ def test_the_line_goes_away_when_a_network_fails(terminal, error):
                 raise error("no")
             return NORMAL.mean(x, sigma)
 
-    with pytest.raises((feasibly.SamplingError, KeyboardInterrupt)):
+    with pytest.raises((feasibly.DenoiserError, feasibly.SamplingError, KeyboardInterrupt)):
         feasibly.sample(Fails(LogLogit()), CIRCLE, 4, (D,), method="ppr", progress=True)
     assert lines(terminal)[-2:] == ["", ""]
     assert "survey" in terminal.getvalue()

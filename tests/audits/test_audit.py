@@ -209,7 +209,7 @@ def test_an_audit_recommends_what_is_right_and_sample_takes_it(capsys):
     assert 0 <= found.regret < 0.2
     assert found["Exact"].feasible == found["Exact 2"].feasible == 1
     assert found["Exact 2"].evaluations == 0  # it asks no network
-    assert "\n64 truths x 7 members take" in capsys.readouterr().err
+    assert "64 truths x 7 members take" in capsys.readouterr().err
     assert "Use Exact 2." in str(found)
     assert "is the least, with 95 %" in replace(found, regret=0.0).recommendation
     cheap = replace(found, recommended="ppr", cheaper="Exact 2").recommendation
