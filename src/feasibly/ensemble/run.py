@@ -206,10 +206,10 @@ def run(
     # of a method that does not end on the constraint, some infeasible members are no news
     if summary.infeasible and last.enforces and (last.lands or not summary.feasible):
         words = f"{summary.violations()} {advice(last, *_missed(summary, device))}"
-        warnings.warn(words, InfeasibleWarning, stacklevel=3)
+        warnings.warn(words, InfeasibleWarning, stacklevel=4)
     doubts = [*filter(None, [summary.suspicion()]), *summary.misfits()]
     for words in (*summary.warnings, *doubts):
-        warnings.warn(words, CalibrationWarning, stacklevel=3)
+        warnings.warn(words, CalibrationWarning, stacklevel=4)
     return summary
 
 
