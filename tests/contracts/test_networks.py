@@ -75,3 +75,16 @@ def test_every_architecture_gives_right_samples_by_every_method(name, method, pr
         options=PPR if method == "ppr" else None,
     )
     assert_right(result, answer, method)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["attention, default", "LSTM", "custom Function, once differentiable", "bfloat16 weights"],
+)
+def test_projections_by_products_alone_meet_many_values(name):
+    """Without a row of the Jacobian: its products are differences of the network."""
+    constraint, _ = zoo.problem("10 linear", DEVICE)
+    minimize = GaussNewton(8, max_distance=None, dense=0, krylov=12)
+    options = {"steps": 6, "repeats": 1, "sigma_max": 0.3, "minimize": minimize}
+    sampler = feasibly.PPR(zoo.denoiser(name, DEVICE), constraint, **options)
+    assert sampler.sample(4, zoo.SHAPE).feasible.all()
