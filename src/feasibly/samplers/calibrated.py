@@ -165,10 +165,17 @@ class CalibratedPPR(Sparse):
     ) -> Step:
         x_0 = found = self.posterior(x_t, t, randn, memory)
         x_s = self.predict(x_t, x_0, t, s, randn)
-        if s == 0 and self.constraint.exact is not None:
-            x_s, x_0, _ = self.ppr(self.constraint.exact).kernel(
-                x_s, s, self.noise_level(t), randn
-            )
+        exact = self.constraint.exact
+        if s == 0 and exact is not None:
+            # a sample of the model, by reverse diffusion, needs no denoising if it is feasible
+            met = exact.is_feasible(x_0) & (self.products is None)
+            if not met.all():
+                moved = self.ppr(exact).kernel(x_s, s, self.noise_level(t), randn)
+                x_s, x_0 = (
+                    torch.where(per_sample(met, x_0), x_0, one) for one in (moved[0], moved[1])
+                )
+            else:
+                x_s = x_0
         return Step(x_s, x_0, found)
 
     def posterior(
