@@ -175,10 +175,11 @@ ITERATIONS_NORMAL, FLOOR_NORMAL = 64, 1e-5
 """The most iterations of their solver, and the least eigenvalue that it takes of the covariance of
 exact values."""
 
-ROUGH, STRIDE_ROUGH = 10.0, 3.0
+ROUGH, STRIDE_ROUGH, FLOOR_ROUGH = 10.0, 3.0, 1e-6
 """A residual has derivatives, as that of a differential equation has, if noise as large as the
 data changes it by so many times what it varies by between samples. Samples come from the reverse
-diffusion then, as for normal data, with levels at most so many times apart."""
+diffusion then, as for normal data, with levels at most so many times apart, and the solver takes
+eigenvalues down to the third number."""
 
 ITERATIONS_NOISE = 32
 """The most iterations of the solver under noise, of other data."""
@@ -682,7 +683,7 @@ def _posterior(
     if survey is not None and normal:
         settings |= _few_steps(survey, TOP_NORMAL, STRIDE_NORMAL) | {"floor": FLOOR_NORMAL}
     elif survey is not None and "spacing" not in options and _rough(met, survey):
-        settings |= _few_steps(survey, TOP, STRIDE_ROUGH) | {"floor": FLOOR_LINEAR}
+        settings |= _few_steps(survey, TOP, STRIDE_ROUGH) | {"floor": FLOOR_ROUGH}
     elif survey is not None:
         settings |= _saved(survey, met.linear, met.linear and observed is None, options)
     known, said = "", ()

@@ -24,6 +24,8 @@ from .sparse import Sparse
 
 RTOL = 1e-3  # at which the linear solver and the square root stop
 STRIDE = 2.0  # how many times lower the next noise level is where z comes from reverse diffusion
+LAST = 4  # how many times as many iterations the last solve of a nonlinear residual may take
+NEWTON = 2  # how often it is then linearised anew
 FARTHEST = 4.0  # how many standard deviations a sample moves at most, a residual
 
 
@@ -163,7 +165,7 @@ class CalibratedPPR(Sparse):
         randn: Randn = torch.randn_like,
         memory: Tensor | None = None,
     ) -> Step:
-        x_0 = found = self.posterior(x_t, t, randn, memory)
+        x_0 = found = self.posterior(x_t, t, randn, memory, last=bool(s == 0))
         x_s = self.predict(x_t, x_0, t, s, randn)
         exact = self.constraint.exact
         if s == 0 and exact is not None:
@@ -179,7 +181,12 @@ class CalibratedPPR(Sparse):
         return Step(x_s, x_0, found)
 
     def posterior(
-        self, x_t: Tensor, t: Tensor, randn: Randn, near: Tensor | None = None
+        self,
+        x_t: Tensor,
+        t: Tensor,
+        randn: Randn,
+        near: Tensor | None = None,
+        last: bool = False,
     ) -> Tensor:
         r"""Samples :math:`x_0 \sim p(x_0 \mid x_t, r = 0)`, with shape :math:`(B, *)`.
 
@@ -189,6 +196,7 @@ class CalibratedPPR(Sparse):
             randn: Where the noise comes from.
             near: Samples near the constraint, such as those of the step before, with shape
                 :math:`(B, *)`. A curved residual is linearised there.
+            last: Whether it is the last, whose error no other step mends.
         """
         z, V = moments.tweedie(self.denoiser, x_t, t)
         largest, width = torch.full_like(x_t.flatten(start_dim=1)[:, 0], torch.inf), None
@@ -207,9 +215,18 @@ class CalibratedPPR(Sparse):
             bound = least if noisy else None
             return least_squares(S, b, iterations, rtol, self.floor, bound)
 
-        moved = moments.toward(
-            self.constraint, z, V, 0.0, solve, self.solves(t), RTOL, randn, near, width
-        )
+        last &= self.products is None and not self.constraint.linear
+        most = LAST * self.iterations if last else self.solves(t)
+        moved = moments.toward(self.constraint, z, V, 0.0, solve, most, RTOL, randn, near, width)
+        for _ in range(NEWTON if last else 0):
+            met = self.constraint.is_feasible(moved.x)
+            if met.all():
+                break
+            near, old = moved.x, moved
+            moved = moments.toward(
+                self.constraint, z, V, 0.0, solve, most, RTOL, randn, near, width
+            )
+            moved = moved._replace(x=torch.where(per_sample(met, z), old.x, moved.x))
         # no farther than the covariance makes likely; a learned covariance may throw samples off
         likely = FARTHEST * (moved.residuals * largest).sqrt()
         longest = torch.maximum(likely, moved.distance)
