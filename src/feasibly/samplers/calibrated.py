@@ -201,7 +201,7 @@ class CalibratedPPR(Sparse):
         z, V = moments.tweedie(self.denoiser, x_t, t)
         largest, width = torch.full_like(x_t.flatten(start_dim=1)[:, 0], torch.inf), None
         if self.products is None:
-            z = self.unconditional(x_t, t, randn)
+            z = self._diffused(x_t, t, randn)
         elif self.products:
             root, largest = square_root(V, randn(z), self.products, RTOL)
             z, width = z + root, largest.sqrt()
@@ -234,7 +234,7 @@ class CalibratedPPR(Sparse):
         share = per_sample(torch.where(length > longest, longest / length, 1.0), z)
         return z + share * (moved.x - z)
 
-    def unconditional(self, x_t: Tensor, t: Tensor, randn: Randn) -> Tensor:
+    def _diffused(self, x_t: Tensor, t: Tensor, randn: Randn) -> Tensor:
         r"""Samples :math:`x_0 \sim p(x_0 \mid x_t)` by unconditional steps from :math:`t` to 0."""
         prior, times, last = Ancestral(self.denoiser), self._halvings(t).to(x_t.dtype), None
         for now, s in pairwise([t, *times[1:]]):
