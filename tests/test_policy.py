@@ -611,8 +611,8 @@ def scaled(size, tolerance):
     [
         (scaled(1.0, 1e-6), None),
         (scaled(1.0, 100.0), "100% of unconditional samples satisfy .* already"),
-        (scaled(1e-5, 1e-16), "typically .*e-06 for .* far from one, rounding counts"),
-        (scaled(1e5, 1e4), r"typically .*e\+04 for .* far from one"),
+        (scaled(1e-5, 1e-16), "typically .*e-06 for .* far below one, rounding counts"),
+        (scaled(1e5, 1e4), None),
         (scaled(1e-3, 1e-12), None),
         (scaled(1e3, 1.0), None),
         (above(-1.0), None),  # an inequality is met often
@@ -663,7 +663,7 @@ def test_parts_of_a_composite_are_judged_by_themselves():
     (sentence,) = remarks(Composite([good, Composite([loose, above(0.0)])]), seen(X))
     assert repr(loose) in sentence
     both = Composite([scaled(1e6, 1.0), scaled(1e-6, 1e-18)], weights=[1e-12, 1e12])
-    assert len(list(remarks(both, seen(X)))) == 2
+    assert len(list(remarks(both, seen(X)))) == 1
 
 
 def test_without_a_survey_data_is_of_unit_variance_and_nothing_is_far():

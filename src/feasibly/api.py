@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .arguments import placed, shape_of, typed, whole
-from .constraints.balanced import balanced
+from .checks.balanced import balanced
 from .constraints.base import Constraint
 from .errors import CalibrationWarning, ConstraintError, DenoiserError, SamplingError
 from .machine import is_exhausted

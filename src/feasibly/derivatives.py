@@ -40,15 +40,24 @@ class Jacobian:
         x: The samples, which require gradients.
         linear: Whether it is linear up to a constant. Steps are then as long as the samples, so
             that hardly anything is lost to rounding.
+        spread: The largest unit of a step, one number or with shape :math:`(B)`, such as the
+            standard deviation of the data; None for that of a sample's elements.
     """
 
     def __init__(
-        self, f: Callable[[Tensor], Tensor], r: Tensor, x: Tensor, linear: bool = False
+        self,
+        f: Callable[[Tensor], Tensor],
+        r: Tensor,
+        x: Tensor,
+        linear: bool = False,
+        spread: Tensor | float | None = None,
     ) -> None:
         self.f, self.r, self.x = f, r, x
         eps = torch.finfo(x.dtype).eps
         precisions = [eps, *(e for d in COARSER if (e := torch.finfo(d).eps) > eps)]
         self.steps = [1.0] if linear else [e ** (1 / 3) for e in precisions]
+        self.level = torch.zeros(len(x), dtype=torch.long, device=x.device)  # of each sample
+        self.size = self._sizes(spread)
         self.known: tuple[Tensor, Tensor] | None = None
 
     def T(self, p: Tensor) -> Tensor:
@@ -70,24 +79,33 @@ class Jacobian:
         r"""Returns :math:`J v`, with shape :math:`(B, m)`, for `v` of the shape of `x`."""
         good = v.isfinite().flatten(start_dim=1).all(dim=1)
         v = torch.where(_fit(good, v), v, 0.0)  # a network may refuse states that are not finite
-        product = self._difference(v, self.steps[0])
-        while len(self.steps) > 1:
+        product = self._difference(v, self.level)
+        for _ in self.steps[1:]:
             error = self._error(product, v)
-            if not (error > AGREES).any():
+            level = (self.level + (error > AGREES)).clamp_max(len(self.steps) - 1)
+            if (level == self.level).all():
                 break
-            coarser = self._difference(v, self.steps[1])
-            better = self._error(coarser, v) < error
+            coarser = self._difference(v, level)
+            better = (level > self.level) & (self._error(coarser, v) < error)
             product = torch.where(better[:, None], coarser, product)
             if not better.any():
                 break
-            self.steps = self.steps[1:]
+            self.level = torch.where(better, level, self.level)
         return torch.where(good[:, None], product, torch.nan)
 
-    def _difference(self, v: Tensor, step: float) -> Tensor:
-        size = self.x.flatten(start_dim=1).square().mean(dim=1).sqrt()
+    def _sizes(self, spread: Tensor | float | None) -> Tensor:
+        """Returns the length of a step of one for each sample, with shape (B)."""
+        x = self.x.detach().flatten(start_dim=1)
+        size = (x - x.mean(dim=1, keepdim=True)).square().mean(dim=1).sqrt()
+        size = torch.where(size > 0, size, x.square().mean(dim=1).sqrt())
+        size = torch.where(size > 0, size, 1.0)
+        return size if spread is None else torch.minimum(size, torch.as_tensor(spread).to(size))
+
+    def _difference(self, v: Tensor, level: Tensor) -> Tensor:
         longest = v.flatten(start_dim=1).abs().amax(dim=1)
         # of the largest element, since that of a sparse direction would be far longer than most
-        h = step * torch.where(size > 0, size, 1.0) / torch.where(longest > 0, longest, 1.0)
+        step = v.new_tensor(self.steps)[level]
+        h = step * self.size / torch.where(longest > 0, longest, 1.0)
         move = _fit(h, v) * v
         return (self.f(self.x + move) - self.f(self.x - move)) / (2 * h)[:, None]
 

@@ -19,6 +19,7 @@ CGROUP = Path("/sys/fs/cgroup")
 
 EXHAUSTED = (
     "can't allocate memory",
+    "cannot allocate memory",
     "not enough memory",
     "out of memory",
     "status_alloc_failed",
@@ -44,7 +45,12 @@ def room(device: torch.device) -> int:
     try:
         # a container's limit, if it has one; without one the file holds a word
         limit = int((CGROUP / "memory.max").read_text())
-        return min(free, limit - int((CGROUP / "memory.current").read_text()))
+        used = int((CGROUP / "memory.current").read_text())
+        stat = CGROUP / "memory.stat"
+        lines = stat.read_text().splitlines() if stat.exists() else []
+        # files that were read stay in memory until it is needed
+        files = sum(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))
+        return min(free, limit - used + files)
     except (OSError, ValueError):
         return free
 

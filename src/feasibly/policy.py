@@ -218,7 +218,7 @@ MET = 0.5
 
 
 UNITS = 1e-4
-"""A typical residual smaller than this, or larger than its inverse, is in other units than one."""
+"""A typical residual smaller than this is in other units than one."""
 
 CHOICES = (
     (
@@ -567,16 +567,16 @@ def _remarks(equalities: Constraint, x: Tensor) -> Iterator[str]:
             f"for little. Their residual is typically {size:.3g}: divide it by that, or lower the "
             "tolerance."
         )
-    elif not UNITS <= size <= 1 / UNITS:
-        yield (
-            f"The residual of {equalities!r} is typically {size:.3g} for unconditional samples. "
-            "Divide it by that, and the tolerance by its square: far from one, rounding counts."
-        )
     elif x.dtype == torch.float32 and equalities.tolerance < (error := _rounding(equalities, x)):
         yield (
             f"The tolerance of {equalities!r} is {equalities.tolerance:.3g}, and rounding alone "
             f"gives a violation of {error:.2g} in float32. Take a larger tolerance, or "
             "dtype=torch.float64."
+        )
+    elif size < UNITS:
+        yield (
+            f"The residual of {equalities!r} is typically {size:.3g} for unconditional samples. "
+            "Divide it by that, and the tolerance by its square: far below one, rounding counts."
         )
 
 

@@ -164,7 +164,7 @@ def misfits(
             f"{said(k)}. The lowest must be at most a {COVERED:.0f}th of that, or samples are "
             "wrong there. If the network was trained at lower noise, take a schedule that reaches "
             "it; else train on data with each channel divided by its standard deviation.",
-            bool(lowest > std[k]),
+            bool(lowest > std[k]) and name != "element",
         )
     k = int(torch.where(varies, std, 0.0).argmax())
     least = COVERED if moments is None else COVERED_KNOWN

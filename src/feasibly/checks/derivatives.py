@@ -172,9 +172,10 @@ def check_gradient(
             raise DenoiserError(
                 "The denoiser's gradient is not the derivative of its output (at sigma = "
                 f"{(sigma_t / alpha_t).item():.3g}), which this method needs: part of the network "
-                "is computed without gradients. Remove torch.no_grad(), detach(), .data, .item(), "
-                "numpy and rounding from what depends on x_t, self-conditioning included, or take "
-                "a method that needs no gradient (`python -m feasibly methods` lists them)."
+                "is computed without gradients. Remove torch.no_grad(), torch.inference_mode(), "
+                "detach(), .data, .item(), numpy and rounding from what depends on x_t, "
+                "self-conditioning included, or take a method that needs no gradient "
+                "(`python -m feasibly methods` lists them)."
             )
         if not known:
             x_0 = torch.where(estimate.isfinite(), estimate, x_0)

@@ -52,7 +52,8 @@ def probe(
     device: torch.device,
 ) -> Probe:
     r"""Asks the parts of a run what they do: the denoiser's schedule at nine times, the denoiser
-    at :math:`t = 0.5`, and the residual, for the first members, one in the middle and the last.
+    at :math:`t = 0.5`, where runs begin, and the residual, for the first members, one in the
+    middle and the last.
 
     Arguments:
         denoiser: The denoiser.
@@ -73,8 +74,10 @@ def probe(
     for pair in dict.fromkeys([(0, min(1, last)), (members // 2, last)]):
         z = MemberNoise(0, pair, shape, dtype=dtype, device=device)()
         with batch.calling(pair, device):
-            made = Network(denoiser)((alpha_t**2 + sigma_t**2).sqrt() * z, t)
-            found["denoiser"] += _sketches(made)
+            network = Network(denoiser)
+            made = network((alpha_t**2 + sigma_t**2).sqrt() * z, t)
+            # where runs begin depends on the mean and spread that it knows of its data
+            found["denoiser"] += [*_sketches(made), *_sketches(network.noisy(z, times[-1]))]
             if constraint is not None:
                 for scale in SCALES:
                     found["constraint"] += _sketches(constraint.residual(scale * z))

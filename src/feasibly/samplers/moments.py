@@ -257,6 +257,7 @@ def _rows(
         alike = _size(values.detach(), lambda p: J_v(J_v_T(p)))[1]
         steep = _size(r.detach(), lambda p: J_r(J_r_T(p)))[1]
         rounding = ROUNDED * torch.finfo(r.dtype).eps * steep * of_values / alike
+        rounding = rounding.nan_to_num(0.0)  # values that depend on no sample
     turn, turn_T, known = _known(r.detach(), lambda p: J_r(V(J_r_T(p))), stiff, rounding)
     # the product of the turn and its transpose is diagonal
     exact = share * turn(turn_T(torch.ones_like(r)))

@@ -8,23 +8,28 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..constraints import BlackBox
+from ..constraints.base import Constraint, Inequalities
 from ..errors import ConstraintError
 from ..randomness import generator
-from .base import Constraint, Inequalities
 
 UNEVEN = 5.0
 """Residual components whose sizes differ by more than this factor are rescaled."""
 
-DEPENDENT = 1e-9
-"""Combinations of affine components are dropped if they are shorter than this, relative to the
-longest: they are multiples of others, up to rounding."""
+DEPENDENT = 1e-6
+"""Combinations of affine components that are shorter than this, relative to the longest, are
+dropped if no sample within ten standard deviations can violate them: they are multiples of others,
+up to the rounding of coefficients in single precision."""
 
 PROBES = 16
 """The number of random changes that show the size of a component, to some 20 %."""
 
-FAR = (0.3, 1.0, 30.0)
+FAR = (0.3, 1.0, 3.0, 30.0)
 """How far apart the points are between which a function is compared with an affine one, in units
 of the samples' scale. A sensor that saturates is affine near the data alone."""
+
+LINES = 64
+"""The number of pairs of points at each distance: a kink may be in one element alone."""
 
 ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4}
 """The relative deviation from an affine function that counts as rounding."""
@@ -119,6 +124,12 @@ class _Balanced(Constraint):
     def assess(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return self.constraint.assess(x)
 
+    def projection(self, x: Tensor) -> Tensor:
+        try:
+            return self.constraint.projection(x)
+        except NotImplementedError:
+            return super().projection(x)  # of an affine function
+
     @property
     def parts(self) -> Sequence[Constraint]:
         return self.constraint.parts
@@ -140,7 +151,9 @@ class _Balanced(Constraint):
         return self.constraint.inequalities
 
     def _of(self, part: Constraint | None) -> Constraint | None:
-        return None if part is None else _Balanced(part, self.linear, self.change)
+        if part is None:
+            return None
+        return _Balanced(part, part.linear or self.linear, self.change)
 
     def __repr__(self) -> str:
         return repr(self.constraint)
@@ -154,7 +167,10 @@ def _orthonormal(equalities: Constraint, x: Tensor) -> _Change | None:
         return None
     # on the CPU, so that combinations are the same on every device
     U, size, Q = torch.linalg.svd(A.cpu(), full_matrices=False)
-    kept = size > DEPENDENT * size[:1]
+    # what a direction can add to the violation, of as many as there are
+    most = (10 * size * x.double().std().cpu()).square() * len(size)
+    kept = (size > DEPENDENT * size[:1]) | (most > equalities.tolerance)
+    kept &= size > 1e-12 * size[:1]
     if not kept.any():
         return None
     U, size, Q = U[:, kept], size[kept], Q[kept]
@@ -183,26 +199,30 @@ def _gains(equalities: Constraint, x: Tensor) -> _Change:
 
 def _sizes(equalities: Constraint, x: Tensor) -> Tensor:
     """Returns how much each component changes with white noise of the samples' scale."""
-    noise = x.std() * torch.randn((PROBES, *x.shape[1:]), generator=generator(0)).to(x)
-    r = equalities.residual(x[:1])
-    changes = [equalities.residual(x[:1] + n) - r for n in noise.split(1)]
-    return torch.cat(changes).double().square().mean(dim=0).sqrt()
+    # of each channel: white noise of the largest one's scale would tell nothing of a small one
+    scale = x.std(dim=tuple(range(2, x.ndim)), keepdim=True).mean(dim=0) if x.ndim > 2 else x.std()
+    noise = scale * torch.randn((PROBES, *x.shape[1:]), generator=generator(0)).to(x)
+    r = torch.cat([equalities.residual(x[:1] + n) for n in noise.split(1)])
+    return r.double().diff(dim=0).square().mean(dim=0).sqrt()
 
 
 def _is_affine(constraint: Constraint, x: Tensor) -> bool:
-    """Whether the residual is an affine function, as far as the middle of random points shows."""
-    if constraint.inequalities is not None:
+    """Whether each component is an affine function, as far as the middles of random pairs of
+    points show."""
+    if constraint.inequalities is not None or any(
+        isinstance(part, BlackBox) for part in constraint.parts
+    ):
         return False
     for dtype, rounding in ROUNDING.items():
         noise = generator(0)
         try:
             for far in FAR:
-                step = torch.randn((2, *x.shape[1:]), generator=noise, dtype=torch.float64)
+                step = torch.randn((2 * LINES, *x.shape[1:]), generator=noise, dtype=torch.float64)
                 ends = x[:1].to(dtype) + far * x.std() * step.to(x.device, dtype)
-                one, other = (constraint.residual(end) for end in ends.split(1))
-                middle = constraint.residual(ends.mean(dim=0, keepdim=True))
-                size = torch.maximum(one.abs(), other.abs()).amax(dim=1)
-                if not ((one + other) / 2 - middle).abs().amax(dim=1) <= rounding * size:
+                one, other = ends.chunk(2)
+                a, b, middle = (constraint.residual(z) for z in (one, other, (one + other) / 2))
+                size = torch.maximum(a.abs(), b.abs()).amax(dim=0)
+                if not (((a + b) / 2 - middle).abs().amax(dim=0) <= rounding * size).all():
                     return False
         except Exception:  # a function need not take double precision
             continue

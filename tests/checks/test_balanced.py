@@ -8,8 +8,8 @@ import torch
 
 import feasibly
 from feasibly import Bounds, Composite, Equality, Linear
+from feasibly.checks.balanced import balanced
 from feasibly.constraints import Decoded, EachMember, Mask, Observation
-from feasibly.constraints.balanced import balanced
 from feasibly.oracles import Gaussian
 from feasibly.schedules import VP
 
@@ -168,3 +168,47 @@ def test_values_that_are_masked_out_say_nothing(written):
     assert z.abs().max() < 4.5
     assert ((result.samples.std(dim=0) / std) - 1).abs().max() < 0.2
     assert not [one for one in result.warnings if not re.search("plausib", one)]
+
+
+@pytest.mark.parametrize("k", range(0, 64, 7))
+def test_a_kink_in_one_element_is_no_affine_function(k):
+    def kink(z):
+        return torch.cat([(z[:, k : k + 1] - 0.5).abs() - 1, 100 * (z[:, -1:] - 0.2)], dim=1)
+
+    x = torch.randn(2, 64, generator=torch.Generator().manual_seed(1))
+    assert not balanced(Equality(kink, tolerance=1e-4), x).linear
+
+
+def test_a_nonlinear_component_beside_a_large_one_is_seen_in_single_precision():
+    W = 1e4 * torch.randn(3, 32, generator=torch.Generator().manual_seed(2))
+
+    def mixed(z):
+        return torch.cat([z @ W.T, torch.tanh(2 * z[:, :1]) - 0.9], dim=1)
+
+    x = torch.randn(2, 32, generator=torch.Generator().manual_seed(1))
+    assert not balanced(Equality(mixed, tolerance=1e-4), x).linear
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rows_that_are_sums_of_others_add_nothing(dtype):
+    """In single precision their rounding is a third row, far too short for any sample to violate
+    its target. Means of 512 samples are within 4.5 standard errors of the exact ones, and their
+    standard deviations within 14 % (4.5 too): it fails in fewer than 1 of 1,000 runs."""
+    A = torch.rand(2, 8, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    A = A / A.sum(dim=1, keepdim=True)
+    truth = torch.randn(8, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    A3 = torch.cat([A, (0.3 * A[0] + 0.7 * A[1])[None]]).to(dtype)
+    law = Linear(A3, A3 @ truth.to(dtype), tolerance=1e-6)
+    prior = Gaussian(torch.zeros(8), torch.eye(8), VP())
+    result = feasibly.sample(prior, law, 512, (8,), seed=0)
+    assert result.feasible.all()
+    gain = torch.linalg.solve(A @ A.T, A).T
+    mean, left = gain @ A @ truth, torch.eye(8).double() - gain @ A
+    z = (result.samples.double().mean(dim=0) - mean) / left.diagonal().sqrt() * math.sqrt(512)
+    assert z.abs().max() < 4.5
+    assert (result.samples.std(dim=0) / left.diagonal().sqrt() - 1).abs().max() < 0.14
+    with pytest.raises(feasibly.errors.ConstraintError, match="contradict"):
+        balanced(
+            Equality(lambda x: x @ A3.T.to(x) - torch.tensor([0.0, 0.0, 0.5]), 1e-6),
+            X[:, 0, :1].expand(2, 8),
+        )
