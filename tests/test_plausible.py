@@ -335,7 +335,7 @@ def test_evaluations_are_counted_and_as_many_as_said():
     network = Network(Gaussian(MU, COV, LogLogit()), evaluations)
     ref = reference(network, (3,), size=32, steps=10)
     each = 2 * 4  # levels and noises
-    assert evaluations.member_forward == 32 * (10 + 1 + each) + 1 + 4 * 16 * (2 + 3)
+    assert evaluations.member_forward == 32 * (10 + 1 + each) + 1 + 4 * 16 * (2 + 3) + 2 * 16
     evaluations.member_forward = 0
     ref.assess(network, randn(5, 3).float(), range(5))
     assert evaluations.member_forward == 5 * ref.cost == 5 * (each + 1)
@@ -367,7 +367,7 @@ def test_a_schedule_of_more_noise_levels_takes_more_steps(decades, steps):
     evaluations = Evaluations()
     oracle = Gaussian(MU, COV, VE(1e-3, 10.0 ** (decades - 3)))
     reference(Network(oracle, evaluations), (3,), size=16)
-    assert evaluations.member_forward == 16 * (steps + 1 + 2 * 4) + 1 + 4 * 16 * (2 + 3)
+    assert evaluations.member_forward == 16 * (steps + 1 + 2 * 4) + 1 + 4 * 16 * (2 + 3) + 2 * 16
 
 
 @pytest.mark.parametrize("far", [0.0, 0.5, 3.0])
@@ -451,3 +451,20 @@ def test_samples_that_failed_do_not_tell_the_dimension():
 def test_too_few_samples_are_refused():
     with pytest.raises(ValueError, match="size"):
         reference(Gaussian(MU, COV, LogLogit()), (3,), size=15)
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.1])
+def test_estimates_drift_where_the_network_is_told_another_noise_level(factor):
+    """In one dimension of unit variance, d(x) = g x with g = 1 / (1 + (factor sigma)^2)."""
+    schedule = VE(1e-3, 50.0)
+
+    class Told(Gaussian):
+        def mean(self, x, sigma):
+            return super().mean(x, factor * sigma)
+
+    ref = reference(Told(torch.zeros(1), torch.eye(1), schedule), (1,), **FAST)
+    high, low = 50.0**2, ref.unit**2
+    first, last = (1 / (1 + factor**2 * square) for square in (high, low))
+    mean = first + low / high * (1 - first)  # of the next state, in units of x
+    expected = (last * mean / first - 1) ** 2
+    assert ref.drift == pytest.approx(expected, rel=0.3, abs=1e-12)

@@ -421,6 +421,13 @@ def test_units_that_the_schedule_reaches_are_right(name):
     assert_right(attempt(wrap, constraint, shape=(3,)), *truth, torch.tensor(UNITS[name][1]))
 
 
+def test_a_schedule_whose_top_is_beyond_single_precision_is_right():
+    """At a noise of 1e5 the derivative of what predicts the noise is rounding alone."""
+    _, wrap, constraint, truth = in_units("mean of one", VE(1e-3, 1e5))
+    found = attempt(wrap, constraint, shape=(3,))
+    assert_right_or_said(found, *truth, "(?i)precision|float")
+
+
 # 5. a residual that jumps
 
 

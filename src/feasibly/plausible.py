@@ -78,8 +78,8 @@ ELEMENTS = 4096
 TAIL = 8
 """One unconditional sample in so many belongs to the tail."""
 
-SAMPLES_SEED, NOISE_SEED, BENT_SEED, AFFINE_SEED, ELEMENTS_SEED, TWICE_SEED = (
-    2**32 - k for k in (2, 3, 4, 7, 8, 9)
+SAMPLES_SEED, NOISE_SEED, BENT_SEED, AFFINE_SEED, ELEMENTS_SEED, TWICE_SEED, DRIFT_SEED = (
+    2**32 - k for k in (2, 3, 4, 7, 8, 9, 10)
 )
 """The seeds of unconditional samples and of the noises, so that no member depends on others."""
 
@@ -154,6 +154,9 @@ class Reference:
         curved: How far any one element of the denoiser's estimates is from an affine map, at these
             noise levels and a hundredth of the data's scale; zero but for rounding for normal
             data.
+        drift: How far estimates at the highest noise level are from those, at noise as large as
+            the data, of the mean states that follow from them, relative to what they vary by;
+            zero but for rounding if the denoiser is affine, and that of its schedule.
         dimensions: The noise levels of the unconditional samples, from the highest, each with the
             effective dimension of the data there: the mean squared error of the denoiser's
             estimates in units of the noise's variance. For data on a surface it comes to the
@@ -176,6 +179,7 @@ class Reference:
     thin: float = math.inf
     affine: float = 0.0
     curved: float = math.inf
+    drift: float = math.inf
     dimensions: tuple[tuple[float, float], ...] = ()
     moments: tuple[Tensor, Tensor] | None = None
     settles: bool = False
@@ -256,7 +260,7 @@ def reference(
     """Samples unconditionally, and measures the denoising errors of the samples.
 
     It takes `steps + 1` forward evaluations for each sample, as many as an assessment, and up to
-    20 for each of 16 samples, or 22 if the constraint is not linear.
+    22 for each of 16 samples, or 24 if the constraint is not linear.
 
     Arguments:
         denoiser: The denoiser; a :class:`Network` counts the evaluations.
@@ -285,7 +289,7 @@ def reference(
     sampler = Ancestral(network, spacing="noise")
     sampler = replace(sampler, steps=_steps(sampler) if steps is None else steps)
     directions = _directions(shape, pairs, dtype).to(device)
-    between = 2 * (2 + len(BENT_LEVELS)) + 3 * len(AFFINE_LEVELS) + 2
+    between = 2 * (2 + len(BENT_LEVELS)) + 3 * len(AFFINE_LEVELS) + 2 + 2
     each = sampler.steps + 1 + len(levels) * len(directions)
     current().expect(size * each + BENT_SIZE * between)
     found, told, errors, moves = [], [], [], []
@@ -333,6 +337,7 @@ def reference(
         thin=thin,
         affine=_affine(sampler, x[:BENT_SIZE], ids[:BENT_SIZE], unit, chunk),
         curved=_shares(missed, varied).max().item(),
+        drift=_drift(sampler, x[:BENT_SIZE], ids[:BENT_SIZE], [unit, ends[1]], chunk),
         dimensions=_dimensions(sampler, e),
         moments=getattr(network.denoiser, "data_moments", None),
         settles=network.settles,
@@ -451,6 +456,28 @@ def _affine(sampler: Ancestral, x: Tensor, ids: Tensor, unit: float, chunk: int 
             break
         found = unit * level
     return found
+
+
+def _drift(
+    sampler: Ancestral, x: Tensor, ids: Tensor, levels: Sequence[float], chunk: int | None
+) -> float:
+    r"""Returns how far the estimates at the highest of some noise levels are from those at the
+    lowest, relative to what they vary by; see :class:`Reference`.
+
+    States that follow on :math:`x_t` have the mean :math:`E[x_s \mid x_t]`, and estimates do not
+    change on average, :math:`E[d(x_s) \mid x_t] = d(x_t)`. So an affine denoiser has the same
+    estimate there. One that is told a wrong noise level has not, nor one whose rounding errors
+    grow with the noise.
+    """
+    noise = MemberNoise(DRIFT_SEED, range(len(x)), x.shape[1:], dtype=x.dtype, device=x.device)
+    times, reached = _times(sampler, levels, x)
+    (alpha_s, _), (alpha_t, _) = (sampler.denoiser.schedule(t) for t in (times[0], times[-1]))
+    x_t = x + reached[-1].to(x) * noise()
+    first = _estimates(sampler, alpha_t * x_t, times[-1], ids, chunk)
+    mean = torch.lerp(first, x_t.flatten(1).double(), (reached[0] / reached[-1]) ** 2)
+    last = _estimates(sampler, alpha_s * mean.reshape(x.shape).to(x), times[0], ids, chunk)
+    varied = first.var(dim=0).sum()
+    return float(_shares((last - first).square().mean(dim=0).sum(), varied))
 
 
 def _twice(sampler: Ancestral, x: Tensor, ids: Tensor, level: float, chunk: int | None) -> Tensor:

@@ -178,6 +178,10 @@ STRAIGHT = 1e6
 count as exactly normal. Few steps of posterior samples are then enough. Learned denoisers are
 farther from it, and few steps leave their data."""
 
+DRIFT = 1e-4
+"""The share of their variance by which estimates may drift from the highest noise level to the
+data's scale, for few steps to be enough: they take each estimate for right."""
+
 STRIDE_NORMAL, TOP_NORMAL = 16.0, 0.3
 """How many times lower the next noise level of such samples is at most, and the level to which the
 first step goes, in units of the data's scale."""
@@ -310,6 +314,10 @@ class Survey(Protocol):
     @property
     def curved(self) -> float:
         """The same of any one element, at all noise levels down to a hundredth."""
+
+    @property
+    def drift(self) -> float:
+        """How far estimates drift from the highest noise level to the data's scale."""
 
     @property
     def dimensions(self) -> tuple[tuple[float, float], ...]:
@@ -478,7 +486,8 @@ def _normal(constraint: Constraint | None, survey: Survey | None) -> bool:
     if survey is None or constraint is None or not constraint.linear:
         return False
     rounding = torch.finfo(survey.samples.dtype).eps
-    return survey.curved <= STRAIGHT * rounding**2 and not any(_misfits(survey))
+    straight = survey.curved <= STRAIGHT * rounding**2 and survey.drift <= DRIFT
+    return straight and not any(_misfits(survey))
 
 
 def _surface(survey: Survey, level: float) -> bool:
