@@ -268,12 +268,9 @@ COLUMNS: Columns = {
     "task": ("equation", TEXT),
     "label": ("method", TEXT),
     "feasible": ("feasible", "{:.0%}"),
-    "equation": ("residual", "{:.1e}"),
     "ratio": ("sliced", "{:.2f}"),
     "spread": ("spread", TEXT),
     "crps": ("CRPS", "{:.3f}"),
-    "outside": ("truths outside", "{:.1f}"),
-    "plausible": ("plausible", "{:.0%}"),
     "evaluations": ("evaluations", TEXT),
 }
 
