@@ -13,8 +13,8 @@ from feasibly.oracles import Gaussian
 from feasibly.schedules import LogLogit
 
 MEMBERS = 8
-DRY = 4
-"""The calls of the network before a run: its dry run, and its probe."""
+DRY = 22
+"""The calls of the network before a run: its dry run, with the test of its gradient, and its probe."""
 
 
 class Disturbed:

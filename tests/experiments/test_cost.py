@@ -8,7 +8,7 @@ from feasibly import Linear
 from feasibly.oracles import Gaussian
 from feasibly.schedules import LogLogit
 
-MEMBERS, STEPS, TESTED = 4, 5, 2 * (1 + 2)
+MEMBERS, STEPS, TESTED = 4, 5, 152
 
 
 def ledger_of(**settings):
