@@ -14,7 +14,7 @@ from feasibly.schedules import LogLogit
 
 MEMBERS = 8
 DRY = 22
-"""The calls of the network before a run: its dry run, with the test of its gradient, and its probe."""
+"""The calls of the network before a run: its dry run, gradient test and probe."""
 
 
 class Disturbed:
