@@ -214,7 +214,7 @@ CARD = """# Prior `{name}`
 
 | | |
 |---|---|
-{about}| training | {step:,} steps of {batch}: {samples:,} samples; Muon, Adam, cosine decay, \
+{about}| training | {step:,} steps of {batch}: {samples:,} samples; {optimizers}, cosine decay, \
 EMA {ema} |
 | final loss | {loss:.4f} (mean; log below) |
 | made by | `{command}` |
@@ -248,6 +248,7 @@ def export(trainer: Trainer, run: Path, out: Path, n: int = 8192) -> None:
         batch=trainer.config.batch,
         samples=trainer.step * trainer.config.batch,
         ema=trainer.config.ema,
+        optimizers=" and ".join(["Muon", "Adam"][-len(trainer.optimizers) :]),
         loss=sum(bands) / len(bands),
         bands=", ".join(f"{band:.3f}" for band in bands),
         versions=", ".join(f"{k} {v}" for k, v in versions().items()),

@@ -190,6 +190,12 @@ ITERATIONS_NORMAL, FLOOR_NORMAL = 64, 1e-5
 """The most iterations of their solver, and the least eigenvalue that it takes of the covariance of
 exact values."""
 
+ROUGH, STRIDE_ROUGH, FLOOR_ROUGH = 10.0, 3.0, 1e-6
+"""A residual has derivatives, as that of a differential equation has, if noise as large as the
+data changes it by so many times what it varies by between samples. Samples come from the reverse
+diffusion then, as for normal data, with levels at most so many times apart, and the solver takes
+eigenvalues down to the third number."""
+
 ITERATIONS_NOISE = 32
 """The most iterations of the solver under noise, of other data."""
 
@@ -500,17 +506,25 @@ def _dimensions(survey: Survey) -> tuple[tuple[float, int], ...]:
     return tuple(found)
 
 
-def _normal_steps(survey: Survey) -> dict[str, Any]:
-    """Returns the options of posterior samples of exactly normal data, whose scale the schedule
-    covers."""
-    top = _short(TOP_NORMAL * survey.unit)
-    return {
-        "steps": 1 + math.ceil(math.log(top / survey.ends[0], STRIDE_NORMAL)),
-        "top": top,
-        "products": None,  # the reverse diffusion is exact for them, and takes less
-        "iterations": ITERATIONS_NORMAL,
-        "floor": FLOOR_NORMAL,
-    }
+def _few_steps(survey: Survey, top: float, stride: float) -> dict[str, Any]:
+    """Returns the options of posterior samples that take few steps from `top` data scales on. The
+    reverse diffusion takes less than the square root, and is exact for normal data."""
+    top = _short(top * survey.unit)
+    steps = 1 + math.ceil(math.log(top / survey.ends[0], stride))
+    return {"steps": steps, "top": top, "products": None, "iterations": ITERATIONS_NORMAL}
+
+
+@torch.no_grad()
+def _rough(constraint: Constraint, survey: Survey) -> bool:
+    """Whether residuals amplify what is not in the data, by their median."""
+    part = constraint.equalities or constraint.noisy
+    if part is None:
+        return False
+    x, rng = survey.samples, torch.Generator().manual_seed(0)
+    r = part.residual(x)
+    noise = survey.unit * torch.randn(x.shape, generator=rng).to(x)
+    change = (part.residual(x + noise) - r).square().nanmedian(dim=0).values.sqrt()
+    return (change > ROUGH * r.std(dim=0)).double().mean().item() > 0.5
 
 
 def _misfits(survey: Survey) -> Iterator[Misfit]:
@@ -737,7 +751,9 @@ def _posterior(
     assert met is not None  # there are more than a few
     normal = "spacing" not in options and _normal(met, survey)
     if survey is not None and normal:
-        settings |= _normal_steps(survey)
+        settings |= _few_steps(survey, TOP_NORMAL, STRIDE_NORMAL) | {"floor": FLOOR_NORMAL}
+    elif survey is not None and "spacing" not in options and _rough(met, survey):
+        settings |= _few_steps(survey, TOP, STRIDE_ROUGH) | {"floor": FLOOR_ROUGH}
     elif survey is not None:
         settings |= _saved(survey, met.linear, met.linear and observed is None, options)
     known, said = "", ()

@@ -58,6 +58,21 @@ def test_default_samples_the_exact_posterior(form, solved):
     assert z.std(dim=0).min() > 1 / 1.34
 
 
+def test_nonlinear_equations_are_met_without_a_projection():
+    """r + r^3 has the zeros and the slopes of r there, and so the same posterior; see above."""
+    problem = poisson(8, False, "edm", "one")
+    linear = problem.constraint.residual
+    constraint = feasibly.Equality(
+        lambda x: linear(x) + linear(x) ** 3 / 10, problem.constraint.tolerance
+    )
+    result = feasibly.sample(problem.denoiser, constraint, 32, problem.shape, seed=0)
+    assert result.feasible.all()
+    assert result.evaluations.member_backward < 32 * 1000
+    z = normalised(result.samples, problem.sample(4096, torch.Generator().manual_seed(0)))
+    assert (z.std(dim=0).mean() - 1).abs() < 0.05
+    assert z.mean(dim=0).square().mean() * 32 < 2
+
+
 def test_darcy_data_solve_their_equation():
     physics = Physics()
     x = physics.sample(8, torch.Generator().manual_seed(0))

@@ -93,6 +93,7 @@ def test_the_papers_prior_has_the_papers_training():
         "clusters",
         "field",
         "heat",
+        "darcy",
     }
     schedule = KS128().model().schedule
     assert (schedule.sigma_min, schedule.sigma_max, schedule.spread) == (1e-4, 1e4, 4.0)

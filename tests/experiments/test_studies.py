@@ -20,7 +20,7 @@ from feasibly.sampling import inspect
 from feasibly.schedules import LogLogit
 
 ROOM = Path(studies.__file__).parent
-PROBLEMS = {"data2d", "lines", "curves", "oracles", "exact", "heat", "solutions", "ks", "weather"}
+PROBLEMS = {"data2d", "lines", "curves", "oracles", "exact", "heat", "solutions", "ks", "weather", "equations"}
 
 
 def test_every_study_of_the_folder_is_in_the_list():

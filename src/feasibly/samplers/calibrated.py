@@ -25,6 +25,8 @@ from .sparse import Sparse
 
 RTOL = 1e-3  # at which the linear solver and the square root stop
 STRIDE = 2.0  # how many times lower the next noise level is where z comes from reverse diffusion
+LAST = 4  # how many times as many iterations the last solve of a nonlinear residual may take
+NEWTON = 2  # how often it is then linearised anew
 FARTHEST = 4.0  # how many standard deviations a sample moves at most, a residual
 
 
@@ -167,16 +169,28 @@ class CalibratedPPR(Sparse):
         randn: Randn = torch.randn_like,
         memory: Tensor | None = None,
     ) -> Step:
-        x_0 = found = self.posterior(x_t, t, randn, memory)
+        x_0 = found = self.posterior(x_t, t, randn, memory, last=bool(s == 0))
         x_s = self.predict(x_t, x_0, t, s, randn)
-        if s == 0 and self.constraint.exact is not None:
-            x_s, x_0, _ = self.ppr(self.constraint.exact).kernel(
-                x_s, s, self.noise_level(t), randn
-            )
+        exact = self.constraint.exact
+        if s == 0 and exact is not None:
+            # a sample of the model, by reverse diffusion, needs no denoising if it is feasible
+            met = exact.is_feasible(x_0) & (self.products is None)
+            if not met.all():
+                moved = self.ppr(exact).kernel(x_s, s, self.noise_level(t), randn)
+                x_s, x_0 = (
+                    torch.where(per_sample(met, x_0), x_0, one) for one in (moved[0], moved[1])
+                )
+            else:
+                x_s = x_0
         return Step(x_s, x_0, found)
 
     def posterior(
-        self, x_t: Tensor, t: Tensor, randn: Randn, near: Tensor | None = None
+        self,
+        x_t: Tensor,
+        t: Tensor,
+        randn: Randn,
+        near: Tensor | None = None,
+        last: bool = False,
     ) -> Tensor:
         r"""Samples :math:`x_0 \sim p(x_0 \mid x_t, r = 0)`, with shape :math:`(B, *)`.
 
@@ -186,11 +200,12 @@ class CalibratedPPR(Sparse):
             randn: Where the noise comes from.
             near: Samples near the constraint, such as those of the step before, with shape
                 :math:`(B, *)`. A curved residual is linearised there.
+            last: Whether it is the last, whose error no other step mends.
         """
         z, V = moments.tweedie(self.denoiser, x_t, t)
         largest, width = torch.full_like(x_t.flatten(start_dim=1)[:, 0], torch.inf), None
         if self.products is None:
-            z = self.diffused(x_t, t, randn)
+            z = self._diffused(x_t, t, randn)
         elif self.products:
             unit = self.unit(x_t, t)
             root, largest = square_root(
@@ -208,9 +223,18 @@ class CalibratedPPR(Sparse):
             bound = least if noisy else None
             return least_squares(S, b, iterations, rtol, self.floor, bound)
 
-        moved = moments.toward(
-            self.constraint, z, V, 0.0, solve, self.solves(t), RTOL, randn, near, width
-        )
+        last &= self.products is None and not self.constraint.linear
+        most = LAST * self.iterations if last else self.solves(t)
+        moved = moments.toward(self.constraint, z, V, 0.0, solve, most, RTOL, randn, near, width)
+        for _ in range(NEWTON if last else 0):
+            met = self.constraint.is_feasible(moved.x)
+            if met.all():
+                break
+            near, old = moved.x, moved
+            moved = moments.toward(
+                self.constraint, z, V, 0.0, solve, most, RTOL, randn, near, width
+            )
+            moved = moved._replace(x=torch.where(per_sample(met, z), old.x, moved.x))
         # no farther than the covariance makes likely; a learned covariance may throw samples off
         likely = FARTHEST * (moved.residuals * largest).sqrt()
         longest = torch.maximum(likely, moved.distance)
@@ -218,7 +242,7 @@ class CalibratedPPR(Sparse):
         share = per_sample(torch.where(length > longest, longest / length, 1.0), z)
         return z + share * (moved.x - z)
 
-    def diffused(self, x_t: Tensor, t: Tensor, randn: Randn) -> Tensor:
+    def _diffused(self, x_t: Tensor, t: Tensor, randn: Randn) -> Tensor:
         r"""Samples :math:`x_0 \sim p(x_0 \mid x_t)` by unconditional steps from :math:`t` to 0."""
         prior, times, last = Ancestral(self.denoiser), self._halvings(t).to(x_t.dtype), None
         for now, s in pairwise([t, *times[1:]]):
