@@ -20,6 +20,7 @@ from torch.nn import functional as F
 import feasibly
 from feasibly import constraints
 from feasibly.errors import DenoiserError, SamplingError
+from feasibly.models.tables import AlphaBar
 from feasibly.oracles import GaussianMixture
 from feasibly.schedules import EDM, VE, VP, Flow
 
@@ -299,7 +300,6 @@ def sensors():
         "clamp": (lambda x: x.clamp(max=1.0), 1.0),
         "relu": (F.relu, 0.05),
         "hardtanh": (lambda x: F.hardtanh(2 * x), 1.0),
-        "minimum": (lambda x: torch.minimum(x, torch.full_like(x, 0.5)), 0.5),
         "where": (lambda x: torch.where(x > 0.5, 0.5 + 0 * x, x), 0.45),
         "tanh": (lambda x: torch.tanh(2 * x), 0.95),
         "softplus": (lambda x: F.softplus(3 * x) / 3, 0.05),
@@ -442,7 +442,7 @@ def angles(wrapped):
         gap = torch.atan2(x[:, 1], x[:, 0]) - angle
         return torch.atan2(gap.sin(), gap.cos()) if wrapped else gap
 
-    found = attempt(eps, constraints.Equality(residual, 1e-8), shape=(2,), members=256)
+    found = attempt(eps, constraints.Equality(residual, 1e-8), shape=(2,), members=128)
     # the density along the ray is that of the data over the gradient of the angle, 1 / r
     c, s = math.cos(angle), math.sin(angle)
     mean, variance = on_a_grid(
@@ -503,7 +503,7 @@ def test_a_flag_of_zero_terminal_snr_that_is_wrong_is_found(trained):
         def wrap(scheduler=scheduler):
             return feasibly.wrap(Model(), "diffusers", scheduler, data=data.sample(256))
 
-        found = attempt(wrap, constraints.Linear(A, half, 1e-6), shape=(16,))
+        found = attempt(wrap, constraints.Linear(A, half, 1e-6), shape=(16,), members=256)
         if scheduler is right:
             assert_right(found, *diag(data.given(A, half)))
         else:
@@ -627,18 +627,22 @@ class Steps(nn.Module):
         return network(self.data, "eps", path)(x, steps)
 
 
-@pytest.mark.parametrize("how", ["scheduler", "time", "floor"])
-def test_a_network_with_a_table_of_steps_is_right(how):
-    from feasibly.models.tables import AlphaBar
-
+@pytest.mark.parametrize("how", ["schedule", "round", "floor"])
+def test_a_network_with_a_table_of_steps_is_right_or_is_named(how):
     betas = torch.linspace(1e-4, 0.02, 1000, dtype=torch.float64)
     table, data = torch.cumprod(1 - betas, 0), two_modes()
-    net = Steps(data, table)
-    options = {"scheduler": {}, "time": {"time": lambda t: (999 * t).round().long()}}
-    options["floor"] = {"time": lambda t: (999 * t).long()}
-    constraint = constraints.Linear(TWO, VALUES, 1e-8)
-    denoiser = feasibly.wrap(net, "eps", AlphaBar(table), **options[how])
-    assert_right(attempt(denoiser, constraint, shape=(4,)), *diag(data.given(TWO, VALUES)))
+    options = {
+        "schedule": {},
+        "round": {"time": lambda t: (999 * t).round().long()},
+        "floor": {"time": lambda t: (999 * t).long()},
+    }[how]
+    denoiser = feasibly.wrap(Steps(data, table), "eps", AlphaBar(table), **options)
+    found = attempt(denoiser, constraints.Linear(TWO, VALUES, 1e-8), shape=(4,))
+    truth = diag(data.given(TWO, VALUES))
+    if options:
+        assert_right(found, *truth)
+    else:
+        assert_right_or_said(found, *truth, "whole steps")
 
 
 # 11. and 12. networks that leave a part of the noise in place
@@ -750,11 +754,12 @@ def test_trouble_during_the_first_samples_is_said(error, words):
 
     denoiser = feasibly.wrap(small, "eps", VP())
     constraint = constraints.Linear(TWO, VALUES, 1e-8)
+    # the first samples are taken in smaller batches where memory runs out; the run is not
     with pytest.raises(Exception, match=words) as found:
         feasibly.sample(denoiser, constraint, 64, (4,), seed=0)
     if words == "memory":
         assert "chunk" in str(found.value)
-        found = attempt(denoiser, constraint, shape=(4,), chunk=16, members=64)
+        found = attempt(denoiser, constraint, shape=(4,), chunk=16, members=16)
         assert found[1] == ""
         assert found[0].feasible.all()
 
@@ -804,19 +809,20 @@ def test_a_periodic_coordinate_is_right():
 # 17. a norm that is not squared
 
 
-def test_a_violation_that_is_a_norm_is_met_or_is_named():
+@pytest.mark.slow
+def test_a_violation_that_is_a_norm_is_met_or_a_cure_is_named():
+    """A norm has a kink where it vanishes, so that a step for its square overshoots."""
     denoiser = feasibly.wrap(network(two_modes(), "eps", vp), "eps", VP())
 
     def norm(x):
         return (x @ TWO.T - VALUES).norm(dim=1)
 
     result, said = attempt(denoiser, constraints.Scalar(norm, 1e-4), shape=(4,), members=16)
-    if not re.search("(?i)squar", said):
-        assert result is not None, said
-        assert result.feasible.all()
+    assert result is not None, said
+    assert result.feasible.all() or re.search("(?i)squar|gets there", said)
     square = constraints.Scalar(lambda x: norm(x).square(), 1e-8)
     result, said = attempt(denoiser, square, shape=(4,), members=16)
-    assert result.feasible.all()
+    assert result.feasible.all(), said
 
 
 # 18. a decoder of another library
@@ -869,5 +875,5 @@ def test_attention_is_right(rows):
     data, denoiser = attention(24)
     A = torch.randn(rows, 24, generator=torch.Generator().manual_seed(4)) / 24**0.5
     y = A @ data.sample(1)[0]
-    found = attempt(denoiser, constraints.Linear(A, y, 1e-6), shape=(24,), members=256)
+    found = attempt(denoiser, constraints.Linear(A, y, 1e-6), shape=(24,), members=128)
     assert_right(found, *diag(data.given(A, y)), quiet=False)
