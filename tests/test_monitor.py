@@ -1,5 +1,6 @@
 """How a run tells implausible members and resamples them, and what its result says of them."""
 
+import sys
 import warnings
 from types import SimpleNamespace
 
@@ -249,16 +250,28 @@ def test_a_survey_of_which_most_samples_fail_is_said_and_members_are_not_tested(
 
 
 @pytest.mark.parametrize("chunk", [1, 5])
-def test_a_survey_and_the_tests_of_members_keep_to_the_chunk(chunk):
+def test_a_survey_and_the_tests_of_members_keep_to_the_chunk(chunk, monkeypatch):
     """But for the two states with which the denoiser itself is tested."""
     sizes = []
 
     class Watched(Gaussian):
         def forward(self, x_t, t):
-            if len(x_t) != 2:
-                sizes.append(len(x_t))
+            sizes.append(len(x_t))
             return super().forward(x_t, t)
 
+    def unwatched(function):
+        def called(*args, **options):
+            before = len(sizes)
+            try:
+                return function(*args, **options)
+            finally:
+                del sizes[before:]
+
+        return called
+
+    for place in ("feasibly.api.inspect", "feasibly.api._leans", "feasibly.sampling.inspect"):
+        module, name = place.rsplit(".", 1)
+        monkeypatch.setattr(place, unwatched(getattr(sys.modules[module], name)))
     prior = Watched(torch.zeros(2), torch.eye(2), LogLogit())
     feasibly.plan(prior, LINE, (2,), chunk=chunk)
     assert sum(sizes) > 64 * 20

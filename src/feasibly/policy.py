@@ -20,9 +20,9 @@ from torch import Tensor
 
 from .checks.coverage import UNLIKE, Misfit, channels, misfits
 from .checks.derivatives import roughness
-from .constraints import Decoded
 from .constraints.base import Constraint, Intervals
 from .constraints.composite import without_inequalities
+from .constraints.decoded import is_decoded
 from .metrics import is_outlying
 from .minimizers import GaussNewton, Minimizer, WarmLBFGS
 from .network import Evaluations, Network
@@ -471,7 +471,7 @@ def _many(constraint: Constraint, values: Intervals) -> bool:
     """Whether particles are weighed by these values if data are not normal. Each of their many
     gradients would go through a decoder too."""
     equal, few = bool((values.lower == values.upper).all()), values.values.shape[1] <= WEIGHED_MANY
-    return equal and few and not _decoded(constraint)
+    return equal and few and not is_decoded(constraint)
 
 
 def _bent(survey: Survey | None) -> bool:
@@ -533,10 +533,6 @@ def _misfits(survey: Survey) -> Iterator[Misfit]:
     for found in misfits(survey.ends, survey.samples, survey.moments, what=what):
         if not (found.of_mean and survey.settles):
             yield found
-
-
-def _decoded(constraint: Constraint) -> bool:
-    return any(isinstance(part, Decoded) for part in constraint.parts)
 
 
 def _weighs(values: Intervals) -> bool:
@@ -655,7 +651,7 @@ def _particles(
         chosen["halved"] = _short(HALVED * unit)
     if normal:
         chosen["normal"] = True
-    if _decoded(constraint):
+    if is_decoded(constraint):
         chosen["pairs"] = PAIRS_DECODED
     if fast:
         chosen["steps"] = STEPS_FAST

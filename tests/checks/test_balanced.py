@@ -212,3 +212,16 @@ def test_rows_that_are_sums_of_others_add_nothing(dtype):
             Equality(lambda x: x @ A3.T.to(x) - torch.tensor([0.0, 0.0, 0.5]), 1e-6),
             X[:, 0, :1].expand(2, 8),
         )
+
+
+def test_a_decoder_takes_one_sample_at_a_time_and_a_nonlinear_one_is_known_at_once():
+    sizes = []
+
+    def decode(z):
+        sizes.append(len(z))
+        return torch.tanh(z)
+
+    law = Decoded(Linear(torch.eye(12)[:2], torch.zeros(2), 1e-6), decode)
+    assert not balanced(law, X).linear
+    assert set(sizes) == {1}
+    assert len(sizes) < 40

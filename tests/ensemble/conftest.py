@@ -13,8 +13,9 @@ from feasibly.oracles import Gaussian
 from feasibly.schedules import LogLogit
 
 MEMBERS = 8
-DRY = 22
-"""The calls of the network before a run: its dry run, gradient test and probe."""
+DRY, PLAIN = 22, 4
+"""The calls of the network before a run: its dry run, gradient test and probe; and those before a
+run of a method that takes no gradient, whose network's is not tested."""
 
 
 class Disturbed:
@@ -23,11 +24,11 @@ class Disturbed:
 
     What the fault returns, if not None, is added."""
 
-    def __init__(self, fault=None):
+    def __init__(self, fault=None, dry=DRY):
         self.oracle = Gaussian(torch.zeros(2), torch.eye(2), LogLogit())
         self.schedule = self.oracle.schedule
         self.fault = fault
-        self.calls = -DRY
+        self.calls = -dry
 
     def __call__(self, x_t, t):
         self.calls += 1

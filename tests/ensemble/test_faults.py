@@ -17,7 +17,7 @@ from feasibly.constraints import Inequality
 from feasibly.ensemble import Store, Summary
 from feasibly.ensemble import store as stores
 from feasibly.errors import SamplingError
-from tests.ensemble.conftest import MEMBERS, Disturbed, draw, values
+from tests.ensemble.conftest import MEMBERS, PLAIN, Disturbed, draw, values
 
 
 def finished(path):
@@ -241,7 +241,7 @@ def test_a_stop_keeps_what_no_later_attempt_would_change(path, stop):
     options = {"steps": 4, "order": 1, "spacing": "time"}
 
     def sampler(fault=None):
-        return Ancestral(Disturbed(fault), half(), **options)
+        return Ancestral(Disturbed(fault, PLAIN), half(), **options)
 
     expected = sampler().sample(MEMBERS, (2,), seed=3, attempts=3)
     first = sampler().sample(MEMBERS, (2,), seed=3).feasible
@@ -270,7 +270,7 @@ def test_a_stop_keeps_nothing_that_follows_on_a_failure(path):
     # members that are feasible at the second attempt, after a first one that another run repeats
     def sampler(fault=None):
         options = {"steps": 4, "order": 1, "spacing": "time"}
-        return Ancestral(Disturbed(fault), half(), **options)
+        return Ancestral(Disturbed(fault, PLAIN), half(), **options)
 
     expected = sampler().sample(MEMBERS, (2,), seed=3, attempts=3)
     seen = []

@@ -12,7 +12,7 @@ from feasibly.ensemble import Footprint, Store, Summary, memory
 from feasibly.ensemble.queue import Claims
 from feasibly.errors import CalibrationWarning, DenoiserError, InfeasibleWarning, StoreError
 from feasibly.minimizers import GaussNewton
-from tests.ensemble.conftest import MEMBERS, SEARCH, Disturbed, circle, draw, toy, values
+from tests.ensemble.conftest import MEMBERS, PLAIN, SEARCH, Disturbed, circle, draw, toy, values
 
 
 def same(a, b):
@@ -93,9 +93,7 @@ def test_as_many_members_are_sampled_at_a_time_as_a_minute_allows(path, monkeypa
     slow = Footprint(1, 0, member_seconds=20.0)
     monkeypatch.setattr(memory, "estimate", lambda *args, **options: slow)
     fault = lambda call, rows: sizes.append(len(set(rows)))  # noqa: E731
-    denoiser = Disturbed(fault)
-    denoiser.calls = -4  # without gradients there is no test of them
-    draw(path, sampler=Ancestral(denoiser, steps=4), chunk="auto")
+    draw(path, sampler=Ancestral(Disturbed(fault, PLAIN), steps=4), chunk="auto")
     # 3 members by the estimate; then all that are left, by the milliseconds that these took
     assert sizes == [3] * 5 + [5] * 5
 

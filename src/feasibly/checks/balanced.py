@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..constraints import BlackBox
 from ..constraints.base import Constraint, Inequalities
+from ..constraints.decoded import is_decoded
 from ..errors import ConstraintError
 from ..randomness import generator
 
@@ -63,7 +64,9 @@ def balanced(constraint: Constraint, x: Tensor) -> Constraint:
     change = None
     if equalities is not None:
         # of targets that differ, some values may be missing for the one that is seen here
-        if not constraint.differs and (linear or _is_affine(equalities, x)):
+        if not constraint.differs and (
+            linear or (not _is_equal(constraint) and _is_affine(equalities, x))
+        ):
             change = _orthonormal(equalities, x)
         change = change or _gains(equalities, x)
     if linear == constraint.linear and (change is None or change.trivial):
@@ -102,9 +105,8 @@ class _Balanced(Constraint):
         super().__init__(constraint.tolerance)
         self.constraint, self.linear = constraint, linear
         self.differs = constraint.differs
-        equal = constraint.noisy is None and constraint.inequalities is None
-        self.change, self.own = change, change if equal else None
-        self.equal = equal
+        self.equal = _is_equal(constraint)
+        self.change, self.own = change, change if self.equal else None
 
     def residual(self, x: Tensor) -> Tensor:
         own = self.own
@@ -157,6 +159,11 @@ class _Balanced(Constraint):
 
     def __repr__(self) -> str:
         return repr(self.constraint)
+
+
+def _is_equal(constraint: Constraint) -> bool:
+    """Whether a constraint is of exact equalities alone."""
+    return constraint.noisy is None and constraint.inequalities is None
 
 
 def _orthonormal(equalities: Constraint, x: Tensor) -> _Change | None:
@@ -213,11 +220,12 @@ def _is_affine(constraint: Constraint, x: Tensor) -> bool:
         isinstance(part, BlackBox) for part in constraint.parts
     ):
         return False
+    lines = 1 if is_decoded(constraint) else LINES  # a decoder takes one sample at a time
     for dtype, rounding in ROUNDING.items():
         noise = generator(0)
         try:
             for far in FAR:
-                step = torch.randn((2 * LINES, *x.shape[1:]), generator=noise, dtype=torch.float64)
+                step = torch.randn((2 * lines, *x.shape[1:]), generator=noise, dtype=torch.float64)
                 ends = x[:1].to(dtype) + far * x.std() * step.to(x.device, dtype)
                 one, other = ends.chunk(2)
                 a, b, middle = (constraint.residual(z) for z in (one, other, (one + other) / 2))

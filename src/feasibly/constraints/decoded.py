@@ -1,6 +1,6 @@
 """Constraints on decoded latents."""
 
-__all__ = ["Decoded", "FrameDecoder"]
+__all__ = ["Decoded", "FrameDecoder", "is_decoded"]
 
 import operator
 from collections.abc import Callable, Sequence
@@ -86,6 +86,11 @@ class Decoded(Constraint):
 
     def __repr__(self) -> str:
         return f"{self.constraint!r}, decoded"
+
+
+def is_decoded(constraint: Constraint) -> bool:
+    """Whether a decoder is a part of a constraint."""
+    return any(isinstance(part, Decoded) for part in constraint.parts)
 
 
 class FrameDecoder:
