@@ -30,7 +30,7 @@ SETTINGS = ("seed", "chunk", "callback", "observe")
 LONG = 10.0
 """The seconds from which on a run is said to be expected to take them."""
 CONDITIONED = ("particles", "calibrated", "ppr")
-"""The methods that solve for the residual, beside `auto`; others are as published."""
+"""The methods that solve for the residual, in addition to `auto`; others are as published."""
 UNSEEN = (
     "Fewer than 16 of 64 unconditional samples were finite. So members were not tested for "
     "plausibility, and what was not set by name was chosen for data of unit variance; test the "

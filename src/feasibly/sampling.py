@@ -356,7 +356,7 @@ def failure(where: str, error: Exception, states: int) -> SamplingError:
         return SamplingError(f"{where} failed. {why} ({error}).")
     cure = "test the denoiser there with `python -m feasibly check`"
     if isinstance(error, OSError):  # of a disk or a connection
-        cure = "it is not an error of the method, so run it again once that is mended"
+        cure = "it is not an error of the method, so run it again once that is fixed"
     return SamplingError(f"{where} failed ({type(error).__name__}: {error}); {cure}.")
 
 

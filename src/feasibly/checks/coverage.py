@@ -190,7 +190,7 @@ def misfits(
         yield Misfit(
             f"The mean{at} is {mean[k].mean().item():.3g}, {said(k)}, and the highest noise level "
             f"sigma / alpha of the schedule is {highest:.3g}. Samples begin at {begins} mean, "
-            f"which leaves them off by about {bias[k].item():.2g} standard deviations. To cure "
+            f"which leaves them off by about {bias[k].item():.2g} standard deviations. To fix "
             f"it, {CURE}.",
             of_mean=True,
         )

@@ -200,7 +200,7 @@ class CalibratedPPR(Sparse):
             randn: Where the noise comes from.
             near: Samples near the constraint, such as those of the step before, with shape
                 :math:`(B, *)`. A curved residual is linearised there.
-            last: Whether it is the last, whose error no other step mends.
+            last: Whether it is the last, whose error no other step corrects.
         """
         z, V = moments.tweedie(self.denoiser, x_t, t)
         largest, width = torch.full_like(x_t.flatten(start_dim=1)[:, 0], torch.inf), None
