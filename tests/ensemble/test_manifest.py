@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from feasibly.checks.probe import PARTS
-from feasibly.ensemble import Config, Coordinate, Layout, Manifest
+from feasibly.ensemble import Config, Coordinate, Layout, Manifest, manifest
 from feasibly.ensemble.manifest import FORMAT, fingerprint, read_json, sealed, shown
 from feasibly.errors import StoreError
 
@@ -111,7 +111,8 @@ def test_any_value_in_any_place_is_valid_or_refused(file: Path, place, value):
     for key in place[:-1]:
         inner = inner[key]
     inner[place[-1]] = value
-    read_or_refuse(file, sealed(forged))
+    # a forger may write numbers that JSON does not know, which `sealed` refuses
+    read_or_refuse(file, json.dumps({**forged, "seal": manifest._checksum(forged)}).encode())
 
 
 @FUZZ

@@ -69,7 +69,9 @@ def as_data(data: Any) -> Tensor:
             "and labels the data."
         )
     if (data == data[:1]).all():
-        raise DenoiserError("A test on data needs different samples, and all of these are equal.")
+        raise DenoiserError(
+            "A test on data needs a few different samples, and all of these are equal."
+        )
     return data if data.is_floating_point() else data.float()
 
 

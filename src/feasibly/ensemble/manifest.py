@@ -106,7 +106,8 @@ class Layout:
             if all(map(is_text, (t for o in texts for t in (o.name, o.units, o.long_name)))):
                 return made
         except (TypeError, KeyError, ValueError) as error:
-            raise ValueError(f"the layout is {shown(found)} ({error})") from error
+            # by its repr, since it may quote the file
+            raise ValueError(f"the layout is {shown(found)} ({str(error)!r:.200})") from error
         raise ValueError(f"the layout is {shown(found)}")
 
     def check(self, shape: Sequence[int]) -> None:
