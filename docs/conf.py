@@ -6,6 +6,7 @@ from pathlib import Path
 
 import jupytext
 from docutils import nodes
+from jupyter_cache import get_cache
 from math_core import LatexToMathML
 from sphinx.application import Sphinx
 from sphinx.writers.html5 import HTML5Translator
@@ -91,6 +92,12 @@ def notebooks(app: Sphinx) -> None:
             jupytext.write(book, path, fmt="ipynb")
 
 
+def cached(app: Sphinx) -> None:
+    """Makes the database of executed pages, which parallel readers would each try to make."""
+    Path(app.config.nb_execution_cache_path).mkdir(parents=True, exist_ok=True)
+    assert get_cache(app.config.nb_execution_cache_path).db is not None
+
+
 def outward(app: Sphinx, name: str, source: list[str]) -> None:
     """Leads links to the cards of the priors to the page that holds them all, and makes plain text
     of other links that leave the docs for a folder, a page, or what is not there."""
@@ -121,5 +128,6 @@ def shapes(app: Sphinx, what: str, name: str, thing: object, options: object, li
 def setup(app: Sphinx) -> None:
     app.add_html_math_renderer("mathml", (mathml, None), (mathml, None))
     app.connect("builder-inited", notebooks)
+    app.connect("builder-inited", cached)
     app.connect("source-read", outward)
     app.connect("autodoc-process-docstring", shapes)
