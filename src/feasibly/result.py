@@ -1,6 +1,6 @@
 """What a run of a sampler leaves behind."""
 
-__all__ = ["Result", "Snapshot", "aligned", "describe_fit", "without_settings"]
+__all__ = ["RELIABLE", "Result", "Snapshot", "Weights", "aligned", "describe_fit", "without_settings"]
 
 import math
 from collections.abc import Mapping, Sequence
@@ -50,6 +50,32 @@ class Snapshot:
     seconds: float
 
 
+RELIABLE = 0.7
+"""The k-hat above which importance weights are not reliable (Vehtari et al., 2024)."""
+
+
+@dataclass(frozen=True)
+class Weights:
+    r"""The importance weights of a population, by which its samples were drawn.
+
+    Attributes:
+        members: The indices of its samples.
+        particles: The number of particles in each trajectory.
+        k_hat: The shape of the tail of the trajectories' mean weights, by Pareto-smoothed
+            importance sampling. Above 0.7 they are not reliable, and were not shared.
+        ess: Their effective sample size, in units of samples.
+        log_evidence: The logarithm of their mean, an estimate of :math:`\log p(r = 0)`.
+        error: Its standard error.
+    """
+
+    members: list[int]
+    particles: int
+    k_hat: float
+    ess: float
+    log_evidence: float
+    error: float
+
+
 @dataclass(repr=False)
 class Result:
     r"""An ensemble of samples, and how it came about.
@@ -76,6 +102,8 @@ class Result:
         chi_square: For each observation with noise, by its name, the mean square of its misfits
             in units of their errors, with shape :math:`(B)`. It is about one for samples that
             fit. NaN for members that failed.
+        populations: The importance weights of each population of samples, if samples were drawn
+            by them.
     """
 
     samples: Tensor
@@ -93,6 +121,7 @@ class Result:
     statistics: dict[str, float] = field(default_factory=dict)
     oddness: Tensor | None = None
     chi_square: dict[str, Tensor] = field(default_factory=dict)
+    populations: list[Weights] = field(default_factory=list)
 
     @property
     def plausible(self) -> Tensor | None:
@@ -264,6 +293,7 @@ class Result:
             tolerance=first.tolerance,
             evaluations=sum((p.evaluations for p in parts), Evaluations()),
             trace=[s for p in parts for s in p.trace],
+            populations=[w for p in parts for w in p.populations],
             seconds=sum(p.seconds for p in parts),
             method=first.method,
             reason=first.reason,

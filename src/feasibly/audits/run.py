@@ -183,7 +183,7 @@ def audit(
         works = [
             truths
             * members
-            * (tests + work(*chosen.attempts[0].for_targets().expected(residuals)))
+            * (tests + work(*chosen.attempts[0].expected(residuals)))
             for _, _, chosen in planned
         ]
         alone = 0 if data is None else truths * members * (STEPS + 1)
@@ -301,7 +301,7 @@ def _numbered(name: str) -> Iterator[str]:
 
 def _cost(attempts: Sequence[Sampler], residuals: int, members: int) -> int:
     """Returns the evaluations of one attempt at the members of one truth."""
-    cost = members * sum(attempts[0].for_targets().budget(residuals))
+    cost = members * sum(attempts[0].budget(residuals))
     pilots = any(sampler.one_target for sampler in attempts)
     return cost + PILOT * attempts[0].taken * pilots
 
@@ -404,7 +404,7 @@ class Work:
                 stated = self.stated
                 if sampler.constraint is not constraint:
                     stated = without_inequalities(stated)
-                made[id(sampler)] = replace(sampler.for_targets(), constraint=stated)
+                made[id(sampler)] = replace(sampler, constraint=stated)
         return [made[id(sampler)] for sampler in attempts]
 
     def applicable(

@@ -28,7 +28,6 @@ from ..machine import check_room, is_exhausted, room
 from ..network import Evaluations, device_of
 from ..randomness import MemberNoise
 from ..samplers import Particles, Sampler
-from ..samplers.tries import Pilot
 from ..sampling import dry_run
 from .manifest import Config
 
@@ -172,7 +171,7 @@ def estimate(
     measured, length = attempts[-1], attempts[-1].taken
     begun = isinstance(measured, Particles)  # `begin` takes all steps but the last
     if begun:
-        measured = _all_along(measured, MemberNoise(0, [0], shape, 0, dtype, device)())
+        measured = _all_along(measured)
     (sampler,), _ = dry_run([measured], shape, dtype, device, 0, 1, Evaluations())
 
     last = sampler.taken - 1
@@ -220,13 +219,10 @@ def samplers_of(attempts: Any) -> list[Sampler]:
     return list(found)
 
 
-def _all_along(sampler: Particles, x: Tensor) -> Particles:
-    """Returns particles that are weighed in a few steps, and at all of them. Those that may be
-    sampled again are sampled twice: no pilot tells when to keep them, but a state of no member."""
-    steps, tries = min(sampler.steps, BEGUN), min(sampler.tries, 2)
-    everywhere: dict[str, Any] = {"branch": math.inf, "weighed": math.inf, "compared": 0.0}
-    made = replace(sampler, steps=steps, tries=tries, halved=0.0, **everywhere)
-    return replace(made, pilot=Pilot(repr(made), math.inf, x, x.new_zeros((1, 1))))
+def _all_along(sampler: Particles) -> Particles:
+    """Returns particles that are weighted in a few steps, and at all of them."""
+    everywhere = sampler.levels._replace(begun=math.inf, weighed=math.inf)
+    return replace(sampler, steps=min(sampler.steps, BEGUN), levels=everywhere)
 
 
 @torch.no_grad()
