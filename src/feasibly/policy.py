@@ -44,8 +44,11 @@ LOCAL = 0.02
 """How far any one element of the denoiser is from an affine map, above which a run warns that data
 are not normal. A local mode hardly shows in the average over elements."""
 
-PARTICLES = 4
+PARTICLES = 2
 """The number of particles that a trajectory begins with. There are more where weights vary."""
+
+ERROR_FAST = 0.2
+"""The standard error of weights with `fast`."""
 
 BEGUN, WEIGHED_FROM = 2.0, 2.0
 """Particles are weighted from so many times the highest noise level at which the denoiser's
@@ -577,13 +580,13 @@ def _particles(
     normal = equal and (m > WEIGHED or constraint.linear) and options.get("eta", 1) == 1
     chosen: dict[str, Any] = {
         "particles": PARTICLES,
-        "levels": _ladder(survey, equal),
+        "levels": _ladder(survey, constraint, equal),
         "normal": normal,
         "minimize": GaussNewton(STUCK, max_distance=None),
     }
     if fast:
-        chosen["steps"] = STEPS_FAST
-    _known(Particles, options, fast, "steps")
+        chosen["error"] = ERROR_FAST
+    _known(Particles, options, fast, "error")
     sampler = Particles(denoiser, constraint, **(chosen | options))
     if constraint.equalities is None and constraint.noisy is None and "particles" not in options:
         with torch.no_grad():
@@ -604,12 +607,13 @@ def _particles(
     return Plan((sampler,) * (attempts or ATTEMPTS), reason)
 
 
-def _ladder(survey: Survey | None, equal: bool) -> Levels:
+def _ladder(survey: Survey | None, constraint: Constraint, equal: bool) -> Levels:
     """Returns the noise levels of particles, given whether all values are equalities or noisy."""
     if survey is None:
         return Levels(drawn=DRAWN if equal else 0.0)
     unit = survey.unit
-    weighed = _short(max(WEIGHED_FROM * survey.informed, unit))
+    far = max(1.0, _distance(constraint, survey))
+    weighed = _short(max(WEIGHED_FROM * survey.informed * far, unit))
     return Levels(
         begun=_short(BEGUN * weighed),
         weighed=weighed,
@@ -617,6 +621,18 @@ def _ladder(survey: Survey | None, equal: bool) -> Levels:
         spread=_short(max(unit, _spread(survey.samples))),
         every=EVERY,
     )
+
+
+@torch.no_grad()
+def _distance(constraint: Constraint, survey: Survey) -> float:
+    """Returns how far unconditional samples are from the constraint, on average and in standard
+    deviations of its values, for the one that is farthest."""
+    g = constraint.intervals(survey.samples)
+    mean, std = g.values.double().mean(dim=0), g.values.double().std(dim=0)
+    if constraint.differs:  # the targets of the others are not known
+        return 1.0
+    near = torch.maximum(g.lower.double().mean(dim=0) - mean, mean - g.upper.double().mean(dim=0))
+    return (near / std).nan_to_num(0.0, 0.0, 0.0).max().item()
 
 
 def _spread(x: Tensor) -> float:

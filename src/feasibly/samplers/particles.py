@@ -37,6 +37,7 @@ FARTHEST = 10.0  # how many standard deviations of a step a particle is moved at
 ITERATIONS = 32  # of the solver of posterior samples, under noise
 PAIRS, PAIRS_DECODED = 16, 4  # of samples that tell a residual's curvature; a decoder is dear
 EVEN = 1 / 2  # the share of a trajectory's particles that must matter, or they are resampled
+ROUNDS = 8  # of the power method
 FEWEST = 32  # trajectories of a population: of fewer, k-hat says little
 DOUBLINGS = 3  # of the particles, at most
 STATE_SEED = 2**32 - 1  # of the state by which conditions are compared; no ensemble's
@@ -258,9 +259,9 @@ class Particles(Sampler):
 
     constraint: Constraint
     _: KW_ONLY
-    steps: int = 32
+    steps: int = 48
     spacing: str = "noise"
-    particles: int = 4
+    particles: int = 2
     error: float = 0.05
     levels: Levels = Levels()
     normal: bool = False
@@ -279,18 +280,19 @@ class Particles(Sampler):
         x = self.denoiser.begin(walk.randn(times.new_empty((B, *noise.shape))), times[0])
         free = self.weigh(Cloud(x, nothing, nothing), walk, 0, begun)
         pool = self._several(free, walk, self.particles * (1 if shared else ALONE))
-        found, smooth = None, None
+        found, smooth, before = None, None, math.inf
         for left in reversed(range(DOUBLINGS + 1) if shared else ()):
             log_z = log_mean(pool.log_w)
             smooth, k_hat = smoothed(log_z)
             ess = effective_size(smooth).item()
             enough = k_hat <= RELIABLE and ess * n / B >= min(n / 2, 1 / (2 * self.error) ** 2)
-            if enough or not left:
+            if enough or not left or before <= k_hat > RELIABLE:
                 smooth = smooth - log_z if k_hat <= RELIABLE else None
                 error = math.sqrt(max(0.0, 1 / ess - 1 / B))
                 about = len(pool.log_w), k_hat, ess * n / B, log_mean(log_z).item(), error
                 found = Weights(list(noise.members), *about)
                 break
+            before = k_hat
             pool = mapped(_joined, pool, self._several(free, walk, len(pool.log_w)))
         walk = walk._replace(of=walk.of[:n])
         samples = self._draw(pool, smooth, walk)
@@ -346,8 +348,10 @@ class Particles(Sampler):
             chosen = systematic(shares(own), _uniform(walk.randn, own[0]), 1)[0] * B
             chosen = chosen + torch.arange(n, device=chosen.device)
         else:
-            w = shares((pool.log_w + smooth).flatten())[:, None]
-            chosen = systematic(w, _uniform(walk.randn, w[0]), n)[:, 0]
+            w = shares((pool.log_w + smooth).flatten())
+            order = _along(pool.twist.x_0.flatten(start_dim=1), w, walk.randn).argsort()
+            chosen = order[systematic(w[order, None], _uniform(walk.randn, w[:1]), n)[:, 0]]
+            chosen = chosen[walk.randn(w[:n]).argsort()]  # so that their order means nothing
         return _at(pool, chosen)._replace(log_w=pool.log_w.new_zeros((1, n)))
 
     def _walk(self, times: Tensor, noise: MemberNoise, of: Tensor) -> Walk:
@@ -643,6 +647,19 @@ def _resampled(seen: Weighted, u: Tensor) -> Weighted:
     log_w = torch.where(again, log_mean(seen.log_w), seen.log_w)
     flat = (chosen * B + torch.arange(B, device=u.device)).flatten()
     return _at(seen, flat)._replace(log_w=log_w)
+
+
+def _along(x: Tensor, w: Tensor, randn: Randn) -> Tensor:
+    """Returns where weighted points are along their first principal component, with shape (N).
+    Systematic resampling in this order has a smaller variance than in any other that is as cheap
+    (Gerber, Chopin & Whiteley, 2019, https://arxiv.org/abs/1707.01845)."""
+    x = torch.where(x.isfinite(), x, 0.0)
+    w = w.to(x)
+    x = x - w @ x
+    axis = randn(x[0])
+    for _ in range(ROUNDS):
+        axis = torch.nn.functional.normalize((w * (x @ axis)) @ x, dim=0)
+    return x @ axis
 
 
 def _at(seen: Weighted, index: Tensor) -> Weighted:
