@@ -192,7 +192,7 @@ def run(
                 start=start,
                 monitor=monitor,
                 costs=costs,
-                chunk=size,
+                chunk=chunk,
             )
             evaluations = Evaluations()  # what the preparation took is the first chunk's
             try:
@@ -813,15 +813,15 @@ def complaints(attempts: Sequence[Any], statistics: Mapping[str, float]) -> Iter
 
 def doubts(populations: Sequence[Weights]) -> Iterator[str]:
     """Yields what a user must know of the importance weights that samples were drawn by."""
-    poor = [one for one in populations if one.k_hat > RELIABLE]
+    poor = [one for one in populations if one.pareto_k > RELIABLE]
     some, all_of = sum(len(one.members) for one in poor), sum(len(w.members) for w in populations)
     if some > NOTED * all_of:
         worst = max(poor, key=lambda one: len(one.members))
         yield (
-            f"Importance weights are not reliable: k-hat is {worst.k_hat:.2g} with "
-            f"{worst.particles} particles in each trajectory, and should be at most {RELIABLE}. So "
-            f"{some} of {all_of} samples were drawn without sharing weights. Weights of modes, and "
-            "means and spreads with them, may be wrong, also of samples that are feasible and "
+            f"Importance weights are not reliable: k-hat is {worst.pareto_k:.2g} with "
+            f"{worst.particles} particles in each trajectory, and should be at most {RELIABLE}. "
+            f"So {some} of {all_of} samples were drawn without sharing weights. Weights of modes, "
+            "and means and spreads with them, may be wrong, also of samples that are feasible and "
             f"plausible. Take more particles: options={{'particles': {4 * worst.particles}}}."
         )
 

@@ -181,9 +181,7 @@ def audit(
         survey = planned[0].plan.survey
         tests = 0 if survey is None else survey.cost
         works = [
-            truths
-            * members
-            * (tests + work(*chosen.attempts[0].expected(residuals)))
+            truths * members * (tests + work(*chosen.attempts[0].expected(residuals)))
             for _, _, chosen in planned
         ]
         alone = 0 if data is None else truths * members * (STEPS + 1)

@@ -3,10 +3,10 @@ r"""Particles: samples are drawn from weighted states, which a population shares
 __all__ = ["Levels", "Particles", "Twist"]
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -38,10 +38,10 @@ ITERATIONS = 32  # of the solver of posterior samples, under noise
 PAIRS, PAIRS_DECODED = 16, 4  # of samples that tell a residual's curvature; a decoder is dear
 EVEN = 1 / 2  # the share of a trajectory's particles that must matter, or they are resampled
 ROUNDS = 8  # of the power method
-FEWEST = 32  # trajectories of a population: of fewer, k-hat says little
+FEWEST = 25  # trajectories of a population: of fewer, k-hat says little
 DOUBLINGS = 3  # of the particles, at most
 STATE_SEED = 2**32 - 1  # of the state by which conditions are compared; no ensemble's
-ALONE = 4  # how many times as many particles a sample with a target of its own has
+ALONE = 6  # how many times as many particles a sample with a target of its own has
 
 
 class Levels(NamedTuple):
@@ -81,6 +81,10 @@ class Twist(NamedTuple):
     values: tuple[Tensor, ...] = ()
     slopes: Slopes | None = None
 
+    def only_estimates(self) -> Self:
+        """Returns it without moves and derivatives, which may be large."""
+        return self._replace(move=self.move[:, :0], values=(), slopes=None)
+
 
 class Seen(NamedTuple):
     r"""What the denoiser and the constraint tell of states.
@@ -111,6 +115,9 @@ class Seen(NamedTuple):
         return self.x_0.numel() if self.J is None else self.J.numel()
 
 
+OF_UNIT_DATA = Levels()
+
+
 class Walk(NamedTuple):
     """What all particles of a population have in common.
 
@@ -120,6 +127,7 @@ class Walk(NamedTuple):
         randn: The noise.
         around: The noises that tell the curvature, each with shape (1, *).
         of: Whose target and conditions each trajectory has, with shape (B).
+        count: The number of samples.
     """
 
     times: Tensor
@@ -127,6 +135,7 @@ class Walk(NamedTuple):
     randn: Randn
     around: Sequence[Tensor]
     of: Tensor
+    count: int
 
 
 class Cloud(NamedTuple):
@@ -214,7 +223,7 @@ class Particles(Sampler):
     :class:`CalibratedPPR <feasibly.samplers.CalibratedPPR>`. The projection is onto what holds
     exactly.
 
-    Samples with targets or conditions of their own share nothing. Each has four times as many
+    Samples with targets or conditions of their own share nothing. Each has six times as many
     particles, and draws one.
 
     A step that only moves its mean leaves weights that vary, the more so the more values there
@@ -263,7 +272,7 @@ class Particles(Sampler):
     spacing: str = "noise"
     particles: int = 2
     error: float = 0.05
-    levels: Levels = Levels()
+    levels: Levels = OF_UNIT_DATA
     normal: bool = False
     minimize: Minimizer = GaussNewton(steps=50, max_distance=None)
     output: str = "projected"
@@ -285,21 +294,20 @@ class Particles(Sampler):
             log_z = log_mean(pool.log_w)
             smooth, k_hat = smoothed(log_z)
             ess = effective_size(smooth).item()
-            enough = k_hat <= RELIABLE and ess * n / B >= min(n / 2, 1 / (2 * self.error) ** 2)
+            enough = k_hat <= RELIABLE and ess >= min(n / 2, 1 / (2 * self.error) ** 2)
             if enough or not left or before <= k_hat > RELIABLE:
                 smooth = smooth - log_z if k_hat <= RELIABLE else None
                 error = math.sqrt(max(0.0, 1 / ess - 1 / B))
-                about = len(pool.log_w), k_hat, ess * n / B, log_mean(log_z).item(), error
+                about = len(pool.log_w), k_hat, min(ess, n), log_mean(log_z).item(), error
                 found = Weights(list(noise.members), *about)
                 break
             before = k_hat
             pool = mapped(_joined, pool, self._several(free, walk, len(pool.log_w)))
         walk = walk._replace(of=walk.of[:n])
-        samples = self._draw(pool, smooth, walk)
-        if drawn < len(times) - 2:
-            cloud = self.moved(samples, walk, drawn)
-            samples = self.weigh(cloud, walk, drawn + 1, len(times) - 2)
-        return Start(samples.x, times[-2:], population=found)
+        cloud = self._draw(pool, smooth, walk)
+        return Start(
+            self.weigh(cloud, walk, drawn, len(times) - 2).x, times[-2:], population=found
+        )
 
     def weigh(self, cloud: Cloud, walk: Walk, first: int, last: int) -> Cloud:
         """Takes particles from one time to another, by their numbers."""
@@ -324,7 +332,7 @@ class Particles(Sampler):
         last = Last(twist.x_0, self.transition(x, twist.x_0, t, s)[0], t)
         shift = self.reach(t, s) * twist.move
         x, ratio = self._proposed(mean, std, shift, t, s, walk.randn, twist.values)
-        passed(x[: len(walk.of)], twist.x_0[: len(walk.of)], s)
+        passed(x[: walk.count], twist.x_0[: walk.count], s)
         slopes = None if walk.renews[k + 1] else twist.slopes
         log_h = twist.log_h.view_as(log_w)
         return Cloud(x, log_w + ratio.view_as(log_w), log_h, last, slopes)
@@ -333,16 +341,15 @@ class Particles(Sampler):
         """Takes K particles of each trajectory down to where samples are drawn."""
         begun, drawn = self._steps()
         copies = torch.arange(len(free.x), device=free.x.device).repeat(K)
-        x, last, slopes = mapped(
-            partial(_taken, of=copies), (free.x, free.last, free.slopes)
-        )
+        x, last, slopes = mapped(partial(_taken, of=copies), (free.x, free.last, free.slopes))
         cloud = Cloud(x, free.log_w.expand(K, -1), free.log_h.expand(K, -1), last, slopes)
-        return self.weighted(self.weigh(cloud, walk, begun, drawn), walk, drawn)
+        seen = self.weighted(self.weigh(cloud, walk, begun, drawn), walk, drawn)
+        return seen._replace(twist=seen.twist.only_estimates())
 
-    def _draw(self, pool: Weighted, smooth: Tensor | None, walk: Walk) -> Weighted:
+    def _draw(self, pool: Weighted, smooth: Tensor | None, walk: Walk) -> Cloud:
         """Draws a sample for each of `walk.of`: of all particles, given what smoothing adds to the
         logarithms of the mean weights of trajectories; else each of its own trajectory."""
-        n, (K, B) = len(walk.of), pool.log_w.shape
+        n, B = len(walk.of), pool.log_w.shape[1]
         if smooth is None:
             own = pool.log_w[:, :n]
             chosen = systematic(shares(own), _uniform(walk.randn, own[0]), 1)[0] * B
@@ -352,7 +359,9 @@ class Particles(Sampler):
             order = _along(pool.twist.x_0.flatten(start_dim=1), w, walk.randn).argsort()
             chosen = order[systematic(w[order, None], _uniform(walk.randn, w[:1]), n)[:, 0]]
             chosen = chosen[walk.randn(w[:n]).argsort()]  # so that their order means nothing
-        return _at(pool, chosen)._replace(log_w=pool.log_w.new_zeros((1, n)))
+        x, _, twist, last = _at(pool, chosen)
+        log_h = twist.log_h[None]
+        return Cloud(x, torch.zeros_like(log_h), log_h, last)
 
     def _walk(self, times: Tensor, noise: MemberNoise, of: Tensor) -> Walk:
         """Returns what the particles of a population have in common."""
@@ -363,8 +372,9 @@ class Particles(Sampler):
         weighed = [self.noise_level(t) <= self.levels.weighed for t in times]
         first = weighed.index(True) if True in weighed else len(weighed)
         renews = [k >= first and (k - first) % self.levels.every == 0 for k in range(len(times))]
-        renews[self._steps()[0]] = True  # whatever the level, nothing is known there
-        return Walk(times, renews, randn, around, of)
+        for k in self._steps():
+            renews[k] = True  # there are no slopes of the step before
+        return Walk(times, renews, randn, around, of, len(noise.members))
 
     def _steps(self) -> tuple[int, int]:
         """The numbers of the time at which there begin to be several particles, and of that at
@@ -621,7 +631,7 @@ class Particles(Sampler):
         forward, backward = begun + 2 + (self.output == "denoised"), 0
         for k in range(begun, len(levels) if drawn == len(levels) - 1 else len(levels) - 1):
             several = K if k <= drawn else 1
-            renews = k >= first and ((k - first) % self.levels.every == 0 or k == begun)
+            renews = k >= first and ((k - first) % self.levels.every == 0 or k in (begun, drawn))
             forward, backward = forward + several, backward + several * gradients * renews
         if self.constraint.noisy is not None:
             backward += self._calibrated().cost(residuals)[1]
@@ -685,6 +695,7 @@ def together(parts: Sequence[Any]) -> Any:
     """Returns nested tuples of several batches as one batch."""
     return parts[0] if len(parts) == 1 else mapped(lambda *part: torch.cat(part), *parts)
 
+
 def urgent(g: Intervals, scale: Tensor) -> Tensor:
     """Returns which values are nearest to a bound, or farthest beyond it, in units of a scale,
     with shape (B, n): all equalities, and of the rest as many as may be weighed."""
@@ -700,5 +711,3 @@ def tails(S: Tensor, curved: Tensor) -> Tensor:
     of it that is curvature, with shape (B, m, m)."""
     share = torch.linalg.solve(S, curved).diagonal(dim1=1, dim2=2).mean(dim=1)
     return HEAVY / share.square()
-
-
