@@ -28,6 +28,7 @@ from feasibly.oracles import Gaussian, GaussianMixture
 from feasibly.result import Result
 from feasibly.samplers import DPS, MMPS, CalibratedPPR, Particles, moments
 from feasibly.samplers import calibrated as calibrated_module
+from feasibly.samplers.particles import Levels
 from feasibly.schedules import LogLogit
 
 D, M = 8, 5
@@ -283,7 +284,7 @@ def test_a_plan_keeps_noise_beside_inequalities_and_so_does_its_statement_throug
     [
         (Particles, stated(STDS)),
         (Particles, some_exact(2)),
-        (replace(Particles(MODEL, stated(0.1)), level=0.0), stated(0.1)),
+        (Particles(MODEL, stated(0.1), levels=Levels(drawn=0.0)), stated(0.1)),
         (CalibratedPPR, some_exact(2)),
         (MMPS, some_exact(2)),
     ],

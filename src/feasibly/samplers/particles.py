@@ -271,7 +271,7 @@ class Particles(Sampler):
     steps: int = 48
     spacing: str = "noise"
     particles: int = 2
-    error: float = 0.05
+    error: float = 0.025
     levels: Levels = OF_UNIT_DATA
     normal: bool = False
     minimize: Minimizer = GaussNewton(steps=50, max_distance=None)
@@ -295,7 +295,7 @@ class Particles(Sampler):
             smooth, k_hat = smoothed(log_z)
             ess = effective_size(smooth).item()
             enough = k_hat <= RELIABLE and ess >= min(n / 2, 1 / (2 * self.error) ** 2)
-            if enough or not left or before <= k_hat > RELIABLE:
+            if enough or not left or 1 <= before <= k_hat:
                 smooth = smooth - log_z if k_hat <= RELIABLE else None
                 error = math.sqrt(max(0.0, 1 / ess - 1 / B))
                 about = len(pool.log_w), k_hat, min(ess, n), log_mean(log_z).item(), error
