@@ -29,7 +29,8 @@ from ..network import Evaluations, device_of
 from ..randomness import MemberNoise
 from ..samplers import Particles, Sampler
 from ..sampling import dry_run
-from .manifest import Config
+from ..samplers.particles import FEWEST
+from .manifest import POPULATION, Config
 
 T = TypeVar("T")
 
@@ -131,7 +132,9 @@ def plan(attempts: Sequence[Sampler], config: Config, device: torch.device, shar
     )
     if device.type == "cuda":
         sharing = 1 if _own_gpu() else math.ceil(sharing / torch.cuda.device_count())
-    return Plan(fitting(footprint, room(device), sharing), footprint)
+    most = fitting(footprint, room(device), sharing)
+    # samples that share weights are finished together, however few go through the network
+    return Plan(most) if any(one.shares for one in attempts) else Plan(most, footprint)
 
 
 @typed
@@ -173,6 +176,8 @@ def estimate(
     if begun:
         measured = _all_along(measured)
     (sampler,), _ = dry_run([measured], shape, dtype, device, 0, 1, Evaluations())
+    if sampler.shares:
+        return _of_population(sampler, shape, dtype, device, length)
 
     last = sampler.taken - 1
     levels = [last] if begun else sorted({0, length // 2, max(0, last - 1)})
@@ -200,6 +205,28 @@ def estimate(
     return Footprint(
         member + BESIDES * state, max(0, one - member), seconds, max(0.0, alone - seconds)
     )
+
+
+def _of_population(
+    sampler: Sampler,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    device: torch.device,
+    length: int,
+) -> Footprint:
+    """Returns what a population takes: its particles, and what the network takes for each state
+    that goes through it at a time."""
+
+    def measure(batch: int) -> tuple[int, float]:
+        start, one = _clock(device), replace(sampler, batch=batch)
+        _, taken = peak(lambda: _steps(one, [sampler.taken - 1], 1, shape, dtype, device), device)
+        return taken, (_clock(device) - start) * length / sampler.taken
+
+    measure(1)  # the first time, libraries are loaded and kernels chosen
+    (one, alone), (several, together) = measure(1), measure(SEVERAL)
+    member = max(math.prod(shape) * dtype.itemsize, (several - one) // (SEVERAL - 1))
+    fixed = max(0, one - member) * POPULATION // FEWEST
+    return Footprint(member, fixed, min(alone, together) / FEWEST)
 
 
 def samplers_of(attempts: Any) -> list[Sampler]:
