@@ -14,7 +14,6 @@ from feasibly.denoisers import Denoiser
 from feasibly.oracles import Gaussian, GaussianMixture
 from feasibly.progress import Progress, duration, shown
 from feasibly.samplers import PPR, CalibratedPPR, Particles, Rejection
-from feasibly.samplers.tries import sample_pilot
 from feasibly.sampling import inspect
 from feasibly.schedules import LogLogit
 
@@ -362,13 +361,14 @@ def test_a_plan_says_what_samples_take():
 
 
 def test_a_pilot_tells_how_many_tries_a_sample_takes(gaussian):
-    sampler = Rejection(gaussian, LINE, tries=4)
-    problem = inspect(gaussian, LINE, (D,))
+    class Half(Rejection):
+        """Keeps every second sample of the pilot."""
 
-    def half(noise):
-        return torch.tensor([0.0, -math.inf]).repeat(len(noise.members) // 2)
+        def log_likelihood(self, x_t, t):
+            return torch.tensor([0.0, -math.inf]).repeat(len(x_t) // 2)
 
-    pilot = sample_pilot(sampler, problem, 8, half, lambda found: found.max().item())
+    sampler = Half(gaussian, LINE, steps=4, tries=4)
+    pilot = sampler.prepare(inspect(gaussian, LINE, (D,))).pilot
     assert pilot.tries == 1 + 1 / 2 + 1 / 4 + 1 / 8
 
 

@@ -256,8 +256,7 @@ class Particles(Sampler):
         minimize: The minimizer of the last projection.
         eta: The share of fresh noise in a prediction; not 0.
         output: What to return; see :class:`Sampler`.
-        batch: How many states may go through the denoiser at a time; None for a population's
-            trajectories. A run sets it.
+        batch: How many states may go through the denoiser at a time; None for all. A run sets it.
     """
 
     space = "x_t"
@@ -289,7 +288,7 @@ class Particles(Sampler):
         x = self.denoiser.begin(walk.randn(times.new_empty((B, *noise.shape))), times[0])
         free = self.weigh(Cloud(x, nothing, nothing), walk, 0, begun)
         pool = self._several(free, walk, self.particles * (1 if shared else ALONE))
-        found, smooth, before = None, None, math.inf
+        found, smooth, before = None, None, math.nan
         for left in reversed(range(DOUBLINGS + 1) if shared else ()):
             log_z = log_mean(pool.log_w)
             smooth, k_hat = smoothed(log_z)
@@ -392,15 +391,15 @@ class Particles(Sampler):
         t = min(times, key=lambda t: abs(math.log(self.noise_level(t))))
         fixed = MemberNoise(STATE_SEED, [0], noise.shape, 0, noise.dtype, noise.device)
         x_t, found = self.denoiser.noisy(fixed(), t), []
-        for rows_of in noise.rows.split(self.batch or len(noise.rows)):
-            with among(rows_of):
-                found.append(self.denoiser(x_t.expand(len(rows_of), *noise.shape), t))
-        x_0 = torch.cat(found)
-        one = x_0[:1].expand_as(x_0)
+        for some in noise.rows.split(self.batch or len(noise.rows)):
+            with among(some):
+                x_0 = self.denoiser(x_t.expand(len(some), *noise.shape).contiguous(), t)
+                one = found[0][0][:1] if found else x_0[:1]
+                r = self.constraint.residual(one.expand_as(x_0).contiguous())
+            found.append((x_0, r))
+        x_0, r = together(found)
+        one = x_0[:1]
         error = (x_0 - one).flatten(start_dim=1).norm(dim=1)
-        r = torch.cat(
-            [self.constraint.residual(one[r]) for r in noise.rows.split(self.batch or len(one))]
-        )
         size = r[0].abs().nan_to_num(0, 0, 0).max().item() if r.numel() else 0.0
         near = torch.isclose(r, r[:1], rtol=1e-3, atol=1e-5 * size, equal_nan=True)
         return bool(near.all()) and not bool((error > 0.01 * one[0].norm()).any())
@@ -598,7 +597,6 @@ class Particles(Sampler):
             raise ValueError(
                 f"{type(self).__name__}(error=...) must be a positive number, got {self.error!r}."
             )
-        object.__setattr__(self, "levels", Levels(*self.levels))
         if not self.levels.weighed > self.levels.drawn >= 0 or self.levels.every < 1:
             raise ValueError(
                 f"{type(self).__name__}(levels={self.levels!r}) never weighs its particles; "
@@ -628,9 +626,10 @@ class Particles(Sampler):
         K = self.particles * (ALONE if self.constraint.differs else times)
         (begun, drawn), gradients = self._steps(), self._gradients(residuals)
         first = sum(level > self.levels.weighed for level in levels)
-        forward, backward = begun + 2 + (self.output == "denoised"), 0
-        for k in range(begun, len(levels) if drawn == len(levels) - 1 else len(levels) - 1):
-            several = K if k <= drawn else 1
+        forward, backward = 2 + (self.output == "denoised"), 0
+        ends = drawn == len(levels) - 1
+        for k in range(len(levels) if ends else len(levels) - 1):
+            several = K if begun <= k < drawn else K + (not ends) if k == drawn else 1
             renews = k >= first and ((k - first) % self.levels.every == 0 or k in (begun, drawn))
             forward, backward = forward + several, backward + several * gradients * renews
         if self.constraint.noisy is not None:

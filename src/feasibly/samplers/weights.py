@@ -17,6 +17,9 @@ from torch import Tensor
 FEWEST = 5
 """The least number of weights that a tail can be fitted to."""
 
+FLAT = 1e-9
+"""Of weights that are relatively as near to the largest, the differences are rounding."""
+
 
 def shares(log_w: Tensor) -> Tensor:
     """Returns weights that add up to one along the first axis, in the shape of their logarithms;
@@ -49,7 +52,8 @@ def systematic(w: Tensor, u: Tensor, count: int) -> Tensor:
         The rows that are drawn, in order, with shape (count, B).
     """
     points = (torch.arange(count, device=w.device)[:, None] + u) / count
-    drawn = torch.searchsorted(w.T.cumsum(dim=1).contiguous(), points.T.contiguous())
+    ends = w.T.cumsum(dim=1).contiguous()
+    drawn = torch.searchsorted(ends, points.T.contiguous(), right=True)
     return drawn.T.clamp_max(len(w) - 1)
 
 
@@ -58,7 +62,7 @@ def smoothed(log_w: Tensor) -> tuple[Tensor, float]:
 
     The largest :math:`\min(n / 5, 3 \sqrt n)` weights are replaced by quantiles of a generalised
     Pareto distribution that is fitted to them. Its shape is k-hat. It is infinite if the tail has
-    fewer than five weights, so that it cannot be fitted.
+    fewer than five weights, so that it cannot be fitted. It is zero if all of them are equal.
 
     Arguments:
         log_w: The logarithms of the weights, up to a constant, with shape (n).
@@ -68,19 +72,21 @@ def smoothed(log_w: Tensor) -> tuple[Tensor, float]:
     if not bool(log_w.isfinite().any()):
         return log_w, math.inf
     log_w = log_w - log_w.max()
-    order = log_w.argsort()
-    cut = log_w[order[-tail - 1]].clamp_min(math.log(torch.finfo(log_w.dtype).tiny))
-    largest = order[log_w[order] > cut]
+    w, order = log_w.exp(), log_w.argsort()
+    cut = w[order[-tail - 1]].clamp_min(torch.finfo(w.dtype).tiny)
+    if tail >= FEWEST and cut > 1 - FLAT:
+        return log_w, 0.0
+    largest = order[w[order] > cut]
     if len(largest) < FEWEST:
         return log_w, math.inf
-    excess = log_w[largest].exp() - cut.exp()
+    excess = w[largest] - cut
     k, scale = _fit(excess)
     if not math.isfinite(k):
-        return log_w, k
+        return log_w, math.inf
     p = (torch.arange(len(largest), dtype=excess.dtype, device=excess.device) + 0.5) / len(largest)
     quantiles = -torch.log1p(-p) if k == 0 else torch.expm1(-k * torch.log1p(-p)) / k
     found = log_w.clone()
-    found[largest] = (scale * quantiles + cut.exp()).log().clamp_max(0)
+    found[largest] = (scale * quantiles + cut).log().clamp_max(0)
     return found, k
 
 
