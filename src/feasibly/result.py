@@ -156,8 +156,8 @@ class Result:
     def log_evidence(self) -> tuple[float, float]:
         r"""An estimate of :math:`\log p(r = 0)`, and its standard error; NaN without weights.
 
-        It is that of the rescaled residual, if the residual was rescaled; so it is comparable
-        between runs with one constraint.
+        It lacks half of :math:`\log 2 \pi` for each equality, and is that of the rescaled residual
+        if the residual was rescaled. So it is comparable between runs with one constraint.
         """
         found: list[Weights] = []
         known: set[int] = set()

@@ -28,8 +28,8 @@ from ..machine import check_room, is_exhausted, room
 from ..network import Evaluations, device_of
 from ..randomness import MemberNoise
 from ..samplers import Particles, Sampler
-from ..sampling import dry_run
 from ..samplers.particles import FEWEST
+from ..sampling import dry_run
 from .manifest import POPULATION, Config
 
 T = TypeVar("T")
