@@ -339,7 +339,7 @@ def test_a_particle_has_the_product_of_its_weights(monkeypatch):
         log_w.logsumexp(dim=0).item() - math.log(n)
     )
     smooth, k_hat = smoothed(log_w)
-    assert start.population.k_hat == pytest.approx(k_hat)
+    assert start.population.pareto_k == pytest.approx(k_hat)
     assert start.population.ess == pytest.approx(effective_size(smooth).item())
     expected = n * smooth.softmax(dim=0)
     counts = torch.bincount(start.x[:, 0].long(), minlength=n)
