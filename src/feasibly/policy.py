@@ -28,7 +28,7 @@ from .minimizers import GaussNewton, Minimizer, WarmLBFGS
 from .network import Evaluations, Network
 from .progress import duration, work
 from .samplers import METHODS, PPR, Ancestral, CalibratedPPR, Particles, Sampler, TruncatedPPR
-from .samplers.particles import Levels
+from .samplers.particles import ALONE, Levels
 from .sampling import Problem
 
 WEIGHED, WEIGHED_MANY = 12, 32
@@ -119,10 +119,9 @@ LAST = 10
 that are not feasible yet take them."""
 
 STEPS_CALIBRATED, STEPS_FAST, TOP = 36, 24, 5.0
-"""The number of steps of posterior samples over all noise levels; that with `fast`, also of
-particles; and the level to which the first step goes, in units of the data's standard deviation
-along their widest direction. Above it states say little of the data, and the other steps are left
-out."""
+"""The number of steps of posterior samples over all noise levels; that with `fast`; and the level
+to which the first step goes, in units of the data's standard deviation along their widest
+direction. Above it states say little of the data, and the other steps are left out."""
 
 SPARSE = 0.1
 """The noise level below which steps are twice as long, in units of the data's scale. Under linear
@@ -371,11 +370,11 @@ def choose(
         survey: What unconditional samples show of it; None for data of unit variance.
         attempts: How often a member is sampled, at most; None for the policy's choice.
         fast: Whether to take fewer evaluations, for samples that are a little farther from the
-            constrained distribution. With `auto` it means 24 steps of particles in place of 32,
-            and at most 4 tries in place of 8, with a lower bar. Posterior samples take two thirds
-            of their steps; exactly normal data take few in any case. Equalities with several
-            branches take three quarters of PPR's steps. Other projections of PPR take fewer
-            iterations: half for few residuals, two thirds for many.
+            constrained distribution. With `auto` it means that importance weights of particles
+            may have a standard error of 0.2 in place of 0.025, so that fewer particles are added.
+            Posterior samples take two thirds of their steps; exactly normal data take few in any
+            case. Equalities with several branches take three quarters of PPR's steps. Other
+            projections of PPR take fewer iterations: half for few residuals, two thirds for many.
         options: Options of the method, which take the place of the policy's.
 
     Raises:
@@ -600,9 +599,12 @@ def _particles(
             reason = "Unconditional samples satisfy the inequality often; particles meet the rest."
             return Plan((prior,) * early + (sampler,) * (count - early), reason)
     what = "one scalar" if m == 1 else f"{m} values"
+    number, more = sampler.particles, ", or more where k-hat asks for them"
+    if constraint.differs:
+        number, more = ALONE * number, ", as each has its own target"
     reason = (
-        f"The constraint is on {what}: samples are drawn by importance weights from "
-        f"{sampler.particles} particles each, or more where k-hat asks for them."
+        f"The constraint is on {what}: samples are drawn by importance weights from {number} "
+        f"particles each{more}."
     )
     return Plan((sampler,) * (attempts or ATTEMPTS), reason)
 
@@ -627,10 +629,10 @@ def _ladder(survey: Survey | None, constraint: Constraint, equal: bool) -> Level
 def _distance(constraint: Constraint, survey: Survey) -> float:
     """Returns how far unconditional samples are from the constraint, on average and in standard
     deviations of its values, for the one that is farthest."""
+    if constraint.differs:  # the targets of the others are not known
+        return 0.0
     g = constraint.intervals(survey.samples)
     mean, std = g.values.double().mean(dim=0), g.values.double().std(dim=0)
-    if constraint.differs:  # the targets of the others are not known
-        return 1.0
     near = torch.maximum(g.lower.double().mean(dim=0) - mean, mean - g.upper.double().mean(dim=0))
     return (near / std).nan_to_num(0.0, 0.0, 0.0).max().item()
 
@@ -646,14 +648,14 @@ def _widest(x: Tensor) -> float:
     return (torch.linalg.eigvalsh((apart @ apart.mT).double())[-1] / (len(x) - 1)).sqrt().item()
 
 
-def _tries(seen: Intervals | None, steps: int, budget: tuple[int, int]) -> int:
+def _tries(seen: Intervals | None, steps: int, expected: tuple[float, float]) -> int:
     """Returns how often to sample the prior inside of inequalities, of which unconditional samples
     are `seen`; 0 if particles take less work."""
     if seen is None:
         return ATTEMPTS_INSIDE - PROJECTED
     inside = seen.inside.all(dim=1)
     share = inside.double().mean().item()
-    forward, backward = budget
+    forward, backward = expected
     if int(inside.sum()) < SEEN or steps > share * (forward + 2 * backward):
         return 0
     return min(TRIES, math.ceil(ENOUGH / share))

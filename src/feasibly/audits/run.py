@@ -80,8 +80,8 @@ def audit(
     summaries. If all candidates are right, a fault is found with probability `level` at most.
 
     The plan of a method is that for the constraint as it is given, and the same for all truths.
-    But particles that may be sampled again are four times as many here, and sampled once: each
-    truth is a target of its own.
+    But particles share no weights here, and are six times as many: each truth is a target of its
+    own.
     Of a constraint with inequalities only the equalities are stated through truths. The truths
     satisfy the inequalities.
 

@@ -1,6 +1,6 @@
 r"""Particles: samples are drawn from weighted states, which a population shares."""
 
-__all__ = ["Levels", "Particles", "Twist"]
+__all__ = ["ALONE", "Levels", "Particles", "Twist"]
 
 import math
 from collections.abc import Sequence
