@@ -261,13 +261,17 @@ def test_a_slow_network_is_seen_before_and_after_its_first_call(terminal, monkey
 
 # runs
 
-FEW = {"steps": 8, "tries": 2}
+FEW = {"steps": 8}
 RUNS = {
     "particles": (MIXTURE, CIRCLE, {}),
     "calibrated": (NORMAL, LINE, {"method": "calibrated"}),
     "the default on normal data": (NORMAL, LINE, {}),
     "ppr": (MIXTURE, CIRCLE, {"method": "ppr", "options": {"steps": 8}, "chunk": 5}),
-    "rejection": (MIXTURE, CIRCLE, {"method": "rejection", "options": FEW, "monitor": False}),
+    "rejection": (
+        MIXTURE,
+        CIRCLE,
+        {"method": "rejection", "options": FEW | {"tries": 2}, "monitor": False},
+    ),
     "an inequality": (
         NORMAL,
         Inequality(lambda x: 0.5 - x[:, :1], tolerance=1e-6),
@@ -384,15 +388,16 @@ def test_a_long_run_is_said_to_be_long_before_it_begins(terminal, monkeypatch):
 
 @pytest.mark.parametrize("kind", [Particles, Rejection])
 def test_steps_of_a_beginning_are_in_the_trace(kind):
-    """Once each, whatever the tries of members; observers see the states behind them."""
+    """Once each, whatever the tries of samples; observers see the states behind them."""
+    times_each, many = (1, 12) if kind.shares else (2, 6)
     states, snapshots = [], []
     sampler = kind(MIXTURE, CIRCLE, **FEW)
     seen = {"callback": snapshots.append, "observe": states.append}
     result = sampler.sample(12, (D,), chunk=6, **seen)
     times = sampler.times(torch.float32)[1:]
-    assert [s.step for s in result.trace] == 2 * list(range(1, 9))
-    assert [s.sigma for s in result.trace] == 2 * list(map(sampler.noise_level, times))
-    assert all((s.members, s.failed) == (6, 0) for s in result.trace)
+    assert [s.step for s in result.trace] == times_each * list(range(1, 9))
+    assert [s.sigma for s in result.trace] == times_each * list(map(sampler.noise_level, times))
+    assert all((s.members, s.failed) == (many, 0) for s in result.trace)
     assert snapshots == result.trace
     assert snapshots[0].median > 1e3 * snapshots[7].median
     for state, s in zip(states, result.trace, strict=True):

@@ -28,7 +28,7 @@ from ..machine import check_room, is_exhausted, room
 from ..network import Evaluations, device_of
 from ..randomness import MemberNoise
 from ..samplers import Particles, Sampler
-from ..samplers.particles import FEWEST
+from ..samplers.particles import DOUBLINGS, FEWEST
 from ..sampling import dry_run
 from .manifest import POPULATION, Config
 
@@ -214,8 +214,8 @@ def _of_population(
     device: torch.device,
     length: int,
 ) -> Footprint:
-    """Returns what a population takes: its particles, and what the network takes for each state
-    that goes through it at a time."""
+    """Returns what a population takes at most: its particles, doubled as often as they may be, and
+    what the network takes for each state that goes through it at a time."""
 
     def measure(batch: int) -> tuple[int, float]:
         start, one = _clock(device), replace(sampler, batch=batch)
@@ -225,7 +225,7 @@ def _of_population(
     measure(1)  # the first time, libraries are loaded and kernels chosen
     (one, alone), (several, together) = measure(1), measure(SEVERAL)
     member = max(math.prod(shape) * dtype.itemsize, (several - one) // (SEVERAL - 1))
-    fixed = max(0, one - member) * POPULATION // FEWEST
+    fixed = max(0, one - member) * POPULATION // FEWEST * 2**DOUBLINGS
     return Footprint(member, fixed, min(alone, together) / FEWEST)
 
 
