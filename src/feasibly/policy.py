@@ -411,10 +411,6 @@ def choose(
         if _weighs(values) or (_bent(survey) and fills and _many(constraint, values)):
             return _particles(denoiser, constraint, values, survey, fast, attempts, options)
         return _posterior(denoiser, constraint, *posed, fast, attempts, options)
-    if method == "particles" and constraint is not None and not fast:
-        values = constraint.intervals(problem.x_0)
-        plan = _particles(denoiser, constraint, values, survey, fast, attempts or 1, options)
-        return replace(plan, attempts=plan.attempts[-1:] * (attempts or 1), reason="")
     if method == "ppr" and constraint is not None:
         return _ppr(denoiser, constraint, problem, survey, fast, attempts, options)
     if fast:

@@ -371,6 +371,8 @@ def test_a_failed_member_poisons_no_other(name):
     assert (0 if sampler.shares else 1) <= failed.sum() < N  # what failed has no weight
     assert not result.feasible[failed].any()
     assert result.violation[failed].isinf().all()
+    if sampler.shares:  # which has other samples then
+        return
     sound = run(name).samples
     far = result.finite & (sound[:, 0] > -0.2)  # never near the brittle half plane
     assert far.any()

@@ -176,8 +176,8 @@ def rescue(partial: Any, members: int, out: Path) -> str:
     """Keeps what there is of a run that was stopped, a Result or None; says what and where."""
     if partial is None:
         return (
-            "No member was finished. With --chunk N members are finished N at a time, if they share no "
-            "weights; a store, --out NAME.zarr, keeps them, and its run can be resumed."
+            "No member was finished. With --chunk N members are finished N at a time, unless they "
+            "share weights; a store, --out NAME.zarr, keeps them, and its run can be resumed."
         )
     try:
         path = keep(partial, out / "partial.safetensors")

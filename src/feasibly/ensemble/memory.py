@@ -52,6 +52,9 @@ SEVERAL = 4
 BEGUN = 5
 """The steps of a measurement of particles, at most. All particles are weighed in them."""
 
+FEW = 3
+"""The steps of a measurement of samples that share weights."""
+
 BESIDES = 3
 """The states a member has in a run besides those of a step: its noise, and two results."""
 
@@ -217,15 +220,19 @@ def _of_population(
     """Returns what a population takes at most: its particles, doubled as often as they may be, and
     what the network takes for each state that goes through it at a time."""
 
-    def measure(batch: int) -> tuple[int, float]:
-        start, one = _clock(device), replace(sampler, batch=batch)
-        _, taken = peak(lambda: _steps(one, [sampler.taken - 1], 1, shape, dtype, device), device)
-        return taken, (_clock(device) - start) * length / sampler.taken
+    assert isinstance(sampler, Particles)
+    few = replace(sampler, particles=1, steps=min(sampler.steps, FEW))
 
-    measure(1)  # the first time, libraries are loaded and kernels chosen
+    def measure(batch: int) -> tuple[int, float]:
+        start, one = _clock(device), replace(few, batch=batch)
+        _, taken = peak(lambda: _steps(one, [few.taken - 1], 1, shape, dtype, device), device)
+        return taken, (_clock(device) - start) * sampler.particles * length / few.taken
+
+    measure(FEWEST)  # the first time, libraries are loaded and kernels chosen
     (one, alone), (several, together) = measure(1), measure(SEVERAL)
     member = max(math.prod(shape) * dtype.itemsize, (several - one) // (SEVERAL - 1))
-    fixed = max(0, one - member) * POPULATION // FEWEST * 2**DOUBLINGS
+    particles = sampler.particles * 2**DOUBLINGS
+    fixed = max(0, one - member) * POPULATION // FEWEST * particles
     return Footprint(member, fixed, min(alone, together) / FEWEST)
 
 
