@@ -762,7 +762,7 @@ def test_the_full_traceback_stands_in_place_of_the_sentence(
 
 def test_a_traceback_has_what_was_noted_of_the_error(user, monkeypatch, capsys):
     options = ("--denoiser", f"{user}:failing", "--constraint", f"{user}:circle")
-    options += ("--members", 4, "--steps", 4, "--chunk", 2, "--traceback")
+    options += ("--members", 4, "--steps", 4, "--chunk", 2, "--traceback", "--method", "ppr")
     assert run_main(monkeypatch, "sample", *options) == 2
     printed = capsys.readouterr().err
     assert "\nTraceback (most recent call last)" in printed

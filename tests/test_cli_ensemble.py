@@ -142,7 +142,8 @@ def test_a_run_that_was_interrupted_is_resumed(tmp_path, user, command, capsys, 
     monkeypatch.syspath_prepend(tmp_path)
     module = importlib.import_module(user)
     module.stop_at = 2
-    assert command("sample", *names(user), *TOY, "--out", "run.zarr") == 130
+    options = (*TOY, "--method", "ppr")
+    assert command("sample", *names(user), *options, "--out", "run.zarr") == 130
     error = capsys.readouterr().err
     assert "stopped: Lost in the middle: 1 (2). 2 of 4 members are finished and kept" in error
     assert "python -m feasibly resume run.zarr" in error

@@ -14,7 +14,6 @@ from feasibly.denoisers import Denoiser
 from feasibly.oracles import Gaussian, GaussianMixture
 from feasibly.progress import Progress, duration, shown
 from feasibly.samplers import PPR, CalibratedPPR, Particles, Rejection
-from feasibly.samplers.tries import sample_pilot
 from feasibly.sampling import inspect
 from feasibly.schedules import LogLogit
 
@@ -262,13 +261,17 @@ def test_a_slow_network_is_seen_before_and_after_its_first_call(terminal, monkey
 
 # runs
 
-FEW = {"steps": 8, "tries": 2}
+FEW = {"steps": 8}
 RUNS = {
     "particles": (MIXTURE, CIRCLE, {}),
     "calibrated": (NORMAL, LINE, {"method": "calibrated"}),
     "the default on normal data": (NORMAL, LINE, {}),
     "ppr": (MIXTURE, CIRCLE, {"method": "ppr", "options": {"steps": 8}, "chunk": 5}),
-    "rejection": (MIXTURE, CIRCLE, {"method": "rejection", "options": FEW, "monitor": False}),
+    "rejection": (
+        MIXTURE,
+        CIRCLE,
+        {"method": "rejection", "options": FEW | {"tries": 2}, "monitor": False},
+    ),
     "an inequality": (
         NORMAL,
         Inequality(lambda x: 0.5 - x[:, :1], tolerance=1e-6),
@@ -362,13 +365,14 @@ def test_a_plan_says_what_samples_take():
 
 
 def test_a_pilot_tells_how_many_tries_a_sample_takes(gaussian):
-    sampler = Rejection(gaussian, LINE, tries=4)
-    problem = inspect(gaussian, LINE, (D,))
+    class Half(Rejection):
+        """Keeps every second sample of the pilot."""
 
-    def half(noise):
-        return torch.tensor([0.0, -math.inf]).repeat(len(noise.members) // 2)
+        def log_likelihood(self, x_t, t):
+            return torch.tensor([0.0, -math.inf]).repeat(len(x_t) // 2)
 
-    pilot = sample_pilot(sampler, problem, 8, half, lambda found: found.max().item())
+    sampler = Half(gaussian, LINE, steps=4, tries=4)
+    pilot = sampler.prepare(inspect(gaussian, LINE, (D,))).pilot
     assert pilot.tries == 1 + 1 / 2 + 1 / 4 + 1 / 8
 
 
@@ -384,15 +388,16 @@ def test_a_long_run_is_said_to_be_long_before_it_begins(terminal, monkeypatch):
 
 @pytest.mark.parametrize("kind", [Particles, Rejection])
 def test_steps_of_a_beginning_are_in_the_trace(kind):
-    """Once each, whatever the tries of members; observers see the states behind them."""
+    """Once each, whatever the tries of samples; observers see the states behind them."""
+    times_each, many = (1, 12) if kind.shares else (2, 6)
     states, snapshots = [], []
     sampler = kind(MIXTURE, CIRCLE, **FEW)
     seen = {"callback": snapshots.append, "observe": states.append}
     result = sampler.sample(12, (D,), chunk=6, **seen)
     times = sampler.times(torch.float32)[1:]
-    assert [s.step for s in result.trace] == 2 * list(range(1, 9))
-    assert [s.sigma for s in result.trace] == 2 * list(map(sampler.noise_level, times))
-    assert all((s.members, s.failed) == (6, 0) for s in result.trace)
+    assert [s.step for s in result.trace] == times_each * list(range(1, 9))
+    assert [s.sigma for s in result.trace] == times_each * list(map(sampler.noise_level, times))
+    assert all((s.members, s.failed) == (many, 0) for s in result.trace)
     assert snapshots == result.trace
     assert snapshots[0].median > 1e3 * snapshots[7].median
     for state, s in zip(states, result.trace, strict=True):

@@ -31,8 +31,8 @@ print(result)
 #   constraint. `result.plausible` marks these members.
 # * **Evaluations** count the network on a batch, forward and backward. *Outside the network* is the
 #   share of the time that the rest took.
-# * **Seed and members**: a member depends on the seed and its index, and on nothing else. Members 100
-#   to 131 are the same alone as in a run of 1000, up to rounding.
+# * **Seed and members**: the same seed and the same members give the same samples, up to rounding.
+#   Where importance weights are shared, a sample depends on which others are sampled with it.
 #
 # ## Members that are not plausible
 #

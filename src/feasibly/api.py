@@ -69,10 +69,10 @@ def sample(
             which is taken as it is.
         attempts: How often a member is sampled, at most; None for the policy's choice.
         fast: Whether to take fewer evaluations, for samples that are a little farther from the
-            constrained distribution. With `auto` it means 24 steps of particles in place of 32,
-            and at most 4 tries in place of 8, or two thirds of the steps of posterior samples, or
-            three quarters of PPR's where there are branches. With `ppr` it means fewer iterations
-            of projections.
+            constrained distribution. With `auto` it means that importance weights of particles
+            may have a standard error of 0.2 in place of 0.025, or two thirds of the steps of
+            posterior samples, or three quarters of PPR's where there are branches. With `ppr` it
+            means fewer iterations of projections.
         options: Options of the method, such as `{"steps": 128}`.
         monitor: Whether to test which members are plausible; see :mod:`feasibly.plausible`. It
             takes 9 forward evaluations a member, or 5 from 64 elements on, and one more for its

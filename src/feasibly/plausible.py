@@ -365,7 +365,7 @@ def _unconditional(
     of the estimates at each step and of the samples, with shape (T + 1, B, m); the squared errors
     of the estimates, with shape (T, B); and how far they are from the states; see
     :func:`feasibly.checks.coverage.unmoved`."""
-    x_t, times, memory, _ = sampler.begin(noise)
+    x_t, times, memory, *_ = sampler.begin(noise)
     x_0, good = x_t, finite(x_t)
     told, kept, gaps, some = [], [], Gaps(), _some(math.prod(noise.shape), x_t.device)
     for t, s in pairwise(times):

@@ -28,6 +28,7 @@ from .minimizers import GaussNewton, Minimizer, WarmLBFGS
 from .network import Evaluations, Network
 from .progress import duration, work
 from .samplers import METHODS, PPR, Ancestral, CalibratedPPR, Particles, Sampler, TruncatedPPR
+from .samplers.particles import ALONE, Levels
 from .sampling import Problem
 
 WEIGHED, WEIGHED_MANY = 12, 32
@@ -43,57 +44,23 @@ LOCAL = 0.02
 """How far any one element of the denoiser is from an affine map, above which a run warns that data
 are not normal. A local mode hardly shows in the average over elements."""
 
-PARTICLES_ONE, PARTICLES_MORE, PARTICLES_FAR = 3, 6, 16
-"""The number of particles of a member under one value, under more, and where the constraint is
-far from unconditional samples."""
+PARTICLES = 2
+"""The number of particles that a trajectory begins with. There are more where weights vary."""
 
-PARTICLES_LINEAR, PARTICLES_NORMAL = 4, 2
-"""The same for steps that take values as normal, and for normal data. Weights vary less there."""
+ERROR_FAST = 0.2
+"""The standard error of weights with `fast`."""
 
-PARTICLES_TRIES, PARTICLES_TRIES_FAST = 8, 4
-"""The most tries of a member's particles, and that with `fast`."""
+BEGUN, WEIGHED_FROM = 2.0, 2.0
+"""Particles are weighted from so many times the highest noise level at which the denoiser's
+estimates tell a residual, and from the data's scale at least. They part from each other at so
+many times that level."""
 
-QUANTILE_LEAST, QUANTILE, QUANTILE_LINEAR = 0.5, 0.8, 0.9
-"""The quantile of likelihoods from which on a member is not sampled again. Up to :data:`WEIGHED`
-values that steps take as normal, of data that are not, have the last. More of them have the first,
-as have normal data, and all with `fast`."""
+EVERY = 2
+"""How many steps of particles there are to a gradient of each value."""
 
-COMPARED = 0.1
-"""The noise level at which these likelihoods are compared, in units of the data's scale. Where the
-denoiser is nearly affine up to :data:`LEVEL` at most, modes may part later. Then it is that
-level."""
-
-COSTLY = 8
-"""Above so many values a member has no more particles than under one."""
-
-NEAR = 0.1
-"""The share of unconditional samples that must be on each side of a residual, or inside of the
-inequalities, for a constraint that is not far."""
-
-BRANCH, BRANCH_FAR = 8.0, 32.0
-"""How far above the noise level at which the denoiser begins to tell a residual there are
-particles, and how far where the constraint is far from unconditional samples."""
-
-WEIGHED_BELOW, WEIGHED_LEAST = 4.0, 1.0
-"""How many times below that level particles are weighed, and the least such level, in units of the
-data's scale. Above it they go as unconditional samples do, at a third of the work or less."""
-
-HALVED, SMOOTH = 0.2, 0.005
-"""The noise level below which a member keeps half of its particles, in units of the data's scale,
-and how far the denoiser may be from an affine map at half that level. There particles of one
-member differ little, and moves are nearly exact."""
-
-EVERY, EVERY_LINEAR = 2, 3
-"""How many steps of particles there are to a gradient of each value, and of each linear one where
-data fill their space. Between, it follows from the step before, for longer there."""
-
-PAIRS_DECODED = 4
-"""The number of pairs of samples that tell the curvature of a decoded residual. Each takes two
-evaluations of the decoder."""
-
-LEVEL = 0.05
-"""The noise level at which one particle is kept, in units of the data's scale. Below it, weights
-vary little."""
+DRAWN = 0.05
+"""The noise level at which samples are drawn from them, in units of the data's scale. Below it,
+weights vary little."""
 
 STUCK = 50
 """The iterations of a last projection, which is not bounded. A member takes them only if it does
@@ -152,10 +119,9 @@ LAST = 10
 that are not feasible yet take them."""
 
 STEPS_CALIBRATED, STEPS_FAST, TOP = 36, 24, 5.0
-"""The number of steps of posterior samples over all noise levels; that with `fast`, also of
-particles; and the level to which the first step goes, in units of the data's standard deviation
-along their widest direction. Above it states say little of the data, and the other steps are left
-out."""
+"""The number of steps of posterior samples over all noise levels; that with `fast`; and the level
+to which the first step goes, in units of the data's standard deviation along their widest
+direction. Above it states say little of the data, and the other steps are left out."""
 
 SPARSE = 0.1
 """The noise level below which steps are twice as long, in units of the data's scale. Under linear
@@ -233,8 +199,8 @@ CHOICES = (
     ),
     (
         f"up to {WEIGHED} equalities or values with errors, with or without inequalities",
-        f"`Particles`: a member weighs {PARTICLES_NORMAL} to {PARTICLES_FAR} states and keeps "
-        "one; members whose states are unlikely are sampled again",
+        "`Particles`: samples are drawn by importance weights, from more particles if k-hat "
+        "says so",
     ),
     (
         "inequalities that the model often satisfies",
@@ -244,7 +210,7 @@ CHOICES = (
     (
         f"{WEIGHED + 1} to {WEIGHED_MANY} equalities or values with errors, data not normal, and "
         "not thin",
-        f"`Particles`, {PARTICLES_LINEAR} of them",
+        "`Particles`",
     ),
     (
         f"other cases of more than {WEIGHED} equalities whose gradients turn, such as sines",
@@ -404,11 +370,11 @@ def choose(
         survey: What unconditional samples show of it; None for data of unit variance.
         attempts: How often a member is sampled, at most; None for the policy's choice.
         fast: Whether to take fewer evaluations, for samples that are a little farther from the
-            constrained distribution. With `auto` it means 24 steps of particles in place of 32,
-            and at most 4 tries in place of 8, with a lower bar. Posterior samples take two thirds
-            of their steps; exactly normal data take few in any case. Equalities with several
-            branches take three quarters of PPR's steps. Other projections of PPR take fewer
-            iterations: half for few residuals, two thirds for many.
+            constrained distribution. With `auto` it means that importance weights of particles
+            may have a standard error of 0.2 in place of 0.025, so that fewer particles are added.
+            Posterior samples take two thirds of their steps; exactly normal data take few in any
+            case. Equalities with several branches take three quarters of PPR's steps. Other
+            projections of PPR take fewer iterations: half for few residuals, two thirds for many.
         options: Options of the method, which take the place of the policy's.
 
     Raises:
@@ -609,76 +575,66 @@ def _particles(
     options: dict[str, Any],
 ) -> Plan:
     m, equal = values.values.shape[1], bool((values.lower == values.upper).all())
-    exact = constraint.noisy is None
-    with torch.no_grad():
-        seen = None if survey is None else constraint.intervals(survey.samples)
-    # of targets that differ, the samples show that of one member alone
-    far = seen is not None and not constraint.differs and _nearness(seen) < NEAR
-    particles = PARTICLES_FAR if far else PARTICLES_MORE if m > 1 else PARTICLES_ONE
-    particles = PARTICLES_ONE if m > COSTLY else particles
     # what a normal step takes for the values is that of a step of DDPM
     normal = equal and (m > WEIGHED or constraint.linear) and options.get("eta", 1) == 1
-    quantile = QUANTILE
-    if normal:
-        bent = survey is None or _bent(survey)
-        particles = PARTICLES_LINEAR if bent else PARTICLES_NORMAL
-        quantile = QUANTILE_LINEAR if bent and m <= WEIGHED else QUANTILE_LEAST
-    late = survey is not None and survey.affine < LEVEL * survey.unit
-    branch = BRANCH_FAR if far else BRANCH
-    unit = 1.0 if survey is None else survey.unit
-    spread = _short(unit if survey is None else max(unit, _spread(survey.samples)))
-    begin = math.inf if survey is None else _short(branch * survey.informed)
-    given = options.get("branch", begin)
-    weighed = given / WEIGHED_BELOW if isinstance(given, int | float) else math.inf
-    full = survey is not None and survey.thin <= BENT
     chosen: dict[str, Any] = {
-        "particles": particles,
-        "tries": PARTICLES_TRIES_FAST if fast else PARTICLES_TRIES,
-        "quantile": QUANTILE_LEAST if fast else quantile,
-        "compared": _short((LEVEL if late else COMPARED) * unit),
-        "branch": begin,
-        "weighed": _short(max(weighed, WEIGHED_LEAST * unit)),
-        "level": _short(LEVEL * unit) if equal else 0.0,
-        "spread": spread,
-        "every": EVERY_LINEAR if constraint.linear and full else EVERY,
+        "particles": PARTICLES,
+        "levels": _ladder(survey, constraint, equal),
+        "normal": normal,
         "minimize": GaussNewton(STUCK, max_distance=None),
     }
-    below = (chosen | options)["weighed"]
-    if isinstance(below, int | float) and chosen["compared"] >= below > 0:
-        chosen["compared"] = _short(below / 2)
-    smooth = survey is not None and survey.thin < SMOOTH
-    if equal and smooth and (chosen | options)["particles"] > PARTICLES_NORMAL:
-        chosen["halved"] = _short(HALVED * unit)
-    if normal:
-        chosen["normal"] = True
-    if is_decoded(constraint):
-        chosen["pairs"] = PAIRS_DECODED
     if fast:
-        chosen["steps"] = STEPS_FAST
-    _known(Particles, options, fast, "steps")
+        chosen["error"] = ERROR_FAST
+    _known(Particles, options, fast, "error")
     sampler = Particles(denoiser, constraint, **(chosen | options))
-    if constraint.differs and "tries" not in options:
-        sampler = replace(sampler, tries=1) if "particles" in options else sampler.for_targets()
-    if constraint.equalities is None and exact and not {"particles", "tries"} & options.keys():
+    if constraint.equalities is None and constraint.noisy is None and "particles" not in options:
+        with torch.no_grad():
+            seen = None if survey is None else constraint.intervals(survey.samples)
         taken: dict[str, Any] = {k: v for k, v in options.items() if k in SHARED}
         prior = Ancestral(denoiser, constraint, **taken)
-        more = 2 if sampler.tries > 1 else 1
-        rest = replace(sampler, particles=more * sampler.particles, tries=1)
-        tries = _tries(seen, prior.steps, rest.budget(m))
+        tries = _tries(seen, prior.steps, sampler.expected(m))
         if tries:
             count = attempts or tries + PROJECTED
             early = max(0, count - PROJECTED)
             reason = "Unconditional samples satisfy the inequality often; particles meet the rest."
-            return Plan((prior,) * early + (rest,) * (count - early), reason)
-    what = "one value" if m == 1 else f"{m} values"
-    where = ", far from most unconditional samples" if far else ""
+            return Plan((prior,) * early + (sampler,) * (count - early), reason)
+    what = "one scalar" if m == 1 else f"{m} values"
+    number, more = sampler.particles, ", or more where k-hat asks for them"
+    if constraint.differs:
+        number, more = ALONE * number, ", as each has its own target"
     reason = (
-        f"The constraint is on {what}{where}: {sampler.particles} particles of each member are "
-        "weighed by it."
+        f"The constraint is on {what}: samples are drawn by importance weights from {number} "
+        f"particles each{more}."
     )
-    if sampler.tries > 1:
-        reason += " Members that they find unlikely are sampled again."
     return Plan((sampler,) * (attempts or ATTEMPTS), reason)
+
+
+def _ladder(survey: Survey | None, constraint: Constraint, equal: bool) -> Levels:
+    """Returns the noise levels of particles, given whether all values are equalities or noisy."""
+    if survey is None:
+        return Levels(drawn=DRAWN if equal else 0.0)
+    unit = survey.unit
+    far = max(1.0, _distance(constraint, survey))
+    weighed = _short(max(WEIGHED_FROM * survey.informed * far, unit))
+    return Levels(
+        begun=_short(BEGUN * weighed),
+        weighed=weighed,
+        drawn=_short(DRAWN * unit) if equal else 0.0,
+        spread=_short(max(unit, _spread(survey.samples))),
+        every=EVERY,
+    )
+
+
+@torch.no_grad()
+def _distance(constraint: Constraint, survey: Survey) -> float:
+    """Returns how far unconditional samples are from the constraint, on average and in standard
+    deviations of its values, for the one that is farthest."""
+    if constraint.differs:  # the targets of the others are not known
+        return 0.0
+    g = constraint.intervals(survey.samples)
+    mean, std = g.values.double().mean(dim=0), g.values.double().std(dim=0)
+    near = torch.maximum(g.lower.double().mean(dim=0) - mean, mean - g.upper.double().mean(dim=0))
+    return (near / std).nan_to_num(0.0, 0.0, 0.0).max().item()
 
 
 def _spread(x: Tensor) -> float:
@@ -692,27 +648,17 @@ def _widest(x: Tensor) -> float:
     return (torch.linalg.eigvalsh((apart @ apart.mT).double())[-1] / (len(x) - 1)).sqrt().item()
 
 
-def _tries(seen: Intervals | None, steps: int, budget: tuple[int, int]) -> int:
+def _tries(seen: Intervals | None, steps: int, expected: tuple[float, float]) -> int:
     """Returns how often to sample the prior inside of inequalities, of which unconditional samples
     are `seen`; 0 if particles take less work."""
     if seen is None:
         return ATTEMPTS_INSIDE - PROJECTED
     inside = seen.inside.all(dim=1)
     share = inside.double().mean().item()
-    forward, backward = budget
+    forward, backward = expected
     if int(inside.sum()) < SEEN or steps > share * (forward + 2 * backward):
         return 0
     return min(TRIES, math.ceil(ENOUGH / share))
-
-
-def _nearness(g: Intervals) -> float:
-    """Returns the least share of samples on each side of the residuals, and inside of the
-    inequalities."""
-    fixed = (g.lower == g.upper)[0]
-    gap = (g.values - g.lower)[:, fixed]
-    sides = [(gap < 0).double().mean(dim=0), (gap > 0).double().mean(dim=0)]
-    inside = g.inside[:, ~fixed].all(dim=1)
-    return min([inside.double().mean().item(), *torch.cat(sides).tolist()])
 
 
 def _posterior(
@@ -974,7 +920,7 @@ def _known(
             f"fast=True chooses {chosen!r} of {kind.__name__}, which is given as an option; leave "
             "one of the two out."
         )
-    hidden = ("denoiser", "constraint", "pilot")
+    hidden = ("denoiser", "constraint", "pilot", "batch")
     known = [f.name for f in fields(kind) if f.init and f.name not in hidden]
     for name in options:
         if name not in known:

@@ -3,7 +3,7 @@
 __all__ = ["MemberNoise", "generator"]
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -53,6 +53,16 @@ class MemberNoise:
     def rows(self) -> Tensor:
         """The rows of all members, with shape (B)."""
         return torch.arange(len(self.members), device=self.device)
+
+    def shared(self) -> Callable[[Tensor], Tensor]:
+        """Returns a stream that all these members share, of noise in the shape of its argument. It
+        is seeded by the seed, the attempt, and all their indices."""
+        own = generator(self.seed, self.attempt, len(self.members), *self.members, 1)
+
+        def randn(like: Tensor) -> Tensor:
+            return torch.randn(like.shape, generator=own, dtype=like.dtype).to(like.device)
+
+        return randn
 
     def again(self, rows: Tensor, trial: int) -> "MemberNoise":
         """Returns stream `trial` of the same attempt, from its beginning, for some members."""

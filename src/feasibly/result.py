@@ -1,9 +1,17 @@
 """What a run of a sampler leaves behind."""
 
-__all__ = ["Result", "Snapshot", "aligned", "describe_fit", "without_settings"]
+__all__ = [
+    "RELIABLE",
+    "Result",
+    "Snapshot",
+    "Weights",
+    "aligned",
+    "describe_fit",
+    "without_settings",
+]
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -50,6 +58,32 @@ class Snapshot:
     seconds: float
 
 
+RELIABLE = 0.7
+"""The k-hat above which importance weights are not reliable (Vehtari et al., 2024)."""
+
+
+@dataclass(frozen=True)
+class Weights:
+    r"""The importance weights of a population, by which its samples were drawn.
+
+    Attributes:
+        members: The indices of its samples.
+        particles: The number of particles in each trajectory.
+        pareto_k: The shape k-hat of the tail of the trajectories' mean weights, by Pareto-smoothed
+            importance sampling. Above 0.7 they are not reliable, and were not shared.
+        ess: Their effective sample size, in units of samples.
+        log_evidence: The logarithm of their mean, an estimate of :math:`\log p(r = 0)`.
+        error: Its standard error.
+    """
+
+    members: list[int]
+    particles: int
+    pareto_k: float
+    ess: float
+    log_evidence: float
+    error: float
+
+
 @dataclass(repr=False)
 class Result:
     r"""An ensemble of samples, and how it came about.
@@ -76,6 +110,8 @@ class Result:
         chi_square: For each observation with noise, by its name, the mean square of its misfits
             in units of their errors, with shape :math:`(B)`. It is about one for samples that
             fit. NaN for members that failed.
+        populations: The importance weights of each population of samples, if samples were drawn
+            by them.
     """
 
     samples: Tensor
@@ -93,6 +129,7 @@ class Result:
     statistics: dict[str, float] = field(default_factory=dict)
     oddness: Tensor | None = None
     chi_square: dict[str, Tensor] = field(default_factory=dict)
+    populations: list[Weights] = field(default_factory=list)
 
     @property
     def plausible(self) -> Tensor | None:
@@ -101,6 +138,93 @@ class Result:
         One in a hundred unconditional samples does not. None if the run had no monitor.
         """
         return None if self.oddness is None else ~(self.oddness > 1)
+
+    @property
+    def pareto_k(self) -> float:
+        """The largest k-hat of importance weights; above 0.7 they are not reliable. NaN if samples
+        were not drawn by weights."""
+        return max((one.pareto_k for one in self.populations), default=math.nan)
+
+    @property
+    def ess(self) -> float:
+        """The effective sample size of the weights of all populations; that of as many independent
+        samples if there are no weights."""
+        weighted = {i for one in self.populations for i in one.members}
+        return sum(one.ess for one in self.populations) + len(set(self.members) - weighted)
+
+    @property
+    def log_evidence(self) -> tuple[float, float]:
+        r"""An estimate of :math:`\log p(r = 0)`, and its standard error; NaN without weights.
+
+        It lacks half of :math:`\log 2 \pi` for each equality, and is that of the rescaled residual
+        if the residual was rescaled. So it is comparable between runs with one constraint.
+        """
+        found: list[Weights] = []
+        known: set[int] = set()
+        for one in self.populations:  # those of a later attempt are drawn again
+            found += [] if known & set(one.members) else [one]
+            known |= set(one.members)
+        if not found:
+            return math.nan, math.nan
+        size = torch.tensor([float(len(one.members)) for one in found], dtype=torch.float64)
+        log_z = torch.tensor([one.log_evidence for one in found], dtype=torch.float64)
+        total = (log_z + (size / size.sum()).log()).logsumexp(dim=0)
+        parts = (log_z - total).exp() * size / size.sum()
+        error = parts * torch.tensor([one.error for one in found], dtype=torch.float64)
+        return total.item(), error.square().sum().sqrt().item()
+
+    def standard_error(self, statistic: Callable[[Tensor], Tensor]) -> Tensor:
+        """Returns the standard error of the mean of a statistic.
+
+        It is taken from the spread between populations. A single population has that of as many
+        independent samples as its effective sample size.
+
+        Arguments:
+            statistic: A function of samples with shape (B, *), which returns values with shape
+                (B) or (B, k).
+        """
+        values, groups = self._by_population(statistic)
+        if len(groups) < 2:
+            return values.std(dim=0) / math.sqrt(self.ess)
+        means = torch.stack([values[rows].mean(dim=0) for rows in groups])
+        size = torch.tensor([float(len(rows)) for rows in groups]).to(means)
+        w = (size / size.sum()).reshape(-1, *[1] * (means.ndim - 1))
+        apart = means - (w * means).sum(dim=0)
+        return ((w * apart).square().sum(dim=0) * len(groups) / (len(groups) - 1)).sqrt()
+
+    def rhat(self, statistic: Callable[[Tensor], Tensor]) -> Tensor:
+        """Returns the R-hat of a statistic between populations; NaN for fewer than two.
+
+        Values near 1 say that populations agree.
+
+        References:
+            | Inference from Iterative Simulation Using Multiple Sequences (Gelman & Rubin, 1992)
+            | https://doi.org/10.1214/ss/1177011136
+
+        Arguments:
+            statistic: A function of samples; see :meth:`standard_error`.
+        """
+        values, groups = self._by_population(statistic)
+        if len(groups) < 2:
+            return torch.full_like(values[0], math.nan)
+        size = sum(map(len, groups)) / len(groups)
+        within = torch.stack([values[rows].var(dim=0) for rows in groups]).mean(dim=0)
+        between = torch.stack([values[rows].mean(dim=0) for rows in groups]).var(dim=0)
+        return ((size - 1) / size + between / within).sqrt()
+
+    def _by_population(self, statistic: Callable[[Tensor], Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """Returns the values of a statistic at the samples that are finite, and the rows of each
+        population. A sample that was drawn again counts as of the first one."""
+        good = self.finite
+        values = statistic(self.samples[good]).double()
+        first: dict[int, int] = {}
+        for k, one in enumerate(self.populations):
+            for i in one.members:
+                first.setdefault(i, k)
+        ids = [i for i, fine in zip(self.members, good.tolist(), strict=True) if fine]
+        of = torch.tensor([first.get(i, -1) for i in ids])
+        groups = [(of == k).nonzero().flatten() for k in sorted(set(of.tolist()))]
+        return values, [rows for rows in groups if len(rows) > 1]
 
     @property
     def settled(self) -> Tensor:
@@ -179,12 +303,15 @@ class Result:
         rest = {k: getattr(self, k) for k in names}
         rest["evaluations"] = asdict(self.evaluations)
         rest["trace"] = [asdict(s) for s in self.trace]
+        rest["populations"] = [asdict(one) for one in self.populations]
         save_tensors(tensors, path, rest)
 
     def to_xarray(self, dims: Sequence[str] | None = None) -> Any:
         """Returns samples and what is known of each member as an `xarray.Dataset`.
 
-        Where observations have noise, it has `chi_square`, one for each `observation`.
+        Where observations have noise, it has `chi_square`, one for each `observation`. Where
+        samples were drawn by importance weights, it has `pareto_k`, `ess` and `log_evidence`, one
+        for each `population`.
 
         Arguments:
             dims: The names of a sample's axes; `axis_0` and so on by default.
@@ -210,6 +337,9 @@ class Result:
             fit = torch.stack(list(self.chi_square.values()), dim=1).cpu().numpy()
             found["chi_square"] = (("member", "observation"), fit)
             coordinates["observation"] = list(self.chi_square)
+        if self.populations:
+            known = ("pareto_k", "ess", "log_evidence")
+            found |= {k: ("population", [getattr(w, k) for w in self.populations]) for k in known}
         about = {"seed": self.seed, "tolerance": self.tolerance, "method": self.method}
         return xarray.Dataset(found, coords=coordinates, attrs=about)
 
@@ -232,6 +362,7 @@ class Result:
     def _read(cls, tensors: dict[str, Tensor], rest: dict[str, Any]) -> "Result":
         rest["evaluations"] = Evaluations(**rest["evaluations"])
         rest["trace"] = [Snapshot(**s) for s in rest["trace"]]
+        rest["populations"] = [Weights(**one) for one in rest.get("populations", [])]
         for name in ("method", "reason"):
             rest[name] = safe(rest[name])
         rest["warnings"] = [safe(sentence) for sentence in rest["warnings"]]
@@ -264,6 +395,7 @@ class Result:
             tolerance=first.tolerance,
             evaluations=sum((p.evaluations for p in parts), Evaluations()),
             trace=[s for p in parts for s in p.trace],
+            populations=[w for p in parts for w in p.populations],
             seconds=sum(p.seconds for p in parts),
             method=first.method,
             reason=first.reason,

@@ -8,6 +8,7 @@ __all__ = [
     "complaints",
     "counts",
     "describe",
+    "doubts",
     "dry_run",
     "failure",
     "implausible",
@@ -51,7 +52,10 @@ from .minimizers import LBFGS
 from .minimizers.base import per_sample
 from .network import Evaluations, Network, device_of, explained, own_mode
 from .randomness import MemberNoise
-from .result import Result, Snapshot
+from .result import RELIABLE, Result, Snapshot, Weights
+
+POPULATION = 1024
+"""The largest number of samples that share weights in one run."""
 
 RATE = 0.01
 """The share of unconditional samples that a monitor takes for implausible, at most and on average
@@ -173,8 +177,10 @@ def run(
         prepared, costs = dry_run(attempts, shape, dtype, device, ids[0], size, evaluations)
         costs = [cost + getattr(monitor, "cost", 0) for cost in costs]
         meter.expect(len(ids) * costs[0])
-        begun = meter.done
-        for first in range(0, len(ids), size):
+        begun, unit = meter.done, size
+        if any(sampler.shares for sampler in attempts):
+            unit = min(POPULATION, len(ids))
+        for first in range(0, len(ids), unit):
             part = Run(
                 seed,
                 shape,
@@ -186,17 +192,18 @@ def run(
                 start=start,
                 monitor=monitor,
                 costs=costs,
+                chunk=chunk,
             )
             evaluations = Evaluations()  # what the preparation took is the first chunk's
             try:
-                parts.append(part.sample(prepared, list(ids[first : first + size])))
+                parts.append(part.sample(prepared, list(ids[first : first + unit])))
             except BaseException as error:
                 parts += [part.latest] if part.latest else []
                 # set on whatever it is, a keyboard interrupt included
                 error.partial = Result.join(parts) if parts else None  # ty: ignore
                 raise
             failure, start = failure or part.failure, time.perf_counter()
-            done = min(first + size, len(ids))
+            done = min(first + unit, len(ids))
             each = (meter.done - begun) / done  # not as expected, but as it was
             meter.expect((len(ids) - done) * each, f"sampling, {done:,} of {len(ids):,} finished")
     result = replace(Result.join(parts), reason=reason)
@@ -328,7 +335,7 @@ def trajectory(sampler: Any, noise: MemberNoise) -> Iterator[tuple[int, Tensor, 
     try:
         with torch.no_grad(), batch.calling(noise.members, noise.device):
             start = sampler.begin(noise)
-        x_t, times, memory, _ = start
+        x_t, times, memory, *_ = start
         yield 0, times[0], start
         del start  # its memory may be large, and is not needed after the first step
         length = sampler.taken
@@ -409,6 +416,8 @@ class Run:
         statistics: What samplers say of their beginnings, summed.
         monitor: What tells which members are plausible; None for none.
         costs: The work that each attempt is expected to take for a sample, with its test.
+        chunk: How many states may go through the denoiser at a time; None for all members.
+        populations: The importance weights that samples were drawn by.
     """
 
     seed: int
@@ -427,6 +436,8 @@ class Run:
     statistics: dict[str, float] = field(default_factory=dict)
     monitor: Monitor | None = None
     costs: Sequence[float] = ()
+    chunk: int | None = None
+    populations: list[Weights] = field(default_factory=list)
 
     def sample(self, attempts: Sequence[Any], ids: list[int]) -> Result:
         """Samples the members `ids` attempt by attempt; warns of nothing."""
@@ -445,19 +456,21 @@ class Run:
             if attempt and not rows.numel():
                 break
             counted = replace(sampler, denoiser=Network(sampler.denoiser, self.evaluations))
-            members = [ids[i] for i in rows.tolist()]
-            found = self._attempt(counted, constraint, members, attempt)
-            with batch.calling(members, self.device):
-                c_found, good = assess(constraint, found)
-            odd_found = self._oddness(counted, found, members)
-            closer = c_found < c[rows]
-            better = torch.where(feasible[rows], good & (odd_found < odd[rows]), good | closer)
-            for row in rows[better].tolist():
-                self.paths[ids[row]] = self.current[ids[row]]
-            kept = rows[better]
-            x_0[kept], odd[kept] = found[better], odd_found[better]
-            c[kept], feasible[kept] = c_found[better], good[better]
-            self.latest = self._result(x_0, c, feasible, odd, ids, attempts)
+            if sampler.shares:
+                counted = replace(counted, batch=self.chunk)
+            for part in rows.split(len(rows) if sampler.shares else self.chunk or len(rows)):
+                members = [ids[i] for i in part.tolist()]
+                found = self._attempt(counted, constraint, members, attempt)
+                c_found, good = self._assess(constraint, found, members)
+                odd_found = self._oddness(counted, found, members)
+                closer = c_found < c[part]
+                better = torch.where(feasible[part], good & (odd_found < odd[part]), good | closer)
+                for row in part[better].tolist():
+                    self.paths[ids[row]] = self.current[ids[row]]
+                kept = part[better]
+                x_0[kept], odd[kept] = found[better], odd_found[better]
+                c[kept], feasible[kept] = c_found[better], good[better]
+                self.latest = self._result(x_0, c, feasible, odd, ids, attempts)
             left = int((~feasible | (odd > 1)).sum())
             share = left / len(rows)  # and of these as many again
             ahead = sum(share**k * cost for k, cost in enumerate(costs[attempt + 1 :]))
@@ -471,7 +484,8 @@ class Run:
             return torch.zeros_like(x_0.flatten(start_dim=1)[:, 0])
         try:
             with torch.no_grad():
-                return self.monitor.assess(sampler.denoiser, x_0, ids).statistic.to(x_0.dtype)
+                found = self.monitor.assess(sampler.denoiser, x_0, ids, self.chunk)
+                return found.statistic.to(x_0.dtype)
         except DenoiserError:  # the monitor's samples had other conditions than some members
             if len(ids) == 1:
                 return torch.full_like(x_0.flatten(start_dim=1)[:, 0], torch.nan)
@@ -523,6 +537,8 @@ class Run:
         for name, number in start.statistics.items():
             self.statistics[name] = self.statistics.get(name, 0.0) + number
         x_t = x_0 = start.x
+        if start.population is not None:
+            self.populations.append(start.population)
         del start
         for k, s, (x_t, x_0, _) in steps:
             failed |= ~finite(x_t) | ~finite(x_0)
@@ -552,8 +568,7 @@ class Run:
         sigma: float,
     ) -> None:
         """Keeps the statistics of a step."""
-        with batch.calling(ids, self.device):
-            c, feasible = assess(constraint, x_0)
+        c, feasible = self._assess(constraint, x_0, ids)
         known = c.new_full((1,), math.nan)
         if constraint is not None:
             for i, violation in zip(ids, c.tolist(), strict=True):
@@ -577,6 +592,17 @@ class Run:
         if self.callback is not None:
             self.callback(snapshot)
 
+    def _assess(
+        self, constraint: Constraint | None, x_0: Tensor, ids: list[int]
+    ) -> tuple[Tensor, Tensor]:
+        """Returns the violation of each member, and whether it is feasible; see :func:`assess`."""
+        found = []
+        rows = torch.arange(len(ids), device=x_0.device)
+        for part in rows.split(self.chunk or len(ids)):
+            with batch.calling([ids[i] for i in part.tolist()], self.device):
+                found.append(assess(constraint, x_0[part]))
+        return torch.cat([c for c, _ in found]), torch.cat([good for _, good in found])
+
     def _result(
         self,
         x_0: Tensor,
@@ -599,6 +625,7 @@ class Run:
             seconds=time.perf_counter() - self.start,
             method=describe(attempts),
             statistics=dict(self.statistics),
+            populations=list(self.populations),
             oddness=None if self.monitor is None else odd.clone(),
             chi_square=self._fit(constraint, x_0, ids),
         )
@@ -768,6 +795,9 @@ def implausible(some: int, all_of: int, attempts: int = 1) -> str:
 MISFIT = 1.5
 """Members whose chi-square a value is larger, beyond chance, are said to fit badly."""
 
+NOTED = 0.1
+"""The share of samples with unreliable weights above which a run warns."""
+
 UNTESTED = (
     "Members whose conditions are not those of member 0 were not tested for plausibility: the "
     "unconditional samples are of that member. The samplers were chosen for it too."
@@ -779,6 +809,21 @@ def complaints(attempts: Sequence[Any], statistics: Mapping[str, float]) -> Iter
     if statistics:
         for sampler in {type(sampler): sampler for sampler in attempts}.values():
             yield from sampler.warnings(statistics)
+
+
+def doubts(populations: Sequence[Weights]) -> Iterator[str]:
+    """Yields what a user must know of the importance weights that samples were drawn by."""
+    poor = [one for one in populations if one.pareto_k > RELIABLE]
+    some, all_of = sum(len(one.members) for one in poor), sum(len(w.members) for w in populations)
+    if some > NOTED * all_of:
+        worst = max(poor, key=lambda one: len(one.members))
+        yield (
+            f"Importance weights are not reliable: k-hat is {worst.pareto_k:.2g} with "
+            f"{worst.particles} particles in each trajectory, and should be at most {RELIABLE}. "
+            f"So {some} of {all_of} samples were drawn without sharing weights. Weights of modes, "
+            "and means and spreads with them, may be wrong, also of samples that are feasible and "
+            f"plausible. Take more particles: options={{'particles': {4 * worst.particles}}}."
+        )
 
 
 def noisy_parts(constraint: Constraint | None) -> dict[str, Constraint]:
@@ -831,7 +876,7 @@ def _warn(result: Result, attempts: Sequence[Any]) -> None:
     """Warns the caller of :func:`run` of infeasible members and of what samplers complain of."""
     meters.current().erase()
     # over this function, `run` and `sample`, and the decorators around them
-    for sentence in complaints(attempts, result.statistics):
+    for sentence in (*complaints(attempts, result.statistics), *doubts(result.populations)):
         result.warnings.append(sentence)
         warnings.warn(sentence, CalibrationWarning, stacklevel=7)
     if result.oddness is not None and result.oddness.isnan().any():

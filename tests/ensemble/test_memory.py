@@ -10,11 +10,13 @@ from torch import nn
 from feasibly import PPR, Chunked, Equality, machine
 from feasibly.denoisers import Karras
 from feasibly.ensemble import Footprint, estimate, memory
+from feasibly.ensemble.manifest import POPULATION
 from feasibly.ensemble.memory import Plan
 from feasibly.errors import SamplingError
 from feasibly.minimizers import LBFGS, GaussNewton, WarmLBFGS
 from feasibly.nn import UNet
 from feasibly.samplers import PCFM, Ancestral, Particles
+from feasibly.samplers.particles import Levels
 from feasibly.sampling import Run
 from feasibly.schedules import LogLogit
 from tests.ensemble.conftest import PLAIN, Disturbed, circle, toy
@@ -156,11 +158,9 @@ def projected(denoiser):
     return PPR(denoiser, field(), steps=6, repeats=1, minimize=LBFGS(2))
 
 
-def particles(branch):
-    options = {"particles": 8, "branch": branch, "every": 2, "level": 0.02}
-    return Particles(
-        flat(), Equality(lambda x: x[:, :1] - 1, 1e-6), steps=10, spacing="noise", **options
-    )
+def particles(begun):
+    levels = Levels(begun=begun, drawn=0.02, every=2)
+    return Particles(flat(), Equality(lambda x: x[:, :1] - 1, 1e-6), steps=10, levels=levels)
 
 
 CASES = {
@@ -169,8 +169,6 @@ CASES = {
     "ancestral": (lambda: Ancestral(unet(), steps=6), (16, 16), 9),
     "history": (past, (2 * 10**4,), 16),
     "small": (toy, (2,), 512),
-    "particles": (lambda: particles(10.0), (2 * 10**4,), 6),
-    "late particles": (lambda: particles(0.3), (2 * 10**4,), 6),
 }
 
 
@@ -181,6 +179,17 @@ def test_a_run_takes_what_was_estimated_from_a_few_of_its_steps(make, shape, cou
     made = Run(5, shape, torch.float32, CPU)
     _, taken = memory.peak(lambda: made.sample([sampler], list(range(count))), CPU)
     assert 0.8 * taken <= expected <= 1.2 * taken
+
+
+@pytest.mark.parametrize("begun", [10.0, 0.3])
+@pytest.mark.parametrize("batch", [8, 32])
+def test_a_population_takes_at_most_what_was_estimated_from_the_smallest_one(begun, batch):
+    """That is the most: particles may be doubled three times, and here are."""
+    sampler, shape = particles(begun), (2 * 10**3,)
+    expected = estimate(sampler, shape).of(batch)
+    made = Run(5, shape, torch.float32, CPU, chunk=batch)
+    _, taken = memory.peak(lambda: made.sample([sampler], list(range(POPULATION))), CPU)
+    assert taken <= expected <= 5 * taken
 
 
 def test_a_coarse_history_and_a_chunked_denoiser_take_less():
@@ -212,7 +221,7 @@ def test_a_measurement_begins_a_run_once(monkeypatch):
 
     monkeypatch.setattr(Particles, "begin", counted)
     estimate(Particles(toy().denoiser, circle(), steps=6, particles=2), (2,), members=1)
-    assert len(begun) == 2  # the first measurement, and the one that counts
+    assert len(begun) == 3  # the first measurement, and those that count
 
 
 def test_the_time_of_particles_grows_with_their_steps(monkeypatch):

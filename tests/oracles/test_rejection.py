@@ -19,7 +19,7 @@ from feasibly.minimizers import GaussNewton
 from feasibly.network import Evaluations, Network
 from feasibly.oracles import Gaussian, GaussianMixture
 from feasibly.randomness import MemberNoise
-from feasibly.samplers.tries import Pilot, answers
+from feasibly.samplers.rejection import Pilot
 from feasibly.sampling import Problem
 from feasibly.schedules import VP, LogLogit, Rectified
 
@@ -115,7 +115,7 @@ def begin(tries, n=4096):
     prior = Gaussian(torch.zeros(8), torch.eye(8), LogLogit())
     noise = MemberNoise(0, range(n), (8,))
     sampler = Known(prior, Equality(lambda x: x[:, :1], 1e-8), steps=6, tries=tries)
-    answer = answers(sampler, noise)[:1]
+    answer = sampler._answers(noise)[:1]
     pilot = Pilot(repr(sampler), math.log(4.0), answer, answer[:, :1])
     with torch.no_grad(), members.calling(range(n)):
         start = replace(sampler, pilot=pilot).begin(noise)
@@ -289,7 +289,7 @@ def test_a_member_that_is_kept_at_no_try_takes_the_budget(options):
     prepared = sampler.prepare(Problem(x_0, constraint.residual(x_0)))
     prepared = replace(prepared, pilot=replace(prepared.pilot, log_bar=1e9))
     before = replace(counted.evaluations)
-    x, times, memory, _ = prepared.begin(noise)
+    x, times, memory, *_ = prepared.begin(noise)
     for t, s in pairwise(times):
         x, _, memory = prepared.step(x, t, s, noise, memory)
     spent = counted.evaluations

@@ -28,6 +28,7 @@ from feasibly.oracles import Gaussian, GaussianMixture
 from feasibly.result import Result
 from feasibly.samplers import DPS, MMPS, CalibratedPPR, Particles, moments
 from feasibly.samplers import calibrated as calibrated_module
+from feasibly.samplers.particles import Levels
 from feasibly.schedules import LogLogit
 
 D, M = 8, 5
@@ -208,7 +209,7 @@ def test_particles_weigh_modes_as_a_value_with_noise_does(y, std, level):
         1024,
         (2,),
         method="particles",
-        options={"particles": 16, "level": level},
+        options={"particles": 16, "levels": Levels(drawn=level)},
         dtype=torch.float64,
         monitor=False,
     )
@@ -234,8 +235,15 @@ QUICK = {
 
 
 @pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
-@pytest.mark.parametrize("kind", QUICK)
-@pytest.mark.parametrize("name", ["correlated", "rank 2", "one exact", "of each member"])
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (kind, name)
+        for kind in QUICK
+        for name in ("correlated", "rank 2", "one exact", "of each member")
+        if not kind.shares
+    ],
+)
 def test_a_member_with_noise_does_not_depend_on_its_batch_mates(kind, name):
     own = partial(EachMember, stated(STDS), normal(9, M, seed=8))
     constraint = own() if name == "of each member" else OBSERVED[name][0]
@@ -283,7 +291,7 @@ def test_a_plan_keeps_noise_beside_inequalities_and_so_does_its_statement_throug
     [
         (Particles, stated(STDS)),
         (Particles, some_exact(2)),
-        (replace(Particles(MODEL, stated(0.1)), level=0.0), stated(0.1)),
+        (Particles(MODEL, stated(0.1), levels=Levels(drawn=0.0)), stated(0.1)),
         (CalibratedPPR, some_exact(2)),
         (MMPS, some_exact(2)),
     ],

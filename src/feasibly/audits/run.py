@@ -80,8 +80,8 @@ def audit(
     summaries. If all candidates are right, a fault is found with probability `level` at most.
 
     The plan of a method is that for the constraint as it is given, and the same for all truths.
-    But particles that may be sampled again are four times as many here, and sampled once: each
-    truth is a target of its own.
+    But particles share no weights here, and are six times as many: each truth is a target of its
+    own.
     Of a constraint with inequalities only the equalities are stated through truths. The truths
     satisfy the inequalities.
 
@@ -181,9 +181,7 @@ def audit(
         survey = planned[0].plan.survey
         tests = 0 if survey is None else survey.cost
         works = [
-            truths
-            * members
-            * (tests + work(*chosen.attempts[0].for_targets().expected(residuals)))
+            truths * members * (tests + work(*chosen.attempts[0].expected(residuals)))
             for _, _, chosen in planned
         ]
         alone = 0 if data is None else truths * members * (STEPS + 1)
@@ -301,7 +299,7 @@ def _numbered(name: str) -> Iterator[str]:
 
 def _cost(attempts: Sequence[Sampler], residuals: int, members: int) -> int:
     """Returns the evaluations of one attempt at the members of one truth."""
-    cost = members * sum(attempts[0].for_targets().budget(residuals))
+    cost = members * sum(attempts[0].budget(residuals))
     pilots = any(sampler.one_target for sampler in attempts)
     return cost + PILOT * attempts[0].taken * pilots
 
@@ -404,7 +402,7 @@ class Work:
                 stated = self.stated
                 if sampler.constraint is not constraint:
                     stated = without_inequalities(stated)
-                made[id(sampler)] = replace(sampler.for_targets(), constraint=stated)
+                made[id(sampler)] = replace(sampler, constraint=stated)
         return [made[id(sampler)] for sampler in attempts]
 
     def applicable(

@@ -59,8 +59,8 @@ def sample(
         steps: The number of diffusion steps; by default the method's own.
         options: More options of the method, such as zeta=0.01, attempts=4 or
             "minimize=LBFGS(steps=4)"; `python -m feasibly methods NAME` explains them. With auto,
-            fast=True takes 24 steps of particles in place of 32 and fewer tries, two thirds of the
-            steps of posterior samples, or three quarters of those of PPR.
+            fast=True adds fewer particles, or takes two thirds of the steps of posterior samples,
+            or three quarters of those of PPR.
         seed: The seed of the ensemble.
         chunk: How many members to sample at a time: by default all or, into a store, auto, which
             measures the first member and takes half of the free memory.
@@ -176,8 +176,8 @@ def rescue(partial: Any, members: int, out: Path) -> str:
     """Keeps what there is of a run that was stopped, a Result or None; says what and where."""
     if partial is None:
         return (
-            "No member was finished. With --chunk N members are finished N at a time; a store, "
-            "--out NAME.zarr, keeps them, and its run can be resumed."
+            "No member was finished. With --chunk N members are finished N at a time, unless they "
+            "share weights; a store, --out NAME.zarr, keeps them, and its run can be resumed."
         )
     try:
         path = keep(partial, out / "partial.safetensors")

@@ -3,6 +3,7 @@
 __all__ = [
     "INFEASIBLE",
     "LIMITS",
+    "POPULATION",
     "Config",
     "Coordinate",
     "Layout",
@@ -27,6 +28,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.metadata import PackageNotFoundError, version
+from itertools import pairwise, starmap
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +37,11 @@ import torch
 from ..checks.probe import Probe, is_probe
 from ..errors import StoreError
 
-FORMAT = 4
+POPULATION = 64
+"""How many members of a store share importance weights. A stop loses those of one such
+population at most, of each process."""
+
+FORMAT = 5
 INFEASIBLE = ("keep", "retry", "drop")
 LIMITS = {
     "members": 10**6,
@@ -50,7 +56,7 @@ LIMITS = {
 """The largest run that a store may claim to be, so that a forged one takes no memory."""
 
 RESERVED = {"member", "violation", "feasible", "finished", "forward", "backward", "seconds"}
-RESERVED |= {"oddness", "chi_square", "observation"}
+RESERVED |= {"oddness", "chi_square", "observation", "pareto_k", "ess", "log_evidence"}
 
 
 @dataclass(frozen=True)
@@ -160,6 +166,7 @@ class Config:
         infeasible: What happens to members that end infeasible: `keep` counts them; `retry` keeps
             them and does not count them; `drop` leaves them out of the store. Whichever it is, the
             sampler has resampled them before, as often as `method` says.
+        population: The number of members that share importance weights, where a sampler has them.
         source: The arguments of the command that started the run, to start it again; empty for a
             run of the library.
     """
@@ -172,6 +179,7 @@ class Config:
     shape: tuple[int, ...]
     dtype: str
     infeasible: str = "keep"
+    population: int = POPULATION
     source: Mapping[str, str | tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -204,6 +212,7 @@ class Manifest:
         chunk: How many members the run sampled at a time when it was begun; None for `auto`.
         observations: The parts of the constraint that are observed with errors, by name, and how
             many values each has.
+        sizes: The numbers of members that were asked for before the store grew.
     """
 
     config: Config
@@ -214,6 +223,14 @@ class Manifest:
     probe: Probe = field(default_factory=dict)
     chunk: int | None = None
     observations: Mapping[str, int] = field(default_factory=dict)
+    sizes: tuple[int, ...] = ()
+
+    def populations(self) -> list[range]:
+        """Returns the members that share weights: those between multiples of their number, and the
+        sizes that the store has had."""
+        size, count = self.config.population, self.config.members
+        ends = sorted({*range(0, count, size), *self.sizes, count})
+        return list(starmap(range, pairwise(ends)))
 
     @classmethod
     def new(
@@ -255,7 +272,7 @@ class Manifest:
             ) from error
         if isinstance(found, dict) and found.get("format") in range(1, FORMAT):
             raise StoreError(
-                f"{path} is of an earlier version of feasibly, whose records have no checksums. "
+                f"{path} is of an earlier version of feasibly, which draws other samples. "
                 "Finish the run with that version, or begin a new store."
             )
         found = unsealed(path, found)
@@ -283,9 +300,13 @@ class Manifest:
         observations = found["observations"]
         if not _observations(observations):
             raise StoreError(f"{path}: the observations are {shown(observations)}.")
+        sizes = found["sizes"]
+        some = isinstance(sizes, list) and all(_whole(n, 1, made.members) for n in sizes)
+        if not some or len(sizes) > LIMITS["members"]:
+            raise StoreError(f"{path}: the sizes are {shown(sizes)}.")
         probe = {name: tuple(numbers) for name, numbers in found["probe"].items()}
         texts = (found[name] for name in ("versions", "commit", "created"))
-        return cls(made, *texts, layout, probe, chunk, observations)
+        return cls(made, *texts, layout, probe, chunk, observations, tuple(sizes))
 
 
 def versions() -> dict[str, str]:
@@ -455,6 +476,10 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "tolerance": (_tolerance, "a number from 0, or none"),
     "seed": (lambda v: _whole(v, 0, 2**32 - 1), "a whole number from 0 to 2^32 - 1"),
     "members": (
+        lambda v: _whole(v, 1, LIMITS["members"]),
+        f"a whole number from 1 to {LIMITS['members']}",
+    ),
+    "population": (
         lambda v: _whole(v, 1, LIMITS["members"]),
         f"a whole number from 1 to {LIMITS['members']}",
     ),

@@ -28,9 +28,9 @@ from ..machine import check_room, is_exhausted, room
 from ..network import Evaluations, device_of
 from ..randomness import MemberNoise
 from ..samplers import Particles, Sampler
-from ..samplers.tries import Pilot
+from ..samplers.particles import DOUBLINGS, FEWEST
 from ..sampling import dry_run
-from .manifest import Config
+from .manifest import POPULATION, Config
 
 T = TypeVar("T")
 
@@ -51,6 +51,9 @@ SEVERAL = 4
 
 BEGUN = 5
 """The steps of a measurement of particles, at most. All particles are weighed in them."""
+
+FEW = 3
+"""The steps of a measurement of samples that share weights."""
 
 BESIDES = 3
 """The states a member has in a run besides those of a step: its noise, and two results."""
@@ -132,7 +135,9 @@ def plan(attempts: Sequence[Sampler], config: Config, device: torch.device, shar
     )
     if device.type == "cuda":
         sharing = 1 if _own_gpu() else math.ceil(sharing / torch.cuda.device_count())
-    return Plan(fitting(footprint, room(device), sharing), footprint)
+    most = fitting(footprint, room(device), sharing)
+    # samples that share weights are finished together, however few go through the network
+    return Plan(most) if any(one.shares for one in attempts) else Plan(most, footprint)
 
 
 @typed
@@ -172,8 +177,10 @@ def estimate(
     measured, length = attempts[-1], attempts[-1].taken
     begun = isinstance(measured, Particles)  # `begin` takes all steps but the last
     if begun:
-        measured = _all_along(measured, MemberNoise(0, [0], shape, 0, dtype, device)())
+        measured = _all_along(measured)
     (sampler,), _ = dry_run([measured], shape, dtype, device, 0, 1, Evaluations())
+    if sampler.shares:
+        return _of_population(sampler, shape, dtype, device, length)
 
     last = sampler.taken - 1
     levels = [last] if begun else sorted({0, length // 2, max(0, last - 1)})
@@ -203,6 +210,32 @@ def estimate(
     )
 
 
+def _of_population(
+    sampler: Sampler,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    device: torch.device,
+    length: int,
+) -> Footprint:
+    """Returns what a population takes at most: its particles, doubled as often as they may be, and
+    what the network takes for each state that goes through it at a time."""
+
+    assert isinstance(sampler, Particles)
+    few = replace(sampler, particles=1, steps=min(sampler.steps, FEW))
+
+    def measure(batch: int) -> tuple[int, float]:
+        start, one = _clock(device), replace(few, batch=batch)
+        _, taken = peak(lambda: _steps(one, [few.taken - 1], 1, shape, dtype, device), device)
+        return taken, (_clock(device) - start) * sampler.particles * length / few.taken
+
+    measure(FEWEST)  # the first time, libraries are loaded and kernels chosen
+    (one, alone), (several, together) = measure(1), measure(SEVERAL)
+    member = max(math.prod(shape) * dtype.itemsize, (several - one) // (SEVERAL - 1))
+    particles = sampler.particles * 2**DOUBLINGS
+    fixed = max(0, one - member) * POPULATION // FEWEST * particles
+    return Footprint(member, fixed, min(alone, together) / FEWEST)
+
+
 def samplers_of(attempts: Any) -> list[Sampler]:
     """Returns the samplers of a run, one for each attempt.
 
@@ -220,13 +253,10 @@ def samplers_of(attempts: Any) -> list[Sampler]:
     return list(found)
 
 
-def _all_along(sampler: Particles, x: Tensor) -> Particles:
-    """Returns particles that are weighed in a few steps, and at all of them. Those that may be
-    sampled again are sampled twice: no pilot tells when to keep them, but a state of no member."""
-    steps, tries = min(sampler.steps, BEGUN), min(sampler.tries, 2)
-    everywhere: dict[str, Any] = {"branch": math.inf, "weighed": math.inf, "compared": 0.0}
-    made = replace(sampler, steps=steps, tries=tries, halved=0.0, **everywhere)
-    return replace(made, pilot=Pilot(repr(made), math.inf, x, x.new_zeros((1, 1))))
+def _all_along(sampler: Particles) -> Particles:
+    """Returns particles that are weighted in a few steps, and at all of them."""
+    everywhere = sampler.levels._replace(begun=math.inf, weighed=math.inf)
+    return replace(sampler, steps=min(sampler.steps, BEGUN), levels=everywhere)
 
 
 @torch.no_grad()

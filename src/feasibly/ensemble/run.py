@@ -23,11 +23,11 @@ from ..machine import check_room, is_exhausted
 from ..network import Evaluations, device_of, own_mode
 from ..progress import current, shown
 from ..randomness import MemberNoise
-from ..result import Result, Snapshot
+from ..result import Result, Snapshot, Weights
 from ..samplers import Sampler
-from ..sampling import TRIED, Monitor, Run, advice, complaints, counts, describe, dry_run
+from ..sampling import TRIED, Monitor, Run, advice, complaints, counts, describe, doubts, dry_run
 from . import memory
-from .manifest import LIMITS, Config, Layout, fingerprint
+from .manifest import LIMITS, POPULATION, Config, Layout, fingerprint
 from .memory import Footprint, Plan, samplers_of
 from .queue import Claims
 from .store import Record, Store
@@ -48,6 +48,7 @@ def run(
     seed: int = 0,
     chunk: int | Literal["auto"] = "auto",
     infeasible: Literal["keep", "retry", "drop"] = "keep",
+    population: int = POPULATION,
     layout: Layout | None = None,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str | None = None,
@@ -86,6 +87,8 @@ def run(
         infeasible: What happens to members that end infeasible, after the sampler's own attempts,
             which are made whatever is said here: `keep` counts them, `retry` keeps them too and
             does not count them, `drop` does not even keep them.
+        population: How many members share importance weights, where a sampler has them. They are
+            sampled together, and a stop loses what they have taken. Fewer suit a slow network.
         layout: The names, coordinates and units of a sample; None for axes by number.
         dtype: The type of the samples.
         device: Where to sample; None for where the denoiser is.
@@ -140,6 +143,7 @@ def run(
         shape=shape,
         dtype=str(dtype).removeprefix("torch."),
         infeasible=infeasible,
+        population=whole("population", population, 1, LIMITS["members"]),
         source=dict(source or {}),
     )
     device = device or device_of(denoiser)
@@ -251,6 +255,7 @@ class Worker:
     current: tuple[int, ...] = ()
     begun: float = 0.0  # the work that had been done before the first chunk
     made: int = 0  # members that this process has sampled
+    together: range = range(0)  # the population that the current members belong to
     paths: dict[int, list[float]] = field(default_factory=dict)  # violations by member and step
     statistics: dict[str, float] = field(default_factory=dict)  # of samplers, summed over chunks
 
@@ -263,7 +268,7 @@ class Worker:
                 self.report(len(missing))
                 # at the end of a run, a large chunk would leave nothing for the others
                 fair = math.ceil(len(missing) / self.workers)
-                taken = self.claims.take(missing, min(self.plan.chunk, fair))
+                taken = self.take(missing, min(self.plan.chunk, fair))
                 # another may have finished one since the list was made, and freed its claim
                 still = set(self.store.missing()) if taken else set()
                 self.claims.release(i for i in taken if i not in still)
@@ -278,6 +283,24 @@ class Worker:
             raise SamplingError(
                 f"The store {self.store.path} cannot be written ({error}); {remedy(error)}."
             ) from error
+
+    def take(self, missing: Sequence[int], count: int) -> list[int]:
+        """Claims members: up to so many, or those of one population that share weights."""
+        if not self.shares:
+            return self.claims.take(missing, count)
+        left = set(missing)
+        for members in self.store.manifest.populations():
+            lacking = [i for i in members if i in left]
+            # its first one is claimed by one process at a time
+            if lacking and self.claims.take(lacking[:1], 1):
+                self.together = members
+                return [lacking[0], *self.claims.take(lacking[1:], len(lacking))]
+        return []
+
+    @property
+    def shares(self) -> bool:
+        """Whether samples share weights."""
+        return any(sampler.shares for sampler in self.attempts)
 
     def complain(self) -> None:
         """Keeps what samplers warn of, given what this process has sampled."""
@@ -296,20 +319,24 @@ class Worker:
             left = self.rescue(getattr(error, "partial", None))
             if not is_exhausted(error):
                 raise
-            if len(left) == 1:
+            size = self.plan.chunk if self.shares else len(left)
+            if size == 1:
                 raise SamplingError(
                     f"Member {left[0]} alone does not fit into memory: "
                     f"{error.__cause__ or error}. Use a larger machine, fewer processes on it, or "
                     "a method without gradients."
                 ) from error
-            self.plan.most = max(1, len(left) // 2)
+            self.plan.most = max(1, size // 2)
             result = None
         if result is not None:  # outside of the `except`, which would keep the tensors alive
             self.plan.learn(len(result.members), result.seconds)
             for name, number in result.statistics.items():
                 self.statistics[name] = self.statistics.get(name, 0.0) + number
-            self.keep(result, range(len(result.members)))
-            self.made += len(result.members)
+            own = set(self.current)
+            self.keep(result, [k for k, i in enumerate(result.members) if i in own])
+            self.made += len(own)
+            for sentence in doubts(result.populations):
+                self.store.warn(sentence)
         self.claims.release(self.current)
         self.current = ()
 
@@ -333,10 +360,11 @@ class Worker:
             evaluations=self.taken,
             monitor=self.monitor,
             costs=self.costs,
+            chunk=self.plan.chunk if self.shares else None,
         )
         self.paths, self.taken = made.paths, Evaluations()  # the first chunk's alone
         try:
-            return made.sample(self.attempts, list(self.current))
+            return made.sample(self.attempts, list(self.together if self.shares else self.current))
         except BaseException as error:
             error.partial = made.latest  # ty: ignore[missing-attribute]
             raise
@@ -346,7 +374,8 @@ class Worker:
         have sampled again. Returns the others."""
         if partial is None or _is_spoilt(partial):
             return list(self.current)
-        self.keep(partial, partial.settled.nonzero().flatten().tolist())
+        rows = partial.settled.nonzero().flatten().tolist()
+        self.keep(partial, [row for row in rows if partial.members[row] in self.current])
         missing = set(self.store.missing())
         return [i for i in self.current if i in missing]
 
@@ -374,6 +403,7 @@ class Worker:
         known = list(result.chi_square.values())[: len(self.store.manifest.observations)]
         fit = [part.clamp(max=LARGEST).tolist() for part in known]
         drop = self.store.config.infeasible == "drop"
+        weights = {i: one for one in result.populations for i in one.members}
         for row in rows:
             member = result.members[row]
             if not self.claims.owns(member):  # taken over while this process was suspended
@@ -393,8 +423,21 @@ class Worker:
                 path=tuple(brief(v) for v in self.paths.get(member, ())),
                 oddness=None if bad else odd[row],
                 chi_square=tuple(None if math.isnan(v[row]) else v[row] for v in fit),
+                **_diagnostics(weights.get(member)),
             )
             self.store.put(record, samples[row])
+
+
+def _diagnostics(weights: Weights | None) -> dict[str, float | None]:
+    """Returns what a record keeps of the importance weights of a population."""
+    if weights is None:
+        return {}
+    known = {
+        "pareto_k": weights.pareto_k,
+        "ess": weights.ess,
+        "log_evidence": weights.log_evidence,
+    }
+    return {name: value if math.isfinite(value) else None for name, value in known.items()}
 
 
 def _is_spoilt(result: Result) -> bool:

@@ -79,6 +79,10 @@ class Record:
             it was not finite; empty without a constraint.
         chi_square: How it fits each observation with errors, in the order of the manifest's: the
             mean square of its misfits in units of the errors, None where it is not finite.
+        pareto_k: The k-hat of the importance weights of its population; None if it has none, or
+            it is not finite. Likewise below.
+        ess: Their effective sample size.
+        log_evidence: The logarithm of their mean.
     """
 
     member: int
@@ -93,6 +97,9 @@ class Record:
     path: tuple[float | None, ...] = ()
     oddness: float | None = None
     chi_square: tuple[float | None, ...] = ()
+    pareto_k: float | None = None
+    ess: float | None = None
+    log_evidence: float | None = None
 
 
 class Store:
@@ -233,7 +240,9 @@ class Store:
                 latest = Store(self.path).manifest  # nobody else changes it now
                 if latest.config.members < members:
                     config = replace(latest.config, members=members)
-                    grown = replace(latest, config=config, probe=probe if latest.probe else {})
+                    sizes = (*latest.sizes, latest.config.members)
+                    known = probe if latest.probe else {}
+                    grown = replace(latest, config=config, probe=known, sizes=sizes)
                     write(self.path / PRIVATE / "manifest.json", grown.encode())
         except OSError as error:
             raise StoreError(
@@ -463,7 +472,10 @@ def _is_record(found: Any, member: int) -> bool:
             else found["violation"] is None
         )
         and type(found["feasible"]) is bool
-        and (found["oddness"] is None or number(found["oddness"], -1e300))
+        and all(
+            found[name] is None or number(found[name], -1e300)
+            for name in ("oddness", "pareto_k", "ess", "log_evidence")
+        )
         and all(number(found[name]) for name in ("forward", "backward", "seconds"))
         and isinstance(path, list)
         and all(v is None or number(v) for v in path)

@@ -99,7 +99,9 @@ class Summary:
         for r in self.records:
             made["finished"][r.member] = r.state == "finished"
             made["violation"][r.member] = math.inf if r.violation is None else r.violation
-            made["oddness"][r.member] = math.nan if r.oddness is None else r.oddness
+            for name in ("oddness", "pareto_k", "ess", "log_evidence"):
+                value = getattr(r, name)
+                made[name][r.member] = math.nan if value is None else value
             for name in ("feasible", "forward", "backward", "seconds"):
                 made[name][r.member] = getattr(r, name)
         if fits := self.fits():

@@ -18,7 +18,7 @@ from ..constraints.base import Constraint
 from ..minimizers.base import words
 from ..network import Network
 from ..randomness import MemberNoise
-from ..result import Result
+from ..result import Result, Weights
 from ..sampling import Problem, run
 
 Randn = Callable[[Tensor], Tensor]
@@ -37,12 +37,14 @@ class Start(NamedTuple):
         times: The times to go through, from that of the states down to 0, with shape (K).
         memory: What the first step has to know besides; None for nothing.
         statistics: What beginning cost or met, as numbers to be summed over a run.
+        population: The importance weights that the states were drawn by; None for none.
     """
 
     x: Tensor
     times: Tensor
     memory: Any = None
     statistics: Mapping[str, float] = MappingProxyType({})
+    population: Weights | None = None
 
 
 class Step(NamedTuple):
@@ -90,6 +92,7 @@ class Sampler(ABC):
     one_target: ClassVar[bool] = False  # whether members with targets of their own are refused
     # for members that end infeasible, of which a projection does not tell more
     advice: ClassVar[str] = "Allow more `steps`, or take method='auto'."
+    shares: ClassVar[bool] = False  # weights between samples; it has a `batch` then
     # a method's row in the paper's Table 1
     space: ClassVar[str | None] = None  # what the constraint moves, "x_t" or "x_0"
     renoises: ClassVar[bool] = False  # whether noise is added after that
@@ -157,10 +160,6 @@ class Sampler(ABC):
         Raises:
             ValueError: If the method does not fit the problem.
         """
-        return self
-
-    def for_targets(self) -> Self:
-        """Returns the sampler for members with targets of their own; itself by default."""
         return self
 
     def begin(self, noise: MemberNoise) -> Start:

@@ -1,23 +1,24 @@
-r"""Particles: each member weighs a few states by the constraint, and keeps one."""
+r"""Particles: samples are drawn from weighted states, which a population shares."""
 
-__all__ = ["Particles", "Twist"]
+__all__ = ["ALONE", "Levels", "Particles", "Twist"]
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
-from itertools import pairwise
-from statistics import NormalDist
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from ..constraints.base import Constraint, Intervals
+from ..constraints.decoded import is_decoded
 from ..members import among
 from ..minimizers import GaussNewton, Minimizer
 from ..minimizers.base import per_sample
 from ..randomness import MemberNoise
-from ..sampling import Problem, finite, passed
+from ..result import RELIABLE, Weights
+from ..sampling import finite, passed
 from .ancestral import Ancestral, Last
 from .base import Randn, Sampler, Start, Step
 from .calibrated import CalibratedPPR
@@ -25,8 +26,8 @@ from .normals import inside, positive
 from .ppr import PPR
 from .principal import Principal, given, principal
 from .slopes import LARGE, Slopes, blocks, diagonal, followed, mapped, products, rows
-from .tries import Pilot, checked, expected, like_pilot, sample_pilot, sample_until_kept, trying
 from .truncated import TruncatedPPR
+from .weights import effective_size, log_mean, shares, smoothed, systematic
 
 MOST = 12  # values that are weighed, unless there are more equalities: those nearest to a bound
 HEAVY = 1.5  # degrees of freedom of a value that varies by curvature alone
@@ -34,25 +35,32 @@ FLOOR = 1e-3  # the least variance of a value, relative to that of white noise
 RIDGE = 0.05  # the same for a move into intervals, several of which may have one direction
 FARTHEST = 10.0  # how many standard deviations of a step a particle is moved at most
 ITERATIONS = 32  # of the solver of posterior samples, under noise
-LIKELIHOODS = (
-    "members weighed",
-    "their likelihood",
-    "its square",
-    "members lost",
-    "its logarithm at a lower level",
-    "the square of that",
-)
-LARGEST = 300.0  # the largest logarithm of a likelihood whose square is finite
-ALIKE = 1 / 3  # the share of members that must matter in an average, or a user is warned
-FEWEST = 16  # members that tell this share
-MISSED = 10.0  # by how much the logarithm of a member's mean weight falls at a step, if it is lost
-ALONE = 1.5  # how many of its particles matter then
-LOST = 0.1  # the share of members lost, or a user is warned
-LOWER = 0.5  # of the data's scale: the level down to which members' likelihoods must agree
-DIFFER = 0.6  # the standard deviation of their logarithms there, or a user is warned
-EVEN = 1 / 2  # the share of particles that must matter, or they are resampled
-PILOT = 8  # members whose likelihoods set the bar
-BLIND = 4  # the most tries of a member without a bar
+PAIRS, PAIRS_DECODED = 16, 4  # of samples that tell a residual's curvature; a decoder is dear
+EVEN = 1 / 2  # the share of a trajectory's particles that must matter, or they are resampled
+ROUNDS = 8  # of the power method
+FEWEST = 25  # trajectories of a population: of fewer, k-hat says little
+DOUBLINGS = 3  # of the particles, at most
+STATE_SEED = 2**32 - 1  # of the state by which conditions are compared; no ensemble's
+ALONE = 6  # how many times as many particles a sample with a target of its own has
+
+
+class Levels(NamedTuple):
+    r"""The noise levels :math:`\sigma / \alpha` of particles.
+
+    Attributes:
+        begun: From here on there are several particles in a trajectory. Above, the constraint
+            says nothing.
+        weighed: From here on they are weighted and moved.
+        drawn: Here samples are drawn from them.
+        spread: The standard deviation of the data.
+        every: How many steps there are to a gradient of each value.
+    """
+
+    begun: float = math.inf
+    weighed: float = math.inf
+    drawn: float = 0.05
+    spread: float = 1.0
+    every: int = 1
 
 
 class Twist(NamedTuple):
@@ -72,6 +80,10 @@ class Twist(NamedTuple):
     log_h: Tensor
     values: tuple[Tensor, ...] = ()
     slopes: Slopes | None = None
+
+    def only_estimates(self) -> Self:
+        """Returns it without moves and derivatives, which may be large."""
+        return self._replace(move=self.move[:, :0], values=(), slopes=None)
 
 
 class Seen(NamedTuple):
@@ -103,60 +115,69 @@ class Seen(NamedTuple):
         return self.x_0.numel() if self.J is None else self.J.numel()
 
 
-class Population(NamedTuple):
-    r"""The particles of members. All tensors have members along the second axis.
+OF_UNIT_DATA = Levels()
+
+
+class Walk(NamedTuple):
+    """What all particles of a population have in common.
 
     Attributes:
-        x: The states, with shape (K, B, *).
+        times: The times of all steps, from 1 to 0.
+        renews: Which of the steps that begin at these times take gradients.
+        randn: The noise.
+        around: The noises that tell the curvature, each with shape (1, *).
+        of: Whose target and conditions each trajectory has, with shape (B).
+        count: The number of samples.
+    """
+
+    times: Tensor
+    renews: Sequence[bool]
+    randn: Randn
+    around: Sequence[Tensor]
+    of: Tensor
+    count: int
+
+
+class Cloud(NamedTuple):
+    """The particles of a population before a step: K in each of B trajectories.
+
+    Attributes:
+        x: The states, with shape (K B, *): the first particles of all trajectories, and so on.
         log_w: The logarithms of their weights, with shape (K, B).
         log_h: Those of the likelihoods that the weights contain, likewise.
-        average: The logarithms of mean weights after the last step, with shape (1, B).
-        log_z: Those of members' likelihoods down to the data's scale, with shape (1, B); down to
-            half of it if members have several tries.
-        lower: Those down to half of the data's scale, likewise; down to `compared` if members have
-            several tries.
-        lost: Which members are lost, with shape (1, B).
-        around: The noises that tell the curvature, with shape (P, B, *); the same for all
-            particles, and all steps.
         last: The step before.
-        slopes: The derivatives of the values there, where the next step takes no gradients.
+        slopes: The derivatives of the values there, where this step takes no gradients.
     """
 
     x: Tensor
     log_w: Tensor
     log_h: Tensor
-    average: Tensor
-    log_z: Tensor
-    lower: Tensor
-    lost: Tensor
-    around: Tensor
     last: Last | None = None
     slopes: Slopes | None = None
 
 
-class Times(NamedTuple):
-    """The times that particles go through.
+class Weighted(NamedTuple):
+    """Particles, and what the constraint says of them.
 
     Attributes:
-        every: Those of all steps, from 1 to 0.
-        free: Those of the steps above `branch`, from 1.
-        steps: Each step between `branch` and the last one: its time, the time to go to, and
-            whether the next one takes gradients.
-        compared: How many of these are above `compared`; 0 if members have one try.
+        x: The states, with shape (K B, *).
+        log_w: The logarithms of their weights, with shape (K, B).
+        twist: What the constraint says.
+        last: The step before.
     """
 
-    every: Tensor
-    free: Tensor
-    steps: list[tuple[Tensor, Tensor, bool]]
-    compared: int
+    x: Tensor
+    log_w: Tensor
+    twist: Twist
+    last: Last | None
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Particles(Sampler):
-    r"""Samples several particles a member, weighs them by the constraint, and projects one.
+    r"""Draws samples from a population of weighted particles, and projects them.
 
-    A member is a population of its own, of :math:`K` particles :math:`x_t^k`. At each noise level
-    they are weighed by
+    A population of :math:`B` samples has :math:`B` trajectories of :math:`K` particles
+    :math:`x_t^k`. At each noise level they are weighted by
 
     .. math::
         h(x_t) = \mathcal{N}\big(0 \mid \bar r, S\big) \approx p(r = 0 \mid x_t), \qquad
@@ -166,10 +187,9 @@ class Particles(Sampler):
     where :math:`J` is the residual's derivative at the estimate :math:`d_\theta(x_t)`. The
     curvature of the residual shifts its mean to :math:`\bar r` and adds :math:`C`. Both are taken
     from a few pairs :math:`d_\theta(x_t) \pm v^{1/2} \xi`, with :math:`v` the posterior variance
-    of Gaussian data of the scale `spread`. They are the same for all particles of a member. Of
-    equalities :math:`h` is Student's density instead, with :math:`1.5 / \kappa^2` degrees of
-    freedom, where :math:`\kappa` is the share of :math:`C` in :math:`S`. So curvature makes its
-    tails heavier, and moves shorter as its slope is less. A particle goes to :math:`x_s` by an
+    of Gaussian data of the standard deviation `levels.spread`. For equalities :math:`h` is
+    Student's density instead, with :math:`1.5 / \kappa^2` degrees of freedom, where
+    :math:`\kappa` is the share of :math:`C` in :math:`S`. A particle goes to :math:`x_s` by an
     unconditional step of second order (see :class:`Ancestral <feasibly.samplers.Ancestral>`),
     whose mean is moved by what :math:`-V J^\top S^{-1} \bar r` does to the estimate. Its weight is
     multiplied by
@@ -177,39 +197,34 @@ class Particles(Sampler):
     .. math::
         \frac{h(x_s)}{h(x_t)} \, \frac{p(x_s \mid x_t)}{q(x_s \mid x_t)},
 
-    with :math:`p` the unconditional step and :math:`q` the moved one. If few particles matter,
-    they are resampled in proportion to their weights. The step to a low noise level keeps one. The
-    constraint moves it on to the last step, which projects as in PPR.
+    with :math:`p` the unconditional step and :math:`q` the moved one. The particles of a
+    trajectory are resampled if their effective sample size falls below a half.
 
-    A move takes a gradient through the denoiser for each value. With `every` = 2 only every second
-    step does. Between, :math:`J V` follows from the step before, as for normal data: a value's
-    variance :math:`v` becomes :math:`v / (1 + \gamma v)`, where :math:`\gamma` is the growth of
-    :math:`\alpha^2 / \sigma^2`. Above `level` weights correct that, as they correct any move.
+    Once, at the noise level `levels.drawn`, the samples are drawn from all particles of the
+    population, by Pareto-smoothed weights. So a mode has its weight, although few trajectories
+    lead to it. The diagnostic k-hat of the mean weights of trajectories tells whether this can be
+    trusted. If it is above 0.7, or if their effective sample size is too small for `error`, each
+    trajectory gets as many particles again, up to three times. If k-hat is still too large,
+    weights are not shared: each trajectory draws one of its own particles, and the run warns.
 
-    Of an inequality :math:`l \leq g(x) \leq u`, :math:`h` is the probability, given the
-    equalities, and values are moved to their mean in the interval. Several are taken one
-    after another. At most 12 values are weighed: all equalities, and the inequalities nearest to
-    their bounds. At the end, a member inside stays as it is. For that, `level` should be 0, so
-    that particles are weighed down to the last step.
+    A gradient through the denoiser is taken for each value. With `levels.every` = 2 only every
+    second step takes them. Between, :math:`J V` follows from the step before, as for normal data:
+    a value's variance :math:`v` becomes :math:`v / (1 + \gamma v)`, where :math:`\gamma` is the
+    growth of :math:`\alpha^2 / \sigma^2`.
 
-    With many particles samples follow the constrained distribution whatever :math:`h` is, but
-    for the size of a step, and for what lies above `branch` and below `level`. So modes get their
-    weights. A few particles are enough where :math:`h` is good. Above `branch` a member has one
-    particle, which goes as an unconditional sample does.
+    For an inequality :math:`l \leq g(x) \leq u`, :math:`h` is the probability, given the
+    equalities, and values are moved to their mean in the interval. At most 12 values are
+    weighted: all equalities, and the inequalities nearest to their bounds. At the end, a sample
+    inside stays as it is. For that, `levels.drawn` should be 0, so that samples are drawn before
+    the last step.
 
     An observation with noise is a value whose errors add their variance to :math:`S`. Then the
     last step takes a posterior sample, as in
     :class:`CalibratedPPR <feasibly.samplers.CalibratedPPR>`. The projection is onto what holds
     exactly.
 
-    The mean weight :math:`Z` of a member's particles estimates how likely the constraint is. It is
-    low if all of them are in modes that the constraint hardly allows. With `tries` above 1 such a
-    member is sampled again, with other noise. A try is kept with probability
-    :math:`\min(1, Z / b)`, with :math:`Z` at the noise level `compared`. The bar :math:`b` comes
-    from a pilot: 8 members with the conditions of member 0 and a seed of their own, sampled before
-    a run. Its evaluations are counted. Of a member that is kept at no try, one try is chosen, with
-    :math:`Z` as weights, which is an approximation. So a few particles do what many would. If a
-    member's conditions or targets are not the pilot's, one of 4 tries is chosen so.
+    Samples with targets or conditions of their own share nothing. Each has six times as many
+    particles, and draws one.
 
     A step that only moves its mean leaves weights that vary, the more so the more values there
     are. With `normal` its variance is that given the constraint too, for normal values; see
@@ -222,6 +237,8 @@ class Particles(Sampler):
         | Practical and Asymptotically Exact Conditional Sampling in Diffusion Models (Wu et al.,
         | 2023), Algorithm 1, https://arxiv.org/abs/2306.17775, for the weights
         | DPM-Solver++ (Lu et al., 2022), https://arxiv.org/abs/2211.01095, for the step
+        | Pareto Smoothed Importance Sampling (Vehtari et al., 2024)
+        | https://arxiv.org/abs/1507.02646
 
     Arguments:
         denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
@@ -229,290 +246,191 @@ class Particles(Sampler):
             value of an inequality.
         steps: The number of diffusion steps.
         spacing: Where the steps are; see :class:`Sampler`.
-        particles: The number :math:`K` of particles of a member.
-        branch: The noise level :math:`\sigma / \alpha` from which on there are particles.
-        weighed: The noise level below which they are weighed and moved. Above it they go as
-            unconditional samples do, at a forward evaluation each.
-        halved: The noise level below which a member keeps half of its particles, in units of the
-            data. It keeps a quarter below half that level.
-        level: The noise level down to which several are kept, in units of the data; 0 for the
-            last step's.
-        every: How many steps there are to a gradient of each value.
-        spread: The standard deviation of the data.
-        pairs: The number of pairs of clean samples that tell the curvature of a residual.
+        particles: The number :math:`K` of particles that a trajectory begins with.
+        error: The standard error that weights may add to the weight of a mode, in one
+            population. It is never asked to be less than that of as many independent samples.
+        levels: The noise levels, which depend on the data.
         normal: Whether the values are taken as normal in a step, so that the constraint changes
-            its variance and not only its mean. Under many values weights then vary less. It
-            applies where all are equalities or have errors.
-        tries: How often the particles of a member may be sampled down to `compared`.
-        quantile: The bar is this quantile of the pilot's likelihoods, from 0.5 to 1. A higher one
-            takes more tries, and is nearer to the constrained distribution.
-        compared: The noise level down to which likelihoods of members are compared, in units of
-            the data.
+            its variance and not only its mean. It applies where all are equalities or have
+            errors.
         minimize: The minimizer of the last projection.
         eta: The share of fresh noise in a prediction; not 0.
         output: What to return; see :class:`Sampler`.
-        pilot: What the pilot has shown; None to sample it before the run.
+        batch: How many states may go through the denoiser at a time; None for all. A run sets it.
     """
 
     space = "x_t"
     renoises = True
     takes_noise = True
     differentiates = True
+    shares = True
 
     constraint: Constraint
     _: KW_ONLY
-    steps: int = 32
+    steps: int = 48
     spacing: str = "noise"
-    particles: int = 8
-    branch: float = math.inf
-    weighed: float = math.inf
-    halved: float = 0.0
-    level: float = 0.05
-    every: int = 1
-    spread: float = 1.0
-    pairs: int = 16
+    particles: int = 2
+    error: float = 0.025
+    levels: Levels = OF_UNIT_DATA
     normal: bool = False
-    tries: int = 1
-    quantile: float = 0.9
-    compared: float = 0.1
     minimize: Minimizer = GaussNewton(steps=50, max_distance=None)
     output: str = "projected"
-    pilot: Pilot | None = field(default=None, repr=False)
+    batch: int | None = field(default=None, repr=False)
 
     def begin(self, noise: MemberNoise) -> Start:
-        """Goes down to the last step, and keeps one particle of each member."""
-        times, everyone = self._times(noise.dtype, noise.device), noise.rows
-        if not times.steps:
-            return Start(self.unconditional(noise, times.free)[0], times.every[-2:])
-        tries, first = 0, {}
-        if times.compared:
-            tries = self.tries
-            population, first = self._tried(noise, times)
+        """Goes down to the last step with a population, and draws its samples."""
+        n, times = len(noise.members), self.times(noise.dtype, noise.device)
+        shared = not self.constraint.differs and self._is_alike(noise)
+        B = max(n, FEWEST) if shared else n
+        walk = self._walk(times, noise, torch.arange(B, device=noise.device) % n)
+        begun, drawn = self._steps()
+        nothing = torch.zeros((1, B), dtype=torch.float64, device=noise.device)
+        x = self.denoiser.begin(walk.randn(times.new_empty((B, *noise.shape))), times[0])
+        free = self.weigh(Cloud(x, nothing, nothing), walk, 0, begun)
+        pool = self._several(free, walk, self.particles * (1 if shared else ALONE))
+        found, smooth, before = None, None, math.nan
+        for left in reversed(range(DOUBLINGS + 1) if shared else ()):
+            log_z = log_mean(pool.log_w)
+            smooth, k_hat = smoothed(log_z)
+            ess = effective_size(smooth).item()
+            enough = k_hat <= RELIABLE and ess >= min(n / 2, 1 / (2 * self.error) ** 2)
+            if enough or not left or 1 <= before <= k_hat:
+                smooth = smooth - log_z if k_hat <= RELIABLE else None
+                error = math.sqrt(max(0.0, 1 / ess - 1 / B))
+                about = len(pool.log_w), k_hat, min(ess, n), log_mean(log_z).item(), error
+                found = Weights(list(noise.members), *about)
+                break
+            before = k_hat
+            pool = mapped(_joined, pool, self._several(free, walk, len(pool.log_w)))
+        walk = walk._replace(of=walk.of[:n])
+        cloud = self._draw(pool, smooth, walk)
+        return Start(
+            self.weigh(cloud, walk, drawn, len(times) - 2).x, times[-2:], population=found
+        )
+
+    def weigh(self, cloud: Cloud, walk: Walk, first: int, last: int) -> Cloud:
+        """Takes particles from one time to another, by their numbers."""
+        for k in range(first, last):
+            seen = self.weighted(cloud, walk, k)
+            if len(seen.log_w) > 1:
+                seen = _resampled(seen, _uniform(walk.randn, seen.log_w[0]))
+            cloud = self.moved(seen, walk, k)
+        return cloud
+
+    def weighted(self, cloud: Cloud, walk: Walk, k: int) -> Weighted:
+        """Weighs particles by the constraint, at a time given by its number."""
+        x, log_w, log_h, last, slopes = cloud
+        twist = self.twist(x, walk.times[k], walk.around, slopes, of=walk.of.repeat(len(log_w)))
+        return Weighted(x, log_w + twist.log_h.view_as(log_w) - log_h, twist, last)
+
+    def moved(self, seen: Weighted, walk: Walk, k: int) -> Cloud:
+        """Takes weighted particles to the next time, given the number of theirs."""
+        (x, log_w, twist, last), (t, s) = seen, walk.times[k : k + 2]
+        prior = Ancestral(self.denoiser, spacing=self.spacing, eta=self.eta)
+        mean, std = prior.second(x, twist.x_0, t, s, last)
+        last = Last(twist.x_0, self.transition(x, twist.x_0, t, s)[0], t)
+        shift = self.reach(t, s) * twist.move
+        x, ratio = self._proposed(mean, std, shift, t, s, walk.randn, twist.values)
+        passed(x[: walk.count], twist.x_0[: walk.count], s)
+        slopes = None if walk.renews[k + 1] else twist.slopes
+        log_h = twist.log_h.view_as(log_w)
+        return Cloud(x, log_w + ratio.view_as(log_w), log_h, last, slopes)
+
+    def _several(self, free: Cloud, walk: Walk, K: int) -> Weighted:
+        """Takes K particles of each trajectory down to where samples are drawn."""
+        begun, drawn = self._steps()
+        copies = torch.arange(len(free.x), device=free.x.device).repeat(K)
+        x, last, slopes = mapped(partial(_taken, of=copies), (free.x, free.last, free.slopes))
+        cloud = Cloud(x, free.log_w.expand(K, -1), free.log_h.expand(K, -1), last, slopes)
+        seen = self.weighted(self.weigh(cloud, walk, begun, drawn), walk, drawn)
+        return seen._replace(twist=seen.twist.only_estimates())
+
+    def _draw(self, pool: Weighted, smooth: Tensor | None, walk: Walk) -> Cloud:
+        """Draws a sample for each of `walk.of`: of all particles, given what smoothing adds to the
+        logarithms of the mean weights of trajectories; else each of its own trajectory."""
+        n, B = len(walk.of), pool.log_w.shape[1]
+        if smooth is None:
+            own = pool.log_w[:, :n]
+            chosen = systematic(shares(own), _uniform(walk.randn, own[0]), 1)[0] * B
+            chosen = chosen + torch.arange(n, device=chosen.device)
         else:
-            population = self.population(noise, times.free)
-        number, most = self._stream(tries), len(everyone)
-        streams = [noise.again(everyone, number + k) for k in range(len(population.x))]
-        steps = times.steps[times.compared :]
-        population = self.weigh(population, steps, noise, streams, most)
-        last = likelihoods(population)
-        statistics = last | first | {"members lost": last["members lost"]}
-        x, log_w, log_h = population[:3]
-        if len(x) > 1:
-            states, of = x.flatten(0, 1), everyone.repeat(len(x))
-            twist = self.twist(states, times.every[-2], population.around, of=of, most=most)
-            log_w = log_w + twist.log_h.view_as(log_w)
-        x = x[choose(log_w - log_h, uniform(noise)), everyone]
-        return Start(x, times.every[-2:], None, statistics if noise.attempt == 0 else {})
+            w = shares((pool.log_w + smooth).flatten())
+            order = _along(pool.twist.x_0.flatten(start_dim=1), w, walk.randn).argsort()
+            chosen = order[systematic(w[order, None], _uniform(walk.randn, w[:1]), n)[:, 0]]
+            chosen = chosen[walk.randn(w[:n]).argsort()]  # so that their order means nothing
+        x, _, twist, last = _at(pool, chosen)
+        log_h = twist.log_h[None]
+        return Cloud(x, torch.zeros_like(log_h), log_h, last)
 
-    def unconditional(self, noise: MemberNoise, times: Tensor) -> tuple[Tensor, Last | None]:
-        """Samples states without the constraint, step by step, and returns them and the step
-        before the last of these times."""
-        x_t, last, prior = self.denoiser.begin(noise(), times[0]), None, self._prior()
-        for t, s in pairwise(times):
-            x_t, x_0, last = prior.step(x_t, t, s, noise, last)
-            passed(x_t, x_0, s)
-        return x_t, last
+    def _walk(self, times: Tensor, noise: MemberNoise, of: Tensor) -> Walk:
+        """Returns what the particles of a population have in common."""
+        randn, count = noise.shared(), 0
+        if not self.constraint.linear:
+            count = PAIRS_DECODED if is_decoded(self.constraint) else PAIRS
+        around = [randn(times.new_empty((1, *noise.shape))) for _ in range(count)]
+        weighed = [self.noise_level(t) <= self.levels.weighed for t in times]
+        first = weighed.index(True) if True in weighed else len(weighed)
+        renews = [k >= first and (k - first) % self.levels.every == 0 for k in range(len(times))]
+        for k in self._steps():
+            renews[k] = True  # there are no slopes of the step before
+        return Walk(times, renews, randn, around, of, len(noise.members))
 
-    def population(self, noise: MemberNoise, times: Tensor) -> Population:
-        """Samples the particles of members without the constraint, down to the last of these
-        times. Those of one member are the same so far."""
-        x_t, last = self.unconditional(noise, times)
-        pairs = 0 if self.constraint.linear else self.pairs
-        around = torch.stack([noise() for _ in range(pairs)]) if pairs else x_t.new_empty(0)
-        copies = noise.rows.expand(self._kept(times[-1]), -1)
-        x, last = x_t[copies], last and last.at(copies)
-        log_w = x.new_zeros(x.shape[:2], dtype=torch.float64)
-        zero = log_w[:1]
-        lost = torch.zeros_like(zero, dtype=torch.bool)
-        return Population(x, log_w, log_w, zero, zero, zero, lost, around, last)
+    def _steps(self) -> tuple[int, int]:
+        """The numbers of the time at which there begin to be several particles, and of that at
+        which samples are drawn."""
+        *levels, _ = map(self.noise_level, self.times())
+        begun = sum(level > self.levels.begun for level in levels[:-1])
+        drawn = sum(level > self.levels.drawn for level in levels[1:])
+        return begun, max(begun, drawn)
 
-    def weigh(
-        self,
-        population: Population,
-        steps: Sequence[tuple[Tensor, Tensor, bool]],
-        noise: MemberNoise,
-        streams: Sequence[MemberNoise],
-        most: int,
-    ) -> Population:
-        """Takes particles through steps, and weighs them.
-
-        Arguments:
-            population: The particles.
-            steps: The time of each step, the time to go to, and whether the next step takes
-                gradients.
-            noise: The noise of the members.
-            streams: That of their particles.
-            most: How many states may go through the denoiser at a time.
-        """
-        x, log_w, log_h, average, log_z, lower, lost, around, last, slopes = population
-        # all particles of all members go together: the first particles of all, and so on
-        x, last, slopes = mapped(flat, (x, last, slopes))
-        everyone, J = noise.rows, None
-        prior = self._prior()
-        coarse = min(self.spread, self.weighed)
-        lowest = LOWER * coarse
-        if self.tries > 1:  # `lower` is what members are compared by
-            coarse, lowest = lowest, self.compared
-        for t, s, renews in steps:
-            of = everyone.repeat(len(log_w))
-            twist = self.twist(x, t, around, slopes, J, of=of, most=most)
-            if J is None and self.constraint.linear and twist.slopes is not None:
-                # the same for all particles, at all steps; a copy, so that the rest is freed
-                J = twist.slopes.J[: len(everyone)].clone()
-            slopes = None if renews else twist.slopes
-            now = twist.log_h.view_as(log_w)
-            log_w = log_w + now - log_h
-            rise = log_mean(log_w) - average
-            if self.noise_level(t) >= coarse:
-                log_z = log_z + rise
-            if self.noise_level(t) >= lowest:
-                lower = lower + rise
-            if len(log_w) > 1:
-                alone = shares(log_w).square().sum(dim=0, keepdim=True) > 1 / ALONE
-                lost = lost | alone & (rise < -MISSED)
-            chosen, log_w = resampled(log_w, uniform(noise), self._kept(s))
-            average, log_h = log_mean(log_w), now.gather(0, chosen)
-            picked = (chosen * len(everyone) + everyone).flatten()
-            x, x_0, move, *values = (v[picked] for v in (x, *twist[:2], *twist.values))
-            last, slopes = last and last.at(picked), slopes and slopes.at(picked)
-            step = prior.second(x, x_0, t, s, last)
-            last = Last(x_0, self.transition(x, x_0, t, s)[0], t)
-            randn = side_by_side(streams[: len(chosen)])
-            x, ratio = self.moved(*step, self.reach(t, s) * move, t, s, randn, values)
-            log_w = log_w + ratio.view_as(log_w)
-            passed(x[: len(everyone)], x_0[: len(everyone)], s)  # a particle of each member
-        size = log_w.shape
-        x, last, slopes = mapped(lambda part: unflat(part, size), (x, last, slopes))
-        return Population(x, log_w, log_h, average, log_z, lower, lost, around, last, slopes)
-
-    def prepare(self, problem: Problem) -> Self:
-        """Returns the sampler with its pilot, if members have several tries."""
-        times = self._times(problem.x_0.dtype, problem.x_0.device)
-        if not times.compared or (self.pilot is not None and self.pilot.is_of(self)):
-            return self
-        problem = replace(problem, member=0)  # whichever members a run has
-
-        def log_likelihoods(noise: MemberNoise) -> Tensor:
-            return self._try(noise, noise, noise.rows, 0, times, problem.chunk)[1]
-
-        pilot = sample_pilot(self, problem, PILOT, log_likelihoods, self._bar)
-        return replace(self, pilot=pilot)
-
-    def _tried(self, noise: MemberNoise, times: Times) -> tuple[Population, dict[str, float]]:
-        """Samples particles down to the level `compared`: those of each member until they are
-        kept, and `tries` times at most. Returns them, and statistics."""
-        pilot = checked(self, self.pilot)
-        alike = torch.stack(like_pilot(self, pilot, noise)).all(dim=0)
-        if self.constraint.differs:
-            alike = torch.zeros_like(alike)
-        log_bar = torch.full_like(alike, pilot.log_bar, dtype=torch.float64)
-        log_bar = log_bar.masked_fill(~alike, math.inf)
-        barred = log_bar.isfinite()
-        tries, most = torch.where(barred, self.tries, min(self.tries, BLIND)), len(noise.members)
-        statistics = {"members whose pilot failed": int(alike.sum()) - int(barred.sum())}
-
-        def sample(again: MemberNoise, of: Tensor, number: int) -> tuple[Population, Tensor]:
-            population, log_likelihood = self._try(again, noise, of, number, times, most)
-            if number == 0:
-                statistics.update(likelihoods(population))
-            return population, log_likelihood
-
-        stride = self.particles + 1
-        with trying(self, pilot, most):
-            tried = sample_until_kept(noise, tries, log_bar, sample, axis=1, streams=stride)
-        return tried.found, statistics
-
-    def _try(
-        self,
-        again: MemberNoise,
-        noise: MemberNoise,
-        of: Tensor,
-        number: int,
-        times: Times,
-        most: int,
-    ) -> tuple[Population, Tensor]:
-        """Samples the particles of some members down to the level `compared`, and returns them
-        and the log-likelihoods, with shape (B).
-
-        Arguments:
-            again: The noise of the try, of these members.
-            noise: The noise of all members.
-            of: The rows of these members.
-            number: The number of the try, from 0.
-            times: The times to go through.
-            most: How many states may go through the denoiser at a time.
-        """
-        found = self.population(again, times.free)
-        first = self._stream(number)
-        streams = [noise.again(of, first + k) for k in range(len(found.x))]
-        found = self.weigh(found, times.steps[: times.compared], again, streams, most)
-        return found, found.lower[0].nan_to_num(-math.inf, -math.inf, -math.inf)
-
-    def _bar(self, log_likelihoods: Tensor) -> float:
-        """Returns the log-likelihood from which on a member is kept for certain.
-
-        It is the `quantile` of a normal with the median and the upper quartile of these, at most
-        the largest. So one outlier changes little. It is infinite if none is finite.
-        """
-        finite = log_likelihoods[log_likelihoods.isfinite()]
-        if not len(finite):
-            return math.inf
-        middle, upper = finite.quantile(finite.new_tensor([0.5, 0.75])).tolist()
-        normal = NormalDist()
-        above = (upper - middle) / normal.inv_cdf(0.75) * normal.inv_cdf(self.quantile)
-        return min(middle + above, finite.max().item())
-
-    def _prior(self) -> Ancestral:
-        """Returns the sampler of unconditional steps."""
-        return Ancestral(self.denoiser, spacing=self.spacing, eta=self.eta)
-
-    def _stream(self, number: int) -> int:
-        """The number of the first particle's stream of noise, in a try."""
-        return number * (self.particles + 1) + 1
-
-    def _times(self, dtype: torch.dtype, device: torch.device | str) -> Times:
-        """Returns the times to go through."""
-        exact = self.times()
-        branch, times = self._branch(exact), exact.to(device, dtype)
-        anew = [*self._anew(exact[branch:-2])[1:], True]
-        steps = list(zip(times[branch:-2], times[branch + 1 : -1], anew, strict=False))
-        above = sum(self.noise_level(t) >= self.compared for t, *_ in steps)
-        return Times(times, times[: branch + 1], steps, above if self.tries > 1 else 0)
+    @torch.no_grad()
+    def _is_alike(self, noise: MemberNoise) -> bool:
+        """Whether samples have the same conditions and targets, as far as the denoiser's estimates
+        of one state show, and their residuals."""
+        times = torch.linspace(0, 1, 65, dtype=noise.dtype, device=noise.device)
+        t = min(times, key=lambda t: abs(math.log(self.noise_level(t))))
+        fixed = MemberNoise(STATE_SEED, [0], noise.shape, 0, noise.dtype, noise.device)
+        x_t, found = self.denoiser.noisy(fixed(), t), []
+        for some in noise.rows.split(self.batch or len(noise.rows)):
+            with among(some):
+                x_0 = self.denoiser(x_t.expand(len(some), *noise.shape).contiguous(), t)
+                one = found[0][0][:1] if found else x_0[:1]
+                r = self.constraint.residual(one.expand_as(x_0).contiguous())
+            found.append((x_0, r))
+        x_0, r = together(found)
+        one = x_0[:1]
+        error = (x_0 - one).flatten(start_dim=1).norm(dim=1)
+        size = r[0].abs().nan_to_num(0, 0, 0).max().item() if r.numel() else 0.0
+        near = torch.isclose(r, r[:1], rtol=1e-3, atol=1e-5 * size, equal_nan=True)
+        return bool(near.all()) and not bool((error > 0.01 * one[0].norm()).any())
 
     def twist(
         self,
         x_t: Tensor,
         t: Tensor,
-        around: Sequence[Tensor] | Tensor = (),
+        around: Sequence[Tensor] = (),
         before: Slopes | None = None,
-        J: Tensor | None = None,
         *,
         of: Tensor | None = None,
-        most: int | None = None,
     ) -> Twist:
-        """Returns what the constraint says of states; above the level `weighed` nothing.
+        """Returns what the constraint says of states; above `levels.weighed` nothing.
 
         Arguments:
             x_t: The states, with shape (B, *).
             t: Their time.
-            around: Noises that tell the curvature, each with the shape of all members; none for a
-                linear constraint.
+            around: Noises that tell the curvature, each with shape (1, *); none for a linear
+                constraint.
             before: The slopes of the step before, of which those at `t` follow; None to take
                 gradients through the denoiser.
-            J: The derivatives of members' values, if they are known; None to take them.
-            of: The row of each state's member, with shape (B); None for a member a state.
-            most: How many states may go through the denoiser at a time, with `of`; None for all.
+            of: Which rows of the batch have the states' targets and conditions, with shape (B);
+                None for each its own.
         """
-        if of is None:
-            parts = [(self._seen(x_t, t, around, before, J), before)]
-        else:
-            parts = []
-            for some in blocks(len(x_t), most or len(x_t)):
-                last, rows_of = before and before.at(some), of[some]
-                with among(rows_of):
-                    own = None if J is None else J[rows_of]
-                    noises = [noise[rows_of] for noise in around]
-                    parts.append((self._seen(x_t[some], t, noises, last, own), last))
+        of = torch.arange(len(x_t), device=x_t.device) if of is None else of
+        parts = []
+        for some in blocks(len(x_t), self.batch or len(x_t)):
+            last = before and before.at(some)
+            with among(of[some]):
+                parts.append((self._seen(x_t[some], t, around, last), last))
         # arithmetic on all at once is faster, unless it is large: then in the denoiser's batches
         if sum(seen.size for seen, _ in parts) <= LARGE:
             parts = [together(parts)]
@@ -523,14 +441,13 @@ class Particles(Sampler):
         self,
         x_t: Tensor,
         t: Tensor,
-        around: Sequence[Tensor] | Tensor,
+        around: Sequence[Tensor],
         before: Slopes | None,
-        J: Tensor | None,
     ) -> Seen:
         """Returns what the denoiser and the constraint tell of states; see :meth:`twist`."""
         good = finite(x_t)
         x_t = torch.where(per_sample(good, x_t), x_t.detach(), 0.0).requires_grad_()
-        weighed = self.noise_level(t) <= self.weighed
+        weighed = self.noise_level(t) <= self.levels.weighed
         # without a need for it, no graph is kept from this step to the next
         with torch.set_grad_enabled(weighed and before is None):
             mean = self.denoiser(x_t, t)
@@ -538,7 +455,7 @@ class Particles(Sampler):
         if not weighed:
             return Seen(x_0, good)
         alpha_t, sigma_t = self.denoiser.schedule(t)
-        z = mean.detach().requires_grad_(J is None)
+        z = mean.detach().requires_grad_()
         g = self.constraint.intervals(z)
         above, below = self._around(x_0, (sigma_t / alpha_t).item(), around)
         kept = None if before is None else before.kept
@@ -547,7 +464,7 @@ class Particles(Sampler):
         if kept is not None:
             g = Intervals(*(part.gather(1, kept) for part in g if part is not None))
             above, below = (v.gather(2, kept.expand(len(v), *kept.shape)) for v in (above, below))
-        J = rows(g.values, z) if J is None else J
+        J = self._derivatives(g.values, z)
         VJ = None if before is not None else products(J, mean, x_t, sigma_t**2 / alpha_t)
         assert g.variance is not None
         values = Intervals(*(part.detach().double() for part in g if part is not None))
@@ -559,6 +476,14 @@ class Particles(Sampler):
             centre, bend = centre + shift, bend - shift
             curved = torch.einsum("pbi,pbj->bij", bend, bend) / (len(bend) - 1)
         return Seen(x_0, good, values._replace(values=centre), curved, J, VJ, kept)
+
+    def _derivatives(self, values: Tensor, z: Tensor) -> Tensor:
+        """Returns the derivatives of values at samples, with shape (B, m, D); of linear ones once
+        for all."""
+        if not self.constraint.linear or self.constraint.differs:
+            return rows(values, z)
+        one = z[:1].detach().requires_grad_()
+        return rows(self.constraint.intervals(one).values, one).expand(len(z), -1, -1)
 
     @torch.no_grad()
     def _told(self, seen: Seen, t: Tensor, before: Slopes | None) -> Twist:
@@ -602,19 +527,19 @@ class Particles(Sampler):
         return Twist(x_0, move.nan_to_num(0, 0, 0), log_h, slopes=now)
 
     @torch.no_grad()
-    def _around(self, mean: Tensor, sigma: float, around: Sequence[Tensor] | Tensor) -> Tensor:
+    def _around(self, mean: Tensor, sigma: float, around: Sequence[Tensor]) -> Tensor:
         """Returns the constrained values of pairs of samples around the estimates, on opposite
         sides, with shape (2, P, B, m); no pairs without noises."""
         if not len(around):
             return mean.new_empty((2, 0))
-        std = 1 / math.sqrt(1 / sigma**2 + 1 / self.spread**2)
+        std = 1 / math.sqrt(1 / sigma**2 + 1 / self.levels.spread**2)
         values = [
             torch.stack([self.constraint.intervals(mean + sign * std * n).values for n in around])
             for sign in (1, -1)
         ]
         return torch.stack(values)
 
-    def moved(
+    def _proposed(
         self,
         mean: Tensor,
         std: Tensor,
@@ -637,66 +562,6 @@ class Particles(Sampler):
         noise = randn(mean)
         gain = (noise.double().square() - (noise + step).double().square()).flatten(start_dim=1)
         return mean + std * (step + noise), gain.sum(dim=1) / 2
-
-    def warnings(self, statistics: Mapping[str, float]) -> Iterator[str]:
-        members, total, squares, lost, lower, its_square = (
-            statistics.get(name, 0.0) for name in LIKELIHOODS
-        )
-        failed = int(statistics.get("members whose pilot failed", 0))
-        if failed:
-            yield (
-                f"None of the {PILOT} members of the pilot had a finite likelihood of the "
-                f"constraint. So {failed} members were sampled {min(self.tries, BLIND)} times "
-                "each, and one try of each was chosen by its likelihood. Test the denoiser and "
-                "the constraint by `python -m feasibly check`."
-            )
-        if members < FEWEST:
-            return
-        more = f"such as options={{'particles': {8 * self.particles}}}"
-        doubt = (
-            f"{self.particles} particles are then too few, and weights of modes may be wrong, "
-            "also of members that are feasible and plausible. "
-            f"Take more, {more}, or test it by feasibly.audit with a large `near`."
-        )
-        if not self.constraint.differs:
-            first = ", at their first try," if self.tries > 1 else ""
-            share = total**2 / (members * squares) if squares else 1.0
-            variance = its_square / members - (lower / members) ** 2
-            if share < ALIKE:
-                yield (
-                    f"The particles of members say{first} how likely the constraint is, and only "
-                    f"{share:.0%} of the members matter in the average. {doubt}"
-                )
-            elif self.tries == 1 and variance > DIFFER**2:
-                yield (
-                    "Each member's particles say how likely the constraint is, and these "
-                    f"likelihoods differ by a factor of {math.exp(math.sqrt(variance)):.1f}. "
-                    f"{doubt}"
-                )
-        if lost > LOST * members:
-            yield (
-                f"In {lost / members:.0%} of the members, all {self.particles} particles became "
-                "far less likely at one step. Modes may then have wrong weights and means, even "
-                f"in members that are feasible and plausible. Take more particles, {more}."
-            )
-
-    def _kept(self, t: Tensor) -> int:
-        """The number of particles of a member at a time."""
-        level, bound, kept = self.noise_level(t), self.halved, self.particles
-        while level < bound and kept > 1:
-            bound, kept = bound / 2, kept // 2
-        return kept if level > self.level else 1
-
-    def _branch(self, times: Tensor) -> int:
-        """The number of steps above `branch`; the last one is below."""
-        bound = max(self.branch, self.level)
-        return sum(self.noise_level(t) > bound for t in times[:-2])
-
-    def _anew(self, times: Tensor) -> list[bool]:
-        """Returns which of the steps that begin at these times take gradients."""
-        weighed = [self.noise_level(t) <= self.weighed for t in times]
-        first = len(weighed) - sum(weighed)  # levels fall
-        return [k >= first and (k - first) % self.every == 0 for k in range(len(weighed))]
 
     def step(
         self,
@@ -727,30 +592,15 @@ class Particles(Sampler):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._at_least(1, "particles", "every", "tries")
-        self._at_least(2, "pairs")
-        for name in ("branch", "weighed", "halved", "level", "spread", "compared"):
-            value = getattr(self, name)
-            least = 0 if name in ("halved", "level", "compared") else math.ulp(0.0)
-            if not isinstance(value, int | float) or not value >= least:
-                raise ValueError(
-                    f"{type(self).__name__}({name}=...) must be a positive number, got {value!r}."
-                )
-        if not isinstance(self.quantile, int | float) or not 0.5 <= self.quantile < 1:
+        self._at_least(1, "particles")
+        if not isinstance(self.error, int | float) or not self.error > 0:
             raise ValueError(
-                f"{type(self).__name__}(quantile=...) must be a number from 0.5 to below 1, got "
-                f"{self.quantile!r}."
+                f"{type(self).__name__}(error=...) must be a positive number, got {self.error!r}."
             )
-        if self.tries > 1 and self.compared >= self.weighed:
+        if not self.levels.weighed > self.levels.drawn >= 0 or self.levels.every < 1:
             raise ValueError(
-                f"{type(self).__name__}(weighed={self.weighed!r}, compared={self.compared!r}) "
-                "compares members before their particles are weighed; set `compared` below "
-                "`weighed`."
-            )
-        if self.weighed <= self.level:
-            raise ValueError(
-                f"{type(self).__name__}(weighed={self.weighed!r}, level={self.level!r}) never "
-                "weighs its particles; set `weighed` to several times `level`."
+                f"{type(self).__name__}(levels={self.levels!r}) never weighs its particles; "
+                "`weighed` must be above `drawn`, and `every` at least 1."
             )
         if self.eta == 0:
             raise ValueError(
@@ -758,59 +608,91 @@ class Particles(Sampler):
                 "`eta` above 0."
             )
 
-    def _rows(self, residuals: int) -> int:
+    def _gradients(self, residuals: int) -> int:
         """The most gradients of a weight."""
         inside = self.constraint.equalities is None and self.constraint.noisy is None
         return min(residuals, MOST) if inside else residuals
 
-    def for_targets(self) -> Self:
-        """Returns the sampler with more particles and one try: a pilot has one target."""
-        if self.tries == 1:
-            return self
-        return replace(self, particles=BLIND * self.particles, tries=1, pilot=None)
-
     def budget(self, residuals: int = 1) -> tuple[int, int]:
-        """As :meth:`Sampler.budget`, without the pilot, which is sampled once a run."""
-        times, gradients = self.times(), self._rows(residuals)
-        branch = self._branch(times)
-        several = any(self.noise_level(t) >= self.compared for t in times[branch:-2])
-        tries = self.tries if several else 1
-        forward = tries * branch + 1 + (self.output == "denoised") + (tries > 1)
-        backward = 0
-        for t, anew in zip(times[branch:-2], self._anew(times[branch:-2]), strict=True):
-            kept = self._kept(t) * (tries if self.noise_level(t) >= self.compared else 1)
-            forward, backward = forward + kept, backward + kept * gradients * anew
-        if len(times) > branch + 2 and (K := self._kept(times[-2])) > 1:
-            forward, backward = forward + K, backward + K * gradients
+        """As :meth:`Sampler.budget`, if particles are doubled as often as they may be."""
+        return self._cost(residuals, 2**DOUBLINGS)
+
+    def expected(self, residuals: int = 1) -> tuple[float, float]:
+        return self._cost(residuals, 1)
+
+    def _cost(self, residuals: int, times: int) -> tuple[int, int]:
+        """The forward and backward evaluations, with so many times the particles."""
+        levels = list(map(self.noise_level, self.times()))[:-1]
+        K = self.particles * (ALONE if self.constraint.differs else times)
+        (begun, drawn), gradients = self._steps(), self._gradients(residuals)
+        first = sum(level > self.levels.weighed for level in levels)
+        forward, backward = 2 + (self.output == "denoised"), 0
+        ends = drawn == len(levels) - 1
+        for k in range(len(levels) if ends else len(levels) - 1):
+            several = K if begun <= k < drawn else K + (not ends) if k == drawn else 1
+            renews = k >= first and ((k - first) % self.levels.every == 0 or k in (begun, drawn))
+            forward, backward = forward + several, backward + several * gradients * renews
         if self.constraint.noisy is not None:
             backward += self._calibrated().cost(residuals)[1]
         if self.constraint.exact is not None:
-            last = self.minimize.cost(residuals)
+            last = self.minimize.cost(residuals) if times > 1 else (1, 1)
             forward, backward = forward + last[0], backward + last[1]
         return forward, backward
 
-    def expected(self, residuals: int = 1) -> tuple[float, float]:
-        return expected(self, residuals)
+
+def _resampled(seen: Weighted, u: Tensor) -> Weighted:
+    """Resamples the particles of those trajectories in which few matter.
+
+    Arguments:
+        seen: The particles.
+        u: A number in [0, 1) for each trajectory, with shape (B).
+    """
+    K, B = seen.log_w.shape
+    again = effective_size(seen.log_w) < EVEN * K
+    if not again.any():
+        return seen
+    own = torch.arange(K, device=u.device)[:, None].expand(K, B)
+    chosen = torch.where(again, systematic(shares(seen.log_w), u, K), own)
+    log_w = torch.where(again, log_mean(seen.log_w), seen.log_w)
+    flat = (chosen * B + torch.arange(B, device=u.device)).flatten()
+    return _at(seen, flat)._replace(log_w=log_w)
 
 
-def flat(part: Tensor) -> Tensor:
-    """Returns a tensor with its first two axes as one; a number as it is."""
-    return part.flatten(0, 1) if part.dim() else part
+def _along(x: Tensor, w: Tensor, randn: Randn) -> Tensor:
+    """Returns where weighted points are along their first principal component, with shape (N).
+    Systematic resampling in this order has a smaller variance than in any other that is as cheap
+    (Gerber, Chopin & Whiteley, 2019, https://arxiv.org/abs/1707.01845)."""
+    x = torch.where(x.isfinite(), x, 0.0)
+    w = w.to(x)
+    x = x - w @ x
+    axis = randn(x[0])
+    for _ in range(ROUNDS):
+        axis = torch.nn.functional.normalize((w * (x @ axis)) @ x, dim=0)
+    return x @ axis
 
 
-def unflat(part: Tensor, shape: Sequence[int]) -> Tensor:
-    """Returns a tensor with its first axis as two of this shape; a number as it is."""
-    return part.unflatten(0, shape) if part.dim() else part
+def _at(seen: Weighted, index: Tensor) -> Weighted:
+    """Returns some particles, given their rows, with the weights as they are."""
+    taken = mapped(partial(_taken, of=index), (seen.x, seen.twist, seen.last))
+    return Weighted(taken[0], seen.log_w, taken[1], taken[2])
+
+
+def _taken(part: Tensor, of: Tensor) -> Tensor:
+    return part[of] if part.dim() else part
+
+
+def _joined(one: Tensor, other: Tensor) -> Tensor:
+    return torch.cat([one, other]) if one.dim() else one
+
+
+def _uniform(randn: Randn, like: Tensor) -> Tensor:
+    """Returns random numbers in [0, 1), in the shape of `like`."""
+    return torch.special.ndtr(randn(like).double())
 
 
 def together(parts: Sequence[Any]) -> Any:
     """Returns nested tuples of several batches as one batch."""
     return parts[0] if len(parts) == 1 else mapped(lambda *part: torch.cat(part), *parts)
-
-
-def side_by_side(streams: Sequence[MemberNoise]) -> Randn:
-    """Returns a stream whose noise is that of several, one after another along the batch."""
-    return lambda _: torch.cat([stream() for stream in streams])
 
 
 def urgent(g: Intervals, scale: Tensor) -> Tensor:
@@ -828,60 +710,3 @@ def tails(S: Tensor, curved: Tensor) -> Tensor:
     of it that is curvature, with shape (B, m, m)."""
     share = torch.linalg.solve(S, curved).diagonal(dim1=1, dim2=2).mean(dim=1)
     return HEAVY / share.square()
-
-
-def log_mean(log_w: Tensor) -> Tensor:
-    """Returns the logarithms of mean weights, with shape (1, B), given those of weights, with
-    shape (K, B)."""
-    log_w = log_w.nan_to_num(-math.inf, neginf=-math.inf)
-    return log_w.logsumexp(dim=0, keepdim=True) - math.log(len(log_w))
-
-
-def likelihoods(population: Population) -> dict[str, float]:
-    """Returns how many members there are, the sum of their likelihoods and that of the squares,
-    how many are lost, and the sum of the logarithms at a lower level and that of their squares."""
-    log_z, lower, lost = population.log_z, population.lower, population.lost
-    known = log_z.isfinite() & lower.isfinite()
-    z = log_z[known].clamp(-LARGEST, LARGEST).exp()
-    found = (z, z.square(), lost[known], lower[known], lower[known].square())
-    return dict(zip(LIKELIHOODS, (len(z), *(v.sum().item() for v in found)), strict=True))
-
-
-def uniform(noise: MemberNoise) -> Tensor:
-    """Returns a random number in [0, 1] for each member, with shape (B)."""
-    return torch.special.ndtr(noise().flatten(start_dim=1)[:, 0].double())
-
-
-def shares(log_w: Tensor) -> Tensor:
-    """Returns weights that add up to one for each member, with shape (K, B); equal ones for a
-    member all of whose weights are zero."""
-    log_w = log_w.masked_fill(log_w.isnan(), -math.inf)  # of a particle that is not finite
-    none = ~log_w.isfinite().any(dim=0)
-    return torch.where(none, 0.0, log_w).softmax(dim=0)
-
-
-def resampled(log_w: Tensor, u: Tensor, kept: int) -> tuple[Tensor, Tensor]:
-    """Resamples the particles of members of which few matter, or are to be kept, by systematic
-    resampling.
-
-    Arguments:
-        log_w: The logarithms of the weights, with shape (K, B).
-        u: A random number in [0, 1] for each member, with shape (B).
-        kept: How many particles to keep, at most K.
-
-    Returns:
-        The chosen particles, with shape (kept, B), and the logarithms of their weights, likewise.
-    """
-    K, w = len(log_w), shares(log_w)
-    own = torch.arange(kept, device=w.device)[:, None].expand(-1, w.shape[1])
-    points = (own + u) / kept
-    chosen = torch.searchsorted(w.T.cumsum(dim=1).contiguous(), points.T.contiguous()).T
-    again = (1 / w.square().sum(dim=0) < EVEN * K) | (kept < K)
-    chosen = torch.where(again, chosen.clamp_max(K - 1), own)
-    return chosen, torch.where(again | ~log_w.isfinite().any(dim=0), 0.0, log_w[:kept])
-
-
-def choose(log_w: Tensor, u: Tensor) -> Tensor:
-    """Returns one particle of each member, in proportion to the weights, with shape (B)."""
-    below = shares(log_w).cumsum(dim=0) < u
-    return below.sum(dim=0).clamp_max(len(log_w) - 1)

@@ -1,6 +1,6 @@
 r"""Rejection at low noise, then posterior samples."""
 
-__all__ = ["Rejection"]
+__all__ = ["Pilot", "Rejection"]
 
 import math
 from collections.abc import Iterator, Mapping
@@ -11,20 +11,43 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from .. import progress
 from ..constraints.base import Constraint
 from ..errors import ConstraintError, DenoiserError
 from ..linalg import eigh
+from ..members import among, calling
 from ..randomness import MemberNoise
 from ..sampling import Problem, passed
 from .base import Start
 from .calibrated import CalibratedPPR
 from .slopes import products, rows
-from .tries import Pilot, checked, expected, like_pilot, sample_pilot, sample_until_kept, trying
 
 FEW = 4  # residuals for which members may be resampled until they come near
 PILOT = 256  # unconditional samples that tell how likely the constraint can be
+PILOT_SEED = 2**32 - 1  # no ensemble's, but for one in four billion
 UNKEPT = 1 / 4  # the share of members kept at no try above which a user is warned
 EXCESS = 1 / 20  # the share of the likelihood beyond the pilot's above which a user is warned
+
+
+@dataclass(frozen=True)
+class Pilot:
+    """What a pilot has shown of a problem.
+
+    Attributes:
+        key: The sampler that it is of, in words.
+        log_bar: The log-likelihood of the constraint from which on a sample is kept for certain.
+        answer: The denoiser's estimate for a fixed state, with shape (1, *). By it samples with
+            other conditions are found.
+        residual: The residual of that estimate, with shape (1, m). By it samples with other
+            targets are found.
+        tries: The number of tries that a sample is expected to take.
+    """
+
+    key: str
+    log_bar: float
+    answer: Tensor
+    residual: Tensor
+    tries: float = 1.0
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -80,28 +103,47 @@ class Rejection(CalibratedPPR):
                 f"with {problem.residuals} residuals; use CalibratedPPR, or state at most {FEW} "
                 "residuals."
             )
-        if self.pilot is not None and self.pilot.is_of(self):
+        if self.pilot is not None and self.pilot.key == repr(self):
             return self
-        likelihoods, highest = self._free_log_likelihoods, lambda found: found.max().item()
-        pilot = sample_pilot(self, problem, PILOT, likelihoods, highest)
-        return replace(self, pilot=pilot)
+        return replace(self, pilot=self._sampled_pilot(problem))
 
     def begin(self, noise: MemberNoise) -> Start:
-        """Samples states at `level`: each member until it is kept, and `tries` times at most."""
-        pilot = self._checked_pilot(noise)
-        members, device = (len(noise.members),), noise.device
-        tries = torch.full(members, self.tries, device=device)
-        log_bar = torch.full(members, pilot.log_bar, dtype=noise.dtype, device=device)
+        r"""Samples states at `level`: each member until it is kept, and `tries` times at most.
 
-        def sample(again: MemberNoise, rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
-            x_s, s = self.unconditional(again)
-            return x_s, self.log_likelihood(x_s, s)
-
-        with trying(self, pilot, *members):
-            x_s, kept, likelihood, beyond = sample_until_kept(noise, tries, log_bar, sample)
+        A try of likelihood :math:`h` is kept with probability :math:`\min(1, h / b)`, with
+        :math:`b` the pilot's. Of a member that is kept at no try, one try is chosen, with
+        :math:`h` as weights.
+        """
+        pilot, meter, left = self._checked_pilot(noise), progress.current(), noise.rows
+        x_s, total = torch.empty(0), torch.empty(0)
+        likelihood = beyond = 0.0
+        work = progress.work(*self._try(pilot.residual.shape[1]))
+        with meter.part(expected=len(left) * pilot.tries * work):
+            for k in range(self.tries):
+                tried, before = len(left), meter.done
+                again = noise.again(left, k) if k else noise
+                with among(left):
+                    new, s = self.unconditional(again)
+                    log_h = self.log_likelihood(new, s)
+                if k == 0:
+                    x_s, total = new.clone(), torch.full_like(log_h, -math.inf)
+                u, v = (torch.special.ndtr(again().flatten(1)[:, 0]).log() for _ in range(2))
+                keep = u <= log_h - pilot.log_bar
+                total[left] = torch.logaddexp(total[left], log_h)
+                chosen = keep | (v <= log_h - total[left])  # the latter for what is never kept
+                x_s[left[chosen]] = new[chosen]
+                ratio = (log_h - pilot.log_bar).double().clamp(max=30).exp()
+                likelihood += ratio.sum().item()
+                beyond += (ratio - 1).clamp_min(0).sum().item()
+                left = left[~keep]
+                share = len(left) / tried  # as many of the rest again, at as much work
+                ahead = sum(share**j for j in range(1, self.tries - k))
+                meter.expect((meter.done - before) * ahead)
+                if not len(left):
+                    break
         statistics = {"likelihood": likelihood, "beyond the pilot": beyond}
         if noise.attempt == 0:
-            statistics |= {"begun": len(x_s), "kept at no try": len(x_s) - int(kept.sum())}
+            statistics |= {"begun": len(x_s), "kept at no try": len(left)}
         times = self.times(noise.dtype, noise.device)
         return Start(x_s, times[self._free() :], None, statistics)
 
@@ -148,25 +190,61 @@ class Rejection(CalibratedPPR):
                 "edges."
             )
 
-    def _free_log_likelihoods(self, noise: MemberNoise) -> Tensor:
-        """Returns the log-likelihoods of unconditional samples, with shape (B)."""
-        return self.log_likelihood(*self.unconditional(noise))
-
     def _free(self) -> int:
         """The number of steps without the constraint, which acts at the last step at least."""
         above = (self.noise_level(t) > self.level for t in self.times()[:-2])
         return sum(above)
 
+    @torch.no_grad()
+    def _sampled_pilot(self, problem: Problem) -> Pilot:
+        """Samples the pilot under the conditions of the problem."""
+        like, found = problem.x_0, []
+        rest = (tuple(like.shape[1:]), 0, like.dtype, like.device)
+        work = PILOT * progress.work(*self.expected(problem.residuals))
+        with progress.current().part("pilot", work):
+            for ids in torch.arange(PILOT).split(max(1, problem.chunk)):
+                with calling([problem.member] * len(ids), like.device):
+                    noise = MemberNoise(PILOT_SEED, ids.tolist(), *rest)
+                    found.append(self.log_likelihood(*self.unconditional(noise)))
+        answer = self._answers(MemberNoise(0, [problem.member], *rest))
+        with calling([problem.member], like.device):
+            r = self.constraint.residual(answer)
+        log_h = torch.cat(found)
+        log_bar = log_h.max().item()
+        kept = (log_h - log_bar).exp().nan_to_num().mean().item()
+        tries = sum((1 - kept) ** k for k in range(self.tries))
+        return Pilot(repr(self), log_bar, answer, r, tries)
+
+    def _answers(self, noise: MemberNoise) -> Tensor:
+        """Returns the denoiser's estimate for one and the same state, as noisy as data, under each
+        member's conditions; with shape (B, *)."""
+        times = torch.linspace(0, 1, 65, dtype=noise.dtype, device=noise.device)
+        t = min(times, key=lambda t: abs(math.log(self.noise_level(t))))
+        fixed = MemberNoise(PILOT_SEED, [0], noise.shape, 0, noise.dtype, noise.device)
+        x_t = self.denoiser.noisy(fixed(), t)
+        with calling(noise.members, noise.device):
+            return self.denoiser(x_t.expand(len(noise.members), *noise.shape).contiguous(), t)
+
     def _checked_pilot(self, noise: MemberNoise) -> Pilot:
-        """Returns the pilot, if it holds for the conditions of these members."""
-        pilot = checked(self, self.pilot)
-        same_prior, same_target = like_pilot(self, pilot, noise)
-        if not same_target.all():
+        """Returns the pilot, if it holds for the settings and the conditions of these members."""
+        pilot = self.pilot
+        if pilot is None or pilot.key != repr(self):
+            raise ValueError(
+                f"{type(self).__name__} has no pilot for its settings; take "
+                "`sampler.prepare(problem)`."
+            )
+        error = (self._answers(noise) - pilot.answer).flatten(start_dim=1).norm(dim=1)
+        with calling(noise.members, noise.device):
+            x_0 = pilot.answer.expand(len(noise.members), *noise.shape).contiguous()
+            r = self.constraint.residual(x_0)
+        size = pilot.residual.abs().nan_to_num(0, 0, 0).max().item()
+        near = torch.isclose(r, pilot.residual, rtol=1e-3, atol=1e-5 * size, equal_nan=True)
+        if not near.all():
             raise ConstraintError(
                 "Rejection takes one constraint for all members, and theirs differ from the one "
                 "of its pilot; make a run for each target."
             )
-        if not same_prior.all():
+        if (error > 0.01 * pilot.answer.norm()).any():
             raise DenoiserError(
                 "Rejection takes one prior for all members, and the denoiser has conditions that "
                 "differ from member to member; make a run for each condition, or use "
@@ -193,4 +271,14 @@ class Rejection(CalibratedPPR):
         return forward, backward + self.tries * residuals
 
     def expected(self, residuals: int = 1) -> tuple[float, float]:
-        return expected(self, residuals)
+        """As :meth:`Sampler.expected`: with as many tries as the pilot took, one if there is none,
+        and one iteration of the last projection."""
+        quick = replace(self, minimize=replace(self.minimize, steps=1), tries=1)
+        forward, backward = quick.budget(residuals)
+        more = 0.0 if self.pilot is None else self.pilot.tries - 1
+        try_forward, try_backward = self._try(residuals)
+        return forward + more * try_forward, backward + more * try_backward
+
+    def _try(self, residuals: int) -> tuple[int, int]:
+        """Returns the forward and backward evaluations of a try."""
+        return self._free() + 1, residuals
