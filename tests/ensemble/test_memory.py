@@ -221,7 +221,7 @@ def test_a_measurement_begins_a_run_once(monkeypatch):
 
     monkeypatch.setattr(Particles, "begin", counted)
     estimate(Particles(toy().denoiser, circle(), steps=6, particles=2), (2,), members=1)
-    assert len(begun) == 3  # the first measurement, and those that count
+    assert len(begun) == 2  # of four states at a time, and of eight
 
 
 def test_the_time_of_particles_grows_with_their_steps(monkeypatch):

@@ -228,11 +228,17 @@ def _of_population(
         _, taken = peak(lambda: _steps(one, [few.taken - 1], 1, shape, dtype, device), device)
         return taken, (_clock(device) - start) * sampler.particles * length / few.taken
 
-    measure(FEWEST)  # the first time, libraries are loaded and kernels chosen
-    (one, alone), (several, together) = measure(1), measure(SEVERAL)
-    member = max(math.prod(shape) * dtype.itemsize, (several - one) // (SEVERAL - 1))
+    # one by one takes long, as operations are watched
+    try:
+        (one, alone), (several, together) = measure(SEVERAL), measure(2 * SEVERAL)
+    except SamplingError as error:
+        if not is_exhausted(error):
+            raise
+        one, alone = measure(1)
+        return Footprint(one, 0, alone / FEWEST)
+    member = max(math.prod(shape) * dtype.itemsize, (several - one) // SEVERAL)
     particles = sampler.particles * 2**DOUBLINGS
-    fixed = max(0, one - member) * POPULATION // FEWEST * particles
+    fixed = max(0, one - SEVERAL * member) * POPULATION // FEWEST * particles
     return Footprint(member, fixed, min(alone, together) / FEWEST)
 
 
