@@ -550,8 +550,10 @@ class Run:
 
         x_t = torch.where(per_sample(failed, x_t), 0.0, x_t)
         try:
-            with torch.no_grad(), batch.calling(ids, self.device):
-                x_0 = sampler.finish(sampler.read(x_t, x_0, s))
+            with torch.no_grad():
+                x_0 = self._by_parts(
+                    lambda some: sampler.finish(sampler.read(x_t[some], x_0[some], s)), ids
+                )
         except Exception as error:
             raise failure("The output after the last step", error, len(ids)) from error
         return torch.where(per_sample(failed | ~finite(x_0), x_0), torch.nan, x_0)
@@ -603,6 +605,16 @@ class Run:
                 found.append(assess(constraint, x_0[part]))
         return torch.cat([c for c, _ in found]), torch.cat([good for _, good in found])
 
+    def _by_parts(self, function: Callable[[slice], Tensor], ids: list[int]) -> Tensor:
+        """Returns what a function of rows returns for all members, of which no more are evaluated
+        at a time than may go through the denoiser."""
+        found, size = [], self.chunk or len(ids)
+        for first in range(0, len(ids), size):
+            some = slice(first, first + size)
+            with batch.calling(ids[some], self.device):
+                found.append(function(some))
+        return torch.cat(found)
+
     def _result(
         self,
         x_0: Tensor,
@@ -637,8 +649,8 @@ class Run:
         """Returns how members fit each observation with noise."""
         found, good = {}, finite(x_0)
         for name, part in noisy_parts(constraint).items():
-            with batch.calling(ids, self.device):
-                r = part.residual(torch.where(per_sample(good, x_0), x_0, 0.0))
+            x = torch.where(per_sample(good, x_0), x_0, 0.0)
+            r = self._by_parts(lambda some, x=x, part=part: part.residual(x[some]), ids)
             found[name] = torch.where(good, r.square().mean(dim=1), torch.nan)
         return found
 

@@ -1253,3 +1253,25 @@ def test_a_population_of_few_samples_has_32_trajectories(n):
     assert counted.member_forward >= max(n, 32) * 12
     assert start.population.members == list(range(n))
     assert start.population.ess <= n + 1e-9
+
+
+@pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")  # steps are few
+@pytest.mark.parametrize("output", ["projected", "denoised"])
+@pytest.mark.parametrize("name", ["linear", "curved", "some with noise"])
+def test_no_more_states_than_a_chunk_go_through_the_network_at_a_time(name, output):
+    """Nor through the constraint, which may be of a decoder. All of the last step, too."""
+    sizes = []
+
+    class Counts(Gaussian):
+        def mean(self, x, sigma):
+            sizes.append(len(x))
+            return super().mean(x, sigma)
+
+    prior = Counts(NOISE.mu, torch.eye(D).double(), NOISE.schedule)
+    sampler = Particles(prior, WEIGHED[name], minimize=GaussNewton(steps=4), **SHORT)
+    sampler = dataclasses.replace(sampler, output=output, error=9.0)
+    one = sampler.sample(9, (D,), dtype=torch.float64, chunk=4)
+    assert max(sizes) == 4
+    sampler = dataclasses.replace(sampler, denoiser=NOISE)
+    two = sampler.sample(9, (D,), dtype=torch.float64)
+    torch.testing.assert_close(one.samples, two.samples, rtol=0, atol=1e-8)

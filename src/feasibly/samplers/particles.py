@@ -2,6 +2,7 @@ r"""Particles: samples are drawn from weighted states, which a population shares
 
 __all__ = ["ALONE", "Levels", "Particles", "Twist"]
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
@@ -571,15 +572,23 @@ class Particles(Sampler):
         randn: Randn = torch.randn_like,
         memory: Any = None,
     ) -> Step:
-        exact = self.constraint.exact  # this is the last step: `begin` takes the others
+        found, drawn = [], []
+        for some in torch.arange(len(x_t), device=x_t.device).split(self.batch or len(x_t)):
+            with among(some):
+                found.append(self._last(x_t[some], t, s, _part(randn, x_t, some, drawn)))
+        return Step(*together(found))
+
+    def _last(self, x_t: Tensor, t: Tensor, s: Tensor, randn: Randn) -> tuple[Tensor, Tensor]:
+        """Takes the last step: `begin` takes the others. Returns states and samples."""
+        exact = self.constraint.exact
         if self.constraint.noisy is None:
             x_0 = self.denoiser(x_t, t)
         else:  # a projection would meet what has errors
             x_0 = self._calibrated().posterior(x_t, t, randn)
         x_s = self.predict(x_t, x_0, t, s, randn)
         if exact is None:
-            return Step(x_s, x_0)
-        return self._ppr(exact).kernel(x_s, s, self.noise_level(t), randn)
+            return x_s, x_0
+        return self._ppr(exact).kernel(x_s, s, self.noise_level(t), randn)[:2]
 
     def _calibrated(self) -> CalibratedPPR:
         """Returns the sampler of the last step's posterior samples."""
@@ -688,6 +697,20 @@ def _joined(one: Tensor, other: Tensor) -> Tensor:
 def _uniform(randn: Randn, like: Tensor) -> Tensor:
     """Returns random numbers in [0, 1), in the shape of `like`."""
     return torch.special.ndtr(randn(like).double())
+
+
+def _part(randn: Randn, whole: Tensor, some: Tensor, drawn: list[Tensor]) -> Randn:
+    """Returns the noise of some rows of a batch. What is drawn is drawn for the whole batch, and
+    kept in a list that the batch's parts share."""
+    count = itertools.count()
+
+    def part(like: Tensor) -> Tensor:
+        k = next(count)
+        if k == len(drawn):
+            drawn.append(randn(whole))
+        return drawn[k][some]
+
+    return part
 
 
 def together(parts: Sequence[Any]) -> Any:
