@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from feasibly.network import Evaluations
-from feasibly.result import Result, Snapshot
+from feasibly.result import Result, Snapshot, Weights
 
 
 def snapshot(**changes):
@@ -192,3 +192,61 @@ def test_a_dataset_says_how_members_fit_each_observation():
 
 def test_a_result_at_the_prompt_takes_one_line():
     assert repr(result()) == "<Result of 2 feasible members, samples (4, 3, 2)>"
+
+
+def weights(members, ess, **changes):
+    values = {"particles": 2, "pareto_k": 0.3, "log_evidence": -1.0, "error": 0.1}
+    return Weights(members=list(members), ess=ess, **values | changes)
+
+
+def test_samples_that_are_drawn_again_count_once():
+    """Those of a later attempt are some of an earlier population."""
+    again = [weights([0, 2], 2.0, log_evidence=9.0, pareto_k=math.inf)]
+    made = result(populations=[weights(range(3), 2.5), *again])
+    assert made.ess == 2.5 + 1
+    assert made.log_evidence == (-1.0, 0.1)
+    assert made.pareto_k == math.inf
+
+
+def test_the_standard_error_of_populations_of_unlike_sizes_is_that_of_their_samples():
+    """Of independent samples. The mean over 2000 squares has a relative standard error of
+    (2 / 2000)^(1/2)."""
+    sizes, found = (15, 5), []
+    x = torch.randn(2000, 20, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for samples in x:
+        made = replace(
+            result(members=20, dtype=torch.float64),
+            samples=samples,
+            populations=[weights(range(15), 9.0), weights(range(15, 20), 5.0)],
+        )
+        found.append(made.standard_error(lambda x: x[:, 0]).item() ** 2)
+    expected = 1 / sum(sizes)
+    assert sum(found) / len(found) == pytest.approx(expected, rel=4 * math.sqrt(2 / 2000))
+
+
+def test_weights_are_read_back_as_they_were_and_forged_ones_are_refused(tmp_path):
+    path = tmp_path / "samples.safetensors"
+    made = result(populations=[weights(range(4), 1.0, pareto_k=math.inf, log_evidence=-math.inf)])
+    made.save(path)
+    assert_same(Result.load(path), made)
+    result(populations=[weights(range(4), "many")]).save(path)
+    with pytest.raises(ValueError, match="cannot be read as a result"):
+        Result.load(path)
+
+
+def test_members_of_a_second_attempt_are_counted_over_all_of_its_chunks():
+    """Whether chunks make one attempt after another or all together; one fails at once."""
+    steps = [
+        (0, 1, 4),
+        (0, 2, 4),
+        (0, 1, 4),
+        (0, 2, 4),
+        (1, 1, 3),
+        (1, 2, 3),
+        (1, 1, 2),
+        (1, 1, 1),
+    ]
+    steps += [(2, 1, 3), (0, 1, 4), (1, 1, 1)]
+    trace = [snapshot(attempt=a, step=k, members=n) for a, k, n in steps]
+    made = result(members=12, trace=trace)
+    assert "7 of 12 members took more than one attempt" in made.summary()

@@ -149,8 +149,19 @@ class Result:
     def ess(self) -> float:
         """The effective sample size of the weights of all populations; that of as many independent
         samples if there are no weights."""
-        weighted = {i for one in self.populations for i in one.members}
-        return sum(one.ess for one in self.populations) + len(set(self.members) - weighted)
+        weighted = {i for one in self._first for i in one.members}
+        return sum(one.ess for one in self._first) + len(set(self.members) - weighted)
+
+    @property
+    def _first(self) -> list[Weights]:
+        """The populations of which no sample was drawn before: those of a later attempt are drawn
+        again."""
+        found: list[Weights] = []
+        known: set[int] = set()
+        for one in self.populations:
+            found += [] if known & set(one.members) else [one]
+            known |= set(one.members)
+        return found
 
     @property
     def log_evidence(self) -> tuple[float, float]:
@@ -159,11 +170,7 @@ class Result:
         It lacks half of :math:`\log 2 \pi` for each equality, and is that of the rescaled residual
         if the residual was rescaled. So it is comparable between runs with one constraint.
         """
-        found: list[Weights] = []
-        known: set[int] = set()
-        for one in self.populations:  # those of a later attempt are drawn again
-            found += [] if known & set(one.members) else [one]
-            known |= set(one.members)
+        found = self._first
         if not found:
             return math.nan, math.nan
         size = torch.tensor([float(len(one.members)) for one in found], dtype=torch.float64)
@@ -190,7 +197,7 @@ class Result:
         size = torch.tensor([float(len(rows)) for rows in groups]).to(means)
         w = (size / size.sum()).reshape(-1, *[1] * (means.ndim - 1))
         apart = means - (w * means).sum(dim=0)
-        return ((w * apart).square().sum(dim=0) * len(groups) / (len(groups) - 1)).sqrt()
+        return ((w * apart.square()).sum(dim=0) / (len(groups) - 1)).sqrt()
 
     def rhat(self, statistic: Callable[[Tensor], Tensor]) -> Tensor:
         """Returns the R-hat of a statistic between populations; NaN for fewer than two.
@@ -217,10 +224,7 @@ class Result:
         population. A sample that was drawn again counts as of the first one."""
         good = self.finite
         values = statistic(self.samples[good]).double()
-        first: dict[int, int] = {}
-        for k, one in enumerate(self.populations):
-            for i in one.members:
-                first.setdefault(i, k)
+        first = {i: k for k, one in enumerate(self._first) for i in one.members}
         ids = [i for i, fine in zip(self.members, good.tolist(), strict=True) if fine]
         of = torch.tensor([first.get(i, -1) for i in ids])
         groups = [(of == k).nonzero().flatten() for k in sorted(set(of.tolist()))]
@@ -269,8 +273,10 @@ class Result:
         if self.oddness is not None:
             tested = int((~self.oddness.isnan()).sum())
             plausible = f"{int((self.oddness <= 1).sum())} of {tested} members plausible\n"
-        first = [  # one a chunk
-            two for one, two in pairwise(self.trace) if (one.attempt, two.attempt) == (0, 1)
+        first = [  # of each chunk
+            two
+            for one, two in pairwise(self.trace)
+            if two.attempt == 1 and (one.attempt != 1 or two.step <= one.step)
         ]
         again = ""
         if first:
@@ -370,7 +376,7 @@ class Result:
         fit = {safe(k.removeprefix(prefix)): v for k, v in tensors.items() if k.startswith(prefix)}
         rest |= {k: v for k, v in tensors.items() if not k.startswith(prefix)}
         found = cls(chi_square=fit, **rest)
-        for part in (found, found.evaluations, *found.trace):
+        for part in (found, found.evaluations, *found.trace, *found.populations):
             fit_fields(part)
         rows = [found.samples, found.violation, found.feasible, found.oddness, *fit.values()]
         lengths = {len(row) for row in rows if row is not None}
