@@ -145,7 +145,8 @@ def run(
     Arguments:
         attempts: The samplers, one for each attempt.
         members: The number of members, or their indices. A member depends on `seed` and its
-            index alone.
+            index alone. Samples that share weights depend on the indices of all that do, of
+            which there are at most 1024.
         shape: The shape of one sample.
         seed: The seed of the ensemble, from 0 to 2^32 - 1.
         chunk: How many members to sample at a time; None for all.

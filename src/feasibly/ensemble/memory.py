@@ -131,7 +131,12 @@ def plan(attempts: Sequence[Sampler], config: Config, device: torch.device, shar
     """
     dtype = getattr(torch, config.dtype)
     footprint = estimate(
-        attempts, config.shape, members=config.members, dtype=dtype, device=device
+        attempts,
+        config.shape,
+        members=config.members,
+        population=config.population,
+        dtype=dtype,
+        device=device,
     )
     if device.type == "cuda":
         sharing = 1 if _own_gpu() else math.ceil(sharing / torch.cuda.device_count())
@@ -146,6 +151,7 @@ def estimate(
     shape: Sequence[int],
     *,
     members: int = SEVERAL,
+    population: int = POPULATION,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str | None = None,
 ) -> Footprint:
@@ -162,6 +168,7 @@ def estimate(
         attempts: The samplers, of which the last is measured.
         shape: The shape of one sample.
         members: The number of members of the run; no others are asked of a conditional network.
+        population: How many of them share importance weights, where a sampler has them.
         dtype: The type of the samples.
         device: Where to sample; None for where the denoiser is.
 
@@ -180,7 +187,7 @@ def estimate(
         measured = _all_along(measured)
     (sampler,), _ = dry_run([measured], shape, dtype, device, 0, 1, Evaluations())
     if sampler.shares:
-        return _of_population(sampler, shape, dtype, device, length)
+        return _of_population(sampler, shape, dtype, device, length, population)
 
     last = sampler.taken - 1
     levels = [last] if begun else sorted({0, length // 2, max(0, last - 1)})
@@ -216,6 +223,7 @@ def _of_population(
     dtype: torch.dtype,
     device: torch.device,
     length: int,
+    population: int,
 ) -> Footprint:
     """Returns what a population takes at most: its particles, doubled as often as they may be, and
     what the network takes for each state that goes through it at a time."""
@@ -238,7 +246,7 @@ def _of_population(
         return Footprint(one, 0, alone / FEWEST)
     member = max(math.prod(shape) * dtype.itemsize, (several - one) // SEVERAL)
     particles = sampler.particles * 2**DOUBLINGS
-    fixed = max(0, one - SEVERAL * member) * POPULATION // FEWEST * particles
+    fixed = max(0, one - SEVERAL * member) * max(population, FEWEST) // FEWEST * particles
     return Footprint(member, fixed, min(alone, together) / FEWEST)
 
 

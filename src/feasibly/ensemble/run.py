@@ -432,12 +432,8 @@ def _diagnostics(weights: Weights | None) -> dict[str, float | None]:
     """Returns what a record keeps of the importance weights of a population."""
     if weights is None:
         return {}
-    known = {
-        "pareto_k": weights.pareto_k,
-        "ess": weights.ess,
-        "log_evidence": weights.log_evidence,
-    }
-    return {name: value if math.isfinite(value) else None for name, value in known.items()}
+    known = {name: getattr(weights, name) for name in ("pareto_k", "ess", "log_evidence")}
+    return {name: max(-LARGEST, min(value, LARGEST)) for name, value in known.items()}
 
 
 def _is_spoilt(result: Result) -> bool:

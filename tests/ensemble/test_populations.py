@@ -1,0 +1,88 @@
+"""Members that share weights are the same, whoever samples which of them."""
+
+import math
+import os
+import threading
+
+import pytest
+import torch
+
+from feasibly.ensemble import Store, Summary, estimate
+from feasibly.ensemble.run import LARGEST, _diagnostics
+from feasibly.minimizers import GaussNewton
+from feasibly.result import Weights
+from feasibly.samplers import Particles
+from tests.ensemble.conftest import Disturbed, circle, draw, values
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::feasibly.errors.CalibrationWarning", "ignore::feasibly.errors.InfeasibleWarning"
+)
+
+
+def shared(path, members=20, **options):
+    sampler = Particles(Disturbed(), circle(), steps=6, error=9.0, minimize=GaussNewton(steps=3))
+    rest = {"population": 8, "dtype": torch.float64, "attempts": 2, "chunk": 3} | options
+    return draw(path, sampler=sampler, members=members, **rest)
+
+
+def forget(path, some):
+    for i in some:
+        os.remove(Store(path).records / f"{i}.json")
+
+
+def same(a, b):
+    torch.testing.assert_close(a, b, rtol=0, atol=1e-9)
+
+
+def test_a_store_that_goes_on_has_the_same_members(tmp_path):
+    """Some are infeasible at first, and are drawn again with those that were."""
+    whole = shared(tmp_path / "whole")
+    expected = values(whole.store.path)
+    assert whole.infeasible, "else there is one attempt"
+    for some, chunk in ([1, 10, 19], 3), (range(5, 13), 5):
+        forget(whole.store.path, some)
+        shared(whole.store.path, chunk=chunk)
+        same(values(whole.store.path), expected)
+
+
+def test_a_store_that_grows_keeps_its_populations(path):
+    first = values(shared(path, members=12).store.path)
+    grown = shared(path)
+    assert grown.store.manifest.populations() == [
+        range(8),
+        range(8, 12),
+        range(12, 16),
+        range(16, 20),
+    ]
+    expected = values(path)
+    same(expected[:12], first)
+    forget(path, [3, 9, 13, 17])
+    shared(path)
+    same(values(path), expected)
+
+
+def test_two_processes_share_no_population(tmp_path):
+    expected = values(shared(tmp_path / "one").store.path)
+    both = [threading.Thread(target=shared, args=(tmp_path / "two",)) for _ in range(2)]
+    for one in both:
+        one.start()
+    for one in both:
+        one.join()
+    same(values(tmp_path / "two"), expected)
+    store = Store(tmp_path / "two")
+    assert os.listdir(store.claims) == []
+    workers = {r.member: r.worker for r in Summary.read(store).records}
+    for some in store.manifest.populations():
+        assert len({workers[i] for i in some}) == 1
+
+
+def test_weights_that_are_infinitely_unreliable_are_not_kept_as_none():
+    found = _diagnostics(Weights([0], 2, math.inf, 1.0, -math.inf, 0.0))
+    assert found == {"pareto_k": LARGEST, "ess": 1.0, "log_evidence": -LARGEST}
+    assert _diagnostics(None) == {}
+
+
+def test_a_larger_population_takes_more():
+    sampler = Particles(Disturbed(), circle(), steps=6, error=9.0)
+    small, large = (estimate(sampler, (2,), population=n).fixed for n in (25, 250))
+    assert large == pytest.approx(10 * small, rel=0.01)
