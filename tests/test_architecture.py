@@ -37,7 +37,7 @@ ROOMS = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 # names its variables alike, and stations are of a table and of an interpolation.
 SHARED = {
     "samplers": {"base", "guidance", "moments", "normals", "principal", "projection", "slopes"}
-    | {"sparse", "weights"}
+    | {"answers", "sparse", "weights"}
     | {"ancestral", "predictor_corrector", "hdc", "ppr", "truncated", "calibrated"},
     "constraints": {"base", "operators", "composite", "inequality", "noise"},
     "models": {"tables"},

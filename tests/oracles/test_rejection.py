@@ -19,6 +19,7 @@ from feasibly.minimizers import GaussNewton
 from feasibly.network import Evaluations, Network
 from feasibly.oracles import Gaussian, GaussianMixture
 from feasibly.randomness import MemberNoise
+from feasibly.samplers.answers import answers
 from feasibly.samplers.rejection import Pilot
 from feasibly.sampling import Problem
 from feasibly.schedules import VP, LogLogit, Rectified
@@ -115,7 +116,7 @@ def begin(tries, n=4096):
     prior = Gaussian(torch.zeros(8), torch.eye(8), LogLogit())
     noise = MemberNoise(0, range(n), (8,))
     sampler = Known(prior, Equality(lambda x: x[:, :1], 1e-8), steps=6, tries=tries)
-    answer = sampler._answers(noise)[:1]
+    answer = answers(sampler, noise)[0][:1]
     pilot = Pilot(repr(sampler), math.log(4.0), answer, answer[:, :1])
     with torch.no_grad(), members.calling(range(n)):
         start = replace(sampler, pilot=pilot).begin(noise)

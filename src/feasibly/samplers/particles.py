@@ -21,6 +21,7 @@ from ..randomness import MemberNoise
 from ..result import RELIABLE, Weights
 from ..sampling import finite, passed
 from .ancestral import Ancestral, Last
+from .answers import answers, same
 from .base import Randn, Sampler, Start, Step
 from .calibrated import CalibratedPPR
 from .normals import inside, positive
@@ -41,7 +42,6 @@ EVEN = 1 / 2  # the share of a trajectory's particles that must matter, or they 
 ROUNDS = 8  # of the power method
 FEWEST = 25  # trajectories of a population: of fewer, k-hat says little
 DOUBLINGS = 3  # of the particles, at most
-STATE_SEED = 2**32 - 1  # of the state by which conditions are compared; no ensemble's
 ALONE = 6  # how many times as many particles a sample with a target of its own has
 
 
@@ -384,26 +384,10 @@ class Particles(Sampler):
         drawn = sum(level > self.levels.drawn for level in levels[1:])
         return begun, max(begun, drawn)
 
-    @torch.no_grad()
     def _is_alike(self, noise: MemberNoise) -> bool:
-        """Whether samples have the same conditions and targets, as far as the denoiser's estimates
-        of one state show, and their residuals."""
-        times = torch.linspace(0, 1, 65, dtype=noise.dtype, device=noise.device)
-        t = min(times, key=lambda t: abs(math.log(self.noise_level(t))))
-        fixed = MemberNoise(STATE_SEED, [0], noise.shape, 0, noise.dtype, noise.device)
-        x_t, found = self.denoiser.noisy(fixed(), t), []
-        for some in noise.rows.split(self.batch or len(noise.rows)):
-            with among(some):
-                x_0 = self.denoiser(x_t.expand(len(some), *noise.shape).contiguous(), t)
-                one = found[0][0][:1] if found else x_0[:1]
-                r = self.constraint.residual(one.expand_as(x_0).contiguous())
-            found.append((x_0, r))
-        x_0, r = together(found)
-        one = x_0[:1]
-        error = (x_0 - one).flatten(start_dim=1).norm(dim=1)
-        size = r[0].abs().nan_to_num(0, 0, 0).max().item() if r.numel() else 0.0
-        near = torch.isclose(r, r[:1], rtol=1e-3, atol=1e-5 * size, equal_nan=True)
-        return bool(near.all()) and not bool((error > 0.01 * one[0].norm()).any())
+        """Whether samples have the same conditions and targets."""
+        x_0, r = answers(self, noise, batch=self.batch)
+        return all(bool(one.all()) for one in same(x_0, r, x_0[:1], r[:1]))
 
     def twist(
         self,

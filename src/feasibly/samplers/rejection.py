@@ -18,13 +18,13 @@ from ..linalg import eigh
 from ..members import among, calling
 from ..randomness import MemberNoise
 from ..sampling import Problem, passed
+from .answers import SEED, answers, same
 from .base import Start
 from .calibrated import CalibratedPPR
 from .slopes import products, rows
 
 FEW = 4  # residuals for which members may be resampled until they come near
 PILOT = 256  # unconditional samples that tell how likely the constraint can be
-PILOT_SEED = 2**32 - 1  # no ensemble's, but for one in four billion
 UNKEPT = 1 / 4  # the share of members kept at no try above which a user is warned
 EXCESS = 1 / 20  # the share of the likelihood beyond the pilot's above which a user is warned
 
@@ -204,26 +204,14 @@ class Rejection(CalibratedPPR):
         with progress.current().part("pilot", work):
             for ids in torch.arange(PILOT).split(max(1, problem.chunk)):
                 with calling([problem.member] * len(ids), like.device):
-                    noise = MemberNoise(PILOT_SEED, ids.tolist(), *rest)
+                    noise = MemberNoise(SEED, ids.tolist(), *rest)
                     found.append(self.log_likelihood(*self.unconditional(noise)))
-        answer = self._answers(MemberNoise(0, [problem.member], *rest))
-        with calling([problem.member], like.device):
-            r = self.constraint.residual(answer)
+        answer, r = answers(self, MemberNoise(0, [problem.member], *rest))
         log_h = torch.cat(found)
         log_bar = log_h.max().item()
         kept = (log_h - log_bar).exp().nan_to_num().mean().item()
         tries = sum((1 - kept) ** k for k in range(self.tries))
         return Pilot(repr(self), log_bar, answer, r, tries)
-
-    def _answers(self, noise: MemberNoise) -> Tensor:
-        """Returns the denoiser's estimate for one and the same state, as noisy as data, under each
-        member's conditions; with shape (B, *)."""
-        times = torch.linspace(0, 1, 65, dtype=noise.dtype, device=noise.device)
-        t = min(times, key=lambda t: abs(math.log(self.noise_level(t))))
-        fixed = MemberNoise(PILOT_SEED, [0], noise.shape, 0, noise.dtype, noise.device)
-        x_t = self.denoiser.noisy(fixed(), t)
-        with calling(noise.members, noise.device):
-            return self.denoiser(x_t.expand(len(noise.members), *noise.shape).contiguous(), t)
 
     def _checked_pilot(self, noise: MemberNoise) -> Pilot:
         """Returns the pilot, if it holds for the settings and the conditions of these members."""
@@ -233,18 +221,14 @@ class Rejection(CalibratedPPR):
                 f"{type(self).__name__} has no pilot for its settings; take "
                 "`sampler.prepare(problem)`."
             )
-        error = (self._answers(noise) - pilot.answer).flatten(start_dim=1).norm(dim=1)
-        with calling(noise.members, noise.device):
-            x_0 = pilot.answer.expand(len(noise.members), *noise.shape).contiguous()
-            r = self.constraint.residual(x_0)
-        size = pilot.residual.abs().nan_to_num(0, 0, 0).max().item()
-        near = torch.isclose(r, pilot.residual, rtol=1e-3, atol=1e-5 * size, equal_nan=True)
-        if not near.all():
+        found = answers(self, noise, pilot.answer)
+        same_prior, same_target = same(*found, pilot.answer, pilot.residual)
+        if not same_target.all():
             raise ConstraintError(
                 "Rejection takes one constraint for all members, and theirs differ from the one "
                 "of its pilot; make a run for each target."
             )
-        if (error > 0.01 * pilot.answer.norm()).any():
+        if not same_prior.all():
             raise DenoiserError(
                 "Rejection takes one prior for all members, and the denoiser has conditions that "
                 "differ from member to member; make a run for each condition, or use "
