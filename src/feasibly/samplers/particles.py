@@ -341,8 +341,8 @@ class Particles(Sampler):
         """Takes K particles of each trajectory down to where samples are drawn."""
         begun, drawn = self._steps()
         copies = torch.arange(len(free.x), device=free.x.device).repeat(K)
-        x, last, slopes = mapped(partial(_taken, of=copies), (free.x, free.last, free.slopes))
-        cloud = Cloud(x, free.log_w.expand(K, -1), free.log_h.expand(K, -1), last, slopes)
+        x, last = mapped(partial(_taken, of=copies), (free.x, free.last))
+        cloud = Cloud(x, free.log_w.expand(K, -1), free.log_h.expand(K, -1), last)
         seen = self.weighted(self.weigh(cloud, walk, begun, drawn), walk, drawn)
         return seen._replace(twist=seen.twist.only_estimates())
 
@@ -369,12 +369,17 @@ class Particles(Sampler):
         if not self.constraint.linear:
             count = PAIRS_DECODED if is_decoded(self.constraint) else PAIRS
         around = [randn(times.new_empty((1, *noise.shape))) for _ in range(count)]
-        weighed = [self.noise_level(t) <= self.levels.weighed for t in times]
-        first = weighed.index(True) if True in weighed else len(weighed)
-        renews = [k >= first and (k - first) % self.levels.every == 0 for k in range(len(times))]
-        for k in self._steps():
-            renews[k] = True  # there are no slopes of the step before
-        return Walk(times, renews, randn, around, of, len(noise.members))
+        return Walk(times, self._renews(), randn, around, of, len(noise.members))
+
+    def _renews(self) -> list[bool]:
+        """Returns which of the steps that begin at the times of :meth:`times` take gradients."""
+        levels = list(map(self.noise_level, self.times()))
+        first = sum(level > self.levels.weighed for level in levels)
+        some = self._steps()  # there are no slopes of the step before
+        return [
+            k >= first and ((k - first) % self.levels.every == 0 or k in some)
+            for k in range(len(levels))
+        ]
 
     def _steps(self) -> tuple[int, int]:
         """The numbers of the time at which there begin to be several particles, and of that at
@@ -615,16 +620,14 @@ class Particles(Sampler):
 
     def _cost(self, residuals: int, times: int) -> tuple[int, int]:
         """The forward and backward evaluations, with so many times the particles."""
-        levels = list(map(self.noise_level, self.times()))[:-1]
         K = self.particles * (ALONE if self.constraint.differs else times)
         (begun, drawn), gradients = self._steps(), self._gradients(residuals)
-        first = sum(level > self.levels.weighed for level in levels)
         forward, backward = 2 + (self.output == "denoised"), 0
-        ends = drawn == len(levels) - 1
-        for k in range(len(levels) if ends else len(levels) - 1):
+        renews = self._renews()[:-1]
+        ends = drawn == len(renews) - 1  # where samples are drawn before the last step
+        for k, anew in enumerate(renews if ends else renews[:-1]):
             several = K if begun <= k < drawn else K + (not ends) if k == drawn else 1
-            renews = k >= first and ((k - first) % self.levels.every == 0 or k in (begun, drawn))
-            forward, backward = forward + several, backward + several * gradients * renews
+            forward, backward = forward + several, backward + several * gradients * anew
         if self.constraint.noisy is not None:
             backward += self._calibrated().cost(residuals)[1]
         if self.constraint.exact is not None:
