@@ -49,9 +49,6 @@ MOST = 1024
 SEVERAL = 4
 """The number of members of the measurement that tells what each further member takes."""
 
-BEGUN = 5
-"""The steps of a measurement of particles, at most. All particles are weighed in them."""
-
 FEW = 3
 """The steps of a measurement of samples that share weights."""
 
@@ -156,7 +153,7 @@ def estimate(
     device: torch.device | str | None = None,
 ) -> Footprint:
     """Estimates what a run takes before it starts, by three of its steps with one member, and
-    with up to four if they fit. It measures particles in five long steps.
+    with up to four if they fit. It measures particles in three long steps.
 
     The memory is what tensors take at the peak. On a CPU a process may take more: glibc keeps
     freed blocks of up to 32 MB for later, and they do not fit together. Large ones are given back
@@ -182,21 +179,16 @@ def estimate(
     device = placed(device, "estimate") or device_of(attempts[-1].denoiser.denoiser)
     check_room(shape, dtype, device)
     measured, length = attempts[-1], attempts[-1].taken
-    begun = isinstance(measured, Particles)  # `begin` takes all steps but the last
-    if begun:
-        measured = _all_along(measured)
-    (sampler,), _ = dry_run([measured], shape, dtype, device, 0, 1, Evaluations())
-    if sampler.shares:
-        return _of_population(sampler, shape, dtype, device, length, population)
-
-    last = sampler.taken - 1
-    levels = [last] if begun else sorted({0, length // 2, max(0, last - 1)})
-    longer = length / (sampler.taken if begun else len(levels))
+    place = (shape, dtype, device)
+    if isinstance(measured, Particles):
+        (sampler,), _ = dry_run([_all_along(measured)], *place, 0, 1, Evaluations())
+        return _of_population(sampler, *place, measured, population)
+    (sampler,), _ = dry_run([measured], *place, 0, 1, Evaluations())
+    levels = sorted({0, length // 2, max(0, sampler.taken - 2)})
 
     def measure(count: int) -> tuple[int, float]:
-        start = _clock(device)
-        _, taken = peak(lambda: _steps(sampler, levels, count, shape, dtype, device), device)
-        return taken, (_clock(device) - start) * longer
+        taken, seconds = _measured(sampler, levels, count, *place)
+        return taken, seconds * length / len(levels)
 
     measure(1)  # the first time, libraries are loaded and kernels chosen
     state = math.prod(shape) * dtype.itemsize
@@ -218,23 +210,30 @@ def estimate(
 
 
 def _of_population(
-    sampler: Sampler,
+    few: Particles,
     shape: tuple[int, ...],
     dtype: torch.dtype,
     device: torch.device,
-    length: int,
+    sampler: Particles,
     population: int,
 ) -> Footprint:
     """Returns what a population takes at most: its particles, doubled as often as they may be, and
-    what the network takes for each state that goes through it at a time."""
+    what the network takes for each state that goes through it at a time.
 
-    assert isinstance(sampler, Particles)
-    few = replace(sampler, particles=1, steps=min(sampler.steps, FEW))
+    Arguments:
+        few: The sampler with one particle and few steps, which is measured.
+        shape: The shape of one sample.
+        dtype: The type of the samples.
+        device: Where to sample.
+        sampler: The sampler of the run.
+        population: The number of samples of a population.
+    """
+    longer = sampler.particles * sampler.taken / few.taken
 
     def measure(batch: int) -> tuple[int, float]:
-        start, one = _clock(device), replace(few, batch=batch)
-        _, taken = peak(lambda: _steps(one, [few.taken - 1], 1, shape, dtype, device), device)
-        return taken, (_clock(device) - start) * sampler.particles * length / few.taken
+        one, last = replace(few, batch=batch), few.taken - 1  # `begin` takes the other steps
+        taken, seconds = _measured(one, [last], 1, shape, dtype, device)
+        return taken, seconds * longer
 
     # one by one takes long, as operations are watched
     try:
@@ -268,9 +267,23 @@ def samplers_of(attempts: Any) -> list[Sampler]:
 
 
 def _all_along(sampler: Particles) -> Particles:
-    """Returns particles that are weighted in a few steps, and at all of them."""
+    """Returns particles, one in each trajectory, that are weighted in all of a few steps."""
     everywhere = sampler.levels._replace(begun=math.inf, weighed=math.inf)
-    return replace(sampler, steps=min(sampler.steps, BEGUN), levels=everywhere)
+    return replace(sampler, particles=1, steps=min(sampler.steps, FEW), levels=everywhere)
+
+
+def _measured(
+    sampler: Sampler,
+    levels: Sequence[int],
+    count: int,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    device: torch.device,
+) -> tuple[int, float]:
+    """Returns what some steps of a run take, in bytes and in seconds; see :func:`_steps`."""
+    start = _clock(device)
+    _, taken = peak(lambda: _steps(sampler, levels, count, shape, dtype, device), device)
+    return taken, _clock(device) - start
 
 
 @torch.no_grad()
