@@ -1,6 +1,7 @@
 """What a run of a sampler leaves behind."""
 
 __all__ = [
+    "DIAGNOSTICS",
     "RELIABLE",
     "Result",
     "Snapshot",
@@ -60,6 +61,10 @@ class Snapshot:
 
 RELIABLE = 0.7
 """The k-hat above which importance weights are not reliable (Vehtari et al., 2024)."""
+
+
+DIAGNOSTICS = ("pareto_k", "ess", "log_evidence")
+"""What results and stores say of the importance weights of a population, by its name there."""
 
 
 @dataclass(frozen=True)
@@ -344,8 +349,8 @@ class Result:
             found["chi_square"] = (("member", "observation"), fit)
             coordinates["observation"] = list(self.chi_square)
         if self.populations:
-            known = ("pareto_k", "ess", "log_evidence")
-            found |= {k: ("population", [getattr(w, k) for w in self.populations]) for k in known}
+            for name in DIAGNOSTICS:
+                found[name] = ("population", [getattr(one, name) for one in self.populations])
         about = {"seed": self.seed, "tolerance": self.tolerance, "method": self.method}
         return xarray.Dataset(found, coords=coordinates, attrs=about)
 

@@ -552,8 +552,8 @@ class Run:
         x_t = torch.where(per_sample(failed, x_t), 0.0, x_t)
         try:
             with torch.no_grad():
-                x_0 = self._by_parts(
-                    lambda some: sampler.finish(sampler.read(x_t[some], x_0[some], s)), ids
+                (x_0,) = self._by_parts(
+                    lambda some: (sampler.finish(sampler.read(x_t[some], x_0[some], s)),), ids
                 )
         except Exception as error:
             raise failure("The output after the last step", error, len(ids)) from error
@@ -599,14 +599,12 @@ class Run:
         self, constraint: Constraint | None, x_0: Tensor, ids: list[int]
     ) -> tuple[Tensor, Tensor]:
         """Returns the violation of each member, and whether it is feasible; see :func:`assess`."""
-        found = []
-        rows = torch.arange(len(ids), device=x_0.device)
-        for part in rows.split(self.chunk or len(ids)):
-            with batch.calling([ids[i] for i in part.tolist()], self.device):
-                found.append(assess(constraint, x_0[part]))
-        return torch.cat([c for c, _ in found]), torch.cat([good for _, good in found])
+        c, good = self._by_parts(lambda some: assess(constraint, x_0[some]), ids)
+        return c, good
 
-    def _by_parts(self, function: Callable[[slice], Tensor], ids: list[int]) -> Tensor:
+    def _by_parts(
+        self, function: Callable[[slice], tuple[Tensor, ...]], ids: list[int]
+    ) -> tuple[Tensor, ...]:
         """Returns what a function of rows returns for all members, of which no more are evaluated
         at a time than may go through the denoiser."""
         found, size = [], self.chunk or len(ids)
@@ -614,7 +612,7 @@ class Run:
             some = slice(first, first + size)
             with batch.calling(ids[some], self.device):
                 found.append(function(some))
-        return torch.cat(found)
+        return tuple(map(torch.cat, zip(*found, strict=True)))
 
     def _result(
         self,
@@ -651,7 +649,7 @@ class Run:
         found, good = {}, finite(x_0)
         for name, part in noisy_parts(constraint).items():
             x = torch.where(per_sample(good, x_0), x_0, 0.0)
-            r = self._by_parts(lambda some, x=x, part=part: part.residual(x[some]), ids)
+            (r,) = self._by_parts(lambda some, x=x, part=part: (part.residual(x[some]),), ids)
             found[name] = torch.where(good, r.square().mean(dim=1), torch.nan)
         return found
 

@@ -36,6 +36,7 @@ import torch
 
 from ..checks.probe import Probe, is_probe
 from ..errors import StoreError
+from ..result import DIAGNOSTICS
 
 POPULATION = 64
 """How many members of a store share importance weights. A stop loses those of one such
@@ -56,7 +57,7 @@ LIMITS = {
 """The largest run that a store may claim to be, so that a forged one takes no memory."""
 
 RESERVED = {"member", "violation", "feasible", "finished", "forward", "backward", "seconds"}
-RESERVED |= {"oddness", "chi_square", "observation", "pareto_k", "ess", "log_evidence"}
+RESERVED |= {"oddness", "chi_square", "observation", *DIAGNOSTICS}
 
 
 @dataclass(frozen=True)

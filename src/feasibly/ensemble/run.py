@@ -23,7 +23,7 @@ from ..machine import check_room, is_exhausted
 from ..network import Evaluations, device_of, own_mode
 from ..progress import current, shown
 from ..randomness import MemberNoise
-from ..result import Result, Snapshot, Weights
+from ..result import DIAGNOSTICS, Result, Snapshot, Weights
 from ..samplers import Sampler
 from ..sampling import TRIED, Monitor, Run, advice, complaints, counts, describe, doubts, dry_run
 from . import memory
@@ -432,7 +432,7 @@ def _diagnostics(weights: Weights | None) -> dict[str, float | None]:
     """Returns what a record keeps of the importance weights of a population."""
     if weights is None:
         return {}
-    known = {name: getattr(weights, name) for name in ("pareto_k", "ess", "log_evidence")}
+    known = {name: getattr(weights, name) for name in DIAGNOSTICS}
     return {name: max(-LARGEST, min(value, LARGEST)) for name, value in known.items()}
 
 

@@ -31,6 +31,7 @@ from ..checks.probe import Probe
 from ..checks.probe import differences as differ
 from ..errors import StoreError
 from ..files import remedy
+from ..result import DIAGNOSTICS
 from .arrays import files
 from .manifest import (
     LIMITS,
@@ -474,7 +475,7 @@ def _is_record(found: Any, member: int) -> bool:
         and type(found["feasible"]) is bool
         and all(
             found[name] is None or number(found[name], -1e300)
-            for name in ("oddness", "pareto_k", "ess", "log_evidence")
+            for name in ("oddness", *DIAGNOSTICS)
         )
         and all(number(found[name]) for name in ("forward", "backward", "seconds"))
         and isinstance(path, list)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ..result import describe_fit, without_settings
+from ..result import DIAGNOSTICS, describe_fit, without_settings
 from ..sampling import UNTESTED, implausible, misfit
 from .arrays import MEMBERS
 from .store import Record, Store
@@ -99,7 +99,7 @@ class Summary:
         for r in self.records:
             made["finished"][r.member] = r.state == "finished"
             made["violation"][r.member] = math.inf if r.violation is None else r.violation
-            for name in ("oddness", "pareto_k", "ess", "log_evidence"):
+            for name in ("oddness", *DIAGNOSTICS):
                 value = getattr(r, name)
                 made[name][r.member] = math.nan if value is None else value
             for name in ("feasible", "forward", "backward", "seconds"):
