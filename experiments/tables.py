@@ -137,7 +137,7 @@ MADE_WITH = ("members", "seed", "pool", "weights")
 def _made_with(row: Record) -> tuple:
     """How a record was made, but for the tolerance, which may be each reference's own, and for
     what the policy measures on each problem."""
-    own = r"(tolerance|particles|begun|drawn|branch|weighed|compared|halved|level|spread)=[^,)]+"
+    own = r"(tolerance|particles|begun|drawn|branch|weigh\w+|compared|halved|level|spread)=[^,)]+"
     sampler = re.sub(own, "", row.get("sampler", ""))
     return (*(row.get(key) for key in MADE_WITH), sampler)
 

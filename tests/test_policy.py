@@ -227,8 +227,8 @@ def levels(constraint=FIRST, survey=None, **options):
 def test_particles_are_weighted_from_twice_the_level_at_which_a_value_is_told(informed, unit):
     """And from the data's scale at least. They part at twice as much noise."""
     found = levels(survey=replace(plan(FIRST).survey, informed=informed, unit=unit))
-    weighed = max(2 * informed, unit)
-    assert (found.begun, found.weighed) == pytest.approx((2 * weighed, weighed), rel=0.06)
+    weighted = max(2 * informed, unit)
+    assert (found.begun, found.weighted) == pytest.approx((2 * weighted, weighted), rel=0.06)
     assert found.every == 2
 
 
@@ -255,11 +255,11 @@ def test_far_constraints_are_weighted_from_higher_noise():
         mean, width = survey.samples.mean(dim=0), survey.samples.std(dim=0)
         distance = distance or ((2 - mean) / width).max().item()
         found = levels(law, survey)
-        assert found.weighed == pytest.approx(2 * survey.informed * distance, rel=0.06)
-        assert found.begun == pytest.approx(2 * found.weighed, rel=0.06)
+        assert found.weighted == pytest.approx(2 * survey.informed * distance, rel=0.06)
+        assert found.begun == pytest.approx(2 * found.weighted, rel=0.06)
     each = plan(EachMember(FIRST, torch.full((2, 1), 6.0)))
     usual = max(2 * each.survey.informed, each.survey.unit)
-    assert each.attempts[0].levels.weighed == pytest.approx(usual, rel=0.06), "others may be near"
+    assert each.attempts[0].levels.weighted == pytest.approx(usual, rel=0.06), "others may be near"
 
 
 def test_samples_are_drawn_at_the_end_if_there_are_inequalities():

@@ -32,8 +32,8 @@ from .samplers.particles import ALONE, Levels
 from .sampling import Problem
 
 WEIGHED, WEIGHED_MANY = 12, 32
-"""Up to so many residuals particles are weighed, which takes a gradient for each: up to the second
-number where data are not normal. More are met by posterior samples."""
+"""Up to so many residuals particles are weighted, which takes a gradient for each: up to the
+second number where data are not normal. More are met by posterior samples."""
 
 BENT, THIN = 0.01, 0.1
 """How far the denoiser is from an affine map, above which data are not normal, and how far at a
@@ -434,7 +434,7 @@ def differentiates(method: str | Sampler, constraint: Constraint | None) -> bool
 
 
 def _many(constraint: Constraint, values: Intervals) -> bool:
-    """Whether particles are weighed by these values if data are not normal. Each of their many
+    """Whether particles are weighted by these values if data are not normal. Each of their many
     gradients would go through a decoder too."""
     equal, few = bool((values.lower == values.upper).all()), values.values.shape[1] <= WEIGHED_MANY
     return equal and few and not is_decoded(constraint)
@@ -502,7 +502,7 @@ def _misfits(survey: Survey) -> Iterator[Misfit]:
 
 
 def _weighs(values: Intervals) -> bool:
-    """Whether particles are weighed by these values: few of them are equalities."""
+    """Whether particles are weighted by these values: few of them are equalities."""
     return int((values.lower == values.upper)[0].sum()) <= WEIGHED
 
 
@@ -615,10 +615,10 @@ def _ladder(survey: Survey | None, constraint: Constraint, equal: bool) -> Level
         return Levels(drawn=DRAWN if equal else 0.0)
     unit = survey.unit
     far = max(1.0, _distance(constraint, survey))
-    weighed = _short(max(WEIGHED_FROM * survey.informed * far, unit))
+    weighted = _short(max(WEIGHED_FROM * survey.informed * far, unit))
     return Levels(
-        begun=_short(BEGUN * weighed),
-        weighed=weighed,
+        begun=_short(BEGUN * weighted),
+        weighted=weighted,
         drawn=_short(DRAWN * unit) if equal else 0.0,
         spread=_short(max(unit, _spread(survey.samples))),
         every=EVERY,

@@ -950,17 +950,17 @@ def test_a_normal_values_units_change_nothing():
 
 
 @pytest.mark.parametrize("every", [1, 2, 3])
-@pytest.mark.parametrize("weighed", [INF, 2.0])
+@pytest.mark.parametrize("weighted", [INF, 2.0])
 @pytest.mark.parametrize("begun", [INF, 8.0, 0.5])
 @pytest.mark.parametrize("drawn", [0.05, 0.0])
 def test_levels_that_tell_nothing_take_no_gradient_and_higher_ones_no_particles(
-    monkeypatch, begun, weighed, drawn, every
+    monkeypatch, begun, weighted, drawn, every
 ):
     """The run takes what it is expected to, and less than its budget."""
     monkeypatch.setattr(particles, "smoothed", lambda log_z: (log_z, 0.0))
     prior = Gaussian(torch.zeros(4).double(), torch.eye(4).double(), LogLogit())
     held = Linear(torch.eye(4)[:1].double(), double([0.5]), tolerance=1e-6)
-    counted, levels = Evaluations(), Levels(begun, weighed, drawn, 1.0, every)
+    counted, levels = Evaluations(), Levels(begun, weighted, drawn, 1.0, every)
     sampler = Particles(
         Network(prior, counted), held, particles=3, steps=16, error=9.0, levels=levels
     )
@@ -991,7 +991,7 @@ def test_with_few_levels_the_cost_is_counted_by_hand(monkeypatch):
 def test_particles_that_are_never_weighed_are_refused():
     prior = Gaussian(torch.zeros(2), torch.eye(2), LogLogit())
     held = Linear(torch.eye(2)[:1], torch.zeros(1), tolerance=1e-6)
-    for levels in (Levels(weighed=0.05), Levels(every=0), Levels(drawn=-0.1)):
+    for levels in (Levels(weighted=0.05), Levels(every=0), Levels(drawn=-0.1)):
         with pytest.raises(ValueError, match=r"levels=Levels.* never weighs its particles"):
             Particles(prior, held, levels=levels)
 
@@ -1005,7 +1005,7 @@ def test_an_error_that_is_not_positive_is_refused(error):
 def test_above_the_level_at_which_they_are_weighed_a_lost_state_has_no_weight():
     prior = Gaussian(torch.zeros(2).double(), torch.eye(2).double(), LogLogit())
     held = Linear(torch.eye(2)[:1].double(), torch.zeros(1).double(), tolerance=1e-6)
-    sampler = Particles(prior, held, levels=Levels(weighed=0.5))
+    sampler = Particles(prior, held, levels=Levels(weighted=0.5))
     x = double([[1.0, 2.0], [math.nan, 0.0]])
     found = sampler.twist(x, double(1.0))
     assert found.log_h.tolist() == [0.0, -INF]
@@ -1024,7 +1024,7 @@ def test_above_the_level_at_which_they_are_weighed_no_graph_is_kept():
     prior = Trained(torch.zeros(2), torch.eye(2), LogLogit())
     held = Linear(torch.eye(2)[:1], torch.zeros(1), tolerance=1e-6)
     for t in (0.2, 1.0):  # below and above
-        found = Particles(prior, held, levels=Levels(weighed=0.5)).twist(
+        found = Particles(prior, held, levels=Levels(weighted=0.5)).twist(
             torch.ones(3, 2), torch.tensor(t)
         )
         assert not any(part.requires_grad for part in (found.x_0, found.move, found.log_h))
@@ -1244,7 +1244,7 @@ def test_samples_with_conditions_of_their_own_share_nothing(prior, constraint, c
 
 
 @pytest.mark.parametrize("n", [1, 3, 32, 40])
-def test_a_population_of_few_samples_has_32_trajectories(n):
+def test_a_population_of_few_samples_has_more_trajectories(n):
     counted = Evaluations()
     sampler = Particles(Network(NOISE, counted), LINE, error=9.0, steps=12)
     start = begin(sampler, n)

@@ -268,7 +268,7 @@ def samplers_of(attempts: Any) -> list[Sampler]:
 
 def _all_along(sampler: Particles) -> Particles:
     """Returns particles, one in each trajectory, that are weighted in all of a few steps."""
-    everywhere = sampler.levels._replace(begun=math.inf, weighed=math.inf)
+    everywhere = sampler.levels._replace(begun=math.inf, weighted=math.inf)
     return replace(sampler, particles=1, steps=min(sampler.steps, FEW), levels=everywhere)
 
 

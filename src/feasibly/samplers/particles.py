@@ -31,7 +31,7 @@ from .slopes import LARGE, Slopes, blocks, diagonal, followed, mapped, products,
 from .truncated import TruncatedPPR
 from .weights import effective_size, log_mean, shares, smoothed, systematic
 
-MOST = 12  # values that are weighed, unless there are more equalities: those nearest to a bound
+MOST = 12  # weighted values, unless there are more equalities: those nearest to a bound
 HEAVY = 1.5  # degrees of freedom of a value that varies by curvature alone
 FLOOR = 1e-3  # the least variance of a value, relative to that of white noise
 RIDGE = 0.05  # the same for a move into intervals, several of which may have one direction
@@ -51,14 +51,14 @@ class Levels(NamedTuple):
     Attributes:
         begun: From here on there are several particles in a trajectory. Above, the constraint
             says nothing.
-        weighed: From here on they are weighted and moved.
+        weighted: From here on they are weighted and moved.
         drawn: Here samples are drawn from them.
         spread: The standard deviation of the data.
         every: How many steps there are to a gradient of each value.
     """
 
     begun: float = math.inf
-    weighed: float = math.inf
+    weighted: float = math.inf
     drawn: float = 0.05
     spread: float = 1.0
     every: int = 1
@@ -374,7 +374,7 @@ class Particles(Sampler):
     def _renews(self) -> list[bool]:
         """Returns which of the steps that begin at the times of :meth:`times` take gradients."""
         levels = list(map(self.noise_level, self.times()))
-        first = sum(level > self.levels.weighed for level in levels)
+        first = sum(level > self.levels.weighted for level in levels)
         some = self._steps()  # there are no slopes of the step before
         return [
             k >= first and ((k - first) % self.levels.every == 0 or k in some)
@@ -403,7 +403,7 @@ class Particles(Sampler):
         *,
         of: Tensor | None = None,
     ) -> Twist:
-        """Returns what the constraint says of states; above `levels.weighed` nothing.
+        """Returns what the constraint says of states; above `levels.weighted` nothing.
 
         Arguments:
             x_t: The states, with shape (B, *).
@@ -437,12 +437,12 @@ class Particles(Sampler):
         """Returns what the denoiser and the constraint tell of states; see :meth:`twist`."""
         good = finite(x_t)
         x_t = torch.where(per_sample(good, x_t), x_t.detach(), 0.0).requires_grad_()
-        weighed = self.noise_level(t) <= self.levels.weighed
+        weighted = self.noise_level(t) <= self.levels.weighted
         # without a need for it, no graph is kept from this step to the next
-        with torch.set_grad_enabled(weighed and before is None):
+        with torch.set_grad_enabled(weighted and before is None):
             mean = self.denoiser(x_t, t)
         x_0 = mean.detach()
-        if not weighed:
+        if not weighted:
             return Seen(x_0, good)
         alpha_t, sigma_t = self.denoiser.schedule(t)
         z = mean.detach().requires_grad_()
@@ -595,10 +595,10 @@ class Particles(Sampler):
             raise ValueError(
                 f"{type(self).__name__}(error=...) must be a positive number, got {self.error!r}."
             )
-        if not self.levels.weighed > self.levels.drawn >= 0 or self.levels.every < 1:
+        if not self.levels.weighted > self.levels.drawn >= 0 or self.levels.every < 1:
             raise ValueError(
                 f"{type(self).__name__}(levels={self.levels!r}) never weighs its particles; "
-                "`weighed` must be above `drawn`, and `every` at least 1."
+                "`weighted` must be above `drawn`, and `every` at least 1."
             )
         if self.eta == 0:
             raise ValueError(
@@ -707,7 +707,7 @@ def together(parts: Sequence[Any]) -> Any:
 
 def urgent(g: Intervals, scale: Tensor) -> Tensor:
     """Returns which values are nearest to a bound, or farthest beyond it, in units of a scale,
-    with shape (B, n): all equalities, and of the rest as many as may be weighed."""
+    with shape (B, n): all equalities, and of the rest as many as may be weighted."""
     margin = torch.minimum(g.values - g.lower, g.upper - g.values).detach() / scale
     margin = margin.nan_to_num(0.0, neginf=torch.finfo(margin.dtype).min)  # of a flat value
     fixed = g.lower == g.upper
