@@ -83,7 +83,7 @@ def test_a_gpu_is_shared_by_those_who_see_it(monkeypatch, seen, told, sharing):
     monkeypatch.setattr(memory, "fitting", lambda footprint, free, n: found.append(n))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: seen)
     monkeypatch.setenv("SLURM_GPUS_PER_TASK", told)
-    config = SimpleNamespace(shape=(2,), members=8, dtype="float32")
+    config = SimpleNamespace(shape=(2,), members=8, population=8, dtype="float32")
     memory.plan([toy()], config, torch.device("cuda"), 8)
     assert found == [sharing]
 
