@@ -22,7 +22,7 @@ from ..result import RELIABLE, Weights
 from ..sampling import finite, passed
 from .ancestral import Ancestral, Last
 from .answers import answers, same
-from .base import Randn, Sampler, Start, Step
+from .base import BISECTIONS, Randn, Sampler, Start, Step
 from .calibrated import CalibratedPPR
 from .normals import inside, positive
 from .ppr import PPR
@@ -201,6 +201,10 @@ class Particles(Sampler):
     with :math:`p` the unconditional step and :math:`q` the moved one. The particles of a
     trajectory are resampled if their effective sample size falls below a half.
 
+    With `spacing="noise"` half of the steps are uniform in :math:`\log \sigma / \alpha`. The other
+    half have a Cauchy distribution of scale one around the logarithm of `levels.spread`. Near
+    that level modes part, and longer steps change their weights.
+
     Once, at the noise level `levels.drawn`, the samples are drawn from all particles of the
     population, by Pareto-smoothed weights. So a mode has its weight, although few trajectories
     lead to it. The diagnostic k-hat of the mean weights of trajectories tells whether this can be
@@ -308,6 +312,19 @@ class Particles(Sampler):
         return Start(
             self.weigh(cloud, walk, drawn, len(times) - 2).x, times[-2:], population=found
         )
+
+    def spaced(self, highest: Tensor, lowest: Tensor) -> Tensor:
+        ends, centre = torch.stack([highest, lowest]), math.log(self.levels.spread)
+        turns = (ends - centre).atan()
+        share = torch.linspace(0, 1, self.steps + 1, dtype=ends.dtype).to(ends)
+        high, low = highest.expand_as(share), lowest.expand_as(share)
+        for _ in range(BISECTIONS):
+            middle = (high + low) / 2
+            even = (middle - highest) / (lowest - highest)
+            near = ((middle - centre).atan() - turns[0]) / (turns[1] - turns[0])
+            above = (even + near) / 2 < share
+            high, low = torch.where(above, middle, high), torch.where(above, low, middle)
+        return (high + low) / 2
 
     def weigh(self, cloud: Cloud, walk: Walk, first: int, last: int) -> Cloud:
         """Takes particles from one time to another, by their numbers."""
