@@ -13,6 +13,7 @@ from . import (
     exact_inside,
     exact_learned,
     exact_linear,
+    exact_rare,
 )
 from .exact_base import Problem
 
@@ -23,6 +24,7 @@ FAMILIES = (
     exact_fields,
     exact_branches,
     exact_learned,
+    exact_rare,
 )
 
 PROBLEMS: Mapping[str, Problem] = {

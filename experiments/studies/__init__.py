@@ -34,6 +34,7 @@ from . import (
     solutions,
     stations,
     tuning,
+    weights,
     work,
 )
 from .base import Comparison, Make, Measurement, Study
@@ -73,6 +74,7 @@ MEASUREMENTS: tuple[Measurement, ...] = (
     seconds.MEASUREMENT,
     solutions.MEASUREMENT,
     stations.MEASUREMENT,
+    weights.MEASUREMENT,
     work.MEASUREMENT,
 )
 

@@ -1,0 +1,120 @@
+"""Do samples converge to the exact distribution as the target error of weights falls?
+
+Each problem whose values are weighted is sampled with four targets and three seeds. Of the rare
+modes a third is set aside, as in the study `defaults`.
+"""
+
+__all__ = ["COLUMNS", "MEASUREMENT", "measure", "rows"]
+
+from collections.abc import Sequence
+from functools import partial
+from statistics import fmean, median
+
+from .. import figures
+from ..records import Record
+from ..samplers import default
+from ..tables import TEXT, Columns
+from .base import Measurement
+
+ERRORS = (0.2, 0.1, 0.05, 0.025)
+"""The targets; the last is the library's."""
+
+SEEDS = 3
+RARE = "rare modes"
+
+OTHERS = (
+    "modes-axis-mean-1.5-rectified",
+    "clusters-8d-4k-2r-all-edm",
+    "clusters-30d-4k-1r-all-rectified",
+    "circle-clusters-edm-0.01",
+    "hyperbola-2-widths-cosine",
+    "circle-1.5-offset-widths-vp",
+    "circle-board-loglogit",
+    "wave-banana-edm",
+    "bingham-8-flow",
+    "ring-edm",
+)
+"""Problems of other families, none of them set aside."""
+
+
+def settings() -> list[dict]:
+    """Returns what to measure."""
+    from ..benches.exact_problems import PROBLEMS
+
+    rare = [name for name, problem in PROBLEMS.items() if problem.family == RARE]
+    return [{"posterior": name, "error": error} for name in (*rare, *OTHERS) for error in ERRORS]
+
+
+def measure(setting: dict) -> list[Record]:
+    """Samples a problem with a target of the error and several seeds, and scores each ensemble."""
+    from ..benches.exact import ExactCase
+    from ..benches.exact_problems import PROBLEMS
+
+    problem = PROBLEMS[setting["posterior"]]
+    case = ExactCase(problem)
+    plan = case.plan(partial(default, error=setting["error"]))
+    return [
+        {"family": problem.family, "members": problem.members, "seed": seed}
+        | case.score(plan, problem.members, seed)
+        for seed in range(SEEDS)
+    ]
+
+
+def rows(records: Sequence[Record]) -> list[Record]:
+    """Returns the rows of its table: of the rare modes, and of the others, each target."""
+    found = []
+    groups = {
+        f"{RARE}, in use": lambda row: row["family"] == RARE and not row["held_out"],
+        f"{RARE}, set aside": lambda row: row["family"] == RARE and row["held_out"],
+        "other problems": lambda row: row["family"] != RARE,
+    }
+    for name, belongs in groups.items():
+        for error in ERRORS:
+            group = [row for row in records if belongs(row) and row["error"] == error]
+            wrong = [row["weight_error"] for row in group if "weight_error" in row]
+            if group:
+                found.append(
+                    {
+                        "problems": name,
+                        "error": error,
+                        "weight_error": fmean(wrong),
+                        "worst": max(wrong),
+                        "ratio": median(row["ratio"] for row in group),
+                        "evaluations": median(map(_evaluations, group)),
+                        "warned": fmean(row["said"] for row in group),
+                    }
+                )
+    return found
+
+
+def _evaluations(record: Record) -> float:
+    return record["member_forward"] + record["member_backward"]
+
+
+def _figure(records: Sequence[Record]) -> figures.Figure:
+    return figures.convergence(
+        [row | {"evaluations": _evaluations(row)} for row in records], ERRORS
+    )
+
+
+COLUMNS: Columns = {
+    "problems": ("problems", TEXT),
+    "error": ("target", "{:g}"),
+    "weight_error": ("weight error, mean", "{:.3f}"),
+    "worst": ("worst", "{:.3f}"),
+    "ratio": ("distance, median", "{:.2f}"),
+    "evaluations": ("evaluations, median", "{:.0f}"),
+    "warned": ("warned", "{:.0%}"),
+}
+"""*Distance* is the sliced Wasserstein distance to the truth over that of the truth to itself."""
+
+MEASUREMENT = Measurement(
+    name="weights",
+    question="Do samples converge to the exact distribution as the target error of weights falls?",
+    problem="exact",
+    settings=settings(),
+    measure=measure,
+    rows=rows,
+    columns=COLUMNS,
+    figures={"": _figure},
+)
