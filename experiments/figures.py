@@ -115,7 +115,9 @@ def convergence(rows: Sequence[Record], errors: Sequence[float]) -> Figure:
             line = [[fmean(row[k] for row in some) for some in each] for k in ("evaluations", key)]
             ax.plot(*line, color="C0", alpha=0.35, linewidth=1)
             lines.append(line)
-        middle = [[median(line[i][k] for line in lines) for k in range(len(errors))] for i in (0, 1)]
+        middle = [
+            [median(line[i][k] for line in lines) for k in range(len(errors))] for i in (0, 1)
+        ]
         ax.plot(*middle, "o-", color="black")
         ax.set(xscale="log", yscale="log", xlabel="evaluations of a sample")
     figure.axes[0].axhline(1, color="black", linewidth=0.8, linestyle=":")

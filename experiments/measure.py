@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from . import records
-from .studies import Measurement
+from .study import Measurement
 from .versions import versions
 
 

@@ -10,7 +10,8 @@ from feasibly.policy import CHOICES
 
 from . import comparison, records
 from .records import BASE, DEFAULT, TRUTH
-from .studies import MEASUREMENTS, Study, audit, defaults, fidelity, find
+from .studies import MEASUREMENTS, audit, defaults, fidelity, find
+from .study import Study
 from .tables import ALL, TEXT, Columns, means, pick, render
 from .variables import parts
 

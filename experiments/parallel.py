@@ -11,7 +11,8 @@ import torch
 from . import run as runner
 from .benches import Bench
 from .records import Record
-from .studies import Study, find
+from .studies import find
+from .study import Study
 
 
 def split(settings: Sequence[Record], jobs: int) -> list[list[Record]]:

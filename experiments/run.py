@@ -11,7 +11,7 @@ from feasibly.sampling import describe
 from . import records
 from .benches import Bench
 from .records import DEFAULT, TRUTH, Record
-from .studies import Study
+from .study import Study
 from .versions import versions
 
 

@@ -20,7 +20,7 @@ from feasibly.sampling import Problem, State, inspect, run
 
 from ..records import Record
 from ..samplers import Make
-from ..studies import Comparison
+from ..study import Comparison
 
 
 class Case(ABC):

@@ -13,7 +13,7 @@ from feasibly.problems.data2d import Data2D, Lines
 from feasibly.sampling import State
 
 from ..records import Record
-from ..studies import Comparison
+from ..study import Comparison
 from .base import Bench, Case, sample, summary
 from .curves import Curves
 

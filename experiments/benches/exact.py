@@ -18,7 +18,7 @@ from feasibly.policy import Plan
 
 from ..records import Record
 from ..samplers import Make
-from ..studies import Comparison
+from ..study import Comparison
 from .base import Bench, Case, sample, summary
 from .exact_base import MEMBERS, Problem
 from .exact_problems import HELD_OUT, PROBLEMS

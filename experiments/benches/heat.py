@@ -13,7 +13,7 @@ from feasibly.policy import Plan
 
 from ..recipes.heat import fitted
 from ..records import Record
-from ..studies import Comparison
+from ..study import Comparison
 from ..uniform import p_uniform
 from .base import Bench, Case, sample, summary
 from .exact_fields import initial

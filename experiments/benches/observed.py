@@ -14,7 +14,7 @@ from feasibly.policy import Plan
 from feasibly.result import Result
 
 from ..records import Record
-from ..studies import Comparison
+from ..study import Comparison
 from .base import Bench, Case, sample, summary
 
 

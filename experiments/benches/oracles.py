@@ -12,7 +12,7 @@ from feasibly.metrics import knn_cross_edge_rate, sliced_wasserstein, weight_err
 from feasibly.policy import Plan
 
 from ..records import Record
-from ..studies import Comparison
+from ..study import Comparison
 from .base import Bench, Case, sample, summary
 from .posteriors import POSTERIORS
 

@@ -2,6 +2,7 @@
 
 __all__ = ["MEASUREMENTS", "STUDIES", "Comparison", "Make", "Measurement", "Study", "find"]
 
+from ..study import Comparison, Make, Measurement, Study
 from . import (
     ablation,
     audit,
@@ -37,7 +38,6 @@ from . import (
     weights,
     work,
 )
-from .base import Comparison, Make, Measurement, Study
 
 STUDIES: tuple[Study, ...] = (
     ablation.STUDY,

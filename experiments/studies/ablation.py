@@ -16,8 +16,8 @@ from feasibly.samplers.base import Randn, Step
 
 from ..figures import strips
 from ..samplers import Make, paper, ppr
+from ..study import Comparison, Study
 from ..tables import COLUMNS
-from .base import Comparison, Study
 
 
 @dataclass(frozen=True, repr=False, eq=False)

@@ -24,8 +24,8 @@ from feasibly.problems.weather import Weather
 
 from .. import records as kept
 from ..records import DEFAULT, Record
+from ..study import Measurement
 from ..tables import TEXT, Columns
-from .base import Measurement
 
 EXACT = "exact"
 DATA2D = {"truths": 128, "members": 7}

@@ -18,8 +18,8 @@ from feasibly.problems.data2d import DISTRIBUTIONS
 
 from .. import peers, records
 from ..records import DEFAULT, Record
+from ..study import Measurement
 from ..tables import Columns, means, pick
-from .base import Measurement
 
 LBFGS = partial(torch.optim.LBFGS, line_search_fn="strong_wolfe")
 LABELS: Mapping[str, Mapping[str, Any]] = {

@@ -12,8 +12,8 @@ from feasibly.samplers import Ancestral, Sampler
 from ..figures import by_hour, gallery, maps, over_time, ranks, strips
 from ..records import PRIOR
 from ..samplers import Make, default, only, paper, post_hoc, ppr
+from ..study import Comparison, Study
 from ..tables import COLUMNS
-from .base import Comparison, Study
 from .tuning import GRIDS, KS_GRIDS, MANY_LEVELS, WEATHER_GRIDS
 
 CHOICES = {

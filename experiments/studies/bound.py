@@ -23,7 +23,7 @@ from feasibly.schedules import VE
 
 from .. import figures
 from ..records import Record
-from .base import Measurement
+from ..study import Measurement
 
 LEVELS = (0.1, 0.3, 1.0, 3.0)
 REPEATS = range(9)

@@ -17,8 +17,8 @@ from feasibly.schedules import LogLogit
 
 from ..paper import EVALUATIONS, KS_RESIDUALS
 from ..records import Record
+from ..study import Measurement
 from ..tables import TEXT
-from .base import Measurement
 
 _paper: dict[str, Callable[..., Sampler]] = {
     "PPR": PPR,

@@ -22,9 +22,9 @@ from feasibly.samplers.base import Randn, Step
 
 from ..figures import distances, frontier
 from ..samplers import Make, default, only, paper, post_hoc, ppr
+from ..study import Comparison, Study
 from ..tables import COLUMNS, pick
 from . import baselines
-from .base import Comparison, Study
 from .baselines import CHOICES, NAMES, tuned
 
 

@@ -29,9 +29,9 @@ from feasibly.samplers import moments
 from feasibly.sampling import Run
 
 from ..records import Record
+from ..study import Measurement
 from ..tables import TEXT, Columns
 from .audit import EXACT, case
-from .base import Measurement
 
 SURVEY, TEST, AGAIN, PREDICTION = "survey", "test", "later attempts", "prediction"
 PURPOSES: Mapping[Any, str] = {

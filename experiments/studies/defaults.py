@@ -16,8 +16,8 @@ from feasibly.samplers import ECI, PCFM
 from .. import figures, tables
 from ..records import DEFAULT, TRUTH, Record
 from ..samplers import Make, default, only
+from ..study import Comparison, Study
 from ..tables import TEXT, Columns
-from .base import Comparison, Study
 
 CANDIDATES: Mapping[str, Make] = {
     "calibrated": partial(default, method="calibrated"),

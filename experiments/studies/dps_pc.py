@@ -8,8 +8,8 @@ from functools import partial
 from feasibly.samplers import DPS, DPSPC
 
 from ..samplers import only, ppr
+from ..study import Comparison, Study
 from ..tables import COLUMNS
-from .base import Comparison, Study
 from .baselines import KS_CHOICES, tuned_on_ks
 from .tuning import KS_GRIDS
 

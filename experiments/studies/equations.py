@@ -32,8 +32,8 @@ from feasibly.schedules import Flow
 from .. import peers
 from ..recipes.darcy import Physics, darcy
 from ..records import DEFAULT, PRIOR, TRUTH, Record, grouped
+from ..study import Measurement
 from ..tables import TEXT, Columns
-from .base import Measurement
 
 OURS: Mapping[str, str] = {DEFAULT: "auto", "PPR": "ppr", "post-hoc projection": "post-hoc"}
 THEIRS, THEIR_STEPS = "PCFM's own", 100

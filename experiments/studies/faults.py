@@ -20,9 +20,9 @@ from feasibly.oracles import Gaussian, GaussianMixture
 from feasibly.schedules import LogLogit
 
 from ..records import Record, grouped
+from ..study import Measurement
 from ..tables import TEXT, Columns
 from .audit import EXACT, Case, case
-from .base import Measurement
 
 FEW, MANY, SEEDS = (64,), (64, 256, 512), 20
 MEMBERS = 7

@@ -39,8 +39,8 @@ from feasibly.oracles import GaussianMixture
 from feasibly.schedules import LogLogit
 
 from ..records import DEFAULT, Record, grouped
+from ..study import Measurement
 from ..tables import TEXT, Columns
-from .base import Measurement
 
 D, N = 16, 500
 WEIGHTS = (0.8, 0.2)

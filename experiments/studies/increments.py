@@ -30,9 +30,9 @@ from feasibly.network import Evaluations, Network
 
 from .. import peers
 from ..records import DEFAULT, TRUTH, Record, grouped
+from ..study import Measurement
 from ..tables import TEXT, Columns
 from ..tasks.increments import INCREMENTS, Task, operators, task
-from .base import Measurement
 
 OPERATORS = tuple(operators())
 SIGNALS, MEMBERS, REFERENCES = 16, 32, 64

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from ..records import DEFAULT, Record
 from ..samplers import default
+from ..study import Comparison, Study
 from ..tables import TEXT
-from .base import Comparison, Study
 from .defaults import evaluations
 
 

@@ -8,8 +8,8 @@ from feasibly.samplers import CDIM, ECI
 
 from ..figures import strips
 from ..samplers import only, post_hoc, ppr
+from ..study import Comparison, Study
 from ..tables import COLUMNS
-from .base import Comparison, Study
 from .baselines import tuned
 
 STUDY = Study(

@@ -22,7 +22,7 @@ from feasibly.sampling import trajectory
 
 from .. import figures
 from ..records import Record
-from .base import Measurement
+from ..study import Measurement
 
 STEPS = 64
 # Of sigma_t, on whose scale the denoiser varies. Truncation errors are of order 1e-10, and

@@ -14,9 +14,9 @@ from feasibly.minimizers.base import Search
 
 from ..figures import frontier
 from ..samplers import paper, post_hoc, ppr
+from ..study import Comparison, Study
 from ..tables import pick
 from .ablation import CleanSpace
-from .base import Comparison, Study
 
 
 @dataclass(frozen=True)

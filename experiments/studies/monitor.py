@@ -26,7 +26,7 @@ from feasibly.samplers import Ancestral, PostHoc
 from feasibly.schedules import LogLogit
 
 from ..records import Record
-from .base import Measurement
+from ..study import Measurement
 
 EXACT = "exact checkerboard"
 SHARED = 64  # the members of a run that share a reference, for its cost

@@ -8,8 +8,8 @@ from functools import partial
 from feasibly.minimizers import GaussNewton
 
 from ..samplers import ppr
+from ..study import Comparison, Study
 from ..tables import COLUMNS
-from .base import Comparison, Study
 
 _newton = GaussNewton  # steps = 2, max_distance = 1.5
 

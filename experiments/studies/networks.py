@@ -15,8 +15,8 @@ import feasibly
 
 from .. import zoo
 from ..records import Record
+from ..study import Measurement
 from ..tables import TEXT, Columns
-from .base import Measurement
 
 BASE = "convolution"
 PROBLEM = "4 linear"

@@ -20,8 +20,8 @@ from feasibly.minimizers import (
 )
 
 from ..samplers import paper, ppr
+from ..study import Comparison, Study
 from ..tables import COLUMNS
-from .base import Comparison, Study
 
 FIRST_ORDER = {"Adam": Adam, "Fromage": Fromage, "Muon": Muon, "SGD": SGD}
 RATES = {"Adam": 1e-3, "Fromage": 1e-2, "Muon": 1e-2, "SGD": 1e-2}

@@ -6,8 +6,8 @@ __all__ = ["STUDY"]
 from functools import partial
 
 from ..samplers import paper, ppr
+from ..study import Comparison, Study
 from ..tables import COLUMNS
-from .base import Comparison, Study
 from .optimizers import FIRST_ORDER
 
 STUDY = Study(

@@ -28,8 +28,8 @@ from feasibly.network import Evaluations, Network
 
 from .. import peers
 from ..records import DEFAULT, TRUTH, Record, grouped
+from ..study import Measurement
 from ..tables import TEXT, Columns
-from .base import Measurement
 
 CASES = ("exact, flow", "learned, flow")
 MEMBERS, SEEDS = 64, 3

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from feasibly import priors
 
 from ..records import Record
+from ..study import Measurement
 from ..tables import TEXT, Columns
-from .base import Measurement
 
 SIZES = (1, 4, 16)
 ROUNDS = 7

@@ -7,8 +7,8 @@ from functools import partial
 from feasibly.minimizers import LBFGS, GaussNewton, WarmLBFGS
 
 from ..samplers import paper, ppr
+from ..study import Comparison, Study
 from ..tables import COLUMNS
-from .base import Comparison, Study
 
 _uncapped = {
     f"P = {P}": partial(paper, minimize=LBFGS(P, max_step=None)) for P in (2, 4, 8, 16, 32)

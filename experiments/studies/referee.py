@@ -41,8 +41,8 @@ from feasibly.network import Evaluations, Network
 
 from .. import peers
 from ..records import DEFAULT, TRUTH, Record, grouped, known, path_of
+from ..study import Measurement
 from ..tables import TEXT, Columns
-from .base import Measurement
 
 if TYPE_CHECKING:
     from ..benches.exact import ExactCase

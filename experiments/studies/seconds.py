@@ -20,8 +20,8 @@ from feasibly.samplers import PostHoc
 
 from .. import peers
 from ..records import DEFAULT, Record
+from ..study import Measurement
 from ..tables import TEXT, Columns
-from .base import Measurement
 from .referee import Counted
 
 CASES: Mapping[str, str] = {

@@ -28,9 +28,9 @@ from feasibly.network import Evaluations, Network
 
 from .. import peers
 from ..records import DEFAULT, TRUTH, Record, grouped
+from ..study import Measurement
 from ..tables import TEXT, Columns
 from ..tasks.solutions import TASKS, Task
-from .base import Measurement
 
 MEMBERS, SEEDS = 64, 3
 

@@ -25,8 +25,8 @@ from feasibly.problems.weather import LATITUDE, VARIABLES, Weather
 from feasibly.weather import Stations
 
 from ..records import DEFAULT, Record
+from ..study import Measurement
 from ..tables import TEXT, Columns
-from .base import Measurement
 
 STATIONS = 60
 REPORTED = (0, 6, 12, 18)

@@ -51,9 +51,9 @@ from feasibly.samplers import (
 
 from ..records import Record
 from ..samplers import Make, only, ppr
+from ..study import Comparison, Study
 from ..tables import COLUMNS, means
 from ..variables import parts
-from .base import Comparison, Study
 
 _solver = {"L-BFGS": LBFGS(), "Gauss-Newton": GaussNewton(8, max_distance=None)}
 

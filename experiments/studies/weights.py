@@ -13,8 +13,8 @@ from statistics import fmean, median
 from .. import figures
 from ..records import Record
 from ..samplers import default
+from ..study import Measurement
 from ..tables import TEXT, Columns
-from .base import Measurement
 
 ERRORS = (0.2, 0.1, 0.05, 0.025)
 """The targets; the last is the library's."""

@@ -14,8 +14,8 @@ from feasibly.samplers import DPS, ECI, MMPS, PCFM
 from .. import figures
 from ..records import DEFAULT, Record
 from ..samplers import Make, default, only, ppr
+from ..study import Measurement
 from ..tables import TEXT, Columns
-from .base import Measurement
 
 MEMBERS = 512
 FAST = f"{DEFAULT}, fast"

@@ -982,8 +982,10 @@ def test_with_few_levels_the_cost_is_counted_by_hand(monkeypatch):
     )
     found = [sampler.noise_level(t) for t in sampler.times()]
     assert found[4] == pytest.approx(1)
-    places = [1 - math.log(v, 100) / 2 - math.atan(math.log(v)) / math.atan(math.log(100)) / 2
-             for v in found]
+    places = [
+        1 - math.log(v, 100) / 2 - math.atan(math.log(v)) / math.atan(math.log(100)) / 2
+        for v in found
+    ]
     assert places == pytest.approx([k / 4 for k in range(9)]), "half even, half near the data"
     sampler.begin(MemberNoise(0, range(32), (4,), dtype=torch.float64))
     # a comparison of conditions, two states alone, three each at 10 to 0.1, the one that is drawn

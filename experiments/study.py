@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from matplotlib.figure import Figure
 
-from ..records import Record
-from ..samplers import Make
-from ..tables import ALL, Columns
+from .records import Record
+from .samplers import Make
+from .tables import ALL, Columns
 
 Draw = Callable[[Sequence[Record]], Figure]
 
