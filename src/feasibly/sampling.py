@@ -19,6 +19,7 @@ __all__ = [
     "run",
     "shortfall",
     "trajectory",
+    "unreliable",
 ]
 
 import math
@@ -825,15 +826,28 @@ def complaints(attempts: Sequence[Any], statistics: Mapping[str, float]) -> Iter
 def doubts(populations: Sequence[Weights]) -> Iterator[str]:
     """Yields what a user must know of the importance weights that samples were drawn by."""
     poor = [one for one in populations if one.pareto_k > RELIABLE]
-    some, all_of = sum(len(one.members) for one in poor), sum(len(w.members) for w in populations)
-    if some > NOTED * all_of:
+    if poor:
         worst = max(poor, key=lambda one: len(one.members))
+        counts = [sum(len(one.members) for one in some) for some in (poor, populations)]
+        cure = f"options={{'particles': {4 * worst.particles}}}"
+        yield from unreliable(*counts, worst.pareto_k, cure)
+
+
+def unreliable(some: int, members: int, k_hat: float, cure: str) -> Iterator[str]:
+    """Yields a sentence if the weights of more than a few samples are not reliable.
+
+    Arguments:
+        some: The number of samples whose weights are not.
+        members: The number of all samples.
+        k_hat: The k-hat of a population of theirs.
+        cure: How to take more particles.
+    """
+    if some > NOTED * members:
         yield (
-            f"Importance weights are not reliable: k-hat is {worst.pareto_k:.2g} with "
-            f"{worst.particles} particles in each trajectory, and should be at most {RELIABLE}. "
-            f"So {some} of {all_of} samples were drawn without sharing weights. Weights of modes, "
-            "and means and spreads with them, may be wrong, also of samples that are feasible and "
-            f"plausible. Take more particles: options={{'particles': {4 * worst.particles}}}."
+            f"Importance weights are not reliable: k-hat is {k_hat:.2g}, and should be at most "
+            f"{RELIABLE}. So {some} of {members} samples were drawn without sharing weights. "
+            "Weights of modes, and means and spreads with them, may be wrong, also of feasible and "
+            f"plausible samples. Take more particles: {cure}."
         )
 
 

@@ -74,6 +74,15 @@ def test_a_claim_that_is_not_touched_becomes_stale(folder, clock, elsewhere):
     assert here.owns(0)
 
 
+def test_claims_that_are_watched_become_stale_together(folder, clock, elsewhere):
+    """Those of a population are all taken over when its first is."""
+    elsewhere.take(range(3), 3)
+    here = Claims(folder, patience=60)
+    here.watch(range(3))
+    clock[0] = 61
+    assert here.take(range(3), 3) == [0, 1, 2]
+
+
 def test_the_claims_of_the_dead_are_cleared_and_no_others(folder, start, elsewhere):
     start(lambda: Claims(folder).take(range(2), 2)).join()
     elsewhere.take([2], 1)

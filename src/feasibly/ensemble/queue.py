@@ -59,6 +59,11 @@ class Claims:
                 taken.append(member)
         return taken
 
+    def watch(self, members: Iterable[int]) -> None:
+        """Notes when claims were last touched, so that those of one process go stale together."""
+        for member in members:
+            self._is_stale(member)
+
     def release(self, members: Iterable[int]) -> None:
         """Gives claims back, of members that are finished or not."""
         for member in members:

@@ -25,7 +25,7 @@ from ..progress import current, shown
 from ..randomness import MemberNoise
 from ..result import DIAGNOSTICS, Result, Snapshot, Weights
 from ..samplers import Sampler
-from ..sampling import TRIED, Monitor, Run, advice, complaints, counts, describe, doubts, dry_run
+from ..sampling import TRIED, Monitor, Run, advice, complaints, counts, describe, dry_run
 from . import memory
 from .manifest import LIMITS, POPULATION, Config, Layout, fingerprint
 from .memory import Footprint, Plan, samplers_of
@@ -211,8 +211,7 @@ def run(
     if summary.infeasible and last.enforces and (last.lands or not summary.feasible):
         words = f"{summary.violations()} {advice(last, *_missed(summary, device))}"
         warnings.warn(words, InfeasibleWarning, stacklevel=4)
-    doubts = [*filter(None, [summary.suspicion()]), *summary.misfits()]
-    for words in (*summary.warnings, *doubts):
+    for words in (*summary.warnings, *summary.doubts()):
         warnings.warn(words, CalibrationWarning, stacklevel=4)
     return summary
 
@@ -291,6 +290,7 @@ class Worker:
         left = set(missing)
         for members in self.store.manifest.populations():
             lacking = [i for i in members if i in left]
+            self.claims.watch(lacking)
             # its first one is claimed by one process at a time
             if lacking and self.claims.take(lacking[:1], 1):
                 self.together = members
@@ -321,10 +321,13 @@ class Worker:
                 raise
             size = self.plan.chunk if self.shares else len(left)
             if size == 1:
+                what, cure = f"Member {left[0]} alone does", "a method without gradients"
+                if self.shares and len(self.together) > 1:
+                    what = f"A population of {len(self.together)} samples, one at a time, does"
+                    cure = f"smaller populations (population={len(self.together) // 2})"
                 raise SamplingError(
-                    f"Member {left[0]} alone does not fit into memory: "
-                    f"{error.__cause__ or error}. Use a larger machine, fewer processes on it, or "
-                    "a method without gradients."
+                    f"{what} not fit into memory: {error.__cause__ or error}. Use a larger "
+                    f"machine, fewer processes on it, or {cure}."
                 ) from error
             self.plan.most = max(1, size // 2)
             result = None
@@ -335,8 +338,6 @@ class Worker:
             own = set(self.current)
             self.keep(result, [k for k, i in enumerate(result.members) if i in own])
             self.made += len(own)
-            for sentence in doubts(result.populations):
-                self.store.warn(sentence)
         self.claims.release(self.current)
         self.current = ()
 

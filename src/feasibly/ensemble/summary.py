@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ..result import DIAGNOSTICS, describe_fit, without_settings
-from ..sampling import UNTESTED, implausible, misfit
+from ..result import DIAGNOSTICS, RELIABLE, describe_fit, without_settings
+from ..sampling import UNTESTED, implausible, misfit, unreliable
 from .arrays import MEMBERS
 from .store import Record, Store
 
@@ -155,7 +155,7 @@ class Summary:
             lines.append(self.shortfall())
         if self.infeasible:
             lines.append(f"Warning: {self.violations()}")
-        words = [*filter(None, [self.suspicion()]), *self.misfits(), *self.warnings]
+        words = [*self.doubts(), *self.warnings]
         return "\n".join([*lines, *(f"Warning: {sentence}" for sentence in words)])
 
     def shortfall(self) -> str:
@@ -168,6 +168,15 @@ class Summary:
         if self.infeasible and self.store.config.infeasible != "keep":
             reasons.append(f"{some(self.infeasible)} infeasible")
         return f"Only {self.counted} of {self.asked} members count: {'; '.join(reasons)}."
+
+    def doubts(self) -> list[str]:
+        """Says what the records tell of wrong samples: that many are implausible, that they do not
+        fit observations with errors, or that importance weights are not reliable."""
+        poor = [r.pareto_k for r in self.records if (r.pareto_k or 0) > RELIABLE]
+        drawn = sum(r.pareto_k is not None for r in self.records)
+        cure = "options={'particles': ...} of a new store"
+        words = unreliable(len(poor), drawn, max(poor, default=0.0), cure)
+        return [*filter(None, [self.suspicion()]), *self.misfits(), *words]
 
     def suspicion(self) -> str:
         """Says how many members are implausible, if chance does not explain them; else empty."""
