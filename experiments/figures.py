@@ -99,26 +99,27 @@ def work(rows: Sequence[Record]) -> Figure:
     return figure
 
 
-def convergence(rows: Sequence[Record], errors: Sequence[float]) -> Figure:
+def convergence(rows: Sequence[Record], numbers: Sequence[int]) -> Figure:
     """The distance from the exact distribution, and the error of modes' weights, against the
-    evaluations of a sample: each problem with every target error, means over seeds, and in black
-    the medians over problems."""
+    evaluations of a sample: each problem with every number of particles, means over seeds, and in
+    black the medians over problems. A star is the library's own choice, in the median."""
     figure = _figure(9, 3.6)
     names = list(dict.fromkeys(row["posterior"] for row in rows))
     for ax, key in zip(figure.subplots(1, 2), ("ratio", "weight_error"), strict=True):
         lines = []
         for name in names:
             group = [row for row in rows if row["posterior"] == name and key in row]
-            each = [[row for row in group if row["error"] == error] for error in errors]
+            each = [[row for row in group if row["particles"] == n] for n in (*numbers, None)]
             if not all(each):
                 continue
             line = [[fmean(row[k] for row in some) for some in each] for k in ("evaluations", key)]
-            ax.plot(*line, color="C0", alpha=0.35, linewidth=1)
+            ax.plot(*(part[:-1] for part in line), color="C0", alpha=0.35, linewidth=1)
             lines.append(line)
         middle = [
             [median(line[i][k] for line in lines) for k in range(len(errors))] for i in (0, 1)
         ]
-        ax.plot(*middle, "o-", color="black")
+        ax.plot(*(part[:-1] for part in middle), "o-", color="black")
+        ax.plot(*(part[-1] for part in middle), "*", color="black", markersize=12)
         ax.set(xscale="log", yscale="log", xlabel="evaluations of a sample")
     figure.axes[0].axhline(1, color="black", linewidth=0.8, linestyle=":")
     figure.axes[0].set(ylabel="distance")

@@ -1,7 +1,7 @@
-"""Do samples converge to the exact distribution as the target error of weights falls?
+"""Do samples converge to the exact distribution with more particles?
 
-Each problem whose values are weighted is sampled with four targets and three seeds. Of the rare
-modes a third is set aside, as in the study `defaults`.
+Each problem whose values are weighted is sampled with several numbers of particles and three
+seeds. Of the rare modes a third is set aside, as in the study `defaults`.
 """
 
 __all__ = ["COLUMNS", "MEASUREMENT", "measure", "rows"]
@@ -12,14 +12,15 @@ from statistics import fmean, median
 
 from .. import figures
 from ..records import Record
-from ..samplers import default
+from ..samplers import Make, default
 from ..study import Measurement
 from ..tables import TEXT, Columns
 
-ERRORS = (0.2, 0.1, 0.05, 0.025)
-"""The targets; the last is the library's."""
+PARTICLES = (1, 2, 4, 8, 16)
+"""How many a trajectory begins with; None for the library's, and more where it takes more."""
 
 SEEDS = 3
+ANY = 10.0
 RARE = "rare modes"
 
 OTHERS = (
@@ -42,17 +43,24 @@ def settings() -> list[dict]:
     from ..benches.exact_problems import PROBLEMS
 
     rare = [name for name, problem in PROBLEMS.items() if problem.family == RARE]
-    return [{"posterior": name, "error": error} for name in (*rare, *OTHERS) for error in ERRORS]
+    return [
+        {"posterior": name, "particles": number}
+        for name in (*rare, *OTHERS)
+        for number in (None, *PARTICLES)
+    ]
 
 
 def measure(setting: dict) -> list[Record]:
-    """Samples a problem with a target of the error and several seeds, and scores each ensemble."""
+    """Samples a problem with a number of particles and several seeds, and scores each ensemble."""
     from ..benches.exact import ExactCase
     from ..benches.exact_problems import PROBLEMS
 
     problem = PROBLEMS[setting["posterior"]]
     case = ExactCase(problem)
-    plan = case.plan(partial(default, error=setting["error"]))
+    number = setting["particles"]
+    # a large error, so that no particles are added
+    make: Make = default if number is None else partial(default, particles=number, error=ANY)
+    plan = case.plan(make)
     return [
         {"family": problem.family, "members": problem.members, "seed": seed}
         | case.score(plan, problem.members, seed)
@@ -61,7 +69,7 @@ def measure(setting: dict) -> list[Record]:
 
 
 def rows(records: Sequence[Record]) -> list[Record]:
-    """Returns the rows of its table: of the rare modes, and of the others, each target."""
+    """Returns the rows of its table: of the rare modes, and of the others, each number."""
     found = []
     groups = {
         f"{RARE}, in use": lambda row: row["family"] == RARE and not row["held_out"],
@@ -69,14 +77,14 @@ def rows(records: Sequence[Record]) -> list[Record]:
         "other problems": lambda row: row["family"] != RARE,
     }
     for name, belongs in groups.items():
-        for error in ERRORS:
-            group = [row for row in records if belongs(row) and row["error"] == error]
+        for number in (None, *PARTICLES):
+            group = [row for row in records if belongs(row) and row["particles"] == number]
             wrong = [row["weight_error"] for row in group if "weight_error" in row]
             if group:
                 found.append(
                     {
                         "problems": name,
-                        "error": error,
+                        "particles": number,
                         "weight_error": fmean(wrong),
                         "worst": max(wrong),
                         "ratio": median(row["ratio"] for row in group),
@@ -93,13 +101,13 @@ def _evaluations(record: Record) -> float:
 
 def _figure(records: Sequence[Record]) -> figures.Figure:
     return figures.convergence(
-        [row | {"evaluations": _evaluations(row)} for row in records], ERRORS
+        [row | {"evaluations": _evaluations(row)} for row in records], PARTICLES
     )
 
 
 COLUMNS: Columns = {
     "problems": ("problems", TEXT),
-    "error": ("target", "{:g}"),
+    "particles": ("particles", "{}"),
     "weight_error": ("weight error, mean", "{:.3f}"),
     "worst": ("worst", "{:.3f}"),
     "ratio": ("distance, median", "{:.2f}"),
@@ -110,7 +118,7 @@ COLUMNS: Columns = {
 
 MEASUREMENT = Measurement(
     name="weights",
-    question="Do samples converge to the exact distribution as the target error of weights falls?",
+    question="Do samples converge to the exact distribution with more particles?",
     problem="exact",
     settings=settings(),
     measure=measure,
