@@ -115,9 +115,7 @@ def convergence(rows: Sequence[Record], numbers: Sequence[int]) -> Figure:
             line = [[fmean(row[k] for row in some) for some in each] for k in ("evaluations", key)]
             ax.plot(*(part[:-1] for part in line), color="C0", alpha=0.35, linewidth=1)
             lines.append(line)
-        middle = [
-            [median(line[i][k] for line in lines) for k in range(len(errors))] for i in (0, 1)
-        ]
+        middle = [[*map(median, zip(*one, strict=True))] for one in zip(*lines, strict=True)]
         ax.plot(*(part[:-1] for part in middle), "o-", color="black")
         ax.plot(*(part[-1] for part in middle), "*", color="black", markersize=12)
         ax.set(xscale="log", yscale="log", xlabel="evaluations of a sample")

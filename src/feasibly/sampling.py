@@ -845,9 +845,9 @@ def unreliable(some: int, members: int, k_hat: float, cure: str) -> Iterator[str
     if some > NOTED * members:
         yield (
             f"Importance weights are not reliable: k-hat is {k_hat:.2g}, and should be at most "
-            f"{RELIABLE}. So {some} of {members} samples were drawn without sharing weights. Modes "
-            "may have wrong weights, also in samples that are feasible and plausible, and means "
-            f"and spreads with them. Take more particles: {cure}."
+            f"{RELIABLE}. So {some} of {members} samples were drawn without sharing weights. "
+            "Modes may have wrong weights, also in samples that are feasible and plausible, and "
+            f"means and spreads with them. Take more particles: {cure}."
         )
 
 
