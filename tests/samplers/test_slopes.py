@@ -46,6 +46,14 @@ def test_variances_of_any_rows_are_too_large_and_never_too_small():
     assert gap.max() > 1e-3, "they are too large"
 
 
+def test_rows_that_all_states_share_need_not_be_given_again():
+    old = randn(1, 3, 4).expand(5, -1, -1)
+    levels = torch.tensor([0.5, 1.0, 2.0, 4.0, 8.0]).double()
+    each = torch.stack([covariance(COV, level) for level in levels])
+    before = Slopes(old, old @ each, 1.5)
+    torch.testing.assert_close(followed(before, None, 0.7), followed(before, old, 0.7))
+
+
 def test_a_row_that_is_repeated_changes_nothing():
     row, J = randn(1, 1, 4), randn(1, 1, 4, seed=1)
     one, four = (

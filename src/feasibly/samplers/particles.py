@@ -503,7 +503,8 @@ class Particles(Sampler):
         sigma = self.noise_level(t)
         if VJ is None:
             assert before is not None
-            VJ = followed(before, J, sigma)
+            same = self.constraint.linear and not self.constraint.differs
+            VJ = followed(before, None if same else J, sigma)
         now = Slopes(J, VJ, sigma, kept=kept)
         centre, lower, upper, variance = values
         assert variance is not None

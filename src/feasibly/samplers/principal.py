@@ -50,9 +50,11 @@ def principal(frame: Frame, VJ: Tensor, gap: Tensor, noise: Tensor, least: float
     """
     good = (frame.basis.isfinite() & noise.isfinite()).all(dim=2).all(dim=1)
     good &= gap.isfinite().all(dim=1)
-    matrices = (frame.basis, frame.turn, VJ, noise)
-    basis, turn, VJ, noise = (torch.where(good[:, None, None], v, 0.0) for v in matrices)
-    gap, spread = (torch.where(good[:, None], v, 0.0) for v in (gap, frame.spread))
+    basis, turn, spread = frame.basis, frame.turn, frame.spread
+    if not good.all():
+        matrices = (basis, turn, VJ, noise)
+        basis, turn, VJ, noise = (torch.where(good[:, None, None], v, 0.0) for v in matrices)
+        gap, spread = (torch.where(good[:, None], v, 0.0) for v in (gap, spread))
     spread, noise = spread.clamp_min(least), basis @ noise @ basis.mT
     gap = (basis @ gap[..., None])[..., 0]
     root, _ = torch.linalg.cholesky_ex(torch.diag_embed(spread) + noise)

@@ -139,7 +139,7 @@ def diagonal(J: Tensor, VJ: Tensor) -> Frame:
     return Frame(basis, spread, turn, log_volume.expand(len(spread)))
 
 
-def followed(before: Slopes, J: Tensor, level: float) -> Tensor:
+def followed(before: Slopes, J: Tensor | None, level: float) -> Tensor:
     r"""Returns :math:`J V` at a lower noise level without a gradient through the denoiser.
 
     The variance of normal values given a state goes from :math:`v` to :math:`v / (1 + \gamma v)`,
@@ -153,12 +153,15 @@ def followed(before: Slopes, J: Tensor, level: float) -> Tensor:
 
     Arguments:
         before: The slopes at the noise level before.
-        J: The derivatives at this one, with shape (B, m, D).
+        J: The derivatives at this one, with shape (B, m, D); None for the same, in all states.
         level: This noise level.
     """
     basis, spread, *_ = before.frame or diagonal(before.J, before.VJ)
     spread = spread.clamp_min(0)
     shrunk = 1 / (1 + spread * (1 / level**2 - 1 / before.level**2))
+    if J is None:
+        one = before.J[:1]
+        return (one @ one.mT @ basis.mT * shrunk[:, None] @ basis) @ before.VJ
     old, VJ = basis @ before.J, shrunk[..., None] * (basis @ before.VJ)
     shares = J @ old.mT  # of rows in those before
     rank = old.square().sum(dim=(1, 2)).clamp_min(1)
