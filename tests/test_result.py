@@ -6,6 +6,7 @@ import torch
 
 from feasibly.network import Evaluations
 from feasibly.result import Result, Snapshot, Weights
+from feasibly.sampling import doubts
 
 
 def snapshot(**changes):
@@ -250,3 +251,21 @@ def test_members_of_a_second_attempt_are_counted_over_all_of_its_chunks():
     trace = [snapshot(attempt=a, step=k, members=n) for a, k, n in steps]
     made = result(members=12, trace=trace)
     assert "7 of 12 members took more than one attempt" in made.summary()
+
+
+@pytest.mark.parametrize(
+    ("n", "ess", "populations", "error"),
+    [(1024, 23, 1, 0.1), (1024, 400, 1, None), (8, 8, 1, None), (64, 12, 16, None)],
+)
+def test_a_run_warns_if_weights_add_more_than_a_twentieth_to_those_of_modes(
+    n, ess, populations, error
+):
+    """Of 23 independent samples a share of a half has a standard error of 0.1. Of 64 it has one of
+    0.06, to which weights add; and many populations make up for theirs."""
+    each = [Weights(list(range(n)), 4, 0.5, ess, 0.0, 0.0)] * populations
+    told = list(doubts(each))
+    assert len(told) == (error is not None)
+    if error is not None:
+        assert f"size is {ess} of {n}" in told[0]
+        assert f"up to {error:.2g}" in told[0]
+        assert "'particles': 16" in told[0]

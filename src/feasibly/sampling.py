@@ -19,7 +19,6 @@ __all__ = [
     "run",
     "shortfall",
     "trajectory",
-    "unreliable",
 ]
 
 import math
@@ -807,6 +806,10 @@ def implausible(some: int, all_of: int, attempts: int = 1) -> str:
 MISFIT = 1.5
 """Members whose chi-square a value is larger, beyond chance, are said to fit badly."""
 
+UNSURE = 0.05
+"""The standard error of a mode's weight by importance weights, above which a run warns if that of
+independent samples is smaller."""
+
 NOTED = 0.1
 """The share of samples with unreliable weights above which a run warns."""
 
@@ -823,31 +826,34 @@ def complaints(attempts: Sequence[Any], statistics: Mapping[str, float]) -> Iter
             yield from sampler.warnings(statistics)
 
 
-def doubts(populations: Sequence[Weights]) -> Iterator[str]:
-    """Yields what a user must know of the importance weights that samples were drawn by."""
-    poor = [one for one in populations if one.pareto_k > RELIABLE]
-    if poor:
-        worst = max(poor, key=lambda one: len(one.members))
-        counts = [sum(len(one.members) for one in some) for some in (poor, populations)]
-        cure = f"options={{'particles': {4 * worst.particles}}}"
-        yield from unreliable(*counts, worst.pareto_k, cure)
-
-
-def unreliable(some: int, members: int, k_hat: float, cure: str) -> Iterator[str]:
-    """Yields a sentence if the weights of more than a few samples are not reliable.
+def doubts(populations: Sequence[Weights], cure: str = "") -> Iterator[str]:
+    """Yields what a user must know of the importance weights that samples were drawn by.
 
     Arguments:
-        some: The number of samples whose weights are not.
-        members: The number of all samples.
-        k_hat: The k-hat of a population of theirs.
-        cure: How to take more particles.
+        populations: The weights.
+        cure: How to take more particles; empty for four times as many by an option.
     """
-    if some > NOTED * members:
+    if not populations:
+        return
+    poor = [one for one in populations if one.pareto_k > RELIABLE]
+    size = [sum(len(one.members) for one in some) for some in (poor, populations)]
+    worst = max(poor or populations, key=lambda one: len(one.members))
+    cure = cure or f"options={{'particles': {4 * worst.particles}}}"
+    ess = sum(one.ess for one in populations)
+    apart = [len(w.members) ** 2 * max(0.0, 1 / w.ess - 1 / len(w.members)) for w in populations]
+    error = math.sqrt(sum(apart)) / 2 / size[1]
+    if size[0] > NOTED * size[1]:
         yield (
-            f"Importance weights are not reliable: k-hat is {k_hat:.2g}, and should be at most "
-            f"{RELIABLE}. So {some} of {members} samples were drawn without sharing weights. "
-            "Modes may have wrong weights, also in samples that are feasible and plausible, and "
-            f"means and spreads with them. Take more particles: {cure}."
+            f"Importance weights are not reliable: k-hat is {worst.pareto_k:.2g}, and should be "
+            f"at most {RELIABLE}. So {size[0]} of {size[1]} samples were drawn without sharing "
+            "weights. Modes may have wrong weights, also in samples that are feasible and "
+            f"plausible, and means and spreads with them. Take more particles: {cure}."
+        )
+    elif error > max(UNSURE, 0.5 / math.sqrt(size[1])):
+        yield (
+            f"Few particles have most of the importance weight: the effective sample size is "
+            f"{ess:.0f} of {size[1]} samples. So the weight of a mode has a standard error of up "
+            f"to {error:.2g}. Take more particles: {cure}."
         )
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ..result import DIAGNOSTICS, RELIABLE, describe_fit, without_settings
-from ..sampling import UNTESTED, implausible, misfit, unreliable
+from ..result import DIAGNOSTICS, Weights, describe_fit, without_settings
+from ..sampling import UNTESTED, doubts, implausible, misfit
 from .arrays import MEMBERS
 from .store import Record, Store
 
@@ -172,10 +172,13 @@ class Summary:
     def doubts(self) -> list[str]:
         """Says what the records tell of wrong samples: that many are implausible, that they do not
         fit observations with errors, or that importance weights are not reliable."""
-        poor = [r.pareto_k for r in self.records if (r.pareto_k or 0) > RELIABLE]
-        drawn = sum(r.pareto_k is not None for r in self.records)
-        cure = "options={'particles': ...} of a new store"
-        words = unreliable(len(poor), drawn, max(poor, default=0.0), cure)
+        drawn = {r.member: r for r in self.records if r.pareto_k is not None}
+        found = []
+        for members in self.store.manifest.populations():
+            if some := [drawn[i] for i in members if i in drawn]:
+                known = [getattr(some[0], name) for name in DIAGNOSTICS]
+                found.append(Weights([r.member for r in some], 0, *known, 0.0))
+        words = doubts(found, "options={'particles': ...} of a new store")
         return [*filter(None, [self.suspicion()]), *self.misfits(), *words]
 
     def suspicion(self) -> str:
