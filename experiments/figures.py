@@ -23,6 +23,7 @@ from statistics import fmean, median
 import numpy as np
 import torch
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
@@ -88,15 +89,20 @@ def work(rows: Sequence[Record]) -> Figure:
             ax.scatter(row["work"], row["ratio"], color="black", label=name, **style)
         ax.axhline(1, color="black", linewidth=0.8, linestyle=":")
         ax.set(xscale="log", yscale="log", title=case)
-        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        ax.yaxis.set_major_formatter(ScalarFormatter())
-        ax.yaxis.set_minor_formatter(NullFormatter())
+        _in_numbers(ax.yaxis)
     axes[0].set(ylabel="distance")
     for ax in axes[-3:]:
         ax.set(xlabel="work of a member")
     handles, names = axes[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside right center", fontsize=8)
     return figure
+
+
+def _in_numbers(axis: Axis) -> None:
+    """Labels a logarithmic axis by numbers, and not by powers."""
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(ScalarFormatter())
+    axis.set_minor_formatter(NullFormatter())
 
 
 def convergence(rows: Sequence[Record], numbers: Sequence[int]) -> Figure:
@@ -119,6 +125,8 @@ def convergence(rows: Sequence[Record], numbers: Sequence[int]) -> Figure:
         ax.plot(*(part[:-1] for part in middle), "o-", color="black")
         ax.plot(*(part[-1] for part in middle), "*", color="black", markersize=12)
         ax.set(xscale="log", yscale="log", xlabel="evaluations of a sample")
+        _in_numbers(ax.xaxis)
+        _in_numbers(ax.yaxis)
     figure.axes[0].axhline(1, color="black", linewidth=0.8, linestyle=":")
     figure.axes[0].set(ylabel="distance")
     figure.axes[1].set(ylabel="error of a mode's weight")

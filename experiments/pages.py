@@ -189,5 +189,6 @@ MAKERS: dict[str, Callable[[], str]] = {
     "bound": lambda: _measured("bound"),
     "lipschitz": lambda: _measured("lipschitz"),
     "networks": lambda: _measured("networks"),
+    "weights": lambda: _measured("weights"),
 }
 """What makes the tables that have a name."""
