@@ -54,6 +54,15 @@ def assert_equal(a, b):
     assert [key for key in a if not torch.equal(a[key], b[key])] == []
 
 
+@pytest.fixture(scope="module", autouse=True)
+def narrow():
+    """The checkerboard's network is narrow here: Muon takes seconds for a step of the real one."""
+    recipe = RECIPES["checkerboard"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recipe, "backbone", recipe.backbone | {"width": 16})
+        yield
+
+
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("undisturbed")
@@ -204,7 +213,7 @@ def test_every_weight_has_one_optimizer_and_muon_has_matrices_alone():
 
 
 def test_a_step_changes_every_weight_that_has_a_gradient():
-    trainer = trainer_of(BANANA)
+    trainer = trainer_of(CONFIG)
     before = {k: v.clone() for k, v in trainer.model.named_parameters()}
     trainer.train_step()
     # the output layer starts at zero and hides the layers before it from the first gradient
@@ -216,7 +225,7 @@ def test_a_step_changes_every_weight_that_has_a_gradient():
 
 
 def test_weights_are_averaged_exponentially():
-    trainer = trainer_of(replace(BANANA, ema=0.75))
+    trainer = trainer_of(replace(CONFIG, ema=0.75))
     weight, average = (m.backbone.output.weight for m in (trainer.model, trainer.ema.module))
     trainer.train_step()
     first = weight.detach().clone()
@@ -284,10 +293,10 @@ def test_the_command_of_a_run_says_what_it_depends_on():
 
 
 def test_a_run_too_short_for_a_log_can_be_exported(tmp_path):
-    config = replace(BANANA, steps=1, checkpoint_every=1000)
+    config = replace(CONFIG, steps=1, checkpoint_every=1000)
     trainer = train(tmp_path, config)
     export(trainer, tmp_path, tmp_path, n=32)
-    assert (tmp_path / "banana.md").exists()
+    assert (tmp_path / "checkerboard.md").exists()
 
 
 def test_the_rates_rise_stay_and_fall():
