@@ -254,18 +254,29 @@ def test_members_of_a_second_attempt_are_counted_over_all_of_its_chunks():
 
 
 @pytest.mark.parametrize(
-    ("n", "ess", "populations", "error"),
-    [(1024, 23, 1, 0.1), (1024, 400, 1, None), (8, 8, 1, None), (64, 12, 16, None)],
+    ("n", "ess", "populations", "warns"),
+    [
+        (1024, 99, 1, True),
+        (1024, 101, 1, False),
+        (64, 31, 1, True),
+        (64, 33, 1, False),
+        (64, 20, 16, False),
+        (64, 5, 16, True),
+    ],
 )
-def test_a_run_warns_if_weights_add_more_than_a_twentieth_to_those_of_modes(
-    n, ess, populations, error
-):
-    """Of 23 independent samples a share of a half has a standard error of 0.1. Of 64 it has one of
-    0.06, to which weights add; and many populations make up for theirs."""
-    each = [Weights(list(range(n)), 4, 0.5, ess, 0.0, 0.0)] * populations
-    told = list(doubts(each))
-    assert len(told) == (error is not None)
-    if error is not None:
-        assert f"size is {ess} of {n}" in told[0]
-        assert f"up to {error:.2g}" in told[0]
+def test_a_run_warns_of_a_small_effective_sample_size(n, ess, populations, warns):
+    """Many populations make up for each one's."""
+    told = list(doubts([Weights(list(range(n)), 4, 0.5, ess, 0.0, 0.0)] * populations))
+    assert len(told) == warns
+    if warns:
+        assert f"size is {ess * populations} of {n * populations}" in told[0]
         assert "'particles': 16" in told[0]
+
+
+@pytest.mark.parametrize(("bad", "warns"), [(1, False), (2, False), (3, True)])
+def test_a_run_warns_of_k_hat_if_a_tenth_of_its_samples_have_it(bad, warns):
+    some = [Weights([k], 4, math.inf if k < bad else 0.1, 1.0, 0.0, 0.0) for k in range(20)]
+    told = list(doubts(some))
+    assert ["k-hat is infinite" in one and f"So {bad} of 20" in one for one in told] == [
+        True
+    ] * warns

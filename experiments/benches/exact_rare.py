@@ -38,7 +38,7 @@ def modes(mu: Tensor, stds: Tensor, weights: Tensor) -> Callable[[Tensor], Tenso
 def linear(
     seed: int, D: int, m: int, weight: float, width: float, timing: str, scale: float = 1.0
 ) -> Posterior:
-    """A standard normal and a rare one, under m linear values that make both as likely.
+    """A standard normal and a rare one, under m linear values that make both nearly as likely.
 
     Arguments:
         seed: The seed of the values and of where the rare mode is across them.
@@ -64,8 +64,8 @@ def linear(
 def given(
     mu: Tensor, stds: Tensor, weight: float, A: Tensor, y: Tensor, timing: str, scale: float = 1.0
 ) -> Posterior:
-    """Two modes of independent elements under A x = y, where the rows of A are orthonormal and
-    each mode has the same standard deviation along all of them.
+    """Two modes of independent elements under A x = y, where the rows of A are orthonormal, and
+    eigenvectors of each mode's covariance.
 
     Arguments:
         mu: The modes' means, with shape (2, D).

@@ -17,7 +17,7 @@ from ..study import Measurement
 from ..tables import TEXT, Columns
 
 PARTICLES = (1, 2, 4, 8, 16)
-"""How many a trajectory begins with; None for the library's, and more where it takes more."""
+"""How many a trajectory begins with. The library takes 2, and more where weights vary."""
 
 SEEDS = 3
 ANY = 10.0
@@ -70,7 +70,7 @@ def measure(setting: dict) -> list[Record]:
 
 def rows(records: Sequence[Record]) -> list[Record]:
     """Returns the rows of its table: of the rare modes, and of the others, each number."""
-    found = []
+    found, records = [], [row for row in records if "ratio" in row]
     groups = {
         f"{RARE}, in use": lambda row: row["family"] == RARE and not row["held_out"],
         f"{RARE}, set aside": lambda row: row["family"] == RARE and row["held_out"],
@@ -101,7 +101,8 @@ def _evaluations(record: Record) -> float:
 
 def _figure(records: Sequence[Record]) -> figures.Figure:
     return figures.convergence(
-        [row | {"evaluations": _evaluations(row)} for row in records], PARTICLES
+        [row | {"evaluations": _evaluations(row)} for row in records if "ratio" in row],
+        PARTICLES,
     )
 
 
@@ -114,7 +115,8 @@ COLUMNS: Columns = {
     "evaluations": ("evaluations, median", "{:.0f}"),
     "warned": ("warned", "{:.0%}"),
 }
-"""*Distance* is the sliced Wasserstein distance to the truth over that of the truth to itself."""
+"""*Distance* is the sliced Wasserstein distance to exact samples over that between two exact sets.
+Without a number of particles no option was set."""
 
 MEASUREMENT = Measurement(
     name="weights",

@@ -283,6 +283,14 @@ class Result:
             for one, two in pairwise(self.trace)
             if two.attempt == 1 and (one.attempt != 1 or two.step <= one.step)
         ]
+        weights = ""
+        if self.populations:
+            ess = sum(one.ess for one in self.populations)
+            most = max(one.particles for one in self.populations)
+            weights = (
+                f"importance weights: k-hat {self.pareto_k:.2g}, effective sample size {ess:.0f}, "
+                f"up to {most} particles in a trajectory\n"
+            )
         again = ""
         if first:
             number = sum(one.members for one in first)
@@ -293,7 +301,7 @@ class Result:
         return (
             f"{self.method if settings else without_settings(self.method)}\n{reason}"
             f"{int(self.feasible.sum())} of {len(self.members)} members {exact}\n"
-            f"{fit}{plausible}{again}"
+            f"{fit}{plausible}{weights}{again}"
             f"{forward:.0f} forward and {backward:.0f} backward evaluations a member, "
             f"{self.seconds:.1f} s, {self.overhead:.0%} of it outside the network\n"
             f"seed {self.seed}, members {self.members[0]} to {self.members[-1]}"

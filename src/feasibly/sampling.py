@@ -806,9 +806,11 @@ def implausible(some: int, all_of: int, attempts: int = 1) -> str:
 MISFIT = 1.5
 """Members whose chi-square a value is larger, beyond chance, are said to fit badly."""
 
-UNSURE = 0.05
-"""The standard error of a mode's weight by importance weights, above which a run warns if that of
-independent samples is smaller."""
+ENOUGH = 100
+"""The effective sample size of weights below which a run of twice as many samples warns."""
+
+LARGEST = 1e6
+"""A k-hat that is larger is called infinite."""
 
 NOTED = 0.1
 """The share of samples with unreliable weights above which a run warns."""
@@ -836,24 +838,24 @@ def doubts(populations: Sequence[Weights], cure: str = "") -> Iterator[str]:
     if not populations:
         return
     poor = [one for one in populations if one.pareto_k > RELIABLE]
-    size = [sum(len(one.members) for one in some) for some in (poor, populations)]
-    worst = max(poor or populations, key=lambda one: len(one.members))
+    some, size = (sum(len(one.members) for one in group) for group in (poor, populations))
+    worst = max(populations, key=lambda one: one.pareto_k)
     cure = cure or f"options={{'particles': {4 * worst.particles}}}"
     ess = sum(one.ess for one in populations)
-    apart = [len(w.members) ** 2 * max(0.0, 1 / w.ess - 1 / len(w.members)) for w in populations]
-    error = math.sqrt(sum(apart)) / 2 / size[1]
-    if size[0] > NOTED * size[1]:
+    if some > NOTED * size:
+        k_hat = "infinite" if worst.pareto_k > LARGEST else f"{worst.pareto_k:.2g}"
         yield (
-            f"Importance weights are not reliable: k-hat is {worst.pareto_k:.2g}, and should be "
-            f"at most {RELIABLE}. So {size[0]} of {size[1]} samples were drawn without sharing "
-            "weights. Modes may have wrong weights, also in samples that are feasible and "
-            f"plausible, and means and spreads with them. Take more particles: {cure}."
+            f"Importance weights are not reliable: k-hat is {k_hat}, and should be at most "
+            f"{RELIABLE}. So {some} of {size} samples were drawn without sharing weights. "
+            "Modes may have wrong weights, also in samples that are feasible and plausible, and "
+            f"means and spreads with them. Take more particles: {cure}."
         )
-    elif error > max(UNSURE, 0.5 / math.sqrt(size[1])):
+    elif ess < min(ENOUGH, size / 2):
         yield (
-            f"Few particles have most of the importance weight: the effective sample size is "
-            f"{ess:.0f} of {size[1]} samples. So the weight of a mode has a standard error of up "
-            f"to {error:.2g}. Take more particles: {cure}."
+            "A few trajectories carry most of the importance weight: the effective sample size is "
+            f"{ess:.0f} of {size} samples. Weights of modes have a standard error of some "
+            f"{0.5 / math.sqrt(ess):.1g} from this, or of twice that if a mode is rare. Take more "
+            f"particles: {cure}."
         )
 
 

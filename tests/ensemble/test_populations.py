@@ -83,15 +83,16 @@ def test_weights_that_are_infinitely_unreliable_are_not_kept_as_none():
     assert _diagnostics(None) == {}
 
 
-def test_a_store_warns_of_weights_only_if_those_of_many_members_are_unreliable(path):
-    """One of many is by chance."""
+def test_a_store_warns_of_the_weights_of_its_populations(path):
     summary = shared(path, population=4, chunk=4)
-    for bad, warns in ((0, False), (1, True)):
-        records = [
-            replace(r, pareto_k=0.9 if r.member < 4 * bad else 0.1) for r in summary.records
-        ]
-        told = [words for words in replace(summary, records=records).doubts() if "k-hat" in words]
-        assert ["So 4 of 20 samples" in words for words in told] == [True] * warns
+    for known, words in (
+        ({"pareto_k": 0.1, "ess": 4.0}, None),
+        ({"pareto_k": 0.9, "ess": 4.0}, "So 20 of 20 samples"),
+        ({"pareto_k": 0.1, "ess": 1.0}, "size is 5 of 20 samples"),
+    ):
+        records = [replace(r, **known) for r in summary.records]
+        told = [one for one in replace(summary, records=records).doubts() if "weight" in one]
+        assert [words in one for one in told] == [True] * (words is not None)
 
 
 def test_a_larger_population_takes_more():

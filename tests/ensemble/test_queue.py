@@ -74,13 +74,18 @@ def test_a_claim_that_is_not_touched_becomes_stale(folder, clock, elsewhere):
     assert here.owns(0)
 
 
-def test_claims_that_are_watched_become_stale_together(folder, clock, elsewhere):
-    """Those of a population are all taken over when its first is."""
+def test_what_one_process_held_together_is_taken_over_together(folder, clock, elsewhere):
+    """Also if it touched some later than others, and what another holds stays."""
+    here, third = Claims(folder, patience=60), Claims(folder)
+    third.host = "another still"
     elsewhere.take(range(3), 3)
-    here = Claims(folder, patience=60)
-    here.watch(range(3))
+    third.take([3], 1)
+    assert here.take_together([0, 1, 2, 3]) == []
+    clock[0] = 30
+    assert here.take([1], 1) == []
     clock[0] = 61
-    assert here.take(range(3), 3) == [0, 1, 2]
+    assert here.take_together([0, 1, 2, 3, 4]) == [0, 1, 2, 4]
+    assert third.owns(3)
 
 
 def test_the_claims_of_the_dead_are_cleared_and_no_others(folder, start, elsewhere):

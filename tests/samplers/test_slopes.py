@@ -1,5 +1,7 @@
 """Derivatives of values that follow from one noise level to the next, against closed forms."""
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -46,12 +48,21 @@ def test_variances_of_any_rows_are_too_large_and_never_too_small():
     assert gap.max() > 1e-3, "they are too large"
 
 
-def test_rows_that_all_states_share_need_not_be_given_again():
-    old = randn(1, 3, 4).expand(5, -1, -1)
-    levels = torch.tensor([0.5, 1.0, 2.0, 4.0, 8.0]).double()
-    each = torch.stack([covariance(COV, level) for level in levels])
-    before = Slopes(old, old @ each, 1.5)
-    torch.testing.assert_close(followed(before, None, 0.7), followed(before, old, 0.7))
+@pytest.mark.parametrize("apart", [1.0, 1e-3, 3e-4, 0.0])
+def test_rows_that_all_states_share_need_not_be_given_again(apart):
+    """Also if they are nearly the same, where variances may be too large, and never too small."""
+    one, other = randn(2, 4)
+    old = torch.stack([one, one + apart * other])[None].expand(3, -1, -1)
+    levels = torch.tensor([0.5, 2.0, 8.0]).double()
+    before = Slopes(old, old @ torch.stack([covariance(COV, level) for level in levels]), 1.5)
+    found = followed(before, None, 0.7)
+    if apart == 1:
+        torch.testing.assert_close(found, followed(before, old, 0.7))
+    gamma = 1 / 0.7**2 - 1 / 1.5**2
+    for S, V in zip(found @ old.mT, map(partial(covariance, COV), levels), strict=True):
+        exact = old[0] @ torch.linalg.inv(torch.linalg.inv(V) + gamma * torch.eye(4)) @ old[0].T
+        gap = torch.linalg.eigvalsh((S + S.mT) / 2 - exact)
+        assert gap.min() > -1e-6 * exact.trace()
 
 
 def test_a_row_that_is_repeated_changes_nothing():

@@ -42,7 +42,7 @@ POPULATION = 64
 """How many members of a store share importance weights. A stop loses those of one such
 population at most, of each process."""
 
-FORMAT = 5
+FORMAT = 6
 INFEASIBLE = ("keep", "retry", "drop")
 LIMITS = {
     "members": 10**6,

@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ..errors import StoreError
@@ -59,10 +59,18 @@ class Claims:
                 taken.append(member)
         return taken
 
-    def watch(self, members: Iterable[int]) -> None:
-        """Notes when claims were last touched, so that those of one process go stale together."""
-        for member in members:
-            self._is_stale(member)
+    def take_together(self, wanted: Sequence[int]) -> list[int]:
+        """Claims members that are sampled together, if the first of them is free. From a process
+        that is dead all of its claims on them are taken over at once."""
+        before = self._owner(wanted[0]).get("worker")
+        found = self.take(wanted[:1], 1)
+        for member in wanted[1:] if found else ():
+            dead = before is not None and self._owner(member).get("worker") == before
+            if self._make(member) or (
+                (dead or self._is_stale(member)) and self._take_over(member)
+            ):
+                found.append(member)
+        return found
 
     def release(self, members: Iterable[int]) -> None:
         """Gives claims back, of members that are finished or not."""

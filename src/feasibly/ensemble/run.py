@@ -25,6 +25,7 @@ from ..progress import current, shown
 from ..randomness import MemberNoise
 from ..result import DIAGNOSTICS, Result, Snapshot, Weights
 from ..samplers import Sampler
+from ..samplers.particles import FEWEST
 from ..sampling import TRIED, Monitor, Run, advice, complaints, counts, describe, dry_run
 from . import memory
 from .manifest import LIMITS, POPULATION, Config, Layout, fingerprint
@@ -290,11 +291,9 @@ class Worker:
         left = set(missing)
         for members in self.store.manifest.populations():
             lacking = [i for i in members if i in left]
-            self.claims.watch(lacking)
-            # its first one is claimed by one process at a time
-            if lacking and self.claims.take(lacking[:1], 1):
+            if lacking and (taken := self.claims.take_together(lacking)):
                 self.together = members
-                return [lacking[0], *self.claims.take(lacking[1:], len(lacking))]
+                return taken
         return []
 
     @property
@@ -322,9 +321,10 @@ class Worker:
             size = self.plan.chunk if self.shares else len(left)
             if size == 1:
                 what, cure = f"Member {left[0]} alone does", "a method without gradients"
-                if self.shares and len(self.together) > 1:
+                if self.shares:
                     what = f"A population of {len(self.together)} samples, one at a time, does"
-                    cure = f"smaller populations (population={len(self.together) // 2})"
+                    if len(self.together) // 2 >= FEWEST:
+                        cure = f"a new store with population={len(self.together) // 2}"
                 raise SamplingError(
                     f"{what} not fit into memory: {error.__cause__ or error}. Use a larger "
                     f"machine, fewer processes on it, or {cure}."

@@ -202,8 +202,8 @@ class Particles(Sampler):
     trajectory are resampled if their effective sample size falls below a half.
 
     With `spacing="noise"` half of the steps are uniform in :math:`\log \sigma / \alpha`. The other
-    half have a Cauchy distribution of scale one around the logarithm of `levels.spread`. Near
-    that level modes part, and longer steps change their weights.
+    half have a Cauchy distribution of scale one around the logarithm of `levels.spread`. Modes
+    separate near that level, so that longer steps bias their weights.
 
     Once, at the noise level `levels.drawn`, the samples are drawn from all particles of the
     population, by Pareto-smoothed weights. So a mode has its weight, although few trajectories
@@ -250,7 +250,7 @@ class Particles(Sampler):
         constraint: The constraint. A weight takes a gradient for each residual and for each
             value of an inequality.
         steps: The number of diffusion steps.
-        spacing: Where the steps are; see :class:`Sampler`.
+        spacing: Where the steps are: `noise` as above, or `time`; see :class:`Sampler`.
         particles: The number :math:`K` of particles that a trajectory begins with.
         error: The standard error that weights may add to the weight of a mode, in one
             population. It is never asked to be less than that of as many independent samples.
@@ -612,6 +612,11 @@ class Particles(Sampler):
         if not isinstance(self.error, int | float) or not self.error > 0:
             raise ValueError(
                 f"{type(self).__name__}(error=...) must be a positive number, got {self.error!r}."
+            )
+        if not self.levels.spread > 0:
+            raise ValueError(
+                f"{type(self).__name__}(levels={self.levels!r}): `spread`, the standard deviation "
+                "of the data, must be positive."
             )
         if not self.levels.weighted > self.levels.drawn >= 0 or self.levels.every < 1:
             raise ValueError(

@@ -160,8 +160,8 @@ def followed(before: Slopes, J: Tensor | None, level: float) -> Tensor:
     spread = spread.clamp_min(0)
     shrunk = 1 / (1 + spread * (1 / level**2 - 1 / before.level**2))
     if J is None:
-        one = before.J[:1]
-        return (one @ one.mT @ basis.mT * shrunk[:, None] @ basis) @ before.VJ
+        found, _ = torch.linalg.solve_ex(basis, shrunk[..., None] * (basis @ before.VJ))
+        return found
     old, VJ = basis @ before.J, shrunk[..., None] * (basis @ before.VJ)
     shares = J @ old.mT  # of rows in those before
     rank = old.square().sum(dim=(1, 2)).clamp_min(1)
