@@ -10,6 +10,7 @@ import math
 import pytest
 import torch
 from scipy.special import ive
+from torch.distributions import MultivariateNormal
 
 from experiments import figures, records, tables
 from experiments.benches import ExactBench, exact_branches
@@ -458,3 +459,41 @@ def test_branches_of_a_chain_are_as_likely_as_if_all_their_combinations_are_coun
     gain = cov[free][:, known] @ P
     rest = cov[free][:, free] - gain @ cov[known][:, free]
     equals(found[:, free] - x @ gain.T, torch.zeros(2), rest.trace())
+
+
+RARE = [problem for problem in PROBLEMS.values() if problem.family == "rare modes"]
+
+
+def covariances(prior):
+    """Those of the modes, with shape (K, D, D)."""
+    return prior.vectors * prior.values[:, None] @ prior.vectors.mT
+
+
+def density(posterior, mu, cov):
+    """The log-density of a mode at the values, or on the sphere, in closed form."""
+    if posterior.constraint.linear:
+        A, r = posterior.constraint.matrix(torch.zeros(1, *posterior.shape))
+        return MultivariateNormal(A @ mu, A @ cov @ A.T).log_prob(-r).item()
+    D, v = len(mu), cov[0, 0].item()
+    order, turn = D / 2 - 1, math.sqrt(D) * mu.norm().item() / v
+    even = -math.lgamma(order + 1) - order * math.log(2)
+    if turn:
+        even = math.log(ive(order, turn)) + turn - order * math.log(turn)
+    return even - D / 2 * math.log(v) - (D + mu.square().sum().item()) / (2 * v)
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [one for one in RARE if one.kind == "linear" or "sphere" in one.name],
+    ids=lambda one: one.name,
+)
+def test_the_weight_of_a_rare_mode_is_that_of_its_density_on_the_constraint(problem):
+    """Each fails by chance in one of 10,000 choices of the seed."""
+    posterior, n = problem.make(), 20_000
+    prior, x = posterior.denoiser, posterior.sample(n, torch.Generator().manual_seed(3))
+    modes = list(zip(prior.mu, covariances(prior), strict=True))
+    exact = torch.tensor([density(posterior, *mode) for mode in modes])
+    exact = (prior.log_weights + exact).softmax(dim=0)[1].item()
+    at = torch.stack([MultivariateNormal(*mode).log_prob(x) for mode in modes], dim=1)
+    rare = (prior.log_weights + at).softmax(dim=1)[:, 1]
+    assert rare.mean().item() == pytest.approx(exact, abs=3.9 * rare.std().item() / n**0.5)
