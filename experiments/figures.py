@@ -18,7 +18,6 @@ __all__ = [
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
-from statistics import fmean, median
 
 import numpy as np
 import torch
@@ -118,10 +117,12 @@ def convergence(rows: Sequence[Record], numbers: Sequence[int]) -> Figure:
             each = [[row for row in group if row["particles"] == n] for n in (*numbers, None)]
             if not all(each):
                 continue
-            line = [[fmean(row[k] for row in some) for some in each] for k in ("evaluations", key)]
+            line = [
+                [np.mean([row[k] for row in some]) for some in each] for k in ("evaluations", key)
+            ]
             ax.plot(*(part[:-1] for part in line), color="C0", alpha=0.35, linewidth=1)
             lines.append(line)
-        middle = [[*map(median, zip(*one, strict=True))] for one in zip(*lines, strict=True)]
+        middle = np.median(lines, axis=0)
         ax.plot(*(part[:-1] for part in middle), "o-", color="black")
         ax.plot(*(part[-1] for part in middle), "*", color="black", markersize=12)
         ax.set(xscale="log", yscale="log", xlabel="evaluations of a sample")

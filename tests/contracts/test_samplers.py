@@ -68,7 +68,8 @@ MAKE = {
     "TruncatedPPR": maker(samplers.TruncatedPPR, BOX, minimize=GaussNewton()),
     "CalibratedPPR": maker(samplers.CalibratedPPR, minimize=GaussNewton()),
     "Rejection": rejection,
-    "Particles": maker(samplers.Particles, particles=3),
+    # drawn where the last projection converges, in so few steps
+    "Particles": maker(samplers.Particles, particles=3, levels=Levels(drawn=0.2)),
     "Particles, inside": maker(samplers.Particles, BOX, levels=Levels(begun=2.0, drawn=0.0)),
     "PostHoc": maker(samplers.PostHoc),
     "Ancestral": maker(samplers.Ancestral),

@@ -183,10 +183,13 @@ def test_a_run_takes_what_was_estimated_from_a_few_of_its_steps(make, shape, cou
 
 @pytest.mark.parametrize("begun", [10.0, 0.3])
 @pytest.mark.parametrize("batch", [8, 32])
-def test_a_population_takes_at_most_what_was_estimated_from_the_smallest_one(begun, batch):
+def test_a_population_takes_at_most_what_was_estimated_from_the_smallest_one(
+    monkeypatch, begun, batch
+):
     """That is the most: particles may be doubled three times, and here are."""
     sampler, shape = particles(begun), (2 * 10**3,)
     expected = estimate(sampler, shape).of(batch)
+    monkeypatch.setattr("feasibly.samplers.particles.smoothed", lambda w: (w, 0.9))
     made = Run(5, shape, torch.float32, CPU, chunk=batch)
     _, taken = memory.peak(lambda: made.sample([sampler], list(range(POPULATION))), CPU)
     assert taken <= expected <= 5 * taken
