@@ -1,6 +1,16 @@
 """What the exact problems have in common: what a problem is, schedules, and ways to sample."""
 
-__all__ = ["Problem", "Region", "beyond", "mixture", "named", "on_curve", "rejected", "schedule"]
+__all__ = [
+    "Problem",
+    "Region",
+    "beyond",
+    "mixture",
+    "named",
+    "on_curve",
+    "on_sphere",
+    "rejected",
+    "schedule",
+]
 
 import math
 from collections.abc import Callable
@@ -129,6 +139,32 @@ def on_curve(
     def sample(n: int, generator: Generator) -> Tensor:
         v = torch.rand(n, generator=generator, dtype=torch.float64)
         return x[torch.searchsorted(share, v * share[-1]).clamp(max=CELLS - 1)]
+
+    return sample
+
+
+def on_sphere(
+    direction: Tensor, cos: Tensor, log_density: Tensor
+) -> Callable[[int, Generator], Tensor]:
+    """Returns how to sample the unit sphere by the density of the cosine to an axis. Cosines are
+    sampled by quadrature, and the direction across is uniform.
+
+    Arguments:
+        direction: The axis, of length one, with shape (D).
+        cos: The cosines, evenly spaced, with shape (N).
+        log_density: The log-density on the sphere at each, up to a constant.
+    """
+    D = len(direction)
+    log_w = log_density + (D - 3) / 2 * torch.log1p(-cos.square())
+    share = log_w.softmax(dim=0).cumsum(dim=0)
+
+    def sample(n: int, generator: Generator) -> Tensor:
+        v = torch.rand(n, generator=generator, dtype=torch.float64)
+        c = cos[torch.searchsorted(share, v * share[-1]).clamp(max=len(cos) - 1)][:, None]
+        z = torch.randn(n, D, generator=generator, dtype=torch.float64)
+        z = z - (z @ direction)[:, None] * direction
+        across = z / z.norm(dim=1, keepdim=True)
+        return c * direction + (1 - c.square()).sqrt() * across
 
     return sample
 

@@ -19,7 +19,7 @@ from feasibly.problems.distributions import Banana
 from feasibly.problems.distributions import Checkerboard as Board
 from feasibly.schedules import Schedule
 
-from .exact_base import Problem, on_curve, schedule
+from .exact_base import Problem, on_curve, on_sphere, schedule
 from .posteriors import Posterior, nearest, normals
 
 TOLERANCE = 1e-8  # of residuals that vary by about one over the data
@@ -238,16 +238,10 @@ def sphere(
     mu = offset * math.sqrt(D) * direction
     R = radius * math.sqrt(D)
     cos = (torch.arange(2**16).double() + 0.5) / 2**15 - 1
-    log_w = R * mu.norm() * cos + (D - 3) / 2 * torch.log1p(-cos.square())
-    share = log_w.softmax(dim=0).cumsum(dim=0)
+    on = on_sphere(direction, cos, R * mu.norm() * cos)
 
     def sample(n: int, generator: Generator) -> Tensor:
-        v = torch.rand(n, generator=generator, dtype=torch.float64)
-        c = cos[torch.searchsorted(share, v * share[-1]).clamp(max=len(cos) - 1)][:, None]
-        z = torch.randn(n, D, generator=generator, dtype=torch.float64)
-        z = z - (z @ direction)[:, None] * direction
-        across = z / z.norm(dim=1, keepdim=True)
-        return scale * R * (c * direction + (1 - c.square()).sqrt() * across)
+        return scale * R * on(n, generator)
 
     prior = Gaussian(scale * mu, scale**2 * torch.eye(D), schedule(timing, scale))
     unit = scale**2 * radius**2 / 2

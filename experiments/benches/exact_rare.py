@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 from feasibly.constraints import Energy, Linear
 from feasibly.oracles import GaussianMixture
 
-from .exact_base import Problem, named, schedule
+from .exact_base import Problem, named, on_sphere, schedule
 from .exact_curves import Curve, Prior, circle, ellipse, graph, on, wave
 from .posteriors import Posterior, normals
 
@@ -115,16 +115,11 @@ def sphere(seed: int, D: int, weight: float, width: float, timing: str) -> Poste
     cos = (torch.arange(2**16).double() + 0.5) / 2**15 - 1
     lengths = mu.norm(dim=1, keepdim=True)
     squares = D - 2 * R * lengths * cos + lengths.square()  # (K, cosines)
-    log_w = (D - 3) / 2 * torch.log1p(-cos.square()) - squares / (2 * stds[:, None].square())
-    log_w = log_w + (weights.log() - D * stds.log())[:, None]
-    shares = log_w.logsumexp(dim=0).softmax(dim=0).cumsum(dim=0)
+    log_p = (weights.log() - D * stds.log())[:, None] - squares / (2 * stds[:, None].square())
+    on = on_sphere(direction, cos, log_p.logsumexp(dim=0))
 
     def sample(n: int, generator: Generator) -> Tensor:
-        v = torch.rand(n, generator=generator, dtype=torch.float64)
-        c = cos[torch.searchsorted(shares, v * shares[-1]).clamp(max=len(cos) - 1)][:, None]
-        z = torch.randn(n, D, generator=generator, dtype=torch.float64)
-        z = z - (z @ direction)[:, None] * direction
-        return R * (c * direction + (1 - c.square()).sqrt() * z / z.norm(dim=1, keepdim=True))
+        return R * on(n, generator)
 
     cov = stds.square()[:, None, None] * torch.eye(D).double()
     prior = GaussianMixture(weights, mu, cov, schedule(timing))

@@ -362,10 +362,10 @@ def failure(where: str, error: Exception, states: int) -> SamplingError:
         return SamplingError(exhausted(where.rstrip(","), error, states))
     if why := explained(error):
         return SamplingError(f"{where} failed. {why} ({error}).")
-    cure = "test the denoiser there with `python -m feasibly check`"
+    fix = "test the denoiser there with `python -m feasibly check`"
     if isinstance(error, OSError):  # of a disk or a connection
-        cure = "it is not an error of the method, so run it again once that is fixed"
-    return SamplingError(f"{where} failed ({type(error).__name__}: {error}); {cure}.")
+        fix = "it is not an error of the method, so run it again once that is fixed"
+    return SamplingError(f"{where} failed ({type(error).__name__}: {error}); {fix}.")
 
 
 Watch = Callable[[Tensor, Tensor, Tensor], None]
@@ -767,10 +767,10 @@ def advice(sampler: Any, x: Tensor, ids: Sequence[int]) -> str:
     except Exception:  # the advice must not cost the samples
         return sampler.advice
     if (least := rounding.square().sum(dim=1).median().item()) > goal:
-        cure = " or sample with dtype=torch.float64" if x.dtype == torch.float32 else ""
+        fix = " or sample with dtype=torch.float64" if x.dtype == torch.float32 else ""
         return (
             f"Rounding alone changes the violation by {least:.1g}, and the tolerance is "
-            f"{goal:.1g}: raise it{cure}."
+            f"{goal:.1g}: raise it{fix}."
         )
     if best < SLOW * before:
         return (
@@ -828,19 +828,19 @@ def complaints(attempts: Sequence[Any], statistics: Mapping[str, float]) -> Iter
             yield from sampler.warnings(statistics)
 
 
-def doubts(populations: Sequence[Weights], cure: str = "") -> Iterator[str]:
+def doubts(populations: Sequence[Weights], fix: str = "") -> Iterator[str]:
     """Yields what a user must know of the importance weights that samples were drawn by.
 
     Arguments:
         populations: The weights.
-        cure: How to take more particles; empty for four times as many by an option.
+        fix: How to take more particles; empty for four times as many by an option.
     """
     if not populations:
         return
     poor = [one for one in populations if one.pareto_k > RELIABLE]
     some, size = (sum(len(one.members) for one in group) for group in (poor, populations))
     worst = max(populations, key=lambda one: one.pareto_k)
-    cure = cure or f"options={{'particles': {4 * worst.particles}}}"
+    fix = fix or f"options={{'particles': {4 * worst.particles}}}"
     ess = sum(one.ess for one in populations)
     if some > NOTED * size:
         k_hat = "infinite" if worst.pareto_k > LARGEST else f"{worst.pareto_k:.2g}"
@@ -848,14 +848,14 @@ def doubts(populations: Sequence[Weights], cure: str = "") -> Iterator[str]:
             f"Importance weights are not reliable: k-hat is {k_hat}, and should be at most "
             f"{RELIABLE}. So {some} of {size} samples were drawn without sharing weights. "
             "Modes may have wrong weights, also in samples that are feasible and plausible, and "
-            f"means and spreads with them. Take more particles: {cure}."
+            f"means and spreads with them. Take more particles: {fix}."
         )
     elif ess < min(ENOUGH, size / 2):
         yield (
             "A few trajectories carry most of the importance weight: the effective sample size is "
             f"{ess:.0f} of {size} samples. Weights of modes have a standard error of some "
             f"{0.5 / math.sqrt(ess):.1g} from this, or of twice that if a mode is rare. Take more "
-            f"particles: {cure}."
+            f"particles: {fix}."
         )
 
 

@@ -49,13 +49,14 @@ class Claims:
         self.stop.set()
         self.release(list(self.held))
 
-    def take(self, wanted: Iterable[int], count: int) -> list[int]:
-        """Claims up to `count` of the members that are wanted, the first that are free."""
+    def take(self, wanted: Iterable[int], count: int, dead: str | None = None) -> list[int]:
+        """Claims up to `count` of the members that are wanted, the first that are free. Those of a
+        worker that is known to be dead are free too."""
         taken = []
         for member in wanted:
             if len(taken) == count:
                 break
-            if self._make(member) or (self._is_stale(member) and self._take_over(member)):
+            if self._make(member) or (self._is_stale(member, dead) and self._take_over(member)):
                 taken.append(member)
         return taken
 
@@ -64,13 +65,7 @@ class Claims:
         that is dead all of its claims on them are taken over at once."""
         before = self._owner(wanted[0]).get("worker")
         found = self.take(wanted[:1], 1)
-        for member in wanted[1:] if found else ():
-            dead = before is not None and self._owner(member).get("worker") == before
-            if self._make(member) or (
-                (dead or self._is_stale(member)) and self._take_over(member)
-            ):
-                found.append(member)
-        return found
+        return found and [*found, *self.take(wanted[1:], len(wanted), before)]
 
     def release(self, members: Iterable[int]) -> None:
         """Gives claims back, of members that are finished or not."""
@@ -108,8 +103,10 @@ class Claims:
         self.seen.pop(member, None)
         return True
 
-    def _is_stale(self, member: int) -> bool:
+    def _is_stale(self, member: int, dead: str | None = None) -> bool:
         owner = self._owner(member)
+        if dead is not None and owner.get("worker") == dead:
+            return True
         pid = owner.get("pid")
         if owner.get("host") == self.host and type(pid) is int and 0 < pid < 2**31:
             born = _born(pid)

@@ -320,14 +320,14 @@ class Worker:
                 raise
             size = self.plan.chunk if self.shares else len(left)
             if size == 1:
-                what, cure = f"Member {left[0]} alone does", "a method without gradients"
+                what, fix = f"Member {left[0]} alone does", "a method without gradients"
                 if self.shares:
                     what = f"A population of {len(self.together)} samples, one at a time, does"
                     if len(self.together) // 2 >= FEWEST:
-                        cure = f"a new store with population={len(self.together) // 2}"
+                        fix = f"a new store with population={len(self.together) // 2}"
                 raise SamplingError(
                     f"{what} not fit into memory: {error.__cause__ or error}. Use a larger "
-                    f"machine, fewer processes on it, or {cure}."
+                    f"machine, fewer processes on it, or {fix}."
                 ) from error
             self.plan.most = max(1, size // 2)
             result = None

@@ -187,12 +187,8 @@ class Sampler(ABC):
     def times_at(self, log_levels: Tensor) -> Tensor:
         """Returns the times at which :meth:`log_level` has these values, with their shape. The
         values are float64, and within the schedule's."""
-        low, high = torch.zeros_like(log_levels), torch.ones_like(log_levels)
-        for _ in range(BISECTIONS):
-            middle = (low + high) / 2
-            below = self.log_level(middle) < log_levels
-            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-        return (low + high) / 2
+        ends = torch.zeros_like(log_levels), torch.ones_like(log_levels)
+        return bisected(self.log_level, log_levels, *ends)
 
     @property
     def taken(self) -> int:
@@ -340,6 +336,18 @@ class Sampler(ABC):
         for name in names:
             number = whole(name, getattr(self, name), least, of=type(self).__name__)
             object.__setattr__(self, name, number)
+
+
+def bisected(
+    function: Callable[[Tensor], Tensor], values: Tensor, low: Tensor, high: Tensor
+) -> Tensor:
+    """Returns where an increasing function has the given values, by bisection between bounds, all
+    with one shape."""
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        below = function(middle) < values
+        low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+    return (low + high) / 2
 
 
 def _check_schedule(first: float, last: float) -> None:

@@ -22,7 +22,7 @@ from ..result import RELIABLE, Weights
 from ..sampling import finite, passed
 from .ancestral import Ancestral, Last
 from .answers import answers, same
-from .base import BISECTIONS, Randn, Sampler, Start, Step
+from .base import Randn, Sampler, Start, Step, bisected
 from .calibrated import CalibratedPPR
 from .normals import inside, positive
 from .ppr import PPR
@@ -314,17 +314,17 @@ class Particles(Sampler):
         )
 
     def spaced(self, highest: Tensor, lowest: Tensor) -> Tensor:
-        ends, centre = torch.stack([highest, lowest]), math.log(self.levels.spread)
-        turns = (ends - centre).atan()
-        share = torch.linspace(0, 1, self.steps + 1, dtype=ends.dtype).to(ends)
-        high, low = highest.expand_as(share), lowest.expand_as(share)
-        for _ in range(BISECTIONS):
-            middle = (high + low) / 2
-            even = (middle - highest) / (lowest - highest)
-            near = ((middle - centre).atan() - turns[0]) / (turns[1] - turns[0])
-            above = (even + near) / 2 < share
-            high, low = torch.where(above, middle, high), torch.where(above, low, middle)
-        return (high + low) / 2
+        centre = math.log(self.levels.spread)
+        first, last = ((end - centre).atan() for end in (highest, lowest))
+
+        def behind(level: Tensor) -> Tensor:
+            """The share of the steps at higher noise, which is negative so that it increases."""
+            even = (level - highest) / (lowest - highest)
+            near = ((level - centre).atan() - first) / (last - first)
+            return -(even + near) / 2
+
+        share = torch.linspace(0, 1, self.steps + 1, dtype=highest.dtype).to(highest)
+        return bisected(behind, -share, lowest.expand_as(share), highest.expand_as(share))
 
     def weigh(self, cloud: Cloud, walk: Walk, first: int, last: int) -> Cloud:
         """Takes particles from one time to another, by their numbers."""
