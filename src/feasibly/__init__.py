@@ -42,21 +42,22 @@ from .fitness import Check, check
 from .models import LatentDecoder, wrap
 from .result import Result, Snapshot
 from .samplers import (
+    DPS,
     PPR,
+    SMC,
     Ancestral,
     CalibratedPPR,
-    PostHoc,
-    PredictorCorrector,
-    Rejection,
-    Sampler,
-    TruncatedPPR,
+    Method,
+    TunedPPR,
 )
 from .wrappers import Chunked, MixedPrecision
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "DPS",
     "PPR",
+    "SMC",
     "Ancestral",
     "Audit",
     "Bounds",
@@ -78,19 +79,16 @@ __all__ = [
     "LatentDecoder",
     "LevelSet",
     "Linear",
+    "Method",
     "MixedPrecision",
     "Observation",
-    "PostHoc",
     "Posterior",
-    "PredictorCorrector",
-    "Rejection",
     "Result",
-    "Sampler",
     "SamplingError",
     "Scalar",
     "Snapshot",
     "StoreError",
-    "TruncatedPPR",
+    "TunedPPR",
     "audit",
     "check",
     "constraints",

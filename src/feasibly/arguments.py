@@ -69,7 +69,8 @@ def typed(function: F) -> F:
 def fit_fields(value: Any) -> None:
     """Does the same to the fields of a frozen dataclass, in its `__post_init__`."""
     for field in fields(value):
-        if field.init and field.name != "constraint":
+        chosen = field.default is None and getattr(value, field.name) is None
+        if field.init and field.name != "constraint" and not chosen:
             found = fitted(
                 type(value).__name__, field.name, getattr(value, field.name), field.type
             )

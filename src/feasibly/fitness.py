@@ -20,8 +20,10 @@ from .ensemble import Footprint, estimate
 from .errors import DenoiserError
 from .machine import size
 from .network import own_mode
-from .policy import level_remarks
+from .problem import Problem
+from .remarks import level_remarks
 from .result import aligned
+from .run import run
 from .samplers import Ancestral
 
 SAMPLES = 256
@@ -177,9 +179,11 @@ def check(
         return Check(found, mistake, None if constraint is None else constraint.tolerance)
     of_one = tuple(tested.shape[1:])
     chosen = plan(denoiser, constraint, of_one, dtype=dtype)
-    taken = estimate(chosen.attempts, of_one, dtype=dtype)
+    taken = estimate(chosen.kernels[-1])
     # what the diagnosis has said of noise levels, and of other samples
-    of_levels = () if chosen.survey is None else tuple(level_remarks(chosen.survey))
+    of_levels: tuple[str, ...] = ()
+    if chosen.monitor is not None:
+        of_levels = tuple(level_remarks(chosen.monitor.survey))
     remarks = tuple(one for one in chosen.remarks if not (found.misfits and one in of_levels))
     return Check(found, mistake, constraint.tolerance, chosen.reason, remarks, taken)
 
@@ -187,8 +191,8 @@ def check(
 def _own(denoiser: Any, shape: tuple[int, ...], seed: int, dtype: torch.dtype) -> Tensor:
     """Samples of the denoiser itself, to test it on where there are no data."""
     # its last estimates: to denoise the last states would hide noise that is left in them
-    sampler = Ancestral(denoiser, output="projected")
-    return sampler.sample(SAMPLES, shape, seed=seed, dtype=dtype).samples
+    problem = Problem(denoiser, None, shape, dtype=dtype)
+    return run([Ancestral(output="projected").bind(problem)], SAMPLES, seed=seed).samples
 
 
 def _mistake(denoiser: Any, data: Tensor) -> str:

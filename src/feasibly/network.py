@@ -4,6 +4,7 @@ __all__ = [
     "Evaluations",
     "Network",
     "along_channels",
+    "counted",
     "device_of",
     "explained",
     "moments_of",
@@ -36,6 +37,7 @@ are then off by less than 0.01 standard deviations, if that noise is five of the
 DEVICES = ("cpu", "cuda", "mps", "xpu")
 
 _AUTOCAST: ContextVar[tuple[tuple[str, torch.dtype], ...]] = ContextVar("autocast", default=())
+_COUNTS: ContextVar["Evaluations | None"] = ContextVar("counts", default=None)
 
 
 @dataclass
@@ -60,13 +62,24 @@ class Evaluations:
         return Evaluations(**{k: v + getattr(other, k) for k, v in vars(self).items()})
 
 
+@contextmanager
+def counted(evaluations: Evaluations | None) -> Generator[None]:
+    """Counts what networks evaluate within; None counts nothing. The innermost one counts."""
+    token = _COUNTS.set(evaluations)
+    try:
+        yield
+    finally:
+        _COUNTS.reset(token)
+
+
 class Network:
     r"""Wraps a denoiser, so that it returns :math:`\mathbb{E}[x_0 \mid x_t]` as a tensor.
+
+    Evaluations are counted within :func:`counted`.
 
     Arguments:
         denoiser: A callable `(x_t, t)` with an attribute `schedule`, whose result is a tensor or
             has an attribute `mean`. Of a :class:`Network` the denoiser is taken.
-        evaluations: Where evaluations are counted; None to count nothing.
         settles: Whether members begin at a mean of their own; None for what the denoiser says by
             its attribute `own_means`.
 
@@ -77,7 +90,6 @@ class Network:
     def __init__(
         self,
         denoiser: Callable[[Tensor, Tensor], Any],
-        evaluations: Evaluations | None = None,
         settles: bool | None = None,
     ) -> None:
         if isinstance(denoiser, Network):
@@ -93,9 +105,13 @@ class Network:
         _check_schedule(schedule)
         self.denoiser = denoiser
         self.schedule: Callable[[Tensor], tuple[Tensor, Tensor]] = schedule
-        self.evaluations = evaluations
         own = getattr(denoiser, "own_means", False)
         self.settles: bool = own if settles is None else settles
+
+    def noise_level(self, t: Tensor) -> float:
+        r"""Returns the noise level :math:`\sigma_t / \alpha_t`, relative to the signal."""
+        alpha_t, sigma_t = self.schedule(t)
+        return (sigma_t / alpha_t).item()
 
     def begin(self, z: Tensor, t: Tensor) -> Tensor:
         r"""Returns the states that runs begin with: :meth:`noisy` ones, or where members settle,
@@ -147,9 +163,9 @@ class Network:
     def __call__(self, x_t: Tensor, t: Tensor) -> Tensor:
         # A denoiser that writes into its input is refused. It gets a copy, so that the state stays
         # as it was, and no hook sees a view that was written to, which would end the process.
-        if self.evaluations is None:
+        counts, members, meter = _COUNTS.get(), x_t.shape[0], progress.current()
+        if counts is None:
             return self._estimate(x_t.clone(), t)
-        counts, members, meter = self.evaluations, x_t.shape[0], progress.current()
         counts.forward += 1
         counts.member_forward += members
 

@@ -18,22 +18,24 @@ from torch import Tensor
 
 from .. import ensemble
 from ..api import plan
-from ..arguments import placed, shape_of, typed, whole
+from ..arguments import shape_of, typed, whole
 from ..constraints import through
 from ..constraints.base import Constraint
 from ..constraints.composite import without_inequalities
 from ..errors import ConstraintError, DenoiserError, SamplingError, StoreError
 from ..machine import is_exhausted
 from ..members import calling
-from ..minimizers.base import per_sample
-from ..network import device_of, own_mode
-from ..plausible import Reference
+from ..messages import describe
+from ..minimizers.base import finite, per_sample
+from ..monitor import Monitor
+from ..network import own_mode
 from ..policy import Plan
+from ..problem import Problem, inspect
 from ..progress import current, shown, work
 from ..result import Result
-from ..samplers import Ancestral, Sampler
+from ..run import run
+from ..samplers import Ancestral, Method
 from ..samplers.rejection import PILOT
-from ..sampling import describe, finite, inspect, run
 from .findings import Candidate, Examination, examine, summarised
 from .result import Audit, recommend
 from .truths import STEPS, from_data, from_prior, unlike
@@ -44,7 +46,10 @@ FEWEST = 16
 DESCENTS = 4
 """The steps of steepest descent that show how far members are from their statements."""
 
-METHODS = ("auto", "calibrated", "ppr")
+BATCH = 64
+"""How many members are moved by these steps at a time."""
+
+METHODS = ("auto", "calibrated", "ppr-tuned")
 
 
 @typed
@@ -54,7 +59,7 @@ def audit(
     constraint: Constraint,
     shape: Sequence[int],
     *,
-    methods: Sequence[str | Sampler] = METHODS,
+    methods: Sequence[str | Method] = METHODS,
     truths: int = 64,
     members: int = 7,
     near: int = 4,
@@ -63,7 +68,7 @@ def audit(
     budget: int | None = None,
     level: float = 0.05,
     seed: int = 0,
-    chunk: int | None = None,
+    batch_size: int | None = None,
     monitor: bool = True,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str | None = None,
@@ -99,7 +104,7 @@ def audit(
         denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
         constraint: The constraint.
         shape: The shape of one sample.
-        methods: The candidates: `auto`, names of methods, or samplers. Of several between which
+        methods: The candidates: `auto`, names of methods, or methods. Of several between which
             an audit cannot tell, the first is recommended.
         truths: The number of truths, at least 16.
         members: The number of members of each truth, at least 2.
@@ -118,7 +123,7 @@ def audit(
             take more.
         level: The probability of finding a fault in any candidate if all are right, at most.
         seed: The seed of truths and members.
-        chunk: How many members to sample at a time; None for all.
+        batch_size: How many states may go through the denoiser at a time; None for all.
         monitor: Whether implausible members are resampled, as :func:`feasibly.sample` does.
         dtype: The type of the samples, float32 or float64.
         device: Where to sample; None for where the denoiser is.
@@ -142,7 +147,6 @@ def audit(
     truths, members = count("truths", truths, FEWEST), count("members", members, 2)
     near, seed = count("near", near, 1), count("seed", seed, 0, 2**32 - 1)
     budget = None if budget is None else count("budget", budget, 1)
-    chunk = None if chunk is None else count("chunk", chunk, 1)
     if not 0 < level < 1:
         raise ValueError(f"audit(level=...) must be a number between 0 and 1, got {level!r}.")
     if not isinstance(statistics, Mapping | None) or not all(
@@ -154,12 +158,13 @@ def audit(
         )
     if not isinstance(constraint, Constraint):
         raise ValueError(f"audit(constraint=...) takes a constraint, got {constraint!r}.")
-    device = placed(device, "audit") or device_of(denoiser)
-    place = {"dtype": dtype, "device": device}
+    problem = Problem(
+        denoiser, constraint, shape, dtype=dtype, device=device, batch_size=batch_size
+    )
     with shown(progress) as meter:
-        planned, notes = _planned(denoiser, constraint, shape, methods, monitor, place)
-        residuals = inspect(denoiser, constraint, shape, dtype, device).residuals
-        cost = {name: _cost(chosen.attempts, residuals, members) for name, _, chosen in planned}
+        planned, notes = _planned(problem, methods, monitor)
+        residuals = inspect(problem).residuals
+        cost = {name: _cost(chosen.kernels, residuals, members) for name, _, chosen in planned}
         each = sum(cost.values())
         if budget is not None and each * truths > budget:
             fewer = int(budget // each)
@@ -177,17 +182,16 @@ def audit(
             f"network for a member each ({parts}), if one attempt is enough; truths take {pool:,} "
             "more."
         )
-        settings = {"seed": seed, "chunk": chunk, **place}
-        survey = planned[0].plan.survey
-        tests = 0 if survey is None else survey.cost
+        watch = planned[0].plan.monitor
+        tests = 0 if watch is None else watch.cost
         works = [
-            truths * members * (tests + work(*chosen.attempts[0].expected(residuals)))
+            truths * members * (tests + work(*chosen.kernels[0].expected(residuals)))
             for _, _, chosen in planned
         ]
         alone = 0 if data is None else truths * members * (STEPS + 1)
         meter.expect(pool + sum(works) + alone)
         with meter.part("truths", pool):
-            found = _truths(denoiser, constraint, shape, truths, near, data, survey, settings)
+            found = _truths(problem, truths, near, data, watch, seed)
         if len(found) < truths:
             notes.append(
                 f"There are {len(found)} truths of {truths}: data do not suffice for more."
@@ -202,9 +206,9 @@ def audit(
         share = level / (len(planned) + (data is not None))
         candidates = []
         for number, (name, method, chosen) in enumerate(planned):
-            shared = Work(stated, found, members, settings, statistics, share, path)
+            shared = Work(stated, found, members, seed, statistics, share, path)
             with meter.part(f"{name}, {number + 1} of {len(planned)}", works[number]):
-                made = shared.candidate(f"{number}-{name}", constraint, name, method, chosen)
+                made = shared.candidate(f"{number}-{name}", name, method, chosen)
             candidates.append(made)
             meter.tell(f"{name}: {made.verdict}.")
         best, regret, cheaper = recommend(candidates)
@@ -213,7 +217,7 @@ def audit(
         model = None
         if data is not None:
             with meter.part("the model alone", alone):
-                model = _model(denoiser, data, found, members, settings, statistics, share, path)
+                model = _model(problem, data, found, members, seed, statistics, share, path)
             meter.tell(f"{model.name}: {model.verdict}.")
             faulty = model.examination is not None and model.examination.faulty
             notes.append(
@@ -247,15 +251,10 @@ class Planned(NamedTuple):
 
 
 def _planned(
-    denoiser: Any,
-    constraint: Constraint,
-    shape: tuple[int, ...],
-    methods: Sequence[str | Sampler],
-    monitor: bool,
-    place: dict[str, Any],
+    problem: Problem, methods: Sequence[str | Method], watched: bool
 ) -> tuple[list[Planned], list[str]]:
     """Plans candidates for the constraint as it is given. Returns them, and notes."""
-    if isinstance(methods, str | Sampler):
+    if isinstance(methods, str | Method):
         methods = (methods,)
     if not isinstance(methods, Sequence):
         raise ValueError(
@@ -264,11 +263,13 @@ def _planned(
     found: list[Planned] = []
     ran: dict[str, str] = {}
     notes = []
-    survey: Reference | None = None
+    monitor: bool | Monitor = watched
+    parts = problem.denoiser.denoiser, problem.constraint, problem.shape
+    names = ("dtype", "device", "batch_size")
+    place: dict[str, Any] = {name: getattr(problem, name) for name in names}
     for method in methods:
-        asked: dict[str, Any] = {"method": method, "monitor": monitor, "survey": survey}
         try:
-            chosen = plan(denoiser, constraint, shape, **asked, **place)
+            chosen = plan(*parts, method=method, monitor=monitor, **place)
         except (ConstraintError, DenoiserError):  # of no method can it be sampled
             raise
         except ValueError as error:
@@ -276,17 +277,17 @@ def _planned(
                 raise
             notes.append(f"{method} was left out. {error}")  # of those that nobody asked for
             continue
-        survey = survey or chosen.survey if monitor else None
+        monitor = chosen.monitor or monitor
         notes += [sentence for sentence in chosen.remarks if sentence not in notes]
         name = method if isinstance(method, str) else type(method).__name__
         names = {one.name for one in found}
         name = next(n for n in itertools.chain([name], _numbered(name)) if n not in names)
-        words = describe(chosen.attempts)
+        words = describe(chosen.kernels)
         if words in ran:
             notes.append(f"{name} is the same as {ran[words]}, and was not audited again.")
             continue
         ran[words] = name
-        found.append(Planned(name, method, replace(chosen, survey=survey)))
+        found.append(Planned(name, method, chosen))
     if not found:
         raise ValueError("audit(methods=...) needs at least one method or sampler.")
     return found, notes
@@ -297,28 +298,21 @@ def _numbered(name: str) -> Iterator[str]:
         yield f"{name} {k}"
 
 
-def _cost(attempts: Sequence[Sampler], residuals: int, members: int) -> int:
+def _cost(kernels: Sequence[Method], residuals: int, members: int) -> int:
     """Returns the evaluations of one attempt at the members of one truth."""
-    cost = members * sum(attempts[0].budget(residuals))
-    pilots = any(sampler.one_target for sampler in attempts)
-    return cost + PILOT * attempts[0].taken * pilots
+    cost = members * sum(kernels[0].budget(residuals))
+    pilots = any(kernel.one_target for kernel in kernels)
+    return cost + PILOT * kernels[0].taken * pilots
 
 
 def _truths(
-    denoiser: Any,
-    constraint: Constraint,
-    shape: tuple[int, ...],
-    count: int,
-    near: int,
-    data: Any,
-    survey: Reference | None,
-    settings: dict[str, Any],
+    problem: Problem, count: int, near: int, data: Any, monitor: Monitor | None, seed: int
 ) -> Tensor:
     """Returns the truths, with shape (N, *)."""
     if data is None:
-        return from_prior(denoiser, constraint, shape, count, near, survey, **settings)
-    like = torch.zeros((1, *shape), dtype=settings["dtype"], device=settings["device"])
-    return from_data(data, constraint, count, settings["seed"], like)
+        return from_prior(problem, count, near, seed, monitor)
+    like = torch.zeros((1, *problem.shape), dtype=problem.dtype, device=problem.device)
+    return from_data(data, problem.constraint, count, seed, like)
 
 
 @dataclass
@@ -329,7 +323,7 @@ class Work:
         stated: The constraint stated through the truths.
         truths: The truths, with shape (N, *).
         members: The number of members of each.
-        settings: Seed, chunk, type and device.
+        seed: The seed of the members.
         statistics: The user's summaries.
         level: The probability of finding a fault in one candidate that is right.
         path: The folder of stores; None for none.
@@ -338,30 +332,28 @@ class Work:
     stated: Constraint | None
     truths: Tensor
     members: int
-    settings: dict[str, Any]
+    seed: int
     statistics: Mapping[str, Callable[[Tensor], Tensor]] | None
     level: float
     path: Path | str | None = None
 
-    def candidate(
-        self, label: str, constraint: Constraint | None, name: str, method: Any, chosen: Plan
-    ) -> Candidate:
+    def candidate(self, label: str, name: str, method: Any, chosen: Plan) -> Candidate:
         """Samples all members by a candidate, and tests them."""
         start = time.perf_counter()
-        words = describe(chosen.attempts)
+        words = describe(chosen.kernels)
         try:
-            attempts = self.restated(chosen.attempts, constraint)
-            survey = self.applicable(chosen.survey, attempts)
+            stated = replace(chosen, kernels=self.restated(chosen.kernels), remarks=())
+            self.check_conditions(stated)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the verdict says what is wrong
-                x, evaluations = self.sample(label, attempts, survey)
+                x, evaluations = self.sample(label, stated)
         except (ValueError, SamplingError) as error:
             passing = isinstance(error.__cause__, OSError) or is_exhausted(error)
             if passing or isinstance(error, DenoiserError | StoreError):  # no candidate's fault
                 raise
             return Candidate(name, method, words, failure=str(error).rstrip("."))
         feasible = self.feasible(x)
-        odd = None if survey is None else self.oddness(survey, attempts[0].denoiser, x)
+        odd = None if chosen.monitor is None else self.oddness(chosen.monitor, x)
         rows = x.unflatten(0, (len(self.truths), self.members))
         try:
             seen: Examination | None = examine(
@@ -371,7 +363,7 @@ class Work:
                 oddness=odd,
                 settled=self.settled(x).unflatten(0, rows.shape[:2]),
                 level=self.level,
-                seed=self.settings["seed"],
+                seed=self.seed,
             )
             failure = ""
         except ValueError as error:
@@ -389,68 +381,50 @@ class Work:
             members=rows,
         )
 
-    def restated(
-        self, attempts: Sequence[Sampler], constraint: Constraint | None
-    ) -> list[Sampler]:
-        """Returns the samplers with the constraint stated through truths."""
-        made: dict[int, Sampler] = {}
-        for sampler in attempts:
-            if sampler.constraint is None or self.stated is None:
-                made[id(sampler)] = sampler
-            else:
-                # early attempts may be of all but the inequalities
+    def restated(self, kernels: Sequence[Method]) -> tuple[Method, ...]:
+        """Returns the kernels with the constraint stated through truths."""
+        made: dict[int, Method] = {}
+        for kernel in kernels:
+            made[id(kernel)] = kernel
+            if kernel.constraint is not None and self.stated is not None:
                 stated = self.stated
-                if sampler.constraint is not constraint:
+                if kernel.constraint.inequalities is None:  # early attempts leave them out
                     stated = without_inequalities(stated)
-                made[id(sampler)] = replace(sampler, constraint=stated)
-        return [made[id(sampler)] for sampler in attempts]
+                problem = kernel.bound_to.but(constraint=stated)
+                made[id(kernel)] = replace(kernel, problem=problem)
+        return tuple(made[id(kernel)] for kernel in kernels)
 
-    def applicable(
-        self, survey: Reference | None, attempts: Sequence[Sampler]
-    ) -> Reference | None:
-        """Returns the monitor, and refuses a denoiser whose conditions differ."""
-        if survey is None:
-            return None
+    def check_conditions(self, chosen: Plan) -> None:
+        """Refuses a denoiser whose conditions differ."""
+        if chosen.monitor is None:
+            return
         ids = torch.arange(len(self.truths) * self.members, device=self.truths.device)
         try:
-            survey.check_conditions(attempts[0].denoiser, ids, self.settings["chunk"])
+            chosen.monitor.check_conditions(ids, chosen.kernels[0].bound_to.batch_size)
         except DenoiserError as error:
             raise DenoiserError(
                 "An audit needs a denoiser with the same conditions for all members, of which it "
                 f"samples {len(ids)}; give the denoiser one row of conditions."
             ) from error
-        return survey
 
-    def sample(
-        self, label: str, attempts: list[Sampler], survey: Reference | None
-    ) -> tuple[Tensor, float]:
+    def sample(self, label: str, chosen: Plan) -> tuple[Tensor, float]:
         """Samples all members, with shape (N M, *), and returns them and the evaluations that
         each took."""
-        count, shape = len(self.truths) * self.members, tuple(self.truths.shape[1:])
-        chunk = self.settings["chunk"]
-        if self.path is not None and not any(sampler.one_target for sampler in attempts):
-            place = Path(self.path) / f"{label}.zarr"
-            ensemble.run(
-                attempts,
-                place,
-                count,
-                shape,
-                seed=self.settings["seed"],
-                chunk="auto" if chunk is None else chunk,
-                dtype=self.settings["dtype"],
-                device=self.settings["device"],
-                monitor=survey,
-            )
+        count, kernels = len(self.truths) * self.members, chosen.kernels
+        alone = any(kernel.one_target for kernel in kernels)
+        if self.path is not None and not alone:
+            place, size = Path(self.path) / f"{label}.zarr", kernels[0].bound_to.batch_size
+            ensemble.run(chosen, place, count, seed=self.seed, batch_size=size or "auto")
             return _read(place, count, self.truths)
         groups = [range(count)]
-        if any(sampler.one_target for sampler in attempts):
+        if alone:
             groups = [
                 range(first, first + self.members) for first in range(0, count, self.members)
             ]
         results, meter = [], current()
         for k, ids in enumerate(groups):
             with meter.part(expected=meter.left / (len(groups) - k)):
-                results.append(run(attempts, ids, shape, monitor=survey, **self.settings))
+                results.append(run(kernels, ids, seed=self.seed, monitor=chosen.monitor))
         result = Result.join(results)
         taken = result.evaluations
         return result.samples, (taken.member_forward + taken.member_backward) / count
@@ -463,13 +437,13 @@ class Work:
         with calling(range(len(x)), x.device):
             return good & self.stated.assess(torch.where(per_sample(good, x), x, 0.0))[1]
 
-    def oddness(self, survey: Reference, denoiser: Any, x: Tensor) -> Tensor:
+    def oddness(self, monitor: Monitor, x: Tensor) -> Tensor:
         """Returns how unlike data truths and members are, with shape (N, M + 1)."""
-        chunk, found = self.settings["chunk"], []
-        for part in (self.truths, x):
-            found.append(survey.assess(denoiser, part, range(len(part)), chunk).statistic)
-        odd = found[1].reshape(len(self.truths), self.members)
-        return torch.cat([found[0][:, None], odd], dim=1)
+        size = monitor.survey.problem.batch_size
+        truths, odd = (
+            monitor.assess(part, range(len(part)), size).statistic for part in (self.truths, x)
+        )
+        return torch.cat([truths[:, None], odd.reshape(len(self.truths), self.members)], dim=1)
 
     def settled(self, x: Tensor) -> Tensor:
         """Returns members moved closer to their statements, by a few steps of steepest descent:
@@ -478,7 +452,7 @@ class Work:
         if equalities is None:
             return x
         found = []
-        for ids in torch.arange(len(x), device=x.device).split(self.settings["chunk"] or len(x)):
+        for ids in torch.arange(len(x), device=x.device).split(BATCH):
             z = x[ids].nan_to_num(0.0, 0.0, 0.0)
             for _ in range(DESCENTS):
                 with calling(ids, x.device), torch.enable_grad():
@@ -506,17 +480,17 @@ def _read(path: Path, count: int, like: Tensor) -> tuple[Tensor, float]:
 
 
 def _model(
-    denoiser: Any,
+    problem: Problem,
     data: Any,
     like: Tensor,
     members: int,
-    settings: dict[str, Any],
+    seed: int,
     statistics: Mapping[str, Callable[[Tensor], Tensor]] | None,
     level: float,
     path: Path | str | None,
 ) -> Candidate:
     """Tests samples of the model without the constraint against data."""
-    found = from_data(data, None, len(like), settings["seed"], like[:1])
-    chosen = Plan((Ancestral(denoiser, steps=STEPS),))
-    work = Work(None, found, members, settings, statistics, level, path)
-    return work.candidate("model", None, "the model, without the constraint", "ancestral", chosen)
+    found = from_data(data, None, len(like), seed, like[:1])
+    chosen = Plan((Ancestral(steps=STEPS).bind(problem.but(constraint=None)),))
+    work = Work(None, found, members, seed, statistics, level, path)
+    return work.candidate("model", "the model, without the constraint", "ancestral", chosen)

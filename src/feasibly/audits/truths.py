@@ -12,10 +12,12 @@ from ..constraints.base import Constraint
 from ..errors import SamplingError
 from ..members import calling
 from ..metrics import is_outlying
-from ..plausible import Reference
+from ..minimizers.base import finite
+from ..monitor import Monitor
+from ..problem import Problem
 from ..randomness import generator
+from ..run import run
 from ..samplers import Ancestral
-from ..sampling import finite, run
 
 STEPS = 256
 """The number of diffusion steps of a truth, whose errors count as the members'. With 128 the
@@ -30,27 +32,19 @@ SEED = 2**32 - 5
 
 
 def from_prior(
-    denoiser: Any,
-    constraint: Constraint | None,
-    shape: tuple[int, ...],
-    count: int,
-    near: int,
-    survey: Reference | None = None,
-    **settings: Any,
+    problem: Problem, count: int, near: int, seed: int, monitor: Monitor | None = None
 ) -> Tensor:
     r"""Samples truths from the prior, without the constraint.
 
     Samples outside of inequalities are not taken, which samples the prior inside them. So it is
-    with implausible samples, since members that are implausible are resampled.
+    with implausible samples, since those are resampled.
 
     Arguments:
-        denoiser: The denoiser.
-        constraint: The constraint; None for any samples.
-        shape: The shape of one sample.
+        problem: The problem, whose constraint says which are near; None for any samples.
         count: The number of truths.
         near: How many samples there are for each truth; see :func:`nearest`.
-        survey: What tells which samples are plausible; None to take all.
-        settings: `seed`, `chunk`, `dtype` and `device` of the audit.
+        seed: The seed of the audit.
+        monitor: What tells which samples are plausible; None to take all.
 
     Returns:
         The truths, with shape (N, \*).
@@ -58,17 +52,16 @@ def from_prior(
     Raises:
         SamplingError: If too few samples satisfy the inequalities.
     """
-    settings = settings | {"seed": (SEED - settings["seed"]) % 2**32}
-    sampler = Ancestral(denoiser, steps=STEPS)
+    constraint, size = problem.constraint, problem.batch_size
+    kernel = Ancestral(steps=STEPS).bind(problem.but(constraint=None))
     wanted, found, tried = count * near, [], 0
     while sum(map(len, found)) < wanted and tried < TRIES * wanted:
         more = max(wanted, tried)  # where few are inside, more at a time
-        result = run([sampler], range(tried, tried + more), shape, **settings)
+        result = run([kernel], range(tried, tried + more), seed=(SEED - seed) % 2**32)
         x, tried = result.samples[result.finite], tried + more
         x = x[inside(constraint, x)]
-        if survey is not None and len(x):
-            ids = torch.zeros(len(x), dtype=torch.long)
-            x = x[survey.assess(denoiser, x, ids.tolist(), settings["chunk"]).plausible]
+        if monitor is not None and len(x):
+            x = x[monitor.assess(x, [0] * len(x), size).plausible]
         found.append(x)
     pool = torch.cat(found)[:wanted]
     if len(pool) < count:

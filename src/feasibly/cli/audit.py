@@ -17,7 +17,7 @@ def audit(
     constraint: str,
     out: Path = Path("out/audit"),
     shape: Shape = (2,),
-    methods: tuple[str, ...] = ("auto", "calibrated", "ppr"),
+    methods: tuple[str, ...] = ("auto", "calibrated", "ppr-tuned"),
     truths: int = 64,
     members: int = 7,
     near: int = 4,
@@ -26,7 +26,7 @@ def audit(
     budget: int | None = None,
     level: float = 0.05,
     seed: int = 0,
-    chunk: int | None = None,
+    batch_size: int | None = None,
     keep: bool = False,
 ) -> int:
     """Test whether samplers are right on your model and your constraint.
@@ -56,7 +56,7 @@ def audit(
             fewer, there are fewer truths.
         level: The probability of finding a fault if all methods are right.
         seed: The seed.
-        chunk: How many members to sample at a time.
+        batch_size: How many members to sample at a time.
         keep: Whether to keep members in stores in the folder. Then several processes may share
             the work, and the same command goes on with an audit that was stopped.
     """
@@ -86,7 +86,7 @@ def audit(
             budget=budget,
             level=level,
             seed=seed,
-            chunk=chunk,
+            batch_size=batch_size,
             path=out if keep else None,
             progress=True,
         )

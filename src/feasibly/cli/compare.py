@@ -12,8 +12,8 @@ from ..errors import InfeasibleWarning
 from ..progress import shown
 from ..report import Report
 from ..result import Result
-from ..samplers import Sampler
-from ..sampling import run
+from ..run import run
+from ..samplers import Method
 from .words import Screen
 
 POST_HOC = "post-hoc projection"
@@ -21,9 +21,8 @@ POST_HOC = "post-hoc projection"
 
 def run_all(
     name: str,
-    methods: Mapping[str, Sequence[Sampler]],
+    methods: Mapping[str, Sequence[Method]],
     members: int,
-    shape: tuple[int, ...],
     seed: int,
     out: Path,
 ) -> dict[str, Result]:
@@ -33,7 +32,7 @@ def run_all(
     for label, attempts in methods.items():
         with shown(True) as meter, meter.part(f"{name}, {label}"), warnings.catch_warnings():
             warnings.simplefilter("ignore", InfeasibleWarning)  # the table has the share
-            results[label] = run(attempts, members, shape, seed=seed)
+            results[label] = run(attempts, members, seed=seed)
         results[label].save(out / f"{name}_{label}.safetensors".replace(" ", "-"))
     return results
 

@@ -14,8 +14,8 @@ from ..problems.data2d import DISTRIBUTIONS, Data2D
 from ..randomness import MemberNoise
 from ..report import Report
 from ..result import Result
-from ..samplers import PostHoc, Sampler
-from ..sampling import trajectory
+from ..run import trajectory
+from ..samplers import Method
 from .compare import POST_HOC, run_all, show, written
 from .words import Screen
 
@@ -58,12 +58,12 @@ def _one_problem(
     problem = Data2D(name)
     constraint = problem.constraint(k)
     parts = problem.denoiser, constraint, problem.shape
-    methods: dict[str, Sequence[Sampler]] = {
-        "default": plan(*parts, monitor=False).attempts,
-        "PPR": plan(*parts, method="ppr", monitor=False).attempts,
-        POST_HOC: [PostHoc(problem.denoiser, constraint)],
+    methods: dict[str, Sequence[Method]] = {
+        "default": plan(*parts, monitor=False).kernels,
+        "PPR": plan(*parts, method="ppr-tuned", monitor=False).kernels,
+        POST_HOC: plan(*parts, method="post-hoc", monitor=False).kernels,
     }
-    results = run_all(name, methods, members, problem.shape, seed, out)
+    results = run_all(name, methods, members, seed, out)
 
     with progress.shown(True) as meter, meter.part(f"{name}, ground truth"):
         # 7 % of the prior's samples are close enough to the constraint
@@ -118,15 +118,15 @@ def _format(
 
 
 def _marginals(
-    sampler: Sampler, unconditional: Tensor, truth: Tensor, seed: int
+    kernel: Method, unconditional: Tensor, truth: Tensor, seed: int
 ) -> tuple[list[float], dict[str, list[Tensor]]]:
-    """The noise levels of the figure's columns, those of the sampler's that come closest to
+    """The noise levels of the figure's columns, those of the kernel's that come closest to
     `SIGMAS` from below, and the states of its rows."""
     noise = MemberNoise(seed, range(len(unconditional)), unconditional.shape[1:])
     levels: list[float] = []
     states: list[Tensor] = []
-    for _, s, step in trajectory(sampler, noise):
-        level = sampler.noise_level(s)
+    for _, s, step in trajectory(kernel, noise):
+        level = kernel.noise_level(s)
         if len(levels) < len(SIGMAS) and level <= SIGMAS[len(levels)]:
             levels.append(level)
             states.append(step.x)

@@ -14,7 +14,7 @@ from ..minimizers import LBFGS
 from ..problems.ks import KS, residual
 from ..report import Report
 from ..result import Result
-from ..samplers import PostHoc, Sampler
+from ..samplers import Method, PostHoc
 from .compare import POST_HOC, run_all, show, written
 from .words import Screen
 
@@ -36,14 +36,14 @@ def demo_ks(out: Path, members: int, reference: int, seed: int) -> int:
     with progress.shown(True) as meter, meter.part("reference"):
         y = problem.reference(reference)
     constraint = problem.constraint(y)
-    methods: dict[str, Sequence[Sampler]] = {
-        "PPR": plan(
-            problem.denoiser, constraint, problem.shape, method="ppr", monitor=False
-        ).attempts,
+    parts = problem.denoiser, constraint, problem.shape
+    post_hoc = PostHoc(minimize=LBFGS(64, max_step=1.0))
+    methods: dict[str, Sequence[Method]] = {
+        "PPR": plan(*parts, method="ppr-tuned", monitor=False).kernels,
         # steps short enough to find the nearest of a sine's solutions
-        POST_HOC: [PostHoc(problem.denoiser, constraint, minimize=LBFGS(64, max_step=1.0))],
+        POST_HOC: plan(*parts, method=post_hoc, monitor=False).kernels,
     }
-    results = run_all("ks", methods, members, problem.shape, seed, out)
+    results = run_all("ks", methods, members, seed, out)
     rows = [_row(problem, label, result, y) for label, result in results.items()]
     show(rows, f"sine of three frames of reference {reference}", console)
 

@@ -17,11 +17,12 @@ from ..constraints import Composite, Constraint, Integral, Mask
 from ..minimizers import LBFGS
 from ..oracles import Gaussian
 from ..policy import Plan
+from ..problem import Problem
 from ..problems.data2d import Data2D
 from ..problems.ks import KS
 from ..report import Report
-from ..samplers import Ancestral, PostHoc
-from ..sampling import run
+from ..run import run
+from ..samplers import Ancestral, Method, PostHoc
 from ..schedules import VP
 from .compare import listed, run_all, written
 from .words import Screen
@@ -55,7 +56,7 @@ class Shown:
     about: str
     parts: tuple[Any, Constraint, tuple[int, ...]]
     plan: Plan
-    post_hoc: PostHoc
+    post_hoc: Method
     looks: str
     like_data: Callable[[Tensor], Tensor]
     plot: "Callable[[dict[str, Tensor]], Figure]"
@@ -106,9 +107,11 @@ def demo_three(out: Path, members: int, constraint: int, seed: int) -> int:
 def _one(shown: Shown, seed: int, out: Path) -> "tuple[list[dict[str, str]], Figure]":
     denoiser, constraint, shape = shown.parts
     tolerance = constraint.tolerance
-    methods = {POST_HOC: [shown.post_hoc], OURS: shown.plan.attempts}
-    results = run_all(shown.name, methods, shown.members, shape, seed, out)
-    free = run([Ancestral(denoiser, steps=32)], min(shown.members, 512), shape, seed=seed).samples
+    problem = Problem(denoiser, constraint, shape)
+    methods = {POST_HOC: [shown.post_hoc.bind(problem)], OURS: shown.plan.kernels}
+    results = run_all(shown.name, methods, shown.members, seed, out)
+    prior = Ancestral(steps=32).bind(problem.but(constraint=None))
+    free = run([prior], min(shown.members, 512), seed=seed).samples
     rows = []
     for label, result in results.items():
         like = shown.like_data(result.samples)
@@ -141,7 +144,7 @@ def curve(members: int, k: int) -> Shown:
         "A trained model of points on a checkerboard. The samples must lie on the black lines.",
         parts,
         plan(*parts, monitor=False),
-        PostHoc(problem.denoiser, constraint),
+        PostHoc(),
         "on a black square of the board",
         problem.distribution.in_support,
         lambda x: figures.points(x, constraint),
@@ -178,7 +181,7 @@ def maps(members: int, k: int) -> Shown:
         "a given mean.",
         parts,
         plan(*parts, monitor=False),
-        PostHoc(denoiser, constraint),
+        PostHoc(),
         "as smooth as the model's maps, by a chi-square at four standard deviations",
         like_data,
         lambda x: figures.trajectories(
@@ -198,11 +201,11 @@ def field(members: int, k: int) -> Shown:
         "a chaotic field",
         "A trained model of trajectories of the Kuramoto-Sivashinsky equation; time runs upward. "
         "The sine of three frames is observed: look at the dotted lines. feasibly samples by PPR "
-        "here, once and with `fast`, to save time.",
+        "here, in one attempt, to save time.",
         parts,
-        plan(*parts, method="ppr", fast=True, attempts=1, monitor=False),
+        plan(*parts, method="ppr-tuned", attempts=1, monitor=False),
         # steps short enough to find the nearest of a sine's solutions
-        PostHoc(problem.denoiser, constraint, minimize=LBFGS(64, max_step=1.0)),
+        PostHoc(minimize=LBFGS(64, max_step=1.0)),
         "in the data's range, changes from frame to frame and equation",
         problem.in_support,
         lambda x: figures.trajectories({name: u[0] for name, u in x.items()}, problem.observed),

@@ -16,7 +16,7 @@ from ..minimizers import LBFGS
 from ..problems.weather import LATITUDE, Weather
 from ..report import Report
 from ..result import Result
-from ..samplers import PostHoc, Sampler
+from ..samplers import Method, PostHoc
 from .compare import POST_HOC, run_all, show, written
 from .words import Screen
 
@@ -41,13 +41,13 @@ def demo_weather(out: Path, members: int, reference: int, seed: int) -> int:
     with progress.shown(True) as meter, meter.part("a day that the prior has not seen"):
         day = problem.reference(reference)
     constraint = problem.constraint(day, reference)
-    methods: dict[str, Sequence[Sampler]] = {
-        "PPR": plan(
-            problem.denoiser, constraint, problem.shape, method="ppr", monitor=False
-        ).attempts,
-        POST_HOC: [PostHoc(problem.denoiser, constraint, minimize=LBFGS(64, max_step=1.0))],
+    parts = problem.denoiser, constraint, problem.shape
+    post_hoc = PostHoc(minimize=LBFGS(64, max_step=1.0))
+    methods: dict[str, Sequence[Method]] = {
+        "PPR": plan(*parts, method="ppr-tuned", monitor=False).kernels,
+        POST_HOC: plan(*parts, method=post_hoc, monitor=False).kernels,
     }
-    results = run_all("weather", methods, members, problem.shape, seed, out)
+    results = run_all("weather", methods, members, seed, out)
     ensembles = {
         label: problem.decode(result.samples[result.finite]) for label, result in results.items()
     }

@@ -40,7 +40,7 @@ def fill(
     members: int,
     shape: tuple[int, ...],
     seed: int,
-    chunk: int | Literal["auto"],
+    batch_size: int | Literal["auto"],
     infeasible: str,
     layout: str | None = None,
 ) -> int:
@@ -81,12 +81,11 @@ def fill(
         for sentence in chosen.remarks:
             console.say(sentence)
         summary = run(
-            chosen.attempts,
+            chosen,
             out,
             members,
-            shape,
             seed=seed,
-            chunk=chunk,
+            batch_size=batch_size,
             infeasible=policy,
             layout=axes,
             source=asdict(job),
@@ -94,8 +93,6 @@ def fill(
             sharing=sharing,
             repair=rank == 0,
             planned=planned,
-            monitor=chosen.survey,
-            remarks=chosen.remarks,
         )
     return conclude(summary, console)
 
@@ -104,7 +101,7 @@ def resume(
     store: tyro.conf.Positional[Path],
     denoiser: str | None = None,
     constraint: str | None = None,
-    chunk: int | Literal["auto"] | None = None,
+    batch_size: int | Literal["auto"] | None = None,
 ) -> int:
     """Go on with a run that was stopped: sample the members that its store lacks.
 
@@ -116,12 +113,11 @@ def resume(
         denoiser: The denoiser again, if it is not a shipped prior: a store is data, and what it
             names is not run unasked.
         constraint: The constraint again, if it is not a number.
-        chunk: How many members to sample at a time; by default as when the run was begun.
+        batch_size: How many members to sample at a time; by default as when the run was begun.
     """
     manifest = Store(store).manifest
     config = manifest.config
-    if chunk is None:
-        chunk = manifest.chunk or "auto"
+    batch_size = batch_size or manifest.chunk or "auto"
     if not config.source:
         raise ValueError(
             f"{store} was made by feasibly.ensemble.run and not by a command; call it again."
@@ -132,7 +128,7 @@ def resume(
         *options, last = job.options
         job = Job(job.denoiser, job.constraint, job.method, tuple(options))
         infeasible = f"retry:{int(last.removeprefix('attempts=')) - 1}"
-    return fill(job, store, config.members, config.shape, config.seed, chunk, infeasible)
+    return fill(job, store, config.members, config.shape, config.seed, batch_size, infeasible)
 
 
 def report(store: tyro.conf.Positional[Path], out: Path | None = None) -> int:

@@ -12,6 +12,7 @@ from ..api import plan
 from ..policy import Plan
 from ..priors import available
 from ..progress import current
+from ..samplers import METHODS
 from .load import load_constraint, load_denoiser
 
 MINIMIZERS = set(minimizers.__all__) - {"Minimizer", "Minimum", "Residual"}
@@ -38,11 +39,12 @@ class Job:
     method: str
     options: tuple[str, ...] = ()
 
-    def build(self, shape: Sequence[int]) -> Plan:
-        """Loads what the job names, and returns its samplers.
+    def build(self, shape: Sequence[int], batch_size: int | None = None) -> Plan:
+        """Loads what the job names, and returns its kernels.
 
         Arguments:
             shape: The shape of one sample.
+            batch_size: How many states may go through the denoiser at a time; None for all.
 
         Raises:
             ValueError: If a name is unknown, or an option does not fit.
@@ -52,11 +54,21 @@ class Job:
             if name in chosen:
                 raise ValueError(f"{name} is given twice, by --options or otherwise.")
             chosen[name] = value
-        general = {name: chosen.pop(name) for name in ("attempts", "fast") if name in chosen}
+        general = {name: chosen.pop(name) for name in ("attempts", "error") if name in chosen}
+        if self.method == "auto" and chosen:
+            raise ValueError(
+                f"auto has no option {next(iter(chosen))!r}, as it chooses the method; name a "
+                "method by --method, or give error=0.1 or attempts=4."
+            )
+        if self.method == "smc" and "error" in general:
+            chosen["error"] = general["error"]
         with current().part("loading", 0):
             denoiser, constraint = load_denoiser(self.denoiser), load_constraint(self.constraint)
         try:
-            return plan(denoiser, constraint, shape, method=self.method, options=chosen, **general)
+            method = METHODS[self.method](**chosen) if self.method in METHODS else self.method
+            return plan(
+                denoiser, constraint, shape, method=method, batch_size=batch_size, **general
+            )
         except TypeError as error:  # a word where a number belongs
             raise ValueError(
                 f"An option of {self.method} has the wrong type ({error}); given are "

@@ -11,8 +11,8 @@ from typing import Literal
 import tyro
 from rich.table import Table
 
-from ..policy import CHOICES
-from ..samplers import METHODS, Sampler
+from ..policy import RULES
+from ..samplers import METHODS, Method
 from .formulas import displayed, inline
 from .words import Screen
 
@@ -25,7 +25,7 @@ def rows() -> list[tuple[str, ...]]:
     return [(name, *declared(method), title(method)) for name, method in METHODS.items()]
 
 
-def declared(method: type[Sampler]) -> tuple[str, str, str]:
+def declared(method: type[Method]) -> tuple[str, str, str]:
     """Returns a method's row of the paper's Table 1: space, renoise, propagation."""
     if method.space is None:
         return "-", "-", "-"
@@ -33,7 +33,7 @@ def declared(method: type[Sampler]) -> tuple[str, str, str]:
     return method.space, words[method.renoises], words[method.differentiates]
 
 
-def title(method: type[Sampler]) -> str:
+def title(method: type[Method]) -> str:
     """Returns the first line of the documentation of a method's module."""
     return (sys.modules[method.__module__].__doc__ or "").split("\n")[0].rstrip(".")
 
@@ -74,8 +74,8 @@ def methods(name: tyro.conf.Positional[Name] = "all") -> int:
     console = Screen()
     if name == AUTO:
         table = Table("your constraint", "what runs", box=None)
-        for constraint, runs in CHOICES:
-            table.add_row(constraint, plain(runs))
+        for rule in RULES:
+            table.add_row(rule.case, plain(rule.takes))
         console.print(table)
         return 0
     if name != "all":

@@ -17,8 +17,8 @@ from ..machine import size
 from ..progress import shown
 from ..report import Report
 from ..result import Result
+from ..run import run
 from ..samplers import METHODS
-from ..sampling import run
 from . import page
 from .ensemble import fill, stopping
 from .job import Job
@@ -35,7 +35,7 @@ def sample(
     steps: int | None = None,
     options: tuple[str, ...] = (),
     seed: int = 0,
-    chunk: int | Literal["auto"] | None = None,
+    batch_size: int | Literal["auto"] | None = None,
     infeasible: str = "keep",
     layout: str | None = None,
 ) -> int:
@@ -59,11 +59,11 @@ def sample(
         steps: The number of diffusion steps; by default the method's own.
         options: More options of the method, such as zeta=0.01, attempts=4 or
             "minimize=LBFGS(steps=4)"; `python -m feasibly methods NAME` explains them. With auto,
-            fast=True adds fewer particles, or takes two thirds of the steps of posterior samples,
-            or three quarters of those of PPR.
+            error=0.1 allows importance weights a larger standard error, so that fewer particles
+            are added.
         seed: The seed of the ensemble.
-        chunk: How many members to sample at a time: by default all or, into a store, auto, which
-            measures the first member and takes half of the free memory.
+        batch_size: How many members to sample at a time: by default all or, into a store, auto,
+            which measures the first member and takes half of the free memory.
         infeasible: What a store does with members that end infeasible: keep counts them, retry:N
             resamples them up to N times and does not count those that stay so, drop leaves them
             out.
@@ -74,12 +74,10 @@ def sample(
         options = (f"steps={steps}", *options)
     job = Job(denoiser, constraint, method, options)
     if out.suffix == ".zarr":
-        return fill(
-            job, out, members, shape, seed, "auto" if chunk is None else chunk, infeasible, layout
-        )
-    if chunk == "auto" or infeasible != "keep" or layout is not None:
+        return fill(job, out, members, shape, seed, batch_size or "auto", infeasible, layout)
+    if batch_size == "auto" or infeasible != "keep" or layout is not None:
         raise ValueError(
-            "--chunk auto, --infeasible and --layout are for stores: give --out NAME.zarr."
+            "--batch-size auto, --infeasible and --layout are for stores: give --out NAME.zarr."
         )
     console = Screen()
     make_folder(out)  # before the work, not after it
@@ -90,7 +88,7 @@ def sample(
             "give another --out."
         )
     with stopping(), shown(True) as meter, warnings.catch_warnings():
-        chosen = job.build(shape)
+        chosen = job.build(shape, batch_size)
         meter.erase()
         for sentence in chosen.remarks:  # before the work
             console.say(sentence)
@@ -99,13 +97,11 @@ def sample(
             warnings.simplefilter("ignore", kind)
         try:
             result = run(
-                chosen.attempts,
+                chosen.kernels,
                 members,
-                shape,
                 seed=seed,
-                chunk=chunk,
                 reason=chosen.reason,
-                monitor=chosen.survey,
+                monitor=chosen.monitor,
             )
         except BaseException as error:
             if hasattr(error, "partial"):  # else it had not begun
@@ -117,7 +113,7 @@ def sample(
     kept = keep(result, out / "samples.safetensors")
     report = Report(f"feasibly: {method} on {denoiser}")
     report.code(result.summary())
-    stated = chosen.attempts[-1].constraint
+    stated = chosen.kernels[-1].constraint
     page.pictures(report, result.samples, stated)
     if math.isfinite(result.tolerance):  # else all is observed with noise
         page.illustrate(
@@ -176,8 +172,8 @@ def rescue(partial: Any, members: int, out: Path) -> str:
     """Keeps what there is of a run that was stopped, a Result or None; says what and where."""
     if partial is None:
         return (
-            "No member was finished. With --chunk N members are finished N at a time, unless they "
-            "share weights; a store, --out NAME.zarr, keeps them, and its run can be resumed."
+            "No member was finished. With --batch-size N members are finished N at a time, unless "
+            "they share weights; a store, --out NAME.zarr, keeps them, and its run can be resumed."
         )
     try:
         path = keep(partial, out / "partial.safetensors")

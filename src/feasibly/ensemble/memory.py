@@ -2,11 +2,10 @@
 
 __all__ = [
     "Footprint",
-    "Plan",
-    "dry_run",
+    "Pace",
     "estimate",
+    "pace_of",
     "peak",
-    "plan",
 ]
 
 import math
@@ -22,15 +21,15 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .. import members as batch
-from ..arguments import placed, shape_of, typed, whole
+from ..arguments import typed, whole
 from ..errors import SamplingError
 from ..machine import check_room, is_exhausted, room
-from ..network import Evaluations, device_of
+from ..network import Evaluations
 from ..randomness import MemberNoise
-from ..samplers import Particles, Sampler
-from ..samplers.particles import DOUBLINGS, FEWEST
-from ..sampling import dry_run
-from .manifest import POPULATION, Config
+from ..run import dry_run
+from ..samplers import SMC, Method
+from ..samplers.smc import DOUBLINGS, FEWEST
+from .manifest import POPULATION
 
 T = TypeVar("T")
 
@@ -84,7 +83,7 @@ class Footprint:
 
 
 @dataclass
-class Plan:
+class Pace:
     """How many members to sample at a time.
 
     Members of a chunk are finished at the same time, so a run that is stopped loses what its chunk
@@ -117,42 +116,27 @@ class Plan:
             self.pace = seconds / expected
 
 
-def plan(attempts: Sequence[Sampler], config: Config, device: torch.device, sharing: int) -> Plan:
-    """Plans the chunks of a process by what members take and what memory is free.
+def pace_of(kernels: Sequence[Method], members: int, population: int, sharing: int) -> Pace:
+    """Returns the pace of a process, by what samples take and what memory is free.
 
     Arguments:
-        attempts: The samplers, one for each attempt.
-        config: The configuration of the run.
-        device: Where to sample.
+        kernels: The kernels, one for each attempt.
+        members: The number of samples of the run.
+        population: How many of them share importance weights, where a method has them.
         sharing: The number of processes on this machine that share its memory.
     """
-    dtype = getattr(torch, config.dtype)
-    footprint = estimate(
-        attempts,
-        config.shape,
-        members=config.members,
-        population=config.population,
-        dtype=dtype,
-        device=device,
-    )
+    footprint = estimate(kernels[-1], members=members, population=population)
+    device = kernels[-1].bound_to.device
     if device.type == "cuda":
         sharing = 1 if _own_gpu() else math.ceil(sharing / torch.cuda.device_count())
     most = fitting(footprint, room(device), sharing)
     # samples that share weights are finished together, however few go through the network
-    return Plan(most) if any(one.shares for one in attempts) else Plan(most, footprint)
+    return Pace(most) if any(one.shares for one in kernels) else Pace(most, footprint)
 
 
 @typed
-def estimate(
-    attempts: Sampler | Sequence[Sampler],
-    shape: Sequence[int],
-    *,
-    members: int = SEVERAL,
-    population: int = POPULATION,
-    dtype: torch.dtype = torch.float32,
-    device: torch.device | str | None = None,
-) -> Footprint:
-    """Estimates what a run takes before it starts, by three of its steps with one member, and
+def estimate(kernel: Method, *, members: int = SEVERAL, population: int = POPULATION) -> Footprint:
+    """Estimates what a run takes before it starts, by three of its steps with one sample, and
     with up to four if they fit. It measures particles in three long steps.
 
     The memory is what tensors take at the peak. On a CPU a process may take more: glibc keeps
@@ -162,39 +146,34 @@ def estimate(
     since its operations are watched.
 
     Arguments:
-        attempts: The samplers, of which the last is measured.
-        shape: The shape of one sample.
-        members: The number of members of the run; no others are asked of a conditional network.
-        population: How many of them share importance weights, where a sampler has them.
-        dtype: The type of the samples.
-        device: Where to sample; None for where the denoiser is.
+        kernel: The kernel that is measured.
+        members: The number of samples of the run; no others are asked of a conditional network.
+        population: How many of them share importance weights, where a method has them.
 
     Raises:
         ConstraintError: If the constraint cannot be used as it is.
         DenoiserError: If the denoiser cannot be used as it is.
-        SamplingError: If a step fails, for one member alone does not fit, say.
+        SamplingError: If a step fails, for one sample alone does not fit, say.
     """
-    attempts, shape = samplers_of(attempts), shape_of(shape, "estimate")
     whole("members", members, 1, of="estimate")
-    device = placed(device, "estimate") or device_of(attempts[-1].denoiser.denoiser)
-    check_room(shape, dtype, device)
-    measured, length = attempts[-1], attempts[-1].taken
-    place = (shape, dtype, device)
-    if isinstance(measured, Particles):
-        (sampler,), _ = dry_run([_all_along(measured)], *place, 0, 1, Evaluations())
-        return _of_population(sampler, *place, measured, population)
-    (sampler,), _ = dry_run([measured], *place, 0, 1, Evaluations())
-    levels = sorted({0, length // 2, max(0, sampler.taken - 2)})
+    problem, length = kernel.bound_to, kernel.taken
+    check_room(problem.shape, problem.dtype, problem.device)
+    if isinstance(kernel, SMC):
+        (few,), _ = dry_run([_all_along(kernel)], 0, 1, Evaluations())
+        assert isinstance(few, SMC)
+        return _of_population(few, kernel, population)
+    (prepared,), _ = dry_run([kernel], 0, 1, Evaluations())
+    levels = sorted({0, length // 2, max(0, prepared.taken - 2)})
 
     def measure(count: int) -> tuple[int, float]:
-        taken, seconds = _measured(sampler, levels, count, *place)
+        taken, seconds = _measured(prepared, levels, count)
         return taken, seconds * length / len(levels)
 
     measure(1)  # the first time, libraries are loaded and kernels chosen
-    state = math.prod(shape) * dtype.itemsize
+    state = math.prod(problem.shape) * problem.dtype.itemsize
     (one, alone), count = measure(1), min(SEVERAL, members)
     by_one = Footprint(one + BESIDES * state, 0, alone)
-    if count == 1 or count * one > SHARE * room(device):
+    if count == 1 or count * one > SHARE * room(problem.device):
         return by_one
     try:
         several, together = measure(count)
@@ -209,30 +188,20 @@ def estimate(
     )
 
 
-def _of_population(
-    few: Particles,
-    shape: tuple[int, ...],
-    dtype: torch.dtype,
-    device: torch.device,
-    sampler: Particles,
-    population: int,
-) -> Footprint:
+def _of_population(few: SMC, kernel: SMC, population: int) -> Footprint:
     """Returns what a population takes at most: its particles, doubled as often as they may be, and
     what the network takes for each state that goes through it at a time.
 
     Arguments:
-        few: The sampler with one particle and few steps, which is measured.
-        shape: The shape of one sample.
-        dtype: The type of the samples.
-        device: Where to sample.
-        sampler: The sampler of the run.
+        few: The kernel with one particle and few steps, which is measured.
+        kernel: The kernel of the run.
         population: The number of samples of a population.
     """
-    longer = sampler.particles * sampler.taken / few.taken
+    longer, problem = kernel.particles * kernel.taken / few.taken, few.bound_to
 
-    def measure(batch: int) -> tuple[int, float]:
-        one, last = replace(few, batch=batch), few.taken - 1  # `begin` takes the other steps
-        taken, seconds = _measured(one, [last], 1, shape, dtype, device)
+    def measure(size: int) -> tuple[int, float]:
+        one = replace(few, problem=problem.but(batch_size=size))
+        taken, seconds = _measured(one, [few.taken - 1], 1)  # `begin` takes the other steps
         return taken, seconds * longer
 
     # one by one takes long, as operations are watched
@@ -243,73 +212,46 @@ def _of_population(
             raise
         one, alone = measure(1)
         return Footprint(one, 0, alone / FEWEST)
-    member = max(math.prod(shape) * dtype.itemsize, (several - one) // SEVERAL)
-    particles = sampler.particles * 2**DOUBLINGS
+    member = max(math.prod(problem.shape) * problem.dtype.itemsize, (several - one) // SEVERAL)
+    particles = kernel.particles * 2**DOUBLINGS
     fixed = max(0, one - SEVERAL * member) * max(population, FEWEST) // FEWEST * particles
     return Footprint(member, fixed, min(alone, together) / FEWEST)
 
 
-def samplers_of(attempts: Any) -> list[Sampler]:
-    """Returns the samplers of a run, one for each attempt.
-
-    Raises:
-        ValueError: If they are none.
-    """
-    found = [attempts] if isinstance(attempts, Sampler) else attempts
-    if not isinstance(found, Sequence) or not all(isinstance(one, Sampler) for one in found):
-        raise ValueError(
-            "A run takes samplers, one for each attempt, such as feasibly.plan(...).attempts, got "
-            f"{type(attempts).__name__}."
-        )
-    if not found:
-        raise ValueError("A run needs at least one sampler.")
-    return list(found)
-
-
-def _all_along(sampler: Particles) -> Particles:
+def _all_along(kernel: SMC) -> SMC:
     """Returns particles, one in each trajectory, that are weighted in all of a few steps."""
-    everywhere = sampler.levels._replace(begun=math.inf, weighted=math.inf)
-    return replace(sampler, particles=1, steps=min(sampler.steps, FEW), levels=everywhere)
+    assert kernel.levels is not None
+    everywhere = kernel.levels._replace(begun=math.inf, weighted=math.inf)
+    return replace(kernel, particles=1, steps=min(kernel.steps, FEW), levels=everywhere)
 
 
-def _measured(
-    sampler: Sampler,
-    levels: Sequence[int],
-    count: int,
-    shape: tuple[int, ...],
-    dtype: torch.dtype,
-    device: torch.device,
-) -> tuple[int, float]:
+def _measured(kernel: Method, levels: Sequence[int], count: int) -> tuple[int, float]:
     """Returns what some steps of a run take, in bytes and in seconds; see :func:`_steps`."""
+    device = kernel.bound_to.device
     start = _clock(device)
-    _, taken = peak(lambda: _steps(sampler, levels, count, shape, dtype, device), device)
+    _, taken = peak(lambda: _steps(kernel, levels, count), device)
     return taken, _clock(device) - start
 
 
 @torch.no_grad()
-def _steps(
-    sampler: Sampler,
-    levels: Sequence[int],
-    count: int,
-    shape: Sequence[int],
-    dtype: torch.dtype,
-    device: torch.device,
-) -> None:
+def _steps(kernel: Method, levels: Sequence[int], count: int) -> None:
     """Begins a run, and makes some of its steps, each from noise."""
-    times = sampler.times(dtype, device)
-    noise = MemberNoise(0, range(count), shape, dtype=dtype, device=device)
+    problem = kernel.bound_to
+    times = kernel.times(problem.dtype, problem.device)
+    noise = MemberNoise(0, range(count), problem.shape, 0, problem.dtype, problem.device)
     memory = None
     for k in levels:
         try:
-            with batch.calling(range(count), device):
-                if k == levels[0]:  # once: some samplers go down most levels in it
-                    memory = sampler.begin(noise).memory
-                x_t = sampler.denoiser.noisy(noise(), times[k])
-                memory = sampler.step(x_t, times[k], times[k + 1], noise, memory).memory
+            with batch.calling(range(count), problem.device):
+                if k == levels[0]:  # once: some kernels go down most levels in it
+                    memory = kernel.begin(noise).memory
+                x_t = kernel.denoiser.noisy(noise(), times[k])
+                memory = kernel.step(x_t, times[k], times[k + 1], noise, memory).memory
         except Exception as error:
             raise SamplingError(
-                f"Step {k + 1} of {sampler.taken}, tried from noise to measure its memory, failed "
-                f"({type(error).__name__}: {error}); give a number to --chunk instead of auto."
+                f"Step {k + 1} of {kernel.taken}, tried from noise to measure its memory, failed "
+                f"({type(error).__name__}: {error}); give a number to --batch-size instead of "
+                "auto."
             ) from error
 
 

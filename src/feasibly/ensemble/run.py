@@ -6,8 +6,8 @@ import contextlib
 import functools
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,21 +15,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..arguments import placed, shape_of, typed, whole
+from ..arguments import typed, whole
 from ..checks.probe import Probe, probe
 from ..errors import CalibrationWarning, InfeasibleWarning, SamplingError
 from ..files import remedy
 from ..machine import check_room, is_exhausted
-from ..network import Evaluations, device_of, own_mode
+from ..messages import TRIED, advice, complaints, counts, describe
+from ..monitor import Monitor
+from ..network import Evaluations, own_mode
+from ..policy import Plan
 from ..progress import current, shown
 from ..randomness import MemberNoise
 from ..result import DIAGNOSTICS, Result, Snapshot, Weights
-from ..samplers import Sampler
-from ..samplers.particles import FEWEST
-from ..sampling import TRIED, Monitor, Run, advice, complaints, counts, describe, dry_run
+from ..run import Run, dry_run
+from ..samplers import Method
+from ..samplers.smc import FEWEST
 from . import memory
 from .manifest import LIMITS, POPULATION, Config, Layout, fingerprint
-from .memory import Footprint, Plan, samplers_of
+from .memory import Footprint, Pace
 from .queue import Claims
 from .store import Record, Store
 from .summary import Summary, some
@@ -41,18 +44,15 @@ LARGEST = 1e30
 @typed
 @own_mode()
 def run(
-    attempts: Sampler | Sequence[Sampler],
+    plan: Plan,
     path: Path | str,
-    members: int,
-    shape: Sequence[int],
+    n: int,
     *,
     seed: int = 0,
-    chunk: int | Literal["auto"] = "auto",
+    batch_size: int | Literal["auto"] = "auto",
     infeasible: Literal["keep", "retry", "drop"] = "keep",
     population: int = POPULATION,
     layout: Layout | None = None,
-    dtype: torch.dtype = torch.float32,
-    device: torch.device | str | None = None,
     source: Mapping[str, str | tuple[str, ...]] | None = None,
     workers: int = 1,
     sharing: int = 1,
@@ -60,8 +60,6 @@ def run(
     callback: Callable[[Snapshot], None] | None = None,
     progress: bool | None = None,
     planned: Callable[[Footprint, int], None] | None = None,
-    monitor: Monitor | None = None,
-    remarks: Iterable[str] = (),
 ) -> Summary:
     r"""Samples those members of an ensemble that its store lacks; returns when all are there.
 
@@ -73,26 +71,23 @@ def run(
     rounds alike in every chunk, and what is left is the rounding of the constraint.
 
     Arguments:
-        attempts: The samplers, one for each attempt at a member, such as
-            `feasibly.plan(...).attempts`; or one sampler.
+        plan: What :func:`feasibly.plan` returns: the kernels, one for each attempt at a sample,
+            the monitor, and remarks, which the store keeps with its warnings.
         path: The store, a folder that is made if it is not there.
-        members: The number of members of the ensemble. If the store was made for fewer, it grows:
-            its members stay, and the others are sampled.
-        shape: The shape of one sample.
+        n: The number of samples of the ensemble. If the store was made for fewer, it grows: its
+            samples stay, and the others are sampled.
         seed: The seed of the ensemble.
-        chunk: How many members to sample at a time. They are finished at the same time, so a stop
-            loses what a chunk has taken. `auto` takes as many as fit into half of the free memory,
-            at most 1024, and as are expected to take a minute, or half as long again as one member
-            alone, if that is longer. It plans the first chunk by :func:`estimate`, and the next by
-            the time of the last. A chunk that does not fit is halved.
+        batch_size: How many members to sample at a time. They are finished at the same time, so
+            a stop loses what a chunk has taken. `auto` takes as many as fit into half of the free
+            memory, at most 1024, and as are expected to take a minute, or half as long again as
+            one member alone, if that is longer. It plans the first chunk by :func:`estimate`,
+            and the next by the time of the last. A chunk that does not fit is halved.
         infeasible: What happens to members that end infeasible, after the sampler's own attempts,
             which are made whatever is said here: `keep` counts them, `retry` keeps them too and
             does not count them, `drop` does not even keep them.
         population: How many members share importance weights, where a sampler has them. They are
             sampled together, and a stop loses what they have taken. Fewer suit a slow network.
         layout: The names, coordinates and units of a sample; None for axes by number.
-        dtype: The type of the samples.
-        device: Where to sample; None for where the denoiser is.
         source: What a command needs to start the run again; see :class:`Config`.
         workers: The number of processes on this run, by which chunks near its end are kept small.
         sharing: How many of them run on this machine, by which `auto` divides its memory. On GPUs
@@ -105,10 +100,6 @@ def run(
             of the store are finished; None for on a terminal or in a notebook.
         planned: Called by `auto`, before the first member, with the :class:`Footprint` and the
             chunk.
-        monitor: What tells which members are plausible, such as `feasibly.plan(...).survey`; None
-            for none. Implausible members are resampled as infeasible ones are.
-        remarks: What a user should know of the problem, such as `feasibly.plan(...).remarks`; the
-            store keeps them with its warnings.
 
     Raises:
         ConstraintError: If the constraint cannot be used as it is.
@@ -123,67 +114,67 @@ def run(
             if members are implausible.
     """
     count = functools.partial(whole, of="run")
-    members, seed = count("members", members, 1, LIMITS["members"]), count("seed", seed, 0)
+    members, seed = count("n", n, 1, LIMITS["members"]), count("seed", seed, 0)
     for name, value in (("workers", workers), ("sharing", sharing)):
         count(name, value, 1)
-    if chunk != "auto":
-        count("chunk", chunk, 1)
-    if isinstance(remarks, str) or not all(isinstance(one, str) for one in remarks):
-        raise ValueError(f"run(remarks=...) takes sentences in a list, got {remarks!r}.")
-    shape, attempts, device = shape_of(shape, "run"), samplers_of(attempts), placed(device, "run")
-    if infeasible == "retry" and len(attempts) < 2:
-        raise ValueError("run(infeasible='retry') needs several attempts, such as [sampler] * 4.")
-    last = attempts[-1]
-    denoiser: Any = last.denoiser.denoiser
+    if batch_size != "auto":
+        count("batch_size", batch_size, 1)
+    if infeasible == "retry" and len(plan.kernels) < 2:
+        raise ValueError(
+            "run(infeasible='retry') needs several attempts, such as plan(..., attempts=4)."
+        )
+    last = plan.kernels[-1]
+    problem = last.bound_to
+    denoiser: Any = problem.denoiser.denoiser
     config = Config(
-        method=" ".join(describe(attempts).split()),
+        method=" ".join(describe(plan.kernels).split()),
         weights=fingerprint(denoiser),
-        tolerance=_tolerance(last.constraint),
+        tolerance=_tolerance(problem.constraint),
         seed=seed,
         members=members,
-        shape=shape,
-        dtype=str(dtype).removeprefix("torch."),
+        shape=problem.shape,
+        dtype=str(problem.dtype).removeprefix("torch."),
         infeasible=infeasible,
         population=whole("population", population, 1, LIMITS["members"]),
         source=dict(source or {}),
     )
-    device = device or device_of(denoiser)
-    check_room(config.shape, dtype, device)
+    check_room(problem.shape, problem.dtype, problem.device)
     with shown(progress) as meter, meter.part("sampling"):
-        size = memory.SEVERAL if chunk == "auto" else chunk
-        taken, place = Evaluations(), (config.shape, dtype, device, 0)
+        size, taken = memory.SEVERAL if batch_size == "auto" else batch_size, Evaluations()
         try:
-            prepared, costs = dry_run(attempts, *place, size, taken)
+            prepared, costs = dry_run(plan.kernels, 0, size, taken)
         except SamplingError as error:
             if not is_exhausted(error):
                 raise
             prepared = None
         if prepared is None:  # outside of the `except`, which would keep the tensors alive
-            prepared, costs = dry_run(attempts, *place, 1, taken)
-        costs = [cost + getattr(monitor, "cost", 0) for cost in costs]
+            prepared, costs = dry_run(plan.kernels, 0, 1, taken)
+        costs = [cost + (plan.monitor.cost if plan.monitor else 0) for cost in costs]
+        place = (problem.shape, problem.dtype, problem.device)
 
         @functools.cache
         def asked(count: int) -> Probe:
-            return probe(denoiser, last.constraint, count, config.shape, dtype, device)
+            return probe(denoiser, problem.constraint, count, *place)
 
-        kept = None if chunk == "auto" else min(chunk, members)
-        seen = _observations(last.constraint, MemberNoise(0, [0], shape, 0, dtype, device)())
+        kept = None if batch_size == "auto" else min(batch_size, members)
+        like = MemberNoise(0, [0], problem.shape, 0, problem.dtype, problem.device)()
+        seen = _observations(problem.constraint, like)
         store = Store.create(path, config, layout, asked, denoiser, kept, seen)
         if repair:
             store.repair()
             if store.rebuild():
                 Summary.read(store).write()
-        for sentence in remarks:
+        for sentence in plan.remarks:
             store.warn(sentence)
-        if chunk == "auto":
-            plan = memory.plan(prepared, config, device, sharing)
-            if planned is not None and plan.footprint is not None:
-                planned(plan.footprint, plan.chunk)
+        if batch_size == "auto":
+            pace = memory.pace_of(prepared, members, config.population, sharing)
+            if planned is not None and pace.footprint is not None:
+                planned(pace.footprint, pace.chunk)
         else:
-            plan = Plan(chunk)
+            pace = Pace(batch_size)
         with Claims(store.claims) as claims:
             worker = Worker(
-                prepared, store, claims, device, plan, workers, callback, costs, monitor, taken
+                prepared, store, claims, pace, workers, callback, costs, plan.monitor, taken
             )
             try:
                 worker.work()
@@ -210,7 +201,7 @@ def run(
     summary = Summary.read(store).write()
     # of a method that does not end on the constraint, some infeasible members are no news
     if summary.infeasible and last.enforces and (last.lands or not summary.feasible):
-        words = f"{summary.violations()} {advice(last, *_missed(summary, device))}"
+        words = f"{summary.violations()} {advice(last, *_missed(summary, problem.device))}"
         warnings.warn(words, InfeasibleWarning, stacklevel=4)
     for words in (*summary.warnings, *summary.doubts()):
         warnings.warn(words, CalibrationWarning, stacklevel=4)
@@ -242,11 +233,10 @@ def _observations(constraint: Any, x: Tensor) -> dict[str, int]:
 class Worker:
     """Samples members until none is missing."""
 
-    attempts: Sequence[Sampler]
+    kernels: Sequence[Method]
     store: Store
     claims: Claims
-    device: torch.device
-    plan: Plan
+    pace: Pace
     workers: int
     callback: Callable[[Snapshot], None] | None
     costs: Sequence[float]  # the work that each attempt is expected to take for a member
@@ -268,7 +258,7 @@ class Worker:
                 self.report(len(missing))
                 # at the end of a run, a large chunk would leave nothing for the others
                 fair = math.ceil(len(missing) / self.workers)
-                taken = self.take(missing, min(self.plan.chunk, fair))
+                taken = self.take(missing, min(self.pace.chunk, fair))
                 # another may have finished one since the list was made, and freed its claim
                 still = set(self.store.missing()) if taken else set()
                 self.claims.release(i for i in taken if i not in still)
@@ -299,11 +289,11 @@ class Worker:
     @property
     def shares(self) -> bool:
         """Whether samples share weights."""
-        return any(sampler.shares for sampler in self.attempts)
+        return any(sampler.shares for sampler in self.kernels)
 
     def complain(self) -> None:
         """Keeps what samplers warn of, given what this process has sampled."""
-        for sentence in complaints(self.attempts, self.statistics):
+        for sentence in complaints(self.kernels, self.statistics):
             self.store.warn(sentence)
 
     def advance(self) -> None:
@@ -318,7 +308,7 @@ class Worker:
             left = self.rescue(getattr(error, "partial", None))
             if not is_exhausted(error):
                 raise
-            size = self.plan.chunk if self.shares else len(left)
+            size = self.pace.chunk if self.shares else len(left)
             if size == 1:
                 what, fix = f"Member {left[0]} alone does", "a method without gradients"
                 if self.shares:
@@ -329,10 +319,10 @@ class Worker:
                     f"{what} not fit into memory: {error.__cause__ or error}. Use a larger "
                     f"machine, fewer processes on it, or {fix}."
                 ) from error
-            self.plan.most = max(1, size // 2)
+            self.pace.most = max(1, size // 2)
             result = None
         if result is not None:  # outside of the `except`, which would keep the tensors alive
-            self.plan.learn(len(result.members), result.seconds)
+            self.pace.learn(len(result.members), result.seconds)
             for name, number in result.statistics.items():
                 self.statistics[name] = self.statistics.get(name, 0.0) + number
             own = set(self.current)
@@ -351,21 +341,22 @@ class Worker:
     def sample(self) -> Result:
         """Samples the current members, and takes down their violations by step. What it raises
         has an attribute `partial`: the members as they were after the last attempt, or None."""
-        config = self.store.config
-        dtype = getattr(torch, config.dtype)
-        place = (config.shape, dtype, self.device)
+        size = self.pace.chunk
+        kernels = {
+            id(one): replace(one, problem=one.bound_to.but(batch_size=size))
+            for one in self.kernels
+        }
         made = Run(
-            config.seed,
-            *place,
+            [kernels[id(one)] for one in self.kernels],
+            self.store.config.seed,
             self.callback,
             evaluations=self.taken,
             monitor=self.monitor,
             costs=self.costs,
-            chunk=self.plan.chunk if self.shares else None,
         )
         self.paths, self.taken = made.paths, Evaluations()  # the first chunk's alone
         try:
-            return made.sample(self.attempts, list(self.together if self.shares else self.current))
+            return made.sample(list(self.together if self.shares else self.current))
         except BaseException as error:
             error.partial = made.latest  # ty: ignore[missing-attribute]
             raise

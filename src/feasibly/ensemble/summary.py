@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from ..messages import UNTESTED, doubts, implausible, misfit
 from ..result import DIAGNOSTICS, Weights, describe_fit, without_settings
-from ..sampling import UNTESTED, doubts, implausible, misfit
 from .arrays import MEMBERS
 from .store import Record, Store
 
@@ -178,7 +178,7 @@ class Summary:
             if some := [drawn[i] for i in members if i in drawn]:
                 known = [getattr(some[0], name) for name in DIAGNOSTICS]
                 found.append(Weights([r.member for r in some], 0, *known, 0.0))
-        words = doubts(found, "options={'particles': ...} of a new store")
+        words = doubts(found, "method=SMC(particles=...) of a new store")
         return [*filter(None, [self.suspicion()]), *self.misfits(), *words]
 
     def suspicion(self) -> str:

@@ -9,6 +9,7 @@ __all__ = [
     "Search",
     "capped",
     "dot",
+    "finite",
     "per_sample",
     "words",
 ]
@@ -262,6 +263,11 @@ def words(value: Any, *without: str) -> str:
 def per_sample(v: Tensor, like: Tensor) -> Tensor:
     r"""Gives `v`, with shape :math:`(B)`, trailing axes to multiply `like`."""
     return v.reshape(-1, *(1,) * (like.ndim - 1))
+
+
+def finite(x: Tensor) -> Tensor:
+    """Returns which samples are finite, with shape (B)."""
+    return x.isfinite().flatten(start_dim=1).all(dim=1)
 
 
 def dot(a: Tensor, b: Tensor) -> Tensor:

@@ -14,6 +14,8 @@ from ..constraints import Constraint, GaussianRandomField, LevelSet, Linear
 from ..denoisers import Denoiser
 from ..metrics import knn_cross_edge_rate, weight_error
 from ..minimizers import GaussNewton
+from ..problem import Problem
+from ..run import run
 from ..samplers.ancestral import Ancestral
 from .distributions import Banana, Checkerboard, Distribution
 
@@ -49,8 +51,8 @@ class Data2D:
     @lru_cache(maxsize=1)  # noqa: B019 (one pool a problem, which lives as long as it)
     def prior_samples(self, n: int) -> Tensor:
         """Returns `n` samples of the learned prior, by 128 steps of DDPM, with shape (n, 2)."""
-        sampler = Ancestral(self.denoiser, steps=128)
-        return sampler.sample(n, self.shape, seed=2**20, chunk=4096).samples
+        problem = Problem(self.denoiser, None, self.shape, batch_size=4096)
+        return run([Ancestral(steps=128).bind(problem)], n, seed=2**20).samples
 
     def ground_truth(self, constraint: Constraint, pool: Tensor, epsilon: float = 1e-2) -> Tensor:
         r"""Returns samples of the constrained prior, by rejection and refinement of a pool.

@@ -26,6 +26,8 @@ from ..constraints import Constraint, Observation
 from ..denoisers import Denoiser
 from ..ensemble import Coordinate, Layout
 from ..metrics import crps, max_norm, rank_histogram, rmse, skill, spread
+from ..problem import Problem
+from ..run import run
 from ..samplers.ancestral import Ancestral
 from .ks_solver import DT, LENGTH, POINTS, wavenumbers
 
@@ -89,8 +91,8 @@ class KS:
 
     def reference(self, k: int) -> Tensor:
         """Returns reference `k`, a sample of the prior by 256 steps of DDPM, of shape (T, X)."""
-        sampler = Ancestral(self.denoiser, steps=256)
-        return sampler.sample([k], self.shape, seed=2**20).samples[0]
+        problem = Problem(self.denoiser, None, self.shape)
+        return run([Ancestral(steps=256).bind(problem)], [k], seed=2**20).samples[0]
 
     @property
     def observed(self) -> list[int]:

@@ -1,7 +1,7 @@
 """Samplers, one file a method."""
 
 from .ancestral import Ancestral
-from .base import Sampler
+from .base import Method
 from .calibrated import CalibratedPPR
 from .cdim import CDIM
 from .cps import CPS
@@ -10,7 +10,6 @@ from .dps_pc import DPSPC
 from .eci import ECI
 from .hdc import HDC
 from .mmps import MMPS
-from .particles import Particles
 from .pcfm import PCFM
 from .pdm import PDM
 from .post_hoc import PostHoc
@@ -19,14 +18,17 @@ from .predictor_corrector import PredictorCorrector
 from .proximal import ProximalLangevin
 from .rejection import Rejection
 from .resample import ReSample
+from .smc import SMC
 from .truncated import TruncatedPPR
 from .trust import TrustSampling
+from .tuned import TunedPPR
 
-METHODS: dict[str, type[Sampler]] = {
+METHODS: dict[str, type[Method]] = {
     "ppr": PPR,
+    "ppr-tuned": TunedPPR,
     "truncated": TruncatedPPR,
     "calibrated": CalibratedPPR,
-    "particles": Particles,
+    "smc": SMC,
     "rejection": Rejection,
     "dps": DPS,
     "dps-pc": DPSPC,
@@ -58,15 +60,16 @@ __all__ = [
     "PCFM",
     "PDM",
     "PPR",
+    "SMC",
     "Ancestral",
     "CalibratedPPR",
-    "Particles",
+    "Method",
     "PostHoc",
     "PredictorCorrector",
     "ProximalLangevin",
     "ReSample",
     "Rejection",
-    "Sampler",
     "TruncatedPPR",
     "TrustSampling",
+    "TunedPPR",
 ]

@@ -2,14 +2,14 @@ r"""Unconditional sampling: DDIM and DDPM, of first or second order."""
 
 __all__ = ["Ancestral", "Last"]
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..minimizers.base import dot, per_sample
-from .base import Randn, Sampler, Step
+from .base import Method, Randn, Step
 
 
 class Last(NamedTuple):
@@ -25,8 +25,8 @@ class Last(NamedTuple):
         return Last(self.x_0[index], self.mean[index], self.t)
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class Ancestral(Sampler):
+@dataclass(frozen=True, repr=False, kw_only=True)
+class Ancestral(Method):
     r"""Samples without a constraint: predictions alone, DDPM by default, DDIM with `eta` = 0.
 
     A first-order prediction takes the estimate :math:`d_\theta(x_t)` for the whole step. Its mean
@@ -64,18 +64,15 @@ class Ancestral(Sampler):
         | al., 2022), https://arxiv.org/abs/2211.01095, for the extrapolation
 
     Arguments:
-        denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
-        constraint: The constraint; None for none.
         steps: The number of diffusion steps.
-        spacing: Where the steps are; see :class:`Sampler`.
+        spacing: Where the steps are; see :class:`Method`.
         eta: The share of fresh noise in a prediction: 0 is DDIM, 1 is DDPM.
         order: The order of a prediction, 1 or 2.
-        output: What to return; see :class:`Sampler`.
+        output: What to return; see :class:`Method`.
     """
 
     enforces = False
 
-    _: KW_ONLY
     spacing: str = "noise"
     order: int = 2
 

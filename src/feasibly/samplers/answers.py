@@ -9,14 +9,14 @@ from torch import Tensor
 
 from ..members import calling
 from ..randomness import MemberNoise
-from .base import Sampler
+from .base import Method
 
 SEED = 2**32 - 1  # of the state; no ensemble's, but for one in four billion
 
 
 @torch.no_grad()
 def answers(
-    sampler: Sampler, noise: MemberNoise, of: Tensor | None = None, batch: int | None = None
+    sampler: Method, noise: MemberNoise, of: Tensor | None = None, batch: int | None = None
 ) -> tuple[Tensor, Tensor]:
     """Evaluates denoiser and constraint for one and the same state, which is as noisy as data.
 

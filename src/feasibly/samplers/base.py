@@ -1,31 +1,40 @@
-"""What every sampler shares: the update rules PREDICT and RENOISE, and the contract of a step."""
+"""What every method shares: the update rules PREDICT and RENOISE, and the contract of a step."""
 
-__all__ = ["Randn", "Sampler", "Start", "Step"]
+__all__ = [
+    "CHOSEN",
+    "Method",
+    "Randn",
+    "Start",
+    "Step",
+    "bisected",
+    "described",
+    "passed",
+    "watching",
+]
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
-from ..arguments import fit_fields, typed, whole
-from ..checks.inputs import check_parts
-from ..constraints.base import Constraint
-from ..minimizers.base import words
+from ..arguments import fit_fields, whole
 from ..network import Network
+from ..problem import DryRun, Problem
 from ..randomness import MemberNoise
-from ..result import Result, Weights
-from ..sampling import Problem, run
+from ..result import Weights
 
 Randn = Callable[[Tensor], Tensor]
 """Returns standard normal noise in the shape of its argument."""
 
 OUTPUTS = ("state", "denoised", "projected")
 SPACINGS = ("time", "noise")
+CHOSEN: Any = None  # an option that a method chooses when it is bound
 BISECTIONS = 60  # by which a time of a noise level is found, to the last bit
 
 
@@ -61,14 +70,14 @@ class Step(NamedTuple):
     memory: Any = None
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class Sampler(ABC):
+@dataclass(frozen=True, repr=False, kw_only=True)
+class Method(ABC):
     r"""Goes from noise, at :math:`t = 1`, to samples, at :math:`t = 0`, step by step.
 
-    A sampler is an immutable value: its parameters say all that it does, and
-    `dataclasses.replace` makes another. A method writes :meth:`step`, and composes it of
-    :meth:`predict` and :meth:`renoise`. What a step needs of earlier ones is in its `memory`.
-    The output is one of
+    A method is an immutable value of options, which holds no problem. :meth:`bind` returns its
+    kernel: the method on one problem, whose `denoiser` and `constraint` its steps may use. A new
+    method writes :meth:`step`, and composes it of :meth:`predict` and :meth:`renoise`. What a step
+    needs of earlier ones is in its `memory`. The output is one of
 
     * `state`: the state :math:`x_0` of the last step, with the noise :math:`\sigma_0` in it;
     * `denoised`: its denoised mean :math:`d(x_0)`, for one evaluation more;
@@ -76,51 +85,46 @@ class Sampler(ABC):
       projected it.
 
     Arguments:
-        denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
-        constraint: The constraint; None for none.
         steps: The number :math:`T` of diffusion steps.
         spacing: Where the steps are: `time` for times uniform in :math:`[0, 1]`, `noise` for
             noise levels :math:`\sigma / \alpha` uniform in their logarithm, whatever the
             schedule.
         eta: The share of fresh noise in a prediction: 0 is DDIM, 1 is DDPM.
         output: What to return: `state`, `denoised` or `projected`.
+        problem: What :meth:`bind` binds it to; None for a method.
+
+    Raises:
+        ValueError: If an option is out of range, or the method does not fit the problem.
     """
 
     enforces: ClassVar[bool] = True  # the constraint; else it is only reported
     lands: ClassVar[bool] = True  # on the constraint, and not only around it
     takes_noise: ClassVar[bool] = False  # of observations, and not only exact ones
-    one_target: ClassVar[bool] = False  # whether members with targets of their own are refused
-    # for members that end infeasible, of which a projection does not tell more
+    one_target: ClassVar[bool] = False  # whether samples with targets of their own are refused
+    # for samples that end infeasible, of which a projection does not tell more
     advice: ClassVar[str] = "Allow more `steps`, or take method='auto'."
-    shares: ClassVar[bool] = False  # weights between samples; it has a `batch` then
+    shares: ClassVar[bool] = False  # weights between samples
+    attempts: ClassVar[int] = (
+        1  # how often a sample that fails is sampled, if nothing else is said
+    )
     # a method's row in the paper's Table 1
     space: ClassVar[str | None] = None  # what the constraint moves, "x_t" or "x_0"
     renoises: ClassVar[bool] = False  # whether noise is added after that
     differentiates: ClassVar[bool] = False  # the denoiser
 
-    denoiser: Any
-    constraint: Constraint | None = None
-    _: KW_ONLY
     steps: int = 64
     spacing: str = "time"
     eta: float = 1.0
     output: str = "denoised"
+    problem: Problem | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         name = type(self).__name__
-        if type(self).__repr__ is not Sampler.__repr__:  # which results and stores know it by
-            raise TypeError(
-                f"{name} has a repr of its own, with the denoiser's address in it; decorate the "
-                "class by @dataclass(frozen=True, repr=False, eq=False)."
-            )
-        check_parts(name, self.denoiser, self.constraint)
         fit_fields(self)
-        if self.constraint is not None and self.constraint.noisy is not None:
-            self._check_noise()
         self._at_least(1, "steps")
         if not 0 <= self.eta <= 1:
             raise ValueError(f"{name}(eta=...) must lie in [0, 1], got {self.eta}.")
-        if self.spacing not in SPACINGS:
+        if self.spacing not in (*SPACINGS, CHOSEN):
             raise ValueError(
                 f"{name}(spacing=...) must be 'time' or 'noise', got {self.spacing!r}."
             )
@@ -129,11 +133,62 @@ class Sampler(ABC):
                 f"{name}(output=...) must be 'state', 'denoised' or 'projected', got "
                 f"{self.output!r}."
             )
-        if self.enforces and self.constraint is None:
-            raise ValueError(f"{name} needs a constraint; without one use Ancestral(denoiser).")
-        if not isinstance(self.denoiser, Network):
-            object.__setattr__(self, "denoiser", Network(self.denoiser))
-        _check_schedule(*(self.noise_level(torch.tensor(t)) for t in (0.0, 1.0)))
+        if self.problem is not None:
+            self.check(self.problem)
+
+    def bind(self, problem: Problem, survey: Any = None) -> "Method":
+        """Returns the kernel: the method on a problem.
+
+        Arguments:
+            problem: The problem.
+            survey: What unconditional samples show of it, a
+                :class:`Survey <feasibly.survey.Survey>`, by which a method may choose what is not
+                given as an option; None if they were not sampled.
+
+        Raises:
+            ValueError: If the method does not fit the problem.
+        """
+        return replace(self, problem=problem)
+
+    def check(self, problem: Problem) -> None:
+        """Refuses a problem that the method does not fit.
+
+        Raises:
+            ValueError: If it does not.
+        """
+        name, constraint = type(self).__name__, problem.constraint
+        if not self.enforces:
+            return
+        if constraint is None:
+            raise ValueError(f"{name} needs a constraint; without one use Ancestral().")
+        if constraint.noisy is not None and not self.takes_noise:
+            raise ValueError(
+                f"{name} takes exact constraints, and {constraint!r} has noise, which it would "
+                "ignore. Of the methods, 'auto', 'calibrated', 'smc', 'mmps' and 'dps' take noise."
+            )
+
+    @property
+    def denoiser(self) -> Network:
+        """The problem's denoiser."""
+        return self.bound_to.denoiser
+
+    @property
+    def constraint(self) -> Any:
+        """The problem's :class:`Constraint`; None for none."""
+        return self.bound_to.constraint
+
+    @property
+    def bound_to(self) -> Problem:
+        """The problem of a kernel.
+
+        Raises:
+            ValueError: If it is a method.
+        """
+        if self.problem is None:
+            raise ValueError(
+                f"{type(self).__name__} is not bound to a problem; take `method.bind(problem)`."
+            )
+        return self.problem
 
     @abstractmethod
     def step(
@@ -154,8 +209,8 @@ class Sampler(ABC):
             memory: What :meth:`begin` or the step before returned as such.
         """
 
-    def prepare(self, problem: Problem) -> Self:
-        """Returns the sampler with what it has to find out before a run; itself by default.
+    def prepare(self, seen: DryRun) -> Self:
+        """Returns the kernel with what it has to find out before a run; itself by default.
 
         Raises:
             ValueError: If the method does not fit the problem.
@@ -271,25 +326,6 @@ class Sampler(ABC):
         sample: the budget, but for what most samples do not need."""
         return self.budget(residuals)
 
-    @typed
-    def sample(
-        self,
-        members: int | Sequence[int],
-        shape: Sequence[int],
-        *,
-        attempts: int = 1,
-        **options: Any,
-    ) -> Result:
-        """Samples an ensemble with just this sampler.
-
-        Arguments:
-            members: The number of members, or their indices.
-            shape: The shape of one sample.
-            attempts: How often a member that ends infeasible is sampled, at most.
-            options: Options of :func:`feasibly.sampling.run`, such as `seed` and `chunk`.
-        """
-        return run([self] * whole("attempts", attempts, 1), members, shape, **options)
-
     @property
     def noise(self) -> float:
         """The standard deviation that the method gives a residual on purpose; 0 by default."""
@@ -309,8 +345,7 @@ class Sampler(ABC):
 
     def noise_level(self, t: Tensor) -> float:
         r"""Returns the noise level :math:`\sigma_t / \alpha_t`, relative to the signal."""
-        alpha_t, sigma_t = self.denoiser.schedule(t)
-        return (sigma_t / alpha_t).item()
+        return self.denoiser.noise_level(t)
 
     def log_level(self, t: Tensor) -> Tensor:
         r"""Returns :math:`\log(\sigma_t / \alpha_t)`, with the shape of `t`."""
@@ -318,22 +353,14 @@ class Sampler(ABC):
         return (sigma_t / alpha_t).log()
 
     def __repr__(self) -> str:
-        arguments = words(self, "denoiser", "constraint")
-        return f"{type(self).__name__}({arguments}) with {self.constraint!r}"
-
-    def _check_noise(self) -> None:
-        """Refuses an observation with noise if the method would hit it exactly."""
-        if self.enforces and not self.takes_noise:
-            raise ValueError(
-                f"{type(self).__name__} takes exact constraints, and {self.constraint!r} has "
-                "noise, which it would ignore. Of the methods, 'auto', 'calibrated', 'particles', "
-                "'mmps' and 'dps' take noise."
-            )
+        return described(self)
 
     def _at_least(self, least: int, *names: str) -> None:
         """Refuses parameters that are not whole numbers of at least `least`, and makes those of
         other libraries Python's."""
         for name in names:
+            if getattr(self, name) is CHOSEN:
+                continue
             number = whole(name, getattr(self, name), least, of=type(self).__name__)
             object.__setattr__(self, name, number)
 
@@ -350,17 +377,44 @@ def bisected(
     return (low + high) / 2
 
 
-def _check_schedule(first: float, last: float) -> None:
-    """Refuses a schedule by its noise levels at t = 0 and t = 1."""
-    if not 0 < first < last < math.inf:
-        singular = first == 0 or math.isinf(last)
-        hint = (
-            "Keep sigma and alpha positive at the ends, as schedules.Rectified does."
-            if singular
-            else "Is time reversed?"
-        )
-        raise ValueError(
-            f"The schedule's noise level sigma / alpha is {first:.3g} at t = 0 and {last:.3g} at "
-            "t = 1; it must rise from data, at 0, to noise at 1, and be positive and finite. "
-            f"{hint}"
-        )
+def described(method: Method) -> str:
+    """Returns a method in words: its options and, of a kernel, its constraint. Results and stores
+    know it by these words, which leave out options that are not chosen, and quiet ones as they
+    are by default."""
+    options = ", ".join(
+        f"{f.name}={option!r}"
+        for f in fields(method)
+        if f.repr
+        for option in [getattr(method, f.name)]
+        if option is not CHOSEN and option != f.metadata.get("quiet", CHOSEN)
+    )
+    name = f"{type(method).__name__}({options})"
+    return name if method.problem is None else f"{name} with {method.problem.constraint!r}"
+
+
+Watch = Callable[[Tensor, Tensor, Tensor], None]
+_WATCH: ContextVar[Watch | None] = ContextVar("watch", default=None)
+
+
+def passed(x: Tensor, x_0: Tensor, s: Tensor) -> None:
+    """Tells the run of a step that a kernel takes while it begins.
+
+    Arguments:
+        x: A state of each sample, with shape (B, *).
+        x_0: The clean estimates behind them, with shape (B, *).
+        s: The time that they reached.
+    """
+    watch = _WATCH.get()
+    if watch is not None:
+        with watching(None):  # what a callback samples is another run
+            watch(x, x_0, s)
+
+
+@contextmanager
+def watching(watch: Watch | None) -> Generator[None]:
+    """Has a function called with what :func:`passed` tells within."""
+    token = _WATCH.set(watch)
+    try:
+        yield
+    finally:
+        _WATCH.reset(token)

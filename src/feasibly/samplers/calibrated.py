@@ -3,24 +3,25 @@ r"""PPR with posterior samples in place of point estimates."""
 __all__ = ["CalibratedPPR"]
 
 import math
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from ..constraints.base import Constraint
 from ..linalg import Solution, least_squares, square_root
-from ..minimizers import LBFGS, Minimizer
-from ..minimizers.base import QUIET, per_sample
+from ..minimizers import Minimizer
+from ..minimizers.base import per_sample
 from ..network import along_channels
-from ..sampling import Problem
+from ..problem import Problem
 from . import moments
 from .ancestral import Ancestral
-from .base import Randn, Step
+from .base import CHOSEN, Randn, Step
 from .moments import Product
 from .ppr import PPR
+from .settings import PLAIN, settings
 from .sparse import Sparse
 
 RTOL = 1e-3  # at which the linear solver and the square root stop
@@ -30,7 +31,7 @@ NEWTON = 2  # how often it is then linearised anew
 FARTHEST = 4.0  # how many standard deviations a sample moves at most, a residual
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@dataclass(frozen=True, repr=False, kw_only=True)
 class CalibratedPPR(Sparse):
     r"""Samples under a hard constraint by predicting with *samples* of
     :math:`p(x_0 \mid x_t, r = 0)`.
@@ -62,11 +63,12 @@ class CalibratedPPR(Sparse):
     Gaussians of condition number 1000, 32 steps of the log-logit or cosine schedule leave no
     direction's standard deviation off by more than 5 %. VP, whose last levels are far apart,
     leaves up to 28 %; more steps or `products` reduce that. One product is enough where data have
-    at most two dimensions. Without `products`, :math:`z` is a sample of :math:`p(x_0 \mid x_t)` by
-    the reverse diffusion itself, at a forward evaluation for each halving of the noise level. Then
-    three to five steps are enough, with a `top` of 0.3 data scales and a `floor` of 1e-5. An error
-    of such a sample is one of the model's own directions. An error of Lanczos' method has others,
-    and a residual with derivatives, such as that of a differential equation, amplifies them.
+    at most two dimensions. With infinite `products`, :math:`z` is a sample of
+    :math:`p(x_0 \mid x_t)` by the reverse diffusion itself, at a forward evaluation for each
+    halving of the noise level. Then three to five steps are enough, with a `top` of 0.3 data
+    scales and a `floor` of 1e-5. An error of such a sample is one of the model's own
+    directions. An error of Lanczos' method has others, and a residual with derivatives, such
+    as that of a differential equation, amplifies them.
 
     Observations with noise, :math:`r(x) + e = 0` with :math:`e \sim \mathcal{N}(0, R)`, may join.
     Then :math:`x_0 = z - V J^\top (J V J^\top + R)^{-1} (r(z) + e)` with a sample of :math:`e`,
@@ -105,10 +107,9 @@ class CalibratedPPR(Sparse):
         | Gaussian Processes and Matheron's rule (Wilson et al., 2021), https://jmlr.org/papers/v22/20-1260.html
 
     Arguments:
-        denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
-        constraint: The constraint, an equality.
-        steps: The number of diffusion steps.
-        spacing: Where the steps are; see :class:`Sampler`.
+        steps: The number of diffusion steps. This and all below that is None is chosen when the
+            method is bound; see :mod:`feasibly.samplers.settings`.
+        spacing: Where the steps are; see :class:`Method`.
         top: The noise level to which the first step goes; that of the spacing if it is larger.
             The others are uniform in its logarithm from there, which needs `spacing="noise"`. For
             a Gaussian prior the step may be as large.
@@ -116,8 +117,8 @@ class CalibratedPPR(Sparse):
             a posterior sample is right whatever the level that it comes from.
         longer: How many times as long they are.
         products: The most products for the square root; 0 predicts with the conditional mean.
-            One takes the covariance as of rank one. None takes the reverse diffusion in place of
-            the square root.
+            One takes the covariance as of rank one. Infinity takes the reverse diffusion in place
+            of the square root.
         iterations: The most iterations of the solver, one product each. As many as there are
             residuals are exact, up to a relative error of a thousandth, or of `floor` if that is
             less. It takes no more. Fewer may leave a bias where the constraint is far.
@@ -133,25 +134,31 @@ class CalibratedPPR(Sparse):
             late. If empty, it is taken as it is.
         minimize: The minimizer of the last projection.
         eta: The share of fresh noise in a prediction.
-        output: What to return; see :class:`Sampler`.
+        output: What to return; see :class:`Method`.
     """
 
     space = "x_0"
     renoises = True
     takes_noise = True
     differentiates = True
+    attempts = 4
 
-    constraint: Constraint
-    _: KW_ONLY
-    steps: int = 32
-    top: float = math.inf
-    products: int | None = 2
-    iterations: int = 8
-    dimensions: tuple[tuple[float, int], ...] = field(default=(), metadata=QUIET)
-    floor: float = 1e-2
-    units: tuple[float, ...] = field(default=(), metadata=QUIET)
-    minimize: Minimizer = LBFGS(steps=48, memory=12)
+    steps: int = CHOSEN
+    spacing: str = CHOSEN
+    top: float = CHOSEN
+    products: int | float = CHOSEN
+    iterations: int = CHOSEN
+    dimensions: tuple[tuple[float, int], ...] = field(default=CHOSEN, metadata={"quiet": ()})
+    floor: float = CHOSEN
+    units: tuple[float, ...] = field(default=CHOSEN, metadata={"quiet": ()})
+    minimize: Minimizer = CHOSEN
     output: str = "projected"
+
+    def bind(self, problem: Problem, survey: Any = None) -> Self:
+        own = {name: getattr(self, name) for name in PLAIN}
+        chosen = PLAIN if survey is None else PLAIN | settings(problem, survey, own)
+        chosen = {name: value for name, value in chosen.items() if own[name] is CHOSEN}
+        return replace(self, problem=problem, **chosen)
 
     def spaced(self, highest: Tensor, lowest: Tensor) -> Tensor:
         top = math.log(self.top)
@@ -174,7 +181,7 @@ class CalibratedPPR(Sparse):
         exact = self.constraint.exact
         if s == 0 and exact is not None:
             # a sample of the model, by reverse diffusion, needs no denoising if it is feasible
-            met = exact.is_feasible(x_0) & (self.products is None)
+            met = exact.is_feasible(x_0) & (self.products == math.inf)
             if not met.all():
                 moved = self.ppr(exact).kernel(x_s, s, self.noise_level(t), randn)
                 x_s, x_0 = (
@@ -204,26 +211,26 @@ class CalibratedPPR(Sparse):
         """
         z, V = moments.tweedie(self.denoiser, x_t, t)
         largest, width = torch.full_like(x_t.flatten(start_dim=1)[:, 0], torch.inf), None
-        if self.products is None:
+        if self.products == math.inf:
             z = self._diffused(x_t, t, randn)
         elif self.products:
             unit = self.unit(x_t, t)
             root, largest = square_root(
-                lambda u: V(u / unit) / unit, randn(z), self.products, RTOL
+                lambda u: V(u / unit) / unit, randn(z), self._products, RTOL
             )
             z, largest = z + unit * root, largest * unit.max() ** 2
             width = largest.sqrt()
         # without noise singular values are bounded by the largest; with noise too, where V is
         # as exact as the reverse diffusion takes the denoiser to be
         noisy = self.constraint.noisy is not None
-        noisy &= self.constraint.equalities is None or self.products is not None
+        noisy &= self.constraint.equalities is None or self.products != math.inf
 
         def solve(S: Product, b: Tensor, iterations: int, rtol: float, least: Tensor) -> Solution:
             rtol = min(rtol, self.floor)  # small singular values are solved for too
             bound = least if noisy else None
             return least_squares(S, b, iterations, rtol, self.floor, bound)
 
-        last &= self.products is None and not self.constraint.linear
+        last &= self.products == math.inf and not self.constraint.linear
         most = LAST * self.iterations if last else self.solves(t)
         moved = moments.toward(self.constraint, z, V, 0.0, solve, most, RTOL, randn, near, width)
         for _ in range(NEWTON if last else 0):
@@ -244,7 +251,7 @@ class CalibratedPPR(Sparse):
 
     def _diffused(self, x_t: Tensor, t: Tensor, randn: Randn) -> Tensor:
         r"""Samples :math:`x_0 \sim p(x_0 \mid x_t)` by unconditional steps from :math:`t` to 0."""
-        prior, times, last = Ancestral(self.denoiser), self._halvings(t).to(x_t.dtype), None
+        prior, times, last = Ancestral(problem=self.problem), self._halvings(t).to(x_t.dtype), None
         for now, s in pairwise([t, *times[1:]]):
             x_t, _, last = prior.step(x_t, now, s, randn, last)
         return self.denoiser(x_t, times[-1])
@@ -277,54 +284,49 @@ class CalibratedPPR(Sparse):
 
     def ppr(self, exact: Constraint) -> PPR:
         """Returns the sampler whose kernel projects the last state."""
-        return PPR(self.denoiser, exact, minimize=self.minimize)
+        return PPR(minimize=self.minimize, problem=self.bound_to.but(constraint=exact))
 
-    def prepare(self, problem: Problem) -> Self:
-        if self.constraint.noisy is None and (
-            self.constraint.equalities is None or self.constraint.inequalities is not None
+    def check(self, problem: Problem) -> None:
+        super().check(problem)
+        constraint = problem.constraint
+        assert constraint is not None
+        if constraint.noisy is None and (
+            constraint.equalities is None or constraint.inequalities is not None
         ):
             raise ValueError(
                 f"{type(self).__name__} is for equalities: it moves every sample onto the "
-                "constraint, and would gather members on the boundary of "
-                f"{self.constraint!r}; use PPR."
+                "constraint, and would gather samples on the boundary of "
+                f"{constraint!r}; use PPR."
             )
-        return self
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._at_least(1, "iterations")
-        if self.products is not None:
+        if self.products != math.inf:
             self._at_least(0, "products")
-        for name in ("floor", "top"):
-            if not isinstance(getattr(self, name), int | float):
-                raise ValueError(
-                    f"CalibratedPPR({name}=...) is a number, got {getattr(self, name)!r}."
-                )
-        pairs = self.dimensions if isinstance(self.dimensions, tuple) else (self.dimensions,)
-        for pair in pairs:
-            good = isinstance(pair, tuple) and len(pair) == 2
-            good = good and isinstance(pair[0], int | float) and pair[0] > 0
-            if not (good and isinstance(pair[1], int) and pair[1] >= 0):
-                raise ValueError(
-                    "CalibratedPPR(dimensions=...) is a tuple of pairs, each of a noise level and "
-                    f"a whole number, got {pair!r}."
-                )
-        if not 0 <= self.floor <= 1:
+        pairs = self.dimensions or ()
+        if not all(level > 0 and isinstance(n, int) and n >= 0 for level, n in pairs):
+            raise ValueError(
+                "CalibratedPPR(dimensions=...) is a tuple of pairs, each of a noise level and "
+                f"a whole number, got {pairs!r}."
+            )
+        if self.floor is not CHOSEN and not 0 <= self.floor <= 1:
             raise ValueError(f"CalibratedPPR(floor=...) must lie in [0, 1], got {self.floor!r}.")
-        if not self.top > 0 or (self.top < math.inf and self.spacing != "noise"):
+        if self.top is not CHOSEN and not (
+            self.top > 0 and (self.top == math.inf or self.spacing != "time")
+        ):
             raise ValueError(
                 f"CalibratedPPR(top=...) is a noise level above 0, and needs spacing='noise'; got "
                 f"{self.top!r} with spacing={self.spacing!r}."
             )
 
     def cost(self, residuals: int) -> tuple[int, int]:
-        products = self.products or 0
-        return 1, products + moments.cost(self.constraint, self.iterations, residuals)
+        return 1, self._products + moments.cost(self.constraint, self.iterations, residuals)
 
     def budget(self, residuals: int = 1) -> tuple[int, int]:
         forward, _ = super().budget(residuals)
         last, times = self.minimize.cost(residuals), self.times()[:-1]
-        if self.products is None:
+        if self.products == math.inf:
             forward += sum(len(self._halvings(t)) for t in times)
         return forward + last[0], self.gradients(times, residuals) + last[1]
 
@@ -332,7 +334,12 @@ class CalibratedPPR(Sparse):
         quick = replace(self.minimize, steps=1)  # the last projection has little to do
         return replace(self, minimize=quick).budget(residuals)
 
+    @property
+    def _products(self) -> int:
+        """The products of a square root; 0 by the reverse diffusion."""
+        return 0 if self.products == math.inf else int(self.products)
+
     def gradients(self, times: Tensor, residuals: int) -> int:
         """Returns the most backward evaluations of steps from these times."""
         solves = (moments.cost(self.constraint, self.solves(t), residuals) for t in times)
-        return (self.products or 0) * len(times) + sum(solves)
+        return self._products * len(times) + sum(solves)

@@ -2,7 +2,7 @@ r"""Constrained Diffusion Implicit Models (CDIM)."""
 
 __all__ = ["CDIM"]
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,12 +11,13 @@ from torch import Tensor
 from ..constraints.observation import Linear
 from ..members import among
 from ..minimizers.base import per_sample
-from .base import Randn, Sampler, Step
+from ..problem import Problem
+from .base import Method, Randn, Step
 from .guidance import guidance
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class CDIM(Sampler):
+@dataclass(frozen=True, repr=False, kw_only=True)
+class CDIM(Method):
     r"""Samples by DDIM steps, each followed by gradient steps until the residual of the *noisy*
     state is what the forward process would make it, for a linear constraint :math:`A x = y`:
 
@@ -45,19 +46,15 @@ class CDIM(Sampler):
         | https://arxiv.org/abs/2411.00359, Algorithm 1
 
     Arguments:
-        denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
-        constraint: The constraint, a :class:`Linear`.
         iterations: The most gradient steps :math:`K` at a level.
         c: How many standard deviations above its mean a residual may be.
-        steps, eta, output: See :class:`Sampler`.
+        steps, eta, output: See :class:`Method`.
     """
 
     lands = False
     space = "x_t"
     differentiates = True
 
-    constraint: Linear
-    _: KW_ONLY
     steps: int = 25
     eta: float = 0.0
     iterations: int = 20
@@ -66,13 +63,16 @@ class CDIM(Sampler):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._at_least(0, "iterations")
-        if not isinstance(self.constraint, Linear):
-            raise ValueError(
-                "CDIM needs a Linear constraint, whose residual has a known distribution under "
-                f"noise, got {self.constraint!r}; use PPR, or DPS for the nearest method."
-            )
         if not self.c >= 0:
             raise ValueError(f"CDIM(c=...) must not be negative, got {self.c}.")
+
+    def check(self, problem: Problem) -> None:
+        super().check(problem)
+        if not isinstance(problem.constraint, Linear):
+            raise ValueError(
+                "CDIM needs a Linear constraint, whose residual has a known distribution under "
+                f"noise, got {problem.constraint!r}; use PPR, or DPS for the nearest method."
+            )
 
     def step(
         self,

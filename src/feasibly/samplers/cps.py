@@ -2,20 +2,19 @@ r"""Constrained Posterior Sampling (CPS)."""
 
 __all__ = ["CPS"]
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..constraints.base import Constraint
 from ..minimizers import LBFGS, Minimizer
-from .base import Randn, Sampler, Step
+from .base import Method, Randn, Step
 from .projection import project
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class CPS(Sampler):
+@dataclass(frozen=True, repr=False, kw_only=True)
+class CPS(Method):
     r"""Samples by predicting with a clean estimate that a penalty has moved to the constraint:
 
     .. math::
@@ -35,17 +34,13 @@ class CPS(Sampler):
         | et al., 2025), https://arxiv.org/abs/2410.12652, Algorithm 1
 
     Arguments:
-        denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
-        constraint: The constraint.
         gamma_max: The largest coefficient :math:`\gamma_{\max}`.
         minimize: The minimizer of the penalised problem, without the network.
-        steps, eta, output: See :class:`Sampler`.
+        steps, eta, output: See :class:`Method`.
     """
 
     space = "x_0"
 
-    constraint: Constraint
-    _: KW_ONLY
     steps: int = 256
     eta: float = 0.0
     gamma_max: float = 1e5

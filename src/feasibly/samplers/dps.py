@@ -2,19 +2,18 @@ r"""Diffusion Posterior Sampling (DPS)."""
 
 __all__ = ["DPS"]
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..constraints.base import Constraint
-from .base import Randn, Sampler, Step
+from .base import Method, Randn, Step
 from .guidance import check_strength, guidance, unit
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class DPS(Sampler):
+@dataclass(frozen=True, repr=False, kw_only=True)
+class DPS(Method):
     r"""Samples by ancestral steps with guidance, against the gradient of the residual's norm:
 
     .. math::
@@ -46,11 +45,9 @@ class DPS(Sampler):
         | https://arxiv.org/abs/2209.14687, Algorithm 1
 
     Arguments:
-        denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
-        constraint: The constraint.
         zeta: The strength :math:`\zeta`.
         units: The units of :math:`\zeta`: "vp" or "state".
-        steps, eta, output: See :class:`Sampler`.
+        steps, eta, output: See :class:`Method`.
     """
 
     lands = False
@@ -58,8 +55,6 @@ class DPS(Sampler):
     space = "x_t"
     differentiates = True
 
-    constraint: Constraint
-    _: KW_ONLY
     steps: int = 256
     zeta: float = 1.0
     units: str = "vp"

@@ -2,19 +2,18 @@ r"""DPS with a corrector (DPS-PC, Appendix D of the paper)."""
 
 __all__ = ["DPSPC"]
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..constraints.base import Constraint
 from .base import Randn, Step
 from .guidance import check_strength, guidance, unit
 from .predictor_corrector import PredictorCorrector
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@dataclass(frozen=True, repr=False, kw_only=True)
 class DPSPC(PredictorCorrector):
     r"""Samples by the predictor-corrector scheme, with DPS's guidance in both halves:
 
@@ -30,13 +29,11 @@ class DPSPC(PredictorCorrector):
     :math:`\sqrt{\delta}`.
 
     Arguments:
-        denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
-        constraint: The constraint.
         zeta: The strength :math:`\zeta`.
         units: The units of :math:`\zeta`, "vp" or "state": see :class:`DPS`.
         corrections: The number :math:`N` of corrections a step.
         delta: The size :math:`\delta` of a correction.
-        steps, eta, output: See :class:`Sampler`.
+        steps, eta, output: See :class:`Method`.
     """
 
     enforces = True
@@ -44,8 +41,6 @@ class DPSPC(PredictorCorrector):
     space = "x_t"
     differentiates = True
 
-    constraint: Constraint
-    _: KW_ONLY
     steps: int = 128
     zeta: float = 1.0
     units: str = "vp"

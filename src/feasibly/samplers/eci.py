@@ -2,16 +2,15 @@ r"""Extrapolation, Correction, Interpolation (ECI)."""
 
 __all__ = ["ECI"]
 
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 
-from ..constraints.base import Constraint
+from ..problem import DryRun
 from ..randomness import MemberNoise
-from ..sampling import Problem
-from .base import Randn, Sampler, Start, Step
+from .base import Method, Randn, Start, Step
 from .projection import has_closed_form
 
 
@@ -25,8 +24,8 @@ class Held(NamedTuple):
         return self.noise
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class ECI(Sampler):
+@dataclass(frozen=True, repr=False, kw_only=True)
+class ECI(Method):
     r"""Samples by correcting the clean estimate in closed form, and noising it again with the
     *same* noise:
 
@@ -45,18 +44,14 @@ class ECI(Sampler):
         | https://arxiv.org/abs/2412.01786, Algorithm 1
 
     Arguments:
-        denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
-        constraint: The constraint, with a closed-form `projection`.
         mixes: The number of corrections a step.
         resample: After how many interpolations the noise is sampled again; None for never.
-        steps, output: See :class:`Sampler`.
+        steps, output: See :class:`Method`.
     """
 
     space = "x_0"
     renoises = True
 
-    constraint: Constraint
-    _: KW_ONLY
     steps: int = 200
     eta: float = field(default=1.0, init=False, repr=False)
     mixes: int = 1
@@ -91,8 +86,8 @@ class ECI(Sampler):
         held = Held(noise(), 1)
         return Start(self.denoiser.begin(held.noise, times[0]), times, held)
 
-    def prepare(self, problem: Problem) -> Self:
-        if not has_closed_form(self.constraint, problem.x_0):
+    def prepare(self, seen: DryRun) -> Self:
+        if not has_closed_form(self.constraint, seen.x_0):
             raise ValueError(
                 f"ECI corrects in closed form, and {self.constraint!r} has no `projection`. Use "
                 "PCFM, which solves for it, or PPR; or implement `projection`."

@@ -6,14 +6,14 @@ import torch
 from torch import Tensor
 
 from ..constraints.base import Constraint
-from .base import Sampler
+from .base import Method
 
 UNITS = ("vp", "state")
 
 
 @torch.enable_grad()
 def guidance(
-    sampler: Sampler, constraint: Constraint, x_t: Tensor, t: Tensor
+    sampler: Method, constraint: Constraint, x_t: Tensor, t: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     r"""Returns the estimate :math:`d_\theta(x_t)`, the norm :math:`\|r(d_\theta(x_t))\|` of each
     member, with shape (B), and its gradient with respect to :math:`x_t`.
@@ -29,7 +29,7 @@ def guidance(
     return x_0.detach(), norm.detach(), gradient
 
 
-def unit(sampler: Sampler, units: str, t: Tensor, s: Tensor) -> Tensor | float:
+def unit(sampler: Method, units: str, t: Tensor, s: Tensor) -> Tensor | float:
     r"""Returns the length of a unit step on :math:`x_s` along the gradient with respect to
     :math:`x_t`: one for the units "state", and :math:`\rho_s \rho_t` for "vp", with :math:`\rho =
     \sqrt{\alpha^2 + \sigma^2}`, which is a unit step on variance-preserving states
@@ -40,7 +40,7 @@ def unit(sampler: Sampler, units: str, t: Tensor, s: Tensor) -> Tensor | float:
     return sampler.scale(s) * sampler.scale(t)
 
 
-def check_strength(sampler: Sampler, zeta: float, units: str) -> None:
+def check_strength(sampler: Method, zeta: float, units: str) -> None:
     """Refuses a strength or units that make no sense."""
     name = type(sampler).__name__
     if not zeta >= 0:

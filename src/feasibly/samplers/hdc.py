@@ -2,20 +2,19 @@ r"""Hard data consistency (HDC), the projection and resampling of ReSample."""
 
 __all__ = ["HDC"]
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..constraints.base import Constraint
 from ..minimizers import LBFGS, Minimizer
-from .base import Randn, Sampler, Step
+from .base import Method, Randn, Step
 from .projection import project
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class HDC(Sampler):
+@dataclass(frozen=True, repr=False, kw_only=True)
+class HDC(Method):
     r"""Samples by projecting the clean estimate, and resampling between it and the prediction.
 
     .. math::
@@ -37,19 +36,15 @@ class HDC(Sampler):
         | al., 2024), https://arxiv.org/abs/2307.08123, Section 3.2
 
     Arguments:
-        denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
-        constraint: The constraint.
         gamma: The strength :math:`\gamma` of resampling.
         every: Project and resample when the number of steps left is a multiple of this.
         minimize: The minimizer of the projection, where the constraint has no closed form.
-        steps, eta, output: See :class:`Sampler`.
+        steps, eta, output: See :class:`Method`.
     """
 
     space = "x_0"
     renoises = True
 
-    constraint: Constraint
-    _: KW_ONLY
     steps: int = 256
     eta: float = 0.0
     gamma: float = 40.0

@@ -2,11 +2,10 @@ r"""Moment Matching Posterior Sampling (MMPS)."""
 
 __all__ = ["MMPS"]
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..constraints.base import Constraint
 from ..linalg import Solution, cg, gmres
 from . import moments
 from .moments import Product
@@ -15,7 +14,7 @@ from .predictor_corrector import PredictorCorrector
 SOLVERS = {"gmres": gmres, "cg": cg}
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@dataclass(frozen=True, repr=False, kw_only=True)
 class MMPS(PredictorCorrector):
     r"""Samples by the predictor-corrector scheme, with the constraint in the clean estimate:
 
@@ -49,8 +48,6 @@ class MMPS(PredictorCorrector):
         | 2024), https://arxiv.org/abs/2405.13712, Section 4
 
     Arguments:
-        denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
-        constraint: The constraint.
         corrections: The number :math:`N` of Langevin corrections a step.
         delta: The size :math:`\delta` of a correction.
         sigma_y: The noise :math:`\sigma_y` of an exact residual; None for
@@ -58,7 +55,7 @@ class MMPS(PredictorCorrector):
         solver: "gmres", or "cg", which stops at directions of negative curvature.
         iterations: The most iterations :math:`k` of the solver.
         rtol: The relative residual at which it stops.
-        steps, eta, output: See :class:`Sampler`.
+        steps, eta, output: See :class:`Method`.
     """
 
     enforces = True
@@ -66,8 +63,6 @@ class MMPS(PredictorCorrector):
     space = "x_t"
     differentiates = True
 
-    constraint: Constraint
-    _: KW_ONLY
     steps: int = 128
     sigma_y: float | None = None
     solver: str = "gmres"

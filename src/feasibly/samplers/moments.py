@@ -12,9 +12,8 @@ from torch import Tensor
 from ..constraints.base import Constraint
 from ..derivatives import Jacobian
 from ..linalg import Solution, eigh, extremes
-from ..minimizers.base import per_sample
+from ..minimizers.base import finite, per_sample
 from ..network import Network
-from ..sampling import finite
 
 HALVINGS = 6  # of a move onto a curved residual, at most
 ROUNDING = 1e-3  # the relative error of a squared residual in single precision, with a margin
@@ -117,7 +116,6 @@ def toward(
     it: up to 32 of them one by one, along its eigenvectors, and more of them together.
 
     Arguments:
-        constraint: The constraint, whose residual is :math:`r`.
         x: Clean samples, with shape :math:`(B, *)`.
         V: The covariance, which maps :math:`(B, *)` to :math:`(B, *)`.
         noise: The variance :math:`\sigma_y^2` of an exact residual; None for the tolerance's share
@@ -277,7 +275,6 @@ def _change(constraint: Constraint, x: Tensor, r: Tensor, width: Tensor) -> Tens
     (B, m).
 
     Arguments:
-        constraint: The constraint.
         x: The samples, with shape (B, *).
         r: Their residuals, with shape (B, m).
         width: The standard deviation of a step, with shape (B).

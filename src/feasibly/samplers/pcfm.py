@@ -2,20 +2,19 @@ r"""Physics-Constrained Flow Matching (PCFM)."""
 
 __all__ = ["PCFM"]
 
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from ..constraints.base import Constraint
 from ..minimizers import GaussNewton, Minimizer
 from ..randomness import MemberNoise
-from .base import Randn, Sampler, Start, Step
+from .base import Method, Randn, Start, Step
 from .projection import project
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class PCFM(Sampler):
+@dataclass(frozen=True, repr=False, kw_only=True)
+class PCFM(Method):
     r"""Samples by one Gauss-Newton step on the clean estimate, noised again with the *same*
     noise :math:`n`:
 
@@ -36,19 +35,15 @@ class PCFM(Sampler):
         | https://arxiv.org/abs/2506.04171, Algorithm 1
 
     Arguments:
-        denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
-        constraint: The constraint.
         penalty: The weight :math:`\lambda` of the relaxation; zero for none.
         minimize: The minimizer on the clean estimate.
         last: The minimizer of the last projection.
-        steps, output: See :class:`Sampler`.
+        steps, output: See :class:`Method`.
     """
 
     space = "x_0"
     renoises = True
 
-    constraint: Constraint
-    _: KW_ONLY
     steps: int = 128
     eta: float = field(default=0.0, init=False, repr=False)  # there is no fresh noise
     penalty: float = 0.0

@@ -2,20 +2,19 @@ r"""Projected Diffusion Models (PDM)."""
 
 __all__ = ["PDM"]
 
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..constraints.base import Constraint
 from ..minimizers import LBFGS, Minimizer
-from .base import Randn, Sampler, Step
+from .base import Method, Randn, Step
 from .projection import closed_form, search
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class PDM(Sampler):
+@dataclass(frozen=True, repr=False, kw_only=True)
+class PDM(Method):
     r"""Samples by annealed Langevin dynamics, with every noisy iterate projected:
 
     .. math::
@@ -40,20 +39,16 @@ class PDM(Sampler):
         | https://arxiv.org/abs/2402.03559, Algorithm 1
 
     Arguments:
-        denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
-        constraint: The constraint.
         repeats: The number of Langevin steps at a level.
         kappa: The size :math:`\kappa` of a Langevin step.
         where: What is projected: "x_t" or "x_0".
         minimize: The minimizer of the projection; None for the constraint's closed form and,
             where it has none, `LBFGS()`.
-        steps, output: See :class:`Sampler`.
+        steps, output: See :class:`Method`.
     """
 
     space = "x_t"
 
-    constraint: Constraint
-    _: KW_ONLY
     steps: int = 64
     eta: float = field(default=1.0, init=False, repr=False)
     repeats: int = 16

@@ -2,16 +2,15 @@
 
 __all__ = ["PostHoc"]
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..constraints.base import Constraint
 from ..minimizers import GaussNewton, Minimizer
 from .ancestral import Ancestral
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@dataclass(frozen=True, repr=False, kw_only=True)
 class PostHoc(Ancestral):
     r"""Samples without the constraint, then projects the sample itself once.
 
@@ -20,17 +19,13 @@ class PostHoc(Ancestral):
     feasible, but they need not look like data any more.
 
     Arguments:
-        denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
-        constraint: The constraint.
         minimize: The minimizer of the projection.
-        steps, eta, output: See :class:`Sampler`.
+        steps, eta, output: See :class:`Method`.
     """
 
     enforces = True
     space = "x_0"
 
-    constraint: Constraint
-    _: KW_ONLY
     minimize: Minimizer = GaussNewton(steps=32, max_distance=None)
 
     def finish(self, x_0: Tensor) -> Tensor:

@@ -3,22 +3,20 @@ r"""Predict-Project-Renoise (PPR), Algorithm 2."""
 __all__ = ["PPR"]
 
 import math
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..constraints.base import Constraint
 from ..minimizers import LBFGS, Minimizer, Minimum
-from ..minimizers.base import QUIET
+from ..problem import Problem
 from ..randomness import MemberNoise
-from .base import Randn, Start, Step
-from .sparse import Sparse
+from .base import CHOSEN, Method, Randn, Start, Step
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class PPR(Sparse):
+@dataclass(frozen=True, repr=False, kw_only=True)
+class PPR(Method):
     r"""Samples under a hard constraint by projecting *through the denoiser*, and renoising.
 
     After each prediction, the kernel
@@ -31,11 +29,11 @@ class PPR(Sparse):
     :math:`T (1 + M (P + 1))` forward and :math:`T M P` backward evaluations, where :math:`P` is
     the number of iterations of the minimizer.
 
-    The parameters are the paper's. :func:`feasibly.sample` chooses others, and says which. It
-    holds the projection within a trust radius, so that the denoiser is not evaluated where it was
-    never trained. It begins at a `sigma_max`: above it the estimate :math:`d_\theta(x_t)` is an
-    average over data that are far apart, and projecting it says little. And it resamples members
-    that end infeasible. `docs/data2d.md` and `docs/ks.md` show what each of these is worth.
+    The parameters are the paper's. :class:`TunedPPR <feasibly.samplers.TunedPPR>` chooses others
+    for a problem: it holds the projection within a trust radius, so that the denoiser is not
+    evaluated where it was never trained. And it begins at a `sigma_max`: above it the estimate
+    :math:`d_\theta(x_t)` is an average over data that are far apart, and projecting it says
+    little. `docs/data2d.md` and `docs/ks.md` show what each of these is worth.
 
     The estimate of the last projection is the output.
 
@@ -44,36 +42,24 @@ class PPR(Sparse):
         | (Rochman-Sharabi & Louppe, 2026), https://arxiv.org/abs/2601.21033
 
     Arguments:
-        denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
-        constraint: The constraint.
         steps: The number :math:`T` of diffusion steps.
         repeats: The number :math:`M` of kernel applications a step, at least 1.
         minimize: The minimizer behind :meth:`project`.
         last: The minimizer of the projection at :math:`t = 0`; None for `minimize`.
         sigma_max: The highest noise level :math:`\sigma / \alpha` at which the kernel is applied,
             in units of the data.
-        share: The share of :math:`\|r\|^2` at its start at which a projection may stop, at noise
-            levels up to `sigma_share`. Renoising undoes most of what it would still gain. The
-            projection at :math:`t = 0` does not stop there.
-        sigma_share: The highest noise level at which it may. Above it, projections decide
-            between branches of the constraint.
-        sparse: The noise level below which steps are longer.
         eta: The share of fresh noise in a prediction.
-        output: What to return; see :class:`Sampler`.
+        output: What to return; see :class:`Method`.
     """
 
     space = "x_t"
     renoises = True
     differentiates = True
 
-    constraint: Constraint
-    _: KW_ONLY
     repeats: int = 2
     minimize: Minimizer = LBFGS(steps=8, max_step=None)
     last: Minimizer | None = None
     sigma_max: float = math.inf
-    share: float = field(default=0.0, metadata=QUIET)
-    sigma_share: float = field(default=math.inf, metadata=QUIET)
     output: str = "projected"
 
     def step(
@@ -121,11 +107,18 @@ class PPR(Sparse):
             return self.constraint.residual(x_0), x_0
 
         minimize = self.last if self.last and t == 0 else self.minimize
-        share = self.share if t > 0 and self.noise_level(t) <= self.sigma_share else 0.0
         unit = radius * math.sqrt(x_t[0].numel()) * (alpha_t / scale).item()
         stop, enough = self.stop, self.constraint.tolerance
-        stops = {"share": share, "enough": enough, "violation": self.constraint.violation_of}
+        stops = {
+            "share": self.early(t),
+            "enough": enough,
+            "violation": self.constraint.violation_of,
+        }
         return minimize(residual, x_t / scale, stop, unit, 0.0, memory, **stops)
+
+    def early(self, t: Tensor) -> float:
+        r"""Returns the share of :math:`\|r\|^2` at its start at which a projection may stop; 0."""
+        return 0.0
 
     def begin(self, noise: MemberNoise) -> Start:
         start = super().begin(noise)
@@ -134,20 +127,18 @@ class PPR(Sparse):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._at_least(1, "repeats")  # without renoising it is an ablation, in experiments/
-        lowest = self.noise_level(torch.tensor(0.0))
-        if not isinstance(self.sigma_max, int | float) or not self.sigma_max > lowest:
+        if self.sigma_max is not CHOSEN and not self.sigma_max > 0:
+            raise ValueError(
+                f"{type(self).__name__}(sigma_max={self.sigma_max!r}) must be a noise level above "
+                "0."
+            )
+
+    def check(self, problem: Problem) -> None:
+        super().check(problem)
+        if not self.sigma_max > (lowest := problem.ends[0]):
             raise ValueError(
                 f"{type(self).__name__}(sigma_max={self.sigma_max!r}) must be a number above the "
                 f"schedule's lowest noise level, {lowest:.3g}, or nothing would be projected."
-            )
-        if not (isinstance(self.share, int | float) and 0 <= self.share < 1):
-            raise ValueError(
-                f"{type(self).__name__}(share=...) must lie in [0, 1), got {self.share!r}."
-            )
-        if not (isinstance(self.sigma_share, int | float) and self.sigma_share > 0):
-            raise ValueError(
-                f"{type(self).__name__}(sigma_share=...) must be a noise level above 0, got "
-                f"{self.sigma_share!r}."
             )
 
     def cost(self, residuals: int) -> tuple[int, int]:

@@ -2,17 +2,17 @@ r"""Predictor-corrector sampling, Algorithm 1."""
 
 __all__ = ["PredictorCorrector"]
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .base import Randn, Sampler, Step
+from .base import Method, Randn, Step
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class PredictorCorrector(Sampler):
+@dataclass(frozen=True, repr=False, kw_only=True)
+class PredictorCorrector(Method):
     r"""Samples without a constraint: each prediction is followed by Langevin corrections
 
     .. math::
@@ -27,16 +27,13 @@ class PredictorCorrector(Sampler):
         | https://arxiv.org/abs/2011.13456
 
     Arguments:
-        denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
-        constraint: The constraint, which is reported but not enforced; None for none.
         corrections: The number :math:`N` of corrections a step.
         delta: The size :math:`\delta \in (0, 1]` of a correction.
-        steps, eta, output: See :class:`Sampler`.
+        steps, eta, output: See :class:`Method`.
     """
 
     enforces = False
 
-    _: KW_ONLY
     corrections: int = 1
     delta: float = 0.1
 

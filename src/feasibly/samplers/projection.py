@@ -9,8 +9,7 @@ from torch import Tensor
 
 from ..constraints.base import Constraint
 from ..minimizers import Minimizer
-from ..minimizers.base import per_sample
-from ..sampling import finite
+from ..minimizers.base import finite, per_sample
 
 
 def project(

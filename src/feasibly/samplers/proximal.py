@@ -3,20 +3,19 @@ r"""Proximal Langevin dynamics in the state's space, through a decoder (Zampini 
 __all__ = ["ProximalLangevin"]
 
 import math
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..constraints.base import Constraint
 from ..minimizers import LBFGS, Minimizer
 from .base import Randn, Step
 from .predictor_corrector import PredictorCorrector
 from .projection import project
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@dataclass(frozen=True, repr=False, kw_only=True)
 class ProximalLangevin(PredictorCorrector):
     r"""Samples by predictions and Langevin steps, each followed by a proximal map of the *state*:
 
@@ -38,21 +37,17 @@ class ProximalLangevin(PredictorCorrector):
         | https://arxiv.org/abs/2502.05625, Section 4
 
     Arguments:
-        denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
-        constraint: The constraint.
         lmbda: The weight :math:`\lambda`; infinity for no proximity.
         start: The share of the steps after which the map begins.
         minimize: The minimizer behind the map.
         corrections: The number of Langevin steps at a level.
         delta: The size of a Langevin step; see :class:`PredictorCorrector`.
-        steps, eta, output: See :class:`Sampler`.
+        steps, eta, output: See :class:`Method`.
     """
 
     enforces = True
     space = "x_t"
 
-    constraint: Constraint
-    _: KW_ONLY
     corrections: int = 0
     lmbda: float = math.inf
     start: float = 0.6

@@ -4,22 +4,21 @@ __all__ = ["Pilot", "Rejection"]
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from .. import progress
-from ..constraints.base import Constraint
 from ..errors import ConstraintError, DenoiserError
 from ..linalg import eigh
 from ..members import among, calling
+from ..problem import DryRun, Problem
 from ..randomness import MemberNoise
-from ..sampling import Problem, passed
 from .answers import SEED, answers, same
-from .base import Start
+from .base import Start, passed
 from .calibrated import CalibratedPPR
 from .slopes import products, rows
 
@@ -50,7 +49,7 @@ class Pilot:
     tries: float = 1.0
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@dataclass(frozen=True, repr=False, kw_only=True)
 class Rejection(CalibratedPPR):
     r"""Samples the prior down to a low noise level, keeps the likely members, and goes on as
     :class:`CalibratedPPR`.
@@ -69,8 +68,6 @@ class Rejection(CalibratedPPR):
     residual needs some 10 tries, two some 50.
 
     Arguments:
-        denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
-        constraint: The constraint, an equality of at most 4 residuals.
         steps: The number of diffusion steps. Those above `level` are an unconditional sample's.
         level: The noise level :math:`\sigma / \alpha` at which members are kept, in units of the
             data. For data of unit variance 0.1 is low enough for edges and modes. The constraint
@@ -80,32 +77,33 @@ class Rejection(CalibratedPPR):
         iterations: See :class:`CalibratedPPR`.
         minimize: The minimizer of the last projection.
         eta: The share of fresh noise in a prediction.
-        output: What to return; see :class:`Sampler`.
+        output: What to return; see :class:`Method`.
         pilot: What the pilot has shown; None to sample it before the run.
     """
 
     one_target = True
+    attempts = 1
     takes_noise = False  # its likelihood has no errors
 
-    constraint: Constraint
-    _: KW_ONLY
     steps: int = 48
     level: float = 0.1
     tries: int = 16
-    pilot: Pilot | None = field(default=None, repr=False)
+    pilot: Pilot | None = field(default=None, repr=False, compare=False)
 
-    def prepare(self, problem: Problem) -> Self:
-        """Returns the sampler with its pilot."""
-        super().prepare(problem)
-        if problem.residuals > FEW:
+    def bind(self, problem: Problem, survey: Any = None) -> Self:
+        return super().bind(problem)
+
+    def prepare(self, seen: DryRun) -> Self:
+        """Returns the kernel with its pilot."""
+        if seen.residuals > FEW:
             raise ValueError(
-                f"Rejection resamples members until they come near the constraint, which few do "
-                f"with {problem.residuals} residuals; use CalibratedPPR, or state at most {FEW} "
-                "residuals."
+                f"Rejection resamples until a sample comes near the constraint, which few do "
+                f"with {seen.residuals} residual components; use CalibratedPPR, or state at most "
+                f"{FEW} components."
             )
         if self.pilot is not None and self.pilot.key == repr(self):
             return self
-        return replace(self, pilot=self._sampled_pilot(problem))
+        return replace(self, pilot=self._sampled_pilot(seen))
 
     def begin(self, noise: MemberNoise) -> Start:
         r"""Samples states at `level`: each member until it is kept, and `tries` times at most.
@@ -196,17 +194,17 @@ class Rejection(CalibratedPPR):
         return sum(above)
 
     @torch.no_grad()
-    def _sampled_pilot(self, problem: Problem) -> Pilot:
+    def _sampled_pilot(self, seen: DryRun) -> Pilot:
         """Samples the pilot under the conditions of the problem."""
-        like, found = problem.x_0, []
+        like, found = seen.x_0, []
         rest = (tuple(like.shape[1:]), 0, like.dtype, like.device)
-        work = PILOT * progress.work(*self.expected(problem.residuals))
+        work = PILOT * progress.work(*self.expected(seen.residuals))
         with progress.current().part("pilot", work):
-            for ids in torch.arange(PILOT).split(max(1, problem.chunk)):
-                with calling([problem.member] * len(ids), like.device):
+            for ids in torch.arange(PILOT).split(max(1, seen.batch_size)):
+                with calling([seen.member] * len(ids), like.device):
                     noise = MemberNoise(SEED, ids.tolist(), *rest)
                     found.append(self.log_likelihood(*self.unconditional(noise)))
-        answer, r = answers(self, MemberNoise(0, [problem.member], *rest))
+        answer, r = answers(self, MemberNoise(0, [seen.member], *rest))
         log_h = torch.cat(found)
         log_bar = log_h.max().item()
         kept = (log_h - log_bar).exp().nan_to_num().mean().item()
@@ -239,15 +237,18 @@ class Rejection(CalibratedPPR):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._at_least(1, "tries")
-        low, high = (self.noise_level(torch.tensor(t)) for t in (0.0, 1.0))
-        if not isinstance(self.level, int | float) or not low < self.level < high:
+
+    def check(self, problem: Problem) -> None:
+        super().check(problem)
+        low, high = problem.ends
+        if not low < self.level < high:
             raise ValueError(
                 f"Rejection(level={self.level!r}) must be a number between the schedule's lowest "
                 f"and highest noise levels, {low:.3g} and {high:.3g}."
             )
 
     def budget(self, residuals: int = 1) -> tuple[int, int]:
-        """As :meth:`Sampler.budget`, without the pilot, which is sampled once a run."""
+        """As :meth:`Method.budget`, without the pilot, which is sampled once a run."""
         forward, backward = super().budget(residuals)
         above = self._free()
         backward -= self.gradients(self.times()[:above], residuals)
@@ -255,7 +256,7 @@ class Rejection(CalibratedPPR):
         return forward, backward + self.tries * residuals
 
     def expected(self, residuals: int = 1) -> tuple[float, float]:
-        """As :meth:`Sampler.expected`: with as many tries as the pilot took, one if there is none,
+        """As :meth:`Method.expected`: with as many tries as the pilot took, one if there is none,
         and one iteration of the last projection."""
         quick = replace(self, minimize=replace(self.minimize, steps=1), tries=1)
         forward, backward = quick.budget(residuals)

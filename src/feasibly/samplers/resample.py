@@ -2,7 +2,7 @@ r"""ReSample, with its three stages and its time travel."""
 
 __all__ = ["ReSample"]
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from .hdc import HDC
 from .projection import project
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@dataclass(frozen=True, repr=False, kw_only=True)
 class ReSample(HDC):
     r"""Samples by the authors' full schedule, in three equal stages:
 
@@ -45,19 +45,16 @@ class ReSample(HDC):
         | al., 2024), https://arxiv.org/abs/2307.08123, Algorithms 1 and 2
 
     Arguments:
-        denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
-        constraint: The constraint.
         zeta: The strength :math:`\zeta` of guidance, in the units of the residual: see
             :class:`DPS`. The authors' 0.5, for images, throws small samples off the data.
         travel: The number of steps that time travel looks ahead.
         minimize: The minimizer of the projections, where the constraint has no closed form.
         gamma, every: See :class:`HDC`.
-        steps, eta, output: See :class:`Sampler`.
+        steps, eta, output: See :class:`Method`.
     """
 
     differentiates = True
 
-    _: KW_ONLY
     steps: int = 500
     every: int = 10
     zeta: float = 0.01

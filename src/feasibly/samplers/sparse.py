@@ -3,17 +3,16 @@
 __all__ = ["Sparse"]
 
 import math
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from ..minimizers.base import QUIET
-from .base import Sampler
+from .base import CHOSEN, Method
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class Sparse(Sampler):
+@dataclass(frozen=True, repr=False, kw_only=True)
+class Sparse(Method):
     """A sampler that takes longer steps below a noise level.
 
     Where the denoiser is nearly affine over what noise varies, the posterior of a state is nearly
@@ -24,9 +23,8 @@ class Sparse(Sampler):
         longer: How many times as long they are: one of so many `steps` is taken.
     """
 
-    _: KW_ONLY
-    sparse: float = field(default=0.0, metadata=QUIET)
-    longer: int = field(default=2, metadata=QUIET)
+    sparse: float = field(default=CHOSEN, metadata={"quiet": 0.0})
+    longer: int = field(default=CHOSEN, metadata={"quiet": 2})
 
     def times(
         self, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu"
@@ -44,7 +42,7 @@ class Sparse(Sampler):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._at_least(1, "longer")
-        if not (isinstance(self.sparse, int | float) and 0 <= self.sparse < math.inf):
+        if self.sparse is not CHOSEN and not 0 <= self.sparse < math.inf:
             raise ValueError(
                 f"{type(self).__name__}(sparse=...) must be a noise level, got {self.sparse!r}."
             )

@@ -13,7 +13,7 @@ from .base import Randn, Step
 from .ppr import PPR
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@dataclass(frozen=True, repr=False, kw_only=True)
 class TruncatedPPR(PPR):
     r"""Samples under an inequality as :class:`PPR` does, and leaves members that are inside alone.
 

@@ -2,27 +2,26 @@ r"""Trust Sampling (TS)."""
 
 __all__ = ["TrustSampling"]
 
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from ..constraints.base import Constraint
 from ..errors import SamplingError
 from ..members import among
 from ..minimizers.base import per_sample
-from ..network import Network
+from ..network import counted
+from ..problem import DryRun
 from ..randomness import MemberNoise
-from ..sampling import Problem
-from .base import Randn, Sampler, Step
+from .base import Method, Randn, Step
 
 CALIBRATION = 64  # unconditional members behind a bound
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class TrustSampling(Sampler):
+@dataclass(frozen=True, repr=False, kw_only=True)
+class TrustSampling(Method):
     r"""Samples by optimising the mean of every ancestral step, while the network can be trusted:
 
     .. math::
@@ -50,14 +49,12 @@ class TrustSampling(Sampler):
         | https://arxiv.org/abs/2411.10932, Algorithm 1
 
     Arguments:
-        denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
-        constraint: The constraint.
         iterations: The most optimisation steps :math:`J` at a level.
         length: The length :math:`w` of such a step.
         bound: The bound :math:`\epsilon_{\max}`; None to calibrate it, infinity for none.
         quantile: The quantile of the calibration.
         bounds: The calibrated bound of each step; None to calibrate them before the run.
-        steps, eta, output: See :class:`Sampler`.
+        steps, eta, output: See :class:`Method`.
     """
 
     lands = False
@@ -65,8 +62,6 @@ class TrustSampling(Sampler):
     renoises = True
     differentiates = True
 
-    constraint: Constraint
-    _: KW_ONLY
     iterations: int = 8
     length: float = 0.1
     bound: float | None = None
@@ -150,11 +145,11 @@ class TrustSampling(Sampler):
             )
         return self.bounds[self.index(t)]
 
-    def prepare(self, problem: Problem) -> Self:
+    def prepare(self, seen: DryRun) -> Self:
         """Returns the sampler with calibrated bounds."""
         if self.bound is not None or self.bounds is not None:
             return self
-        shape, like = tuple(problem.x_0.shape[1:]), problem.x_0
+        shape, like = tuple(seen.x_0.shape[1:]), seen.x_0
         groups = torch.arange(CALIBRATION).split(16)  # few at a time, for large models
         sizes = torch.cat([self._unconditional(g.tolist(), shape, like) for g in groups], dim=1)
         if not sizes.isfinite().all():
@@ -168,15 +163,15 @@ class TrustSampling(Sampler):
     def _unconditional(self, ids: list[int], shape: tuple[int, ...], like: Tensor) -> Tensor:
         r"""Returns :math:`\|\hat{\epsilon}(\mu)\|` of every step and member of an unconditional
         run, with shape (T, B)."""
-        denoiser = Network(self.denoiser)  # which counts nothing
         noise = MemberNoise(2**32 - 1, ids, shape, 0, like.dtype, like.device)
         x_t, times, *_ = self.begin(noise)
         sizes = []
         first = torch.zeros(len(ids), dtype=torch.long, device=like.device)
-        with among(first):  # whose conditions, if there are any, stand for all
+        # the conditions of the first, if there are any, stand for all
+        with among(first), counted(None):
             for t, s in pairwise(times):
-                mean, std = self.transition(x_t, denoiser(x_t, t), t, s)
-                sizes.append(self._noise(mean, denoiser(mean, t), t).double())
+                mean, std = self.transition(x_t, self.denoiser(x_t, t), t, s)
+                sizes.append(self._noise(mean, self.denoiser(mean, t), t).double())
                 x_t = mean + std * noise()
         return torch.stack(sizes)
 

@@ -1,0 +1,308 @@
+"""What a run says of its samples, in sentences."""
+
+__all__ = [
+    "RATE",
+    "TRIED",
+    "UNTESTED",
+    "advice",
+    "complaints",
+    "counts",
+    "describe",
+    "doubts",
+    "failure",
+    "implausible",
+    "misfit",
+    "misfits",
+    "noisy_parts",
+    "shortfall",
+    "warn",
+]
+
+import math
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .constraints.base import Constraint
+from .errors import CalibrationWarning, InfeasibleWarning, SamplingError, safe
+from .machine import exhausted, is_exhausted
+from .members import calling
+from .minimizers import LBFGS
+from .network import explained
+from .progress import current
+from .randomness import MemberNoise
+from .result import RELIABLE, Result, Weights
+from .samplers.base import Method, described
+
+RATE = 0.01
+"""The share of unconditional samples that a monitor takes for implausible, at most and on average
+over surveys."""
+
+TRIED = 4
+"""The number of infeasible samples on which it is tried why they are."""
+
+SLOW = 0.5
+"""A projection that lowers the violation to this share or less is on its way."""
+
+MISFIT = 1.5
+"""Members whose chi-square a value is larger, beyond chance, are said to fit badly."""
+
+ENOUGH = 100
+"""The effective sample size of weights below which a run of twice as many samples warns."""
+
+LARGEST = 1e6
+"""A k-hat that is larger is called infinite."""
+
+NOTED = 0.1
+"""The share of samples with unreliable weights above which a run warns."""
+
+UNTESTED = (
+    "Samples whose conditions are not those of sample 0 were not tested for plausibility, because "
+    "the unconditional samples are of that one. The methods were chosen for it too."
+)
+
+
+def describe(attempts: Sequence[Method]) -> str:
+    """Returns in words which methods run, one after the other."""
+    counted: list[tuple[str, int]] = []
+    for words in map(safe, map(described, attempts)):  # a constraint may quote names of a table
+        if counted and counted[-1][0] == words:
+            counted[-1] = words, counted[-1][1] + 1
+        else:
+            counted.append((words, 1))
+    return ", then ".join(
+        words if times == 1 else f"up to {times} times {words}" for words, times in counted
+    )
+
+
+def failure(where: str, error: Exception, states: int) -> SamplingError:
+    """Returns the error of a network that failed somewhere in a run, with so many states in a
+    batch."""
+    if is_exhausted(error):
+        return SamplingError(exhausted(where.rstrip(","), error, states))
+    if why := explained(error):
+        return SamplingError(f"{where} failed. {why} ({error}).")
+    fix = "test the denoiser there with `python -m feasibly check`"
+    if isinstance(error, OSError):  # of a disk or a connection
+        fix = "it is not an error of the method, so run it again once that is fixed"
+    return SamplingError(f"{where} failed ({type(error).__name__}: {error}); {fix}.")
+
+
+def shortfall(result: Result, sampler: Method) -> str:
+    """Says how many members are infeasible, why as far as that shows, and what helps; nothing if
+    there is nothing to say.
+
+    Of a method that does not land on the constraint, some infeasible members are no news, and of
+    one that gives residuals noise on purpose, none are.
+    """
+    bad, said = ~result.feasible, non_finite(result)
+    some, all_of = int(bad.sum()), len(result.members)
+    if sampler.constraint is None or not sampler.enforces or sampler.noise:
+        return said
+    bad &= result.finite
+    if not bad.any() or sampler.constraint.exact is None or (some < all_of and not sampler.lands):
+        return said
+    missed, rows = result.violation[bad], bad.nonzero().flatten()[:TRIED].tolist()
+    why = advice(sampler, result.samples[rows], [result.members[i] for i in rows])
+    if some < all_of:
+        which = f"{int(bad.sum())} of {all_of} members do not satisfy {sampler.constraint!r}"
+        span = f"violation {missed.min():.3g} to {missed.max():.3g}"
+        return f"{said} {which} ({span}); `result.feasible` tells which. {why}".strip()
+    best = f"best violation {missed.min():.3g}, tolerance {sampler.constraint.tolerance:.3g}"
+    none = f"None of the {all_of} members satisfies {sampler.constraint!r} ({best})."
+    return f"{said} {none} {why}".strip()
+
+
+def non_finite(result: Result) -> str:
+    """Says how many members are not finite, and where the first became so; empty if none is."""
+    lost = int((~result.finite).sum())
+    if not lost:
+        return ""
+    at = next((one for one in result.trace if one.failed), None)
+    where = "after the last step"
+    if at is not None:
+        where = f"the first by step {at.step} of {at.steps}, at sigma = {at.sigma:.3g}"
+    return (
+        f"{lost} of {len(result.members)} members became non-finite, {where}; `result.finite` "
+        "tells which. Look there for what the network returns."
+    )
+
+
+@torch.no_grad()
+def advice(sampler: Method, x: Tensor, ids: Sequence[int]) -> str:
+    """Says why samples are infeasible, and what helps: longer and freer projections are tried on
+    them, and whether the tolerance is below rounding.
+
+    Arguments:
+        sampler: The sampler.
+        x: A few infeasible samples, which are finite, with shape (B, *).
+        ids: The indices of the members.
+    """
+    name = "last" if getattr(sampler, "last", None) else "minimize"
+    search, constraint = getattr(sampler, name, None), sampler.constraint.exact
+    if search is None or constraint is None or not len(x):
+        return sampler.advice
+    goal, unit, nearest = constraint.tolerance, math.sqrt(x[0].numel()), x
+    own = unit * (sampler.noise_level(torch.tensor(0.0)) if sampler.space == "x_t" else 1.0)
+    unbounded: dict[str, Any] = {"max_step": None, "max_distance": None}
+    trials = (
+        (replace(search, steps=4 * search.steps), own),
+        (replace(search, **unbounded), unit),
+        (LBFGS(steps=100, **unbounded), unit),
+    )
+    try:
+        with calling(ids, x.device):
+            before = best = constraint.residual(x).square().sum(dim=1).median().item()
+            for longer, length in trials:
+                found = longer(lambda z: (constraint.residual(z), z), x, sampler.stop, length)
+                if (reached := found.value.median().item()) <= goal:
+                    return f"The last projection stops too early; {name}={longer!r} gets there."
+                if reached <= best:
+                    best, nearest = reached, found.x
+            signs = MemberNoise(0, ids, x.shape[1:], dtype=x.dtype)().to(x).sign()
+            moved = nearest * (1 + torch.finfo(x.dtype).eps * signs)
+            rounding = constraint.residual(moved) - constraint.residual(nearest)
+    except Exception:  # the advice must not cost the samples
+        return sampler.advice
+    if (least := rounding.square().sum(dim=1).median().item()) > goal:
+        fix = " or sample with dtype=torch.float64" if x.dtype == torch.float32 else ""
+        return (
+            f"Rounding alone changes the violation by {least:.1g}, and the tolerance is "
+            f"{goal:.1g}: raise it{fix}."
+        )
+    if best < SLOW * before:
+        return (
+            f"Projections converge slowly there, from {before:.2g} to {best:.2g} in a hundred "
+            "iterations: scale the residual's values alike, or raise the tolerance."
+        )
+    return (
+        "The violation is at a local minimum there, so that more iterations do not help. Allow "
+        "more `attempts`; if most members end so, the constraint may be impossible, or far from "
+        "what the model knows."
+    )
+
+
+def implausible(some: int, all_of: int, attempts: int = 1) -> str:
+    """Says that so many members are implausible, if chance does not explain them; else nothing.
+
+    The rate of one reference varies by about itself, and each attempt has its own samples.
+    """
+    expected = RATE**attempts * all_of
+    if some <= expected + 3 * math.sqrt(expected + (1.1 * expected) ** 2) + 1:
+        return ""
+    return (
+        f"{some} of {all_of} members are not plausible: to the denoiser they do not look like "
+        "data of the model. Data may hardly satisfy the constraint, or the sampler has left the "
+        "data; compare with another method."
+    )
+
+
+def complaints(attempts: Sequence[Method], statistics: Mapping[str, float]) -> Iterator[str]:
+    """Yields what samplers warn of, each method once, given the summed statistics of a run."""
+    if statistics:
+        for sampler in {type(sampler): sampler for sampler in attempts}.values():
+            yield from sampler.warnings(statistics)
+
+
+def doubts(populations: Sequence[Weights], fix: str = "") -> Iterator[str]:
+    """Yields what a user must know of the importance weights that samples were drawn by.
+
+    Arguments:
+        populations: The weights.
+        fix: How to take more particles; empty for four times as many by an option.
+    """
+    if not populations:
+        return
+    poor = [one for one in populations if one.pareto_k > RELIABLE]
+    some, size = (sum(len(one.members) for one in group) for group in (poor, populations))
+    worst = max(populations, key=lambda one: one.pareto_k)
+    fix = fix or f"method=SMC(particles={4 * worst.particles})"
+    ess = sum(one.ess for one in populations)
+    if some > NOTED * size:
+        k_hat = "infinite" if worst.pareto_k > LARGEST else f"{worst.pareto_k:.2g}"
+        yield (
+            f"Importance weights are not reliable: k-hat is {k_hat}, and should be at most "
+            f"{RELIABLE}. So {some} of {size} samples were drawn without sharing weights. "
+            "Modes may have wrong weights, also in samples that are feasible and plausible, and "
+            f"means and spreads with them. Take more particles: {fix}."
+        )
+    elif ess < min(ENOUGH, size / 2):
+        yield (
+            "A few trajectories carry most of the importance weight: the effective sample size is "
+            f"{ess:.0f} of {size} samples. Weights of modes have a standard error of some "
+            f"{0.5 / math.sqrt(ess):.1g} from this, or of twice that if a mode is rare. Take more "
+            f"particles: {fix}."
+        )
+
+
+def noisy_parts(constraint: Constraint | None) -> dict[str, Constraint]:
+    """Returns the parts of a constraint that are observed with errors, by name."""
+    found: dict[str, Constraint] = {}
+    for k, part in enumerate([] if constraint is None else constraint.parts):
+        if part.noisy is not None:
+            name = safe(repr(part))
+            found[f"{name}, part {k}" if name in found else name] = part.noisy
+    return found
+
+
+@torch.no_grad()
+def counts(constraint: Constraint | None, x: Tensor, member: int) -> dict[str, int]:
+    """Returns how many values with errors each part of a constraint has, by name, given a sample
+    of a member, with shape (1, *)."""
+    with calling([member], x.device):
+        return {k: part.residual(x).shape[1] for k, part in noisy_parts(constraint).items()}
+
+
+def misfit(name: str, fit: float, values: int) -> str:
+    """Says that members fit an observation worse than its errors allow; empty if they do not.
+
+    Over many values, chi-square a value is one for posterior samples of a right model, on average
+    over observations, with a standard deviation of some (2 / m)^(1/2).
+
+    Arguments:
+        name: The observation.
+        fit: Chi-square a value, on average over members.
+        values: The number of its values.
+    """
+    if not fit > MISFIT + 5 * math.sqrt(2 / values):
+        return ""
+    return (
+        f"Members fit {name} worse than its errors allow: chi-square a value is {fit:.2g} on "
+        "average, and should be about one. The sampler may have missed it, errors may be larger "
+        "than stated, or the model may hardly know such values."
+    )
+
+
+def misfits(result: Result, constraint: Constraint | None) -> Iterator[str]:
+    """Yields which observations with noise members fit worse than errors allow."""
+    found = counts(constraint, result.samples[:1].nan_to_num(), result.members[0])
+    for (name, m), fit in zip(found.items(), result.chi_square.values(), strict=True):
+        if words := misfit(name, fit.nanmean().item(), m):
+            yield words
+
+
+def warn(result: Result, attempts: Sequence[Method]) -> None:
+    """Warns the caller of :func:`run` of infeasible members and of what samplers complain of."""
+    current().erase()
+    # over this function, `run` and `sample`, and the decorators around them
+    for sentence in (*complaints(attempts, result.statistics), *doubts(result.populations)):
+        result.warnings.append(sentence)
+        warnings.warn(sentence, CalibrationWarning, stacklevel=7)
+    if result.oddness is not None and result.oddness.isnan().any():
+        result.warnings.append(UNTESTED)
+    for sentence in misfits(result, attempts[-1].constraint):
+        result.warnings.append(sentence)
+        warnings.warn(sentence, CalibrationWarning, stacklevel=7)
+    plausible = result.plausible
+    if plausible is not None and (
+        suspicion := implausible(int((~plausible).sum()), len(plausible), len(attempts))
+    ):
+        result.warnings.append(suspicion)
+        warnings.warn(suspicion, CalibrationWarning, stacklevel=7)
+    if missed := shortfall(result, attempts[-1]):
+        result.warnings.append(missed)
+        warnings.warn(missed, InfeasibleWarning, stacklevel=7)

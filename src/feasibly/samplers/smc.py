@@ -1,0 +1,349 @@
+r"""Sequential Monte Carlo (SMC): samples are drawn from weighted particles, which they share."""
+
+__all__ = ["SMC"]
+
+import itertools
+import math
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from ..constraints.base import Constraint
+from ..constraints.decoded import is_decoded
+from ..members import among
+from ..minimizers import GaussNewton, Minimizer
+from ..problem import Problem
+from ..randomness import MemberNoise
+from ..result import RELIABLE, Weights
+from .ancestral import Ancestral, Last
+from .answers import answers, same
+from .base import Method, Randn, Start, Step, passed
+from .calibrated import CalibratedPPR
+from .levels import Levels, ladder, spaced
+from .population import Cloud, Walk, Weighted, drawn, joined, resampled, taken, uniform
+from .ppr import PPR
+from .slopes import mapped
+from .truncated import TruncatedPPR
+from .twist import MOST, Guide, together
+from .weights import effective_size, log_mean, smoothed
+
+EVERY = 2  # steps to a gradient of each value
+ITERATIONS = 32  # of the solver of posterior samples, under noise
+PAIRS, PAIRS_DECODED = 16, 4  # of samples that tell a residual's curvature; a decoder is costly
+FEWEST = 25  # trajectories of a population: of fewer, k-hat says little
+DOUBLINGS = 3  # of the particles, at most
+ALONE = 6  # how many times as many particles a sample with a target of its own has
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class SMC(Method):
+    r"""Draws samples from a population of weighted particles by sequential Monte Carlo (SMC), and
+    projects them.
+
+    A population of :math:`B` samples has :math:`B` trajectories of :math:`K` particles
+    :math:`x_t^k`. At each noise level they are weighted by
+
+    .. math::
+        h(x_t) = \mathcal{N}\big(0 \mid \bar r, S\big) \approx p(r = 0 \mid x_t), \qquad
+        S = J V J^\top + C, \qquad
+        V = \frac{\sigma_t^2}{\alpha_t} \frac{\partial d_\theta}{\partial x_t},
+
+    where :math:`J` is the residual's derivative at the estimate :math:`d_\theta(x_t)`. The
+    curvature of the residual shifts its mean to :math:`\bar r` and adds :math:`C`. Both are taken
+    from a few pairs :math:`d_\theta(x_t) \pm v^{1/2} \xi`, with :math:`v` the posterior variance
+    of Gaussian data of the standard deviation `levels.spread`. For equalities :math:`h` is
+    Student's density instead, with :math:`1.5 / \kappa^2` degrees of freedom, where
+    :math:`\kappa` is the share of :math:`C` in :math:`S`. A particle goes to :math:`x_s` by an
+    unconditional step of second order (see :class:`Ancestral <feasibly.samplers.Ancestral>`),
+    whose mean is moved by what :math:`-V J^\top S^{-1} \bar r` does to the estimate. Its weight is
+    multiplied by
+
+    .. math::
+        \frac{h(x_s)}{h(x_t)} \, \frac{p(x_s \mid x_t)}{q(x_s \mid x_t)},
+
+    with :math:`p` the unconditional step and :math:`q` the moved one. The particles of a
+    trajectory are resampled if their effective sample size falls below a half.
+
+    With `spacing="noise"` half of the steps are uniform in :math:`\log \sigma / \alpha`. The other
+    half have a Cauchy distribution of scale one around the logarithm of `levels.spread`. Modes
+    separate near that level, so that longer steps bias their weights.
+
+    Once, at the noise level `levels.drawn`, the samples are drawn from all particles of the
+    population, by Pareto-smoothed weights. So a mode has its weight, although few trajectories
+    lead to it. The diagnostic k-hat of the mean weights of trajectories tells whether this can be
+    trusted. If it is above 0.7, or if their effective sample size is too small for `error`, each
+    trajectory gets as many particles again, up to three times. If k-hat is still too large,
+    weights are not shared: each trajectory draws one of its own particles, and the run warns.
+
+    A gradient through the denoiser is taken for each value, at every second step. Between,
+    :math:`J V` follows from the step before, as for normal data: a value's variance :math:`v`
+    becomes :math:`v / (1 + \gamma v)`, where :math:`\gamma` is the growth of
+    :math:`\alpha^2 / \sigma^2`.
+
+    For an inequality :math:`l \leq g(x) \leq u`, :math:`h` is the probability, given the
+    equalities, and values are moved to their mean in the interval. At most 12 values are
+    weighted: all equalities, and the inequalities nearest to their bounds. At the end, a sample
+    inside stays as it is. For that, `levels.drawn` should be 0, so that samples are drawn before
+    the last step.
+
+    An observation with noise is a value whose errors add their variance to :math:`S`. Then the
+    last step takes a posterior sample, as in
+    :class:`CalibratedPPR <feasibly.samplers.CalibratedPPR>`. The projection is onto what holds
+    exactly.
+
+    Samples with targets or conditions of their own share nothing. Each has six times as many
+    particles, and draws one.
+
+    A step that only moves its mean leaves weights that vary, the more so the more values there
+    are. So where values are linear, or more than 12, its variance is that given the constraint
+    too, for normal values, if all are equalities or have errors; see
+    :mod:`feasibly.samplers.principal`.
+
+    The target is the prior restricted to :math:`\|r\| \leq \epsilon`, with
+    :math:`\epsilon \to 0`, as for :class:`CalibratedPPR <feasibly.samplers.CalibratedPPR>`.
+
+    References:
+        | Practical and Asymptotically Exact Conditional Sampling in Diffusion Models (Wu et al.,
+        | 2023), Algorithm 1, https://arxiv.org/abs/2306.17775, for the weights
+        | DPM-Solver++ (Lu et al., 2022), https://arxiv.org/abs/2211.01095, for the step
+        | Pareto Smoothed Importance Sampling (Vehtari et al., 2024)
+        | https://arxiv.org/abs/1507.02646
+
+    Arguments:
+        steps: The number of diffusion steps.
+        spacing: Where the steps are: `noise` as above, or `time`; see :class:`Method`.
+        particles: The number :math:`K` of particles that a trajectory begins with.
+        error: The standard error that weights may add to the weight of a mode, in one
+            population. It is never asked to be less than that of as many independent samples.
+        levels: The noise levels; None for those that follow from the survey when the method is
+            bound.
+        minimize: The minimizer of the last projection.
+        eta: The share of fresh noise in a prediction; not 0.
+        output: What to return; see :class:`Method`.
+    """
+
+    space = "x_t"
+    renoises = True
+    takes_noise = True
+    differentiates = True
+    shares = True
+    attempts = 4
+
+    steps: int = 48
+    spacing: str = "noise"
+    particles: int = 2
+    error: float = 0.025
+    levels: Levels | None = None
+    minimize: Minimizer = GaussNewton(steps=50, max_distance=None)
+    output: str = "projected"
+
+    def bind(self, problem: Problem, survey: Any = None) -> Self:
+        levels = self.levels or ladder(problem, survey)
+        return replace(self, problem=problem, levels=levels)
+
+    def begin(self, noise: MemberNoise) -> Start:
+        """Goes down to the last step with a population, and draws its samples."""
+        n, times = len(noise.members), self.times(noise.dtype, noise.device)
+        shared = not self.constraint.differs and self._is_alike(noise)
+        B = max(n, FEWEST) if shared else n
+        walk = self._walk(times, noise, torch.arange(B, device=noise.device) % n)
+        begun, last = self._steps()
+        nothing = torch.zeros((1, B), dtype=torch.float64, device=noise.device)
+        x = self.denoiser.begin(walk.randn(times.new_empty((B, *noise.shape))), times[0])
+        free = self.weigh(Cloud(x, nothing, nothing), walk, 0, begun)
+        pool = self._several(free, walk, self.particles * (1 if shared else ALONE))
+        found, smooth, before = None, None, math.nan
+        for left in reversed(range(DOUBLINGS + 1) if shared else ()):
+            log_z = log_mean(pool.log_w)
+            smooth, k_hat = smoothed(log_z)
+            ess = effective_size(smooth).item()
+            enough = k_hat <= RELIABLE and ess >= min(n / 2, 1 / (2 * self.error) ** 2)
+            if enough or not left or 1 <= before <= k_hat:
+                smooth = smooth - log_z if k_hat <= RELIABLE else None
+                error = math.sqrt(max(0.0, 1 / ess - 1 / B))
+                about = len(pool.log_w), k_hat, min(ess, n), log_mean(log_z).item(), error
+                found = Weights(list(noise.members), *about)
+                break
+            before = k_hat
+            pool = mapped(joined, pool, self._several(free, walk, len(pool.log_w)))
+        walk = walk._replace(of=walk.of[:n])
+        cloud = drawn(pool, smooth, n, walk.randn)
+        x = self.weigh(cloud, walk, last, len(times) - 2).x
+        return Start(x, times[-2:], population=found)
+
+    def spaced(self, highest: Tensor, lowest: Tensor) -> Tensor:
+        return spaced(self.steps, highest, lowest, self._levels.spread)
+
+    def weigh(self, cloud: Cloud, walk: Walk, first: int, last: int) -> Cloud:
+        """Takes particles from one time to another, by their numbers."""
+        for k in range(first, last):
+            seen = self.weighted(cloud, walk, k)
+            if len(seen.log_w) > 1:
+                seen = resampled(seen, uniform(walk.randn, seen.log_w[0]))
+            cloud = self.moved(seen, walk, k)
+        return cloud
+
+    def weighted(self, cloud: Cloud, walk: Walk, k: int) -> Weighted:
+        """Weights particles by the constraint, at a time given by its number."""
+        x, log_w, log_h, last, slopes = cloud
+        of = walk.of.repeat(len(log_w))
+        twist = self.guide.twist(x, walk.times[k], walk.around, slopes, of=of)
+        return Weighted(x, log_w + twist.log_h.view_as(log_w) - log_h, twist, last)
+
+    def moved(self, seen: Weighted, walk: Walk, k: int) -> Cloud:
+        """Takes weighted particles to the next time, given the number of theirs."""
+        (x, log_w, twist, last), (t, s) = seen, walk.times[k : k + 2]
+        prior = Ancestral(spacing=self.spacing, eta=self.eta, problem=self.problem)
+        mean, std = prior.second(x, twist.x_0, t, s, last)
+        last = Last(twist.x_0, self.transition(x, twist.x_0, t, s)[0], t)
+        shift = self.reach(t, s) * twist.move
+        x, ratio = self.guide.proposed(mean, std, shift, t, s, walk.randn, twist.values)
+        passed(x[: walk.count], twist.x_0[: walk.count], s)
+        slopes = None if walk.renews[k + 1] else twist.slopes
+        log_h = twist.log_h.view_as(log_w)
+        return Cloud(x, log_w + ratio.view_as(log_w), log_h, last, slopes)
+
+    @property
+    def particles_of_one(self) -> int:
+        """The number of particles that a sample begins with: more if it shares none."""
+        return self.particles * (ALONE if self.constraint.differs else 1)
+
+    @property
+    def guide(self) -> Guide:
+        """What the constraint says of states."""
+        return Guide(self.bound_to, self._levels, normal=self.eta == 1)
+
+    @property
+    def _levels(self) -> Levels:
+        """The noise levels, which are chosen when the method is bound."""
+        return self.levels or ladder(self.bound_to)
+
+    def _several(self, free: Cloud, walk: Walk, K: int) -> Weighted:
+        """Takes K particles of each trajectory down to where samples are drawn."""
+        begun, last = self._steps()
+        copies = torch.arange(len(free.x), device=free.x.device).repeat(K)
+        x, before = mapped(partial(taken, of=copies), (free.x, free.last))
+        cloud = Cloud(x, free.log_w.expand(K, -1), free.log_h.expand(K, -1), before)
+        seen = self.weighted(self.weigh(cloud, walk, begun, last), walk, last)
+        return seen._replace(twist=seen.twist.only_estimates())
+
+    def _walk(self, times: Tensor, noise: MemberNoise, of: Tensor) -> Walk:
+        """Returns what the particles of a population have in common."""
+        randn, count = noise.shared(), 0
+        if not self.constraint.linear:
+            count = PAIRS_DECODED if is_decoded(self.constraint) else PAIRS
+        around = [randn(times.new_empty((1, *noise.shape))) for _ in range(count)]
+        return Walk(times, self._renews(), randn, around, of, len(noise.members))
+
+    def _renews(self) -> list[bool]:
+        """Returns which of the steps that begin at the times of :meth:`times` take gradients."""
+        levels = list(map(self.noise_level, self.times()))
+        first = sum(level > self._levels.weighted for level in levels)
+        some = self._steps()  # there are no slopes of the step before
+        return [k >= first and ((k - first) % EVERY == 0 or k in some) for k in range(len(levels))]
+
+    def _steps(self) -> tuple[int, int]:
+        """The numbers of the time at which there begin to be several particles, and of that at
+        which samples are drawn."""
+        *levels, _ = map(self.noise_level, self.times())
+        begun = sum(level > self._levels.begun for level in levels[:-1])
+        last = sum(level > self._levels.drawn for level in levels[1:])
+        return begun, max(begun, last)
+
+    def _is_alike(self, noise: MemberNoise) -> bool:
+        """Whether samples have the same conditions and targets."""
+        x_0, r = answers(self, noise, batch=self.bound_to.batch_size)
+        return all(bool(one.all()) for one in same(x_0, r, x_0[:1], r[:1]))
+
+    def step(
+        self,
+        x_t: Tensor,
+        t: Tensor,
+        s: Tensor,
+        randn: Randn = torch.randn_like,
+        memory: Any = None,
+    ) -> Step:
+        found, kept, size = [], [], self.bound_to.batch_size or len(x_t)
+        for some in torch.arange(len(x_t), device=x_t.device).split(size):
+            with among(some):
+                found.append(self._last(x_t[some], t, s, _part(randn, x_t, some, kept)))
+        return Step(*together(found))
+
+    def _last(self, x_t: Tensor, t: Tensor, s: Tensor, randn: Randn) -> tuple[Tensor, Tensor]:
+        """Takes the last step: `begin` takes the others. Returns states and samples."""
+        exact = self.constraint.exact
+        if self.constraint.noisy is None:
+            x_0 = self.denoiser(x_t, t)
+        else:  # a projection would meet what has errors
+            x_0 = self._calibrated().posterior(x_t, t, randn)
+        x_s = self.predict(x_t, x_0, t, s, randn)
+        if exact is None:
+            return x_s, x_0
+        return self._ppr(exact).kernel(x_s, s, self.noise_level(t), randn)[:2]
+
+    def _calibrated(self) -> CalibratedPPR:
+        """Returns the kernel of the last step's posterior samples."""
+        return CalibratedPPR(iterations=ITERATIONS).bind(self.bound_to)
+
+    def _ppr(self, exact: Constraint) -> PPR:
+        """Returns the kernel that projects the last state."""
+        kind = TruncatedPPR if exact.equalities is None else PPR
+        return kind(minimize=self.minimize, problem=self.bound_to.but(constraint=exact))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._at_least(1, "particles")
+        if not self.error > 0:
+            raise ValueError(f"SMC(error=...) must be a positive number, got {self.error!r}.")
+        if self.levels is not None and not (
+            self.levels.weighted > self.levels.drawn >= 0 and self.levels.spread > 0
+        ):
+            raise ValueError(
+                f"SMC(levels={self.levels!r}) never weights its particles: `weighted` must be "
+                "above `drawn`, and `spread`, the standard deviation of the data, positive."
+            )
+        if self.eta == 0:
+            raise ValueError("SMC needs fresh noise, which tells particles apart; set `eta` > 0.")
+
+    def budget(self, residuals: int = 1) -> tuple[int, int]:
+        """As :meth:`Method.budget`, if particles are doubled as often as they may be."""
+        return self._cost(residuals, 2**DOUBLINGS)
+
+    def expected(self, residuals: int = 1) -> tuple[float, float]:
+        return self._cost(residuals, 1)
+
+    def _cost(self, residuals: int, times: int) -> tuple[int, int]:
+        """The forward and backward evaluations, with so many times the particles."""
+        K = self.particles * (ALONE if self.constraint.differs else times)
+        inside = self.constraint.equalities is None and self.constraint.noisy is None
+        gradients = min(residuals, MOST) if inside else residuals
+        begun, last = self._steps()
+        forward, backward = 2 + (self.output == "denoised"), 0
+        renews = self._renews()[:-1]
+        ends = last == len(renews) - 1  # where samples are drawn before the last step
+        for k, anew in enumerate(renews if ends else renews[:-1]):
+            several = K if begun <= k < last else K + (not ends) if k == last else 1
+            forward, backward = forward + several, backward + several * gradients * anew
+        if self.constraint.noisy is not None:
+            backward += self._calibrated().cost(residuals)[1]
+        if self.constraint.exact is not None:
+            search = self.minimize.cost(residuals) if times > 1 else (1, 1)
+            forward, backward = forward + search[0], backward + search[1]
+        return forward, backward
+
+
+def _part(randn: Randn, whole: Tensor, some: Tensor, kept: list[Tensor]) -> Randn:
+    """Returns the noise of some rows of a batch. What is drawn is drawn for the whole batch, and
+    kept in a list that the batch's parts share."""
+    count = itertools.count()
+
+    def part(like: Tensor) -> Tensor:
+        k = next(count)
+        if k == len(kept):
+            kept.append(randn(whole))
+        return kept[k][some]
+
+    return part

@@ -1,0 +1,297 @@
+r"""What a constraint says of noisy states: the likelihood :math:`h` and the move."""
+
+__all__ = ["Guide", "Twist"]
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from ..constraints.base import Constraint, Intervals
+from ..members import among
+from ..minimizers.base import finite, per_sample
+from ..network import Network
+from ..problem import Problem
+from .base import Randn
+from .levels import Levels
+from .normals import inside, positive
+from .principal import Principal, given, principal
+from .slopes import LARGE, Slopes, blocks, diagonal, followed, mapped, products, rows
+
+MOST = 12
+"""The most values that are weighted, unless there are more equalities: those nearest to a bound.
+More equalities are taken as normal in a step."""
+
+HEAVY = 1.5  # degrees of freedom of a value that varies by curvature alone
+FLOOR = 1e-3  # the least variance of a value, relative to that of white noise
+RIDGE = 0.05  # the same for a move into intervals, several of which may have one direction
+FARTHEST = 10.0  # how many standard deviations of a step a particle is moved at most
+
+
+class Twist(NamedTuple):
+    r"""What the constraint says of states.
+
+    Attributes:
+        x_0: The denoiser's estimates, with shape (B, *).
+        move: How far the constraint moves them, with shape (B, *).
+        log_h: The log-likelihood :math:`\log h` of the constraint, but for a constant, with
+            shape (B).
+        values: The values as normal steps take them; empty without such steps.
+        slopes: The derivatives of the values; None where the constraint says nothing.
+    """
+
+    x_0: Tensor
+    move: Tensor
+    log_h: Tensor
+    values: tuple[Tensor, ...] = ()
+    slopes: Slopes | None = None
+
+    def only_estimates(self) -> Self:
+        """Returns it without moves and derivatives, which may be large."""
+        return self._replace(move=self.move[:, :0], values=(), slopes=None)
+
+
+class Seen(NamedTuple):
+    r"""What the denoiser and the constraint tell of states.
+
+    Attributes:
+        x_0: The denoiser's estimates, with shape (B, *).
+        good: Which states are finite, with shape (B).
+        values: The values' means over the noise of curvature, their bounds, and the variances of
+            their errors; None, as is all below, where the constraint says nothing.
+        curved: Their covariance by curvature alone, with shape (B, m, m).
+        J: Their derivatives, with shape (B, m, D).
+        VJ: The products of these with the covariance of a sample, likewise; None if they follow
+            from the step before.
+        kept: Which values they are, with shape (B, m); None for all.
+    """
+
+    x_0: Tensor
+    good: Tensor
+    values: Intervals | None = None
+    curved: Tensor | None = None
+    J: Tensor | None = None
+    VJ: Tensor | None = None
+    kept: Tensor | None = None
+
+    @property
+    def size(self) -> int:
+        """The number of elements of the derivatives, or of the estimates without them."""
+        return self.x_0.numel() if self.J is None else self.J.numel()
+
+
+@dataclass(frozen=True)
+class Guide:
+    """What the constraint of a problem says of states.
+
+    Attributes:
+        problem: The problem.
+        levels: The noise levels.
+        normal: Whether a step of particles may take values as normal.
+    """
+
+    problem: Problem
+    levels: Levels
+    normal: bool
+
+    @property
+    def denoiser(self) -> Network:
+        """The problem's denoiser."""
+        return self.problem.denoiser
+
+    @property
+    def constraint(self) -> Constraint:
+        """The problem's constraint."""
+        assert self.problem.constraint is not None
+        return self.problem.constraint
+
+    def twist(
+        self,
+        x_t: Tensor,
+        t: Tensor,
+        around: Sequence[Tensor] = (),
+        before: Slopes | None = None,
+        *,
+        of: Tensor | None = None,
+    ) -> Twist:
+        """Returns what the constraint says of states; above `levels.weighted` nothing.
+
+        Arguments:
+            x_t: The states, with shape (B, *).
+            t: Their time.
+            around: Noises that tell the curvature, each with shape (1, *); none for a linear
+                constraint.
+            before: The slopes of the step before, of which those at `t` follow; None to take
+                gradients through the denoiser.
+            of: Which rows of the batch have the states' targets and conditions, with shape (B);
+                None for each its own.
+        """
+        of = torch.arange(len(x_t), device=x_t.device) if of is None else of
+        parts = []
+        for some in blocks(len(x_t), self.problem.batch_size or len(x_t)):
+            last = before and before.at(some)
+            with among(of[some]):
+                parts.append((self._seen(x_t[some], t, around, last), last))
+        # arithmetic on all at once is faster, unless it is large: then in the denoiser's batches
+        if sum(seen.size for seen, _ in parts) <= LARGE:
+            parts = [together(parts)]
+        return together([self._told(seen, t, last) for seen, last in parts])
+
+    @torch.enable_grad()
+    def _seen(
+        self,
+        x_t: Tensor,
+        t: Tensor,
+        around: Sequence[Tensor],
+        before: Slopes | None,
+    ) -> Seen:
+        """Returns what the denoiser and the constraint tell of states; see :meth:`twist`."""
+        good = finite(x_t)
+        x_t = torch.where(per_sample(good, x_t), x_t.detach(), 0.0).requires_grad_()
+        weighted = self.denoiser.noise_level(t) <= self.levels.weighted
+        # without a need for it, no graph is kept from this step to the next
+        with torch.set_grad_enabled(weighted and before is None):
+            mean = self.denoiser(x_t, t)
+        x_0 = mean.detach()
+        if not weighted:
+            return Seen(x_0, good)
+        alpha_t, sigma_t = self.denoiser.schedule(t)
+        z = mean.detach().requires_grad_()
+        g = self.constraint.intervals(z)
+        above, below = self._around(x_0, (sigma_t / alpha_t).item(), around)
+        kept = None if before is None else before.kept
+        if before is None and len(above) and g.values.shape[1] > MOST:
+            kept = urgent(g, (above - below).square().mean(dim=0).sqrt() / 2)
+        if kept is not None:
+            g = Intervals(*(part.gather(1, kept) for part in g if part is not None))
+            above, below = (v.gather(2, kept.expand(len(v), *kept.shape)) for v in (above, below))
+        J = self._derivatives(g.values, z)
+        VJ = None if before is not None else products(J, mean, x_t, sigma_t**2 / alpha_t)
+        assert g.variance is not None
+        values = Intervals(*(part.detach().double() for part in g if part is not None))
+        centre = values.values
+        curved = torch.zeros_like(centre).diag_embed()
+        if len(above):
+            bend = (above + below).double() / 2 - centre  # the slope cancels
+            shift = bend.mean(dim=0)
+            centre, bend = centre + shift, bend - shift
+            curved = torch.einsum("pbi,pbj->bij", bend, bend) / (len(bend) - 1)
+        return Seen(x_0, good, values._replace(values=centre), curved, J, VJ, kept)
+
+    def _derivatives(self, values: Tensor, z: Tensor) -> Tensor:
+        """Returns the derivatives of values at samples, with shape (B, m, D); of linear ones once
+        for all."""
+        if not self.constraint.linear or self.constraint.differs:
+            return rows(values, z)
+        one = z[:1].detach().requires_grad_()
+        return rows(self.constraint.intervals(one).values, one).expand(len(z), -1, -1)
+
+    @torch.no_grad()
+    def _told(self, seen: Seen, t: Tensor, before: Slopes | None) -> Twist:
+        """Returns what the constraint says of states, given what is seen of them; see
+        :meth:`twist`."""
+        x_0, good, values, curved, J, VJ, kept = seen
+        if values is None or curved is None or J is None:
+            log_h = torch.where(good, 0.0, -math.inf).double()
+            return Twist(x_0, torch.zeros_like(x_0), log_h)
+        sigma = self.denoiser.noise_level(t)
+        if VJ is None:
+            assert before is not None
+            same = self.constraint.linear and not self.constraint.differs
+            VJ = followed(before, None if same else J, sigma)
+        now = Slopes(J, VJ, sigma, kept=kept)
+        centre, lower, upper, variance = values
+        assert variance is not None
+        noise = torch.diag_embed(variance)
+        if self._is_normal(lower, upper):
+            frame = diagonal(J, VJ)
+            normal = principal(frame, VJ, centre - lower, noise + curved, FLOOR * sigma**2)
+            log_h = torch.where(good, normal.log_h, -math.inf)
+            return Twist(x_0, torch.zeros_like(x_0), log_h, normal, now._replace(frame=frame))
+        S = J @ VJ.mT + noise
+        S = (S + S.mT) / 2
+        # in units in which a value's slope is one
+        # or what a value's own noise makes of it, if it is nearly flat
+        unit = (J.square().sum(dim=2) + variance / sigma**2).sqrt()
+        unit = torch.where(unit > 0, unit, 1.0)
+        centre, lower, upper = (v / unit for v in (centre, lower, upper))
+        S, curved = (v / unit[:, None] / unit[..., None] for v in (S + curved, curved))
+        firm = positive(S, FLOOR * sigma**2)
+        freedom = None if self.constraint.linear else tails(firm, curved)
+        found = inside(centre, firm, lower, upper, freedom)
+        log_h = found.log_h - torch.where(lower == upper, unit, 1.0).log().sum(dim=1)
+        if not (lower == upper).all():
+            firm = positive(S, RIDGE * sigma**2)
+        gap = torch.linalg.solve(firm, (found.mean - centre)[..., None]) / unit[..., None]
+        move = (VJ.mT @ (found.pull[:, None, None] * gap)).reshape(x_0.shape).to(x_0)
+        # what is not finite has no weight, and is not moved
+        log_h = torch.where(good, log_h.nan_to_num(-math.inf), -math.inf)
+        return Twist(x_0, move.nan_to_num(0, 0, 0), log_h, slopes=now)
+
+    def _is_normal(self, lower: Tensor, upper: Tensor) -> bool:
+        """Whether a step takes values as normal: linear ones, and many, if all are equalities or
+        have errors. Weights would vary too much if it moved its mean alone."""
+        suits = self.constraint.linear or lower.shape[1] > MOST
+        return self.normal and suits and bool((lower == upper).all())
+
+    @torch.no_grad()
+    def _around(self, mean: Tensor, sigma: float, around: Sequence[Tensor]) -> Tensor:
+        """Returns the constrained values of pairs of samples around the estimates, on opposite
+        sides, with shape (2, P, B, m); no pairs without noises."""
+        if not len(around):
+            return mean.new_empty((2, 0))
+        std = 1 / math.sqrt(1 / sigma**2 + 1 / self.levels.spread**2)
+        values = [
+            torch.stack([self.constraint.intervals(mean + sign * std * n).values for n in around])
+            for sign in (1, -1)
+        ]
+        return torch.stack(values)
+
+    def proposed(
+        self,
+        mean: Tensor,
+        std: Tensor,
+        shift: Tensor,
+        t: Tensor,
+        s: Tensor,
+        randn: Randn,
+        values: Sequence[Tensor] = (),
+    ) -> tuple[Tensor, Tensor]:
+        r"""Samples :math:`x_s \sim q(x_s \mid x_t)`, and returns it with
+        :math:`\log p(x_s \mid x_t) / q(x_s \mid x_t)`, given the mean and the standard deviation
+        of :math:`p`."""
+        if values:
+            (alpha_t, sigma_t), (alpha_s, sigma_s) = map(self.denoiser.schedule, (t, s))
+            gain = (alpha_s / sigma_s) ** 2 - (alpha_t / sigma_t) ** 2
+            return given(Principal(*values), mean, std, gain, alpha_s / sigma_s**2, randn)
+        step = shift / std
+        size = step.flatten(start_dim=1).norm(dim=1)
+        step = step * per_sample((FARTHEST / size).clamp_max(1), step)
+        noise = randn(mean)
+        gain = (noise.double().square() - (noise + step).double().square()).flatten(start_dim=1)
+        return mean + std * (step + noise), gain.sum(dim=1) / 2
+
+
+def together(parts: Sequence[Any]) -> Any:
+    """Returns nested tuples of several batches as one batch."""
+    return parts[0] if len(parts) == 1 else mapped(lambda *part: torch.cat(part), *parts)
+
+
+def urgent(g: Intervals, scale: Tensor) -> Tensor:
+    """Returns which values are nearest to a bound, or farthest beyond it, in units of a scale,
+    with shape (B, n): all equalities, and of the rest as many as may be weighted."""
+    margin = torch.minimum(g.values - g.lower, g.upper - g.values).detach() / scale
+    margin = margin.nan_to_num(0.0, neginf=torch.finfo(margin.dtype).min)  # of a flat value
+    fixed = g.lower == g.upper
+    margin = margin.masked_fill(fixed, -math.inf)
+    return margin.topk(max(MOST, int(fixed[0].sum())), dim=1, largest=False).indices
+
+
+def tails(S: Tensor, curved: Tensor) -> Tensor:
+    """Returns the degrees of freedom of values, with shape (B), given their variance and the part
+    of it that is curvature, with shape (B, m, m)."""
+    share = torch.linalg.solve(S, curved).diagonal(dim1=1, dim2=2).mean(dim=1)
+    return HEAVY / share.square()
