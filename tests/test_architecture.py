@@ -18,9 +18,12 @@ FLOORS = [
     ["nn", "constraints", "denoisers", "network"],
     ["minimizers", "oracles", "result", "priors", "wrappers", "weather"],
     ["checks"],
-    ["sampling"],
+    ["problem"],
     ["models", "samplers", "figures", "report"],
-    ["policy", "plausible"],
+    ["messages"],
+    ["survey"],
+    ["monitor", "remarks"],
+    ["policy", "run"],
     ["api", "ensemble"],
     ["problems", "audits", "fitness"],
     ["cli"],
@@ -37,7 +40,7 @@ ROOMS = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 # names its variables alike, and stations are of a table and of an interpolation.
 SHARED = {
     "samplers": {"base", "guidance", "moments", "normals", "principal", "projection", "slopes"}
-    | {"answers", "sparse", "weights"}
+    | {"answers", "sparse", "weights", "levels", "population", "twist", "settings", "tuned"}
     | {"ancestral", "predictor_corrector", "hdc", "ppr", "truncated", "calibrated"},
     "constraints": {"base", "operators", "composite", "inequality", "noise"},
     "models": {"tables"},

@@ -19,7 +19,7 @@
 # %%
 import sys
 import tempfile
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from small import short
 from torch import Tensor
 
 import feasibly
-from feasibly import Constraint, Sampler, priors
+from feasibly import Constraint, Method, priors
 from feasibly.minimizers import GaussNewton, Minimizer
 from feasibly.samplers.base import Randn, Step
 from feasibly.samplers.projection import project
@@ -85,29 +85,25 @@ print(torch.autograd.gradcheck(constraint.residual, x))
 #
 # Write a frozen dataclass with a `step`, from states at time t to states at time s. A step returns
 # the states with the clean estimate behind them. Call `predict` and `renoise` as you need them. The
-# run adds the loop, the seeds, the attempts, the chunks, the counts and the errors. The class
+# run adds the loop, the seeds, the attempts, the batches, the counts and the errors. The class
 # attributes are the method's row in the table of methods.
 
 
 # %%
-@dataclass(frozen=True, repr=False, eq=False)
-class ProjectAndRenoise(Sampler):
+@dataclass(frozen=True)
+class ProjectAndRenoise(Method):
     r"""Projects the clean estimate, and renoises it.
 
     .. math:: x_s \sim p(x_s \mid x_0 = \Pi(d_\theta(x_t)))
 
     Arguments:
-        denoiser: The denoiser.
-        constraint: The constraint.
         minimize: The minimizer of the projection, which does not evaluate the network.
-        options: See :class:`Sampler`.
+        options: See :class:`Method`.
     """
 
     space = "x_0"
     renoises = True
 
-    constraint: Constraint
-    _: KW_ONLY
     minimize: Minimizer = GaussNewton(4)
     output: str = "projected"
 
@@ -123,7 +119,8 @@ class ProjectAndRenoise(Sampler):
         return Step(self.renoise(x_0, s, randn), x_0)
 
 
-print(ProjectAndRenoise(denoiser, constraint).sample(64, shape=(2,)))
+method = ProjectAndRenoise()
+print(feasibly.sample(denoiser, constraint, 64, shape=(2,), method=method))
 
 # %% [markdown]
 # Test it where the answer is known. Under a Gaussian prior and a linear constraint the constrained
@@ -132,7 +129,7 @@ print(ProjectAndRenoise(denoiser, constraint).sample(64, shape=(2,)))
 # %%
 gaussian = feasibly.oracles.Gaussian(torch.zeros(8), torch.eye(8), feasibly.schedules.LogLogit())
 first = feasibly.Linear(torch.eye(8)[:1], torch.tensor([0.5]), tolerance=1e-8)
-methods = {"this": ProjectAndRenoise(gaussian, first), "PPR": "ppr", "PDM": "pdm"}
+methods = {"this": method, "PPR": "ppr", "PDM": "pdm"}
 for name, method in methods.items():
     result = feasibly.sample(gaussian, first, short(512, 64), shape=(8,), method=method)
     free = result.samples[:, 1:]

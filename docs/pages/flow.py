@@ -30,6 +30,7 @@ from torch import Tensor
 
 import feasibly
 from feasibly.constraints import Mask, Obstacles
+from feasibly.samplers import ECI, HDC, PCFM
 
 # %% [markdown]
 # ## The prior
@@ -100,13 +101,11 @@ def drivable(x: Tensor) -> Tensor:
     return steady & (turn.abs() < 0.65).all(dim=1)
 
 
-def compare(constraint: feasibly.Constraint, runs: dict[str, tuple[str, dict]]) -> None:
-    """Samples by each method with its options, prints shares and evaluations, and plots paths."""
+def compare(constraint: feasibly.Constraint, runs: dict[str, feasibly.Method]) -> None:
+    """Samples by each method, prints shares and evaluations, and plots paths."""
     _, axes = plt.subplots(1, len(runs), figsize=(10, 3), layout="constrained")
-    for ax, (name, (method, options)) in zip(axes, runs.items(), strict=True):
-        result = feasibly.sample(
-            denoiser, constraint, short(64, 4), shape, method=method, options=options
-        )
+    for ax, (name, method) in zip(axes, runs.items(), strict=True):
+        result = feasibly.sample(denoiser, constraint, short(64, 4), shape, method=method)
         good = result.feasible & drivable(result.samples)
         evaluations = result.evaluations
         print(
@@ -125,9 +124,9 @@ def compare(constraint: feasibly.Constraint, runs: dict[str, tuple[str, dict]]) 
 compare(
     mission,
     {
-        "PPR": ("ppr", {"steps": short(64, 4)}),
-        "HDC": ("hdc", {"steps": short(256, 4)}),
-        "PCFM": ("pcfm", {"steps": short(64, 4)}),
+        "PPR": feasibly.TunedPPR(steps=short(64, 4)),
+        "HDC": HDC(steps=short(256, 4)),
+        "PCFM": PCFM(steps=short(64, 4)),
     },
 )
 
@@ -146,9 +145,9 @@ compare(
 compare(
     arrive,
     {
-        "PPR": ("ppr", {"steps": short(32, 4)}),
-        "ECI, fixed noise": ("eci", {"steps": short(100, 4)}),
-        "ECI, fresh noise": ("eci", {"steps": short(100, 4), "resample": 1}),
+        "PPR": feasibly.TunedPPR(steps=short(32, 4)),
+        "ECI, fixed noise": ECI(steps=short(100, 4)),
+        "ECI, fresh noise": ECI(steps=short(100, 4), resample=1),
     },
 )
 

@@ -33,6 +33,7 @@ import feasibly
 from feasibly import metrics
 from feasibly.constraints import DivergenceFree, energy_spectrum
 from feasibly.constraints.operators import derivative
+from feasibly.samplers import PostHoc
 
 # %% [markdown]
 # ## The data
@@ -131,8 +132,10 @@ def show(ax: Axes, x: Tensor, title: str = "") -> None:
 
 
 members, steps = short(8, 2), short(64, 4)
-shape, options = (2, 24, 24), {"steps": steps}
-free = feasibly.sample(denoiser, None, members, shape, options=options).samples
+shape = (2, 24, 24)
+free = feasibly.sample(
+    denoiser, None, members, shape, method=feasibly.Ancestral(steps=steps)
+).samples
 
 figure, axes = plt.subplots(2, 5, figsize=(9, 3.8), layout="constrained")
 for j, (top, bottom) in enumerate(axes.T):
@@ -163,7 +166,7 @@ both = feasibly.Composite([observed, incompressible])
 print(f"divergence of the prior's samples: {incompressible.violation(free).mean():.1e}")
 
 # %%
-result = feasibly.sample(denoiser, both, members, shape, method="ppr", options=options)
+result = feasibly.sample(denoiser, both, members, shape, method=feasibly.TunedPPR(steps=steps))
 print(result)
 
 # %% [markdown]
@@ -173,7 +176,7 @@ print(result)
 # %%
 search = feasibly.minimizers.LBFGS(steps=short(400, 4))
 post_hoc = feasibly.sample(
-    denoiser, both, members, shape, method="post-hoc", options=options | {"minimize": search}
+    denoiser, both, members, shape, method=PostHoc(steps=steps, minimize=search)
 )
 print(post_hoc)
 

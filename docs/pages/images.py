@@ -30,6 +30,7 @@ from torch.nn.functional import pad
 
 import feasibly
 from feasibly.constraints import Integral, Mask
+from feasibly.samplers import PostHoc
 
 # %% [markdown]
 # ## The data
@@ -129,7 +130,9 @@ def show(rows: dict[str, Tensor], columns: int = 12) -> None:
 
 
 members, shape = short(12, 2), (1, 8, 8)
-free = feasibly.sample(denoiser, None, members, shape, options={"steps": short(128, 4)})
+free = feasibly.sample(
+    denoiser, None, members, shape, method=feasibly.Ancestral(steps=short(128, 4))
+)
 show({"data": test, "prior": free.samples})
 report("prior", free)
 
@@ -142,13 +145,13 @@ report("prior", free)
 # %%
 known = torch.zeros(shape, dtype=torch.bool)
 known[:, :4] = True
-options = {"sigma_max": 7.5, "steps": short(64, 3)}
+ppr = feasibly.TunedPPR(sigma_max=7.5, steps=short(64, 3))
 
 rows = {}
 for index in range(short(3, 1)):
     image = test[3 * index + 1]
     half = Mask(known, image, tolerance=32 * 0.025**2)
-    run = feasibly.sample(denoiser, half, members, shape, method="ppr", options=options)
+    run = feasibly.sample(denoiser, half, members, shape, method=ppr)
     digits_found = neighbours.predict(run.samples.flatten(1).numpy()).tolist()
     report(f"a {labels[-360:][3 * index + 1]}, completed to {sorted(set(digits_found))}", run)
     rows[f"known half, truth, completions ({index + 1})"] = torch.cat(
@@ -165,8 +168,8 @@ show(rows)
 # different digits, they do not meet.
 
 # %%
-unguided = {"method": "post-hoc", "options": {"steps": short(64, 3)}}
-painted = feasibly.sample(denoiser, half, members, shape, **unguided)
+unguided = PostHoc(steps=short(64, 3))
+painted = feasibly.sample(denoiser, half, members, shape, method=unguided)
 report("post-hoc projection", painted)
 show({"post-hoc projection": painted.samples, "PPR": run.samples})
 
@@ -178,10 +181,10 @@ show({"post-hoc projection": painted.samples, "PPR": run.samples})
 
 # %%
 print(f"data: mean {train.mean():.2f}, spread {train.mean(dim=(1, 2, 3)).std():.2f}")
-rows, fewer = {}, {"sigma_max": 0.6, "steps": short(32, 3)}
+rows, late = {}, feasibly.TunedPPR(sigma_max=0.6, steps=short(32, 3))
 for brightness in (-0.5, -0.39, -0.25):
     ink = Integral((-3, -2, -1), brightness, tolerance=1e-6)
-    run = feasibly.sample(denoiser, ink, members, shape, method="ppr", options=fewer)
+    run = feasibly.sample(denoiser, ink, members, shape, method=late)
     report(f"mean {brightness}", run)
     rows[f"mean {brightness}"] = run.samples
 show(rows)
@@ -199,8 +202,8 @@ def asymmetry(x: Tensor) -> Tensor:
 
 
 mirror = feasibly.Equality(asymmetry, tolerance=32 * 0.025**2)
-run = feasibly.sample(denoiser, mirror, members, shape, method="ppr", options=options)
-mirrored = feasibly.sample(denoiser, mirror, members, shape, **unguided)
+run = feasibly.sample(denoiser, mirror, members, shape, method=ppr)
+mirrored = feasibly.sample(denoiser, mirror, members, shape, method=unguided)
 report("PPR", run)
 report("post-hoc projection", mirrored)
 show({"PPR": run.samples, "post-hoc projection": mirrored.samples})

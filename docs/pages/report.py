@@ -23,7 +23,7 @@ result = feasibly.sample(denoiser, circle, 256, shape=(2,), seed=0)
 print(result)
 
 # %% [markdown]
-# * **The first lines** name the samplers and the reason for them. `result.method` has all their
+# * **The first lines** name the methods and the reason for them. `result.method` has all their
 #   settings.
 # * **Feasible**: the violation $c(x)$ is at most the tolerance. Both are *sums* of squared residuals.
 #   `result.feasible` marks these members.
@@ -75,8 +75,8 @@ sine = feasibly.Observation(lambda x: torch.sin(2 * x[:, :20]), phase, tolerance
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", feasibly.InfeasibleWarning)
     for steps in (2, 8, 32):
-        options = {"minimize": WarmLBFGS(steps=2), "last": WarmLBFGS(steps=steps)}
-        run = feasibly.sample(prior, sine, 64, shape=(30,), method="ppr", options=options)
+        ppr = feasibly.TunedPPR(minimize=WarmLBFGS(steps=2), last=WarmLBFGS(steps=steps))
+        run = feasibly.sample(prior, sine, 64, shape=(30,), method=ppr)
         print(f"last=WarmLBFGS(steps={steps}): {int(run.feasible.sum())} of 64 feasible")
 
 # %% [markdown]
@@ -98,7 +98,7 @@ mean = feasibly.Equality(lambda x: x.mean(dim=1), tolerance=1e-8)
 each = feasibly.EachMember(mean, truth.mean(dim=1), repeats=16)  # 16 members for each truth
 
 figure, axes = plt.subplots(1, 2, figsize=(8, 2.6), layout="constrained", sharey=True)
-for ax, method in zip(axes, ("ppr", "calibrated"), strict=True):
+for ax, method in zip(axes, ("ppr-tuned", "calibrated"), strict=True):
     run = feasibly.sample(prior, each, 64 * 16, shape=(30,), method=method)
     x, y = run.samples.unflatten(0, (64, 16))[:, :, None], truth[:, None]
     ranks = metrics.rank_histogram(x, y)
@@ -119,5 +119,5 @@ plt.show()
 # ## A run that stops
 #
 # If a step fails, `SamplingError` names the step and the noise level. Its `partial` has the members
-# that were finished. Sample a long run in chunks, `feasibly.sample(..., chunk=16)`, or into [a
+# that were finished. Sample a long run in chunks, `feasibly.sample(..., batch_size=16)`, or into [a
 # store](../ensembles.md), which can go on.

@@ -39,6 +39,7 @@ from feasibly.constraints import Equality
 from feasibly.minimizers import LBFGS
 from feasibly.problems import shallow_water
 from feasibly.problems.weather import VARIABLES, Weather
+from feasibly.samplers import MMPS, PostHoc
 from feasibly.weather import Stations
 
 planet = Weather("mass")
@@ -114,7 +115,7 @@ def sample(constraint: feasibly.Constraint, **settings: Any) -> feasibly.Result:
     return feasibly.sample(planet.denoiser, constraint, members, planet.shape, **settings)
 
 
-smoke = {"method": "calibrated", "options": {"steps": 1, "iterations": 1}, "monitor": False}
+smoke = {"method": feasibly.CalibratedPPR(steps=1, iterations=1), "monitor": False}
 run = partial(sample, both, **(smoke if SMOKE else {}))
 results = {"default": ran("stations-default", run)}
 print(results["default"])
@@ -125,14 +126,14 @@ print(results["default"])
 
 # %%
 fitting = Equality(observed.residual, tolerance=len(stations))
-settings = {
-    "post-hoc": {"steps": short(64, 2), "minimize": LBFGS(short(64, 1), max_step=1.0)},
-    "mmps": {"steps": short(32, 1), "iterations": short(3, 1)},
-    "dps": {"steps": short(128, 1), "zeta": 0.1},
+methods = {
+    "post-hoc": PostHoc(steps=short(64, 2), minimize=LBFGS(short(64, 1), max_step=1.0)),
+    "mmps": MMPS(steps=short(32, 1), iterations=short(3, 1)),
+    "dps": feasibly.DPS(steps=short(128, 1), zeta=0.1),
 }
-for name, options in settings.items():
+for name, method in methods.items():
     constraint = feasibly.Composite([fitting, mass]) if name == "post-hoc" else both
-    run = partial(sample, constraint, method=name, options=options, monitor=False)
+    run = partial(sample, constraint, method=method, monitor=False)
     results[name] = ran(f"stations-{name}", run)
 
 # %% [markdown]
@@ -224,7 +225,7 @@ pandas.DataFrame(table).T
 
 # %%
 def audit() -> object:
-    dps = feasibly.samplers.DPS(planet.denoiser, observed, steps=128, zeta=0.1)
+    dps = feasibly.DPS(steps=128, zeta=0.1)
     return feasibly.audit(
         planet.denoiser,
         observed,
@@ -233,7 +234,7 @@ def audit() -> object:
         truths=16,
         members=3,
         near=1,
-        chunk=6,
+        batch_size=6,
     )
 
 

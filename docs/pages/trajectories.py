@@ -28,6 +28,7 @@ from torch import Tensor
 
 import feasibly
 from feasibly.constraints import Mask, Obstacles
+from feasibly.samplers import HDC, PostHoc
 
 # %% [markdown]
 # ## The data
@@ -97,8 +98,10 @@ def show(ax: Axes, x: Tensor, title: str) -> None:
 
 
 members, shape = short(128, 4), (POINTS, 2)
-options = {"steps": short(64, 4)}
-free = feasibly.sample(denoiser, None, members, shape, options=options).samples
+steps = short(64, 4)
+free = feasibly.sample(
+    denoiser, None, members, shape, method=feasibly.Ancestral(steps=steps)
+).samples
 for name, x in {"data": data[:1024], "prior": free}.items():
     print(f"{name:>5}: {drivable(x).double().mean():.1%} drivable")
 
@@ -119,7 +122,9 @@ print(
     f"paths of the prior that keep out by themselves: {keep_out.is_feasible(free).double().mean():.0%}"
 )
 
-avoiding = feasibly.sample(denoiser, keep_out, members, shape, method="ppr", options=options)
+avoiding = feasibly.sample(
+    denoiser, keep_out, members, shape, method=feasibly.TunedPPR(steps=steps)
+)
 print(avoiding)
 
 # %% [markdown]
@@ -148,14 +153,14 @@ arrive = Mask(ends, places, tolerance=4 * 0.005**2)
 mission = feasibly.Composite([arrive, keep_out])
 
 runs = {
-    "PPR": ("ppr", options),
-    "HDC": ("hdc", {"steps": short(256, 4)}),
-    "post-hoc projection": ("post-hoc", options),
+    "PPR": feasibly.TunedPPR(steps=steps),
+    "HDC": HDC(steps=short(256, 4)),
+    "post-hoc projection": PostHoc(steps=steps),
 }
 
 figure, axes = plt.subplots(1, 3, figsize=(10, 3), layout="constrained")
-for ax, (name, (method, own)) in zip(axes, runs.items(), strict=True):
-    result = feasibly.sample(denoiser, mission, members, shape, method=method, options=own)
+for ax, (name, method) in zip(axes, runs.items(), strict=True):
+    result = feasibly.sample(denoiser, mission, members, shape, method=method)
     good = result.feasible & drivable(result.samples)
     evaluations = result.evaluations
     print(

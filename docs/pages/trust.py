@@ -46,7 +46,7 @@ print(audit)
 # %%
 prior = Gaussian(torch.zeros(30), torch.eye(30), feasibly.schedules.LogLogit())
 mean = feasibly.Equality(lambda x: x.mean(dim=1), tolerance=1e-8)
-audit = feasibly.audit(prior, mean, (30,), methods=("ppr", "auto"), truths=64)
+audit = feasibly.audit(prior, mean, (30,), methods=("ppr-tuned", "auto"), truths=64)
 print(audit)
 
 # %% [markdown]
@@ -141,4 +141,4 @@ figures.coverage(covered)
 # An audit has a statement for each member in one run. So can you: `EachMember(constraint, targets)`
 # has a row of targets for each member. For observations $A(x_i) = y_i$ it is
 # `feasibly.EachMember(feasibly.Equality(A, tolerance), y)`. Samplers, stores and the shell take it
-# like any constraint. A member has its target by its index, in whatever chunk it is.
+# like any constraint. A member has its target by its index, in whatever batch it is.
