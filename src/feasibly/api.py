@@ -21,7 +21,7 @@ from .monitor import Monitor
 from .network import Evaluations, Network, counted, own_mode
 from .policy import Case, Plan, choose, method_of
 from .problem import DryRun, Problem, inspect
-from .progress import shown
+from .progress import current, shown
 from .randomness import MemberNoise
 from .remarks import remarks
 from .result import Result, Snapshot
@@ -96,18 +96,10 @@ def sample(
     """
     start = time.perf_counter()
     place: dict[str, Any] = {"dtype": dtype, "device": device, "batch_size": batch_size}
-    ids, _ = requested(Problem(denoiser, constraint, shape, **place), n, seed)
+    problem = Problem(denoiser, constraint, shape, **place)
+    ids, _ = requested(problem, n, seed)
     with shown(progress) as meter:
-        chosen = plan(
-            denoiser,
-            constraint,
-            shape,
-            method=method,
-            error=error,
-            attempts=attempts,
-            monitor=monitor,
-            **place,
-        )
+        chosen = _planned(problem, method, error, attempts, monitor)
         seconds = time.perf_counter() - start
         meter.erase()
         for sentence in chosen.remarks:
@@ -129,7 +121,6 @@ def sample(
 
 
 @typed
-@own_mode()
 def plan(
     denoiser: Any,
     constraint: Constraint | None,
@@ -151,21 +142,34 @@ def plan(
     A `monitor` of an earlier plan for the problem stands for them. The plan's `estimate(n)` says
     what n samples are expected to cost.
     """
+    place: dict[str, Any] = {"dtype": dtype, "device": device, "batch_size": batch_size}
+    problem = Problem(denoiser, constraint, shape, **place)
+    with shown(progress):
+        return _planned(problem, method, error, attempts, monitor)
+
+
+@own_mode()
+def _planned(
+    problem: Problem,
+    method: str | Method,
+    error: float,
+    attempts: int | None,
+    monitor: bool | Monitor,
+) -> Plan:
+    """Returns the kernels for a problem; see :func:`plan`."""
     if attempts is not None:
         whole("attempts", attempts, 1)
     if not error > 0:
         raise ValueError(f"sample(error=...) must be a positive number, got {error!r}.")
-    named = method_of(method)
-    place: dict[str, Any] = {"dtype": dtype, "device": device, "batch_size": batch_size}
-    problem = Problem(denoiser, constraint, shape, **place)
-    with shown(progress) as meter, meter.part("test of the denoiser and the constraint", 0):
+    named, constraint, meter = method_of(method), problem.constraint, current()
+    with meter.part("test of the denoiser and the constraint", 0):
         gradient = constraint is not None if named is None else named.differentiates
         seen = inspect(problem, gradient=gradient)
         if _leans(problem, seen):
-            problem = problem.but(denoiser=Network(denoiser, settles=True))
+            problem = problem.but(denoiser=Network(problem.denoiser, settles=True))
     evaluations, taken, survey = Evaluations(), 0.0, None
     known: tuple[str, ...] = ()
-    with shown(progress) as meter, counted(evaluations), calling([0], problem.device):
+    with counted(evaluations), calling([0], problem.device):
         # the target of sample 0 stands for all, if each has its own
         if constraint is not None:
             if named is None or isinstance(named, SMC | CalibratedPPR | TunedPPR):
