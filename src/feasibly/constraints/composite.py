@@ -50,8 +50,11 @@ class Composite(Constraint):
                 f"Composite needs one positive weight for each of its {len(constraints)} "
                 f"constraints, got {list(weights)}."
             )
-        # every part is feasible if sum_i w_i c_i <= min_i w_i tol_i: there minimizers may stop
-        super().__init__(min(w * c.tolerance for w, c in zip(weights, constraints, strict=True)))
+        # every part is feasible if sum_i w_i c_i <= min_i w_i tol_i: there minimizers may stop.
+        # If all parts bound each component, it is enough that none exceeds that.
+        least = min(w * c.tolerance for w, c in zip(weights, constraints, strict=True))
+        each = math.isfinite(least) and all(part.atol or not part.exact for part in constraints)
+        super().__init__(*((None, math.sqrt(least)) if each else (least, None)))
         self.constraints, self.weights = list(constraints), list(weights)
         self.linear = all(part.linear for part in constraints)
         self.differs = any(part.differs for part in constraints)

@@ -12,10 +12,10 @@ from torch.utils.checkpoint import checkpoint
 
 from ..arguments import typed
 from ..errors import ConstraintError
-from .base import Constraint, Inequalities
+from .base import Constraint, Mapped
 
 
-class Decoded(Constraint):
+class Decoded(Mapped):
     r"""A constraint on :math:`D(z)`, for a model of latents :math:`z` and a decoder :math:`D`.
 
     Arguments:
@@ -47,42 +47,14 @@ class Decoded(Constraint):
             raise ValueError(
                 f"Decoded(encode=...) takes a function of samples, got {type(encode).__name__}."
             )
-        super().__init__(constraint.tolerance)
-        self.constraint, self.decode, self.encode = constraint, decode, encode
-        self.differs = constraint.differs
+        super().__init__(constraint)
+        self.decode, self.encode = decode, encode
 
-    @property
-    def exact(self) -> Constraint | None:
-        return self._of(self.constraint.exact)
-
-    @property
-    def noisy(self) -> Constraint | None:
-        return self._of(self.constraint.noisy)
-
-    @property
-    def equalities(self) -> Constraint | None:
-        return self._of(self.constraint.equalities)
-
-    def _of(self, part: Constraint | None) -> Constraint | None:
-        return None if part is None else Decoded(part, self.decode, self.encode)
-
-    @property
-    def inequalities(self) -> Inequalities | None:
-        inequalities = self.constraint.inequalities
-        return None if inequalities is None else lambda x: inequalities(self._decoded(x))
-
-    def _decoded(self, x: Tensor) -> Tensor:
+    def image(self, x: Tensor) -> Tensor:
         return _tensor_of(self.decode(x))
 
-    def residual(self, x: Tensor) -> Tensor:
-        return self.constraint.residual(self._decoded(x))
-
-    def violation(self, x: Tensor) -> Tensor:
-        return self.constraint.violation(self._decoded(x))
-
-    @torch.no_grad()
-    def assess(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return self.constraint.assess(self._decoded(x))
+    def of(self, part: Constraint) -> Constraint:
+        return Decoded(part, self.decode, self.encode)
 
     def __repr__(self) -> str:
         return f"{self.constraint!r}, decoded"

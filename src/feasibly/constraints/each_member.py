@@ -55,7 +55,7 @@ class EachMember(Constraint):
                 f"values all have noise, got {constraint!r}; join it with others by "
                 "Composite([EachMember(...), ...])."
             )
-        super().__init__(constraint.tolerance)
+        super().__init__(*constraint.given)
         targets = real(constant(targets, "EachMember(targets=...)", complex_too=True))
         if targets.isinf().any() or targets.isnan().all():
             raise ValueError(
@@ -171,4 +171,6 @@ def _through(
         # an infinite bound is met by any margin
         return torch.cat([torch.where(v.isfinite(), gap, -1.0) for v, gap in gaps], dim=1)
 
-    return Composite([stated, Inequality(beyond, constraint.tolerance)], weights=[1, 1])
+    return Composite(
+        [stated, Inequality(beyond, constraint.given[0], atol=constraint.given[1])], weights=[1, 1]
+    )

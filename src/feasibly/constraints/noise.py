@@ -142,18 +142,25 @@ class Observed(Constraint):
         y: The observed values.
         tolerance: The largest squared norm of what must vanish; None if all values have errors.
         noise: See :class:`Noise`; None for no errors.
+        atol: Instead of a tolerance, the largest absolute value of what must vanish.
     """
 
     @typed
-    def __init__(self, y: Tensor, tolerance: float | None, noise: Array | None) -> None:
-        name = type(self).__name__
+    def __init__(
+        self,
+        y: Tensor,
+        tolerance: float | None,
+        noise: Array | None,
+        atol: float | None = None,
+    ) -> None:
+        name, stated = type(self).__name__, tolerance is not None or atol is not None
         self.noise = None if noise is None else Noise(noise, y, name)
-        if self.noise is None and tolerance is None:
+        if self.noise is None and not stated:
             raise ValueError(
                 f"{name} needs a tolerance for an exact observation, or the noise of one with "
                 "errors."
             )
-        if self.noise is not None and self.noise.exact and tolerance is None:
+        if self.noise is not None and self.noise.exact and not stated:
             some = f"{self.noise.exact} of {y.numel()}"
             raise ValueError(
                 f"{name}(noise=...) is singular: {some} combinations of values have no error. "
@@ -162,12 +169,12 @@ class Observed(Constraint):
                 else f"{name}(noise=...): {some} values have no error. They hold exactly, and "
                 "need a tolerance."
             )
-        if self.noise is not None and not self.noise.exact and tolerance is not None:
+        if self.noise is not None and not self.noise.exact and stated:
             raise ValueError(
                 f"{name} has a tolerance, but no value holds exactly: all have noise. Leave one "
                 "of the two out."
             )
-        super().__init__(math.inf if tolerance is None else tolerance)
+        super().__init__(tolerance if stated else math.inf, atol)
 
     @abstractmethod
     def misfit(self, x: Tensor) -> Tensor:
@@ -179,7 +186,7 @@ class Observed(Constraint):
 
     def violation(self, x: Tensor) -> Tensor:
         r = self.misfit(x)
-        return (r if self.noise is None else self.noise.parts(r)[0]).square().sum(dim=1)
+        return self.violation_of(r if self.noise is None else self.noise.parts(r)[0])
 
     @property
     def equalities(self) -> Constraint | None:
@@ -194,7 +201,7 @@ class Observed(Constraint):
     def __repr__(self) -> str:
         if self.noise is None:
             return super().__repr__()
-        held = f", tolerance={self.tolerance:g}" if self.noise.exact else ""
+        held = f", {self._asked}" if self.noise.exact else ""
         values = "value" if self.noise.count == 1 else "values"
         return f"{type(self).__name__}({self.noise.count} {values} with noise{held})"
 
@@ -203,7 +210,7 @@ class _Part(Constraint):
     """The values of an observation that have errors, or those that have none."""
 
     def __init__(self, whole: Observed, noisy: bool) -> None:
-        super().__init__(math.inf if noisy else whole.tolerance)
+        super().__init__(*((math.inf,) if noisy else whole.given))
         self.whole, self.with_errors, self.linear = whole, noisy, whole.linear
 
     def residual(self, x: Tensor) -> Tensor:
