@@ -5,6 +5,7 @@ __all__ = [
     "Constraint",
     "Inequalities",
     "Intervals",
+    "Limit",
     "Mapped",
     "at_most_zero",
     "check_axes",
@@ -34,6 +35,9 @@ from ..errors import ConstraintError
 
 Array = Tensor | ArrayLike
 """Numbers as a user gives them: a number, a list, an array or a tensor."""
+
+Limit = float | None
+"""A tolerance or an atol, the other one of which is None."""
 
 
 class Intervals(NamedTuple):
@@ -94,7 +98,7 @@ class Constraint(ABC):
     """Whether samples have constraints of their own; see :class:`EachMember`."""
 
     @typed
-    def __init__(self, tolerance: float | None = None, atol: float | None = None) -> None:
+    def __init__(self, tolerance: Limit = None, atol: Limit = None) -> None:
         name = type(self).__name__
         if tolerance is not None and atol is not None:
             raise ValueError(
@@ -110,7 +114,7 @@ class Constraint(ABC):
         word, value = ("tolerance", tolerance) if atol is None else ("atol", atol)
         if value is None or not value > 0 or (word == "atol" and not value**2 > 0):
             raise ValueError(f"{name}({word}=...) must be positive, got {value}.")
-        self.given: tuple[float | None, float | None] = (tolerance, atol)
+        self.given: tuple[Limit, Limit] = (tolerance, atol)
         self.atol = None if atol is None else float(atol)
         self.tolerance = float(value) if atol is None else float(value) ** 2
         self._inverses: dict[tuple[tuple[int, ...], torch.device], Tensor] = {}

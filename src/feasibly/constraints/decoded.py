@@ -76,7 +76,7 @@ class FrameDecoder:
         decode: The decoder of a batch of frames, from shape :math:`(B, *)` to :math:`(B, C, *)`.
         frames: The frames to decode.
         channels: Which of the :math:`C` decoded channels to return; None for all.
-        recompute: Whether to compute the activations of a frame again for its gradient.
+        recompute: See above.
 
     References:
         | Training Deep Nets with Sublinear Memory Cost (Chen et al., 2016)
@@ -132,10 +132,8 @@ def _numbers(name: str, given: Sequence[int]) -> list[int]:
     try:
         numbers = [operator.index(number) for number in given]
     except TypeError as error:
-        raise TypeError(
-            f"FrameDecoder({name}s=...) takes a sequence of whole numbers, such as (12,), got "
-            f"{given!r}."
-        ) from error
+        message = f"FrameDecoder({name}s=...) takes whole numbers, such as (12,), got {given!r}."
+        raise TypeError(message) from error
     if not numbers:
         raise ValueError(f"FrameDecoder needs at least one {name} to decode.")
     return numbers

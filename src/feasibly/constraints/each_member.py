@@ -21,11 +21,9 @@ class EachMember(Constraint):
     r"""The constraint :math:`r(x_i) = y_i` with a target :math:`y_i` for each member :math:`i`.
 
     Of an observation :math:`A(x_i) = y_i` give the residual with the target zero, such as
-    `EachMember(Equality(A, tolerance), y)`. A member's target is found by its index, in whatever
-    batch it is. So a member is the same alone as among others.
-
-    Outside of a run nothing says which members a batch holds. There, evaluate it inside of `with
-    feasibly.members.calling(indices):`. A single index stands for all samples of the batch.
+    `EachMember(Equality(A, tolerance), y)`. A sample's target is found by its index, in whatever
+    batch it is. Outside of a run, evaluate it inside of `with feasibly.members.calling(indices):`.
+    A single index stands for all samples of the batch.
 
     Arguments:
         constraint: The constraint with the residual :math:`r`, an equality. Of an observation
@@ -52,16 +50,12 @@ class EachMember(Constraint):
         ):
             raise ValueError(
                 "EachMember takes a constraint that is an equality, or an observation whose "
-                f"values all have noise, got {constraint!r}; join it with others by "
-                "Composite([EachMember(...), ...])."
+                f"values all have noise, got {constraint!r}; join others by a Composite."
             )
         super().__init__(*constraint.given)
         targets = real(constant(targets, "EachMember(targets=...)", complex_too=True))
         if targets.isinf().any() or targets.isnan().all():
-            raise ValueError(
-                "EachMember(targets=...) has infinite values, or none but missing ones (NaN). "
-                "Correct them."
-            )
+            raise ValueError("EachMember(targets=...) has infinite values, or all are missing.")
         if targets.ndim < 1 or not len(targets) or repeats < 1:
             raise ValueError(
                 "EachMember needs a row of targets for each member and repeats of at least 1, got "
@@ -97,9 +91,8 @@ class EachMember(Constraint):
         ids = members.current()
         if ids is None:
             raise ConstraintError(
-                f"{self!r} has a target for each member, and nothing says which members these "
-                f"{batch} samples are; evaluate it in a run, or inside of `with "
-                "feasibly.members.calling(indices):`."
+                f"{self!r}: nothing says which members these {batch} samples are; evaluate it in "
+                "a run, or inside of `with feasibly.members.calling(indices):`."
             )
         if len(ids) not in (1, batch):
             raise ConstraintError(

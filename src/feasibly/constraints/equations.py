@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..arguments import typed
-from .base import Array, Constraint, finite
+from .base import Array, Constraint, Limit, finite
 from .operators import check_grid, derivative, divergence, laplacian, wavenumber
 
 
@@ -57,10 +57,10 @@ class Evolution(_Everywhere):
         self,
         F: Callable[[Tensor], Tensor],
         dt: float,
-        tolerance: float | None = None,
+        tolerance: Limit = None,
         theta: float = 0.5,
         *,
-        atol: float | None = None,
+        atol: Limit = None,
     ) -> None:
         super().__init__(tolerance, atol)
         if not dt > 0 or not 0 <= theta <= 1:
@@ -101,10 +101,10 @@ class DivergenceFree(_Everywhere):
     def __init__(
         self,
         spacing: Sequence[float],
-        tolerance: float | None = None,
+        tolerance: Limit = None,
         scheme: str = "spectral",
         *,
-        atol: float | None = None,
+        atol: Limit = None,
     ) -> None:
         super().__init__(tolerance, atol)
         check_grid(spacing, scheme, "DivergenceFree")

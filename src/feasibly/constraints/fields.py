@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..arguments import typed
 from ..errors import ConstraintError
-from .base import Array, Constraint, check_axes, constant, finite, target
+from .base import Array, Constraint, Limit, check_axes, constant, finite, target
 from .inequality import length
 
 
@@ -32,7 +32,7 @@ class Mask(Constraint):
 
     @typed
     def __init__(
-        self, mask: Array, y: Array, tolerance: float | None = None, *, atol: float | None = None
+        self, mask: Array, y: Array, tolerance: Limit = None, *, atol: Limit = None
     ) -> None:
         super().__init__(tolerance, atol)
         mask = mask if isinstance(mask, Tensor) else torch.tensor(np.asarray(mask))
@@ -47,7 +47,7 @@ class Mask(Constraint):
         if y.ndim and y.shape != mask.shape:
             raise ValueError(
                 f"Mask(y=...) has shape {tuple(y.shape)}. Give a number, the {known} values where "
-                f"the mask is true, or a whole sample, with shape {tuple(mask.shape)}."
+                f"the mask is true, or a sample, with shape {tuple(mask.shape)}."
             )
         self.mask, self.y = mask, y.expand(mask.shape)
         if not self.y[mask].isfinite().all():
@@ -59,19 +59,12 @@ class Mask(Constraint):
         shape: Sequence[int],
         dims: Sequence[int],
         y: Array,
-        tolerance: float | None = None,
+        tolerance: Limit = None,
         *,
-        atol: float | None = None,
+        atol: Limit = None,
     ) -> "Mask":
-        r"""Returns a Dirichlet condition: the value is `y` at both ends of some axes.
-
-        Arguments:
-            shape: The shape of a sample.
-            dims: The axes. Negative ones count from the last.
-            y: The values; see :class:`Mask`.
-            tolerance: The largest sum of squared errors at the ends.
-            atol: Instead, the largest error.
-        """
+        r"""Returns a Dirichlet condition: the value is `y` at both ends of the axes `dims` of
+        samples of a `shape`; see :class:`Mask`."""
         mask = torch.zeros(tuple(shape), dtype=torch.bool)
         for dim in dims:
             mask.select(dim, 0).fill_(True)
@@ -80,21 +73,10 @@ class Mask(Constraint):
 
     @classmethod
     def initial(
-        cls,
-        u: Array,
-        frames: int,
-        tolerance: float | None = None,
-        *,
-        atol: float | None = None,
+        cls, u: Array, frames: int, tolerance: Limit = None, *, atol: Limit = None
     ) -> "Mask":
-        r"""Returns an initial condition: a sample begins with known frames.
-
-        Arguments:
-            u: The first :math:`k` frames, with shape :math:`(k, *)`.
-            frames: The number of frames of a sample, on its first axis.
-            tolerance: The largest sum of squared errors of these frames.
-            atol: Instead, the largest error.
-        """
+        r"""Returns an initial condition: samples of so many `frames`, on their first axis, begin
+        with the frames `u`, with shape :math:`(k, *)`; see :class:`Mask`."""
         u = constant(u, "Mask.initial(u=...)")
         mask = torch.zeros((frames, *u.shape[1:]), dtype=torch.bool)
         mask[: u.shape[0]] = True
@@ -130,13 +112,7 @@ class Neumann(Constraint):
 
     @typed
     def __init__(
-        self,
-        dim: int,
-        spacing: float,
-        y: Array,
-        tolerance: float | None = None,
-        *,
-        atol: float | None = None,
+        self, dim: int, spacing: float, y: Array, tolerance: Limit = None, *, atol: Limit = None
     ) -> None:
         super().__init__(tolerance, atol)
         if dim >= 0:
@@ -190,12 +166,7 @@ class Lengths(Constraint):
 
     @typed
     def __init__(
-        self,
-        pairs: Array,
-        lengths: Array,
-        tolerance: float | None = None,
-        *,
-        atol: float | None = None,
+        self, pairs: Array, lengths: Array, tolerance: Limit = None, *, atol: Limit = None
     ) -> None:
         super().__init__(tolerance, atol)
         pairs = constant(pairs, "Lengths(pairs=...)").long()
@@ -223,15 +194,14 @@ class Lengths(Constraint):
 class _Sum(Constraint):
     """A constraint on sums over some axes: they are known, or they are conserved."""
 
-    @typed
     def __init__(
         self,
         dims: Sequence[int],
         y: Array | None,
-        tolerance: float | None = None,
+        tolerance: Limit = None,
         weights: Array | None = None,
         *,
-        atol: float | None = None,
+        atol: Limit = None,
     ) -> None:
         super().__init__(tolerance, atol)
         self.dims = tuple(dims)
@@ -247,9 +217,7 @@ class _Sum(Constraint):
     def _weights(self, x: Tensor) -> Tensor:
         """Returns the weights, with as many axes as `x`; the axes that are not summed are ones."""
         check_axes(x, -self.dims[0], f"{type(self).__name__}(dims={self.dims})")
-        shape = [1] * x.ndim
-        for dim in self.dims:
-            shape[dim] = x.shape[dim]
+        shape = [n if i - x.ndim in self.dims else 1 for i, n in enumerate(x.shape)]
         if self.weights is None:
             return torch.full(shape, 1 / math.prod(shape), dtype=x.dtype, device=x.device)
         return self.weights.to(x).expand([shape[dim] for dim in self.dims]).reshape(shape)
@@ -276,10 +244,7 @@ class _Sum(Constraint):
 
     def _restore(self, sums: Tensor, x: Tensor) -> Tensor:
         """Returns `sums` with the summed axes of `x` as ones, to broadcast against `x`."""
-        shape = list(x.shape)
-        for dim in self.dims:
-            shape[dim] = 1
-        return sums.reshape(shape)
+        return sums.reshape([1 if i - x.ndim in self.dims else n for i, n in enumerate(x.shape)])
 
 
 class Integral(_Sum):
@@ -313,17 +278,8 @@ class Integral(_Sum):
 class Energy(_Sum):
     r"""The constraint that an energy is known: :math:`\frac{1}{2} \sum_i w_i x_i^2 = y`.
 
-    The sum runs over some axes of a sample.
-
-    Arguments:
-        dims: The axes to sum over, negative and in increasing order. For a velocity, include the
-            axis of its components.
-        y: The energies, in squared units of a sample times those of the weights. They broadcast
-            to the other axes. None if they are unknown but conserved, that is, the same along the
-            first of the other axes.
-        tolerance: The largest sum of squared errors, in those units squared.
-        weights: The weights :math:`w`, such as the areas of cells; None for an average.
-        atol: Instead of a tolerance, the largest error of one energy.
+    The arguments are those of :class:`Integral`, of squared values. Of a velocity, sum over the
+    axis of its components too.
     """
 
     @typed
@@ -331,10 +287,10 @@ class Energy(_Sum):
         self,
         dims: Sequence[int],
         y: Array | None,
-        tolerance: float | None = None,
+        tolerance: Limit = None,
         weights: Array | None = None,
         *,
-        atol: float | None = None,
+        atol: Limit = None,
     ) -> None:
         super().__init__(dims, y, tolerance, weights, atol=atol)
         if self.y is not None and (self.y < 0).any():
@@ -346,10 +302,8 @@ class Energy(_Sum):
     def projection(self, x: Tensor) -> Tensor:
         r"""Returns `x` scaled to the energy.
 
-        It is NaN where `x` is zero, since then all directions are equally near.
-
-        Raises:
-            NotImplementedError: If the weights differ, or the energy is conserved and not known.
+        It is NaN where `x` is zero, since then all directions are equally near. There is no
+        closed form if the weights differ, or the energy is conserved and not known.
         """
         uneven = self.weights is not None and self.weights.unique().numel() > 1
         if uneven or self.y is None:

@@ -13,7 +13,17 @@ from torch.autograd.function import once_differentiable
 
 from ..arguments import typed
 from ..errors import ConstraintError
-from .base import Array, Constraint, Inequalities, at_most_zero, constant, ordered, real, rows
+from .base import (
+    Array,
+    Constraint,
+    Inequalities,
+    Limit,
+    at_most_zero,
+    constant,
+    ordered,
+    real,
+    rows,
+)
 
 
 class Equality(Constraint):
@@ -28,11 +38,7 @@ class Equality(Constraint):
 
     @typed
     def __init__(
-        self,
-        function: Callable[[Tensor], Tensor],
-        tolerance: float | None = None,
-        *,
-        atol: float | None = None,
+        self, function: Callable[[Tensor], Tensor], tolerance: Limit = None, *, atol: Limit = None
     ) -> None:
         super().__init__(tolerance, atol)
         self.function = function
@@ -57,11 +63,7 @@ class Scalar(Constraint):
 
     @typed
     def __init__(
-        self,
-        function: Callable[[Tensor], Tensor],
-        tolerance: float | None = None,
-        *,
-        atol: float | None = None,
+        self, function: Callable[[Tensor], Tensor], tolerance: Limit = None, *, atol: Limit = None
     ) -> None:
         super().__init__(tolerance, atol)
         self.function = function
@@ -86,11 +88,7 @@ class LevelSet(Constraint):
 
     @typed
     def __init__(
-        self,
-        f: Callable[[Tensor], Tensor],
-        tolerance: float | None = None,
-        *,
-        atol: float | None = None,
+        self, f: Callable[[Tensor], Tensor], tolerance: Limit = None, *, atol: Limit = None
     ) -> None:
         super().__init__(4e-6 if tolerance is None and atol is None else tolerance, atol)
         self.f = f
@@ -180,9 +178,9 @@ class BlackBox(Constraint):
     def __init__(
         self,
         f: Callable[[Tensor], Array],
-        tolerance: float | None = None,
+        tolerance: Limit = None,
         *,
-        atol: float | None = None,
+        atol: Limit = None,
         step: float | None = None,
         inequality: bool = False,
         limit: int = 1024,

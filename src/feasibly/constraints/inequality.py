@@ -15,6 +15,7 @@ from .base import (
     Constraint,
     Inequalities,
     Intervals,
+    Limit,
     at_most_zero,
     constant,
     ordered,
@@ -37,11 +38,7 @@ class Inequality(Constraint):
 
     @typed
     def __init__(
-        self,
-        g: Callable[[Tensor], Tensor],
-        tolerance: float | None = None,
-        *,
-        atol: float | None = None,
+        self, g: Callable[[Tensor], Tensor], tolerance: Limit = None, *, atol: Limit = None
     ) -> None:
         super().__init__(tolerance, atol)
         self.g = g
@@ -77,12 +74,7 @@ class Obstacles(Inequality):
 
     @typed
     def __init__(
-        self,
-        centers: Array,
-        radii: Array,
-        tolerance: float | None = None,
-        *,
-        atol: float | None = None,
+        self, centers: Array, radii: Array, tolerance: Limit = None, *, atol: Limit = None
     ) -> None:
         super().__init__(self._depths, tolerance, atol=atol)
         self.centers = constant(centers, "Obstacles(centers=...)")
@@ -123,9 +115,9 @@ class Bounds(Constraint):
         self,
         lower: Array | None,
         upper: Array | None,
-        tolerance: float | None = None,
+        tolerance: Limit = None,
         *,
-        atol: float | None = None,
+        atol: Limit = None,
     ) -> None:
         super().__init__(tolerance, atol)
         lower = -math.inf if lower is None else lower

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..arguments import typed
-from .base import Array, Constraint, finite, real
+from .base import Array, Constraint, Limit, finite, real
 
 ZERO = 16
 """An eigenvalue of the correlations of errors counts as zero below so many rounding errors. Those
@@ -147,11 +147,7 @@ class Observed(Constraint):
 
     @typed
     def __init__(
-        self,
-        y: Tensor,
-        tolerance: float | None,
-        noise: Array | None,
-        atol: float | None = None,
+        self, y: Tensor, tolerance: Limit, noise: Array | None, atol: Limit = None
     ) -> None:
         name, stated = type(self).__name__, tolerance is not None or atol is not None
         self.noise = None if noise is None else Noise(noise, y, name)

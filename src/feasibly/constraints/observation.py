@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..arguments import typed
 from ..errors import ConstraintError
-from .base import Array, finite, real, rows
+from .base import Array, Limit, finite, real, rows
 from .noise import Observed
 
 
@@ -41,9 +41,9 @@ class Observation(Observed):
         self,
         A: Callable[[Tensor], Tensor],
         y: Array,
-        tolerance: float | None = None,
+        tolerance: Limit = None,
         *,
-        atol: float | None = None,
+        atol: Limit = None,
         noise: Array | None = None,
     ) -> None:
         self.A, self.y = A, finite(y, "Observation(y=...)", complex_too=True)
@@ -88,9 +88,9 @@ class Linear(Observed):
         self,
         A: Array,
         y: Array,
-        tolerance: float | None = None,
+        tolerance: Limit = None,
         *,
-        atol: float | None = None,
+        atol: Limit = None,
         noise: Array | None = None,
     ) -> None:
         A, y = (finite(v, f"Linear({k}=...)", complex_too=True) for k, v in (("A", A), ("y", y)))

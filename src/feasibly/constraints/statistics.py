@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..arguments import typed
-from .base import Array, Constraint, check_axes, constant, finite
+from .base import Array, Constraint, Limit, check_axes, constant, finite
 from .operators import shells
 
 
@@ -23,9 +23,7 @@ class Histogram(Constraint):
     """
 
     @typed
-    def __init__(
-        self, y: Array, tolerance: float | None = None, *, atol: float | None = None
-    ) -> None:
+    def __init__(self, y: Array, tolerance: Limit = None, *, atol: Limit = None) -> None:
         super().__init__(tolerance, atol)
         self.y = finite(y, "Histogram(y=...)").flatten().sort().values
 
@@ -58,12 +56,7 @@ class Quantiles(Constraint):
 
     @typed
     def __init__(
-        self,
-        levels: Array,
-        y: Array,
-        tolerance: float | None = None,
-        *,
-        atol: float | None = None,
+        self, levels: Array, y: Array, tolerance: Limit = None, *, atol: Limit = None
     ) -> None:
         super().__init__(tolerance, atol)
         levels, y = finite(levels, "Quantiles(levels=...)"), finite(y, "Quantiles(y=...)")
@@ -125,12 +118,7 @@ class Spectrum(Constraint):
 
     @typed
     def __init__(
-        self,
-        energy: Array,
-        dims: int,
-        tolerance: float | None = None,
-        *,
-        atol: float | None = None,
+        self, energy: Array, dims: int, tolerance: Limit = None, *, atol: Limit = None
     ) -> None:
         super().__init__(tolerance, atol)
         energy = constant(energy, "Spectrum(energy=...)")
