@@ -31,9 +31,10 @@ def cg(A: Callable[[Tensor], Tensor], b: Tensor, iterations: int, rtol: float = 
     when the curvature is not positive. Scalars are accumulated in double precision.
 
     Arguments:
-        A: A positive semi-definite operator, which maps :math:`(B, m)` to :math:`(B, m)`.
+        A: A positive semi-definite operator, which maps :math:`(B, m)` to :math:`(B, m)`. Each
+            iteration applies it once.
         b: The right-hand sides, with shape :math:`(B, m)`.
-        iterations: The most iterations, each with one application of `A`.
+        iterations: The most iterations.
         rtol: The relative residual at which to stop.
     """
     x, r, p = torch.zeros_like(b), b.clone(), b.clone()
@@ -66,19 +67,12 @@ def gmres(
 ) -> Solution:
     r"""Solves :math:`A x = b` for each sample by the generalised minimal residual method.
 
-    :math:`A` need not be symmetric. A sample stops, and keeps its solution, when
-    :math:`\|A x - b\| \leq` `rtol` :math:`\|b\|` or when its Krylov space ends. The basis and the
-    least-squares problem are in double precision.
+    The arguments are those of :func:`cg`, but :math:`A` need not be symmetric. A sample also stops
+    when its Krylov space ends. The basis and the least-squares problem are in double precision.
 
     References:
         | GMRES: A Generalized Minimal Residual Algorithm (Saad & Schultz, 1986)
         | https://doi.org/10.1137/0907058
-
-    Arguments:
-        A: An operator, which maps :math:`(B, m)` to :math:`(B, m)`.
-        b: The right-hand sides, with shape :math:`(B, m)`.
-        iterations: The most iterations, each with one application of `A`.
-        rtol: The relative residual at which to stop.
     """
     size = b.double().norm(dim=1)
     live = size > 0

@@ -11,8 +11,8 @@ from feasibly.members import calling
 
 D = 6
 F = torch.fft.rfft(torch.eye(D, dtype=torch.float64), dim=0)[1:3]
-TRUTH = torch.randn(D, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-Y = F @ TRUTH.to(F.dtype)
+TRUE = torch.randn(D, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+Y = F @ TRUE.to(F.dtype)
 
 
 def waves(x):
@@ -37,13 +37,7 @@ def test_both_parts_of_complex_values_hold(name):
     with calling(range(8)):
         assert torch.allclose(law.residual(x), gap, atol=1e-12)
         assert torch.allclose(law.violation(x), gap.square().sum(dim=1))
-        assert law.is_feasible(TRUTH[None].expand(8, D)).all()
-
-
-def test_the_default_meets_complex_values():
-    prior = feasibly.oracles.Gaussian(torch.zeros(D), torch.eye(D), feasibly.schedules.LogLogit())
-    x = feasibly.sample(prior, EXACT["linear"], 16, shape=(D,), monitor=False).samples
-    assert (waves(x.double()) - Y).abs().max() < 1e-4
+        assert law.is_feasible(TRUE[None].expand(8, D)).all()
 
 
 @pytest.mark.parametrize(

@@ -69,40 +69,6 @@ def test_an_assessment_keeps_no_graph():
     assert not violation.requires_grad
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((decode, LINEAR), r"takes a constraint and a decoder, got function and Linear\. Swap"),
-        ((decode, decode), "got function and function"),
-        ((LINEAR, torch.ones(2)), "got Linear and Tensor"),
-    ],
-    ids=["swapped", "no constraint", "no decoder"],
-)
-def test_what_is_no_constraint_and_decoder_is_refused(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        Decoded(*arguments)
-
-
-def test_an_encoder_is_optional():
-    assert Decoded(LINEAR, decode).encode is None
-
-    def encode(x):
-        return x[:, :2]
-
-    assert Decoded(LINEAR, decode, encode).encode is encode
-
-
-def test_it_has_no_closed_form_although_what_it_decodes_for_has():
-    """The nearest latent is not the latent of the nearest sample."""
-    LINEAR.projection(normal(2, 3))
-    with pytest.raises(NotImplementedError, match="project with a minimizer"):
-        Decoded(LINEAR, decode).projection(normal(2, 2))
-
-
-def test_it_names_the_constraint_and_that_it_is_decoded():
-    assert repr(Decoded(LINEAR, decode)) == f"{LINEAR!r}, decoded"
-
-
 def test_latents_of_a_model_are_sampled_so_that_what_they_decode_to_is_feasible():
     constraint = Decoded(Linear(A, Y, tolerance=1e-6), decode)
     prior = Gaussian(torch.zeros(2), torch.eye(2), LogLogit())

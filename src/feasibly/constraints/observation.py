@@ -22,8 +22,8 @@ class Observation(Observed):
 
     Arguments:
         A: The operator, which maps a batch :math:`(B, *)` to :math:`(B, *_y)`.
-        y: The observed value, with shape :math:`(*_y)`. It is the same for all samples. Complex
-            values are observed in both parts, as two real ones each.
+        y: The observed value, with shape :math:`(*_y)`, the same for all samples. Complex values
+            are observed in both parts, as two real ones each.
         tolerance: The largest :math:`\|A(x) - y\|^2`, a sum and not a mean, of a feasible sample.
             With `noise` it is of the values without an error, and None if there are none.
         atol: Instead, the largest :math:`|A(x)_i - y_i|` of one value; see :class:`Constraint`.
@@ -57,10 +57,10 @@ class Observation(Observed):
                 f"{tuple(self.y.shape)}. Give y in the shape of A(x), without a batch axis."
             )
         if A_x.is_complex() != self.y.is_complex():
-            kinds = ("complex", "real") if A_x.is_complex() else ("real", "complex")
+            which = "y is real" if A_x.is_complex() else "y is complex"
             raise ConstraintError(
-                f"Observation: A(x) is {kinds[0]} and y is {kinds[1]}. Give both as complex "
-                "values, or observe a real part or a size (abs) alone."
+                f"Observation: {which} and A(x) is not. Give both as complex values, or observe a "
+                "real part or a size (abs) alone."
             )
         return rows(A_x - self.y.to(A_x), x, "Observation(A=...)")
 
@@ -113,8 +113,9 @@ class Linear(Observed):
         miss = (exact @ (torch.linalg.pinv(exact) @ values) - values).square()
         if len(miss) and (miss.sum() if self.atol is None else miss.max()) > self.tolerance:
             raise ValueError(
-                f"Linear: no x satisfies A x = y. The least |A x - y|^2 is {miss.sum():.3g}, and the "
-                f"limit is {self._asked}. Drop or correct the rows that contradict each other."
+                "Linear: no x satisfies A x = y. The least |A x - y|^2 is "
+                f"{miss.sum():.3g}, and the limit is {self._asked}. Drop or correct the rows that "
+                "contradict each other."
             )
 
     def misfit(self, x: Tensor) -> Tensor:

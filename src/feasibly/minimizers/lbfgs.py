@@ -36,9 +36,6 @@ class LBFGS(Minimizer):
         | https://doi.org/10.1007/BF01589116
 
     Arguments:
-        steps: The number :math:`P` of evaluations with a gradient.
-        max_step: The longest iteration, in units of :math:`\sigma \sqrt{D}`.
-        max_distance: How far a member may get from its start, in the same units.
         memory: The number of pairs :math:`(s, y)` kept. They are most of what a large state
             takes: :math:`2 D` numbers each.
         line_search: Whether to backtrack.
@@ -107,13 +104,8 @@ class LBFGS(Minimizer):
 
 @dataclass(frozen=True, repr=False)
 class WarmLBFGS(LBFGS):
-    r"""L-BFGS that begins with the curvature that the run's last search has found.
-
-    From one projection of a run to the next the noise changes a little, and with it the
-    objective, in units of the state. So the pairs of a member are kept for its next search, whose
-    first direction is a quasi-Newton one already. Outside of a run, where a search has no
-    predecessor, it is :class:`LBFGS`.
-    """
+    r"""L-BFGS that begins with the pairs that the run's last search has found, since the objective
+    changes little from one projection to the next. Outside of a run it is :class:`LBFGS`."""
 
     memory: int = 12
 
@@ -148,14 +140,8 @@ class History:
         dtype: torch.dtype | None = None,
         device: torch.device | None = None,
     ) -> "History":
-        """Returns a history without pairs.
-
-        Arguments:
-            memory: The number of pairs.
-            x: The members, with shape (B, *).
-            dtype: The type of `s` and `y`; None for that of `x`.
-            device: Where `s` and `y` are; None for where `x` is.
-        """
+        """Returns a history without pairs, for so many of samples `x`, with shape (B, *). The type
+        and device are those of `s` and `y`; None for those of `x`."""
         rows, size = x.shape[0], x[0].numel()
         pairs = x.new_zeros((memory, rows, size), dtype=dtype, device=device)
         rho = x.new_zeros((memory, rows))
