@@ -73,12 +73,6 @@ def test_bounds_in_units_are_the_rescaled_bounds():
     torch.testing.assert_close(ours.residual(x), (x - x.clamp(-1, 2)) * STD)
 
 
-@pytest.mark.parametrize("std", [0.0, -1.0, torch.tensor([1.0, 0.0])], ids=str)
-def test_a_standard_deviation_that_is_not_positive_is_refused(std):
-    with pytest.raises(ValueError, match=r"in_units\(std=\.\.\.\) must be positive"):
-        OnCircle(1e-3).in_units(0.0, std)
-
-
 def test_elements_with_units_of_their_own_have_a_projection_if_the_constraint_is_linear():
     plane = Linear(torch.tensor([[1.0, -2.0]]).double(), torch.tensor([3.0]).double(), 1e-20)
     stated = plane.in_units(0.0, torch.tensor([1.0, 2.0]))

@@ -35,17 +35,6 @@ PARTS = [
 ]
 
 
-def test_no_parts_are_refused():
-    with pytest.raises(ValueError, match="at least one constraint"):
-        Composite([])
-
-
-@pytest.mark.parametrize("weights", [[1.0], [1.0, 0.0], [1.0, -2.0], [1.0] * 3], ids=str)
-def test_weights_that_are_not_one_positive_number_a_part_are_refused(weights):
-    with pytest.raises(ValueError, match="one positive weight for each of its 2"):
-        Composite(PARTS[:2], weights)
-
-
 @pytest.mark.parametrize("weights", [None, [3.0, 0.2, 1.0]], ids=str)
 def test_a_sample_is_feasible_if_and_only_if_it_is_for_every_part(weights):
     x = torch.randn((400, 3), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -158,17 +147,3 @@ def test_parts_that_differ_within_their_tolerances_have_a_projection():
 def test_a_composite_with_a_part_that_is_not_linear_has_no_closed_form():
     with pytest.raises(NotImplementedError, match=r"Bounds\(tolerance=0\.1\) is not linear; proj"):
         Composite(PARTS[:2]).projection(torch.zeros(1, 3))
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Composite(PARTS[0]), r"takes a list of at least one constraint.*got Linear"),
-        (lambda: Composite([torch.sin]), "Wrap a function first"),
-        (lambda: Composite(*PARTS[:2]), r"takes a list .* such as Composite\(\[a, b\]\)"),
-    ],
-    ids=["bare", "function", "unpacked"],
-)
-def test_what_is_no_list_of_constraints_is_refused(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()

@@ -1,5 +1,4 @@
 import numpy as np
-import pytest
 import torch
 
 from feasibly import PPR, Equality, Linear
@@ -123,41 +122,7 @@ def test_without_recomputation_the_gradient_is_the_same_and_frames_are_decoded_o
     assert torch.equal(*gradients)
 
 
-def test_frames_that_are_not_there_are_named():
-    with pytest.raises(ValueError, match=r"frames \[0, 5\] are requested, .* has 5 frames"):
-        FrameDecoder(grow, (0, 5))(normal(4, 5, 2))
-    with pytest.raises(ValueError, match="at least one frame"):
-        FrameDecoder(grow, ())
-
-
-def test_channels_that_are_not_there_and_bare_numbers_are_named():
-    with pytest.raises(ValueError, match=r"channels \[0, 3\] are requested, .* has 3 chan"):
-        FrameDecoder(grow, (0,), channels=(0, 3))(normal(4, 5, 2))
-    with pytest.raises(TypeError, match=r"frames=.*\(12,\), got 12"):
-        FrameDecoder(grow, 12)
-    with pytest.raises(TypeError, match=r"channels=.*got 1"):
-        FrameDecoder(grow, (0,), channels=1)
-    with pytest.raises(TypeError, match=r"channels=.*'u'"):
-        FrameDecoder(grow, (0,), channels=["u"])
-    with pytest.raises(ValueError, match="at least one channel"):
-        FrameDecoder(grow, (0,), channels=[])
-
-
 def test_frames_and_channels_may_be_arrays():
     z = normal(4, 5, 2)
     found = FrameDecoder(grow, np.array([0, 3]), channels=torch.tensor([2, 0]))(z)
     assert torch.equal(found, FrameDecoder(grow, (0, 3), channels=(2, 0))(z))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ((decode, LINEAR), "got function and Linear. Swap the two"),
-        ((decode, decode), "got function and function"),
-        ((LINEAR, 3), "got Linear and int"),
-        ((LINEAR, decode, 3), r"encode=.* got int"),
-    ],
-)
-def test_what_is_no_constraint_or_no_decoder_is_refused(arguments, said):
-    with pytest.raises(ValueError, match=said):
-        Decoded(*arguments)

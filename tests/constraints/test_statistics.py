@@ -46,20 +46,6 @@ def test_quantiles_are_torchs(seed, levels):
     torch.testing.assert_close(constraint.residual(x), torch.quantile(x, q, dim=1).T)
 
 
-@pytest.mark.parametrize(
-    ("levels", "y", "message"),
-    [
-        ([0.5, 1.5], [0.0, 1.0], "levels in"),
-        ([0.5], [0.0, 1.0], "as many values"),
-        ([0.5, 0.2], [0.0, 1.0], "must not decrease"),
-    ],
-    ids=["range", "count", "order"],
-)
-def test_contradictory_quantiles_are_refused(levels, y, message):
-    with pytest.raises(ValueError, match=message):
-        Quantiles(double(levels), double(y), 1e-6)
-
-
 @pytest.mark.parametrize(("shape", "dims"), [((8,), 1), ((6, 7), 2), ((4, 6, 5), 3)], ids=str)
 def test_energies_sum_to_half_the_mean_square(shape, dims):
     u = normal(3, *shape)
@@ -97,13 +83,3 @@ def test_the_projection_scales_shells_and_leaves_the_rest():
     distance = (after - x).square().mean(dim=(-2, -1)) / 2
     radii = (energy.double().sqrt() - before[..., 1:3].sqrt()).square().sum(dim=-1)
     torch.testing.assert_close(distance, radii)
-
-
-def test_energies_that_are_not_positive_are_refused():
-    with pytest.raises(ValueError, match="positive energies"):
-        Spectrum(torch.tensor([1.0, 0.0]), 1, 1e-6)
-
-
-def test_more_shells_than_the_grid_has_are_refused():
-    with pytest.raises(ValueError, match="5 shells are given, but the grid \\(6,\\) has 3"):
-        Spectrum(torch.ones(5), 1, 1e-6).residual(normal(2, 6))

@@ -333,3 +333,13 @@ def test_a_share_ends_a_search_at_its_first_iterate_that_is_enough(make):
     whole, some = seen.values()
     assert some == whole[: len(some)]
     assert [value <= 0.9 * some[0] for value in some] == [False] * (len(some) - 1) + [True]
+
+
+def test_a_share_is_of_what_each_sample_began_with():
+    x = double([[30.0], [0.03]])
+    found = LBFGS(steps=40, max_step=None, line_search=False)(
+        lambda x: (x**3, x), x, threshold=1e-30, share=0.5
+    )
+    ratio = found.value / x[:, 0] ** 6
+    assert (ratio <= 0.5).all()
+    assert (ratio > 1e-3).all()  # the far one's share would have stopped the near one at once
