@@ -26,10 +26,7 @@ from feasibly.minimizers import SGD
 from feasibly.oracles import Gaussian
 from feasibly.samplers import PPR
 from feasibly.schedules import LogLogit
-
-
-def double(value):
-    return torch.tensor(value, dtype=torch.float64)
+from tests.tensors import double
 
 
 def values(i, **asked):

@@ -15,13 +15,10 @@ from feasibly.constraints import (
     Mask,
 )
 from feasibly.errors import ConstraintError
+from tests.tensors import double
 
 check = settings(derandomize=True, deadline=None, max_examples=100)
 positive = st.floats(-4, 4).map(lambda e: 10**e)
-
-
-def double(value):
-    return torch.tensor(value, dtype=torch.float64)
 
 
 def coordinate(i, tolerance):

@@ -5,13 +5,10 @@ from feasibly import PPR, Equality, Linear
 from feasibly.constraints import Decoded, FrameDecoder, LevelSet
 from feasibly.oracles import Gaussian
 from feasibly.schedules import LogLogit
+from tests.tensors import normal
 
 A, Y = torch.tensor([[1.0, 2.0, -1.0]]).double(), torch.tensor([0.5]).double()
 LINEAR = Linear(A, Y, tolerance=0.3)
-
-
-def normal(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def decode(z):

@@ -17,6 +17,7 @@ from feasibly.constraints import (
 )
 from feasibly.constraints.operators import derivative, divergence, laplacian
 from feasibly.problems.ks_solver import bdf1, initial_conditions
+from tests.tensors import normal
 
 N = 16
 H = 2 * math.pi / N
@@ -106,10 +107,6 @@ def test_two_waves_advect_each_other():
 
 GRIDS = {2: (6, 9), 3: (6, 5, 8)}
 SPACINGS = {2: (0.3, 0.5), 3: (0.3, 0.5, 0.2)}
-
-
-def normal(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def wave(d):

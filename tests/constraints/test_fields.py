@@ -8,12 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feasibly.constraints import ClosedLoop, Energy, Integral, Lengths, Mask, Neumann, Obstacles
+from tests.tensors import double, normal
 
 check = settings(derandomize=True, deadline=None, max_examples=30)
-
-
-def normal(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def test_a_mask_sees_what_it_covers_and_sets_it():
@@ -127,10 +124,6 @@ def test_known_values_alone_go_where_the_mask_is_true():
     column[:, 0] = True
     values = torch.tensor([1.0, 2.0, 3.0, 4.0])
     assert torch.equal(Mask(column, values, 1e-9).y[:, 0], values), "and not along the last axis"
-
-
-def double(value):
-    return torch.tensor(value, dtype=torch.float64)
 
 
 def test_a_loop_is_closed_where_its_ends_meet():

@@ -12,10 +12,7 @@ from feasibly import PPR, sample
 from feasibly.constraints import BlackBox, Equality, GaussianRandomField, LevelSet, Scalar
 from feasibly.oracles import Gaussian
 from feasibly.schedules import LogLogit
-
-
-def double(value):
-    return torch.tensor(value, dtype=torch.float64)
+from tests.tensors import double
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (3,), (3, 4)], ids=str)

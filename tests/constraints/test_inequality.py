@@ -15,13 +15,10 @@ from feasibly.constraints import (
     Linear,
     Obstacles,
 )
+from tests.tensors import double
 
 check = settings(derandomize=True, deadline=None, max_examples=60)
 reals = st.floats(-10, 10)
-
-
-def double(value):
-    return torch.tensor(value, dtype=torch.float64)
 
 
 def test_an_inequality_sees_only_what_is_above_zero():

@@ -21,15 +21,7 @@ from feasibly.oracles import Gaussian
 from feasibly.randomness import MemberNoise
 from feasibly.samplers import METHODS
 from feasibly.schedules import LogLogit
-
-
-def normal(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def double(value):
-    return torch.tensor(value, dtype=torch.float64)
-
+from tests.tensors import double, normal
 
 A, Y = normal(5, 8), normal(5, seed=1)
 B = normal(5, 3, seed=2)

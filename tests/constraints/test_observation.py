@@ -9,16 +9,9 @@ import feasibly
 from feasibly import constraints
 from feasibly.constraints import Linear, Observation
 from feasibly.members import calling
+from tests.tensors import double, normal
 
 check = settings(derandomize=True, deadline=None, max_examples=40)
-
-
-def normal(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def double(value):
-    return torch.tensor(value, dtype=torch.float64)
 
 
 def test_the_residual_of_an_observation_is_what_was_missed():

@@ -130,7 +130,7 @@ MADE = {
     "finite anywhere": [lambda: Bounds(None, math.inf, 1e-6)],
     "at least one constraint": [lambda: Composite([]), lambda: Composite(LINE)],
     "Wrap a function first": [lambda: Composite([torch.sin])],
-    "Swap the two": [lambda: Decoded(torch.sin, LINE)],
+    "takes a constraint": [lambda: Decoded(torch.sin, LINE)],
     "got .*function": [lambda: Decoded(frames, frames)],
     "got Linear and int": [lambda: Decoded(LINE, 3)],
     "got int": [lambda: Decoded(LINE, torch.sin, 3)],

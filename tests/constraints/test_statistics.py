@@ -9,16 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feasibly.constraints import Histogram, Quantiles, Spectrum, energy_spectrum
+from tests.tensors import double, normal
 
 check = settings(derandomize=True, deadline=None, max_examples=30)
-
-
-def double(value):
-    return torch.tensor(value, dtype=torch.float64)
-
-
-def normal(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def test_a_histogram_ignores_the_order():

@@ -14,6 +14,7 @@ import torch
 from feasibly import minimizers
 from feasibly.derivatives import Jacobian
 from feasibly.minimizers import LBFGS, GaussNewton, Minimizer
+from tests.tensors import double, normal
 
 
 def found() -> dict[str, type[Minimizer]]:
@@ -33,14 +34,6 @@ VARIANTS = {
     "LBFGS of one pair": partial(LBFGS, memory=1),
 }
 minimizer_of_all = pytest.mark.parametrize("make", VARIANTS.values(), ids=VARIANTS.keys())
-
-
-def double(value):
-    return torch.tensor(value, dtype=torch.float64)
-
-
-def normal(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def estimate(x):
@@ -316,6 +309,10 @@ def test_bad_arguments_are_refused_by_name(kind):
     for name, value in bad:
         with pytest.raises(ValueError, match=rf"^{kind.__name__}\({name}=\.\.\.\) must be"):
             kind(**{name: value})
+    for name, least in kind.least.items():
+        for value in (least - 1, math.nan)[: 2 if isinstance(getattr(kind, name), float) else 1]:
+            with pytest.raises(ValueError, match=rf"^{kind.__name__}\({name}=.*at least"):
+                kind(**{name: value})
 
 
 @pytest.mark.parametrize("make", KINDS.values(), ids=KINDS.keys())

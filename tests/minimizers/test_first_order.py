@@ -5,14 +5,7 @@ import pytest
 import torch
 
 from feasibly.minimizers import SGD, Adam, Fromage, GaussNewton, Muon, Polyak
-
-
-def double(value):
-    return torch.tensor(value, dtype=torch.float64)
-
-
-def normal(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+from tests.tensors import double, normal
 
 
 class Recorder:

@@ -8,14 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from feasibly.minimizers import LBFGS, SGD, GaussNewton, WarmLBFGS
 from feasibly.minimizers.base import Search
-
-
-def double(value):
-    return torch.tensor(value, dtype=torch.float64)
-
-
-def normal(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+from tests.tensors import double, normal
 
 
 def rosenbrock(x):
@@ -72,21 +65,6 @@ def test_rosenbrock_is_solved_within_sixty_evaluations(max_step):
     )
     assert (minimum.value <= 1e-8).all()
     torch.testing.assert_close(minimum.x, torch.ones_like(STARTS), rtol=0, atol=1e-3)
-
-
-def test_an_ill_conditioned_quadratic_is_minimized_far_better_than_by_gradient_descent():
-    scales = torch.logspace(0, 1.5, 10, dtype=torch.float64)  # a Hessian of condition 1000
-    x = normal(6, 10)
-
-    def residual(x):
-        return scales * x, x
-
-    steps = 40
-    lbfgs = LBFGS(steps=steps, max_step=None)(residual, x).value
-    # the best constant rate there is: 2 / (largest + smallest eigenvalue)
-    rate = 2 / (2 * scales[0] ** 2 + 2 * scales[-1] ** 2).item()
-    descent = SGD(steps=steps, lr=rate)(residual, x).value
-    assert (lbfgs < 1e-3 * descent).all()
 
 
 def inverse_times(g, f, pairs):

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from feasibly.minimizers import LBFGS, GaussNewton
+from tests.tensors import normal
 
 MINIMIZERS = {
     "gauss-newton": GaussNewton(steps=2, max_distance=None, damping=0.0),
@@ -13,10 +14,6 @@ MINIMIZERS = {
     "l-bfgs": LBFGS(steps=80, max_step=None),
 }
 every_minimizer = pytest.mark.parametrize("minimize", MINIMIZERS.values(), ids=MINIMIZERS)
-
-
-def normal(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def linear(A, y):
@@ -103,14 +100,3 @@ def test_the_threshold_is_one_for_the_whole_objective(minimize):
     expected = proximal_map(A, y, x, 2.0)
     found = minimize(linear(A, y), x, threshold=0.5 * least.min().item(), proximity=2.0)
     torch.testing.assert_close(found.x, expected, rtol=0, atol=1e-6)
-
-
-def test_a_non_finite_member_disturbs_no_other():
-    A, y, x = normal(3, 10) / 2, normal(3, seed=1), normal(4, 10, seed=2)
-    x[2] = torch.nan
-    for minimize in MINIMIZERS.values():
-        found = minimize(linear(A, y), x, proximity=0.5).x
-        others = [0, 1, 3]
-        torch.testing.assert_close(
-            found[others], proximal_map(A, y, x[others], 0.5), rtol=0, atol=1e-6
-        )

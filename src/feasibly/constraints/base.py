@@ -164,10 +164,8 @@ class Constraint(ABC):
         return self.assess(x)[1]
 
     def projection(self, x: Tensor) -> Tensor:
-        r"""Returns the feasible point nearest to `x`, if there is a closed form.
-
-        For a :attr:`linear` constraint this is :math:`x - A^+ r(x)`. The matrix :math:`A^+` is
-        computed once for each shape of a sample.
+        r"""Returns the feasible point nearest to `x`, if there is a closed form: for a
+        :attr:`linear` constraint it is :math:`x - A^+ r(x)`.
 
         Raises:
             NotImplementedError: If there is no closed form.
@@ -175,8 +173,7 @@ class Constraint(ABC):
         """
         if self.noisy is not None:
             raise NotImplementedError(
-                f"{self!r} has no projection: samples are not expected to hit what has errors. "
-                "Project on what is exact, its attribute `exact`."
+                f"{self!r} has no projection: samples are not expected to hit what has errors."
             )
         if not self.linear:
             raise NotImplementedError(
@@ -203,8 +200,8 @@ class Constraint(ABC):
         m = len(r_0)
         if m * zero.numel() > LARGEST:
             raise NotImplementedError(
-                f"{self!r} has {m} equations for {zero.numel()} elements. That is too many for a "
-                "closed-form projection; project with a minimizer."
+                f"{self!r} has too many equations for a closed-form projection, {m} equations for "
+                f"{zero.numel()} elements; project with a minimizer."
             )
         with torch.enable_grad():
             # one copy of a sample for each row of A
@@ -226,10 +223,9 @@ class Constraint(ABC):
 
     def _contradiction(self, x: Tensor) -> str:
         """Describes a linear constraint that not even the best sample `x` satisfies."""
+        least = self.violation(x).item()
         return (
-            f"{self!r}: no sample satisfies all its equations; the least violation is "
-            f"{self.violation(x).item():.3g}. Correct or drop the equations that contradict "
-            "each other."
+            f"{self!r}: no sample satisfies all its equations; the least violation is {least:.3g}."
         )
 
     @property
@@ -239,10 +235,8 @@ class Constraint(ABC):
 
     @property
     def exact(self) -> "Constraint | None":
-        """The part that must hold exactly, equalities and inequalities; None if there is none.
-
-        A subclass that has both inequalities and a noisy observation defines it.
-        """
+        """The part that must hold exactly; None if there is none. A subclass that has both
+        inequalities and a noisy observation defines it."""
         return self if self.noisy is None else self.equalities
 
     @property
@@ -256,21 +250,14 @@ class Constraint(ABC):
 
     @property
     def equalities(self) -> "Constraint | None":
-        r"""The equality part of this constraint; None if it has none.
-
-        Random samples never satisfy an equality, so a sampler must project onto it. An inequality
-        has an interior, which a sampler can also reach by resampling.
-        """
+        r"""The equality part of this constraint, onto which a sampler must project; None if it has
+        none. An inequality has an interior, which a sampler can also reach by resampling."""
         return self
 
     @property
     def inequalities(self) -> Inequalities | None:
-        r"""The inequality part of this constraint, with signs; None if it has none.
-
-        A residual is zero everywhere inside, where a sampler needs to know how far the boundary
-        is. A subclass that is an inequality may define this part, so that the two parts together
-        are the constraint. By default it is :math:`|r(x)| \leq 0`.
-        """
+        r"""The inequality part of this constraint, with signs, which say inside how far the
+        boundary is; None if it has none. By default it is :math:`|r(x)| \leq 0`."""
         if self.equalities is self or self.noisy is not None:
             return None
         return lambda x: at_most_zero(self.residual(x).abs())
@@ -293,16 +280,9 @@ class Constraint(ABC):
         return Intervals(*(torch.cat(part, dim=1) for part in zip(*parts, strict=True)))
 
     def in_units(self, mean: Array, std: Array) -> "Constraint":
-        r"""Returns this constraint for a model of standardised data.
-
-        Write a constraint in physical units :math:`u`, and pass the result to a sampler whose
-        samples are :math:`x = (u - \mu) / s`.
-
-        Arguments:
-            mean: The mean :math:`\mu` of the data in physical units, which broadcasts to a
-                sample.
-            std: The standard deviation :math:`s`, likewise.
-        """
+        r"""Returns this constraint, which is in physical units :math:`u`, for a model of
+        standardised data :math:`x = (u - \mu) / s`. The mean and the standard deviation broadcast
+        to a sample."""
         return _InUnits(self, mean, std)
 
     @property
@@ -421,8 +401,8 @@ def constant(value: Array, name: str, complex_too: bool = False) -> Tensor:
         ) from error
     if array.is_complex() and not complex_too:
         raise ValueError(
-            f"{name} is complex, and samples are real: give real numbers. Complex observed values "
-            "are taken by Linear, Observation, Equality and EachMember, as two real ones each."
+            f"{name} is complex, and samples are real: give real numbers, or observe complex ones "
+            "by Linear, Observation or Equality."
         )
     return array
 
@@ -433,8 +413,7 @@ def finite(value: Array, name: str, complex_too: bool = False) -> Tensor:
     bad = int((~value.isfinite()).sum())
     if bad:
         raise ValueError(
-            f"{name} has {bad} values of {value.numel()} that are not finite. Leave out missing "
-            "values, for example by a mask."
+            f"{name} has {bad} values of {value.numel()} that are not finite. Leave them out."
         )
     return value
 
@@ -449,8 +428,8 @@ def ordered(values: Tensor, name: str) -> Tensor:
     """Refuses complex values of the function `name`, which are neither small nor large."""
     if values.is_complex():
         raise ConstraintError(
-            f"{name} returned complex values, which have no order. State it of real ones: of "
-            "their size (abs), or of real and imaginary parts (torch.view_as_real)."
+            f"{name} returned complex values, which have no order. State it of their size (abs) "
+            "or of their parts (torch.view_as_real)."
         )
     return values
 

@@ -26,7 +26,6 @@ class Decoded(Mapped):
         encode: The encoder, which :class:`ReSample` uses; None if there is none.
 
     Raises:
-        ValueError: If one of them is something else.
         ConstraintError: In use, if the decoder returns something else.
     """
 
@@ -37,11 +36,9 @@ class Decoded(Mapped):
         encode: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         if not isinstance(constraint, Constraint) or not callable(decode):
-            swapped = isinstance(decode, Constraint) and callable(constraint)
             raise ValueError(
                 "Decoded(constraint, decode) takes a constraint and a decoder, got "
                 f"{type(constraint).__name__} and {type(decode).__name__}."
-                + (" Swap the two." if swapped else "")
             )
         if not callable(encode) and encode is not None:
             raise ValueError(
@@ -121,8 +118,7 @@ def _tensor_of(decoded: Any) -> Tensor:
     found = decoded if isinstance(decoded, Tensor) else getattr(decoded, "sample", None)
     if not isinstance(found, Tensor):
         raise ConstraintError(
-            f"The decoder returned {type(decoded).__name__}; it must return a tensor, a tuple "
-            "that begins with one, or an object with one at .sample."
+            f"The decoder must return a tensor, or one at .sample, got {type(decoded).__name__}."
         )
     return found
 

@@ -127,11 +127,7 @@ class DivergenceFree(_Everywhere):
     def projection(self, x: Tensor) -> Tensor:
         r"""Returns the Leray projection :math:`\hat u - k (k \cdot \hat u) / |k|^2`.
 
-        The wavenumbers are those of the scheme. For the scheme `open`, which has none, the
-        equations are solved as those of any linear constraint.
-
-        Raises:
-            NotImplementedError: If the scheme is `open` and the grid is too large for that.
+        The scheme `open` has no waves: its equations are solved as those of any linear constraint.
         """
         if self.scheme == "open":
             return super().projection(x)
@@ -193,10 +189,8 @@ def vorticity(
     .. math:: F(\omega) = \nu \nabla^2 \omega - u \, \omega_x - v \, \omega_y + f, \qquad
         (u, v) = (\psi_y, -\psi_x), \quad \nabla^2 \psi = - \omega .
 
-    Arguments:
-        viscosity: The viscosity :math:`\nu`.
-        spacing: The two distances between grid points.
-        forcing: The curl :math:`f` of the force, which broadcasts to a frame.
+    The two spacings are those of the axes. The forcing :math:`f`, the curl of the force,
+    broadcasts to a frame.
     """
     check_grid(spacing, "spectral", "vorticity")
     h_x, h_y = spacing

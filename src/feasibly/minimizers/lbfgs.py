@@ -22,10 +22,9 @@ PAIR_TYPES = {
 class LBFGS(Minimizer):
     r"""Limited-memory BFGS on :math:`f = \|r\|^2`.
 
-    With the line search, a member whose step does not satisfy Armijo's condition
-    :math:`f(x + a d) \leq f(x) + 10^{-4} a \, d^\top \nabla f(x)` halves :math:`a` and tries
-    again in the next evaluation, while the other members go on; so the budget of `steps`
-    evaluations is the same with and without it. Without, every step is accepted.
+    With the line search, a sample whose step does not satisfy Armijo's condition
+    :math:`f(x + a d) \leq f(x) + 10^{-4} a \, d^\top \nabla f(x)` halves :math:`a` in the next
+    evaluation, while the other samples go on. Without, every step is accepted.
 
     The first direction is Polyak's, :math:`- 2 f \nabla f / \|\nabla f\|^2`, since the least
     :math:`f` is known to be zero (with a proximity it is not, and the line search shortens it).
