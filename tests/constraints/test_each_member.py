@@ -71,6 +71,17 @@ def test_an_inequality_stays_as_it_is():
         assert stated.violation(points(3)[:2] - torch.tensor([0, 0, 100.0, 0])).max() == 0
 
 
+def test_an_inequality_next_to_an_equality_keeps_its_limit_behind_units_and_decoders():
+    both = Composite([Equality(lambda x: x[:, 0], 1e-8), Inequality(lambda x: x[:, 1:], 1e-2)])
+    truth = torch.tensor([[0.3, -1.0, -1.0, -1.0]]).double()
+    x = truth.repeat(3, 1)
+    x[:, 1] = torch.tensor([0.09, 0.11, -1.0])
+    x[2, 0] = 0.2
+    for constraint in (both, Decoded(both, torch.clone), both.in_units(0.0, 1.0)):
+        with members.calling([0]):
+            assert through(constraint, truth).is_feasible(x).tolist() == [True, False, False]
+
+
 def test_a_projection_brings_each_member_to_its_own_target():
     targets = points(3)[:, :2]
     stated = EachMember(Linear(A, torch.zeros(2), tolerance=1e-9), targets)

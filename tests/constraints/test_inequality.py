@@ -79,21 +79,6 @@ def test_an_inequality_has_no_equalities_and_an_equality_is_its_own():
     ]
 
 
-def test_the_equalities_of_a_composite_are_those_of_its_parts():
-    x = double([[3.0, 1.0]])
-    mixed = Composite([HALF, EQUALITY], weights=[5.0, 4.0])
-    assert mixed.equalities.residual(x).tolist() == [[6.0]]
-    assert Composite([HALF, HALF]).equalities is None
-
-
-def test_equalities_keep_their_units_and_their_decoder():
-    x = double([[1.0, 1.0]])
-    assert HALF.in_units(0.0, 2.0).equalities is None
-    assert EQUALITY.in_units(0.0, 2.0).equalities.residual(x).tolist() == [[3.0]]
-    assert Decoded(HALF, torch.neg).equalities is None
-    assert Decoded(EQUALITY, torch.neg).equalities.residual(x).tolist() == [[-3.0]]
-
-
 def parts(constraint, x):
     return [tensor.tolist() for tensor in constraint.inequalities(x)[:3]]
 

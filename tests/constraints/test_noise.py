@@ -248,12 +248,8 @@ def changed(i, j, value):
 
 WRONG = {
     "a negative deviation": (observed(-1.0), "must not be negative.*Got -1"),
-    "one of them": (observed([1.0, -0.1, 1.0]), "must not be negative.*Got -0.1"),
     "NaN": (observed(math.nan), "1 values of 1 that are not finite"),
     "infinite": (observed([1.0, math.inf, 1.0]), "1 values of 3 that are not finite"),
-    "words": (observed("small"), "must be numbers.*Got str"),
-    "a truth": (observed(True), "real numbers, got True"),
-    "a mask": (observed(torch.tensor([True, False, True])), "real numbers, got tensor"),
     "complex": (observed(torch.tensor(1j)), "real numbers, got tensor"),
     "too few": (observed([1.0, 1.0]), "shape"),
     "a row": (observed([[1.0, 1.0, 1.0]]), "shape"),
@@ -268,10 +264,8 @@ WRONG = {
     "a tolerance beside it": (observed(1.0, 1e-3), "all values have noise"),
     "neither": (observed(None), "needs a tolerance"),
     "a deviation of zero": (observed([0.0, 1.0, 1.0]), "1 of 3 .*tolerance"),
-    "zero": (observed(0.0), "3 of 3 .*tolerance"),
     "singular": (observed(torch.ones(3, 3)), "2 of 3 .*tolerance"),
     "a tolerance of zero": (observed([0.0, 1.0, 1.0], 0.0), "must be positive, got 0"),
-    "deviations for the tolerance": (observed(None, [1.0, 1.0, 1.0]), "takes a number"),
     "no values": (observed(1.0, None, []), "has no values"),
     "values that are missing": (observed(1.0, None, [0.0, math.nan, 1.0]), r"y=.* not finite"),
     "exact rows that contradict": (

@@ -2,6 +2,8 @@
 
 __all__ = ["EachMember", "through"]
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -9,7 +11,7 @@ from .. import members
 from ..arguments import typed
 from ..errors import ConstraintError
 from ..randomness import generator
-from .base import Array, Constraint, Intervals, constant, real
+from .base import Array, Constraint, Intervals, Mapped, constant, real
 from .composite import Composite
 from .inequality import Inequality
 
@@ -164,6 +166,18 @@ def _through(
         # an infinite bound is met by any margin
         return torch.cat([torch.where(v.isfinite(), gap, -1.0) for v, gap in gaps], dim=1)
 
-    return Composite(
-        [stated, Inequality(beyond, constraint.given[0], atol=constraint.given[1])], weights=[1, 1]
-    )
+    bounds = [part for part in _leaves(constraint) if part.inequalities is not None]
+    least = min(bounds, key=lambda part: part.tolerance)  # of several, the strictest limit
+    if all(part.atol is not None for part in bounds):
+        inside = Inequality(beyond, atol=least.atol)
+    else:
+        inside = Inequality(beyond, least.tolerance)
+    return Composite([stated, inside], [1, 1] if inside.given == stated.given else None)
+
+
+def _leaves(constraint: Constraint) -> Iterator[Constraint]:
+    """Yields what a constraint is made of, also inside of units and decoders."""
+    while isinstance(constraint, Mapped):
+        constraint = constraint.constraint
+    for part in constraint.parts:
+        yield from [part] if part is constraint else _leaves(part)
