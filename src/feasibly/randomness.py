@@ -19,12 +19,9 @@ class MemberNoise:
 
     Arguments:
         seed: The seed of the ensemble.
-        members: The indices of the members.
-        shape: The shape of one sample.
-        attempt: The attempt :math:`a`.
-        dtype: The type of the noise.
-        device: Where the noise is needed.
-        trial: The number :math:`k` of the stream in an attempt.
+        members: The indices of the members, with samples of a `shape`.
+        attempt: The attempt :math:`a`, of which `trial` is the stream :math:`k`.
+        dtype: The type of the noise, which is needed on a `device`.
     """
 
     def __init__(

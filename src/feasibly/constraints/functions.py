@@ -151,11 +151,9 @@ class BlackBox(Constraint):
 
     Its derivatives are central differences. A gradient takes :math:`2 D` evaluations of
     :math:`f`, in one batch, for a sample of :math:`D` elements. For large samples, state a smooth
-    surrogate as an :class:`Equality`, and use :math:`f` only to check the result.
-
-    If :math:`f` is a staircase, `step` must be longer than its treads. The differences are then
-    those of :math:`f` averaged over a step, and a sample may end up to a step off. An inequality
-    needs no derivatives as long as :class:`PPR` resamples, which it does before it projects.
+    surrogate as an :class:`Equality`. If :math:`f` is a staircase, `step` must be longer than its
+    treads, and a sample may end up to a step off. An inequality needs no derivatives as long as
+    :class:`PPR` resamples, which it does before it projects.
 
     Arguments:
         f: The function, which maps a batch :math:`(B, *)` to numbers of shape :math:`(B, m)`,

@@ -27,8 +27,7 @@ from .base import (
 class Inequality(Constraint):
     r"""The constraint :math:`g(x) \leq 0`, elementwise, with residual :math:`\max(g, 0)`.
 
-    Inside, the residual and its gradient are zero, so that a projection leaves feasible samples
-    as they are. :func:`feasibly.sample` resamples the prior before it projects.
+    Inside, the residual and its gradient are zero, so that a projection leaves samples there.
 
     Arguments:
         g: A differentiable function of a batch :math:`(B, *)`.

@@ -127,13 +127,8 @@ class Observed(Constraint):
     r"""A constraint on a misfit :math:`A(x) - y`, which may have errors of known covariance.
 
     Without `noise` the misfit must vanish. With it, :math:`y = A(x) + e` with
-    :math:`e \sim \mathcal{N}(0, R)`, and the residual is the misfit in units of the errors.
-
-    Arguments:
-        y: The observed values.
-        tolerance: The largest squared norm of what must vanish; None if all values have errors.
-        noise: See :class:`Noise`; None for no errors.
-        atol: Instead of a tolerance, the largest absolute value of what must vanish.
+    :math:`e \sim \mathcal{N}(0, R)`, and the residual is the misfit in units of the errors. What
+    must vanish has a tolerance or an atol; there is none if all values have errors.
     """
 
     @typed
