@@ -3,11 +3,7 @@ import torch
 from torch.utils.checkpoint import CheckpointFunction, checkpoint
 
 from feasibly.derivatives import CHECKPOINTS, Jacobian, ordinary
-
-
-def normal(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
+from tests.tensors import normal
 
 A = normal(6, 8, seed=1)
 

@@ -6,13 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feasibly.linalg import cg, eigh, extremes, gmres, least_squares, square_root
+from tests.tensors import normal
 
 check = settings(derandomize=True, deadline=None, max_examples=15)
 both_solvers = pytest.mark.parametrize("solve", [cg, gmres], ids=["cg", "gmres"])
-
-
-def normal(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def spd(batch, m, seed=0):
@@ -52,15 +49,6 @@ class Operator:
         return (self.A @ v[..., None]).squeeze(-1)
 
 
-@both_solvers
-@given(st.integers(1, 8), st.integers(1, 4), st.integers(0, 2**16))
-@check
-def test_enough_iterations_solve_exactly(solve, m, batch, seed):
-    A, b = spd(batch, m, seed), normal(batch, m, seed=seed + 1)
-    x = solve(Operator(A), b, iterations=2 * m, rtol=1e-13).x
-    torch.testing.assert_close(x, exact(A, b), rtol=0, atol=1e-10)
-
-
 @given(st.integers(1, 8), st.integers(1, 4), st.integers(0, 2**16))
 @check
 def test_gmres_solves_systems_without_symmetry_in_as_many_iterations_as_unknowns(m, batch, seed):
@@ -71,40 +59,20 @@ def test_gmres_solves_systems_without_symmetry_in_as_many_iterations_as_unknowns
     )
 
 
-def test_gmres_solves_a_rotation_which_has_no_curvature():
-    A = torch.tensor([[[0.0, -1.0], [1.0, 0.0]]], dtype=torch.float64)
-    b = normal(1, 2)
-    torch.testing.assert_close(gmres(Operator(A), b, iterations=2).x, exact(A, b))
-    assert (gmres(Operator(A), b, iterations=1).x == 0).all()  # one iteration cannot help
-    assert (cg(Operator(A), b, iterations=2).x == 0).all()
-
-
 @both_solvers
-def test_residual_meets_the_tolerance(solve):
+def test_residual_meets_the_tolerance_and_a_looser_one_takes_fewer_applications(solve):
+    A, b, calls = spd(5, 20), normal(5, 20, seed=1), []
+    before = b.clone()
     for rtol in (1e-1, 1e-3, 1e-8):
-        A, b = spd(5, 20), normal(5, 20, seed=1)
-        x = solve(Operator(A), b, iterations=200, rtol=rtol).x
+        operator = Operator(A)
+        x, weights = solve(operator, b, iterations=200, rtol=rtol)
+        calls.append(operator.calls)
+        assert weights.shape == (5, operator.calls)
         residual = (b - Operator(A)(x)).norm(dim=1)
         assert (residual <= 1.001 * rtol * b.norm(dim=1)).all()
-
-
-@both_solvers
-def test_a_looser_tolerance_takes_fewer_applications(solve):
-    calls = []
-    for rtol in (1e-1, 1e-4, 1e-10):
-        operator = Operator(spd(3, 20))
-        solve(operator, normal(3, 20), iterations=200, rtol=rtol)
-        calls.append(operator.calls)
     assert calls[0] < calls[1] < calls[2] < 200
-
-
-@both_solvers
-def test_each_iteration_applies_the_operator_once(solve):
-    for iterations in (1, 4):
-        operator = Operator(spd(3, 20))
-        weights = solve(operator, normal(3, 20), iterations=iterations, rtol=0.0).weights
-        assert operator.calls == iterations
-        assert weights.shape == (3, iterations)
+    assert (residual > 0).all()
+    assert torch.equal(b, before)
 
 
 @both_solvers
@@ -175,17 +143,6 @@ def test_each_sample_stops_on_its_own(solve):
         torch.testing.assert_close(together[i : i + 1], alone, rtol=1e-12, atol=1e-14)
 
 
-@both_solvers
-def test_a_sample_that_has_met_its_tolerance_keeps_its_iterate(solve):
-    A, b = spd(2, 15), normal(2, 15, seed=1)
-    A[0] = torch.diag(torch.linspace(1, 2, 15)).double()
-    loose = solve(Operator(A[:1]), b[:1], iterations=60, rtol=1e-2).x
-    # more accuracy was possible: the sample stopped although its batch went on
-    residual = (b[:1] - Operator(A[:1])(loose)).norm() / b[0].norm()
-    assert 1e-6 < residual <= 1e-2
-    torch.testing.assert_close(solve(Operator(A), b, iterations=60, rtol=1e-2).x[:1], loose)
-
-
 @pytest.mark.parametrize("sign", [-1.0, 0.0], ids=["negative", "zero"])
 def test_a_direction_without_positive_curvature_stops_its_sample_only(sign):
     A, b = spd(3, 6), normal(3, 6, seed=1)
@@ -195,19 +152,6 @@ def test_a_direction_without_positive_curvature_stops_its_sample_only(sign):
     assert (x[1] == 0).all()
     others = cg(Operator(A[[0, 2]]), b[[0, 2]], iterations=20, rtol=1e-12).x
     torch.testing.assert_close(x[[0, 2]], others, rtol=1e-12, atol=1e-14)
-
-
-def test_gmres_takes_an_indefinite_system_which_cg_stops_at():
-    A = torch.diag_embed(torch.tensor([[-2.0, 1.0, 3.0], [1.0, 2.0, 3.0]]).double())
-    b = normal(2, 3)
-    torch.testing.assert_close(gmres(Operator(A), b, iterations=3, rtol=0.0).x, exact(A, b))
-
-
-@both_solvers
-def test_an_indefinite_system_gives_finite_iterates(solve):
-    A = torch.diag_embed(torch.linspace(-1, 3, 12).double()).expand(5, 12, 12)
-    for iterations in range(1, 15):
-        assert solve(Operator(A), normal(5, 12), iterations, rtol=0.0).x.isfinite().all()
 
 
 @both_solvers
@@ -241,15 +185,6 @@ def test_an_operator_that_breaks_down_later_leaves_the_iterate_before(solve):
     torch.testing.assert_close(x[1], exact(A, b)[1])
 
 
-@both_solvers
-def test_a_singular_but_consistent_system_is_solved(solve):
-    J = normal(3, 8, seed=1)
-    A = (J.T @ J)[None]  # rank three
-    b = Operator(A)(normal(1, 8))
-    x = solve(Operator(A), b, iterations=30, rtol=1e-10).x
-    torch.testing.assert_close(Operator(A)(x), b, rtol=0, atol=1e-7)
-
-
 SINGULAR = {
     "zero": torch.zeros(3, 3),
     "nilpotent": torch.tensor([[0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [0.0, 0.0, 0.0]]),
@@ -270,24 +205,6 @@ def test_an_inconsistent_singular_system_gives_finite_iterates(solve, A):
             assert ((b - Operator(A)(x)).norm(dim=1) <= b.norm(dim=1) + 1e-12).all()
 
 
-def test_gmres_ends_where_its_krylov_space_does():
-    """A multiple of the identity: the space has one dimension, whatever the tolerance asks."""
-    operator = Operator(3 * torch.eye(6).double().expand(2, 6, 6))
-    b = normal(2, 6)
-    x = gmres(operator, b, iterations=6, rtol=0.0).x
-    torch.testing.assert_close(x, b / 3)
-    assert operator.calls == 1
-
-
-@both_solvers
-def test_a_zero_right_hand_side_costs_nothing(solve):
-    operator = Operator(spd(2, 5))
-    x, weights = solve(operator, torch.zeros(2, 5).double(), iterations=10)
-    assert torch.equal(x, torch.zeros(2, 5).double())
-    assert weights.shape == (2, 0)
-    assert operator.calls == 0
-
-
 @both_solvers
 def test_a_zero_right_hand_side_among_others_has_the_zero_solution(solve):
     b = normal(3, 5)
@@ -295,6 +212,9 @@ def test_a_zero_right_hand_side_among_others_has_the_zero_solution(solve):
     x = solve(Operator(spd(3, 5)), b, iterations=20, rtol=0.0).x
     assert (x[1] == 0).all()
     assert x.isfinite().all()
+    operator = Operator(spd(3, 5))
+    assert solve(operator, 0 * b, iterations=10).weights.shape == (3, 0)
+    assert operator.calls == 0
 
 
 @both_solvers
@@ -305,14 +225,6 @@ def test_single_precision_stays_single_and_is_as_good_as_it_can_be(solve):
     torch.testing.assert_close(x, exact(A, b), rtol=0, atol=1e-5)
 
 
-@both_solvers
-def test_the_right_hand_side_is_not_modified(solve):
-    b = normal(2, 5)
-    before = b.clone()
-    solve(Operator(spd(2, 5)), b, iterations=5)
-    assert torch.equal(b, before)
-
-
 @given(st.integers(1, 8), st.integers(1, 4), st.integers(0, 2**16))
 @check
 def test_enough_iterations_give_the_exact_square_root(m, batch, seed):
@@ -320,16 +232,11 @@ def test_enough_iterations_give_the_exact_square_root(m, batch, seed):
     values, vectors = torch.linalg.eigh(A)
     root = (vectors * values.sqrt()[:, None]) @ vectors.mT
     expected = (root @ b[..., None]).squeeze(-1)
-    found = square_root(Operator(A), b, m)
+    operator = Operator(A)
+    found = square_root(operator, b, m)
+    assert operator.calls == m
     torch.testing.assert_close(found.x, expected)
     torch.testing.assert_close(found.largest, values[:, -1])
-
-
-def test_each_iteration_of_the_square_root_is_one_application():
-    for iterations in (1, 2, 5):
-        A = Operator(spd(2, 6))
-        square_root(A, normal(2, 6), iterations)
-        assert A.calls == iterations
 
 
 def test_a_square_root_ends_where_it_has_converged_for_every_sample():
@@ -363,21 +270,6 @@ def test_a_square_root_goes_on_while_it_has_found_negative_values_alone():
     torch.testing.assert_close(stopped.largest, torch.tensor([2.0]).double())
 
 
-@pytest.mark.parametrize("iterations", [1, 2])
-def test_a_square_root_of_so_few_products_takes_them_all(iterations):
-    A = Operator(spd(2, 6))
-    square_root(A, normal(2, 6), iterations, rtol=0.5)
-    assert A.calls == iterations
-
-
-def test_two_iterations_give_the_square_root_of_two_values():
-    U = torch.linalg.qr(normal(6, 6)).Q
-    A = (U * torch.tensor([4.0, 4.0, 4.0, 9.0, 9.0, 9.0]).double()) @ U.T
-    b = normal(3, 6)
-    expected = b @ (U * torch.tensor([2.0, 2.0, 2.0, 3.0, 3.0, 3.0]).double()) @ U.T
-    torch.testing.assert_close(square_root(lambda v: v @ A, b, 2).x, expected)
-
-
 def test_one_iteration_gives_the_square_root_of_rank_one_and_else_one_of_its_length():
     u = normal(6)
     A, b = 9 * torch.outer(u, u) / u.square().sum(), normal(3, 6)
@@ -396,13 +288,6 @@ def test_one_iteration_gives_the_square_root_of_rank_one_and_else_one_of_its_len
     negative = square_root(lambda v: -v, b, 1)
     assert not negative.x.any()
     assert not negative.largest.any()
-
-
-def test_a_square_root_takes_negative_values_as_zero_and_zero_as_zero():
-    A = torch.tensor([4.0, -1.0]).double().diag()
-    b = torch.tensor([[1.0, 1.0], [0.0, 0.0]]).double()
-    expected = torch.tensor([[2.0, 0.0], [0.0, 0.0]]).double()
-    torch.testing.assert_close(square_root(lambda v: v @ A, b, 2).x, expected)
 
 
 def test_a_square_root_is_each_sample_s_own_and_keeps_shape_and_type():
@@ -437,6 +322,10 @@ def test_eigenvalues_of_a_matrix_that_is_not_finite_are_nan_and_others_as_they_a
     assert values[1].isnan().all()
     assert vectors[1].isnan().all()
     torch.testing.assert_close(values[[0, 2]], expected[[0, 2]])
+    values, vectors = eigh(torch.tensor([[[2.0]], [[math.inf]]]))  # matrices of one number
+    assert (values[0].item(), vectors[0].item()) == (2.0, 1.0)
+    assert values[1].isnan().all()
+    assert vectors[1].isnan().all()
 
 
 @given(st.integers(1, 8), st.integers(1, 4), st.integers(0, 2**16))
@@ -523,14 +412,6 @@ def test_least_squares_take_no_more_products_than_an_operator_of_low_rank_needs(
     assert len(taken) == 2
 
 
-def test_least_squares_solve_each_sample_by_itself():
-    A, b = spd(3, 5), normal(3, 5)
-    together = least_squares(Operator(A), b, 3).x
-    for i in range(3):
-        alone = least_squares(Operator(A[i : i + 1]), b[i : i + 1], 3).x
-        torch.testing.assert_close(together[i : i + 1], alone)
-
-
 def test_least_squares_stop_alike_in_all_units():
     """A direction that would hardly change the misfit ends a space, whatever its units are."""
     A = normal(2, 6, 6)
@@ -541,10 +422,3 @@ def test_least_squares_stop_alike_in_all_units():
     )
     assert one.weights.shape == other.weights.shape
     torch.testing.assert_close(1e6 * other.x, one.x)
-
-
-def test_a_matrix_of_one_number_that_is_not_finite_has_no_eigenvalue():
-    values, vectors = eigh(torch.tensor([[[2.0]], [[math.inf]]]))
-    assert (values[0].item(), vectors[0].item()) == (2.0, 1.0)
-    assert values[1].isnan().all()
-    assert vectors[1].isnan().all()

@@ -93,75 +93,33 @@ def test_signal_to_noise_decreases_in_time(schedule, t_1, t_2):
     gap = abs(t_1 - t_2)
     (a_s, s_s), (a_t, s_t) = schedule(double(min(t_1, t_2))), schedule(double(max(t_1, t_2)))
     assert a_t / s_t <= a_s / s_s * (1 + 1e-12)
+    assert a_t <= a_s * (1 + 1e-12)
+    assert s_s <= s_t * (1 + 1e-12)
     if gap > 1e-6:
         assert a_t / s_t < a_s / s_s
-
-
-@given(any_schedule, times)
-@check
-def test_signal_never_grows_and_noise_never_shrinks(schedule, t):
-    (a_0, s_0), (a_t, s_t), (a_1, s_1) = (schedule(double(u)) for u in (0.0, t, 1.0))
-    slack = 1 + 1e-12
-    assert a_1 <= a_t * slack
-    assert a_t <= a_0 * slack
-    assert s_0 <= s_t * slack
-    assert s_t <= s_1 * slack
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @given(any_schedule, times)
 @check
 def test_scales_are_positive_and_finite_in_the_shape_and_dtype_of_time(dtype, schedule, t):
-    for shape in ((), (2, 3)):
-        time = torch.full(shape, t, dtype=dtype)
-        for scale in schedule(time):
-            assert scale.shape == time.shape
-            assert scale.dtype == dtype
-            assert scale.isfinite().all()
-            assert (scale > 0).all()
-
-
-@schedule_of_all
-def test_scales_are_positive_and_finite_at_both_ends(schedule):
-    for dtype in (torch.float32, torch.float64):
-        for scale in schedule(torch.tensor([0.0, 1.0], dtype=dtype)):
-            assert scale.isfinite().all()
-            assert (scale > 0).all()
-
-
-@schedule_of_all
-def test_single_precision_agrees_with_double(schedule):
-    t = torch.linspace(0, 1, 33)
-    for single, exact in zip(schedule(t), schedule(t.double()), strict=True):
-        # a float32 time close to one cannot give 1 - t better than this
-        torch.testing.assert_close(single.double(), exact, rtol=1e-3, atol=1e-6)
-
-
-def test_each_time_of_a_batch_is_mapped_on_its_own():
-    t = torch.rand(7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    for schedule in SCHEDULES:
-        for scale, alone in zip(schedule(t), zip(*map(schedule, t), strict=True), strict=True):
-            torch.testing.assert_close(scale, torch.stack(alone), rtol=1e-14, atol=0)
-
-
-def test_time_is_not_modified():
-    for schedule in SCHEDULES:
-        t = torch.linspace(0, 1, 5)
-        schedule(t)
-        assert torch.equal(t, torch.linspace(0, 1, 5))
+    time = torch.tensor([[t, 0.0], [1.0, t]], dtype=dtype)
+    before = time.clone()
+    for k, scale in enumerate(schedule(time)):
+        assert scale.shape == time.shape
+        assert scale.dtype == dtype
+        assert scale.isfinite().all()
+        assert (scale > 0).all()
+        # each time on its own; a float32 time close to one cannot give 1 - t better than this
+        alone = schedule(time[0, 0].double())[k]
+        torch.testing.assert_close(scale[0, 0].double(), alone, rtol=1e-3, atol=1e-6)
+    assert torch.equal(time, before)
 
 
 def test_log_logit_default_ends_are_those_of_the_paper():
     sigma = LogLogit()(torch.tensor([0.0, 1.0], dtype=torch.float64))[1]
     assert sigma[0].item() == pytest.approx(1.1227e-3, rel=1e-4)
     assert sigma[1].item() == pytest.approx(89.07, rel=1e-4)
-
-
-def test_log_logit_wide_ends_are_those_worked_by_hand():
-    sigma = LogLogit(1e-4, 1e4, spread=4.0)(torch.tensor([0.0, 1.0], dtype=torch.float64))[1]
-    # eps = (1e-4)^(1/4) = 1/10, so the ends are 1e-4 (9/10)^-4 and 1e4 (9/10)^4
-    assert sigma[0].item() == pytest.approx(1.5242e-4, rel=1e-4)
-    assert sigma[1].item() == pytest.approx(6561, rel=1e-12)
 
 
 @given(log_logits, times)
@@ -249,13 +207,15 @@ BAD = {
     "cosine large": lambda: Cosine(tau=1.0),
     "rectified zero": lambda: Rectified(tau=0.0),
     "rectified half": lambda: Rectified(tau=0.5),
+    "flow zero": lambda: Flow(tau=0.0),
+    "flow half": lambda: Flow(tau=0.5),
 }
 
 
 @pytest.mark.parametrize("make", BAD.values(), ids=BAD.keys())
 def test_bad_parameters_are_refused_with_the_name_of_the_schedule(make):
     with pytest.raises(
-        ValueError, match=r"^(LogLogit|VE|EDM|VP|Cosine|Rectified|RectifiedVE) needs"
+        ValueError, match=r"^(LogLogit|VE|EDM|VP|Cosine|Rectified|RectifiedVE|Flow) needs"
     ):
         make()
 
@@ -292,12 +252,6 @@ def test_sub_vp_has_the_square_of_the_noise_of_vp():
     (a, s), (a_vp, s_vp) = SubVP(tau=1e-2)(t), VP(tau=1e-2)(t)
     torch.testing.assert_close(a, a_vp)
     torch.testing.assert_close(s, s_vp**2)
-
-
-@pytest.mark.parametrize("tau", [0.0, 0.5])
-def test_a_flow_keeps_off_its_ends(tau):
-    with pytest.raises(ValueError, match="tau"):
-        Flow(tau=tau)
 
 
 def test_rectified_flow_in_exploding_form_has_its_noise_to_signal_ratio():

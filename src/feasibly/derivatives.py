@@ -38,8 +38,7 @@ class Jacobian:
         f: The function, from samples of shape :math:`(B, *)` to values of shape :math:`(B, m)`.
         r: Its values at `x`, with their graph.
         x: The samples, which require gradients.
-        linear: Whether it is linear up to a constant. Steps are then as long as the samples, so
-            that hardly anything is lost to rounding.
+        linear: Whether it is linear up to a constant. Steps are then as long as the samples.
         spread: The largest unit of a step, one number or with shape :math:`(B)`, such as the
             standard deviation of the data; None for that of a sample's elements.
     """

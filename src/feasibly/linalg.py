@@ -10,10 +10,8 @@ from torch import Tensor
 
 
 class Solution(NamedTuple):
-    r"""The solutions of linear systems, as sums of the vectors that an operator was applied to.
-
-    Since :math:`x = \sum_j w_j p_j`, by-products of the operator at each :math:`p_j` can be summed
-    instead of computed again for :math:`x`.
+    r"""The solutions of linear systems, as sums :math:`x = \sum_j w_j p_j` of the vectors that an
+    operator was applied to, so that its by-products can be summed too.
 
     Attributes:
         x: The solutions, with shape :math:`(B, m)`.
@@ -31,9 +29,10 @@ def cg(A: Callable[[Tensor], Tensor], b: Tensor, iterations: int, rtol: float = 
     when the curvature is not positive. Scalars are accumulated in double precision.
 
     Arguments:
-        A: A positive semi-definite operator, which maps :math:`(B, m)` to :math:`(B, m)`.
+        A: A positive semi-definite operator, which maps :math:`(B, m)` to :math:`(B, m)`. Each
+            iteration applies it once.
         b: The right-hand sides, with shape :math:`(B, m)`.
-        iterations: The most iterations, each with one application of `A`.
+        iterations: The most iterations.
         rtol: The relative residual at which to stop.
     """
     x, r, p = torch.zeros_like(b), b.clone(), b.clone()
@@ -66,19 +65,12 @@ def gmres(
 ) -> Solution:
     r"""Solves :math:`A x = b` for each sample by the generalised minimal residual method.
 
-    :math:`A` need not be symmetric. A sample stops, and keeps its solution, when
-    :math:`\|A x - b\| \leq` `rtol` :math:`\|b\|` or when its Krylov space ends. The basis and the
-    least-squares problem are in double precision.
+    The arguments are those of :func:`cg`, but :math:`A` need not be symmetric. A sample also stops
+    when its Krylov space ends. The basis and the least-squares problem are in double precision.
 
     References:
         | GMRES: A Generalized Minimal Residual Algorithm (Saad & Schultz, 1986)
         | https://doi.org/10.1137/0907058
-
-    Arguments:
-        A: An operator, which maps :math:`(B, m)` to :math:`(B, m)`.
-        b: The right-hand sides, with shape :math:`(B, m)`.
-        iterations: The most iterations, each with one application of `A`.
-        rtol: The relative residual at which to stop.
     """
     size = b.double().norm(dim=1)
     live = size > 0
@@ -187,12 +179,8 @@ def least_squares(
 
 
 class Root(NamedTuple):
-    r"""The product of :math:`A^{1/2}` with vectors.
-
-    Attributes:
-        x: The product, in the shape of the vectors.
-        largest: The largest eigenvalue of :math:`A` that was found, with shape :math:`(B)`.
-    """
+    r"""The products `x` of :math:`A^{1/2}` with vectors, and the `largest` eigenvalues that were
+    found, with shape :math:`(B)`."""
 
     x: Tensor
     largest: Tensor
@@ -243,8 +231,7 @@ def square_root(
 
 def _rank_one(A: Callable[[Tensor], Tensor], b: Tensor) -> Root:
     """Returns :math:`A^{1/2} b` from one product. It is exact if all eigenvalues but zero are
-    equal. Else its length is right, and large eigenvalues get too much of it. If :math:`A` is not
-    positive, the largest eigenvalue may be far too large, or zero."""
+    equal. Else its length is right, and large eigenvalues get too much of it."""
     product = A(b).double().flatten(start_dim=1)
     share = (product * b.double().flatten(start_dim=1)).sum(dim=1)
     size = product.norm(dim=1)
@@ -256,15 +243,7 @@ def _rank_one(A: Callable[[Tensor], Tensor], b: Tensor) -> Root:
 
 def extremes(A: Callable[[Tensor], Tensor], b: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
     """Returns the least and the largest eigenvalue that Lanczos' method finds of each sample's
-    operator, both with shape (B).
-
-    The true ones may be farther apart.
-
-    Arguments:
-        A: A symmetric operator, on tensors of the shape of `b`.
-        b: Where to begin, with shape :math:`(B, *)`.
-        iterations: The number of iterations, each with one application of `A`; at least 1.
-    """
+    symmetric operator, from `b` on, both with shape (B). The true ones may be farther apart."""
     _, _, T, _ = _krylov(A, b, iterations)
     values, _ = eigh((T + T.mT) / 2)
     return values[:, 0].to(b.dtype), values[:, -1].to(b.dtype)
@@ -286,13 +265,12 @@ def _krylov(
     converged: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> tuple[list[Tensor], Tensor, Tensor, Tensor]:
     r"""Returns a basis of each sample's Krylov space, what :math:`A` makes of it, and the length
-    of `b`, by Arnoldi's method.
+    of `b`, by Arnoldi's method in double precision, orthogonalised in full.
 
     The `k` basis vectors :math:`q_j` have the shape (B, m), and are zero after the space has
-    ended. All is in double precision, and orthogonalised in full. Of :math:`A q_j` it returns the
-    components along the basis and along the next direction, :math:`H` with shape (B, k + 1, k),
-    and those along the basis alone, :math:`T` with shape (B, k, k). With `converged`, it also ends
-    where that says so, given both, and no more vectors are made if it has for all samples.
+    ended, also where `converged` says so. Of :math:`A q_j` it returns the components along the
+    basis and the next direction, :math:`H` with shape (B, k + 1, k), and along the basis alone,
+    :math:`T` with shape (B, k, k).
     """
     flat = b.flatten(start_dim=1).double()
     size = flat.norm(dim=1, keepdim=True)

@@ -19,12 +19,9 @@ class MemberNoise:
 
     Arguments:
         seed: The seed of the ensemble.
-        members: The indices of the members.
-        shape: The shape of one sample.
-        attempt: The attempt.
-        dtype: The type of the noise.
-        device: Where the noise is needed.
-        trial: The number :math:`k` of the stream in an attempt; see :meth:`again`.
+        members: The indices of the members, with samples of a `shape`.
+        attempt: The attempt :math:`a`, of which `trial` is the stream :math:`k`.
+        dtype: The type of the noise, which is needed on a `device`.
     """
 
     def __init__(
@@ -37,12 +34,10 @@ class MemberNoise:
         device: torch.device | str = "cpu",
         trial: int = 0,
     ) -> None:
-        self.members, self.shape, self.attempt = tuple(members), tuple(shape), attempt
-        self.seed = seed
-        self.dtype, self.device = dtype, device
-        # Noise of small samples is generated for many calls at once, since one call for each
-        # member would take longer than a small network. How many depends on the shape alone, and
-        # so does the stream.
+        self.seed, self.members, self.shape = seed, tuple(members), tuple(shape)
+        self.attempt, self.dtype, self.device = attempt, dtype, device
+        # Noise of small samples is generated for many calls at once, which is faster. How many
+        # depends on the shape alone, and so does the stream.
         self.block = max(1, 2048 // max(1, math.prod(self.shape)))
         numbers = (attempt, trial) if trial else (attempt,)
         self.generators = [generator(seed, i, *numbers) for i in members]

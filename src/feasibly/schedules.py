@@ -36,14 +36,8 @@ class Schedule(ABC):
 
     @abstractmethod
     def __call__(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        r"""Returns the signal scale and the noise scale at time `t`.
-
-        Arguments:
-            t: The diffusion time in [0, 1], with any shape.
-
-        Returns:
-            The tensors :math:`\alpha_t` and :math:`\sigma_t`, both with the shape of `t`.
-        """
+        r"""Returns the signal scale :math:`\alpha_t` and the noise scale :math:`\sigma_t` at times
+        `t` in [0, 1], both with the shape of `t`."""
 
     def time(self, t: Tensor) -> Tensor:
         r"""Returns the time on the network's own clock, which it is conditioned on at `t`."""
@@ -61,11 +55,8 @@ def clock(schedule: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Callable[[Tens
 
 @torch.inference_mode(False)
 def rates(schedule: Callable[[Tensor], tuple[Tensor, Tensor]], t: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Returns the derivatives :math:`\alpha'` and :math:`\sigma'` at time `t`, in its shape.
-
-    They are with respect to the schedule's own clock. What has no gradient is differentiated by
-    differences.
-    """
+    r"""Returns the derivatives :math:`\alpha'` and :math:`\sigma'` at time `t`, in its shape, with
+    respect to the schedule's own clock. What has no gradient is differentiated by differences."""
     d_alpha, d_sigma = (_slope(lambda t, k=k: schedule(t)[k], t) for k in (0, 1))
     d_time = _slope(clock(schedule), t)
     return d_alpha / d_time, d_sigma / d_time
@@ -84,14 +75,32 @@ def _slope(f: Callable[[Tensor], Tensor], t: Tensor) -> Tensor:
         return (f(above) - f(below)).to(t) / (above - below)
 
 
-def _check_range(name: str, low: float, high: float) -> None:
-    if not 0 < low < high < math.inf:
-        raise ValueError(
-            f"{name} needs 0 < sigma_min < sigma_max, got sigma_min={low}, sigma_max={high}."
+def _need(holds: bool, message: str) -> None:
+    """Refuses parameters of a schedule."""
+    if not holds:
+        raise ValueError(message)
+
+
+class _Exploding(Schedule):
+    r"""A schedule with :math:`\alpha_t = 1` and noise from about `sigma_min` to `sigma_max`."""
+
+    def __init__(self, sigma_min: float, sigma_max: float) -> None:
+        _need(
+            0 < sigma_min < sigma_max < math.inf,
+            f"{type(self).__name__} needs 0 < sigma_min < sigma_max, got sigma_min={sigma_min}, "
+            f"sigma_max={sigma_max}.",
         )
+        self.sigma_min, self.sigma_max = sigma_min, sigma_max
+
+    @abstractmethod
+    def sigma(self, t: Tensor) -> Tensor:
+        r"""Returns :math:`\sigma_t`."""
+
+    def __call__(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.ones_like(t), self.sigma(t)
 
 
-class LogLogit(Schedule):
+class LogLogit(_Exploding):
     r"""The paper's schedule (Appendix B), with :math:`\alpha_t = 1` and
 
     .. math::
@@ -114,23 +123,21 @@ class LogLogit(Schedule):
     def __init__(
         self, sigma_min: float = 1e-3, sigma_max: float = 1e2, spread: float = 2.0
     ) -> None:
-        _check_range("LogLogit", sigma_min, sigma_max)
+        super().__init__(sigma_min, sigma_max)
         most = math.log2(sigma_max / sigma_min) / 2
-        if not 0 < spread < most:  # above, eps > 1/2 and the noise would fall with time
-            raise ValueError(
-                f"LogLogit needs a spread between 0 and log2(sigma_max / sigma_min) / 2 = "
-                f"{most:.3g}, got {spread}."
-            )
-        self.sigma_min, self.sigma_max, self.spread = sigma_min, sigma_max, spread
+        _need(  # above, eps > 1/2 and the noise would fall with time
+            0 < spread < most,
+            f"LogLogit needs a spread between 0 and {most:.3g} for these ends, got {spread}.",
+        )
+        self.spread = spread
 
-    def __call__(self, t: Tensor) -> tuple[Tensor, Tensor]:
+    def sigma(self, t: Tensor) -> Tensor:
         eps = math.sqrt(self.sigma_min / self.sigma_max) ** (1 / self.spread)
         log_median = math.log(self.sigma_min * self.sigma_max) / 2
-        log_sigma = self.spread * torch.logit(t * (1 - 2 * eps) + eps) + log_median
-        return torch.ones_like(t), log_sigma.exp()
+        return (self.spread * torch.logit(t * (1 - 2 * eps) + eps) + log_median).exp()
 
 
-class VE(Schedule):
+class VE(_Exploding):
     r"""Variance exploding: :math:`\alpha_t = 1`,
     :math:`\sigma_t = \sigma_{\min}^{1 - t} \sigma_{\max}^t`.
 
@@ -141,15 +148,13 @@ class VE(Schedule):
 
     @typed
     def __init__(self, sigma_min: float = 1e-3, sigma_max: float = 1e2) -> None:
-        _check_range("VE", sigma_min, sigma_max)
-        self.sigma_min, self.sigma_max = sigma_min, sigma_max
+        super().__init__(sigma_min, sigma_max)
 
-    def __call__(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        log_sigma = (1 - t) * math.log(self.sigma_min) + t * math.log(self.sigma_max)
-        return torch.ones_like(t), log_sigma.exp()
+    def sigma(self, t: Tensor) -> Tensor:
+        return ((1 - t) * math.log(self.sigma_min) + t * math.log(self.sigma_max)).exp()
 
 
-class EDM(Schedule):
+class EDM(_Exploding):
     r"""The schedule of EDM, with :math:`\alpha_t = 1` and
 
     .. math::
@@ -162,14 +167,13 @@ class EDM(Schedule):
 
     @typed
     def __init__(self, sigma_min: float = 2e-3, sigma_max: float = 80.0, rho: float = 7.0) -> None:
-        _check_range("EDM", sigma_min, sigma_max)
-        if rho <= 0:
-            raise ValueError(f"EDM needs a positive rho, got {rho}.")
-        self.sigma_min, self.sigma_max, self.rho = sigma_min, sigma_max, rho
+        super().__init__(sigma_min, sigma_max)
+        _need(rho > 0, f"EDM needs a positive rho, got {rho}.")
+        self.rho = rho
 
-    def __call__(self, t: Tensor) -> tuple[Tensor, Tensor]:
+    def sigma(self, t: Tensor) -> Tensor:
         low, high = self.sigma_min ** (1 / self.rho), self.sigma_max ** (1 / self.rho)
-        return torch.ones_like(t), ((1 - t) * low + t * high) ** self.rho
+        return ((1 - t) * low + t * high) ** self.rho
 
 
 class VP(Schedule):
@@ -188,10 +192,8 @@ class VP(Schedule):
 
     @typed
     def __init__(self, beta_0: float = 0.1, beta_1: float = 20.0, tau: float = 1e-4) -> None:
-        if not 0 < beta_0 < beta_1:
-            raise ValueError(f"VP needs 0 < beta_0 < beta_1, got {beta_0}, {beta_1}.")
-        if not 0 < tau < 1:
-            raise ValueError(f"VP needs tau in (0, 1), got {tau}.")
+        _need(0 < beta_0 < beta_1, f"VP needs 0 < beta_0 < beta_1, got {beta_0}, {beta_1}.")
+        _need(0 < tau < 1, f"VP needs tau in (0, 1), got {tau}.")
         self.beta_0, self.beta_1, self.tau = beta_0, beta_1, tau
 
     def time(self, t: Tensor) -> Tensor:
@@ -210,12 +212,7 @@ class VP(Schedule):
 
 class SubVP(VP):
     r"""Sub-variance preserving: :math:`\alpha_t` of :class:`VP`, and
-    :math:`\sigma_t = 1 - \alpha_t^2`.
-
-    References:
-        | Score-Based Generative Modeling through SDEs (Song et al., 2021), Appendix C
-        | https://arxiv.org/abs/2011.13456
-    """
+    :math:`\sigma_t = 1 - \alpha_t^2`; see there for the source."""
 
     @typed
     def __init__(self, beta_0: float = 0.1, beta_1: float = 20.0, tau: float = 1e-3) -> None:
@@ -239,8 +236,7 @@ class Cosine(Schedule):
 
     @typed
     def __init__(self, tau: float = 1e-3) -> None:
-        if not 0 < tau < math.pi / 4:
-            raise ValueError(f"Cosine needs tau in (0, pi/4), got {tau}.")
+        _need(0 < tau < math.pi / 4, f"Cosine needs tau in (0, pi/4), got {tau}.")
         self.tau = tau
 
     def __call__(self, t: Tensor) -> tuple[Tensor, Tensor]:
@@ -260,8 +256,7 @@ class Rectified(Schedule):
 
     @typed
     def __init__(self, tau: float = 1e-3) -> None:
-        if not 0 < tau < 0.5:
-            raise ValueError(f"Rectified needs tau in (0, 1/2), got {tau}.")
+        _need(0 < tau < 0.5, f"Rectified needs tau in (0, 1/2), got {tau}.")
         self.tau = tau
 
     def time(self, t: Tensor) -> Tensor:
@@ -272,7 +267,7 @@ class Rectified(Schedule):
         return 1 - t, t
 
 
-class RectifiedVE(Schedule):
+class RectifiedVE(_Exploding):
     r"""Rectified flow in variance-exploding form, :math:`\alpha_t = 1` and
 
     .. math:: \sigma_t = \frac{t + (1 - t) \sigma_{\min}}{1 - t + t / \sigma_{\max}} ,
@@ -286,12 +281,10 @@ class RectifiedVE(Schedule):
 
     @typed
     def __init__(self, sigma_min: float = 1e-3, sigma_max: float = 1e3) -> None:
-        _check_range("RectifiedVE", sigma_min, sigma_max)
-        self.sigma_min, self.sigma_max = sigma_min, sigma_max
+        super().__init__(sigma_min, sigma_max)
 
-    def __call__(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        sigma = (t + (1 - t) * self.sigma_min) / ((1 - t) + t / self.sigma_max)
-        return torch.ones_like(t), sigma
+    def sigma(self, t: Tensor) -> Tensor:
+        return (t + (1 - t) * self.sigma_min) / ((1 - t) + t / self.sigma_max)
 
 
 class Flow(Schedule):
@@ -319,8 +312,7 @@ class Flow(Schedule):
         S: Callable[[Tensor], Tensor] | None = None,
         tau: float = 1e-3,
     ) -> None:
-        if not 0 < tau < 0.5:
-            raise ValueError(f"Flow needs tau in (0, 1/2), got {tau}.")
+        _need(0 < tau < 0.5, f"Flow needs tau in (0, 1/2), got {tau}.")
         self.A, self.S, self.tau = A, S, tau
 
     def time(self, t: Tensor) -> Tensor:

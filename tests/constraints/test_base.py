@@ -1,7 +1,11 @@
+"""What all constraints share, their units, and the volume factor of their residuals."""
+
+import math
+
 import pytest
 import torch
 
-from feasibly.constraints import Bounds, Constraint, Energy, LevelSet, Linear
+from feasibly.constraints import Bounds, Constraint, Energy, Equality, LevelSet, Linear, log_volume
 from feasibly.errors import ConstraintError
 
 
@@ -15,12 +19,6 @@ class OnCircle(Constraint):
 class Pair(Constraint):
     def residual(self, x):
         return x * torch.tensor([1.0, 2.0]).to(x)
-
-
-@pytest.mark.parametrize("tolerance", [0.0, -1.0, float("nan")], ids=str)
-def test_a_tolerance_that_is_not_positive_is_refused(tolerance):
-    with pytest.raises(ValueError, match=r"OnCircle\(tolerance=\.\.\.\) must be positive, got"):
-        OnCircle(tolerance)
 
 
 def test_the_violation_is_the_sum_of_squared_residuals():
@@ -38,21 +36,10 @@ def test_a_sample_that_is_not_finite_is_not_feasible():
     assert Pair(0.25).is_feasible(x).tolist() == [False, False, True]
 
 
-def test_assessing_builds_no_graph():
-    c, feasible = OnCircle(1e-3).assess(torch.ones(2, 2, requires_grad=True))
-    assert not c.requires_grad
-    assert feasible.dtype == torch.bool
-
-
 def test_a_violation_can_be_differentiated():
     x = torch.tensor([[2.0, 0.0]], requires_grad=True)
     (g,) = torch.autograd.grad(OnCircle(1e-3).violation(x).sum(), x)
     assert g.tolist() == [[2 * 3.0 * 4.0, 0.0]]  # 2 r dr/dx
-
-
-def test_a_constraint_without_a_closed_form_says_what_to_do_instead():
-    with pytest.raises(NotImplementedError, match=r"OnCircle has no .*; project with a minimizer"):
-        OnCircle(1e-3).projection(torch.ones(1, 2))
 
 
 MEAN = torch.tensor([10.0, -5.0], dtype=torch.float64)
@@ -86,40 +73,6 @@ def test_bounds_in_units_are_the_rescaled_bounds():
     torch.testing.assert_close(ours.residual(x), (x - x.clamp(-1, 2)) * STD)
 
 
-def test_the_gradient_in_units_follows_the_chain_rule():
-    x = samples(3, 2).requires_grad_()
-    ours = OnCircle(1e-3).in_units(MEAN, STD)
-    (g,) = torch.autograd.grad(ours.residual(x).sum(), x)
-    torch.testing.assert_close(g, 2 * (x.detach() * STD + MEAN) * STD)
-
-
-def test_units_follow_the_dtype_of_the_samples():
-    ours = OnCircle(1e-3).in_units(MEAN, STD)
-    assert ours.residual(samples(3, 2).float()).dtype == torch.float32
-
-
-@pytest.mark.parametrize("std", [0.0, -1.0, torch.tensor([1.0, 0.0])], ids=str)
-def test_a_standard_deviation_that_is_not_positive_is_refused(std):
-    with pytest.raises(ValueError, match=r"in_units\(std=\.\.\.\) must be positive"):
-        OnCircle(1e-3).in_units(0.0, std)
-
-
-def test_repr_names_the_constraint_and_its_units():
-    assert repr(OnCircle(1e-3)) == "OnCircle(tolerance=0.001)"
-    assert repr(OnCircle(1e-3).in_units(0.0, 1.0)) == "OnCircle(tolerance=0.001) in physical units"
-
-
-def test_a_projection_survives_a_change_of_units():
-    plane = Linear(torch.tensor([[1.0, -2.0]]).double(), torch.tensor([3.0]).double(), 1e-12)
-    stated = plane.in_units(1.5, 4.0)
-    x = torch.randn(5, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    nearest = stated.projection(x)
-    assert stated.is_feasible(nearest).all()
-    # the shortest way to a plane is along its normal
-    move = nearest - x
-    torch.testing.assert_close(move[:, 1], -2 * move[:, 0])
-
-
 def test_elements_with_units_of_their_own_have_a_projection_if_the_constraint_is_linear():
     plane = Linear(torch.tensor([[1.0, -2.0]]).double(), torch.tensor([3.0]).double(), 1e-20)
     stated = plane.in_units(0.0, torch.tensor([1.0, 2.0]))
@@ -131,11 +84,6 @@ def test_elements_with_units_of_their_own_have_a_projection_if_the_constraint_is
     sphere = Energy((-1,), 1.0, tolerance=1e-6).in_units(0.0, torch.tensor([1.0, 2.0]))
     with pytest.raises(NotImplementedError, match="elements differ in their units; project with"):
         sphere.projection(x)
-
-
-def test_a_standard_deviation_in_double_precision_leaves_samples_their_type():
-    stated = Bounds(-1.0, 1.0, 1e-3).in_units([0.0], torch.tensor([2.0], dtype=torch.float64))
-    assert stated.projection(samples(3, 2).float()).dtype == torch.float32
 
 
 class Slope(Constraint):
@@ -186,3 +134,29 @@ def test_a_linear_constraint_that_contradicts_itself_is_refused():
     with pytest.raises(ConstraintError, match=message):
         Torn(0.5, copies=2).projection(samples(2, 3))
     assert Torn(2.5, copies=2).is_feasible(Torn(2.5, copies=2).projection(samples(2, 3))).all()
+
+
+def test_of_a_linear_residual_it_is_the_volume_of_its_matrix():
+    A = torch.randn(3, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    constraint = Linear(A, torch.zeros(3, dtype=torch.float64), tolerance=1e-6)
+    found = log_volume(constraint, torch.randn(4, 7, 1, dtype=torch.float64))
+    torch.testing.assert_close(found, (torch.logdet(A @ A.T) / 2).expand(4))
+
+
+def test_it_is_each_sample_s_own_and_counts_how_steep_the_residual_is():
+    steep = Equality(lambda x: (3 * x[:, :1]).exp() * (x.norm(dim=1, keepdim=True) - 1), 1e-6)
+    angle = torch.tensor([0.0, 1.0, 2.5])
+    x = torch.stack((angle.cos(), angle.sin()), dim=1)
+    torch.testing.assert_close(log_volume(steep, x), 3 * x[:, 0], atol=1e-5, rtol=0)
+
+
+def test_more_residuals_than_elements_have_no_volume():
+    constraint = Equality(lambda x: torch.cat((x, x.sum(dim=1, keepdim=True)), dim=1), 1e-6)
+    assert log_volume(constraint, torch.ones(2, 3)).tolist() == [-math.inf, -math.inf]
+
+
+def test_a_sample_that_is_not_finite_has_no_volume_and_leaves_others_theirs():
+    constraint = Equality(lambda x: (2 * x[:, :1]).exp(), 1e-6)
+    found = log_volume(constraint, torch.tensor([[0.0, 1.0], [torch.nan, 0.0], [0.5, 0.0]]))
+    assert found[1].isnan()
+    torch.testing.assert_close(found[[0, 2]], torch.tensor([math.log(2), math.log(2) + 1]))

@@ -15,16 +15,10 @@ from feasibly.constraints import (
     Mask,
 )
 from feasibly.errors import ConstraintError
-from feasibly.oracles import Gaussian
-from feasibly.samplers import ECI
-from feasibly.schedules import LogLogit
+from tests.tensors import double
 
 check = settings(derandomize=True, deadline=None, max_examples=100)
 positive = st.floats(-4, 4).map(lambda e: 10**e)
-
-
-def double(value):
-    return torch.tensor(value, dtype=torch.float64)
 
 
 def coordinate(i, tolerance):
@@ -38,22 +32,15 @@ PARTS = [
 ]
 
 
-def test_no_parts_are_refused():
-    with pytest.raises(ValueError, match="at least one constraint"):
-        Composite([])
-
-
-@pytest.mark.parametrize("weights", [[1.0], [1.0, 0.0], [1.0, -2.0], [1.0] * 3], ids=str)
-def test_weights_that_are_not_one_positive_number_a_part_are_refused(weights):
-    with pytest.raises(ValueError, match="one positive weight for each of its 2"):
-        Composite(PARTS[:2], weights)
-
-
 @pytest.mark.parametrize("weights", [None, [3.0, 0.2, 1.0]], ids=str)
 def test_a_sample_is_feasible_if_and_only_if_it_is_for_every_part(weights):
     x = torch.randn((400, 3), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     each = torch.stack([part.is_feasible(x) for part in PARTS])
-    assert torch.equal(Composite(PARTS, weights).is_feasible(x), each.all(dim=0))
+    whole = Composite(PARTS, weights)
+    assert torch.equal(whole.is_feasible(x), each.all(dim=0))
+    assert torch.equal(Composite([Composite(PARTS[:2]), PARTS[2]]).is_feasible(x), each.all(dim=0))
+    # some are feasible above the tolerance at which minimizers stop
+    assert (whole.violation(x) > whole.tolerance)[each.all(dim=0)].any()
     # some are feasible, and each part alone decides some
     assert each.all(dim=0).any()
     assert all((each.sum(dim=0) == 2)[~part].any() for part in each)
@@ -116,27 +103,6 @@ def test_default_weights_count_each_part_in_its_own_tolerance():
     torch.testing.assert_close(violation, double([1.0, 1.0, 2.0]))
 
 
-def test_a_sample_may_be_feasible_above_the_tolerance_at_which_minimizers_stop():
-    composite = Composite([coordinate(0, 1.0), coordinate(1, 1.0)])
-    x = double([[0.9, 0.9]])
-    assert composite.violation(x).item() > composite.tolerance
-    assert composite.is_feasible(x).item()
-
-
-def test_composites_nest():
-    x = torch.randn((200, 3), generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    nested = Composite([Composite(PARTS[:2]), PARTS[2]])
-    assert torch.equal(nested.is_feasible(x), Composite(PARTS).is_feasible(x))
-
-
-def test_a_violation_can_be_differentiated():
-    x = double([[0.3, 0.4]]).requires_grad_()
-    violation = Composite([coordinate(0, 1.0), coordinate(1, 1.0)], [1.0, 5.0]).violation(x)
-    assert violation.requires_grad
-    (g,) = torch.autograd.grad(violation.sum(), x)
-    torch.testing.assert_close(g, double([[0.6, 4.0]]))
-
-
 START = torch.tensor([[1.0, 3.0], [0.0, 0.0], [0.0, 0.0]]).double()
 
 
@@ -178,29 +144,3 @@ def test_parts_that_differ_within_their_tolerances_have_a_projection():
 def test_a_composite_with_a_part_that_is_not_linear_has_no_closed_form():
     with pytest.raises(NotImplementedError, match=r"Bounds\(tolerance=0\.1\) is not linear; proj"):
         Composite(PARTS[:2]).projection(torch.zeros(1, 3))
-
-
-def test_a_known_start_and_a_conserved_mean_are_sampled_in_closed_form():
-    prior = Gaussian(torch.zeros(6), torch.eye(6), LogLogit())
-    result = ECI(prior, conserved(start=1e-10, mass=1e-10), steps=8).sample(16, (3, 2))
-    assert result.feasible.all()
-    torch.testing.assert_close(result.samples[:, 0], START[0].float().expand(16, 2))
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Composite(PARTS[0]), r"takes a list of at least one constraint.*got Linear"),
-        (lambda: Composite([torch.sin]), "Wrap a function first"),
-        (lambda: Composite(*PARTS[:2]), r"takes a list .* such as Composite\(\[a, b\]\)"),
-    ],
-    ids=["bare", "function", "unpacked"],
-)
-def test_what_is_no_list_of_constraints_is_refused(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
-
-
-def test_repr_names_the_parts():
-    composite = Composite(PARTS[:2])
-    assert repr(composite) == "Composite(Linear(tolerance=0.5), Bounds(tolerance=0.1))"

@@ -1,18 +1,14 @@
 import numpy as np
-import pytest
 import torch
 
 from feasibly import PPR, Equality, Linear
 from feasibly.constraints import Decoded, FrameDecoder, LevelSet
 from feasibly.oracles import Gaussian
 from feasibly.schedules import LogLogit
+from tests.tensors import normal
 
 A, Y = torch.tensor([[1.0, 2.0, -1.0]]).double(), torch.tensor([0.5]).double()
 LINEAR = Linear(A, Y, tolerance=0.3)
-
-
-def normal(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def decode(z):
@@ -69,40 +65,6 @@ def test_an_assessment_keeps_no_graph():
     assert not violation.requires_grad
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((decode, LINEAR), r"takes a constraint and a decoder, got function and Linear\. Swap"),
-        ((decode, decode), "got function and function"),
-        ((LINEAR, torch.ones(2)), "got Linear and Tensor"),
-    ],
-    ids=["swapped", "no constraint", "no decoder"],
-)
-def test_what_is_no_constraint_and_decoder_is_refused(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        Decoded(*arguments)
-
-
-def test_an_encoder_is_optional():
-    assert Decoded(LINEAR, decode).encode is None
-
-    def encode(x):
-        return x[:, :2]
-
-    assert Decoded(LINEAR, decode, encode).encode is encode
-
-
-def test_it_has_no_closed_form_although_what_it_decodes_for_has():
-    """The nearest latent is not the latent of the nearest sample."""
-    LINEAR.projection(normal(2, 3))
-    with pytest.raises(NotImplementedError, match="project with a minimizer"):
-        Decoded(LINEAR, decode).projection(normal(2, 2))
-
-
-def test_it_names_the_constraint_and_that_it_is_decoded():
-    assert repr(Decoded(LINEAR, decode)) == f"{LINEAR!r}, decoded"
-
-
 def test_latents_of_a_model_are_sampled_so_that_what_they_decode_to_is_feasible():
     constraint = Decoded(Linear(A, Y, tolerance=1e-6), decode)
     prior = Gaussian(torch.zeros(2), torch.eye(2), LogLogit())
@@ -157,41 +119,7 @@ def test_without_recomputation_the_gradient_is_the_same_and_frames_are_decoded_o
     assert torch.equal(*gradients)
 
 
-def test_frames_that_are_not_there_are_named():
-    with pytest.raises(ValueError, match=r"frames \[0, 5\] are requested, .* has 5 frames"):
-        FrameDecoder(grow, (0, 5))(normal(4, 5, 2))
-    with pytest.raises(ValueError, match="at least one frame"):
-        FrameDecoder(grow, ())
-
-
-def test_channels_that_are_not_there_and_bare_numbers_are_named():
-    with pytest.raises(ValueError, match=r"channels \[0, 3\] are requested, .* has 3 chan"):
-        FrameDecoder(grow, (0,), channels=(0, 3))(normal(4, 5, 2))
-    with pytest.raises(TypeError, match=r"frames=.*\(12,\), got 12"):
-        FrameDecoder(grow, 12)
-    with pytest.raises(TypeError, match=r"channels=.*got 1"):
-        FrameDecoder(grow, (0,), channels=1)
-    with pytest.raises(TypeError, match=r"channels=.*'u'"):
-        FrameDecoder(grow, (0,), channels=["u"])
-    with pytest.raises(ValueError, match="at least one channel"):
-        FrameDecoder(grow, (0,), channels=[])
-
-
 def test_frames_and_channels_may_be_arrays():
     z = normal(4, 5, 2)
     found = FrameDecoder(grow, np.array([0, 3]), channels=torch.tensor([2, 0]))(z)
     assert torch.equal(found, FrameDecoder(grow, (0, 3), channels=(2, 0))(z))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ((decode, LINEAR), "got function and Linear. Swap the two"),
-        ((decode, decode), "got function and function"),
-        ((LINEAR, 3), "got Linear and int"),
-        ((LINEAR, decode, 3), r"encode=.* got int"),
-    ],
-)
-def test_what_is_no_constraint_or_no_decoder_is_refused(arguments, said):
-    with pytest.raises(ValueError, match=said):
-        Decoded(*arguments)

@@ -1,10 +1,23 @@
+"""Differential equations, and the operators that they are made of."""
+
 import math
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from feasibly.constraints import Evolution, burgers, heat, kuramoto_sivashinsky, vorticity
+from feasibly.constraints import (
+    DivergenceFree,
+    Evolution,
+    burgers,
+    heat,
+    kuramoto_sivashinsky,
+    vorticity,
+)
+from feasibly.constraints.operators import derivative, divergence, laplacian
 from feasibly.problems.ks_solver import bdf1, initial_conditions
+from tests.tensors import normal
 
 N = 16
 H = 2 * math.pi / N
@@ -92,12 +105,115 @@ def test_two_waves_advect_each_other():
     torch.testing.assert_close(forced, 2 * expected)
 
 
-@pytest.mark.parametrize(("dt", "theta"), [(0.0, 0.5), (0.1, 1.5)], ids=["dt", "theta"])
-def test_a_step_that_is_none_is_refused(dt, theta):
-    with pytest.raises(ValueError, match="positive dt and theta"):
-        Evolution(heat(1.0, (H,)), dt, 1e-6, theta)
+GRIDS = {2: (6, 9), 3: (6, 5, 8)}
+SPACINGS = {2: (0.3, 0.5), 3: (0.3, 0.5, 0.2)}
 
 
-def test_one_frame_does_not_evolve():
-    with pytest.raises(ValueError, match="at least two frames"):
-        Evolution(heat(1.0, (H,)), 0.1, 1e-6).residual(torch.zeros(2, 1, N))
+def wave(d):
+    """cos(k . r) on the grid, with its wave vector."""
+    n, h = GRIDS[d], SPACINGS[d]
+    sides = list(zip(n, h, strict=True))
+    k = torch.tensor([2 * math.pi / (n_i * h_i) for n_i, h_i in sides], dtype=torch.float64)
+    axes = [torch.arange(n_i, dtype=torch.float64) * h_i for n_i, h_i in sides]
+    r = torch.stack(torch.meshgrid(*axes, indexing="ij"))
+    return torch.einsum("i,i...->...", k, r), k
+
+
+@pytest.mark.parametrize("d", [2, 3])
+def test_a_wave_along_its_vector_diverges_and_one_across_does_not(d):
+    phase, k = wave(d)
+    constraint = DivergenceFree(SPACINGS[d], tolerance=1e-20)
+    shape = (d, *(1,) * d)
+    along = k.reshape(shape) * phase.cos()
+    # div = -|k|^2 sin(phase), of which the mean square is half of |k|^4
+    torch.testing.assert_close(constraint.violation(along[None]), k.norm()[None] ** 4 / 2)
+    across = torch.zeros(d).double()
+    across[0], across[1] = k[1], -k[0]
+    assert constraint.is_feasible((across.reshape(shape) * phase.cos())[None]).all()
+
+
+@pytest.mark.parametrize("scheme", ["spectral", "periodic"])
+@pytest.mark.parametrize("d", [2, 3])
+def test_the_leray_projection_keeps_what_is_free_and_drops_what_is_a_gradient(d, scheme):
+    constraint = DivergenceFree(SPACINGS[d], tolerance=1e-20, scheme=scheme)
+    u = normal(4, 2, d, *GRIDS[d])  # two fields a sample
+    free = constraint.projection(u)
+    assert constraint.is_feasible(free).all()
+    assert not constraint.is_feasible(u).any()
+    torch.testing.assert_close(constraint.projection(free), free)
+    # orthogonal, so the nearest
+    other = constraint.projection(normal(4, 2, d, *GRIDS[d], seed=1))
+    dot = ((u - free) * other).flatten(start_dim=1).sum(dim=1)
+    torch.testing.assert_close(dot, torch.zeros(4).double(), rtol=0, atol=1e-10)
+    mean = tuple(range(-d, 0))
+    torch.testing.assert_close(free.mean(dim=mean), u.mean(dim=mean))
+
+
+def test_without_periods_a_rotation_is_free():
+    x, y = torch.meshgrid(torch.arange(5) * 0.3, torch.arange(6) * 0.5, indexing="ij")
+    constraint = DivergenceFree(SPACINGS[2], tolerance=1e-20, scheme="open")
+    assert constraint.is_feasible(torch.stack((-y, x))[None].double()).all()
+    torch.testing.assert_close(
+        constraint.violation(torch.stack((x, y))[None].double()), torch.tensor([4.0]).double()
+    )
+
+
+check = settings(derandomize=True, deadline=None, max_examples=20)
+L = 3.0
+
+
+def grid(n, closed=True):
+    x = torch.arange(n, dtype=torch.float64)
+    return x * L / n if closed else x * L / (n - 1)
+
+
+@given(st.integers(9, 24), st.integers(0, 4), st.integers(1, 5), st.floats(-3, 3))
+@check
+def test_spectral_derivatives_of_resolved_waves_are_exact(n, waves, order, phase):
+    k = 2 * math.pi * waves / L
+    u = torch.cos(k * grid(n) + phase)
+    # each derivative turns the phase by a quarter
+    expected = k**order * torch.cos(k * grid(n) + phase + order * math.pi / 2)
+    got = derivative(u[None], -1, L / n, order)
+    highest = math.pi * n / L  # multiplies the rounding of the transform
+    torch.testing.assert_close(got, expected[None], rtol=0, atol=1e-14 * highest**order)
+
+
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("scheme", ["periodic", "open"])
+def test_differences_are_of_second_order(scheme, order):
+    errors = []
+    for n in (32, 64):
+        x = grid(n, scheme == "periodic")
+        k, h = 2 * math.pi / L, float(x[1])
+        expected = k**order * torch.cos(k * x + order * math.pi / 2)
+        got = derivative(torch.cos(k * x), 0, h, order, scheme)
+        errors.append((got - expected).abs().max().item())
+    assert math.log2(errors[0] / errors[1]) == pytest.approx(2, abs=0.15)
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_open_differences_are_exact_on_parabolas_at_the_ends_too(order):
+    x = grid(6, closed=False)
+    u = torch.stack((2 * x**2 - x, 5 - x**2), dim=1)  # the axis is the first
+    slope = torch.stack((4 * x - 1, -2 * x), dim=1)
+    expected = slope if order == 1 else torch.tensor([4.0, -2.0]).double().expand(6, 2)
+    torch.testing.assert_close(derivative(u, 0, float(x[1]), order, "open"), expected)
+
+
+def test_higher_differences_are_composed():
+    x = grid(200)
+    k = 2 * math.pi / L
+    got = derivative(torch.sin(k * x), 0, L / 200, 3, "periodic")
+    torch.testing.assert_close(got, -(k**3) * torch.cos(k * x), rtol=0, atol=1e-3 * k**3)
+
+
+def test_axes_have_their_own_spacings():
+    x, y = grid(8)[:, None], 2 * grid(10)
+    k = 2 * math.pi / L
+    u = torch.sin(k * x) * torch.cos(k / 2 * y)
+    spacing = (L / 8, 2 * L / 10)
+    torch.testing.assert_close(laplacian(u[None], spacing)[0], -(k**2 + k**2 / 4) * u)
+    v = torch.stack((torch.sin(k * x) + 0 * y, torch.sin(k / 2 * y) + 0 * x))
+    expected = k * torch.cos(k * x) + k / 2 * torch.cos(k / 2 * y)
+    torch.testing.assert_close(divergence(v[None], spacing)[0], expected)

@@ -1,22 +1,17 @@
-import math
+"""Observations and matrices; complex values are two real ones each."""
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import settings
 
+import feasibly
+from feasibly import constraints
 from feasibly.constraints import Linear, Observation
+from feasibly.members import calling
+from tests.tensors import double, normal
 
 check = settings(derandomize=True, deadline=None, max_examples=40)
-
-
-def normal(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def double(value):
-    return torch.tensor(value, dtype=torch.float64)
 
 
 def test_the_residual_of_an_observation_is_what_was_missed():
@@ -30,65 +25,10 @@ def test_an_observation_of_any_shape_is_flattened():
     assert constraint.residual(torch.ones(5, 3, 4)).shape == (5, 6)
 
 
-def test_an_observation_of_one_number_has_one_residual():
-    constraint = Observation(lambda x: x.mean(dim=1), double(0.5), tolerance=1e-3)
-    assert constraint.residual(double([[0.0, 2.0]])).tolist() == [[0.5]]
-
-
-def test_the_tolerance_of_an_observation_is_on_a_sum_and_not_a_mean():
-    constraint = Observation(lambda x: x, torch.zeros(4), tolerance=0.5)
-    # the mean square is 0.25 and the sum 1
-    assert not constraint.is_feasible(torch.full((1, 4), 0.5)).item()
-
-
-@pytest.mark.parametrize("shape", [(1, 2), (3,), (), (5, 2)], ids=str)
-def test_an_observed_value_of_another_shape_is_refused_with_both_shapes(shape):
-    constraint = Observation(lambda x: x[:, :2], torch.zeros(shape), tolerance=1e-3)
-    message = rf"A\(x\) has shape \(2,\) for one sample, but y has \({', '.join(map(str, shape))}"
-    with pytest.raises(ValueError, match=message):
-        constraint.residual(torch.ones(5, 3))
-
-
-@pytest.mark.parametrize(
-    ("A", "y"),
-    [((3,), (3,)), ((2, 3), (3,)), ((2, 3), (2, 1)), ((1, 2, 3), (1,))],
-    ids=str,
-)
-def test_a_linear_constraint_of_mismatched_shapes_is_refused(A, y):
-    with pytest.raises(ValueError, match=r"Linear needs A of shape \(m, D\) and y of shape \(m\)"):
-        Linear(torch.zeros(A), torch.zeros(y), tolerance=1e-3)
-
-
-@pytest.mark.parametrize("kind", [list, np.array], ids=["list", "array"])
-def test_a_linear_constraint_takes_lists_and_arrays(kind):
-    A, y = [[1.0, 2.0, 0.0], [0.0, 1.0, -1.0]], [1.0, 0.5]
-    x = normal(4, 3)
-    expected = Linear(double(A), double(y), tolerance=1e-12)
-    constraint = Linear(kind(A), kind(y), tolerance=1e-12)
-    torch.testing.assert_close(constraint.residual(x), expected.residual(x))
-    torch.testing.assert_close(constraint.projection(x), expected.projection(x))
-    assert constraint.projection(x.float()).dtype == torch.float32
-
-
 def test_numbers_in_a_list_keep_their_double_precision():
     x = double([[0.1]])
     assert Linear([[1.0]], [0.1], tolerance=1e-30).violation(x).item() == 0
     assert Observation(lambda x: x, [0.1], tolerance=1e-30).violation(x).item() == 0
-
-
-@pytest.mark.parametrize(
-    ("A", "y", "message"),
-    [
-        ([[1.0, 2.0], [3.0]], [1.0, 2.0], r"Linear\(A=...\) must be numbers.*Got list"),
-        ([[1.0, 2.0]], None, r"Linear\(y=...\) must be numbers.*Got NoneType"),
-        ([["a", "b"]], [1.0], r"Linear\(A=...\) must be numbers.*Got list.*'a'"),
-        ([[math.nan, 2.0]], [1.0], r"Linear\(A=...\) has 1 values of 2 that are not finite"),
-    ],
-    ids=["ragged", "nothing", "words", "nan"],
-)
-def test_what_makes_no_matrix_is_refused_with_its_name(A, y, message):
-    with pytest.raises(ValueError, match=message):
-        Linear(A, y, tolerance=1e-3)
 
 
 def test_contradictory_rows_are_refused_with_how_much_they_miss():
@@ -119,39 +59,47 @@ def test_the_residual_of_a_linear_constraint_is_the_matrix_product():
     torch.testing.assert_close(Linear(A, y, tolerance=1e-3).residual(x), expected)
 
 
-@given(st.integers(1, 5), st.integers(0, 2**16), st.floats(-2, 2).map(lambda e: 10**e))
-@check
-def test_the_projection_on_a_linear_constraint_is_feasible_idempotent_and_nearest(m, seed, scale):
-    A, y, x = normal(m, 6, seed=seed), normal(m, seed=seed + 1), scale * normal(3, 2, 3)
-    constraint = Linear(A, y, tolerance=1e-16 * (1 + scale) ** 2)
-    nearest = constraint.projection(x)
-    assert nearest.shape == x.shape
-    assert constraint.is_feasible(nearest).all()
-    torch.testing.assert_close(constraint.projection(nearest), nearest, rtol=0, atol=1e-8)
-
-    # every other feasible point differs by something in the null space of A
-    null = torch.linalg.svd(A).Vh[m:]
-    others = nearest[:, None].flatten(start_dim=2) + normal(3, 40, 6 - m, seed=seed + 2) @ null
-    assert constraint.is_feasible(others[:, 0].reshape(3, 2, 3)).all()
-    distances = (others - x.flatten(start_dim=1)[:, None]).norm(dim=2)
-    least = (nearest - x).flatten(start_dim=1).norm(dim=1, keepdim=True)
-    assert (distances >= least * (1 - 1e-12)).all()
+D = 6
+F = torch.fft.rfft(torch.eye(D, dtype=torch.float64), dim=0)[1:3]
+TRUE = torch.randn(D, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+Y = F @ TRUE.to(F.dtype)
 
 
-def test_a_projection_leaves_feasible_samples_where_they_are():
-    A, x = normal(3, 6), normal(4, 6, seed=1)
-    constraint = Linear(A, A @ x[0], tolerance=1e-12)
-    torch.testing.assert_close(constraint.projection(x[:1]), x[:1], rtol=0, atol=1e-12)
+def waves(x):
+    return torch.fft.rfft(x)[:, 1:3]
 
 
-def test_an_observation_and_a_linear_constraint_of_the_same_operator_agree():
-    A, y, x = normal(3, 6), normal(3, seed=1), normal(4, 6, seed=2)
-    linear = Linear(A, y, tolerance=1e-3)
-    observation = Observation(lambda x: x @ A.T, y, tolerance=1e-3)
-    torch.testing.assert_close(linear.residual(x), observation.residual(x))
+EXACT = {
+    "linear": feasibly.Linear(F, Y, 1e-8),
+    "linear of arrays": feasibly.Linear(F.numpy(), Y.tolist(), 1e-8),
+    "observation": feasibly.Observation(waves, Y, 1e-8),
+    "equality": feasibly.Equality(lambda x: waves(x) - Y.to(waves(x)), 1e-8),
+    "each member": feasibly.EachMember(feasibly.Equality(waves, 1e-8), Y.expand(8, 2)),
+    "black box": constraints.BlackBox(lambda x: np.fft.rfft(x.numpy())[:, 1:3] - Y.numpy(), 1e-8),
+}
 
 
-def test_missing_observed_values_are_told_and_not_the_residual_blamed():
-    y = torch.tensor([1.0, torch.nan, 2.0])
-    with pytest.raises(ValueError, match=r"1 values of 3 that are not finite.*mask"):
-        Observation(lambda x: x, y, tolerance=1.0)
+@pytest.mark.parametrize("name", EXACT)
+def test_both_parts_of_complex_values_hold(name):
+    law = EXACT[name]
+    x = torch.randn(8, D, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    gap = torch.view_as_real(waves(x) - Y).reshape(8, 4)
+    with calling(range(8)):
+        assert torch.allclose(law.residual(x), gap, atol=1e-12)
+        assert torch.allclose(law.violation(x), gap.square().sum(dim=1))
+        assert law.is_feasible(TRUE[None].expand(8, D)).all()
+
+
+@pytest.mark.parametrize(
+    ("noise", "stds"),
+    [
+        (0.1, [0.1, 0.1, 0.1, 0.1]),
+        ([0.1, 0.2], [0.1, 0.1, 0.2, 0.2]),
+        (np.diag([1.0, 4.0, 9.0, 16.0]), [1.0, 2.0, 3.0, 4.0]),
+    ],
+)
+def test_noise_is_that_of_each_part(noise, stds):
+    x = torch.zeros(1, D, dtype=torch.float64)
+    scaled = torch.view_as_real(-Y).flatten() / torch.tensor(stds)
+    for law in (feasibly.Linear(F, Y, noise=noise), feasibly.Observation(waves, Y, noise=noise)):
+        assert torch.allclose(law.residual(x)[0].abs().sort().values, scaled.abs().sort().values)

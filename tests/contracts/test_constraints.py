@@ -4,8 +4,9 @@ import inspect
 import math
 import pkgutil
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
-from itertools import combinations
+from itertools import combinations, product
 
 import pytest
 import torch
@@ -44,98 +45,77 @@ from feasibly.constraints import (
 A = torch.tensor([[1.0, 2.0, 0.0, -1.0], [0.5, 0.0, 1.0, 1.0]])
 
 
-def bounds(dtype):
-    return Bounds(-0.5, 1.0, tolerance=1e-3), (3, 4)
-
-
-def linear(dtype):
-    return Linear(A, torch.tensor([1.0, -1.0]).double(), tolerance=1e-6), (4,)
-
-
-def observation(dtype):
-    # in double precision whatever the samples are in, as numbers are that a user gives
-    return Observation(torch.sin, torch.full((2, 2), 0.3).double(), tolerance=1e-3), (2, 2)
-
-
-def composite(dtype):
+def composite(**asked):
     parts = [
-        linear(dtype)[0],
+        Linear(A, [1.0, -1.0], **asked),
         Bounds(-2.0, 2.0, tolerance=1e-2),
         LevelSet(lambda x: x[:, 0] * x[:, 1] - 0.1, tolerance=1e-2),
     ]
     return Composite(parts), (4,)
 
 
-def decoded(dtype):
-    constraint, _ = linear(dtype)
-    return Decoded(constraint, lambda z: torch.tanh(torch.cat([z, z.square()], dim=1))), (2,)
-
-
-def each_member(dtype):
+def each_member(**asked):
     targets = torch.tensor([[1.0, -1.0], [0.3, 2.0]]).double()
-    return EachMember(Linear(A, torch.zeros(2), tolerance=1e-6), targets), (4,)
+    return EachMember(Linear(A, torch.zeros(2), **asked), targets), (4,)
 
 
-def mask(dtype):
-    return Mask(torch.tensor([[True, False, True], [False] * 3]), 0.3, tolerance=1e-6), (2, 3)
+def decoded(**asked):
+    on = Linear(A, [1.0, -1.0], **asked)
+    return Decoded(on, lambda z: torch.tanh(torch.cat([z, z.square()], dim=1))), (2,)
 
 
-def obstacles(dtype):
-    return Obstacles(torch.tensor([[0.1, 0.2], [1.0, 0.5]]), 0.7, tolerance=1e-3), (4, 2)
+MASK = torch.tensor([[True, False, True], [False] * 3])
+CENTERS = torch.tensor([[0.1, 0.2], [1.0, 0.5]])
+FLOW = kuramoto_sivashinsky(1.0)
 
-
-def lengths(dtype):
-    pairs = torch.tensor([[0, 1], [1, 2]])
-    return Lengths(pairs, torch.tensor([1.0, 0.5]), tolerance=1e-3), (2, 3, 2)
-
-
-def quantiles(dtype):
-    levels, values = torch.tensor([0.25, 0.5, 1.0]), torch.tensor([-0.5, 0.1, 1.0])
-    return Quantiles(levels, values, tolerance=1e-3), (2, 3)
-
-
-def spectrum(dtype):
-    return Spectrum(torch.tensor([0.3, 0.1]), dims=2, tolerance=1e-3), (6, 4)
-
-
-# For each class, a constraint and the shape of one sample.
+# For each class, a constraint with what is asked of feasible samples, and the shape of a sample.
 TABLE = {
-    BlackBox: lambda dtype: (BlackBox(lambda x: torch.sin(x[:, :2]), tolerance=1e-3), (3,)),
-    Bounds: bounds,
-    ClosedLoop: lambda dtype: (ClosedLoop(tolerance=1e-6), (4, 2)),
+    BlackBox: lambda **asked: (BlackBox(lambda x: torch.sin(x[:, :2]), **asked), (3,)),
+    Bounds: lambda **asked: (Bounds(-0.5, 1.0, **asked), (3, 4)),
+    ClosedLoop: lambda **asked: (ClosedLoop(**asked), (4, 2)),
     Composite: composite,
     Decoded: decoded,
-    DivergenceFree: lambda dtype: (DivergenceFree((0.5, 0.3), tolerance=1e-6), (2, 6, 5)),
+    DivergenceFree: lambda **asked: (DivergenceFree((0.5, 0.3), **asked), (2, 6, 5)),
     EachMember: each_member,
-    Energy: lambda dtype: (Energy((-2, -1), 0.5, tolerance=1e-6), (3, 4)),
-    Equality: lambda dtype: (Equality(lambda x: x.square().sum(dim=1) - 1, 1e-4), (5,)),
-    Evolution: lambda dtype: (Evolution(kuramoto_sivashinsky(1.0), 0.1, tolerance=1e-3), (3, 8)),
-    Histogram: lambda dtype: (Histogram(torch.linspace(-1, 1, 6), tolerance=1e-6), (2, 3)),
-    Inequality: lambda dtype: (Inequality(lambda x: x.cumsum(dim=1) - 1, 1e-3), (3,)),
-    Integral: lambda dtype: (Integral((-1,), None, tolerance=1e-6), (3, 4)),
-    Lengths: lengths,
-    LevelSet: lambda dtype: (LevelSet(GaussianRandomField(seed=0)), (2,)),
-    Linear: linear,
-    Mask: mask,
-    Neumann: lambda dtype: (Neumann(-1, 0.5, 0.2, tolerance=1e-3), (2, 5)),
-    Observation: observation,
-    Obstacles: obstacles,
-    Quantiles: quantiles,
-    Scalar: lambda dtype: (Scalar(lambda x: (x.sum(dim=1) - 1) ** 2, 1e-4), (3,)),
-    Spectrum: spectrum,
+    Energy: lambda **asked: (Energy((-2, -1), 0.5, **asked), (3, 4)),
+    Equality: lambda **asked: (Equality(lambda x: x.square().sum(dim=1) - 1, **asked), (5,)),
+    Evolution: lambda **asked: (Evolution(FLOW, 0.1, **asked), (3, 8)),
+    Histogram: lambda **asked: (Histogram(torch.linspace(-1, 1, 6), **asked), (2, 3)),
+    Inequality: lambda **asked: (Inequality(lambda x: x.cumsum(dim=1) - 1, **asked), (3,)),
+    Integral: lambda **asked: (Integral((-1,), None, **asked), (3, 4)),
+    Lengths: lambda **asked: (Lengths([[0, 1], [1, 2]], [1.0, 0.5], **asked), (2, 3, 2)),
+    LevelSet: lambda **asked: (LevelSet(GaussianRandomField(seed=0), **asked), (2,)),
+    Linear: lambda **asked: (Linear(A, [1.0, -1.0], **asked), (4,)),
+    Mask: lambda **asked: (Mask(MASK, 0.3, **asked), (2, 3)),
+    Neumann: lambda **asked: (Neumann(-1, 0.5, 0.2, **asked), (2, 5)),
+    Observation: lambda **asked: (
+        # in double precision whatever the samples are in, as numbers are that a user gives
+        Observation(torch.sin, torch.full((2, 2), 0.3).double(), **asked),
+        (2, 2),
+    ),
+    Obstacles: lambda **asked: (Obstacles(CENTERS, 0.7, **asked), (4, 2)),
+    Quantiles: lambda **asked: (Quantiles([0.25, 0.5, 1], [-0.5, 0.1, 1], **asked), (2, 3)),
+    Scalar: lambda **asked: (Scalar(lambda x: (x.sum(dim=1) - 1) ** 2, **asked), (3,)),
+    Spectrum: lambda **asked: (Spectrum([0.3, 0.1], 2, **asked), (6, 4)),
 }
+MADE_OF_OTHERS = (Composite, Decoded, EachMember)
 
 
 def in_units(make):
-    def stated(dtype):
-        constraint, shape = make(dtype)
+    def stated():
+        constraint, shape = make()
         return constraint.in_units(0.3, 2.0), shape
 
     return stated
 
 
-KINDS = {kind.__name__: make for kind, make in TABLE.items()}
+KINDS = {kind.__name__: partial(make, tolerance=1e-3) for kind, make in TABLE.items()}
 KINDS |= {f"{name} in units": in_units(make) for name, make in list(KINDS.items())}
+WITH_ATOL = {
+    f"{kind.__name__} with atol": partial(make, atol=0.03) for kind, make in TABLE.items()
+}
+WITH_ATOL |= {f"{name} in units": in_units(make) for name, make in list(WITH_ATOL.items())}
+KINDS |= WITH_ATOL
 
 
 def of_every_kind(test):
@@ -192,7 +172,7 @@ def test_every_public_constraint_is_exported():
 @of_every_kind
 def test_there_is_one_row_of_residuals_and_one_violation_a_sample(make):
     for dtype in (torch.float32, torch.float64):
-        constraint, shape = make(dtype)
+        constraint, shape = make()
         x = samples(6, shape, dtype)
         r, c, feasible = constraint.residual(x), constraint.violation(x), constraint.is_feasible(x)
         assert r.ndim == 2
@@ -204,7 +184,7 @@ def test_there_is_one_row_of_residuals_and_one_violation_a_sample(make):
 
 @of_every_kind
 def test_a_violation_is_between_zero_and_the_squared_residual(make):
-    constraint, shape = make(torch.float64)
+    constraint, shape = make()
     for seed in range(12):
         x = samples(8, shape, seed=seed, scale=10 ** (seed / 2 - 3.5))
         c, squares = constraint.violation(x), constraint.residual(x).square().sum(dim=1)
@@ -212,23 +192,48 @@ def test_a_violation_is_between_zero_and_the_squared_residual(make):
         assert (c <= squares * (1 + 1e-12)).all()
 
 
+def line(shape, seed, n=200):
+    """Samples on a line from one to another, some of which are near a constraint."""
+    ends = samples(2, shape, seed=seed)
+    between = torch.linspace(0, 1, n, dtype=torch.float64).reshape(-1, *(1,) * len(shape))
+    return torch.lerp(ends[:1], ends[1:], between)
+
+
 @of_every_kind
-def test_a_squared_residual_within_the_tolerance_means_feasible(make):
-    constraint, shape = make(torch.float64)
+def test_a_residual_at_which_minimizers_stop_means_feasible(make):
+    constraint, shape = make()
     for seed in range(10):
-        # on a line from one sample to another, so that some are near the constraint
-        ends = samples(2, shape, seed=seed)
-        x = torch.lerp(
-            ends[:1], ends[1:], torch.linspace(0, 1, 200).reshape(-1, *(1,) * len(shape)).double()
-        )
-        within = constraint.residual(x).square().sum(dim=1) <= constraint.tolerance
-        assert constraint.is_feasible(x)[within].all()
+        x = line(shape, seed)
+        r, feasible = constraint.residual(x), constraint.is_feasible(x)
+        assert feasible[r.square().sum(dim=1) <= constraint.tolerance].all()
+        assert feasible[constraint.violation_of(r) <= constraint.tolerance].all()
+
+
+def test_atol_bounds_each_residual_component_and_the_ratio_is_of_the_largest():
+    for name, make in WITH_ATOL.items():
+        constraint, shape = make()
+        if any(name.startswith(kind.__name__) for kind in MADE_OF_OTHERS[:1]):
+            continue  # it scales its parts
+        for seed in range(4):
+            x = line(shape, seed)
+            largest = constraint.residual(x).abs().amax(dim=1)
+            assert torch.equal(constraint.is_feasible(x), largest <= 0.03), name
+            torch.testing.assert_close(constraint.ratio(x), largest / 0.03, rtol=1e-9, atol=1e-12)
+
+
+@of_every_kind
+def test_a_sample_is_feasible_where_the_ratio_to_what_was_asked_is_at_most_one(make):
+    constraint, shape = make()
+    x = torch.cat([line(shape, seed) for seed in range(4)])
+    ratio, feasible = constraint.ratio(x), constraint.is_feasible(x)
+    assert ratio.shape == (len(x),)
+    assert torch.equal(ratio <= 1, feasible)
 
 
 @of_every_kind
 def test_an_assessment_is_the_violation_and_a_verdict(make):
-    constraint, shape = make(torch.float64)
-    x = samples(50, shape)
+    constraint, shape = make()
+    x = samples(50, shape).requires_grad_()
     c, feasible = constraint.assess(x)
     torch.testing.assert_close(c, constraint.violation(x))
     assert torch.equal(feasible, constraint.is_feasible(x))
@@ -238,7 +243,7 @@ def test_an_assessment_is_the_violation_and_a_verdict(make):
 
 @of_every_kind
 def test_the_residual_of_one_sample_ignores_the_others(make):
-    constraint, shape = make(torch.float64)
+    constraint, shape = make()
     x = samples(5, shape)
     r, c, feasible = constraint.residual(x), *constraint.assess(x)
     for i in range(5):
@@ -249,17 +254,17 @@ def test_the_residual_of_one_sample_ignores_the_others(make):
         assert torch.equal(alone[1], feasible[row])
 
 
-@of_every_kind
-def test_gradients_agree_with_finite_differences(make):
-    constraint, shape = make(torch.float64)
-    x = samples(3, shape, seed=3).requires_grad_()
+@pytest.mark.parametrize("kind", TABLE)
+def test_gradients_agree_with_finite_differences(kind):
+    constraint, shape = TABLE[kind](tolerance=1e-3)
+    x = samples(2, shape, seed=3).requires_grad_()
     assert torch.autograd.gradcheck(constraint.residual, x)
 
 
 @of_every_kind
 def test_the_samplers_accept_it(make):
     for dtype in (torch.float32, torch.float64):
-        constraint, shape = make(dtype)
+        constraint, shape = make()
         x = samples(4, shape, dtype)
         torch.testing.assert_close(check_constraint(constraint, x), constraint.residual(x))
 
@@ -267,7 +272,7 @@ def test_the_samplers_accept_it(make):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @of_every_kind
 def test_residuals_and_projections_on_a_gpu_are_those_of_the_cpu(make):
-    constraint, shape = make(torch.float64)
+    constraint, shape = make()
     x = samples(4, shape)
     with members.calling([1], "cuda"):
         r, c, feasible = check_constraint(constraint, x.cuda()), *constraint.assess(x.cuda())
@@ -289,7 +294,7 @@ def test_residuals_and_projections_on_a_gpu_are_those_of_the_cpu(make):
 
 @of_every_kind
 def test_samples_are_not_modified(make):
-    constraint, shape = make(torch.float64)
+    constraint, shape = make()
     x = samples(4, shape)
     before = x.clone()
     constraint.residual(x)
@@ -302,7 +307,7 @@ def test_samples_are_not_modified(make):
 
 @of_every_kind
 def test_a_constraint_is_linear_if_and_only_if_it_says_so(make):
-    constraint, shape = make(torch.float64)
+    constraint, shape = make()
     x, y = samples(20, shape), samples(20, shape, seed=1)
     bend = constraint.residual(0.3 * x + 0.7 * y)
     bend = bend - 0.3 * constraint.residual(x) - 0.7 * constraint.residual(y)
@@ -311,7 +316,7 @@ def test_a_constraint_is_linear_if_and_only_if_it_says_so(make):
 
 @of_every_kind
 def test_random_samples_meet_a_constraint_only_if_it_has_no_equalities(make):
-    constraint, shape = make(torch.float64)
+    constraint, shape = make()
     x = torch.cat((samples(300, shape, scale=0.3), samples(300, shape, scale=3.0)))
     met = (constraint.residual(x) == 0).all(dim=1)
     if constraint.equalities is None:
@@ -325,7 +330,7 @@ def test_random_samples_meet_a_constraint_only_if_it_has_no_equalities(make):
 
 @of_every_kind
 def test_equalities_and_inequalities_together_are_the_constraint(make):
-    constraint, shape = make(torch.float64)
+    constraint, shape = make()
     x = torch.cat((samples(300, shape, scale=0.3), samples(300, shape, scale=3.0)))
     met = torch.ones(len(x), dtype=torch.bool)
     if constraint.equalities is not None:
@@ -339,7 +344,7 @@ def test_equalities_and_inequalities_together_are_the_constraint(make):
 
 @of_every_kind
 def test_a_projection_is_the_nearest_feasible_point_or_a_minimizer_is_advised(make):
-    constraint, shape = make(torch.float64)
+    constraint, shape = make()
     try:
         check_projection(constraint, shape)
     except NotImplementedError as error:
@@ -406,7 +411,7 @@ def with_a_projection(shape):
 
 
 # of one axis, of one element, with frames first, of vectors on even and odd grids
-SHAPES = [(5,), (1,), (1, 4), (3, 4), (4, 3, 2), (2, 4, 5), (2, 3, 1), (3, 2, 4, 3)]
+SHAPES = [(5,), (1,), (1, 4), (4, 3, 2), (2, 4, 5), (2, 3, 1), (3, 2, 4, 3)]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -425,23 +430,21 @@ def test_every_closed_form_is_nearest_for_samples_of_any_shape(shape):
 
 @of_every_kind
 def test_repr_names_the_class_and_its_tolerance(make):
-    constraint, _ = make(torch.float64)
-    assert "tolerance=" in repr(constraint)
+    constraint, _ = make()
+    assert ("atol=0.03" if constraint.atol == 0.03 else "tolerance=") in repr(constraint)
     assert any(kind.__name__ in repr(constraint) for kind in TABLE)
 
 
-@pytest.mark.parametrize("tolerance", [0.0, -1e-3, math.nan], ids=str)
-def test_a_tolerance_that_is_not_positive_is_refused(tolerance):
-    for make in (
-        lambda: Bounds(0.0, 1.0, tolerance),
-        lambda: Equality(torch.sin, tolerance),
-        lambda: Inequality(torch.sin, tolerance),
-        lambda: Integral((-1,), 0.0, tolerance),
-        lambda: LevelSet(torch.sin, tolerance),
-        lambda: Linear(A, torch.zeros(2), tolerance),
-        lambda: Mask(torch.tensor([True]), 0.0, tolerance),
-        lambda: Observation(torch.sin, torch.zeros(2), tolerance),
-        lambda: Scalar(torch.sin, tolerance),
-    ):
-        with pytest.raises(ValueError, match=r"\w+\(tolerance=\.\.\.\) must be positive, got"):
+@pytest.mark.parametrize("kind", [kind for kind in TABLE if kind not in MADE_OF_OTHERS])
+def test_one_positive_number_says_what_is_feasible(kind):
+    make = TABLE[kind]
+    for word, value in product(("tolerance", "atol"), (0.0, -1e-3, math.nan)):
+        with pytest.raises(
+            ValueError, match=rf"{kind.__name__}\({word}=\.\.\.\) must be positive"
+        ):
+            make(**{word: value})
+    with pytest.raises(ValueError, match="one residual component, got both"):
+        make(tolerance=0.5, atol=0.1)
+    if kind is not LevelSet:  # whose default is the paper's
+        with pytest.raises(ValueError, match="needs a tolerance"):
             make()

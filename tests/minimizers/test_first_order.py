@@ -5,14 +5,7 @@ import pytest
 import torch
 
 from feasibly.minimizers import SGD, Adam, Fromage, GaussNewton, Muon, Polyak
-
-
-def double(value):
-    return torch.tensor(value, dtype=torch.float64)
-
-
-def normal(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+from tests.tensors import double, normal
 
 
 class Recorder:
@@ -112,19 +105,6 @@ def test_muon_replaces_singular_values_by_about_one(shape):
     off = rotated - torch.diag_embed(rotated.diagonal(dim1=1, dim2=2))
     assert off.abs().max() < 1e-12
     torch.testing.assert_close(U @ rotated @ V.mT, step, rtol=0, atol=1e-12)
-
-
-def test_muon_takes_the_last_axis_against_the_others():
-    G = normal(3, 2, 2, 5)
-    flat = path(
-        Muon(steps=1),
-        lambda x: (x + G.reshape(3, 4, 5)).flatten(start_dim=1),
-        torch.zeros(3, 4, 5).double(),
-    )
-    deep = path(
-        Muon(steps=1), lambda x: (x + G).flatten(start_dim=1), torch.zeros(3, 2, 2, 5).double()
-    )
-    torch.testing.assert_close(deep[1].reshape(3, 4, 5), flat[1])
 
 
 def test_muon_normalises_the_step_of_a_sample_of_one_axis():

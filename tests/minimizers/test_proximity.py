@@ -3,7 +3,8 @@ r"""Proximal maps: :math:`\arg\min_z \|r(z)\|^2 + p \|z - x\|^2`."""
 import pytest
 import torch
 
-from feasibly.minimizers import LBFGS, SGD, GaussNewton
+from feasibly.minimizers import LBFGS, GaussNewton
+from tests.tensors import normal
 
 MINIMIZERS = {
     "gauss-newton": GaussNewton(steps=2, max_distance=None, damping=0.0),
@@ -13,10 +14,6 @@ MINIMIZERS = {
     "l-bfgs": LBFGS(steps=80, max_step=None),
 }
 every_minimizer = pytest.mark.parametrize("minimize", MINIMIZERS.values(), ids=MINIMIZERS)
-
-
-def normal(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def linear(A, y):
@@ -61,25 +58,6 @@ def test_further_iterations_stay_at_the_proximal_map(m):
         torch.testing.assert_close(iterate, proximal_map(A, y, x, 0.7), rtol=0, atol=1e-9)
 
 
-def test_first_order_methods_approach_the_closed_form():
-    A, y, x = normal(3, 10) / 2, normal(3, seed=1), normal(4, 10, seed=2)
-    found = SGD(steps=60, lr=0.1)(linear(A, y), x, proximity=1.0).x
-    torch.testing.assert_close(found, proximal_map(A, y, x, 1.0), rtol=0, atol=0.02)
-
-
-@every_minimizer
-def test_a_member_is_the_same_alone_as_among_feasible_ones(minimize):
-    A, y, x = normal(3, 10) / 2, normal(3, seed=1), normal(5, 10, seed=2)
-    inside = x - (x @ A.T - y) @ torch.linalg.pinv(A).T
-    x[[0, 3]] = inside[[0, 3]]
-    together = minimize(linear(A, y), x, threshold=1e-12, proximity=0.3)
-    for i in (0, 4):
-        alone = minimize(linear(A, y), x[i : i + 1], threshold=1e-12, proximity=0.3)
-        torch.testing.assert_close(together.x[i : i + 1], alone.x, rtol=0, atol=1e-7)
-    assert torch.equal(together.x[[0, 3]], x[[0, 3]])
-    assert ((together.x - x).norm(dim=1)[[1, 2, 4]] > 0.01).all()
-
-
 @every_minimizer
 def test_members_that_leave_the_search_do_not_shift_the_starts_of_the_others(minimize):
     """One member reaches the threshold in the search, before the others."""
@@ -91,25 +69,6 @@ def test_members_that_leave_the_search_do_not_shift_the_starts_of_the_others(min
     others = [0, 2, 3]
     expected = proximal_map(A, y, x, 0.01)[others]
     torch.testing.assert_close(together.x[others], expected, rtol=0, atol=1e-6)
-
-
-@every_minimizer
-def test_without_a_proximity_nothing_changes(minimize):
-    A, x = normal(3, 10) / 2, normal(4, 10, seed=1)
-
-    def residual(z):
-        return torch.tanh(z @ A.T) + 0.3, z
-
-    plain = minimize(residual, x, 1e-9, 2.0)
-    zero = minimize(residual, x, 1e-9, 2.0, proximity=0.0)
-    assert all(torch.equal(a, b) for a, b in zip(plain[:3], zero[:3], strict=True))
-
-
-@every_minimizer
-def test_an_infinite_proximity_leaves_every_member_where_it_is(minimize):
-    A, y, x = normal(3, 10) / 2, normal(3, seed=1), normal(4, 10, seed=2)
-    found = minimize(linear(A, y), x, proximity=1e8)
-    assert (found.x - x).abs().max() < 1e-6
 
 
 @pytest.mark.parametrize(("m", "dense"), [(1, 8), (4, 8), (4, 0)], ids=["row", "dense", "krylov"])
@@ -141,14 +100,3 @@ def test_the_threshold_is_one_for_the_whole_objective(minimize):
     expected = proximal_map(A, y, x, 2.0)
     found = minimize(linear(A, y), x, threshold=0.5 * least.min().item(), proximity=2.0)
     torch.testing.assert_close(found.x, expected, rtol=0, atol=1e-6)
-
-
-def test_a_non_finite_member_disturbs_no_other():
-    A, y, x = normal(3, 10) / 2, normal(3, seed=1), normal(4, 10, seed=2)
-    x[2] = torch.nan
-    for minimize in MINIMIZERS.values():
-        found = minimize(linear(A, y), x, proximity=0.5).x
-        others = [0, 1, 3]
-        torch.testing.assert_close(
-            found[others], proximal_map(A, y, x[others], 0.5), rtol=0, atol=1e-6
-        )

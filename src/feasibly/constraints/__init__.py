@@ -1,21 +1,15 @@
 """Constraints: a residual that is zero where a constraint holds, and a tolerance."""
 
-from .base import Constraint
-from .black_box import BlackBox
+from .base import Constraint, log_volume
 from .composite import Composite
 from .decoded import Decoded, FrameDecoder
-from .divergence import DivergenceFree
 from .each_member import EachMember, through
-from .equality import Equality, Scalar
-from .equations import Evolution, burgers, heat, kuramoto_sivashinsky, vorticity
-from .fields import Energy, Integral, Mask, Neumann
-from .geometry import ClosedLoop, Lengths, Obstacles
-from .inequality import Bounds, Inequality
-from .level_set import GaussianRandomField, LevelSet
+from .equations import DivergenceFree, Evolution, burgers, heat, kuramoto_sivashinsky, vorticity
+from .fields import ClosedLoop, Energy, Integral, Lengths, Mask, Neumann
+from .functions import BlackBox, Equality, GaussianRandomField, LevelSet, Scalar
+from .inequality import Bounds, Inequality, Obstacles
 from .observation import Linear, Observation
-from .quantiles import Histogram, Quantiles
-from .spectrum import Spectrum, energy_spectrum
-from .volume import log_volume
+from .statistics import Histogram, Quantiles, Spectrum, energy_spectrum
 
 __all__ = [
     "BlackBox",

@@ -5,10 +5,13 @@ __all__ = [
     "Constraint",
     "Inequalities",
     "Intervals",
+    "Limit",
+    "Mapped",
     "at_most_zero",
     "check_axes",
     "constant",
     "finite",
+    "log_volume",
     "ordered",
     "real",
     "rows",
@@ -33,16 +36,19 @@ from ..errors import ConstraintError
 Array = Tensor | ArrayLike
 """Numbers as a user gives them: a number, a list, an array or a tensor."""
 
+Limit = float | None
+"""A tolerance or an atol, the other one of which is None."""
+
 
 class Intervals(NamedTuple):
     r"""Values that must lie in intervals, each with shape :math:`(B, m)`.
 
     Attributes:
-        values: The values of samples, which are signed: inside they tell how far the bounds are.
+        values: The values of samples. They are signed: inside they show how far the bounds are.
         lower: The lower bounds; -inf for none.
         upper: The upper bounds; inf for none.
-        variance: The variances of the values' own errors: 0, or 1 for observations with errors;
-            None for no errors.
+        variance: The variances of the values' own errors: 0, or 1 for noisy observations; None
+            for no errors.
     """
 
     values: Tensor
@@ -67,30 +73,50 @@ class Constraint(ABC):
     r"""A constraint on clean samples :math:`x`, with shape :math:`(B, *)`.
 
     A subclass defines :meth:`residual`, :math:`r(x) \in \mathbb{R}^m`, which is zero where the
-    constraint holds. The violation is :math:`c(x) = \|r(x)\|^2`, a sum over the :math:`m`
-    residuals. A sample is feasible if :math:`c(x) \leq` `tolerance`.
+    constraint holds. The residual of a sample must depend on that sample alone, and must be
+    differentiable. What counts as feasible is stated in one of two ways:
 
-    The residual of a sample must depend on that sample alone. It must be differentiable.
+    * `tolerance` bounds the sum of squares over all residual components. The violation is
+      :math:`c(x) = \|r(x)\|^2`, and a sample is feasible if :math:`c(x) \leq` `tolerance`.
+    * `atol` bounds each residual component. The violation is :math:`c(x) = \max_i r_i(x)^2`, and
+      a sample is feasible if :math:`|r_i(x)| \leq` `atol` for every :math:`i`.
 
     Arguments:
-        tolerance: The largest violation of a feasible sample, in the squared units of the
+        tolerance: The largest sum of squares of a feasible sample, in the squared units of the
             residual.
+        atol: The largest absolute value of one residual component of a feasible sample, in the
+            units of the residual. The attribute `tolerance` is then its square.
+
+    Raises:
+        ValueError: If both are given, or neither, or one is not positive.
     """
 
     linear: bool = False
     """Whether the residual is linear in the sample, up to a constant: :math:`r(x) = A x - b`."""
 
     differs: bool = False
-    """Whether members have constraints of their own; see :class:`EachMember`."""
+    """Whether samples have constraints of their own; see :class:`EachMember`."""
 
     @typed
-    def __init__(self, tolerance: float) -> None:
-        if not tolerance > 0:
+    def __init__(self, tolerance: Limit = None, atol: Limit = None) -> None:
+        name = type(self).__name__
+        if tolerance is not None and atol is not None:
             raise ValueError(
-                f"{type(self).__name__}(tolerance=...) must be positive, got {tolerance}. It is "
-                "the largest squared norm of the residual that counts as feasible."
+                f"{name} takes either a tolerance, which bounds the sum of squares of the "
+                "residual, or an atol, which bounds one residual component, got both: "
+                f"{tolerance} and {atol}. Leave one out."
             )
-        self.tolerance = float(tolerance)
+        if tolerance is None and atol is None:
+            raise ValueError(
+                f"{name} needs a tolerance, the largest sum of squares of the residual, or an "
+                "atol, the largest absolute value of one residual component."
+            )
+        word, value = ("tolerance", tolerance) if atol is None else ("atol", atol)
+        if value is None or not value > 0 or (word == "atol" and not value**2 > 0):
+            raise ValueError(f"{name}({word}=...) must be positive, got {value}.")
+        self.given: tuple[Limit, Limit] = (tolerance, atol)
+        self.atol = None if atol is None else float(atol)
+        self.tolerance = float(value) if atol is None else float(value) ** 2
         self._inverses: dict[tuple[tuple[int, ...], torch.device], Tensor] = {}
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -102,17 +128,30 @@ class Constraint(ABC):
         r"""Returns :math:`r(x)`, with shape :math:`(B, m)`, for `x` with shape :math:`(B, *)`."""
 
     def violation(self, x: Tensor) -> Tensor:
-        r"""Returns :math:`c(x) = \|r(x)\|^2`, with shape :math:`(B)`.
+        r"""Returns :math:`c(x)`, with shape :math:`(B)`.
 
         A subclass may define another violation. It must be at most :math:`\|r\|^2` and zero with
         it, since the minimizers stop at :math:`\|r\|^2 \leq` `tolerance`.
         """
-        return self.residual(x).square().sum(dim=1)
+        return self.violation_of(self.residual(x))
 
     def violation_of(self, r: Tensor) -> Tensor:
-        r"""Returns the squared norm, with shape :math:`(B)`, by which a minimizer of residuals
-        `r`, with shape :math:`(B, m)`, may stop: :math:`\|r\|^2` unless `r` is rescaled."""
-        return r.square().sum(dim=1)
+        r"""Returns the violation of residuals `r`, with shape :math:`(B, m)`, by which a minimizer
+        may stop: their sum of squares or, given `atol`, their largest square."""
+        squares = r.square()
+        return squares.sum(dim=1) if self.atol is None else squares.amax(dim=1)
+
+    def ratio(self, x: Tensor) -> Tensor:
+        r"""Returns what a sample reached relative to what was asked, with shape :math:`(B)`.
+
+        It is :math:`\sqrt{c(x) / \text{tolerance}}`, which with `atol` is
+        :math:`\max_i |r_i(x)| / \text{atol}`. A sample is feasible if it is at most 1. Of several
+        constraints it is the largest one.
+        """
+        parts = [part.ratio(x) for part in self.parts if part is not self]
+        if parts:
+            return torch.stack(parts).amax(dim=0)
+        return (self.violation(x) / self.tolerance).sqrt()
 
     @torch.no_grad()
     def assess(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -125,10 +164,8 @@ class Constraint(ABC):
         return self.assess(x)[1]
 
     def projection(self, x: Tensor) -> Tensor:
-        r"""Returns the feasible point nearest to `x`, if there is a closed form.
-
-        For a :attr:`linear` constraint this is :math:`x - A^+ r(x)`. The matrix :math:`A^+` is
-        computed once for each shape of a sample.
+        r"""Returns the feasible point nearest to `x`, if there is a closed form: for a
+        :attr:`linear` constraint it is :math:`x - A^+ r(x)`.
 
         Raises:
             NotImplementedError: If there is no closed form.
@@ -136,8 +173,7 @@ class Constraint(ABC):
         """
         if self.noisy is not None:
             raise NotImplementedError(
-                f"{self!r} has no projection: samples are not expected to hit what has errors. "
-                "Project on what is exact, its attribute `exact`."
+                f"{self!r} has no projection: samples are not expected to hit what has errors."
             )
         if not self.linear:
             raise NotImplementedError(
@@ -145,7 +181,7 @@ class Constraint(ABC):
             )
         key = x.shape[1:], x.device
         if key not in self._inverses:
-            # A is that of every member, whatever the members' own targets are
+            # A is that of every sample, whatever the samples' own targets are
             with members.among(torch.zeros(1, dtype=torch.long, device=x.device)):
                 self._inverses[key] = self._invert(x[:1])
         z = x.double()
@@ -154,10 +190,7 @@ class Constraint(ABC):
 
     def matrix(self, like: Tensor) -> tuple[Tensor, Tensor]:
         r"""Returns :math:`A` and :math:`r(0)` of an affine residual :math:`A x + r(0)`, in float64
-        with shapes :math:`(m, D)` and :math:`(m)`.
-
-        Arguments:
-            like: Samples, with shape :math:`(B, *)`.
+        with shapes :math:`(m, D)` and :math:`(m)`, for samples `like`, with shape :math:`(B, *)`.
 
         Raises:
             NotImplementedError: If there are too many equations.
@@ -167,8 +200,8 @@ class Constraint(ABC):
         m = len(r_0)
         if m * zero.numel() > LARGEST:
             raise NotImplementedError(
-                f"{self!r} has {m} equations for {zero.numel()} elements. That is too many for a "
-                "closed-form projection; project with a minimizer."
+                f"{self!r} has too many equations for a closed-form projection, {m} equations for "
+                f"{zero.numel()} elements; project with a minimizer."
             )
         with torch.enable_grad():
             # one copy of a sample for each row of A
@@ -190,10 +223,9 @@ class Constraint(ABC):
 
     def _contradiction(self, x: Tensor) -> str:
         """Describes a linear constraint that not even the best sample `x` satisfies."""
+        least = self.violation(x).item()
         return (
-            f"{self!r}: no sample satisfies all its equations; the least violation is "
-            f"{self.violation(x).item():.3g}. Correct or drop the equations that contradict "
-            "each other."
+            f"{self!r}: no sample satisfies all its equations; the least violation is {least:.3g}."
         )
 
     @property
@@ -203,10 +235,8 @@ class Constraint(ABC):
 
     @property
     def exact(self) -> "Constraint | None":
-        """The part that must hold exactly, equalities and inequalities; None if there is none.
-
-        A subclass that has both inequalities and an observation with errors defines it.
-        """
+        """The part that must hold exactly; None if there is none. A subclass that has both
+        inequalities and a noisy observation defines it."""
         return self if self.noisy is None else self.equalities
 
     @property
@@ -214,35 +244,27 @@ class Constraint(ABC):
         r"""The part that is observed with errors; None if there is none.
 
         Its residual is in units of the errors: :math:`r(x^*) \sim \mathcal{N}(0, I)` for the true
-        :math:`x^*`. A sample is not expected to have :math:`r(x) = 0`, but
-        :math:`\|r(x)\|^2 \approx m`.
+        :math:`x^*`, so that :math:`\|r(x)\|^2 \approx m` is expected of a sample.
         """
         return None
 
     @property
     def equalities(self) -> "Constraint | None":
-        r"""The equality part of this constraint; None if it has none.
-
-        Random samples never satisfy an equality, so a sampler must project onto it. An inequality
-        has an interior, which a sampler can also reach by resampling.
-        """
+        r"""The equality part of this constraint, onto which a sampler must project; None if it has
+        none. An inequality has an interior, which a sampler can also reach by resampling."""
         return self
 
     @property
     def inequalities(self) -> Inequalities | None:
-        r"""The inequality part of this constraint, with signs; None if it has none.
-
-        A residual is zero everywhere inside. A sampler that goes on inside needs to know how far
-        the boundary is. A subclass that is an inequality may define this part, so that the two
-        parts together are the constraint. By default it is :math:`|r(x)| \leq 0`, which says
-        nothing of the boundary to samples inside. An observation with errors has none.
-        """
-        stated = self.equalities is self or self.noisy is not None
-        return None if stated else self._vanishing
+        r"""The inequality part of this constraint, with signs, which say inside how far the
+        boundary is; None if it has none. By default it is :math:`|r(x)| \leq 0`."""
+        if self.equalities is self or self.noisy is not None:
+            return None
+        return lambda x: at_most_zero(self.residual(x).abs())
 
     def intervals(self, x: Tensor) -> Intervals:
         r"""Returns all that is constrained of samples: residuals, which must be zero, then the
-        values of inequalities, then residuals of observations with errors."""
+        values of inequalities, then residuals of noisy observations."""
         parts = []
         if (equalities := self.equalities) is not None:
             r = equalities.residual(x)
@@ -250,31 +272,108 @@ class Constraint(ABC):
             parts.append((r, zero, zero, zero))
         if (inequalities := self.inequalities) is not None:
             g = inequalities(x)
-            parts.append((g.values, g.lower, g.upper, torch.zeros_like(g.values)))
+            parts.append((*g[:3], torch.zeros_like(g.values)))
         if (noisy := self.noisy) is not None:
             r = noisy.residual(x)
             zero = torch.zeros_like(r)
             parts.append((r, zero, zero, torch.ones_like(r)))
         return Intervals(*(torch.cat(part, dim=1) for part in zip(*parts, strict=True)))
 
-    def _vanishing(self, x: Tensor) -> Intervals:
-        return at_most_zero(self.residual(x).abs())
-
     def in_units(self, mean: Array, std: Array) -> "Constraint":
-        r"""Returns this constraint for a model of standardised data.
-
-        Write a constraint in physical units :math:`u`, and pass the result to a sampler whose
-        samples are :math:`x = (u - \mu) / s`.
-
-        Arguments:
-            mean: The mean :math:`\mu` of the data in physical units, which broadcasts to a
-                sample.
-            std: The standard deviation :math:`s`, likewise.
-        """
+        r"""Returns this constraint, which is in physical units :math:`u`, for a model of
+        standardised data :math:`x = (u - \mu) / s`. The mean and the standard deviation broadcast
+        to a sample."""
         return _InUnits(self, mean, std)
 
+    @property
+    def _asked(self) -> str:
+        """What was asked of a feasible sample, for messages."""
+        if self.atol is None:
+            return f"tolerance={self.tolerance:g}"
+        return f"atol={self.atol:g}"
+
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(tolerance={self.tolerance:g})"
+        return f"{type(self).__name__}({self._asked})"
+
+
+class Mapped(Constraint):
+    """A constraint on a function of samples, :meth:`image`. What is feasible is as it says."""
+
+    def __init__(self, constraint: Constraint) -> None:
+        super().__init__(*constraint.given)
+        self.constraint, self.differs = constraint, constraint.differs
+
+    @abstractmethod
+    def image(self, x: Tensor) -> Tensor:
+        """Returns what the constraint is on, for samples `x`."""
+
+    @abstractmethod
+    def of(self, part: Constraint) -> Constraint:
+        """Returns the same for a part of the constraint."""
+
+    @property
+    def exact(self) -> Constraint | None:
+        return None if (part := self.constraint.exact) is None else self.of(part)
+
+    @property
+    def noisy(self) -> Constraint | None:
+        return None if (part := self.constraint.noisy) is None else self.of(part)
+
+    @property
+    def equalities(self) -> Constraint | None:
+        return None if (part := self.constraint.equalities) is None else self.of(part)
+
+    @property
+    def inequalities(self) -> Inequalities | None:
+        inequalities = self.constraint.inequalities
+        return None if inequalities is None else lambda x: inequalities(self.image(x))
+
+    def residual(self, x: Tensor) -> Tensor:
+        return self.constraint.residual(self.image(x))
+
+    def violation(self, x: Tensor) -> Tensor:
+        return self.constraint.violation(self.image(x))
+
+    def violation_of(self, r: Tensor) -> Tensor:
+        return self.constraint.violation_of(r)
+
+    def ratio(self, x: Tensor) -> Tensor:
+        return self.constraint.ratio(self.image(x))
+
+    @torch.no_grad()
+    def assess(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.constraint.assess(self.image(x))
+
+
+class _InUnits(Mapped):
+    """A constraint in physical units, on standardised samples."""
+
+    def __init__(self, constraint: Constraint, mean: Array, std: Array) -> None:
+        super().__init__(constraint)
+        self.linear = constraint.linear
+        self.mean, self.std = finite(mean, "in_units(mean=...)"), finite(std, "in_units(std=...)")
+        if not torch.all(self.std > 0):
+            raise ValueError("in_units(std=...) must be positive everywhere.")
+
+    def image(self, x: Tensor) -> Tensor:
+        return x * self.std.to(x) + self.mean.to(x)
+
+    def of(self, part: Constraint) -> Constraint:
+        return part.in_units(self.mean, self.std)
+
+    def projection(self, x: Tensor) -> Tensor:
+        if self.std.numel() == 1:
+            u = self.image(x)
+            return x + (self.constraint.projection(u) - u) / self.std.to(x)
+        if not self.linear:  # the nearest point depends on the units of each element
+            raise NotImplementedError(
+                f"{self!r} has no closed-form projection, since elements differ in their units; "
+                "project with a minimizer."
+            )
+        return super().projection(x)
+
+    def __repr__(self) -> str:
+        return f"{self.constraint!r} in physical units"
 
 
 def at_most_zero(values: Tensor) -> Intervals:
@@ -302,21 +401,19 @@ def constant(value: Array, name: str, complex_too: bool = False) -> Tensor:
         ) from error
     if array.is_complex() and not complex_too:
         raise ValueError(
-            f"{name} is complex, and samples are real: give real numbers. Complex observed values "
-            "are taken by Linear, Observation, Equality and EachMember, as two real ones each."
+            f"{name} is complex, and samples are real: give real numbers, or observe complex ones "
+            "by Linear, Observation or Equality."
         )
     return array
 
 
 def finite(value: Array, name: str, complex_too: bool = False) -> Tensor:
-    """Returns the argument `name` as a tensor, and refuses it if it has values that are not
-    finite, or complex ones if they have no meaning."""
+    """Returns the argument `name` as :func:`constant` does, and refuses it if it is not finite."""
     value = constant(value, name, complex_too)
     bad = int((~value.isfinite()).sum())
     if bad:
         raise ValueError(
-            f"{name} has {bad} values of {value.numel()} that are not finite. Leave out missing "
-            "values, for example by a mask."
+            f"{name} has {bad} values of {value.numel()} that are not finite. Leave them out."
         )
     return value
 
@@ -331,8 +428,8 @@ def ordered(values: Tensor, name: str) -> Tensor:
     """Refuses complex values of the function `name`, which are neither small nor large."""
     if values.is_complex():
         raise ConstraintError(
-            f"{name} returned complex values, which have no order. State it of real ones: of "
-            "their size (abs), or of real and imaginary parts (torch.view_as_real)."
+            f"{name} returned complex values, which have no order. State it of their size (abs) "
+            "or of their parts (torch.view_as_real)."
         )
     return values
 
@@ -367,60 +464,38 @@ def target(y: Tensor, values: Tensor, name: str) -> Tensor:
     return y.to(values)
 
 
-class _InUnits(Constraint):
-    """A constraint in physical units, on standardised samples."""
+@torch.enable_grad()
+def log_volume(constraint: Constraint, x: Tensor) -> Tensor:
+    r"""Returns :math:`\frac{1}{2} \log \det J J^\top` with :math:`J = \partial r / \partial x`,
+    with shape :math:`(B)`.
 
-    def __init__(self, constraint: Constraint, mean: Array, std: Array) -> None:
-        super().__init__(constraint.tolerance)
-        self.constraint, self.linear = constraint, constraint.linear
-        self.differs = constraint.differs
-        self.mean, self.std = finite(mean, "in_units(mean=...)"), finite(std, "in_units(std=...)")
-        if not torch.all(self.std > 0):
-            raise ValueError("in_units(std=...) must be positive everywhere.")
+    A density :math:`p` can be restricted to :math:`r(x) = 0` in two ways. The *tube* distribution
+    is the limit of :math:`p` restricted to :math:`\|r\| \leq \epsilon`, which is Bayes' posterior
+    for an observation whose noise vanishes. Its density on the surface is
+    :math:`p / (\det J J^\top)^{1/2}`, and depends on how the residual is written. The *surface*
+    distribution has the density :math:`p`, and depends on the zeros of :math:`r` only.
 
-    def _physical(self, x: Tensor) -> Tensor:
-        return x * self.std.to(x) + self.mean.to(x)
+    Weight or resample tube samples by `log_volume(...).softmax(0)` to get the surface
+    distribution, and surface samples by `(-log_volume(...)).softmax(0)` to get the tube
+    distribution, at which :class:`PPR` and :class:`CalibratedPPR` aim.
 
-    @property
-    def exact(self) -> Constraint | None:
-        return self._of(self.constraint.exact)
+    The result is -inf if the residuals depend on each other, and NaN for a sample that is not
+    finite.
 
-    @property
-    def noisy(self) -> Constraint | None:
-        return self._of(self.constraint.noisy)
+    References:
+        | Geometric Measure Theory (Federer, 1969), Section 3.2
+        | https://doi.org/10.1007/978-3-642-62010-2
 
-    @property
-    def equalities(self) -> Constraint | None:
-        return self._of(self.constraint.equalities)
-
-    def _of(self, part: Constraint | None) -> Constraint | None:
-        return None if part is None else part.in_units(self.mean, self.std)
-
-    @property
-    def inequalities(self) -> Inequalities | None:
-        inequalities = self.constraint.inequalities
-        return None if inequalities is None else lambda x: inequalities(self._physical(x))
-
-    def residual(self, x: Tensor) -> Tensor:
-        return self.constraint.residual(self._physical(x))
-
-    def violation(self, x: Tensor) -> Tensor:
-        return self.constraint.violation(self._physical(x))
-
-    @torch.no_grad()
-    def assess(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return self.constraint.assess(self._physical(x))
-
-    def projection(self, x: Tensor) -> Tensor:
-        if self.std.numel() == 1:
-            u = self._physical(x)
-            return x + (self.constraint.projection(u) - u) / self.std.to(x)
-        if not self.linear:  # the nearest point depends on the units of each element
-            raise NotImplementedError(
-                f"{self!r} has no closed-form projection, since elements differ in their units; "
-                "project with a minimizer."
-            )
-        return super().projection(x)
-
-    def __repr__(self) -> str:
-        return f"{self.constraint!r} in physical units"
+    Arguments:
+        constraint: The constraint, with :math:`m` residuals. It is differentiated :math:`m` times.
+        x: The samples, with shape :math:`(B, *)`.
+    """
+    x = x.detach().requires_grad_()
+    r = constraint.residual(x)
+    slopes = [torch.autograd.grad(column.sum(), x, retain_graph=True)[0] for column in r.T]
+    J = torch.stack([row.flatten(start_dim=1).double() for row in slopes], dim=1)
+    if J.shape[1] > J.shape[2]:
+        return torch.full_like(r[:, 0].detach(), -torch.inf)
+    good = J.isfinite().flatten(start_dim=1).all(dim=1)
+    volume = torch.linalg.svdvals(torch.where(good[:, None, None], J, 1.0)).log().sum(dim=1)
+    return volume.where(good, torch.nan).to(x.dtype)

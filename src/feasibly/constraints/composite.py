@@ -15,17 +15,14 @@ from .base import Constraint, Inequalities, Intervals
 class Composite(Constraint):
     r"""All of several constraints, with the violation :math:`c(x) = \sum_i w_i c_i(x)`.
 
-    A sample is feasible if it is feasible for *every* part, each with its own tolerance. The
-    weights only balance the parts during a projection. Parts that are observations with noise
-    count neither for the violation nor for what is feasible.
-
-    If all parts are linear, the projection has a closed form: it solves all their equations at
-    once.
+    A sample is feasible if it is feasible for *every* part, each with its own tolerance or atol.
+    The weights only balance the parts during a projection. Parts that are noisy observations count
+    neither for the violation nor for what is feasible. If all parts are linear, the projection has
+    a closed form.
 
     Arguments:
         constraints: The parts.
-        weights: The weights :math:`w_i > 0`. The default is one over each tolerance, so that a
-            part counts by its violation relative to its tolerance.
+        weights: The weights :math:`w_i > 0`. The default is one over each tolerance.
     """
 
     @typed
@@ -33,15 +30,11 @@ class Composite(Constraint):
         self, constraints: Sequence[Constraint], weights: Sequence[float] | None = None
     ) -> None:
         if not isinstance(constraints, Sequence) or not constraints:
-            raise ValueError(
-                "Composite takes a list of at least one constraint, such as Composite([a, b]), "
-                f"got {constraints!r}."
-            )
+            raise ValueError(f"Composite takes at least one constraint, got {constraints!r}.")
         for part in constraints:
             if not isinstance(part, Constraint):
                 raise ValueError(
-                    f"Composite takes constraints, got {part!r}. Wrap a function first, such as "
-                    "Equality(function, tolerance)."
+                    f"Composite takes constraints, got {part!r}. Wrap a function first."
                 )
         if weights is None:
             weights = [1 / part.tolerance if part.exact else 1.0 for part in constraints]
@@ -50,8 +43,11 @@ class Composite(Constraint):
                 f"Composite needs one positive weight for each of its {len(constraints)} "
                 f"constraints, got {list(weights)}."
             )
-        # every part is feasible if sum_i w_i c_i <= min_i w_i tol_i: there minimizers may stop
-        super().__init__(min(w * c.tolerance for w, c in zip(weights, constraints, strict=True)))
+        # every part is feasible if sum_i w_i c_i <= min_i w_i tol_i: there minimizers may stop.
+        # If all parts bound each component, it is enough that none exceeds that.
+        least = min(w * c.tolerance for w, c in zip(weights, constraints, strict=True))
+        each = math.isfinite(least) and all(part.atol or not part.exact for part in constraints)
+        super().__init__(*((None, math.sqrt(least)) if each else (least, None)))
         self.constraints, self.weights = list(constraints), list(weights)
         self.linear = all(part.linear for part in constraints)
         self.differs = any(part.differs for part in constraints)
@@ -109,11 +105,8 @@ class Composite(Constraint):
 
     def projection(self, x: Tensor) -> Tensor:
         if not self.linear:
-            curved = next(part for part in self.constraints if not part.linear)
-            raise NotImplementedError(
-                f"Composite has no closed-form projection, since {curved!r} is not linear; "
-                "project with a minimizer."
-            )
+            nonlinear = next(part for part in self.constraints if not part.linear)
+            raise NotImplementedError(f"{nonlinear!r} is not linear; project with a minimizer.")
         return super().projection(x)
 
     def _contradiction(self, x: Tensor) -> str:
@@ -124,7 +117,7 @@ class Composite(Constraint):
         ]
         return (
             "Composite: its parts contradict each other. The best sample still misses "
-            f"{' and '.join(missed)}. Correct or drop one of the parts."
+            f"{' and '.join(missed)}."
         )
 
     def __repr__(self) -> str:

@@ -12,10 +12,10 @@ from torch.utils.checkpoint import checkpoint
 
 from ..arguments import typed
 from ..errors import ConstraintError
-from .base import Constraint, Inequalities
+from .base import Constraint, Mapped
 
 
-class Decoded(Constraint):
+class Decoded(Mapped):
     r"""A constraint on :math:`D(z)`, for a model of latents :math:`z` and a decoder :math:`D`.
 
     Arguments:
@@ -26,7 +26,6 @@ class Decoded(Constraint):
         encode: The encoder, which :class:`ReSample` uses; None if there is none.
 
     Raises:
-        ValueError: If one of them is something else.
         ConstraintError: In use, if the decoder returns something else.
     """
 
@@ -37,52 +36,22 @@ class Decoded(Constraint):
         encode: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         if not isinstance(constraint, Constraint) or not callable(decode):
-            swapped = isinstance(decode, Constraint) and callable(constraint)
             raise ValueError(
                 "Decoded(constraint, decode) takes a constraint and a decoder, got "
                 f"{type(constraint).__name__} and {type(decode).__name__}."
-                + (" Swap the two." if swapped else "")
             )
         if not callable(encode) and encode is not None:
             raise ValueError(
                 f"Decoded(encode=...) takes a function of samples, got {type(encode).__name__}."
             )
-        super().__init__(constraint.tolerance)
-        self.constraint, self.decode, self.encode = constraint, decode, encode
-        self.differs = constraint.differs
+        super().__init__(constraint)
+        self.decode, self.encode = decode, encode
 
-    @property
-    def exact(self) -> Constraint | None:
-        return self._of(self.constraint.exact)
-
-    @property
-    def noisy(self) -> Constraint | None:
-        return self._of(self.constraint.noisy)
-
-    @property
-    def equalities(self) -> Constraint | None:
-        return self._of(self.constraint.equalities)
-
-    def _of(self, part: Constraint | None) -> Constraint | None:
-        return None if part is None else Decoded(part, self.decode, self.encode)
-
-    @property
-    def inequalities(self) -> Inequalities | None:
-        inequalities = self.constraint.inequalities
-        return None if inequalities is None else lambda x: inequalities(self._decoded(x))
-
-    def _decoded(self, x: Tensor) -> Tensor:
+    def image(self, x: Tensor) -> Tensor:
         return _tensor_of(self.decode(x))
 
-    def residual(self, x: Tensor) -> Tensor:
-        return self.constraint.residual(self._decoded(x))
-
-    def violation(self, x: Tensor) -> Tensor:
-        return self.constraint.violation(self._decoded(x))
-
-    @torch.no_grad()
-    def assess(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return self.constraint.assess(self._decoded(x))
+    def of(self, part: Constraint) -> Constraint:
+        return Decoded(part, self.decode, self.encode)
 
     def __repr__(self) -> str:
         return f"{self.constraint!r}, decoded"
@@ -104,7 +73,7 @@ class FrameDecoder:
         decode: The decoder of a batch of frames, from shape :math:`(B, *)` to :math:`(B, C, *)`.
         frames: The frames to decode.
         channels: Which of the :math:`C` decoded channels to return; None for all.
-        recompute: Whether to compute the activations of a frame again for its gradient.
+        recompute: See above.
 
     References:
         | Training Deep Nets with Sublinear Memory Cost (Chen et al., 2016)
@@ -149,8 +118,7 @@ def _tensor_of(decoded: Any) -> Tensor:
     found = decoded if isinstance(decoded, Tensor) else getattr(decoded, "sample", None)
     if not isinstance(found, Tensor):
         raise ConstraintError(
-            f"The decoder returned {type(decoded).__name__}; it must return a tensor, a tuple "
-            "that begins with one, or an object with one at .sample."
+            f"The decoder must return a tensor, or one at .sample, got {type(decoded).__name__}."
         )
     return found
 
@@ -160,10 +128,8 @@ def _numbers(name: str, given: Sequence[int]) -> list[int]:
     try:
         numbers = [operator.index(number) for number in given]
     except TypeError as error:
-        raise TypeError(
-            f"FrameDecoder({name}s=...) takes a sequence of whole numbers, such as (12,), got "
-            f"{given!r}."
-        ) from error
+        message = f"FrameDecoder({name}s=...) takes whole numbers, such as (12,), got {given!r}."
+        raise TypeError(message) from error
     if not numbers:
         raise ValueError(f"FrameDecoder needs at least one {name} to decode.")
     return numbers

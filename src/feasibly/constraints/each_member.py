@@ -2,6 +2,8 @@
 
 __all__ = ["EachMember", "through"]
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -9,7 +11,7 @@ from .. import members
 from ..arguments import typed
 from ..errors import ConstraintError
 from ..randomness import generator
-from .base import Array, Constraint, Intervals, constant, real
+from .base import Array, Constraint, Intervals, Mapped, constant, real
 from .composite import Composite
 from .inequality import Inequality
 
@@ -21,11 +23,9 @@ class EachMember(Constraint):
     r"""The constraint :math:`r(x_i) = y_i` with a target :math:`y_i` for each member :math:`i`.
 
     Of an observation :math:`A(x_i) = y_i` give the residual with the target zero, such as
-    `EachMember(Equality(A, tolerance), y)`. A member's target is found by its index, in whatever
-    batch it is. So a member is the same alone as among others.
-
-    Outside of a run nothing says which members a batch holds. There, evaluate it inside of `with
-    feasibly.members.calling(indices):`. A single index stands for all samples of the batch.
+    `EachMember(Equality(A, tolerance), y)`. A sample's target is found by its index, in whatever
+    batch it is. Outside of a run, evaluate it inside of `with feasibly.members.calling(indices):`.
+    A single index stands for all samples of the batch.
 
     Arguments:
         constraint: The constraint with the residual :math:`r`, an equality. Of an observation
@@ -52,16 +52,12 @@ class EachMember(Constraint):
         ):
             raise ValueError(
                 "EachMember takes a constraint that is an equality, or an observation whose "
-                f"values all have noise, got {constraint!r}; join it with others by "
-                "Composite([EachMember(...), ...])."
+                f"values all have noise, got {constraint!r}; join others by a Composite."
             )
-        super().__init__(constraint.tolerance)
+        super().__init__(*constraint.given)
         targets = real(constant(targets, "EachMember(targets=...)", complex_too=True))
         if targets.isinf().any() or targets.isnan().all():
-            raise ValueError(
-                "EachMember(targets=...) has infinite values, or none but missing ones (NaN). "
-                "Correct them."
-            )
+            raise ValueError("EachMember(targets=...) has infinite values, or all are missing.")
         if targets.ndim < 1 or not len(targets) or repeats < 1:
             raise ValueError(
                 "EachMember needs a row of targets for each member and repeats of at least 1, got "
@@ -97,9 +93,8 @@ class EachMember(Constraint):
         ids = members.current()
         if ids is None:
             raise ConstraintError(
-                f"{self!r} has a target for each member, and nothing says which members these "
-                f"{batch} samples are; evaluate it in a run, or inside of `with "
-                "feasibly.members.calling(indices):`."
+                f"{self!r}: nothing says which members these {batch} samples are; evaluate it in "
+                "a run, or inside of `with feasibly.members.calling(indices):`."
             )
         if len(ids) not in (1, batch):
             raise ConstraintError(
@@ -171,4 +166,18 @@ def _through(
         # an infinite bound is met by any margin
         return torch.cat([torch.where(v.isfinite(), gap, -1.0) for v, gap in gaps], dim=1)
 
-    return Composite([stated, Inequality(beyond, constraint.tolerance)], weights=[1, 1])
+    bounds = [part for part in _leaves(constraint) if part.inequalities is not None]
+    least = min(bounds, key=lambda part: part.tolerance)  # of several, the strictest limit
+    if all(part.atol is not None for part in bounds):
+        inside = Inequality(beyond, atol=least.atol)
+    else:
+        inside = Inequality(beyond, least.tolerance)
+    return Composite([stated, inside], [1, 1] if inside.given == stated.given else None)
+
+
+def _leaves(constraint: Constraint) -> Iterator[Constraint]:
+    """Yields what a constraint is made of, also inside of units and decoders."""
+    while isinstance(constraint, Mapped):
+        constraint = constraint.constraint
+    for part in constraint.parts:
+        yield from [part] if part is constraint else _leaves(part)

@@ -1,6 +1,13 @@
-r"""Partial differential equations in time: :math:`u_t = F(u)` between the frames of a sample."""
+r"""Differential equations: :math:`u_t = F(u)` between frames, and :math:`\nabla \cdot u = 0`."""
 
-__all__ = ["Evolution", "burgers", "heat", "kuramoto_sivashinsky", "vorticity"]
+__all__ = [
+    "DivergenceFree",
+    "Evolution",
+    "burgers",
+    "heat",
+    "kuramoto_sivashinsky",
+    "vorticity",
+]
 
 import math
 from collections.abc import Callable, Sequence
@@ -9,14 +16,26 @@ import torch
 from torch import Tensor
 
 from ..arguments import typed
-from .base import Array, Constraint, finite
-from .operators import check_grid, derivative, laplacian, wavenumber
+from .base import Array, Constraint, Limit, finite
+from .operators import check_grid, derivative, divergence, laplacian, wavenumber
 
 
-class Evolution(Constraint):
+class _Everywhere(Constraint):
+    """An equation at all points of a grid. Its violation is a mean square or, given `atol`, the
+    largest square of a point."""
+
+    def _misses(self, r: Tensor) -> Tensor:
+        """Returns the residual of what is missed at each point, with shape (B, *)."""
+        r = r.flatten(start_dim=1)
+        return r / math.sqrt(r.shape[1]) if self.atol is None else r
+
+
+class Evolution(_Everywhere):
     r"""The constraint that frames follow :math:`u_t = F(u)`, with the residual
 
-    .. math:: \frac{u^{n+1} - u^n}{\Delta t} - \theta F(u^{n+1}) - (1 - \theta) F(u^n) .
+    .. math:: \frac{u^{n+1} - u^n}{\Delta t} - \theta F(u^{n+1}) - (1 - \theta) F(u^n) ,
+
+    over :math:`\sqrt{m}` for :math:`m` values unless `atol` is given.
 
     Samples are trajectories, with shape :math:`(B, T, *)`. If a solver made the data, use its
     scheme and its time step. No such formula is exact between the frames of a coarser record.
@@ -28,15 +47,22 @@ class Evolution(Constraint):
         dt: The time :math:`\Delta t` between frames.
         tolerance: The largest mean square of the residual, over all points of all steps, in
             squared units of :math:`u` over time.
+        atol: Instead, the largest absolute value at one point of one step.
         theta: The weight :math:`\theta`: 0 for the explicit and 1 for the implicit Euler method,
             1/2 for the method of Crank and Nicolson, which is of second order.
     """
 
     @typed
     def __init__(
-        self, F: Callable[[Tensor], Tensor], dt: float, tolerance: float, theta: float = 0.5
+        self,
+        F: Callable[[Tensor], Tensor],
+        dt: float,
+        tolerance: Limit = None,
+        theta: float = 0.5,
+        *,
+        atol: Limit = None,
     ) -> None:
-        super().__init__(tolerance)
+        super().__init__(tolerance, atol)
         if not dt > 0 or not 0 <= theta <= 1:
             raise ValueError(
                 f"Evolution needs a positive dt and theta in [0, 1], got {dt} and {theta}."
@@ -51,8 +77,73 @@ class Evolution(Constraint):
             )
         F = self.F(x)
         drift = self.theta * F[:, 1:] + (1 - self.theta) * F[:, :-1]
-        r = ((x[:, 1:] - x[:, :-1]) / self.dt - drift).flatten(start_dim=1)
-        return r / math.sqrt(r.shape[1])
+        return self._misses((x[:, 1:] - x[:, :-1]) / self.dt - drift)
+
+
+class DivergenceFree(_Everywhere):
+    r"""The constraint :math:`\nabla \cdot u = 0` on a uniform grid in two or three dimensions.
+
+    Samples have shape :math:`(B, *, d, n_1, ..., n_d)`, where component :math:`i` points along
+    grid axis :math:`i`. The constraint holds for all fields of a sample.
+
+    Arguments:
+        spacing: The :math:`d` distances between grid points.
+        tolerance: The largest mean over the grid of :math:`(\nabla \cdot u)^2` of a feasible
+            sample, in squared units of :math:`u` over those of the spacing.
+        atol: Instead, the largest :math:`|\nabla \cdot u|` at one point.
+        scheme: `spectral`, `periodic` (central differences) or `open` (central differences,
+            one-sided at the ends).
+    """
+
+    linear = True
+
+    @typed
+    def __init__(
+        self,
+        spacing: Sequence[float],
+        tolerance: Limit = None,
+        scheme: str = "spectral",
+        *,
+        atol: Limit = None,
+    ) -> None:
+        super().__init__(tolerance, atol)
+        check_grid(spacing, scheme, "DivergenceFree")
+        if len(spacing) not in (2, 3):
+            raise ValueError(
+                "DivergenceFree(spacing=...) must be two or three distances, got "
+                f"{tuple(spacing)}."
+            )
+        self.spacing, self.scheme = tuple(spacing), scheme
+
+    def residual(self, x: Tensor) -> Tensor:
+        d = len(self.spacing)
+        if x.ndim < d + 2 or x.shape[-d - 1] != d:
+            raise ValueError(
+                f"DivergenceFree needs samples that end with an axis of {d} components and {d} "
+                f"grid axes, got shape {tuple(x.shape[1:])}."
+            )
+        return self._misses(divergence(x, self.spacing, self.scheme))
+
+    def projection(self, x: Tensor) -> Tensor:
+        r"""Returns the Leray projection :math:`\hat u - k (k \cdot \hat u) / |k|^2`.
+
+        The scheme `open` has no waves: its equations are solved as those of any linear constraint.
+        """
+        if self.scheme == "open":
+            return super().projection(x)
+        d = len(self.spacing)
+        axes = tuple(range(-d, 0))
+        sides = zip(x.shape[-d:], self.spacing, strict=True)
+        grid = [wavenumber(n, h, self.scheme, x) for n, h in sides]
+        k = torch.stack(torch.meshgrid(*grid, indexing="ij"))
+        squares = k.square().sum(dim=0)
+        # The mean, and waves whose derivatives vanish, have no divergence. Rounding of sin(k h)
+        # must not give them one.
+        still = squares <= 1e-10 * squares.max()
+        inverse = torch.where(still, 0.0, 1 / squares)
+        u_hat = torch.fft.fftn(x, dim=axes)
+        along = (k * u_hat).sum(dim=-d - 1, keepdim=True) * inverse
+        return torch.fft.ifftn(u_hat - k * along, dim=axes).real
 
 
 def heat(
@@ -98,10 +189,8 @@ def vorticity(
     .. math:: F(\omega) = \nu \nabla^2 \omega - u \, \omega_x - v \, \omega_y + f, \qquad
         (u, v) = (\psi_y, -\psi_x), \quad \nabla^2 \psi = - \omega .
 
-    Arguments:
-        viscosity: The viscosity :math:`\nu`.
-        spacing: The two distances between grid points.
-        forcing: The curl :math:`f` of the force, which broadcasts to a frame.
+    The two spacings are those of the axes. The forcing :math:`f`, the curl of the force,
+    broadcasts to a frame.
     """
     check_grid(spacing, "spectral", "vorticity")
     h_x, h_y = spacing

@@ -1,6 +1,6 @@
-"""Constraints on the values of a field, its slopes and its integrals."""
+"""Constraints on the values of a field or path: known ones, slopes, distances and integrals."""
 
-__all__ = ["Energy", "Integral", "Mask", "Neumann"]
+__all__ = ["ClosedLoop", "Energy", "Integral", "Lengths", "Mask", "Neumann"]
 
 import math
 from collections.abc import Sequence
@@ -11,7 +11,8 @@ from torch import Tensor
 
 from ..arguments import typed
 from ..errors import ConstraintError
-from .base import Array, Constraint, check_axes, constant, finite, target
+from .base import Array, Constraint, Limit, check_axes, constant, finite, target
+from .inequality import length
 
 
 class Mask(Constraint):
@@ -24,13 +25,16 @@ class Mask(Constraint):
         y: The values, in the units of a sample. Give one number, or the known values in the order
             of `x[mask]`, or a whole sample, of which only the masked part counts.
         tolerance: The largest sum of squared errors over the mask, in those units squared.
+        atol: Instead, the largest error of one value.
     """
 
     linear = True
 
     @typed
-    def __init__(self, mask: Array, y: Array, tolerance: float) -> None:
-        super().__init__(tolerance)
+    def __init__(
+        self, mask: Array, y: Array, tolerance: Limit = None, *, atol: Limit = None
+    ) -> None:
+        super().__init__(tolerance, atol)
         mask = mask if isinstance(mask, Tensor) else torch.tensor(np.asarray(mask))
         if mask.dtype != torch.bool or not mask.any():
             raise ValueError(
@@ -43,10 +47,9 @@ class Mask(Constraint):
         if y.ndim and y.shape != mask.shape:
             raise ValueError(
                 f"Mask(y=...) has shape {tuple(y.shape)}. Give a number, the {known} values where "
-                f"the mask is true, or a whole sample, with shape {tuple(mask.shape)}."
+                f"the mask is true, or a sample, with shape {tuple(mask.shape)}."
             )
-        self.mask = mask
-        self.y = y.expand(mask.shape)
+        self.mask, self.y = mask, y.expand(mask.shape)
         if not self.y[mask].isfinite().all():
             raise ValueError("Mask(y=...) must be finite where the mask is true.")
 
@@ -56,37 +59,30 @@ class Mask(Constraint):
         shape: Sequence[int],
         dims: Sequence[int],
         y: Array,
-        tolerance: float,
+        tolerance: Limit = None,
+        *,
+        atol: Limit = None,
     ) -> "Mask":
-        r"""Returns a Dirichlet condition: the value is `y` at both ends of some axes.
-
-        Arguments:
-            shape: The shape of a sample.
-            dims: The axes. Negative ones count from the last.
-            y: The values; see :class:`Mask`.
-            tolerance: The largest sum of squared errors at the ends.
-        """
+        r"""Returns a Dirichlet condition: the value is `y` at both ends of the axes `dims` of
+        samples of a `shape`; see :class:`Mask`."""
         mask = torch.zeros(tuple(shape), dtype=torch.bool)
         for dim in dims:
             mask.select(dim, 0).fill_(True)
             mask.select(dim, -1).fill_(True)
-        return cls(mask, y, tolerance)
+        return cls(mask, y, tolerance, atol=atol)
 
     @classmethod
-    def initial(cls, u: Array, frames: int, tolerance: float) -> "Mask":
-        r"""Returns an initial condition: a sample begins with known frames.
-
-        Arguments:
-            u: The first :math:`k` frames, with shape :math:`(k, *)`.
-            frames: The number of frames of a sample, on its first axis.
-            tolerance: The largest sum of squared errors of these frames.
-        """
+    def initial(
+        cls, u: Array, frames: int, tolerance: Limit = None, *, atol: Limit = None
+    ) -> "Mask":
+        r"""Returns an initial condition: samples of so many `frames`, on their first axis, begin
+        with the frames `u`, with shape :math:`(k, *)`; see :class:`Mask`."""
         u = constant(u, "Mask.initial(u=...)")
         mask = torch.zeros((frames, *u.shape[1:]), dtype=torch.bool)
         mask[: u.shape[0]] = True
         y = torch.zeros(mask.shape, dtype=u.dtype)
         y[: u.shape[0]] = u.cpu()
-        return cls(mask, y, tolerance)
+        return cls(mask, y, tolerance, atol=atol)
 
     def residual(self, x: Tensor) -> Tensor:
         mask = self.mask.to(x.device)
@@ -109,13 +105,16 @@ class Neumann(Constraint):
         y: The slope, in units of a sample over those of the spacing; 0 is no flux. It
             broadcasts to the shape :math:`(2, *)` of the two ends, the lower end first.
         tolerance: The largest sum of squared errors, in squared units of the slope.
+        atol: Instead, the largest error of one slope.
     """
 
     linear = True
 
     @typed
-    def __init__(self, dim: int, spacing: float, y: Array, tolerance: float) -> None:
-        super().__init__(tolerance)
+    def __init__(
+        self, dim: int, spacing: float, y: Array, tolerance: Limit = None, *, atol: Limit = None
+    ) -> None:
+        super().__init__(tolerance, atol)
         if dim >= 0:
             raise ValueError(f"Neumann(dim=...) must be negative, got {dim}. The last axis is -1.")
         if not 0 < spacing < math.inf:
@@ -131,6 +130,67 @@ class Neumann(Constraint):
         return (slopes - target(self.y, slopes, "Neumann(y)")).flatten(start_dim=1)
 
 
+class ClosedLoop(Constraint):
+    r"""The constraint that a path, with shape :math:`(B, T, d)`, ends where it begins.
+
+    Arguments:
+        tolerance: The largest squared distance of the ends, in squared units of length.
+        atol: Instead, the largest difference of one coordinate.
+    """
+
+    linear = True
+
+    def residual(self, x: Tensor) -> Tensor:
+        check_axes(x, 2, "ClosedLoop")
+        return (x[:, -1] - x[:, 0]).flatten(start_dim=1)
+
+    def projection(self, x: Tensor) -> Tensor:
+        r"""Returns the path with both ends moved to the point between them."""
+        closed = x.clone()
+        closed[:, 0] = closed[:, -1] = (x[:, 0] + x[:, -1]) / 2
+        return closed
+
+
+class Lengths(Constraint):
+    r"""The constraint that distances between points are known: :math:`\|x_i - x_j\| = l_{ij}`.
+
+    Use it for joints of a skeleton, links of a chain, or bonds. Samples have shape
+    :math:`(B, *, J, d)`, such as frames of :math:`J` points each.
+
+    Arguments:
+        pairs: The pairs :math:`(i, j)` of points, whole numbers with shape :math:`(K, 2)`.
+        lengths: Their positive lengths, which broadcast to :math:`(K)`.
+        tolerance: The largest sum of squared errors of length, in squared units of length.
+        atol: Instead, the largest error of one length.
+    """
+
+    @typed
+    def __init__(
+        self, pairs: Array, lengths: Array, tolerance: Limit = None, *, atol: Limit = None
+    ) -> None:
+        super().__init__(tolerance, atol)
+        pairs = constant(pairs, "Lengths(pairs=...)").long()
+        if pairs.ndim != 2 or pairs.shape[1] != 2 or (pairs[:, 0] == pairs[:, 1]).any():
+            raise ValueError(
+                "Lengths(pairs=...) must be pairs of different points, with shape (K, 2), got "
+                f"shape {tuple(pairs.shape)}."
+            )
+        self.pairs, self.lengths = pairs, constant(lengths, "Lengths(lengths=...)")
+        if not (self.lengths > 0).all():
+            raise ValueError("Lengths(lengths=...) must be positive.")
+
+    def residual(self, x: Tensor) -> Tensor:
+        last = int(self.pairs.max())
+        if x.ndim < 3 or last >= x.shape[-2]:
+            raise ConstraintError(
+                f"Lengths needs samples of shape (*, J, d) with J > {last}: its pairs name point "
+                f"{last}. Got {tuple(x.shape[1:])}."
+            )
+        i, j = self.pairs.to(x.device).unbind(dim=1)
+        distance = length(x[..., i, :] - x[..., j, :])
+        return (distance - self.lengths.to(x)).flatten(start_dim=1)
+
+
 class _Sum(Constraint):
     """A constraint on sums over some axes: they are known, or they are conserved."""
 
@@ -138,10 +198,12 @@ class _Sum(Constraint):
         self,
         dims: Sequence[int],
         y: Array | None,
-        tolerance: float,
+        tolerance: Limit = None,
         weights: Array | None = None,
+        *,
+        atol: Limit = None,
     ) -> None:
-        super().__init__(tolerance)
+        super().__init__(tolerance, atol)
         self.dims = tuple(dims)
         name = type(self).__name__
         if not self.dims or max(self.dims) >= 0 or list(self.dims) != sorted(set(self.dims)):
@@ -155,9 +217,7 @@ class _Sum(Constraint):
     def _weights(self, x: Tensor) -> Tensor:
         """Returns the weights, with as many axes as `x`; the axes that are not summed are ones."""
         check_axes(x, -self.dims[0], f"{type(self).__name__}(dims={self.dims})")
-        shape = [1] * x.ndim
-        for dim in self.dims:
-            shape[dim] = x.shape[dim]
+        shape = [n if i - x.ndim in self.dims else 1 for i, n in enumerate(x.shape)]
         if self.weights is None:
             return torch.full(shape, 1 / math.prod(shape), dtype=x.dtype, device=x.device)
         return self.weights.to(x).expand([shape[dim] for dim in self.dims]).reshape(shape)
@@ -184,10 +244,7 @@ class _Sum(Constraint):
 
     def _restore(self, sums: Tensor, x: Tensor) -> Tensor:
         """Returns `sums` with the summed axes of `x` as ones, to broadcast against `x`."""
-        shape = list(x.shape)
-        for dim in self.dims:
-            shape[dim] = 1
-        return sums.reshape(shape)
+        return sums.reshape([1 if i - x.ndim in self.dims else n for i, n in enumerate(x.shape)])
 
 
 class Integral(_Sum):
@@ -204,6 +261,7 @@ class Integral(_Sum):
         tolerance: The largest sum of squared errors, in those units squared.
         weights: The weights :math:`w`, such as the areas of cells, which broadcast to the axes
             `dims`; None for an average.
+        atol: Instead of a tolerance, the largest error of one sum.
     """
 
     linear = True
@@ -220,16 +278,8 @@ class Integral(_Sum):
 class Energy(_Sum):
     r"""The constraint that an energy is known: :math:`\frac{1}{2} \sum_i w_i x_i^2 = y`.
 
-    The sum runs over some axes of a sample.
-
-    Arguments:
-        dims: The axes to sum over, negative and in increasing order. For a velocity, include the
-            axis of its components.
-        y: The energies, in squared units of a sample times those of the weights. They broadcast
-            to the other axes. None if they are unknown but conserved, that is, the same along the
-            first of the other axes.
-        tolerance: The largest sum of squared errors, in those units squared.
-        weights: The weights :math:`w`, such as the areas of cells; None for an average.
+    The arguments are those of :class:`Integral`, of squared values. Of a velocity, sum over the
+    axis of its components too.
     """
 
     @typed
@@ -237,10 +287,12 @@ class Energy(_Sum):
         self,
         dims: Sequence[int],
         y: Array | None,
-        tolerance: float,
+        tolerance: Limit = None,
         weights: Array | None = None,
+        *,
+        atol: Limit = None,
     ) -> None:
-        super().__init__(dims, y, tolerance, weights)
+        super().__init__(dims, y, tolerance, weights, atol=atol)
         if self.y is not None and (self.y < 0).any():
             raise ValueError("Energy(y=...) must not be negative.")
 
@@ -250,10 +302,8 @@ class Energy(_Sum):
     def projection(self, x: Tensor) -> Tensor:
         r"""Returns `x` scaled to the energy.
 
-        It is NaN where `x` is zero, since then all directions are equally near.
-
-        Raises:
-            NotImplementedError: If the weights differ, or the energy is conserved and not known.
+        It is NaN where `x` is zero, since then all directions are equally near. There is no
+        closed form if the weights differ, or the energy is conserved and not known.
         """
         uneven = self.weights is not None and self.weights.unique().numel() > 1
         if uneven or self.y is None:

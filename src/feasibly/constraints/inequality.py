@@ -1,6 +1,6 @@
 r"""Inequalities: :math:`g(x) \leq 0`."""
 
-__all__ = ["Bounds", "Inequality"]
+__all__ = ["Bounds", "Inequality", "Obstacles", "length"]
 
 import math
 from collections.abc import Callable
@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 
 from ..arguments import typed
+from ..errors import ConstraintError
 from .base import (
     Array,
     Constraint,
     Inequalities,
     Intervals,
+    Limit,
     at_most_zero,
     constant,
     ordered,
@@ -25,17 +27,19 @@ from .base import (
 class Inequality(Constraint):
     r"""The constraint :math:`g(x) \leq 0`, elementwise, with residual :math:`\max(g, 0)`.
 
-    Inside, the residual and its gradient are zero, so that a projection leaves feasible samples
-    as they are. :func:`feasibly.sample` resamples the prior before it projects.
+    Inside, the residual and its gradient are zero, so that a projection leaves samples there.
 
     Arguments:
         g: A differentiable function of a batch :math:`(B, *)`.
         tolerance: The largest :math:`\|\max(g, 0)\|^2` of a feasible sample.
+        atol: Instead, the largest :math:`g_i`; see :class:`Constraint`.
     """
 
     @typed
-    def __init__(self, g: Callable[[Tensor], Tensor], tolerance: float) -> None:
-        super().__init__(tolerance)
+    def __init__(
+        self, g: Callable[[Tensor], Tensor], tolerance: Limit = None, *, atol: Limit = None
+    ) -> None:
+        super().__init__(tolerance, atol)
         self.g = g
 
     @property
@@ -50,8 +54,49 @@ class Inequality(Constraint):
         return self._values(x).relu()
 
     def _values(self, x: Tensor) -> Tensor:
-        name = "Inequality(g=...)"
+        name = f"{type(self).__name__}(g=...)"
         return rows(ordered(self.g(x), name), x, name)
+
+
+class Obstacles(Inequality):
+    r"""The constraint that points keep out of discs or balls: :math:`\|x_t - c_k\| \geq r_k`.
+
+    Samples are paths, with shape :math:`(B, T, d)`. Only their points are tested. A path may cut
+    a corner between two points; to prevent that, add half the length of a step to the radii.
+
+    Arguments:
+        centers: The centers :math:`c_k`, with shape :math:`(K, d)`.
+        radii: The positive radii :math:`r_k`, which broadcast to :math:`(K)`.
+        tolerance: The largest sum of squared depths, in squared units of length.
+        atol: Instead, the largest depth.
+    """
+
+    @typed
+    def __init__(
+        self, centers: Array, radii: Array, tolerance: Limit = None, *, atol: Limit = None
+    ) -> None:
+        super().__init__(self._depths, tolerance, atol=atol)
+        self.centers = constant(centers, "Obstacles(centers=...)")
+        self.radii = constant(radii, "Obstacles(radii=...)")
+        if self.centers.ndim != 2 or not (self.radii > 0).all():
+            raise ValueError(
+                "Obstacles needs centers of shape (K, d) and positive radii, got "
+                f"{tuple(self.centers.shape)} and {self.radii.tolist()}."
+            )
+
+    def _depths(self, x: Tensor) -> Tensor:
+        """Returns how deep points are inside of obstacles, with shape (B, *)."""
+        if self.centers.shape[1] != x.shape[-1]:
+            raise ConstraintError(
+                f"Obstacles: centers have {self.centers.shape[1]} coordinates, but points have "
+                f"{x.shape[-1]}."
+            )
+        return self.radii.to(x) - length(x[..., None, :] - self.centers.to(x))
+
+
+def length(x: Tensor) -> Tensor:
+    """Returns the length of the vectors on the last axis, with a slope of zero at zero."""
+    return x.square().sum(dim=-1).clamp_min(torch.finfo(x.dtype).tiny).sqrt()
 
 
 class Bounds(Constraint):
@@ -61,11 +106,19 @@ class Bounds(Constraint):
         lower: The lower bound :math:`l`, which broadcasts to a sample; None or -inf for none.
         upper: The upper bound :math:`u`, likewise; None or inf for none.
         tolerance: The largest squared distance to the box of a feasible sample.
+        atol: Instead, how far one element may be outside of its bounds.
     """
 
     @typed
-    def __init__(self, lower: Array | None, upper: Array | None, tolerance: float) -> None:
-        super().__init__(tolerance)
+    def __init__(
+        self,
+        lower: Array | None,
+        upper: Array | None,
+        tolerance: Limit = None,
+        *,
+        atol: Limit = None,
+    ) -> None:
+        super().__init__(tolerance, atol)
         lower = -math.inf if lower is None else lower
         upper = math.inf if upper is None else upper
         low, high = constant(lower, "Bounds(lower=...)"), constant(upper, "Bounds(upper=...)")
@@ -87,10 +140,12 @@ class Bounds(Constraint):
     def inequalities(self) -> Inequalities | None:
         return None if torch.all(self.lower == self.upper) else self._intervals
 
+    def _limits(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return target(self.lower, x, "Bounds(lower)"), target(self.upper, x, "Bounds(upper)")
+
     def _intervals(self, x: Tensor) -> Intervals:
         """The elements that have bounds, and whose bounds are not equal."""
-        lower = target(self.lower, x, "Bounds(lower)").expand(x.shape[1:])
-        upper = target(self.upper, x, "Bounds(upper)").expand(x.shape[1:])
+        lower, upper = (limit.expand(x.shape[1:]) for limit in self._limits(x))
         free = (lower < upper) & ((lower > -math.inf) | (upper < math.inf))
         values = x[:, free]
         return Intervals(values, lower[free].expand_as(values), upper[free].expand_as(values))
@@ -100,8 +155,8 @@ class Bounds(Constraint):
 
     def projection(self, x: Tensor) -> Tensor:
         r"""Returns `x`, clamped to the bounds."""
-        lower = target(self.lower, x, "Bounds(lower)")
-        return torch.minimum(torch.maximum(x, lower), target(self.upper, x, "Bounds(upper)"))
+        lower, upper = self._limits(x)
+        return torch.minimum(torch.maximum(x, lower), upper)
 
 
 class _Fixed(Constraint):
@@ -110,9 +165,9 @@ class _Fixed(Constraint):
     linear = True
 
     def __init__(self, bounds: Bounds, fixed: Tensor) -> None:
-        super().__init__(bounds.tolerance)
+        super().__init__(*bounds.given)
         self.bounds, self.fixed = bounds, fixed
 
     def residual(self, x: Tensor) -> Tensor:
-        y = target(self.bounds.lower, x, "Bounds(lower)")
+        y, _ = self.bounds._limits(x)
         return (x - y)[:, self.fixed.to(x.device).expand(x.shape[1:])]

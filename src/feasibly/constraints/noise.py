@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..arguments import typed
-from .base import Array, Constraint, finite, real
+from .base import Array, Constraint, Limit, finite, real
 
 ZERO = 16
 """An eigenvalue of the correlations of errors counts as zero below so many rounding errors. Those
@@ -26,10 +26,8 @@ class Noise:
     r"""Normal errors of :math:`m` observed values, with mean zero and covariance :math:`R`.
 
     Values are combined such that the errors of some combinations are independent with variance
-    one, and others have none: these must hold exactly.
-
-    A complex value is two real ones, its real and its imaginary part, which have a standard
-    deviation each; :math:`R` is of all parts, in that order.
+    one, and others have none: these must hold exactly. A complex value is two real ones, its real
+    and its imaginary part; :math:`R` is of all parts, in that order.
 
     Arguments:
         noise: The standard deviation of all errors, or of each in the shape of the values, or
@@ -59,25 +57,19 @@ class Noise:
         precision = torch.finfo(given.dtype).eps if given.is_floating_point() else 0.0
         rounding = ZERO * precision * math.sqrt(m)
         given = given.double()
+        shape, deviations = tuple(values.shape), not given.ndim or given.shape == values.shape
         if values.is_complex():
             values, m = real(values), 2 * m
-            if given.shape == values.shape[:-1]:
-                given = given[..., None].expand(values.shape)
-            elif given.ndim and given.shape != (m, m):
-                raise ValueError(
-                    f"{name}(noise=...) has shape {tuple(given.shape)}. Of complex values give "
-                    "one standard deviation, that of the real and of the imaginary part each; or "
-                    f"one for each value; or the covariance of all parts, with shape {(m, m)}."
-                )
-        self.covariance = given.shape == (m, m) and values.shape != (m, m)
+            given = given[..., None] if deviations else given
+        self.covariance = given.shape == (m, m) and not deviations
         if self.covariance:
             self._from_covariance(given, rounding, name)
             return
-        if given.ndim and given.shape != values.shape:
+        if not deviations:
             raise ValueError(
-                f"{name}(noise=...) has shape {tuple(given.shape)}, and the {m} values have "
-                f"{tuple(values.shape)}. Give one standard deviation, or one for each value, or "
-                f"the covariance with shape {(m, m)}."
+                f"{name}(noise=...) has shape {tuple(given.shape)}, and the values have {shape}. "
+                "Give one standard deviation, or one for each value, or the covariance with "
+                f"shape {(m, m)}."
             )
         std = given.expand(values.shape).reshape(-1)
         if (std < 0).any():
@@ -96,8 +88,7 @@ class Noise:
         if uneven or (R.diagonal() < 0).any():
             raise ValueError(
                 f"{name}(noise=...) with shape {tuple(R.shape)} is a covariance, which must be "
-                "symmetric with no negative variance. For independent errors give their standard "
-                "deviations, in the shape of y."
+                "symmetric with no negative variance. Or give standard deviations, as y has shape."
             )
         values, vectors = torch.linalg.eigh((R + R.T) / 2 / unit / unit[:, None])
         top = values[-1].clamp_min(0)
@@ -136,38 +127,26 @@ class Observed(Constraint):
     r"""A constraint on a misfit :math:`A(x) - y`, which may have errors of known covariance.
 
     Without `noise` the misfit must vanish. With it, :math:`y = A(x) + e` with
-    :math:`e \sim \mathcal{N}(0, R)`, and the residual is the misfit in units of the errors.
-
-    Arguments:
-        y: The observed values.
-        tolerance: The largest squared norm of what must vanish; None if all values have errors.
-        noise: See :class:`Noise`; None for no errors.
+    :math:`e \sim \mathcal{N}(0, R)`, and the residual is the misfit in units of the errors. What
+    must vanish has a tolerance or an atol; there is none if all values have errors.
     """
 
     @typed
-    def __init__(self, y: Tensor, tolerance: float | None, noise: Array | None) -> None:
-        name = type(self).__name__
+    def __init__(
+        self, y: Tensor, tolerance: Limit, noise: Array | None, atol: Limit = None
+    ) -> None:
+        name, stated = type(self).__name__, tolerance is not None or atol is not None
         self.noise = None if noise is None else Noise(noise, y, name)
-        if self.noise is None and tolerance is None:
+        if self.noise is None and not stated:
+            raise ValueError(f"{name} needs a tolerance, an atol or noise.")
+        if self.noise is not None and self.noise.exact and not stated:
             raise ValueError(
-                f"{name} needs a tolerance for an exact observation, or the noise of one with "
-                "errors."
+                f"{name}(noise=...): {self.noise.exact} of {y.numel()} combinations of values "
+                "have no error. They hold exactly, and need a tolerance."
             )
-        if self.noise is not None and self.noise.exact and tolerance is None:
-            some = f"{self.noise.exact} of {y.numel()}"
-            raise ValueError(
-                f"{name}(noise=...) is singular: {some} combinations of values have no error. "
-                "Give a tolerance for them, since they hold exactly, or add to the diagonal."
-                if self.noise.covariance
-                else f"{name}(noise=...): {some} values have no error. They hold exactly, and "
-                "need a tolerance."
-            )
-        if self.noise is not None and not self.noise.exact and tolerance is not None:
-            raise ValueError(
-                f"{name} has a tolerance, but no value holds exactly: all have noise. Leave one "
-                "of the two out."
-            )
-        super().__init__(math.inf if tolerance is None else tolerance)
+        if self.noise is not None and not self.noise.exact and stated:
+            raise ValueError(f"{name} has a tolerance, but all values have noise. Leave one out.")
+        super().__init__(tolerance if stated else math.inf, atol)
 
     @abstractmethod
     def misfit(self, x: Tensor) -> Tensor:
@@ -179,7 +158,7 @@ class Observed(Constraint):
 
     def violation(self, x: Tensor) -> Tensor:
         r = self.misfit(x)
-        return (r if self.noise is None else self.noise.parts(r)[0]).square().sum(dim=1)
+        return self.violation_of(r if self.noise is None else self.noise.parts(r)[0])
 
     @property
     def equalities(self) -> Constraint | None:
@@ -194,7 +173,7 @@ class Observed(Constraint):
     def __repr__(self) -> str:
         if self.noise is None:
             return super().__repr__()
-        held = f", tolerance={self.tolerance:g}" if self.noise.exact else ""
+        held = f", {self._asked}" if self.noise.exact else ""
         values = "value" if self.noise.count == 1 else "values"
         return f"{type(self).__name__}({self.noise.count} {values} with noise{held})"
 
@@ -203,7 +182,7 @@ class _Part(Constraint):
     """The values of an observation that have errors, or those that have none."""
 
     def __init__(self, whole: Observed, noisy: bool) -> None:
-        super().__init__(math.inf if noisy else whole.tolerance)
+        super().__init__(*((math.inf,) if noisy else whole.given))
         self.whole, self.with_errors, self.linear = whole, noisy, whole.linear
 
     def residual(self, x: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..arguments import typed
 from ..errors import ConstraintError
-from .base import Array, finite, real, rows
+from .base import Array, Limit, finite, real, rows
 from .noise import Observed
 
 
@@ -22,10 +22,11 @@ class Observation(Observed):
 
     Arguments:
         A: The operator, which maps a batch :math:`(B, *)` to :math:`(B, *_y)`.
-        y: The observed value, with shape :math:`(*_y)`. It is the same for all samples. Complex
-            values are observed in both parts, as two real ones each.
+        y: The observed value, with shape :math:`(*_y)`, the same for all samples. Complex values
+            are observed in both parts, as two real ones each.
         tolerance: The largest :math:`\|A(x) - y\|^2`, a sum and not a mean, of a feasible sample.
             With `noise` it is of the values without an error, and None if there are none.
+        atol: Instead, the largest :math:`|A(x)_i - y_i|` of one value; see :class:`Constraint`.
         noise: The standard deviation of the errors, one number or one for each value, in the
             units of :math:`y`; or their covariance :math:`R`, with shape :math:`(m, m)`, which may
             be singular. For complex values it is the standard deviation of the real part and of
@@ -40,12 +41,13 @@ class Observation(Observed):
         self,
         A: Callable[[Tensor], Tensor],
         y: Array,
-        tolerance: float | None = None,
+        tolerance: Limit = None,
         *,
+        atol: Limit = None,
         noise: Array | None = None,
     ) -> None:
         self.A, self.y = A, finite(y, "Observation(y=...)", complex_too=True)
-        super().__init__(self.y, tolerance, noise)
+        super().__init__(self.y, tolerance, noise, atol)
 
     def misfit(self, x: Tensor) -> Tensor:
         A_x = self.A(x)
@@ -55,10 +57,10 @@ class Observation(Observed):
                 f"{tuple(self.y.shape)}. Give y in the shape of A(x), without a batch axis."
             )
         if A_x.is_complex() != self.y.is_complex():
-            kinds = ("complex", "real") if A_x.is_complex() else ("real", "complex")
+            which = "y is real" if A_x.is_complex() else "y is complex"
             raise ConstraintError(
-                f"Observation: A(x) is {kinds[0]} and y is {kinds[1]}. Give both as complex "
-                "values, or observe a real part or a size (abs) alone."
+                f"Observation: {which} and A(x) is not. Give both as complex values, or observe a "
+                "real part or a size (abs) alone."
             )
         return rows(A_x - self.y.to(A_x), x, "Observation(A=...)")
 
@@ -72,6 +74,7 @@ class Linear(Observed):
         y: The observed value, with shape :math:`(m)`.
         tolerance: The largest :math:`\|A x - y\|^2` of a feasible sample; see
             :class:`Observation`.
+        atol: Instead, the largest :math:`|A_i x - y_i|`.
         noise: The errors of :math:`y`; see :class:`Observation`.
 
     Raises:
@@ -82,7 +85,13 @@ class Linear(Observed):
 
     @typed
     def __init__(
-        self, A: Array, y: Array, tolerance: float | None = None, *, noise: Array | None = None
+        self,
+        A: Array,
+        y: Array,
+        tolerance: Limit = None,
+        *,
+        atol: Limit = None,
+        noise: Array | None = None,
     ) -> None:
         A, y = (finite(v, f"Linear({k}=...)", complex_too=True) for k, v in (("A", A), ("y", y)))
         if A.ndim != 2 or y.shape != A.shape[:1]:
@@ -92,7 +101,7 @@ class Linear(Observed):
             )
         if A.is_complex() or y.is_complex():
             A, y = A.to(torch.complex128), y.to(torch.complex128)
-        super().__init__(y, tolerance, noise)
+        super().__init__(y, tolerance, noise, atol)
         # of complex rows both parts hold, one after the other
         self.A, self.y = real(A.T).movedim(0, -1).flatten(end_dim=-2), real(y).flatten()
         A, y = self.A, self.y
@@ -100,12 +109,13 @@ class Linear(Observed):
         exact, values = A.double(), y.double()
         if self.noise is not None:
             exact, values = self.noise.parts(exact.T)[0].T, self.noise.parts(values[None])[0][0]
-        miss = (exact @ (torch.linalg.pinv(exact) @ values) - values).square().sum().item()
-        if miss > self.tolerance:
+        # the nearest values that some x has
+        miss = (exact @ (torch.linalg.pinv(exact) @ values) - values).square()
+        if len(miss) and (miss.sum() if self.atol is None else miss.max()) > self.tolerance:
             raise ValueError(
-                f"Linear: no x satisfies A x = y. The least |A x - y|^2 is {miss:.3g}, and the "
-                f"tolerance {self.tolerance:g}. Drop or correct the rows that contradict each "
-                "other."
+                "Linear: no x satisfies A x = y. The least |A x - y|^2 is "
+                f"{miss.sum():.3g}, and the limit is {self._asked}. Drop or correct the rows that "
+                "contradict each other."
             )
 
     def misfit(self, x: Tensor) -> Tensor:

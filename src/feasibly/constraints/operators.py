@@ -28,16 +28,9 @@ def check_grid(spacing: Sequence[float], scheme: str, name: str) -> None:
 def wavenumber(n: int, spacing: float, scheme: str, like: Tensor, odd: bool = True) -> Tensor:
     r"""Returns the :math:`k` for which a first derivative is a multiplication by :math:`i k`.
 
-    Arguments:
-        n: The number of points.
-        spacing: The distance between two of them.
-        scheme: `spectral` or `periodic`; the latter has :math:`\sin(k h) / h`.
-        like: A tensor with the dtype and device of the result.
-        odd: Whether to drop the highest wave of an even grid. Its odd derivatives are zero on
-            the grid.
-
-    Returns:
-        The wavenumbers, in the order of `torch.fft.fft`, with shape :math:`(n)`.
+    They are in the order of `torch.fft.fft`, for a grid of `n` points, in the type of `like`.
+    The scheme `periodic` has :math:`\sin(k h) / h`. If `odd`, the highest wave of an even grid is
+    dropped, whose odd derivatives are zero on the grid.
     """
     k = 2 * math.pi * torch.fft.fftfreq(n, spacing, dtype=torch.float64)
     if scheme == "periodic":
@@ -50,15 +43,8 @@ def wavenumber(n: int, spacing: float, scheme: str, like: Tensor, odd: bool = Tr
 def derivative(
     u: Tensor, dim: int, spacing: float, order: int = 1, scheme: str = "spectral"
 ) -> Tensor:
-    r"""Returns :math:`\partial^n u / \partial x^n` along `dim`, in the shape of `u`.
-
-    Arguments:
-        u: The field.
-        dim: The axis.
-        spacing: The distance between two points.
-        order: The order :math:`n`.
-        scheme: The scheme; `open` needs four points.
-    """
+    r"""Returns the derivative of an order along `dim`, in the shape of `u`. The scheme `open`
+    needs four points."""
     check_grid((spacing,), scheme, "derivative")
     if scheme == "spectral":
         n = u.shape[dim]
@@ -110,11 +96,8 @@ def divergence(u: Tensor, spacing: Sequence[float], scheme: str = "spectral") ->
 
 
 def shells(shape: Sequence[int], device: torch.device) -> Tensor:
-    r"""Returns the shell of each wave of a periodic grid, with shape `shape`.
-
-    A shell is the length of the wave's integer wavevector, rounded. The order is that of
-    `torch.fft.fftn`.
-    """
+    r"""Returns the shell of each wave of a periodic grid, the rounded length of its integer
+    wavevector, in the shape and order of `torch.fft.fftn`."""
     axes = [torch.fft.fftfreq(n, 1 / n, dtype=torch.float64) for n in shape]
     squares = [k.square() for k in torch.meshgrid(*axes, indexing="ij")]
     return torch.stack(squares).sum(dim=0).sqrt().round().long().to(device)

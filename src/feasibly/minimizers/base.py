@@ -26,8 +26,8 @@ from ..arguments import fit_fields
 from ..members import among
 
 QUIET = {"quiet": True}
-"""The metadata of options that :func:`words` leaves out at their defaults. Results and stores know
-a sampler by these words, so that an option may join without a change of what is known."""
+"""The metadata of options that :func:`words` leaves out at their defaults: results and stores know
+a sampler by these words."""
 
 GAIN = 0.1
 """A member that has enough stops at an evaluation that gains less than this share."""
@@ -81,17 +81,13 @@ class Minimizer(ABC):
 
     def __post_init__(self) -> None:
         fit_fields(self)
-        if self.steps < 1:
-            raise ValueError(
-                f"{type(self).__name__}(steps=...) must be at least 1, got {self.steps}."
-            )
         for name in ("max_step", "max_distance"):
             bound = getattr(self, name)
             if bound is not None and not bound > 0:
                 raise ValueError(
                     f"{type(self).__name__}({name}=...) must be positive or None, got {bound}."
                 )
-        for name, least in self.least.items():
+        for name, least in {"steps": 1, **self.least}.items():
             value = getattr(self, name)
             if not value >= least:
                 raise ValueError(
@@ -99,13 +95,13 @@ class Minimizer(ABC):
                 )
 
     def init(self, x: Tensor) -> Any:
-        """Returns the state that the first search of a run begins with, for members of the shape
-        of `x`. It is None for a minimizer that keeps nothing from one search to the next."""
+        """Returns the state that the first search of a run begins with, for samples of the shape
+        of `x`; None for a minimizer that keeps nothing from one search to the next."""
         return None
 
     def cost(self, residuals: int) -> tuple[int, int]:
-        r"""Returns the most forward and backward evaluations of a search, for `residuals`
-        residuals."""
+        r"""Returns the most forward and backward evaluations of a search, for so many residual
+        components."""
         return self.steps + 1, self.steps
 
     def __call__(
@@ -125,21 +121,18 @@ class Minimizer(ABC):
         Arguments:
             residual: The residual and clean estimate, as functions of the iterate.
             x: The starting points, with shape :math:`(B, *)`.
-            threshold: A member stops once the objective is at or below this.
+            threshold: A sample stops once the objective is at or below this.
             unit: The length in which `max_step` and `max_distance` are measured.
             proximity: The weight :math:`p` of staying near the start, for a proximal map.
-            state: What :meth:`init` or the search before returned, which is left as it is; None
-                for nothing.
-            share: A member also stops once the objective is at or below this share of what it was
-                at the start.
-            enough: A member whose best objective is at or below this also stops at an evaluation
+            state: What :meth:`init` or the search before returned, which is left as it is.
+            share: A sample also stops at or below this share of the objective at the start.
+            enough: A sample whose best objective is at or below this also stops at an evaluation
                 that lowers it by less than a tenth. One that raises it is a trial, and goes on.
             violation: What `threshold`, `share` and `enough` are compared with, as a function of
                 the residual; None for the objective.
 
         Returns:
-            The best iterate that each member has seen. A member whose residual is not finite
-            stops there, and disturbs no other.
+            The best iterate of each sample. A sample whose residual is not finite stops there.
         """
         cap, radius = (
             None if bound is None else bound * unit for bound in (self.max_step, self.max_distance)
@@ -150,8 +143,7 @@ class Minimizer(ABC):
 
     @abstractmethod
     def search(self, search: "Search", cap: float | None, state: Any) -> Any:
-        r"""Runs the method on `search`, with iterations no longer than `cap`, and returns the
-        state for the next search."""
+        r"""Runs the method, with iterations no longer than `cap`; returns the next state."""
 
 
 class Search:

@@ -82,9 +82,7 @@ class Adam(FirstOrder):
         | https://arxiv.org/abs/1412.6980
 
     Arguments:
-        lr: The learning rate.
-        beta_1: The decay of the first moment.
-        beta_2: The decay of the second moment.
+        lr: The learning rate. The two betas are the decays of the two moments.
     """
 
     least: ClassVar[dict[str, float]] = {"lr": 0}
@@ -126,8 +124,7 @@ class Fromage(FirstOrder):
 class Muon(FirstOrder):
     r"""Muon: momentum, orthogonalised by a Newton-Schulz iteration.
 
-    A sample is taken as a matrix, its last axis against the others; a sample of one axis has a
-    single row, for which orthogonalising means normalising.
+    A sample is taken as a matrix, its last axis against the others.
 
     References:
         | Muon: An optimizer for hidden layers in neural networks (Jordan et al., 2024)
@@ -151,8 +148,8 @@ class Muon(FirstOrder):
 
 
 def _orthogonalise(G: Tensor, iterations: int = 5) -> Tensor:
-    """Replaces the singular values of each matrix by values close to one (0.7 to 1.2), with the
-    quintic Newton-Schulz iteration of Muon; the coefficients are the published ones."""
+    """Replaces the singular values of each matrix by values from 0.7 to 1.2, with the quintic
+    Newton-Schulz iteration and the coefficients of Muon."""
     wide = G.shape[-2] <= G.shape[-1]
     X = G if wide else G.mT
     X = X / X.norm(dim=(-2, -1), keepdim=True).clamp_min(torch.finfo(X.dtype).tiny)

@@ -38,9 +38,6 @@ class GaussNewton(Minimizer):
     :math:`\|r\|` with :math:`r \neq 0`; the best one is returned.
 
     Arguments:
-        steps: The number :math:`P` of iterations.
-        max_step: The longest iteration, in units of :math:`\sigma \sqrt{D}`.
-        max_distance: How far a member may get from its start, in the same units.
         damping: The relative damping.
         dense: The largest number of residuals for which :math:`J` is formed.
         krylov: The most conjugate-gradient iterations, above that number.
@@ -125,12 +122,8 @@ class GaussNewton(Minimizer):
 
 
 def solved(gram: Tensor, r: Tensor) -> Tensor:
-    """Solves symmetric systems, by least squares where dependent constraints make one singular.
-
-    Arguments:
-        gram: Positive semi-definite matrices, with shape (B, m, m).
-        r: The right-hand sides, with shape (B, m, 1).
-    """
+    """Solves positive semi-definite systems, with shapes (B, m, m) and (B, m, 1), by least squares
+    where dependent constraints make one singular."""
     if gram.shape[1] <= SMALL:
         return torch.linalg.pinv(gram, hermitian=True) @ r
     # a factorisation costs a tenth of the eigenvalues, and is refused where it fails

@@ -22,10 +22,9 @@ PAIR_TYPES = {
 class LBFGS(Minimizer):
     r"""Limited-memory BFGS on :math:`f = \|r\|^2`.
 
-    With the line search, a member whose step does not satisfy Armijo's condition
-    :math:`f(x + a d) \leq f(x) + 10^{-4} a \, d^\top \nabla f(x)` halves :math:`a` and tries
-    again in the next evaluation, while the other members go on; so the budget of `steps`
-    evaluations is the same with and without it. Without, every step is accepted.
+    With the line search, a sample whose step does not satisfy Armijo's condition
+    :math:`f(x + a d) \leq f(x) + 10^{-4} a \, d^\top \nabla f(x)` halves :math:`a` in the next
+    evaluation, while the other samples go on. Without, every step is accepted.
 
     The first direction is Polyak's, :math:`- 2 f \nabla f / \|\nabla f\|^2`, since the least
     :math:`f` is known to be zero (with a proximity it is not, and the line search shortens it).
@@ -36,9 +35,6 @@ class LBFGS(Minimizer):
         | https://doi.org/10.1007/BF01589116
 
     Arguments:
-        steps: The number :math:`P` of evaluations with a gradient.
-        max_step: The longest iteration, in units of :math:`\sigma \sqrt{D}`.
-        max_distance: How far a member may get from its start, in the same units.
         memory: The number of pairs :math:`(s, y)` kept. They are most of what a large state
             takes: :math:`2 D` numbers each.
         line_search: Whether to backtrack.
@@ -107,13 +103,8 @@ class LBFGS(Minimizer):
 
 @dataclass(frozen=True, repr=False)
 class WarmLBFGS(LBFGS):
-    r"""L-BFGS that begins with the curvature that the run's last search has found.
-
-    From one projection of a run to the next the noise changes a little, and with it the
-    objective, in units of the state. So the pairs of a member are kept for its next search, whose
-    first direction is a quasi-Newton one already. Outside of a run, where a search has no
-    predecessor, it is :class:`LBFGS`.
-    """
+    r"""L-BFGS that begins with the pairs that the run's last search has found, since the objective
+    changes little from one projection to the next. Outside of a run it is :class:`LBFGS`."""
 
     memory: int = 12
 
@@ -148,14 +139,8 @@ class History:
         dtype: torch.dtype | None = None,
         device: torch.device | None = None,
     ) -> "History":
-        """Returns a history without pairs.
-
-        Arguments:
-            memory: The number of pairs.
-            x: The members, with shape (B, *).
-            dtype: The type of `s` and `y`; None for that of `x`.
-            device: Where `s` and `y` are; None for where `x` is.
-        """
+        """Returns a history without pairs, for so many of samples `x`, with shape (B, *). The type
+        and device are those of `s` and `y`; None for those of `x`."""
         rows, size = x.shape[0], x[0].numel()
         pairs = x.new_zeros((memory, rows, size), dtype=dtype, device=device)
         rho = x.new_zeros((memory, rows))

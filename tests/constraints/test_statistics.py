@@ -1,13 +1,42 @@
+"""Histograms, quantiles and spectra."""
+
 import math
+from itertools import permutations
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from feasibly.constraints import Spectrum, energy_spectrum
+from feasibly.constraints import Histogram, Quantiles, Spectrum, energy_spectrum
+from tests.tensors import double, normal
+
+check = settings(derandomize=True, deadline=None, max_examples=30)
 
 
-def normal(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+def test_a_histogram_ignores_the_order():
+    constraint = Histogram(double([3.0, 1.0, 2.0]), tolerance=1e-9)
+    assert constraint.residual(double([[2.0, 3.5, 1.0]])).tolist() == [[0.0, 0.0, 0.5]]
+    assert constraint.projection(double([[5.0, -1.0, 0.0]])).tolist() == [[3.0, 1.0, 2.0]]
+
+
+@given(st.integers(0, 2**16))
+@check
+def test_the_projection_on_a_histogram_is_the_nearest_arrangement(seed):
+    y = normal(4, seed=seed)
+    x = normal(1, 2, 2, seed=seed + 1)
+    nearest = Histogram(y, tolerance=1e-9).projection(x)
+    every = y[torch.tensor(list(permutations(range(4))))]
+    best = (every - x.flatten()).square().sum(dim=1).min()
+    torch.testing.assert_close((nearest - x).square().sum(), best)
+
+
+@given(st.integers(0, 2**16), st.lists(st.floats(0, 1), min_size=1, max_size=5))
+@check
+def test_quantiles_are_torchs(seed, levels):
+    x, q = normal(3, 7, seed=seed), double(sorted(levels))
+    constraint = Quantiles(q, torch.zeros_like(q), tolerance=1e-9)
+    torch.testing.assert_close(constraint.residual(x), torch.quantile(x, q, dim=1).T)
 
 
 @pytest.mark.parametrize(("shape", "dims"), [((8,), 1), ((6, 7), 2), ((4, 6, 5), 3)], ids=str)
@@ -47,13 +76,3 @@ def test_the_projection_scales_shells_and_leaves_the_rest():
     distance = (after - x).square().mean(dim=(-2, -1)) / 2
     radii = (energy.double().sqrt() - before[..., 1:3].sqrt()).square().sum(dim=-1)
     torch.testing.assert_close(distance, radii)
-
-
-def test_energies_that_are_not_positive_are_refused():
-    with pytest.raises(ValueError, match="positive energies"):
-        Spectrum(torch.tensor([1.0, 0.0]), 1, 1e-6)
-
-
-def test_more_shells_than_the_grid_has_are_refused():
-    with pytest.raises(ValueError, match="5 shells are given, but the grid \\(6,\\) has 3"):
-        Spectrum(torch.ones(5), 1, 1e-6).residual(normal(2, 6))
