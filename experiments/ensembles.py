@@ -19,8 +19,7 @@ from feasibly.problems.ks import KS
 from feasibly.samplers import Sampler
 from feasibly.sampling import run
 
-from .records import RESULTS
-from .versions import versions
+from .records import RESULTS, versions
 
 Problem = Literal["data2d", "ks"]
 
@@ -30,12 +29,7 @@ class Setting:
     """What is sampled.
 
     Attributes:
-        problem: The problem: the checkerboard in a random field's level set, or trajectories of
-            Kuramoto-Sivashinsky with three frames observed by their sine.
-        steps: The steps of PPR; fewer than a use would have, and as many members more.
-        iterations: The iterations of a projection on KS; on Data2D PPR's own.
         dtype: The precision of the network and of the samples.
-        one_by_one: Whether the network sees one member at a time, so that it rounds alike.
     """
 
     problem: Problem = "data2d"
@@ -112,12 +106,7 @@ def values(store: Path) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Identical:
-    """Sample the same members by 1, 2 and 4 processes, and in chunks of 1, 3 and 16.
-
-    Arguments:
-        setting: What is sampled.
-        members: The number of members.
-    """
+    """Sample the same members by 1, 2 and 4 processes, and in chunks of 1, 3 and 16."""
 
     setting: Setting = Setting()
     members: int = 32
@@ -145,13 +134,7 @@ class Identical:
 
 @dataclass(frozen=True)
 class Memory:
-    """Measure the peak memory of a process by the number of members that it samples.
-
-    Arguments:
-        setting: What is sampled.
-        members: The numbers of members.
-        chunk: How many are sampled at a time.
-    """
+    """Measure the peak memory of a process by the number of members that it samples."""
 
     setting: Setting = Setting(steps=4, iterations=2)
     members: tuple[int, ...] = (64, 1024)
@@ -181,13 +164,7 @@ def _peak(setting: Setting, store: Path, members: int, chunk: int, answer: Any) 
 
 @dataclass(frozen=True)
 class Throughput:
-    """Sample the same members by one process and by two.
-
-    Arguments:
-        setting: What is sampled.
-        members: The number of members.
-        chunk: How many are sampled at a time.
-    """
+    """Sample the same members by one process and by two."""
 
     setting: Setting = Setting("ks", steps=8)
     members: int = 48

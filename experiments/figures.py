@@ -1,20 +1,5 @@
 """Figures, from records alone."""
 
-__all__ = [
-    "bound",
-    "by_hour",
-    "defaults",
-    "distances",
-    "frontier",
-    "gallery",
-    "lipschitz",
-    "losses",
-    "maps",
-    "over_time",
-    "ranks",
-    "strips",
-]
-
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -29,7 +14,7 @@ from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
 from feasibly import figures
 
-from . import paper, variables
+from . import paper, tables
 from .records import BASE, DEFAULT, PRIOR, TRUTH, Record, same_references, unpack
 from .tables import means
 
@@ -171,13 +156,8 @@ def _strip(ax: Axes, values: Sequence[float], y: int, colour: str, marker: str) 
 def distances(rows: Sequence[Record], panels: Mapping[str, str], labels: Sequence[str]) -> Figure:
     """How far from each exact posterior an ensemble is: the sliced Wasserstein distance of each
     method, one point a problem, in multiples of that between two samples of the truth.
-
-    Arguments:
-        rows: The records.
-        panels: For each posterior that is drawn, its title.
-        labels: The methods that are drawn, from the top.
     """
-    kinds = dict(variables.parts(rows))
+    kinds = dict(tables.parts(rows))
     lines, columns = -(-len(panels) // 3), 3
     figure = _figure(11, 0.8 + lines * (0.6 + 0.22 * len(labels)))
     axes = figure.subplots(lines, columns, sharey=True, squeeze=False)
@@ -273,7 +253,7 @@ MAPPED = (DEFAULT, BASE, "post-hoc projection", PRIOR)
 def by_hour(rows: Sequence[Record]) -> Figure:
     """The CRPS of the northward wind and its spread over its skill, by hour, a column for each
     kind of observation."""
-    rows = [row for row in variables.split(rows) if row["observation"].endswith("/v")]
+    rows = [row for row in tables.split(rows) if row["observation"].endswith("/v")]
     kinds = list(dict.fromkeys(row["observation"] for row in rows))
     figure = _figure(3 * len(kinds) + 0.5, 5.5)
     above, below = figure.subplots(2, len(kinds), squeeze=False, sharex=True)
@@ -386,18 +366,18 @@ def maps(rows: Sequence[Record]) -> Figure:
     pictures = {row["label"]: row["picture_member"] for row in rows}
     shown = {"reference": rows[0]["picture"]}
     shown |= {label: pictures[label] for label in MAPPED if label in pictures}
-    shape, some = (len(variables.SHOWN), 32, 64), slice(None, None, 2)
+    shape, some = (len(tables.SHOWN), 32, 64), slice(None, None, 2)
     fields = {name: torch.tensor(unpack(text, shape)[some]) for name, text in shown.items()}
-    return figures.maps(fields, variables.SHOWN[some], "northward wind v (m/s)")
+    return figures.maps(fields, tables.SHOWN[some], "northward wind v (m/s)")
 
 
 def ranks(rows: Sequence[Record]) -> Figure:
     """Rank histograms of each observation and variable, on the references that all methods were
     run on: the density of the reference's rank among the members, 1 for a calibrated ensemble."""
-    rows = [row for row in variables.split(rows) if "ranks" in row]
+    rows = [row for row in tables.split(rows) if "ranks" in row]
     labels = _labels(rows)
     kinds = list(dict.fromkeys(row["observation"] for row in rows))
-    columns = len(variables.UNITS)
+    columns = len(tables.UNITS)
     figure = _figure(13, 2.8 * len(kinds) / columns + 0.8)
     axes = figure.subplots(len(kinds) // columns, columns, squeeze=False, sharex=True)
     for kind, ax in zip(kinds, axes.flatten(), strict=True):

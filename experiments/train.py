@@ -1,7 +1,5 @@
 """One plain training loop for all priors: `python -m experiments train NAME`."""
 
-__all__ = ["Trainer", "export", "optimizers", "train"]
-
 import json
 import math
 import time
@@ -14,7 +12,7 @@ from torch import Generator, Tensor, nn
 
 from .figures import losses
 from .recipes import RECIPES, Recipe, TrainConfig
-from .versions import versions
+from .records import versions
 
 FREE = ("minutes", "threads", "checkpoint_every", "compile", "device")
 """What may differ between the parts of a run."""
@@ -227,14 +225,7 @@ EMA {ema} |
 
 
 def export(trainer: Trainer, run: Path, out: Path, n: int = 8192) -> None:
-    """Writes the averaged weights and a model card with the prior's measured quality.
-
-    Arguments:
-        trainer: A finished run.
-        run: The run's folder, with its log.
-        out: The folder for `NAME.safetensors` and `NAME.md`.
-        n: The number of samples on either side of the comparison.
-    """
+    """Writes the averaged weights and a model card with the prior's measured quality."""
     model, name = trainer.averaged(), trainer.config.prior
     out.mkdir(parents=True, exist_ok=True)
     trainer.recipe.save(model, out / f"{name}.safetensors")

@@ -1,9 +1,8 @@
 """Inequalities, alone and beside equalities."""
 
-__all__ = ["PROBLEMS"]
-
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -15,11 +14,24 @@ from feasibly.oracles import Checkerboard, Empirical, Gaussian, GaussianMixture
 from feasibly.problems.distributions import Checkerboard as Board
 from feasibly.schedules import Schedule
 
-from .exact_base import Problem, Region, beyond, named, on_curve, rejected, schedule
+from .exact_base import (
+    TOLERANCE,
+    Posterior,
+    Problem,
+    Region,
+    beyond,
+    conditional,
+    gaussians,
+    inside,
+    named,
+    nearest,
+    normals,
+    on_curve,
+    rejected,
+    schedule,
+)
 from .exact_curves import board, circle, graph, normal, wave
-from .posteriors import Posterior, conditional, gaussians, nearest, normals
 
-TOLERANCE = 1e-12  # of inequalities, in squared units of the scale
 CALIBRATION = 2**18  # samples of the prior that tell where a bound is
 
 Source = Callable[[int, Generator], Tensor]
@@ -47,7 +59,7 @@ def half_space(
         return free + (z - free @ n)[:, None] * (cov @ n) / std**2
 
     prior = Gaussian(torch.zeros(D), cov, schedule(timing, scale))
-    return _inside(prior, region, (D,), sample, scale)
+    return inside(prior, region, sample, scale)
 
 
 def box(D: int, low: float, high: float, timing: str, scale: float = 1.0) -> Posterior:
@@ -97,13 +109,6 @@ def squares(timing: Schedule) -> Prior:
 def polytope(seed: int, D: int, faces: int, share: float, prior: Callable[[], Prior]) -> Posterior:
     """A prior where some random linear functions are all below one bound, which a share of its
     samples satisfies, by rejection.
-
-    Arguments:
-        seed: The seed of the functions.
-        D: The dimension.
-        faces: The number of functions.
-        share: The share.
-        prior: Makes the prior.
     """
     denoiser, source, mode, modes = prior()
     A = normals(seed)(faces, D)
@@ -111,17 +116,8 @@ def polytope(seed: int, D: int, faces: int, share: float, prior: Callable[[], Pr
     x = source(CALIBRATION, torch.Generator().manual_seed(seed))
     bound = (x @ A.T).amax(dim=1).sort().values[round(share * CALIBRATION)]
     region = Region(A, bound.expand(faces))
-    found = _inside(denoiser, region, (D,), rejected(source, region.inside), 1.0)
-    return Posterior(
-        found.denoiser, found.constraint, (D,), found.sample, mode, modes, boundary=region.distance
-    )
-
-
-def _inside(
-    prior: Denoiser, region: Region, shape: tuple[int, ...], sample: Source, scale: float
-) -> Posterior:
-    constraint = Inequality(region.excess, TOLERANCE * scale**2)
-    return Posterior(prior, constraint, shape, sample, boundary=region.distance)
+    found = inside(denoiser, region, rejected(source, region.inside))
+    return replace(found, mode=mode, modes=modes)
 
 
 def positive(
@@ -129,14 +125,6 @@ def positive(
 ) -> Posterior:
     """A Gaussian of independent elements that are not negative and have a given mean, by rejection
     from the Gaussian on the hyperplane.
-
-    Arguments:
-        D: The dimension.
-        mean: The mean of each element.
-        std: The standard deviation of each.
-        fixed: What their mean is fixed at.
-        timing: The schedule.
-        scale: The scale of the data.
     """
     A, y = torch.full((1, D), 1 / D).double(), torch.tensor([scale * fixed]).double()
     mu, cov = torch.full((D,), scale * mean).double(), (scale * std) ** 2 * torch.eye(D).double()
@@ -201,7 +189,7 @@ def off_board() -> Posterior:
     def sample(count: int, generator: Generator) -> Tensor:
         return torch.rand(count, 2, generator=generator, dtype=torch.float64) + n * 2.2
 
-    return _inside(denoiser, region, (2,), sample, 1.0)
+    return inside(denoiser, region, sample)
 
 
 def off_data() -> Posterior:

@@ -1,8 +1,6 @@
 """Small learned priors of data whose distribution is known. The truth is the data's, so that
 distances hold the errors of the denoisers too."""
 
-__all__ = ["PROBLEMS"]
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -18,10 +16,19 @@ from feasibly.schedules import LogLogit
 
 from ..recipes.heat import HeatFlow, heat
 from ..recipes.learned import Clusters, Field, known
-from .exact_base import MEMBERS, Problem, mixture, rejected
+from .exact_base import (
+    MEMBERS,
+    Posterior,
+    Problem,
+    conditional,
+    gaussians,
+    mixture,
+    nearest,
+    normals,
+    rejected,
+)
 from .exact_curves import Curve, banana, board, circle, ellipse, graph, on
 from .exact_fields import energy, initial, seen_once
-from .posteriors import Posterior, conditional, gaussians, nearest, normals
 
 SLOW = 64  # members of the flow of solutions
 ACCURACY = 1e-3  # of a feasible residual, in standard deviations of what is observed

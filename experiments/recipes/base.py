@@ -1,7 +1,5 @@
 """What a training run needs to know of a prior."""
 
-__all__ = ["Denoising", "Recipe", "TrainConfig"]
-
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,13 +63,7 @@ class Recipe(ABC, Generic[M]):
     """A model of type `M` that can be trained.
 
     Attributes:
-        config: The default training configuration.
-        backbone: The arguments of the network.
-        ends: Parts of the names of the layers at the network's ends, which Muon does not train.
         dtype: The precision in which the weights are shipped.
-        bands: How many means of the loss are logged, each over as many of a step's data.
-        order: By what the bands are ordered, for the model card.
-        home: The folder in which the trained prior is kept.
     """
 
     config: TrainConfig
@@ -114,10 +106,6 @@ class Recipe(ABC, Generic[M]):
     def card(self, model: M, n: int) -> str:
         """Measures a trained model and renders the model card's sections on the data and on
         quality.
-
-        Arguments:
-            model: The trained model.
-            n: The number of samples to measure.
         """
 
     def data(self, folder: Path) -> None:

@@ -1,7 +1,5 @@
 """Darcy flow through a random medium: a small learned prior of coefficient and pressure."""
 
-__all__ = ["DarcyFlow", "DarcyPrior", "Physics", "darcy"]
-
 import math
 from typing import Any
 

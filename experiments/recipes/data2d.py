@@ -1,7 +1,5 @@
 """The priors of Data2D."""
 
-__all__ = ["Banana", "Checkerboard"]
-
 import inspect
 
 from torch import Generator, Tensor

@@ -1,7 +1,5 @@
 """A flow of solutions of the heat equation, of the kind of the PCFM benchmark."""
 
-__all__ = ["FNO", "HeatFlow", "fields", "fitted", "heat"]
-
 import json
 import math
 from pathlib import Path
@@ -61,13 +59,7 @@ class SpectralConv(nn.Module):
 
 
 class FNO(nn.Module):
-    """A Fourier neural operator of fields over x, which is periodic, and t.
-
-    Arguments:
-        width: The number of channels.
-        layers: The number of layers.
-        modes: How many waves each layer mixes along either axis.
-    """
+    """A Fourier neural operator of fields over x, which is periodic, and t."""
 
     def __init__(self, width: int = 24, layers: int = 4, modes: int = 8) -> None:
         super().__init__()
@@ -118,6 +110,24 @@ def fitted(u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     phi = torch.atan2(chosen[:, 1], chosen[:, 0])
     off = (u.double() - fields(phi, nu[best], n)).square().mean(dim=(1, 2)).sqrt()
     return phi, nu[best], off
+
+
+def p_uniform(values: Tensor, low: float, high: float) -> float:
+    """Returns the p-value of Kolmogorov and Smirnov's test that values are uniform on an
+    interval.
+
+    References:
+        | Use of the Kolmogorov-Smirnov, Cramer-von Mises and Related Statistics Without Extensive
+        | Tables (Stephens, 1970), https://doi.org/10.1111/j.2517-6161.1970.tb00821.x
+    """
+    n = len(values)
+    u = ((values.double() - low) / (high - low)).clamp(0, 1).sort().values
+    steps = torch.arange(n + 1).double() / n
+    gap = torch.maximum(steps[1:] - u, u - steps[:-1]).max().item()
+    z = gap * (math.sqrt(n) + 0.12 + 0.11 / math.sqrt(n))
+    if z < 0.2:  # where the series has not begun to converge, and the value is 1
+        return 1.0
+    return 2 * sum((-1) ** (k - 1) * math.exp(-2 * (k * z) ** 2) for k in range(1, 101))
 
 
 def heat() -> Adapter:

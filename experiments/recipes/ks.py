@@ -1,7 +1,5 @@
 """The Kuramoto-Sivashinsky priors, at 64 x 64 and at the paper's 128 x 128."""
 
-__all__ = ["KS", "KS128"]
-
 import math
 from pathlib import Path
 

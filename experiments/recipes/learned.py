@@ -3,8 +3,6 @@
 They are learned, so their denoisers have errors that exact ones do not have.
 """
 
-__all__ = ["Clusters", "Field", "Known", "known"]
-
 import math
 from abc import abstractmethod
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The weather prior: an autoencoder of the fields, and a denoiser of days of its latents."""
 
-__all__ = ["Weather", "WeatherAutoencoder"]
-
 import math
 from pathlib import Path
 

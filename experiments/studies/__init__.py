@@ -1,8 +1,6 @@
 """The questions that the paper, or its reader, asks: one file each, all of them listed here."""
 
-__all__ = ["MEASUREMENTS", "STUDIES", "Comparison", "Make", "Measurement", "Study", "find"]
-
-from ..study import Comparison, Make, Measurement, Study
+from ..study import Comparison, Measurement, Study
 from . import (
     ablation,
     audit,
@@ -13,7 +11,6 @@ from . import (
     calibration,
     cost,
     defaults,
-    dps_pc,
     equations,
     faults,
     fidelity,
@@ -23,13 +20,8 @@ from . import (
     lipschitz,
     minimizers,
     monitor,
-    neighbours,
     networks,
-    optimizers,
-    optimizers_sweep,
-    peers,
     precision,
-    projection_steps,
     referee,
     seconds,
     solutions,
@@ -39,43 +31,47 @@ from . import (
     work,
 )
 
-STUDIES: tuple[Study, ...] = (
-    ablation.STUDY,
-    baselines.STUDY,
-    calibration.STUDY,
-    defaults.STUDY,
-    dps_pc.STUDY,
-    inside.STUDY,
-    linear.STUDY,
-    minimizers.STUDY,
-    neighbours.STUDY,
-    optimizers.STUDY,
-    optimizers_sweep.STUDY,
-    projection_steps.STUDY,
-    tuning.STUDY,
+__all__ = ["MEASUREMENTS", "STUDIES", "Comparison", "Measurement", "Study", "find"]
+
+STUDIES: tuple[Study, ...] = tuple(
+    one.STUDY
+    for one in (
+        ablation,
+        baselines,
+        calibration,
+        defaults,
+        inside,
+        linear,
+        minimizers,
+        tuning,
+    )
 )
 
 MEASUREMENTS: tuple[Measurement, ...] = (
-    audit.MEASUREMENT,
-    azula.MEASUREMENT,
-    bound.MEASUREMENT,
-    budgets.MEASUREMENT,
-    cost.MEASUREMENT,
-    equations.MEASUREMENT,
-    faults.MEASUREMENT,
-    fidelity.MEASUREMENT,
-    increments.MEASUREMENT,
-    lipschitz.MEASUREMENT,
-    monitor.MEASUREMENT,
-    networks.MEASUREMENT,
-    peers.MEASUREMENT,
-    precision.MEASUREMENT,
-    referee.MEASUREMENT,
-    seconds.MEASUREMENT,
-    solutions.MEASUREMENT,
-    stations.MEASUREMENT,
-    weights.MEASUREMENT,
-    work.MEASUREMENT,
+    *solutions.MEASUREMENTS,
+    *(
+        one.MEASUREMENT
+        for one in (
+            audit,
+            azula,
+            bound,
+            budgets,
+            cost,
+            equations,
+            faults,
+            fidelity,
+            increments,
+            lipschitz,
+            monitor,
+            networks,
+            precision,
+            referee,
+            seconds,
+            stations,
+            weights,
+            work,
+        )
+    ),
 )
 
 

@@ -4,8 +4,6 @@ The problems have an exact distribution. So the study `defaults` has the true di
 candidate, under the constraint as it is given. An audit sees 64 truths of the prior instead.
 """
 
-__all__ = ["MEASUREMENT", "PROBLEMS", "SHIPPED", "cases", "measure", "rows", "shipped"]
-
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +21,7 @@ from feasibly.problems.ks import KS
 from feasibly.problems.weather import Weather
 
 from .. import records as kept
+from ..benches.exact_problems import PROBLEMS as ALL
 from ..records import DEFAULT, Record
 from ..study import Measurement
 from ..tables import TEXT, Columns
@@ -144,8 +143,6 @@ def case(prior: str, posterior: str) -> Case:
     if prior != EXACT:
         problem = Data2D(prior)
         return Case(problem.denoiser, problem.constraint(0), problem.shape)
-    from ..benches.exact_problems import PROBLEMS as ALL
-
     made = ALL[posterior].make()
     return Case(made.denoiser, made.constraint, made.shape)
 

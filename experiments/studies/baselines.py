@@ -1,7 +1,5 @@
 """How do the methods compare?"""
 
-__all__ = ["CHOICES", "KS_CHOICES", "NAMES", "STUDY", "WEATHER_CHOICES", "tuned", "tuned_on_ks"]
-
 from collections.abc import Mapping
 from functools import partial
 from typing import Any

@@ -5,8 +5,6 @@ called the network, and to the noise level. It is for the CPU, where backward pa
 thread of the caller.
 """
 
-__all__ = ["COLUMNS", "MEASUREMENT", "PURPOSES", "Clock", "Ledger", "measure", "rows"]
-
 import inspect
 import math
 import sys
@@ -51,14 +49,7 @@ LOWEST = 1e-99  # noise levels are counted from this to its inverse
 
 
 class Ledger:
-    """A denoiser that writes down what it is called for.
-
-    Attributes:
-        work: The work by purpose and by the decade of the noise level, summed over members.
-
-    Arguments:
-        denoiser: The denoiser.
-    """
+    """A denoiser that writes down what it is called for."""
 
     def __init__(self, denoiser: Any) -> None:
         self.network, self.schedule = Network(denoiser), denoiser.schedule
@@ -101,14 +92,7 @@ def purpose() -> str:
 
 
 class Clock:
-    """A decoder whose passes are timed, forward and backward.
-
-    Attributes:
-        seconds: The time of its passes so far.
-
-    Arguments:
-        decode: The decoder.
-    """
+    """A decoder whose passes are timed, forward and backward."""
 
     def __init__(self, decode: Callable[[Tensor], Tensor]) -> None:
         self.decode, self.seconds = decode, 0.0

@@ -5,8 +5,6 @@ applies to it. A third of the problems is set aside: it is run with `--held-out`
 policy is chosen.
 """
 
-__all__ = ["CANDIDATES", "COLUMNS", "PARTS", "STUDY", "evaluations", "rows"]
-
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial

@@ -6,8 +6,6 @@ Sivashinsky's equation each frame must follow from the one before by the solver 
 its steps, on the points that the prior has.
 """
 
-__all__ = ["COLUMNS", "LABELS", "MEASUREMENT", "measure", "rows"]
-
 import math
 import statistics
 import time
@@ -30,6 +28,8 @@ from feasibly.problems import ks, ks_solver
 from feasibly.schedules import Flow
 
 from .. import peers
+from ..benches.exact import ExactCase
+from ..benches.exact_poisson import Poisson, problem
 from ..recipes.darcy import Physics, darcy
 from ..records import DEFAULT, PRIOR, TRUTH, Record, grouped
 from ..study import Measurement
@@ -70,11 +70,7 @@ class Task:
     """A prior, a constraint, and what stands for the truth.
 
     Attributes:
-        denoiser: The prior.
-        constraint: The constraint.
         shape: The shape of a sample.
-        equation: The equation's residual.
-        about: Scores samples.
     """
 
     denoiser: Denoiser
@@ -85,9 +81,6 @@ class Task:
 
 
 def _poisson(seed: int, *case_: Any) -> Task:
-    from ..benches.exact import ExactCase
-    from ..benches.exact_poisson import Poisson, problem
-
     case = ExactCase(problem(*case_))
     prior = case.denoiser
     assert isinstance(prior, Poisson)

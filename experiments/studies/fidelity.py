@@ -12,18 +12,6 @@ References:
     | https://arxiv.org/abs/1703.01717, for the kernel
 """
 
-__all__ = [
-    "EXACT_ROW",
-    "MEASUREMENT",
-    "METHODS",
-    "Observed",
-    "ksd",
-    "measure",
-    "observed",
-    "rows",
-    "shown",
-]
-
 import statistics
 import warnings
 from collections.abc import Mapping, Sequence
@@ -72,7 +60,6 @@ class Observed(NamedTuple):
         cov: Their covariances, with shape (K, D, D).
         A: The matrix of the observation, with shape (m, D).
         y: The observed values, with shape (m).
-        sigma: The standard deviation of their errors.
     """
 
     weights: Tensor
@@ -141,8 +128,6 @@ def ksd(x: Tensor, score: Tensor, c: float) -> tuple[float, float]:
 
     Arguments:
         x: The samples, with shape (N, D).
-        score: The gradients of the target's log-density there, likewise.
-        c: The length of the kernel.
     """
     gap = x[:, None] - x
     base = c**2 + gap.square().sum(dim=2)

@@ -12,8 +12,6 @@ References:
     | https://arxiv.org/abs/2509.12821
 """
 
-__all__ = ["COLUMNS", "LABELS", "MEASUREMENT", "coverage", "gap", "measure", "rows"]
-
 import statistics
 import time
 import warnings

@@ -3,8 +3,6 @@
 Run with `--observations inequalities --members 4096`, so that chance is small.
 """
 
-__all__ = ["STUDY"]
-
 from collections.abc import Sequence
 
 from ..records import DEFAULT, Record

@@ -1,7 +1,5 @@
 """How do the methods compare where a constraint is linear?"""
 
-__all__ = ["STUDY"]
-
 from functools import partial
 
 from feasibly.samplers import CDIM, ECI

@@ -6,8 +6,6 @@ The members are those of post-hoc projection and of the default. False alarms ar
 fresh unconditional samples, for several references.
 """
 
-__all__ = ["MEASUREMENT", "auc", "measure"]
-
 import statistics
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -36,10 +34,7 @@ class Case(NamedTuple):
     """A prior, a constraint, and what is on the data's support.
 
     Attributes:
-        denoiser: The prior.
-        constraint: The constraint.
         shape: The shape of one sample.
-        on: Returns which samples are on the support.
     """
 
     denoiser: Any

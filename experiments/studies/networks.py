@@ -4,8 +4,6 @@ The networks are those of the zoo, whose samples are known. Each takes turns wit
 convolution in one process. Seconds are those of the processor.
 """
 
-__all__ = ["COLUMNS", "MEASUREMENT", "measure", "rows"]
-
 import time
 import warnings
 from collections.abc import Sequence

@@ -5,20 +5,6 @@ equalities only, so that most methods apply. Other samplers enter by
 `python -m experiments enter FILE`.
 """
 
-__all__ = [
-    "COLUMNS",
-    "ENTRIES",
-    "MEASUREMENT",
-    "PROBLEMS",
-    "WORST",
-    "Entry",
-    "entered",
-    "measure",
-    "rows",
-    "sampler_of",
-    "score",
-]
-
 import inspect
 import math
 import runpy
@@ -29,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,12 +26,11 @@ from feasibly.denoisers import Denoiser
 from feasibly.network import Evaluations, Network
 
 from .. import peers
+from ..benches import exact_problems
+from ..benches.exact import ExactCase
 from ..records import DEFAULT, TRUTH, Record, grouped, known, path_of
 from ..study import Measurement
 from ..tables import TEXT, Columns
-
-if TYPE_CHECKING:
-    from ..benches.exact import ExactCase
 
 WORST = 100.0
 """The distance that counts where a sampler fails or refuses, and the largest that counts."""
@@ -158,17 +143,9 @@ PROBLEMS = (
 
 @peers.optional
 def measure(setting: dict, entries: Mapping[str, Entry] = ENTRIES) -> list[Record]:
-    """Samples one problem, and scores it.
-
-    Arguments:
-        setting: The `label` of the sampler and the name of the problem, `posterior`.
-        entries: The samplers by label.
-    """
-    from ..benches.exact import ExactCase
-    from ..benches.exact_problems import PROBLEMS
-
+    """Samples one problem, and scores it."""
     label = setting["label"]
-    case = ExactCase(PROBLEMS[setting["posterior"]])
+    case = ExactCase(exact_problems.PROBLEMS[setting["posterior"]])
     members = case.problem.members
     if label == TRUTH:
         return [found] if (found := case.truth(members)) else []
@@ -197,7 +174,7 @@ def measure(setting: dict, entries: Mapping[str, Entry] = ENTRIES) -> list[Recor
     ]
 
 
-def _judged(case: "ExactCase", x: Tensor, members: int) -> Record:
+def _judged(case: ExactCase, x: Tensor, members: int) -> Record:
     try:
         return case.judged(torch.as_tensor(x), members)
     except (ValueError, TypeError, RuntimeError) as error:
@@ -252,11 +229,6 @@ def sampler_of(file: Path) -> Entry:
 
 def entered(label: str, sampler: Entry, code: str) -> Measurement:
     """Returns the measurement of one more sampler.
-
-    Arguments:
-        label: Its name.
-        sampler: The sampler.
-        code: What tells the version of its file, which is kept beside each result.
 
     Raises:
         ValueError: If the label is one of :data:`ENTRIES`, or the truth's, or has results of other

@@ -5,8 +5,6 @@ with several numbers of steps, from checkouts. MMPS's samples are projected at t
 end. The default has no option set.
 """
 
-__all__ = ["COLUMNS", "MEASUREMENT", "measure", "rows"]
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, median
@@ -19,6 +17,8 @@ import feasibly
 from feasibly.samplers import PostHoc
 
 from .. import peers
+from ..benches.exact import ExactCase
+from ..benches.exact_problems import PROBLEMS
 from ..records import DEFAULT, Record
 from ..study import Measurement
 from ..tables import TEXT, Columns
@@ -81,9 +81,6 @@ def sampler(label: str, steps: int | None, case: Any) -> Callable[[int], Tensor]
 def measure(setting: dict) -> list[Record]:
     """Samples a problem by all in turns, and scores each ensemble. Seconds are the median, which
     leaves out a first turn that warms up."""
-    from ..benches.exact import ExactCase
-    from ..benches.exact_problems import PROBLEMS
-
     case = ExactCase(PROBLEMS[setting["posterior"]])
     ways = [(label, steps) for label, budgets in BUDGETS.items() for steps in budgets]
     taken: dict[tuple, list[float]] = {way: [] for way in ways}

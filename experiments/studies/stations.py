@@ -4,8 +4,6 @@ Sixty stations, off the grid, report all fields every six hours. The day is one 
 trained on, encoded and decoded once, so that a latent can match it.
 """
 
-__all__ = ["COLUMNS", "MEASUREMENT", "METHODS", "OBSERVED", "measure", "reports", "rows"]
-
 import statistics
 import warnings
 from collections.abc import Mapping, Sequence

@@ -4,14 +4,14 @@ Each method is run on the same problems with several budgets: its number of step
 number of particles. A forward pass counts 1, a backward pass 2.
 """
 
-__all__ = ["COLUMNS", "MEASUREMENT", "measure", "rows"]
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 
 from feasibly.samplers import DPS, ECI, MMPS, PCFM
 
 from .. import figures
+from ..benches.exact import ExactCase
+from ..benches.exact_problems import PROBLEMS
 from ..records import DEFAULT, Record
 from ..samplers import Make, default, only, ppr
 from ..study import Measurement
@@ -57,9 +57,6 @@ def settings() -> list[dict]:
 
 def measure(setting: dict) -> list[Record]:
     """Samples a problem once by a method with a budget, and scores the ensemble."""
-    from ..benches.exact import ExactCase
-    from ..benches.exact_problems import PROBLEMS
-
     name, option = CASES[setting["case"]]
     label, budget = setting["label"], setting["budget"]
     if label == FAST:

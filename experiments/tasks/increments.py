@@ -15,8 +15,6 @@ References:
     | The Bayesian Lasso (Park & Casella, 2008), https://doi.org/10.1198/016214508000000337
 """
 
-__all__ = ["INCREMENTS", "LENGTH", "Distribution", "Increments", "Task", "operators", "task"]
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -47,10 +45,7 @@ class Distribution:
     Attributes:
         variances: Samples variances given increments, in their shape, by random numbers of a
             shape that broadcasts to it.
-        begin: The variances to begin with.
         increments: Samples increments, of a shape.
-        log_density: The log-density of increments.
-        sweeps: Whether variances are random.
     """
 
     variances: Callable[[Tensor, Generator, Shape], Tensor]
@@ -137,10 +132,6 @@ class Increments(Denoiser):
     """The denoiser of signals, by Gibbs' sampler. Its derivative is the covariance that it finds.
 
     All samples and all calls have the same random numbers, so that it is a function of a sample.
-
-    Arguments:
-        of: The distribution of increments.
-        schedule: The noise schedule.
     """
 
     def __init__(self, of: Distribution, schedule: Schedule) -> None:
@@ -158,7 +149,6 @@ class Increments(Denoiser):
         Arguments:
             x: The noisy signals, in double precision with shape (B, n).
             variance: The variance of the noise, with shape (1, 1) or (B, 1).
-            both: Whether to return both.
         """
         of, precision = self.of, 1 / variance
         generator = torch.Generator().manual_seed(0)
@@ -285,9 +275,7 @@ class Task:
     """Signals that were observed.
 
     Attributes:
-        of: The distribution of increments.
         A: The matrix of the observation, with shape (m, n).
-        noise: The standard deviation of its errors.
         truths: The signals, with shape (N, n).
         y: What was observed of them, with shape (N, m).
     """
@@ -334,14 +322,7 @@ class Task:
 
 
 def task(name: str, operator: str, signals: int, seed: int = 0) -> Task:
-    """Returns signals, and an observation of them.
-
-    Arguments:
-        name: Their distribution, one of :data:`INCREMENTS`.
-        operator: The observation, one of :func:`operators`.
-        signals: The number of signals.
-        seed: The seed of signals and errors.
-    """
+    """Returns signals, and an observation of them."""
     generator = torch.Generator().manual_seed(seed)
     A, found = operators()[operator], INCREMENTS[name]
     truths = found.increments((signals, LENGTH), generator).cumsum(dim=1)

@@ -2,15 +2,15 @@ import math
 
 import pytest
 import torch
-
 from experiments.benches.curves import CURVES, Curves
+from experiments.uniform import p_uniform
+
 from experiments.benches.exact import total_variation
 from experiments.benches.exact_learned import initial_and_mass, solution
 from experiments.benches.heat import CASES, HeatBench
 from experiments.recipes.heat import FNO, fields, fitted
 from experiments.recipes.learned import known
 from experiments.studies import defaults, inside
-from experiments.uniform import p_uniform
 
 
 def draw(n, seed=0):

@@ -3,11 +3,11 @@ from functools import partial
 
 import pytest
 import torch
+from experiments.parallel import split
 
 from experiments import parallel, records, tables
 from experiments.__main__ import _asked
 from experiments.benches import Data2DBench, KSBench, data2d
-from experiments.parallel import split
 from experiments.records import TRUTH
 from experiments.run import run
 from experiments.samplers import default, only, post_hoc

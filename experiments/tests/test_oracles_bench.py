@@ -8,16 +8,16 @@ from functools import partial
 
 import pytest
 import torch
+from experiments.benches.posteriors import POSTERIORS
+from tests.experiments.conftest import gaussians
 
 from experiments import pages, records, tables, variables
 from experiments.benches import OraclesBench
-from experiments.benches.posteriors import POSTERIORS
 from experiments.run import run
 from experiments.samplers import only, ppr
 from experiments.studies import Comparison, Study, calibration
 from experiments.studies.calibration import IdealKernel
 from feasibly.constraints import log_volume
-from tests.experiments.conftest import gaussians
 
 N = 2**13
 

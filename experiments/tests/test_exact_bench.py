@@ -10,6 +10,7 @@ import math
 import pytest
 import torch
 from scipy.special import ive
+from tests.experiments.conftest import gaussians
 from torch.distributions import MultivariateNormal
 
 from experiments import figures, records, tables
@@ -27,7 +28,6 @@ from feasibly.constraints import Composite
 from feasibly.oracles import Checkerboard, Gaussian
 from feasibly.problems.distributions import Checkerboard as Board
 from feasibly.samplers import PPR
-from tests.experiments.conftest import gaussians
 
 N = 2**11
 ERRORS = 6.0

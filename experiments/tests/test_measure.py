@@ -2,9 +2,9 @@ import json
 from dataclasses import replace
 
 import pytest
+from experiments.measure import run
 
 from experiments import records
-from experiments.measure import run
 from experiments.studies import Measurement
 
 
