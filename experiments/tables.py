@@ -182,6 +182,13 @@ def _over(rows: Sequence[Record], key: str) -> list[float]:
     return [statistics.fmean(values) for values in zip(*(row[key] for row in rows), strict=True)]
 
 
+def quantiles(values: Sequence[float]) -> str:
+    """Renders the median, and the least value that nine in ten do not exceed."""
+    ordered = sorted(values)
+    ninety = ordered[-(-9 * len(ordered) // 10) - 1]
+    return f"{statistics.median(ordered):.2f} / {ninety:.2f}"
+
+
 def render(rows: Sequence[Record], columns: Columns = ALL) -> str:
     """Renders rows as a Markdown table, with those of the columns that any row has a value for.
     The default's row is bold.

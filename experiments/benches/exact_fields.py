@@ -12,7 +12,7 @@ from feasibly.constraints import DivergenceFree, Equality, Integral, Linear, Mas
 from feasibly.denoisers import Denoiser
 from feasibly.schedules import Schedule
 
-from ..recipes.heat import fields
+from ..tasks.heat import fields
 from .exact_base import MEMBERS, Posterior, Problem, named, schedule
 
 ACCURACY = 1e-3  # of a feasible residual, in standard deviations of the field

@@ -14,8 +14,8 @@ from feasibly.constraints import Composite, Inequality, Integral, Linear
 from feasibly.problems.distributions import Banana
 from feasibly.schedules import LogLogit
 
-from ..recipes.heat import HeatFlow, heat
-from ..recipes.learned import Clusters, Field, known
+from ..tasks.heat import SIZE, heat
+from ..tasks.learned import Clusters, Field, known
 from .exact_base import (
     MEMBERS,
     Posterior,
@@ -109,7 +109,7 @@ def right(bound: float) -> Posterior:
 
 def solution(make: Callable[[int, str], Posterior]) -> Posterior:
     """The flow of solutions of the heat equation under what an exact denoiser is tested on."""
-    return replace(make(HeatFlow.size, "flow"), denoiser=heat())
+    return replace(make(SIZE, "flow"), denoiser=heat())
 
 
 def initial_and_mass(n: int, timing: str) -> Posterior:
@@ -144,7 +144,7 @@ def _problems() -> Iterator[Problem]:
     ):
         yield problem(name, partial(curve, which, path), 1, "curved")
     yield problem("banana-right0.8", partial(right, 0.8), 0, "inequality")
-    n = HeatFlow.size
+    n = SIZE
     for name, make, m in (
         ("initial", initial, n),
         ("initial-mass", initial_and_mass, 2 * n),

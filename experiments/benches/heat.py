@@ -8,9 +8,9 @@ from torch import Generator, Tensor
 
 from feasibly.result import Result
 
-from ..recipes.heat import fitted, p_uniform
 from ..records import Record
 from ..study import Comparison
+from ..tasks.heat import fitted, p_uniform
 from .base import Bench, PosteriorCase, chosen, share
 from .exact_base import Posterior
 from .exact_fields import initial

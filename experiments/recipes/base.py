@@ -72,7 +72,6 @@ class Recipe(ABC, Generic[M]):
     dtype = torch.float32
     bands = 1
     order = ""
-    home = Path(__file__).parents[2] / "src/feasibly/priors"
 
     @abstractmethod
     def model(self) -> M:

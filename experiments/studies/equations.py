@@ -30,10 +30,10 @@ from feasibly.schedules import Flow
 from .. import peers
 from ..benches.exact import ExactCase
 from ..benches.exact_poisson import Poisson, problem
-from ..recipes.darcy import Physics, darcy
 from ..records import DEFAULT, PRIOR, TRUTH, Record, grouped
 from ..study import Measurement
 from ..tables import TEXT, Columns
+from ..tasks.darcy import Physics, darcy
 
 OURS: Mapping[str, str] = {DEFAULT: "auto", "PPR": "ppr", "post-hoc projection": "post-hoc"}
 THEIRS, THEIR_STEPS = "PCFM's own", 100

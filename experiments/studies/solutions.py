@@ -4,8 +4,8 @@
 PCFM is given the mass too, and so is the default on the learned flow. The decay is free, and
 uniform on [1, 5]. `solutions` has Burgers' equation and reaction and diffusion, on finite data
 with an exact denoiser, see :mod:`experiments.tasks.solutions`. ECI takes the given values alone
-there, since mass is not linear in them. All are tasks of Physics-Constrained Flow Matching. Others' code
-runs from a checkout, see :mod:`experiments.peers`.
+there, since mass is not linear in them. All are tasks of Physics-Constrained Flow Matching.
+Other authors' code runs from a checkout, see :mod:`experiments.peers`.
 
 References:
     | Physics-Constrained Flow Matching (Utkarsh et al., 2025), https://arxiv.org/abs/2506.04171

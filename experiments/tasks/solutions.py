@@ -20,8 +20,8 @@ from feasibly.constraints import Composite, Constraint, Equality, Mask
 from feasibly.oracles import Empirical
 from feasibly.schedules import Flow
 
-from ..recipes.heat import p_uniform
 from ..records import Record
+from .heat import p_uniform
 
 PAIRS = 80
 ACCURACY = 1e-8

@@ -1,8 +1,12 @@
 """What the tests of exact distributions share."""
 
+import os
+
 import torch
 
 from feasibly.oracles import Gaussian, GaussianMixture
+
+torch.set_num_threads(int(os.environ.get("FEASIBLY_TEST_THREADS", "1")))
 
 
 def gaussians(denoiser, n, seed=7):

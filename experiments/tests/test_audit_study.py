@@ -80,12 +80,3 @@ def test_regret_and_faults_are_counted_against_the_true_distances(monkeypatch):
     rows = {row["family"]: row for row in audit.rows(records)}
     assert rows["all (1)"]["faults"] == "1 of 2"
     assert rows["without auto, always calibrated"]["regret"] == "1.00 / 1.00"
-
-
-def test_the_shipped_priors_have_a_table_of_their_own():
-    row = seen("auto") | {"spread": [1.0, 0.1], "energy": [0.5, 0.1], "verdict": "no fault found"}
-    row["verdict"] += " at this size; less may not show"
-    rows = audit.shipped([row, row | {"prior": "banana"}])
-    assert [one["method"] for one in rows] == ["banana, auto"]
-    assert rows[0]["energy"] == "0.5 ± 0.1"
-    assert rows[0]["verdict"] == "no fault found"

@@ -1,11 +1,8 @@
-from itertools import pairwise
-
 import pytest
 import torch
 
-from experiments import figures, tables
 from experiments.studies import bound
-from experiments.studies.bound import LEVELS, REPEATS, Normal, V, gaussian_w2, problem
+from experiments.studies.bound import LEVELS, REPEATS, V, gaussian_w2, problem
 
 EYE = torch.eye(bound.D, dtype=torch.float64)
 
@@ -83,20 +80,6 @@ def test_the_target_is_stationary_under_the_ideal_kernel_and_the_other_under_ppr
     torch.testing.assert_close(B @ covariance @ B.T + noise, covariance)
 
 
-@pytest.mark.parametrize("sigma", LEVELS)
-def test_distances_agree_with_the_general_formula(sigma):
-    normals = [
-        bound.start(sigma),
-        bound.target(sigma),
-        bound.stationary(sigma),
-        Normal(0.5, 2.0, 0.1),
-    ]
-    for one in normals:
-        for other in normals:
-            general = gaussian_w2(*moments(one, sigma), *moments(other, sigma))
-            assert general == pytest.approx(one.w2(other), abs=1e-6)
-
-
 def test_the_general_distance_is_right_where_covariances_do_not_commute():
     """In two dimensions tr (S_1^1/2 S_2 S_1^1/2)^1/2 = sqrt(tr(S_1 S_2) + 2 sqrt(det S_1 S_2))."""
     one = torch.tensor([[2.0, 0.5], [0.5, 1.0]], dtype=torch.float64)
@@ -115,25 +98,6 @@ def test_the_bound_holds_everywhere_and_is_the_sum_of_its_terms(rows):
         assert row["bias"] == pytest.approx(row["delta"] / (1 - row["lipschitz"]))
 
 
-@pytest.mark.parametrize("sigma", LEVELS)
-def test_the_distance_tends_to_that_of_the_stationary_distribution(sigma):
-    q, limit = bound.start(sigma), bound.stationary(sigma)
-    start = q.w2(limit)
-    for repeats in range(1, 2001):
-        q = q.step(sigma)
-        assert q.w2(limit) <= bound.shrink(sigma) ** repeats * start + 1e-12
-    bias = limit.w2(bound.target(sigma))
-    assert q.w2(bound.target(sigma)) == pytest.approx(bias, rel=1e-6)
-    assert 0 < bias <= bound.bound(sigma, 2000)[1]
-
-
-def test_the_first_application_takes_the_state_closest_and_more_take_it_away(rows):
-    for sigma in LEVELS:
-        exact = [row["exact"] for row in rows if row["sigma"] == sigma]
-        assert exact[1] < exact[0]
-        assert all(b >= a - 1e-12 for a, b in pairwise(exact[1:]))
-
-
 def test_the_measured_distance_is_the_exact_one_within_its_sampling_error(rows):
     r"""It is off by no more than W_2(q^, q), whose square, in units of 1 / N, is a sum of 44
     weighted chi-squares of mean 26 for unit variances, of 27 of mean 16.5 where two of them
@@ -141,37 +105,3 @@ def test_the_measured_distance_is_the_exact_one_within_its_sampling_error(rows):
     36 places."""
     for row in rows:
         assert abs(row["measured"] - row["exact"]) <= 2 * row["error"]
-
-
-@pytest.mark.parametrize("q", [Normal(0.0, 1.0, 1.0), Normal(1.0, 2.0, 0.01)])
-def test_the_sampling_error_is_that_of_repeated_sampling(q):
-    """The mean square over 200 samples: 1.6 % of standard error, and 10 % allowed."""
-    mean, covariance = moments(q, 1.0)
-    root = torch.linalg.cholesky(covariance)
-    generator = torch.Generator().manual_seed(0)
-    squares = []
-    for _ in range(200):
-        z = torch.randn(1024, bound.D, generator=generator, dtype=torch.float64)
-        x = mean + z @ root.T
-        squares.append(gaussian_w2(x.mean(dim=0), x.T.cov(), mean, covariance) ** 2)
-    expected = bound.sampling_error(q, 1024) ** 2
-    assert sum(squares) / 200 == pytest.approx(expected, rel=0.1)
-
-
-def test_a_measurement_is_repeatable():
-    setting = {"sigma": 1.0, "members": 16, "seed": 3}
-    assert bound.measure(setting) == bound.measure(setting)
-    assert bound.measure(setting) != bound.measure(setting | {"seed": 4})
-
-
-def test_table_and_figure_show_the_records(rows):
-    few = [row for row in rows if row["sigma"] in (0.3, 3.0)]
-    shown = bound.rows(few)
-    assert len(shown) == 2 * 5
-    lines = tables.render(shown, bound.MEASUREMENT.columns).splitlines()
-    row = few[1]
-    assert f"| {row['exact']:.3f} | {row['measured']:.3f} |" in lines[3]
-    assert lines[3].endswith(f"| {row['bound'] / row['exact']:.1f} |")
-    figure = figures.bound(few)
-    assert [len(ax.lines) for ax in figure.axes] == [5, 5]  # four curves and the markers
-    figures.bound(few[:1])

@@ -1,14 +1,12 @@
 """Weather for training, and the day of it that ships; KS is tested with its recipe."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from experiments import data, netcdf
+from experiments import data
 from feasibly.problems.shallow_water import Planet
 
 SHAPE = (3, 32, 64)
@@ -70,14 +68,6 @@ def test_weather_that_was_left_unfinished_is_taken_up_there(tmp_path, blocks, mo
     np.testing.assert_array_equal(np.load(path), expected(6, 4, 2))
 
 
-def test_unfinished_weather_of_another_kind_is_made_anew(tmp_path, blocks):
-    header = f"{(6, 4, *SHAPE)} T21 {Planet()} 2 "
-    (tmp_path / "weather.done").write_text(f"{header}2")
-    (tmp_path / "weather.part").write_bytes(b"what another resolution left")
-    data.weather(tmp_path / "weather.npy", 6, 4, "T31", seed=2)
-    assert blocks == [0, 1, 2]
-
-
 def test_weather_is_not_written_over_nor_made_of_the_fresh_seed(tmp_path, blocks):
     (tmp_path / "weather.npy").write_bytes(b"an hour's work")
     with pytest.raises(ValueError, match="already; remove them, or choose another --out"):
@@ -91,9 +81,9 @@ def test_a_netcdf_file_is_read_back_by_xarray(tmp_path):
     """To the packing's error, which is half of 1/65,000 of a variable's range."""
     xarray = pytest.importorskip("xarray")
     day = fields(1, 24, seed=0)[0]
-    netcdf.write(tmp_path / "new" / "day.nc", day, source="a test")
+    data.netcdf(tmp_path / "new" / "day.nc", day, source="a test")
     found = xarray.open_dataset(tmp_path / "new" / "day.nc", engine="scipy")
-    for name, field in zip(netcdf.NAMES, day.unbind(1), strict=True):
+    for name, field in zip(data.NAMES, day.unbind(1), strict=True):
         half = (field.max() - field.min()).item() / 65_000 / 2
         torch.testing.assert_close(
             torch.from_numpy(found[name].values).float(), field, rtol=0, atol=1.1 * half
@@ -102,7 +92,7 @@ def test_a_netcdf_file_is_read_back_by_xarray(tmp_path):
     assert (found.time.diff("time") == np.timedelta64(1, "h")).all()
     np.testing.assert_array_equal(found.latitude, np.arange(-87.1875, 90, 5.625))
     np.testing.assert_array_equal(found.longitude, np.arange(0, 360, 5.625))
-    names = {name: (found[name].standard_name, found[name].units) for name in netcdf.NAMES}
+    names = {name: (found[name].standard_name, found[name].units) for name in data.NAMES}
     assert names["u_component_of_wind"] == ("eastward_wind", "m s-1")
     assert names["v_component_of_wind"] == ("northward_wind", "m s-1")
     assert names["geopotential"] == ("geopotential", "m2 s-2")
@@ -110,33 +100,7 @@ def test_a_netcdf_file_is_read_back_by_xarray(tmp_path):
     assert [p.name for p in (tmp_path / "new").iterdir()] == ["day.nc"]
 
 
-@pytest.mark.slow
-def test_the_command_writes_weather(tmp_path):
-    command = [sys.executable, "-m", "experiments", "data", "weather", "--members", "2"]
-    options = ["--hours", "2", "--resolution", "T21", "--out", str(tmp_path)]
-    subprocess.run([*command, *options], check=True, capture_output=True)
-    weather = np.load(tmp_path / "weather.npy").astype(np.float64)
-    assert weather.shape == (2, 2, *SHAPE)
-    area = np.cos(np.deg2rad(np.arange(-87.1875, 90, 5.625)))
-    assert abs(np.average(weather[:, :, 0].mean(-1), axis=-1, weights=area)).max() < 50
-    assert 5 < weather[:, :, 2].std() < 30
-
-
 SHIPPED = Path(data.shallow_water.__file__).parent / "weather_day.nc"
-
-
-def test_the_shipped_day_is_a_day_of_weather():
-    xarray = pytest.importorskip("xarray")
-    assert SHIPPED.stat().st_size < 350_000
-    day = xarray.open_dataset(SHIPPED, engine="scipy")
-    assert day.sizes == {"time": 24, "latitude": 32, "longitude": 64}
-    v = day["v_component_of_wind"]
-    assert 8 < v.std() < 25
-    assert v.diff("time").std() < 0.15 * v.std(), "hours follow one another"
-    assert (v[23] - v[0]).std() > 0.5 * v.std(), "and a day is long"
-    area = np.cos(np.deg2rad(day.latitude))
-    mean = day["geopotential"].weighted(area).mean(("latitude", "longitude"))
-    np.testing.assert_allclose(mean, Planet.geopotential, atol=10)
 
 
 @pytest.mark.slow
@@ -145,6 +109,6 @@ def test_the_shipped_day_is_what_the_solver_makes(monkeypatch):
     monkeypatch.setattr(data.shallow_water, "BLOCK", 1)
     day = data.shallow_water.simulate(0, data.FRESH, hours=24)[0]
     shipped = xarray.open_dataset(SHIPPED, engine="scipy")
-    for name, field in zip(netcdf.NAMES, day.unbind(1), strict=True):
+    for name, field in zip(data.NAMES, day.unbind(1), strict=True):
         packing = 0.6 * (field.max() - field.min()).item() / 65_000
         np.testing.assert_allclose(shipped[name], field, rtol=0, atol=packing)

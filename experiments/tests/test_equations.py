@@ -5,8 +5,8 @@ import torch
 
 import feasibly
 from experiments.benches.exact_poisson import Poisson, poisson
-from experiments.recipes.darcy import Physics
 from experiments.studies import equations
+from experiments.tasks.darcy import Physics
 from feasibly.schedules import EDM
 
 N = 6

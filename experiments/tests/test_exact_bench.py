@@ -10,12 +10,11 @@ import math
 import pytest
 import torch
 from scipy.special import ive
-from tests.experiments.conftest import gaussians
 from torch.distributions import MultivariateNormal
 
-from experiments import figures, records, tables
+from experiments import records
 from experiments.benches import ExactBench, exact_branches
-from experiments.benches.exact import FAR, _kinds
+from experiments.benches.exact import FAR
 from experiments.benches.exact_base import schedule
 from experiments.benches.exact_curves import BananaOracle
 from experiments.benches.exact_fields import Heat, Stationary
@@ -24,6 +23,7 @@ from experiments.records import DEFAULT, TRUTH
 from experiments.run import run
 from experiments.samplers import default, only
 from experiments.studies import Comparison, Study, defaults
+from experiments.tests.conftest import gaussians
 from feasibly.constraints import Composite
 from feasibly.oracles import Checkerboard, Gaussian
 from feasibly.problems.distributions import Checkerboard as Board
@@ -91,15 +91,6 @@ def test_there_are_enough_problems_and_a_third_of_each_family_is_set_aside():
     assert others == HELD_OUT
     assert not mine & others
     assert mine | others == PROBLEMS.keys()
-
-
-def test_the_set_aside_are_not_run_by_their_names():
-    name = min(HELD_OUT)
-    with pytest.raises(ValueError, match=r"run with --held-out"):
-        ExactBench((name,))
-    assert ExactBench((name,), held_out=True).names == [name]
-    with pytest.raises(ValueError, match=r"no exact problems \['torus'\]"):
-        ExactBench(("torus",))
 
 
 @pytest.mark.parametrize("family", BY_FAMILY)
@@ -330,23 +321,6 @@ def test_the_field_denoiser_is_that_of_its_dense_covariance():
         assert torch.allclose(field.mean(x, sigma), theirs, atol=1e-9)
 
 
-def test_labels_are_run_where_they_apply():
-    comparison = defaults.STUDY.on["exact"]
-    bench = ExactBench()
-    counts = {
-        label: sum(bench.options(comparison, label, s) is not None for s in bench.settings())
-        for label in comparison.samplers
-    }
-    assert counts[DEFAULT] == counts["ppr"] == len(bench.names)
-    assert counts["rejection"] < counts["calibrated"] < counts["ppr"]
-    for problem in PROBLEMS.values():
-        assert ("few equalities" in _kinds(problem)) <= (0 < problem.residuals <= 4)
-        assert ("equalities" in _kinds(problem)) == (problem.kind not in ("inequality", "mixed"))
-        assert ("inequalities" in _kinds(problem)) == (problem.kind == "inequality")
-    large = next(name for name in bench.names if name.startswith("field-64"))
-    assert bench.options(comparison, DEFAULT, {"posterior": large})["members"] == 256
-
-
 NAMES = ("gaussian-2d-cond1-1r-0std-vp", "beyond-2d-share0.5-vp", "circle-off-board-loglogit")
 SAMPLERS = {
     DEFAULT: only(PPR, steps=8),
@@ -401,21 +375,6 @@ def test_a_label_that_refuses_a_problem_has_a_record(rows):
         assert not refused["silent"]
 
 
-def test_the_table_has_a_row_a_family_and_at_most_seven_columns(rows):
-    table = defaults.rows(rows)
-    assert [row["family"] for row in table] == [
-        "Gaussian (1)",
-        "unattainable (1)",
-        "inequalities (1)",
-        "all exact denoisers (2)",
-        "in use (2)",
-    ]
-    assert len(defaults.COLUMNS) == 7
-    text = tables.render(table, defaults.COLUMNS)
-    mine = found(rows, NAMES[0], DEFAULT)
-    assert f"{mine['ratio']:.2f} / {mine['ratio']:.2f}" in text
-
-
 def test_regret_is_relative_to_the_best_candidate_that_is_as_feasible():
     def row(label, ratio, feasible=1.0, name="a"):
         same = {"family": "f", "std": 1.0, "silent": False, "attainable": True, "held_out": False}
@@ -425,12 +384,6 @@ def test_regret_is_relative_to_the_best_candidate_that_is_as_feasible():
     rows += [row(DEFAULT, 3.0, name="b"), row("ppr", 3.0, name="b"), row(TRUTH, 0.5, name="b")]
     assert defaults.rows(rows)[0]["regret"] == "1.50 / 2.00"
     assert defaults.rows(rows)[0]["sliced"] == "3.50 / 4.00"
-
-
-def test_the_figure_has_a_line_a_label(rows):
-    figure = figures.defaults(rows)
-    names = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
-    assert names == ["default (2 problems)"]
 
 
 @pytest.mark.parametrize("kind", exact_branches.FUNCTIONS)

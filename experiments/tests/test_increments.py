@@ -3,7 +3,6 @@ import math
 import pytest
 import torch
 
-import feasibly
 from experiments.studies import increments as study
 from experiments.tasks.increments import (
     INCREMENTS,
@@ -11,12 +10,10 @@ from experiments.tasks.increments import (
     Increments,
     gaussian,
     inverse,
-    operators,
     steps,
     task,
     tridiagonal,
 )
-from feasibly.constraints import Linear
 from feasibly.oracles import Gaussian
 from feasibly.schedules import EDM
 
@@ -88,11 +85,6 @@ def test_the_denoiser_of_laplace_s_increments_is_the_mean_of_the_posterior():
     assert (exact.mean(dim=1) - mean).square().mean().sqrt() < 2 * spread / math.sqrt(48)
 
 
-def test_observations_of_fourier_s_coefficients_keep_lengths():
-    A = operators()["Fourier"]
-    torch.testing.assert_close(A @ A.T, torch.eye(len(A)).double())
-
-
 def test_the_truth_has_no_gap_and_covers_what_is_asked():
     """The false-alarm rate is below 1e-6."""
     best = torch.full((1, 4), 0.1)
@@ -115,10 +107,3 @@ def test_a_setting_is_measured(label, monkeypatch):
     if found := study.measure(setting):  # else there is no checkout
         assert [len(found[0][name]) for name in ("gap", "coverage", "std")] == [2, 2, 2]
     study._posed.cache_clear()
-
-
-@pytest.mark.slow  # the sampler takes seconds for the 64 samples that the default chooses by
-def test_the_default_takes_a_denoiser_by_gibbs_sampler():
-    posed = task("Laplace", "imputation", 1)
-    seen = Linear(posed.A, posed.y[0], noise=posed.noise)
-    assert feasibly.plan(posed.denoiser(), seen, (LENGTH,)).attempts

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import feasibly
-from experiments.recipes.learned import Field, known
+from experiments.tasks.learned import Field, known
 from feasibly import Linear
 from feasibly.samplers import CalibratedPPR
 

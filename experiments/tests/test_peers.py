@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from experiments import peers
-from experiments.studies import peers as study
+from experiments.studies import solutions as study
 from feasibly.constraints import Equality
 from feasibly.network import Network
 from feasibly.oracles import Gaussian
@@ -26,7 +26,7 @@ def test_a_missing_checkout_names_the_command_that_gets_it(folder):
 
 def test_a_missing_checkout_leaves_its_rows_out(folder, capsys):
     setting = {"case": "exact, flow", "label": "ECI's own, 5 mixes", "seed": 0}
-    assert study.measure(setting) == []
+    assert study.measure_heat(setting) == []
     assert "is left out. There is no checkout of ECI-sampling" in capsys.readouterr().out
 
 

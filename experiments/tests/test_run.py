@@ -3,15 +3,14 @@ from functools import partial
 
 import pytest
 import torch
-from experiments.parallel import split
 
-from experiments import parallel, records, tables
+from experiments import records, tables
 from experiments.__main__ import _asked
-from experiments.benches import Data2DBench, KSBench, data2d
+from experiments.benches import Data2DBench, data2d
 from experiments.records import TRUTH
-from experiments.run import run
+from experiments.run import measure, run, split
 from experiments.samplers import default, only, post_hoc
-from experiments.studies import Comparison, Study, baselines
+from experiments.studies import Comparison, Measurement, Study
 from feasibly import PPR, Ancestral, plan, sampling
 from feasibly.problems.data2d import Data2D
 from feasibly.sampling import inspect
@@ -22,57 +21,82 @@ SAMPLERS = {
 }
 LABELS = ["default", "post-hoc", TRUTH]
 SIZES = {"members": 32, "seed": 3, "constraints": range(1), "pool": 2048}
+VERSIONS = {"feasibly", "commit", "torch", "python", "machine"}
 
 
-@pytest.fixture(autouse=True)
-def cheap(tmp_path, monkeypatch):
-    """Results of their own, and the data's distribution for the prior's samples, which need many
-    evaluations."""
+@pytest.fixture(scope="module", autouse=True)
+def cheap():
+    """The data's distribution for the prior's samples, which need many evaluations."""
 
     def prior_samples(self, n):
         return self.distribution.sample(n, torch.Generator().manual_seed(0)).float()
 
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Data2D, "prior_samples", prior_samples)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """Results of their own."""
     monkeypatch.setattr(records, "RESULTS", tmp_path)
-    monkeypatch.setattr(Data2D, "prior_samples", prior_samples)
 
 
-def start(priors=("checkerboard",), samplers=SAMPLERS, **changes):
+def start(samplers=SAMPLERS, **changes):
     data2d._problem.cache_clear()
-    bench = Data2DBench("data2d", priors, **SIZES | changes)
+    bench = Data2DBench("data2d", ("checkerboard",), **SIZES | changes)
     study = Study("tiny", "Does it run?", {"data2d": Comparison(samplers)})
     run(study, bench, bench.settings())
     return records.read("tiny", "data2d")
+
+
+@pytest.fixture(scope="module")
+def rows(cheap, tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(records, "RESULTS", tmp_path_factory.mktemp("results"))
+        return start()
+
+
+def path():
+    return records.path_of("tiny", "data2d")
+
+
+def kept(rows):
+    """Writes records as an earlier run left them."""
+    records.append("tiny", "data2d", rows)
 
 
 def without_times(record):
     return {k: v for k, v in record.items() if k not in ("seconds", "overhead", "versions")}
 
 
-def test_a_study_has_a_record_for_every_sampler_and_for_the_truth():
-    rows = start()
+def exact():
+    problem = Data2D("checkerboard")
+    constraint = problem.constraint(0)
+    return problem, constraint, problem.ground_truth(constraint, problem.prior_samples(2048))
+
+
+def test_a_study_has_a_record_for_every_sampler_and_for_the_truth(rows):
     assert [row["label"] for row in rows] == LABELS
     assert [row["default"] for row in rows] == [True, False, False]
     for row in rows:
-        setting = ("tiny", "data2d", "checkerboard", 0, 32, 3)
         keys = ("study", "problem", "prior", "constraint", "members", "seed")
-        assert tuple(row[k] for k in keys) == setting
-        assert {"feasible", "on_manifold", "joint", "knn", "weight_error"} <= row.keys()
-        assert {"feasibly", "commit", "torch", "python", "machine"} == row["versions"].keys()
-    truth = rows[-1]
-    assert truth["feasible"] == 1
-    assert "forward" not in truth
+        assert [row[k] for k in keys] == ["tiny", "data2d", "checkerboard", 0, 32, 3]
+        assert {*data2d.SHARES} <= row.keys()
+        assert row["versions"].keys() == VERSIONS
+    problem, constraint, truth = exact()
+    # samples that no sampler is scored on
+    scores = problem.scores(truth[32:64], constraint.is_feasible(truth[32:64]), truth[:32])
+    assert rows[2].items() >= scores.items()
+    assert "forward" not in rows[2]
 
 
-@pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
-def test_a_record_is_that_of_the_samplers_own_run():
-    row = start()[0]
-    problem = Data2D("checkerboard")
-    constraint = problem.constraint(0)
+def test_a_record_is_that_of_the_samplers_own_run(rows):
+    row = rows[0]
+    problem, constraint, truth = exact()
     chosen = plan(problem.denoiser, constraint, (2,), attempts=1, options={"steps": 8})
     result = sampling.run(chosen.attempts, 32, (2,), seed=3, monitor=chosen.survey)
-    truth = problem.ground_truth(constraint, problem.prior_samples(2048))[:32]
-    scores = problem.scores(result.samples, result.feasible, truth)
-    assert {key: row[key] for key in scores} == scores
+    assert row.items() >= problem.scores(result.samples, result.feasible, truth[:32]).items()
     assert row["sampler"] == result.method
     made = result.evaluations + chosen.evaluations
     assert (row["forward"], row["backward"]) == (made.forward, made.backward)
@@ -80,73 +104,46 @@ def test_a_record_is_that_of_the_samplers_own_run():
     assert row["member_backward"] == made.member_backward / 32
     c = result.violation.double().sort().values
     assert row["violation_median"] == pytest.approx(((c[15] + c[16]) / 2).item())
-    assert row["violation_worst"] == c[-1].item()
     assert row["violation_median"] <= row["violation_90"] <= row["violation_99"] <= c[-1]
+    assert row["violation_worst"] == c[-1].item()
 
 
 @pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
-@pytest.mark.parametrize("label", SAMPLERS)
-def test_a_record_scores_the_states_as_a_run_that_returns_them(label):
+def test_a_record_scores_the_states_as_a_run_that_returns_them(rows):
     """Post-hoc projection projects the states then."""
-    row = next(row for row in start() if row["label"] == label)
-    problem = Data2D("checkerboard")
-    constraint = problem.constraint(0)
+    problem, constraint, truth = exact()
     inspected = inspect(problem.denoiser, constraint, (2,))
-    make = partial(SAMPLERS[label], output="state")
-    (sampler,) = make(problem.denoiser, constraint, inspected).attempts
-    result = sampler.sample(32, (2,), seed=3)
-    truth = problem.ground_truth(constraint, problem.prior_samples(2048))[:32]
-    scores = problem.scores(result.samples, result.feasible, truth)
-    mine = {key: row[f"state_{key}"] for key in ("feasible", "on_manifold", "joint", "knn")}
-    assert mine == {key: scores[key] for key in mine}
+    for row in rows[:2]:
+        make = partial(SAMPLERS[row["label"]], output="state")
+        (sampler,) = make(problem.denoiser, constraint, inspected).attempts
+        result = sampler.sample(32, (2,), seed=3)
+        scores = problem.scores(result.samples, result.feasible, truth[:32])
+        for key in ("feasible", "on_manifold", "joint", "knn"):
+            assert row[f"state_{key}"] == scores[key]
 
 
-def test_a_study_that_has_its_results_is_not_run_again(monkeypatch):
-    start()
-    path = records.path_of("tiny", "data2d")
-    before = path.read_bytes()
-
-    def fail(self, *arguments):
-        raise AssertionError("nothing is left to do")
-
-    monkeypatch.setattr(Data2D, "ground_truth", fail)
-    start()
-    assert path.read_bytes() == before
+def test_a_study_that_has_its_results_is_not_run_again(rows, monkeypatch):
+    kept(rows)
+    monkeypatch.setattr(Data2D, "ground_truth", lambda *_: pytest.fail("nothing is left to do"))
+    assert start() == rows
 
 
 @pytest.mark.parametrize("missing", range(3), ids=LABELS)
-def test_a_missing_setting_alone_is_run_again_and_comes_out_the_same(missing):
-    rows = start()
-    path = records.path_of("tiny", "data2d")
-    lines = path.read_text().splitlines(keepends=True)
-    gone = lines.pop(missing)
-    path.write_text("".join(lines))
-    again = start()
-    assert path.read_text().splitlines(keepends=True)[:2] == lines
-    assert len(again) == 3
-    assert (
-        without_times(again[2]) == without_times(json.loads(gone)) == without_times(rows[missing])
-    )
+def test_a_missing_setting_alone_is_run_again_and_comes_out_the_same(rows, missing):
+    others = [row for i, row in enumerate(rows) if i != missing]
+    kept(others)
+    *before, again = start()
+    assert before == others
+    assert without_times(again) == without_times(rows[missing])
 
 
-def test_other_settings_add_records():
-    start()
-    assert len(start(seed=4)) == 6
-    assert len(start(members=16)) == 9
-    rows = start(constraints=range(2))
-    assert len(rows) == 12
-    assert [row["constraint"] for row in rows] == [0] * 9 + [1] * 3
-    assert len(start(pool=2000)) == 15
-
-
-def test_a_sampler_with_other_settings_is_run_again_and_not_averaged_with_the_old():
-    start()
-    rows = start(samplers=SAMPLERS | {"default": partial(default, steps=9, attempts=1)})
-    assert [row["label"] for row in rows] == [*LABELS, "default"]
-    assert "steps=9" in rows[-1]["sampler"]
-    with pytest.raises(ValueError, match=r"'default'.*stale"):
-        tables.means(rows)
-    assert len(tables.means(rows[1:])) == 3
+def test_a_sampler_with_other_settings_is_run_again_and_not_averaged_with_the_old(rows):
+    kept(rows)
+    again = start(SAMPLERS | {"default": partial(default, steps=9, attempts=1)})
+    assert [row["label"] for row in again] == [*LABELS, "default"]
+    assert "steps=9" in again[-1]["sampler"]
+    with pytest.raises(ValueError, match="stale"):
+        tables.means(again)
 
 
 def test_a_study_that_is_stopped_keeps_what_it_has():
@@ -155,12 +152,11 @@ def test_a_study_that_is_stopped_keeps_what_it_has():
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        start(samplers=SAMPLERS | {"post-hoc": only(Stopped)})
+        start(SAMPLERS | {"post-hoc": only(Stopped)})
     assert [row["label"] for row in records.read("tiny", "data2d")] == ["default"]
-    assert [row["label"] for row in start()] == LABELS
 
 
-def test_a_sampler_that_breaks_down_scores_nothing_and_is_kept():
+def test_a_sampler_that_breaks_down_scores_nothing_and_is_kept(rows):
     def explode(denoiser, constraint, inspected):
         def nan(x_t, t):
             return x_t * torch.where(t > 0.6, torch.nan, 1.0)
@@ -168,73 +164,109 @@ def test_a_sampler_that_breaks_down_scores_nothing_and_is_kept():
         nan.schedule = denoiser.schedule
         return only(PPR, steps=8)(nan, constraint, inspected)
 
+    kept(rows[1:])
     samplers = SAMPLERS | {"default": explode}
-    row, other, _ = start(samplers=samplers)
+    *_, row = start(samplers)
     assert "non-finite" in row["error"]
-    shares = ("feasible", "on_manifold", "joint", "knn", "weight_error")
-    assert [row[key] for key in shares] == [0, 0, 0, 0, 1]
-    assert other["feasible"] > 0
-    assert len(start(samplers=samplers)) == 3
-    assert tables.means([row, other])[0]["joint"] == 0
-
-
-def test_the_truth_is_scored_on_samples_that_no_sampler_is_scored_on():
-    row = start()[2]
-    problem = Data2D("checkerboard")
-    constraint = problem.constraint(0)
-    truth = problem.ground_truth(constraint, problem.prior_samples(2048))
-    first, second = truth[:32], truth[32:64]
-    scores = problem.scores(second, constraint.is_feasible(second), first)
-    assert {key: row[key] for key in scores} == scores
+    assert [row[key] for key in data2d.SHARES] == [0, 0, 0, 0, 1]
+    assert len(start(samplers)) == 3
+    assert tables.means([row, rows[1]])[0]["joint"] == 0
 
 
 @pytest.mark.parametrize("pool", [64, 640], ids=["too few for a truth", "too few for two"])
 def test_a_pool_that_is_too_small_is_refused_with_a_remedy(pool):
-    with pytest.raises(ValueError, match=rf"of {pool} samples.*64 are needed. Raise --pool"):
+    with pytest.raises(ValueError, match=r"Raise --pool"):
         start(pool=pool)
 
 
-def test_a_record_is_read_back_as_it_was_appended():
-    rows = [{"label": "a|b\nc", "x": 1e-17, "n": 3, "on": True}, {"label": "σ", "v": {"k": "1"}}]
-    for row in rows:
-        records.append("other", "data2d", [row])
-    assert records.read("other", "data2d") == rows
-    assert records.path_of("other", "data2d").read_bytes().count(b"\n") == 2
-
-
-def test_results_that_do_not_exist_are_refused_with_a_remedy():
-    with pytest.raises(ValueError, match="experiments run tiny --problem data2d"):
-        records.read("tiny", "data2d")
-
-
-@pytest.mark.parametrize("jobs", [1, 2, 3, 5, 50])
-@pytest.mark.parametrize("priors", [["banana"], ["checkerboard", "banana"]], ids=str)
-def test_processes_share_the_settings_out(priors, jobs):
-    settings = Data2DBench("data2d", priors, range(100, 112), 8, 0, 99).settings()
-    assert settings == [{"prior": p, "constraint": k} for p in priors for k in range(100, 112)]
+@pytest.mark.parametrize("jobs", [1, 3, 50])
+def test_processes_share_the_settings_out(jobs):
+    settings = Data2DBench("data2d", ["banana"], range(100, 112), 8, 99).settings()
+    assert settings == [{"prior": "banana", "constraint": k} for k in range(100, 112)]
     parts = split(settings, jobs)
     assert [setting for part in parts for setting in part] == settings
     assert len(parts) == min(jobs, len(settings))
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
-def test_a_process_runs_the_settings_it_is_given(monkeypatch):
-    seen = []
-    monkeypatch.setattr(parallel.runner, "run", lambda *arguments: seen.append(arguments))
-    bench = KSBench(["sine-1"], range(3), 8, 0)
-    parallel.work("baselines", bench, bench.settings()[1:], ["default"])
-    assert seen == [(baselines.STUDY, bench, bench.settings()[1:], ["default"])]
-
-
-def test_an_unknown_study_is_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match=r"'nope'.*ablation.*minimizers"):
-        _asked("nope", None)
-
-
 def test_a_study_is_asked_on_its_first_problem_or_on_another_that_it_has():
     assert _asked("baselines", None)[1] == _asked("baselines", "data2d")[1] == "data2d"
-    assert _asked("baselines", "ks")[1] == "ks"
-    assert _asked("linear", None)[1] == "lines"
     assert _asked("bound", None)[1] == "data2d"
-    with pytest.raises(ValueError, match="linear is a study on lines, and not on ks"):
+    with pytest.raises(ValueError, match="linear is a study on lines"):
         _asked("linear", "ks")
+    with pytest.raises(ValueError, match=r"'nope'.*ablation.*minimizers"):
+        _asked("nope", None)
+    with pytest.raises(ValueError, match="experiments run tiny"):
+        records.read("tiny", "data2d")
+
+
+# Measurements.
+
+SETTINGS = [{"sigma": 0.1, "pair": (1, 2)}, {"sigma": 0.3, "pair": (1, 2)}]
+
+
+class Counted:
+    """Measures a setting in three records, and counts the calls."""
+
+    def __init__(self, *interrupted):
+        self.calls, self.interrupted = [], interrupted
+
+    def __call__(self, setting):
+        self.calls.append(setting)
+        if setting in self.interrupted:
+            raise KeyboardInterrupt
+        return [{"level": i, "value": i * setting["sigma"]} for i in range(3)]
+
+
+def measured(counted, settings=SETTINGS, labels=()):
+    """What is measured by a run, and all records after it."""
+    common = {"question": "Does it run?", "rows": list, "columns": {}}
+    one = Measurement("tiny", problem="data2d", settings=settings, measure=counted, **common)
+    measure(one, labels)
+    return counted.calls, records.known("tiny", "data2d")
+
+
+def test_every_setting_is_measured_once_and_its_records_say_what_they_are():
+    calls, rows = measured(Counted())
+    assert calls == SETTINGS
+    assert [(row["sigma"], row["level"]) for row in rows] == [
+        (sigma, level) for sigma in (0.1, 0.3) for level in range(3)
+    ]
+    for row in rows:
+        assert (row["study"], row["problem"], row["pair"]) == ("tiny", "data2d", [1, 2])
+        assert row["versions"].keys() == VERSIONS
+    assert measured(Counted()) == ([], rows)
+    # another setting is not taken for one that is there
+    other = [{"sigma": 0.1, "pair": (1, 3)}, {"sigma": 0.1, "pair": (1, 2), "members": 4}]
+    assert measured(Counted(), other)[0] == other
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_a_missing_setting_alone_is_measured_again(missing):
+    _, rows = measured(Counted())
+    others = [row for row in rows if row["sigma"] != SETTINGS[missing]["sigma"]]
+    path().write_text("".join(json.dumps(row) + "\n" for row in others))
+    calls, again = measured(Counted())
+    assert calls == [SETTINGS[missing]]
+    assert again[:3] == others
+    assert again[3:] == [row for row in rows if row not in others]
+
+
+def test_an_interrupted_setting_leaves_no_records_and_those_before_it_stay():
+    with pytest.raises(KeyboardInterrupt):
+        measured(Counted(SETTINGS[1]))
+    assert [row["sigma"] for row in records.read("tiny", "data2d")] == [0.1] * 3
+    assert measured(Counted())[0] == [SETTINGS[1]]
+
+
+def test_a_record_that_json_cannot_hold_leaves_nothing_of_its_setting():
+    with pytest.raises(TypeError):
+        measure(Measurement("tiny", "?", "data2d", SETTINGS, lambda _: [{}, {"a": {1}}], list, {}))
+    assert not path().exists()
+
+
+def test_only_the_labels_that_are_asked_for_are_measured():
+    settings = [{"label": name, "sigma": 0.1} for name in ("one", "two")]
+    assert measured(Counted(), settings, ["two"])[0] == settings[1:]
+    with pytest.raises(ValueError, match=r"no labels \['three'\]"):
+        measured(Counted(), settings, ["three"])

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 from markdown_it import MarkdownIt
 
-from experiments import pages, records, studies
+from experiments import records
 from experiments.figures import frontier, strips
 from experiments.pages import fill
 from experiments.tables import ALL, COLUMNS, TEXT, means, pick, render
@@ -92,19 +92,6 @@ def test_a_budget_is_the_largest_and_evaluations_are_means_a_member(rows):
     assert not {"forward", "evaluations"} & truth.keys()
 
 
-def test_what_is_no_measure_is_not_averaged(rows):
-    for record in means(rows):
-        assert record["study"] == "tiny"
-        assert not {"prior", "constraint", "sampler", "versions"} & record.keys()
-
-
-def test_the_worst_settings_are_kept(rows):
-    post_hoc, ppr, truth = means(rows)
-    assert (ppr["feasible_worst"], ppr["knn_worst"]) == (0.25, 0.2)
-    assert (post_hoc["feasible_worst"], post_hoc["knn_worst"]) == (1.0, 0.1)
-    assert truth["knn_worst"] == 0.4
-
-
 @pytest.mark.parametrize(
     "change",
     [{}, {"prior": "banana", "pool": 1}, {"prior": "banana", "sampler": "PPR(steps=1)"}],
@@ -116,12 +103,6 @@ def test_records_that_do_not_belong_together_are_refused(change):
         means([first, first | change])
 
 
-def test_settings_with_another_seed_are_not_averaged():
-    first = row("PPR", "checkerboard", 0)
-    with pytest.raises(ValueError, match="stale"):
-        means([first, row("PPR", "checkerboard", 1, seed=1)])
-
-
 def test_a_run_that_broke_down_counts_in_scores_and_not_in_costs():
     broken = {k: v for k, v in row("PPR", "banana", 0).items() if k not in ("forward", "seconds")}
     broken |= {"joint": 0.0, "error": "All members became non-finite."}
@@ -131,15 +112,6 @@ def test_a_run_that_broke_down_counts_in_scores_and_not_in_costs():
         assert record["joint"] == 0.5
         assert (record["forward"], record["seconds"]) == (90, 3.0)
         assert "error" not in record
-
-
-def test_the_mean_of_one_setting_is_the_setting(rows):
-    (record,) = means(rows[:1])
-    shared = ALL.keys() & rows[0].keys()
-    assert {k: record[k] for k in shared} == {k: rows[0][k] for k in shared}
-    assert record["settings"] == 1
-    for key in ("feasible", "knn"):
-        assert record[f"{key}_worst"] == rows[0][key]
 
 
 def test_a_table_has_a_line_for_every_row_and_the_columns_that_any_has_a_value_for(rows):
@@ -161,11 +133,6 @@ def test_numbers_are_aligned_at_their_ends_and_words_at_their_beginnings():
     assert lines == ["|  | n | why |", "|---|---:|---|", "| a | 1.5 | so |"]
 
 
-def test_the_default_alone_is_bold(rows):
-    table = parse(render(means(rows)))
-    assert [text for cells in table for _, bold, text in cells if bold] == ["PPR"]
-
-
 def test_cells_are_formatted_by_their_columns_and_empty_where_nothing_was_measured(rows):
     table = parse(render(means(rows)))
     heads = [text for _, _, text in table[0]]
@@ -175,10 +142,8 @@ def test_cells_are_formatted_by_their_columns_and_empty_where_nothing_was_measur
     expected = {
         "method": "PPR",
         "feasible": "75.0%",
-        "worst": "25.0%",
         "both": "50.0%",
         "k-NN": "0.500",
-        "k-NN, worst": "0.200",
         "evaluations": "70 + 20",
         "seconds": "1.7",
         "overhead": "17%",
@@ -186,21 +151,6 @@ def test_cells_are_formatted_by_their_columns_and_empty_where_nothing_was_measur
     assert ppr.items() >= expected.items()
     assert truth["k-NN"] == "0.450"
     assert truth["evaluations"] == truth["seconds"] == truth["overhead"] == ""
-
-
-def test_no_table_of_a_page_is_wider_than_seven_columns():
-    wanted = [c.columns for s in studies.STUDIES for c in s.on.values()]
-    wanted += [m.columns for m in studies.MEASUREMENTS] + list(COLUMNS.values())
-    # of the weather, where there is an excess over a floor there is no violation
-    assert all(len(columns.keys() - {"excess"}) <= 7 for columns in wanted)
-
-
-def test_labels_of_studies_do_not_break_a_table():
-    for study in studies.STUDIES:
-        for comparison in study.on.values():
-            labels = list(comparison.samplers)
-            rows = [row(label, "banana", 0) | {"default": False} for label in labels]
-            assert [cells[0][2] for cells in parse(render(means(rows)))[1:]] == labels
 
 
 PAGE = """# Title
@@ -243,12 +193,6 @@ def test_a_page_is_filled_with_the_tables_that_it_names(rows, reads):
     assert page.endswith("<!-- end -->\nThe end.\n")
     assert fill(page) == page
     assert fill("no tables") == "no tables"
-
-
-def test_a_page_is_filled_with_what_is_made(monkeypatch):
-    monkeypatch.setitem(pages.MAKERS, "two-words", lambda: "new")
-    page = "a\n<!-- made: two-words -->\nold\n<!-- end -->\nb"
-    assert fill(page) == "a\n<!-- made: two-words -->\nnew\n<!-- end -->\nb"
 
 
 def png(figure):
@@ -313,12 +257,10 @@ def test_ensembles_are_averaged_over_cases_then_rooted_then_averaged_over_time()
     assert record["spread"] == pytest.approx((1 + 2.25**0.5) / 2)
     assert record["ratio"] == pytest.approx((9 / 8) ** 0.5 * 0.5**0.5)
     assert record["crps"] == pytest.approx(0.65)
-    # one reference has 1.5, the other (7^0.5 + 14^0.5) / 2
-    assert record["rmse_error"] == pytest.approx(((7**0.5 + 14**0.5) / 2 - 1.5) / 2)
     assert record["max_norm"] == 2
     assert record["residual_feasible"] == 0.2
     assert record["settings"] == 2
-    assert not {"knn_worst", "reference", "mse"} & record.keys()
+    assert not {"reference", "mse"} & record.keys()
 
 
 def test_kinds_of_observation_weigh_the_same_whatever_their_number_of_cases():
@@ -327,9 +269,7 @@ def test_kinds_of_observation_weigh_the_same_whatever_their_number_of_cases():
         ensemble("PPR", "sine-1", 0, [9.0, 9.0]),
         ensemble("PPR", "sine-1", 1, [9.0, 9.0]),
     ]
-    record = means(rows)[0]
-    assert record["rmse"] == pytest.approx(2)
-    assert "rmse_error" not in record  # kinds differ by more than chance
+    assert means(rows)[0]["rmse"] == pytest.approx(2)
 
 
 def test_a_run_that_broke_down_has_shares_and_no_scores():
@@ -341,24 +281,6 @@ def test_a_run_that_broke_down_has_shares_and_no_scores():
     assert record["rmse"] == 2
     (alone,) = means([broken])
     assert "rmse" not in alone
-
-
-def test_a_mark_may_ask_for_one_kind_of_observation(monkeypatch):
-    rows = [ensemble("PPR", "sine-3", 0, [1.0]), ensemble("PPR", "sine-1", 0, [9.0])]
-    monkeypatch.setattr(records, "read", lambda study, problem: rows)
-    page = "<!-- table: baselines ks{} -->\n<!-- end -->"
-    assert "| 1.000 |" in fill(page.format("/sine-3"))
-    assert "| 2.000 |" in fill(page.format(""))
-    assert "| 3.000 |" in fill(page.format("/sine-1; PPR"))
-
-
-def test_the_error_of_the_rmse_is_the_jackknife_s():
-    values = [1.0, 4.0, 16.0]
-    rows = [ensemble("PPR", "sine-3", k, [v]) for k, v in enumerate(values)]
-    without = [(20 / 2) ** 0.5, (17 / 2) ** 0.5, (5 / 2) ** 0.5]
-    mean = sum(without) / 3
-    expected = (2 / 3 * sum((v - mean) ** 2 for v in without)) ** 0.5
-    assert means(rows)[0]["rmse_error"] == pytest.approx(expected)
 
 
 def test_scores_relative_to_the_default_are_on_the_same_references():

@@ -1,33 +1,17 @@
 """Darcy flow through a random medium: a small learned prior of coefficient and pressure."""
 
 import math
-from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Generator, Tensor, nn
 from torch.nn.functional import pad
 
 from feasibly.denoisers import Denoiser
 from feasibly.nn import FiLM, SineEmbedding
-from feasibly.samplers import Ancestral
-from feasibly.schedules import LogLogit, Schedule
+from feasibly.schedules import Schedule
 
-from .base import Recipe, TrainConfig
 from .learned import HOME
-
-CARD = """| data | log a and p of - div (a grad p) = 1 on {n} x {n} points, p = 0 outside |
-| network | residual MLP, {layers} x {width}, EDM preconditioning of each principal component, \
-{parameters:,} parameters |
-
-## Unconditional quality
-
-{count:,} samples (second order, 64 steps), and as many fresh data.
-
-| measure | prior | data |
-|---|---|---|
-{rows}
-"""
 
 
 class Physics:
@@ -110,13 +94,9 @@ class DarcyPrior(Denoiser):
         self.register_buffer("variance", torch.ones(D))
         self.net = MLP(D, width, layers)
 
-    def scaled(self, x: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the components of states in units of their size, and these sizes."""
-        scale = torch.sqrt(sigma.reshape(-1, 1) ** 2 + self.variance)
-        return (x.flatten(start_dim=1) - self.center) @ self.axes / scale, scale
-
     def mean(self, x: Tensor, sigma: Tensor) -> Tensor:
-        z, scale = self.scaled(x, sigma)
+        scale = torch.sqrt(sigma.reshape(-1, 1) ** 2 + self.variance)
+        z = (x.flatten(start_dim=1) - self.center) @ self.axes / scale
         F = self.net(z, sigma.log().reshape(-1) / 4)
         size = self.variance.sqrt()
         found = self.variance / scale * z + sigma.reshape(-1, 1) * size / scale * F
@@ -128,83 +108,3 @@ def darcy(schedule: Schedule) -> DarcyPrior:
     model = DarcyPrior(schedule)
     model.load_state_dict({k: v.float() for k, v in load_file(HOME / "darcy.safetensors").items()})
     return model.eval().requires_grad_(False)
-
-
-class DarcyFlow(Recipe[DarcyPrior]):
-    """Coefficient and pressure of Darcy flow."""
-
-    config = TrainConfig("darcy", steps=8_000, batch=256)
-    ends = ("net",)  # all of it: Adam takes a tenth of the time, on matrices as small
-    bands = 16
-    order = " by noise level, lowest first (relative to the best linear denoiser's)"
-    home = HOME
-    pool, least = 8192, 1e-6  # data, of each of which training shows eight images
-
-    def __init__(self) -> None:
-        self.data_ = Physics().sample(self.pool, Generator().manual_seed(0)).float()
-
-    def model(self) -> DarcyPrior:
-        model = DarcyPrior(LogLogit())
-        x = self.data_.flatten(start_dim=1).double()
-        values, vectors = torch.linalg.eigh(x.T.cov())
-        model.center.copy_(x.mean(dim=0))
-        model.axes.copy_(vectors)
-        model.variance.copy_(values.clamp_min(self.least))
-        return model
-
-    def compile(self, model: DarcyPrior) -> None:
-        model.net.compile()
-
-    def batch(self, n: int, generator: Generator, symmetries: bool) -> Tensor:
-        x = self.data_[torch.randint(self.pool, (n,), generator=generator)]
-        for axes, chosen in zip(((2,), (3,)), torch.rand(2, generator=generator), strict=True):
-            x = x.flip(axes) if symmetries and chosen < 0.5 else x
-        return x.mT if symmetries and torch.rand((), generator=generator) < 0.5 else x
-
-    def loss(self, model: DarcyPrior, x_0: Tensor, generator: Generator) -> Tensor:
-        n = len(x_0)
-        t = (torch.arange(n) + torch.rand(n, generator=generator)) / n
-        _, sigma = LogLogit()(t)
-        noise = torch.randn(x_0.shape, generator=generator).flatten(start_dim=1)
-        z, scale = model.scaled(x_0.flatten(start_dim=1) + sigma[:, None] * noise, sigma)
-        z_0 = (x_0.flatten(start_dim=1) - model.center) @ model.axes
-        size = sigma[:, None] * model.variance.sqrt() / scale
-        target = (z_0 - model.variance / scale * z) / size
-        return (model.net(z, sigma.log() / 4) - target).square().mean(dim=1)
-
-    def save(self, model: DarcyPrior, path: Any) -> None:
-        weights = {k: v.contiguous() for k, v in model.state_dict().items()}
-        weights |= {k: v.half().contiguous() for k, v in model.named_parameters()}
-        save_file(weights, path)
-
-    def load(self, name: str) -> DarcyPrior:
-        model = DarcyPrior(LogLogit())
-        model.load_state_dict(load_file(name))
-        return model
-
-    def card(self, model: DarcyPrior, n: int) -> str:
-        count, physics = min(n, 2048), Physics()
-        fresh = physics.sample(count, Generator().manual_seed(1))
-        x = Ancestral(model, steps=64).sample(count, fresh.shape[1:], seed=1).samples.double()
-
-        def measures(x: Tensor) -> dict[str, float]:
-            return {
-                "residual of the equation, root mean square (source 1)": physics.residual(x)
-                .square()
-                .mean()
-                .sqrt()
-                .item(),
-                "standard deviation of log a": x[:, 0].std().item(),
-                "standard deviation of p": x[:, 1].std().item(),
-                "mean of p": x[:, 1].mean().item(),
-            }
-
-        own, data = measures(x), measures(fresh)
-        return CARD.format(
-            n=physics.n,
-            width=model.net.input.out_features,
-            layers=len(model.net.hidden),
-            parameters=sum(p.numel() for p in model.net.parameters()),
-            count=count,
-            rows="\n".join(f"| {k} | {own[k]:.4f} | {data[k]:.4f} |" for k in own),
-        )
