@@ -136,7 +136,7 @@ def netcdf(path: Path, fields: Tensor, source: str) -> None:
         low, high = field.min().item(), field.max().item()
         day[name] = tuple(axes), field, {"standard_name": standard_name, "units": units}
         scale = {"scale_factor": (high - low) / 65_000, "add_offset": (high + low) / 2}
-        packing[name] = {"dtype": "int16", **scale}
+        packing[name] = {"dtype": "int16", "_FillValue": None, **scale}
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
     day.to_netcdf(part, engine="scipy", encoding=packing)

@@ -39,7 +39,8 @@ def _legend(figure: Figure, place: str = "outside lower center", columns: int = 
     lines: dict[str, Any] = {}
     for ax in figure.axes:
         lines |= {str(name): handle for handle, name in zip(*ax.get_legend_handles_labels())}  # noqa: B905
-    figure.legend(list(lines.values()), list(lines), loc=place, ncols=columns, fontsize=8)
+    style: dict[str, Any] = {"ncols": columns, "fontsize": 8}
+    figure.legend(list(lines.values()), list(lines), loc=place, **style)
 
 
 def frontier(rows: Sequence[Record]) -> Figure:

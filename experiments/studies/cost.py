@@ -9,7 +9,6 @@ import inspect
 import math
 import sys
 import time
-import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import feasibly
 from feasibly.constraints import Decoded
 from feasibly.linalg import square_root
 from feasibly.minimizers import Minimizer
@@ -27,6 +25,7 @@ from feasibly.samplers import moments
 from feasibly.sampling import Run
 
 from ..records import Record
+from ..samplers import quiet
 from ..study import Measurement
 from ..tables import TEXT, Columns
 from .audit import EXACT, case
@@ -130,12 +129,10 @@ def measure(setting: dict) -> list[Record]:
     if isinstance(constraint, Decoded):
         clock = Clock(constraint.decode)
         constraint = Decoded(constraint.constraint, clock, constraint.encode)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        feasibly.sample(ledger, posed.constraint, members, posed.shape)
-        start = time.perf_counter()
-        result = feasibly.sample(posed.denoiser, constraint, members, posed.shape)
-        seconds = time.perf_counter() - start
+    quiet(ledger, posed.constraint, members, posed.shape)
+    start = time.perf_counter()
+    result = quiet(posed.denoiser, constraint, members, posed.shape)
+    seconds = time.perf_counter() - start
     return [
         {
             "members": members,

@@ -19,7 +19,7 @@ from feasibly.samplers.base import Randn, Step
 from feasibly.sampling import trajectory
 
 from .. import figures
-from ..records import Record
+from ..records import Record, grouped
 from ..study import Measurement
 
 STEPS = 64
@@ -126,8 +126,7 @@ def settings() -> list[dict]:
 def rows(records: Sequence[Record]) -> list[Record]:
     """Returns the table's rows: where each projection contracts, and where it does so least."""
     found = []
-    for projection in dict.fromkeys(row["projection"] for row in records):
-        group = [row for row in records if row["projection"] == projection]
+    for (projection,), group in grouped(records, "projection").items():
         tame = [row["alpha"] * row["max"] < 1 for row in group]
         wild = {row["sigma"] for row, yes in zip(group, tame, strict=True) if not yes}
         sigmas = {row["sigma"] for row in group}

@@ -5,7 +5,6 @@ convolution in one process. Seconds are those of the processor.
 """
 
 import time
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ import feasibly
 
 from .. import zoo
 from ..records import Record
+from ..samplers import quiet
 from ..study import Measurement
 from ..tables import TEXT, Columns
 
@@ -24,10 +24,7 @@ MEMBERS = 16
 def taken(denoiser: Any, constraint: Any) -> tuple[feasibly.Result, float]:
     """Returns an ensemble, and the seconds that it takes."""
     start = time.process_time()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        result = feasibly.sample(denoiser, constraint, MEMBERS, zoo.SHAPE)
-    return result, time.process_time() - start
+    return quiet(denoiser, constraint, MEMBERS, zoo.SHAPE), time.process_time() - start
 
 
 def measure(setting: dict) -> list[Record]:

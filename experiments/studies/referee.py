@@ -29,6 +29,7 @@ from .. import peers
 from ..benches import exact_problems
 from ..benches.exact import ExactCase
 from ..records import DEFAULT, TRUTH, Record, grouped, known, path_of
+from ..samplers import cost
 from ..study import Measurement
 from ..tables import TEXT, Columns
 
@@ -59,18 +60,10 @@ result has shape (members, *). A sampler refuses a problem by a `ValueError`."""
 def ours(method: str) -> Entry:
     """Returns the entry of one of our methods, with no option set."""
 
-    def sample(
-        denoiser: Counted, constraint: Constraint, members: int, shape: tuple[int, ...], seed: int
-    ) -> Tensor:
-        return feasibly.sample(
-            denoiser,
-            constraint,
-            members,
-            shape,
-            method=method,
-            seed=seed,
-            monitor=method == "auto",
-        ).samples
+    def sample(denoiser: Counted, constraint: Constraint, *how: Any) -> Tensor:
+        *size, seed = how
+        chosen: dict[str, Any] = {"method": method, "monitor": method == "auto", "seed": seed}
+        return feasibly.sample(denoiser, constraint, *size, **chosen).samples
 
     return sample
 
@@ -78,11 +71,10 @@ def ours(method: str) -> Entry:
 def theirs(sampler: Callable[..., Tensor], **settings: Any) -> Entry:
     """Returns the entry of a sampler of azula."""
 
-    def sample(
-        denoiser: Counted, constraint: Constraint, members: int, shape: tuple[int, ...], seed: int
-    ) -> Tensor:
+    def sample(denoiser: Counted, constraint: Constraint, *how: Any) -> Tensor:
+        *size, seed = how
         torch.manual_seed(seed)
-        return sampler(denoiser, constraint, members, shape, **settings)
+        return sampler(denoiser, constraint, *size, **settings)
 
     return sample
 
@@ -148,37 +140,21 @@ def measure(setting: dict, entries: Mapping[str, Entry] = ENTRIES) -> list[Recor
     case = ExactCase(exact_problems.PROBLEMS[setting["posterior"]])
     members = case.problem.members
     if label == TRUTH:
-        return [found] if (found := case.truth(members)) else []
+        return [case.truth(members) or {}]
     denoiser = Counted(case.denoiser)
     start = time.perf_counter()
     try:
         with torch.random.fork_rng(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             x = entries[label](denoiser, case.constraint, members, case.shape, 0)
+        found: Record = case.judged(torch.as_tensor(x), members)
     except peers.Missing:
         raise
     except Exception as error:  # of whatever kind: one problem must not end the others
-        found: Record = {"feasible": 0.0, "error": f"{type(error).__name__}: {error}"}
-    else:
-        found = _judged(case, x, members)
-    if "error" in found:
+        found = {"feasible": 0.0, "error": f"{type(error).__name__}: {error}"}
         print(f"{label} failed. {found['error']}")
-    return [
-        found
-        | {
-            "evaluations": (denoiser.taken.member_forward + denoiser.taken.member_backward)
-            / members,
-            "seconds": time.perf_counter() - start,
-            "commit": peers.commit("azula") if label.startswith("azula") else "",
-        }
-    ]
-
-
-def _judged(case: ExactCase, x: Tensor, members: int) -> Record:
-    try:
-        return case.judged(torch.as_tensor(x), members)
-    except (ValueError, TypeError, RuntimeError) as error:
-        return {"feasible": 0.0, "error": f"{type(error).__name__}: {error}"}
+    commit = peers.commit("azula") if label.startswith("azula") else ""
+    return [found | cost(denoiser.taken, members, start) | {"commit": commit}]
 
 
 def score(records: Sequence[Record]) -> float:

@@ -19,7 +19,7 @@ from feasibly.samplers import PostHoc
 from .. import peers
 from ..benches.exact import ExactCase
 from ..benches.exact_problems import PROBLEMS
-from ..records import DEFAULT, Record
+from ..records import DEFAULT, Record, grouped
 from ..study import Measurement
 from ..tables import TEXT, Columns
 from .referee import Counted
@@ -111,18 +111,14 @@ def rows(records: Sequence[Record]) -> list[Record]:
     """Returns the rows of its table: of each problem the default, and of a rival the fastest that
     is as near, or the nearest if none is."""
     shown = []
-    for case in dict.fromkeys(record["case"] for record in records):
-        group = [record for record in records if record["case"] == case]
-        (own,) = (record for record in group if record["label"] == DEFAULT)
-        for label in dict.fromkeys(record["label"] for record in group):
-            some = [record for record in group if record["label"] == label]
+    for (_,), group in grouped(records, "case").items():
+        by_label = grouped(group, "label")
+        (own,) = by_label[DEFAULT,]
+        for some in by_label.values():
             near = [record for record in some if record["ratio"] <= EQUAL * own["ratio"]]
-            best = (
-                min(near, key=lambda record: record["seconds"])
-                if near
-                else min(some, key=lambda record: record["ratio"])
-            )
-            shown.append(best | {"times": best["seconds"] / own["seconds"]})
+            key, best = ("seconds", near) if near else ("ratio", some)
+            chosen = min(best, key=lambda record, key=key: record[key])
+            shown.append(chosen | {"times": chosen["seconds"] / own["seconds"]})
     return shown
 
 

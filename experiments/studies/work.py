@@ -12,7 +12,7 @@ from feasibly.samplers import DPS, ECI, MMPS, PCFM
 from .. import figures
 from ..benches.exact import ExactCase
 from ..benches.exact_problems import PROBLEMS
-from ..records import DEFAULT, Record
+from ..records import DEFAULT, Record, grouped
 from ..samplers import Make, default, only, ppr
 from ..study import Measurement
 from ..tables import TEXT, Columns
@@ -75,8 +75,7 @@ def rows(records: Sequence[Record]) -> list[Record]:
     the budget with which it is nearest."""
     found = []
     scored = [row | {"work": _work(row)} for row in records if "ratio" in row]
-    for case, label in dict.fromkeys((row["case"], row["label"]) for row in scored):
-        group = [row for row in scored if (row["case"], row["label"]) == (case, label)]
+    for (_, label), group in grouped(scored, "case", "label").items():
         if label == DEFAULT:
             group = [row for row in group if row["budget"] is None]
         found.append(min(group, key=lambda row: row["ratio"]))

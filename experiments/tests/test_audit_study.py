@@ -4,15 +4,7 @@ import json
 
 import pytest
 
-from experiments.benches.exact_problems import HELD_OUT, PROBLEMS
 from experiments.studies import audit
-
-
-def test_what_is_audited_was_not_set_aside():
-    for family, names in audit.PROBLEMS.items():
-        for name in names:
-            assert name not in HELD_OUT
-            assert PROBLEMS[name].family == family
 
 
 def test_an_audit_of_an_exact_problem_is_a_record_for_each_candidate():

@@ -3,7 +3,7 @@ import warnings
 import torch
 
 import feasibly
-from experiments.studies.cost import Clock, Ledger, rows
+from experiments.studies.cost import Clock, Ledger
 from feasibly import Linear
 from feasibly.oracles import Gaussian
 from feasibly.schedules import LogLogit
@@ -36,24 +36,6 @@ def test_posterior_samples_take_a_forward_pass_and_two_products_a_step():
     assert (work["prediction"], work["covariance"]) == (STEPS, 2 * 2 * STEPS)
     assert work["solve"] == 2 * STEPS  # one value, one product
     assert "survey" not in work
-
-
-def test_a_row_adds_up_to_the_work():
-    record = {
-        "case": "a",
-        "members": 2,
-        "work": {
-            "survey": {"0": 1.0},
-            "solve": {"0": 2.0, "1": 3.0},
-            "later attempts": {"0": 4.0},
-        },
-        "seconds": 4.0,
-        "network_seconds": 0.5,
-        "decoder_seconds": 0.5,
-    }
-    (row,) = rows([record])
-    parts = [row[name] for name in ("tests", "prediction", "rest", "again")]
-    assert (row["work"], parts, row["outside"]) == (10.0, [1.0, 0.0, 5.0, 4.0], 0.75)
 
 
 def test_a_clock_counts_both_passes_of_a_decoder_and_changes_neither():

@@ -5,7 +5,6 @@ import torch
 
 import feasibly
 from experiments.benches.exact_poisson import Poisson, poisson
-from experiments.studies import equations
 from experiments.tasks.darcy import Physics
 from feasibly.schedules import EDM
 
@@ -68,17 +67,3 @@ def test_darcy_data_solve_their_equation():
     u = (physics.mean_p + physics.std_p * x[:, 1]) / prior.unit
     other = prior.equation(torch.stack([u, torch.ones_like(u)], dim=1))
     assert torch.allclose(physics.residual(x).flatten(start_dim=1), -other)
-
-
-def test_study_scores_and_shows_a_problem():
-    setting = {
-        "task": "Poisson",
-        "case": [N, True, "edm", "two"],
-        "label": "default",
-        "seed": 0,
-        "members": 32,
-    }
-    (row,) = equations.rows([setting | record for record in equations.measure(setting)])
-    assert row["feasible"] == 1
-    assert row["ratio"] < 2
-    assert row["task"].startswith("Poisson 6 x 6")

@@ -6,7 +6,6 @@ from experiments.benches.data2d import CURVES, Curves
 from experiments.benches.exact import total_variation
 from experiments.benches.exact_learned import initial_and_mass, solution
 from experiments.benches.heat import CASES, HeatBench
-from experiments.studies import defaults, inside
 from experiments.tasks.heat import fields, fitted
 
 
@@ -68,23 +67,3 @@ def test_the_total_variation_of_equal_samples_is_zero_and_of_apart_ones_is_one()
     assert total_variation(u, u) == pytest.approx(0, abs=1e-3)
     assert total_variation(u, u + 2) == pytest.approx(0.9)  # the last bin has no end
     assert total_variation(u, u / 2) == pytest.approx(0.5, abs=0.02)
-
-
-def test_tables_of_the_heat_equation_and_of_inequalities_have_a_row_each():
-    common = {"member_forward": 10.0, "member_backward": 20.0}
-    rows = defaults.heat(
-        [
-            {"case": "a", "label": "default", "mmse": m, "p": 0.5, "off": 0.0, "nu": 3.0}
-            | {"nu_std": 1.0}
-            | common
-            for m in (1.0, 2.0, 9.0)
-        ]
-        + [{"case": "a", "label": "PCFM", "error": "it failed"}]
-    )
-    assert [row["label"] for row in rows] == ["default", "PCFM"]
-    assert rows[0]["mmse"] == 2
-    assert rows[0]["decay"] == "3.00 ± 1.00"
-    assert rows[0]["evaluations"] == "10 + 20"
-    assert "mmse" not in rows[1]
-    found = inside.rows([{"label": "default", "posterior": "a"} | common, {"label": "truth"}])
-    assert [row["evaluations"] for row in found] == ["10 + 20"]

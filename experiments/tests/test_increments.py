@@ -78,11 +78,11 @@ def test_normal_increments_have_the_denoiser_of_a_gaussian_and_its_derivative():
 def test_the_denoiser_of_laplace_s_increments_is_the_mean_of_the_posterior():
     """The posterior's Gibbs sampler is other code. Over 40 seeds the error was 0.027 at most."""
     posed = task("Laplace", "denoising", 1)
-    exact, mean = posed.posterior(48, seeded(5))
+    exact, mean = posed.posterior(16, seeded(5))
     found = posed.denoiser().mean(posed.y, torch.tensor(posed.noise))
     spread = exact.var(dim=1).mean().sqrt()
     assert (found - mean).square().mean().sqrt() < 0.1 * spread
-    assert (exact.mean(dim=1) - mean).square().mean().sqrt() < 2 * spread / math.sqrt(48)
+    assert (exact.mean(dim=1) - mean).square().mean().sqrt() < 2 * spread / math.sqrt(16)
 
 
 def test_the_truth_has_no_gap_and_covers_what_is_asked():
@@ -98,7 +98,7 @@ def test_the_truth_has_no_gap_and_covers_what_is_asked():
     assert study.coverage(log_p / 2 + 0.5, exact).mean().item() < 0.6
 
 
-@pytest.mark.parametrize("label", study.LABELS)
+@pytest.mark.parametrize("label", [study.TRUTH, study.DEFAULT, study.THEIRS])
 def test_a_setting_is_measured(label, monkeypatch):
     for name, few in (("SIGNALS", 2), ("MEMBERS", 20), ("REFERENCES", 8)):
         monkeypatch.setattr(study, name, few)

@@ -1,15 +1,10 @@
-import copy
-
 import pytest
 import torch
 
-from experiments import tables
-from experiments.studies import lipschitz
-from experiments.studies.lipschitz import PROJECTIONS, levels, local_lipschitz
+from experiments.studies.lipschitz import levels, local_lipschitz
 from feasibly.constraints import Linear
 from feasibly.minimizers import GaussNewton
 from feasibly.oracles import Gaussian
-from feasibly.problems.data2d import Data2D
 from feasibly.schedules import VP
 
 EXACT = GaussNewton(damping=0.0, max_distance=None)
@@ -47,55 +42,3 @@ def test_a_state_whose_difference_is_not_finite_is_no_contraction_and_spoils_no_
     L = local_lipschitz(lambda x: x.sqrt() * 0 + x, x, 1e-5)
     assert L[0].item() == pytest.approx(1)
     assert L[1].item() == 1e300
-
-
-@pytest.mark.parametrize("prior", ["checkerboard", "banana"])
-def test_halving_the_step_leaves_the_constants_of_the_trained_priors_as_they_are(prior):
-    """At moderate noise, on 64 states; at high noise the map jumps too often for that."""
-    problem = Data2D(prior)
-    denoiser = copy.deepcopy(problem.denoiser).double()
-    sampler = lipschitz.PPR(denoiser, problem.constraint(0), minimize=PROJECTIONS["default"])
-    t = torch.tensor(0.3, dtype=torch.float64)
-    generator = torch.Generator().manual_seed(0)
-    x_0 = problem.distribution.sample(64, generator).double()
-    x_t = sampler.renoise(x_0, t, lambda x: torch.randn(x.shape, generator=generator).to(x))
-    level = sampler.noise_level(t)
-    step = lipschitz.STEP * level
-
-    def project(x):
-        return sampler.project(x, t, level).x_0
-
-    L, half = (local_lipschitz(project, x_t, h) for h in (step, step / 2))
-    assert ((L / half - 1).abs() < 1e-3).double().mean() >= 0.95
-
-
-def row(projection, constraint, sigma, largest, contractive):
-    return {
-        "projection": projection,
-        "prior": "banana",
-        "constraint": constraint,
-        "members": 100,
-        "sigma": sigma,
-        "alpha": 1.0,
-        "max": largest,
-        "q50": 0.4 * largest,
-        "q90": 0.8 * largest,
-        "q99": 0.9 * largest,
-        "contractive": contractive,
-    }
-
-
-ROWS = [
-    row("default", 0, 10.0, 0.5, 1.0),
-    row("default", 0, 0.1, 0.9, 1.0),
-    row("default", 1, 10.0, 0.6, 1.0),
-    row("default", 1, 0.1, 7.0, 0.6),
-    row("paper", 0, 10.0, 20.0, 0.2),
-]
-
-
-def test_the_table_counts_levels_and_members():
-    rows = lipschitz.rows(ROWS)
-    lines = tables.render(rows, lipschitz.MEASUREMENT.columns).splitlines()
-    assert lines[2] == "| default | 2 | 75.0% | 50.0% | 90.0% | 2.8 | 7 at σ = 0.1 |"
-    assert lines[3] == "| paper | 1 | 0.0% | 0.0% | 20.0% | 8 | 20 at σ = 10 |"

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 import torch
 
-from experiments import pages, records, tables
+from experiments import records
 from experiments.benches import OraclesBench
 from experiments.benches.oracles import POSTERIORS
 from experiments.run import run
@@ -134,16 +134,3 @@ def test_a_label_is_run_where_it_applies(rows):
         OraclesBench(("sphere",), range(1), 8)
     only = calibration.STUDY.on["oracles"].only
     assert set().union(*only.values()) <= POSTERIORS.keys()
-
-
-def test_tables_show_each_posterior_apart(rows, monkeypatch):
-    parts = dict(tables.parts(rows))
-    assert list(parts) == ["gaussian-1", "empirical"]
-    table = {row["label"]: row for row in tables.means(parts["gaussian-1"])}
-    expected = [r["std"] for r in rows if r["label"] == "PPR" and r["posterior"] == "gaussian-1"]
-    assert table["PPR"]["std"] == pytest.approx(sum(expected) / 2)
-    page = "<!-- table: calibration oracles/empirical; ideal kernel -->\n<!-- end -->"
-    monkeypatch.setattr(records, "read", lambda study, problem: rows)
-    filled = pages.fill(page)
-    assert "| ideal kernel | 100.0%" in filled
-    assert "PPR" not in filled

@@ -54,12 +54,6 @@ def test_the_velocity_of_a_flow_carries_noise_to_the_data():
     torch.testing.assert_close(u, noise / 2, rtol=0.02, atol=0.0)
 
 
-def test_rows_are_means_over_seeds_and_the_least_p_value():
-    one = {"case": "a", "label": "b", "p": 0.5, "mmse": 1.0, "smse": 2.0, "initial": 0.0}
-    (row,) = study.rows([one | {"evaluations": 3.0}, one | {"p": 0.1, "mmse": 3.0}])
-    assert [row[name] for name in ("p", "mmse", "evaluations")] == [0.1, 2.0, 3.0]
-
-
 PPR = """
 import torch
 

@@ -95,9 +95,8 @@ def test_every_figure_is_shown_by_a_page_and_every_other_file_is_of_records():
         RESULTS / m.problem / f"{m.name}{suffix}.png" for m in MEASUREMENTS for suffix in m.figures
     }
     assert {path for path in RESULTS.rglob("*") if path.suffix == ".png"} == drawn
-    notes = {path for path in RESULTS.rglob("*") if path.suffix == ".txt"}
-    assert drawn | notes <= shown
-    assert {p.suffix for p in RESULTS.rglob("*.*")} == {".jsonl", ".png", ".txt"}
+    assert drawn <= shown
+    assert {p.suffix for p in RESULTS.rglob("*.*")} == {".jsonl", ".png"}
     assert RESULTS.parent == ROOT
 
 

@@ -120,11 +120,6 @@ def test_a_sampler_without_all_problems_has_no_row():
     assert referee.rows(some[1:]) == []
 
 
-def test_names_of_ours_are_taken():
-    with pytest.raises(ValueError, match="There is a sampler 'PPR' already"):
-        referee.entered("PPR", print, "")
-
-
 def test_a_file_without_the_function_is_refused(tmp_path):
     with pytest.raises(ValueError, match="There is no file"):
         referee.sampler_of(tmp_path / "nothing.py")

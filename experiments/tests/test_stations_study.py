@@ -3,7 +3,6 @@
 import numpy as np
 import torch
 
-from experiments.records import DEFAULT
 from experiments.studies import stations
 
 
@@ -18,19 +17,3 @@ def test_reports_are_the_day_with_errors_of_the_stated_size():
     assert abs(error.square().mean() - 1) < 0.2
     again = stations.reports(day, 1)
     np.testing.assert_array_equal(table.y, again.y)
-
-
-def score(label, day, crps):
-    hours = [crps] * 24
-    scores = {"crps": [hours] * 3, "variance": [[16.0] * 24] * 3, "mean_se": [[17.0] * 24] * 3}
-    row = {"observed": "stations", "label": label, "day": day, "evaluations": 10.0}
-    return row | scores | {"chi_square": [1.0, 2.0]}
-
-
-def test_rows_compare_the_same_days_and_tell_the_default_s_others_apart():
-    records = [score(DEFAULT, 0, 1.0), score(DEFAULT, 1, 3.0), score("DPS", 0, 2.0)]
-    rows = stations.rows(records)
-    assert [row["label"] for row in rows] == [DEFAULT, "DPS", f"{DEFAULT}, 2 days"]
-    assert [row["z"] for row in rows] == [1.0, 2.0, 2.0]
-    assert {row["ratio"] for row in rows} == {"1.00, 1.00"}
-    assert {row["chi_square"] for row in rows} == {1.5}

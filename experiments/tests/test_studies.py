@@ -1,6 +1,5 @@
 """The list of studies, and what each of them says."""
 
-import json
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -47,15 +46,6 @@ def test_a_study_asks_one_question_and_its_settings_are_of_its_samplers(study):
         assert labels & {DEFAULT, BASE}
         assert TRUTH not in labels
         assert comparison.protocol.keys() | comparison.only.keys() <= labels
-
-
-@pytest.mark.parametrize("measurement", MEASUREMENTS, ids=lambda m: m.name)
-def test_a_measurement_says_what_it_asks_and_what_its_settings_are(measurement):
-    assert measurement.question.endswith("?")
-    assert measurement.problem in PROBLEMS
-    settings = [json.dumps(setting) for setting in measurement.settings]
-    assert len(set(settings)) == len(settings) > 0
-    assert len({tuple(setting) for setting in measurement.settings}) == 1
 
 
 def test_a_variant_takes_over_the_settings_and_the_attempts_of_the_default():

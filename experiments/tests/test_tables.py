@@ -8,7 +8,7 @@ from markdown_it import MarkdownIt
 from experiments import records
 from experiments.figures import frontier, strips
 from experiments.pages import fill
-from experiments.tables import ALL, COLUMNS, TEXT, means, pick, render
+from experiments.tables import COLUMNS, means, render
 
 
 def row(label, prior, constraint, **changes):
@@ -85,13 +85,6 @@ def test_means_are_those_of_each_label_over_its_settings(rows):
     assert ppr["member_forward"] == pytest.approx((60 + 60 + 90) / 3)
 
 
-def test_a_budget_is_the_largest_and_evaluations_are_means_a_member(rows):
-    _, ppr, truth = means(rows)
-    assert (ppr["forward"], ppr["backward"]) == (130, 40)
-    assert ppr["evaluations"] == "70 + 20"
-    assert not {"forward", "evaluations"} & truth.keys()
-
-
 @pytest.mark.parametrize(
     "change",
     [{}, {"prior": "banana", "pool": 1}, {"prior": "banana", "sampler": "PPR(steps=1)"}],
@@ -112,25 +105,6 @@ def test_a_run_that_broke_down_counts_in_scores_and_not_in_costs():
         assert record["joint"] == 0.5
         assert (record["forward"], record["seconds"]) == (90, 3.0)
         assert "error" not in record
-
-
-def test_a_table_has_a_line_for_every_row_and_the_columns_that_any_has_a_value_for(rows):
-    table = parse(render(means(rows)))
-    assert [cells[0][2] for cells in table] == ["method", "post-hoc", "PPR", "truth"]
-    values = {key for record in means(rows) for key in record}
-    heads = [ALL[key][0] for key in ALL if key in values]
-    assert [text for _, _, text in table[0]] == heads
-    assert {"k-NN", "weight error"} <= set(heads)
-    assert not {"state: k-NN", "RMSE"} & set(heads)
-    assert [{head for head, _, _ in cells} for cells in table] == [{True}] + 3 * [{False}]
-    some = parse(render(means(rows), pick("feasible", "rmse", "knn")))
-    assert [text for _, _, text in some[0]] == ["method", "feasible", "k-NN"]
-
-
-def test_numbers_are_aligned_at_their_ends_and_words_at_their_beginnings():
-    columns = {"name": ("", "{}"), "n": ("n", "{:g}"), "why": ("why", TEXT)}
-    lines = render([{"name": "a", "n": 1.5, "why": "so"}], columns).splitlines()
-    assert lines == ["|  | n | why |", "|---|---:|---|", "| a | 1.5 | so |"]
 
 
 def test_cells_are_formatted_by_their_columns_and_empty_where_nothing_was_measured(rows):
@@ -261,15 +235,6 @@ def test_ensembles_are_averaged_over_cases_then_rooted_then_averaged_over_time()
     assert record["residual_feasible"] == 0.2
     assert record["settings"] == 2
     assert not {"reference", "mse"} & record.keys()
-
-
-def test_kinds_of_observation_weigh_the_same_whatever_their_number_of_cases():
-    rows = [
-        ensemble("PPR", "sine-3", 0, [1.0, 1.0]),
-        ensemble("PPR", "sine-1", 0, [9.0, 9.0]),
-        ensemble("PPR", "sine-1", 1, [9.0, 9.0]),
-    ]
-    assert means(rows)[0]["rmse"] == pytest.approx(2)
 
 
 def test_a_run_that_broke_down_has_shares_and_no_scores():
