@@ -34,13 +34,14 @@ def _in_numbers(*axes: Axis) -> None:
         axis.set_minor_formatter(NullFormatter())
 
 
-def _legend(figure: Figure, place: str = "outside lower center", columns: int = 4) -> None:
+def _legend(figure: Figure, place: Any = "outside lower center", columns: int = 4) -> None:
     """One legend for all panels: not every panel has all lines."""
     lines: dict[str, Any] = {}
     for ax in figure.axes:
         lines |= {str(name): handle for handle, name in zip(*ax.get_legend_handles_labels())}  # noqa: B905
     style: dict[str, Any] = {"ncols": columns, "fontsize": 8}
-    figure.legend(list(lines.values()), list(lines), loc=place, **style)
+    handles: list[Any] = list(lines.values())
+    figure.legend(handles, list(lines), loc=place, **style)
 
 
 def frontier(rows: Sequence[Record]) -> Figure:

@@ -292,6 +292,21 @@ def beyond(low: float | Tensor, n: int, generator: Generator) -> Tensor:
     return -torch.special.ndtri(u * torch.special.ndtr(-low))
 
 
+def half_space(
+    prior: Denoiser, mean: Tensor, cov: Tensor, n: Tensor, bound: Tensor, scale: float = 1.0
+) -> Posterior:
+    """Returns a Gaussian beyond a hyperplane with the normal n, of length one, which is `bound`
+    standard deviations from its mean."""
+    std = (n @ cov @ n).sqrt()
+
+    def sample(count: int, generator: Generator) -> Tensor:
+        z = beyond(bound, count, generator) * std
+        free = gaussians(torch.zeros_like(mean), cov, count, generator)
+        return mean + free + (z - free @ n)[:, None] * (cov @ n) / std**2
+
+    return inside(prior, Region(-n[None], -(n @ mean + bound * std)[None]), sample, scale)
+
+
 def named(*parts: str, scale: float = 1.0) -> str:
     """Returns a problem's name; the scale is named if it is not 1."""
     return "-".join([*parts, *([] if scale == 1 else [f"scale{scale:g}"])])

@@ -19,9 +19,9 @@ from .exact_base import (
     Posterior,
     Problem,
     Region,
-    beyond,
     conditional,
     gaussians,
+    half_space,
     inside,
     named,
     nearest,
@@ -39,27 +39,17 @@ Prior = tuple[Denoiser, Source, Callable[[Tensor], Tensor] | None, int]
 """A denoiser, how to sample it, the mode of each sample (None if one) and the number of modes."""
 
 
-def half_space(
+def outside(
     seed: int, D: int, share: float, timing: str, scale: float = 1.0, condition: float = 10.0
 ) -> Posterior:
     """A correlated Gaussian beyond a hyperplane, where a share of its samples are."""
     normal = normals(seed)
     U = torch.linalg.qr(normal(D, D)).Q
     values = scale**2 * torch.logspace(0, -math.log10(condition), D, dtype=torch.float64)
-    cov = (U * values) @ U.T
-    n = normal(D)
-    n = n / n.norm()
-    std = (n @ cov @ n).sqrt()
+    cov, n = (U * values) @ U.T, normal(D)
     bound = -torch.special.ndtri(torch.tensor(share).double())
-    region = Region(-n[None], -(bound * std)[None])
-
-    def sample(count: int, generator: Generator) -> Tensor:
-        z = beyond(bound, count, generator) * std
-        free = gaussians(torch.zeros(D).double(), cov, count, generator)
-        return free + (z - free @ n)[:, None] * (cov @ n) / std**2
-
     prior = Gaussian(torch.zeros(D), cov, schedule(timing, scale))
-    return inside(prior, region, sample, scale)
+    return half_space(prior, torch.zeros(D).double(), cov, n / n.norm(), bound, scale)
 
 
 def box(D: int, low: float, high: float, timing: str, scale: float = 1.0) -> Posterior:
@@ -150,19 +140,10 @@ def cut(seed: int, D: int, m: int, share: float, timing: str) -> Posterior:
     y = A @ normal(D) / 2
     mean, left = conditional(torch.zeros(D).double(), cov, A, y)
     n = normal(D)
-    n = n / n.norm()
-    std = (n @ left @ n).sqrt()
     bound = -torch.special.ndtri(torch.tensor(share).double())
-    region = Region(-n[None], -(n @ mean + bound * std)[None])
-
-    def sample(count: int, generator: Generator) -> Tensor:
-        z = beyond(bound, count, generator) * std
-        free = gaussians(torch.zeros(D).double(), left, count, generator)
-        return mean + free + (z - free @ n)[:, None] * (left @ n) / std**2
-
-    parts = [Linear(A, y, 1e-6 * m), Inequality(region.excess, TOLERANCE)]
     prior = Gaussian(torch.zeros(D), cov, schedule(timing))
-    return Posterior(prior, Composite(parts), (D,), sample, boundary=region.distance)
+    found = half_space(prior, mean, left, n / n.norm(), bound)
+    return replace(found, constraint=Composite([Linear(A, y, 1e-6 * m), found.constraint]))
 
 
 def arc(kind: str, timing: str) -> Posterior:
@@ -220,7 +201,7 @@ def _inequalities() -> Iterator[Problem]:
         )
     ):
         name = named("beyond", f"{D}d", f"share{share:g}", timing, scale=scale)
-        yield problem(name, partial(half_space, seed, D, share, timing, scale))
+        yield problem(name, partial(outside, seed, D, share, timing, scale))
     for D, low, high, timing, scale in (
         (2, -1.05, 1.05, "vp", 1.0),
         (2, 1.0, 2.0, "edm", 1.0),

@@ -18,11 +18,9 @@ from . import exact_curves
 from .base import Bench, Case, PosteriorCase, chosen, share
 from .exact_base import (
     Posterior,
-    Region,
-    beyond,
     conditional,
     gaussians,
-    inside,
+    half_space,
     mixture,
     nearest,
     normals,
@@ -84,16 +82,9 @@ def checkerboard(seed: int) -> Posterior:
 def half_plane(seed: int) -> Posterior:
     """A correlated Gaussian in the plane beyond a line, where three in ten of its samples are."""
     cov = torch.tensor([[1.0, 0.8], [0.8, 1.0]]).double()
-    n = normals(seed)(2)
-    n = n / (n @ cov @ n).sqrt()  # of which the prior's component is a standard normal
-    bound = torch.special.ndtri(torch.tensor(0.7).double())
-
-    def sample(count: int, generator: Generator) -> Tensor:
-        z = beyond(bound, count, generator)
-        free = gaussians(torch.zeros(2).double(), cov, count, generator)
-        return free + (z - free @ n)[:, None] * (cov @ n)
-
-    return inside(Gaussian(torch.zeros(2), cov, TIMING), Region(-n[None], -bound[None]), sample)
+    n, bound = normals(seed)(2), torch.special.ndtri(torch.tensor(0.7).double())
+    prior = Gaussian(torch.zeros(2), cov, TIMING)
+    return half_space(prior, torch.zeros(2).double(), cov, n / n.norm(), bound)
 
 
 def empirical(seed: int) -> Posterior:

@@ -15,8 +15,6 @@ from . import (
     faults,
     fidelity,
     increments,
-    inside,
-    linear,
     lipschitz,
     minimizers,
     monitor,
@@ -33,18 +31,15 @@ from . import (
 
 __all__ = ["MEASUREMENTS", "STUDIES", "Comparison", "Measurement", "Study", "find"]
 
-STUDIES: tuple[Study, ...] = tuple(
-    one.STUDY
-    for one in (
-        ablation,
-        baselines,
-        calibration,
-        defaults,
-        inside,
-        linear,
-        minimizers,
-        tuning,
-    )
+STUDIES: tuple[Study, ...] = (
+    ablation.STUDY,
+    baselines.STUDY,
+    baselines.LINEAR,
+    calibration.STUDY,
+    defaults.STUDY,
+    defaults.INSIDE,
+    minimizers.STUDY,
+    tuning.STUDY,
 )
 
 MEASUREMENTS: tuple[Measurement, ...] = (

@@ -3,6 +3,9 @@
 Each problem is sampled once by the default, with no option set, and once by each candidate that
 applies to it. A third of the problems is set aside: it is run with `--held-out`, once, when the
 policy is chosen.
+
+The study `inside` asks whether samples inside of inequalities are distributed as they should be,
+near the boundary too. Run it with `--observations inequalities --members 4096`.
 """
 
 import statistics
@@ -155,5 +158,33 @@ STUDY = Study(
             rows=heat,
         ),
         "curves": Comparison({DEFAULT: default, **CANDIDATES}, tables.COLUMNS["data2d"]),
+    },
+)
+
+
+def inside(records: Sequence[Record]) -> list[Record]:
+    """Returns the rows of the study of inequalities, one a problem."""
+    mine = [row for row in records if row["label"] == DEFAULT]
+    return [row | {"evaluations": evaluations([row])} for row in mine]
+
+
+INSIDE = Study(
+    name="inside",
+    question="Are samples inside of inequalities distributed as they should be?",
+    on={
+        "exact": Comparison(
+            {DEFAULT: default},
+            {
+                "posterior": ("problem", TEXT),
+                "feasible": ("feasible", "{:.1%}"),
+                "tv": ("total variation", "{:.3f}"),
+                "std": ("std / exact", "{:.2f}"),
+                "near": ("at the boundary", "{:.2%}"),
+                "near_exact": ("exactly", "{:.2%}"),
+                "evaluations": ("evaluations", "{}"),
+            },
+            only={DEFAULT: ("inequalities",)},
+            rows=inside,
+        ),
     },
 )

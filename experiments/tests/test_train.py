@@ -208,24 +208,6 @@ def test_the_rates_rise_stay_and_fall():
     assert all(a > b for a, b in pairwise(rates[10:]))
 
 
-def test_a_longer_run_goes_on_from_the_plateau_of_a_shorter_one(tmp_path):
-    short = replace(CONFIG, steps=4, cooldown=0.5, checkpoint_every=1)
-    long = replace(short, steps=8)
-    train(tmp_path / "short", short)
-    (tmp_path / "grown").mkdir()
-    (tmp_path / "short" / "plateau.pt").rename(tmp_path / "grown" / "checkpoint.pt")
-    grown, whole = train(tmp_path / "grown", long), train(tmp_path / "whole", long)
-    assert_equal(state(grown), state(whole))
-
-
-@pytest.mark.parametrize("steps", [8])
-def test_a_run_that_has_begun_to_fall_is_not_made_longer(tmp_path, steps):
-    short = replace(CONFIG, steps=4, cooldown=0.5)
-    train(tmp_path, short)
-    with pytest.raises(ValueError, match="another configuration"):
-        train(tmp_path, replace(short, steps=steps))
-
-
 def test_muon_takes_a_convolution_as_a_matrix():
     torch.manual_seed(0)
     kernel, gradient = torch.randn(4, 3, 2, 2), torch.randn(4, 3, 2, 2)
