@@ -178,7 +178,7 @@ def nearest(x: Tensor, train: Tensor) -> Tensor:
 
 class KS128(KS):
     """The paper's prior, on 128 x 128 points: its batch, peak learning rate, warm-up and 100,000
-    steps. The paper has 65,536 trajectories (`data ks --trajectories 65536`) and says nothing of
+    steps. The paper has 65,536 trajectories (`data ks --number 65536`) and says nothing of
     averages, strata, symmetries or a clipped gradient, which are ours.
     """
 
