@@ -187,7 +187,7 @@ def weather(prepared, tmp_path_factory):
     }
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(records, "RESULTS", tmp_path_factory.mktemp("weather"))
-        bench = WeatherBench(("state", "wind"), range(2), 2)
+        bench = WeatherBench(("state", "wind"), range(2), 3)
         found = Study("calibration", "Does it run?", {"weather": Comparison(samplers)})
         run(found, bench, bench.settings())
         return records.read("calibration", "weather")
@@ -238,13 +238,13 @@ def test_maps_and_curves_of_weather_show_what_the_records_say(weather):
     )
     np.testing.assert_allclose(curves.axes[1].lines[0].get_ydata(), crps)
     ratio = curves.axes[3].lines[0].get_ydata()
-    np.testing.assert_allclose(ratio, np.sqrt(3 / 2 * variance / skill))
+    np.testing.assert_allclose(ratio, np.sqrt(4 / 3 * variance / skill))
     # a panel ends above the prior's own score
     prior = [row | {"label": PRIOR} for row in weather if row["label"] == "default"]
     ax = by_hour([*weather, *prior]).axes[1]
     assert ax.get_ylim()[1] == pytest.approx(4 / 3 * max(crps))
     histograms = ranks(weather)
     assert [ax.get_title() for ax in histograms.axes[2:4]] == ["state/v", "wind/geopotential"]
-    density = 3 * np.mean([r["ranks"][1] for r in mine], axis=0)
+    density = 4 * np.mean([r["ranks"][1] for r in mine], axis=0)
     np.testing.assert_allclose(histograms.axes[4].lines[0].get_ydata(), density)
     maps(weather).savefig(io.BytesIO(), format="png", dpi=30)
