@@ -6,7 +6,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from experiments import records
-from experiments.figures import frontier, strips
+from experiments.figures import strips
 from experiments.pages import fill
 from experiments.tables import COLUMNS, means, render
 
@@ -173,19 +173,6 @@ def png(figure):
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=30)
     return buffer.getvalue().startswith(b"\x89PNG")
-
-
-def test_the_frontier_shows_every_sampler_at_its_cost(rows):
-    figure = frontier(rows)
-    left, right = figure.axes
-    for ax, key in ((left, "joint"), (right, "knn")):
-        points = {c.get_label(): c.get_offsets()[0].tolist() for c in ax.collections}
-        expected = {r["label"]: r for r in means(rows) if r["label"] != "truth"}
-        assert points.keys() == expected.keys()
-        for label, record in expected.items():
-            evaluations = record["member_forward"] + record["member_backward"]
-            assert points[label] == pytest.approx([evaluations, record[key]])
-    assert png(figure)
 
 
 def test_strips_show_every_setting_and_the_mean_of_the_best_label_first(rows):
