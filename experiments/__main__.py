@@ -2,7 +2,6 @@
 
 import hashlib
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -12,107 +11,41 @@ from rich.console import Console
 from rich.markup import escape
 
 from feasibly.problems.data2d import DISTRIBUTIONS
-from feasibly.problems.ks import OBSERVATIONS
 
 from . import data as datasets
-from . import measure, pages, parallel, records, studies, tables, variables
-from .benches import (
-    Bench,
-    Data2DBench,
-    ExactBench,
-    HeatBench,
-    KSBench,
-    ObservedBench,
-    OraclesBench,
-    WeatherBench,
-)
-from .benches.curves import CURVES
-from .benches.posteriors import POSTERIORS
+from . import pages, records, studies, tables
+from . import run as running
+from .benches import Bench, Data2DBench, ExactBench, HeatBench, KSBench, OraclesBench, WeatherBench
+from .benches.data2d import CURVES
 from .recipes import RECIPES
 from .train import export
 from .train import train as train_prior
 
 Positional = tyro.conf.Positional
 PRIORS = tyro.extras.subcommand_type_from_defaults({k: r.config for k, r in RECIPES.items()})
-Problem = Literal[
-    "data2d",
-    "lines",
-    "curves",
-    "oracles",
-    "exact",
-    "equations",
-    "heat",
-    "solutions",
-    "ks",
-    "weather",
-]
-
-
-@dataclass(frozen=True)
-class KSData:
-    """Kuramoto-Sivashinsky trajectories.
-
-    Arguments:
-        trajectories: The number of trajectories; the paper has 65,536.
-        size: The number of frames and of grid points of each.
-        seed: The seed.
-    """
-
-    trajectories: int = 8192
-    size: int = 128
-    seed: int = 0
-
-    def write(self, folder: Path) -> None:
-        datasets.ks(folder / "ks.npy", self.trajectories, self.size, self.seed)
-
-
-@dataclass(frozen=True)
-class WeatherData:
-    """The weather of a small planet, hour by hour.
-
-    Arguments:
-        members: The number of members.
-        hours: The hours of each, after 20 days of spin-up.
-        resolution: The truncation of the solver.
-        seed: The seed.
-    """
-
-    members: int = 128
-    hours: int = 384
-    resolution: Literal["T21", "T31", "T42"] = "T31"
-    seed: int = 0
-
-    def write(self, folder: Path) -> None:
-        torch.set_num_threads(1)  # its kernels are too small to be shared
-        path = folder / "weather.npy"
-        datasets.weather(path, self.members, self.hours, self.resolution, self.seed)
-
-
-@dataclass(frozen=True)
-class WeatherDay:
-    """One day of it, which no prior is trained on, as netCDF."""
-
-    def write(self, folder: Path) -> None:
-        torch.set_num_threads(1)
-        datasets.weather_day(folder / "weather_day.nc")
-
-
-DATA = tyro.extras.subcommand_type_from_defaults(
-    {"ks": KSData(), "weather": WeatherData(), "weather-day": WeatherDay()}
-)
 
 
 def data(
-    config: Annotated[DATA, tyro.conf.arg(name="")],  # ty: ignore[invalid-type-form]
+    name: Positional[Literal["ks", "weather", "weather-day"]],
+    number: int | None = None,
     out: Path = Path("runs/data"),
 ) -> None:
     """Simulate training data; a stopped run is taken up where it was.
 
     Arguments:
-        config: What to simulate.
+        name: Kuramoto-Sivashinsky trajectories, the weather of a small planet hour by hour, or
+            one day of it, which no prior is trained on, as netCDF.
+        number: How many trajectories of KS, by default 8,192 (the paper has 65,536), or members
+            of the weather, by default 128.
         out: The folder for the file.
     """
-    config.write(out)
+    torch.set_num_threads(1)  # the weather's kernels are too small to be shared
+    if name == "ks":
+        datasets.ks(out / "ks.npy", number or 8192)
+    elif name == "weather":
+        datasets.weather(out / "weather.npy", number or 128)
+    else:
+        datasets.weather_day(out / "weather_day.nc")
 
 
 def train(
@@ -127,8 +60,7 @@ def train(
         config: The prior and its training's settings.
         out: The folder for checkpoints and, when finished, for the prior and its card.
         data: The folder of the training data, for the priors that need some.
-        ship: Write the finished prior to where it is kept instead: into the package, or to
-            `experiments/priors`.
+        ship: Write the finished prior into the package instead.
     """
     name = config.prior
     folder = out / name
@@ -136,22 +68,20 @@ def train(
     if trainer.step < config.steps:
         print(f"Stopped at step {trainer.step} of {config.steps}; the same command resumes.")
         return
-    target = trainer.recipe.home if ship else folder
+    target = records.ROOT / "src/feasibly/priors" if ship else folder
     export(trainer, folder, target)
     print((target / f"{name}.md").read_text())
 
 
 def run(
     study: Positional[str],
-    problem: Problem | None = None,
+    problem: str | None = None,
     observations: tuple[str, ...] = (),
     members: int | None = None,
-    seed: int = 0,
     constraints: int = 12,
     references: int | None = None,
     first: int = 0,
     pool: int = 49152,
-    full: bool = False,
     held_out: bool = False,
     jobs: int = 2,
     device: str = "cpu",
@@ -168,7 +98,6 @@ def run(
             default all.
         members: The members of an ensemble; by default 1024 on Data2D, the oracles and the exact
             problems (fewer on large ones), elsewhere those of the study's protocol.
-        seed: The seed of the ensembles.
         constraints: How many constraints of Data2D; of the curves always all.
         references: How many references of KS or days of weather, by default, and at most, those
             of the study's protocol, or how many of each oracle or ensembles of each case of heat,
@@ -176,8 +105,6 @@ def run(
         first: The seed of the first constraint's random field, or the first reference: 0 for
             those of the results, 100 for those on which defaults are tuned.
         pool: How many samples of the prior the ground truth of Data2D is selected from.
-        full: The paper's number of references (256 of KS, 4 days of weather) and 32 members, for
-            all labels.
         held_out: The exact problems that are set aside, in place of the others.
         jobs: How many processes share the settings.
         device: Where the networks of KS and of the weather run.
@@ -186,41 +113,26 @@ def run(
     found, where = _asked(study, problem)
     if isinstance(found, studies.Measurement):
         torch.set_num_threads(1)
-        measure.run(found, labels)
+        running.measure(found, labels)
         return
+    some = range(first, first + (references or 3))
     bench: Bench
-    if where in OBSERVED:
-        make, kinds, most = OBSERVED[where]
-        some = references or (most if full else make.protocol[0])
-        bench = make(
-            observations or kinds,
-            range(first, first + some),
-            32 if full else members,
-            seed,
-            full,
-            device,
-        )
+    if where in ("ks", "weather"):
+        make = KSBench if where == "ks" else WeatherBench
+        some = range(first, first + (references or make.protocol[0]))
+        bench = make(observations or make.kinds, some, members, device)
     elif where == "oracles":
-        numbers = range(first, first + (references or 3))
-        names = observations or tuple(POSTERIORS)
-        bench = OraclesBench(names, numbers, members or 1024, seed)
+        bench = OraclesBench(observations, some, members or 1024)
     elif where == "exact":
-        bench = ExactBench(observations, members, seed, held_out)
+        bench = ExactBench(observations, members, held_out)
     elif where == "heat":
-        bench = HeatBench(observations, range(first, first + (references or 3)), members)
+        bench = HeatBench(observations, some, members)
     else:
         fields = range(first, first + constraints)
         if where == "curves":
             fields = range(len(CURVES))
-        bench = Data2DBench(where, list(DISTRIBUTIONS), fields, members or 1024, seed, pool)
-    parallel.run(found, bench, jobs, labels)
-
-
-OBSERVED: dict[str, tuple[type[ObservedBench], tuple[str, ...], int]] = {
-    "ks": (KSBench, tuple(OBSERVATIONS), 256),
-    "weather": (WeatherBench, ("state", "wind", "sine"), 4),
-}
-"""The problems with references: the bench, its observations, and the paper's references."""
+        bench = Data2DBench(where, list(DISTRIBUTIONS), fields, members or 1024, pool)
+    running.share(found, bench, jobs, labels)
 
 
 def enter(file: Positional[Path], name: str = "") -> None:
@@ -238,7 +150,7 @@ def enter(file: Positional[Path], name: str = "") -> None:
     code = hashlib.sha256(file.read_bytes()).hexdigest()[:12]
     found = studies.referee.entered(name or file.stem, sampler, code)
     try:
-        measure.run(found)
+        running.measure(found)
     except KeyboardInterrupt:
         raise SystemExit(
             "Stopped. Results of finished problems are kept. The same command goes on."
@@ -246,7 +158,7 @@ def enter(file: Positional[Path], name: str = "") -> None:
     print(tables.render(found.rows(records.read(found.name, found.problem)), found.columns))
 
 
-def print_tables(study: Positional[str], problem: Problem | None = None) -> None:
+def print_tables(study: Positional[str], problem: str | None = None) -> None:
     """Print a study's question and its table, with all columns.
 
     Arguments:
@@ -256,14 +168,11 @@ def print_tables(study: Positional[str], problem: Problem | None = None) -> None
     found, where = _asked(study, problem)
     print(found.question)
     rows = records.read(found.name, where)
-    if isinstance(found, studies.Measurement):
-        print(f"\n{tables.render(found.rows(rows), found.columns)}")
+    shown = found if isinstance(found, studies.Measurement) else found.on[where]
+    if shown.rows is not None:
+        print(f"\n{tables.render(shown.rows(rows), shown.columns)}")
         return
-    comparison = found.on[where]
-    if comparison.rows is not None:
-        print(f"\n{tables.render(comparison.rows(rows), comparison.columns)}")
-        return
-    for name, part in variables.parts(rows):
+    for name, part in tables.parts(rows):
         print(f"\n{name}\n" if name else "")
         print(tables.render(tables.means(part)))
 
@@ -275,7 +184,7 @@ def docs() -> None:
         print(page)
 
 
-def figures(study: Positional[str], problem: Problem | None = None) -> None:
+def figures(study: Positional[str], problem: str | None = None) -> None:
     """Draw a study's figures from its results.
 
     Arguments:

@@ -1,23 +1,9 @@
 """Figures, from records alone."""
 
-__all__ = [
-    "bound",
-    "by_hour",
-    "defaults",
-    "distances",
-    "frontier",
-    "gallery",
-    "lipschitz",
-    "losses",
-    "maps",
-    "over_time",
-    "ranks",
-    "strips",
-]
-
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,8 +15,8 @@ from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
 from feasibly import figures
 
-from . import paper, variables
-from .records import BASE, DEFAULT, PRIOR, TRUTH, Record, same_references, unpack
+from . import paper, tables
+from .records import BASE, DEFAULT, PRIOR, TRUTH, Record, grouped, same_references, unpack
 from .tables import means
 
 
@@ -40,30 +26,42 @@ def _figure(width: float, height: float) -> Figure:
     return figure
 
 
+def _in_numbers(*axes: Axis) -> None:
+    """Labels logarithmic axes by numbers, and not by powers."""
+    for axis in axes:
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter(ScalarFormatter())
+        axis.set_minor_formatter(NullFormatter())
+
+
+def _legend(figure: Figure, place: Any = "outside lower center", columns: int = 4) -> None:
+    """One legend for all panels: not every panel has all lines."""
+    lines: dict[str, Any] = {}
+    for ax in figure.axes:
+        lines |= {str(name): handle for handle, name in zip(*ax.get_legend_handles_labels())}  # noqa: B905
+    style: dict[str, Any] = {"ncols": columns, "fontsize": 8}
+    handles: list[Any] = list(lines.values())
+    figure.legend(handles, list(lines), loc=place, **style)
+
+
 def frontier(rows: Sequence[Record]) -> Figure:
     """Quality against cost: the share that is feasible and on-manifold and the k-NN rate against
     network evaluations."""
     table = means(rows)
     figure = _figure(11, 5)
-    left, right = figure.subplots(1, 2)
     truth = next(row for row in table if "forward" not in row)
     samplers = [row for row in table if "forward" in row]
-    panels = ((left, "joint", "feasible and on-manifold"), (right, "knn", "k-NN rate"))
-    for ax, key, name in panels:
+    panels = (("joint", "feasible and on-manifold"), ("knn", "k-NN rate"))
+    for ax, (key, name) in zip(figure.subplots(1, 2), panels, strict=True):
         for i, row in enumerate(samplers):
             evaluations = row["member_forward"] + row["member_backward"]
-            marker = "*" if row["default"] else "osD^vPX"[i % 7]
-            size = 180 if row["default"] else 40
+            marker, size = ("*", 180) if row["default"] else ("osD^vPX"[i % 7], 40)
             style = {"s": size, "marker": marker, "color": f"C{i % 10}", "label": row["label"]}
             ax.scatter(evaluations, row[key], **style)
         ax.axhline(truth[key], color="black", linewidth=0.8, linestyle=":")
-        ax.set(xscale="log", xlabel="network evaluations per member")
-        ax.set_ylabel(name)
-        ax.minorticks_off()  # their labels overlap
-        ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        ax.xaxis.set_major_formatter(ScalarFormatter())
-    handles, labels = left.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside right center", fontsize=7)
+        ax.set(xscale="log", xlabel="network evaluations per member", ylabel=name)
+        _in_numbers(ax.xaxis)
+    _legend(figure, "outside right center", 1)
     return figure
 
 
@@ -71,18 +69,19 @@ def work(rows: Sequence[Record]) -> Figure:
     """The distance of each method's ensembles from the exact distribution against the work of a
     member, one panel a problem. A star is the default with no option set, a diamond `fast`. ECI is
     dashed: it is PCFM where constraints are linear."""
-    cases = list(dict.fromkeys(row["case"] for row in rows))
+    cases = grouped(rows, "case")
     labels = [row["label"] for row in rows if not row["label"].startswith(DEFAULT)]
-    figure = _figure(11, 3.1 * math.ceil(len(cases) / 3))
-    axes = figure.subplots(math.ceil(len(cases) / 3), 3, squeeze=False).flatten()
-    for ax, case in zip(axes, cases, strict=True):
+    lines = math.ceil(len(cases) / 3)
+    figure = _figure(11, 3.1 * lines)
+    axes = figure.subplots(lines, 3, squeeze=False).flatten()
+    for ax, ((case,), here) in zip(axes, cases.items(), strict=True):
         for i, label in enumerate((DEFAULT, *dict.fromkeys(labels))):
-            group = [row for row in rows if (row["case"], row["label"]) == (case, label)]
-            group = sorted((r for r in group if r["budget"]), key=lambda r: r["budget"])
+            group = [row for row in here if row["label"] == label and row["budget"]]
+            group.sort(key=lambda row: row["budget"])
             line = [[row[key] for row in group] for key in ("work", "ratio")]
             style = {"color": f"C{i}", "marker": "o", "markersize": 3, "label": label}
             ax.plot(*line, "--" if label == "ECI" else "-", **style)
-        for row in (row for row in rows if row["case"] == case and row["budget"] is None):
+        for row in (row for row in here if row["budget"] is None):
             marker, name = ("*", "no option") if row["label"] == DEFAULT else ("D", "fast")
             style = {"s": 130 if marker == "*" else 40, "marker": marker, "zorder": 3}
             ax.scatter(row["work"], row["ratio"], color="black", label=name, **style)
@@ -92,16 +91,8 @@ def work(rows: Sequence[Record]) -> Figure:
     axes[0].set(ylabel="distance")
     for ax in axes[-3:]:
         ax.set(xlabel="work of a member")
-    handles, names = axes[0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside right center", fontsize=8)
+    _legend(figure, "outside right center", 1)
     return figure
-
-
-def _in_numbers(axis: Axis) -> None:
-    """Labels a logarithmic axis by numbers, and not by powers."""
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axis.set_major_formatter(ScalarFormatter())
-    axis.set_minor_formatter(NullFormatter())
 
 
 def convergence(rows: Sequence[Record], numbers: Sequence[int]) -> Figure:
@@ -109,11 +100,10 @@ def convergence(rows: Sequence[Record], numbers: Sequence[int]) -> Figure:
     evaluations of a sample: each problem with every number of particles, means over seeds, and in
     black the medians over problems. A star is the library's own choice, in the median."""
     figure = _figure(9, 3.6)
-    names = list(dict.fromkeys(row["posterior"] for row in rows))
-    for ax, key in zip(figure.subplots(1, 2), ("ratio", "weight_error"), strict=True):
+    panels = {"ratio": "distance", "weight_error": "error of a mode's weight"}
+    for ax, (key, title) in zip(figure.subplots(1, 2), panels.items(), strict=True):
         lines = []
-        for name in names:
-            group = [row for row in rows if row["posterior"] == name and key in row]
+        for group in grouped([row for row in rows if key in row], "posterior").values():
             each = [[row for row in group if row["particles"] == n] for n in (*numbers, None)]
             if not all(each):
                 continue
@@ -125,12 +115,9 @@ def convergence(rows: Sequence[Record], numbers: Sequence[int]) -> Figure:
         middle = np.median(lines, axis=0)
         ax.plot(*(part[:-1] for part in middle), "o-", color="black")
         ax.plot(*(part[-1] for part in middle), "*", color="black", markersize=12)
-        ax.set(xscale="log", yscale="log", xlabel="evaluations of a sample")
-        _in_numbers(ax.xaxis)
-        _in_numbers(ax.yaxis)
+        ax.set(xscale="log", yscale="log", xlabel="evaluations of a sample", ylabel=title)
+        _in_numbers(ax.xaxis, ax.yaxis)
     figure.axes[0].axhline(1, color="black", linewidth=0.8, linestyle=":")
-    figure.axes[0].set(ylabel="distance")
-    figure.axes[1].set(ylabel="error of a mode's weight")
     return figure
 
 
@@ -177,23 +164,19 @@ def distances(rows: Sequence[Record], panels: Mapping[str, str], labels: Sequenc
         panels: For each posterior that is drawn, its title.
         labels: The methods that are drawn, from the top.
     """
-    kinds = dict(variables.parts(rows))
-    lines, columns = -(-len(panels) // 3), 3
+    kinds = dict(tables.parts(rows))
+    lines = math.ceil(len(panels) / 3)
     figure = _figure(11, 0.8 + lines * (0.6 + 0.22 * len(labels)))
-    axes = figure.subplots(lines, columns, sharey=True, squeeze=False)
-    for ax in axes.flatten()[len(panels) :]:
-        ax.set_axis_off()
-    for ax, (name, title) in zip(axes.flatten(), panels.items(), strict=False):
+    axes = figure.subplots(lines, 3, sharey=True, squeeze=False)
+    for ax, (name, title) in zip(axes.flatten(), panels.items(), strict=True):
         floor = {row["number"]: row["sliced"] for row in kinds[name] if row["label"] == TRUTH}
         for y, label in enumerate(labels):
             group = [row for row in kinds[name] if row["label"] == label and "sliced" in row]
             values = [row["sliced"] / floor[row["number"]] for row in group]
             _strip(ax, values, y, f"C{y % 10}", "o")
         ax.axvline(1, color="black", linewidth=0.6)
-        ax.set(xscale="log", title=title)
-        ax.minorticks_off()
-        ax.set_xticks(ticks := [1, 2, 5, 10, 20, 50], ticks)
-        ax.set_xlim(0.6, 70)
+        ax.set(xscale="log", title=title, xlim=(0.6, 70))
+        _in_numbers(ax.xaxis)
         ax.set_yticks(range(len(labels)), labels, fontsize=9)
     axes[0][0].invert_yaxis()
     figure.supxlabel("sliced Wasserstein distance / that of the truth to itself")
@@ -205,15 +188,13 @@ def defaults(rows: Sequence[Record]) -> Figure:
     circles are problems of which the run said something."""
     figure = _figure(9, 5)
     ax = figure.subplots()
-    for i, label in enumerate(dict.fromkeys(row["label"] for row in rows)):
-        group = [row for row in rows if row["label"] == label and "ratio" in row]
+    for i, ((label,), group) in enumerate(grouped(rows, "label").items()):
+        group = sorted((r for r in group if "ratio" in r), key=lambda row: row["ratio"])
         if label == TRUTH or not group:
             continue
-        group.sort(key=lambda row: row["ratio"])
+        colour, over = ("black", 4) if group[0]["default"] else (f"C{i}", 3)
         share = [(k + 0.5) / len(group) for k in range(len(group))]
-        colour = "black" if group[0]["default"] else f"C{i}"
         name = f"{label} ({len(group)} problems)"
-        over = 4 if group[0]["default"] else 3
         ratios = [row["ratio"] for row in group]
         ax.plot(share, ratios, color=colour, linewidth=1.2, label=name, zorder=over)
         for u, row in zip(share, group, strict=True):
@@ -223,34 +204,8 @@ def defaults(rows: Sequence[Record]) -> Figure:
         ax.axhline(level, color="grey", linewidth=0.8, linestyle=shade, zorder=0)
     ax.set(yscale="log", xlabel="share of the problems (open: the run warned)", xlim=(0, 1))
     ax.set_ylabel("sliced Wasserstein distance / that of the truth to itself")
-    ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    ax.yaxis.set_major_formatter(ScalarFormatter())
-    ax.minorticks_off()
+    _in_numbers(ax.yaxis)
     ax.legend(fontsize=8)
-    return figure
-
-
-def over_time(rows: Sequence[Record]) -> Figure:
-    """The ensemble scores over the time of the system, a row for each kind of observation, on the
-    references that all of its methods were run on. A label that had other references is left
-    out."""
-    rows = _alike(rows)
-    labels = _labels(rows)
-    kinds = list(dict.fromkeys(row["observation"] for row in rows))
-    panels = {"RMSE": "mse", "skill": "mean_se", "spread": "variance", "CRPS": "crps"}
-    figure = _figure(13, 3 * len(kinds) + 0.6)
-    axes = figure.subplots(len(kinds), len(panels), squeeze=False, sharex=True)
-    for kind, row in zip(kinds, axes, strict=True):
-        references = _common(rows, kind)
-        for ax, (title, key) in zip(row, panels.items(), strict=True):
-            for i, label in enumerate(labels):
-                mean = _mean(rows, kind, label, key, references)
-                if mean:
-                    curve = mean if key == "crps" else [value**0.5 for value in mean]
-                    ax.plot(curve, **_line(i), label=label, linewidth=1.2)
-            ax.set(title=f"{title}, {kind}", xlabel="frame")
-            ax.set_ylim(bottom=0)
-    _legend(figure)
     return figure
 
 
@@ -270,41 +225,82 @@ MAPPED = (DEFAULT, BASE, "post-hoc projection", PRIOR)
 """Those of which there are maps."""
 
 
+def over_time(rows: Sequence[Record]) -> Figure:
+    """The ensemble scores over the time of the system, a row for each kind of observation, on the
+    references that all of its methods were run on. A label that had other references is left
+    out."""
+    rows = _alike(rows)
+    kinds = grouped(rows, "observation")
+    panels = {"RMSE": "mse", "skill": "mean_se", "spread": "variance", "CRPS": "crps"}
+    figure = _figure(13, 3 * len(kinds) + 0.6)
+    axes = figure.subplots(len(kinds), len(panels), squeeze=False, sharex=True)
+    for ((kind,), here), line in zip(kinds.items(), axes, strict=True):
+        for ax, (title, key) in zip(line, panels.items(), strict=True):
+            for i, label in enumerate(_labels(rows)):
+                mean = _mean(here, label, key)
+                if len(mean):
+                    curve = mean if key == "crps" else np.sqrt(mean)
+                    ax.plot(curve, **_line(i), label=label, linewidth=1.2)
+            ax.set(title=f"{title}, {kind}", xlabel="frame")
+            ax.set_ylim(bottom=0)
+    _legend(figure)
+    return figure
+
+
 def by_hour(rows: Sequence[Record]) -> Figure:
     """The CRPS of the northward wind and its spread over its skill, by hour, a column for each
-    kind of observation."""
-    rows = [row for row in variables.split(rows) if row["observation"].endswith("/v")]
-    kinds = list(dict.fromkeys(row["observation"] for row in rows))
+    kind of observation. An upper panel ends a third above the prior's own score, so that one
+    member off the data does not hide the rest."""
+    rows = [row for row in tables.split(rows) if row["observation"].endswith("/v")]
+    kinds = grouped(rows, "observation")
     figure = _figure(3 * len(kinds) + 0.5, 5.5)
     above, below = figure.subplots(2, len(kinds), squeeze=False, sharex=True)
-    for kind, upper, lower in zip(kinds, above, below, strict=True):
-        references = _common(rows, kind)
+    for ((kind,), here), upper, lower in zip(kinds.items(), above, below, strict=True):
+        top = None
         for i, label in enumerate(LEADING):
-            found = [r for r in rows if r["label"] == label and r["observation"] == kind]
-            if not found:
+            crps, variance, skill = (
+                _mean(here, label, k) for k in ("crps", "variance", "mean_se")
+            )
+            if not len(crps):
                 continue
             style = {"color": f"C{i}", "label": label, "linewidth": 1.2}
             if label == PRIOR:
                 style |= {"color": "grey", "linestyle": "--"}
-            upper.plot(_mean(rows, kind, label, "crps", references), **style)
-            variance = _mean(rows, kind, label, "variance", references)
-            skill = _mean(rows, kind, label, "mean_se", references)
-            correction = 1 + 1 / found[0]["members"]
-            ratio = [(correction * v / s) ** 0.5 for v, s in zip(variance, skill, strict=True)]
-            lower.plot(ratio, **style)
+                top = 4 / 3 * crps.max()
+            upper.plot(crps, **style)
+            (members,) = {row["members"] for row in here if row["label"] == label}
+            lower.plot(np.sqrt((1 + 1 / members) * variance / skill), **style)
         lower.axhline(1, color="black", linewidth=0.6)
-        upper.set(title=kind.rpartition("/")[0], ylabel="CRPS of v (m/s)")
-        upper.set_ylim(bottom=0, top=_top(upper))
+        upper.set(title=kind.rpartition("/")[0], ylabel="CRPS of v (m/s)", ylim=(0, top))
         lower.set(xlabel="hour", ylabel="spread / skill of v", ylim=(0, 2))
+    _legend(figure)
+    return figure
+
+
+def ranks(rows: Sequence[Record]) -> Figure:
+    """Rank histograms of each observation and variable, on the references that all methods were
+    run on: the density of the reference's rank among the members, 1 for a calibrated ensemble."""
+    rows = [row for row in tables.split(rows) if "ranks" in row]
+    kinds, columns = grouped(rows, "observation"), len(tables.UNITS)
+    figure = _figure(13, 2.8 * len(kinds) / columns + 0.8)
+    axes = figure.subplots(len(kinds) // columns, columns, squeeze=False, sharex=True)
+    for ((kind,), here), ax in zip(kinds.items(), axes.flatten(), strict=True):
+        for i, label in enumerate(_labels(rows)):
+            share = _mean(here, label, "ranks")
+            if n := len(share):
+                ax.plot((np.arange(n) + 0.5) / n, share * n, **_line(i), label=label)
+        ax.axhline(1, color="black", linewidth=0.6)
+        ax.set(title=kind, xlabel="rank of the reference / members", ylabel="density")
+        ax.set_ylim(bottom=0)
     _legend(figure)
     return figure
 
 
 def _alike(rows: Sequence[Record]) -> list[Record]:
     """The records of the labels that have the references of the first label."""
-    groups = {row["label"]: [r for r in rows if r["label"] == row["label"]] for row in rows}
+    groups = grouped(rows, "label")
     first = next(iter(groups.values()))
-    return [row for row in rows if same_references(groups[row["label"]], first)]
+    return [row for row in rows if same_references(groups[row["label"],], first)]
 
 
 def _labels(rows: Sequence[Record]) -> list[str]:
@@ -313,48 +309,20 @@ def _labels(rows: Sequence[Record]) -> list[str]:
     return sorted(labels, key=lambda label: label != DEFAULT)
 
 
-def _top(ax: Axes) -> float | None:
-    """Where an axis ends: a third above the prior's score without an observation, if it is shown,
-    so that one member off the data does not hide the rest; None for matplotlib's choice."""
-    lines = ax.get_lines()
-    prior = [np.max(line.get_ydata()) for line in lines if line.get_label() == PRIOR]
-    return 4 / 3 * max(prior) if prior else None
-
-
-def _legend(figure: Figure) -> None:
-    """One legend for all panels, below them: not every panel has all lines."""
-    lines = {str(line.get_label()): line for ax in figure.axes for line in ax.get_lines()}
-    names = [name for name in lines if not name.startswith("_")]
-    handles = [lines[name] for name in names]
-    figure.legend(handles, names, loc="outside lower center", ncols=4, fontsize=8)
-
-
-def _line(i: int) -> dict[str, str]:
+def _line(i: int) -> dict[str, Any]:
     """How the line of the i-th label looks."""
     return {"linestyle": "-" if i < 10 else "--", "color": f"C{i % 10}"}
 
 
-def _mean(
-    rows: Sequence[Record], kind: str, label: str, key: str, references: set[int]
-) -> list[float]:
-    """The mean of a label's lists `key` over the references, place by place; empty if it has
-    none."""
-    group = [
-        r[key]
-        for r in rows
-        if r["label"] == label and r["observation"] == kind and key in r
-        if r["reference"] in references
-    ]
-    return [sum(values) / len(values) for values in zip(*group, strict=True)]
-
-
-def _common(rows: Sequence[Record], kind: str) -> set[int]:
-    """The references of a kind of observation that every label has scores for."""
-    found: dict[str, set[int]] = {}
-    for row in rows:
-        if row["observation"] == kind and "mse" in row:
-            found.setdefault(row["label"], set()).add(row["reference"])
-    return set.intersection(*found.values()) if found else set()
+def _mean(rows: Sequence[Record], label: str, key: str) -> np.ndarray:
+    """The mean of a label's lists `key`, place by place, over the references that every label of
+    one kind of observation has scores for; empty if it has none."""
+    scored = grouped([row for row in rows if "mse" in row], "label")
+    if (label,) not in scored:
+        return np.array([])
+    known = [{row["reference"] for row in group} for group in scored.values()]
+    shared = set.intersection(*known)
+    return np.mean([r[key] for r in scored[label,] if r["reference"] in shared], axis=0)
 
 
 def gallery(rows: Sequence[Record]) -> Figure:
@@ -365,10 +333,9 @@ def gallery(rows: Sequence[Record]) -> Figure:
     pictures = {row["label"]: row["picture_member"] for row in rows}
     panels = {"reference": rows[0]["picture"]}
     panels |= {label: pictures[label] for label in _labels(rows)}
-    columns = 4
-    lines = math.ceil(len(panels) / columns)
-    figure = _figure(1.9 * columns, 2.2 * lines)
-    axes = figure.subplots(lines, columns, squeeze=False).flatten()
+    lines = math.ceil(len(panels) / 4)
+    figure = _figure(1.9 * 4, 2.2 * lines)
+    axes = figure.subplots(lines, 4, squeeze=False).flatten()
     for ax in axes:
         ax.set_axis_off()
     for ax, (label, text) in zip(axes, panels.items(), strict=False):
@@ -386,46 +353,20 @@ def maps(rows: Sequence[Record]) -> Figure:
     pictures = {row["label"]: row["picture_member"] for row in rows}
     shown = {"reference": rows[0]["picture"]}
     shown |= {label: pictures[label] for label in MAPPED if label in pictures}
-    shape, some = (len(variables.SHOWN), 32, 64), slice(None, None, 2)
+    shape, some = (len(tables.SHOWN), 32, 64), slice(None, None, 2)
     fields = {name: torch.tensor(unpack(text, shape)[some]) for name, text in shown.items()}
-    return figures.maps(fields, variables.SHOWN[some], "northward wind v (m/s)")
-
-
-def ranks(rows: Sequence[Record]) -> Figure:
-    """Rank histograms of each observation and variable, on the references that all methods were
-    run on: the density of the reference's rank among the members, 1 for a calibrated ensemble."""
-    rows = [row for row in variables.split(rows) if "ranks" in row]
-    labels = _labels(rows)
-    kinds = list(dict.fromkeys(row["observation"] for row in rows))
-    columns = len(variables.UNITS)
-    figure = _figure(13, 2.8 * len(kinds) / columns + 0.8)
-    axes = figure.subplots(len(kinds) // columns, columns, squeeze=False, sharex=True)
-    for kind, ax in zip(kinds, axes.flatten(), strict=True):
-        references = _common(rows, kind)
-        for i, label in enumerate(labels):
-            share = _mean(rows, kind, label, "ranks", references)
-            if share:
-                places = [(rank + 0.5) / len(share) for rank in range(len(share))]
-                density = [value * len(share) for value in share]
-                ax.plot(places, density, **_line(i), label=label)
-        ax.axhline(1, color="black", linewidth=0.6)
-        ax.set(title=kind, xlabel="rank of the reference / members", ylabel="density")
-        ax.set_ylim(bottom=0)
-    _legend(figure)
-    return figure
+    return figures.maps(fields, tables.SHOWN[some], "northward wind v (m/s)")
 
 
 def losses(log: Sequence[Record]) -> Figure:
     """A training's loss against its steps: in bands of noise, the lowest first, or as a whole."""
     figure = _figure(7, 4.5)
     ax = figure.subplots()
-    steps, bands = (
-        [row["step"] for row in log],
-        list(zip(*(row["loss"] for row in log), strict=True)),
-    )
+    bands = list(zip(*(row["loss"] for row in log), strict=True))
     for i, band in enumerate(bands):
         share = i / max(1, len(bands) - 1)
-        ax.plot(steps, band, color=(share, 0.3, 1 - share), label=f"band {i + 1}")
+        colour = (share, 0.3, 1 - share)
+        ax.plot([row["step"] for row in log], band, color=colour, label=f"band {i + 1}")
     ax.set(xscale="log", yscale="log", xlabel="step", ylabel="loss")
     if len(bands) > 1:
         ax.legend(fontsize=6, ncols=2, title="noise, lowest first")
@@ -434,22 +375,21 @@ def losses(log: Sequence[Record]) -> Figure:
 
 def bound(rows: Sequence[Record]) -> Figure:
     """The distance to the constrained marginal and its bound against the number of repeats."""
-    sigmas = list(dict.fromkeys(row["sigma"] for row in rows))
-    figure = _figure(3.2 * len(sigmas), 3.6)
-    for ax, sigma in zip(figure.subplots(1, len(sigmas), squeeze=False)[0], sigmas, strict=True):
-        group = [row for row in rows if row["sigma"] == sigma]
+    levels = grouped(rows, "sigma")
+    figure = _figure(3.2 * len(levels), 3.6)
+    axes = figure.subplots(1, len(levels), squeeze=False)[0]
+    styles = {"bound": "C3-", "mixing": "C3:", "bias": "C3--", "exact": "C0-"}
+    for ax, ((sigma,), group) in zip(axes, levels.items(), strict=True):
         column = {key: [row[key] for row in group] for key in group[0]}
         M, (L, *_) = column["repeats"], column["lipschitz"]
-        ax.plot(M, column["bound"], "C3-", label="bound")
-        ax.plot(M, column["mixing"], "C3:", label="its mixing term")
-        ax.plot(M, column["bias"], "C3--", label="its bias term")
-        ax.plot(M, column["exact"], "C0-", label="exact")
+        for key, style in styles.items():
+            name = f"its {key} term" if key in ("mixing", "bias") else key
+            ax.plot(M, column[key], style, label=name)
         ax.errorbar(M, column["measured"], column["error"], fmt="C0o", ms=4, label="measured")
         ax.set(xlabel="M", yscale="log", title=f"$\\sigma$ = {sigma:g}, L = {L:.2f}")
         ax.set_ylim(bottom=5e-3)  # the mixing term vanishes
-        ax.set(ylabel="$W_2$ to the constrained marginal" if sigma == sigmas[0] else "")
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=5, fontsize=8)
+    axes[0].set(ylabel="$W_2$ to the constrained marginal")
+    _legend(figure, columns=5)
     return figure
 
 
@@ -459,13 +399,12 @@ def lipschitz(rows: Sequence[Record]) -> Figure:
     figure = _figure(8, 4.5)
     ax = figure.subplots()
     styles = {"max": "-", "q99": "--", "q90": "-.", "q50": ":"}
-    for i, projection in enumerate(dict.fromkeys(row["projection"] for row in rows)):
-        group = [row for row in rows if row["projection"] == projection]
-        sigmas = sorted({row["sigma"] for row in group})
+    for i, ((projection,), group) in enumerate(grouped(rows, "projection").items()):
+        levels = sorted(grouped(group, "sigma").items())
         for key, style in styles.items():
-            worst = [max(row[key] for row in group if row["sigma"] == s) for s in sigmas]
+            worst = [max(row[key] for row in here) for _, here in levels]
             label = f"{projection}, {'max' if key == 'max' else f'{key[1:]} % quantile'}"
-            ax.plot(sigmas, worst, style, color=f"C{i}", label=label)
+            ax.plot([sigma for (sigma,), _ in levels], worst, style, color=f"C{i}", label=label)
     edge = sorted({(row["sigma"], 1 / row["alpha"]) for row in rows})
     ax.plot(*zip(*edge, strict=True), color="black", linewidth=0.8, label="$\\alpha_t L_t = 1$")
     ax.set(xscale="log", yscale="log", xlabel="$\\sigma_t$", ylabel="$L_t$, largest of all runs")

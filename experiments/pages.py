@@ -1,21 +1,18 @@
 """The tables of the README and the docs, from records alone."""
 
-__all__ = ["PAGES", "fill"]
-
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 from feasibly.cli import methods
 from feasibly.policy import CHOICES
 
-from . import comparison, records
-from .records import BASE, DEFAULT, TRUTH
+from . import paper, records
+from .records import BASE, DEFAULT, ROOT, TRUTH, Record
 from .studies import MEASUREMENTS, audit, defaults, fidelity, find
-from .study import Study
-from .tables import ALL, TEXT, Columns, means, pick, render
-from .variables import parts
+from .study import Measurement, Study
+from .tables import ALL, TEXT, Columns, means, parts, pick, render
 
-ROOT = records.RESULTS.parent
 PAGES = [
     ROOT / "README.md",
     *sorted((ROOT / "docs").glob("*.md")),
@@ -74,33 +71,92 @@ def _means(name: str, problem: str, part: str | None, labels: str | None) -> str
     return render(rows, comparison.columns)
 
 
-def _listing() -> str:
-    """The list of methods."""
-    return _of_text(("method", "space", "renoises", "gradients", ""), methods.rows())
-
-
-def _choices() -> str:
-    """What the default runs."""
-    return _of_text(("your constraint", "what runs"), CHOICES)
-
-
 def _of_text(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     named = [dict(zip(heads, row, strict=True)) for row in rows]
     return render(named, {head: (head, TEXT) for head in heads})
 
 
-def _measured(name: str) -> str:
-    measurement = next(one for one in MEASUREMENTS if one.name == name)
-    found = measurement.rows(records.read(name, measurement.problem))
+def _measured(measurement: Measurement) -> str:
+    found = measurement.rows(records.read(measurement.name, measurement.problem))
     return render(found, measurement.columns)
 
 
-def _shipped() -> str:
-    return render(audit.shipped(records.read("audit", "exact")), audit.SHIPPED_COLUMNS)
+SHARE, SCORE = "{:.1%}", "{:.3f}"
+
+BESIDE_DATA2D: Columns = {
+    "label": ("method", "{}"),
+    "paper_feasible": ("feasible: paper", SHARE),
+    "state_feasible": ("our state", SHARE),
+    "feasible": ("our projected", SHARE),
+    "paper_knn": ("k-NN: paper", "{}"),
+    "knn": ("ours", SCORE),
+}
+
+WHY = {
+    "CPS, HDC": "the output; our last states have about the paper's shares",
+    "PDM": "the projection: per sample, with a line search and short steps",
+    "DPS, MMPS, TS": "tuned strengths",
+    "PPR": "the paper does not state its optimizer's details",
+}
+"""What makes our figures on Data2D differ from the paper's."""
+
+BESIDE_KS: Columns = {"label": ("method", "{}")} | {
+    key: (f"{ALL[key][0]}: paper, ours", "{}") for key in ("feasible", "rmse", "crps")
+}
+
+WHY_KS = {
+    "PPR": "another prior; its optimizer is not stated, ours has no cap",
+    "DPS": "strength tuned: the smaller it is, the nearer to feasible and the farther off",
+    "MMPS": "a twentieth of the budget",
+    "TS": "a twelfth of the budget",
+    "CPS": "output: denoised estimates are feasible, and torn at the observed frames",
+    "PDM": "as for CPS; a twelfth of the budget",
+    "HDC": "as for CPS",
+}
+"""And on KS."""
 
 
-def _fidelity() -> str:
-    return render(fidelity.shown(records.read("fidelity", "exact")), fidelity.SHOWN)
+OURS = "PPR, our settings"
+"""The row of PPR in the library's settings."""
+
+
+def beside_data2d(found: Sequence[Record]) -> str:
+    """Renders Table 2 beside the records of the study `baselines`."""
+    rows = []
+    for name, theirs in paper.DATA2D.items():
+        knn = f"{theirs['knn']:.3f} ± {theirs['knn_spread']:.3f}"
+        beside = {"paper_feasible": theirs["feasible"], "paper_knn": knn}
+        rows.append(_ours(found)[name] | beside | {"label": name})
+    return f"{render(rows, BESIDE_DATA2D)}\n\n{_why(WHY)}"
+
+
+def beside_ks(found: Sequence[Record]) -> str:
+    """Renders Table 3, on the sine of three frames, beside the records of the study
+    `baselines`."""
+    ours = _ours([row for row in found if row["observation"] == "sine-3"])
+    rows = [_beside(OURS, {}, ours[OURS])]
+    rows += [_beside(name, theirs, ours[name]) for name, theirs in paper.KS.items()]
+    return f"{render(rows, BESIDE_KS)}\n\n{_why(WHY_KS)}"
+
+
+def _ours(found: Sequence[Record]) -> dict[str, Record]:
+    """The rows of our table, by the paper's names of the methods."""
+    rows = {row["label"]: row for row in means(found)}
+    return rows | {OURS: rows[BASE], "PPR": rows["PPR, paper's setting"]}
+
+
+def _beside(label: str, theirs: Mapping[str, float], ours: Record) -> Record:
+    row: Record = {"label": label, "default": label == DEFAULT}
+    for key in [key for key in BESIDE_KS if key != "label"]:
+        as_printed, form = (SHARE, SHARE) if key == "feasible" else ("{:g}", "{:.2f}")
+        value = as_printed.format(theirs[key]) if key in theirs else "–"
+        row[key] = f"{value}, {form.format(ours[key])}"
+    return row
+
+
+def _why(reasons: Mapping[str, str]) -> str:
+    """The reasons for what differs, as a list."""
+    return "\n".join(["Why they differ:", "", *(f"* {k}: {v}." for k, v in reasons.items())])
 
 
 README_ROWS = ("default", "PPR", "HDC", "MMPS", "DPS", "post-hoc projection", TRUTH)
@@ -139,17 +195,11 @@ def _weather() -> str:
             for name in ("geopotential", "v")
         )
         for label in sorted((*ours, *WEATHER_RIVALS), key=lambda label: v[label]["crps"]):
-            rows.append(
-                {
-                    "observed": observed,
-                    "label": f"**{label}**" if v[label]["default"] else label,
-                    "feasible": v[label]["feasible"],
-                    "z": z[label]["crps"],
-                    "v": v[label]["crps"],
-                    "ratio": f"{z[label]['ratio']:.2f}, {v[label]['ratio']:.2f}",
-                    "evaluations": v[label]["evaluations"],
-                }
-            )
+            row = {key: v[label][key] for key in ("feasible", "evaluations")}
+            row |= {"observed": observed, "z": z[label]["crps"], "v": v[label]["crps"]}
+            row["label"] = f"**{label}**" if v[label]["default"] else label
+            row["ratio"] = f"{z[label]['ratio']:.2f}, {v[label]['ratio']:.2f}"
+            rows.append(row)
     return render(rows, WEATHER_COLUMNS)
 
 
@@ -165,30 +215,17 @@ def _defaults() -> str:
 
 
 MAKERS: dict[str, Callable[[], str]] = {
-    "comparison": lambda: comparison.data2d(records.read("baselines", "data2d")),
-    "comparison-ks": lambda: comparison.ks(records.read("baselines", "ks")),
-    "methods": _listing,
-    "choices": _choices,
-    "audit": lambda: _measured("audit"),
-    "audit-shipped": _shipped,
+    **{one.name: partial(_measured, one) for one in MEASUREMENTS},
+    "comparison": lambda: beside_data2d(records.read("baselines", "data2d")),
+    "comparison-ks": lambda: beside_ks(records.read("baselines", "ks")),
+    "methods": lambda: _of_text(("method", "space", "renoises", "gradients", ""), methods.rows()),
+    "choices": lambda: _of_text(("your constraint", "what runs"), CHOICES),
+    "audit-shipped": lambda: render(
+        audit.shipped(records.read("audit", "exact")), audit.SHIPPED_COLUMNS
+    ),
     "readme": _readme,
     "defaults": _defaults,
-    "faults": lambda: _measured("faults"),
-    "fidelity": _fidelity,
-    "azula": lambda: _measured("azula"),
-    "precision": lambda: _measured("precision"),
-    "peers": lambda: _measured("peers"),
-    "solutions": lambda: _measured("solutions"),
-    "referee": lambda: _measured("referee"),
-    "equations": lambda: _measured("equations"),
-    "seconds": lambda: _measured("seconds"),
-    "cost": lambda: _measured("cost"),
-    "increments": lambda: _measured("increments"),
-    "stations": lambda: _measured("stations"),
+    "fidelity": lambda: render(fidelity.shown(records.read("fidelity", "exact")), fidelity.SHOWN),
     "weather": _weather,
-    "bound": lambda: _measured("bound"),
-    "lipschitz": lambda: _measured("lipschitz"),
-    "networks": lambda: _measured("networks"),
-    "weights": lambda: _measured("weights"),
 }
 """What makes the tables that have a name."""

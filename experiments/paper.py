@@ -4,8 +4,6 @@
 Louppe, 2026), https://arxiv.org/abs/2601.21033.
 """
 
-__all__ = ["DATA2D", "EVALUATIONS", "KS", "KS_RESIDUALS", "TOLERANCE"]
-
 TOLERANCE = {"data2d": 4e-6, "ks": 4e-4}
 """The violation up to which a sample counts as feasible (Section 5)."""
 

@@ -1,33 +1,22 @@
 """The results of studies: one JSON object a line, one line a sampler in a setting."""
 
-__all__ = [
-    "BASE",
-    "DEFAULT",
-    "PRIOR",
-    "RESULTS",
-    "TRUTH",
-    "Record",
-    "append",
-    "grouped",
-    "known",
-    "pack",
-    "path_of",
-    "read",
-    "read_all",
-    "same_references",
-    "unpack",
-]
-
 import base64
 import json
+import platform
+import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
-RESULTS = Path(__file__).parent.parent / "results"
+import feasibly
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "results"
 
 DEFAULT = "default"
 """The label of the library's default."""
@@ -40,6 +29,9 @@ TRUTH = "truth against itself"
 
 PRIOR = "prior, without constraint"
 """The label of what is known without an observation: samples of the prior, as they are."""
+
+CODE = ("src", "experiments", "pyproject.toml")
+"""What makes a result. Results themselves grow while a study runs."""
 
 Record = dict[str, Any]
 
@@ -55,8 +47,7 @@ def read(study: str, problem: str) -> list[Record]:
     Raises:
         ValueError: If there are none.
     """
-    path = path_of(study, problem)
-    if not path.exists():
+    if not path_of(study, problem).exists():
         raise ValueError(
             f"There are no results of {study} on {problem}; make them with "
             f"`python -m experiments run {study} --problem {problem}`."
@@ -73,7 +64,7 @@ def known(study: str, problem: str) -> list[Record]:
 def read_all(problem: str) -> list[Record]:
     """Returns the records of every study of a problem."""
     paths = sorted((RESULTS / problem).glob("*.jsonl"))
-    return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+    return [row for path in paths for row in known(path.stem, problem)]
 
 
 def grouped(records: Iterable[Record], *keys: str) -> dict[tuple[Any, ...], list[Record]]:
@@ -82,6 +73,12 @@ def grouped(records: Iterable[Record], *keys: str) -> dict[tuple[Any, ...], list
     for row in records:
         groups.setdefault(tuple(row[key] for key in keys), []).append(row)
     return groups
+
+
+def averages(records: Sequence[Record], *keys: str) -> Record:
+    """Returns the means of some keys, over the records that have them."""
+    found = {key: [row[key] for row in records if row.get(key) is not None] for key in keys}
+    return {key: fmean(values) for key, values in found.items() if values}
 
 
 def append(study: str, problem: str, records: Iterable[Record]) -> None:
@@ -109,16 +106,37 @@ def same_references(rows: Sequence[Record], others: Sequence[Record]) -> bool:
     A reference of Kuramoto-Sivashinsky is a sample of the prior. It has a number, and changes
     where the code that samples it does.
     """
-
-    def pictures(group: Sequence[Record]) -> dict[tuple, np.ndarray]:
-        return {
+    mine, theirs = (
+        {
             (row["observation"], row["reference"]): unpack(row["picture"], (-1,)).astype(float)
             for row in group
             if "picture" in row
         }
-
-    mine, theirs = pictures(rows), pictures(others)
+        for group in (rows, others)
+    )
     return all(
         np.abs(mine[key] - theirs[key]).max() <= 0.01 * np.abs(mine[key]).max()
         for key in mine.keys() & theirs.keys()
     )
+
+
+def versions() -> dict[str, str]:
+    """Returns the versions of the code and the kind of machine, without its name.
+
+    The commit has "-dirty" behind it where the code differs from it.
+    """
+    commit = git(ROOT, "rev-parse", "--short", "HEAD") or "unknown"
+    changed = git(ROOT, "status", "--porcelain", "--", *CODE)
+    return {
+        "feasibly": feasibly.__version__,
+        "commit": f"{commit}-dirty" if changed else commit,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": f"{platform.machine()}, {torch.get_num_threads()} threads",
+    }
+
+
+def git(folder: Path, *arguments: str) -> str:
+    """Returns what a command of git prints in a folder; empty if it fails."""
+    command = ["git", "-C", str(folder), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()

@@ -1,12 +1,13 @@
 """How studies make samplers: the library's default and the paper's setting are said here alone."""
 
-__all__ = ["Make", "default", "only", "paper", "post_hoc", "ppr"]
-
+import time
+import warnings
 from collections.abc import Callable
 from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
+import feasibly
 from feasibly.constraints import Constraint
 from feasibly.denoisers import Denoiser
 from feasibly.network import Evaluations, Network
@@ -14,6 +15,8 @@ from feasibly.plausible import reference
 from feasibly.policy import Plan, choose
 from feasibly.samplers import PPR, PostHoc, Sampler
 from feasibly.sampling import Problem
+
+from .records import Record
 
 Make = Callable[[Denoiser, Constraint, Problem], Plan]
 """Makes the samplers for a denoiser and a constraint, of which a dry run has shown the problem."""
@@ -54,12 +57,8 @@ def default(
 
 
 def only(kind: type[Sampler], **options: Any) -> partial[Plan]:
-    """Returns how to make just one sampler, in the method's own settings but for the options.
-
-    Arguments:
-        kind: The method.
-        options: What differs from its settings, and the number of `attempts`, one by default.
-    """
+    """Returns how to make just one sampler, in the method's own settings but for the options,
+    among which is the number of `attempts`, one by default."""
     return partial(_only, kind=kind, **options)
 
 
@@ -82,3 +81,16 @@ paper = only(PPR)
 
 post_hoc = only(PostHoc)
 """Makes the baseline that projects an unconstrained sample."""
+
+
+def quiet(*problem: Any, **options: Any) -> feasibly.Result:
+    """Returns what `feasibly.sample` does, without its warnings."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return feasibly.sample(*problem, **options)
+
+
+def cost(taken: Evaluations, members: int, start: float) -> Record:
+    """Returns the evaluations of a member, and the seconds since a start."""
+    evaluations = (taken.member_forward + taken.member_backward) / members
+    return {"evaluations": evaluations, "seconds": time.perf_counter() - start}

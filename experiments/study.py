@@ -1,7 +1,5 @@
 """What a study is, and what a measurement."""
 
-__all__ = ["Comparison", "Make", "Measurement", "Study"]
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -39,13 +37,11 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Study:
-    """A question, and the samplers that answer it on one problem or several.
+    """A question in one sentence, and the samplers that answer it on one problem or several.
 
     Attributes:
         name: The name on the command line.
-        question: What it asks, in one sentence.
-        on: What is compared on each problem: `data2d`, `lines` for linear constraints, `oracles`,
-            `exact`, `ks` or `weather`. The first is the one that commands take by default.
+        on: What is compared on each problem. The first is the one that commands take by default.
     """
 
     name: str
@@ -59,7 +55,6 @@ class Measurement:
 
     Attributes:
         name: The name on the command line.
-        question: What it asks, in one sentence.
         problem: The problem whose results it is kept with.
         settings: What to measure: dictionaries that JSON can hold, each a unit to resume at.
         measure: Measures a setting, and returns its records.

@@ -1,13 +1,11 @@
 """Tables, from records alone."""
 
-__all__ = ["ALL", "COLUMNS", "TEXT", "Columns", "means", "pick", "render"]
-
 import math
 import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
-from .records import BASE, Record, same_references
+from .records import BASE, Record, grouped, same_references
 
 Columns = Mapping[str, tuple[str, str]]
 """For each key of a row, the head and the format of its column, which is :data:`TEXT` where cells
@@ -19,11 +17,9 @@ ALL: Columns = {
     "label": ("method", "{}"),
     "settings": ("settings", "{}"),
     "feasible": ("feasible", SHARE),
-    "feasible_worst": ("worst", SHARE),
     "on_manifold": ("on-manifold", SHARE),
     "joint": ("both", SHARE),
     "rmse": ("RMSE", "{:.3f}"),
-    "rmse_error": ("its s.e.", "{:.3f}"),
     "crps": ("CRPS", "{:.3f}"),
     "skill": ("skill", "{:.3f}"),
     "spread": ("spread", "{:.3f}"),
@@ -41,7 +37,6 @@ ALL: Columns = {
     "cov_error": ("covariance error", "{:.2f}"),
     "sliced": ("sliced Wasserstein", "{:.3f}"),
     "knn": ("k-NN", "{:.3f}"),
-    "knn_worst": ("k-NN, worst", "{:.3f}"),
     "weight_error": ("weight error", "{:.3f}"),
     "state_feasible": ("state: feasible", SHARE),
     "state_joint": ("state: both", SHARE),
@@ -75,14 +70,12 @@ def means(rows: Sequence[Record]) -> list[Record]:
     """Averages the settings of each label, in the order of the labels' first appearance.
 
     `forward` and `backward` are the largest over the settings, since a budget is a bound, and
-    `evaluations` the means a member; `feasible_worst` and, on Data2D, `knn_worst` are the smallest
-    of their values. Of ensembles there are `rmse`, `skill`, `spread` and their `ratio`, and
-    `crps`: cases are averaged before roots are taken, frames and then kinds of observation after.
-    `rmse_error` is the standard error of the RMSE over the references of one kind of observation,
-    by the jackknife; `rmse_ratio` and `crps_ratio` are relative to PPR on the same
-    references, since references differ more than methods do, and `rmse_to` is the first with its
-    standard error. The seconds of ensembles are left
-    out: they were taken with other work on the machine.
+    `evaluations` the means a member. Of ensembles there are `rmse`, `skill`, `spread` and their
+    `ratio`, and `crps`: cases are averaged before roots are taken, frames and then kinds of
+    observation after. `rmse_ratio` and `crps_ratio` are relative to PPR on the same references,
+    since references differ more than methods do, and `rmse_to` is the first with its standard
+    error over the references of one kind of observation. The seconds of ensembles are left out:
+    they were taken with other work on the machine.
 
     Raises:
         ValueError: If the settings of a label are not each there once, or those of one kind of
@@ -92,20 +85,17 @@ def means(rows: Sequence[Record]) -> list[Record]:
         raise ValueError("There are no records to average.")
     table = []
     base = [row for row in rows if row["label"] == BASE and "mse" in row]
-    for label in dict.fromkeys(row["label"] for row in rows):
-        group = [row for row in rows if row["label"] == label]
-        settings = [_setting(row) for row in group]
+    for (label,), group in grouped(rows, "label").items():
         kinds = {row.get("observation") for row in group}
         made_with = {(row.get("observation"), *_made_with(row)) for row in group}
-        if len(set(settings)) < len(settings) or len(made_with) > len(kinds):
+        if len(set(map(_setting, group))) < len(group) or len(made_with) > len(kinds):
             raise ValueError(
                 f"The records of {label!r} have settings twice, or from different runs; remove "
                 "the stale lines from the file, or all of it, and run the study again."
             )
         record: Record = {k: group[0][k] for k in ("study", "label", "default", "problem")}
         record["settings"] = len(group)
-        keys = dict.fromkeys(key for row in group for key in row)
-        for key in keys:
+        for key in dict.fromkeys(key for row in group for key in row):
             # a run that broke down has no cost
             values = [row[key] for row in group if row.get(key) is not None]
             plain = values and not isinstance(values[0], (str, dict, bool, list))
@@ -113,19 +103,13 @@ def means(rows: Sequence[Record]) -> list[Record]:
                 continue
             worst = key in ("forward", "backward")
             record[key] = max(values) if worst else sum(values) / len(values)
-        for key in ("feasible", "knn"):
-            if key in group[0]:
-                record[f"{key}_worst"] = min(row[key] for row in group)
         if "member_forward" in record:
             counts = (record["member_forward"], record["member_backward"])
             record["evaluations"] = "{:.0f} + {:.0f}".format(*counts)
-        scored = [row for row in group if "mse" in row]
-        if scored:
+        if scored := [row for row in group if "mse" in row]:
             record.pop("seconds", None)
             own = _ensembles(scored)
             record |= own | _relative(own, scored, base)
-            if len(kinds) == 1 and len(scored) > 1:
-                record["rmse_error"] = _jackknife(scored)
         table.append(record)
     return table
 
@@ -144,11 +128,7 @@ def _made_with(row: Record) -> tuple:
 
 def _ensembles(group: Sequence[Record]) -> Record:
     """The ensemble scores of some cases, averaged over time and over kinds of observation."""
-    by_kind = [
-        [row for row in group if row["observation"] == kind]
-        for kind in dict.fromkeys(row["observation"] for row in group)
-    ]
-    kinds = [_scores(rows) for rows in by_kind]
+    kinds = [_scores(rows) for rows in grouped(group, "observation").values()]
     return {key: statistics.fmean(kind[key] for kind in kinds) for key in kinds[0]}
 
 
@@ -162,11 +142,6 @@ def _scores(rows: Sequence[Record]) -> Record:
     correction = math.sqrt(1 + 1 / rows[0]["members"])
     ratio = correction * roots["spread"] / roots["skill"] if roots["skill"] else math.nan
     return roots | {"ratio": ratio, "crps": statistics.fmean(curves["crps"])}
-
-
-def _jackknife(rows: Sequence[Record]) -> float:
-    """The standard error of the RMSE over references."""
-    return _error(lambda kept: _scores([rows[i] for i in kept])["rmse"], len(rows))
 
 
 def _error(statistic: Callable[[Sequence[int]], float], n: int) -> float:
@@ -207,13 +182,16 @@ def _over(rows: Sequence[Record], key: str) -> list[float]:
     return [statistics.fmean(values) for values in zip(*(row[key] for row in rows), strict=True)]
 
 
+def quantiles(values: Sequence[float]) -> str:
+    """Renders the median, and the least value that nine in ten do not exceed."""
+    ordered = sorted(values)
+    ninety = ordered[-(-9 * len(ordered) // 10) - 1]
+    return f"{statistics.median(ordered):.2f} / {ninety:.2f}"
+
+
 def render(rows: Sequence[Record], columns: Columns = ALL) -> str:
     """Renders rows as a Markdown table, with those of the columns that any row has a value for.
     The default's row is bold.
-
-    Arguments:
-        rows: The rows, such as :func:`means` returns.
-        columns: The columns, of which the first names the row.
     """
     columns = {k: v for k, v in columns.items() if any(row.get(k) is not None for row in rows)}
     left = [i == 0 or form == TEXT for i, (_, form) in enumerate(columns.values())]
@@ -230,3 +208,47 @@ def render(rows: Sequence[Record], columns: Columns = ALL) -> str:
 
 def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
+
+
+UNITS = {"geopotential": "m²/s²", "u": "m/s", "v": "m/s"}
+"""The variables of the weather, and what their scores are in."""
+
+SHOWN = (0, 6, 12, 18, 23)
+"""The hours of the weather's pictures."""
+
+SCORES = ("mse", "mean_se", "variance", "crps", "ranks")
+
+DAYTIME = slice(6, 19)
+"""The hours that tables average: from six hours before noon to six after."""
+
+
+def split(rows: Sequence[Record], hours: slice = slice(None)) -> list[Record]:
+    """Returns a record for each variable, as if it were an observation of its own. Where there is
+    an excess over a floor, it stands in place of the violation.
+    """
+    return [
+        {k: v for k, v in row.items() if k != "violation_median" or "excess" not in row}
+        | {"observation": f"{row['observation']}/{name}"}
+        | {
+            key: row[key][v] if key == "ranks" else row[key][v][hours]
+            for key in SCORES
+            if key in row
+        }
+        for row in rows
+        for v, name in enumerate(UNITS)
+    ]
+
+
+def parts(rows: Sequence[Record]) -> list[tuple[str, list[Record]]]:
+    """Returns what tables show apart, by name: each variable of each observation of the weather,
+    from hour 6 to hour 18; each posterior of the oracles and of the exact problems; each ensemble
+    of the heat equation, which has a seed of its own; all records of others."""
+    problem = rows[0]["problem"] if rows else ""
+    apart = {"oracles": "posterior", "exact": "posterior", "weather": "observation"}
+    if problem == "heat":
+        found = grouped(rows, "case", "number")
+        return [(f"{case}, {number}", group) for (case, number), group in found.items()]
+    if problem not in apart:
+        return [("", list(rows))]
+    rows = split(rows, DAYTIME) if problem == "weather" else rows
+    return [(name, group) for (name,), group in grouped(rows, apart[problem]).items()]

@@ -1,7 +1,5 @@
 """One plain training loop for all priors: `python -m experiments train NAME`."""
 
-__all__ = ["Trainer", "export", "optimizers", "train"]
-
 import json
 import math
 import time
@@ -14,7 +12,7 @@ from torch import Generator, Tensor, nn
 
 from .figures import losses
 from .recipes import RECIPES, Recipe, TrainConfig
-from .versions import versions
+from .records import versions
 
 FREE = ("minutes", "threads", "checkpoint_every", "compile", "device")
 """What may differ between the parts of a run."""
@@ -68,7 +66,7 @@ class Trainer:
     @property
     def fall(self) -> int:
         """The step at which the learning rates begin to fall."""
-        return _fall(asdict(self.config))
+        return round((1 - self.config.cooldown) * self.config.steps)
 
     def _rate(self, step: int, optimizer: torch.optim.Optimizer) -> float:
         """The learning rate at `step`, relative to the optimizer's peak."""
@@ -95,12 +93,10 @@ class Trainer:
 
     def load(self, path: Path) -> None:
         state = torch.load(path, weights_only=True, map_location=self.config.device)
-        keep = set(FREE)
-        # before either run's rates fall, they do not depend on the number of steps
-        if state["step"] <= min(self.fall, _fall(state["config"])):
-            keep |= {"steps", "cooldown"}
-        before = {k: v for k, v in state["config"].items() if k not in keep}
-        now = {k: v for k, v in asdict(self.config).items() if k not in keep}
+        before, now = (
+            {k: v for k, v in config.items() if k not in FREE}
+            for config in (state["config"], asdict(self.config))
+        )
         if before != now:
             raise ValueError(
                 f"{path} was written with another configuration ({before}, now {now}). "
@@ -137,10 +133,6 @@ class Trainer:
         return loss.detach().float().cpu()
 
 
-def _fall(config: dict) -> int:
-    return round((1 - config["cooldown"]) * config["steps"])
-
-
 def optimizers(
     recipe: Recipe, model: nn.Module, config: TrainConfig
 ) -> list[torch.optim.Optimizer]:
@@ -155,9 +147,8 @@ def optimizers(
 def train(out: Path, config: TrainConfig, data: Path = Path("runs/data")) -> Trainer:
     """Trains a prior, resuming from `out` where a run was stopped.
 
-    Writes `checkpoint.pt`, `plateau.pt` (the state where the learning rates begin to fall, from
-    which a longer run may start), `log.jsonl` (the loss; a denoiser's in 16 bands of noise, lowest
-    first) and, in the end, `loss.png`.
+    Writes `checkpoint.pt`, `log.jsonl` (the loss; a denoiser's in 16 bands of noise, lowest first)
+    and, in the end, `loss.png`.
     """
     torch.set_num_threads(config.threads)
     out.mkdir(parents=True, exist_ok=True)
@@ -176,8 +167,6 @@ def train(out: Path, config: TrainConfig, data: Path = Path("runs/data")) -> Tra
             config.prior, total=config.steps, completed=trainer.step, loss=0.0
         )
         while trainer.step < config.steps and time.monotonic() < deadline:
-            if 0 < trainer.step == trainer.fall:
-                trainer.save(out / "plateau.pt")
             loss = trainer.train_step().reshape(recipe.bands, -1).mean(dim=1)
             trainer.bands += loss
             progress.update(task, advance=1)
@@ -227,14 +216,7 @@ EMA {ema} |
 
 
 def export(trainer: Trainer, run: Path, out: Path, n: int = 8192) -> None:
-    """Writes the averaged weights and a model card with the prior's measured quality.
-
-    Arguments:
-        trainer: A finished run.
-        run: The run's folder, with its log.
-        out: The folder for `NAME.safetensors` and `NAME.md`.
-        n: The number of samples on either side of the comparison.
-    """
+    """Writes the averaged weights and a model card with the prior's measured quality."""
     model, name = trainer.averaged(), trainer.config.prior
     out.mkdir(parents=True, exist_ok=True)
     trainer.recipe.save(model, out / f"{name}.safetensors")
@@ -267,7 +249,6 @@ def _command(config: TrainConfig, default: TrainConfig) -> str:
         if isinstance(value, bool):
             words.append(f" --{'' if value else 'no-'}{name}")
         else:
-            words.append(
-                f" --{name} {value:g}" if isinstance(value, float) else f" --{name} {value}"
-            )
+            shown = f"{value:g}" if isinstance(value, float) else value
+            words.append(f" --{name} {shown}")
     return f"python -m experiments train {config.prior}{''.join(words)}"

@@ -6,8 +6,6 @@ noise prediction, as a trained network adds its error: a few percent of the nois
 right denoiser, and its derivatives are those of the architecture too.
 """
 
-__all__ = ["PROBLEMS", "SHAPE", "ZOO", "Answer", "denoiser", "problem", "wrong"]
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

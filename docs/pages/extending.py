@@ -191,7 +191,7 @@ for row in means:
 # | a rule of `feasibly.sample` | `src/feasibly/policy.py`, with its threshold and its reason | test `feasibly.plan` |
 # | a family of networks | `src/feasibly/models/NAME.py`, a function | add it to `KINDS` in `wrap.py` |
 # | a study | `experiments/studies/NAME.py`, with a `STUDY` | add it to the list in `experiments/studies/__init__.py` |
-# | a problem | `src/feasibly/problems/NAME.py`, and its bench in `experiments/benches/` | imitate `ks.py` in both |
+# | a problem | `src/feasibly/problems/NAME.py`, and its bench in `experiments/benches/` | imitate `ks.py` and `observed.py` |
 #
 # Files of one folder do not import one another, except its `base.py`. So deleting a method deletes
 # one file, its test, and its rows. `CONTRIBUTING.md` has the rest.

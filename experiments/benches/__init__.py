@@ -1,13 +1,11 @@
-"""The problems as studies see them, one file each."""
+"""The problems as studies see them."""
 
 from .base import Bench, Case
 from .data2d import Data2DBench
 from .exact import ExactBench
 from .heat import HeatBench
-from .ks import KSBench
-from .observed import ObservedBench
+from .observed import KSBench, ObservedBench, WeatherBench
 from .oracles import OraclesBench
-from .weather import WeatherBench
 
 __all__ = [
     "Bench",

@@ -1,19 +1,16 @@
 """What a study needs of a problem."""
 
-__all__ = ["Bench", "Case", "sample", "summary"]
-
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from functools import cached_property
 
-import torch
 from torch import Tensor
 
 from feasibly.constraints import Constraint
 from feasibly.denoisers import Denoiser
-from feasibly.errors import CalibrationWarning, InfeasibleWarning
+from feasibly.errors import CalibrationWarning, InfeasibleWarning, SamplingError
 from feasibly.policy import Plan
 from feasibly.result import Result
 from feasibly.sampling import Problem, State, inspect, run
@@ -21,6 +18,7 @@ from feasibly.sampling import Problem, State, inspect, run
 from ..records import Record
 from ..samplers import Make
 from ..study import Comparison
+from .exact_base import Posterior
 
 
 class Case(ABC):
@@ -28,11 +26,15 @@ class Case(ABC):
 
     Attributes:
         shape: The shape of a sample.
+        nothing: The scores of a method that breaks down.
+        shown: The scores that are printed while a study runs.
     """
 
     shape: tuple[int, ...]
     denoiser: Denoiser
     constraint: Constraint
+    nothing: Record = {"feasible": 0.0}  # noqa: RUF012
+    shown: tuple[str, ...]
 
     @cached_property
     def _inspected(self) -> Problem:
@@ -42,23 +44,35 @@ class Case(ABC):
         """Makes the samplers of a label."""
         return make(self.denoiser, self.constraint, self._inspected)
 
-    @abstractmethod
     def score(self, plan: Plan, members: int, seed: int) -> Record:
-        """Samples an ensemble and scores it.
+        """Samples an ensemble and scores it. A method that breaks down is kept."""
+        try:
+            result = sample(plan, members, self.shape, seed)
+        except SamplingError as error:
+            return self.nothing | {"error": str(error)}
+        return self.measure(result) | summary(result)
 
-        Arguments:
-            plan: The samplers.
-            members: The number of members.
-            seed: The seed of the ensemble.
-        """
+    @abstractmethod
+    def measure(self, result: Result) -> Record:
+        """Returns an ensemble's scores."""
 
     def truth(self, members: int) -> Record | None:
         """Scores the truth against itself, where it is known."""
         return None
 
-    @abstractmethod
     def line(self, record: Record) -> str:
         """What to print of a record's scores."""
+        if "error" in record:
+            return f"failed: {record['error']}"
+        return ", ".join(f"{key} {record[key]:.3g}" for key in self.shown if key in record)
+
+
+class PosteriorCase(Case):
+    """A problem whose exact distribution is known."""
+
+    def __init__(self, posterior: Posterior) -> None:
+        self.posterior, self.shape = posterior, posterior.shape
+        self.denoiser, self.constraint = posterior.denoiser, posterior.constraint
 
 
 class Bench(ABC):
@@ -75,9 +89,13 @@ class Bench(ABC):
     keys: tuple[str, str]
     shares = False
 
-    @abstractmethod
+    def __init__(self, groups: Iterable[str], numbers: Iterable[int]) -> None:
+        self.groups, self.numbers = list(groups), numbers
+
     def settings(self) -> list[Record]:
         """Returns all settings, those of a group together."""
+        group, number = self.keys
+        return [{group: name, number: k} for name in self.groups for k in self.numbers]
 
     @abstractmethod
     def options(self, comparison: Comparison, label: str, setting: Record) -> Record | None:
@@ -87,6 +105,22 @@ class Bench(ABC):
     @abstractmethod
     def case(self, setting: Record) -> Case:
         """Makes the problem in a setting."""
+
+
+def chosen(names: Collection[str], known: Iterable[str], what: str) -> list[str]:
+    """Returns the names that are asked for, all if there are none.
+
+    Raises:
+        ValueError: If one is unknown.
+    """
+    if unknown := sorted(set(names) - set(known)):
+        raise ValueError(f"There are no {what} {unknown}; choose from {list(known)}.")
+    return list(names or known)
+
+
+def share(feasible: Tensor) -> Record:
+    """Returns the share of samples that are feasible."""
+    return {"feasible": feasible.double().mean().item()}
 
 
 def sample(
@@ -116,18 +150,13 @@ def sample(
 
 def summary(result: Result) -> dict[str, float]:
     """Returns the violations' quantiles and what a run cost."""
-    quantiles = torch.tensor([0.5, 0.9, 0.99, 1.0], dtype=torch.float64)
-    c = result.violation.double().nan_to_num(posinf=1e300)
-    values: Tensor = c.quantile(quantiles.to(c.device))
-    return {
-        "violation_median": values[0].item(),
-        "violation_90": values[1].item(),
-        "violation_99": values[2].item(),
-        "violation_worst": values[3].item(),
-        "forward": result.evaluations.forward,
-        "backward": result.evaluations.backward,
-        "member_forward": result.evaluations.member_forward / len(result.members),
-        "member_backward": result.evaluations.member_backward / len(result.members),
+    c, taken = result.violation.double().nan_to_num(posinf=1e300), result.evaluations
+    names = {"median": 0.5, "90": 0.9, "99": 0.99, "worst": 1.0}
+    return {f"violation_{name}": c.quantile(q).item() for name, q in names.items()} | {
+        "forward": taken.forward,
+        "backward": taken.backward,
+        "member_forward": taken.member_forward / len(result.members),
+        "member_backward": taken.member_backward / len(result.members),
         "seconds": result.seconds,
         "overhead": result.overhead,
     }

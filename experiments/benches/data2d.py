@@ -1,21 +1,58 @@
-"""Data2D and its lines: each prior under each constraint, against a ground truth."""
+"""Data2D, its lines and smooth curves: priors under constraints, against a ground truth."""
 
-__all__ = ["Data2DBench", "Data2DCase"]
-
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache
 
 from torch import Tensor
 
+from feasibly.constraints import Constraint, LevelSet
 from feasibly.errors import SamplingError
 from feasibly.policy import Plan
 from feasibly.problems.data2d import Data2D, Lines
+from feasibly.result import Result
 from feasibly.sampling import State
 
 from ..records import Record
 from ..study import Comparison
 from .base import Bench, Case, sample, summary
-from .curves import Curves
+
+Function = Callable[[Tensor, Tensor], Tensor]
+
+
+def tilted(x: Tensor, y: Tensor) -> Tensor:
+    """A parabola whose axis is turned by 30 degrees."""
+    along, across = 0.866 * x + 0.5 * y, 0.866 * y - 0.5 * x
+    return along + 0.4 - 0.7 * across.square()
+
+
+def humps(x: Tensor, y: Tensor) -> Tensor:
+    """A level of two humps of different width."""
+    first = (-((x - 0.6).square() + (y - 0.4).square()) / 0.8).exp()
+    return first + 0.8 * (-((x + 0.7).square() + (y + 0.3).square()) / 0.5).exp() - 0.45
+
+
+CURVES: Mapping[str, Function] = {
+    "Cassini oval": lambda x, y: (
+        ((x - 0.8).square() + y.square()) * ((x + 0.8).square() + y.square()) - 0.9
+    ),
+    "superellipse": lambda x, y: (x**4 + y**4 - 1.2**4) / 4,
+    "cubic": lambda x, y: y.square() - x**3 + 1.5 * x - 0.8,
+    "clover": lambda x, y: x.square() + y.square() + 0.15 * (x**3 - 3 * x * y.square()) - 1.4,
+    "waves": lambda x, y: (2 * x).sin() + (2 * y).cos() - 0.3,
+    "tilted parabola": tilted,
+    "two humps": humps,
+    "two ovals": lambda x, y: x**4 - 2 * x.square() + y.square() + 0.3,
+}
+"""Functions whose zeros they are, by name."""
+
+
+class Curves(Data2D):
+    """The two priors of Data2D under these curves; constraint k is the k-th."""
+
+    def constraint(self, k: int) -> Constraint:
+        function = list(CURVES.values())[k]
+        return LevelSet(lambda x: function(*x.unbind(dim=-1)))
+
 
 PROBLEMS: dict[str, type[Data2D]] = {"data2d": Data2D, "lines": Lines, "curves": Curves}
 
@@ -28,8 +65,8 @@ class Data2DBench(Bench):
         priors: The names of the priors.
         constraints: Which constraints, by their seeds.
         members: The number of members of an ensemble, and of ground-truth samples.
-        seed: The seed of the ensembles.
         pool: How many samples of the prior the ground truth is selected from.
+        seed: The seed of the ensembles.
     """
 
     keys = ("prior", "constraint")
@@ -40,19 +77,16 @@ class Data2DBench(Bench):
         priors: Sequence[str],
         constraints: range,
         members: int,
-        seed: int,
         pool: int,
+        seed: int = 0,
     ) -> None:
-        self.problem, self.priors, self.constraints = problem, list(priors), constraints
-        self.members, self.seed, self.pool = members, seed, pool
-
-    def settings(self) -> list[Record]:
-        return [{"prior": p, "constraint": k} for p in self.priors for k in self.constraints]
+        super().__init__(priors, constraints)
+        self.problem, self.members, self.pool, self.seed = problem, members, pool, seed
 
     def options(self, comparison: Comparison, label: str, setting: Record) -> Record | None:
         return {"members": self.members, "seed": self.seed, "pool": self.pool}
 
-    def case(self, setting: Record) -> Case:
+    def case(self, setting: Record) -> "Data2DCase":
         problem = _problem(self.problem, setting["prior"])
         return Data2DCase(problem, setting["constraint"], self.members, self.pool)
 
@@ -62,8 +96,16 @@ def _problem(problem: str, prior: str) -> Data2D:
     return PROBLEMS[problem](prior)
 
 
+SHARES = ("feasible", "on_manifold", "joint", "knn", "weight_error")
+
+
 class Data2DCase(Case):
     """A prior under one constraint."""
+
+    shown = ("feasible", "joint", "knn")
+    nothing = {  # noqa: RUF012
+        f"{part}{key}": float(key == "weight_error") for part in ("", "state_") for key in SHARES
+    }
 
     def __init__(self, problem: Data2D, k: int, members: int, pool: int) -> None:
         self.problem, self.k, self.members, self.pool = problem, k, members, pool
@@ -92,7 +134,6 @@ class Data2DCase(Case):
     def score(self, plan: Plan, members: int, seed: int) -> Record:
         """Scores samplers under their own output and, as `state_*`, under the states that the
         first attempt ends with."""
-        problem, (truth, _) = self.problem, self._truth
         last: list[State] = []
 
         def observe(state: State) -> None:
@@ -101,20 +142,11 @@ class Data2DCase(Case):
 
         try:
             result = sample(plan, members, self.shape, seed, observe)
-            state = plan.attempts[0].finish(last[0].x)
-        except SamplingError as error:  # a method that breaks down scores nothing, and is kept
-            nothing = dict.fromkeys(("feasible", "on_manifold", "joint", "knn"), 0.0)
-            nothing |= {"weight_error": 1.0}
-            noted = {f"state_{key}": value for key, value in nothing.items()}
-            return nothing | noted | {"error": str(error)}
-        scores = problem.scores(result.samples, result.feasible, truth)
-        noisy = problem.scores(state, self.constraint.is_feasible(state), truth)
-        keys = ("feasible", "on_manifold", "joint", "knn", "weight_error")
-        noted = {f"state_{key}": noisy[key] for key in keys}
-        return scores | noted | summary(result)
+            noisy = self.about(plan.attempts[0].finish(last[0].x))
+        except SamplingError as error:
+            return self.nothing | {"error": str(error)}
+        states = {f"state_{key}": noisy[key] for key in SHARES}
+        return self.measure(result) | states | summary(result)
 
-    def line(self, record: Record) -> str:
-        return (
-            f"feasible {record['feasible']:.1%}, joint {record['joint']:.1%}, "
-            f"k-NN {record['knn']:.3f}"
-        )
+    def measure(self, result: Result) -> Record:
+        return self.problem.scores(result.samples, result.feasible, self._truth[0])

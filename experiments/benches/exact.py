@@ -1,7 +1,5 @@
 """Exact problems: ensembles against samples of the exact distribution, and what a run said."""
 
-__all__ = ["ExactBench", "ExactCase"]
-
 import math
 import statistics
 import zlib
@@ -15,11 +13,12 @@ from torch import Tensor
 from feasibly.errors import SamplingError
 from feasibly.metrics import sliced_wasserstein, weight_error
 from feasibly.policy import Plan
+from feasibly.result import Result
 
 from ..records import Record
 from ..samplers import Make
 from ..study import Comparison
-from .base import Bench, Case, sample, summary
+from .base import Bench, PosteriorCase, chosen, sample, share, summary
 from .exact_base import MEMBERS, Problem
 from .exact_problems import HELD_OUT, PROBLEMS
 
@@ -36,10 +35,7 @@ class ExactBench(Bench):
     """Ensembles against exact distributions, the smallest problem to the largest.
 
     Arguments:
-        names: Problems, or families of them; all if there are none.
         members: The members of an ensemble; None for each problem's own number.
-        seed: The seed of the ensembles.
-        held_out: The problems that are set aside, in place of the others.
 
     Raises:
         ValueError: If a name is unknown, or none of those that are meant has it.
@@ -49,23 +45,15 @@ class ExactBench(Bench):
     keys = ("family", "posterior")
 
     def __init__(
-        self,
-        names: Sequence[str] = (),
-        members: int | None = None,
-        seed: int = 0,
-        held_out: bool = False,
+        self, names: Sequence[str] = (), members: int | None = None, held_out: bool = False
     ) -> None:
-        self.members, self.seed = members, seed
         known = {*PROBLEMS, *(problem.family for problem in PROBLEMS.values())}
-        if unknown := sorted(set(names) - known):
-            raise ValueError(
-                f"There are no exact problems {unknown}; choose from {sorted(known)}."
-            )
+        wanted = chosen(names, sorted(known), "exact problems")
+        self.members = members
         self.names = [
             name
             for name, problem in PROBLEMS.items()
-            if (name in HELD_OUT) == held_out
-            and (not names or name in names or problem.family in names)
+            if (name in HELD_OUT) == held_out and {name, problem.family} & set(wanted)
         ]
         if not self.names:
             aside = "without" if held_out else "with"
@@ -78,10 +66,9 @@ class ExactBench(Bench):
         problem = PROBLEMS[setting["posterior"]]
         if label in comparison.only and not _kinds(problem) & set(comparison.only[label]):
             return None
-        members = self.members or min(MEMBERS, problem.members)
-        return {"members": members, "seed": self.seed}
+        return {"members": self.members or min(MEMBERS, problem.members), "seed": 0}
 
-    def case(self, setting: Record) -> Case:
+    def case(self, setting: Record) -> "ExactCase":
         return ExactCase(PROBLEMS[setting["posterior"]])
 
 
@@ -92,11 +79,13 @@ def _kinds(problem: Problem) -> set[str]:
     return {"equalities", "few equalities"} if problem.residuals <= 4 else {"equalities"}
 
 
-class ExactCase(Case):
+class ExactCase(PosteriorCase):
+    shown = ("feasible", "ratio", "std", "mean_error", "weight_error", "near", "near_exact")
+    shown += ("tv", "plausible", "said", "silent", "seconds")
+
     def __init__(self, problem: Problem) -> None:
-        self.problem, self.posterior = problem, problem.make()
-        self.denoiser, self.constraint = self.posterior.denoiser, self.posterior.constraint
-        self.shape = self.posterior.shape
+        super().__init__(problem.make())
+        self.problem = problem
 
     def plan(self, make: Make) -> Plan:
         """Makes the samplers of a label; none, with the reason, if it refuses the problem."""
@@ -117,19 +106,24 @@ class ExactCase(Case):
                 raise ValueError(plan.reason)
             result = sample(plan, members, self.shape, seed)
         except (SamplingError, ValueError) as error:  # it says that it is not right
-            found = {"feasible": 0.0, "said": True, "silent": False}
-            return self._about | found | {"error": str(error)}
-        found = self._about | {"feasible": result.feasible.double().mean().item()}
+            return self._about | {
+                "feasible": 0.0,
+                "said": True,
+                "silent": False,
+                "error": str(error),
+            }
+        return self.measure(result) | summary(result)
+
+    def measure(self, result: Result) -> Record:
+        found, miss = self._about | share(result.feasible), True
         if self.problem.attainable:
-            found |= self._scores(result.samples, members)
+            found |= self._scores(result.samples, len(result.samples))
             miss = found["ratio"] > FAR or found["feasible"] < 1
-        else:
-            miss = True
         said = bool(result.warnings)
         found |= {"said": said, "silent": miss and not said, "warnings": result.warnings}
         if result.plausible is not None:
             found["plausible"] = result.plausible.double().mean().item()
-        return found | {"reason": result.reason} | summary(result)
+        return found | {"reason": result.reason}
 
     def judged(self, x: Tensor, members: int) -> Record:
         """Scores samples, with shape (N, *), by whatever they were made.
@@ -143,8 +137,7 @@ class ExactCase(Case):
             )
         if wrong := int((~x.flatten(start_dim=1).isfinite().all(dim=1)).sum()):
             raise ValueError(f"{wrong} of {members} samples are not finite.")
-        feasible = self.constraint.is_feasible(x).double().mean().item()
-        return self._about | {"feasible": feasible} | self._scores(x, members)
+        return self._about | share(self.constraint.is_feasible(x)) | self._scores(x, members)
 
     @property
     def _about(self) -> Record:
@@ -204,18 +197,6 @@ class ExactCase(Case):
         assert self.posterior.boundary is not None
         depth = self.posterior.boundary(x)[:, None]
         return torch.cat([depth, x.flatten(start_dim=1)[:, :AXES]], dim=1)
-
-    def line(self, record: Record) -> str:
-        shown = ("feasible", "ratio", "std", "mean_error", "weight_error", "near", "near_exact")
-        shown += ("tv", "plausible")
-        if "error" in record:
-            return f"refused or failed: {record['error']}"
-        parts = [f"{key} {record[key]:.3f}" for key in shown if key in record]
-        if record.get("said"):
-            parts.append("said")
-        if record.get("silent"):
-            parts.append("SILENT")
-        return ", ".join([*parts, f"{record.get('seconds', 0):.1f} s"])
 
 
 def total_variation(truth: Tensor, x: Tensor) -> float:

@@ -1,17 +1,5 @@
 """What the exact problems have in common: what a problem is, schedules, and ways to sample."""
 
-__all__ = [
-    "Problem",
-    "Region",
-    "beyond",
-    "mixture",
-    "named",
-    "on_curve",
-    "on_sphere",
-    "rejected",
-    "schedule",
-]
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,14 +7,39 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
-from feasibly.constraints import Constraint
+from feasibly.constraints import Constraint, Inequality
+from feasibly.denoisers import Denoiser
 from feasibly.oracles import GaussianMixture
 from feasibly.schedules import EDM, VP, Cosine, Flow, LogLogit, Rectified, Schedule
 
-from .posteriors import Posterior, conditional, gaussians, nearest
-
 MEMBERS = 1024
+TOLERANCE = 1e-12  # of inequalities, in squared units of the scale
 CELLS = 2**15  # of a curve, between two of which the density hardly changes
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """A prior, a constraint, and the exact distribution of the one under the other.
+
+    Attributes:
+        denoiser: The exact denoiser of the prior.
+        shape: The shape of a sample.
+        sample: Returns as many samples of the exact posterior as it is asked for, by a generator,
+            with shape (N, *).
+        mode: The mode of each sample, integers with shape (N); None if there is only one.
+        atoms: Whether it has single points only, of which samples have no nearest neighbours.
+        boundary: The distance of each sample to where an inequality ends, with shape (N); None
+            without one.
+    """
+
+    denoiser: Denoiser
+    constraint: Constraint
+    shape: tuple[int, ...]
+    sample: Callable[[int, Generator], Tensor]
+    mode: Callable[[Tensor], Tensor] | None = None
+    modes: int = 1
+    atoms: bool = False
+    boundary: Callable[[Tensor], Tensor] | None = None
 
 
 @dataclass(frozen=True)
@@ -51,6 +64,49 @@ class Problem:
     residuals: int
     attainable: bool = True
     members: int = MEMBERS
+
+
+def normals(seed: int) -> Callable[..., Tensor]:
+    """Returns a source of standard normals, of the shape that it is called with."""
+    generator = Generator().manual_seed(seed)
+    return lambda *shape: torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+def conditional(
+    mu: Tensor, cov: Tensor, A: Tensor, y: Tensor, R: Tensor | float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """The mean and the covariance of a Gaussian given A x + e = y, with errors of covariance R."""
+    gain = cov @ A.T @ torch.linalg.inv(A @ cov @ A.T + R)
+    return mu + gain @ (y - A @ mu), cov - gain @ A @ cov
+
+
+def gaussians(mean: Tensor, cov: Tensor, n: int, generator: Generator) -> Tensor:
+    """Samples of a Gaussian, whose covariance may be singular."""
+    values, vectors = torch.linalg.eigh(cov)
+    root = vectors * values.clamp_min(0).sqrt()
+    noise = torch.randn(n, len(mean), generator=generator, dtype=torch.float64)
+    return mean + noise @ root.T
+
+
+def nearest(points: Tensor) -> Callable[[Tensor], Tensor]:
+    """Returns what tells which of some points is the nearest to a sample."""
+    return lambda x: torch.cdist(x.double(), points).argmin(dim=1)
+
+
+def modes(mu: Tensor, stds: Tensor, weights: Tensor) -> Callable[[Tensor], Tensor]:
+    """Returns the log-densities of normal modes, with shape (N, K), as a function of samples.
+
+    Arguments:
+        mu: Their means, with shape (K, D).
+        stds: Their standard deviations, with shape (K, D).
+        weights: Their weights, with shape (K).
+    """
+
+    def parts(x: Tensor) -> Tensor:
+        z = (x.double()[:, None] - mu) / stds
+        return weights.log() - z.square().sum(dim=2) / 2 - stds.log().sum(dim=1)
+
+    return parts
 
 
 def schedule(name: str, scale: float = 1.0) -> Schedule:
@@ -83,11 +139,8 @@ def mixture(
     Arguments:
         weights: Their weights, with shape (K).
         mu: Their means, with shape (K, D).
-        std: The standard deviation of each, in every direction.
         A: The matrix, with shape (m, D).
         y: What is observed, with shape (m).
-        constraint: The constraint that says so.
-        timing: The schedule.
     """
     K, D = mu.shape
     cov = std**2 * torch.eye(D).double()
@@ -105,6 +158,17 @@ def mixture(
     return Posterior(prior, constraint, (D,), sample, nearest(mu), K)
 
 
+def picked(points: Tensor, log_w: Tensor) -> Callable[[int, Generator], Tensor]:
+    """Returns how to sample some points, with shape (N, *), by their log-weights."""
+    share = log_w.softmax(dim=0).cumsum(dim=0)
+
+    def sample(n: int, generator: Generator) -> Tensor:
+        v = torch.rand(n, generator=generator, dtype=torch.float64)
+        return points[torch.searchsorted(share, v * share[-1]).clamp(max=len(share) - 1)]
+
+    return sample
+
+
 def on_curve(
     curve: Callable[[Tensor], Tensor],
     ends: tuple[float, float],
@@ -118,8 +182,6 @@ def on_curve(
 
     Arguments:
         curve: The points of the curve, with shape (N, 2), at parameters with shape (N).
-        ends: The first and the last parameter.
-        constraint: The equality.
         log_density: The log-density of the prior, with shape (N), up to a constant.
         inside: Which points satisfy a second constraint, an inequality; all if None.
     """
@@ -134,13 +196,7 @@ def on_curve(
     log_w = log_density(x) + speed.log() - slope.norm(dim=1).log()
     if inside is not None:
         log_w = log_w.masked_fill(~inside(x), -math.inf)
-    share = log_w.softmax(dim=0).cumsum(dim=0)
-
-    def sample(n: int, generator: Generator) -> Tensor:
-        v = torch.rand(n, generator=generator, dtype=torch.float64)
-        return x[torch.searchsorted(share, v * share[-1]).clamp(max=CELLS - 1)]
-
-    return sample
+    return picked(x, log_w)
 
 
 def on_sphere(
@@ -152,15 +208,12 @@ def on_sphere(
     Arguments:
         direction: The axis, of length one, with shape (D).
         cos: The cosines, evenly spaced, with shape (N).
-        log_density: The log-density on the sphere at each, up to a constant.
     """
     D = len(direction)
-    log_w = log_density + (D - 3) / 2 * torch.log1p(-cos.square())
-    share = log_w.softmax(dim=0).cumsum(dim=0)
+    cosines = picked(cos, log_density + (D - 3) / 2 * torch.log1p(-cos.square()))
 
     def sample(n: int, generator: Generator) -> Tensor:
-        v = torch.rand(n, generator=generator, dtype=torch.float64)
-        c = cos[torch.searchsorted(share, v * share[-1]).clamp(max=len(cos) - 1)][:, None]
+        c = cosines(n, generator)[:, None]
         z = torch.randn(n, D, generator=generator, dtype=torch.float64)
         z = z - (z @ direction)[:, None] * direction
         across = z / z.norm(dim=1, keepdim=True)
@@ -177,9 +230,7 @@ def rejected(
     """Returns how to sample a prior within a set, by rejection.
 
     Arguments:
-        prior: Samples the prior.
         inside: Which samples are in the set, with shape (N).
-        batch: How many samples of the prior are made at a time.
     """
 
     def sample(n: int, generator: Generator) -> Tensor:
@@ -217,18 +268,43 @@ class Region:
         return (-self.excess(x).amax(dim=1)).clamp_min(0)
 
 
+def inside(
+    prior: Denoiser,
+    region: Region,
+    sample: Callable[[int, Generator], Tensor],
+    scale: float = 1.0,
+) -> Posterior:
+    """Returns a prior of vectors in a region, which `sample` samples."""
+    constraint = Inequality(region.excess, TOLERANCE * scale**2)
+    shape = (region.A.shape[1],)
+    return Posterior(prior, constraint, shape, sample, boundary=region.distance)
+
+
 def beyond(low: float | Tensor, n: int, generator: Generator) -> Tensor:
     """Samples standard normals above bounds, by the inverse of their distribution function.
 
     Arguments:
         low: The bounds, with shape () or (D).
-        n: The number of samples.
-        generator: The generator.
     """
     low = torch.as_tensor(low, dtype=torch.float64)
     u = torch.rand((n, *low.shape), generator=generator, dtype=torch.float64)
     # of the mirrored normal, whose distribution function is accurate far out
     return -torch.special.ndtri(u * torch.special.ndtr(-low))
+
+
+def half_space(
+    prior: Denoiser, mean: Tensor, cov: Tensor, n: Tensor, bound: Tensor, scale: float = 1.0
+) -> Posterior:
+    """Returns a Gaussian beyond a hyperplane with the normal n, of length one, which is `bound`
+    standard deviations from its mean."""
+    std = (n @ cov @ n).sqrt()
+
+    def sample(count: int, generator: Generator) -> Tensor:
+        z = beyond(bound, count, generator) * std
+        free = gaussians(torch.zeros_like(mean), cov, count, generator)
+        return mean + free + (z - free @ n)[:, None] * (cov @ n) / std**2
+
+    return inside(prior, Region(-n[None], -(n @ mean + bound * std)[None]), sample, scale)
 
 
 def named(*parts: str, scale: float = 1.0) -> str:

@@ -4,8 +4,6 @@ A known value has one branch or a few, and neighbours tell which. Forward filter
 sampling, over the branches of one value after another, give the exact distribution.
 """
 
-__all__ = ["PROBLEMS", "chain"]
-
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -16,8 +14,7 @@ from torch import Generator, Tensor
 from feasibly.constraints import Equality
 from feasibly.oracles import Gaussian
 
-from .exact_base import Problem, schedule
-from .posteriors import Posterior, conditional, gaussians
+from .exact_base import Posterior, Problem, conditional, gaussians, schedule
 
 SIZE, LEFT_OUT = 48, 6  # one value in so many is not observed
 ACCURACY = 1e-3  # of a feasible residual
@@ -61,16 +58,7 @@ def chain(
     size: int = SIZE,
     left_out: int = LEFT_OUT,
 ) -> Posterior:
-    """A chain of unit variance, of which a function of most values is that of another sample.
-
-    Arguments:
-        seed: The seed of the sample.
-        kind: The function, one of :data:`FUNCTIONS`.
-        correlation: The correlation of neighbours.
-        timing: The schedule.
-        size: The number of values.
-        left_out: One in so many is not observed.
-    """
+    """A chain of unit variance, of which a function of most values is that of another sample."""
     function, branches = FUNCTIONS[kind]
     i = torch.arange(size)
     cov = correlation ** (i[:, None] - i).abs().double()

@@ -3,13 +3,12 @@ r"""Curved equalities: curves in the plane, by quadrature, and spheres.
 All posteriors are those of the tube, :math:`p / |\nabla r|` on the curve.
 """
 
-__all__ = ["PROBLEMS", "BananaOracle", "board", "circle", "graph", "normal", "wave"]
-
 import math
 from collections.abc import Callable
 from functools import partial
 
 import torch
+from numpy.polynomial.hermite_e import hermegauss
 from torch import Generator, Tensor
 
 from feasibly.constraints import Constraint, Energy, Equality, LevelSet
@@ -19,8 +18,7 @@ from feasibly.problems.distributions import Banana
 from feasibly.problems.distributions import Checkerboard as Board
 from feasibly.schedules import Schedule
 
-from .exact_base import Problem, on_curve, on_sphere, schedule
-from .posteriors import Posterior, nearest, normals
+from .exact_base import Posterior, Problem, modes, nearest, normals, on_curve, on_sphere, schedule
 
 TOLERANCE = 1e-8  # of residuals that vary by about one over the data
 
@@ -37,10 +35,6 @@ class BananaOracle(Denoiser):
     Given :math:`z_1`, which is the first coordinate, the second is a Gaussian. The posterior of
     :math:`z_1` in a component is integrated by Gauss and Hermite's rule around the posterior that
     the first coordinate alone gives.
-
-    Arguments:
-        schedule: The noise schedule.
-        nodes: The number of nodes.
     """
 
     node: Tensor
@@ -49,10 +43,9 @@ class BananaOracle(Denoiser):
     def __init__(self, schedule: Schedule, nodes: int = 64) -> None:
         super().__init__(schedule)
         self.banana = Banana()
-        k = torch.arange(1, nodes).double().sqrt()  # the Jacobi matrix of Hermite's polynomials
-        values, vectors = torch.linalg.eigh(torch.diag(k, 1) + torch.diag(k, -1))
+        values, weights = map(torch.from_numpy, hermegauss(nodes))
         self.register_buffer("node", values)
-        self.register_buffer("log_weight", vectors[0].square().clamp_min(1e-300).log())
+        self.register_buffer("log_weight", weights.log())
 
     def mean(self, x: Tensor, sigma: Tensor) -> Tensor:
         b, (s_1, s_2) = self.banana, self.banana.stds
@@ -86,17 +79,19 @@ def normal(correlation: float, timing: str, scale: float = 1.0) -> Prior:
     return prior, log_density, None, 1
 
 
+def isotropic(weights: Tensor, mu: Tensor, stds: Tensor, timing: Schedule) -> Prior:
+    """Clusters in the plane, each with a weight, a mean and a standard deviation."""
+    cov = stds.square()[:, None, None] * torch.eye(2).double()
+    parts = modes(mu, stds[:, None].expand(-1, 2), weights)
+    prior = GaussianMixture(weights, mu, cov, timing)
+    mode = lambda x: parts(x).argmax(dim=1)  # noqa: E731
+    return prior, lambda x: parts(x).logsumexp(dim=1), mode, len(mu)
+
+
 def clusters(seed: int, timing: str, scale: float = 1.0) -> Prior:
     """Five clusters of standard deviation 0.35 in the plane."""
-    K, std, mu = 5, 0.35, normals(seed)(5, 2)
-
-    def log_density(x: Tensor) -> Tensor:
-        squares = (x[:, None] / scale - mu).square().sum(dim=-1)
-        return torch.logsumexp(-squares / (2 * std**2), dim=1)
-
-    cov = (scale * std) ** 2 * torch.eye(2).double().expand(K, 2, 2)
-    prior = GaussianMixture(torch.ones(K) / K, scale * mu, cov, schedule(timing, scale))
-    return prior, log_density, nearest(scale * mu), K
+    even, std = torch.ones(5).double() / 5, 0.35 * scale * torch.ones(5).double()
+    return isotropic(even, scale * normals(seed)(5, 2), std, schedule(timing, scale))
 
 
 def widths(timing: str) -> Prior:
@@ -104,15 +99,8 @@ def widths(timing: str) -> Prior:
     more of the density than its weight."""
     weights = torch.tensor([0.6, 0.4], dtype=torch.float64)
     mu = torch.tensor([[1.0, 0.8], [-1.0, -0.7]], dtype=torch.float64)
-    v = torch.tensor([0.06, 0.2], dtype=torch.float64)
-
-    def parts(x: Tensor) -> Tensor:
-        squares = (x.double()[:, None] - mu).square().sum(dim=-1)
-        return (weights / v).log() - squares / (2 * v)
-
-    cov = v[:, None, None] * torch.eye(2).double()
-    prior = GaussianMixture(weights, mu, cov, schedule(timing))
-    return prior, lambda x: parts(x).logsumexp(dim=1), lambda x: parts(x).argmax(dim=1), 2
+    stds = torch.tensor([0.06, 0.2], dtype=torch.float64).sqrt()
+    return isotropic(weights, mu, stds, schedule(timing))
 
 
 def board(timing: str) -> Prior:
@@ -184,13 +172,7 @@ def hyperbola(c: float) -> Curve:
 
 
 def on(prior: Callable[[], Prior], path: Curve, level: bool = False) -> Posterior:
-    """Makes a prior in the plane under a curve.
-
-    Arguments:
-        prior: Makes the prior.
-        path: The curve.
-        level: Whether it is stated as a :class:`LevelSet`, with the paper's tolerance.
-    """
+    """Makes a prior in the plane under a curve."""
     denoiser, log_density, mode, modes = prior()
     curve, ends, residual = path
     constraint: Constraint = Equality(residual, TOLERANCE)
@@ -226,12 +208,7 @@ def sphere(
     quadrature, and the direction across is uniform.
 
     Arguments:
-        seed: The seed of the mean's direction.
-        D: The dimension.
         radius: The root mean square of a sample's elements, in units of the scale.
-        offset: The root mean square of the mean's.
-        timing: The schedule.
-        scale: The scale of the data.
     """
     direction = normals(seed)(D)
     direction /= direction.norm()
@@ -258,12 +235,6 @@ def bingham(seed: int, D: int, condition: float, timing: str) -> Posterior:
     References:
         | A new method to simulate the Bingham and related distributions (Kent, Ganeiber & Mardia,
         | 2013), https://arxiv.org/abs/1310.8110
-
-    Arguments:
-        seed: The seed of the axes.
-        D: The dimension.
-        condition: The condition number of the covariance.
-        timing: The schedule.
     """
     U = torch.linalg.qr(normals(seed)(D, D)).Q
     values = torch.logspace(0, -math.log10(condition), D, dtype=torch.float64)
@@ -321,51 +292,51 @@ def wave(x: Tensor) -> Tensor:
     return 0.6 * torch.sin(2.5 * x) + 0.1
 
 
-CURVES: dict[str, Callable[[], Posterior]] = {
-    "circle-gaussian-vp": lambda: on(partial(normal, 0.8, "vp"), circle(1.2)),
-    "circle-gaussian-edm-100": lambda: on(
-        partial(normal, 0.5, "edm", 100.0), circle(1.5, 0.5, 0.0, 100.0)
+Spec = tuple[Callable[[], Prior], Curve]
+
+CURVES: dict[str, Spec] = {
+    "circle-gaussian-vp": (partial(normal, 0.8, "vp"), circle(1.2)),
+    "circle-gaussian-edm-100": (
+        partial(normal, 0.5, "edm", 100.0),
+        circle(1.5, 0.5, 0.0, 100.0),
     ),
-    "circle-far-gaussian-cosine": lambda: on(partial(normal, 0.0, "cosine"), circle(0.8, 3.0)),
-    "ellipse-gaussian-flow": lambda: on(partial(normal, 0.6, "flow"), ellipse(1.5, 0.75, 0.5)),
-    "ellipse-clusters-loglogit": lambda: on(
-        partial(clusters, 0, "loglogit"), ellipse(1.5, 0.75, 1.0)
+    "circle-far-gaussian-cosine": (partial(normal, 0.0, "cosine"), circle(0.8, 3.0)),
+    "ellipse-gaussian-flow": (partial(normal, 0.6, "flow"), ellipse(1.5, 0.75, 0.5)),
+    "ellipse-clusters-loglogit": (partial(clusters, 0, "loglogit"), ellipse(1.5, 0.75, 1.0)),
+    "circle-clusters-edm-0.01": (
+        partial(clusters, 1, "edm", 0.01),
+        circle(1.0, 0.0, 0.2, 0.01),
     ),
-    "circle-clusters-edm-0.01": lambda: on(
-        partial(clusters, 1, "edm", 0.01), circle(1.0, 0.0, 0.2, 0.01)
+    "parabola-gaussian-edm": (partial(normal, 0.3, "edm"), graph(lambda x: x.square() - 1)),
+    "cubic-clusters-rectified": (
+        partial(clusters, 2, "rectified"),
+        graph(lambda x: x.pow(3) / 2 - x / 2, 3.0),
     ),
-    "parabola-gaussian-edm": lambda: on(
-        partial(normal, 0.3, "edm"), graph(lambda x: x.square() - 1)
-    ),
-    "cubic-clusters-rectified": lambda: on(
-        partial(clusters, 2, "rectified"), graph(lambda x: x.pow(3) / 2 - x / 2, 3.0)
-    ),
-    "hyperbola-gaussian-vp": lambda: on(partial(normal, 0.4, "vp"), hyperbola(0.5)),
+    "hyperbola-gaussian-vp": (partial(normal, 0.4, "vp"), hyperbola(0.5)),
 }
 """Gaussians and clusters under curves."""
 
-TAILS: dict[str, Callable[[], Posterior]] = {
-    "hyperbola-1.5-widths-vp": lambda: on(partial(widths, "vp"), hyperbola(1.5)),
-    "hyperbola-2-widths-cosine": lambda: on(partial(widths, "cosine"), hyperbola(2.0)),
-    "hyperbola-3-widths-loglogit": lambda: on(partial(widths, "loglogit"), hyperbola(3.0)),
-    "circle-2-widths-edm": lambda: on(partial(widths, "edm"), circle(2.0)),
-    "ellipse-1.8-widths-flow": lambda: on(partial(widths, "flow"), ellipse(1.8, 2.4, 0.4)),
-    "circle-1.5-offset-widths-vp": lambda: on(partial(widths, "vp"), circle(1.5, -0.2, 0.6)),
+TAILS: dict[str, Spec] = {
+    "hyperbola-1.5-widths-vp": (partial(widths, "vp"), hyperbola(1.5)),
+    "hyperbola-2-widths-cosine": (partial(widths, "cosine"), hyperbola(2.0)),
+    "hyperbola-3-widths-loglogit": (partial(widths, "loglogit"), hyperbola(3.0)),
+    "circle-2-widths-edm": (partial(widths, "edm"), circle(2.0)),
+    "ellipse-1.8-widths-flow": (partial(widths, "flow"), ellipse(1.8, 2.4, 0.4)),
+    "circle-1.5-offset-widths-vp": (partial(widths, "vp"), circle(1.5, -0.2, 0.6)),
 }
 """Clusters of different widths under curves in their tails."""
 
-BOARDS: dict[str, Callable[[], Posterior]] = {
-    "circle-board-loglogit": lambda: on(partial(board, "loglogit"), circle(1.1), True),
-    "wave-board-vp": lambda: on(partial(board, "vp"), graph(wave, 3.0), True),
-    "ellipse-board-edm": lambda: on(partial(board, "edm"), ellipse(1.5, 0.8, 0.6), True),
-    "cubic-board-cosine": lambda: on(
-        partial(board, "cosine"), graph(lambda x: x.pow(3) / 3 - x / 2, 3.0), True
-    ),
-    "circle-banana-loglogit": lambda: on(partial(banana, "loglogit"), circle(1.0), True),
-    "wave-banana-edm": lambda: on(partial(banana, "edm"), graph(wave, 4.0), True),
-    "ellipse-banana-vp": lambda: on(partial(banana, "vp"), ellipse(1.2, 0.9, 0.3), True),
-    "parabola-banana-flow": lambda: on(
-        partial(banana, "flow"), graph(lambda x: 0.4 * x.square() - 0.5, 4.0), True
+BOARDS: dict[str, Spec] = {
+    "circle-board-loglogit": (partial(board, "loglogit"), circle(1.1)),
+    "wave-board-vp": (partial(board, "vp"), graph(wave, 3.0)),
+    "ellipse-board-edm": (partial(board, "edm"), ellipse(1.5, 0.8, 0.6)),
+    "cubic-board-cosine": (partial(board, "cosine"), graph(lambda x: x.pow(3) / 3 - x / 2, 3.0)),
+    "circle-banana-loglogit": (partial(banana, "loglogit"), circle(1.0)),
+    "wave-banana-edm": (partial(banana, "edm"), graph(wave, 4.0)),
+    "ellipse-banana-vp": (partial(banana, "vp"), ellipse(1.2, 0.9, 0.3)),
+    "parabola-banana-flow": (
+        partial(banana, "flow"),
+        graph(lambda x: 0.4 * x.square() - 0.5, 4.0),
     ),
 }
 """Data2D's priors, with exact denoisers, under smooth curves."""
@@ -393,9 +364,11 @@ def unattainable() -> Posterior:
 
 
 PROBLEMS = [
-    *(Problem(name, "curves", "curved", make, 1) for name, make in CURVES.items()),
-    *(Problem(name, "tails", "curved", make, 1) for name, make in TAILS.items()),
-    *(Problem(name, "Data2D", "curved", make, 1) for name, make in BOARDS.items()),
+    *(
+        Problem(name, family, "curved", partial(on, *spec, level=family == "Data2D"), 1)
+        for family, specs in (("curves", CURVES), ("tails", TAILS), ("Data2D", BOARDS))
+        for name, spec in specs.items()
+    ),
     *(Problem(name, "spheres", "curved", make, m) for name, (make, m) in SPHERES.items()),
     Problem("circle-off-board-loglogit", "unattainable", "curved", unattainable, 1, False),
 ]

@@ -1,21 +1,19 @@
 """Fields: stationary Gaussian ones on a periodic grid, and the solutions of a heat equation."""
 
-__all__ = ["PROBLEMS", "Heat", "Stationary"]
-
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
+from numpy.polynomial.legendre import leggauss
 from torch import Generator, Tensor
 
 from feasibly.constraints import DivergenceFree, Equality, Integral, Linear, Mask
 from feasibly.denoisers import Denoiser
 from feasibly.schedules import Schedule
 
-from ..recipes.heat import fields
-from .exact_base import MEMBERS, Problem, named, schedule
-from .posteriors import Posterior
+from ..tasks.heat import fields
+from .exact_base import MEMBERS, Posterior, Problem, named, schedule
 
 ACCURACY = 1e-3  # of a feasible residual, in standard deviations of the field
 
@@ -26,14 +24,6 @@ class Stationary(Denoiser):
 
     The spectrum is :math:`(1 + (|k| \ell)^2)^{-s}`, normalised so that each value has variance
     :math:`a^2`.
-
-    Arguments:
-        n: The number of points per side.
-        length: The length :math:`\ell`, relative to the side over :math:`2 \pi`; 0 for white
-            noise.
-        schedule: The noise schedule.
-        smooth: The exponent :math:`s`.
-        scale: The standard deviation :math:`a`.
     """
 
     variance: Tensor
@@ -141,11 +131,6 @@ class Heat(Denoiser):
     :math:`t \in [0, 1]`, both ends included. Given :math:`\nu`, the posterior of :math:`\phi` is
     von Mises'. That of :math:`\nu` is integrated by Gauss and Legendre's rule over where its
     density is not negligible.
-
-    Arguments:
-        n: The number of points per side.
-        schedule: The noise schedule.
-        nodes: The number of nodes.
     """
 
     low, high = 1.0, 5.0
@@ -158,14 +143,11 @@ class Heat(Denoiser):
         super().__init__(schedule)
         self.n = n
         x = 2 * math.pi / n * torch.arange(n).double()
-        k = torch.arange(1, nodes).double()
-        values, vectors = torch.linalg.eigh(
-            sum(torch.diag(k / (4 * k.square() - 1).sqrt(), i) for i in (1, -1))
-        )
+        values, weights = map(torch.from_numpy, leggauss(nodes))
         self.register_buffer("waves", torch.stack([x.sin(), x.cos()]))
         self.register_buffer("t", torch.linspace(0, 1, n, dtype=torch.float64))
         self.register_buffer("node", values)
-        self.register_buffer("log_weight", vectors[0].square().log())
+        self.register_buffer("log_weight", weights.log())
 
     def fields(self, phi: Tensor, nu: Tensor) -> Tensor:
         """Returns the solutions of some parameters, with shape (N, n, n)."""

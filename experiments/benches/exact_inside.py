@@ -1,9 +1,8 @@
 """Inequalities, alone and beside equalities."""
 
-__all__ = ["PROBLEMS"]
-
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -15,11 +14,24 @@ from feasibly.oracles import Checkerboard, Empirical, Gaussian, GaussianMixture
 from feasibly.problems.distributions import Checkerboard as Board
 from feasibly.schedules import Schedule
 
-from .exact_base import Problem, Region, beyond, named, on_curve, rejected, schedule
+from .exact_base import (
+    TOLERANCE,
+    Posterior,
+    Problem,
+    Region,
+    conditional,
+    gaussians,
+    half_space,
+    inside,
+    named,
+    nearest,
+    normals,
+    on_curve,
+    rejected,
+    schedule,
+)
 from .exact_curves import board, circle, graph, normal, wave
-from .posteriors import Posterior, conditional, gaussians, nearest, normals
 
-TOLERANCE = 1e-12  # of inequalities, in squared units of the scale
 CALIBRATION = 2**18  # samples of the prior that tell where a bound is
 
 Source = Callable[[int, Generator], Tensor]
@@ -27,27 +39,17 @@ Prior = tuple[Denoiser, Source, Callable[[Tensor], Tensor] | None, int]
 """A denoiser, how to sample it, the mode of each sample (None if one) and the number of modes."""
 
 
-def half_space(
+def outside(
     seed: int, D: int, share: float, timing: str, scale: float = 1.0, condition: float = 10.0
 ) -> Posterior:
     """A correlated Gaussian beyond a hyperplane, where a share of its samples are."""
     normal = normals(seed)
     U = torch.linalg.qr(normal(D, D)).Q
     values = scale**2 * torch.logspace(0, -math.log10(condition), D, dtype=torch.float64)
-    cov = (U * values) @ U.T
-    n = normal(D)
-    n = n / n.norm()
-    std = (n @ cov @ n).sqrt()
+    cov, n = (U * values) @ U.T, normal(D)
     bound = -torch.special.ndtri(torch.tensor(share).double())
-    region = Region(-n[None], -(bound * std)[None])
-
-    def sample(count: int, generator: Generator) -> Tensor:
-        z = beyond(bound, count, generator) * std
-        free = gaussians(torch.zeros(D).double(), cov, count, generator)
-        return free + (z - free @ n)[:, None] * (cov @ n) / std**2
-
     prior = Gaussian(torch.zeros(D), cov, schedule(timing, scale))
-    return _inside(prior, region, (D,), sample, scale)
+    return half_space(prior, torch.zeros(D).double(), cov, n / n.norm(), bound, scale)
 
 
 def box(D: int, low: float, high: float, timing: str, scale: float = 1.0) -> Posterior:
@@ -97,13 +99,6 @@ def squares(timing: Schedule) -> Prior:
 def polytope(seed: int, D: int, faces: int, share: float, prior: Callable[[], Prior]) -> Posterior:
     """A prior where some random linear functions are all below one bound, which a share of its
     samples satisfies, by rejection.
-
-    Arguments:
-        seed: The seed of the functions.
-        D: The dimension.
-        faces: The number of functions.
-        share: The share.
-        prior: Makes the prior.
     """
     denoiser, source, mode, modes = prior()
     A = normals(seed)(faces, D)
@@ -111,17 +106,8 @@ def polytope(seed: int, D: int, faces: int, share: float, prior: Callable[[], Pr
     x = source(CALIBRATION, torch.Generator().manual_seed(seed))
     bound = (x @ A.T).amax(dim=1).sort().values[round(share * CALIBRATION)]
     region = Region(A, bound.expand(faces))
-    found = _inside(denoiser, region, (D,), rejected(source, region.inside), 1.0)
-    return Posterior(
-        found.denoiser, found.constraint, (D,), found.sample, mode, modes, boundary=region.distance
-    )
-
-
-def _inside(
-    prior: Denoiser, region: Region, shape: tuple[int, ...], sample: Source, scale: float
-) -> Posterior:
-    constraint = Inequality(region.excess, TOLERANCE * scale**2)
-    return Posterior(prior, constraint, shape, sample, boundary=region.distance)
+    found = inside(denoiser, region, rejected(source, region.inside))
+    return replace(found, mode=mode, modes=modes)
 
 
 def positive(
@@ -129,14 +115,6 @@ def positive(
 ) -> Posterior:
     """A Gaussian of independent elements that are not negative and have a given mean, by rejection
     from the Gaussian on the hyperplane.
-
-    Arguments:
-        D: The dimension.
-        mean: The mean of each element.
-        std: The standard deviation of each.
-        fixed: What their mean is fixed at.
-        timing: The schedule.
-        scale: The scale of the data.
     """
     A, y = torch.full((1, D), 1 / D).double(), torch.tensor([scale * fixed]).double()
     mu, cov = torch.full((D,), scale * mean).double(), (scale * std) ** 2 * torch.eye(D).double()
@@ -162,19 +140,10 @@ def cut(seed: int, D: int, m: int, share: float, timing: str) -> Posterior:
     y = A @ normal(D) / 2
     mean, left = conditional(torch.zeros(D).double(), cov, A, y)
     n = normal(D)
-    n = n / n.norm()
-    std = (n @ left @ n).sqrt()
     bound = -torch.special.ndtri(torch.tensor(share).double())
-    region = Region(-n[None], -(n @ mean + bound * std)[None])
-
-    def sample(count: int, generator: Generator) -> Tensor:
-        z = beyond(bound, count, generator) * std
-        free = gaussians(torch.zeros(D).double(), left, count, generator)
-        return mean + free + (z - free @ n)[:, None] * (left @ n) / std**2
-
-    parts = [Linear(A, y, 1e-6 * m), Inequality(region.excess, TOLERANCE)]
     prior = Gaussian(torch.zeros(D), cov, schedule(timing))
-    return Posterior(prior, Composite(parts), (D,), sample, boundary=region.distance)
+    found = half_space(prior, mean, left, n / n.norm(), bound)
+    return replace(found, constraint=Composite([Linear(A, y, 1e-6 * m), found.constraint]))
 
 
 def arc(kind: str, timing: str) -> Posterior:
@@ -201,7 +170,7 @@ def off_board() -> Posterior:
     def sample(count: int, generator: Generator) -> Tensor:
         return torch.rand(count, 2, generator=generator, dtype=torch.float64) + n * 2.2
 
-    return _inside(denoiser, region, (2,), sample, 1.0)
+    return inside(denoiser, region, sample)
 
 
 def off_data() -> Posterior:
@@ -232,7 +201,7 @@ def _inequalities() -> Iterator[Problem]:
         )
     ):
         name = named("beyond", f"{D}d", f"share{share:g}", timing, scale=scale)
-        yield problem(name, partial(half_space, seed, D, share, timing, scale))
+        yield problem(name, partial(outside, seed, D, share, timing, scale))
     for D, low, high, timing, scale in (
         (2, -1.05, 1.05, "vp", 1.0),
         (2, 1.0, 2.0, "edm", 1.0),

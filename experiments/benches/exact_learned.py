@@ -1,8 +1,6 @@
 """Small learned priors of data whose distribution is known. The truth is the data's, so that
 distances hold the errors of the denoisers too."""
 
-__all__ = ["PROBLEMS"]
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -16,12 +14,21 @@ from feasibly.constraints import Composite, Inequality, Integral, Linear
 from feasibly.problems.distributions import Banana
 from feasibly.schedules import LogLogit
 
-from ..recipes.heat import HeatFlow, heat
-from ..recipes.learned import Clusters, Field, known
-from .exact_base import MEMBERS, Problem, mixture, rejected
+from ..tasks.heat import SIZE, heat
+from ..tasks.learned import Clusters, Field, known
+from .exact_base import (
+    MEMBERS,
+    Posterior,
+    Problem,
+    conditional,
+    gaussians,
+    mixture,
+    nearest,
+    normals,
+    rejected,
+)
 from .exact_curves import Curve, banana, board, circle, ellipse, graph, on
 from .exact_fields import energy, initial, seen_once
-from .posteriors import Posterior, conditional, gaussians, nearest, normals
 
 SLOW = 64  # members of the flow of solutions
 ACCURACY = 1e-3  # of a feasible residual, in standard deviations of what is observed
@@ -102,7 +109,7 @@ def right(bound: float) -> Posterior:
 
 def solution(make: Callable[[int, str], Posterior]) -> Posterior:
     """The flow of solutions of the heat equation under what an exact denoiser is tested on."""
-    return replace(make(HeatFlow.size, "flow"), denoiser=heat())
+    return replace(make(SIZE, "flow"), denoiser=heat())
 
 
 def initial_and_mass(n: int, timing: str) -> Posterior:
@@ -137,7 +144,7 @@ def _problems() -> Iterator[Problem]:
     ):
         yield problem(name, partial(curve, which, path), 1, "curved")
     yield problem("banana-right0.8", partial(right, 0.8), 0, "inequality")
-    n = HeatFlow.size
+    n = SIZE
     for name, make, m in (
         ("initial", initial, n),
         ("initial-mass", initial_and_mass, 2 * n),

@@ -1,7 +1,5 @@
 """Gaussians, mixtures and finite data under linear equalities, and values with errors."""
 
-__all__ = ["PROBLEMS"]
-
 import math
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,8 +11,18 @@ from torch import Generator, Tensor
 from feasibly.constraints import Linear
 from feasibly.oracles import Empirical, Gaussian, GaussianMixture
 
-from .exact_base import MEMBERS, Problem, mixture, named, schedule
-from .posteriors import Posterior, conditional, gaussians, nearest, normals
+from .exact_base import (
+    MEMBERS,
+    Posterior,
+    Problem,
+    conditional,
+    gaussians,
+    mixture,
+    named,
+    nearest,
+    normals,
+    schedule,
+)
 
 ACCURACY = 1e-3  # of a feasible residual, in standard deviations of the observed quantity
 
@@ -22,17 +30,7 @@ ACCURACY = 1e-3  # of a feasible residual, in standard deviations of the observe
 def gaussian(
     seed: int, D: int, condition: float, m: int, far: float, timing: str, scale: float = 1.0
 ) -> Posterior:
-    """A Gaussian under m linear residuals, which its mean misses by `far` standard deviations.
-
-    Arguments:
-        seed: The seed of its axes, its mean and the observations.
-        D: The dimension.
-        condition: The condition number of the covariance.
-        m: The number of residuals.
-        far: The Mahalanobis distance of the observation from its mean.
-        timing: The schedule.
-        scale: The scale of the data.
-    """
+    """A Gaussian under m linear residuals, which its mean misses by `far` standard deviations."""
     normal = normals(seed)
     U = torch.linalg.qr(normal(D, D)).Q
     values = scale**2 * torch.logspace(0, -math.log10(condition), D, dtype=torch.float64)
@@ -70,15 +68,7 @@ GAUSSIANS: tuple[tuple[int, float, int, float, str, float], ...] = (
 
 
 def two(axis: bool, value: float, timing: str, scale: float = 1.0) -> Posterior:
-    """Two modes of weights 0.7 and 0.3 in the plane, with the mean of both coordinates fixed.
-
-    Arguments:
-        axis: Whether the modes are at -2 and 2 on the first axis, where a fixed mean leaves both;
-            otherwise both coordinates are -2 or 2, and it tells them apart.
-        value: The mean.
-        timing: The schedule.
-        scale: The scale of the data.
-    """
+    """Two modes of weights 0.7 and 0.3 in the plane, with the mean of both coordinates fixed."""
     modes = [[-2.0, 0.0], [2.0, 0.0]] if axis else [[-2.0, -2.0], [2.0, 2.0]]
     mu = scale * torch.tensor(modes, dtype=torch.float64)
     A, y = torch.full((1, 2), 0.5).double(), torch.tensor([scale * value]).double()
@@ -108,17 +98,7 @@ TWO: tuple[tuple[bool, float, str, float], ...] = (
 def clusters(
     seed: int, D: int, K: int, m: int, single: bool, timing: str, scale: float = 1.0
 ) -> Posterior:
-    """Clusters of standard deviation 0.3 under m linear residuals.
-
-    Arguments:
-        seed: The seed of the clusters' means and of the residuals.
-        D: The dimension.
-        K: The number of clusters.
-        m: The number of residuals.
-        single: Whether the observation is one cluster's, and not the mean of all.
-        timing: The schedule.
-        scale: The scale of the data.
-    """
+    """Clusters of standard deviation 0.3 under m linear residuals."""
     normal = normals(seed)
     mu = scale * normal(K, D)
     A = normal(m, D) / math.sqrt(D)
@@ -152,14 +132,6 @@ CLUSTERS: tuple[tuple[int, int, int, bool, str, float], ...] = (
 def regimes(seed: int, D: int, K: int, m: int, error: float, timing: str) -> Posterior:
     """Normals of different means and correlations under many linear values, which lie between what
     two of them say.
-
-    Arguments:
-        seed: The seed of the means, the lengths of correlation and the values.
-        D: The dimension.
-        K: The number of normals.
-        m: The number of values.
-        error: The standard deviation of their errors; 0 for exact values.
-        timing: The schedule.
     """
     normal = normals(seed)
     mu, lengths = 0.6 * normal(K, D), 0.3 + normal(K).abs()
@@ -174,14 +146,7 @@ def regimes(seed: int, D: int, K: int, m: int, error: float, timing: str) -> Pos
     y = y + error * normal(m)
     S, gap = A @ cov @ A.T + R, y - mu @ A.T
     log_w = -((torch.linalg.solve(S, gap) * gap).sum(dim=1) + torch.logdet(S)) / 2
-    # the errors as coordinates of their own, of which only those of the sample are kept
-    wide, see = torch.zeros(K, D + m, D + m).double(), torch.cat([A, torch.eye(m).double()], dim=1)
-    wide[:, :D, :D], wide[:, D:, D:] = cov, R
-    parts = [
-        conditional(torch.cat([mean, torch.zeros(m).double()]), one, see, y)
-        for mean, one in zip(mu, wide, strict=True)
-    ]
-    known = [(mean[:D], one[:D, :D]) for mean, one in parts]
+    known = [conditional(mean, one, A, y, R) for mean, one in zip(mu, cov, strict=True)]
 
     def sample(n: int, generator: Generator) -> Tensor:
         which = torch.multinomial(log_w.softmax(dim=0), n, replacement=True, generator=generator)
@@ -216,14 +181,6 @@ REGIMES: tuple[tuple[int, int, int, float, str], ...] = (
 def data_set(seed: int, N: int, D: int, kept: int, m: int, timing: str) -> Posterior:
     """A finite data set of which some points satisfy a linear constraint exactly. The residuals of
     all others are larger than a gap.
-
-    Arguments:
-        seed: The seed of the points and of the constraint.
-        N: The number of points.
-        D: The dimension.
-        kept: How many points satisfy the constraint.
-        m: The number of residuals.
-        timing: The schedule.
     """
     normal = normals(seed)
     points, A = normal(N, D), normal(m, D) / math.sqrt(D)

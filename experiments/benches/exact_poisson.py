@@ -3,8 +3,6 @@
 They are not among the problems of the study `defaults`; see the study `equations`.
 """
 
-__all__ = ["Poisson", "problem"]
-
 import math
 from collections.abc import Callable
 from functools import partial
@@ -17,8 +15,7 @@ from feasibly.constraints import Composite, Constraint, Equality, Linear, Observ
 from feasibly.denoisers import Denoiser
 from feasibly.schedules import Schedule
 
-from .exact_base import Problem, schedule
-from .posteriors import Posterior, conditional, gaussians
+from .exact_base import Posterior, Problem, conditional, gaussians, schedule
 
 POINTS = 20  # where the solution is known
 ACCURACY = 1e-3  # of a feasible residual, in standard deviations of the source
@@ -32,11 +29,6 @@ class Poisson(Denoiser):
     edge, in units of their standard deviations.
 
     The discrete equation is :math:`- \Delta_h u = f`. Sines diagonalise it, and both covariances.
-
-    Arguments:
-        n: The number of points per side.
-        schedule: The noise schedule.
-        solved: Whether the data solve the equation; if not, u and f are independent.
     """
 
     sines: Tensor
@@ -117,12 +109,8 @@ def poisson(n: int, solved: bool, timing: str, form: str) -> Posterior:
     if form == "one":
         constraint = Equality(both, tolerance)
     elif form == "two":
-        constraint = Composite(
-            [
-                Equality(prior.equation, tolerance),
-                Observation(seen, y, ACCURACY**2 * POINTS * prior.unit**2),
-            ]
-        )
+        small = ACCURACY**2 * POINTS * prior.unit**2
+        constraint = Composite([Equality(prior.equation, tolerance), Observation(seen, y, small)])
     else:
         unit = torch.eye(2 * n * n).double().reshape(-1, 2, n, n)
         A, b = both(unit) - both(0 * unit[:1]), -both(0 * unit[:1])[0]
@@ -137,22 +125,11 @@ def poisson(n: int, solved: bool, timing: str, form: str) -> Posterior:
             if std[0]:
                 equation = Observation(prior.equation, torch.zeros(n * n), noise=std[0])
             constraint = Composite([equation, Observation(seen, y, noise=std[1])])
-            mean, cov = given(prior, A, torch.cat([b[:-POINTS], y]), noise.double())
-            sample = lambda count, generator: gaussians(  # noqa: E731
-                mean, cov, count, generator
-            ).reshape(-1, 2, n, n)
+            C = prior.filtered(prior.values, unit).flatten(start_dim=1)
+            R, zero = noise.double().square().diag(), torch.zeros(len(C)).double()
+            mean, cov = conditional(zero, C, A, torch.cat([b[:-POINTS], y]), R)
+            sample = lambda k, g: gaussians(mean, cov, k, g).reshape(-1, 2, n, n)  # noqa: E731
     return Posterior(prior, constraint, (2, n, n), sample)
-
-
-def given(prior: Poisson, A: Tensor, y: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the mean and the covariance given A x + e = y, with errors e."""
-    D = A.shape[1]
-    unit = torch.eye(D).double().reshape(-1, 2, prior.n, prior.n)
-    C = prior.filtered(prior.values, unit).flatten(start_dim=1)
-    joint = torch.block_diag(C, noise.square().diag())
-    with_errors = torch.cat([A, torch.eye(len(A)).double()], dim=1)
-    mean, cov = conditional(torch.zeros(len(joint)).double(), joint, with_errors, y)
-    return mean[:D], cov[:D, :D]
 
 
 def problem(n: int, solved: bool, timing: str, form: str) -> Problem:

@@ -1,7 +1,5 @@
 """The problems whose exact distribution is known, and which of them are set aside."""
 
-__all__ = ["HELD_OUT", "PROBLEMS", "held_out"]
-
 from collections.abc import Iterable, Mapping
 
 import torch

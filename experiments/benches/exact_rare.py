@@ -1,9 +1,7 @@
 """Two normal modes, of which the rare one is what the constraint favours."""
 
-__all__ = ["PROBLEMS"]
-
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 import torch
@@ -12,43 +10,16 @@ from torch import Generator, Tensor
 from feasibly.constraints import Energy, Linear
 from feasibly.oracles import GaussianMixture
 
-from .exact_base import Problem, named, on_sphere, schedule
-from .exact_curves import Curve, Prior, circle, ellipse, graph, on, wave
-from .posteriors import Posterior, normals
+from .exact_base import Posterior, Problem, modes, named, normals, on_sphere, schedule
+from .exact_curves import Curve, Prior, circle, ellipse, graph, isotropic, on, wave
 
 APART = 2.0  # how far apart modes are, across the values
-
-
-def modes(mu: Tensor, stds: Tensor, weights: Tensor) -> Callable[[Tensor], Tensor]:
-    """Returns the log-densities of normal modes, with shape (N, K), as a function of samples.
-
-    Arguments:
-        mu: Their means, with shape (K, D).
-        stds: Their standard deviations, with shape (K, D).
-        weights: Their weights, with shape (K).
-    """
-
-    def parts(x: Tensor) -> Tensor:
-        z = (x.double()[:, None] - mu) / stds
-        return weights.log() - z.square().sum(dim=2) / 2 - stds.log().sum(dim=1)
-
-    return parts
 
 
 def linear(
     seed: int, D: int, m: int, weight: float, width: float, timing: str, scale: float = 1.0
 ) -> Posterior:
-    """A standard normal and a rare one, under m linear values that make both nearly as likely.
-
-    Arguments:
-        seed: The seed of the values and of where the rare mode is across them.
-        D: The dimension.
-        m: The number of values, which are the rare mode's means.
-        weight: Its weight.
-        width: Its standard deviation.
-        timing: The schedule.
-        scale: The scale of the data.
-    """
+    """A standard normal and a rare one, under m linear values that make both nearly as likely."""
     normal = normals(seed)
     A, across = torch.linalg.qr(normal(D, m)).Q.T, normal(D)
     across -= A.T @ (A @ across)
@@ -70,11 +41,7 @@ def given(
     Arguments:
         mu: The modes' means, with shape (2, D).
         stds: Their standard deviations, with shape (2, D).
-        weight: The weight of the second.
         A: The rows, with shape (m, D).
-        y: The values.
-        timing: The schedule.
-        scale: The scale of the data.
     """
     weights = torch.tensor([1 - weight, weight]).double()
     along = (A.square() @ stds.T.square()).sqrt()  # (m, K)
@@ -99,13 +66,6 @@ def sphere(seed: int, D: int, weight: float, width: float, timing: str) -> Poste
 
     There both are von Mises-Fisher distributions. Cosines to the rare mode's mean are sampled by
     quadrature.
-
-    Arguments:
-        seed: The seed of the rare mode's direction.
-        D: The dimension.
-        weight: Its weight.
-        width: Its standard deviation.
-        timing: The schedule.
     """
     direction, R = normals(seed)(D), math.sqrt(D)
     direction /= direction.norm()
@@ -133,10 +93,7 @@ def plane(at: tuple[float, float], weight: float, width: float, timing: str) -> 
     mu = torch.tensor([[0.0, 0.0], at], dtype=torch.float64)
     stds = torch.tensor([1.0, width], dtype=torch.float64)
     weights = torch.tensor([1 - weight, weight], dtype=torch.float64)
-    parts = modes(mu, stds[:, None].expand(2, 2), weights)
-    cov = stds.square()[:, None, None] * torch.eye(2).double()
-    prior = GaussianMixture(weights, mu, cov, schedule(timing))
-    return prior, lambda x: parts(x).logsumexp(dim=1), lambda x: parts(x).argmax(dim=1), 2
+    return isotropic(weights, mu, stds, schedule(timing))
 
 
 LINEAR: tuple[tuple[int, int, float, float, str, float], ...] = (

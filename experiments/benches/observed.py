@@ -1,88 +1,150 @@
-"""Ensembles that share an exact observation of a reference: what KS and the weather have in
-common."""
-
-__all__ = ["ObservedBench", "ObservedCase"]
+"""Ensembles that share an exact observation of a reference: Kuramoto-Sivashinsky and weather."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import ClassVar, Generic, TypeVar
 
 from torch import Tensor
 
 from feasibly import priors
-from feasibly.errors import SamplingError
-from feasibly.policy import Plan
+from feasibly.problems.ks import KS, OBSERVATIONS
+from feasibly.problems.weather import AUTOENCODER, EXCESS, Weather
 from feasibly.result import Result
 
-from ..records import Record
+from ..records import Record, pack
 from ..study import Comparison
-from .base import Bench, Case, sample, summary
+from ..tables import SHOWN
+from .base import Bench, Case
+
+P = TypeVar("P", KS, Weather)
 
 
 class ObservedBench(Bench):
     """Ensembles that share an exact observation of a reference.
 
     Attributes:
-        prior: The name of the prior.
+        kinds: The kinds of observation that are run if no others are named.
         protocol: How many references and members a label has, unless its study says otherwise.
 
     Arguments:
-        observations: The kinds of observation.
-        references: Which references, by their numbers.
         members: The number of members of an ensemble; None for the study's protocol.
-        seed: The seed of the ensembles.
-        full: Run every label on all references, and not only those of the study's protocol.
         device: Where the network runs.
     """
 
     keys = ("observation", "reference")
     shares = True
-    prior: str
-    protocol: tuple[int, int]
+    kinds: ClassVar[tuple[str, ...]]
+    protocol: ClassVar[tuple[int, int]]
 
     def __init__(
         self,
         observations: Sequence[str],
         references: range,
-        members: int | None,
-        seed: int,
-        full: bool = False,
+        members: int | None = None,
         device: str = "cpu",
     ) -> None:
-        self.device = device
-        self.observations, self.references = list(observations), references
-        self.members, self.seed, self.full = members, seed, full
-        self.weights = priors.digest(self.prior)
-
-    def settings(self) -> list[Record]:
-        return [
-            {"observation": o, "reference": k} for o in self.observations for k in self.references
-        ]
+        super().__init__(observations, references)
+        self.members, self.device = members, device
+        self.weights = priors.digest(self.problem)
 
     def options(self, comparison: Comparison, label: str, setting: Record) -> Record | None:
         references, members = comparison.protocol.get(label, self.protocol)
-        if not self.full and setting["reference"] - self.references[0] >= references:
+        if setting["reference"] - next(iter(self.numbers)) >= references:
             return None
         # with other weights, the results of these are no results
-        members = self.members or members
-        return {"members": members, "seed": self.seed, "weights": self.weights}
+        return {"members": self.members or members, "seed": 0, "weights": self.weights}
 
 
-class ObservedCase(Case):
-    """One reference and its observation.
+class ObservedCase(Case, Generic[P]):
+    """One reference and its observation. Of the first reference, pictures are kept too."""
 
-    Attributes:
-        reference: The reference, as :meth:`measure` scores against it.
-    """
+    nothing = dict.fromkeys(("feasible", "on_manifold", "joint"), 0.0)
+    problem: P
 
-    reference: Tensor
+    def __init__(self, problem: P, k: int) -> None:
+        self.problem, self.k, self.reference = problem, k, problem.reference(k)
+        self.shape, self.denoiser = problem.shape, problem.denoiser
 
-    def score(self, plan: Plan, members: int, seed: int) -> Record:
-        try:
-            result = sample(plan, members, self.shape, seed)
-        except SamplingError as error:  # a method that breaks down scores nothing, and is kept
-            return dict.fromkeys(("feasible", "on_manifold", "joint"), 0.0) | {"error": str(error)}
-        return self.measure(result) | summary(result)
+    def measure(self, result: Result) -> Record:
+        found = self.problem.scores(result.samples, result.feasible, self.reference)
+        found |= self.more(result)
+        if self.k == 0:
+            found["picture"] = pack(self.picture(self.reference))
+            found["picture_member"] = pack(self.picture(self.decoded(result.samples[0])))
+        return found
+
+    def decoded(self, x: Tensor) -> Tensor:
+        """A member as the reference is."""
+        return x
 
     @abstractmethod
-    def measure(self, result: Result) -> Record:
-        """Returns an ensemble's scores and, of one reference, pictures for the gallery."""
+    def more(self, result: Result) -> Record:
+        """Returns scores of this problem alone."""
+
+    @abstractmethod
+    def picture(self, x: Tensor) -> Tensor:
+        """What is kept of a member."""
+
+
+class KSBench(ObservedBench):
+    """Trajectories of which some frames are observed."""
+
+    problem = "ks"
+    kinds = tuple(OBSERVATIONS)
+    protocol = (16, 8)
+
+    def case(self, setting: Record) -> ObservedCase:
+        prior = priors.load("ks").to(self.device)
+        return _KSCase(KS(setting["observation"], prior), setting["reference"])
+
+
+class _KSCase(ObservedCase[KS]):
+    shown = ("feasible", "joint", "max_norm", "seconds")
+
+    def __init__(self, problem: KS, k: int) -> None:
+        super().__init__(problem, k)
+        self.constraint = problem.constraint(self.reference)
+
+    def more(self, result: Result) -> Record:
+        left = self.problem.failures(result.samples, result.feasible)
+        return {"failures": {str(i): why for i, why in left.items()}} if left else {}
+
+    def picture(self, x: Tensor) -> Tensor:
+        return x
+
+
+class WeatherBench(ObservedBench):
+    """Days of which something is observed through the decoder."""
+
+    problem = "weather"
+    kinds = ("state", "wind", "sine")
+    protocol = (3, 16)
+
+    def case(self, setting: Record) -> ObservedCase:
+        prior = priors.load("weather").to(self.device)
+        autoencoder = priors.load_autoencoder(AUTOENCODER).to(self.device)
+        problem = Weather(setting["observation"], prior, autoencoder)
+        return _WeatherCase(problem, setting["reference"])
+
+
+class _WeatherCase(ObservedCase[Weather]):
+    shown = ("feasible", "violation_median", "seconds")
+
+    def __init__(self, problem: Weather, k: int) -> None:
+        super().__init__(problem, k)
+        self.constraint = problem.constraint(self.reference, k)
+
+    def decoded(self, x: Tensor) -> Tensor:
+        return self.problem.decode(x)
+
+    def more(self, result: Result) -> Record:
+        if self.problem.name != "state":
+            return {}
+        values = self.reference[12].numel()
+        floor = self.constraint.tolerance / values - EXCESS
+        excess = result.violation.double() / values - floor
+        return {"floor": floor, "excess": excess.nanmedian().item()}
+
+    def picture(self, x: Tensor) -> Tensor:
+        """The wind v of some hours."""
+        return x[list(SHOWN), 2]

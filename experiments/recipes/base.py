@@ -1,12 +1,12 @@
 """What a training run needs to know of a prior."""
 
-__all__ = ["Denoising", "Recipe", "TrainConfig"]
-
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 import torch
 import tyro
 from torch import Generator, Tensor, nn
@@ -42,8 +42,7 @@ class TrainConfig:
     warmup: int = 0
     """Steps of linear warm-up."""
     cooldown: float = 1.0
-    """The last part of the steps, on which the learning rate falls as a cosine. Before it, the
-    rate is constant, and a run can be made longer: `plateau.pt` is its state at the fall."""
+    """The last part of the steps, on which the learning rate falls as a cosine."""
     ema: float = 0.999
     clip: float = float("inf")
     """The largest norm of the gradient."""
@@ -71,7 +70,6 @@ class Recipe(ABC, Generic[M]):
         dtype: The precision in which the weights are shipped.
         bands: How many means of the loss are logged, each over as many of a step's data.
         order: By what the bands are ordered, for the model card.
-        home: The folder in which the trained prior is kept.
     """
 
     config: TrainConfig
@@ -80,7 +78,6 @@ class Recipe(ABC, Generic[M]):
     dtype = torch.float32
     bands = 1
     order = ""
-    home = Path(__file__).parents[2] / "src/feasibly/priors"
 
     @abstractmethod
     def model(self) -> M:
@@ -112,13 +109,8 @@ class Recipe(ABC, Generic[M]):
 
     @abstractmethod
     def card(self, model: M, n: int) -> str:
-        """Measures a trained model and renders the model card's sections on the data and on
-        quality.
-
-        Arguments:
-            model: The trained model.
-            n: The number of samples to measure.
-        """
+        """Measures a trained model by `n` samples, and renders the model card's sections on the
+        data and on quality."""
 
     def data(self, folder: Path) -> None:
         """Loads the data from `folder`, where the recipe does not sample them afresh.
@@ -134,6 +126,34 @@ class Recipe(ABC, Generic[M]):
             end = any(part in name for part in self.ends)
             (rest if parameter.ndim < 2 or end else matrices).append(parameter)
         return matrices, rest
+
+
+def simulated(folder: Path, name: str) -> np.ndarray:
+    """Returns simulated data, of :mod:`experiments.data`.
+
+    Raises:
+        ValueError: If they are not there, with the command that makes them.
+    """
+    path = folder / f"{name}.npy"
+    if not path.exists():
+        raise ValueError(
+            f"There are no training data at {path}; make them with "
+            f"`python -m experiments data {name} --out {folder}`."
+        )
+    return np.load(path, mmap_mode="r")
+
+
+def size(model: nn.Module) -> int:
+    """Returns the number of parameters."""
+    return sum(p.numel() for p in model.parameters())
+
+
+def table(*columns: Mapping[str, float], digits: int = 4) -> str:
+    """Renders the lines of a table: measures by name, a column for each of the compared."""
+    return "\n".join(
+        f"| {name} | {' | '.join(f'{column[name]:.{digits}f}' for column in columns)} |"
+        for name in columns[0]
+    )
 
 
 class Denoising(Recipe[Karras]):

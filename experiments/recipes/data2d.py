@@ -1,7 +1,5 @@
 """The priors of Data2D."""
 
-__all__ = ["Banana", "Checkerboard"]
-
 import inspect
 
 from torch import Generator, Tensor
@@ -13,7 +11,7 @@ from feasibly.nn import ModulatedMLP
 from feasibly.problems.data2d import DISTRIBUTIONS, Data2D
 from feasibly.schedules import LogLogit
 
-from .base import Denoising, TrainConfig
+from .base import Denoising, TrainConfig, size, table
 
 CARD = """| data | `feasibly.problems.distributions.{title}`, sampled afresh for every step |
 | network | modulated MLP, 3 x 256, EDM preconditioning, {parameters:,} parameters |
@@ -24,9 +22,7 @@ CARD = """| data | `feasibly.problems.distributions.{title}`, sampled afresh for
 
 | measure | prior | data |
 |---|---|---|
-| k-NN cross-edge rate, k = 5 (0.5 is a perfect match) | {knn:.4f} | {knn_data:.4f} |
-| share on the support | {in_support:.4f} | {in_support_data:.4f} |
-| weight error of the modes (total variation) | {weight_error:.4f} | {weight_error_data:.4f} |
+{rows}
 
 ## Data
 
@@ -55,21 +51,23 @@ class _Data2D(Denoising):
         generator = Generator().manual_seed(self.config.seed + 1)  # not the training stream
         data, other = (distribution.sample(n, generator) for _ in range(2))
         x = problem.prior_samples(n)
+        near = "k-NN cross-edge rate, k = 5 (0.5 is a perfect match)"
+        quality = [
+            {
+                near: knn_cross_edge_rate(data, u),
+                "share on the support": distribution.in_support(v).double().mean().item(),
+                "weight error of the modes (total variation)": weight_error(
+                    distribution.mode(data), distribution.mode(u), distribution.modes
+                ),
+            }
+            for u, v in ((x, x), (other, data))
+        ]
         return CARD.format(
             title=type(distribution).__name__,
             parameters_of_data=plain(inspect.getdoc(type(distribution)) or ""),
-            parameters=sum(p.numel() for p in model.parameters()),
+            parameters=size(model),
             n=n,
-            knn=knn_cross_edge_rate(data, x),
-            knn_data=knn_cross_edge_rate(data, other),
-            in_support=distribution.in_support(x).double().mean().item(),
-            in_support_data=distribution.in_support(data).double().mean().item(),
-            weight_error=weight_error(
-                distribution.mode(data), distribution.mode(x), distribution.modes
-            ),
-            weight_error_data=weight_error(
-                distribution.mode(data), distribution.mode(other), distribution.modes
-            ),
+            rows=table(*quality),
         )
 
 

@@ -1,7 +1,5 @@
 """The Kuramoto-Sivashinsky priors, at 64 x 64 and at the paper's 128 x 128."""
 
-__all__ = ["KS", "KS128"]
-
 import math
 from pathlib import Path
 
@@ -17,7 +15,7 @@ from feasibly.samplers.ancestral import Ancestral
 from feasibly.schedules import LogLogit
 
 from ..data import FRESH
-from .base import Denoising, TrainConfig
+from .base import Denoising, TrainConfig, simulated, size, table
 
 CARD = """| data | {trajectories:,} trajectories of `feasibly.problems.ks_solver.simulate`, under \
 random shifts, reflections and starts |
@@ -65,17 +63,11 @@ class KS(Denoising):
         return Karras(UNet(**self.backbone), LogLogit(1e-4, 1e4, spread=4.0))
 
     def data(self, folder: Path) -> None:
-        path = folder / "ks.npy"
-        if not path.exists():
-            raise ValueError(
-                f"There are no training data at {path}; make them with "
-                f"`python -m experiments data ks --out {folder}`."
-            )
-        self.trajectories = np.load(path, mmap_mode="r")
+        self.trajectories = simulated(folder, "ks")
         shape = self.trajectories.shape
         if len(shape) != 3 or shape[1] % self.size or shape[2] % self.size:
             raise ValueError(
-                f"The data at {path} have shape {shape}; the prior needs trajectories whose "
+                f"The data in {folder} have shape {shape}; the prior needs trajectories whose "
                 f"frames and points are multiples of {self.size}."
             )
 
@@ -115,27 +107,30 @@ class KS(Denoising):
         x = sampler.sample(n, (self.size, self.size), seed=1, chunk=16).samples
         blocks = range(math.ceil(n / ks_solver.BLOCK))
         fresh = torch.cat([ks_solver.simulate(b, FRESH, self.size) for b in blocks])[:n] / RMS
-        own, data = measures(x), measures(fresh)
-        rows = [f"| {name} | {own[name]:.4f} | {data[name]:.4f} |" for name in own]
-        bounded = [statistics(u) for u in (x, fresh)]  # what SUPPORT is 1.1 times of
-        rows += [
-            f"| largest {name} | {bounded[0][name].max():.4f} | {bounded[1][name].max():.4f} |"
-            for name in bounded[0]
+        rows = [table(measures(x), measures(fresh))]
+        largest = [  # what SUPPORT is 1.1 times of
+            {f"largest {name}": values.max().item() for name, values in statistics(u).items()}
+            for u in (x, fresh)
         ]
-        distances = [self.distance(u) for u in (x, fresh)]
+        rows.append(table(*largest))
         half, other = fresh.chunk(2)
-        rows += [
+        rows.append(
             f"| energy error, worst of modes 1 to 20 | {spectrum_distance(x, fresh):.4f} | "
-            f"{spectrum_distance(half, other):.4f} (halves) |",
-            *(
-                f"| distance to the nearest training trajectory, {name} | "
-                f"{distances[0].quantile(q):.4f} | {distances[1].quantile(q):.4f} |"
-                for name, q in (("least", 0.0), ("5 % quantile", 0.05), ("median", 0.5))
-            ),
+            f"{spectrum_distance(half, other):.4f} (halves) |"
+        )
+        quantiles = {"least": 0.0, "5 % quantile": 0.05, "median": 0.5}
+        distances = [self.distance(u) for u in (x, fresh)]
+        near = [
+            {
+                f"distance to the nearest training trajectory, {name}": d.quantile(q).item()
+                for name, q in quantiles.items()
+            }
+            for d in distances
         ]
+        rows.append(table(*near))
         return CARD.format(
             trajectories=len(self.trajectories),
-            parameters=sum(p.numel() for p in model.parameters()),
+            parameters=size(model),
             n=n,
             size=self.size,
             rows="\n".join(rows),
@@ -183,7 +178,7 @@ def nearest(x: Tensor, train: Tensor) -> Tensor:
 
 class KS128(KS):
     """The paper's prior, on 128 x 128 points: its batch, peak learning rate, warm-up and 100,000
-    steps. The paper has 65,536 trajectories (`data ks --trajectories 65536`) and says nothing of
+    steps. The paper has 65,536 trajectories (`data ks --number 65536`) and says nothing of
     averages, strata, symmetries or a clipped gradient, which are ours.
     """
 

@@ -1,7 +1,5 @@
 """The weather prior: an autoencoder of the fields, and a denoiser of days of its latents."""
 
-__all__ = ["Weather", "WeatherAutoencoder"]
-
 import math
 from pathlib import Path
 
@@ -26,20 +24,15 @@ from feasibly.problems.weather import Weather as Problem
 from feasibly.samplers.ancestral import Ancestral
 from feasibly.schedules import LogLogit
 
-from .base import Denoising, Recipe, TrainConfig
+from ..tables import UNITS
+from .base import Denoising, Recipe, TrainConfig, simulated, size, table
 
 
 def _load(folder: Path) -> np.ndarray:
-    path = folder / "weather.npy"
-    if not path.exists():
-        raise ValueError(
-            f"There are no training data at {path}; make them with "
-            f"`python -m experiments data weather --out {folder}`."
-        )
-    fields = np.load(path, mmap_mode="r")
+    fields = simulated(folder, "weather")
     if fields.ndim != 5 or fields.shape[1] < HOURS or fields.shape[2:] != (3, 32, 64):
         raise ValueError(
-            f"The data at {path} have shape {fields.shape}; the prior needs (members, hours, 3, "
+            f"The data in {folder} have shape {fields.shape}; the prior needs (members, hours, 3, "
             f"32, 64) with at least {HOURS} hours."
         )
     return fields
@@ -174,21 +167,16 @@ class WeatherAutoencoder(Recipe[SphereAutoencoder]):
         with torch.no_grad():
             error = model.decode(model.encode(x)) - x
         mse = (error.square().mean(dim=(0, 1, 4)) * area_weights(LATITUDE)[:, 0]).mean(dim=-1)
+        parts = VARIABLES, UNITS.values(), mse.sqrt().tolist(), model.scale.flatten().tolist()
         rows = [
             f"| {name} | {e:.3g} {unit} | {e / scale:.4f} |"
-            for name, unit, e, scale in zip(
-                VARIABLES,
-                ("m²/s²", "m/s", "m/s"),
-                mse.sqrt().tolist(),
-                model.scale.flatten().tolist(),
-                strict=True,
-            )
+            for name, unit, e, scale in zip(*parts, strict=True)
         ]
         members, hours = self.fields.shape[:2]
         return AUTOENCODER_CARD.format(
             members=members,
             hours=hours,
-            parameters=sum(p.numel() for p in model.parameters()),
+            parameters=size(model),
             n=n,
             rows="\n".join(rows),
         )
@@ -276,27 +264,16 @@ class Weather(Denoising):
         with torch.no_grad():
             fields = (autoencoder.decode(z), autoencoder.decode(autoencoder.encode(x)), x)
         own, through, data = (autoencoder.standardize(f) for f in fields)
-        columns = [climate(f) for f in (own, through, data)]
-        rows = [
-            f"| {name} | {' | '.join(f'{column[name]:.3f}' for column in columns)} |"
-            for name in columns[0]
-        ]
         members, hours = self.latents.shape[:2]
-        half, other = data[: n // 2], data[n // 2 :]
-        spectral = [
-            f"| {name} | {apart(own[:, :, v], data[:, :, v]):.3f} | "
-            f"{apart(through[:, :, v], data[:, :, v]):.3f} | "
-            f"{apart(half[:, :, v], other[:, :, v]):.3f} |"
-            for v, name in enumerate(VARIABLES)
-        ]
+        pairs = (own, through, data[: n // 2]), (data, data, data[n // 2 :])
         return CARD.format(
             windows=members * (hours - HOURS + 1),
             members=members,
             digest=priors.digest(AUTOENCODER),
-            parameters=sum(p.numel() for p in model.parameters()),
+            parameters=size(model),
             n=n,
-            rows="\n".join(rows),
-            spectra="\n".join(spectral),
+            rows=table(*map(climate, (own, through, data)), digits=3),
+            spectra=table(*map(spectral, *pairs), digits=3),
         )
 
 
@@ -310,7 +287,11 @@ def fresh(n: int) -> Tensor:
     return torch.cat([fresh_days(b) for b in blocks])[:n]
 
 
-def apart(x: Tensor, y: Tensor) -> float:
-    """The largest relative difference of two spectra, at total wavenumbers 1 to 15."""
-    a, b = spectra(x)[1:16], spectra(y)[1:16]
-    return ((a - b).abs() / b).max().item()
+def spectral(x: Tensor, y: Tensor) -> dict[str, float]:
+    """The largest relative difference of the spectra of each variable, at total wavenumbers 1 to
+    15."""
+    found = {}
+    for v, name in enumerate(VARIABLES):
+        a, b = (spectra(z[:, :, v])[1:16] for z in (x, y))
+        found[name] = ((a - b).abs() / b).max().item()
+    return found

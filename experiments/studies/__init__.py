@@ -1,8 +1,6 @@
 """The questions that the paper, or its reader, asks: one file each, all of them listed here."""
 
-__all__ = ["MEASUREMENTS", "STUDIES", "Comparison", "Make", "Measurement", "Study", "find"]
-
-from ..study import Comparison, Make, Measurement, Study
+from ..study import Comparison, Measurement, Study
 from . import (
     ablation,
     audit,
@@ -13,23 +11,15 @@ from . import (
     calibration,
     cost,
     defaults,
-    dps_pc,
     equations,
     faults,
     fidelity,
     increments,
-    inside,
-    linear,
     lipschitz,
     minimizers,
     monitor,
-    neighbours,
     networks,
-    optimizers,
-    optimizers_sweep,
-    peers,
     precision,
-    projection_steps,
     referee,
     seconds,
     solutions,
@@ -39,43 +29,44 @@ from . import (
     work,
 )
 
+__all__ = ["MEASUREMENTS", "STUDIES", "Comparison", "Measurement", "Study", "find"]
+
 STUDIES: tuple[Study, ...] = (
     ablation.STUDY,
     baselines.STUDY,
+    baselines.LINEAR,
     calibration.STUDY,
     defaults.STUDY,
-    dps_pc.STUDY,
-    inside.STUDY,
-    linear.STUDY,
+    defaults.INSIDE,
     minimizers.STUDY,
-    neighbours.STUDY,
-    optimizers.STUDY,
-    optimizers_sweep.STUDY,
-    projection_steps.STUDY,
     tuning.STUDY,
 )
 
 MEASUREMENTS: tuple[Measurement, ...] = (
-    audit.MEASUREMENT,
-    azula.MEASUREMENT,
-    bound.MEASUREMENT,
-    budgets.MEASUREMENT,
-    cost.MEASUREMENT,
-    equations.MEASUREMENT,
-    faults.MEASUREMENT,
-    fidelity.MEASUREMENT,
-    increments.MEASUREMENT,
-    lipschitz.MEASUREMENT,
-    monitor.MEASUREMENT,
-    networks.MEASUREMENT,
-    peers.MEASUREMENT,
-    precision.MEASUREMENT,
-    referee.MEASUREMENT,
-    seconds.MEASUREMENT,
-    solutions.MEASUREMENT,
-    stations.MEASUREMENT,
-    weights.MEASUREMENT,
-    work.MEASUREMENT,
+    *solutions.MEASUREMENTS,
+    *(
+        one.MEASUREMENT
+        for one in (
+            audit,
+            azula,
+            bound,
+            budgets,
+            cost,
+            equations,
+            faults,
+            fidelity,
+            increments,
+            lipschitz,
+            monitor,
+            networks,
+            precision,
+            referee,
+            seconds,
+            stations,
+            weights,
+            work,
+        )
+    ),
 )
 
 

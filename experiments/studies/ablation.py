@@ -1,7 +1,5 @@
 """Is every part of PPR needed?"""
 
-__all__ = ["STUDY", "CleanSpace", "CleanSpaceNoRenoise", "NoRenoise"]
-
 import math
 from dataclasses import dataclass
 from functools import partial

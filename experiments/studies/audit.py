@@ -4,8 +4,6 @@ The problems have an exact distribution. So the study `defaults` has the true di
 candidate, under the constraint as it is given. An audit sees 64 truths of the prior instead.
 """
 
-__all__ = ["MEASUREMENT", "PROBLEMS", "SHIPPED", "cases", "measure", "rows", "shipped"]
-
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -23,9 +21,10 @@ from feasibly.problems.ks import KS
 from feasibly.problems.weather import Weather
 
 from .. import records as kept
-from ..records import DEFAULT, Record
+from ..benches.exact_problems import PROBLEMS as ALL
+from ..records import DEFAULT, Record, grouped
 from ..study import Measurement
-from ..tables import TEXT, Columns
+from ..tables import TEXT, Columns, quantiles
 
 EXACT = "exact"
 DATA2D = {"truths": 128, "members": 7}
@@ -144,8 +143,6 @@ def case(prior: str, posterior: str) -> Case:
     if prior != EXACT:
         problem = Data2D(prior)
         return Case(problem.denoiser, problem.constraint(0), problem.shape)
-    from ..benches.exact_problems import PROBLEMS as ALL
-
     made = ALL[posterior].make()
     return Case(made.denoiser, made.constraint, made.shape)
 
@@ -162,11 +159,11 @@ def measure(setting: dict) -> list[Record]:
         found = feasibly.audit(*problem, monitor=setting["prior"] != EXACT, **size)
     except (SamplingError, ValueError) as error:
         return [{"candidate": "", "chosen": [], "failure": str(error)}]
-    chosen = {"all": found.recommended} | {
-        order: "" if one is None else one.name
-        for order in ORDERS
-        for one, *_ in [recommend(_in_order(found.candidates, order))]
-    }
+    ranked = {one.name: one for one in found.candidates}
+    chosen = {"all": found.recommended}
+    for order in ORDERS:
+        one, *_ = recommend([ranked[name] for name in order.split(", ") if name in ranked])
+        chosen[order] = one.name if one else ""
     return [
         {
             "candidate": candidate.name,
@@ -182,12 +179,6 @@ def measure(setting: dict) -> list[Record]:
         }
         for candidate in found.candidates
     ]
-
-
-def _in_order(candidates: Sequence[Candidate], order: str) -> list[Candidate]:
-    """The candidates that an order names."""
-    known = {candidate.name: candidate for candidate in candidates}
-    return [known[name] for name in order.split(", ") if name in known]
 
 
 def _gap(a: Candidate, b: Candidate) -> list[float] | None:
@@ -216,52 +207,51 @@ def _number(value: float) -> float | None:
 def rows(records: Sequence[Record]) -> list[Record]:
     """Returns the table's rows: each family, all problems, some by the number of truths, all if
     the default is no candidate, and what always taking one candidate instead would give."""
-    every = [row for row in records if row["prior"] == EXACT]
-    mine = [row for row in every if row["truths"] == TRUTHS]
     truth = {
         (row["posterior"], row["label"]): row
         for row in kept.read("defaults", "exact")
         if "ratio" in row
     }
-    family = {name: key for key, names in PROBLEMS.items() for name in names}
-    groups: dict[str, list[Record]] = {}
-    for row in mine:
-        groups.setdefault(family[row["posterior"]], []).append(row)
-    found = [_row(name, group, truth) for name, group in groups.items()]
-    found.append(_row("all", mine, truth))
+    families = {name: key for key, names in PROBLEMS.items() for name in names}
+    every = [
+        row
+        | {"family": families[row["posterior"]]}
+        | {"true": truth.get((row["posterior"], LABELS.get(row["candidate"], row["candidate"])))}
+        for row in records
+        if row["prior"] == EXACT
+    ]
+    mine = [row for row in every if row["truths"] == TRUTHS]
+    found = [_row(name, group) for (name,), group in grouped(mine, "family").items()]
+    found.append(_row("all", mine))
     for truths in (TRUTHS, MORE):
-        group = [r for r in every if family[r["posterior"]] in FEW and r["truths"] == truths]
-        if group:
-            row = _row(f"{FEW[0]} to {FEW[-1]}", group, truth)
+        if group := [r for r in every if r["family"] in FEW and r["truths"] == truths]:
+            row = _row(f"{FEW[0]} to {FEW[-1]}", group)
             found.append(row | {"family": f"{row['family']}, {truths} truths"})
-    found.append({"family": "all, always auto", **_always("auto", mine, truth)})
+    found.append({"family": "all, always auto", **_always("auto", mine)})
     others = [row for row in mine if row["candidate"] != "auto"]
     for order in ORDERS:
-        audited = _choices(others, truth, lambda row, order=order: order in row["chosen"])
+        audited = _judged(others, lambda row, order=order: order in row["chosen"])
         first = order.split(", ")[0]
-        found.append({"family": f"without auto, {first} first", **_judged(audited)})
-        found.append({"family": f"without auto, always {first}", **_always(first, others, truth)})
+        found.append({"family": f"without auto, {first} first", **audited})
+        found.append({"family": f"without auto, always {first}", **_always(first, others)})
     return found
 
 
-def _always(name: str, group: Sequence[Record], truth: Mapping[tuple[str, str], Record]) -> Record:
-    return _judged(_choices(group, truth, lambda row: row["candidate"] == name))
+def _always(name: str, group: Sequence[Record]) -> Record:
+    return _judged(group, lambda row: row["candidate"] == name)
 
 
-def _row(name: str, group: Sequence[Record], truth: Mapping[tuple[str, str], Record]) -> Record:
-    audits = _audits(group)
-    chosen = _choices(group, truth, lambda row: "all" in row["chosen"])
-    scored = [(row, _true(row, truth)["ratio"]) for row in group if _true(row, truth)]
+def _row(name: str, group: Sequence[Record]) -> Record:
+    scored = [(row, row["true"]["ratio"]) for row in group if row["true"]]
     bad = [_faulty(row) for row, ratio in scored if ratio > BAD]
     good = [_faulty(row) for row, ratio in scored if ratio < GOOD]
     cost = [
         sum((row.get("evaluations") or 0) * row["truths"] * row["members"] for row in one)
-        for one in audits
+        for one in _audits(group)
     ]
-    count = len({row["posterior"] for row in group})
     return {
-        "family": f"{name} ({count})",
-        **_judged(chosen),
+        "family": f"{name} ({len({row['posterior'] for row in group})})",
+        **_judged(group, lambda row: "all" in row["chosen"]),
         "faults": f"{sum(bad)} of {len(bad)}",
         "alarms": f"{sum(good)} of {len(good)}",
         "evaluations": statistics.median(cost) / 1e6,
@@ -270,47 +260,28 @@ def _row(name: str, group: Sequence[Record], truth: Mapping[tuple[str, str], Rec
 
 def _audits(records: Sequence[Record]) -> list[list[Record]]:
     """The records of each audit."""
-    found: dict[tuple, list[Record]] = {}
-    for row in records:
-        found.setdefault((row["posterior"], row["truths"], row["seed"]), []).append(row)
-    return list(found.values())
+    return list(grouped(records, "posterior", "truths", "seed").values())
 
 
-def _choices(
-    group: Sequence[Record],
-    truth: Mapping[tuple[str, str], Record],
-    taken: Callable[[Record], bool],
-) -> list[tuple[float, float]]:
-    """The true distances of what is taken in each audit, and of the best candidate."""
-    found = []
+def _judged(group: Sequence[Record], taken: Callable[[Record], bool]) -> Record:
+    """How many of what is taken in each audit are right, by the true distances of it and of the
+    best candidate, and its regret."""
+    choices = []
     for one in _audits(group):
-        known = [(row, _true(row, truth)) for row in one]
-        known = [(row, true) for row, true in known if true]
-        able = [true["ratio"] for _, true in known if true["feasible"] >= FEASIBLE]
-        mine = [true["ratio"] for row, true in known if taken(row)]
+        known = [row for row in one if row["true"]]
+        able = [r["true"]["ratio"] for r in known if r["true"]["feasible"] >= FEASIBLE]
+        mine = [row["true"]["ratio"] for row in known if taken(row)]
         if able and mine:
-            found.append((mine[0], min(able)))
-    return found
-
-
-def _judged(choices: Sequence[tuple[float, float]]) -> Record:
-    """How many choices are right, and their regret."""
+            choices.append((mine[0], min(able)))
     if not choices:
         return {}
     strict = [mine <= RIGHT * best for mine, best in choices]
     loose = [mine <= max(RIGHT * best, best + NEAR) for mine, best in choices]
-    regret = sorted(mine / best for mine, best in choices)
-    ninety = regret[-(-9 * len(regret) // 10) - 1]
     return {
         "strict": f"{sum(strict)} of {len(strict)}",
         "loose": f"{sum(loose)} of {len(loose)}",
-        "regret": f"{statistics.median(regret):.2f} / {ninety:.2f}",
+        "regret": quantiles([mine / best for mine, best in choices]),
     }
-
-
-def _true(row: Record, truth: Mapping[tuple[str, str], Record]) -> Record:
-    """The record of a candidate in the study `defaults`; empty if there is none."""
-    return truth.get((row["posterior"], LABELS.get(row["candidate"], row["candidate"])), {})
 
 
 def _faulty(row: Record) -> bool:
@@ -332,23 +303,19 @@ candidate's."""
 
 def shipped(records: Sequence[Record]) -> list[Record]:
     """Returns the rows of the table of the shipped priors, a row for each candidate."""
-    found = []
-    for row in (row for row in records if row["prior"] != EXACT and "spread" in row):
-        found.append(
-            {
-                "method": f"{_title(row)}, {row['candidate']}",
-                "energy": "{:.3g} ± {:.2g}".format(*row["energy"]),
-                "feasible": row["feasible"],
-                "evaluations": row["evaluations"],
-                "verdict": row["verdict"].split(" at this size;")[0],
-                "truths": f"{row['truths']} x {row['members']}",
-            }
-        )
-    return found
-
-
-def _title(row: Record) -> str:
-    return f"{row['prior']}, {row['posterior']}" if row["prior"] in FIELDS else row["prior"]
+    return [
+        row
+        | {
+            "method": f"{row['prior']}, {row['posterior']}, {row['candidate']}"
+            if row["prior"] in FIELDS
+            else f"{row['prior']}, {row['candidate']}",
+            "energy": "{:.3g} ± {:.2g}".format(*row["energy"]),
+            "verdict": row["verdict"].split(" at this size;")[0],
+            "truths": f"{row['truths']} x {row['members']}",
+        }
+        for row in records
+        if row["prior"] != EXACT and "spread" in row
+    ]
 
 
 SHIPPED_COLUMNS: Columns = {
@@ -364,19 +331,18 @@ SHIPPED_COLUMNS: Columns = {
 def cases() -> list[dict]:
     """Returns what to audit: each problem by several seeds, some with more truths, and the shipped
     priors."""
-    size = {"members": 7}
-    names = [(family, name) for family, names in PROBLEMS.items() for name in names]
-    exact = [{"prior": EXACT, "posterior": name, "truths": TRUTHS, **size} for _, name in names]
-    more = [
-        {"prior": EXACT, "posterior": name, "truths": MORE, **size}
-        for family, name in names
-        if family in FEW
-    ]
+
+    def posed(name: str, truths: int, seed: int) -> dict:
+        return {"prior": EXACT, "posterior": name, "truths": truths, "members": 7, "seed": seed}
+
+    names = [name for some in PROBLEMS.values() for name in some]
+    first = [posed(name, TRUTHS, 0) for name in names]
+    more = [posed(name, MORE, 0) for family in FEW for name in PROBLEMS[family]]
+    again = [posed(name, TRUTHS, seed) for seed in range(1, SEEDS) for name in names]
     own = [
         {"prior": one, "posterior": two, **most, "seed": 0} for (one, two), most in SHIPPED.items()
     ]
-    again = [row | {"seed": seed} for seed in range(1, SEEDS) for row in exact]
-    return [*(row | {"seed": 0} for row in (*exact, *more)), *again, *own]
+    return [*first, *more, *again, *own]
 
 
 MEASUREMENT = Measurement(

@@ -4,8 +4,6 @@ It is that of a pull request to azula, which is not released, and runs from a ch
 tolerance and no retries. Its projection takes Adam, a step each, or any optimizer.
 """
 
-__all__ = ["COLUMNS", "LABELS", "MEASUREMENT", "measure", "rows"]
-
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -17,6 +15,7 @@ from feasibly.network import Evaluations, Network
 from feasibly.problems.data2d import DISTRIBUTIONS
 
 from .. import peers, records
+from ..benches.data2d import Data2DBench
 from ..records import DEFAULT, Record
 from ..study import Measurement
 from ..tables import Columns, means, pick
@@ -37,12 +36,9 @@ MEMBERS, POOL, CONSTRAINTS = 1024, 49152, 12
 @peers.optional
 def measure(setting: dict) -> list[Record]:
     """Samples one ensemble, and scores it."""
-    from ..benches.data2d import Data2DBench, Data2DCase
-
     prior, k = setting["prior"], setting["constraint"]
-    bench = Data2DBench("data2d", [prior], range(k, k + 1), MEMBERS, 0, POOL)
+    bench = Data2DBench("data2d", [prior], range(k, k + 1), MEMBERS, POOL)
     case = bench.case(setting)
-    assert isinstance(case, Data2DCase)
     taken = Evaluations()
     start = time.perf_counter()
     with torch.random.fork_rng():

@@ -1,13 +1,11 @@
-"""How do the methods compare?"""
-
-__all__ = ["CHOICES", "KS_CHOICES", "NAMES", "STUDY", "WEATHER_CHOICES", "tuned", "tuned_on_ks"]
+"""How do the methods compare, and how where a constraint is linear?"""
 
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from feasibly.minimizers import LBFGS, WarmLBFGS
-from feasibly.samplers import Ancestral, Sampler
+from feasibly.samplers import CDIM, ECI, Ancestral, Sampler
 
 from ..figures import by_hour, gallery, maps, over_time, ranks, strips
 from ..records import PRIOR
@@ -147,5 +145,27 @@ STUDY = Study(
                 (3, 8),
             ),
         ),
+    },
+)
+
+LINEAR = Study(
+    name="linear",
+    question="How do the methods compare where a constraint is linear?",
+    on={
+        "lines": Comparison(
+            {
+                "PPR": ppr,
+                "PPR, no retries": partial(ppr, attempts=1),
+                **{name: tuned(name) for name in ("MMPS", "CPS", "PDM", "HDC", "PCFM")},
+                "CDIM, T = 25": only(CDIM),
+                "CDIM, T = 100": only(CDIM, steps=100),
+                "ECI, fixed noise": only(ECI, steps=200),
+                "ECI, noise resampled every 5": only(ECI, steps=200, resample=5),
+                "ECI, noise resampled every step": only(ECI, steps=200, resample=1),
+                "post-hoc projection": post_hoc,
+            },
+            COLUMNS["data2d"],
+            {"": strips},
+        )
     },
 )

@@ -6,8 +6,6 @@ With :math:`k = v / (v + \sigma^2)` and :math:`P = A^\top A`, the denoiser is
 :math:`d(\Pi(x)) = (I - P) k x + A^\top y`, whose Lipschitz constant is :math:`k`.
 """
 
-__all__ = ["LEVELS", "MEASUREMENT", "REPEATS", "Normal", "bound", "gaussian_w2", "problem"]
-
 import math
 from collections.abc import Sequence
 from typing import NamedTuple

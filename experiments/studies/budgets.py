@@ -1,8 +1,6 @@
 """How many network evaluations do the paper's settings ask for on KS? Its numbers, row by row, and
 ours."""
 
-__all__ = ["MEASUREMENT", "make", "measure"]
-
 import math
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -5,8 +5,6 @@ exact and the posterior is known; and on KS and the weather, by spread and skill
 other methods have the settings that were tuned on Data2D.
 """
 
-__all__ = ["STUDY", "IdealKernel", "RejectionOnly"]
-
 import math
 from dataclasses import KW_ONLY, dataclass
 from functools import partial

@@ -5,13 +5,10 @@ called the network, and to the noise level. It is for the CPU, where backward pa
 thread of the caller.
 """
 
-__all__ = ["COLUMNS", "MEASUREMENT", "PURPOSES", "Clock", "Ledger", "measure", "rows"]
-
 import inspect
 import math
 import sys
 import time
-import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -19,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import feasibly
 from feasibly.constraints import Decoded
 from feasibly.linalg import square_root
 from feasibly.minimizers import Minimizer
@@ -29,6 +25,7 @@ from feasibly.samplers import moments
 from feasibly.sampling import Run
 
 from ..records import Record
+from ..samplers import quiet
 from ..study import Measurement
 from ..tables import TEXT, Columns
 from .audit import EXACT, case
@@ -51,14 +48,7 @@ LOWEST = 1e-99  # noise levels are counted from this to its inverse
 
 
 class Ledger:
-    """A denoiser that writes down what it is called for.
-
-    Attributes:
-        work: The work by purpose and by the decade of the noise level, summed over members.
-
-    Arguments:
-        denoiser: The denoiser.
-    """
+    """A denoiser that writes down what it is called for."""
 
     def __init__(self, denoiser: Any) -> None:
         self.network, self.schedule = Network(denoiser), denoiser.schedule
@@ -101,14 +91,7 @@ def purpose() -> str:
 
 
 class Clock:
-    """A decoder whose passes are timed, forward and backward.
-
-    Attributes:
-        seconds: The time of its passes so far.
-
-    Arguments:
-        decode: The decoder.
-    """
+    """A decoder whose passes are timed, forward and backward."""
 
     def __init__(self, decode: Callable[[Tensor], Tensor]) -> None:
         self.decode, self.seconds = decode, 0.0
@@ -146,12 +129,10 @@ def measure(setting: dict) -> list[Record]:
     if isinstance(constraint, Decoded):
         clock = Clock(constraint.decode)
         constraint = Decoded(constraint.constraint, clock, constraint.encode)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        feasibly.sample(ledger, posed.constraint, members, posed.shape)
-        start = time.perf_counter()
-        result = feasibly.sample(posed.denoiser, constraint, members, posed.shape)
-        seconds = time.perf_counter() - start
+    quiet(ledger, posed.constraint, members, posed.shape)
+    start = time.perf_counter()
+    result = quiet(posed.denoiser, constraint, members, posed.shape)
+    seconds = time.perf_counter() - start
     return [
         {
             "members": members,

@@ -3,9 +3,10 @@
 Each problem is sampled once by the default, with no option set, and once by each candidate that
 applies to it. A third of the problems is set aside: it is run with `--held-out`, once, when the
 policy is chosen.
-"""
 
-__all__ = ["CANDIDATES", "COLUMNS", "PARTS", "STUDY", "evaluations", "rows"]
+The study `inside` asks whether samples inside of inequalities are distributed as they should be,
+near the boundary too. Run it with `--observations inequalities --members 4096`.
+"""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -14,10 +15,10 @@ from functools import partial
 from feasibly.samplers import ECI, PCFM
 
 from .. import figures, tables
-from ..records import DEFAULT, TRUTH, Record
+from ..records import DEFAULT, TRUTH, Record, grouped
 from ..samplers import Make, default, only
 from ..study import Comparison, Study
-from ..tables import TEXT, Columns
+from ..tables import TEXT, Columns, quantiles
 
 CANDIDATES: Mapping[str, Make] = {
     "calibrated": partial(default, method="calibrated"),
@@ -68,10 +69,7 @@ def rows(records: Sequence[Record]) -> list[Record]:
     """
     mine = [row for row in records if row["label"] == DEFAULT]
     best = _best([row for row in records if row["label"] not in (DEFAULT, TRUTH)])
-    found = [
-        _row(family, [row for row in mine if row["family"] == family], best)
-        for family in dict.fromkeys(row["family"] for row in mine)
-    ]
+    found = [_row(name, group, best) for (name,), group in grouped(mine, "family").items()]
     attainable = [row for row in mine if row["attainable"] and row["family"] != LEARNED]
     for name, belongs in PARTS.items():
         if group := [row for row in attainable if belongs(row)]:
@@ -83,9 +81,7 @@ def _best(records: Sequence[Record]) -> dict[str, float]:
     """The least distance of the candidates on each problem, of those with the most feasible
     members but for one in a hundred."""
     found = {}
-    scored = [row for row in records if "ratio" in row]
-    for name in dict.fromkeys(row["posterior"] for row in scored):
-        group = [row for row in scored if row["posterior"] == name]
+    for (name,), group in grouped([r for r in records if "ratio" in r], "posterior").items():
         most = max(row["feasible"] for row in group)
         found[name] = min(row["ratio"] for row in group if row["feasible"] >= most - 0.01)
     return found
@@ -101,10 +97,10 @@ def _row(name: str, group: Sequence[Record], best: Mapping[str, float]) -> Recor
     }
     if scored:
         std = [row["std"] for row in scored]
-        row["sliced"] = _quantiles([row["ratio"] for row in scored])
+        row["sliced"] = quantiles([row["ratio"] for row in scored])
         row["std"] = f"{min(std):.2f} to {max(std):.2f}"
     if regret:
-        row["regret"] = _quantiles(regret)
+        row["regret"] = quantiles(regret)
     if counted := [row for row in group if "member_forward" in row]:
         row["evaluations"] = evaluations(counted)
     return row
@@ -113,8 +109,7 @@ def _row(name: str, group: Sequence[Record], best: Mapping[str, float]) -> Recor
 def heat(records: Sequence[Record]) -> list[Record]:
     """Returns the rows of each case of the heat equation."""
     found = []
-    for case, label in dict.fromkeys((row["case"], row["label"]) for row in records):
-        group = [row for row in records if (row["case"], row["label"]) == (case, label)]
+    for (case, label), group in grouped(records, "case", "label").items():
         row: Record = {"case": case, "label": label}
         if scored := [row for row in group if "nu" in row]:
             row |= {k: statistics.median(r[k] for r in scored) for k in ("mmse", "p", "off")}
@@ -133,13 +128,6 @@ def evaluations(records: Sequence[Record]) -> str:
         for key in ("member_forward", "member_backward")
     ]
     return "{:.0f} + {:.0f}".format(*costs)
-
-
-def _quantiles(values: Sequence[float]) -> str:
-    """The median, and the least value that nine in ten do not exceed."""
-    ordered = sorted(values)
-    ninety = ordered[-(-9 * len(ordered) // 10) - 1]
-    return f"{statistics.median(ordered):.2f} / {ninety:.2f}"
 
 
 STUDY = Study(
@@ -170,5 +158,33 @@ STUDY = Study(
             rows=heat,
         ),
         "curves": Comparison({DEFAULT: default, **CANDIDATES}, tables.COLUMNS["data2d"]),
+    },
+)
+
+
+def inside(records: Sequence[Record]) -> list[Record]:
+    """Returns the rows of the study of inequalities, one a problem."""
+    mine = [row for row in records if row["label"] == DEFAULT]
+    return [row | {"evaluations": evaluations([row])} for row in mine]
+
+
+INSIDE = Study(
+    name="inside",
+    question="Are samples inside of inequalities distributed as they should be?",
+    on={
+        "exact": Comparison(
+            {DEFAULT: default},
+            {
+                "posterior": ("problem", TEXT),
+                "feasible": ("feasible", "{:.1%}"),
+                "tv": ("total variation", "{:.3f}"),
+                "std": ("std / exact", "{:.2f}"),
+                "near": ("at the boundary", "{:.2%}"),
+                "near_exact": ("exactly", "{:.2%}"),
+                "evaluations": ("evaluations", "{}"),
+            },
+            only={DEFAULT: ("inequalities",)},
+            rows=inside,
+        ),
     },
 )

@@ -6,12 +6,8 @@ Sivashinsky's equation each frame must follow from the one before by the solver 
 its steps, on the points that the prior has.
 """
 
-__all__ = ["COLUMNS", "LABELS", "MEASUREMENT", "measure", "rows"]
-
 import math
-import statistics
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,10 +26,13 @@ from feasibly.problems import ks, ks_solver
 from feasibly.schedules import Flow
 
 from .. import peers
-from ..recipes.darcy import Physics, darcy
-from ..records import DEFAULT, PRIOR, TRUTH, Record, grouped
+from ..benches.exact import ExactCase
+from ..benches.exact_poisson import Poisson, problem
+from ..records import DEFAULT, PRIOR, TRUTH, Record, averages, grouped
+from ..samplers import quiet
 from ..study import Measurement
 from ..tables import TEXT, Columns
+from ..tasks.darcy import Physics, darcy
 
 OURS: Mapping[str, str] = {DEFAULT: "auto", "PPR": "ppr", "post-hoc projection": "post-hoc"}
 THEIRS, THEIR_STEPS = "PCFM's own", 100
@@ -70,11 +69,7 @@ class Task:
     """A prior, a constraint, and what stands for the truth.
 
     Attributes:
-        denoiser: The prior.
-        constraint: The constraint.
         shape: The shape of a sample.
-        equation: The equation's residual.
-        about: Scores samples.
     """
 
     denoiser: Denoiser
@@ -85,9 +80,6 @@ class Task:
 
 
 def _poisson(seed: int, *case_: Any) -> Task:
-    from ..benches.exact import ExactCase
-    from ..benches.exact_poisson import Poisson, problem
-
     case = ExactCase(problem(*case_))
     prior = case.denoiser
     assert isinstance(prior, Poisson)
@@ -178,26 +170,17 @@ def measure(setting: dict) -> list[Record]:
     task = TASKS[setting["task"]](seed, *setting["case"])
     denoiser, constraint, shape = task.denoiser, task.constraint, task.shape
     taken, found, start = Evaluations(), Record(), time.perf_counter()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        if label == THEIRS:
-            x = _theirs(Network(denoiser, taken), constraint, members, shape, seed)
-            found["commit"] = peers.commit("PCFM")
-        else:
-            method = OURS.get(label, "auto")
-            try:
-                result = feasibly.sample(
-                    denoiser,
-                    None if label == PRIOR else constraint,
-                    members,
-                    shape,
-                    method=method,
-                    seed=seed,
-                )
-            except SamplingError as error:
-                return [{"error": str(error), "seconds": time.perf_counter() - start}]
-            x, taken = result.samples, result.evaluations
-            found |= {"reason": result.reason, "warnings": list(result.warnings)}
+    if label == THEIRS:
+        x = _theirs(Network(denoiser, taken), constraint, members, shape, seed)
+        found["commit"] = peers.commit("PCFM")
+    else:
+        posed = denoiser, None if label == PRIOR else constraint, members, shape
+        try:
+            result = quiet(*posed, method=OURS.get(label, "auto"), seed=seed)
+        except SamplingError as error:
+            return [{"error": str(error), "seconds": time.perf_counter() - start}]
+        x, taken = result.samples, result.evaluations
+        found |= {"reason": result.reason, "warnings": list(result.warnings)}
     found["seconds"] = time.perf_counter() - start
     if setting["task"] != "Poisson":
         plausible = feasibly.plan(denoiser, constraint, shape).survey.assess(
@@ -240,21 +223,13 @@ def rows(records: Sequence[Record]) -> list[Record]:
         if any("error" in one for one in group):
             row["spread"] = "failed"
             continue
-        mean = {
-            key: statistics.fmean(one[key] for one in group)
-            for key, value in group[0].items()
-            if isinstance(value, float)
-        }
-        row |= {
-            key: mean[key] for key in ("feasible", "ratio", "crps", "plausible") if key in mean
-        }
-        row["equation"] = mean["equation"]
+        row |= averages(group, "feasible", "ratio", "crps", "plausible", "equation", "outside")
+        mean = averages(group, "variance", "mean_se", "forward", "backward")
         if "std" in group[0]:
             low, high = zip(*(one["std"] for one in group), strict=True)
             row["spread"] = f"{min(low):.2f} to {max(high):.2f}"
         else:
             row["spread"] = f"{math.sqrt(mean['variance'] / mean['mean_se']):.2f}"
-            row["outside"] = mean["outside"]
         row["evaluations"] = f"{mean['forward']:.0f} + {mean['backward']:.0f}"
     return found
 

@@ -4,8 +4,6 @@ Beside each sampler with a fault stands the default on the same problem, whose d
 right. Weights of modes are wrong in the model: truths are data with other weights.
 """
 
-__all__ = ["MEASUREMENT", "PROBLEMS", "measure", "rows"]
-
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -32,12 +30,7 @@ class Known(NamedTuple):
     """A problem with a sampler whose fault is known.
 
     Attributes:
-        make: Makes the problem.
-        fault: The fault, in words; empty for the default, which has none.
-        method: The sampler.
         data: Makes the truths, from a seed; None for truths of the prior itself.
-        truths: The sizes of the audits.
-        seeds: How often each is repeated.
     """
 
     make: Callable[[], Case]

@@ -12,33 +12,20 @@ References:
     | https://arxiv.org/abs/1703.01717, for the kernel
 """
 
-__all__ = [
-    "EXACT_ROW",
-    "MEASUREMENT",
-    "METHODS",
-    "Observed",
-    "ksd",
-    "measure",
-    "observed",
-    "rows",
-    "shown",
-]
-
 import statistics
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-import feasibly
 from feasibly.constraints import Linear
 from feasibly.metrics import sliced_wasserstein
 from feasibly.oracles import GaussianMixture
 from feasibly.schedules import LogLogit
 
-from ..records import DEFAULT, Record, grouped
+from ..records import DEFAULT, Record, averages, grouped
+from ..samplers import quiet
 from ..study import Measurement
 from ..tables import TEXT, Columns
 
@@ -72,7 +59,6 @@ class Observed(NamedTuple):
         cov: Their covariances, with shape (K, D, D).
         A: The matrix of the observation, with shape (m, D).
         y: The observed values, with shape (m).
-        sigma: The standard deviation of their errors.
     """
 
     weights: Tensor
@@ -141,8 +127,6 @@ def ksd(x: Tensor, score: Tensor, c: float) -> tuple[float, float]:
 
     Arguments:
         x: The samples, with shape (N, D).
-        score: The gradients of the target's log-density there, likewise.
-        c: The length of the kernel.
     """
     gap = x[:, None] - x
     base = c**2 + gap.square().sum(dim=2)
@@ -164,18 +148,8 @@ def measure(setting: dict) -> list[Record]:
         method, options = METHODS[setting["label"]]
         model = GaussianMixture(problem.weights, problem.mu, problem.cov, LogLogit())
         constraint = Linear(problem.A, problem.y, noise=problem.sigma)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            result = feasibly.sample(
-                model,
-                constraint,
-                N,
-                (D,),
-                method=method,
-                options=dict(options),
-                seed=setting["draw"],
-                dtype=torch.float64,
-            )
+        chosen = {"method": method, "options": dict(options), "seed": setting["draw"]}
+        result = quiet(model, constraint, N, (D,), dtype=torch.float64, **chosen)
         x = result.samples[result.finite]
         taken = result.evaluations
         evaluations = (taken.member_forward + taken.member_backward) / N
@@ -204,21 +178,14 @@ def measure(setting: dict) -> list[Record]:
 def rows(records: Sequence[Record]) -> list[Record]:
     """Returns the rows of its table: the means over draws of the errors."""
     groups = grouped(records, "operator", "sigma", "label")
-
-    def mean(group: Sequence[Record], name: str) -> float:
-        return statistics.fmean(row[name] for row in group)
-
     return [
         {
             "observed": f"{operator}, noise {sigma}",
             "operator": operator,
             "sigma": sigma,
             "label": label,
-            "ksd": mean(group, "ksd"),
-            "pairs": mean(group, "pairs"),
             "weak": statistics.fmean(row["weak"] - row["weak_exact"] for row in group),
-            "sliced": mean(group, "sliced"),
-            "evaluations": mean(group, "evaluations"),
+            **averages(group, "ksd", "pairs", "sliced", "evaluations"),
         }
         for (operator, sigma, label), group in groups.items()
     ]

@@ -12,24 +12,21 @@ References:
     | https://arxiv.org/abs/2509.12821
 """
 
-__all__ = ["COLUMNS", "LABELS", "MEASUREMENT", "coverage", "gap", "measure", "rows"]
-
 import statistics
 import time
-import warnings
 from collections.abc import Sequence
 from functools import lru_cache
 
 import torch
 from torch import Generator, Tensor
 
-import feasibly
 from feasibly import members
 from feasibly.constraints import EachMember, Linear
 from feasibly.network import Evaluations, Network
 
 from .. import peers
-from ..records import DEFAULT, TRUTH, Record, grouped
+from ..records import DEFAULT, TRUTH, Record, averages, grouped
+from ..samplers import cost, quiet
 from ..study import Measurement
 from ..tables import TEXT, Columns
 from ..tasks.increments import INCREMENTS, Task, operators, task
@@ -75,18 +72,8 @@ def measure(setting: dict) -> list[Record]:
     denoiser = posed.denoiser()
     if label in OURS:
         method, options = OURS[label]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            result = feasibly.sample(
-                denoiser,
-                constraint,
-                count,
-                shape,
-                method=method,
-                options=dict(options),
-                monitor=method == "auto",
-                dtype=torch.float64,
-            )
+        chosen = {"method": method, "options": dict(options), "monitor": method == "auto"}
+        result = quiet(denoiser, constraint, count, shape, dtype=torch.float64, **chosen)
         x, taken = result.samples, result.evaluations
     else:
         network = Network(denoiser, taken)
@@ -94,15 +81,8 @@ def measure(setting: dict) -> list[Record]:
             torch.manual_seed(0)
             x = peers.azula_mmps(network, constraint, count, shape, iterations=8, steps=64)
     found = _scores(posed, x.double().reshape(SIGNALS, MEMBERS, *shape), exact, mean)
-    evaluations = (taken.member_forward + taken.member_backward) / count
-    return [
-        found
-        | {
-            "evaluations": evaluations,
-            "seconds": time.perf_counter() - start,
-            "commit": "" if label in OURS else peers.commit("azula"),
-        }
-    ]
+    commit = "" if label in OURS else peers.commit("azula")
+    return [found | cost(taken, count, start) | {"commit": commit}]
 
 
 def _scores(task: Task, x: Tensor, exact: Tensor, mean: Tensor) -> Record:
@@ -142,13 +122,11 @@ def rows(records: Sequence[Record]) -> list[Record]:
         row: Record = {
             "increments": increments,
             "label": label,
-            "gap": statistics.fmean(x for row in group for x in row["gap"]),
             "coverage": statistics.fmean(covered),
             "worst": max(covered, key=lambda share: abs(share - NOMINAL)),
-            "std": statistics.fmean(x for row in group for x in row["std"]),
+            **{k: statistics.fmean(x for row in group for x in row[k]) for k in ("gap", "std")},
+            **averages(group, "evaluations"),
         }
-        if "evaluations" in group[0]:
-            row["evaluations"] = statistics.fmean(one["evaluations"] for one in group)
         found.append(row)
     return found
 

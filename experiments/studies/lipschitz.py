@@ -1,7 +1,5 @@
 """How Lipschitz is the projection?"""
 
-__all__ = ["MEASUREMENT", "Probe", "levels", "local_lipschitz"]
-
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,7 +19,7 @@ from feasibly.samplers.base import Randn, Step
 from feasibly.sampling import trajectory
 
 from .. import figures
-from ..records import Record
+from ..records import Record, grouped
 from ..study import Measurement
 
 STEPS = 64
@@ -49,7 +47,6 @@ def local_lipschitz(f: Callable[[Tensor], Tensor], x: Tensor, step: float) -> Te
     Arguments:
         f: A map of states, with shape (B, D), to estimates of the same shape.
         x: Where to measure, with shape (B, D).
-        step: How far to either side.
     """
     offsets = step * torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
     columns = [(f(x + offset) - f(x - offset)) / (2 * step) for offset in offsets]
@@ -82,13 +79,6 @@ def levels(
     steps: int,
 ) -> list[Record]:
     """Measures the Lipschitz constants along a run with a projection at every level.
-
-    Arguments:
-        denoiser: The denoiser, in double precision, of states with two coordinates.
-        constraint: The constraint.
-        minimize: The minimizer behind the projection.
-        members: The number of members.
-        steps: The number of levels.
 
     Returns:
         A record for every level, from the highest to the lowest.
@@ -136,8 +126,7 @@ def settings() -> list[dict]:
 def rows(records: Sequence[Record]) -> list[Record]:
     """Returns the table's rows: where each projection contracts, and where it does so least."""
     found = []
-    for projection in dict.fromkeys(row["projection"] for row in records):
-        group = [row for row in records if row["projection"] == projection]
+    for (projection,), group in grouped(records, "projection").items():
         tame = [row["alpha"] * row["max"] < 1 for row in group]
         wild = {row["sigma"] for row, yes in zip(group, tame, strict=True) if not yes}
         sigmas = {row["sigma"] for row in group}

@@ -1,7 +1,5 @@
 """How should PPR project?"""
 
-__all__ = ["STUDY", "BatchLBFGS"]
-
 import math
 from dataclasses import dataclass
 from functools import partial

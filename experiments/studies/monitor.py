@@ -6,9 +6,6 @@ The members are those of post-hoc projection and of the default. False alarms ar
 fresh unconditional samples, for several references.
 """
 
-__all__ = ["MEASUREMENT", "auc", "measure"]
-
-import statistics
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -25,7 +22,7 @@ from feasibly.problems.ks import KS
 from feasibly.samplers import Ancestral, PostHoc
 from feasibly.schedules import LogLogit
 
-from ..records import Record
+from ..records import Record, averages, grouped
 from ..study import Measurement
 
 EXACT = "exact checkerboard"
@@ -36,10 +33,7 @@ class Case(NamedTuple):
     """A prior, a constraint, and what is on the data's support.
 
     Attributes:
-        denoiser: The prior.
-        constraint: The constraint.
         shape: The shape of one sample.
-        on: Returns which samples are on the support.
     """
 
     denoiser: Any
@@ -116,13 +110,9 @@ def _share(flags: Tensor) -> float | None:
 def rows(records: Sequence[Record]) -> list[Record]:
     """Returns the table's rows: the mean over references for each prior."""
     found = []
-    for prior in dict.fromkeys(row["prior"] for row in records):
-        group = [row for row in records if row["prior"] == prior]
-        mean = {
-            key: statistics.fmean(values)
-            for key in ("auc", "off", "on", "default", "false_alarms", "evaluations", "run")
-            if (values := [row[key] for row in group if row[key] is not None])
-        }
+    keys = ("auc", "off", "on", "default", "false_alarms", "evaluations", "run")
+    for (prior,), group in grouped(records, "prior").items():
+        mean = averages(group, *keys)
         share = mean["evaluations"] / mean["run"]
         cost = f"{mean['evaluations']:.0f} of {mean['run']:.0f} ({share:.0%})"
         found.append({"prior": prior, **mean, "cost": cost})
@@ -134,9 +124,10 @@ MEASUREMENT = Measurement(
     question="Does the prior alone tell which members are off the data?",
     problem="data2d",
     settings=[
-        {"prior": EXACT, "members": 1024, "fresh": 4096, "references": 8, "chunk": 4096},
-        {"prior": "checkerboard", "members": 1024, "fresh": 4096, "references": 8, "chunk": 4096},
-        {"prior": "banana", "members": 1024, "fresh": 4096, "references": 8, "chunk": 4096},
+        *(
+            {"prior": name, "members": 1024, "fresh": 4096, "references": 8, "chunk": 4096}
+            for name in (EXACT, "checkerboard", "banana")
+        ),
         {"prior": "ks", "members": 8, "fresh": 64, "references": 3, "chunk": 16},
     ],
     measure=measure,

@@ -4,10 +4,7 @@ The networks are those of the zoo, whose samples are known. Each takes turns wit
 convolution in one process. Seconds are those of the processor.
 """
 
-__all__ = ["COLUMNS", "MEASUREMENT", "measure", "rows"]
-
 import time
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +12,7 @@ import feasibly
 
 from .. import zoo
 from ..records import Record
+from ..samplers import quiet
 from ..study import Measurement
 from ..tables import TEXT, Columns
 
@@ -26,10 +24,7 @@ MEMBERS = 16
 def taken(denoiser: Any, constraint: Any) -> tuple[feasibly.Result, float]:
     """Returns an ensemble, and the seconds that it takes."""
     start = time.process_time()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        result = feasibly.sample(denoiser, constraint, MEMBERS, zoo.SHAPE)
-    return result, time.process_time() - start
+    return quiet(denoiser, constraint, MEMBERS, zoo.SHAPE), time.process_time() - start
 
 
 def measure(setting: dict) -> list[Record]:

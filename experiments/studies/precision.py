@@ -5,8 +5,6 @@ The network of Kuramoto-Sivashinsky, forward, and forward with a gradient of its
 take turns in one process.
 """
 
-__all__ = ["COLUMNS", "MEASUREMENT", "measure", "rows"]
-
 import time
 from collections.abc import Callable, Sequence
 from statistics import median

@@ -5,20 +5,6 @@ equalities only, so that most methods apply. Other samplers enter by
 `python -m experiments enter FILE`.
 """
 
-__all__ = [
-    "COLUMNS",
-    "ENTRIES",
-    "MEASUREMENT",
-    "PROBLEMS",
-    "WORST",
-    "Entry",
-    "entered",
-    "measure",
-    "rows",
-    "sampler_of",
-    "score",
-]
-
 import inspect
 import math
 import runpy
@@ -29,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,12 +26,12 @@ from feasibly.denoisers import Denoiser
 from feasibly.network import Evaluations, Network
 
 from .. import peers
+from ..benches import exact_problems
+from ..benches.exact import ExactCase
 from ..records import DEFAULT, TRUTH, Record, grouped, known, path_of
+from ..samplers import cost
 from ..study import Measurement
 from ..tables import TEXT, Columns
-
-if TYPE_CHECKING:
-    from ..benches.exact import ExactCase
 
 WORST = 100.0
 """The distance that counts where a sampler fails or refuses, and the largest that counts."""
@@ -74,18 +60,10 @@ result has shape (members, *). A sampler refuses a problem by a `ValueError`."""
 def ours(method: str) -> Entry:
     """Returns the entry of one of our methods, with no option set."""
 
-    def sample(
-        denoiser: Counted, constraint: Constraint, members: int, shape: tuple[int, ...], seed: int
-    ) -> Tensor:
-        return feasibly.sample(
-            denoiser,
-            constraint,
-            members,
-            shape,
-            method=method,
-            seed=seed,
-            monitor=method == "auto",
-        ).samples
+    def sample(denoiser: Counted, constraint: Constraint, *how: Any) -> Tensor:
+        *size, seed = how
+        chosen: dict[str, Any] = {"method": method, "monitor": method == "auto", "seed": seed}
+        return feasibly.sample(denoiser, constraint, *size, **chosen).samples
 
     return sample
 
@@ -93,11 +71,10 @@ def ours(method: str) -> Entry:
 def theirs(sampler: Callable[..., Tensor], **settings: Any) -> Entry:
     """Returns the entry of a sampler of azula."""
 
-    def sample(
-        denoiser: Counted, constraint: Constraint, members: int, shape: tuple[int, ...], seed: int
-    ) -> Tensor:
+    def sample(denoiser: Counted, constraint: Constraint, *how: Any) -> Tensor:
+        *size, seed = how
         torch.manual_seed(seed)
-        return sampler(denoiser, constraint, members, shape, **settings)
+        return sampler(denoiser, constraint, *size, **settings)
 
     return sample
 
@@ -158,50 +135,26 @@ PROBLEMS = (
 
 @peers.optional
 def measure(setting: dict, entries: Mapping[str, Entry] = ENTRIES) -> list[Record]:
-    """Samples one problem, and scores it.
-
-    Arguments:
-        setting: The `label` of the sampler and the name of the problem, `posterior`.
-        entries: The samplers by label.
-    """
-    from ..benches.exact import ExactCase
-    from ..benches.exact_problems import PROBLEMS
-
+    """Samples one problem, and scores it."""
     label = setting["label"]
-    case = ExactCase(PROBLEMS[setting["posterior"]])
+    case = ExactCase(exact_problems.PROBLEMS[setting["posterior"]])
     members = case.problem.members
     if label == TRUTH:
-        return [found] if (found := case.truth(members)) else []
+        return [case.truth(members) or {}]
     denoiser = Counted(case.denoiser)
     start = time.perf_counter()
     try:
         with torch.random.fork_rng(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             x = entries[label](denoiser, case.constraint, members, case.shape, 0)
+        found: Record = case.judged(torch.as_tensor(x), members)
     except peers.Missing:
         raise
     except Exception as error:  # of whatever kind: one problem must not end the others
-        found: Record = {"feasible": 0.0, "error": f"{type(error).__name__}: {error}"}
-    else:
-        found = _judged(case, x, members)
-    if "error" in found:
+        found = {"feasible": 0.0, "error": f"{type(error).__name__}: {error}"}
         print(f"{label} failed. {found['error']}")
-    return [
-        found
-        | {
-            "evaluations": (denoiser.taken.member_forward + denoiser.taken.member_backward)
-            / members,
-            "seconds": time.perf_counter() - start,
-            "commit": peers.commit("azula") if label.startswith("azula") else "",
-        }
-    ]
-
-
-def _judged(case: "ExactCase", x: Tensor, members: int) -> Record:
-    try:
-        return case.judged(torch.as_tensor(x), members)
-    except (ValueError, TypeError, RuntimeError) as error:
-        return {"feasible": 0.0, "error": f"{type(error).__name__}: {error}"}
+    commit = peers.commit("azula") if label.startswith("azula") else ""
+    return [found | cost(denoiser.taken, members, start) | {"commit": commit}]
 
 
 def score(records: Sequence[Record]) -> float:
@@ -252,11 +205,6 @@ def sampler_of(file: Path) -> Entry:
 
 def entered(label: str, sampler: Entry, code: str) -> Measurement:
     """Returns the measurement of one more sampler.
-
-    Arguments:
-        label: Its name.
-        sampler: The sampler.
-        code: What tells the version of its file, which is kept beside each result.
 
     Raises:
         ValueError: If the label is one of :data:`ENTRIES`, or the truth's, or has results of other

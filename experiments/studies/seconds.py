@@ -5,8 +5,6 @@ with several numbers of steps, from checkouts. MMPS's samples are projected at t
 end. The default has no option set.
 """
 
-__all__ = ["COLUMNS", "MEASUREMENT", "measure", "rows"]
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, median
@@ -19,7 +17,9 @@ import feasibly
 from feasibly.samplers import PostHoc
 
 from .. import peers
-from ..records import DEFAULT, Record
+from ..benches.exact import ExactCase
+from ..benches.exact_problems import PROBLEMS
+from ..records import DEFAULT, Record, grouped
 from ..study import Measurement
 from ..tables import TEXT, Columns
 from .referee import Counted
@@ -81,9 +81,6 @@ def sampler(label: str, steps: int | None, case: Any) -> Callable[[int], Tensor]
 def measure(setting: dict) -> list[Record]:
     """Samples a problem by all in turns, and scores each ensemble. Seconds are the median, which
     leaves out a first turn that warms up."""
-    from ..benches.exact import ExactCase
-    from ..benches.exact_problems import PROBLEMS
-
     case = ExactCase(PROBLEMS[setting["posterior"]])
     ways = [(label, steps) for label, budgets in BUDGETS.items() for steps in budgets]
     taken: dict[tuple, list[float]] = {way: [] for way in ways}
@@ -114,18 +111,14 @@ def rows(records: Sequence[Record]) -> list[Record]:
     """Returns the rows of its table: of each problem the default, and of a rival the fastest that
     is as near, or the nearest if none is."""
     shown = []
-    for case in dict.fromkeys(record["case"] for record in records):
-        group = [record for record in records if record["case"] == case]
-        (own,) = (record for record in group if record["label"] == DEFAULT)
-        for label in dict.fromkeys(record["label"] for record in group):
-            some = [record for record in group if record["label"] == label]
+    for (_,), group in grouped(records, "case").items():
+        by_label = grouped(group, "label")
+        (own,) = by_label[DEFAULT,]
+        for some in by_label.values():
             near = [record for record in some if record["ratio"] <= EQUAL * own["ratio"]]
-            best = (
-                min(near, key=lambda record: record["seconds"])
-                if near
-                else min(some, key=lambda record: record["ratio"])
-            )
-            shown.append(best | {"times": best["seconds"] / own["seconds"]})
+            key, best = ("seconds", near) if near else ("ratio", some)
+            chosen = min(best, key=lambda record, key=key: record[key])
+            shown.append(chosen | {"times": chosen["seconds"] / own["seconds"]})
     return shown
 
 

@@ -4,8 +4,6 @@ Sixty stations, off the grid, report all fields every six hours. The day is one 
 trained on, encoded and decoded once, so that a latent can match it.
 """
 
-__all__ = ["COLUMNS", "MEASUREMENT", "METHODS", "OBSERVED", "measure", "reports", "rows"]
-
 import statistics
 import warnings
 from collections.abc import Mapping, Sequence
@@ -24,7 +22,7 @@ from feasibly.minimizers import LBFGS
 from feasibly.problems.weather import LATITUDE, VARIABLES, Weather
 from feasibly.weather import Stations
 
-from ..records import DEFAULT, Record
+from ..records import DEFAULT, Record, grouped
 from ..study import Measurement
 from ..tables import TEXT, Columns
 
@@ -147,14 +145,12 @@ def rows(records: Sequence[Record]) -> list[Record]:
     """Returns the rows of its table: means over hours from 6 to 18, and over the days that all
     methods have. The default on all of its days has a row of its own."""
     groups: dict[tuple[str, str], list[Record]] = {}
-    for observed in dict.fromkeys(row["observed"] for row in records):
-        found = [row for row in records if row["observed"] == observed]
-        labels = dict.fromkeys(row["label"] for row in found)
-        days = [{row["day"] for row in found if row["label"] == label} for label in labels]
-        shared, own = set.intersection(*days), [r for r in found if r["label"] == DEFAULT]
-        for label in labels:
-            group = [row for row in found if row["label"] == label and row["day"] in shared]
-            groups[observed, label] = group
+    for (observed,), found in grouped(records, "observed").items():
+        by_label = grouped(found, "label")
+        days = [{row["day"] for row in group} for group in by_label.values()]
+        shared, own = set.intersection(*days), by_label[DEFAULT,]
+        for (label,), group in by_label.items():
+            groups[observed, label] = [row for row in group if row["day"] in shared]
         if len(own) > len(shared):
             groups[observed, f"{DEFAULT}, {len(own)} days"] = own
 

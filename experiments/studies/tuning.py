@@ -19,16 +19,6 @@ On the weather there are the same but for their levels, on one day with four mem
 are zeta of DPS, w of TS and gamma of HDC.
 """
 
-__all__ = [
-    "GRIDS",
-    "KS_GRIDS",
-    "MANY_LEVELS",
-    "STUDY",
-    "WEATHER_GRIDS",
-    "score",
-    "winners",
-]
-
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -52,8 +42,7 @@ from feasibly.samplers import (
 from ..records import Record
 from ..samplers import Make, only, ppr
 from ..study import Comparison, Study
-from ..tables import COLUMNS, means
-from ..variables import parts
+from ..tables import COLUMNS, means, parts
 
 _solver = {"L-BFGS": LBFGS(), "Gauss-Newton": GaussNewton(8, max_distance=None)}
 

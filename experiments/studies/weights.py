@@ -4,13 +4,13 @@ Each problem whose values are weighted is sampled with several numbers of partic
 seeds. Of the rare modes a third is set aside, as in the study `defaults`.
 """
 
-__all__ = ["COLUMNS", "MEASUREMENT", "measure", "rows"]
-
 from collections.abc import Sequence
 from functools import partial
 from statistics import fmean, median
 
 from .. import figures
+from ..benches.exact import ExactCase
+from ..benches.exact_problems import PROBLEMS
 from ..records import Record
 from ..samplers import Make, default
 from ..study import Measurement
@@ -40,8 +40,6 @@ OTHERS = (
 
 def settings() -> list[dict]:
     """Returns what to measure."""
-    from ..benches.exact_problems import PROBLEMS
-
     rare = [name for name, problem in PROBLEMS.items() if problem.family == RARE]
     return [
         {"posterior": name, "particles": number}
@@ -52,9 +50,6 @@ def settings() -> list[dict]:
 
 def measure(setting: dict) -> list[Record]:
     """Samples a problem with a number of particles and several seeds, and scores each ensemble."""
-    from ..benches.exact import ExactCase
-    from ..benches.exact_problems import PROBLEMS
-
     problem = PROBLEMS[setting["posterior"]]
     case = ExactCase(problem)
     number = setting["particles"]

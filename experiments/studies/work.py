@@ -4,15 +4,15 @@ Each method is run on the same problems with several budgets: its number of step
 number of particles. A forward pass counts 1, a backward pass 2.
 """
 
-__all__ = ["COLUMNS", "MEASUREMENT", "measure", "rows"]
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 
 from feasibly.samplers import DPS, ECI, MMPS, PCFM
 
 from .. import figures
-from ..records import DEFAULT, Record
+from ..benches.exact import ExactCase
+from ..benches.exact_problems import PROBLEMS
+from ..records import DEFAULT, Record, grouped
 from ..samplers import Make, default, only, ppr
 from ..study import Measurement
 from ..tables import TEXT, Columns
@@ -57,9 +57,6 @@ def settings() -> list[dict]:
 
 def measure(setting: dict) -> list[Record]:
     """Samples a problem once by a method with a budget, and scores the ensemble."""
-    from ..benches.exact import ExactCase
-    from ..benches.exact_problems import PROBLEMS
-
     name, option = CASES[setting["case"]]
     label, budget = setting["label"], setting["budget"]
     if label == FAST:
@@ -78,8 +75,7 @@ def rows(records: Sequence[Record]) -> list[Record]:
     the budget with which it is nearest."""
     found = []
     scored = [row | {"work": _work(row)} for row in records if "ratio" in row]
-    for case, label in dict.fromkeys((row["case"], row["label"]) for row in scored):
-        group = [row for row in scored if (row["case"], row["label"]) == (case, label)]
+    for (_, label), group in grouped(scored, "case", "label").items():
         if label == DEFAULT:
             group = [row for row in group if row["budget"] is None]
         found.append(min(group, key=lambda row: row["ratio"]))

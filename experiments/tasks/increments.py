@@ -15,8 +15,6 @@ References:
     | The Bayesian Lasso (Park & Casella, 2008), https://doi.org/10.1198/016214508000000337
 """
 
-__all__ = ["INCREMENTS", "LENGTH", "Distribution", "Increments", "Task", "operators", "task"]
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -47,10 +45,7 @@ class Distribution:
     Attributes:
         variances: Samples variances given increments, in their shape, by random numbers of a
             shape that broadcasts to it.
-        begin: The variances to begin with.
         increments: Samples increments, of a shape.
-        log_density: The log-density of increments.
-        sweeps: Whether variances are random.
     """
 
     variances: Callable[[Tensor, Generator, Shape], Tensor]
@@ -137,10 +132,6 @@ class Increments(Denoiser):
     """The denoiser of signals, by Gibbs' sampler. Its derivative is the covariance that it finds.
 
     All samples and all calls have the same random numbers, so that it is a function of a sample.
-
-    Arguments:
-        of: The distribution of increments.
-        schedule: The noise schedule.
     """
 
     def __init__(self, of: Distribution, schedule: Schedule) -> None:
@@ -158,20 +149,20 @@ class Increments(Denoiser):
         Arguments:
             x: The noisy signals, in double precision with shape (B, n).
             variance: The variance of the noise, with shape (1, 1) or (B, 1).
-            both: Whether to return both.
         """
         of, precision = self.of, 1 / variance
+        D = steps(torch.eye(x.shape[1]).to(x)).T
         generator = torch.Generator().manual_seed(0)
         s = torch.full_like(x, of.begin)
         first, last = (FIRST, SWEEPS) if of.sweeps else (0, 1)
         means, kept = [], []
         for k in range(last):
-            diagonal, beside = tridiagonal(s, precision)
+            L = factor(D, s, precision[..., None] * torch.eye(len(D)).to(x))
             noise = torch.randn(x.shape[1], generator=generator, dtype=x.dtype)
-            mean, sample = gaussian(diagonal, beside, x * precision, noise)
+            mean, sample = gaussian(L, x * precision, noise.expand_as(x))
             if k >= first:
                 means.append(mean)
-                kept.append((diagonal, beside))
+                kept.append(L)
             if of.sweeps:
                 s = of.variances(steps(sample), generator, x.shape[1:])
         each = torch.stack(means)
@@ -179,9 +170,7 @@ class Increments(Denoiser):
         if not both:
             return mean, None
         some = kept[:: max(1, len(kept) // KEPT)]
-        covariance = torch.zeros(*x.shape, x.shape[1]).to(x)
-        for diagonal, beside in some:
-            covariance += inverse(diagonal, beside) / len(some)
+        covariance = sum(map(torch.cholesky_inverse, some)) / len(some)
         off = each - mean
         return mean, covariance + torch.einsum("kbi,kbj->bij", off, off) / len(each)
 
@@ -207,61 +196,29 @@ def steps(x: Tensor) -> Tensor:
     return x.diff(dim=-1, prepend=torch.zeros_like(x[..., :1]))
 
 
-def tridiagonal(s: Tensor, precision: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the diagonal of the precision of signals, and what is beside it. Increments have
-    variances s, and each value has an error of a precision."""
-    own = 1 / s
-    following = torch.cat([own[:, 1:], torch.zeros_like(own[:, :1])], dim=1)
-    return own + following + precision, -own[:, 1:]
-
-
-def inverse(diagonal: Tensor, beside: Tensor) -> Tensor:
-    """Returns the inverses of tridiagonal matrices, with shape (B, n, n).
-
-    A matrix is the precision of a Markov chain. A value given the next is that times a factor,
-    and noise. The factors are positive, since what is beside the diagonal is negative.
+def factor(D: Tensor, s: Tensor, data: Tensor) -> Tensor:
+    """Returns Cholesky's factors of the precisions of signals, with shape (B, n, n).
 
     Arguments:
-        diagonal: The diagonal, with shape (B, n).
-        beside: What is beside it, negative, with shape (B, n - 1).
+        D: The matrix of increments, with shape (n, n), of variances `s`, with shape (B, n).
+        data: What data add to the precision, with shape (n, n) or (B, n, n).
     """
-    d, e = diagonal.unbind(dim=1), beside.unbind(dim=1)
-    pivots = [d[0]]
-    for i, low in enumerate(e):
-        pivots.append(d[i + 1] - low.square() / pivots[i])
-    factors = [-low / pivot for low, pivot in zip(e, pivots[:-1], strict=True)]
-    variances = [1 / pivots[-1]]
-    for factor, pivot in zip(factors[::-1], pivots[-2::-1], strict=True):
-        variances.append(1 / pivot + factor.square() * variances[-1])
-    logs = torch.stack([torch.zeros_like(d[0]), *(v.log() for v in factors)], dim=1).cumsum(dim=1)
-    along = -(logs[:, :, None] - logs[:, None]).abs()
-    variance = torch.stack(variances[::-1], dim=1)
-    n = torch.arange(diagonal.shape[1], device=diagonal.device)
-    return along.exp() * variance[:, torch.maximum(n[:, None], n)]
+    return torch.linalg.cholesky(D.T @ (D / s[..., None]) + data)
 
 
-def gaussian(diagonal: Tensor, beside: Tensor, b: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+def gaussian(L: Tensor, b: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the mean and a sample of Gaussians, both with shape (B, n), by Cholesky's factors of
     their precisions P.
 
     Arguments:
-        diagonal: The diagonal of P, with shape (B, n).
-        beside: What is beside it, with shape (B, n - 1).
+        L: The factors, with shape (B, n, n).
         b: The product of P and the mean, with shape (B, n).
-        noise: Standard normal numbers, with shape (n) or (B, n).
+        noise: Standard normal numbers, with shape (B, n).
     """
-    n = b.shape[1]
-    d, e, right, z = (v.unbind(dim=1) for v in (diagonal, beside, b, noise.expand_as(b)))
-    root, low, half = [d[0].sqrt()], [], [right[0] / d[0].sqrt()]
-    for i in range(1, n):
-        low.append(e[i - 1] / root[-1])
-        root.append((d[i] - low[-1].square()).sqrt())
-        half.append((right[i] - low[-1] * half[-1]) / root[-1])
-    mean, sample = [half[-1] / root[-1]], [(half[-1] + z[-1]) / root[-1]]
-    for i in range(n - 2, -1, -1):
-        mean.append((half[i] - low[i] * mean[-1]) / root[i])
-        sample.append((half[i] + z[i] - low[i] * sample[-1]) / root[i])
-    return torch.stack(mean[::-1], dim=1), torch.stack(sample[::-1], dim=1)
+    half = torch.linalg.solve_triangular(L, b[..., None], upper=False)
+    both = torch.cat([half, half + noise[..., None]], dim=-1)
+    mean, sample = torch.linalg.solve_triangular(L.mT, both, upper=True).unbind(dim=-1)
+    return mean, sample
 
 
 def operators() -> dict[str, Tensor]:
@@ -285,9 +242,7 @@ class Task:
     """Signals that were observed.
 
     Attributes:
-        of: The distribution of increments.
         A: The matrix of the observation, with shape (m, n).
-        noise: The standard deviation of its errors.
         truths: The signals, with shape (N, n).
         y: What was observed of them, with shape (N, m).
     """
@@ -312,16 +267,14 @@ class Task:
         n = self.truths.shape[1]
         D = steps(torch.eye(n).double()).T
         data = self.A.T @ self.A / self.noise**2
-        b = (self.y @ self.A / self.noise**2).repeat_interleave(count, dim=0)[..., None]
-        s, means = torch.full_like(b[..., 0], self.of.begin), []
+        b = (self.y @ self.A / self.noise**2).repeat_interleave(count, dim=0)
+        s, means = torch.full_like(b, self.of.begin), []
         sweeps = LONG if self.of.sweeps else 1
         for k in range(sweeps):
-            L = torch.linalg.cholesky(torch.einsum("ki,bk,kj->bij", D, 1 / s, D) + data)
-            half = torch.linalg.solve_triangular(L, b, upper=False)
+            noise = torch.randn(*b.shape, 1, generator=generator, dtype=b.dtype)[..., 0]
+            mean, x = gaussian(factor(D, s, data), b, noise)
             if k >= sweeps // 2:
-                means.append(torch.linalg.solve_triangular(L.mT, half, upper=True))
-            half = half + torch.randn(half.shape, generator=generator, dtype=b.dtype)
-            x = torch.linalg.solve_triangular(L.mT, half, upper=True)[..., 0]
+                means.append(mean)
             s = self.of.variances(steps(x), generator, tuple(x.shape))
         shape = (len(self.y), count, n)
         return x.reshape(shape), torch.stack(means).mean(dim=0).reshape(shape).mean(dim=1)
@@ -334,14 +287,7 @@ class Task:
 
 
 def task(name: str, operator: str, signals: int, seed: int = 0) -> Task:
-    """Returns signals, and an observation of them.
-
-    Arguments:
-        name: Their distribution, one of :data:`INCREMENTS`.
-        operator: The observation, one of :func:`operators`.
-        signals: The number of signals.
-        seed: The seed of signals and errors.
-    """
+    """Returns signals, and an observation of them."""
     generator = torch.Generator().manual_seed(seed)
     A, found = operators()[operator], INCREMENTS[name]
     truths = found.increments((signals, LENGTH), generator).cumsum(dim=1)

@@ -8,8 +8,6 @@ References:
     | Physics-Constrained Flow Matching (Utkarsh et al., 2025), https://arxiv.org/abs/2506.04171
 """
 
-__all__ = ["TASKS", "Pairs", "Task", "burgers", "reaction_diffusion"]
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,7 +21,7 @@ from feasibly.oracles import Empirical
 from feasibly.schedules import Flow
 
 from ..records import Record
-from ..uniform import p_uniform
+from .heat import p_uniform
 
 PAIRS = 80
 ACCURACY = 1e-8
@@ -45,8 +43,6 @@ class Task:
     """Data of which something is given.
 
     Attributes:
-        denoiser: The exact denoiser of all data.
-        constraint: What is given.
         atoms: The data that satisfy it, with shape (K, nx, nt), which are equally likely.
         free: The parameters that are not given, each with shape (K).
         known: Which values are given, with shape (nx, nt); the constraint is more than that.
@@ -107,7 +103,6 @@ def burgers(p: Tensor, left: Tensor, n: int) -> Tensor:
     Arguments:
         p: The places of fronts, with shape (N).
         left: The left values, with shape (N).
-        n: The number of steps in time and in space.
 
     Returns:
         The solutions, with shape (N, n + 1, n + 1): space, then time.
@@ -146,7 +141,6 @@ def reaction_diffusion(initial: Tensor, flux: Tensor, steps: int) -> Tensor:
     Arguments:
         initial: The initial states in cells, with shape (N, n).
         flux: The fluxes at the left and the right end, with shape (N, 2).
-        steps: The number of steps.
 
     Returns:
         The solutions, with shape (N, n, steps): space, then time.
@@ -179,11 +173,6 @@ def uneven(u: Tensor) -> Tensor:
 
 def fronts(given: str, n: int = 64) -> Task:
     """Burgers fronts. Mass is conserved.
-
-    Arguments:
-        given: What is known: the `initial state`, or the `boundary`. The latter is the left value
-            at all later times, and that the right value equals its neighbour.
-        n: The number of steps in time and in space.
 
     Raises:
         ValueError: If `given` is neither.

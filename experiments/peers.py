@@ -1,0 +1,236 @@
+"""Samplers of other authors, run from checkouts of their repositories.
+
+Nothing of theirs is part of this repository. Clone what you want to compare into a folder `peers`
+beside `experiments`, or name another folder by the environment variable `FEASIBLY_PEERS`.
+"""
+
+import importlib
+import io
+import os
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stderr
+from functools import wraps
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, NamedTuple, ParamSpec
+
+import torch
+from torch import Tensor
+
+from feasibly.constraints import Constraint
+
+from .records import ROOT, Record, git
+
+P = ParamSpec("P")
+CHUNK = 16
+
+Velocity = Callable[[Any, Tensor], Tensor]
+
+
+class Peer(NamedTuple):
+    """A repository: where to clone it from, the folder of its modules, and what else they need."""
+
+    address: str
+    package: str
+    needs: str
+    licence: str
+
+
+PEERS = {
+    "PCFM": Peer("https://github.com/cpfpengfei/PCFM", "pcfm", "torchdiffeq tqdm", "MIT"),
+    "azula": Peer(
+        "https://github.com/probabilists/azula",
+        "azula",
+        "einops tqdm, and take its pull request 32",
+        "MIT",
+    ),
+    "ECI-sampling": Peer(
+        "https://github.com/amazon-science/ECI-sampling",
+        "models",
+        "torchdiffeq tqdm gpytorch",
+        "Apache-2.0",
+    ),
+}
+"""The repositories that can be run, by the names of their folders."""
+
+
+class Missing(Exception):
+    """A checkout is not there, or what it needs is not installed."""
+
+
+def place(name: str) -> Path:
+    """Returns the folder of a checkout, whether it is there or not."""
+    return Path(os.environ.get("FEASIBLY_PEERS", ROOT / "peers")) / name
+
+
+def commit(name: str) -> str:
+    """Returns the commit of a checkout; empty if it is unknown."""
+    return git(place(name), "rev-parse", "--short", "HEAD")
+
+
+def load(name: str, module: str) -> Any:
+    """Imports a module of a checkout of one of :data:`PEERS`.
+
+    What its package does when imported is left out, since it may need more than the module.
+
+    Raises:
+        Missing: If there is no checkout, or something that it needs is not installed.
+    """
+    peer = PEERS[name]
+    folder = place(name) / peer.package
+    if not folder.is_dir():
+        raise Missing(
+            f"There is no checkout of {name}; run: git clone {peer.address} {place(name)}"
+        )
+    alias = f"peer_{name}".replace("-", "_")
+    if alias not in sys.modules:
+        package = ModuleType(alias)
+        package.__path__ = [str(folder)]
+        sys.modules[alias] = package
+    try:
+        return importlib.import_module(f"{alias}.{module}")
+    except ModuleNotFoundError as error:
+        raise Missing(f"{name} lacks a module ({error}); run: pip install {peer.needs}") from error
+
+
+def optional(measure: Callable[P, list[Record]]) -> Callable[P, list[Record]]:
+    """Returns a study's `measure` that returns nothing, and says so, where a checkout is missing.
+
+    Its first argument is the setting.
+    """
+
+    @wraps(measure)
+    def measured(*args: P.args, **kwargs: P.kwargs) -> list[Record]:
+        try:
+            return measure(*args, **kwargs)
+        except Missing as error:
+            setting: Any = args[0]
+            print(f"{setting.get('label') or setting} is left out. {error}")
+            return []
+
+    return measured
+
+
+def azula_ppr(
+    denoiser: Any, constraint: Constraint, members: int, shape: tuple[int, ...], **settings: Any
+) -> Tensor:
+    """Samples by azula's `PPRSampler`, of a pull request by PPR's authors, with shape
+    (members, *). The denoiser is a callable (x_t, t) that returns a tensor, with a schedule.
+
+    Raises:
+        Missing: If there is no checkout.
+    """
+    make = load("azula", "guidance.ppr").PPRSampler
+    return _guided(make, denoiser, constraint, (members, *shape), settings)
+
+
+def azula_dps(
+    denoiser: Any, constraint: Constraint, members: int, shape: tuple[int, ...], **settings: Any
+) -> Tensor:
+    """Samples by azula's `DPSSampler`; for all else see :func:`azula_ppr`."""
+    make = load("azula", "guidance.dps").DPSSampler
+    return _guided(make, denoiser, constraint, (members, *shape), settings)
+
+
+def _guided(
+    make: Any, denoiser: Any, constraint: Constraint, shape: tuple[int, ...], settings: dict
+) -> Tensor:
+    zero = torch.zeros(())
+    sampler = make(shim(denoiser), zero, constraint.residual, silent=True, **settings)
+    return sampler(sampler.init(shape))
+
+
+def azula_mmps(
+    denoiser: Any,
+    constraint: Constraint,
+    members: int,
+    shape: tuple[int, ...],
+    iterations: int,
+    **settings: Any,
+) -> Tensor:
+    """Samples by azula's `MMPSDenoiser` and DDPM; for all else see :func:`azula_ppr`.
+
+    The variance of an exact value is the tolerance's share of it. `iterations` are the solver's.
+    """
+    variance = 1.0  # of observations with noise, whose residual is in units of their errors
+    if constraint.noisy is None:
+        variance = constraint.tolerance / constraint.residual(torch.zeros(1, *shape)).shape[1]
+    guided = load("azula", "guidance.mmps").MMPSDenoiser(
+        shim(denoiser),
+        torch.zeros(()),
+        constraint.residual,
+        load("azula", "linalg.covariance").IsotropicCovariance(torch.tensor(variance)),
+        iterations=iterations,
+    )
+    sampler = load("azula", "sample").DDPMSampler(guided, silent=True, **settings)
+    return sampler(sampler.init((members, *shape)))
+
+
+def shim(denoiser: Any) -> Any:
+    """Returns a denoiser in azula's form: its estimate is the mean of a posterior."""
+
+    class Denoised:
+        schedule = staticmethod(denoiser.schedule)
+        __call__ = staticmethod(lambda x_t, t: SimpleNamespace(mean=denoiser(x_t, t)))
+
+    return Denoised()
+
+
+def velocity(denoiser: Callable[[Tensor, Tensor], Tensor]) -> Velocity:
+    """Returns the velocity of a rectified flow, whose time is 0 for noise and 1 for data."""
+
+    def v(t: Any, u: Tensor) -> Tensor:
+        s = 1 - torch.as_tensor(t).to(u)
+        with torch.no_grad():
+            return ((denoiser(u, s) - u) / s).to(u).contiguous()
+
+    return v
+
+
+def pcfm(
+    v: Velocity, u: Tensor, residual: Callable[[Tensor], Tensor], steps: int, guided: bool
+) -> Tensor:
+    """Samples by PCFM's own code, with its final projection, 16 members at a time.
+
+    Arguments:
+        v: The velocity.
+        u: The noise, with shape (N, nx, nt).
+        residual: Maps a sample, with shape (nx nt), to its residuals.
+        steps: The number of steps.
+        guided: Whether its relaxed correction is on, with the settings that it has by default.
+    """
+    project = load("PCFM", "pcfm_sampling").fast_project_batched
+    sampler, found = load("PCFM", "ffm_sampler").FFM_sampler(v, None), []
+    for part in u.split(CHUNK):
+        with redirect_stderr(io.StringIO()):  # a bar of progress
+            x = sampler.pcfm_sample(
+                part, steps, residual, guided_interpolation=guided, use_vmap=not guided
+            )
+        found.append(project(x.flatten(start_dim=1), residual).reshape(x.shape))
+    return torch.cat(found)
+
+
+def eci(
+    v: Velocity, value: Tensor, known: Tensor, members: int, steps: int, mix: int, resample: int
+) -> Tensor:
+    """Samples under given values by ECI's own code, with white noise.
+
+    Arguments:
+        v: The velocity.
+        value: A field with the given values, with shape (nx, nt).
+        known: Where they are, with the same shape.
+        members: The number of samples.
+        steps: The number of steps.
+        mix: How often a step is repeated.
+        resample: After how many evaluations noise is resampled; 0 for never.
+    """
+    functional = load("ECI-sampling", "functional")
+    given = load("ECI-sampling", "constraints").DirichletCondition(value, known)
+
+    class Flow(torch.nn.Module):
+        forward = staticmethod(v)
+
+    model = functional.FFM(Flow(), kernel="randn")
+    with redirect_stderr(io.StringIO()):
+        return model.eci_sample(members, steps, mix, resample, tuple(value.shape), "cpu", given)
