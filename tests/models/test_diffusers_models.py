@@ -4,7 +4,6 @@ import json
 import logging
 import os
 import sys
-import warnings
 
 import pytest
 import torch
@@ -96,16 +95,6 @@ def test_steps_are_not_taken_for_times(schedule):
     for time in (lambda t: 999 * t, lambda t: t):
         feasibly.wrap(unet(), kind, schedule, time=time)
     feasibly.wrap(unet(), "score_sde", VP())
-
-
-def test_ppr_through_a_unet():
-    adapter = feasibly.wrap(unet(), schedule=diffusers.DDPMScheduler(prediction_type="sample"))
-    constraint = feasibly.Equality(lambda x: x.mean(dim=(1, 2, 3))[:, None] - 0.1, tolerance=1e-8)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", feasibly.InfeasibleWarning)  # it is not trained
-        result = feasibly.PPR(adapter, constraint, steps=4).sample(2, (1, 8, 8))
-    assert result.finite.all()
-    assert result.evaluations.backward > 0
 
 
 @torch.no_grad()

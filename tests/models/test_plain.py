@@ -6,10 +6,9 @@ import torch
 from torch import nn
 
 import feasibly
-from feasibly.constraints import GaussianRandomField, LevelSet
 from feasibly.denoisers.predictions import PREDICTIONS
 from feasibly.errors import DenoiserError
-from feasibly.schedules import EDM, VE, VP, Cosine, Flow, Rectified
+from feasibly.schedules import EDM, VE, VP, Flow, Rectified
 
 SCHEDULES = {"vp": VP(), "rectified": Rectified(), "straight": Flow()}
 
@@ -49,35 +48,6 @@ def test_single_precision_keeps_five_digits_where_a_projection_needs_them(exact,
             found = adapter(x_t, t).mean
             assert found.dtype == torch.float32
             assert (found - mixture(VP())(x_t, t).mean).abs().max() < 1e-5
-
-
-@pytest.mark.parametrize("path", ["vp", "straight"])
-@pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
-def test_ppr_draws_the_same_samples_through_every_parametrisation(path, exact, paths):
-    """From the same noise; in double precision, since an estimate from the noise divides by a
-    small alpha."""
-    constraint = LevelSet(GaussianRandomField(seed=3))
-    drawn = {}
-    for kind in ("x0", "eps", "v", "velocity"):
-        denoiser = feasibly.wrap(exact(kind, paths[path]), kind, SCHEDULES[path])
-        minimize = feasibly.minimizers.GaussNewton(4)  # a line search would amplify rounding
-        sampler = feasibly.PPR(denoiser, constraint, steps=12, repeats=1, minimize=minimize)
-        drawn[kind] = sampler.sample(64, (2,), seed=0, dtype=torch.float64).samples
-    for kind, samples in drawn.items():
-        assert (samples - drawn["x0"]).abs().max() < 1e-4, kind
-
-
-@pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
-def test_many_residuals_are_projected_through_a_velocity(exact, paths):
-    """By conjugate gradients."""
-    constraint = feasibly.Equality(
-        lambda x: torch.cat([x, x**2, x**3, 0 * x, x.sin()], dim=1)[:, :9], tolerance=1e-3
-    )
-    denoiser = feasibly.wrap(exact("velocity", paths["straight"]), "velocity", Flow())
-    minimize = feasibly.minimizers.GaussNewton(2, dense=1)
-    sampler = feasibly.PPR(denoiser, constraint, steps=8, minimize=minimize)
-    result = sampler.sample(4, (2,))
-    assert result.finite.all()
 
 
 class Linear(nn.Module):
@@ -253,8 +223,3 @@ def test_members_without_a_condition_are_refused():
         denoiser(torch.randn(3, 2), torch.tensor(0.5))
     with pytest.raises((DenoiserError, feasibly.SamplingError), match="label has 2 rows"):
         feasibly.Ancestral(denoiser, steps=4).sample(3, (2,))
-
-
-@pytest.mark.parametrize("schedule", [VP(), Cosine(), EDM(), Flow()], ids=repr)
-def test_the_schedule_of_an_adapter_is_the_one_given(schedule):
-    assert feasibly.wrap(lambda x, s: x, "eps", schedule).schedule is schedule

@@ -100,18 +100,6 @@ def test_samples_follow_the_truncated_prior(prior, constraint, options, largest)
     assert total_variation(result.samples, exact) <= largest
 
 
-@slow
-def test_where_little_of_the_prior_is_inside_samples_are_less_exact():
-    """A fortieth: resampling finds some of the members, and the rest are projected."""
-    denoiser, density = PRIORS["gaussian"]
-    constraint = Inequality(lambda x: 1.96 - x[:, :1], 1e-6)
-    exact, share = truncated(density, constraint)
-    assert share == pytest.approx(0.025, abs=0.002)
-    result = feasibly.sample(denoiser, constraint, N, (2,), method="ppr")
-    assert result.feasible.all()
-    assert total_variation(result.samples, exact) <= 0.09
-
-
 def test_the_bins_tell_a_squashed_ensemble():
     """Samples moved to the nearest point inside, by which the bar is known to be a bar."""
     _, density = PRIORS["gaussian"]

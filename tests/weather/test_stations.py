@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-import feasibly
 from feasibly.errors import ConstraintError
 from feasibly.weather import Stations
-from feasibly.weather.tables import known
 
 xarray = pytest.importorskip("xarray")
 pandas = pytest.importorskip("pandas")
@@ -89,27 +87,6 @@ def test_a_constant_field_is_constant_at_the_poles(lat):
     torch.testing.assert_close(found, torch.full((3,), 7.0))
 
 
-def test_a_field_has_one_value_at_the_pole_and_is_continuous_there():
-    fields = torch.randn(4, 1, 8, 16, dtype=torch.float64)
-    pole = at(fields, [90.0] * 4, [0.0, 77.0, 200.0, 359.0])
-    torch.testing.assert_close(pole, fields[0, 0, -1].mean().expand(4))
-    edge, beyond = (at(fields, [78.75 + d], [33.0]) for d in (0.0, 1e-9))
-    torch.testing.assert_close(edge, beyond)
-    half = at(fields, [(78.75 + 90) / 2], [33.0])
-    torch.testing.assert_close(half, (edge + pole[:1]) / 2)
-
-
-def test_a_wind_across_the_pole_keeps_its_direction():
-    """A uniform wind over the pole has components cos and sin of the longitude, of any grid."""
-    lon = torch.deg2rad(LONGITUDE.double())
-    u = (3 * lon.cos() - 4 * lon.sin()).expand(4, 1, 8, 16)
-    lons = np.array([0.0, 30.0, 90.0, 213.0])
-    found = at(u, [90.0] * 4, lons, variables=("u10",))
-    expected = 3 * np.cos(np.deg2rad(lons)) - 4 * np.sin(np.deg2rad(lons))
-    torch.testing.assert_close(found, torch.from_numpy(expected))
-    assert at(u, [90.0], [0.0], variables=("t2m",)).item() == pytest.approx(0, abs=1e-12)
-
-
 def test_a_row_on_the_pole_is_used():
     fields = torch.randn(4, 1, 9, 16, dtype=torch.float64)
     found = at(fields, [90.0, -90.0], [0.0, 45.0], latitude=WHOLE)
@@ -158,12 +135,6 @@ def test_gradients_are_the_weights():
     assert (polar[1, 0, 0, -1] > 0).all()
     assert polar.sum().item() == pytest.approx(1)
     torch.autograd.gradcheck(stations, x)
-
-
-def test_members_do_not_depend_on_their_batch():
-    x = torch.randn(3, 4, 1, 8, 16)
-    stations = Stations(table([85.0, 1.0], [3.0, 300.0], 0.5), variables=["t2m"], **GRID)
-    torch.testing.assert_close(stations(x)[1:2], stations(x[1:2]), rtol=0, atol=0)
 
 
 def test_values_and_errors_have_the_units_of_the_fields():
@@ -226,16 +197,6 @@ def test_tables_of_all_kinds_are_read_alike(kind):
     assert torch.equal(found.y, expected.y)
 
 
-def test_a_dict_needs_no_pandas(monkeypatch):
-    for name in ("pandas", "xarray"):
-        monkeypatch.setitem(__import__("sys").modules, name, None)
-    stations = Stations(table([0.0], [0.0], value=[1.0]), variables=["t2m"], **GRID)
-    fields = torch.zeros(2, 4, 1, 8, 16)
-    assert stations.chi_square(fields)["t2m"].tolist() == [1.0, 1.0]
-    with pytest.raises(ImportError, match=r"feasibly\[weather\]"):
-        stations.fit(fields)
-
-
 def test_the_constraint_is_the_observation_with_these_errors():
     rows = table([0.0, 10.0], [0.0, 50.0], value=[1.0, 2.0], error=[0.5, 2.0])
     stations = Stations(rows, variables=["t2m"], **GRID)
@@ -283,25 +244,6 @@ def test_latents_are_decoded_and_frames_without_stations_are_not(by_frame):
     assert stations.values(z, decode, by_frame=by_frame).tolist() == r.tolist()
 
 
-def test_samples_have_the_posterior_of_a_known_prior():
-    """Of independent standard normal values, one that is observed with the error e has the mean
-    y / (1 + e²) and the variance e² / (1 + e²): 0.8 y and 0.2 for e = 0.5. Of n = 13 x 96 values
-    the means' standard error is 0.013, and the variances' 0.008: five of them are a false alarm
-    in 10^6 runs."""
-    lon = LONGITUDE[:13].numpy()
-    rows = table(np.full(13, LATITUDE[2].item()), lon, value=1.5, error=0.5)
-    stations = Stations(rows, variables=["t2m"], **{**GRID, "times": [0.0]})
-    schedule = feasibly.schedules.LogLogit(1e-2, 1e2)
-    prior = feasibly.oracles.Gaussian(torch.zeros(128), torch.eye(128), schedule)
-    run = feasibly.sample(prior, stations.constraint(), 96, (1, 1, 8, 16), monitor=False)
-    found = stations(run.samples)
-    assert found.mean().item() == pytest.approx(0.8 * 1.5, abs=0.065)
-    assert found.var().item() == pytest.approx(0.2, abs=0.04)
-    expected = stations.chi_square(run.samples)["t2m"]
-    found = next(iter(run.chi_square.values())).double()  # of a run in single precision
-    torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
-
-
 def test_the_fit_of_an_ensemble_is_told_by_row():
     rows = table([0.0, 10.0, 20.0], [0.0, 50.0, 60.0], value=[1.0, 2.0, 0.0], error=[1, 2, 0.0])
     rows["variable"] = np.array(["t2m", "sp", "t2m"])
@@ -338,25 +280,6 @@ def test_the_fit_of_an_ensemble_is_told_by_station():
     assert (second["lat"], second["variable"], second["values"]) == (10, "sp", 1)
     assert second["misfit"] == pytest.approx(0, abs=1e-6)
     assert second["chi_square"] == pytest.approx(1)
-
-
-def test_the_right_errors_have_a_chi_square_of_one():
-    """Its standard error over 4000 values is 0.022: five of them are 0.11."""
-    rng = np.random.default_rng(0)
-    rows = table(rng.uniform(-90, 90, 4000), rng.uniform(-180, 360, 4000), rng.uniform(0, 3, 4000))
-    truth = 100 * torch.randn(1, 4, 1, 8, 16, dtype=torch.float64)
-    options = {"variables": ["t2m"], **GRID, "errors": {"t2m": 3.0}}
-    del rows["error"]
-    values = Stations(rows, **options)(truth)[0].numpy() + 3 * rng.standard_normal(4000)
-    found = Stations({**rows, "value": values}, **options).chi_square(truth)
-    assert found["t2m"].item() == pytest.approx(1, abs=0.11)
-
-
-def test_names_are_one_for_all_spellings():
-    assert known("2m_temperature") == known("2t") == "t2m"
-    assert known("z") == known("geopotential") == "geopotential"
-    assert known("geopotential_500") == "z500"
-    assert known("ozone") == "ozone"
 
 
 def without(name):
