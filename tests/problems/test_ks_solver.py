@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from feasibly.problems import ks_solver
-from feasibly.problems.ks_solver import bdf1, etdrk4, initial_conditions, wavenumbers
+from feasibly.problems.ks_solver import bdf1, initial_conditions, wavenumbers
 
 
 def fields(n, seed=0, points=128):
@@ -39,9 +39,8 @@ def test_a_small_mode_grows_at_its_linear_rate(m):
     x = 64 * torch.arange(points, dtype=torch.float64) / points
     u = 1e-8 * torch.cos(k * x)[None]
     rate = k**2 - k**4
-    implicit, exact = (1 - dt * rate) ** -steps, torch.exp(rate * dt * steps)
-    for solver, factor in ((bdf1, implicit), (etdrk4, exact)):
-        torch.testing.assert_close(solver(u, steps, dt)[:, -1], factor * u, rtol=1e-5, atol=1e-16)
+    factor = (1 - dt * rate) ** -steps
+    torch.testing.assert_close(bdf1(u, steps, dt)[:, -1], factor * u, rtol=1e-5, atol=1e-16)
 
 
 def test_a_trajectory_alone_is_the_trajectory_in_a_batch():

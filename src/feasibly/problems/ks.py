@@ -57,9 +57,6 @@ class KS:
             `sine-1` and `linear-1` observe the first frame only.
         denoiser: The prior; None for the shipped prior, of 64 x 64 points.
         size: The number of frames and of grid points.
-        physical: Whether to observe the field in physical units. Judging by its numbers, the
-            paper observes the standardised field. In physical units more values lie beyond
-            :math:`\pm \pi / 2`, where a sine has several solutions.
     """
 
     def __init__(
@@ -67,7 +64,6 @@ class KS:
         observation: str = "sine-3",
         denoiser: Denoiser | None = None,
         size: int = 64,
-        physical: bool = False,
     ) -> None:
         if observation not in OBSERVATIONS:
             raise ValueError(
@@ -85,7 +81,6 @@ class KS:
                 f"The shipped prior has 64 x 64 points. Give a denoiser for size={size}."
             )
         self.denoiser = priors.load("ks") if denoiser is None else denoiser
-        self.physical = physical
 
     def reference(self, k: int) -> Tensor:
         """Returns reference `k`, a sample of the prior by 256 steps of DDPM, of shape (T, X)."""
@@ -101,10 +96,9 @@ class KS:
     def constraint(self, reference: Tensor) -> Constraint:
         """Returns the observation of a reference, with shape (T, X), as a constraint."""
         frames, (_, function) = self.observed, OBSERVATIONS[self.name]
-        unit = RMS if self.physical else 1.0
 
         def A(u: Tensor) -> Tensor:
-            return function(unit * u[..., frames, :])
+            return function(u[..., frames, :])
 
         return Observation(A, A(reference), TOLERANCE)
 
