@@ -16,6 +16,7 @@ from ..report import Report
 from ..result import Result
 from ..samplers import PostHoc, Sampler
 from .compare import POST_HOC, run_all, show, written
+from .demo_parts import costs, finish, shares
 from .words import Screen
 
 
@@ -31,7 +32,6 @@ def demo_ks(out: Path, members: int, reference: int, seed: int) -> int:
     if members < 2:
         raise ValueError(f"An ensemble needs at least 2 members, got --members {members}.")
     console = Screen()
-    out.mkdir(parents=True, exist_ok=True)
     problem = KS("sine-3")
     with progress.shown(True) as meter, meter.part("reference"):
         y = problem.reference(reference)
@@ -90,12 +90,7 @@ def demo_ks(out: Path, members: int, reference: int, seed: int) -> int:
         "Error of the ensemble mean and spread of the ensemble, frame by frame: alike if the "
         "ensemble is calibrated.",
     )
-    report.figure(
-        figures.trace({label: r.trace for label, r in results.items()}, constraint.tolerance),
-        "Violation of the clean estimates and their feasible share along the way.",
-    )
-    for result in results.values():
-        report.code(result.summary())
+    finish(report, results, constraint.tolerance)
     written(report, out, console)
     return 0
 
@@ -116,10 +111,7 @@ def _row(problem: KS, label: str, result: Result, y: torch.Tensor) -> dict[str, 
         }
     return {
         "": label,
-        "feasible": f"{scores['feasible']:.0%}",
-        "on-manifold": f"{scores['on_manifold']:.0%}",
-        "feasible and on-manifold": f"{scores['joint']:.0%}",
+        **shares(scores),
         **measured,
-        "evaluations": f"{result.evaluations.forward} / {result.evaluations.backward}",
-        "seconds": f"{result.seconds:.0f}",
+        **costs(result),
     }

@@ -3,6 +3,7 @@ r"""Appa, a latent diffusion model of the global atmosphere, by the user's own c
 __all__ = ["Appa", "schedule"]
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,12 +61,11 @@ class Appa:
         t2m = appa.fields.physical(appa.decode(z, channels=["t2m"]), ["t2m"])
 
     No latent decodes to an analysis exactly: the tolerance, a sum of squares over all observed
-    values, allows the decoder's own error, here 0.05 standard deviations. Frames are decoded one
-    by one. :func:`write_forecast` keeps them.
+    values, allows the decoder's own error, here 0.05 standard deviations.
 
     The weights and the code are the user's own. Appa's code has no licence, and none of it is
     part of this library. Only the convolutional autoencoder and the transformer on its latents
-    are supported. Weights are frozen, and only tensors are read from them.
+    are supported. Only tensors are read from weights.
 
     References:
         | Appa: Bending Weather Dynamics with Latent Diffusion Models for Global Data Assimilation
@@ -146,14 +146,8 @@ class Appa:
         """
         hours = np.atleast_1d(np.asarray(start, "datetime64[h]"))
         hours = hours[:, None] + self.hours * np.arange(self.shape[0])
-        days, months = hours.astype("datetime64[D]"), hours.astype("datetime64[M]")
-        parts = (
-            months.astype("datetime64[Y]").astype(int) + 1970,
-            months.astype(int) % 12 + 1,
-            (days - months).astype(int) + 1,
-            (hours - days).astype(int),
-        )
-        return torch.from_numpy(np.stack(parts, axis=-1))
+        frames = [[moment.item().timetuple()[:4] for moment in row] for row in hours]
+        return torch.tensor(frames)
 
     def denoiser(self, start: Any) -> Adapter:
         """Returns the denoiser of trajectories that begin at a time.
@@ -197,22 +191,12 @@ class Appa:
         index = self.fields.index(channels)
         frames = range(self.shape[0]) if frames is None else frames
         recompute = self.recompute and z.requires_grad and torch.is_grad_enabled()
+        decode = partial(self._decode, index=index)
 
         def frame(z_f: Tensor) -> Tensor:
-            return self._decode(z_f, index)
+            return checkpoint(decode, z_f, use_reentrant=False) if recompute else decode(z_f)
 
-        return torch.stack(
-            [
-                torch.cat(
-                    [
-                        checkpoint(frame, z_f, use_reentrant=False) if recompute else frame(z_f)
-                        for z_f in z[:, f].split(1)
-                    ]
-                )
-                for f in frames
-            ],
-            dim=1,
-        )
+        return torch.stack([torch.cat([*map(frame, z[:, f].split(1))]) for f in frames], dim=1)
 
     def observation(
         self,

@@ -23,17 +23,9 @@ CODE = "https://github.com/montefiore-sail/appa"
 
 @dataclass(frozen=True)
 class Files:
-    """What is read from a folder.
-
-    Attributes:
-        denoiser: The configuration of the denoiser's training.
-        backbone: The denoiser's weights.
-        autoencoder: The configuration of the autoencoder's training.
-        weights: The autoencoder's weights.
-        mean: The latents' means, with shape (C).
-        std: Their standard deviations.
-        data: The folder of fields' statistics and masks, which need not exist.
-    """
+    """What is read from a folder: the configurations of the denoiser's and of the autoencoder's
+    training, their weights, the latents' moments, with shape (C), and the folder of the fields'
+    statistics and masks, which need not exist."""
 
     denoiser: dict[str, Any]
     backbone: dict[str, Tensor]

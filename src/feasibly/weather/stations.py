@@ -426,9 +426,8 @@ class Stations:
     def _refuse_twice(self) -> None:
         seen: dict[tuple, int] = {}
         columns = (self.time, self.lat, self.lon % 360, self.channel)
-        for row, key in zip(
-            self.rows, zip(*(c.tolist() for c in columns), strict=True), strict=True
-        ):
+        keys = zip(*(column.tolist() for column in columns), strict=True)
+        for row, key in zip(self.rows, keys, strict=True):
             if key in seen:
                 raise ConstraintError(
                     f"Row {row} of the table has the time, place and variable of row {seen[key]}. "
