@@ -115,11 +115,10 @@ class Adapter(nn.Module):
         self.data_moments: tuple[Tensor, Tensor] | None = None
 
     def forward(self, x_t: Tensor, t: Tensor, **conditions: Any) -> Posterior:
-        r"""Estimates :math:`p(x_0 \mid x_t)`.
+        r"""Estimates :math:`p(x_0 \mid x_t)`, for states :math:`x_t` with shape :math:`(B, *)` and
+        times with shape :math:`()` or :math:`(B)`.
 
         Arguments:
-            x_t: The noisy state, with shape :math:`(B, *)`.
-            t: The diffusion time, with shape :math:`()` or :math:`(B)`.
             conditions: What the network is conditioned on, in place of the conditions that the
                 adapter has; tensors have a row for every sample of `x_t`.
 
@@ -138,12 +137,8 @@ class Adapter(nn.Module):
         return any(isinstance(v, Tensor) and not _shared(v) for v in self.conditions.values())
 
     def inside(self, x_t: Tensor, alpha: Tensor | float = 1.0) -> Tensor:
-        """Returns states projected onto the subspace of the data, with their shape.
-
-        Arguments:
-            x_t: The states, with shape (B, *).
-            alpha: The signal scale, which broadcasts against them.
-        """
+        """Returns states, with shape (B, *), projected onto the subspace of the data; the signal
+        scale `alpha` broadcasts against them."""
         if self.project is None:
             return x_t
         offset = self.project(torch.zeros_like(x_t))
@@ -156,14 +151,8 @@ class Adapter(nn.Module):
         time: Tensor,
         conditions: Mapping[str, Any] | None = None,
     ) -> Tensor:
-        r"""Returns what the network predicts, with the shape and dtype of :math:`x_t`.
-
-        Arguments:
-            x_t: The noisy state, with shape :math:`(B, *)`.
-            at: The scales of its noise level.
-            time: What the network gets for the time, with shape :math:`()` or :math:`(B)`.
-            conditions: See :meth:`forward`.
-        """
+        """Returns what the network predicts at the scales `at` if it gets `time` for the time,
+        with the shape and dtype of the states."""
         inner = x_t if self.scale is None else self.scale(at) * x_t
         dtype = self._dtype() or x_t.dtype
         # whole numbers and half precision are a user's own choice; by default there is neither,
@@ -192,7 +181,6 @@ class Adapter(nn.Module):
         return next((p.dtype for p in self.net.parameters() if p.is_floating_point()), None)
 
     def _rows(self, batch: int, device: torch.device) -> dict[str, Any]:
-        """The conditions of the members in a batch."""
         return {k: _rows_of(k, v, batch, device) for k, v in self.conditions.items()}
 
     def _unwrap(self, result: Any, x_t: Tensor) -> Tensor:
@@ -253,12 +241,7 @@ class Adapter(nn.Module):
 
 
 class AsIs(Adapter):
-    """A denoiser in this library's protocol already: it is handed state and time as they come.
-
-    Arguments:
-        denoiser: The denoiser, with an attribute `schedule`.
-        conditions: See :class:`Adapter`.
-    """
+    """A denoiser in this library's protocol already: it is handed state and time as they come."""
 
     def __init__(self, denoiser: Any, conditions: Mapping[str, Any] | None = None) -> None:
         schedule = denoiser.schedule
@@ -268,9 +251,8 @@ class AsIs(Adapter):
 
     def forward(self, x_t: Tensor, t: Tensor, **conditions: Any) -> Posterior:
         given = self._rows(len(x_t), x_t.device) | conditions
-        if self.project is None:
-            return Posterior(self._unwrap(self.net(x_t, t, **given), x_t))
-        x_t = self.inside(x_t, scales(self.schedule, t, x_t).alpha)
+        if self.project is not None:
+            x_t = self.inside(x_t, scales(self.schedule, t, x_t).alpha)
         return Posterior(self.inside(self._unwrap(self.net(x_t, t, **given), x_t)))
 
     def output(

@@ -7,9 +7,10 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pad, silu
+from torch.nn.functional import pad
 
-from .embedding import FiLM, SineEmbedding
+from .embedding import SineEmbedding
+from .sphere import Block
 
 
 class UNet(nn.Module):
@@ -70,25 +71,11 @@ class UNet(nn.Module):
         return self.project(h)[:, 0]
 
 
-class ResidualBlock(nn.Module):
-    r"""Creates :math:`h \mapsto h + C_2(\mathrm{SiLU}(\mathrm{FiLM}(C_1(\mathrm{norm}(h)))))`.
-
-    Arguments:
-        channels: The number of channels.
-        features: The number of features of the condition.
-    """
+class ResidualBlock(Block):
+    """A block of convolutions over time and space, modulated by a condition."""
 
     def __init__(self, channels: int, features: int) -> None:
-        super().__init__()
-        self.norm = nn.GroupNorm(channels // 16, channels)
-        self.first = nn.Conv2d(channels, channels, 3)
-        self.film = FiLM(features, channels)
-        self.second = nn.Conv2d(channels, channels, 3)
-
-    def forward(self, h: Tensor, condition: Tensor) -> Tensor:
-        y = self.first(_pad(self.norm(h)))
-        y = silu(self.film(y.movedim(1, -1), condition[:, None, None]).movedim(-1, 1))
-        return h + self.second(_pad(y))
+        super().__init__(channels, features, _pad)
 
 
 def _pad(h: Tensor, before: int = 1, after: int = 1) -> Tensor:
