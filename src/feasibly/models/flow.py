@@ -104,10 +104,9 @@ def _path(given: Any) -> tuple[Flow, str]:
 def _matcher(name: str, sigma: float) -> tuple[Flow, str]:
     r"""The path of one of torchcfm's matchers, by its class's name.
 
-    All but the Target matcher mix data and noise as :math:`A x_0 + B \epsilon`, add more noise, of
-    a constant scale :math:`\sigma`, and regress on :math:`A' x_0 + B' \epsilon` alone. Given
-    :math:`x_0` and the state, the mean of that is the velocity of a path with :math:`S^2 = B^2 +
-    \sigma^2`.
+    All but the Target matcher add noise of a constant scale :math:`\sigma` to :math:`A x_0 + B
+    \epsilon`, and regress on :math:`A' x_0 + B' \epsilon` alone. Given :math:`x_0` and the state,
+    its mean is the velocity of a path with :math:`S^2 = B^2 + \sigma^2`.
     """
     if name.startswith("SchrodingerBridge"):
         raise DenoiserError(

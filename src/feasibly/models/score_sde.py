@@ -43,26 +43,14 @@ def score_sde(
             f"predicts something else use kind={output!r}."
         )
     if isinstance(schedule, VE):
-        return Adapter(
-            net,
-            schedule,
-            output or "score",
-            time=lambda t: schedule(t)[1],
-            clock="sigma",
-            conditions=conditions,
-        )
-    if not isinstance(schedule, VP):
+        default, time, clock = "score", lambda t: schedule(t)[1], "sigma"
+    elif isinstance(schedule, VP):
+        default, time = "eps", lambda t: schedule.time(t) * 999
+        clock = "999 s, with s the process's time"
+    else:
         raise DenoiserError(
             "kind='score_sde' needs the process it was trained with: schedule=feasibly.schedules."
             f"VP(beta_0, beta_1), SubVP(beta_0, beta_1) or VE(sigma_min, sigma_max); got "
             f"{schedule!r}."
         )
-
-    return Adapter(
-        net,
-        schedule,
-        output or "eps",
-        time=lambda t: schedule.time(t) * 999,
-        clock="999 s, with s the process's time",
-        conditions=conditions,
-    )
+    return Adapter(net, schedule, output or default, time=time, clock=clock, conditions=conditions)

@@ -58,9 +58,8 @@ def wrap(
 
     The result is called as `(x_t, t, **conditions)`, returns an object whose `mean` is
     :math:`\mathbb{E}[x_0 \mid x_t]`, and has a `schedule`; printed, it states what it assumes. A
-    network that is a module runs in evaluation mode, and its weights take no gradient. Yours stays
-    as it is: the denoiser has a copy that shares its weights, or the module itself if it is in
-    that state already. So move the denoiser to a device, and not the network.
+    network that is a module stays as it is: the denoiser has a copy in evaluation mode that shares
+    its weights. So move the denoiser to a device, and not the network.
 
     ==================== ===================================================== ==================
     kind                 network                                               schedule

@@ -103,12 +103,8 @@ class KS:
         return Observation(A, A(reference), TOLERANCE)
 
     def in_support(self, u: Tensor) -> Tensor:
-        r"""Returns which samples are on-manifold, that is, could be samples of the prior.
-
-        The range, the largest change between two frames and the residual of the equation must not
-        exceed 1.1 times their maxima in samples of the prior and in data. Since a sine is
-        periodic, a member can be feasible while its values are far from the data.
-        """
+        """Returns which samples are on-manifold, that is, within :data:`SUPPORT`. Since a sine is
+        periodic, a sample can be feasible while its values are far from the data."""
         return torch.stack([s <= bound for s, bound in self._bounded(u).values()]).all(dim=0)
 
     def _bounded(self, u: Tensor) -> dict[str, tuple[Tensor, float]]:
@@ -117,15 +113,8 @@ class KS:
         return {name: (values, bounds[name]) for name, values in statistics(u).items()}
 
     def failures(self, u: Tensor, feasible: Tensor) -> dict[int, str]:
-        """Returns the members that are feasible but off-manifold, with the reason.
-
-        Arguments:
-            u: The ensemble, with shape (M, T, X).
-            feasible: Which members are feasible, with shape (M).
-
-        Returns:
-            The number of each such member, with the statistics that exceed their bounds.
-        """
+        """Returns the members of an ensemble, with shape (M, T, X), that are feasible but
+        off-manifold: each number, with the statistics that exceed their bounds."""
         reasons: dict[int, str] = {}
         for name, (values, bound) in self._bounded(u).items():
             for i in (feasible & ~(values <= bound)).nonzero().flatten().tolist():
@@ -188,11 +177,8 @@ class KS:
 
 
 def statistics(u: Tensor) -> dict[str, Tensor]:
-    """Returns statistics that distinguish trajectories from other fields, each with shape (B).
-
-    They are the largest value, the largest change between two frames, and the residual of the
-    equation.
-    """
+    """Returns statistics that distinguish trajectories from other fields, each with shape (B): the
+    largest value, the largest change between frames, and the residual of the equation."""
     return {
         "range": u.abs().flatten(start_dim=1).amax(dim=1),
         "change": u.diff(dim=1).abs().flatten(start_dim=1).amax(dim=1),
@@ -206,11 +192,7 @@ samples of the shipped prior and 96 trajectories of the solver; the prior's card
 
 
 def layout(shape: Sequence[int]) -> Layout | None:
-    """Returns the axes of trajectories, time and position; None unless a sample has two.
-
-    Arguments:
-        shape: The numbers of frames and of grid points.
-    """
+    """Returns the axes of trajectories, time and position; None unless a sample has two."""
     if len(shape) != 2:
         return None
     frames, points = shape
@@ -248,29 +230,21 @@ def residual(u: Tensor) -> Tensor:
 
 
 def energy_spectrum(u: Tensor) -> Tensor:
-    r"""Returns the mean energy of each Fourier mode in space, with shape :math:`(X / 2 + 1)`.
-
-    Arguments:
-        u: Trajectories, with shape :math:`(B, T, X)`.
-    """
+    r"""Returns the mean energy of each Fourier mode in space, with shape :math:`(X / 2 + 1)`, of
+    trajectories with shape :math:`(B, T, X)`."""
     points = u.shape[-1]
     return (torch.fft.rfft(u.double()) / points).abs().square().mean(dim=(0, 1))
 
 
 def spectrum_distance(u: Tensor, v: Tensor, modes: int = 20) -> float:
-    r"""Returns the largest relative difference between the spectra of two sets of trajectories.
-
-    It is over the modes :math:`1, \dots,` `modes`.
-    """
+    """Returns the largest relative difference between the spectra of two sets of trajectories, of
+    modes from 1."""
     return (_energy_ratio(u, v, modes) - 1).abs().max().item()
 
 
 def log_spectral_distance(u: Tensor, v: Tensor, modes: int = 20) -> float:
-    r"""Returns the log-spectral distance of two sets of trajectories.
-
-    It is the root mean square of the logarithm of the ratio of energies, over the modes
-    :math:`1, \dots,` `modes`.
-    """
+    """Returns the log-spectral distance of two sets of trajectories: the root mean square of the
+    logarithm of the ratio of energies, over modes from 1."""
     return _energy_ratio(u, v, modes).log().square().mean().sqrt().item()
 
 

@@ -115,15 +115,8 @@ class ShallowWater:
         return x + dt / 6 * (k_1 + 2 * k_2 + 2 * k_3 + k_4)
 
     def balance(self, zeta: Tensor, geopotential: float) -> Tensor:
-        r"""Returns the states without divergence, :math:`\delta = \delta_t = 0`.
-
-        Arguments:
-            zeta: The coefficients of the vorticity, with shape :math:`(*, L, M)`.
-            geopotential: The mean of :math:`\Phi`.
-
-        Returns:
-            The states, with shape :math:`(*, 3, L, M)`.
-        """
+        r"""Returns the states without divergence, :math:`\delta = \delta_t = 0`, with shape
+        :math:`(*, 3, L, M)`, of a vorticity :math:`(*, L, M)` and a mean of :math:`\Phi`."""
         still = torch.zeros_like(zeta)
         u, v = self.sphere.wind(zeta, still)
         eta = self.sphere.synthesis(zeta) + self.coriolis
@@ -154,19 +147,8 @@ def _jets(planet: Planet, sphere: Gaussian) -> Tensor:
 
 
 def initial_conditions(n: int, generator: Generator, planet: Planet, sphere: Gaussian) -> Tensor:
-    """Returns random states in balance: the planet's jets, and eddies of degrees 3 to 15.
-
-    They are the same at all resolutions, so that runs can be compared.
-
-    Arguments:
-        n: The number of states.
-        generator: The source of randomness.
-        planet: The climate.
-        sphere: The transforms, with a truncation at 15 or more.
-
-    Returns:
-        The states, with shape (n, 3, L, M).
-    """
+    """Returns random states in balance, with shape (n, 3, L, M): the planet's jets, and eddies of
+    degrees 3 to 15, which are the same at all resolutions."""
     noise = torch.randn(n, 16, 16, 2, generator=generator, dtype=torch.float64)
     noise[:, :, 0, 1] = 0  # the zonal means of a real field are real
     noise[:, :3] = 0

@@ -106,9 +106,8 @@ class Sphere:
 
     def gradient(self, s: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the eastward and the northward derivative of coefficients, on the grid."""
-        return self._fields(1j * _at_latitudes(s, self.east)), self._fields(
-            _at_latitudes(s, self.north)
-        )
+        east, north = _at_latitudes(s, self.east), _at_latitudes(s, self.north)
+        return self._fields(1j * east), self._fields(north)
 
     def wind(self, vorticity: Tensor, divergence: Tensor) -> tuple[Tensor, Tensor]:
         r"""Returns the wind with a vorticity and a divergence (Helmholtz decomposition).
@@ -196,14 +195,7 @@ class Gaussian(Sphere):
         r"""Returns the coefficients of the curl and the divergence of a vector field.
 
         They are integrated by parts, :math:`\langle Y, \nabla \cdot w \rangle = - \langle \nabla
-        Y, w \rangle`, so that no field is differentiated.
-
-        Arguments:
-            u: The eastward component, with shape :math:`(*, nlat, nlon)`.
-            v: The northward component.
-
-        Returns:
-            The vertical curl and the divergence, each with shape :math:`(*, L, M)`.
+        Y, w \rangle`, so that no field, with shape :math:`(*, nlat, nlon)`, is differentiated.
         """
         waves = self._waves(torch.stack((u, v)))
         u_east, v_east = 1j * _at_latitudes(waves, self._east)
@@ -212,13 +204,8 @@ class Gaussian(Sphere):
 
 
 def equiangular(truncation: int, nlat: int, radius: float = 1.0) -> Sphere:
-    """Returns the synthesis on WeatherBench2's grid without poles, whose latitudes are centres.
-
-    Arguments:
-        truncation: The highest degree of the coefficients.
-        nlat: The number of latitudes. There are twice as many longitudes.
-        radius: The radius of the sphere.
-    """
+    """Returns the synthesis on WeatherBench2's grid without poles, whose latitudes are centres,
+    with twice as many longitudes as latitudes."""
     latitudes = 180 / nlat * (torch.arange(nlat, dtype=torch.float64) + 0.5) - 90
     return Sphere(truncation, latitudes, 2 * nlat, radius)
 
