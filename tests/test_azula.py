@@ -22,11 +22,6 @@ def azula_gaussian(schedule):
     return denoise.GaussianDenoiser(torch.zeros(2), DiagonalCovariance(torch.ones(2)), schedule)
 
 
-def test_our_sampler_takes_their_denoiser():
-    result = feasibly.PPR(azula_gaussian(noise.VPSchedule()), PLANE, steps=16).sample(16, (2,))
-    assert result.feasible.all()
-
-
 def test_our_sampler_agrees_with_theirs():
     """DDIM, from the same noise."""
     denoiser = azula_gaussian(noise.VESchedule())

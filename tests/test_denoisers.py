@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from feasibly.denoisers import Correlated, Denoiser, Karras, Posterior, broadcast
+from feasibly.denoisers import Correlated, Karras, Posterior, broadcast
 from feasibly.oracles import Checkerboard, Gaussian, GaussianMixture
 from feasibly.schedules import EDM, VE, VP, LogLogit, Rectified, Schedule
 
@@ -163,17 +163,6 @@ def test_estimate_of_one_sample_ignores_the_others(make):
     for i in range(5):
         alone = denoiser(x_t[i : i + 1], t[i : i + 1]).mean
         torch.testing.assert_close(together[i : i + 1], alone, rtol=1e-12, atol=1e-14)
-
-
-def test_a_denoiser_needs_no_more_than_its_mean():
-    class Halve(Denoiser):
-        def mean(self, x, sigma):
-            return x / (1 + sigma)
-
-    x_t = normal(2, 3)
-    # x = x_t / alpha = 2 x_t and sigma = 0.25 / 0.5
-    expected = 2 * x_t / 1.5
-    torch.testing.assert_close(Halve(Fixed(0.5, 0.25))(x_t, double(0.1)).mean, expected)
 
 
 class Diagonal(nn.Module):

@@ -73,18 +73,6 @@ def test_marginals_shows_the_states_of_every_row_at_every_noise_level():
     assert_saves(figure)
 
 
-def test_marginals_draws_the_zero_set_where_it_is():
-    figure = figures.marginals(states(), SIGMAS, line())
-    for ax in figure.axes:
-        (contour,) = contours(ax)
-        (path,) = contour.get_paths()
-        x, y = path.vertices.T
-        np.testing.assert_allclose(x - 2 * y + 0.3, 0, atol=1e-4)
-        # through all of the plane that standardised data fill
-        assert x.min() <= -1.9
-        assert x.max() >= 1.9
-
-
 def test_trace_draws_the_first_attempt_only():
     run = snapshots(attempts=(0, 1, 2))
     left, right = figures.trace({"PPR": run}, tolerance=1e-3).axes

@@ -107,7 +107,10 @@ def test_a_method_is_explained_with_its_options(name, capsys):
         (r"\sigma_t^2", "σ_t^2"),
         (r"p_t^\mathcal{C}", "p_t^C"),
         (r"(J V J^\top)^{-1} r", "(J V Jᵀ)^-1 r"),
-        (r"\frac{\sigma_t^2}{\alpha_t} \frac{\partial d}{\partial x}", "(σ_t^2)/(α_t) (∂ d)/(∂ x)"),
+        (
+            r"\frac{\sigma_t^2}{\alpha_t} \frac{\partial d}{\partial x}",
+            "(σ_t^2)/(α_t) (∂ d)/(∂ x)",
+        ),
         (r"\frac{\sqrt{a}}{b}", "(√a)/(b)"),
         (r"\nabla_{x_t} \|r\|", "∇_(x_t) ‖r‖"),
         (r"\mathbb{E}[x_0 \mid x_t] \in (0, 1] .", "E[x_0 | x_t] ∈ (0, 1]."),

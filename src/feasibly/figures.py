@@ -228,12 +228,7 @@ def marginals(
 
 
 def points(samples: Mapping[str, Tensor], constraint: Constraint) -> "Figure":
-    """Draws planar samples, a panel each, with the constraint.
-
-    Arguments:
-        samples: For each panel, its title and its samples, with shape (N, 2).
-        constraint: The constraint, whose zero set is drawn where it is one curve in the plane.
-    """
+    """Draws planar samples, each with shape (N, 2), a panel each, with the constraint."""
     figure, (axes,) = _figure(1, len(samples), size=2.4)
     for ax, (name, x) in zip(axes, samples.items(), strict=True):
         _scatter(ax, x, constraint, "tab:blue", 2.1)
@@ -315,14 +310,8 @@ def trajectories(
     observed: Sequence[int] = (),
     stations: Tensor | None = None,
 ) -> "Figure":
-    """Draws trajectories of a field in one space dimension, five a row, space to the right; or
-    maps.
-
-    Arguments:
-        fields: For each panel, its title and its trajectory, with shape (T, X).
-        observed: The frames to mark.
-        stations: The points to mark, by their two indices, with shape (N, 2); None for none.
-    """
+    """Draws trajectories of a field in one space dimension, or maps, each with shape (T, X), five
+    a row, and marks observed frames and stations, by their two indices, with shape (N, 2)."""
     figure, panels = _panels(len(fields), 5, size=2.4)
     largest = next(iter(fields.values())).abs().max().item()
     for ax, (name, u) in zip(panels, fields.items(), strict=True):
@@ -388,14 +377,8 @@ def over_time(
     unit: str = "frame",
     label: str = "",
 ) -> "Figure":
-    """Draws scores against the time of the system.
-
-    Arguments:
-        curves: For each curve, its name and its values, with shape (T).
-        observed: The frames to mark.
-        unit: What time is counted in.
-        label: What the values are, with their units.
-    """
+    """Draws scores, each with shape (T), against the time of the system, in some unit, and marks
+    observed frames; `label` is what the scores are, with their units."""
     figure, ((ax,),) = _figure(1, 1, size=5)
     for frame in observed:
         ax.axvline(frame, color="black", linewidth=0.8, linestyle=":")
@@ -434,11 +417,8 @@ def rank_histograms(ranks: Mapping[str, Tensor], members: int, most: int = 6) ->
 
 
 def coverage(covered: Mapping[str, Sequence[float]]) -> "Figure":
-    """Draws the share of truths in regions against the share that they should hold.
-
-    Arguments:
-        covered: For each curve, its name and the shares, from 0 to 1 in even steps.
-    """
+    """Draws the share of truths in regions against the share that they should hold, which goes
+    from 0 to 1 in even steps."""
     figure, ((ax,),) = _figure(1, 1, size=3.5)
     for name, shares in covered.items():
         expected = torch.linspace(0, 1, len(shares)).tolist()

@@ -266,9 +266,6 @@ def cubic(v):
         (torch.exp, None),
         (torch.tanh, 0.02),
         (cubic, None),
-        pytest.param(torch.exp, 0.02, marks=pytest.mark.slow),
-        pytest.param(torch.tanh, None, marks=pytest.mark.slow),
-        pytest.param(cubic, 0.02, marks=pytest.mark.slow),
     ],
 )
 def test_many_curved_values_of_one_branch_have_the_exact_mean_and_spread(function, noise):

@@ -104,20 +104,6 @@ def test_the_divergence_of_the_gradient_is_the_laplacian(sphere):
     assert (restored[:, 0] == 0).all()
 
 
-def test_products_of_two_fields_are_not_aliased(sphere):
-    """The same coefficients as on a grid that is fine enough for the whole product."""
-    a, b = coefficients(sphere, 2)
-    fine = Gaussian(2 * sphere.truncation, 2 * sphere.truncation + 1, RADIUS)
-    L = sphere.truncation + 1
-
-    def padded(s):
-        return torch.nn.functional.pad(s, (0, sphere.truncation, 0, sphere.truncation))
-
-    product = fine.analysis(fine.synthesis(padded(a)) * fine.synthesis(padded(b)))[:L, :L]
-    found = sphere.analysis(sphere.synthesis(a) * sphere.synthesis(b))
-    torch.testing.assert_close(found, product, rtol=0, atol=1e-10)
-
-
 def test_the_output_grid_is_weatherbenchs():
     grid = equiangular(31, 32)
     assert grid.latitudes[0] == -87.1875

@@ -144,16 +144,6 @@ def test_frames_are_as_far_apart_as_in_training(tmp_path):
     assert appa.dates(START)[0, :6, 3].tolist() == [0, 6, 12, 18, 0, 6]
 
 
-def test_members_have_dates_of_their_own(appa):
-    starts = [START, "2021-12-01T06"]
-    x, t = latents(), torch.tensor(0.5)
-    apart = [appa.denoiser(s)(x[k : k + 1], t).mean for k, s in enumerate(starts)]
-    with feasibly.members.calling([0, 1]):
-        both = appa.denoiser(starts)(x, t).mean
-    torch.testing.assert_close(both, torch.cat(apart))
-    assert (appa.denoiser(START)(x, t).mean - both)[1].abs().max() > 1e-4
-
-
 @pytest.mark.parametrize(
     ("name", "kind"),
     [

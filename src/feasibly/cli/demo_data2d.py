@@ -24,14 +24,7 @@ SIGMAS = (3.0, 0.5, 0.15, 0.03)
 
 
 def demo_data2d(out: Path, members: int, constraint: int, seed: int) -> int:
-    """Samples the shipped priors of Data2D under a random field, by three methods.
-
-    Arguments:
-        out: The folder for the report, the figures and the samples.
-        members: The number of samples of each ensemble.
-        constraint: Which of the constraints, 0 to 11.
-        seed: The seed of the ensembles.
-    """
+    """Samples the shipped priors of Data2D under a random field, by three methods."""
     torch.set_num_threads(1)  # small kernels lose more to waiting than they gain from a second
     console = Screen()
     report = Report("feasibly: two trained priors under a hard constraint")

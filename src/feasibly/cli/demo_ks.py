@@ -21,14 +21,7 @@ from .words import Screen
 
 
 def demo_ks(out: Path, members: int, reference: int, seed: int) -> int:
-    """Samples trajectories of the Kuramoto-Sivashinsky equation, given the sine of three frames.
-
-    Arguments:
-        out: The folder for the report, the figures and the samples.
-        members: The number of members, at least 2.
-        reference: Which reference trajectory is observed.
-        seed: The seed of the ensemble.
-    """
+    """Samples trajectories of a chaotic field, given the sine of three frames."""
     if members < 2:
         raise ValueError(f"An ensemble needs at least 2 members, got --members {members}.")
     console = Screen()

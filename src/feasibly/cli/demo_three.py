@@ -53,14 +53,7 @@ class Shown:
 
 def demo_three(out: Path, members: int, constraint: int, seed: int) -> int:
     """Samples points on a curve, maps that agree with stations, and a chaotic field that is
-    observed.
-
-    Arguments:
-        out: The folder for the report, the figures and the samples.
-        members: The number of points and of maps; there are 2 trajectories of the field.
-        constraint: Which curve, which stations, which reference trajectory.
-        seed: The seed of the ensembles.
-    """
+    observed."""
     if not 0 <= constraint <= 11:
         raise ValueError(f"--constraint must be one of 0 to 11, got {constraint}.")
     torch.set_num_threads(1)  # small kernels lose more to waiting than they gain from a second

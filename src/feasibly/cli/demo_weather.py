@@ -26,14 +26,7 @@ V = 2
 
 
 def demo_weather(out: Path, members: int, reference: int, seed: int) -> int:
-    """Samples days of weather, given the wind speed of noon at a tenth of all points.
-
-    Arguments:
-        out: The folder for the report, the figures and the samples.
-        members: The number of members, at least 2.
-        reference: Which day is observed.
-        seed: The seed of the ensemble.
-    """
+    """Samples days of weather, given the wind speed of noon at a tenth of all points."""
     if members < 2:
         raise ValueError(f"An ensemble needs at least 2 members, got --members {members}.")
     console = Screen()

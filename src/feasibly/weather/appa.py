@@ -139,22 +139,16 @@ class Appa:
             )
 
     def dates(self, start: Any) -> Tensor:
-        """Returns the year, month, day and hour of every frame, with shape (starts, T, 4).
-
-        Arguments:
-            start: The time of the first frame in UTC, such as "2021-06-01T00", or several.
-        """
+        """Returns the year, month, day and hour of every frame, with shape (starts, T, 4), for one
+        or several times of the first frame in UTC, such as "2021-06-01T00"."""
         hours = np.atleast_1d(np.asarray(start, "datetime64[h]"))
         hours = hours[:, None] + self.hours * np.arange(self.shape[0])
         frames = [[moment.item().timetuple()[:4] for moment in row] for row in hours]
         return torch.tensor(frames)
 
     def denoiser(self, start: Any) -> Adapter:
-        """Returns the denoiser of trajectories that begin at a time.
-
-        Arguments:
-            start: See :meth:`dates`: one time for all members, or one for each.
-        """
+        """Returns the denoiser of trajectories that begin at a time, one for all members or one
+        for each."""
         dates = self.dates(start)
         first, last = (_date(dates[0, k]) for k in (0, -1))
         return Adapter(

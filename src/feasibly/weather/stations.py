@@ -132,13 +132,8 @@ class Stations:
         return len(self.y)
 
     def __call__(self, fields: Tensor) -> Tensor:
-        """Returns the values of fields at the stations: the operator :math:`A`.
-
-        Arguments:
-            fields: The fields, with shape (B, T, C, lat, lon).
-
-        Returns:
-            The values in the units of the fields, with shape (B, m), in the order of `rows`.
+        """Returns the values of fields, with shape (B, T, C, lat, lon), at the stations, in the
+        order of `rows`, with shape (B, m): the operator :math:`A`.
 
         Raises:
             ConstraintError: If the fields have another shape.
@@ -201,10 +196,8 @@ class Stations:
     def values(
         self, samples: Tensor, decode: Decode | None = None, *, by_frame: bool = True
     ) -> Tensor:
-        """Returns the values of samples at the stations, with shape (B, m).
-
-        Samples are decoded one by one. The arguments are those of :meth:`fit`.
-        """
+        """Returns the values of samples at the stations, with shape (B, m). Samples are decoded
+        one by one; see :meth:`fit`."""
         if decode is None:
             return self(samples)
         _check_decoder(decode)
@@ -216,14 +209,8 @@ class Stations:
     def chi_square(
         self, samples: Tensor, decode: Decode | None = None, *, by_frame: bool = True
     ) -> dict[str, Tensor]:
-        """Returns, by variable, the mean square of the misfits in units of their errors.
-
-        It is about one for samples that fit. Exact values are left out. The arguments are those of
-        :meth:`fit`.
-
-        Returns:
-            For each variable with errors, its values, with shape (B).
-        """
+        """Returns, for each variable with errors, the mean square of the misfits in units of their
+        errors, with shape (B). It is about one for samples that fit; see :meth:`fit`."""
         squares = self._squares(self.values(samples, decode, by_frame=by_frame).double().cpu())
         return {name: squares[:, seen].mean(dim=1) for name, seen in self._uncertain()}
 
@@ -290,17 +277,16 @@ class Stations:
         )
 
     def by_station(self, misfits: Tensor) -> list[dict[str, Any]]:
-        """Tells how an ensemble fits each variable at each station. Exact values are left out.
+        """Returns, for each station and variable in the order of the table, how an ensemble fits.
 
         Arguments:
             misfits: The misfits of values with errors, in units of them, with shape (M, m): the
                 residual of the observation's attribute `noisy`.
 
         Returns:
-            A dict for each station and variable, in the order of the table: its `lat`, `lon` and
-            `variable`; the number of its `values`; the root mean squares of their `error` and of
-            the `misfit` of the ensemble mean, in the units of the fields; and `chi_square`, the
-            mean square of the misfits in units of errors.
+            A dict for each: `lat`, `lon` and `variable`; the number of `values`; the root mean
+            squares of their `error` and of the `misfit` of the ensemble mean, in the units of the
+            fields; and `chi_square`, the mean square of the misfits in units of errors.
         """
         seen = (self.errors > 0).numpy()
         r, error = misfits.double().cpu().numpy(), self.errors.double().numpy()[seen]
