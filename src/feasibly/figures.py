@@ -83,10 +83,10 @@ def _panels(count: int, most: int, size: float) -> "tuple[Figure, list[Axes]]":
 def plot(result: Result, constraint: Constraint | None = None, members: int = 4) -> "Figure":
     """Draws an overview of an ensemble, by the shape of a sample.
 
-    Points in the plane are drawn as such, numbers as a histogram, and sequences as lines with
-    their mean and the range from 5 % to 95 %: a panel for each of up to four channels. Fields in
-    two dimensions are drawn as maps: the first few members, the mean and the spread. With more
-    axes, each row shows one slice along the first ones. Members that failed are left out.
+    Points in the plane are drawn as such, numbers as a histogram, and sequences, of up to four
+    channels, as lines with their mean and the range from 5 % to 95 %. Fields are drawn as maps:
+    the first few samples, the mean and the spread. With more axes, each row shows one slice along
+    the first ones. Samples that failed are left out.
 
     Arguments:
         result: The ensemble.

@@ -1,6 +1,6 @@
 r"""A network of any parametrisation, as a denoiser."""
 
-__all__ = ["Adapter", "AsIs", "positional", "time_first"]
+__all__ = ["Adapter", "AsIs", "fixed", "positional", "time_first"]
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -37,15 +37,13 @@ class Adapter(nn.Module):
     r"""A network :math:`F`, of any parametrisation, as a denoiser
     :math:`d(x_t, t) = \mathbb{E}[x_0 \mid x_t]`.
 
-    A network that is a module is used in evaluation mode, and its weights take no gradient; where
-    it is not so already, that is a copy that shares its weights. It is called in its own dtype,
-    with a time for every sample; the result has the dtype of the state. Printing an adapter states
-    all that it assumes.
+    A network that is a module is used in evaluation mode, and its weights take no gradient, if
+    need be as a copy that shares them. It is called in its own dtype, with a time for every
+    sample; the result has the dtype of the state. Printing an adapter states all that it assumes.
 
-    Data may live on a subspace, as centred or padded ones do, with the projection :math:`P` onto
-    it as `project`. Noise outside of it says nothing of the data, so that :math:`P d(P x_t)` is
-    the posterior mean. It holds for :math:`P(x) = c + P_0 x` as well, with :math:`x_t` as
-    :math:`\alpha_t c + P_0 x_t`.
+    Data may live on a subspace, as centred or padded ones do, with the projection :math:`P(x) = c
+    + P_0 x` onto it as `project`. Then :math:`P d(\alpha_t c + P_0 x_t)` is the posterior mean,
+    since noise outside of it says nothing of the data.
 
     Attributes:
         project: The projection, a function of batches; None for none.
@@ -105,9 +103,7 @@ class Adapter(nn.Module):
         self.prediction = PREDICTIONS[prediction] if isinstance(prediction, str) else prediction
         self.time = time or clock_of(schedule)
         self.clock = clock
-        self.conditions = {
-            k: ordinary(v) if isinstance(v, Tensor) else v for k, v in (conditions or {}).items()
-        }
+        self.conditions = fixed(conditions)
         self.learned_variance = learned_variance
         self.predicts = predicts or FORMULAS[str(prediction)]
         self.notes = notes
@@ -243,11 +239,8 @@ class Adapter(nn.Module):
 class AsIs(Adapter):
     """A denoiser in this library's protocol already: it is handed state and time as they come."""
 
-    def __init__(self, denoiser: Any, conditions: Mapping[str, Any] | None = None) -> None:
-        schedule = denoiser.schedule
-        super().__init__(
-            denoiser, schedule, "x0", time=lambda t: t, clock="t itself", conditions=conditions
-        )
+    def __init__(self, denoiser: Any) -> None:
+        super().__init__(denoiser, denoiser.schedule, "x0", time=lambda t: t, clock="t itself")
 
     def forward(self, x_t: Tensor, t: Tensor, **conditions: Any) -> Posterior:
         given = self._rows(len(x_t), x_t.device) | conditions
@@ -263,6 +256,12 @@ class AsIs(Adapter):
         conditions: Mapping[str, Any] | None = None,
     ) -> Tensor:
         return self(x_t, time.to(x_t), **(conditions or {})).mean
+
+
+def fixed(conditions: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Returns conditions as an adapter holds them."""
+    given = (conditions or {}).items()
+    return {k: ordinary(v) if isinstance(v, Tensor) else v for k, v in given}
 
 
 def _tensor_of(result: Any) -> Any:

@@ -99,8 +99,7 @@ class Karras(Denoiser):
 
         .. math:: \frac{\sigma^2 + s^2}{\sigma^2 s^2} \| d_\theta(x_t) - x_0 \|^2 / D
 
-        The paper's objective (Section 2) is the squared error. EDM's weight gives all noise
-        levels equal importance, and does not change the minimizer.
+        EDM's weight gives all noise levels equal importance.
 
         Arguments:
             x_0: The clean data, with shape :math:`(B, *)`.
@@ -121,10 +120,8 @@ class Correlated(Karras):
         d_\theta(x) = \frac{\Sigma}{\sigma^2 + \Sigma} x + \sigma \sqrt{\frac{S}{\sigma^2 + S}} \,
             F_\theta\!\left(\frac{x}{\sqrt{\sigma^2 + S}}, \tfrac{1}{4} \log \sigma\right)
 
-    Without a network it is the best linear denoiser of data whose covariance is :math:`\Sigma`.
-    The network works in units of :math:`S`, a coarser covariance. Components that hardly vary
-    then never keep more noise than signal, and the network still sees fields.
-    :class:`Karras` is the case of :math:`\Sigma = S = s^2`.
+    Without a network it is the best linear denoiser. The network works in units of :math:`S`, a
+    coarser covariance. :class:`Karras` is the case of :math:`\Sigma = S = s^2`.
 
     Arguments:
         backbone: The network, as for :class:`Karras`.

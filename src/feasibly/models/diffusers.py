@@ -4,7 +4,7 @@ __all__ = ["diffusers", "is_diffusers"]
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -39,9 +39,7 @@ def is_diffusers(net: Any) -> bool:
     )
 
 
-def diffusers(
-    net: Any, schedule: Any = None, conditions: Mapping[str, Any] | None = None
-) -> Adapter:
+def diffusers(net: Any, schedule: Any = None) -> Adapter:
     r"""Wraps a model of diffusers.
 
     Nothing is clipped, unlike in a scheduler's `step`: a clipped estimate has no gradient.
@@ -52,7 +50,6 @@ def diffusers(
     Arguments:
         net: A pipeline, a model, or a folder that `save_pretrained` of either has written.
         schedule: The scheduler, or the folder of its configuration; None for a pipeline's own.
-        conditions: See :class:`Adapter`; a model's `class_labels` or `encoder_hidden_states`.
 
     Raises:
         DenoiserError: If diffusers is missing, there is no scheduler, or it is of a kind without a
@@ -83,7 +80,6 @@ def diffusers(
         net,
         **options,
         call=_call,
-        conditions=conditions,
         learned_variance=_learns_variance(net),
         notes=(
             f"{type(schedule).__name__}, prediction_type {_setting(schedule, 'prediction_type')}",

@@ -72,11 +72,9 @@ class Block(nn.Module):
 class SphereAutoencoder(nn.Module):
     r"""Compresses fields on a latitude-longitude grid, of any batch shape and in physical units.
 
-    Inside, fields are in units of their departures from the climate of their latitude. Pairs of
-    rows and columns become channels first, which makes all that follows four times as cheap.
-    Latents are held in :math:`(-5, 5)` by :math:`z / \sqrt{1 + (z / 5)^2}`, and returned in units
-    of their own mean and standard deviation. :meth:`fit_fields` and :meth:`fit_latents` take the
-    units from data.
+    Inside, fields are in units of their departures from the climate of their latitude. Latents are
+    held in :math:`(-5, 5)` by :math:`z / \sqrt{1 + (z / 5)^2}`, and returned in units of their own
+    mean and standard deviation.
 
     Arguments:
         fields: The number of fields.

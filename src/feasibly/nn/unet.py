@@ -16,10 +16,9 @@ from .sphere import Block
 class UNet(nn.Module):
     r"""A UNet for trajectories of a field that is periodic in space and not in time.
 
-    Each scale has one residual block of 3 x 3 convolutions, modulated by the noise level, before
-    a strided convolution on the way down and after a transposed one on the way up. Convolutions
-    are padded circularly in space and with zeros in time. A small MLP lifts each value to the
-    first width, and another returns from there.
+    Each scale has one residual block, modulated by the noise level, before a strided convolution
+    on the way down and after a transposed one on the way up. Convolutions are padded circularly in
+    space and with zeros in time.
 
     Arguments:
         channels: The widths of the scales, from the finest to the coarsest.

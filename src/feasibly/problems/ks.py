@@ -47,9 +47,7 @@ observed function."""
 class KS:
     r"""Trajectories of which some frames are observed: :math:`A(u) = A(u^\mathrm{ref})`.
 
-    As in the paper, the reference :math:`u^\mathrm{ref}` is itself a sample of the prior. Three
-    frames almost determine a trajectory. Given one frame, or its sine, ensembles spread with
-    time.
+    As in the paper, the reference :math:`u^\mathrm{ref}` is itself a sample of the prior.
 
     Arguments:
         observation: The observed frames and function: `sine-3` is the paper's main constraint
@@ -125,10 +123,9 @@ class KS:
     def scores(self, u: Tensor, feasible: Tensor, reference: Tensor) -> dict:
         r"""Scores an ensemble against its reference.
 
-        Members that are not finite count in the shares only.
-
         Arguments:
-            u: The ensemble, with shape :math:`(M, T, X)`.
+            u: The ensemble, with shape :math:`(M, T, X)`. Members that are not finite count in the
+                shares only.
             feasible: Which members are feasible, with shape :math:`(M)`.
             reference: The reference, with shape :math:`(T, X)`.
 
@@ -210,14 +207,9 @@ def residual(u: Tensor) -> Tensor:
     .. math:: \frac{u^{n+1} - u^n}{\Delta} + \frac{1}{2} \big(N(u^{n+1}) + N(u^n)\big), \qquad
         N(u) = u_{xx} + u_{xxxx} + u u_x ,
 
-    with spectral derivatives. It is not zero for true trajectories, since their frames are too
-    far apart: at 64 x 64 its median is 0.125, and that of :math:`u_t` is 0.33.
-
-    Arguments:
-        u: Trajectories in units of :data:`RMS`, with shape :math:`(B, T, X)`.
-
-    Returns:
-        One value for each trajectory, with shape :math:`(B)`.
+    with spectral derivatives. At 64 x 64 its median is 0.125 for true trajectories, since their
+    frames are far apart, and that of :math:`u_t` is 0.33. Trajectories are in units of
+    :data:`RMS`, with shape :math:`(B, T, X)`, and the residual has the shape :math:`(B)`.
     """
     u = RMS * u.double()
     frames, points = u.shape[1:]

@@ -40,16 +40,8 @@ def initial_conditions(
     r"""Returns random :math:`u^0(x) = \sum_{k=1}^{10} a_k \cos(2 \pi \omega_k x / L + \phi_k)`.
 
     The frequencies are real numbers, as the paper writes them. So :math:`u^0` jumps at the seam of
-    the domain, and has a mean (standard deviation 0.14), which the equation conserves.
-
-    Arguments:
-        n: The number of initial conditions.
-        generator: The source of randomness.
-        points: The number :math:`N` of grid points.
-        length: The length :math:`L` of the domain.
-
-    Returns:
-        The fields, with shape :math:`(n, N)`.
+    the domain, and has a mean (standard deviation 0.14), which the equation conserves. The fields
+    have the shape :math:`(n, N)`, with :math:`N` points.
     """
 
     def uniform(low: float, high: float) -> Tensor:
@@ -84,8 +76,7 @@ def bdf1(
         steps: The number of time steps.
         dt: The time step :math:`\Delta t`.
         length: The length :math:`L` of the domain.
-        tolerance: The iterations of a member end when its update is smaller than this, relative
-            to its norm.
+        tolerance: The relative size of an update below which the iterations of a member end.
         iterations: The most iterations in a step.
 
     Returns:

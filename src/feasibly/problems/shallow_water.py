@@ -52,10 +52,9 @@ The time step divides the hour, and is stable to winds of 150 m/s."""
 class Planet:
     r"""The settings of a planet's climate, in SI units.
 
-    In the atmosphere, baroclinic instability feeds the eddies. One layer of water has none: if it
-    is only damped towards jets, its waves become periodic. In its place, the vorticity of zonal
-    wavenumbers :math:`m \geq 1` grows at a constant rate in a band of degrees. The dynamics stay
-    deterministic, autonomous and the same at all longitudes, and become chaotic.
+    One layer of water has no baroclinic instability that feeds eddies. In its place, the vorticity
+    of zonal wavenumbers :math:`m \geq 1` grows at a constant rate in a band of degrees. The
+    dynamics stay deterministic and the same at all longitudes, and become chaotic.
     `results/weather/planet.txt` has the measurements.
 
     Arguments:
@@ -168,27 +167,21 @@ def simulate(
 ) -> Tensor:
     r"""Simulates one block of members, and returns their weather hour by hour.
 
-    The output is on WeatherBench2's grid. It is synthesised without interpolation, from the
-    degrees that this grid resolves (up to 31).
-
     Arguments:
-        block: The number of the block. With `seed`, it determines the members.
-        seed: The seed, less than :math:`2^{32}`.
+        block: The number of the block. With `seed`, less than :math:`2^{32}`, it determines the
+            members.
         hours: The number of hours to keep, after 20 days of spin-up.
-        resolution: The truncation: `"T21"`, `"T31"` or `"T42"`.
+        resolution: The truncation, one of :data:`RESOLUTIONS`.
         planet: The climate. The default is `Planet()`.
-        members: Which members of the block to simulate; None for all. A member is the same alone,
-            except for rounding in double precision.
+        members: Which members of the block to simulate; None for all.
 
     Returns:
         Geopotential in m²/s², eastward and northward wind in m/s, with shape (members, hours, 3,
-        32, 64) in single precision. Latitudes are cell centres and increase. Longitudes begin at
-        0.
+        32, 64) in single precision, on WeatherBench2's grid, of the degrees that it resolves.
 
     Raises:
         ValueError: If there is no such resolution, or there are no hours to keep.
-        ArithmeticError: If the flow of a member is too fast for the time step. The message names
-            the member and the hour.
+        ArithmeticError: If the flow of a member is too fast for the time step.
     """
     if resolution not in RESOLUTIONS:
         raise ValueError(

@@ -28,14 +28,9 @@ def legendre(degree: int, mu: Tensor) -> Tensor:
     r"""Returns the normalised associated Legendre functions :math:`\bar P_l^m(\mu)`.
 
     They follow from :math:`\bar P_m^m` by the recursion :math:`\varepsilon_l^m \bar P_l^m = \mu
-    \bar P_{l-1}^m - \varepsilon_{l-1}^m \bar P_{l-2}^m`, which is stable upwards in :math:`l`.
-
-    Arguments:
-        degree: The highest degree and order.
-        mu: The sines of the latitudes, with shape :math:`(J)`.
-
-    Returns:
-        The functions, with shape :math:`(M, L, J)`, zero where :math:`m > l`.
+    \bar P_{l-1}^m - \varepsilon_{l-1}^m \bar P_{l-2}^m`, which is stable upwards in :math:`l`. For
+    sines of latitudes with shape :math:`(J)` they have the shape :math:`(M, L, J)`, and are zero
+    where :math:`m > l`.
     """
     mu = mu.double()
     epsilon = _epsilon(degree)
@@ -115,13 +110,8 @@ class Sphere:
         .. math:: (u, v) = k \times \nabla \psi + \nabla \chi , \quad
             \nabla^2 \psi = \zeta , \quad \nabla^2 \chi = \delta
 
-        Arguments:
-            vorticity: The coefficients of :math:`\zeta`, with shape :math:`(*, L, M)`.
-            divergence: The coefficients of :math:`\delta`. The means of both are ignored, since
-                those of a wind are zero.
-
-        Returns:
-            The eastward and the northward wind, each with shape :math:`(*, nlat, nlon)`.
+        The means of both, with shape :math:`(*, L, M)`, are ignored. The eastward and the
+        northward wind have the shape :math:`(*, nlat, nlon)`.
         """
         psi_chi = self.inverse_laplacian(torch.stack((vorticity, divergence)))
         psi_east, chi_east = 1j * _at_latitudes(psi_chi, self.east)

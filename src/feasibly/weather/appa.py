@@ -170,15 +170,13 @@ class Appa:
         frames: Sequence[int] | None = None,
         channels: Sequence[str] | None = None,
     ) -> Tensor:
-        """Decodes latents, one frame of one member at a time; differentiable.
+        """Decodes latents, with shape (B, T, H, W, C), one frame of one member at a time, to
+        standardised fields, with shape (B, frames, channels, rows, columns); differentiable.
 
         Arguments:
-            z: The latents, with shape (B, T, H, W, C).
+            z: The latents.
             frames: The indices of the frames to decode, all by default.
             channels: The names of the channels to keep, all by default.
-
-        Returns:
-            Standardised fields, with shape (B, frames, channels, rows, columns).
         """
         if tuple(z.shape[1:]) != self.shape:
             raise ConstraintError(f"Latents have shape (B, {self.shape}); got {tuple(z.shape)}.")
@@ -202,11 +200,7 @@ class Appa:
         mask: Tensor | None = None,
     ) -> Observation:
         r"""Returns the constraint :math:`D(z^f) = y^f` for the observed frames, channels and
-        points, in standardised units. It is decoded, and its gradient taken, one frame of one
-        member at a time.
-
-        The sea's temperature counts over the sea only: over land ERA5 has none, and what the
-        decoder returns there means nothing.
+        points, in standardised units. The sea's temperature counts over the sea only.
 
         Arguments:
             y: The standardised fields (`fields.standardise`), with shape (frames, channels, rows,
