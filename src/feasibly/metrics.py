@@ -20,6 +20,7 @@ __all__ = [
     "sliced_wasserstein",
     "spread",
     "spread_skill_ratio",
+    "summary",
     "weight_error",
 ]
 
@@ -214,6 +215,23 @@ def crps_of_each(x: Tensor, y: Tensor) -> Tensor:
     shape = (members,) + (1,) * (x.ndim - 2)
     pairs = 2 * (order.to(x).reshape(shape) * x.sort(dim=1).values).sum(dim=1)
     return error - pairs / (2 * members * (members - 1))
+
+
+def summary(x: Tensor, y: Tensor, weights: Tensor | None = None) -> dict[str, list[float]]:
+    """Returns, to five digits, scores whose means over several cases may be taken.
+
+    They are, by time, the mean squares of the members' errors (`mse`), of the error of the
+    ensemble mean (`mean_se`) and of the ensemble (`variance`), and the `crps`; and the shares of
+    the `ranks`. Take means before roots.
+    """
+    found = {
+        "mse": rmse(x, y, weights).square(),
+        "mean_se": skill(x, y, weights).square(),
+        "variance": spread(x, weights).square(),
+        "crps": crps(x, y, weights),
+        "ranks": rank_histogram(x, y),
+    }
+    return {name: [float(f"{v:.5g}") for v in values] for name, values in found.items()}
 
 
 def rank_histogram(x: Tensor, y: Tensor) -> Tensor:

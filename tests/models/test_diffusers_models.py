@@ -156,6 +156,9 @@ def test_a_missing_library_says_how_to_install_it(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "diffusers", None)
     with pytest.raises(DenoiserError, match="pip install diffusers"):
         feasibly.wrap(tmp_path)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(DenoiserError, match="pip install huggingface_hub"):
+        feasibly.wrap("hub:somebody/digits")
 
 
 @pytest.mark.parametrize("name", ["DiffusionPipeline", "DDPMScheduler", "nn", "Nothing", ["a"]])
@@ -245,12 +248,6 @@ def test_what_the_hub_refuses_is_said(monkeypatch):
     monkeypatch.setattr(hub, "snapshot_download", refuse)
     with pytest.raises(DenoiserError, match="gives no 'hub:a/b': 403 Client"):
         feasibly.wrap("hub:a/b")
-
-
-def test_the_hub_needs_its_library(monkeypatch):
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(DenoiserError, match="pip install huggingface_hub"):
-        feasibly.wrap("hub:somebody/digits")
 
 
 def edited(folder, name, value):

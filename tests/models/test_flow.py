@@ -134,10 +134,3 @@ def test_optimal_transport_is_warned_of():
 def test_what_cannot_be_sampled_is_refused_with_the_reason(options, message):
     with pytest.raises(DenoiserError, match=message):
         feasibly.wrap(nn.Identity(), "torchcfm", **options)
-
-
-def test_the_statement_names_the_order_and_the_coupling():
-    said = repr(feasibly.wrap(nn.Identity(), "torchcfm"))
-    assert "net(s, x)" in said
-    assert "paired independently" in said
-    assert "net(x, s)" in repr(feasibly.wrap(nn.Identity(), "flow_matching"))

@@ -182,19 +182,6 @@ def three(m):
     return prior, Linear(torch.eye(3)[:m], torch.full((m,), 0.5), tolerance=1e-8)
 
 
-def test_members_of_one_number_are_resampled_too():
-    prior = GaussianMixture(
-        torch.tensor([0.2, 0.8]),
-        torch.tensor([[-1.0], [1.0]]),
-        0.04 * torch.eye(1).expand(2, 1, 1),
-        LogLogit(),
-    )
-    constraint = Equality(lambda x: x.square() - 1, tolerance=1e-8)
-    result = Rejection(prior, constraint, steps=96, **FAST).sample(N, (1,), attempts=4)
-    # the standard error of a share of 0.2 is 0.0125
-    assert (result.samples > 0).double().mean().item() == pytest.approx(0.8, abs=0.0625)
-
-
 @pytest.mark.parametrize(
     ("options", "match"),
     [

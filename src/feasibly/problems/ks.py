@@ -25,7 +25,7 @@ from .. import priors
 from ..constraints import Constraint, Observation
 from ..denoisers import Denoiser
 from ..ensemble import Coordinate, Layout
-from ..metrics import crps, max_norm, rank_histogram, rmse, skill, spread
+from ..metrics import max_norm, summary
 from ..samplers.ancestral import Ancestral
 from .ks_solver import DT, LENGTH, POINTS, wavenumbers
 
@@ -138,9 +138,7 @@ class KS:
             * `max_norm`, `residual`: the means over members, the latter of the equation's
               residual; `residual_feasible`: the same over feasible members;
             * `spectrum`: the log-spectral distance to the reference;
-            * `mse`, `mean_se`, `variance`: by frame, the mean squares of the members' errors, of
-              the error of the ensemble mean, and of the ensemble;
-            * `crps`: by frame, the CRPS; `ranks`: the share of each rank.
+            * by frame, the scores of :func:`feasibly.metrics.summary`.
         """
         good = u.isfinite().flatten(start_dim=1).all(dim=1)
         inside = good & self.in_support(torch.where(good[:, None, None], u, 0.0))
@@ -154,23 +152,13 @@ class KS:
             return shares
         x, y = u[None], reference[None].double()
         r = residual(u)
-        space = {
-            "mse": rmse(x, y).square(),
-            "mean_se": skill(x, y).square(),
-            "variance": spread(x).square(),
-            "crps": crps(x, y),
-            "ranks": rank_histogram(x, y),
+        whole = {
+            "max_norm": max_norm(x, y).mean().item(),
+            "residual": r.mean().item(),
+            "residual_feasible": r[feasible].mean().item() if feasible.any() else None,
+            "spectrum": log_spectral_distance(u, y),
         }
-        return (
-            shares
-            | {
-                "max_norm": max_norm(x, y).mean().item(),
-                "residual": r.mean().item(),
-                "residual_feasible": r[feasible].mean().item() if feasible.any() else None,
-                "spectrum": log_spectral_distance(u, y),
-            }
-            | {name: [float(f"{v:.5g}") for v in values] for name, values in space.items()}
-        )
+        return shares | whole | summary(x, y)
 
 
 def statistics(u: Tensor) -> dict[str, Tensor]:

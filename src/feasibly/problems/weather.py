@@ -26,7 +26,7 @@ from torch import Generator, Tensor
 from .. import priors
 from ..constraints import Bounds, Composite, Constraint, Decoded, FrameDecoder, Observation
 from ..denoisers import Denoiser
-from ..metrics import area_weights, crps, rank_histogram, rmse, skill, spread
+from ..metrics import area_weights, summary
 from ..minimizers import LBFGS
 from ..nn import SphereAutoencoder
 from . import shallow_water
@@ -203,12 +203,8 @@ class Weather:
             reference: The day, with shape :math:`(24, 3, 32, 64)`.
 
         Returns:
-            A dictionary with the share `feasible`, and nested lists with a value for each
-            variable and hour, in SI units. Take means over several days before roots.
-
-            * `mse`, `mean_se`, `variance`: the mean squares over the sphere of the members'
-              errors, of the error of the ensemble mean, and of the ensemble;
-            * `crps`, `ranks`: the fair CRPS, and the shares of ranks.
+            A dictionary with the share `feasible`, and for each variable, in SI units, the scores
+            of :func:`feasibly.metrics.summary` by hour.
         """
         shares = {"feasible": feasible.double().mean().item()}
         good = z.isfinite().flatten(start_dim=1).all(dim=1)
@@ -218,16 +214,9 @@ class Weather:
         area = area_weights(LATITUDE).to(x)
         found: dict[str, list] = {}
         for v in range(len(VARIABLES)):
-            members, truth = x[None, :, :, v], reference[None, :, v].double()
-            by_hour = {
-                "mse": rmse(members, truth, area).square(),
-                "mean_se": skill(members, truth, area).square(),
-                "variance": spread(members, area).square(),
-                "crps": crps(members, truth, area),
-                "ranks": rank_histogram(members, truth),
-            }
-            for name, values in by_hour.items():
-                found.setdefault(name, []).append([float(f"{value:.5g}") for value in values])
+            scores = summary(x[None, :, :, v], reference[None, :, v].double(), area)
+            for name, values in scores.items():
+                found.setdefault(name, []).append(values)
         return shares | found
 
 
