@@ -125,9 +125,9 @@ class ForecastStore:
 
     def _check_levels(self) -> None:
         """Variables share one level axis, so each must be on every level."""
-        on_levels = [c for c in self.channels if c.level is not None]
-        for held in {c.field for c in on_levels}:
-            own = {c.level for c in on_levels if c.field == held}
+        on_levels = [(c.field, c.level) for c in self.channels if c.level is not None]
+        for held in {field for field, _ in on_levels}:
+            own = {level for field, level in on_levels if field == held}
             if own != set(self.levels):
                 raise ValueError(
                     f"All variables of a store share their levels: {held.long} is given on "

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..constraints import Constraint, Decoded, FrameDecoder, Observation
 from ..errors import ConstraintError
 from .bilinear import Grid, between
-from .tables import columns, known
+from .tables import columns, known, library
 from .tables import times as times_of
 
 Decode = Callable[[Tensor], Tensor]
@@ -290,22 +290,26 @@ class Stations:
         """
         seen = (self.errors > 0).numpy()
         r, error = misfits.double().cpu().numpy(), self.errors.double().numpy()[seen]
-        columns = (self.lat[seen], self.lon[seen], self.channel[seen])
-        places: dict[tuple[float, float, int], list[int]] = {}
-        for k, place in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
-            places.setdefault(place, []).append(k)
-        return [
-            {
-                "lat": lat,
-                "lon": lon,
-                "variable": self.variables[channel],
-                "values": len(k),
-                "error": float(np.sqrt(np.square(error[k]).mean())),
-                "misfit": float(np.sqrt(np.square(r[:, k].mean(axis=0) * error[k]).mean())),
-                "chi_square": float(np.square(r[:, k]).mean()),
-            }
-            for (lat, lon, channel), k in places.items()
-        ]
+        keys = {
+            "lat": self.lat,
+            "lon": self.lon,
+            "variable": np.array(self.variables)[self.channel],
+        }
+        rows = (
+            library()
+            .DataFrame(
+                {name: column[seen] for name, column in keys.items()}
+                | {
+                    "error": error**2,
+                    "misfit": (r.mean(axis=0) * error) ** 2,
+                    "chi_square": (r**2).mean(axis=0),
+                }
+            )
+            .groupby([*keys], sort=False)
+        )
+        found = rows.mean()
+        found[["error", "misfit"]] **= 0.5
+        return found.assign(values=rows.size()).reset_index().to_dict("records")
 
     def _squares(self, values: Tensor) -> Tensor:
         error = torch.where(self.errors > 0, self.errors, torch.nan)

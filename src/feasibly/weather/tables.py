@@ -1,6 +1,6 @@
 """Tables of observations: their columns as arrays, their names and their times."""
 
-__all__ = ["columns", "known", "times"]
+__all__ = ["columns", "known", "library", "times"]
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def columns(table: Any) -> dict[str, np.ndarray]:
         ConstraintError: If it is no table, lacks a column or all rows, or its columns differ in
             length or have other values.
     """
-    pandas = _library()
+    pandas = library()
     try:
         if hasattr(table, "to_dataframe"):
             frame = table.to_dataframe().reset_index()
@@ -76,7 +76,7 @@ def times(values: Any, name: str) -> np.ndarray:
     Raises:
         ConstraintError: If they are neither, or one is missing.
     """
-    pandas = _library()
+    pandas = library()
     series = pandas.Series(_array(values)).infer_objects()
     if series.dtype.kind in "iuf":
         found = series.to_numpy(np.float64)
@@ -97,7 +97,12 @@ def times(values: Any, name: str) -> np.ndarray:
     return found
 
 
-def _library() -> Any:
+def library() -> Any:
+    """Returns pandas.
+
+    Raises:
+        ImportError: If it is missing.
+    """
     try:
         import pandas
     except ImportError as error:

@@ -24,6 +24,8 @@ class MixedPrecision(nn.Module):
         sigma_min: The lowest noise level :math:`\sigma / \alpha` at which it is used.
     """
 
+    schedule: Any
+
     @typed
     def __init__(
         self,
