@@ -191,18 +191,7 @@ def test_a_file_without_a_description_is_refused(path, metadata):
         {"sigma_data": math.nan},
         {"sigma_data": 0.0},
     ],
-    ids=[
-        "backbone",
-        "schedule",
-        "width",
-        "layers",
-        "unknown option",
-        "schedule option",
-        "schedule range",
-        "no options",
-        "scale",
-        "no scale",
-    ],
+    ids=str,
 )
 def test_a_description_that_does_not_fit_is_refused(path, changes):
     rewrite(path, **changes)

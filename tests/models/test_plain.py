@@ -140,33 +140,34 @@ def test_a_learned_variance_is_dropped():
         feasibly.wrap(net, "x0", VP())(x, torch.tensor(0.5))
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: feasibly.wrap(lambda x, s: x), "Nothing about function says"),
-        (lambda: feasibly.wrap(lambda x, s: x, "noise", VP()), "no kind 'noise'.*'eps'"),
-        (lambda: feasibly.wrap(lambda x, s: x, "eps"), "needs the schedule"),
-        (lambda: feasibly.wrap(lambda x, s: x, "eps", VP(), sigma=2), "sigma"),
-        (lambda: feasibly.wrap(3, "eps", VP()), "network must be callable, got int"),
-        (lambda: feasibly.wrap(lambda x, s: x, "eps", 3), "schedule must be callable, got int"),
-        (lambda: feasibly.wrap(lambda x, s: x, "eps", VP), r"schedule is the class VP.*VP\(\)"),
-        (lambda: feasibly.wrap(Linear, "eps", VP()), "network is the class Linear"),
-        (lambda: feasibly.wrap(lambda x, s: x, VP(), "eps"), r"wrap\(net, kind, schedule\)"),
-        (
-            lambda: feasibly.wrap(lambda x, s: x, "eps", VP(), conditions=torch.zeros(3)),
-            "conditions is a dictionary .* got Tensor",
-        ),
-        (
-            lambda: feasibly.wrap(lambda x, s: None, "eps", VP())(
-                torch.randn(1, 2), torch.tensor(0.5)
-            ),
-            "NoneType",
-        ),
-    ],
-)
-def test_mistakes_are_explained(call, message):
+def same(x, s):
+    return x
+
+
+MISTAKES = {
+    "Nothing about function says": ((same,), {}),
+    "no kind 'noise'.*'eps'": ((same, "noise", VP()), {}),
+    "needs the schedule": ((same, "eps"), {}),
+    "sigma": ((same, "eps", VP()), {"sigma": 2}),
+    "network must be callable, got int": ((3, "eps", VP()), {}),
+    "schedule must be callable, got int": ((same, "eps", 3), {}),
+    "schedule is the class VP": ((same, "eps", VP), {}),
+    "network is the class Linear": ((Linear, "eps", VP()), {}),
+    r"wrap\(net, kind, schedule\)": ((same, VP(), "eps"), {}),
+    "conditions is a dictionary": ((same, "eps", VP()), {"conditions": torch.zeros(3)}),
+}
+
+
+@pytest.mark.parametrize("message", MISTAKES)
+def test_mistakes_are_explained(message):
+    arguments, options = MISTAKES[message]
     with pytest.raises(DenoiserError, match=message):
-        call()
+        feasibly.wrap(*arguments, **options)
+
+
+def test_a_network_that_returns_nothing_is_refused():
+    with pytest.raises(DenoiserError, match="NoneType"):
+        feasibly.wrap(lambda x, s: None, "eps", VP())(torch.randn(1, 2), torch.tensor(0.5))
 
 
 def test_a_printed_adapter_states_what_it_assumes():

@@ -95,10 +95,7 @@ class Adapter(nn.Module):
                 "feasibly.schedules.VP()."
             )
         if isinstance(net, nn.Module):
-            try:
-                net = frozen(net)
-            except ValueError as error:
-                raise DenoiserError(str(error)) from error
+            net = frozen(net, DenoiserError)
         self.net, self.schedule, self.call, self.scale = net, schedule, call, scale
         self.prediction = PREDICTIONS[prediction] if isinstance(prediction, str) else prediction
         self.time = time or clock_of(schedule)

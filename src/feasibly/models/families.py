@@ -60,8 +60,8 @@ def edm(
 ) -> Adapter:
     r"""Wraps :math:`D(x, \sigma) = \mathbb{E}[x_0 \mid x = x_0 + \sigma \epsilon]`.
 
-    Such a denoiser serves any schedule, as :math:`D(x_t / \alpha_t, \sigma_t / \alpha_t)`: EDM's
-    and EDM2's networks, k-diffusion's denoisers and PhysicsNeMo's EDM preconditioner.
+    It serves any schedule, as :math:`D(x_t / \alpha_t, \sigma_t / \alpha_t)`: EDM's and EDM2's
+    networks, k-diffusion's denoisers and PhysicsNeMo's EDM preconditioner.
 
     References:
         | Elucidating the Design Space of Diffusion-Based Generative Models (Karras et al., 2022)
@@ -72,8 +72,8 @@ def edm(
             a class, `conditions={"class_labels": ...}`.
         schedule: The noise schedule to sample with; by default EDM's, over the noise levels that
             the network names, within [0.002, 80].
-        sigma_range: The noise levels that the network was trained on. It gets none beyond
-            them. By default what its attributes `sigma_min` and `sigma_max` say.
+        sigma_range: The noise levels that the network was trained on, beyond which it gets none;
+            by default its attributes `sigma_min` and `sigma_max`.
     """
     named = (getattr(net, "sigma_min", 0.0), getattr(net, "sigma_max", math.inf))
     low, high = map(float, sigma_range or named)
@@ -153,8 +153,6 @@ def physicsnemo(
 ) -> Adapter:
     r"""Wraps a predictor `(x, s)` and its linear-Gaussian noise scheduler, an object with
     `alpha(s)`, `sigma(s)` and `timesteps(n)`; neither needs to be of that library.
-
-    For an `EDMPreconditioner`, `kind="edm"` does without a scheduler.
 
     References:
         | https://github.com/NVIDIA/physicsnemo, physicsnemo.diffusion.noise_schedulers

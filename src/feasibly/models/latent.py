@@ -63,10 +63,7 @@ class LatentDecoder:
                 f"{type(decoder).__name__} is neither."
             )
         if isinstance(decoder, nn.Module):
-            try:
-                decoder = frozen(decoder)
-            except ValueError as error:
-                raise ConstraintError(str(error)) from error
+            decoder = frozen(decoder, ConstraintError)
         self.decoder, self.chunk, self.recompute = decoder, chunk, recompute
         self.factor, self.offset = _latents(getattr(decoder, "config", None))
 

@@ -60,11 +60,10 @@ def write_forecast(
 
 
 class ForecastStore:
-    r"""A zarr store of forecasts that is written member by member, by one process or by many: an
-    ensemble at full resolution does not fit in memory.
+    r"""A zarr store of forecasts that is written member by member, by one process or by many.
 
     Every chunk is one field of one member, so that no two writers share one. Where the store
-    exists it is opened, and must have the same layout. What is not written is not a number.
+    exists it is opened, and must have the same layout. What is not written is NaN.
 
     Arguments:
         path: The folder of the store. For the others see :func:`write_forecast`.

@@ -58,10 +58,10 @@ class Stations:
         offset: For each variable, what is added to values after that, such as
             `{"t2m": 273.15}`; 0 by default.
         between: `linear` or `nearest`: how values between frames are computed. The nearest frame
-            may be up to half a step away, also before the first and behind the last.
+            may be up to half a step away.
         like: Fields that are known, such as samples of the prior, with shape
             :math:`(*, C, lat, lon)`. Values that are farther outside of their range than this is
-            wide are refused: their units differ, or they are wrong. None for no test.
+            wide are refused. None for no test.
 
     Attributes:
         y: The values, in the units of the fields, with shape :math:`(m)`.
@@ -215,7 +215,7 @@ class Stations:
         return {name: squares[:, seen].mean(dim=1) for name, seen in self._uncertain()}
 
     def fit(self, samples: Tensor, decode: Decode | None = None, *, by_frame: bool = True) -> Any:
-        """Tells how an ensemble fits each value of the table.
+        """Returns how an ensemble fits each value of the table.
 
         Arguments:
             samples: The ensemble: fields, with shape (M, T, C, lat, lon), or latents. Members that
@@ -224,18 +224,11 @@ class Stations:
             by_frame: Whether the decoder is of frames.
 
         Returns:
-            An `xarray.Dataset` along `row`, the rows of the table that are used, with the
-            coordinates `time`, `lat`, `lon` and `variable`. In the units of the fields it has:
-
-            * `observed` and `error`, the value and its standard deviation;
-            * `mean` and `spread`, of the ensemble (the spread over M - 1, and NaN for one member);
-
-            and in units of the error, NaN where it is zero:
-
-            * `misfit`, that of the ensemble mean;
-            * `chi_square`, the mean over members of their squared misfits.
-
-            The attribute `chi_square of t2m` is the mean of the last over a variable's rows.
+            An `xarray.Dataset` along `row`, the rows of the table that are used. In the units of
+            the fields it has `observed` and its `error`, and the `mean` and the `spread` (over M -
+            1) of the ensemble; in units of the error, the `misfit` of the ensemble mean and
+            `chi_square`, the mean square of those of members. The attribute `chi_square of t2m` is
+            the mean of the last over a variable's rows.
 
         Raises:
             ConstraintError: If no member is finite.
@@ -290,23 +283,16 @@ class Stations:
         """
         seen = (self.errors > 0).numpy()
         r, error = misfits.double().cpu().numpy(), self.errors.double().numpy()[seen]
-        keys = {
-            "lat": self.lat,
-            "lon": self.lon,
-            "variable": np.array(self.variables)[self.channel],
+        keys = ["lat", "lon", "variable"]
+        columns = {
+            "lat": self.lat[seen],
+            "lon": self.lon[seen],
+            "variable": np.array(self.variables)[self.channel[seen]],
+            "error": error**2,
+            "misfit": (r.mean(axis=0) * error) ** 2,
+            "chi_square": (r**2).mean(axis=0),
         }
-        rows = (
-            library()
-            .DataFrame(
-                {name: column[seen] for name, column in keys.items()}
-                | {
-                    "error": error**2,
-                    "misfit": (r.mean(axis=0) * error) ** 2,
-                    "chi_square": (r**2).mean(axis=0),
-                }
-            )
-            .groupby([*keys], sort=False)
-        )
+        rows = library().DataFrame(columns).groupby(keys, sort=False)
         found = rows.mean()
         found[["error", "misfit"]] **= 0.5
         return found.assign(values=rows.size()).reset_index().to_dict("records")

@@ -74,14 +74,12 @@ def read_era5(
     Store.
 
     Arguments:
-        store: The path of a zarr store or netCDF file, or an `xarray.Dataset`, for stores that
-            need credentials or options.
+        store: The path of a zarr store or netCDF file, or an `xarray.Dataset`.
         variables: The variables: `geopotential` or `z`, on all `levels`; `t2m`; or a channel,
             `z500`.
         levels: The pressure levels in hPa.
         times: The times to read, anything that numpy reads as `datetime64`; None for all.
-        north_first: Whether latitudes descend, as in ERA5's own files, or ascend, as
-            WeatherBench2 and this library's grids have them.
+        north_first: Whether latitudes descend, as in ERA5's own files, or ascend.
 
     Raises:
         ValueError: If variables, levels or times are missing, which are all named, or the grid
@@ -146,8 +144,7 @@ def open_weather(store: Any, *, north_first: bool = False) -> Any:
 
 
 def read(data: Any, channel: Channel, axes: Sequence[str], **where: int) -> np.ndarray:
-    """Reads a channel of what :func:`open_weather` returned, with shape (axes, latitudes,
-    longitudes), at the positions `where` on its other axes."""
+    """Reads a channel, with shape (axes, latitudes, longitudes), at positions on other axes."""
     values = data[channel.field.long].isel(where)
     if channel.level is not None:
         values = values.sel(level=channel.level)
