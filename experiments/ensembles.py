@@ -16,29 +16,27 @@ import torch
 from feasibly import ensemble, plan, priors
 from feasibly.cli.load import load_constraint
 from feasibly.minimizers import WarmLBFGS
+from feasibly.policy import Plan
 from feasibly.problems.ks import KS
-from feasibly.samplers import Sampler
-from feasibly.sampling import run
+from feasibly.run import run
+from feasibly.samplers import SMC, TunedPPR
 
 from .records import append, versions
 
 Rows = list[dict[str, Any]]
 
 
-def attempts(problem: str, steps: int) -> tuple[tuple[Sampler, ...], tuple[int, ...]]:
-    """Makes samplers, with fewer steps than a use would have, and the shape of a sample: of the
-    checkerboard in a random field's level set, or of trajectories of Kuramoto-Sivashinsky with
-    three frames observed by their sine."""
+def posed(problem: str, steps: int) -> Plan:
+    """Plans with fewer steps than a use would have: the checkerboard in a random field's level
+    set, or trajectories of Kuramoto-Sivashinsky with three frames observed by their sine."""
     torch.set_num_threads(1)
-    options: dict[str, Any] = {"steps": steps}
     if problem == "data2d":
-        posed = priors.load("checkerboard"), load_constraint("0"), (2,)
-        return plan(*posed, options=options).attempts, (2,)
+        parts = priors.load("checkerboard"), load_constraint("0"), (2,)
+        return plan(*parts, method=SMC(steps=steps))
     ks = KS("sine-3")
     y = torch.linspace(0, 20, 64).sin().expand(ks.shape)
-    options["minimize"] = WarmLBFGS(4)
-    chosen = plan(ks.denoiser, ks.constraint(y), ks.shape, attempts=1, options=options)
-    return chosen.attempts, ks.shape
+    method = TunedPPR(steps=steps, minimize=WarmLBFGS(4))
+    return plan(ks.denoiser, ks.constraint(y), ks.shape, attempts=1, method=method)
 
 
 def fill(store: Path, task: tuple[str, int], members: int, chunk: int, processes: int) -> float:
@@ -61,10 +59,10 @@ def fill(store: Path, task: tuple[str, int], members: int, chunk: int, processes
 def _work(
     task: tuple[str, int], store: Path, members: int, chunk: int, processes: int, ready: Any
 ) -> None:
-    samplers, shape = attempts(*task)
-    run(samplers, 1, shape)  # what this loads is no part of the work
+    chosen = posed(*task)
+    run(chosen.kernels, 1)  # what this loads is no part of the work
     ready.wait()
-    ensemble.run(samplers, store, members, shape, chunk=chunk, workers=processes)
+    ensemble.run(chosen, store, members, batch_size=chunk, workers=processes)
 
 
 def identical(folder: Path, members: int = 32, steps: int = 32) -> Rows:
@@ -96,8 +94,7 @@ def memory(folder: Path, members: Sequence[int] = (64, 1024), chunk: int = 16) -
 
 
 def _peak(store: Path, members: int, chunk: int, answer: Any) -> None:
-    samplers, shape = attempts("data2d", 4)
-    ensemble.run(samplers, store, members, shape, chunk=chunk)
+    ensemble.run(posed("data2d", 4), store, members, batch_size=chunk)
     answer.send(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3)
 
 

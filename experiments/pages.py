@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from feasibly.cli import methods
-from feasibly.policy import CHOICES
+from feasibly.policy import RULES
 
 from . import paper, records
 from .records import BASE, DEFAULT, ROOT, TRUTH, Record
@@ -219,7 +219,9 @@ MAKERS: dict[str, Callable[[], str]] = {
     "comparison": lambda: beside_data2d(records.read("baselines", "data2d")),
     "comparison-ks": lambda: beside_ks(records.read("baselines", "ks")),
     "methods": lambda: _of_text(("method", "space", "renoises", "gradients", ""), methods.rows()),
-    "choices": lambda: _of_text(("your constraint", "what runs"), CHOICES),
+    "choices": lambda: _of_text(
+        ("your constraint", "what runs"), [(rule.case, rule.takes) for rule in RULES]
+    ),
     "audit-shipped": lambda: render(
         audit.shipped(records.read("audit", "exact")), audit.SHIPPED_COLUMNS
     ),

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from feasibly.sampling import describe
+from feasibly.messages import describe
 
 from . import records
 from .benches import Bench
@@ -50,7 +50,7 @@ def run(study: Study, bench: Bench, settings: Sequence[Record], only: Sequence[s
             }
             plan = None if label == TRUTH else case.plan(comparison.samplers[label])
             # these words tell a resumed study what has been run
-            record["sampler"] = "" if plan is None else describe(plan.attempts)
+            record["sampler"] = "" if plan is None else describe(plan.kernels)
             if any(_same(record, other) for other in known):
                 continue
             twin = next((r for r in known if bench.shares and _same(record, r, LABELS)), None)

@@ -2,85 +2,74 @@
 
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
 import feasibly
-from feasibly.constraints import Constraint
-from feasibly.denoisers import Denoiser
-from feasibly.network import Evaluations, Network
-from feasibly.plausible import reference
-from feasibly.policy import Plan, choose
-from feasibly.samplers import PPR, PostHoc, Sampler
-from feasibly.sampling import Problem
+from feasibly.network import Evaluations
+from feasibly.policy import Plan
+from feasibly.problem import Problem
+from feasibly.samplers import METHODS, PPR, Method, PostHoc, TunedPPR
 
 from .records import Record
 
-Make = Callable[[Denoiser, Constraint, Problem], Plan]
-"""Makes the samplers for a denoiser and a constraint, of which a dry run has shown the problem."""
+Make = Callable[[Problem], Plan]
+"""Makes the kernels for a problem."""
 
 
-def default(
-    denoiser: Denoiser,
-    constraint: Constraint,
-    problem: Problem,
-    kind: type[Sampler] | None = None,
-    **options: Any,
-) -> Plan:
+def default(problem: Problem, kind: type[Method] | None = None, **options: Any) -> Plan:
     """Makes what the library samples by if it is asked for nothing else.
 
     Arguments:
-        denoiser: The denoiser.
-        constraint: The constraint.
-        problem: What a dry run shows of them.
+        problem: The problem.
         kind: A variant of the method, to take over its settings; None for the method itself.
-        options: What differs from the default: the `method`, its options, the number of
-            `attempts`, or `fast`.
+        options: What differs from the default: the `method`, the number of `attempts`, or `error`.
     """
-    if options.get("method", "auto") == "auto":
-        network = Network(denoiser, evaluations := Evaluations())
-        survey = reference(network, problem.x_0.shape[1:], constraint)
-        plan = choose(denoiser, constraint, problem, survey=survey, **options)
-        plan = replace(plan, survey=survey, evaluations=evaluations)
-    else:
-        plan = choose(denoiser, constraint, problem, **options)
+    posed = problem.denoiser.denoiser, problem.constraint, problem.shape
+    monitor = options.get("method", "auto") == "auto"
+    plan = feasibly.plan(*posed, monitor=monitor, dtype=problem.dtype, **options)
     if kind is None:
         return plan
     # equal attempts stay one object, which a run prepares once
     made = {
         id(one): kind(**{f.name: getattr(one, f.name) for f in fields(one)})
-        for one in plan.attempts
+        for one in plan.kernels
     }
-    return replace(plan, attempts=tuple(made[id(one)] for one in plan.attempts))
+    return replace(plan, kernels=tuple(made[id(one)] for one in plan.kernels))
 
 
-def only(kind: type[Sampler], **options: Any) -> partial[Plan]:
-    """Returns how to make just one sampler, in the method's own settings but for the options,
-    among which is the number of `attempts`, one by default."""
+def tuned(problem: Problem, kind: type[Method] | None = None, **options: Any) -> Plan:
+    """Makes PPR in the library's settings, which depend on the problem, but for the options, among
+    which is the number of `attempts`."""
+    attempts = {"attempts": options.pop("attempts")} if "attempts" in options else {}
+    return default(problem, kind, method=TunedPPR(**options), **attempts)
+
+
+def only(kind: type[Method], **options: Any) -> partial[Plan]:
+    """Returns how to make just one method, in its own settings but for the options, among which
+    is the number of `attempts`, one by default."""
     return partial(_only, kind=kind, **options)
 
 
-def _only(
-    denoiser: Denoiser,
-    constraint: Constraint,
-    problem: Problem,
-    kind: type[Sampler],
-    attempts: int = 1,
-    **options: Any,
-) -> Plan:
-    return Plan((kind(denoiser, constraint, **options),) * attempts)
+def _only(problem: Problem, kind: type[Method], attempts: int = 1, **options: Any) -> Plan:
+    return Plan((kind(**options).bind(problem),) * attempts)
 
 
-ppr = partial(default, method="ppr")
-"""Makes PPR in the library's settings, which depend on the problem."""
+ppr = tuned
+"""Makes PPR in the library's settings."""
 
 paper = only(PPR)
 """Makes PPR in the paper's setting, which is PPR's own; `kind` is a variant of it."""
 
 post_hoc = only(PostHoc)
 """Makes the baseline that projects an unconstrained sample."""
+
+
+def named(method: str, options: Mapping[str, Any]) -> str | Method:
+    """Returns a method by its name, with options; `auto` has none."""
+    return METHODS[method](**options) if options else method
 
 
 def quiet(*problem: Any, **options: Any) -> feasibly.Result:

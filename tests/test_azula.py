@@ -7,7 +7,7 @@ import feasibly
 from feasibly.constraints import Linear
 from feasibly.network import Evaluations, Network
 from feasibly.oracles import Gaussian
-from feasibly.schedules import VE, VP
+from feasibly.schedules import VP
 
 noise = pytest.importorskip("azula.noise")
 denoise = pytest.importorskip("azula.denoise")
@@ -20,18 +20,6 @@ def azula_gaussian(schedule):
     from azula.linalg.covariance import DiagonalCovariance
 
     return denoise.GaussianDenoiser(torch.zeros(2), DiagonalCovariance(torch.ones(2)), schedule)
-
-
-def test_schedules_agree():
-    t = torch.linspace(0, 1, 11)
-    ours, theirs = VE(1e-3, 1e3)(t), noise.VESchedule(1e-3, 1e3)(t)
-    for a, b in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(a, b.expand_as(a), rtol=1e-4, atol=1e-6)
-
-
-def test_our_sampler_takes_their_denoiser():
-    result = feasibly.PPR(azula_gaussian(noise.VPSchedule()), PLANE, steps=16).sample(16, (2,))
-    assert result.feasible.all()
 
 
 def test_our_sampler_agrees_with_theirs():

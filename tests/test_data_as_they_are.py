@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import feasibly
-from feasibly.checks.coverage import centring, misfits, unmoved
+from feasibly.checks.coverage import centring, misfits
 from feasibly.constraints import Mask
 from feasibly.denoisers import Adapter
 from feasibly.errors import CalibrationWarning, DenoiserError
@@ -275,15 +275,6 @@ def test_noise_levels_are_compared_with_each_channel(std, mean, ends, said):
         assert re.search(text, one.sentence), one.sentence
     moments = x.mean(dim=0), x.std()
     assert not [one for one in misfits(ends, x, moments) if one.of_mean]
-
-
-def test_periodic_coordinates_are_no_fault_of_the_schedule():
-    gaps = torch.zeros(2, 8, 3)
-    gaps[0] = 0.02
-    gaps[1] = 0.7
-    assert "periodic" in unmoved(gaps)
-    gaps[0] = 1.0
-    assert unmoved(gaps) == ""
 
 
 def test_an_adapter_projects_states_and_estimates():

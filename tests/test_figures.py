@@ -73,28 +73,6 @@ def test_marginals_shows_the_states_of_every_row_at_every_noise_level():
     assert_saves(figure)
 
 
-def test_marginals_refuses_rows_of_another_length():
-    with pytest.raises(ValueError, match="zip"):
-        figures.marginals({"PPR": states()["PPR"][:2]}, SIGMAS, line())
-
-
-def test_marginals_draws_the_zero_set_where_it_is():
-    figure = figures.marginals(states(), SIGMAS, line())
-    for ax in figure.axes:
-        (contour,) = contours(ax)
-        (path,) = contour.get_paths()
-        x, y = path.vertices.T
-        np.testing.assert_allclose(x - 2 * y + 0.3, 0, atol=1e-4)
-        # through all of the plane that standardised data fill
-        assert x.min() <= -1.9
-        assert x.max() >= 1.9
-
-
-def test_marginals_draws_no_zero_set_of_several_residuals():
-    figure = figures.marginals(states(), SIGMAS, Equality(lambda x: x, tolerance=1e-6))
-    assert not any(contours(ax) for ax in figure.axes)
-
-
 def test_trace_draws_the_first_attempt_only():
     run = snapshots(attempts=(0, 1, 2))
     left, right = figures.trace({"PPR": run}, tolerance=1e-3).axes
@@ -115,18 +93,6 @@ def test_trace_draws_chunks_as_one_run():
     np.testing.assert_allclose(drawn["PPR, median"], (sigma, median))
     np.testing.assert_allclose(drawn["worst"], (sigma, [2.0] * 4))
     np.testing.assert_allclose(right.get_lines()[0].get_data(), (sigma, [25, 50, 75, 100]))
-
-
-def test_trace_runs_from_high_noise_to_low():
-    for ax in figures.trace({"PPR": snapshots()}, tolerance=1e-3).axes:
-        left, right = ax.get_xlim()
-        assert left > right
-
-
-def test_trace_draws_every_run():
-    figure = figures.trace({"PPR": snapshots(), "DPS": snapshots()}, tolerance=1e-3)
-    assert [len(ax.get_lines()) for ax in figure.axes] == [5, 2]
-    assert_saves(figure)
 
 
 def test_trace_of_a_run_without_a_constraint_can_be_saved():
@@ -152,13 +118,6 @@ def test_histogram_counts_the_finite_members():
     assert_saves(figure)
 
 
-@pytest.mark.parametrize(
-    "c", [torch.zeros(3), torch.full((3,), math.inf)], ids=["zero", "no finite member"]
-)
-def test_histogram_can_be_saved_in_the_limit(c):
-    assert_saves(figures.histogram({"PPR": c}, tolerance=1e-6))
-
-
 def test_trajectories_have_a_panel_each_on_one_colour_scale_with_observed_frames_marked():
     u = torch.linspace(-2, 2, 12).reshape(3, 4)
     figure = figures.trajectories({f"panel {i}": u / (i + 1) for i in range(6)}, observed=(0, 2))
@@ -170,15 +129,6 @@ def test_trajectories_have_a_panel_each_on_one_colour_scale_with_observed_frames
         assert image.get_clim() == (-2, 2)
         assert image.origin == "lower"
         assert [line.get_ydata()[0] for line in ax.get_lines()] == [0, 2]
-
-
-def test_scores_are_drawn_frame_by_frame():
-    curves = {"PPR, RMSE": torch.tensor([0.0, 1.0, 0.5]), "DPS, RMSE": torch.ones(3)}
-    (ax,) = figures.over_time(curves, observed=(1,)).axes
-    drawn = {line.get_label(): line.get_ydata() for line in ax.get_lines()}
-    for name, values in curves.items():
-        np.testing.assert_allclose(drawn[name], values)
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == list(curves)
 
 
 def test_maps_have_a_row_each_and_hours_as_columns_with_units_and_degrees():
@@ -204,12 +154,6 @@ def test_observed_points_are_marked_in_the_middle_of_their_cells():
     figure = figures.maps({"day": x, "member": x}, [0, 12], "v (m/s)", {12: mask})
     marks = [[line.get_xydata().tolist() for line in ax.get_lines()] for ax in figure.axes[:4]]
     assert marks == [[], [[[11.25, -78.75], [101.25, 78.75]]], [], []]
-
-
-def test_a_notebook_shows_a_figure_as_a_picture():
-    """By the method that notebooks ask for, since pyplot, whose figures they know, is not used."""
-    figure = figures.trace({"PPR": snapshots()}, 1e-6)
-    assert figure._repr_png_().startswith(b"\x89PNG")
 
 
 def test_rank_histograms_show_the_least_even_first():
@@ -288,12 +232,6 @@ def test_an_overview_of_sequences_has_a_line_a_member_their_mean_and_their_range
     assert heights.max() == pytest.approx(np.quantile(x, 0.95, axis=0).max())
     assert heights.min() == pytest.approx(np.quantile(x, 0.05, axis=0).min())
     assert_saves(figure)
-
-
-def test_an_overview_of_numbers_counts_all_finite_members():
-    figure = feasibly.plot(ensemble(1, n=50, failed=(0,)))
-    (ax,) = figure.axes
-    assert sum(bar.get_height() for bar in ax.patches) == 49
 
 
 def test_an_overview_of_fields_has_the_first_members_the_mean_and_the_spread():
@@ -386,8 +324,3 @@ def test_sequences_of_a_few_channels_have_a_panel_for_each(shape):
         np.testing.assert_array_equal(drawn, channel)
         np.testing.assert_allclose(mean.get_ydata(), channel.mean(dim=0))
     assert_saves(figure)
-
-
-def test_fields_without_names_have_numbers():
-    titles = [title for title, _ in images(figures.samples(torch.randn(9, 6, 7)))]
-    assert titles == ["sample 0", "sample 1", "sample 2", "sample 3", "mean", "spread"]

@@ -31,33 +31,9 @@ def test_cross_edges_of_two_and_two_points_are_those_counted_by_hand(x, y, rate)
     assert knn_cross_edge_rate(y, x, k=1) == rate
 
 
-def test_every_other_point_is_a_neighbour_if_k_is_large_enough():
-    # each of 3 + 4 points has edges to all others: 2 * 3 * 4 of 7 * 6 cross
-    x, y = normal(3), normal(4, seed=1)
-    assert knn_cross_edge_rate(x, y, k=6) == pytest.approx(24 / 42)
-
-
 def test_a_point_is_not_its_own_neighbour_even_where_points_coincide():
     x = normal(20)
     assert knn_cross_edge_rate(x, x.clone(), k=1) == 1
-
-
-def test_sets_far_apart_share_no_edge():
-    assert knn_cross_edge_rate(normal(50), normal(50, seed=1) + 1e3, k=20) == 0
-
-
-@pytest.mark.parametrize(("k", "bound"), [(1, 0.07), (5, 0.03), (20, 0.02)])
-def test_half_of_the_edges_cross_between_sets_of_one_distribution(k, bound):
-    # At 1024 + 1024 points the standard deviation is 0.014 (k = 1), 0.006 (5) and 0.004 (20),
-    # from 60 draws each; the bounds are 5 of them: a false alarm of 6e-7 each.
-    rate = knn_cross_edge_rate(normal(1024), normal(1024, seed=1), k=k)
-    assert rate == pytest.approx(0.5, abs=bound)
-
-
-def test_fewer_edges_cross_between_sets_of_different_distributions():
-    # with twice the spread the rate is 0.354 with a standard deviation of 0.011 (20 draws); the
-    # bound is 7 of them above: a false alarm of 1e-12
-    assert knn_cross_edge_rate(normal(1024), 2 * normal(1024, seed=1)) < 0.43
 
 
 def test_the_rate_equals_that_of_another_implementation():
@@ -69,15 +45,6 @@ def test_the_rate_equals_that_of_another_implementation():
         edges = found.kneighbors(return_distance=False)
         expected = (label[edges] != label[:, None]).mean()
         assert knn_cross_edge_rate(x, y, k=k) == pytest.approx(expected, abs=1e-12)
-
-
-def test_the_rate_does_not_depend_on_order_place_or_scale():
-    x, y = normal(60), normal(40, seed=1) + 0.5
-    rotation = torch.linalg.qr(normal(2, seed=3)).Q
-    rate = knn_cross_edge_rate(x, y)
-    assert knn_cross_edge_rate(y, x) == rate
-    assert knn_cross_edge_rate(x.flip(0), y.roll(7, dims=0)) == rate
-    assert knn_cross_edge_rate(3 * x @ rotation + 5, 3 * y @ rotation + 5) == rate
 
 
 def test_axes_of_a_sample_are_flattened():
@@ -121,14 +88,6 @@ def test_sliced_wasserstein_on_a_line_is_that_of_quantiles():
     x = torch.special.ndtri(levels)[:, None]
     assert sliced_wasserstein(x, 0.3 + 1.4 * x) == pytest.approx(0.5, rel=0.005)
     assert sliced_wasserstein(x, x.flip(0)) == 0
-
-
-def test_sliced_wasserstein_of_a_shift_is_its_mean_projection():
-    x, shift = normal(200, dim=3), torch.tensor([1.0, -2.0, 2.0])
-    once, twice = (sliced_wasserstein(x, x + k * shift) for k in (1, 2))
-    assert twice == pytest.approx(2 * once)
-    # |shift|^2 / 3 on average; of 256 directions the standard error is 6 % of it
-    assert once**2 == pytest.approx(3.0, rel=0.3)
 
 
 def test_sliced_wasserstein_takes_sizes_that_differ():

@@ -115,7 +115,7 @@ def sample(constraint: feasibly.Constraint, **settings: Any) -> feasibly.Result:
     return feasibly.sample(planet.denoiser, constraint, members, planet.shape, **settings)
 
 
-smoke = {"method": feasibly.CalibratedPPR(steps=1, iterations=1), "monitor": False}
+smoke = {"method": feasibly.DPS(steps=1), "monitor": False}
 run = partial(sample, both, **(smoke if SMOKE else {}))
 results = {"default": ran("stations-default", run)}
 print(results["default"])

@@ -4,7 +4,6 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
-from functools import cached_property
 
 from torch import Tensor
 
@@ -12,8 +11,9 @@ from feasibly.constraints import Constraint
 from feasibly.denoisers import Denoiser
 from feasibly.errors import CalibrationWarning, InfeasibleWarning, SamplingError
 from feasibly.policy import Plan
+from feasibly.problem import Problem
 from feasibly.result import Result
-from feasibly.sampling import Problem, State, inspect, run
+from feasibly.run import State, run
 
 from ..records import Record
 from ..samplers import Make
@@ -36,18 +36,14 @@ class Case(ABC):
     nothing: Record = {"feasible": 0.0}  # noqa: RUF012
     shown: tuple[str, ...]
 
-    @cached_property
-    def _inspected(self) -> Problem:
-        return inspect(self.denoiser, self.constraint, self.shape)
-
     def plan(self, make: Make) -> Plan:
-        """Makes the samplers of a label."""
-        return make(self.denoiser, self.constraint, self._inspected)
+        """Makes the kernels of a label."""
+        return make(Problem(self.denoiser, self.constraint, self.shape))
 
     def score(self, plan: Plan, members: int, seed: int) -> Record:
         """Samples an ensemble and scores it. A method that breaks down is kept."""
         try:
-            result = sample(plan, members, self.shape, seed)
+            result = sample(plan, members, seed)
         except SamplingError as error:
             return self.nothing | {"error": str(error)}
         return self.measure(result) | summary(result)
@@ -126,7 +122,6 @@ def share(feasible: Tensor) -> Record:
 def sample(
     plan: Plan,
     members: int,
-    shape: tuple[int, ...],
     seed: int,
     observe: Callable[[State], None] | None = None,
 ) -> Result:
@@ -135,13 +130,12 @@ def sample(
         warnings.simplefilter("ignore", InfeasibleWarning)
         warnings.simplefilter("ignore", CalibrationWarning)
         result = run(
-            plan.attempts,
+            plan.kernels,
             members,
-            shape,
             seed=seed,
             observe=observe,
             reason=plan.reason,
-            monitor=plan.survey,
+            monitor=plan.monitor,
         )
     # whose seconds are not the run's
     result.evaluations += replace(plan.evaluations, seconds=0.0)

@@ -10,7 +10,7 @@ from feasibly.errors import SamplingError
 from feasibly.policy import Plan
 from feasibly.problems.data2d import Data2D, Lines
 from feasibly.result import Result
-from feasibly.sampling import State
+from feasibly.run import State
 
 from ..records import Record
 from ..study import Comparison
@@ -142,7 +142,7 @@ class Data2DCase(Case):
 
         try:
             result = sample(plan, members, self.shape, seed, observe)
-            noisy = self.about(plan.attempts[0].finish(last[0].x))
+            noisy = self.about(plan.kernels[0].finish(last[0].x))
         except SamplingError as error:
             return self.nothing | {"error": str(error)}
         states = {f"state_{key}": noisy[key] for key in SHARES}

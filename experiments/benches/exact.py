@@ -102,7 +102,7 @@ class ExactCase(PosteriorCase):
 
     def score(self, plan: Plan, members: int, seed: int) -> Record:
         try:
-            if not plan.attempts:
+            if not plan.kernels:
                 raise ValueError(plan.reason)
             result = sample(plan, members, self.shape, seed)
         except (SamplingError, ValueError) as error:  # it says that it is not right

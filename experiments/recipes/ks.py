@@ -103,8 +103,8 @@ class KS(Denoising):
 
     def card(self, model: Karras, n: int) -> str:
         n = min(n, 128)
-        sampler = Ancestral(model, steps=256)
-        x = sampler.sample(n, (self.size, self.size), seed=1, chunk=16).samples
+        posed = Problem(model, None, (self.size, self.size), batch_size=16)
+        x = run([Ancestral(steps=256).bind(posed)], n, seed=1).samples
         blocks = range(math.ceil(n / ks_solver.BLOCK))
         fresh = torch.cat([ks_solver.simulate(b, FRESH, self.size) for b in blocks])[:n] / RMS
         rows = [table(measures(x), measures(fresh))]

@@ -259,7 +259,8 @@ class Weather(Denoising):
     def card(self, model: Karras, n: int) -> str:
         n = min(n, 64)
         autoencoder = priors.load_autoencoder(AUTOENCODER)
-        z = Ancestral(model, steps=512).sample(n, Problem.shape, seed=1, chunk=16).samples
+        posed = problem.Problem(model, None, Problem.shape, batch_size=16)
+        z = run([Ancestral(steps=512).bind(posed)], n, seed=1).samples
         x = fresh(n)
         with torch.no_grad():
             fields = (autoencoder.decode(z), autoencoder.decode(autoencoder.encode(x)), x)

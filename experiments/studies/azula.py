@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from feasibly.network import Evaluations, Network
+from feasibly.network import Evaluations, Network, counted
 from feasibly.problems.data2d import DISTRIBUTIONS
 
 from .. import peers, records
@@ -41,10 +41,10 @@ def measure(setting: dict) -> list[Record]:
     case = bench.case(setting)
     taken = Evaluations()
     start = time.perf_counter()
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), counted(taken):
         torch.manual_seed(0)
         x = peers.azula_ppr(
-            Network(case.denoiser, taken),
+            Network(case.denoiser),
             case.constraint,
             MEMBERS,
             case.shape,

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from feasibly.minimizers import LBFGS, WarmLBFGS
-from feasibly.samplers import CDIM, ECI, Ancestral, Sampler
+from feasibly.samplers import CDIM, ECI, Ancestral, Method
 
 from ..figures import by_hour, gallery, maps, over_time, ranks, strips
 from ..records import PRIOR
@@ -39,7 +39,7 @@ def tuned(name: str, **options: Any) -> Make:
 
 
 def _chosen(
-    grids: Mapping[type[Sampler], dict[str, dict]],
+    grids: Mapping[type[Method], dict[str, dict]],
     choices: Mapping[str, str],
     name: str,
     **options: Any,
@@ -76,7 +76,6 @@ WEATHER_CHOICES = {
 
 _on_data2d: dict[str, Make] = {
     "default": default,
-    "default, fast": partial(default, fast=True),
     "PPR": ppr,
     "PPR, no retries": partial(ppr, attempts=1),
     "PPR, paper's setting": paper,
@@ -92,7 +91,6 @@ _post_hoc = partial(post_hoc, minimize=LBFGS(64, max_step=1.0))
 _on_ks: dict[str, Make] = {
     "default": default,
     "PPR": ppr,
-    "PPR, fast": partial(ppr, fast=True),
     "PPR, paper's setting": paper,
     **{NAMES.get(name, name): tuned_on_ks(name) for name in KS_CHOICES},
     "post-hoc projection": _post_hoc,
@@ -108,7 +106,6 @@ _on_weather: dict[str, Make] = {
     "PPR, T = 128, 8 iterations": MANY_LEVELS["PPR, T = 128, 8 iterations"],
     "PPR, T = 512, 2 iterations": _many_levels,
     "PPR, T = 512, 2 iterations, no retries": partial(_many_levels, attempts=1),
-    "PPR, fast": partial(ppr, fast=True),
     "PPR, paper's setting": paper,
     **{
         NAMES.get(name, name): _chosen(WEATHER_GRIDS, WEATHER_CHOICES, name)

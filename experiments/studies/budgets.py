@@ -10,7 +10,7 @@ import torch
 from feasibly.constraints import Constraint, Equality
 from feasibly.denoisers import Denoiser
 from feasibly.oracles import Gaussian
-from feasibly.samplers import CPS, DPS, HDC, MMPS, PDM, PPR, Sampler, TrustSampling
+from feasibly.samplers import CPS, DPS, HDC, MMPS, PDM, PPR, Method, TrustSampling
 from feasibly.schedules import LogLogit
 
 from ..paper import EVALUATIONS, KS_RESIDUALS
@@ -18,7 +18,7 @@ from ..records import Record
 from ..study import Measurement
 from ..tables import TEXT
 
-_paper: dict[str, Callable[..., Sampler]] = {
+_paper: dict[str, Callable[..., Method]] = {
     "PPR": PPR,
     "DPS": partial(DPS, output="projected"),
     "MMPS": partial(MMPS, corrections=4, iterations=3, rtol=0.0),
@@ -53,9 +53,9 @@ _conventions: dict[str, tuple[Callable[[int], tuple[int, int]], str]] = {
 neither, and these are the only round numbers that give its table."""
 
 
-def make(method: str, denoiser: Denoiser, constraint: Constraint, steps: int) -> Sampler:
+def make(method: str, denoiser: Denoiser, constraint: Constraint, steps: int) -> Method:
     """Makes a method in the paper's setting, with a number of steps."""
-    return _paper[method](denoiser, constraint, steps=steps)
+    return _paper[method](steps=steps).bind(Problem(denoiser, constraint, (1,)))
 
 
 def measure(setting: dict) -> list[Record]:

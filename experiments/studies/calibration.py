@@ -6,16 +6,15 @@ other methods have the settings that were tuned on Data2D.
 """
 
 import math
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from feasibly.constraints import Constraint
 from feasibly.oracles import Empirical
-from feasibly.samplers import CDIM, ECI, PostHoc, Rejection, Sampler
+from feasibly.samplers import CDIM, ECI, Method, PostHoc, Rejection
 from feasibly.samplers.base import Randn, Step
 
 from ..figures import distances, frontier
@@ -26,7 +25,7 @@ from . import baselines
 from .baselines import CHOICES, NAMES, tuned
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@dataclass(frozen=True, repr=False)
 class RejectionOnly(Rejection):
     """Resamples members until they are likely to be near the constraint, and projects them in the
     end: what the mode weights owe to the rejection alone."""
@@ -43,19 +42,17 @@ class RejectionOnly(Rejection):
         return Step(self.predict(x_t, x_0, t, s, randn), x_0)
 
     def finish(self, x_0: Tensor) -> Tensor:
-        return PostHoc(self.denoiser, self.constraint).finish(x_0)
+        return PostHoc(problem=self.problem).finish(x_0)
 
     def cost(self, residuals: int) -> tuple[int, int]:
         return 1, 0
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class IdealKernel(Sampler):
+@dataclass(frozen=True, repr=False)
+class IdealKernel(Method):
     r"""The paper's ideal kernel (Proposition 3.1), on a finite data set: samples
     :math:`x_0 \sim p(x_0 \mid x_t, x_0 \in \mathcal{C})`, and renoises."""
 
-    constraint: Constraint
-    _: KW_ONLY
     output: str = "projected"
 
     def step(

@@ -14,15 +14,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from feasibly.plausible import Reference, reference
+from feasibly.sampling import Run
 from torch import Tensor
 
 from feasibly.constraints import Decoded
 from feasibly.linalg import square_root
 from feasibly.minimizers import Minimizer
 from feasibly.network import Network, watched
-from feasibly.plausible import Reference, reference
 from feasibly.samplers import moments
-from feasibly.sampling import Run
 
 from ..records import Record
 from ..samplers import quiet

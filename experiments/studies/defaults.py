@@ -23,7 +23,7 @@ from ..tables import TEXT, Columns, quantiles
 CANDIDATES: Mapping[str, Make] = {
     "calibrated": partial(default, method="calibrated"),
     "rejection": partial(default, method="rejection"),
-    "ppr": partial(default, method="ppr"),
+    "ppr": partial(default, method="ppr-tuned"),
 }
 """What the default may choose from."""
 

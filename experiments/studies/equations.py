@@ -21,7 +21,7 @@ from feasibly.constraints import Constraint, Equality
 from feasibly.denoisers import Denoiser
 from feasibly.errors import SamplingError
 from feasibly.metrics import crps_of_each
-from feasibly.network import Evaluations, Network
+from feasibly.network import Evaluations, Network, counted
 from feasibly.problems import ks, ks_solver
 from feasibly.schedules import Flow
 
@@ -171,7 +171,8 @@ def measure(setting: dict) -> list[Record]:
     denoiser, constraint, shape = task.denoiser, task.constraint, task.shape
     taken, found, start = Evaluations(), Record(), time.perf_counter()
     if label == THEIRS:
-        x = _theirs(Network(denoiser, taken), constraint, members, shape, seed)
+        with counted(taken):
+            x = _theirs(Network(denoiser), constraint, members, shape, seed)
         found["commit"] = peers.commit("PCFM")
     else:
         posed = denoiser, None if label == PRIOR else constraint, members, shape

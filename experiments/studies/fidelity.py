@@ -148,7 +148,7 @@ def measure(setting: dict) -> list[Record]:
         method, options = METHODS[setting["label"]]
         model = GaussianMixture(problem.weights, problem.mu, problem.cov, LogLogit())
         constraint = Linear(problem.A, problem.y, noise=problem.sigma)
-        chosen = {"method": method, "options": dict(options), "seed": setting["draw"]}
+        chosen = {"method": named(method, options), "seed": setting["draw"]}
         result = quiet(model, constraint, N, (D,), dtype=torch.float64, **chosen)
         x = result.samples[result.finite]
         taken = result.evaluations

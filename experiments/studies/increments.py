@@ -22,7 +22,7 @@ from torch import Generator, Tensor
 
 from feasibly import members
 from feasibly.constraints import EachMember, Linear
-from feasibly.network import Evaluations, Network
+from feasibly.network import Evaluations, Network, counted
 
 from .. import peers
 from ..records import DEFAULT, TRUTH, Record, averages, grouped
@@ -72,12 +72,12 @@ def measure(setting: dict) -> list[Record]:
     denoiser = posed.denoiser()
     if label in OURS:
         method, options = OURS[label]
-        chosen = {"method": method, "options": dict(options), "monitor": method == "auto"}
+        chosen = {"method": named(method, options), "monitor": method == "auto"}
         result = quiet(denoiser, constraint, count, shape, dtype=torch.float64, **chosen)
         x, taken = result.samples, result.evaluations
     else:
-        network = Network(denoiser, taken)
-        with torch.random.fork_rng(), members.calling(range(count)):
+        network = Network(denoiser)
+        with torch.random.fork_rng(), members.calling(range(count)), counted(taken):
             torch.manual_seed(0)
             x = peers.azula_mmps(network, constraint, count, shape, iterations=8, steps=64)
     found = _scores(posed, x.double().reshape(SIGNALS, MEMBERS, *shape), exact, mean)

@@ -14,9 +14,9 @@ from feasibly.denoisers import Denoiser
 from feasibly.minimizers import GaussNewton, Minimizer
 from feasibly.problems.data2d import CONSTRAINTS, DISTRIBUTIONS, Data2D
 from feasibly.randomness import MemberNoise
+from feasibly.run import trajectory
 from feasibly.samplers import PPR
 from feasibly.samplers.base import Randn, Step
-from feasibly.sampling import trajectory
 
 from .. import figures
 from ..records import Record, grouped
@@ -83,7 +83,8 @@ def levels(
     Returns:
         A record for every level, from the highest to the lowest.
     """
-    sampler = Probe(denoiser, constraint, steps=steps, repeats=1, minimize=minimize)
+    method = Probe(steps=steps, repeats=1, minimize=minimize)
+    sampler = method.bind(Problem(denoiser, constraint, (2,), dtype=torch.float64))
     noise = MemberNoise(0, range(members), (2,), dtype=torch.float64)
     found: list[Record] = []
     for _, s, (_, _, L) in islice(trajectory(sampler, noise), 1, None):

@@ -9,6 +9,7 @@ fresh unconditional samples, for several references.
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from feasibly.plausible import reference
 from torch import Tensor
 
 import feasibly
@@ -16,7 +17,6 @@ from feasibly import priors
 from feasibly.constraints import Constraint, Equality
 from feasibly.network import Evaluations, Network
 from feasibly.oracles import Checkerboard as CheckerboardOracle
-from feasibly.plausible import reference
 from feasibly.problems.data2d import DISTRIBUTIONS
 from feasibly.problems.ks import KS
 from feasibly.samplers import Ancestral, PostHoc

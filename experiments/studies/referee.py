@@ -23,7 +23,7 @@ from torch import Tensor
 import feasibly
 from feasibly.constraints import Constraint
 from feasibly.denoisers import Denoiser
-from feasibly.network import Evaluations, Network
+from feasibly.network import Evaluations, Network, counted
 
 from .. import peers
 from ..benches import exact_problems
@@ -46,10 +46,11 @@ class Counted:
 
     def __init__(self, denoiser: Denoiser) -> None:
         self.taken, self.schedule = Evaluations(), denoiser.schedule
-        self._network = Network(denoiser, self.taken)
+        self._network = Network(denoiser)
 
     def __call__(self, x_t: Tensor, t: Tensor) -> Tensor:
-        return self._network(x_t, t).contiguous()  # as torch's optimizers need it
+        with counted(self.taken):
+            return self._network(x_t, t).contiguous()  # as torch's optimizers need it
 
 
 Entry = Callable[[Counted, Constraint, int, tuple[int, ...], int], Tensor]

@@ -23,7 +23,7 @@ import torch
 from torch import Generator, Tensor
 
 from feasibly.errors import SamplingError
-from feasibly.network import Evaluations, Network
+from feasibly.network import Evaluations, Network, counted
 
 from .. import peers
 from ..benches.heat import HeatBench, HeatCase
@@ -121,8 +121,8 @@ def _measured(
         x, taken = result.samples, result.evaluations
     else:
         name, settings = THEIRS[label]
-        v, made_by = peers.velocity(Network(case.denoiser, taken)), peers.commit(name)
-        with torch.random.fork_rng():
+        v, made_by = peers.velocity(Network(case.denoiser)), peers.commit(name)
+        with torch.random.fork_rng(), counted(taken):
             torch.manual_seed(seed)
             if name == "ECI-sampling":
                 x = peers.eci(v, value, known, MEMBERS, **settings)

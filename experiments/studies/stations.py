@@ -110,19 +110,11 @@ def measure(setting: dict) -> list[Record]:
             planet().denoiser,
             constraint,
             planet().shape,
-            method=method,
-            options=dict(options),
+            method=named(method, options),
             monitor=method == "auto",
         )
         place = STORES / f"{observed}-{k}-{label}.zarr".replace(" ", "-")
-        ensemble.run(
-            plan.attempts,
-            place,
-            MEMBERS,
-            planet().shape,
-            chunk=CHUNK,
-            monitor=plan.survey if method == "auto" else None,
-        )
+        ensemble.run(plan, place, MEMBERS, batch_size=CHUNK)
     store = ensemble.Store(place)
     z = torch.stack([torch.from_numpy(store.get(member)) for member in range(MEMBERS)])
     taken = store.all_records()

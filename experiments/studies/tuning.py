@@ -33,9 +33,9 @@ from feasibly.samplers import (
     MMPS,
     PCFM,
     PDM,
+    Method,
     ProximalLangevin,
     ReSample,
-    Sampler,
     TrustSampling,
 )
 
@@ -46,7 +46,7 @@ from ..tables import COLUMNS, means, parts
 
 _solver = {"L-BFGS": LBFGS(), "Gauss-Newton": GaussNewton(8, max_distance=None)}
 
-GRIDS: dict[type[Sampler], dict[str, dict]] = {
+GRIDS: dict[type[Method], dict[str, dict]] = {
     DPS: {
         f"T = {T}, zeta {z:g}": {"steps": T, "zeta": z}
         for T, z in (
@@ -156,7 +156,7 @@ GRIDS: dict[type[Sampler], dict[str, dict]] = {
 """For each method, the options of its six settings by name."""
 
 
-def _labelled(grids: Mapping[type[Sampler], dict[str, dict]]) -> dict[str, Make]:
+def _labelled(grids: Mapping[type[Method], dict[str, dict]]) -> dict[str, Make]:
     return {
         f"{method.__name__}: {name}": only(method, output="projected", **options)
         for method, grid in grids.items()
@@ -191,7 +191,7 @@ def score(row: Record) -> float:
     return row["joint"] + 2 * row["knn"] if row["problem"] == "data2d" else -math.log(row["rmse"])
 
 
-KS_GRIDS: dict[type[Sampler], dict[str, dict]] = {
+KS_GRIDS: dict[type[Method], dict[str, dict]] = {
     DPS: {f"zeta {z:g}": {"steps": 1024, "zeta": z} for z in (0.3, 1.0, 3.0, 10.0)},
     MMPS: {
         "T = 128, N = 1, k = 4": {"steps": 128, "iterations": 4},

@@ -54,7 +54,9 @@ def measure(setting: dict) -> list[Record]:
     case = ExactCase(problem)
     number = setting["particles"]
     # a large error, so that no particles are added
-    make: Make = default if number is None else partial(default, particles=number, error=ANY)
+    make: Make = (
+        default if number is None else partial(default, method=SMC(particles=number, error=ANY))
+    )
     plan = case.plan(make)
     return [
         {"family": problem.family, "members": problem.members, "seed": seed}

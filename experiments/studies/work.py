@@ -7,7 +7,7 @@ number of particles. A forward pass counts 1, a backward pass 2.
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from feasibly.samplers import DPS, ECI, MMPS, PCFM
+from feasibly.samplers import DPS, ECI, MMPS, PCFM, SMC, CalibratedPPR, Method
 
 from .. import figures
 from ..benches.exact import ExactCase
@@ -18,7 +18,6 @@ from ..study import Measurement
 from ..tables import TEXT, Columns
 
 MEMBERS = 512
-FAST = f"{DEFAULT}, fast"
 
 CASES: Mapping[str, tuple[str, str]] = {
     "Data2D, a wave": ("wave-board-vp", "particles"),
@@ -33,6 +32,9 @@ on it."""
 
 BUDGETS: Mapping[str, Sequence[int]] = {"particles": (2, 4, 16, 64), "steps": (5, 9, 18, 36, 72)}
 """The default's budgets, beside what it takes if no option is set."""
+
+BUDGETED: Mapping[str, type[Method]] = {"particles": SMC, "steps": CalibratedPPR}
+"""What the default takes where an option sets its budget."""
 
 METHODS: Mapping[str, tuple[Make, Sequence[int]]] = {
     "PPR": (ppr, (8, 16, 32, 64, 128)),
@@ -49,7 +51,7 @@ def settings() -> list[dict]:
     takes by itself."""
     found = []
     for case, (_, option) in CASES.items():
-        mine = [(DEFAULT, None), (FAST, None), *((DEFAULT, n) for n in BUDGETS[option])]
+        mine = [(DEFAULT, None), *((DEFAULT, n) for n in BUDGETS[option])]
         others = [(label, n) for label, (_, budgets) in METHODS.items() for n in budgets]
         found += [{"case": case, "label": label, "budget": n} for label, n in (*mine, *others)]
     return found
@@ -59,10 +61,10 @@ def measure(setting: dict) -> list[Record]:
     """Samples a problem once by a method with a budget, and scores the ensemble."""
     name, option = CASES[setting["case"]]
     label, budget = setting["label"], setting["budget"]
-    if label == FAST:
-        make: Make = partial(default, fast=True)
-    elif label == DEFAULT:
-        make = default if budget is None else partial(default, **{option: budget})
+    if label == DEFAULT:
+        make: Make = default
+        if budget is not None:
+            make = partial(default, method=BUDGETED[option](**{option: budget}))
     else:
         method, options = METHODS[label][0], {"steps": budget}
         make = partial(method, **options)

@@ -3,6 +3,7 @@ from functools import partial
 
 import pytest
 import torch
+from feasibly.sampling import inspect
 
 from experiments import records, tables
 from experiments.__main__ import _asked
@@ -13,7 +14,6 @@ from experiments.samplers import default, only, post_hoc
 from experiments.studies import Comparison, Measurement, Study
 from feasibly import PPR, Ancestral, plan, sampling
 from feasibly.problems.data2d import Data2D
-from feasibly.sampling import inspect
 
 SAMPLERS = {
     "default": partial(default, steps=8, attempts=1),

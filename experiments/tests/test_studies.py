@@ -4,6 +4,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
+from feasibly.sampling import inspect
 
 from experiments import studies
 from experiments.records import BASE, DEFAULT, TRUTH
@@ -14,7 +15,6 @@ from feasibly import LevelSet
 from feasibly.constraints import GaussianRandomField
 from feasibly.oracles import Checkerboard
 from feasibly.problems.data2d import Lines
-from feasibly.sampling import inspect
 from feasibly.schedules import LogLogit
 
 ROOM = Path(studies.__file__).parent

@@ -178,7 +178,7 @@ def _planned(
             if isinstance(monitor, Monitor):
                 survey = monitor.survey
                 known = tuple(remarks(constraint, survey))
-            elif monitor or named is None:
+            elif monitor or named is None or named.chooses:
                 start = time.perf_counter()
                 try:
                     with meter.part("survey of unconditional samples", 0):

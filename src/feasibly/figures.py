@@ -69,16 +69,24 @@ def _figure(rows: int, columns: int, size: float) -> "tuple[Figure, list[list[Ax
     return figure, figure.subplots(rows, columns, squeeze=False).tolist()
 
 
+def _panels(count: int, most: int, size: float) -> "tuple[Figure, list[Axes]]":
+    """Returns a figure with a number of panels, at most so many a row."""
+    columns = min(most, count)
+    figure, axes = _figure(math.ceil(count / columns), columns, size)
+    panels = [ax for row in axes for ax in row]
+    for ax in panels[count:]:
+        ax.set_axis_off()
+    return figure, panels[:count]
+
+
 @typed
 def plot(result: Result, constraint: Constraint | None = None, members: int = 4) -> "Figure":
     """Draws an overview of an ensemble, by the shape of a sample.
 
-    Points in the plane are drawn as such, numbers as a histogram, and sequences as lines with
-    their mean and the range from 5 % to 95 %: a panel for each of up to four channels. Fields in
-    two dimensions are drawn as maps: the first few members, the mean and the spread. With more
-    axes, each row shows one slice along the first ones. Members that failed are left out.
-
-    A notebook shows the figure; elsewhere `feasibly.plot(result).savefig("members.png")` keeps it.
+    Points in the plane are drawn as such, numbers as a histogram, and sequences, of up to four
+    channels, as lines with their mean and the range from 5 % to 95 %. Fields are drawn as maps:
+    the first few samples, the mean and the spread. With more axes, each row shows one slice along
+    the first ones. Samples that failed are left out.
 
     Arguments:
         result: The ensemble.
@@ -212,10 +220,7 @@ def marginals(
     figure, axes = _figure(len(states), len(sigmas), size=2.2)
     for row, (name, columns) in zip(axes, states.items(), strict=True):
         for ax, sigma, x in zip(row, sigmas, columns, strict=True):
-            reach = 1.9 + 2.5 * sigma
-            _zero_set(ax, constraint)
-            ax.scatter(*x.T.cpu(), s=1.5, linewidths=0, color=COLOURS.get(name, "tab:red"))
-            ax.set(xlim=(-reach, reach), ylim=(-reach, reach), xticks=[], yticks=[], aspect=1)
+            _scatter(ax, x, constraint, COLOURS.get(name, "tab:red"), 1.9 + 2.5 * sigma)
             if row is axes[0]:
                 ax.set_title(rf"$\sigma = {sigma:.2g}$", fontsize=10)
         row[0].set_ylabel(name)
@@ -223,19 +228,18 @@ def marginals(
 
 
 def points(samples: Mapping[str, Tensor], constraint: Constraint) -> "Figure":
-    """Draws planar samples, a panel each, with the constraint.
-
-    Arguments:
-        samples: For each panel, its title and its samples, with shape (N, 2).
-        constraint: The constraint, whose zero set is drawn where it is one curve in the plane.
-    """
+    """Draws planar samples, each with shape (N, 2), a panel each, with the constraint."""
     figure, (axes,) = _figure(1, len(samples), size=2.4)
     for ax, (name, x) in zip(axes, samples.items(), strict=True):
-        _zero_set(ax, constraint)
-        ax.scatter(*x.T.cpu(), s=1.5, linewidths=0, color="tab:blue")
-        ax.set(xlim=(-2.1, 2.1), ylim=(-2.1, 2.1), xticks=[], yticks=[], aspect=1)
+        _scatter(ax, x, constraint, "tab:blue", 2.1)
         ax.set_title(name, fontsize=9)
     return figure
+
+
+def _scatter(ax: "Axes", x: Tensor, constraint: Constraint, colour: str, reach: float) -> None:
+    _zero_set(ax, constraint)
+    ax.scatter(*x.T.cpu(), s=1.5, linewidths=0, color=colour)
+    ax.set(xlim=(-reach, reach), ylim=(-reach, reach), xticks=[], yticks=[], aspect=1)
 
 
 @torch.no_grad()
@@ -306,23 +310,11 @@ def trajectories(
     observed: Sequence[int] = (),
     stations: Tensor | None = None,
 ) -> "Figure":
-    """Draws trajectories of a field in one space dimension, five a row, space to the right; or
-    maps.
-
-    Arguments:
-        fields: For each panel, its title and its trajectory, with shape (T, X).
-        observed: The frames to mark.
-        stations: The points to mark, by their two indices, with shape (N, 2); None for none.
-    """
-    columns = min(5, len(fields))
-    rows = math.ceil(len(fields) / columns)
-    figure, axes = _figure(rows, columns, size=2.4)
+    """Draws trajectories of a field in one space dimension, or maps, each with shape (T, X), five
+    a row, and marks observed frames and stations, by their two indices, with shape (N, 2)."""
+    figure, panels = _panels(len(fields), 5, size=2.4)
     largest = next(iter(fields.values())).abs().max().item()
-    panels = [ax for row in axes for ax in row]
-    for ax in panels:
-        ax.set_axis_off()
-    for ax, (name, u) in zip(panels, fields.items(), strict=False):
-        ax.set_axis_on()
+    for ax, (name, u) in zip(panels, fields.items(), strict=True):
         ax.imshow(u.cpu().numpy(), origin="lower", cmap="RdBu_r", vmin=-largest, vmax=largest)
         for frame in observed:
             ax.axhline(frame, color="black", linewidth=0.8, linestyle=":")
@@ -385,14 +377,8 @@ def over_time(
     unit: str = "frame",
     label: str = "",
 ) -> "Figure":
-    """Draws scores against the time of the system.
-
-    Arguments:
-        curves: For each curve, its name and its values, with shape (T).
-        observed: The frames to mark.
-        unit: What time is counted in.
-        label: What the values are, with their units.
-    """
+    """Draws scores, each with shape (T), against the time of the system, in some unit, and marks
+    observed frames; `label` is what the scores are, with their units."""
     figure, ((ax,),) = _figure(1, 1, size=5)
     for frame in observed:
         ax.axvline(frame, color="black", linewidth=0.8, linestyle=":")
@@ -417,14 +403,8 @@ def rank_histograms(ranks: Mapping[str, Tensor], members: int, most: int = 6) ->
     }
     uneven = sorted(counts, key=lambda name: -float((counts[name] - counts[name].mean()).norm()))
     names = uneven[:most]
-    columns = min(3, len(names))
-    rows = math.ceil(len(names) / columns)
-    figure, axes = _figure(rows, columns, size=2.8)
-    panels = [ax for row in axes for ax in row]
-    for ax in panels:
-        ax.set_axis_off()
-    for ax, name in zip(panels, names, strict=False):
-        ax.set_axis_on()
+    figure, panels = _panels(len(names), 3, size=2.8)
+    for ax, name in zip(panels, names, strict=True):
         count = counts[name]
         expected = float(count.mean())
         spread = math.sqrt(expected * (1 - 1 / len(count)))
@@ -437,11 +417,8 @@ def rank_histograms(ranks: Mapping[str, Tensor], members: int, most: int = 6) ->
 
 
 def coverage(covered: Mapping[str, Sequence[float]]) -> "Figure":
-    """Draws the share of truths in regions against the share that they should hold.
-
-    Arguments:
-        covered: For each curve, its name and the shares, from 0 to 1 in even steps.
-    """
+    """Draws the share of truths in regions against the share that they should hold, which goes
+    from 0 to 1 in even steps."""
     figure, ((ax,),) = _figure(1, 1, size=3.5)
     for name, shares in covered.items():
         expected = torch.linspace(0, 1, len(shares)).tolist()

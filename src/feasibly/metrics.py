@@ -20,6 +20,7 @@ __all__ = [
     "sliced_wasserstein",
     "spread",
     "spread_skill_ratio",
+    "summary",
     "weight_error",
 ]
 
@@ -32,10 +33,9 @@ from torch import Tensor
 def knn_cross_edge_rate(x: Tensor, y: Tensor, k: int = 5) -> float:
     r"""Returns the share of edges of the k-nearest-neighbour graph that join `x` and `y`.
 
-    The directed graph is on the union of both sets, with an edge from each point to each of its
-    `k` nearest other points in the Euclidean metric. Half of the edges cross if both sets are of
-    one distribution and equally large. No edge crosses if they are far apart. In between, the
-    rate depends on `k` and on the size of the sets.
+    The graph has an edge from each point of the union to each of its `k` nearest other points.
+    Half of the edges cross if both sets are of one distribution and equally large, and none if
+    they are far apart. In between, the rate depends on `k` and on the size of the sets.
 
     References:
         | Multivariate Two-Sample Tests Based on Nearest Neighbors (Schilling, 1986)
@@ -60,8 +60,6 @@ def weight_error(x: Tensor, y: Tensor, modes: int) -> float:
     r"""Returns the weight error: the total variation between the mode weights of two ensembles,
     :math:`\frac{1}{2} \sum_k |p_k - q_k|`.
 
-    The weight :math:`p_k` of a mode is its share of the members. The error is in [0, 1].
-
     Arguments:
         x: The mode of each member of one ensemble, integers with shape :math:`(N)`.
         y: The mode of each member of the other, with shape :math:`(M)`.
@@ -74,9 +72,9 @@ def weight_error(x: Tensor, y: Tensor, modes: int) -> float:
 def sliced_wasserstein(x: Tensor, y: Tensor, directions: int = 256) -> float:
     r"""Returns the sliced 2-Wasserstein distance of two ensembles.
 
-    It is the root mean square, over random directions, of the distance between the projections
-    of both ensembles onto a direction. The directions are the same for all ensembles of one
-    shape. Ensembles of different sizes are compared at the quantiles of the smaller one.
+    It is the root mean square of the distance between their projections onto random directions,
+    the same for all ensembles of one shape. Ensembles of different sizes are compared at the
+    quantiles of the smaller one.
 
     References:
         | Sliced and Radon Wasserstein Barycenters of Measures (Bonneel et al., 2015)
@@ -116,9 +114,8 @@ def is_outlying(r: Tensor, k: int = 5, share: float = 0.99) -> bool:
 def area_weights(latitude: Tensor) -> Tensor:
     r"""Returns the area of each row of cells on the sphere, relative to their mean.
 
-    A cell reaches half way to its neighbours, and the first and the last cell reach a pole. So a
-    row on a pole has an area too: :math:`w_i \propto \sin(\mathrm{upper}_i) -
-    \sin(\mathrm{lower}_i)`.
+    A cell reaches half way to its neighbours, and the first and the last cell reach a pole:
+    :math:`w_i \propto \sin(\mathrm{upper}_i) - \sin(\mathrm{lower}_i)`.
 
     References:
         | WeatherBench 2 (Rasp et al., 2024), Section 4
@@ -220,14 +217,28 @@ def crps_of_each(x: Tensor, y: Tensor) -> Tensor:
     return error - pairs / (2 * members * (members - 1))
 
 
+def summary(x: Tensor, y: Tensor, weights: Tensor | None = None) -> dict[str, list[float]]:
+    """Returns, to five digits, scores whose means over several cases may be taken.
+
+    They are, by time, the mean squares of the members' errors (`mse`), of the error of the
+    ensemble mean (`mean_se`) and of the ensemble (`variance`), and the `crps`; and the shares of
+    the `ranks`. Take means before roots.
+    """
+    found = {
+        "mse": rmse(x, y, weights).square(),
+        "mean_se": skill(x, y, weights).square(),
+        "variance": spread(x, weights).square(),
+        "crps": crps(x, y, weights),
+        "ranks": rank_histogram(x, y),
+    }
+    return {name: [float(f"{v:.5g}") for v in values] for name, values in found.items()}
+
+
 def rank_histogram(x: Tensor, y: Tensor) -> Tensor:
-    """Returns the shares of the ranks of the reference among the members.
+    """Returns the shares of the ranks of the reference among the members, with shape (M + 1).
 
     Ranks are counted over cases, times and space. The histogram is flat if the reference is of
     the same distribution as the members, and a U if the members are too close together.
-
-    Returns:
-        The shares of the M + 1 ranks, with shape (M + 1).
     """
     _check(x, y)
     rank = (x < y[:, None]).sum(dim=1)
@@ -239,16 +250,9 @@ def max_norm(x: Tensor, y: Tensor) -> Tensor:
 
     .. math:: \frac{\max_t \|x^{t+1} - x^t\|_\infty}{\max_t \|y^{t+1} - y^t\|_\infty} .
 
-    It is about 1 for a trajectory of the same distribution as the reference, and several times
-    that for a trajectory that jumps. The paper uses this score, Max-Norm, without a definition;
-    this definition gives its values.
-
-    Arguments:
-        x: The ensembles, with shape :math:`(K, M, T, *)`.
-        y: The references, with shape :math:`(K, T, *)`.
-
-    Returns:
-        One value for each member, with shape :math:`(K, M)`.
+    It has the shape :math:`(K, M)`, and is about 1 for a trajectory of the same distribution as
+    the reference. The paper uses this score, Max-Norm, without a definition; this definition gives
+    its values.
     """
     _check(x, y)
 

@@ -119,9 +119,8 @@ class Empirical(Denoiser):
 class Checkerboard(Denoiser):
     r"""The denoiser of the uniform checkerboard, standardised (Data2D).
 
-    Given a square, the posterior of each coordinate is a normal truncated to an interval. Its
-    mass and mean are known, and squares are weighted by their masses. The result is accurate for
-    :math:`\sigma` from 1e-4 to 1e4, on the board and far from it.
+    Given a square, the posterior of each coordinate is a normal truncated to an interval. The
+    result is accurate for :math:`\sigma` from 1e-4 to 1e4, on the board and far from it.
 
     Arguments:
         m: The number of squares per side, which is even.
@@ -153,16 +152,12 @@ class Checkerboard(Denoiser):
         return x_0.to(x.dtype)
 
 
-_NODES = 32
-
-
 def truncated_normal(mu: Tensor, sigma: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     r"""Returns the log-mass and the mean of :math:`\mathcal{N}(\mu, \sigma^2)` on [a, b].
 
-    No single formula is accurate everywhere: differences of distribution functions cancel if the
-    interval is short or far away. So there are three. They are in units of :math:`\sigma`, and
-    mirrored so that the centre :math:`u` of the interval is not negative. Half of its length is
-    :math:`h`.
+    Differences of distribution functions cancel if the interval is short or far away. So there
+    are three formulas, in units of :math:`\sigma` and mirrored so that the centre :math:`u` of the
+    interval, of half length :math:`h`, is not negative.
 
     * A short interval (:math:`h \leq 1/2`, :math:`u h \leq 4`): Gauss-Legendre quadrature.
     * Else, an interval to the right of zero (:math:`u \geq h`): Mills ratios by `erfcx`.
@@ -178,7 +173,7 @@ def truncated_normal(mu: Tensor, sigma: Tensor, a: Tensor, b: Tensor) -> tuple[T
     zero, one = torch.zeros_like(u), torch.ones_like(u)
 
     # A formula gets harmless inputs where another one is chosen: `where` would pass NaN gradients.
-    node, weight = _gauss_legendre(u.device)
+    node, weight = (torch.from_numpy(values).to(u.device) for values in _rule())
     u_s, h_s = torch.where(short, u, zero)[..., None], torch.where(short, h, one / 2)[..., None]
     delta = h_s * node
     log_density = weight.log() - u_s * delta - delta**2 / 2
@@ -212,12 +207,7 @@ def _mills(z: Tensor) -> Tensor:
     return math.sqrt(math.pi / 2) * torch.special.erfcx(z / math.sqrt(2))
 
 
-def _gauss_legendre(device: torch.device) -> tuple[Tensor, Tensor]:
-    node, weight = _rule()
-    return torch.from_numpy(node).to(device), torch.from_numpy(weight).to(device)
-
-
 @cache
 def _rule() -> tuple[np.ndarray, np.ndarray]:
     # arrays and not tensors: one that is made in inference mode would have no gradient later
-    return np.polynomial.legendre.leggauss(_NODES)
+    return np.polynomial.legendre.leggauss(32)

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import feasibly
-from feasibly.constraints import Linear
 from feasibly.errors import DenoiserError
 from feasibly.oracles import Gaussian
 from feasibly.schedules import VP
@@ -38,25 +37,6 @@ def test_mistakes_are_explained():
         feasibly.wrap(lambda x, t: x, "azula")
     with pytest.raises(DenoiserError, match="has a schedule"):
         feasibly.wrap(Gaussian(torch.ones(2), torch.eye(2), VP()), "azula", VP())
-
-
-def test_the_real_denoisers_of_azula():
-    denoise = pytest.importorskip("azula.denoise", reason="azula is not installed")
-    noise = pytest.importorskip("azula.noise")
-    from azula.linalg.covariance import DiagonalCovariance
-
-    variances = torch.tensor([0.5, 2.0]).double()
-    theirs = denoise.GaussianDenoiser(
-        torch.zeros(2).double(), DiagonalCovariance(variances), noise.VPSchedule()
-    )
-    adapter = feasibly.wrap(theirs)
-    ours = Gaussian(torch.zeros(2), torch.diag(variances), noise.VPSchedule())
-    for t in torch.linspace(0, 1, 9, dtype=torch.float64):
-        x = torch.randn(16, 2, dtype=torch.float64)
-        assert (adapter(x, t).mean - ours(x, t).mean).abs().max() < 1e-5
-    plane = Linear(torch.tensor([[1.0, -2.0]]), torch.tensor([0.3]), tolerance=1e-6)
-    drawn = feasibly.PPR(adapter, plane, steps=16).sample(8, (2,), dtype=torch.float64)
-    assert drawn.feasible.all()
 
 
 def test_a_network_behind_azulas_preconditioning():

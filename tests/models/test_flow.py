@@ -97,12 +97,6 @@ def test_every_path_and_call_order_gives_the_posterior_mean(kind, path, exact, p
     assert gap(feasibly.wrap(net, kind, schedule)) < 1e-8
 
 
-def test_torchcfm_itself(exact, paths, gap):
-    cfm = pytest.importorskip("torchcfm", reason="torchcfm is not installed")
-    net = TimeFirst(exact("velocity", paths["straight"]))
-    assert gap(feasibly.wrap(net, "torchcfm", cfm.ConditionalFlowMatcher(sigma=0.0))) < 1e-8
-
-
 def test_noise_of_a_matcher_beside_that_of_its_path_is_accounted_for():
     """The regression itself, for Gaussian data: data - noise on s data + (1 - s) noise + more."""
     variance, s, sigma = 0.7, 0.6, 0.2
@@ -140,10 +134,3 @@ def test_optimal_transport_is_warned_of():
 def test_what_cannot_be_sampled_is_refused_with_the_reason(options, message):
     with pytest.raises(DenoiserError, match=message):
         feasibly.wrap(nn.Identity(), "torchcfm", **options)
-
-
-def test_the_statement_names_the_order_and_the_coupling():
-    said = repr(feasibly.wrap(nn.Identity(), "torchcfm"))
-    assert "net(s, x)" in said
-    assert "paired independently" in said
-    assert "net(x, s)" in repr(feasibly.wrap(nn.Identity(), "flow_matching"))

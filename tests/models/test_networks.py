@@ -83,17 +83,6 @@ def test_lazy_layers_without_weights_are_refused():
         feasibly.wrap(nn.LazyLinear(4), "x0", VP())
 
 
-def test_a_transformers_fast_path_is_no_dependence_on_the_batch():
-    """It is taken without gradients only, and rounds otherwise; half precision shows it."""
-    torch.manual_seed(0)
-    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
-    net = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-    denoiser = feasibly.wrap(lambda x, t: net.eval()(x), "eps", VP())
-    mixed = feasibly.MixedPrecision(denoiser)
-    line = feasibly.Equality(lambda x: x[:, :1, 0] - 0.2, tolerance=1e-6)
-    feasibly.PPR(mixed, line, steps=1, repeats=1).sample(2, (4, 8))
-
-
 class Table(Schedule):
     """A schedule without gradients: of NumPy, or of the nearest step of a table."""
 

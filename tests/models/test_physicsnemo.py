@@ -60,19 +60,6 @@ def test_the_schedulers_own_times_are_the_steps():
     assert "EDMScheduler(from 0.002 to 80)" in repr(adapter)
 
 
-def test_a_condition_is_passed_by_its_name():
-    seen = []
-
-    def net(x, s, condition):
-        seen.append(condition)
-        return x
-
-    context = torch.randn(1, 5)
-    adapter = feasibly.wrap(net, "physicsnemo", EDMScheduler(), conditions={"condition": context})
-    adapter(torch.randn(3, 2), torch.tensor(0.5))
-    torch.testing.assert_close(seen[0], context.expand(3, 5))
-
-
 def test_other_schedulers_are_refused():
     with pytest.raises(DenoiserError, match=r"no alpha, sigma, timesteps.*kind='edm'"):
         feasibly.wrap(lambda x, s: x, "physicsnemo", object())

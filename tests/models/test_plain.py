@@ -6,10 +6,9 @@ import torch
 from torch import nn
 
 import feasibly
-from feasibly.constraints import GaussianRandomField, LevelSet
 from feasibly.denoisers.predictions import PREDICTIONS
 from feasibly.errors import DenoiserError
-from feasibly.schedules import EDM, VE, VP, Cosine, Flow, Rectified
+from feasibly.schedules import EDM, VE, VP, Flow, Rectified
 
 SCHEDULES = {"vp": VP(), "rectified": Rectified(), "straight": Flow()}
 
@@ -49,35 +48,6 @@ def test_single_precision_keeps_five_digits_where_a_projection_needs_them(exact,
             found = adapter(x_t, t).mean
             assert found.dtype == torch.float32
             assert (found - mixture(VP())(x_t, t).mean).abs().max() < 1e-5
-
-
-@pytest.mark.parametrize("path", ["vp", "straight"])
-@pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
-def test_ppr_draws_the_same_samples_through_every_parametrisation(path, exact, paths):
-    """From the same noise; in double precision, since an estimate from the noise divides by a
-    small alpha."""
-    constraint = LevelSet(GaussianRandomField(seed=3))
-    drawn = {}
-    for kind in ("x0", "eps", "v", "velocity"):
-        denoiser = feasibly.wrap(exact(kind, paths[path]), kind, SCHEDULES[path])
-        minimize = feasibly.minimizers.GaussNewton(4)  # a line search would amplify rounding
-        sampler = feasibly.PPR(denoiser, constraint, steps=12, repeats=1, minimize=minimize)
-        drawn[kind] = sampler.sample(64, (2,), seed=0, dtype=torch.float64).samples
-    for kind, samples in drawn.items():
-        assert (samples - drawn["x0"]).abs().max() < 1e-4, kind
-
-
-@pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
-def test_many_residuals_are_projected_through_a_velocity(exact, paths):
-    """By conjugate gradients."""
-    constraint = feasibly.Equality(
-        lambda x: torch.cat([x, x**2, x**3, 0 * x, x.sin()], dim=1)[:, :9], tolerance=1e-3
-    )
-    denoiser = feasibly.wrap(exact("velocity", paths["straight"]), "velocity", Flow())
-    minimize = feasibly.minimizers.GaussNewton(2, dense=1)
-    sampler = feasibly.PPR(denoiser, constraint, steps=8, minimize=minimize)
-    result = sampler.sample(4, (2,))
-    assert result.finite.all()
 
 
 class Linear(nn.Module):
@@ -170,33 +140,34 @@ def test_a_learned_variance_is_dropped():
         feasibly.wrap(net, "x0", VP())(x, torch.tensor(0.5))
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: feasibly.wrap(lambda x, s: x), "Nothing about function says"),
-        (lambda: feasibly.wrap(lambda x, s: x, "noise", VP()), "no kind 'noise'.*'eps'"),
-        (lambda: feasibly.wrap(lambda x, s: x, "eps"), "needs the schedule"),
-        (lambda: feasibly.wrap(lambda x, s: x, "eps", VP(), sigma=2), "sigma"),
-        (lambda: feasibly.wrap(3, "eps", VP()), "network must be callable, got int"),
-        (lambda: feasibly.wrap(lambda x, s: x, "eps", 3), "schedule must be callable, got int"),
-        (lambda: feasibly.wrap(lambda x, s: x, "eps", VP), r"schedule is the class VP.*VP\(\)"),
-        (lambda: feasibly.wrap(Linear, "eps", VP()), "network is the class Linear"),
-        (lambda: feasibly.wrap(lambda x, s: x, VP(), "eps"), r"wrap\(net, kind, schedule\)"),
-        (
-            lambda: feasibly.wrap(lambda x, s: x, "eps", VP(), conditions=torch.zeros(3)),
-            "conditions is a dictionary .* got Tensor",
-        ),
-        (
-            lambda: feasibly.wrap(lambda x, s: None, "eps", VP())(
-                torch.randn(1, 2), torch.tensor(0.5)
-            ),
-            "NoneType",
-        ),
-    ],
-)
-def test_mistakes_are_explained(call, message):
+def same(x, s):
+    return x
+
+
+MISTAKES = {
+    "Nothing about function says": ((same,), {}),
+    "no kind 'noise'.*'eps'": ((same, "noise", VP()), {}),
+    "needs the schedule": ((same, "eps"), {}),
+    "sigma": ((same, "eps", VP()), {"sigma": 2}),
+    "network must be callable, got int": ((3, "eps", VP()), {}),
+    "schedule must be callable, got int": ((same, "eps", 3), {}),
+    "schedule is the class VP": ((same, "eps", VP), {}),
+    "network is the class Linear": ((Linear, "eps", VP()), {}),
+    r"wrap\(net, kind, schedule\)": ((same, VP(), "eps"), {}),
+    "conditions is a dictionary": ((same, "eps", VP()), {"conditions": torch.zeros(3)}),
+}
+
+
+@pytest.mark.parametrize("message", MISTAKES)
+def test_mistakes_are_explained(message):
+    arguments, options = MISTAKES[message]
     with pytest.raises(DenoiserError, match=message):
-        call()
+        feasibly.wrap(*arguments, **options)
+
+
+def test_a_network_that_returns_nothing_is_refused():
+    with pytest.raises(DenoiserError, match="NoneType"):
+        feasibly.wrap(lambda x, s: None, "eps", VP())(torch.randn(1, 2), torch.tensor(0.5))
 
 
 def test_a_printed_adapter_states_what_it_assumes():
@@ -253,8 +224,3 @@ def test_members_without_a_condition_are_refused():
         denoiser(torch.randn(3, 2), torch.tensor(0.5))
     with pytest.raises((DenoiserError, feasibly.SamplingError), match="label has 2 rows"):
         feasibly.Ancestral(denoiser, steps=4).sample(3, (2,))
-
-
-@pytest.mark.parametrize("schedule", [VP(), Cosine(), EDM(), Flow()], ids=repr)
-def test_the_schedule_of_an_adapter_is_the_one_given(schedule):
-    assert feasibly.wrap(lambda x, s: x, "eps", schedule).schedule is schedule

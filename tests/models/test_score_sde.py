@@ -20,21 +20,11 @@ def sub_vp(paths):
 
 
 @pytest.mark.parametrize("output", ["eps", "score"])
-def test_vp_is_told_999_s(output, exact, paths, gap):
-    net = exact(output, labelled(paths["vp"], 999))
-    assert gap(feasibly.wrap(net, "score_sde", VP(), output=output)) < 1e-8
-
-
-@pytest.mark.parametrize("output", ["eps", "score"])
-def test_sub_vp_has_less_noise(output, exact, paths, gap):
-    net = exact(output, labelled(sub_vp(paths), 999))
-    assert gap(feasibly.wrap(net, "score_sde", SubVP(), output=output)) < 1e-8
-
-
-@pytest.mark.parametrize("output", ["eps", "score"])
-def test_ve_is_told_sigma(output, exact, paths, gap):
-    net = exact(output, paths["unit"])
-    assert gap(feasibly.wrap(net, "score_sde", VE(0.01, 50.0), output=output)) < 1e-8
+def test_vp_and_sub_vp_are_told_999_s_and_ve_sigma(output, exact, paths, gap):
+    vp, sub = labelled(paths["vp"], 999), labelled(sub_vp(paths), 999)
+    for schedule, scales in ((VP(), vp), (SubVP(), sub), (VE(0.01, 50.0), paths["unit"])):
+        net = exact(output, scales)
+        assert gap(feasibly.wrap(net, "score_sde", schedule, output=output)) < 1e-8
 
 
 def test_what_a_network_predicts_follows_from_its_process():

@@ -2,8 +2,6 @@ import pytest
 import torch
 
 from feasibly.nn import ZonalCovariance
-from feasibly.oracles import Gaussian
-from feasibly.schedules import LogLogit
 
 T, C, LAT, LON = 5, 2, 2, 4
 
@@ -75,15 +73,6 @@ def test_before_it_is_fitted_it_is_the_identity():
     x = normal(3, T, C, LAT, LON)
     model = ZonalCovariance(T, C, LAT, LON, leading=2).double()
     torch.testing.assert_close(model(lambda v, s: v * s, x, torch.tensor(2.0).double()), 2 * x)
-
-
-def test_the_mean_of_waves_under_noise_is_the_posteriors(fitted):
-    covariance = matrix(fitted, lambda v, s: v + 0 * s)
-    oracle = Gaussian(torch.zeros(len(covariance)).double(), covariance, LogLogit())
-    x, sigma = waves(4) + 0.5 * normal(4, T, C, LAT, LON, seed=5), torch.tensor(0.5).double()
-    found = fitted(lambda v, s: v / (v + s**2), x, sigma)
-    expected = oracle.mean(x.flatten(start_dim=1), sigma)
-    torch.testing.assert_close(found.flatten(start_dim=1), expected)
 
 
 def test_half_precision_does_not_drown_the_small_components():

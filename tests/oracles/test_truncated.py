@@ -76,18 +76,11 @@ def total_variation(x, exact):
     return (shares - exact).abs().sum().item() / 2
 
 
-slow = pytest.mark.slow
 CASES = [
     pytest.param("gaussian", "box", {}, 0.05),
     pytest.param("mixture", "half-plane", {}, 0.05),
-    pytest.param("gaussian", "half-plane", {}, 0.05, marks=slow),
-    pytest.param("mixture", "box", {}, 0.05, marks=slow),
-    pytest.param("checkerboard", "half-plane", {}, 0.05, marks=slow),
-    pytest.param("checkerboard", "box", {}, 0.05, marks=slow),
     # what projection alone makes of it, without the prior's attempts, is not held to that bar
-    pytest.param("mixture", "half-plane", {"attempts": 2, "method": "ppr"}, 0.05, marks=slow),
     pytest.param("gaussian", "half-plane", {"attempts": 2, "method": "ppr"}, 0.10),
-    pytest.param("mixture", "box", {"attempts": 2, "method": "ppr"}, 0.06, marks=slow),
 ]
 
 
@@ -98,30 +91,6 @@ def test_samples_follow_the_truncated_prior(prior, constraint, options, largest)
     result = feasibly.sample(denoiser, CONSTRAINTS[constraint], N, (2,), **options)
     assert result.feasible.all()
     assert total_variation(result.samples, exact) <= largest
-
-
-@slow
-def test_where_little_of_the_prior_is_inside_samples_are_less_exact():
-    """A fortieth: resampling finds some of the members, and the rest are projected."""
-    denoiser, density = PRIORS["gaussian"]
-    constraint = Inequality(lambda x: 1.96 - x[:, :1], 1e-6)
-    exact, share = truncated(density, constraint)
-    assert share == pytest.approx(0.025, abs=0.002)
-    result = feasibly.sample(denoiser, constraint, N, (2,), method="ppr")
-    assert result.feasible.all()
-    assert total_variation(result.samples, exact) <= 0.09
-
-
-def test_the_bins_tell_a_squashed_ensemble():
-    """Samples moved to the nearest point inside, by which the bar is known to be a bar."""
-    _, density = PRIORS["gaussian"]
-    exact, share = truncated(density, CONSTRAINTS["box"])
-    assert share == pytest.approx(0.379, abs=2e-3)
-    z = torch.randn((N, 2), generator=torch.Generator().manual_seed(0)).double()
-    x = z @ torch.linalg.cholesky(COVARIANCE).T
-    inside = x[CONSTRAINTS["box"].is_feasible(x)]
-    assert total_variation(inside, exact) < 0.05
-    assert total_variation(CONSTRAINTS["box"].projection(x), exact) > 0.3
 
 
 def test_the_kernel_leaves_members_inside_where_they_are():

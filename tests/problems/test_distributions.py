@@ -3,9 +3,7 @@ import math
 import pytest
 import torch
 
-from feasibly import oracles
 from feasibly.problems.distributions import Banana, Checkerboard
-from feasibly.schedules import VE
 
 # Statistical tests allow six standard errors, a false-alarm rate of 2e-9 a number, unless they
 # say otherwise; all are seeded.
@@ -47,19 +45,9 @@ def test_samples_have_mean_zero_and_unit_variance(distribution):
     assert ((x.square().mean(dim=0) - 1).abs() <= 6 * error).all()
 
 
-def test_each_coordinate_of_the_checkerboard_is_uniform():
-    board = Checkerboard()
-    u = (draw(board) * board.std + board.mean) / board.m
-    grid = torch.arange(1, N + 1, dtype=torch.float64) / N
-    for coordinate in u.T:
-        distance = (coordinate.sort().values - grid).abs().max().item()
-        # Kolmogorov-Smirnov: P(sqrt(n) D > x) is about 2 exp(-2 x^2), 1e-8 at x = 3.1
-        assert distance * math.sqrt(N) <= 3.1
-
-
 @pytest.mark.parametrize("m", [2, 4, 6])
 def test_checkerboard_samples_lie_on_the_board(m):
-    board = Checkerboard(m, slack=1e-9)
+    board = Checkerboard(m)
     x = draw(board)
     assert board.in_support(x).all()
     assert x.abs().max() <= math.sqrt(3)
@@ -90,15 +78,6 @@ def test_half_of_the_board_is_not_support():
     assert torch.equal(board.in_support(centres), even)
 
 
-def test_the_support_of_the_checkerboard_ends_at_its_slack():
-    board = Checkerboard(slack=0.02)
-    right = (4 - board.mean) / board.std  # of the square in the upper right corner
-    for direction in (double([1.0, 0.0]), double([0.0, 1.0]), double([0.6, 0.8])):
-        corner = double([right, right])
-        inside, outside = corner + 0.0199 * direction, corner + 0.0201 * direction
-        assert board.in_support(torch.stack((inside, outside))).tolist() == [True, False]
-
-
 def test_the_mode_of_a_square_is_its_index():
     board = Checkerboard()
     centres = (board.squares + 0.5 - board.mean) / board.std
@@ -112,22 +91,6 @@ def test_the_mode_of_a_square_is_its_index():
 def test_a_board_with_an_odd_number_of_squares_is_refused(m):
     with pytest.raises(ValueError, match="must be even"):
         Checkerboard(m)
-
-
-def test_the_oracle_of_the_checkerboard_is_of_the_same_board():
-    board, oracle = Checkerboard(), oracles.Checkerboard(4, VE())
-    # on each square the estimate at little noise is the point itself
-    centres = (board.squares + 0.5 - board.mean) / board.std
-    estimate = oracle.mean(centres, double(0.02))
-    torch.testing.assert_close(estimate, centres, rtol=0, atol=1e-9)
-    # and at any noise the mean of the samples, weighted by their likelihood
-    x, sigma = double([[0.4, -0.3]]), 0.7
-    samples = draw(board)
-    likelihood = torch.exp(-(samples - x).square().sum(dim=1) / (2 * sigma**2))
-    weights = likelihood / likelihood.sum()
-    expected = weights @ samples
-    error = (weights.square() @ (samples - expected).square()).sqrt()
-    assert ((oracle.mean(x, double(sigma))[0] - expected).abs() <= 6 * error).all()
 
 
 def test_the_banana_is_standardised_by_exact_moments():
@@ -157,17 +120,6 @@ def test_the_density_of_the_banana_is_that_of_its_components():
     assert (p.sum() * cell).item() == pytest.approx(expected, rel=1e-9)
 
 
-def test_banana_samples_follow_its_density():
-    banana = Banana()
-    x = draw(banana)
-    # E[p] over samples equals the integral of p^2 over that of p
-    grid = torch.linspace(-6, 6, 401, dtype=torch.float64)
-    p = banana.log_density(torch.cartesian_prod(grid, grid)).exp()
-    expected = (p.square().sum() / p.sum()).item()
-    density = banana.log_density(x).exp()
-    assert abs(density.mean().item() - expected) <= 6 * density.std().item() / math.sqrt(N)
-
-
 def test_the_support_of_the_banana_holds_all_but_a_thousandth():
     banana = Banana()
     n = 2**17
@@ -175,15 +127,6 @@ def test_the_support_of_the_banana_holds_all_but_a_thousandth():
     # the threshold is itself a quantile of 2^18 samples, which adds to the variance
     error = math.sqrt(0.001 * 0.999 * (1 / n + 1 / 2**18))
     assert abs(share - 0.999) <= 6 * error
-
-
-def test_the_support_of_the_banana_is_where_its_density_is_high():
-    banana = Banana()
-    x = draw(banana)
-    inside, density = banana.in_support(x), banana.log_density(x)
-    assert density[inside].min() >= density[~inside].max()
-    far = double([[5.0, 0.0], [0.0, 4.0], [0.0, -4.0]])
-    assert not banana.in_support(far).any()
 
 
 def component_means(banana):
@@ -206,19 +149,3 @@ def test_the_components_of_the_banana_have_equal_weight():
     # components of one covariance lose to a neighbour what they gain from it
     error = math.sqrt(0.25 * 0.75 / N)
     assert (counts / N - 0.25).abs().max() <= 6 * error
-
-
-@distribution_of_all
-def test_every_sample_has_one_of_the_modes(distribution):
-    mode = distribution.mode(draw(distribution, 5000))
-    assert mode.shape == (5000,)
-    assert sorted(mode.unique().tolist()) == list(range(distribution.modes))
-
-
-@distribution_of_all
-def test_single_precision_points_are_judged_alike(distribution):
-    x = draw(distribution, 2000)
-    assert (
-        distribution.in_support(x.float()) == distribution.in_support(x)
-    ).double().mean() > 0.998
-    assert (distribution.mode(x.float()) == distribution.mode(x)).double().mean() > 0.998

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from feasibly.problems import ks_solver
-from feasibly.problems.ks_solver import bdf1, etdrk4, initial_conditions, wavenumbers
+from feasibly.problems.ks_solver import bdf1, initial_conditions, wavenumbers
 
 
 def fields(n, seed=0, points=128):
@@ -32,28 +32,6 @@ def test_a_step_solves_the_implicit_equation():
         assert (F.norm(dim=1) <= 1e-8 * after.norm(dim=1)).all()
 
 
-def test_bdf1_is_of_first_order_and_etdrk4_of_fourth():
-    u, time = fields(4), 1.6
-    exact = etdrk4(u, 2560, time / 2560)[:, -1]
-    slopes = {}
-    for solver, counts in ((bdf1, (16, 32, 64, 128)), (etdrk4, (64, 128, 256))):
-        errors = torch.stack([(solver(u, n, time / n)[:, -1] - exact).norm() for n in counts])
-        n = torch.tensor(counts, dtype=torch.float64).log()
-        centred = n - n.mean()
-        slopes[solver] = -(centred @ errors.log() / centred.square().sum()).item()
-    assert slopes[bdf1] == pytest.approx(1, abs=0.1)
-    # where the equation is stiff, exponential integrators come near their order from below
-    assert slopes[etdrk4] == pytest.approx(4, abs=0.3)
-
-
-@pytest.mark.parametrize("solver", [bdf1, etdrk4])
-def test_the_mean_is_conserved(solver):
-    u = initial_conditions(3, torch.Generator().manual_seed(1))
-    mean = u.mean(dim=1, keepdim=True)
-    assert mean.abs().max() > 0.01
-    assert (solver(u, 30).mean(dim=2) - mean).abs().max() < 1e-12
-
-
 @pytest.mark.parametrize("m", [3, 5, 9, 20])
 def test_a_small_mode_grows_at_its_linear_rate(m):
     points, steps, dt = 128, 10, 0.1
@@ -61,19 +39,8 @@ def test_a_small_mode_grows_at_its_linear_rate(m):
     x = 64 * torch.arange(points, dtype=torch.float64) / points
     u = 1e-8 * torch.cos(k * x)[None]
     rate = k**2 - k**4
-    implicit, exact = (1 - dt * rate) ** -steps, torch.exp(rate * dt * steps)
-    for solver, factor in ((bdf1, implicit), (etdrk4, exact)):
-        torch.testing.assert_close(solver(u, steps, dt)[:, -1], factor * u, rtol=1e-5, atol=1e-16)
-
-
-@pytest.mark.parametrize("solver", [bdf1, etdrk4])
-def test_solutions_keep_the_symmetries_of_the_equation(solver):
-    u = fields(2)
-    frames = solver(u, 20)
-    close = {"rtol": 0, "atol": 1e-8}
-    torch.testing.assert_close(solver(u.roll(7, dims=1), 20), frames.roll(7, dims=2), **close)
-    mirror = torch.arange(u.shape[1]).neg() % u.shape[1]
-    torch.testing.assert_close(solver(-u[:, mirror], 20), -frames[..., mirror], **close)
+    factor = (1 - dt * rate) ** -steps
+    torch.testing.assert_close(bdf1(u, steps, dt)[:, -1], factor * u, rtol=1e-5, atol=1e-16)
 
 
 def test_a_trajectory_alone_is_the_trajectory_in_a_batch():

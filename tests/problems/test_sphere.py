@@ -63,16 +63,6 @@ def test_fields_survive_the_round_trip(sphere):
     torch.testing.assert_close(sphere.analysis(sphere.synthesis(s)), s, rtol=0, atol=1e-12)
 
 
-def test_the_first_coefficient_is_the_mean_and_squares_add_up(sphere):
-    s = coefficients(sphere)
-    field = sphere.synthesis(s)
-    mean = (field.mean(dim=-1) * sphere.weights).sum(dim=-1)
-    torch.testing.assert_close(mean, s[:, 0, 0].real)
-    square = (field.square().mean(dim=-1) * sphere.weights).sum(dim=-1)
-    power = s.abs().square()
-    torch.testing.assert_close(square, 2 * power.sum(dim=(1, 2)) - power[..., 0].sum(dim=1))
-
-
 def test_the_curl_and_divergence_of_a_wind_are_those_it_was_made_of(sphere):
     zeta, delta = coefficients(sphere, 2, 1, mean=False), coefficients(sphere, 2, 2, mean=False)
     curl, divergence = sphere.curl_divergence(*sphere.wind(zeta, delta))
@@ -112,20 +102,6 @@ def test_the_divergence_of_the_gradient_is_the_laplacian(sphere):
     restored = sphere.inverse_laplacian(divergence)
     torch.testing.assert_close(restored[:, 1:], s[:, 1:], rtol=0, atol=1e-11)
     assert (restored[:, 0] == 0).all()
-
-
-def test_products_of_two_fields_are_not_aliased(sphere):
-    """The same coefficients as on a grid that is fine enough for the whole product."""
-    a, b = coefficients(sphere, 2)
-    fine = Gaussian(2 * sphere.truncation, 2 * sphere.truncation + 1, RADIUS)
-    L = sphere.truncation + 1
-
-    def padded(s):
-        return torch.nn.functional.pad(s, (0, sphere.truncation, 0, sphere.truncation))
-
-    product = fine.analysis(fine.synthesis(padded(a)) * fine.synthesis(padded(b)))[:L, :L]
-    found = sphere.analysis(sphere.synthesis(a) * sphere.synthesis(b))
-    torch.testing.assert_close(found, product, rtol=0, atol=1e-10)
 
 
 def test_the_output_grid_is_weatherbenchs():

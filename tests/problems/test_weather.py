@@ -1,8 +1,6 @@
 import pytest
 import torch
 
-from feasibly import PPR
-from feasibly.constraints import FrameDecoder
 from feasibly.denoisers import Denoiser
 from feasibly.metrics import area_weights
 from feasibly.minimizers import LBFGS
@@ -143,32 +141,6 @@ def test_the_mixed_constraint_holds_only_if_all_of_it_does(make, autoencoder, da
     assert not constraint.is_feasible(wild).any()
     bounds = constraint.constraints[2]
     assert bounds.violation(wild) > 100 * bounds.tolerance, "its wind is beyond the strongest"
-
-
-def test_a_sampler_meets_stations_mass_and_bounds_together(make):
-    problem = make("mixed")
-    constraint = problem.constraint(problem.reference(0), 0)
-    options = {"steps": 2, "repeats": 1, "minimize": LBFGS(2), "last": LBFGS(60)}
-    result = PPR(problem.denoiser, constraint, **options).sample(1, problem.shape, seed=0)
-    assert result.feasible.all()
-
-
-@pytest.mark.parametrize("name", ["wind", "sine"])
-def test_decoding_frame_by_frame_again_gives_the_same_gradient(make, autoencoder, name):
-    """In two stages: through each frame's decoder, recomputed, and then through the denoiser."""
-    problem = make(name)
-    reference, hours = problem.reference(0), problem.observed
-    A, t = problem.values(name, 0), torch.tensor(0.4)
-    x_t = torch.randn(2, *problem.shape, generator=torch.Generator().manual_seed(0))
-    found = []
-    for recompute in (False, True):
-        decode = FrameDecoder(autoencoder.decode, hours, recompute=recompute)
-        x = x_t.clone().requires_grad_()
-        z = problem.denoiser(x, t).mean
-        r = A(decode(z)) - A(reference[None, hours])
-        found += torch.autograd.grad(r.square().sum(), x)
-    torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-5)
-    assert found[0].abs().max() > 0
 
 
 def test_scores_are_means_over_the_sphere_by_variable_and_hour(make, autoencoder, days):

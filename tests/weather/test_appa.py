@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-import feasibly
 from feasibly import schedules
 from feasibly.errors import ConstraintError, DenoiserError
 from feasibly.weather.appa import Appa
@@ -131,30 +130,6 @@ def test_the_denoiser_is_edms_preconditioning_of_the_backbone(appa):
         torch.testing.assert_close(found.flatten(start_dim=1), expected, rtol=1e-10, atol=1e-10)
 
 
-def test_the_denoiser_is_azulas_on_the_same_backbone(appa):
-    denoise = pytest.importorskip("azula.denoise", reason="azula is not installed")
-
-    class Told(torch.nn.Module):
-        """azula tells log sigma, Appa ten times that."""
-
-        def __init__(self, backbone):
-            super().__init__()
-            self.backbone = backbone
-
-        def forward(self, x, log_sigma, **kwargs):
-            return self.backbone(x, 10 * log_sigma.reshape(-1).expand(len(x)), **kwargs)
-
-    theirs = denoise.KarrasDenoiser(Told(appa.backbone), appa.schedule)
-    ours = appa.denoiser([START, "2021-12-01T00"])
-    dates = appa.dates([START, "2021-12-01T00"])
-    for t in torch.linspace(0, 1, 9):
-        x_t = latents() + appa.schedule(t)[1] * latents(seed=1)
-        expected = theirs(x_t.flatten(start_dim=1), t, date=dates).mean.reshape(x_t.shape)
-        with feasibly.members.calling([0, 1]):
-            found = ours(x_t, t).mean
-        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
-
-
 def test_dates_are_the_calendars(appa):
     for start in ("2020-02-28T20", "2021-02-28T20", "1999-12-31T01", "1969-12-31T23"):
         first = datetime.fromisoformat(f"{start}:00")
@@ -166,16 +141,6 @@ def test_dates_are_the_calendars(appa):
 def test_frames_are_as_far_apart_as_in_training(tmp_path):
     appa = Appa(write(tmp_path, train={"blanket_dt": 6}), STANDIN)
     assert appa.dates(START)[0, :6, 3].tolist() == [0, 6, 12, 18, 0, 6]
-
-
-def test_members_have_dates_of_their_own(appa):
-    starts = [START, "2021-12-01T06"]
-    x, t = latents(), torch.tensor(0.5)
-    apart = [appa.denoiser(s)(x[k : k + 1], t).mean for k, s in enumerate(starts)]
-    with feasibly.members.calling([0, 1]):
-        both = appa.denoiser(starts)(x, t).mean
-    torch.testing.assert_close(both, torch.cat(apart))
-    assert (appa.denoiser(START)(x, t).mean - both)[1].abs().max() > 1e-4
 
 
 @pytest.mark.parametrize(
@@ -254,41 +219,6 @@ def test_the_violation_is_the_sum_of_squares_where_it_is_observed(appa):
     assert constraint.violation(latents(1, seed=5)).item() < 1e-8
 
 
-def test_the_gradient_in_two_stages_is_that_of_decoder_and_denoiser_in_one(root):
-    gradients = []
-    for recompute in (True, False):
-        appa = Appa(root, STANDIN, recompute=recompute)
-        appa.backbone.double()
-        appa.autoencoder.double()
-        y, mask = observed(appa, (3, 12))
-        constraint = appa.observation(y, [3, 12], ["t2m", "z500"], tolerance=1e-3, mask=mask)
-        x_t = latents(dtype=torch.float64).requires_grad_()
-        clean = appa.denoiser(START)(x_t, torch.tensor(0.4, dtype=torch.float64)).mean
-        if recompute:
-            c = constraint.violation(clean)
-        else:
-            gap = (appa.decode(clean, [3, 12], ["t2m", "z500"]) - y) * mask
-            c = gap.square().sum(dim=(1, 2, 3, 4))
-        gradients.append(torch.autograd.grad(c.sum(), x_t)[0])
-    assert gradients[1].abs().max() > 1
-    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-9, atol=1e-9)
-
-
-def test_samples_agree_with_an_observation_behind_the_decoder(tmp_path):
-    appa = Appa(write(tmp_path, frames=4), STANDIN)  # four frames, to be fast
-    truth, channels = latents(1, seed=5)[:, :4], ["t2m", "z500"]
-    y = appa.decode(truth, [2], channels)[0]
-    mask = torch.zeros(ROWS, COLUMNS, dtype=torch.bool)
-    mask[4::8, 4::8] = True
-    constraint = appa.observation(y, [2], channels, tolerance=1e-3, mask=mask)
-    result = feasibly.PPR(appa.denoiser(START), constraint, steps=4).sample(2, appa.shape, seed=0)
-    assert result.feasible.all()
-    gap = (appa.decode(result.samples, [2], channels) - y)[..., mask]
-    assert gap.square().sum(dim=(1, 2, 3)).max() <= 1.001e-3
-    free = feasibly.Ancestral(appa.denoiser(START), steps=4).sample(2, appa.shape, seed=0)
-    assert constraint.violation(free.samples).min() > 0.3
-
-
 @pytest.fixture
 def stores(root):
     """The stores of data/: statistics on all 37 levels, and where the sea is."""
@@ -344,10 +274,6 @@ def test_without_masks_the_sea_must_be_marked(appa):
     torch.testing.assert_close(constraint.violation(z), expected)
     with pytest.raises(DenoiserError, match="stats_era5"):
         appa.fields.physical(y, ["sst"])
-
-
-def test_the_folder_of_a_denoiser_will_do(root):
-    assert Appa(root / RUN, STANDIN).folder == root / RUN
 
 
 def test_of_several_denoisers_one_must_be_named(root):

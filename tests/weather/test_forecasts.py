@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from feasibly import metrics
 from feasibly.weather.forecasts import ForecastStore, write_forecast
 
 xarray = pytest.importorskip("xarray", reason="xarray is not installed")
@@ -57,23 +56,6 @@ def test_the_layout_is_that_of_weatherbench2(path):
     assert data["geopotential"].dtype == np.float32
 
 
-def test_names_and_units_follow_cf(path):
-    data = xarray.open_zarr(path, chunks=None)
-    expected = {
-        "2m_temperature": ("air_temperature", "K"),
-        "total_precipitation": ("lwe_thickness_of_precipitation_amount", "m"),
-        "geopotential": ("geopotential", "m2 s-2"),
-        "latitude": ("latitude", "degrees_north"),
-        "longitude": ("longitude", "degrees_east"),
-        "level": ("air_pressure", "hPa"),
-    }
-    for name, (standard, units) in expected.items():
-        assert (data[name].standard_name, data[name].units) == (standard, units)
-    assert data.time.standard_name == "forecast_reference_time"
-    assert data.prediction_timedelta.standard_name == "forecast_period"
-    assert data.number.standard_name == "realization"
-
-
 def test_every_chunk_is_one_field_of_one_member(path):
     chunks = {
         name: json.loads((path / name / ".zarray").read_text())["chunks"]
@@ -114,36 +96,6 @@ def test_one_init_time_needs_no_axis_of_its_own(tmp_path):
     data = xarray.open_zarr(tmp_path / "one", chunks=None)
     assert data.sizes["time"] == 1
     assert "level" not in data.dims
-
-
-def test_scores_from_the_store_are_those_of_the_metrics(path):
-    """WeatherBench2's formulas by numpy, from the store alone; valid times are init + lead."""
-    data = xarray.open_zarr(path, chunks=None)
-    fc = data["geopotential"].sel(level=500).transpose("time", "number", ...).values.astype(float)
-    valid = (data.time + data.prediction_timedelta).values
-    rng = np.random.default_rng(1)
-    held = np.unique(valid)
-    truth = rng.normal(280, 10, (len(held), 7, 8))[np.searchsorted(held, valid)]
-    edges = np.deg2rad(np.r_[-90, (LATITUDE[1:] + LATITUDE[:-1]).numpy() / 2, 90])
-    area = np.diff(np.sin(edges))[:, None]
-
-    def mean(v):  # over space by area, then over dates
-        return ((v * area).sum(axis=-2) / area.sum()).mean(axis=-1).mean(axis=0)
-
-    members = fc.shape[1]
-    skill = np.sqrt(mean((fc.mean(axis=1) - truth) ** 2))
-    variance = ((fc - fc.mean(axis=1, keepdims=True)) ** 2).sum(axis=1) / (members - 1)
-    spread = np.sqrt(mean(variance))
-    pairs = np.abs(fc[:, :, None] - fc[:, None]).sum(axis=(1, 2)) / (members * (members - 1))
-    crps = mean(np.abs(fc - truth[:, None]).mean(axis=1) - pairs / 2)
-
-    x, y, weights = torch.from_numpy(fc), torch.from_numpy(truth), metrics.area_weights(LATITUDE)
-    close = {"rtol": 1e-10, "atol": 1e-10}
-    np.testing.assert_allclose(metrics.skill(x, y, weights), skill, **close)
-    np.testing.assert_allclose(metrics.spread(x, weights), spread, **close)
-    np.testing.assert_allclose(metrics.crps(x, y, weights), crps, **close)
-    ratio = np.sqrt((members + 1) / members) * spread / skill
-    np.testing.assert_allclose(metrics.spread_skill_ratio(x, y, weights), ratio, **close)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import feasibly
 from feasibly import Chunked, members, samplers
 from feasibly.constraints import GaussianRandomField, LevelSet, Linear
 from feasibly.denoisers import Karras
-from feasibly.minimizers import LBFGS, GaussNewton
+from feasibly.minimizers import GaussNewton
 from feasibly.network import device_of
 from feasibly.nn import SphereNet, UNet, recompute
 from feasibly.nn.sphere import Block
@@ -49,9 +49,7 @@ def drawn(net, make):
 
 
 METHODS = {
-    "ancestral": lambda d: samplers.Ancestral(d, steps=8),
     "PPR, Gauss-Newton": lambda d: feasibly.PPR(d, LEVEL, steps=8, minimize=GaussNewton(3)),
-    "PPR, LBFGS": lambda d: feasibly.PPR(d, LEVEL, steps=8, minimize=LBFGS(4)),
     "MMPS": lambda d: samplers.MMPS(d, LINE, steps=8),
 }
 

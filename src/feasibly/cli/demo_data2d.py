@@ -17,23 +17,16 @@ from ..result import Result
 from ..run import trajectory
 from ..samplers import Method
 from .compare import POST_HOC, run_all, show, written
+from .demo_parts import costs, finish, shares
 from .words import Screen
 
 SIGMAS = (3.0, 0.5, 0.15, 0.03)
 
 
 def demo_data2d(out: Path, members: int, constraint: int, seed: int) -> int:
-    """Samples the shipped priors of Data2D under a random field, by three methods.
-
-    Arguments:
-        out: The folder for the report, the figures and the samples.
-        members: The number of samples of each ensemble.
-        constraint: Which of the constraints, 0 to 11.
-        seed: The seed of the ensembles.
-    """
+    """Samples the shipped priors of Data2D under a random field, by three methods."""
     torch.set_num_threads(1)  # small kernels lose more to waiting than they gain from a second
     console = Screen()
-    out.mkdir(parents=True, exist_ok=True)
     report = Report("feasibly: two trained priors under a hard constraint")
     report.text(
         "Each prior is a trained diffusion model. The constraint asks that samples lie on the "
@@ -43,8 +36,7 @@ def demo_data2d(out: Path, members: int, constraint: int, seed: int) -> int:
         "the support are worth nothing, so look at both together. The k-NN rate compares an "
         "ensemble with the true constrained distribution: 0.5 is a perfect match. The weight "
         "error is the total variation between mode weights. Evaluations are of the network, "
-        "forward / backward. "
-        "The last row shows what chance makes of two samples of the truth."
+        "forward / backward. The last row compares two sets of true samples."
     )
     for name in DISTRIBUTIONS:
         _one_problem(name, out, members, constraint, seed, report, console)
@@ -70,51 +62,34 @@ def _one_problem(
         pool = problem.prior_samples(24 * members)
         truth = problem.ground_truth(constraint, pool)
     first, second = truth[:members], truth[members : 2 * members]
-    rows = [_row(problem, label, r, first) for label, r in results.items()]
+    rows = [_row(problem, label, r.samples, r.feasible, first, r) for label, r in results.items()]
     if len(second) >= members // 2:
-        scores = problem.scores(second, constraint.is_feasible(second), first)
-        rows.append(_format("truth", scores, "", ""))
-
+        feasible = constraint.is_feasible(second)
+        rows.append(_row(problem, "truth", second, feasible, first))
     show(rows, f"{name}, constraint {k}, {members} members", console)
 
     levels, states = _marginals(methods["PPR"][0], pool[:members], first, seed)
     figure = figures.marginals(states, levels, constraint)
     figure.savefig(out / f"{name}_marginals.png", dpi=150)
-    tolerance = constraint.tolerance
     report.heading(name)
     report.table(rows)
     report.figure(figure, "Constrained, unconditional and PPR marginals at several noise levels.")
-    report.figure(
-        figures.trace({label: r.trace for label, r in results.items()}, tolerance),
-        "Violation of the clean estimates and their feasible share along the way.",
-    )
-    report.figure(
-        figures.histogram({label: r.violation for label, r in results.items()}, tolerance),
-        "Violation of the samples.",
-    )
-    for result in results.values():
-        report.code(result.summary())
+    violations = {label: r.violation for label, r in results.items()}
+    report.figure(figures.histogram(violations, constraint.tolerance), "Violation of the samples.")
+    finish(report, results, constraint.tolerance)
 
 
-def _row(problem: Data2D, label: str, result: Result, truth: Tensor) -> dict[str, str]:
-    scores = problem.scores(result.samples, result.feasible, truth)
-    evaluations = f"{result.evaluations.forward} / {result.evaluations.backward}"
-    return _format(label, scores, evaluations, f"{result.seconds:.1f}")
-
-
-def _format(
-    label: str, scores: dict[str, float], evaluations: str, seconds: str
+def _row(
+    problem: Data2D,
+    label: str,
+    x: Tensor,
+    feasible: Tensor,
+    truth: Tensor,
+    result: Result | None = None,
 ) -> dict[str, str]:
-    return {
-        "": label,
-        "feasible": f"{scores['feasible']:.1%}",
-        "on-manifold": f"{scores['on_manifold']:.1%}",
-        "feasible and on-manifold": f"{scores['joint']:.1%}",
-        "k-NN": f"{scores['knn']:.3f}",
-        "weight error": f"{scores['weight_error']:.3f}",
-        "evaluations": evaluations,
-        "seconds": seconds,
-    }
+    scores = problem.scores(x, feasible, truth)
+    measured = {"k-NN": f"{scores['knn']:.3f}", "weight error": f"{scores['weight_error']:.3f}"}
+    return {"": label, **shares(scores, 1), **measured, **costs(result)}
 
 
 def _marginals(

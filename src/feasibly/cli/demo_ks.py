@@ -16,22 +16,15 @@ from ..report import Report
 from ..result import Result
 from ..samplers import Method, PostHoc
 from .compare import POST_HOC, run_all, show, written
+from .demo_parts import costs, finish, shares
 from .words import Screen
 
 
 def demo_ks(out: Path, members: int, reference: int, seed: int) -> int:
-    """Samples trajectories of the Kuramoto-Sivashinsky equation, given the sine of three frames.
-
-    Arguments:
-        out: The folder for the report, the figures and the samples.
-        members: The number of members, at least 2.
-        reference: Which reference trajectory is observed.
-        seed: The seed of the ensemble.
-    """
+    """Samples trajectories of a chaotic field, given the sine of three frames."""
     if members < 2:
         raise ValueError(f"An ensemble needs at least 2 members, got --members {members}.")
     console = Screen()
-    out.mkdir(parents=True, exist_ok=True)
     problem = KS("sine-3")
     with progress.shown(True) as meter, meter.part("reference"):
         y = problem.reference(reference)
@@ -90,12 +83,7 @@ def demo_ks(out: Path, members: int, reference: int, seed: int) -> int:
         "Error of the ensemble mean and spread of the ensemble, frame by frame: alike if the "
         "ensemble is calibrated.",
     )
-    report.figure(
-        figures.trace({label: r.trace for label, r in results.items()}, constraint.tolerance),
-        "Violation of the clean estimates and their feasible share along the way.",
-    )
-    for result in results.values():
-        report.code(result.summary())
+    finish(report, results, constraint.tolerance)
     written(report, out, console)
     return 0
 
@@ -116,10 +104,7 @@ def _row(problem: KS, label: str, result: Result, y: torch.Tensor) -> dict[str, 
         }
     return {
         "": label,
-        "feasible": f"{scores['feasible']:.0%}",
-        "on-manifold": f"{scores['on_manifold']:.0%}",
-        "feasible and on-manifold": f"{scores['joint']:.0%}",
+        **shares(scores),
         **measured,
-        "evaluations": f"{result.evaluations.forward} / {result.evaluations.backward}",
-        "seconds": f"{result.seconds:.0f}",
+        **costs(result),
     }

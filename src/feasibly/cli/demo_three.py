@@ -38,19 +38,8 @@ LENGTH, ROUGH = 0.35, 0.03  # over which they vary, and of what does not vary to
 
 @dataclass(frozen=True)
 class Shown:
-    """A problem to show.
-
-    Attributes:
-        name: Its name.
-        about: What the prior and the constraint are, in a few sentences.
-        parts: The denoiser, the constraint and the shape of a sample.
-        plan: The samplers that the library takes.
-        post_hoc: The baseline, which projects at the end.
-        looks: What looking like data means here.
-        like_data: Returns which samples do.
-        plot: Plots samples, by the name of each panel.
-        members: The number of members.
-    """
+    """A problem to show: its denoiser, constraint and shape; the library's samplers and the
+    baseline; what looking like data means, which samples do, and a plot of panels."""
 
     name: str
     about: str
@@ -65,19 +54,11 @@ class Shown:
 
 def demo_three(out: Path, members: int, constraint: int, seed: int) -> int:
     """Samples points on a curve, maps that agree with stations, and a chaotic field that is
-    observed.
-
-    Arguments:
-        out: The folder for the report, the figures and the samples.
-        members: The number of points and of maps; there are 2 trajectories of the field.
-        constraint: Which curve, which stations, which reference trajectory.
-        seed: The seed of the ensembles.
-    """
+    observed."""
     if not 0 <= constraint <= 11:
         raise ValueError(f"--constraint must be one of 0 to 11, got {constraint}.")
     torch.set_num_threads(1)  # small kernels lose more to waiting than they gain from a second
     console = Screen()
-    out.mkdir(parents=True, exist_ok=True)
     report = Report("feasibly: three models under a hard constraint")
     report.text(
         "Each figure shows samples without the constraint, samples projected onto the constraint "

@@ -18,6 +18,7 @@ from ..report import Report
 from ..result import Result
 from ..samplers import Method, PostHoc
 from .compare import POST_HOC, run_all, show, written
+from .demo_parts import costs, finish
 from .words import Screen
 
 HOURS = [0, 6, 12, 18, 23]
@@ -25,18 +26,10 @@ V = 2
 
 
 def demo_weather(out: Path, members: int, reference: int, seed: int) -> int:
-    """Samples days of weather, given the wind speed of noon at a tenth of all points.
-
-    Arguments:
-        out: The folder for the report, the figures and the samples.
-        members: The number of members, at least 2.
-        reference: Which day is observed.
-        seed: The seed of the ensemble.
-    """
+    """Samples days of weather, given the wind speed of noon at a tenth of all points."""
     if members < 2:
         raise ValueError(f"An ensemble needs at least 2 members, got --members {members}.")
     console = Screen()
-    out.mkdir(parents=True, exist_ok=True)
     problem = Weather("wind")
     with progress.shown(True) as meter, meter.part("a day that the prior has not seen"):
         day = problem.reference(reference)
@@ -88,13 +81,7 @@ def demo_weather(out: Path, members: int, reference: int, seed: int) -> int:
         figures.over_time(curves, problem.observed, "hour", "northward wind v (m/s)"),
         "Error of the ensemble mean and spread of the ensemble, hour by hour.",
     )
-    report.figure(
-        figures.trace({label: r.trace for label, r in results.items()}, constraint.tolerance),
-        "Violation of the clean estimates and their feasible share along the way; post-hoc "
-        "projection comes after the last step, which is not shown.",
-    )
-    for result in results.values():
-        report.code(result.summary())
+    finish(report, results, constraint.tolerance)
     written(report, out, console)
     return 0
 
@@ -115,6 +102,5 @@ def _row(label: str, result: Result, x: Tensor, day: Tensor) -> dict[str, str]:
         "feasible": f"{result.feasible.double().mean().item():.0%}",
         "violation": f"{torch.nanmedian(result.violation).item():.2g}",
         **scores,
-        "evaluations": f"{result.evaluations.forward} / {result.evaluations.backward}",
-        "seconds": f"{result.seconds:.0f}",
+        **costs(result),
     }

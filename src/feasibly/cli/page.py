@@ -34,25 +34,15 @@ def illustrate(page: Report, draw: Callable[[], "Figure"], caption: str) -> None
 
 
 def pictures(page: Report, samples: Tensor, constraint: Constraint | None = None) -> None:
-    """Adds a picture of a few samples, those that are finite.
-
-    Arguments:
-        page: The page.
-        samples: The samples, with shape (B, *).
-        constraint: The constraint, whose zero set is drawn in the plane; None for none.
-    """
+    """Adds a picture of a few samples, with shape (B, *), those that are finite, and of the zero
+    set of a constraint in the plane."""
     good = samples[samples.flatten(start_dim=1).isfinite().all(dim=1)]
     if len(good) and good.ndim > 1:
         illustrate(page, lambda: figures.samples(good, constraint), CAPTION)
 
 
 def fits(page: Report, found: Mapping[str, Tensor]) -> None:
-    """Adds how samples fit each observation with errors.
-
-    Arguments:
-        page: The page.
-        found: Chi-square a value of each member, by observation.
-    """
+    """Adds how samples fit each observation with errors, by chi-square a value of each sample."""
     rows = []
     for name, fit in found.items():
         known = fit[fit.isfinite()]
@@ -70,14 +60,7 @@ def stations(
     page: Report, constraint: Constraint | None, samples: Tensor, members: Sequence[int]
 ) -> None:
     """Adds how samples fit each station and variable, for parts that
-    :class:`feasibly.weather.Stations` made.
-
-    Arguments:
-        page: The page.
-        constraint: The constraint; None for none.
-        samples: The samples, with shape (B, *).
-        members: The index of each.
-    """
+    :class:`feasibly.weather.Stations` made, and samples, with shape (B, *), of known indices."""
     finite = samples.flatten(start_dim=1).isfinite().all(dim=1).tolist()
     good = [i for i, fine in enumerate(finite) if fine]
     for part in [] if constraint is None else constraint.parts:

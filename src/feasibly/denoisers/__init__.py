@@ -7,7 +7,7 @@ standard deviation of its data as `data_moments`, and `own_means` if these diffe
 """
 
 from .adapter import Adapter, AsIs
-from .base import Correlated, Denoiser, Karras, Posterior, broadcast
+from .base import Correlated, Denoiser, Karras, Posterior, broadcast, hand_on
 
 __all__ = [
     "Adapter",
@@ -17,4 +17,5 @@ __all__ = [
     "Karras",
     "Posterior",
     "broadcast",
+    "hand_on",
 ]

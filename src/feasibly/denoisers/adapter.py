@@ -1,6 +1,6 @@
 r"""A network of any parametrisation, as a denoiser."""
 
-__all__ = ["Adapter", "AsIs", "positional", "time_first"]
+__all__ = ["Adapter", "AsIs", "fixed", "positional", "time_first"]
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -37,15 +37,13 @@ class Adapter(nn.Module):
     r"""A network :math:`F`, of any parametrisation, as a denoiser
     :math:`d(x_t, t) = \mathbb{E}[x_0 \mid x_t]`.
 
-    A network that is a module is used in evaluation mode, and its weights take no gradient; where
-    it is not so already, that is a copy that shares its weights. It is called in its own dtype,
-    with a time for every sample; the result has the dtype of the state. Printing an adapter states
-    all that it assumes.
+    A network that is a module is used in evaluation mode, and its weights take no gradient, if
+    need be as a copy that shares them. It is called in its own dtype, with a time for every
+    sample; the result has the dtype of the state. Printing an adapter states all that it assumes.
 
-    Data may live on a subspace, as centred or padded ones do, with the projection :math:`P` onto
-    it as `project`. Noise outside of it says nothing of the data, so that :math:`P d(P x_t)` is
-    the posterior mean. It holds for :math:`P(x) = c + P_0 x` as well, with :math:`x_t` as
-    :math:`\alpha_t c + P_0 x_t`.
+    Data may live on a subspace, as centred or padded ones do, with the projection :math:`P(x) = c
+    + P_0 x` onto it as `project`. Then :math:`P d(\alpha_t c + P_0 x_t)` is the posterior mean,
+    since noise outside of it says nothing of the data.
 
     Attributes:
         project: The projection, a function of batches; None for none.
@@ -97,17 +95,12 @@ class Adapter(nn.Module):
                 "feasibly.schedules.VP()."
             )
         if isinstance(net, nn.Module):
-            try:
-                net = frozen(net)
-            except ValueError as error:
-                raise DenoiserError(str(error)) from error
+            net = frozen(net, DenoiserError)
         self.net, self.schedule, self.call, self.scale = net, schedule, call, scale
         self.prediction = PREDICTIONS[prediction] if isinstance(prediction, str) else prediction
         self.time = time or clock_of(schedule)
         self.clock = clock
-        self.conditions = {
-            k: ordinary(v) if isinstance(v, Tensor) else v for k, v in (conditions or {}).items()
-        }
+        self.conditions = fixed(conditions)
         self.learned_variance = learned_variance
         self.predicts = predicts or FORMULAS[str(prediction)]
         self.notes = notes
@@ -115,11 +108,10 @@ class Adapter(nn.Module):
         self.data_moments: tuple[Tensor, Tensor] | None = None
 
     def forward(self, x_t: Tensor, t: Tensor, **conditions: Any) -> Posterior:
-        r"""Estimates :math:`p(x_0 \mid x_t)`.
+        r"""Estimates :math:`p(x_0 \mid x_t)`, for states :math:`x_t` with shape :math:`(B, *)` and
+        times with shape :math:`()` or :math:`(B)`.
 
         Arguments:
-            x_t: The noisy state, with shape :math:`(B, *)`.
-            t: The diffusion time, with shape :math:`()` or :math:`(B)`.
             conditions: What the network is conditioned on, in place of the conditions that the
                 adapter has; tensors have a row for every sample of `x_t`.
 
@@ -138,12 +130,8 @@ class Adapter(nn.Module):
         return any(isinstance(v, Tensor) and not _shared(v) for v in self.conditions.values())
 
     def inside(self, x_t: Tensor, alpha: Tensor | float = 1.0) -> Tensor:
-        """Returns states projected onto the subspace of the data, with their shape.
-
-        Arguments:
-            x_t: The states, with shape (B, *).
-            alpha: The signal scale, which broadcasts against them.
-        """
+        """Returns states, with shape (B, *), projected onto the subspace of the data; the signal
+        scale `alpha` broadcasts against them."""
         if self.project is None:
             return x_t
         offset = self.project(torch.zeros_like(x_t))
@@ -156,14 +144,8 @@ class Adapter(nn.Module):
         time: Tensor,
         conditions: Mapping[str, Any] | None = None,
     ) -> Tensor:
-        r"""Returns what the network predicts, with the shape and dtype of :math:`x_t`.
-
-        Arguments:
-            x_t: The noisy state, with shape :math:`(B, *)`.
-            at: The scales of its noise level.
-            time: What the network gets for the time, with shape :math:`()` or :math:`(B)`.
-            conditions: See :meth:`forward`.
-        """
+        """Returns what the network predicts at the scales `at` if it gets `time` for the time,
+        with the shape and dtype of the states."""
         inner = x_t if self.scale is None else self.scale(at) * x_t
         dtype = self._dtype() or x_t.dtype
         # whole numbers and half precision are a user's own choice; by default there is neither,
@@ -192,7 +174,6 @@ class Adapter(nn.Module):
         return next((p.dtype for p in self.net.parameters() if p.is_floating_point()), None)
 
     def _rows(self, batch: int, device: torch.device) -> dict[str, Any]:
-        """The conditions of the members in a batch."""
         return {k: _rows_of(k, v, batch, device) for k, v in self.conditions.items()}
 
     def _unwrap(self, result: Any, x_t: Tensor) -> Tensor:
@@ -253,24 +234,15 @@ class Adapter(nn.Module):
 
 
 class AsIs(Adapter):
-    """A denoiser in this library's protocol already: it is handed state and time as they come.
+    """A denoiser in this library's protocol already: it is handed state and time as they come."""
 
-    Arguments:
-        denoiser: The denoiser, with an attribute `schedule`.
-        conditions: See :class:`Adapter`.
-    """
-
-    def __init__(self, denoiser: Any, conditions: Mapping[str, Any] | None = None) -> None:
-        schedule = denoiser.schedule
-        super().__init__(
-            denoiser, schedule, "x0", time=lambda t: t, clock="t itself", conditions=conditions
-        )
+    def __init__(self, denoiser: Any) -> None:
+        super().__init__(denoiser, denoiser.schedule, "x0", time=lambda t: t, clock="t itself")
 
     def forward(self, x_t: Tensor, t: Tensor, **conditions: Any) -> Posterior:
         given = self._rows(len(x_t), x_t.device) | conditions
-        if self.project is None:
-            return Posterior(self._unwrap(self.net(x_t, t, **given), x_t))
-        x_t = self.inside(x_t, scales(self.schedule, t, x_t).alpha)
+        if self.project is not None:
+            x_t = self.inside(x_t, scales(self.schedule, t, x_t).alpha)
         return Posterior(self.inside(self._unwrap(self.net(x_t, t, **given), x_t)))
 
     def output(
@@ -281,6 +253,12 @@ class AsIs(Adapter):
         conditions: Mapping[str, Any] | None = None,
     ) -> Tensor:
         return self(x_t, time.to(x_t), **(conditions or {})).mean
+
+
+def fixed(conditions: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Returns conditions as an adapter holds them."""
+    given = (conditions or {}).items()
+    return {k: ordinary(v) if isinstance(v, Tensor) else v for k, v in given}
 
 
 def _tensor_of(result: Any) -> Any:

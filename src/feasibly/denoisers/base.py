@@ -1,6 +1,6 @@
 """The base class of denoisers, and networks with EDM's preconditioning."""
 
-__all__ = ["Correlated", "Denoiser", "Karras", "Posterior", "broadcast"]
+__all__ = ["Correlated", "Denoiser", "Karras", "Posterior", "broadcast", "hand_on"]
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -29,6 +29,13 @@ def broadcast(scale: Tensor, x: Tensor) -> Tensor:
     return scale.reshape(scale.shape + (1,) * (x.ndim - 1)) if scale.ndim else scale
 
 
+def hand_on(wrapper: Any, denoiser: Any) -> None:
+    """Gives a denoiser around another what samplers ask the other for."""
+    wrapper.schedule = getattr(denoiser, "schedule", None)
+    wrapper.data_moments = getattr(denoiser, "data_moments", None)
+    wrapper.own_means = getattr(denoiser, "own_means", False)
+
+
 class Denoiser(nn.Module, ABC):
     r"""The base class of this library's denoisers.
 
@@ -41,21 +48,14 @@ class Denoiser(nn.Module, ABC):
         self.schedule = schedule
 
     def forward(self, x_t: Tensor, t: Tensor) -> Posterior:
-        r"""Estimates :math:`p(x_0 \mid x_t)`.
-
-        Arguments:
-            x_t: The noisy state, with shape :math:`(B, *)`.
-            t: The diffusion time, with shape :math:`()` or :math:`(B)`.
-        """
+        r"""Estimates :math:`p(x_0 \mid x_t)`, for states :math:`x_t` with shape :math:`(B, *)` and
+        times with shape :math:`()` or :math:`(B)`."""
         alpha_t, sigma_t = (broadcast(scale, x_t) for scale in self.schedule(t))
         return Posterior(self.mean(x_t / alpha_t, sigma_t / alpha_t))
 
     @abstractmethod
     def mean(self, x: Tensor, sigma: Tensor) -> Tensor:
         r"""Returns :math:`\mathbb{E}[x_0 \mid x]` for :math:`x = x_0 + \sigma \epsilon`.
-
-        Every schedule reduces to this case by :math:`x = x_t / \alpha_t` and
-        :math:`\sigma = \sigma_t / \alpha_t`.
 
         Arguments:
             x: The noisy state, with shape :math:`(B, *)`.
@@ -99,8 +99,7 @@ class Karras(Denoiser):
 
         .. math:: \frac{\sigma^2 + s^2}{\sigma^2 s^2} \| d_\theta(x_t) - x_0 \|^2 / D
 
-        The paper's objective (Section 2) is the squared error. EDM's weight gives all noise
-        levels equal importance, and does not change the minimizer.
+        EDM's weight gives all noise levels equal importance.
 
         Arguments:
             x_0: The clean data, with shape :math:`(B, *)`.
@@ -121,10 +120,8 @@ class Correlated(Karras):
         d_\theta(x) = \frac{\Sigma}{\sigma^2 + \Sigma} x + \sigma \sqrt{\frac{S}{\sigma^2 + S}} \,
             F_\theta\!\left(\frac{x}{\sqrt{\sigma^2 + S}}, \tfrac{1}{4} \log \sigma\right)
 
-    Without a network it is the best linear denoiser of data whose covariance is :math:`\Sigma`.
-    The network works in units of :math:`S`, a coarser covariance. Components that hardly vary
-    then never keep more noise than signal, and the network still sees fields.
-    :class:`Karras` is the case of :math:`\Sigma = S = s^2`.
+    Without a network it is the best linear denoiser. The network works in units of :math:`S`, a
+    coarser covariance. :class:`Karras` is the case of :math:`\Sigma = S = s^2`.
 
     Arguments:
         backbone: The network, as for :class:`Karras`.

@@ -14,24 +14,24 @@ from torch.nn.parameter import is_lazy
 
 @torch.inference_mode(False)
 @torch.no_grad()  # in which TorchScript copies weights as weights
-def frozen(module: nn.Module) -> Any:
+def frozen(module: nn.Module, kind: type[Exception] = ValueError) -> Any:
     """Returns a module in evaluation mode whose parameters take no gradient.
 
     A module that is so already is returned itself. Any other is left as it is, and a copy of it is
     returned, which shares its weights and buffers, but for a TorchScript module's.
 
     Raises:
-        ValueError: If a copy is needed and the module cannot be copied, or its weights are not
+        kind: If a copy is needed and the module cannot be copied, or its weights are not
             there yet or were made in inference mode.
     """
     name, weights = type(module).__name__, [*module.parameters(), *module.buffers()]
     if any(map(is_lazy, weights)):
-        raise ValueError(
+        raise kind(
             f"{name} has lazy layers whose weights are not there yet. Call it once, as "
             "net(x, time), and load its weights."
         )
     if any(weight.is_inference() for weight in weights):
-        raise ValueError(
+        raise kind(
             f"The weights of {name} were made under torch.inference_mode(), so that nothing can "
             "be differentiated through it. Make and load the network outside of that."
         )
@@ -48,7 +48,7 @@ def frozen(module: nn.Module) -> Any:
     try:
         found = copy.deepcopy(module, shared)
     except Exception as error:  # whatever a module of the user's makes of it
-        raise ValueError(
+        raise kind(
             f"{name} cannot be copied ({type(error).__name__}: {error}). Call "
             ".eval().requires_grad_(False) on it first; then it is used as it is."
         ) from error

@@ -1,4 +1,4 @@
-"""Networks in the forms of other libraries, as denoisers; one file a family."""
+"""Networks in the forms of other libraries, as denoisers."""
 
 from ..denoisers import Adapter
 from .latent import LatentDecoder

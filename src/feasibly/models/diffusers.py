@@ -4,7 +4,7 @@ __all__ = ["diffusers", "is_diffusers"]
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,19 +26,20 @@ FLOWS = {None: "velocity", "flow_prediction": "velocity", "epsilon": "eps", "sam
 WIDEST = 2**16
 """A number that a configuration may have, however small the network: of steps, say."""
 
+DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError)
+"""What a damaged folder makes of diffusers."""
+
 DISTILLED = ("LCM", "TCD", "SCM", "CM", "FlowMatchLCM", "FlowMap")
 
 
 def is_diffusers(net: Any) -> bool:
     """Whether this is a folder, or an object of diffusers."""
-    if isinstance(net, (str, Path)):
-        return True
-    return any(cls.__module__.split(".")[0] == "diffusers" for cls in type(net).__mro__)
+    return isinstance(net, (str, Path)) or any(
+        cls.__module__.split(".")[0] == "diffusers" for cls in type(net).__mro__
+    )
 
 
-def diffusers(
-    net: Any, schedule: Any = None, conditions: Mapping[str, Any] | None = None
-) -> Adapter:
+def diffusers(net: Any, schedule: Any = None) -> Adapter:
     r"""Wraps a model of diffusers.
 
     Nothing is clipped, unlike in a scheduler's `step`: a clipped estimate has no gradient.
@@ -49,7 +50,6 @@ def diffusers(
     Arguments:
         net: A pipeline, a model, or a folder that `save_pretrained` of either has written.
         schedule: The scheduler, or the folder of its configuration; None for a pipeline's own.
-        conditions: See :class:`Adapter`; a model's `class_labels` or `encoder_hidden_states`.
 
     Raises:
         DenoiserError: If diffusers is missing, there is no scheduler, or it is of a kind without a
@@ -80,7 +80,6 @@ def diffusers(
         net,
         **options,
         call=_call,
-        conditions=conditions,
         learned_variance=_learns_variance(net),
         notes=(
             f"{type(schedule).__name__}, prediction_type {_setting(schedule, 'prediction_type')}",
@@ -132,15 +131,7 @@ def _object(library: ModuleType, folder: Path, config: str) -> Any:
         return found
     except DenoiserError:
         raise  # it says what is wrong
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        RuntimeError,
-        SafetensorError,
-    ) as error:
+    except (*DAMAGED, SafetensorError) as error:
         advice = "give the folder that save_pretrained() of a pipeline, model or scheduler wrote."
         if (folder / config).is_file() and model and not any(folder.glob("*.safetensors*")):
             advice = (
@@ -155,11 +146,8 @@ def _object(library: ModuleType, folder: Path, config: str) -> Any:
 
 
 def _check_size(cls: Any, described: Any, folder: Path) -> None:
-    """Refuses a configuration of more parameters than there are weights, before they take memory.
-
-    Raises:
-        DenoiserError: If it is of more.
-    """
+    """Refuses a configuration of more parameters than there are weights, before they take
+    memory."""
     numbers = 0
     for path in folder.glob("*.safetensors"):
         with safe_open(check_file(path), framework="pt") as file:
@@ -190,15 +178,11 @@ def _numbers(value: Any) -> Iterator[int]:
 
 
 def _check_keys(folder: Path, info: dict[str, list[Any]]) -> None:
-    """Refuses weights that are not those of the network: some of its would be random.
-
-    Raises:
-        DenoiserError: If they are not.
-    """
+    """Refuses weights that are not those of the network: some of its would be random."""
     wrong = {kind.removesuffix("_keys"): keys for kind, keys in info.items() if keys}
     if wrong:
         named = "; ".join(
-            f"{len(keys)} {kind} ({', '.join(map(str, sorted(map(str, keys))[:3]))})"
+            f"{len(keys)} {kind} ({', '.join(sorted(map(str, keys))[:3])})"
             for kind, keys in wrong.items()
         )
         raise DenoiserError(
@@ -256,7 +240,7 @@ def _read(scheduler: Any) -> dict[str, Any]:
 def _table(scheduler: Any, schedule: AlphaBar, prediction: str) -> dict[str, Any]:
     r"""A table of :math:`\bar\alpha`. Schedulers that keep states of unit signal (Euler and its
     like) divide them by :math:`\sqrt{1 + \sigma^2}` at the model's entrance, which gives the
-    states of this schedule: to the model they are the same."""
+    states of this schedule."""
     clock = {"clock": "the step u = (N - 1) t"}
     if _setting(scheduler, "timestep_type") == "continuous" and prediction == "v":
         clock = {"time": lambda t: quarter_log(schedule, t), "clock": "log(sigma / alpha) / 4"}
@@ -270,23 +254,17 @@ def quarter_log(schedule: Schedule, t: Tensor) -> Tensor:
 
 
 def _edm(scheduler: Any) -> dict[str, Any]:
-    low, high, rho, data, spacing, predicts = (
-        _setting(scheduler, name)
-        for name in (
-            "sigma_min",
-            "sigma_max",
-            "rho",
-            "sigma_data",
-            "sigma_schedule",
-            "prediction_type",
-        )
+    low, high, rho, data = (
+        _setting(scheduler, name) for name in ("sigma_min", "sigma_max", "rho", "sigma_data")
     )
+    predicts = _setting(scheduler, "prediction_type")
     if predicts not in ("epsilon", "v_prediction"):
         raise DenoiserError(
             f"{type(scheduler).__name__} has prediction_type {predicts!r}; it knows 'epsilon' and "
             "'v_prediction'."
         )
-    schedule = EDM(low, high, rho) if spacing == "karras" else VE(low, high)
+    by_karras = _setting(scheduler, "sigma_schedule") == "karras"
+    schedule = EDM(low, high, rho) if by_karras else VE(low, high)
     return {
         "schedule": schedule,
         "prediction": karras(data, 1.0 if predicts == "epsilon" else -1.0),

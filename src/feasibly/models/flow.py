@@ -4,7 +4,6 @@ __all__ = ["flow"]
 
 import math
 import warnings
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -21,7 +20,6 @@ def flow(
     net: Any,
     schedule: Any,
     kind: str,
-    conditions: Mapping[str, Any] | None = None,
     *,
     coupling: str | None = None,
     source: str = "gaussian",
@@ -35,7 +33,6 @@ def flow(
             scheduler), or a matcher of torchcfm, whose `sigma` counts; None for straight lines,
             :math:`A = s` and :math:`S = 1 - s`.
         kind: Whose call order it has, a name of :data:`CALLS`.
-        conditions: See :class:`Adapter`.
         coupling: How noise and data were paired in training, "independent" or "ot"; None for what
             the matcher says, else independent.
         source: The distribution of the noise; only "gaussian", white, is sampled.
@@ -72,7 +69,6 @@ def flow(
         "velocity",
         clock="s = 1 - t, from noise at 0 to data at 1",
         call=CALLS[kind],
-        conditions=conditions,
         notes=(
             f"called as net({'s, x' if kind == 'torchcfm' else 'x, s'})",
             f"noise and data were paired {pairs}, and the noise was white and Gaussian",
@@ -104,10 +100,9 @@ def _path(given: Any) -> tuple[Flow, str]:
 def _matcher(name: str, sigma: float) -> tuple[Flow, str]:
     r"""The path of one of torchcfm's matchers, by its class's name.
 
-    All but the Target matcher mix data and noise as :math:`A x_0 + B \epsilon`, add more noise, of
-    a constant scale :math:`\sigma`, and regress on :math:`A' x_0 + B' \epsilon` alone. Given
-    :math:`x_0` and the state, the mean of that is the velocity of a path with :math:`S^2 = B^2 +
-    \sigma^2`.
+    All but the Target matcher add noise of a constant scale :math:`\sigma` to :math:`A x_0 + B
+    \epsilon`, and regress on :math:`A' x_0 + B' \epsilon` alone. Given :math:`x_0` and the state,
+    its mean is the velocity of a path with :math:`S^2 = B^2 + \sigma^2`.
     """
     if name.startswith("SchrodingerBridge"):
         raise DenoiserError(

@@ -2,7 +2,7 @@ r"""Decoders of latent models, for constraints on what they decode to."""
 
 __all__ = ["LatentDecoder"]
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,9 +23,9 @@ class LatentDecoder:
     .. math:: D(z) = \mathrm{decode}(z / \mathrm{scaling} + \mathrm{shift}) \quad \text{or} \quad
         \mathrm{decode}(z \, \mathrm{std} / \mathrm{scaling} + \mathrm{mean}) .
 
-    The decoder runs in evaluation mode, without gradients for its weights and in its own dtype.
-    Where it is not so already, that is a copy that shares its weights. Where a gradient is asked
-    for, its activations are computed again, chunk by chunk, instead of kept.
+    The decoder runs in evaluation mode, without gradients for its weights and in its own dtype,
+    if need be as a copy that shares them. For a gradient, its activations are computed again,
+    chunk by chunk, instead of kept.
 
     References:
         | High-Resolution Image Synthesis with Latent Diffusion Models (Rombach et al., 2022)
@@ -63,22 +63,15 @@ class LatentDecoder:
                 f"{type(decoder).__name__} is neither."
             )
         if isinstance(decoder, nn.Module):
-            try:
-                decoder = frozen(decoder)
-            except ValueError as error:
-                raise ConstraintError(str(error)) from error
+            decoder = frozen(decoder, ConstraintError)
         self.decoder, self.chunk, self.recompute = decoder, chunk, recompute
         self.factor, self.offset = _latents(getattr(decoder, "config", None))
 
     def __call__(self, z: Tensor) -> Tensor:
         r"""Decodes latents, with shape :math:`(B, *)`, to samples, with shape :math:`(B, *)`."""
         keep = z.requires_grad and torch.is_grad_enabled() and self.recompute
-        decode: Callable[[Tensor], Tensor] = self._decode
-        parts = [
-            checkpoint(decode, part, use_reentrant=False) if keep else decode(part)
-            for part in z.split(self.chunk)
-        ]
-        return torch.cat(parts)
+        run = partial(checkpoint, self._decode, use_reentrant=False) if keep else self._decode
+        return torch.cat([*map(run, z.split(self.chunk))])
 
     @torch.no_grad()
     def encode(self, x: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ class AlphaBar(Schedule):
     between them the log signal-to-noise ratio is linear.
 
     The clock is the position :math:`u = (N - 1) t` in the table. Entries at the end that leave no
-    signal (zero terminal SNR), where a noise prediction says nothing of :math:`x_0`, are dropped.
+    signal (zero terminal SNR) are dropped.
 
     References:
         | Denoising Diffusion Probabilistic Models (Ho et al., 2020)

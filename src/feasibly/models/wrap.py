@@ -14,19 +14,15 @@ from ..checks.coverage import CENTRED, centring, channels
 from ..checks.inputs import as_data
 from ..checks.self_test import self_test
 from ..constraints.base import Array, finite
-from ..denoisers.adapter import Adapter
+from ..denoisers.adapter import Adapter, fixed
 from ..denoisers.predictions import PREDICTIONS
 from ..errors import DenoiserError
 from ..randomness import generator
 from ..schedules import clock
-from .azula import azula
 from .diffusers import diffusers, is_diffusers
-from .edm import edm
+from .families import azula, edm, physicsnemo, plain, score_sde
 from .flow import CALLS, flow
 from .hub import is_on_hub, snapshot
-from .physicsnemo import physicsnemo
-from .plain import plain
-from .score_sde import score_sde
 
 KINDS: dict[str, Callable[..., Adapter]] = {
     **{kind: partial(plain, kind=kind) for kind in PREDICTIONS},
@@ -58,9 +54,8 @@ def wrap(
 
     The result is called as `(x_t, t, **conditions)`, returns an object whose `mean` is
     :math:`\mathbb{E}[x_0 \mid x_t]`, and has a `schedule`; printed, it states what it assumes. A
-    network that is a module runs in evaluation mode, and its weights take no gradient. Yours stays
-    as it is: the denoiser has a copy that shares its weights, or the module itself if it is in
-    that state already. So move the denoiser to a device, and not the network.
+    network that is a module stays as it is: the denoiser has a copy in evaluation mode that shares
+    its weights. So move the denoiser to a device, and not the network.
 
     ==================== ===================================================== ==================
     kind                 network                                               schedule
@@ -120,7 +115,7 @@ def wrap(
     if kind in PREDICTIONS and options.get("time") is None and is_diffusers(net):
         _check_clock(net, schedule)
     try:
-        adapter = KINDS[kind](net, schedule, conditions=conditions, **options)
+        adapter = KINDS[kind](net, schedule, **options)
     except TypeError as error:
         if not options:
             raise
@@ -128,6 +123,7 @@ def wrap(
     if data is not None:
         data = as_data(data)
         project = project or centring(data)
+    adapter.conditions = fixed(conditions)
     adapter.project = project
     if project is not None and data is not None:
         _check_projection(project, data)

@@ -15,17 +15,9 @@ class ZonalCovariance(nn.Module):
     r"""The covariance :math:`\Sigma` of trajectories that are the same at all longitudes, with
     shape :math:`(T, C, \mathrm{lat}, \mathrm{lon})`, taken from data by :meth:`fit`.
 
-    Frames that are much alike have few principal components that matter. Of the `leading` ones,
-    the covariance of components, channels and latitudes with each other is kept for each zonal
-    wavenumber; different wavenumbers are uncorrelated where all longitudes are the same. Of the
-    others, their variance alone.
-
-    Arguments:
-        frames: The number :math:`T` of frames.
-        channels: The number :math:`C` of channels.
-        rows: The number of latitudes.
-        columns: The number of longitudes.
-        leading: The number of principal components of the frames that are kept in full.
+    Of the `leading` principal components of frames, the covariance of components, channels and
+    latitudes with each other is kept for each zonal wavenumber; different wavenumbers are
+    uncorrelated. Of the others, their variance alone.
     """
 
     frames: Tensor
@@ -61,13 +53,8 @@ class ZonalCovariance(nn.Module):
             self.variance[m] = variance.clamp_min(floor)
 
     def forward(self, f: Function, x: Tensor, sigma: Tensor) -> Tensor:
-        r"""Returns :math:`f(\Sigma, \sigma) x`.
-
-        Arguments:
-            f: The function.
-            x: Trajectories, with shape :math:`(B, T, C, \mathrm{lat}, \mathrm{lon})`.
-            sigma: The noise level, with one element or :math:`B`.
-        """
+        r"""Returns :math:`f(\Sigma, \sigma) x` of trajectories, with shape :math:`(B, T, C,
+        \mathrm{lat}, \mathrm{lon})`, and noise levels, one or :math:`B`."""
         # in full precision, or rounding the large components would drown the small ones
         with torch.autocast(x.device.type, enabled=False):
             h = self._components(x)

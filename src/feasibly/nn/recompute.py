@@ -15,16 +15,12 @@ Net = TypeVar("Net", bound=nn.Module)
 def recompute(network: Net, *kinds: type[nn.Module]) -> Net:
     """Has the blocks of a network compute their activations again when a gradient is taken.
 
-    Between two blocks only the input of the second is kept, and within one its activations, while
-    its gradient is taken. The values are the same; a gradient takes one forward more. The network
-    is changed in place; its parameters, and their names, stay as they are.
+    The values are the same; a gradient takes one forward more. The network is changed in place and
+    returned; its parameters, and their names, stay as they are.
 
     Arguments:
         network: The network.
         kinds: The classes of its blocks. A block within a block stays as it is.
-
-    Returns:
-        The network.
 
     Raises:
         ValueError: If it has no such block.

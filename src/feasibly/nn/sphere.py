@@ -3,7 +3,7 @@ latents."""
 
 __all__ = ["SphereAutoencoder", "SphereNet", "pad_sphere"]
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import torch
@@ -28,13 +28,16 @@ def pad_sphere(h: Tensor) -> Tensor:
 
 
 class Convolution(nn.Conv2d):
-    """A 3 x 3 convolution on the sphere."""
+    """A 3 x 3 convolution of fields that `extend` extends by a cell on every side."""
 
-    def __init__(self, inputs: int, outputs: int) -> None:
+    def __init__(
+        self, inputs: int, outputs: int, extend: Callable[[Tensor], Tensor] = pad_sphere
+    ) -> None:
         super().__init__(inputs, outputs, 3)
+        self.extend = extend
 
     def forward(self, input: Tensor) -> Tensor:
-        return super().forward(pad_sphere(input))
+        return super().forward(self.extend(input))
 
 
 class Block(nn.Module):
@@ -43,14 +46,20 @@ class Block(nn.Module):
     Arguments:
         channels: The number of channels.
         features: The number of features of the condition; None if there is none.
+        extend: See :class:`Convolution`.
     """
 
-    def __init__(self, channels: int, features: int | None = None) -> None:
+    def __init__(
+        self,
+        channels: int,
+        features: int | None = None,
+        extend: Callable[[Tensor], Tensor] = pad_sphere,
+    ) -> None:
         super().__init__()
         self.norm = nn.GroupNorm(channels // 16, channels)
-        self.first = Convolution(channels, channels)
+        self.first = Convolution(channels, channels, extend)
         self.film = None if features is None else FiLM(features, channels)
-        self.second = Convolution(channels, channels)
+        self.second = Convolution(channels, channels, extend)
 
     def forward(self, h: Tensor, condition: Tensor | None = None) -> Tensor:
         y = self.first(self.norm(h))
@@ -63,11 +72,9 @@ class Block(nn.Module):
 class SphereAutoencoder(nn.Module):
     r"""Compresses fields on a latitude-longitude grid, of any batch shape and in physical units.
 
-    Inside, fields are in units of their departures from the climate of their latitude. Pairs of
-    rows and columns become channels first, which makes all that follows four times as cheap.
-    Latents are held in :math:`(-5, 5)` by :math:`z / \sqrt{1 + (z / 5)^2}`, and returned in units
-    of their own mean and standard deviation. :meth:`fit_fields` and :meth:`fit_latents` take the
-    units from data.
+    Inside, fields are in units of their departures from the climate of their latitude. Latents are
+    held in :math:`(-5, 5)` by :math:`z / \sqrt{1 + (z / 5)^2}`, and returned in units of their own
+    mean and standard deviation.
 
     Arguments:
         fields: The number of fields.

@@ -7,18 +7,18 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pad, silu
+from torch.nn.functional import pad
 
-from .embedding import FiLM, SineEmbedding
+from .embedding import SineEmbedding
+from .sphere import Block
 
 
 class UNet(nn.Module):
     r"""A UNet for trajectories of a field that is periodic in space and not in time.
 
-    Each scale has one residual block of 3 x 3 convolutions, modulated by the noise level, before
-    a strided convolution on the way down and after a transposed one on the way up. Convolutions
-    are padded circularly in space and with zeros in time. A small MLP lifts each value to the
-    first width, and another returns from there.
+    Each scale has one residual block, modulated by the noise level, before a strided convolution
+    on the way down and after a transposed one on the way up. Convolutions are padded circularly in
+    space and with zeros in time.
 
     Arguments:
         channels: The widths of the scales, from the finest to the coarsest.
@@ -70,25 +70,11 @@ class UNet(nn.Module):
         return self.project(h)[:, 0]
 
 
-class ResidualBlock(nn.Module):
-    r"""Creates :math:`h \mapsto h + C_2(\mathrm{SiLU}(\mathrm{FiLM}(C_1(\mathrm{norm}(h)))))`.
-
-    Arguments:
-        channels: The number of channels.
-        features: The number of features of the condition.
-    """
+class ResidualBlock(Block):
+    """A block of convolutions over time and space, modulated by a condition."""
 
     def __init__(self, channels: int, features: int) -> None:
-        super().__init__()
-        self.norm = nn.GroupNorm(channels // 16, channels)
-        self.first = nn.Conv2d(channels, channels, 3)
-        self.film = FiLM(features, channels)
-        self.second = nn.Conv2d(channels, channels, 3)
-
-    def forward(self, h: Tensor, condition: Tensor) -> Tensor:
-        y = self.first(_pad(self.norm(h)))
-        y = silu(self.film(y.movedim(1, -1), condition[:, None, None]).movedim(-1, 1))
-        return h + self.second(_pad(y))
+        super().__init__(channels, features, _pad)
 
 
 def _pad(h: Tensor, before: int = 1, after: int = 1) -> Tensor:

@@ -64,19 +64,8 @@ def load(name: str) -> Karras:
 
 
 def load_autoencoder(name: str) -> SphereAutoencoder:
-    """Loads the autoencoder of a latent prior, likewise.
-
-    Arguments:
-        name: Its name, or the path of a file written by :func:`save_autoencoder`.
-
-    Raises:
-        ValueError: If there is no such autoencoder, or its file is damaged.
-    """
-
-    def make(spec: dict[str, Any]) -> SphereAutoencoder:
-        return AUTOENCODERS[spec["autoencoder"]](**spec["options"])
-
-    return _read(name, make)
+    """Loads the autoencoder of a latent prior, as :func:`load` does a prior."""
+    return _read(name, lambda spec: AUTOENCODERS[spec["autoencoder"]](**spec["options"]))
 
 
 def save(
@@ -86,14 +75,11 @@ def save(
     dtype: torch.dtype = torch.float32,
     covariance_options: dict[str, Any] | None = None,
 ) -> None:
-    """Writes a prior.
+    """Writes a prior, by the arguments with which its backbone and its covariance were made.
 
     Arguments:
-        denoiser: The trained denoiser.
         path: The file to write, ending in `.safetensors`.
-        backbone_options: The arguments with which its backbone was made.
         dtype: The precision in which the weights are stored; they are loaded in single precision.
-        covariance_options: The arguments with which its covariance was made, if it has one.
 
     Raises:
         ValueError: If its weights are not finite, or its sizes too large to be loaded again.

@@ -58,10 +58,8 @@ class Data2D:
         r"""Returns samples of the constrained prior, by rejection and refinement of a pool.
 
         Samples with :math:`c(x) \leq \epsilon` are kept, in the order of the pool, and moved onto
-        :math:`f = 0` by Newton steps. A sample is dropped if it does not get there within a
-        distance of 0.1, five times the typical half width of the tube: there is no feasible point
-        near it. The result has the distribution of the prior restricted to the tube. Its density
-        on the curve is :math:`p / |\nabla f|`, see :func:`feasibly.constraints.log_volume`.
+        :math:`f = 0` by Newton steps, if that takes a distance of at most 0.1. Their density on
+        the curve is :math:`p / |\nabla f|`, see :func:`feasibly.constraints.log_volume`.
 
         Arguments:
             constraint: The constraint.

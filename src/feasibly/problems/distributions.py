@@ -36,14 +36,12 @@ class Checkerboard(Distribution):
 
     Arguments:
         m: The number of squares per side, which is even.
-        slack: How far outside of a square a point still counts as on the support, in standardised
-            units.
     """
 
-    def __init__(self, m: int = 4, slack: float = 0.0) -> None:
+    def __init__(self, m: int = 4) -> None:
         if m < 2 or m % 2:
             raise ValueError(f"Checkerboard(m=...) must be even and positive, got {m}.")
-        self.m, self.slack = m, slack
+        self.m = m
         self.mean, self.std = m / 2, m / math.sqrt(12)
         self.modes = m * m // 2
 
@@ -65,7 +63,7 @@ class Checkerboard(Distribution):
         return (offset - offset.clamp(0, 1)).norm(dim=-1) / self.std
 
     def in_support(self, x: Tensor) -> Tensor:
-        return self._distance(x).amin(dim=1) <= self.slack
+        return self._distance(x).amin(dim=1) == 0
 
     def mode(self, x: Tensor) -> Tensor:
         return self._distance(x).argmin(dim=1)

@@ -25,7 +25,7 @@ from .. import priors
 from ..constraints import Constraint, Observation
 from ..denoisers import Denoiser
 from ..ensemble import Coordinate, Layout
-from ..metrics import crps, max_norm, rank_histogram, rmse, skill, spread
+from ..metrics import max_norm, summary
 from ..problem import Problem
 from ..run import run
 from ..samplers.ancestral import Ancestral
@@ -49,9 +49,7 @@ observed function."""
 class KS:
     r"""Trajectories of which some frames are observed: :math:`A(u) = A(u^\mathrm{ref})`.
 
-    As in the paper, the reference :math:`u^\mathrm{ref}` is itself a sample of the prior. Three
-    frames almost determine a trajectory. Given one frame, or its sine, ensembles spread with
-    time.
+    As in the paper, the reference :math:`u^\mathrm{ref}` is itself a sample of the prior.
 
     Arguments:
         observation: The observed frames and function: `sine-3` is the paper's main constraint
@@ -59,9 +57,6 @@ class KS:
             `sine-1` and `linear-1` observe the first frame only.
         denoiser: The prior; None for the shipped prior, of 64 x 64 points.
         size: The number of frames and of grid points.
-        physical: Whether to observe the field in physical units. Judging by its numbers, the
-            paper observes the standardised field. In physical units more values lie beyond
-            :math:`\pm \pi / 2`, where a sine has several solutions.
     """
 
     def __init__(
@@ -69,7 +64,6 @@ class KS:
         observation: str = "sine-3",
         denoiser: Denoiser | None = None,
         size: int = 64,
-        physical: bool = False,
     ) -> None:
         if observation not in OBSERVATIONS:
             raise ValueError(
@@ -87,7 +81,6 @@ class KS:
                 f"The shipped prior has 64 x 64 points. Give a denoiser for size={size}."
             )
         self.denoiser = priors.load("ks") if denoiser is None else denoiser
-        self.physical = physical
 
     def reference(self, k: int) -> Tensor:
         """Returns reference `k`, a sample of the prior by 256 steps of DDPM, of shape (T, X)."""
@@ -103,20 +96,15 @@ class KS:
     def constraint(self, reference: Tensor) -> Constraint:
         """Returns the observation of a reference, with shape (T, X), as a constraint."""
         frames, (_, function) = self.observed, OBSERVATIONS[self.name]
-        unit = RMS if self.physical else 1.0
 
         def A(u: Tensor) -> Tensor:
-            return function(unit * u[..., frames, :])
+            return function(u[..., frames, :])
 
         return Observation(A, A(reference), TOLERANCE)
 
     def in_support(self, u: Tensor) -> Tensor:
-        r"""Returns which samples are on-manifold, that is, could be samples of the prior.
-
-        The range, the largest change between two frames and the residual of the equation must not
-        exceed 1.1 times their maxima in samples of the prior and in data. Since a sine is
-        periodic, a member can be feasible while its values are far from the data.
-        """
+        """Returns which samples are on-manifold, that is, within :data:`SUPPORT`. Since a sine is
+        periodic, a sample can be feasible while its values are far from the data."""
         return torch.stack([s <= bound for s, bound in self._bounded(u).values()]).all(dim=0)
 
     def _bounded(self, u: Tensor) -> dict[str, tuple[Tensor, float]]:
@@ -125,15 +113,8 @@ class KS:
         return {name: (values, bounds[name]) for name, values in statistics(u).items()}
 
     def failures(self, u: Tensor, feasible: Tensor) -> dict[int, str]:
-        """Returns the members that are feasible but off-manifold, with the reason.
-
-        Arguments:
-            u: The ensemble, with shape (M, T, X).
-            feasible: Which members are feasible, with shape (M).
-
-        Returns:
-            The number of each such member, with the statistics that exceed their bounds.
-        """
+        """Returns the members of an ensemble, with shape (M, T, X), that are feasible but
+        off-manifold: each number, with the statistics that exceed their bounds."""
         reasons: dict[int, str] = {}
         for name, (values, bound) in self._bounded(u).items():
             for i in (feasible & ~(values <= bound)).nonzero().flatten().tolist():
@@ -144,10 +125,9 @@ class KS:
     def scores(self, u: Tensor, feasible: Tensor, reference: Tensor) -> dict:
         r"""Scores an ensemble against its reference.
 
-        Members that are not finite count in the shares only.
-
         Arguments:
-            u: The ensemble, with shape :math:`(M, T, X)`.
+            u: The ensemble, with shape :math:`(M, T, X)`. Members that are not finite count in the
+                shares only.
             feasible: Which members are feasible, with shape :math:`(M)`.
             reference: The reference, with shape :math:`(T, X)`.
 
@@ -160,9 +140,7 @@ class KS:
             * `max_norm`, `residual`: the means over members, the latter of the equation's
               residual; `residual_feasible`: the same over feasible members;
             * `spectrum`: the log-spectral distance to the reference;
-            * `mse`, `mean_se`, `variance`: by frame, the mean squares of the members' errors, of
-              the error of the ensemble mean, and of the ensemble;
-            * `crps`: by frame, the CRPS; `ranks`: the share of each rank.
+            * by frame, the scores of :func:`feasibly.metrics.summary`.
         """
         good = u.isfinite().flatten(start_dim=1).all(dim=1)
         inside = good & self.in_support(torch.where(good[:, None, None], u, 0.0))
@@ -176,31 +154,18 @@ class KS:
             return shares
         x, y = u[None], reference[None].double()
         r = residual(u)
-        space = {
-            "mse": rmse(x, y).square(),
-            "mean_se": skill(x, y).square(),
-            "variance": spread(x).square(),
-            "crps": crps(x, y),
-            "ranks": rank_histogram(x, y),
+        whole = {
+            "max_norm": max_norm(x, y).mean().item(),
+            "residual": r.mean().item(),
+            "residual_feasible": r[feasible].mean().item() if feasible.any() else None,
+            "spectrum": log_spectral_distance(u, y),
         }
-        return (
-            shares
-            | {
-                "max_norm": max_norm(x, y).mean().item(),
-                "residual": r.mean().item(),
-                "residual_feasible": r[feasible].mean().item() if feasible.any() else None,
-                "spectrum": log_spectral_distance(u, y),
-            }
-            | {name: [float(f"{v:.5g}") for v in values] for name, values in space.items()}
-        )
+        return shares | whole | summary(x, y)
 
 
 def statistics(u: Tensor) -> dict[str, Tensor]:
-    """Returns statistics that distinguish trajectories from other fields, each with shape (B).
-
-    They are the largest value, the largest change between two frames, and the residual of the
-    equation.
-    """
+    """Returns statistics that distinguish trajectories from other fields, each with shape (B): the
+    largest value, the largest change between frames, and the residual of the equation."""
     return {
         "range": u.abs().flatten(start_dim=1).amax(dim=1),
         "change": u.diff(dim=1).abs().flatten(start_dim=1).amax(dim=1),
@@ -214,11 +179,7 @@ samples of the shipped prior and 96 trajectories of the solver; the prior's card
 
 
 def layout(shape: Sequence[int]) -> Layout | None:
-    """Returns the axes of trajectories, time and position; None unless a sample has two.
-
-    Arguments:
-        shape: The numbers of frames and of grid points.
-    """
+    """Returns the axes of trajectories, time and position; None unless a sample has two."""
     if len(shape) != 2:
         return None
     frames, points = shape
@@ -236,14 +197,9 @@ def residual(u: Tensor) -> Tensor:
     .. math:: \frac{u^{n+1} - u^n}{\Delta} + \frac{1}{2} \big(N(u^{n+1}) + N(u^n)\big), \qquad
         N(u) = u_{xx} + u_{xxxx} + u u_x ,
 
-    with spectral derivatives. It is not zero for true trajectories, since their frames are too
-    far apart: at 64 x 64 its median is 0.125, and that of :math:`u_t` is 0.33.
-
-    Arguments:
-        u: Trajectories in units of :data:`RMS`, with shape :math:`(B, T, X)`.
-
-    Returns:
-        One value for each trajectory, with shape :math:`(B)`.
+    with spectral derivatives. At 64 x 64 its median is 0.125 for true trajectories, since their
+    frames are far apart, and that of :math:`u_t` is 0.33. Trajectories are in units of
+    :data:`RMS`, with shape :math:`(B, T, X)`, and the residual has the shape :math:`(B)`.
     """
     u = RMS * u.double()
     frames, points = u.shape[1:]
@@ -256,29 +212,21 @@ def residual(u: Tensor) -> Tensor:
 
 
 def energy_spectrum(u: Tensor) -> Tensor:
-    r"""Returns the mean energy of each Fourier mode in space, with shape :math:`(X / 2 + 1)`.
-
-    Arguments:
-        u: Trajectories, with shape :math:`(B, T, X)`.
-    """
+    r"""Returns the mean energy of each Fourier mode in space, with shape :math:`(X / 2 + 1)`, of
+    trajectories with shape :math:`(B, T, X)`."""
     points = u.shape[-1]
     return (torch.fft.rfft(u.double()) / points).abs().square().mean(dim=(0, 1))
 
 
 def spectrum_distance(u: Tensor, v: Tensor, modes: int = 20) -> float:
-    r"""Returns the largest relative difference between the spectra of two sets of trajectories.
-
-    It is over the modes :math:`1, \dots,` `modes`.
-    """
+    """Returns the largest relative difference between the spectra of two sets of trajectories, of
+    modes from 1."""
     return (_energy_ratio(u, v, modes) - 1).abs().max().item()
 
 
 def log_spectral_distance(u: Tensor, v: Tensor, modes: int = 20) -> float:
-    r"""Returns the log-spectral distance of two sets of trajectories.
-
-    It is the root mean square of the logarithm of the ratio of energies, over the modes
-    :math:`1, \dots,` `modes`.
-    """
+    """Returns the log-spectral distance of two sets of trajectories: the root mean square of the
+    logarithm of the ratio of energies, over modes from 1."""
     return _energy_ratio(u, v, modes).log().square().mean().sqrt().item()
 
 

@@ -52,10 +52,9 @@ The time step divides the hour, and is stable to winds of 150 m/s."""
 class Planet:
     r"""The settings of a planet's climate, in SI units.
 
-    In the atmosphere, baroclinic instability feeds the eddies. One layer of water has none: if it
-    is only damped towards jets, its waves become periodic. In its place, the vorticity of zonal
-    wavenumbers :math:`m \geq 1` grows at a constant rate in a band of degrees. The dynamics stay
-    deterministic, autonomous and the same at all longitudes, and become chaotic.
+    One layer of water has no baroclinic instability that feeds eddies. In its place, the vorticity
+    of zonal wavenumbers :math:`m \geq 1` grows at a constant rate in a band of degrees. The
+    dynamics stay deterministic and the same at all longitudes, and become chaotic.
     `results/weather/planet.txt` has the measurements.
 
     Arguments:
@@ -115,15 +114,8 @@ class ShallowWater:
         return x + dt / 6 * (k_1 + 2 * k_2 + 2 * k_3 + k_4)
 
     def balance(self, zeta: Tensor, geopotential: float) -> Tensor:
-        r"""Returns the states without divergence, :math:`\delta = \delta_t = 0`.
-
-        Arguments:
-            zeta: The coefficients of the vorticity, with shape :math:`(*, L, M)`.
-            geopotential: The mean of :math:`\Phi`.
-
-        Returns:
-            The states, with shape :math:`(*, 3, L, M)`.
-        """
+        r"""Returns the states without divergence, :math:`\delta = \delta_t = 0`, with shape
+        :math:`(*, 3, L, M)`, of a vorticity :math:`(*, L, M)` and a mean of :math:`\Phi`."""
         still = torch.zeros_like(zeta)
         u, v = self.sphere.wind(zeta, still)
         eta = self.sphere.synthesis(zeta) + self.coriolis
@@ -154,19 +146,8 @@ def _jets(planet: Planet, sphere: Gaussian) -> Tensor:
 
 
 def initial_conditions(n: int, generator: Generator, planet: Planet, sphere: Gaussian) -> Tensor:
-    """Returns random states in balance: the planet's jets, and eddies of degrees 3 to 15.
-
-    They are the same at all resolutions, so that runs can be compared.
-
-    Arguments:
-        n: The number of states.
-        generator: The source of randomness.
-        planet: The climate.
-        sphere: The transforms, with a truncation at 15 or more.
-
-    Returns:
-        The states, with shape (n, 3, L, M).
-    """
+    """Returns random states in balance, with shape (n, 3, L, M): the planet's jets, and eddies of
+    degrees 3 to 15, which are the same at all resolutions."""
     noise = torch.randn(n, 16, 16, 2, generator=generator, dtype=torch.float64)
     noise[:, :, 0, 1] = 0  # the zonal means of a real field are real
     noise[:, :3] = 0
@@ -186,27 +167,21 @@ def simulate(
 ) -> Tensor:
     r"""Simulates one block of members, and returns their weather hour by hour.
 
-    The output is on WeatherBench2's grid. It is synthesised without interpolation, from the
-    degrees that this grid resolves (up to 31).
-
     Arguments:
-        block: The number of the block. With `seed`, it determines the members.
-        seed: The seed, less than :math:`2^{32}`.
+        block: The number of the block. With `seed`, less than :math:`2^{32}`, it determines the
+            members.
         hours: The number of hours to keep, after 20 days of spin-up.
-        resolution: The truncation: `"T21"`, `"T31"` or `"T42"`.
+        resolution: The truncation, one of :data:`RESOLUTIONS`.
         planet: The climate. The default is `Planet()`.
-        members: Which members of the block to simulate; None for all. A member is the same alone,
-            except for rounding in double precision.
+        members: Which members of the block to simulate; None for all.
 
     Returns:
         Geopotential in m²/s², eastward and northward wind in m/s, with shape (members, hours, 3,
-        32, 64) in single precision. Latitudes are cell centres and increase. Longitudes begin at
-        0.
+        32, 64) in single precision, on WeatherBench2's grid, of the degrees that it resolves.
 
     Raises:
         ValueError: If there is no such resolution, or there are no hours to keep.
-        ArithmeticError: If the flow of a member is too fast for the time step. The message names
-            the member and the hour.
+        ArithmeticError: If the flow of a member is too fast for the time step.
     """
     if resolution not in RESOLUTIONS:
         raise ValueError(

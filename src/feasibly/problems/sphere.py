@@ -28,14 +28,9 @@ def legendre(degree: int, mu: Tensor) -> Tensor:
     r"""Returns the normalised associated Legendre functions :math:`\bar P_l^m(\mu)`.
 
     They follow from :math:`\bar P_m^m` by the recursion :math:`\varepsilon_l^m \bar P_l^m = \mu
-    \bar P_{l-1}^m - \varepsilon_{l-1}^m \bar P_{l-2}^m`, which is stable upwards in :math:`l`.
-
-    Arguments:
-        degree: The highest degree and order.
-        mu: The sines of the latitudes, with shape :math:`(J)`.
-
-    Returns:
-        The functions, with shape :math:`(M, L, J)`, zero where :math:`m > l`.
+    \bar P_{l-1}^m - \varepsilon_{l-1}^m \bar P_{l-2}^m`, which is stable upwards in :math:`l`. For
+    sines of latitudes with shape :math:`(J)` they have the shape :math:`(M, L, J)`, and are zero
+    where :math:`m > l`.
     """
     mu = mu.double()
     epsilon = _epsilon(degree)
@@ -106,9 +101,8 @@ class Sphere:
 
     def gradient(self, s: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the eastward and the northward derivative of coefficients, on the grid."""
-        return self._fields(1j * _at_latitudes(s, self.east)), self._fields(
-            _at_latitudes(s, self.north)
-        )
+        east, north = _at_latitudes(s, self.east), _at_latitudes(s, self.north)
+        return self._fields(1j * east), self._fields(north)
 
     def wind(self, vorticity: Tensor, divergence: Tensor) -> tuple[Tensor, Tensor]:
         r"""Returns the wind with a vorticity and a divergence (Helmholtz decomposition).
@@ -116,13 +110,8 @@ class Sphere:
         .. math:: (u, v) = k \times \nabla \psi + \nabla \chi , \quad
             \nabla^2 \psi = \zeta , \quad \nabla^2 \chi = \delta
 
-        Arguments:
-            vorticity: The coefficients of :math:`\zeta`, with shape :math:`(*, L, M)`.
-            divergence: The coefficients of :math:`\delta`. The means of both are ignored, since
-                those of a wind are zero.
-
-        Returns:
-            The eastward and the northward wind, each with shape :math:`(*, nlat, nlon)`.
+        The means of both, with shape :math:`(*, L, M)`, are ignored. The eastward and the
+        northward wind have the shape :math:`(*, nlat, nlon)`.
         """
         psi_chi = self.inverse_laplacian(torch.stack((vorticity, divergence)))
         psi_east, chi_east = 1j * _at_latitudes(psi_chi, self.east)
@@ -196,14 +185,7 @@ class Gaussian(Sphere):
         r"""Returns the coefficients of the curl and the divergence of a vector field.
 
         They are integrated by parts, :math:`\langle Y, \nabla \cdot w \rangle = - \langle \nabla
-        Y, w \rangle`, so that no field is differentiated.
-
-        Arguments:
-            u: The eastward component, with shape :math:`(*, nlat, nlon)`.
-            v: The northward component.
-
-        Returns:
-            The vertical curl and the divergence, each with shape :math:`(*, L, M)`.
+        Y, w \rangle`, so that no field, with shape :math:`(*, nlat, nlon)`, is differentiated.
         """
         waves = self._waves(torch.stack((u, v)))
         u_east, v_east = 1j * _at_latitudes(waves, self._east)
@@ -212,13 +194,8 @@ class Gaussian(Sphere):
 
 
 def equiangular(truncation: int, nlat: int, radius: float = 1.0) -> Sphere:
-    """Returns the synthesis on WeatherBench2's grid without poles, whose latitudes are centres.
-
-    Arguments:
-        truncation: The highest degree of the coefficients.
-        nlat: The number of latitudes. There are twice as many longitudes.
-        radius: The radius of the sphere.
-    """
+    """Returns the synthesis on WeatherBench2's grid without poles, whose latitudes are centres,
+    with twice as many longitudes as latitudes."""
     latitudes = 180 / nlat * (torch.arange(nlat, dtype=torch.float64) + 0.5) - 90
     return Sphere(truncation, latitudes, 2 * nlat, radius)
 

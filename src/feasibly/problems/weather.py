@@ -26,7 +26,7 @@ from torch import Generator, Tensor
 from .. import priors
 from ..constraints import Bounds, Composite, Constraint, Decoded, FrameDecoder, Observation
 from ..denoisers import Denoiser
-from ..metrics import area_weights, crps, rank_histogram, rmse, skill, spread
+from ..metrics import area_weights, summary
 from ..minimizers import LBFGS
 from ..nn import SphereAutoencoder
 from . import shallow_water
@@ -152,11 +152,8 @@ class Weather:
         return Decoded(Observation(A, y, tolerance), frames)
 
     def values(self, name: str, k: int) -> Values:
-        """Returns the observed function of fields at the observed hours.
-
-        It takes fields of shape (B, hours, 3, 32, 64), and returns values in units of each
-        variable's standard deviation.
-        """
+        """Returns the observed function of fields, with shape (B, hours, 3, 32, 64), at the
+        observed hours. Its values are in units of each variable's standard deviation."""
         units = self.autoencoder.standardize
         scale = self.autoencoder.scale
         area = area_weights(LATITUDE)[:, 0].to(scale)
@@ -172,10 +169,8 @@ class Weather:
         return functions[name]
 
     def points(self, name: str, k: int) -> Tensor:
-        """Returns the points where reference `k` is observed, as a mask with shape (32, 64).
-
-        Their density is the same everywhere on the sphere.
-        """
+        """Returns the points where reference `k` is observed, as a mask with shape (32, 64), whose
+        density is the same everywhere on the sphere."""
         share = OBSERVATIONS[name][1]
         area = area_weights(LATITUDE).expand(32, 64)
         n = round(share * area.numel())
@@ -208,12 +203,8 @@ class Weather:
             reference: The day, with shape :math:`(24, 3, 32, 64)`.
 
         Returns:
-            A dictionary with the share `feasible`, and nested lists with a value for each
-            variable and hour, in SI units. Take means over several days before roots.
-
-            * `mse`, `mean_se`, `variance`: the mean squares over the sphere of the members'
-              errors, of the error of the ensemble mean, and of the ensemble;
-            * `crps`, `ranks`: the fair CRPS, and the shares of ranks.
+            A dictionary with the share `feasible`, and for each variable, in SI units, the scores
+            of :func:`feasibly.metrics.summary` by hour.
         """
         shares = {"feasible": feasible.double().mean().item()}
         good = z.isfinite().flatten(start_dim=1).all(dim=1)
@@ -221,36 +212,24 @@ class Weather:
             return shares
         x = self.decode(z[good]).double()
         area = area_weights(LATITUDE).to(x)
-        found: dict[str, list] = {n: [] for n in ("mse", "mean_se", "variance", "crps", "ranks")}
+        found: dict[str, list] = {}
         for v in range(len(VARIABLES)):
-            members, truth = x[None, :, :, v], reference[None, :, v].double()
-            by_hour = {
-                "mse": rmse(members, truth, area).square(),
-                "mean_se": skill(members, truth, area).square(),
-                "variance": spread(members, area).square(),
-                "crps": crps(members, truth, area),
-                "ranks": rank_histogram(members, truth),
-            }
-            for name, values in by_hour.items():
-                found[name].append([float(f"{value:.5g}") for value in values])
+            scores = summary(x[None, :, :, v], reference[None, :, v].double(), area)
+            for name, values in scores.items():
+                found.setdefault(name, []).append(values)
         return shares | found
 
 
 def spectra(x: Tensor) -> Tensor:
-    """Returns the mean power of fields at each total wavenumber, with shape (32).
-
-    The fields have shape (..., 32, 64). Each is taken as a scalar, also components of the wind.
-    """
+    """Returns the mean power of fields, with shape (..., 32, 64), at each total wavenumber, with
+    shape (32). Each is taken as a scalar, also components of the wind."""
     sphere = equiangular(31, 32)
     return sphere.power(sphere.analysis(x.double())).flatten(end_dim=-2).mean(dim=0)
 
 
 @lru_cache(maxsize=16)
 def fresh_days(block: int, members: tuple[int, ...] | None = None) -> Tensor:
-    """Returns days that no prior was trained on, of members of a block.
-
-    They have shape (members, 24, 3, 32, 64).
-    """
+    """Returns days that no prior was trained on, with shape (members, 24, 3, 32, 64)."""
     days = shallow_water.simulate(block, FRESH, members=members)
     days[:, :, 0] -= shallow_water.Planet.geopotential
     return days

@@ -104,6 +104,7 @@ class Method(ABC):
     # for samples that end infeasible, of which a projection does not tell more
     advice: ClassVar[str] = "Allow more `steps`, or take method='auto'."
     shares: ClassVar[bool] = False  # weights between samples
+    chooses: ClassVar[bool] = False  # options when it is bound, which needs a survey
     attempts: ClassVar[int] = (
         1  # how often a sample that fails is sampled, if nothing else is said
     )

@@ -142,6 +142,7 @@ class CalibratedPPR(Sparse):
     takes_noise = True
     differentiates = True
     attempts = 4
+    chooses = True
 
     steps: int = CHOSEN
     spacing: str = CHOSEN

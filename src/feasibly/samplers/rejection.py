@@ -83,6 +83,7 @@ class Rejection(CalibratedPPR):
 
     one_target = True
     attempts = 1
+    chooses = False
     takes_noise = False  # its likelihood has no errors
 
     steps: int = 48

@@ -131,6 +131,7 @@ class SMC(Method):
     differentiates = True
     shares = True
     attempts = 4
+    chooses = True
 
     steps: int = 48
     spacing: str = "noise"

@@ -3,6 +3,7 @@ r"""Appa, a latent diffusion model of the global atmosphere, by the user's own c
 __all__ = ["Appa", "schedule"]
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,16 +57,15 @@ class Appa:
         y = appa.fields.standardise(era5.values, seen)
         noon = appa.observation(y, frames=[12], channels=seen, tolerance=y.numel() * 0.05**2)
         prior = appa.denoiser("2021-06-01T00")
-        z = feasibly.sample(prior, noon, 32, appa.shape, chunk=1).samples
+        z = feasibly.sample(prior, noon, 32, appa.shape, batch_size=1).samples
         t2m = appa.fields.physical(appa.decode(z, channels=["t2m"]), ["t2m"])
 
     No latent decodes to an analysis exactly: the tolerance, a sum of squares over all observed
-    values, allows the decoder's own error, here 0.05 standard deviations. Frames are decoded one
-    by one. :func:`write_forecast` keeps them.
+    values, allows the decoder's own error, here 0.05 standard deviations.
 
     The weights and the code are the user's own. Appa's code has no licence, and none of it is
     part of this library. Only the convolutional autoencoder and the transformer on its latents
-    are supported. Weights are frozen, and only tensors are read from them.
+    are supported. Only tensors are read from weights.
 
     References:
         | Appa: Bending Weather Dynamics with Latent Diffusion Models for Global Data Assimilation
@@ -139,28 +139,16 @@ class Appa:
             )
 
     def dates(self, start: Any) -> Tensor:
-        """Returns the year, month, day and hour of every frame, with shape (starts, T, 4).
-
-        Arguments:
-            start: The time of the first frame in UTC, such as "2021-06-01T00", or several.
-        """
+        """Returns the year, month, day and hour of every frame, with shape (starts, T, 4), for one
+        or several times of the first frame in UTC, such as "2021-06-01T00"."""
         hours = np.atleast_1d(np.asarray(start, "datetime64[h]"))
         hours = hours[:, None] + self.hours * np.arange(self.shape[0])
-        days, months = hours.astype("datetime64[D]"), hours.astype("datetime64[M]")
-        parts = (
-            months.astype("datetime64[Y]").astype(int) + 1970,
-            months.astype(int) % 12 + 1,
-            (days - months).astype(int) + 1,
-            (hours - days).astype(int),
-        )
-        return torch.from_numpy(np.stack(parts, axis=-1))
+        frames = [[moment.item().timetuple()[:4] for moment in row] for row in hours]
+        return torch.tensor(frames)
 
     def denoiser(self, start: Any) -> Adapter:
-        """Returns the denoiser of trajectories that begin at a time.
-
-        Arguments:
-            start: See :meth:`dates`: one time for all members, or one for each.
-        """
+        """Returns the denoiser of trajectories that begin at a time, one for all members or one
+        for each."""
         dates = self.dates(start)
         first, last = (_date(dates[0, k]) for k in (0, -1))
         return Adapter(
@@ -182,37 +170,25 @@ class Appa:
         frames: Sequence[int] | None = None,
         channels: Sequence[str] | None = None,
     ) -> Tensor:
-        """Decodes latents, one frame of one member at a time; differentiable.
+        """Decodes latents, with shape (B, T, H, W, C), one frame of one member at a time, to
+        standardised fields, with shape (B, frames, channels, rows, columns); differentiable.
 
         Arguments:
-            z: The latents, with shape (B, T, H, W, C).
+            z: The latents.
             frames: The indices of the frames to decode, all by default.
             channels: The names of the channels to keep, all by default.
-
-        Returns:
-            Standardised fields, with shape (B, frames, channels, rows, columns).
         """
         if tuple(z.shape[1:]) != self.shape:
             raise ConstraintError(f"Latents have shape (B, {self.shape}); got {tuple(z.shape)}.")
         index = self.fields.index(channels)
         frames = range(self.shape[0]) if frames is None else frames
         recompute = self.recompute and z.requires_grad and torch.is_grad_enabled()
+        decode = partial(self._decode, index=index)
 
         def frame(z_f: Tensor) -> Tensor:
-            return self._decode(z_f, index)
+            return checkpoint(decode, z_f, use_reentrant=False) if recompute else decode(z_f)
 
-        return torch.stack(
-            [
-                torch.cat(
-                    [
-                        checkpoint(frame, z_f, use_reentrant=False) if recompute else frame(z_f)
-                        for z_f in z[:, f].split(1)
-                    ]
-                )
-                for f in frames
-            ],
-            dim=1,
-        )
+        return torch.stack([torch.cat([*map(frame, z[:, f].split(1))]) for f in frames], dim=1)
 
     def observation(
         self,
@@ -224,11 +200,7 @@ class Appa:
         mask: Tensor | None = None,
     ) -> Observation:
         r"""Returns the constraint :math:`D(z^f) = y^f` for the observed frames, channels and
-        points, in standardised units. It is decoded, and its gradient taken, one frame of one
-        member at a time.
-
-        The sea's temperature counts over the sea only: over land ERA5 has none, and what the
-        decoder returns there means nothing.
+        points, in standardised units. The sea's temperature counts over the sea only.
 
         Arguments:
             y: The standardised fields (`fields.standardise`), with shape (frames, channels, rows,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ConstraintError, DenoiserError
-from .era5 import Channel, channels
+from .era5 import channels
 
 SURFACE = ("t2m", "u10", "v10", "msl", "sst", "tp")
 ON_LEVELS = ("t", "u", "v", "z", "q")
@@ -33,9 +33,6 @@ class AppaFields:
         count: The number of channels.
         grid: The number of rows and columns.
         data: The folder of the stores.
-
-    Attributes:
-        channels: The channels, in the decoder's order.
 
     Raises:
         DenoiserError: If that is no number of channels that is known.
@@ -94,15 +91,18 @@ class AppaFields:
         held = self._store("masks")["sea_surface_temperature_mask"].values
         return torch.from_numpy(held.astype(bool)).reshape(self.grid)
 
-    def _statistics(self, names: Sequence[str] | None, like: Tensor) -> tuple[Tensor, Tensor]:
+    def _statistics(self, names: Sequence[str] | None, like: Tensor) -> list[Tensor]:
         data = self._store("stats")
         wanted = [self.channels[k] for k in self.index(names)]
-        values = [
-            [_value(data[c.field.long].sel(statistic=k), c) for c in wanted]
-            for k in ("mean", "std")
-        ]
-        mean, std = (torch.tensor(v, dtype=torch.float64)[:, None, None] for v in values)
-        return mean.to(like), std.to(like)
+        found = []
+        for kind in ("mean", "std"):
+            of_kind = data.sel(statistic=kind)
+            fields = [
+                of_kind[c.field.long].sel({} if c.level is None else {"level": c.level})
+                for c in wanted
+            ]
+            found.append(torch.tensor([float(f) for f in fields]).double()[:, None, None].to(like))
+        return found
 
     def _store(self, kind: str) -> Any:
         found = sorted(self.data.glob(f"{kind}_era5*.zarr"))
@@ -121,7 +121,3 @@ class AppaFields:
                 f"{found[0]} is read by xarray and zarr, of which one cannot be imported "
                 f"({error}); `pip install feasibly[weather]` brings them."
             ) from error
-
-
-def _value(statistic: Any, channel: Channel) -> float:
-    return float(statistic if channel.level is None else statistic.sel(level=channel.level))

@@ -23,17 +23,9 @@ CODE = "https://github.com/montefiore-sail/appa"
 
 @dataclass(frozen=True)
 class Files:
-    """What is read from a folder.
-
-    Attributes:
-        denoiser: The configuration of the denoiser's training.
-        backbone: The denoiser's weights.
-        autoencoder: The configuration of the autoencoder's training.
-        weights: The autoencoder's weights.
-        mean: The latents' means, with shape (C).
-        std: Their standard deviations.
-        data: The folder of fields' statistics and masks, which need not exist.
-    """
+    """What is read from a folder: the configurations of the denoiser's and of the autoencoder's
+    training, their weights, the latents' moments, with shape (C), and the folder of the fields'
+    statistics and masks, which need not exist."""
 
     denoiser: dict[str, Any]
     backbone: dict[str, Tensor]
@@ -154,24 +146,18 @@ def _on_path(path: Path | None) -> Generator[None]:
 @contextmanager
 def _without_xformers() -> Generator[None]:
     core, sparse = "xformers.components.attention.core", "xformers.sparse"
+    stubs: dict[str, ModuleType] = {}
     try:
         importlib.import_module(core)
         importlib.import_module(sparse)
     except ImportError:
-        names = {sparse, *(core.rsplit(".", k)[0] for k in range(4))}
-    else:
-        names = set()
-    before = {name: sys.modules.get(name) for name in names}
-    stubs = {name: ModuleType(name) for name in sorted(names)}
-    for name, stub in stubs.items():
-        stub.__path__ = []
-        parent, _, leaf = name.rpartition(".")
-        if parent:
-            setattr(stubs[parent], leaf, stub)
-    if stubs:
+        for name in (sparse, *(core.rsplit(".", k)[0] for k in range(4))):
+            stubs[name] = ModuleType(name)
+            stubs[name].__path__ = []
         # what is touched at import: attributes that are set, a class, and a flag
         vars(stubs[core])["_has_cpp_library"] = False
         vars(stubs[sparse]).update(utils=SimpleNamespace(), SparseCSRTensor=type("Stub", (), {}))
+    before = {name: sys.modules.get(name) for name in stubs}
     sys.modules.update(stubs)
     try:
         yield

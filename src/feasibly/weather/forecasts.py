@@ -1,8 +1,7 @@
 r"""Forecasts as zarr stores that WeatherBench2's evaluation takes.
 
 References:
-    | WeatherBench 2: A Benchmark for the Next Generation of Data-Driven Global Weather Models
-    | (Rasp et al., 2024), https://doi.org/10.1029/2023MS004019
+    | WeatherBench 2 (Rasp et al., 2024), https://doi.org/10.1029/2023MS004019
     | https://weatherbench2.readthedocs.io
 """
 
@@ -16,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .era5 import Channel, channels
+from .era5 import channels
 
 
 def write_forecast(
@@ -53,37 +52,22 @@ def write_forecast(
             "Samples must have shape (init times, members, lead hours, channels, latitudes, "
             f"longitudes), or without the first; got {tuple(samples.shape)}."
         )
-    store = ForecastStore(
-        path,
-        init_times,
-        lead_hours,
-        samples.shape[1],
-        variables,
-        levels,
-        latitude=latitude,
-        longitude=longitude,
-    )
+    layout = init_times, lead_hours, samples.shape[1], variables, levels
+    store = ForecastStore(path, *layout, latitude=latitude, longitude=longitude)
     for i, ensemble in enumerate(samples):
         for member, sample in enumerate(ensemble):
             store.write(sample, member, i)
 
 
 class ForecastStore:
-    r"""A zarr store of forecasts that is written member by member, by one process or by many: an
-    ensemble at full resolution does not fit in memory.
+    r"""A zarr store of forecasts that is written member by member, by one process or by many.
 
     Every chunk is one field of one member, so that no two writers share one. Where the store
-    exists it is opened, and must have the same layout. What is not written is not a number.
+    exists it is opened, and must have the same layout. What is not written is NaN.
 
     Arguments:
-        path: The folder of the store.
-        init_times: See :func:`write_forecast`, as for what follows.
-        lead_hours: The lead times in hours.
+        path: The folder of the store. For the others see :func:`write_forecast`.
         members: The number of members.
-        variables: The channels.
-        levels: The pressure levels in hPa.
-        latitude: The latitudes.
-        longitude: The longitudes.
         exist_ok: Whether the store may exist already.
     """
 
@@ -123,13 +107,9 @@ class ForecastStore:
     def write(self, sample: Tensor, member: int, init: int = 0) -> None:
         """Writes a member of an init time: fields with shape (lead hours, channels, latitudes,
         longitudes)."""
-        sizes = {k: len(v) for k, (v, _) in self.coordinates.items()}
-        expected = (
-            sizes["prediction_timedelta"],
-            len(self.channels),
-            sizes["latitude"],
-            sizes["longitude"],
-        )
+        axes = ("prediction_timedelta", "latitude", "longitude")
+        leads, *grid = (len(self.coordinates[axis][0]) for axis in axes)
+        expected = (leads, len(self.channels), *grid)
         if tuple(sample.shape) != expected:
             raise ValueError(
                 f"A member has shape (lead hours, channels, latitudes, longitudes) = {expected}; "
@@ -144,57 +124,48 @@ class ForecastStore:
 
     def _check_levels(self) -> None:
         """Variables share one level axis, so each must be on every level."""
-        for held in {c.field for c in self.channels if c.level is not None}:
-            own = {c.level for c in self.channels if c.field == held and c.level is not None}
+        on_levels = [(c.field, c.level) for c in self.channels if c.level is not None]
+        for held in {field for field, _ in on_levels}:
+            own = {level for field, level in on_levels if field == held}
             if own != set(self.levels):
                 raise ValueError(
                     f"All variables of a store share their levels: {held.long} is given on "
                     f"{sorted(own)}, others on {self.levels}. Write them to separate stores."
                 )
 
-    def _axes(self, channel: Channel) -> list[str]:
-        level = [] if channel.level is None else ["level"]
-        return ["time", "prediction_timedelta", "number", *level, "latitude", "longitude"]
-
     def _create(self) -> None:
         for name, (values, attributes) in self.coordinates.items():
-            # no fill value: xarray would take a coordinate 0 for a missing one
-            self._array(name, values.shape, values.shape, values.dtype, None, [name], attributes)
-            self.group[name][...] = values
+            array = self.group.create_array(
+                name,
+                shape=values.shape,
+                chunks=values.shape,
+                dtype=values.dtype,
+                fill_value=None,  # xarray would take a coordinate 0 for a missing one
+                attributes={**attributes, "_ARRAY_DIMENSIONS": [name]},
+            )
+            array[...] = values
         for channel in self.channels:
-            if channel.field.long in self.group:
-                continue
-            axes = self._axes(channel)
-            shape = tuple(len(self.coordinates[axis][0]) for axis in axes)
-            chunks = (*(1 for _ in axes[:-2]), *shape[-2:])
             held = channel.field
-            attributes = {
-                "standard_name": held.standard,
-                "long_name": held.long.replace("_", " "),
-                "units": held.units,
-                "short_name": held.short,
-            }
-            self._array(held.long, shape, chunks, np.float32, np.nan, axes, attributes)
+            if held.long in self.group:
+                continue
+            level = [] if channel.level is None else ["level"]
+            axes = ["time", "prediction_timedelta", "number", *level, "latitude", "longitude"]
+            shape = tuple(len(self.coordinates[axis][0]) for axis in axes)
+            self.group.create_array(
+                held.long,
+                shape=shape,
+                chunks=(*(1 for _ in axes[:-2]), *shape[-2:]),
+                dtype=np.float32,
+                fill_value=np.nan,
+                attributes={
+                    "standard_name": held.standard,
+                    "long_name": held.long.replace("_", " "),
+                    "units": held.units,
+                    "short_name": held.short,
+                    "_ARRAY_DIMENSIONS": axes,
+                },
+            )
         self.zarr.consolidate_metadata(self.group.store, zarr_format=2)
-
-    def _array(
-        self,
-        name: str,
-        shape: tuple[int, ...],
-        chunks: tuple[int, ...],
-        dtype: Any,
-        fill: float | None,
-        axes: list[str],
-        attributes: dict[str, str],
-    ) -> None:
-        self.group.create_array(
-            name,
-            shape=shape,
-            chunks=chunks,
-            dtype=dtype,
-            fill_value=fill,
-            attributes={**attributes, "_ARRAY_DIMENSIONS": axes},
-        )
 
     def _check_layout(self, path: str | Path) -> None:
         same = all(
@@ -239,17 +210,9 @@ def _coordinates(
         raise ValueError(f"Latitudes must ascend or descend within [-90, 90]; got {lat.tolist()}.")
     if (leads != leads.astype(np.int64)).any() or (np.diff(leads) <= 0).any():
         raise ValueError(f"Lead times must be whole hours and ascend; got {leads.tolist()}.")
-    found = {
-        "time": (
-            times,
-            {
-                "standard_name": "forecast_reference_time",
-                "units": "seconds since 1970-01-01",
-                "calendar": "proleptic_gregorian",
-            },
-        ),
-        # a number without units is no lead time to WeatherBench2; the dtype is what xarray
-        # itself writes, and asks for
+    found: dict[str, tuple[np.ndarray, dict[str, str]]] = {
+        "time": (times, {"units": "seconds since 1970-01-01"}),
+        # the dtype is what xarray itself writes, and asks for
         "prediction_timedelta": (
             leads.astype(np.int64),
             {"standard_name": "forecast_period", "units": "hours", "dtype": "timedelta64[ns]"},
@@ -262,6 +225,8 @@ def _coordinates(
         "latitude": (lat, {"standard_name": "latitude", "units": "degrees_north", "axis": "Y"}),
         "longitude": (lon, {"standard_name": "longitude", "units": "degrees_east", "axis": "X"}),
     }
+    reference = {"standard_name": "forecast_reference_time", "calendar": "proleptic_gregorian"}
+    found["time"][1].update(reference)
     return {name: held for name, held in found.items() if len(held[0])}
 
 

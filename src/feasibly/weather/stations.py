@@ -2,6 +2,7 @@ r"""Tables of observations at stations, as constraints on fields of latitude and
 
 __all__ = ["Stations"]
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,17 +12,9 @@ from torch import Tensor
 
 from ..constraints import Constraint, Decoded, FrameDecoder, Observation
 from ..errors import ConstraintError
-from .bilinear import Grid, Interpolation, between
-from .tables import columns, known, numbers, seconds, times
-
-WINDS = ("u", "v", "u10", "v10", "u_component_of_wind", "v_component_of_wind")
-"""Components of the wind, which turn with the longitude; on a level its number follows."""
-
-UNITS = {
-    "scale": {9.80665: "heights to geopotential", 100.0: "hPa to Pa", 0.01: "Pa to hPa"},
-    "offset": {273.15: "Celsius to kelvin", -273.15: "kelvin to Celsius"},
-}
-"""What values in other units often need."""
+from .bilinear import Grid, between
+from .tables import columns, known, library
+from .tables import times as times_of
 
 Decode = Callable[[Tensor], Tensor]
 
@@ -46,10 +39,8 @@ class Stations:
 
     Fields have shape :math:`(B, T, C, lat, lon)`. Between points of the grid they are
     interpolated linearly in latitude and in longitude, around the planet if the grid goes around
-    it. Between the last row and a pole, the value of the pole is the mean of the row. Of a
-    component of the wind it is the wave of one period that is closest to the row.
-
-    Rows without a value are left out. Errors are independent.
+    it. Between the last row and a pole, the last row counts. Rows without a value are left out.
+    Errors are independent.
 
     Arguments:
         table: A pandas DataFrame, a dict of arrays or an `xarray.Dataset` with these columns.
@@ -67,10 +58,10 @@ class Stations:
         offset: For each variable, what is added to values after that, such as
             `{"t2m": 273.15}`; 0 by default.
         between: `linear` or `nearest`: how values between frames are computed. The nearest frame
-            may be up to half a step away, also before the first and behind the last.
+            may be up to half a step away.
         like: Fields that are known, such as samples of the prior, with shape
             :math:`(*, C, lat, lon)`. Values that are farther outside of their range than this is
-            wide are refused: their units differ, or they are wrong. None for no test.
+            wide are refused. None for no test.
 
     Attributes:
         y: The values, in the units of the fields, with shape :math:`(m)`.
@@ -80,6 +71,7 @@ class Stations:
 
     Raises:
         ConstraintError: If the table or the grid cannot be used. The message names the row.
+        ImportError: If pandas is missing, which the extra `weather` brings.
     """
 
     def __init__(
@@ -100,51 +92,48 @@ class Stations:
             raise ConstraintError(
                 f"Stations(between=...) must be 'linear' or 'nearest', got {between!r}."
             )
-        self.variables = _variables(variables)
+        self.variables, self._names = _variables(variables)
         self.grid = Grid(latitude, longitude)
-        self.shape = (len(np.atleast_1d(times)), len(self.variables), *self.grid.shape)
         held = columns(table)
-        given = _Columns(held)
-        self.rows = given.keep()
-        self.lat, self.lon = given.lat[self.rows], given.lon[self.rows]
-        self.channel = _channels(given.variable, self.variables)[self.rows]
-        factor, shift = (
+        lat, lon, value = held["lat"], held["lon"], held["value"]
+        (self.rows,) = np.nonzero(np.isfinite(value))
+        _refuse(np.isinf(value), "has an infinite value: leave it out")
+        _refuse(~(abs(lat) <= 90), "has no latitude within [-90, 90] degrees", lat)
+        _refuse(~((lon >= -180) & (lon <= 360)), "has no longitude within [-180, 360]", lon)
+        if not len(self.rows):
+            raise ConstraintError(f"No row is left: all {len(value)} values are missing.")
+        held = {name: column[self.rows] for name, column in held.items()}
+        self.time, self.lat, self.lon = held["time"], held["lat"], held["lon"]
+        self.channel = self._channels(held["variable"])
+        factor, shift, error = (
             self._of_variables(values, name, default)[self.channel]
-            for values, name, default in ((scale, "scale", 1.0), (offset, "offset", 0.0))
+            for values, name, default in (
+                (scale, "scale", 1.0),
+                (offset, "offset", 0.0),
+                (errors, "errors", np.nan),
+            )
         )
         if (factor == 0).any():
             raise ConstraintError("Stations(scale=...) must not be zero.")
-        error = self._of_variables(errors, "errors", np.nan)[self.channel]
-        own = given.error[self.rows]
-        error = np.where(np.isnan(own), error, own)
-        _refuse(np.isnan(error), self.rows, "has no error: give the column, or errors={...}")
-        _refuse(error < 0, self.rows, "has a negative error: it is a standard deviation", error)
-        _refuse(np.isinf(error), self.rows, "has an infinite error: leave it out")
-        self.y = torch.from_numpy(factor * given.value[self.rows] + shift)
+        error = np.where(np.isnan(held["error"]), error, held["error"])
+        self._refuse(np.isnan(error), "has no error: give the column, or errors={...}")
+        self._refuse(~((error >= 0) & (error < np.inf)), "has no standard deviation", error)
+        self.y = torch.from_numpy(factor * held["value"] + shift)
         self.errors = torch.from_numpy(abs(factor) * error)
-        _refuse(
-            self.grid.outside(self.lat, self.lon),
-            self.rows,
-            f"is outside of the grid, with latitudes from {self.grid.latitude.min():g} to "
-            f"{self.grid.latitude.max():g} and longitudes from {self.grid.longitude[0]:g} to "
-            f"{self.grid.longitude[-1]:g}: drop it",
-        )
-        self._check_values(like)
-        self.time = held["time"]
+        lines = self.grid.latitude, self.grid.longitude
+        ends = " and ".join(f"{line.min():g} to {line.max():g}" for line in lines)
+        outside = self.grid.outside(self.lat, self.lon)
+        self._refuse(outside, f"is outside of the grid, which is from {ends}: drop it")
+        self._check_units(like)
         self._interpolate(times, between)
-        _refuse_twice(self.time, self.lat, self.lon, self.channel, self.rows)
+        self._refuse_twice()
 
     def __len__(self) -> int:
         return len(self.y)
 
     def __call__(self, fields: Tensor) -> Tensor:
-        """Returns the values of fields at the stations: the operator :math:`A`.
-
-        Arguments:
-            fields: The fields, with shape (B, T, C, lat, lon).
-
-        Returns:
-            The values in the units of the fields, with shape (B, m), in the order of `rows`.
+        """Returns the values of fields, with shape (B, T, C, lat, lon), at the stations, in the
+        order of `rows`, with shape (B, m): the operator :math:`A`.
 
         Raises:
             ConstraintError: If the fields have another shape.
@@ -207,10 +196,8 @@ class Stations:
     def values(
         self, samples: Tensor, decode: Decode | None = None, *, by_frame: bool = True
     ) -> Tensor:
-        """Returns the values of samples at the stations, with shape (B, m).
-
-        Samples are decoded one by one. The arguments are those of :meth:`fit`.
-        """
+        """Returns the values of samples at the stations, with shape (B, m). Samples are decoded
+        one by one; see :meth:`fit`."""
         if decode is None:
             return self(samples)
         _check_decoder(decode)
@@ -222,19 +209,13 @@ class Stations:
     def chi_square(
         self, samples: Tensor, decode: Decode | None = None, *, by_frame: bool = True
     ) -> dict[str, Tensor]:
-        """Returns, by variable, the mean square of the misfits in units of their errors.
-
-        It is about one for samples that fit. Exact values are left out. The arguments are those of
-        :meth:`fit`.
-
-        Returns:
-            For each variable with errors, its values, with shape (B).
-        """
+        """Returns, for each variable with errors, the mean square of the misfits in units of their
+        errors, with shape (B). It is about one for samples that fit; see :meth:`fit`."""
         squares = self._squares(self.values(samples, decode, by_frame=by_frame).double().cpu())
         return {name: squares[:, seen].mean(dim=1) for name, seen in self._uncertain()}
 
     def fit(self, samples: Tensor, decode: Decode | None = None, *, by_frame: bool = True) -> Any:
-        """Tells how an ensemble fits each value of the table.
+        """Returns how an ensemble fits each value of the table.
 
         Arguments:
             samples: The ensemble: fields, with shape (M, T, C, lat, lon), or latents. Members that
@@ -243,30 +224,17 @@ class Stations:
             by_frame: Whether the decoder is of frames.
 
         Returns:
-            An `xarray.Dataset` along `row`, the rows of the table that are used, with the
-            coordinates `time`, `lat`, `lon` and `variable`. In the units of the fields it has:
-
-            * `observed` and `error`, the value and its standard deviation;
-            * `mean` and `spread`, of the ensemble (the spread over M - 1, and NaN for one member);
-
-            and in units of the error, NaN where it is zero:
-
-            * `misfit`, that of the ensemble mean;
-            * `chi_square`, the mean over members of their squared misfits.
-
-            The attribute `chi_square of t2m` is the mean of the last over a variable's rows.
+            An `xarray.Dataset` along `row`, the rows of the table that are used. In the units of
+            the fields it has `observed` and its `error`, and the `mean` and the `spread` (over M -
+            1) of the ensemble; in units of the error, the `misfit` of the ensemble mean and
+            `chi_square`, the mean square of those of members. The attribute `chi_square of t2m` is
+            the mean of the last over a variable's rows.
 
         Raises:
             ConstraintError: If no member is finite.
-            ImportError: If xarray is missing.
         """
-        try:
-            import xarray
-        except ImportError as error:
-            raise ImportError(
-                f"Stations.fit returns a Dataset of xarray, which cannot be imported ({error}); "
-                "`pip install feasibly[weather]` brings it. Stations.chi_square needs none."
-            ) from error
+        import xarray
+
         found = self.values(samples, decode, by_frame=by_frame).double().cpu()
         found = found[found.isfinite().all(dim=1)]
         if not len(found):
@@ -302,36 +270,32 @@ class Stations:
         )
 
     def by_station(self, misfits: Tensor) -> list[dict[str, Any]]:
-        """Tells how an ensemble fits each variable at each station. Exact values are left out.
+        """Returns, for each station and variable in the order of the table, how an ensemble fits.
 
         Arguments:
             misfits: The misfits of values with errors, in units of them, with shape (M, m): the
                 residual of the observation's attribute `noisy`.
 
         Returns:
-            A dict for each station and variable, in the order of the table: its `lat`, `lon` and
-            `variable`; the number of its `values`; the root mean squares of their `error` and of
-            the `misfit` of the ensemble mean, in the units of the fields; and `chi_square`, the
-            mean square of the misfits in units of errors.
+            A dict for each: `lat`, `lon` and `variable`; the number of `values`; the root mean
+            squares of their `error` and of the `misfit` of the ensemble mean, in the units of the
+            fields; and `chi_square`, the mean square of the misfits in units of errors.
         """
         seen = (self.errors > 0).numpy()
         r, error = misfits.double().cpu().numpy(), self.errors.double().numpy()[seen]
-        columns = (self.lat[seen], self.lon[seen], self.channel[seen])
-        places: dict[tuple[float, float, int], list[int]] = {}
-        for k, place in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
-            places.setdefault(place, []).append(k)
-        return [
-            {
-                "lat": lat,
-                "lon": lon,
-                "variable": self.variables[channel],
-                "values": len(k),
-                "error": float(np.sqrt(np.square(error[k]).mean())),
-                "misfit": float(np.sqrt(np.square(r[:, k].mean(axis=0) * error[k]).mean())),
-                "chi_square": float(np.square(r[:, k]).mean()),
-            }
-            for (lat, lon, channel), k in places.items()
-        ]
+        keys = ["lat", "lon", "variable"]
+        columns = {
+            "lat": self.lat[seen],
+            "lon": self.lon[seen],
+            "variable": np.array(self.variables)[self.channel[seen]],
+            "error": error**2,
+            "misfit": (r.mean(axis=0) * error) ** 2,
+            "chi_square": (r**2).mean(axis=0),
+        }
+        rows = library().DataFrame(columns).groupby(keys, sort=False)
+        found = rows.mean()
+        found[["error", "misfit"]] **= 0.5
+        return found.assign(values=rows.size()).reset_index().to_dict("records")
 
     def _squares(self, values: Tensor) -> Tensor:
         error = torch.where(self.errors > 0, self.errors, torch.nan)
@@ -352,7 +316,19 @@ class Stations:
                 f"(B, {', '.join(map(str, expected[1:]))}), got "
                 f"{(fields.shape[0], *fields.shape[2:])}."
             )
-        return self._interpolation(fields.flatten(start_dim=1))
+        flat, weight = fields.flatten(start_dim=1), self._weight.to(fields)
+        return (flat[:, self._index.to(fields.device)] * weight).sum(dim=-1)
+
+    def _channels(self, names: np.ndarray) -> np.ndarray:
+        """Returns the channel of each row."""
+        spellings = {name: known(name) for name in set(names)}
+        lacking = sorted(name for name, one in spellings.items() if one not in self._names)
+        if lacking:
+            raise ConstraintError(
+                f"The table has the variable {', '.join(lacking)}, and the fields have "
+                f"{', '.join(self.variables)}. Drop these rows, or rename them."
+            )
+        return np.array([self._names.index(spellings[name]) for name in names])
 
     def _of_variables(
         self, values: Mapping[str, float] | None, name: str, default: float
@@ -360,75 +336,80 @@ class Stations:
         """Returns a number for each variable, with shape (C)."""
         found = np.full(len(self.variables), default)
         for key, value in (values or {}).items():
-            if known(key) not in self._names:
+            if known(key) not in self._names or not np.isfinite(value):
                 raise ConstraintError(
-                    f"Stations({name}=...) has {key!r}, which is none of the variables "
-                    f"{', '.join(self.variables)}."
+                    f"Stations({name}=...) must have finite numbers for the variables "
+                    f"{', '.join(self.variables)}, got {value} for {key!r}."
                 )
-            if not np.isfinite(value):
-                raise ConstraintError(f"Stations({name}=...) must be finite, got {value}.")
             found[self._names.index(known(key))] = value
         return found
 
-    @property
-    def _names(self) -> list[str]:
-        return [known(name) for name in self.variables]
-
-    def _interpolate(self, moments: Any, how: str) -> None:
+    def _interpolate(self, times: Any, how: str) -> None:
         """Finds the elements of the fields that values are sums of, and the frames."""
-        frames = times(moments, "Stations(times=...)")
-        given = times(self.time, "The column time")
-        self.time = given[self.rows]
-        if (frames.dtype.kind == "M") != (given.dtype.kind == "M"):
-            kinds = {True: "dates", False: "numbers"}
+        frames = times_of(np.atleast_1d(times), "Stations(times=...)")
+        self.shape = (len(frames), len(self.variables), *self.grid.shape)
+        if frames.dtype != self.time.dtype:
             raise ConstraintError(
-                f"The column time has {kinds[given.dtype.kind == 'M']}, and Stations(times=...) "
-                f"{kinds[frames.dtype.kind == 'M']}. Give both as dates, or both as numbers."
+                f"The column time is of {self.time.dtype}, and Stations(times=...) of "
+                f"{frames.dtype}. Give both as dates, or both as numbers."
             )
-        since = seconds(frames, frames[0])
+        since, moments = (_seconds(t - frames[0]) for t in (frames, self.time))
         if (np.diff(since) <= 0).any():
             raise ConstraintError("Stations(times=...) must ascend, with each time once.")
-        k, share, outside = between(since, seconds(self.time, frames[0]), how == "linear")
-        _refuse(
-            outside,
-            self.rows,
-            f"is outside of the frames, from {frames[0]} to {frames[-1]}: drop it",
-            self.time,
-        )
+        k, share, outside = between(since, moments, how == "linear")
+        what = f"is outside of the frames, from {frames[0]} to {frames[-1]}: drop it"
+        self._refuse(outside, what, self.time)
         self.frames = [int(f) for f in np.unique(k)]
+        points = math.prod(self.grid.shape)
         k = np.searchsorted(self.frames, k)
-        short = [name if name in WINDS else name.rstrip("0123456789") for name in self._names]
-        wind = np.array([name in WINDS for name in short])[self.channel]
-        rows, columns = self.grid.shape
-        start = (k * len(self.variables) + self.channel[:, None]) * rows * columns
+        start = (k * len(self.variables) + self.channel[:, None]) * points
         if (share[:, 1] == 0).all():  # no second frame counts
             start, share = start[:, :1], share[:, :1]
-        stencil = self.grid.stencil(self.lat, self.lon, wind)
-        self._interpolation = Interpolation(start, share, stencil, columns)
+        index, weight = self.grid.stencil(self.lat, self.lon)
+        elements = start[:, :, None] + index[:, None]
+        weights = share[:, :, None] * weight[:, None]
+        self._index = torch.from_numpy(elements).flatten(start_dim=1)
+        self._weight = torch.from_numpy(weights).flatten(start_dim=1)
 
-    def _check_values(self, like: Tensor | None) -> None:
-        """Refuses values whose units are not those of fields."""
+    def _check_units(self, like: Tensor | None) -> None:
+        """Refuses values that are far outside of the range of known fields."""
         if like is None:
             return
-        if like.shape[-3:] != self.shape[1:]:
+        if like.shape[-3:] != (len(self.variables), *self.grid.shape):
             raise ConstraintError(
-                "Stations(like=...) takes fields of shape (*, variables, latitudes, longitudes) "
-                f"with the last three {self.shape[1:]}, got {tuple(like.shape)}."
+                "Stations(like=...) takes fields of shape (*, variables, latitudes, longitudes), "
+                f"got {tuple(like.shape)}."
             )
         fields = like.detach().double().cpu().movedim(-3, 0).flatten(start_dim=1)
+        y = self.y.numpy()
         for c, name in enumerate(self.variables):
-            values, seen = fields[c][fields[c].isfinite()], self.channel == c
-            if not seen.any() or not len(values):
+            values = fields[c][fields[c].isfinite()]
+            if not len(values):
                 continue
-            y, low, high = self.y.numpy()[seen], *(f.item() for f in values.aminmax())
-            far = (y < 2 * low - high) | (y > 2 * high - low)
-            if high > low and far.any():
-                hint = _hint(np.median(y), low, high)
+            low, high = (f.item() for f in values.aminmax())
+            far = (self.channel == c) & ((y < 2 * low - high) | (y > 2 * high - low))
+            what = (
+                f"is of {name}, whose fields are from {low:.6g} to {high:.6g}: correct it, or "
+                "give its units by scale, such as 9.80665 for heights, and by offset, such as "
+                "273.15 for Celsius"
+            )
+            self._refuse(far & (high > low), what, y)
+
+    def _refuse(self, wrong: np.ndarray, what: str, values: np.ndarray | None = None) -> None:
+        """Refuses a table by the rows that are used."""
+        _refuse(wrong, what, values, self.rows)
+
+    def _refuse_twice(self) -> None:
+        seen: dict[tuple, int] = {}
+        columns = (self.time, self.lat, self.lon % 360, self.channel)
+        keys = zip(*(column.tolist() for column in columns), strict=True)
+        for row, key in zip(self.rows, keys, strict=True):
+            if key in seen:
                 raise ConstraintError(
-                    f"Row {self.rows[seen][far][0]}: {name} is {y[far][0]:.6g} in the units of "
-                    f"the fields, which are from {low:.6g} to {high:.6g} ({int(far.sum())} of "
-                    f"{len(y)} rows). {hint}"
+                    f"Row {row} of the table has the time, place and variable of row {seen[key]}. "
+                    "Drop one of them, or average them."
                 )
+            seen[key] = row
 
     def __repr__(self) -> str:
         counts = [int((self.channel == c).sum()) for c in range(len(self.variables))]
@@ -436,88 +417,35 @@ class Stations:
         return f"Stations({', '.join(names)}, in {len(self.frames)} of {self.shape[0]} frames)"
 
 
-class _Columns:
-    """The columns of a table, each tested."""
-
-    def __init__(self, held: Mapping[str, np.ndarray]) -> None:
-        rows = np.arange(len(held["value"]))
-        if not len(rows):
-            raise ConstraintError("The table has no rows.")
-        self.value = numbers(held["value"], "value")
-        self.lat, self.lon = numbers(held["lat"], "lat"), numbers(held["lon"], "lon")
-        self.error = np.full(len(rows), np.nan)
-        if "error" in held:
-            self.error = numbers(held["error"], "error")
-        self.variable = [str(name) for name in held["variable"].tolist()]
-        for name, column in (("latitude", self.lat), ("longitude", self.lon)):
-            _refuse(~np.isfinite(column), rows, f"has no {name}: drop it")
-        _refuse(abs(self.lat) > 90, rows, "is beyond a pole", self.lat)
-        wrong = (self.lon < -180) | (self.lon > 360)
-        _refuse(wrong, rows, "has a longitude outside of [-180, 360] degrees", self.lon)
-        _refuse(np.isinf(self.value), rows, "has an infinite value: leave it out")
-
-    def keep(self) -> np.ndarray:
-        """Returns the rows that have values."""
-        (rows,) = np.nonzero(np.isfinite(self.value))
-        if not len(rows):
-            raise ConstraintError(
-                f"No row is left: all {len(self.value)} values of the table are missing."
-            )
-        return rows
-
-
-def _variables(names: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(names, str) or not names:
+def _variables(names: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
+    """Returns the names of the channels, as given and as they are known."""
+    found = [] if isinstance(names, str) else [known(name) for name in names]
+    if not found or len(set(found)) < len(found):
         raise ConstraintError(
-            "Stations(variables=...) takes the names of the fields' channels, such as "
+            "Stations(variables=...) takes the names of the fields' channels, each once, such as "
             f"['t2m', 'z500'], got {names!r}."
         )
-    found = [known(name) for name in names]
-    twice = {name for name in found if found.count(name) > 1}
-    if twice:
-        raise ConstraintError(
-            f"Stations(variables=...) has {', '.join(sorted(twice))} more than once."
-        )
-    return tuple(names)
-
-
-def _channels(names: Sequence[str], variables: Sequence[str]) -> np.ndarray:
-    """Returns the channel of each row."""
-    places = {known(name): c for c, name in enumerate(variables)}
-    spellings = {name: known(name) for name in set(names)}
-    lacking = sorted(name for name in spellings if spellings[name] not in places)
-    if lacking:
-        raise ConstraintError(
-            f"The table has the variable {', '.join(lacking)}, and the fields have "
-            f"{', '.join(variables)}. Drop these rows, or rename them."
-        )
-    return np.array([places[spellings[name]] for name in names])
+    return tuple(names), found
 
 
 def _refuse(
-    wrong: np.ndarray, rows: np.ndarray, what: str, values: np.ndarray | None = None
+    wrong: np.ndarray,
+    what: str,
+    values: np.ndarray | None = None,
+    rows: np.ndarray | None = None,
 ) -> None:
     """Refuses a table with wrong rows, and names the first."""
     if not wrong.any():
         return
     first, count = int(wrong.argmax()), int(wrong.sum())
-    more = f" ({count} of {len(rows)} rows)" if count > 1 else ""
+    row = first if rows is None else rows[first]
     value = "" if values is None else f", with {values[first]},"
-    raise ConstraintError(f"Row {rows[first]} of the table{value} {what}{more}.")
+    raise ConstraintError(f"Row {row} of the table{value} {what} ({count} of {len(wrong)} rows).")
 
 
-def _refuse_twice(
-    time: np.ndarray, lat: np.ndarray, lon: np.ndarray, channel: np.ndarray, rows: np.ndarray
-) -> None:
-    seen: dict[tuple, int] = {}
-    keys = zip(time.tolist(), lat.tolist(), (lon % 360).tolist(), channel.tolist(), strict=True)
-    for row, key in zip(rows.tolist(), keys, strict=True):
-        if key in seen:
-            raise ConstraintError(
-                f"Row {row} of the table has the time, place and variable of row {seen[key]}. "
-                "Drop one of them, or average them."
-            )
-        seen[key] = row
+def _seconds(since: np.ndarray) -> np.ndarray:
+    """Returns durations in seconds if they are of dates, in double precision."""
+    return since / np.timedelta64(1, "s") if since.dtype.kind == "m" else since
 
 
 def _check_decoder(decode: Any) -> None:
@@ -525,13 +453,3 @@ def _check_decoder(decode: Any) -> None:
         raise ConstraintError(
             f"Stations takes a decoder as a function, got {type(decode).__name__}."
         )
-
-
-def _hint(median: float, low: float, high: float) -> str:
-    """Says how the units may differ."""
-    for name, candidates in UNITS.items():
-        for number, what in candidates.items():
-            value = median * number if name == "scale" else median + number
-            if low <= value <= high:
-                return f"Try {name}={{...: {number:g}}}, from {what}."
-    return "Correct them, or give their units by scale and offset."

@@ -1,9 +1,7 @@
 """Tables of observations: their columns as arrays, their names and their times."""
 
-__all__ = ["columns", "known", "numbers", "seconds", "times"]
+__all__ = ["columns", "known", "library", "times"]
 
-from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -18,41 +16,47 @@ OTHERS = {"latitude": "lat", "longitude": "lon", "valid_time": "time"}
 
 
 def columns(table: Any) -> dict[str, np.ndarray]:
-    """Returns the columns of a table, each with shape (rows).
+    """Returns the columns of a table, each with shape (rows): times, numbers and names.
 
     Arguments:
         table: A pandas DataFrame, a mapping of arrays, or an `xarray.Dataset` along one
             dimension, with the columns of :data:`COLUMNS`. The last may be missing.
 
     Raises:
-        ConstraintError: If it is no table, lacks a column, or its columns differ in length.
+        ConstraintError: If it is no table, lacks a column or all rows, or its columns differ in
+            length or have other values.
     """
-    if hasattr(table, "data_vars"):
-        held = {str(k): table[k] for k in table.variables}
-    elif hasattr(table, "reset_index") and hasattr(table, "columns"):
-        whole = table if table.index.names == [None] else table.reset_index()
-        held = {str(k): whole[k] for k in whole.columns}
-    elif isinstance(table, Mapping):
-        held = dict(table)
-    else:
+    pandas = library()
+    try:
+        if hasattr(table, "to_dataframe"):
+            frame = table.to_dataframe().reset_index()
+        elif isinstance(table, pandas.DataFrame):
+            frame = table if table.index.names == [None] else table.reset_index()
+        else:
+            plain = {k: v.cpu() if isinstance(v, Tensor) else v for k, v in table.items()}
+            frame = pandas.DataFrame({k: _array(v) for k, v in plain.items()})
+    except (AttributeError, TypeError, ValueError) as error:
         raise ConstraintError(
-            "Stations takes a table: a pandas DataFrame, a dict of arrays or an xarray Dataset, "
-            f"got {type(table).__name__}."
-        )
-    held = {**{OTHERS[k]: v for k, v in held.items() if k in OTHERS}, **held}
-    missing = [name for name in COLUMNS[:-1] if name not in held]
-    if missing:
+            "Stations takes a table: a pandas DataFrame, a dict of arrays of one length or an "
+            f"xarray Dataset along one dimension, got {type(table).__name__} ({error})."
+        ) from error
+    frame = frame.rename(columns={k: v for k, v in OTHERS.items() if v not in frame})
+    missing = [name for name in COLUMNS[:-1] if name not in frame]
+    if missing or not len(frame):
         raise ConstraintError(
-            f"The table lacks the column {', '.join(missing)}; it has "
-            f"{', '.join(map(str, held)) or 'none'}. Rename yours to {', '.join(COLUMNS)}."
+            f"The table must have rows and the columns {', '.join(COLUMNS)}; it has {len(frame)} "
+            f"rows and lacks {', '.join(missing) or 'no column'}."
         )
-    found = {name: _array(held[name]) for name in COLUMNS if name in held}
-    shapes = {name: column.shape for name, column in found.items()}
-    if any(len(shape) != 1 for shape in shapes.values()) or len(set(shapes.values())) > 1:
-        raise ConstraintError(
-            "The columns of the table must have one length, got the shapes "
-            f"{', '.join(f'{name} {shape}' for name, shape in shapes.items())}."
-        )
+    found = {"time": times(frame["time"], "The column time")}
+    found["variable"] = frame["variable"].astype(str).to_numpy(object)
+    for name in ("lat", "lon", "value", "error"):
+        column = frame[name] if name in frame else pandas.Series(np.nan, frame.index)
+        if column.dtype.kind in "mM":
+            raise ConstraintError(f"The column {name} must have numbers, and has times.")
+        try:
+            found[name] = pandas.to_numeric(column).to_numpy(np.float64)
+        except (TypeError, ValueError) as error:
+            raise ConstraintError(f"The column {name} must have numbers ({error}).") from error
     return found
 
 
@@ -65,20 +69,6 @@ def known(name: str) -> str:
         return NAMES[name].long if name in NAMES else name
 
 
-def numbers(column: np.ndarray, name: str) -> np.ndarray:
-    """Returns a column of numbers in double precision.
-
-    Raises:
-        ConstraintError: If they are no numbers.
-    """
-    if column.dtype.kind in "mM":
-        raise ConstraintError(f"The column {name} must have numbers, and has times.")
-    try:
-        return np.array([np.nan if v is None else v for v in column.tolist()], np.float64)
-    except (TypeError, ValueError) as error:
-        raise ConstraintError(f"The column {name} must have numbers ({error}).") from error
-
-
 def times(values: Any, name: str) -> np.ndarray:
     """Returns times as numbers of hours, say, in double precision; or as numpy's `datetime64` in
     UTC, if they are dates.
@@ -86,21 +76,19 @@ def times(values: Any, name: str) -> np.ndarray:
     Raises:
         ConstraintError: If they are neither, or one is missing.
     """
-    array = np.atleast_1d(_array(values))
-    plain = array.dtype == object and all(isinstance(v, (int, float)) for v in array)
-    if array.dtype.kind in "iuf" or plain:
-        found = array.astype(np.float64)
-        missing = ~np.isfinite(found)
+    pandas = library()
+    series = pandas.Series(_array(values)).infer_objects()
+    if series.dtype.kind in "iuf":
+        found = series.to_numpy(np.float64)
     else:
         try:
-            if array.dtype.kind != "M":  # numpy would drop a zone
-                array = np.array([_utc(v) for v in array.tolist()], "datetime64[ns]")
-            found = array.astype("datetime64[ns]")
+            dates = pandas.to_datetime(series, utc=True, format="ISO8601")
         except (TypeError, ValueError) as error:
             raise ConstraintError(
                 f"{name} must have dates or numbers, and has others ({error})."
             ) from error
-        missing = np.isnat(found)
+        found = dates.dt.tz_localize(None).to_numpy("datetime64[ns]")
+    missing = pandas.isna(found) | (series == np.inf).to_numpy()
     if missing.any():
         raise ConstraintError(
             f"{name} lacks {int(missing.sum())} of {len(found)} times, the first in row "
@@ -109,29 +97,21 @@ def times(values: Any, name: str) -> np.ndarray:
     return found
 
 
-def seconds(values: np.ndarray, first: Any) -> np.ndarray:
-    """Returns times since the first, in seconds if they are dates, in double precision."""
-    since = values - first
-    return since / np.timedelta64(1, "s") if since.dtype.kind == "m" else since
+def library() -> Any:
+    """Returns pandas.
 
-
-def _array(values: Any) -> np.ndarray:
-    if isinstance(values, Tensor):
-        return values.detach().cpu().numpy()
-    if isinstance(values, np.ma.MaskedArray):
-        return values.astype(np.float64).filled(np.nan)
+    Raises:
+        ImportError: If it is missing.
+    """
     try:
-        return np.asarray(values)
-    except ValueError:  # rows of different lengths
-        return np.asarray(list(values), dtype=object)
+        import pandas
+    except ImportError as error:
+        raise ImportError(
+            f"Stations reads tables by pandas, which cannot be imported ({error}); "
+            "`pip install feasibly[weather]` brings it."
+        ) from error
+    return pandas
 
 
-def _utc(moment: Any) -> Any:
-    """Returns a date or its text in UTC; the zone of those without one is UTC."""
-    if isinstance(moment, str):
-        moment = datetime.fromisoformat(moment)
-    if isinstance(moment, datetime) and moment.tzinfo is not None:
-        return moment.astimezone(UTC).replace(tzinfo=None)
-    if isinstance(moment, (int, float)) and not np.isnan(moment):
-        raise ValueError(f"{moment!r} among dates")
-    return moment
+def _array(values: Any) -> Any:
+    return values if hasattr(values, "index") and hasattr(values, "dtype") else np.ma.array(values)

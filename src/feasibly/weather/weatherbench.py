@@ -1,8 +1,7 @@
 r"""Weather in the layout of WeatherBench2: ERA5, and forecasts.
 
 References:
-    | WeatherBench 2: A Benchmark for the Next Generation of Data-Driven Global Weather Models
-    | (Rasp et al., 2024), https://doi.org/10.1029/2023MS004019
+    | WeatherBench 2 (Rasp et al., 2024), https://doi.org/10.1029/2023MS004019
     | https://weatherbench2.readthedocs.io
 """
 
@@ -39,7 +38,7 @@ class Weather:
 
     Attributes:
         values: The fields in ERA5's units, with shape (times, channels, latitudes, longitudes);
-            not a number where there is none, as of the sea's temperature over land.
+            NaN where there is none, as of the sea's temperature over land.
         channels: The channels, each by its variable and its level.
         times: The valid times, numpy's `datetime64`.
         latitude: The latitudes in degrees.
@@ -74,17 +73,13 @@ def read_era5(
     r"""Reads ERA5, from a store of WeatherBench2, ARCO or alike, or a file of the Climate Data
     Store.
 
-    Variables may have their long names or their short ones, on either side.
-
     Arguments:
-        store: The path of a zarr store or netCDF file, or an `xarray.Dataset`, for stores that
-            need credentials or options.
+        store: The path of a zarr store or netCDF file, or an `xarray.Dataset`.
         variables: The variables: `geopotential` or `z`, on all `levels`; `t2m`; or a channel,
             `z500`.
         levels: The pressure levels in hPa.
         times: The times to read, anything that numpy reads as `datetime64`; None for all.
-        north_first: Whether latitudes descend, as in ERA5's own files, or ascend, as
-            WeatherBench2 and this library's grids have them.
+        north_first: Whether latitudes descend, as in ERA5's own files, or ascend.
 
     Raises:
         ValueError: If variables, levels or times are missing, which are all named, or the grid
@@ -108,21 +103,13 @@ def read_era5(
         torch.stack(parts, dim=1),
         wanted,
         moments,
-        torch.from_numpy(data.coords["latitude"].values.astype(np.float64)),
-        torch.from_numpy(data.coords["longitude"].values.astype(np.float64)),
+        *(torch.from_numpy(np.array(data[axis], float)) for axis in ("latitude", "longitude")),
     )
 
 
 def open_weather(store: Any, *, north_first: bool = False) -> Any:
-    """Opens a store, lazily, and gives its variables ERA5's long names and its dimensions
-    WeatherBench2's; latitudes are sorted and longitudes brought to [0, 360).
-
-    Arguments:
-        store: See :func:`read_era5`.
-        north_first: Whether latitudes shall descend.
-
-    Returns:
-        An `xarray.Dataset`.
+    """Returns a store as an `xarray.Dataset`, lazily, with ERA5's long names and WeatherBench2's
+    dimensions; latitudes are sorted, and longitudes lie in [0, 360). See :func:`read_era5`.
 
     Raises:
         ValueError: If the store cannot be read, or its grid is none of latitudes and longitudes.
@@ -130,7 +117,7 @@ def open_weather(store: Any, *, north_first: bool = False) -> Any:
     """
     data = store if hasattr(store, "data_vars") else _open(store)
     names = {k: v for k, v in COORDINATES.items() if k in data.variables or k in data.dims}
-    names |= {str(k): _long(str(k)) for k in data.data_vars}
+    names |= {k: NAMES[k].long for k in data.data_vars if k in NAMES}
     data = data.rename({k: v for k, v in names.items() if k != v and v not in data.variables})
     for axis in ("latitude", "longitude", "time"):
         if axis not in data.coords or (axis != "time" and data.coords[axis].ndim != 1):
@@ -157,8 +144,7 @@ def open_weather(store: Any, *, north_first: bool = False) -> Any:
 
 
 def read(data: Any, channel: Channel, axes: Sequence[str], **where: int) -> np.ndarray:
-    """Reads a channel of what :func:`open_weather` returned, with shape (axes, latitudes,
-    longitudes), at the positions `where` on its other axes."""
+    """Reads a channel, with shape (axes, latitudes, longitudes), at positions on other axes."""
     values = data[channel.field.long].isel(where)
     if channel.level is not None:
         values = values.sel(level=channel.level)
@@ -197,10 +183,6 @@ def _open(store: Any) -> Any:
             f"{store} cannot be read as a zarr store or a netCDF file "
             f"({type(error).__name__}: {error}); open it by xarray and hand over the dataset."
         ) from error
-
-
-def _long(name: str) -> str:
-    return NAMES[name].long if name in NAMES else name
 
 
 def _name(store: Any) -> str:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..arguments import typed
-from ..denoisers import Posterior, broadcast
+from ..denoisers import Posterior, broadcast, hand_on
 from ..members import among
 
 STITCHES = ("symmetric", "causal", "average")
@@ -25,8 +25,7 @@ class Blankets(nn.Module):
     - `causal`: the first window, and the last :math:`S` frames of each later one;
     - `average`: the mean of all windows that have a frame.
 
-    It is used as a denoiser in place of the one of windows. All windows are one batch of the
-    network, so that a call costs :math:`(T - K) / S + 1` windows a member.
+    All windows are one batch of the network: a call costs :math:`(T - K) / S + 1` windows each.
 
     References:
         | Score-based Data Assimilation (Rozet & Louppe, 2023), Section 3.1
@@ -57,9 +56,9 @@ class Blankets(nn.Module):
             )
         if stitch not in STITCHES:
             raise ValueError(f"Blankets(stitch=...) must be one of {STITCHES}, got {stitch!r}.")
-        self.denoiser, self.schedule = denoiser, denoiser.schedule
-        self.data_moments = _of_frame(getattr(denoiser, "data_moments", None))
-        self.own_means = getattr(denoiser, "own_means", False)
+        self.denoiser = denoiser
+        hand_on(self, denoiser)
+        self.data_moments = _of_frame(self.data_moments)
         self.window, self.stride, self.stitch = window, stride, stitch
 
     def forward(self, x_t: Tensor, t: Tensor) -> Posterior:
@@ -107,12 +106,9 @@ class Blankets(nn.Module):
         }[self.stitch]
         weights[1:, :before] = 0
         weights[:-1, self.window - after :] = 0
-        total = torch.zeros(frames)
-        for i, row in enumerate(weights):
-            total[i * self.stride : i * self.stride + self.window] += row
-        for i, row in enumerate(weights):
-            row /= total[i * self.stride : i * self.stride + self.window]
-        return weights
+        places = torch.arange(count + 1)[:, None] * self.stride + torch.arange(self.window)
+        total = torch.zeros(frames).index_put_((places,), weights, accumulate=True)
+        return weights / total[places]
 
 
 def _of_frame(moments: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor] | None:

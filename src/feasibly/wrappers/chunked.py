@@ -11,19 +11,16 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..arguments import typed
-from ..denoisers import Posterior
+from ..denoisers import Posterior, hand_on
 from ..members import calling, current
 
 
 class Chunked(nn.Module):
     r"""Runs a denoiser on a few members at a time, and keeps no activations.
 
-    The activations that a denoiser keeps for a gradient grow with the members of a batch. This
-    wrapper splits the batch, and computes each part again when its gradient is taken. Memory then
-    holds the activations of one part. Values and gradients are those of the denoiser. A gradient
-    takes one more forward evaluation, which is not counted.
-
-    With `chunk=1`, rounding is the same in every batch. With a larger chunk it is not.
+    The batch is split, and each part is computed again when its gradient is taken, so that memory
+    holds the activations of one part. A gradient takes one more forward evaluation, which is not
+    counted. With `chunk=1`, rounding is the same in every batch. With a larger chunk it is not.
 
     If the activations of a single state do not fit, see :func:`feasibly.nn.recompute`.
 
@@ -47,9 +44,7 @@ class Chunked(nn.Module):
         if chunk < 1:
             raise ValueError(f"Chunked(chunk=...) must be at least 1, got {chunk}.")
         self.denoiser, self.chunk, self.recompute = denoiser, chunk, recompute
-        self.schedule = getattr(denoiser, "schedule", None)
-        self.data_moments = getattr(denoiser, "data_moments", None)
-        self.own_means = getattr(denoiser, "own_means", False)
+        hand_on(self, denoiser)
 
     def forward(self, x_t: Tensor, t: Tensor, **conditions: Any) -> Posterior:
         r"""Estimates :math:`p(x_0 \mid x_t)`.

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..arguments import typed
-from ..denoisers import Posterior
+from ..denoisers import Posterior, hand_on
 
 
 class MixedPrecision(nn.Module):
@@ -24,6 +24,8 @@ class MixedPrecision(nn.Module):
         sigma_min: The lowest noise level :math:`\sigma / \alpha` at which it is used.
     """
 
+    schedule: Any
+
     @typed
     def __init__(
         self,
@@ -33,9 +35,7 @@ class MixedPrecision(nn.Module):
     ) -> None:
         super().__init__()
         self.denoiser, self.dtype, self.sigma_min = denoiser, dtype, sigma_min
-        self.schedule = denoiser.schedule
-        self.data_moments = getattr(denoiser, "data_moments", None)
-        self.own_means = getattr(denoiser, "own_means", False)
+        hand_on(self, denoiser)
 
     def forward(self, x_t: Tensor, t: Tensor) -> Posterior:
         alpha_t, sigma_t = self.schedule(t)
