@@ -329,12 +329,6 @@ def test_an_option_that_makes_no_sense_is_explained(user, command, capsys, argum
     assert sorted(os.listdir()) == [f"{user}.py"] or "__pycache__" in os.listdir()
 
 
-def test_what_is_no_store_is_explained(user, command, capsys):
-    for verb in ("resume", "report"):
-        assert command(verb, "nothing.zarr") == 2
-        assert "holds no ensemble" in capsys.readouterr().err
-
-
 def test_a_process_finds_its_place(monkeypatch):
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)

@@ -100,15 +100,6 @@ def test_parts_nest_and_what_one_takes_changes_the_total():
     assert meter.total == meter.done == 40
 
 
-def test_a_part_that_nobody_expected_adds_to_the_total():
-    meter = Progress()
-    with meter.part("survey", 50):
-        meter.advance(50)
-    with meter.part("sampling"):
-        meter.expect(200)
-        assert (meter.done, meter.total) == (50, 250)
-
-
 def test_the_time_left_is_at_the_rate_of_the_stage():
     clock = Clock()
     meter = Progress(clock=clock)
@@ -214,13 +205,6 @@ def test_it_is_shown_where_somebody_looks(terminal, monkeypatch):
     assert not shows()
     monkeypatch.setattr(progress.sys, "stderr", None)
     assert not shows()
-
-
-def test_the_outer_choice_holds_within(terminal):
-    with shown(False), shown(True) as meter:
-        assert meter.file is None
-    with shown(True) as outer, shown(False) as inner:
-        assert inner is outer
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
@@ -376,13 +360,6 @@ def test_a_pilot_tells_how_many_tries_a_sample_takes(gaussian):
     assert pilot.tries == 1 + 1 / 2 + 1 / 4 + 1 / 8
 
 
-def test_a_long_run_is_said_to_be_long_before_it_begins(terminal, monkeypatch):
-    monkeypatch.setattr("feasibly.api.LONG", 1e-9)
-    feasibly.sample(NORMAL, LINE, 4, (D,), progress=True)
-    (said,) = [line for line in terminal.getvalue().split("\n") if "expected" in line]
-    assert said.split("\r")[-1].startswith("4 samples are expected to take ")
-
-
 # the levels of samplers that take them while they begin
 
 
@@ -415,15 +392,3 @@ def test_a_run_inside_of_a_callback_is_another():
     plain, result = sampler.sample(4, (D,)), sampler.sample(4, (D,), callback=again)
     assert [s.step for s in result.trace] == [s.step for s in plain.trace]
     assert torch.equal(result.samples, plain.samples)
-
-
-def test_what_a_callback_raises_in_the_beginning_is_raised_as_it_is():
-    class Enough(Exception):
-        pass
-
-    def stop(snapshot):
-        if snapshot.step == 2:
-            raise Enough
-
-    with pytest.raises(Enough):
-        Particles(MIXTURE, CIRCLE, **FEW).sample(4, (D,), callback=stop)

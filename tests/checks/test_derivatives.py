@@ -276,17 +276,6 @@ def test_a_residual_that_jumps_close_to_zero_is_warned_of(law):
     assert "atan2(sin(r), cos(r))" in said
 
 
-def test_the_search_for_a_jump_takes_few_evaluations():
-    rows = []
-
-    def h(x):
-        rows.append(len(x))
-        return x.sin().sum(dim=1) - 0.2
-
-    assert list(roughness(equal(h), X)) == []
-    assert sum(rows) <= 64 * 7
-
-
 @pytest.mark.parametrize(
     "law", [FLAT["exact"], JUMPS["an angle near its cut"]], ids=["flat", "jump"]
 )

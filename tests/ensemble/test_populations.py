@@ -1,6 +1,5 @@
 """Members that share weights are the same, whoever samples which of them."""
 
-import math
 import os
 import threading
 from dataclasses import replace
@@ -9,9 +8,7 @@ import pytest
 import torch
 
 from feasibly.ensemble import Store, Summary, estimate
-from feasibly.ensemble.run import LARGEST, _diagnostics
 from feasibly.minimizers import GaussNewton
-from feasibly.result import Weights
 from feasibly.samplers import Particles
 from tests.ensemble.conftest import Disturbed, circle, draw, values
 
@@ -75,12 +72,6 @@ def test_two_processes_share_no_population(tmp_path):
     workers = {r.member: r.worker for r in Summary.read(store).records}
     for some in store.manifest.populations():
         assert len({workers[i] for i in some}) == 1
-
-
-def test_weights_that_are_infinitely_unreliable_are_not_kept_as_none():
-    found = _diagnostics(Weights([0], 2, math.inf, 1.0, -math.inf, 0.0))
-    assert found == {"pareto_k": LARGEST, "ess": 1.0, "log_evidence": -LARGEST}
-    assert _diagnostics(None) == {}
 
 
 def test_a_store_warns_of_the_weights_of_its_populations(path):

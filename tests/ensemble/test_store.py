@@ -81,6 +81,7 @@ def test_a_dropped_or_failed_member_leaves_no_values(store):
     assert store.missing() == [2, 3]
     with pytest.raises(StoreError, match="is not there"):
         store.get(0)
+    assert store.repair() == [1]
 
 
 def test_a_store_is_opened_again_by_the_same_run_only(store):
@@ -140,12 +141,6 @@ def test_a_damaged_member_is_forgotten_and_no_other(store, damage):
     np.testing.assert_array_equal(store.get(2), sample(2))
 
 
-def test_a_failed_member_is_forgotten_and_a_dropped_one_is_not(store):
-    store.put(record(0, "dropped"), sample(0))
-    store.put(record(1, "failed"), sample(1))
-    assert store.repair() == [1]
-
-
 @pytest.mark.parametrize("inner", ["u", "u/c", *(f".feasibly/{n}" for n in PRIVATE)])
 def test_a_folder_that_leads_out_of_the_store_is_refused(store, tmp_path, inner):
     (store.path / inner).rename(tmp_path / "outside")
@@ -154,19 +149,14 @@ def test_a_folder_that_leads_out_of_the_store_is_refused(store, tmp_path, inner)
         Store(store.path)
 
 
-def test_warnings_are_kept_once_whatever_their_numbers(store):
-    for sentence in ("Of 4 members 3 were lost.", "Of 8 members 1.5e-3 were lost.", "Another."):
+def test_warnings_are_kept_once_whatever_their_numbers_and_forged_ones_are_passed_over(store):
+    for sentence in ("Of 4 members 3 were lost.", "Of 8 members 1.5e-3 were lost.", "True."):
         store.warn(sentence)
-    assert sorted(store.warnings()) == ["Another.", "Of 4 members 3 were lost."]
-
-
-def test_a_forged_warning_is_passed_over(store):
-    store.warn("True.")
     for n, content in enumerate(['"\\u001b[2J"', "3", "{", '"' + "x" * 10_001 + '"']):
         (store.notes / f"{n}.json").write_text(content)
     (store.notes / "5.json").write_bytes(sealed({"sentence": "\x1b[2J"}))
     (store.notes / "4.json.abc.draft").write_text('"Half."')
-    assert store.warnings() == ["True."]
+    assert sorted(store.warnings()) == ["Of 4 members 3 were lost.", "True."]
 
 
 def test_a_store_that_is_reached_by_a_link_is_as_good(store, tmp_path):
@@ -337,16 +327,9 @@ def test_a_forged_record_is_valid_or_refused(store: Store, name, value):
         assert store.all_records() == [made]
 
 
-def test_a_file_that_is_no_record_is_passed_over(store):
-    for name in ("9.json", "-1.json", "x.json", "1", "1.json.x.draft", "²", "²."):
-        (store.records / name).write_text("{}")
-    assert store.all_records() == []
-    assert store.missing() == [0, 1, 2, 3]
-
-
 def test_a_member_has_one_name(store):
     store.put(record(1), sample(1))
-    for name in ("01.json", "001.json", "١.json"):
+    for name in ("01.json", "١.json", "9.json", "-1.json", "x.json", "1", "1.json.x.draft", "²."):
         (store.records / name).write_bytes((store.records / "1.json").read_bytes())
     assert [r.member for r in store.all_records()] == [1]
 
@@ -423,8 +406,3 @@ def test_two_processes_that_write_the_same_file_both_succeed(tmp_path, monkeypat
     stores.write(tmp_path / "a", b"one", alone=True)
     assert (tmp_path / "a").read_bytes() == b"one"
     assert os.listdir(tmp_path) == ["a"]
-
-
-def test_a_folder_that_is_gone_is_an_error(tmp_path):
-    with pytest.raises(FileNotFoundError):
-        stores.write(tmp_path / "gone" / "a", b"one", alone=True)
