@@ -144,7 +144,7 @@ def projected(denoiser):
 
 def particles(begun):
     levels = Levels(begun=begun, drawn=0.02, every=2)
-    return Particles(flat(), Equality(lambda x: x[:, :1] - 1, 1e-6), steps=10, levels=levels)
+    return Particles(flat(), Equality(lambda x: x[:, :1] - 1, 1e-6), steps=5, levels=levels)
 
 
 CASES = {
@@ -152,6 +152,7 @@ CASES = {
     "chunked": (lambda: projected(Chunked(unet())), (16, 16), 5),
     "ancestral": (lambda: Ancestral(unet(), steps=6), (16, 16), 9),
     "history": (past, (2 * 10**4,), 16),
+    "coarse history": (lambda: past(pair_type="bfloat16"), (2 * 10**4,), 16),
     "small": (toy, (2,), 512),
 }
 
@@ -165,8 +166,7 @@ def test_a_run_takes_what_was_estimated_from_a_few_of_its_steps(make, shape, cou
     assert 0.8 * taken <= expected <= 1.2 * taken
 
 
-@pytest.mark.parametrize("begun", [10.0, 0.3])
-@pytest.mark.parametrize("batch", [8, 32])
+@pytest.mark.parametrize(("begun", "batch"), [(10.0, 32), (0.3, 8)])
 def test_a_population_takes_at_most_what_was_estimated_from_the_smallest_one(
     monkeypatch, begun, batch
 ):
@@ -177,15 +177,6 @@ def test_a_population_takes_at_most_what_was_estimated_from_the_smallest_one(
     made = Run(5, shape, torch.float32, CPU, chunk=batch)
     _, taken = memory.peak(lambda: made.sample([sampler], list(range(POPULATION))), CPU)
     assert taken <= expected <= 5 * taken
-
-
-def test_a_coarse_history_and_a_chunked_denoiser_take_less():
-    def each(sampler, shape):
-        return estimate(sampler, shape).member
-
-    coarse = past(pair_type="bfloat16")
-    assert each(coarse, (2 * 10**4,)) < 0.75 * each(past(), (2 * 10**4,))
-    assert each(projected(Chunked(unet())), (16, 16)) < 0.2 * each(projected(unet()), (16, 16))
 
 
 def test_a_sampler_whose_memory_is_a_tensor_is_measured():
@@ -271,11 +262,8 @@ import json, sys, torch
 from pathlib import Path
 import feasibly
 from feasibly import PPR, Equality, priors
-from feasibly.constraints import Decoded
-from feasibly.denoisers import Karras
 from feasibly.ensemble import estimate
 from feasibly.minimizers import WarmLBFGS
-from feasibly.nn import SphereAutoencoder, SphereNet
 from feasibly.schedules import LogLogit
 
 torch.set_num_threads(1)
@@ -289,15 +277,6 @@ def memory(name):
 def ks():
     law = Equality(lambda x: x[:, ::8, ::8].flatten(1) - 1, 1e-9)
     return priors.load("ks"), law, (128, 128), 4
-
-
-def latent():
-    torch.manual_seed(0)
-    decoder = SphereAutoencoder(rows=64).requires_grad_(False)
-    net = SphereNet(rows=8).requires_grad_(False)
-    law = Equality(lambda x: x[:, :, 0].flatten(1) - 1, 1e-9)
-    law = Decoded(law, lambda z: decoder.decode(z[:, [0, 12, 23]]))
-    return Karras(net, LogLogit(1e-3, 1e2)), law, (24, 16, 8, 16), 8
 
 
 def large():
@@ -321,7 +300,7 @@ print(json.dumps([expected, memory("VmHWM") - before]))
 
 @pytest.mark.slow
 @pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="needs Linux")
-@pytest.mark.parametrize("case", ["ks", "latent", "large"])
+@pytest.mark.parametrize("case", ["ks", "large"])
 def test_a_process_grows_by_what_was_estimated(case):
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", RESIDENT, case],

@@ -39,11 +39,15 @@ from .manifest import (
     Layout,
     Manifest,
     is_text,
+    listed,
+    maybe,
+    number,
     read_json,
     sealed,
     shown,
     unsealed,
     versions,
+    whole,
 )
 from .queue import Claims
 
@@ -452,40 +456,27 @@ def _checksum(path: Path) -> int:
     return total
 
 
-def _is_record(found: Any, member: int) -> bool:
-    if not isinstance(found, Mapping) or set(found) != set(Record.__dataclass_fields__):
-        return False
+RULES: dict[str, Callable[[Any], bool]] = {
+    "member": whole(0, LIMITS["members"]),
+    "state": lambda v: v in STATES,
+    "violation": maybe(number()),
+    "feasible": lambda v: type(v) is bool,
+    "checksum": whole(0, 2**32 - 1),
+    **dict.fromkeys(("forward", "backward", "seconds"), number()),
+    "worker": lambda v: isinstance(v, str) and v.isalnum() and len(v) <= 64,
+    "path": listed(maybe(number())),
+    "chi_square": listed(maybe(number()), LIMITS["observations"]),
+    **dict.fromkeys(("oddness", *DIAGNOSTICS), maybe(number(-1e300))),
+}
+"""What the fields of a record must be."""
 
-    def number(value: Any, least: float = 0) -> bool:
-        known = isinstance(value, (int, float)) and not isinstance(value, bool)
-        return known and least <= value <= 1e300
 
-    path, fit = found["path"], found["chi_square"]
-    whole = all(type(found[name]) is int for name in ("member", "checksum"))
+def _is_record(found: Mapping[str, Any], member: int) -> bool:
     return (
-        whole
+        set(found) == set(RULES)
+        and all(valid(found[name]) for name, valid in RULES.items())
         and found["member"] == member
-        and 0 <= found["checksum"] < 2**32
-        and found["state"] in STATES
-        and (
-            number(found["violation"])
-            if found["state"] != "failed"
-            else found["violation"] is None
-        )
-        and type(found["feasible"]) is bool
-        and all(
-            found[name] is None or number(found[name], -1e300)
-            for name in ("oddness", *DIAGNOSTICS)
-        )
-        and all(number(found[name]) for name in ("forward", "backward", "seconds"))
-        and isinstance(path, list)
-        and all(v is None or number(v) for v in path)
-        and isinstance(fit, list)
-        and len(fit) <= LIMITS["observations"]
-        and all(v is None or number(v) for v in fit)
-        and isinstance(found["worker"], str)
-        and found["worker"].isalnum()
-        and len(found["worker"]) <= 64
+        and (found["violation"] is None) == (found["state"] == "failed")
     )
 
 
