@@ -157,8 +157,8 @@ class Layout:
 
 @dataclass(frozen=True)
 class Config:
-    """What determines the members of a run, besides what its
-    :func:`probe <feasibly.checks.probe.probe>` tells apart.
+    """What determines the members of a run, besides what its :func:`probe
+    <feasibly.checks.probe.probe>` distinguishes.
 
     Attributes:
         method: The sampler, in words: its `repr`.
@@ -168,9 +168,8 @@ class Config:
         members: The number of members; their indices start at 0.
         shape: The shape of one sample.
         dtype: The type of the samples, `float32` or `float64`.
-        infeasible: What happens to members that end infeasible: `keep` counts them; `retry` keeps
-            them and does not count them; `drop` leaves them out of the store. Whichever it is, the
-            sampler has resampled them before, as often as `method` says.
+        infeasible: What happens to members that end infeasible, after all attempts: `keep` counts
+            them, `retry` keeps them uncounted, `drop` leaves them out of the store.
         population: The number of members that share importance weights, where a sampler has them.
         source: The arguments of the command that started the run, to start it again; empty for a
             run of the library.
@@ -212,8 +211,8 @@ class Manifest:
         commit: The commit of the folder it was started in; empty outside of a repository.
         created: When, in UTC.
         layout: What a sample is. The files for the readers of zarr follow from it.
-        probe: What the schedule, the denoiser and the constraint return for fixed states; empty
-            if they were not probed.
+        probe: What the schedule, the denoiser and the constraint return for fixed states; empty if
+            they were not probed.
         chunk: How many members the run sampled at a time when it was begun; None for `auto`.
         observations: The parts of the constraint that are observed with errors, by name, and how
             many values each has.
@@ -388,15 +387,14 @@ def read_json(path: Path, most: int = LIMITS["file"]) -> Any:
 
 
 def shown(value: Any) -> str:
-    """Returns an untrusted value for an error message: short, and without characters that a
-    terminal obeys."""
+    """Returns an untrusted value for an error message: short, and only printable characters."""
     brief = reprlib.Repr()
     brief.maxlevel = 2
     return brief.repr(value)
 
 
 def is_text(value: Any) -> bool:
-    """Whether an untrusted value is a line of text, with nothing that a terminal obeys."""
+    """Whether an untrusted value is a printable line of text."""
     return isinstance(value, str) and len(value) <= LIMITS["text"] and value.isprintable()
 
 
