@@ -237,29 +237,6 @@ def test_where_there_is_nearly_only_noise_a_tenth_of_it_is_allowed():
     assert diagnose(wrap(network, "eps", VP(), time=lambda t: t), None, draw("gaussian")).ok
 
 
-def test_the_cost_of_a_call_counts_bytes_of_parameters_and_activations():
-    torch.manual_seed(0)
-    net = torch.nn.Sequential(torch.nn.Linear(2, 64), torch.nn.Tanh(), torch.nn.Linear(64, 2))
-    denoiser = wrap(lambda x, s: net(x), "x0", VP())
-    cost = diagnose(denoiser, None, draw("gaussian")).cost
-    assert cost.states == 256
-    assert cost.parameters == 0  # a function hides its own
-    cost = diagnose(wrap(Told(net), "x0", VP()), None, draw("gaussian")).cost
-    assert cost.parameters == 4 * (2 * 64 + 64 + 64 * 2 + 2)
-    assert cost.activations == 4 * 64  # what tanh returned: frozen layers keep no inputs
-    assert cost.forward > 0
-    assert cost.gradient > 0
-
-
-class Told(torch.nn.Module):
-    def __init__(self, net):
-        super().__init__()
-        self.net = net
-
-    def forward(self, x, time):
-        return self.net(x)
-
-
 def test_rows_of_data_have_the_conditions_of_members():
     oracle = make_oracle("gaussian")
     shifts = 10 * torch.randn(600, 2, generator=torch.Generator().manual_seed(1))

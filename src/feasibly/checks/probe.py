@@ -1,8 +1,7 @@
 """What a run's parts do with fixed states: a few numbers that tell two runs apart.
 
-What a run is made of cannot be written down: code, and tensors inside a constraint or among the
-conditions of a network. So a store keeps what its parts returned, and who resumes must find the
-same. It is compared up to rounding, since members may be drawn on several machines.
+Code, and tensors inside a constraint or among the conditions of a network, cannot be written down.
+So a store keeps what its parts returned, and who resumes must find the same, up to rounding.
 """
 
 __all__ = ["PARTS", "Probe", "differences", "is_probe", "probe"]
@@ -31,7 +30,7 @@ SKETCH = 4
 """The numbers kept of an output: its mean, its deviation, and two products with noise."""
 
 SCALES = (1.0, 4.0)
-"""The sizes of the states that a constraint is asked for: bounds let small ones pass."""
+"""The sizes of the states that a constraint is evaluated for: bounds let small ones pass."""
 
 RTOL, HALF_RTOL = 1e-3, 3e-2
 """How far numbers may differ, relative to the output: of half-precision networks, farther."""
@@ -51,9 +50,9 @@ def probe(
     dtype: torch.dtype,
     device: torch.device,
 ) -> Probe:
-    r"""Asks the parts of a run what they do: the denoiser's schedule at nine times, the denoiser
-    at :math:`t = 0.5`, where runs begin, and the residual, for the first members, one in the
-    middle and the last.
+    """Evaluates the parts of a run: the denoiser's schedule at nine times, the denoiser at
+    :math:`t = 0.5`, where runs begin, and the residual, for the first members, one in the middle
+    and the last.
 
     Arguments:
         denoiser: The denoiser.
@@ -85,12 +84,12 @@ def probe(
 
 
 def differences(stored: Probe, here: Probe, denoiser: Any = None) -> list[str]:
-    """Returns the parts that differ. What is not finite on either side is not compared.
+    """Returns the parts that differ; what is not finite on either side is not compared.
 
     Arguments:
         stored: The numbers in the store.
         here: Those of this run.
-        denoiser: The denoiser, whose precision tells how far rounding may go.
+        denoiser: The denoiser, on whose precision the allowed rounding depends.
     """
     loose = HALF_RTOL if _is_half(denoiser) else RTOL
     wrong = []
