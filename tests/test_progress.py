@@ -12,7 +12,7 @@ from feasibly.audits import audit
 from feasibly.constraints import Inequality, Linear, Observation
 from feasibly.denoisers import Denoiser
 from feasibly.oracles import Gaussian, GaussianMixture
-from feasibly.progress import Progress, duration, shown
+from feasibly.progress import Progress, shown
 from feasibly.samplers import PPR, CalibratedPPR, Particles, Rejection
 from feasibly.sampling import inspect
 from feasibly.schedules import LogLogit
@@ -114,12 +114,6 @@ def test_the_time_left_is_at_the_rate_of_the_stage():
         clock.now = 45.0
         meter.advance(50)
         assert meter.seconds_left == pytest.approx(3)
-
-
-def test_durations_are_in_words():
-    times = (0.4, 59.6, 119, 130, 3600, 7199, 9000)
-    words = ["0 s", "60 s", "119 s", "2 min", "60 min", "2 h 0 min", "2 h 30 min"]
-    assert list(map(duration, times)) == words
 
 
 # the display

@@ -191,43 +191,7 @@ def test_a_member_is_not_written_through_a_link(store, tmp_path, depth):
     assert not [p for p in (tmp_path / "outside").rglob("*") if p.is_file()]
 
 
-def by_zarr(path):
-    """What zarr itself makes of the store's arrays, as it describes them."""
-    zarr = pytest.importorskip("zarr")
-    group = zarr.create_group(path, zarr_format=3)
-    group.create_array(
-        "u",
-        shape=(4, 2, 3),
-        chunks=(1, 2, 3),
-        dtype="float32",
-        fill_value=float("nan"),
-        compressors=None,
-        dimension_names=["member", "time", "x"],
-        attributes={"units": "m s-1", "long_name": "wind"},
-    )
-    group.create_array(
-        "finished",
-        shape=(4,),
-        chunks=(4,),
-        dtype="bool",
-        fill_value=False,
-        compressors=None,
-        dimension_names=["member"],
-    )
-    return {name: json.loads((path / name / "zarr.json").read_text()) for name in group}
-
-
-def test_arrays_are_described_as_zarr_describes_them(store, tmp_path):
-    for name, expected in by_zarr(tmp_path / "zarr").items():
-        found = json.loads((store.path / name / "zarr.json").read_text())
-        assert found | {"attributes": {}} == expected | {"attributes": {}}
-
-
-STATIC = ("zarr.json", "u/zarr.json", "violation/zarr.json", "time/c/0", "x/c/0", "member/c/0")
-
-
-def cut(path):
-    os.truncate(path, path.stat().st_size // 2)
+STATIC = ("zarr.json", "u/zarr.json", "violation/zarr.json", "time/c/0")
 
 
 def flip(path):
@@ -250,7 +214,7 @@ def turn_into_a_pipe(path):
     os.mkfifo(path)
 
 
-@pytest.mark.parametrize("damage", [cut, flip, delete, turn_into_a_folder, turn_into_a_pipe])
+@pytest.mark.parametrize("damage", [flip, delete, turn_into_a_folder, turn_into_a_pipe])
 @pytest.mark.parametrize("name", STATIC)
 def test_what_zarr_reads_is_made_anew_from_the_manifest(store, name, damage):
     xarray = pytest.importorskip("xarray")
@@ -288,15 +252,6 @@ def test_a_record_that_is_no_file_is_forgotten(store, damage):
     assert store.repair() == [1]
     store.put(record(1), sample(1))
     assert [r.member for r in store.all_records()] == [1]
-
-
-def test_links_in_a_circle_are_refused(store):
-    store.put(record(1), sample(1))
-    (store.array / "c" / "1").rename(store.array / "c" / "x")
-    (store.array / "c" / "1").symlink_to(store.array / "c" / "1")
-    assert not store.is_whole(store.record(1))
-    with pytest.raises(StoreError, match="leads out of the store"):
-        store.put(record(1), sample(1))
 
 
 VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
