@@ -68,9 +68,9 @@ def test_the_duration_of_a_chunk_is_that_of_all_steps(monkeypatch):
     def work(call, rows):
         now[0] += 2 + len(rows)  # seconds of a call
 
-    sampler = Ancestral(Disturbed(work, PLAIN), steps=30)
+    sampler = Ancestral(Disturbed(work, PLAIN), steps=15)
     found = estimate(sampler, (2,))
-    assert (found.fixed_seconds, found.member_seconds) == (60.0, 30.0)
+    assert (found.fixed_seconds, found.member_seconds) == (30.0, 15.0)
 
 
 WEIGHTS = nn.Linear(MB, 1, bias=False).requires_grad_(False)
@@ -139,7 +139,7 @@ def past(**options):
 
 
 def projected(denoiser):
-    return PPR(denoiser, field(), steps=6, repeats=1, minimize=LBFGS(2))
+    return PPR(denoiser, field(), steps=4, repeats=1, minimize=LBFGS(2))
 
 
 def particles(begun):
@@ -166,7 +166,7 @@ def test_a_run_takes_what_was_estimated_from_a_few_of_its_steps(make, shape, cou
     assert 0.8 * taken <= expected <= 1.2 * taken
 
 
-@pytest.mark.parametrize(("begun", "batch"), [(10.0, 32), (0.3, 8)])
+@pytest.mark.parametrize(("begun", "batch"), [(10.0, 32), (0.3, 16)])
 def test_a_population_takes_at_most_what_was_estimated_from_the_smallest_one(
     monkeypatch, begun, batch
 ):
