@@ -185,15 +185,6 @@ def read(store):
     return lambda member: torch.from_numpy(store.get(member))
 
 
-def test_a_page_without_matplotlib_has_no_pictures(tmp_path, user, command, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)
-    assert command("sample", *names(user), *TOY, "--out", "run.zarr") == 0
-    assert command("report", "run.zarr") == 0
-    page = (tmp_path / "run.html").read_text()
-    assert "<img" not in page
-    assert page.count("<td>finished</td>") == 4
-
-
 def test_the_same_command_for_more_members_makes_a_store_grow(user, command, capsys):
     start = ("sample", *names(user), *TOY[:-2], "--out", "run.zarr", "--chunk", 2)
     assert command(*start) == 0

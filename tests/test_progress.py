@@ -9,7 +9,7 @@ import torch
 import feasibly
 from feasibly import ensemble, progress
 from feasibly.audits import audit
-from feasibly.constraints import Inequality, Linear, Observation
+from feasibly.constraints import Linear, Observation
 from feasibly.denoisers import Denoiser
 from feasibly.oracles import Gaussian, GaussianMixture
 from feasibly.progress import Progress, shown
@@ -219,41 +219,17 @@ def test_the_line_goes_away_when_a_network_fails(terminal, error):
     assert progress.current().total == 0
 
 
-def test_a_slow_network_is_seen_before_and_after_its_first_call(terminal, monkeypatch):
-    clock = Clock()
-    monkeypatch.setattr(Progress.__init__, "__defaults__", (None, clock))
-    shows = []
-
-    class Slow(Denoiser):
-        def mean(self, x, sigma):
-            shows.append(lines(terminal)[-1])
-            clock.now += 1.0
-            return NORMAL.mean(x, sigma)
-
-    feasibly.sample(Slow(LogLogit()), LINE, 4, (D,), progress=True)
-    assert "test of the denoiser" in shows[0]
-    first = next(k for k, line in enumerate(shows) if "survey" in line)
-    assert "left" in shows[first + 1]
-    assert shows[first] != shows[first + 1] != shows[first + 2]
-
-
 # runs
 
 FEW = {"steps": 8}
 RUNS = {
     "particles": (MIXTURE, CIRCLE, {}),
     "calibrated": (NORMAL, LINE, {"method": "calibrated"}),
-    "the default on normal data": (NORMAL, LINE, {}),
     "ppr": (MIXTURE, CIRCLE, {"method": "ppr", "options": {"steps": 8}, "chunk": 5}),
     "rejection": (
         MIXTURE,
         CIRCLE,
         {"method": "rejection", "options": FEW | {"tries": 2}, "monitor": False},
-    ),
-    "an inequality": (
-        NORMAL,
-        Inequality(lambda x: 0.5 - x[:, :1], tolerance=1e-6),
-        {},
     ),
     "no constraint": (NORMAL, None, {}),
 }

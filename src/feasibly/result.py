@@ -13,7 +13,7 @@ __all__ = [
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -259,8 +259,7 @@ class Result:
         Arguments:
             settings: Whether the samplers have all their settings, or their names alone.
         """
-        finite = self.violation[self.finite]
-        quantiles = "no finite member"
+        finite, quantiles = self.violation[self.finite], "no finite member"
         if finite.numel():
             quantiles = f"violation median {finite.median():.3g}, worst {finite.max():.3g}"
         exact = f"feasible (c <= {self.tolerance:g}), {quantiles}"
@@ -315,8 +314,8 @@ class Result:
         names += ("reason", "warnings", "statistics")
         rest = {k: getattr(self, k) for k in names}
         rest["evaluations"] = asdict(self.evaluations)
-        rest["trace"] = [asdict(s) for s in self.trace]
-        rest["populations"] = [asdict(one) for one in self.populations]
+        for name in ("trace", "populations"):
+            rest[name] = [asdict(one) for one in getattr(self, name)]
         save_tensors(tensors, path, rest)
 
     def to_xarray(self, dims: Sequence[str] | None = None) -> Any:
@@ -394,28 +393,23 @@ class Result:
     def join(cls, parts: Sequence["Result"]) -> "Result":
         """Joins the results of disjoint members of one ensemble."""
         first, odd = parts[0], [p.oddness for p in parts if p.oddness is not None]
-        return cls(
+        statistics: dict[str, float] = {}
+        for p in parts:
+            statistics |= {k: statistics.get(k, 0.0) + v for k, v in p.statistics.items()}
+        return replace(
+            first,
             samples=torch.cat([p.samples for p in parts]),
             violation=torch.cat([p.violation for p in parts]),
             feasible=torch.cat([p.feasible for p in parts]),
             oddness=torch.cat(odd) if len(odd) == len(parts) else None,
-            chi_square={
-                name: torch.cat([p.chi_square[name] for p in parts]) for name in first.chi_square
-            },
+            chi_square={k: torch.cat([p.chi_square[k] for p in parts]) for k in first.chi_square},
             members=[i for p in parts for i in p.members],
-            seed=first.seed,
-            tolerance=first.tolerance,
             evaluations=sum((p.evaluations for p in parts), Evaluations()),
             trace=[s for p in parts for s in p.trace],
             populations=[w for p in parts for w in p.populations],
             seconds=sum(p.seconds for p in parts),
-            method=first.method,
-            reason=first.reason,
             warnings=list(dict.fromkeys(w for p in parts for w in p.warnings)),
-            statistics={
-                name: sum(p.statistics.get(name, 0.0) for p in parts)
-                for name in {name: None for p in parts for name in p.statistics}
-            },
+            statistics=statistics,
         )
 
 

@@ -123,7 +123,7 @@ class Audit:
 
 def _row(c: Candidate) -> dict[str, str]:
     seen, plausible = c.examination, c.plausible
-    row = {
+    return {
         "method": c.name,
         "spread": "-" if seen is None else _shown(seen.ratio),
         "energy score": "-" if seen is None else _shown(seen.energy),
@@ -132,7 +132,6 @@ def _row(c: Candidate) -> dict[str, str]:
         "plausible": "-" if plausible is None else f"{plausible:.1%}",
         "evaluations": "-" if math.isnan(c.evaluations) else f"{c.evaluations:.0f}",
     }
-    return row
 
 
 def _shown(estimate: Estimate) -> str:

@@ -298,9 +298,9 @@ class Manifest:
             raise StoreError(f"{path}: {error}") from error
         if max(found["sizes"], default=1) > made.members:
             raise StoreError(f"{path}: sizes is {shown(found['sizes'])}.")
-        probe, sizes = _tuples(found["probe"]), tuple(found["sizes"])
-        kept = {name: found[name] for name in FIELDS}
-        return cls(config=made, layout=layout, **kept | {"probe": probe, "sizes": sizes})
+        kept: dict[str, Any] = {name: found[name] for name in FIELDS}
+        kept |= {"probe": _tuples(found["probe"]), "sizes": tuple(found["sizes"])}
+        return cls(config=made, layout=layout, **kept)
 
 
 def versions() -> dict[str, str]:
