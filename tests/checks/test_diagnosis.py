@@ -241,23 +241,8 @@ def test_rows_of_data_have_the_conditions_of_members():
     assert not diagnose(wrong, None, data).ok
 
 
-@pytest.mark.parametrize(
-    "bad", [[[0.0, 1.0]] * 8, torch.randn(1, 2), torch.randn(8)], ids=range(3)
-)
-def test_data_that_cannot_be_used_are_refused(bad):
-    with pytest.raises(DenoiserError, match="a few different samples"):
-        diagnose(make_oracle(), None, bad)
-
-
 def test_a_denoiser_that_fails_on_the_data_is_refused():
     with pytest.raises(DenoiserError, match=r"failed on a state of shape \(2, 3\)"):
         diagnose(make_oracle(), None, torch.randn(8, 3))
     with pytest.raises(DenoiserError, match="has none"):
         diagnose(lambda x, t: x, None, torch.randn(8, 3))
-
-
-def test_what_is_no_constraint_is_refused():
-    with pytest.raises(ValueError, match=r"diagnose\(constraint=...\).*got function; .*Equality"):
-        diagnose(make_oracle(), lambda x: x[:, :1], draw())
-    with pytest.raises(ValueError, match=r"diagnose\(denoiser, constraint\)"):
-        diagnose(plane(), make_oracle(), draw())
