@@ -101,17 +101,17 @@ def test_what_the_tolerance_allows_is_no_fault():
 
 @pytest.mark.parametrize("missed", [0.0, 1e-6])
 def test_isolated_solutions_of_unequal_weights_are_no_fault(missed):
-    """In 20 examinations at a level of 0.05. More than 4 faults are found in 3 of 1000 runs with
-    other seeds. In most rows all entries are in one mode, or equal."""
+    """In 10 examinations at a level of 0.05. More than 3 faults are found in one of 1000 runs
+    with other seeds. In most rows all entries are in one mode, or equal."""
     found = 0
-    for k in range(20):
+    for k in range(10):
         generator = torch.Generator().manual_seed(k)
         size = 1 + torch.rand(64, 1, 1, generator=generator).double()
         x = size * (2.0 * (torch.rand(64, 8, 1, generator=generator) < 0.9) - 1)
         members = x[:, 1:] * (1 + missed * torch.rand(64, 7, 1, generator=generator))
         settled = x[:, 1:] * (1 + 1e-9 * torch.randn(64, 7, 1, generator=generator).double())
         found += examine(x[:, 0], members, settled=settled, seed=k).faulty
-    assert found <= 4
+    assert found <= 3
 
 
 def test_what_a_loose_tolerance_allows_hides_no_fault_elsewhere():
@@ -145,10 +145,10 @@ def test_words_have_the_sign_of_the_test_where_rows_differ_in_scale():
 
 
 def test_the_sentence_without_a_fault_names_what_is_found_in_four_of_five():
-    """A shift of the stated size along the only direction is found in fewer than 10 of 20 audits
-    in 3 of 1000 runs with other seeds, if it is found in four of five."""
+    """A shift of the stated size along the only direction is found in fewer than 6 of 12 audits
+    in 4 of 1000 runs with other seeds, if it is found in four of five."""
     found = 0
-    for k in range(20):
+    for k in range(12):
         generator = torch.Generator().manual_seed(k)
         x = torch.randn(64, 8, 1, generator=generator).double()
         sentence = examine(x[:, 0], x[:, 1:], seed=k).verdict
@@ -156,7 +156,7 @@ def test_the_sentence_without_a_fault_names_what_is_found_in_four_of_five():
             size = float(sentence.split("of the spread, ")[1].split(" ")[0])
         found += examine(x[:, 0], x[:, 1:] + size, seed=k).faulty
     assert 0.4 < size < 0.8
-    assert found >= 10
+    assert found >= 6
 
 
 def test_members_that_are_odd_to_the_denoiser_are_found():
