@@ -120,6 +120,8 @@ def test_any_value_in_any_place_is_valid_or_refused(file: Path, place, value):
         (("format",), 1),
         (("probe",), []),
         (("probe",), {"schedule": [1.0]}),
+        (("probe",), {name: ["x"] for name in PARTS}),
+        (("probe",), {name: [0.0] * 5000 for name in PARTS}),
         (("layout", "name"), "../../samples"),
         (("layout", "name"), "violation"),
         (("layout", "axes"), []),

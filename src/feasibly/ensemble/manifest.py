@@ -38,7 +38,7 @@ from typing import Any
 
 import torch
 
-from ..checks.probe import Probe, is_probe
+from ..checks.probe import PARTS, Probe
 from ..errors import StoreError
 from ..result import DIAGNOSTICS
 
@@ -54,6 +54,7 @@ LIMITS = {
     "elements": 2**40,
     "observations": 100,
     "warnings": 100,
+    "probe": 4096,  # numbers of a part
     "text": 10_000,  # characters
     "file": 2**20,  # bytes, of JSON
     "manifest": 2**25,  # bytes, which are those of coordinates
@@ -465,11 +466,13 @@ def _tuples(value: Any) -> Any:
     return value
 
 
+PROBE = _named(listed(maybe(number(-1e300)), LIMITS["probe"]))
+
 FIELDS: dict[str, Callable[[Any], bool]] = {
     "versions": _named(is_text),
     "commit": is_text,
     "created": is_text,
-    "probe": lambda v: v == {} or is_probe(v),
+    "probe": lambda v: v == {} or (PROBE(v) and set(v) == set(PARTS)),
     "chunk": maybe(whole(1, LIMITS["members"])),
     "observations": _named(whole(1, LIMITS["elements"]), LIMITS["observations"]),
     "sizes": listed(whole(1, LIMITS["members"]), LIMITS["members"]),

@@ -306,15 +306,12 @@ class Store:
 
     def all_records(self) -> list[Record]:
         """Returns the records that are there and not damaged, in the order of the members."""
-        found = []
-        for name in os.listdir(self.records):
-            stem, _, suffix = name.partition(".")
-            # 007 is no name that a run gives, nor is one in another script's digits
-            named = suffix == "json" and stem.isdecimal() and stem == str(int(stem))
-            if named and int(stem) < self.config.members:
+        found, known = [], set(os.listdir(self.records))
+        for member in range(self.config.members):
+            if f"{member}.json" in known:
                 with contextlib.suppress(StoreError, OSError):
-                    found.append(self.record(int(stem)))
-        return sorted(found, key=lambda record: record.member)
+                    found.append(self.record(member))
+        return found
 
     def is_whole(self, record: Record) -> bool:
         """Whether the file of a finished member has its full size; true of others."""
@@ -363,7 +360,8 @@ class Store:
         changed = False
         for name, content in files(Store(self.path).manifest).items():
             path = self._inside(self.path / name)
-            if _is(path, content):
+            size = path.stat().st_size if path.is_file() else None
+            if size == len(content) and path.read_bytes() == content:
                 continue
             changed = True
             folder = path.parent
@@ -407,13 +405,6 @@ class Store:
                 return False
             path = path.parent
         return True
-
-
-def _is(path: Path, content: bytes) -> bool:
-    """Whether a file has just this content."""
-    if not path.is_file() or path.stat().st_size != len(content):
-        return False
-    return path.read_bytes() == content
 
 
 def _remove(path: Path, folders_only: bool = False) -> None:
