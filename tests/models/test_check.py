@@ -22,12 +22,6 @@ def test_a_network_of_any_parametrisation_is_fit_for_use(kind, path, exact, path
     assert found.variance == pytest.approx(data.var().item(), rel=1e-5)
 
 
-def test_what_a_call_takes_is_known_of_a_wrapped_network(exact, paths, data):
-    cost = diagnose(feasibly.wrap(exact("eps", paths["vp"]), "eps", VP()), None, data).cost
-    assert cost.states == 256
-    assert cost.activations > 0
-
-
 @pytest.mark.parametrize(("kind", "path"), [("x0", "vp"), ("eps", "vp"), ("velocity", "straight")])
 @pytest.mark.parametrize("mistake", ["sign", "time"])
 def test_a_wrong_sign_or_time_is_unfit(mistake, kind, path, exact, paths, data):
