@@ -496,17 +496,6 @@ def test_check_fails_a_wrong_denoiser(user, tmp_path, monkeypatch, capsys):
     assert "worse than a guess" in printed
 
 
-def test_check_prints_error_against_variance_and_what_an_evaluation_takes(
-    user, monkeypatch, capsys
-):
-    monkeypatch.setenv("COLUMNS", "200")
-    assert check("banana") == 0
-    printed = capsys.readouterr().out
-    assert "of the variance" in printed
-    assert re.search(r"An evaluation of 256 states takes [\d.]+ m?s, with a gradient", printed)
-    assert re.search(r"parameters take [\d.]+ MB, .* a state keeps [\d.]+ kB", printed)
-
-
 def test_check_states_what_a_wrapped_network_assumes_and_names_its_mistake(
     user, tmp_path, monkeypatch, capsys
 ):

@@ -166,11 +166,6 @@ def command(monkeypatch, *arguments):
     return 0
 
 
-def test_the_version_is_printed(monkeypatch, capsys):
-    assert command(monkeypatch, "--version") == 0
-    assert capsys.readouterr().out == "feasibly 0.1.0\n"
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -57,11 +57,8 @@ MAKE = {
     "PPR, LBFGS": lambda d: feasibly.PPR(d, LEVEL, steps=8, minimize=LBFGS(4)),
     # its curvature, from tiny pairs, makes much of rounding: few steps
     "PPR, WarmLBFGS": lambda d: feasibly.PPR(d, LEVEL, steps=4, minimize=WarmLBFGS(4), repeats=1),
-    "DPS": lambda d: samplers.DPS(d, LEVEL, steps=8),
-    "MMPS": lambda d: samplers.MMPS(d, LINE, steps=8),
     "CDIM": lambda d: samplers.CDIM(d, LINE, steps=8),
     "trust": lambda d: samplers.TrustSampling(d, LEVEL, steps=8),
-    "PDM": lambda d: samplers.PDM(d, LINE, steps=8),
     "proximal": lambda d: samplers.ProximalLangevin(d, LEVEL, steps=8),
     "HDC": lambda d: samplers.HDC(d, LEVEL, steps=8, minimize=Adam(4)),
     "PCFM": lambda d: samplers.PCFM(d, LEVEL, steps=8),

@@ -9,10 +9,10 @@ import torch
 import feasibly
 from feasibly import ensemble, progress
 from feasibly.audits import audit
-from feasibly.constraints import Inequality, Linear, Observation
+from feasibly.constraints import Linear, Observation
 from feasibly.denoisers import Denoiser
 from feasibly.oracles import Gaussian, GaussianMixture
-from feasibly.progress import Progress, duration, shown
+from feasibly.progress import Progress, shown
 from feasibly.samplers import PPR, CalibratedPPR, Particles, Rejection
 from feasibly.sampling import inspect
 from feasibly.schedules import LogLogit
@@ -100,15 +100,6 @@ def test_parts_nest_and_what_one_takes_changes_the_total():
     assert meter.total == meter.done == 40
 
 
-def test_a_part_that_nobody_expected_adds_to_the_total():
-    meter = Progress()
-    with meter.part("survey", 50):
-        meter.advance(50)
-    with meter.part("sampling"):
-        meter.expect(200)
-        assert (meter.done, meter.total) == (50, 250)
-
-
 def test_the_time_left_is_at_the_rate_of_the_stage():
     clock = Clock()
     meter = Progress(clock=clock)
@@ -123,12 +114,6 @@ def test_the_time_left_is_at_the_rate_of_the_stage():
         clock.now = 45.0
         meter.advance(50)
         assert meter.seconds_left == pytest.approx(3)
-
-
-def test_durations_are_in_words():
-    times = (0.4, 59.6, 119, 130, 3600, 7199, 9000)
-    words = ["0 s", "60 s", "119 s", "2 min", "60 min", "2 h 0 min", "2 h 30 min"]
-    assert list(map(duration, times)) == words
 
 
 # the display
@@ -216,13 +201,6 @@ def test_it_is_shown_where_somebody_looks(terminal, monkeypatch):
     assert not shows()
 
 
-def test_the_outer_choice_holds_within(terminal):
-    with shown(False), shown(True) as meter:
-        assert meter.file is None
-    with shown(True) as outer, shown(False) as inner:
-        assert inner is outer
-
-
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
 def test_the_line_goes_away_when_a_network_fails(terminal, error):
     class Fails(Denoiser):
@@ -241,41 +219,17 @@ def test_the_line_goes_away_when_a_network_fails(terminal, error):
     assert progress.current().total == 0
 
 
-def test_a_slow_network_is_seen_before_and_after_its_first_call(terminal, monkeypatch):
-    clock = Clock()
-    monkeypatch.setattr(Progress.__init__, "__defaults__", (None, clock))
-    shows = []
-
-    class Slow(Denoiser):
-        def mean(self, x, sigma):
-            shows.append(lines(terminal)[-1])
-            clock.now += 1.0
-            return NORMAL.mean(x, sigma)
-
-    feasibly.sample(Slow(LogLogit()), LINE, 4, (D,), progress=True)
-    assert "test of the denoiser" in shows[0]
-    first = next(k for k, line in enumerate(shows) if "survey" in line)
-    assert "left" in shows[first + 1]
-    assert shows[first] != shows[first + 1] != shows[first + 2]
-
-
 # runs
 
 FEW = {"steps": 8}
 RUNS = {
     "particles": (MIXTURE, CIRCLE, {}),
     "calibrated": (NORMAL, LINE, {"method": "calibrated"}),
-    "the default on normal data": (NORMAL, LINE, {}),
     "ppr": (MIXTURE, CIRCLE, {"method": "ppr", "options": {"steps": 8}, "chunk": 5}),
     "rejection": (
         MIXTURE,
         CIRCLE,
         {"method": "rejection", "options": FEW | {"tries": 2}, "monitor": False},
-    ),
-    "an inequality": (
-        NORMAL,
-        Inequality(lambda x: 0.5 - x[:, :1], tolerance=1e-6),
-        {},
     ),
     "no constraint": (NORMAL, None, {}),
 }
@@ -376,13 +330,6 @@ def test_a_pilot_tells_how_many_tries_a_sample_takes(gaussian):
     assert pilot.tries == 1 + 1 / 2 + 1 / 4 + 1 / 8
 
 
-def test_a_long_run_is_said_to_be_long_before_it_begins(terminal, monkeypatch):
-    monkeypatch.setattr("feasibly.api.LONG", 1e-9)
-    feasibly.sample(NORMAL, LINE, 4, (D,), progress=True)
-    (said,) = [line for line in terminal.getvalue().split("\n") if "expected" in line]
-    assert said.split("\r")[-1].startswith("4 samples are expected to take ")
-
-
 # the levels of samplers that take them while they begin
 
 
@@ -415,15 +362,3 @@ def test_a_run_inside_of_a_callback_is_another():
     plain, result = sampler.sample(4, (D,)), sampler.sample(4, (D,), callback=again)
     assert [s.step for s in result.trace] == [s.step for s in plain.trace]
     assert torch.equal(result.samples, plain.samples)
-
-
-def test_what_a_callback_raises_in_the_beginning_is_raised_as_it_is():
-    class Enough(Exception):
-        pass
-
-    def stop(snapshot):
-        if snapshot.step == 2:
-            raise Enough
-
-    with pytest.raises(Enough):
-        Particles(MIXTURE, CIRCLE, **FEW).sample(4, (D,), callback=stop)

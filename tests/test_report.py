@@ -111,11 +111,3 @@ def test_text_is_shown_as_it_was_written(tmp_path, figure):
         assert texts(page, tag) == [NASTY]
     assert [a["alt"] for tag, a, _ in parse(page) if tag == "img"] == [NASTY]
     assert "<script" not in page
-
-
-def test_a_page_is_written_in_its_declared_encoding(tmp_path):
-    report = Report("σ ≤ 4·10⁻⁶")
-    report.write(tmp_path / "report.html")
-    page = (tmp_path / "report.html").read_bytes().decode("utf-8")
-    assert texts(page, "h1") == ["σ ≤ 4·10⁻⁶"]
-    assert [a["charset"] for tag, a, _ in parse(page) if tag == "meta"] == ["utf-8"]

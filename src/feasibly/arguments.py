@@ -78,11 +78,7 @@ def fit_fields(value: Any) -> None:
 
 
 def fitted(of: str, name: str, value: Any, kind: Any) -> Any:
-    """Returns an argument in its type.
-
-    Raises:
-        ValueError: If it is of another type.
-    """
+    """Returns an argument in its type; raises a ValueError if it is of another."""
     kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     words = []
     for one in kinds:
@@ -161,11 +157,7 @@ def members_of(members: int | Sequence[int], of: str = "sample") -> Sequence[int
 
 
 def shape_of(shape: Sequence[int], of: str = "sample") -> tuple[int, ...]:
-    """Returns the shape of one sample as whole numbers, at least 1 each.
-
-    Raises:
-        ValueError: If it is none.
-    """
+    """Returns the shape of one sample as whole numbers; raises a ValueError if one is below 1."""
     if isinstance(shape, str | bytes | Mapping) or not isinstance(shape, Iterable):
         raise ValueError(
             f"{of}(shape=...) takes the shape of one sample, such as (2,) or (64, 64), got "

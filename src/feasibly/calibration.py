@@ -1,17 +1,16 @@
 r"""Tests of ensembles against truths: exact, whatever the distribution.
 
-Given is a table: for each of :math:`N` truths :math:`x^*_n`, the truth and :math:`M` members, with
-shape :math:`(N, M + 1, *)`, the truth first. If the members are samples of the distribution that
-the truth is from, the :math:`M + 1` entries of a row can change places: they are exchangeable. So
-each entry might as well have been the truth. Let :math:`s_n(j)` be a score of entry :math:`j` of
-row :math:`n`, computed from the table without a look at which entries are the truths. Then
+A *table* has, for each of :math:`N` truths :math:`x^*_n`, the truth and its :math:`M` members,
+with shape :math:`(N, M + 1, *)`, the truth first. If the members are samples of the distribution
+that the truth is from, the :math:`M + 1` entries of a row are exchangeable, so that each might as
+well have been the truth. Let :math:`s_n(j)` be a score of entry :math:`j` of row :math:`n`, which
+does not depend on which entries are the truths. Then, given the table without its order,
 
 .. math:: S = \sum_n s_n(0) \quad \text{is distributed as} \quad \sum_n s_n(J_n)
 
-with independent and uniform :math:`J_n \in \{0, \dots, M\}`, given the table without its order.
-This is the exact distribution of :math:`S`, and of any function of several such sums. No
-assumption on the samples is made. A family of scores is tested by the largest of its standardised
-sums, which accounts for their number and their dependence.
+with independent and uniform :math:`J_n \in \{0, \dots, M\}`. No assumption on the samples is made.
+A family of scores is tested by the largest of its standardised sums, which accounts for their
+number and their dependence.
 
 References:
     | Validating Bayesian Inference Algorithms with Simulation-Based Calibration (Talts et al.,
@@ -58,30 +57,27 @@ TILTS = 96
 SLICE = 500  # choices at a time
 
 FIXED = 1e-3
-"""The standard deviation within rows, relative to the largest, below which a direction is taken
-as fixed by the constraint."""
+"""Directions whose standard deviation is below this share of the largest are taken as fixed."""
 
 EQUAL = 1e-4
-"""Values are rounded to so many standard deviations: what the tolerance allows, and rounding
-errors, are no difference."""
+"""Values are rounded to so many standard deviations, which hides the tolerance and rounding."""
 
 SAMPLES_A_DIRECTION = 10
-"""How many members there must be for each direction that is standardised. With fewer, all samples
-would be equally far from the mean."""
+"""The least number of members for each standardised direction; with fewer, all samples would be
+equally far from the mean."""
 
 
 @dataclass(frozen=True)
 class Test:
-    r"""The result of a test.
+    """The result of a test.
 
     Attributes:
         p: The p-value: valid for every number of truths. Where no random choice comes as far as
             what was observed, it is Chernoff's bound, summed over the scores.
         z: The standardised sum of each score, with shape :math:`(K)`.
-        worst: The score of the largest, a number from 0.
+        worst: The index of the largest.
         critical: What the largest exceeds with probability `level` if nothing is wrong.
-        unit: The standard deviation of each sum, divided by :math:`N`, with shape :math:`(K)`:
-            that of a truth's mean score.
+        unit: The standard deviation of a truth's mean score, with shape :math:`(K)`.
     """
 
     __test__ = False  # for pytest
@@ -102,11 +98,11 @@ class Estimate(NamedTuple):
 
 @dataclass(frozen=True)
 class Projected:
-    r"""What the constraint leaves free of a table.
+    """What the constraint leaves free of a table, in principal directions within rows.
 
     Attributes:
-        values: The coordinates in principal directions within rows, divided by their standard
-            deviations, with shape :math:`(N, M + 1, K)`.
+        values: The coordinates, divided by their standard deviations, with shape
+            :math:`(N, M + 1, K)`.
         std: These, with shape :math:`(K)`, the largest first.
         directions: The directions, with shape :math:`(D, K)`.
     """
@@ -117,17 +113,14 @@ class Projected:
 
 
 def swap_test(scores: Tensor, level: float = 0.05, swaps: int = SWAPS, seed: int = 0) -> Test:
-    r"""Tests whether the first entries of rows have scores like the others', on both sides.
+    """Tests whether the first entries of rows have scores like the others', on both sides.
 
     Arguments:
-        scores: The scores :math:`s_n(j)`, with shape :math:`(N, M + 1, K)`. They must not depend
-            on which entries are the truths.
+        scores: The scores :math:`s_n(j)`, with shape :math:`(N, M + 1, K)`. Those that cannot vary
+            count for nothing.
         level: The probability behind `critical`.
-        swaps: How many choices of the truths' entries to sample.
-        seed: The seed of these choices.
-
-    Returns:
-        The test. Sums that cannot vary count for nothing.
+        swaps: The number of random choices of the truths' entries.
+        seed: Their seed.
     """
     v = scores.double()
     v = v - v.mean(dim=1, keepdim=True)
@@ -168,8 +161,7 @@ def _tail(v: Tensor, threshold: Tensor) -> float:
 
 
 def adjusted(p: Sequence[float]) -> list[float]:
-    """Returns p-values adjusted for their number. Those below a level are found false by Holm's
-    method, which errs on any of them with that probability at most.
+    """Returns p-values adjusted for their number by Holm's method.
 
     References:
         A Simple Sequentially Rejective Multiple Test Procedure (Holm, 1979)
@@ -183,8 +175,8 @@ def adjusted(p: Sequence[float]) -> list[float]:
 
 
 def ranks(values: Tensor, seed: int = 0) -> Tensor:
-    """Returns the rank of each entry in its row, from 0, with the shape (N, M + 1, K) of the
-    values. Equal ones are ranked at random."""
+    """Returns ranks within rows, from 0, with the shape (N, M + 1, K) of the values; those of
+    equal values are random."""
     generator = Generator().manual_seed(seed)
     chance = torch.rand(values.shape, generator=generator, dtype=torch.float64).to(values.device)
     by_chance = chance.argsort(dim=1)
@@ -200,14 +192,8 @@ def rounded(values: Tensor) -> Tensor:
 
 
 def projected(table: Tensor) -> Projected:
-    r"""Returns a table in its principal directions within rows.
-
-    Directions that the constraint fixes are left out: those whose standard deviation is below a
-    thousandth of the largest. All entries count alike.
-
-    Arguments:
-        table: The table, with shape :math:`(N, M + 1, D)`.
-    """
+    """Returns a table, with shape :math:`(N, M + 1, D)`, in its principal directions within rows,
+    without those that the constraint fixes."""
     rows, entries, size = table.shape
     apart = table.double() - table.double().mean(dim=1, keepdim=True)
     flat = apart.reshape(rows * entries, size)
@@ -226,15 +212,16 @@ def projected(table: Tensor) -> Projected:
 
 
 def locations(values: Tensor) -> Tensor:
-    r"""Returns scores that tell whether members are off centre: the deviation of an entry from
-    its row's mean, in units of the row's standard deviation.
+    """Returns scores of location: each entry's deviation from its row's mean, in units of the
+    row's standard deviation, then the same with the sign of the row's mean relative to all rows'.
+
+    The latter show whether members are pulled to the middle.
 
     Arguments:
         values: Statistics of the entries, with shape :math:`(N, M + 1, K)`.
 
     Returns:
-        The scores, and those with the sign of the row's mean relative to all rows', with shape
-        :math:`(N, M + 1, 2 K)`. The latter tell whether members are pulled to the middle.
+        The scores, with shape :math:`(N, M + 1, 2 K)`.
     """
     mean = values.mean(dim=1, keepdim=True)
     apart = (values - mean) / values.std(dim=1, keepdim=True).clamp_min(1e-300)
@@ -243,25 +230,18 @@ def locations(values: Tensor) -> Tensor:
 
 
 def spreads(values: Tensor) -> Tensor:
-    r"""Returns scores that tell whether members are too narrow or too wide: the squared
-    deviation of an entry from its row's mean, as a share of the row's.
+    """Returns scores of spread: each entry's squared deviation from its row's mean, relative to
+    the row's mean square, with shape :math:`(N, M + 1, K)`.
 
     Arguments:
-        values: Statistics of the entries, with shape :math:`(N, M + 1, K, Q)`. Squares are summed
-            over the last axis.
-
-    Returns:
-        The scores, with shape :math:`(N, M + 1, K)`, of mean 1.
+        values: Statistics, with shape :math:`(N, M + 1, K, Q)`; squares are summed over :math:`Q`.
     """
     squares = (values - values.mean(dim=1, keepdim=True)).square().sum(dim=-1)
     return squares / squares.mean(dim=1, keepdim=True).clamp_min(1e-300)
 
 
 def tarp_ranks(values: Tensor, references: int = 4, seed: int = 0) -> Tensor:
-    r"""Returns ranks by the distance from random points, with shape (N, M + 1, references).
-
-    The share of members nearer to a point than the truth is uniform if members are right
-    everywhere, and for no other distribution.
+    """Returns ranks by the distance from random points, with shape (N, M + 1, references).
 
     References:
         | Sampling-Based Accuracy Testing of Posterior Estimators for General Inference (Lemos et
@@ -280,21 +260,15 @@ def tarp_ranks(values: Tensor, references: int = 4, seed: int = 0) -> Tensor:
 
 
 def coverage(rank: Tensor) -> Tensor:
-    r"""Returns scores that tell whether credible regions hold the truth as often as they say.
-
-    Arguments:
-        rank: Ranks by distance, with shape :math:`(N, M + 1, Q)`.
-
-    Returns:
-        For each :math:`c < M`, how often an entry's rank is at most :math:`c`, with shape
-        :math:`(N, M + 1, M)`.
-    """
+    """Returns scores of credible regions: for each :math:`c < M`, how often an entry's rank is at
+    most :math:`c`, with shape :math:`(N, M + 1, M)`, given ranks with shape :math:`(N, M + 1,
+    Q)`."""
     thresholds = torch.arange(rank.shape[1] - 1, device=rank.device)
     return (rank[..., None] <= thresholds).double().mean(dim=2)
 
 
 def clusters(points: Tensor, counts: Sequence[int] = (2, 3, 4, 8), seed: int = 0) -> list[Tensor]:
-    r"""Returns which cluster each entry belongs to, by k-means of all of them.
+    """Returns the cluster of each entry, by k-means of all entries.
 
     Arguments:
         points: The table, with shape :math:`(N, M + 1, D)`.
@@ -331,14 +305,10 @@ def _k_means(x: Tensor, count: int, generator: Generator) -> tuple[Tensor, float
 
 
 def memberships(labels: Sequence[Tensor]) -> Tensor:
-    r"""Returns scores that tell whether the weights of modes are right.
+    """Returns scores of the weights of modes, with shape :math:`(N, M + 1, K)`.
 
-    Arguments:
-        labels: Clusters, each with shape :math:`(N, M + 1)`; see :func:`clusters`.
-
-    Returns:
-        For each clustering, whether an entry belongs to each cluster, then which share of its row
-        belongs to its own, with shape :math:`(N, M + 1, K)`.
+    For each of the :func:`clusters`: whether an entry belongs to each cluster, then which share of
+    its row belongs to its own.
     """
     scores = []
     for label in labels:
@@ -348,8 +318,8 @@ def memberships(labels: Sequence[Tensor]) -> Tensor:
 
 
 def neighbours(table: Tensor, k: int = 5, seed: int = 0) -> tuple[Tensor, Tensor]:
-    r"""Returns the nearest neighbours of each entry in other rows, and random ones of those that
-    are equally near.
+    """Returns the nearest neighbours of each entry in other rows; at random among those equally
+    near.
 
     Arguments:
         table: The table, with shape :math:`(N, M + 1, D)`.
@@ -357,9 +327,8 @@ def neighbours(table: Tensor, k: int = 5, seed: int = 0) -> tuple[Tensor, Tensor
         seed: The seed of random choices.
 
     Returns:
-        Their indices among all entries, with shape :math:`(N (M + 1), k)`, and scores that tell
-        whether members leave the data: the logarithms of the distances of the nearest and the
-        k-th, with shape :math:`(N, M + 1, 2)`.
+        Their indices among all entries, with shape :math:`(N (M + 1), k)`, and the logarithms of
+        the distances of the nearest and the k-th, with shape :math:`(N, M + 1, 2)`, as scores.
     """
     rows, entries, size = table.shape
     x = table.reshape(rows * entries, size).double()
@@ -376,10 +345,9 @@ def neighbours(table: Tensor, k: int = 5, seed: int = 0) -> tuple[Tensor, Tensor
 
 
 def graph_test(index: Tensor, entries: int, swaps: int = SWAPS, seed: int = 0) -> Test:
-    r"""Tests whether truths are near to truths more often than by chance.
+    """Tests whether truths are near to truths more often than by chance.
 
-    The statistic is the number of edges between truths in the graph of nearest neighbours. Its
-    distribution is that under random choices of the truths' entries.
+    The statistic is the number of edges between truths in the graph of nearest neighbours.
 
     References:
         | Multivariate Two-Sample Tests Based on Nearest Neighbors (Schilling, 1986)
@@ -410,13 +378,12 @@ def graph_test(index: Tensor, entries: int, swaps: int = SWAPS, seed: int = 0) -
 
 
 def spread_skill(values: Tensor) -> Estimate:
-    r"""Returns the spread of members relative to the right one.
+    r"""Returns the spread of members relative to the right one: :math:`\sqrt{s^2 / (e^2 - s^2 /
+    M)}`.
 
-    With :math:`s^2` the mean variance of the members, over :math:`M - 1`, and :math:`e^2` the mean
-    square error of their mean, this is :math:`\sqrt{s^2 / (e^2 - s^2 / M)}`. If members have the
-    right mean, :math:`e^2` is in expectation the right variance and :math:`s^2 / M`, so that the
-    ratio is that of the standard deviations. It is 1 where :math:`\sqrt{(M + 1) / M}` times spread
-    over skill is. The standard error is by linearisation over truths.
+    Here :math:`s^2` is the mean variance of the members, over :math:`M - 1`, and :math:`e^2` the
+    mean square error of their mean. If members have the right mean, :math:`e^2` is in expectation
+    the right variance and :math:`s^2 / M`. The standard error is by linearisation over truths.
 
     References:
         | Why should ensemble spread match the RMSE of the ensemble mean? (Fortin et al., 2014)
@@ -437,18 +404,13 @@ def spread_skill(values: Tensor) -> Estimate:
 
 
 def energy_scores(table: Tensor) -> Tensor:
-    r"""Returns the fair energy score of each truth, with shape (N):
+    r"""Returns the fair energy score of each truth of a table, with shape (N):
 
     .. math:: \frac{1}{M} \sum_m \|x_m - x^*\| - \frac{1}{2 M (M - 1)} \sum_{m, n} \|x_m - x_n\| .
-
-    Its mean is least for the right distribution, whatever the number of members.
 
     References:
         | Strictly Proper Scoring Rules, Prediction, and Estimation (Gneiting & Raftery, 2007),
         | Section 4.3, https://doi.org/10.1198/016214506000001437
-
-    Arguments:
-        table: The table, with shape :math:`(N, M + 1, D)`.
     """
     truth, members = table[:, :1].double(), table[:, 1:].double()
     count = members.shape[1]

@@ -29,11 +29,8 @@ def remedy(error: OSError) -> str:
 
 
 def check_file(path: Path | str) -> Path:
-    """Returns a path of a file, and refuses a pipe, which would be waited for, or a device.
-
-    Raises:
-        ValueError: If there is no such file.
-    """
+    """Returns the path of a regular file; raises a ValueError of a pipe or device, or if there is
+    none."""
     path = Path(path)
     if not path.is_file():  # of what a link leads to
         there = "is not a regular file" if os.path.lexists(path) else "does not exist"
@@ -42,11 +39,7 @@ def check_file(path: Path | str) -> Path:
 
 
 def load_tensors(path: Path | str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Returns what :func:`save_tensors` has written.
-
-    Raises:
-        ValueError: If it is no such file.
-    """
+    """Returns what :func:`save_tensors` has written; raises a ValueError of other files."""
     try:
         with safe_open(check_file(path), framework="pt") as file:
             about = json.loads((file.metadata() or {})["feasibly"])
@@ -80,11 +73,7 @@ def load_torch(path: Path | str) -> Any:
 
 
 def save_tensors(tensors: dict[str, Tensor], path: Path | str, about: Mapping[str, Any]) -> None:
-    """Writes tensors and what is known of them, readable for whom the user's umask says.
-
-    Raises:
-        OSError: If it cannot be written, or a SafetensorError.
-    """
+    """Writes tensors and what is known of them, readable for whom the user's umask says."""
     save_file(tensors, path, metadata={"feasibly": json.dumps(about)})
     mask = os.umask(0o077)
     os.umask(mask)

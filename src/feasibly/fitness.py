@@ -13,7 +13,7 @@ from torch import Tensor
 from .api import plan
 from .arguments import shape_of, typed, whole
 from .checks import Diagnosis, diagnose, self_test
-from .checks.diagnosis import PROJECTED, Cost, Level
+from .checks.diagnosis import PROJECTED
 from .checks.inputs import as_data, check_parts
 from .constraints.base import Constraint
 from .ensemble import Footprint, estimate
@@ -35,16 +35,14 @@ REMOTE = 10
 
 @dataclass(frozen=True, repr=False)
 class Check:
-    """What :func:`check` found. Printing it says all of this in words.
+    """What :func:`check` found, which printing it says in words.
 
     Attributes:
-        diagnosis: The denoising errors, what an evaluation takes, and how far samples are from
-            the constraint.
+        diagnosis: The denoising errors, and how far samples are from the constraint.
         mistake: What is wrong with the denoiser on the data, in words; empty if no mistake was
             found, or without data.
         tolerance: The constraint's tolerance; None without a constraint.
-        reason: How :func:`feasibly.sample` would sample, and why, in a sentence; empty without a
-            constraint.
+        reason: How :func:`feasibly.sample` would sample, and why; empty without a constraint.
         remarks: What it would warn of before sampling, in sentences.
         footprint: The memory that members take; None without a constraint.
     """
@@ -67,8 +65,20 @@ class Check:
         return "Fit for use." if self.ok else "Not fit for use as it is."
 
     def table(self) -> list[dict[str, str]]:
-        """Returns the denoising errors, a row for each noise level, highest first."""
-        return [_row(level, self.diagnosis.variance) for level in self.diagnosis.levels]
+        """Returns the denoising errors, absolute and as a share of the data's variance, a row for
+        each noise level, highest first."""
+        return [
+            {
+                "t": f"{level.t:.3g}",
+                "alpha": f"{level.alpha:.3g}",
+                "sigma": f"{level.sigma:.3g}",
+                "denoising error": f"{level.error:.3g}",
+                "must be below": f"{level.bound:.3g}",
+                "of the variance": f"{100 * level.error**2 / self.diagnosis.variance:.3g} %",
+                "verdict": level.verdict,
+            }
+            for level in self.diagnosis.levels
+        ]
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -77,10 +87,8 @@ class Check:
         if not found.monotone:
             said.append("The noise level sigma / alpha does not rise with t: is time reversed?")
         said += found.misfits
-        if found.cost is not None:
-            said.append(_evaluation(found.cost))
         if found.violation is not None:
-            said.append(_violation(found, found.violation))
+            said.append(_violation(found, *found.violation))
         if found.projected is not None:
             said.append(self._possible())
         if self.footprint is not None:
@@ -88,9 +96,8 @@ class Check:
                 f"{self.reason} This takes {size(self.footprint.member)} of memory a member at "
                 f"its peak, and {size(self.footprint.fixed)} besides."
             )
-        mistake = "" if self.mistake == found.gradient else self.mistake
-        parts = (*said, *self.remarks, found.gradient, mistake, self.verdict)
-        return tuple(filter(None, parts))
+        parts = (*said, *self.remarks, found.gradient, self.mistake, self.verdict)
+        return tuple(filter(None, dict.fromkeys(parts)))  # each once
 
     def __str__(self) -> str:
         lines = aligned(self.table())
@@ -105,10 +112,8 @@ class Check:
     def _possible(self) -> str:
         """What a projection of samples on the constraint came to."""
         found = self.diagnosis
-        tried = (
-            f"A direct projection brings {found.projected} of the first {PROJECTED} samples "
-            "within it"
-        )
+        share = f"{found.projected} of the first {PROJECTED} samples"
+        tried = f"A direct projection brings {share} within it"
         if not found.projected:
             return (
                 f"{tried}; the least violation is {found.nearest:.3g}, the tolerance "
@@ -135,19 +140,19 @@ def check(
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
 ) -> Check:
-    """Tests a denoiser and a constraint before use.
+    r"""Tests a denoiser and a constraint before use.
 
-    It finds the denoiser's error at several noise levels, what an evaluation takes, how far
-    samples are from the constraint, and how :func:`feasibly.sample` would sample. With data, it
-    also says which assumption is wrong, if one is. `python -m feasibly check` prints the same.
+    It finds the denoiser's error at several noise levels, how far samples are from the
+    constraint, and how :func:`feasibly.sample` would sample. With data, it also says which
+    assumption is wrong, if one is.
 
     Arguments:
         denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
         constraint: The constraint; None to test the denoiser alone.
         shape: The shape of one sample; None for that of the data.
-        data: Clean data to test the denoiser on, with shape (N, *). Row i is denoised under the
-            conditions of member i, if the denoiser has any. Without data the denoiser is tested
-            on its own samples, which finds fewer mistakes.
+        data: Clean data to test the denoiser on, with shape (N, \*). Row i is denoised under the
+            conditions of member i, if the denoiser has any. Without data the denoiser is tested on
+            its own samples, which finds fewer mistakes.
         seed: The seed.
         dtype: The type of the samples, float32 or float64.
 
@@ -204,34 +209,10 @@ def _mistake(denoiser: Any, data: Tensor) -> str:
     return ""
 
 
-def _row(level: Level, variance: float) -> dict[str, str]:
-    """The error at a noise level, absolute and as a share of the data's variance."""
-    return {
-        "t": f"{level.t:.3g}",
-        "alpha": f"{level.alpha:.3g}",
-        "sigma": f"{level.sigma:.3g}",
-        "denoising error": f"{level.error:.3g}",
-        "must be below": f"{level.bound:.3g}",
-        "of the variance": f"{100 * level.error**2 / variance:.3g} %",
-        "verdict": level.verdict,
-    }
-
-
-def _evaluation(cost: Cost) -> str:
-    """What an evaluation takes."""
-    kept = f"{size(cost.activations)}, {size(cost.states * cost.activations)} in all"
-    return (
-        f"An evaluation of {cost.states} states takes {1e3 * cost.forward:.3g} ms, with a "
-        f"gradient {1e3 * cost.gradient:.3g} ms. The parameters take {size(cost.parameters)}, and "
-        f"for a gradient a state keeps {kept}."
-    )
-
-
-def _violation(found: Diagnosis, quantiles: tuple[float, float, float]) -> str:
+def _violation(found: Diagnosis, low: float, median: float, high: float) -> str:
     """How far unconstrained samples are from the constraint."""
     if found.projected is None:
         return f"Observed values a sample: {found.residuals}, all with noise."
-    low, median, high = quantiles
     suggested = ""
     if found.suggested_tolerance is not None:
         suggested = (

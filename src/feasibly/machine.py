@@ -99,13 +99,8 @@ def is_exhausted(error: BaseException | None) -> bool:
 
 
 def exhausted(where: str, error: BaseException, states: int) -> str:
-    """Says that memory ran out, and what helps.
-
-    Arguments:
-        where: What was done.
-        error: The error.
-        states: How many states were in a batch.
-    """
+    """Says that memory ran out while this was done, with so many states in a batch, and what
+    helps."""
     said = str(error).split(". ")[0] or type(error).__name__
     cure = f"give a smaller chunk, such as {states // 2}"
     if states == 1:

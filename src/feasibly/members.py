@@ -1,9 +1,8 @@
-r"""The members of an ensemble that a network is evaluated for.
+"""The members of an ensemble that a network is evaluated for.
 
-A conditional network needs the conditions of the members in its batch. A batch is rarely the whole
-ensemble: runs sample in chunks and resample some members, and minimizers evaluate only members
-that still search. Passing indices through all of them would burden every constraint and method
-for the sake of a few networks. So the indices of the current batch are kept here.
+A conditional network needs the conditions of the members in its batch, which is rarely the whole
+ensemble: runs sample in chunks and resample some members, and minimizers evaluate those that still
+search. So the indices of the current batch are kept here, and passed by nobody.
 """
 
 __all__ = ["among", "calling", "current"]

@@ -1,7 +1,6 @@
 """Progress of long work: one line on a terminal or in a notebook, plain lines elsewhere.
 
-All methods share evaluations of the network, whatever a step of theirs does. So these are counted,
-in forward evaluations for one sample; a backward one counts as two.
+Work is counted in forward evaluations of the network for one sample; a backward one counts as two.
 """
 
 __all__ = ["Progress", "current", "duration", "shown", "work"]
@@ -40,7 +39,7 @@ def work(forward: float, backward: float) -> float:
 class Progress:
     """Counts work that is done, and shows how much is left.
 
-    Parts of the work nest. Each has an expected end. If a part turns out to be longer or shorter,
+    Parts of the work nest, each with an expected end. If a part turns out to be longer or shorter,
     the ends of the parts around it move by as much. So the total is never less than what is done.
 
     Arguments:
@@ -84,8 +83,7 @@ class Progress:
 
         Arguments:
             name: What it is, as shown.
-            expected: The work that it is expected to take; None for all that is left in the part
-                around it.
+            expected: The work that it is expected to take; None for all that is left around it.
         """
         self._ends.append(self._ends[-1] if expected is None else self.done + expected)
         self._ends = [max(self._ends[k:]) for k in range(len(self._ends))]
@@ -174,9 +172,8 @@ def current() -> Progress:
 
 @contextlib.contextmanager
 def shown(progress: bool | None = None) -> Generator[Progress]:
-    """Shows the progress of what is inside, on standard error.
-
-    Within another such context it is that one's, whose choice holds.
+    """Shows the progress of what is inside, on standard error; within another such context it is
+    that one's, whose choice holds.
 
     Arguments:
         progress: Whether to show it; None to show it on a terminal or in a notebook, but in no

@@ -13,7 +13,7 @@ __all__ = [
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -91,12 +91,12 @@ class Weights:
 
 @dataclass(repr=False)
 class Result:
-    r"""An ensemble of samples, and how it came about.
+    """An ensemble of samples, and how it came about.
 
     Attributes:
         samples: The samples, with shape :math:`(B, *)`; NaN for members that failed.
-        violation: The violation :math:`c(x)` of the samples themselves, with shape :math:`(B)`;
-            infinite for members that failed.
+        violation: The violation :math:`c(x)` of the samples, with shape :math:`(B)`; infinite for
+            members that failed.
         feasible: Which samples satisfy the constraint, with shape :math:`(B)`.
         members: The index of each member; with `seed` it determines the member's noise.
         seed: The seed of the ensemble.
@@ -108,15 +108,13 @@ class Result:
         reason: Why this method, in a sentence; empty if somebody named it.
         warnings: What a user must know of the run, in sentences.
         statistics: What samplers counted on the way, summed over the run.
-        oddness: How large the denoising error of each member is, in units of what unconditional
-            samples allow, with shape :math:`(B)`; see :mod:`feasibly.plausible`. NaN for
-            members with conditions of their own, which are not tested. None if the run had no
-            monitor.
-        chi_square: For each observation with noise, by its name, the mean square of its misfits
-            in units of their errors, with shape :math:`(B)`. It is about one for samples that
-            fit. NaN for members that failed.
-        populations: The importance weights of each population of samples, if samples were drawn
-            by them.
+        oddness: The denoising error of each member, in units of what unconditional samples allow,
+            with shape :math:`(B)`; see :mod:`feasibly.plausible`. NaN for members with conditions
+            of their own, which are not tested. None if the run had no monitor.
+        chi_square: For each observation with noise, by its name, the mean square of its misfits in
+            units of their errors, with shape :math:`(B)`: about one for samples that fit, NaN for
+            members that failed.
+        populations: The importance weights of each population of samples that were drawn by them.
     """
 
     samples: Tensor
@@ -138,16 +136,13 @@ class Result:
 
     @property
     def plausible(self) -> Tensor | None:
-        r"""Which members look like data to the denoiser, with shape :math:`(B)`.
-
-        One in a hundred unconditional samples does not. None if the run had no monitor.
-        """
+        """Which members look like data to the denoiser, with shape :math:`(B)`; None if the run
+        had no monitor. One in a hundred unconditional samples does not."""
         return None if self.oddness is None else ~(self.oddness > 1)
 
     @property
     def pareto_k(self) -> float:
-        """The largest k-hat of importance weights; above 0.7 they are not reliable. NaN if samples
-        were not drawn by weights."""
+        """The largest k-hat of importance weights; NaN if samples were not drawn by weights."""
         return max((one.pareto_k for one in self.populations), default=math.nan)
 
     @property
@@ -172,8 +167,8 @@ class Result:
     def log_evidence(self) -> tuple[float, float]:
         r"""An estimate of :math:`\log p(r = 0)`, and its standard error; NaN without weights.
 
-        It lacks half of :math:`\log 2 \pi` for each equality, and is that of the rescaled residual
-        if the residual was rescaled. So it is comparable between runs with one constraint.
+        It is comparable between runs with one constraint: it lacks half of :math:`\log 2 \pi` for
+        each equality, and is that of the rescaled residual if the residual was rescaled.
         """
         found = self._first
         if not found:
@@ -186,13 +181,13 @@ class Result:
         return total.item(), error.square().sum().sqrt().item()
 
     def standard_error(self, statistic: Callable[[Tensor], Tensor]) -> Tensor:
-        """Returns the standard error of the mean of a statistic.
+        r"""Returns the standard error of the mean of a statistic, from the spread between
+        populations.
 
-        It is taken from the spread between populations. A single population has that of as many
-        independent samples as its effective sample size.
+        A single population has that of as many independent samples as its effective sample size.
 
         Arguments:
-            statistic: A function of samples with shape (B, *), which returns values with shape
+            statistic: A function of samples with shape (B, \*), which returns values with shape
                 (B) or (B, k).
         """
         values, groups = self._by_population(statistic)
@@ -205,9 +200,8 @@ class Result:
         return ((w * apart.square()).sum(dim=0) / (len(groups) - 1)).sqrt()
 
     def rhat(self, statistic: Callable[[Tensor], Tensor]) -> Tensor:
-        """Returns the R-hat of a statistic between populations; NaN for fewer than two.
-
-        Values near 1 say that populations agree.
+        """Returns the R-hat of a statistic between populations, near 1 if they agree; NaN for
+        fewer than two.
 
         References:
             | Inference from Iterative Simulation Using Multiple Sequences (Gelman & Rubin, 1992)
@@ -225,7 +219,7 @@ class Result:
         return ((size - 1) / size + between / within).sqrt()
 
     def _by_population(self, statistic: Callable[[Tensor], Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """Returns the values of a statistic at the samples that are finite, and the rows of each
+        """Returns the values of a statistic at the finite samples, and the rows of each
         population. A sample that was drawn again counts as of the first one."""
         good = self.finite
         values = statistic(self.samples[good]).double()
@@ -237,7 +231,7 @@ class Result:
 
     @property
     def settled(self) -> Tensor:
-        r"""Which members no further attempt samples again, with shape :math:`(B)`: those that are
+        """Which members no further attempt samples again, with shape :math:`(B)`: those that are
         feasible and not implausible."""
         return self.feasible if self.plausible is None else self.feasible & self.plausible
 
@@ -265,8 +259,7 @@ class Result:
         Arguments:
             settings: Whether the samplers have all their settings, or their names alone.
         """
-        finite = self.violation[self.finite]
-        quantiles = "no finite member"
+        finite, quantiles = self.violation[self.finite], "no finite member"
         if finite.numel():
             quantiles = f"violation median {finite.median():.3g}, worst {finite.max():.3g}"
         exact = f"feasible (c <= {self.tolerance:g}), {quantiles}"
@@ -321,16 +314,15 @@ class Result:
         names += ("reason", "warnings", "statistics")
         rest = {k: getattr(self, k) for k in names}
         rest["evaluations"] = asdict(self.evaluations)
-        rest["trace"] = [asdict(s) for s in self.trace]
-        rest["populations"] = [asdict(one) for one in self.populations]
+        for name in ("trace", "populations"):
+            rest[name] = [asdict(one) for one in getattr(self, name)]
         save_tensors(tensors, path, rest)
 
     def to_xarray(self, dims: Sequence[str] | None = None) -> Any:
         """Returns samples and what is known of each member as an `xarray.Dataset`.
 
-        Where observations have noise, it has `chi_square`, one for each `observation`. Where
-        samples were drawn by importance weights, it has `pareto_k`, `ess` and `log_evidence`, one
-        for each `population`.
+        It has `chi_square` for each `observation` with noise, and `pareto_k`, `ess` and
+        `log_evidence` for each `population` with importance weights.
 
         Arguments:
             dims: The names of a sample's axes; `axis_0` and so on by default.
@@ -401,28 +393,23 @@ class Result:
     def join(cls, parts: Sequence["Result"]) -> "Result":
         """Joins the results of disjoint members of one ensemble."""
         first, odd = parts[0], [p.oddness for p in parts if p.oddness is not None]
-        return cls(
+        statistics: dict[str, float] = {}
+        for p in parts:
+            statistics |= {k: statistics.get(k, 0.0) + v for k, v in p.statistics.items()}
+        return replace(
+            first,
             samples=torch.cat([p.samples for p in parts]),
             violation=torch.cat([p.violation for p in parts]),
             feasible=torch.cat([p.feasible for p in parts]),
             oddness=torch.cat(odd) if len(odd) == len(parts) else None,
-            chi_square={
-                name: torch.cat([p.chi_square[name] for p in parts]) for name in first.chi_square
-            },
+            chi_square={k: torch.cat([p.chi_square[k] for p in parts]) for k in first.chi_square},
             members=[i for p in parts for i in p.members],
-            seed=first.seed,
-            tolerance=first.tolerance,
             evaluations=sum((p.evaluations for p in parts), Evaluations()),
             trace=[s for p in parts for s in p.trace],
             populations=[w for p in parts for w in p.populations],
             seconds=sum(p.seconds for p in parts),
-            method=first.method,
-            reason=first.reason,
             warnings=list(dict.fromkeys(w for p in parts for w in p.warnings)),
-            statistics={
-                name: sum(p.statistics.get(name, 0.0) for p in parts)
-                for name in {name: None for p in parts for name in p.statistics}
-            },
+            statistics=statistics,
         )
 
 

@@ -14,7 +14,7 @@ from feasibly import members as batch
 from feasibly.audits import Candidate, examine
 from feasibly.audits.result import recommend
 from feasibly.audits.truths import from_data, from_prior, nearest
-from feasibly.calibration import Estimate, energy_scores
+from feasibly.calibration import Estimate
 from feasibly.constraints import Composite, Equality, Inequality, Linear
 from feasibly.oracles import Gaussian
 from feasibly.samplers import Sampler
@@ -99,31 +99,19 @@ def test_what_the_tolerance_allows_is_no_fault():
     assert not examine(x, members + missed, settled=members).faulty
 
 
-def test_isolated_solutions_are_not_told_apart_by_the_tolerance():
-    """The square of a number is fixed, and members are a little too large or exactly right."""
-    generator = torch.Generator().manual_seed(0)
-    size = 1 + torch.rand(100, 1, 1, generator=generator).double()
-    sign = 2 * torch.randint(2, (100, 8, 1), generator=generator) - 1
-    x = sign * size
-    missed = x[:, 1:] * (1 + 1e-3 * torch.rand(100, 7, 1, generator=generator))
-    settled = x[:, 1:] * (1 + 1e-7 * torch.rand(100, 7, 1, generator=generator))
-    assert {f.family for f in examine(x[:, 0], missed).findings if f.found} >= {"coverage"}
-    assert not examine(x[:, 0], missed, settled=settled).faulty
-
-
 @pytest.mark.parametrize("missed", [0.0, 1e-6])
 def test_isolated_solutions_of_unequal_weights_are_no_fault(missed):
-    """In 20 examinations at a level of 0.05. More than 4 faults are found in 3 of 1000 runs with
-    other seeds. In most rows all entries are in one mode, or equal."""
+    """In 10 examinations at a level of 0.05. More than 3 faults are found in one of 1000 runs
+    with other seeds. In most rows all entries are in one mode, or equal."""
     found = 0
-    for k in range(20):
+    for k in range(10):
         generator = torch.Generator().manual_seed(k)
         size = 1 + torch.rand(64, 1, 1, generator=generator).double()
         x = size * (2.0 * (torch.rand(64, 8, 1, generator=generator) < 0.9) - 1)
         members = x[:, 1:] * (1 + missed * torch.rand(64, 7, 1, generator=generator))
         settled = x[:, 1:] * (1 + 1e-9 * torch.randn(64, 7, 1, generator=generator).double())
         found += examine(x[:, 0], members, settled=settled, seed=k).faulty
-    assert found <= 4
+    assert found <= 3
 
 
 def test_what_a_loose_tolerance_allows_hides_no_fault_elsewhere():
@@ -157,10 +145,10 @@ def test_words_have_the_sign_of_the_test_where_rows_differ_in_scale():
 
 
 def test_the_sentence_without_a_fault_names_what_is_found_in_four_of_five():
-    """A shift of the stated size along the only direction is found in fewer than 10 of 20 audits
-    in 3 of 1000 runs with other seeds, if it is found in four of five."""
+    """A shift of the stated size along the only direction is found in fewer than 6 of 12 audits
+    in 4 of 1000 runs with other seeds, if it is found in four of five."""
     found = 0
-    for k in range(20):
+    for k in range(12):
         generator = torch.Generator().manual_seed(k)
         x = torch.randn(64, 8, 1, generator=generator).double()
         sentence = examine(x[:, 0], x[:, 1:], seed=k).verdict
@@ -168,7 +156,7 @@ def test_the_sentence_without_a_fault_names_what_is_found_in_four_of_five():
             size = float(sentence.split("of the spread, ")[1].split(" ")[0])
         found += examine(x[:, 0], x[:, 1:] + size, seed=k).faulty
     assert 0.4 < size < 0.8
-    assert found >= 10
+    assert found >= 6
 
 
 def test_members_that_are_odd_to_the_denoiser_are_found():
@@ -423,29 +411,11 @@ def test_a_score_that_is_surely_less_counts_more_than_a_fault():
         assert recommend(both)[0] is least
 
 
-def test_a_fault_too_small_to_matter_costs_no_recommendation():
-    """Members too narrow by 1.5 %, which 200 truths show in 400 dimensions, against members that
-    are off centre by as much as they are wide, whether or not that is found."""
-    x, members = conditional(0, 200, width=0.985, size=400)
-    seen = examine(x, members)
-    assert seen.faulty
-    assert seen.verdict.startswith("too narrow by 2%")
-    small = Candidate("small", "small", examination=seen, feasible=1.0, evaluations=100)
-    off = torch.randn(200, 1, 400, generator=torch.Generator().manual_seed(2)).double()
-    scores = energy_scores(torch.cat([x[:, None], members + off], dim=1))
-    worse = {"scores": scores, "energy": Estimate(scores.mean().item(), 0.0)}
-    for findings in (seen.findings, ()):
-        far = replace(seen, **worse, findings=findings)
-        far = Candidate("far", "far", examination=far, feasible=1.0, evaluations=10)
-        assert recommend([far, small])[0] is small
-
-
 def test_members_that_failed_leave_out_their_truth():
     x, members = conditional(0, 20, 3)
     members[3, 1] = math.nan
     seen = examine(x, members)
     assert seen.scores.isnan().nonzero().tolist() == [[3]]
-    assert seen.used == 19
     assert "1 truths with members that are not finite are left out" in seen.verdict
     with pytest.raises(ValueError, match="8 truths"):
         examine(x[:5], members[:5])

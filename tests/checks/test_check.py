@@ -89,17 +89,6 @@ def test_a_denoiser_is_checked_without_a_constraint_or_data(gaussian):
     assert found.diagnosis == check(gaussian, None, (2,)).diagnosis
 
 
-def test_a_wrong_denoiser_is_not_fit_for_use(gaussian):
-    def negative(x_t, t):
-        return -gaussian(x_t, t).mean
-
-    negative.schedule = gaussian.schedule
-    found = check(negative, data=data())
-    assert not found.ok
-    assert str(found).endswith("Not fit for use as it is.")
-    assert re.fullmatch(r"<Check: not fit for use, [0-8] of 9 noise levels ok>", repr(found))
-
-
 def test_data_tell_which_assumption_is_wrong():
     white = torch.randn(512, 2, generator=torch.Generator().manual_seed(0))
     assert check(network("eps"), data=white).ok
@@ -190,6 +179,4 @@ def circle():
     found = check(Gaussian(torch.zeros(2), COV, LogLogit()), circle(), data=data(), seed=2)
     for row in found.table():
         assert re.search(r"\s*│\s*".join(map(re.escape, row.values())), printed)
-    timed = [text for text in found.sentences if text.startswith("An evaluation")]
-    for sentence in found.sentences:
-        assert (sentence in printed) or sentence in timed
+    assert all(sentence in printed for sentence in found.sentences)

@@ -73,21 +73,3 @@ def test_a_decoder_that_minds_its_batch_is_refused(decode):
 def test_a_residual_that_minds_other_samples_is_refused_whichever_they_are(mix):
     with pytest.raises(ConstraintError, match="other samples in its batch"):
         check_constraint(Equality(lambda x: mix(x) - 0.2, tolerance=1e-2), states())
-
-
-@torch.no_grad()
-def test_a_unet_in_half_precision_is_accepted():
-    diffusers = pytest.importorskip("diffusers", reason="diffusers is not installed")
-    torch.manual_seed(0)
-    net = diffusers.UNet2DModel(
-        sample_size=16,
-        in_channels=1,
-        out_channels=1,
-        block_out_channels=(32, 64),
-        layers_per_block=1,
-        norm_num_groups=8,
-        down_block_types=("DownBlock2D", "AttnDownBlock2D"),
-        up_block_types=("AttnUpBlock2D", "UpBlock2D"),
-    )
-    denoiser = feasibly.wrap(net.half(), "eps", VP(), time=lambda t: 999 * t)
-    check_denoiser(denoiser, torch.randn(2, 1, 16, 16), T, False)

@@ -28,9 +28,9 @@ def grow(path, members):
     Store.create(path, replace(Store(path).config, members=members))
 
 
-@pytest.mark.parametrize("first", [1, 5])
-def test_a_store_grows_and_keeps_its_members(path, undisturbed, first):
+def test_a_store_grows_and_keeps_its_members(path, undisturbed):
     xarray = pytest.importorskip("xarray")
+    first = 5
     old = draw(path, members=first)
     kept = {r.member: (r.worker, old.store.get(r.member).tobytes()) for r in old.records}
     summary = draw(path)
@@ -50,13 +50,6 @@ def test_a_store_grows_and_keeps_its_members(path, undisturbed, first):
     assert not list(path.rglob("*.draft"))
     # and as the store of a run that asked for all at first, it goes on with that run
     assert draw(path, fault=lambda call, rows: pytest.fail("sampled again")).counted == MEMBERS
-
-
-def test_a_store_does_not_shrink(path):
-    draw(path)
-    with pytest.raises(StoreError, match="is of 8 members, and cannot shrink to 5; ask for 8 or"):
-        draw(path, members=5)
-    assert Summary.read(Store(path)).counted == MEMBERS
 
 
 def test_another_run_does_not_make_a_store_grow(path):
@@ -125,16 +118,6 @@ def test_of_two_that_have_a_store_grow_one_waits_for_the_other(path, monkeypatch
     assert Store(path).config.members == 8
 
 
-def test_the_claim_of_a_process_that_died_before_the_store_grew_is_taken_over(path, start):
-    draw(path, members=3)
-    process = start(lambda: Claims(Store(path).claims).take([GROWTH], 1))
-    process.join()
-    assert os.listdir(Store(path).claims) == [str(GROWTH)]
-    grow(path, 8)
-    assert Store(path).config.members == 8
-    assert os.listdir(Store(path).claims) == []
-
-
 def test_a_store_whose_growth_was_cut_short_is_read_and_goes_on(path, undisturbed):
     draw(path, members=3)
     grow(path, MEMBERS)
@@ -144,7 +127,7 @@ def test_a_store_whose_growth_was_cut_short_is_read_and_goes_on(path, undisturbe
     same(values(path), undisturbed)
 
 
-@pytest.mark.parametrize("name", ["violation", "member", "samples", "."])
+@pytest.mark.parametrize("name", ["violation", "member"])
 def test_arrays_that_were_not_all_lengthened_are_lengthened(path, undisturbed, name):
     old = {}
     draw(path, members=3)
@@ -156,15 +139,6 @@ def test_arrays_that_were_not_all_lengthened_are_lengthened(path, undisturbed, n
     (path / "zarr.json").write_bytes(root)
     draw(path)
     same(values(path), undisturbed)
-
-
-def test_coordinates_that_were_not_written_before_a_stop_are_written(path):
-    xarray = pytest.importorskip("xarray")
-    draw(path, members=3)
-    draw(path)
-    (path / "member" / "c" / "0").unlink()
-    draw(path)
-    assert xarray.open_zarr(path)["member"].values.tolist() == list(range(MEMBERS))
 
 
 def test_a_store_is_read_at_every_moment_of_its_growth(path, monkeypatch):

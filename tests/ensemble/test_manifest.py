@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from feasibly.checks.probe import PARTS
 from feasibly.ensemble import Config, Coordinate, Layout, Manifest, manifest
-from feasibly.ensemble.manifest import FORMAT, fingerprint, read_json, sealed, shown
+from feasibly.ensemble.manifest import FORMAT, fingerprint, read_json, shown
 from feasibly.errors import StoreError
 
 CONFIG = Config(
@@ -88,9 +88,8 @@ def test_no_change_of_a_bit_goes_unseen(file):
     for place in range(0, len(content), 7):
         changed = bytearray(content)
         changed[place] ^= 1 << place % 8
-        file.write_bytes(bytes(changed))
-        with pytest.raises(StoreError):
-            Manifest.load(file)
+        for damaged in (bytes(changed), content[:place]):
+            assert read_or_refuse(file, damaged) is None
 
 
 FUZZ = settings(
@@ -115,21 +114,14 @@ def test_any_value_in_any_place_is_valid_or_refused(file: Path, place, value):
     read_or_refuse(file, json.dumps({**forged, "seal": manifest._checksum(forged)}).encode())
 
 
-@FUZZ
-@given(cut=st.integers(0, 10_000), flip=st.integers(1, 255))
-def test_a_damaged_manifest_is_valid_or_refused(file: Path, cut, flip):
-    content = bytearray(sealed(WHOLE))
-    content[cut % len(content)] ^= flip
-    read_or_refuse(file, bytes(content))
-    assert read_or_refuse(file, bytes(content[: cut % len(content)])) is None
-
-
 @pytest.mark.parametrize(
     ("place", "value"),
     [
         (("format",), 1),
         (("probe",), []),
         (("probe",), {"schedule": [1.0]}),
+        (("probe",), {name: ["x"] for name in PARTS}),
+        (("probe",), {name: [0.0] * 5000 for name in PARTS}),
         (("layout", "name"), "../../samples"),
         (("layout", "name"), "violation"),
         (("layout", "axes"), []),
@@ -209,11 +201,6 @@ def test_an_untrusted_value_is_shown_short_and_harmless():
     assert len(shown("x" * 10_000)) < 100
     assert "\x1b" not in shown("\x1b[2J")
     assert len(shown([[[["deep"] * 50] * 50] * 50] * 50)) < 1000
-
-
-def test_the_default_layout_fits_any_shape():
-    for shape in [(2,), (3, 4), (1, 2, 3, 4)]:
-        Layout.default(shape).check(shape)
 
 
 @pytest.mark.parametrize(

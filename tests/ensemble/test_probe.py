@@ -6,7 +6,7 @@ from torch import nn
 
 import feasibly
 from feasibly import ensemble, members
-from feasibly.checks.probe import PARTS, differences, is_probe, probe
+from feasibly.checks.probe import PARTS, differences, probe
 from feasibly.constraints import Inequality, Linear
 from feasibly.denoisers import Posterior
 from feasibly.ensemble import Store
@@ -118,14 +118,4 @@ def test_only_members_of_the_run_are_asked():
         seen.clear()
         found = probe(net, None, count, (3,), torch.float64, torch.device("cpu"))
         assert set(seen) == asked
-        assert is_probe(found)
         assert found["constraint"] == ()
-
-
-@pytest.mark.parametrize(
-    "forged",
-    [{}, {"schedule": []}, dict.fromkeys(PARTS, ("x",)), dict.fromkeys(PARTS, (0.0,) * 5000)],
-    ids=range(4),
-)
-def test_what_is_no_probe_is_told(forged):
-    assert not is_probe(forged)

@@ -81,6 +81,7 @@ def test_a_dropped_or_failed_member_leaves_no_values(store):
     assert store.missing() == [2, 3]
     with pytest.raises(StoreError, match="is not there"):
         store.get(0)
+    assert store.repair() == [1]
 
 
 def test_a_store_is_opened_again_by_the_same_run_only(store):
@@ -140,12 +141,6 @@ def test_a_damaged_member_is_forgotten_and_no_other(store, damage):
     np.testing.assert_array_equal(store.get(2), sample(2))
 
 
-def test_a_failed_member_is_forgotten_and_a_dropped_one_is_not(store):
-    store.put(record(0, "dropped"), sample(0))
-    store.put(record(1, "failed"), sample(1))
-    assert store.repair() == [1]
-
-
 @pytest.mark.parametrize("inner", ["u", "u/c", *(f".feasibly/{n}" for n in PRIVATE)])
 def test_a_folder_that_leads_out_of_the_store_is_refused(store, tmp_path, inner):
     (store.path / inner).rename(tmp_path / "outside")
@@ -154,19 +149,14 @@ def test_a_folder_that_leads_out_of_the_store_is_refused(store, tmp_path, inner)
         Store(store.path)
 
 
-def test_warnings_are_kept_once_whatever_their_numbers(store):
-    for sentence in ("Of 4 members 3 were lost.", "Of 8 members 1.5e-3 were lost.", "Another."):
+def test_warnings_are_kept_once_whatever_their_numbers_and_forged_ones_are_passed_over(store):
+    for sentence in ("Of 4 members 3 were lost.", "Of 8 members 1.5e-3 were lost.", "True."):
         store.warn(sentence)
-    assert sorted(store.warnings()) == ["Another.", "Of 4 members 3 were lost."]
-
-
-def test_a_forged_warning_is_passed_over(store):
-    store.warn("True.")
     for n, content in enumerate(['"\\u001b[2J"', "3", "{", '"' + "x" * 10_001 + '"']):
         (store.notes / f"{n}.json").write_text(content)
     (store.notes / "5.json").write_bytes(sealed({"sentence": "\x1b[2J"}))
     (store.notes / "4.json.abc.draft").write_text('"Half."')
-    assert store.warnings() == ["True."]
+    assert sorted(store.warnings()) == ["Of 4 members 3 were lost.", "True."]
 
 
 def test_a_store_that_is_reached_by_a_link_is_as_good(store, tmp_path):
@@ -201,43 +191,7 @@ def test_a_member_is_not_written_through_a_link(store, tmp_path, depth):
     assert not [p for p in (tmp_path / "outside").rglob("*") if p.is_file()]
 
 
-def by_zarr(path):
-    """What zarr itself makes of the store's arrays, as it describes them."""
-    zarr = pytest.importorskip("zarr")
-    group = zarr.create_group(path, zarr_format=3)
-    group.create_array(
-        "u",
-        shape=(4, 2, 3),
-        chunks=(1, 2, 3),
-        dtype="float32",
-        fill_value=float("nan"),
-        compressors=None,
-        dimension_names=["member", "time", "x"],
-        attributes={"units": "m s-1", "long_name": "wind"},
-    )
-    group.create_array(
-        "finished",
-        shape=(4,),
-        chunks=(4,),
-        dtype="bool",
-        fill_value=False,
-        compressors=None,
-        dimension_names=["member"],
-    )
-    return {name: json.loads((path / name / "zarr.json").read_text()) for name in group}
-
-
-def test_arrays_are_described_as_zarr_describes_them(store, tmp_path):
-    for name, expected in by_zarr(tmp_path / "zarr").items():
-        found = json.loads((store.path / name / "zarr.json").read_text())
-        assert found | {"attributes": {}} == expected | {"attributes": {}}
-
-
-STATIC = ("zarr.json", "u/zarr.json", "violation/zarr.json", "time/c/0", "x/c/0", "member/c/0")
-
-
-def cut(path):
-    os.truncate(path, path.stat().st_size // 2)
+STATIC = ("zarr.json", "u/zarr.json", "violation/zarr.json", "time/c/0")
 
 
 def flip(path):
@@ -260,7 +214,7 @@ def turn_into_a_pipe(path):
     os.mkfifo(path)
 
 
-@pytest.mark.parametrize("damage", [cut, flip, delete, turn_into_a_folder, turn_into_a_pipe])
+@pytest.mark.parametrize("damage", [flip, delete, turn_into_a_folder, turn_into_a_pipe])
 @pytest.mark.parametrize("name", STATIC)
 def test_what_zarr_reads_is_made_anew_from_the_manifest(store, name, damage):
     xarray = pytest.importorskip("xarray")
@@ -281,7 +235,7 @@ def test_no_bit_of_a_record_changes_unseen(store):
     store.put(record(1, path=(0.5, None, 1e-8), oddness=0.25), sample(1))
     file = store.records / "1.json"
     content, whole = file.read_bytes(), store.record(1)
-    for place in range(8 * len(content)):
+    for place in range(0, 8 * len(content), 3):
         changed = bytearray(content)
         changed[place // 8] ^= 1 << place % 8
         file.write_bytes(bytes(changed))
@@ -298,15 +252,6 @@ def test_a_record_that_is_no_file_is_forgotten(store, damage):
     assert store.repair() == [1]
     store.put(record(1), sample(1))
     assert [r.member for r in store.all_records()] == [1]
-
-
-def test_links_in_a_circle_are_refused(store):
-    store.put(record(1), sample(1))
-    (store.array / "c" / "1").rename(store.array / "c" / "x")
-    (store.array / "c" / "1").symlink_to(store.array / "c" / "1")
-    assert not store.is_whole(store.record(1))
-    with pytest.raises(StoreError, match="leads out of the store"):
-        store.put(record(1), sample(1))
 
 
 VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
@@ -337,16 +282,9 @@ def test_a_forged_record_is_valid_or_refused(store: Store, name, value):
         assert store.all_records() == [made]
 
 
-def test_a_file_that_is_no_record_is_passed_over(store):
-    for name in ("9.json", "-1.json", "x.json", "1", "1.json.x.draft", "²", "²."):
-        (store.records / name).write_text("{}")
-    assert store.all_records() == []
-    assert store.missing() == [0, 1, 2, 3]
-
-
 def test_a_member_has_one_name(store):
     store.put(record(1), sample(1))
-    for name in ("01.json", "001.json", "١.json"):
+    for name in ("01.json", "١.json", "9.json", "-1.json", "x.json", "1", "1.json.x.draft", "²."):
         (store.records / name).write_bytes((store.records / "1.json").read_bytes())
     assert [r.member for r in store.all_records()] == [1]
 
@@ -423,8 +361,3 @@ def test_two_processes_that_write_the_same_file_both_succeed(tmp_path, monkeypat
     stores.write(tmp_path / "a", b"one", alone=True)
     assert (tmp_path / "a").read_bytes() == b"one"
     assert os.listdir(tmp_path) == ["a"]
-
-
-def test_a_folder_that_is_gone_is_an_error(tmp_path):
-    with pytest.raises(FileNotFoundError):
-        stores.write(tmp_path / "gone" / "a", b"one", alone=True)

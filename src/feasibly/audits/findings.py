@@ -38,8 +38,8 @@ FEASIBLE = 0.99
 """The share of feasible members that a recommended candidate has, if one has it."""
 
 FLOOR = 0.1
-"""Members that were moved onto their statements may still miss them by this share of the move.
-What varies by less is left out."""
+"""Directions in which members vary by less than this share of the move onto their statements are
+left out."""
 
 MEANINGS = {
     "spread": "Members are as far from one another as the truth is from them.",
@@ -74,7 +74,8 @@ class Finding:
 
 @dataclass(frozen=True)
 class Examination:
-    """What a table of truths and members shows.
+    """What a table of truths and members shows; truths with members that are not finite are left
+    out.
 
     Attributes:
         findings: The result of each family of tests.
@@ -85,7 +86,6 @@ class Examination:
         scores: The energy score of each truth, with shape (N); NaN for those left out.
         ranks: The ranks of the truths among the members by name, each with shape (N).
         covered: The share of truths in regions of share c / (M + 1), for c from 0 to M + 1.
-        used: The number of truths whose members are all finite; the others are left out.
     """
 
     findings: tuple[Finding, ...]
@@ -94,9 +94,8 @@ class Examination:
     energy: Estimate
     crps: Estimate
     scores: Tensor
-    ranks: dict[str, Tensor]
-    covered: list[float]
-    used: int
+    ranks: dict[str, Tensor] = field(default_factory=dict)
+    covered: list[float] = field(default_factory=list)
 
     @property
     def faulty(self) -> bool:
@@ -106,7 +105,7 @@ class Examination:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A candidate of an audit.
+    r"""A candidate of an audit.
 
     Attributes:
         name: What it is called.
@@ -118,7 +117,7 @@ class Candidate:
         evaluations: Forward and backward evaluations of the network for a member.
         seconds: How long it took.
         failure: Why it could not run; empty if it could.
-        members: The members, with shape (N, M, *).
+        members: The members, with shape (N, M, \*).
     """
 
     name: str
@@ -159,22 +158,19 @@ def examine(
     level: float = 0.05,
     seed: int = 0,
 ) -> Examination:
-    r"""Tests whether each truth could be one of its members.
+    r"""Tests whether each truth could be one of its members; see :mod:`feasibly.calibration`.
 
-    All tests are exact; see :mod:`feasibly.calibration`. If nothing is wrong, a fault is found
-    with probability `level` at most, whatever the number of families.
+    If nothing is wrong, a fault is found with probability `level` at most, in all families
+    together.
 
     Arguments:
         truths: The truths, with shape (N, \*).
-        members: Their members, with shape (N, M, \*). Truths of which a member is not finite are
-            left out.
-        statistics: Summaries by name, functions of samples, with shape (B, \*), that return
+        members: Their members, with shape (N, M, \*).
+        statistics: Summaries by name: functions of samples, with shape (B, \*), that return
             numbers with shape (B) or (B, q).
         oddness: How unlike data truths and members are, with shape (N, M + 1); None if unknown.
-        settled: The members without what the tolerance allows, moved onto the constraint, with
-            shape (N, M, \*); None if they are on it. Tests are of these, since a truth satisfies
-            its statement exactly. Directions in which they vary by much less than they are moved
-            are left out.
+        settled: The members moved onto the constraint, with shape (N, M, \*), which are tested
+            because a truth satisfies its statement exactly; None if members are on it.
         level: The probability of finding a fault where there is none.
         seed: The seed of random choices.
 
@@ -201,55 +197,49 @@ def examine(
         table = torch.cat([table[:, :1], table[:, 1:] + moved], dim=1)
     free, table = _free(table, moved), calibration.rounded(table)
     if not free.values.shape[2]:
-        return Examination(
-            findings=(),
-            verdict="nothing to test: all that varies is fixed by the constraint",
-            ratio=Estimate(math.nan, math.nan),
-            energy=_mean(energy),
-            crps=_mean(crps),
-            scores=all_scores,
-            ranks={},
-            covered=[],
-            used=rows,
-        )
+        verdict = "nothing to test: all that varies is fixed by the constraint"
+        unknown = Estimate(math.nan, math.nan)
+        return Examination((), verdict, unknown, _mean(energy), _mean(crps), all_scores)
     named = _directions(table, free, moved, truths.shape[1:], seed)
     summaries = summarised(whole[kept], settled, statistics or {})
     if oddness is not None:
         odd = oddness[kept].clamp(max=MOST).double()
         oddness = odd if odd.isfinite().all() else None
 
-    share = level / len(MEANINGS)
     values = torch.stack(list(named.values()), dim=2)
     rank = calibration.tarp_ranks(free.values, seed=seed)
-    tests = {}
-    scores = _spread_scores(values, free.values, table)
-    tests["spread"] = spread = calibration.swap_test(scores, share, seed=seed)
-    scores = calibration.locations(values)
-    tests["centre"] = centre = calibration.swap_test(scores, share, seed=seed)
-    scores = calibration.coverage(rank)
-    tests["coverage"] = calibration.swap_test(scores, share, seed=seed)
     labels = calibration.clusters((free.values * free.std)[..., :PLACES], seed=seed)
     weights = calibration.memberships(labels)
-    tests["modes"] = modes = calibration.swap_test(weights, share, seed=seed)
     part = table[: max(2, LARGEST // entries)]
     index, near = calibration.neighbours(part, seed=seed)
-    tests["neighbours"] = calibration.graph_test(index, entries, seed=seed)
     odd_scores = [near] if oddness is None else [near, _odd_scores(oddness[: len(part)])]
-    scores = torch.cat(odd_scores, dim=2)
-    tests["support"] = support = calibration.swap_test(scores, share, seed=seed)
-    if summaries[0]:
-        told = [calibration.locations(summaries[1]), calibration.spreads(summaries[1][..., None])]
-        scores = torch.cat(told, dim=2)
-        tests["summaries"] = calibration.swap_test(scores, share, seed=seed)
-
+    scores = {
+        "spread": _spread_scores(values, free.values, table),
+        "centre": calibration.locations(values),
+        "coverage": calibration.coverage(rank),
+        "modes": weights,
+        "neighbours": None,
+        "support": torch.cat(odd_scores, dim=2),
+    }
+    if summaries:
+        told = torch.stack(list(summaries.values()), dim=2)
+        both = [calibration.locations(told), calibration.spreads(told[..., None])]
+        scores["summaries"] = torch.cat(both, dim=2)
+    share = level / len(MEANINGS)
+    tests = {
+        family: calibration.graph_test(index, entries, seed=seed)
+        if of_family is None
+        else calibration.swap_test(of_family, share, seed=seed)
+        for family, of_family in scores.items()
+    }
     faults = {
-        "spread": _spread_words(spread, list(named), values, free.values, table),
-        "centre": _centre_words(centre, list(named), values),
+        "spread": _spread_words(tests["spread"], list(named), values, free.values, table),
+        "centre": _centre_words(tests["centre"], list(named), values),
         "coverage": _coverage_words(tests["coverage"], rank),
-        "modes": _modes_words(modes, labels, weights),
+        "modes": _modes_words(tests["modes"], labels, weights),
         "neighbours": "truths are nearer to one another than to members",
-        "support": _support_words(support),
-        "summaries": _summary_words(tests.get("summaries"), summaries[0]),
+        "support": _support_words(tests["support"]),
+        "summaries": _summary_words(tests.get("summaries"), list(summaries)),
     }
     found = calibration.adjusted([test.p for test in tests.values()])
     findings = tuple(
@@ -257,21 +247,17 @@ def examine(
         for (family, test), p in zip(tests.items(), found, strict=True)
     )
     ratio = calibration.spread_skill(free.values)
-    shown = {name: calibration.ranks(v[..., None], seed)[:, 0, 0] for name, v in named.items()}
-    places = zip(summaries[0], summaries[1].unbind(dim=2), strict=True)
-    shown |= {name: calibration.ranks(v[..., None], seed)[:, 0, 0] for name, v in places}
+    looked = named | summaries
     central = rank[:, 0].double()
-    covered = [(central < c).double().mean().item() for c in range(entries + 1)]
     return Examination(
         findings=findings,
-        verdict=_verdict(findings, ratio, spread, centre, modes, rows, entries, len(truths)),
+        verdict=_verdict(findings, tests, ratio, rows, entries, len(truths)),
         ratio=ratio,
         energy=_mean(energy),
         crps=_mean(crps),
         scores=all_scores,
-        ranks=shown,
-        covered=covered,
-        used=rows,
+        ranks={k: calibration.ranks(v[..., None], seed)[:, 0, 0] for k, v in looked.items()},
+        covered=[(central < c).double().mean().item() for c in range(entries + 1)],
     )
 
 
@@ -317,23 +303,22 @@ def summarised(
     samples: Tensor,
     settled: Tensor | None,
     statistics: Mapping[str, Callable[[Tensor], Tensor]],
-) -> tuple[list[str], Tensor]:
-    """Returns the names and values of summaries, with shape (N, M + 1, K), but for those that
+) -> dict[str, Tensor]:
+    r"""Returns the summaries of samples by name, each with shape (N, M + 1), without those that
     the constraint fixes.
 
     Arguments:
-        samples: The samples, with shape (N, M + 1, *), the truths first.
-        settled: The members without what the tolerance allows; see :func:`examine`.
+        samples: The samples, with shape (N, M + 1, \*), the truths first.
+        settled: The members moved onto the constraint; see :func:`examine`.
         statistics: The user's summaries by name.
 
     Raises:
-        ValueError: If a function returns something else than a finite number, or a row, for each
-            sample.
+        ValueError: If a function does not return a finite number, or a row, for each sample.
     """
     rows, entries = samples.shape[:2]
     found = _values(samples.flatten(end_dim=1), statistics)
     still = {} if settled is None else _values(settled.flatten(end_dim=1), statistics)
-    names, kept = [], []
+    kept = {}
     for name, v in found.items():
         v = v.reshape(rows, entries)
         allowed = 0.0
@@ -345,10 +330,8 @@ def summarised(
         # the constraint fixes what hardly varies within a row, and rounding is no variation
         least = max(calibration.FIXED * v.std(), 1e-5 * v.abs().mean(), FLOOR * allowed)
         if within > least:
-            names.append(name)
-            kept.append(calibration.rounded(v[..., None])[..., 0])
-    like = samples.flatten(start_dim=2).double()
-    return names, torch.stack(kept, dim=2) if kept else like.new_zeros((rows, entries, 0))
+            kept[name] = calibration.rounded(v[..., None])[..., 0]
+    return kept
 
 
 def _values(x: Tensor, statistics: Mapping[str, Callable[[Tensor], Tensor]]) -> dict[str, Tensor]:
@@ -435,15 +418,13 @@ def _modes_words(test: calibration.Test, labels: Sequence[Tensor], weights: Tens
 
 
 def _support_words(test: calibration.Test) -> str:
-    if test.worst < 2:
-        far = test.z[test.worst] < 0
-        return (
-            "members are farther from other samples than truths are: some leave the data"
-            if far
-            else "members are nearer to other samples than truths are: they gather"
-        )
     less = test.z[test.worst] < 0
-    return f"members are {'less' if less else 'more'} like data to the denoiser than truths are"
+    if test.worst >= 2:
+        like = "less" if less else "more"
+        return f"members are {like} like data to the denoiser than truths are"
+    if less:
+        return "members are farther from other samples than truths are: some leave the data"
+    return "members are nearer to other samples than truths are: they gather"
 
 
 def _summary_words(test: calibration.Test | None, names: list[str]) -> str:
@@ -455,24 +436,22 @@ def _summary_words(test: calibration.Test | None, names: list[str]) -> str:
 
 def _verdict(
     findings: Sequence[Finding],
+    tests: Mapping[str, calibration.Test],
     ratio: Estimate,
-    spread: calibration.Test,
-    centre: calibration.Test,
-    modes: calibration.Test,
     rows: int,
     entries: int,
     asked: int,
 ) -> str:
+    spread, centre, modes = (tests[family] for family in ("spread", "centre", "modes"))
     left = f" ({asked - rows} truths with members that are not finite are left out)"
     left = left if asked > rows else ""
     found = sorted((f for f in findings if f.found), key=lambda f: f.p)
     if found:
+        of_family = {f.family: f for f in found}
         plain = ["spread", "centre", "modes", "support"]
-        if "spread" in {f.family for f in found} and 2 * centre.worst >= centre.z.numel():
+        if "spread" in of_family and 2 * centre.worst >= centre.z.numel():
             plain.remove("centre")  # of narrow members a truth is outward more often
-        first = sorted(
-            (f for f in found if f.family in plain), key=lambda f: plain.index(f.family)
-        )
+        first = [of_family[family] for family in plain if family in of_family]
         # coverage, neighbours and summaries mostly follow from these
         return "; ".join(f.fault for f in first or found[:2]) + left
     narrow = (spread.critical + POWER) * ratio.error

@@ -29,8 +29,8 @@ class Audit:
         truths: The truths, with shape (N, \*).
         members: The number of members of each truth.
         level: The probability of finding a fault in any candidate if all are right.
-        best: What `feasibly.sample(method=...)` takes for the recommended candidate; None if
-            none could run.
+        best: What `feasibly.sample(method=...)` takes for the recommended candidate; None if none
+            could run.
         recommended: Its name; empty if there is none.
         regret: By which share its energy score may be above the least of the candidates, with 95 %
             confidence.
@@ -123,7 +123,7 @@ class Audit:
 
 def _row(c: Candidate) -> dict[str, str]:
     seen, plausible = c.examination, c.plausible
-    row = {
+    return {
         "method": c.name,
         "spread": "-" if seen is None else _shown(seen.ratio),
         "energy score": "-" if seen is None else _shown(seen.energy),
@@ -132,7 +132,6 @@ def _row(c: Candidate) -> dict[str, str]:
         "plausible": "-" if plausible is None else f"{plausible:.1%}",
         "evaluations": "-" if math.isnan(c.evaluations) else f"{c.evaluations:.0f}",
     }
-    return row
 
 
 def _shown(estimate: Estimate) -> str:
@@ -144,14 +143,9 @@ def recommend(
 ) -> tuple[Candidate | None, float, Candidate | None]:
     """Returns the candidate to use, its regret, and one that is cheaper and may be as good.
 
-    Candidates need feasible members. Those whose energy score is above the least with 95 %
-    confidence are out. The score counts faults by their size, so that one too small to matter
-    costs no recommendation. Of the others, it is the first without a fault, in the order in which
-    they are given: scores of few truths hardly differ, and what is best on many problems is a
-    better guess than the least of them. If all have faults, it is the one of the least score.
-
-    Arguments:
-        candidates: The candidates.
+    Candidates without feasible members, and those whose energy score is above the least with 95 %
+    confidence, are out. Of the others, it is the first without a fault, since they are given best
+    first; if all have faults, it is the one of the least score.
     """
     ran = [(c, c.examination) for c in candidates if c.examination is not None]
     if not ran:

@@ -20,12 +20,11 @@ from ..run import run
 from ..samplers import Ancestral
 
 STEPS = 256
-"""The number of diffusion steps of a truth, whose errors count as the members'. With 128 the
-standard deviation of normals is 0.3 % too large, with 256 it is within 0.1 %."""
+"""The number of diffusion steps of a truth. With 256 the standard deviation of normals is within
+0.1 %, with 128 it is 0.3 % too large."""
 
 TRIES = 64
-"""How many times as many samples of the prior are tried, at most, to find some inside
-inequalities."""
+"""The most samples of the prior that are tried to find one inside inequalities."""
 
 SEED = 2**32 - 5
 """The seed of truths is this minus the audit's, so that no member has a truth's noise."""
@@ -36,8 +35,8 @@ def from_prior(
 ) -> Tensor:
     r"""Samples truths from the prior, without the constraint.
 
-    Samples outside of inequalities are not taken, which samples the prior inside them. So it is
-    with implausible samples, since those are resampled.
+    Samples outside of inequalities, and implausible ones, are not taken, since members are not
+    either.
 
     Arguments:
         problem: The problem, whose constraint says which are near; None for any samples.
@@ -111,10 +110,8 @@ def inside(constraint: Constraint | None, x: Tensor) -> Tensor:
 
 @torch.no_grad()
 def unlike(constraint: Constraint, x: Tensor) -> str:
-    """Says that no statement through these samples is like the constraint as it is given, if so.
-
-    See :func:`feasibly.metrics.is_outlying`.
-    """
+    """Says that no statement through these samples is like the constraint as it is given, if so;
+    see :func:`feasibly.metrics.is_outlying`."""
     equalities = constraint.equalities
     if equalities is None:
         return ""
@@ -132,8 +129,7 @@ def unlike(constraint: Constraint, x: Tensor) -> str:
 def nearest(constraint: Constraint | None, x: Tensor, count: int) -> Tensor:
     """Returns the samples whose residuals are nearest to zero, relative to the typical ones.
 
-    This looks at residuals alone. So each truth is still a sample of its own statement, and the
-    statements are more like the constraint as it is given.
+    Each truth is still a sample of its own statement, because this looks at residuals alone.
     """
     equalities = None if constraint is None else constraint.equalities
     if equalities is None or count >= len(x):

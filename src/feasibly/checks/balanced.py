@@ -19,8 +19,8 @@ UNEVEN = 5.0
 
 DEPENDENT = 1e-6
 """Combinations of affine components that are shorter than this, relative to the longest, are
-dropped if no sample within ten standard deviations can violate them: they are multiples of others,
-up to the rounding of coefficients in single precision."""
+dropped if no sample within ten standard deviations can violate them: they are rounded multiples of
+others."""
 
 PROBES = 16
 """The number of random changes that show the size of a component, to some 20 %."""
@@ -38,23 +38,18 @@ ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4}
 
 @torch.no_grad()
 def balanced(constraint: Constraint, x: Tensor) -> Constraint:
-    r"""Returns an equivalent constraint whose residual components are of similar size.
+    r"""Returns an equivalent constraint whose residual components are of similar size, so that
+    :math:`J V J^\top` is well conditioned; the constraint itself, if it has this form already.
 
-    The equations of a discretised differential equation have coefficients of :math:`1 / h^2`,
-    where an observed value has the coefficient one. Then :math:`J V J^\top` is badly conditioned,
-    and solvers meet the large components only. So each component is divided by how much it changes
-    if a sample changes by white noise. The rows of an affine residual become orthonormal, unless
-    they are too many. What is feasible does not change, nor does the violation that is reported.
-    Components with noise are in units of their errors already.
-
-    A function that is affine is marked as linear, because most methods then take fewer steps.
+    Each component is divided by how much it changes if a sample changes by white noise. The rows
+    of an affine residual become orthonormal, unless they are too many. What is feasible does not
+    change, nor does the reported violation. Components with noise are in units of their errors
+    already. A function that is affine is marked as linear, because most methods then take fewer
+    steps.
 
     Arguments:
         constraint: The constraint.
         x: Clean estimates or samples, with shape (B, \*), which show the scale of samples.
-
-    Returns:
-        The constraint itself, if it has this form already.
 
     Raises:
         ConstraintError: If the equations of an affine residual contradict each other.

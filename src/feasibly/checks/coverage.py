@@ -14,8 +14,7 @@ from ..network import along_channels
 
 COVERED, COVERED_KNOWN = 5.0, 2.0
 """How many times a channel's standard deviation the highest noise level must be, and the standard
-deviation the lowest; and the former where samples begin with the data's mean and spread, which
-leaves the shape of the distribution alone to be covered."""
+deviation the lowest; and the former where samples begin with the data's mean and spread."""
 
 BIASED = 0.05
 """How far samples may be off because they begin at another mean, in standard deviations."""
@@ -27,12 +26,11 @@ ENOUGH = 64
 """The least number of values by which a channel counts by itself."""
 
 CENTRED, MEANS = 1e-5, 4
-"""How near to zero means are that count as zero, relative to the data, and of how many that is no
-chance."""
+"""How near to zero means are that count as zero, relative to the data, and of how many."""
 
 IDLE, REPEATS = 1e-3, 0.1
-"""How little of the noise is removed, as a share, where a network does nothing; and where it knows
-places up to whole periods alone."""
+"""The share of the noise that is removed where a network does nothing, and where it knows places
+up to whole periods alone."""
 
 CURE = (
     "give clean samples as feasibly.wrap(..., data=), or their mean and standard deviation as "
@@ -41,7 +39,7 @@ CURE = (
 
 
 class Channels(NamedTuple):
-    """Samples by channel, and what a channel is called.
+    """Samples by channel.
 
     Attributes:
         values: The values, with shape (N, C, E).
@@ -53,8 +51,8 @@ class Channels(NamedTuple):
 
 
 def channels(x: Tensor) -> Channels:
-    """Returns samples, with shape (N, *), by channel: the first axis of a sample, or each element
-    of a vector. They are taken together where a channel has fewer than 64 values."""
+    r"""Returns samples, with shape (N, \*), by channel: the first axis of a sample, or each
+    element of a vector. They are taken together where a channel has fewer than 64 values."""
     if x.ndim > 2 and x.shape[1] > 1 and x[:, 0].numel() >= ENOUGH:
         return Channels(x.flatten(start_dim=2), "channel")
     if x.ndim == 2 and x.shape[1] > 1 and len(x) >= ENOUGH:
@@ -63,8 +61,8 @@ def channels(x: Tensor) -> Channels:
 
 
 def centring(data: Tensor) -> Callable[[Tensor], Tensor] | None:
-    """Returns the projection onto data whose means over some axes are zero in every sample; None
-    if there are no such axes. One axis goes before several at a time."""
+    """Returns the projection onto data whose means over some axes are zero in every sample, one
+    axis before several at a time; None if there are no such axes."""
     x = data.double()
     inner = tuple(range(1, x.ndim))
     several = [dims for dims in (inner[1:], inner) if len(dims) > 1]
@@ -138,7 +136,7 @@ def misfits(
 
     Arguments:
         ends: The lowest and the highest noise level :math:`\sigma / \alpha`.
-        x: Samples, with shape (N, *).
+        x: Samples, with shape (N, \*).
         moments: The mean and the standard deviation that runs begin with; None for zero and one.
         what: What the samples are.
     """
@@ -197,13 +195,12 @@ def misfits(
 
 
 def unmoved(gaps: Tensor) -> str:
-    r"""Returns a sentence on what of states a network leaves as noisy as it is; "" if it denoises
-    all of them.
+    r"""Returns a sentence on what of states a network leaves as noisy as it is; empty if it
+    denoises all.
 
     Arguments:
-        gaps: How far estimates are from the noisy states, :math:`d(x_t) - x_t / \alpha_t` in units
-            of the noise level, at the highest one and that where it is largest, with shape
-            (2, N, *).
+        gaps: :math:`d(x_t) - x_t / \alpha_t` in units of the noise level, at the highest one and
+            that where it is largest, with shape (2, N, \*).
     """
     sizes = gaps.double().square().mean(dim=1).sqrt().nan_to_num(1.0)
     high, most = sizes

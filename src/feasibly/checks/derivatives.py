@@ -1,6 +1,6 @@
-"""Derivatives that are missing or that mislead, which a difference of values tells.
+"""Derivatives that are missing or that mislead, which a difference of values shows.
 
-A network of which a part is computed without gradients still has a gradient, of a wrong value. A
+A network that is computed in part without gradients still has a gradient, of a wrong value. A
 residual may be flat where the data are, or jump. Samplers follow gradients, and see none of this.
 """
 
@@ -20,8 +20,7 @@ from ..randomness import generator
 
 LEVELS = ((5 / 6, 1.0), (1 / 2, 0.15), (1 / 6, 0.15))
 """Where the logarithms of the noise levels at which a network is tested lie between the ends of
-the schedule, and how far a test goes there in units of the noise. Denoisers are smoothest high up,
-and a long way goes over the steps of what is rounded."""
+the schedule, and the length of a test there in units of the noise."""
 
 LENGTH = 0.1
 """How far a test of a residual goes, in units of the spread of clean samples."""
@@ -34,13 +33,12 @@ FLAT = 0.05
 is flat."""
 
 FLAT_STEP = 1e-3
-"""A residual that such a change of a sample leaves as it is, to the last bit, is flat there. It is
-in units of the samples' standard deviation."""
+"""A residual that such a change of a sample, in units of the standard deviation, leaves as it is
+is flat there."""
 
 NEAR, JUMP, HALVINGS = 0.25, 0.5, 14
-"""A residual jumps if it changes by half of what is typical of samples over a segment between two
-that was halved so often, and if fewer than a quarter of samples are nearer to zero than one
-side."""
+"""A residual jumps if it changes by half of what is typical of samples over a segment that was
+halved so often, and if fewer than a quarter of samples are nearer to zero than one side."""
 
 
 def unlike_gradient(
@@ -53,15 +51,14 @@ def unlike_gradient(
 ) -> bool:
     r"""Returns whether the gradient of `f` cannot be its derivative at some row.
 
-    The difference of two values is the integral of the gradient between them. So
-    :math:`\langle u, f(x + v/2) - f(x - v/2) \rangle` is compared with the mean of
-    :math:`\langle J^T u, v \rangle` at three points, the midpoints of thirds. Half of what both
-    vary by along the way is allowed: there, kinks, jumps, noise and rounding tell nothing. What
-    fails by chance does not fail three tests along different ways.
+    The difference of two values is the integral of the gradient between them. So :math:`\langle u,
+    f(x + v/2) - f(x - v/2) \rangle` is compared with the mean of :math:`\langle J^T u, v \rangle`
+    at the midpoints of thirds. Half of what both vary by along the way is allowed, because of
+    kinks, jumps, noise and rounding. Three tests along different ways must fail.
 
     Arguments:
-        f: The function of a batch (B, *), each row on its own, with values of shape (B, *).
-        x: Where to test it, with shape (B, *).
+        f: The function of a batch (B, \*), each row on its own, with values of shape (B, \*).
+        x: Where to test it, with shape (B, \*).
         reach: The size of the elements of :math:`v`, which broadcasts to `x`.
         epsilon: The relative rounding error of `f`.
         size: What it is relative to, besides the values, as a norm, with shape (B).
@@ -129,10 +126,7 @@ def _unlike(
 def check_gradient(
     denoiser: Callable[[Tensor, Tensor], Any], x_0: Tensor, known: bool = False
 ) -> None:
-    r"""Refuses a denoiser whose gradient is not the derivative of its output.
-
-    A network that predicts noise or a velocity without gradients passes for differentiable, since
-    :math:`x_0` depends on :math:`x_t` by itself too.
+    """Refuses a denoiser whose gradient is not the derivative of its output.
 
     Arguments:
         denoiser: The denoiser.
@@ -189,12 +183,12 @@ def _epsilon(denoiser: Any) -> float:
 
 
 def roughness(constraint: Constraint, x: Tensor) -> Iterator[str]:
-    """Yields what misleads samplers in the residuals that must vanish or have errors: that one is
-    flat where the constraint allows samples, or jumps close to zero.
+    r"""Yields what misleads samplers in residuals that must vanish or have errors: one is flat
+    where the constraint allows samples, or jumps close to zero.
 
     Arguments:
         constraint: The constraint.
-        x: Clean samples, with shape (B, *), a few dozen of them.
+        x: Clean samples, with shape (B, \*), a few dozen of them.
 
     Raises:
         ConstraintError: If a residual varies, but is flat at all samples.
@@ -211,11 +205,9 @@ def roughness(constraint: Constraint, x: Tensor) -> Iterator[str]:
 
 
 def _flat(part: Constraint, x: Tensor, r: Tensor) -> str:
-    """Says that a residual is flat where samples may be; nothing if none is.
-
-    A penalty relu(g) is, and so is a sensor that saturates. A residual that never varies is no
-    equation at all, and counts as none.
-    """
+    """Says that a residual is flat where samples may be, as a penalty relu(g) and a saturating
+    sensor are; empty if none is. A residual that never varies is no equation, and does not
+    count."""
     noise = torch.randn(x.shape, generator=generator(0), dtype=x.dtype).to(x)
     step = FLAT_STEP * x.std(dim=0) * noise
     flat = (part.residual(x + step) == r) & (part.residual(x - step) == r)
@@ -256,7 +248,7 @@ def _flat(part: Constraint, x: Tensor, r: Tensor) -> str:
 
 
 def _jumps(part: Constraint, x: Tensor, r: Tensor) -> str:
-    """Says that a residual jumps with one side close to zero; nothing if none does.
+    """Says that a residual jumps with one side close to zero; empty if none does.
 
     Segments between pairs of samples are halved, and the half over which a residual changes most
     is kept. What is continuous changes ever less.

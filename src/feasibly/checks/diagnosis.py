@@ -1,11 +1,9 @@
 """A look at a denoiser and a constraint before use."""
 
-__all__ = ["Cost", "Diagnosis", "Level", "diagnose"]
+__all__ = ["Diagnosis", "Level", "diagnose"]
 
-import math
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,16 +30,15 @@ PROJECTED = 8
 
 @dataclass(frozen=True)
 class Level:
-    r"""How a denoiser does at one noise level.
+    """How a denoiser does at one noise level.
 
     Attributes:
         t: The diffusion time.
         alpha: The signal scale.
         sigma: The noise scale.
         error: The root mean square of :math:`d(x_t) - x_0`.
-        limit: What it must not exceed: the smaller of the noise drawn, relative to the signal,
-            which is the error of not denoising, and of the data's standard
-            deviation, the error of knowing the data's mean alone.
+        limit: The smaller of the noise drawn, relative to the signal, which is the error of not
+            denoising, and of the data's standard deviation, the error of knowing their mean alone.
         gradient: Whether the gradient of the output is finite.
         excess: The largest error of a channel, in units of the bound on it; None for all channels
             together.
@@ -57,9 +54,8 @@ class Level:
 
     @property
     def bound(self) -> float:
-        """The largest error that is accepted: 10 % more than the limit, or 10 % of the noise. A
-        network that predicts the noise leaves a few percent of it where there is nearly nothing
-        else, and what it adds to the state of the next step drowns in that step's own noise."""
+        """The largest error that is accepted: 10 % more than the limit, or 10 % of the noise,
+        which drowns in the next step's own noise."""
         return _bound(self.limit, self.sigma / self.alpha)
 
     @property
@@ -75,43 +71,23 @@ class Level:
 
 
 @dataclass(frozen=True)
-class Cost:
-    """What a call of a denoiser takes.
-
-    Attributes:
-        states: The number of states in the call.
-        forward: The seconds of a forward call.
-        gradient: The seconds of a forward call and a gradient.
-        parameters: The bytes of its parameters.
-        activations: The bytes that one state keeps for a gradient, besides the parameters.
-    """
-
-    states: int
-    forward: float
-    gradient: float
-    parameters: int
-    activations: int
-
-
-@dataclass(frozen=True)
 class Diagnosis:
-    """What :func:`diagnose` found.
+    """What :func:`diagnose` found; None where there is no constraint, or none that must hold
+    exactly.
 
     Attributes:
         levels: The denoiser at several noise levels, highest first.
         monotone: Whether the noise level rises with time throughout.
         variance: The variance of the data, the square of the error of knowing only their mean.
-        residuals: The number of residuals; None without a constraint.
+        residuals: The number of residuals.
         violation: The 5 %, 50 % and 95 % quantiles of the violation of unconstrained samples.
-        suggested_tolerance: A tolerance that reduces the typical violation a million times, that
-            is, the residual a thousand times. It is at least 1e-12, unless unconstrained samples
-            have less. None if nothing must hold exactly.
+        suggested_tolerance: A tolerance that reduces the typical residual a thousand times; at
+            least 1e-12, unless unconstrained samples have less.
         projected: How many of :data:`PROJECTED` samples a direct projection brings within the
-            tolerance; None without a constraint that must hold exactly.
-        nearest: The least violation that it reaches; likewise.
-        remoteness: How far from zero residuals are, in their standard deviations over samples, at
-            most; None without a constraint.
-        cost: What a call takes; None if the denoiser has no gradient.
+            tolerance.
+        nearest: The least violation that it reaches.
+        remoteness: How far from zero residuals are at most, in their standard deviations over
+            samples.
         misfits: How the schedule's noise levels do not fit the data, in sentences.
         gradient: Why the denoiser's gradient cannot be used, in a sentence; empty if it can.
     """
@@ -119,13 +95,12 @@ class Diagnosis:
     levels: list[Level]
     monotone: bool
     variance: float
-    residuals: int | None
-    violation: tuple[float, float, float] | None
-    suggested_tolerance: float | None
-    projected: int | None
-    nearest: float | None
-    remoteness: float | None
-    cost: Cost | None = field(compare=False)  # times differ from run to run
+    residuals: int | None = None
+    violation: tuple[float, float, float] | None = None
+    suggested_tolerance: float | None = None
+    projected: int | None = None
+    nearest: float | None = None
+    remoteness: float | None = None
     misfits: tuple[str, ...] = ()
     gradient: str = ""
 
@@ -144,7 +119,7 @@ def diagnose(
     levels: int = 9,
     seed: int = 0,
 ) -> Diagnosis:
-    r"""Tests a denoiser, and a constraint if there is one.
+    """Tests a denoiser, and a constraint if there is one.
 
     A wrong sign, time direction or prediction type makes the denoising error larger than that of
     not denoising at all, at some noise level.
@@ -153,8 +128,7 @@ def diagnose(
         denoiser: The denoiser.
         constraint: The constraint, or None.
         data: Clean data, with shape :math:`(N, *)`, or samples of the model itself, which find
-            fewer mistakes. Row i is denoised under the conditions of member i, if the denoiser
-            has any.
+            fewer mistakes. Row i is denoised under the conditions of member i, if there are any.
         levels: The number of noise levels.
         seed: The seed.
 
@@ -172,45 +146,54 @@ def diagnose(
     noise = generator(seed)
     found = [_level(network, data, t, noise) for t in times]
     monotone = bool((sigma / alpha).diff().gt(0).all())
-    cost = _cost(network, data[:BATCH]) if all(level.gradient for level in found) else None
-    variance, wrong = data.var().item(), _wrong_gradient(network, data[:4])
-    ends = (sigma / alpha)[[0, -1]].tolist()
+    lowest, highest = (sigma / alpha)[[0, -1]].tolist()
     moments = getattr(network.denoiser, "data_moments", None)
-    unfit = misfits((ends[0], ends[1]), data, moments)
-    fits = tuple(one.sentence for one in unfit if not one.of_mean)  # a run finds the mean itself
+    unfit = misfits((lowest, highest), data, moments)
+    of_denoiser = Diagnosis(
+        levels=found,
+        monotone=monotone,
+        variance=data.var().item(),
+        misfits=tuple(one.sentence for one in unfit if not one.of_mean),  # a run finds that itself
+        gradient=_wrong_gradient(network, data[:4]),
+    )
+    return of_denoiser if constraint is None else _with_constraint(of_denoiser, constraint, data)
 
-    if constraint is None:
-        return Diagnosis(found, monotone, variance, *(None,) * 6, cost, fits, wrong)
+
+def _with_constraint(found: Diagnosis, constraint: Constraint, data: Tensor) -> Diagnosis:
+    """Adds what data show of a constraint."""
     of_one = torch.zeros(len(data), dtype=torch.long)  # if members have targets of their own
     with batch.calling(of_one[:64], data.device):
         r = check_constraint(constraint, data[:64])
-    residuals, spread = r.shape[1], r.std(dim=0).clamp_min(torch.finfo(r.dtype).tiny)
-    remote = (r.mean(dim=0).abs() / spread).max().item()
+    spread = r.std(dim=0).clamp_min(torch.finfo(r.dtype).tiny)
     with torch.no_grad(), batch.calling(of_one, data.device):
         c = constraint.violation(data).double()
     low, median, high = c.quantile(torch.tensor([0.05, 0.5, 0.95]).to(c)).tolist()
-    quantiles = (low, median, high)
+    found = replace(
+        found,
+        residuals=r.shape[1],
+        violation=(low, median, high),
+        remoteness=(r.mean(dim=0).abs() / spread).max().item(),
+    )
     exact = constraint.exact
     if exact is None:  # samples need not be brought anywhere
-        known = (residuals, quantiles, None, None, None, remote)
-        return Diagnosis(found, monotone, variance, *known, cost, fits, wrong)
+        return found
     # of the samples themselves: if none can be brought there, no sampler can either
     with batch.calling(of_one[:PROJECTED], data.device):
         near = LBFGS(steps=128, max_step=1.0)(
             lambda x: (exact.residual(x), x),
             data[:PROJECTED],
             exact.tolerance,
-            unit=(variance * data[0].numel()) ** 0.5,
+            unit=(found.variance * data[0].numel()) ** 0.5,
         )
         c, feasible = exact.assess(near.x_0.detach())
-    reached = int(feasible.sum()), c.min().item(), remote
-    # a composite has no tolerance of its own: its parts have; and what is impossible has none
-    possible = reached[0] and not isinstance(constraint, Composite)
+    reached = int(feasible.sum())
     # where samples as they are have less than 1e-12, the residual is in small units
     floor = 1e-12 if low > 1e-12 or median == 0 else 0.0
+    # a composite has no tolerance of its own: its parts have; and what is impossible has none
+    possible = reached and not isinstance(constraint, Composite)
     suggestion = max(1e-6 * median, floor) if possible else None
-    known = (residuals, quantiles, suggestion, *reached)
-    return Diagnosis(found, monotone, variance, *known, cost, fits, wrong)
+    nearest = c.min().item()
+    return replace(found, suggested_tolerance=suggestion, projected=reached, nearest=nearest)
 
 
 def _try(network: Network, data: Tensor, seed: int) -> None:
@@ -259,46 +242,3 @@ def _level(network: Network, data: Tensor, t: Tensor, noise: torch.Generator) ->
 
 def _bound(limit: float, sigma: float) -> float:
     return max(1.1 * limit, 0.1 * sigma)
-
-
-@torch.enable_grad()
-def _cost(network: Network, x_0: Tensor) -> Cost:
-    """The cost of a call half way, on a batch that has been through the denoiser before."""
-    t = torch.tensor(0.5, dtype=x_0.dtype, device=x_0.device)
-    alpha_t, sigma_t = network.schedule(t)
-    x_t = torch.sqrt(alpha_t**2 + sigma_t**2) * x_0.detach()
-    parameters = {p.untyped_storage().data_ptr(): p for p in _parameters(network.denoiser)}
-    kept: dict[int, int] = {}
-
-    def keep(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in parameters:
-            kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with batch.calling(range(len(x_0)), x_0.device):
-        forward = math.inf
-        for _ in range(3):  # the least, since other work on the machine only adds
-            start = _now(x_0)
-            with torch.no_grad():
-                network(x_t, t)
-            forward = min(forward, _now(x_0) - start)
-        start = _now(x_0)
-        x_t.requires_grad_()
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            x_hat = network(x_t, t)
-        torch.autograd.grad(x_hat.sum(), x_t)
-        gradient = _now(x_0) - start
-    size = sum(p.numel() * p.element_size() for p in parameters.values())
-    return Cost(len(x_0), forward, gradient, size, round(sum(kept.values()) / len(x_0)))
-
-
-def _parameters(denoiser: Any) -> list[Tensor]:
-    parameters = getattr(denoiser, "parameters", None)
-    return list(parameters()) if callable(parameters) else []
-
-
-def _now(like: Tensor) -> float:
-    if like.is_cuda:
-        torch.cuda.synchronize(like.device)
-    return time.perf_counter()

@@ -24,10 +24,10 @@ rounds to 0.3 %, while a mean over the batch moves it by tens of percent."""
 
 def check_parts(name: str, denoiser: Any, constraint: Any) -> None:
     """Refuses arguments that are no denoiser and no constraint, and says what they are."""
+    order = f"the order is {name}(denoiser, constraint)"
     if isinstance(denoiser, Constraint):
         raise ValueError(
-            f"{name} got a constraint, {denoiser!r}, where the denoiser belongs; the order is "
-            f"{name}(denoiser, constraint)."
+            f"{name} got a constraint, {denoiser!r}, where the denoiser belongs; {order}."
         )
     if constraint is None or isinstance(constraint, Constraint):
         return
@@ -37,7 +37,7 @@ def check_parts(name: str, denoiser: Any, constraint: Any) -> None:
     elif isinstance(constraint, list | tuple):
         cure = "join several by Composite([a, b])"
     elif callable(getattr(constraint, "schedule", None)):
-        cure = f"this is a denoiser; the order is {name}(denoiser, constraint)"
+        cure = f"this is a denoiser; {order}"
     elif callable(constraint):
         cure = "state a function r(x) that is zero where it holds by Equality(r, tolerance=1e-6)"
     else:
@@ -46,48 +46,39 @@ def check_parts(name: str, denoiser: Any, constraint: Any) -> None:
 
 
 def as_data(data: Any) -> Tensor:
-    """Returns clean data as a tensor of floating-point numbers.
-
-    Arguments:
-        data: The data, a tensor or an array of numbers with shape (N, *), N > 1.
+    """Returns clean data, a tensor or an array of numbers with shape (N, *), as a tensor.
 
     Raises:
-        DenoiserError: If they are something else.
+        DenoiserError: If they are something else, or not a few different samples.
     """
+    need = "A test on data needs a few different samples"
     if isinstance(data, np.ndarray) and data.dtype.kind in "biufc":
         data = torch.tensor(np.ascontiguousarray(data))
-    if isinstance(data, Tensor) and data.is_complex():
-        raise DenoiserError(
-            "A test on data needs a few different samples, real ones: give real and imaginary "
-            "parts as channels, as the network has them (torch.view_as_real)."
-        )
     if not isinstance(data, Tensor) or data.ndim < 2 or len(data) < 2:
         got = f"shape {tuple(data.shape)}" if isinstance(data, Tensor) else type(data).__name__
         raise DenoiserError(
-            "A test on data needs a few different samples, as a tensor or an array with shape "
-            f"(N, *), N at least 2; got {got}. Of a loader take one batch, and of pairs of data "
-            "and labels the data."
+            f"{need}, as a tensor or an array with shape (N, *), N at least 2; got {got}. Of a "
+            "loader take one batch, and of pairs of data and labels the data."
+        )
+    if data.is_complex():
+        raise DenoiserError(
+            f"{need}, real ones: give real and imaginary parts as channels (torch.view_as_real)."
         )
     if (data == data[:1]).all():
-        raise DenoiserError(
-            "A test on data needs a few different samples, and all of these are equal."
-        )
+        raise DenoiserError(f"{need}, and all of these are equal.")
     return data if data.is_floating_point() else data.float()
 
 
 def check_denoiser(
     denoiser: Callable[[Tensor, Tensor], Any], x_t: Tensor, t: Tensor, gradient: bool
 ) -> Tensor:
-    r"""Calls the denoiser, and refuses it if its output is not of the right kind.
+    r"""Returns the clean estimates of a denoiser, which may be non-finite at this noise level.
 
     Arguments:
         denoiser: The denoiser.
         x_t: States, with shape :math:`(B, *)`.
         t: Their time, with shape :math:`()`.
         gradient: Whether the output must be differentiable.
-
-    Returns:
-        The clean estimates, which may be non-finite at this noise level.
 
     Raises:
         DenoiserError: If the output is no tensor, of another shape or dtype than `x_t`, mixes
@@ -108,15 +99,10 @@ def check_denoiser(
     except Exception as error:
         if is_exhausted(error):
             raise DenoiserError(exhausted("The denoiser", error, len(x_t))) from error
+        cure = "Check `shape`, `dtype` and `device` against what the network expects"
         raise DenoiserError(
-            f"The denoiser failed on a state of shape {tuple(x_t.shape)}, {x_t.dtype} on "
-            f"{x_t.device} ({type(error).__name__}: {error}). "
-            + (
-                explained(error)
-                or "Check `shape`, `dtype` and `device` of the sample() call against what the "
-                "network expects"
-            )
-            + "."
+            f"The denoiser failed on a state of shape {_of(x_t)} ({type(error).__name__}: "
+            f"{error}). {explained(error) or cure}."
         ) from error
     if gradient and not x_0.requires_grad:
         raise DenoiserError(
@@ -138,14 +124,7 @@ def check_denoiser(
 
 @torch.enable_grad()
 def check_constraint(constraint: Constraint, x: Tensor) -> Tensor:
-    r"""Evaluates the constraint and its gradient, and refuses it if they cannot be used.
-
-    Arguments:
-        constraint: The constraint.
-        x: Clean samples, with shape :math:`(B, *)`, B > 1.
-
-    Returns:
-        The residuals, with shape :math:`(B, m)`.
+    """Returns the residuals of clean samples, with shape (B, *), B > 1.
 
     Raises:
         ConstraintError: If the residual has a wrong shape, dtype or device, is not finite, not
@@ -158,14 +137,10 @@ def check_constraint(constraint: Constraint, x: Tensor) -> Tensor:
     except ConstraintError:
         raise  # it says what is wrong
     except Exception as error:
+        cure = "Check its shapes, and that its tensors are of that dtype and on that device"
         raise ConstraintError(
-            f"{name} failed on samples of shape {tuple(x.shape)}, {x.dtype} on {x.device} "
-            f"({type(error).__name__}: {error}). "
-            + (
-                explained(error)
-                or "Check its shapes, and that its tensors are of that dtype and on that device"
-            )
-            + "."
+            f"{name} failed on samples of shape {_of(x)} ({type(error).__name__}: {error}). "
+            f"{explained(error) or cure}."
         ) from error
 
     if not isinstance(r, Tensor) or r.ndim != 2 or r.shape[0] != x.shape[0]:
@@ -178,8 +153,8 @@ def check_constraint(constraint: Constraint, x: Tensor) -> Tensor:
         raise ConstraintError(f"{name}: the residual has no values; is what it selects empty?")
     if r.is_complex():
         raise ConstraintError(
-            f"{name}: the residual is complex. Return its real and imaginary parts, as "
-            "torch.view_as_real(r).flatten(start_dim=1) has them; Equality does so itself."
+            f"{name}: the residual is complex; return its real and imaginary parts, as "
+            "torch.view_as_real(r).flatten(start_dim=1) has them."
         )
     if r.dtype != x.dtype or r.device != x.device:
         raise ConstraintError(
@@ -190,12 +165,15 @@ def check_constraint(constraint: Constraint, x: Tensor) -> Tensor:
     return r.detach()
 
 
+def _of(x: Tensor) -> str:
+    return f"{tuple(x.shape)}, {x.dtype} on {x.device}"
+
+
 def _check_values(name: str, constraint: Constraint, x: Tensor, r: Tensor) -> None:
     if not r.isfinite().all():
         raise ConstraintError(
             f"{name}: {int((~r.isfinite()).sum())} of {r.numel()} residuals are not finite on the "
-            "denoiser's own estimates; restate it without poles, logarithms or roots there (and "
-            "without negative values, if it is a Scalar)."
+            "denoiser's own estimates; restate it without poles, logarithms or roots there."
         )
     if not r.requires_grad:
         raise ConstraintError(
@@ -244,9 +222,8 @@ def _check_values(name: str, constraint: Constraint, x: Tensor, r: Tensor) -> No
     if any(unlike_gradient(p.residual, at, LENGTH * at.std(), epsilon) for p in parts):
         raise ConstraintError(
             f"{name}: the gradient of the residual is not its derivative, since part of it is "
-            "computed without gradients, or is rounded. Remove torch.no_grad(), detach(), .data, "
-            ".item(), numpy and rounding from it and from its decoder, or state it by "
-            "constraints.BlackBox."
+            "computed without gradients, or is rounded. Remove torch.no_grad(), detach(), numpy "
+            "and rounding from it and its decoder, or state it by constraints.BlackBox."
         )
 
 
@@ -260,9 +237,8 @@ def _independent(
 ) -> bool:
     """Whether the first row of a batch is the same alone, up to rounding.
 
-    Kernels of half precision round by the size of the batch. So where the rows differ by no more
-    than that, a batch of the same size decides: `of_twins` returns the first row of one whose rows
-    are all the first.
+    Half precision rounds by the size of the batch. Where the rows differ by no more than that,
+    `of_twins` decides: the first row of a batch of that size whose rows are all the first.
     """
     first = batch[:1]
     if torch.allclose(alone, first, rtol=rtol, atol=atol, equal_nan=True):

@@ -1,11 +1,10 @@
 """What a run's parts do with fixed states: a few numbers that tell two runs apart.
 
-What a run is made of cannot be written down: code, and tensors inside a constraint or among the
-conditions of a network. So a store keeps what its parts returned, and who resumes must find the
-same. It is compared up to rounding, since members may be drawn on several machines.
+Code, and tensors inside a constraint or among the conditions of a network, cannot be written down.
+So a store keeps what its parts returned, and who resumes must find the same, up to rounding.
 """
 
-__all__ = ["PARTS", "Probe", "differences", "is_probe", "probe"]
+__all__ = ["PARTS", "Probe", "differences", "probe"]
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,13 +30,10 @@ SKETCH = 4
 """The numbers kept of an output: its mean, its deviation, and two products with noise."""
 
 SCALES = (1.0, 4.0)
-"""The sizes of the states that a constraint is asked for: bounds let small ones pass."""
+"""The sizes of the states that a constraint is evaluated for: bounds let small ones pass."""
 
 RTOL, HALF_RTOL = 1e-3, 3e-2
 """How far numbers may differ, relative to the output: of half-precision networks, farther."""
-
-MOST = 4096
-"""The most numbers that a store may give for a part."""
 
 SLICE = 2**20
 
@@ -51,9 +47,9 @@ def probe(
     dtype: torch.dtype,
     device: torch.device,
 ) -> Probe:
-    r"""Asks the parts of a run what they do: the denoiser's schedule at nine times, the denoiser
-    at :math:`t = 0.5`, where runs begin, and the residual, for the first members, one in the
-    middle and the last.
+    """Evaluates the parts of a run: the denoiser's schedule at nine times, the denoiser at
+    :math:`t = 0.5`, where runs begin, and the residual, for the first members, one in the middle
+    and the last.
 
     Arguments:
         denoiser: The denoiser.
@@ -85,12 +81,12 @@ def probe(
 
 
 def differences(stored: Probe, here: Probe, denoiser: Any = None) -> list[str]:
-    """Returns the parts that differ. What is not finite on either side is not compared.
+    """Returns the parts that differ; what is not finite on either side is not compared.
 
     Arguments:
         stored: The numbers in the store.
         here: Those of this run.
-        denoiser: The denoiser, whose precision tells how far rounding may go.
+        denoiser: The denoiser, on whose precision the allowed rounding depends.
     """
     loose = HALF_RTOL if _is_half(denoiser) else RTOL
     wrong = []
@@ -106,20 +102,6 @@ def differences(stored: Probe, here: Probe, denoiser: Any = None) -> list[str]:
     return wrong
 
 
-def is_probe(value: Any) -> bool:
-    """Whether an untrusted value may be what :func:`probe` returned."""
-    return (
-        isinstance(value, Mapping)
-        and set(value) == set(PARTS)
-        and all(
-            isinstance(numbers, (list, tuple))
-            and len(numbers) <= MOST
-            and all(map(_known, numbers))
-            for numbers in value.values()
-        )
-    )
-
-
 def _agree(a: Sequence[float | None], b: Sequence[float | None], rtol: float) -> bool:
     pairs = [(p, q) for p, q in zip(a, b, strict=True) if p is not None and q is not None]
     if len(pairs) < len(a):
@@ -132,28 +114,21 @@ def _agree(a: Sequence[float | None], b: Sequence[float | None], rtol: float) ->
 def _sketches(output: Tensor) -> Iterator[float | None]:
     """The sketch of each row."""
     for row in output.detach().flatten(start_dim=1):
-        yield from _sketch(row)
-
-
-def _sketch(row: Tensor) -> list[float | None]:
-    noise, total = generator(0, 0, 7), torch.zeros(SKETCH, dtype=torch.float64)
-    for part in row.split(SLICE):  # a sample may be large, and there is noise for each number
-        v = part.to("cpu", torch.float64)
-        n = torch.randn((SKETCH - 2, len(v)), generator=noise, dtype=torch.float64)
-        total += torch.cat([v.sum()[None], v.square().sum()[None], n @ v])
-    size = max(1, len(row))
-    mean = float(total[0]) / size
-    spread = math.sqrt(max(0.0, float(total[1]) / size - mean**2))
-    # divided so that it is as large as the deviation, and one number in many still counts
-    return [_number(v) for v in (mean, spread, *(total[2:] / math.sqrt(size)).tolist())]
+        noise, total = generator(0, 0, 7), torch.zeros(SKETCH, dtype=torch.float64)
+        for part in row.split(SLICE):  # a sample may be large, and there is noise for each number
+            v = part.to("cpu", torch.float64)
+            n = torch.randn((SKETCH - 2, len(v)), generator=noise, dtype=torch.float64)
+            total += torch.cat([v.sum()[None], v.square().sum()[None], n @ v])
+        size = max(1, len(row))
+        mean = float(total[0]) / size
+        spread = math.sqrt(max(0.0, float(total[1]) / size - mean**2))
+        # divided so that it is as large as the deviation, and one number in many still counts
+        products = (total[2:] / math.sqrt(size)).tolist()
+        yield from map(_number, (mean, spread, *products))
 
 
 def _number(value: float) -> float | None:
     return float(f"{value:.9g}") if math.isfinite(value) and abs(value) < 1e150 else None
-
-
-def _known(value: Any) -> bool:
-    return value is None or (type(value) in (int, float) and -1e150 <= value <= 1e150)
 
 
 def _is_half(denoiser: Any) -> bool:

@@ -27,11 +27,10 @@ DROWNED = 0.01
 ROWS = 1024
 """At most this many states go through the network at each of them."""
 CAP = 100.0
-"""What a sample's errors count at most where two readings are compared: one sample at which a
-wrong reading fails by far must not hide that it fails at all."""
+"""The most that a sample's errors count where two readings are compared, so that one sample does
+not hide that a reading fails."""
 SCHEDULES = (VP, SubVP, Cosine, Rectified)
-"""The schedules that a network is tried with in place of each other: all give it a time in [0, 1]
-from data to noise."""
+"""The schedules that a network is tried with in place of each other, all of a time in [0, 1]."""
 TIME = (
     "the direction of time: try giving the network 1 - t (time=lambda t: 1 - t), or "
     "schedules.Flow for one whose time runs from noise to data"
@@ -42,19 +41,17 @@ SIGN = "the sign of the prediction: try negating what the network returns"
 
 @dataclass(frozen=True, repr=False)
 class Attempt:
-    r"""One reading of a network, tried on data.
+    """One reading of a network, tried on data.
 
     Attributes:
         change: What is different from the wrap, in words; empty for the wrap itself.
         remedy: What to try, in words.
         ratios: At each noise level, from low to high, the root mean square of :math:`d(x_t) - x_0`
             relative to the error of a guess: the data's mean, or the noisy state itself.
-        sure: The largest ratio less what chance may have added: three standard errors over the
-            samples, or as many more as a few samples need.
-        slope: The largest deviation from one of the slope of :math:`x_0` against
-            :math:`d(x_t)`, as a factor. It is one for a posterior mean, whatever the data.
-        squares: The mean square errors behind the ratios, summed over the noise levels, of every
-            sample, with shape (N).
+        sure: The largest ratio less what chance may have added.
+        slope: The largest deviation from one of the slope of :math:`x_0` against :math:`d(x_t)`,
+            as a factor. It is one for a posterior mean, whatever the data.
+        squares: The mean square errors, summed over the noise levels, with shape (N).
         sibling: Whether it is all but the same reading, so that a small gain decides.
     """
 
@@ -86,8 +83,8 @@ class Attempt:
         )
 
     def beats(self, other: "Attempt") -> bool:
-        """Whether this reading is better than another by more than chance has it and by more
-        than a network's own errors might."""
+        """Whether this reading is better than another by more than chance and a network's own
+        errors."""
         mine, theirs = (a.squares.nan_to_num(nan=CAP).clamp(max=CAP) for a in (self, other))
         gain = theirs - mine
         chance = allowance(len(gain)) * gain.std() / math.sqrt(len(gain))
@@ -137,14 +134,13 @@ class Bench:
 
     def units(self) -> Iterator[Attempt]:
         """The network, given the time in other units."""
-        time = self.adapter.time
-        for factor, remedy in ((999, "999 times"), (1 / 999, "a 999th of")):
+        time, prediction = self.adapter.time, self.adapter.prediction
+        for factor, share in ((999, "999 times"), (1 / 999, "a 999th of")):
             try:
                 outputs = self._outputs(self.data, lambda t, factor=factor: factor * time(t))
             except (IndexError, RuntimeError):  # there may be no such time for the network
                 continue
-            remedy = f"giving the network {remedy} the time that it gets now"
-            prediction = self.adapter.prediction
+            remedy = f"giving the network {share} the time that it gets now"
             yield self._judge("the unit of time", remedy, prediction, outputs, self.data)
 
     def schedules(self, near: bool = False) -> Iterator[Attempt]:
@@ -169,23 +165,17 @@ class Bench:
             if kind is type(own) or (near and kind is not nearest):
                 continue
             outputs = self._outputs(self.data, self.adapter.time, schedule)
-            remedy = f"schedule={schedule!r}"
-            prediction = self.adapter.prediction
-            yield self._judge("the noise schedule", remedy, prediction, outputs, self.data)
+            change, remedy = "the noise schedule", f"schedule={schedule!r}"
+            yield self._judge(change, remedy, self.adapter.prediction, outputs, self.data)
 
     def ranges(self) -> Iterator[Attempt]:
         """The network, on the data in other ranges."""
         for name, formula, change in _ranges(self.data):
             data = change(self.data)
             outputs = self._outputs(data, self.adapter.time)
-            yield self._judge(
-                f"the range of the values: the network knows data {name}",
-                f"giving it x -> {formula}, and stating constraints on that (Constraint.in_units("
-                "mean, std) does)",
-                self.adapter.prediction,
-                outputs,
-                data,
-            )
+            words = f"the range of the values: the network knows data {name}"
+            remedy = f"giving it x -> {formula}, and constraints on that (Constraint.in_units)"
+            yield self._judge(words, remedy, self.adapter.prediction, outputs, data)
 
     def _repeated(self, data: Tensor) -> Tensor:
         return data.repeat(self.copies, *(1,) * (data.ndim - 1))
@@ -312,9 +302,8 @@ def _noise_levels(schedule: Any, data: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def allowance(samples: int, of: int = 1) -> float:
-    r"""The standard errors to allow for chance: three, or as many more as the largest of several
-    has; and for the mean of a few samples, whose standard error is itself uncertain, Student's t
-    at the same level (by Cornish and Fisher's expansion)."""
+    """The standard errors to allow for chance: three, or as many more as the largest of several
+    has; of a few samples, Student's t at the same level (by Cornish and Fisher's expansion)."""
     several = math.sqrt(1 + 2 * math.log(of) / 9)
     return several * (
         3 + sum(c / (samples - 1) ** k for k, c in ((1, 7.5), (2, 17.25), (3, 30.2)))
@@ -339,16 +328,12 @@ def _slope(x_hat: Tensor, x_0: Tensor, copies: int) -> float:
     r"""The slope :math:`b` of :math:`x_0` against :math:`\hat{x}`, both centred, as a factor of at
     least one, less what chance may have added over the samples."""
     x_hat, x_0 = (x.flatten(start_dim=1) for x in (x_hat, x_0))
-    per_sample = (
-        (a * b).sum(dim=1).reshape(copies, -1).mean(dim=0)
-        for a, b in ((x_hat, x_0), (x_hat, x_hat))
-    )
-    both, own = per_sample
+    products = ((x_hat * x).sum(dim=1) for x in (x_0, x_hat))
+    both, own = (each.reshape(copies, -1).mean(dim=0) for each in products)
     slope = both.sum() / own.sum()
     error = (both - slope * own).square().sum().sqrt() / own.sum()
     chance = allowance(len(both)) * error.item()
-    excess = max(slope.item() - chance, 0.0)
-    short = slope.item() + chance
-    if excess > 1:
-        return excess
-    return 1 / short if 0 < short < 1 else (math.inf if short <= 0 else 1.0)
+    excess, short = slope.item() - chance, slope.item() + chance
+    if short <= 0:
+        return math.inf
+    return max(1.0, excess, 1 / short)

@@ -26,19 +26,17 @@ FEW = 64
 
 @own_mode()
 def self_test(denoiser: Any, data: Tensor | np.ndarray, seed: int = 0) -> Attempt:
-    r"""Tests a denoiser on real data, and if it fails finds out why.
+    """Tests a denoiser on real data, and if it fails finds out why.
 
     A posterior mean is at no noise level worse than two guesses, the data's mean and the noisy
     state; data regressed on it have a slope of one; and no other reading of the same network
-    denoises better. The readings tried are with its sign turned, with time reversed or counted in
-    another unit, as another prediction type, with the data in another range, and with another
-    schedule; the best is named. Readings that hardly differ, such as a v and a velocity under VP,
-    take a few hundred samples of few numbers to tell apart, or a few of many. All of this is with
-    an allowance for chance over the samples; data of fewer than 64 numbers in all only warn.
+    denoises better. The readings tried are with its sign turned, with time reversed or in another
+    unit, as another prediction type, with the data in another range, and with another schedule;
+    the best is named. All of this is with an allowance for chance over the samples.
 
-    VP and SubVP are told apart. Other schedules that are near to each other, such as VP and the
-    cosine schedule for a network that predicts v, may pass in place of each other: to the network
-    they differ by a small error in the noise level, as trained networks have, too.
+    Readings that hardly differ, such as a v and a velocity under VP, take a few hundred samples of
+    few numbers to tell apart. VP and SubVP are told apart; other schedules that are near to each
+    other, such as VP and the cosine schedule, may pass in place of each other.
 
     Arguments:
         denoiser: What :func:`feasibly.wrap` returned, or another denoiser.
@@ -46,13 +44,10 @@ def self_test(denoiser: Any, data: Tensor | np.ndarray, seed: int = 0) -> Attemp
             suffice. Row i is denoised under the conditions of member i.
         seed: The seed of the noise.
 
-    Returns:
-        How it did.
-
     Raises:
-        DenoiserError: If the schedule does not go from data to noise, an output or its gradient
-            is not finite, the gradient is not its derivative, or the denoiser is worse than a
-            guess or than another reading; the message says what is wrong and what to try.
+        DenoiserError: If the schedule does not go from data to noise, an output or its gradient is
+            not finite, the gradient is not its derivative, or the denoiser is worse than a guess
+            or than another reading. Data of fewer than 64 numbers in all only warn.
     """
     adapter = denoiser if isinstance(denoiser, Adapter) else _reading(denoiser)
     data = as_data(data)

@@ -27,7 +27,7 @@ def check(
     """Test a denoiser and a constraint before use.
 
     Prints what the denoiser assumes, its error at several noise levels against the variance of
-    the data, what an evaluation takes, and how `sample` would sample. With data, it also says
+    the data, and how `sample` would sample. With data, it also says
     which assumption is wrong, if one is. Exits with 1 if something is wrong.
 
     Arguments:

@@ -33,13 +33,12 @@ MEMBERS = {
 UNITS = {"seconds": "s"}
 
 FIT = "mean square of the misfits in units of their errors, about one for members that fit"
-"""What `chi_square` is: a variable with a value for each member and each observation with errors,
-which a store has if there are some."""
+"""What `chi_square` is, which a store has if there are observations with errors."""
 
 
 def files(manifest: Manifest) -> dict[str, bytes]:
-    """Returns the files by their paths in the store: first the descriptions of the arrays, then
-    that of the whole, then coordinates. In this order a reader always finds values or none."""
+    """Returns the files by their paths in the store: the descriptions of the arrays, that of the
+    whole, then coordinates. In this order a reader always finds values or none."""
     config, layout = manifest.config, manifest.layout
     count, names = config.members, list(manifest.observations)
     arrays = {"member": _array(["member"], [count], "int64", long_name="member")}
@@ -76,8 +75,8 @@ def about(manifest: Manifest) -> str:
 
 
 def _array(dims: Sequence[str], shape: list[int], kind: str, **words: Any) -> dict[str, Any]:
-    """Returns the description of an array in one chunk. It is raw: noise does not shrink, and the
-    size of a chunk says whether it is whole."""
+    """Returns the description of an array in one raw chunk, whose size says whether it is
+    whole."""
     endian = {} if kind == "bool" else {"configuration": {"endian": "little"}}
     return {
         "zarr_format": 3,

@@ -10,11 +10,15 @@ __all__ = [
     "Manifest",
     "fingerprint",
     "is_text",
+    "listed",
+    "maybe",
+    "number",
     "read_json",
     "sealed",
     "shown",
     "unsealed",
     "versions",
+    "whole",
 ]
 
 import json
@@ -34,7 +38,7 @@ from typing import Any
 
 import torch
 
-from ..checks.probe import Probe, is_probe
+from ..checks.probe import PARTS, Probe
 from ..errors import StoreError
 from ..result import DIAGNOSTICS
 
@@ -50,6 +54,7 @@ LIMITS = {
     "elements": 2**40,
     "observations": 100,
     "warnings": 100,
+    "probe": 4096,  # numbers of a part
     "text": 10_000,  # characters
     "file": 2**20,  # bytes, of JSON
     "manifest": 2**25,  # bytes, which are those of coordinates
@@ -153,8 +158,8 @@ class Layout:
 
 @dataclass(frozen=True)
 class Config:
-    """What determines the members of a run, besides what its
-    :func:`probe <feasibly.checks.probe.probe>` tells apart.
+    """What determines the members of a run, besides what its :func:`probe
+    <feasibly.checks.probe.probe>` distinguishes.
 
     Attributes:
         method: The sampler, in words: its `repr`.
@@ -164,9 +169,8 @@ class Config:
         members: The number of members; their indices start at 0.
         shape: The shape of one sample.
         dtype: The type of the samples, `float32` or `float64`.
-        infeasible: What happens to members that end infeasible: `keep` counts them; `retry` keeps
-            them and does not count them; `drop` leaves them out of the store. Whichever it is, the
-            sampler has resampled them before, as often as `method` says.
+        infeasible: What happens to members that end infeasible, after all attempts: `keep` counts
+            them, `retry` keeps them uncounted, `drop` leaves them out of the store.
         population: The number of members that share importance weights, where a sampler has them.
         source: The arguments of the command that started the run, to start it again; empty for a
             run of the library.
@@ -208,8 +212,8 @@ class Manifest:
         commit: The commit of the folder it was started in; empty outside of a repository.
         created: When, in UTC.
         layout: What a sample is. The files for the readers of zarr follow from it.
-        probe: What the schedule, the denoiser and the constraint return for fixed states; empty
-            if they were not probed.
+        probe: What the schedule, the denoiser and the constraint return for fixed states; empty if
+            they were not probed.
         chunk: How many members the run sampled at a time when it was begun; None for `auto`.
         observations: The parts of the constraint that are observed with errors, by name, and how
             many values each has.
@@ -280,34 +284,24 @@ class Manifest:
         names = {f.name for f in fields(cls)} | {"format"}
         if found.get("format") != FORMAT or set(found) != names:
             raise StoreError(f"{path} is no manifest of format {FORMAT}.")
+        for name, valid in FIELDS.items():
+            if not valid(found[name]):
+                raise StoreError(f"{path}: {name} is {shown(found[name])}.")
         config = found["config"]
         known = {f.name for f in fields(Config)}
         if not isinstance(config, dict) or set(config) != known:
             raise StoreError(f"{path}: the configuration must have exactly {sorted(known)}.")
-        for name in ("versions", "commit", "created"):
-            if not (_texts(found[name]) if name == "versions" else is_text(found[name])):
-                raise StoreError(f"{path}: {name} is not text but {shown(found[name])}.")
         try:
             made = Config(**{k: _tuples(v) for k, v in config.items()})
             layout = Layout.read(found["layout"])
             layout.check(made.shape)
         except ValueError as error:
             raise StoreError(f"{path}: {error}") from error
-        if found["probe"] != {} and not is_probe(found["probe"]):
-            raise StoreError(f"{path}: the probe is {shown(found['probe'])}.")
-        chunk = found["chunk"]
-        if chunk is not None and not _whole(chunk, 1, LIMITS["members"]):
-            raise StoreError(f"{path}: the chunk is {shown(chunk)}.")
-        observations = found["observations"]
-        if not _observations(observations):
-            raise StoreError(f"{path}: the observations are {shown(observations)}.")
-        sizes = found["sizes"]
-        some = isinstance(sizes, list) and all(_whole(n, 1, made.members) for n in sizes)
-        if not some or len(sizes) > LIMITS["members"]:
-            raise StoreError(f"{path}: the sizes are {shown(sizes)}.")
-        probe = {name: tuple(numbers) for name, numbers in found["probe"].items()}
-        texts = (found[name] for name in ("versions", "commit", "created"))
-        return cls(made, *texts, layout, probe, chunk, observations, tuple(sizes))
+        if max(found["sizes"], default=1) > made.members:
+            raise StoreError(f"{path}: sizes is {shown(found['sizes'])}.")
+        kept: dict[str, Any] = {name: found[name] for name in FIELDS}
+        kept |= {"probe": _tuples(found["probe"]), "sizes": tuple(found["sizes"])}
+        return cls(config=made, layout=layout, **kept)
 
 
 def versions() -> dict[str, str]:
@@ -394,65 +388,66 @@ def read_json(path: Path, most: int = LIMITS["file"]) -> Any:
 
 
 def shown(value: Any) -> str:
-    """Returns an untrusted value for an error message: short, and without characters that a
-    terminal obeys."""
+    """Returns an untrusted value for an error message: short, and only printable characters."""
     brief = reprlib.Repr()
     brief.maxlevel = 2
     return brief.repr(value)
 
 
 def is_text(value: Any) -> bool:
-    """Whether an untrusted value is a line of text, with nothing that a terminal obeys."""
+    """Whether an untrusted value is a printable line of text."""
     return isinstance(value, str) and len(value) <= LIMITS["text"] and value.isprintable()
+
+
+def whole(low: int, high: int) -> Callable[[Any], bool]:
+    """Returns whether an untrusted value is a whole number in a range, as a function of it."""
+    return lambda value: type(value) is int and low <= value <= high
+
+
+def number(low: float = 0.0) -> Callable[[Any], bool]:
+    """Returns the same for a finite number."""
+    return lambda value: type(value) in (int, float) and low <= value <= 1e300
+
+
+def maybe(valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """Returns the same for a value that may be None."""
+    return lambda value: value is None or valid(value)
+
+
+def listed(valid: Callable[[Any], bool], most: float = math.inf) -> Callable[[Any], bool]:
+    """Returns the same for a list or a tuple of at most so many values."""
+    return lambda value: (
+        isinstance(value, (list, tuple)) and len(value) <= most and all(map(valid, value))
+    )
+
+
+def _named(valid: Callable[[Any], bool], most: float = math.inf) -> Callable[[Any], bool]:
+    return lambda value: (
+        isinstance(value, Mapping)
+        and len(value) <= most
+        and all(is_text(k) and valid(v) for k, v in value.items())
+    )
 
 
 def _refuse(name: str) -> None:
     raise ValueError(f"{name} is no JSON")
 
 
-def _whole(value: Any, low: int, high: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
-
-
-def _texts(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(is_text(k) and is_text(v) for k, v in value.items())
-
-
-def _observations(value: Any) -> bool:
-    return (
-        isinstance(value, Mapping)
-        and len(value) <= LIMITS["observations"]
-        and all(is_text(k) and _whole(v, 1, LIMITS["elements"]) for k, v in value.items())
-    )
-
-
 def _shape(value: Any) -> bool:
-    if not isinstance(value, tuple) or not 1 <= len(value) <= LIMITS["axes"]:
-        return False
-    return all(_whole(v, 1, LIMITS["elements"]) for v in value) and (
-        math.prod(value) <= LIMITS["elements"]
-    )
+    sizes = listed(whole(1, LIMITS["elements"]), LIMITS["axes"])
+    fits = isinstance(value, tuple) and value and sizes(value)
+    return bool(fits) and math.prod(value) <= LIMITS["elements"]
 
 
 def _source(value: Any) -> bool:
-    if not isinstance(value, Mapping):
-        return False
-    if not value:
-        return True
-    names = {"denoiser", "constraint", "method", "options"}
-    options = value.get("options")
-    return (
-        set(value) == names
-        and isinstance(options, tuple)
-        and all(map(is_text, options))
-        and all(is_text(value[name]) for name in names - {"options"})
+    texts = ("denoiser", "constraint", "method")
+    return value == {} or (
+        isinstance(value, Mapping)
+        and set(value) == {*texts, "options"}
+        and all(is_text(value[name]) for name in texts)
+        and isinstance(value["options"], tuple)
+        and all(map(is_text, value["options"]))
     )
-
-
-def _tolerance(value: Any) -> bool:
-    if value is None:
-        return True
-    return isinstance(value, float) and math.isfinite(value) and value >= 0
 
 
 def _plain(axis: Coordinate) -> Coordinate:
@@ -471,19 +466,28 @@ def _tuples(value: Any) -> Any:
     return value
 
 
+PROBE = _named(listed(maybe(number(-1e300)), LIMITS["probe"]))
+
+FIELDS: dict[str, Callable[[Any], bool]] = {
+    "versions": _named(is_text),
+    "commit": is_text,
+    "created": is_text,
+    "probe": lambda v: v == {} or (PROBE(v) and set(v) == set(PARTS)),
+    "chunk": maybe(whole(1, LIMITS["members"])),
+    "observations": _named(whole(1, LIMITS["elements"]), LIMITS["observations"]),
+    "sizes": listed(whole(1, LIMITS["members"]), LIMITS["members"]),
+}
+"""What the fields of a manifest must be, besides `config` and `layout`."""
+
+COUNT = (whole(1, LIMITS["members"]), f"a whole number from 1 to {LIMITS['members']}")
+
 RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "method": (is_text, "a printable line"),
     "weights": (is_text, "a printable line"),
-    "tolerance": (_tolerance, "a number from 0, or none"),
-    "seed": (lambda v: _whole(v, 0, 2**32 - 1), "a whole number from 0 to 2^32 - 1"),
-    "members": (
-        lambda v: _whole(v, 1, LIMITS["members"]),
-        f"a whole number from 1 to {LIMITS['members']}",
-    ),
-    "population": (
-        lambda v: _whole(v, 1, LIMITS["members"]),
-        f"a whole number from 1 to {LIMITS['members']}",
-    ),
+    "tolerance": (maybe(number()), "a number from 0, or none"),
+    "seed": (whole(0, 2**32 - 1), "a whole number from 0 to 2^32 - 1"),
+    "members": COUNT,
+    "population": COUNT,
     "shape": (
         _shape,
         f"1 to {LIMITS['axes']} sizes in a tuple, such as (64, 32), of at most 2^40 elements",
@@ -492,3 +496,4 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "infeasible": (lambda v: v in INFEASIBLE, f"one of {', '.join(INFEASIBLE)}"),
     "source": (_source, "empty, or denoiser, constraint, method and options"),
 }
+"""What the fields of a configuration must be, and that in words."""

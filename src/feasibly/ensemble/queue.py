@@ -1,9 +1,8 @@
 """Who samples which member: a queue for several processes that share a folder and nothing else.
 
-A process *claims* a member by making a file that nobody else can make again. It touches the file
-while it lives; the claim of a process that is dead, or whose file is not touched any more, is
-taken over. Should two processes ever sample the same member, for a moment of a slow file system,
-they find the same values: a claim saves work and is not what keeps members right.
+A process *claims* a member by making a file that nobody else can make again, and touches it while
+it lives. The claim of a process that is dead, or does not touch its file any more, is taken over.
+Two processes that sample the same member find the same values, so that claims only save work.
 """
 
 __all__ = ["Claims"]
@@ -27,8 +26,8 @@ class Claims:
     Arguments:
         folder: The folder of the claims.
         beat: The seconds between two touches of a claim.
-        patience: The seconds after which a claim that is not touched is stale. They are counted
-            by the process that waits, so that clocks that differ or are set do not matter.
+        patience: The seconds after which a claim that is not touched is stale, by the clock of the
+            process that waits.
     """
 
     def __init__(self, folder: Path, beat: float = 5.0, patience: float = 60.0) -> None:
@@ -50,8 +49,8 @@ class Claims:
         self.release(list(self.held))
 
     def take(self, wanted: Iterable[int], count: int, dead: str | None = None) -> list[int]:
-        """Claims up to `count` of the members that are wanted, the first that are free. Those of a
-        worker that is known to be dead are free too."""
+        """Claims the first `count` of the wanted members that are free, or of the worker
+        `dead`."""
         taken = []
         for member in wanted:
             if len(taken) == count:
@@ -61,8 +60,8 @@ class Claims:
         return taken
 
     def take_together(self, wanted: Sequence[int]) -> list[int]:
-        """Claims members that are sampled together, if the first of them is free. From a process
-        that is dead all of its claims on them are taken over at once."""
+        """Claims members that are sampled together, if the first of them is free. Of a dead
+        process, all of its claims on them are taken over at once."""
         before = self._owner(wanted[0]).get("worker")
         found = self.take(wanted[:1], 1)
         return found and [*found, *self.take(wanted[1:], len(wanted), before)]
@@ -75,8 +74,8 @@ class Claims:
             self.held.discard(member)
 
     def clear(self) -> None:
-        """Removes claims that are stale, such as those on members that were finished just before
-        their process was killed."""
+        """Removes stale claims, such as those of a process that was killed just after it finished
+        members."""
         for name in os.listdir(self.folder):
             if name.isascii() and name.isdecimal() and self._is_stale(int(name)):
                 self._path(int(name)).unlink(missing_ok=True)
@@ -147,8 +146,8 @@ class Claims:
 
 
 def _host() -> str:
-    """This machine or, if containers share its name, the container: numbers of processes mean
-    nothing beyond."""
+    """Returns the name of this machine and of its container, within which numbers of processes are
+    valid."""
     try:
         return f"{socket.gethostname()} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
@@ -156,8 +155,8 @@ def _host() -> str:
 
 
 def _born(pid: int) -> str:
-    """When a process of this machine started, in the words of the machine; empty if it is dead,
-    `?` if the machine does not say."""
+    """Returns when a process of this machine started; empty if it is dead, `?` if that is
+    unknown."""
     if os.name != "posix":  # elsewhere there is no harmless signal
         return "?"
     try:

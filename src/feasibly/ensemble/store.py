@@ -1,8 +1,8 @@
-r"""A folder of finished members, which is a zarr store for those who read it.
+"""A folder of finished members, which is a zarr store for those who read it.
 
-The values of a member are one chunk of the samples' array: one file, raw, written whole and then
-moved into place. Only then is the member's *record* written, and a member counts if it has one. So
-a run that stops at any moment loses what it was sampling, and nothing else.
+A member's values are one chunk of the samples' array: one raw file, written whole and then moved
+into place. Only then is the member's *record* written, and a member counts if it has one. So a run
+that stops at any moment loses only what it was sampling.
 
 References:
     | Zarr core specification, version 3
@@ -39,11 +39,15 @@ from .manifest import (
     Layout,
     Manifest,
     is_text,
+    listed,
+    maybe,
+    number,
     read_json,
     sealed,
     shown,
     unsealed,
     versions,
+    whole,
 )
 from .queue import Claims
 
@@ -53,7 +57,7 @@ PRIVATE = ".feasibly"
 STATES = ("finished", "dropped", "failed")
 
 GROWTH = LIMITS["members"]
-"""Who claims this, which is no member's index, may have the store grow."""
+"""The claim by which a store may grow; no member has this index."""
 
 ATTEMPTS = 5
 """How often a file is written that another process keeps writing too."""
@@ -65,12 +69,10 @@ class Record:
 
     Attributes:
         member: Its index.
-        state: `finished`; `dropped`, if it was infeasible and the run drops those; or `failed`,
-            if it or its violation became non-finite; a restart samples it again.
+        state: `finished`; `dropped`, if it was infeasible and the run drops those; or `failed`, if
+            it or its violation is not finite; a restart samples it again.
         violation: Its violation; None if it failed.
         feasible: Whether it satisfies the constraint.
-        oddness: Its denoising error, in units of what unconditional samples allow: plausible if
-            at most 1; None if it was not tested.
         checksum: The CRC-32 of its values; 0 if they are not stored.
         forward: Forward evaluations of the network: the mean over the members sampled with it.
         backward: Vector-Jacobian products, likewise.
@@ -78,10 +80,11 @@ class Record:
         worker: Which process sampled it.
         path: The violation of its clean estimate after each step of its last attempt, None where
             it was not finite; empty without a constraint.
-        chi_square: How it fits each observation with errors, in the order of the manifest's: the
-            mean square of its misfits in units of the errors, None where it is not finite.
-        pareto_k: The k-hat of the importance weights of its population; None if it has none, or
-            it is not finite. Likewise below.
+        oddness: Its denoising error, in units of what unconditional samples allow; None if
+            untested.
+        chi_square: The mean square of its misfits, in units of the errors, for each observation
+            with errors in the order of the manifest's; None where it is not finite.
+        pareto_k: The k-hat of the importance weights of its population; None if it has none.
         ess: Their effective sample size.
         log_evidence: The logarithm of their mean.
     """
@@ -143,9 +146,8 @@ class Store:
         chunk: int | None = None,
         observations: Mapping[str, int] | None = None,
     ) -> "Store":
-        """Makes a store, or opens one that is there already and belongs to the same run.
-
-        A store that was made for fewer members of that run becomes one for more.
+        """Makes a store, or opens one that is there already and belongs to the same run; a store
+        of fewer members of that run grows.
 
         Arguments:
             path: The folder.
@@ -154,10 +156,9 @@ class Store:
             probe: Returns what the run's parts return for fixed states, given the number of
                 members; None to compare configurations only.
             denoiser: The denoiser, by whose precision the probe is compared.
-            chunk: How many members the run samples at a time; None for `auto`. It is kept in a
-                store that is made, and members do not depend on it.
+            chunk: How many members the run samples at a time; None for `auto`.
             observations: The parts of the constraint that are observed with errors; see
-                :class:`Manifest`. They are kept in a store that is made.
+                :class:`Manifest`.
 
         Raises:
             StoreError: If something else is there, or a run of more members, or nothing can be.
@@ -194,11 +195,7 @@ class Store:
         return store
 
     def _check_run(self, config: Config) -> None:
-        """Refuses another run than the store's, or one of fewer members.
-
-        Raises:
-            StoreError: If it is.
-        """
+        """Refuses another run than the store's, or one of fewer members."""
         if replace(self.config, members=config.members).differences(config):
             raise StoreError(
                 f"{self.path} holds members of another run "
@@ -212,11 +209,7 @@ class Store:
             )
 
     def _check_probe(self, probe: Probe, denoiser: Any) -> None:
-        """Refuses a run whose parts return other numbers than those of the store's.
-
-        Raises:
-            StoreError: If they do.
-        """
+        """Refuses a run whose parts return other numbers than those of the store's."""
         if not probe or not self.manifest.probe:
             return
         parts = " and the ".join(differ(self.manifest.probe, probe, denoiser))
@@ -228,8 +221,7 @@ class Store:
             )
 
     def _grow(self, members: int, probe: Probe) -> "Store":
-        """Makes this the store of a run of more members, unless another process has done so
-        meanwhile; returns it.
+        """Returns this as the store of a run of more members, which another process may have made.
 
         The manifest alone says how many there are, and is replaced at once. Arrays become longer
         when variables are written. Processes that began with fewer members end with those.
@@ -257,7 +249,7 @@ class Store:
         return [i for i in range(self.config.members) if f"{i}.json" not in known]
 
     def put(self, record: Record, sample: np.ndarray) -> None:
-        r"""Keeps a member, for good; the caller has claimed it.
+        """Keeps a member, for good; the caller has claimed it.
 
         Arguments:
             record: What is known of it; its checksum is computed here.
@@ -271,9 +263,7 @@ class Store:
             values = np.ascontiguousarray(sample, dtype=self.dtype)
             checksum = zlib.crc32(values.data)
             chunk = self.chunk(record.member)
-            if not self._holds(chunk.parent):
-                raise StoreError(f"{chunk.parent} leads out of the store; the store is forged.")
-            make_folder(chunk.parent)
+            make_folder(self._inside(chunk.parent))
             write(chunk, values.tobytes(), alone=True)
         content = sealed(asdict(record) | {"checksum": checksum})
         write(self.records / f"{record.member}.json", content, alone=True)
@@ -316,15 +306,12 @@ class Store:
 
     def all_records(self) -> list[Record]:
         """Returns the records that are there and not damaged, in the order of the members."""
-        found = []
-        for name in os.listdir(self.records):
-            stem, _, suffix = name.partition(".")
-            # 007 is no name that a run gives, nor is one in another script's digits
-            named = suffix == "json" and stem.isdecimal() and stem == str(int(stem))
-            if named and int(stem) < self.config.members:
+        found, known = [], set(os.listdir(self.records))
+        for member in range(self.config.members):
+            if f"{member}.json" in known:
                 with contextlib.suppress(StoreError, OSError):
-                    found.append(self.record(int(stem)))
-        return sorted(found, key=lambda record: record.member)
+                    found.append(self.record(member))
+        return found
 
     def is_whole(self, record: Record) -> bool:
         """Whether the file of a finished member has its full size; true of others."""
@@ -335,58 +322,46 @@ class Store:
         return self._holds(chunk) and chunk.is_file() and chunk.stat().st_size == size
 
     def warn(self, sentence: str) -> None:
-        """Keeps a warning of the sampler, unless one is there that differs in numbers only: those
-        of another chunk.
-
-        Raises:
-            OSError: If it cannot be written.
-        """
+        """Keeps a warning of the sampler, unless one is there that differs in numbers only."""
         kind = zlib.crc32(re.sub(r"\d[\d.,e+-]*", "#", sentence).encode())
         path = self.notes / f"{kind:08x}.json"
         if not os.path.lexists(path):
             write(path, sealed({"sentence": " ".join(sentence.split())}))
 
     def warnings(self) -> list[str]:
-        """Returns the warnings of the samplers, each kind once; those that are damaged are left
-        out."""
+        """Returns the warnings of the samplers, each kind once, without damaged ones."""
         found = []
         names = sorted(name for name in os.listdir(self.notes) if name.endswith(".json"))
         for name in names[: LIMITS["warnings"]]:
             with contextlib.suppress(StoreError, OSError):
-                sentence = unsealed(self.notes / name, read_json(self.notes / name)).get(
-                    "sentence"
-                )
-                found += [sentence] if is_text(sentence) else []
+                note = unsealed(self.notes / name, read_json(self.notes / name))
+                if is_text(note.get("sentence")):
+                    found.append(note["sentence"])
         return found
 
     def repair(self) -> list[int]:
         """Forgets the members that failed and those whose files are damaged, so that they are
-        sampled again; reads the whole store.
-
-        Returns:
-            The members forgotten.
-        """
+        sampled again; reads the whole store, and returns these members."""
         forgotten = []
-        for member in sorted(set(range(self.config.members)) - set(self.missing())):
-            if not self._is_good(member):
+        missing = set(self.missing())
+        for member in range(self.config.members):
+            if member not in missing and not self._is_good(member):
                 _remove(self.records / f"{member}.json")
                 forgotten.append(member)
         return forgotten
 
     def rebuild(self) -> bool:
-        """Writes those files for the readers of zarr anew that are not what the manifest says:
-        they are damaged, or of fewer members. Returns whether one was; values by member are then
-        to be written.
+        """Writes anew those files for the readers of zarr that are not what the manifest says, and
+        returns whether there were any; the values by member are then to be written.
 
         Raises:
             StoreError: If a file leads out of the store.
         """
         changed = False
         for name, content in files(Store(self.path).manifest).items():
-            path = self.path / name
-            if not self._holds(path):
-                raise StoreError(f"{path} leads out of the store; the store is forged.")
-            if _is(path, content):
+            path = self._inside(self.path / name)
+            size = path.stat().st_size if path.is_file() else None
+            if size == len(content) and path.read_bytes() == content:
                 continue
             changed = True
             folder = path.parent
@@ -403,9 +378,7 @@ class Store:
         with shape (members, observations): one raw chunk each."""
         self.rebuild()
         for name, array in values.items():
-            chunk = self.path.joinpath(name, "c", *["0"] * array.ndim)
-            if not self._holds(chunk):
-                raise StoreError(f"{chunk} leads out of the store; the store is forged.")
+            chunk = self._inside(self.path.joinpath(name, "c", *["0"] * array.ndim))
             chunk.parent.mkdir(parents=True, exist_ok=True)
             write(chunk, array.astype(array.dtype.newbyteorder("<")).tobytes())
 
@@ -419,6 +392,12 @@ class Store:
         except (StoreError, OSError):
             return False
 
+    def _inside(self, path: Path) -> Path:
+        """Returns a path of the store that a file is written to, and refuses links."""
+        if not self._holds(path):
+            raise StoreError(f"{path} leads out of the store; the store is forged.")
+        return path
+
     def _holds(self, path: Path) -> bool:
         """Whether a path of the store leads where it says, by no link."""
         while path != self.path:
@@ -426,13 +405,6 @@ class Store:
                 return False
             path = path.parent
         return True
-
-
-def _is(path: Path, content: bytes) -> bool:
-    """Whether a file has just this content."""
-    if not path.is_file() or path.stat().st_size != len(content):
-        return False
-    return path.read_bytes() == content
 
 
 def _remove(path: Path, folders_only: bool = False) -> None:
@@ -452,40 +424,27 @@ def _checksum(path: Path) -> int:
     return total
 
 
-def _is_record(found: Any, member: int) -> bool:
-    if not isinstance(found, Mapping) or set(found) != set(Record.__dataclass_fields__):
-        return False
+RULES: dict[str, Callable[[Any], bool]] = {
+    "member": whole(0, LIMITS["members"]),
+    "state": lambda v: v in STATES,
+    "violation": maybe(number()),
+    "feasible": lambda v: type(v) is bool,
+    "checksum": whole(0, 2**32 - 1),
+    **dict.fromkeys(("forward", "backward", "seconds"), number()),
+    "worker": lambda v: isinstance(v, str) and v.isalnum() and len(v) <= 64,
+    "path": listed(maybe(number())),
+    "chi_square": listed(maybe(number()), LIMITS["observations"]),
+    **dict.fromkeys(("oddness", *DIAGNOSTICS), maybe(number(-1e300))),
+}
+"""What the fields of a record must be."""
 
-    def number(value: Any, least: float = 0) -> bool:
-        known = isinstance(value, (int, float)) and not isinstance(value, bool)
-        return known and least <= value <= 1e300
 
-    path, fit = found["path"], found["chi_square"]
-    whole = all(type(found[name]) is int for name in ("member", "checksum"))
+def _is_record(found: Mapping[str, Any], member: int) -> bool:
     return (
-        whole
+        set(found) == set(RULES)
+        and all(valid(found[name]) for name, valid in RULES.items())
         and found["member"] == member
-        and 0 <= found["checksum"] < 2**32
-        and found["state"] in STATES
-        and (
-            number(found["violation"])
-            if found["state"] != "failed"
-            else found["violation"] is None
-        )
-        and type(found["feasible"]) is bool
-        and all(
-            found[name] is None or number(found[name], -1e300)
-            for name in ("oddness", *DIAGNOSTICS)
-        )
-        and all(number(found[name]) for name in ("forward", "backward", "seconds"))
-        and isinstance(path, list)
-        and all(v is None or number(v) for v in path)
-        and isinstance(fit, list)
-        and len(fit) <= LIMITS["observations"]
-        and all(v is None or number(v) for v in fit)
-        and isinstance(found["worker"], str)
-        and found["worker"].isalnum()
-        and len(found["worker"]) <= 64
+        and (found["violation"] is None) == (found["state"] == "failed")
     )
 
 
@@ -522,14 +481,13 @@ def _make(path: Path, manifest: Manifest) -> None:
 def write(path: Path, content: bytes, alone: bool = False) -> None:
     """Writes a file, on disk when this returns; whoever reads meanwhile finds the old or the new.
 
+    If it cannot be written, nothing is left of it.
+
     Arguments:
         path: The file.
         content: What to write.
-        alone: Whether no other process writes this file, so that the draft of one that was killed
-            is overwritten; else drafts have names of their own.
-
-    Raises:
-        OSError: If it cannot be written; nothing is left of it then.
+        alone: Whether no other process writes this file. Its draft then has a fixed name, so that
+            the draft of a process that was killed is overwritten.
     """
     for attempt in range(ATTEMPTS):
         try:
@@ -565,8 +523,8 @@ def make_folder(path: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Has a file, or the names in a folder, on disk when this returns: a name that is moved into
-    place may be lost with the power, even if the file's content is not."""
+    """Has a file, or the names in a folder, on disk when this returns, so that no name is lost
+    with the power."""
     if os.name != "posix":  # elsewhere a folder cannot be opened
         return
     number = os.open(path, os.O_RDONLY)

@@ -15,7 +15,7 @@ from .store import Record, Store
 
 WRITES = 4
 """How often at most the variables by member are written anew, because others finish members
-meanwhile; they will write them again when they end."""
+meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Summary:
 
     @property
     def implausible(self) -> list[int]:
-        """The members that do not look like data to the denoiser, as far as they were tested."""
+        """The members that were tested and do not look like data to the denoiser."""
         return [r.member for r in self.records if r.oddness is not None and r.oddness > 1]
 
     @property
@@ -80,8 +80,8 @@ class Summary:
         return [r.member for r in self.records if r.state == name]
 
     def fits(self) -> dict[str, np.ndarray]:
-        """Returns, for each observation with errors, chi-square a value of each record's member,
-        with shape (records); NaN where it is not known. Older stores do not know."""
+        """Returns chi-square of each observation with errors by its name, with shape (records);
+        NaN where it is not known."""
         names = self.store.manifest.observations
         found = np.full((len(names), len(self.records)), np.nan)
         for column, r in zip(found.T, self.records, strict=True):
@@ -90,8 +90,8 @@ class Summary:
         return dict(zip(names, found, strict=True))
 
     def variables(self) -> dict[str, np.ndarray]:
-        """Returns what is known of the members as arrays, each with shape (members), and
-        `chi_square`, if observations have errors, with shape (members, observations)."""
+        """Returns what is known of the members as arrays, with shape (members), and `chi_square`,
+        if observations have errors, with shape (members, observations)."""
         made: dict[str, np.ndarray] = {
             name: np.full(self.asked, False if kind == "bool" else np.nan, dtype=kind)
             for name, (kind, _) in MEMBERS.items()
@@ -111,8 +111,8 @@ class Summary:
         return made
 
     def write(self) -> "Summary":
-        """Writes the variables by member into the store, for its readers; returns the latest
-        summary. If the store has grown meanwhile, it writes those of all its members."""
+        """Writes the variables by member into the store, of all members if it has grown; returns
+        the latest summary."""
         store = Store(self.store.path)
         summary = self if store.config == self.store.config else Summary.read(store)
         for _ in range(WRITES):
@@ -138,10 +138,8 @@ class Summary:
             median, worst = np.median(violations), max(violations)
             lines.append(f"violation median {median:.3g}, worst {worst:.3g}")
         lines += [describe_fit(k, torch.from_numpy(fit)) for k, fit in self.fits().items()]
-        forward, backward, seconds = (
-            sum(getattr(r, name) for r in self.records)
-            for name in ("forward", "backward", "seconds")
-        )
+        names = ("forward", "backward", "seconds")
+        forward, backward, seconds = (sum(getattr(r, k) for r in self.records) for k in names)
         lines.append(
             f"{forward:.0f} forward and {backward:.0f} backward evaluations, {seconds:.1f} s of "
             f"all processes; seed {config.seed}"
@@ -170,8 +168,8 @@ class Summary:
         return f"Only {self.counted} of {self.asked} members count: {'; '.join(reasons)}."
 
     def doubts(self) -> list[str]:
-        """Says what the records tell of wrong samples: that many are implausible, that they do not
-        fit observations with errors, or that importance weights are not reliable."""
+        """Says why samples may be wrong: many are implausible, observations with errors do not
+        fit, or importance weights are not reliable."""
         drawn = {r.member: r for r in self.records if r.pareto_k is not None}
         found = []
         for members in self.store.manifest.populations():
@@ -194,10 +192,7 @@ class Summary:
 
     def violations(self) -> str:
         """Says how many members are infeasible, and by how much; empty if none is."""
-        lost = set(self.infeasible)
-        missed = [
-            r.violation for r in self.records if r.member in lost and r.violation is not None
-        ]
+        missed = [r.violation for r in self.records if not r.feasible and r.violation is not None]
         if not missed:
             return ""
         span = f"violation {min(missed):.3g} to {max(missed):.3g}"
