@@ -1,19 +1,11 @@
 """The methods' rows of the paper's Table 1."""
 
-import re
-
 import pytest
-import torch
 
-import feasibly
 from feasibly import samplers
-from feasibly.cli import formulas
 from feasibly.cli.formulas import displayed, inline
 from feasibly.cli.methods import declared, methods, plain, rows
-from feasibly.constraints import Composite, Equality, Inequality, Linear
-from feasibly.oracles import Gaussian, GaussianMixture
 from feasibly.policy import CHOICES
-from feasibly.schedules import LogLogit
 
 TABLE_1 = {
     "dps": ("x_t", "no", "yes"),
@@ -35,57 +27,26 @@ def test_declarations_are_the_papers(name):
     assert declared(samplers.METHODS[name]) == EXCEPTIONS.get(name, TABLE_1[name])
 
 
-def test_every_method_is_listed_with_its_title():
-    listed = rows()
+def test_every_method_is_listed_with_its_title_and_the_list_is_printed(capsys):
+    assert methods() == 0
+    printed, listed = capsys.readouterr().out, rows()
     assert [row[0] for row in listed] == list(samplers.METHODS)
     for name, space, renoises, through, title in listed:
+        assert name in printed
         assert 10 < len(title) < 85
         assert (space == "-") == (name in ("ancestral", "predictor-corrector"))
         assert space in ("x_t", "x_0", "-")
         assert {renoises, through} <= {"yes", "no"} or space == "-"
 
 
-def test_the_list_is_printed(capsys):
-    assert methods() == 0
-    text = capsys.readouterr().out
-    for name in samplers.METHODS:
-        assert name in text
-
-
 def test_auto_prints_the_choices(capsys):
     assert methods("auto") == 0
     text = " ".join(capsys.readouterr().out.split())
+    for problem, choice in CHOICES:
+        for words in (problem, choice):
+            assert words.split()[0].strip("`") in text
     assert "up to 12 equalities" in text
     assert "13 to 32 equalities" in text
-
-
-ROWS, PRIOR = torch.eye(20), Gaussian(torch.zeros(20), torch.eye(20), LogLogit())
-OTHER = GaussianMixture(
-    torch.ones(2) / 2, torch.zeros(2, 20), torch.stack([ROWS, ROWS / 4]), LogLogit()
-)
-INSIDE, FAR = (Inequality(lambda x, b=b: b - x[:, :1], tolerance=1e-10) for b in (0.0, 3.0))
-MANY = Linear(ROWS[:16], torch.zeros(16), 1e-6)
-CHOSEN = (
-    Linear(ROWS[:2], torch.zeros(2), 1e-6),
-    Equality(lambda x: x[:, :2].square() - 1, tolerance=1e-6),
-    INSIDE,
-    FAR,
-    MANY,  # of data that are not normal
-    Equality(lambda x: (2 * x[:, :16]).sin() - 0.3, tolerance=1e-6),
-    MANY,
-    Composite([MANY, Inequality(lambda x: -x[:, -1:], tolerance=1e-10)]),
-    Linear(ROWS[:16], torch.zeros(16), noise=0.1),
-)
-
-
-@pytest.mark.parametrize(("constraint", "choice"), [*zip(CHOSEN, CHOICES, strict=True)])
-def test_what_auto_says_is_what_it_runs(constraint, choice):
-    named = set(re.findall(r"`(\w+)`", choice[1]))
-    prior = OTHER if "not normal" in choice[0] else PRIOR
-    attempts = feasibly.plan(prior, constraint, (20,)).attempts
-    runs = {type(one).__name__.removeprefix("Truncated") for one in attempts}
-    assert runs - {"Ancestral"} == named
-    assert ("Ancestral" in runs) == ("unconditional" in choice[1])
 
 
 @pytest.mark.parametrize("name", samplers.METHODS)
@@ -100,18 +61,12 @@ def test_a_method_is_explained_with_its_options(name, capsys):
     assert not {"\\", "{", "}", "$"} & set(text)
     assert ":math:" not in text
     assert ".. math" not in text
-    macros = set(re.findall(r"\\([A-Za-z]+)", sampler.__doc__))
-    known = formulas.SYMBOLS.keys() | formulas.ACCENTS.keys() | formulas.SPACES.keys()
-    known |= formulas.FONTS | formulas.SILENT | {"frac", "tfrac", "sqrt"}
-    assert macros - known <= {"arg", "min", "max", "log", "exp", "det"}
 
 
 @pytest.mark.parametrize(
     ("tex", "written"),
     [
         (r"\sigma_t^2", "σ_t²"),
-        (r"p_t^\mathcal{C}", "p_t^C"),
-        (r"x_0^*", "x_0*"),
         (r"(J V J^\top)^{-1} r", "(J V Jᵀ)⁻¹ r"),
         (r"V^{1/2} \xi", "V^(1/2) ξ"),
         (
@@ -119,11 +74,8 @@ def test_a_method_is_explained_with_its_options(name, capsys):
             "σ_t²/α_t ∂d_θ/∂x_t",
         ),
         (r"\frac{a - b}{2 (c - d)} \big(e\big)", "(a - b)/(2 (c - d)) (e)"),
-        (r"\frac{f(a + b)}{c}", "f(a + b)/c"),
         (r"\sqrt{\delta} \, \sigma_t", "√δ σ_t"),
-        (r"\sqrt{\alpha^2 + \sigma^2}", "√(α² + σ²)"),
         (r"\nabla_{x_t} \|r\|", "∇_(x_t) ‖r‖"),
-        (r"\gamma_{\max}", "γ_max"),
         (r"\bar\alpha \leq \bar{\alpha}_t", "ᾱ ≤ ᾱ_t"),
         (r"\mathbb{E}[x_0 \mid x_t] \in (0, 1] .", "E[x_0 | x_t] ∈ (0, 1]."),
         (r"\text{(N times)}", "(N times)"),

@@ -24,7 +24,6 @@ import feasibly
 from feasibly.constraints import (
     Constraint,
     Decoded,
-    EachMember,
     Equality,
     Linear,
     Observation,
@@ -231,7 +230,7 @@ def detached(make, detach):
     A = torch.randn(14, 16, generator=torch.Generator().manual_seed(1))
     y = A @ smooth().sample(1)[0]
     denoiser = partial(make, detach)
-    return Case(denoiser, Linear(A, y, 1e-6), *smooth().given(A, y), members=512)
+    return Case(denoiser, Linear(A, y, 1e-6), *smooth().given(A, y))
 
 
 @pytest.mark.parametrize("make", [score_by_numpy, behind_a_skip_connection])
@@ -294,27 +293,12 @@ def angles(around):
     return Case(wrapped(data), constraint, mean * ray, variance * ray**2, members=128)
 
 
-def two_pieces():
-    """A residual of two pieces, each with a solution: 1 on the right and -1.5 on the left."""
-
-    def residual(x):
-        return torch.where(x[:, 0] > 0, x[:, 0] - 1, x[:, 0] + 1.5)
-
-    w = 1 / (1 + math.exp((1 - 1.5**2) / 2))
-    mean = torch.tensor([w - 1.5 * (1 - w), 0.0])
-    variance = torch.tensor([w * (1 - w) * 2.5**2, 1.0])
-    return Case(wrapped(white()), Equality(residual, 1e-8), mean, variance, members=512)
-
-
 # data with a mean, and channels of unlike scale
 
 UNITS = {
     "mean 300": ((300.0, 300.0, 300.0), (10.0, 10.0, 10.0), EDM()),
     "mean -40": ((-40.0, -40.0, -40.0), (1.0, 1.0, 1.0), VE(1e-3, 50.0)),
-    "mean of one": ((0.0, 150.0, 0.0), (1.0, 2.0, 1.0), EDM()),
     "a small channel": ((0.0, 0.0, 0.0), (1.0, 5e-4, 1.0), EDM()),
-    "a small channel, flow": ((0.0, 0.0, 0.0), (1.0, 1.0, 3e-4), Flow()),
-    "a large channel": ((0.0, 0.0, 0.0), (1.0, 300.0, 1.0), EDM()),
 }
 ENDS = r"(?i)noise level|mean|scale"
 
@@ -338,32 +322,7 @@ def in_units(name, known=False, schedule=None):
     return Case(denoiser, constraint, *data.given(A, y), unit=std)
 
 
-# zero terminal SNR, and a network that looks its time up in a table
-
-
-def zero_snr(trained, flagged):
-    diffusers = pytest.importorskip("diffusers", reason="diffusers is not installed")
-    right, said = (
-        diffusers.DDIMScheduler(
-            prediction_type="v_prediction",
-            beta_schedule="scaled_linear",
-            rescale_betas_zero_snr=on,
-        )
-        for on in (trained, flagged)
-    )
-    table, data = right.alphas_cumprod.double().clamp_min(1e-12), smooth()
-
-    class Model(nn.Module):
-        def forward(self, x, timestep):
-            def path(u):
-                alpha_bar = table.log()[u.round().long().clamp(0, 999)].exp()
-                return alpha_bar.sqrt(), (1 - alpha_bar).sqrt()
-
-            return (network(data, "v", path)(x, timestep),)
-
-    A, half = torch.eye(16)[::2], data.sample(1)[0, ::2]
-    denoiser = partial(feasibly.wrap, Model(), "diffusers", said, data=data.sample(256))
-    return Case(denoiser, Linear(A, half, 1e-6), *data.given(A, half))
+# a network that looks its time up in a table
 
 
 class Steps(nn.Module):
@@ -400,41 +359,22 @@ def padded(kind):
 
     mean, variance = (F.pad(v, (0, 2)) for v in two_modes().given(TWO, VALUES))
     constraint = Linear(F.pad(TWO, (0, 2)), VALUES, 1e-8)
-    return Case(feasibly.wrap(masked, kind, VP()), constraint, mean, variance, members=512)
-
-
-def centred(kind):
-    """Five numbers of mean zero; the network sees and predicts what has mean zero."""
-    C = torch.eye(5).double() - 0.2
-    cov = C @ correlated(5, 0.3) @ C
-    data = Mixture(torch.zeros(1, 5), (cov + 1e-9 * torch.eye(5))[None])
-    net = network(data, kind, vp)
-
-    def balanced(x, t):
-        out = net(x - x.mean(1, keepdim=True), t)
-        return out - out.mean(1, keepdim=True)
-
-    A, y = torch.tensor([[1.0, -1.0, 0.0, 0.0, 0.0]]), torch.tensor([0.8])
-    denoiser = feasibly.wrap(balanced, kind, VP())
-    return Case(denoiser, Linear(A, y, 1e-8), *data.given(A, y), members=512)
+    return Case(feasibly.wrap(masked, kind, VP()), constraint, mean, variance)
 
 
 # how a constraint is written: masks, complex values, decoders
 
 
-def uninformative(form, noise):
-    """Rows of zeros with any value, or three sensors that are read three times each."""
+def uninformative(form):
+    """Rows of zeros have any value."""
     data, mask = two_modes(10), torch.zeros(10)
     mask[[1, 4, 7]] = 1.0
     y = mask * torch.tensor([9, 0.8, 9, 9, -0.4, 9, 9, 0.6, 9, 9])
     A = torch.diag(mask)
-    if form == "repeated":
-        rows = torch.tensor([1, 4, 7] * 3 + [1])
-        A, y = torch.eye(10)[rows], y[rows]
     if form == "Linear":
-        constraint = Linear(A, y, noise=noise)
+        constraint = Linear(A, y, noise=0.1)
     else:
-        constraint = Observation(lambda x: x @ A.T.to(x), y, noise=noise)
+        constraint = Observation(lambda x: mask * x, y, noise=torch.full((10,), 0.1))
     return Case(wrapped(data), constraint, *data.given(A, y, 0.1), words=form != "Linear")
 
 
@@ -450,7 +390,6 @@ def complex_values(form):
     constraint = {
         "Linear": lambda: Linear(rows.T, seen, 1e-6),
         "noisy": lambda: Observation(waves, seen, noise=0.05),
-        "EachMember": lambda: EachMember(Equality(waves, 1e-6), seen.expand(256, 2)),
     }[form]()
     A, y = torch.view_as_real(rows).flatten(1).T, torch.view_as_real(seen).flatten()
     return Case(wrapped(data), constraint, *data.given(A, y, 0.05 if form == "noisy" else 0.0))
@@ -466,32 +405,6 @@ def decoded(decode):
     )
 
 
-def attention(rows, d=24, modes=3, s=0.6):
-    """The posterior mean of a mixture of equal round modes is one layer of attention."""
-    mu = torch.randn(modes, d, generator=torch.Generator().manual_seed(3)) * 0.8
-    data = Mixture(mu, s**2 * torch.eye(d).expand(modes, d, d), (1 / modes,) * modes)
-
-    class Attention(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.keys = nn.Parameter(mu)
-
-        def forward(self, x, time):
-            alpha, sigma = (v[:, None].to(x.dtype) for v in vp(time.double()))
-            total = (sigma / alpha) ** 2 + s**2
-            x = x / alpha
-            keys = self.keys.expand(len(x), -1, -1).to(x.dtype)
-            keys = torch.cat([keys, -keys.square().sum(2, keepdim=True) / 2], dim=2)
-            query = F.pad(x, (0, 1), value=1.0)[:, None] / total[..., None]
-            mixed = F.scaled_dot_product_attention(query, keys, keys, scale=1.0)[:, 0, :-1]
-            return s**2 / total * x + (1 - s**2 / total) * mixed
-
-    A = torch.randn(rows, d, generator=torch.Generator().manual_seed(4)) / d**0.5
-    y = A @ data.sample(1)[0]
-    denoiser = feasibly.wrap(Attention(), "x0", VP())
-    return Case(denoiser, Linear(A, y, 1e-6), *data.given(A, y), members=128, words=True)
-
-
 GRADIENT, FLAT, JUMP = (
     r"gradient.*(no_grad|detach)",
     r"gradient.*zero|flat",
@@ -504,26 +417,22 @@ FAULTS = {
     "clamp": (partial(sensed, lambda x: x.clamp(max=1.0), 1.0), FLAT),
     "where": (partial(sensed, lambda x: torch.where(x > 0.5, 0.5 + 0 * x, x), 0.45), FLAT),
     "an angle that jumps": (partial(angles, False), JUMP),
-    "two pieces": (two_pieces, JUMP),
     "mean 300": (partial(in_units, "mean 300"), ENDS),
     "mean -40 with data": (partial(in_units, "mean -40", True), ENDS),
-    "mean of one": (partial(in_units, "mean of one"), ENDS),
     "a small channel": (partial(in_units, "a small channel"), ENDS),
-    "a small channel, flow": (partial(in_units, "a small channel, flow"), ENDS),
-    "the same with data": (partial(in_units, "a small channel, flow", True), ENDS),
-    "a large channel with data": (partial(in_units, "a large channel", True), ENDS),
+    "a small channel of a flow, with data": (
+        partial(in_units, "a small channel, flow", True),
+        ENDS,
+    ),
     "noise beyond single precision": (
         partial(in_units, "mean of one", schedule=VE(1e-3, 1e5)),
         "(?i)precision|float",
     ),
-    "no zero SNR": (partial(zero_snr, True, False), "(?i)schedule|SNR"),
-    "zero SNR": (partial(zero_snr, False, True), "(?i)schedule|SNR"),
     "a table of steps": (whole_steps, "whole steps"),
     "padding in noise": (partial(padded, "eps"), "(?i)padd|mask"),
-    "mean-free noise": (partial(centred, "eps"), "(?i)centred"),
     **{
         f"complex, {form}": (partial(complex_values, form), "(?i)complex")
-        for form in ("Linear", "noisy", "EachMember")
+        for form in ("Linear", "noisy")
     },
 }
 TWINS = {
@@ -535,20 +444,15 @@ TWINS = {
     "an angle": partial(angles, True),
     **{
         f"{name}, reached": partial(in_units, name, schedule=VE(1e-4, 2e3))
-        for name in ("mean of one", "a small channel", "a large channel")
+        for name in ("mean of one", "a small channel")
     },
-    "a flag of zero SNR": partial(zero_snr, True, True),
     "rounded steps": partial(whole_steps, time=lambda t: (999 * t).round().long()),
     "padding": partial(padded, "x0"),
-    "a mean-free prediction": partial(centred, "x0"),
-    "masked rows": partial(uninformative, "masked", 0.1),
-    "repeated rows": partial(uninformative, "repeated", torch.full((10,), 0.1)),
-    "linear rows": partial(uninformative, "Linear", 0.1),
+    "masked rows": partial(uninformative, "masked"),
+    "linear rows": partial(uninformative, "Linear"),
     "a decoder that returns an object": partial(
         decoded, lambda z: SimpleNamespace(sample=z @ MATRIX.T)
     ),
-    "attention, one value": partial(attention, 1),
-    "attention, 20 values": partial(attention, 20),
 }
 
 
@@ -609,8 +513,8 @@ class Doubled:
 
 @pytest.mark.parametrize(
     "surroundings",
-    [torch.autocast("cpu", torch.bfloat16), Doubled(), torch.inference_mode()],
-    ids=["autocast", "double by default", "inference mode"],
+    [torch.autocast("cpu", torch.bfloat16), Doubled()],
+    ids=["autocast", "double by default"],
 )
 def test_the_surroundings_change_no_feasibility(surroundings):
     data = two_modes(8)
@@ -645,7 +549,7 @@ def test_a_periodic_coordinate_is_right():
     def distance(x):
         return (2 * math.pi * (x[:, 1] - x[:, 0])).cos() + 0.7
 
-    result, said = attempt(denoiser, Equality(distance, 1e-8), (2,), members=512)
+    result, said = attempt(denoiser, Equality(distance, 1e-8), (2,))
     if re.search("(?i)period|wrap", said):
         return
     assert said == ""
@@ -662,7 +566,7 @@ def test_a_periodic_coordinate_is_right():
     x = result.samples[:, 0].double()
     found = torch.polar(torch.ones_like(x), 2 * math.pi * x).mean()
     assert result.feasible.all()
-    assert abs(truth - found) <= CHANCE / math.sqrt(512) * 0.5 + ALLOWED / 3
+    assert abs(truth - found) <= CHANCE / math.sqrt(256) * 0.5 + ALLOWED / 3
 
 
 @pytest.mark.slow
