@@ -92,10 +92,10 @@ def test_a_member_that_is_not_finite_is_implausible():
             return torch.where(x[:, :1] > 0, torch.nan, super().mean(x, sigma))
 
     prior = Fails(torch.zeros(2), torch.eye(2), LogLogit())
-    reference = feasibly.plausible.reference(PRIOR, (2,))
+    survey = feasibly.plan(PRIOR, LINE, (2,)).survey
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        result = run([Ancestral(prior, steps=8)], 8, (2,), monitor=reference)
+        result = run([Ancestral(prior, steps=8)], 8, (2,), monitor=survey)
     assert 0 < result.finite.sum() < 8
     assert torch.equal(result.oddness.isinf(), ~result.finite)
     assert not result.plausible[~result.finite].any()
@@ -164,37 +164,24 @@ class Conditional:
         return PRIOR(x_t - means[:, None].to(x_t), t).mean + means[:, None].to(x_t)
 
 
-@pytest.mark.parametrize("chunk", [None, 2])
-def test_members_with_conditions_of_their_own_are_sampled_and_not_tested(chunk):
+def test_members_with_conditions_of_their_own_are_sampled_and_not_tested():
     denoiser = Conditional([0.0, 0.0, 4.0, 4.0])
-    result = feasibly.sample(denoiser, LINE, 4, (2,), chunk=chunk)
+    result = feasibly.sample(denoiser, LINE, 4, (2,))
     assert result.feasible.all()
     assert result.oddness.isnan().tolist() == [False, False, True, True]
     (sentence,) = result.warnings
     assert "not tested for plausibility" in sentence
     assert "conditions" in sentence
+    off = feasibly.sample(denoiser, LINE, 4, (2,), monitor=False)
+    assert off.warnings == []
+    assert torch.equal(off.samples, result.samples)
     # nothing is lost, and no sentence told, where all have the first one's
-    alike = feasibly.sample(denoiser, LINE, [1, 0], (2,), chunk=chunk)
+    alike = feasibly.sample(denoiser, LINE, [1, 0], (2,))
     assert alike.plausible.all()
     assert alike.warnings == []
     # whether a member is tested does not depend on its batch mates
-    mixed = feasibly.sample(denoiser, LINE, [0, 2, 1, 3], (2,), chunk=chunk, monitor=True)
+    mixed = feasibly.sample(denoiser, LINE, [0, 2, 1, 3], (2,), chunk=2)
     assert mixed.oddness.isnan().tolist() == [False, True, False, True]
-
-
-def test_conditions_of_a_wrapped_network_are_told_too():
-    def net(x, time, shift):
-        return PRIOR(x - shift, time).mean + shift
-
-    shifts = torch.tensor([[0.0], [3.0], [3.0]])
-    denoiser = feasibly.wrap(net, "x0", LogLogit(), conditions={"shift": shifts}, time=lambda t: t)
-    result = feasibly.sample(denoiser, LINE, 3, (2,))
-    assert result.feasible.all()
-    assert result.oddness.isnan().tolist() == [False, True, True]
-    assert "not tested for plausibility" in result.warnings[0]
-    off = feasibly.sample(denoiser, LINE, 3, (2,), monitor=False)
-    assert off.warnings == []
-    assert torch.equal(off.samples, result.samples)
 
 
 class Partial(Gaussian):

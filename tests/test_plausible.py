@@ -182,18 +182,6 @@ def test_members_off_the_data_are_told_from_those_on_it():
     assert found.plausible[~on].double().mean() <= 0.3  # many are next to the board
 
 
-def test_a_far_constraint_is_plausible_where_the_data_is_smooth():
-    """Samples of a Gaussian given its mean, at 5 standard deviations of the mean."""
-    oracle = Gaussian(torch.zeros(30), torch.eye(30), VP())
-    x = randn(256, 30).float()
-    x = x - x.mean(dim=1, keepdim=True) + 5 / 30**0.5
-    found = reference(oracle, (30,)).assess(oracle, x, range(256))
-    assert found.plausible.all()
-    plane = Gaussian(torch.zeros(2), torch.eye(2), VP())
-    far = 5 * torch.tensor([[1.0, 0.0], [-0.6, 0.8]])
-    assert reference(plane, (2,)).assess(plane, far, range(2)).plausible.all()
-
-
 def test_a_smooth_field_may_have_an_unlikely_value_and_may_not_be_torn_there():
     """Exact samples given one value, at 5 standard deviations, against that value put in."""
     u = torch.linspace(0, 1, 64, dtype=torch.float64)
@@ -356,7 +344,7 @@ def test_a_denoiser_is_affine_below_the_distance_of_its_modes():
         mu = torch.tensor([[-apart], [apart], [apart + 3.0]]).double()
         cov = torch.full((3, 1, 1), 0.01).double()
         pair = GaussianMixture(torch.tensor([0.45, 0.45, 0.1]), mu, cov, EDM(1e-4, 1e4))
-        levels[apart] = reference(pair, (1,), dtype=torch.float64, steps=16).affine
+        levels[apart] = reference(pair, (1,), dtype=torch.float64).affine
     assert levels[0.5] < levels[2.0] < levels[200.0] < 200.0
     points = torch.tensor([[-1.0], [0.0], [1.0]]).double()
     assert reference(Empirical(points, LogLogit()), (1,), dtype=torch.float64).affine > 0
