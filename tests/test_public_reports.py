@@ -298,7 +298,9 @@ def angles(around):
 UNITS = {
     "mean 300": ((300.0, 300.0, 300.0), (10.0, 10.0, 10.0), EDM()),
     "mean -40": ((-40.0, -40.0, -40.0), (1.0, 1.0, 1.0), VE(1e-3, 50.0)),
+    "mean of one": ((0.0, 150.0, 0.0), (1.0, 2.0, 1.0), EDM()),
     "a small channel": ((0.0, 0.0, 0.0), (1.0, 5e-4, 1.0), EDM()),
+    "a small channel, flow": ((0.0, 0.0, 0.0), (1.0, 1.0, 3e-4), Flow()),
 }
 ENDS = r"(?i)noise level|mean|scale"
 
@@ -471,11 +473,11 @@ def test_without_it_samples_are_right_and_nothing_is_said(name):
 
 
 def drop(x):
-    return nn.functional.dropout(x.repeat(1, 8)) - 0.5  # of few values two draws may be the same
+    return F.dropout(x.repeat(1, 8)) - 0.5  # of few values two draws may be the same
 
 
 def shuffled(x):
-    return x[:, torch.randperm(4)[:2]] - 0.5
+    return x.repeat(1, 8)[:, torch.randperm(32)] - 0.5
 
 
 RANDOM = r"random|from call to call|twice"
