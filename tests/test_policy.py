@@ -145,12 +145,13 @@ def test_exactly_normal_data_take_few_steps_under_linear_values_only():
 def test_samples_are_in_units_of_the_data(make):
     def drawn(unit):
         prior = Gaussian(torch.zeros(16), unit**2 * torch.eye(16), VE(1e-3 * unit, 1e2 * unit))
+        prior.data_moments = torch.tensor(0.0), torch.tensor(unit)
         made = plan(make(unit), prior, (16,), dtype=torch.float64)
         settings = {"dtype": torch.float64, "monitor": False, "attempts": 1}
         found = feasibly.sample(prior, make(unit), 2, (16,), **settings)
         return found.samples / unit, kinds(made)
 
-    (one, chosen), (other, scaled) = drawn(1.0), drawn(100.0)
+    (one, chosen), (other, scaled) = drawn(1.0), drawn(0.01)
     assert chosen == scaled
     torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
 
