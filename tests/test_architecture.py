@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -67,6 +68,7 @@ def modules() -> list[Path]:
     return sorted(PACKAGE.rglob("*.py"))
 
 
+@cache
 def imports(path: Path) -> list[tuple[str, bool]]:
     """The absolute names that a module imports, and whether at its top level."""
     tree = ast.parse(path.read_text())

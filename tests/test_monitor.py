@@ -1,6 +1,5 @@
 """How a run tells implausible members and resamples them, and what its result says of them."""
 
-import sys
 import warnings
 from types import SimpleNamespace
 
@@ -9,11 +8,10 @@ import torch
 
 import feasibly
 from feasibly import Ancestral, Equality, members
-from feasibly.api import UNSEEN
 from feasibly.errors import CalibrationWarning
 from feasibly.oracles import Gaussian
 from feasibly.result import Result
-from feasibly.sampling import implausible, run
+from feasibly.sampling import run
 from feasibly.schedules import LogLogit
 
 PRIOR = Gaussian(torch.zeros(2), torch.eye(2), LogLogit())
@@ -53,6 +51,9 @@ def test_an_implausible_member_is_resampled_and_a_plausible_one_is_not():
     first, second, third = (alone(attempt) for attempt in range(3))
     expected = torch.stack([first[0], second[1], first[2], third[3]])
     assert torch.equal(result.samples, expected)
+    chunked = sample(Fake(lambda i: i / 8), 8, attempts=1, chunk=3)
+    assert chunked.oddness.tolist() == [i / 8 for i in range(8)]
+    assert torch.equal(chunked.samples, sample(None, 8, attempts=1).samples)
 
 
 def test_of_a_member_that_stays_implausible_the_most_plausible_attempt_is_kept():
@@ -91,29 +92,13 @@ def test_a_member_that_is_not_finite_is_implausible():
             return torch.where(x[:, :1] > 0, torch.nan, super().mean(x, sigma))
 
     prior = Fails(torch.zeros(2), torch.eye(2), LogLogit())
-    reference = feasibly.plausible.reference(PRIOR, (2,))
+    survey = feasibly.plan(PRIOR, LINE, (2,)).survey
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        result = run([Ancestral(prior, steps=8)], 8, (2,), monitor=reference)
+        result = run([Ancestral(prior, steps=8)], 8, (2,), monitor=survey)
     assert 0 < result.finite.sum() < 8
     assert torch.equal(result.oddness.isinf(), ~result.finite)
     assert not result.plausible[~result.finite].any()
-
-
-@pytest.mark.parametrize("chunk", [1, 3, 8])
-def test_chunks_join_what_a_monitor_says(chunk):
-    monitor = Fake(lambda i: i / 8)
-    result = sample(monitor, 8, attempts=1, chunk=chunk)
-    assert result.oddness.tolist() == [i / 8 for i in range(8)]
-    assert torch.equal(result.samples, sample(None, 8, attempts=1).samples)
-
-
-def test_without_a_monitor_a_result_says_nothing_of_plausibility():
-    result = sample(None)
-    assert result.oddness is result.plausible is None
-    assert "plausible" not in str(result)
-    joined = Result.join([sample(None, [0]), sample(Fake(0.5), [1])])
-    assert joined.oddness is None
 
 
 def test_what_a_monitor_says_is_saved_and_loaded_and_printed(tmp_path):
@@ -125,8 +110,11 @@ def test_what_a_monitor_says_is_saved_and_loaded_and_printed(tmp_path):
     assert torch.equal(loaded.oddness, result.oddness)
     assert loaded.plausible.tolist() == [True, True, False, True]
     assert "3 of 4 members plausible" in str(loaded)
-    sample(None).save(tmp_path / "two.safetensors")
-    assert Result.load(tmp_path / "two.safetensors").oddness is None
+    none = sample(None, [0])
+    none.save(tmp_path / "two.safetensors")
+    assert Result.load(tmp_path / "two.safetensors").oddness is none.oddness is None
+    assert "plausible" not in str(none)
+    assert Result.join([none, sample(Fake(0.5), [1])]).oddness is None
 
 
 @pytest.mark.parametrize(("count", "least"), [(4, 2), (100, 7), (400, 20)])
@@ -143,9 +131,8 @@ def test_a_sentence_tells_of_implausible_members_beyond_chance_alone(count, leas
 
     quiet, none = result(least - 1)
     assert quiet.warnings == none == []
-    assert implausible(least - 1, count) == ""
     loud, seen = result(least)
-    assert loud.warnings == [implausible(least, count)] == [str(w.message) for w in seen]
+    assert loud.warnings == [str(w.message) for w in seen]
     assert loud.warnings[0].startswith(f"{least} of {count} members are not plausible")
 
 
@@ -177,48 +164,24 @@ class Conditional:
         return PRIOR(x_t - means[:, None].to(x_t), t).mean + means[:, None].to(x_t)
 
 
-@pytest.mark.parametrize("chunk", [None, 2])
-def test_members_with_conditions_of_their_own_are_sampled_and_not_tested(chunk):
+def test_members_with_conditions_of_their_own_are_sampled_and_not_tested():
     denoiser = Conditional([0.0, 0.0, 4.0, 4.0])
-    result = feasibly.sample(denoiser, LINE, 4, (2,), chunk=chunk)
+    result = feasibly.sample(denoiser, LINE, 4, (2,))
     assert result.feasible.all()
     assert result.oddness.isnan().tolist() == [False, False, True, True]
     (sentence,) = result.warnings
     assert "not tested for plausibility" in sentence
     assert "conditions" in sentence
-    # nothing is lost, and no sentence told, where all have the first one's
-    alike = feasibly.sample(denoiser, LINE, [0, 1], (2,), chunk=chunk)
-    assert alike.plausible.shape == (2,)
-    assert alike.warnings == []
-
-
-def test_whether_a_member_is_tested_does_not_depend_on_its_batch_mates():
-    denoiser = Conditional([0.0, 0.0, 4.0, 4.0])
-    chosen = feasibly.plan(denoiser, LINE, (2,))
-    arguments = {"monitor": chosen.survey}
-    whole, parts = (
-        run(chosen.attempts, [0, 2, 1, 3], (2,), chunk=chunk, **arguments) for chunk in (None, 2)
-    )
-    for result in (whole, parts):
-        assert result.oddness.isnan().tolist() == [False, True, False, True]
-        assert result.plausible.all()
-    alone = run(chosen.attempts, [1], (2,), **arguments)
-    torch.testing.assert_close(whole.oddness[[2]], alone.oddness)
-
-
-def test_conditions_of_a_wrapped_network_are_told_too():
-    def net(x, time, shift):
-        return PRIOR(x - shift, time).mean + shift
-
-    shifts = torch.tensor([[0.0], [3.0], [3.0]])
-    denoiser = feasibly.wrap(net, "x0", LogLogit(), conditions={"shift": shifts}, time=lambda t: t)
-    result = feasibly.sample(denoiser, LINE, 3, (2,))
-    assert result.feasible.all()
-    assert result.oddness.isnan().tolist() == [False, True, True]
-    assert "not tested for plausibility" in result.warnings[0]
-    off = feasibly.sample(denoiser, LINE, 3, (2,), monitor=False)
+    off = feasibly.sample(denoiser, LINE, 4, (2,), monitor=False)
     assert off.warnings == []
     assert torch.equal(off.samples, result.samples)
+    # nothing is lost, and no sentence told, where all have the first one's
+    alike = feasibly.sample(denoiser, LINE, [1, 0], (2,))
+    assert alike.plausible.all()
+    assert alike.warnings == []
+    # whether a member is tested does not depend on its batch mates
+    mixed = feasibly.sample(denoiser, LINE, [0, 2, 1, 3], (2,), chunk=2)
+    assert mixed.oddness.isnan().tolist() == [False, True, False, True]
 
 
 class Partial(Gaussian):
@@ -236,22 +199,19 @@ def test_a_survey_of_which_most_samples_fail_is_said_and_members_are_not_tested(
     far = Equality(lambda x: x[:, :1] - 2.0, tolerance=1e-6)
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        result = feasibly.sample(prior, far, 8, (2,), monitor=monitor)
-    assert result.finite.any()
+        result = feasibly.sample(prior, far, 4, (2,), monitor=monitor)
     assert result.oddness is None
-    assert UNSEEN in result.warnings
-    assert [str(w.message) for w in seen if w.category is CalibrationWarning].count(UNSEEN) == 1
+    (said,) = [one for one in result.warnings if "unconditional samples were finite" in one]
+    assert [str(w.message) for w in seen].count(said) == 1
     assert result.evaluations.member_forward > 64 * 16, "what the survey took"
     # where neither the samplers nor the tests of members depend on it, there is none
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        result = feasibly.sample(prior, far, 8, (2,), monitor=False, method="post-hoc")
-    assert UNSEEN not in result.warnings
+        result = feasibly.sample(prior, far, 4, (2,), monitor=False, method="post-hoc")
+    assert said not in result.warnings
 
 
-@pytest.mark.parametrize("chunk", [1, 5])
-def test_a_survey_and_the_tests_of_members_keep_to_the_chunk(chunk, monkeypatch):
-    """But for the two states with which the denoiser itself is tested."""
+def test_a_survey_and_the_tests_of_members_keep_to_the_chunk():
     sizes = []
 
     class Watched(Gaussian):
@@ -259,27 +219,10 @@ def test_a_survey_and_the_tests_of_members_keep_to_the_chunk(chunk, monkeypatch)
             sizes.append(len(x_t))
             return super().forward(x_t, t)
 
-    def unwatched(function):
-        def called(*args, **options):
-            before = len(sizes)
-            try:
-                return function(*args, **options)
-            finally:
-                del sizes[before:]
-
-        return called
-
-    for place in ("feasibly.api.inspect", "feasibly.api._leans", "feasibly.sampling.inspect"):
-        module, name = place.rsplit(".", 1)
-        monkeypatch.setattr(place, unwatched(getattr(sys.modules[module], name)))
     prior = Watched(torch.zeros(2), torch.eye(2), LogLogit())
-    feasibly.plan(prior, LINE, (2,), chunk=chunk)
+    feasibly.sample(prior, LINE, 10, (2,), chunk=5, method="ancestral", attempts=1)
     assert sum(sizes) > 64 * 20
-    assert max(sizes) == chunk
-    sizes.clear()
-    feasibly.sample(prior, LINE, 2 * chunk, (2,), chunk=chunk, options={"steps": 4})
-    assert sum(sizes) > 64 * 20
-    assert max(sizes) == chunk
+    assert max(sizes) == 5
 
 
 class Troubled(Gaussian):
@@ -304,7 +247,7 @@ class Troubled(Gaussian):
             r"ConnectionError: gone\).* run it again",
         ),
         (RuntimeError("a bug"), feasibly.SamplingError, r"RuntimeError: a bug"),
-        (KeyboardInterrupt(), KeyboardInterrupt, ""),
+        (KeyboardInterrupt(), KeyboardInterrupt, None),
     ],
     ids=["connection", "bug", "stop"],
 )
@@ -314,13 +257,20 @@ def test_an_error_of_the_survey_is_raised_as_what_it_is(error, raised, words):
     assert caught.value is error or caught.value.__cause__ is error
 
 
-def test_a_survey_that_does_not_fit_into_memory_takes_fewer_samples_at_a_time():
-    lack = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.")
+@pytest.mark.parametrize(
+    "lack",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB."),
+        RuntimeError("DefaultCPUAllocator: not enough memory: you tried"),
+    ],
+    ids=["device", "host"],
+)
+def test_a_survey_that_does_not_fit_into_memory_takes_fewer_samples_at_a_time(lack):
     healthy = feasibly.plan(PRIOR, LINE, (2,))
     cramped = feasibly.plan(Troubled(lack, 20), LINE, (2,))
     assert (repr(cramped.attempts), cramped.reason) == (repr(healthy.attempts), healthy.reason)
     torch.testing.assert_close(cramped.survey.samples, healthy.survey.samples)
-    with pytest.raises(feasibly.DenoiserError, match=r"memory with 2 samples.*chunk, such as 1"):
+    with pytest.raises(feasibly.DenoiserError, match=r"memory .*chunk, such as 1"):
         feasibly.plan(Troubled(lack, 1), LINE, (2,))
     sampler = Ancestral(Troubled(lack, 20), steps=4)
     with pytest.raises(feasibly.SamplingError, match=r"memory with 30 samples.*such as 15"):

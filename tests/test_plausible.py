@@ -1,4 +1,4 @@
-"""The test of members by the prior alone.
+"""What unconditional samples show of the prior, and the test of members by the prior alone.
 
 Samples have fixed seeds. Where a test is of a share, it says how far chance would take it.
 """
@@ -45,30 +45,6 @@ def test_errors_of_a_gaussian_are_those_of_its_affine_denoiser(schedule):
         bias = (x - MU) @ (K - torch.eye(3).double())
         exact = (bias.square().sum(dim=1) / s**2 + K.square().sum()) / 3
         torch.testing.assert_close(found[:, k], exact, rtol=1e-6, atol=0)
-
-
-def test_the_statistic_is_the_largest_standardised_log_error():
-    oracle = Checkerboard(4, LogLogit())
-    ref = reference(oracle, (2,), **FAST)
-    own = ref.assess(oracle, ref.samples, range(16)).errors
-    torch.testing.assert_close(ref.location, (own + 0.01).log().mean(dim=0))
-    torch.testing.assert_close(ref.scale, (own + 0.01).log().std(dim=0).clamp_min(0.15))
-    x = 0.5 * randn(9, 2)
-    found = ref.assess(oracle, x, range(9))
-    z = ((found.errors + 0.01).log() - ref.location) / ref.scale
-    torch.testing.assert_close(found.statistic, z.max(dim=1).values / ref.limit)
-    assert found.plausible.tolist() == (z <= ref.limit).all(dim=1).tolist()
-
-
-@pytest.mark.parametrize("shape", [(1,), (2,), (3, 5), (8, 8)], ids=str)
-def test_noises_are_opposite_orthogonal_and_of_the_norm_of_noise(shape):
-    size = torch.Size(shape).numel()
-    ref = reference(Gaussian(torch.zeros(size), torch.eye(size), VP()), shape, **FAST)
-    n = ref.noise.flatten(start_dim=1)
-    pairs = {1: 1, 64: 1}.get(size, 2)
-    assert len(n) == 2 * pairs
-    torch.testing.assert_close(n[:pairs], -n[pairs:])
-    torch.testing.assert_close(n[:pairs] @ n[:pairs].T, size * torch.eye(pairs).double())
 
 
 @pytest.mark.parametrize("scale", [0.01, 100.0])
@@ -154,6 +130,7 @@ def test_a_gaussians_estimates_tell_a_residual_from_thrice_its_deviation_down(st
     assert informed(rows[0]) == highest(std)
     assert informed(rows[1]) == highest(0.1)
     assert informed(*rows) == highest(std), "one of several residuals suffices"
+    assert reference(oracle, (3,), **FAST).informed == math.inf, "there is no constraint"
 
 
 def test_two_estimates_of_a_sample_share_half_of_their_variance():
@@ -167,11 +144,7 @@ def test_two_estimates_of_a_sample_share_half_of_their_variance():
     assert reference(white, (200,), linear, **FAST).estimates is None
 
 
-def test_without_a_constraint_no_level_is_the_highest():
-    assert reference(Gaussian(MU, COV, LogLogit()), (3,), **FAST).informed == math.inf
-
-
-@pytest.mark.parametrize("size", [16, 64, 256])
+@pytest.mark.parametrize("size", [16, 64])
 def test_the_limit_is_exact_for_exponential_tails(size):
     """The standard error of the mean rate is at most 0.0003."""
     u = torch.rand(4096, size, generator=torch.Generator().manual_seed(size), dtype=torch.float64)
@@ -207,18 +180,6 @@ def test_members_off_the_data_are_told_from_those_on_it():
     assert auc(found.statistic[on], found.statistic[~on]) >= 0.95
     assert found.plausible[on].double().mean() >= 0.98
     assert found.plausible[~on].double().mean() <= 0.3  # many are next to the board
-
-
-def test_a_far_constraint_is_plausible_where_the_data_is_smooth():
-    """Samples of a Gaussian given its mean, at 5 standard deviations of the mean."""
-    oracle = Gaussian(torch.zeros(30), torch.eye(30), VP())
-    x = randn(256, 30).float()
-    x = x - x.mean(dim=1, keepdim=True) + 5 / 30**0.5
-    found = reference(oracle, (30,)).assess(oracle, x, range(256))
-    assert found.plausible.all()
-    plane = Gaussian(torch.zeros(2), torch.eye(2), VP())
-    far = 5 * torch.tensor([[1.0, 0.0], [-0.6, 0.8]])
-    assert reference(plane, (2,)).assess(plane, far, range(2)).plausible.all()
 
 
 def test_a_smooth_field_may_have_an_unlikely_value_and_may_not_be_torn_there():
@@ -264,13 +225,9 @@ def test_a_member_is_assessed_alike_alone_in_a_batch_and_in_chunks():
         torch.testing.assert_close(parts.errors, whole.errors, rtol=1e-9, atol=0)
     alone = ref.assess(oracle, x[[5, 2]], [5, 2])
     torch.testing.assert_close(alone.statistic, whole.statistic[[5, 2]], rtol=1e-9, atol=0)
-
-
-def test_a_reference_is_the_same_in_chunks():
-    oracle = Checkerboard(4, LogLogit())
-    one, other = (reference(oracle, (2,), chunk=c, **FAST) for c in (None, 5))
-    torch.testing.assert_close(one.samples, other.samples, rtol=1e-9, atol=1e-9)
-    assert one.limit == pytest.approx(other.limit, rel=1e-6)
+    chunked = reference(oracle, (2,), chunk=5, **FAST)
+    torch.testing.assert_close(ref.samples, chunked.samples, rtol=1e-9, atol=1e-9)
+    assert ref.limit == pytest.approx(chunked.limit, rel=1e-6)
 
 
 def test_members_that_are_not_finite_are_implausible_and_no_network_sees_them():
@@ -291,16 +248,44 @@ def test_members_that_are_not_finite_are_implausible_and_no_network_sees_them():
     assert not ref.assess(oracle, x[1:3], [1, 2]).plausible.any()
 
 
-def test_a_member_where_the_denoiser_fails_is_implausible():
-    class Fails(Gaussian):
-        def mean(self, x, sigma):
-            return torch.where(x.abs().amax(dim=1, keepdim=True) > 50, torch.nan, x)
+class Breaks(Gaussian):
+    """Fails for states to the right of an edge, as a network may, at low noise."""
 
-    oracle = Fails(MU, COV, VE(1e-3, 10.0))
-    ref = reference(oracle, (3,), **FAST)
-    found = ref.assess(oracle, torch.tensor([[0.0, 0.0, 0.0], [60.0, 0.0, 0.0]]).double(), [0, 1])
+    edge = 1.0
+
+    def mean(self, x, sigma):
+        bad = (x[:, :1] > self.edge) & (sigma < 0.1)
+        return torch.where(bad, torch.nan, super().mean(x, sigma))
+
+
+def test_where_the_denoiser_fails_members_are_implausible_and_samples_are_left_out():
+    oracle = Breaks(torch.zeros(2), torch.eye(2), LogLogit())
+    ref = reference(oracle, (2,), steps=16)
+    assert 40 < len(ref.samples) < 64
+    assert (ref.samples[:, 0] <= 1.01).all()
+    assert all(math.isfinite(number) for _, number in ref.dimensions)
+    found = ref.assess(oracle, torch.tensor([[0.0, 0.0], [3.0, 0.0]]), [0, 1])
     assert found.statistic[1] == torch.inf
     assert found.plausible.tolist() == [True, False]
+    oracle.edge = -1.0
+    with pytest.raises(SamplingError, match="of 64 unconditional samples are not finite"):
+        reference(oracle, (2,), steps=16)
+    with pytest.raises(ValueError, match="size"):
+        reference(oracle, (2,), size=15)
+
+
+def test_an_assessment_costs_what_is_said_and_a_longer_schedule_more():
+    evaluations, counts = Evaluations(), []
+    for highest in (1.0, 1e2):
+        network = Network(Gaussian(MU, COV, VE(1e-3, highest)), evaluations)
+        ref = reference(network, (3,), size=16)
+        counts.append(evaluations.member_forward)
+        evaluations.member_forward = 0
+        ref.assess(network, randn(5, 3).float(), range(5))
+        assert evaluations.member_forward == 5 * ref.cost
+        evaluations.member_forward = 0
+    assert evaluations.backward == 0
+    assert counts[0] < counts[1]
 
 
 class Conditional:
@@ -330,47 +315,7 @@ def test_the_reference_is_under_the_condition_of_its_member():
         ref.assess(denoiser, x, [1, 0], chunk=1)
 
 
-def test_evaluations_are_counted_and_as_many_as_said():
-    evaluations = Evaluations()
-    network = Network(Gaussian(MU, COV, LogLogit()), evaluations)
-    ref = reference(network, (3,), size=32, steps=10)
-    each = 2 * 4  # levels and noises
-    assert evaluations.member_forward == 32 * (10 + 1 + each) + 1 + 4 * 16 * (2 + 3) + 2 * 16
-    evaluations.member_forward = 0
-    ref.assess(network, randn(5, 3).float(), range(5))
-    assert evaluations.member_forward == 5 * ref.cost == 5 * (each + 1)
-    assert evaluations.backward == 0
-
-
-def test_unconditional_samples_that_fail_are_left_out():
-    class Fails(Gaussian):
-        """Fails for states to the right, as a network may."""
-
-        edge = 1.0
-
-        def mean(self, x, sigma):
-            bad = (x[:, :1] > self.edge) & (sigma < 0.1)
-            return torch.where(bad, torch.nan, super().mean(x, sigma))
-
-    oracle = Fails(torch.zeros(2), torch.eye(2), LogLogit())
-    ref = reference(oracle, (2,), steps=16)
-    assert 40 < len(ref.samples) < 64
-    assert (ref.samples[:, 0] <= 1.01).all()
-    assert torch.isfinite(ref.location).all()
-    oracle.edge = -1.0
-    with pytest.raises(SamplingError, match="of 64 unconditional samples are not finite"):
-        reference(oracle, (2,), steps=16)
-
-
-@pytest.mark.parametrize(("decades", "steps"), [(3, 10), (5, 17), (8, 27)])
-def test_a_schedule_of_more_noise_levels_takes_more_steps(decades, steps):
-    evaluations = Evaluations()
-    oracle = Gaussian(MU, COV, VE(1e-3, 10.0 ** (decades - 3)))
-    reference(Network(oracle, evaluations), (3,), size=16)
-    assert evaluations.member_forward == 16 * (steps + 1 + 2 * 4) + 1 + 4 * 16 * (2 + 3) + 2 * 16
-
-
-@pytest.mark.parametrize("far", [0.0, 0.5, 3.0])
+@pytest.mark.parametrize("far", [0.0, 3.0])
 def test_estimates_are_linear_in_the_state_for_normal_data_only(far):
     normal = reference(Gaussian(MU, COV, LogLogit()), (3,), dtype=torch.float64).bent
     assert normal < 1e-12
@@ -399,16 +344,13 @@ def test_a_denoiser_is_affine_below_the_distance_of_its_modes():
         mu = torch.tensor([[-apart], [apart], [apart + 3.0]]).double()
         cov = torch.full((3, 1, 1), 0.01).double()
         pair = GaussianMixture(torch.tensor([0.45, 0.45, 0.1]), mu, cov, EDM(1e-4, 1e4))
-        parts = [reference(pair, (1,), dtype=torch.float64, chunk=c) for c in (None, 5)]
-        assert parts[0].affine == pytest.approx(parts[1].affine)
-        levels[apart] = parts[0].affine
-        assert levels[apart] in [pytest.approx(parts[0].unit * k) for k in (0.03, 0.1, 0.3, 1.0)]
+        levels[apart] = reference(pair, (1,), dtype=torch.float64).affine
     assert levels[0.5] < levels[2.0] < levels[200.0] < 200.0
     points = torch.tensor([[-1.0], [0.0], [1.0]]).double()
     assert reference(Empirical(points, LogLogit()), (1,), dtype=torch.float64).affine > 0
 
 
-@pytest.mark.parametrize("schedule", [LogLogit(), VP(), EDM(2e-3, 80.0)], ids=repr)
+@pytest.mark.parametrize("schedule", [LogLogit(), VP()], ids=repr)
 def test_the_effective_dimension_of_normal_data_is_that_of_their_variances(schedule):
     """64 samples leave an error of some 3 %, and the long steps of a survey some 10 % more. The
     last levels are left out: samples keep a part of that noise."""
@@ -418,8 +360,6 @@ def test_the_effective_dimension_of_normal_data_is_that_of_their_variances(sched
     assert [level for level, _ in found] == sorted((level for level, _ in found), reverse=True)
     for level, number in found[:-2]:
         assert number == pytest.approx((variance / (variance + level**2)).sum().item(), rel=0.25)
-    chunked = reference(gaussian, (32,), dtype=torch.float64, chunk=5).dimensions
-    assert all(one == pytest.approx(other) for one, other in zip(chunked, found, strict=True))
 
 
 def test_the_effective_dimension_of_a_large_sample_is_that_of_some_of_its_elements():
@@ -432,25 +372,6 @@ def test_the_effective_dimension_of_a_large_sample_is_that_of_some_of_its_elemen
     found = reference(Half(LogLogit()), (9000,), size=16, dtype=torch.float64).dimensions
     level, number = found[8]
     assert number == pytest.approx(4500 / (1 + level**2), rel=0.15)
-
-
-def test_samples_that_failed_do_not_tell_the_dimension():
-    class Failing(Gaussian):
-        def mean(self, x, sigma):
-            x_0 = super().mean(x, sigma)
-            if len(x) == 40 and sigma.max() < 0.1:
-                x_0[:3] = math.nan
-            return x_0
-
-    prior = Failing(MU, COV, LogLogit())
-    found = reference(prior, (3,), size=40, dtype=torch.float64)
-    assert len(found.samples) == 37
-    assert all(math.isfinite(number) for _, number in found.dimensions)
-
-
-def test_too_few_samples_are_refused():
-    with pytest.raises(ValueError, match="size"):
-        reference(Gaussian(MU, COV, LogLogit()), (3,), size=15)
 
 
 @pytest.mark.parametrize("factor", [1.0, 1.1])
