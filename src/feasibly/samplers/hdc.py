@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, randn_like
 
 from ..constraints.base import Constraint
 from ..minimizers import LBFGS, Minimizer
@@ -26,23 +26,18 @@ class HDC(Sampler):
         v = \gamma \sigma_s^2 \left(1 - \frac{\alpha_t^2 \sigma_s^2}{\alpha_s^2 \sigma_t^2}\right)
 
     The distribution of :math:`x_s` is the product of the renoised projection and of a Gaussian of
-    variance :math:`v` around the prediction: all renoising for a large :math:`\gamma`, the
-    prediction alone for zero.
-
-    This is what the paper compares with: ReSample without its guidance, its stages and its time
-    travel, which are in :class:`ReSample`.
+    variance :math:`v` around the prediction. This is what the paper compares with:
+    :class:`ReSample` without its guidance, its stages and its time travel.
 
     References:
         | Solving Inverse Problems with Latent Diffusion Models via Hard Data Consistency (Song et
         | al., 2024), https://arxiv.org/abs/2307.08123, Section 3.2
 
     Arguments:
-        denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
-        constraint: The constraint.
         gamma: The strength :math:`\gamma` of resampling.
         every: Project and resample when the number of steps left is a multiple of this.
         minimize: The minimizer of the projection, where the constraint has no closed form.
-        steps, eta, output: See :class:`Sampler`.
+        denoiser, constraint, steps, eta, output: See :class:`Sampler`.
     """
 
     space = "x_0"
@@ -66,12 +61,7 @@ class HDC(Sampler):
             )
 
     def step(
-        self,
-        x_t: Tensor,
-        t: Tensor,
-        s: Tensor,
-        randn: Randn = torch.randn_like,
-        memory: Any = None,
+        self, x_t: Tensor, t: Tensor, s: Tensor, randn: Randn = randn_like, memory: Any = None
     ) -> Step:
         x_0 = self.denoiser(x_t, t)
         x_s = self.predict(x_t, x_0, t, s, randn)

@@ -3,9 +3,10 @@ r"""Physics-Constrained Flow Matching (PCFM)."""
 __all__ = ["PCFM"]
 
 from dataclasses import KW_ONLY, dataclass, field
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, randn_like
 
 from ..constraints.base import Constraint
 from ..minimizers import GaussNewton, Minimizer
@@ -28,7 +29,7 @@ class PCFM(Sampler):
     the unconstrained step to its clean estimate. In the end the sample is projected, by many
     Gauss-Newton steps. Made for flows, stated here for any schedule.
 
-    Changed: a step that would make a member's violation larger is not taken, and members that
+    Changed: a step that would make a sample's violation larger is not taken, and samples that
     are feasible already make none. Up to 1024 residuals the system is dense, as the authors'.
 
     References:
@@ -36,12 +37,10 @@ class PCFM(Sampler):
         | https://arxiv.org/abs/2506.04171, Algorithm 1
 
     Arguments:
-        denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
-        constraint: The constraint.
         penalty: The weight :math:`\lambda` of the relaxation; zero for none.
         minimize: The minimizer on the clean estimate.
         last: The minimizer of the last projection.
-        steps, output: See :class:`Sampler`.
+        denoiser, constraint, steps, output: See :class:`Sampler`.
     """
 
     space = "x_0"
@@ -62,12 +61,7 @@ class PCFM(Sampler):
             raise ValueError(f"PCFM(penalty=...) must not be negative, got {self.penalty}.")
 
     def step(
-        self,
-        x_t: Tensor,
-        t: Tensor,
-        s: Tensor,
-        randn: Randn = torch.randn_like,
-        memory: Tensor | None = None,
+        self, x_t: Tensor, t: Tensor, s: Tensor, randn: Randn = randn_like, memory: Any = None
     ) -> Step:
         x_hat = self.denoiser(x_t, t)
         x_0 = project(self.constraint, x_hat, self.minimize, self.stop)

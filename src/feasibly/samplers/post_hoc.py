@@ -15,15 +15,12 @@ from .ancestral import Ancestral
 class PostHoc(Ancestral):
     r"""Samples without the constraint, then projects the sample itself once.
 
-    The projection is in clean space, :math:`\arg\min_x c(x)` from the sample, and does not
-    evaluate the network. It is the baseline of every comparison: nearly all of its samples are
-    feasible, but they need not look like data any more.
+    The projection is :math:`\arg\min_x c(x)` from the sample, without the network. Nearly all
+    samples are feasible, but they need not look like data any more.
 
     Arguments:
-        denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
-        constraint: The constraint.
         minimize: The minimizer of the projection.
-        steps, eta, output: See :class:`Sampler`.
+        denoiser, constraint, steps, eta, output: See :class:`Sampler`.
     """
 
     enforces = True

@@ -5,8 +5,7 @@ __all__ = ["PredictorCorrector"]
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
-import torch
-from torch import Tensor
+from torch import Tensor, randn_like
 
 from .base import Randn, Sampler, Step
 
@@ -27,11 +26,10 @@ class PredictorCorrector(Sampler):
         | https://arxiv.org/abs/2011.13456
 
     Arguments:
-        denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
         constraint: The constraint, which is reported but not enforced; None for none.
         corrections: The number :math:`N` of corrections a step.
         delta: The size :math:`\delta \in (0, 1]` of a correction.
-        steps, eta, output: See :class:`Sampler`.
+        denoiser, steps, eta, output: See :class:`Sampler`.
     """
 
     enforces = False
@@ -49,12 +47,7 @@ class PredictorCorrector(Sampler):
             )
 
     def step(
-        self,
-        x_t: Tensor,
-        t: Tensor,
-        s: Tensor,
-        randn: Randn = torch.randn_like,
-        memory: Any = None,
+        self, x_t: Tensor, t: Tensor, s: Tensor, randn: Randn = randn_like, memory: Any = None
     ) -> Step:
         x_0 = self.estimate(x_t, t)
         x_s = self.predict(x_t, x_0, t, s, randn)

@@ -6,8 +6,7 @@ import math
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
-import torch
-from torch import Tensor
+from torch import Tensor, randn_like
 
 from ..constraints.base import Constraint
 from ..minimizers import LBFGS, Minimizer
@@ -24,10 +23,9 @@ class ProximalLangevin(PredictorCorrector):
         z' &\gets \textsc{Predict} \text{ or } \textsc{Correct} \\
         z &\gets \mathrm{prox}(z') = \arg\min_z \|r(D(z))\|^2 + \frac{1}{2 \lambda} \|z - z'\|^2 ,
 
-    for a latent :math:`z` with a decoder :math:`D`, through which the residual is differentiated
-    (:class:`feasibly.constraints.Decoded`), and without one for :math:`D(z) = z`. The noisy
-    state is decoded as it is, not its clean estimate, so that the map means little at high noise
-    and begins at `start`.
+    for a latent :math:`z` with a decoder :math:`D` (:class:`feasibly.constraints.Decoded`), and
+    without one for :math:`D(z) = z`. The noisy state is decoded as it is, so that the map means
+    little at high noise and begins at `start`.
 
     The authors' code has no proximity term (:math:`\lambda = \infty`, the default here), makes
     predictions only (`corrections=0`), and descends by plain gradient steps to a tolerance; their
@@ -38,14 +36,11 @@ class ProximalLangevin(PredictorCorrector):
         | https://arxiv.org/abs/2502.05625, Section 4
 
     Arguments:
-        denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
-        constraint: The constraint.
         lmbda: The weight :math:`\lambda`; infinity for no proximity.
         start: The share of the steps after which the map begins.
         minimize: The minimizer behind the map.
-        corrections: The number of Langevin steps at a level.
-        delta: The size of a Langevin step; see :class:`PredictorCorrector`.
-        steps, eta, output: See :class:`Sampler`.
+        corrections, delta: See :class:`PredictorCorrector`.
+        denoiser, constraint, steps, eta, output: See :class:`Sampler`.
     """
 
     enforces = True
@@ -67,12 +62,7 @@ class ProximalLangevin(PredictorCorrector):
             raise ValueError(f"ProximalLangevin(start=...) must lie in [0, 1), got {self.start}.")
 
     def step(
-        self,
-        x_t: Tensor,
-        t: Tensor,
-        s: Tensor,
-        randn: Randn = torch.randn_like,
-        memory: Any = None,
+        self, x_t: Tensor, t: Tensor, s: Tensor, randn: Randn = randn_like, memory: Any = None
     ) -> Step:
         x_0 = self.denoiser(x_t, t)
         x_s = self.prox(self.predict(x_t, x_0, t, s, randn), s)

@@ -5,8 +5,7 @@ __all__ = ["ReSample"]
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
-import torch
-from torch import Tensor
+from torch import Tensor, randn_like
 
 from ..constraints.decoded import Decoded
 from ..minimizers import Adam, Minimizer
@@ -36,23 +35,20 @@ class ReSample(HDC):
     Changed to take a constraint: the norm is that of each sample, the projection stops at the
     tolerance, and the clean estimate is the denoiser's (the authors' code has
     :math:`1 - \bar{\alpha}` where its square root belongs). One minimizer serves all stages,
-    Adam without weight decay; the authors use AdamW with up to 2000 steps of 0.01 in pixels and
-    500 of 0.005 in latents, and stop where the loss stalls. Travelling back, their network's
-    time is one step off, and ours is not.
+    Adam; the authors use AdamW with up to 2000 steps of 0.01 in pixels and 500 of 0.005 in
+    latents. Travelling back, their network's time is one step off, and ours is not.
 
     References:
         | Solving Inverse Problems with Latent Diffusion Models via Hard Data Consistency (Song et
         | al., 2024), https://arxiv.org/abs/2307.08123, Algorithms 1 and 2
 
     Arguments:
-        denoiser: The denoiser, a callable `(x_t, t)` with an attribute `schedule`.
-        constraint: The constraint.
         zeta: The strength :math:`\zeta` of guidance, in the units of the residual: see
             :class:`DPS`. The authors' 0.5, for images, throws small samples off the data.
         travel: The number of steps that time travel looks ahead.
         minimize: The minimizer of the projections, where the constraint has no closed form.
         gamma, every: See :class:`HDC`.
-        steps, eta, output: See :class:`Sampler`.
+        denoiser, constraint, steps, eta, output: See :class:`Sampler`.
     """
 
     differentiates = True
@@ -70,12 +66,7 @@ class ReSample(HDC):
         check_strength(self, self.zeta, "vp")
 
     def step(
-        self,
-        x_t: Tensor,
-        t: Tensor,
-        s: Tensor,
-        randn: Randn = torch.randn_like,
-        memory: Any = None,
+        self, x_t: Tensor, t: Tensor, s: Tensor, randn: Randn = randn_like, memory: Any = None
     ) -> Step:
         x_0, _, gradient = guidance(self, self.constraint, x_t, t)
         alpha_t, sigma_t = self.denoiser.schedule(t)
