@@ -16,12 +16,21 @@ def covariance(C, level):
     return torch.linalg.inv(torch.linalg.inv(C) + torch.eye(len(C)).double() / level**2)
 
 
-def test_along_principal_directions_slopes_are_exact_after_many_steps():
+@pytest.mark.parametrize("level", [0.9, 0.01])
+def test_along_principal_directions_of_normal_data_slopes_are_exact(level):
     """Also of other combinations of the same rows, in other units."""
     old = torch.eye(4).double()[[0, 2, 3]] * torch.tensor([[2.0], [1e-3], [50.0]]).double()
+    before = Slopes(old[None], (old @ covariance(COV, 1.5))[None], 1.5)
+    J = normal(3, 3) @ old
+    found = followed(before, J[None], level)[0]
+    torch.testing.assert_close(found, J @ covariance(COV, level), rtol=1e-6, atol=1e-9)
+
+
+def test_along_principal_directions_slopes_are_exact_after_many_steps():
+    old = torch.eye(4).double()[[1, 2]]
     now = Slopes(old[None], (old @ covariance(COV, 5.0))[None], 5.0)
     for k, level in enumerate((3.0, 1.0, 0.5, 0.1)):
-        J = normal(3, 3, seed=k) @ old
+        J = normal(2, 2, seed=k) @ old
         now = Slopes(J[None], followed(now, J[None], level), level)
     torch.testing.assert_close(now.VJ[0], J @ covariance(COV, 0.1), rtol=1e-6, atol=1e-9)
 
