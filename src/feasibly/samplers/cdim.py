@@ -1,7 +1,5 @@
 r"""Constrained Diffusion Implicit Models (CDIM)."""
 
-__all__ = ["CDIM"]
-
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 

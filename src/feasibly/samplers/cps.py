@@ -1,7 +1,5 @@
 r"""Constrained Posterior Sampling (CPS)."""
 
-__all__ = ["CPS"]
-
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 r"""Diffusion Posterior Sampling (DPS)."""
 
-__all__ = ["DPS"]
-
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 

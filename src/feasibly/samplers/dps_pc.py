@@ -1,7 +1,5 @@
 r"""DPS with a corrector (DPS-PC, Appendix D of the paper)."""
 
-__all__ = ["DPSPC"]
-
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 

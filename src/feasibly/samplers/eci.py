@@ -1,7 +1,5 @@
 r"""Extrapolation, Correction, Interpolation (ECI)."""
 
-__all__ = ["ECI"]
-
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, NamedTuple, Self
 

@@ -1,7 +1,5 @@
 r"""Hard data consistency (HDC), the projection and resampling of ReSample."""
 
-__all__ = ["HDC"]
-
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 r"""Moment Matching Posterior Sampling (MMPS)."""
 
-__all__ = ["MMPS"]
-
 from dataclasses import KW_ONLY, dataclass
 
 from torch import Tensor

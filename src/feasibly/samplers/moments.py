@@ -36,14 +36,14 @@ Solve = Callable[[Product, Tensor, int, float, Tensor], Solution]
 
 
 class Rows(NamedTuple):
-    r"""Residuals of samples, with shape (B, m), and the variances of their errors, likewise; how
-    exact ones joined; the least eigenvalue of the covariance of residuals and errors, with shape
-    (B, 1), a share of the largest for exact residuals; and the products with
+    r"""Residuals of samples, with shape (B, m), and the variances of their errors, likewise; the
+    residuals as a function of samples; the least eigenvalue of the covariance of residuals and
+    errors, with shape (B, 1), a share of the largest for exact residuals; and the products with
     :math:`J = \partial r / \partial x` and :math:`J^\top`."""
 
     r: Tensor
     variance: Tensor
-    turn: Product
+    joined: Product
     least: Tensor
     J: Product
     J_T: Product
@@ -81,7 +81,7 @@ def tweedie(denoiser: Network, x_t: Tensor, t: Tensor) -> tuple[Tensor, Product]
 def toward(
     constraint: Constraint,
     x: Tensor,
-    V: Callable[[Tensor], Tensor],
+    V: Product,
     noise: float | None,
     solve: Solve,
     iterations: int,
@@ -140,9 +140,13 @@ def toward(
         unit = _unit(change)
         uneven = (unit > 1).any(dim=1)
         cut = r.clamp(-REACH * change, REACH * change)
-        rows = _scaled(rows._replace(r=torch.where(uneven[:, None], cut, r)), unit)
-        r = rows.r
-    _, variance, turn, least, J, J_T = rows
+        r = unit * torch.where(uneven[:, None], cut, r)
+        rows = rows._replace(
+            variance=unit.square() * rows.variance,
+            J=lambda v, J=rows.J: unit * J(v),
+            J_T=lambda p, J_T=rows.J_T: J_T(unit * p),
+        )
+    _, variance, joined, least, J, J_T = rows
     e = torch.zeros_like(r)
     drawn = randn is not None and constraint.noisy is not None
     if randn is not None and drawn:
@@ -163,7 +167,7 @@ def toward(
         move = move + per_sample(weight, x) * one
     if drawn and not constraint.linear:
         price = (-w * (r + variance * w)).sum(dim=1).clamp_min(0)  # w J V J^T w, as S w = -r
-        move = _shortened(lambda v: _joined(constraint, v, turn) + e, x, move, price)
+        move = _shortened(lambda v: joined(v) + e, x, move, price)
     x = x + move
     size = r.norm(dim=1)
     distance = torch.where(size > 0, size / slopes[0], 0.0) if slopes else size
@@ -178,9 +182,7 @@ def cost(constraint: Constraint, iterations: int, residuals: int) -> int:
 
 
 @torch.no_grad()
-def _shortened(
-    residual: Callable[[Tensor], Tensor], x: Tensor, move: Tensor, price: Tensor
-) -> Tensor:
+def _shortened(residual: Product, x: Tensor, move: Tensor, price: Tensor) -> Tensor:
     """Returns moves that were halved until they lessen the misfit by more than they cost in prior
     probability, as the whole move does if the residual is linear. The price of a move is its
     squared length in units of the posterior's covariance, with shape (B)."""
@@ -194,22 +196,8 @@ def _shortened(
     return per_sample(share, x) * move
 
 
-def _joined(constraint: Constraint, x: Tensor, turn: Product) -> Tensor:
-    """Returns what is exact, as it joins, and then what has errors, with shape (B, m)."""
-    observed, equalities = constraint.noisy, constraint.equalities
-    assert observed is not None
-    values = observed.residual(x)
-    if equalities is None:
-        return values
-    return torch.cat([turn(equalities.residual(x)), values], dim=1)
-
-
 def _rows(
-    constraint: Constraint,
-    x: Tensor,
-    V: Callable[[Tensor], Tensor],
-    noise: float | None,
-    iterations: int,
+    constraint: Constraint, x: Tensor, V: Product, noise: float | None, iterations: int
 ) -> Rows:
     """Returns all residuals, what is exact before what has errors."""
     kept = min(KEPT, 2 * iterations)  # a product takes about two passes more than kept rows do
@@ -218,10 +206,10 @@ def _rows(
     if observed is None:
         r, J, J_T = _products(constraint, x, kept)
         share = constraint.tolerance / r.shape[1] if noise is None else noise
-        return Rows(r, torch.full_like(r, share), torch.clone, one, J, J_T)
+        return Rows(r, torch.full_like(r, share), constraint.residual, one, J, J_T)
     values, J_v, J_v_T = _products(observed, x, kept)
     if equalities is None:
-        return Rows(values, torch.ones_like(values), torch.clone, one, J_v, J_v_T)
+        return Rows(values, torch.ones_like(values), observed.residual, one, J_v, J_v_T)
     r, J_r, J_r_T = _products(equalities, x, KEPT)
     m = r.shape[1]
     share = equalities.tolerance / m if noise is None else noise
@@ -239,7 +227,7 @@ def _rows(
     return Rows(
         torch.cat([turn(r), values], dim=1),
         torch.cat([exact, torch.ones_like(values)], dim=1),
-        turn,
+        lambda x: torch.cat([turn(equalities.residual(x)), observed.residual(x)], dim=1),
         torch.where(known, (stiff / STIFF**2).clamp_max(1.0), one),
         lambda v: torch.cat([turn(J_r(v)), J_v(v)], dim=1),
         lambda p: J_r_T(turn_T(p[:, :m])) + J_v_T(p[:, m:]),
@@ -268,16 +256,6 @@ def _unit(change: Tensor) -> Tensor:
     least = torch.where(known, change, torch.inf).amin(dim=1, keepdim=True)
     scaled = known & (largest > UNEVEN * least)
     return torch.where(scaled, (largest / change).clamp_max(RAISED), 1.0)
-
-
-def _scaled(rows: Rows, unit: Tensor) -> Rows:
-    """Returns exact residuals that are multiplied by a unit, with shape (B, m)."""
-    return rows._replace(
-        r=unit * rows.r,
-        variance=unit.square() * rows.variance,
-        J=lambda v: unit * rows.J(v),
-        J_T=lambda p: rows.J_T(unit * p),
-    )
 
 
 def _size(r: Tensor, S: Product) -> tuple[Tensor, Tensor]:

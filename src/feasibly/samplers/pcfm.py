@@ -1,7 +1,5 @@
 r"""Physics-Constrained Flow Matching (PCFM)."""
 
-__all__ = ["PCFM"]
-
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
@@ -84,8 +82,7 @@ class PCFM(Sampler):
         return x.detach()
 
     def begin(self, noise: MemberNoise) -> Start:
-        times = self.times(noise.dtype, noise.device)
-        n = noise()
+        times, n = self.times(noise.dtype, noise.device), noise()
         return Start(self.denoiser.begin(n, times[0]), times, n)
 
     def finish(self, x_0: Tensor) -> Tensor:

@@ -1,7 +1,5 @@
 r"""Projected Diffusion Models (PDM)."""
 
-__all__ = ["PDM"]
-
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Post-hoc projection: an unconditional sample, projected once at the end."""
 
-__all__ = ["PostHoc"]
-
 from dataclasses import KW_ONLY, dataclass
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 r"""Predictor-corrector sampling, Algorithm 1."""
 
-__all__ = ["PredictorCorrector"]
-
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 

@@ -23,10 +23,8 @@ class Principal(NamedTuple):
         slope: Their covariance :math:`J V` with the sample, with shape (B, m, D).
         spread: Their variances, the diagonal of :math:`J V J^\top`, with shape (B, m).
         noise: The covariance of what is added to them, with shape (B, m, m).
-        turn: The orthogonal matrix of the basis; see
-            :class:`Frame <feasibly.samplers.slopes.Frame>`.
-        log_h: The logarithm of their density at the targets, but for a constant, with shape (B);
-            minus infinity where they are not finite.
+        turn: That of :class:`Frame <feasibly.samplers.slopes.Frame>`.
+        log_h: The logarithm of their density at the targets, but for a constant, with shape (B).
     """
 
     gap: Tensor
@@ -74,8 +72,7 @@ def given(
         now: The values at :math:`x_t`.
         mean: The mean :math:`\mu` of the unconditional step, with shape (B, *).
         std: Its standard deviation :math:`\tau`, with a shape that multiplies the mean.
-        gain: The growth :math:`\gamma`.
-        scale: The ratio :math:`a`.
+        gain, scale: The growth :math:`\gamma` and the ratio :math:`a`.
         randn: The noise.
     """
     noise, errors = randn(mean), numbers(randn, now.gap, mean)

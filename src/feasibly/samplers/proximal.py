@@ -1,7 +1,5 @@
 r"""Proximal Langevin dynamics in the state's space, through a decoder (Zampini et al.)."""
 
-__all__ = ["ProximalLangevin"]
-
 import math
 from dataclasses import KW_ONLY, dataclass
 from typing import Any

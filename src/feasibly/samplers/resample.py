@@ -1,7 +1,5 @@
 r"""ReSample, with its three stages and its time travel."""
 
-__all__ = ["ReSample"]
-
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 

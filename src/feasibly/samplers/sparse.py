@@ -1,7 +1,5 @@
 """Samplers that take longer steps at low noise."""
 
-__all__ = ["Sparse"]
-
 import math
 from dataclasses import KW_ONLY, dataclass, field
 

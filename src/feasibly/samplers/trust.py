@@ -1,7 +1,5 @@
 r"""Trust Sampling (TS)."""
 
-__all__ = ["TrustSampling"]
-
 from dataclasses import KW_ONLY, dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Self
