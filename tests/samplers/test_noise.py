@@ -248,13 +248,16 @@ def test_a_member_with_noise_does_not_depend_on_its_batch_mates(kind, name):
         torch.testing.assert_close(alone.chi_square[key][0], fit[2], rtol=1e-7, atol=1e-7)
 
 
+MODEST = {CalibratedPPR: {"steps": 16}, Particles: {"steps": 16, "particles": 2, "error": 9.0}}
+
+
 def test_what_is_exact_beside_noise_is_met_and_a_bound_is_kept():
     bound = Bounds(-torch.inf, MU[0] + 0.1 + torch.arange(D) * 10, 1e-8)
     circle = Equality(lambda x: x[:, :2].square().sum(dim=1) - 1, 1e-8)
     beside = [some_exact(2), *(Composite([stated(0.3), one]) for one in (bound, circle))]
     for constraint in beside:
         for kind in (CalibratedPPR, Particles):
-            result = kind(MODEL, constraint).sample(16, (D,), dtype=torch.float64)
+            result = kind(MODEL, constraint, **MODEST[kind]).sample(8, (D,), dtype=torch.float64)
             assert result.feasible.all()
             assert constraint.exact.is_feasible(result.samples).all()
 
@@ -286,13 +289,13 @@ def test_a_plan_keeps_noise_beside_inequalities_and_so_does_its_statement_throug
     [
         (Particles, stated(STDS)),
         (Particles, some_exact(2)),
-        (Particles(MODEL, stated(0.1), levels=Levels(drawn=0.0)), stated(0.1)),
+        (Particles(MODEL, stated(0.1), steps=8, levels=Levels(drawn=0.0)), stated(0.1)),
         (CalibratedPPR, some_exact(2)),
         (MMPS, some_exact(2)),
     ],
 )
 def test_no_method_exceeds_its_budget_under_noise(kind, constraint):
-    sampler = kind if isinstance(kind, Particles) else kind(MODEL, constraint)
+    sampler = kind if isinstance(kind, Particles) else kind(MODEL, constraint, **QUICK[kind])
     result = sampler.sample(4, (D,), dtype=torch.float64)
     forward, backward = sampler.budget(M)
     assert result.evaluations.forward <= forward
@@ -368,7 +371,6 @@ def test_failed_samples_have_no_fit_and_no_part_in_the_words(tmp_path):
     summary = feasibly.ensemble.run(sampler, tmp_path / "run.zarr", 3, (D,), dtype=torch.float64)
     assert said in str(summary)
     assert [r.chi_square == (None,) for r in summary.records] == [False, True, False]
-    assert summary.fits().popitem()[1].isnan().tolist() == [False, True, False]
 
 
 MODULE = """

@@ -694,8 +694,7 @@ def test_where_an_inequality_is_rare_members_are_spread_over_its_inside():
     assert (x < edge + 1e-4).double().mean() < 0.01, "none are gathered on the boundary"
 
 
-@pytest.mark.parametrize("error", [0.0, 0.01])
-def test_structure_that_is_finer_than_level_keeps_its_variance(error):
+def test_structure_that_is_finer_than_level_keeps_its_variance():
     """A smooth field and white noise of a twentieth of its scale, under three values. Directions
     of the conditional distribution that only the noise has had 0.6 of their variance when members
     went on as in PPR. The bar is a bias of 5 % and four standard errors."""
@@ -711,11 +710,9 @@ def test_structure_that_is_finer_than_level_keeps_its_variance(error):
         return gap * (1 + 1e-3 * gap)
 
     law = Equality(apart_from_values, tolerance=1e-8)
-    if error:
-        law = feasibly.Observation(apart_from_values, torch.zeros(3), noise=error)
     assert isinstance(feasibly.plan(prior, law, (D,)).attempts[0], Particles)
     x = feasibly.sample(prior, law, n, (D,), dtype=torch.float64).samples
-    S = rows @ cov @ rows.T + error**2 * torch.eye(3).double()
+    S = rows @ cov @ rows.T
     left = cov - cov @ rows.T @ torch.linalg.inv(S) @ rows @ cov
     variances, directions = torch.linalg.eigh(left)
     fine = (variances > 0.9 * 0.05**2) & (variances < 1.1 * 0.05**2)
@@ -738,7 +735,7 @@ def test_data_in_other_units_has_the_same_samples_in_those_units():
             lambda x: x.square().sum(dim=1) / unit - 4 * unit, tolerance=1e-10 * unit**2
         )
         levels = Levels(4.0 * unit, INF, 0.05 * unit, 1.5 * unit)
-        sampler = Particles(prior, curve, levels=levels)
+        sampler = Particles(prior, curve, levels=levels, steps=16, error=9.0)
         return sampler.sample(16, (2,), dtype=torch.float64).samples
 
     torch.testing.assert_close(run(100.0), 100 * run(1.0), rtol=1e-4, atol=0)
@@ -806,8 +803,8 @@ def test_a_curved_value_in_the_tails_of_modes_keeps_their_weights():
     """With a normal twist whose curvature four pairs told, this was 0.98 off. The bar
     is a bias of 0.03, and four standard errors, of which weights have at most `error`."""
     law, exact = product(3.0)
-    found, told, about = wide(law, 512, levels=Levels(22.0, INF, 0.04, 0.8))
-    error = math.sqrt(exact * (1 - exact) / min(512, about.ess))
+    found, told, about = wide(law, 256, levels=Levels(22.0, INF, 0.04, 0.8))
+    error = math.sqrt(exact * (1 - exact) / min(256, about.ess))
     assert found == pytest.approx(exact, abs=0.03 + 4 * error)
     assert not told
 
@@ -816,7 +813,7 @@ def test_where_weights_are_unreliable_they_are_not_shared_and_the_run_says_so():
     """Here the spread is understated by far, and particles are few. Each sample is then drawn of
     a trajectory of its own."""
     law, _ = product(3.0)
-    _, told, about = wide(law, 128, levels=Levels(22.0, INF, 0.04, 0.02), particles=1)
+    _, told, about = wide(law, 64, levels=Levels(22.0, INF, 0.04, 0.02), particles=1)
     assert about.pareto_k > 0.7
     assert len(told) == 1
     assert f"'particles': {4 * about.particles}" in told[0]
@@ -1070,10 +1067,9 @@ SHORT = {"steps": 12, "particles": 2}
 
 
 @pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")  # steps are few
-@pytest.mark.parametrize("name", ["targets", "some with noise"])
-def test_samples_do_not_depend_on_chunks(name):
+def test_samples_with_targets_do_not_depend_on_chunks():
     options = {"steps": 6, "particles": 1, "error": 9.0}
-    sampler = Particles(NOISE, WEIGHED[name], minimize=GaussNewton(steps=4), **options)
+    sampler = Particles(NOISE, WEIGHED["targets"], minimize=GaussNewton(steps=4), **options)
     one, two = (sampler.sample(9, (D,), dtype=torch.float64, chunk=k).samples for k in (None, 7))
     torch.testing.assert_close(one, two, rtol=0, atol=1e-8)
 
@@ -1156,8 +1152,8 @@ def test_no_more_states_than_a_chunk_go_through_the_network_at_a_time(name, outp
             return super().mean(x, sigma)
 
     prior = Counts(NOISE.mu, torch.eye(D).double(), NOISE.schedule)
-    sampler = Particles(prior, WEIGHED[name], minimize=GaussNewton(steps=4), **SHORT)
-    sampler = dataclasses.replace(sampler, output=output, error=9.0)
+    options = {"steps": 6, "particles": 1, "error": 9.0, "output": output}
+    sampler = Particles(prior, WEIGHED[name], minimize=GaussNewton(steps=4), **options)
     one = sampler.sample(9, (D,), dtype=torch.float64, chunk=4)
     assert max(sizes) == 4
     sampler = dataclasses.replace(sampler, denoiser=NOISE)
