@@ -67,7 +67,7 @@ def frontier(rows: Sequence[Record]) -> Figure:
 
 def work(rows: Sequence[Record]) -> Figure:
     """The distance of each method's ensembles from the exact distribution against the work of a
-    member, one panel a problem. A star is the default with no option set, a diamond `fast`. ECI is
+    member, one panel a problem. A star is the default with no option set. ECI is
     dashed: it is PCFM where constraints are linear."""
     cases = grouped(rows, "case")
     labels = [row["label"] for row in rows if not row["label"].startswith(DEFAULT)]
@@ -82,9 +82,8 @@ def work(rows: Sequence[Record]) -> Figure:
             style = {"color": f"C{i}", "marker": "o", "markersize": 3, "label": label}
             ax.plot(*line, "--" if label == "ECI" else "-", **style)
         for row in (row for row in here if row["budget"] is None):
-            marker, name = ("*", "no option") if row["label"] == DEFAULT else ("D", "fast")
-            style = {"s": 130 if marker == "*" else 40, "marker": marker, "zorder": 3}
-            ax.scatter(row["work"], row["ratio"], color="black", label=name, **style)
+            style = {"s": 130, "marker": "*", "zorder": 3, "label": "no option"}
+            ax.scatter(row["work"], row["ratio"], color="black", **style)
         ax.axhline(1, color="black", linewidth=0.8, linestyle=":")
         ax.set(xscale="log", yscale="log", title=case)
         _in_numbers(ax.yaxis)

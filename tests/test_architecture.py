@@ -34,15 +34,15 @@ FLOORS = [
 ROOMS = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 
 # What siblings may import of one another: what they share, and what others are variants of.
-# PostHoc is Ancestral with an end of its own, DPS-PC and MMPS are predictor-correctors, ReSample
+# PostHoc is Ancestral with an end of its own, DPS-PC is DPS and a predictor-corrector, ReSample
 # is HDC in stages, CalibratedPPR ends as PPR does, TruncatedPPR and Rejection begin as their
 # parents do not. A statement through truths is of the parts of a composite, and observations have
 # errors. Appa's files are read apart from what is made of them, all that reads or writes weather
 # names its variables alike, and stations are of a table and of an interpolation.
 SHARED = {
     "samplers": {"base", "guidance", "moments", "normals", "principal", "projection", "slopes"}
-    | {"answers", "sparse", "weights", "levels", "population", "twist", "settings", "tuned"}
-    | {"ancestral", "predictor_corrector", "hdc", "ppr", "truncated", "calibrated"},
+    | {"answers", "weights", "levels", "population", "twist", "settings", "tuned"}
+    | {"ancestral", "predictor_corrector", "dps", "hdc", "ppr", "truncated", "calibrated"},
     "constraints": {"base", "operators", "composite", "inequality", "noise"},
     "models": {"tables"},
     "weather": {"era5", "appa_files", "appa_fields", "bilinear", "tables"},

@@ -141,7 +141,7 @@ class Data2DCase(Case):
                 last[:] = [state]
 
         try:
-            result = sample(plan, members, self.shape, seed, observe)
+            result = sample(plan, members, seed, observe)
             noisy = self.about(plan.kernels[0].finish(last[0].x))
         except SamplingError as error:
             return self.nothing | {"error": str(error)}

@@ -104,7 +104,7 @@ class ExactCase(PosteriorCase):
         try:
             if not plan.kernels:
                 raise ValueError(plan.reason)
-            result = sample(plan, members, self.shape, seed)
+            result = sample(plan, members, seed)
         except (SamplingError, ValueError) as error:  # it says that it is not right
             return self._about | {
                 "feasible": 0.0,

@@ -9,8 +9,10 @@ from torch import Generator, Tensor
 
 from feasibly.denoisers import Karras
 from feasibly.nn import UNet
+from feasibly.problem import Problem
 from feasibly.problems import ks_solver
 from feasibly.problems.ks import RMS, residual, spectrum_distance, statistics
+from feasibly.run import run
 from feasibly.samplers.ancestral import Ancestral
 from feasibly.schedules import LogLogit
 

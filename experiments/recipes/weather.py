@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from feasibly import priors
+from feasibly import priors, problem
 from feasibly.denoisers import Correlated, Karras
 from feasibly.metrics import area_weights
 from feasibly.nn import SphereAutoencoder, SphereNet, ZonalCovariance
@@ -21,6 +21,7 @@ from feasibly.problems.weather import (
     spectra,
 )
 from feasibly.problems.weather import Weather as Problem
+from feasibly.run import run
 from feasibly.samplers.ancestral import Ancestral
 from feasibly.schedules import LogLogit
 

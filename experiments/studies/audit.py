@@ -153,7 +153,7 @@ def measure(setting: dict) -> list[Record]:
     size: dict[str, Any] = {key: setting[key] for key in ("truths", "members", "seed")}
     if setting["prior"] in FIELDS:
         name = "-".join(str(setting[key]) for key in ("prior", "posterior", "seed"))
-        size |= {"chunk": CHUNK, "path": STORES / name, "methods": ("auto", "ppr")}
+        size |= {"batch_size": CHUNK, "path": STORES / name, "methods": ("auto", "ppr-tuned")}
     try:
         # exact problems were not chosen for the monitor, and their candidates are compared without
         found = feasibly.audit(*problem, monitor=setting["prior"] != EXACT, **size)

@@ -8,7 +8,7 @@ With :math:`k = v / (v + \sigma^2)` and :math:`P = A^\top A`, the denoiser is
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from torch import Tensor
 from feasibly.constraints import Linear
 from feasibly.minimizers import GaussNewton
 from feasibly.oracles import Gaussian
+from feasibly.problem import Problem
 from feasibly.samplers import PPR
 from feasibly.schedules import VE
 
@@ -87,7 +88,7 @@ def bound(sigma: float, repeats: int) -> tuple[float, float]:
     return mixing, discrepancy(sigma) / (1 - k)
 
 
-def problem(sigma: float) -> tuple[PPR, Linear, Tensor]:
+def problem(sigma: float) -> tuple[Any, Linear, Tensor]:
     """Returns a sampler with an exact projection, its constraint, and the time of `sigma`."""
     schedule = VE(1e-2, 1e2)
     t = math.log(sigma / schedule.sigma_min) / math.log(schedule.sigma_max / schedule.sigma_min)
@@ -95,7 +96,8 @@ def problem(sigma: float) -> tuple[PPR, Linear, Tensor]:
     A = torch.linalg.qr(torch.randn(D, len(Y), generator=generator, dtype=torch.float64)).Q.T
     constraint = Linear(A, torch.tensor(Y, dtype=torch.float64), tolerance=1e-20)
     prior = Gaussian(torch.zeros(D), V * torch.eye(D), schedule)
-    sampler = PPR(prior, constraint, minimize=GaussNewton(damping=0.0, max_distance=None))
+    method = PPR(minimize=GaussNewton(damping=0.0, max_distance=None))
+    sampler = method.bind(Problem(prior, constraint, (D,), dtype=torch.float64))
     return sampler, constraint, torch.tensor(t, dtype=torch.float64)
 
 

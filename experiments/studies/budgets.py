@@ -10,6 +10,7 @@ import torch
 from feasibly.constraints import Constraint, Equality
 from feasibly.denoisers import Denoiser
 from feasibly.oracles import Gaussian
+from feasibly.problem import Problem
 from feasibly.samplers import CPS, DPS, HDC, MMPS, PDM, PPR, Method, TrustSampling
 from feasibly.schedules import LogLogit
 

@@ -14,15 +14,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from feasibly.plausible import Reference, reference
-from feasibly.sampling import Run
 from torch import Tensor
 
 from feasibly.constraints import Decoded
 from feasibly.linalg import square_root
 from feasibly.minimizers import Minimizer
+from feasibly.monitor import Monitor
 from feasibly.network import Network, watched
+from feasibly.run import Run
 from feasibly.samplers import moments
+from feasibly.survey import Survey
 
 from ..records import Record
 from ..samplers import quiet
@@ -34,8 +35,9 @@ SURVEY, TEST, AGAIN, PREDICTION = "survey", "test", "later attempts", "predictio
 PURPOSES: Mapping[Any, str] = {
     inspect.unwrap(function).__code__: what
     for function, what in (
-        (reference, SURVEY),
-        (Reference.assess, TEST),
+        (Survey.of, SURVEY),
+        (Monitor.of, SURVEY),
+        (Monitor.assess, TEST),
         (Minimizer.__call__, "projection"),
         (square_root, "covariance"),
         (moments.toward, "solve"),

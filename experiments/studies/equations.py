@@ -34,7 +34,7 @@ from ..study import Measurement
 from ..tables import TEXT, Columns
 from ..tasks.darcy import Physics, darcy
 
-OURS: Mapping[str, str] = {DEFAULT: "auto", "PPR": "ppr", "post-hoc projection": "post-hoc"}
+OURS: Mapping[str, str] = {DEFAULT: "auto", "PPR": "ppr-tuned", "post-hoc projection": "post-hoc"}
 THEIRS, THEIR_STEPS = "PCFM's own", 100
 LABELS = (*OURS, THEIRS, PRIOR, TRUTH)
 POINTS = {"Darcy": 15, "KS": 20}  # values that are given
@@ -184,9 +184,9 @@ def measure(setting: dict) -> list[Record]:
         found |= {"reason": result.reason, "warnings": list(result.warnings)}
     found["seconds"] = time.perf_counter() - start
     if setting["task"] != "Poisson":
-        plausible = feasibly.plan(denoiser, constraint, shape).survey.assess(
-            denoiser, x, range(members)
-        )
+        monitor = feasibly.plan(denoiser, constraint, shape).monitor
+        assert monitor is not None
+        plausible = monitor.assess(x, range(members))
         found["plausible"] = plausible.plausible.double().mean().item()
     return [
         task.about(x)

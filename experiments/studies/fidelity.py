@@ -25,7 +25,7 @@ from feasibly.oracles import GaussianMixture
 from feasibly.schedules import LogLogit
 
 from ..records import DEFAULT, Record, averages, grouped
-from ..samplers import quiet
+from ..samplers import named, quiet
 from ..study import Measurement
 from ..tables import TEXT, Columns
 

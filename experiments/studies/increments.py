@@ -26,7 +26,7 @@ from feasibly.network import Evaluations, Network, counted
 
 from .. import peers
 from ..records import DEFAULT, TRUTH, Record, averages, grouped
-from ..samplers import cost, quiet
+from ..samplers import cost, named, quiet
 from ..study import Measurement
 from ..tables import TEXT, Columns
 from ..tasks.increments import INCREMENTS, Task, operators, task

@@ -12,6 +12,7 @@ from torch import Tensor
 from feasibly.constraints import Constraint
 from feasibly.denoisers import Denoiser
 from feasibly.minimizers import GaussNewton, Minimizer
+from feasibly.problem import Problem
 from feasibly.problems.data2d import CONSTRAINTS, DISTRIBUTIONS, Data2D
 from feasibly.randomness import MemberNoise
 from feasibly.run import trajectory

@@ -9,18 +9,21 @@ fresh unconditional samples, for several references.
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from feasibly.plausible import reference
 from torch import Tensor
 
 import feasibly
 from feasibly import priors
 from feasibly.constraints import Constraint, Equality
-from feasibly.network import Evaluations, Network
+from feasibly.monitor import Monitor
+from feasibly.network import Evaluations, counted
 from feasibly.oracles import Checkerboard as CheckerboardOracle
+from feasibly.problem import Problem
 from feasibly.problems.data2d import DISTRIBUTIONS
 from feasibly.problems.ks import KS
+from feasibly.run import run
 from feasibly.samplers import Ancestral, PostHoc
 from feasibly.schedules import LogLogit
+from feasibly.survey import Survey
 
 from ..records import Record, averages, grouped
 from ..study import Measurement
@@ -68,20 +71,22 @@ def measure(setting: dict) -> list[Record]:
     """Assesses members by several references."""
     denoiser, constraint, shape, on = case(setting["prior"])
     members, fresh, chunk = setting["members"], setting["fresh"], setting["chunk"]
-    run: dict[str, Any] = {"seed": 0, "chunk": chunk}
-    projected = PostHoc(denoiser, constraint, steps=64).sample(members, shape, **run).samples
-    default = feasibly.sample(denoiser, constraint, members, shape, **run)
-    prior = Ancestral(denoiser).sample(fresh, shape, seed=1, chunk=chunk).samples
+    problem = Problem(denoiser, constraint, shape, batch_size=chunk)
+    projected = run([PostHoc(steps=64).bind(problem)], members).samples
+    default = feasibly.sample(denoiser, constraint, members, shape, batch_size=chunk)
+    free = problem.but(constraint=None)
+    prior = run([Ancestral().bind(free)], fresh, seed=1).samples
     inside = on(projected)
     counts = default.evaluations
     each = (counts.member_forward + counts.member_backward) / members
     found: list[Record] = []
     for seed in range(setting["references"]):
         evaluations = Evaluations()
-        ref = reference(Network(denoiser, evaluations), shape, chunk=chunk, seed=seed)
+        with counted(evaluations):
+            ref = Monitor.of(Survey.of(free, seed=seed))
         flags: dict[str, Tensor] = {}
         for name, x in {"post_hoc": projected, "default": default.samples, "prior": prior}.items():
-            assessed = ref.assess(denoiser, x, range(len(x)), chunk)
+            assessed = ref.assess(x, range(len(x)), chunk)
             flags[name] = ~assessed.plausible
             if name == "post_hoc":
                 score = auc(assessed.statistic[inside], assessed.statistic[~inside])

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 import feasibly
+from feasibly.problem import Problem
 from feasibly.samplers import PostHoc
 
 from .. import peers
@@ -59,7 +60,7 @@ def sampler(label: str, steps: int | None, case: Any) -> Callable[[int], Tensor]
         options = {"iterations": 8, "steps": steps}
         x = peers.azula_mmps(denoiser, constraint, MEMBERS, shape, **options)
         # it satisfies no constraint to the tolerance; this takes no evaluation
-        return PostHoc(case.denoiser, constraint).finish(x)
+        return PostHoc(problem=Problem(case.denoiser, constraint, shape)).finish(x)
 
     def pcfm(seed: int) -> Tensor:
         noise = torch.randn(MEMBERS, *shape, generator=torch.Generator().manual_seed(seed))

@@ -36,7 +36,7 @@ from ..tasks.solutions import TASKS, Task
 MEMBERS, SEEDS = 64, 3
 CASES = ("exact, flow", "learned, flow")
 
-OURS: Mapping[str, str] = {DEFAULT: "auto", "PPR": "ppr", "PCFM": "pcfm", "ECI": "eci"}
+OURS: Mapping[str, str] = {DEFAULT: "auto", "PPR": "ppr-tuned", "PCFM": "pcfm", "ECI": "eci"}
 """For each label the method, with no option set."""
 
 THEIRS: Mapping[str, tuple[str, Mapping[str, Any]]] = {

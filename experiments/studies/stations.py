@@ -23,6 +23,7 @@ from feasibly.problems.weather import LATITUDE, VARIABLES, Weather
 from feasibly.weather import Stations
 
 from ..records import DEFAULT, Record, grouped
+from ..samplers import named
 from ..study import Measurement
 from ..tables import TEXT, Columns
 

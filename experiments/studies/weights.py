@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from functools import partial
 from statistics import fmean, median
 
+from feasibly.samplers import SMC
+
 from .. import figures
 from ..benches.exact import ExactCase
 from ..benches.exact_problems import PROBLEMS
@@ -54,9 +56,9 @@ def measure(setting: dict) -> list[Record]:
     case = ExactCase(problem)
     number = setting["particles"]
     # a large error, so that no particles are added
-    make: Make = (
-        default if number is None else partial(default, method=SMC(particles=number, error=ANY))
-    )
+    make: Make = default
+    if number is not None:
+        make = partial(default, method=SMC(particles=number, error=ANY))
     plan = case.plan(make)
     return [
         {"family": problem.family, "members": problem.members, "seed": seed}

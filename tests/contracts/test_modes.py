@@ -40,7 +40,7 @@ MODES = {
     "use_deterministic_algorithms": deterministic,
 }
 SHAPE, MEMBERS = zoo.SHAPE, 8
-METHODS = {"auto": None, "ppr": {"steps": 4}, "calibrated": {"steps": 8}}
+METHODS = {"ppr": {"steps": 4}, "calibrated": {"steps": 8}}
 A, Y = zoo.ROWS[:10].float(), (zoo.ROWS[:10] @ zoo.TRUTH).float()
 
 
@@ -63,7 +63,6 @@ def sampled(method, mode):
         ("inference_mode", "ppr"),
         ("set_default_dtype", "calibrated"),
         ("use_deterministic_algorithms", "ppr"),
-        *(pytest.param(m, "auto", marks=pytest.mark.slow) for m in list(MODES)[1:]),
     ],
 )
 def test_samples_are_the_same(mode, method):

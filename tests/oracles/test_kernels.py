@@ -51,11 +51,6 @@ def test_ideal_kernel_converges_from_elsewhere(sigma, rate):
     assert distance[30] < distance[0] * rate**30 + 1e-9
 
 
-def test_the_unconstrained_marginal_is_not_invariant():
-    p = normal(GRID, POINTS.T, 0.3).mean(dim=1)
-    assert STEP * (STEP * p @ ideal_kernel(0.3) - p).abs().sum() / 2 > 0.3
-
-
 @pytest.mark.parametrize("t", [0.3, 0.5, 0.7])
 @pytest.mark.parametrize("v", [0.5, 1.0])
 def test_ppr_kernel_on_a_gaussian_has_the_closed_form_variance(t, v):

@@ -13,7 +13,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from feasibly import CalibratedPPR, CalibrationWarning, Rejection, SamplingError, members
+from feasibly import CalibrationWarning, Rejection, SamplingError, members
 from feasibly.constraints import Equality, Linear, log_volume
 from feasibly.minimizers import GaussNewton
 from feasibly.network import Evaluations, Network
@@ -183,16 +183,10 @@ def three(m):
 
 
 @pytest.mark.parametrize(
-    ("options", "match"),
-    [
-        ({"tries": 0}, r"tries=...\) takes a whole number of at least 1, got 0"),
-        ({"tries": 2.5}, r"a whole number, got 2.5"),
-        ({"level": 1e-4}, r"between the schedule's lowest and highest noise levels, 0.00112"),
-        ({"level": None}, r"level=...\) takes a number, got None"),
-    ],
+    "options", [{"tries": 0}, {"tries": 2.5}, {"level": 1e-4}, {"level": None}], ids=str
 )
-def test_options_that_make_no_sense_are_refused(options, match):
-    with pytest.raises(ValueError, match=match):
+def test_options_that_make_no_sense_are_refused(options):
+    with pytest.raises(ValueError, match=rf"Rejection\({next(iter(options))}="):
         Rejection(ROUND, line(0.0), **options)
 
 
@@ -232,11 +226,6 @@ def test_members_with_conditions_of_their_own_are_refused():
     for chunk in (None, 1):
         with pytest.raises(SamplingError, match="one prior for all members"):
             sampler.sample(3, (2,), chunk=chunk)
-    found = CalibratedPPR(prior, constraint, **FAST).sample(64, (2,))
-    # of independent coordinates the constraint tells the other nothing
-    shift = torch.arange(64)
-    assert found.feasible.all()
-    assert (found.samples[:, 1] - shift).abs().max() < 5.5
 
 
 def test_the_pilot_keeps_to_the_chunk_and_is_counted_once():
@@ -263,8 +252,8 @@ def test_the_pilot_keeps_to_the_chunk_and_is_counted_once():
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"sparse": 0.8}, {"dimensions": ((0.5, 2),)}, {"tries": 1}, {"level": 2.0}],
-    ids=["plain", "sparse", "dimensions", "one try", "high"],
+    [{"sparse": 0.8}, {"dimensions": ((0.5, 2),)}, {"tries": 1, "level": 2.0}],
+    ids=["sparse", "dimensions", "one try, high"],
 )
 def test_a_member_that_is_kept_at_no_try_takes_the_budget(options):
     """No state is as likely as the pilot's highest."""

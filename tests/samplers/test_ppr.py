@@ -8,20 +8,15 @@ import pytest
 import torch
 
 import feasibly
-from feasibly import PPR, Ancestral, Equality, Linear
-from feasibly.constraints import GaussianRandomField, LevelSet
+from feasibly import PPR, Ancestral, Equality
 from feasibly.minimizers import LBFGS, GaussNewton, WarmLBFGS
 from feasibly.oracles import Gaussian
-from feasibly.problems.distributions import Checkerboard
 from feasibly.randomness import MemberNoise
 from feasibly.sampling import trajectory
 from feasibly.schedules import VP, Cosine, LogLogit, Rectified, Schedule
+from tests.samplers.conftest import CURVE, correlated, denoised, normal, plane
 
 UNREACHABLE = Equality(lambda x: x.square().sum(dim=1) + 1, tolerance=1e-6)
-
-
-def seeded(seed=11):
-    return torch.Generator().manual_seed(seed)
 
 
 @pytest.mark.parametrize(
@@ -48,16 +43,6 @@ def test_the_papers_settings_are_the_defaults_and_cost_1216_and_1024(gaussian):
     assert sampler.budget() == (1216, 1024)
 
 
-@pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
-def test_the_policys_budget_is_kept_by_members_that_never_become_feasible(gaussian):
-    settings = {"method": "ppr", "monitor": False}
-    attempts = feasibly.plan(gaussian, UNREACHABLE, (2,), **settings).attempts
-    spent = feasibly.sample(gaussian, UNREACHABLE, 2, (2,), **settings).evaluations
-    budgets = [sampler.budget() for sampler in attempts]
-    assert (spent.forward, spent.backward) == tuple(map(sum, zip(*budgets, strict=True)))
-    assert (spent.forward, spent.backward) == (368, 160)
-
-
 @pytest.mark.parametrize("m", [3, 12], ids=["dense", "krylov"])
 @pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
 def test_budget_counts_the_products_of_several_residuals(m):
@@ -75,7 +60,7 @@ def test_budget_counts_the_products_of_several_residuals(m):
 def test_trivial_constraint_leaves_the_predictor_and_the_renoising(gaussian):
     """Where nothing is violated, PROJECT is the denoiser."""
     sampler = PPR(gaussian, Equality(lambda x: 0 * x, tolerance=1e-9))
-    x = torch.randn(5, 2, generator=seeded(0), dtype=torch.float64)
+    x = normal(5, 2)
     t = torch.tensor(0.4, dtype=torch.float64)
     found = sampler.project(x, t, radius=1.0)
     torch.testing.assert_close(found.x_0, gaussian(x, t).mean, rtol=0, atol=1e-14)
@@ -84,8 +69,8 @@ def test_trivial_constraint_leaves_the_predictor_and_the_renoising(gaussian):
 
 def test_above_its_levels_a_step_is_the_predictor(checkerboard):
     bounds = {"sigma_max": 1.0}
-    constraint = LevelSet(GaussianRandomField(0))
-    x, z = torch.randn(2, 7, 2, generator=seeded(0))
+    constraint = CURVE
+    x, z = normal(2, 7, 2).float()
     t, s = torch.tensor(0.9), torch.tensor(0.85)
     ppr = PPR(checkerboard, constraint, **bounds).step(x, t, s, lambda like: z)
     ancestral = Ancestral(checkerboard).step(x, t, s, lambda like: z)
@@ -96,11 +81,11 @@ def test_above_its_levels_a_step_is_the_predictor(checkerboard):
 def test_a_step_predicts_then_projects_and_renoises_so_many_times(checkerboard):
     """Algorithm 2, with each projection from the state that the last renoising has left, and
     within the radius of the level that the step came from."""
-    constraint = LevelSet(GaussianRandomField(0))
+    constraint = CURVE
     minimize = GaussNewton(steps=3, max_distance=0.3)  # so short that the radius is felt
     sampler = PPR(checkerboard, constraint, repeats=3, minimize=minimize)
     t, s = torch.tensor([0.6, 0.5], dtype=torch.float64)
-    x, *noise = torch.randn(5, 7, 2, generator=seeded(0), dtype=torch.float64)
+    x, *noise = normal(5, 7, 2)
     given = iter(noise)
     found = sampler.step(x, t, s, lambda like: next(given))
     x_s = sampler.predict(x, checkerboard(x, t).mean, t, s, lambda like: noise[0])
@@ -113,25 +98,16 @@ def test_a_step_predicts_then_projects_and_renoises_so_many_times(checkerboard):
 
 def test_projection_on_a_gaussian_is_the_closed_form():
     """With an affine denoiser and a linear constraint, PROJECT is a least-distance problem."""
-    generator = seeded(0)
-    half = torch.randn(6, 6, generator=generator, dtype=torch.float64)
-    cov, mu = half @ half.T / 6, torch.randn(6, generator=generator, dtype=torch.float64)
-    A = torch.randn(2, 6, generator=generator, dtype=torch.float64)
-    y = torch.randn(2, generator=generator, dtype=torch.float64)
-    prior = Gaussian(mu, cov, LogLogit())
+    prior, constraint = correlated(LogLogit(), 6), plane(2, 6, tolerance=1e-12)
     minimize = GaussNewton(max_distance=None, damping=0.0)
-    sampler = PPR(prior, Linear(A, y, tolerance=1e-12), minimize=minimize)
-
-    t = torch.tensor(0.5, dtype=torch.float64)
-    sigma = prior.schedule(t)[1]
-    x = torch.randn(4, 6, generator=generator, dtype=torch.float64)
-    G = cov @ torch.linalg.inv(cov + sigma**2 * torch.eye(6, dtype=torch.float64))
-    J = A @ G
-    r = (mu + (x - mu) @ G.T) @ A.T - y
-    expected = x - r @ torch.linalg.inv(J @ J.T).T @ J
+    sampler = PPR(prior, constraint, minimize=minimize)
+    t, x = torch.tensor(0.5, dtype=torch.float64), normal(4, 6)
+    x_0, slope = denoised(prior, x, t)
+    J = constraint.A @ slope
+    expected = x - constraint.residual(x_0) @ torch.linalg.inv(J @ J.T) @ J
     best = sampler.project(x, t, radius=1.0)
     torch.testing.assert_close(sampler.scale(t) * best.x, expected)
-    torch.testing.assert_close(best.x_0, mu + (expected - mu) @ G.T)
+    torch.testing.assert_close(best.x_0, denoised(prior, expected, t)[0])
     assert (best.value < 1e-12).all()
 
 
@@ -150,14 +126,14 @@ class Exploding(Schedule):
 @pytest.mark.parametrize("eta", [0.0, 1.0], ids=["DDIM", "DDPM"])
 def test_schedules_are_equivalent_under_x_over_alpha(base, eta):
     """The same noise, and sigma / alpha, give the same samples (methods.md, invariant 4)."""
-    constraint = LevelSet(GaussianRandomField(1))
+    constraint = CURVE
     results = []
     for schedule in (base, Exploding(base)):
         prior = Gaussian(torch.zeros(2), torch.tensor([[1.0, 0.5], [0.5, 1.0]]), schedule)
         sampler = PPR(
             prior, constraint, steps=16, repeats=1, eta=eta, minimize=GaussNewton(), sigma_max=0.75
         )
-        noise = iter(torch.randn(64, 8, 2, dtype=torch.float64, generator=seeded()))
+        noise = iter(normal(64, 8, 2, seed=11))
 
         def randn(like, noise=noise):
             return next(noise)
@@ -178,7 +154,7 @@ def test_projection_stays_within_the_trust_radius(schedule):
     sampler = PPR(prior, UNREACHABLE, minimize=GaussNewton(steps=8, max_distance=0.5))
     t = torch.tensor(0.3, dtype=torch.float64)
     alpha, _ = schedule(t)
-    x = alpha * torch.randn(32, 2, generator=seeded(), dtype=torch.float64)
+    x = alpha * normal(32, 2, seed=11)
     for radius in (1.0, 0.2):
         found = sampler.scale(t) * sampler.project(x, t, radius).x
         moved = (found - x).norm(dim=1) / alpha
@@ -186,37 +162,24 @@ def test_projection_stays_within_the_trust_radius(schedule):
         assert moved.max() > 0.1 * radius * math.sqrt(2)
 
 
-def test_samples_lie_on_support_and_constraint(checkerboard):
-    """The exact prior: all feasible, and off the support by rounding at most."""
-    result = feasibly.sample(checkerboard, LevelSet(GaussianRandomField(0)), 256, (2,))
-    assert result.feasible.double().mean() >= 0.99
-    assert Checkerboard(slack=1e-5).in_support(result.samples).all()
-
-
 @pytest.mark.parametrize(
-    ("options", "words"),
+    "options",
     [
-        ({"repeats": 0}, r"^PPR\(repeats=...\) takes a whole number of at least 1, got 0"),
-        ({"repeats": 1.5}, r"takes a whole number, got 1.5"),
-        (
-            {"sigma_max": None},
-            r"sigma_max=...\) takes a number, got None",
-        ),
-        (
-            {"sigma_max": 1e-4},
-            r"^PPR\(sigma_max=0.0001\) must be a number above the schedule's lowest noise level",
-        ),
+        {"repeats": 0},
+        {"repeats": 1.5},
+        {"sigma_max": None},
+        {"sigma_max": 1e-4},
+        {"share": 1.0},
+        {"share": -0.1},
+        {"share": "a"},
+        {"sigma_share": 0.0},
+        {"sparse": -1.0},
     ],
     ids=str,
 )
-def test_bad_options_are_refused(options, words, gaussian):
-    with pytest.raises(ValueError, match=words):
+def test_bad_options_are_refused(options, gaussian):
+    with pytest.raises(ValueError, match=rf"PPR\({next(iter(options))}="):
         PPR(gaussian, UNREACHABLE, **options)
-
-
-def many(m=12, tolerance=1e-6):
-    """As many residuals as the first m coordinates, which are to be 0.3."""
-    return Equality(lambda x: x[:, :m] - 0.3, tolerance=tolerance)
 
 
 @pytest.fixture
@@ -313,20 +276,3 @@ def test_every_second_step_is_left_out_below_a_noise_level(gaussian):
     ]
     assert sampler.budget(1)[0] < whole.budget(1)[0]
     assert result.evaluations.forward <= sampler.budget(1)[0]
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"share": 1.0}, {"share": -0.1}, {"share": "a"}, {"sigma_share": 0.0}, {"sparse": -1.0}],
-)
-def test_a_share_that_stops_everywhere_or_nowhere_is_refused(gaussian, options):
-    with pytest.raises(ValueError, match=next(iter(options))):
-        PPR(gaussian, UNREACHABLE, **options)
-
-
-def test_options_that_joined_later_are_in_a_samplers_words_where_they_are_set(gaussian):
-    """Results and stores know a sampler by these words."""
-    assert "share" not in repr(PPR(gaussian, UNREACHABLE))
-    assert "share=0.1, sigma_share=2.0" in repr(
-        PPR(gaussian, UNREACHABLE, share=0.1, sigma_share=2.0)
-    )

@@ -1,3 +1,5 @@
+"""Projections without the network, in closed form or by a minimizer."""
+
 from dataclasses import dataclass
 
 import pytest
@@ -7,8 +9,9 @@ from feasibly.constraints import Composite, Energy, Equality, Integral, Linear, 
 from feasibly.minimizers import LBFGS, GaussNewton, Minimizer
 from feasibly.oracles import Gaussian
 from feasibly.samplers import HDC
-from feasibly.samplers.projection import has_closed_form, project
+from feasibly.samplers.projection import closed_form, project
 from feasibly.schedules import LogLogit
+from tests.samplers.conftest import normal
 
 A = torch.tensor([[1.0, 2.0, -1.0]], dtype=torch.float64)
 PLANE = Linear(A, [0.5], tolerance=1e-12)
@@ -24,10 +27,6 @@ class Forbidden(Minimizer):
         raise AssertionError("the minimizer was asked")
 
 
-def normal(*shape):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-
-
 @pytest.mark.parametrize(
     "constraint",
     [PLANE, SPHERE, Composite([PLANE, Integral((-1,), 0.0, 1e-12)])],
@@ -35,13 +34,12 @@ def normal(*shape):
 )
 def test_a_closed_form_takes_the_place_of_a_search(constraint):
     x = normal(4, 3)
-    assert has_closed_form(constraint, x)
     assert torch.equal(project(constraint, x, Forbidden()), constraint.projection(x))
 
 
 def test_without_a_closed_form_the_minimizer_searches():
     x = normal(4, 3)
-    assert not has_closed_form(CURVED, x)
+    assert closed_form(CURVED, x) is None
     with pytest.raises(AssertionError, match="was asked"):
         project(CURVED, x, Forbidden())
     assert CURVED.is_feasible(project(CURVED, x, LBFGS(32), 1e-13)).all()

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from feasibly import Ancestral, Linear
-from feasibly.constraints import GaussianRandomField, LevelSet
 from feasibly.denoisers import Denoiser
 from feasibly.errors import SamplingError
 from feasibly.network import Evaluations, Network
@@ -16,15 +15,10 @@ from feasibly.oracles import Gaussian
 from feasibly.randomness import MemberNoise
 from feasibly.samplers import TrustSampling
 from feasibly.sampling import Problem
-from feasibly.schedules import Cosine, LogLogit, Rectified
+from feasibly.schedules import Cosine, LogLogit
+from tests.samplers.conftest import COV, CURVE, SCHEDULES, S, T, normal, plane, times
 
-CURVE = LevelSet(GaussianRandomField(3))
 pytestmark = pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
-T, S = torch.tensor([0.6, 0.5], dtype=torch.float64)
-
-
-def normal(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def size_of_noise(prior, mean, t):
@@ -46,20 +40,13 @@ class Isotropic(Denoiser):
         return x / (1 + sigma**2)
 
 
-@pytest.mark.parametrize("options", [{"iterations": 0}, {"bound": 1e-9}], ids=str)
-def test_without_iterations_or_trust_it_is_ddpm(options, gaussian):
-    trust = TrustSampling(gaussian, CURVE, steps=8, output="denoised", **options)
-    free = Ancestral(gaussian, steps=8, order=1, spacing="time").sample(6, (2,), seed=3)
-    assert torch.equal(trust.sample(6, (2,), seed=3).samples, free.samples)
-
-
-@pytest.mark.parametrize("schedule", [LogLogit(), Cosine(), Rectified()], ids=repr)
+@SCHEDULES
 @pytest.mark.parametrize("iterations", [1, 3])
 def test_trusted_means_take_steps_of_fixed_length_down_the_gradient(schedule, iterations):
     """Before the noise is added, and with the network at the time that the step came from."""
     prior = Gaussian(torch.zeros(4), torch.eye(4), schedule)
-    plane = Linear(normal(2, 4), normal(2, seed=1), tolerance=1e-6)
-    sampler = TrustSampling(prior, plane, iterations=iterations, length=0.2, bound=math.inf)
+    constraint = plane(2, 4)
+    sampler = TrustSampling(prior, constraint, iterations=iterations, length=0.2, bound=math.inf)
     x, z = normal(3, 4, seed=2), normal(3, 4, seed=3)
     x_s, x_0, _ = sampler.step(x, T, S, lambda like: z)
 
@@ -70,7 +57,7 @@ def test_trusted_means_take_steps_of_fixed_length_down_the_gradient(schedule, it
     noise = free.step(x, T, S, lambda like: z)[0] - mean
     for _ in range(iterations):
         estimate = shrink * mean
-        gradient = (estimate @ plane.A.T - plane.y) @ plane.A  # up to its length
+        gradient = constraint.residual(estimate) @ constraint.A  # up to its length
         length = 0.2 * (alpha_s**2 + sigma_s**2).sqrt()
         mean = mean - length * gradient / gradient.norm(dim=1, keepdim=True)
     torch.testing.assert_close(x_s, mean + noise)
@@ -114,32 +101,29 @@ def test_a_member_that_leaves_the_bound_rests(gaussian):
 @pytest.mark.parametrize("quantile", [0.5, 0.99, 1.0])
 @pytest.mark.parametrize("schedule", [LogLogit(), Cosine()], ids=repr)
 def test_the_bound_is_the_quantile_of_an_unconditional_run(quantile, schedule):
-    prior = Gaussian(torch.zeros(2), torch.tensor([[1.0, 0.6], [0.6, 1.0]]), schedule)
+    prior = Gaussian(torch.zeros(2), COV, schedule)
     sampler = TrustSampling(prior, CURVE, steps=7, quantile=quantile).prepare(problem(2))
 
     free = Ancestral(prior, steps=7)
     noise = MemberNoise(2**32 - 1, range(64), (2,), dtype=torch.float64)
-    times = torch.linspace(1, 0, 8, dtype=torch.float64)
-    alpha, sigma = schedule(times[0])
+    alpha, sigma = schedule(times(7)[0])
     x, expected = (alpha**2 + sigma**2).sqrt() * noise(), []
-    for t, s in pairwise(times):
+    for t, s in pairwise(times(7)):
         mean = free.step(x, t, s, torch.zeros_like).x
         expected.append(size_of_noise(prior, mean, t).quantile(quantile).item())
         x = free.step(x, t, s, noise).x
-    assert [sampler.bound_at(t) for t in times[:-1]] == pytest.approx(expected)
+    assert [sampler.bound_at(t) for t in times(7)[:-1]] == pytest.approx(expected)
 
 
 def test_every_step_is_tested_against_the_bound_of_its_own(gaussian):
     """Between the extremes of the bounds, so that one bound for all would decide otherwise."""
     sampler = TrustSampling(gaussian, CURVE, steps=5, iterations=1).prepare(problem(2))
-    bounds = sampler.bounds
-    times = torch.linspace(1, 0, 6, dtype=torch.float64)
+    assert max(sampler.bounds) > 1.2 * min(sampler.bounds)
     x = 2 * normal(64, 2)
-    for bound, (t, s) in zip(bounds, pairwise(times), strict=True):
-        given = TrustSampling(gaussian, CURVE, steps=5, iterations=1, bound=bound)
+    for bound, (t, s) in zip(sampler.bounds, pairwise(times(5)), strict=True):
+        given = replace(sampler, bound=bound)
         a, b = (v.step(x, t, s, torch.zeros_like).x for v in (sampler, given))
         assert torch.equal(a, b)
-    assert max(bounds) > 1.2 * min(bounds)
 
 
 def test_bounds_are_calibrated_once_and_for_the_shape_of_the_problem():
@@ -154,15 +138,11 @@ def test_bounds_are_calibrated_once_and_for_the_shape_of_the_problem():
         assert few < 0.5 * many
 
 
-def test_without_bounds_a_step_is_refused(gaussian):
+def test_steps_without_bounds_and_bounds_of_other_steps_are_refused(gaussian):
     with pytest.raises(ValueError, match="needs its bounds"):
         TrustSampling(gaussian, CURVE).step(normal(1, 2), T, S)
-
-
-def test_bounds_of_another_number_of_steps_are_refused(gaussian):
     sampler = TrustSampling(gaussian, CURVE, steps=6).prepare(problem(2))
-    words = "needs a bound for each of 12 steps, got 6; give None to calibrate them"
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match="a bound for each of 12 steps, got 6"):
         replace(sampler, steps=12)
     assert len(replace(sampler, steps=12, bounds=None).prepare(problem(2)).bounds) == 12
 
@@ -196,32 +176,9 @@ def test_a_given_bound_needs_no_calibration():
     assert denoiser.calls == 0
 
 
-def test_a_run_without_a_bound_spends_its_budget(gaussian):
-    sampler = TrustSampling(gaussian, CURVE, steps=4, iterations=5, bound=math.inf)
-    spent = sampler.sample(3, (2,)).evaluations
-    assert (spent.forward, spent.backward) == (24, 20) == sampler.budget()
-
-
 def test_rested_members_are_asked_no_more(gaussian):
     """One forward evaluation for the prediction, one for the test."""
     sampler = TrustSampling(gaussian, CURVE, steps=4, iterations=5, bound=1e-9)
     spent = sampler.sample(3, (2,)).evaluations
     assert (spent.forward, spent.backward) == (8, 0)
     assert spent.member_forward == 24
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"iterations": -1}, "iterations=.*whole number of at least 0, got -1"),
-        ({"length": 0.0}, "length=.*positive, got 0"),
-        ({"bound": 0.0}, "bound=.*positive, got 0"),
-        ({"bound": math.nan}, "bound"),
-        ({"quantile": 0.0}, r"quantile=.*\(0, 1\], got 0"),
-        ({"quantile": 1.1}, r"quantile=.*\(0, 1\]"),
-    ],
-    ids=str,
-)
-def test_bad_options_are_refused(options, words, gaussian):
-    with pytest.raises(ValueError, match=words):
-        TrustSampling(gaussian, CURVE, **options)

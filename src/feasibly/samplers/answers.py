@@ -18,17 +18,15 @@ SEED = 2**32 - 1  # of the state; no ensemble's, but for one in four billion
 def answers(
     sampler: Method, noise: MemberNoise, of: Tensor | None = None, batch: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Evaluates denoiser and constraint for one and the same state, which is as noisy as data.
+    """Returns the estimates of one and the same state, as noisy as data, under each sample's
+    conditions, with shape (B, *), and the residuals of one estimate under each sample's target,
+    with shape (B, m).
 
     Arguments:
-        sampler: The sampler that has both.
+        sampler: The sampler that has denoiser and constraint.
         noise: The noise of the samples, whose indices are asked for.
         of: The estimate whose residuals are taken, with shape (1, *); None for the first one.
         batch: How many states may go through the denoiser at a time; None for all.
-
-    Returns:
-        The estimates under each sample's conditions, with shape (B, *), and the residuals of one
-        estimate under each sample's target, with shape (B, m).
     """
     assert sampler.constraint is not None
     times = torch.linspace(0, 1, 65, dtype=noise.dtype, device=noise.device)

@@ -18,11 +18,10 @@ from ..network import along_channels
 from ..problem import Problem
 from . import moments
 from .ancestral import Ancestral
-from .base import CHOSEN, Randn, Step
+from .base import CHOSEN, Method, Randn, Step
 from .moments import Product
 from .ppr import PPR
 from .settings import PLAIN, settings
-from .sparse import Sparse
 
 RTOL = 1e-3  # at which the linear solver and the square root stop
 STRIDE = 2.0  # how many times lower the next noise level is where z comes from reverse diffusion
@@ -32,7 +31,7 @@ FARTHEST = 4.0  # how many standard deviations a sample moves at most, a residua
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
-class CalibratedPPR(Sparse):
+class CalibratedPPR(Method):
     r"""Samples under a hard constraint by predicting with *samples* of
     :math:`p(x_0 \mid x_t, r = 0)`.
 
@@ -146,6 +145,8 @@ class CalibratedPPR(Sparse):
 
     steps: int = CHOSEN
     spacing: str = CHOSEN
+    sparse: float = field(default=CHOSEN, metadata={"quiet": 0.0})
+    longer: int = field(default=CHOSEN, metadata={"quiet": 2})
     top: float = CHOSEN
     products: int | float = CHOSEN
     iterations: int = CHOSEN
@@ -160,6 +161,19 @@ class CalibratedPPR(Sparse):
         chosen = PLAIN if survey is None else PLAIN | settings(problem, survey, own)
         chosen = {name: value for name, value in chosen.items() if own[name] is CHOSEN}
         return replace(self, problem=problem, **chosen)
+
+    def times(
+        self, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu"
+    ) -> Tensor:
+        times = super().times(torch.float64 if self.sparse else dtype, device)
+        if not self.sparse:
+            return times
+        above = sum(self.noise_level(t) > self.sparse for t in times[:-1])
+        return torch.cat([times[:above], times[above : -1 : self.longer], times[-1:]]).to(dtype)
+
+    @property
+    def taken(self) -> int:
+        return len(self.times()) - 1 if self.sparse else self.steps
 
     def spaced(self, highest: Tensor, lowest: Tensor) -> Tensor:
         top = math.log(self.top)
@@ -302,7 +316,11 @@ class CalibratedPPR(Sparse):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._at_least(1, "iterations")
+        self._at_least(1, "iterations", "longer")
+        if self.sparse is not CHOSEN and not 0 <= self.sparse < math.inf:
+            raise ValueError(
+                f"{type(self).__name__}(sparse=...) must be a noise level, got {self.sparse!r}."
+            )
         if self.products != math.inf:
             self._at_least(0, "products")
         pairs = self.dimensions or ()

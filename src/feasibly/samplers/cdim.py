@@ -1,12 +1,10 @@
 r"""Constrained Diffusion Implicit Models (CDIM)."""
 
-__all__ = ["CDIM"]
-
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, randn_like
 
 from ..constraints.observation import Linear
 from ..members import among
@@ -29,17 +27,13 @@ class CDIM(Method):
 
     where :math:`\mu_s = (1 - \alpha_s)^2 \|y\|^2 + \sigma_s^2 \mathrm{tr} A A^\top` and
     :math:`\nu_s = 2 \sigma_s^4 \mathrm{tr} (A A^\top)^2 + 4 (1 - \alpha_s)^2 \sigma_s^2
-    \|A^\top y\|^2` are mean and variance of :math:`\|A x_s - y\|^2` for :math:`x_s =
-    \alpha_s x_0 + \sigma_s \epsilon` and :math:`A x_0 = y`. The step :math:`\eta^*` is the least
-    that meets :math:`\tau_s` or, if none does, comes closest. Nothing drives the residual below
-    the noise that is left, so samples are as exact as the last noise level is small.
+    \|A^\top y\|^2` are mean and variance of :math:`\|A x_s - y\|^2` for :math:`A x_0 = y`. The
+    step :math:`\eta^*` is the least that meets :math:`\tau_s` or, if none does, comes closest.
+    Samples are as exact as the last noise level is small.
 
-    Changed: the observation has no noise, traces are exact and not estimated from random probes,
-    :math:`\eta^*` is the root of its quadratic and not found by a line search, and each sample
-    has a step and a test of its own.
-
-    The paper's Table 1 says that CDIM does not propagate through the denoiser; its Section 4
-    and the authors' code do.
+    Changed: the observation has no noise, traces are exact, :math:`\eta^*` is the root of its
+    quadratic, and each sample has a step and a test of its own. The paper's Table 1 says that
+    CDIM does not propagate through the denoiser; its Section 4 and the authors' code do.
 
     References:
         | Linearly Constrained Diffusion Implicit Models (Jayaram et al., 2025)
@@ -48,7 +42,7 @@ class CDIM(Method):
     Arguments:
         iterations: The most gradient steps :math:`K` at a level.
         c: How many standard deviations above its mean a residual may be.
-        steps, eta, output: See :class:`Method`.
+        denoiser, steps, eta, output: See :class:`Method`.
     """
 
     lands = False
@@ -75,12 +69,7 @@ class CDIM(Method):
             )
 
     def step(
-        self,
-        x_t: Tensor,
-        t: Tensor,
-        s: Tensor,
-        randn: Randn = torch.randn_like,
-        memory: Any = None,
+        self, x_t: Tensor, t: Tensor, s: Tensor, randn: Randn = randn_like, memory: Any = None
     ) -> Step:
         x_0 = self.denoiser(x_t, t)
         x_s = self.predict(x_t, x_0, t, s, randn)

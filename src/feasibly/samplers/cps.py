@@ -1,12 +1,10 @@
 r"""Constrained Posterior Sampling (CPS)."""
 
-__all__ = ["CPS"]
-
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, randn_like
 
 from ..minimizers import LBFGS, Minimizer
 from .base import Method, Randn, Step
@@ -23,11 +21,9 @@ class CPS(Method):
         x_s &\gets \textsc{Predict}(x_t, x_0^*), \qquad
         \gamma_s = \min\!\big(\exp(1 + \alpha_s^2 / \sigma_s^2), \gamma_{\max}\big)
 
-    The penalty is mild at first and all but infinite in the end.
-
     Changed to take a constraint: the authors' penalty is a sum of hinges, for inequalities; here
-    it is :math:`\|r\|^2`. Their coefficient is :math:`\exp(1 / (1 - \bar{\alpha}))`, clipped,
-    which is stated here for any schedule; formula and clip are from memory of the paper.
+    it is :math:`\|r\|^2`. Their coefficient :math:`\exp(1 / (1 - \bar{\alpha}))`, clipped, is
+    stated here for any schedule; formula and clip are from memory of the paper.
 
     References:
         | Constrained Posterior Sampling: Time Series Generation with Hard Constraints (Narasimhan
@@ -53,12 +49,7 @@ class CPS(Method):
             raise ValueError(f"CPS(gamma_max=...) must not be negative, got {self.gamma_max}.")
 
     def step(
-        self,
-        x_t: Tensor,
-        t: Tensor,
-        s: Tensor,
-        randn: Randn = torch.randn_like,
-        memory: Any = None,
+        self, x_t: Tensor, t: Tensor, s: Tensor, randn: Randn = randn_like, memory: Any = None
     ) -> Step:
         x_0 = self.denoiser(x_t, t)
         gamma = self.gamma(s)

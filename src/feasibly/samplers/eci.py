@@ -1,17 +1,14 @@
 r"""Extrapolation, Correction, Interpolation (ECI)."""
 
-__all__ = ["ECI"]
-
 from dataclasses import dataclass, field
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
-import torch
-from torch import Tensor
+from torch import Tensor, randn_like
 
 from ..problem import DryRun
 from ..randomness import MemberNoise
 from .base import Method, Randn, Start, Step
-from .projection import has_closed_form
+from .projection import closed_form
 
 
 class Held(NamedTuple):
@@ -34,10 +31,9 @@ class ECI(Method):
         x_t \gets \alpha_t x_0^* + \sigma_t n \quad \text{(mixes - 1 times)}, \qquad
         x_s \gets \alpha_s x_0^* + \sigma_s n .
 
-    Made for flows, where extrapolating along the velocity is the clean estimate, and mixing the
-    end points is the forward kernel; stated here for any schedule. The noise :math:`n` is sampled
-    once, or again after every `resample` interpolations. With `resample=1` it is fresh, and a
-    step is that of the paper's :math:`x_0^M`.
+    Made for flows; stated here for any schedule. The noise :math:`n` is sampled once, or again
+    after every `resample` interpolations. With `resample=1` a step is that of the paper's
+    :math:`x_0^M`.
 
     References:
         | Gradient-Free Generation for Hard-Constrained Systems (Cheng et al., 2025)
@@ -46,7 +42,7 @@ class ECI(Method):
     Arguments:
         mixes: The number of corrections a step.
         resample: After how many interpolations the noise is sampled again; None for never.
-        steps, output: See :class:`Method`.
+        denoiser, steps, output: See :class:`Method`.
     """
 
     space = "x_0"
@@ -65,12 +61,7 @@ class ECI(Method):
             self._at_least(1, "resample")
 
     def step(
-        self,
-        x_t: Tensor,
-        t: Tensor,
-        s: Tensor,
-        randn: Randn = torch.randn_like,
-        memory: Held | None = None,
+        self, x_t: Tensor, t: Tensor, s: Tensor, randn: Randn = randn_like, memory: Any = None
     ) -> Step:
         x_0 = x_t
         for i in range(self.mixes):
@@ -87,7 +78,7 @@ class ECI(Method):
         return Start(self.denoiser.begin(held.noise, times[0]), times, held)
 
     def prepare(self, seen: DryRun) -> Self:
-        if not has_closed_form(self.constraint, seen.x_0):
+        if closed_form(self.constraint, seen.x_0) is None:
             raise ValueError(
                 f"ECI corrects in closed form, and {self.constraint!r} has no `projection`. Use "
                 "PCFM, which solves for it, or PPR; or implement `projection`."

@@ -1,12 +1,10 @@
 r"""Hard data consistency (HDC), the projection and resampling of ReSample."""
 
-__all__ = ["HDC"]
-
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, randn_like
 
 from ..minimizers import LBFGS, Minimizer
 from .base import Method, Randn, Step
@@ -25,11 +23,8 @@ class HDC(Method):
         v = \gamma \sigma_s^2 \left(1 - \frac{\alpha_t^2 \sigma_s^2}{\alpha_s^2 \sigma_t^2}\right)
 
     The distribution of :math:`x_s` is the product of the renoised projection and of a Gaussian of
-    variance :math:`v` around the prediction: all renoising for a large :math:`\gamma`, the
-    prediction alone for zero.
-
-    This is what the paper compares with: ReSample without its guidance, its stages and its time
-    travel, which are in :class:`ReSample`.
+    variance :math:`v` around the prediction. This is what the paper compares with:
+    :class:`ReSample` without its guidance, its stages and its time travel.
 
     References:
         | Solving Inverse Problems with Latent Diffusion Models via Hard Data Consistency (Song et
@@ -61,12 +56,7 @@ class HDC(Method):
             )
 
     def step(
-        self,
-        x_t: Tensor,
-        t: Tensor,
-        s: Tensor,
-        randn: Randn = torch.randn_like,
-        memory: Any = None,
+        self, x_t: Tensor, t: Tensor, s: Tensor, randn: Randn = randn_like, memory: Any = None
     ) -> Step:
         x_0 = self.denoiser(x_t, t)
         x_s = self.predict(x_t, x_0, t, s, randn)

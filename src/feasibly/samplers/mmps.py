@@ -1,7 +1,5 @@
 r"""Moment Matching Posterior Sampling (MMPS)."""
 
-__all__ = ["MMPS"]
-
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -30,26 +28,19 @@ class MMPS(PredictorCorrector):
 
     Changed to take a constraint: the residual stands for the observation's error, all of it in
     one system (not one for each last axis), and the tolerance for its noise. The solver stops at
-    `rtol`. The authors' implementations evaluate a last vjp, for :math:`V J^\top v`. It is left
-    out, since :math:`v` is a combination of vectors whose vjp the solver has evaluated already. A
-    step costs :math:`1 + N` forward evaluations and at most :math:`(1 + N) k` vjps, not
-    :math:`(1 + N) (k + 1)`.
+    `rtol`. The authors' last vjp, for :math:`V J^\top v`, is left out, since :math:`v` is a
+    combination of vectors whose vjp the solver has evaluated.
 
-    Where the network's Jacobian is far from a covariance, the system may be near singular, and
-    a member may jump far. It ends infeasible, and another attempt resamples it.
-
-    Observations with noise have a residual in units of their errors, whose variance is one.
-
-    With a `sigma_y` an exact residual has that much noise on purpose: members are not expected to
-    be feasible, and there is no warning.
+    Where the network's Jacobian is far from a covariance, a sample may jump far and end
+    infeasible. With a `sigma_y` an exact residual has that much noise on purpose: samples are not
+    expected to be feasible, and there is no warning.
 
     References:
         | Learning Diffusion Priors from Observations by Expectation Maximization (Rozet et al.,
         | 2024), https://arxiv.org/abs/2405.13712, Section 4
 
     Arguments:
-        corrections: The number :math:`N` of Langevin corrections a step.
-        delta: The size :math:`\delta` of a correction.
+        corrections, delta: See :class:`PredictorCorrector`.
         sigma_y: The noise :math:`\sigma_y` of an exact residual; None for
             :math:`\sqrt{\mathrm{tolerance} / m}`.
         solver: "gmres", or "cg", which stops at directions of negative curvature.

@@ -14,6 +14,7 @@ from ..derivatives import Jacobian
 from ..linalg import Solution, eigh, extremes
 from ..minimizers.base import finite, per_sample
 from ..network import Network
+from .base import Randn
 
 HALVINGS = 6  # of a move onto a curved residual, at most
 ROUNDING = 1e-3  # the relative error of a squared residual in single precision, with a margin
@@ -29,42 +30,27 @@ KEPT = 32  # residuals whose derivatives may be kept, each as large as a sample
 ROUNDED = 10.0  # how many rounding errors of a variance count as zero
 NEGATIVE = 0.1  # the share of it that may be found negative
 
-Randn = Callable[[Tensor], Tensor]
 Product = Callable[[Tensor], Tensor]
 Solve = Callable[[Product, Tensor, int, float, Tensor], Solution]
 
 
 class Rows(NamedTuple):
-    r"""Residuals of samples, with what is known of each.
-
-    Attributes:
-        r: The residuals, with shape :math:`(B, m)`.
-        variance: The variances of their errors, likewise.
-        turn: How exact ones joined.
-        least: The least eigenvalue of the covariance of residuals and errors, with shape
-            :math:`(B, 1)`. Errors have variance one. Exact residuals beside them may have a share
-            of their largest.
-        J: The product with :math:`J = \partial r / \partial x`.
-        J_T: The product with :math:`J^\top`.
-    """
+    r"""Residuals of samples, with shape (B, m), and the variances of their errors, likewise; the
+    residuals as a function of samples; the least eigenvalue of the covariance of residuals and
+    errors, with shape (B, 1), a share of the largest for exact residuals; and the products with
+    :math:`J = \partial r / \partial x` and :math:`J^\top`."""
 
     r: Tensor
     variance: Tensor
-    turn: Product
+    joined: Product
     least: Tensor
     J: Product
     J_T: Product
 
 
 class Moved(NamedTuple):
-    r"""What a move of clean samples has done.
-
-    Attributes:
-        x: The samples after it, with shape :math:`(B, *)`.
-        distance: How far they were from :math:`r = 0` along the steepest descent, with shape
-            :math:`(B)`; 0 where residuals were cut.
-        residuals: The number of residuals.
-    """
+    r"""Moved samples, with shape (B, *); how far they were from :math:`r = 0` along the steepest
+    descent, with shape (B), or 0 where residuals were cut; and the number of residuals."""
 
     x: Tensor
     distance: Tensor
@@ -94,7 +80,7 @@ def tweedie(denoiser: Network, x_t: Tensor, t: Tensor) -> tuple[Tensor, Product]
 def toward(
     constraint: Constraint,
     x: Tensor,
-    V: Callable[[Tensor], Tensor],
+    V: Product,
     noise: float | None,
     solve: Solve,
     iterations: int,
@@ -107,8 +93,7 @@ def toward(
     :math:`J = \partial r / \partial x` at :math:`y`.
 
     The residual is linearised at :math:`y`, which is `x` itself, or a sample that is known to be
-    near the constraint. There a curved residual has the slope that it has on the constraint. From
-    level to level of a run this is Gauss-Newton's method, one iteration each.
+    near the constraint. From level to level of a run this is Gauss-Newton's method.
 
     The covariance :math:`R` of the residual's errors is :math:`\sigma_y^2 I` for what is exact,
     and the identity for observations with noise, whose residual is in units of their errors.
@@ -126,17 +111,23 @@ def toward(
         iterations: The most iterations of it, and no more than there are residuals.
         rtol: The relative residual at which it stops.
         randn: The noise of which :math:`e \sim \mathcal{N}(0, R)` is made, for observations with
-            noise; None for :math:`e = 0`. With it, moves that overshoot a curved residual are
+            noise; None for :math:`e = 0`. With it, moves that overshoot a nonlinear residual are
             shortened.
-        near: Samples near the constraint, with shape (B, *), at which a curved residual is
+        near: Samples near the constraint, with shape (B, *), at which a nonlinear residual is
             linearised.
         width: The largest standard deviation of the samples, with shape (B). With it, no element
-            of `near` counts as farther than four of them. If all is exact, eight more residuals
-            are taken. Where they tell that some are much flatter than others, flat ones are scaled
-            up, and all are cut to what they change by over eight widths.
+            of `near` counts as farther than four of them. If all is exact and some residuals are
+            much flatter than others over eight random steps, flat ones are scaled up, and all are
+            cut to what they change by over eight widths.
     """
     x = x.detach()
-    y = x if near is None or constraint.linear else _trusted(x, near, width)
+    y = x
+    if near is not None and not constraint.linear:
+        apart = torch.where(per_sample(finite(near), x), near - x, 0.0)
+        if width is not None:
+            bound = per_sample(TRUSTED * width, x)
+            apart = apart.clamp(-bound, bound)
+        y = x + apart
     z = y.clone().requires_grad_()
     rows = _rows(constraint, z, V, noise, iterations)
     at_y = rows.r.detach()
@@ -147,11 +138,16 @@ def toward(
         unit = _unit(change)
         uneven = (unit > 1).any(dim=1)
         cut = r.clamp(-REACH * change, REACH * change)
-        rows = _scaled(rows._replace(r=torch.where(uneven[:, None], cut, r)), unit)
-        r = rows.r
-    _, variance, turn, least, J, J_T = rows
+        r = unit * torch.where(uneven[:, None], cut, r)
+        rows = rows._replace(
+            variance=unit.square() * rows.variance,
+            J=lambda v, J=rows.J: unit * J(v),
+            J_T=lambda p, J_T=rows.J_T: J_T(unit * p),
+        )
+    _, variance, joined, least, J, J_T = rows
     e = torch.zeros_like(r)
-    if randn is not None and constraint.noisy is not None:
+    drawn = randn is not None and constraint.noisy is not None
+    if randn is not None and drawn:
         e = variance.sqrt() * numbers(randn, e, x)
         r = r + e
     moves = []  # V J^T p for every p that the solver asks for
@@ -167,24 +163,14 @@ def toward(
     move = torch.zeros_like(x)
     for weight, one in zip(weights.unbind(dim=1), moves, strict=True):
         move = move + per_sample(weight, x) * one
-    if randn is not None and constraint.noisy is not None and not constraint.linear:
+    if drawn and not constraint.linear:
         price = (-w * (r + variance * w)).sum(dim=1).clamp_min(0)  # w J V J^T w, as S w = -r
-        move = _shortened(lambda v: _joined(constraint, v, turn) + e, x, move, price)
+        move = _shortened(lambda v: joined(v) + e, x, move, price)
     x = x + move
     size = r.norm(dim=1)
     distance = torch.where(size > 0, size / slopes[0], 0.0) if slopes else size
     distance = torch.where(uneven, 0.0, distance)
     return Moved(x, distance, r.shape[1])
-
-
-def _trusted(x: Tensor, near: Tensor, width: Tensor | None) -> Tensor:
-    """Returns where to linearise: at `near`, but with no element farther than a few widths from
-    that of `x`."""
-    apart = torch.where(per_sample(finite(near), x), near - x, 0.0)
-    if width is not None:
-        bound = per_sample(TRUSTED * width, x)
-        apart = apart.clamp(-bound, bound)
-    return x + apart
 
 
 def cost(constraint: Constraint, iterations: int, residuals: int) -> int:
@@ -194,19 +180,10 @@ def cost(constraint: Constraint, iterations: int, residuals: int) -> int:
 
 
 @torch.no_grad()
-def _shortened(
-    residual: Callable[[Tensor], Tensor], x: Tensor, move: Tensor, price: Tensor
-) -> Tensor:
+def _shortened(residual: Product, x: Tensor, move: Tensor, price: Tensor) -> Tensor:
     """Returns moves that were halved until they lessen the misfit by more than they cost in prior
-    probability, as the whole move does if the residual is linear.
-
-    Arguments:
-        residual: The residual with its errors, as a function of samples.
-        x: The samples, with shape (B, *).
-        move: Their moves, likewise.
-        price: The squared lengths of the moves in units of the posterior's covariance, with shape
-            (B).
-    """
+    probability, as the whole move does if the residual is linear. The price of a move is its
+    squared length in units of the posterior's covariance, with shape (B)."""
     before, share = residual(x).square().sum(dim=1), torch.ones_like(price)
     for _ in range(HALVINGS):
         after = residual(x + per_sample(share, x) * move).square().sum(dim=1)
@@ -217,22 +194,8 @@ def _shortened(
     return per_sample(share, x) * move
 
 
-def _joined(constraint: Constraint, x: Tensor, turn: Product) -> Tensor:
-    """Returns what is exact, as it joins, and then what has errors, with shape (B, m)."""
-    observed, equalities = constraint.noisy, constraint.equalities
-    assert observed is not None
-    values = observed.residual(x)
-    if equalities is None:
-        return values
-    return torch.cat([turn(equalities.residual(x)), values], dim=1)
-
-
 def _rows(
-    constraint: Constraint,
-    x: Tensor,
-    V: Callable[[Tensor], Tensor],
-    noise: float | None,
-    iterations: int,
+    constraint: Constraint, x: Tensor, V: Product, noise: float | None, iterations: int
 ) -> Rows:
     """Returns all residuals, what is exact before what has errors."""
     kept = min(KEPT, 2 * iterations)  # a product takes about two passes more than kept rows do
@@ -241,10 +204,10 @@ def _rows(
     if observed is None:
         r, J, J_T = _products(constraint, x, kept)
         share = constraint.tolerance / r.shape[1] if noise is None else noise
-        return Rows(r, torch.full_like(r, share), torch.clone, one, J, J_T)
+        return Rows(r, torch.full_like(r, share), constraint.residual, one, J, J_T)
     values, J_v, J_v_T = _products(observed, x, kept)
     if equalities is None:
-        return Rows(values, torch.ones_like(values), torch.clone, one, J_v, J_v_T)
+        return Rows(values, torch.ones_like(values), observed.residual, one, J_v, J_v_T)
     r, J_r, J_r_T = _products(equalities, x, KEPT)
     m = r.shape[1]
     share = equalities.tolerance / m if noise is None else noise
@@ -262,7 +225,7 @@ def _rows(
     return Rows(
         torch.cat([turn(r), values], dim=1),
         torch.cat([exact, torch.ones_like(values)], dim=1),
-        turn,
+        lambda x: torch.cat([turn(equalities.residual(x)), observed.residual(x)], dim=1),
         torch.where(known, (stiff / STIFF**2).clamp_max(1.0), one),
         lambda v: torch.cat([turn(J_r(v)), J_v(v)], dim=1),
         lambda p: J_r_T(turn_T(p[:, :m])) + J_v_T(p[:, m:]),
@@ -271,15 +234,9 @@ def _rows(
 
 @torch.no_grad()
 def _change(constraint: Constraint, x: Tensor, r: Tensor, width: Tensor) -> Tensor:
-    """Returns the root mean square change of residuals over random steps of a width, with shape
-    (B, m).
-
-    Arguments:
-        x: The samples, with shape (B, *).
-        r: Their residuals, with shape (B, m).
-        width: The standard deviation of a step, with shape (B).
-    """
-    generator = torch.Generator().manual_seed(0)  # the same steps for all members
+    """Returns the root mean square change of residuals `r` of samples over random steps of a
+    width, with shape (B, m)."""
+    generator = torch.Generator().manual_seed(0)  # the same steps for all samples
     squares, counts = torch.zeros_like(r), torch.zeros_like(r)
     for _ in range(PROBES):
         step = torch.randn(x.shape[1:], generator=generator).sign().to(x)
@@ -291,23 +248,12 @@ def _change(constraint: Constraint, x: Tensor, r: Tensor, width: Tensor) -> Tens
 
 def _unit(change: Tensor) -> Tensor:
     """Returns what residuals are multiplied by, given their change, with shape (B, m), so that a
-    bound on singular values does not leave out flat ones. It is one if all change by about as
-    much, since a few steps tell it only roughly."""
+    bound on singular values does not leave out flat ones; one if all change by about as much."""
     known = change.isfinite() & (change > 0)
     largest = torch.where(known, change, 0.0).amax(dim=1, keepdim=True)
     least = torch.where(known, change, torch.inf).amin(dim=1, keepdim=True)
     scaled = known & (largest > UNEVEN * least)
     return torch.where(scaled, (largest / change).clamp_max(RAISED), 1.0)
-
-
-def _scaled(rows: Rows, unit: Tensor) -> Rows:
-    """Returns exact residuals that are multiplied by a unit, with shape (B, m)."""
-    return rows._replace(
-        r=unit * rows.r,
-        variance=unit.square() * rows.variance,
-        J=lambda v: unit * rows.J(v),
-        J_T=lambda p: rows.J_T(unit * p),
-    )
 
 
 def _size(r: Tensor, S: Product) -> tuple[Tensor, Tensor]:
@@ -321,19 +267,14 @@ def _size(r: Tensor, S: Product) -> tuple[Tensor, Tensor]:
 def _known(
     r: Tensor, S: Product, stiff: Tensor, rounding: Tensor
 ) -> tuple[Product, Product, Tensor]:
-    """Returns how exact residuals join those with errors: a linear map, its transpose, and for
-    which samples it is not zero, with shape (B, 1).
+    """Returns how exact residuals, with covariance `S`, join those with errors: a linear map, its
+    transpose, and for which samples it is not zero, with shape (B, 1).
 
-    Exact residuals have other units, so they are scaled to the variance STIFF. The covariance of a
-    learned denoiser may have negative eigenvalues, which are errors. Up to FEW residuals are
-    turned to its eigenvectors. One joins if its eigenvalue is larger than these errors. More
-    residuals join together, if a few products find no large negative eigenvalue.
-
-    Arguments:
-        r: The residuals, with shape (B, m).
-        S: The product with their covariance.
-        stiff: The largest variance that they get, with shape (B, 1).
-        rounding: Below this variance data meet many residuals as they are, with shape (B, 1).
+    The covariance of a learned denoiser may have negative eigenvalues, which are errors. Up to FEW
+    residuals are turned to its eigenvectors, and scaled to the variance STIFF. One joins if its
+    eigenvalue is larger than these errors. More residuals are scaled to at most the variance
+    `stiff` and join together, if a few products find no large negative eigenvalue, and their
+    variance is above what is `rounding`.
     """
     if r.shape[1] > FEW:
         least, size = _size(r, S)
@@ -356,10 +297,8 @@ def _known(
 
 def _products(part: Constraint, x: Tensor, kept: int) -> tuple[Tensor, Product, Product]:
     r"""Returns the residuals of a part of the constraint, and the products with
-    :math:`J = \partial r / \partial x` and with :math:`J^\top`.
-
-    Up to so many rows of it are kept. They cost a backward pass each, and no more later.
-    """
+    :math:`J = \partial r / \partial x` and with :math:`J^\top`, of which up to so many rows are
+    kept."""
     r = part.residual(x)
     J = Jacobian(part.residual, r, x, part.linear)
     if r.shape[1] > kept:

@@ -15,15 +15,9 @@ NORMAL = 1e8  # degrees of freedom: with more Student's distribution is a normal
 
 
 class Inside(NamedTuple):
-    r"""Normal values in intervals.
-
-    Attributes:
-        log_h: The log-probability that they are there, or the log-density, but for a constant;
-            with shape (B).
-        mean: Their mean there, with shape (B, m).
-        pull: By how much less they are pulled there than normal values are, at most 1; with
-            shape (B).
-    """
+    """Values in intervals: the log-probability that they are there, or the log-density, but for a
+    constant, with shape (B); their mean there, with shape (B, m); and by how much less they are
+    pulled there than normal values are, at most 1, with shape (B)."""
 
     log_h: Tensor
     mean: Tensor

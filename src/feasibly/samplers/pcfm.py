@@ -1,11 +1,10 @@
 r"""Physics-Constrained Flow Matching (PCFM)."""
 
-__all__ = ["PCFM"]
-
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, randn_like
 
 from ..minimizers import GaussNewton, Minimizer
 from ..randomness import MemberNoise
@@ -27,7 +26,7 @@ class PCFM(Method):
     the unconstrained step to its clean estimate. In the end the sample is projected, by many
     Gauss-Newton steps. Made for flows, stated here for any schedule.
 
-    Changed: a step that would make a member's violation larger is not taken, and members that
+    Changed: a step that would make a sample's violation larger is not taken, and samples that
     are feasible already make none. Up to 1024 residuals the system is dense, as the authors'.
 
     References:
@@ -57,12 +56,7 @@ class PCFM(Method):
             raise ValueError(f"PCFM(penalty=...) must not be negative, got {self.penalty}.")
 
     def step(
-        self,
-        x_t: Tensor,
-        t: Tensor,
-        s: Tensor,
-        randn: Randn = torch.randn_like,
-        memory: Tensor | None = None,
+        self, x_t: Tensor, t: Tensor, s: Tensor, randn: Randn = randn_like, memory: Any = None
     ) -> Step:
         x_hat = self.denoiser(x_t, t)
         x_0 = project(self.constraint, x_hat, self.minimize, self.stop)
@@ -85,8 +79,7 @@ class PCFM(Method):
         return x.detach()
 
     def begin(self, noise: MemberNoise) -> Start:
-        times = self.times(noise.dtype, noise.device)
-        n = noise()
+        times, n = self.times(noise.dtype, noise.device), noise()
         return Start(self.denoiser.begin(n, times[0]), times, n)
 
     def finish(self, x_0: Tensor) -> Tensor:

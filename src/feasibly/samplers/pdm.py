@@ -1,12 +1,9 @@
 r"""Projected Diffusion Models (PDM)."""
 
-__all__ = ["PDM"]
-
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-from torch import Tensor
+from torch import Tensor, randn_like
 
 from ..minimizers import LBFGS, Minimizer
 from .base import Method, Randn, Step
@@ -23,16 +20,14 @@ class PDM(Method):
         \nabla \log p_s(u) = \frac{d_\theta(u) - u}{\sigma_s^2} ,
 
     `repeats` times at every noise level, in units where :math:`u = x_s / \alpha_s` and
-    :math:`\sigma_s` is relative to the signal. The constraint is evaluated on noise. What is
-    left at the end is feasible, and as far from the data as the projections have pinned it.
+    :math:`\sigma_s` is relative to the signal. The constraint is evaluated on noise.
 
     The paper's Table 1 places the projection in :math:`x_t`-space, as the authors' code does;
     its Section 5 in :math:`x_0`-space, which is `where="x_0"` here: the Langevin step, then the
-    denoiser's estimate is projected and renoised. What the class declares is Table 1's row.
+    denoiser's estimate is projected and renoised.
 
-    Changed: Langevin's step is a share :math:`\kappa` of :math:`\sigma_s^2` at every level of any
-    schedule (the authors': 0.6), and the projection is iterative where the constraint has no
-    closed form.
+    Changed: Langevin's step is a share :math:`\kappa` of :math:`\sigma_s^2` at every level (the
+    authors': 0.6), and the projection is iterative where the constraint has no closed form.
 
     References:
         | Constrained Synthesis with Projected Diffusion Models (Christopher et al., 2024)
@@ -66,12 +61,7 @@ class PDM(Method):
             raise ValueError(f"PDM(where=...) must be 'x_t' or 'x_0', got {self.where!r}.")
 
     def step(
-        self,
-        x_t: Tensor,
-        t: Tensor,
-        s: Tensor,
-        randn: Randn = torch.randn_like,
-        memory: Any = None,
+        self, x_t: Tensor, t: Tensor, s: Tensor, randn: Randn = randn_like, memory: Any = None
     ) -> Step:
         alpha_t, _ = self.denoiser.schedule(t)
         alpha_s, _ = self.denoiser.schedule(s)

@@ -1,7 +1,5 @@
 """Post-hoc projection: an unconditional sample, projected once at the end."""
 
-__all__ = ["PostHoc"]
-
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -14,9 +12,8 @@ from .ancestral import Ancestral
 class PostHoc(Ancestral):
     r"""Samples without the constraint, then projects the sample itself once.
 
-    The projection is in clean space, :math:`\arg\min_x c(x)` from the sample, and does not
-    evaluate the network. It is the baseline of every comparison: nearly all of its samples are
-    feasible, but they need not look like data any more.
+    The projection is :math:`\arg\min_x c(x)` from the sample, without the network. Nearly all
+    samples are feasible, but they need not look like data any more.
 
     Arguments:
         minimize: The minimizer of the projection.

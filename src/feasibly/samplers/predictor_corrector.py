@@ -1,12 +1,9 @@
 r"""Predictor-corrector sampling, Algorithm 1."""
 
-__all__ = ["PredictorCorrector"]
-
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor
+from torch import Tensor, randn_like
 
 from .base import Method, Randn, Step
 
@@ -29,7 +26,7 @@ class PredictorCorrector(Method):
     Arguments:
         corrections: The number :math:`N` of corrections a step.
         delta: The size :math:`\delta \in (0, 1]` of a correction.
-        steps, eta, output: See :class:`Method`.
+        denoiser, steps, eta, output: See :class:`Method`.
     """
 
     enforces = False
@@ -46,12 +43,7 @@ class PredictorCorrector(Method):
             )
 
     def step(
-        self,
-        x_t: Tensor,
-        t: Tensor,
-        s: Tensor,
-        randn: Randn = torch.randn_like,
-        memory: Any = None,
+        self, x_t: Tensor, t: Tensor, s: Tensor, randn: Randn = randn_like, memory: Any = None
     ) -> Step:
         x_0 = self.estimate(x_t, t)
         x_s = self.predict(x_t, x_0, t, s, randn)

@@ -23,10 +23,8 @@ class Principal(NamedTuple):
         slope: Their covariance :math:`J V` with the sample, with shape (B, m, D).
         spread: Their variances, the diagonal of :math:`J V J^\top`, with shape (B, m).
         noise: The covariance of what is added to them, with shape (B, m, m).
-        turn: The orthogonal matrix of the basis; see
-            :class:`Frame <feasibly.samplers.slopes.Frame>`.
-        log_h: The logarithm of their density at the targets, but for a constant, with shape (B);
-            minus infinity where they are not finite.
+        turn: That of :class:`Frame <feasibly.samplers.slopes.Frame>`.
+        log_h: The logarithm of their density at the targets, but for a constant, with shape (B).
     """
 
     gap: Tensor
@@ -38,16 +36,8 @@ class Principal(NamedTuple):
 
 
 def principal(frame: Frame, VJ: Tensor, gap: Tensor, noise: Tensor, least: float) -> Principal:
-    r"""Returns values in their basis.
-
-    Arguments:
-        frame: The basis; see :func:`diagonal <feasibly.samplers.slopes.diagonal>`.
-        VJ: The products :math:`J V` of their derivatives with the covariance of a sample, with
-            shape (B, m, D).
-        gap: How far their means are from their targets, with shape (B, m).
-        noise: The covariance of what is added to them, with shape (B, m, m).
-        least: The least variance along a direction of norm one.
-    """
+    r"""Returns values in the basis of :func:`diagonal <feasibly.samplers.slopes.diagonal>`, given
+    them as they are, with a least variance along a direction of norm one."""
     good = (frame.basis.isfinite() & noise.isfinite()).all(dim=2).all(dim=1)
     good &= gap.isfinite().all(dim=1)
     basis, turn, spread = frame.basis, frame.turn, frame.spread
@@ -82,8 +72,7 @@ def given(
         now: The values at :math:`x_t`.
         mean: The mean :math:`\mu` of the unconditional step, with shape (B, *).
         std: Its standard deviation :math:`\tau`, with a shape that multiplies the mean.
-        gain: The growth :math:`\gamma`.
-        scale: The ratio :math:`a`.
+        gain, scale: The growth :math:`\gamma` and the ratio :math:`a`.
         randn: The noise.
     """
     noise, errors = randn(mean), numbers(randn, now.gap, mean)
@@ -101,17 +90,8 @@ def given(
 def _given(
     now: Principal, std: Tensor, gain: Tensor, scale: Tensor, noise: Tensor, errors: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Returns how far a step goes from its unconditional mean, with shape (B, D), and the
-    logarithm of its ratio; see :func:`given`.
-
-    Arguments:
-        now: The values.
-        std: The standard deviation of the step, with shape (B, 1).
-        gain: The growth.
-        scale: The ratio.
-        noise: White noise, with shape (B, D).
-        errors: White noise for the values, with shape (B, m).
-    """
+    """Returns how far a step of :func:`given` goes from its unconditional mean, with shape (B, D),
+    and the logarithm of its ratio, given white noise of the step and of the values."""
     rest = 1 + gain * now.spread
     slope = scale * now.slope / rest[..., None]
     left = torch.diag_embed(now.spread / rest) + now.noise

@@ -1,6 +1,6 @@
 r"""Projections that do not evaluate the network: of clean estimates, or of states as they are."""
 
-__all__ = ["closed_form", "has_closed_form", "project", "search"]
+__all__ = ["closed_form", "project", "search"]
 
 import math
 
@@ -22,17 +22,15 @@ def project(
     r"""Returns :math:`\arg\min_z \|r(z)\|^2 + p \|z - x\|^2`.
 
     Without a proximity this is the closed-form projection of the constraint, if it has one.
-    Otherwise the minimizer searches from `x`. A sample stays where it is if its objective is at
-    or below the threshold, or if it has no finite projection.
-
-    A minimizer with one iteration makes one step of its method. It is replaced only if the
-    constraint is linear, where a Gauss-Newton step is the projection.
+    Otherwise the minimizer searches from `x`. A minimizer with one iteration makes one step of its
+    method. It is replaced only if the constraint is linear, where a Gauss-Newton step is the
+    projection.
 
     Arguments:
         constraint: The constraint.
         x: The starting points, with shape :math:`(B, *)`.
         minimize: The minimizer; its steps are measured in :math:`\sqrt{D}`.
-        threshold: The objective at which a sample stops.
+        threshold: The objective at or below which a sample stays where it is.
         proximity: The weight :math:`p`.
     """
     if not proximity and (constraint.linear or minimize.steps > 1):
@@ -50,8 +48,7 @@ def search(
     threshold: float = 0.0,
     proximity: float = 0.0,
 ) -> Tensor:
-    r"""Returns what a minimizer finds of :math:`\arg\min_z \|r(z)\|^2 + p \|z - x\|^2`, from
-    `x`; the arguments are those of :func:`project`."""
+    r"""Returns what the minimizer finds from `x`; the arguments are those of :func:`project`."""
     unit = math.sqrt(x[0].numel())
     return minimize(lambda z: (constraint.residual(z), z), x, threshold, unit, proximity).x
 
@@ -63,8 +60,3 @@ def closed_form(constraint: Constraint, x: Tensor) -> Tensor | None:
         return constraint.projection(x)
     except NotImplementedError:
         return None
-
-
-def has_closed_form(constraint: Constraint, x: Tensor) -> bool:
-    """Returns whether the constraint has a closed-form projection of samples like `x`."""
-    return closed_form(constraint, x) is not None

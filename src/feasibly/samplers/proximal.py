@@ -1,13 +1,10 @@
 r"""Proximal Langevin dynamics in the state's space, through a decoder (Zampini et al.)."""
 
-__all__ = ["ProximalLangevin"]
-
 import math
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor
+from torch import Tensor, randn_like
 
 from ..minimizers import LBFGS, Minimizer
 from .base import Randn, Step
@@ -23,10 +20,9 @@ class ProximalLangevin(PredictorCorrector):
         z' &\gets \textsc{Predict} \text{ or } \textsc{Correct} \\
         z &\gets \mathrm{prox}(z') = \arg\min_z \|r(D(z))\|^2 + \frac{1}{2 \lambda} \|z - z'\|^2 ,
 
-    for a latent :math:`z` with a decoder :math:`D`, through which the residual is differentiated
-    (:class:`feasibly.constraints.Decoded`), and without one for :math:`D(z) = z`. The noisy
-    state is decoded as it is, not its clean estimate, so that the map means little at high noise
-    and begins at `start`.
+    for a latent :math:`z` with a decoder :math:`D` (:class:`feasibly.constraints.Decoded`), and
+    without one for :math:`D(z) = z`. The noisy state is decoded as it is, so that the map means
+    little at high noise and begins at `start`.
 
     The authors' code has no proximity term (:math:`\lambda = \infty`, the default here), makes
     predictions only (`corrections=0`), and descends by plain gradient steps to a tolerance; their
@@ -40,8 +36,7 @@ class ProximalLangevin(PredictorCorrector):
         lmbda: The weight :math:`\lambda`; infinity for no proximity.
         start: The share of the steps after which the map begins.
         minimize: The minimizer behind the map.
-        corrections: The number of Langevin steps at a level.
-        delta: The size of a Langevin step; see :class:`PredictorCorrector`.
+        corrections, delta: See :class:`PredictorCorrector`.
         steps, eta, output: See :class:`Method`.
     """
 
@@ -62,12 +57,7 @@ class ProximalLangevin(PredictorCorrector):
             raise ValueError(f"ProximalLangevin(start=...) must lie in [0, 1), got {self.start}.")
 
     def step(
-        self,
-        x_t: Tensor,
-        t: Tensor,
-        s: Tensor,
-        randn: Randn = torch.randn_like,
-        memory: Any = None,
+        self, x_t: Tensor, t: Tensor, s: Tensor, randn: Randn = randn_like, memory: Any = None
     ) -> Step:
         x_0 = self.denoiser(x_t, t)
         x_s = self.prox(self.predict(x_t, x_0, t, s, randn), s)

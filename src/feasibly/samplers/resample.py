@@ -1,12 +1,9 @@
 r"""ReSample, with its three stages and its time travel."""
 
-__all__ = ["ReSample"]
-
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor
+from torch import Tensor, randn_like
 
 from ..constraints.decoded import Decoded
 from ..minimizers import Adam, Minimizer
@@ -36,9 +33,8 @@ class ReSample(HDC):
     Changed to take a constraint: the norm is that of each sample, the projection stops at the
     tolerance, and the clean estimate is the denoiser's (the authors' code has
     :math:`1 - \bar{\alpha}` where its square root belongs). One minimizer serves all stages,
-    Adam without weight decay; the authors use AdamW with up to 2000 steps of 0.01 in pixels and
-    500 of 0.005 in latents, and stop where the loss stalls. Travelling back, their network's
-    time is one step off, and ours is not.
+    Adam; the authors use AdamW with up to 2000 steps of 0.01 in pixels and 500 of 0.005 in
+    latents. Travelling back, their network's time is one step off, and ours is not.
 
     References:
         | Solving Inverse Problems with Latent Diffusion Models via Hard Data Consistency (Song et
@@ -67,12 +63,7 @@ class ReSample(HDC):
         check_strength(self, self.zeta, "vp")
 
     def step(
-        self,
-        x_t: Tensor,
-        t: Tensor,
-        s: Tensor,
-        randn: Randn = torch.randn_like,
-        memory: Any = None,
+        self, x_t: Tensor, t: Tensor, s: Tensor, randn: Randn = randn_like, memory: Any = None
     ) -> Step:
         x_0, _, gradient = guidance(self, self.constraint, x_t, t)
         alpha_t, sigma_t = self.denoiser.schedule(t)

@@ -1,18 +1,6 @@
 r"""Derivatives of values through the denoiser, and how they follow from one noise level to a lower
 one."""
 
-__all__ = [
-    "LARGE",
-    "Frame",
-    "Slopes",
-    "blocks",
-    "diagonal",
-    "followed",
-    "mapped",
-    "products",
-    "rows",
-]
-
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Self
 
@@ -45,17 +33,10 @@ class Frame(NamedTuple):
 
 
 class Slopes(NamedTuple):
-    r"""The derivatives of values at states.
-
-    Attributes:
-        J: The derivatives :math:`J = \partial v / \partial x_0` of the values, with shape
-            (B, m, D).
-        VJ: Their products :math:`J V` with the covariance of :math:`x_0` given the states,
-            likewise.
-        level: The noise level of the states.
-        frame: The basis in which the values are independent; None if it is not known yet.
-        kept: Which values they are of, with shape (B, m); None for all.
-    """
+    r"""The derivatives :math:`J = \partial v / \partial x_0` of values at states, with shape
+    (B, m, D); their products :math:`J V` with the covariance of :math:`x_0` given the states; the
+    states' noise level; the basis in which the values are independent, if it is known; and which
+    values they are of, with shape (B, m), or None for all."""
 
     J: Tensor
     VJ: Tensor
@@ -88,26 +69,17 @@ def mapped(function: Callable[..., Tensor], *values: Any) -> Any:
 
 
 def rows(values: Tensor, x_0: Tensor) -> Tensor:
-    r"""Returns :math:`J = \partial v / \partial x_0`, in float64 with shape :math:`(B, m, D)`.
-
-    Arguments:
-        values: The values :math:`v`, with shape :math:`(B, m)`.
-        x_0: The clean samples that they are of, with shape :math:`(B, *)`.
-    """
+    r"""Returns :math:`J = \partial v / \partial x_0`, in float64 with shape (B, m, D), of values
+    with shape (B, m) and clean samples with shape (B, *)."""
     found = [torch.autograd.grad(v.sum(), x_0, retain_graph=True)[0] for v in values.unbind(dim=1)]
     return torch.stack(found, dim=1).flatten(start_dim=2).double()
 
 
 def products(J: Tensor, mean: Tensor, x_t: Tensor, scale: Tensor) -> Tensor:
     r"""Returns :math:`J V` with :math:`V = c \, \partial d_\theta / \partial x_t`, in float64 with
-    the shape of :math:`J`. It takes a gradient through the denoiser for each row.
-
-    Arguments:
-        J: The derivatives of values, with shape :math:`(B, m, D)`.
-        mean: The denoiser's estimates :math:`d_\theta(x_t)`, with shape :math:`(B, *)`.
-        x_t: The states that these are of, likewise.
-        scale: The factor :math:`c = \sigma_t^2 / \alpha_t`.
-    """
+    the shape of :math:`J`, (B, m, D), given the denoiser's estimates of states, with shape (B, *),
+    and the scale :math:`c = \sigma_t^2 / \alpha_t`. It takes a gradient through the denoiser for
+    each row."""
     found = [
         torch.autograd.grad(mean, x_t, row.reshape(mean.shape).to(mean), retain_graph=True)[0]
         for row in J.unbind(dim=1)
@@ -116,12 +88,8 @@ def products(J: Tensor, mean: Tensor, x_t: Tensor, scale: Tensor) -> Tensor:
 
 
 def diagonal(J: Tensor, VJ: Tensor) -> Frame:
-    """Returns the basis in which values are independent; NaN for states that are not finite.
-
-    Arguments:
-        J: Their derivatives, with shape (B, m, D).
-        VJ: Their products with the covariance of a sample, likewise.
-    """
+    """Returns the basis in which values are independent, NaN for states that are not finite, given
+    their derivatives and the products with the covariance, both with shape (B, m, D)."""
     if bool((J[:1] == J).all()):  # of linear values, which take one decomposition for all
         J = J[:1]
     unit = J.norm(dim=2)  # in units in which a value's slope is one
@@ -159,10 +127,10 @@ def followed(before: Slopes, J: Tensor | None, level: float) -> Tensor:
     basis, spread, *_ = before.frame or diagonal(before.J, before.VJ)
     spread = spread.clamp_min(0)
     shrunk = 1 / (1 + spread * (1 / level**2 - 1 / before.level**2))
+    VJ = shrunk[..., None] * (basis @ before.VJ)
     if J is None:
-        found, _ = torch.linalg.solve_ex(basis, shrunk[..., None] * (basis @ before.VJ))
-        return found
-    old, VJ = basis @ before.J, shrunk[..., None] * (basis @ before.VJ)
+        return torch.linalg.solve_ex(basis, VJ)[0]
+    old = basis @ before.J
     shares = J @ old.mT  # of rows in those before
     rank = old.square().sum(dim=(1, 2)).clamp_min(1)
     rest = (shrunk * spread).sum(dim=1) / rank

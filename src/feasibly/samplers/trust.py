@@ -1,13 +1,11 @@
 r"""Trust Sampling (TS)."""
 
-__all__ = ["TrustSampling"]
-
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, randn_like
 
 from ..errors import SamplingError
 from ..members import among
@@ -32,17 +30,15 @@ class TrustSampling(Method):
         x_s &\sim \mathcal{N}\big(\mu, \mathrm{Var}[x_s \mid x_t]\big)
 
     with :math:`\hat{\epsilon}(\mu) = (\mu - \alpha_t d_\theta(\mu)) / \sigma_t`, the noise that
-    the network sees, at the time :math:`t` that the step came from, and :math:`\rho =
+    the network sees at the time :math:`t` of the step's beginning, and :math:`\rho =
     \sqrt{\alpha^2 + \sigma^2}`, by which the authors' step is taken to any schedule. Steps have a
     fixed length, so that samples end around the constraint, about :math:`w` apart, and not on it.
 
     The authors choose :math:`\epsilon_{\max}` by hand from unconditional runs. Here it is
-    calibrated by one, of 64 members and with its own seed, before a run: for every step, the
-    `quantile` of :math:`\|\hat{\epsilon}(\mu)\|`. That costs two forward evaluations a step for
-    every 16 of them, once, which are not counted. Each member is tested by itself, and
-    one that fails the test rests until the next step. The authors do not optimise in the last
-    step; here it is like the others. The clean estimate is the last one looked at, one gradient
-    step behind the mean.
+    calibrated by one, of 64 samples with a seed of its own, before a run: for every step, the
+    `quantile` of :math:`\|\hat{\epsilon}(\mu)\|`. These evaluations are not counted. A sample
+    that fails the test rests until the next step. The authors do not optimise in the last step;
+    here it is like the others. The clean estimate is one gradient step behind the mean.
 
     References:
         | Constrained Diffusion with Trust Sampling (Huang et al., 2024)
@@ -80,7 +76,6 @@ class TrustSampling(Method):
             raise ValueError(
                 f"TrustSampling(quantile=...) must lie in (0, 1], got {self.quantile}."
             )
-
         if self.bounds is not None and len(self.bounds) != self.steps:
             raise ValueError(
                 f"TrustSampling(bounds=...) needs a bound for each of {self.steps} steps, got "
@@ -88,12 +83,7 @@ class TrustSampling(Method):
             )
 
     def step(
-        self,
-        x_t: Tensor,
-        t: Tensor,
-        s: Tensor,
-        randn: Randn = torch.randn_like,
-        memory: Any = None,
+        self, x_t: Tensor, t: Tensor, s: Tensor, randn: Randn = randn_like, memory: Any = None
     ) -> Step:
         x_0 = self.denoiser(x_t, t)
         mean, std = self.transition(x_t, x_0, t, s)

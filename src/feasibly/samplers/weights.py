@@ -14,11 +14,8 @@ import math
 import torch
 from torch import Tensor
 
-FEWEST = 5
-"""The least number of weights that a tail can be fitted to."""
-
-FLAT = 1e-9
-"""Of weights that are relatively as near to the largest, the differences are rounding."""
+FEWEST = 5  # weights that a tail can be fitted to
+FLAT = 1e-9  # of weights that are relatively as near to the largest, differences are rounding
 
 
 def shares(log_w: Tensor) -> Tensor:
@@ -41,16 +38,9 @@ def effective_size(log_w: Tensor) -> Tensor:
 
 
 def systematic(w: Tensor, u: Tensor, count: int) -> Tensor:
-    """Resamples systematically.
-
-    Arguments:
-        w: Weights that add up to one along the first axis, with shape (K, B).
-        u: A number in [0, 1) for each column, with shape (B).
-        count: How many to draw from each column.
-
-    Returns:
-        The rows that are drawn, in order, with shape (count, B).
-    """
+    """Resamples systematically: returns the rows that are drawn, in order, with shape (count, B),
+    given weights that add up to one along the first axis, with shape (K, B), and a number in
+    [0, 1) for each column."""
     points = (torch.arange(count, device=w.device)[:, None] + u) / count
     ends = w.T.cumsum(dim=1).contiguous()
     drawn = torch.searchsorted(ends, points.T.contiguous(), right=True)
@@ -58,14 +48,11 @@ def systematic(w: Tensor, u: Tensor, count: int) -> Tensor:
 
 
 def smoothed(log_w: Tensor) -> tuple[Tensor, float]:
-    r"""Smooths the largest weights, and returns the logarithms and the diagnostic k-hat.
+    r"""Smooths the largest of `n` weights, and returns the logarithms and the diagnostic k-hat.
 
     The largest :math:`\min(n / 5, 3 \sqrt n)` weights are replaced by quantiles of a generalised
-    Pareto distribution that is fitted to them. Its shape is k-hat. It is infinite if the tail has
-    fewer than five weights, so that it cannot be fitted. It is zero if all of them are equal.
-
-    Arguments:
-        log_w: The logarithms of the weights, up to a constant, with shape (n).
+    Pareto distribution that is fitted to them. Its shape is k-hat: infinite if the tail has fewer
+    than five weights, so that it cannot be fitted, and zero if all of them are equal.
     """
     log_w = log_w.double().nan_to_num(-math.inf, neginf=-math.inf)
     tail = min(len(log_w) // 5, math.ceil(3 * math.sqrt(len(log_w))))
