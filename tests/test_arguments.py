@@ -11,7 +11,8 @@ import feasibly
 from feasibly import constraints, ensemble, schedules
 from feasibly.arguments import typed
 from feasibly.minimizers import LBFGS, GaussNewton
-from feasibly.samplers import DPS, PPR, Particles
+from feasibly.samplers import DPS, PPR, SMC
+from tests.helpers import on, sampled
 
 SCHEDULE = schedules.LogLogit()
 LINE = feasibly.Equality(lambda x: x[:, :1], tolerance=1e-6)
@@ -38,12 +39,12 @@ def plan(shape=(2,), **options):
 
 
 def run(attempts=None, path="never.zarr", members=4, shape=(2,), **options):
-    samplers = PPR(NET, LINE) if attempts is None else attempts
+    samplers = on(PPR(), NET, LINE) if attempts is None else attempts
     return ensemble.run(samplers, path, members, shape, **options)
 
 
 def one(**options):
-    return PPR(NET, LINE).sample(4, (2,), **options)
+    return sampled(on(PPR(), NET, LINE), 4, (2,), **options)
 
 
 FLAG, NUMBER, TEXT, FUNCTION = ("no", 1, None), ("1", None, True), (3, None), (3, "f")
@@ -108,10 +109,10 @@ TABLE = [
             "progress": FUNCTION,
         }.items()
     ),
-    (lambda **o: ensemble.estimate(PPR(NET, LINE), (2,), **o), "members", COUNT),
-    (lambda **o: ensemble.estimate(PPR(NET, LINE), (2,), **o), "dtype", ("float32",)),
-    (lambda **o: ensemble.estimate(PPR(NET, LINE), (2,), **o), "device", ("foo",)),
-    (lambda **o: ensemble.estimate(PPR(NET, LINE), **o), "shape", (2, "2", (0,), (2**40,))),
+    (lambda **o: ensemble.estimate(on(PPR(), NET, LINE), (2,), **o), "members", COUNT),
+    (lambda **o: ensemble.estimate(on(PPR(), NET, LINE), (2,), **o), "dtype", ("float32",)),
+    (lambda **o: ensemble.estimate(on(PPR(), NET, LINE), (2,), **o), "device", ("foo",)),
+    (lambda **o: ensemble.estimate(on(PPR(), NET, LINE), **o), "shape", (2, "2", (0,), (2**40,))),
     (lambda **o: ensemble.estimate(shape=(2,), **o), "attempts", (3, None, [])),
     *(
         (lambda kind=kind, **o: kind(NET, LINE, **o), name, values)
@@ -122,7 +123,7 @@ TABLE = [
             (PPR, "output", (3, "mean")),
             (PPR, "minimize", (3, "LBFGS", LBFGS, None)),
             (PPR, "sigma_max", ("1", None)),
-            (Particles, "particles", COUNT),
+            (SMC, "particles", COUNT),
             (DPS, "zeta", ("1", None)),
         )
     ),

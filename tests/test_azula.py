@@ -8,6 +8,7 @@ from feasibly.constraints import Linear
 from feasibly.network import Evaluations, Network
 from feasibly.oracles import Gaussian
 from feasibly.schedules import VP
+from tests.helpers import on
 
 noise = pytest.importorskip("azula.noise")
 denoise = pytest.importorskip("azula.denoise")
@@ -27,7 +28,7 @@ def test_our_sampler_agrees_with_theirs():
     denoiser = azula_gaussian(noise.VESchedule())
     x = 1e3 * torch.randn(8, 2, generator=torch.Generator().manual_seed(0))
     theirs = sample.DDIMSampler(denoiser, steps=32, silent=True)
-    ours = feasibly.Ancestral(denoiser, steps=32, eta=0.0)
+    ours = on(feasibly.Ancestral(steps=32, eta=0.0), denoiser)
     for t, s in torch.linspace(1, 0, 33).unfold(0, 2, 1):
         expected = theirs.step(x, t, s)
         x = ours.step(x, t, s).x
@@ -49,7 +50,7 @@ def test_dps_agrees_with_theirs_for_a_batch_of_one(schedule):
     denoiser = azula_gaussian(schedule)
     y, A = torch.tensor([0.3]), torch.tensor([[1.0, -2.0]])
     theirs = dps.DPSSampler(denoiser, y, lambda x: x @ A.T, zeta=0.05, steps=16, silent=True)
-    ours = feasibly.samplers.DPS(denoiser, PLANE, steps=16, zeta=0.05, units="state")
+    ours = on(feasibly.samplers.DPS(steps=16, zeta=0.05, units="state"), denoiser, PLANE)
     x = schedule(torch.tensor(1.0))[1] * torch.randn(1, 2)
     for k, (t, s) in enumerate(torch.linspace(1, 0, 17).unfold(0, 2, 1)):
         torch.manual_seed(k)
@@ -80,7 +81,7 @@ def test_mmps_agrees_with_theirs(solver, iterations):
     )
     counts = Evaluations()
     options = {"sigma_y": 0.1, "solver": solver, "iterations": iterations, "rtol": 0.0}
-    ours = feasibly.samplers.MMPS(Network(denoiser, counts), seen, **options)
+    ours = on(feasibly.samplers.MMPS(**options), Network(denoiser, counts), seen)
     for level in (0.9, 0.5, 0.1):
         t = torch.tensor(level, dtype=torch.float64)
         x_t = torch.randn(6, 7, generator=generator, dtype=torch.float64)

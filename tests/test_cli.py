@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import feasibly
-from feasibly import PostHoc, plan, priors
+from feasibly import plan, priors
 from feasibly.__main__ import COMMANDS, main
 from feasibly.cli import demo_data2d, demo_ks, demo_three, demo_weather
 from feasibly.cli.check import load_data
@@ -200,7 +200,7 @@ def test_demo_writes_report_figures_and_samples(command, tmp_path, monkeypatch, 
 
     names = ("checkerboard", "banana")
     samples = {file: kind for name in names for file, kind in files(name).items()}
-    samples |= {f"{name}_default.safetensors": "Particles" for name in names}
+    samples |= {f"{name}_default.safetensors": "SMC" for name in names}
     pictures = {f"{name}_marginals.png" for name in names}
     assert {path.name for path in out.iterdir()} == {*samples, *pictures, "report.html"}
     for name, kind in samples.items():

@@ -12,13 +12,14 @@ from feasibly.constraints import GaussianRandomField, LevelSet
 from feasibly.errors import ConstraintError, DenoiserError, InfeasibleWarning, SamplingError
 from feasibly.minimizers import LBFGS, SGD
 from feasibly.samplers import DPS, PostHoc
+from tests.helpers import on, sampled
 
 GOOD = LevelSet(GaussianRandomField(0))
 
 
 def refused(error, words, denoiser, constraint, **options):
     with pytest.raises(error, match=words) as caught:
-        PPR(denoiser, constraint, steps=4).sample(2, (2,), **options)
+        sampled(on(PPR(steps=4), denoiser, constraint), 2, (2,), **options)
     message = str(caught.value)
     assert "\n" not in message
     assert 40 < len(message) < 400
@@ -99,13 +100,13 @@ def test_a_denoiser_that_cannot_be_used(change, words, gaussian):
 
 def test_sample_of_wrong_shape(gaussian):
     with pytest.raises(DenoiserError, match="Check `shape`"):
-        PPR(gaussian, GOOD).sample(2, (3,))
+        sampled(on(PPR(), gaussian, GOOD), 2, (3,))
 
 
 def test_infeasible_constraint(gaussian):
     nowhere = Equality(lambda x: x.square().sum(dim=1) + 1, tolerance=1e-6)
     with pytest.warns(InfeasibleWarning, match=r"None of the 3 members .*constraint may be"):
-        result = PPR(gaussian, nowhere, steps=4).sample(3, (2,))
+        result = sampled(on(PPR(steps=4), gaussian, nowhere), 3, (2,))
     assert not result.feasible.any()
     assert result.samples.isfinite().all()
 
@@ -113,13 +114,13 @@ def test_infeasible_constraint(gaussian):
 def test_partly_infeasible_ensemble(gaussian):
     """Some members are on the wrong side, and a method without a projection leaves them there."""
     half = Inequality(lambda x: x[:, :1], tolerance=1e-6)
-    short = PostHoc(gaussian, half, minimize=SGD(steps=1, lr=1e-3))
+    short = on(PostHoc(minimize=SGD(steps=1, lr=1e-3)), gaussian, half)
     with pytest.warns(InfeasibleWarning, match=r"[1-9] of 16 members .*stops too early"):
-        result = short.sample(16, (2,))
+        result = sampled(short, 16, (2,))
     assert 0 < result.feasible.sum() < 16
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        steered = DPS(gaussian, half, steps=4, zeta=0.0, output="projected").sample(16, (2,))
+        steered = sampled(on(DPS(steps=4, zeta=0.0, output="projected"), gaussian, half), 16, (2,))
     assert 0 < steered.feasible.sum() < 16, "no news of a method that does not land"
 
 
@@ -128,14 +129,14 @@ def test_no_steps(steps, gaussian):
     with pytest.raises(
         ValueError, match=r"PPR\(steps=\.\.\.\) takes a whole number of at least 1, got"
     ):
-        PPR(gaussian, GOOD, steps=steps)
+        on(PPR(steps=steps), gaussian, GOOD)
 
 
 def test_no_minimizer(gaussian):
     for minimize in (None, "LBFGS", LBFGS):
         with pytest.raises(ValueError, match=r"PPR\(minimize=\.\.\.\) takes a minimizer"):
-            PPR(gaussian, GOOD, minimize=minimize)
-    assert PPR(gaussian, GOOD, last=None).last is None
+            on(PPR(minimize=minimize), gaussian, GOOD)
+    assert on(PPR(last=None), gaussian, GOOD).last is None
 
 
 def test_unknown_prior():
@@ -159,7 +160,7 @@ def test_corrupted_prior(tmp_path):
 
 def test_denoiser_without_schedule():
     with pytest.raises(DenoiserError, match="schedule"):
-        PPR(lambda x, t: x, GOOD)
+        on(PPR(), lambda x, t: x, GOOD)
 
 
 @pytest.mark.parametrize("tolerance", [-1e-6, 0.0, float("nan")])
@@ -176,4 +177,4 @@ def test_tolerance_that_is_not_positive(tolerance):
 def test_impossible_requests(options, gaussian):
     arguments = {"members": 2, "shape": (2,)} | options
     with pytest.raises(ValueError, match="takes a whole number"):
-        PPR(gaussian, GOOD).sample(**arguments)
+        on(PPR(), gaussian, GOOD).sample(**arguments)

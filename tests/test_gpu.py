@@ -11,6 +11,7 @@ from feasibly.constraints import Observation
 from feasibly.oracles import Gaussian, GaussianMixture
 from feasibly.problems.ks import KS
 from feasibly.schedules import VP, LogLogit
+from tests.helpers import on
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -110,9 +111,9 @@ def test_as_many_members_are_sampled_at_a_time_as_fit(tmp_path, chunk, fit):
     """By plan as many as take half of the memory; without one, half as many as take too much."""
     pytest.importorskip("zarr")
     network = there(Large())
-    sampler = feasibly.PPR(network, PROBLEMS["two values"][1], steps=4, repeats=1)
+    sampler = on(feasibly.PPR(steps=4, repeats=1), network, PROBLEMS["two values"][1])
     path = tmp_path / "members.zarr"
-    summary = feasibly.ensemble.run([sampler], path, 8, (D,), chunk=chunk, infeasible="keep")
+    summary = feasibly.ensemble.run([sampler], path, 8, (D,), batch_size=chunk, infeasible="keep")
     assert summary.counted == 8
     assert network.most == fit
 

@@ -7,6 +7,7 @@ from feasibly.constraints import GaussianRandomField, LevelSet, Linear
 from feasibly.minimizers import LBFGS, Adam, GaussNewton, WarmLBFGS
 from feasibly.oracles import Gaussian
 from feasibly.schedules import LogLogit
+from tests.helpers import on, sampled
 
 LEVEL = LevelSet(GaussianRandomField(seed=3))
 LINE = Linear(torch.tensor([[1.0, -2.0]]).double(), torch.tensor([0.3]).double(), tolerance=1e-6)
@@ -52,16 +53,18 @@ def test_an_error_within_leaves_nothing_behind():
 
 
 MAKE = {
-    "ancestral": lambda d: samplers.Ancestral(d, steps=8),
-    "PPR, Gauss-Newton": lambda d: feasibly.PPR(d, LEVEL, steps=8, minimize=GaussNewton(3)),
-    "PPR, LBFGS": lambda d: feasibly.PPR(d, LEVEL, steps=8, minimize=LBFGS(4)),
+    "ancestral": lambda d: on(samplers.Ancestral(steps=8), d),
+    "PPR, Gauss-Newton": lambda d: on(feasibly.PPR(steps=8, minimize=GaussNewton(3)), d, LEVEL),
+    "PPR, LBFGS": lambda d: on(feasibly.PPR(steps=8, minimize=LBFGS(4)), d, LEVEL),
     # its curvature, from tiny pairs, makes much of rounding: few steps
-    "PPR, WarmLBFGS": lambda d: feasibly.PPR(d, LEVEL, steps=4, minimize=WarmLBFGS(4), repeats=1),
-    "CDIM": lambda d: samplers.CDIM(d, LINE, steps=8),
-    "trust": lambda d: samplers.TrustSampling(d, LEVEL, steps=8),
-    "proximal": lambda d: samplers.ProximalLangevin(d, LEVEL, steps=8),
-    "HDC": lambda d: samplers.HDC(d, LEVEL, steps=8, minimize=Adam(4)),
-    "PCFM": lambda d: samplers.PCFM(d, LEVEL, steps=8),
+    "PPR, WarmLBFGS": lambda d: on(
+        feasibly.PPR(steps=4, minimize=WarmLBFGS(4), repeats=1), d, LEVEL
+    ),
+    "CDIM": lambda d: on(samplers.CDIM(steps=8), d, LINE),
+    "trust": lambda d: on(samplers.TrustSampling(steps=8), d, LEVEL),
+    "proximal": lambda d: on(samplers.ProximalLangevin(steps=8), d, LEVEL),
+    "HDC": lambda d: on(samplers.HDC(steps=8, minimize=Adam(4)), d, LEVEL),
+    "PCFM": lambda d: on(samplers.PCFM(steps=8), d, LEVEL),
 }
 
 
@@ -72,23 +75,23 @@ def test_a_conditional_member_is_the_same_alone_as_in_any_batch(make):
     denoiser = Conditional(means)
     sampler = make(denoiser)
     kept = {"seed": 1, "dtype": torch.float64, "attempts": 2}
-    together = sampler.sample(range(5), (2,), **kept)
-    again = sampler.sample([4, 2], (2,), **kept)
+    together = sampled(sampler, range(5), (2,), **kept)
+    again = sampled(sampler, [4, 2], (2,), **kept)
     torch.testing.assert_close(together.samples[[4, 2]], again.samples, rtol=1e-6, atol=1e-6)
-    chunks = sampler.sample(range(5), (2,), chunk=2, **kept)
+    chunks = sampled(sampler, range(5), (2,), batch_size=2, **kept)
     torch.testing.assert_close(together.samples, chunks.samples, rtol=1e-6, atol=1e-6)
     assert members.current() is None
 
 
 def test_minimizers_ask_for_the_members_that_still_search():
     denoiser = Conditional(torch.zeros(64, 2))
-    feasibly.PPR(denoiser, LEVEL, steps=8, minimize=GaussNewton(6)).sample(64, (2,))
+    sampled(on(feasibly.PPR(steps=8, minimize=GaussNewton(6)), denoiser, LEVEL), 64, (2,))
     assert {len(rows) for rows in denoiser.seen} - {2, 1, 64}
 
 
 def test_members_follow_their_own_conditions():
     means = torch.tensor([[30.0, 0.0]]).repeat(512, 1)
     means[::2] = -means[::2]
-    samples = samplers.Ancestral(Conditional(means), steps=64).sample(512, (2,)).samples
+    samples = sampled(on(samplers.Ancestral(steps=64), Conditional(means)), 512, (2,)).samples
     # unit variance: eight standard deviations are a chance of 1e-15
     assert (samples - means).abs().max() < 8

@@ -11,8 +11,8 @@ from feasibly import Ancestral, Equality, members
 from feasibly.errors import CalibrationWarning
 from feasibly.oracles import Gaussian
 from feasibly.result import Result
-from feasibly.sampling import run
 from feasibly.schedules import LogLogit
+from tests.helpers import on, sampled
 
 PRIOR = Gaussian(torch.zeros(2), torch.eye(2), LogLogit())
 LINE = Equality(lambda x: x[:, :1] - 0.3, tolerance=1e-6)
@@ -32,8 +32,8 @@ class Fake:
 
 
 def sample(monitor, count=4, attempts=3, constraint=None, **settings):
-    sampler = Ancestral(PRIOR, constraint, steps=4)
-    return run([sampler] * attempts, count, (2,), monitor=monitor, **settings)
+    sampler = on(Ancestral(steps=4), PRIOR, constraint)
+    return sampled([sampler] * attempts, count, (2,), monitor=monitor, **settings)
 
 
 def alone(attempt, count=4):
@@ -51,7 +51,7 @@ def test_an_implausible_member_is_resampled_and_a_plausible_one_is_not():
     first, second, third = (alone(attempt) for attempt in range(3))
     expected = torch.stack([first[0], second[1], first[2], third[3]])
     assert torch.equal(result.samples, expected)
-    chunked = sample(Fake(lambda i: i / 8), 8, attempts=1, chunk=3)
+    chunked = sample(Fake(lambda i: i / 8), 8, attempts=1, batch_size=3)
     assert chunked.oddness.tolist() == [i / 8 for i in range(8)]
     assert torch.equal(chunked.samples, sample(None, 8, attempts=1).samples)
 
@@ -95,7 +95,7 @@ def test_a_member_that_is_not_finite_is_implausible():
     survey = feasibly.plan(PRIOR, LINE, (2,)).survey
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        result = run([Ancestral(prior, steps=8)], 8, (2,), monitor=survey)
+        result = sampled([on(Ancestral(steps=8), prior)], 8, (2,), monitor=survey)
     assert 0 < result.finite.sum() < 8
     assert torch.equal(result.oddness.isinf(), ~result.finite)
     assert not result.plausible[~result.finite].any()
@@ -180,7 +180,7 @@ def test_members_with_conditions_of_their_own_are_sampled_and_not_tested():
     assert alike.plausible.all()
     assert alike.warnings == []
     # whether a member is tested does not depend on its batch mates
-    mixed = feasibly.sample(denoiser, LINE, [0, 2, 1, 3], (2,), chunk=2)
+    mixed = feasibly.sample(denoiser, LINE, [0, 2, 1, 3], (2,), batch_size=2)
     assert mixed.oddness.isnan().tolist() == [False, True, False, True]
 
 
@@ -220,7 +220,7 @@ def test_a_survey_and_the_tests_of_members_keep_to_the_chunk():
             return super().forward(x_t, t)
 
     prior = Watched(torch.zeros(2), torch.eye(2), LogLogit())
-    feasibly.sample(prior, LINE, 10, (2,), chunk=5, method="ancestral", attempts=1)
+    feasibly.sample(prior, LINE, 10, (2,), batch_size=5, method="ancestral", attempts=1)
     assert sum(sizes) > 64 * 20
     assert max(sizes) == 5
 
@@ -272,6 +272,6 @@ def test_a_survey_that_does_not_fit_into_memory_takes_fewer_samples_at_a_time(la
     torch.testing.assert_close(cramped.survey.samples, healthy.survey.samples)
     with pytest.raises(feasibly.DenoiserError, match=r"memory .*chunk, such as 1"):
         feasibly.plan(Troubled(lack, 1), LINE, (2,))
-    sampler = Ancestral(Troubled(lack, 20), steps=4)
+    sampler = on(Ancestral(steps=4), Troubled(lack, 20))
     with pytest.raises(feasibly.SamplingError, match=r"memory with 30 samples.*such as 15"):
-        sampler.sample(30, (2,))
+        sampled(sampler, 30, (2,))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from feasibly import PPR, Equality
 from feasibly.minimizers import LBFGS
+from tests.helpers import on
 
 ROOT = Path(__file__).parent.parent
 TARGETS = re.findall(r"`([\w/]+\.py)::([\w.]+)`", (ROOT / "PAPER.md").read_text())
@@ -33,7 +34,7 @@ def exists(node: ast.AST, name: str) -> bool:
 def test_ppr_without_options_is_the_papers(gaussian):
     """Table 5: 64 steps, 2 kernels, 8 iterations of L-BFGS, at every noise level, once."""
     line = Equality(lambda x: x[:, :1] - 0.2, tolerance=1e-6)
-    ppr = PPR(gaussian, line)
+    ppr = on(PPR(), gaussian, line)
     assert (ppr.steps, ppr.repeats, ppr.eta) == (64, 2, 1.0)
     assert ppr.minimize == LBFGS(steps=8, max_step=None)
     assert (ppr.sigma_max, ppr.last) == (math.inf, None)

@@ -7,6 +7,7 @@ import math
 
 import pytest
 import torch
+from feasibly.plausible import RATE, reference, tail_limit
 
 from feasibly import members
 from feasibly.constraints import Equality, Linear
@@ -14,10 +15,10 @@ from feasibly.denoisers import Denoiser
 from feasibly.errors import DenoiserError, SamplingError
 from feasibly.network import Evaluations, Network
 from feasibly.oracles import Checkerboard, Empirical, Gaussian, GaussianMixture
-from feasibly.plausible import RATE, reference, tail_limit
 from feasibly.problems.distributions import Checkerboard as Board
 from feasibly.samplers import Ancestral, PostHoc
 from feasibly.schedules import EDM, VE, VP, Flow, LogLogit
+from tests.helpers import on, sampled
 
 COV = torch.tensor([[1.0, 0.6, 0.0], [0.6, 1.0, 0.2], [0.0, 0.2, 0.5]]).double()
 MU = torch.tensor([1.0, -2.0, 0.5]).double()
@@ -162,7 +163,7 @@ def test_few_unconditional_samples_are_implausible(name):
         "gaussian": Gaussian(torch.zeros(8), cov, EDM()),
     }[name]
     shape = (2,) if name == "board" else (8,)
-    fresh = Ancestral(oracle, steps=24).sample(256, shape, seed=1).samples
+    fresh = sampled(on(Ancestral(steps=24), oracle), 256, shape, seed=1).samples
     flagged = [
         1 - ref.assess(oracle, fresh, range(256)).plausible.double().mean()
         for ref in (reference(oracle, shape, seed=seed) for seed in range(8))
@@ -173,7 +174,7 @@ def test_few_unconditional_samples_are_implausible(name):
 def test_members_off_the_data_are_told_from_those_on_it():
     oracle, board = Checkerboard(4, LogLogit()), Board()
     circle = Equality(lambda x: x.square().sum(dim=1) - 1, tolerance=1e-8)
-    x = PostHoc(oracle, circle, steps=32).sample(512, (2,), seed=0).samples
+    x = sampled(on(PostHoc(steps=32), oracle, circle), 512, (2,), seed=0).samples
     on = board.in_support(x)
     assert 50 < (~on).sum() < 200
     found = reference(oracle, (2,)).assess(oracle, x, range(512))
@@ -225,7 +226,7 @@ def test_a_member_is_assessed_alike_alone_in_a_batch_and_in_chunks():
         torch.testing.assert_close(parts.errors, whole.errors, rtol=1e-9, atol=0)
     alone = ref.assess(oracle, x[[5, 2]], [5, 2])
     torch.testing.assert_close(alone.statistic, whole.statistic[[5, 2]], rtol=1e-9, atol=0)
-    chunked = reference(oracle, (2,), chunk=5, **FAST)
+    chunked = reference(oracle, (2,), batch_size=5, **FAST)
     torch.testing.assert_close(ref.samples, chunked.samples, rtol=1e-9, atol=1e-9)
     assert ref.limit == pytest.approx(chunked.limit, rel=1e-6)
 
@@ -321,7 +322,7 @@ def test_estimates_are_linear_in_the_state_for_normal_data_only(far):
     assert normal < 1e-12
     mu = torch.stack([MU - far, MU + far])
     pair = GaussianMixture(torch.ones(2) / 2, mu, torch.stack([COV, COV / 4]), LogLogit())
-    parts = [reference(pair, (3,), dtype=torch.float64, chunk=c).bent for c in (None, 5)]
+    parts = [reference(pair, (3,), dtype=torch.float64, batch_size=c).bent for c in (None, 5)]
     assert parts[0] > 0.01
     assert parts[0] == pytest.approx(parts[1])
 

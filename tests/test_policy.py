@@ -13,6 +13,7 @@ from feasibly.oracles import Gaussian, GaussianMixture
 from feasibly.policy import CHOICES
 from feasibly.samplers import METHODS, Ancestral
 from feasibly.schedules import VE, LogLogit
+from tests.helpers import on
 
 D = 34
 ROWS = torch.eye(D)
@@ -64,18 +65,18 @@ EACH = EachMember(first(1), torch.zeros(2, 1))
 TABLE = {
     # name: the denoiser, the constraint, the samplers, and which row of the documented choices
     "none": (MODES, None, "Ancestral", None),
-    "one value": (NORMAL, first(1), "Particles", 1),
-    "12 values": (NORMAL, first(12), "Particles", 1),
-    "a target for each": (NORMAL, EACH, "Particles", 1),
-    "few linear values": (MODES, linear(12), "Particles", 1),
-    "values and bounds": (NORMAL, Composite([first(2), BOX]), "Particles", 1),
+    "one value": (NORMAL, first(1), "SMC", 1),
+    "12 values": (NORMAL, first(12), "SMC", 1),
+    "a target for each": (NORMAL, EACH, "SMC", 1),
+    "few linear values": (MODES, linear(12), "SMC", 1),
+    "values and bounds": (NORMAL, Composite([first(2), BOX]), "SMC", 1),
     "normal data, one linear value": (NORMAL, linear(1), "CalibratedPPR PPR", 0),
     "normal data, linear values": (NORMAL, linear(20), "CalibratedPPR PPR", 0),
-    "an inequality of half of the data": (NORMAL, above(0.0), "Ancestral Particles", 2),
-    "bounds": (NORMAL, BOX, "Ancestral Particles", 2),
-    "a rare inequality": (NORMAL, above(3.0), "Particles", 3),
-    "32 values of modes": (MODES, linear(32), "Particles", 4),
-    "32 noisy values of modes": (MODES, linear(32, noise=0.3), "Particles", 4),
+    "an inequality of half of the data": (NORMAL, above(0.0), "Ancestral SMC", 2),
+    "bounds": (NORMAL, BOX, "Ancestral SMC", 2),
+    "a rare inequality": (NORMAL, above(3.0), "SMC", 3),
+    "32 values of modes": (MODES, linear(32), "SMC", 4),
+    "32 noisy values of modes": (MODES, linear(32, noise=0.3), "SMC", 4),
     "33 values of modes": (MODES, linear(33), "CalibratedPPR PPR", 6),
     "33 noisy values of modes": (MODES, linear(33, noise=0.3), "CalibratedPPR", 8),
     "values behind a decoder": (MODES, Decoded(first(13), lambda z: z), "CalibratedPPR PPR", 6),
@@ -121,7 +122,7 @@ def test_data_on_two_sheets_are_not_taken_as_exactly_normal(scale, gap, thick):
     schedule = LogLogit(1e-3 * thick, 1e2 * scale)
     prior = GaussianMixture(torch.tensor([0.8, 0.2]), mu, cov.expand(2, 32, 32), schedule)
     law = Linear(torch.eye(32)[31:], torch.zeros(1), tolerance=1e-6)
-    assert kinds(plan(law, prior, (32,))) == "Particles"
+    assert kinds(plan(law, prior, (32,))) == "SMC"
 
 
 def test_exactly_normal_data_take_few_steps_under_linear_values_only():
@@ -199,7 +200,7 @@ def test_a_named_method_is_taken_as_it_is(name):
 
 def test_a_sampler_is_taken_as_it_is():
     constraint = first(3)
-    sampler = PPR(NORMAL, constraint, steps=9)
+    sampler = on(PPR(steps=9), NORMAL, constraint)
     chosen = plan(constraint, method=sampler, attempts=2)
     assert chosen.attempts == (sampler, sampler)
     assert plan(constraint, method=sampler).attempts == (sampler,)
@@ -307,8 +308,8 @@ ONE = first(1)
     [
         (unseen, ONE, {"method": "pr"}, ValueError, "ppr, truncated"),
         (unseen, ONE, {"method": PPR}, ValueError, "class"),
-        (NORMAL, ONE, {"method": Ancestral(NORMAL)}, ValueError, "another"),
-        (MODES, ONE, {"method": PPR(NORMAL, ONE)}, ValueError, "denoiser"),
+        (NORMAL, ONE, {"method": on(Ancestral(), NORMAL)}, ValueError, "another"),
+        (MODES, ONE, {"method": on(PPR(), NORMAL, ONE)}, ValueError, "denoiser"),
         (unseen, ONE, {"steps": 3}, TypeError, "steps"),
         (unseen, lambda x: x, {}, ValueError, "function"),
         (unseen, Bounds, {}, ValueError, "class"),

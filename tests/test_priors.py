@@ -16,6 +16,7 @@ from feasibly.problems import shallow_water
 from feasibly.problems.data2d import DISTRIBUTIONS
 from feasibly.problems.weather import VARIABLES
 from feasibly.schedules import LogLogit
+from tests.helpers import on, sampled
 
 FOLDER = Path(priors.__file__).parent
 SHIPPED = ("banana", "checkerboard")
@@ -134,7 +135,7 @@ def test_unconditional_samples_of_a_shipped_prior_are_good(name):
     # rate of two sets of one distribution has a standard deviation of 0.0063 (60 draws), and 0.47
     # is 4.7 of them below 0.5: a false alarm of 2e-6.
     distribution = DISTRIBUTIONS[name]()
-    x = Ancestral(priors.load(name), steps=64).sample(1024, (2,), seed=0).samples
+    x = sampled(on(Ancestral(steps=64), priors.load(name)), 1024, (2,), seed=0).samples
     data = distribution.sample(1024, torch.Generator().manual_seed(0))
     assert distribution.in_support(x).double().mean() >= 0.98
     assert knn_cross_edge_rate(x, data) >= 0.47

@@ -12,10 +12,11 @@ from feasibly.audits import audit
 from feasibly.constraints import Linear, Observation
 from feasibly.denoisers import Denoiser
 from feasibly.oracles import Gaussian, GaussianMixture
+from feasibly.problem import inspect
 from feasibly.progress import Progress, shown
-from feasibly.samplers import PPR, CalibratedPPR, Particles, Rejection
-from feasibly.sampling import inspect
+from feasibly.samplers import PPR, SMC, CalibratedPPR, Rejection
 from feasibly.schedules import LogLogit
+from tests.helpers import on, sampled
 
 D = 2
 MIXTURE = GaussianMixture(
@@ -262,8 +263,8 @@ def test_a_run_is_seen_from_its_survey_on_and_its_samples_are_the_same(name, see
 
 def test_a_chunk_tells_what_the_next_ones_take(seen):
     """At first the most iterations are expected, and then as many as the chunks before took."""
-    sampler = PPR(NORMAL, LINE, steps=4)
-    sampler.sample(12, (D,), chunk=4, progress=True)
+    sampler = on(PPR(steps=4), NORMAL, LINE)
+    sampled(sampler, 12, (D,), batch_size=4, progress=True)
     check(seen)
     for k, part in enumerate(("4 of 12", "8 of 12"), start=1):
         _, done, total, _ = next(s for s in seen if s[0] == (f"sampling, {part} finished",))
@@ -273,8 +274,8 @@ def test_a_chunk_tells_what_the_next_ones_take(seen):
 @pytest.mark.parametrize(("workers", "finished"), [(1, "024"), (2, "0245")])
 def test_an_ensemble_says_how_many_members_are_finished(tmp_path, seen, workers, finished):
     """Of those that are missing, each of several processes expects its share."""
-    sampler, place = CalibratedPPR(NORMAL, LINE, steps=4), (tmp_path / "run.zarr", 6, (D,))
-    ensemble.run(sampler, *place, chunk=2, workers=workers, progress=True)
+    sampler, place = on(CalibratedPPR(steps=4), NORMAL, LINE), (tmp_path / "run.zarr", 6, (D,))
+    ensemble.run(sampler, *place, batch_size=2, workers=workers, progress=True)
     done = [stage.removeprefix("sampling, ") for stage in check(seen) if "," in stage]
     assert done == [f"{k} of 6 finished" for k in finished]
     begun = {names[0]: (done, total) for names, done, total, _ in reversed(seen) if names}
@@ -283,7 +284,7 @@ def test_an_ensemble_says_how_many_members_are_finished(tmp_path, seen, workers,
 
 
 def test_an_audit_is_seen_from_its_survey_on(seen, capsys):
-    methods = [CalibratedPPR(NORMAL, LINE, steps=4), PPR(NORMAL, LINE, steps=4)]
+    methods = [on(CalibratedPPR(steps=4), NORMAL, LINE), on(PPR(steps=4), NORMAL, LINE)]
     settings = {"truths": 16, "members": 2, "near": 1, "monitor": True, "progress": True}
     found = audit(NORMAL, LINE, (D,), methods=methods, **settings)
     stages = check(seen)
@@ -333,14 +334,14 @@ def test_a_pilot_tells_how_many_tries_a_sample_takes(gaussian):
 # the levels of samplers that take them while they begin
 
 
-@pytest.mark.parametrize("kind", [Particles, Rejection])
+@pytest.mark.parametrize("kind", [SMC, Rejection])
 def test_steps_of_a_beginning_are_in_the_trace(kind):
     """Once each, whatever the tries of samples; observers see the states behind them."""
     times_each, many = (1, 12) if kind.shares else (2, 6)
     states, snapshots = [], []
     sampler = kind(MIXTURE, CIRCLE, **FEW)
     seen = {"callback": snapshots.append, "observe": states.append}
-    result = sampler.sample(12, (D,), chunk=6, **seen)
+    result = sampled(sampler, 12, (D,), batch_size=6, **seen)
     times = sampler.times(torch.float32)[1:]
     assert [s.step for s in result.trace] == times_each * list(range(1, 9))
     assert [s.sigma for s in result.trace] == times_each * list(map(sampler.noise_level, times))
@@ -353,12 +354,12 @@ def test_steps_of_a_beginning_are_in_the_trace(kind):
 
 
 def test_a_run_inside_of_a_callback_is_another():
-    sampler = Particles(MIXTURE, CIRCLE, **FEW)
+    sampler = on(SMC(**FEW), MIXTURE, CIRCLE)
 
     def again(snapshot):
         if snapshot.step == 3:
-            sampler.sample(5, (D,))
+            sampled(sampler, 5, (D,))
 
-    plain, result = sampler.sample(4, (D,)), sampler.sample(4, (D,), callback=again)
+    plain, result = sampled(sampler, 4, (D,)), sampled(sampler, 4, (D,), callback=again)
     assert [s.step for s in result.trace] == [s.step for s in plain.trace]
     assert torch.equal(result.samples, plain.samples)

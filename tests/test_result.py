@@ -4,9 +4,9 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
+from feasibly.messages import doubts
 from feasibly.network import Evaluations
 from feasibly.result import Result, Snapshot, Weights
-from feasibly.sampling import doubts
 
 
 def snapshot(**changes):

@@ -18,8 +18,8 @@ from feasibly import (
     Composite,
     Equality,
     InfeasibleWarning,
+    Method,
     Rejection,
-    Sampler,
     SamplingError,
     TruncatedPPR,
 )
@@ -29,8 +29,8 @@ from feasibly.oracles import Gaussian
 from feasibly.randomness import MemberNoise
 from feasibly.samplers import DPS, MMPS
 from feasibly.samplers.base import Start, Step
-from feasibly.sampling import run
 from feasibly.schedules import LogLogit
+from tests.helpers import on, sampled
 
 ZERO = Equality(lambda x: x, tolerance=1e-4)
 LINE = Equality(lambda x: x[:, :1] - x[:, 1:], tolerance=1e-8)
@@ -40,7 +40,7 @@ FREE = {"steps": 4, "order": 1, "spacing": "time"}
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Table(Sampler):
+class Table(Method):
     """Samples what a table says: a row an attempt, a number a member."""
 
     rows: tuple = ()
@@ -93,7 +93,7 @@ def quiet():
 @pytest.mark.parametrize("chunk", [None, 2, 1])
 def test_infeasible_members_are_resampled_and_the_best_of_each_is_kept(chunk, quiet):
     sampler, seen = table(), []
-    result = sampler.sample(4, (1,), attempts=3, chunk=chunk, callback=seen.append)
+    result = sampled(sampler, 4, (1,), attempts=3, batch_size=chunk, callback=seen.append)
     assert result.samples[:, 0].tolist() == pytest.approx([0.0, 0.0, 0.2, 0.7])
     assert result.violation.tolist() == pytest.approx([0.0, 0.0, 0.04, 0.49])
     assert result.feasible.tolist() == [True, True, False, False]
@@ -109,15 +109,15 @@ def test_infeasible_members_are_resampled_and_the_best_of_each_is_kept(chunk, qu
 
 def test_attempts_end_with_the_last_infeasible_member():
     sampler = table(rows=((0.0, 0.5), (9.0, 0.0)))
-    assert sampler.sample(2, (1,), attempts=9).feasible.all()
+    assert sampled(sampler, 2, (1,), attempts=9).feasible.all()
     assert [attempt for attempt, _ in sampler.asked] == [0, 1]
 
 
 def test_an_attempt_has_noise_of_its_own(quiet):
     """The second attempt's members are those that its noise gives, whoever was in the first."""
-    sampler = Ancestral(PLANE, LINE, output="projected", **FREE)
+    sampler = on(Ancestral(output="projected", **FREE), PLANE, LINE)
     seen = []
-    sampler.sample([7, 3], (2,), seed=5, attempts=2, observe=seen.append)
+    sampled(sampler, [7, 3], (2,), seed=5, attempts=2, observe=seen.append)
     assert [(state.attempt, state.members) for state in seen] == [
         (attempt, [7, 3]) for attempt in (0, 1) for _ in range(4)
     ]
@@ -133,17 +133,17 @@ def test_an_attempt_has_noise_of_its_own(quiet):
 @pytest.mark.parametrize(
     "attempts",
     [
-        lambda den, box: [Ancestral(den, box, steps=4), TruncatedPPR(den, box, steps=8)],
-        lambda den, box: [Ancestral(den, steps=4), TruncatedPPR(den, box, steps=8)],
-        lambda den, box: [PPR(den, c, steps=8) for c in (LINE, Composite([LINE, box]))],
+        lambda den, box: [on(Ancestral(steps=4), den, box), on(TruncatedPPR(steps=8), den, box)],
+        lambda den, box: [on(Ancestral(steps=4), den), on(TruncatedPPR(steps=8), den, box)],
+        lambda den, box: [on(PPR(steps=8), den, c) for c in (LINE, Composite([LINE, box]))],
     ],
     ids=["prior, then truncated", "prior without it", "equalities, then all"],
 )
 def test_attempts_are_judged_by_the_constraint_of_the_last(attempts, gaussian, quiet):
     box = Bounds(-0.4, 0.5, tolerance=1e-8)
     first, last = attempts(gaussian, box)
-    alone = first.sample(64, (2,))
-    result = run([first, last], 64, (2,))
+    alone = sampled(first, 64, (2,))
+    result = sampled([first, last], 64, (2,))
     good = last.constraint.is_feasible(alone.samples)
     assert 5 < good.sum() < 60
     assert torch.equal(result.samples[good], alone.samples[good])
@@ -157,7 +157,7 @@ def test_attempts_are_judged_by_the_constraint_of_the_last(attempts, gaussian, q
 def test_the_words_say_who_ran_and_how_often(quiet):
     first, second = table(rows=((1.0,), (1.0,), (0.0,))), table(rows=((1.0,),) * 3, eta=0.5)
     first = replace(first, asked=first.asked)  # another with the same words
-    result = run([second, second, first], 1, (1,), seed=3, reason="Because.")
+    result = sampled([second, second, first], 1, (1,), seed=3, reason="Because.")
     assert result.method == f"up to 2 times {second!r}, then {first!r}"
     assert (result.reason, result.warnings, result.seed) == ("Because.", [], 3)
 
@@ -165,7 +165,7 @@ def test_the_words_say_who_ran_and_how_often(quiet):
 def test_a_samplers_warning_and_a_shortfall_are_said_at_the_callers_line():
     rows = ((0.0,) * 100 + (0.5,),)
     for call in (
-        lambda: table(rows=rows).sample(101, (1,)),
+        lambda: sampled(table(rows=rows), 101, (1,)),
         lambda: feasibly.sample(NORMAL, ZERO, 101, (1,), method=table(rows=rows)),
     ):
         with warnings.catch_warnings(record=True) as caught:
@@ -194,18 +194,18 @@ NOWHERE = Equality(lambda x: x[:, :1].square() + 1, 1e-6)
     ids=["rounding", "iterations", "radius", "minimum"],
 )
 def test_a_run_that_does_not_get_there_says_why(constraint, minimize, words):
-    sampler = feasibly.PostHoc(NORMAL, constraint, minimize=minimize, steps=4)
+    sampler = on(feasibly.PostHoc(minimize=minimize, steps=4), NORMAL, constraint)
     with pytest.warns(InfeasibleWarning, match=words):
-        sampler.sample(2, (1,))
+        sampled(sampler, 2, (1,))
 
 
 def test_a_shortfall_is_said_of_who_promised_to_meet_the_constraint(quiet):
     settings = {"members": 2, "shape": (1,)}
-    (said,) = DPS(NORMAL, NOWHERE, steps=4).sample(**settings).warnings
+    (said,) = on(DPS(steps=4), NORMAL, NOWHERE).sample(**settings).warnings
     assert "method='auto'" in said
     for silent in (
-        Ancestral(NORMAL, NOWHERE, steps=4),
-        MMPS(NORMAL, NOWHERE, sigma_y=0.1, steps=4),
+        on(Ancestral(steps=4), NORMAL, NOWHERE),
+        on(MMPS(sigma_y=0.1, steps=4), NORMAL, NOWHERE),
     ):
         assert silent.sample(**settings).warnings == []
 
@@ -215,7 +215,7 @@ def test_members_that_are_not_finite_are_named_with_their_step_and_level(quiet):
     class Promises(Fails):
         enforces = True
 
-    result = Promises(NORMAL, ZERO, **FREE).sample(3, (1,))
+    result = sampled(Promises(NORMAL, ZERO, **FREE), 3, (1,))
     level = result.trace[1].sigma
     assert (
         f"1 of 3 members became non-finite, the first by step 2 of 4, at sigma = {level:.3g}"
@@ -223,15 +223,15 @@ def test_members_that_are_not_finite_are_named_with_their_step_and_level(quiet):
     )
     assert result.finite.tolist() == [True, False, True]
     with pytest.raises(SamplingError, match=r"All 2 members .* step 2 of 4, at sigma"):
-        Fails(NORMAL, ZERO, rows=(0, 1), **FREE).sample(2, (1,), attempts=2)
+        sampled(Fails(NORMAL, ZERO, rows=(0, 1), **FREE), 2, (1,), attempts=2)
 
 
 def test_an_attempt_in_which_all_members_fail_leaves_a_trace_and_the_first_attempts_samples(quiet):
-    first = Ancestral(PLANE, LINE, **FREE)
-    result = run([first, Fails(PLANE, LINE, rows=(0, 1, 2), **FREE)], 3, (2,))
+    first = on(Ancestral(**FREE), PLANE, LINE)
+    result = sampled([first, Fails(PLANE, LINE, rows=(0, 1, 2), **FREE)], 3, (2,))
     last = result.trace[-1]
     assert (last.attempt, last.failed, last.members) == (1, 3, 3)
-    assert torch.equal(result.samples, first.sample(3, (2,)).samples)
+    assert torch.equal(result.samples, sampled(first, 3, (2,)).samples)
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt], ids=lambda e: e.__name__)
@@ -243,7 +243,7 @@ def test_what_was_finished_survives_an_error(error, quiet):
             raise error("no more")
 
     with pytest.raises(error, match="no more") as caught:
-        table().sample(4, (1,), attempts=3, chunk=2, observe=stop)
+        sampled(table(), 4, (1,), attempts=3, batch_size=2, observe=stop)
     partial = caught.value.partial
     assert partial.members == [0, 1, 2, 3]
     assert partial.samples[:3, 0].tolist() == pytest.approx([0.0, 0.0, 0.3])
@@ -255,7 +255,7 @@ def test_what_was_finished_survives_an_error(error, quiet):
         raise error("no more")
 
     with pytest.raises(error) as caught:
-        table().sample(4, (1,), observe=at_once)
+        sampled(table(), 4, (1,), observe=at_once)
     assert caught.value.partial is None
 
 
@@ -267,7 +267,7 @@ def test_an_output_that_fails_is_named():
 
     denoiser.schedule = PLANE.schedule
     with pytest.raises(SamplingError, match=r"output after the last step .*no such time"):
-        Ancestral(denoiser, **FREE).sample(2, (2,))
+        sampled(on(Ancestral(**FREE), denoiser), 2, (2,))
 
 
 def test_a_dry_run_is_not_counted_and_a_preparation_is_once(gaussian, quiet):
@@ -294,7 +294,7 @@ def test_a_dry_run_is_not_counted_and_a_preparation_is_once(gaussian, quiet):
 
     constraint = Equality(lambda x: x + 10, tolerance=1e-4)
     sampler = Prepared(denoiser, constraint, steps=3)
-    result = sampler.sample([7, 8, 9], (2,), attempts=2, chunk=2)
+    result = sampled(sampler, [7, 8, 9], (2,), attempts=2, batch_size=2)
     assert sampler.answer is None
     assert calls == 2 + result.evaluations.forward
     assert result.evaluations.forward == 1 + 2 * 2 * sampler.budget()[0]
@@ -302,9 +302,9 @@ def test_a_dry_run_is_not_counted_and_a_preparation_is_once(gaussian, quiet):
 
 
 def test_a_pilot_of_other_settings_is_sampled_anew():
-    sampler = Rejection(PLANE, LINE, steps=4, level=0.3)
-    one, again = sampler.sample(2, (2,)), sampler.sample(2, (2,))
-    other = replace(sampler, level=0.6).sample(2, (2,))
+    sampler = on(Rejection(steps=4, level=0.3), PLANE, LINE)
+    one, again = sampled(sampler, 2, (2,)), sampled(sampler, 2, (2,))
+    other = sampled(replace(sampler, level=0.6), 2, (2,))
     assert 0 <= one.overhead <= 1, "the pilot is a part of the run's time"
     assert torch.equal(one.samples, again.samples)
     assert one.evaluations.member_forward == again.evaluations.member_forward
@@ -314,8 +314,8 @@ def test_a_pilot_of_other_settings_is_sampled_anew():
 def test_a_snapshot_follows_every_step(gaussian):
     constraint, seen = Equality(lambda x: x[:, :1] - 0.3, tolerance=1e-4), []
     minimize = GaussNewton(steps=1, max_distance=None)
-    sampler = PPR(gaussian, constraint, steps=5, repeats=1, minimize=minimize)
-    result = sampler.sample(6, (2,), chunk=4, callback=seen.append)
+    sampler = on(PPR(steps=5, repeats=1, minimize=minimize), gaussian, constraint)
+    result = sampled(sampler, 6, (2,), batch_size=4, callback=seen.append)
     assert seen == result.trace
     assert [s.step for s in seen] == [1, 2, 3, 4, 5] * 2
     assert [s.members for s in seen] == [4] * 5 + [2] * 5
@@ -330,14 +330,14 @@ def test_a_snapshot_follows_every_step(gaussian):
 
 def test_what_has_failed_goes_on_from_zero_and_spoils_no_other_member(quiet):
     seen = []
-    lost = Fails(PLANE, **FREE).sample(3, (2,), observe=seen.append)
+    lost = sampled(Fails(PLANE, **FREE), 3, (2,), observe=seen.append)
     one = seen[2].x[1]
     assert seen[1].x[1].isnan().all()
     assert one.isfinite().all()
-    sound = Ancestral(PLANE, **FREE).sample(3, (2,))
+    sound = sampled(on(Ancestral(**FREE), PLANE), 3, (2,))
     assert torch.equal(lost.samples[[0, 2]], sound.samples[[0, 2]])
     # with extrapolation the estimate before the reset, which was not finite, is left out
-    sampler = Ancestral(PLANE, steps=4)
+    sampler = on(Ancestral(steps=4), PLANE)
     times = sampler.times(torch.float32)
     last = sampler.step(torch.full((1, 2), torch.nan), times[0], times[1]).memory
     step = sampler.step(torch.zeros(1, 2), times[1], times[2], torch.zeros_like, last)
@@ -351,7 +351,7 @@ def test_steps_are_numbered_from_where_a_sampler_begins(gaussian):
             start = super().begin(noise)
             return start._replace(times=start.times[3:])
 
-    result = Late(gaussian, steps=5).sample(1, (2,))
+    result = sampled(Late(gaussian, steps=5), 1, (2,))
     assert [(s.step, s.steps) for s in result.trace] == [(4, 5), (5, 5)]
 
 
@@ -360,7 +360,7 @@ def test_steps_are_numbered_from_where_a_sampler_begins(gaussian):
     ids=["numpy", "torch", "range", "array", "tensor", "list"],
 )  # fmt: skip
 def test_members_are_a_number_or_indices_of_any_library(ids):
-    result = table(rows=((0.0,) * 3,)).sample(ids, [np.int64(1)], chunk=np.int64(2))
+    result = sampled(table(rows=((0.0,) * 3,)), ids, [np.int64(1)], batch_size=np.int64(2))
     assert result.members == [0, 1, 2]
     assert all(type(i) is int for i in result.members)
 
@@ -382,4 +382,4 @@ def test_what_a_run_cannot_take_is_refused_by_its_name(name, value):
     with pytest.raises(ValueError, match=rf"^(sample|run)\(.*{name}|index twice"):
         table().sample(**arguments)
     with pytest.raises(ValueError, match="one sampler"):
-        run([], 2, (1,))
+        sampled([], 2, (1,))

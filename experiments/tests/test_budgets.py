@@ -8,6 +8,7 @@ from experiments.studies import budgets
 from feasibly.constraints import Equality
 from feasibly.oracles import Gaussian
 from feasibly.schedules import LogLogit
+from tests.helpers import sampled
 
 NAMES = list(EVALUATIONS)
 
@@ -31,7 +32,7 @@ def test_budgets_are_what_runs_cost(name):
         lambda x: (torch.sin(x[:, :, None] + phases) + 3).flatten(start_dim=1), tolerance=1e-12
     )
     sampler = budgets.make(name, oracle, never, steps=2)
-    run = sampler.sample(2, (4,), dtype=torch.float64).evaluations
+    run = sampled(sampler, 2, (4,), dtype=torch.float64).evaluations
     assert (run.forward, run.backward) == sampler.budget(KS_RESIDUALS)
     steps = EVALUATIONS[name]["steps"]
     (record,) = budgets.measure({"method": name, "steps": steps})

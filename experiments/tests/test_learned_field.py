@@ -7,6 +7,7 @@ import feasibly
 from experiments.tasks.learned import Field, known
 from feasibly import Linear
 from feasibly.samplers import CalibratedPPR
+from tests.helpers import on
 
 
 def test_posterior_samples_of_a_learned_field_have_its_mean_and_spread():
@@ -20,7 +21,7 @@ def test_posterior_samples_of_a_learned_field_have_its_mean_and_spread():
     (x,) = field.sample(1, torch.Generator().manual_seed(5))
     gain = field.cov @ A.T @ torch.linalg.inv(A @ field.cov @ A.T)
     left = (field.cov - gain @ A @ field.cov).diagonal()[1::2].sqrt()
-    sampler = CalibratedPPR(known("field"), Linear(A, A @ x, 1e-5), steps=36, spacing="noise")
+    sampler = on(CalibratedPPR(steps=36, spacing="noise"), known("field"), Linear(A, A @ x, 1e-5))
     result = feasibly.sampling.run([sampler], 128, (32,))
     between = result.samples.double()[:, 1::2]  # the elements that are not observed
     assert (between.std(dim=0) / left).mean().item() == pytest.approx(1, abs=0.1)

@@ -3,17 +3,18 @@ from functools import partial
 
 import pytest
 import torch
-from feasibly.sampling import inspect
 
 from experiments import records, tables
 from experiments.__main__ import _asked
 from experiments.benches import Data2DBench, data2d
 from experiments.records import TRUTH
-from experiments.run import measure, run, split
+from experiments.run import measure, split
 from experiments.samplers import default, only, post_hoc
 from experiments.studies import Comparison, Measurement, Study
 from feasibly import PPR, Ancestral, plan, sampling
+from feasibly.problem import inspect
 from feasibly.problems.data2d import Data2D
+from tests.helpers import sampled
 
 SAMPLERS = {
     "default": partial(default, steps=8, attempts=1),
@@ -46,7 +47,7 @@ def start(samplers=SAMPLERS, **changes):
     data2d._problem.cache_clear()
     bench = Data2DBench("data2d", ("checkerboard",), **SIZES | changes)
     study = Study("tiny", "Does it run?", {"data2d": Comparison(samplers)})
-    run(study, bench, bench.settings())
+    sampled(study, bench, bench.settings())
     return records.read("tiny", "data2d")
 
 
@@ -116,7 +117,7 @@ def test_a_record_scores_the_states_as_a_run_that_returns_them(rows):
     for row in rows[:2]:
         make = partial(SAMPLERS[row["label"]], output="state")
         (sampler,) = make(problem.denoiser, constraint, inspected).attempts
-        result = sampler.sample(32, (2,), seed=3)
+        result = sampled(sampler, 32, (2,), seed=3)
         scores = problem.scores(result.samples, result.feasible, truth[:32])
         for key in ("feasible", "on_manifold", "joint", "knn"):
             assert row[f"state_{key}"] == scores[key]

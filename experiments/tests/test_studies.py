@@ -4,7 +4,6 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
-from feasibly.sampling import inspect
 
 from experiments import studies
 from experiments.records import BASE, DEFAULT, TRUTH
@@ -14,8 +13,10 @@ from experiments.studies.ablation import NoRenoise
 from feasibly import LevelSet
 from feasibly.constraints import GaussianRandomField
 from feasibly.oracles import Checkerboard
+from feasibly.problem import inspect
 from feasibly.problems.data2d import Lines
 from feasibly.schedules import LogLogit
+from tests.helpers import sampled
 
 ROOM = Path(studies.__file__).parent
 PROBLEMS = {
@@ -85,6 +86,6 @@ def test_samplers_of_every_study_give_finite_samples():
                     continue
                 seen.add(kind)
                 few = replace(sampler, steps=3)  # as many as reach every noise level
-                samples = few.sample(4, (2,)).samples
+                samples = sampled(few, 4, (2,)).samples
                 assert samples.isfinite().all(), (study.name, problem, label)
     assert len(seen) > 20

@@ -17,9 +17,10 @@ from feasibly.audits.truths import from_data, from_prior, nearest
 from feasibly.calibration import Estimate
 from feasibly.constraints import Composite, Equality, Inequality, Linear
 from feasibly.oracles import Gaussian
-from feasibly.samplers import Sampler
+from feasibly.samplers import Method
 from feasibly.samplers.base import Step
 from feasibly.schedules import LogLogit
+from tests.helpers import on
 
 D = 4
 NORMAL = Gaussian(torch.zeros(D), torch.eye(D), LogLogit())
@@ -28,7 +29,7 @@ SMALL = {"truths": 32, "members": 3, "near": 1, "monitor": False, "dtype": torch
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Exact(Sampler):
+class Exact(Method):
     """Samples normals with a given sum exactly, or with a spread that is `width` of the right."""
 
     steps: int = 1
@@ -218,15 +219,15 @@ def test_members_do_not_depend_on_the_chunk_or_the_store(kind, tmp_path, quick):
     few = {"truths": 16, "members": 3}
     whole = audit(method, **few)[name].members
     assert whole.shape == (16, 3, D)
-    chunked = audit(method, chunk=10, **few)[name].members
+    chunked = audit(method, batch_size=10, **few)[name].members
     torch.testing.assert_close(chunked, whole, rtol=1e-6, atol=1e-6)
-    stored = audit(method, chunk=20, path=tmp_path, **few)
+    stored = audit(method, batch_size=20, path=tmp_path, **few)
     torch.testing.assert_close(stored[name].members, whole, rtol=1e-6, atol=1e-6)
     # a member that is lost is sampled again, and no other
     store = feasibly.ensemble.Store(tmp_path / f"0-{name}.zarr")
     kept = (store.records / "40.json").stat().st_mtime_ns
     (store.records / "41.json").unlink()
-    again = audit(method, chunk=7, path=tmp_path, **few)
+    again = audit(method, batch_size=7, path=tmp_path, **few)
     torch.testing.assert_close(again[name].members, whole, rtol=1e-6, atol=1e-6)
     assert (store.records / "40.json").stat().st_mtime_ns == kept
     with pytest.raises(feasibly.StoreError):
@@ -272,7 +273,7 @@ def test_truths_satisfy_inequalities_which_members_meet_too(quick):
     positive = Inequality(lambda x: -x[:, :1], tolerance=1e-8)
     few = {"truths": 16, "members": 2}
     both = Composite([SUM, positive])
-    found = audit(feasibly.PPR(NORMAL, both, steps=8), constraint=both, **few)
+    found = audit(on(feasibly.PPR(steps=8), NORMAL, both), constraint=both, **few)
     for x in (found.truths, found["PPR"].members.flatten(end_dim=1)):
         assert (x[:, 0] > -2e-3).all()
     alone = audit("auto", "calibrated", constraint=positive, **few)
@@ -286,8 +287,8 @@ def test_truths_satisfy_inequalities_which_members_meet_too(quick):
 
 
 def test_a_budget_leaves_fewer_truths_and_says_so(quick):
-    each = 3 * sum(feasibly.PPR(NORMAL, SUM).budget(1))
-    ppr = feasibly.PPR(NORMAL, SUM)
+    each = 3 * sum(on(feasibly.PPR(), NORMAL, SUM).budget(1))
+    ppr = on(feasibly.PPR(), NORMAL, SUM)
     found = audit(ppr, budget=20 * each + 1)
     assert len(found.truths) == 20
     assert "allows 20 truths of 32" in str(found)

@@ -16,6 +16,7 @@ from feasibly.denoisers import Karras
 from feasibly.errors import CalibrationWarning, ConstraintError, DenoiserError
 from feasibly.oracles import Checkerboard, Empirical, Gaussian
 from feasibly.schedules import EDM, VP, LogLogit
+from tests.helpers import on, sampled
 
 D = 4
 ROOT = torch.randn(D, D, generator=torch.Generator().manual_seed(0)) / D**0.5
@@ -145,7 +146,7 @@ def test_it_is_refused_wherever_it_would_be_used():
     for use in (
         lambda: feasibly.plan(denoiser, KNOWN, (D,)),
         lambda: feasibly.sample(denoiser, KNOWN, 4, (D,), method="ppr"),
-        lambda: feasibly.CalibratedPPR(denoiser, KNOWN).sample(4, (D,)),
+        lambda: sampled(on(feasibly.CalibratedPPR(), denoiser, KNOWN), 4, (D,)),
         lambda: feasibly.wrap(no_grad, "eps", VP(), data=data),
         lambda: feasibly.audit(denoiser, KNOWN, (D,)),
     ):

@@ -8,6 +8,7 @@ from feasibly.errors import DenoiserError
 from feasibly.models import wrap
 from feasibly.oracles import Gaussian
 from feasibly.schedules import VP, LogLogit
+from tests.helpers import on, sampled
 
 COV = torch.tensor([[1.0, 0.6], [0.6, 1.0]])
 
@@ -27,7 +28,7 @@ def make_oracle(schedule=None):
 
 def own(denoiser, seed):
     """Samples of the denoiser itself, as `check` draws them where there are no data."""
-    return Ancestral(denoiser, output="projected").sample(256, (2,), seed=seed).samples
+    return sampled(on(Ancestral(output="projected"), denoiser), 256, (2,), seed=seed).samples
 
 
 def altered(change, schedule=None):

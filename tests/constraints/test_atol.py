@@ -26,6 +26,7 @@ from feasibly.minimizers import SGD
 from feasibly.oracles import Gaussian
 from feasibly.samplers import PPR
 from feasibly.schedules import LogLogit
+from tests.helpers import on, sampled
 from tests.tensors import double
 
 
@@ -155,7 +156,7 @@ def test_projections_through_a_denoiser_end_within_it():
     curve = Equality(lambda x: torch.sin(x[:, :4]) - 0.2, atol=1e-3)
     known = Mask(torch.arange(6) < 2, 0.3, atol=1e-4)
     for constraint in (curve, Composite([known, Inequality(torch.neg, atol=1e-2)])):
-        found = PPR(prior, constraint, steps=16).sample(16, (6,), dtype=torch.float64)
+        found = sampled(on(PPR(steps=16), prior, constraint), 16, (6,), dtype=torch.float64)
         assert found.feasible.all()
         assert constraint.ratio(found.samples).max() <= 1
     assert (found.samples[:, :2] - 0.3).abs().max() <= 1e-4

@@ -5,6 +5,7 @@ from feasibly import PPR, Equality, Linear
 from feasibly.constraints import Decoded, FrameDecoder, LevelSet
 from feasibly.oracles import Gaussian
 from feasibly.schedules import LogLogit
+from tests.helpers import on, sampled
 from tests.tensors import normal
 
 A, Y = torch.tensor([[1.0, 2.0, -1.0]]).double(), torch.tensor([0.5]).double()
@@ -68,7 +69,7 @@ def test_an_assessment_keeps_no_graph():
 def test_latents_of_a_model_are_sampled_so_that_what_they_decode_to_is_feasible():
     constraint = Decoded(Linear(A, Y, tolerance=1e-6), decode)
     prior = Gaussian(torch.zeros(2), torch.eye(2), LogLogit())
-    result = PPR(prior, constraint, steps=16).sample(16, (2,), dtype=torch.float64)
+    result = sampled(on(PPR(steps=16), prior, constraint), 16, (2,), dtype=torch.float64)
     assert result.feasible.all()
     x = decode(result.samples)
     assert ((x @ A.T - Y).square().sum(dim=1) <= 1e-6).all()

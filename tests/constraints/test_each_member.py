@@ -24,6 +24,7 @@ from feasibly.constraints import (
 from feasibly.oracles import Gaussian
 from feasibly.samplers import Rejection
 from feasibly.schedules import LogLogit
+from tests.helpers import on, sampled
 
 A = torch.tensor([[1.0, 2.0, 0.0, -1.0], [0.5, 0.0, 1.0, 1.0]]).double()
 LINEAR = Linear(A, torch.tensor([1.0, -1.0]).double(), tolerance=1e-6)
@@ -104,25 +105,25 @@ ONE = {"dtype": torch.float64, "seed": 3}
 
 @pytest.mark.parametrize("method", ["auto", "eci"])
 def test_a_sampled_member_meets_its_own_target_whatever_the_chunk(method):
-    """`auto` is Particles. Some members are resampled, in batches of their own."""
+    """`auto` is SMC. Some members are resampled, in batches of their own."""
     options = {"monitor": method == "auto", "method": method}
     whole = feasibly.sample(NORMAL, EACH, 6, (4,), **options, **ONE)
     assert whole.feasible.all()
     assert torch.allclose(whole.samples @ A.T, TARGETS, atol=1e-3)
-    parts = feasibly.sample(NORMAL, EACH, [4, 1, 5], (4,), chunk=2, **options, **ONE)
+    parts = feasibly.sample(NORMAL, EACH, [4, 1, 5], (4,), batch_size=2, **options, **ONE)
     torch.testing.assert_close(parts.samples, whole.samples[[4, 1, 5]], rtol=1e-6, atol=1e-6)
 
 
 def test_a_store_holds_members_with_targets_of_their_own(tmp_path):
     path = tmp_path / "each.zarr"
     attempts = feasibly.plan(NORMAL, EACH, (4,), method="calibrated", monitor=False).attempts
-    feasibly.ensemble.run(attempts, path, 6, (4,), chunk=4, seed=3)
+    feasibly.ensemble.run(attempts, path, 6, (4,), batch_size=4, seed=3)
     x = torch.stack([torch.from_numpy(feasibly.ensemble.Store(path).get(i)) for i in range(6)])
     assert torch.allclose(x.double() @ A.T, TARGETS, atol=2e-3)
     other = EachMember(EACH.constraint, TARGETS + 1)
     attempts = feasibly.plan(NORMAL, other, (4,), method="calibrated", monitor=False).attempts
     with pytest.raises(feasibly.StoreError, match="constraint"):
-        feasibly.ensemble.run(attempts, path, 6, (4,), chunk=4, seed=3)
+        feasibly.ensemble.run(attempts, path, 6, (4,), batch_size=4, seed=3)
 
 
 def test_a_diagnosis_is_of_the_first_members_target():
@@ -135,13 +136,13 @@ def test_a_diagnosis_is_of_the_first_members_target():
 
 def test_rejection_takes_one_target_in_a_run():
     first = Equality(lambda x: x[:, :1], tolerance=1e-6)
-    sampler = Rejection(NORMAL, EachMember(first, TARGETS[:, :1]), steps=8, level=0.3, tries=2)
+    sampler = on(Rejection(steps=8, level=0.3, tries=2), NORMAL, EachMember(first, TARGETS[:, :1]))
     assert sampler.one_target
     with pytest.raises(feasibly.SamplingError, match="a run for each target"):
-        sampler.sample(2, (4,))
+        sampled(sampler, 2, (4,))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of two tries a member may have none that is kept
-        alone = sampler.sample([5], (4,), attempts=2)
+        alone = sampled(sampler, [5], (4,), attempts=2)
     assert torch.allclose(alone.samples[:, 0], TARGETS[5, 0].float(), atol=1e-3)
 
 

@@ -12,6 +12,7 @@ from feasibly import PPR, sample
 from feasibly.constraints import BlackBox, Equality, GaussianRandomField, LevelSet, Scalar
 from feasibly.oracles import Gaussian
 from feasibly.schedules import LogLogit
+from tests.helpers import on, sampled
 from tests.tensors import double
 
 
@@ -175,7 +176,7 @@ def foreign(x):
 
 def test_its_samples_are_those_of_the_differentiable_function():
     known, unknown = (
-        PPR(PRIOR, constraint, steps=16).sample(32, (2,), dtype=torch.float64)
+        sampled(on(PPR(steps=16), PRIOR, constraint), 32, (2,), dtype=torch.float64)
         for constraint in (Equality(curve, 1e-10), BlackBox(foreign, 1e-10))
     )
     assert unknown.feasible.all()

@@ -12,6 +12,7 @@ from experiments import zoo
 from feasibly.constraints import Linear
 from feasibly.errors import ConstraintError, DenoiserError
 from feasibly.schedules import VP
+from tests.helpers import sampled
 
 
 @contextmanager

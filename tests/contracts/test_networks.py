@@ -9,12 +9,12 @@ from functools import cache
 from itertools import chain, cycle
 
 import pytest
+from feasibly.plausible import reference
 
 import feasibly
 from experiments import zoo
 from feasibly.minimizers import GaussNewton
-from feasibly.plausible import reference
-from feasibly.sampling import run
+from tests.helpers import on, sampled
 
 DEVICE = os.environ.get("FEASIBLY_DEVICE", "cpu")
 METHODS = ("auto", "ppr", "calibrated")
@@ -57,7 +57,7 @@ def test_every_architecture_gives_right_samples(name, method, problem):
     chosen = feasibly.plan(
         denoiser, constraint, zoo.SHAPE, method=method, options=options, survey=survey(problem)
     )
-    assert_right(run(chosen.attempts, 12, zoo.SHAPE), answer, method)
+    assert_right(sampled(chosen.attempts, 12, zoo.SHAPE), answer, method)
 
 
 @pytest.mark.slow
@@ -86,5 +86,5 @@ def test_projections_by_products_alone_meet_many_values(name):
     constraint, _ = zoo.problem("10 linear", DEVICE)
     minimize = GaussNewton(8, max_distance=None, dense=0, krylov=12)
     options = {"steps": 6, "repeats": 1, "sigma_max": 0.3, "minimize": minimize}
-    sampler = feasibly.PPR(zoo.denoiser(name, DEVICE), constraint, **options)
-    assert sampler.sample(4, zoo.SHAPE).feasible.all()
+    sampler = on(feasibly.PPR(**options), zoo.denoiser(name, DEVICE), constraint)
+    assert sampled(sampler, 4, zoo.SHAPE).feasible.all()

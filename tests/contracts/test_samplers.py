@@ -28,9 +28,10 @@ from feasibly.minimizers.base import QUIET
 from feasibly.network import Evaluations
 from feasibly.oracles import Checkerboard, Gaussian
 from feasibly.randomness import MemberNoise
-from feasibly.samplers.particles import Levels
-from feasibly.sampling import dry_run
+from feasibly.run import dry_run
+from feasibly.samplers.levels import Levels
 from feasibly.schedules import VP, Cosine, LogLogit
+from tests.helpers import on, sampled
 
 BOARD = Checkerboard(4, LogLogit())
 NORMAL = Gaussian(torch.zeros(2), torch.tensor([[1.0, 0.6], [0.6, 1.0]]), LogLogit())
@@ -50,7 +51,7 @@ def maker(method, constraint=CURVE, **options):
 
 @functools.cache
 def pilot():
-    sampler = samplers.Rejection(BOARD, CURVE, steps=8, level=0.3)
+    sampler = on(samplers.Rejection(steps=8, level=0.3), BOARD, CURVE)
     (prepared,), _ = dry_run([sampler], (2,), torch.float64, "cpu", 0, 256, Evaluations())
     return prepared.pilot
 
@@ -69,8 +70,8 @@ MAKE = {
     "CalibratedPPR": maker(samplers.CalibratedPPR, minimize=GaussNewton()),
     "Rejection": rejection,
     # drawn where the last projection converges, in so few steps
-    "Particles": maker(samplers.Particles, particles=3, levels=Levels(drawn=0.2)),
-    "Particles, inside": maker(samplers.Particles, BOX, levels=Levels(begun=2.0, drawn=0.0)),
+    "SMC": maker(samplers.SMC, particles=3, levels=Levels(drawn=0.2)),
+    "SMC, inside": maker(samplers.SMC, BOX, levels=Levels(begun=2.0, drawn=0.0)),
     "PostHoc": maker(samplers.PostHoc),
     "Ancestral": maker(samplers.Ancestral),
     "PredictorCorrector": maker(samplers.PredictorCorrector),
@@ -118,7 +119,7 @@ def make(name, denoiser=BOARD, **more):
 
 def sample(sampler, ids, **settings):
     # double precision: rounding differs between batch sizes, and projections amplify it
-    return sampler.sample(ids, (2,), seed=SEED, dtype=torch.float64, **settings)
+    return sampled(sampler, ids, (2,), seed=SEED, dtype=torch.float64, **settings)
 
 
 @functools.cache
@@ -129,7 +130,7 @@ def run(name):
 
 def test_no_sampler_is_left_out():
     public = set(samplers.METHODS.values())
-    assert {method.__name__ for method in public} | {"Sampler", "METHODS"} == set(samplers.__all__)
+    assert {method.__name__ for method in public} | {"Method", "METHODS"} == set(samplers.__all__)
     assert {type(make(name)) for name in MAKE} == public | ABLATIONS
 
 
@@ -154,14 +155,14 @@ def test_members_on_a_gpu_are_those_of_the_cpu(name):
     there = sample(make(name, copy.deepcopy(BOARD).to("cuda")), N)
     assert there.samples.is_cuda
     gap = (there.samples.cpu() - run(name).samples).abs().amax(dim=1)
-    chooses = isinstance(make(name), samplers.Particles | samplers.Rejection)
+    chooses = isinstance(make(name), samplers.SMC | samplers.Rejection)
     assert (~(gap <= 1e-6)).sum() <= chooses  # rounding may choose another particle
 
 
 @every_sampler
 def test_chunks_do_not_change_members_and_observers_see_every_step(name):
     whole, seen, sampler = run(name), [], make(name)
-    parts = sample(sampler, N, chunk=5, observe=seen.append)
+    parts = sample(sampler, N, batch_size=5, observe=seen.append)
     torch.testing.assert_close(whole.samples, parts.samples, rtol=1e-7, atol=1e-7)
     assert parts.members == whole.members
     assert whole.evaluations.member_forward == parts.evaluations.member_forward
@@ -183,7 +184,7 @@ def test_equal_seeds_give_equal_members_and_no_run_changes_the_sampler(name):
     if isinstance(sampler, samplers.Rejection):
         sampler = replace(sampler, pilot=None)  # which is of double precision
     before = dict(vars(sampler))
-    first, again, other = (sampler.sample(4, (2,), seed=seed).samples for seed in (0, 0, 1))
+    first, again, other = (sampled(sampler, 4, (2,), seed=seed).samples for seed in (0, 0, 1))
     assert first.dtype == torch.float32
     assert torch.equal(first, again)
     assert not torch.isclose(first, other).any()
@@ -382,10 +383,10 @@ class Sudden(Brittle):
 @every_sampler
 def test_finished_members_survive_an_error(name):
     denoiser = Sudden(BOARD, below=0)
-    whole = sample(make(name, denoiser, **SHORT), 4, chunk=2)
+    whole = sample(make(name, denoiser, **SHORT), 4, batch_size=2)
     denoiser.until, denoiser.calls = denoiser.calls - 3, 0  # in the last chunk
     with pytest.raises(feasibly.SamplingError, match=r"Step \d+ of 5.*out of memory") as error:
-        sample(make(name, denoiser, **SHORT), 4, chunk=2)
+        sample(make(name, denoiser, **SHORT), 4, batch_size=2)
     partial = error.value.partial
     if make(name).shares:  # a population is finished at once
         assert partial is None
@@ -400,8 +401,8 @@ def test_finished_members_survive_an_error(name):
     # projections methods may jump
     [
         *(("PPR", 5), ("PPR, paper", 500), ("PPR, warm", 500), ("TruncatedPPR", 5)),
-        *(("CalibratedPPR", 500), ("Rejection", 500), ("Particles", 500)),
-        *(("Particles, inside", 500), ("Ancestral", 5), ("PredictorCorrector", 5)),
+        *(("CalibratedPPR", 500), ("Rejection", 500), ("SMC", 500)),
+        *(("SMC, inside", 500), ("Ancestral", 5), ("PredictorCorrector", 5)),
         *((name, 500) for name in ABLATION_NAMES),
     ],
 )
@@ -549,7 +550,7 @@ def test_bad_values_of_what_all_have_are_refused(options):
 
 
 @dataclasses.dataclass(frozen=True, repr=False, eq=False)
-class Pair(samplers.Sampler):
+class Pair(samplers.Method):
     """A sampler whose step returns no step."""
 
     enforces = False
@@ -560,7 +561,7 @@ class Pair(samplers.Sampler):
 
 def test_a_new_sampler_that_breaks_the_contract_is_named():
     with pytest.raises(feasibly.SamplingError, match=r"`step` returned tuple, not Step"):
-        Pair(BOARD).sample(2, (2,))
+        sampled(Pair(BOARD), 2, (2,))
     own_repr = dataclasses.dataclass(frozen=True)(type("Own", (Pair,), {}))
     with pytest.raises(TypeError, match=r"Own has a repr of its own.*repr=False"):
         own_repr(BOARD)

@@ -11,6 +11,7 @@ from feasibly.constraints import Equality
 from feasibly.minimizers import GaussNewton
 from feasibly.oracles import Gaussian
 from feasibly.schedules import LogLogit
+from tests.helpers import on, sampled
 
 MEMBERS = 8
 DRY, PLAIN = 22, 4
@@ -47,7 +48,7 @@ SEARCH = {"steps": 4, "repeats": 1, "sigma_max": 0.75}
 
 
 def toy(fault=None):
-    return PPR(Disturbed(fault), circle(), minimize=GaussNewton(6), **SEARCH)
+    return on(PPR(minimize=GaussNewton(6), **SEARCH), Disturbed(fault), circle())
 
 
 def draw(path, fault=None, sampler=None, members=MEMBERS, shape=(2,), attempts=4, **options):
@@ -65,7 +66,7 @@ def values(path):
 @pytest.fixture(scope="session")
 def undisturbed():
     """The members that every run must end with."""
-    return toy().sample(MEMBERS, (2,), seed=3, attempts=4).samples
+    return sampled(toy(), MEMBERS, (2,), seed=3, attempts=4).samples
 
 
 @pytest.fixture

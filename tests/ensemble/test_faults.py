@@ -18,6 +18,7 @@ from feasibly.ensemble import Store, Summary
 from feasibly.ensemble import store as stores
 from feasibly.errors import SamplingError
 from tests.ensemble.conftest import MEMBERS, PLAIN, Disturbed, draw, values
+from tests.helpers import on, sampled
 
 
 def finished(path):
@@ -235,10 +236,10 @@ def test_a_stop_keeps_what_no_later_attempt_would_change(path, stop):
     options = {"steps": 4, "order": 1, "spacing": "time"}
 
     def sampler(fault=None):
-        return Ancestral(Disturbed(fault, PLAIN), half(), **options)
+        return on(Ancestral(**options), Disturbed(fault, PLAIN), half())
 
-    expected = sampler().sample(MEMBERS, (2,), seed=3, attempts=3)
-    first = sampler().sample(MEMBERS, (2,), seed=3).feasible
+    expected = sampled(sampler(), MEMBERS, (2,), seed=3, attempts=3)
+    first = sampled(sampler(), MEMBERS, (2,), seed=3).feasible
     assert 1 < first.sum() < MEMBERS - 1
     seen = []
 
@@ -264,9 +265,9 @@ def test_a_stop_keeps_nothing_that_follows_on_a_failure(path):
     # members that are feasible at the second attempt, after a first one that another run repeats
     def sampler(fault=None):
         options = {"steps": 4, "order": 1, "spacing": "time"}
-        return Ancestral(Disturbed(fault, PLAIN), half(), **options)
+        return on(Ancestral(**options), Disturbed(fault, PLAIN), half())
 
-    expected = sampler().sample(MEMBERS, (2,), seed=3, attempts=3)
+    expected = sampled(sampler(), MEMBERS, (2,), seed=3, attempts=3)
     seen = []
 
     def spoil(call, rows):

@@ -17,6 +17,7 @@ from feasibly.ensemble.store import GROWTH
 from feasibly.errors import StoreError
 from feasibly.minimizers import GaussNewton
 from tests.ensemble.conftest import MEMBERS, SEARCH, Disturbed, draw, values
+from tests.helpers import on
 
 
 def same(a, b):
@@ -56,7 +57,7 @@ def test_another_run_does_not_make_a_store_grow(path):
     draw(path, members=4)
     other = Equality(lambda x: x.square().sum(dim=1) - 4, 1e-6)
     with pytest.raises(StoreError, match="the constraint returned other values"):
-        draw(path, sampler=PPR(Disturbed(), other, minimize=GaussNewton(6), **SEARCH))
+        draw(path, sampler=on(PPR(minimize=GaussNewton(6), **SEARCH), Disturbed(), other))
     with pytest.raises(StoreError, match=r"another run \(seed: 3, here 4; members: 4, here 8\)"):
         draw(path, seed=4)
     assert Store(path).config.members == 4
@@ -71,7 +72,7 @@ def test_the_grown_run_is_known_by_its_own_members(path):
             self.calls = 1
 
     def sampler(shift):
-        return Ancestral(Conditional(shift), steps=4)
+        return on(Ancestral(steps=4), Conditional(shift))
 
     draw(path, members=4, sampler=sampler(0.0))
     draw(path, sampler=sampler(0.5))

@@ -10,11 +10,12 @@ from feasibly.ensemble.memory import Plan
 from feasibly.errors import SamplingError
 from feasibly.minimizers import LBFGS, GaussNewton, WarmLBFGS
 from feasibly.nn import UNet
-from feasibly.samplers import PCFM, Ancestral, Particles
-from feasibly.samplers.particles import Levels
-from feasibly.sampling import Run
+from feasibly.run import Run
+from feasibly.samplers import PCFM, SMC, Ancestral
+from feasibly.samplers.levels import Levels
 from feasibly.schedules import LogLogit
 from tests.ensemble.conftest import PLAIN, Disturbed, circle, toy
+from tests.helpers import on, sampled
 
 CPU = torch.device("cpu")
 MB = 2**20
@@ -63,7 +64,7 @@ def test_the_duration_of_a_chunk_is_that_of_all_steps(monkeypatch):
     def work(call, rows):
         now[0] += 2 + len(rows)  # seconds of a call
 
-    sampler = Ancestral(Disturbed(work, PLAIN), steps=15)
+    sampler = on(Ancestral(steps=15), Disturbed(work, PLAIN))
     found = estimate(sampler, (2,))
     assert (found.fixed_seconds, found.member_seconds) == (30.0, 15.0)
 
@@ -130,22 +131,22 @@ def ends(x):
 def past(**options):
     """A sampler that keeps a history of large states."""
     minimize = WarmLBFGS(3, **options)
-    return PPR(flat(), Equality(ends, 1e-9), steps=6, repeats=1, minimize=minimize)
+    return on(PPR(steps=6, repeats=1, minimize=minimize), flat(), Equality(ends, 1e-9))
 
 
 def projected(denoiser):
-    return PPR(denoiser, field(), steps=4, repeats=1, minimize=LBFGS(2))
+    return on(PPR(steps=4, repeats=1, minimize=LBFGS(2)), denoiser, field())
 
 
 def particles(begun):
     levels = Levels(begun=begun, drawn=0.02, every=2)
-    return Particles(flat(), Equality(lambda x: x[:, :1] - 1, 1e-6), steps=5, levels=levels)
+    return on(SMC(steps=5, levels=levels), flat(), Equality(lambda x: x[:, :1] - 1, 1e-6))
 
 
 CASES = {
     "UNet": (lambda: projected(unet()), (8, 8), 7),
     "chunked": (lambda: projected(Chunked(unet())), (8, 8), 5),
-    "ancestral": (lambda: Ancestral(unet(), steps=6), (16, 16), 9),
+    "ancestral": (lambda: on(Ancestral(steps=6), unet()), (16, 16), 9),
     "history": (past, (2 * 10**4,), 16),
     "coarse history": (lambda: past(pair_type="bfloat16"), (2 * 10**4,), 16),
     "small": (toy, (2,), 512),
@@ -175,9 +176,9 @@ def test_a_population_takes_at_most_what_was_estimated_from_the_smallest_one(
 
 
 def test_samplers_whose_memory_is_a_tensor_or_that_leave_out_steps_are_measured():
-    sampler = PPR(toy().denoiser, circle(), steps=16, sparse=1.0)
+    sampler = on(PPR(steps=16, sparse=1.0), toy().denoiser, circle())
     assert sampler.taken < 14, "the step that was measured last"
-    for each in (sampler, PCFM(toy().denoiser, circle(), steps=4)):
+    for each in (sampler, on(PCFM(steps=4), toy().denoiser, circle())):
         assert estimate(each, (2,)).member > 0
 
 
@@ -187,7 +188,7 @@ def test_the_time_of_particles_grows_with_their_steps(monkeypatch):
     monkeypatch.setattr(memory, "_clock", lambda device: now[0])
     sampler = toy(lambda call, seen: now.__setitem__(0, now[0] + 1))
     found = [
-        estimate(Particles(sampler.denoiser, circle(), steps=n, particles=2), (2,), members=1)
+        estimate(on(SMC(steps=n, particles=2), sampler.denoiser, circle()), (2,), members=1)
         for n in (5, 20)
     ]
     assert found[1].seconds(1) == 4 * found[0].seconds(1) > 0
@@ -229,9 +230,9 @@ def test_a_measurement_that_fails_says_so():
 
 
 def test_a_measurement_leaves_members_as_they_are():
-    measured, other = (PPR(Disturbed(), circle(), minimize=GaussNewton(2)) for _ in range(2))
+    measured, other = (on(PPR(minimize=GaussNewton(2)), Disturbed(), circle()) for _ in range(2))
     estimate(measured, (2,))
-    found = [sampler.sample(3, (2,), seed=1) for sampler in (measured, other)]
+    found = [sampled(sampler, 3, (2,), seed=1) for sampler in (measured, other)]
     assert torch.equal(found[0].samples, found[1].samples)
     assert found[0].evaluations.forward == found[1].evaluations.forward
 

@@ -9,8 +9,9 @@ import torch
 
 from feasibly.ensemble import Store, Summary, estimate
 from feasibly.minimizers import GaussNewton
-from feasibly.samplers import Particles
+from feasibly.samplers import SMC
 from tests.ensemble.conftest import Disturbed, circle, draw, values
+from tests.helpers import on
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::feasibly.errors.CalibrationWarning", "ignore::feasibly.errors.InfeasibleWarning"
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 def shared(path, members=10, **options):
     law, minimize = circle(1e-10), GaussNewton(steps=2)
-    sampler = Particles(Disturbed(), law, steps=4, error=9.0, minimize=minimize)
+    sampler = on(SMC(steps=4, error=9.0, minimize=minimize), Disturbed(), law)
     rest = {"population": 4, "dtype": torch.float64, "attempts": 2, "chunk": 3} | options
     return draw(path, sampler=sampler, members=members, **rest)
 
@@ -87,6 +88,6 @@ def test_a_store_warns_of_the_weights_of_its_populations(whole):
 
 
 def test_a_larger_population_takes_more():
-    sampler = Particles(Disturbed(), circle(), steps=4, error=9.0)
+    sampler = on(SMC(steps=4, error=9.0), Disturbed(), circle())
     small, large = (estimate(sampler, (2,), population=n).fixed for n in (25, 100))
     assert large == pytest.approx(4 * small, rel=0.01)

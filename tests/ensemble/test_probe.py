@@ -13,6 +13,7 @@ from feasibly.ensemble import Store
 from feasibly.errors import StoreError
 from feasibly.minimizers import GaussNewton
 from feasibly.schedules import VE, VP
+from tests.helpers import on
 
 ROW = torch.tensor([[1.0, -2.0, 0.5]])
 CONDITIONS = torch.linspace(-1, 1, 12).reshape(4, 3)
@@ -33,7 +34,7 @@ class Net(nn.Module):
 def sampler(y=0.0, conditions=CONDITIONS, schedule=None, law=None, rounding=0.0):
     law = law or Linear(ROW, torch.tensor([y]), tolerance=1e-6)
     denoiser = feasibly.wrap(Net(rounding), "x0", schedule or VP(), conditions={"c": conditions})
-    return feasibly.PPR(denoiser, law, steps=3, minimize=GaussNewton(3))
+    return on(feasibly.PPR(steps=3, minimize=GaussNewton(3)), denoiser, law)
 
 
 class Stop(Exception):
@@ -48,7 +49,7 @@ def stop_half_way(path, **options):
             raise Stop
 
     with pytest.raises(Stop):
-        ensemble.run(sampler(**options), path, 4, (3,), chunk=2, callback=stop)
+        ensemble.run(sampler(**options), path, 4, (3,), batch_size=2, callback=stop)
     assert len(Store(path).missing()) == 2
 
 
@@ -71,7 +72,7 @@ def another_member():
 def test_a_run_is_not_resumed_by_another(path, changes, part):
     stop_half_way(path)
     with pytest.raises(StoreError, match=f"another run: the {part} returned .*another store"):
-        ensemble.run(sampler(**changes), path, 4, (3,), chunk=2)
+        ensemble.run(sampler(**changes), path, 4, (3,), batch_size=2)
     assert len(Store(path).missing()) == 2
 
 
@@ -81,14 +82,14 @@ def test_a_bound_that_noise_seldom_meets_is_told_from_another(path):
 
     stop_half_way(path, law=bound(3.0))
     with pytest.raises(StoreError, match="the constraint returned"):
-        ensemble.run(sampler(law=bound(2.0)), path, 4, (3,), chunk=2)
+        ensemble.run(sampler(law=bound(2.0)), path, 4, (3,), batch_size=2)
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 4, "auto"])
 def test_the_same_run_goes_on_in_any_chunk(path, chunk):
     stop_half_way(path, rounding=1e-7)
     again = sampler(rounding=1.1e-7)  # as another machine rounds
-    assert ensemble.run(again, path, 4, (3,), chunk=chunk).counted == 4
+    assert ensemble.run(again, path, 4, (3,), batch_size=chunk).counted == 4
 
 
 def test_a_number_that_is_not_finite_is_not_compared():

@@ -13,6 +13,7 @@ from feasibly.ensemble.queue import Claims
 from feasibly.errors import CalibrationWarning, DenoiserError, InfeasibleWarning, StoreError
 from feasibly.minimizers import GaussNewton
 from tests.ensemble.conftest import MEMBERS, PLAIN, SEARCH, Disturbed, circle, draw, toy, values
+from tests.helpers import on, sampled
 
 
 def same(a, b):
@@ -93,7 +94,7 @@ def test_as_many_members_are_sampled_at_a_time_as_a_minute_allows(path, monkeypa
     slow = Footprint(1, 0, member_seconds=20.0)
     monkeypatch.setattr(memory, "estimate", lambda *args, **options: slow)
     fault = lambda call, rows: sizes.append(len(set(rows)))  # noqa: E731
-    draw(path, sampler=Ancestral(Disturbed(fault, PLAIN), steps=4), chunk="auto")
+    draw(path, sampler=on(Ancestral(steps=4), Disturbed(fault, PLAIN)), chunk="auto")
     # 3 members by the estimate; then all that are left, by the milliseconds that these took
     assert sizes == [3] * 5 + [5] * 5
 
@@ -108,7 +109,7 @@ def test_the_store_has_the_statistics_of_each_member(path):
     xarray = pytest.importorskip("xarray")
     summary = draw(path, infeasible="keep")
     loaded = xarray.open_zarr(path).load()
-    result = toy().sample(MEMBERS, (2,), seed=3, chunk=2, attempts=4)
+    result = sampled(toy(), MEMBERS, (2,), seed=3, batch_size=2, attempts=4)
     assert loaded["finished"].all()
     assert loaded["feasible"].values.tolist() == result.feasible.tolist()
     np.testing.assert_allclose(loaded["violation"], result.violation, atol=1e-9)
@@ -125,7 +126,7 @@ def test_the_store_has_the_violations_along_the_way(path):
     summary = draw(path, members=3, chunk=2)
     paths = np.array([r.path for r in summary.records], dtype=float)
     assert paths.shape == (3, 4)
-    trace = toy().sample(3, (2,), seed=3).trace
+    trace = sampled(toy(), 3, (2,), seed=3).trace
     np.testing.assert_allclose(np.median(paths, axis=0), [s.median for s in trace], rtol=1e-3)
     np.testing.assert_allclose(paths.max(axis=0), [s.worst for s in trace], rtol=1e-3)
     np.testing.assert_allclose(paths[:, -1], [r.violation for r in summary.records], atol=1e-9)
@@ -139,8 +140,8 @@ def test_the_store_has_the_violations_along_the_way(path):
         ({"members": 9, "seed": 4}, "seed: 3, here 4; members: 8, here 9"),
         ({"dtype": torch.float64}, "dtype"),
         ({"infeasible": "drop"}, "infeasible"),
-        ({"sampler": Ancestral(Disturbed(), circle(), steps=4)}, "method"),
-        ({"sampler": PPR(Disturbed(), circle(1e-3), steps=4)}, "tolerance"),
+        ({"sampler": on(Ancestral(steps=4), Disturbed(), circle())}, "method"),
+        ({"sampler": on(PPR(steps=4), Disturbed(), circle(1e-3))}, "tolerance"),
     ],
     ids=lambda v: v if isinstance(v, str) else "",
 )
@@ -154,15 +155,15 @@ def test_a_store_is_locked_to_its_configuration(path, changes, words):
 
 def hard(tolerance=1e-9):
     """Searches that are too short: some members stay infeasible."""
-    return PPR(Disturbed(), circle(tolerance), minimize=GaussNewton(1), **SEARCH)
+    return on(PPR(minimize=GaussNewton(1), **SEARCH), Disturbed(), circle(tolerance))
 
 
 @pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
 def test_the_policies_count_infeasible_members_or_do_not(tmp_path):
     pytest.importorskip("zarr")
-    violation = hard().sample(MEMBERS, (2,), seed=3).violation
+    violation = sampled(hard(), MEMBERS, (2,), seed=3).violation
     hard_half = partial(hard, tolerance=1.01 * violation.median().item())
-    result = hard_half().sample(MEMBERS, (2,), seed=3)
+    result = sampled(hard_half(), MEMBERS, (2,), seed=3)
     good = result.feasible
     assert 0 < good.sum() < MEMBERS
     kept = draw(tmp_path / "keep.zarr", sampler=hard_half(), attempts=1)
@@ -180,7 +181,7 @@ def test_the_policies_count_infeasible_members_or_do_not(tmp_path):
     assert found[lost].isnan().all()
     same(found[good], result.samples[good])
 
-    again = hard_half().sample(MEMBERS, (2,), seed=3, attempts=3)
+    again = sampled(hard_half(), MEMBERS, (2,), seed=3, attempts=3)
     options |= {"infeasible": "retry", "attempts": 3}
     retried = draw(tmp_path / "retry.zarr", **options)
     assert retried.counted == again.feasible.sum() > good.sum()
@@ -277,7 +278,7 @@ def test_a_bad_denoiser_leaves_no_store(tmp_path):
 
     wrong.schedule = Disturbed().schedule
     with pytest.raises(DenoiserError):
-        draw(tmp_path / "run.zarr", sampler=PPR(wrong, circle(), steps=4))
+        draw(tmp_path / "run.zarr", sampler=on(PPR(steps=4), wrong, circle()))
     assert list(tmp_path.iterdir()) == []
 
 

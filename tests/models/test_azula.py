@@ -10,6 +10,7 @@ import feasibly
 from feasibly.errors import DenoiserError
 from feasibly.oracles import Gaussian
 from feasibly.schedules import VP
+from tests.helpers import on, sampled
 
 
 def test_a_denoiser_of_the_same_form_is_taken_as_it_is():
@@ -28,7 +29,7 @@ def test_conditions_reach_it_by_member():
             return label[:, None].expand_as(x_t).to(x_t)
 
     adapter = feasibly.wrap(Labelled(), "azula", conditions={"label": torch.arange(4)})
-    drawn = feasibly.Ancestral(adapter, steps=4).sample([3, 1], (2,)).samples
+    drawn = sampled(on(feasibly.Ancestral(steps=4), adapter), [3, 1], (2,)).samples
     torch.testing.assert_close(drawn, torch.tensor([[3.0, 3.0], [1.0, 1.0]]))
 
 

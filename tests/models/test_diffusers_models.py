@@ -14,6 +14,7 @@ import feasibly
 from feasibly.cli.load import load_denoiser
 from feasibly.errors import DenoiserError
 from feasibly.schedules import VP, Flow, Rectified
+from tests.helpers import on, sampled
 
 diffusers = pytest.importorskip("diffusers", reason="diffusers is not installed")
 
@@ -111,8 +112,8 @@ def test_a_dit_with_labels_and_a_learned_variance_saved_and_reloaded(tmp_path):
     torch.testing.assert_close(own, adapter(x, t, class_labels=labels).mean)
     assert (own - adapter(x, t, class_labels=labels.flip(0)).mean).abs().max() > 1e-4
     assert "learned variance" in repr(adapter)
-    drawn = feasibly.Ancestral(adapter, steps=4).sample([1], (2, 8, 8)).samples
-    whole = feasibly.Ancestral(adapter, steps=4).sample([0, 1], (2, 8, 8)).samples
+    drawn = sampled(on(feasibly.Ancestral(steps=4), adapter), [1], (2, 8, 8)).samples
+    whole = sampled(on(feasibly.Ancestral(steps=4), adapter), [0, 1], (2, 8, 8)).samples
     torch.testing.assert_close(drawn[0], whole[1], rtol=1e-3, atol=1e-3)
 
 

@@ -9,6 +9,7 @@ import feasibly
 from feasibly.denoisers.predictions import PREDICTIONS
 from feasibly.errors import DenoiserError
 from feasibly.schedules import EDM, VE, VP, Flow, Rectified
+from tests.helpers import on, sampled
 
 SCHEDULES = {"vp": VP(), "rectified": Rectified(), "straight": Flow()}
 
@@ -198,16 +199,16 @@ class Labelled(nn.Module):
 def test_every_member_has_its_own_condition():
     labels = torch.tensor([1, 2, 0, 1, 2])
     denoiser = feasibly.wrap(Labelled(), "x0", EDM(), conditions={"label": labels})
-    drawn = feasibly.Ancestral(denoiser, steps=4).sample(5, (2,), chunk=2).samples
+    drawn = sampled(on(feasibly.Ancestral(steps=4), denoiser), 5, (2,), batch_size=2).samples
     torch.testing.assert_close(drawn, Labelled.points[labels])
-    some = feasibly.Ancestral(denoiser, steps=4).sample([4, 0], (2,)).samples
+    some = sampled(on(feasibly.Ancestral(steps=4), denoiser), [4, 0], (2,)).samples
     torch.testing.assert_close(some, Labelled.points[labels[[4, 0]]])
 
 
 @pytest.mark.parametrize("label", [torch.tensor(1), torch.tensor([1])])
 def test_one_condition_serves_all_members(label):
     denoiser = feasibly.wrap(Labelled(), "x0", EDM(), conditions={"label": label})
-    drawn = feasibly.Ancestral(denoiser, steps=4).sample(5, (2,)).samples
+    drawn = sampled(on(feasibly.Ancestral(steps=4), denoiser), 5, (2,)).samples
     torch.testing.assert_close(drawn, Labelled.points[1].expand(5, 2))
 
 
@@ -223,4 +224,4 @@ def test_members_without_a_condition_are_refused():
     with pytest.raises(DenoiserError, match="label has 2 rows"):
         denoiser(torch.randn(3, 2), torch.tensor(0.5))
     with pytest.raises((DenoiserError, feasibly.SamplingError), match="label has 2 rows"):
-        feasibly.Ancestral(denoiser, steps=4).sample(3, (2,))
+        sampled(on(feasibly.Ancestral(steps=4), denoiser), 3, (2,))

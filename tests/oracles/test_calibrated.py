@@ -22,6 +22,7 @@ from feasibly.oracles import Gaussian, GaussianMixture
 from feasibly.samplers import PPR
 from feasibly.samplers.moments import toward
 from feasibly.schedules import VP, LogLogit, Rectified
+from tests.helpers import on, sampled
 from tests.samplers.conftest import double
 from tests.samplers.conftest import normal as randn
 
@@ -77,7 +78,7 @@ def test_gaussian_and_linear_has_the_exact_mean_and_spread(condition, m):
 def test_without_noise_it_ends_at_the_exact_mean(schedule, m):
     """The chain is affine in its noise, so that its mean is where it goes without any."""
     problem = Problem(1e3, m, schedule)
-    sampler = CalibratedPPR(problem.denoiser, problem.constraint, products=0)
+    sampler = on(CalibratedPPR(products=0), problem.denoiser, problem.constraint)
     x_t = x_0 = torch.zeros(1, D, dtype=torch.float64)
     for t, s in pairwise(sampler.times()):
         x_t, x_0, _ = sampler.step(x_t, t, s, torch.zeros_like)
@@ -113,14 +114,14 @@ def test_the_default_is_exact_for_normal_data_in_few_steps():
 def test_the_first_step_goes_to_the_top():
     gaussian = Problem(1.0, 1).denoiser
     law = Linear(torch.eye(D)[:1], torch.zeros(1), tolerance=1e-6)
-    sampler = CalibratedPPR(gaussian, law, steps=4, spacing="noise", top=0.5)
+    sampler = on(CalibratedPPR(steps=4, spacing="noise", top=0.5), gaussian, law)
     levels = [sampler.noise_level(t) for t in sampler.times()]
     assert levels[1] == pytest.approx(0.5)
     assert len(levels) == 5
     ratios = [b / a for a, b in pairwise(levels[1:])]
     assert ratios == pytest.approx(ratios[:1] * 3)
     assert sampler.times()[[0, -1]].tolist() == [1.0, 0.0]
-    whole = CalibratedPPR(gaussian, law, steps=4, spacing="noise")
+    whole = on(CalibratedPPR(steps=4, spacing="noise"), gaussian, law)
     for top in (200.0, 1e-5):  # above the highest level, and below the lowest
         assert torch.equal(replace(whole, top=top).times(), whole.times())
 
@@ -146,7 +147,7 @@ def test_the_solver_takes_no_more_products_than_data_have_dimensions():
     """Two of the steps are above the first level, and the rest below."""
     problem = Problem(1000.0, 12)
     law, counted = problem.constraint, Network(problem.denoiser, Evaluations())
-    whole = CalibratedPPR(counted, law, steps=8, spacing="noise", products=1)
+    whole = on(CalibratedPPR(steps=8, spacing="noise", products=1), counted, law)
     levels = [whole.noise_level(t) for t in whole.times()[:-1]]
     sampler = replace(whole, dimensions=((levels[2], 2), (levels[5], 20)))
     assert [sampler.solves(t) for t in whole.times()[:-1]] == [1, 1, 2, 2, 2, 8, 8, 8]
@@ -165,7 +166,7 @@ def test_the_solver_takes_no_more_products_than_data_have_dimensions():
 def test_every_second_step_is_left_out_where_they_are_sparse(top):
     gaussian = Problem(1.0, 1).denoiser
     law = Linear(torch.eye(D)[:1], torch.zeros(1), tolerance=1e-6)
-    whole = CalibratedPPR(gaussian, law, steps=30, spacing="noise", top=top)
+    whole = on(CalibratedPPR(steps=30, spacing="noise", top=top), gaussian, law)
     sampler, times = replace(whole, sparse=0.1), whole.times()
     above = sum(whole.noise_level(t) > 0.1 for t in times)
     assert torch.equal(sampler.times(), times[[*range(above), *range(above, 30, 2), 30]])
@@ -183,8 +184,8 @@ ELLIPSE = Equality(
 @pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
 def test_the_last_state_is_projected_through_the_denoiser(gaussian):
     """Without it, a linearised move is all that leads to a curved constraint in the end."""
-    sampler = CalibratedPPR(gaussian, ELLIPSE, steps=8)
-    result = sampler.sample(512, (2,))
+    sampler = on(CalibratedPPR(steps=8), gaussian, ELLIPSE)
+    result = sampled(sampler, 512, (2,))
     assert result.feasible.double().mean() > 0.99
     # the kernel of PPR, within the radius of the level before
     t, s = sampler.times()[-2:]
@@ -194,7 +195,7 @@ def test_the_last_state_is_projected_through_the_denoiser(gaussian):
     given = iter(noise)
     x_0 = sampler.posterior(sampler.scale(t) * x_t, t, lambda like: next(given))
     x_s = sampler.predict(sampler.scale(t) * x_t, x_0, t, s, lambda like: next(given))
-    ppr = PPR(gaussian, ELLIPSE, minimize=sampler.minimize)
+    ppr = on(PPR(minimize=sampler.minimize), gaussian, ELLIPSE)
     expected = ppr.kernel(x_s, s, sampler.noise_level(t), lambda like: next(given))
     assert torch.equal(found.x, expected.x)
     assert torch.equal(found.x_0, expected.x_0)
@@ -268,8 +269,8 @@ def test_many_curved_values_of_one_branch_have_the_exact_mean_and_spread(functio
     gain = cov[~seen][:, seen] @ torch.linalg.inv(kept + torch.diag(error))
     mean = gain @ x[seen]
     std = (cov[~seen][:, ~seen] - gain @ cov[seen][:, ~seen]).diagonal().sqrt()
-    sampler = CalibratedPPR(prior, held, spacing="noise", steps=32, iterations=16)
-    result = sampler.sample(256, (48,), dtype=torch.float64)
+    sampler = on(CalibratedPPR(spacing="noise", steps=32, iterations=16), prior, held)
+    result = sampled(sampler, 256, (48,), dtype=torch.float64)
     free = (result.samples[:, ~seen] - mean) / std
     assert noise is not None or result.feasible.all()
     assert free.mean(dim=0).abs().max() < 5 / 16
@@ -310,7 +311,7 @@ def test_flat_values_are_met_as_steep_ones_are_unless_they_are_flat_at_the_sampl
 )
 def test_options_that_make_no_sense_are_refused(options, gaussian):
     with pytest.raises(ValueError, match=rf"CalibratedPPR\({next(iter(options))}="):
-        CalibratedPPR(gaussian, ELLIPSE, **options)
+        on(CalibratedPPR(**options), gaussian, ELLIPSE)
 
 
 @pytest.mark.parametrize(
@@ -324,7 +325,7 @@ def test_options_that_make_no_sense_are_refused(options, gaussian):
 )
 def test_inequalities_are_refused(constraint, gaussian):
     with pytest.raises(ValueError, match="CalibratedPPR is for equalities"):
-        CalibratedPPR(gaussian, constraint).sample(4, (2,))
+        sampled(on(CalibratedPPR(), gaussian, constraint), 4, (2,))
 
 
 class Crooked(Gaussian):
@@ -343,8 +344,8 @@ def test_a_jacobian_that_is_not_positive_throws_no_sample_off():
     prior = problem.denoiser
     cov = (prior.vectors * prior.values) @ prior.vectors.T
     crooked = Crooked(prior.mu, cov, prior.schedule)
-    sampler = CalibratedPPR(crooked, problem.constraint, minimize=GaussNewton())
-    result = sampler.sample(256, (D,), dtype=torch.float64)
+    sampler = on(CalibratedPPR(minimize=GaussNewton()), crooked, problem.constraint)
+    result = sampled(sampler, 256, (D,), dtype=torch.float64)
     assert result.feasible.all()
     assert (result.samples - problem.mean).abs().max() < 6
     std = (result.samples.var(dim=0).sum() / problem.cov.trace()).sqrt().item()

@@ -19,6 +19,7 @@ from feasibly.constraints import Linear
 from feasibly.minimizers import GaussNewton
 from feasibly.oracles import Gaussian
 from feasibly.schedules import LogLogit, Rectified
+from tests.helpers import sampled
 
 N, D = 2048, 4
 STEPS = 16
@@ -167,7 +168,7 @@ KEEPS_NOISE = ("ECI", "PCFM")
 def test_the_table_has_every_method():
     plain = {samplers.Ancestral, samplers.PredictorCorrector}
     # for other problems than a plane, or tested in tests/samplers
-    plain |= {samplers.TruncatedPPR, samplers.Rejection, samplers.Particles}
+    plain |= {samplers.TruncatedPPR, samplers.Rejection, samplers.SMC}
     assert {row[0] for row in WHITE.values()} == set(samplers.METHODS.values()) - plain
 
 
@@ -184,7 +185,7 @@ def test_free_directions_follow_their_recursion(name):
     for t, s in pairwise(times):
         step(line, t, s)
     sampler = method(white, PLANE, steps=STEPS, output="state", **options)
-    free = sampler.sample(N, (D,), dtype=torch.float64).samples @ FREE
+    free = sampled(sampler, N, (D,), dtype=torch.float64).samples @ FREE
     # 6144 numbers: five standard errors are missed once in 1.7 million
     error = line.variance * math.sqrt(2 / free.numel())
     assert free.square().mean().item() == pytest.approx(line.variance, abs=5 * error)
@@ -197,7 +198,7 @@ def test_residuals_are_as_small_as_the_method_can(name):
     white = Gaussian(torch.zeros(D).double(), torch.eye(D).double(), LogLogit())
     # enough steps for those that descend by steps of a fixed length
     sampler = method(white, PLANE, **({"steps": 128 if largest > 1e-3 else STEPS} | options))
-    x = sampler.sample(512, (D,), dtype=torch.float64).samples
+    x = sampled(sampler, 512, (D,), dtype=torch.float64).samples
     size = PLANE.residual(x).square().mean().sqrt().item()
     assert size < largest
     if largest > 1e-3:  # and no smaller, which is why these are not for hard constraints
@@ -222,7 +223,7 @@ def test_methods_that_weigh_by_the_covariance_have_the_exact_conditional(name):
     free = torch.linalg.svd(A)[2][1:].T
     root = torch.linalg.cholesky(free.T @ covariance @ free)
     sampler = method(prior, SLANTED, steps=steps)
-    x = sampler.sample(2048, (3,), dtype=torch.float64).samples
+    x = sampled(sampler, 2048, (3,), dtype=torch.float64).samples
     # white under the conditional; the standard errors are 0.022 of the mean and 0.011 of the
     # ratio: five of them on either side, for another seed
     z = torch.linalg.solve_triangular(root, ((x - mean) @ free).T, upper=False)

@@ -13,16 +13,18 @@ from itertools import pairwise
 import pytest
 import torch
 
-from feasibly import CalibrationWarning, Rejection, SamplingError, members
+from feasibly import CalibrationWarning, SamplingError, members
+from feasibly.samplers import Rejection
 from feasibly.constraints import Equality, Linear, log_volume
 from feasibly.minimizers import GaussNewton
 from feasibly.network import Evaluations, Network
 from feasibly.oracles import Gaussian, GaussianMixture
+from feasibly.problem import Problem
 from feasibly.randomness import MemberNoise
 from feasibly.samplers.answers import answers
 from feasibly.samplers.rejection import Pilot
-from feasibly.sampling import Problem
 from feasibly.schedules import VP, LogLogit, Rectified
+from tests.helpers import on, sampled
 
 N = 1024
 FAST = {"minimize": GaussNewton()}  # enough for one residual
@@ -55,8 +57,8 @@ def test_mode_weights_of_a_mixture_on_a_line(schedule, steps, offset, largest):
     """A total variation of 0.014 is the noise of N samples. With 8 steps no level but the last is
     below `level`; the constraint acts all the same, and mode weights are those of a coarse
     unconditional sample."""
-    sampler = Rejection(mixture(schedule), line(offset), steps=steps, tries=32, **FAST)
-    result = sampler.sample(N, (2,), attempts=2)
+    sampler = on(Rejection(steps=steps, tries=32, **FAST), mixture(schedule), line(offset))
+    result = sampled(sampler, N, (2,), attempts=2)
     assert result.feasible.double().mean() > 0.99
     nearest = (result.samples[:, None] - MEANS).norm(dim=-1).argmin(dim=1)
     shares = torch.bincount(nearest, minlength=3) / N
@@ -84,8 +86,8 @@ def test_a_circle_has_the_density_of_the_tube_and_that_of_the_surface_by_log_vol
 
     constraint = Equality(steep, tolerance=1e-8)
     # enough steps for the unconditional part, which DDPM makes, and tries for what is rare
-    sampler = Rejection(ROUND, constraint, steps=96, tries=48, **FAST)
-    result = sampler.sample(N, (2,), attempts=4)
+    sampler = on(Rejection(steps=96, tries=48, **FAST), ROUND, constraint)
+    result = sampled(sampler, N, (2,), attempts=4)
     assert result.feasible.double().mean() > 0.995
 
     angle = torch.atan2(result.samples[:, 1], result.samples[:, 0]).double()
@@ -167,13 +169,13 @@ def test_members_that_are_kept_are_resampled_no_more():
 
 def test_it_warns_of_members_that_were_kept_at_no_try():
     prior, plane = three(3)  # few samples of the prior are near three residuals at once
-    sampler = Rejection(prior, plane, steps=24, tries=4, **FAST)
+    sampler = on(Rejection(steps=24, tries=4, **FAST), prior, plane)
     with pytest.warns(CalibrationWarning, match=r"\d+ of 64 members were kept at none of 4 tries"):
-        sampler.sample(64, (3,))
+        sampled(sampler, 64, (3,))
     prior, plane = three(1)
     with warnings.catch_warnings():
         warnings.simplefilter("error", CalibrationWarning)
-        Rejection(prior, plane, level=0.5, **FAST).sample(64, (3,))
+        sampled(on(Rejection(level=0.5, **FAST), prior, plane), 64, (3,))
 
 
 def three(m):
@@ -187,14 +189,14 @@ def three(m):
 )
 def test_options_that_make_no_sense_are_refused(options):
     with pytest.raises(ValueError, match=rf"Rejection\({next(iter(options))}="):
-        Rejection(ROUND, line(0.0), **options)
+        on(Rejection(**options), ROUND, line(0.0))
 
 
 def test_many_residuals_are_refused():
     prior = Gaussian(torch.zeros(6), torch.eye(6), LogLogit())
     constraint = Equality(lambda x: x[:, :5], tolerance=1e-8)
     with pytest.raises(ValueError, match=r"few do with 5 residuals; use CalibratedPPR"):
-        Rejection(prior, constraint).sample(2, (6,))
+        sampled(on(Rejection(), prior, constraint), 2, (6,))
 
 
 def test_it_warns_where_a_rare_mode_is_likelier_than_what_the_pilot_saw():
@@ -204,9 +206,9 @@ def test_it_warns_where_a_rare_mode_is_likelier_than_what_the_pilot_saw():
         torch.tensor([0.998, 0.002]), means, 0.04 * torch.eye(2).expand(2, 2, 2), LogLogit()
     )
     constraint = Equality(lambda x: x[:, :1] - 1.2, tolerance=1e-8)
-    sampler = Rejection(prior, constraint, steps=12, tries=64, **FAST)
+    sampler = on(Rejection(steps=12, tries=64, **FAST), prior, constraint)
     with pytest.warns(CalibrationWarning) as caught:
-        result = sampler.sample(64, (2,))
+        result = sampled(sampler, 64, (2,))
     assert any("beyond the largest of 256 samples" in str(w.message) for w in caught)
     assert [str(w.message) for w in caught] == result.warnings
 
@@ -222,10 +224,10 @@ class Shifted(Gaussian):
 def test_members_with_conditions_of_their_own_are_refused():
     prior = Shifted(torch.zeros(2), torch.eye(2), LogLogit())
     constraint = Equality(lambda x: x[:, :1], tolerance=1e-8)
-    sampler = Rejection(prior, constraint, steps=6, **FAST)
+    sampler = on(Rejection(steps=6, **FAST), prior, constraint)
     for chunk in (None, 1):
         with pytest.raises(SamplingError, match="one prior for all members"):
-            sampler.sample(3, (2,), chunk=chunk)
+            sampled(sampler, 3, (2,), batch_size=chunk)
 
 
 def test_the_pilot_keeps_to_the_chunk_and_is_counted_once():
@@ -239,8 +241,8 @@ def test_the_pilot_keeps_to_the_chunk_and_is_counted_once():
 
     constraint = Equality(lambda x: x[:, :1], tolerance=1e-8)
     prior = Watched(torch.zeros(2), torch.eye(2), LogLogit())
-    sampler = Rejection(prior, constraint, steps=8, level=0.5, tries=2, **FAST)
-    spent = sampler.sample(8, (2,), chunk=4).evaluations
+    sampler = on(Rejection(steps=8, level=0.5, tries=2, **FAST), prior, constraint)
+    spent = sampled(sampler, 8, (2,), batch_size=4).evaluations
     assert largest == 4
     above = sum(sampler.noise_level(t) > 0.5 for t in sampler.times())
     forward, backward = sampler.budget()
@@ -260,7 +262,9 @@ def test_a_member_that_is_kept_at_no_try_takes_the_budget(options):
     constraint = Linear(torch.eye(2), torch.zeros(2), tolerance=1e-8)
     counted = Network(ROUND, Evaluations())
     settings = {"steps": 12, "level": 0.5, "tries": 3, "iterations": 2, "output": "state"}
-    sampler = Rejection(counted, constraint, minimize=GaussNewton(steps=1), **(settings | options))
+    sampler = on(
+        Rejection(minimize=GaussNewton(steps=1), **settings | options), counted, constraint
+    )
     noise = MemberNoise(0, [0, 1], (2,))
     x_0 = noise().expand(2, 2)
     prepared = sampler.prepare(Problem(x_0, constraint.residual(x_0)))
@@ -278,7 +282,7 @@ def test_a_member_that_is_kept_at_no_try_takes_the_budget(options):
 
 def test_a_step_before_the_pilot_is_refused():
     noise = MemberNoise(0, [0], (2,))
-    sampler = Rejection(ROUND, line(0.0), steps=8, level=0.5, **FAST)
+    sampler = on(Rejection(steps=8, level=0.5, **FAST), ROUND, line(0.0))
     with pytest.raises(ValueError, match="no pilot for its settings; take"):
         sampler.begin(noise)
     x_0 = noise().expand(2, 2)

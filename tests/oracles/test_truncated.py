@@ -11,11 +11,12 @@ import pytest
 import torch
 
 import feasibly
-from feasibly import PPR, TruncatedPPR
+from feasibly.samplers import PPR, TruncatedPPR
 from feasibly.constraints import Bounds, Composite, Inequality, Linear
 from feasibly.minimizers import GaussNewton
 from feasibly.oracles import Gaussian, GaussianMixture
 from feasibly.schedules import LogLogit
+from tests.helpers import on
 
 N, BINS, HALF, FINE = 4096, 8, 2.75, 40
 COVARIANCE = torch.tensor([[1.0, 0.6], [0.6, 1.0]]).double()
@@ -85,7 +86,7 @@ def test_samples_follow_the_truncated_prior(prior, constraint, options, largest)
 
 def test_the_kernel_leaves_members_inside_where_they_are():
     denoiser, _ = PRIORS["gaussian"]
-    sampler = TruncatedPPR(denoiser, CONSTRAINTS["box"], minimize=GaussNewton())
+    sampler = on(TruncatedPPR(minimize=GaussNewton()), denoiser, CONSTRAINTS["box"])
     t = torch.tensor(0.3)
     x_t = 1.5 * torch.randn((200, 2), generator=torch.Generator().manual_seed(0))
     inside = CONSTRAINTS["box"].is_feasible(denoiser(x_t, t).mean)
@@ -94,7 +95,7 @@ def test_the_kernel_leaves_members_inside_where_they_are():
     assert torch.equal((found.x == x_t).all(dim=1), inside)
     assert CONSTRAINTS["box"].is_feasible(found.x_0).all()
     # PPR's moves them all, and members outside just as far
-    ppr = PPR(denoiser, CONSTRAINTS["box"], minimize=GaussNewton())
+    ppr = on(PPR(minimize=GaussNewton()), denoiser, CONSTRAINTS["box"])
     everywhere = ppr.kernel(x_t, t, 10.0, torch.zeros_like)
     assert (everywhere.x != x_t).any(dim=1).all()
     assert torch.equal(everywhere.x[~inside], found.x[~inside])

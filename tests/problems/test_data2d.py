@@ -7,6 +7,7 @@ from feasibly.oracles import Checkerboard
 from feasibly.problems.data2d import CONSTRAINTS, DISTRIBUTIONS, Data2D, Lines
 from feasibly.samplers import Ancestral
 from feasibly.schedules import LogLogit
+from tests.helpers import on, sampled
 
 REACH = 0.1 + 1e-6  # what `ground_truth` promises
 PROBLEMS = {name: Data2D(name) for name in DISTRIBUTIONS}
@@ -53,7 +54,7 @@ def test_prior_samples_are_unconditional_samples_drawn_once():
     problem = Data2D("banana")
     x = problem.prior_samples(8)
     assert problem.prior_samples(8) is x
-    again = Ancestral(problem.denoiser, steps=128).sample(8, (2,), seed=2**20).samples
+    again = sampled(on(Ancestral(steps=128), problem.denoiser), 8, (2,), seed=2**20).samples
     assert torch.equal(x, again)
 
 

@@ -9,6 +9,7 @@ import torch
 from feasibly import Ancestral
 from feasibly.oracles import Gaussian
 from feasibly.schedules import EDM, VE, VP, Cosine, LogLogit, Rectified, SubVP
+from tests.helpers import on, sampled
 
 D = 40
 SCHEDULES = [VP(), SubVP(), VE(), EDM(), Cosine(), LogLogit(), Rectified()]
@@ -29,7 +30,7 @@ def test_ddim_converges_with_order_one(schedule):
     steps = (64, 128, 256, 512)
     errors = []
     for T in steps:
-        sampler = Ancestral(prior, steps=T, eta=0.0)
+        sampler = on(Ancestral(steps=T, eta=0.0), prior)
         x = torch.tensor([[100.0]], dtype=torch.float64)
         times = torch.linspace(1, 0, T + 1, dtype=torch.float64)
         for t, s in pairwise(times):
@@ -46,7 +47,7 @@ def test_ddim_converges_with_order_one(schedule):
 
 def test_ddpm_has_the_posterior_variance():
     """With x_0 known, x_s given x_t has variance s^2 (1 - s^2 / t^2), in VE (methods.md, 0.2)."""
-    sampler = Ancestral(Gaussian(torch.zeros(1), torch.eye(1), VE()), eta=1.0)
+    sampler = on(Ancestral(eta=1.0), Gaussian(torch.zeros(1), torch.eye(1), VE()))
     t, s = torch.tensor([0.7, 0.6], dtype=torch.float64)
     sigma_t, sigma_s = (sampler.denoiser.schedule(v)[1] for v in (t, s))
     x_t, x_0 = torch.full((2, 1), 3.0), torch.full((2, 1), 0.5)
@@ -66,7 +67,7 @@ def test_ddpm_has_the_posterior_variance():
 def test_samples_have_the_law_of_the_data(gaussian):
     """Mean and covariance of 20,000 DDPM samples. Their standard error is 0.01; with five
     numbers at five standard errors, the false-alarm rate is 3e-6, plus a bias of 0.01."""
-    x = Ancestral(gaussian, steps=64).sample(20_000, (2,)).samples.double()
+    x = sampled(on(Ancestral(steps=64), gaussian), 20_000, (2,)).samples.double()
     assert x.mean(dim=0).abs().max() < 0.05
     torch.testing.assert_close(
         x.T.cov(), torch.tensor([[1.0, 0.6], [0.6, 1.0]]).double(), rtol=0, atol=0.06
@@ -74,7 +75,7 @@ def test_samples_have_the_law_of_the_data(gaussian):
 
 
 def test_without_a_constraint_finite_members_are_feasible(gaussian):
-    result = Ancestral(gaussian, steps=4).sample(3, (2,))
+    result = sampled(on(Ancestral(steps=4), gaussian), 3, (2,))
     assert result.feasible.all()
     assert result.tolerance == math.inf
     assert result.evaluations.forward == 5  # four steps and the denoised output
@@ -86,13 +87,13 @@ def test_the_default_is_within_two_per_cent_of_the_spread(schedule):
     # the standard deviation of 500 members of 40 values has a standard error of 0.5 %, and the
     # bias is below 0.6 %: each of 14 comparisons fails for one seed in 400
     for std in (0.1, 1.0):
-        found = Ancestral(normal(std, schedule)).sample(500, (D,), dtype=torch.float64)
+        found = sampled(on(Ancestral(), normal(std, schedule)), 500, (D,), dtype=torch.float64)
         assert found.samples.std().item() == pytest.approx(std, rel=0.02)
 
 
 def test_noise_levels_are_uniform_in_their_logarithm():
     for schedule in SCHEDULES:
-        sampler = Ancestral(normal(1.0, schedule), steps=16)
+        sampler = on(Ancestral(steps=16), normal(1.0, schedule))
         times = sampler.times()
         assert (times[0], times[-1]) == (1, 0)
         steps = sampler.log_level(times).diff()
@@ -106,7 +107,7 @@ def test_noise_levels_are_uniform_in_their_logarithm():
 def test_a_first_order_step_is_the_published_one():
     """DDPM's, whose recursion for a Gaussian is known: the spread is too narrow by a tenth."""
     prior = normal(0.5, VP())
-    sampler = Ancestral(prior, order=1, spacing="time", eta=0.0)
+    sampler = on(Ancestral(order=1, spacing="time", eta=0.0), prior)
     x, times = torch.ones(1, D).double(), sampler.times()
     t, s = times[10], times[11]
     step = sampler.step(x, t, s, memory=sampler.step(x, times[9], t).memory)
@@ -118,7 +119,7 @@ def test_a_first_order_step_is_the_published_one():
 def test_a_second_order_step_is_exact_where_estimates_are_linear_in_the_log_level():
     """Then the midpoint rule has no error but that of its weight."""
     prior = normal(1.0, LogLogit())
-    sampler = Ancestral(prior, eta=0.0)
+    sampler = on(Ancestral(eta=0.0), prior)
     times = sampler.times()
     x = torch.zeros(1, D).double()
     slope = torch.full_like(x, 0.3)
@@ -133,7 +134,7 @@ def test_a_step_of_second_order_has_the_variance_of_the_data_given_a_state():
     """For white noise the step before tells it exactly, and a share 2 / D is left out. The mean
     is then that of x_s given x_t, but for this share of an extrapolation."""
     prior = normal(0.7, LogLogit())
-    sampler = Ancestral(prior, steps=16)
+    sampler = on(Ancestral(steps=16), prior)
     times = sampler.times()
     x = torch.randn(5, D, generator=torch.Generator().manual_seed(0)).double()
     _, before, last = sampler.step(x, times[6], times[7])

@@ -7,13 +7,15 @@ from itertools import pairwise
 import pytest
 import torch
 
-from feasibly import Ancestral, Decoded, Equality, Linear, PostHoc
+from feasibly import Ancestral, Decoded, Equality, Linear
+from feasibly.samplers import PostHoc
 from feasibly.minimizers import LBFGS
 from feasibly.oracles import Gaussian
 from feasibly.randomness import MemberNoise
+from feasibly.run import trajectory
 from feasibly.samplers import CPS, ECI, HDC, PCFM, ReSample
-from feasibly.sampling import trajectory
 from feasibly.schedules import VE, VP, Cosine, LogLogit, Rectified
+from tests.helpers import on, sampled
 from tests.samplers.conftest import (
     COV,
     CURVE,
@@ -41,7 +43,7 @@ def plain(schedule):
 @pytest.mark.parametrize("gamma", [0.1, 40.0])
 def test_resampling_multiplies_two_gaussians(schedule, gamma):
     """The renoised projection, N(alpha_s x_0, sigma_s^2), and N(x_s', v)."""
-    sampler = HDC(plain(schedule), LINE, gamma=gamma)
+    sampler = on(HDC(gamma=gamma), plain(schedule), LINE)
     x_s, x_0 = normal(4, 2), normal(4, 2, seed=1)
     (alpha_t, sigma_t), (alpha, sigma) = schedule(T), schedule(S)
     v = gamma * sigma**2 * (1 - (alpha_t * sigma / (alpha * sigma_t)) ** 2)
@@ -54,17 +56,17 @@ def test_resampling_multiplies_two_gaussians(schedule, gamma):
 
 def test_hdc_resamples_between_the_projection_and_the_unprojected_prediction():
     prior, x, z = plain(Cosine()), normal(5, 2), normal(5, 2, seed=1)
-    x_s, x_0, _ = HDC(prior, LINE, minimize=STEP).step(x, T, S, lambda like: z)
-    ddim = Ancestral(prior, eta=0.0).step(x, T, S).x
+    x_s, x_0, _ = on(HDC(minimize=STEP), prior, LINE).step(x, T, S, lambda like: z)
+    ddim = on(Ancestral(eta=0.0), prior).step(x, T, S).x
     torch.testing.assert_close(x_0, LINE.projection(prior(x, T).mean))
-    expected = HDC(prior, LINE).resample(ddim, x_0, T, S, lambda like: z)
+    expected = on(HDC(), prior, LINE).resample(ddim, x_0, T, S, lambda like: z)
     torch.testing.assert_close(x_s, expected)
 
 
 @pytest.mark.parametrize("every", [1, 4, 100])
 def test_hdc_projects_at_every_so_manieth_step_and_at_the_last_and_else_is_ddim(every, gaussian):
-    sampler = HDC(gaussian, LINE, steps=10, every=every, minimize=STEP)
-    ddim, x = Ancestral(gaussian, eta=0.0), normal(4, 2)
+    sampler = on(HDC(steps=10, every=every, minimize=STEP), gaussian, LINE)
+    ddim, x = on(Ancestral(eta=0.0), gaussian), normal(4, 2)
     for left, (t, s) in zip(range(9, -1, -1), pairwise(times(10)), strict=True):
         step, free = sampler.step(x, t, s), ddim.step(x, t, s)
         projected = left % every == 0
@@ -73,7 +75,7 @@ def test_hdc_projects_at_every_so_manieth_step_and_at_the_last_and_else_is_ddim(
 
 
 def test_feasible_samples_are_not_moved_by_the_projection(gaussian):
-    sampler = HDC(gaussian, Equality(lambda x: 0 * x[:, :1], 1e-6))
+    sampler = on(HDC(), gaussian, Equality(lambda x: 0 * x[:, :1], 1e-6))
     x = normal(5, 2)
     assert torch.equal(sampler.step(x, T, S).x_0, gaussian(x, T).mean)
 
@@ -98,7 +100,7 @@ class Recorded(ReSample):
 def test_resamples_guidance_is_that_of_dps_scaled_by_the_share_of_the_signal(schedule):
     """zeta abar_t rho_s rho_t times the gradient of the norm."""
     prior, constraint = correlated(schedule, 4), plane(2, 4)
-    sampler = ReSample(prior, constraint, steps=10, zeta=0.7, minimize=STEP)
+    sampler = on(ReSample(steps=10, zeta=0.7, minimize=STEP), prior, constraint)
     x, (t, s) = normal(3, 4, seed=2), torch.tensor([0.9, 0.8], dtype=torch.float64)
     x_s, x_0, _ = sampler.step(x, t, s)  # in the first stage
     (alpha, sigma), (alpha_s, sigma_s) = schedule(t), schedule(s)
@@ -107,7 +109,7 @@ def test_resamples_guidance_is_that_of_dps_scaled_by_the_share_of_the_signal(sch
     gradient = r / r.norm(dim=1, keepdim=True) @ constraint.A @ slope
     total = alpha**2 + sigma**2
     zeta = 0.7 * alpha**2 / total * (total * (alpha_s**2 + sigma_s**2)).sqrt()
-    free = Ancestral(prior, eta=0.0).step(x, t, s).x
+    free = on(Ancestral(eta=0.0), prior).step(x, t, s).x
     torch.testing.assert_close(x_s, free - zeta * gradient)
     torch.testing.assert_close(x_0, estimate)
 
@@ -118,7 +120,7 @@ def test_the_first_third_does_not_travel_and_the_second_projects_in_pixels(
 ):
     options = {"every": every, "travel": travel, "zeta": 0.0, "minimize": STEP}
     sampler = Recorded(gaussian, LINE, steps=20, **options)
-    spent = sampler.sample(2, (2,), dtype=torch.float64).evaluations
+    spent = sampled(sampler, 2, (2,), dtype=torch.float64).evaluations
     assert sampler.left == [n for n in range(12, -1, -1) if n % every == 0]
     # stages of 7, 7 and 6 steps; the last projection is the sample's own
     assert sampler.in_pixels == [*(n > 5 for n in sampler.left), False]
@@ -130,8 +132,8 @@ def test_the_first_third_does_not_travel_and_the_second_projects_in_pixels(
 
 @pytest.mark.parametrize("travel", [0, 1, 3, 50])
 def test_time_travel_goes_on_by_ddim_and_stops_at_the_end_of_time(travel, checkerboard):
-    sampler = ReSample(checkerboard, LINE, steps=10, travel=travel, minimize=STEP)
-    ddim = Ancestral(checkerboard, steps=10, eta=0.0)
+    sampler = on(ReSample(steps=10, travel=travel, minimize=STEP), checkerboard, LINE)
+    ddim = on(Ancestral(steps=10, eta=0.0), checkerboard)
     x = y = normal(4, 2)
     path = times(10)[6:]  # from four steps before the end
     for t, s in list(pairwise(path))[:travel]:
@@ -146,14 +148,14 @@ def test_a_travel_ends_in_the_resampling_of_hdc(travel, checkerboard):
     """Around the state that the travel set out from, at its level."""
     t, s = torch.tensor([0.5, 0.4], dtype=torch.float64)
     options = {"steps": 10, "zeta": 0.2, "travel": travel, "gamma": 3.0, "minimize": STEP}
-    sampler = ReSample(checkerboard, LINE, every=1, **options)
-    silent = ReSample(checkerboard, LINE, every=7, **options)
+    sampler = on(ReSample(every=1, **options), checkerboard, LINE)
+    silent = on(ReSample(every=7, **options), checkerboard, LINE)
     x, z = normal(4, 2), normal(4, 2, seed=1)
     x_s, x_0, _ = sampler.step(x, t, s, lambda like: z)
     before = silent.step(x, t, s).x
     expected = LINE.projection(sampler.look_ahead(before, s, torch.zeros_like))
     torch.testing.assert_close(x_0, expected)
-    hdc = HDC(checkerboard, LINE, gamma=3.0)
+    hdc = on(HDC(gamma=3.0), checkerboard, LINE)
     torch.testing.assert_close(x_s, hdc.resample(before, expected, t, s, lambda like: z))
 
 
@@ -172,8 +174,8 @@ def test_the_correction_in_pixels_is_encoded_and_that_in_latents_goes_through_th
     gaussian,
 ):
     """The nearest sample is not the decoded nearest latent: M is no rotation."""
-    with_encoder = ReSample(gaussian, Decoded(LINE, decode, encode), minimize=STEP)
-    without = ReSample(gaussian, Decoded(LINE, decode), minimize=STEP)
+    with_encoder = on(ReSample(minimize=STEP), gaussian, Decoded(LINE, decode, encode))
+    without = on(ReSample(minimize=STEP), gaussian, Decoded(LINE, decode))
     z = normal(6, 2)
     in_latents = Linear(LINE.A @ M, LINE.y, tolerance=1e-6).projection(z)
     in_pixels = encode(LINE.projection(decode(z)))
@@ -181,7 +183,7 @@ def test_the_correction_in_pixels_is_encoded_and_that_in_latents_goes_through_th
     torch.testing.assert_close(with_encoder.correct(z, in_pixels=True), in_pixels)
     for found in (with_encoder.finish(z), without.correct(z, in_pixels=True)):
         torch.testing.assert_close(found, in_latents)
-    plain = ReSample(gaussian, LINE, minimize=STEP)
+    plain = on(ReSample(minimize=STEP), gaussian, LINE)
     torch.testing.assert_close(plain.correct(z, in_pixels=True), LINE.projection(z))
 
 
@@ -190,7 +192,7 @@ def test_travels_with_fresh_noise_stay_finite(dtype):
     """A travel's times are sums of rounded steps, and end within rounding of zero."""
     for schedule in (LogLogit(), Cosine(), Rectified()):
         for steps in (7, 30, 49):
-            sampler = ReSample(plain(schedule), LINE, steps=steps, eta=1.0, travel=steps)
+            sampler = on(ReSample(steps=steps, eta=1.0, travel=steps), plain(schedule), LINE)
             for left in (1, 5, steps // 2):
                 t = torch.linspace(1, 0, steps + 1, dtype=dtype)[-1 - left]
                 found = sampler.look_ahead(normal(3, 2).to(dtype), t, torch.randn_like)
@@ -200,13 +202,13 @@ def test_travels_with_fresh_noise_stay_finite(dtype):
 @pytest.mark.parametrize("schedule", [VE(1e-2, 1e2), VP(), Cosine()], ids=repr)
 def test_the_penalty_of_cps_follows_the_noise_level_to_its_limit(schedule):
     prior = plain(schedule)
-    sampler = CPS(prior, LINE)
+    sampler = on(CPS(), prior, LINE)
     for level in (1.0, 0.5, 2.0, 50.0):
         t = sampler.times_at(torch.tensor(level).double().log())
         assert sampler.gamma(t) == pytest.approx(math.exp(1 + level**-2))
     assert sampler.gamma(torch.tensor(0.0)) == 1e5
-    assert CPS(prior, LINE, gamma_max=300.0).gamma(torch.tensor(0.0)) == 300.0
-    unlimited = CPS(prior, LINE, gamma_max=math.inf).gamma(torch.tensor(0.0))
+    assert on(CPS(gamma_max=300.0), prior, LINE).gamma(torch.tensor(0.0)) == 300.0
+    unlimited = on(CPS(gamma_max=math.inf), prior, LINE).gamma(torch.tensor(0.0))
     assert 1e100 < unlimited < math.inf
 
 
@@ -217,7 +219,7 @@ def test_the_penalty_of_cps_follows_the_noise_level_to_its_limit(schedule):
 def test_cps_predicts_from_the_penalised_solution(minimize, schedule):
     """x_0 - A^T (A A^T + I / gamma_s)^-1 (A x_0 - y), and noise that is recomputed from it."""
     prior, constraint, x = correlated(schedule, 6), plane(2, 6), 2 * normal(4, 6, seed=2)
-    sampler = CPS(prior, constraint, minimize=minimize)
+    sampler = on(CPS(minimize=minimize), prior, constraint)
     for t, s in torch.tensor([[0.95, 0.9], [0.6, 0.5], [0.3, 0.2]]).double():
         x_s, x_0, _ = sampler.step(x, t, s)
         estimate = prior(x, t).mean
@@ -257,7 +259,7 @@ def test_noise_is_used_again_until_it_is_resampled(schedule, method, options, dr
 @pytest.mark.parametrize("mixes", [1, 4])
 def test_eci_mixes_at_its_own_level_before_it_goes_on(schedule, mixes):
     prior = plain(schedule)
-    sampler = ECI(prior, LINE, mixes=mixes, resample=1)
+    sampler = on(ECI(mixes=mixes, resample=1), prior, LINE)
     x, noise = normal(4, 2), normal(mixes, 4, 2, seed=1)
     x_s, x_0, _ = sampler.step(x, T, S, given(noise))
     (alpha_t, sigma_t), (alpha_s, sigma_s) = schedule(T), schedule(S)
@@ -276,7 +278,7 @@ def test_pcfm_makes_one_gauss_newton_iteration_on_the_estimate(schedule):
         return torch.sin(x @ A.T) + x[..., :2] ** 2 - 0.3
 
     x, z = normal(3, 4, seed=6), normal(3, 4, seed=7)
-    sampler = PCFM(prior, Equality(h, 1e-6), minimize=STEP)
+    sampler = on(PCFM(minimize=STEP), prior, Equality(h, 1e-6))
     x_s, x_0, _ = sampler.step(x, T, S, lambda like: z)
     for i, d in enumerate(prior(x, T).mean):
         J = torch.func.jacrev(h)(d)
@@ -295,12 +297,12 @@ def test_the_relaxation_of_pcfm_is_twenty_gradient_steps(schedule):
     prior, constraint, penalty = correlated(schedule, 4), plane(2, 4), 3.0
     x, z = normal(3, 4, seed=6), normal(3, 4, seed=7)
     (relaxed, x_0, _), (x_s, same, _) = (
-        PCFM(prior, constraint, penalty=p, minimize=STEP).step(x, T, S, lambda like: z)
+        on(PCFM(penalty=p, minimize=STEP), prior, constraint).step(x, T, S, lambda like: z)
         for p in (penalty, 0.0)
     )
     torch.testing.assert_close(x_0, same)
     # delta leads from the end of the unconstrained step to its clean estimate
-    end, estimate, _ = Ancestral(prior, eta=0.0).step(x, T, S)
+    end, estimate, _ = on(Ancestral(eta=0.0), prior).step(x, T, S)
     y = x_s
     for _ in range(20):
         r = (y + estimate - end) @ constraint.A.T - constraint.y
@@ -313,22 +315,22 @@ def test_the_last_projection_of_pcfm_is_the_one_given(gaussian):
     """A circle from afar: one Gauss-Newton iteration does not get there, many do."""
     circle = Equality(lambda x: x.square().sum(dim=1) - 1, tolerance=1e-8)
     x = 5 * torch.nn.functional.normalize(normal(4, 2))
-    once = PCFM(gaussian, circle, last=STEP).finish(x)
+    once = on(PCFM(last=STEP), gaussian, circle).finish(x)
     assert not circle.is_feasible(once).any()
     torch.testing.assert_close(once, x * (5 + 1 / 5) / 2 / 5)  # Heron's iteration
-    assert circle.is_feasible(PCFM(gaussian, circle).finish(x)).all()
+    assert circle.is_feasible(on(PCFM(), gaussian, circle).finish(x)).all()
 
 
 @pytest.mark.parametrize("method", [PCFM, ReSample])
 def test_the_sample_itself_is_projected_in_the_end(method, checkerboard):
-    result = method(checkerboard, CURVE, steps=8, output="state").sample(16, (2,))
+    result = sampled(method(checkerboard, CURVE, steps=8, output="state"), 16, (2,))
     assert result.feasible.all()
 
 
 def test_post_hoc_is_the_projection_of_the_unconditional_sample(gaussian):
     constraint = Linear(torch.tensor([[1.0, 2.0]]), torch.tensor([0.5]), tolerance=1e-6)
-    free = Ancestral(gaussian, steps=8).sample(32, (2,), seed=4)
-    projected = PostHoc(gaussian, constraint, steps=8).sample(32, (2,), seed=4)
+    free = sampled(on(Ancestral(steps=8), gaussian), 32, (2,), seed=4)
+    projected = sampled(on(PostHoc(steps=8), gaussian, constraint), 32, (2,), seed=4)
     expected = constraint.projection(free.samples)
     torch.testing.assert_close(projected.samples, expected, atol=2e-3, rtol=0)
     assert projected.feasible.all()

@@ -8,6 +8,7 @@ from feasibly.network import Evaluations, Network
 from feasibly.oracles import Gaussian
 from feasibly.samplers import CDIM, DPS, DPSPC
 from feasibly.schedules import Cosine, LogLogit, Rectified
+from tests.helpers import on
 from tests.samplers.conftest import (
     CURVE,
     SCHEDULES,
@@ -34,7 +35,7 @@ def gradient(prior, constraint, x, t):
 @UNITS
 def test_guidance_is_the_gradient_of_the_residuals_norm(schedule, units):
     prior, constraint = correlated(schedule, 5), plane(2, 5)
-    sampler = DPS(prior, constraint, zeta=0.7, units=units)
+    sampler = on(DPS(zeta=0.7, units=units), prior, constraint)
     x, z = normal(4, 5, seed=4), normal(4, 5, seed=5)
     x_s, x_0, _ = sampler.step(x, T, S, lambda like: z)
     g, estimate = gradient(prior, constraint, x, T)
@@ -42,14 +43,14 @@ def test_guidance_is_the_gradient_of_the_residuals_norm(schedule, units):
     zeta = 0.7
     if units == "vp":
         zeta *= ((alpha_t**2 + sigma_t**2) * (alpha_s**2 + sigma_s**2)).sqrt()
-    free = Ancestral(prior).step(x, T, S, lambda like: z).x
+    free = on(Ancestral(), prior).step(x, T, S, lambda like: z).x
     torch.testing.assert_close(x_0, estimate)
     torch.testing.assert_close(x_s, free - zeta * g)
 
 
 def test_guidance_goes_through_a_nonlinear_denoiser_and_constraint(checkerboard):
     """Against central differences."""
-    sampler = DPS(checkerboard, CURVE, units="state")
+    sampler = on(DPS(units="state"), checkerboard, CURVE)
     x, h = normal(6, 2), 1e-5
     t, s = torch.tensor([0.5, 0.45], dtype=torch.float64)
 
@@ -58,7 +59,7 @@ def test_guidance_goes_through_a_nonlinear_denoiser_and_constraint(checkerboard)
 
     shifts = h * torch.eye(2, dtype=torch.float64)
     g = torch.stack([(norm(x + e) - norm(x - e)) / (2 * h) for e in shifts], dim=1)
-    free = Ancestral(checkerboard).step(x, t, s, torch.zeros_like).x
+    free = on(Ancestral(), checkerboard).step(x, t, s, torch.zeros_like).x
     guided = sampler.step(x, t, s, torch.zeros_like).x
     torch.testing.assert_close(free - guided, g, rtol=1e-5, atol=1e-7)
     assert g.norm(dim=1).min() > 1e-3
@@ -68,8 +69,8 @@ def test_a_sample_that_satisfies_the_constraint_is_not_guided(gaussian):
     """Where the norm has a kink; and its batch is guided all the same."""
     half_plane = Inequality(lambda x: x[:, :1], tolerance=1e-6)
     x = torch.tensor([[-1.0, -1.0], [1.0, 1.0]]).double()
-    guided = DPS(gaussian, half_plane).step(x, T, S, torch.zeros_like).x
-    free = Ancestral(gaussian).step(x, T, S, torch.zeros_like).x
+    guided = on(DPS(), gaussian, half_plane).step(x, T, S, torch.zeros_like).x
+    free = on(Ancestral(), gaussian).step(x, T, S, torch.zeros_like).x
     assert torch.equal(guided[0], free[0])
     assert guided[1, 0] < free[1, 0]
 
@@ -80,10 +81,10 @@ def test_the_correctors_guidance_is_scaled_with_its_noise(schedule, units):
     """From the end of DPS's step, sqrt(delta) zeta_s times the gradient at s."""
     prior, constraint = correlated(schedule, 4), plane(2, 4)
     options = {"zeta": 0.6, "units": units}
-    sampler = DPSPC(prior, constraint, corrections=1, delta=0.3, **options)
+    sampler = on(DPSPC(corrections=1, delta=0.3, **options), prior, constraint)
     x, noise = normal(3, 4, seed=2), normal(2, 3, 4, seed=3)
     x_s, x_0, _ = sampler.step(x, T, S, given(noise))
-    y = DPS(prior, constraint, **options).step(x, T, S, lambda like: noise[0]).x
+    y = on(DPS(**options), prior, constraint).step(x, T, S, lambda like: noise[0]).x
     g, estimate = gradient(prior, constraint, y, S)
     alpha, sigma = schedule(S)
     unit = alpha**2 + sigma**2 if units == "vp" else 1.0
@@ -100,7 +101,7 @@ def test_the_limit_is_that_of_a_feasible_samples_residual_under_noise(schedule):
     constraint, n = plane(3, 5), 200_000
     prior = Gaussian(torch.zeros(5), torch.eye(5), schedule)
     mean, tenth, whole = (
-        CDIM(prior, constraint, c=c).limit(S, normal(1)).item() for c in (0.0, 0.1, 1.0)
+        on(CDIM(c=c), prior, constraint).limit(S, normal(1)).item() for c in (0.0, 0.1, 1.0)
     )
     alpha, sigma = schedule(S)
     x_0 = constraint.projection(normal(1, 5, seed=3))
@@ -115,7 +116,7 @@ def test_with_one_residual_a_limit_that_can_be_reached_is_met_exactly(schedule):
     """For one row, A g is a positive multiple of the estimate's residual: it leads to the limit
     if that has the sign of the state's own, and away from it otherwise."""
     prior, constraint = correlated(schedule, 5), plane(1, 5)
-    sampler = CDIM(prior, constraint, iterations=1)
+    sampler = on(CDIM(iterations=1), prior, constraint)
     x = 8 * normal(40, 5, seed=5)
     limit = sampler.limit(S, x)
     outside = constraint.violation(x) > limit
@@ -134,7 +135,7 @@ def test_with_one_residual_a_limit_that_can_be_reached_is_met_exactly(schedule):
 def test_the_step_is_the_least_along_the_gradient_that_meets_the_limit(schedule):
     """Along A^T's image under the denoiser's Jacobian; every shorter step misses."""
     prior, constraint = correlated(schedule, 5), plane(3, 5)
-    sampler = CDIM(prior, constraint, iterations=1, c=3.0)
+    sampler = on(CDIM(iterations=1, c=3.0), prior, constraint)
     x = 5 * normal(60, 5, seed=5)
     limit = sampler.limit(S, x)
     step = x - sampler.correct(x, S)
@@ -155,23 +156,23 @@ def test_a_limit_that_no_step_meets_is_approached():
     prior, constraint = correlated(LogLogit(), 5), plane(3, 5)
     t = torch.tensor(0.0, dtype=torch.float64)
     x = normal(20, 5, seed=5)
-    found = CDIM(prior, constraint, iterations=1).correct(x, t)
+    found = on(CDIM(iterations=1), prior, constraint).correct(x, t)
     before, after = constraint.violation(x), constraint.violation(found)
     assert (after < before).all()
-    assert (after > CDIM(prior, constraint).limit(t, x)).all()
+    assert (after > on(CDIM(), prior, constraint).limit(t, x)).all()
     # at the minimum along the line, A g is orthogonal to what is left
     A_g = (x - found) @ constraint.A.T
     assert torch.cosine_similarity(A_g, constraint.residual(found), dim=1).abs().max() < 1e-6
-    further = CDIM(prior, constraint, iterations=20).correct(x, t)
+    further = on(CDIM(iterations=20), prior, constraint).correct(x, t)
     assert (constraint.violation(further) < after).all()
 
 
 def test_plausible_states_cost_no_gradient_and_reachable_limits_about_one():
     """A residual on the limit by rounding must not be stepped on again and again."""
     network = Network(correlated(LogLogit(), 5), Evaluations())
-    CDIM(network, plane(1, 5), c=1e6).step(normal(5, 5), T, S)
+    on(CDIM(c=1e6), network, plane(1, 5)).step(normal(5, 5), T, S)
     assert (network.evaluations.forward, network.evaluations.backward) == (1, 0)
-    sampler = CDIM(network, plane(1, 5), iterations=20)
+    sampler = on(CDIM(iterations=20), network, plane(1, 5))
     for dtype in (torch.float32, torch.float64):
         x, before = (8 * normal(200, 5, seed=5)).to(dtype), network.evaluations.member_backward
         outside = sampler.constraint.violation(x) > sampler.limit(S.to(dtype), x)

@@ -9,6 +9,7 @@ from feasibly.network import Evaluations, Network
 from feasibly.oracles import Gaussian, GaussianMixture
 from feasibly.samplers import MMPS
 from feasibly.schedules import Cosine, LogLogit, Rectified
+from tests.helpers import on, sampled
 from tests.samplers.conftest import correlated, covariance, normal, plane
 
 T = torch.tensor(0.5, dtype=torch.float64)
@@ -31,7 +32,7 @@ def test_the_estimate_is_exact_for_a_gaussian_and_a_linear_constraint(solver, sc
     prior = correlated(schedule, 6)
     for m in (1, 4):
         constraint = plane(m, 6)
-        sampler = MMPS(prior, constraint, sigma_y=0.1, solver=solver, iterations=m, rtol=0.0)
+        sampler = on(MMPS(sigma_y=0.1, solver=solver, iterations=m, rtol=0.0), prior, constraint)
         for t in torch.tensor([0.2, 0.5, 0.8], dtype=torch.float64):
             alpha, sigma = schedule(t)
             x = alpha * normal(5, 6, seed=4) + sigma * normal(5, 6, seed=5)
@@ -49,7 +50,7 @@ def test_the_estimate_is_the_linearised_formula_in_general(solver):
     def h(x):
         return torch.sin(x @ A.T) + x[..., :2] ** 2 - 0.3
 
-    sampler = MMPS(prior, Equality(h, 1e-6), sigma_y=0.2, solver=solver, rtol=0.0)
+    sampler = on(MMPS(sigma_y=0.2, solver=solver, rtol=0.0), prior, Equality(h, 1e-6))
     x = normal(3, 4, seed=6)
     found = sampler.estimate(x, T)
     alpha, sigma = prior.schedule(T)
@@ -64,8 +65,8 @@ def test_the_estimate_is_the_linearised_formula_in_general(solver):
 def test_the_noise_of_a_residual_is_the_tolerances_share_whatever_the_shape():
     """All residuals are in one system, not one for each last axis."""
     prior, x = correlated(LogLogit(), 6), normal(4, 6, seed=4)
-    default = MMPS(prior, plane(3, 6, tolerance=0.27), rtol=0.0).estimate(x, T)
-    given = MMPS(prior, plane(3, 6), sigma_y=0.3, rtol=0.0)
+    default = on(MMPS(rtol=0.0), prior, plane(3, 6, tolerance=0.27)).estimate(x, T)
+    given = on(MMPS(sigma_y=0.3, rtol=0.0), prior, plane(3, 6))
     torch.testing.assert_close(default, given.estimate(x, T))
     torch.testing.assert_close(default, given.estimate(x.reshape(4, 2, 3), T).reshape(4, 6))
 
@@ -75,7 +76,7 @@ def test_the_noise_of_a_residual_is_the_tolerances_share_whatever_the_shape():
 def test_an_estimate_costs_one_backward_evaluation_an_iteration(solver, iterations):
     """None is spent on the product with the solution; and m iterations are enough for m."""
     network = Network(correlated(LogLogit(), 6), Evaluations())
-    sampler = MMPS(network, plane(4, 6), solver=solver, iterations=iterations, rtol=0.0)
+    sampler = on(MMPS(solver=solver, iterations=iterations, rtol=0.0), network, plane(4, 6))
     sampler.estimate(normal(5, 6, seed=4), T)
     spent = network.evaluations
     assert (spent.forward, spent.backward) == (1, min(iterations, 4))
@@ -88,10 +89,10 @@ def test_the_solver_stops_where_it_is_done(solver):
     prior = Gaussian(torch.zeros(6), torch.eye(6), LogLogit())
     rows, x = torch.linalg.qr(normal(6, 4)).Q.T, normal(5, 6, seed=4)
     network = Network(prior, Evaluations())
-    MMPS(network, Linear(rows, normal(4), 1e-6), solver=solver, iterations=4).estimate(x, T)
+    on(MMPS(solver=solver, iterations=4), network, Linear(rows, normal(4), 1e-6)).estimate(x, T)
     assert network.evaluations.backward == 1
     # and does not begin where nothing is violated
-    met = MMPS(network, Inequality(lambda x: x[:, :1] - 50, 1e-6), solver=solver)
+    met = on(MMPS(solver=solver), network, Inequality(lambda x: x[:, :1] - 50, 1e-6))
     assert torch.equal(met.estimate(x, T), prior(x, T).mean)
     assert network.evaluations.backward == 1
 
@@ -100,9 +101,9 @@ def test_the_solver_stops_where_it_is_done(solver):
 def test_noise_that_is_given_on_purpose_is_no_miss():
     prior = Gaussian(torch.zeros(40), torch.eye(40), LogLogit())
     constraint = Linear(torch.ones(1, 40).double(), torch.zeros(1).double(), tolerance=1e-8)
-    noisy = MMPS(prior, constraint, steps=16, sigma_y=0.3).sample(8, (40,))
+    noisy = sampled(on(MMPS(steps=16, sigma_y=0.3), prior, constraint), 8, (40,))
     assert not noisy.feasible.any()
     assert noisy.warnings == []
     nowhere = Equality(lambda x: x[:, :1] ** 2 + 1, tolerance=1e-8)
     with pytest.warns(InfeasibleWarning, match="None of the 8 members"):
-        MMPS(prior, nowhere, steps=2).sample(8, (40,))
+        sampled(on(MMPS(steps=2), prior, nowhere), 8, (40,))

@@ -26,10 +26,11 @@ from feasibly.errors import CalibrationWarning, InfeasibleWarning
 from feasibly.linalg import least_squares
 from feasibly.oracles import Gaussian, GaussianMixture
 from feasibly.result import Result
-from feasibly.samplers import DPS, METHODS, MMPS, CalibratedPPR, Particles, moments
+from feasibly.samplers import DPS, METHODS, MMPS, SMC, CalibratedPPR, moments
 from feasibly.samplers import calibrated as calibrated_module
-from feasibly.samplers.particles import Levels
+from feasibly.samplers.levels import Levels
 from feasibly.schedules import LogLogit
+from tests.helpers import on, sampled
 from tests.samplers.conftest import double, normal
 
 D, M = 8, 5
@@ -97,7 +98,7 @@ def test_a_posterior_sample_has_the_moments_of_the_kalman_update(name, t, monkey
     monkeypatch.setattr(calibrated_module, "RTOL", 1e-13)
     constraint, R = OBSERVED[name]
     t = double(t)
-    sampler = CalibratedPPR(MODEL, constraint, products=D, iterations=M)
+    sampler = on(CalibratedPPR(products=D, iterations=M), MODEL, constraint)
     x_t, rows, drawn = state(t, R), 3 * (D + M), []
 
     def randn(like):
@@ -120,7 +121,7 @@ def test_a_posterior_sample_has_the_moments_of_the_kalman_update(name, t, monkey
 @pytest.mark.parametrize("solver", ["gmres", "cg"])
 def test_the_estimate_of_mmps_is_the_mean_of_the_kalman_update(name, solver):
     constraint, R = OBSERVED[name]
-    sampler = MMPS(MODEL, constraint, sigma_y=0.0, solver=solver, iterations=2 * M, rtol=1e-13)
+    sampler = on(MMPS(sigma_y=0.0, solver=solver, iterations=2 * M, rtol=1e-13), MODEL, constraint)
     for t in double([0.9, 0.6, 0.3]):
         x_t = torch.stack([state(t, R), state(t, R) + 0.1])
         expected, _ = updated(*given(x_t, t), R)
@@ -131,7 +132,7 @@ def test_dps_takes_the_residual_in_units_of_its_errors():
     x_t, t, s = normal(3, D, seed=7), double(0.5), double(0.4)
     exact = Linear(A / STDS[:, None], Y / STDS, 1e-6)
     steps = [
-        DPS(MODEL, constraint, eta=0.0, zeta=0.1).step(x_t, t, s).x
+        on(DPS(eta=0.0, zeta=0.1), MODEL, constraint).step(x_t, t, s).x
         for constraint in (stated(STDS), exact)
     ]
     torch.testing.assert_close(*steps)
@@ -221,7 +222,7 @@ def test_particles_weigh_modes_as_a_value_with_noise_does(y, std, level):
 
 QUICK = {
     CalibratedPPR: {"steps": 8},
-    Particles: {"steps": 8, "particles": 3},
+    SMC: {"steps": 8, "particles": 3},
     MMPS: {"steps": 8},
     DPS: {"steps": 8, "zeta": 0.01},
 }
@@ -248,7 +249,7 @@ def test_a_member_with_noise_does_not_depend_on_its_batch_mates(kind, name):
         torch.testing.assert_close(alone.chi_square[key][0], fit[2], rtol=1e-7, atol=1e-7)
 
 
-MODEST = {CalibratedPPR: {"steps": 16}, Particles: {"steps": 16, "particles": 2, "error": 9.0}}
+MODEST = {CalibratedPPR: {"steps": 16}, SMC: {"steps": 16, "particles": 2, "error": 9.0}}
 
 
 def test_what_is_exact_beside_noise_is_met_and_a_bound_is_kept():
@@ -256,8 +257,8 @@ def test_what_is_exact_beside_noise_is_met_and_a_bound_is_kept():
     circle = Equality(lambda x: x[:, :2].square().sum(dim=1) - 1, 1e-8)
     beside = [some_exact(2), *(Composite([stated(0.3), one]) for one in (bound, circle))]
     for constraint in beside:
-        for kind in (CalibratedPPR, Particles):
-            result = kind(MODEL, constraint, **MODEST[kind]).sample(8, (D,), dtype=torch.float64)
+        for kind in (CalibratedPPR, SMC):
+            result = sampled(kind(MODEL, constraint, **MODEST[kind]), 8, (D,), dtype=torch.float64)
             assert result.feasible.all()
             assert constraint.exact.is_feasible(result.samples).all()
 
@@ -287,16 +288,16 @@ def test_a_plan_keeps_noise_beside_inequalities_and_so_does_its_statement_throug
 @pytest.mark.parametrize(
     ("kind", "constraint"),
     [
-        (Particles, stated(STDS)),
-        (Particles, some_exact(2)),
-        (Particles(MODEL, stated(0.1), steps=8, levels=Levels(drawn=0.0)), stated(0.1)),
+        (SMC, stated(STDS)),
+        (SMC, some_exact(2)),
+        (on(SMC(steps=8, levels=Levels(drawn=0.0)), MODEL, stated(0.1)), stated(0.1)),
         (CalibratedPPR, some_exact(2)),
         (MMPS, some_exact(2)),
     ],
 )
 def test_no_method_exceeds_its_budget_under_noise(kind, constraint):
-    sampler = kind if isinstance(kind, Particles) else kind(MODEL, constraint, **QUICK[kind])
-    result = sampler.sample(4, (D,), dtype=torch.float64)
+    sampler = kind if isinstance(kind, SMC) else kind(MODEL, constraint, **QUICK[kind])
+    result = sampled(sampler, 4, (D,), dtype=torch.float64)
     forward, backward = sampler.budget(M)
     assert result.evaluations.forward <= forward
     assert result.evaluations.backward <= backward
@@ -312,8 +313,8 @@ def test_methods_that_take_no_noise_refuse_it():
 
 def few(members, constraint=None):
     whole = Composite([stated(0.3), stated(0.3)]) if constraint is None else constraint
-    sampler = CalibratedPPR(MODEL, whole, steps=4)
-    return sampler.sample(members, (D,), dtype=torch.float64)
+    sampler = on(CalibratedPPR(steps=4), MODEL, whole)
+    return sampled(sampler, members, (D,), dtype=torch.float64)
 
 
 def test_results_keep_how_members_fit_through_files_and_joins(tmp_path):
@@ -331,8 +332,10 @@ def test_results_keep_how_members_fit_through_files_and_joins(tmp_path):
 
 
 def stored(path, members, constraint, chunk=2):
-    sampler = CalibratedPPR(MODEL, constraint, steps=4)
-    return feasibly.ensemble.run(sampler, path, members, (D,), chunk=chunk, dtype=torch.float64)
+    sampler = on(CalibratedPPR(steps=4), MODEL, constraint)
+    return feasibly.ensemble.run(
+        sampler, path, members, (D,), batch_size=chunk, dtype=torch.float64
+    )
 
 
 def test_a_store_that_grows_has_the_samples_of_a_run_and_how_they_fit(tmp_path):
@@ -340,7 +343,7 @@ def test_a_store_that_grows_has_the_samples_of_a_run_and_how_they_fit(tmp_path):
     two = Composite([stated(0.3), some_exact(2)])
     for count in (2, 5):
         summary = stored(tmp_path / "run.zarr", count, two)
-    run = CalibratedPPR(MODEL, two, steps=4).sample(5, (D,), dtype=torch.float64)
+    run = sampled(on(CalibratedPPR(steps=4), MODEL, two), 5, (D,), dtype=torch.float64)
     assert len(run.chi_square) == 2
     stored_samples = torch.from_numpy(summary.store.get(3)).double()
     torch.testing.assert_close(stored_samples, run.samples[3], rtol=1e-5, atol=1e-6)
@@ -360,9 +363,9 @@ def test_failed_samples_have_no_fit_and_no_part_in_the_words(tmp_path):
             out = super().mean(x, sigma)
             return torch.where(batch.current()[:, None] == 1, torch.nan, out)
 
-    sampler = CalibratedPPR(Broken(MU, COV, LogLogit()), stated(0.3), steps=4)
+    sampler = on(CalibratedPPR(steps=4), Broken(MU, COV, LogLogit()), stated(0.3))
     with pytest.warns(InfeasibleWarning, match="1 of 3 members became non-finite"):
-        result = sampler.sample(3, (D,), dtype=torch.float64)
+        result = sampled(sampler, 3, (D,), dtype=torch.float64)
     (fit,) = result.chi_square.values()
     assert fit.isnan().tolist() == [False, True, False]
     said = f"chi-square a value {fit[[0, 2]].mean():.3g} on average"
@@ -425,7 +428,7 @@ def test_the_shell_samples_and_checks_observations_with_noise(
 def test_an_audit_finds_no_fault_of_a_posterior_sampler_and_that_of_one_without_spread():
     """At a level of 0.01 an exact candidate is found at fault in at most 1 of 200 runs."""
     constraint = some_exact(1)
-    right = CalibratedPPR(MODEL, constraint, products=D, steps=32, spacing="noise")
+    right = on(CalibratedPPR(products=D, steps=32, spacing="noise"), MODEL, constraint)
     narrow = replace(right, products=0, steps=8)
     found = feasibly.audit(
         MODEL,
@@ -480,7 +483,7 @@ def test_a_move_that_overshoots_a_curved_residual_is_shortened():
     """At the slope of exp(x) - 50 from x = 0 the whole move would end at x near 49."""
     prior = Gaussian(torch.zeros(2).double(), 1e4 * torch.eye(2).double(), LogLogit())
     curved = Observation(lambda x: x[:, :1].exp(), torch.tensor([50.0]).double(), noise=0.1)
-    sampler = CalibratedPPR(prior, curved, products=0)
+    sampler = on(CalibratedPPR(products=0), prior, curved)
     x_t, t = torch.zeros(3, 2).double(), torch.tensor(0.99).double()
     x_0 = sampler.posterior(x_t, t, torch.zeros_like)
     assert curved.residual(x_0).abs().max() < curved.residual(torch.zeros_like(x_t)).abs().min()
@@ -490,7 +493,7 @@ def test_a_move_that_overshoots_a_curved_residual_is_shortened():
     whole = Linear(torch.tensor([[1.0, 0.0]]).double(), **line)
     unsaid = Observation(lambda x: x[:, :1], **line)
     ends = [
-        CalibratedPPR(prior, c, products=0).posterior(x_t, t, torch.zeros_like)
+        on(CalibratedPPR(products=0), prior, c).posterior(x_t, t, torch.zeros_like)
         for c in (whole, unsaid)
     ]
     torch.testing.assert_close(*ends)
@@ -527,10 +530,10 @@ def test_members_that_fit_worse_than_errors_allow_are_said_to(tmp_path, far):
         result = feasibly.sample(prior, seen, 4, (100,), monitor=False)
     words = "worse than its errors allow"
     assert any(words in w for w in result.warnings) == far
-    sampler = CalibratedPPR(prior, seen, steps=8)
+    sampler = on(CalibratedPPR(steps=8), prior, seen)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        summary = feasibly.ensemble.run(sampler, tmp_path / "run.zarr", 4, (100,), chunk=2)
+        summary = feasibly.ensemble.run(sampler, tmp_path / "run.zarr", 4, (100,), batch_size=2)
     said = [w for w in caught if words in str(w.message)]
     assert [w.category for w in said] == [CalibrationWarning] * far
     assert str(summary).count(words) == far
@@ -544,7 +547,7 @@ def test_kept_derivatives_give_the_samples_of_products(monkeypatch):
     def draw():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            method = CalibratedPPR(MODEL, constraint, steps=8, iterations=7)
+            method = on(CalibratedPPR(steps=8, iterations=7), MODEL, constraint)
             return feasibly.sampling.run([method], 4, (D,), seed=0, dtype=torch.float64).samples
 
     kept = draw()

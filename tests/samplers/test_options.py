@@ -24,6 +24,7 @@ from feasibly.samplers import (
     TrustSampling,
 )
 from feasibly.schedules import LogLogit
+from tests.helpers import on, sampled
 from tests.samplers.conftest import COV, CURVE, LINE, STEP, plane
 
 NORMAL = Gaussian(torch.zeros(2), COV, LogLogit())
@@ -75,75 +76,75 @@ def test_there_is_no_eta(method):
 
 def test_constraints_that_a_method_cannot_take_are_refused():
     with pytest.raises(ValueError, match=r"needs a Linear constraint.*LevelSet"):
-        CDIM(NORMAL, LevelSet(GaussianRandomField(0)))
+        on(CDIM(), NORMAL, LevelSet(GaussianRandomField(0)))
     with pytest.raises(ValueError, match=r"closed form.*LevelSet"):
-        ECI(NORMAL, CURVE, steps=3).sample(2, (2,))
+        sampled(on(ECI(steps=3), NORMAL, CURVE), 2, (2,))
 
 
 # what runs take, forward and backward, which is their budget; minimizers ask nothing of networks
 COSTS = [
-    (DPS(NORMAL, CURVE, steps=7), 8, 7),
-    (DPSPC(NORMAL, CURVE, steps=5, corrections=3), 21, 20),
-    (MMPS(NORMAL, CURVE, steps=5, corrections=3), 20, 20),
-    (HDC(NORMAL, UNREACHABLE, steps=6), 6, 0),
-    (CPS(NORMAL, UNREACHABLE, steps=6), 6, 0),
-    (PDM(NORMAL, LINE, steps=4, repeats=3), 12, 0),
-    (PDM(NORMAL, LINE, steps=4, repeats=3, where="x_0"), 24, 0),
-    (ECI(NORMAL, LINE, steps=5, mixes=3), 15, 0),
-    (PCFM(NORMAL, LINE, steps=6, penalty=0.5), 6, 0),
-    (ProximalLangevin(NORMAL, LINE, steps=6, corrections=2), 18, 0),
-    (TrustSampling(NORMAL, CURVE, steps=4, iterations=5, bound=math.inf), 24, 20),
-    (PredictorCorrector(NORMAL, steps=6, corrections=2, output="state"), 18, 0),
-    (Ancestral(NORMAL, steps=4), 5, 0),
+    (on(DPS(steps=7), NORMAL, CURVE), 8, 7),
+    (on(DPSPC(steps=5, corrections=3), NORMAL, CURVE), 21, 20),
+    (on(MMPS(steps=5, corrections=3), NORMAL, CURVE), 20, 20),
+    (on(HDC(steps=6), NORMAL, UNREACHABLE), 6, 0),
+    (on(CPS(steps=6), NORMAL, UNREACHABLE), 6, 0),
+    (on(PDM(steps=4, repeats=3), NORMAL, LINE), 12, 0),
+    (on(PDM(steps=4, repeats=3, where="x_0"), NORMAL, LINE), 24, 0),
+    (on(ECI(steps=5, mixes=3), NORMAL, LINE), 15, 0),
+    (on(PCFM(steps=6, penalty=0.5), NORMAL, LINE), 6, 0),
+    (on(ProximalLangevin(steps=6, corrections=2), NORMAL, LINE), 18, 0),
+    (on(TrustSampling(steps=4, iterations=5, bound=math.inf), NORMAL, CURVE), 24, 20),
+    (on(PredictorCorrector(steps=6, corrections=2, output="state"), NORMAL), 18, 0),
+    (on(Ancestral(steps=4), NORMAL), 5, 0),
 ]
 
 
 @pytest.mark.parametrize(("sampler", "forward", "backward"), COSTS)
 def test_a_run_costs_its_budget(sampler, forward, backward):
-    spent = sampler.sample(3, (2,)).evaluations
+    spent = sampled(sampler, 3, (2,)).evaluations
     assert (spent.forward, spent.backward) == (forward, backward) == sampler.budget()
     assert (spent.member_forward, spent.member_backward) == (3 * forward, 3 * backward)
 
 
 def first_order(**options):
-    return Ancestral(NORMAL, order=1, spacing="time", **options)
+    return on(Ancestral(order=1, spacing="time", **options), NORMAL)
 
 
 CORRECTIONS = {"corrections": 2, "delta": 0.3}
 SAME = {
-    "CDIM": (CDIM(NORMAL, LINE, steps=6, iterations=0), first_order(steps=6, eta=0.0)),
+    "CDIM": (on(CDIM(steps=6, iterations=0), NORMAL, LINE), first_order(steps=6, eta=0.0)),
     "CPS": (
-        CPS(NORMAL, LINE, steps=6, gamma_max=0.0, eta=0.5),
+        on(CPS(steps=6, gamma_max=0.0, eta=0.5), NORMAL, LINE),
         first_order(steps=6, eta=0.5, output="projected"),
     ),
-    "DPS": (DPS(NORMAL, CURVE, steps=6, zeta=0.0), first_order(steps=6)),
+    "DPS": (on(DPS(steps=6, zeta=0.0), NORMAL, CURVE), first_order(steps=6)),
     "DPSPC, not guided": (
-        DPSPC(NORMAL, CURVE, steps=6, zeta=0.0, **CORRECTIONS),
-        PredictorCorrector(NORMAL, steps=6, **CORRECTIONS),
+        on(DPSPC(steps=6, zeta=0.0, **CORRECTIONS), NORMAL, CURVE),
+        on(PredictorCorrector(steps=6, **CORRECTIONS), NORMAL),
     ),
     "DPSPC, not corrected": (
-        DPSPC(NORMAL, CURVE, steps=6, zeta=0.2, corrections=0),
-        DPS(NORMAL, CURVE, steps=6, zeta=0.2),
+        on(DPSPC(steps=6, zeta=0.2, corrections=0), NORMAL, CURVE),
+        on(DPS(steps=6, zeta=0.2), NORMAL, CURVE),
     ),
     "HDC": (
-        HDC(NORMAL, LINE, steps=6, gamma=0.0, output="state"),
+        on(HDC(steps=6, gamma=0.0, output="state"), NORMAL, LINE),
         first_order(steps=6, eta=0.0, output="state"),
     ),
     "MMPS": (
-        MMPS(NORMAL, CURVE, steps=6, sigma_y=1e6, **CORRECTIONS),
-        PredictorCorrector(NORMAL, steps=6, output="projected", **CORRECTIONS),
+        on(MMPS(steps=6, sigma_y=1e6, **CORRECTIONS), NORMAL, CURVE),
+        on(PredictorCorrector(steps=6, output="projected", **CORRECTIONS), NORMAL),
     ),
-    "PCFM": (PCFM(NORMAL, LINE, steps=6, minimize=STEP), ECI(NORMAL, LINE, steps=6)),
+    "PCFM": (on(PCFM(steps=6, minimize=STEP), NORMAL, LINE), on(ECI(steps=6), NORMAL, LINE)),
     "PredictorCorrector": (
-        PredictorCorrector(NORMAL, steps=6, corrections=0),
+        on(PredictorCorrector(steps=6, corrections=0), NORMAL),
         first_order(steps=6),
     ),
     "TrustSampling": (
-        TrustSampling(NORMAL, CURVE, steps=6, iterations=0, output="denoised"),
+        on(TrustSampling(steps=6, iterations=0, output="denoised"), NORMAL, CURVE),
         first_order(steps=6),
     ),
     "TrustSampling, without trust": (
-        TrustSampling(NORMAL, CURVE, steps=6, bound=1e-9, output="denoised"),
+        on(TrustSampling(steps=6, bound=1e-9, output="denoised"), NORMAL, CURVE),
         first_order(steps=6),
     ),
 }
@@ -151,10 +152,10 @@ SAME = {
 
 @pytest.mark.parametrize("name", SAME)
 def test_without_its_own_part_a_method_is_another(name):
-    one, other = (s.sample(6, (2,), dtype=torch.float64).samples for s in SAME[name])
+    one, other = (sampled(s, 6, (2,), dtype=torch.float64).samples for s in SAME[name])
     torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-6 if name == "MMPS" else 1e-9)
 
 
 def test_a_cost_may_depend_on_the_number_of_residuals():
-    sampler = MMPS(NORMAL, plane(2, 2), steps=5, corrections=3, iterations=3)
+    sampler = on(MMPS(steps=5, corrections=3, iterations=3), NORMAL, plane(2, 2))
     assert [sampler.budget(m) for m in (1, 2, 9)] == [(20, 20), (20, 40), (20, 60)]

@@ -1,4 +1,4 @@
-"""Particles: their parts against closed forms, and ensembles against exact conditionals.
+"""SMC: their parts against closed forms, and ensembles against exact conditionals.
 
 Statistical tests have fixed seeds. Bars of four standard errors of an exact share fail by chance
 in 6 of 100,000 cases.
@@ -10,6 +10,7 @@ import math
 
 import pytest
 import torch
+from feasibly.samplers.particles import MOST, Levels, Twist, Weighted, urgent
 from scipy import integrate, stats
 
 import feasibly
@@ -28,14 +29,14 @@ from feasibly.minimizers import GaussNewton
 from feasibly.network import Evaluations, Network
 from feasibly.oracles import Gaussian, GaussianMixture
 from feasibly.randomness import MemberNoise
-from feasibly.samplers import Particles, particles, principal
+from feasibly.samplers import SMC, particles, principal
 from feasibly.samplers.ancestral import Last
 from feasibly.samplers.normals import inside, truncated
-from feasibly.samplers.particles import MOST, Levels, Twist, Weighted, urgent
 from feasibly.samplers.principal import Principal, given
 from feasibly.samplers.slopes import Slopes, mapped
 from feasibly.samplers.weights import effective_size, smoothed
 from feasibly.schedules import VE, VP, LogLogit
+from tests.helpers import on, sampled
 from tests.samplers.conftest import double
 from tests.samplers.conftest import normal as randn
 
@@ -169,7 +170,7 @@ def test_of_two_intervals_the_less_likely_one_is_taken_first(rho, edges):
 
 
 def labelled(log_w):
-    """Particles whose parts are all the number of their row."""
+    """SMC whose parts are all the number of their row."""
     label = torch.arange(log_w.numel()).double()[:, None]
     slopes = Slopes(label[..., None], -label[..., None], 0.5)
     twist = Twist(2 * label, 3 * label, label[:, 0], (4 * label,), slopes)
@@ -248,8 +249,8 @@ def test_a_violated_value_that_is_flat_comes_after_an_equality(place):
         assert sorted(kept[1].tolist()) == sorted([place, *others[-(MOST - 1) :]])
 
 
-class Told(Particles):
-    """Particles with given weights: `log_h` and `log_ratio` are those of each step and number,
+class Told(SMC):
+    """SMC with given weights: `log_h` and `log_ratio` are those of each step and number,
     with shape (T, K)."""
 
     log_h = log_ratio = torch.zeros(0)
@@ -309,7 +310,7 @@ def test_particles_are_doubled_while_their_weights_are_unreliable(monkeypatch, f
     said = iter(found)
     monkeypatch.setattr(particles, "smoothed", lambda log_z: (log_z, next(said)))
     counted = Evaluations()
-    sampler = Particles(Network(PRIOR, counted), PLANE, steps=8, error=9.0)
+    sampler = on(SMC(steps=8, error=9.0), Network(PRIOR, counted), PLANE)
     about = sampler.begin(MemberNoise(0, range(32), (3,), dtype=torch.float64)).population
     assert (about.particles, about.pareto_k) == (2 * times, found[-1])
     assert next(said, None) is None
@@ -321,7 +322,7 @@ def test_particles_are_doubled_until_their_effective_size_is_that_of_the_error()
     far = Linear(double([[1.0, -2.0, 0.5]]), double([6.0]), tolerance=1e-12)
 
     def about(error):
-        sampler = Particles(PRIOR, far, steps=8, error=error)
+        sampler = on(SMC(steps=8, error=error), PRIOR, far)
         return sampler.begin(MemberNoise(0, range(64), (3,), dtype=torch.float64)).population
 
     few, many = about(0.5), about(1e-9)
@@ -335,7 +336,7 @@ def test_the_evidence_of_normal_data_is_the_density_of_the_values():
     """But for a constant, which is a factor of (2 pi)^(1/2) for each value."""
     for normal in (False, True):
         for n in (1, 256):
-            sampler = Particles(PRIOR, PLANE, normal=normal, particles=4)
+            sampler = on(SMC(normal=normal, particles=4), PRIOR, PLANE)
             noise = MemberNoise(0, range(n), (3,), dtype=torch.float64)
             about = sampler.begin(noise).population
             row = PLANE.A
@@ -360,7 +361,7 @@ def test_the_weight_of_a_radius_falls_as_the_exact_one_does(level, error):
     n, D = 256, 64
     prior = Gaussian(torch.zeros(D), torch.eye(D), VE(1e-3, 1e2))
     sphere = Equality(lambda x: x.square().sum(dim=1) - D, tolerance=1e-6)
-    sampler = Particles(prior, sphere)
+    sampler = on(SMC(), prior, sphere)
     t = sampler.times_at(double([math.log(level)]))[0]
     v = level**2 / (1 + level**2)  # the posterior variance of an element
     direction = randn(n, D, seed=1)
@@ -390,7 +391,7 @@ PLANE = Linear(double([[1.0, -2.0, 0.5]]), double([1.5]), tolerance=1e-12)
 
 @pytest.mark.parametrize("shift", [0.1, 200.0])
 def test_a_moves_weight_is_the_ratio_of_two_normals(shift):
-    sampler = Particles(PRIOR, PLANE)
+    sampler = on(SMC(), PRIOR, PLANE)
     t, s = sampler.times()[12:14]
     x_t, x_0, move = randn(5, 3), randn(5, 3, seed=1), shift * randn(5, 3, seed=2)
     mean, std = sampler.transition(x_t, x_0, t, s)
@@ -413,7 +414,7 @@ def test_a_normal_steps_weight_is_the_ratio_of_its_densities():
     """The sample is affine in the noise, so that its moments are those of unit noises. They are
     held against a dense conditional normal, and weights against its density. How values depend
     on the state is the formula of the docstring, without its change of basis."""
-    sampler = Particles(PRIOR, NORMAL, normal=True)
+    sampler = on(SMC(normal=True), PRIOR, NORMAL)
     t, s = sampler.times()[12:14].double()
     x_t = randn(1, 3, seed=1)
     told = sampler.twist(x_t, t)
@@ -451,7 +452,7 @@ def test_a_normal_steps_weight_is_the_ratio_of_its_densities():
 
 def test_a_curved_value_adds_its_curvature_to_normal_steps():
     law = Equality(lambda x: x[:, :1].square() - 1, tolerance=1e-6)
-    sampler, t, x_t = Particles(PRIOR, law, normal=True), double(0.6), randn(5, 3)
+    sampler, t, x_t = on(SMC(normal=True), PRIOR, law), double(0.6), randn(5, 3)
     around = [randn(5, 3, seed=k) for k in range(9)]
     found = sampler.twist(x_t, t, around)
     sigma = sampler.noise_level(t)
@@ -469,11 +470,11 @@ def test_values_in_their_basis_have_the_likelihood_of_values_as_they_are():
     """Also where two values are the same but for their scale, up to a constant."""
     prior = Gaussian(double([0.5, -1.0, 0.2]), COV, LogLogit())
     t, x_t = double(0.5), randn(6, 3)
-    found, other = (Particles(prior, NORMAL, normal=v).twist(x_t, t).log_h for v in (True, False))
+    found, other = (on(SMC(normal=v), prior, NORMAL).twist(x_t, t).log_h for v in (True, False))
     torch.testing.assert_close(found, other)
     once, again = double([[1.0, -2.0, 0.5]]), double([[1.0, -2.0, 0.5], [2.0, -4.0, 1.0]])
     laws = [Linear(A, 1.5 * A[:, 0], tolerance=1e-12) for A in (once, again)]
-    one, two = (Particles(prior, law, normal=True).twist(x_t, t).log_h for law in laws)
+    one, two = (on(SMC(normal=True), prior, law).twist(x_t, t).log_h for law in laws)
     torch.testing.assert_close(two - two[0], one - one[0], atol=1e-6, rtol=1e-6)
 
 
@@ -518,7 +519,7 @@ BOTH.linear = True  # so that no curvature is estimated
 @pytest.mark.parametrize("schedule", [LogLogit(), VP()], ids=repr)
 def test_of_gaussian_data_and_linear_residuals_a_twist_is_exact(schedule):
     prior = Gaussian(double([0.5, -1.0, 0.2]), COV, schedule)
-    sampler, gaps = Particles(prior, Linear(A, B, tolerance=1e-12)), []
+    sampler, gaps = on(SMC(), prior, Linear(A, B, tolerance=1e-12)), []
     for level in (0.3, 2.0):
         t = min(sampler.times(), key=lambda t: abs(sampler.noise_level(t) - level))
         x_t = 2 * randn(6, 3)
@@ -534,7 +535,7 @@ def test_of_gaussian_data_and_linear_residuals_a_twist_is_exact(schedule):
 
 
 def test_an_equality_and_an_interval_together_are_exact_too():
-    sampler = Particles(PRIOR, BOTH)
+    sampler = on(SMC(), PRIOR, BOTH)
     t = min(sampler.times(), key=lambda t: abs(sampler.noise_level(t) - 0.5))
     x_t = 2 * randn(6, 3)
     found = sampler.twist(x_t, t)
@@ -560,7 +561,7 @@ SEPARATES = Equality(lambda x: x[:, 1:] - 0.6, tolerance=1e-8)
 def test_modes_that_a_residual_tells_apart_have_their_weights():
     exact, n = 1 / (1 + math.exp(-(1.2**2) / 0.5)), 512
     error = 4 * math.sqrt(exact * (1 - exact) / n)
-    result = Particles(MIXTURE, SEPARATES, particles=16, minimize=LAST).sample(n, (2,))
+    result = sampled(on(SMC(particles=16, minimize=LAST), MIXTURE, SEPARATES), n, (2,))
     assert result.feasible.double().mean() > 0.9
     second = (result.samples[:, 0] > 0).double().mean().item()
     assert second == pytest.approx(exact, abs=error)
@@ -586,7 +587,7 @@ def test_modes_have_their_weights_where_the_denoiser_fails_on_a_sliver_of_states
     cov = torch.diag(torch.tensor([0.25, 0.25, 1.0])).expand(2, 3, 3)
     prior = Fails(W, mu, cov, LogLogit())
     value = Linear(torch.eye(3)[1:2], torch.tensor([0.6]), tolerance=1e-8)
-    result = Particles(prior, value, particles=K, minimize=LAST).sample(n, (3,))
+    result = sampled(on(SMC(particles=K, minimize=LAST), prior, value), n, (3,))
     assert result.feasible.all()
     assert prior.lost > n
     exact = 1 / (1 + math.exp(-(1.2**2) / 0.5))
@@ -608,7 +609,7 @@ def test_where_the_state_or_the_denoiser_is_not_finite_there_is_no_weight_and_no
     square = Equality(lambda x: x[:, 1:].square() - 1, tolerance=1e-6)
     laws = (PLANE, square, BOTH)
     for law, normal in itertools.product(laws, (False, True)):
-        sampler = Particles(prior, law, normal=normal)
+        sampler = on(SMC(normal=normal), prior, law)
         found = sampler.twist(x_t, t, around)
         assert bool(found.values) == (normal and law is not BOTH)
         if found.values:
@@ -620,14 +621,14 @@ def test_where_the_state_or_the_denoiser_is_not_finite_there_is_no_weight_and_no
         assert found.log_h[1:3].tolist() == [-INF] * 2
         assert found.move.isfinite().all()
         assert not found.move[1:2].any()
-        alone = Particles(PRIOR, law, normal=normal).twist(x_t[::3], t, [n[::3] for n in around])
+        alone = on(SMC(normal=normal), PRIOR, law).twist(x_t[::3], t, [n[::3] for n in around])
         torch.testing.assert_close(found.log_h[::3], alone.log_h)
         torch.testing.assert_close(found.move[::3], alone.move)
 
 
 def test_values_nearest_to_their_bounds_are_the_same_until_the_next_gradient():
     prior = Gaussian(torch.zeros(20).double(), torch.eye(20).double(), LogLogit())
-    sampler = Particles(prior, Bounds(-1.0, 1.0, tolerance=1e-6))
+    sampler = on(SMC(), prior, Bounds(-1.0, 1.0, tolerance=1e-6))
     around = list(randn(4, 3, 20, seed=1))
     t, s = sampler.times()[14:16]
     first = sampler.twist(randn(3, 20), t, around).slopes
@@ -642,7 +643,7 @@ def test_values_nearest_to_their_bounds_are_the_same_until_the_next_gradient():
 
 def test_the_last_step_leaves_a_member_inside_of_inequalities_where_it_is():
     prior = Gaussian(torch.zeros(3).double(), torch.eye(3).double(), LogLogit())
-    sampler = Particles(prior, Bounds(-1.0, 1.0, tolerance=1e-6), levels=Levels(drawn=0.0))
+    sampler = on(SMC(levels=Levels(drawn=0.0)), prior, Bounds(-1.0, 1.0, tolerance=1e-6))
     t, s = sampler.times()[-2:].double()
     x_t = double([[0.1, -0.2, 0.3], [0.0, 0.5, -0.5]])
     x_s = sampler.predict(x_t, sampler.denoiser(x_t, t), t, s, torch.ones_like)
@@ -655,16 +656,17 @@ def test_normal_steps_of_values_that_are_alike_do_not_depend_on_batch_mates():
     cov = (torch.eye(8) / 5).double().expand(2, 8, 8)
     prior = GaussianMixture(double([0.5, 0.5]), mean, cov, LogLogit())
     law = Linear(randn(4, 8, seed=3), torch.zeros(4).double(), tolerance=1e-8)
-    sampler = Particles(prior, law, steps=8, error=9.0, normal=True)
+    sampler = on(SMC(steps=8, error=9.0, normal=True), prior, law)
     whole, parts = (
-        sampler.sample(4, (8,), dtype=torch.float64, chunk=chunk).samples for chunk in (4, 3)
+        sampled(sampler, 4, (8,), dtype=torch.float64, batch_size=chunk).samples
+        for chunk in (4, 3)
     )
     torch.testing.assert_close(whole, parts, rtol=1e-7, atol=1e-7)
 
 
 def test_a_flat_value_moves_no_particle_of_a_normal_step():
     flat = Equality(lambda x: 0 * x[:, 1:] + 5, tolerance=1e-6)
-    sampler, x_t = Particles(PRIOR, flat, normal=True), randn(4, 3)
+    sampler, x_t = on(SMC(normal=True), PRIOR, flat), randn(4, 3)
     t, s = sampler.times()[12:14].double()
     found = sampler.twist(x_t, t, [torch.ones(4, 3).double()] * 2)
     mean, std = sampler.transition(x_t, found.x_0, t, s)
@@ -678,8 +680,8 @@ def test_where_an_inequality_is_rare_members_are_spread_over_its_inside():
     n, edge = 256, 1.96
     rare = Inequality(lambda x: edge - x[:, :1], tolerance=1e-10)
     prior = Gaussian(torch.zeros(2), torch.eye(2), LogLogit())
-    sampler = Particles(prior, rare, particles=8, levels=Levels(drawn=0.0), minimize=LAST)
-    result = sampler.sample(n, (2,))
+    sampler = on(SMC(particles=8, levels=Levels(drawn=0.0), minimize=LAST), prior, rare)
+    result = sampled(sampler, n, (2,))
     assert result.feasible.all()
     x, free = result.samples.double().unbind(dim=1)
     exact = stats.truncnorm(edge, INF)
@@ -710,7 +712,7 @@ def test_structure_that_is_finer_than_level_keeps_its_variance():
         return gap * (1 + 1e-3 * gap)
 
     law = Equality(apart_from_values, tolerance=1e-8)
-    assert isinstance(feasibly.plan(prior, law, (D,)).attempts[0], Particles)
+    assert isinstance(feasibly.plan(prior, law, (D,)).attempts[0], SMC)
     x = feasibly.sample(prior, law, n, (D,), dtype=torch.float64).samples
     S = rows @ cov @ rows.T
     left = cov - cov @ rows.T @ torch.linalg.inv(S) @ rows @ cov
@@ -735,8 +737,8 @@ def test_data_in_other_units_has_the_same_samples_in_those_units():
             lambda x: x.square().sum(dim=1) / unit - 4 * unit, tolerance=1e-10 * unit**2
         )
         levels = Levels(4.0 * unit, INF, 0.05 * unit, 1.5 * unit)
-        sampler = Particles(prior, curve, levels=levels, steps=16, error=9.0)
-        return sampler.sample(16, (2,), dtype=torch.float64).samples
+        sampler = on(SMC(levels=levels, steps=16, error=9.0), prior, curve)
+        return sampled(sampler, 16, (2,), dtype=torch.float64).samples
 
     torch.testing.assert_close(run(100.0), 100 * run(1.0), rtol=1e-4, atol=0)
 
@@ -746,7 +748,7 @@ def test_a_weight_takes_a_gradient_for_twelve_values_or_for_every_equality(equal
     evaluations = Evaluations()
     prior = Gaussian(torch.zeros(20), torch.eye(20), LogLogit())
     constraint = Bounds(0.0 if equal else -1.0, 0.0 if equal else 1.0, tolerance=1e-6)
-    sampler = Particles(Network(prior, evaluations), constraint)
+    sampler = on(SMC(), Network(prior, evaluations), constraint)
     sampler.twist(randn(3, 20).float(), double(0.5).float(), [randn(3, 20).float()] * 2)
     assert (evaluations.forward, evaluations.backward) == (1, gradients)
 
@@ -792,8 +794,8 @@ def product(c):
 
 
 def wide(law, n, **options):
-    sampler = Particles(TWO, law, minimize=LAST, **options)
-    result = sampler.sample(n, (2,))
+    sampler = on(SMC(minimize=LAST, **options), TWO, law)
+    result = sampled(sampler, n, (2,))
     assert result.feasible.all()
     told = [one for one in result.warnings if "Importance weights are not reliable" in one]
     return (result.samples[:, 0] < 0).double().mean().item(), told, result.populations[0]
@@ -841,8 +843,8 @@ def test_a_normal_values_units_change_nothing():
     """A row that is a million times the others is met as they are."""
     unit = double([1.0, 1e6])
     laws = [Linear(NORMAL.A * u[:, None], NORMAL.y * u, tolerance=1e-6) for u in (unit**0, unit)]
-    x_t, t = randn(3, 3, seed=1), Particles(PRIOR, laws[0]).times()[12].double()
-    one, other = (Particles(PRIOR, law, normal=True).twist(x_t, t) for law in laws)
+    x_t, t = randn(3, 3, seed=1), on(SMC(), PRIOR, laws[0]).times()[12].double()
+    one, other = (on(SMC(normal=True), PRIOR, law).twist(x_t, t) for law in laws)
     apart = other.log_h - one.log_h
     torch.testing.assert_close(apart, apart[:1].expand(3))
     torch.testing.assert_close(other.values[2], one.values[2])
@@ -867,8 +869,8 @@ def test_levels_that_tell_nothing_take_no_gradient_and_higher_ones_no_particles(
     prior = Gaussian(torch.zeros(4).double(), torch.eye(4).double(), LogLogit())
     held = Linear(torch.eye(4)[:1].double(), double([0.5]), tolerance=1e-6)
     counted, levels = Evaluations(), Levels(begun, weighted, drawn, 1.0, every)
-    sampler = Particles(
-        Network(prior, counted), held, particles=3, steps=16, error=9.0, levels=levels
+    sampler = on(
+        SMC(particles=3, steps=16, error=9.0, levels=levels), Network(prior, counted), held
     )
     sampler.begin(MemberNoise(0, range(32), (4,), dtype=torch.float64))
     each = counted.member_forward / 32, counted.member_backward / 32
@@ -883,8 +885,8 @@ def test_with_few_levels_the_cost_is_counted_by_hand(monkeypatch):
     prior = Gaussian(torch.zeros(4).double(), torch.eye(4).double(), VE(1e-2, 1e2))
     held = Linear(torch.eye(4)[:1].double(), double([0.5]), tolerance=1e-6)
     counted, levels = Evaluations(), Levels(12.0, 1.5, 0.1, 1.0, 2)
-    sampler = Particles(
-        Network(prior, counted), held, particles=3, steps=8, error=9.0, levels=levels
+    sampler = on(
+        SMC(particles=3, steps=8, error=9.0, levels=levels), Network(prior, counted), held
     )
     found = [sampler.noise_level(t) for t in sampler.times()]
     assert found[4] == pytest.approx(1)
@@ -904,10 +906,10 @@ def test_particles_that_are_never_weighed_and_errors_that_are_not_positive_are_r
     held = Linear(torch.eye(2)[:1], torch.zeros(1), tolerance=1e-6)
     for levels in (Levels(weighted=0.05), Levels(every=0), Levels(drawn=-0.1)):
         with pytest.raises(ValueError, match=r"levels=Levels"):
-            Particles(prior, held, levels=levels)
+            on(SMC(levels=levels), prior, held)
     for error in (0, -1.0, math.nan):
         with pytest.raises(ValueError, match=r"error=...\) must be a positive number"):
-            Particles(prior, held, error=error)
+            on(SMC(error=error), prior, held)
 
 
 def test_above_the_level_at_which_they_are_weighed_no_graph_is_kept():
@@ -920,7 +922,7 @@ def test_above_the_level_at_which_they_are_weighed_no_graph_is_kept():
 
     prior = Trained(torch.zeros(2), torch.eye(2), LogLogit())
     held = Linear(torch.eye(2)[:1], torch.zeros(1), tolerance=1e-6)
-    sampler = Particles(prior, held, levels=Levels(weighted=0.5))
+    sampler = on(SMC(levels=Levels(weighted=0.5)), prior, held)
     x_t = torch.ones(3, 2)
     x_t[1, 0] = math.nan
     for t in (0.2, 1.0):  # below and above
@@ -1007,7 +1009,7 @@ def test_states_of_all_trajectories_are_weighed_as_one_by_one(monkeypatch, name,
             sizes.append(len(x_t))
             return SHIFTED(x_t, t)
 
-    sampler = Particles(Watched(), constraint, normal=normal)
+    sampler = on(SMC(normal=normal), Watched(), constraint)
     batched = dataclasses.replace(sampler, batch=40)
     x = [randn(35, D, seed=k) for k in range(3)]
     around = [] if constraint.linear else [randn(1, D, seed=k) for k in range(4, 8)]
@@ -1031,7 +1033,7 @@ def test_flat_values_are_weighed():
     flat = Inequality(
         lambda x: torch.cat([(x[:, :2] - 50).relu() - 1, x[:, 2:3]], dim=1), tolerance=1e-8
     )
-    sampler = Particles(NOISE, flat, steps=12, levels=Levels(drawn=0.0))
+    sampler = on(SMC(steps=12, levels=Levels(drawn=0.0)), NOISE, flat)
     around = [randn(1, D, seed=k) for k in range(4)]
     assert sampler.twist(randn(6, D), double(0.3), around).log_h.isfinite().all()
     start = begin(sampler)
@@ -1069,15 +1071,17 @@ SHORT = {"steps": 12, "particles": 2}
 @pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")  # steps are few
 def test_samples_with_targets_do_not_depend_on_chunks():
     options = {"steps": 6, "particles": 1, "error": 9.0}
-    sampler = Particles(NOISE, WEIGHED["targets"], minimize=GaussNewton(steps=4), **options)
-    one, two = (sampler.sample(9, (D,), dtype=torch.float64, chunk=k).samples for k in (None, 7))
+    sampler = on(SMC(minimize=GaussNewton(steps=4), **options), NOISE, WEIGHED["targets"])
+    one, two = (
+        sampled(sampler, 9, (D,), dtype=torch.float64, batch_size=k).samples for k in (None, 7)
+    )
     torch.testing.assert_close(one, two, rtol=0, atol=1e-8)
 
 
 def test_samples_in_single_precision_do_not_depend_on_chunks():
     prior = Gaussian(torch.zeros(D), torch.eye(D), LogLogit())
-    sampler = Particles(prior, Linear(torch.eye(D)[:1], torch.ones(1), tolerance=1e-6), **SHORT)
-    one, two = (sampler.sample(40, (D,), chunk=chunk).samples for chunk in (None, 7))
+    sampler = on(SMC(**SHORT), prior, Linear(torch.eye(D)[:1], torch.ones(1), tolerance=1e-6))
+    one, two = (sampled(sampler, 40, (D,), batch_size=chunk).samples for chunk in (None, 7))
     torch.testing.assert_close(one, two, rtol=0, atol=1e-3)
 
 
@@ -1087,7 +1091,7 @@ def test_samples_with_targets_of_their_own_share_nothing():
     other[0] = 4.0
     plain = Linear(torch.eye(D)[:2].double(), torch.zeros(2), 1e-8)
     found = [
-        Particles(NOISE, EachMember(plain, targets), **SHORT).sample(40, (D,), dtype=torch.float64)
+        sampled(on(SMC(**SHORT), NOISE, EachMember(plain, targets)), 40, (D,), dtype=torch.float64)
         for targets in (TARGETS, other)
     ]
     one, two = (result.samples for result in found)
@@ -1112,8 +1116,8 @@ def own_values(x):
 )
 def test_samples_with_conditions_of_their_own_share_nothing(prior, constraint, chunk):
     """Those of the first eight are the same. Each of the others has its own prior or target."""
-    sampler = Particles(prior, constraint, **SHORT)
-    found = {n: sampler.sample(n, (D,), dtype=torch.float64, chunk=chunk) for n in (8, 32)}
+    sampler = on(SMC(**SHORT), prior, constraint)
+    found = {n: sampled(sampler, n, (D,), dtype=torch.float64, batch_size=chunk) for n in (8, 32)}
     assert len(found[8].populations) == 1
     assert not found[32].populations
     assert found[32].feasible.all()
@@ -1128,7 +1132,7 @@ def test_samples_with_conditions_of_their_own_share_nothing(prior, constraint, c
 @pytest.mark.parametrize("n", [1, 40])
 def test_a_population_of_few_samples_has_more_trajectories(n):
     counted = Evaluations()
-    sampler = Particles(Network(NOISE, counted), LINE, error=9.0, steps=12)
+    sampler = on(SMC(error=9.0, steps=12), Network(NOISE, counted), LINE)
     start = begin(sampler, n)
     assert start.x.shape == (n, D)
     assert len(set(start.x[:, 1].tolist())) > 0.5 * n
@@ -1153,9 +1157,9 @@ def test_no_more_states_than_a_chunk_go_through_the_network_at_a_time(name, outp
 
     prior = Counts(NOISE.mu, torch.eye(D).double(), NOISE.schedule)
     options = {"steps": 6, "particles": 1, "error": 9.0, "output": output}
-    sampler = Particles(prior, WEIGHED[name], minimize=GaussNewton(steps=4), **options)
-    one = sampler.sample(9, (D,), dtype=torch.float64, chunk=4)
+    sampler = on(SMC(minimize=GaussNewton(steps=4), **options), prior, WEIGHED[name])
+    one = sampled(sampler, 9, (D,), dtype=torch.float64, batch_size=4)
     assert max(sizes) == 4
     sampler = dataclasses.replace(sampler, denoiser=NOISE)
-    two = sampler.sample(9, (D,), dtype=torch.float64)
+    two = sampled(sampler, 9, (D,), dtype=torch.float64)
     torch.testing.assert_close(one.samples, two.samples, rtol=0, atol=1e-8)

@@ -12,8 +12,9 @@ from feasibly import PPR, Ancestral, Equality
 from feasibly.minimizers import LBFGS, GaussNewton, WarmLBFGS
 from feasibly.oracles import Gaussian
 from feasibly.randomness import MemberNoise
-from feasibly.sampling import trajectory
+from feasibly.run import trajectory
 from feasibly.schedules import VP, Cosine, LogLogit, Rectified, Schedule
+from tests.helpers import on, sampled
 from tests.samplers.conftest import CURVE, correlated, denoised, normal, plane
 
 UNREACHABLE = Equality(lambda x: x.square().sum(dim=1) + 1, tolerance=1e-6)
@@ -28,15 +29,15 @@ UNREACHABLE = Equality(lambda x: x.square().sum(dim=1) + 1, tolerance=1e-6)
 def test_budget_is_that_of_the_paper(minimize, gaussian):
     """T (1 + M (P + 1)) forward and T M P backward evaluations, when no member stops early."""
     for T, M in ((1, 1), (4, 2), (2, 3)):
-        sampler = PPR(gaussian, UNREACHABLE, steps=T, repeats=M, minimize=minimize)
-        spent = sampler.sample(3, (2,)).evaluations
+        sampler = on(PPR(steps=T, repeats=M, minimize=minimize), gaussian, UNREACHABLE)
+        spent = sampled(sampler, 3, (2,)).evaluations
         expected = (T * (1 + M * (minimize.steps + 1)), T * M * minimize.steps)
         assert (spent.forward, spent.backward) == expected == sampler.budget()
         assert (spent.member_forward, spent.member_backward) == tuple(3 * n for n in expected)
 
 
 def test_the_papers_settings_are_the_defaults_and_cost_1216_and_1024(gaussian):
-    sampler = PPR(gaussian, UNREACHABLE)
+    sampler = on(PPR(), gaussian, UNREACHABLE)
     assert (sampler.steps, sampler.repeats, sampler.sigma_max) == (64, 2, math.inf)
     assert sampler.minimize == LBFGS(steps=8, max_step=None)
     assert sampler.last is None
@@ -48,8 +49,8 @@ def test_the_papers_settings_are_the_defaults_and_cost_1216_and_1024(gaussian):
 def test_budget_counts_the_products_of_several_residuals(m):
     prior = Gaussian(torch.zeros(16), torch.eye(16), LogLogit())
     constraint = Equality(lambda x: x[:, :m].square() + 1, tolerance=1e-9)
-    sampler = PPR(prior, constraint, steps=2, minimize=GaussNewton(rtol=1e-12))
-    spent = sampler.sample(2, (16,), dtype=torch.float64).evaluations
+    sampler = on(PPR(steps=2, minimize=GaussNewton(rtol=1e-12)), prior, constraint)
+    spent = sampled(sampler, 2, (16,), dtype=torch.float64).evaluations
     forward, backward = sampler.budget(residuals=m)
     assert spent.forward <= forward
     assert spent.backward <= backward
@@ -59,7 +60,7 @@ def test_budget_counts_the_products_of_several_residuals(m):
 
 def test_trivial_constraint_leaves_the_predictor_and_the_renoising(gaussian):
     """Where nothing is violated, PROJECT is the denoiser."""
-    sampler = PPR(gaussian, Equality(lambda x: 0 * x, tolerance=1e-9))
+    sampler = on(PPR(), gaussian, Equality(lambda x: 0 * x, tolerance=1e-9))
     x = normal(5, 2)
     t = torch.tensor(0.4, dtype=torch.float64)
     found = sampler.project(x, t, radius=1.0)
@@ -72,8 +73,8 @@ def test_above_its_levels_a_step_is_the_predictor(checkerboard):
     constraint = CURVE
     x, z = normal(2, 7, 2).float()
     t, s = torch.tensor(0.9), torch.tensor(0.85)
-    ppr = PPR(checkerboard, constraint, **bounds).step(x, t, s, lambda like: z)
-    ancestral = Ancestral(checkerboard).step(x, t, s, lambda like: z)
+    ppr = on(PPR(**bounds), checkerboard, constraint).step(x, t, s, lambda like: z)
+    ancestral = on(Ancestral(), checkerboard).step(x, t, s, lambda like: z)
     assert torch.equal(ppr.x, ancestral.x)
     assert torch.equal(ppr.x_0, ancestral.x_0)
 
@@ -83,7 +84,7 @@ def test_a_step_predicts_then_projects_and_renoises_so_many_times(checkerboard):
     within the radius of the level that the step came from."""
     constraint = CURVE
     minimize = GaussNewton(steps=3, max_distance=0.3)  # so short that the radius is felt
-    sampler = PPR(checkerboard, constraint, repeats=3, minimize=minimize)
+    sampler = on(PPR(repeats=3, minimize=minimize), checkerboard, constraint)
     t, s = torch.tensor([0.6, 0.5], dtype=torch.float64)
     x, *noise = normal(5, 7, 2)
     given = iter(noise)
@@ -100,7 +101,7 @@ def test_projection_on_a_gaussian_is_the_closed_form():
     """With an affine denoiser and a linear constraint, PROJECT is a least-distance problem."""
     prior, constraint = correlated(LogLogit(), 6), plane(2, 6, tolerance=1e-12)
     minimize = GaussNewton(max_distance=None, damping=0.0)
-    sampler = PPR(prior, constraint, minimize=minimize)
+    sampler = on(PPR(minimize=minimize), prior, constraint)
     t, x = torch.tensor(0.5, dtype=torch.float64), normal(4, 6)
     x_0, slope = denoised(prior, x, t)
     J = constraint.A @ slope
@@ -130,8 +131,10 @@ def test_schedules_are_equivalent_under_x_over_alpha(base, eta):
     results = []
     for schedule in (base, Exploding(base)):
         prior = Gaussian(torch.zeros(2), torch.tensor([[1.0, 0.5], [0.5, 1.0]]), schedule)
-        sampler = PPR(
-            prior, constraint, steps=16, repeats=1, eta=eta, minimize=GaussNewton(), sigma_max=0.75
+        sampler = on(
+            PPR(steps=16, repeats=1, eta=eta, minimize=GaussNewton(), sigma_max=0.75),
+            prior,
+            constraint,
         )
         noise = iter(normal(64, 8, 2, seed=11))
 
@@ -151,7 +154,7 @@ def test_schedules_are_equivalent_under_x_over_alpha(base, eta):
 def test_projection_stays_within_the_trust_radius(schedule):
     """Half of the radius in units of clean data, as wide as the noise of so many numbers."""
     prior = Gaussian(torch.zeros(2), torch.eye(2), schedule)
-    sampler = PPR(prior, UNREACHABLE, minimize=GaussNewton(steps=8, max_distance=0.5))
+    sampler = on(PPR(minimize=GaussNewton(steps=8, max_distance=0.5)), prior, UNREACHABLE)
     t = torch.tensor(0.3, dtype=torch.float64)
     alpha, _ = schedule(t)
     x = alpha * normal(32, 2, seed=11)
@@ -179,7 +182,7 @@ def test_projection_stays_within_the_trust_radius(schedule):
 )
 def test_bad_options_are_refused(options, gaussian):
     with pytest.raises(ValueError, match=rf"PPR\({next(iter(options))}="):
-        PPR(gaussian, UNREACHABLE, **options)
+        on(PPR(**options), gaussian, UNREACHABLE)
 
 
 @pytest.fixture
@@ -201,7 +204,7 @@ def test_the_last_projection_goes_on_for_members_that_are_nearly_feasible():
     sampler = feasibly.plan(field, seen, (128,), **settings).attempts[0]
     assert sampler.last == replace(sampler.minimize, steps=160)
     long, short = (
-        each.sample(8, (128,), dtype=torch.float64)
+        sampled(each, 8, (128,), dtype=torch.float64)
         for each in (sampler, replace(sampler, last=None))
     )
     assert short.feasible.double().mean() < 0.5
@@ -214,8 +217,8 @@ def test_the_last_projection_goes_on_for_members_that_are_nearly_feasible():
 def test_the_budget_counts_the_longer_last_projection(broad):
     impossible = Equality(lambda x: x[:, :12].square() + 1, tolerance=1e-6)
     minimize = {"minimize": WarmLBFGS(steps=4), "last": WarmLBFGS(steps=9)}
-    sampler = PPR(broad, impossible, steps=12, repeats=1, sigma_max=10.0, **minimize)
-    spent = sampler.sample(2, (16,), dtype=torch.float64).evaluations
+    sampler = on(PPR(steps=12, repeats=1, sigma_max=10.0, **minimize), broad, impossible)
+    spent = sampled(sampler, 2, (16,), dtype=torch.float64).evaluations
     assert (spent.forward, spent.backward) == sampler.budget(12)
     levels = sum(sampler.noise_level(s) <= 10.0 for s in sampler.times()[1:])
     assert spent.backward == 4 * (levels - 1) + 9
@@ -224,7 +227,7 @@ def test_the_budget_counts_the_longer_last_projection(broad):
 def test_projections_of_a_run_share_their_curvature(broad):
     """The pairs of a step are the next one's to begin with, and a run's own."""
     curved = Equality(lambda x: x[:, :12] + x[:, :12] ** 3 - 0.3, tolerance=1e-12)
-    sampler = PPR(broad, curved, steps=6, minimize=WarmLBFGS(steps=4, memory=48))
+    sampler = on(PPR(steps=6, minimize=WarmLBFGS(steps=4, memory=48)), broad, curved)
     noise = MemberNoise(0, [0, 1], (16,), dtype=torch.float64)
     memories = [step.memory for _, _, step in trajectory(sampler, noise)]
     assert memories[0].count.eq(0).all()
@@ -253,8 +256,10 @@ def test_projections_may_stop_at_a_share_below_a_noise_level_but_for_the_last(ga
             return super().__call__(residual, x, *rest, share=share, **others)
 
     line = Equality(lambda x: x[:, :1] - 0.3, tolerance=1e-8)
-    sampler = PPR(gaussian, line, steps=8, repeats=1, minimize=Asked(), share=0.1, sigma_share=1.0)
-    sampler.sample(4, (2,))
+    sampler = on(
+        PPR(steps=8, repeats=1, minimize=Asked(), share=0.1, sigma_share=1.0), gaussian, line
+    )
+    sampled(sampler, 4, (2,))
     levels = [sampler.noise_level(t) for t in sampler.times()[1:]]
     assert list(asked.values()) == [0.1 * (level <= 1.0) for level in levels[:-1]] + [0.0]
     assert len(set(asked.values())) == 2
@@ -262,14 +267,14 @@ def test_projections_may_stop_at_a_share_below_a_noise_level_but_for_the_last(ga
 
 def test_every_second_step_is_left_out_below_a_noise_level(gaussian):
     line = Equality(lambda x: x[:, :1] - 0.3, tolerance=1e-8)
-    whole = PPR(gaussian, line, steps=9, repeats=1, minimize=GaussNewton())
+    whole = on(PPR(steps=9, repeats=1, minimize=GaussNewton()), gaussian, line)
     times = whole.times()
     above = sum(whole.noise_level(t) > 0.3 for t in times)
     assert 0 < above < 7
     sampler = replace(whole, sparse=0.3)
     kept = [*range(above), *range(above, 9, 2), 9]
     assert torch.equal(sampler.times(), times[kept])
-    result = sampler.sample(4, (2,))
+    result = sampled(sampler, 4, (2,))
     assert result.feasible.all()
     assert [(one.step, one.steps) for one in result.trace] == [
         (k, len(kept) - 1) for k in range(1, len(kept))

@@ -11,6 +11,7 @@ from feasibly.oracles import Gaussian
 from feasibly.samplers import HDC
 from feasibly.samplers.projection import closed_form, project
 from feasibly.schedules import LogLogit
+from tests.helpers import on, sampled
 from tests.samplers.conftest import normal
 
 A = torch.tensor([[1.0, 2.0, -1.0]], dtype=torch.float64)
@@ -81,5 +82,5 @@ def test_hard_data_consistency_does_not_search_on_a_linear_constraint():
     prior = Gaussian(torch.zeros(3), torch.eye(3), LogLogit())
     known = Mask([True, False, False], 0.7, tolerance=1e-12)
     for constraint in (Linear(A, [0.5], tolerance=1e-8), Composite([known])):
-        result = HDC(prior, constraint, steps=8, minimize=Forbidden()).sample(8, (3,))
+        result = sampled(on(HDC(steps=8, minimize=Forbidden()), prior, constraint), 8, (3,))
         assert result.feasible.all()

@@ -6,11 +6,13 @@ from itertools import pairwise
 import pytest
 import torch
 
-from feasibly import Decoded, PredictorCorrector
+from feasibly import Decoded
+from feasibly.samplers import PredictorCorrector
 from feasibly.minimizers import LBFGS, GaussNewton
 from feasibly.oracles import Gaussian
 from feasibly.samplers import PDM, ProximalLangevin
 from feasibly.schedules import Cosine, LogLogit
+from tests.helpers import on
 from tests.samplers.conftest import (
     COV,
     CURVE,
@@ -33,7 +35,7 @@ LATE = torch.tensor(0.2, dtype=torch.float64)
 def test_correction_has_its_closed_form_stationary_variance(delta, gaussian):
     """On N(0, 1), x' = a x + sqrt(delta) sigma z with a = rho + sqrt(1 - delta) (1 - rho), so
     the variance is delta sigma^2 / (1 - a^2), which tends to 1 + sigma^2 with delta to zero."""
-    sampler = PredictorCorrector(gaussian, delta=delta)
+    sampler = on(PredictorCorrector(delta=delta), gaussian)
     direction = torch.tensor([[1.0, 1.0]], dtype=torch.float64) / 2**0.5  # of variance 1.6
     t = torch.tensor(0.55, dtype=torch.float64)
     sigma = gaussian.schedule(t)[1]
@@ -53,7 +55,7 @@ def test_correction_has_its_closed_form_stationary_variance(delta, gaussian):
 @pytest.mark.parametrize("where", ["x_t", "x_0"])
 def test_a_step_of_pdm_is_the_recursion_in_units_of_the_signal(schedule, where):
     prior = Gaussian(torch.zeros(2), COV, schedule)
-    sampler = PDM(prior, LINE, repeats=3, kappa=0.4, where=where)
+    sampler = on(PDM(repeats=3, kappa=0.4, where=where), prior, LINE)
     x, noise = normal(4, 2), normal(6, 4, 2, seed=1)
     x_s, x_0, _ = sampler.step(x, T, S, given(noise))
 
@@ -73,11 +75,11 @@ def test_a_step_of_pdm_is_the_recursion_in_units_of_the_signal(schedule, where):
 
 
 def test_projections_of_pdm_are_in_closed_form_where_there_is_one(gaussian):
-    known, unknown = PDM(gaussian, LINE), PDM(gaussian, CURVE)
-    given = PDM(gaussian, LINE, minimize=GaussNewton())
+    known, unknown = on(PDM(), gaussian, LINE), on(PDM(), gaussian, CURVE)
+    given = on(PDM(minimize=GaussNewton()), gaussian, LINE)
     x = normal(5, 2)
     assert torch.equal(known.project(x), LINE.projection(x))
-    assert torch.equal(unknown.project(x), PDM(gaussian, CURVE, minimize=LBFGS()).project(x))
+    assert torch.equal(unknown.project(x), on(PDM(minimize=LBFGS()), gaussian, CURVE).project(x))
     assert not torch.equal(given.project(x), known.project(x))
     torch.testing.assert_close(given.project(x), known.project(x), rtol=1e-5, atol=1e-5)
 
@@ -85,8 +87,8 @@ def test_projections_of_pdm_are_in_closed_form_where_there_is_one(gaussian):
 @pytest.mark.parametrize("start", [0.0, 0.35, 0.9])
 def test_before_its_start_the_proximal_method_is_the_predictor_corrector(start, gaussian):
     options = {"steps": 10, "corrections": 2}
-    sampler = ProximalLangevin(gaussian, LINE, start=start, minimize=STEP, **options)
-    free = PredictorCorrector(gaussian, **options)
+    sampler = on(ProximalLangevin(start=start, minimize=STEP, **options), gaussian, LINE)
+    free = on(PredictorCorrector(**options), gaussian)
     x, noise = normal(4, 2), normal(3, 4, 2, seed=1)
     for made, (t, s) in enumerate(pairwise(times(10)), start=1):
         a, b = (one.step(x, t, s, given(noise)) for one in (sampler, free))
@@ -107,7 +109,7 @@ def test_the_proximal_map_of_a_linear_constraint_has_its_closed_form(schedule, m
     x, (alpha, _) = normal(6, 5, seed=2), schedule(LATE)
     z, A = x / alpha, constraint.A
     for lmbda in (1e-3, 0.5, 20.0):
-        sampler = ProximalLangevin(prior, constraint, lmbda=lmbda, minimize=minimize)
+        sampler = on(ProximalLangevin(lmbda=lmbda, minimize=minimize), prior, constraint)
         gram = A @ A.T + torch.eye(2).double() / (2 * lmbda)
         moved = torch.linalg.solve(gram, constraint.residual(z).T).T @ A
         torch.testing.assert_close(sampler.prox(x, LATE), alpha * (z - moved), rtol=0, atol=1e-6)
@@ -116,7 +118,7 @@ def test_the_proximal_map_of_a_linear_constraint_has_its_closed_form(schedule, m
 @pytest.mark.parametrize("schedule", [LogLogit(), Cosine()], ids=repr)
 def test_without_a_proximity_term_states_are_feasible_as_they_are(schedule):
     prior = Gaussian(torch.zeros(2), torch.eye(2), schedule)
-    sampler = ProximalLangevin(prior, LINE, minimize=STEP)
+    sampler = on(ProximalLangevin(minimize=STEP), prior, LINE)
     x_s, x_0, _ = sampler.step(normal(6, 2), torch.tensor(0.3).double(), LATE)
     assert LINE.violation(x_0).max() < 1e-20
     torch.testing.assert_close(x_0, x_s / schedule(LATE)[0])
@@ -125,7 +127,7 @@ def test_without_a_proximity_term_states_are_feasible_as_they_are(schedule):
 def test_without_a_proximity_term_a_sample_stops_at_the_tolerance(gaussian):
     """Nearly feasible ones are not moved; with the term they are, by their share."""
     x = LINE.projection(normal(6, 2)) + 1e-5
-    free, near = (ProximalLangevin(gaussian, LINE, lmbda=lmbda) for lmbda in (math.inf, 1e3))
+    free, near = (on(ProximalLangevin(lmbda=lmbda), gaussian, LINE) for lmbda in (math.inf, 1e3))
     assert torch.equal(free.prox(x, LATE), x)
     assert not torch.equal(near.prox(x, LATE), x)
 
@@ -137,7 +139,7 @@ def test_the_proximal_map_goes_through_a_nonlinear_decoder(gaussian):
         return torch.stack((torch.sinh(z[:, 0]), z[:, 1] + z[:, 0] ** 2 / 2), dim=1)
 
     minimize = LBFGS(steps=80, max_step=None)
-    sampler = ProximalLangevin(gaussian, Decoded(LINE, decode), lmbda=0.7, minimize=minimize)
+    sampler = on(ProximalLangevin(lmbda=0.7, minimize=minimize), gaussian, Decoded(LINE, decode))
     x = normal(6, 2)
     z = sampler.prox(x, LATE).requires_grad_()
     value = LINE.violation(decode(z)) + (z - x).square().sum(dim=1) / (2 * 0.7)
@@ -149,10 +151,10 @@ def test_the_proximal_map_goes_through_a_nonlinear_decoder(gaussian):
 def test_every_correction_is_followed_by_the_proximal_map():
     prior = Gaussian(torch.zeros(2), COV, Cosine())
     options = {"corrections": 2, "delta": 0.3}
-    sampler = ProximalLangevin(prior, LINE, lmbda=0.5, minimize=STEP, **options)
+    sampler = on(ProximalLangevin(lmbda=0.5, minimize=STEP, **options), prior, LINE)
     x, noise, t = normal(4, 2), normal(3, 4, 2, seed=1), torch.tensor(0.3).double()
     x_s = sampler.step(x, t, LATE, given(noise)).x
-    free = PredictorCorrector(prior, delta=0.3)
+    free = on(PredictorCorrector(delta=0.3), prior)
     y = free.predict(x, prior(x, t).mean, t, LATE, lambda like: noise[0])
     y = sampler.prox(y, LATE)
     for z in noise[1:]:

@@ -12,10 +12,11 @@ from feasibly.denoisers import Denoiser
 from feasibly.errors import SamplingError
 from feasibly.network import Evaluations, Network
 from feasibly.oracles import Gaussian
+from feasibly.problem import Problem
 from feasibly.randomness import MemberNoise
 from feasibly.samplers import TrustSampling
-from feasibly.sampling import Problem
 from feasibly.schedules import Cosine, LogLogit
+from tests.helpers import on, sampled
 from tests.samplers.conftest import COV, CURVE, SCHEDULES, S, T, normal, plane, times
 
 pytestmark = pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
@@ -46,13 +47,15 @@ def test_trusted_means_take_steps_of_fixed_length_down_the_gradient(schedule, it
     """Before the noise is added, and with the network at the time that the step came from."""
     prior = Gaussian(torch.zeros(4), torch.eye(4), schedule)
     constraint = plane(2, 4)
-    sampler = TrustSampling(prior, constraint, iterations=iterations, length=0.2, bound=math.inf)
+    sampler = on(
+        TrustSampling(iterations=iterations, length=0.2, bound=math.inf), prior, constraint
+    )
     x, z = normal(3, 4, seed=2), normal(3, 4, seed=3)
     x_s, x_0, _ = sampler.step(x, T, S, lambda like: z)
 
     (alpha_t, sigma_t), (alpha_s, sigma_s) = schedule(T), schedule(S)
     shrink = alpha_t / (alpha_t**2 + sigma_t**2)
-    free = Ancestral(prior)
+    free = on(Ancestral(), prior)
     mean = free.step(x, T, S, torch.zeros_like).x
     noise = free.step(x, T, S, lambda like: z)[0] - mean
     for _ in range(iterations):
@@ -66,10 +69,10 @@ def test_trusted_means_take_steps_of_fixed_length_down_the_gradient(schedule, it
 
 def test_members_beyond_the_bound_do_not_move(gaussian):
     x = 3 * normal(12, 2)
-    mean = Ancestral(gaussian).step(x, T, S, torch.zeros_like).x
+    mean = on(Ancestral(), gaussian).step(x, T, S, torch.zeros_like).x
     sizes = size_of_noise(gaussian, mean, T)
     bound = sizes.median().item()
-    sampler = TrustSampling(gaussian, CURVE, iterations=1, bound=bound)
+    sampler = on(TrustSampling(iterations=1, bound=bound), gaussian, CURVE)
     moved = sampler.step(x, T, S, torch.zeros_like).x
     beyond = sizes > bound
     assert 0 < beyond.sum() < 12
@@ -86,13 +89,13 @@ def test_a_member_that_leaves_the_bound_rests(gaussian):
     away = Linear(torch.tensor([[1.0, 0.0]]).double(), torch.tensor([50.0]).double(), 1e-6)
     x = torch.tensor([[1.0, 0.5]]).double()
     options = {"length": 1.0}
-    mean = Ancestral(gaussian).step(x, T, S, torch.zeros_like).x
-    single = TrustSampling(gaussian, away, iterations=1, bound=math.inf, **options)
+    mean = on(Ancestral(), gaussian).step(x, T, S, torch.zeros_like).x
+    single = on(TrustSampling(iterations=1, bound=math.inf, **options), gaussian, away)
     once = single.step(x, T, S, torch.zeros_like).x
     sizes = [size_of_noise(gaussian, v, T).item() for v in (mean, once)]
     assert sizes[0] < sizes[1]
     network = Network(gaussian, Evaluations())
-    sampler = TrustSampling(network, away, iterations=9, bound=sum(sizes) / 2, **options)
+    sampler = on(TrustSampling(iterations=9, bound=sum(sizes) / 2, **options), network, away)
     found = sampler.step(x, T, S, torch.zeros_like).x
     torch.testing.assert_close(found, once)
     assert (network.evaluations.forward, network.evaluations.backward) == (3, 1)
@@ -102,9 +105,9 @@ def test_a_member_that_leaves_the_bound_rests(gaussian):
 @pytest.mark.parametrize("schedule", [LogLogit(), Cosine()], ids=repr)
 def test_the_bound_is_the_quantile_of_an_unconditional_run(quantile, schedule):
     prior = Gaussian(torch.zeros(2), COV, schedule)
-    sampler = TrustSampling(prior, CURVE, steps=7, quantile=quantile).prepare(problem(2))
+    sampler = on(TrustSampling(steps=7, quantile=quantile), prior, CURVE).prepare(problem(2))
 
-    free = Ancestral(prior, steps=7)
+    free = on(Ancestral(steps=7), prior)
     noise = MemberNoise(2**32 - 1, range(64), (2,), dtype=torch.float64)
     alpha, sigma = schedule(times(7)[0])
     x, expected = (alpha**2 + sigma**2).sqrt() * noise(), []
@@ -117,7 +120,7 @@ def test_the_bound_is_the_quantile_of_an_unconditional_run(quantile, schedule):
 
 def test_every_step_is_tested_against_the_bound_of_its_own(gaussian):
     """Between the extremes of the bounds, so that one bound for all would decide otherwise."""
-    sampler = TrustSampling(gaussian, CURVE, steps=5, iterations=1).prepare(problem(2))
+    sampler = on(TrustSampling(steps=5, iterations=1), gaussian, CURVE).prepare(problem(2))
     assert max(sampler.bounds) > 1.2 * min(sampler.bounds)
     x = 2 * normal(64, 2)
     for bound, (t, s) in zip(sampler.bounds, pairwise(times(5)), strict=True):
@@ -128,7 +131,7 @@ def test_every_step_is_tested_against_the_bound_of_its_own(gaussian):
 
 def test_bounds_are_calibrated_once_and_for_the_shape_of_the_problem():
     denoiser = Isotropic(LogLogit())
-    sampler = TrustSampling(denoiser, CURVE, steps=6)
+    sampler = on(TrustSampling(steps=6), denoiser, CURVE)
     small, large = (sampler.prepare(problem(n)) for n in (4, 400))
     assert denoiser.calls == 2 * 4 * 2 * 6  # four groups of 16 members, two calls a step
     assert small.prepare(problem(4)) is small
@@ -140,8 +143,8 @@ def test_bounds_are_calibrated_once_and_for_the_shape_of_the_problem():
 
 def test_steps_without_bounds_and_bounds_of_other_steps_are_refused(gaussian):
     with pytest.raises(ValueError, match="needs its bounds"):
-        TrustSampling(gaussian, CURVE).step(normal(1, 2), T, S)
-    sampler = TrustSampling(gaussian, CURVE, steps=6).prepare(problem(2))
+        on(TrustSampling(), gaussian, CURVE).step(normal(1, 2), T, S)
+    sampler = on(TrustSampling(steps=6), gaussian, CURVE).prepare(problem(2))
     with pytest.raises(ValueError, match="a bound for each of 12 steps, got 6"):
         replace(sampler, steps=12)
     assert len(replace(sampler, steps=12, bounds=None).prepare(problem(2)).bounds) == 12
@@ -150,10 +153,10 @@ def test_steps_without_bounds_and_bounds_of_other_steps_are_refused(gaussian):
 def test_calibration_is_not_counted():
     denoiser = Isotropic(LogLogit())
     line = Linear(torch.tensor([[1.0, -2.0]]), torch.tensor([0.3]), tolerance=1e-6)
-    sampler = TrustSampling(denoiser, line, steps=6, iterations=2)
-    spent = sampler.sample(3, (2,), attempts=2).evaluations.forward
+    sampler = on(TrustSampling(steps=6, iterations=2), denoiser, line)
+    spent = sampled(sampler, 3, (2,), attempts=2).evaluations.forward
     prepared = sampler.prepare(problem(2, dtype=torch.float32))
-    counted = prepared.sample(3, (2,), attempts=2).evaluations.forward
+    counted = sampled(prepared, 3, (2,), attempts=2).evaluations.forward
     assert spent == counted <= 2 * sampler.budget()[0]
     # the dry runs make 20 calls each, the calibrations of the first run and of `prepare` 48
     assert denoiser.calls == 2 * spent + 2 * 20 + 2 * 4 * 2 * 6
@@ -165,12 +168,12 @@ def test_a_calibration_that_breaks_down_says_so():
 
     broken.schedule = LogLogit()
     with pytest.raises(SamplingError, match="calibrates the bound"):
-        TrustSampling(broken, CURVE, steps=6).sample(3, (2,))
+        sampled(on(TrustSampling(steps=6), broken, CURVE), 3, (2,))
 
 
 def test_a_given_bound_needs_no_calibration():
     denoiser = Isotropic(LogLogit())
-    sampler = TrustSampling(denoiser, CURVE, steps=3, bound=2.5)
+    sampler = on(TrustSampling(steps=3, bound=2.5), denoiser, CURVE)
     assert sampler.prepare(problem(2)) is sampler
     assert sampler.bound_at(T) == 2.5
     assert denoiser.calls == 0
@@ -178,7 +181,7 @@ def test_a_given_bound_needs_no_calibration():
 
 def test_rested_members_are_asked_no_more(gaussian):
     """One forward evaluation for the prediction, one for the test."""
-    sampler = TrustSampling(gaussian, CURVE, steps=4, iterations=5, bound=1e-9)
-    spent = sampler.sample(3, (2,)).evaluations
+    sampler = on(TrustSampling(steps=4, iterations=5, bound=1e-9), gaussian, CURVE)
+    spent = sampled(sampler, 3, (2,)).evaluations
     assert (spent.forward, spent.backward) == (8, 0)
     assert spent.member_forward == 24

@@ -6,6 +6,7 @@ from feasibly.denoisers import Denoiser, Posterior
 from feasibly.members import calling, current
 from feasibly.schedules import LogLogit
 from feasibly.wrappers import Blankets
+from tests.helpers import on, sampled
 
 SCHEDULE = LogLogit(1e-3, 1e2, spread=2.0)
 
@@ -80,7 +81,7 @@ def test_a_long_trajectory_is_sampled_under_a_constraint():
     A[0, ::2] = 1  # the sum of one channel over all frames
     prior = Blankets(White(SCHEDULE), 6, 3)
     line = Linear(A, torch.tensor([2.0]), 1e-6)
-    result = PPR(prior, line, steps=16).sample(4, (12, 2), seed=0)
+    result = sampled(on(PPR(steps=16), prior, line), 4, (12, 2), seed=0)
     assert result.feasible.all()
     torch.testing.assert_close(
         result.samples[..., 0].sum(dim=1), torch.full((4,), 2.0), atol=1e-3, rtol=0

@@ -16,6 +16,7 @@ from feasibly.nn import SphereNet, UNet, recompute
 from feasibly.nn.sphere import Block
 from feasibly.nn.unet import ResidualBlock
 from feasibly.schedules import LogLogit
+from tests.helpers import on, sampled
 
 T = torch.tensor(0.5)
 LEVEL = LevelSet(GaussianRandomField(seed=3))
@@ -45,12 +46,12 @@ class Net(nn.Module):
 
 
 def drawn(net, make):
-    return make(net).sample(7, (2,), seed=1, chunk=7)
+    return sampled(make(net), 7, (2,), seed=1, batch_size=7)
 
 
 METHODS = {
-    "PPR, Gauss-Newton": lambda d: feasibly.PPR(d, LEVEL, steps=8, minimize=GaussNewton(3)),
-    "MMPS": lambda d: samplers.MMPS(d, LINE, steps=8),
+    "PPR, Gauss-Newton": lambda d: on(feasibly.PPR(steps=8, minimize=GaussNewton(3)), d, LEVEL),
+    "MMPS": lambda d: on(samplers.MMPS(steps=8), d, LINE),
 }
 
 

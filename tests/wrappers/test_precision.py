@@ -7,6 +7,7 @@ from feasibly.minimizers import GaussNewton
 from feasibly.nn import ModulatedMLP
 from feasibly.schedules import LogLogit
 from feasibly.wrappers import MixedPrecision
+from tests.helpers import on, sampled
 
 
 @pytest.fixture
@@ -44,6 +45,6 @@ def test_a_mixed_batch_of_noise_levels_is_run_in_full_precision(half):
 def test_a_sampler_projects_through_half_precision_and_lands(half):
     _, mixed = half
     line = Equality(lambda x: x[:, :1] - 0.2, tolerance=1e-8)
-    result = PPR(mixed, line, steps=8, minimize=GaussNewton()).sample(8, (2,), seed=0)
+    result = sampled(on(PPR(steps=8, minimize=GaussNewton()), mixed, line), 8, (2,), seed=0)
     assert result.feasible.all()
     assert result.samples.dtype == torch.float32
