@@ -156,7 +156,7 @@ def advice(sampler: Method, x: Tensor, ids: Sequence[int]) -> str:
     )
     try:
         with calling(ids, x.device):
-            before = best = constraint.residual(x).square().sum(dim=1).median().item()
+            before = best = constraint.violation(x).median().item()
             for longer, length in trials:
                 found = longer(lambda z: (constraint.residual(z), z), x, sampler.stop, length)
                 if (reached := found.value.median().item()) <= goal:
@@ -168,7 +168,7 @@ def advice(sampler: Method, x: Tensor, ids: Sequence[int]) -> str:
             rounding = constraint.residual(moved) - constraint.residual(nearest)
     except Exception:  # the advice must not cost the samples
         return sampler.advice
-    if (least := rounding.square().sum(dim=1).median().item()) > goal:
+    if (least := constraint.violation_of(rounding).median().item()) > goal:
         fix = " or sample with dtype=torch.float64" if x.dtype == torch.float32 else ""
         return (
             f"Rounding alone changes the violation by {least:.1g}, and the tolerance is "

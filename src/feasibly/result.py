@@ -252,17 +252,24 @@ class Result:
         shape = tuple(self.samples.shape)
         return f"<Result of {int(self.feasible.sum())} feasible members, samples {shape}>"
 
+    @property
+    def ratio(self) -> Tensor:
+        r"""How large each residual is in units of what was asked, with shape (B):
+        :math:`\sqrt{c / \text{tolerance}}`, at most 1 where a sample is feasible. With `atol` it
+        is :math:`\max_i |r_i| / \text{atol}`; it is 0 without a constraint that holds exactly."""
+        return (self.violation / self.tolerance).sqrt()
+
     def summary(self, settings: bool = True) -> str:
-        """Returns what ran and why, how many members are feasible and plausible, the cost, and the
-        warnings.
+        """Returns what ran and why, how many samples are feasible and plausible, the cost, and the
+        warnings. Residuals are in units of what was asked; see :attr:`ratio`.
 
         Arguments:
-            settings: Whether the samplers have all their settings, or their names alone.
+            settings: Whether the methods have all their settings, or their names alone.
         """
-        finite, quantiles = self.violation[self.finite], "no finite member"
+        finite, quantiles = self.ratio[self.finite], "no finite sample"
         if finite.numel():
-            quantiles = f"violation median {finite.median():.3g}, worst {finite.max():.3g}"
-        exact = f"feasible (c <= {self.tolerance:g}), {quantiles}"
+            quantiles = f"median {finite.median():.2g}, worst {finite.max():.2g}"
+        exact = f"feasible (residual / limit: {quantiles})"
         if self.chi_square and math.isinf(self.tolerance):  # all is observed with noise
             exact = "finite"
         reason = f"{self.reason}\n" if self.reason else ""
@@ -270,7 +277,7 @@ class Result:
         plausible = ""
         if self.oddness is not None:
             tested = int((~self.oddness.isnan()).sum())
-            plausible = f"{int((self.oddness <= 1).sum())} of {tested} members plausible\n"
+            plausible = f"{int((self.oddness <= 1).sum())} of {tested} samples plausible\n"
         first = [  # of each chunk
             two
             for one, two in pairwise(self.trace)
@@ -287,17 +294,17 @@ class Result:
         again = ""
         if first:
             number = sum(one.members for one in first)
-            again = f"{number} of {len(self.members)} members took more than one attempt\n"
+            again = f"{number} of {len(self.members)} samples took more than one attempt\n"
         warned = "".join(f"\nWarning: {one}" for one in self.warnings)
         taken = (self.evaluations.member_forward, self.evaluations.member_backward)
         forward, backward = (total / len(self.members) for total in taken)
         return (
             f"{self.method if settings else without_settings(self.method)}\n{reason}"
-            f"{int(self.feasible.sum())} of {len(self.members)} members {exact}\n"
+            f"{int(self.feasible.sum())} of {len(self.members)} samples {exact}\n"
             f"{fit}{plausible}{weights}{again}"
-            f"{forward:.0f} forward and {backward:.0f} backward evaluations a member, "
+            f"{forward:.0f} forward and {backward:.0f} backward evaluations a sample, "
             f"{self.seconds:.1f} s, {self.overhead:.0%} of it outside the network\n"
-            f"seed {self.seed}, members {self.members[0]} to {self.members[-1]}"
+            f"seed {self.seed}, samples {self.members[0]} to {self.members[-1]}"
             f"{warned}"
         )
 

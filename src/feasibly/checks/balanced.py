@@ -97,7 +97,7 @@ class _Balanced(Constraint):
 
     def __init__(self, constraint: Constraint, linear: bool, change: _Change | None) -> None:
         # |r| grows, so that a minimizer that reaches the tolerance has reached the user's too
-        super().__init__(constraint.tolerance)
+        super().__init__(*constraint.given)
         self.constraint, self.linear = constraint, linear
         self.differs = constraint.differs
         self.equal = _is_equal(constraint)
@@ -113,7 +113,7 @@ class _Balanced(Constraint):
         return x.flatten(start_dim=1) @ own.A.T.to(x) + own.b.to(x)
 
     def violation_of(self, r: Tensor) -> Tensor:
-        return super().violation_of(r if self.own is None else _times(self.own.back, r))
+        return self.constraint.violation_of(r if self.own is None else _times(self.own.back, r))
 
     def violation(self, x: Tensor) -> Tensor:
         return self.constraint.violation(x)
