@@ -143,16 +143,16 @@ def members_of(members: int | Sequence[int], of: str = "sample") -> Sequence[int
     except TypeError:
         pass
     else:
-        return range(whole("members", members, 1, 2**32, of=of))
+        return range(whole("n", members, 1, 2**32, of=of))
     if isinstance(members, str | bytes | Mapping) or not isinstance(members, Iterable):
         raise ValueError(
-            f"{of}(members=...) takes the number of members, or their indices, got {members!r}."
+            f"{of}(n=...) takes the number of samples, or their indices, got {members!r}."
         )
-    ids = [whole("members", i, 0, 2**32 - 1, of=of) for i in members]
+    ids = [whole("n", i, 0, 2**32 - 1, of=of) for i in members]
     if not ids:
-        raise ValueError(f"{of}() needs at least one member, got members={members!r}.")
+        raise ValueError(f"{of}() needs at least one sample, got n={members!r}.")
     if len(set(ids)) < len(ids):
-        raise ValueError(f"{of}(members=...) has an index twice; it would be the same member.")
+        raise ValueError(f"{of}(n=...) has an index twice; it would be the same sample.")
     return ids
 
 

@@ -95,12 +95,12 @@ def plot(result: Result, constraint: Constraint | None = None, members: int = 4)
 
     Raises:
         ImportError: If matplotlib is not installed.
-        ValueError: If no member is finite, or `members` is no whole number from 1.
+        ValueError: If no sample is finite, or `members` is no whole number from 1.
     """
     members = whole("members", members, 1, of="plot")
     finite = result.finite
     if not finite.any():
-        raise ValueError("plot(result) has nothing to draw: no member is finite.")
+        raise ValueError("plot(result) has nothing to draw: no sample is finite.")
     feasible = result.feasible[finite].cpu()
     names = [
         f"member {i}" for i, kept in zip(result.members, finite.tolist(), strict=True) if kept

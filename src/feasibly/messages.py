@@ -49,7 +49,7 @@ SLOW = 0.5
 """A projection that lowers the violation to this share or less is on its way."""
 
 MISFIT = 1.5
-"""Members whose chi-square a value is larger, beyond chance, are said to fit badly."""
+"""Samples whose chi-square a value is larger, beyond chance, are said to fit badly."""
 
 ENOUGH = 100
 """The effective sample size of weights below which a run of twice as many samples warns."""
@@ -66,10 +66,10 @@ UNTESTED = (
 )
 
 
-def describe(attempts: Sequence[Method]) -> str:
+def describe(kernels: Sequence[Method]) -> str:
     """Returns in words which methods run, one after the other."""
     counted: list[tuple[str, int]] = []
-    for words in map(safe, map(described, attempts)):  # a constraint may quote names of a table
+    for words in map(safe, map(described, kernels)):  # a constraint may quote names of a table
         if counted and counted[-1][0] == words:
             counted[-1] = words, counted[-1][1] + 1
         else:
@@ -92,33 +92,33 @@ def failure(where: str, error: Exception, states: int) -> SamplingError:
     return SamplingError(f"{where} failed ({type(error).__name__}: {error}); {fix}.")
 
 
-def shortfall(result: Result, sampler: Method) -> str:
-    """Says how many members are infeasible, why as far as that shows, and what helps; nothing if
+def shortfall(result: Result, kernel: Method) -> str:
+    """Says how many samples are infeasible, why as far as that shows, and what helps; nothing if
     there is nothing to say.
 
-    Of a method that does not land on the constraint, some infeasible members are no news, and of
+    Of a method that does not land on the constraint, some infeasible samples are no news, and of
     one that gives residuals noise on purpose, none are.
     """
     bad, said = ~result.feasible, non_finite(result)
     some, all_of = int(bad.sum()), len(result.members)
-    if sampler.constraint is None or not sampler.enforces or sampler.noise:
+    if kernel.constraint is None or not kernel.enforces or kernel.noise:
         return said
     bad &= result.finite
-    if not bad.any() or sampler.constraint.exact is None or (some < all_of and not sampler.lands):
+    if not bad.any() or kernel.constraint.exact is None or (some < all_of and not kernel.lands):
         return said
     missed, rows = result.violation[bad], bad.nonzero().flatten()[:TRIED].tolist()
-    why = advice(sampler, result.samples[rows], [result.members[i] for i in rows])
+    why = advice(kernel, result.samples[rows], [result.members[i] for i in rows])
     if some < all_of:
-        which = f"{int(bad.sum())} of {all_of} members do not satisfy {sampler.constraint!r}"
+        which = f"{int(bad.sum())} of {all_of} samples do not satisfy {kernel.constraint!r}"
         span = f"violation {missed.min():.3g} to {missed.max():.3g}"
         return f"{said} {which} ({span}); `result.feasible` tells which. {why}".strip()
-    best = f"best violation {missed.min():.3g}, tolerance {sampler.constraint.tolerance:.3g}"
-    none = f"None of the {all_of} members satisfies {sampler.constraint!r} ({best})."
+    best = f"best violation {missed.min():.3g}, tolerance {kernel.constraint.tolerance:.3g}"
+    none = f"None of the {all_of} samples satisfies {kernel.constraint!r} ({best})."
     return f"{said} {none} {why}".strip()
 
 
 def non_finite(result: Result) -> str:
-    """Says how many members are not finite, and where the first became so; empty if none is."""
+    """Says how many samples are not finite, and where the first became so; empty if none is."""
     lost = int((~result.finite).sum())
     if not lost:
         return ""
@@ -127,27 +127,27 @@ def non_finite(result: Result) -> str:
     if at is not None:
         where = f"the first by step {at.step} of {at.steps}, at sigma = {at.sigma:.3g}"
     return (
-        f"{lost} of {len(result.members)} members became non-finite, {where}; `result.finite` "
+        f"{lost} of {len(result.members)} samples became non-finite, {where}; `result.finite` "
         "tells which. Look there for what the network returns."
     )
 
 
 @torch.no_grad()
-def advice(sampler: Method, x: Tensor, ids: Sequence[int]) -> str:
+def advice(kernel: Method, x: Tensor, ids: Sequence[int]) -> str:
     """Says why samples are infeasible, and what helps: longer and freer projections are tried on
     them, and whether the tolerance is below rounding.
 
     Arguments:
-        sampler: The sampler.
+        kernel: The kernel.
         x: A few infeasible samples, which are finite, with shape (B, *).
-        ids: The indices of the members.
+        ids: The indices of the samples.
     """
-    name = "last" if getattr(sampler, "last", None) else "minimize"
-    search, constraint = getattr(sampler, name, None), sampler.constraint.exact
+    name = "last" if getattr(kernel, "last", None) else "minimize"
+    search, constraint = getattr(kernel, name, None), kernel.constraint.exact
     if search is None or constraint is None or not len(x):
-        return sampler.advice
+        return kernel.advice
     goal, unit, nearest = constraint.tolerance, math.sqrt(x[0].numel()), x
-    own = unit * (sampler.noise_level(torch.tensor(0.0)) if sampler.space == "x_t" else 1.0)
+    own = unit * (kernel.noise_level(torch.tensor(0.0)) if kernel.space == "x_t" else 1.0)
     unbounded: dict[str, Any] = {"max_step": None, "max_distance": None}
     trials = (
         (replace(search, steps=4 * search.steps), own),
@@ -158,7 +158,7 @@ def advice(sampler: Method, x: Tensor, ids: Sequence[int]) -> str:
         with calling(ids, x.device):
             before = best = constraint.violation(x).median().item()
             for longer, length in trials:
-                found = longer(lambda z: (constraint.residual(z), z), x, sampler.stop, length)
+                found = longer(lambda z: (constraint.residual(z), z), x, kernel.stop, length)
                 if (reached := found.value.median().item()) <= goal:
                     return f"The last projection stops too early; {name}={longer!r} gets there."
                 if reached <= best:
@@ -167,7 +167,7 @@ def advice(sampler: Method, x: Tensor, ids: Sequence[int]) -> str:
             moved = nearest * (1 + torch.finfo(x.dtype).eps * signs)
             rounding = constraint.residual(moved) - constraint.residual(nearest)
     except Exception:  # the advice must not cost the samples
-        return sampler.advice
+        return kernel.advice
     if (least := constraint.violation_of(rounding).median().item()) > goal:
         fix = " or sample with dtype=torch.float64" if x.dtype == torch.float32 else ""
         return (
@@ -181,13 +181,13 @@ def advice(sampler: Method, x: Tensor, ids: Sequence[int]) -> str:
         )
     return (
         "The violation is at a local minimum there, so that more iterations do not help. Allow "
-        "more `attempts`; if most members end so, the constraint may be impossible, or far from "
+        "more `attempts`; if most samples end so, the constraint may be impossible, or far from "
         "what the model knows."
     )
 
 
 def implausible(some: int, all_of: int, attempts: int = 1) -> str:
-    """Says that so many members are implausible, if chance does not explain them; else nothing.
+    """Says that so many samples are implausible, if chance does not explain them; else nothing.
 
     The rate of one reference varies by about itself, and each attempt has its own samples.
     """
@@ -195,17 +195,17 @@ def implausible(some: int, all_of: int, attempts: int = 1) -> str:
     if some <= expected + 3 * math.sqrt(expected + (1.1 * expected) ** 2) + 1:
         return ""
     return (
-        f"{some} of {all_of} members are not plausible: to the denoiser they do not look like "
-        "data of the model. Data may hardly satisfy the constraint, or the sampler has left the "
+        f"{some} of {all_of} samples are not plausible: to the denoiser they do not look like "
+        "data of the model. Data may hardly satisfy the constraint, or the kernel has left the "
         "data; compare with another method."
     )
 
 
-def complaints(attempts: Sequence[Method], statistics: Mapping[str, float]) -> Iterator[str]:
-    """Yields what samplers warn of, each method once, given the summed statistics of a run."""
+def complaints(kernels: Sequence[Method], statistics: Mapping[str, float]) -> Iterator[str]:
+    """Yields what kernels warn of, each method once, given the summed statistics of a run."""
     if statistics:
-        for sampler in {type(sampler): sampler for sampler in attempts}.values():
-            yield from sampler.warnings(statistics)
+        for kernel in {type(kernel): kernel for kernel in kernels}.values():
+            yield from kernel.warnings(statistics)
 
 
 def doubts(populations: Sequence[Weights], fix: str = "") -> Iterator[str]:
@@ -252,57 +252,57 @@ def noisy_parts(constraint: Constraint | None) -> dict[str, Constraint]:
 @torch.no_grad()
 def counts(constraint: Constraint | None, x: Tensor, member: int) -> dict[str, int]:
     """Returns how many values with errors each part of a constraint has, by name, given a sample
-    of a member, with shape (1, *)."""
+    of a sample, with shape (1, *)."""
     with calling([member], x.device):
         return {k: part.residual(x).shape[1] for k, part in noisy_parts(constraint).items()}
 
 
 def misfit(name: str, fit: float, values: int) -> str:
-    """Says that members fit an observation worse than its errors allow; empty if they do not.
+    """Says that samples fit an observation worse than its errors allow; empty if they do not.
 
     Over many values, chi-square a value is one for posterior samples of a right model, on average
     over observations, with a standard deviation of some (2 / m)^(1/2).
 
     Arguments:
         name: The observation.
-        fit: Chi-square a value, on average over members.
+        fit: Chi-square a value, on average over samples.
         values: The number of its values.
     """
     if not fit > MISFIT + 5 * math.sqrt(2 / values):
         return ""
     return (
-        f"Members fit {name} worse than its errors allow: chi-square a value is {fit:.2g} on "
-        "average, and should be about one. The sampler may have missed it, errors may be larger "
+        f"Samples fit {name} worse than its errors allow: chi-square a value is {fit:.2g} on "
+        "average, and should be about one. The kernel may have missed it, errors may be larger "
         "than stated, or the model may hardly know such values."
     )
 
 
 def misfits(result: Result, constraint: Constraint | None) -> Iterator[str]:
-    """Yields which observations with noise members fit worse than errors allow."""
+    """Yields which observations with noise samples fit worse than errors allow."""
     found = counts(constraint, result.samples[:1].nan_to_num(), result.members[0])
     for (name, m), fit in zip(found.items(), result.chi_square.values(), strict=True):
         if words := misfit(name, fit.nanmean().item(), m):
             yield words
 
 
-def warn(result: Result, attempts: Sequence[Method]) -> None:
-    """Warns the caller of :func:`run` of infeasible members and of what samplers complain of."""
+def warn(result: Result, kernels: Sequence[Method]) -> None:
+    """Warns the caller of :func:`run` of infeasible samples and of what kernels complain of."""
     current().erase()
     # over this function, `run` and `sample`, and the decorators around them
-    for sentence in (*complaints(attempts, result.statistics), *doubts(result.populations)):
+    for sentence in (*complaints(kernels, result.statistics), *doubts(result.populations)):
         result.warnings.append(sentence)
         warnings.warn(sentence, CalibrationWarning, stacklevel=7)
     if result.oddness is not None and result.oddness.isnan().any():
         result.warnings.append(UNTESTED)
-    for sentence in misfits(result, attempts[-1].constraint):
+    for sentence in misfits(result, kernels[-1].constraint):
         result.warnings.append(sentence)
         warnings.warn(sentence, CalibrationWarning, stacklevel=7)
     plausible = result.plausible
     if plausible is not None and (
-        suspicion := implausible(int((~plausible).sum()), len(plausible), len(attempts))
+        suspicion := implausible(int((~plausible).sum()), len(plausible), len(kernels))
     ):
         result.warnings.append(suspicion)
         warnings.warn(suspicion, CalibrationWarning, stacklevel=7)
-    if missed := shortfall(result, attempts[-1]):
+    if missed := shortfall(result, kernels[-1]):
         result.warnings.append(missed)
         warnings.warn(missed, InfeasibleWarning, stacklevel=7)

@@ -1,4 +1,4 @@
-r"""Tests whether samples look like data to the denoiser: members against unconditional samples.
+r"""Tests whether samples look like data to the denoiser: samples against unconditional samples.
 
 Where :math:`x` looks like data, the denoiser undoes a little noise about as well as it does for
 the prior's own samples. Where it does not, the denoiser moves it elsewhere, and the error

@@ -90,7 +90,7 @@ class DryRun:
     Attributes:
         x_0: Two clean estimates, with shape (2, *).
         r: Their residuals, with shape (2, m); None without a constraint.
-        member: The index of the sample under whose conditions they are.
+        sample: The index of the sample under whose conditions they are.
         batch_size: How many states may go through the denoiser at a time.
     """
 
@@ -114,7 +114,7 @@ def inspect(
 
     Arguments:
         problem: The problem.
-        member: The index of the sample whose conditions the denoiser is tested with.
+        sample: The index of the sample whose conditions the denoiser is tested with.
         batch_size: What the dry run says of how many states a preparation may take at a time.
         gradient: Whether the denoiser must have a gradient.
 

@@ -34,7 +34,7 @@ def remarks(constraint: Constraint, survey: Survey) -> Iterator[str]:
     if outlying and not survey.nearly_normal:  # normal data have no modes
         yield (
             "Hardly any unconditional sample is near the constraint. Weights of modes may then be "
-            "wrong, also of members that are feasible and plausible. Compare with another method, "
+            "wrong, also of samples that are feasible and plausible. Compare with another method, "
             "or test it by feasibly.audit with a large `near`."
         )
 

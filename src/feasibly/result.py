@@ -41,7 +41,7 @@ class Snapshot:
         median: The median violation of the clean estimates; NaN without a constraint.
         worst: Their largest violation.
         feasible: The share of feasible clean estimates.
-        failed: The number of members that are not finite.
+        failed: The number of samples that are not finite.
         seconds: The time since the start.
     """
 
@@ -94,9 +94,9 @@ class Result:
     """An ensemble of samples, and how it came about.
 
     Attributes:
-        samples: The samples, with shape :math:`(B, *)`; NaN for members that failed.
+        samples: The samples, with shape :math:`(B, *)`; NaN for samples that failed.
         violation: The violation :math:`c(x)` of the samples, with shape :math:`(B)`; infinite for
-            members that failed.
+            samples that failed.
         feasible: Which samples satisfy the constraint, with shape :math:`(B)`.
         members: The index of each member; with `seed` it determines the member's noise.
         seed: The seed of the ensemble.
@@ -108,12 +108,12 @@ class Result:
         reason: Why this method, in a sentence; empty if somebody named it.
         warnings: What a user must know of the run, in sentences.
         statistics: What samplers counted on the way, summed over the run.
-        oddness: The denoising error of each member, in units of what unconditional samples allow,
-            with shape :math:`(B)`; see :mod:`feasibly.plausible`. NaN for members with conditions
+        oddness: The denoising error of each sample, in units of what unconditional samples allow,
+            with shape :math:`(B)`; see :mod:`feasibly.plausible`. NaN for samples with conditions
             of their own, which are not tested. None if the run had no monitor.
         chi_square: For each observation with noise, by its name, the mean square of its misfits in
             units of their errors, with shape :math:`(B)`: about one for samples that fit, NaN for
-            members that failed.
+            samples that failed.
         populations: The importance weights of each population of samples that were drawn by them.
     """
 
@@ -136,7 +136,7 @@ class Result:
 
     @property
     def plausible(self) -> Tensor | None:
-        """Which members look like data to the denoiser, with shape :math:`(B)`; None if the run
+        """Which samples look like data to the denoiser, with shape :math:`(B)`; None if the run
         had no monitor. One in a hundred unconditional samples does not."""
         return None if self.oddness is None else ~(self.oddness > 1)
 
@@ -231,13 +231,13 @@ class Result:
 
     @property
     def settled(self) -> Tensor:
-        """Which members no further attempt samples again, with shape :math:`(B)`: those that are
+        """Which samples no further attempt samples again, with shape :math:`(B)`: those that are
         feasible and not implausible."""
         return self.feasible if self.plausible is None else self.feasible & self.plausible
 
     @property
     def finite(self) -> Tensor:
-        r"""Which members have not failed, with shape :math:`(B)`."""
+        r"""Which samples have not failed, with shape :math:`(B)`."""
         return self.samples.flatten(start_dim=1).isfinite().all(dim=1)
 
     @property
@@ -250,7 +250,7 @@ class Result:
 
     def __repr__(self) -> str:
         shape = tuple(self.samples.shape)
-        return f"<Result of {int(self.feasible.sum())} feasible members, samples {shape}>"
+        return f"<Result of {int(self.feasible.sum())} feasible samples, samples {shape}>"
 
     @property
     def ratio(self) -> Tensor:
@@ -326,7 +326,7 @@ class Result:
         save_tensors(tensors, path, rest)
 
     def to_xarray(self, dims: Sequence[str] | None = None) -> Any:
-        """Returns samples and what is known of each member as an `xarray.Dataset`.
+        """Returns samples and what is known of each sample as an `xarray.Dataset`.
 
         It has `chi_square` for each `observation` with noise, and `pareto_k`, `ess` and
         `log_evidence` for each `population` with importance weights.
@@ -398,7 +398,7 @@ class Result:
 
     @classmethod
     def join(cls, parts: Sequence["Result"]) -> "Result":
-        """Joins the results of disjoint members of one ensemble."""
+        """Joins the results of disjoint samples of one ensemble."""
         first, odd = parts[0], [p.oddness for p in parts if p.oddness is not None]
         statistics: dict[str, float] = {}
         for p in parts:
@@ -431,7 +431,7 @@ def describe_fit(name: str, chi_square: Tensor) -> str:
     """Says how samples fit an observation with noise."""
     known = chi_square[chi_square.isfinite()]
     if not known.numel():
-        return f"{name}: chi-square of no member is finite"
+        return f"{name}: chi-square of no sample is finite"
     return (
         f"{name}: chi-square a value {known.mean():.3g} on average, {known.min():.3g} to "
         f"{known.max():.3g}"

@@ -178,11 +178,11 @@ def trajectory(kernel: Method, noise: MemberNoise) -> Iterator[tuple[int, Tensor
 
     Arguments:
         kernel: The kernel.
-        noise: The noise of the members.
+        noise: The noise of the samples.
 
     Yields:
         The number of the step, the time reached, and what the step returned; for step 0 what
-        the kernel began with. A member that is not finite is reset to zero for the steps to
+        the kernel began with. A sample that is not finite is reset to zero for the steps to
         come, so that it raises no errors inside the network.
     """
     k, s, length = 0, torch.tensor(1.0), 0

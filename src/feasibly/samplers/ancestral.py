@@ -117,7 +117,7 @@ class Ancestral(Method):
             std = (std**2 + reach**2 * per_sample(variance, x_t)).sqrt()
         before, now, then = (self.log_level(time) for time in (last.t, t, s))
         ahead = mean + reach * (now - then) / (2 * (before - now)) * change
-        return torch.where(ahead.isfinite(), ahead, mean), std  # a member that was reset
+        return torch.where(ahead.isfinite(), ahead, mean), std  # a sample that was reset
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -313,7 +313,7 @@ class Method(ABC):
     def budget(self, residuals: int = 1) -> tuple[int, int]:
         r"""Returns the most forward and backward evaluations of an attempt, for a chunk.
 
-        Members that are feasible already may need none, so that an attempt may take fewer.
+        Samples that are feasible already may need none, so that an attempt may take fewer.
 
         Arguments:
             residuals: The number :math:`m` of residuals, on which the cost may depend.
@@ -335,7 +335,7 @@ class Method(ABC):
     @property
     def stop(self) -> float:
         r"""The :math:`\|r\|^2` at which a minimizer may stop: well inside the tolerance, so that
-        a sample is feasible whatever the rounding of its last evaluation. A member of PPR that
+        a sample is feasible whatever the rounding of its last evaluation. A sample of PPR that
         gains no more may end nearer to the tolerance."""
         return 0.0 if self.constraint is None else 0.1 * self.constraint.tolerance
 

@@ -1,4 +1,4 @@
-r"""PPR for inequalities: members inside stay where they are."""
+r"""PPR for inequalities: samples inside stay where they are."""
 
 __all__ = ["TruncatedPPR"]
 
@@ -15,11 +15,11 @@ from .ppr import PPR
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class TruncatedPPR(PPR):
-    r"""Samples under an inequality as :class:`PPR` does, and leaves members that are inside alone.
+    r"""Samples under an inequality as :class:`PPR` does, and leaves samples that are inside alone.
 
-    A member whose estimate satisfies the constraint is neither projected nor renoised, so that
+    A sample whose estimate satisfies the constraint is neither projected nor renoised, so that
     the interior is not squashed. The distribution is not exactly the truncated prior: more steps
-    or kernels push members off the boundary, fewer gather them there. At 64 steps it is at a
+    or kernels push samples off the boundary, fewer gather them there. At 64 steps it is at a
     total variation of 0.03 to 0.09 from truncated priors in the plane
     (`tests/oracles/test_truncated.py`), of which 0.01 to 0.03 is the noise of 4096 samples.
     Therefore :func:`feasibly.sample` samples the prior several times first, and keeps what falls
