@@ -3,7 +3,6 @@
 __all__ = ["plan", "sample"]
 
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,7 +12,7 @@ import torch
 from .arguments import typed, whole
 from .checks.balanced import balanced
 from .constraints.base import Constraint
-from .errors import CalibrationWarning, ConstraintError, DenoiserError, SamplingError
+from .errors import CalibrationWarning, ConstraintError, DenoiserError, SamplingError, advise
 from .machine import is_exhausted
 from .members import calling
 from .messages import failure
@@ -103,7 +102,7 @@ def sample(
         seconds = time.perf_counter() - start
         meter.erase()
         for sentence in chosen.remarks:
-            warnings.warn(sentence, CalibrationWarning, stacklevel=3)
+            advise(sentence, CalibrationWarning)
         if chosen.seconds(len(ids)) > LONG:
             meter.tell(chosen.estimate(len(ids)))
         result = run(

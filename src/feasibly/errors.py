@@ -7,9 +7,12 @@ __all__ = [
     "InfeasibleWarning",
     "SamplingError",
     "StoreError",
+    "advise",
     "safe",
 ]
 
+import sys
+import warnings
 from typing import Any
 
 
@@ -17,6 +20,19 @@ def safe(text: str) -> str:
     """Returns a text of any origin as one that a terminal only shows: of what is not printable,
     its escape, but for the ends of lines."""
     return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
+
+
+def advise(sentence: str, kind: type[Warning] = UserWarning) -> None:
+    """Warns at the line of the user's that called the library."""
+    frame, level = sys._getframe(), 1
+    # decorators that are context managers have frames of their own
+    while frame.f_back and _is_ours(frame.f_globals.get("__name__", "")):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(sentence, kind, stacklevel=level)
+
+
+def _is_ours(module: str) -> bool:
+    return module == "contextlib" or module.split(".")[0] == "feasibly"
 
 
 class _Said(Exception):

@@ -60,7 +60,7 @@ def check_room(
     dtype: torch.dtype,
     device: torch.device | str,
     members: int = 1,
-    chunk: int = 1,
+    batch_size: int = 1,
 ) -> None:
     """Refuses samples that do not fit into memory: a number may be mistyped, or that of a forged
     store.
@@ -70,19 +70,19 @@ def check_room(
         dtype: The type of the samples.
         device: Where to sample.
         members: How many samples are kept in memory.
-        chunk: How many are sampled at a time.
+        batch_size: How many are sampled at a time.
 
     Raises:
         ValueError: If they do not fit.
     """
     each = math.prod(shape) * dtype.itemsize
-    need = LEAST * each * chunk + members * (each + BESIDES)
+    need = LEAST * each * batch_size + members * (each + BESIDES)
     free = max(0, min(room(torch.device(device)), room(torch.device("cpu"))))
     if need > free:
         raise ValueError(
-            f"Sampling {members:,} of shape {tuple(shape)}, {chunk:,} at a time, takes at least "
-            f"{size(need)} of memory, and {size(free)} are free; ask for fewer or smaller samples"
-            f"{', or give a smaller chunk' if chunk > 1 else ''}."
+            f"Sampling {members:,} of shape {tuple(shape)}, {batch_size:,} at a time, takes at "
+            f"least {size(need)} of memory, and {size(free)} are free; ask for fewer or smaller "
+            f"samples{', or give a smaller batch_size' if batch_size > 1 else ''}."
         )
 
 
@@ -102,7 +102,7 @@ def exhausted(where: str, error: BaseException, states: int) -> str:
     """Says that memory ran out while this was done, with so many states in a batch, and what
     helps."""
     said = str(error).split(". ")[0] or type(error).__name__
-    cure = f"give a smaller chunk, such as {states // 2}"
+    cure = f"give a smaller batch_size, such as {states // 2}"
     if states == 1:
         cure = "take a method without gradients, lower precision or a larger machine"
     return f"{where} ran out of memory with {states} samples in a batch ({said}); {cure}."

@@ -19,7 +19,6 @@ __all__ = [
 ]
 
 import math
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -28,7 +27,7 @@ import torch
 from torch import Tensor
 
 from .constraints.base import Constraint
-from .errors import CalibrationWarning, InfeasibleWarning, SamplingError, safe
+from .errors import CalibrationWarning, InfeasibleWarning, SamplingError, advise, safe
 from .machine import exhausted, is_exhausted
 from .members import calling
 from .minimizers import LBFGS
@@ -288,21 +287,20 @@ def misfits(result: Result, constraint: Constraint | None) -> Iterator[str]:
 def warn(result: Result, kernels: Sequence[Method]) -> None:
     """Warns the caller of :func:`run` of infeasible samples and of what kernels complain of."""
     current().erase()
-    # over this function, `run` and `sample`, and the decorators around them
     for sentence in (*complaints(kernels, result.statistics), *doubts(result.populations)):
         result.warnings.append(sentence)
-        warnings.warn(sentence, CalibrationWarning, stacklevel=7)
+        advise(sentence, CalibrationWarning)
     if result.oddness is not None and result.oddness.isnan().any():
         result.warnings.append(UNTESTED)
     for sentence in misfits(result, kernels[-1].constraint):
         result.warnings.append(sentence)
-        warnings.warn(sentence, CalibrationWarning, stacklevel=7)
+        advise(sentence, CalibrationWarning)
     plausible = result.plausible
     if plausible is not None and (
         suspicion := implausible(int((~plausible).sum()), len(plausible), len(kernels))
     ):
         result.warnings.append(suspicion)
-        warnings.warn(suspicion, CalibrationWarning, stacklevel=7)
+        advise(suspicion, CalibrationWarning)
     if missed := shortfall(result, kernels[-1]):
         result.warnings.append(missed)
-        warnings.warn(missed, InfeasibleWarning, stacklevel=7)
+        advise(missed, InfeasibleWarning)

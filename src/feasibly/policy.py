@@ -150,7 +150,8 @@ class Rule:
         takes: What it takes, likewise.
         when: Whether it fits a case.
         kernels: The kernels, one for each attempt.
-        reason: Why these, in a sentence; its fields are `equalities` and `values`.
+        reason: Why these, in a sentence; its fields are `values`, `particles`, `more` and
+            `then`; see :func:`choose`.
     """
 
     case: str
@@ -193,8 +194,8 @@ RULES = (
         "There is no constraint to satisfy.",
     ),
     Rule(
-        "linear equalities on exactly normal data",
-        "`CalibratedPPR` in a few steps; `TunedPPR` for samples that fail",
+        "linear equalities or noisy measurements on exactly normal data",
+        "`CalibratedPPR` in a few steps; without noise `TunedPPR` for samples that fail",
         lambda case: case.normal,
         _posterior,
         "The data are normal and the constraint is linear: a few steps of posterior samples are "
@@ -301,8 +302,11 @@ def choose(case: Case) -> Plan:
     then = ", then PPR projects those that fail" if not case.noisy else ""
     if case.mixed:
         then += ", and those inside of the inequalities are kept"
+    values = "one scalar" if m == 1 else f"{m} values"
+    if case.mixed:
+        values = f"{case.equalities} equalities and inequalities" if case.equalities else values
     words = {
-        "values": "one scalar" if m == 1 else f"{m} values",
+        "values": values,
         "particles": 0,
         "more": ", as each has its own target" if alone else ", or more where k-hat asks for them",
         "then": then,

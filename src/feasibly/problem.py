@@ -52,7 +52,7 @@ class Problem:
         self.shape = shape_of(shape)
         self.dtype = dtype
         self.device = placed(device) or device_of(self.denoiser.denoiser)
-        self.batch_size = batch_size and whole("batch_size", batch_size, 1)
+        self.batch_size = None if batch_size is None else whole("batch_size", batch_size, 1)
         _check_schedule(*self.ends)
 
     @property

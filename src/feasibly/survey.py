@@ -13,6 +13,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from .arguments import whole
 from .checks.coverage import UNLIKE, Gaps, Misfit, channels, misfits, unmoved
 from .constraints.base import Constraint
 from .errors import SamplingError
@@ -148,9 +149,11 @@ class Survey:
             seed: The seed of the samples.
 
         Raises:
+            ValueError: If `size` is less.
             UnseenError: If fewer than 16 samples are finite.
             SamplingError: If a step fails.
         """
+        whole("size", size, FEWEST, of="Survey.of")
         constraint, batch = problem.constraint, problem.batch_size
         sampler = Ancestral(spacing="noise", problem=problem)
         sampler = replace(sampler, steps=_steps(sampler) if steps is None else steps)

@@ -2,7 +2,6 @@
 
 __all__ = ["self_test"]
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from torch import Tensor
 from .. import members
 from ..denoisers.adapter import Adapter, AsIs, positional, time_first
 from ..denoisers.predictions import scales
-from ..errors import CalibrationWarning, DenoiserError
+from ..errors import CalibrationWarning, DenoiserError, advise
 from ..network import device_of, own_mode
 from ..randomness import generator
 from .coverage import misfits, unmoved
@@ -74,10 +73,9 @@ def self_test(denoiser: Any, data: Tensor | np.ndarray, seed: int = 0) -> Attemp
     message = _message(found, best, "" if found.good else unmoved(bench.gaps()))
     if bench.data.numel() >= FEW:
         raise DenoiserError(message)
-    warnings.warn(
+    advise(
         f"The self-test has too few data to tell, {bench.data.numel()} numbers in all; give it at "
-        f"least {FEW}, or better some hundreds. On these: {message}",
-        stacklevel=2,
+        f"least {FEW}, or better some hundreds. On these: {message}"
     )
     return found
 
@@ -96,7 +94,7 @@ def _check_levels(adapter: Adapter, data: Tensor) -> None:
         if found.hidden:
             raise DenoiserError(found.sentence)
         if not found.of_mean:  # a run finds it itself
-            warnings.warn(found.sentence, CalibrationWarning, stacklevel=4)
+            advise(found.sentence, CalibrationWarning)
 
 
 def _attempt(bench: Bench) -> Attempt:

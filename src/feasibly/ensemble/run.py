@@ -5,7 +5,6 @@ __all__ = ["run"]
 import contextlib
 import functools
 import math
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from ..arguments import typed, whole
 from ..checks.probe import Probe, probe
-from ..errors import CalibrationWarning, InfeasibleWarning, SamplingError
+from ..errors import CalibrationWarning, InfeasibleWarning, SamplingError, advise
 from ..files import remedy
 from ..machine import check_room, is_exhausted
 from ..messages import TRIED, advice, complaints, counts, describe
@@ -202,9 +201,9 @@ def run(
     # of a method that does not end on the constraint, some infeasible members are no news
     if summary.infeasible and last.enforces and (last.lands or not summary.feasible):
         words = f"{summary.violations()} {advice(last, *_missed(summary, problem.device))}"
-        warnings.warn(words, InfeasibleWarning, stacklevel=4)
+        advise(words, InfeasibleWarning)
     for words in (*summary.warnings, *summary.doubts()):
-        warnings.warn(words, CalibrationWarning, stacklevel=4)
+        advise(words, CalibrationWarning)
     return summary
 
 

@@ -18,7 +18,6 @@ import os
 import re
 import shutil
 import uuid
-import warnings
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -29,7 +28,7 @@ import numpy as np
 
 from ..checks.probe import Probe
 from ..checks.probe import differences as differ
-from ..errors import StoreError
+from ..errors import StoreError, advise
 from ..files import remedy
 from ..result import DIAGNOSTICS
 from .arrays import files
@@ -187,10 +186,9 @@ class Store:
             f"{k} {begun.get(k)}, here {v}" for k, v in versions().items() if begun.get(k) != v
         ]
         if others:
-            warnings.warn(
+            advise(
                 f"{path} was begun with {'; '.join(others)}: members sampled now may differ in "
-                "rounding, or by what has changed.",
-                stacklevel=4,
+                "rounding, or by what has changed."
             )
         return store
 

@@ -3,13 +3,12 @@ r"""Flow matching: networks of torchcfm, `net(s, x)`, and of Meta's flow_matchin
 __all__ = ["flow"]
 
 import math
-import warnings
 from typing import Any
 
 import torch
 
 from ..denoisers.adapter import Adapter, positional, time_first
-from ..errors import DenoiserError
+from ..errors import DenoiserError, advise
 from ..schedules import Flow
 
 CALLS = {"torchcfm": time_first, "flow_matching": positional}
@@ -54,13 +53,11 @@ def flow(
     if coupling not in ("independent", "ot"):
         raise DenoiserError(f"coupling must be 'independent' or 'ot', got {coupling!r}.")
     if coupling == "ot":
-        warnings.warn(
+        advise(
             "The flow was trained on pairs of noise and data by optimal transport, so that p(x_t "
             "| x_0) is not Gaussian: x_0 from the velocity is no posterior mean, and renoising "
             "gives states that the network has hardly seen. Expect samples off the data; train "
             "with independent pairs for PPR.",
-            UserWarning,
-            stacklevel=3,
         )
     pairs = "by optimal transport" if coupling == "ot" else "independently"
     return Adapter(
