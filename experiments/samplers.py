@@ -2,7 +2,7 @@
 
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import fields, replace
 from functools import partial
 from typing import Any
@@ -11,7 +11,7 @@ import feasibly
 from feasibly.network import Evaluations
 from feasibly.policy import Plan
 from feasibly.problem import Problem
-from feasibly.samplers import METHODS, PPR, Method, PostHoc, TunedPPR
+from feasibly.samplers import PPR, Method, PostHoc, TunedPPR
 
 from .records import Record
 
@@ -19,17 +19,32 @@ Make = Callable[[Problem], Plan]
 """Makes the kernels for a problem."""
 
 
-def default(problem: Problem, kind: type[Method] | None = None, **options: Any) -> Plan:
+def default(problem: Problem, **options: Any) -> Plan:
     """Makes what the library samples by if it is asked for nothing else.
 
     Arguments:
         problem: The problem.
-        kind: A variant of the method, to take over its settings; None for the method itself.
-        options: What differs from the default: the `method`, the number of `attempts`, or `error`.
+        options: The arguments of :func:`feasibly.plan` that differ. There is no monitor by default
+            if there is a `method`.
     """
     posed = problem.denoiser.denoiser, problem.constraint, problem.shape
-    monitor = options.get("method", "auto") == "auto"
-    plan = feasibly.plan(*posed, monitor=monitor, dtype=problem.dtype, **options)
+    options = {"monitor": "method" not in options, "dtype": problem.dtype} | options
+    return feasibly.plan(*posed, **options)
+
+
+def library(
+    problem: Problem, method: type[Method], kind: type[Method] | None = None, **options: Any
+) -> Plan:
+    """Makes a method in the library's settings, which depend on the problem.
+
+    Arguments:
+        problem: The problem.
+        method: The method.
+        kind: A variant of it, to take over its settings; None for the method itself.
+        options: The options that differ, and the number of `attempts`.
+    """
+    attempts = options.pop("attempts", None)
+    plan = default(problem, method=method(**options), attempts=attempts)
     if kind is None:
         return plan
     # equal attempts stay one object, which a run prepares once
@@ -40,11 +55,8 @@ def default(problem: Problem, kind: type[Method] | None = None, **options: Any) 
     return replace(plan, kernels=tuple(made[id(one)] for one in plan.kernels))
 
 
-def tuned(problem: Problem, kind: type[Method] | None = None, **options: Any) -> Plan:
-    """Makes PPR in the library's settings, which depend on the problem, but for the options, among
-    which is the number of `attempts`."""
-    attempts = {"attempts": options.pop("attempts")} if "attempts" in options else {}
-    return default(problem, kind, method=TunedPPR(**options), **attempts)
+ppr = partial(library, method=TunedPPR)
+"""Makes PPR in the library's settings."""
 
 
 def only(kind: type[Method], **options: Any) -> partial[Plan]:
@@ -57,19 +69,11 @@ def _only(problem: Problem, kind: type[Method], attempts: int = 1, **options: An
     return Plan((kind(**options).bind(problem),) * attempts)
 
 
-ppr = tuned
-"""Makes PPR in the library's settings."""
-
 paper = only(PPR)
 """Makes PPR in the paper's setting, which is PPR's own; `kind` is a variant of it."""
 
 post_hoc = only(PostHoc)
 """Makes the baseline that projects an unconstrained sample."""
-
-
-def named(method: str, options: Mapping[str, Any]) -> str | Method:
-    """Returns a method by its name, with options; `auto` has none."""
-    return METHODS[method](**options) if options else method
 
 
 def quiet(*problem: Any, **options: Any) -> feasibly.Result:

@@ -24,7 +24,7 @@ from feasibly.constraints.base import Constraint
 from feasibly.schedules import VP
 
 SHAPE = (4, 4, 4)
-D, TOKENS, WIDTH = 64, 16, 4
+D, WIDTH = 64, 4
 ERROR = 0.03
 """The part of a noise prediction that is the architecture's own."""
 

@@ -18,7 +18,7 @@ from ..study import Comparison, Study
 from ..tables import COLUMNS
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class CleanSpace(PPR):
     r"""The paper's variant :math:`x_0^M`: projects the estimate itself,
     :math:`\arg\min_x c(x)` from :math:`x_0 = d_\theta(x_t)`, without the denoiser. There is no
@@ -39,7 +39,7 @@ class CleanSpace(PPR):
         return self.steps + levels * self.repeats + (self.output == "denoised"), 0
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class NoRenoise(PPR):
     r"""The paper's :math:`M = 0`: projects once a step, and keeps :math:`x_t^*`."""
 
@@ -52,7 +52,7 @@ class NoRenoise(PPR):
         return Step(x, found.x_0, found.state)
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class CleanSpaceNoRenoise(CleanSpace):
     r"""The paper's :math:`x_0^0`: predicts with the projected estimate, and does not renoise."""
 

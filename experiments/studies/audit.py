@@ -108,7 +108,7 @@ inequalities, finite data, what no sample attains, and fields that take long."""
 LABELS = {"auto": DEFAULT}
 """The labels of candidates in the study `defaults`, where they differ."""
 
-ORDERS = ("calibrated, ppr", "ppr, calibrated")
+ORDERS = ("calibrated, ppr-tuned", "ppr-tuned, calibrated")
 """What is recommended if these are the candidates, in this order."""
 
 RIGHT, NEAR = 1.05, 0.3

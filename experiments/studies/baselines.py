@@ -135,7 +135,6 @@ STUDY = Study(
                     "PPR, no retries",
                     "PPR, T = 512, 2 iterations",
                     "PPR, T = 512, 2 iterations, no retries",
-                    "PPR, fast",
                     "PPR, paper's setting",
                     *(NAMES.get(name, name) for name in WEATHER_CHOICES),
                 ),

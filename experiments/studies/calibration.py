@@ -14,18 +14,18 @@ import torch
 from torch import Tensor
 
 from feasibly.oracles import Empirical
-from feasibly.samplers import CDIM, ECI, Method, PostHoc, Rejection
+from feasibly.samplers import CDIM, ECI, CalibratedPPR, Method, PostHoc, Rejection
 from feasibly.samplers.base import Randn, Step
 
 from ..figures import distances, frontier
-from ..samplers import Make, default, only, paper, post_hoc, ppr
+from ..samplers import Make, library, only, paper, post_hoc, ppr
 from ..study import Comparison, Study
 from ..tables import COLUMNS, pick
 from . import baselines
 from .baselines import CHOICES, NAMES, tuned
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class RejectionOnly(Rejection):
     """Resamples members until they are likely to be near the constraint, and projects them in the
     end: what the mode weights owe to the rejection alone."""
@@ -48,7 +48,7 @@ class RejectionOnly(Rejection):
         return 1, 0
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class IdealKernel(Method):
     r"""The paper's ideal kernel (Proposition 3.1), on a finite data set: samples
     :math:`x_0 \sim p(x_0 \mid x_t, x_0 \in \mathcal{C})`, and renoises."""
@@ -76,8 +76,8 @@ class IdealKernel(Method):
         return Step(self.renoise(x_0, s, randn), x_0)
 
 
-_calibrated = partial(default, method="calibrated")
-_near = partial(default, method="rejection")
+_calibrated = partial(library, method=CalibratedPPR)
+_near = partial(library, method=Rejection)
 _rejection = partial(_near, kind=RejectionOnly)
 
 LINEAR = ("gaussian-1", "gaussian-6", "correlated-1", "correlated-6", "clusters")

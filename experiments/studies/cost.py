@@ -20,7 +20,7 @@ from feasibly.constraints import Decoded
 from feasibly.linalg import square_root
 from feasibly.minimizers import Minimizer
 from feasibly.monitor import Monitor
-from feasibly.network import Network, watched
+from feasibly.network import Network, counted, watched
 from feasibly.run import Run
 from feasibly.samplers import moments
 from feasibly.survey import Survey
@@ -61,7 +61,8 @@ class Ledger:
         level = (sigma / alpha).double().mean().clamp(LOWEST, 1 / LOWEST)
         decade = math.floor(level.log10())
         self.work[purpose(), decade] += len(x_t)
-        x_0 = self.network(x_t, t)
+        with counted(None):  # the run counts this ledger
+            x_0 = self.network(x_t, t)
         if x_0.requires_grad:
 
             def backward(_: Tensor) -> None:

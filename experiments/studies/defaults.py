@@ -12,18 +12,17 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from feasibly.samplers import ECI, PCFM
+from feasibly.samplers import ECI, METHODS, PCFM
 
 from .. import figures, tables
 from ..records import DEFAULT, TRUTH, Record, grouped
-from ..samplers import Make, default, only
+from ..samplers import Make, default, library, only, ppr
 from ..study import Comparison, Study
 from ..tables import TEXT, Columns, quantiles
 
 CANDIDATES: Mapping[str, Make] = {
-    "calibrated": partial(default, method="calibrated"),
-    "rejection": partial(default, method="rejection"),
-    "ppr": partial(default, method="ppr-tuned"),
+    name: partial(library, method=METHODS[name])
+    for name in ("calibrated", "rejection", "ppr-tuned")
 }
 """What the default may choose from."""
 
@@ -145,7 +144,7 @@ STUDY = Study(
             {
                 DEFAULT: default,
                 "calibrated": CANDIDATES["calibrated"],
-                "PPR": CANDIDATES["ppr"],
+                "PPR": ppr,
                 "ECI, fixed noise": only(ECI, steps=100),
                 "ECI, noise resampled every 5": only(ECI, steps=200, resample=5),
                 "PCFM": only(PCFM, steps=100),

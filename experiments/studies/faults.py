@@ -76,10 +76,10 @@ def even(seed: int) -> Tensor:
 
 
 PROBLEMS: Mapping[str, Known] = {
-    "30 normals, PPR": Known(normals, "spread 0.73", "ppr"),
+    "30 normals, PPR": Known(normals, "spread 0.73", "ppr-tuned"),
     "30 normals, HDC": Known(normals, "spread", "hdc"),
     "30 normals, default": Known(normals, "", "auto"),
-    "heat, PPR": Known(heat, "distribution of the decay", "ppr"),
+    "heat, PPR": Known(heat, "distribution of the decay", "ppr-tuned"),
     "heat, ECI": Known(heat, "distribution of the decay", "eci"),
     "heat, default": Known(heat, "", "auto"),
     "checkerboard, post-hoc": Known(board, "members off the board", "post-hoc"),

@@ -14,7 +14,7 @@ References:
 
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,10 +22,11 @@ from torch import Tensor
 from feasibly.constraints import Linear
 from feasibly.metrics import sliced_wasserstein
 from feasibly.oracles import GaussianMixture
+from feasibly.samplers import DPS, MMPS, SMC, CalibratedPPR, Method
 from feasibly.schedules import LogLogit
 
 from ..records import DEFAULT, Record, averages, grouped
-from ..samplers import named, quiet
+from ..samplers import quiet
 from ..study import Measurement
 from ..tables import TEXT, Columns
 
@@ -39,15 +40,14 @@ DRAWS = 5
 
 EXACT_ROW = "exact posterior"
 
-METHODS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    DEFAULT: ("auto", {}),
-    "calibrated": ("calibrated", {"steps": 64, "spacing": "noise", "iterations": 16}),
-    "particles": ("particles", {}),
-    "MMPS": ("mmps", {"iterations": 14}),
-    "DPS, zeta = 0.01": ("dps", {"zeta": 0.01}),
-    "DPS, zeta = 0.03": ("dps", {"zeta": 0.03}),
+METHODS: Mapping[str, str | Method] = {
+    DEFAULT: "auto",
+    "calibrated": CalibratedPPR(steps=64, spacing="noise", iterations=16),
+    "SMC": SMC(),
+    "MMPS": MMPS(iterations=14),
+    "DPS, zeta = 0.01": DPS(zeta=0.01),
+    "DPS, zeta = 0.03": DPS(zeta=0.03),
 }
-"""For each label the method and its options, which are its defaults where none are given."""
 
 
 class Observed(NamedTuple):
@@ -145,10 +145,9 @@ def measure(setting: dict) -> list[Record]:
     if setting["label"] == EXACT_ROW:
         x = problem.sample(N, 1000 + setting["draw"])
     else:
-        method, options = METHODS[setting["label"]]
         model = GaussianMixture(problem.weights, problem.mu, problem.cov, LogLogit())
         constraint = Linear(problem.A, problem.y, noise=problem.sigma)
-        chosen = {"method": named(method, options), "seed": setting["draw"]}
+        chosen = {"method": METHODS[setting["label"]], "seed": setting["draw"]}
         result = quiet(model, constraint, N, (D,), dtype=torch.float64, **chosen)
         x = result.samples[result.finite]
         taken = result.evaluations

@@ -14,7 +14,7 @@ References:
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import torch
@@ -23,10 +23,11 @@ from torch import Generator, Tensor
 from feasibly import members
 from feasibly.constraints import EachMember, Linear
 from feasibly.network import Evaluations, Network, counted
+from feasibly.samplers import DPS, MMPS, Method
 
 from .. import peers
 from ..records import DEFAULT, TRUTH, Record, averages, grouped
-from ..samplers import cost, named, quiet
+from ..samplers import cost, quiet
 from ..study import Measurement
 from ..tables import TEXT, Columns
 from ..tasks.increments import INCREMENTS, Task, operators, task
@@ -36,13 +37,13 @@ SIGNALS, MEMBERS, REFERENCES = 16, 32, 64
 NOMINAL = 0.9
 """The share of the posterior that an ensemble's region should cover."""
 
-OURS = {
-    DEFAULT: ("auto", {}),
-    "MMPS": ("mmps", {}),
-    "DPS, zeta = 0.1": ("dps", {"steps": 128, "zeta": 0.1}),
+OURS: Mapping[str, str | Method] = {
+    DEFAULT: "auto",
+    "MMPS": MMPS(),
+    "DPS, zeta = 0.1": DPS(steps=128, zeta=0.1),
 }
-"""For each label the method and its options. DPS has the best of five strengths, by its error on
-normal increments."""
+"""For each label the method. DPS has the best of five strengths, by its error on normal
+increments."""
 
 THEIRS = "azula's MMPS"
 LABELS = (TRUTH, *OURS, THEIRS)
@@ -71,8 +72,7 @@ def measure(setting: dict) -> list[Record]:
     constraint = EachMember(seen, posed.y / posed.noise, repeats=MEMBERS)
     denoiser = posed.denoiser()
     if label in OURS:
-        method, options = OURS[label]
-        chosen = {"method": named(method, options), "monitor": method == "auto"}
+        chosen = {"method": OURS[label], "monitor": label == DEFAULT}
         result = quiet(denoiser, constraint, count, shape, dtype=torch.float64, **chosen)
         x, taken = result.samples, result.evaluations
     else:

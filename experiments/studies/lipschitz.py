@@ -57,7 +57,7 @@ def local_lipschitz(f: Callable[[Tensor], Tensor], x: Tensor, step: float) -> Te
     return torch.where(good, torch.linalg.matrix_norm(J, ord=2), 1e300)
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@dataclass(frozen=True)
 class Probe(PPR):
     r"""PPR that measures the map :math:`x_t \mapsto d_\theta(\Pi_d(x_t))` where it applies it.
 

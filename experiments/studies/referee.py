@@ -84,7 +84,7 @@ LBFGS = partial(torch.optim.LBFGS, line_search_fn="strong_wolfe")
 
 ENTRIES: Mapping[str, Entry] = {
     DEFAULT: ours("auto"),
-    "PPR": ours("ppr"),
+    "PPR": ours("ppr-tuned"),
     "MMPS": ours("mmps"),
     "HDC": ours("hdc"),
     "DPS": ours("dps"),

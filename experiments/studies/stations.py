@@ -20,10 +20,10 @@ from feasibly import ensemble
 from feasibly.constraints import Composite, Constraint, Equality
 from feasibly.minimizers import LBFGS
 from feasibly.problems.weather import LATITUDE, VARIABLES, Weather
+from feasibly.samplers import DPS, MMPS, Method, PostHoc
 from feasibly.weather import Stations
 
 from ..records import DEFAULT, Record, grouped
-from ..samplers import named
 from ..study import Measurement
 from ..tables import TEXT, Columns
 
@@ -40,14 +40,14 @@ BETWEEN = slice(6, 19)
 OBSERVED = ("stations", "stations and mass")
 STORES = Path("runs/stations")
 
-METHODS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    DEFAULT: ("auto", {}),
-    "MMPS": ("mmps", {"steps": 64, "iterations": 8}),
-    "DPS": ("dps", {"steps": 256, "zeta": 0.1}),
-    "post-hoc projection": ("post-hoc", {"steps": 64, "minimize": LBFGS(64, max_step=1.0)}),
+METHODS: Mapping[str, str | Method] = {
+    DEFAULT: "auto",
+    "MMPS": MMPS(steps=64, iterations=8),
+    "DPS": DPS(steps=256, zeta=0.1),
+    "post-hoc projection": PostHoc(steps=64, minimize=LBFGS(64, max_step=1.0)),
 }
-"""For each label the method and its options. The third and the fourth have settings of our choice;
-the last one takes no noise, and moves samples until chi-square a value is one."""
+"""For each label the method. The third and the fourth have settings of our choice; the last one
+takes no noise, and moves samples until chi-square a value is one."""
 
 
 @cache
@@ -101,8 +101,8 @@ def measure(setting: dict) -> list[Record]:
     k, label, observed = setting["day"], setting["label"], setting["observed"]
     day = planet().reference(k)
     seen, constraint, mass = stated(observed, day, k)
-    method, options = METHODS[label]
-    if method == "post-hoc":
+    method = METHODS[label]
+    if isinstance(method, PostHoc):
         fitting = Equality(seen.residual, tolerance=len(reports(day, k)))
         constraint = fitting if observed == OBSERVED[0] else Composite([fitting, mass])
     with warnings.catch_warnings():
@@ -111,8 +111,8 @@ def measure(setting: dict) -> list[Record]:
             planet().denoiser,
             constraint,
             planet().shape,
-            method=named(method, options),
-            monitor=method == "auto",
+            method=method,
+            monitor=label == DEFAULT,
         )
         place = STORES / f"{observed}-{k}-{label}.zarr".replace(" ", "-")
         ensemble.run(plan, place, MEMBERS, batch_size=CHUNK)

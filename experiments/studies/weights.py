@@ -58,7 +58,7 @@ def measure(setting: dict) -> list[Record]:
     # a large error, so that no particles are added
     make: Make = default
     if number is not None:
-        make = partial(default, method=SMC(particles=number, error=ANY))
+        make = partial(default, method=SMC(particles=number, error=ANY), monitor=True)
     plan = case.plan(make)
     return [
         {"family": problem.family, "members": problem.members, "seed": seed}

@@ -4,9 +4,10 @@ Each method is run on the same problems with several budgets: its number of step
 number of particles. A forward pass counts 1, a backward pass 2.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from feasibly.policy import Plan
 from feasibly.samplers import DPS, ECI, MMPS, PCFM, SMC, CalibratedPPR, Method
 
 from .. import figures
@@ -36,7 +37,7 @@ BUDGETS: Mapping[str, Sequence[int]] = {"particles": (2, 4, 16, 64), "steps": (5
 BUDGETED: Mapping[str, type[Method]] = {"particles": SMC, "steps": CalibratedPPR}
 """What the default takes where an option sets its budget."""
 
-METHODS: Mapping[str, tuple[Make, Sequence[int]]] = {
+METHODS: Mapping[str, tuple[Callable[..., Plan], Sequence[int]]] = {
     "PPR": (ppr, (8, 16, 32, 64, 128)),
     "PCFM": (only(PCFM), (8, 32, 128, 512)),
     "ECI": (only(ECI), (8, 32, 128, 512)),
@@ -64,16 +65,16 @@ def measure(setting: dict) -> list[Record]:
     if label == DEFAULT:
         make: Make = default
         if budget is not None:
-            make = partial(default, method=BUDGETED[option](**{option: budget}))
+            method = BUDGETED[option](**{option: budget})
+            make = partial(default, method=method, monitor=True)
     else:
-        method, options = METHODS[label][0], {"steps": budget}
-        make = partial(method, **options)
+        make = partial(METHODS[label][0], steps=budget)
     case = ExactCase(PROBLEMS[name])
     return [{"members": MEMBERS} | case.score(case.plan(make), MEMBERS, seed=0)]
 
 
 def rows(records: Sequence[Record]) -> list[Record]:
-    """Returns the rows of its table: of each problem the default, `fast`, and of each other method
+    """Returns the rows of its table: of each problem the default, and of each other method
     the budget with which it is nearest."""
     found = []
     scored = [row | {"work": _work(row)} for row in records if "ratio" in row]

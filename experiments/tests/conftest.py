@@ -1,12 +1,20 @@
 """What the tests of exact distributions share."""
 
 import os
+from dataclasses import replace
 
 import torch
 
 from feasibly.oracles import Gaussian, GaussianMixture
+from feasibly.run import run
 
 torch.set_num_threads(int(os.environ.get("FEASIBLY_TEST_THREADS", "1")))
+
+
+def sampled(kernel, n, seed=0, monitor=None, **changes):
+    """Samples by a kernel once, on its problem but for some changes."""
+    kernel = replace(kernel, problem=kernel.problem.but(**changes))
+    return run([kernel], n, seed=seed, monitor=monitor)
 
 
 def gaussians(denoiser, n, seed=7):

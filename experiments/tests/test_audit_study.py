@@ -10,7 +10,7 @@ from experiments.studies import audit
 def test_an_audit_of_an_exact_problem_is_a_record_for_each_candidate():
     setting = {"prior": "exact", "posterior": "gaussian-2d-cond1-1r-0std-vp"}
     found = audit.measure(setting | {"truths": 16, "members": 2, "seed": 0})
-    assert [row["candidate"] for row in found] == ["auto", "calibrated", "ppr"]
+    assert [row["candidate"] for row in found] == ["auto", "calibrated", "ppr-tuned"]
     chosen = [order for row in found for order in row["chosen"]]
     assert sorted(chosen) == sorted(["all", *audit.ORDERS])
     assert set(found[0]["chosen"]) <= {"all"}
@@ -38,7 +38,7 @@ def seen(candidate, *chosen, found=(), seed=0, feasible=1.0):
 
 
 def test_regret_and_faults_are_counted_against_the_true_distances(monkeypatch):
-    ratios = {"default": 1.1, "calibrated": 1.25, "ppr": 3.3}
+    ratios = {"default": 1.1, "calibrated": 1.25, "ppr-tuned": 3.3}
     truth = [
         {"posterior": "ring-edm", "label": label, "ratio": ratio, "feasible": 1.0}
         for label, ratio in ratios.items()
@@ -47,9 +47,9 @@ def test_regret_and_faults_are_counted_against_the_true_distances(monkeypatch):
     monkeypatch.setattr(audit.kept, "read", lambda *_: truth)
     order = audit.ORDERS[0]
     records = [
-        *(seen("auto", "all"), seen("calibrated", order), seen("ppr", found=["spread"])),
+        *(seen("auto", "all"), seen("calibrated", order), seen("ppr-tuned", found=["spread"])),
         *(seen("auto", seed=1, found=["centre"]), seen("calibrated", "all", seed=1)),
-        seen("ppr", order, seed=1),
+        seen("ppr-tuned", order, seed=1),
     ]
     rows = {row["family"]: row for row in audit.rows(records)}
     # no audit saw rejection, so that it is not the best
@@ -64,7 +64,7 @@ def test_regret_and_faults_are_counted_against_the_true_distances(monkeypatch):
     }
     assert rows["spheres (1)"]["strict"] == "1 of 2"
     assert rows["without auto, calibrated first"]["regret"] == "1.82 / 2.64"
-    assert rows["without auto, always ppr"]["strict"] == "0 of 2"
+    assert rows["without auto, always ppr-tuned"]["strict"] == "0 of 2"
     assert rows["all, always auto"]["strict"] == "2 of 2"
     # infeasible members are a fault, and what is infeasible is not the best
     records[2] |= {"found": [], "feasible": 0.9}

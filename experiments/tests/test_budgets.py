@@ -5,10 +5,10 @@ import torch
 
 from experiments.paper import EVALUATIONS, KS_RESIDUALS
 from experiments.studies import budgets
+from experiments.tests.conftest import sampled
 from feasibly.constraints import Equality
 from feasibly.oracles import Gaussian
 from feasibly.schedules import LogLogit
-from tests.helpers import sampled
 
 NAMES = list(EVALUATIONS)
 
@@ -31,9 +31,9 @@ def test_budgets_are_what_runs_cost(name):
     never = Equality(
         lambda x: (torch.sin(x[:, :, None] + phases) + 3).flatten(start_dim=1), tolerance=1e-12
     )
-    sampler = budgets.make(name, oracle, never, steps=2)
-    run = sampled(sampler, 2, (4,), dtype=torch.float64).evaluations
-    assert (run.forward, run.backward) == sampler.budget(KS_RESIDUALS)
+    kernel = budgets.make(name, oracle, never, steps=2)
+    run = sampled(kernel, 2, shape=(4,), dtype=torch.float64).evaluations
+    assert (run.forward, run.backward) == kernel.budget(KS_RESIDUALS)
     steps = EVALUATIONS[name]["steps"]
     (record,) = budgets.measure({"method": name, "steps": steps})
     assert run.forward * steps == 2 * record["forward"]

@@ -1,37 +1,30 @@
-import warnings
-
 import torch
 
-import feasibly
+from experiments.samplers import quiet
 from experiments.studies.cost import Clock, Ledger
-from feasibly import Linear
+from feasibly import CalibratedPPR, Linear
 from feasibly.oracles import Gaussian
+from feasibly.problem import Problem
+from feasibly.run import run
 from feasibly.schedules import LogLogit
 
+PRIOR = Gaussian(torch.zeros(3), torch.eye(3), LogLogit())
+SUM = Linear(torch.ones(1, 3), torch.ones(1), 1e-6)
 MEMBERS, STEPS = 4, 5
 TESTED = 152  # of the plan's and the run's dry run: two states and the test of their gradient
 
 
-def ledger_of(**settings):
-    prior = Gaussian(torch.zeros(3), torch.eye(3), LogLogit())
-    ledger = Ledger(prior)
-    constraint = Linear(torch.ones(1, 3), torch.ones(1), 1e-6)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        result = feasibly.sample(ledger, constraint, MEMBERS, (3,), **settings)
-    return ledger, result.evaluations
-
-
 def test_each_evaluation_is_assigned_once_and_the_test_of_two_states_beside_them():
-    ledger, taken = ledger_of()
+    ledger = Ledger(PRIOR)
+    taken = quiet(ledger, SUM, MEMBERS, (3,)).evaluations
     counted = taken.member_forward + 2 * taken.member_backward
     assert sum(ledger.work.values()) == counted + TESTED
     assert {"survey", "test"} <= {what for what, _ in ledger.work}
 
 
 def test_posterior_samples_take_a_forward_pass_and_two_products_a_step():
-    options = {"steps": STEPS, "products": 2}
-    ledger, _ = ledger_of(method="calibrated", monitor=False, attempts=1, options=options)
+    ledger = Ledger(PRIOR)
+    run([CalibratedPPR(steps=STEPS).bind(Problem(ledger, SUM, (3,)))], MEMBERS)
     work = {k: sum(v.values()) for k, v in ledger.by_purpose(MEMBERS).items()}
     assert (work["prediction"], work["covariance"]) == (STEPS, 2 * 2 * STEPS)
     assert work["solve"] == 2 * STEPS  # one value, one product

@@ -3,11 +3,10 @@
 import pytest
 import torch
 
-import feasibly
 from experiments.tasks.learned import Field, known
-from feasibly import Linear
-from feasibly.samplers import CalibratedPPR
-from tests.helpers import on
+from feasibly import CalibratedPPR, Linear
+from feasibly.problem import Problem
+from feasibly.run import run
 
 
 def test_posterior_samples_of_a_learned_field_have_its_mean_and_spread():
@@ -21,8 +20,8 @@ def test_posterior_samples_of_a_learned_field_have_its_mean_and_spread():
     (x,) = field.sample(1, torch.Generator().manual_seed(5))
     gain = field.cov @ A.T @ torch.linalg.inv(A @ field.cov @ A.T)
     left = (field.cov - gain @ A @ field.cov).diagonal()[1::2].sqrt()
-    sampler = on(CalibratedPPR(steps=36, spacing="noise"), known("field"), Linear(A, A @ x, 1e-5))
-    result = feasibly.sampling.run([sampler], 128, (32,))
+    problem = Problem(known("field"), Linear(A, A @ x, 1e-5), (32,))
+    result = run([CalibratedPPR(steps=36, spacing="noise").bind(problem)], 128)
     between = result.samples.double()[:, 1::2]  # the elements that are not observed
     assert (between.std(dim=0) / left).mean().item() == pytest.approx(1, abs=0.1)
     assert ((between.mean(dim=0) - (gain @ A @ x)[1::2]) / left).abs().mean() < 0.3

@@ -15,7 +15,7 @@ from experiments.records import PRIOR, pack, unpack
 from experiments.run import run
 from experiments.samplers import post_hoc, ppr
 from experiments.studies import Comparison, Study
-from feasibly import sample
+from feasibly import TunedPPR, sample
 from feasibly.denoisers import Denoiser
 from feasibly.minimizers import LBFGS
 from feasibly.nn import SphereAutoencoder
@@ -112,9 +112,9 @@ def test_a_record_is_that_of_the_samplers_own_run(rows):
     row = rows[0]
     problem = observed.KS("sine-3")
     y = problem.reference(0)
-    options = {"steps": 8, "sigma_max": 10.0, "minimize": LBFGS()}
-    settings = {"method": "ppr", "monitor": False, "attempts": 1, "options": options}
-    result = sample(problem.denoiser, problem.constraint(y), 4, (8, 8), seed=0, **settings)
+    method = TunedPPR(steps=8, sigma_max=10.0, minimize=LBFGS())
+    settings = {"method": method, "monitor": False, "attempts": 1}
+    result = sample(problem.denoiser, problem.constraint(y), 4, (8, 8), **settings)
     scores = problem.scores(result.samples, result.feasible, y)
     assert row.items() >= json.loads(json.dumps(scores)).items()
     assert row["violation_worst"] == result.violation.max().item()

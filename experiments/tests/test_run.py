@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -8,16 +9,17 @@ from experiments import records, tables
 from experiments.__main__ import _asked
 from experiments.benches import Data2DBench, data2d
 from experiments.records import TRUTH
-from experiments.run import measure, split
+from experiments.run import measure, run, split
 from experiments.samplers import default, only, post_hoc
 from experiments.studies import Comparison, Measurement, Study
-from feasibly import PPR, Ancestral, plan, sampling
-from feasibly.problem import inspect
+from experiments.tests.conftest import sampled
+from feasibly import PPR, SMC, Ancestral, plan
+from feasibly.problem import Problem
 from feasibly.problems.data2d import Data2D
-from tests.helpers import sampled
 
+OURS = partial(default, method=SMC(steps=8), attempts=1, monitor=True)
 SAMPLERS = {
-    "default": partial(default, steps=8, attempts=1),
+    "default": OURS,
     "post-hoc": partial(post_hoc, steps=8),
 }
 LABELS = ["default", "post-hoc", TRUTH]
@@ -47,7 +49,7 @@ def start(samplers=SAMPLERS, **changes):
     data2d._problem.cache_clear()
     bench = Data2DBench("data2d", ("checkerboard",), **SIZES | changes)
     study = Study("tiny", "Does it run?", {"data2d": Comparison(samplers)})
-    sampled(study, bench, bench.settings())
+    run(study, bench, bench.settings())
     return records.read("tiny", "data2d")
 
 
@@ -95,8 +97,8 @@ def test_a_study_has_a_record_for_every_sampler_and_for_the_truth(rows):
 def test_a_record_is_that_of_the_samplers_own_run(rows):
     row = rows[0]
     problem, constraint, truth = exact()
-    chosen = plan(problem.denoiser, constraint, (2,), attempts=1, options={"steps": 8})
-    result = sampling.run(chosen.attempts, 32, (2,), seed=3, monitor=chosen.survey)
+    chosen = plan(problem.denoiser, constraint, (2,), **OURS.keywords)
+    result = sampled(chosen.kernels[0], 32, seed=3, monitor=chosen.monitor)
     assert row.items() >= problem.scores(result.samples, result.feasible, truth[:32]).items()
     assert row["sampler"] == result.method
     made = result.evaluations + chosen.evaluations
@@ -113,11 +115,10 @@ def test_a_record_is_that_of_the_samplers_own_run(rows):
 def test_a_record_scores_the_states_as_a_run_that_returns_them(rows):
     """Post-hoc projection projects the states then."""
     problem, constraint, truth = exact()
-    inspected = inspect(problem.denoiser, constraint, (2,))
+    posed = Problem(problem.denoiser, constraint, (2,))
     for row in rows[:2]:
-        make = partial(SAMPLERS[row["label"]], output="state")
-        (sampler,) = make(problem.denoiser, constraint, inspected).attempts
-        result = sampled(sampler, 32, (2,), seed=3)
+        (kernel,) = SAMPLERS[row["label"]](posed).kernels
+        result = sampled(replace(kernel, output="state"), 32, seed=3)
         scores = problem.scores(result.samples, result.feasible, truth[:32])
         for key in ("feasible", "on_manifold", "joint", "knn"):
             assert row[f"state_{key}"] == scores[key]
@@ -140,7 +141,7 @@ def test_a_missing_setting_alone_is_run_again_and_comes_out_the_same(rows, missi
 
 def test_a_sampler_with_other_settings_is_run_again_and_not_averaged_with_the_old(rows):
     kept(rows)
-    again = start(SAMPLERS | {"default": partial(default, steps=9, attempts=1)})
+    again = start(SAMPLERS | {"default": partial(OURS, method=SMC(steps=9))})
     assert [row["label"] for row in again] == [*LABELS, "default"]
     assert "steps=9" in again[-1]["sampler"]
     with pytest.raises(ValueError, match="stale"):
@@ -158,12 +159,12 @@ def test_a_study_that_is_stopped_keeps_what_it_has():
 
 
 def test_a_sampler_that_breaks_down_scores_nothing_and_is_kept(rows):
-    def explode(denoiser, constraint, inspected):
+    def explode(problem):
         def nan(x_t, t):
             return x_t * torch.where(t > 0.6, torch.nan, 1.0)
 
-        nan.schedule = denoiser.schedule
-        return only(PPR, steps=8)(nan, constraint, inspected)
+        nan.schedule = problem.denoiser.schedule
+        return only(PPR, steps=8)(problem.but(denoiser=nan))
 
     kept(rows[1:])
     samplers = SAMPLERS | {"default": explode}

@@ -10,13 +10,13 @@ from experiments.records import BASE, DEFAULT, TRUTH
 from experiments.samplers import ppr
 from experiments.studies import MEASUREMENTS, STUDIES
 from experiments.studies.ablation import NoRenoise
+from experiments.tests.conftest import sampled
 from feasibly import LevelSet
 from feasibly.constraints import GaussianRandomField
 from feasibly.oracles import Checkerboard
-from feasibly.problem import inspect
+from feasibly.problem import Problem
 from feasibly.problems.data2d import Lines
 from feasibly.schedules import LogLogit
-from tests.helpers import sampled
 
 ROOM = Path(studies.__file__).parent
 PROBLEMS = {
@@ -54,14 +54,14 @@ def test_a_study_asks_one_question_and_its_settings_are_of_its_samplers(study):
 
 
 def test_a_variant_takes_over_the_settings_and_the_attempts_of_the_default():
-    parts = Checkerboard(4, LogLogit()), LevelSet(GaussianRandomField(seed=0))
-    problem = inspect(*parts, (2,))
-    own, variant = (ppr(*parts, problem, kind=kind, repeats=3) for kind in (None, NoRenoise))
-    assert [type(one) for one in variant.attempts] == [NoRenoise] * len(own.attempts)
-    assert len({id(one) for one in variant.attempts}) == 1
-    names = [f.name for f in fields(own.attempts[0]) if f.name != "denoiser"]
-    mine, other = ([getattr(p.attempts[0], name) for name in names] for p in (own, variant))
+    problem = Problem(Checkerboard(4, LogLogit()), LevelSet(GaussianRandomField(seed=0)), (2,))
+    own, variant = (ppr(problem, kind=kind, repeats=3).kernels for kind in (None, NoRenoise))
+    assert [type(one) for one in variant] == [NoRenoise] * len(own)
+    assert len({id(one) for one in variant}) == 1
+    names = [f.name for f in fields(own[0]) if f.name != "problem"]
+    mine, other = ([getattr(one, name) for name in names] for one in (own[0], variant[0]))
     assert mine == other
+    assert variant[0].repeats == 3
 
 
 @pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
@@ -69,7 +69,6 @@ def test_samplers_of_every_study_give_finite_samples():
     """One for each method, minimizer and output of Data2D and lines; others differ in numbers."""
     oracle = Checkerboard(4, LogLogit())
     curve, line = LevelSet(GaussianRandomField(seed=0)), Lines("banana").constraint(0)
-    inspected = {c: inspect(oracle, c, (2,)) for c in (curve, line)}
     seen = set()
     for study in STUDIES:
         for problem in study.on.keys() & {"data2d", "lines"}:
@@ -79,13 +78,13 @@ def test_samplers_of_every_study_give_finite_samples():
                     label.startswith(("CDIM", "ECI")) and constraint is curve
                 ):
                     continue  # for a finite data set, and for linear constraints
-                sampler = make(oracle, constraint, inspected[constraint]).attempts[0]
-                minimize = type(getattr(sampler, "minimize", None))
-                kind = (type(sampler), minimize, sampler.output)
+                kernel = make(Problem(oracle, constraint, (2,))).kernels[0]
+                minimize = type(getattr(kernel, "minimize", None))
+                kind = (type(kernel), minimize, kernel.output)
                 if kind in seen:
                     continue
                 seen.add(kind)
-                few = replace(sampler, steps=3)  # as many as reach every noise level
-                samples = sampled(few, 4, (2,)).samples
+                few = replace(kernel, steps=3)  # as many as reach every noise level
+                samples = sampled(few, 4).samples
                 assert samples.isfinite().all(), (study.name, problem, label)
     assert len(seen) > 20

@@ -164,6 +164,8 @@ def _planned(
     with meter.part("test of the denoiser and the constraint", 0):
         gradient = constraint is not None if named is None else named.differentiates
         seen = inspect(problem, gradient=gradient)
+        if named is not None:  # before the survey is paid for
+            named.check(problem)
         if _leans(problem, seen):
             problem = problem.but(denoiser=Network(problem.denoiser, settles=True))
     evaluations, taken, survey = Evaluations(), 0.0, None

@@ -44,6 +44,8 @@ over surveys."""
 TRIED = 4
 """The number of infeasible samples on which it is tried why they are."""
 
+ADVICE = "Look there for what the network returns."
+
 SLOW = 0.5
 """A projection that lowers the violation to this share or less is on its way."""
 
@@ -98,25 +100,25 @@ def shortfall(result: Result, kernel: Method) -> str:
     Of a method that does not land on the constraint, some infeasible samples are no news, and of
     one that gives residuals noise on purpose, none are.
     """
-    bad, said = ~result.feasible, non_finite(result)
+    bad, said = ~result.feasible, non_finite(result, kernel)
     some, all_of = int(bad.sum()), len(result.members)
     if kernel.constraint is None or not kernel.enforces or kernel.noise:
         return said
     bad &= result.finite
     if not bad.any() or kernel.constraint.exact is None or (some < all_of and not kernel.lands):
         return said
-    missed, rows = result.violation[bad], bad.nonzero().flatten()[:TRIED].tolist()
+    missed, rows = result.ratio[bad], bad.nonzero().flatten()[:TRIED].tolist()
     why = advice(kernel, result.samples[rows], [result.members[i] for i in rows])
     if some < all_of:
         which = f"{int(bad.sum())} of {all_of} samples do not satisfy {kernel.constraint!r}"
-        span = f"violation {missed.min():.3g} to {missed.max():.3g}"
+        span = f"residual / limit {missed.min():.3g} to {missed.max():.3g}"
         return f"{said} {which} ({span}); `result.feasible` tells which. {why}".strip()
-    best = f"best violation {missed.min():.3g}, tolerance {kernel.constraint.tolerance:.3g}"
+    best = f"residual / limit at best {missed.min():.3g}"
     none = f"None of the {all_of} samples satisfies {kernel.constraint!r} ({best})."
     return f"{said} {none} {why}".strip()
 
 
-def non_finite(result: Result) -> str:
+def non_finite(result: Result, kernel: Method) -> str:
     """Says how many samples are not finite, and where the first became so; empty if none is."""
     lost = int((~result.finite).sum())
     if not lost:
@@ -127,7 +129,7 @@ def non_finite(result: Result) -> str:
         where = f"the first by step {at.step} of {at.steps}, at sigma = {at.sigma:.3g}"
     return (
         f"{lost} of {len(result.members)} samples became non-finite, {where}; `result.finite` "
-        "tells which. Look there for what the network returns."
+        f"tells which. {ADVICE if kernel.lands else kernel.advice}"
     )
 
 
@@ -297,7 +299,9 @@ def warn(result: Result, kernels: Sequence[Method]) -> None:
         advise(sentence, CalibrationWarning)
     plausible = result.plausible
     if plausible is not None and (
-        suspicion := implausible(int((~plausible).sum()), len(plausible), len(kernels))
+        suspicion := implausible(
+            int((~plausible & result.finite).sum()), len(plausible), len(kernels)
+        )
     ):
         result.warnings.append(suspicion)
         advise(suspicion, CalibrationWarning)

@@ -78,7 +78,7 @@ class Probe(NamedTuple):
     x_0: Tensor
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Monitor:
     r"""Denoising errors that unconditional samples have, by which others are tested.
 

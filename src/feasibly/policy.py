@@ -12,6 +12,7 @@ import torch
 from .constraints.base import Constraint, Intervals
 from .constraints.composite import without_inequalities
 from .constraints.decoded import is_decoded
+from .messages import describe
 from .monitor import Monitor
 from .network import Evaluations
 from .problem import DryRun, Problem
@@ -275,6 +276,10 @@ class Plan:
     expected: tuple[float, float] = (0, 0)
     pace: float = 0.0
 
+    def __str__(self) -> str:
+        about = [describe(self.kernels), self.reason, self.estimate(1), *self.remarks]
+        return "\n".join(line for line in about if line)
+
     def seconds(self, members: int) -> float:
         """Returns the seconds that so many samples are expected to take; 0 if it is not known."""
         return members * work(*self.expected) * self.pace
@@ -283,8 +288,9 @@ class Plan:
         """Says what so many samples are expected to cost, in a sentence."""
         forward, backward = self.expected
         words = (
-            f"{members:,} samples are expected to cost {forward:.0f} forward and {backward:.0f} "
-            "backward evaluations of the network each, and more if they are sampled again"
+            f"{members:,} {'sample is' if members == 1 else 'samples are'} expected to cost "
+            f"{forward:.0f} forward and {backward:.0f} backward evaluations of the network each, "
+            "and more if they are sampled again"
         )
         if not self.pace:
             return f"{words}."

@@ -63,6 +63,11 @@ class Problem:
         with torch.no_grad(), calling([0], self.device):
             return self.constraint.residual(self.noise(0, [0])()).shape[1]
 
+    def __repr__(self) -> str:
+        return (
+            f"Problem({type(self.denoiser.denoiser).__name__}, {self.constraint!r}, {self.shape})"
+        )
+
     def but(self, **changes: Any) -> "Problem":
         """Returns the problem with some arguments changed."""
         return Problem(**{**vars(self), **changes})
@@ -90,7 +95,7 @@ class DryRun:
     Attributes:
         x_0: Two clean estimates, with shape (2, *).
         r: Their residuals, with shape (2, m); None without a constraint.
-        sample: The index of the sample under whose conditions they are.
+        member: The index of the sample under whose conditions they are.
         batch_size: How many states may go through the denoiser at a time.
     """
 
@@ -114,7 +119,7 @@ def inspect(
 
     Arguments:
         problem: The problem.
-        sample: The index of the sample whose conditions the denoiser is tested with.
+        member: The index of the sample whose conditions the denoiser is tested with.
         batch_size: What the dry run says of how many states a preparation may take at a time.
         gradient: Whether the denoiser must have a gradient.
 

@@ -269,7 +269,7 @@ class Result:
         finite, quantiles = self.ratio[self.finite], "no finite sample"
         if finite.numel():
             quantiles = f"median {finite.median():.2g}, worst {finite.max():.2g}"
-        exact = f"feasible (residual / limit: {quantiles})"
+        exact = f"feasible (residual / limit of {math.sqrt(self.tolerance):.2g}: {quantiles})"
         if self.chi_square and math.isinf(self.tolerance):  # all is observed with noise
             exact = "finite"
         reason = f"{self.reason}\n" if self.reason else ""

@@ -79,7 +79,7 @@ class UnseenError(SamplingError):
     """Too few unconditional samples are finite."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Survey:
     r"""What unconditional samples show of a problem.
 

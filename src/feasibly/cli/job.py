@@ -4,7 +4,7 @@ __all__ = ["Job", "parse"]
 
 import ast
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from .. import minimizers
@@ -54,14 +54,19 @@ class Job:
             if name in chosen:
                 raise ValueError(f"{name} is given twice, by --options or otherwise.")
             chosen[name] = value
-        general = {name: chosen.pop(name) for name in ("attempts", "error") if name in chosen}
-        if self.method == "auto" and chosen:
-            raise ValueError(
-                f"auto has no option {next(iter(chosen))!r}, as it chooses the method; name a "
-                "method by --method, or give error=0.1 or attempts=4."
-            )
-        if self.method == "smc" and "error" in general:
-            chosen["error"] = general["error"]
+        ours = ("attempts", "error") if self.method == "auto" else ("attempts",)
+        general = {name: chosen.pop(name) for name in ours if name in chosen}
+        known = (
+            [f.name for f in fields(METHODS[self.method]) if f.init and f.repr]
+            if (self.method in METHODS)
+            else list(ours)
+        )
+        for name in chosen:
+            if name not in known:
+                raise ValueError(
+                    f"{self.method} has no option {name!r}; its options are "
+                    f"{', '.join(sorted(known))}."
+                )
         with current().part("loading", 0):
             denoiser, constraint = load_denoiser(self.denoiser), load_constraint(self.constraint)
         try:

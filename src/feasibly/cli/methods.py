@@ -83,7 +83,7 @@ def methods(name: tyro.conf.Positional[Name] = "all") -> int:
         console.say(plain(inspect.getdoc(method) or ""))
         console.say("\nDefaults:")
         for option in fields(method):
-            if option.init and option.repr and option.kw_only:
+            if option.init and option.repr:
                 line = f"    {option.name}={option.default!r}"
                 console.say(line)
         return 0

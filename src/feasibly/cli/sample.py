@@ -51,7 +51,8 @@ def sample(
         denoiser: A shipped prior (checkerboard, banana), a prior's file, or module:function for
             a function that returns a denoiser of yours.
         constraint: The number of a constraint of Data2D (0 to 11), or module:function for a
-            function that returns a constraint of yours (cdim and eci need a linear one).
+            function that returns a constraint of yours (cdim needs a Linear one, and eci one with
+            a `projection`).
         out: The folder for samples.safetensors and report.html, or a store, NAME.zarr.
         members: The number of samples. A store that was made for fewer grows.
         shape: The shape of one sample, for a denoiser of yours.

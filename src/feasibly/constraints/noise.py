@@ -140,12 +140,14 @@ class Observed(Constraint):
         if self.noise is None and not stated:
             raise ValueError(f"{name} needs a tolerance, an atol or noise.")
         if self.noise is not None and self.noise.exact and not stated:
+            total = self.noise.exact + self.noise.count
             raise ValueError(
-                f"{name}(noise=...): {self.noise.exact} of {y.numel()} combinations of values "
-                "have no error. They hold exactly, and need a tolerance."
+                f"{name}(noise=...): {self.noise.exact} of {total} combinations of values have no "
+                "error. They hold exactly, and need a tolerance or an atol."
             )
         if self.noise is not None and not self.noise.exact and stated:
-            raise ValueError(f"{name} has a tolerance, but all values have noise. Leave one out.")
+            given = "a tolerance" if atol is None else "an atol"
+            raise ValueError(f"{name} has {given}, but all values have noise. Leave one out.")
         super().__init__(tolerance if stated else math.inf, atol)
 
     @abstractmethod
@@ -162,7 +164,7 @@ class Observed(Constraint):
 
     @property
     def equalities(self) -> Constraint | None:
-        if self.noise is None:
+        if self.noise is None or not self.noise.count:
             return self
         return _Part(self, noisy=False) if self.noise.exact else None
 
@@ -171,7 +173,7 @@ class Observed(Constraint):
         return _Part(self, noisy=True) if self.noise is not None and self.noise.count else None
 
     def __repr__(self) -> str:
-        if self.noise is None:
+        if self.noise is None or not self.noise.count:
             return super().__repr__()
         held = f", {self._asked}" if self.noise.exact else ""
         values = "value" if self.noise.count == 1 else "values"

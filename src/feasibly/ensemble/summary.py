@@ -130,13 +130,14 @@ class Summary:
         finished = len(self.state("finished"))
         lines = [
             without_settings(config.method),
-            f"{finished} of {self.asked} members finished, {self.feasible} feasible"
-            + ("" if config.tolerance is None else f" (c <= {config.tolerance:g})"),
+            f"{finished} of {self.asked} members finished, {self.feasible} feasible",
         ]
         violations = [r.violation for r in self.records if r.violation is not None]
         if violations and config.tolerance is not None:
-            median, worst = np.median(violations), max(violations)
-            lines.append(f"violation median {median:.3g}, worst {worst:.3g}")
+            ratio = np.sqrt(np.array(violations) / config.tolerance)
+            lines[-1] += (
+                f" (residual / limit: median {np.median(ratio):.2g}, worst {max(ratio):.2g})"
+            )
         lines += [describe_fit(k, torch.from_numpy(fit)) for k, fit in self.fits().items()]
         names = ("forward", "backward", "seconds")
         forward, backward, seconds = (sum(getattr(r, k) for r in self.records) for k in names)
@@ -195,12 +196,12 @@ class Summary:
         missed = [r.violation for r in self.records if not r.feasible and r.violation is not None]
         if not missed:
             return ""
-        span = f"violation {min(missed):.3g} to {max(missed):.3g}"
-        tolerance = self.store.config.tolerance or 0.0
+        tolerance = self.store.config.tolerance or math.inf
+        low, high = (math.sqrt(one / tolerance) for one in (min(missed), max(missed)))
         others = "; the variable `feasible` of the store marks the others" if self.feasible else ""
         return (
             f"{len(missed)} of {len(self.records)} members do not satisfy the constraint "
-            f"({span}, tolerance {tolerance:.3g}){others}."
+            f"(residual / limit {low:.3g} to {high:.3g}){others}."
         )
 
 

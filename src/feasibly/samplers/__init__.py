@@ -1,4 +1,5 @@
-"""Samplers, one file a method."""
+"""Methods, one file each, and what several of them share: `base`, `guidance`, `projection`,
+`moments`, and the parts of :class:`SMC`."""
 
 from .ancestral import Ancestral
 from .base import Method

@@ -25,7 +25,7 @@ class Last(NamedTuple):
         return Last(self.x_0[index], self.mean[index], self.t)
 
 
-@dataclass(frozen=True, repr=False, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Ancestral(Method):
     r"""Samples without a constraint: predictions alone, DDPM by default, DDIM with `eta` = 0.
 

@@ -70,7 +70,7 @@ class Step(NamedTuple):
     memory: Any = None
 
 
-@dataclass(frozen=True, repr=False, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Method(ABC):
     r"""Goes from noise, at :math:`t = 1`, to samples, at :math:`t = 0`, step by step.
 
@@ -110,7 +110,7 @@ class Method(ABC):
     )
     # a method's row in the paper's Table 1
     space: ClassVar[str | None] = None  # what the constraint moves, "x_t" or "x_0"
-    renoises: ClassVar[bool] = False  # whether noise is added after that
+    renoises: ClassVar[bool] = False  # whether the step adds noise after that, in its defaults
     differentiates: ClassVar[bool] = False  # the denoiser
 
     steps: int = 64
@@ -118,6 +118,11 @@ class Method(ABC):
     eta: float = 1.0
     output: str = "denoised"
     problem: Problem | None = field(default=None, repr=False, compare=False)
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "__repr__" not in vars(cls):  # else a dataclass would write one of its own
+            cls.__repr__ = Method.__repr__
 
     def __post_init__(self) -> None:
         name = type(self).__name__

@@ -30,7 +30,7 @@ NEWTON = 2  # how often it is then linearised anew
 FARTHEST = 4.0  # how many standard deviations a sample moves at most, a residual
 
 
-@dataclass(frozen=True, repr=False, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class CalibratedPPR(Method):
     r"""Samples under a hard constraint by predicting with *samples* of
     :math:`p(x_0 \mid x_t, r = 0)`.

@@ -14,7 +14,7 @@ from .base import Method, Randn, Step
 from .guidance import guidance
 
 
-@dataclass(frozen=True, repr=False, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class CDIM(Method):
     r"""Samples by DDIM steps, each followed by gradient steps until the residual of the *noisy*
     state is what the forward process would make it, for a linear constraint :math:`A x = y`:
@@ -42,7 +42,7 @@ class CDIM(Method):
     Arguments:
         iterations: The most gradient steps :math:`K` at a level.
         c: How many standard deviations above its mean a residual may be.
-        denoiser, steps, eta, output: See :class:`Method`.
+        steps, eta, output: See :class:`Method`.
     """
 
     lands = False

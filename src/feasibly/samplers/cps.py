@@ -11,7 +11,7 @@ from .base import Method, Randn, Step
 from .projection import project
 
 
-@dataclass(frozen=True, repr=False, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class CPS(Method):
     r"""Samples by predicting with a clean estimate that a penalty has moved to the constraint:
 

@@ -9,7 +9,7 @@ from .base import Method, Randn, Step
 from .guidance import check_strength, guidance, unit
 
 
-@dataclass(frozen=True, repr=False, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class DPS(Method):
     r"""Samples by ancestral steps with guidance, against the gradient of the residual's norm:
 
@@ -41,6 +41,10 @@ class DPS(Method):
     """
 
     lands = False
+    advice = (
+        "DPS ends near the constraint, and not on it. Lower `zeta`, to 0.001 to 0.1 for a few "
+        "residual components, or take method='auto'."
+    )
     takes_noise = True
     space = "x_t"
     differentiates = True

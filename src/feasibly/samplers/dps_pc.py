@@ -11,7 +11,7 @@ from .guidance import guidance, unit
 from .predictor_corrector import PredictorCorrector
 
 
-@dataclass(frozen=True, repr=False, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class DPSPC(DPS, PredictorCorrector):
     r"""Samples by the predictor-corrector scheme, with DPS's guidance in both halves:
 

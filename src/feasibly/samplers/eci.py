@@ -1,11 +1,12 @@
 r"""Extrapolation, Correction, Interpolation (ECI)."""
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from torch import Tensor, randn_like
 
-from ..problem import DryRun
+from ..members import calling
+from ..problem import Problem
 from ..randomness import MemberNoise
 from .base import Method, Randn, Start, Step
 from .projection import closed_form
@@ -21,7 +22,7 @@ class Held(NamedTuple):
         return self.noise
 
 
-@dataclass(frozen=True, repr=False, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ECI(Method):
     r"""Samples by correcting the clean estimate in closed form, and noising it again with the
     *same* noise:
@@ -42,7 +43,7 @@ class ECI(Method):
     Arguments:
         mixes: The number of corrections a step.
         resample: After how many interpolations the noise is sampled again; None for never.
-        denoiser, steps, output: See :class:`Method`.
+        steps, output: See :class:`Method`.
     """
 
     space = "x_0"
@@ -77,13 +78,16 @@ class ECI(Method):
         held = Held(noise(), 1)
         return Start(self.denoiser.begin(held.noise, times[0]), times, held)
 
-    def prepare(self, seen: DryRun) -> Self:
-        if closed_form(self.constraint, seen.x_0) is None:
+    def check(self, problem: Problem) -> None:
+        super().check(problem)
+        assert problem.constraint is not None
+        with calling([0], problem.device):
+            found = closed_form(problem.constraint, problem.noise(0, [0])())
+        if found is None:
             raise ValueError(
-                f"ECI corrects in closed form, and {self.constraint!r} has no `projection`. Use "
-                "PCFM, which solves for it, or PPR; or implement `projection`."
+                f"ECI corrects in closed form, and {problem.constraint!r} has no `projection`. "
+                "Use PCFM, which solves for it, or PPR; or implement `projection`."
             )
-        return self
 
     def cost(self, residuals: int) -> tuple[int, int]:
         return self.mixes, 0

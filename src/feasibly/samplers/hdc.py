@@ -11,7 +11,7 @@ from .base import Method, Randn, Step
 from .projection import project
 
 
-@dataclass(frozen=True, repr=False, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class HDC(Method):
     r"""Samples by projecting the clean estimate, and resampling between it and the prediction.
 

@@ -12,7 +12,7 @@ from .predictor_corrector import PredictorCorrector
 SOLVERS = {"gmres": gmres, "cg": cg}
 
 
-@dataclass(frozen=True, repr=False, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class MMPS(PredictorCorrector):
     r"""Samples by the predictor-corrector scheme, with the constraint in the clean estimate:
 

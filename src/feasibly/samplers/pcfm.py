@@ -12,7 +12,7 @@ from .base import Method, Randn, Start, Step
 from .projection import project
 
 
-@dataclass(frozen=True, repr=False, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class PCFM(Method):
     r"""Samples by one Gauss-Newton step on the clean estimate, noised again with the *same*
     noise :math:`n`:

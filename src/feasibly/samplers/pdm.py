@@ -10,7 +10,7 @@ from .base import Method, Randn, Step
 from .projection import closed_form, search
 
 
-@dataclass(frozen=True, repr=False, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class PDM(Method):
     r"""Samples by annealed Langevin dynamics, with every noisy iterate projected:
 

@@ -8,7 +8,7 @@ from ..minimizers import GaussNewton, Minimizer
 from .ancestral import Ancestral
 
 
-@dataclass(frozen=True, repr=False, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class PostHoc(Ancestral):
     r"""Samples without the constraint, then projects the sample itself once.
 

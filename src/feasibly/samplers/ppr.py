@@ -15,7 +15,7 @@ from ..randomness import MemberNoise
 from .base import CHOSEN, Method, Randn, Start, Step
 
 
-@dataclass(frozen=True, repr=False, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class PPR(Method):
     r"""Samples under a hard constraint by projecting *through the denoiser*, and renoising.
 

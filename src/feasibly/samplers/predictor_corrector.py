@@ -8,7 +8,7 @@ from torch import Tensor, randn_like
 from .base import Method, Randn, Step
 
 
-@dataclass(frozen=True, repr=False, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class PredictorCorrector(Method):
     r"""Samples without a constraint: each prediction is followed by Langevin corrections
 
@@ -26,7 +26,7 @@ class PredictorCorrector(Method):
     Arguments:
         corrections: The number :math:`N` of corrections a step.
         delta: The size :math:`\delta \in (0, 1]` of a correction.
-        denoiser, steps, eta, output: See :class:`Method`.
+        steps, eta, output: See :class:`Method`.
     """
 
     enforces = False

@@ -12,7 +12,7 @@ from .predictor_corrector import PredictorCorrector
 from .projection import project
 
 
-@dataclass(frozen=True, repr=False, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ProximalLangevin(PredictorCorrector):
     r"""Samples by predictions and Langevin steps, each followed by a proximal map of the *state*:
 

@@ -49,7 +49,7 @@ class Pilot:
     tries: float = 1.0
 
 
-@dataclass(frozen=True, repr=False, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Rejection(CalibratedPPR):
     r"""Samples the prior down to a low noise level, keeps the likely members, and goes on as
     :class:`CalibratedPPR`.

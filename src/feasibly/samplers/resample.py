@@ -13,7 +13,7 @@ from .hdc import HDC
 from .projection import project
 
 
-@dataclass(frozen=True, repr=False, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ReSample(HDC):
     r"""Samples by the authors' full schedule, in three equal stages:
 

@@ -1,4 +1,4 @@
-r"""Sequential Monte Carlo (SMC): samples are drawn from weighted particles, which they share."""
+r"""Sequential Monte Carlo (SMC): samples share weighted particles."""
 
 __all__ = ["SMC"]
 
@@ -38,7 +38,7 @@ DOUBLINGS = 3  # of the particles, at most
 ALONE = 6  # how many times as many particles a sample with a target of its own has
 
 
-@dataclass(frozen=True, repr=False, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SMC(Method):
     r"""Draws samples from a population of weighted particles by sequential Monte Carlo (SMC), and
     projects them.

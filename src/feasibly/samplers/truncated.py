@@ -13,7 +13,7 @@ from .base import Randn, Step
 from .ppr import PPR
 
 
-@dataclass(frozen=True, repr=False, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class TruncatedPPR(PPR):
     r"""Samples under an inequality as :class:`PPR` does, and leaves samples that are inside alone.
 

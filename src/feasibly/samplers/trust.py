@@ -18,7 +18,7 @@ from .base import Method, Randn, Step
 CALIBRATION = 64  # unconditional members behind a bound
 
 
-@dataclass(frozen=True, repr=False, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class TrustSampling(Method):
     r"""Samples by optimising the mean of every ancestral step, while the network can be trusted:
 

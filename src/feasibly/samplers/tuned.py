@@ -34,7 +34,7 @@ LAST = 10
 samples that are not feasible yet take them."""
 
 
-@dataclass(frozen=True, repr=False, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class TunedPPR(PPR):
     """PPR that chooses its options for the problem when it is bound.
 
@@ -52,6 +52,7 @@ class TunedPPR(PPR):
     sigma_max: float = CHOSEN
 
     def bind(self, problem: Problem, survey: Any = None) -> PPR:
+        self.check(problem)
         constraint, number = problem.constraint, problem.residuals
         inside = constraint is not None and (
             constraint.equalities is None and constraint.noisy is None

@@ -182,10 +182,9 @@ class Stations:
                 "it out."
             )
         _check_decoder(decode)
-        noise = None if exact == len(self) else self.errors
         by_frame = by_frame and decode is not None
         A = self._of_frames if by_frame else self
-        observation = Observation(A, self.y, tolerance, noise=noise)
+        observation = Observation(A, self.y, tolerance, noise=self.errors)
         observation.linear = decode is None
         if decode is None:
             return observation
