@@ -195,6 +195,7 @@ def _planned(
     watch = monitor if isinstance(monitor, Monitor) else None
     return replace(
         chosen,
+        survey=survey,
         monitor=watch,
         evaluations=evaluations,
         remarks=chosen.remarks + known,

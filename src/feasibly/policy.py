@@ -32,6 +32,12 @@ LOCAL = 0.02
 """How far any one element of the denoiser is from an affine map, above which a run warns that data
 are not normal. A local mode hardly shows in the average over elements."""
 
+NOT_NORMAL = (
+    "Data are not normal, and the constraint has {values} values. Weights of modes may be off, "
+    "and means and spreads with them, also of samples that are feasible and plausible. "
+    "method='smc' is nearer, at many times the cost; feasibly.audit tests both."
+)
+
 PROJECTED = 2
 """How many of the last attempts meet inequalities by projection, where others are resampled until
 they fall inside. They are two, so that one that fails does not leave a sample infeasible."""
@@ -72,24 +78,24 @@ class Case:
         return self.constraint.intervals(self.seen.x_0)
 
     @property
-    def equalities(self) -> int:
-        """The number of values that are equalities, or observed with errors."""
+    def targets(self) -> int:
+        """The number of values that have a target: equalities and noisy measurements."""
         return int((self.values.lower == self.values.upper)[0].sum())
 
     @property
-    def mixed(self) -> bool:
+    def has_inequalities(self) -> bool:
         """Whether some of the values are inequalities."""
-        return self.equalities < self.values.values.shape[1]
+        return self.targets < self.values.values.shape[1]
 
     @property
-    def noisy(self) -> bool:
+    def has_noise(self) -> bool:
         """Whether values are observed with errors."""
         return self.constraint.noisy is not None
 
     @property
-    def normal(self) -> bool:
-        """Whether data are exactly normal, and all values linear equalities."""
-        if self.survey is None or self.mixed:
+    def exactly_normal(self) -> bool:
+        """Whether data are exactly normal, and all values have targets and are linear."""
+        if self.survey is None or self.has_inequalities:
             return False
         return self.survey.is_normal(self.constraint)
 
@@ -110,7 +116,7 @@ class Case:
     def tries(self) -> int:
         """How often to sample the model until a sample is inside of inequalities; 0 if particles
         cost less."""
-        if self.constraint.equalities is not None or self.noisy:
+        if self.constraint.equalities is not None or self.has_noise:
             return 0
         if self.survey is None:
             return 2 * PROJECTED
@@ -138,7 +144,7 @@ class Case:
     def repeated(self, *methods: Method) -> tuple[Method, ...]:
         """Returns methods in turn, the last of them for all attempts that are left."""
         kernels = [self.bind(method) for method in methods]
-        count = self.attempts or methods[0].attempts
+        count = self.attempts or max(method.attempts for method in methods)
         return tuple(kernels[min(k, len(kernels) - 1)] for k in range(count))
 
 
@@ -153,6 +159,8 @@ class Rule:
         kernels: The kernels, one for each attempt.
         reason: Why these, in a sentence; its fields are `values`, `particles`, `more` and
             `then`; see :func:`choose`.
+        normal: Whether the method takes the posterior as normal, so that the run warns if data
+            are not.
     """
 
     case: str
@@ -160,6 +168,7 @@ class Rule:
     when: Callable[[Case], bool]
     kernels: Callable[[Case], tuple[Method, ...]]
     reason: str
+    normal: bool = False
 
 
 def _inside(case: Case) -> tuple[Method, ...]:
@@ -174,14 +183,14 @@ def _smc(case: Case) -> tuple[Method, ...]:
 
 
 def _branches(case: Case) -> tuple[Method, ...]:
-    if case.mixed:
+    if case.has_inequalities:
         return case.projected_at_last(TunedPPR(), TunedPPR())
     return case.repeated(TunedPPR())
 
 
 def _posterior(case: Case) -> tuple[Method, ...]:
-    last = CalibratedPPR() if case.noisy else TunedPPR()
-    if case.mixed:
+    last = CalibratedPPR() if case.has_noise else TunedPPR()
+    if case.has_inequalities:
         return case.projected_at_last(CalibratedPPR(), last)
     return case.repeated(CalibratedPPR(), last)
 
@@ -197,7 +206,7 @@ RULES = (
     Rule(
         "linear equalities or noisy measurements on exactly normal data",
         "`CalibratedPPR` in a few steps; without noise `TunedPPR` for samples that fail",
-        lambda case: case.normal,
+        lambda case: case.exactly_normal,
         _posterior,
         "The data are normal and the constraint is linear: a few steps of posterior samples are "
         "exact.",
@@ -214,7 +223,7 @@ RULES = (
         f"other inequalities, and up to {FEW} equalities or noisy measurements, with or without "
         "inequalities",
         "`SMC`: samples are drawn by importance weights, from more particles if k-hat says so",
-        lambda case: case.equalities <= FEW,
+        lambda case: case.targets <= FEW,
         _smc,
         "The constraint is on {values}: samples are drawn by importance weights from {particles} "
         "particles each{more}.",
@@ -225,8 +234,8 @@ RULES = (
         "`SMC`",
         lambda case: (
             case.fills
-            and not case.mixed
-            and case.equalities <= MANY
+            and not case.has_inequalities
+            and case.targets <= MANY
             and not is_decoded(case.constraint)
         ),
         _smc,
@@ -236,7 +245,7 @@ RULES = (
     Rule(
         f"more than {FEW} equalities whose gradients change direction, such as sines",
         "`TunedPPR`",
-        lambda case: not case.noisy and case.branches,
+        lambda case: not case.has_noise and case.branches,
         _branches,
         "The residual's gradient changes direction between samples, so the solution set has "
         "several branches: PPR projects step by step. Weights of branches may be off, and spreads "
@@ -248,6 +257,7 @@ RULES = (
         lambda case: True,
         _posterior,
         "The constraint is on {values}: posterior samples are taken{then}.",
+        normal=True,
     ),
 )
 """The rules of the default, of which the first that fits is taken."""
@@ -260,6 +270,8 @@ class Plan:
     Attributes:
         kernels: The methods, bound to the problem, one for each attempt.
         reason: Why these, in a sentence; empty if no rule chose them.
+        rule: The rule that chose them; None if none did.
+        survey: What unconditional samples show of the problem; None if they were not taken.
         monitor: What tells whether samples are plausible; None for nothing.
         evaluations: The network evaluations that it took to choose.
         remarks: What a user should know before sampling, in sentences.
@@ -270,6 +282,8 @@ class Plan:
 
     kernels: tuple[Method, ...]
     reason: str = ""
+    rule: Rule | None = None
+    survey: Survey | None = None
     monitor: Monitor | None = None
     evaluations: Evaluations = field(default_factory=Evaluations)
     remarks: tuple[str, ...] = ()
@@ -277,7 +291,8 @@ class Plan:
     pace: float = 0.0
 
     def __str__(self) -> str:
-        about = [describe(self.kernels), self.reason, self.estimate(1), *self.remarks]
+        survey = "" if self.survey is None else str(self.survey)
+        about = [describe(self.kernels), self.reason, survey, self.estimate(1), *self.remarks]
         return "\n".join(line for line in about if line)
 
     def seconds(self, members: int) -> float:
@@ -300,39 +315,28 @@ class Plan:
 def choose(case: Case) -> Plan:
     """Returns what the first rule that fits says of a case."""
     rule = next(rule for rule in RULES if rule.when(case))
-    kernels = rule.kernels(case)
+    kernels, remarks = rule.kernels(case), ()
     if case.problem.constraint is None:
-        return Plan(kernels, rule.reason)
-    first, m = kernels[0], case.values.values.shape[1]
-    alone = case.constraint.differs
-    then = ", then PPR projects those that fail" if not case.noisy else ""
-    if case.mixed:
-        then += ", and those inside of the inequalities are kept"
+        return Plan(kernels, rule.reason, rule)
+    if rule.normal and case.survey is not None:
+        known = case.survey
+        if not known.nearly_normal or known.nonlinearity_element > LOCAL:
+            remarks = (NOT_NORMAL.format(values=case.targets),)
+    m = case.values.values.shape[1]
     values = "one scalar" if m == 1 else f"{m} values"
-    if case.mixed:
-        values = f"{case.equalities} equalities and inequalities" if case.equalities else values
+    if case.has_inequalities and case.targets:
+        values = f"{case.targets} equalities and inequalities"
+    then = "" if case.has_noise else ", then PPR projects those that fail"
+    if case.has_inequalities:
+        then += ", and those inside of the inequalities are kept"
+    alone = ", as each has its own target"
     words = {
         "values": values,
-        "particles": 0,
-        "more": ", as each has its own target" if alone else ", or more where k-hat asks for them",
+        "particles": kernels[0].particles_of_one if isinstance(kernels[0], SMC) else 0,
+        "more": alone if case.constraint.differs else ", or more where k-hat asks for them",
         "then": then,
     }
-    if isinstance(first, SMC):
-        words["particles"] = first.particles_of_one
-    return Plan(kernels, rule.reason.format(**words), remarks=_remarks(case, kernels))
-
-
-def _remarks(case: Case, kernels: tuple[Method, ...]) -> tuple[str, ...]:
-    """Returns what must be said of a choice."""
-    if not isinstance(kernels[0], CalibratedPPR) or case.survey is None or case.normal:
-        return ()
-    if case.survey.nearly_normal and case.survey.nonlinearity_element <= LOCAL:
-        return ()
-    return (
-        f"Data are not normal, and the constraint has {case.equalities} values. Weights of modes "
-        "may be off, and means and spreads with them, also of samples that are feasible and "
-        "plausible. method='smc' is nearer, at many times the cost; feasibly.audit tests both.",
-    )
+    return Plan(kernels, rule.reason.format(**words), rule, remarks=remarks)
 
 
 def method_of(method: object) -> Method | None:

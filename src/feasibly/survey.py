@@ -201,6 +201,15 @@ class Survey:
             estimates=None if linear else _twice(sampler, some, ids, unit, batch),
         )
 
+    def __str__(self) -> str:
+        normal = "nearly normal" if self.nearly_normal else "not normal"
+        return (
+            f"{len(self.samples)} unconditional samples: scale {self.scale:.2g}, spread "
+            f"{self.spread:.2g}; {normal} (nonlinearity {self.nonlinearity:.2g}, and "
+            f"{self.nonlinearity_low:.2g} at a tenth of the noise); affine up to noise of "
+            f"{self.affine:.2g}; the residual is known from noise of {self.informed:.2g} down"
+        )
+
     @property
     def ends(self) -> tuple[float, float]:
         """The lowest and the highest noise level of the schedule."""

@@ -206,7 +206,7 @@ def audit(
         share = level / (len(planned) + (data is not None))
         candidates = []
         for number, (name, method, chosen) in enumerate(planned):
-            shared = Work(stated, found, members, seed, statistics, share, path)
+            shared = Work(stated, found, members, seed, statistics, share, path, batch_size)
             with meter.part(f"{name}, {number + 1} of {len(planned)}", works[number]):
                 made = shared.candidate(f"{number}-{name}", name, method, chosen)
             candidates.append(made)
@@ -327,6 +327,7 @@ class Work:
         statistics: The user's summaries.
         level: The probability of finding a fault in one candidate that is right.
         path: The folder of stores; None for none.
+        batch_size: How many members may go through the constraint at a time; None for some.
     """
 
     stated: Constraint | None
@@ -336,6 +337,7 @@ class Work:
     statistics: Mapping[str, Callable[[Tensor], Tensor]] | None
     level: float
     path: Path | str | None = None
+    batch_size: int | None = None
 
     def candidate(self, label: str, name: str, method: Any, chosen: Plan) -> Candidate:
         """Samples all members by a candidate, and tests them."""
@@ -452,7 +454,8 @@ class Work:
         if equalities is None:
             return x
         found = []
-        for ids in torch.arange(len(x), device=x.device).split(BATCH):
+        size = min(BATCH, self.batch_size or BATCH)
+        for ids in torch.arange(len(x), device=x.device).split(size):
             z = x[ids].nan_to_num(0.0, 0.0, 0.0)
             for _ in range(DESCENTS):
                 with calling(ids, x.device), torch.enable_grad():
@@ -492,5 +495,5 @@ def _model(
     """Tests samples of the model without the constraint against data."""
     found = from_data(data, None, len(like), seed, like[:1])
     chosen = Plan((Ancestral(steps=STEPS).bind(problem.but(constraint=None)),))
-    work = Work(None, found, members, seed, statistics, level, path)
+    work = Work(None, found, members, seed, statistics, level, path, problem.batch_size)
     return work.candidate("model", "the model, without the constraint", "ancestral", chosen)

@@ -173,7 +173,8 @@ def _check_values(name: str, constraint: Constraint, x: Tensor, r: Tensor) -> No
     if not r.isfinite().all():
         raise ConstraintError(
             f"{name}: {int((~r.isfinite()).sum())} of {r.numel()} residuals are not finite on the "
-            "denoiser's own estimates; restate it without poles, logarithms or roots there."
+            "denoiser's own estimates; restate it without poles, logarithms or roots there (and "
+            "without negative values, if it is a Scalar)."
         )
     if not r.requires_grad:
         raise ConstraintError(

@@ -84,8 +84,8 @@ def methods(name: tyro.conf.Positional[Name] = "all") -> int:
         console.say("\nDefaults:")
         for option in fields(method):
             if option.init and option.repr:
-                line = f"    {option.name}={option.default!r}"
-                console.say(line)
+                value = "chosen" if option.default is None else repr(option.default)
+                console.say(f"    {option.name}={value}")
         return 0
     table = Table(*HEADS, box=None)
     for row in rows():

@@ -157,6 +157,7 @@ class CalibratedPPR(Method):
     output: str = "projected"
 
     def bind(self, problem: Problem, survey: Any = None) -> Self:
+        self.check(problem)
         own = {name: getattr(self, name) for name in PLAIN}
         chosen = PLAIN if survey is None else PLAIN | settings(problem, survey, own)
         chosen = {name: value for name, value in chosen.items() if own[name] is CHOSEN}

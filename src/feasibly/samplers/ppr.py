@@ -135,7 +135,7 @@ class PPR(Method):
 
     def check(self, problem: Problem) -> None:
         super().check(problem)
-        if not self.sigma_max > (lowest := problem.ends[0]):
+        if self.sigma_max is not CHOSEN and not self.sigma_max > (lowest := problem.ends[0]):
             raise ValueError(
                 f"{type(self).__name__}(sigma_max={self.sigma_max!r}) must be a number above the "
                 f"schedule's lowest noise level, {lowest:.3g}, or nothing would be projected."

@@ -45,6 +45,7 @@ class TunedPPR(PPR):
     """
 
     attempts = 4
+    chooses = True
 
     steps: int = CHOSEN
     repeats: int = 1
