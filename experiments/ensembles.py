@@ -24,22 +24,23 @@ from feasibly.samplers import SMC, TunedPPR
 from .records import append, versions
 
 Rows = list[dict[str, Any]]
+Task = tuple[Any, ...]  # the arguments of `posed`
 
 
-def posed(problem: str, steps: int) -> Plan:
+def posed(problem: str, steps: int, dtype: torch.dtype = torch.float32) -> Plan:
     """Plans with fewer steps than a use would have: the checkerboard in a random field's level
     set, or trajectories of Kuramoto-Sivashinsky with three frames observed by their sine."""
     torch.set_num_threads(1)
     if problem == "data2d":
-        parts = priors.load("checkerboard"), load_constraint("0"), (2,)
-        return plan(*parts, method=SMC(steps=steps))
+        parts = priors.load("checkerboard").to(dtype), load_constraint("0"), (2,)
+        return plan(*parts, method=SMC(steps=steps), dtype=dtype)
     ks = KS("sine-3")
     y = torch.linspace(0, 20, 64).sin().expand(ks.shape)
     method = TunedPPR(steps=steps, minimize=WarmLBFGS(4))
     return plan(ks.denoiser, ks.constraint(y), ks.shape, attempts=1, method=method)
 
 
-def fill(store: Path, task: tuple[str, int], members: int, chunk: int, processes: int) -> float:
+def fill(store: Path, task: Task, members: int, chunk: int, processes: int) -> float:
     """Fills a store by several processes; returns the seconds from their common start."""
     context = multiprocessing.get_context("spawn")
     ready = context.Barrier(processes + 1)
@@ -56,21 +57,19 @@ def fill(store: Path, task: tuple[str, int], members: int, chunk: int, processes
     return time.perf_counter() - start
 
 
-def _work(
-    task: tuple[str, int], store: Path, members: int, chunk: int, processes: int, ready: Any
-) -> None:
+def _work(task: Task, store: Path, members: int, chunk: int, processes: int, ready: Any) -> None:
     chosen = posed(*task)
     run(chosen.kernels, 1)  # what this loads is no part of the work
     ready.wait()
     ensemble.run(chosen, store, members, batch_size=chunk, workers=processes)
 
 
-def identical(folder: Path, members: int = 32, steps: int = 32) -> Rows:
+def identical(folder: Path, members: int = 32, task: Task = ("data2d", 32)) -> Rows:
     """Samples the same members by 1, 2 and 4 processes, and in chunks of 1, 3 and 16."""
     rows, first = [], None
     for processes, chunk in [(1, 16), (2, 16), (4, 16), (1, 1), (1, 3)]:
         store = folder / f"{processes}-{chunk}.zarr"
-        fill(store, ("data2d", steps), members, chunk, processes)
+        fill(store, task, members, chunk, processes)
         made = ensemble.Store(store)
         x = torch.stack([torch.from_numpy(made.get(i)) for i in range(members)]).flatten(1)
         first = x if first is None else first
@@ -98,7 +97,7 @@ def _peak(store: Path, members: int, chunk: int, answer: Any) -> None:
     answer.send(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3)
 
 
-def throughput(folder: Path, members: int = 48, task: tuple[str, int] = ("ks", 8)) -> Rows:
+def throughput(folder: Path, members: int = 48, task: Task = ("ks", 8)) -> Rows:
     """Samples the same members by one process and by two."""
     seconds = {n: fill(folder / f"{n}.zarr", task, members, 2, n) for n in (1, 2)}
     return [

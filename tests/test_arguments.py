@@ -11,8 +11,9 @@ import feasibly
 from feasibly import constraints, ensemble, schedules
 from feasibly.arguments import typed
 from feasibly.minimizers import LBFGS, GaussNewton
+from feasibly.policy import Plan
+from feasibly.problem import Problem
 from feasibly.samplers import DPS, PPR, SMC
-from tests.helpers import on, sampled
 
 SCHEDULE = schedules.LogLogit()
 LINE = feasibly.Equality(lambda x: x[:, :1], tolerance=1e-6)
@@ -30,68 +31,84 @@ class Untouched(torch.nn.Module):
 NET = Untouched()
 
 
-def sample(members=4, shape=(2,), **options):
-    return feasibly.sample(NET, LINE, members, shape, **options)
+PROBLEM = Problem(NET, LINE, (2,))
+KERNEL = PPR().bind(PROBLEM)
+PLAN = Plan((KERNEL,))
+
+
+def sample(n=4, shape=(2,), **options):
+    return feasibly.sample(NET, LINE, n, shape, **options)
 
 
 def plan(shape=(2,), **options):
     return feasibly.plan(NET, LINE, shape, **options)
 
 
-def run(attempts=None, path="never.zarr", members=4, shape=(2,), **options):
-    samplers = on(PPR(), NET, LINE) if attempts is None else attempts
-    return ensemble.run(samplers, path, members, shape, **options)
+def run(kernels=(KERNEL,), members=4, **options):
+    return feasibly.run.run(kernels, members, **options)
 
 
-def one(**options):
-    return sampled(on(PPR(), NET, LINE), 4, (2,), **options)
+def fill(plan=PLAN, path="never.zarr", n=4, **options):
+    return ensemble.run(plan, path, n, **options)
+
+
+def check(shape=(2,), **options):
+    return feasibly.check(NET, LINE, shape, **options)
+
+
+def audit(**options):
+    return feasibly.audit(NET, LINE, (2,), **options)
+
+
+def estimate(kernel=KERNEL, **options):
+    return ensemble.estimate(kernel, **options)
 
 
 FLAG, NUMBER, TEXT, FUNCTION = ("no", 1, None), ("1", None, True), (3, None), (3, "f")
 COUNT = ("1", 1.5, True, 0, -1)
 TABLE = [
-    (sample, "members", (2**40, True, -1, 0, 2.5, "4", None, {}, [1, 1], [-1], [0.5], 2**31)),
+    (sample, "n", (2**40, True, -1, 0, 2.5, "4", None, {}, [1, 1], [-1], [0.5], 2**31)),
     (sample, "shape", ((2**40,), 2, "2", (0,), (2.5,), None, {}, (2**70,))),
-    (sample, "method", (3, "foo", PPR, None, ["ppr"])),
+    (sample, "method", (3, "foo", PPR, None, ["ppr"], KERNEL)),
+    (sample, "error", ("1", None, 0, -1.0)),
     (sample, "attempts", COUNT),
-    (sample, "fast", FLAG),
-    (sample, "options", (["steps"], "steps=3", 3)),
     (sample, "monitor", ("x", 1, None)),
     (sample, "dtype", ("float32", torch.float16, torch.int32, None)),
     (sample, "device", ("foo", 3.5, "meta", "cuda:99")),
     (sample, "seed", ("1", 1.5, True, -1, 2**32, None)),
-    (sample, "chunk", ("auto", *COUNT)),
+    (sample, "batch_size", ("auto", *COUNT)),
     (sample, "callback", FUNCTION),
-    (sample, "observe", FUNCTION),
-    (plan, "survey", (3, "x", True)),
-    (plan, "chunk", ("auto", *COUNT)),
-    (one, "monitor", ("x", True, 3)),
-    (one, "reason", TEXT),
-    (run, "attempts", (NET, 3, "ppr", [], [None], {"a": 1})),
-    (run, "path", (3, None)),
-    (run, "members", (2**40, True, 0, "4", None, [0, 1])),
-    (run, "shape", ((2**40,), 2, "2", (0,), None)),
+    (plan, "shape", (2, "2", (0,))),
+    (plan, "method", (3, "foo", PPR)),
+    (plan, "monitor", (3, "x", None)),
+    (plan, "batch_size", ("auto", *COUNT)),
+    (run, "kernels", (KERNEL, 3, None, [], [PPR()])),
+    (run, "members", (2**40, True, -1, 0, 2.5, "4", None, [1, 1], [-1])),
     (run, "seed", ("1", 1.5, True, -1, 2**32)),
-    (run, "chunk", ("all", True, 0, 1.5, None)),
-    (run, "infeasible", ("no", None, 3)),
-    (run, "layout", ("x", 3)),
-    (run, "dtype", ("float32", None)),
-    (run, "device", ("foo",)),
-    (run, "source", ("x", 3, {"denoiser": 1})),
-    (run, "workers", ("a", 1.5, True, 0)),
-    (run, "sharing", ("a", 1.5, True, 0)),
-    (run, "repair", FLAG),
-    (run, "callback", FUNCTION),
-    (run, "progress", FUNCTION),
-    (run, "planned", FUNCTION),
-    (run, "monitor", ("x", True)),
-    (run, "remarks", ("text", 3, [3])),
-    (lambda **o: feasibly.check(NET, LINE, **({"shape": (2,)} | o)), "shape", (2, "2", (0,))),
-    (lambda **o: feasibly.check(NET, LINE, (2,), **o), "seed", ("1", -1, 1.5, 2**32)),
-    (lambda **o: feasibly.check(NET, LINE, (2,), **o), "dtype", ("float32", torch.int8)),
-    (lambda **o: feasibly.check(NET, LINE, (2,), **o), "data", ("x", 3, [1.0], torch.ones(3))),
+    (run, "observe", FUNCTION),
+    (run, "monitor", ("x", True, 3)),
+    (run, "reason", TEXT),
+    (fill, "plan", (NET, KERNEL, 3, "ppr", [], None)),
+    (fill, "path", (3, None)),
+    (fill, "n", (2**40, True, 0, "4", None, [0, 1])),
+    (fill, "seed", ("1", 1.5, True, -1, 2**32)),
+    (fill, "batch_size", ("all", True, 0, 1.5, None)),
+    (fill, "infeasible", ("no", None, 3)),
+    (fill, "population", COUNT),
+    (fill, "layout", ("x", 3)),
+    (fill, "source", ("x", 3, {"denoiser": 1})),
+    (fill, "workers", ("a", 1.5, True, 0)),
+    (fill, "sharing", ("a", 1.5, True, 0)),
+    (fill, "repair", FLAG),
+    (fill, "callback", FUNCTION),
+    (fill, "progress", FUNCTION),
+    (fill, "planned", FUNCTION),
+    (check, "shape", (2, "2", (0,))),
+    (check, "seed", ("1", -1, 1.5, 2**32)),
+    (check, "dtype", ("float32", torch.int8)),
+    (check, "data", ("x", 3, [1.0], torch.ones(3))),
     *(
-        (lambda **o: feasibly.audit(NET, LINE, (2,), **o), name, values)
+        (audit, name, values)
         for name, values in {
             "methods": (3, [3], ["foo"]),
             "truths": COUNT,
@@ -101,7 +118,7 @@ TABLE = [
             "level": ("a", 0, 1, None, True),
             "statistics": (3, {"a": 3}, "mean"),
             "seed": ("1", -1, 2**32),
-            "chunk": COUNT,
+            "batch_size": COUNT,
             "monitor": FLAG,
             "dtype": ("float32",),
             "device": ("foo",),
@@ -109,13 +126,14 @@ TABLE = [
             "progress": FUNCTION,
         }.items()
     ),
-    (lambda **o: ensemble.estimate(on(PPR(), NET, LINE), (2,), **o), "members", COUNT),
-    (lambda **o: ensemble.estimate(on(PPR(), NET, LINE), (2,), **o), "dtype", ("float32",)),
-    (lambda **o: ensemble.estimate(on(PPR(), NET, LINE), (2,), **o), "device", ("foo",)),
-    (lambda **o: ensemble.estimate(on(PPR(), NET, LINE), **o), "shape", (2, "2", (0,), (2**40,))),
-    (lambda **o: ensemble.estimate(shape=(2,), **o), "attempts", (3, None, [])),
+    (estimate, "kernel", (3, None, [], PPR())),
+    (estimate, "members", COUNT),
+    (estimate, "population", ("1", 1.5, True, None)),
+    (lambda **o: Problem(NET, LINE, **({"shape": (2,)} | o)), "shape", (2, "2", (0,), None)),
+    (lambda **o: Problem(NET, LINE, (2,), **o), "batch_size", COUNT),
+    (lambda **o: Problem(NET, LINE, (2,), **o), "device", ("foo", 3.5)),
     *(
-        (lambda kind=kind, **o: kind(NET, LINE, **o), name, values)
+        (kind, name, values)
         for kind, name, values in (
             (PPR, "steps", COUNT),
             (PPR, "spacing", (3, "even", None)),
@@ -150,7 +168,7 @@ TABLE = [
     (lambda **o: feasibly.Observation(lambda x: x, 0.0, **o), "noise", ("a", True, -1.0)),
     (lambda **o: feasibly.Linear(y=[0.0], tolerance=1e-6, **o), "A", ("a", None, 3)),
     (lambda **o: constraints.LevelSet(**({"tolerance": 1e-6} | o)), "f", (3, None)),
-    (schedules.VP, "beta_max", NUMBER),
+    (schedules.VP, "beta_1", (*NUMBER, 0.0)),
     (schedules.EDM, "rho", NUMBER),
     (schedules.VE, "sigma_min", (*NUMBER, 0, -1)),
     (lambda **o: feasibly.Chunked(NET, **o), "chunk", COUNT),
@@ -172,6 +190,7 @@ def test_what_cannot_be_taken_is_refused_before_the_network_is_asked(
     raising = Path(traceback.extract_tb(caught.value.__traceback__)[-1].filename)
     assert raising.is_relative_to(Path(feasibly.__file__).parent), raising
     assert len(str(caught.value)) < 400
+    assert "unexpected keyword" not in str(caught.value)  # else the argument is not tested
     assert list(tmp_path.iterdir()) == []  # no unusable store is left behind
 
 
@@ -202,4 +221,4 @@ def test_numbers_of_other_libraries_are_taken():
 
 def test_members_by_the_billion_take_no_memory():
     with pytest.raises(ValueError, match=r"Sampling 2,000,000,000 of shape \(2,\)"):
-        sample(members=2_000_000_000)
+        sample(n=2_000_000_000)

@@ -5,7 +5,7 @@ import torch
 
 import feasibly
 from feasibly.constraints import Linear
-from feasibly.network import Evaluations, Network
+from feasibly.network import Evaluations, counted
 from feasibly.oracles import Gaussian
 from feasibly.schedules import VP
 from tests.helpers import on
@@ -81,11 +81,13 @@ def test_mmps_agrees_with_theirs(solver, iterations):
     )
     counts = Evaluations()
     options = {"sigma_y": 0.1, "solver": solver, "iterations": iterations, "rtol": 0.0}
-    ours = on(feasibly.samplers.MMPS(**options), Network(denoiser, counts), seen)
+    ours = on(feasibly.samplers.MMPS(**options), denoiser, seen)
     for level in (0.9, 0.5, 0.1):
         t = torch.tensor(level, dtype=torch.float64)
         x_t = torch.randn(6, 7, generator=generator, dtype=torch.float64)
         expected = theirs(x_t, t).mean
-        torch.testing.assert_close(ours.estimate(x_t, t), expected, rtol=1e-6, atol=1e-8)
+        with counted(counts):
+            found = ours.estimate(x_t, t)
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-8)
     # for each of three levels; theirs take iterations + 1
     assert (counts.forward, counts.backward) == (3, 3 * iterations)

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,7 +19,7 @@ from feasibly import plan, priors
 from feasibly.__main__ import COMMANDS, main
 from feasibly.cli import demo_data2d, demo_ks, demo_three, demo_weather
 from feasibly.cli.check import load_data
-from feasibly.cli.job import parse
+from feasibly.cli.job import Job, parse
 from feasibly.cli.load import load_constraint, load_denoiser
 from feasibly.constraints import GaussianRandomField
 from feasibly.denoisers import Denoiser
@@ -32,6 +32,7 @@ from feasibly.problems.data2d import CONSTRAINTS, Data2D
 from feasibly.problems.ks import KS, SUPPORT
 from feasibly.problems.weather import Weather
 from feasibly.result import Result
+from feasibly.samplers import PostHoc
 from feasibly.schedules import LogLogit
 
 USER_MODULE = """
@@ -159,8 +160,10 @@ def command(monkeypatch, tmp_path):
 
 
 def of(user, denoiser="denoiser", constraint="circle", **options):
-    """The arguments of `sample` for functions of the user, with few members and steps."""
-    options = {"members": 4, "steps": 4, "out": "out"} | options
+    """The arguments of `sample` for functions of the user, with few samples and steps."""
+    options = {"members": 4, "method": "ppr", "out": "out"} | options
+    if options["method"] != "auto":  # which has no steps
+        options = {"steps": 4} | options
     named = ("--denoiser", f"{user}:{denoiser}", "--constraint", f"{user}:{constraint}")
     return ("sample", *named, *(w for k, v in options.items() for w in (f"--{k}", v)))
 
@@ -170,6 +173,16 @@ FILES = {"PPR": "PPR", "post-hoc projection": "PostHoc"}  # the labels, and what
 
 def files(name):
     return {f"{name}_{label.replace(' ', '-')}.safetensors": kind for label, kind in FILES.items()}
+
+
+def planned(steps):
+    """`plan`, whose kernels take so many steps."""
+
+    def short(*parts, **options):
+        made = plan(*parts, **options)
+        return replace(made, kernels=tuple(replace(one, steps=steps) for one in made.kernels))
+
+    return short
 
 
 @pytest.fixture
@@ -183,7 +196,7 @@ def small_ks(monkeypatch):
 
     for module, steps in ((demo_ks, 6), (demo_three, 8)):
         monkeypatch.setattr(module, "KS", problem)
-        monkeypatch.setattr(module, "plan", partial(plan, options={"steps": steps}))
+        monkeypatch.setattr(module, "plan", planned(steps))
     return problem
 
 
@@ -193,8 +206,7 @@ def test_demo_writes_report_figures_and_samples(command, tmp_path, monkeypatch, 
         return self.distribution.sample(n, torch.Generator().manual_seed(0)).float()
 
     monkeypatch.setattr(Data2D, "prior_samples", prior_samples)
-    monkeypatch.setattr(demo_data2d, "plan", partial(plan, options={"steps": 8}))
-    monkeypatch.setattr(demo_data2d, "PostHoc", partial(PostHoc, steps=8))
+    monkeypatch.setattr(demo_data2d, "plan", planned(8))
     out = tmp_path / "new" / "demo"
     assert command("demo", "data2d", "--out", out, "--members", 32) == 0
 
@@ -263,8 +275,7 @@ def test_the_demo_of_the_weather_writes_maps_and_scores(command, tmp_path, monke
     monkeypatch.setattr(weather, "fresh_days", lambda block, members: day[None])
     prior = White(LogLogit(1e-3, 1e2, spread=2.0))
     monkeypatch.setattr(demo_weather, "Weather", lambda name: Weather(name, prior, autoencoder))
-    monkeypatch.setattr(demo_weather, "plan", partial(plan, options={"steps": 4}))
-    monkeypatch.setattr(demo_weather, "PostHoc", partial(PostHoc, steps=4))
+    monkeypatch.setattr(demo_weather, "plan", planned(4))
     maps, marked = demo_weather.figures.maps, []
 
     def watched(fields, hours, label, observed):
@@ -286,22 +297,23 @@ def test_the_demo_of_the_weather_writes_maps_and_scores(command, tmp_path, monke
     assert "m/s" in table
 
 
-@pytest.mark.parametrize("method", ["auto", "post-hoc"])
+@pytest.mark.parametrize(
+    ("name", "method"), [("auto", "auto"), ("post-hoc", PostHoc(steps=4))], ids=["auto", "named"]
+)
 def test_sample_writes_what_the_library_samples_and_a_report(
-    user, command, tmp_path, capsys, method
+    user, command, tmp_path, capsys, name, method
 ):
     out = tmp_path / "new" / "folder"
-    given = of(user, method=method, steps=8, seed=5, chunk=3, out="new/folder")
+    given = of(user, method=name, seed=5, out="new/folder", **{"batch-size": 3})
     assert command(*given) == 0
     assert {path.name for path in out.iterdir()} == {"samples.safetensors", "report.html"}
     made = Result.load(out / "samples.safetensors")
     denoiser, constraint = load_denoiser(f"{user}:denoiser"), load_constraint(f"{user}:circle")
-    settings = {"method": method, "options": {"steps": 8}, "seed": 5, "chunk": 3}
-    again = feasibly.sample(denoiser, constraint, 4, (2,), **settings)
+    again = feasibly.sample(denoiser, constraint, 4, (2,), method=method, seed=5, batch_size=3)
     torch.testing.assert_close(made.samples, again.samples, rtol=0, atol=0)
     assert (made.members, made.seed) == ([0, 1, 2, 3], 5)
     assert (made.method, made.reason) == (again.method, again.reason)
-    assert (made.reason == "") == (method != "auto")
+    assert (made.reason == "") == (name != "auto")
     radius = made.samples[made.feasible].norm(dim=1)
     torch.testing.assert_close(radius, torch.ones_like(radius), rtol=0, atol=1e-3)
     page = (out / "report.html").read_text(encoding="utf-8")
@@ -309,13 +321,13 @@ def test_sample_writes_what_the_library_samples_and_a_report(
     assert "<figcaption>Samples by their shape:" in page
     assert "Observations with errors" not in page
     printed = capsys.readouterr().out
-    assert "members feasible" in printed
+    assert "samples feasible" in printed
     assert "new/folder" in printed
 
 
 def test_sample_tells_an_infeasible_constraint_by_its_status(user, command, capsys):
     assert command(*of(user, constraint="impossible")) == 1
-    assert "None of the 4 members" in capsys.readouterr().out
+    assert "None of the 4 samples" in capsys.readouterr().out
     result = Result.load("out/samples.safetensors")
     assert not result.feasible.any()
     assert (result.violation >= 1).all()
@@ -338,7 +350,7 @@ def test_warnings_of_a_run_are_printed_as_sentences(user, command, capsys):
 
 def test_a_run_that_fails_keeps_what_is_finished_and_says_so(user, command, capsys):
     """Members 2 and 3 fail, which are the second chunk; a traceback has what was noted too."""
-    arguments = of(user, "failing", method="ancestral", chunk=2)
+    arguments = of(user, "failing", method="ancestral", **{"batch-size": 2})
     for option, last in (((), "error: "), (("--traceback",), "Traceback (most recent call last)")):
         assert command(*arguments, *option) == 2
         printed = capsys.readouterr().err
@@ -353,11 +365,11 @@ def test_a_run_that_fails_keeps_what_is_finished_and_says_so(user, command, caps
 
 def test_sigterm_stops_a_run_which_keeps_what_is_finished(user, command, capsys):
     # the signal comes with member 2, in the second chunk
-    assert command(*of(user, "terminated", method="ancestral", chunk=2)) == 130
+    assert command(*of(user, "terminated", method="ancestral", **{"batch-size": 2})) == 130
     assert "stopped: 2 of 4 members are kept in out/partial" in capsys.readouterr().err
     assert Result.load("out/partial.safetensors").members == [0, 1]
     assert command(*of(user, "terminated", method="ancestral", out="none")) == 130
-    assert "stopped: No member was finished. With --chunk N" in capsys.readouterr().err
+    assert "stopped: No member was finished. With --batch-size N" in capsys.readouterr().err
     assert os.listdir("none") == []
 
 
@@ -412,17 +424,20 @@ def test_samples_for_which_the_disk_has_no_room_are_not_sampled(
 
 def test_audit_prints_verdicts_and_writes_a_page(user, command, tmp_path, capsys):
     named = of(user)[1:5]
-    settings = ("--truths", 16, "--members", 2, "--near", 1, "--chunk", 32)
+    settings = ("--truths", 16, "--members", 2, "--near", 1, "--batch-size", 32)
     summaries = ("--statistics", f"{user}:summaries", "--keep")
     # the circle's members are right, and those of DPS are not on it
-    assert command("audit", *named, *settings, "--methods", "ppr", "--out", "a", *summaries) == 0
+    assert (
+        command("audit", *named, *settings, "--methods", "ppr-tuned", "--out", "a", *summaries)
+        == 0
+    )
     assert command("audit", *named, *settings, "--methods", "dps", "--out", "away") == 1
     captured = capsys.readouterr()
     printed = " ".join((captured.err + captured.out).split())
-    for words in ("16 truths x 2 members take", "ppr: ", "Use ppr.", "energy score"):
+    for words in ("16 truths x 2 members take", "ppr-tuned: ", "Use ppr-tuned.", "energy score"):
         assert words in printed
     assert "rank" in (tmp_path / "a" / "audit.html").read_text()
-    assert feasibly.ensemble.Store(tmp_path / "a" / "0-ppr.zarr").config.members == 32
+    assert feasibly.ensemble.Store(tmp_path / "a" / "0-ppr-tuned.zarr").config.members == 32
     for bad, words in (
         (("--data", "no.npy"), "be read"),
         (("--statistics", f"{user}:far"), "dict"),
@@ -441,7 +456,6 @@ def test_check_passes_a_shipped_prior_and_fails_a_wrong_denoiser(user, command, 
     reason = plan(priors.load("checkerboard"), load_constraint("0"), (2,)).reason
     for words in ("Fit for use.", "Residuals a sample: 1.", "of the variance", f"{reason} This"):
         assert words in printed
-    assert re.search(r"An evaluation of 256 states takes [\d.]+ m?s, with a gradient", printed)
     assert command("check", "--denoiser", f"{user}:wrong", "--data", "data.npy") == 1
     printed = capsys.readouterr().out
     for words in ("Not fit for use", "worse than a guess"):
@@ -524,6 +538,11 @@ def test_options_are_literals_or_words(user, command):
     assert re.search(r"DPS\(steps=3, .*zeta=0\.25, units='state'\)", made)
 
 
+def test_auto_takes_the_error_of_weights_and_a_number_of_attempts(user):
+    job = Job(f"{user}:denoiser", f"{user}:circle", "auto", ("error=0.1", "attempts=2"))
+    assert [one.error for one in job.build((2,)).kernels] == [0.1, 0.1]
+
+
 # refusals: an error is a sentence, and the place in the user's module
 
 NOWHERE = {"--denoiser": "USER:denoiser", "--constraint": 0, "--members": 4}
@@ -543,7 +562,7 @@ SHAPE = "a shape is one or more numbers from 1"
         ),
         ({"--denoiser": "USER:number"}, "USER:number"),
         ({"--denoiser": "USER:needy"}, "without arguments .*'size'"),
-        ({"--denoiser": "USER:broken", "--method": "dps"}, "All 4 members became non-finite"),
+        ({"--denoiser": "USER:broken", "--method": "dps"}, "All 4 .* became non-finite"),
         ({"--constraint": "USER:detached"}, "detach"),
         ({"--constraint": "USER:nothing"}, r"returned int.*feasibly\.Equality"),
         *(({"--constraint": n}, "0 to 11.*module:function") for n in ("12", "zero", "0.5", "")),
@@ -557,7 +576,8 @@ SHAPE = "a shape is one or more numbers from 1"
         ({"--method": "dps", "--options": "gamma=1"}, "options are eta, .*units, zeta"),
         *(({"--options": o}, "name=value") for o in ("zeta", "=3", "two words=3")),
         ({"--options": "steps=4", "--steps": 3}, "twice"),
-        ({"--options": "minimize=LBFGS"}, "takes a minimizer"),
+        ({"--method": "ppr", "--options": "minimize=LBFGS"}, "takes a minimizer"),
+        ({"--options": "steps=4"}, "auto has no option 'steps'"),
     ],
     ids=str,
 )

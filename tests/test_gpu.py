@@ -9,6 +9,7 @@ import feasibly
 from feasibly import Bounds, Composite, EachMember, Equality, Inequality, Linear, priors
 from feasibly.constraints import Observation
 from feasibly.oracles import Gaussian, GaussianMixture
+from feasibly.policy import Plan
 from feasibly.problems.ks import KS
 from feasibly.schedules import VP, LogLogit
 from tests.helpers import on
@@ -56,7 +57,7 @@ def there(denoiser):
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_the_default_gives_the_members_of_the_cpu(name):
     denoiser, constraint = PROBLEMS[name]
-    settings = {"members": 8, "shape": (D,), "dtype": torch.float64, "chunk": 5}
+    settings = {"n": 8, "shape": (D,), "dtype": torch.float64, "batch_size": 5}
     here = feasibly.sample(denoiser, constraint, **settings)
     found = feasibly.sample(there(denoiser), constraint, **settings)
     assert found.samples.is_cuda
@@ -77,13 +78,9 @@ def test_in_single_precision_all_members_are_feasible(name):
 def test_a_network_in_half_precision_gives_feasible_members():
     problem = KS("sine-1", priors.load("ks").to("cuda"))
     constraint = problem.constraint(problem.reference(0))
+    denoiser = feasibly.MixedPrecision(problem.denoiser, sigma_min=0.1)
     result = feasibly.sample(
-        feasibly.MixedPrecision(problem.denoiser, sigma_min=0.1),
-        constraint,
-        2,
-        problem.shape,
-        method="ppr",
-        options={"steps": 16},
+        denoiser, constraint, 2, problem.shape, method=feasibly.TunedPPR(steps=16)
     )
     assert result.samples.is_cuda
     assert result.feasible.all()
@@ -106,14 +103,15 @@ class Large(torch.nn.Module):
         return self.exact(x_t, t).mean
 
 
-@pytest.mark.parametrize(("chunk", "fit"), [("auto", 2), (8, 4)])
-def test_as_many_members_are_sampled_at_a_time_as_fit(tmp_path, chunk, fit):
+@pytest.mark.parametrize(("batch_size", "fit"), [("auto", 2), (8, 4)])
+def test_as_many_members_are_sampled_at_a_time_as_fit(tmp_path, batch_size, fit):
     """By plan as many as take half of the memory; without one, half as many as take too much."""
     pytest.importorskip("zarr")
     network = there(Large())
-    sampler = on(feasibly.PPR(steps=4, repeats=1), network, PROBLEMS["two values"][1])
+    kernel = on(feasibly.PPR(steps=4, repeats=1), network, PROBLEMS["two values"][1], (D,))
     path = tmp_path / "members.zarr"
-    summary = feasibly.ensemble.run([sampler], path, 8, (D,), batch_size=chunk, infeasible="keep")
+    settings = {"batch_size": batch_size, "infeasible": "keep"}
+    summary = feasibly.ensemble.run(Plan((kernel,)), path, 8, **settings)
     assert summary.counted == 8
     assert network.most == fit
 

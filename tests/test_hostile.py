@@ -182,7 +182,7 @@ def test_a_mistake_in_a_command_is_a_sentence(tmp_path, monkeypatch, capsys, arg
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("precious")
     name, *rest = arguments
-    given = {"--denoiser": "banana", "--constraint": "3", rest[0]: rest[1]}
+    given = {"--denoiser": "banana", "--constraint": "3", "--method": "ppr"} | dict([rest])
     flat = [text for pair in given.items() for text in pair]
     assert command(monkeypatch, name, *flat) == 2
     said = capsys.readouterr().err

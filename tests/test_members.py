@@ -73,12 +73,12 @@ MAKE = {
 def test_a_conditional_member_is_the_same_alone_as_in_any_batch(make):
     means = torch.tensor([[3.0, 0.0], [0.0, 3.0], [-3.0, 0.0], [0.0, -3.0], [0.0, 0.0]])
     denoiser = Conditional(means)
-    sampler = make(denoiser)
+    kernel = make(denoiser)
     kept = {"seed": 1, "dtype": torch.float64, "attempts": 2}
-    together = sampled(sampler, range(5), (2,), **kept)
-    again = sampled(sampler, [4, 2], (2,), **kept)
+    together = sampled(kernel, range(5), (2,), **kept)
+    again = sampled(kernel, [4, 2], (2,), **kept)
     torch.testing.assert_close(together.samples[[4, 2]], again.samples, rtol=1e-6, atol=1e-6)
-    chunks = sampled(sampler, range(5), (2,), batch_size=2, **kept)
+    chunks = sampled(kernel, range(5), (2,), batch_size=2, **kept)
     torch.testing.assert_close(together.samples, chunks.samples, rtol=1e-6, atol=1e-6)
     assert members.current() is None
 

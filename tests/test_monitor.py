@@ -9,6 +9,7 @@ import torch
 import feasibly
 from feasibly import Ancestral, Equality, members
 from feasibly.errors import CalibrationWarning
+from feasibly.monitor import Monitor
 from feasibly.oracles import Gaussian
 from feasibly.result import Result
 from feasibly.schedules import LogLogit
@@ -18,13 +19,15 @@ PRIOR = Gaussian(torch.zeros(2), torch.eye(2), LogLogit())
 LINE = Equality(lambda x: x[:, :1] - 0.3, tolerance=1e-6)
 
 
-class Fake:
-    """A monitor whose statistics are given, attempt by attempt, by the members' indices."""
+class Fake(Monitor):
+    """A monitor whose statistics are given, attempt by attempt, by the samples' indices."""
+
+    cost = 0
 
     def __init__(self, *attempts):
-        self.attempts, self.seen = list(attempts), []
+        vars(self).update(attempts=list(attempts), seen=[])
 
-    def assess(self, denoiser, x, members, chunk=None):
+    def assess(self, x, members, batch_size=None):
         said = self.attempts[min(len(self.seen), len(self.attempts) - 1)]
         self.seen.append(list(members))
         values = [said(i) if callable(said) else said for i in members]
@@ -32,8 +35,8 @@ class Fake:
 
 
 def sample(monitor, count=4, attempts=3, constraint=None, **settings):
-    sampler = on(Ancestral(steps=4), PRIOR, constraint)
-    return sampled([sampler] * attempts, count, (2,), monitor=monitor, **settings)
+    kernel = on(Ancestral(steps=4), PRIOR, constraint)
+    return sampled(kernel, count, (2,), attempts=attempts, monitor=monitor, **settings)
 
 
 def alone(attempt, count=4):
@@ -92,10 +95,10 @@ def test_a_member_that_is_not_finite_is_implausible():
             return torch.where(x[:, :1] > 0, torch.nan, super().mean(x, sigma))
 
     prior = Fails(torch.zeros(2), torch.eye(2), LogLogit())
-    survey = feasibly.plan(PRIOR, LINE, (2,)).survey
+    monitor = feasibly.plan(PRIOR, LINE, (2,)).monitor
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        result = sampled([on(Ancestral(steps=8), prior)], 8, (2,), monitor=survey)
+        result = sampled(on(Ancestral(steps=8), prior), 8, (2,), monitor=monitor)
     assert 0 < result.finite.sum() < 8
     assert torch.equal(result.oddness.isinf(), ~result.finite)
     assert not result.plausible[~result.finite].any()
@@ -109,7 +112,7 @@ def test_what_a_monitor_says_is_saved_and_loaded_and_printed(tmp_path):
     loaded = Result.load(tmp_path / "one.safetensors")
     assert torch.equal(loaded.oddness, result.oddness)
     assert loaded.plausible.tolist() == [True, True, False, True]
-    assert "3 of 4 members plausible" in str(loaded)
+    assert "3 of 4 samples plausible" in str(loaded)
     none = sample(None, [0])
     none.save(tmp_path / "two.safetensors")
     assert Result.load(tmp_path / "two.safetensors").oddness is none.oddness is None
@@ -133,21 +136,21 @@ def test_a_sentence_tells_of_implausible_members_beyond_chance_alone(count, leas
     assert quiet.warnings == none == []
     loud, seen = result(least)
     assert loud.warnings == [str(w.message) for w in seen]
-    assert loud.warnings[0].startswith(f"{least} of {count} members are not plausible")
+    assert loud.warnings[0].startswith(f"{least} of {count} samples are not plausible")
 
 
 def test_sample_has_a_monitor_unless_it_is_told_not_to():
-    settings = {"method": "ancestral", "options": {"steps": 8}}
+    method = Ancestral(steps=8)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        on = feasibly.sample(PRIOR, LINE, 4, (2,), **settings)
-        off = feasibly.sample(PRIOR, LINE, 4, (2,), monitor=False, **settings)
+        tested = feasibly.sample(PRIOR, LINE, 4, (2,), method=method)
+        off = feasibly.sample(PRIOR, LINE, 4, (2,), monitor=False, method=method)
         none = feasibly.sample(PRIOR, None, 4, (2,))
-    assert on.plausible.shape == (4,)
+    assert tested.plausible.shape == (4,)
     assert off.plausible is none.plausible is None
-    assert torch.equal(on.samples, off.samples)
+    assert torch.equal(tested.samples, off.samples)
     assert off.evaluations.member_forward == 4 * (8 + 1)
-    assert on.evaluations.member_forward > 64 * 8
+    assert tested.evaluations.member_forward > 64 * 8
 
 
 class Conditional:
@@ -204,14 +207,14 @@ def test_a_survey_of_which_most_samples_fail_is_said_and_members_are_not_tested(
     (said,) = [one for one in result.warnings if "unconditional samples were finite" in one]
     assert [str(w.message) for w in seen].count(said) == 1
     assert result.evaluations.member_forward > 64 * 16, "what the survey took"
-    # where neither the samplers nor the tests of members depend on it, there is none
+    # where neither the methods nor the tests of members depend on it, there is none
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         result = feasibly.sample(prior, far, 4, (2,), monitor=False, method="post-hoc")
     assert said not in result.warnings
 
 
-def test_a_survey_and_the_tests_of_members_keep_to_the_chunk():
+def test_a_survey_and_the_tests_of_members_keep_to_the_batch_size():
     sizes = []
 
     class Watched(Gaussian):
@@ -268,10 +271,10 @@ def test_an_error_of_the_survey_is_raised_as_what_it_is(error, raised, words):
 def test_a_survey_that_does_not_fit_into_memory_takes_fewer_samples_at_a_time(lack):
     healthy = feasibly.plan(PRIOR, LINE, (2,))
     cramped = feasibly.plan(Troubled(lack, 20), LINE, (2,))
-    assert (repr(cramped.attempts), cramped.reason) == (repr(healthy.attempts), healthy.reason)
-    torch.testing.assert_close(cramped.survey.samples, healthy.survey.samples)
-    with pytest.raises(feasibly.DenoiserError, match=r"memory .*chunk, such as 1"):
+    assert (repr(cramped.kernels), cramped.reason) == (repr(healthy.kernels), healthy.reason)
+    torch.testing.assert_close(cramped.monitor.survey.samples, healthy.monitor.survey.samples)
+    with pytest.raises(feasibly.DenoiserError, match=r"memory .*batch.size, such as 1"):
         feasibly.plan(Troubled(lack, 1), LINE, (2,))
-    sampler = on(Ancestral(steps=4), Troubled(lack, 20))
+    kernel = on(Ancestral(steps=4), Troubled(lack, 20))
     with pytest.raises(feasibly.SamplingError, match=r"memory with 30 samples.*such as 15"):
-        sampled(sampler, 30, (2,))
+        sampled(kernel, 30, (2,))

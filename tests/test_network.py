@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from feasibly.errors import DenoiserError
-from feasibly.network import Evaluations, Network, device_of
+from feasibly.network import Evaluations, Network, counted, device_of
 from feasibly.schedules import LogLogit
 
 HALF = torch.tensor(0.5)
@@ -16,14 +16,21 @@ def denoiser(function):
     return function
 
 
-def counted(function):
-    """A network that counts its evaluations."""
-    return Network(denoiser(function), Evaluations())
+def network_of(function):
+    return Network(denoiser(function))
 
 
 @pytest.fixture
 def network():
-    return counted(lambda x_t, t: torch.sin(x_t) * t)
+    return network_of(lambda x_t, t: torch.sin(x_t) * t)
+
+
+@pytest.fixture
+def counts():
+    """The evaluations of a test."""
+    evaluations = Evaluations()
+    with counted(evaluations):
+        yield evaluations
 
 
 @pytest.fixture
@@ -32,17 +39,31 @@ def x_t():
 
 
 def test_a_tensor_and_an_object_with_a_mean_are_the_same_estimate(x_t):
-    posterior = counted(lambda x_t, t: SimpleNamespace(mean=torch.sin(x_t) * t))
-    for network in (counted(lambda x_t, t: torch.sin(x_t) * t), posterior):
+    posterior = network_of(lambda x_t, t: SimpleNamespace(mean=torch.sin(x_t) * t))
+    for network in (network_of(lambda x_t, t: torch.sin(x_t) * t), posterior):
         assert network.schedule is network.denoiser.schedule
         x_0 = network(x_t, HALF)
         assert torch.equal(x_0, torch.sin(x_t) * HALF)
         (g,) = torch.autograd.grad(x_0.sum(), x_t)
         torch.testing.assert_close(g, torch.cos(x_t) * HALF)
-        uncounted = Network(network)  # of a network the denoiser is taken
-        assert torch.equal(uncounted(x_t, HALF), x_0)
-        assert uncounted.evaluations is None
-        assert (network.evaluations.forward, network.evaluations.backward) == (1, 1)
+        again = Network(network)  # of a network the denoiser is taken
+        assert again.denoiser is network.denoiser
+        assert torch.equal(again(x_t, HALF), x_0)
+
+
+def test_the_innermost_count_counts_and_what_began_in_it_stays_its(network, x_t):
+    outer, inner = Evaluations(), Evaluations()
+    with counted(outer):
+        network(x_t, HALF)
+        with counted(inner):
+            x_0 = network(x_t, HALF)
+        with counted(None):
+            network(x_t, HALF)
+        grad(x_0, x_t)
+        network(x_t, HALF)
+    network(x_t, HALF)
+    assert (outer.forward, outer.backward) == (2, 0)
+    assert (inner.forward, inner.backward) == (1, 1)
 
 
 def grad(y, *x):
@@ -73,8 +94,7 @@ def to_some_members(net, x):
 def past_the_network(net, x):
     y = torch.ones(4, 2, requires_grad=True)
     loss = (net(x, HALF) * y).sum()
-    grad(loss, y)
-    assert net.evaluations.backward == 0
+    grad(loss, y)  # not counted
     grad(loss, x, y)
 
 
@@ -104,46 +124,47 @@ def without_gradient(net, x):
     ],
     ids=range(9),
 )
-def test_evaluations_are_counted_by_batch_and_by_member(network, x_t, evaluate, forward, backward):
+def test_evaluations_are_counted_by_batch_and_by_member(
+    network, x_t, counts, evaluate, forward, backward
+):
     evaluate(network, x_t)
-    counts = network.evaluations
     assert (counts.forward, counts.member_forward) == forward
     assert (counts.backward, counts.member_backward) == backward
 
 
-def test_a_gradient_of_the_weights_alone_is_not_counted(x_t):
+def test_a_gradient_of_the_weights_alone_is_not_counted(x_t, counts):
     weight = torch.ones(2, requires_grad=True)
-    network = counted(lambda x_t, t: x_t * weight)
+    network = network_of(lambda x_t, t: x_t * weight)
     network(x_t.detach(), HALF).sum().backward()
     assert torch.equal(weight.grad, x_t.detach().sum(dim=0))
-    assert network.evaluations.backward == 0
+    assert counts.backward == 0
 
 
-def test_a_denoiser_that_returns_its_input_is_counted_exactly(x_t):
-    network = counted(lambda x_t, t: x_t)
+def test_a_denoiser_that_returns_its_input_is_counted_exactly(x_t, counts):
+    network = network_of(lambda x_t, t: x_t)
     x_0 = network(x_t, HALF)
     assert torch.equal(x_0, x_t)
     for n in (1, 2):
         (g,) = torch.autograd.grad(x_0.sum(), x_t, retain_graph=True)
         assert torch.equal(g, torch.ones_like(x_t))
-        assert network.evaluations.backward == n
+        assert counts.backward == n
 
 
-def test_a_denoiser_that_keeps_its_output_is_counted_exactly(x_t):
+def test_a_denoiser_that_keeps_its_output_is_counted_exactly(x_t, counts):
     kept = []
 
     def cached(x_t, t):
         kept.append(torch.sin(x_t))
         return kept[0]
 
-    network = counted(cached)
+    network = network_of(cached)
     _, second = network(x_t, HALF), network(x_t, HALF)
     torch.autograd.grad(second.sum(), x_t)
-    assert network.evaluations.backward == 1
+    assert counts.backward == 1
 
 
-@pytest.mark.parametrize("counts", [None, Evaluations()], ids=["uncounted", "counted"])
-def test_a_denoiser_that_changes_its_input_is_refused(x_t, counts):
+@pytest.mark.parametrize("evaluations", [None, Evaluations()], ids=["uncounted", "counted"])
+def test_a_denoiser_that_changes_its_input_is_refused(x_t, evaluations):
     def scaling(x_t, t):
         with torch.no_grad():
             x_t.mul_(0.5)
@@ -151,12 +172,12 @@ def test_a_denoiser_that_changes_its_input_is_refused(x_t, counts):
 
     state = 2 * x_t
     before = state.detach().clone()
-    with pytest.raises(DenoiserError, match="in place"):
-        Network(denoiser(scaling), counts)(state, HALF)
+    with counted(evaluations), pytest.raises(DenoiserError, match="in place"):
+        network_of(scaling)(state, HALF)
     assert torch.equal(state, before)
 
 
-def test_seconds_are_those_of_forward_and_backward_evaluations_alone(monkeypatch, x_t):
+def test_seconds_are_those_of_forward_and_backward_evaluations_alone(monkeypatch, x_t, counts):
     now = 0.0
 
     def work(seconds):
@@ -171,16 +192,16 @@ def test_seconds_are_those_of_forward_and_backward_evaluations_alone(monkeypatch
         x_0.register_hook(lambda g: work(5.0))
         return x_0
 
-    network = counted(slow)
+    network = network_of(slow)
     network(x_t, HALF)  # from the same state, but no part of what follows
     x_0 = network(x_t, HALF)
-    assert network.evaluations.seconds == 4
+    assert counts.seconds == 4
     work(100.0)
     loss = x_0.square()
     loss.register_hook(lambda g: work(1000.0))  # the constraint's share of a backward pass
     for n in (1, 2):
         torch.autograd.grad(loss.sum(), x_t, retain_graph=True)
-        assert network.evaluations.seconds == 4 + 5 * n
+        assert counts.seconds == 4 + 5 * n
 
 
 def test_evaluations_add_up_field_by_field():
@@ -225,7 +246,7 @@ def test_what_is_no_denoiser_is_refused_with_a_remedy(candidate):
     ids=["features", "members", "dtype", "none", "tuple", "mean float", "numpy", "mean numpy"],
 )
 def test_a_wrong_output_is_refused_with_its_cause(x_t, output, cause):
-    network = Network(denoiser(lambda x_t, t: output(x_t)))
+    network = network_of(lambda x_t, t: output(x_t))
     with pytest.raises(DenoiserError, match=cause):
         network(x_t, HALF)
 

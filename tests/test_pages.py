@@ -48,7 +48,7 @@ def test_pages_run(tmp_path):
         "FEASIBLY_SMOKE": "1",
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join((str(PAGES), str(ROOT))),
+        "PYTHONPATH": os.pathsep.join(map(str, (PAGES, ROOT, ROOT / "src"))),
         "PYTHONWARNINGS": "ignore",
     }
     ran = subprocess.run(
@@ -70,7 +70,7 @@ def test_the_quick_start_runs_as_printed_in_a_new_folder(tmp_path, monkeypatch, 
     monkeypatch.chdir(tmp_path)
     exec(code("quickstart"), {})
     printed = capsys.readouterr().out
-    assert "256 of 256 members feasible" in printed
+    assert "256 of 256 samples feasible" in printed
     model, post_hoc, default = map(float, re.findall(r"[\d.]+(?=%)", printed)[-3:])
     assert post_hoc < 85 < 97 < min(model, default)  # what the page says of them
     assert (tmp_path / "samples.safetensors").exists()

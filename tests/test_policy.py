@@ -1,17 +1,21 @@
-"""Which method the default chooses for each kind of problem, and what it says and refuses."""
+"""Which kernels the default takes for each kind of problem, and what it says and refuses."""
 
 import re
+from dataclasses import replace
 from itertools import groupby
 
 import pytest
 import torch
 
 import feasibly
-from feasibly import PPR, Bounds, Composite, Equality, Inequality, Linear, Observation
+from feasibly import PPR, SMC, Bounds, Composite, Equality, Inequality, Linear, Observation
 from feasibly.constraints import Decoded, EachMember
+from feasibly.members import calling
 from feasibly.oracles import Gaussian, GaussianMixture
-from feasibly.policy import CHOICES
-from feasibly.samplers import METHODS, Ancestral
+from feasibly.policy import RULES, Case
+from feasibly.problem import inspect
+from feasibly.samplers import METHODS, Ancestral, TunedPPR
+from feasibly.samplers.levels import Levels
 from feasibly.schedules import VE, LogLogit
 from tests.helpers import on
 
@@ -55,35 +59,43 @@ def plan(constraint, denoiser=NORMAL, shape=(D,), **options):
 
 
 def kinds(chosen):
-    """The kinds of samplers that attempts take, in order and each once."""
-    names = (type(sampler).__name__ for sampler in chosen.attempts)
+    """The kinds of kernels that attempts take, in order and each once."""
+    names = (type(kernel).__name__ for kernel in chosen.kernels)
     return " ".join(name for name, _ in groupby(names))
+
+
+def rule_of(chosen):
+    """The number of the rule that was taken."""
+    problem, monitor = chosen.kernels[-1].problem, chosen.monitor
+    case = Case(problem, inspect(problem), monitor and monitor.survey)
+    with calling([0], "cpu"):
+        return next(k for k, rule in enumerate(RULES) if rule.when(case))
 
 
 NOISY_SQUARES = Observation(lambda x: x[:, :13].square(), torch.ones(13), noise=0.1)
 EACH = EachMember(first(1), torch.zeros(2, 1))
 TABLE = {
-    # name: the denoiser, the constraint, the samplers, and which row of the documented choices
-    "none": (MODES, None, "Ancestral", None),
-    "one value": (NORMAL, first(1), "SMC", 1),
-    "12 values": (NORMAL, first(12), "SMC", 1),
-    "a target for each": (NORMAL, EACH, "SMC", 1),
-    "few linear values": (MODES, linear(12), "SMC", 1),
-    "values and bounds": (NORMAL, Composite([first(2), BOX]), "SMC", 1),
-    "normal data, one linear value": (NORMAL, linear(1), "CalibratedPPR PPR", 0),
-    "normal data, linear values": (NORMAL, linear(20), "CalibratedPPR PPR", 0),
+    # name: the denoiser, the constraint, the kernels, and the number of the rule
+    "none": (MODES, None, "Ancestral", 0),
+    "one value": (NORMAL, first(1), "SMC", 3),
+    "12 values": (NORMAL, first(12), "SMC", 3),
+    "a target for each": (NORMAL, EACH, "SMC", 3),
+    "few linear values": (MODES, linear(12), "SMC", 3),
+    "values and bounds": (NORMAL, Composite([first(2), BOX]), "SMC", 3),
+    "normal data, one linear value": (NORMAL, linear(1), "CalibratedPPR PPR", 1),
+    "normal data, linear values": (NORMAL, linear(20), "CalibratedPPR PPR", 1),
     "an inequality of half of the data": (NORMAL, above(0.0), "Ancestral SMC", 2),
     "bounds": (NORMAL, BOX, "Ancestral SMC", 2),
     "a rare inequality": (NORMAL, above(3.0), "SMC", 3),
     "32 values of modes": (MODES, linear(32), "SMC", 4),
     "32 noisy values of modes": (MODES, linear(32, noise=0.3), "SMC", 4),
     "33 values of modes": (MODES, linear(33), "CalibratedPPR PPR", 6),
-    "33 noisy values of modes": (MODES, linear(33, noise=0.3), "CalibratedPPR", 8),
+    "33 noisy values of modes": (MODES, linear(33, noise=0.3), "CalibratedPPR", 6),
     "values behind a decoder": (MODES, Decoded(first(13), lambda z: z), "CalibratedPPR PPR", 6),
     "13 values": (NORMAL, first(13), "CalibratedPPR PPR", 6),
-    "13 values and bounds": (NORMAL, Composite([first(13), BOX]), "CalibratedPPR PPR", 7),
-    "13 noisy values": (NORMAL, linear(13, noise=0.1), "CalibratedPPR", 8),
-    "noisy squares": (NORMAL, NOISY_SQUARES, "CalibratedPPR", 8),
+    "many values and bounds": (NORMAL, Composite([first(13), BOX]), "CalibratedPPR PPR", 6),
+    "noisy values of normal data": (NORMAL, linear(13, noise=0.1), "CalibratedPPR", 1),
+    "noisy squares": (NORMAL, NOISY_SQUARES, "CalibratedPPR", 6),
     "sines": (NORMAL, of(lambda x: (2 * x).sin()), "PPR", 5),
     "squares": (NORMAL, of(torch.square), "PPR", 5),
     "four squares of 13": (NORMAL, of(squared(4)), "PPR", 5),
@@ -95,22 +107,24 @@ TABLE = {
 
 @pytest.mark.parametrize("name", TABLE)
 def test_the_default_chooses_by_the_kind_of_problem_and_says_why(name):
-    denoiser, constraint, expected, row = TABLE[name]
+    denoiser, constraint, expected, rule = TABLE[name]
     number = "".join(re.findall(r"^\d+", name))
     chosen = plan(constraint, denoiser)
-    assert kinds(chosen) == expected
+    assert (kinds(chosen), rule_of(chosen)) == (expected, rule)
     assert number == "" or number in chosen.reason
-    if row is not None:  # the documented choices name what runs
-        words = CHOICES[row][1]
-        named = set(re.findall(r"`(\w+)`", words))
-        assert set(expected.split()) - {"Ancestral"} <= named
-        assert ("Ancestral" in expected) == ("unconditional" in words)
+    # the documented rules name what runs
+    takes = RULES[rule].takes.replace("unconditional", "`Ancestral`").replace("Tuned", "")
+    assert set(expected.split()) <= set(re.findall(r"`(\w+)`", takes))
     for sentence in re.split(r"(?<=\.) ", chosen.reason):
         assert re.fullmatch(r"[A-Z].*[A-Za-z]\.", sentence)
     if constraint is not None and not constraint.differs:  # the last attempt is judged by it
-        judged = chosen.attempts[-1].constraint
+        judged = chosen.kernels[-1].constraint
         x = torch.randn(64, D, generator=torch.Generator().manual_seed(0))
         torch.testing.assert_close(judged.violation(x), constraint.violation(x))
+
+
+def test_every_rule_is_taken_by_a_problem_of_the_table():
+    assert {rule for *_, rule in TABLE.values()} == set(range(len(RULES)))
 
 
 @pytest.mark.parametrize(("scale", "gap", "thick"), [(1.0, 0.05, 0.01), (100.0, 0.3, 0.07)])
@@ -135,6 +149,13 @@ def test_exactly_normal_data_take_few_steps_under_linear_values_only():
     assert few < work(linear(33), MODES) / 2
 
 
+def wide(unit, size=D):
+    """Normal data of another standard deviation, which the denoiser knows."""
+    prior = Gaussian(torch.zeros(size), unit**2 * torch.eye(size), VE(1e-3 * unit, 1e2 * unit))
+    prior.data_moments = torch.tensor(0.0), torch.tensor(unit)
+    return prior
+
+
 @pytest.mark.parametrize(
     "make",
     [
@@ -145,8 +166,7 @@ def test_exactly_normal_data_take_few_steps_under_linear_values_only():
 )
 def test_samples_are_in_units_of_the_data(make):
     def drawn(unit):
-        prior = Gaussian(torch.zeros(16), unit**2 * torch.eye(16), VE(1e-3 * unit, 1e2 * unit))
-        prior.data_moments = torch.tensor(0.0), torch.tensor(unit)
+        prior = wide(unit, 16)
         made = plan(make(unit), prior, (16,), dtype=torch.float64)
         settings = {"dtype": torch.float64, "monitor": False, "attempts": 1}
         found = feasibly.sample(prior, make(unit), 2, (16,), **settings)
@@ -166,44 +186,66 @@ def test_an_inequality_that_never_acts_changes_no_sample():
     torch.testing.assert_close(one, other)
 
 
-def test_attempts_are_as_many_as_asked_for_and_the_last_two_meet_inequalities():
+@pytest.mark.parametrize("attempts", [1, 2, 5])
+def test_attempts_are_as_many_as_asked_for_and_the_last_two_meet_inequalities(attempts):
+    """A single attempt is at all of the constraint."""
     both = Composite([first(13), BOX])
-    problems = ((first(13), "auto"), (both, "auto"), (both, "ppr"), (BOX, "auto"), (BOX, "ppr"))
-    for constraint, method in problems:
-        chosen = plan(constraint, attempts=5, method=method).attempts
-        late = [
-            one.constraint.inequalities is not None and not isinstance(one, Ancestral)
-            for one in chosen
+    for constraint in (None, first(13), both, BOX):
+        met = [
+            one.constraint is not None
+            and one.constraint.inequalities is not None
+            and not isinstance(one, Ancestral)
+            for one in plan(constraint, attempts=attempts).kernels
         ]
-        assert late == [False] * 3 + [constraint.inequalities is not None] * 2
-    for attempts in (1, 2):
-        assert len(plan(None, attempts=attempts).attempts) == attempts
+        late = min(attempts, 2)
+        inside = constraint is not None and constraint.inequalities is not None
+        assert met == [False] * (attempts - late) + [inside] * late
 
 
-def test_ppr_projects_late_on_few_residuals_and_from_high_noise_down_on_many():
-    few, many = (plan(first(m), method="ppr").attempts[0] for m in (8, 9))
+def test_tuned_ppr_projects_late_on_few_residuals_and_from_high_noise_down_on_many():
+    few, many = (plan(first(m), method="ppr-tuned").kernels[0] for m in (8, 9))
     assert few.sigma_max < many.sigma_max
     assert few.steps < many.steps
     assert type(few.minimize) is not type(many.minimize)
-    for sampler in (few, many):
-        assert type(sampler) is PPR
+    for kernel in (few, many):
+        assert type(kernel) is PPR
+    assert plan(first(9), method=TunedPPR(steps=5)).kernels[0] == replace(many, steps=5)
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_named_method_is_taken_as_it_is(name):
-    constraint = linear(3)
-    chosen = plan(constraint, method=name)
-    assert {type(one) for one in chosen.attempts} == {METHODS[name]}
-    assert (chosen.reason == "") == (name != "ppr")
-    assert len(plan(constraint, method=name, attempts=3).attempts) == 3
+    chosen, kind = plan(linear(3), method=name), METHODS[name]
+    assert {type(one) for one in chosen.kernels} == {PPR if kind is TunedPPR else kind}
+    assert len(chosen.kernels) == kind.attempts
+    assert chosen.reason == ""
+    assert len(plan(linear(3), method=kind(), attempts=3).kernels) == 3
 
 
-def test_a_sampler_is_taken_as_it_is():
-    constraint = first(3)
-    sampler = on(PPR(steps=9), NORMAL, constraint)
-    chosen = plan(constraint, method=sampler, attempts=2)
-    assert chosen.attempts == (sampler, sampler)
-    assert plan(constraint, method=sampler).attempts == (sampler,)
+@pytest.mark.parametrize(
+    ("denoiser", "constraint"),
+    [(NORMAL, first(1)), (NORMAL, first(20)), (wide(30.0), Composite([first(2), BOX]))],
+    ids=["one value", "many values", "wide data and inequalities"],
+)
+def test_ppr_is_changed_by_nothing(denoiser, constraint):
+    for method, options in (("ppr", PPR()), (PPR(), PPR()), (PPR(steps=9), PPR(steps=9))):
+        (kernel,) = plan(constraint, denoiser, method=method).kernels
+        assert kernel == options
+        assert kernel.constraint is constraint
+
+
+def test_the_options_of_a_users_smc_are_fitted_to_the_survey():
+    """Levels are rounded to two digits, which may differ by one in the last."""
+
+    def chosen(unit, **options):
+        law = Equality(lambda x: (x[:, :1] / unit - 0.3) * (1 + 0.01 * x[:, :1] / unit), 1e-6)
+        return plan(law, wide(unit), method=SMC(particles=3, **options)).kernels[0]
+
+    one, other = chosen(1.0), chosen(100.0)
+    assert other.levels == pytest.approx([100 * level for level in one.levels], rel=0.1)
+    assert one.levels.spread == pytest.approx(1.0, abs=0.2)  # four standard errors
+    assert replace(other, levels=None) == replace(one, levels=None) == SMC(particles=3)
+    given = Levels(begun=9.0, weighted=5.0)
+    assert chosen(100.0, levels=given).levels == given
 
 
 def test_what_is_sampled_is_what_is_planned_and_the_result_shows_the_reason():
@@ -306,16 +348,15 @@ ONE = first(1)
 @pytest.mark.parametrize(
     ("denoiser", "constraint", "settings", "error", "word"),
     [
-        (unseen, ONE, {"method": "pr"}, ValueError, "ppr, truncated"),
+        (unseen, ONE, {"method": "pr"}, ValueError, "ppr, ppr-tuned, truncated"),
         (unseen, ONE, {"method": PPR}, ValueError, "class"),
-        (NORMAL, ONE, {"method": on(Ancestral(), NORMAL)}, ValueError, "another"),
-        (MODES, ONE, {"method": on(PPR(), NORMAL, ONE)}, ValueError, "denoiser"),
+        (unseen, ONE, {"method": on(PPR(), NORMAL, ONE, (D,))}, ValueError, "bound"),
         (unseen, ONE, {"steps": 3}, TypeError, "steps"),
         (unseen, lambda x: x, {}, ValueError, "function"),
         (unseen, Bounds, {}, ValueError, "class"),
         (ONE, unseen, {}, ValueError, "order"),
     ],
-    ids=range(8),
+    ids=range(7),
 )
 def test_what_does_not_fit_is_refused(denoiser, constraint, settings, error, word):
     with pytest.raises(error, match=word):

@@ -12,6 +12,7 @@ from feasibly.audits import audit
 from feasibly.constraints import Linear, Observation
 from feasibly.denoisers import Denoiser
 from feasibly.oracles import Gaussian, GaussianMixture
+from feasibly.policy import Plan
 from feasibly.problem import inspect
 from feasibly.progress import Progress, shown
 from feasibly.samplers import PPR, SMC, CalibratedPPR, Rejection
@@ -226,11 +227,11 @@ FEW = {"steps": 8}
 RUNS = {
     "particles": (MIXTURE, CIRCLE, {}),
     "calibrated": (NORMAL, LINE, {"method": "calibrated"}),
-    "ppr": (MIXTURE, CIRCLE, {"method": "ppr", "options": {"steps": 8}, "chunk": 5}),
+    "ppr": (MIXTURE, CIRCLE, {"method": PPR(steps=8), "batch_size": 5}),
     "rejection": (
         MIXTURE,
         CIRCLE,
-        {"method": "rejection", "options": FEW | {"tries": 2}, "monitor": False},
+        {"method": Rejection(steps=8, tries=2), "monitor": False},
     ),
     "no constraint": (NORMAL, None, {}),
 }
@@ -263,8 +264,8 @@ def test_a_run_is_seen_from_its_survey_on_and_its_samples_are_the_same(name, see
 
 def test_a_chunk_tells_what_the_next_ones_take(seen):
     """At first the most iterations are expected, and then as many as the chunks before took."""
-    sampler = on(PPR(steps=4), NORMAL, LINE)
-    sampled(sampler, 12, (D,), batch_size=4, progress=True)
+    kernel = on(PPR(steps=4), NORMAL, LINE)
+    sampled(kernel, 12, (D,), batch_size=4, progress=True)
     check(seen)
     for k, part in enumerate(("4 of 12", "8 of 12"), start=1):
         _, done, total, _ = next(s for s in seen if s[0] == (f"sampling, {part} finished",))
@@ -274,8 +275,8 @@ def test_a_chunk_tells_what_the_next_ones_take(seen):
 @pytest.mark.parametrize(("workers", "finished"), [(1, "024"), (2, "0245")])
 def test_an_ensemble_says_how_many_members_are_finished(tmp_path, seen, workers, finished):
     """Of those that are missing, each of several processes expects its share."""
-    sampler, place = on(CalibratedPPR(steps=4), NORMAL, LINE), (tmp_path / "run.zarr", 6, (D,))
-    ensemble.run(sampler, *place, batch_size=2, workers=workers, progress=True)
+    plan = Plan((on(CalibratedPPR(steps=4), NORMAL, LINE),))
+    ensemble.run(plan, tmp_path / "run.zarr", 6, batch_size=2, workers=workers, progress=True)
     done = [stage.removeprefix("sampling, ") for stage in check(seen) if "," in stage]
     assert done == [f"{k} of 6 finished" for k in finished]
     begun = {names[0]: (done, total) for names, done, total, _ in reversed(seen) if names}
@@ -284,7 +285,7 @@ def test_an_ensemble_says_how_many_members_are_finished(tmp_path, seen, workers,
 
 
 def test_an_audit_is_seen_from_its_survey_on(seen, capsys):
-    methods = [on(CalibratedPPR(steps=4), NORMAL, LINE), on(PPR(steps=4), NORMAL, LINE)]
+    methods = [CalibratedPPR(steps=4), PPR(steps=4)]
     settings = {"truths": 16, "members": 2, "near": 1, "monitor": True, "progress": True}
     found = audit(NORMAL, LINE, (D,), methods=methods, **settings)
     stages = check(seen)
@@ -312,9 +313,9 @@ def test_a_plan_says_what_samples_take():
     assert 0.5 < forward / plan.expected[0] < 2
     assert 0.5 < backward / plan.expected[1] < 2
     words = plan.estimate(2000)
-    assert words.startswith(f"2,000 samples are expected to take {plan.expected[0]:.0f} forward")
+    assert words.startswith(f"2,000 samples are expected to cost {plan.expected[0]:.0f} forward")
     assert "at the rate of the survey" in words
-    again = feasibly.plan(MIXTURE, CIRCLE, (D,), survey=plan.survey)
+    again = feasibly.plan(MIXTURE, CIRCLE, (D,), monitor=plan.monitor)
     assert again.expected == plan.expected
     assert again.estimate(2).endswith("sampled again."), "no rate is known"
 
@@ -326,12 +327,12 @@ def test_a_pilot_tells_how_many_tries_a_sample_takes(gaussian):
         def log_likelihood(self, x_t, t):
             return torch.tensor([0.0, -math.inf]).repeat(len(x_t) // 2)
 
-    sampler = Half(gaussian, LINE, steps=4, tries=4)
-    pilot = sampler.prepare(inspect(gaussian, LINE, (D,))).pilot
+    kernel = on(Half(steps=4, tries=4), gaussian, LINE)
+    pilot = kernel.prepare(inspect(kernel.problem)).pilot
     assert pilot.tries == 1 + 1 / 2 + 1 / 4 + 1 / 8
 
 
-# the levels of samplers that take them while they begin
+# the levels of kernels that take them while they begin
 
 
 @pytest.mark.parametrize("kind", [SMC, Rejection])
@@ -339,12 +340,12 @@ def test_steps_of_a_beginning_are_in_the_trace(kind):
     """Once each, whatever the tries of samples; observers see the states behind them."""
     times_each, many = (1, 12) if kind.shares else (2, 6)
     states, snapshots = [], []
-    sampler = kind(MIXTURE, CIRCLE, **FEW)
+    kernel = on(kind(**FEW), MIXTURE, CIRCLE)
     seen = {"callback": snapshots.append, "observe": states.append}
-    result = sampled(sampler, 12, (D,), batch_size=6, **seen)
-    times = sampler.times(torch.float32)[1:]
+    result = sampled(kernel, 12, (D,), batch_size=6, **seen)
+    times = kernel.times(torch.float32)[1:]
     assert [s.step for s in result.trace] == times_each * list(range(1, 9))
-    assert [s.sigma for s in result.trace] == times_each * list(map(sampler.noise_level, times))
+    assert [s.sigma for s in result.trace] == times_each * list(map(kernel.noise_level, times))
     assert all((s.members, s.failed) == (many, 0) for s in result.trace)
     assert snapshots == result.trace
     assert snapshots[0].median > 1e3 * snapshots[7].median
@@ -354,12 +355,12 @@ def test_steps_of_a_beginning_are_in_the_trace(kind):
 
 
 def test_a_run_inside_of_a_callback_is_another():
-    sampler = on(SMC(**FEW), MIXTURE, CIRCLE)
+    kernel = on(SMC(**FEW), MIXTURE, CIRCLE)
 
     def again(snapshot):
         if snapshot.step == 3:
-            sampled(sampler, 5, (D,))
+            sampled(kernel, 5, (D,))
 
-    plain, result = sampled(sampler, 4, (D,)), sampled(sampler, 4, (D,), callback=again)
+    plain, result = sampled(kernel, 4, (D,)), sampled(kernel, 4, (D,), callback=again)
     assert [s.step for s in result.trace] == [s.step for s in plain.trace]
     assert torch.equal(result.samples, plain.samples)

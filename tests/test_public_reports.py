@@ -490,7 +490,11 @@ INFERENCE = torch.inference_mode()(network(two_modes(), "x0", vp))
         (wrapped(two_modes()), Equality(drop, 1e-6), RANDOM),
         (wrapped(two_modes()), Equality(shuffled, 1e-6), RANDOM),
         (feasibly.wrap(INFERENCE, "x0", VP()), KNOWN, "inference_mode"),
-        (wrapped(two_modes()), decoded(lambda z: {"x": z}).constraint, "decoder returned dict"),
+        (
+            wrapped(two_modes()),
+            decoded(lambda z: {"x": z}).constraint,
+            "must return a tensor.*dict",
+        ),
     ],
     ids=["dropout", "random sensors", "inference mode", "a decoder's dict"],
 )

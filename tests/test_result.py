@@ -113,21 +113,20 @@ def test_a_member_with_one_bad_number_is_not_finite(value):
 def test_the_summary_names_method_reason_feasible_members_evaluations_and_seeds():
     text = str(result(first=12))
     for words in (
-        "PPR with Sphere\nThe constraint has one residual.\n2 of 4 members feasible",
-        "4e-06",
-        "median 1e-08, worst 0.125",  # of the finite ones
-        "10 forward and 5 backward evaluations a member",
+        "PPR with Sphere\nThe constraint has one residual.\n2 of 4 samples feasible",
+        "median 0.05, worst 1.8e+02",  # of the finite ones, in units of the limit
+        "10 forward and 5 backward evaluations a sample",
         "75% of it outside the network",
-        "seed 7, members 12 to 15",
+        "seed 7, samples 12 to 15",
         "Warning: One of 4 members is infeasible.",
     ):
         assert words in text
     assert "attempt" not in text
     failed = result(samples=torch.full((4, 2), math.nan), evaluations=Evaluations(), seconds=0.0)
-    assert "no finite member" in str(failed)
+    assert "no finite sample" in str(failed)
 
 
-def test_the_summary_names_samplers_and_leaves_their_settings_to_the_method():
+def test_the_summary_names_methods_and_leaves_their_options_to_the_method():
     method = "Ancestral(steps=64), then up to 2 times PPR(last=GaussNewton(steps=50)) with Linear"
     first, *_ = str(result(method=method)).splitlines()
     assert first == "Ancestral, then up to 2 times PPR with Linear"
@@ -209,7 +208,7 @@ def test_members_of_a_second_attempt_are_counted_over_all_of_its_chunks():
     steps += [(2, 1, 3), (0, 1, 4), (1, 1, 1)]
     trace = [snapshot(attempt=a, step=k, members=n) for a, k, n in steps]
     made = result(members=12, trace=trace)
-    assert "7 of 12 members took more than one attempt" in made.summary()
+    assert "7 of 12 samples took more than one attempt" in made.summary()
 
 
 @pytest.mark.parametrize(
@@ -229,7 +228,7 @@ def test_a_run_warns_of_a_small_effective_sample_size(n, ess, populations, warns
     assert len(told) == warns
     if warns:
         assert f"size is {ess * populations} of {n * populations}" in told[0]
-        assert "'particles': 16" in told[0]
+        assert "particles=16" in told[0]
 
 
 @pytest.mark.parametrize(("bad", "warns"), [(1, False), (2, False), (3, True)])

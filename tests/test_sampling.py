@@ -19,15 +19,14 @@ from feasibly import (
     Equality,
     InfeasibleWarning,
     Method,
-    Rejection,
     SamplingError,
-    TruncatedPPR,
 )
 from feasibly.members import current
 from feasibly.minimizers import GaussNewton
 from feasibly.oracles import Gaussian
 from feasibly.randomness import MemberNoise
-from feasibly.samplers import DPS, MMPS
+from feasibly.run import run
+from feasibly.samplers import DPS, MMPS, PostHoc, Rejection, TruncatedPPR
 from feasibly.samplers.base import Start, Step
 from feasibly.schedules import LogLogit
 from tests.helpers import on, sampled
@@ -80,7 +79,7 @@ ROWS = ((0.0, 0.5, 0.3, NAN), (9.0, 0.0, 0.4, 0.7), (9.0, 9.0, 0.2, 0.9))
 
 
 def table(rows=ROWS, **options):
-    return Table(NORMAL, ZERO, rows=rows, **options)
+    return on(Table(rows=rows, **options), NORMAL, ZERO, (1,))
 
 
 @pytest.fixture
@@ -90,48 +89,48 @@ def quiet():
         yield
 
 
-@pytest.mark.parametrize("chunk", [None, 2, 1])
-def test_infeasible_members_are_resampled_and_the_best_of_each_is_kept(chunk, quiet):
-    sampler, seen = table(), []
-    result = sampled(sampler, 4, (1,), attempts=3, batch_size=chunk, callback=seen.append)
+@pytest.mark.parametrize("size", [None, 2, 1])
+def test_infeasible_members_are_resampled_and_the_best_of_each_is_kept(size, quiet):
+    kernel, seen = table(), []
+    result = sampled(kernel, 4, (1,), attempts=3, batch_size=size, callback=seen.append)
     assert result.samples[:, 0].tolist() == pytest.approx([0.0, 0.0, 0.2, 0.7])
     assert result.violation.tolist() == pytest.approx([0.0, 0.0, 0.04, 0.49])
     assert result.feasible.tolist() == [True, True, False, False]
     for attempt, expected in enumerate(([0, 1, 2, 3], [1, 2, 3], [2, 3])):
-        asked = [i for k, ids in sampler.asked if k == attempt for i in ids]
+        asked = [i for k, ids in kernel.asked if k == attempt for i in ids]
         assert asked == expected
-    assert result.statistics == {"begun": 4 + 3 + 2, "first": len(range(0, 4, chunk or 4))}
+    assert result.statistics == {"begun": 4 + 3 + 2, "first": len(range(0, 4, size or 4))}
     assert sum(snapshot.failed for snapshot in seen) == 1
-    if chunk is None:
+    if size is None:
         assert seen[0].feasible == 0.25
         assert seen[0].worst == pytest.approx(0.25), "of the members that are finite"
 
 
 def test_attempts_end_with_the_last_infeasible_member():
-    sampler = table(rows=((0.0, 0.5), (9.0, 0.0)))
-    assert sampled(sampler, 2, (1,), attempts=9).feasible.all()
-    assert [attempt for attempt, _ in sampler.asked] == [0, 1]
+    kernel = table(rows=((0.0, 0.5), (9.0, 0.0)))
+    assert sampled(kernel, 2, (1,), attempts=9).feasible.all()
+    assert [attempt for attempt, _ in kernel.asked] == [0, 1]
 
 
 def test_an_attempt_has_noise_of_its_own(quiet):
     """The second attempt's members are those that its noise gives, whoever was in the first."""
-    sampler = on(Ancestral(output="projected", **FREE), PLANE, LINE)
+    kernel = on(Ancestral(output="projected", **FREE), PLANE, LINE)
     seen = []
-    sampled(sampler, [7, 3], (2,), seed=5, attempts=2, observe=seen.append)
+    sampled(kernel, [7, 3], (2,), seed=5, attempts=2, observe=seen.append)
     assert [(state.attempt, state.members) for state in seen] == [
         (attempt, [7, 3]) for attempt in (0, 1) for _ in range(4)
     ]
     for attempt in (0, 1):
         noise = MemberNoise(5, [7, 3], (2,), attempt)
-        x_t, times, memory, *_ = sampler.begin(noise)
+        x_t, times, memory, *_ = kernel.begin(noise)
         for t, s in pairwise(times):
-            x_t, x_0, memory = sampler.step(x_t, t, s, noise, memory)
+            x_t, x_0, memory = kernel.step(x_t, t, s, noise, memory)
         assert torch.equal(x_t, seen[4 * attempt + 3].x)
         assert torch.equal(x_0, seen[4 * attempt + 3].x_0)
 
 
 @pytest.mark.parametrize(
-    "attempts",
+    "kernels",
     [
         lambda den, box: [on(Ancestral(steps=4), den, box), on(TruncatedPPR(steps=8), den, box)],
         lambda den, box: [on(Ancestral(steps=4), den), on(TruncatedPPR(steps=8), den, box)],
@@ -139,9 +138,9 @@ def test_an_attempt_has_noise_of_its_own(quiet):
     ],
     ids=["prior, then truncated", "prior without it", "equalities, then all"],
 )
-def test_attempts_are_judged_by_the_constraint_of_the_last(attempts, gaussian, quiet):
+def test_attempts_are_judged_by_the_constraint_of_the_last(kernels, gaussian, quiet):
     box = Bounds(-0.4, 0.5, tolerance=1e-8)
-    first, last = attempts(gaussian, box)
+    first, last = kernels(gaussian, box)
     alone = sampled(first, 64, (2,))
     result = sampled([first, last], 64, (2,))
     good = last.constraint.is_feasible(alone.samples)
@@ -156,26 +155,22 @@ def test_attempts_are_judged_by_the_constraint_of_the_last(attempts, gaussian, q
 
 def test_the_words_say_who_ran_and_how_often(quiet):
     first, second = table(rows=((1.0,), (1.0,), (0.0,))), table(rows=((1.0,),) * 3, eta=0.5)
-    first = replace(first, asked=first.asked)  # another with the same words
-    result = sampled([second, second, first], 1, (1,), seed=3, reason="Because.")
+    again = replace(second)  # another with the same words
+    result = sampled([second, again, first], 1, (1,), seed=3, reason="Because.")
     assert result.method == f"up to 2 times {second!r}, then {first!r}"
     assert (result.reason, result.warnings, result.seed) == ("Because.", [], 3)
 
 
-def test_a_samplers_warning_and_a_shortfall_are_said_at_the_callers_line():
-    rows = ((0.0,) * 100 + (0.5,),)
-    for call in (
-        lambda: sampled(table(rows=rows), 101, (1,)),
-        lambda: feasibly.sample(NORMAL, ZERO, 101, (1,), method=table(rows=rows)),
-    ):
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            result = call()
-        assert [w.category for w in caught] == [CalibrationWarning, InfeasibleWarning]
-        assert {w.filename for w in caught} == {__file__}
-        assert [str(w.message) for w in caught] == result.warnings
-        assert result.warnings[0] == "There are many."
-        assert result.warnings[1].startswith("1 of 101 members")
+def test_a_methods_warning_and_a_shortfall_are_said_at_the_callers_line():
+    method = Table(rows=((0.0,) * 100 + (0.5,),))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = feasibly.sample(NORMAL, ZERO, 101, (1,), method=method)
+    assert [w.category for w in caught] == [CalibrationWarning, InfeasibleWarning]
+    assert {w.filename for w in caught} == {__file__}
+    assert [str(w.message) for w in caught] == result.warnings
+    assert result.warnings[0] == "There are many."
+    assert result.warnings[1].startswith("1 of 101 samples")
 
 
 TINY = Equality(lambda x: (300 * x[:, :1]).sin(), 1e-14)
@@ -194,20 +189,16 @@ NOWHERE = Equality(lambda x: x[:, :1].square() + 1, 1e-6)
     ids=["rounding", "iterations", "radius", "minimum"],
 )
 def test_a_run_that_does_not_get_there_says_why(constraint, minimize, words):
-    sampler = on(feasibly.PostHoc(minimize=minimize, steps=4), NORMAL, constraint)
+    kernel = on(PostHoc(minimize=minimize, steps=4), NORMAL, constraint)
     with pytest.warns(InfeasibleWarning, match=words):
-        sampled(sampler, 2, (1,))
+        sampled(kernel, 2, (1,))
 
 
 def test_a_shortfall_is_said_of_who_promised_to_meet_the_constraint(quiet):
-    settings = {"members": 2, "shape": (1,)}
-    (said,) = on(DPS(steps=4), NORMAL, NOWHERE).sample(**settings).warnings
+    (said,) = sampled(on(DPS(steps=4), NORMAL, NOWHERE), 2, (1,)).warnings
     assert "method='auto'" in said
-    for silent in (
-        on(Ancestral(steps=4), NORMAL, NOWHERE),
-        on(MMPS(sigma_y=0.1, steps=4), NORMAL, NOWHERE),
-    ):
-        assert silent.sample(**settings).warnings == []
+    for silent in (Ancestral(steps=4), MMPS(sigma_y=0.1, steps=4)):
+        assert sampled(on(silent, NORMAL, NOWHERE), 2, (1,)).warnings == []
 
 
 def test_members_that_are_not_finite_are_named_with_their_step_and_level(quiet):
@@ -215,20 +206,21 @@ def test_members_that_are_not_finite_are_named_with_their_step_and_level(quiet):
     class Promises(Fails):
         enforces = True
 
-    result = sampled(Promises(NORMAL, ZERO, **FREE), 3, (1,))
+    result = sampled(on(Promises(**FREE), NORMAL, ZERO), 3, (1,))
     level = result.trace[1].sigma
     assert (
-        f"1 of 3 members became non-finite, the first by step 2 of 4, at sigma = {level:.3g}"
+        f"1 of 3 samples became non-finite, the first by step 2 of 4, at sigma = {level:.3g}"
         in (" ".join(result.warnings))
     )
     assert result.finite.tolist() == [True, False, True]
-    with pytest.raises(SamplingError, match=r"All 2 members .* step 2 of 4, at sigma"):
-        sampled(Fails(NORMAL, ZERO, rows=(0, 1), **FREE), 2, (1,), attempts=2)
+    with pytest.raises(SamplingError, match=r"All 2 samples .* step 2 of 4, at sigma"):
+        sampled(on(Fails(rows=(0, 1), **FREE), NORMAL, ZERO), 2, (1,), attempts=2)
 
 
 def test_an_attempt_in_which_all_members_fail_leaves_a_trace_and_the_first_attempts_samples(quiet):
     first = on(Ancestral(**FREE), PLANE, LINE)
-    result = sampled([first, Fails(PLANE, LINE, rows=(0, 1, 2), **FREE)], 3, (2,))
+    lost = on(Fails(rows=(0, 1, 2), **FREE), PLANE, LINE)
+    result = sampled([first, lost], 3, (2,))
     last = result.trace[-1]
     assert (last.attempt, last.failed, last.members) == (1, 3, 3)
     assert torch.equal(result.samples, sampled(first, 3, (2,)).samples)
@@ -236,7 +228,7 @@ def test_an_attempt_in_which_all_members_fail_leaves_a_trace_and_the_first_attem
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt], ids=lambda e: e.__name__)
 def test_what_was_finished_survives_an_error(error, quiet):
-    """The first chunk, and the first attempt of the second."""
+    """The first batch, and the first attempt of the second."""
 
     def stop(state):
         if state.attempt == 1 and 2 in state.members:
@@ -284,27 +276,27 @@ def test_a_dry_run_is_not_counted_and_a_preparation_is_once(gaussian, quiet):
     class Prepared(Ancestral):
         answer: float | None = None
 
-        def prepare(self, problem):
+        def prepare(self, seen):
             assert (current() == 7).all()
-            return replace(self, answer=self.denoiser(problem.x_0, torch.tensor(0.5)).sum().item())
+            return replace(self, answer=self.denoiser(seen.x_0, torch.tensor(0.5)).sum().item())
 
         def begin(self, noise):
             assert self.answer is not None
             return super().begin(noise)
 
     constraint = Equality(lambda x: x + 10, tolerance=1e-4)
-    sampler = Prepared(denoiser, constraint, steps=3)
-    result = sampled(sampler, [7, 8, 9], (2,), attempts=2, batch_size=2)
-    assert sampler.answer is None
+    kernel = on(Prepared(steps=3), denoiser, constraint)
+    result = sampled(kernel, [7, 8, 9], (2,), attempts=2, batch_size=2)
+    assert kernel.answer is None
     assert calls == 2 + result.evaluations.forward
-    assert result.evaluations.forward == 1 + 2 * 2 * sampler.budget()[0]
-    assert result.evaluations.member_forward == 2 + 2 * 3 * sampler.budget()[0]
+    assert result.evaluations.forward == 1 + 2 * 2 * kernel.budget()[0]
+    assert result.evaluations.member_forward == 2 + 2 * 3 * kernel.budget()[0]
 
 
 def test_a_pilot_of_other_settings_is_sampled_anew():
-    sampler = on(Rejection(steps=4, level=0.3), PLANE, LINE)
-    one, again = sampled(sampler, 2, (2,)), sampled(sampler, 2, (2,))
-    other = sampled(replace(sampler, level=0.6), 2, (2,))
+    kernel = on(Rejection(steps=4, level=0.3), PLANE, LINE)
+    one, again = sampled(kernel, 2, (2,)), sampled(kernel, 2, (2,))
+    other = sampled(replace(kernel, level=0.6), 2, (2,))
     assert 0 <= one.overhead <= 1, "the pilot is a part of the run's time"
     assert torch.equal(one.samples, again.samples)
     assert one.evaluations.member_forward == again.evaluations.member_forward
@@ -314,14 +306,14 @@ def test_a_pilot_of_other_settings_is_sampled_anew():
 def test_a_snapshot_follows_every_step(gaussian):
     constraint, seen = Equality(lambda x: x[:, :1] - 0.3, tolerance=1e-4), []
     minimize = GaussNewton(steps=1, max_distance=None)
-    sampler = on(PPR(steps=5, repeats=1, minimize=minimize), gaussian, constraint)
-    result = sampled(sampler, 6, (2,), batch_size=4, callback=seen.append)
+    kernel = on(PPR(steps=5, repeats=1, minimize=minimize), gaussian, constraint)
+    result = sampled(kernel, 6, (2,), batch_size=4, callback=seen.append)
     assert seen == result.trace
     assert [s.step for s in seen] == [1, 2, 3, 4, 5] * 2
     assert [s.members for s in seen] == [4] * 5 + [2] * 5
-    levels = [sampler.noise_level(t) for t in sampler.times()[1:]]
+    levels = [kernel.noise_level(t) for t in kernel.times()[1:]]
     assert [s.sigma for s in seen] == pytest.approx(levels * 2)
-    # a prediction, and an iteration of the minimizer and its end; counted anew a chunk
+    # a prediction, and an iteration of the minimizer and its end; counted anew a batch
     assert [s.forward for s in seen] == [3, 6, 9, 12, 15] * 2
     assert [s.backward for s in seen] == [1, 2, 3, 4, 5] * 2
     assert all(s.failed == 0 and s.feasible == 1 and s.median <= s.worst < 1e-4 for s in seen)
@@ -330,28 +322,28 @@ def test_a_snapshot_follows_every_step(gaussian):
 
 def test_what_has_failed_goes_on_from_zero_and_spoils_no_other_member(quiet):
     seen = []
-    lost = sampled(Fails(PLANE, **FREE), 3, (2,), observe=seen.append)
+    lost = sampled(on(Fails(**FREE), PLANE), 3, (2,), observe=seen.append)
     one = seen[2].x[1]
     assert seen[1].x[1].isnan().all()
     assert one.isfinite().all()
     sound = sampled(on(Ancestral(**FREE), PLANE), 3, (2,))
     assert torch.equal(lost.samples[[0, 2]], sound.samples[[0, 2]])
     # with extrapolation the estimate before the reset, which was not finite, is left out
-    sampler = on(Ancestral(steps=4), PLANE)
-    times = sampler.times(torch.float32)
-    last = sampler.step(torch.full((1, 2), torch.nan), times[0], times[1]).memory
-    step = sampler.step(torch.zeros(1, 2), times[1], times[2], torch.zeros_like, last)
+    kernel = on(Ancestral(steps=4), PLANE)
+    times = kernel.times(torch.float32)
+    last = kernel.step(torch.full((1, 2), torch.nan), times[0], times[1]).memory
+    step = kernel.step(torch.zeros(1, 2), times[1], times[2], torch.zeros_like, last)
     assert step.x.isfinite().all()
 
 
-def test_steps_are_numbered_from_where_a_sampler_begins(gaussian):
+def test_steps_are_numbered_from_where_a_kernel_begins(gaussian):
     @dataclass(frozen=True, repr=False, eq=False)
     class Late(Ancestral):
         def begin(self, noise):
             start = super().begin(noise)
             return start._replace(times=start.times[3:])
 
-    result = sampled(Late(gaussian, steps=5), 1, (2,))
+    result = sampled(on(Late(steps=5), gaussian), 1, (2,))
     assert [(s.step, s.steps) for s in result.trace] == [(4, 5), (5, 5)]
 
 
@@ -369,8 +361,8 @@ def test_members_are_a_number_or_indices_of_any_library(ids):
     ("name", "value"),
     [
         *(("shape", value) for value in (2, (2.5,), (0,))),
-        *(("members", value) for value in (0, [], True, 2.0, None, [-1], [2**32], [1, 1])),
-        *(("chunk", value) for value in (0, 1.5)),
+        *(("n", value) for value in (0, [], True, 2.0, None, [-1], [2**32], [1, 1])),
+        *(("batch_size", value) for value in (0, 1.5)),
         *(("seed", value) for value in (-1, 2**32)),
         *(("attempts", value) for value in (0, 1.5)),
         *(("dtype", value) for value in (torch.float16, "float32")),
@@ -378,8 +370,13 @@ def test_members_are_a_number_or_indices_of_any_library(ids):
     ids=str,
 )
 def test_what_a_run_cannot_take_is_refused_by_its_name(name, value):
-    arguments = {"members": 2, "shape": (1,)} | {name: value}
-    with pytest.raises(ValueError, match=rf"^(sample|run)\(.*{name}|index twice"):
-        table().sample(**arguments)
-    with pytest.raises(ValueError, match="one sampler"):
-        sampled([], 2, (1,))
+    arguments = {"n": 2, "shape": (1,)} | {name: value}
+    with pytest.raises(ValueError, match=rf"^sample\(.*\b{name}\b|index twice"):
+        feasibly.sample(NORMAL, ZERO, method=Table(rows=ROWS), **arguments)
+
+
+def test_a_run_needs_kernels_and_they_a_problem():
+    with pytest.raises(ValueError, match="one kernel"):
+        run([], 2)
+    with pytest.raises(ValueError, match="not bound"):
+        run([Ancestral()], 2)

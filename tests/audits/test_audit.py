@@ -17,10 +17,10 @@ from feasibly.audits.truths import from_data, from_prior, nearest
 from feasibly.calibration import Estimate
 from feasibly.constraints import Composite, Equality, Inequality, Linear
 from feasibly.oracles import Gaussian
+from feasibly.problem import Problem
 from feasibly.samplers import Method
 from feasibly.samplers.base import Step
 from feasibly.schedules import LogLogit
-from tests.helpers import on
 
 D = 4
 NORMAL = Gaussian(torch.zeros(D), torch.eye(D), LogLogit())
@@ -55,10 +55,6 @@ def quick(monkeypatch):
 
 def audit(*methods, constraint=SUM, **settings):
     return feasibly.audit(NORMAL, constraint, (D,), methods=methods, **(SMALL | settings))
-
-
-def sampler(constraint=SUM, **options):
-    return Exact(NORMAL, constraint, **options)
 
 
 def conditional(seed, truths=64, members=7, width=1.0, size=30):
@@ -185,7 +181,7 @@ def test_a_spread_of_0_73_is_found_at_64_truths_with_7_members():
 
 
 def test_an_audit_recommends_what_is_right_and_sample_takes_it(capsys):
-    right, narrow = sampler(), sampler(width=0.6)
+    right, narrow = Exact(), Exact(width=0.6)
     settings = {"truths": 64, "members": 7, "near": 2, "progress": True}
     found = audit(narrow, right, "ppr", **settings)
     assert [c.name for c in found.candidates] == ["Exact", "Exact 2", "ppr"]
@@ -208,19 +204,19 @@ def test_an_audit_recommends_what_is_right_and_sample_takes_it(capsys):
 
 
 def test_members_off_centre_are_found():
-    found = audit(sampler(shift=1.0), truths=64)
+    found = audit(Exact(shift=1.0), truths=64)
     assert "off centre by" in found["Exact"].verdict
     assert found.recommendation.startswith("Exact comes nearest, but has faults: do not take")
 
 
 @pytest.mark.parametrize("kind", [feasibly.CalibratedPPR, feasibly.PPR])
-def test_members_do_not_depend_on_the_chunk_or_the_store(kind, tmp_path, quick):
-    method, name = kind(NORMAL, SUM, steps=6), kind.__name__
+def test_members_do_not_depend_on_the_batch_size_or_the_store(kind, tmp_path, quick):
+    method, name = kind(steps=6), kind.__name__
     few = {"truths": 16, "members": 3}
     whole = audit(method, **few)[name].members
     assert whole.shape == (16, 3, D)
-    chunked = audit(method, batch_size=10, **few)[name].members
-    torch.testing.assert_close(chunked, whole, rtol=1e-6, atol=1e-6)
+    by_tens = audit(method, batch_size=10, **few)[name].members
+    torch.testing.assert_close(by_tens, whole, rtol=1e-6, atol=1e-6)
     stored = audit(method, batch_size=20, path=tmp_path, **few)
     torch.testing.assert_close(stored[name].members, whole, rtol=1e-6, atol=1e-6)
     # a member that is lost is sampled again, and no other
@@ -255,7 +251,7 @@ class Alone(Exact):
 
 def test_a_sampler_of_one_target_makes_a_run_for_each_truth(tmp_path, quick):
     Alone.runs.clear()
-    found = audit(Alone(NORMAL, SUM), truths=16, members=2, path=tmp_path)
+    found = audit(Alone(), truths=16, members=2, path=tmp_path)
     gaps = found["Alone"].members.sum(dim=2) - found.truths.sum(dim=1)[:, None]
     assert gaps.abs().max() <= 1e-3
     assert Alone.runs == [(2 * k, 2 * k + 1) for k in range(16)]
@@ -265,7 +261,7 @@ def test_truths_near_the_constraint_are_those_of_the_least_residuals():
     x = torch.tensor([[3.0], [-0.1], [0.2], [-5.0]])
     residual = Equality(lambda x: x, tolerance=1e-6)
     assert torch.equal(nearest(residual, x, 2), x[1:3])
-    spread = [audit(sampler(), near=near).truths.sum(dim=1).std() for near in (1, 4)]
+    spread = [audit(Exact(), near=near).truths.sum(dim=1).std() for near in (1, 4)]
     assert spread[1] < spread[0] / 2
 
 
@@ -273,27 +269,26 @@ def test_truths_satisfy_inequalities_which_members_meet_too(quick):
     positive = Inequality(lambda x: -x[:, :1], tolerance=1e-8)
     few = {"truths": 16, "members": 2}
     both = Composite([SUM, positive])
-    found = audit(on(feasibly.PPR(steps=8), NORMAL, both), constraint=both, **few)
+    found = audit(feasibly.PPR(steps=8), constraint=both, **few)
     for x in (found.truths, found["PPR"].members.flatten(end_dim=1)):
         assert (x[:, 0] > -2e-3).all()
-    alone = audit("auto", "calibrated", constraint=positive, **few)
-    assert "is for equalities" in alone["calibrated"].verdict
+    alone = audit("auto", "eci", constraint=positive, **few)
+    assert "in closed form" in alone["eci"].verdict
     assert alone.recommended == "auto"
+    with pytest.raises(ValueError, match="is for equalities"):
+        audit("auto", "calibrated", constraint=positive, **few)
     rare = Inequality(lambda x: 6 - x[:, :1], tolerance=1e-8)
     with pytest.raises(feasibly.SamplingError, match="satisfy the inequalities"):
-        from_prior(
-            NORMAL, rare, (D,), 16, 1, seed=0, chunk=None, dtype=torch.float32, device="cpu"
-        )
+        from_prior(Problem(NORMAL, rare, (D,)), 16, 1, seed=0)
 
 
 def test_a_budget_leaves_fewer_truths_and_says_so(quick):
-    each = 3 * sum(on(feasibly.PPR(), NORMAL, SUM).budget(1))
-    ppr = on(feasibly.PPR(), NORMAL, SUM)
-    found = audit(ppr, budget=20 * each + 1)
+    each = 3 * sum(feasibly.PPR().bind(Problem(NORMAL, SUM, (D,))).budget(1))
+    found = audit("ppr", budget=20 * each + 1)
     assert len(found.truths) == 20
     assert "allows 20 truths of 32" in str(found)
     with pytest.raises(ValueError, match=rf"needs 16, which take {16 * each}"):
-        audit(ppr, budget=16 * each - 1)
+        audit("ppr", budget=16 * each - 1)
 
 
 def test_data_tell_a_fault_of_the_model_from_one_of_the_sampler():
@@ -301,23 +296,23 @@ def test_data_tell_a_fault_of_the_model_from_one_of_the_sampler():
     generator = torch.Generator().manual_seed(0)
     data = torch.randn(400, D, generator=generator, dtype=torch.float64)
     settings = {"truths": 64, "members": 7}
-    wide = audit(sampler(), data=1.5 * data, **settings)
+    wide = audit(Exact(), data=1.5 * data, **settings)
     assert wide["Exact"].examination.faulty
     assert "too narrow by 3" in wide.model.verdict
     assert "may be the model's" in wide.notes[-1]
-    same = audit(sampler(width=0.6), data=data, **settings)
+    same = audit(Exact(width=0.6), data=data, **settings)
     assert same["Exact"].examination.faulty
     assert not same.model.examination.faulty
     assert "more likely those of samplers" in same.notes[-1]
     with pytest.raises(ValueError, match="shape"):
         from_data(data[:, :2], SUM, 16, 0, data[:1])
     with pytest.raises(feasibly.SamplingError, match="needs 16 truths"):
-        audit(sampler(), data=data[:9])
+        audit(Exact(), data=data[:9])
 
 
 def test_a_summary_of_the_user_is_tested_unless_the_constraint_fixes_it():
     statistics = {"sum": lambda x: x.sum(dim=1), "ends": lambda x: x[:, [0, -1]]}
-    seen = audit(sampler(shift=2.0), statistics=statistics, truths=64)["Exact"].examination
+    seen = audit(Exact(shift=2.0), statistics=statistics, truths=64)["Exact"].examination
     assert {"ends 0", "ends 1"} <= set(seen.ranks)
     assert "sum" not in seen.ranks
     assert "mean" not in seen.ranks
@@ -325,7 +320,7 @@ def test_a_summary_of_the_user_is_tested_unless_the_constraint_fixes_it():
     assert summaries.found
     assert summaries.fault == "the ends 0 is off centre"
     with pytest.raises(ValueError, match="'bad' returned shape \\(3, 4\\) for 64 samples"):
-        audit(sampler(), statistics={"bad": lambda x: x[:3]})
+        audit(Exact(), statistics={"bad": lambda x: x[:3]})
 
 
 def test_candidates_and_the_model_share_the_level(monkeypatch, quick):
@@ -336,7 +331,7 @@ def test_candidates_and_the_model_share_the_level(monkeypatch, quick):
         return examine(*arguments, level=level, **settings)
 
     monkeypatch.setattr("feasibly.audits.run.examine", spy)
-    audit(sampler(), sampler(width=0.5), data=torch.randn(99, D), level=0.06)
+    audit(Exact(), Exact(width=0.5), data=torch.randn(99, D), level=0.06)
     assert levels == pytest.approx([0.02] * 3)
 
 
@@ -352,15 +347,14 @@ def test_a_recommended_method_whose_members_are_infeasible_is_said_to_be(quick):
     found = audit("dps")
     assert "only 0.0% of its members are feasible" in found.recommendation
     assert found["dps"].faulty
-    assert not audit(sampler())["Exact"].faulty
+    assert not audit(Exact())["Exact"].faulty
 
 
 def test_equal_candidates_are_audited_once(quick):
-    found = audit("ppr", feasibly.plan(NORMAL, SUM, (D,), method="ppr").attempts[0])
-    assert [c.name for c in found.candidates] == ["ppr", "PPR"]  # one attempt is less than four
-    found = audit(sampler(), sampler())
-    assert [c.name for c in found.candidates] == ["Exact"]
-    assert "same as Exact" in found.notes[0]
+    found = audit("dps", feasibly.DPS(), feasibly.DPS(steps=8), Exact(), Exact())
+    assert [c.name for c in found.candidates] == ["dps", "DPS", "Exact"]
+    assert "DPS is the same as dps" in found.notes[0]
+    assert "same as Exact" in found.notes[1]
 
 
 @cache
@@ -440,7 +434,7 @@ def test_a_denoiser_with_conditions_of_its_own_for_members_is_refused():
 
 
 def test_the_page_says_what_each_picture_means(tmp_path, quick):
-    found = audit(sampler(width=0.5))
+    found = audit(Exact(width=0.5))
     found.save_html(tmp_path / "new" / "audit.html")
     text = (tmp_path / "new" / "audit.html").read_text()
     assert text.count("<img") == 2

@@ -21,11 +21,11 @@ COV = torch.tensor([[1.0, 0.6], [0.6, 1.0]])
 
 @pytest.fixture(autouse=True)
 def measured(monkeypatch):
-    """The samplers and shapes of which the memory was asked for: to measure it takes seconds."""
+    """The kernels and shapes of which the memory was asked for: to measure it takes seconds."""
     asked = []
 
-    def estimate(attempts, shape, dtype):
-        asked.append((repr(attempts), tuple(shape), dtype))
+    def estimate(kernel):
+        asked.append((repr(kernel), kernel.problem.shape, kernel.problem.dtype))
         return Footprint(2400, 17)
 
     monkeypatch.setattr("feasibly.fitness.estimate", estimate)
@@ -57,7 +57,7 @@ def test_its_findings_are_those_of_the_parts(gaussian, measured):
     assert found.diagnosis == diagnose(gaussian, circle(), data(), seed=3)
     chosen = plan(gaussian, circle(), (2,))
     assert (found.reason, found.remarks) == (chosen.reason, chosen.remarks)
-    assert measured == [(repr(chosen.attempts), (2,), torch.float32)]
+    assert measured == [(repr(chosen.kernels[-1]), (2,), torch.float32)]
     assert found.footprint == Footprint(2400, 17)
     assert found.tolerance == 1e-6
     with pytest.raises(FrozenInstanceError):

@@ -15,6 +15,7 @@ from feasibly.constraints import BlackBox, Bounds, Composite, Inequality, Quanti
 from feasibly.denoisers import Karras
 from feasibly.errors import CalibrationWarning, ConstraintError, DenoiserError
 from feasibly.oracles import Checkerboard, Empirical, Gaussian
+from feasibly.samplers import CPS, SMC, PostHoc
 from feasibly.schedules import EDM, VP, LogLogit
 from tests.helpers import on, sampled
 
@@ -159,14 +160,11 @@ def test_it_is_refused_wherever_it_would_be_used():
     assert "Fit for use" not in str(found)
 
 
-@pytest.mark.parametrize("method", ["post-hoc", "cps", "auto"])
+@pytest.mark.parametrize("method", [PostHoc(steps=4), CPS(steps=4), "auto"])
 def test_what_takes_no_gradient_samples_it(method):
     denoiser = feasibly.wrap(no_grad, "eps", VP())
     constraint = None if method == "auto" else KNOWN
-    options = {"steps": 4}
-    found = feasibly.sample(
-        denoiser, constraint, 4, (D,), method=method, options=options, monitor=False
-    )
+    found = feasibly.sample(denoiser, constraint, 4, (D,), method=method, monitor=False)
     assert found.finite.all()
 
 
@@ -315,7 +313,7 @@ def test_sample_plan_and_check_say_the_same(law, monkeypatch):
     (said,) = (s for s in feasibly.plan(prior, law, (2,)).remarks if "flat" in s or "jumps" in s)
     assert said in feasibly.check(prior, law, (2,)).sentences
     with pytest.warns(CalibrationWarning):
-        assert said in feasibly.sample(prior, law, 4, (2,), options={"steps": 4}).warnings
+        assert said in feasibly.sample(prior, law, 4, (2,), method=SMC(steps=4)).warnings
 
 
 def test_the_global_generator_is_left_alone():

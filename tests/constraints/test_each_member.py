@@ -104,7 +104,7 @@ ONE = {"dtype": torch.float64, "seed": 3}
 
 
 @pytest.mark.parametrize("method", ["auto", "eci"])
-def test_a_sampled_member_meets_its_own_target_whatever_the_chunk(method):
+def test_a_sampled_member_meets_its_own_target_whatever_the_batch_size(method):
     """`auto` is SMC. Some members are resampled, in batches of their own."""
     options = {"monitor": method == "auto", "method": method}
     whole = feasibly.sample(NORMAL, EACH, 6, (4,), **options, **ONE)
@@ -116,14 +116,14 @@ def test_a_sampled_member_meets_its_own_target_whatever_the_chunk(method):
 
 def test_a_store_holds_members_with_targets_of_their_own(tmp_path):
     path = tmp_path / "each.zarr"
-    attempts = feasibly.plan(NORMAL, EACH, (4,), method="calibrated", monitor=False).attempts
-    feasibly.ensemble.run(attempts, path, 6, (4,), batch_size=4, seed=3)
+    plan = feasibly.plan(NORMAL, EACH, (4,), method="calibrated", monitor=False)
+    feasibly.ensemble.run(plan, path, 6, batch_size=4, seed=3)
     x = torch.stack([torch.from_numpy(feasibly.ensemble.Store(path).get(i)) for i in range(6)])
     assert torch.allclose(x.double() @ A.T, TARGETS, atol=2e-3)
     other = EachMember(EACH.constraint, TARGETS + 1)
-    attempts = feasibly.plan(NORMAL, other, (4,), method="calibrated", monitor=False).attempts
+    plan = feasibly.plan(NORMAL, other, (4,), method="calibrated", monitor=False)
     with pytest.raises(feasibly.StoreError, match="constraint"):
-        feasibly.ensemble.run(attempts, path, 6, (4,), batch_size=4, seed=3)
+        feasibly.ensemble.run(plan, path, 6, batch_size=4, seed=3)
 
 
 def test_a_diagnosis_is_of_the_first_members_target():
@@ -136,13 +136,13 @@ def test_a_diagnosis_is_of_the_first_members_target():
 
 def test_rejection_takes_one_target_in_a_run():
     first = Equality(lambda x: x[:, :1], tolerance=1e-6)
-    sampler = on(Rejection(steps=8, level=0.3, tries=2), NORMAL, EachMember(first, TARGETS[:, :1]))
-    assert sampler.one_target
+    kernel = on(Rejection(steps=8, level=0.3, tries=2), NORMAL, EachMember(first, TARGETS[:, :1]))
+    assert kernel.one_target
     with pytest.raises(feasibly.SamplingError, match="a run for each target"):
-        sampled(sampler, 2, (4,))
+        sampled(kernel, 2, (4,))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of two tries a member may have none that is kept
-        alone = sampled(sampler, [5], (4,), attempts=2)
+        alone = sampled(kernel, [5], (4,), attempts=2)
     assert torch.allclose(alone.samples[:, 0], TARGETS[5, 0].float(), atol=1e-3)
 
 

@@ -232,7 +232,7 @@ def test_a_rough_inequality_is_sampled_without_derivatives():
         return (x[:, :1] * 4).floor() / 4  # inside below 1/4
 
     rough = BlackBox(outside, 1e-12, step=0.5, inequality=True)
-    result = sample(PRIOR, rough, 64, (2,), attempts=16, options={"steps": 16})
+    result = sample(PRIOR, rough, 64, (2,), attempts=16)
     assert result.feasible.all()
     assert (result.samples[:, 0] < 0.25).all()
     # else a projection was needed, after 14 attempts: 64 * 0.4^14, once in 5,000 seeds

@@ -21,6 +21,7 @@ from feasibly.oracles import Gaussian
 from feasibly.randomness import MemberNoise
 from feasibly.samplers import METHODS
 from feasibly.schedules import LogLogit
+from tests.helpers import on
 from tests.tensors import double, normal
 
 A, Y = normal(5, 8), normal(5, seed=1)
@@ -320,7 +321,7 @@ def test_what_is_exact_beside_errors_still_has_a_closed_form():
     torch.testing.assert_close(moved, expected)
 
 
-TAKE = {"calibrated", "particles", "mmps", "dps"}
+TAKE = {"calibrated", "smc", "mmps", "dps"}
 REPORT = {"ancestral", "predictor-corrector"}  # these enforce nothing
 
 
@@ -332,10 +333,11 @@ def test_a_method_that_would_ignore_errors_refuses_them_by_name(name, mixed):
     constraint = Composite([noisy, Equality(lambda x: x[:, 0], 1e-6)]) if mixed else noisy
     kind = METHODS[name]
     if name in TAKE | REPORT:
-        kind(model, constraint)
+        on(kind(), model, constraint, (8,))
         return
-    with pytest.raises(ValueError, match=rf"{kind.__name__} takes exact .*'mmps' and 'dps' take"):
-        kind(model, constraint)
+    name = kind.__name__.removeprefix("Tuned")  # whose kernel is PPR
+    with pytest.raises(ValueError, match=rf"{name} takes exact .*'mmps' and 'dps' take"):
+        on(kind(), model, constraint, (8,))
 
 
 def test_a_covariance_that_is_symmetric_but_for_rounding_is_taken():

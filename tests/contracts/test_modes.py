@@ -9,10 +9,10 @@ from torch import nn
 
 import feasibly
 from experiments import zoo
+from feasibly import CalibratedPPR, TunedPPR
 from feasibly.constraints import Linear
 from feasibly.errors import ConstraintError, DenoiserError
 from feasibly.schedules import VP
-from tests.helpers import sampled
 
 
 @contextmanager
@@ -41,7 +41,7 @@ MODES = {
     "use_deterministic_algorithms": deterministic,
 }
 SHAPE, MEMBERS = zoo.SHAPE, 8
-METHODS = {"ppr": {"steps": 4}, "calibrated": {"steps": 8}}
+METHODS = {"ppr": TunedPPR(steps=4), "calibrated": CalibratedPPR(steps=8)}
 A, Y = zoo.ROWS[:10].float(), (zoo.ROWS[:10] @ zoo.TRUTH).float()
 
 
@@ -50,9 +50,7 @@ def sampled(method, mode):
     denoiser = zoo.denoiser("TransformerEncoder")
     with MODES[mode]():
         constraint = Linear(A.clone(), Y.clone(), tolerance=1e-6)  # made in the mode too
-        return feasibly.sample(
-            denoiser, constraint, MEMBERS, SHAPE, method=method, options=METHODS[method]
-        )
+        return feasibly.sample(denoiser, constraint, MEMBERS, SHAPE, method=METHODS[method])
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -9,11 +9,14 @@ from functools import cache
 from itertools import chain, cycle
 
 import pytest
-from feasibly.plausible import reference
 
 import feasibly
 from experiments import zoo
+from feasibly import PPR, CalibratedPPR, Method, TunedPPR
 from feasibly.minimizers import GaussNewton
+from feasibly.monitor import Monitor
+from feasibly.problem import Problem
+from feasibly.survey import Survey
 from tests.helpers import on, sampled
 
 DEVICE = os.environ.get("FEASIBLY_DEVICE", "cpu")
@@ -27,15 +30,18 @@ ONE_EACH = [
 ]
 """Every architecture, and among them every method under every constraint."""
 
-PPR = {"steps": 12, "sigma_max": 0.75, "minimize": GaussNewton(4, dense=64)}
+TUNED = TunedPPR(steps=12, sigma_max=0.75, minimize=GaussNewton(4, dense=64))
 """Projections through the network by all of its rows, which also meet 60 values."""
 
 
 @cache
-def survey(problem):
-    """Unconditional samples of one network, which stand for those of all in the fast tests."""
-    constraint, _ = zoo.problem(problem, DEVICE)
-    return reference(zoo.denoiser("convolution", DEVICE), zoo.SHAPE, constraint, size=32)
+def known(problem) -> tuple[Monitor, Method]:
+    """What is known of one network, which stands for all in the fast tests: its monitor, and what
+    `auto` takes, in fewer steps."""
+    denoiser, (constraint, _) = zoo.denoiser("convolution", DEVICE), zoo.problem(problem, DEVICE)
+    monitor = Monitor.of(Survey.of(Problem(denoiser, constraint, zoo.SHAPE), size=32))
+    chosen = feasibly.plan(denoiser, constraint, zoo.SHAPE, monitor=monitor)
+    return monitor, type(chosen.kernels[0])(steps=12)
 
 
 def assert_right(result, answer, method):
@@ -53,11 +59,10 @@ def assert_right(result, answer, method):
 def test_every_architecture_gives_right_samples(name, method, problem):
     denoiser = zoo.denoiser(name, DEVICE)
     constraint, answer = zoo.problem(problem, DEVICE)
-    options = {"auto": {"steps": 12}, "ppr": PPR, "calibrated": {"steps": 12}}[method]
-    chosen = feasibly.plan(
-        denoiser, constraint, zoo.SHAPE, method=method, options=options, survey=survey(problem)
-    )
-    assert_right(sampled(chosen.attempts, 12, zoo.SHAPE), answer, method)
+    monitor, auto = known(problem)
+    taken = {"auto": auto, "ppr": TUNED, "calibrated": CalibratedPPR(steps=12)}[method]
+    chosen = feasibly.plan(denoiser, constraint, zoo.SHAPE, method=taken, monitor=monitor)
+    assert_right(sampled(chosen.kernels, 12, zoo.SHAPE), answer, method)
 
 
 @pytest.mark.slow
@@ -71,8 +76,7 @@ def test_every_architecture_gives_right_samples_by_every_method(name, method, pr
         constraint,
         12,
         zoo.SHAPE,
-        method=method,
-        options=PPR if method == "ppr" else None,
+        method=TUNED if method == "ppr" else method,
     )
     assert_right(result, answer, method)
 
@@ -85,6 +89,6 @@ def test_projections_by_products_alone_meet_many_values(name):
     """Without a row of the Jacobian: its products are differences of the network."""
     constraint, _ = zoo.problem("10 linear", DEVICE)
     minimize = GaussNewton(8, max_distance=None, dense=0, krylov=12)
-    options = {"steps": 6, "repeats": 1, "sigma_max": 0.3, "minimize": minimize}
-    sampler = on(feasibly.PPR(**options), zoo.denoiser(name, DEVICE), constraint)
-    assert sampled(sampler, 4, zoo.SHAPE).feasible.all()
+    method = PPR(steps=6, repeats=1, sigma_max=0.3, minimize=minimize)
+    kernel = on(method, zoo.denoiser(name, DEVICE), constraint)
+    assert sampled(kernel, 4, zoo.SHAPE).feasible.all()

@@ -1,4 +1,4 @@
-"""What every sampler promises, whatever its method."""
+"""What every method promises."""
 
 import copy
 import dataclasses
@@ -24,9 +24,9 @@ from feasibly.constraints import (
     Linear,
 )
 from feasibly.minimizers import LBFGS, GaussNewton, WarmLBFGS
-from feasibly.minimizers.base import QUIET
 from feasibly.network import Evaluations
 from feasibly.oracles import Checkerboard, Gaussian
+from feasibly.problem import Problem
 from feasibly.randomness import MemberNoise
 from feasibly.run import dry_run
 from feasibly.samplers.levels import Levels
@@ -42,61 +42,44 @@ PAPER = {"minimize": LBFGS(steps=4, max_step=None)}
 WARM = {"minimize": WarmLBFGS(steps=3), "last": WarmLBFGS(steps=6), "sigma_max": 10.0}
 
 
-def maker(method, constraint=CURVE, **options):
-    def make(denoiser, **more):
-        return method(denoiser, constraint, **({"steps": 8} | options | more))
-
-    return make
-
-
-@functools.cache
-def pilot():
-    sampler = on(samplers.Rejection(steps=8, level=0.3), BOARD, CURVE)
-    (prepared,), _ = dry_run([sampler], (2,), torch.float64, "cpu", 0, 256, Evaluations())
-    return prepared.pilot
-
-
-def rejection(denoiser, **more):
-    if getattr(denoiser, "denoiser", denoiser) is BOARD:  # whose pilot is sampled once
-        more = {"pilot": pilot()} | more
-    return maker(samplers.Rejection, level=0.3, tries=3, minimize=GaussNewton())(denoiser, **more)
-
-
-MAKE = {
-    "PPR": maker(samplers.PPR, repeats=1, minimize=GaussNewton(), sigma_max=0.75),
-    "PPR, paper": maker(samplers.PPR, **PAPER),
-    "PPR, warm": maker(samplers.PPR, **WARM),
-    "TruncatedPPR": maker(samplers.TruncatedPPR, BOX, minimize=GaussNewton()),
-    "CalibratedPPR": maker(samplers.CalibratedPPR, minimize=GaussNewton()),
-    "Rejection": rejection,
+METHODS = {
+    "PPR": samplers.PPR(repeats=1, minimize=GaussNewton(), sigma_max=0.75),
+    "PPR, paper": samplers.PPR(**PAPER),
+    "PPR, warm": samplers.PPR(**WARM),
+    "TruncatedPPR": samplers.TruncatedPPR(minimize=GaussNewton()),
+    "CalibratedPPR": samplers.CalibratedPPR(minimize=GaussNewton()),
+    "Rejection": samplers.Rejection(level=0.3, tries=3, minimize=GaussNewton()),
     # drawn where the last projection converges, in so few steps
-    "SMC": maker(samplers.SMC, particles=3, levels=Levels(drawn=0.2)),
-    "SMC, inside": maker(samplers.SMC, BOX, levels=Levels(begun=2.0, drawn=0.0)),
-    "PostHoc": maker(samplers.PostHoc),
-    "Ancestral": maker(samplers.Ancestral),
-    "PredictorCorrector": maker(samplers.PredictorCorrector),
-    "DPS": maker(samplers.DPS, zeta=0.1),
-    "DPSPC": maker(samplers.DPSPC, zeta=0.1),
-    "MMPS": maker(samplers.MMPS),
-    "MMPS, cg": maker(samplers.MMPS, solver="cg", corrections=0),
-    "HDC": maker(samplers.HDC),
-    "ReSample": maker(samplers.ReSample, zeta=0.02, every=2, travel=2, minimize=LBFGS(steps=4)),
-    "CPS": maker(samplers.CPS, minimize=LBFGS(steps=4)),
-    "ProximalLangevin": maker(samplers.ProximalLangevin, corrections=1),
-    "ProximalLangevin, near": maker(samplers.ProximalLangevin, lmbda=1e4),
-    "TrustSampling": maker(samplers.TrustSampling, bound=2.0),
-    "PDM": maker(samplers.PDM, LINE, repeats=2),
-    "PDM, x_0": maker(samplers.PDM, repeats=2, where="x_0"),
-    # for linear constraints, or closed forms
-    "CDIM": maker(samplers.CDIM, LINE),
-    "ECI": maker(samplers.ECI, LINE, mixes=2),
-    "ECI, resample": maker(samplers.ECI, LINE, mixes=2, resample=3),
-    "PCFM": maker(samplers.PCFM),
-    "PCFM, relaxed": maker(samplers.PCFM, penalty=0.1),
-    "x_0^M": maker(CleanSpace, **PAPER),
-    "x_t^0": maker(NoRenoise, repeats=1, **PAPER),
-    "x_0^0": maker(CleanSpaceNoRenoise, repeats=1, **PAPER),
+    "SMC": samplers.SMC(particles=3, levels=Levels(drawn=0.2)),
+    "SMC, inside": samplers.SMC(levels=Levels(begun=2.0, drawn=0.0)),
+    "PostHoc": samplers.PostHoc(),
+    "Ancestral": samplers.Ancestral(),
+    "PredictorCorrector": samplers.PredictorCorrector(),
+    "DPS": samplers.DPS(zeta=0.1),
+    "DPSPC": samplers.DPSPC(zeta=0.1),
+    "MMPS": samplers.MMPS(),
+    "MMPS, cg": samplers.MMPS(solver="cg", corrections=0),
+    "HDC": samplers.HDC(),
+    "ReSample": samplers.ReSample(zeta=0.02, every=2, travel=2, minimize=LBFGS(steps=4)),
+    "CPS": samplers.CPS(minimize=LBFGS(steps=4)),
+    "ProximalLangevin": samplers.ProximalLangevin(corrections=1),
+    "ProximalLangevin, near": samplers.ProximalLangevin(lmbda=1e4),
+    "TrustSampling": samplers.TrustSampling(bound=2.0),
+    "PDM": samplers.PDM(repeats=2),
+    "PDM, x_0": samplers.PDM(repeats=2, where="x_0"),
+    "CDIM": samplers.CDIM(),
+    "ECI": samplers.ECI(mixes=2),
+    "ECI, resample": samplers.ECI(mixes=2, resample=3),
+    "PCFM": samplers.PCFM(),
+    "PCFM, relaxed": samplers.PCFM(penalty=0.1),
+    "x_0^M": CleanSpace(**PAPER),
+    "x_t^0": NoRenoise(repeats=1, **PAPER),
+    "x_0^0": CleanSpaceNoRenoise(repeats=1, **PAPER),
 }
+METHODS = {name: replace(method, steps=8) for name, method in METHODS.items()}
+# inequalities, and linear constraints or closed forms; the others have the curve
+CONSTRAINTS = dict.fromkeys(("TruncatedPPR", "SMC, inside"), BOX)
+CONSTRAINTS |= dict.fromkeys(("PDM", "CDIM", "ECI", "ECI, resample"), LINE)
 ABLATION_NAMES = ("x_0^M", "x_t^0", "x_0^0")
 ABLATIONS = {CleanSpace, NoRenoise, CleanSpaceNoRenoise}
 # single members, and the ablations, may be infeasible: that is not what is tested here
@@ -104,7 +87,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning"),
     pytest.mark.filterwarnings("ignore::feasibly.errors.CalibrationWarning"),
 ]
-every_sampler = pytest.mark.parametrize("name", MAKE)
+every_method = pytest.mark.parametrize("name", METHODS)
 on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 OUTPUTS = ("state", "denoised", "projected")
 N, SEED = 12, 5
@@ -113,13 +96,31 @@ REJECTION = samplers.Rejection
 PILOT = 256 * 9 // 4  # evaluations of Rejection's pilot in chunks of 4, at most
 
 
-def make(name, denoiser=BOARD, **more):
-    return MAKE[name](denoiser, **more)
-
-
-def sample(sampler, ids, **settings):
+def problem(name, denoiser=BOARD):
     # double precision: rounding differs between batch sizes, and projections amplify it
-    return sampled(sampler, ids, (2,), seed=SEED, dtype=torch.float64, **settings)
+    return Problem(denoiser, CONSTRAINTS.get(name, CURVE), (2,), dtype=torch.float64)
+
+
+@functools.cache
+def pilot(**options):
+    kernel = replace(METHODS["Rejection"], **options).bind(problem("Rejection"))
+    (found,), _ = dry_run([kernel], 0, 256, Evaluations())
+    return found.pilot
+
+
+def make(name, denoiser=BOARD, **more):
+    kernel = replace(METHODS[name], **more).bind(problem(name, denoiser))
+    if name == "Rejection" and getattr(denoiser, "denoiser", denoiser) is BOARD:
+        return replace(kernel, pilot=pilot(**more))  # which is sampled once
+    return kernel
+
+
+def under(kernel, constraint, **more):
+    return replace(kernel, problem=kernel.problem.but(constraint=constraint), **more)
+
+
+def sample(kernel, ids, **settings):
+    return sampled(kernel, ids, (2,), seed=SEED, dtype=torch.float64, **settings)
 
 
 @functools.cache
@@ -128,29 +129,30 @@ def run(name):
     return sample(make(name), N)
 
 
-def test_no_sampler_is_left_out():
+def test_no_method_is_left_out():
     public = set(samplers.METHODS.values())
     assert {method.__name__ for method in public} | {"Method", "METHODS"} == set(samplers.__all__)
-    assert {type(make(name)) for name in MAKE} == public | ABLATIONS
+    # TunedPPR becomes PPR on a problem
+    assert {type(make(name)) for name in METHODS} == public - {samplers.TunedPPR} | ABLATIONS
 
 
-@every_sampler
+@every_method
 def test_a_result_describes_every_member(name):
-    sampler, result = make(name), run(name)
+    kernel, result = make(name), run(name)
     assert result.samples.shape == (N, 2)
     assert result.samples.dtype == torch.float64
     assert result.samples.isfinite().all()
     assert result.members == list(range(N))
-    assert result.method == repr(sampler)
+    assert result.method == repr(kernel)
     assert result.trace[-1].forward <= result.evaluations.forward
-    assert [s.step for s in result.trace][-1] == sampler.steps
-    c = sampler.constraint.violation(result.samples)
+    assert [s.step for s in result.trace][-1] == kernel.steps
+    c = kernel.constraint.violation(result.samples)
     torch.testing.assert_close(result.violation, c)
-    assert torch.equal(result.feasible, c <= sampler.constraint.tolerance)
+    assert torch.equal(result.feasible, c <= kernel.constraint.tolerance)
 
 
 @on_a_gpu
-@every_sampler
+@every_method
 def test_members_on_a_gpu_are_those_of_the_cpu(name):
     there = sample(make(name, copy.deepcopy(BOARD).to("cuda")), N)
     assert there.samples.is_cuda
@@ -159,57 +161,56 @@ def test_members_on_a_gpu_are_those_of_the_cpu(name):
     assert (~(gap <= 1e-6)).sum() <= chooses  # rounding may choose another particle
 
 
-@every_sampler
+@every_method
 def test_chunks_do_not_change_members_and_observers_see_every_step(name):
-    whole, seen, sampler = run(name), [], make(name)
-    parts = sample(sampler, N, batch_size=5, observe=seen.append)
+    whole, seen, kernel = run(name), [], make(name)
+    parts = sample(kernel, N, batch_size=5, observe=seen.append)
     torch.testing.assert_close(whole.samples, parts.samples, rtol=1e-7, atol=1e-7)
     assert parts.members == whole.members
     assert whole.evaluations.member_forward == parts.evaluations.member_forward
     chunks = [list(range(5)), list(range(5, 10)), [10, 11]]
-    chunks = [list(range(N))] if sampler.shares else chunks  # which begin together
+    chunks = [list(range(N))] if kernel.shares else chunks  # which begin together
     steps = len(whole.trace)
     assert [state.members for state in seen] == [ids for ids in chunks for _ in range(steps)]
-    times = sampler.times()[-steps:].tolist()
+    times = kernel.times()[-steps:].tolist()
     assert [state.t.item() for state in seen] == times * len(chunks)
-    assert [s.sigma for s in parts.trace] == [sampler.noise_level(state.t) for state in seen]
-    if sampler.output != "denoised":  # what was seen last is what came out
+    assert [s.sigma for s in parts.trace] == [kernel.noise_level(state.t) for state in seen]
+    if kernel.output != "denoised":  # what was seen last is what came out
         last = torch.cat([s.x_0 for s in seen if s.t == 0])
-        torch.testing.assert_close(sampler.finish(last), parts.samples)
+        torch.testing.assert_close(kernel.finish(last), parts.samples)
 
 
-@every_sampler
-def test_equal_seeds_give_equal_members_and_no_run_changes_the_sampler(name):
-    sampler = make(name, **SHORT)
-    if isinstance(sampler, samplers.Rejection):
-        sampler = replace(sampler, pilot=None)  # which is of double precision
-    before = dict(vars(sampler))
-    first, again, other = (sampled(sampler, 4, (2,), seed=seed).samples for seed in (0, 0, 1))
+@every_method
+def test_equal_seeds_give_equal_members_and_no_run_changes_the_kernel(name):
+    kernel = make(name, **SHORT)
+    if isinstance(kernel, samplers.Rejection):
+        kernel = replace(kernel, pilot=None)  # which is of double precision
+    before = dict(vars(kernel))
+    first, again, other = (sampled(kernel, 4, (2,), seed=seed).samples for seed in (0, 0, 1))
     assert first.dtype == torch.float32
     assert torch.equal(first, again)
     assert not torch.isclose(first, other).any()
-    assert vars(sampler).keys() == before.keys()
-    assert all(vars(sampler)[key] is value for key, value in before.items())
-    assert sampler.denoiser.evaluations is None
+    assert vars(kernel).keys() == before.keys()
+    assert all(vars(kernel)[key] is value for key, value in before.items())
 
 
-@every_sampler
+@every_method
 def test_a_member_has_its_own_target_in_whatever_batch(name):
     """CDIM takes a matrix alone, and Rejection one target in a run."""
-    sampler = make(name)
-    constraint = sampler.constraint
-    refuses = isinstance(sampler, samplers.CDIM) or sampler.one_target
-    if refuses or constraint.equalities is None or sampler.shares:
+    kernel = make(name)
+    constraint = kernel.constraint
+    refuses = isinstance(kernel, samplers.CDIM) or kernel.one_target
+    if refuses or constraint.equalities is None or kernel.shares:
         return
     targets = torch.linspace(-0.1, 0.1, N).double()[:, None]
-    each = replace(sampler, constraint=EachMember(constraint, targets), **SHORT)
+    each = under(kernel, EachMember(constraint, targets), **SHORT)
     alone = sample(each, [7]).samples
     batch = sample(each, N).samples
     torch.testing.assert_close(batch[7:8], alone, rtol=1e-6, atol=1e-6)
     if not constraint.linear:  # else some project in closed form
-        # it is the sampler with the target in the constraint
+        # it is the kernel with the target in the constraint
         moved = Equality(lambda x: constraint.residual(x) - targets[7], constraint.tolerance)
-        one = replace(sampler, constraint=moved, **SHORT)
+        one = under(kernel, moved, **SHORT)
         torch.testing.assert_close(sample(one, [7]).samples, alone, rtol=1e-6, atol=1e-6)
 
 
@@ -225,33 +226,33 @@ MOVED = (
 )
 
 
-@every_sampler
+@every_method
 def test_outputs_differ_by_the_last_noise_only_and_none_exceeds_its_budget(name):
     """Of a Gaussian, whose denoiser moves every state."""
-    sampler, found = make(name, NORMAL), {}
-    m = sampler.constraint.residual(torch.zeros(1, 2).double()).shape[1]
+    kernel, found = make(name, NORMAL), {}
+    m = kernel.constraint.residual(torch.zeros(1, 2).double()).shape[1]
     for output in OUTPUTS:
-        result = sample(replace(sampler, output=output), 6)
-        found[output], budget = result.samples, replace(sampler, output=output).budget(m)
-        assert result.evaluations.forward <= budget[0] + PILOT * (type(sampler) is REJECTION)
-        assert result.evaluations.backward <= budget[1] + PILOT * (type(sampler) is REJECTION)
+        result = sample(replace(kernel, output=output), 6)
+        found[output], budget = result.samples, replace(kernel, output=output).budget(m)
+        assert result.evaluations.forward <= budget[0] + PILOT * (type(kernel) is REJECTION)
+        assert result.evaluations.backward <= budget[1] + PILOT * (type(kernel) is REJECTION)
     # the last step changes an estimate by its noise level's size at most
-    sigma = sampler.noise_level(sampler.times()[-2])
+    sigma = kernel.noise_level(kernel.times()[-2])
     for output in ("state", "denoised"):
         gap = (found[output] - found["projected"]).norm(dim=1)
-        assert isinstance(sampler, MOVED) or gap.max() < 40 * sigma
+        assert isinstance(kernel, MOVED) or gap.max() < 40 * sigma
         # without renoising the state is x_t^*, or x_t if it is inside, whose denoised mean is the
         # clean estimate; a state that is itself projected is its own
-        kept = isinstance(sampler, NoRenoise | samplers.TruncatedPPR) or "inside" in name
-        same = (output == "denoised" and kept) or (output == "state" and projects_states(sampler))
+        kept = isinstance(kernel, NoRenoise | samplers.TruncatedPPR) or "inside" in name
+        same = (output == "denoised" and kept) or (output == "state" and projects_states(kernel))
         assert torch.equal(found[output], found["projected"]) == same
 
 
-def projects_states(sampler):
-    """Whether the sampler projects the state, with alpha = 1."""
-    if isinstance(sampler, samplers.PDM):
-        return sampler.where == "x_t"
-    return isinstance(sampler, samplers.ProximalLangevin)
+def projects_states(kernel):
+    """Whether the kernel projects the state, with alpha = 1."""
+    if isinstance(kernel, samplers.PDM):
+        return kernel.where == "x_t"
+    return isinstance(kernel, samplers.ProximalLangevin)
 
 
 def equal(a, b):
@@ -270,63 +271,64 @@ def noise(ids, seed=SEED):
 
 
 def prepared(name, **more):
-    return dry_run([make(name, **more)], (2,), torch.float64, "cpu", 0, 5, Evaluations())[0][0]
+    return dry_run([make(name, **more)], 0, 5, Evaluations())[0][0]
 
 
-@every_sampler
+@every_method
 def test_a_step_is_a_function_that_leaves_its_arguments_as_they_are(name):
     """And so is the beginning, given noise from its own beginning."""
-    sampler, ids = prepared(name), range(4)
+    kernel, ids = prepared(name), range(4)
     with torch.no_grad(), members.calling(ids):
-        start, again = (sampler.begin(noise(ids)) for _ in range(2))
+        start, again = (kernel.begin(noise(ids)) for _ in range(2))
         assert equal(start, again)
         x_t, memory = start.x, start.memory
         for k, (t, s) in enumerate(pairwise(start.times)):
             before = copy.deepcopy((x_t, t, s, memory))
-            step, again = (sampler.step(x_t, t, s, noise(ids, seed=k), memory) for _ in range(2))
+            step, again = (kernel.step(x_t, t, s, noise(ids, seed=k), memory) for _ in range(2))
             assert equal(step, again)
             assert equal((x_t, t, s, memory), before)
             x_t, memory = step.x, step.memory
 
 
-@every_sampler
-def test_copies_and_pickles_run_as_the_sampler_does(name):
-    sampler = prepared(name, **SHORT)
-    copies = [copy.copy(sampler), replace(sampler), copy.deepcopy(sampler)]
+@every_method
+def test_copies_and_pickles_run_as_the_kernel_does(name):
+    kernel = prepared(name, **SHORT)
+    copies = [copy.copy(kernel), replace(kernel), copy.deepcopy(kernel)]
     copies.append(pickle.loads(pickle.dumps(copies[-1])))
-    assert {repr(other) for other in copies} == {repr(sampler)}
-    assert [type(other) for other in copies] == [type(sampler)] * 4
+    assert {repr(other) for other in copies} == {repr(kernel)}
+    assert [type(other) for other in copies] == [type(kernel)] * 4
     # the last is a copy of a copy
-    assert torch.equal(sample(copies[-1], 3).samples, sample(sampler, 3).samples)
-    assert copies[0].denoiser is copies[1].denoiser is sampler.denoiser
-    assert copies[0].constraint is copies[1].constraint is sampler.constraint
+    assert torch.equal(sample(copies[-1], 3).samples, sample(kernel, 3).samples)
+    assert copies[0].denoiser is copies[1].denoiser is kernel.denoiser
+    assert copies[0].constraint is copies[1].constraint is kernel.constraint
 
 
-@every_sampler
-def test_a_sampler_cannot_be_changed(name):
-    sampler = make(name)
-    for key in (*vars(sampler), "something_else"):
+@every_method
+def test_a_kernel_cannot_be_changed(name):
+    kernel = make(name)
+    for key in (*vars(kernel), "something_else"):
         with pytest.raises(dataclasses.FrozenInstanceError):
-            setattr(sampler, key, 3)
+            setattr(kernel, key, 3)
     with pytest.raises(dataclasses.FrozenInstanceError):
-        del sampler.steps
+        del kernel.steps
 
 
-@every_sampler
+@every_method
 def test_its_words_have_every_parameter_and_a_replacement_differs_in_one(name):
-    sampler = make(name)
-    for field in dataclasses.fields(sampler):
-        if field.init and field.kw_only and field.name not in ("pilot", "bounds", "batch"):
-            value = getattr(sampler, field.name)
-            quiet = field.metadata == QUIET and value == field.default
-            assert (f"{field.name}={value!r}" in repr(sampler)) != quiet
+    kernel = make(name)
+    for field in dataclasses.fields(kernel):
+        if field.init and field.name not in ("pilot", "bounds", "problem"):
+            value = getattr(kernel, field.name)
+            quiet = value is None or value == field.metadata.get("quiet")
+            assert (f"{field.name}={value!r}" in repr(kernel)) != quiet
             assert repr(value) == repr(copy.deepcopy(value)), "it is no address"
-    assert repr(sampler).startswith(f"{type(sampler).__name__}(steps=8")
-    assert repr(sampler).endswith(f" with {sampler.constraint!r}")
-    changed = replace(sampler, steps=7)
-    assert type(changed) is type(sampler)
-    assert repr(changed) == repr(sampler).replace("(steps=8", "(steps=7", 1)
-    assert (sampler.steps, len(changed.times())) == (8, 8)
+    assert repr(kernel).startswith(f"{type(kernel).__name__}(steps=8")
+    method = replace(kernel, problem=None)
+    assert repr(kernel) == f"{method!r} with {kernel.constraint!r}"
+    changed = replace(kernel, steps=7)
+    assert type(changed) is type(kernel)
+    assert repr(changed) == repr(kernel).replace("(steps=8", "(steps=7", 1)
+    assert (kernel.steps, len(changed.times())) == (8, 8)
 
 
 class Brittle(torch.nn.Module):
@@ -344,15 +346,15 @@ class Brittle(torch.nn.Module):
         return torch.where(bad & low, torch.nan, x_0)
 
 
-@every_sampler
+@every_method
 def test_a_failed_member_poisons_no_other(name):
-    sampler = make(name, Brittle(BOARD, below=0.05))
-    result = sample(sampler, N)
+    kernel = make(name, Brittle(BOARD, below=0.05))
+    result = sample(kernel, N)
     failed = ~result.finite
-    assert (0 if sampler.shares else 1) <= failed.sum() < N  # what failed has no weight
+    assert (0 if kernel.shares else 1) <= failed.sum() < N  # what failed has no weight
     assert not result.feasible[failed].any()
     assert result.violation[failed].isinf().all()
-    if sampler.shares:  # which has other samples then
+    if kernel.shares:  # which has other samples then
         return
     sound = run(name).samples
     far = result.finite & (sound[:, 0] > -0.2)  # never near the brittle half plane
@@ -360,11 +362,11 @@ def test_a_failed_member_poisons_no_other(name):
     torch.testing.assert_close(result.samples[far], sound[far], rtol=1e-7, atol=1e-7)
 
 
-@every_sampler
+@every_method
 def test_a_level_at_which_all_fail_is_named(name):
-    sampler = make(name, Brittle(BOARD, below=0.05, everywhere=True))
+    kernel = make(name, Brittle(BOARD, below=0.05, everywhere=True))
     with pytest.raises(feasibly.SamplingError, match=r"non-finite by step \d+ of 8.*sigma = 0"):
-        sample(sampler, 3)
+        sample(kernel, 3)
 
 
 class Sudden(Brittle):
@@ -380,7 +382,7 @@ class Sudden(Brittle):
         return self.denoiser(x_t, t)
 
 
-@every_sampler
+@every_method
 def test_finished_members_survive_an_error(name):
     denoiser = Sudden(BOARD, below=0)
     whole = sample(make(name, denoiser, **SHORT), 4, batch_size=2)
@@ -443,7 +445,7 @@ class Events:
 GUIDED = (samplers.DPS, samplers.DPSPC, samplers.MMPS)  # which guide a step, and project nothing
 DECLARED = [
     name
-    for name in MAKE
+    for name in METHODS
     if name
     not in (
         "Ancestral",
@@ -460,35 +462,35 @@ DECLARED = [
 
 def first_step(name):
     """Watches the first step, at the highest noise level."""
-    sampler, events = make(name), Events()
-    if isinstance(sampler, samplers.PPR):
-        sampler = replace(sampler, sigma_max=math.inf)
-    if isinstance(sampler, samplers.ProximalLangevin):
-        sampler = replace(sampler, start=0.0)
-    if isinstance(sampler, samplers.ECI):
-        sampler = replace(sampler, resample=1)
-    sampler = replace(sampler, constraint=events.watched(sampler.constraint))
+    kernel, events = make(name), Events()
+    if isinstance(kernel, samplers.PPR):
+        kernel = replace(kernel, sigma_max=math.inf)
+    if isinstance(kernel, samplers.ProximalLangevin):
+        kernel = replace(kernel, start=0.0)
+    if isinstance(kernel, samplers.ECI):
+        kernel = replace(kernel, resample=1)
+    kernel = under(kernel, events.watched(kernel.constraint))
     x_1 = 80 * torch.randn(8, 2, generator=torch.Generator().manual_seed(1)).double()
     with torch.no_grad():
-        sampler.step(x_1, *sampler.times()[:2], events.randn)
-    return sampler, events
+        kernel.step(x_1, *kernel.times()[:2], events.randn)
+    return kernel, events
 
 
 @pytest.mark.parametrize("name", DECLARED)
 def test_a_method_moves_what_it_declares_and_renoises_if_it_declares_so(name):
     """At sigma = 80, where states are large, and clean estimates are not."""
-    sampler, events = first_step(name)
-    if isinstance(sampler, samplers.ReSample):
+    kernel, events = first_step(name)
+    if isinstance(kernel, samplers.ReSample):
         pytest.skip("its first stage only guides")
     largest = events.inputs[0].detach().norm(dim=1).max()
-    in_noise = sampler.space == "x_t" and not sampler.differentiates
+    in_noise = kernel.space == "x_t" and not kernel.differentiates
     # CDIM looks at the noisy state's residual as well
-    assert (largest > 10) == (in_noise or isinstance(sampler, samplers.CDIM))
-    if not isinstance(sampler, GUIDED):  # guidance is no projection
-        assert (events.seen[-1] == "noise") == sampler.renoises
+    assert (largest > 10) == (in_noise or isinstance(kernel, samplers.CDIM))
+    if not isinstance(kernel, GUIDED):  # guidance is no projection
+        assert (events.seen[-1] == "noise") == kernel.renoises
 
 
-@pytest.mark.parametrize("name", [name for name in MAKE if "x_0" not in name])
+@pytest.mark.parametrize("name", [name for name in METHODS if "x_0" not in name])
 def test_a_method_takes_gradients_if_it_declares_so(name):
     """The ablation's variants in x_0-space are PPR in all but this."""
     assert (run(name).evaluations.backward > 0) == make(name).differentiates
@@ -500,41 +502,41 @@ def test_a_method_takes_gradients_if_it_declares_so(name):
     ids=lambda v: type(v).__name__,
 )
 def test_what_is_no_constraint_and_swapped_arguments_are_refused(wrong):
-    for method in samplers.METHODS.values():
-        with pytest.raises(
-            ValueError, match=rf"^{method.__name__}\(constraint=...\) takes a constr"
-        ):
-            method(BOARD, wrong)
-        with pytest.raises(ValueError, match=rf"^{method.__name__} got a constraint, LevelSet"):
-            method(CURVE, BOARD)
+    with pytest.raises(ValueError, match=r"^sample\(constraint=...\) takes a constraint"):
+        Problem(BOARD, wrong, (2,))
+    with pytest.raises(ValueError, match=r"^sample got a constraint, LevelSet"):
+        Problem(CURVE, BOARD, (2,))
 
 
 def test_whole_numbers_of_other_libraries_are_taken():
-    for method in samplers.METHODS.values():
-        sampler = method(BOARD, LINE, steps=np.int64(4))
-        assert repr(sampler) == repr(method(BOARD, LINE, steps=4))
+    for kind in samplers.METHODS.values():
+        one, other = (kind(steps=steps) for steps in (np.int64(4), 4))
+        assert one == other
+        assert repr(one) == repr(other)
 
 
 def test_who_enforces_a_constraint_needs_one():
-    for method in samplers.METHODS.values():
-        if method.enforces:
-            with pytest.raises(ValueError, match=f"^{method.__name__} needs a constraint"):
-                method(BOARD)
+    free = Problem(BOARD, None, (2,))
+    for kind in samplers.METHODS.values():
+        if kind.enforces:
+            name = kind.__name__.removeprefix("Tuned")  # which becomes PPR
+            with pytest.raises(ValueError, match=f"^{name} needs a constraint"):
+                kind().bind(free)
         else:
-            assert method(BOARD).constraint is None
+            assert kind().bind(free).constraint is None
 
 
 def test_what_is_no_minimizer_is_refused_in_words():
-    for name in MAKE:
-        sampler = make(name)
-        for field in dataclasses.fields(sampler):
+    for method in (*METHODS.values(), samplers.TunedPPR()):
+        for field in dataclasses.fields(method):
             if field.name not in ("minimize", "last"):
                 continue
             words = rf"{field.name}=...\) takes a minimizer( or None)?, got"
-            # None is what PDM has for a closed form, and PPR for no other one at the end
+            # None is what PDM has for a closed form, PPR for no other one at the end, and others
+            # for one that is chosen
             for wrong in (3, LBFGS, *[None] * (field.default is not None)):
-                with pytest.raises(ValueError, match=f"^{type(sampler).__name__}.{words}"):
-                    replace(sampler, **{field.name: wrong})
+                with pytest.raises(ValueError, match=f"^{type(method).__name__}.{words}"):
+                    replace(method, **{field.name: wrong})
 
 
 @pytest.mark.parametrize(
@@ -543,15 +545,73 @@ def test_what_is_no_minimizer_is_refused_in_words():
     ids=str,
 )
 def test_bad_values_of_what_all_have_are_refused(options):
-    for method in set(samplers.METHODS.values()) - {samplers.ECI, samplers.PCFM, samplers.PDM}:
-        words = rf"^{method.__name__}\({next(iter(options))}=...\)"
+    for kind in set(samplers.METHODS.values()) - {samplers.ECI, samplers.PCFM, samplers.PDM}:
+        words = rf"^{kind.__name__}\({next(iter(options))}=...\)"
         with pytest.raises(ValueError, match=words):
-            method(BOARD, LINE, **options)
+            kind(**options)
 
 
-@dataclasses.dataclass(frozen=True, repr=False, eq=False)
+@every_method
+def test_a_method_is_a_value_that_holds_no_problem(name):
+    """Binding leaves it as it is, and equal methods have equal kernels."""
+    method = METHODS[name]
+    again, other, before = copy.deepcopy(method), replace(method, steps=7), dict(vars(method))
+    assert method == again != other
+    assert len({method, again, other}) == 2
+    with pytest.raises(ValueError, match="is not bound to a problem"):
+        method.step(torch.zeros(1, 2), *torch.tensor([0.6, 0.5]))
+    kernels = [one.bind(problem(name)) for one in (method, method, again)]
+    assert kernels[0] == kernels[1] == kernels[2]
+    assert len(set(map(repr, kernels))) == 1
+    assert vars(method) == before
+    assert method.problem is None
+
+
+@every_method
+def test_a_kernel_rebinds(name):
+    """It is then the method's kernel on the other problem, whose checks are made."""
+    first, other = problem(name), problem(name, NORMAL)
+    kernel, expected = (replace(METHODS[name], **SHORT).bind(one) for one in (first, other))
+    moved = replace(kernel, problem=other)
+    assert moved.denoiser is other.denoiser
+    assert kernel.denoiser is first.denoiser
+    assert torch.equal(sample(moved, 3).samples, sample(expected, 3).samples)
+    if kernel.enforces:
+        with pytest.raises(ValueError, match="needs a constraint"):
+            under(kernel, None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Scaled(samplers.Ancestral):
+    """A user's method, with one more option."""
+
+    gain: float = 1.0
+
+    def step(self, x_t, t, s, randn=torch.randn_like, memory=None):
+        step = super().step(x_t, t, s, randn, memory)
+        return step._replace(x_0=self.gain * step.x_0)
+
+
+def test_a_users_method_under_a_plain_dataclass_is_described_by_its_options():
+    one, two = (Scaled(steps=8, gain=gain, output="projected") for gain in (1.0, 2.0))
+    assert one == replace(two, gain=1) != two
+    assert hash(one) == hash(replace(two, gain=1))
+    with pytest.raises(ValueError, match=r"Scaled\(gain=...\) takes a number"):
+        Scaled(gain="much")
+    with pytest.raises(ValueError, match=r"Scaled\(steps=...\)"):
+        Scaled(steps=0)
+    kernel = on(two, BOARD)
+    first, second = sample(on(one, BOARD), N), sample(kernel, N)
+    torch.testing.assert_close(second.samples, 2 * first.samples)
+    assert first.method != second.method
+    assert second.method == repr(kernel) == f"{two!r} with None"
+    assert repr(two).startswith("Scaled(steps=8, ")
+    assert "gain=2.0" in repr(two)
+
+
+@dataclasses.dataclass(frozen=True)
 class Pair(samplers.Method):
-    """A sampler whose step returns no step."""
+    """A method whose step returns no step."""
 
     enforces = False
 
@@ -559,9 +619,6 @@ class Pair(samplers.Method):
         return x_t, x_t
 
 
-def test_a_new_sampler_that_breaks_the_contract_is_named():
+def test_a_method_that_breaks_the_contract_is_named():
     with pytest.raises(feasibly.SamplingError, match=r"`step` returned tuple, not Step"):
-        sampled(Pair(BOARD), 2, (2,))
-    own_repr = dataclasses.dataclass(frozen=True)(type("Own", (Pair,), {}))
-    with pytest.raises(TypeError, match=r"Own has a repr of its own.*repr=False"):
-        own_repr(BOARD)
+        sampled(on(Pair(), BOARD), 2, (2,))

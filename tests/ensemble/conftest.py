@@ -1,7 +1,8 @@
-"""A sampler that takes milliseconds, and ways to disturb it."""
+"""A kernel that takes milliseconds, and ways to disturb it."""
 
 import multiprocessing
 import os
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from feasibly import PPR, ensemble, members
 from feasibly.constraints import Equality
 from feasibly.minimizers import GaussNewton
 from feasibly.oracles import Gaussian
+from feasibly.policy import Plan
 from feasibly.schedules import LogLogit
 from tests.helpers import on, sampled
 
@@ -51,10 +53,14 @@ def toy(fault=None):
     return on(PPR(minimize=GaussNewton(6), **SEARCH), Disturbed(fault), circle())
 
 
-def draw(path, fault=None, sampler=None, members=MEMBERS, shape=(2,), attempts=4, **options):
-    """Samples the toy's members into a store, in chunks of 2 if nothing else is said."""
-    samplers = [sampler or toy(fault)] * attempts
-    return ensemble.run(samplers, path, members, shape, **({"seed": 3, "chunk": 2} | options))
+def draw(
+    path, fault=None, kernel=None, n=MEMBERS, attempts=4, monitor=None, dtype=None, **options
+):
+    """Samples the toy's members into a store, in batches of 2 if nothing else is said."""
+    kernel = kernel or toy(fault)
+    kernel = replace(kernel, problem=kernel.problem.but(dtype=dtype or torch.float32))
+    plan = Plan((kernel,) * attempts, monitor=monitor)
+    return ensemble.run(plan, path, n, **({"seed": 3, "batch_size": 2} | options))
 
 
 def values(path):

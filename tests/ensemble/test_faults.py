@@ -101,7 +101,7 @@ def test_of_two_processes_one_is_killed_and_the_other_does_its_part(path, undist
         meet(call, rows)
         suicide()
 
-    crew = [start(draw, path, fault=fault, chunk=1) for fault in (meet, die)]
+    crew = [start(draw, path, fault=fault, batch_size=1) for fault in (meet, die)]
     crew[1].join()
     crew[0].join()
     assert [process.exitcode for process in crew] == [0, -signal.SIGKILL]
@@ -182,7 +182,7 @@ def test_a_chunk_that_does_not_fit_into_memory_is_halved(path, undisturbed):
         if len(rows) > 3:
             raise torch.OutOfMemoryError("CUDA out of memory")
 
-    assert draw(path, fault=lack, chunk=8).counted == MEMBERS
+    assert draw(path, fault=lack, batch_size=8).counted == MEMBERS
     assert sizes[:2] == [8, 4]
     assert max(sizes[2:]) == 2
     torch.testing.assert_close(values(path), undisturbed, rtol=1e-5, atol=1e-6)
@@ -194,7 +194,7 @@ def test_a_member_that_does_not_fit_into_memory_alone_stops_the_run(path, undist
             raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
 
     with pytest.raises(SamplingError, match="Member 5 alone does not fit into memory"):
-        draw(path, fault=lack, chunk=8)
+        draw(path, fault=lack, batch_size=8)
     assert len(check_and_go_on(path, undisturbed)) >= 4
 
 
@@ -226,7 +226,7 @@ def test_a_stop_keeps_all_of_a_chunk_that_is_finished(path, undisturbed, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr(Store, "put", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            draw(path, chunk=6)
+            draw(path, batch_size=6)
     assert sorted(check_and_go_on(path, undisturbed)) == [0, 1, 2, 3, 4, 5]
 
 
@@ -235,11 +235,11 @@ def test_a_stop_keeps_what_no_later_attempt_would_change(path, stop):
     # half of the members are feasible at once, and the others are resampled
     options = {"steps": 4, "order": 1, "spacing": "time"}
 
-    def sampler(fault=None):
+    def kernel(fault=None):
         return on(Ancestral(**options), Disturbed(fault, PLAIN), half())
 
-    expected = sampled(sampler(), MEMBERS, (2,), seed=3, attempts=3)
-    first = sampled(sampler(), MEMBERS, (2,), seed=3).feasible
+    expected = sampled(kernel(), MEMBERS, (2,), seed=3, attempts=3)
+    first = sampled(kernel(), MEMBERS, (2,), seed=3).feasible
     assert 1 < first.sum() < MEMBERS - 1
     seen = []
 
@@ -249,25 +249,25 @@ def test_a_stop_keeps_what_no_later_attempt_would_change(path, stop):
             raise stop("no more")
 
     if stop is MemoryError:
-        draw(path, sampler=sampler(interrupt), attempts=3, chunk=MEMBERS)
+        draw(path, kernel=kernel(interrupt), attempts=3, batch_size=MEMBERS)
         assert len(seen[7]) == len(seen[6]) // 2
         assert set(seen[7]) < set(seen[6])
     else:
         with pytest.raises((KeyboardInterrupt, SamplingError)):
-            draw(path, sampler=sampler(interrupt), attempts=3, chunk=MEMBERS)
+            draw(path, kernel=kernel(interrupt), attempts=3, batch_size=MEMBERS)
         assert sorted(finished(path)) == first.nonzero().flatten().tolist()
         assert [r.feasible for r in Store(path).all_records()] == [True] * int(first.sum())
-        draw(path, sampler=sampler(), attempts=3, chunk=MEMBERS)
+        draw(path, kernel=kernel(), attempts=3, batch_size=MEMBERS)
     torch.testing.assert_close(values(path), expected.samples, rtol=1e-5, atol=1e-6)
 
 
 def test_a_stop_keeps_nothing_that_follows_on_a_failure(path):
     # members that are feasible at the second attempt, after a first one that another run repeats
-    def sampler(fault=None):
+    def kernel(fault=None):
         options = {"steps": 4, "order": 1, "spacing": "time"}
         return on(Ancestral(**options), Disturbed(fault, PLAIN), half())
 
-    expected = sampled(sampler(), MEMBERS, (2,), seed=3, attempts=3)
+    expected = sampled(kernel(), MEMBERS, (2,), seed=3, attempts=3)
     seen = []
 
     def spoil(call, rows):
@@ -279,10 +279,10 @@ def test_a_stop_keeps_nothing_that_follows_on_a_failure(path):
         return None
 
     with pytest.raises(KeyboardInterrupt):
-        draw(path, sampler=sampler(spoil), attempts=3, chunk=MEMBERS)
+        draw(path, kernel=kernel(spoil), attempts=3, batch_size=MEMBERS)
     assert seen[5] > seen[11]
     assert finished(path) == {}
-    draw(path, sampler=sampler(), attempts=3)
+    draw(path, kernel=kernel(), attempts=3)
     torch.testing.assert_close(values(path), expected.samples, rtol=1e-5, atol=1e-6)
 
 
@@ -304,10 +304,12 @@ def test_a_step_that_fails_stops_the_run_and_keeps_what_there_is(path, undisturb
 class OnTheLeft:
     """A monitor to which only members on the left are plausible."""
 
+    cost = 0
+
     def __init__(self):
         self.calls = 0
 
-    def assess(self, denoiser, x, members, chunk=None):
+    def assess(self, x, members, batch_size=None):
         self.calls += 1
         return SimpleNamespace(statistic=torch.where(x[:, 0] < 0, 0.5, 2.0))
 
@@ -323,7 +325,7 @@ def test_an_implausible_member_is_sampled_again_after_a_stop_as_without_one(path
             raise error("out of memory" if error is torch.OutOfMemoryError else "gone")
 
     with contextlib.suppress(KeyboardInterrupt, SamplingError):
-        draw(path, fault=fault, chunk=MEMBERS, monitor=monitor)
+        draw(path, fault=fault, batch_size=MEMBERS, monitor=monitor)
     kept = values(path).isfinite().all(dim=1)
     assert raised
     if error is not torch.OutOfMemoryError:  # after which the same call goes on

@@ -32,7 +32,7 @@ def grow(path, members):
 def test_a_store_grows_and_keeps_its_members(path, undisturbed):
     xarray = pytest.importorskip("xarray")
     first = 5
-    old = draw(path, members=first)
+    old = draw(path, n=first)
     kept = {r.member: (r.worker, old.store.get(r.member).tobytes()) for r in old.records}
     summary = draw(path)
     assert summary.counted == summary.asked == MEMBERS
@@ -54,10 +54,10 @@ def test_a_store_grows_and_keeps_its_members(path, undisturbed):
 
 
 def test_another_run_does_not_make_a_store_grow(path):
-    draw(path, members=4)
+    draw(path, n=4)
     other = Equality(lambda x: x.square().sum(dim=1) - 4, 1e-6)
     with pytest.raises(StoreError, match="the constraint returned other values"):
-        draw(path, sampler=on(PPR(minimize=GaussNewton(6), **SEARCH), Disturbed(), other))
+        draw(path, kernel=on(PPR(minimize=GaussNewton(6), **SEARCH), Disturbed(), other))
     with pytest.raises(StoreError, match=r"another run \(seed: 3, here 4; members: 4, here 8\)"):
         draw(path, seed=4)
     assert Store(path).config.members == 4
@@ -71,17 +71,17 @@ def test_the_grown_run_is_known_by_its_own_members(path):
             super().__init__(lambda call, rows: shift * (torch.tensor(rows)[:, None] == 7))
             self.calls = 1
 
-    def sampler(shift):
+    def kernel(shift):
         return on(Ancestral(steps=4), Conditional(shift))
 
-    draw(path, members=4, sampler=sampler(0.0))
-    draw(path, sampler=sampler(0.5))
+    draw(path, n=4, kernel=kernel(0.0))
+    draw(path, kernel=kernel(0.5))
     with pytest.raises(StoreError, match="the denoiser returned other values"):
-        draw(path, sampler=sampler(1.0))
+        draw(path, kernel=kernel(1.0))
 
 
 def test_several_processes_make_one_store_grow(path, undisturbed, start):
-    draw(path, members=3)
+    draw(path, n=3)
     crew = [start(draw, path, workers=4, repair=k == 0) for k in range(4)]
     for process in crew:
         process.join()
@@ -91,7 +91,7 @@ def test_several_processes_make_one_store_grow(path, undisturbed, start):
 
 
 def test_a_store_that_another_process_has_grown_further_is_left_as_it_is(path, monkeypatch):
-    draw(path, members=3)
+    draw(path, n=3)
     take = Claims.take
 
     def late(claims, wanted, count):
@@ -107,7 +107,7 @@ def test_a_store_that_another_process_has_grown_further_is_left_as_it_is(path, m
 
 
 def test_of_two_that_have_a_store_grow_one_waits_for_the_other(path, monkeypatch):
-    draw(path, members=3)
+    draw(path, n=3)
     other = Claims(Store(path).claims)
     assert other.take([GROWTH], 1) == [GROWTH]
     thread = threading.Thread(target=grow, args=(path, 8))
@@ -120,7 +120,7 @@ def test_of_two_that_have_a_store_grow_one_waits_for_the_other(path, monkeypatch
 
 
 def test_a_store_whose_growth_was_cut_short_is_read_and_goes_on(path, undisturbed):
-    draw(path, members=3)
+    draw(path, n=3)
     grow(path, MEMBERS)
     same(values(path), undisturbed[:3])  # the arrays are as they were
     assert Summary.read(Store(path)).missing == [3, 4, 5, 6, 7]
@@ -131,7 +131,7 @@ def test_a_store_whose_growth_was_cut_short_is_read_and_goes_on(path, undisturbe
 @pytest.mark.parametrize("name", ["violation", "member"])
 def test_arrays_that_were_not_all_lengthened_are_lengthened(path, undisturbed, name):
     old = {}
-    draw(path, members=3)
+    draw(path, n=3)
     old = (path / name / "zarr.json").read_bytes()
     root = (path / "zarr.json").read_bytes()
     draw(path)
@@ -144,7 +144,7 @@ def test_arrays_that_were_not_all_lengthened_are_lengthened(path, undisturbed, n
 
 def test_a_store_is_read_at_every_moment_of_its_growth(path, monkeypatch):
     xarray = pytest.importorskip("xarray")
-    draw(path, members=3)
+    draw(path, n=3)
     grow(path, MEMBERS)
     write, lengths = stores.write, []
 
@@ -172,7 +172,7 @@ def test_a_process_that_began_with_fewer_members_ends_with_those(path, undisturb
         if call == 3:
             grow(path, MEMBERS)
 
-    summary = draw(path, members=4, fault=fault)
+    summary = draw(path, n=4, fault=fault)
     assert summary.asked == summary.counted == 4
     assert lengths == [MEMBERS]  # it never makes arrays shorter
     finished = xarray.open_zarr(path)["finished"].values
@@ -183,7 +183,7 @@ def test_a_process_that_began_with_fewer_members_ends_with_those(path, undisturb
 
 def test_a_store_that_grows_while_variables_are_written_has_those_of_all(path, monkeypatch):
     xarray = pytest.importorskip("xarray")
-    draw(path, members=3)
+    draw(path, n=3)
     write = Store.write_variables
 
     def late(store, arrays):
@@ -197,7 +197,7 @@ def test_a_store_that_grows_while_variables_are_written_has_those_of_all(path, m
 
 
 def test_no_link_is_followed(path, tmp_path):
-    draw(path, members=3)
+    draw(path, n=3)
     grow(path, MEMBERS)
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "precious").write_text("precious")
@@ -210,7 +210,7 @@ def test_no_link_is_followed(path, tmp_path):
 
 
 def test_a_disk_on_which_a_store_cannot_grow_is_said(path, monkeypatch):
-    draw(path, members=3)
+    draw(path, n=3)
 
     def full(claims, wanted, count):
         raise OSError(28, "No space left on device")

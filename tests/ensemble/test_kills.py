@@ -21,7 +21,7 @@ def slowly(call, rows):
 @pytest.mark.parametrize("victims", [1, 2], ids=["one", "all"])
 def test_a_run_of_two_processes_survives_kills(path, undisturbed, start, trial, victims):
     rng = torch.Generator().manual_seed(100 * victims + trial)
-    crew = [start(draw, path, fault=slowly, chunk=1 + trial % 3) for _ in range(2)]
+    crew = [start(draw, path, fault=slowly, batch_size=1 + trial % 3) for _ in range(2)]
     time.sleep(float(torch.rand((), generator=rng)) * 1.5)
     for process in crew[:victims]:
         os.kill(process.pid, signal.SIGKILL)

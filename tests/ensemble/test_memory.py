@@ -5,18 +5,19 @@ from torch import nn
 from feasibly import PPR, Chunked, Equality, machine
 from feasibly.denoisers import Karras
 from feasibly.ensemble import Footprint, estimate, memory
-from feasibly.ensemble.manifest import POPULATION
-from feasibly.ensemble.memory import Plan
+from feasibly.ensemble.memory import Pace
 from feasibly.errors import SamplingError
 from feasibly.minimizers import LBFGS, GaussNewton, WarmLBFGS
 from feasibly.nn import UNet
+from feasibly.problem import Problem
 from feasibly.run import Run
-from feasibly.samplers import PCFM, SMC, Ancestral
+from feasibly.samplers import PCFM, SMC, Ancestral, CalibratedPPR
 from feasibly.samplers.levels import Levels
 from feasibly.schedules import LogLogit
 from tests.ensemble.conftest import PLAIN, Disturbed, circle, toy
 from tests.helpers import on, sampled
 
+POPULATION = 64
 CPU = torch.device("cpu")
 MB = 2**20
 
@@ -47,14 +48,14 @@ def test_a_chunk_takes_half_of_the_free_memory(member, fixed, free, sharing, chu
     ],
 )
 def test_a_chunk_takes_a_minute_or_half_as_long_again_as_one_member(member, fixed, chunk):
-    assert Plan(1000, Footprint(1, 0, member, fixed)).chunk == chunk
+    assert Pace(1000, Footprint(1, 0, member, fixed)).chunk == chunk
 
 
-def test_a_chunk_is_planned_by_the_duration_of_the_last():
-    plan = Plan(1000, Footprint(1, 0, 1.0, 0.0))
+def test_a_chunk_is_chosen_by_the_duration_of_the_last():
+    pace = Pace(1000, Footprint(1, 0, 1.0, 0.0))
     for seconds, chunk in [(240.0, 15), (15.0, 60), (0.06, 1000)]:
-        plan.learn(plan.chunk, seconds)
-        assert plan.chunk == chunk
+        pace.learn(pace.chunk, seconds)
+        assert pace.chunk == chunk
 
 
 def test_the_duration_of_a_chunk_is_that_of_all_steps(monkeypatch):
@@ -64,8 +65,8 @@ def test_the_duration_of_a_chunk_is_that_of_all_steps(monkeypatch):
     def work(call, rows):
         now[0] += 2 + len(rows)  # seconds of a call
 
-    sampler = on(Ancestral(steps=15), Disturbed(work, PLAIN))
-    found = estimate(sampler, (2,))
+    kernel = on(Ancestral(steps=15), Disturbed(work, PLAIN))
+    found = estimate(kernel)
     assert (found.fixed_seconds, found.member_seconds) == (30.0, 15.0)
 
 
@@ -129,36 +130,31 @@ def ends(x):
 
 
 def past(**options):
-    """A sampler that keeps a history of large states."""
-    minimize = WarmLBFGS(3, **options)
-    return on(PPR(steps=6, repeats=1, minimize=minimize), flat(), Equality(ends, 1e-9))
+    """A kernel that keeps a history of large states."""
+    method = PPR(steps=6, repeats=1, minimize=WarmLBFGS(3, **options))
+    return on(method, flat(), Equality(ends, 1e-9), (2 * 10**4,))
 
 
 def projected(denoiser):
-    return on(PPR(steps=4, repeats=1, minimize=LBFGS(2)), denoiser, field())
-
-
-def particles(begun):
-    levels = Levels(begun=begun, drawn=0.02, every=2)
-    return on(SMC(steps=5, levels=levels), flat(), Equality(lambda x: x[:, :1] - 1, 1e-6))
+    return on(PPR(steps=4, repeats=1, minimize=LBFGS(2)), denoiser, field(), (8, 8))
 
 
 CASES = {
-    "UNet": (lambda: projected(unet()), (8, 8), 7),
-    "chunked": (lambda: projected(Chunked(unet())), (8, 8), 5),
-    "ancestral": (lambda: on(Ancestral(steps=6), unet()), (16, 16), 9),
-    "history": (past, (2 * 10**4,), 16),
-    "coarse history": (lambda: past(pair_type="bfloat16"), (2 * 10**4,), 16),
-    "small": (toy, (2,), 512),
+    "UNet": (lambda: projected(unet()), 7),
+    "chunked": (lambda: projected(Chunked(unet())), 5),
+    "ancestral": (lambda: on(Ancestral(steps=6), unet(), None, (16, 16)), 9),
+    "history": (past, 16),
+    "coarse history": (lambda: past(pair_type="bfloat16"), 16),
+    "small": (toy, 512),
 }
 
 
-@pytest.mark.parametrize(("make", "shape", "count"), CASES.values(), ids=CASES.keys())
-def test_a_run_takes_what_was_estimated_from_a_few_of_its_steps(make, shape, count):
-    sampler = make()
-    expected = estimate(sampler, shape).of(count)
-    made = Run(5, shape, torch.float32, CPU)
-    _, taken = memory.peak(lambda: made.sample([sampler], list(range(count))), CPU)
+@pytest.mark.parametrize(("make", "count"), CASES.values(), ids=CASES.keys())
+def test_a_run_takes_what_was_estimated_from_a_few_of_its_steps(make, count):
+    kernel = make()
+    expected = estimate(kernel).of(count)
+    made = Run([kernel], 5)
+    _, taken = memory.peak(lambda: made.sample(list(range(count))), CPU)
     assert 0.8 * taken <= expected <= 1.2 * taken
 
 
@@ -167,28 +163,31 @@ def test_a_population_takes_at_most_what_was_estimated_from_the_smallest_one(
     monkeypatch, begun, batch
 ):
     """That is the most: particles may be doubled three times, and here are."""
-    sampler, shape = particles(begun), (2 * 10**3,)
-    expected = estimate(sampler, shape).of(batch)
-    monkeypatch.setattr("feasibly.samplers.particles.smoothed", lambda w: (w, 0.9))
-    made = Run(5, shape, torch.float32, CPU, chunk=batch)
-    _, taken = memory.peak(lambda: made.sample([sampler], list(range(POPULATION))), CPU)
+    law = Equality(lambda x: x[:, :1] - 1, 1e-6)
+    problem = Problem(flat(), law, (2 * 10**3,), batch_size=batch)
+    levels = Levels(begun=begun, drawn=0.02)
+    kernel = SMC(steps=5, levels=levels, minimize=GaussNewton(1)).bind(problem)
+    expected = estimate(kernel, population=POPULATION).of(batch)
+    monkeypatch.setattr("feasibly.samplers.smc.smoothed", lambda w: (w, 0.9))
+    made = Run([kernel], 5)
+    _, taken = memory.peak(lambda: made.sample(list(range(POPULATION))), CPU)
     assert taken <= expected <= 5 * taken
 
 
-def test_samplers_whose_memory_is_a_tensor_or_that_leave_out_steps_are_measured():
-    sampler = on(PPR(steps=16, sparse=1.0), toy().denoiser, circle())
-    assert sampler.taken < 14, "the step that was measured last"
-    for each in (sampler, on(PCFM(steps=4), toy().denoiser, circle())):
-        assert estimate(each, (2,)).member > 0
+def test_kernels_whose_memory_is_a_tensor_or_that_leave_out_steps_are_measured():
+    kernel = on(CalibratedPPR(steps=16, sparse=1.0), toy().denoiser, circle())
+    assert kernel.taken < 14, "the step that was measured last"
+    for each in (kernel, on(PCFM(steps=4), toy().denoiser, circle())):
+        assert estimate(each).member > 0
 
 
 def test_the_time_of_particles_grows_with_their_steps(monkeypatch):
     """Of five steps that take a second each, by the clock of the network's calls."""
     now = [0.0]
     monkeypatch.setattr(memory, "_clock", lambda device: now[0])
-    sampler = toy(lambda call, seen: now.__setitem__(0, now[0] + 1))
+    kernel = toy(lambda call, seen: now.__setitem__(0, now[0] + 1))
     found = [
-        estimate(on(SMC(steps=n, particles=2), sampler.denoiser, circle()), (2,), members=1)
+        estimate(on(SMC(steps=n, minimize=GaussNewton(1)), kernel.denoiser, circle()), members=1)
         for n in (5, 20)
     ]
     assert found[1].seconds(1) == 4 * found[0].seconds(1) > 0
@@ -196,21 +195,21 @@ def test_the_time_of_particles_grows_with_their_steps(monkeypatch):
 
 def test_members_that_would_not_fit_are_not_measured(monkeypatch):
     rows = []
-    sampler = toy(lambda call, seen: rows.append(len(seen)))
+    kernel = toy(lambda call, seen: rows.append(len(seen)))
     monkeypatch.setattr(memory, "room", lambda device: 100)
-    found = estimate(sampler, (2,))
+    found = estimate(kernel)
     assert set(rows) == {1}
     assert found.member > 0
     assert found.fixed == 0
 
 
 def test_samples_that_do_not_fit_are_refused_before_they_are_made(monkeypatch):
-    sampler = toy(lambda call, seen: pytest.fail("the network was asked"))
-    sampler.denoiser.denoiser.calls = 0
+    kernel = toy(lambda call, seen: pytest.fail("the network was asked"))
+    kernel.denoiser.denoiser.calls = 0
     # six states of two numbers, one of them kept, and a thousand bytes besides
     monkeypatch.setattr(machine, "room", lambda device: 1055)
     with pytest.raises(ValueError, match=r"shape \(2,\).* takes at least 1.06 kB.*1.05 kB are"):
-        estimate(sampler, (2,))
+        estimate(kernel)
 
 
 def test_several_members_that_do_not_fit_are_taken_for_one_each():
@@ -218,21 +217,25 @@ def test_several_members_that_do_not_fit_are_taken_for_one_each():
         if len(rows) > 1:
             raise torch.OutOfMemoryError("CUDA out of memory")
 
-    assert estimate(toy(lack), (2,)).fixed == 0
+    assert estimate(toy(lack)).fixed == 0
 
 
 def test_a_measurement_that_fails_says_so():
     def fail(call, rows):
         raise ValueError("no such member")
 
-    with pytest.raises(SamplingError, match=r"to measure its memory.*no such member.*--chunk"):
-        estimate(toy(fail), (2,))
+    with pytest.raises(
+        SamplingError, match=r"to measure its memory.*no such member.*--batch-size"
+    ):
+        estimate(toy(fail))
 
 
 def test_a_measurement_leaves_members_as_they_are():
-    measured, other = (on(PPR(minimize=GaussNewton(2)), Disturbed(), circle()) for _ in range(2))
-    estimate(measured, (2,))
-    found = [sampled(sampler, 3, (2,), seed=1) for sampler in (measured, other)]
+    measured, other = (
+        on(PPR(steps=8, minimize=GaussNewton(2)), Disturbed(), circle()) for _ in range(2)
+    )
+    estimate(measured)
+    found = [sampled(one, 3, (2,), seed=1) for one in (measured, other)]
     assert torch.equal(found[0].samples, found[1].samples)
     assert found[0].evaluations.forward == found[1].evaluations.forward
 

@@ -18,11 +18,11 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-def shared(path, members=10, **options):
+def shared(path, n=10, **options):
     law, minimize = circle(1e-10), GaussNewton(steps=2)
-    sampler = on(SMC(steps=4, error=9.0, minimize=minimize), Disturbed(), law)
-    rest = {"population": 4, "dtype": torch.float64, "attempts": 2, "chunk": 3} | options
-    return draw(path, sampler=sampler, members=members, **rest)
+    kernel = on(SMC(steps=4, error=9.0, minimize=minimize), Disturbed(), law)
+    rest = {"population": 4, "dtype": torch.float64, "attempts": 2, "batch_size": 20} | options
+    return draw(path, kernel=kernel, n=n, **rest)
 
 
 @pytest.fixture(scope="module")
@@ -44,14 +44,14 @@ def test_a_store_that_goes_on_has_the_same_members(whole):
     """Some are infeasible at first, and are drawn again with those that were."""
     expected = values(whole.store.path)
     assert whole.infeasible, "else there is one attempt"
-    for some, chunk in ([1, 5, 9], 2), (range(3, 7), 3):
+    for some, size in ([1, 5, 9], 13), (range(3, 7), 20):
         forget(whole.store.path, some)
-        shared(whole.store.path, chunk=chunk)
+        shared(whole.store.path, batch_size=size)
         same(values(whole.store.path), expected)
 
 
 def test_a_store_that_grows_keeps_its_populations(path):
-    first = values(shared(path, members=6).store.path)
+    first = values(shared(path, n=6).store.path)
     grown = shared(path)
     assert grown.store.manifest.populations() == [range(4), range(4, 6), range(6, 8), range(8, 10)]
     expected = values(path)
@@ -88,6 +88,6 @@ def test_a_store_warns_of_the_weights_of_its_populations(whole):
 
 
 def test_a_larger_population_takes_more():
-    sampler = on(SMC(steps=4, error=9.0), Disturbed(), circle())
-    small, large = (estimate(sampler, (2,), population=n).fixed for n in (25, 100))
+    kernel = on(SMC(steps=4, error=9.0, minimize=GaussNewton(1)), Disturbed(), circle())
+    small, large = (estimate(kernel, population=n).fixed for n in (25, 100))
     assert large == pytest.approx(4 * small, rel=0.01)

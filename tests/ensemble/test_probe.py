@@ -12,6 +12,7 @@ from feasibly.denoisers import Posterior
 from feasibly.ensemble import Store
 from feasibly.errors import StoreError
 from feasibly.minimizers import GaussNewton
+from feasibly.policy import Plan
 from feasibly.schedules import VE, VP
 from tests.helpers import on
 
@@ -31,10 +32,11 @@ class Net(nn.Module):
         return self.layer(x) * (1 + self.rounding * len(x)) + c
 
 
-def sampler(y=0.0, conditions=CONDITIONS, schedule=None, law=None, rounding=0.0):
+def chosen(y=0.0, conditions=CONDITIONS, schedule=None, law=None, rounding=0.0):
     law = law or Linear(ROW, torch.tensor([y]), tolerance=1e-6)
     denoiser = feasibly.wrap(Net(rounding), "x0", schedule or VP(), conditions={"c": conditions})
-    return on(feasibly.PPR(steps=3, minimize=GaussNewton(3)), denoiser, law)
+    method = feasibly.PPR(steps=3, minimize=GaussNewton(3))
+    return Plan((on(method, denoiser, law, (3,)),))
 
 
 class Stop(Exception):
@@ -49,7 +51,7 @@ def stop_half_way(path, **options):
             raise Stop
 
     with pytest.raises(Stop):
-        ensemble.run(sampler(**options), path, 4, (3,), batch_size=2, callback=stop)
+        ensemble.run(chosen(**options), path, 4, batch_size=2, callback=stop)
     assert len(Store(path).missing()) == 2
 
 
@@ -72,7 +74,7 @@ def another_member():
 def test_a_run_is_not_resumed_by_another(path, changes, part):
     stop_half_way(path)
     with pytest.raises(StoreError, match=f"another run: the {part} returned .*another store"):
-        ensemble.run(sampler(**changes), path, 4, (3,), batch_size=2)
+        ensemble.run(chosen(**changes), path, 4, batch_size=2)
     assert len(Store(path).missing()) == 2
 
 
@@ -82,14 +84,14 @@ def test_a_bound_that_noise_seldom_meets_is_told_from_another(path):
 
     stop_half_way(path, law=bound(3.0))
     with pytest.raises(StoreError, match="the constraint returned"):
-        ensemble.run(sampler(law=bound(2.0)), path, 4, (3,), batch_size=2)
+        ensemble.run(chosen(law=bound(2.0)), path, 4, batch_size=2)
 
 
-@pytest.mark.parametrize("chunk", [1, 2, 4, "auto"])
-def test_the_same_run_goes_on_in_any_chunk(path, chunk):
+@pytest.mark.parametrize("size", [1, 2, 4, "auto"])
+def test_the_same_run_goes_on_in_any_chunk(path, size):
     stop_half_way(path, rounding=1e-7)
-    again = sampler(rounding=1.1e-7)  # as another machine rounds
-    assert ensemble.run(again, path, 4, (3,), batch_size=chunk).counted == 4
+    again = chosen(rounding=1.1e-7)  # as another machine rounds
+    assert ensemble.run(again, path, 4, batch_size=size).counted == 4
 
 
 def test_a_number_that_is_not_finite_is_not_compared():

@@ -1,6 +1,5 @@
 import time
 from functools import partial
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,9 +19,9 @@ def same(a, b):
     torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("chunk", [1, 16, "auto"])
-def test_members_do_not_depend_on_chunks(path, undisturbed, chunk):
-    summary = draw(path, chunk=chunk)
+@pytest.mark.parametrize("size", [1, 16, "auto"])
+def test_members_do_not_depend_on_chunks(path, undisturbed, size):
+    summary = draw(path, batch_size=size)
     same(values(path), undisturbed)
     assert summary.counted == summary.asked == MEMBERS
     assert not summary.is_short
@@ -49,7 +48,7 @@ def test_a_slow_member_holds_no_other_up(path, undisturbed, start):
             while store.missing() != [0]:
                 time.sleep(0.01)
 
-    crew = [start(draw, path, fault=wait, chunk=1) for _ in range(2)]
+    crew = [start(draw, path, fault=wait, batch_size=1) for _ in range(2)]
     for process in crew:
         process.join()
         assert process.exitcode == 0
@@ -65,7 +64,7 @@ def test_as_many_members_as_fit_are_sampled_at_a_time(path, monkeypatch):
     draw(
         path,
         fault=lambda call, rows: sizes.append(len(rows)),
-        chunk="auto",
+        batch_size="auto",
         planned=lambda footprint, chunk: plans.append((footprint.of(chunk), chunk)),
     )
     # PPR may ask for some members of a chunk only
@@ -84,8 +83,9 @@ def test_a_gpu_is_shared_by_those_who_see_it(monkeypatch, seen, told, sharing):
     monkeypatch.setattr(memory, "fitting", lambda footprint, free, n: found.append(n))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: seen)
     monkeypatch.setenv("SLURM_GPUS_PER_TASK", told)
-    config = SimpleNamespace(shape=(2,), members=8, population=8, dtype="float32")
-    memory.plan([toy()], config, torch.device("cuda"), 8)
+    kernel = toy()
+    kernel.problem.device = torch.device("cuda")
+    memory.pace_of([kernel], 8, 8, 8)
     assert found == [sharing]
 
 
@@ -94,14 +94,14 @@ def test_as_many_members_are_sampled_at_a_time_as_a_minute_allows(path, monkeypa
     slow = Footprint(1, 0, member_seconds=20.0)
     monkeypatch.setattr(memory, "estimate", lambda *args, **options: slow)
     fault = lambda call, rows: sizes.append(len(set(rows)))  # noqa: E731
-    draw(path, sampler=on(Ancestral(steps=4), Disturbed(fault, PLAIN)), chunk="auto")
+    draw(path, kernel=on(Ancestral(steps=4), Disturbed(fault, PLAIN)), batch_size="auto")
     # 3 members by the estimate; then all that are left, by the milliseconds that these took
     assert sizes == [3] * 5 + [5] * 5
 
 
 def test_near_the_end_chunks_leave_members_for_others(path):
     sizes = []
-    draw(path, fault=lambda call, rows: sizes.append(len(rows)), chunk=16, workers=4)
+    draw(path, fault=lambda call, rows: sizes.append(len(rows)), batch_size=16, workers=4)
     assert max(sizes) == 2
 
 
@@ -123,7 +123,7 @@ def test_the_store_has_the_statistics_of_each_member(path):
 
 
 def test_the_store_has_the_violations_along_the_way(path):
-    summary = draw(path, members=3, chunk=2)
+    summary = draw(path, n=3, batch_size=2)
     paths = np.array([r.path for r in summary.records], dtype=float)
     assert paths.shape == (3, 4)
     trace = sampled(toy(), 3, (2,), seed=3).trace
@@ -136,12 +136,12 @@ def test_the_store_has_the_violations_along_the_way(path):
     ("changes", "words"),
     [
         ({"seed": 4}, "seed: 3, here 4"),
-        ({"members": 7}, "is of 8 members, and cannot shrink to 7; ask for 8 or more"),
-        ({"members": 9, "seed": 4}, "seed: 3, here 4; members: 8, here 9"),
+        ({"n": 7}, "is of 8 members, and cannot shrink to 7; ask for 8 or more"),
+        ({"n": 9, "seed": 4}, "seed: 3, here 4; members: 8, here 9"),
         ({"dtype": torch.float64}, "dtype"),
         ({"infeasible": "drop"}, "infeasible"),
-        ({"sampler": on(Ancestral(steps=4), Disturbed(), circle())}, "method"),
-        ({"sampler": on(PPR(steps=4), Disturbed(), circle(1e-3))}, "tolerance"),
+        ({"kernel": on(Ancestral(steps=4), Disturbed(), circle())}, "method"),
+        ({"kernel": on(PPR(steps=4), Disturbed(), circle(1e-3))}, "tolerance"),
     ],
     ids=lambda v: v if isinstance(v, str) else "",
 )
@@ -166,11 +166,11 @@ def test_the_policies_count_infeasible_members_or_do_not(tmp_path):
     result = sampled(hard_half(), MEMBERS, (2,), seed=3)
     good = result.feasible
     assert 0 < good.sum() < MEMBERS
-    kept = draw(tmp_path / "keep.zarr", sampler=hard_half(), attempts=1)
+    kept = draw(tmp_path / "keep.zarr", kernel=hard_half(), attempts=1)
     assert (kept.counted, kept.is_short) == (MEMBERS, False)
     same(values(tmp_path / "keep.zarr"), result.samples)
 
-    options = {"sampler": hard_half(), "infeasible": "drop", "attempts": 1}
+    options = {"kernel": hard_half(), "infeasible": "drop", "attempts": 1}
     dropped = draw(tmp_path / "drop.zarr", **options)
     assert dropped.counted == good.sum()
     assert dropped.is_short
@@ -190,8 +190,8 @@ def test_the_policies_count_infeasible_members_or_do_not(tmp_path):
 
 @pytest.mark.parametrize("policy", ["keep", "drop"])
 def test_infeasible_members_are_warned_of_with_their_number(path, policy):
-    with pytest.warns(InfeasibleWarning, match=r"8 of 8 members .* tolerance 1e-12\)") as caught:
-        summary = draw(path, sampler=hard(1e-12), infeasible=policy, attempts=1)
+    with pytest.warns(InfeasibleWarning, match=r"8 of 8 members .*residual / limit") as caught:
+        summary = draw(path, kernel=hard(1e-12), infeasible=policy, attempts=1)
     cause = "stops too early; minimize=LBFGS"
     assert (cause in str(caught[0].message)) == (policy == "keep")  # else no sample tells
     assert caught[0].filename == draw.__code__.co_filename
@@ -209,15 +209,15 @@ def test_some_infeasible_members_are_news_of_methods_that_end_on_the_constraint_
     pytest.importorskip("zarr")
     some, none = Inequality(lambda x: x[:, :1], 1e-6), circle()
     for constraint, method in [(none, Ancestral), (some, Steering)]:
-        sampler = method(Disturbed(), constraint, steps=4, order=1, spacing="time")
-        assert draw(tmp_path / method.__name__, sampler=sampler, attempts=1).infeasible
+        kernel = on(method(steps=4, order=1, spacing="time"), Disturbed(), constraint)
+        assert draw(tmp_path / method.__name__, kernel=kernel, attempts=1).infeasible
     with pytest.warns(InfeasibleWarning, match="8 of 8 members"):
-        draw(tmp_path / "none.zarr", sampler=Steering(Disturbed(), none, steps=4))
+        draw(tmp_path / "none.zarr", kernel=on(Steering(steps=4), Disturbed(), none))
 
 
 def test_what_another_process_finishes_at_the_end_is_in_the_arrays(path, monkeypatch):
     xarray = pytest.importorskip("xarray")
-    draw(path, members=3)
+    draw(path, n=3)
     record = Store(path).records / "1.json"
     content = record.read_bytes()
     record.unlink()
@@ -240,7 +240,7 @@ def test_a_member_that_another_process_took_over_is_left_to_it(path, undisturbed
         return len(asked) > 1 and owns(claims, member)
 
     monkeypatch.setattr(Claims, "owns", lost_at_first)
-    draw(path, chunk=1, callback=lambda s: missing.append(len(Store(path).missing())))
+    draw(path, batch_size=1, callback=lambda s: missing.append(len(Store(path).missing())))
     assert sorted(missing, reverse=True) == missing
     assert missing.count(8) == 2 * missing.count(1)  # it was sampled twice
     same(values(path), undisturbed)
@@ -256,11 +256,11 @@ class Doubtful(Ancestral):
         yield f"{statistics['begun']:.0f} members have weights that are off."
 
 
-def test_what_a_sampler_warns_of_reaches_the_user_and_stays_in_the_store(path):
-    sampler = Doubtful(Disturbed(), steps=2)
+def test_what_a_kernel_warns_of_reaches_the_user_and_stays_in_the_store(path):
+    kernel = on(Doubtful(steps=2), Disturbed())
     for _ in range(2):  # the second run finds the members there
         with pytest.warns(CalibrationWarning) as caught:
-            summary = draw(path, sampler=sampler, chunk=3)
+            summary = draw(path, kernel=kernel, batch_size=3)
         found = sorted(str(warning.message) for warning in caught)
         assert found == ["8 members have weights that are off."]
         assert sorted(summary.warnings) == found
@@ -278,7 +278,7 @@ def test_a_bad_denoiser_leaves_no_store(tmp_path):
 
     wrong.schedule = Disturbed().schedule
     with pytest.raises(DenoiserError):
-        draw(tmp_path / "run.zarr", sampler=on(PPR(steps=4), wrong, circle()))
+        draw(tmp_path / "run.zarr", kernel=on(PPR(steps=4), wrong, circle()))
     assert list(tmp_path.iterdir()) == []
 
 

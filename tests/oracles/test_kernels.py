@@ -59,11 +59,11 @@ def test_ppr_kernel_on_a_gaussian_has_the_closed_form_variance(t, v):
 
     The kernel is x' = rho x + sigma z, whose factors are read off the code with z = 0 and 1."""
     prior = Gaussian(torch.zeros(1), torch.tensor([[v]]), VE())
-    sampler = on(PPR(), prior, Equality(lambda x: 0 * x, tolerance=1e-9))
+    kernel = on(PPR(), prior, Equality(lambda x: 0 * x, tolerance=1e-9))
     t = torch.tensor(t, dtype=torch.float64)
     x = torch.tensor([[1.7]], dtype=torch.float64)
-    still = sampler.kernel(x, t, 1.0, torch.zeros_like).x
-    moved = sampler.kernel(x, t, 1.0, torch.ones_like).x
+    still = kernel.kernel(x, t, 1.0, torch.zeros_like).x
+    moved = kernel.kernel(x, t, 1.0, torch.ones_like).x
     rho, sigma = (still / x).item(), (moved - still).item()
     assert sigma == pytest.approx(prior.schedule(t)[1].item())
     stationary = sigma**2 / (1 - rho**2)
@@ -77,7 +77,7 @@ def test_ppr_is_underdispersed_as_the_theory_says():
     0.006, so that the bounds are five of them away."""
     prior = Gaussian(torch.zeros(30), torch.eye(30), VE(1e-3, 1e2))
     constraint = Equality(lambda x: x.mean(dim=1), tolerance=1e-8)
-    sampler = on(PPR(repeats=1, minimize=GaussNewton()), prior, constraint)
-    result = sampled(sampler, 512, (30,))
+    kernel = on(PPR(repeats=1, minimize=GaussNewton()), prior, constraint)
+    result = sampled(kernel, 512, (30,))
     assert result.feasible.all()
     assert 0.69 < result.samples.std().item() < 0.77

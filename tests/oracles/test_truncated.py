@@ -11,10 +11,13 @@ import pytest
 import torch
 
 import feasibly
-from feasibly.samplers import PPR, TruncatedPPR
 from feasibly.constraints import Bounds, Composite, Inequality, Linear
 from feasibly.minimizers import GaussNewton
 from feasibly.oracles import Gaussian, GaussianMixture
+from feasibly.policy import Case
+from feasibly.problem import Problem, inspect
+from feasibly.run import run
+from feasibly.samplers import PPR, TruncatedPPR, TunedPPR
 from feasibly.schedules import LogLogit
 from tests.helpers import on
 
@@ -73,7 +76,7 @@ def total_variation(x, exact):
         ("gaussian", "box", {}, 0.05),
         ("mixture", "half-plane", {}, 0.05),
         # what projection alone makes of it is not held to that bar
-        ("gaussian", "half-plane", {"attempts": 2, "method": "ppr"}, 0.10),
+        ("gaussian", "half-plane", {"attempts": 2, "method": "ppr-tuned"}, 0.10),
     ],
 )
 def test_samples_follow_the_truncated_prior(prior, constraint, options, largest):
@@ -86,11 +89,11 @@ def test_samples_follow_the_truncated_prior(prior, constraint, options, largest)
 
 def test_the_kernel_leaves_members_inside_where_they_are():
     denoiser, _ = PRIORS["gaussian"]
-    sampler = on(TruncatedPPR(minimize=GaussNewton()), denoiser, CONSTRAINTS["box"])
+    kernel = on(TruncatedPPR(minimize=GaussNewton()), denoiser, CONSTRAINTS["box"])
     t = torch.tensor(0.3)
     x_t = 1.5 * torch.randn((200, 2), generator=torch.Generator().manual_seed(0))
     inside = CONSTRAINTS["box"].is_feasible(denoiser(x_t, t).mean)
-    found = sampler.kernel(x_t, t, 10.0, torch.zeros_like)
+    found = kernel.kernel(x_t, t, 10.0, torch.zeros_like)
     assert 20 < inside.sum() < 180
     assert torch.equal((found.x == x_t).all(dim=1), inside)
     assert CONSTRAINTS["box"].is_feasible(found.x_0).all()
@@ -104,7 +107,7 @@ def test_the_kernel_leaves_members_inside_where_they_are():
 def test_a_prior_that_is_inside_is_sampled_as_it_is_and_for_free():
     denoiser, _ = PRIORS["gaussian"]
     loose = Bounds(-50.0, 50.0, 1e-12)
-    for method, attempts in (("ppr", 1), ("ppr", 6), ("auto", 6)):
+    for method, attempts in (("ppr-tuned", 1), ("ppr-tuned", 6), ("auto", 6)):
         result = feasibly.sample(denoiser, loose, 64, (2,), attempts=attempts, method=method)
         assert result.evaluations.backward == 0
         assert result.samples.std() > 0.8  # where renoising would leave it near 0.74
@@ -116,18 +119,18 @@ LINE = Linear(torch.tensor([[1.0, -0.5]]), torch.tensor([0.3]), 1e-8)
 @pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
 def test_mixed_constraints_truncate_what_the_equality_makes():
     """A member that the equality alone puts inside at once is the same under both."""
-    denoiser, _ = PRIORS["gaussian"]
-    half = Inequality(lambda x: x[:, 1:] - 0.2, 1e-8)
-    settings = {"dtype": torch.float64, "method": "ppr", "monitor": False}
-    line = feasibly.sample(denoiser, LINE, 256, (2,), attempts=1, **settings)
-    both = feasibly.sample(denoiser, Composite([LINE, half]), 256, (2,), **settings)
+    half, method = Inequality(lambda x: x[:, 1:] - 0.2, 1e-8), TunedPPR()
+    problem = Problem(PRIORS["gaussian"][0], Composite([LINE, half]), (2,), dtype=torch.float64)
+    case = Case(problem, inspect(problem))
+    both = run(case.projected_at_last(method, method), 256)
+    line = run([method.bind(problem.but(constraint=LINE))], 256)
     assert both.feasible.all()
     at_once = line.feasible & half.is_feasible(line.samples)
     assert 100 < at_once.sum() < 200
     torch.testing.assert_close(both.samples[at_once], line.samples[at_once], rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("method", ["auto", "ppr"])
+@pytest.mark.parametrize("method", ["auto", "ppr-tuned"])
 def test_mixed_constraints_that_the_prior_hardly_meets_are_met_by_all(method):
     denoiser, _ = PRIORS["gaussian"]
     corner = Composite([LINE, Inequality(lambda x: 2.5 - x[:, 1:], 1e-8)])  # 1 in 300

@@ -30,11 +30,11 @@ def test_ddim_converges_with_order_one(schedule):
     steps = (64, 128, 256, 512)
     errors = []
     for T in steps:
-        sampler = on(Ancestral(steps=T, eta=0.0), prior)
+        kernel = on(Ancestral(steps=T, eta=0.0), prior)
         x = torch.tensor([[100.0]], dtype=torch.float64)
         times = torch.linspace(1, 0, T + 1, dtype=torch.float64)
         for t, s in pairwise(times):
-            x = sampler.step(x, t, s).x
+            x = kernel.step(x, t, s).x
         errors.append(abs(x.item() / 100 - exact))
     logs = torch.tensor([[math.log(T), math.log(e)] for T, e in zip(steps, errors, strict=True)])
     slope = (
@@ -47,12 +47,12 @@ def test_ddim_converges_with_order_one(schedule):
 
 def test_ddpm_has_the_posterior_variance():
     """With x_0 known, x_s given x_t has variance s^2 (1 - s^2 / t^2), in VE (methods.md, 0.2)."""
-    sampler = on(Ancestral(eta=1.0), Gaussian(torch.zeros(1), torch.eye(1), VE()))
+    kernel = on(Ancestral(eta=1.0), Gaussian(torch.zeros(1), torch.eye(1), VE()))
     t, s = torch.tensor([0.7, 0.6], dtype=torch.float64)
-    sigma_t, sigma_s = (sampler.denoiser.schedule(v)[1] for v in (t, s))
+    sigma_t, sigma_s = (kernel.denoiser.schedule(v)[1] for v in (t, s))
     x_t, x_0 = torch.full((2, 1), 3.0), torch.full((2, 1), 0.5)
     moves = [
-        sampler.predict(x_t, x_0, t, s, lambda like, z=z: torch.full_like(like, z))
+        kernel.predict(x_t, x_0, t, s, lambda like, z=z: torch.full_like(like, z))
         for z in (0.0, 1.0)
     ]
     mean = x_0 + (x_t - x_0) * sigma_s**2 / sigma_t**2
@@ -93,24 +93,24 @@ def test_the_default_is_within_two_per_cent_of_the_spread(schedule):
 
 def test_noise_levels_are_uniform_in_their_logarithm():
     for schedule in SCHEDULES:
-        sampler = on(Ancestral(steps=16), normal(1.0, schedule))
-        times = sampler.times()
+        kernel = on(Ancestral(steps=16), normal(1.0, schedule))
+        times = kernel.times()
         assert (times[0], times[-1]) == (1, 0)
-        steps = sampler.log_level(times).diff()
+        steps = kernel.log_level(times).diff()
         torch.testing.assert_close(steps, steps.mean().expand(16), rtol=1e-6, atol=0)
-        assert [sampler.index(times[k]) for k in (0, 5, 16)] == [0, 5, 16]
+        assert [kernel.index(times[k]) for k in (0, 5, 16)] == [0, 5, 16]
         inner = times[1:-1]
-        found = sampler.times_at(sampler.log_level(inner))
+        found = kernel.times_at(kernel.log_level(inner))
         torch.testing.assert_close(found, inner, rtol=0, atol=1e-12)
 
 
 def test_a_first_order_step_is_the_published_one():
     """DDPM's, whose recursion for a Gaussian is known: the spread is too narrow by a tenth."""
     prior = normal(0.5, VP())
-    sampler = on(Ancestral(order=1, spacing="time", eta=0.0), prior)
-    x, times = torch.ones(1, D).double(), sampler.times()
+    kernel = on(Ancestral(order=1, spacing="time", eta=0.0), prior)
+    x, times = torch.ones(1, D).double(), kernel.times()
     t, s = times[10], times[11]
-    step = sampler.step(x, t, s, memory=sampler.step(x, times[9], t).memory)
+    step = kernel.step(x, t, s, memory=kernel.step(x, times[9], t).memory)
     d = prior(x, t).mean
     (a_t, s_t), (a_s, s_s) = prior.schedule(t), prior.schedule(s)
     torch.testing.assert_close(step.x, a_s * d + s_s * (x - a_t * d) / s_t)
@@ -119,14 +119,14 @@ def test_a_first_order_step_is_the_published_one():
 def test_a_second_order_step_is_exact_where_estimates_are_linear_in_the_log_level():
     """Then the midpoint rule has no error but that of its weight."""
     prior = normal(1.0, LogLogit())
-    sampler = on(Ancestral(eta=0.0), prior)
-    times = sampler.times()
+    kernel = on(Ancestral(eta=0.0), prior)
+    times = kernel.times()
     x = torch.zeros(1, D).double()
     slope = torch.full_like(x, 0.3)
-    last, now, then = (sampler.log_level(t) for t in times[10:13])
-    before = sampler.step(x, times[10], times[11]).memory._replace(x_0=slope * last)
-    mean, _ = sampler.second(x, slope * now, times[11], times[12], before)
-    ahead, _ = sampler.transition(x, slope * (now + then) / 2, times[11], times[12])
+    last, now, then = (kernel.log_level(t) for t in times[10:13])
+    before = kernel.step(x, times[10], times[11]).memory._replace(x_0=slope * last)
+    mean, _ = kernel.second(x, slope * now, times[11], times[12], before)
+    ahead, _ = kernel.transition(x, slope * (now + then) / 2, times[11], times[12])
     torch.testing.assert_close(mean, ahead)
 
 
@@ -134,19 +134,19 @@ def test_a_step_of_second_order_has_the_variance_of_the_data_given_a_state():
     """For white noise the step before tells it exactly, and a share 2 / D is left out. The mean
     is then that of x_s given x_t, but for this share of an extrapolation."""
     prior = normal(0.7, LogLogit())
-    sampler = on(Ancestral(steps=16), prior)
-    times = sampler.times()
+    kernel = on(Ancestral(steps=16), prior)
+    times = kernel.times()
     x = torch.randn(5, D, generator=torch.Generator().manual_seed(0)).double()
-    _, before, last = sampler.step(x, times[6], times[7])
+    _, before, last = kernel.step(x, times[6], times[7])
     x, (t, s) = last.mean + x, times[7:9]
     now = prior(x, t).mean
-    mean, std = sampler.second(x, now, t, s, last)
-    _, fresh = sampler.transition(x, now, t, s)
+    mean, std = kernel.second(x, now, t, s, last)
+    _, fresh = kernel.transition(x, now, t, s)
     (a_t, s_t), (a_s, s_s) = prior.schedule(t), prior.schedule(s)
     variance, factor = a_s**2 * 0.49 + s_s**2, a_t / a_s  # x_t is x_s plus noise after a factor
     gain = factor * variance / (a_t**2 * 0.49 + s_t**2)
     more = variance * (1 - factor * gain) - fresh**2
     left = 2 / D
     torch.testing.assert_close(std.square().flatten() - fresh**2, ((1 - left) * more).expand(5))
-    extrapolated = sampler.reach(t, s) * (now - before) / 2
+    extrapolated = kernel.reach(t, s) * (now - before) / 2
     torch.testing.assert_close(mean, gain * x + left * extrapolated)

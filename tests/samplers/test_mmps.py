@@ -5,7 +5,7 @@ import torch
 
 from feasibly import Equality, Inequality, Linear
 from feasibly.errors import InfeasibleWarning
-from feasibly.network import Evaluations, Network
+from feasibly.network import Evaluations, counted
 from feasibly.oracles import Gaussian, GaussianMixture
 from feasibly.samplers import MMPS
 from feasibly.schedules import Cosine, LogLogit, Rectified
@@ -32,12 +32,12 @@ def test_the_estimate_is_exact_for_a_gaussian_and_a_linear_constraint(solver, sc
     prior = correlated(schedule, 6)
     for m in (1, 4):
         constraint = plane(m, 6)
-        sampler = on(MMPS(sigma_y=0.1, solver=solver, iterations=m, rtol=0.0), prior, constraint)
+        kernel = on(MMPS(sigma_y=0.1, solver=solver, iterations=m, rtol=0.0), prior, constraint)
         for t in torch.tensor([0.2, 0.5, 0.8], dtype=torch.float64):
             alpha, sigma = schedule(t)
             x = alpha * normal(5, 6, seed=4) + sigma * normal(5, 6, seed=5)
             expected = conditional_mean(prior, covariance(6), constraint, 0.1, x, t)
-            torch.testing.assert_close(sampler.estimate(x, t), expected, rtol=1e-6, atol=1e-7)
+            torch.testing.assert_close(kernel.estimate(x, t), expected, rtol=1e-6, atol=1e-7)
 
 
 @both_solvers
@@ -50,9 +50,9 @@ def test_the_estimate_is_the_linearised_formula_in_general(solver):
     def h(x):
         return torch.sin(x @ A.T) + x[..., :2] ** 2 - 0.3
 
-    sampler = on(MMPS(sigma_y=0.2, solver=solver, rtol=0.0), prior, Equality(h, 1e-6))
+    kernel = on(MMPS(sigma_y=0.2, solver=solver, rtol=0.0), prior, Equality(h, 1e-6))
     x = normal(3, 4, seed=6)
-    found = sampler.estimate(x, T)
+    found = kernel.estimate(x, T)
     alpha, sigma = prior.schedule(T)
     for i in range(3):
         d = prior(x[i : i + 1], T).mean[0]
@@ -75,12 +75,12 @@ def test_the_noise_of_a_residual_is_the_tolerances_share_whatever_the_shape():
 @pytest.mark.parametrize("iterations", [1, 3, 9])
 def test_an_estimate_costs_one_backward_evaluation_an_iteration(solver, iterations):
     """None is spent on the product with the solution; and m iterations are enough for m."""
-    network = Network(correlated(LogLogit(), 6), Evaluations())
-    sampler = on(MMPS(solver=solver, iterations=iterations, rtol=0.0), network, plane(4, 6))
-    sampler.estimate(normal(5, 6, seed=4), T)
-    spent = network.evaluations
+    prior, spent = correlated(LogLogit(), 6), Evaluations()
+    kernel = on(MMPS(solver=solver, iterations=iterations, rtol=0.0), prior, plane(4, 6))
+    with counted(spent):
+        kernel.estimate(normal(5, 6, seed=4), T)
     assert (spent.forward, spent.backward) == (1, min(iterations, 4))
-    assert sampler.cost(4) == (2, 2 * min(iterations, 4))
+    assert kernel.cost(4) == (2, 2 * min(iterations, 4))
 
 
 @both_solvers
@@ -88,13 +88,15 @@ def test_the_solver_stops_where_it_is_done(solver):
     """With orthogonal rows and an isotropic prior, all eigenvalues are one."""
     prior = Gaussian(torch.zeros(6), torch.eye(6), LogLogit())
     rows, x = torch.linalg.qr(normal(6, 4)).Q.T, normal(5, 6, seed=4)
-    network = Network(prior, Evaluations())
-    on(MMPS(solver=solver, iterations=4), network, Linear(rows, normal(4), 1e-6)).estimate(x, T)
-    assert network.evaluations.backward == 1
+    white, spent = on(MMPS(solver=solver, iterations=4), prior, Linear(rows, normal(4), 1e-6)), []
     # and does not begin where nothing is violated
-    met = on(MMPS(solver=solver), network, Inequality(lambda x: x[:, :1] - 50, 1e-6))
-    assert torch.equal(met.estimate(x, T), prior(x, T).mean)
-    assert network.evaluations.backward == 1
+    met = on(MMPS(solver=solver), prior, Inequality(lambda x: x[:, :1] - 50, 1e-6))
+    for kernel in (white, met):
+        spent.append(Evaluations())
+        with counted(spent[-1]):
+            found = kernel.estimate(x, T)
+    assert torch.equal(found, prior(x, T).mean)
+    assert [one.backward for one in spent] == [1, 0]
 
 
 @pytest.mark.filterwarnings("error")
@@ -105,5 +107,5 @@ def test_noise_that_is_given_on_purpose_is_no_miss():
     assert not noisy.feasible.any()
     assert noisy.warnings == []
     nowhere = Equality(lambda x: x[:, :1] ** 2 + 1, tolerance=1e-8)
-    with pytest.warns(InfeasibleWarning, match="None of the 8 members"):
+    with pytest.warns(InfeasibleWarning, match="None of the 8 samples"):
         sampled(on(MMPS(steps=2), prior, nowhere), 8, (40,))

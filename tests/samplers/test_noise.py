@@ -25,7 +25,10 @@ from feasibly.ensemble import Store, Summary
 from feasibly.errors import CalibrationWarning, InfeasibleWarning
 from feasibly.linalg import least_squares
 from feasibly.oracles import Gaussian, GaussianMixture
+from feasibly.policy import Plan
+from feasibly.problem import Problem
 from feasibly.result import Result
+from feasibly.run import run
 from feasibly.samplers import DPS, METHODS, MMPS, SMC, CalibratedPPR, moments
 from feasibly.samplers import calibrated as calibrated_module
 from feasibly.samplers.levels import Levels
@@ -98,14 +101,14 @@ def test_a_posterior_sample_has_the_moments_of_the_kalman_update(name, t, monkey
     monkeypatch.setattr(calibrated_module, "RTOL", 1e-13)
     constraint, R = OBSERVED[name]
     t = double(t)
-    sampler = on(CalibratedPPR(products=D, iterations=M), MODEL, constraint)
+    kernel = on(CalibratedPPR(products=D, iterations=M), MODEL, constraint)
     x_t, rows, drawn = state(t, R), 3 * (D + M), []
 
     def randn(like):
         drawn.append(normal(*like.shape, seed=10 + len(drawn)))
         return drawn[-1]
 
-    x_0 = sampler.posterior(x_t.expand(rows, D), t, randn)
+    x_0 = kernel.posterior(x_t.expand(rows, D), t, randn)
     assert len(drawn) == 2  # of the sample without the observation, and of the errors
     ones = torch.ones(rows, 1).double()
     noise = torch.cat([ones, *drawn], dim=1)
@@ -121,11 +124,11 @@ def test_a_posterior_sample_has_the_moments_of_the_kalman_update(name, t, monkey
 @pytest.mark.parametrize("solver", ["gmres", "cg"])
 def test_the_estimate_of_mmps_is_the_mean_of_the_kalman_update(name, solver):
     constraint, R = OBSERVED[name]
-    sampler = on(MMPS(sigma_y=0.0, solver=solver, iterations=2 * M, rtol=1e-13), MODEL, constraint)
+    kernel = on(MMPS(sigma_y=0.0, solver=solver, iterations=2 * M, rtol=1e-13), MODEL, constraint)
     for t in double([0.9, 0.6, 0.3]):
         x_t = torch.stack([state(t, R), state(t, R) + 0.1])
         expected, _ = updated(*given(x_t, t), R)
-        torch.testing.assert_close(sampler.estimate(x_t, t), expected, rtol=0, atol=1e-7)
+        torch.testing.assert_close(kernel.estimate(x_t, t), expected, rtol=0, atol=1e-7)
 
 
 def test_dps_takes_the_residual_in_units_of_its_errors():
@@ -162,7 +165,7 @@ def test_an_ensemble_of_the_default_has_the_mean_and_the_spread_of_the_posterior
     model = Gaussian(mu, cov, LogLogit())
     constraint = Linear(A, y, noise=std)
     result = feasibly.sample(model, constraint, 512, (size,), dtype=torch.float64, monitor=False)
-    assert "16 values with noise: posterior samples" in result.reason
+    assert result.method.startswith("up to 4 times CalibratedPPR(")
     z = chi_square(result.samples, *updated(mu, cov, std.square().diag(), A, y))
     assert 512 * z.mean(dim=0).square().sum() < 80
     assert z.var(dim=0).max() < 1.4
@@ -202,8 +205,7 @@ def test_particles_weigh_modes_as_a_value_with_noise_does(y, std, level):
         constraint,
         1024,
         (2,),
-        method="particles",
-        options={"particles": 16, "levels": Levels(drawn=level)},
+        method=SMC(particles=16, levels=Levels(drawn=level)),
         dtype=torch.float64,
         monitor=False,
     )
@@ -220,12 +222,8 @@ def test_particles_weigh_modes_as_a_value_with_noise_does(y, std, level):
             assert z.var(dim=0).max() < 1.4
 
 
-QUICK = {
-    CalibratedPPR: {"steps": 8},
-    SMC: {"steps": 8, "particles": 3},
-    MMPS: {"steps": 8},
-    DPS: {"steps": 8, "zeta": 0.01},
-}
+QUICK = [CalibratedPPR(steps=8), SMC(steps=8, particles=3), MMPS(steps=8), DPS(steps=8, zeta=0.01)]
+QUICK = {type(method): method for method in QUICK}
 
 
 @pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
@@ -241,15 +239,11 @@ QUICK = {
 def test_a_member_with_noise_does_not_depend_on_its_batch_mates(kind, name):
     own = partial(EachMember, stated(STDS), normal(9, M, seed=8))
     constraint = own() if name == "of each member" else OBSERVED[name][0]
-    sampler = kind(MODEL, constraint, **QUICK[kind])
-    draw = partial(sampler.sample, shape=(D,), dtype=torch.float64)
-    together, alone = draw([5, 0, 3]), draw([3])
+    kernel = on(QUICK[kind], MODEL, constraint)
+    together, alone = (sampled(kernel, ids, (D,), dtype=torch.float64) for ids in ([5, 0, 3], [3]))
     torch.testing.assert_close(alone.samples[0], together.samples[2], rtol=1e-9, atol=1e-9)
     for key, fit in together.chi_square.items():
         torch.testing.assert_close(alone.chi_square[key][0], fit[2], rtol=1e-7, atol=1e-7)
-
-
-MODEST = {CalibratedPPR: {"steps": 16}, SMC: {"steps": 16, "particles": 2, "error": 9.0}}
 
 
 def test_what_is_exact_beside_noise_is_met_and_a_bound_is_kept():
@@ -257,8 +251,8 @@ def test_what_is_exact_beside_noise_is_met_and_a_bound_is_kept():
     circle = Equality(lambda x: x[:, :2].square().sum(dim=1) - 1, 1e-8)
     beside = [some_exact(2), *(Composite([stated(0.3), one]) for one in (bound, circle))]
     for constraint in beside:
-        for kind in (CalibratedPPR, SMC):
-            result = sampled(kind(MODEL, constraint, **MODEST[kind]), 8, (D,), dtype=torch.float64)
+        for method in (CalibratedPPR(steps=16), SMC(steps=16, particles=2, error=9.0)):
+            result = sampled(on(method, MODEL, constraint), 8, (D,), dtype=torch.float64)
             assert result.feasible.all()
             assert constraint.exact.is_feasible(result.samples).all()
 
@@ -269,13 +263,13 @@ def test_a_plan_keeps_noise_beside_inequalities_and_so_does_its_statement_throug
     noisy = Linear(normal(m, size), normal(m, seed=1), noise=0.5)
     constraint = Composite([noisy, Bounds(-3.0, 3.0, 1e-6)])
     chosen = feasibly.plan(model, constraint, (size,), dtype=torch.float64, monitor=False)
-    first, last = chosen.attempts[0].constraint, chosen.attempts[-1].constraint
+    first, last = chosen.kernels[0].constraint, chosen.kernels[-1].constraint
     assert last is constraint
     assert first.inequalities is None
     assert first.noisy is not None
     truths = normal(3, size, seed=2).clamp(-3, 3)
     work = Work(through(constraint, truths, 2), truths, 2, {}, None, 0.05)
-    restated = work.restated(chosen.attempts, constraint)
+    restated = work.restated(chosen.kernels)
     x = normal(1, size, seed=3)
     with batch.calling([4]):
         expected = work.stated.noisy.residual(x)
@@ -286,19 +280,19 @@ def test_a_plan_keeps_noise_beside_inequalities_and_so_does_its_statement_throug
 
 @pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")  # of MMPS
 @pytest.mark.parametrize(
-    ("kind", "constraint"),
+    ("method", "constraint"),
     [
-        (SMC, stated(STDS)),
-        (SMC, some_exact(2)),
-        (on(SMC(steps=8, levels=Levels(drawn=0.0)), MODEL, stated(0.1)), stated(0.1)),
-        (CalibratedPPR, some_exact(2)),
-        (MMPS, some_exact(2)),
+        (QUICK[SMC], stated(STDS)),
+        (QUICK[SMC], some_exact(2)),
+        (SMC(steps=8, levels=Levels(drawn=0.0)), stated(0.1)),
+        (QUICK[CalibratedPPR], some_exact(2)),
+        (QUICK[MMPS], some_exact(2)),
     ],
 )
-def test_no_method_exceeds_its_budget_under_noise(kind, constraint):
-    sampler = kind if isinstance(kind, SMC) else kind(MODEL, constraint, **QUICK[kind])
-    result = sampled(sampler, 4, (D,), dtype=torch.float64)
-    forward, backward = sampler.budget(M)
+def test_no_method_exceeds_its_budget_under_noise(method, constraint):
+    kernel = on(method, MODEL, constraint)
+    result = sampled(kernel, 4, (D,), dtype=torch.float64)
+    forward, backward = kernel.budget(M)
     assert result.evaluations.forward <= forward
     assert result.evaluations.backward <= backward
 
@@ -306,15 +300,21 @@ def test_no_method_exceeds_its_budget_under_noise(kind, constraint):
 def test_methods_that_take_no_noise_refuse_it():
     for method in METHODS.values():
         if method.enforces and not method.takes_noise:
-            with pytest.raises(ValueError, match=f"{method.__name__} takes exact constraints"):
-                method(MODEL, stated(0.1))
+            name = method.__name__.removeprefix("Tuned")  # which becomes PPR
+            with pytest.raises(ValueError, match=f"^{name} takes exact constraints"):
+                on(method(), MODEL, stated(0.1), (D,))
     assert {m for m in METHODS.values() if m.enforces and m.takes_noise} >= set(QUICK)
+
+
+def four_steps(model, constraint):
+    problem = Problem(model, constraint, (D,), dtype=torch.float64)
+    return Plan((CalibratedPPR(steps=4).bind(problem),))
 
 
 def few(members, constraint=None):
     whole = Composite([stated(0.3), stated(0.3)]) if constraint is None else constraint
-    sampler = on(CalibratedPPR(steps=4), MODEL, whole)
-    return sampled(sampler, members, (D,), dtype=torch.float64)
+    kernel = on(CalibratedPPR(steps=4), MODEL, whole)
+    return sampled(kernel, members, (D,), dtype=torch.float64)
 
 
 def test_results_keep_how_members_fit_through_files_and_joins(tmp_path):
@@ -332,10 +332,7 @@ def test_results_keep_how_members_fit_through_files_and_joins(tmp_path):
 
 
 def stored(path, members, constraint, chunk=2):
-    sampler = on(CalibratedPPR(steps=4), MODEL, constraint)
-    return feasibly.ensemble.run(
-        sampler, path, members, (D,), batch_size=chunk, dtype=torch.float64
-    )
+    return feasibly.ensemble.run(four_steps(MODEL, constraint), path, members, batch_size=chunk)
 
 
 def test_a_store_that_grows_has_the_samples_of_a_run_and_how_they_fit(tmp_path):
@@ -363,15 +360,15 @@ def test_failed_samples_have_no_fit_and_no_part_in_the_words(tmp_path):
             out = super().mean(x, sigma)
             return torch.where(batch.current()[:, None] == 1, torch.nan, out)
 
-    sampler = on(CalibratedPPR(steps=4), Broken(MU, COV, LogLogit()), stated(0.3))
-    with pytest.warns(InfeasibleWarning, match="1 of 3 members became non-finite"):
-        result = sampled(sampler, 3, (D,), dtype=torch.float64)
+    plan = four_steps(Broken(MU, COV, LogLogit()), stated(0.3))
+    with pytest.warns(InfeasibleWarning, match="1 of 3 samples became non-finite"):
+        result = run(plan.kernels, 3)
     (fit,) = result.chi_square.values()
     assert fit.isnan().tolist() == [False, True, False]
     said = f"chi-square a value {fit[[0, 2]].mean():.3g} on average"
     assert said in str(result)
     assert "violation" not in str(result), "all has noise"
-    summary = feasibly.ensemble.run(sampler, tmp_path / "run.zarr", 3, (D,), dtype=torch.float64)
+    summary = feasibly.ensemble.run(plan, tmp_path / "run.zarr", 3)
     assert said in str(summary)
     assert [r.chi_square == (None,) for r in summary.records] == [False, True, False]
 
@@ -406,15 +403,16 @@ def test_the_shell_samples_and_checks_observations_with_noise(
         return stopped.value.code
 
     of = ("--denoiser", f"{name}:denoiser", "--constraint", f"{name}:noisy")
+    short = ("--members", 4, "--method", "smc", "--steps", 8)
     out = tmp_path / "out"
-    assert shell("sample", *of, "--members", 4, "--steps", 8, "--out", out) == 0
+    assert shell("sample", *of, *short, "--out", out) == 0
     printed = capsys.readouterr().out
     assert "Linear(1 value with noise): chi-square a value" in printed
     (fit,) = Result.load(out / "samples.safetensors").chi_square.values()
     row = f"<td>Linear(1 value with noise)</td><td>{fit.mean():.3g}</td><td>{fit.min():.3g}</td>"
     assert row in (out / "report.html").read_text()
     store = tmp_path / "run.zarr"
-    assert shell("sample", *of, "--members", 4, "--steps", 8, "--out", store, "--chunk", 4) == 0
+    assert shell("sample", *of, *short, "--out", store, "--batch-size", 4) == 0
     assert shell("report", store) == 0
     assert row in store.with_suffix(".html").read_text()
     assert shell("check", *of) == 0
@@ -428,7 +426,7 @@ def test_the_shell_samples_and_checks_observations_with_noise(
 def test_an_audit_finds_no_fault_of_a_posterior_sampler_and_that_of_one_without_spread():
     """At a level of 0.01 an exact candidate is found at fault in at most 1 of 200 runs."""
     constraint = some_exact(1)
-    right = on(CalibratedPPR(products=D, steps=32, spacing="noise"), MODEL, constraint)
+    right = CalibratedPPR(products=D, steps=32, spacing="noise")
     narrow = replace(right, products=0, steps=8)
     found = feasibly.audit(
         MODEL,
@@ -455,8 +453,8 @@ def test_an_audit_leaves_out_those_of_its_own_methods_that_take_no_noise():
     )
     names = {candidate.name for candidate in found.candidates}
     assert "auto" in names
-    assert "ppr" not in names
-    assert any("ppr was left out. PPR takes exact" in note for note in found.notes)
+    assert "ppr-tuned" not in names
+    assert any("ppr-tuned was left out. PPR takes exact" in note for note in found.notes)
     with pytest.raises(ValueError, match="PPR takes exact constraints"):
         feasibly.audit(MODEL, stated(0.5), (D,), methods=("auto", "ppr"))
 
@@ -470,7 +468,7 @@ def test_a_curved_observation_with_noise_pulls_as_far_as_its_errors_allow():
     log_p = -((grid - 0.5) ** 2) / 2 - ((grid**2 - 1) / 0.5) ** 2 / 2
     p = log_p.softmax(dim=0)
     result = feasibly.sample(
-        model, observed, 800, (1,), options={"particles": 16}, dtype=torch.float64, monitor=False
+        model, observed, 800, (1,), method=SMC(particles=16), dtype=torch.float64, monitor=False
     )
     x = result.samples[:, 0]
     for power in (1, 2):
@@ -483,9 +481,9 @@ def test_a_move_that_overshoots_a_curved_residual_is_shortened():
     """At the slope of exp(x) - 50 from x = 0 the whole move would end at x near 49."""
     prior = Gaussian(torch.zeros(2).double(), 1e4 * torch.eye(2).double(), LogLogit())
     curved = Observation(lambda x: x[:, :1].exp(), torch.tensor([50.0]).double(), noise=0.1)
-    sampler = on(CalibratedPPR(products=0), prior, curved)
+    kernel = on(CalibratedPPR(products=0), prior, curved)
     x_t, t = torch.zeros(3, 2).double(), torch.tensor(0.99).double()
-    x_0 = sampler.posterior(x_t, t, torch.zeros_like)
+    x_0 = kernel.posterior(x_t, t, torch.zeros_like)
     assert curved.residual(x_0).abs().max() < curved.residual(torch.zeros_like(x_t)).abs().min()
     assert (x_0[:, 0] < 10).all()
     # a linear residual that does not say so is moved onto as one that does
@@ -530,10 +528,10 @@ def test_members_that_fit_worse_than_errors_allow_are_said_to(tmp_path, far):
         result = feasibly.sample(prior, seen, 4, (100,), monitor=False)
     words = "worse than its errors allow"
     assert any(words in w for w in result.warnings) == far
-    sampler = on(CalibratedPPR(steps=8), prior, seen)
+    plan = Plan((on(CalibratedPPR(steps=8), prior, seen, (100,)),))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        summary = feasibly.ensemble.run(sampler, tmp_path / "run.zarr", 4, (100,), batch_size=2)
+        summary = feasibly.ensemble.run(plan, tmp_path / "run.zarr", 4, batch_size=2)
     said = [w for w in caught if words in str(w.message)]
     assert [w.category for w in said] == [CalibrationWarning] * far
     assert str(summary).count(words) == far
@@ -547,8 +545,8 @@ def test_kept_derivatives_give_the_samples_of_products(monkeypatch):
     def draw():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            method = on(CalibratedPPR(steps=8, iterations=7), MODEL, constraint)
-            return feasibly.sampling.run([method], 4, (D,), seed=0, dtype=torch.float64).samples
+            kernel = on(CalibratedPPR(steps=8, iterations=7), MODEL, constraint)
+            return sampled(kernel, 4, (D,), dtype=torch.float64).samples
 
     kept = draw()
     monkeypatch.setattr(moments, "KEPT", 0)

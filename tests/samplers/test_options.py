@@ -65,13 +65,13 @@ def test_bad_options_are_refused(method):
     for option, values in REFUSED[method].items():
         for value in values:
             with pytest.raises(ValueError, match=rf"{method.__name__}\({option}=...\)"):
-                method(NORMAL, LINE, **{option: value})
+                method(**{option: value})
 
 
 @pytest.mark.parametrize("method", [ECI, PDM])
 def test_there_is_no_eta(method):
     with pytest.raises(TypeError, match="eta"):
-        method(NORMAL, LINE, eta=0.0)
+        method(eta=0.0)
 
 
 def test_constraints_that_a_method_cannot_take_are_refused():
@@ -99,10 +99,10 @@ COSTS = [
 ]
 
 
-@pytest.mark.parametrize(("sampler", "forward", "backward"), COSTS)
-def test_a_run_costs_its_budget(sampler, forward, backward):
-    spent = sampled(sampler, 3, (2,)).evaluations
-    assert (spent.forward, spent.backward) == (forward, backward) == sampler.budget()
+@pytest.mark.parametrize(("kernel", "forward", "backward"), COSTS)
+def test_a_run_costs_its_budget(kernel, forward, backward):
+    spent = sampled(kernel, 3, (2,)).evaluations
+    assert (spent.forward, spent.backward) == (forward, backward) == kernel.budget()
     assert (spent.member_forward, spent.member_backward) == (3 * forward, 3 * backward)
 
 
@@ -157,5 +157,5 @@ def test_without_its_own_part_a_method_is_another(name):
 
 
 def test_a_cost_may_depend_on_the_number_of_residuals():
-    sampler = on(MMPS(steps=5, corrections=3, iterations=3), NORMAL, plane(2, 2))
-    assert [sampler.budget(m) for m in (1, 2, 9)] == [(20, 20), (20, 40), (20, 60)]
+    kernel = on(MMPS(steps=5, corrections=3, iterations=3), NORMAL, plane(2, 2))
+    assert [kernel.budget(m) for m in (1, 2, 9)] == [(20, 20), (20, 40), (20, 60)]

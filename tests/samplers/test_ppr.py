@@ -1,14 +1,13 @@
 """Algorithm 2."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 import torch
 
-import feasibly
-from feasibly import PPR, Ancestral, Equality
+from feasibly import PPR, Ancestral, Equality, TunedPPR
 from feasibly.minimizers import LBFGS, GaussNewton, WarmLBFGS
 from feasibly.oracles import Gaussian
 from feasibly.randomness import MemberNoise
@@ -29,19 +28,19 @@ UNREACHABLE = Equality(lambda x: x.square().sum(dim=1) + 1, tolerance=1e-6)
 def test_budget_is_that_of_the_paper(minimize, gaussian):
     """T (1 + M (P + 1)) forward and T M P backward evaluations, when no member stops early."""
     for T, M in ((1, 1), (4, 2), (2, 3)):
-        sampler = on(PPR(steps=T, repeats=M, minimize=minimize), gaussian, UNREACHABLE)
-        spent = sampled(sampler, 3, (2,)).evaluations
+        kernel = on(PPR(steps=T, repeats=M, minimize=minimize), gaussian, UNREACHABLE)
+        spent = sampled(kernel, 3, (2,)).evaluations
         expected = (T * (1 + M * (minimize.steps + 1)), T * M * minimize.steps)
-        assert (spent.forward, spent.backward) == expected == sampler.budget()
+        assert (spent.forward, spent.backward) == expected == kernel.budget()
         assert (spent.member_forward, spent.member_backward) == tuple(3 * n for n in expected)
 
 
 def test_the_papers_settings_are_the_defaults_and_cost_1216_and_1024(gaussian):
-    sampler = on(PPR(), gaussian, UNREACHABLE)
-    assert (sampler.steps, sampler.repeats, sampler.sigma_max) == (64, 2, math.inf)
-    assert sampler.minimize == LBFGS(steps=8, max_step=None)
-    assert sampler.last is None
-    assert sampler.budget() == (1216, 1024)
+    kernel = on(PPR(), gaussian, UNREACHABLE)
+    assert (kernel.steps, kernel.repeats, kernel.sigma_max) == (64, 2, math.inf)
+    assert kernel.minimize == LBFGS(steps=8, max_step=None)
+    assert kernel.last is None
+    assert kernel.budget() == (1216, 1024)
 
 
 @pytest.mark.parametrize("m", [3, 12], ids=["dense", "krylov"])
@@ -49,9 +48,9 @@ def test_the_papers_settings_are_the_defaults_and_cost_1216_and_1024(gaussian):
 def test_budget_counts_the_products_of_several_residuals(m):
     prior = Gaussian(torch.zeros(16), torch.eye(16), LogLogit())
     constraint = Equality(lambda x: x[:, :m].square() + 1, tolerance=1e-9)
-    sampler = on(PPR(steps=2, minimize=GaussNewton(rtol=1e-12)), prior, constraint)
-    spent = sampled(sampler, 2, (16,), dtype=torch.float64).evaluations
-    forward, backward = sampler.budget(residuals=m)
+    kernel = on(PPR(steps=2, minimize=GaussNewton(rtol=1e-12)), prior, constraint)
+    spent = sampled(kernel, 2, (16,), dtype=torch.float64).evaluations
+    forward, backward = kernel.budget(residuals=m)
     assert spent.forward <= forward
     assert spent.backward <= backward
     if m == 3:
@@ -60,12 +59,12 @@ def test_budget_counts_the_products_of_several_residuals(m):
 
 def test_trivial_constraint_leaves_the_predictor_and_the_renoising(gaussian):
     """Where nothing is violated, PROJECT is the denoiser."""
-    sampler = on(PPR(), gaussian, Equality(lambda x: 0 * x, tolerance=1e-9))
+    kernel = on(PPR(), gaussian, Equality(lambda x: 0 * x, tolerance=1e-9))
     x = normal(5, 2)
     t = torch.tensor(0.4, dtype=torch.float64)
-    found = sampler.project(x, t, radius=1.0)
+    found = kernel.project(x, t, radius=1.0)
     torch.testing.assert_close(found.x_0, gaussian(x, t).mean, rtol=0, atol=1e-14)
-    torch.testing.assert_close(sampler.scale(t) * found.x, x, rtol=0, atol=1e-14)
+    torch.testing.assert_close(kernel.scale(t) * found.x, x, rtol=0, atol=1e-14)
 
 
 def test_above_its_levels_a_step_is_the_predictor(checkerboard):
@@ -84,15 +83,15 @@ def test_a_step_predicts_then_projects_and_renoises_so_many_times(checkerboard):
     within the radius of the level that the step came from."""
     constraint = CURVE
     minimize = GaussNewton(steps=3, max_distance=0.3)  # so short that the radius is felt
-    sampler = on(PPR(repeats=3, minimize=minimize), checkerboard, constraint)
+    kernel = on(PPR(repeats=3, minimize=minimize), checkerboard, constraint)
     t, s = torch.tensor([0.6, 0.5], dtype=torch.float64)
     x, *noise = normal(5, 7, 2)
     given = iter(noise)
-    found = sampler.step(x, t, s, lambda like: next(given))
-    x_s = sampler.predict(x, checkerboard(x, t).mean, t, s, lambda like: noise[0])
+    found = kernel.step(x, t, s, lambda like: next(given))
+    x_s = kernel.predict(x, checkerboard(x, t).mean, t, s, lambda like: noise[0])
     for z in noise[1:]:
-        x_0 = sampler.project(x_s, s, radius=sampler.noise_level(t)).x_0
-        x_s = sampler.renoise(x_0, s, lambda like, z=z: z)
+        x_0 = kernel.project(x_s, s, radius=kernel.noise_level(t)).x_0
+        x_s = kernel.renoise(x_0, s, lambda like, z=z: z)
     assert torch.equal(found.x, x_s)
     assert torch.equal(found.x_0, x_0)
 
@@ -101,13 +100,13 @@ def test_projection_on_a_gaussian_is_the_closed_form():
     """With an affine denoiser and a linear constraint, PROJECT is a least-distance problem."""
     prior, constraint = correlated(LogLogit(), 6), plane(2, 6, tolerance=1e-12)
     minimize = GaussNewton(max_distance=None, damping=0.0)
-    sampler = on(PPR(minimize=minimize), prior, constraint)
+    kernel = on(PPR(minimize=minimize), prior, constraint)
     t, x = torch.tensor(0.5, dtype=torch.float64), normal(4, 6)
     x_0, slope = denoised(prior, x, t)
     J = constraint.A @ slope
     expected = x - constraint.residual(x_0) @ torch.linalg.inv(J @ J.T) @ J
-    best = sampler.project(x, t, radius=1.0)
-    torch.testing.assert_close(sampler.scale(t) * best.x, expected)
+    best = kernel.project(x, t, radius=1.0)
+    torch.testing.assert_close(kernel.scale(t) * best.x, expected)
     torch.testing.assert_close(best.x_0, denoised(prior, expected, t)[0])
     assert (best.value < 1e-12).all()
 
@@ -131,7 +130,7 @@ def test_schedules_are_equivalent_under_x_over_alpha(base, eta):
     results = []
     for schedule in (base, Exploding(base)):
         prior = Gaussian(torch.zeros(2), torch.tensor([[1.0, 0.5], [0.5, 1.0]]), schedule)
-        sampler = on(
+        kernel = on(
             PPR(steps=16, repeats=1, eta=eta, minimize=GaussNewton(), sigma_max=0.75),
             prior,
             constraint,
@@ -143,8 +142,8 @@ def test_schedules_are_equivalent_under_x_over_alpha(base, eta):
 
         x_t = schedule(torch.tensor(1.0, dtype=torch.float64))[1] * next(noise)
         path = []
-        for t, s in pairwise(sampler.times()):
-            x_t, x_0, _ = sampler.step(x_t, t, s, randn)
+        for t, s in pairwise(kernel.times()):
+            x_t, x_0, _ = kernel.step(x_t, t, s, randn)
             path.append(torch.cat((x_t / schedule(s)[0], x_0)))
         results.append(torch.stack(path))
     torch.testing.assert_close(results[0], results[1], rtol=1e-6, atol=1e-8)
@@ -154,12 +153,12 @@ def test_schedules_are_equivalent_under_x_over_alpha(base, eta):
 def test_projection_stays_within_the_trust_radius(schedule):
     """Half of the radius in units of clean data, as wide as the noise of so many numbers."""
     prior = Gaussian(torch.zeros(2), torch.eye(2), schedule)
-    sampler = on(PPR(minimize=GaussNewton(steps=8, max_distance=0.5)), prior, UNREACHABLE)
+    kernel = on(PPR(minimize=GaussNewton(steps=8, max_distance=0.5)), prior, UNREACHABLE)
     t = torch.tensor(0.3, dtype=torch.float64)
     alpha, _ = schedule(t)
     x = alpha * normal(32, 2, seed=11)
     for radius in (1.0, 0.2):
-        found = sampler.scale(t) * sampler.project(x, t, radius).x
+        found = kernel.scale(t) * kernel.project(x, t, radius).x
         moved = (found - x).norm(dim=1) / alpha
         assert moved.max() <= 0.5 * radius * math.sqrt(2) * (1 + 1e-9)
         assert moved.max() > 0.1 * radius * math.sqrt(2)
@@ -172,11 +171,6 @@ def test_projection_stays_within_the_trust_radius(schedule):
         {"repeats": 1.5},
         {"sigma_max": None},
         {"sigma_max": 1e-4},
-        {"share": 1.0},
-        {"share": -0.1},
-        {"share": "a"},
-        {"sigma_share": 0.0},
-        {"sparse": -1.0},
     ],
     ids=str,
 )
@@ -200,12 +194,11 @@ def test_the_last_projection_goes_on_for_members_that_are_nearly_feasible():
     truth = torch.linalg.cholesky(cov) @ MemberNoise(1, [0], (128,), dtype=torch.float64)()[0]
     y = (2 * truth[32:96]).sin()
     seen = Equality(lambda x: (2 * x[:, 32:96]).sin() - y, tolerance=1e-4)
-    settings = {"dtype": torch.float64, "options": {"steps": 24}, "method": "ppr"}
-    sampler = feasibly.plan(field, seen, (128,), **settings).attempts[0]
-    assert sampler.last == replace(sampler.minimize, steps=160)
+    kernel = on(TunedPPR(steps=24), field, seen, (128,))
+    assert kernel.last == replace(kernel.minimize, steps=160)
     long, short = (
         sampled(each, 8, (128,), dtype=torch.float64)
-        for each in (sampler, replace(sampler, last=None))
+        for each in (kernel, replace(kernel, last=None))
     )
     assert short.feasible.double().mean() < 0.5
     assert long.feasible.all()
@@ -217,67 +210,28 @@ def test_the_last_projection_goes_on_for_members_that_are_nearly_feasible():
 def test_the_budget_counts_the_longer_last_projection(broad):
     impossible = Equality(lambda x: x[:, :12].square() + 1, tolerance=1e-6)
     minimize = {"minimize": WarmLBFGS(steps=4), "last": WarmLBFGS(steps=9)}
-    sampler = on(PPR(steps=12, repeats=1, sigma_max=10.0, **minimize), broad, impossible)
-    spent = sampled(sampler, 2, (16,), dtype=torch.float64).evaluations
-    assert (spent.forward, spent.backward) == sampler.budget(12)
-    levels = sum(sampler.noise_level(s) <= 10.0 for s in sampler.times()[1:])
+    kernel = on(PPR(steps=12, repeats=1, sigma_max=10.0, **minimize), broad, impossible)
+    spent = sampled(kernel, 2, (16,), dtype=torch.float64).evaluations
+    assert (spent.forward, spent.backward) == kernel.budget(12)
+    levels = sum(kernel.noise_level(s) <= 10.0 for s in kernel.times()[1:])
     assert spent.backward == 4 * (levels - 1) + 9
 
 
 def test_projections_of_a_run_share_their_curvature(broad):
     """The pairs of a step are the next one's to begin with, and a run's own."""
     curved = Equality(lambda x: x[:, :12] + x[:, :12] ** 3 - 0.3, tolerance=1e-12)
-    sampler = on(PPR(steps=6, minimize=WarmLBFGS(steps=4, memory=48)), broad, curved)
+    kernel = on(PPR(steps=6, minimize=WarmLBFGS(steps=4, memory=48)), broad, curved)
     noise = MemberNoise(0, [0, 1], (16,), dtype=torch.float64)
-    memories = [step.memory for _, _, step in trajectory(sampler, noise)]
+    memories = [step.memory for _, _, step in trajectory(kernel, noise)]
     assert memories[0].count.eq(0).all()
     for before, after in pairwise(memories):
         assert (before.count < after.count).all()
         # a step adds to the pairs, and changes none
         assert torch.equal(after.s[: before.count.min()], before.s[: before.count.min()])
-    _, _, again = next(trajectory(sampler, noise))
+    _, _, again = next(trajectory(kernel, noise))
     assert again.memory.count.eq(0).all()
     # and they are used: the first direction of a warm search is no gradient
     x, t = torch.zeros(2, 16).double(), torch.tensor(0.5).double()
-    warm, cold = (sampler.project(x, t, 1.0, memory) for memory in (memories[-1], None))
+    warm, cold = (kernel.project(x, t, 1.0, memory) for memory in (memories[-1], None))
     assert not torch.allclose(warm.x_0, cold.x_0)
     assert cold.state is None, "outside of a run there is nothing to share"
-
-
-def test_projections_may_stop_at_a_share_below_a_noise_level_but_for_the_last(gaussian):
-    """What each projection is asked for, by its noise level."""
-    asked = {}
-
-    @dataclass(frozen=True)
-    class Asked(GaussNewton):
-        def __call__(self, residual, x, *rest, share=0.0, **others):
-            asked[len(asked)] = share
-            assert others["enough"] == 1e-8, "the tolerance"
-            return super().__call__(residual, x, *rest, share=share, **others)
-
-    line = Equality(lambda x: x[:, :1] - 0.3, tolerance=1e-8)
-    sampler = on(
-        PPR(steps=8, repeats=1, minimize=Asked(), share=0.1, sigma_share=1.0), gaussian, line
-    )
-    sampled(sampler, 4, (2,))
-    levels = [sampler.noise_level(t) for t in sampler.times()[1:]]
-    assert list(asked.values()) == [0.1 * (level <= 1.0) for level in levels[:-1]] + [0.0]
-    assert len(set(asked.values())) == 2
-
-
-def test_every_second_step_is_left_out_below_a_noise_level(gaussian):
-    line = Equality(lambda x: x[:, :1] - 0.3, tolerance=1e-8)
-    whole = on(PPR(steps=9, repeats=1, minimize=GaussNewton()), gaussian, line)
-    times = whole.times()
-    above = sum(whole.noise_level(t) > 0.3 for t in times)
-    assert 0 < above < 7
-    sampler = replace(whole, sparse=0.3)
-    kept = [*range(above), *range(above, 9, 2), 9]
-    assert torch.equal(sampler.times(), times[kept])
-    result = sampled(sampler, 4, (2,))
-    assert result.feasible.all()
-    assert [(one.step, one.steps) for one in result.trace] == [
-        (k, len(kept) - 1) for k in range(1, len(kept))
-    ]
-    assert sampler.budget(1)[0] < whole.budget(1)[0]
-    assert result.evaluations.forward <= sampler.budget(1)[0]
