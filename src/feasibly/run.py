@@ -92,8 +92,11 @@ def run(
         SamplingError: If a step fails, or all samples do. Whatever is raised once samples are
             there has an attribute `partial`: the result of those that are finished, or None.
     """
-    if not kernels:
-        raise ValueError("A run needs at least one kernel.")
+    if not kernels or not all(isinstance(one, Method) for one in kernels):
+        raise ValueError(
+            "A run takes kernels, one for each attempt, such as feasibly.plan(...).kernels, got "
+            f"{kernels!r:.200}."
+        )
     problem = kernels[-1].bound_to
     ids, size = requested(problem, members, seed)
     evaluations, start = Evaluations(), time.perf_counter()

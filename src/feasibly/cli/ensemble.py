@@ -117,7 +117,8 @@ def resume(
     """
     manifest = Store(store).manifest
     config = manifest.config
-    batch_size = batch_size or manifest.chunk or "auto"
+    if batch_size is None:
+        batch_size = manifest.chunk or "auto"
     if not config.source:
         raise ValueError(
             f"{store} was made by feasibly.ensemble.run and not by a command; call it again."

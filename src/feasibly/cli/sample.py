@@ -75,7 +75,16 @@ def sample(
         options = (f"steps={steps}", *options)
     job = Job(denoiser, constraint, method, options)
     if out.suffix == ".zarr":
-        return fill(job, out, members, shape, seed, batch_size or "auto", infeasible, layout)
+        return fill(
+            job,
+            out,
+            members,
+            shape,
+            seed,
+            "auto" if batch_size is None else batch_size,
+            infeasible,
+            layout,
+        )
     if batch_size == "auto" or infeasible != "keep" or layout is not None:
         raise ValueError(
             "--batch-size auto, --infeasible and --layout are for stores: give --out NAME.zarr."

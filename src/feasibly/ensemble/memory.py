@@ -156,6 +156,7 @@ def estimate(kernel: Method, *, members: int = SEVERAL, population: int = POPULA
         SamplingError: If a step fails, for one sample alone does not fit, say.
     """
     whole("members", members, 1, of="estimate")
+    whole("population", population, 1, of="estimate")
     problem, length = kernel.bound_to, kernel.taken
     check_room(problem.shape, problem.dtype, problem.device)
     if isinstance(kernel, SMC):

@@ -218,7 +218,7 @@ class Rejection(CalibratedPPR):
         if pilot is None or pilot.key != repr(self):
             raise ValueError(
                 f"{type(self).__name__} has no pilot for its settings; take "
-                "`sampler.prepare(problem)`."
+                "`kernel.prepare(seen)`."
             )
         found = answers(self, noise, pilot.answer)
         same_prior, same_target = same(*found, pilot.answer, pilot.residual)

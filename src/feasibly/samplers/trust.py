@@ -131,7 +131,7 @@ class TrustSampling(Method):
         if self.bounds is None:
             raise ValueError(
                 "TrustSampling needs its bounds: give `bound`, or take "
-                "`sampler.prepare(problem)`, which calibrates them."
+                "`kernel.prepare(seen)`, which calibrates them."
             )
         return self.bounds[self.index(t)]
 
