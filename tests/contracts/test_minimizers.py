@@ -313,30 +313,3 @@ def test_bad_arguments_are_refused_by_name(kind):
         for value in (least - 1, math.nan)[: 2 if isinstance(getattr(kind, name), float) else 1]:
             with pytest.raises(ValueError, match=rf"^{kind.__name__}\({name}=.*at least"):
                 kind(**{name: value})
-
-
-@pytest.mark.parametrize("make", KINDS.values(), ids=KINDS.keys())
-def test_a_share_ends_a_search_at_its_first_iterate_that_is_enough(make):
-    seen = {}
-    for share in (0.0, 0.9):
-        seen[share] = []
-
-        def residual(x, share=share):
-            r, x_0 = mild(x)
-            seen[share].append(r.detach().square().sum().item())
-            return r, x_0
-
-        make(steps=12)(residual, normal(1, 4, seed=3), threshold=1e-30, share=share)
-    whole, some = seen.values()
-    assert some == whole[: len(some)]
-    assert [value <= 0.9 * some[0] for value in some] == [False] * (len(some) - 1) + [True]
-
-
-def test_a_share_is_of_what_each_sample_began_with():
-    x = double([[30.0], [0.03]])
-    found = LBFGS(steps=40, max_step=None, line_search=False)(
-        lambda x: (x**3, x), x, threshold=1e-30, share=0.5
-    )
-    ratio = found.value / x[:, 0] ** 6
-    assert (ratio <= 0.5).all()
-    assert (ratio > 1e-3).all()  # the far one's share would have stopped the near one at once

@@ -112,7 +112,6 @@ class Minimizer(ABC):
         unit: float = 1.0,
         proximity: float = 0.0,
         state: Any = None,
-        share: float = 0.0,
         enough: float = 0.0,
         violation: Violation | None = None,
     ) -> Minimum:
@@ -125,10 +124,9 @@ class Minimizer(ABC):
             unit: The length in which `max_step` and `max_distance` are measured.
             proximity: The weight :math:`p` of staying near the start, for a proximal map.
             state: What :meth:`init` or the search before returned, which is left as it is.
-            share: A sample also stops at or below this share of the objective at the start.
             enough: A sample whose best objective is at or below this also stops at an evaluation
                 that lowers it by less than a tenth. One that raises it is a trial, and goes on.
-            violation: What `threshold`, `share` and `enough` are compared with, as a function of
+            violation: What `threshold` and `enough` are compared with, as a function of
                 the residual; None for the objective.
 
         Returns:
@@ -137,7 +135,7 @@ class Minimizer(ABC):
         cap, radius = (
             None if bound is None else bound * unit for bound in (self.max_step, self.max_distance)
         )
-        search = Search(residual, x, threshold, radius, proximity, share, enough, violation)
+        search = Search(residual, x, threshold, radius, proximity, enough, violation)
         state = self.search(search, cap, state)
         return search.best._replace(state=state)
 
@@ -161,18 +159,16 @@ class Search:
         threshold: float,
         radius: float | None,
         proximity: float = 0.0,
-        share: float = 0.0,
         enough: float = 0.0,
         violation: Violation | None = None,
     ) -> None:
         self.violation = violation
         self._residual, self.radius, self.proximity = residual, radius, proximity
-        self.threshold, self.share, self.enough = threshold, share, enough
+        self.threshold, self.enough = threshold, enough
         self.start = self.x = x.detach()
         self.active = torch.arange(x.shape[0], device=x.device)
         nothing = torch.full(x.shape[:1], torch.inf, dtype=x.dtype, device=x.device)
         self.best = Minimum(self.start, torch.full_like(x, torch.nan), nothing)
-        self.goal: Tensor | None = None  # where each member stops
         self.least = nothing  # what was compared with it so far
 
     def residual(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -197,10 +193,8 @@ class Search:
         now = value.detach() if self.violation is None else self.violation(r.detach())
         best = self.least[self.active]
         self.least = self.least.index_copy(0, self.active, torch.fmin(best, now).to(best))
-        if self.goal is None:  # at the start all members search: `now` has a value of each
-            self.goal = (self.share * now).clamp_min(self.threshold)
         settled = (best <= self.enough) & (now <= best) & (now > (1 - GAIN) * best)
-        return r, value, now.isfinite() & (now > self.goal[self.active]) & ~settled
+        return r, value, now.isfinite() & (now > self.threshold) & ~settled
 
     def _keep_best(self, x_0: Tensor, value: Tensor) -> None:
         better = value < self.best.value[self.active]  # never, where the value is NaN

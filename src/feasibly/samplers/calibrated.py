@@ -324,8 +324,12 @@ class CalibratedPPR(Method):
             )
         if self.products != math.inf:
             self._at_least(0, "products")
-        pairs = self.dimensions or ()
-        if not all(level > 0 and isinstance(n, int) and n >= 0 for level, n in pairs):
+        pairs = () if self.dimensions is CHOSEN else self.dimensions
+        good = isinstance(pairs, tuple) and all(
+            isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[1], int)
+            for pair in pairs
+        )
+        if not good or not all(level > 0 and number >= 0 for level, number in pairs):
             raise ValueError(
                 "CalibratedPPR(dimensions=...) is a tuple of pairs, each of a noise level and "
                 f"a whole number, got {pairs!r}."

@@ -116,10 +116,6 @@ class PPR(Method):
         }
         return minimize(residual, x_t / scale, stop, unit, 0.0, memory, **stops)
 
-    def early(self, t: Tensor) -> float:
-        r"""Returns the share of :math:`\|r\|^2` at its start at which a projection may stop; 0."""
-        return 0.0
-
     def begin(self, noise: MemberNoise) -> Start:
         start = super().begin(noise)
         return start._replace(memory=self.minimize.init(start.x))
