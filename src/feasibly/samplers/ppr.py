@@ -108,13 +108,15 @@ class PPR(Method):
 
         minimize = self.last if self.last and t == 0 else self.minimize
         unit = radius * math.sqrt(x_t[0].numel()) * (alpha_t / scale).item()
-        stop, enough = self.stop, self.constraint.tolerance
-        stops = {
-            "share": self.early(t),
-            "enough": enough,
-            "violation": self.constraint.violation_of,
-        }
-        return minimize(residual, x_t / scale, stop, unit, 0.0, memory, **stops)
+        return minimize(
+            residual,
+            x_t / scale,
+            threshold=self.stop,
+            unit=unit,
+            state=memory,
+            enough=self.constraint.tolerance,
+            violation=self.constraint.violation_of,
+        )
 
     def begin(self, noise: MemberNoise) -> Start:
         start = super().begin(noise)
