@@ -279,7 +279,7 @@ def test_an_overview_of_one_member_or_of_zeros_can_be_saved():
 
 
 def test_an_overview_needs_a_finite_member_and_a_number_of_members():
-    with pytest.raises(ValueError, match="no member is finite"):
+    with pytest.raises(ValueError, match="no sample is finite"):
         feasibly.plot(ensemble(2, n=2, failed=(0, 1)))
     for wrong in (0, 1.5):
         with pytest.raises(ValueError, match=rf"plot\(members=.* whole number.*, got {wrong}"):

@@ -349,3 +349,15 @@ def test_a_covariance_that_is_symmetric_but_for_rounding_is_taken():
 def test_what_contradicts_within_errors_is_no_contradiction():
     rows([[1.0, 0.0], [1.0, 0.0]], [0.0, 1.0], [0.0, 1.0], 1e-6)()
     rows([[1.0, 0.0], [1.0, 0.0]], [0.0, 1.0], 0.1)()
+
+
+@pytest.mark.parametrize("std", [0.0, [0.0, 0.0], [[0.0, 0.0], [0.0, 0.0]]])
+def test_noise_of_zero_is_an_exact_constraint(std):
+    A, y = torch.tensor([[1.0, 2.0, 0.0], [0.0, 1.0, -1.0]]), torch.tensor([0.5, -0.2])
+    exact, zero = Linear(A, y, atol=0.01), Linear(A, y, atol=0.01, noise=std)
+    x = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
+    assert zero.noisy is None
+    assert zero.inequalities is None
+    assert repr(zero) == repr(exact)
+    for one, other in zip(zero.intervals(x), exact.intervals(x), strict=True):
+        torch.testing.assert_close(one, other)
