@@ -87,7 +87,10 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning"),
     pytest.mark.filterwarnings("ignore::feasibly.errors.CalibrationWarning"),
 ]
-every_method = pytest.mark.parametrize("name", METHODS)
+# a second variant of a method, after a comma, is a slow test
+every_method = pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] * (", " in n)) for n in METHODS]
+)
 on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 OUTPUTS = ("state", "denoised", "projected")
 N, SEED = 12, 5
