@@ -5,7 +5,7 @@ __all__ = ["plan", "sample"]
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -25,7 +25,7 @@ from .randomness import MemberNoise
 from .remarks import remarks
 from .result import Result, Snapshot
 from .run import requested, run
-from .samplers import SMC, CalibratedPPR, Method, TunedPPR
+from .samplers import Method
 from .survey import SIZE, Survey, UnseenError
 
 LONG = 10.0
@@ -46,7 +46,7 @@ def sample(
     shape: Sequence[int],
     *,
     method: str | Method = "auto",
-    error: float = 0.025,
+    error: float | None = None,
     attempts: int | None = None,
     monitor: bool = True,
     seed: int = 0,
@@ -68,16 +68,16 @@ def sample(
         shape: The shape of one sample.
         method: `auto`; a method with its options, such as `PPR(steps=128)`; or a method's name,
             one of :data:`feasibly.samplers.METHODS`, for its defaults.
-        error: The standard error that importance weights may have, where `auto` takes them: more
-            particles lower it, at their cost.
+        error: The standard error that importance weights may have, where `auto` takes them; None
+            for 0.025. More particles lower it, at their cost.
         attempts: How often a sample is sampled, at most, if it ends infeasible or implausible;
             None for the method's choice.
         monitor: Whether to test which samples are plausible; see :mod:`feasibly.monitor`. It
             costs 9 forward evaluations a sample, or 5 from 64 elements on, and one more for its
             conditions, in addition to some 30 for each of 64 unconditional samples. These are
-            taken by `auto` in any case, for its choice. If the denoiser has conditions that
-            differ between samples, those with other conditions are not tested, and the result
-            says so.
+            taken in any case by `auto` and by methods that choose options by them. If the
+            denoiser has conditions that differ between samples, those with other conditions are
+            not tested, and the result says so.
         seed: The seed of the ensemble, from 0 to 2^32 - 1.
         batch_size: How many states may go through the denoiser at a time; None for all.
         dtype: The type of the samples, float32 or float64.
@@ -126,7 +126,7 @@ def plan(
     shape: Sequence[int],
     *,
     method: str | Method = "auto",
-    error: float = 0.025,
+    error: float | None = None,
     attempts: int | None = None,
     monitor: bool | Monitor = True,
     batch_size: int | None = None,
@@ -151,15 +151,17 @@ def plan(
 def _planned(
     problem: Problem,
     method: str | Method,
-    error: float,
+    error: float | None,
     attempts: int | None,
     monitor: bool | Monitor,
 ) -> Plan:
     """Returns the kernels for a problem; see :func:`plan`."""
     if attempts is not None:
         whole("attempts", attempts, 1)
-    if not error > 0:
+    if error is not None and not error > 0:
         raise ValueError(f"sample(error=...) must be a positive number, got {error!r}.")
+    if error is not None and method != "auto":
+        raise ValueError("error=... is of 'auto'; a method has it as SMC(error=...).")
     named, constraint, meter = method_of(method), problem.constraint, current()
     with meter.part("test of the denoiser and the constraint", 0):
         gradient = constraint is not None if named is None else named.differentiates
@@ -173,7 +175,7 @@ def _planned(
     with counted(evaluations), calling([0], problem.device):
         # the target of sample 0 stands for all, if each has its own
         if constraint is not None:
-            if named is None or isinstance(named, SMC | CalibratedPPR | TunedPPR):
+            if named is None or named.chooses:
                 constraint = balanced(constraint, seen.x_0)
                 problem = problem.but(constraint=constraint)
             if isinstance(monitor, Monitor):
@@ -183,13 +185,12 @@ def _planned(
                 start = time.perf_counter()
                 try:
                     with meter.part("survey of unconditional samples", 0):
-                        survey = _surveyed(problem)
-                        monitor = Monitor.of(survey) if monitor else False
+                        survey, monitor = _surveyed(problem, watched=bool(monitor))
                     taken = time.perf_counter() - start
                     known = tuple(remarks(constraint, survey))
                 except UnseenError:  # the run itself may say where
                     known, monitor = (UNSEEN,), False
-        case = Case(problem, seen, survey, attempts, error)
+        case = Case(problem, seen, survey, attempts, **({"error": error} if error else {}))
         chosen = choose(case) if named is None else Plan(case.repeated(named))
     forward, backward = chosen.kernels[0].expected(seen.residuals)
     watch = monitor if isinstance(monitor, Monitor) else None
@@ -204,8 +205,9 @@ def _planned(
     )
 
 
-def _surveyed(problem: Problem) -> Survey:
-    """Samples unconditionally, fewer at a time if they do not fit into memory.
+def _surveyed(problem: Problem, watched: bool) -> tuple[Survey, Monitor | Literal[False]]:
+    """Samples unconditionally, fewer at a time if they do not fit into memory. Returns the survey
+    and, if it is asked for, the monitor.
 
     Raises:
         SamplingError: If that fails.
@@ -213,7 +215,8 @@ def _surveyed(problem: Problem) -> Survey:
     size, where = min(problem.batch_size or SIZE, SIZE), "Sampling without the constraint"
     while True:
         try:
-            return Survey.of(problem.but(batch_size=size))
+            survey = Survey.of(problem.but(batch_size=size))
+            return survey, Monitor.of(survey) if watched else False
         except (SamplingError, ConstraintError, DenoiserError) as error:
             if size == 1 or not is_exhausted(error):
                 raise

@@ -54,7 +54,7 @@ class SamplingError(_Said, RuntimeError):
     """A run had to stop.
 
     Attributes:
-        partial: The result of the members that were finished before; None if there were none.
+        partial: The result of the samples that were finished before; None if there were none.
     """
 
     def __init__(self, message: str, partial: Any = None) -> None:
@@ -67,8 +67,8 @@ class StoreError(_Said, ValueError):
 
 
 class InfeasibleWarning(_Said, UserWarning):
-    """Members of an ensemble do not satisfy its constraint."""
+    """Samples do not satisfy their constraint."""
 
 
 class CalibrationWarning(_Said, UserWarning):
-    """Members of an ensemble are not samples of the distribution that they stand for."""
+    """Samples may not have the distribution that they stand for."""

@@ -159,8 +159,14 @@ def advice(kernel: Method, x: Tensor, ids: Sequence[int]) -> str:
         with calling(ids, x.device):
             before = best = constraint.violation(x).median().item()
             for longer, length in trials:
-                found = longer(lambda z: (constraint.residual(z), z), x, kernel.stop, length)
-                if (reached := found.value.median().item()) <= goal:
+                found = longer(
+                    lambda z: (constraint.residual(z), z),
+                    x,
+                    kernel.stop,
+                    length,
+                    violation=constraint.violation_of,
+                )
+                if (reached := constraint.violation(found.x).median().item()) <= goal:
                     return f"The last projection stops too early; {name}={longer!r} gets there."
                 if reached <= best:
                     best, nearest = reached, found.x
@@ -289,7 +295,10 @@ def misfits(result: Result, constraint: Constraint | None) -> Iterator[str]:
 def warn(result: Result, kernels: Sequence[Method]) -> None:
     """Warns the caller of :func:`run` of infeasible samples and of what kernels complain of."""
     current().erase()
-    for sentence in (*complaints(kernels, result.statistics), *doubts(result.populations)):
+    particles = max(getattr(kernel, "particles", 0) for kernel in kernels)
+    more = f"method=SMC(particles={4 * particles})"
+    doubted = doubts(result.first_populations, more)
+    for sentence in (*complaints(kernels, result.statistics), *doubted):
         result.warnings.append(sentence)
         advise(sentence, CalibrationWarning)
     if result.oddness is not None and result.oddness.isnan().any():

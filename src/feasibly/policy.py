@@ -18,6 +18,7 @@ from .network import Evaluations
 from .problem import DryRun, Problem
 from .progress import duration, work
 from .samplers import METHODS, SMC, Ancestral, CalibratedPPR, Method, TunedPPR
+from .samplers.smc import FEWEST
 from .survey import Survey
 
 FEW, MANY = 12, 32
@@ -123,7 +124,7 @@ class Case:
         with torch.no_grad():
             inside = self.constraint.intervals(self.survey.samples).inside.all(dim=1)
         share = inside.double().mean().item()
-        cost = work(*self.bind(SMC()).expected(self.seen.residuals))
+        cost = work(*self.bind(SMC()).expected(self.values.values.shape[1]))
         if int(inside.sum()) < SEEN or Ancestral().steps > share * cost:
             return 0
         return min(TRIES, math.ceil(ENOUGH / share))
@@ -169,6 +170,13 @@ class Rule:
     kernels: Callable[[Case], tuple[Method, ...]]
     reason: str
     normal: bool = False
+
+    def __reduce__(self) -> tuple[Callable[[int], "Rule"], tuple[int]]:
+        return _rule, (RULES.index(self),)  # as functions without a name cannot be pickled
+
+
+def _rule(number: int) -> Rule:
+    return RULES[number]
 
 
 def _inside(case: Case) -> tuple[Method, ...]:
@@ -292,18 +300,25 @@ class Plan:
 
     def __str__(self) -> str:
         survey = "" if self.survey is None else str(self.survey)
-        about = [describe(self.kernels), self.reason, survey, self.estimate(1), *self.remarks]
+        about = [describe(self.kernels), self.reason, survey, self.estimate(100), *self.remarks]
         return "\n".join(line for line in about if line)
 
     def seconds(self, members: int) -> float:
         """Returns the seconds that so many samples are expected to take; 0 if it is not known."""
-        return members * work(*self.expected) * self.pace
+        return members * work(*self._each(members)) * self.pace
+
+    def _each(self, members: int) -> tuple[float, float]:
+        """The forward and backward evaluations of each of so many samples. Samples that share
+        weights are drawn from at least so many trajectories."""
+        forward, backward = self.expected
+        often = max(1.0, FEWEST / members) if self.kernels[0].shares else 1.0
+        return often * forward, often * backward
 
     def estimate(self, members: int) -> str:
         """Says what so many samples are expected to cost, in a sentence."""
-        forward, backward = self.expected
+        forward, backward = self._each(members)
         words = (
-            f"{members:,} {'sample is' if members == 1 else 'samples are'} expected to cost "
+            f"{members:,} samples are expected to cost "
             f"{forward:.0f} forward and {backward:.0f} backward evaluations of the network each, "
             "and more if they are sampled again"
         )
@@ -325,7 +340,8 @@ def choose(case: Case) -> Plan:
     m = case.values.values.shape[1]
     values = "one scalar" if m == 1 else f"{m} values"
     if case.has_inequalities and case.targets:
-        values = f"{case.targets} equalities and inequalities"
+        noun = "equality" if case.targets == 1 else "equalities"
+        values = f"{case.targets} {noun} and inequalities"
     then = "" if case.has_noise else ", then PPR projects those that fail"
     if case.has_inequalities:
         then += ", and those inside of the inequalities are kept"

@@ -58,10 +58,7 @@ class Problem:
     @property
     def residuals(self) -> int:
         """The number of residual components; 0 without a constraint."""
-        if self.constraint is None:
-            return 0
-        with torch.no_grad(), calling([0], self.device):
-            return self.constraint.residual(self.noise(0, [0])()).shape[1]
+        return 0 if self.constraint is None else inspect(self).residuals
 
     def __repr__(self) -> str:
         return (

@@ -65,7 +65,8 @@ def _remarks(equalities: Constraint, x: Tensor) -> Iterator[str]:
     elif size < UNITS:
         yield (
             f"The residual of {equalities!r} is typically {size:.3g} for unconditional samples. "
-            "Divide it by that, and the tolerance by its square: far below one, rounding counts."
+            "Divide it by that, and the tolerance by its square (an atol by it): far below one, "
+            "rounding counts."
         )
 
 

@@ -109,8 +109,9 @@ class Result:
         warnings: What a user must know of the run, in sentences.
         statistics: What samplers counted on the way, summed over the run.
         oddness: The denoising error of each sample, in units of what unconditional samples allow,
-            with shape :math:`(B)`; see :mod:`feasibly.plausible`. NaN for samples with conditions
+            with shape :math:`(B)`; see :mod:`feasibly.monitor`. NaN for samples with conditions
             of their own, which are not tested. None if the run had no monitor.
+        relative: What :attr:`ratio` is, where the constraint has several parts; else None.
         chi_square: For each observation with noise, by its name, the mean square of its misfits in
             units of their errors, with shape :math:`(B)`: about one for samples that fit, NaN for
             samples that failed.
@@ -131,6 +132,7 @@ class Result:
     warnings: list[str] = field(default_factory=list)
     statistics: dict[str, float] = field(default_factory=dict)
     oddness: Tensor | None = None
+    relative: Tensor | None = None
     chi_square: dict[str, Tensor] = field(default_factory=dict)
     populations: list[Weights] = field(default_factory=list)
 
@@ -149,11 +151,11 @@ class Result:
     def ess(self) -> float:
         """The effective sample size of the weights of all populations; that of as many independent
         samples if there are no weights."""
-        weighted = {i for one in self._first for i in one.members}
-        return sum(one.ess for one in self._first) + len(set(self.members) - weighted)
+        weighted = {i for one in self.first_populations for i in one.members}
+        return sum(one.ess for one in self.first_populations) + len(set(self.members) - weighted)
 
     @property
-    def _first(self) -> list[Weights]:
+    def first_populations(self) -> list[Weights]:
         """The populations of which no sample was drawn before: those of a later attempt are drawn
         again."""
         found: list[Weights] = []
@@ -170,7 +172,7 @@ class Result:
         It is comparable between runs with one constraint: it lacks half of :math:`\log 2 \pi` for
         each equality, and is that of the rescaled residual if the residual was rescaled.
         """
-        found = self._first
+        found = self.first_populations
         if not found:
             return math.nan, math.nan
         size = torch.tensor([float(len(one.members)) for one in found], dtype=torch.float64)
@@ -223,7 +225,7 @@ class Result:
         population. A sample that was drawn again counts as of the first one."""
         good = self.finite
         values = statistic(self.samples[good]).double()
-        first = {i: k for k, one in enumerate(self._first) for i in one.members}
+        first = {i: k for k, one in enumerate(self.first_populations) for i in one.members}
         ids = [i for i, fine in zip(self.members, good.tolist(), strict=True) if fine]
         of = torch.tensor([first.get(i, -1) for i in ids])
         groups = [(of == k).nonzero().flatten() for k in sorted(set(of.tolist()))]
@@ -254,10 +256,11 @@ class Result:
 
     @property
     def ratio(self) -> Tensor:
-        r"""How large each residual is in units of what was asked, with shape (B):
-        :math:`\sqrt{c / \text{tolerance}}`, at most 1 where a sample is feasible. With `atol` it
-        is :math:`\max_i |r_i| / \text{atol}`; it is 0 without a constraint that holds exactly."""
-        return (self.violation / self.tolerance).sqrt()
+        r"""How large each residual is in units of what was asked, with shape (B); at most 1 where
+        a sample is feasible. See :meth:`Constraint.ratio`."""
+        if self.relative is None:
+            return (self.violation / self.tolerance).sqrt()
+        return self.relative
 
     def summary(self, settings: bool = True) -> str:
         """Returns what ran and why, how many samples are feasible and plausible, the cost, and the
@@ -269,7 +272,7 @@ class Result:
         finite, quantiles = self.ratio[self.finite], "no finite sample"
         if finite.numel():
             quantiles = f"median {finite.median():.2g}, worst {finite.max():.2g}"
-        exact = f"feasible (residual / limit of {math.sqrt(self.tolerance):.2g}: {quantiles})"
+        exact = f"feasible (residual / limit: {quantiles})"
         if self.chi_square and math.isinf(self.tolerance):  # all is observed with noise
             exact = "finite"
         reason = f"{self.reason}\n" if self.reason else ""
@@ -285,7 +288,7 @@ class Result:
         ]
         weights = ""
         if self.populations:
-            ess = sum(one.ess for one in self.populations)
+            ess = sum(one.ess for one in self.first_populations)
             most = max(one.particles for one in self.populations)
             weights = (
                 f"importance weights: k-hat {self.pareto_k:.2g}, effective sample size {ess:.0f}, "
@@ -314,8 +317,9 @@ class Result:
         if Path(path).suffix != ".safetensors":
             raise ValueError(f"{path} must end in .safetensors, the format that is written.")
         tensors = {k: getattr(self, k).contiguous() for k in ("samples", "violation", "feasible")}
-        if self.oddness is not None:
-            tensors["oddness"] = self.oddness.contiguous()
+        for name in ("oddness", "relative"):
+            if (value := getattr(self, name)) is not None:
+                tensors[name] = value.contiguous()
         tensors |= {f"chi_square {k}": v.contiguous() for k, v in self.chi_square.items()}
         names = ("members", "seed", "tolerance", "seconds", "method")
         names += ("reason", "warnings", "statistics")
@@ -390,8 +394,9 @@ class Result:
         found = cls(chi_square=fit, **rest)
         for part in (found, found.evaluations, *found.trace, *found.populations):
             fit_fields(part)
-        rows = [found.samples, found.violation, found.feasible, found.oddness, *fit.values()]
-        lengths = {len(row) for row in rows if row is not None}
+        rows = (found.samples, found.violation, found.feasible, *fit.values())
+        known = [*rows, found.oddness, found.relative]
+        lengths = {len(row) for row in known if row is not None}
         if lengths != {len(members_of(found.members, "Result"))}:
             raise ValueError(f"its parts have {sorted(lengths)} members")
         return found
@@ -409,6 +414,7 @@ class Result:
             violation=torch.cat([p.violation for p in parts]),
             feasible=torch.cat([p.feasible for p in parts]),
             oddness=torch.cat(odd) if len(odd) == len(parts) else None,
+            relative=torch.cat([p.ratio for p in parts]),
             chi_square={k: torch.cat([p.chi_square[k] for p in parts]) for k in first.chi_square},
             members=[i for p in parts for i in p.members],
             evaluations=sum((p.evaluations for p in parts), Evaluations()),

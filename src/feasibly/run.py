@@ -290,7 +290,14 @@ class Run:
             share = left / len(rows)  # and of these as many again
             ahead = sum(share**k * cost for k, cost in enumerate(costs[attempt + 1 :]))
             meters.current().expect(left * ahead)
-        return self._result(x_0, c, feasible, odd, ids)
+        result = self._result(x_0, c, feasible, odd, ids)
+        constraint = problem.constraint
+        if constraint is not None and len(constraint.parts) > 1:
+            good = finite(x_0)
+            x = torch.where(per_sample(good, x_0), x_0, 0.0)
+            (ratio,) = self._by_parts(lambda some: (constraint.ratio(x[some]),), ids)
+            result.relative = torch.where(good, ratio, torch.inf)
+        return result
 
     def _oddness(self, x_0: Tensor, ids: list[int]) -> Tensor:
         """Returns how implausible samples are, with shape (B): at most 1 for plausible ones. It is

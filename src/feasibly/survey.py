@@ -69,8 +69,8 @@ TURNED, TURNED_SAMPLES, TURNED_COMPONENTS = 0.1, 8, 16
 right angle, above which the solution set has several branches, and of how many samples and
 components the gradients are compared."""
 
-SAMPLES_SEED, BENT_SEED, AFFINE_SEED, ELEMENTS_SEED, TWICE_SEED, DRIFT_SEED = (
-    2**32 - k for k in (2, 4, 7, 8, 9, 10)
+SAMPLES_SEED, LINE_SEED, AFFINE_SEED, ELEMENTS_SEED, DRIFT_SEED = (
+    2**32 - k for k in (2, 4, 7, 8, 10)
 )
 """The seeds of the samples and of the noises, which no ensemble has."""
 
@@ -112,8 +112,6 @@ class Survey:
             :math:`\sum_i \lambda_i / (\lambda_i + \sigma^2)`.
         unmoved: What of states the denoiser leaves as noisy as it is, in a sentence; "" if it
             denoises all of them.
-        estimates: Two estimates of each of some samples, under two noises as large as the data,
-            with shape (2, B, *); None if the constraint is linear.
     """
 
     problem: Problem
@@ -127,7 +125,6 @@ class Survey:
     drift: float
     dimensions: tuple[tuple[float, float], ...]
     unmoved: str = ""
-    estimates: Tensor | None = None
 
     @classmethod
     @own_mode()
@@ -157,7 +154,7 @@ class Survey:
         constraint, batch = problem.constraint, problem.batch_size
         sampler = Ancestral(spacing="noise", problem=problem)
         sampler = replace(sampler, steps=_steps(sampler) if steps is None else steps)
-        between = 2 * (2 + len(WIDE)) + 3 * len(AFFINE_LEVELS) + 2 + 2
+        between = 2 * (2 + len(WIDE)) + 3 * len(AFFINE_LEVELS) + 2
         current().expect(size * (sampler.steps + 1) + SOME * between)
         found, told, errors, moves = [], [], [], []
         for ids in torch.arange(size).split(batch or size):
@@ -185,7 +182,6 @@ class Survey:
         ids = torch.zeros(len(some), dtype=torch.long, device=problem.device)
         missed, varied = _bends(sampler, some, ids, levels, batch)
         _, low, *high = _shares(missed.mean(dim=1), varied.mean(dim=1)).tolist()
-        linear = constraint is None or constraint.linear
         return cls(
             problem=problem,
             samples=x,
@@ -198,7 +194,6 @@ class Survey:
             drift=_drift(sampler, some, ids, [unit, problem.ends[1]], batch),
             dimensions=_dimensions(sampler, e),
             unmoved=unmoved(torch.cat(moves, dim=1)),
-            estimates=None if linear else _twice(sampler, some, ids, unit, batch),
         )
 
     def __str__(self) -> str:
@@ -278,9 +273,10 @@ class Survey:
         if part is None:
             return False
         x, rng = self.samples, torch.Generator().manual_seed(0)
-        r = part.residual(x)
         noise = self.scale * torch.randn(x.shape, generator=rng).to(x)
-        change = (part.residual(x + noise) - r).square().nanmedian(dim=0).values.sqrt()
+        with calling([0], x.device):
+            r, moved = part.residual(x), part.residual(x + noise)
+        change = (moved - r).square().nanmedian(dim=0).values.sqrt()
         return (change > ROUGH * r.std(dim=0)).double().mean().item() > 0.5
 
     @torch.no_grad()
@@ -300,7 +296,8 @@ class Survey:
         samples, so that the solution set has several branches."""
         if constraint.linear:
             return False
-        g = _gradients(constraint, self.samples[:TURNED_SAMPLES])
+        with calling([0], self.samples.device):
+            g = _gradients(constraint, self.samples[:TURNED_SAMPLES])
         turned = g @ g.mT < 0  # never with itself, nor where a gradient is zero
         n = g.shape[1]
         return turned.double().sum().item() > TURNED * len(g) * n * (n - 1)
@@ -380,7 +377,7 @@ def _bends(
     """Returns the mean squares of how far the estimates of states between two others are from the
     mean of theirs, and of what they vary by, for each level and element, both with shape (L, D);
     see :class:`Survey`."""
-    noise = MemberNoise(BENT_SEED, range(len(x)), x.shape[1:], dtype=x.dtype, device=x.device)
+    noise = MemberNoise(LINE_SEED, range(len(x)), x.shape[1:], dtype=x.dtype, device=x.device)
     missed, varied = [], []
     for level in levels:
         (t,), (s,) = times_of(sampler, [level], x)
@@ -432,17 +429,6 @@ def _drift(
     last = _estimates(sampler, alpha_s * mean.reshape(x.shape).to(x), times[0], ids, batch)
     varied = first.var(dim=0).sum()
     return float(_shares((last - first).square().mean(dim=0).sum(), varied))
-
-
-def _twice(sampler: Ancestral, x: Tensor, ids: Tensor, level: float, batch: int | None) -> Tensor:
-    """Returns two estimates of each sample, from states at a noise level; see
-    :class:`Survey`."""
-    noise = MemberNoise(TWICE_SEED, range(len(x)), x.shape[1:], dtype=x.dtype, device=x.device)
-    (t,), (s,) = times_of(sampler, [level], x)
-    alpha_t, _ = sampler.denoiser.schedule(t)
-    states = torch.cat([alpha_t * (x + s * noise()) for _ in range(2)])
-    found = _estimates(sampler, states, t, ids.repeat(2), batch)
-    return found.to(x.dtype).reshape(2, *x.shape)
 
 
 def _estimates(

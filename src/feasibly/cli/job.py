@@ -56,11 +56,9 @@ class Job:
             chosen[name] = value
         ours = ("attempts", "error") if self.method == "auto" else ("attempts",)
         general = {name: chosen.pop(name) for name in ours if name in chosen}
-        known = (
-            [f.name for f in fields(METHODS[self.method]) if f.init and f.repr]
-            if (self.method in METHODS)
-            else list(ours)
-        )
+        known = {"attempts", *ours}
+        if self.method in METHODS:
+            known |= {f.name for f in fields(METHODS[self.method]) if f.init and f.repr}
         for name in chosen:
             if name not in known:
                 raise ValueError(

@@ -84,7 +84,8 @@ def methods(name: tyro.conf.Positional[Name] = "all") -> int:
         console.say("\nDefaults:")
         for option in fields(method):
             if option.init and option.repr:
-                value = "chosen" if option.default is None else repr(option.default)
+                chosen = method.chooses and option.default is None
+                value = "chosen" if chosen else repr(option.default)
                 console.say(f"    {option.name}={value}")
         return 0
     table = Table(*HEADS, box=None)

@@ -221,8 +221,7 @@ def _of_population(few: SMC, kernel: SMC, population: int) -> Footprint:
 
 def _all_along(kernel: SMC) -> SMC:
     """Returns particles, one in each trajectory, that are weighted in all of a few steps."""
-    assert kernel.levels is not None
-    everywhere = kernel.levels._replace(begun=math.inf, weighted=math.inf)
+    everywhere = kernel.ladder._replace(begun=math.inf, weighted=math.inf)
     return replace(kernel, particles=1, steps=min(kernel.steps, FEW), levels=everywhere)
 
 

@@ -134,10 +134,9 @@ class Summary:
         ]
         violations = [r.violation for r in self.records if r.violation is not None]
         if violations and config.tolerance is not None:
-            ratio = np.sqrt(np.array(violations) / config.tolerance)
-            lines[-1] += (
-                f" (residual / limit: median {np.median(ratio):.2g}, worst {max(ratio):.2g})"
-            )
+            median, worst = np.median(violations), max(violations)
+            spread = f"violation: median {median:.2g}, worst {worst:.2g}"
+            lines[-1] += f" ({spread}, at most {config.tolerance:.2g} is feasible)"
         lines += [describe_fit(k, torch.from_numpy(fit)) for k, fit in self.fits().items()]
         names = ("forward", "backward", "seconds")
         forward, backward, seconds = (sum(getattr(r, k) for r in self.records) for k in names)
@@ -197,11 +196,11 @@ class Summary:
         if not missed:
             return ""
         tolerance = self.store.config.tolerance or math.inf
-        low, high = (math.sqrt(one / tolerance) for one in (min(missed), max(missed)))
+        low, high = min(missed), max(missed)
         others = "; the variable `feasible` of the store marks the others" if self.feasible else ""
         return (
             f"{len(missed)} of {len(self.records)} members do not satisfy the constraint "
-            f"(residual / limit {low:.3g} to {high:.3g}){others}."
+            f"(violation {low:.3g} to {high:.3g}, at most {tolerance:.3g} is feasible){others}."
         )
 
 

@@ -117,7 +117,7 @@ class Method(ABC):
     spacing: str = "time"
     eta: float = 1.0
     output: str = "denoised"
-    problem: Problem | None = field(default=None, repr=False, compare=False)
+    problem: Problem | None = field(default=None, repr=False)
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -316,7 +316,7 @@ class Method(ABC):
         return 1, 0
 
     def budget(self, residuals: int = 1) -> tuple[int, int]:
-        r"""Returns the most forward and backward evaluations of an attempt, for a chunk.
+        r"""Returns the most forward and backward evaluations of an attempt, for a batch.
 
         Samples that are feasible already may need none, so that an attempt may take fewer.
 

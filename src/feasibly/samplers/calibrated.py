@@ -312,7 +312,7 @@ class CalibratedPPR(Method):
             raise ValueError(
                 f"{type(self).__name__} is for equalities: it moves every sample onto the "
                 "constraint, and would gather samples on the boundary of "
-                f"{constraint!r}; use PPR."
+                f"{constraint!r}; take method='auto' or SMC()."
             )
 
     def __post_init__(self) -> None:

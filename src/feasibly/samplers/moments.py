@@ -203,14 +203,14 @@ def _rows(
     observed, equalities = constraint.noisy, constraint.equalities
     if observed is None:
         r, J, J_T = _products(constraint, x, kept)
-        share = constraint.tolerance / r.shape[1] if noise is None else noise
+        share = _allowed(constraint, r.shape[1]) if noise is None else noise
         return Rows(r, torch.full_like(r, share), constraint.residual, one, J, J_T)
     values, J_v, J_v_T = _products(observed, x, kept)
     if equalities is None:
         return Rows(values, torch.ones_like(values), observed.residual, one, J_v, J_v_T)
     r, J_r, J_r_T = _products(equalities, x, KEPT)
     m = r.shape[1]
-    share = equalities.tolerance / m if noise is None else noise
+    share = _allowed(equalities, m) if noise is None else noise
     stiff, rounding = torch.full_like(one, STIFF), torch.zeros_like(one)
     if m > FEW:  # one solver meets both, so both are of the same size
         of_values = _size(values.detach(), lambda p: J_v(V(J_v_T(p))))[1]
@@ -316,3 +316,8 @@ def numbers(randn: Randn, like: Tensor, x: Tensor) -> Tensor:
     count = -(-like.shape[1] // max(1, x[0].numel()))
     noise = torch.cat([randn(x).flatten(start_dim=1) for _ in range(count)], dim=1)
     return noise[:, : like.shape[1]].to(like)
+
+
+def _allowed(constraint: Constraint, m: int) -> float:
+    """Returns the square that the tolerance leaves to one of m residual components."""
+    return constraint.tolerance / m if constraint.atol is None else constraint.tolerance

@@ -10,7 +10,7 @@ from ..constraints.composite import without_inequalities
 from ..minimizers import LBFGS
 from ..problem import Problem
 from .levels import rounded
-from .tuned import last_of, minimizer
+from .tuned import known_residuals, last_of, minimizer
 
 PLAIN: dict[str, Any] = {
     "steps": 32,
@@ -70,7 +70,7 @@ def settings(problem: Problem, survey: Any, own: Mapping[str, Any]) -> dict[str,
     assert constraint is not None
     met = constraint if constraint.inequalities is None else without_inequalities(constraint)
     assert met is not None
-    number = problem.residuals
+    number = known_residuals(problem, survey)
     found = {"minimize": last_of(number) or minimizer(number), "units": survey.units}
     if own["spacing"] == "time":
         return found

@@ -4,8 +4,10 @@ __all__ = ["SMC"]
 
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from typing import Any, Self
 
 import torch
@@ -89,8 +91,8 @@ class SMC(Method):
     inside stays as it is. For that, `levels.drawn` should be 0, so that samples are drawn before
     the last step.
 
-    An observation with noise is a value whose errors add their variance to :math:`S`. Then the
-    last step takes a posterior sample, as in
+    An observation with noise is a value whose errors add their variance to :math:`S`. Then steps
+    below the level at which samples are drawn take posterior samples, as in
     :class:`CalibratedPPR <feasibly.samplers.CalibratedPPR>`. The projection is onto what holds
     exactly.
 
@@ -142,6 +144,7 @@ class SMC(Method):
     output: str = "projected"
 
     def bind(self, problem: Problem, survey: Any = None) -> Self:
+        self.check(problem)
         levels = self.levels or ladder(problem, survey)
         return replace(self, problem=problem, levels=levels)
 
@@ -172,11 +175,14 @@ class SMC(Method):
             pool = mapped(joined, pool, self._several(free, walk, len(pool.log_w)))
         walk = walk._replace(of=walk.of[:n])
         cloud = drawn(pool, smooth, n, walk.randn)
-        x = self.weigh(cloud, walk, last, len(times) - 2).x
+        if self.constraint.noisy is None:
+            x = self.weigh(cloud, walk, last, len(times) - 2).x
+        else:
+            x = self._sampled(cloud.x, walk, last, len(times) - 2)
         return Start(x, times[-2:], population=found)
 
     def spaced(self, highest: Tensor, lowest: Tensor) -> Tensor:
-        return spaced(self.steps, highest, lowest, self._levels.spread)
+        return spaced(self.steps, highest, lowest, self.ladder.spread)
 
     def weigh(self, cloud: Cloud, walk: Walk, first: int, last: int) -> Cloud:
         """Takes particles from one time to another, by their numbers."""
@@ -207,6 +213,18 @@ class SMC(Method):
         log_h = twist.log_h.view_as(log_w)
         return Cloud(x, log_w + ratio.view_as(log_w), log_h, last, slopes)
 
+    def _sampled(self, x: Tensor, walk: Walk, first: int, last: int) -> Tensor:
+        """Takes samples that are drawn from one time to another, by posterior samples: weights
+        correct a step no longer, and a measurement would not have its error."""
+        for t, s in pairwise(walk.times[first : last + 1]):
+            x, x_0 = self._in_batches(self._posterior, x, t, s, walk.randn)
+            passed(x, x_0, s)
+        return x
+
+    def _posterior(self, x_t: Tensor, t: Tensor, s: Tensor, randn: Randn) -> tuple[Tensor, Tensor]:
+        x_0 = self._calibrated().posterior(x_t, t, randn)
+        return self.predict(x_t, x_0, t, s, randn), x_0
+
     @property
     def particles_of_one(self) -> int:
         """The number of particles that a sample begins with: more if it shares none."""
@@ -215,10 +233,10 @@ class SMC(Method):
     @property
     def guide(self) -> Guide:
         """What the constraint says of states."""
-        return Guide(self.bound_to, self._levels, normal=self.eta == 1)
+        return Guide(self.bound_to, self.ladder, normal=self.eta == 1)
 
     @property
-    def _levels(self) -> Levels:
+    def ladder(self) -> Levels:
         """The noise levels, which are chosen when the method is bound."""
         return self.levels or ladder(self.bound_to)
 
@@ -242,7 +260,7 @@ class SMC(Method):
     def _renews(self) -> list[bool]:
         """Returns which of the steps that begin at the times of :meth:`times` take gradients."""
         levels = list(map(self.noise_level, self.times()))
-        first = sum(level > self._levels.weighted for level in levels)
+        first = sum(level > self.ladder.weighted for level in levels)
         some = self._steps()  # there are no slopes of the step before
         return [k >= first and ((k - first) % EVERY == 0 or k in some) for k in range(len(levels))]
 
@@ -250,8 +268,8 @@ class SMC(Method):
         """The numbers of the time at which there begin to be several particles, and of that at
         which samples are drawn."""
         *levels, _ = map(self.noise_level, self.times())
-        begun = sum(level > self._levels.begun for level in levels[:-1])
-        last = sum(level > self._levels.drawn for level in levels[1:])
+        begun = sum(level > self.ladder.begun for level in levels[:-1])
+        last = sum(level > self.ladder.drawn for level in levels[1:])
         return begun, max(begun, last)
 
     def _is_alike(self, noise: MemberNoise) -> bool:
@@ -267,20 +285,31 @@ class SMC(Method):
         randn: Randn = torch.randn_like,
         memory: Any = None,
     ) -> Step:
+        return Step(*self._in_batches(self._last, x_t, t, s, randn))
+
+    def _in_batches(
+        self,
+        take: Callable[[Tensor, Tensor, Tensor, Randn], tuple[Tensor, Tensor]],
+        x_t: Tensor,
+        t: Tensor,
+        s: Tensor,
+        randn: Randn,
+    ) -> tuple[Tensor, Tensor]:
+        """Takes a step with as many states at a time as may go through the denoiser."""
         found, kept, size = [], [], self.bound_to.batch_size or len(x_t)
         for some in torch.arange(len(x_t), device=x_t.device).split(size):
             with among(some):
-                found.append(self._last(x_t[some], t, s, _part(randn, x_t, some, kept)))
-        return Step(*together(found))
+                found.append(take(x_t[some], t, s, _part(randn, x_t, some, kept)))
+        return together(found)
 
     def _last(self, x_t: Tensor, t: Tensor, s: Tensor, randn: Randn) -> tuple[Tensor, Tensor]:
         """Takes the last step: `begin` takes the others. Returns states and samples."""
         exact = self.constraint.exact
         if self.constraint.noisy is None:
             x_0 = self.denoiser(x_t, t)
+            x_s = self.predict(x_t, x_0, t, s, randn)
         else:  # a projection would meet what has errors
-            x_0 = self._calibrated().posterior(x_t, t, randn)
-        x_s = self.predict(x_t, x_0, t, s, randn)
+            x_s, x_0 = self._posterior(x_t, t, s, randn)
         if exact is None:
             return x_s, x_0
         return self._ppr(exact).kernel(x_s, s, self.noise_level(t), randn)[:2]
@@ -325,11 +354,14 @@ class SMC(Method):
         forward, backward = 2 + (self.output == "denoised"), 0
         renews = self._renews()[:-1]
         ends = last == len(renews) - 1  # where samples are drawn before the last step
+        noisy = self.constraint.noisy is not None
+        posterior = self._calibrated().cost(residuals)[1] if noisy else 0
         for k, anew in enumerate(renews if ends else renews[:-1]):
-            several = K if begun <= k < last else K + (not ends) if k == last else 1
-            forward, backward = forward + several, backward + several * gradients * anew
-        if self.constraint.noisy is not None:
-            backward += self._calibrated().cost(residuals)[1]
+            many = 0 if k > last else K if k >= begun else 1
+            one = k >= last and not ends  # what is drawn goes on alone
+            forward += many + one
+            backward += many * gradients * anew + one * (posterior or gradients * anew)
+        backward += posterior  # of the last step
         if self.constraint.exact is not None:
             search = self.minimize.cost(residuals) if times > 1 else (1, 1)
             forward, backward = forward + search[0], backward + search[1]

@@ -1,11 +1,14 @@
 """PPR in options that suit the problem."""
 
-__all__ = ["TunedPPR", "last_of", "minimizer"]
+__all__ = ["TunedPPR", "known_residuals", "last_of", "minimizer"]
 
 import math
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import torch
+
+from ..members import calling
 from ..minimizers import GaussNewton, Minimizer, WarmLBFGS
 from ..problem import Problem
 from .base import CHOSEN
@@ -54,7 +57,7 @@ class TunedPPR(PPR):
 
     def bind(self, problem: Problem, survey: Any = None) -> PPR:
         self.check(problem)
-        constraint, number = problem.constraint, problem.residuals
+        constraint, number = problem.constraint, known_residuals(problem, survey)
         inside = constraint is not None and (
             constraint.equalities is None and constraint.noisy is None
         )
@@ -76,6 +79,14 @@ class TunedPPR(PPR):
         kind = TruncatedPPR if inside else PPR
         own["problem"] = problem
         return kind(**own)
+
+
+def known_residuals(problem: Problem, survey: Any) -> int:
+    """Returns the number of residual components, by samples of the survey if there is one."""
+    if survey is None or problem.constraint is None:
+        return problem.residuals
+    with torch.no_grad(), calling([0], problem.device):
+        return problem.constraint.residual(survey.samples[:1]).shape[1]
 
 
 def minimizer(number: int) -> Minimizer:

@@ -206,7 +206,7 @@ class Guide:
         centre, lower, upper, variance = values
         assert variance is not None
         noise = torch.diag_embed(variance)
-        if self._is_normal(lower, upper, sigma):
+        if self._is_normal(lower, upper):
             frame = diagonal(J, VJ)
             normal = principal(frame, VJ, centre - lower, noise + curved, FLOOR * sigma**2)
             log_h = torch.where(good, normal.log_h, -math.inf)
@@ -231,13 +231,10 @@ class Guide:
         log_h = torch.where(good, log_h.nan_to_num(-math.inf), -math.inf)
         return Twist(x_0, move.nan_to_num(0, 0, 0), log_h, slopes=now)
 
-    def _is_normal(self, lower: Tensor, upper: Tensor, sigma: float) -> bool:
+    def _is_normal(self, lower: Tensor, upper: Tensor) -> bool:
         """Whether a step takes values as normal: linear ones, and many, if all are equalities or
-        have errors. Weights would vary too much if it moved its mean alone. Once samples are
-        drawn, weights correct a step no longer, and errors of measurements would be too large."""
+        have errors. Weights would vary too much if it moved its mean alone."""
         suits = self.constraint.linear or lower.shape[1] > MOST
-        if self.constraint.noisy is not None and sigma <= self.levels.drawn:
-            return False
         return self.normal and suits and bool((lower == upper).all())
 
     @torch.no_grad()
