@@ -1,5 +1,6 @@
 """Which kernels the default takes for each kind of problem, and what it says and refuses."""
 
+import pickle
 import re
 from dataclasses import replace
 from itertools import groupby
@@ -361,3 +362,10 @@ ONE = first(1)
 def test_what_does_not_fit_is_refused(denoiser, constraint, settings, error, word):
     with pytest.raises(error, match=word):
         feasibly.sample(denoiser, constraint, 2, (D,), **settings)
+
+
+def test_a_plan_is_pickled_with_its_rule():
+    made = feasibly.plan(NORMAL, Linear(torch.eye(D)[:1], torch.zeros(1), 1e-6), (D,))
+    copied = pickle.loads(pickle.dumps(made))
+    assert copied.rule is made.rule
+    assert repr(copied.kernels) == repr(made.kernels)

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+import feasibly
 from feasibly import members
 from feasibly.constraints import (
     Bounds,
@@ -161,3 +162,12 @@ def test_projections_through_a_denoiser_end_within_it():
         assert constraint.ratio(found.samples).max() <= 1
     assert (found.samples[:, :2] - 0.3).abs().max() <= 1e-4
     assert found.samples.min() >= -1e-2
+
+
+def test_a_result_has_the_ratio_of_the_largest_part():
+    parts = [Equality(lambda x: x[:, 0], atol=1e-3), Equality(lambda x: x[:, 1] - 0.5, 1e-8)]
+    both = Composite(parts)
+    prior = Gaussian(torch.zeros(3), torch.eye(3), LogLogit())
+    result = feasibly.sample(prior, both, 32, (3,), monitor=False)
+    torch.testing.assert_close(result.ratio, both.ratio(result.samples))
+    assert (result.ratio[result.feasible] <= 1).all()
