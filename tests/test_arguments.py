@@ -70,7 +70,7 @@ TABLE = [
     (sample, "n", (2**40, True, -1, 0, 2.5, "4", None, {}, [1, 1], [-1], [0.5], 2**31)),
     (sample, "shape", ((2**40,), 2, "2", (0,), (2.5,), None, {}, (2**70,))),
     (sample, "method", (3, "foo", PPR, None, ["ppr"], KERNEL)),
-    (sample, "error", ("1", None, 0, -1.0)),
+    (sample, "error", ("1", 0, -1.0)),
     (sample, "attempts", COUNT),
     (sample, "monitor", ("x", 1, None)),
     (sample, "dtype", ("float32", torch.float16, torch.int32, None)),

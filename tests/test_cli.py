@@ -573,7 +573,7 @@ SHAPE = "a shape is one or more numbers from 1"
             ({"--method": "dps", "--options": o}, "")
             for o in ("zeta=abc", "steps=1.5", "steps=0", "attempts=two", "attempts=1.5")
         ),
-        ({"--method": "dps", "--options": "gamma=1"}, "options are eta, .*units, zeta"),
+        ({"--method": "dps", "--options": "gamma=1"}, "options are attempts, eta, .*units, zeta"),
         *(({"--options": o}, "name=value") for o in ("zeta", "=3", "two words=3")),
         ({"--options": "steps=4", "--steps": 3}, "twice"),
         ({"--method": "ppr", "--options": "minimize=LBFGS"}, "takes a minimizer"),

@@ -290,7 +290,7 @@ def test_infeasible_members_that_count_are_warned_of(
     for arguments in (("sample", *options), ("report", "run.zarr")):
         assert command(*arguments) == status  # as sample does without a store
         printed = capsys.readouterr()
-        words = f"Warning: {count} of 4 members do not satisfy the constraint (residual / limit "
+        words = f"Warning: {count} of 4 members do not satisfy the constraint (violation "
         assert words in printed.out
         assert "Warning" not in printed.err
 

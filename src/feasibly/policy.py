@@ -311,7 +311,7 @@ class Plan:
         """The forward and backward evaluations of each of so many samples. Samples that share
         weights are drawn from at least so many trajectories."""
         forward, backward = self.expected
-        often = max(1.0, FEWEST / members) if self.kernels[0].shares else 1.0
+        often = max(1.0, FEWEST / max(1, members)) if self.kernels[0].shares else 1.0
         return often * forward, often * backward
 
     def estimate(self, members: int) -> str:

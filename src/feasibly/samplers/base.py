@@ -91,7 +91,8 @@ class Method(ABC):
             schedule.
         eta: The share of fresh noise in a prediction: 0 is DDIM, 1 is DDPM.
         output: What to return: `state`, `denoised` or `projected`.
-        problem: What :meth:`bind` binds it to; None for a method.
+        problem: What :meth:`bind` binds it to; None for a method. Kernels are compared by their
+            options alone.
 
     Raises:
         ValueError: If an option is out of range, or the method does not fit the problem.
@@ -117,7 +118,7 @@ class Method(ABC):
     spacing: str = "time"
     eta: float = 1.0
     output: str = "denoised"
-    problem: Problem | None = field(default=None, repr=False)
+    problem: Problem | None = field(default=None, repr=False, compare=False)
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
