@@ -21,7 +21,6 @@ from .network import Evaluations, Network, counted, own_mode
 from .policy import Case, Plan, choose, method_of
 from .problem import DryRun, Problem, inspect
 from .progress import current, shown
-from .randomness import MemberNoise
 from .remarks import remarks
 from .result import Result, Snapshot
 from .run import requested, run
@@ -231,7 +230,7 @@ def _leans(problem: Problem, seen: DryRun) -> bool:
     """Whether the data's mean is far from that which runs begin with. It is a part of the dry run,
     and not counted."""
     like = seen.x_0
-    z = MemberNoise(0, range(len(like)), problem.shape, dtype=like.dtype, device=like.device)()
+    z = problem.noise(0, range(len(like)))()
     t = torch.ones((), dtype=like.dtype, device=like.device)
     try:
         with calling([0] * len(like), like.device):

@@ -172,10 +172,7 @@ class Survey:
                 f"{size - len(x)} of {size} unconditional samples are not finite, so that samples "
                 "cannot be compared with them; test the denoiser by `python -m feasibly check`."
             )
-        unit, ids = (
-            _least_unit(x, problem.ends[0]),
-            torch.zeros(SOME, device=problem.device).long(),
-        )
+        unit = _least_unit(x, problem.ends[0])
         levels = [unit * level for level in (FINE, NARROW, *WIDE)]
         levels += [_unit(x) * level for level in WIDE if _unit(x) > unit]
         some = x[:SOME]

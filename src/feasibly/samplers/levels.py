@@ -1,6 +1,6 @@
 r"""The noise levels of sequential Monte Carlo, which follow from the survey."""
 
-__all__ = ["Levels", "ladder", "spaced"]
+__all__ = ["Levels", "ladder", "rounded", "spaced"]
 
 import math
 from typing import Any, NamedTuple

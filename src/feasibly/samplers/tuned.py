@@ -12,6 +12,7 @@ from ..members import calling
 from ..minimizers import GaussNewton, Minimizer, WarmLBFGS
 from ..problem import Problem
 from .base import CHOSEN
+from .levels import rounded
 from .ppr import PPR
 from .truncated import TruncatedPPR
 
@@ -64,7 +65,7 @@ class TunedPPR(PPR):
         late = number <= FEW and not inside
         sigma_max = SIGMA_MAX_FEW if late else SIGMA_MAX_MANY
         if survey is not None and not 1 / ORDINARY < survey.scale < ORDINARY:
-            sigma_max = float(f"{sigma_max * survey.scale:.2g}")
+            sigma_max = rounded(sigma_max * survey.scale)
         if sigma_max <= problem.ends[0]:  # of other units
             sigma_max = math.inf
         chosen = {
