@@ -20,7 +20,7 @@ from feasibly.samplers.levels import Levels
 from feasibly.schedules import VE, LogLogit
 from tests.helpers import on
 
-D = 34
+D = 130
 ROWS = torch.eye(D)
 NORMAL = Gaussian(torch.zeros(D), ROWS, LogLogit())
 MODES = GaussianMixture(
@@ -88,21 +88,23 @@ TABLE = {
     "an inequality of half of the data": (NORMAL, above(0.0), "Ancestral SMC", 2),
     "bounds": (NORMAL, BOX, "Ancestral SMC", 2),
     "a rare inequality": (NORMAL, above(3.0), "SMC", 3),
-    "32 values of modes": (MODES, linear(32), "SMC", 4),
-    "32 noisy values of modes": (MODES, linear(32, noise=0.3), "SMC", 4),
-    "33 values of modes": (MODES, linear(33), "CalibratedPPR PPR", 6),
-    "33 noisy values of modes": (MODES, linear(33, noise=0.3), "CalibratedPPR", 6),
+    "128 values of modes": (MODES, linear(128), "SMC", 4),
+    "128 noisy values of modes": (MODES, linear(128, noise=0.3), "SMC", 4),
+    "129 values of modes": (MODES, linear(129), "CalibratedPPR PPR", 6),
+    "129 noisy values of modes": (MODES, linear(129, noise=0.3), "CalibratedPPR", 6),
     "values behind a decoder": (MODES, Decoded(first(13), lambda z: z), "CalibratedPPR PPR", 6),
     "13 values": (NORMAL, first(13), "CalibratedPPR PPR", 6),
-    "many values and bounds": (NORMAL, Composite([first(13), BOX]), "CalibratedPPR PPR", 6),
+    "13 values and bounds": (NORMAL, Composite([first(13), BOX]), "SMC", 4),
+    "many values and bounds": (NORMAL, Composite([first(129), BOX]), "CalibratedPPR PPR", 6),
     "noisy values of normal data": (NORMAL, linear(13, noise=0.1), "CalibratedPPR", 1),
     "noisy squares": (NORMAL, NOISY_SQUARES, "CalibratedPPR", 6),
-    "sines": (NORMAL, of(lambda x: (2 * x).sin()), "PPR", 5),
-    "squares": (NORMAL, of(torch.square), "PPR", 5),
-    "four squares of 13": (NORMAL, of(squared(4)), "PPR", 5),
+    "sines": (NORMAL, of(lambda x: (2 * x).sin()), "SMC", 4),
+    "many sines": (NORMAL, of(lambda x: (2 * x).sin(), 129), "PPR", 5),
+    "squares": (NORMAL, of(torch.square, 129), "PPR", 5),
+    "four squares of 13": (NORMAL, of(squared(4)), "SMC", 4),
     "one square of 13": (NORMAL, of(squared(1)), "CalibratedPPR PPR", 6),
     "cubes of one branch": (NORMAL, of(lambda x: x + x**3), "CalibratedPPR PPR", 6),
-    "squares and bounds": (NORMAL, Composite([of(torch.square), BOX]), "PPR", 5),
+    "squares and bounds": (NORMAL, Composite([of(torch.square, 129), BOX]), "PPR", 5),
 }
 
 
@@ -179,10 +181,10 @@ def test_samples_are_in_units_of_the_data(make):
 
 
 def test_an_inequality_that_never_acts_changes_no_sample():
-    never = Composite([first(13), Bounds(-1e3, 1e3, 1e-8)])
+    never = Composite([first(129), Bounds(-1e3, 1e3, 1e-8)])
     one, other = (
         feasibly.sample(NORMAL, constraint, 4, (D,), monitor=False, seed=1).samples
-        for constraint in (first(13), never)
+        for constraint in (first(129), never)
     )
     torch.testing.assert_close(one, other)
 
@@ -190,8 +192,8 @@ def test_an_inequality_that_never_acts_changes_no_sample():
 @pytest.mark.parametrize("attempts", [1, 2, 5])
 def test_attempts_are_as_many_as_asked_for_and_the_last_two_meet_inequalities(attempts):
     """A single attempt is at all of the constraint."""
-    both = Composite([first(13), BOX])
-    for constraint in (None, first(13), both, BOX):
+    both = Composite([first(129), BOX])
+    for constraint in (None, first(129), both, BOX):
         met = [
             one.constraint is not None
             and one.constraint.inequalities is not None
@@ -333,9 +335,9 @@ def test_a_constraint_between_modes_is_said_to_be_far_and_mode_weights_to_be_unc
     )
     assert any("near the constraint" in one for one in remarks(law, prior=modes))
     assert not remarks(law)
-    (said,) = plan(linear(33), MODES).remarks
+    (said,) = plan(linear(129), MODES).remarks
     assert "not normal" in said
-    assert plan(linear(32), MODES).remarks == plan(first(33)).remarks == ()
+    assert plan(linear(128), MODES).remarks == plan(first(129)).remarks == ()
 
 
 def unseen(x_t, t):

@@ -21,9 +21,12 @@ from .samplers import METHODS, SMC, Ancestral, CalibratedPPR, Method, TunedPPR
 from .samplers.smc import FEWEST
 from .survey import Survey
 
-FEW, MANY = 12, 32
-"""Up to so many equalities and observed values particles are weighted, which takes a gradient for
-each: up to the second number where data are not normal."""
+FEW, MANY = 12, 128
+"""Up to so many equalities and observed values particles are weighted: up to the second number
+where posterior samples would be wrong."""
+
+LARGEST = 2**17
+"""How many values times elements there may be for that: each particle holds the derivatives."""
 
 LOW_DIMENSIONAL = 0.1
 """How far the denoiser is from an affine map at a tenth of the data's scale, above which data do
@@ -106,6 +109,13 @@ class Case:
         if self.survey is None or self.survey.nearly_normal:
             return False
         return self.survey.nonlinearity_low < LOW_DIMENSIONAL
+
+    @property
+    def weighted(self) -> bool:
+        """Whether many values may be weighted: of those that are decoded, derivatives cost too
+        much."""
+        size = self.targets * math.prod(self.problem.shape)
+        return self.targets <= MANY and size <= LARGEST and not is_decoded(self.constraint)
 
     @property
     def branches(self) -> bool:
@@ -237,21 +247,18 @@ RULES = (
         "particles each{more}.",
     ),
     Rule(
-        f"{FEW + 1} to {MANY} equalities or noisy measurements, on data that are not normal and "
-        "not low-dimensional",
-        "`SMC`",
+        f"{FEW + 1} to {MANY} equalities or noisy measurements, with inequalities, with gradients "
+        "that change direction, or on data that are not normal and not low-dimensional",
+        "`SMC`, which takes gradients at some of the states only",
         lambda case: (
-            case.fills
-            and not case.has_inequalities
-            and case.targets <= MANY
-            and not is_decoded(case.constraint)
+            case.weighted and (case.fills or case.branches or case.has_inequalities)
         ),
         _smc,
         "The constraint is on {values}: samples are drawn by importance weights from {particles} "
         "particles each{more}.",
     ),
     Rule(
-        f"more than {FEW} equalities whose gradients change direction, such as sines",
+        f"more than {MANY} equalities whose gradients change direction, such as sines",
         "`TunedPPR`",
         lambda case: not case.has_noise and case.branches,
         _branches,

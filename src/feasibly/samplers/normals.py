@@ -26,8 +26,12 @@ class Inside(NamedTuple):
 
 def positive(S: Tensor, least: float) -> Tensor:
     """Returns symmetric matrices, with shape (B, m, m), with eigenvalues of at least `least`."""
-    values, vectors = eigh(S)
-    return vectors * values.clamp_min(least)[:, None] @ vectors.mT
+    small = torch.linalg.cholesky_ex(S - least * torch.eye(S.shape[1]).to(S)).info != 0
+    if not small.any():
+        return S
+    values, vectors = eigh(S[small])
+    firm = vectors * values.clamp_min(least)[:, None] @ vectors.mT
+    return S.index_put((small,), firm)
 
 
 def inside(

@@ -32,6 +32,7 @@ class Walk(NamedTuple):
         around: The noises that tell the curvature, each with shape (1, *).
         of: Whose target and conditions each trajectory has, with shape (B).
         count: The number of samples.
+        common: Whether products with the covariance are taken at some of the states only.
     """
 
     times: Tensor
@@ -40,6 +41,7 @@ class Walk(NamedTuple):
     around: Sequence[Tensor]
     of: Tensor
     count: int
+    common: bool = False
 
 
 class Cloud(NamedTuple):

@@ -8,7 +8,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..linalg import eigh
 from .base import Randn
 from .moments import numbers
 from .slopes import LARGE, Frame, blocks
@@ -16,40 +15,39 @@ from .slopes import LARGE, Frame, blocks
 
 class Principal(NamedTuple):
     r"""Normal values of states, in the basis in which the rows of their derivative :math:`J` are
-    orthonormal and their covariance :math:`J V J^\top` is diagonal.
+    orthonormal; see :func:`whitened <feasibly.samplers.slopes.whitened>`.
 
     Attributes:
         gap: How far their means are from their targets, with shape (B, m).
         slope: Their covariance :math:`J V` with the sample, with shape (B, m, D).
-        spread: Their variances, the diagonal of :math:`J V J^\top`, with shape (B, m).
-        noise: The covariance of what is added to them, with shape (B, m, m).
-        turn: That of :class:`Frame <feasibly.samplers.slopes.Frame>`.
+        covariance: Their covariance :math:`J V J^\top`, with shape (B, m, m).
+        noise: The covariance of what is added to them, likewise.
         log_h: The logarithm of their density at the targets, but for a constant, with shape (B).
     """
 
     gap: Tensor
     slope: Tensor
-    spread: Tensor
+    covariance: Tensor
     noise: Tensor
-    turn: Tensor
     log_h: Tensor
 
 
-def principal(frame: Frame, VJ: Tensor, gap: Tensor, noise: Tensor, least: float) -> Principal:
-    r"""Returns values in the basis of :func:`diagonal <feasibly.samplers.slopes.diagonal>`, given
-    them as they are, with a least variance along a direction of norm one."""
-    good = (frame.basis.isfinite() & noise.isfinite()).all(dim=2).all(dim=1)
-    good &= gap.isfinite().all(dim=1)
-    basis, turn, spread = frame.basis, frame.turn, frame.spread
+def principal(frame: Frame, VJ: Tensor, gap: Tensor, noise: Tensor) -> Principal:
+    """Returns values in the basis of a frame, given them as they are."""
+    good = (frame.basis.isfinite() & frame.covariance.isfinite()).flatten(start_dim=1).all(dim=1)
+    good = good & noise.flatten(start_dim=1).isfinite().all(dim=1) & gap.isfinite().all(dim=1)
+    basis, covariance = frame.basis, frame.covariance
     if not good.all():
-        matrices = (basis, turn, VJ, noise)
-        basis, turn, VJ, noise = (torch.where(good[:, None, None], v, 0.0) for v in matrices)
-        gap, spread = (torch.where(good[:, None], v, 0.0) for v in (gap, spread))
-    spread, noise = spread.clamp_min(least), basis @ noise @ basis.mT
+        matrices = (basis, VJ, noise)
+        basis, VJ, noise = (torch.where(good[:, None, None], v, 0.0) for v in matrices)
+        one = torch.eye(gap.shape[1]).to(covariance)
+        covariance = torch.where(good[:, None, None], covariance, one)
+        gap = torch.where(good[:, None], gap, 0.0)
+    noise = basis @ noise @ basis.mT
     gap = (basis @ gap[..., None])[..., 0]
-    root, _ = torch.linalg.cholesky_ex(torch.diag_embed(spread) + noise)
+    root, _ = torch.linalg.cholesky_ex(covariance + noise)
     log_h = torch.where(good, _log_density(gap, root) - frame.log_volume, -math.inf)
-    return Principal(gap, basis @ VJ, spread, noise, turn, log_h)
+    return Principal(gap, basis @ VJ, covariance, noise, log_h)
 
 
 def given(
@@ -60,10 +58,10 @@ def given(
 
     The values given a state :math:`x_s` are taken as
 
-    .. math:: g \mid x_s \sim \mathcal{N}\big(\bar g + G (x_s - \mu), L_s + R\big), \qquad
-        L_s = (L^{-1} + \gamma)^{-1}, \qquad G = a (1 + \gamma L)^{-1} J V,
+    .. math:: g \mid x_s \sim \mathcal{N}\big(\bar g + G (x_s - \mu), C_s + R\big), \qquad
+        C_s = (I + \gamma C)^{-1} C, \qquad G = a (I + \gamma C)^{-1} J V,
 
-    where :math:`L` is the diagonal of :math:`J V J^\top`, :math:`\gamma` the growth of
+    where :math:`C` is :math:`J V J^\top`, :math:`\gamma` the growth of
     :math:`\alpha^2 / \sigma^2` in the step, and :math:`a = \alpha_s / \sigma_s^2`. This is exact
     for normal data if the rows of :math:`J` span a space that :math:`V` maps to itself. Elsewhere
     weights vary more, and correct it.
@@ -92,22 +90,17 @@ def _given(
 ) -> tuple[Tensor, Tensor]:
     """Returns how far a step of :func:`given` goes from its unconditional mean, with shape (B, D),
     and the logarithm of its ratio, given white noise of the step and of the values."""
-    rest = 1 + gain * now.spread
-    slope = scale * now.slope / rest[..., None]
-    left = torch.diag_embed(now.spread / rest) + now.noise
+    rest, _ = torch.linalg.cholesky_ex(torch.eye(now.gap.shape[1]).to(std) + gain * now.covariance)
+    slope = scale * torch.cholesky_solve(now.slope, rest)
+    left = torch.cholesky_solve(now.covariance, rest)
+    left = (left + left.mT) / 2 + now.noise
     whole = left + std[..., None] ** 2 * slope @ slope.mT
-    # the same whatever the basis of values that are alike is, which rounding chooses
-    turned = now.turn @ errors[..., None]
-    if now.noise.any():  # without noise this gives the same but for rounding
-        squares, vectors = eigh(left)
-        error = vectors @ (squares.clamp_min(0).sqrt()[..., None] * (vectors.mT @ turned))
-    else:  # the values are independent
-        error = (now.spread / rest).sqrt()[..., None] * turned
+    root, _ = torch.linalg.cholesky_ex(left)
+    error = root @ errors[..., None]
     wrong = now.gap + (slope @ (std * noise)[..., None] + error)[..., 0]
     factor, _ = torch.linalg.cholesky_ex(whole)
     weights = torch.cholesky_solve(wrong[..., None], factor)
     move = std * noise - std**2 * (slope.mT @ weights)[..., 0]
-    root, _ = torch.linalg.cholesky_ex(left)
     ratio = _log_density(now.gap, factor)
     return move, ratio - _log_density(now.gap + (slope @ move[..., None])[..., 0], root)
 

@@ -7,28 +7,24 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from ..linalg import eigh
+from .normals import positive
 
 LARGE = 2**21  # numbers: arithmetic on larger tensors takes longer than on several of this size
-DEPENDENT = 1e-6  # the least squared length of a combination of rows, relative to the largest
+DEPENDENT = 1e-6  # the least squared length of a combination of rows of length one
 
 
 class Frame(NamedTuple):
-    r"""A basis :math:`P` in which values are independent.
+    r"""A basis :math:`P` in which the derivatives of values are orthonormal.
 
     Attributes:
-        basis: The matrix :math:`P`, with shape (B, m, m). The rows of :math:`P J` are orthonormal,
-            and their covariance :math:`P J V J^\top P^\top` is diagonal. Rows of dependent values
-            are shorter.
-        spread: This diagonal, with shape (B, m).
-        turn: The orthogonal matrix :math:`P (J J^\top)^{1/2}`, with shape (B, m, m). Of values
-            that are alike :math:`P` is any basis, and this says which.
+        basis: The matrix :math:`P`, with shape (B, m, m). The rows of :math:`P J` are orthonormal;
+            those of dependent values are shorter.
+        covariance: The values' covariance :math:`P J V J^\top P^\top`, with shape (B, m, m).
         log_volume: :math:`-\log |\det P|`, with shape (B).
     """
 
     basis: Tensor
-    spread: Tensor
-    turn: Tensor
+    covariance: Tensor
     log_volume: Tensor
 
 
@@ -87,34 +83,69 @@ def products(J: Tensor, mean: Tensor, x_t: Tensor, scale: Tensor) -> Tensor:
     return scale.double() * torch.stack(found, dim=1).flatten(start_dim=2).double()
 
 
-def diagonal(J: Tensor, VJ: Tensor) -> Frame:
-    """Returns the basis in which values are independent, NaN for states that are not finite, given
-    their derivatives and the products with the covariance, both with shape (B, m, D)."""
+class Common(NamedTuple):
+    r"""Products with the covariance at some states, which stand for those of all states whose
+    estimates are nearest to theirs.
+
+    Attributes:
+        x_0: The estimates, with shape (R, D).
+        basis: An orthonormal basis :math:`Q` of the derivatives of values there, with shape
+            (r, D).
+        products: The products :math:`Q V`, with shape (R, r, D).
+    """
+
+    x_0: Tensor
+    basis: Tensor
+    products: Tensor
+
+    def of(self, J: Tensor, x_0: Tensor) -> Tensor:
+        """Returns :math:`J V` at states, with shape (B, m, D), given the derivatives of values
+        there, likewise, and the estimates, with shape (B, *). Outside of the basis :math:`V` is
+        taken as its mean there."""
+        nearest = torch.cdist(x_0.flatten(start_dim=1).double(), self.x_0).argmin(dim=1)
+        found = torch.empty_like(J)
+        for k, known in enumerate(self.products):
+            some = J[nearest == k]
+            shares = some @ self.basis.mT
+            mean = (known * self.basis).sum() / len(self.basis)
+            found[nearest == k] = shares @ known + mean * (some - shares @ self.basis)
+        return found
+
+
+def spanned(J: Tensor) -> Tensor:
+    """Returns an orthonormal basis of rows, with shape (r, D), given them with shape (n, D)."""
+    J = J[J.isfinite().all(dim=1) & J.any(dim=1)]
+    _, sizes, basis = torch.linalg.svd(torch.nn.functional.normalize(J), full_matrices=False)
+    return basis[sizes.square() > DEPENDENT * sizes[:1].square()]
+
+
+def whitened(J: Tensor, VJ: Tensor, least: float = 0.0) -> Frame:
+    """Returns the basis in which the derivatives of values are orthonormal, given them and their
+    products with the covariance, both with shape (B, m, D), and the least variance of a value in
+    this basis. It is NaN for states that are not finite."""
     if bool((J[:1] == J).all()):  # of linear values, which take one decomposition for all
         J = J[:1]
     unit = J.norm(dim=2)  # in units in which a value's slope is one
     unit = torch.where(unit > 0, unit, 1.0)
     J, VJ = J / unit[..., None], VJ / unit[..., None]
-    squares, first = eigh(J @ J.mT)
-    largest = torch.where(squares[:, -1:] > 0, squares[:, -1:], 1.0)  # of flat values
-    squares = squares.clamp_min(DEPENDENT * largest)
-    basis = (first / squares.sqrt()[:, None]).mT
+    one = torch.eye(J.shape[1]).to(J)
+    root, _ = torch.linalg.cholesky_ex(positive(J @ J.mT, DEPENDENT))
+    basis = torch.linalg.solve_triangular(root, one.expand_as(root), upper=False)
     covariance = basis @ J @ VJ.mT @ basis.mT
-    spread, second = eigh((covariance + covariance.mT) / 2)
-    basis = second.mT @ basis / unit[:, None]
-    turn = (first @ second).mT
-    log_volume = squares.log().sum(dim=1) / 2 + unit.log().sum(dim=1)
-    return Frame(basis, spread, turn, log_volume.expand(len(spread)))
+    covariance = positive((covariance + covariance.mT) / 2, least)
+    log_volume = (root.diagonal(dim1=1, dim2=2).log() + unit.log()).sum(dim=1)
+    basis = (basis / unit[:, None]).expand_as(covariance)
+    return Frame(basis, covariance, log_volume.expand(len(VJ)))
 
 
 def followed(before: Slopes, J: Tensor | None, level: float) -> Tensor:
     r"""Returns :math:`J V` at a lower noise level without a gradient through the denoiser.
 
-    The variance of normal values given a state goes from :math:`v` to :math:`v / (1 + \gamma v)`,
-    where :math:`\gamma` is the growth of :math:`\alpha^2 / \sigma^2`. So in the basis of
-    :func:`diagonal` each of the former products shrinks. What of :math:`J` lies in the space of
-    its former rows has the same combination of their products. The rest is taken to have the
-    mean of these variances.
+    The covariance of normal values given a state goes from :math:`C` to
+    :math:`(I + \gamma C)^{-1} C` in the basis of :func:`whitened`, where :math:`\gamma` is the
+    growth of :math:`\alpha^2 / \sigma^2`. What of :math:`J` lies in the space of its former rows
+    has the same combination of their products. The rest is taken to have the mean of the
+    variances.
 
     For normal data and independent rows this is exact if :math:`V` maps their space to itself.
     Else the variances are too large, and never too small, as long as :math:`J` is the same.
@@ -124,14 +155,14 @@ def followed(before: Slopes, J: Tensor | None, level: float) -> Tensor:
         J: The derivatives at this one, with shape (B, m, D); None for the same, in all states.
         level: This noise level.
     """
-    basis, spread, *_ = before.frame or diagonal(before.J, before.VJ)
-    spread = spread.clamp_min(0)
-    shrunk = 1 / (1 + spread * (1 / level**2 - 1 / before.level**2))
-    VJ = shrunk[..., None] * (basis @ before.VJ)
+    basis, covariance, _ = before.frame or whitened(before.J, before.VJ)
+    gain = 1 / level**2 - 1 / before.level**2
+    root, _ = torch.linalg.cholesky_ex(torch.eye(basis.shape[-1]).to(basis) + gain * covariance)
+    VJ = torch.cholesky_solve(basis @ before.VJ, root)
     if J is None:
         return torch.linalg.solve_ex(basis, VJ)[0]
     old = basis @ before.J
     shares = J @ old.mT  # of rows in those before
     rank = old.square().sum(dim=(1, 2)).clamp_min(1)
-    rest = (shrunk * spread).sum(dim=1) / rank
-    return shares @ VJ + rest[:, None, None] * (J - shares @ old)
+    left = torch.cholesky_solve(covariance, root).diagonal(dim1=1, dim2=2).sum(dim=1)
+    return shares @ VJ + (left / rank)[:, None, None] * (J - shares @ old)

@@ -151,9 +151,10 @@ class SMC(Method):
     def begin(self, noise: MemberNoise) -> Start:
         """Goes down to the last step with a population, and draws its samples."""
         n, times = len(noise.members), self.times(noise.dtype, noise.device)
-        shared = not self.constraint.differs and self._is_alike(noise)
+        shared, values = self._is_alike(noise)
         B = max(n, FEWEST) if shared else n
-        walk = self._walk(times, noise, torch.arange(B, device=noise.device) % n)
+        of = torch.arange(B, device=noise.device) % n
+        walk = self._walk(times, noise, of, shared and self._common(values))
         begun, last = self._steps()
         nothing = torch.zeros((1, B), dtype=torch.float64, device=noise.device)
         x = self.denoiser.begin(walk.randn(times.new_empty((B, *noise.shape))), times[0])
@@ -197,7 +198,9 @@ class SMC(Method):
         """Weights particles by the constraint, at a time given by its number."""
         x, log_w, log_h, last, slopes = cloud
         of = walk.of.repeat(len(log_w))
-        twist = self.guide.twist(x, walk.times[k], walk.around, slopes, of=of)
+        twist = self.guide.twist(
+            x, walk.times[k], walk.around, slopes, of=of, common=walk.common
+        )
         return Weighted(x, log_w + twist.log_h.view_as(log_w) - log_h, twist, last)
 
     def moved(self, seen: Weighted, walk: Walk, k: int) -> Cloud:
@@ -249,20 +252,27 @@ class SMC(Method):
         seen = self.weighted(self.weigh(cloud, walk, begun, last), walk, last)
         return seen._replace(twist=seen.twist.only_estimates())
 
-    def _walk(self, times: Tensor, noise: MemberNoise, of: Tensor) -> Walk:
+    def _walk(self, times: Tensor, noise: MemberNoise, of: Tensor, common: bool) -> Walk:
         """Returns what the particles of a population have in common."""
         randn, count = noise.shared(), 0
         if not self.constraint.linear:
             count = PAIRS_DECODED if is_decoded(self.constraint) else PAIRS
         around = [randn(times.new_empty((1, *noise.shape))) for _ in range(count)]
-        return Walk(times, self._renews(), randn, around, of, len(noise.members))
+        return Walk(times, self._renews(common), randn, around, of, len(noise.members), common)
 
-    def _renews(self) -> list[bool]:
+    def _common(self, values: int) -> bool:
+        """Whether gradients are taken at some of the states only: under many values."""
+        part = self.constraint
+        targets = part.equalities is not None or part.noisy is not None
+        return values > MOST and targets and not part.differs
+
+    def _renews(self, common: bool) -> list[bool]:
         """Returns which of the steps that begin at the times of :meth:`times` take gradients."""
         levels = list(map(self.noise_level, self.times()))
         first = sum(level > self.ladder.weighted for level in levels)
         some = self._steps()  # there are no slopes of the step before
-        return [k >= first and ((k - first) % EVERY == 0 or k in some) for k in range(len(levels))]
+        every = 1 if common else EVERY
+        return [k >= first and ((k - first) % every == 0 or k in some) for k in range(len(levels))]
 
     def _steps(self) -> tuple[int, int]:
         """The numbers of the time at which there begin to be several particles, and of that at
@@ -272,10 +282,11 @@ class SMC(Method):
         last = sum(level > self.ladder.drawn for level in levels[1:])
         return begun, max(begun, last)
 
-    def _is_alike(self, noise: MemberNoise) -> bool:
-        """Whether samples have the same conditions and targets."""
+    def _is_alike(self, noise: MemberNoise) -> tuple[bool, int]:
+        """Whether samples have the same conditions and targets, and how many values there are."""
         x_0, r = answers(self, noise, batch=self.bound_to.batch_size)
-        return all(bool(one.all()) for one in same(x_0, r, x_0[:1], r[:1]))
+        alike = all(bool(one.all()) for one in same(x_0, r, x_0[:1], r[:1]))
+        return alike and not self.constraint.differs, r.shape[1]
 
     def step(
         self,
@@ -350,9 +361,10 @@ class SMC(Method):
         K = self.particles * (ALONE if self.constraint.differs else times)
         inside = self.constraint.equalities is None and self.constraint.noisy is None
         gradients = min(residuals, MOST) if inside else residuals
+        common = self._common(residuals)
         begun, last = self._steps()
         forward, backward = 2 + (self.output == "denoised"), 0
-        renews = self._renews()[:-1]
+        renews = self._renews(common)[:-1]
         ends = last == len(renews) - 1  # where samples are drawn before the last step
         noisy = self.constraint.noisy is not None
         posterior = self._calibrated().cost(residuals)[1] if noisy else 0

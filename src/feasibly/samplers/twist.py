@@ -19,12 +19,13 @@ from .base import Randn
 from .levels import Levels
 from .normals import inside, positive
 from .principal import Principal, given, principal
-from .slopes import LARGE, Slopes, blocks, diagonal, followed, mapped, products, rows
+from .slopes import LARGE, Common, Slopes, blocks, followed, mapped, products, rows, spanned, whitened
 
 MOST = 12
 """The most values that are weighted, unless there are more equalities: those nearest to a bound.
 More equalities are taken as normal in a step."""
 
+STATES = 16  # of a step at which products with the covariance are taken, under many values
 HEAVY = 1.5  # degrees of freedom of a value that varies by curvature alone
 FLOOR = 1e-3  # the least variance of a value, relative to that of white noise
 RIDGE = 0.05  # the same for a move into intervals, several of which may have one direction
@@ -116,6 +117,7 @@ class Guide:
         before: Slopes | None = None,
         *,
         of: Tensor | None = None,
+        common: bool = False,
     ) -> Twist:
         """Returns what the constraint says of states; above `levels.weighted` nothing.
 
@@ -128,13 +130,17 @@ class Guide:
                 gradients through the denoiser.
             of: Which rows of the batch have the states' targets and conditions, with shape (B);
                 None for each its own.
+            common: Whether products with the covariance are taken at some of the states only.
         """
         of = torch.arange(len(x_t), device=x_t.device) if of is None else of
         parts = []
         for some in blocks(len(x_t), self.problem.batch_size or len(x_t)):
             last = before and before.at(some)
             with among(of[some]):
-                parts.append((self._seen(x_t[some], t, around, last), last))
+                parts.append((self._seen(x_t[some], t, around, last, not common), last))
+        if common and parts[0][0].J is not None:
+            known = self._common(x_t, t, of, [seen for seen, _ in parts])
+            parts = [(seen._replace(VJ=known.of(seen.J, seen.x_0)), last) for seen, last in parts]
         # arithmetic on all at once is faster, unless it is large: then in the denoiser's batches
         if sum(seen.size for seen, _ in parts) <= LARGE:
             parts = [together(parts)]
@@ -147,13 +153,15 @@ class Guide:
         t: Tensor,
         around: Sequence[Tensor],
         before: Slopes | None,
+        gradients: bool,
     ) -> Seen:
         """Returns what the denoiser and the constraint tell of states; see :meth:`twist`."""
         good = finite(x_t)
         x_t = torch.where(per_sample(good, x_t), x_t.detach(), 0.0).requires_grad_()
         weighted = self.denoiser.noise_level(t) <= self.levels.weighted
         # without a need for it, no graph is kept from this step to the next
-        with torch.set_grad_enabled(weighted and before is None):
+        gradients = gradients and weighted and before is None
+        with torch.set_grad_enabled(gradients):
             mean = self.denoiser(x_t, t)
         x_0 = mean.detach()
         if not weighted:
@@ -169,7 +177,7 @@ class Guide:
             g = Intervals(*(part.gather(1, kept) for part in g if part is not None))
             above, below = (v.gather(2, kept.expand(len(v), *kept.shape)) for v in (above, below))
         J = self._derivatives(g.values, z)
-        VJ = None if before is not None else products(J, mean, x_t, sigma_t**2 / alpha_t)
+        VJ = products(J, mean, x_t, sigma_t**2 / alpha_t) if gradients else None
         assert g.variance is not None
         values = Intervals(*(part.detach().double() for part in g if part is not None))
         centre = values.values
@@ -180,6 +188,24 @@ class Guide:
             centre, bend = centre + shift, bend - shift
             curved = torch.einsum("pbi,pbj->bij", bend, bend) / (len(bend) - 1)
         return Seen(x_0, good, values._replace(values=centre), curved, J, VJ, kept)
+
+    @torch.enable_grad()
+    def _common(self, x_t: Tensor, t: Tensor, of: Tensor, seen: Sequence[Seen]) -> Common:
+        """Returns products with the covariance at some of the states, given what is seen of all,
+        in batches."""
+        x_0, J = torch.cat([one.x_0 for one in seen]), torch.cat([one.J for one in seen])
+        good = (finite(x_t) & finite(J)).nonzero()[:, 0]
+        chosen = good[torch.linspace(0, len(good) - 1, min(STATES, len(good))).long()]
+        basis = spanned((J[:1] if self.constraint.linear else J[chosen]).flatten(end_dim=1))
+        alpha_t, sigma_t = self.denoiser.schedule(t)
+        found = []
+        for some in chosen.split(self.problem.batch_size or len(chosen)):
+            x = x_t[some].detach().requires_grad_()
+            with among(of[some]):
+                mean = self.denoiser(x, t)
+            rows = basis.expand(len(some), *basis.shape)
+            found.append(products(rows, mean, x, sigma_t**2 / alpha_t))
+        return Common(x_0[chosen].flatten(start_dim=1).double(), basis, torch.cat(found))
 
     def _derivatives(self, values: Tensor, z: Tensor) -> Tensor:
         """Returns the derivatives of values at samples, with shape (B, m, D); of linear ones once
@@ -205,12 +231,17 @@ class Guide:
         now = Slopes(J, VJ, sigma, kept=kept)
         centre, lower, upper, variance = values
         assert variance is not None
-        noise = torch.diag_embed(variance)
-        if self._is_normal(lower, upper):
-            frame = diagonal(J, VJ)
-            normal = principal(frame, VJ, centre - lower, noise + curved, FLOOR * sigma**2)
-            log_h = torch.where(good, normal.log_h, -math.inf)
-            return Twist(x_0, torch.zeros_like(x_0), log_h, normal, now._replace(frame=frame))
+        noise, fixed, normal = torch.diag_embed(variance), (lower == upper)[0], None
+        if self._is_normal(fixed):
+            some = slice(None) if fixed.all() else fixed
+            frame = whitened(J[:, some], VJ[:, some], FLOOR * sigma**2)
+            errors = (noise + curved)[:, some][:, :, some]
+            normal = principal(frame, VJ[:, some], (centre - lower)[:, some], errors)
+            if fixed.all():
+                log_h = torch.where(good, normal.log_h, -math.inf)
+                return Twist(
+                    x_0, torch.zeros_like(x_0), log_h, normal, now._replace(frame=frame)
+                )
         S = J @ VJ.mT + noise
         S = (S + S.mT) / 2
         # in units in which a value's slope is one
@@ -223,19 +254,23 @@ class Guide:
         freedom = None if self.constraint.linear else tails(firm, curved)
         found = inside(centre, firm, lower, upper, freedom)
         log_h = found.log_h - torch.where(lower == upper, unit, 1.0).log().sum(dim=1)
-        if not (lower == upper).all():
+        if not fixed.all():
             firm = positive(S, RIDGE * sigma**2)
-        gap = torch.linalg.solve(firm, (found.mean - centre)[..., None]) / unit[..., None]
-        move = (VJ.mT @ (found.pull[:, None, None] * gap)).reshape(x_0.shape).to(x_0)
+        gap = torch.linalg.solve(firm, (found.mean - centre)[..., None])
+        if normal is not None:  # the step meets the equalities, and the move the others
+            met = (lower - centre)[:, fixed, None]
+            gap[:, fixed] -= torch.linalg.solve(firm[:, fixed][:, :, fixed], met)
+        gap = found.pull[:, None, None] * gap / unit[..., None]
+        move = (VJ.mT @ gap).reshape(x_0.shape).to(x_0)
         # what is not finite has no weight, and is not moved
         log_h = torch.where(good, log_h.nan_to_num(-math.inf), -math.inf)
-        return Twist(x_0, move.nan_to_num(0, 0, 0), log_h, slopes=now)
+        return Twist(x_0, move.nan_to_num(0, 0, 0), log_h, normal or (), now)
 
-    def _is_normal(self, lower: Tensor, upper: Tensor) -> bool:
-        """Whether a step takes values as normal: linear ones, and many, if all are equalities or
-        have errors. Weights would vary too much if it moved its mean alone."""
-        suits = self.constraint.linear or lower.shape[1] > MOST
-        return self.normal and suits and bool((lower == upper).all())
+    def _is_normal(self, fixed: Tensor) -> bool:
+        """Whether a step takes values that have targets as normal: linear ones, and many. Weights
+        would vary too much if it moved its mean alone."""
+        suits = self.constraint.linear or len(fixed) > MOST
+        return self.normal and suits and bool(fixed.any())
 
     @torch.no_grad()
     def _around(self, mean: Tensor, sigma: float, around: Sequence[Tensor]) -> Tensor:
@@ -266,13 +301,17 @@ class Guide:
         if values:
             (alpha_t, sigma_t), (alpha_s, sigma_s) = map(self.denoiser.schedule, (t, s))
             gain = (alpha_s / sigma_s) ** 2 - (alpha_t / sigma_t) ** 2
-            return given(Principal(*values), mean, std, gain, alpha_s / sigma_s**2, randn)
+            x, ratio = given(Principal(*values), mean, std, gain, alpha_s / sigma_s**2, randn)
+            if not shift.any():
+                return x, ratio
+            noise = (x - mean) / std
+        else:
+            noise, ratio = randn(mean), 0.0
         step = shift / std
         size = step.flatten(start_dim=1).norm(dim=1)
         step = step * per_sample((FARTHEST / size).clamp_max(1), step)
-        noise = randn(mean)
         gain = (noise.double().square() - (noise + step).double().square()).flatten(start_dim=1)
-        return mean + std * (step + noise), gain.sum(dim=1) / 2
+        return mean + std * (step + noise), ratio + gain.sum(dim=1) / 2
 
 
 def together(parts: Sequence[Any]) -> Any:
@@ -287,7 +326,8 @@ def urgent(g: Intervals, scale: Tensor) -> Tensor:
     margin = margin.nan_to_num(0.0, neginf=torch.finfo(margin.dtype).min)  # of a flat value
     fixed = g.lower == g.upper
     margin = margin.masked_fill(fixed, -math.inf)
-    return margin.topk(max(MOST, int(fixed[0].sum())), dim=1, largest=False).indices
+    most = min(fixed.shape[1], MOST + int(fixed[0].sum()))
+    return margin.topk(most, dim=1, largest=False).indices
 
 
 def tails(S: Tensor, curved: Tensor) -> Tensor:
