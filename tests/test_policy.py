@@ -97,7 +97,7 @@ TABLE = {
     "13 values and bounds": (NORMAL, Composite([first(13), BOX]), "SMC", 4),
     "many values and bounds": (NORMAL, Composite([first(129), BOX]), "CalibratedPPR PPR", 6),
     "noisy values of normal data": (NORMAL, linear(13, noise=0.1), "CalibratedPPR", 1),
-    "noisy squares": (NORMAL, NOISY_SQUARES, "CalibratedPPR", 6),
+    "noisy squares": (NORMAL, NOISY_SQUARES, "SMC", 4),
     "sines": (NORMAL, of(lambda x: (2 * x).sin()), "SMC", 4),
     "many sines": (NORMAL, of(lambda x: (2 * x).sin(), 129), "PPR", 5),
     "squares": (NORMAL, of(torch.square, 129), "PPR", 5),

@@ -105,6 +105,7 @@ class ExactCase(PosteriorCase):
             if not plan.kernels:
                 raise ValueError(plan.reason)
             result = sample(plan, members, seed)
+            result.warnings = [*plan.remarks, *result.warnings]
         except (SamplingError, ValueError) as error:  # it says that it is not right
             return self._about | {
                 "feasible": 0.0,

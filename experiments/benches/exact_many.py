@@ -163,9 +163,7 @@ def neighbours(seed: int, m: int, correlation: float, timing: str) -> Posterior:
         x[:, seen] = found
         return x
 
-    constraint = Equality(
-        lambda x: torch.mul(*pairs_of(x, m)) - known.to(x), ACCURACY**2 * m
-    )
+    constraint = Equality(lambda x: torch.mul(*pairs_of(x, m)) - known.to(x), ACCURACY**2 * m)
     return Posterior(Gaussian(zero, cov, schedule(timing)), constraint, (D,), sample)
 
 

@@ -120,7 +120,7 @@ class Case:
     @property
     def branches(self) -> bool:
         """Whether the solution set has several branches."""
-        part = self.constraint.equalities
+        part = self.constraint.equalities or self.constraint.noisy
         return self.survey is not None and part is not None and self.survey.turns(part)
 
     @cached_property
@@ -250,9 +250,7 @@ RULES = (
         f"{FEW + 1} to {MANY} equalities or noisy measurements, with inequalities, with gradients "
         "that change direction, or on data that are not normal and not low-dimensional",
         "`SMC`, which takes gradients at some of the states only",
-        lambda case: (
-            case.weighted and (case.fills or case.branches or case.has_inequalities)
-        ),
+        lambda case: case.weighted and (case.fills or case.branches or case.has_inequalities),
         _smc,
         "The constraint is on {values}: samples are drawn by importance weights from {particles} "
         "particles each{more}.",

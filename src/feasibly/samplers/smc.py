@@ -198,9 +198,7 @@ class SMC(Method):
         """Weights particles by the constraint, at a time given by its number."""
         x, log_w, log_h, last, slopes = cloud
         of = walk.of.repeat(len(log_w))
-        twist = self.guide.twist(
-            x, walk.times[k], walk.around, slopes, of=of, common=walk.common
-        )
+        twist = self.guide.twist(x, walk.times[k], walk.around, slopes, of=of, common=walk.common)
         return Weighted(x, log_w + twist.log_h.view_as(log_w) - log_h, twist, last)
 
     def moved(self, seen: Weighted, walk: Walk, k: int) -> Cloud:

@@ -19,7 +19,18 @@ from .base import Randn
 from .levels import Levels
 from .normals import inside, positive
 from .principal import Principal, given, principal
-from .slopes import LARGE, Common, Slopes, blocks, followed, mapped, products, rows, spanned, whitened
+from .slopes import (
+    LARGE,
+    Common,
+    Slopes,
+    blocks,
+    followed,
+    mapped,
+    products,
+    rows,
+    spanned,
+    whitened,
+)
 
 MOST = 12
 """The most values that are weighted, unless there are more equalities: those nearest to a bound.
@@ -239,9 +250,7 @@ class Guide:
             normal = principal(frame, VJ[:, some], (centre - lower)[:, some], errors)
             if fixed.all():
                 log_h = torch.where(good, normal.log_h, -math.inf)
-                return Twist(
-                    x_0, torch.zeros_like(x_0), log_h, normal, now._replace(frame=frame)
-                )
+                return Twist(x_0, torch.zeros_like(x_0), log_h, normal, now._replace(frame=frame))
         S = J @ VJ.mT + noise
         S = (S + S.mT) / 2
         # in units in which a value's slope is one
