@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import torch
 
-from feasibly.samplers.slopes import Slopes, followed
+from feasibly.samplers.slopes import Common, Slopes, followed, spanned, whitened
 from tests.samplers.conftest import normal
 
 COV = torch.diag(torch.tensor([4.0, 1.0, 0.25, 0.01], dtype=torch.float64))
@@ -90,3 +90,40 @@ def test_equal_flat_and_lost_rows_leave_other_states_as_they_are():
     torch.testing.assert_close(found[1, 1], found[1, 0], rtol=1e-6, atol=1e-6)
     assert found[:3].isfinite().all()
     assert not found[2, 1].any()
+
+
+def test_a_basis_spans_the_rows_and_leaves_out_those_that_say_nothing():
+    two = normal(2, 5)
+    rows = torch.cat([two, normal(4, 2, seed=1) @ two, torch.zeros(1, 5), 1e-5 * two[:1]])
+    rows = torch.cat([rows, torch.full((1, 5), torch.nan)])
+    basis = spanned(rows)
+    assert basis.shape == (2, 5)
+    torch.testing.assert_close(basis @ basis.T, torch.eye(2).double())
+    torch.testing.assert_close(two @ basis.T @ basis, two)
+
+
+def test_products_are_those_of_the_state_whose_estimate_is_nearest():
+    wide, narrow = COV, COV.flip(0) / 10
+    basis = torch.eye(4).double()[:3]
+    known = Common(
+        torch.tensor([[0.0] * 4, [9.0] * 4]).double(), basis, basis @ torch.stack([wide, narrow])
+    )
+    J = normal(3, 2, 4) * torch.tensor([1.0, 1.0, 1.0, 0.0]).double()
+    x_0 = torch.tensor([[1.0] * 4, [8.0] * 4, [-3.0] * 4])
+    expected = torch.stack([J[0] @ wide, J[1] @ narrow, J[2] @ wide])
+    torch.testing.assert_close(known.of(J, x_0), expected)
+    # outside of the basis it is a variance, the mean of those that are known
+    other = torch.eye(4).double()[3:].expand(3, 1, 4)
+    found = known.of(other, x_0)[:, 0]
+    spread = torch.stack([wide, narrow, wide]).diagonal(dim1=1, dim2=2)
+    mean = spread[:, :3].mean(dim=1)
+    torch.testing.assert_close(found, mean[:, None] * other[:, 0])
+
+
+def test_in_the_basis_of_values_their_derivatives_are_orthonormal():
+    J = normal(2, 3, 4) * torch.tensor([1e3, 1.0, 1e-2]).double()[:, None]
+    frame = whitened(J, J @ COV)
+    one = torch.eye(3).double().expand(2, 3, 3)
+    torch.testing.assert_close(frame.basis @ J @ J.mT @ frame.basis.mT, one)
+    torch.testing.assert_close(frame.covariance, frame.basis @ J @ COV @ J.mT @ frame.basis.mT)
+    torch.testing.assert_close(2 * frame.log_volume, torch.logdet(J @ J.mT))

@@ -29,7 +29,7 @@ from .population import Cloud, Walk, Weighted, drawn, joined, resampled, taken, 
 from .ppr import PPR
 from .slopes import mapped
 from .truncated import TruncatedPPR
-from .twist import MOST, Guide, together
+from .twist import MOST, STATES, Guide, together
 from .weights import effective_size, log_mean, smoothed
 
 EVERY = 2  # steps to a gradient of each value
@@ -349,28 +349,39 @@ class SMC(Method):
 
     def budget(self, residuals: int = 1) -> tuple[int, int]:
         """As :meth:`Method.budget`, if particles are doubled as often as they may be."""
-        return self._cost(residuals, 2**DOUBLINGS)
+        forward, backward = self._cost(residuals, 2**DOUBLINGS, FEWEST)
+        return forward, math.ceil(backward)
 
     def expected(self, residuals: int = 1) -> tuple[float, float]:
-        return self._cost(residuals, 1)
+        """As :meth:`Method.expected`, for each of 100 samples."""
+        return self._cost(residuals, 1, 100)
 
-    def _cost(self, residuals: int, times: int) -> tuple[int, int]:
-        """The forward and backward evaluations, with so many times the particles."""
+    def _cost(self, residuals: int, times: int, B: int) -> tuple[int, float]:
+        """The forward and backward evaluations of each of B trajectories, with so many times the
+        particles."""
         K = self.particles * (ALONE if self.constraint.differs else times)
         inside = self.constraint.equalities is None and self.constraint.noisy is None
-        gradients = min(residuals, MOST) if inside else residuals
         common = self._common(residuals)
         begun, last = self._steps()
-        forward, backward = 2 + (self.output == "denoised"), 0
+        forward, backward = 2 + (self.output == "denoised"), 0.0
         renews = self._renews(common)[:-1]
         ends = last == len(renews) - 1  # where samples are drawn before the last step
         noisy = self.constraint.noisy is not None
         posterior = self._calibrated().cost(residuals)[1] if noisy else 0
+
+        def gradients(particles: int) -> float:
+            if not common:
+                return particles * (min(residuals, MOST) if inside else residuals)
+            # those of some states, along a basis of the derivatives there
+            rows = residuals if self.constraint.linear else STATES * residuals
+            return min(STATES / B, particles) * min(rows, math.prod(self.bound_to.shape))
+
         for k, anew in enumerate(renews if ends else renews[:-1]):
             many = 0 if k > last else K if k >= begun else 1
             one = k >= last and not ends  # what is drawn goes on alone
             forward += many + one
-            backward += many * gradients * anew + one * (posterior or gradients * anew)
+            backward += gradients(many) * anew + one * (posterior or gradients(1) * anew)
+            forward += common * anew  # at most, of these states
         backward += posterior  # of the last step
         if self.constraint.exact is not None:
             search = self.minimize.cost(residuals) if times > 1 else (1, 1)
