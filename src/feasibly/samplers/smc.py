@@ -80,15 +80,19 @@ class SMC(Method):
     trajectory gets as many particles again, up to three times. If k-hat is still too large,
     weights are not shared: each trajectory draws one of its own particles, and the run warns.
 
-    A gradient through the denoiser is taken for each value, at every second step. Between,
+    A gradient through the denoiser is taken for each value, at every second step. In between,
     :math:`J V` follows from the step before, as for normal data: a value's variance :math:`v`
     becomes :math:`v / (1 + \gamma v)`, where :math:`\gamma` is the growth of
     :math:`\alpha^2 / \sigma^2`.
 
+    Under more than 12 values with targets, gradients are taken at 16 states only, at every step.
+    There they give :math:`Q V`, where the rows of :math:`Q` are a basis of all derivatives
+    :math:`J` at these states. Any other state takes :math:`V` from the one whose estimate is
+    nearest. This is exact for normal data, and weights correct it elsewhere.
+
     For an inequality :math:`l \leq g(x) \leq u`, :math:`h` is the probability, given the
-    equalities, and values are moved to their mean in the interval. At most 12 values are
-    weighted: all equalities, and the inequalities nearest to their bounds. At the end, a sample
-    inside stays as it is. For that, `levels.drawn` should be 0, so that samples are drawn before
+    equalities, and values are moved to their mean in the interval. At most 12 inequalities are
+    weighted, those nearest to their bounds. At the end, a sample inside stays as it is. For that, `levels.drawn` should be 0, so that samples are drawn before
     the last step.
 
     An observation with noise is a value whose errors add their variance to :math:`S`. Then steps
@@ -100,9 +104,9 @@ class SMC(Method):
     particles, and draws one.
 
     A step that only moves its mean leaves weights that vary, the more so the more values there
-    are. So where values are linear, or more than 12, its variance is that given the constraint
-    too, for normal values, if all are equalities or have errors; see
-    :mod:`feasibly.samplers.principal`.
+    are. So where values are linear, or more than 12, the step of those with targets has the
+    variance given the constraint too, as for normal values; see
+    :mod:`feasibly.samplers.principal`. A move into inequalities is added to it.
 
     The target is the prior restricted to :math:`\|r\| \leq \epsilon`, with
     :math:`\epsilon \to 0`, as for :class:`CalibratedPPR <feasibly.samplers.CalibratedPPR>`.
