@@ -96,8 +96,9 @@ def test_a_basis_spans_the_rows_and_leaves_out_those_that_say_nothing():
     two = normal(2, 5)
     rows = torch.cat([two, normal(4, 2, seed=1) @ two, torch.zeros(1, 5), 1e-5 * two[:1]])
     rows = torch.cat([rows, torch.full((1, 5), torch.nan)])
-    basis = spanned(rows)
+    basis = spanned(rows, 9)
     assert basis.shape == (2, 5)
+    assert torch.equal(spanned(rows, 1), basis[:1])
     torch.testing.assert_close(basis @ basis.T, torch.eye(2).double())
     torch.testing.assert_close(two @ basis.T @ basis, two)
 

@@ -112,11 +112,12 @@ class Common(NamedTuple):
         return found
 
 
-def spanned(J: Tensor) -> Tensor:
-    """Returns an orthonormal basis of rows, with shape (r, D), given them with shape (n, D)."""
+def spanned(J: Tensor, most: int) -> Tensor:
+    """Returns an orthonormal basis of rows, with shape (r, D), given them with shape (n, D), or of
+    the principal ones if there are more than `most`."""
     J = J[J.isfinite().all(dim=1) & J.any(dim=1)]
     _, sizes, basis = torch.linalg.svd(torch.nn.functional.normalize(J), full_matrices=False)
-    return basis[sizes.square() > DEPENDENT * sizes[:1].square()]
+    return basis[:most][sizes[:most].square() > DEPENDENT * sizes[:1].square()]
 
 
 def whitened(J: Tensor, VJ: Tensor, least: float = 0.0) -> Frame:

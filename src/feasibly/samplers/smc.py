@@ -155,10 +155,10 @@ class SMC(Method):
     def begin(self, noise: MemberNoise) -> Start:
         """Goes down to the last step with a population, and draws its samples."""
         n, times = len(noise.members), self.times(noise.dtype, noise.device)
-        shared, values = self._is_alike(noise)
+        alike, shared, values = self._alike(noise)
         B = max(n, FEWEST) if shared else n
         of = torch.arange(B, device=noise.device) % n
-        walk = self._walk(times, noise, of, shared and self._common(values))
+        walk = self._walk(times, noise, of, alike and self._common(values))
         begun, last = self._steps()
         nothing = torch.zeros((1, B), dtype=torch.float64, device=noise.device)
         x = self.denoiser.begin(walk.randn(times.new_empty((B, *noise.shape))), times[0])
@@ -266,7 +266,7 @@ class SMC(Method):
         """Whether gradients are taken at some of the states only: under many values."""
         part = self.constraint
         targets = part.equalities is not None or part.noisy is not None
-        return values > MOST and targets and not part.differs
+        return values > MOST and targets
 
     def _renews(self, common: bool) -> list[bool]:
         """Returns which of the steps that begin at the times of :meth:`times` take gradients."""
@@ -284,11 +284,12 @@ class SMC(Method):
         last = sum(level > self.ladder.drawn for level in levels[1:])
         return begun, max(begun, last)
 
-    def _is_alike(self, noise: MemberNoise) -> tuple[bool, int]:
-        """Whether samples have the same conditions and targets, and how many values there are."""
+    def _alike(self, noise: MemberNoise) -> tuple[bool, bool, int]:
+        """Whether samples have the same conditions, whether they have the same targets too, and
+        how many values there are."""
         x_0, r = answers(self, noise, batch=self.bound_to.batch_size)
-        alike = all(bool(one.all()) for one in same(x_0, r, x_0[:1], r[:1]))
-        return alike and not self.constraint.differs, r.shape[1]
+        conditions, targets = (bool(one.all()) for one in same(x_0, r, x_0[:1], r[:1]))
+        return conditions, conditions and targets and not self.constraint.differs, r.shape[1]
 
     def step(
         self,
@@ -378,7 +379,8 @@ class SMC(Method):
                 return particles * (min(residuals, MOST) if inside else residuals)
             # those of some states, along a basis of the derivatives there
             rows = residuals if self.constraint.linear else STATES * residuals
-            return min(STATES / B, particles) * min(rows, math.prod(self.bound_to.shape))
+            rows = min(rows, math.prod(self.bound_to.shape), residuals * particles * B / STATES)
+            return min(STATES / B, particles) * rows
 
         for k, anew in enumerate(renews if ends else renews[:-1]):
             many = 0 if k > last else K if k >= begun else 1

@@ -207,7 +207,10 @@ class Guide:
         x_0, J = torch.cat([one.x_0 for one in seen]), torch.cat([one.J for one in seen])
         good = (finite(x_t) & finite(J)).nonzero()[:, 0]
         chosen = good[torch.linspace(0, len(good) - 1, min(STATES, len(good))).long()]
-        basis = spanned((J[:1] if self.constraint.linear else J[chosen]).flatten(end_dim=1))
+        same = self.constraint.linear and not self.constraint.differs
+        some = J[:1] if same else J[chosen]
+        # so that they take no more gradients than all states would
+        basis = spanned(some.flatten(end_dim=1), max(1, J.shape[1] * len(J) // STATES))
         alpha_t, sigma_t = self.denoiser.schedule(t)
         found = []
         for some in chosen.split(self.problem.batch_size or len(chosen)):
