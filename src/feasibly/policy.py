@@ -26,7 +26,7 @@ FEW, MANY = 12, 128
 where posterior samples would be wrong."""
 
 LARGEST = 2**17
-"""How many values times elements there may be for that: each particle holds the derivatives."""
+"""How many values times elements there may be for that, unless all values are linear."""
 
 LOW_DIMENSIONAL = 0.1
 """How far the denoiser is from an affine map at a tenth of the data's scale, above which data do
@@ -113,9 +113,11 @@ class Case:
     @property
     def weighted(self) -> bool:
         """Whether many values may be weighted: of those that are decoded, derivatives cost too
-        much."""
+        much, and of others, unless all are linear, each particle holds its own."""
         size = self.targets * math.prod(self.problem.shape)
-        return self.targets <= MANY and size <= LARGEST and not is_decoded(self.constraint)
+        light = self.constraint.linear and not self.has_inequalities
+        fits = self.targets <= MANY and (light or size <= LARGEST)
+        return fits and not is_decoded(self.constraint)
 
     @property
     def branches(self) -> bool:

@@ -1,13 +1,15 @@
 r"""Steps of a diffusion whose constrained values are taken as normal."""
 
-__all__ = ["Principal", "given", "principal"]
+__all__ = ["Alike", "Principal", "given", "principal"]
 
 import math
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from ..linalg import eigh
 from .base import Randn
 from .moments import numbers
 from .slopes import LARGE, Frame, blocks
@@ -48,6 +50,82 @@ def principal(frame: Frame, VJ: Tensor, gap: Tensor, noise: Tensor) -> Principal
     root, _ = torch.linalg.cholesky_ex(covariance + noise)
     log_h = torch.where(good, _log_density(gap, root) - frame.log_volume, -math.inf)
     return Principal(gap, basis @ VJ, covariance, noise, log_h)
+
+
+@dataclass(frozen=True, eq=False)
+class Alike:
+    """Normal values whose derivatives are the same at all states, and whose covariance is known at
+    some: what other states take from the nearest of these.
+
+    Attributes:
+        basis: The basis of a frame, with shape (m, m).
+        slope: The covariances of the values with the sample in this basis, with shape (R, m, D).
+        covariance: Their covariances, with shape (R, m, m).
+        noise: The covariance of what is added to them, with shape (m, m).
+        log_volume: That of the frame, with shape ().
+    """
+
+    basis: Tensor
+    slope: Tensor
+    covariance: Tensor
+    noise: Tensor
+    log_volume: Tensor
+
+    @classmethod
+    def of(cls, frame: Frame, VJ: Tensor, noise: Tensor) -> "Alike":
+        """Returns them in the basis of a frame, given them as they are."""
+        basis = frame.basis[0]
+        noise = basis @ noise @ basis.mT
+        return cls(basis, basis @ VJ, frame.covariance, noise, frame.log_volume[0])
+
+    def log_h(self, gap: Tensor, of: Tensor) -> Tensor:
+        """Returns the logarithms of their densities at the targets, but for a constant, with shape
+        (B), given how far their means are from these, with shape (B, m), and which of the states
+        are the nearest, with shape (B)."""
+        roots, _ = torch.linalg.cholesky_ex(self.covariance + self.noise)
+        found = gap.new_empty(len(gap))
+        for k, root in enumerate(roots):
+            z = torch.linalg.solve_triangular(root, gap[of == k].mT, upper=False)
+            found[of == k] = -z.square().sum(dim=0) / 2 - root.diagonal().log().sum()
+        return found - self.log_volume
+
+    def given(
+        self,
+        gap: Tensor,
+        of: Tensor,
+        mean: Tensor,
+        std: Tensor,
+        gain: Tensor,
+        scale: Tensor,
+        randn: Randn,
+    ) -> tuple[Tensor, Tensor]:
+        r"""As :func:`given`. In a basis in which :math:`C_s + R` is the identity and
+        :math:`G G^\top` the diagonal :math:`\Lambda`, the values have the variances
+        :math:`1 + \tau^2 \Lambda` before the step."""
+        noise, errors = randn(mean), numbers(randn, gap, mean)
+        std = std.double().reshape(-1, 1).expand(len(mean), 1)
+        gain, scale = gain.double(), scale.double()
+        move, ratio = torch.empty_like(mean), torch.empty_like(gap[:, 0])
+        one = torch.eye(gap.shape[1]).to(gap)
+        for k in of.unique().tolist():
+            some, slope, covariance = of == k, self.slope[k], self.covariance[k]
+            rest, _ = torch.linalg.cholesky_ex(one + gain * covariance)
+            left = torch.cholesky_solve(covariance, rest)
+            root, _ = torch.linalg.cholesky_ex((left + left.mT) / 2 + self.noise)
+            slope = scale * torch.cholesky_solve(slope, rest)
+            slope = torch.linalg.solve_triangular(root, slope, upper=False)
+            square, turn = (part[0] for part in eigh((slope @ slope.mT)[None]))
+            slope = turn.mT @ slope
+            here = torch.linalg.solve_triangular(root, gap[some].mT, upper=False).mT @ turn
+            z, tau = noise[some].double().flatten(start_dim=1), std[some]
+            whole = 1 + tau**2 * square
+            wrong = here + tau * z @ slope.mT + errors[some] @ turn
+            step = tau * z - tau**2 * (wrong / whole) @ slope
+            before = -(here.square() / whole + whole.log()).sum(dim=1)
+            after = -(here + step @ slope.mT).square().sum(dim=1)
+            move[some] = step.reshape(mean[some].shape).to(mean)
+            ratio[some] = (before - after) / 2
+        return mean + move, ratio
 
 
 def given(

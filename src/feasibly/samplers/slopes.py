@@ -98,12 +98,15 @@ class Common(NamedTuple):
     basis: Tensor
     products: Tensor
 
+    def nearest(self, x_0: Tensor) -> Tensor:
+        """Returns which of the states has the nearest estimate, with shape (B)."""
+        return torch.cdist(x_0.flatten(start_dim=1).double(), self.x_0).argmin(dim=1)
+
     def of(self, J: Tensor, x_0: Tensor) -> Tensor:
         """Returns :math:`J V` at states, with shape (B, m, D), given the derivatives of values
         there, likewise, and the estimates, with shape (B, *). Outside of the basis :math:`V` is
         taken as its mean there."""
-        nearest = torch.cdist(x_0.flatten(start_dim=1).double(), self.x_0).argmin(dim=1)
-        found = torch.empty_like(J)
+        nearest, found = self.nearest(x_0), torch.empty_like(J)
         for k, known in enumerate(self.products):
             some = J[nearest == k]
             shares = some @ self.basis.mT

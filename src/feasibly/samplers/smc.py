@@ -92,8 +92,8 @@ class SMC(Method):
 
     For an inequality :math:`l \leq g(x) \leq u`, :math:`h` is the probability, given the
     equalities, and values are moved to their mean in the interval. At most 12 inequalities are
-    weighted, those nearest to their bounds. At the end, a sample inside stays as it is. For that, `levels.drawn` should be 0, so that samples are drawn before
-    the last step.
+    weighted, those nearest to their bounds. At the end, a sample inside stays as it is. For that,
+    `levels.drawn` should be 0, so that samples are drawn before the last step.
 
     An observation with noise is a value whose errors add their variance to :math:`S`. Then steps
     below the level at which samples are drawn take posterior samples, as in

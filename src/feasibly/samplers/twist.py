@@ -18,7 +18,7 @@ from ..problem import Problem
 from .base import Randn
 from .levels import Levels
 from .normals import inside, positive
-from .principal import Principal, given, principal
+from .principal import Alike, Principal, given, principal
 from .slopes import (
     LARGE,
     Common,
@@ -58,7 +58,7 @@ class Twist(NamedTuple):
     x_0: Tensor
     move: Tensor
     log_h: Tensor
-    values: tuple[Tensor, ...] = ()
+    values: tuple[Any, ...] = ()
     slopes: Slopes | None = None
 
     def only_estimates(self) -> Self:
@@ -151,6 +151,8 @@ class Guide:
                 parts.append((self._seen(x_t[some], t, around, last, not common), last))
         if common and parts[0][0].J is not None:
             known = self._common(x_t, t, of, [seen for seen, _ in parts])
+            if self._is_same and (g := parts[0][0].values) and bool((g.lower == g.upper).all()):
+                return together([self._told_alike(seen, t, known) for seen, _ in parts])
             parts = [(seen._replace(VJ=known.of(seen.J, seen.x_0)), last) for seen, last in parts]
         # arithmetic on all at once is faster, unless it is large: then in the denoiser's batches
         if sum(seen.size for seen, _ in parts) <= LARGE:
@@ -204,13 +206,13 @@ class Guide:
     def _common(self, x_t: Tensor, t: Tensor, of: Tensor, seen: Sequence[Seen]) -> Common:
         """Returns products with the covariance at some of the states, given what is seen of all,
         in batches."""
-        x_0, J = torch.cat([one.x_0 for one in seen]), torch.cat([one.J for one in seen])
-        good = (finite(x_t) & finite(J)).nonzero()[:, 0]
+        x_0 = torch.cat([one.x_0 for one in seen])
+        J = seen[0].J[:1] if self._is_same else torch.cat([one.J for one in seen])
+        good = (finite(x_t) & finite(x_0) & finite(J)).nonzero()[:, 0]
         chosen = good[torch.linspace(0, len(good) - 1, min(STATES, len(good))).long()]
-        same = self.constraint.linear and not self.constraint.differs
-        some = J[:1] if same else J[chosen]
+        some = J if self._is_same else J[chosen]
         # so that they take no more gradients than all states would
-        basis = spanned(some.flatten(end_dim=1), max(1, J.shape[1] * len(J) // STATES))
+        basis = spanned(some.flatten(end_dim=1), max(1, J.shape[1] * len(x_t) // STATES))
         alpha_t, sigma_t = self.denoiser.schedule(t)
         found = []
         for some in chosen.split(self.problem.batch_size or len(chosen)):
@@ -219,12 +221,14 @@ class Guide:
                 mean = self.denoiser(x, t)
             rows = basis.expand(len(some), *basis.shape)
             found.append(products(rows, mean, x, sigma_t**2 / alpha_t))
-        return Common(x_0[chosen].flatten(start_dim=1).double(), basis, torch.cat(found))
+        x_0, QV = x_0[chosen].flatten(start_dim=1).double(), torch.cat(found)
+        good = finite(QV)
+        return Common(x_0[good], basis, QV[good]) if good.any() else Common(x_0, basis, QV)
 
     def _derivatives(self, values: Tensor, z: Tensor) -> Tensor:
         """Returns the derivatives of values at samples, with shape (B, m, D); of linear ones once
         for all."""
-        if not self.constraint.linear or self.constraint.differs:
+        if not self._is_same:
             return rows(values, z)
         one = z[:1].detach().requires_grad_()
         return rows(self.constraint.intervals(one).values, one).expand(len(z), -1, -1)
@@ -240,8 +244,7 @@ class Guide:
         sigma = self.denoiser.noise_level(t)
         if VJ is None:
             assert before is not None
-            same = self.constraint.linear and not self.constraint.differs
-            VJ = followed(before, None if same else J, sigma)
+            VJ = followed(before, None if self._is_same else J, sigma)
         now = Slopes(J, VJ, sigma, kept=kept)
         centre, lower, upper, variance = values
         assert variance is not None
@@ -278,6 +281,25 @@ class Guide:
         log_h = torch.where(good, log_h.nan_to_num(-math.inf), -math.inf)
         return Twist(x_0, move.nan_to_num(0, 0, 0), log_h, normal or (), now)
 
+    @torch.no_grad()
+    def _told_alike(self, seen: Seen, t: Tensor, known: Common) -> Twist:
+        """As :meth:`_told`, of values with targets whose derivatives are the same at all states.
+        What follows from the covariance is computed once for each state where it is known."""
+        x_0, good, (centre, lower, _, variance), _, J, *_ = seen
+        J = J[:1].expand(len(known.x_0), -1, -1)
+        VJ, of = known.of(J, known.x_0), known.nearest(x_0)
+        frame = whitened(J, VJ, FLOOR * self.denoiser.noise_level(t) ** 2)
+        law = Alike.of(frame, VJ, torch.diag_embed(variance[0]))
+        good = good & centre.isfinite().all(dim=1)
+        gap = torch.where(good[:, None], centre - lower, 0.0) @ law.basis.mT
+        log_h = torch.where(good, law.log_h(gap, of), -math.inf)
+        return Twist(x_0, torch.zeros_like(x_0), log_h, (gap, of, law))
+
+    @property
+    def _is_same(self) -> bool:
+        """Whether derivatives of the values are the same at all states."""
+        return self.constraint.linear and not self.constraint.differs
+
     def _is_normal(self, fixed: Tensor) -> bool:
         """Whether a step takes values that have targets as normal: linear ones, and many. Weights
         would vary too much if it moved its mean alone."""
@@ -305,7 +327,7 @@ class Guide:
         t: Tensor,
         s: Tensor,
         randn: Randn,
-        values: Sequence[Tensor] = (),
+        values: Sequence[Any] = (),
     ) -> tuple[Tensor, Tensor]:
         r"""Samples :math:`x_s \sim q(x_s \mid x_t)`, and returns it with
         :math:`\log p(x_s \mid x_t) / q(x_s \mid x_t)`, given the mean and the standard deviation
@@ -313,7 +335,11 @@ class Guide:
         if values:
             (alpha_t, sigma_t), (alpha_s, sigma_s) = map(self.denoiser.schedule, (t, s))
             gain = (alpha_s / sigma_s) ** 2 - (alpha_t / sigma_t) ** 2
-            x, ratio = given(Principal(*values), mean, std, gain, alpha_s / sigma_s**2, randn)
+            by = (mean, std, gain, alpha_s / sigma_s**2, randn)
+            if isinstance(values[-1], Alike):
+                gap, of, law = values
+                return law.given(gap, of, *by)
+            x, ratio = given(Principal(*values), *by)
             if not shift.any():
                 return x, ratio
             noise = (x - mean) / std
