@@ -175,7 +175,12 @@ def energies(seed: int, m: int, timing: str) -> Posterior:
     mu, std = 0.4 * normal(2, D), 0.6
     weights = torch.tensor([0.4, 0.6]).double()
     truth = mu[:1] + std * normal(1, D)
-    known = sum(part.square() for part in pairs_of(truth, m))[0] / 2
+
+    def energy(x: Tensor) -> Tensor:
+        first, second = pairs_of(x, m)
+        return (first.square() + second.square()) / 2
+
+    known = energy(truth)[0]
     radius = (2 * known).sqrt()
     a, b = pairs_of(mu, m)
     kappa, towards = radius * torch.hypot(a, b) / std**2, torch.atan2(b, a)
@@ -194,7 +199,7 @@ def energies(seed: int, m: int, timing: str) -> Posterior:
         return (x.double()[:, None] - mu).square().sum(dim=2).argmin(dim=1)
 
     constraint = Equality(
-        lambda x: sum(part.square() for part in pairs_of(x, m)) / 2 - known.to(x),
+        lambda x: energy(x) - known.to(x),
         (ACCURACY * known.mean().item()) ** 2 * m,
     )
     prior = GaussianMixture(weights, mu, std**2 * torch.eye(D).expand(2, D, D), schedule(timing))

@@ -150,10 +150,14 @@ class Guide:
             with among(of[some]):
                 parts.append((self._seen(x_t[some], t, around, last, not common), last))
         if common and parts[0][0].J is not None:
-            known = self._common(x_t, t, of, [seen for seen, _ in parts])
-            if self._is_same and (g := parts[0][0].values) and bool((g.lower == g.upper).all()):
-                return together([self._told_alike(seen, t, known) for seen, _ in parts])
-            parts = [(seen._replace(VJ=known.of(seen.J, seen.x_0)), last) for seen, last in parts]
+            seen = [one for one, _ in parts]
+            rows = [one.J for one in seen if one.J is not None]
+            known, g = self._common(x_t, t, of, seen, rows), seen[0].values
+            if self._is_same and g is not None and bool((g.lower == g.upper).all()):
+                whole = together([one._replace(J=None) for one in seen])
+                return self._told_alike(whole, rows[0], t, known)
+            VJ = [known.of(J, one.x_0) for J, one in zip(rows, seen, strict=True)]
+            parts = [(one._replace(VJ=each), None) for one, each in zip(seen, VJ, strict=True)]
         # arithmetic on all at once is faster, unless it is large: then in the denoiser's batches
         if sum(seen.size for seen, _ in parts) <= LARGE:
             parts = [together(parts)]
@@ -203,11 +207,13 @@ class Guide:
         return Seen(x_0, good, values._replace(values=centre), curved, J, VJ, kept)
 
     @torch.enable_grad()
-    def _common(self, x_t: Tensor, t: Tensor, of: Tensor, seen: Sequence[Seen]) -> Common:
-        """Returns products with the covariance at some of the states, given what is seen of all,
-        in batches."""
+    def _common(
+        self, x_t: Tensor, t: Tensor, of: Tensor, seen: Sequence[Seen], rows: list[Tensor]
+    ) -> Common:
+        """Returns products with the covariance at some of the states, given what is seen of all
+        and the derivatives of values there, in batches."""
         x_0 = torch.cat([one.x_0 for one in seen])
-        J = seen[0].J[:1] if self._is_same else torch.cat([one.J for one in seen])
+        J = rows[0][:1] if self._is_same else torch.cat(rows)
         good = (finite(x_t) & finite(x_0) & finite(J)).nonzero()[:, 0]
         chosen = good[torch.linspace(0, len(good) - 1, min(STATES, len(good))).long()]
         some = J if self._is_same else J[chosen]
@@ -219,8 +225,8 @@ class Guide:
             x = x_t[some].detach().requires_grad_()
             with among(of[some]):
                 mean = self.denoiser(x, t)
-            rows = basis.expand(len(some), *basis.shape)
-            found.append(products(rows, mean, x, sigma_t**2 / alpha_t))
+            along = basis.expand(len(some), *basis.shape)
+            found.append(products(along, mean, x, sigma_t**2 / alpha_t))
         x_0, QV = x_0[chosen].flatten(start_dim=1).double(), torch.cat(found)
         good = finite(QV)
         return Common(x_0[good], basis, QV[good]) if good.any() else Common(x_0, basis, QV)
@@ -282,10 +288,13 @@ class Guide:
         return Twist(x_0, move.nan_to_num(0, 0, 0), log_h, normal or (), now)
 
     @torch.no_grad()
-    def _told_alike(self, seen: Seen, t: Tensor, known: Common) -> Twist:
+    def _told_alike(self, seen: Seen, J: Tensor, t: Tensor, known: Common) -> Twist:
         """As :meth:`_told`, of values with targets whose derivatives are the same at all states.
         What follows from the covariance is computed once for each state where it is known."""
-        x_0, good, (centre, lower, _, variance), _, J, *_ = seen
+        x_0, good, values, *_ = seen
+        assert values is not None
+        centre, lower, _, variance = values
+        assert variance is not None
         J = J[:1].expand(len(known.x_0), -1, -1)
         VJ, of = known.of(J, known.x_0), known.nearest(x_0)
         frame = whitened(J, VJ, FLOOR * self.denoiser.noise_level(t) ** 2)
