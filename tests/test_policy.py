@@ -99,6 +99,7 @@ TABLE = {
     "noisy values of normal data": (NORMAL, linear(13, noise=0.1), "CalibratedPPR", 1),
     "noisy squares": (NORMAL, NOISY_SQUARES, "SMC", 4),
     "sines": (NORMAL, of(lambda x: (2 * x).sin()), "SMC", 4),
+    "sines whose derivatives are large": (NORMAL, of(torch.sin, 128, 0.1), "PPR", 5),
     "many sines": (NORMAL, of(lambda x: (2 * x).sin(), 129), "PPR", 5),
     "squares": (NORMAL, of(torch.square, 129), "PPR", 5),
     "four squares of 13": (NORMAL, of(squared(4)), "SMC", 4),

@@ -25,8 +25,9 @@ FEW, MANY = 12, 128
 """Up to so many equalities and observed values particles are weighted: up to the second number
 where posterior samples would be wrong."""
 
-LARGEST = 2**17
-"""How many values times elements there may be for that, unless all values are linear."""
+LARGEST = 2**14
+"""How many values times elements there may be for that, unless all values are linear: each of
+16,384 particles may hold as many numbers."""
 
 LOW_DIMENSIONAL = 0.1
 """How far the denoiser is from an affine map at a tenth of the data's scale, above which data do
@@ -115,7 +116,7 @@ class Case:
         """Whether many values may be weighted: of those that are decoded, derivatives cost too
         much, and of others, unless all are linear, each particle holds its own."""
         size = self.targets * math.prod(self.problem.shape)
-        light = self.constraint.linear and not self.has_inequalities
+        light = self.constraint.linear and not (self.constraint.differs or self.has_inequalities)
         fits = self.targets <= MANY and (light or size <= LARGEST)
         return fits and not is_decoded(self.constraint)
 
