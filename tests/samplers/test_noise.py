@@ -258,7 +258,7 @@ def test_what_is_exact_beside_noise_is_met_and_a_bound_is_kept():
 
 
 def test_a_plan_keeps_noise_beside_inequalities_and_so_does_its_statement_through_truths():
-    size, m = 16, 13
+    size, m = 132, 129
     model = Gaussian(torch.zeros(size), torch.eye(size), LogLogit())
     noisy = Linear(normal(m, size), normal(m, seed=1), noise=0.5)
     constraint = Composite([noisy, Bounds(-3.0, 3.0, 1e-6)])
