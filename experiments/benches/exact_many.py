@@ -78,7 +78,6 @@ def moduli(seed: int, m: int, timing: str) -> Posterior:
     distribution.
     """
     D = 2 * m + 8
-    normal = normals(seed)
     spectrum = torch.cat([torch.ones(1).double(), (-torch.arange(D // 2).double() / m).exp()])
     power = torch.cat([spectrum, spectrum[1:-1].flip(0)])
     F = torch.fft.fft(torch.eye(D).double(), norm="ortho")
@@ -104,7 +103,6 @@ def moduli(seed: int, m: int, timing: str) -> Posterior:
     constraint = Equality(
         lambda x: moduli_of(x) - known.to(x), (ACCURACY * known.mean().item()) ** 2 * m
     )
-    del normal
     return Posterior(Gaussian(mu, cov, schedule(timing)), constraint, (D,), sample)
 
 
@@ -133,8 +131,9 @@ def neighbours(seed: int, m: int, correlation: float, timing: str) -> Posterior:
     cov = correlation ** (i[:, None] - i).abs().double()
     truth = gaussians(torch.zeros(D).double(), cov, 1, Generator().manual_seed(seed))
     known = torch.mul(*pairs_of(truth, m))[0]
-    # the tube's density along the hyperbola is even in u = log |x|
-    u = torch.linspace(math.log(1e-3), math.log(6), POINTS // 2).double()
+    # the tube's density along the hyperbola is uniform in u = log |x|
+    lowest = min(1e-3, known.abs().min().item() / 6)
+    u = torch.linspace(math.log(lowest), math.log(6), POINTS // 2).double()
     first = torch.cat([u.exp(), -u.exp()])
     spread = 1 - correlation**2
     second = known[:, None] / first

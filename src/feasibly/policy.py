@@ -328,7 +328,7 @@ class Plan:
         words = (
             f"{members:,} samples are expected to cost "
             f"{forward:.0f} forward and {backward:.0f} backward evaluations of the network each, "
-            "and more if they are sampled again"
+            "and more if particles are added or samples are drawn again"
         )
         if not self.pace:
             return f"{words}."

@@ -32,7 +32,8 @@ class Walk(NamedTuple):
         around: The noises that tell the curvature, each with shape (1, *).
         of: Whose target and conditions each trajectory has, with shape (B).
         count: The number of samples.
-        common: Whether products with the covariance are taken at some of the states only.
+        common: The number of values if products with the covariance are taken at some of the
+            states only, and 0 if they are taken at all.
     """
 
     times: Tensor
@@ -41,7 +42,7 @@ class Walk(NamedTuple):
     around: Sequence[Tensor]
     of: Tensor
     count: int
-    common: bool = False
+    common: int = 0
 
 
 class Cloud(NamedTuple):

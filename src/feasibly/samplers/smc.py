@@ -27,7 +27,7 @@ from .calibrated import CalibratedPPR
 from .levels import Levels, ladder, spaced
 from .population import Cloud, Walk, Weighted, drawn, joined, resampled, taken, uniform
 from .ppr import PPR
-from .slopes import mapped
+from .slopes import LARGE, blocks, mapped
 from .truncated import TruncatedPPR
 from .twist import MOST, STATES, Guide, together
 from .weights import effective_size, log_mean, smoothed
@@ -88,7 +88,8 @@ class SMC(Method):
     Under more than 12 values with targets, gradients are taken at 16 states only, at every step.
     There they give :math:`Q V`, where the rows of :math:`Q` are a basis of all derivatives
     :math:`J` at these states. Any other state takes :math:`V` from the one whose estimate is
-    nearest. This is exact for normal data, and weights correct it elsewhere.
+    nearest. This is exact for normal data. At the level where samples are drawn, each particle
+    takes its own gradients, so that the last weights are exact elsewhere too.
 
     For an inequality :math:`l \leq g(x) \leq u`, :math:`h` is the probability, given the
     equalities, and values are moved to their mean in the interval. At most 12 inequalities are
@@ -144,7 +145,7 @@ class SMC(Method):
     particles: int = 2
     error: float = 0.025
     levels: Levels | None = None
-    minimize: Minimizer = GaussNewton(steps=50, max_distance=None)
+    minimize: Minimizer = GaussNewton(steps=50, max_distance=None, dense=128)
     output: str = "projected"
 
     def bind(self, problem: Problem, survey: Any = None) -> Self:
@@ -158,7 +159,8 @@ class SMC(Method):
         alike, shared, values = self._alike(noise)
         B = max(n, FEWEST) if shared else n
         of = torch.arange(B, device=noise.device) % n
-        walk = self._walk(times, noise, of, alike and self._common(values))
+        common = values if alike and self._common(values) else 0
+        walk = self._walk(times, noise, of, common)
         begun, last = self._steps()
         nothing = torch.zeros((1, B), dtype=torch.float64, device=noise.device)
         x = self.denoiser.begin(walk.randn(times.new_empty((B, *noise.shape))), times[0])
@@ -202,7 +204,8 @@ class SMC(Method):
         """Weights particles by the constraint, at a time given by its number."""
         x, log_w, log_h, last, slopes = cloud
         of = walk.of.repeat(len(log_w))
-        twist = self.guide.twist(x, walk.times[k], walk.around, slopes, of=of, common=walk.common)
+        common = walk.common > 0
+        twist = self.guide.twist(x, walk.times[k], walk.around, slopes, of=of, common=common)
         return Weighted(x, log_w + twist.log_h.view_as(log_w) - log_h, twist, last)
 
     def moved(self, seen: Weighted, walk: Walk, k: int) -> Cloud:
@@ -251,16 +254,29 @@ class SMC(Method):
         copies = torch.arange(len(free.x), device=free.x.device).repeat(K)
         x, before = mapped(partial(taken, of=copies), (free.x, free.last))
         cloud = Cloud(x, free.log_w.expand(K, -1), free.log_h.expand(K, -1), before)
-        seen = self.weighted(self.weigh(cloud, walk, begun, last), walk, last)
-        return seen._replace(twist=seen.twist.only_estimates())
+        cloud = self.weigh(cloud, walk, begun, last)
+        if not walk.common:
+            seen = self.weighted(cloud, walk, last)
+            return seen._replace(twist=seen.twist.only_estimates())
+        # the last weights are those of each particle's own derivatives, of as many at a time as
+        # are not too large
+        x, log_w, log_h, before, _ = cloud
+        of, t = walk.of.repeat(K), walk.times[last]
+        size = max(1, LARGE // (walk.common * x[0].numel()))
+        parts = [
+            self.guide.twist(x[some], t, walk.around, of=of[some]).only_estimates()
+            for some in blocks(len(x), size)
+        ]
+        twist = together(parts)
+        return Weighted(x, log_w + twist.log_h.view_as(log_w) - log_h, twist, before)
 
-    def _walk(self, times: Tensor, noise: MemberNoise, of: Tensor, common: bool) -> Walk:
+    def _walk(self, times: Tensor, noise: MemberNoise, of: Tensor, common: int) -> Walk:
         """Returns what the particles of a population have in common."""
         randn, count = noise.shared(), 0
         if not self.constraint.linear:
             count = PAIRS_DECODED if is_decoded(self.constraint) else PAIRS
         around = [randn(times.new_empty((1, *noise.shape))) for _ in range(count)]
-        return Walk(times, self._renews(common), randn, around, of, len(noise.members), common)
+        return Walk(times, self._renews(common > 0), randn, around, of, len(noise.members), common)
 
     def _common(self, values: int) -> bool:
         """Whether gradients are taken at some of the states only: under many values."""
@@ -354,21 +370,22 @@ class SMC(Method):
 
     def budget(self, residuals: int = 1) -> tuple[int, int]:
         """As :meth:`Method.budget`, if particles are doubled as often as they may be."""
-        forward, backward = self._cost(residuals, 2**DOUBLINGS, FEWEST)
-        return forward, math.ceil(backward)
+        trajectories = 1 if self.constraint.differs else FEWEST
+        forward, backward = self._cost(residuals, 2**DOUBLINGS, trajectories)
+        return math.ceil(forward), math.ceil(backward)
 
     def expected(self, residuals: int = 1) -> tuple[float, float]:
         """As :meth:`Method.expected`, for each of 100 samples."""
         return self._cost(residuals, 1, 100)
 
-    def _cost(self, residuals: int, times: int, B: int) -> tuple[int, float]:
+    def _cost(self, residuals: int, times: int, B: int) -> tuple[float, float]:
         """The forward and backward evaluations of each of B trajectories, with so many times the
         particles."""
         K = self.particles * (ALONE if self.constraint.differs else times)
         inside = self.constraint.equalities is None and self.constraint.noisy is None
         common = self._common(residuals)
         begun, last = self._steps()
-        forward, backward = 2 + (self.output == "denoised"), 0.0
+        forward, backward = 2.0 + (self.output == "denoised"), 0.0
         renews = self._renews(common)[:-1]
         ends = last == len(renews) - 1  # where samples are drawn before the last step
         noisy = self.constraint.noisy is not None
@@ -387,7 +404,9 @@ class SMC(Method):
             one = k >= last and not ends  # what is drawn goes on alone
             forward += many + one
             backward += gradients(many) * anew + one * (posterior or gradients(1) * anew)
-            forward += common * anew  # at most, of these states
+            forward += common * anew * min(STATES, many * B) / B
+        if common:  # at the level where samples are drawn
+            forward, backward = forward + K, backward + K * residuals
         backward += posterior  # of the last step
         if self.constraint.exact is not None:
             search = self.minimize.cost(residuals) if times > 1 else (1, 1)

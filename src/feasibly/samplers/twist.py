@@ -215,10 +215,15 @@ class Guide:
         x_0 = torch.cat([one.x_0 for one in seen])
         J = rows[0][:1] if self._is_same else torch.cat(rows)
         good = (finite(x_t) & finite(x_0) & finite(J)).nonzero()[:, 0]
+        if not len(good):
+            nothing = torch.zeros_like(x_0[:1].flatten(start_dim=1)).double()
+            return Common(nothing, torch.ones_like(nothing), nothing[None])
         chosen = good[torch.linspace(0, len(good) - 1, min(STATES, len(good))).long()]
         some = J if self._is_same else J[chosen]
         # so that they take no more gradients than all states would
-        basis = spanned(some.flatten(end_dim=1), max(1, J.shape[1] * len(x_t) // STATES))
+        basis = spanned(some.flatten(end_dim=1), J.shape[1] * len(x_t) // len(chosen))
+        if not len(basis):  # values are flat at these states
+            basis = torch.ones_like(some[:1, 0]) / some.shape[2] ** 0.5
         alpha_t, sigma_t = self.denoiser.schedule(t)
         found = []
         for some in chosen.split(self.problem.batch_size or len(chosen)):
@@ -300,6 +305,7 @@ class Guide:
         frame = whitened(J, VJ, FLOOR * self.denoiser.noise_level(t) ** 2)
         law = Alike.of(frame, VJ, torch.diag_embed(variance[0]))
         good = good & centre.isfinite().all(dim=1)
+        good &= law.covariance.isfinite().flatten(start_dim=1).all(dim=1)[of]
         gap = torch.where(good[:, None], centre - lower, 0.0) @ law.basis.mT
         log_h = torch.where(good, law.log_h(gap, of), -math.inf)
         return Twist(x_0, torch.zeros_like(x_0), log_h, (gap, of, law))
