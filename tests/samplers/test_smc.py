@@ -622,6 +622,52 @@ def test_of_gaussian_data_products_at_some_states_are_those_at_all(law, monkeypa
     assert spent.member_backward == 3 * m
 
 
+@pytest.mark.parametrize("law", ["linear", "with errors", "curved", "targets"])
+def test_products_at_each_of_the_states_are_those_at_all(law, monkeypatch):
+    """Of two modes whose covariances differ, so that a state must take what is its own. There are
+    fewer states than would be taken, and one of them is lost."""
+    m, D, n = 13, 16, 10
+    cov = torch.stack([normal_covariance(D), 0.05 * torch.eye(D)])
+    mu = torch.stack([torch.zeros(D), 3 * torch.ones(D)])
+    prior = GaussianMixture(torch.ones(2) / 2, mu, cov, LogLogit())
+    A, y = randn(m, D), randn(m)
+    values = {
+        "linear": Linear(A, y, tolerance=1e-6),
+        "with errors": Linear(A, y, noise=0.3),
+        "curved": Equality(lambda x: x[:, :m].square() - 1, tolerance=1e-6),
+        "targets": EachMember(Linear(A, y, tolerance=1e-6), randn(n, m, seed=9)),
+    }[law]
+    kernel = on(SMC(), prior, values, (D,))
+    x_t, t, to = mu.double().repeat(n // 2, 1) + randn(n, D, seed=1) / 2, double(0.4), double(0.35)
+    x_t[4] = torch.nan
+    around = [] if values.linear else list(randn(8, 1, D, seed=2))
+    mean, std = randn(n, D, seed=3), torch.linspace(0.1, 0.5, n).double()[:, None]
+    seen, steps = [], []
+    with members.calling(range(n)):
+        for common in (False, True):
+            found = kernel.guide.twist(x_t, t, around, common=common)
+            stream = MemberNoise(0, range(n), (D,), dtype=torch.float64).shared()
+            zero = torch.zeros_like(mean)
+            steps.append(kernel.guide.proposed(mean, std, zero, t, to, stream, found.values))
+            seen.append(found)
+    assert seen[1].log_h[4] == -INF
+    good = torch.arange(n) != 4
+    torch.testing.assert_close(seen[0].log_h[good], seen[1].log_h[good])
+    for one, other in zip(*steps, strict=True):
+        torch.testing.assert_close(one[good], other[good])
+
+
+def test_values_that_are_flat_at_some_states_and_states_that_are_lost_stop_nothing():
+    m, D = 14, 15
+    flat = Equality(lambda x: torch.relu(x[:, :m] - 9) - 0.2, tolerance=1e-6)
+    kernel = on(SMC(), Gaussian(torch.zeros(D), torch.eye(D), LogLogit()), flat, (D,))
+    around = list(randn(4, 1, D, seed=2))
+    found = kernel.guide.twist(randn(3, D), double(0.5), around, common=True)
+    assert not found.log_h.isnan().any()
+    lost = kernel.guide.twist(torch.full((3, D), torch.nan), double(0.5), around, common=True)
+    assert (lost.log_h == -INF).all()
+
+
 def normal_covariance(D):
     root = randn(D, D, seed=7) / math.sqrt(D)
     return root @ root.T + 0.1 * torch.eye(D).double()
