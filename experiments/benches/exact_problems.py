@@ -54,4 +54,5 @@ HELD_OUT = (
     )
     | exact_many.ASIDE
 )
-"""The names of those that no policy is tuned on: of many values the half."""
+"""The names of those that no policy is tuned on: and half of those with many
+values."""

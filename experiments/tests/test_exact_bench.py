@@ -80,7 +80,7 @@ def equals(x, mean, variance):
 
 
 def test_there_are_enough_problems_and_a_third_of_each_family_is_set_aside():
-    """Of the problems of many values the half."""
+    """And half of the problems with many values."""
     assert len(PROBLEMS) >= 80
     assert all(name == problem.name for name, problem in PROBLEMS.items())
     many = {problem.name for problem in exact_many.PROBLEMS}

@@ -296,7 +296,7 @@ def warn(result: Result, kernels: Sequence[Method]) -> None:
     """Warns the caller of :func:`run` of infeasible samples and of what kernels complain of."""
     current().erase()
     particles = max(getattr(kernel, "particles", 0) for kernel in kernels)
-    more = f"method=SMC(particles={4 * particles})"
+    more = f"method=SMC(particles={4 * particles}), which begins with four times as many"
     doubted = doubts(result.first_populations, more)
     for sentence in (*complaints(kernels, result.statistics), *doubted):
         result.warnings.append(sentence)

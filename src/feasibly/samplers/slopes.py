@@ -29,10 +29,15 @@ class Frame(NamedTuple):
 
 
 class Slopes(NamedTuple):
-    r"""The derivatives :math:`J = \partial v / \partial x_0` of values at states, with shape
-    (B, m, D); their products :math:`J V` with the covariance of :math:`x_0` given the states; the
-    states' noise level; the basis in which the values are independent, if it is known; and which
-    values they are of, with shape (B, m), or None for all."""
+    r"""The derivatives of values.
+
+    Attributes:
+        J: The derivatives :math:`J = \partial v / \partial x_0` at states, with shape (B, m, D).
+        VJ: Their products :math:`J V` with the covariance of :math:`x_0` given the states.
+        level: The states' noise level.
+        frame: The basis in which the derivatives are orthonormal, if it is known.
+        kept: Which values they are of, with shape (B, m), or None for all.
+    """
 
     J: Tensor
     VJ: Tensor
