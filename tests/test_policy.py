@@ -12,7 +12,7 @@ import feasibly
 from feasibly import PPR, SMC, Bounds, Composite, Equality, Inequality, Linear, Observation
 from feasibly.constraints import Decoded, EachMember
 from feasibly.members import calling
-from feasibly.oracles import Gaussian, GaussianMixture
+from feasibly.oracles import Empirical, Gaussian, GaussianMixture
 from feasibly.policy import RULES, Case
 from feasibly.problem import inspect
 from feasibly.samplers import METHODS, Ancestral, TunedPPR
@@ -27,6 +27,9 @@ MODES = GaussianMixture(
     torch.ones(2) / 2, torch.zeros(2, D), torch.stack([ROWS, ROWS / 4]), LogLogit()
 )
 """Data that are not normal: a narrow mode within a wide one."""
+
+POINTS = Empirical(torch.randn(64, D, generator=torch.Generator().manual_seed(0)), LogLogit())
+"""Data that do not fill their space."""
 
 BOX = Bounds(-2.5, 2.5, tolerance=1e-6)
 
@@ -95,6 +98,12 @@ TABLE = {
     "values behind a decoder": (MODES, Decoded(first(13), lambda z: z), "CalibratedPPR PPR", 6),
     "13 values": (NORMAL, first(13), "CalibratedPPR PPR", 6),
     "13 values and bounds": (NORMAL, Composite([first(13), BOX]), "SMC", 4),
+    "values of single points, and bounds": (
+        POINTS,
+        Composite([first(13), BOX]),
+        "CalibratedPPR PPR",
+        6,
+    ),
     "many values and bounds": (NORMAL, Composite([first(129), BOX]), "CalibratedPPR PPR", 6),
     "noisy values of normal data": (NORMAL, linear(13, noise=0.1), "CalibratedPPR", 1),
     "noisy squares": (NORMAL, NOISY_SQUARES, "SMC", 4),

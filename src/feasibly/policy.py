@@ -105,20 +105,20 @@ class Case:
         return self.survey.is_normal(self.constraint)
 
     @property
-    def fills(self) -> bool:
-        """Whether data are not normal, and fill their space."""
-        if self.survey is None or self.survey.nearly_normal:
-            return False
-        return self.survey.nonlinearity_low < LOW_DIMENSIONAL
+    def modes(self) -> bool:
+        """Whether data are not normal."""
+        return self.survey is not None and not self.survey.nearly_normal
 
     @property
     def weighted(self) -> bool:
-        """Whether many values may be weighted: of those that are decoded, derivatives cost too
-        much, and of others, unless all are linear, each particle holds its own."""
+        """Whether many values may be weighted: data fill their space, and derivatives do not cost
+        too much, as those of decoded values do. Each particle holds them, unless all values are
+        linear."""
         size = self.targets * math.prod(self.problem.shape)
         light = self.constraint.linear and not (self.constraint.differs or self.has_inequalities)
         fits = self.targets <= MANY and (light or size <= LARGEST)
-        return fits and not is_decoded(self.constraint)
+        thin = self.survey is not None and self.survey.nonlinearity_low >= LOW_DIMENSIONAL
+        return fits and not thin and not is_decoded(self.constraint)
 
     @property
     def branches(self) -> bool:
@@ -250,16 +250,17 @@ RULES = (
         "particles each{more}.",
     ),
     Rule(
-        f"{FEW + 1} to {MANY} equalities or noisy measurements, with inequalities, with gradients "
-        "that change direction, or on data that are not normal and not low-dimensional",
+        f"{FEW + 1} to {MANY} equalities or noisy measurements on data that are not "
+        "low-dimensional: with inequalities, with gradients that change direction, or if data are "
+        "not normal",
         "`SMC`, which takes gradients at some of the states only",
-        lambda case: case.weighted and (case.fills or case.branches or case.has_inequalities),
+        lambda case: case.weighted and (case.modes or case.branches or case.has_inequalities),
         _smc,
         "The constraint is on {values}: samples are drawn by importance weights from {particles} "
         "particles each{more}.",
     ),
     Rule(
-        f"more than {MANY} equalities whose gradients change direction, such as sines",
+        "other equalities whose gradients change direction, such as sines",
         "`TunedPPR`",
         lambda case: not case.has_noise and case.branches,
         _branches,
@@ -268,7 +269,7 @@ RULES = (
         "a quarter too small.",
     ),
     Rule(
-        f"more than {FEW} equalities or noisy measurements, with or without inequalities",
+        "other equalities or noisy measurements, with or without inequalities",
         "`CalibratedPPR`; without noise `TunedPPR` for samples that are infeasible or implausible",
         lambda case: True,
         _posterior,
