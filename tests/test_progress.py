@@ -317,7 +317,7 @@ def test_a_plan_says_what_samples_take():
     assert "at the rate of the survey" in words
     again = feasibly.plan(MIXTURE, CIRCLE, (D,), monitor=plan.monitor)
     assert again.expected == plan.expected
-    assert again.estimate(2).endswith("sampled again."), "no rate is known"
+    assert again.estimate(2).endswith("drawn again."), "no rate is known"
 
 
 def test_a_pilot_tells_how_many_tries_a_sample_takes(gaussian):
