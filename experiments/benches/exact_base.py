@@ -1,7 +1,7 @@
 """What the exact problems have in common: what a problem is, schedules, and ways to sample."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -156,6 +156,40 @@ def mixture(
 
     prior = GaussianMixture(weights, mu, cov.expand(K, D, D), timing)
     return Posterior(prior, constraint, (D,), sample, nearest(mu), K)
+
+
+def smooth(lengths: Tensor, D: int) -> Tensor:
+    """Returns covariances of processes of given correlation lengths, with shape (K, D, D)."""
+    apart = torch.arange(D).double()
+    apart = (apart[:, None] - apart).square()
+    cov = torch.stack([(-apart / 2 / one**2).exp() for one in lengths]) / 2
+    return cov + 1e-2 * torch.eye(D).double()
+
+
+def of_modes(
+    log_w: Tensor, known: Sequence[tuple[Tensor, Tensor]]
+) -> Callable[[int, Generator], Tensor]:
+    """Returns how to sample normal modes, given their log-weights, with shape (K), and the mean
+    and the covariance of each."""
+
+    def sample(n: int, generator: Generator) -> Tensor:
+        which = torch.multinomial(log_w.softmax(dim=0), n, replacement=True, generator=generator)
+        each = [gaussians(*part, n, generator) for part in known]
+        return torch.stack(each)[which, torch.arange(n)]
+
+    return sample
+
+
+def likeliest(mu: Tensor, cov: Tensor) -> Callable[[Tensor], Tensor]:
+    """Returns what tells which of some normal modes a sample is likeliest under, given their means
+    and covariances."""
+
+    def mode(x: Tensor) -> Tensor:
+        gaps = x.double() - mu[:, None]
+        squares = (gaps @ torch.linalg.inv(cov) * gaps).sum(dim=2)
+        return (squares + torch.logdet(cov)[:, None]).argmin(dim=0)
+
+    return mode
 
 
 def picked(points: Tensor, log_w: Tensor) -> Callable[[int, Generator], Tensor]:

@@ -17,11 +17,14 @@ from .exact_base import (
     Problem,
     conditional,
     gaussians,
+    likeliest,
     mixture,
     named,
     nearest,
     normals,
+    of_modes,
     schedule,
+    smooth,
 )
 
 ACCURACY = 1e-3  # of a feasible residual, in standard deviations of the observed quantity
@@ -135,10 +138,7 @@ def regimes(seed: int, D: int, K: int, m: int, error: float, timing: str) -> Pos
     """
     normal = normals(seed)
     mu, lengths = 0.6 * normal(K, D), 0.3 + normal(K).abs()
-    apart = torch.arange(D).double()
-    apart = (apart[:, None] - apart).square()
-    cov = torch.stack([(-apart / 2 / one**2).exp() for one in lengths]) / 2
-    cov = cov + 1e-2 * torch.eye(D).double()
+    cov = smooth(lengths, D)
     A = normal(m, D) / math.sqrt(D)
     middle = 0.6 * mu[0] + 0.4 * mu[1]
     y = A @ gaussians(middle, cov[0], 1, torch.Generator().manual_seed(seed))[0]
@@ -148,20 +148,10 @@ def regimes(seed: int, D: int, K: int, m: int, error: float, timing: str) -> Pos
     log_w = -((torch.linalg.solve(S, gap) * gap).sum(dim=1) + torch.logdet(S)) / 2
     known = [conditional(mean, one, A, y, R) for mean, one in zip(mu, cov, strict=True)]
 
-    def sample(n: int, generator: Generator) -> Tensor:
-        which = torch.multinomial(log_w.softmax(dim=0), n, replacement=True, generator=generator)
-        each = [gaussians(*part, n, generator) for part in known]
-        return torch.stack(each)[which, torch.arange(n)]
-
-    def mode(x: Tensor) -> Tensor:
-        gaps = x.double() - mu[:, None]
-        squares = (gaps @ torch.linalg.inv(cov) * gaps).sum(dim=2)
-        return (squares + torch.logdet(cov)[:, None]).argmin(dim=0)
-
     prior = GaussianMixture(torch.full((K,), 1 / K).double(), mu, cov, schedule(timing))
     size = ACCURACY**2 * S.diagonal(dim1=1, dim2=2).sum(dim=1).min().item()
     constraint = Linear(A, y, noise=error) if error else Linear(A, y, size)
-    return Posterior(prior, constraint, (D,), sample, mode, K)
+    return Posterior(prior, constraint, (D,), of_modes(log_w, known), likeliest(mu, cov), K)
 
 
 REGIMES: tuple[tuple[int, int, int, float, str], ...] = (

@@ -13,7 +13,17 @@ from torch import Generator, Tensor
 from feasibly.constraints import Composite, Equality, Inequality, Linear
 from feasibly.oracles import Gaussian, GaussianMixture
 
-from .exact_base import Posterior, Problem, conditional, gaussians, normals, schedule
+from .exact_base import (
+    Posterior,
+    Problem,
+    conditional,
+    gaussians,
+    likeliest,
+    normals,
+    of_modes,
+    schedule,
+    smooth,
+)
 from .exact_branches import chain
 
 ACCURACY = 1e-3  # of a feasible residual, in standard deviations of the values
@@ -22,7 +32,7 @@ POINTS = 2048  # of the grid along a hyperbola
 CALIBRATION = 2**16  # samples that tell where a bound is
 
 
-def mixture(seed: int, K: int, m: int, between: bool, smooth: bool, timing: str) -> Posterior:
+def mixture(seed: int, K: int, m: int, between: bool, own: bool, timing: str) -> Posterior:
     """Normal modes in 64 dimensions under linear values, which are those of a sample of one mode,
     or lie between two modes."""
     D = 64
@@ -31,12 +41,8 @@ def mixture(seed: int, K: int, m: int, between: bool, smooth: bool, timing: str)
     weights = weights / weights.sum()
     mu = 0.6 * normal(K, D)
     cov = 0.25 * torch.eye(D).double().expand(K, D, D)
-    if smooth:  # each mode has its own length
-        apart = torch.arange(D).double()
-        apart = (apart[:, None] - apart).square()
-        lengths = 0.5 + normal(K).abs()
-        cov = torch.stack([(-apart / 2 / one**2).exp() for one in lengths]) / 2
-        cov = cov + 1e-2 * torch.eye(D).double()
+    if own:  # each mode has its own length
+        cov = smooth(0.5 + normal(K).abs(), D)
     A = normal(m, D) / math.sqrt(D)
     S = A @ cov @ A.T
     around = A @ gaussians(mu[0], cov[0], 1, Generator().manual_seed(seed))[0]
@@ -56,19 +62,11 @@ def mixture(seed: int, K: int, m: int, between: bool, smooth: bool, timing: str)
     y, log_w = told((low + high) / 2)
     known = [conditional(mean, one, A, y) for mean, one in zip(mu, cov, strict=True)]
 
-    def sample(n: int, generator: Generator) -> Tensor:
-        which = torch.multinomial(log_w.softmax(dim=0), n, replacement=True, generator=generator)
-        each = [gaussians(*part, n, generator) for part in known]
-        return torch.stack(each)[which, torch.arange(n)]
-
-    def mode(x: Tensor) -> Tensor:
-        gaps = x.double() - mu[:, None]
-        squares = (gaps @ torch.linalg.inv(cov) * gaps).sum(dim=2)
-        return (squares + torch.logdet(cov)[:, None]).argmin(dim=0)
-
     prior = GaussianMixture(weights, mu, cov, schedule(timing))
     size = ACCURACY**2 * S.diagonal(dim1=1, dim2=2).sum(dim=1).min().item()
-    return Posterior(prior, Linear(A, y, size), (D,), sample, mode, K)
+    return Posterior(
+        prior, Linear(A, y, size), (D,), of_modes(log_w, known), likeliest(mu, cov), K
+    )
 
 
 def moduli(seed: int, m: int, timing: str) -> Posterior:
@@ -242,11 +240,11 @@ def _problems() -> Iterator[tuple[int, str, str, Callable[..., Posterior], int]]
     """Yields a seed, a family, a name, what makes it, and the number of values."""
     seed = 0
     for between in (False, True):
-        for m, K, smooth in ((24, 4, True), (40, 3, False), (60, 2, True)):
+        for m, K, own in ((24, 4, True), (40, 3, False), (60, 2, True)):
             for _ in range(2):
                 where = "between" if between else "typical"
                 name = f"mixture-{m}r-{where}-{seed % 2}"
-                make = partial(mixture, 100 + seed, K, m, between, smooth)
+                make = partial(mixture, 100 + seed, K, m, between, own)
                 yield seed, f"many, {where}", name, make, m
                 seed += 1
     for name, make, m in (
