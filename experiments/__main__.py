@@ -60,7 +60,7 @@ def train(
         config: The prior and its training's settings.
         out: The folder for checkpoints and, when finished, for the prior and its card.
         data: The folder of the training data, for the priors that need some.
-        ship: Write the finished prior into the package instead.
+        ship: Write the finished prior to where it is shipped from instead.
     """
     name = config.prior
     folder = out / name
@@ -68,7 +68,7 @@ def train(
     if trainer.step < config.steps:
         print(f"Stopped at step {trainer.step} of {config.steps}; the same command resumes.")
         return
-    target = records.ROOT / "src/feasibly/priors" if ship else folder
+    target = trainer.recipe.home if ship else folder
     export(trainer, folder, target)
     print((target / f"{name}.md").read_text())
 

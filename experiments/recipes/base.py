@@ -70,6 +70,7 @@ class Recipe(ABC, Generic[M]):
         dtype: The precision in which the weights are shipped.
         bands: How many means of the loss are logged, each over as many of a step's data.
         order: By what the bands are ordered, for the model card.
+        home: Where the weights and the card are shipped.
     """
 
     config: TrainConfig
@@ -78,6 +79,7 @@ class Recipe(ABC, Generic[M]):
     dtype = torch.float32
     bands = 1
     order = ""
+    home = Path(priors.__file__).parent
 
     @abstractmethod
     def model(self) -> M:
