@@ -94,6 +94,18 @@ def load(name: str, module: str) -> Any:
         raise Missing(f"{name} lacks a module ({error}); run: pip install {peer.needs}") from error
 
 
+def installed(module: str, package: str) -> Any:
+    """Imports a module of another project's release.
+
+    Raises:
+        Missing: If it is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise Missing(f"{module} is not there ({error}); run: pip install {package}") from error
+
+
 def optional(measure: Callable[P, list[Record]]) -> Callable[P, list[Record]]:
     """Returns a study's `measure` that returns nothing, and says so, where a checkout is missing.
 
@@ -164,6 +176,28 @@ def azula_mmps(
         iterations=iterations,
     )
     sampler = load("azula", "sample").DDPMSampler(guided, silent=True, **settings)
+    return sampler(sampler.init((members, *shape)))
+
+
+def azula_tds(
+    denoiser: Any, constraint: Constraint, members: int, shape: tuple[int, ...], steps: int
+) -> Tensor:
+    """Samples by the `TDSSampler` of azula's release, one population of as many particles.
+
+    Its twist, which a user writes, takes residuals at an estimate as normal, with the variance
+    that noise leaves to data of variance one, and that of the tolerance.
+
+    Raises:
+        Missing: If azula is not installed.
+    """
+    m = constraint.residual(torch.zeros(1, *shape)).shape[1]
+
+    def twist(x: Tensor, noise: Tensor) -> Tensor:
+        variance = noise**2 / (1 + noise**2) + constraint.tolerance / m
+        return -constraint.residual(x).square() / (2 * variance) - variance.log() / 2
+
+    make = installed("azula.guidance.tds", '--no-deps "azula>=0.11.1" einops').TDSSampler
+    sampler = make(shim(denoiser), twist, silent=True, steps=steps)
     return sampler(sampler.init((members, *shape)))
 
 

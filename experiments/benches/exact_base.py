@@ -7,12 +7,13 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
-from feasibly.constraints import Constraint, Inequality
+from feasibly.constraints import Constraint, Inequality, Linear
 from feasibly.denoisers import Denoiser
 from feasibly.oracles import GaussianMixture
 from feasibly.schedules import EDM, VP, Cosine, Flow, LogLogit, Rectified, Schedule
 
 MEMBERS = 1024
+ACCURACY = 1e-3  # of a feasible residual, in standard deviations of the observed quantity
 TOLERANCE = 1e-12  # of inequalities, in squared units of the scale
 CELLS = 2**15  # of a curve, between two of which the density hardly changes
 
@@ -174,8 +175,11 @@ def of_modes(
 
     def sample(n: int, generator: Generator) -> Tensor:
         which = torch.multinomial(log_w.softmax(dim=0), n, replacement=True, generator=generator)
-        each = [gaussians(*part, n, generator) for part in known]
-        return torch.stack(each)[which, torch.arange(n)]
+        x = torch.empty(n, len(known[0][0]), dtype=torch.float64)
+        for k, part in enumerate(known):
+            of = which == k
+            x[of] = gaussians(*part, int(of.sum()), generator)
+        return x
 
     return sample
 
@@ -190,6 +194,42 @@ def likeliest(mu: Tensor, cov: Tensor) -> Callable[[Tensor], Tensor]:
         return (squares + torch.logdet(cov)[:, None]).argmin(dim=0)
 
     return mode
+
+
+def under(
+    weights: Tensor,
+    mu: Tensor,
+    cov: Tensor,
+    A: Tensor,
+    y: Tensor,
+    timing: Schedule,
+    error: float = 0.0,
+) -> Posterior:
+    """Returns normal modes under A x = y, or A x + e = y with errors of a standard deviation."""
+    R = error**2 * torch.eye(len(A)).double()
+    S = A @ cov @ A.T + R
+    gap = y - mu @ A.T
+    log_w = weights.log() - (torch.linalg.solve(S, gap) * gap).sum(dim=1) / 2
+    log_w = log_w - torch.logdet(S) / 2
+    known = [conditional(mean, one, A, y, R) for mean, one in zip(mu, cov, strict=True)]
+    size = ACCURACY**2 * S.diagonal(dim1=1, dim2=2).sum(dim=1).min().item()
+    constraint = Linear(A, y, noise=error) if error else Linear(A, y, size)
+    return Posterior(
+        GaussianMixture(weights, mu, cov, timing),
+        constraint,
+        A.shape[1:],
+        of_modes(log_w, known),
+        likeliest(mu, cov),
+        len(mu),
+    )
+
+
+def tube(
+    values: Callable[[Tensor], Tensor], level: Tensor, width: Tensor
+) -> Callable[[Tensor], Tensor]:
+    """Returns which samples have values near a level, with shape (N). Prior samples of a thin tube
+    have the density of the prior over the residual's gradient, which is that of a constraint."""
+    return lambda x: ((values(x) - level).abs() <= width).all(dim=1)
 
 
 def picked(points: Tensor, log_w: Tensor) -> Callable[[int, Generator], Tensor]:

@@ -9,25 +9,23 @@ import torch
 from torch import Generator, Tensor
 
 from feasibly.constraints import Linear
-from feasibly.oracles import Empirical, Gaussian, GaussianMixture
+from feasibly.oracles import Empirical, Gaussian
 
 from .exact_base import (
+    ACCURACY,
     MEMBERS,
     Posterior,
     Problem,
     conditional,
     gaussians,
-    likeliest,
     mixture,
     named,
     nearest,
     normals,
-    of_modes,
     schedule,
     smooth,
+    under,
 )
-
-ACCURACY = 1e-3  # of a feasible residual, in standard deviations of the observed quantity
 
 
 def gaussian(
@@ -142,16 +140,9 @@ def regimes(seed: int, D: int, K: int, m: int, error: float, timing: str) -> Pos
     A = normal(m, D) / math.sqrt(D)
     middle = 0.6 * mu[0] + 0.4 * mu[1]
     y = A @ gaussians(middle, cov[0], 1, torch.Generator().manual_seed(seed))[0]
-    R = error**2 * torch.eye(m).double()
     y = y + error * normal(m)
-    S, gap = A @ cov @ A.T + R, y - mu @ A.T
-    log_w = -((torch.linalg.solve(S, gap) * gap).sum(dim=1) + torch.logdet(S)) / 2
-    known = [conditional(mean, one, A, y, R) for mean, one in zip(mu, cov, strict=True)]
-
-    prior = GaussianMixture(torch.full((K,), 1 / K).double(), mu, cov, schedule(timing))
-    size = ACCURACY**2 * S.diagonal(dim1=1, dim2=2).sum(dim=1).min().item()
-    constraint = Linear(A, y, noise=error) if error else Linear(A, y, size)
-    return Posterior(prior, constraint, (D,), of_modes(log_w, known), likeliest(mu, cov), K)
+    weights = torch.full((K,), 1 / K).double()
+    return under(weights, mu, cov, A, y, schedule(timing), error)
 
 
 REGIMES: tuple[tuple[int, int, int, float, str], ...] = (

@@ -14,19 +14,18 @@ from feasibly.constraints import Composite, Equality, Inequality, Linear
 from feasibly.oracles import Gaussian, GaussianMixture
 
 from .exact_base import (
+    ACCURACY,
     Posterior,
     Problem,
     conditional,
     gaussians,
-    likeliest,
     normals,
-    of_modes,
     schedule,
     smooth,
+    under,
 )
 from .exact_branches import chain
 
-ACCURACY = 1e-3  # of a feasible residual, in standard deviations of the values
 TIMINGS = ("edm", "vp", "loglogit", "cosine")
 POINTS = 2048  # of the grid along a hyperbola
 CALIBRATION = 2**16  # samples that tell where a bound is
@@ -59,14 +58,8 @@ def mixture(seed: int, K: int, m: int, between: bool, own: bool, timing: str) ->
         share = (low + high) / 2
         log_w = told(share)[1]
         low, high = (share, high) if log_w[0] - log_w[1] > math.log(1.5) else (low, share)
-    y, log_w = told((low + high) / 2)
-    known = [conditional(mean, one, A, y) for mean, one in zip(mu, cov, strict=True)]
-
-    prior = GaussianMixture(weights, mu, cov, schedule(timing))
-    size = ACCURACY**2 * S.diagonal(dim1=1, dim2=2).sum(dim=1).min().item()
-    return Posterior(
-        prior, Linear(A, y, size), (D,), of_modes(log_w, known), likeliest(mu, cov), K
-    )
+    y, _ = told((low + high) / 2)
+    return under(weights, mu, cov, A, y, schedule(timing))
 
 
 def moduli(seed: int, m: int, timing: str) -> Posterior:

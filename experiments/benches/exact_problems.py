@@ -5,11 +5,13 @@ from collections.abc import Iterable, Mapping
 import torch
 
 from . import (
+    exact_blind,
     exact_branches,
     exact_curves,
     exact_fields,
     exact_inside,
     exact_learned,
+    exact_limits,
     exact_linear,
     exact_many,
     exact_rare,
@@ -25,6 +27,8 @@ FAMILIES = (
     exact_learned,
     exact_rare,
     exact_many,
+    exact_limits,
+    exact_blind,
 )
 
 PROBLEMS: Mapping[str, Problem] = {
@@ -50,9 +54,13 @@ def held_out(problems: Iterable[Problem]) -> frozenset[str]:
 
 HELD_OUT = (
     held_out(
-        problem for family in FAMILIES if family is not exact_many for problem in family.PROBLEMS
+        problem
+        for family in FAMILIES
+        if family not in (exact_many, exact_limits, exact_blind)
+        for problem in family.PROBLEMS
     )
     | exact_many.ASIDE
+    | {problem.name for problem in exact_blind.PROBLEMS}
 )
-"""The names of those that no policy is tuned on: and half of those with many
-values."""
+"""The names of those that no policy is tuned on: a third of each family, half of those with
+many values, all that are blind, and no limit."""

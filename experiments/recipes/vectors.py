@@ -16,6 +16,8 @@ from feasibly.schedules import LogLogit
 
 from .base import Denoising, size, table
 
+HOME = Path(__file__).parent.parent / "priors"
+
 CARD = """| data | {data} |
 | network | modulated MLP, {layers} x {width}, EDM preconditioning, {parameters:,} parameters |
 
@@ -38,7 +40,7 @@ class Vectors(Denoising):
 
     ends = ("",)  # Adam alone: Muon computes in bfloat16, which many CPUs only emulate
     dtype = torch.float16
-    home = Path(__file__).parent.parent / "priors"
+    home = HOME
     what: str
 
     @abstractmethod

@@ -15,7 +15,6 @@ References:
     | https://arxiv.org/abs/2101.04653
 """
 
-import bz2
 import importlib.util
 import math
 from collections.abc import Callable
@@ -101,9 +100,8 @@ class Task:
 
     def _read(self, number: int, file: str) -> Tensor:
         path = files() / self.name / "files" / f"num_observation_{number}" / file
-        opened = bz2.open(path, "rt") if path.suffix == ".bz2" else path.open()
-        with opened as lines:
-            return torch.from_numpy(np.loadtxt(lines, delimiter=",", skiprows=1, ndmin=2)).float()
+        values = np.loadtxt(path, delimiter=",", skiprows=1, ndmin=2)  # opens bz2 too
+        return torch.from_numpy(values).float()
 
 
 def files() -> Path:

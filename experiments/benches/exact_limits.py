@@ -1,0 +1,186 @@
+"""What users found to be hard: each limit of the page of the default that has an exact answer.
+
+None is set aside: they say what to expect, and no policy is tuned on them.
+"""
+
+import math
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+from torch import Generator, Tensor
+
+from feasibly.constraints import Equality, Linear
+from feasibly.oracles import Gaussian, GaussianMixture
+
+from .exact_base import (
+    ACCURACY,
+    Posterior,
+    Problem,
+    conditional,
+    gaussians,
+    likeliest,
+    normals,
+    of_modes,
+    rejected,
+    schedule,
+    tube,
+    under,
+)
+
+TUBE = 0.01  # of an exact sample's residual, in standard deviations of the value
+
+
+def one(value: float) -> Tensor:
+    return torch.tensor([value]).double()
+
+
+def known_part(parts: int, timing: str) -> Posterior:
+    """A smooth process of 64 points, a half of which is known in one part or in several."""
+    D = 64
+    apart = torch.arange(D).double()
+    apart = (apart[:, None] - apart).square()
+    cov = (-apart / 2 / 6**2).exp() + 1e-4 * torch.eye(D).double()
+    seen = (torch.arange(D) * parts // (D // 2)) % 2 == 0
+    A = torch.eye(D).double()[seen]
+    truth = gaussians(torch.zeros(D).double(), cov, 1, Generator().manual_seed(1))[0]
+    return _normal(cov, A, A @ truth, timing)
+
+
+def nugget(timing: str) -> Posterior:
+    """A smooth process with little noise of its own, nearly fixed by 90 values."""
+    D, m = 128, 90
+    apart = torch.arange(D).double()
+    apart = (apart[:, None] - apart).square()
+    cov = (-apart / 2 / 4**2).exp() + 1e-6 * torch.eye(D).double()
+    A = normals(3)(m, D) / math.sqrt(D)
+    truth = gaussians(torch.zeros(D).double(), cov, 1, Generator().manual_seed(2))[0]
+    return _normal(cov, A, A @ truth, timing)
+
+
+def _normal(cov: Tensor, A: Tensor, y: Tensor, timing: str) -> Posterior:
+    zero = torch.zeros(len(cov)).double()
+    mean, left = conditional(zero, cov, A, y)
+    size = ACCURACY**2 * (A @ cov @ A.T).trace().item()
+    constraint = Linear(A, y, size)
+    prior = Gaussian(zero, cov, schedule(timing))
+    return Posterior(prior, constraint, (len(cov),), lambda n, g: gaussians(mean, left, n, g))
+
+
+def low_rank(timing: str) -> Posterior:
+    """Two modes of rank 5 and noise of 0.05 in 48 dimensions, with three values."""
+    normal, D = normals(4), 48
+    U = normal(2, D, 5) / math.sqrt(5)
+    cov = U @ U.mT + 0.05**2 * torch.eye(D).double()
+    mu, A = 0.5 * normal(2, D), normal(3, D) / math.sqrt(D)
+    return under(one(0.5).expand(2), mu, cov, A, A @ mu.mean(dim=0), schedule(timing))
+
+
+def narrow(timing: str) -> Posterior:
+    """Forty narrow modes with two values."""
+    normal, D, K = normals(5), 16, 40
+    mu = normal(K, D)
+    cov = 0.15**2 * torch.eye(D).double().expand(K, D, D)
+    A = normal(2, D) / math.sqrt(D)
+    return under(
+        one(1 / K).expand(K), mu, cov, A, A @ (mu[0] + 0.05 * normal(D)), schedule(timing)
+    )
+
+
+def widths(m: int, timing: str) -> Posterior:
+    """Two modes of one mean and different widths, which the values make equally likely."""
+    normal, D = normals(6), 30
+    A, stds = normal(m, D) / math.sqrt(D), torch.tensor([0.5, 1.3]).double()
+    u = torch.linalg.cholesky(A @ A.T) @ normal(m)
+    square = u @ torch.linalg.solve(A @ A.T, u)
+    gap = m * (stds[1] / stds[0]).log() / (square * (1 / stds[0] ** 2 - 1 / stds[1] ** 2))
+    cov = stds.square()[:, None, None] * torch.eye(D).double()
+    y = u * (2 * gap).sqrt()
+    return under(one(0.5).expand(2), torch.zeros(2, D).double(), cov, A, y, schedule(timing))
+
+
+def thin(timing: str) -> Posterior:
+    """Two modes apart along a direction that is fifty times thinner than the others."""
+    normal, D = normals(7), 8
+    std = torch.ones(D).double()
+    std[0] = 0.02
+    mu = torch.zeros(2, D).double()
+    mu[1, 0] = 0.12
+    A = normal(2, D) / math.sqrt(D)
+    cov = torch.diag(std.square()).expand(2, D, D)
+    return under(torch.tensor([0.75, 0.25]).double(), mu, cov, A, A @ normal(D), schedule(timing))
+
+
+def student(timing: str) -> Posterior:
+    """Student's t with 4 degrees of freedom in 15 dimensions, by 48 widths, under a far value."""
+    D, K = 15, 48
+    share = (torch.arange(K).double() + 0.5) / K
+    gamma = torch.distributions.Gamma(torch.tensor(2.0).double(), torch.tensor(2.0).double())
+    grid = torch.linspace(1e-3, 12, 2**16).double()
+    total = gamma.log_prob(grid).exp().cumsum(0)
+    precision = grid[torch.searchsorted(total / total[-1], share)]
+    cov = (1 / precision)[:, None, None] * torch.eye(D).double()
+    A = normals(8)(1, D) / math.sqrt(D)
+    y = 5 * (A @ A.T).sqrt()[0]
+    return under(one(1 / K).expand(K), torch.zeros(K, D).double(), cov, A, y, schedule(timing))
+
+
+def sparse(timing: str) -> Posterior:
+    """Eight elements that are small or not, independently, under four values with errors."""
+    D, rare, normal = 8, 0.3, normals(9)
+    on = (torch.arange(2**D)[:, None] >> torch.arange(D)) % 2
+    weights = torch.where(on == 1, rare, 1 - rare).double().prod(dim=1)
+    cov = torch.diag_embed(torch.where(on == 1, 1.0, 0.05).double().square())
+    A = normal(4, D) / math.sqrt(D)
+    x = torch.zeros(D).double()
+    x[[1, 5, 6]] = torch.tensor([1.2, -0.8, 1.0]).double()
+    return under(
+        weights, torch.zeros(2**D, D).double(), cov, A, A @ x, schedule(timing), error=0.02
+    )
+
+
+def several(product: bool, timing: str) -> Posterior:
+    """Modes under an energy in the tail of the data, and a product beside it or not."""
+    K, D = (7, 4) if product else (3, 8)
+    normal = normals(10 + product)
+    mu, std = 1.2 * normal(K, D), 0.4
+    weights = 0.5 + normal(K).abs()
+    weights = weights / weights.sum()
+    cov = std**2 * torch.eye(D).double().expand(K, D, D)
+    prior = of_modes(weights.log(), [*zip(mu, cov, strict=True)])
+
+    def values(x: Tensor) -> Tensor:
+        told = [x.square().mean(dim=1), x[:, 0] * x[:, 1]]
+        return torch.stack(told[: 1 + product], dim=1)
+
+    found = values(prior(2**16, Generator().manual_seed(0)))
+    level, scale = found.quantile(0.5 if product else 0.95, dim=0), found.std(dim=0)
+    width = TUBE * (1 + 2 * product)
+
+    constraint = Equality(
+        lambda x: (values(x) - level.to(x)) / scale.to(x), ACCURACY**2 * len(level)
+    )
+    oracle = GaussianMixture(weights, mu, cov, schedule(timing))
+    exact = rejected(prior, tube(values, level, width * scale), 2**18)
+    return Posterior(oracle, constraint, (D,), exact, likeliest(mu, cov), K)
+
+
+def _problems() -> Iterator[Problem]:
+    for name, make, m, kind in (
+        ("known-half", partial(known_part, 1), 32, "linear"),
+        ("known-two-quarters", partial(known_part, 2), 32, "linear"),
+        ("nugget-1e-6", nugget, 90, "linear"),
+        ("low-rank-3r", low_rank, 3, "linear"),
+        ("narrow-40k-2r", narrow, 2, "linear"),
+        ("widths-14r", partial(widths, 14), 14, "linear"),
+        ("widths-24r", partial(widths, 24), 24, "linear"),
+        ("thin-2r", thin, 2, "linear"),
+        ("student-t4-1r", student, 1, "linear"),
+        ("sparse-4r-noisy", sparse, 4, "linear"),
+        ("energy-in-tail", partial(several, False), 1, "curved"),
+        ("energy-and-product", partial(several, True), 2, "curved"),
+    ):
+        yield Problem(name, "limits", kind, partial(make, timing="edm"), m, members=1024)
+
+
+PROBLEMS = [*_problems()]

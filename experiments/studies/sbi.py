@@ -1,0 +1,155 @@
+"""How near are samples to the reference posteriors of sbibm, whose authors know nothing of us?
+
+A prior is trained on pairs of parameters and data. Conditioned on the data exactly, its
+parameters are compared with the benchmark's reference by the benchmark's two-sample test (C2ST):
+the accuracy of a classifier, which is 0.5 where it cannot tell them apart. The study needs the
+benchmark's files (`pip install --no-deps sbibm`) and scikit-learn, and for one row azula.
+
+References:
+    | Benchmarking Simulation-Based Inference (Lueckmann et al., 2021)
+    | https://arxiv.org/abs/2101.04653
+    | CBG, whose row is quoted from its paper (2026), https://arxiv.org/abs/2602.22428
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from statistics import fmean
+
+import torch
+from torch import Tensor
+
+from feasibly import priors
+from feasibly.constraints import Linear
+from feasibly.denoisers import Karras
+from feasibly.errors import SamplingError
+from feasibly.network import Evaluations, Network, counted
+from feasibly.samplers import SMC
+
+from .. import peers
+from ..recipes.vectors import HOME
+from ..records import DEFAULT, Record, grouped
+from ..samplers import cost, quiet
+from ..study import Measurement
+from ..tables import TEXT, Columns
+from ..tasks.sbi import TASKS, Task
+
+MEMBERS, MANY = 1_000, 10_000
+OBSERVATIONS = 10
+ACCURACY = 1e-3  # of feasible data, in their standard deviations
+
+METHODS = {DEFAULT: "auto", "PPR": "ppr-tuned", "MMPS": "mmps", "SMC, 32 particles": "smc"}
+"""For each label the method, with no other option but the particles."""
+
+AZULA = "azula's TDS"
+LABELS = (*METHODS, AZULA)
+
+
+@peers.optional
+def measure(setting: dict) -> list[Record]:
+    """Samples the posterior of one observation, and compares it with the reference."""
+    task, label, members = TASKS[setting["task"]], setting["label"], setting["members"]
+    reference = task.reference(setting["observation"])
+    model, constraint = _posed(task, setting["observation"])
+    start, taken = time.perf_counter(), Evaluations()
+    if label == AZULA:
+        with torch.random.fork_rng(), counted(taken):
+            torch.manual_seed(0)
+            x = peers.azula_tds(Network(model), constraint, members, (task.dim,), steps=256)
+        about: Record = {}
+    else:
+        method = SMC(particles=32) if "particles" in label else METHODS[label]
+        try:
+            result = quiet(model, constraint, members, (task.dim,), method=method)
+        except SamplingError as error:
+            return [{"error": str(error)}]
+        x, taken = result.samples, result.evaluations
+        about = {"warnings": result.warnings, "pareto_k": result.pareto_k}
+    about |= cost(taken, members, start)
+    theta = task.parameters_of(x)
+    test = _classifier()
+    return [
+        about
+        | {
+            "feasible": constraint.is_feasible(x).double().mean().item(),
+            "distinct": len(theta.unique(dim=0)) / members,
+            "c2st": test(theta, reference[:members]),
+        }
+    ]
+
+
+def _posed(task: Task, observation: int) -> tuple[Karras, Linear]:
+    """The prior, and the data of an observation as a constraint."""
+    seen = torch.eye(task.dim)[task.parameters :]
+    constraint = Linear(seen, task.observation(observation), ACCURACY**2 * task.data)
+    return priors.load(str(HOME / f"sbi-{task.name}.safetensors")), constraint
+
+
+def _classifier() -> Callable[[Tensor, Tensor], float]:
+    """Returns the benchmark's test: the accuracy of a small network, by five folds.
+
+    Raises:
+        Missing: If scikit-learn is not installed.
+    """
+    choose = peers.installed("sklearn.model_selection", "scikit-learn")
+    networks = peers.installed("sklearn.neural_network", "scikit-learn")
+
+    def c2st(x: Tensor, reference: Tensor) -> float:
+        mean, std = reference.mean(dim=0), reference.std(dim=0)
+        both = (torch.cat([reference, x]) - mean) / std
+        which = torch.cat([torch.zeros(len(reference)), torch.ones(len(x))])
+        width = 10 * x.shape[1]
+        network = networks.MLPClassifier((width, width), max_iter=10_000, random_state=1)
+        folds = choose.KFold(5, shuffle=True, random_state=1)
+        found = choose.cross_val_score(network, both.numpy(), which.numpy(), cv=folds)
+        return float(found.mean())
+
+    return c2st
+
+
+def rows(records: Sequence[Record]) -> list[Record]:
+    """Returns a row for each label and number of samples: the mean C2ST of each task, over its
+    observations, and that over the tasks that CBG has."""
+    found = []
+    for (label, members), group in grouped(records, "label", "members").items():
+        row: Record = {"label": label, "members": f"{members:,}"}
+        for (task,), part in grouped(group, "task").items():
+            scores = [one["c2st"] for one in part if "c2st" in one]
+            if len(scores) == len(part):
+                row[task] = fmean(scores)
+        row["mean"] = _mean(row)
+        if spent := [one["evaluations"] for one in group if "evaluations" in one]:
+            row["evaluations"] = fmean(spent)
+        found.append(row)
+    published = {name: task.published for name, task in TASKS.items() if task.published}
+    row = {"label": "CBG, as published", "members": "10,000", **published}
+    return [*found, row | {"mean": _mean(row)}]
+
+
+def _mean(row: Record) -> float | None:
+    names = [name for name, task in TASKS.items() if task.published]
+    return fmean(row[name] for name in names) if row.keys() >= set(names) else None
+
+
+COLUMNS: Columns = {
+    "label": ("method", TEXT),
+    "members": ("samples", TEXT),
+    **{name: (name.replace("_", " "), "{:.3f}") for name in TASKS},
+    "mean": ("mean of CBG's five", "{:.3f}"),
+    "evaluations": ("evaluations", "{:.0f}"),
+}
+
+MEASUREMENT = Measurement(
+    name="sbi",
+    question="How near are samples to the reference posteriors of sbibm?",
+    problem="sbi",
+    settings=[
+        {"task": task, "observation": k + 1, "label": label, "members": members}
+        for members, labels in ((MEMBERS, LABELS), (MANY, (DEFAULT,)))
+        for label in labels
+        for k in range(OBSERVATIONS)
+        for task in TASKS
+    ],
+    measure=measure,
+    rows=rows,
+    columns=COLUMNS,
+)
