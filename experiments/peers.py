@@ -6,6 +6,7 @@ beside `experiments`, or name another folder by the environment variable `FEASIB
 
 import importlib
 import io
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -137,11 +138,20 @@ def azula_ppr(
     return _guided(make, denoiser, constraint, (members, *shape), settings)
 
 
+def _azula(module: str) -> Any:
+    """Imports a module of azula's release."""
+    return installed(f"azula.{module}", '--no-deps "azula>=0.11.1" einops')
+
+
 def azula_dps(
     denoiser: Any, constraint: Constraint, members: int, shape: tuple[int, ...], **settings: Any
 ) -> Tensor:
-    """Samples by azula's `DPSSampler`; for all else see :func:`azula_ppr`."""
-    make = load("azula", "guidance.dps").DPSSampler
+    """Samples by the `DPSSampler` of azula's release.
+
+    Raises:
+        Missing: If azula is not installed.
+    """
+    make = _azula("guidance.dps").DPSSampler
     return _guided(make, denoiser, constraint, (members, *shape), settings)
 
 
@@ -161,44 +171,115 @@ def azula_mmps(
     iterations: int,
     **settings: Any,
 ) -> Tensor:
-    """Samples by azula's `MMPSDenoiser` and DDPM; for all else see :func:`azula_ppr`.
+    """Samples by azula's `MMPSDenoiser` and DDPM; for all else see :func:`azula_dps`.
 
     The variance of an exact value is the tolerance's share of it. `iterations` are the solver's.
     """
-    variance = 1.0  # of observations with noise, whose residual is in units of their errors
-    if constraint.noisy is None:
-        variance = constraint.tolerance / constraint.residual(torch.zeros(1, *shape)).shape[1]
-    guided = load("azula", "guidance.mmps").MMPSDenoiser(
+    guided = _azula("guidance.mmps").MMPSDenoiser(
         shim(denoiser),
         torch.zeros(()),
         constraint.residual,
-        load("azula", "linalg.covariance").IsotropicCovariance(torch.tensor(variance)),
+        _isotropic(_variance(constraint, shape)),
         iterations=iterations,
     )
-    sampler = load("azula", "sample").DDPMSampler(guided, silent=True, **settings)
+    return _ddpm(guided, (members, *shape), **settings)
+
+
+def azula_jfps(
+    denoiser: Any, constraint: Constraint, members: int, shape: tuple[int, ...], iterations: int
+) -> Tensor:
+    """Samples by azula's `JFPSDenoiser` and DDPM, with the data's variance as covariance, from 64
+    samples of the prior; for all else see :func:`azula_mmps`."""
+    guided = _azula("guidance.jfps").JFPSDenoiser(
+        shim(denoiser),
+        torch.zeros(()),
+        constraint.residual,
+        _isotropic(_variance(constraint, shape)),
+        _isotropic(_ddpm(shim(denoiser), (64, *shape)).var(dim=0).mean().item()),
+        iterations=iterations,
+    )
+    return _ddpm(guided, (members, *shape))
+
+
+def azula_diffpir(
+    denoiser: Any, constraint: Constraint, members: int, shape: tuple[int, ...], iterations: int
+) -> Tensor:
+    """Samples by azula's `DiffPIRDenoiser` and DDPM; for all else see :func:`azula_mmps`.
+
+    Raises:
+        ValueError: If the constraint is not linear.
+    """
+    y, A = _affine(constraint, shape)
+    guided = _azula("guidance.diffpir").DiffPIRDenoiser(
+        shim(denoiser), y, A, _variance(constraint, shape), iterations=iterations
+    )
+    return _ddpm(guided, (members, *shape))
+
+
+def azula_pgdm(
+    denoiser: Any, constraint: Constraint, members: int, shape: tuple[int, ...]
+) -> Tensor:
+    """Samples by azula's `PGDMSampler`, with the pseudo-inverse of a matrix.
+
+    Raises:
+        ValueError: If the constraint is not linear.
+    """
+    y, A = _affine(constraint, shape)
+    size = math.prod(shape)
+    inverse = torch.linalg.pinv(A(torch.eye(size).reshape(size, *shape)).T)
+
+    def back(value: Tensor) -> Tensor:
+        return (value @ inverse.T.to(value)).reshape(*value.shape[:-1], *shape)
+
+    sampler = _azula("guidance.pgdm").PGDMSampler(shim(denoiser), y, A, back, silent=True)
     return sampler(sampler.init((members, *shape)))
 
 
 def azula_tds(
     denoiser: Any, constraint: Constraint, members: int, shape: tuple[int, ...], steps: int
 ) -> Tensor:
-    """Samples by the `TDSSampler` of azula's release, one population of as many particles.
+    """Samples by azula's `TDSSampler`, one population of as many particles.
 
-    Its twist, which a user writes, takes residuals at an estimate as normal, with the variance
-    that noise leaves to data of variance one, and that of the tolerance.
-
-    Raises:
-        Missing: If azula is not installed.
+    Its twist, which a user writes, takes residuals at an estimate as normal. Their variance is
+    what noise leaves of that of 64 samples of the prior, and the tolerance's share.
     """
-    m = constraint.residual(torch.zeros(1, *shape)).shape[1]
+    prior = _ddpm(shim(denoiser), (64, *shape))
+    r, scale = constraint.residual(prior), prior.var(dim=0).mean()
+    least = _variance(constraint, shape)
 
     def twist(x: Tensor, noise: Tensor) -> Tensor:
-        variance = noise**2 / (1 + noise**2) + constraint.tolerance / m
-        return -constraint.residual(x).square() / (2 * variance) - variance.log() / 2
+        variance = r.var(dim=0) * noise**2 / (scale + noise**2) + least
+        return -constraint.residual(x).square() / (2 * variance)
 
-    make = installed("azula.guidance.tds", '--no-deps "azula>=0.11.1" einops').TDSSampler
+    make = _azula("guidance.tds").TDSSampler
     sampler = make(shim(denoiser), twist, silent=True, steps=steps)
     return sampler(sampler.init((members, *shape)))
+
+
+def _ddpm(denoiser: Any, shape: tuple[int, ...], **settings: Any) -> Tensor:
+    sampler = _azula("sample").DDPMSampler(denoiser, silent=True, **settings)
+    return sampler(sampler.init(shape))
+
+
+def _isotropic(variance: float) -> Any:
+    return _azula("linalg.covariance").IsotropicCovariance(torch.tensor(variance))
+
+
+def _variance(constraint: Constraint, shape: tuple[int, ...]) -> float:
+    """The tolerance's share of a value, or 1 with noise, whose residuals are in units of it."""
+    if constraint.noisy is not None:
+        return 1.0
+    return constraint.tolerance / constraint.residual(torch.zeros(1, *shape)).shape[1]
+
+
+def _affine(
+    constraint: Constraint, shape: tuple[int, ...]
+) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """Splits a linear residual into what is observed and a linear map."""
+    if not constraint.linear:
+        raise ValueError("This sampler takes linear constraints.")
+    y = -constraint.residual(torch.zeros(1, *shape))[0]
+    return y, lambda x: constraint.residual(x) + y
 
 
 def shim(denoiser: Any) -> Any:

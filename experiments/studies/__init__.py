@@ -44,6 +44,7 @@ STUDIES: tuple[Study, ...] = (
 
 MEASUREMENTS: tuple[Measurement, ...] = (
     *solutions.MEASUREMENTS,
+    referee.ON_RARE_MODES,
     *(
         one.MEASUREMENT
         for one in (

@@ -94,9 +94,14 @@ ENTRIES: Mapping[str, Entry] = {
     "azula's PPR, L-BFGS": theirs(peers.azula_ppr, optimizer=LBFGS),
     "azula's MMPS": theirs(peers.azula_mmps, iterations=8),
     "azula's DPS": theirs(peers.azula_dps),
+    "azula's JFPS": theirs(peers.azula_jfps, iterations=8),
+    "azula's DiffPIR": theirs(peers.azula_diffpir, iterations=8),
+    "azula's PGDM": theirs(peers.azula_pgdm),
+    "azula's TDS": theirs(peers.azula_tds, steps=256),
 }
-"""Ours by default settings. azula's own code runs from a checkout, with its defaults but for the
-optimizer that is named and the iterations of the solver: one of each is its default."""
+"""Ours by default settings. azula's own code runs with its defaults but for the optimizer that is
+named, the iterations of the solver (one is its default) and the steps of TDS (64). Its PPR runs
+from a checkout, and all else from its release."""
 
 
 PROBLEMS = (
@@ -133,6 +138,13 @@ PROBLEMS = (
 )
 """The names of the problems, which stay, so that scores can be compared."""
 
+RARE = tuple(
+    name for name, problem in exact_problems.PROBLEMS.items() if problem.family == "rare modes"
+)
+"""Problems whose rare mode is what the constraint favours."""
+
+ON_RARE = (DEFAULT, "PPR", "MMPS", "azula's MMPS", "azula's TDS", "azula's JFPS", TRUTH)
+
 
 @peers.optional
 def measure(setting: dict, entries: Mapping[str, Entry] = ENTRIES) -> list[Record]:
@@ -154,7 +166,7 @@ def measure(setting: dict, entries: Mapping[str, Entry] = ENTRIES) -> list[Recor
     except Exception as error:  # of whatever kind: one problem must not end the others
         found = {"feasible": 0.0, "error": f"{type(error).__name__}: {error}"}
         print(f"{label} failed. {found['error']}")
-    commit = peers.commit("azula") if label.startswith("azula") else ""
+    commit = peers.commit("azula") if label.startswith("azula's PPR") else ""
     return [found | cost(denoiser.taken, members, start) | {"commit": commit}]
 
 
@@ -252,4 +264,40 @@ MEASUREMENT = Measurement(
     measure=measure,
     rows=rows,
     columns=COLUMNS,
+)
+
+
+def rare(records: Sequence[Record]) -> list[Record]:
+    """Returns the rows of its table, of samplers on problems with a rare mode, the best first."""
+    found = []
+    for (label,), group in grouped(records, "label").items():
+        errors = [one["weight_error"] for one in group if "weight_error" in one]
+        row: Record = {
+            "label": label,
+            "score": score(group),
+            "weight_error": statistics.median(errors) if errors else None,
+            "worst": max(errors, default=None),
+            "failed": sum("ratio" not in one for one in group),
+            "feasible": statistics.fmean(one["feasible"] for one in group),
+        }
+        if all("evaluations" in one for one in group):
+            row["evaluations"] = statistics.median(one["evaluations"] for one in group)
+        found.append(row)
+    return sorted(found, key=lambda row: row["score"])
+
+
+ON_RARE_MODES = Measurement(
+    name="rare",
+    question="Does a rare mode that the constraint favours keep its weight?",
+    problem="exact",
+    settings=[{"label": label, "posterior": name} for label in ON_RARE for name in RARE],
+    measure=measure,
+    rows=rare,
+    columns={
+        "label": ("sampler", TEXT),
+        "score": ("score", "{:.2f}"),
+        "weight_error": ("weight error, median", "{:.3f}"),
+        "worst": ("largest", "{:.3f}"),
+    }
+    | {key: COLUMNS[key] for key in ("failed", "feasible", "evaluations")},
 )

@@ -27,7 +27,7 @@ from feasibly.samplers import SMC
 
 from .. import peers
 from ..recipes.vectors import HOME
-from ..records import DEFAULT, Record, grouped
+from ..records import DEFAULT, Record, grouped, pack
 from ..samplers import cost, quiet
 from ..study import Measurement
 from ..tables import TEXT, Columns
@@ -51,11 +51,11 @@ def measure(setting: dict) -> list[Record]:
     reference = task.reference(setting["observation"])
     model, constraint = _posed(task, setting["observation"])
     start, taken = time.perf_counter(), Evaluations()
+    about: Record = {}
     if label == AZULA:
         with torch.random.fork_rng(), counted(taken):
             torch.manual_seed(0)
             x = peers.azula_tds(Network(model), constraint, members, (task.dim,), steps=256)
-        about: Record = {}
     else:
         method = SMC(particles=32) if "particles" in label else METHODS[label]
         try:
@@ -67,6 +67,8 @@ def measure(setting: dict) -> list[Record]:
     about |= cost(taken, members, start)
     theta = task.parameters_of(x)
     test = _classifier()
+    if label == DEFAULT and setting["observation"] == 1 and members == MEMBERS:
+        about["theta"] = pack(theta)  # for the figure
     return [
         about
         | {
@@ -107,11 +109,12 @@ def _classifier() -> Callable[[Tensor, Tensor], float]:
 
 
 def rows(records: Sequence[Record]) -> list[Record]:
-    """Returns a row for each label and number of samples: the mean C2ST of each task, over its
-    observations, and that over the tasks that CBG has."""
+    """Returns a row for each label and number of samples: the mean C2ST of each task, over the
+    observations that were sampled, and that over the tasks that CBG has."""
     found = []
     for (label, members), group in grouped(records, "label", "members").items():
-        row: Record = {"label": label, "members": f"{members:,}"}
+        most = max(one["observation"] for one in group)
+        row: Record = {"label": label, "members": f"{members:,}", "observations": most}
         for (task,), part in grouped(group, "task").items():
             scores = [one["c2st"] for one in part if "c2st" in one]
             if len(scores) == len(part):
@@ -121,8 +124,8 @@ def rows(records: Sequence[Record]) -> list[Record]:
             row["evaluations"] = fmean(spent)
         found.append(row)
     published = {name: task.published for name, task in TASKS.items() if task.published}
-    row = {"label": "CBG, as published", "members": "10,000", **published}
-    return [*found, row | {"mean": _mean(row)}]
+    row = {"label": "CBG, as published", "members": "not given", "observations": OBSERVATIONS}
+    return [*found, row | published | {"mean": _mean(row | published)}]
 
 
 def _mean(row: Record) -> float | None:
@@ -133,6 +136,7 @@ def _mean(row: Record) -> float | None:
 COLUMNS: Columns = {
     "label": ("method", TEXT),
     "members": ("samples", TEXT),
+    "observations": ("observations", "{}"),
     **{name: (name.replace("_", " "), "{:.3f}") for name in TASKS},
     "mean": ("mean of CBG's five", "{:.3f}"),
     "evaluations": ("evaluations", "{:.0f}"),
@@ -145,8 +149,8 @@ MEASUREMENT = Measurement(
     settings=[
         {"task": task, "observation": k + 1, "label": label, "members": members}
         for members, labels in ((MEMBERS, LABELS), (MANY, (DEFAULT,)))
-        for label in labels
         for k in range(OBSERVATIONS)
+        for label in labels
         for task in TASKS
     ],
     measure=measure,
