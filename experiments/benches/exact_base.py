@@ -224,14 +224,6 @@ def under(
     )
 
 
-def tube(
-    values: Callable[[Tensor], Tensor], level: Tensor, width: Tensor
-) -> Callable[[Tensor], Tensor]:
-    """Returns which samples have values near a level, with shape (N). Prior samples of a thin tube
-    have the density of the prior over the residual's gradient, which is that of a constraint."""
-    return lambda x: ((values(x) - level).abs() <= width).all(dim=1)
-
-
 def picked(points: Tensor, log_w: Tensor) -> Callable[[int, Generator], Tensor]:
     """Returns how to sample some points, with shape (N, *), by their log-weights."""
     share = log_w.softmax(dim=0).cumsum(dim=0)
@@ -313,6 +305,36 @@ def rejected(
             x = prior(batch, generator)
             found.append(x[inside(x)])
         return torch.cat(found)[:n]
+
+    return sample
+
+
+def in_tube(
+    prior: Callable[[int, Generator], Tensor],
+    values: Callable[[Tensor], Tensor],
+    level: Tensor,
+    width: Tensor,
+) -> Callable[[int, Generator], Tensor]:
+    """Returns how to sample a prior where values have a level, by rejection from a thin tube and
+    Newton's steps. In a tube, densities are those of the prior over the residual's gradient.
+
+    Arguments:
+        values: Maps samples to their values, with shape (N, m).
+        level: The level, with shape (m).
+        width: Half the tube's width, with shape (m).
+    """
+    tube = rejected(prior, lambda x: ((values(x) - level).abs() <= width).all(dim=1), 2**18)
+
+    def sample(n: int, generator: Generator) -> Tensor:
+        x = tube(n, generator)
+        for _ in range(4):
+            z = x.clone().requires_grad_()
+            with torch.enable_grad():
+                r = values(z) - level
+                rows = [torch.autograd.grad(v.sum(), z, retain_graph=True)[0] for v in r.unbind(1)]
+            J = torch.stack(rows, dim=1)
+            x = x - (J.mT @ torch.linalg.solve(J @ J.mT, r.detach()[..., None]))[..., 0]
+        return x
 
     return sample
 

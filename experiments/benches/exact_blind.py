@@ -21,13 +21,13 @@ from .exact_base import (
     Problem,
     Region,
     conditional,
+    in_tube,
     likeliest,
     normals,
     of_modes,
     rejected,
     schedule,
     smooth,
-    tube,
     under,
 )
 
@@ -39,9 +39,8 @@ TUBE = 0.01  # of an exact sample's residual, in the value's interquartile range
 TIMINGS = ("vp", "edm", "loglogit", "cosine", "flow", "rectified")
 
 
-def modes(kind: str, draw: random.Random) -> Modes:
-    """Draws a prior of a kind, of scale one."""
-    D = draw.choice((3, 6, 12, 24, 48))
+def modes(kind: str, D: int, draw: random.Random) -> Modes:
+    """Draws a prior of a kind in D dimensions, of scale one."""
     K = {"normal": 1, "heavy": 24}.get(kind) or draw.randint(2, 6)
     normal = normals(draw.randrange(2**31))
     weights = torch.tensor([draw.uniform(0.05, 1) for _ in range(K)]).double()
@@ -63,18 +62,18 @@ def modes(kind: str, draw: random.Random) -> Modes:
     return weights / weights.sum(), mu, cov
 
 
-def posed(kind: str, of: str, seed: int) -> Posterior:
-    """Draws a prior of a kind, and a constraint of a kind on it."""
+def posed(kind: str, of: str, D: int, m: int, seed: int) -> Posterior:
+    """Draws a prior of a kind in D dimensions, and a constraint of a kind on it; m is the number
+    of linear values."""
     draw = random.Random(seed)
-    weights, mu, cov = modes(of, draw)
+    weights, mu, cov = modes(of, D, draw)
     timing = draw.choice(TIMINGS)
     scale = draw.choice((0.01, 1.0, 100.0)) if timing in ("edm", "loglogit") else 1.0
     mu, cov = scale * mu, scale**2 * cov
     times = schedule(timing, scale)
-    normal, D = normals(draw.randrange(2**31)), mu.shape[1]
+    normal = normals(draw.randrange(2**31))
     sample = of_modes(weights.log(), [*zip(mu, cov, strict=True)])
     pool = sample(POOL, Generator().manual_seed(seed))
-    m = draw.choice([m for m in (1, 2, 4, 8, 16) if m <= D // 2])
     A = normal(m, D) / math.sqrt(D)
     y = A @ pool[draw.randrange(POOL)]
     if kind == "exact":
@@ -93,7 +92,7 @@ def posed(kind: str, of: str, seed: int) -> Posterior:
         found = told(pool)
         level = found.quantile(draw.uniform(0.1, 0.9), dim=0)
         middle = found.quantile(0.75) - found.quantile(0.25)  # exponentials have heavy tails
-        exact = rejected(sample, tube(told, level, TUBE * middle), 2**18)
+        exact = in_tube(sample, told, level, TUBE * middle)
         size = (ACCURACY * middle.item()) ** 2
         constraint = Equality(lambda x: told(x) - level.to(x), size)
         return Posterior(prior, constraint, (D,), exact, mode, len(mu))
@@ -133,10 +132,14 @@ KINDS = {
 def _problems() -> Iterator[Problem]:
     for i, of in enumerate(PRIORS):
         for j, (kind, shown) in enumerate(KINDS.items()):
+            seed = 7000 + 10 * i + j
+            draw = random.Random(seed + 1000)
+            D = draw.choice((3, 6, 12, 24, 48))
+            m = draw.choice([m for m in (1, 2, 4, 8, 16) if m <= D // 2])
+            found = {"linear": m, "inequality": 0}.get(shown, 1)
             name = f"blind-{of.replace(' ', '-')}-{kind}"
-            make = partial(posed, kind, of, 7000 + 10 * i + j)
-            most = 16 if shown == "linear" else 1
-            yield Problem(name, "blind", shown, make, most, members=1024)
+            make = partial(posed, kind, of, D, m, seed)
+            yield Problem(name, "blind", shown, make, found, members=1024)
 
 
 PROBLEMS = [*_problems()]

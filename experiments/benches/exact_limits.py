@@ -19,12 +19,11 @@ from .exact_base import (
     Problem,
     conditional,
     gaussians,
+    in_tube,
     likeliest,
     normals,
     of_modes,
-    rejected,
     schedule,
-    tube,
     under,
 )
 
@@ -161,7 +160,7 @@ def several(product: bool, timing: str) -> Posterior:
         lambda x: (values(x) - level.to(x)) / scale.to(x), ACCURACY**2 * len(level)
     )
     oracle = GaussianMixture(weights, mu, cov, schedule(timing))
-    exact = rejected(prior, tube(values, level, width * scale), 2**18)
+    exact = in_tube(prior, values, level, width * scale)
     return Posterior(oracle, constraint, (D,), exact, likeliest(mu, cov), K)
 
 

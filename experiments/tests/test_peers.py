@@ -7,7 +7,7 @@ import torch
 
 from experiments import peers
 from experiments.studies import solutions as study
-from feasibly.constraints import Equality
+from feasibly.constraints import Equality, Linear
 from feasibly.network import Network
 from feasibly.oracles import Gaussian
 from feasibly.schedules import Flow
@@ -86,3 +86,33 @@ def test_azula_s_sampler_gets_the_denoiser_the_residual_and_its_settings(folder,
     alpha = model.schedule(torch.tensor(0.5))[0]
     expected = 2 * model(alpha * torch.ones(4, 3), torch.tensor(0.5))
     torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "options"),
+    [
+        (peers.azula_mmps, {"iterations": 4}),
+        (peers.azula_jfps, {"iterations": 4}),
+        (peers.azula_diffpir, {"iterations": 4}),
+        (peers.azula_pgdm, {}),
+        (peers.azula_tds, {"steps": 64}),
+    ],
+)
+def test_azula_s_samplers_come_near_the_value_of_a_normal_prior(sampler, options):
+    pytest.importorskip("azula")
+    model = Network(Gaussian(torch.ones(3), 4 * torch.eye(3), Flow()))
+    total = Linear(torch.ones(1, 3), torch.tensor([6.0]), tolerance=1e-2)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        x = sampler(model, total, 256, (3,), **options)
+    assert x.shape == (256, 3)
+    assert total.residual(x).square().mean() < 1  # of 12 + 9 without the value
+    assert x.var(dim=0).mean() > 0.5  # of 8 / 3 exactly
+
+
+def test_a_sampler_for_matrices_refuses_a_curve():
+    pytest.importorskip("azula")
+    model = Network(Gaussian(torch.zeros(3), torch.eye(3), Flow()))
+    sphere = Equality(lambda x: x.square().sum(dim=1) - 1, tolerance=1e-6)
+    with pytest.raises(ValueError, match="linear"):
+        peers.azula_pgdm(model, sphere, 4, (3,))
