@@ -227,6 +227,7 @@ MAKERS: dict[str, Callable[[], str]] = {
     ),
     "readme": _readme,
     "defaults": _defaults,
+    "limits": lambda: render(defaults.limits(records.read("defaults", "exact")), defaults.LIMITS),
     "fidelity": lambda: render(fidelity.shown(records.read("fidelity", "exact")), fidelity.SHOWN),
     "weather": _weather,
 }

@@ -105,6 +105,26 @@ def _row(name: str, group: Sequence[Record], best: Mapping[str, float]) -> Recor
     return row
 
 
+def limits(records: Sequence[Record]) -> list[Record]:
+    """Returns the rows of the problems that users found to be hard, one a problem."""
+    mine = [row for row in records if row["label"] == DEFAULT and row["family"] == "limits"]
+    return [
+        row | {"told": "yes" if row["said"] else "", "evaluations": evaluations([row])}
+        for row in mine
+    ]
+
+
+LIMITS: Columns = {
+    "posterior": ("problem", TEXT),
+    "ratio": ("sliced", "{:.2f}"),
+    "std": ("std / exact", "{:.2f}"),
+    "mean_error": ("mean error", "{:.2f}"),
+    "weight_error": ("weight error", "{:.2f}"),
+    "told": ("warned", TEXT),
+    "evaluations": ("evaluations", TEXT),
+}
+
+
 def heat(records: Sequence[Record]) -> list[Record]:
     """Returns the rows of each case of the heat equation."""
     found = []

@@ -80,10 +80,18 @@ def measure(setting: dict) -> list[Record]:
 
 
 def _posed(task: Task, observation: int) -> tuple[Karras, Linear]:
-    """The prior, and the data of an observation as a constraint."""
+    """The prior, and the data of an observation as a constraint.
+
+    Raises:
+        Missing: If the prior has not been trained.
+    """
+    weights = HOME / f"sbi-{task.name}.safetensors"
+    if not weights.exists():
+        command = f"python -m experiments train sbi-{task.name} --ship"
+        raise peers.Missing(f"There is no prior of {task.name}; run: {command}")
     seen = torch.eye(task.dim)[task.parameters :]
     constraint = Linear(seen, task.observation(observation), ACCURACY**2 * task.data)
-    return priors.load(str(HOME / f"sbi-{task.name}.safetensors")), constraint
+    return priors.load(str(weights)), constraint
 
 
 def _classifier() -> Callable[[Tensor, Tensor], float]:
