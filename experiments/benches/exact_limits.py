@@ -12,6 +12,7 @@ from torch import Generator, Tensor
 
 from feasibly.constraints import Equality, Linear
 from feasibly.oracles import Gaussian, GaussianMixture
+from feasibly.schedules import EDM, Schedule
 
 from .exact_base import (
     ACCURACY,
@@ -43,26 +44,27 @@ def known_part(parts: int, timing: str) -> Posterior:
     seen = (torch.arange(D) * parts // (D // 2)) % 2 == 0
     A = torch.eye(D).double()[seen]
     truth = gaussians(torch.zeros(D).double(), cov, 1, Generator().manual_seed(1))[0]
-    return _normal(cov, A, A @ truth, timing)
+    return _normal(cov, A, A @ truth, schedule(timing))
 
 
-def nugget(timing: str) -> Posterior:
-    """A smooth process with little noise of its own, nearly fixed by 90 values."""
+def nugget() -> Posterior:
+    """A smooth process with little noise of its own, nearly fixed by 90 values. The lowest noise
+    level lies below it."""
     D, m = 128, 90
     apart = torch.arange(D).double()
     apart = (apart[:, None] - apart).square()
     cov = (-apart / 2 / 4**2).exp() + 1e-6 * torch.eye(D).double()
     A = normals(3)(m, D) / math.sqrt(D)
     truth = gaussians(torch.zeros(D).double(), cov, 1, Generator().manual_seed(2))[0]
-    return _normal(cov, A, A @ truth, timing)
+    return _normal(cov, A, A @ truth, EDM(1e-5, 80.0))
 
 
-def _normal(cov: Tensor, A: Tensor, y: Tensor, timing: str) -> Posterior:
+def _normal(cov: Tensor, A: Tensor, y: Tensor, times: Schedule) -> Posterior:
     zero = torch.zeros(len(cov)).double()
     mean, left = conditional(zero, cov, A, y)
     size = ACCURACY**2 * (A @ cov @ A.T).trace().item()
     constraint = Linear(A, y, size)
-    prior = Gaussian(zero, cov, schedule(timing))
+    prior = Gaussian(zero, cov, times)
     return Posterior(prior, constraint, (len(cov),), lambda n, g: gaussians(mean, left, n, g))
 
 
@@ -179,7 +181,8 @@ def _problems() -> Iterator[Problem]:
         ("energy-in-tail", partial(several, False), 1, "curved"),
         ("energy-and-product", partial(several, True), 2, "curved"),
     ):
-        yield Problem(name, "limits", kind, partial(make, timing="edm"), m, members=1024)
+        made = make if make is nugget else partial(make, timing="edm")
+        yield Problem(name, "limits", kind, made, m, members=1024)
 
 
 PROBLEMS = [*_problems()]
