@@ -52,6 +52,9 @@ PEERS = {
         "torchdiffeq tqdm gpytorch",
         "Apache-2.0",
     ),
+    "efficient-constrained-diffusion": Peer(
+        "https://github.com/KraitGit/efficient-constrained-diffusion", "data/dipeptide", "", "MIT"
+    ),
 }
 """The repositories that can be run, by the names of their folders."""
 
@@ -70,6 +73,20 @@ def commit(name: str) -> str:
     return git(place(name), "rev-parse", "--short", "HEAD")
 
 
+def folder(name: str) -> Path:
+    """Returns the folder of a checkout's modules, or of its data.
+
+    Raises:
+        Missing: If there is no checkout.
+    """
+    found = place(name) / PEERS[name].package
+    if not found.is_dir():
+        raise Missing(
+            f"There is no checkout of {name}; run: git clone {PEERS[name].address} {place(name)}"
+        )
+    return found
+
+
 def load(name: str, module: str) -> Any:
     """Imports a module of a checkout of one of :data:`PEERS`.
 
@@ -78,16 +95,11 @@ def load(name: str, module: str) -> Any:
     Raises:
         Missing: If there is no checkout, or something that it needs is not installed.
     """
-    peer = PEERS[name]
-    folder = place(name) / peer.package
-    if not folder.is_dir():
-        raise Missing(
-            f"There is no checkout of {name}; run: git clone {peer.address} {place(name)}"
-        )
+    peer, found = PEERS[name], folder(name)
     alias = f"peer_{name}".replace("-", "_")
     if alias not in sys.modules:
         package = ModuleType(alias)
-        package.__path__ = [str(folder)]
+        package.__path__ = [str(found)]
         sys.modules[alias] = package
     try:
         return importlib.import_module(f"{alias}.{module}")

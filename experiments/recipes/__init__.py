@@ -3,12 +3,22 @@
 from .base import Recipe, TrainConfig
 from .data2d import Banana, Checkerboard
 from .ks import KS, KS128
+from .molecule import Dipeptide
 from .sbi import SIMULATED
 from .weather import Weather, WeatherAutoencoder
 
 RECIPES: dict[str, type[Recipe]] = {
     recipe.config.prior: recipe
-    for recipe in (Checkerboard, Banana, KS, KS128, WeatherAutoencoder, Weather, *SIMULATED)
+    for recipe in (
+        Checkerboard,
+        Banana,
+        KS,
+        KS128,
+        WeatherAutoencoder,
+        Weather,
+        Dipeptide,
+        *SIMULATED,
+    )
 }
 
 __all__ = ["RECIPES", "Recipe", "TrainConfig"]
