@@ -18,6 +18,7 @@ from feasibly import figures
 from . import paper, tables
 from .records import BASE, DEFAULT, PRIOR, TRUTH, Record, grouped, same_references, unpack
 from .tables import means
+from .tasks.molecule import BONDS, ELEMENTS, PSI, dihedral
 
 
 def _figure(width: float, height: float) -> Figure:
@@ -409,3 +410,59 @@ def lipschitz(rows: Sequence[Record]) -> Figure:
     ax.set(xscale="log", yscale="log", xlabel="$\\sigma_t$", ylabel="$L_t$, largest of all runs")
     figure.legend(loc="outside right upper", fontsize=7)
     return figure
+
+
+LOOK = {"C": ("#4d4d4d", 1.0), "N": ("#3b6fd4", 0.95), "O": ("#d43b3b", 0.9)}
+"""Of each element the colour and the size."""
+
+
+def molecule(rows: Sequence[Record]) -> Figure:
+    """Above the histograms of psi, each with the frames' own in grey; below samples of the default
+    whose bonds and phi are fixed."""
+    rows = [row for row in rows if "psi" in row]
+    cases = [case for (case,) in grouped(rows, "case") if "76" not in case]
+    figure = _figure(11, 6.6)
+    grid = figure.add_gridspec(2, 12, height_ratios=(1, 1.15))
+    for i, case in enumerate(cases):
+        ax = figure.add_subplot(grid[0, 4 * i : 4 * i + 4])
+        for j, row in enumerate(row for row in rows if row["case"] == case):
+            label, density = row["label"], np.array(row["psi"]) / sum(row["psi"])
+            edges = np.linspace(-180, 180, len(density) + 1)
+            style: dict[str, Any] = {"label": label, "color": f"C{j}", "linewidth": 1}
+            if label == TRUTH:
+                style |= {"label": "frames", "fill": True, "color": "0.82"}
+            elif label == DEFAULT:
+                style |= {"color": "black", "linewidth": 1.8, "zorder": 4}
+            ax.stairs(density, edges, **style)
+        ax.set(title=f"fixed: {case}", xlabel="psi (degrees)", xticks=range(-180, 181, 90))
+    figure.axes[0].set(ylabel="share of 10 degrees")
+    (row,) = (r for r in rows if r["label"] == DEFAULT and r["case"] == cases[-1])
+    x = np.array(row["atoms"]).reshape(-1, 10, 3)
+    psi = np.degrees(dihedral(torch.from_numpy(x), PSI).numpy())
+    for i, wanted in enumerate((-30, 60, 120, 170)):
+        k = np.abs((psi - wanted + 180) % 360 - 180).argmin()
+        ax = figure.add_subplot(grid[1, 3 * i : 3 * i + 3])
+        _sticks(ax, x[k])
+        ax.set(title=f"psi = {psi[k]:.0f}")
+    _legend(figure, columns=7)
+    return figure
+
+
+def _sticks(ax: Axes, x: np.ndarray) -> None:
+    """Draws a molecule, the nearest parts last."""
+    turn, tilt = np.radians((25, 55))
+    about_z = [[np.cos(turn), -np.sin(turn), 0], [np.sin(turn), np.cos(turn), 0], [0, 0, 1]]
+    about_x = [[1, 0, 0], [0, np.cos(tilt), -np.sin(tilt)], [0, np.sin(tilt), np.cos(tilt)]]
+    x = x @ np.transpose(np.array(about_x) @ about_z)
+    for i, j in BONDS:
+        middle, depth = (x[i] + x[j]) / 2, 10 + (x[i, 2] + x[j, 2]) / 2
+        for k in (i, j):
+            line = np.stack([x[k], middle])[:, :2].T
+            ax.plot(*line, color="white", linewidth=9, zorder=depth - 1e-3)
+            ax.plot(*line, color=LOOK[ELEMENTS[k]][0], linewidth=6, zorder=depth)
+    for place, element in zip(x, ELEMENTS, strict=True):
+        colour, size = LOOK[element]
+        style: dict[str, Any] = {"s": 420 * size, "color": colour, "edgecolors": "white"}
+        ax.scatter(*place[:2], zorder=10 + place[2] + 0.02, **style)
+    ax.set(aspect="equal", xlim=(-0.5, 0.5), ylim=(-0.4, 0.4))
+    ax.axis("off")

@@ -13,8 +13,9 @@ from .vectors import Vectors
 
 
 class Dipeptide(Vectors):
-    config = TrainConfig("dipeptide", steps=16_000, batch=512, lr_adam=1e-3)
-    backbone = {"dim": 24, "width": 192, "layers": 3, "frequencies": 4}  # noqa: RUF012
+    # more steps or a wider network learn the frames by heart: the held-out loss rises
+    config = TrainConfig("dipeptide", steps=5_000, batch=512, lr_adam=1e-3)
+    backbone = {"dim": 24, "width": 128, "layers": 3, "frequencies": 4}  # noqa: RUF012
     what = (
         "10,000 frames of alanine dipeptide, of which every tenth is held out: positions of the "
         "heavy atoms in the molecule's own frame, whitened; from "
