@@ -47,7 +47,7 @@ OURS: Mapping[str, str] = {
     "HDC": "hdc",
     "post-hoc projection": "post-hoc",
 }
-RIVALS_ON = ("phi = -70", "bonds", "bonds, phi = -70")
+RIVALS_ON = ("phi = -70", "bonds, phi = -70")
 
 
 def histogram(psi: Tensor, weights: Tensor | None = None) -> list[float]:
