@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.patches import Circle
 from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
 from feasibly import figures
@@ -412,30 +413,32 @@ def lipschitz(rows: Sequence[Record]) -> Figure:
     return figure
 
 
-LOOK = {"C": ("#4d4d4d", 1.0), "N": ("#3b6fd4", 0.95), "O": ("#d43b3b", 0.9)}
-"""Of each element the colour and the size."""
+LOOK = {"C": ("#555555", 0.04), "N": ("#3b6fd4", 0.038), "O": ("#d43b3b", 0.036)}
+"""Of each element the colour and the radius, in nm."""
 
 
 def molecule(rows: Sequence[Record]) -> Figure:
-    """Above the histograms of psi, each with the frames' own in grey; below samples of the default
-    whose bonds and phi are fixed."""
+    """Above the histograms of psi, the frames' own in grey; below samples of the default whose
+    bonds and phi are fixed."""
     rows = [row for row in rows if "psi" in row]
     cases = [case for (case,) in grouped(rows, "case") if "76" not in case]
-    figure = _figure(11, 6.6)
-    grid = figure.add_gridspec(2, 12, height_ratios=(1, 1.15))
+    colours = {DEFAULT: "black", BASE: "C0", "post-hoc projection": "C1", PRIOR: "C2"}
+    figure = _figure(11, 5.8)
+    grid = figure.add_gridspec(2, 12, height_ratios=(1.25, 1))
     for i, case in enumerate(cases):
         ax = figure.add_subplot(grid[0, 4 * i : 4 * i + 4])
-        for j, row in enumerate(row for row in rows if row["case"] == case):
-            label, density = row["label"], np.array(row["psi"]) / sum(row["psi"])
-            edges = np.linspace(-180, 180, len(density) + 1)
-            style: dict[str, Any] = {"label": label, "color": f"C{j}", "linewidth": 1}
-            if label == TRUTH:
-                style |= {"label": "frames", "fill": True, "color": "0.82"}
-            elif label == DEFAULT:
-                style |= {"color": "black", "linewidth": 1.8, "zorder": 4}
-            ax.stairs(density, edges, **style)
+        known = {row["label"]: row["psi"] for row in rows if row["case"] == case}
+        edges = np.linspace(-180, 180, len(known[TRUTH]) + 1)
+        shares = {label: np.array(psi) / sum(psi) for label, psi in known.items()}
+        ax.stairs(shares[TRUTH], edges, fill=True, color="0.82", label="frames")
+        for label in colours.keys() & shares.keys():
+            style: dict[str, Any] = {
+                "color": colours[label],
+                "linewidth": 1.8 if label == DEFAULT else 1.0,
+            }
+            ax.stairs(shares[label], edges, label=label, zorder=3, **style)
         ax.set(title=f"fixed: {case}", xlabel="psi (degrees)", xticks=range(-180, 181, 90))
-    figure.axes[0].set(ylabel="share of 10 degrees")
+    figure.axes[0].set(ylabel="share in 10 degrees")
     (row,) = (r for r in rows if r["label"] == DEFAULT and r["case"] == cases[-1])
     x = np.array(row["atoms"]).reshape(-1, 10, 3)
     psi = np.degrees(dihedral(torch.from_numpy(x), PSI).numpy())
@@ -443,26 +446,33 @@ def molecule(rows: Sequence[Record]) -> Figure:
         k = np.abs((psi - wanted + 180) % 360 - 180).argmin()
         ax = figure.add_subplot(grid[1, 3 * i : 3 * i + 3])
         _sticks(ax, x[k])
-        ax.set(title=f"psi = {psi[k]:.0f}")
-    _legend(figure, columns=7)
+        ax.set_title(f"a sample, psi = {psi[k]:.0f}", fontsize=10)
+    _legend(figure, columns=5)
     return figure
 
 
 def _sticks(ax: Axes, x: np.ndarray) -> None:
-    """Draws a molecule, the nearest parts last."""
+    """Draws a molecule as balls and sticks, seen from +z after two turns. A stick begins at the
+    surface of its ball, so that depth alone orders what is drawn."""
     turn, tilt = np.radians((25, 55))
     about_z = [[np.cos(turn), -np.sin(turn), 0], [np.sin(turn), np.cos(turn), 0], [0, 0, 1]]
     about_x = [[1, 0, 0], [0, np.cos(tilt), -np.sin(tilt)], [0, np.sin(tilt), np.cos(tilt)]]
     x = x @ np.transpose(np.array(about_x) @ about_z)
-    for i, j in BONDS:
-        middle, depth = (x[i] + x[j]) / 2, 10 + (x[i, 2] + x[j, 2]) / 2
-        for k in (i, j):
-            line = np.stack([x[k], middle])[:, :2].T
-            ax.plot(*line, color="white", linewidth=9, zorder=depth - 1e-3)
-            ax.plot(*line, color=LOOK[ELEMENTS[k]][0], linewidth=6, zorder=depth)
+    for pair in BONDS:
+        middle = x[list(pair)].mean(axis=0)
+        for k in pair:
+            colour, radius = LOOK[ELEMENTS[k]]
+            along = middle - x[k]
+            start = x[k] + 0.9 * radius * along / np.linalg.norm(along)
+            depth = 10 + (start[2] + middle[2]) / 2
+            line = np.stack([start, middle])[:, :2].T
+            ax.plot(*line, color=colour, linewidth=7, solid_capstyle="butt", zorder=depth)
     for place, element in zip(x, ELEMENTS, strict=True):
-        colour, size = LOOK[element]
-        style: dict[str, Any] = {"s": 420 * size, "color": colour, "edgecolors": "white"}
-        ax.scatter(*place[:2], zorder=10 + place[2] + 0.02, **style)
-    ax.set(aspect="equal", xlim=(-0.5, 0.5), ylim=(-0.4, 0.4))
+        colour, radius = LOOK[element]
+        style: dict[str, Any] = {"facecolor": colour, "edgecolor": "white", "linewidth": 0.8}
+        ax.add_patch(Circle(tuple(place[:2]), radius, zorder=10 + place[2], **style))
+        light = tuple(place[:2] + radius * np.array([-0.35, 0.35]))
+        shine: dict[str, Any] = {"color": "white", "alpha": 0.5, "linewidth": 0}
+        ax.add_patch(Circle(light, 0.25 * radius, zorder=10 + place[2] + 1e-4, **shine))
+    ax.set(aspect="equal", xlim=(-0.44, 0.38), ylim=(-0.2, 0.3))
     ax.axis("off")

@@ -31,6 +31,9 @@ POOL, BINS = 32768, 36
 NEAR = 1.0
 """How far phi may be from phi* in the references, in degrees."""
 
+SMALLER = slice(9, 24)
+"""The bins of the smaller basin of psi, from -90 to 60 degrees."""
+
 CASES: Mapping[str, tuple[float | None, bool]] = {
     "phi = -70": (-70.0, False),
     "phi = -76": (-76.0, False),
@@ -47,7 +50,8 @@ OURS: Mapping[str, str] = {
     "HDC": "hdc",
     "post-hoc projection": "post-hoc",
 }
-RIVALS_ON = ("phi = -70", "bonds, phi = -70")
+FEW = {"MMPS": ("phi = -70", "bonds, phi = -70"), "HDC": ("phi = -70", "bonds, phi = -70")}
+"""The cases of the methods that are not run on all."""
 
 
 def histogram(psi: Tensor, weights: Tensor | None = None) -> list[float]:
@@ -110,9 +114,9 @@ def measure(setting: dict) -> list[Record]:
         "seconds": result.seconds,
         "reason": result.reason,
         "warnings": list(result.warnings),
-        "pareto_k": result.pareto_k,
-        "ess": result.ess,
     }
+    if result.populations:
+        found |= {"pareto_k": result.pareto_k, "ess": result.ess}
     if result.plausible is not None:
         found["plausible"] = result.plausible.double().mean().item()
     if value is not None:
@@ -156,18 +160,17 @@ def rows(records: Sequence[Record]) -> list[Record]:
             if "error" in one:
                 row["to_frames"] = "failed"
                 continue
+            row["share"] = sum(one["psi"][SMALLER]) / sum(one["psi"])
             if label == TRUTH:  # in two halves
                 row["to_frames"] = "{:.3f}".format(floor(one["psi"], *2 * [one["near"] // 2])[0])
                 continue
             n = one.get("near", one.get("members"))
             row["to_frames"] = _beside(one, frames, n)
-            row["n"] = n
             if label == PRIOR:
                 continue
             row["to_prior"] = _beside(one, prior, n)
-            row["feasible"] = one["feasible"]
             errors = [f"{one[key]:.0e}" for key in ("phi_error", "bond_error") if key in one]
-            row["errors"] = ", ".join(errors)
+            row["feasible"] = f"{one['feasible']:.0%} ({', '.join(errors)})"
             row["evaluations"] = f"{one['forward']:.0f} + {one['backward']:.0f}"
     return found
 
@@ -180,10 +183,10 @@ def _beside(one: Record, other: Record, n: int) -> str:
 COLUMNS: Columns = {
     "case": ("fixed", TEXT),
     "label": ("method", TEXT),
-    "feasible": ("feasible", "{:.1%}"),
-    "errors": ("largest error: phi (rad), bonds (nm)", TEXT),
-    "to_frames": ("TV to frames (chance: mean, 95 %)", TEXT),
+    "feasible": ("feasible (largest error)", TEXT),
+    "to_frames": ("TV to frames (chance)", TEXT),
     "to_prior": ("TV to prior (chance)", TEXT),
+    "share": ("smaller basin", "{:.3f}"),
     "evaluations": ("evaluations", TEXT),
 }
 
@@ -195,7 +198,7 @@ MEASUREMENT = Measurement(
         {"case": case, "label": label, "members": MEMBERS[CASES[case][1]]}
         for label in (TRUTH, PRIOR, *OURS)
         for case in CASES
-        if label in (TRUTH, PRIOR, DEFAULT) or case in RIVALS_ON
+        if case in FEW.get(label, CASES)
     ],
     measure=measure,
     rows=rows,
