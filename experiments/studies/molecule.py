@@ -13,9 +13,10 @@ from functools import lru_cache
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from feasibly import priors
+from feasibly.denoisers import Denoiser
 from feasibly.errors import SamplingError
 
 from .. import figures, peers
@@ -31,6 +32,9 @@ POOL, BINS = 32768, 36
 NEAR = 1.0
 """How far phi may be from phi* in the references, in degrees."""
 
+CARBONYL = 6
+"""The bond of C and O whose direction depends on psi."""
+
 SMALLER = slice(9, 24)
 """The bins of the smaller basin of psi, from -90 to 60 degrees."""
 
@@ -43,14 +47,22 @@ CASES: Mapping[str, tuple[float | None, bool]] = {
 }
 """For each case phi in degrees, and whether bonds are fixed."""
 
+MIXTURE = "default, an exact denoiser"
+"""The default on a mixture of normals that is fitted to the frames, in place of the network."""
+
 OURS: Mapping[str, str] = {
     DEFAULT: "auto",
+    MIXTURE: "auto",
     "PPR": "ppr-tuned",
     "MMPS": "mmps",
     "HDC": "hdc",
     "post-hoc projection": "post-hoc",
 }
-FEW = {"MMPS": ("phi = -70", "bonds, phi = -70"), "HDC": ("phi = -70", "bonds, phi = -70")}
+FEW = {
+    MIXTURE: ("bonds",),
+    "MMPS": ("phi = -70", "bonds, phi = -70"),
+    "HDC": ("phi = -70", "bonds, phi = -70"),
+}
 """The cases of the methods that are not run on all."""
 
 
@@ -84,6 +96,19 @@ def reference(x: Tensor, case: str) -> Record:
     return {"psi": histogram(psi[near], weights[near]), "near": int(near.sum()), "kernel": kernel}
 
 
+def negative(denoiser: Denoiser) -> float:
+    """Returns how often the denoiser's derivative says that the variance of a bond of the carbonyl
+    group, given a state at a noise of 1/2, is negative: over frames with noise."""
+    molecule, sigma = dipeptide(), torch.tensor(0.5)
+    z = molecule.whiten(molecule.frames[molecule.held_out]).float()
+    x = (z + sigma * torch.randn(z.shape, generator=Generator().manual_seed(0))).requires_grad_()
+    d = denoiser.mean(x, sigma)
+    y = d.detach().requires_grad_()
+    (slope,) = torch.autograd.grad(lengths(molecule.atoms(y))[:, CARBONYL].sum(), y)
+    (change,) = torch.autograd.grad((d * slope).sum(), x)
+    return ((change * slope).sum(dim=1) <= 0).double().mean().item()
+
+
 @lru_cache(maxsize=1)
 def pool() -> Tensor:
     """Returns molecules of the prior, without a constraint."""
@@ -99,7 +124,9 @@ def measure(setting: dict) -> list[Record]:
     if label in (TRUTH, PRIOR):
         return [reference(molecule.frames if label == TRUTH else pool(), case)]
     value, bonds = CASES[case]
-    denoiser = priors.load(str(HOME / "dipeptide.safetensors"))
+    denoiser: Denoiser = priors.load(str(HOME / "dipeptide.safetensors"))
+    if label == MIXTURE:
+        denoiser = molecule.mixture(denoiser.schedule)
     constraint, start = molecule.constraint(value, bonds), time.perf_counter()
     try:
         result = quiet(denoiser, constraint, setting["members"], (24,), method=OURS[label])
@@ -124,6 +151,7 @@ def measure(setting: dict) -> list[Record]:
         found["phi_error"] = off.abs().max().item()
     if bonds:
         found["bond_error"] = (lengths(x) - molecule.bonds).abs().max().item()
+        found["negative"] = negative(denoiser)
     if label == DEFAULT:
         found["atoms"] = [[round(v, 3) for v in one.flatten().tolist()] for one in x[:48]]
     return [found]
@@ -168,7 +196,8 @@ def rows(records: Sequence[Record]) -> list[Record]:
             row["to_frames"] = _beside(one, frames, n)
             if label == PRIOR:
                 continue
-            row["to_prior"] = _beside(one, prior, n)
+            if label != MIXTURE:
+                row["to_prior"] = _beside(one, prior, n)
             errors = [f"{one[key]:.0e}" for key in ("phi_error", "bond_error") if key in one]
             row["feasible"] = f"{one['feasible']:.0%} ({', '.join(errors)})"
             row["evaluations"] = f"{one['forward']:.0f} + {one['backward']:.0f}"

@@ -19,6 +19,8 @@ import torch
 from torch import Tensor
 
 from feasibly.constraints import Composite, Constraint, Equality
+from feasibly.oracles import GaussianMixture
+from feasibly.schedules import Schedule
 
 from .. import peers
 
@@ -92,6 +94,15 @@ class Molecule:
         x = z.new_zeros(len(z), 30)
         x[:, FREE] = self.mean.to(z) + z @ self.root.to(z).T
         return x.reshape(-1, 10, 3)
+
+    def mixture(self, schedule: Schedule) -> GaussianMixture:
+        """Returns the exact denoiser of a model of the samples: a normal distribution for each 10
+        degrees of psi with enough frames to fit one."""
+        z, bins = self.whiten(self.frames), (dihedral(self.frames, PSI).rad2deg() / 10).floor()
+        parts = [z[bins == k] for k in range(-18, 18) if (bins == k).sum() >= 60]
+        weights = torch.tensor([float(len(part)) for part in parts])
+        mu = torch.stack([part.mean(dim=0) for part in parts])
+        return GaussianMixture(weights, mu, torch.stack([p.T.cov() for p in parts]), schedule)
 
     @property
     def bonds(self) -> Tensor:
