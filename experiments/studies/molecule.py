@@ -224,7 +224,11 @@ MEASUREMENT = Measurement(
     question="Is psi distributed as it should be once phi, the bonds or both are fixed?",
     problem="molecule",
     settings=[
-        {"case": case, "label": label, "members": MEMBERS[CASES[case][1]]}
+        {
+            "case": case,
+            "label": label,
+            "members": 192 if label == MIXTURE else MEMBERS[CASES[case][1]],
+        }
         for label in (TRUTH, PRIOR, *OURS)
         for case in CASES
         if case in FEW.get(label, CASES)

@@ -5,17 +5,8 @@ import torch
 
 from experiments.peers import Missing
 from experiments.studies import molecule as study
-from experiments.tasks.molecule import (
-    BONDS,
-    PHI,
-    PSI,
-    Molecule,
-    body,
-    dihedral,
-    dipeptide,
-    lengths,
-    wrapped,
-)
+from experiments.tasks import molecule as task
+from experiments.tasks.molecule import PHI, PSI, Molecule, body, dihedral, lengths, wrapped
 
 
 def frames(n=300, seed=0):
@@ -24,7 +15,7 @@ def frames(n=300, seed=0):
     steps = torch.randn(9, 3, generator=generator, dtype=torch.float64)
     steps = 0.15 * torch.nn.functional.normalize(steps, dim=1)
     x = torch.zeros(10, 3, dtype=torch.float64)
-    for (i, j), step in zip(BONDS, steps, strict=True):
+    for (i, j), step in zip(task.BONDS, steps, strict=True):
         x[j] = x[i] + step
     return x + 0.02 * torch.randn(n, 10, 3, generator=generator, dtype=torch.float64)
 
@@ -44,6 +35,8 @@ def test_a_torsion_is_the_angle_that_four_points_were_placed_at(degrees):
 
 
 def test_the_own_frame_forgets_rotation_and_place_and_keeps_shape_and_handedness(molecule):
+    white = molecule.whiten(molecule.frames)[~molecule.held_out]
+    torch.testing.assert_close(white.T.cov(), torch.eye(24).double())
     x = molecule.frames[:50]
     generator = torch.Generator().manual_seed(1)
     turn, _ = torch.linalg.qr(torch.randn(3, 3, generator=generator).double())
@@ -54,12 +47,6 @@ def test_the_own_frame_forgets_rotation_and_place_and_keeps_shape_and_handedness
     for torsion in (PHI, PSI):
         torch.testing.assert_close(dihedral(back, torsion), dihedral(x, torsion))
     assert (body(-x) - body(x)).abs().max() > 0.01  # its mirror image is another molecule
-
-
-def test_samples_are_white(molecule):
-    z = molecule.whiten(molecule.frames)[~molecule.held_out]
-    torch.testing.assert_close(z.T.cov(), torch.eye(24).double())
-    assert molecule.held_out.sum() == 30
 
 
 def test_the_constraint_is_what_it_says_and_opposite_phi_is_no_solution(molecule):
@@ -86,11 +73,12 @@ def test_chance_is_the_distance_between_samples_of_one_histogram():
 
 def test_in_the_data_phi_is_held_and_bonds_hardly_depend_on_psi():
     try:
-        x = dipeptide().frames
+        x = task.dipeptide().frames
     except Missing as error:
         pytest.skip(str(error))
     assert (wrapped(dihedral(x, PHI) + math.radians(70)).rad2deg().abs() < 20).all()
-    assert ((dipeptide().bonds > 0.12) & (dipeptide().bonds < 0.16)).all()
+    bonds = task.dipeptide().bonds
+    assert ((bonds > 0.12) & (bonds < 0.16)).all()
     weights = study.likelihood(x)
     assert (weights.std() / weights.mean()).item() < 0.05
     near, other = study.reference(x, "phi = -70"), study.reference(x, "bonds, phi = -70")
