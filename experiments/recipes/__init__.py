@@ -5,6 +5,7 @@ from .data2d import Banana, Checkerboard
 from .ks import KS, KS128
 from .molecule import Dipeptide
 from .sbi import SIMULATED
+from .sst import SST
 from .weather import Weather, WeatherAutoencoder
 
 RECIPES: dict[str, type[Recipe]] = {
@@ -17,6 +18,7 @@ RECIPES: dict[str, type[Recipe]] = {
         WeatherAutoencoder,
         Weather,
         Dipeptide,
+        SST,
         *SIMULATED,
     )
 }
