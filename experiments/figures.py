@@ -22,6 +22,9 @@ from .tables import means
 from .tasks.molecule import BONDS, ELEMENTS, PSI, dihedral
 
 
+from .tasks import sst
+
+
 def _figure(width: float, height: float) -> Figure:
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)  # no pyplot: it would pick a display backend
@@ -476,3 +479,41 @@ def _sticks(ax: Axes, x: np.ndarray) -> None:
         ax.add_patch(Circle(light, 0.25 * radius, zorder=10 + place[2] + 1e-4, **shine))
     ax.set(aspect="equal", xlim=(-0.44, 0.38), ylim=(-0.2, 0.3))
     ax.axis("off")
+
+
+def downscaled(rows: Sequence[Record]) -> Figure:
+    """A window of sea-surface temperature, from the means over its blocks."""
+    (text,) = (row["picture"] for row in rows if "picture" in row)
+    truth, *samples, mean, spread = unpack(text, (5, *sst.SHAPE)).astype(float)
+    coarse = sst.spread(sst.blocks(torch.from_numpy(truth)[None]))[0].numpy()
+    panels = {
+        "coarse means, given": coarse,
+        "truth, held out": truth,
+        "sample 1": samples[0],
+        "sample 2": samples[1],
+        "mean of 32 samples": mean,
+        "spread: standard deviation": spread,
+    }
+    field = next(row["field"] for row in rows if "picture" in row)
+    west, (dy, dx) = sst.PLACES[field % len(sst.PLACES)] * sst.STEP[1], sst.STEP
+    north, east = sst.SOUTH + sst.SHAPE[0] * dy, west + sst.SHAPE[1] * dx
+    extent = [(v - 360 if west > 180 else v) for v in (west - dx / 2, east - dx / 2)]
+    extent += [sst.SOUTH - dy / 2, north - dy / 2]
+    low, high = truth.min(), truth.max()
+    figure = _figure(9, 6)
+    axes = figure.subplots(3, 2, sharex=True, sharey=True)
+    colours: dict[str, Any] = {}
+    for ax, (title, x) in zip(axes.flat, panels.items(), strict=True):
+        style = {"cmap": "RdYlBu_r", "vmin": low, "vmax": high}
+        if x is spread:
+            style = {"cmap": "viridis", "vmin": 0}
+        drawn = ax.imshow(x, origin="lower", extent=extent, **style)
+        colours["spread (K)" if x is spread else "anomaly (K)"] = drawn
+        ax.set_title(title, fontsize=10)
+    for ax in axes[-1]:
+        ax.set_xlabel("longitude (°)")
+    for ax in axes[:, 0]:
+        ax.set_ylabel("latitude (°)")
+    for (label, drawn), some in zip(colours.items(), (axes[:2], axes[2:]), strict=True):
+        figure.colorbar(drawn, ax=list(some.flat), label=label, aspect=20)
+    return figure
