@@ -19,10 +19,8 @@ from feasibly import figures
 from . import paper, tables
 from .records import BASE, DEFAULT, PRIOR, TRUTH, Record, grouped, same_references, unpack
 from .tables import means
-from .tasks.molecule import BONDS, ELEMENTS, PSI, dihedral
-
-
 from .tasks import sst
+from .tasks.molecule import BONDS, ELEMENTS, PSI, dihedral
 
 
 def _figure(width: float, height: float) -> Figure:
@@ -499,21 +497,21 @@ def downscaled(rows: Sequence[Record]) -> Figure:
     north, east = sst.SOUTH + sst.SHAPE[0] * dy, west + sst.SHAPE[1] * dx
     extent = [(v - 360 if west > 180 else v) for v in (west - dx / 2, east - dx / 2)]
     extent += [sst.SOUTH - dy / 2, north - dy / 2]
-    low, high = truth.min(), truth.max()
-    figure = _figure(9, 6)
+    largest = np.abs(truth).max()
+    figure = _figure(9, 5)
     axes = figure.subplots(3, 2, sharex=True, sharey=True)
     colours: dict[str, Any] = {}
     for ax, (title, x) in zip(axes.flat, panels.items(), strict=True):
-        style = {"cmap": "RdYlBu_r", "vmin": low, "vmax": high}
+        style = {"cmap": "RdYlBu_r", "vmin": -largest, "vmax": largest}
         if x is spread:
-            style = {"cmap": "viridis", "vmin": 0}
+            style = {"cmap": "viridis"}
         drawn = ax.imshow(x, origin="lower", extent=extent, **style)
         colours["spread (K)" if x is spread else "anomaly (K)"] = drawn
         ax.set_title(title, fontsize=10)
     for ax in axes[-1]:
-        ax.set_xlabel("longitude (°)")
+        ax.set_xlabel("longitude (°E)")
     for ax in axes[:, 0]:
-        ax.set_ylabel("latitude (°)")
+        ax.set_ylabel("latitude (°N)")
     for (label, drawn), some in zip(colours.items(), (axes[:2], axes[2:]), strict=True):
         figure.colorbar(drawn, ax=list(some.flat), label=label, aspect=20)
     return figure

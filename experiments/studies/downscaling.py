@@ -100,15 +100,13 @@ def measure(setting: dict) -> list[Record]:
         found["picture"] = pack(data.unit * shown)
     x, truth = data.unit * x.double(), data.unit * truth.double()
     if len(x) == 1:
-        scores: Record = {
-            "crps": (x - truth).abs().mean().item(),
-            "mean_se": (x - truth).square().mean().item(),
-        }
+        found["crps"] = (x - truth).abs().mean().item()
+        found["mean_se"] = (x - truth).square().mean().item()
     else:
         whole = summary(x[None, :, None], truth[None, None])
-        scores = {key: whole[key][0] for key in ("crps", "mean_se", "variance")}
-        scores["ranks"] = whole["ranks"]
-    return [found | scores | {"ensemble": len(x)}]
+        found |= {key: whole[key][0] for key in ("crps", "mean_se", "variance")}
+        found["ranks"] = whole["ranks"]
+    return [found | {"ensemble": len(x)}]
 
 
 def rows(records: Sequence[Record]) -> list[Record]:
