@@ -64,9 +64,7 @@ def test_linear_gaussian_samples_keep_the_means_and_have_the_conditional_covaria
     """Independent points of variance one keep 15/16 of it: of 512 x 2048 values, a mean square
     is off by 0.7 % with a probability below 1e-6."""
     y = torch.randn(4, 8, generator=torch.Generator().manual_seed(1))
-    x = downscaling.conditional(
-        torch.eye(512).double(), y, 2048, torch.Generator().manual_seed(2)
-    )
+    x = downscaling.conditional(torch.eye(512).double(), y, 2048, torch.Generator().manual_seed(2))
     assert (sst.blocks(x) - y).abs().max() < 1e-10
     assert (x - sst.spread(y[None])).square().mean().item() == pytest.approx(15 / 16, rel=7e-3)
 
