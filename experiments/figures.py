@@ -19,7 +19,7 @@ from feasibly import figures
 from . import paper, tables
 from .records import BASE, DEFAULT, PRIOR, TRUTH, Record, grouped, same_references, unpack
 from .tables import means
-from .tasks import sst
+from .tasks import sbi, sst
 from .tasks.molecule import BONDS, ELEMENTS, PSI, dihedral
 
 
@@ -514,4 +514,29 @@ def downscaled(rows: Sequence[Record]) -> Figure:
         ax.set_ylabel("latitude (°N)")
     for (label, drawn), some in zip(colours.items(), (axes[:2], axes[2:]), strict=True):
         figure.colorbar(drawn, ax=list(some.flat), label=label, aspect=20)
+    return figure
+
+
+def posteriors(records: Sequence[Record]) -> Figure:
+    """Two parameters of the first observation of each task: the reference of sbibm, which must be
+    installed, next to samples of the default."""
+    shown = [row for row in records if "theta" in row]
+    figure = _figure(2.6 * len(shown), 5.2)
+    axes = figure.subplots(2, len(shown), squeeze=False)
+    for column, row in zip(axes.T, shown, strict=True):
+        task = sbi.TASKS[row["task"]]
+        first = 2 if row["task"] == "slcp" else 0  # of which there are four modes
+        mine = unpack(row["theta"], (-1, task.parameters))
+        reference = task.reference(row["observation"])[: len(mine)].numpy()
+        for ax, theta, color in zip(column, (reference, mine), ("C7", "C0"), strict=True):
+            ax.plot(*theta[:, first : first + 2].T, ".", ms=2, color=color, alpha=0.6)
+            low, high = np.quantile(reference, [0.001, 0.999], axis=0)[:, first : first + 2]
+            room = 0.15 * (high - low)
+            ax.set_xlim(low[0] - room[0], high[0] + room[0])
+            ax.set_ylim(low[1] - room[1], high[1] + room[1])
+            ax.set_xticks([])
+            ax.set_yticks([])
+        column[0].set_title(row["task"].replace("_", " "), fontsize=9)
+    axes[0, 0].set_ylabel("reference")
+    axes[1, 0].set_ylabel("default")
     return figure

@@ -25,7 +25,7 @@ from feasibly.errors import SamplingError
 from feasibly.network import Evaluations, Network, counted
 from feasibly.samplers import SMC
 
-from .. import peers
+from .. import figures, peers
 from ..recipes.vectors import HOME
 from ..records import DEFAULT, Record, grouped, pack
 from ..samplers import cost, quiet
@@ -164,4 +164,5 @@ MEASUREMENT = Measurement(
     measure=measure,
     rows=rows,
     columns=COLUMNS,
+    figures={"": figures.posteriors},
 )
