@@ -133,8 +133,8 @@ class Prior(Karras):
 
     In coordinates along the data's principal axes, with EDM's preconditioning of each, the network
     sees the mean square of each of 32 bands, and the noise level. So quiet and lively windows are
-    denoised differently, and a window's negative has the negative estimate. More freedom than
-    that overfits 39 months.
+    denoised differently, and a window's negative has the negative estimate. Networks with
+    more freedom were hardly tried.
     """
 
     axes: Tensor
