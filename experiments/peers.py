@@ -53,7 +53,7 @@ PEERS = {
         "Apache-2.0",
     ),
     "efficient-constrained-diffusion": Peer(
-        "https://github.com/KraitGit/efficient-constrained-diffusion", "data/dipeptide", "", "MIT"
+        "https://github.com/KraitGit/efficient-constrained-diffusion", "data", "", "MIT"
     ),
 }
 """The repositories that can be run, by the names of their folders."""

@@ -1,5 +1,6 @@
 """The recipes of the priors, one file a problem."""
 
+from .arm import Arm
 from .base import Recipe, TrainConfig
 from .data2d import Banana, Checkerboard
 from .ks import KS, KS128
@@ -17,6 +18,7 @@ RECIPES: dict[str, type[Recipe]] = {
         KS128,
         WeatherAutoencoder,
         Weather,
+        Arm,
         Dipeptide,
         SST,
         *SIMULATED,
