@@ -21,6 +21,7 @@ from .records import BASE, DEFAULT, PRIOR, TRUTH, Record, grouped, same_referenc
 from .tables import means
 from .tasks import sbi, sst
 from .tasks.molecule import BONDS, ELEMENTS, PSI, dihedral
+from .tasks.arm import OBSTACLES, RADIUS, SHAPE, TASKS, skeleton
 
 
 def _figure(width: float, height: float) -> Figure:
@@ -539,4 +540,48 @@ def posteriors(records: Sequence[Record]) -> Figure:
         column[0].set_title(row["task"].replace("_", " "), fontsize=9)
     axes[0, 0].set_ylabel("reference")
     axes[1, 0].set_ylabel("default")
+
+
+def arms(rows: Sequence[Record]) -> Figure:
+    """Left: an arm along one path of the default on each side of the first obstacle, in space.
+    Right: the ways of the hands from above, of each method on the task with a waypoint."""
+    task = list(TASKS)[1]
+    known = {row["label"]: row for row in rows if row["task"] == task and "picture" in row}
+    paths = {k: torch.tensor(unpack(row["picture"], (-1, *SHAPE))) for k, row in known.items()}
+    joints = {label: skeleton(q.double()).numpy() for label, q in paths.items()}
+    figure = _figure(12, 5)
+    parts: Any = figure.subfigures(1, 2, width_ratios=(1, 1.15))
+    left, right = parts
+    space: Any = left.add_subplot(projection="3d")
+    sphere = np.meshgrid(np.linspace(0, 2 * np.pi, 24), np.linspace(0, np.pi, 16))
+    ball = np.stack([np.cos(sphere[0]), np.sin(sphere[0]), 1 / np.tan(sphere[1] + 1e-9)])
+    ball = RADIUS * np.sin(sphere[1]) * ball
+    for center in OBSTACLES.numpy():
+        space.plot_surface(*(ball + center[:, None, None]), color="tab:red", alpha=0.35)
+    ours = joints[DEFAULT]
+    outside = ours[:, 5, -1, 0] > OBSTACLES[0, 0].item()
+    for which, color in ((outside, "tab:blue"), (~outside, "tab:orange")):
+        if not which.any():
+            continue
+        path = ours[which][0]
+        for i in range(0, len(path), 3):
+            base = np.concatenate([[[0, 0, 0]], path[i]])
+            shade = 0.25 + 0.7 * i / len(path)
+            space.plot(*base.T, "o-", color=color, alpha=shade, linewidth=2, markersize=2.5)
+        space.plot(*path[:, -1].T, color=color, linewidth=2.5)
+        space.scatter(*path[-1, -1], color="black", s=50, marker="*", zorder=5)
+    space.view_init(elev=32, azim=-28)
+    space.set(xlim=(-0.1, 0.75), ylim=(-0.6, 0.6), zlim=(0, 0.9), box_aspect=(0.85, 1.2, 0.9))
+    space.set(xticklabels=[], yticklabels=[], zticklabels=[])
+    panels = right.subplots(2, 3, sharex=True, sharey=True).flatten()
+    for ax, label in zip(panels, joints, strict=False):
+        hand = joints[label][:, :, -1]
+        for path in hand:
+            color = "tab:blue" if path[5, 0] > OBSTACLES[0, 0] else "tab:orange"
+            ax.plot(path[:, 1], path[:, 0], color=color, linewidth=0.7, alpha=0.8)
+        for center in OBSTACLES.tolist():
+            ax.add_patch(Circle((center[1], center[0]), RADIUS, color="tab:red", alpha=0.35))
+        ax.plot(0.5, 0.4, "k*", markersize=8)
+        ax.set_title(f"{label}\nboth: {known[label]['both']:.0%}", fontsize=9)
+        ax.set(aspect=1, xticks=[], yticks=[])
     return figure

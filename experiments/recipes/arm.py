@@ -5,6 +5,7 @@ from pathlib import Path
 import torch
 from torch import Generator, Tensor
 
+from feasibly.denoisers import Karras
 from feasibly.files import save_tensors
 from feasibly.metrics import sliced_wasserstein
 from feasibly.problem import Problem
@@ -50,7 +51,7 @@ class Arm(Denoising):
     def batch(self, n: int, generator: Generator, symmetries: bool) -> Tensor:
         return self.train[torch.randint(len(self.train), (n,), generator=generator)]
 
-    def save(self, model: ArmPrior, path: Path) -> None:
+    def save(self, model: Karras, path: Path) -> None:
         weights = dict(model.state_dict())
         weights |= {name: p.to(self.dtype) for name, p in model.named_parameters()}
         save_tensors({name: w.contiguous() for name, w in weights.items()}, path, {})
@@ -58,7 +59,7 @@ class Arm(Denoising):
     def load(self, name: str) -> ArmPrior:
         return prior(Path(name))
 
-    def card(self, model: ArmPrior, n: int) -> str:
+    def card(self, model: Karras, n: int) -> str:
         n = min(n, 1024)
         problem = Problem(model, None, SHAPE)
         x = run([Ancestral(steps=128).bind(problem)], n, seed=1).samples

@@ -3,6 +3,7 @@
 from ..study import Comparison, Measurement, Study
 from . import (
     ablation,
+    arm,
     audit,
     azula,
     baselines,
@@ -50,6 +51,7 @@ MEASUREMENTS: tuple[Measurement, ...] = (
     *(
         one.MEASUREMENT
         for one in (
+            arm,
             audit,
             azula,
             bound,

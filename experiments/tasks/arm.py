@@ -87,10 +87,11 @@ def hand(q: Tensor) -> Tensor:
 
 
 def depth(q: Tensor) -> Tensor:
-    """Returns how deep the moving joints and the hand are inside of obstacles, negative outside,
-    with shape (B, 200)."""
+    """Returns how deep each posture is inside of an obstacle, by the moving joints and the hand,
+    with shape (B, 20). It is negative outside."""
     joints = skeleton(q)[..., [2, 3, 4, 6, 7], :]  # others are fixed, or in one of these places
-    return (RADIUS - (joints[..., None, :] - OBSTACLES.to(q)).norm(dim=-1)).flatten(start_dim=1)
+    distance = (joints[..., None, :] - OBSTACLES.to(q)).norm(dim=-1)
+    return RADIUS - distance.amin(dim=(-2, -1))
 
 
 def modes(q: Tensor) -> Tensor:
@@ -103,14 +104,11 @@ def modes(q: Tensor) -> Tensor:
 
 def constraint(task: str) -> Constraint:
     """Returns the constraint of a task of :data:`TASKS`."""
-    known = TASKS[task]
+    places = TASKS[task]()
 
     def missed(q: Tensor) -> Tensor:
-        at = hand(q)
-        parts = [(at[:, i] - place.to(q)) for i, place in known().items()]
-        if task == WHOLE:
-            parts.append(at[:, 1:-1, 2] - GOAL[2])
-        return torch.cat(parts, dim=1)
+        r = (hand(q[:, list(places)]) - torch.stack(list(places.values())).to(q)).flatten(1)
+        return torch.cat([r, hand(q[:, 1:-1])[..., 2] - GOAL[2]], dim=1) if task == WHOLE else r
 
     return Composite([Equality(missed, EXACT**2), Inequality(depth, atol=EXACT)])
 
@@ -128,7 +126,7 @@ def _ends() -> dict[int, Tensor]:
     return {0: START} | _goal()
 
 
-WHOLE = "start, goal and height"
+WHOLE = "whole task"
 TASKS = {
     "goal": _goal,
     "goal and waypoint": _waypoint,
