@@ -22,6 +22,7 @@ from .tables import means
 from .tasks import sbi, sst
 from .tasks.molecule import BONDS, ELEMENTS, PSI, dihedral
 from .tasks.arm import OBSTACLES, RADIUS, SHAPE, TASKS, skeleton
+from .tasks.arm import ABREAST, MIDDLE, OBSTACLES, RADIUS, SHAPE, WAYPOINT, skeleton
 
 
 def _figure(width: float, height: float) -> Figure:
@@ -545,43 +546,41 @@ def posteriors(records: Sequence[Record]) -> Figure:
 def arms(rows: Sequence[Record]) -> Figure:
     """Left: an arm along one path of the default on each side of the first obstacle, in space.
     Right: the ways of the hands from above, of each method on the task with a waypoint."""
-    task = list(TASKS)[1]
-    known = {row["label"]: row for row in rows if row["task"] == task and "picture" in row}
+    known = {row["label"]: row for row in rows if row["task"] == WAYPOINT and "picture" in row}
     paths = {k: torch.tensor(unpack(row["picture"], (-1, *SHAPE))) for k, row in known.items()}
     joints = {label: skeleton(q.double()).numpy() for label, q in paths.items()}
-    figure = _figure(12, 5)
-    parts: Any = figure.subfigures(1, 2, width_ratios=(1, 1.15))
-    left, right = parts
-    space: Any = left.add_subplot(projection="3d")
-    sphere = np.meshgrid(np.linspace(0, 2 * np.pi, 24), np.linspace(0, np.pi, 16))
-    ball = np.stack([np.cos(sphere[0]), np.sin(sphere[0]), 1 / np.tan(sphere[1] + 1e-9)])
-    ball = RADIUS * np.sin(sphere[1]) * ball
+    ours, x = joints[DEFAULT], OBSTACLES[0, 0].item()
+    figure = _figure(11, 5)
+    parts: Any = figure.subfigures(1, 2, width_ratios=(1, 1.1))
+    space: Any = parts[0].add_subplot(projection="3d")
+    u, v = np.meshgrid(np.linspace(0, 2 * np.pi, 25), np.linspace(0, np.pi, 13))
+    ball = RADIUS * np.stack([np.cos(u) * np.sin(v), np.sin(u) * np.sin(v), np.cos(v)])
     for center in OBSTACLES.numpy():
-        space.plot_surface(*(ball + center[:, None, None]), color="tab:red", alpha=0.35)
-    ours = joints[DEFAULT]
-    outside = ours[:, 5, -1, 0] > OBSTACLES[0, 0].item()
+        space.plot_surface(*(ball + center[:, None, None]), color="tab:red", alpha=0.4)
+    outside = ours[:, ABREAST, -1, 0] > x
     for which, color in ((outside, "tab:blue"), (~outside, "tab:orange")):
-        if not which.any():
-            continue
-        path = ours[which][0]
-        for i in range(0, len(path), 3):
-            base = np.concatenate([[[0, 0, 0]], path[i]])
-            shade = 0.25 + 0.7 * i / len(path)
-            space.plot(*base.T, "o-", color=color, alpha=shade, linewidth=2, markersize=2.5)
-        space.plot(*path[:, -1].T, color=color, linewidth=2.5)
-        space.scatter(*path[-1, -1], color="black", s=50, marker="*", zorder=5)
-    space.view_init(elev=32, azim=-28)
-    space.set(xlim=(-0.1, 0.75), ylim=(-0.6, 0.6), zlim=(0, 0.9), box_aspect=(0.85, 1.2, 0.9))
-    space.set(xticklabels=[], yticklabels=[], zticklabels=[])
-    panels = right.subplots(2, 3, sharex=True, sharey=True).flatten()
-    for ax, label in zip(panels, joints, strict=False):
-        hand = joints[label][:, :, -1]
-        for path in hand:
-            color = "tab:blue" if path[5, 0] > OBSTACLES[0, 0] else "tab:orange"
+        for path in ours[which][:1]:
+            for i in range(0, len(path), 3):
+                bones = np.concatenate([np.zeros((1, 3)), path[i]])
+                style = {"alpha": 0.2 + 0.7 * i / len(path), "linewidth": 2, "markersize": 3}
+                space.plot(*bones.T, "o-", color=color, **style)
+            space.plot(*path[:, -1].T, color=color, linewidth=3)
+    space.plot(*ours[0, -1, -1], "k*", markersize=12, zorder=9)
+    space.plot(*ours[0, MIDDLE, -1], "kX", markersize=8, zorder=9)
+    space.view_init(elev=30, azim=-20)
+    space.set(xlim=(-0.05, 0.7), ylim=(-0.6, 0.6), zlim=(0, 0.6))
+    space.set(xticks=[], yticks=[], zticks=[])
+    space.set_box_aspect((0.75, 1.2, 0.6), zoom=1.35)
+    panels = parts[1].subplots(3, 2).flatten()
+    for ax, (label, found) in zip(panels, joints.items(), strict=False):
+        for path in found[:, :, -1]:
+            color = "tab:blue" if path[ABREAST, 0] > x else "tab:orange"
             ax.plot(path[:, 1], path[:, 0], color=color, linewidth=0.7, alpha=0.8)
         for center in OBSTACLES.tolist():
-            ax.add_patch(Circle((center[1], center[0]), RADIUS, color="tab:red", alpha=0.35))
-        ax.plot(0.5, 0.4, "k*", markersize=8)
-        ax.set_title(f"{label}\nboth: {known[label]['both']:.0%}", fontsize=9)
-        ax.set(aspect=1, xticks=[], yticks=[])
+            ax.add_patch(Circle((center[1], center[0]), RADIUS, color="tab:red", alpha=0.4))
+        ax.plot(*ours[0, -1, -1, [1, 0]], "k*", markersize=9)
+        ax.plot(*ours[0, MIDDLE, -1, [1, 0]], "kX", markersize=6)
+        name = f"{label}: {known[label]['both']:.0%} feasible"
+        ax.set_title(name, fontsize=9)
+        ax.set(aspect=1, xlim=(-0.65, 0.65), ylim=(0.08, 0.72), xticks=[], yticks=[])
     return figure

@@ -126,10 +126,10 @@ def _ends() -> dict[int, Tensor]:
     return {0: START} | _goal()
 
 
-WHOLE = "whole task"
+WAYPOINT, WHOLE = "goal and waypoint", "whole task"
 TASKS = {
     "goal": _goal,
-    "goal and waypoint": _waypoint,
+    WAYPOINT: _waypoint,
     WHOLE: _ends,
 }
 """Of each task the places where the hand has to be, by the posture. All paths of the data have one
