@@ -23,6 +23,7 @@ from .tasks import sbi, sst
 from .tasks.molecule import BONDS, ELEMENTS, PSI, dihedral
 from .tasks.arm import OBSTACLES, RADIUS, SHAPE, TASKS, skeleton
 from .tasks.arm import ABREAST, MIDDLE, OBSTACLES, RADIUS, SHAPE, WAYPOINT, skeleton
+from .tasks.arm import ABREAST, OBSTACLES, RADIUS, SHAPE, skeleton
 
 
 def _figure(width: float, height: float) -> Figure:
@@ -545,8 +546,8 @@ def posteriors(records: Sequence[Record]) -> Figure:
 
 def arms(rows: Sequence[Record]) -> Figure:
     """Left: an arm along one path of the default on each side of the first obstacle, in space.
-    Right: the ways of the hands from above, of each method on the task with a waypoint."""
-    known = {row["label"]: row for row in rows if row["task"] == WAYPOINT and "picture" in row}
+    Right: the ways of the hands from above, of each method."""
+    known = {row["label"]: row for row in rows if row["task"] == "goal" and "picture" in row}
     paths = {k: torch.tensor(unpack(row["picture"], (-1, *SHAPE))) for k, row in known.items()}
     joints = {label: skeleton(q.double()).numpy() for label, q in paths.items()}
     ours, x = joints[DEFAULT], OBSTACLES[0, 0].item()
@@ -566,7 +567,6 @@ def arms(rows: Sequence[Record]) -> Figure:
                 space.plot(*bones.T, "o-", color=color, **style)
             space.plot(*path[:, -1].T, color=color, linewidth=3)
     space.plot(*ours[0, -1, -1], "k*", markersize=12, zorder=9)
-    space.plot(*ours[0, MIDDLE, -1], "kX", markersize=8, zorder=9)
     space.view_init(elev=30, azim=-20)
     space.set(xlim=(-0.05, 0.7), ylim=(-0.6, 0.6), zlim=(0, 0.6))
     space.set(xticks=[], yticks=[], zticks=[])
@@ -579,7 +579,6 @@ def arms(rows: Sequence[Record]) -> Figure:
         for center in OBSTACLES.tolist():
             ax.add_patch(Circle((center[1], center[0]), RADIUS, color="tab:red", alpha=0.4))
         ax.plot(*ours[0, -1, -1, [1, 0]], "k*", markersize=9)
-        ax.plot(*ours[0, MIDDLE, -1, [1, 0]], "kX", markersize=6)
         name = f"{label}: {known[label]['both']:.0%} feasible"
         ax.set_title(name, fontsize=9)
         ax.set(aspect=1, xlim=(-0.65, 0.65), ylim=(0.08, 0.72), xticks=[], yticks=[])

@@ -155,6 +155,7 @@ MEASUREMENT = Measurement(
         "clear": ("clear", "{:.0%}"),
         "both": ("both", "{:.0%}"),
         "error": ("error (m)", "{:.0e}"),
+        "plausible": ("plausible", "{:.0%}"),
         "speed": ("speed", "{:.2f}"),
         "jerk": ("jerk", "{:.2f}"),
         "sliced": ("sliced", "{:.2f}"),
