@@ -580,6 +580,7 @@ def arms(rows: Sequence[Record]) -> Figure:
             ax.add_patch(Circle((center[1], center[0]), RADIUS, color="tab:red", alpha=0.4))
         ax.plot(*ours[0, -1, -1, [1, 0]], "k*", markersize=9)
         name = f"{label}: {known[label]['both']:.0%} feasible"
+        name = "data" if label == TRUTH else name
         ax.set_title(name, fontsize=9)
         ax.set(aspect=1, xlim=(-0.65, 0.65), ylim=(0.08, 0.72), xticks=[], yticks=[])
     return figure
