@@ -20,10 +20,8 @@ from . import paper, tables
 from .records import BASE, DEFAULT, PRIOR, TRUTH, Record, grouped, same_references, unpack
 from .tables import means
 from .tasks import sbi, sst
-from .tasks.molecule import BONDS, ELEMENTS, PSI, dihedral
-from .tasks.arm import OBSTACLES, RADIUS, SHAPE, TASKS, skeleton
-from .tasks.arm import ABREAST, MIDDLE, OBSTACLES, RADIUS, SHAPE, WAYPOINT, skeleton
 from .tasks.arm import ABREAST, OBSTACLES, RADIUS, SHAPE, skeleton
+from .tasks.molecule import BONDS, ELEMENTS, PSI, dihedral
 
 
 def _figure(width: float, height: float) -> Figure:
@@ -542,6 +540,7 @@ def posteriors(records: Sequence[Record]) -> Figure:
         column[0].set_title(row["task"].replace("_", " "), fontsize=9)
     axes[0, 0].set_ylabel("reference")
     axes[1, 0].set_ylabel("default")
+    return figure
 
 
 def arms(rows: Sequence[Record]) -> Figure:

@@ -131,5 +131,5 @@ def dipeptide() -> Molecule:
     Raises:
         Missing: If there is no checkout.
     """
-    path = peers.folder(PEER) / "dipeptide.npy"
+    path = peers.folder(PEER) / "dipeptide" / "dipeptide.npy"
     return Molecule.of(torch.from_numpy(np.load(path)).double() / 10)
