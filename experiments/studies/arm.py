@@ -130,10 +130,9 @@ def rows(records: Sequence[Record]) -> list[Record]:
     named = []
     for (task,), group in grouped(found, "task").items():
         for row in group:
-            ways = sum(n > 0 for n in row["ways"][:4])
             label = "training paths" if row["label"] == TRUTH else row["label"]
             label = f"**{label}**" if label == DEFAULT else label
-            named.append(row | {"task": task, "label": label, "ways": f"{ways} of 4"})
+            named.append(row | {"task": task, "label": label})
     return named
 
 
@@ -153,15 +152,9 @@ MEASUREMENT = Measurement(
         "label": ("method", TEXT),
         "reached": ("reached", "{:.0%}"),
         "clear": ("clear", "{:.0%}"),
-        "both": ("both", "{:.0%}"),
-        "error": ("error (m)", "{:.0e}"),
         "plausible": ("plausible", "{:.0%}"),
-        "speed": ("speed", "{:.2f}"),
         "jerk": ("jerk", "{:.2f}"),
-        "sliced": ("sliced", "{:.2f}"),
-        "ways": ("ways", TEXT),
         "weights": ("error of weights", "{:.2f}"),
-        "nearest": ("nearest", "{:.2f}"),
         "evaluations": ("evaluations", "{:.0f}"),
     },
     figures={"": arms},

@@ -117,37 +117,26 @@ def _classifier() -> Callable[[Tensor, Tensor], float]:
 
 
 def rows(records: Sequence[Record]) -> list[Record]:
-    """Returns a row for each label and number of samples: the mean C2ST of each task, over the
-    observations that were sampled, and that over the tasks that CBG has."""
+    """Returns a row for each task and number of samples: of each label the mean C2ST over the
+    observations that it has sampled, and their number."""
     found = []
-    for (label, members), group in grouped(records, "label", "members").items():
-        most = max(one["observation"] for one in group)
-        row: Record = {"label": label, "members": f"{members:,}", "observations": most}
-        for (task,), part in grouped(group, "task").items():
+    for (name, members), group in grouped(records, "task", "members").items():
+        row: Record = {"task": name.replace("_", " "), "members": f"{members:,}"}
+        for (label,), part in grouped(group, "label").items():
             scores = [one["c2st"] for one in part if "c2st" in one]
-            if len(scores) == len(part):
-                row[task] = fmean(scores)
-        row["mean"] = _mean(row)
-        if spent := [one["evaluations"] for one in group if "evaluations" in one]:
-            row["evaluations"] = fmean(spent)
+            failed = "" if len(scores) == len(part) else f", {len(part) - len(scores)} failed"
+            row[label] = f"{fmean(scores):.3f} ({len(scores)}{failed})" if scores else "failed"
+        if published := TASKS[name].published:
+            row["published"] = f"{published:.3f}"
         found.append(row)
-    published = {name: task.published for name, task in TASKS.items() if task.published}
-    row = {"label": "CBG, as published", "members": "not given", "observations": OBSERVATIONS}
-    return [*found, row | published | {"mean": _mean(row | published)}]
-
-
-def _mean(row: Record) -> float | None:
-    names = [name for name, task in TASKS.items() if task.published]
-    return fmean(row[name] for name in names) if row.keys() >= set(names) else None
+    return found
 
 
 COLUMNS: Columns = {
-    "label": ("method", TEXT),
+    "task": ("task", TEXT),
     "members": ("samples", TEXT),
-    "observations": ("observations", "{}"),
-    **{name: (name.replace("_", " "), "{:.3f}") for name in TASKS},
-    "mean": ("mean of CBG's five", "{:.3f}"),
-    "evaluations": ("evaluations", "{:.0f}"),
+    **{label: (label, TEXT) for label in LABELS},
+    "published": ("CBG, as published", TEXT),
 }
 
 MEASUREMENT = Measurement(
