@@ -39,6 +39,7 @@ def test_every_study_of_the_folder_is_in_the_list():
         "inside",
         "linear",
         "peers",
+        "rare",
     }
 
 
