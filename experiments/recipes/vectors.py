@@ -1,7 +1,6 @@
 """The priors of vectors: standardized data, and a small network."""
 
 from abc import abstractmethod
-from pathlib import Path
 
 import torch
 from torch import Generator, Tensor
@@ -14,9 +13,8 @@ from feasibly.run import run
 from feasibly.samplers import Ancestral
 from feasibly.schedules import LogLogit
 
+from ..tasks.learned import HOME
 from .base import Denoising, size, table
-
-HOME = Path(__file__).parent.parent / "priors"
 
 CARD = """| data | {data} |
 | network | modulated MLP, {layers} x {width}, EDM preconditioning, {parameters:,} parameters |

@@ -26,11 +26,11 @@ from feasibly.network import Evaluations, Network, counted
 from feasibly.samplers import SMC
 
 from .. import figures, peers
-from ..recipes.vectors import HOME
 from ..records import DEFAULT, Record, grouped, pack
 from ..samplers import cost, quiet
 from ..study import Measurement
 from ..tables import TEXT, Columns
+from ..tasks.learned import HOME
 from ..tasks.sbi import TASKS, Task
 
 MEMBERS, MANY = 1_000, 10_000

@@ -30,7 +30,7 @@ from feasibly.denoisers import Karras
 from feasibly.files import load_tensors
 from feasibly.schedules import LogLogit
 
-from ..peers import Missing, place
+from ..peers import folder
 from .darcy import MLP
 from .learned import HOME
 
@@ -143,12 +143,7 @@ def paths() -> tuple[Tensor, Tensor]:
     Raises:
         Missing: If there is no checkout of the repository.
     """
-    file = place(PEER) / "data" / "robot_arm" / f"robot_7dof_joints_T_{POINTS}_paths.npy"
-    if not file.is_file():
-        raise Missing(
-            f"The paths are missing; run: git clone https://github.com/KraitGit/{PEER} "
-            f"{place(PEER)}"
-        )
+    file = folder(PEER) / "robot_arm" / f"robot_7dof_joints_T_{POINTS}_paths.npy"
     q = continued(np.load(file).astype(np.float64))
     order = torch.randperm(len(q), generator=Generator().manual_seed(0))
     return q[order[HELD_OUT:]], q[order[:HELD_OUT]]
