@@ -433,7 +433,7 @@ def molecule(rows: Sequence[Record]) -> Figure:
         edges = np.linspace(-180, 180, len(known[TRUTH]) + 1)
         shares = {label: np.array(psi) / sum(psi) for label, psi in known.items()}
         ax.stairs(shares[TRUTH], edges, fill=True, color="0.82", label="frames")
-        for label in colours.keys() & shares.keys():
+        for label in (one for one in colours if one in shares):
             style: dict[str, Any] = {
                 "color": colours[label],
                 "linewidth": 1.8 if label == DEFAULT else 1.0,
@@ -570,7 +570,9 @@ def arms(rows: Sequence[Record]) -> Figure:
     space.set(xlim=(-0.05, 0.7), ylim=(-0.6, 0.6), zlim=(0, 0.6))
     space.set(xticks=[], yticks=[], zticks=[])
     space.set_box_aspect((0.75, 1.2, 0.6), zoom=1.35)
-    panels = parts[1].subplots(3, 2).flatten()
+    panels = parts[1].subplots(-(-len(joints) // 2), 2).flatten()
+    for ax in panels[len(joints) :]:
+        ax.remove()
     for ax, (label, found) in zip(panels, joints.items(), strict=False):
         for path in found[:, :, -1]:
             color = "tab:blue" if path[ABREAST, 0] > x else "tab:orange"

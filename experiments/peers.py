@@ -5,6 +5,7 @@ beside `experiments`, or name another folder by the environment variable `FEASIB
 """
 
 import importlib
+import importlib.metadata
 import io
 import math
 import os
@@ -117,6 +118,14 @@ def installed(module: str, package: str) -> Any:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise Missing(f"{module} is not there ({error}); run: pip install {package}") from error
+
+
+def release(package: str) -> str:
+    """Returns the version of a release; empty if it is not installed."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 def optional(measure: Callable[P, list[Record]]) -> Callable[P, list[Record]]:

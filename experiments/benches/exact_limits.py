@@ -35,32 +35,32 @@ def one(value: float) -> Tensor:
     return torch.tensor([value]).double()
 
 
-def known_part(parts: int, timing: str) -> Posterior:
+def process(length: float, own: float, D: int) -> Tensor:
+    """The covariance of a smooth process with noise of its own, of so large a variance."""
+    apart = torch.arange(D).double()
+    apart = (apart[:, None] - apart).square()
+    return (-apart / 2 / length**2).exp() + own * torch.eye(D).double()
+
+
+def known_part(parts: int) -> Posterior:
     """A smooth process of 64 points, a half of which is known in one part or in several."""
     D = 64
-    apart = torch.arange(D).double()
-    apart = (apart[:, None] - apart).square()
-    cov = (-apart / 2 / 6**2).exp() + 1e-4 * torch.eye(D).double()
     seen = (torch.arange(D) * parts // (D // 2)) % 2 == 0
-    A = torch.eye(D).double()[seen]
-    truth = gaussians(torch.zeros(D).double(), cov, 1, Generator().manual_seed(1))[0]
-    return _normal(cov, A, A @ truth, schedule(timing))
+    return _normal(process(6.0, 1e-4, D), torch.eye(D).double()[seen], schedule("edm"))
 
 
-def nugget() -> Posterior:
-    """A smooth process with little noise of its own, nearly fixed by 90 values. The lowest noise
-    level lies below it."""
-    D, m = 128, 90
-    apart = torch.arange(D).double()
-    apart = (apart[:, None] - apart).square()
-    cov = (-apart / 2 / 4**2).exp() + 1e-6 * torch.eye(D).double()
-    A = normals(3)(m, D) / math.sqrt(D)
-    truth = gaussians(torch.zeros(D).double(), cov, 1, Generator().manual_seed(2))[0]
-    return _normal(cov, A, A @ truth, EDM(1e-5, 80.0))
+def nugget(lowest: float) -> Posterior:
+    """A smooth process nearly fixed by 90 values, whose own noise has a standard deviation of
+    1e-3, with a lowest noise level."""
+    D = 128
+    A = normals(3)(90, D) / math.sqrt(D)
+    return _normal(process(4.0, 1e-6, D), A, EDM(lowest, 80.0))
 
 
-def _normal(cov: Tensor, A: Tensor, y: Tensor, times: Schedule) -> Posterior:
+def _normal(cov: Tensor, A: Tensor, times: Schedule) -> Posterior:
+    """A normal prior, of a sample of which A x is known."""
     zero = torch.zeros(len(cov)).double()
+    y = A @ gaussians(zero, cov, 1, Generator().manual_seed(1))[0]
     mean, left = conditional(zero, cov, A, y)
     size = ACCURACY**2 * (A @ cov @ A.T).trace().item()
     constraint = Linear(A, y, size)
@@ -68,27 +68,25 @@ def _normal(cov: Tensor, A: Tensor, y: Tensor, times: Schedule) -> Posterior:
     return Posterior(prior, constraint, (len(cov),), lambda n, g: gaussians(mean, left, n, g))
 
 
-def low_rank(timing: str) -> Posterior:
+def low_rank() -> Posterior:
     """Two modes of rank 5 and noise of 0.05 in 48 dimensions, with three values."""
     normal, D = normals(4), 48
     U = normal(2, D, 5) / math.sqrt(5)
     cov = U @ U.mT + 0.05**2 * torch.eye(D).double()
     mu, A = 0.5 * normal(2, D), normal(3, D) / math.sqrt(D)
-    return under(one(0.5).expand(2), mu, cov, A, A @ mu.mean(dim=0), schedule(timing))
+    return under(one(0.5).expand(2), mu, cov, A, A @ mu.mean(dim=0), schedule("edm"))
 
 
-def narrow(timing: str) -> Posterior:
+def narrow() -> Posterior:
     """Forty narrow modes with two values."""
     normal, D, K = normals(5), 16, 40
     mu = normal(K, D)
     cov = 0.15**2 * torch.eye(D).double().expand(K, D, D)
     A = normal(2, D) / math.sqrt(D)
-    return under(
-        one(1 / K).expand(K), mu, cov, A, A @ (mu[0] + 0.05 * normal(D)), schedule(timing)
-    )
+    return under(one(1 / K).expand(K), mu, cov, A, A @ (mu[0] + 0.05 * normal(D)), schedule("edm"))
 
 
-def widths(m: int, timing: str) -> Posterior:
+def widths(m: int) -> Posterior:
     """Two modes of one mean and different widths, which the values make equally likely."""
     normal, D = normals(6), 30
     A, stds = normal(m, D) / math.sqrt(D), torch.tensor([0.5, 1.3]).double()
@@ -97,10 +95,10 @@ def widths(m: int, timing: str) -> Posterior:
     gap = m * (stds[1] / stds[0]).log() / (square * (1 / stds[0] ** 2 - 1 / stds[1] ** 2))
     cov = stds.square()[:, None, None] * torch.eye(D).double()
     y = u * (2 * gap).sqrt()
-    return under(one(0.5).expand(2), torch.zeros(2, D).double(), cov, A, y, schedule(timing))
+    return under(one(0.5).expand(2), torch.zeros(2, D).double(), cov, A, y, schedule("edm"))
 
 
-def thin(timing: str) -> Posterior:
+def thin() -> Posterior:
     """Two modes apart along a direction that is fifty times thinner than the others."""
     normal, D = normals(7), 8
     std = torch.ones(D).double()
@@ -109,10 +107,10 @@ def thin(timing: str) -> Posterior:
     mu[1, 0] = 0.12
     A = normal(2, D) / math.sqrt(D)
     cov = torch.diag(std.square()).expand(2, D, D)
-    return under(torch.tensor([0.75, 0.25]).double(), mu, cov, A, A @ normal(D), schedule(timing))
+    return under(torch.tensor([0.75, 0.25]).double(), mu, cov, A, A @ normal(D), schedule("edm"))
 
 
-def student(timing: str) -> Posterior:
+def student() -> Posterior:
     """Student's t with 4 degrees of freedom in 15 dimensions, by 48 widths, under a far value."""
     D, K = 15, 48
     share = (torch.arange(K).double() + 0.5) / K
@@ -123,10 +121,10 @@ def student(timing: str) -> Posterior:
     cov = (1 / precision)[:, None, None] * torch.eye(D).double()
     A = normals(8)(1, D) / math.sqrt(D)
     y = 5 * (A @ A.T).sqrt()[0]
-    return under(one(1 / K).expand(K), torch.zeros(K, D).double(), cov, A, y, schedule(timing))
+    return under(one(1 / K).expand(K), torch.zeros(K, D).double(), cov, A, y, schedule("edm"))
 
 
-def sparse(timing: str) -> Posterior:
+def sparse() -> Posterior:
     """Eight elements that are small or not, independently, under four values with errors."""
     D, rare, normal = 8, 0.3, normals(9)
     on = (torch.arange(2**D)[:, None] >> torch.arange(D)) % 2
@@ -136,12 +134,12 @@ def sparse(timing: str) -> Posterior:
     x = torch.zeros(D).double()
     x[[1, 5, 6]] = torch.tensor([1.2, -0.8, 1.0]).double()
     return under(
-        weights, torch.zeros(2**D, D).double(), cov, A, A @ x, schedule(timing), error=0.02
+        weights, torch.zeros(2**D, D).double(), cov, A, A @ x, schedule("edm"), error=0.02
     )
 
 
-def several(product: bool, timing: str) -> Posterior:
-    """Modes under an energy in the tail of the data, and a product beside it or not."""
+def several(product: bool) -> Posterior:
+    """Modes under an energy in the tail of the data, with a product or without."""
     K, D = (7, 4) if product else (3, 8)
     normal = normals(10 + product)
     mu, std = 1.2 * normal(K, D), 0.4
@@ -161,7 +159,7 @@ def several(product: bool, timing: str) -> Posterior:
     constraint = Equality(
         lambda x: (values(x) - level.to(x)) / scale.to(x), ACCURACY**2 * len(level)
     )
-    oracle = GaussianMixture(weights, mu, cov, schedule(timing))
+    oracle = GaussianMixture(weights, mu, cov, schedule("edm"))
     exact = in_tube(prior, values, level, width * scale)
     return Posterior(oracle, constraint, (D,), exact, likeliest(mu, cov), K)
 
@@ -170,7 +168,8 @@ def _problems() -> Iterator[Problem]:
     for name, make, m, kind in (
         ("known-half", partial(known_part, 1), 32, "linear"),
         ("known-two-quarters", partial(known_part, 2), 32, "linear"),
-        ("nugget-1e-6", nugget, 90, "linear"),
+        ("nugget", partial(nugget, 1e-5), 90, "linear"),
+        ("nugget-below-noise", partial(nugget, 2e-3), 90, "linear"),
         ("low-rank-3r", low_rank, 3, "linear"),
         ("narrow-40k-2r", narrow, 2, "linear"),
         ("widths-14r", partial(widths, 14), 14, "linear"),
@@ -181,8 +180,7 @@ def _problems() -> Iterator[Problem]:
         ("energy-in-tail", partial(several, False), 1, "curved"),
         ("energy-and-product", partial(several, True), 2, "curved"),
     ):
-        made = make if make is nugget else partial(make, timing="edm")
-        yield Problem(name, "limits", kind, made, m, members=1024)
+        yield Problem(name, "limits", kind, make, m, members=1024)
 
 
 PROBLEMS = [*_problems()]

@@ -22,7 +22,8 @@ class _Simulated(Vectors):
 
 def _recipe(task: Task) -> type[_Simulated]:
     class Simulated(_Simulated):
-        config = TrainConfig(f"sbi-{task.name}", steps=20_000, batch=512, lr_adam=1e-3)
+        steps = 20_000 if task.name == "two_moons" else 10_000
+        config = TrainConfig(f"sbi-{task.name}", steps=steps, batch=512, lr_adam=1e-3)
         backbone = {"dim": task.dim, "width": 256, "layers": 3, "frequencies": 8}  # noqa: RUF012
         what = (
             f"parameters and data of sbibm's task {task.name}: {POOL:,} simulations, standardized"

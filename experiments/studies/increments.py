@@ -81,7 +81,7 @@ def measure(setting: dict) -> list[Record]:
             torch.manual_seed(0)
             x = peers.azula_mmps(network, constraint, count, shape, iterations=8, steps=64)
     found = _scores(posed, x.double().reshape(SIGNALS, MEMBERS, *shape), exact, mean)
-    commit = "" if label in OURS else peers.commit("azula")
+    commit = "" if label in OURS else peers.release("azula")
     return [found | cost(taken, count, start) | {"commit": commit}]
 
 

@@ -166,7 +166,9 @@ def measure(setting: dict, entries: Mapping[str, Entry] = ENTRIES) -> list[Recor
     except Exception as error:  # of whatever kind: one problem must not end the others
         found = {"feasible": 0.0, "error": f"{type(error).__name__}: {error}"}
         print(f"{label} failed. {found['error']}")
-    commit = peers.commit("azula") if label.startswith("azula's PPR") else ""
+    commit = ""
+    if label.startswith("azula"):
+        commit = peers.commit("azula") if "PPR" in label else peers.release("azula")
     return [found | cost(denoiser.taken, members, start) | {"commit": commit}]
 
 

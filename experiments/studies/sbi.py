@@ -73,7 +73,6 @@ def measure(setting: dict) -> list[Record]:
         about
         | {
             "feasible": constraint.is_feasible(x).double().mean().item(),
-            "distinct": len(theta.unique(dim=0)) / members,
             "c2st": test(theta, reference[:members]),
         }
     ]

@@ -2,13 +2,15 @@
 
 Each has parameters theta with a prior, and a simulator that samples data x. Ten observations have
 10,000 reference samples of theta given x. These come with the package `sbibm`, of which the files
-alone are read: `pip install --no-deps sbibm`. The simulators are ours, after the paper's appendix.
+alone are read: `pip install --no-deps sbibm` (MIT licence). The simulators are ours, after the
+paper's appendix.
 
 A state is theta and x, in coordinates that suit a denoiser: lognormal parameters and the data of
-Lotka-Volterra by their logarithms, parameters that are uniform on a box by a normal's quantiles
-where posteriors reach its sides. Counts are spread over unit intervals, so that they have a
-density; conditioned on the middle of an interval, theta has the distribution that it has given
-the count.
+Lotka-Volterra by their logarithms, and parameters that are uniform on a box by a normal's
+quantiles. Those of two moons and of the Gaussian mixture stay as they are, since the mixture's
+small scale would be bent; posteriors that reach a side are less accurate then. Counts are spread
+over unit intervals, so that they have a density; conditioned on the middle of an interval, theta
+has the distribution that it has given the count.
 
 References:
     | Benchmarking Simulation-Based Inference (Lueckmann et al., 2021)

@@ -132,6 +132,38 @@ def test_gaussians_are_normal_on_the_plane_of_the_constraint(name):
     equals(z, torch.zeros(z.shape[1]), z.shape[1])
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        for name, problem in PROBLEMS.items()
+        if problem.family in ("limits", "blind") and problem.kind == "linear"
+        if PROBLEMS[name].make().mode
+    ],
+)
+def test_modes_have_the_weights_that_their_densities_of_the_values_give(name):
+    """By torch's normal distribution of A x + e."""
+    posterior = PROBLEMS[name].make()
+    prior, constraint = posterior.denoiser, posterior.constraint
+    A, y = constraint.A.double(), constraint.y.double()
+    cov = (prior.vectors * prior.values[:, None]) @ prior.vectors.mT
+    S = A @ cov @ A.T
+    if constraint.noise is not None:
+        S = S + torch.eye(len(A)).double() / constraint.noise.weights.double() ** 2
+    density = torch.distributions.MultivariateNormal(prior.mu @ A.T, S).log_prob(y)
+    exact = (prior.log_weights + density).softmax(dim=0)
+    mean = torch.einsum("k,kd->d", exact, prior.mu + _gain(cov, A, S, y, prior.mu))
+    x = samples(posterior)
+    error = (x.var(dim=0) / len(x)).sqrt() + 1e-9 * x.abs().mean()
+    assert ((x.mean(dim=0) - mean).abs() <= ERRORS * error).all()
+
+
+def _gain(cov, A, S, y, mu):
+    """How far the values move each mode's mean."""
+    gap = torch.linalg.solve(S, (y - mu @ A.T)[..., None])
+    return (cov @ A.T @ gap)[..., 0]
+
+
 @pytest.mark.parametrize("name", named("modes-", "clusters-"))
 def test_mixtures_have_the_weights_that_distances_to_the_plane_give(name):
     posterior = PROBLEMS[name].make()

@@ -62,6 +62,39 @@ def test_statistics_of_spikes_have_their_mean() -> None:
     assert ((x.mean(dim=0) - share @ X).abs() < 5 * error).all()
 
 
+@pytest.mark.parametrize(
+    ("name", "noise"), [("gaussian_linear", 0.1), ("gaussian_mixture", 0.505)]
+)
+def test_data_are_the_parameters_and_noise_of_a_variance(name: str, noise: float) -> None:
+    task = TASKS[name]
+    theta = task.theta(task.prior(N, task.parameters, seeded()))
+    gap = task.simulate(theta, seeded().manual_seed(1)) - theta
+    assert gap.var().item() == pytest.approx(noise, rel=0.08)  # five standard errors
+    assert (gap.mean(dim=0).abs() < 5 * (noise / N) ** 0.5).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "quantile", "low", "high"),
+    [
+        ("two_moons", 0.9, 0.8, 0.8),
+        ("gaussian_mixture", 0.9, 8.0, 8.0),
+        ("gaussian_linear_uniform", 0.9, 0.8, 0.8),
+        ("slcp", 0.9, 2.4, 2.4),
+        ("gaussian_linear", 0.8413, 0.3162, 0.3162),
+        ("sir", 0.8413, 0.125 * math.exp(0.2), 0.4 * math.exp(0.5)),
+        ("lotka_volterra", 0.8413, math.exp(-2.5), math.exp(0.375)),
+    ],
+)
+def test_parameters_have_the_quantiles_of_their_prior(
+    name: str, quantile: float, low: float, high: float
+) -> None:
+    task = TASKS[name]
+    theta = task.theta(task.prior(2**16, task.parameters, seeded()))
+    found = theta.quantile(quantile, dim=0)
+    assert found.min().item() == pytest.approx(low, rel=0.03)
+    assert found.max().item() == pytest.approx(high, rel=0.03)
+
+
 @pytest.mark.parametrize("name", TASKS)
 def test_a_state_is_standardized_and_gives_its_parameters_back(name: str) -> None:
     task = TASKS[name]
