@@ -12,6 +12,7 @@ from feasibly.run import run
 from feasibly.samplers import Ancestral
 
 from ..tasks import sst
+from ..tasks.learned import HOME
 from .base import Denoising, TrainConfig, size, table
 
 CARD = """| data | monthly sea-surface temperature, 5° S to 5° N, 39 months from April 2006: \
@@ -44,7 +45,7 @@ class SST(Denoising):
 
     config = TrainConfig("sst", steps=4_000, batch=256)
     ends = ("",)  # Adam alone
-    home = Path(__file__).parent.parent / "priors"
+    home = HOME
 
     def data(self, folder: Path) -> None:
         self.windows = sst.data()
