@@ -31,7 +31,7 @@ from torch import Generator, Tensor
 from ..peers import Missing
 
 POOL = 2**20
-"""The simulations that a prior is trained on: as many as the benchmark's largest budget."""
+"""The simulations that a prior is trained on."""
 
 
 def uniform(n: int, D: int, generator: Generator) -> Tensor:

@@ -40,7 +40,7 @@ are not normal. A local mode hardly shows in the average over elements."""
 NOT_NORMAL = (
     "Data are not normal, and the constraint has {values} values. Weights of modes may be off, "
     "and means and spreads with them, also of samples that are feasible and plausible. "
-    "method='smc' is nearer, at many times the cost; feasibly.audit tests both."
+    "method='smc' is nearer, at a higher cost; feasibly.audit tests both."
 )
 
 PROJECTED = 2
