@@ -270,9 +270,11 @@ MEASUREMENT = Measurement(
 
 
 def rare(records: Sequence[Record]) -> list[Record]:
-    """Returns the rows of its table, of samplers on problems with a rare mode, the best first."""
+    """Returns the rows of its table, the best first, of samplers that have run on all problems."""
     found = []
     for (label,), group in grouped(records, "label").items():
+        if {row["posterior"] for row in group} != set(RARE):
+            continue
         errors = [one["weight_error"] for one in group if "weight_error" in one]
         row: Record = {
             "label": label,
