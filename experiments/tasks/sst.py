@@ -15,12 +15,9 @@ References:
     | (Donlon et al., 2012), https://doi.org/10.1016/j.rse.2010.10.017
 """
 
-import importlib
-import importlib.util
 import math
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import load_file
@@ -30,7 +27,7 @@ from torch.nn.functional import avg_pool2d
 from feasibly.denoisers import Karras
 from feasibly.schedules import LogLogit
 
-from ..peers import Missing
+from .. import peers
 from .darcy import MLP
 from .learned import HOME
 
@@ -70,17 +67,8 @@ def read() -> Tensor:
     Raises:
         Missing: If the data or what reads them are not installed.
     """
-    found = importlib.util.find_spec("iris_sample_data")
-    try:
-        h5py: Any = importlib.import_module("h5py")
-    except ModuleNotFoundError:
-        found = None
-    if found is None or not found.submodule_search_locations:
-        raise Missing(
-            "The sea-surface temperatures are missing; run: "
-            "pip install --no-deps iris-sample-data h5py"
-        )
-    path = Path(found.submodule_search_locations[0]) / "sample_data" / "ostia_monthly.nc"
+    path = peers.data_of("iris_sample_data") / "sample_data" / "ostia_monthly.nc"
+    h5py = peers.installed("h5py", "--no-deps h5py")
     with h5py.File(path) as file:
         x = torch.from_numpy(file["surface_temperature"][:, 1:17]).double()
     return x.where(x < 1e3, torch.nan)
