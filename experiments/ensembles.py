@@ -45,7 +45,7 @@ def fill(store: Path, task: Task, members: int, chunk: int, processes: int) -> f
     context = multiprocessing.get_context("spawn")
     ready = context.Barrier(processes + 1)
     work = (task, store, members, chunk, processes, ready)
-    crew = [context.Process(target=_work, args=work) for _ in range(processes)]
+    crew = [context.Process(target=_work, args=(rank, *work)) for rank in range(processes)]
     for process in crew:
         process.start()
     ready.wait()
@@ -57,11 +57,13 @@ def fill(store: Path, task: Task, members: int, chunk: int, processes: int) -> f
     return time.perf_counter() - start
 
 
-def _work(task: Task, store: Path, members: int, chunk: int, processes: int, ready: Any) -> None:
+def _work(
+    rank: int, task: Task, store: Path, members: int, chunk: int, processes: int, ready: Any
+) -> None:
     chosen = posed(*task)
     run(chosen.kernels, 1)  # what this loads is no part of the work
     ready.wait()
-    ensemble.run(chosen, store, members, batch_size=chunk, workers=processes)
+    ensemble.run(chosen, store, members, batch_size=chunk, rank=rank, workers=processes)
 
 
 def identical(folder: Path, members: int = 32, task: Task = ("data2d", 32)) -> Rows:

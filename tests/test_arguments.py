@@ -99,7 +99,7 @@ TABLE = [
     (fill, "source", ("x", 3, {"denoiser": 1})),
     (fill, "workers", ("a", 1.5, True, 0)),
     (fill, "sharing", ("a", 1.5, True, 0)),
-    (fill, "repair", FLAG),
+    (fill, "rank", ("a", 1.5, True, -1, 1)),
     (fill, "callback", FUNCTION),
     (fill, "progress", FUNCTION),
     (fill, "planned", FUNCTION),

@@ -42,8 +42,12 @@ class Disturbed:
         return self.oracle(x_t, t)
 
 
+def off_circle(x):
+    return x.square().sum(dim=1) - 1
+
+
 def circle(tolerance=1e-6):
-    return Equality(lambda x: x.square().sum(dim=1) - 1, tolerance)
+    return Equality(off_circle, tolerance)
 
 
 SEARCH = {"steps": 4, "repeats": 1, "sigma_max": 0.75}

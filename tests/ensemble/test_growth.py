@@ -1,7 +1,6 @@
 """A run of more members goes on with the store of one of fewer."""
 
 import json
-import os
 import threading
 from dataclasses import replace
 
@@ -12,8 +11,6 @@ from feasibly import PPR, Ancestral
 from feasibly.constraints import Equality
 from feasibly.ensemble import Store, Summary
 from feasibly.ensemble import store as stores
-from feasibly.ensemble.queue import Claims
-from feasibly.ensemble.store import GROWTH
 from feasibly.errors import StoreError
 from feasibly.minimizers import GaussNewton
 from tests.ensemble.conftest import MEMBERS, SEARCH, Disturbed, draw, values
@@ -47,7 +44,6 @@ def test_a_store_grows_and_keeps_its_members(path, undisturbed):
         violation = [r.violation for r in summary.records]
         assert loaded["violation"].values.tolist() == violation
         assert json.loads(loaded.attrs["config"])["members"] == MEMBERS
-    assert os.listdir(summary.store.claims) == []
     assert not list(path.rglob("*.draft"))
     # and as the store of a run that asked for all at first, it goes on with that run
     assert draw(path, fault=lambda call, rows: pytest.fail("sampled again")).counted == MEMBERS
@@ -82,25 +78,23 @@ def test_the_grown_run_is_known_by_its_own_members(path):
 
 def test_several_processes_make_one_store_grow(path, undisturbed, start):
     draw(path, n=3)
-    crew = [start(draw, path, workers=4, repair=k == 0) for k in range(4)]
+    crew = [start(draw, path, rank=k, workers=4) for k in range(4)]
     for process in crew:
         process.join()
         assert process.exitcode == 0
     same(values(path), undisturbed)
-    assert os.listdir(Store(path).claims) == []
 
 
 def test_a_store_that_another_process_has_grown_further_is_left_as_it_is(path, monkeypatch):
     draw(path, n=3)
-    take = Claims.take
+    alone = Store._alone
 
-    def late(claims, wanted, count):
-        if wanted == [GROWTH]:
-            monkeypatch.setattr(Claims, "take", take)
-            grow(path, 9)
-        return take(claims, wanted, count)
+    def late(store):
+        monkeypatch.setattr(Store, "_alone", alone)
+        grow(path, 9)
+        return alone(store)
 
-    monkeypatch.setattr(Claims, "take", late)
+    monkeypatch.setattr(Store, "_alone", late)
     with pytest.raises(StoreError, match="is of 9 members, and cannot shrink to 8"):
         draw(path)
     assert Store(path).config.members == 9
@@ -108,13 +102,14 @@ def test_a_store_that_another_process_has_grown_further_is_left_as_it_is(path, m
 
 def test_of_two_that_have_a_store_grow_one_waits_for_the_other(path, monkeypatch):
     draw(path, n=3)
-    other = Claims(Store(path).claims)
-    assert other.take([GROWTH], 1) == [GROWTH]
-    thread = threading.Thread(target=grow, args=(path, 8))
-    thread.start()
-    thread.join(0.2)
-    assert Store(path).config.members == 3
-    other.release([GROWTH])
+    with Store(path)._alone():
+        thread = threading.Thread(target=grow, args=(path, 8))
+        thread.start()
+        thread.join(0.2)
+        assert Store(path).config.members == 3
+        monkeypatch.setattr(stores, "PATIENCE", 0.01)
+        with pytest.raises(StoreError, match="Remove that file"):
+            grow(path, 8)
     thread.join()
     assert Store(path).config.members == 8
 
@@ -212,10 +207,10 @@ def test_no_link_is_followed(path, tmp_path):
 def test_a_disk_on_which_a_store_cannot_grow_is_said(path, monkeypatch):
     draw(path, n=3)
 
-    def full(claims, wanted, count):
+    def full(store):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Claims, "take", full)
+    monkeypatch.setattr(Store, "_alone", full)
     with pytest.raises(StoreError, match=r"cannot grow to 8 members \(.*No space left.*make room"):
         draw(path)
     assert Store(path).config.members == 3

@@ -8,7 +8,6 @@ import torch
 from feasibly import PPR, Ancestral, ensemble
 from feasibly.constraints import Inequality
 from feasibly.ensemble import Footprint, Store, Summary, memory
-from feasibly.ensemble.queue import Claims
 from feasibly.errors import CalibrationWarning, DenoiserError, InfeasibleWarning, StoreError
 from feasibly.minimizers import GaussNewton
 from tests.ensemble.conftest import MEMBERS, PLAIN, SEARCH, Disturbed, circle, draw, toy, values
@@ -28,7 +27,7 @@ def test_members_do_not_depend_on_chunks(path, undisturbed, size):
 
 
 def test_members_do_not_depend_on_processes(path, undisturbed, start):
-    crew = [start(draw, path, workers=4, repair=k == 0) for k in range(4)]
+    crew = [start(draw, path, rank=k, workers=4) for k in range(4)]
     for process in crew:
         process.join()
         assert process.exitcode == 0
@@ -41,20 +40,21 @@ def never(call, rows):
 
 
 def test_a_slow_member_holds_no_other_up(path, undisturbed, start):
-    # whoever draws member 0 does not go on before the others are there
+    # the first process does not go on with member 0 before the others are there
     def wait(call, rows):
         if 0 in rows:
             store = Store(path)
-            while store.missing() != [0]:
+            while set(store.missing()) - {0}:
                 time.sleep(0.01)
 
-    crew = [start(draw, path, fault=wait, batch_size=1) for _ in range(2)]
+    faults = (wait, None)
+    crew = [start(draw, path, fault=faults[k], batch_size=1, rank=k, workers=2) for k in range(2)]
     for process in crew:
         process.join()
         assert process.exitcode == 0
     same(values(path), undisturbed)
     drawn = {r.member: r.worker for r in Store(path).all_records()}
-    assert drawn[0] not in {drawn[m] for m in range(1, MEMBERS)}
+    assert len({drawn[m] for m in range(1, MEMBERS)}) == 1
 
 
 def test_as_many_members_as_fit_are_sampled_at_a_time(path, monkeypatch):
@@ -99,10 +99,11 @@ def test_as_many_members_are_sampled_at_a_time_as_a_minute_allows(path, monkeypa
     assert sizes == [3] * 5 + [5] * 5
 
 
-def test_near_the_end_chunks_leave_members_for_others(path):
-    sizes = []
-    draw(path, fault=lambda call, rows: sizes.append(len(rows)), batch_size=16, workers=4)
-    assert max(sizes) == 2
+def test_each_process_begins_with_members_of_its_own(path):
+    drawn = []
+    draw(path, fault=lambda call, rows: drawn.append(rows), batch_size=16, rank=1, workers=4)
+    assert drawn[0] == [1, 5]
+    assert {i for rows in drawn for i in rows} == set(range(MEMBERS))
 
 
 def test_the_store_has_the_statistics_of_each_member(path):
@@ -232,18 +233,43 @@ def test_what_another_process_finishes_at_the_end_is_in_the_arrays(path, monkeyp
     assert xarray.open_zarr(path)["finished"].values.all()
 
 
-def test_a_member_that_another_process_took_over_is_left_to_it(path, undisturbed, monkeypatch):
-    owns, asked, missing = Claims.owns, [], []
+def forget(path, members):
+    """Takes records from a store, and returns them."""
+    lost = {}
+    for record in (Store(path).records / f"{i}.json" for i in members):
+        lost[record] = record.read_bytes()
+        record.unlink()
+    return lost
 
-    def lost_at_first(claims, member):
-        asked.append(member)
-        return len(asked) > 1 and owns(claims, member)
 
-    monkeypatch.setattr(Claims, "owns", lost_at_first)
-    draw(path, batch_size=1, callback=lambda s: missing.append(len(Store(path).missing())))
-    assert sorted(missing, reverse=True) == missing
-    assert missing.count(8) == 2 * missing.count(1)  # it was sampled twice
+def test_what_others_finish_meanwhile_is_left_to_them(path, undisturbed):
+    draw(path)
+    lost, steps = forget(path, [1, 3]), []
+
+    def meanwhile(step):
+        steps.append(step.step)
+        for record, content in lost.items():
+            record.write_bytes(content)
+
+    draw(path, callback=meanwhile, rank=0, workers=2)
+    assert steps == [1]  # of four
+    assert all(record.read_bytes() == content for record, content in lost.items())
     same(values(path), undisturbed)
+
+
+def first_of(path):
+    """The member that a process samples first which joins a run that another has begun."""
+    missing = []
+    draw(path, n=5, batch_size=1)
+    forget(path, range(1, 5))
+    draw(path, n=5, batch_size=1, callback=lambda step: missing.append(Store(path).missing()))
+    (member,) = set(range(1, 5)) - set(next(some for some in missing if len(some) == 3))
+    return member
+
+
+def test_who_joins_a_run_begins_anywhere(path):
+    # twenty begin with the same member with probability 1e-11
+    assert len({first_of(path / str(k)) for k in range(20)}) > 1
 
 
 class Doubtful(Ancestral):

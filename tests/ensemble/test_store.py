@@ -1,6 +1,7 @@
 import errno
 import json
 import os
+import re
 import warnings
 from dataclasses import asdict, replace
 
@@ -23,7 +24,7 @@ LAYOUT = Layout(
 )
 
 
-PRIVATE = ("members", "claims", "warnings")
+PRIVATE = ("members", "warnings")
 
 
 def record(member, state="finished", **changes):
@@ -326,8 +327,8 @@ def test_a_file_and_its_name_are_on_disk_before_a_write_returns(tmp_path, monkey
     monkeypatch.setattr(stores.os, "fsync", note)
     stores.make_folder(tmp_path / "a" / "b")
     assert done == ["", "/a"]
-    stores.write(tmp_path / "a" / "b" / "c", b"one", alone=True)
-    assert done[2:] == ["/a/b/c.draft", "/a/b"]
+    stores.write(tmp_path / "a" / "b" / "c", b"one")
+    assert [re.sub(r"\.\w{8}\.", ".", name) for name in done[2:]] == ["/a/b/c.draft", "/a/b"]
 
 
 def test_a_file_system_that_cannot_sync_folders_is_used_as_it_is(tmp_path, monkeypatch):
@@ -343,21 +344,45 @@ def test_a_file_system_that_cannot_sync_folders_is_used_as_it_is(tmp_path, monke
         cannot(errno.EIO)
 
 
-@pytest.mark.parametrize("call", ["open", "replace"])
-def test_two_processes_that_write_the_same_file_both_succeed(tmp_path, monkeypatch, call):
-    # the other one's draft is there when this one's is made, or its own is gone when it is moved
-    original, clashes = {"open": open, "replace": os.replace}[call], []
+@pytest.mark.parametrize("once", [True, False])
+def test_a_draft_that_another_process_removes_is_written_again(tmp_path, monkeypatch, once):
+    name = "link" if once else "replace"
+    original, clashes = getattr(os, name), []
 
-    def clash(*arguments, **options):
+    def clash(draft, path):
         if len(clashes) < 2:
-            clashes.append(call)
-            raise FileExistsError if call == "open" else FileNotFoundError
-        return original(*arguments, **options)
+            clashes.append(draft)
+            os.unlink(draft)  # as the repair of a store does
+        original(draft, path)
 
-    if call == "open":
-        monkeypatch.setattr(stores, "open", clash, raising=False)
-    else:
-        monkeypatch.setattr(stores.os, "replace", clash)
-    stores.write(tmp_path / "a", b"one", alone=True)
+    monkeypatch.setattr(stores.os, name, clash)
+    stores.write(tmp_path / "a", b"one", once=once)
     assert (tmp_path / "a").read_bytes() == b"one"
     assert os.listdir(tmp_path) == ["a"]
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_of_two_processes_the_first_keeps_a_member(store, monkeypatch, links):
+    """Their values differ by rounding; neither the first one's record nor its values change,
+    whether it was killed between the two or not."""
+    if not links:
+
+        def cannot(*_):
+            raise OSError(95, "Operation not supported")
+
+        monkeypatch.setattr(stores.os, "link", cannot)
+    for member, killed in ((1, False), (2, True)):
+        store.put(record(member), sample(member))
+        if killed:
+            (store.records / f"{member}.json").unlink()
+        store.put(replace(record(member), worker="other"), sample(member) + 1e-6)
+        np.testing.assert_array_equal(store.get(member), sample(member))
+        assert (store.record(member).worker == "other") == killed
+
+
+def test_values_that_were_cut_short_before_there_was_a_record_are_written_anew(store):
+    store.put(record(1), sample(1))
+    (store.records / "1.json").unlink()
+    os.truncate(store.chunk(1), 4)
+    store.put(record(1), sample(1))
+    np.testing.assert_array_equal(store.get(1), sample(1))

@@ -89,9 +89,9 @@ def fill(
             infeasible=policy,
             layout=axes,
             source=asdict(job),
+            rank=rank,
             workers=world,
             sharing=sharing,
-            repair=rank == 0,
             planned=planned,
         )
     return conclude(summary, console)

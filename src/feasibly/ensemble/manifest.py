@@ -46,7 +46,7 @@ POPULATION = 64
 """How many members of a store share importance weights. A stop loses those of one such
 population at most, of each process."""
 
-FORMAT = 6
+FORMAT = 7
 INFEASIBLE = ("keep", "retry", "drop")
 LIMITS = {
     "members": 10**6,

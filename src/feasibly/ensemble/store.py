@@ -2,7 +2,8 @@
 
 A member's values are one chunk of the samples' array: one raw file, written whole and then moved
 into place. Only then is the member's *record* written, and a member counts if it has one. So a run
-that stops at any moment loses only what it was sampling.
+that stops at any moment loses only what it was sampling. Two processes that sample the same member
+find the same values up to rounding, and those that are there first stay.
 
 References:
     | Zarr core specification, version 3
@@ -17,9 +18,10 @@ import math
 import os
 import re
 import shutil
+import time
 import uuid
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -48,18 +50,18 @@ from .manifest import (
     versions,
     whole,
 )
-from .queue import Claims
 
 PRIVATE = ".feasibly"
-"""The folder of what is no array: the manifest, the records, the claims and the warnings."""
+"""The folder of what is no array: the manifest, the records and the warnings."""
 
 STATES = ("finished", "dropped", "failed")
 
-GROWTH = LIMITS["members"]
-"""The claim by which a store may grow; no member has this index."""
-
 ATTEMPTS = 5
-"""How often a file is written that another process keeps writing too."""
+"""How often a file is written whose draft another process takes for that of a dead one."""
+
+PATIENCE = 10.0
+"""The seconds that a process waits for another to make the store grow, which takes less than
+one."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,6 @@ class Store:
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self.records = self.path / PRIVATE / "members"
-        self.claims = self.path / PRIVATE / "claims"
         self.notes = self.path / PRIVATE / "warnings"
         if not (self.path / PRIVATE / "manifest.json").is_file():
             raise StoreError(
@@ -128,7 +129,7 @@ class Store:
         self.config = self.manifest.config
         self.array = self.path / self.manifest.layout.name
         # the store itself may lie elsewhere, by a link; what is in it may not
-        private = (self.path / PRIVATE, self.records, self.claims, self.notes)
+        private = (self.path / PRIVATE, self.records, self.notes)
         for part in (self.array, self.array / "c", *private):
             missing = part in private and not part.is_dir()  # others are made anew
             if missing or part.is_symlink():
@@ -225,9 +226,7 @@ class Store:
         when variables are written. Processes that began with fewer members end with those.
         """
         try:
-            with Claims(self.claims) as claims:
-                while not claims.take([GROWTH], 1):
-                    claims.stop.wait(claims.beat / 10)
+            with self._alone():
                 latest = Store(self.path).manifest  # nobody else changes it now
                 if latest.config.members < members:
                     config = replace(latest.config, members=members)
@@ -241,13 +240,33 @@ class Store:
             ) from error
         return Store(self.path)
 
+    @contextlib.contextmanager
+    def _alone(self) -> Generator[None]:
+        """Keeps other processes from making the store grow, and waits for one that does."""
+        lock, end = self.path / PRIVATE / "growing", time.monotonic() + PATIENCE
+        while True:
+            try:
+                lock.touch(exist_ok=False)
+                break
+            except FileExistsError:
+                if time.monotonic() > end:
+                    raise StoreError(
+                        f"{lock} has been there for {PATIENCE:g} seconds: a process died while it "
+                        "made the store grow. Remove that file, and call again."
+                    ) from None
+                time.sleep(PATIENCE / 100)
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
+
     def missing(self) -> list[int]:
         """Returns the members that have no record, in order."""
         known = set(os.listdir(self.records))
         return [i for i in range(self.config.members) if f"{i}.json" not in known]
 
     def put(self, record: Record, sample: np.ndarray) -> None:
-        """Keeps a member, for good; the caller has claimed it.
+        """Keeps a member, for good, unless another process has kept it already.
 
         Arguments:
             record: What is known of it; its checksum is computed here.
@@ -259,12 +278,18 @@ class Store:
         checksum = 0
         if record.state == "finished":
             values = np.ascontiguousarray(sample, dtype=self.dtype)
-            checksum = zlib.crc32(values.data)
             chunk = self.chunk(record.member)
             make_folder(self._inside(chunk.parent))
-            write(chunk, values.tobytes(), alone=True)
+            if not self._is_full(chunk):
+                _remove(chunk)
+            write(chunk, values.tobytes(), once=True)
+            checksum = _checksum(self._inside(chunk))  # of the values of who was first
         content = sealed(asdict(record) | {"checksum": checksum})
-        write(self.records / f"{record.member}.json", content, alone=True)
+        write(self.records / f"{record.member}.json", content, once=True)
+
+    def has(self, member: int) -> bool:
+        """Whether a member has a record."""
+        return (self.records / f"{member}.json").exists()
 
     @property
     def dtype(self) -> np.dtype:
@@ -313,10 +338,11 @@ class Store:
 
     def is_whole(self, record: Record) -> bool:
         """Whether the file of a finished member has its full size; true of others."""
-        if record.state != "finished":
-            return True
+        return record.state != "finished" or self._is_full(self.chunk(record.member))
+
+    def _is_full(self, chunk: Path) -> bool:
+        """Whether there is a file of values, by no link, and of full size."""
         size = math.prod(self.config.shape) * self.dtype.itemsize
-        chunk = self.chunk(record.member)
         return self._holds(chunk) and chunk.is_file() and chunk.stat().st_size == size
 
     def warn(self, sentence: str) -> None:
@@ -341,10 +367,14 @@ class Store:
         """Forgets the members that failed and those whose files are damaged, so that they are
         sampled again; reads the whole store, and returns these members."""
         forgotten = []
+        for draft in self.path.rglob("*.draft"):  # of processes that were killed
+            draft.unlink(missing_ok=True)
         missing = set(self.missing())
         for member in range(self.config.members):
             if member not in missing and not self._is_good(member):
                 _remove(self.records / f"{member}.json")
+                if self._holds((chunk := self.chunk(member)).parent):
+                    _remove(chunk)
                 forgotten.append(member)
         return forgotten
 
@@ -457,7 +487,7 @@ def _make(path: Path, manifest: Manifest) -> None:
         for name, content in files(manifest).items():
             (draft / name).parent.mkdir(parents=True, exist_ok=True)
             (draft / name).write_bytes(content)
-        for name in ("members", "claims", "warnings"):
+        for name in ("members", "warnings"):
             (draft / PRIVATE / name).mkdir(parents=True)
         (draft / manifest.layout.name / "c").mkdir()
         write(draft / PRIVATE / "manifest.json", manifest.encode())
@@ -476,7 +506,7 @@ def _make(path: Path, manifest: Manifest) -> None:
 # The files: each is there whole or not at all.
 
 
-def write(path: Path, content: bytes, alone: bool = False) -> None:
+def write(path: Path, content: bytes, once: bool = False) -> None:
     """Writes a file, on disk when this returns; whoever reads meanwhile finds the old or the new.
 
     If it cannot be written, nothing is left of it.
@@ -484,32 +514,35 @@ def write(path: Path, content: bytes, alone: bool = False) -> None:
     Arguments:
         path: The file.
         content: What to write.
-        alone: Whether no other process writes this file. Its draft then has a fixed name, so that
-            the draft of a process that was killed is overwritten.
+        once: Whether to leave a file that is there already as it is.
     """
     for attempt in range(ATTEMPTS):
+        draft = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.draft")
         try:
-            return _write(path, content, alone)
-        except (FileExistsError, FileNotFoundError):
-            # another process writes the same: one of two that both took a member for theirs
+            with open(draft, "xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            (_place if once else os.replace)(draft, path)
+            return sync(path.parent)
+        except FileNotFoundError:  # a process that repairs the store has removed the draft
             if attempt == ATTEMPTS - 1:
                 raise
+        finally:
+            draft.unlink(missing_ok=True)
 
 
-def _write(path: Path, content: bytes, alone: bool) -> None:
-    own = "" if alone else f".{uuid.uuid4().hex[:8]}"
-    draft = path.with_name(f"{path.name}{own}.draft")
+def _place(draft: Path, path: Path) -> None:
+    """Gives a draft its name, unless there is such a file."""
     try:
-        if alone:
-            draft.unlink(missing_ok=True)  # and a link is not followed
-        with open(draft, "xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, path)
-        sync(path.parent)
-    finally:
-        draft.unlink(missing_ok=True)
+        os.link(draft, path)
+    except FileExistsError:
+        pass
+    except FileNotFoundError:
+        raise
+    except OSError:  # a file system without links
+        if not os.path.lexists(path):
+            os.replace(draft, path)
 
 
 def make_folder(path: Path) -> None:
