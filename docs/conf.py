@@ -13,7 +13,7 @@ from sphinx.writers.html5 import HTML5Translator
 
 ROOT = Path(__file__).parent.parent
 SMOKE = bool(os.environ.get("FEASIBLY_SMOKE"))  # few steps, for tests
-CARDS = ROOT / "src" / "feasibly" / "priors"
+CARDS = ROOT / "priors" / "feasibly_priors"
 PAGES, NOTEBOOKS = ROOT / "docs" / "pages", ROOT / "docs" / "_build" / "notebooks"
 LINK = re.compile(r"(?<!!)\[([^\]\n]+)\]\((?!https?:)([^)\s]+)\)")
 

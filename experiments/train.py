@@ -207,6 +207,7 @@ CARD = """# Prior `{name}`
 EMA {ema} |
 | final loss | {loss:.4f} (mean; log below) |
 | made by | `{command}` |
+| licence | {licence} |
 | versions | {versions} |
 {card}
 ## Loss{order}
@@ -225,6 +226,7 @@ def export(trainer: Trainer, run: Path, out: Path, n: int = 8192) -> None:
         name=name,
         about=trainer.recipe.about(model),
         order=trainer.recipe.order,
+        licence=trainer.recipe.licence,
         command=_command(trainer.config, trainer.recipe.config),
         step=trainer.step,
         batch=trainer.config.batch,

@@ -510,7 +510,7 @@ def test_a_denoiser_is_a_name_a_file_or_a_function_and_a_constraint_a_number_or_
 ):
     x, t = torch.randn(8, 2, generator=torch.Generator().manual_seed(0)), torch.tensor(0.5)
     shipped = priors.load("banana")(x, t).mean
-    shutil.copy(Path(priors.__file__).parent / "banana.safetensors", tmp_path / "own.safetensors")
+    shutil.copy(priors.home() / "banana.safetensors", tmp_path / "own.safetensors")
     (tmp_path / "banana").mkdir()  # a folder does not hide a shipped prior
     for name in ("banana", str(tmp_path / "own.safetensors"), "own.safetensors"):
         assert torch.equal(load_denoiser(name)(x, t).mean, shipped)

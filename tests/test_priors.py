@@ -18,7 +18,7 @@ from feasibly.problems.weather import VARIABLES
 from feasibly.schedules import LogLogit
 from tests.helpers import on, sampled
 
-FOLDER = Path(priors.__file__).parent
+FOLDER = priors.home()
 SHIPPED = ("banana", "checkerboard")
 SHAPES = {"banana": (2,), "checkerboard": (2,), "ks": (64, 64), "weather": (24, 16, 4, 8)}
 OPTIONS = {"dim": 2, "width": 8, "layers": 2, "frequencies": 3}
@@ -28,7 +28,7 @@ OPTIONS = {"dim": 2, "width": 8, "layers": 2, "frequencies": 3}
 def shipped_day():
     """The planet's day that is shipped, which no prior has seen, with shape (24, 3, 32, 64)."""
     xarray = pytest.importorskip("xarray")
-    path = FOLDER.parent / "problems" / "weather_day.nc"
+    path = Path(shallow_water.__file__).parent / "weather_day.nc"
     with xarray.open_dataset(path, engine="scipy") as file:
         day = torch.stack([torch.tensor(file[name].values) for name in VARIABLES], dim=1)
     day[:, 0] -= shallow_water.Planet.geopotential

@@ -39,6 +39,7 @@ class Arm(Denoising):
     config = TrainConfig("arm", steps=2000, batch=256, lr_adam=1e-3, ema=0.995)
     ends = ("",)  # Adam alone, see Vectors
     dtype, home = Vectors.dtype, Vectors.home
+    licence = "MIT, as of the data"
 
     def data(self, folder: Path) -> None:
         self.train, self.held_out = (x.float() for x in paths())

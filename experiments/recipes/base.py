@@ -71,6 +71,7 @@ class Recipe(ABC, Generic[M]):
         bands: How many means of the loss are logged, each over as many of a step's data.
         order: By what the bands are ordered, for the model card.
         home: Where the weights and the card are shipped.
+        licence: That of the weights and of the data.
     """
 
     config: TrainConfig
@@ -79,7 +80,8 @@ class Recipe(ABC, Generic[M]):
     dtype = torch.float32
     bands = 1
     order = ""
-    home = Path(priors.__file__).parent
+    home = priors.home()
+    licence = "MIT; the data are simulated"
 
     @abstractmethod
     def model(self) -> M:

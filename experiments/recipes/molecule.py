@@ -16,6 +16,7 @@ class Dipeptide(Vectors):
     # more steps or a wider network learn the frames by heart: the held-out loss rises
     config = TrainConfig("dipeptide", steps=5_000, batch=512, lr_adam=1e-3)
     backbone = {"dim": 24, "width": 128, "layers": 3, "frequencies": 4}  # noqa: RUF012
+    licence = "MIT, as of the data (the repository efficient-constrained-diffusion)"
     what = (
         "10,000 frames of alanine dipeptide, of which every tenth is held out: positions of the "
         "heavy atoms in the molecule's own frame, whitened; from "

@@ -45,6 +45,7 @@ class SST(Denoising):
 
     config = TrainConfig("sst", steps=4_000, batch=256)
     ends = ("",)  # Adam alone
+    licence = "MIT; the data are under the Open Government Licence"
     home = HOME
 
     def data(self, folder: Path) -> None:

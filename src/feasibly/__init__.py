@@ -52,7 +52,7 @@ from .samplers import (
 )
 from .wrappers import Chunked, MixedPrecision
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "DPS",

@@ -7,6 +7,7 @@ import random
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +71,7 @@ class Task:
 
     def checkpoint(self, *arguments: Any) -> Any:
         """Returns what submitit starts again after a job was preempted."""
-        from submitit.helpers import DelayedSubmission  # ty: ignore[import-not-found]
-
-        return DelayedSubmission(self, *arguments)
+        return import_module("submitit.helpers").DelayedSubmission(self, *arguments)
 
 
 class Overtaken(Exception):

@@ -1,8 +1,9 @@
-"""The trained priors that the package ships: a safetensors file and a model card for each."""
+"""The trained priors of the package `feasibly-priors`: a safetensors file and a card for each."""
 
-__all__ = ["available", "digest", "load", "load_autoencoder", "save", "save_autoencoder"]
+__all__ = ["available", "digest", "home", "load", "load_autoencoder", "save", "save_autoencoder"]
 
 import hashlib
+import importlib.util
 import math
 import reprlib
 from collections.abc import Callable
@@ -12,11 +13,11 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from ..denoisers import Correlated, Karras
-from ..errors import safe
-from ..files import load_tensors, save_tensors
-from ..nn import ModulatedMLP, SphereAutoencoder, SphereNet, UNet, ZonalCovariance
-from ..schedules import LogLogit
+from .denoisers import Correlated, Karras
+from .errors import safe
+from .files import load_tensors, save_tensors
+from .nn import ModulatedMLP, SphereAutoencoder, SphereNet, UNet, ZonalCovariance
+from .schedules import LogLogit
 
 BACKBONES = {"ModulatedMLP": ModulatedMLP, "SphereNet": SphereNet, "UNet": UNet}
 SCHEDULES = {"LogLogit": LogLogit}
@@ -28,15 +29,25 @@ LARGEST = {"size": 4096, "list": 64}
 of them: a network is described before its weights are known."""
 
 
+def home() -> Path:
+    """Returns the folder of the shipped priors: that of the checkout that this module is part of,
+    or of the package `feasibly-priors`; neither need be there."""
+    checkout = Path(__file__).parents[2] / "priors" / "feasibly_priors"
+    found = importlib.util.find_spec("feasibly_priors")
+    if checkout.is_dir() or found is None or found.origin is None:
+        return checkout
+    return Path(found.origin).parent
+
+
 def available() -> list[str]:
     """Returns the names of the shipped priors, without those of autoencoders."""
-    names = (path.stem for path in Path(__file__).parent.glob("*.safetensors"))
+    names = (path.stem for path in home().glob("*.safetensors"))
     return sorted(name for name in names if not name.endswith("-autoencoder"))
 
 
 def digest(name: str) -> str:
     """Returns what tells a shipped prior's weights from others: eight digits of their hash."""
-    path = Path(__file__).parent / f"{name}.safetensors"
+    path = home() / f"{name}.safetensors"
     return hashlib.sha256(path.read_bytes()).hexdigest()[:8]
 
 
@@ -110,10 +121,16 @@ def save_autoencoder(
 def _read(name: str, make: Callable[[dict[str, Any]], M]) -> M:
     path = Path(name)
     if path.suffix != ".safetensors":
-        path = Path(__file__).parent / f"{name}.safetensors"
+        path = home() / f"{name}.safetensors"
     if not path.is_file():
+        names = available()
+        if not names and path.parent == home():
+            raise ValueError(
+                f"The prior {name!r} is not installed: weights are a package of their own. Run "
+                "`pip install feasibly-priors`."
+            )
         raise ValueError(
-            f"There is no prior {name!r}; choose one of {available()}, or give the path of a "
+            f"There is no prior {name!r}; choose one of {names}, or give the path of a "
             ".safetensors file written by `python -m experiments train`."
         )
     try:
