@@ -214,6 +214,20 @@ def _defaults() -> str:
     return render(totals + families, {key: defaults.COLUMNS[key] for key in DEFAULTS})
 
 
+def _executors() -> str:
+    """The latest run of an ensemble by several executors."""
+    rows = records.read("executors", "ensemble")
+    last = rows[-len({row["executor"] for row in rows}) :]
+    columns: Columns = {
+        "executor": ("executor", TEXT),
+        "workers": ("workers", "{:.0f}"),
+        "seconds": ("seconds", "{:.0f}"),
+        "finished": ("samples finished", "{:,.0f}"),
+        "largest difference": ("largest relative difference", "{:.0e}"),
+    }
+    return render(last, columns)
+
+
 MAKERS: dict[str, Callable[[], str]] = {
     **{one.name: partial(_measured, one) for one in MEASUREMENTS},
     "comparison": lambda: beside_data2d(records.read("baselines", "data2d")),
@@ -226,6 +240,7 @@ MAKERS: dict[str, Callable[[], str]] = {
         audit.shipped(records.read("audit", "exact")), audit.SHIPPED_COLUMNS
     ),
     "readme": _readme,
+    "executors": _executors,
     "defaults": _defaults,
     "limits": lambda: render(defaults.limits(records.read("defaults", "exact")), defaults.LIMITS),
     "fidelity": lambda: render(fidelity.shown(records.read("fidelity", "exact")), fidelity.SHOWN),

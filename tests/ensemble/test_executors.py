@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
@@ -75,13 +76,17 @@ def test_a_task_that_fails_leaves_the_others_finished(path, undisturbed):
     same(values(path), undisturbed)
 
 
-def test_what_cannot_be_sent_is_said(path):
-    words = r"ProcessPoolExecutor failed .*lambdas too"
-    with (
-        ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as executor,
-        pytest.raises(SamplingError, match=words),
-    ):
-        draw(path, fault=lambda call, rows: None, executor=executor)
+def test_what_pickle_does_not_know_is_sent_by_cloudpickle(path, monkeypatch):
+    def work(**options):
+        with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as executor:
+            return draw(path, fault=lambda call, rows: None, executor=executor, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "cloudpickle", None)
+        with pytest.raises(SamplingError, match=r"ProcessPoolExecutor failed .*cloudpickle"):
+            work()
+    pytest.importorskip("cloudpickle")
+    assert work().counted == MEMBERS
 
 
 def test_ctrl_c_cancels_what_has_not_begun(path):
@@ -149,10 +154,10 @@ def test_dask_samples_again_what_a_killed_worker_had_begun(path, undisturbed):
     same(values(path), undisturbed)
 
 
-def test_loky_sends_lambdas(path, undisturbed):
+def test_loky_samples_what_one_process_does(path, undisturbed):
     loky = pytest.importorskip("loky")
     executor = loky.get_reusable_executor(max_workers=2)
-    assert draw(path, fault=lambda call, rows: None, executor=executor).counted == MEMBERS
+    assert draw(path, executor=executor).counted == MEMBERS
     same(values(path), undisturbed)
 
 

@@ -1,4 +1,4 @@
-"""Ensembles that survive: many members, many processes, nothing lost.
+"""Large ensembles: many samples, many processes, nothing lost.
 
 A run of many members writes each into a store as soon as it is finished, and what stops in the
 middle goes on where it was. The processes of a run share nothing but the store.

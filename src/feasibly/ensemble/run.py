@@ -249,8 +249,9 @@ def spread(executor: Any, task: Task, worker: Worker) -> None:
         advice = ""
         if "pickle" in f"{type(failed).__name__} {failed}".lower():
             advice = (
-                " Denoiser and constraint are sent by pickle, which knows functions and classes "
-                "of modules alone; Dask and loky send lambdas too."
+                " Denoiser and constraint are sent by pickle, which knows only what a module "
+                "defines. With `pip install cloudpickle` lambdas and a notebook's functions are "
+                "sent too."
             )
         name = type(executor).__name__
         raise SamplingError(

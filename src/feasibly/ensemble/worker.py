@@ -3,9 +3,11 @@
 __all__ = ["Task", "Worker"]
 
 import math
+import pickle
 import random
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
@@ -69,6 +71,13 @@ class Task:
             vars(error).pop("partial", None)  # samples, which need not be sent
             raise
 
+    def __reduce__(self) -> Any:
+        """Sends functions of a notebook and lambdas as well, if cloudpickle is installed."""
+        with suppress(ImportError):
+            dumped = import_module("cloudpickle").dumps(vars(self))
+            return _received, (dumped,)
+        return super().__reduce__()
+
     def checkpoint(self, *arguments: Any) -> Any:
         """Returns what submitit starts again after a job was preempted."""
         return import_module("submitit.helpers").DelayedSubmission(self, *arguments)
@@ -76,6 +85,11 @@ class Task:
 
 class Overtaken(Exception):
     """Others have finished what this process was sampling as well."""
+
+
+def _received(dumped: bytes) -> Task:
+    """Returns a task of a process that this one works for."""
+    return Task(**pickle.loads(dumped))
 
 
 @dataclass
