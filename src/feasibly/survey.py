@@ -422,7 +422,7 @@ def _drift(
     (alpha_s, _), (alpha_t, _) = (sampler.denoiser.schedule(t) for t in (times[0], times[-1]))
     x_t = x + reached[-1].to(x) * noise()
     first = _estimates(sampler, alpha_t * x_t, times[-1], ids, batch)
-    mean = torch.lerp(first, x_t.flatten(1).double(), (reached[0] / reached[-1]) ** 2)
+    mean = torch.lerp(first, x_t.flatten(1).double(), float(reached[0] / reached[-1]) ** 2)
     last = _estimates(sampler, alpha_s * mean.reshape(x.shape).to(x), times[0], ids, batch)
     varied = first.var(dim=0).sum()
     return float(_shares((last - first).square().mean(dim=0).sum(), varied))

@@ -35,6 +35,9 @@ from .worker import Task, Worker
 POLL = 0.1
 """The seconds between two looks at the tasks of an executor."""
 
+PENDING = 256
+"""The number of tasks that an executor is given at a time: each of them carries the network."""
+
 
 @typed
 @own_mode()
@@ -59,13 +62,12 @@ def run(
 ) -> Summary:
     r"""Samples those members of an ensemble that its store lacks; returns when all are there.
 
-    Any number of processes may run this at once, with the same arguments and the same store; or
-    one may, with an executor that has its tasks done by others. A
-    member is the same whoever samples it, and in whatever chunk, up to the rounding of the network
-    in batches of different sizes, which projections amplify: to relative differences of
-    :math:`10^{-4}` in single precision. In double precision they are far below
-    :math:`10^{-5}`; a network that runs one member at a time, as in `Chunked(denoiser, 1)`,
-    rounds alike in every chunk, and what is left is the rounding of the constraint.
+    Any number of processes may run this at once, with the same arguments and the same store. With
+    an executor, one process calls it, and others do the work. A sample is the same whoever draws
+    it, and in whatever batch, up to the rounding of the network in batches of different sizes.
+    Projections amplify it to relative differences of :math:`10^{-4}` in single precision; in
+    double precision they are far below :math:`10^{-5}`. A network that runs one sample at a time,
+    as in `Chunked(denoiser, 1)`, rounds alike in every batch.
 
     Arguments:
         plan: What :func:`feasibly.plan` returns: the kernels, one for each attempt at a sample,
@@ -86,16 +88,16 @@ def run(
             sampled together, and a stop loses what they have taken. Fewer suit a slow network.
         layout: The names, coordinates and units of a sample; None for axes by number.
         source: What a command needs to start the run again; see :class:`Config`.
-        rank: The number of this process among those that began together, from 0 on. The first
-            reads the store before, and has what failed or is damaged sampled again.
-        workers: How many began together. Each samples every so-manieth population, or member, and
+        rank: The number of this process among those that began together, from 0 on. Process 0
+            reads the store first, so that members which failed or are damaged are sampled again.
+        workers: The number of processes that began together. Each samples its own share first, and
             then what the others have not finished, in case they have stopped.
         sharing: How many of them run on this machine, by which `auto` divides its memory. On GPUs
             it is divided by the number of GPUs that this process sees first; so give 1 where a
             process sees only a GPU of its own. Under Slurm's --gpus-per-task that is known.
-        executor: What samples populations, or chunks, as tasks: an executor of
-            `concurrent.futures`, or of loky, Dask, mpi4py or submitit; None for this process. The
-            plan is sent to it, by pickle. What samples them sees the store by the same path.
+        executor: An executor of `concurrent.futures`, loky, Dask, mpi4py or submitit, which
+            samples populations, or chunks, as tasks; None to sample in this process. The plan is
+            pickled for each task, and the workers must see the store by the same path.
         callback: Called with a :class:`Snapshot` after every step of every chunk; not by an
             executor.
         progress: Whether to show on standard error how far this process is, and how many members
@@ -219,26 +221,24 @@ def spread(executor: Any, task: Task, worker: Worker) -> None:
     Raises:
         SamplingError: If a task fails. Then the others have been finished.
     """
-    taken, pending = worker.taken, []
+    taken, waiting, pending = worker.taken, worker.parts(worker.missing()), []
     failed: Exception | None = None
     try:
-        for members in worker.parts(worker.missing()):
+        while waiting or pending:
             try:
-                pending.append(executor.submit(task, members, taken))
+                while waiting and len(pending) < PENDING:
+                    pending.append(executor.submit(task, waiting[0], taken))
+                    waiting, taken = waiting[1:], Evaluations()
             except Exception as error:
-                failed = error
-                break
-            taken = Evaluations()
-        while pending:
+                failed, waiting = failed or error, []
             worker.report(len(worker.store.missing()))
-            done = [one for one in pending if one.done()]
-            for one in done:
+            for one in [one for one in pending if one.done()]:
+                pending.remove(one)
                 try:
                     one.result()
                 except Exception as error:
                     failed = failed or error
-            pending = [one for one in pending if one not in done]
-            time.sleep(0 if not pending else POLL)
+            time.sleep(POLL)
     except BaseException:
         for one in pending:
             one.cancel()

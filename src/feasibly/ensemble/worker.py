@@ -33,7 +33,7 @@ LARGEST = 1e30
 
 @dataclass(frozen=True)
 class Task:
-    """The sampling of some members into a store, as an executor has it done elsewhere.
+    """The sampling of some members into a store, which an executor may do elsewhere.
 
     Attributes:
         kernels: The kernels, one for each attempt, as prepared.
