@@ -26,7 +26,7 @@ FLOORS = [
     ["monitor", "remarks"],
     ["policy", "run"],
     ["api", "ensemble"],
-    ["problems", "audits", "fitness"],
+    ["problems", "audits", "fitness", "adapters"],
     ["cli"],
     ["__init__"],
     ["__main__"],
@@ -47,6 +47,7 @@ SHARED = {
     "models": {"tables"},
     "weather": {"era5", "appa_files", "appa_fields", "bilinear", "tables"},
     "wrappers": set(),
+    "adapters": set(),
 }
 GATHER = {"__init__", "wrap"}  # these bring siblings together
 
@@ -58,6 +59,7 @@ HEAVY = {
     "pandas",
     "xarray",
     "zarr",
+    "deepinv",
     "diffusers",
     "torchvision",
     "appa",
@@ -131,8 +133,14 @@ def test_siblings_do_not_import_one_another():
 
 
 def test_heavy_imports_wait_until_they_are_needed():
-    heavy = [(path, name) for path, name, top in all_imports() if top]
+    heavy = [(path, name) for path, name, top in all_imports() if top and room(path) != "adapters"]
     assert [f"{p} imports {name}" for p, name in heavy if name.split(".")[0] in HEAVY] == []
+
+
+def test_only_a_user_imports_an_adapter():
+    """Each imports its library at its top level."""
+    names = [(path, name) for path, name, _ in all_imports() if room(path) != "adapters"]
+    assert [f"{p} imports {name}" for p, name in names if "feasibly.adapters" in name] == []
 
 
 def test_commands_for_any_problem_know_none():

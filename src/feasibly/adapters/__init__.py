@@ -1,0 +1,1 @@
+"""Adapters of other libraries: a module imports its library, and nothing here imports it."""
