@@ -60,6 +60,7 @@ HEAVY = {
     "xarray",
     "zarr",
     "deepinv",
+    "earth2studio",
     "diffusers",
     "torchvision",
     "appa",
