@@ -61,6 +61,8 @@ HEAVY = {
     "zarr",
     "deepinv",
     "earth2studio",
+    "sbi",
+    "arviz_base",
     "diffusers",
     "torchvision",
     "appa",

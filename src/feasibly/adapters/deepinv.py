@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import deepinv  # ty: ignore[import-not-found]
+import deepinv
 import torch
 from torch import Tensor
 
