@@ -8,10 +8,10 @@ from feasibly.cli import methods
 from feasibly.policy import RULES
 
 from . import paper, records
-from .records import BASE, DEFAULT, ROOT, TRUTH, Record
+from .records import BASE, DEFAULT, ROOT, Record
 from .studies import MEASUREMENTS, audit, defaults, fidelity, find
 from .study import Measurement, Study
-from .tables import ALL, TEXT, Columns, means, parts, pick, render
+from .tables import ALL, TEXT, Columns, means, parts, render
 
 PAGES = [
     ROOT / "README.md",
@@ -159,16 +159,6 @@ def _why(reasons: Mapping[str, str]) -> str:
     return "\n".join(["Why they differ:", "", *(f"* {k}: {v}." for k, v in reasons.items())])
 
 
-README_ROWS = ("default", "PPR", "HDC", "MMPS", "DPS", "post-hoc projection", TRUTH)
-README_COLUMNS = pick("feasible", "on_manifold", "knn", "weight_error", "evaluations")
-
-
-def _readme() -> str:
-    """The README's one table, of Data2D."""
-    known = {row["label"]: row for row in means(records.read("baselines", "data2d"))}
-    return render([known[label] for label in README_ROWS], README_COLUMNS)
-
-
 WEATHER_ROWS: dict[str, tuple[str, ...]] = {
     "state": (DEFAULT, BASE),
     "wind": (DEFAULT, BASE, "PPR, T = 128, 8 iterations"),
@@ -239,7 +229,6 @@ MAKERS: dict[str, Callable[[], str]] = {
     "audit-shipped": lambda: render(
         audit.shipped(records.read("audit", "exact")), audit.SHIPPED_COLUMNS
     ),
-    "readme": _readme,
     "executors": _executors,
     "defaults": _defaults,
     "limits": lambda: render(defaults.limits(records.read("defaults", "exact")), defaults.LIMITS),

@@ -120,7 +120,7 @@ def test_links_of_the_pages_lead_somewhere(page):
 
 def test_the_readme_is_short_tables_are_narrow_and_stored_weights_small():
     words = [word for word in TEXTS[0].read_text().split() if any(c.isalnum() for c in word)]
-    assert len(words) <= 700
+    assert len(words) <= 600
     for page in TEXTS:
         most = 6 if page.name == "README.md" else 7
         for line in page.read_text().splitlines():
