@@ -349,6 +349,28 @@ def gallery(rows: Sequence[Record]) -> Figure:
     return figure
 
 
+def hero(rows: Sequence[Record]) -> Figure:
+    """The truth, a sample that was projected at the end, and one of the default: space to the
+    right, time upward, and the observed rows dotted."""
+    rows = [row for row in rows if row["observation"] == "sine-3" and "picture" in row]
+    pictures = {row["label"]: row["picture_member"] for row in rows}
+    panels = {
+        "truth": rows[0]["picture"],
+        "projected at the end": pictures["post-hoc projection"],
+        "feasibly": pictures[DEFAULT],
+    }
+    figure = _figure(7.6, 2.8)
+    for ax, (label, text) in zip(figure.subplots(1, 3), panels.items(), strict=True):
+        u = unpack(text, (-1,)).astype(float)
+        u = u.reshape(math.isqrt(u.size), -1)
+        ax.imshow(u, origin="lower", cmap="RdBu_r", vmin=-2.7, vmax=2.7)
+        for row in (0, (len(u) - 1) / 2, len(u) - 1):
+            ax.axhline(row, color="k", ls=":", lw=0.8)
+        ax.set_title(label, fontsize=10)
+        ax.set_axis_off()
+    return figure
+
+
 def maps(rows: Sequence[Record]) -> Figure:
     """One member of each method below its reference, of which all fields at noon are observed: the
     wind v, hours as columns."""

@@ -7,7 +7,7 @@ from typing import Any
 from feasibly.minimizers import LBFGS, WarmLBFGS
 from feasibly.samplers import CDIM, ECI, Ancestral, Method
 
-from ..figures import by_hour, gallery, maps, over_time, ranks, strips
+from ..figures import by_hour, gallery, hero, maps, over_time, ranks, strips
 from ..records import PRIOR
 from ..samplers import Make, default, only, paper, post_hoc, ppr
 from ..study import Comparison, Study
@@ -123,7 +123,7 @@ STUDY = Study(
         "ks": Comparison(
             _on_ks,
             COLUMNS["ks"],
-            {"-time": over_time, "-gallery": gallery},
+            {"-time": over_time, "-gallery": gallery, "-hero": hero},
             protocol=dict.fromkeys(("MMPS", "TS", "PDM", "PPR, paper's setting"), (8, 4)),
         ),
         "weather": Comparison(
