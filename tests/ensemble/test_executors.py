@@ -11,7 +11,7 @@ from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 import pytest
 import torch
 
-from feasibly import ensemble
+from feasibly import ensemble, progress
 from feasibly.ensemble import Store, Summary
 from feasibly.errors import SamplingError
 from tests.ensemble.conftest import MEMBERS, draw, toy, values
@@ -36,9 +36,11 @@ class Slow:
         time.sleep(self.seconds)
 
 
-def test_threads_sample_what_one_process_does(path, undisturbed):
+def test_threads_sample_what_one_process_does(path, undisturbed, capsys, monkeypatch):
+    monkeypatch.setattr(progress, "LINES", 0.0)
     with ThreadPoolExecutor(3) as executor:
-        assert draw(path, executor=executor).counted == MEMBERS
+        assert draw(path, executor=executor, progress=True).counted == MEMBERS
+        assert "0 s left  sampling, 8 of 8 finished" in capsys.readouterr().err.splitlines()[-1]
         same(values(path), undisturbed)
         never = lambda call, rows: pytest.fail("a member was sampled again")  # noqa: E731
         assert draw(path, fault=never, executor=executor).counted == MEMBERS

@@ -21,7 +21,7 @@ from ..machine import check_room, is_exhausted
 from ..messages import TRIED, advice, counts, describe
 from ..network import Evaluations, own_mode
 from ..policy import Plan
-from ..progress import shown
+from ..progress import current, shown
 from ..randomness import MemberNoise
 from ..result import Snapshot
 from ..run import dry_run
@@ -32,7 +32,7 @@ from .store import Store
 from .summary import Summary, some
 from .worker import Task, Worker
 
-POLL = 0.1
+POLL = 0.5
 """The seconds between two looks at the tasks of an executor."""
 
 PENDING = 256
@@ -221,8 +221,9 @@ def spread(executor: Any, task: Task, worker: Worker) -> None:
     Raises:
         SamplingError: If a task fails. Then the others have been finished.
     """
-    taken, waiting, pending = worker.taken, worker.parts(worker.missing()), []
-    failed: Exception | None = None
+    left, taken, failed = len(worker.missing()), worker.taken, None
+    waiting, pending = worker.parts(worker.missing()), []
+    worker.report(left)
     try:
         while waiting or pending:
             try:
@@ -231,7 +232,6 @@ def spread(executor: Any, task: Task, worker: Worker) -> None:
                     waiting, taken = waiting[1:], Evaluations()
             except Exception as error:
                 failed, waiting = failed or error, []
-            worker.report(len(worker.store.missing()))
             for one in [one for one in pending if one.done()]:
                 pending.remove(one)
                 try:
@@ -239,6 +239,9 @@ def spread(executor: Any, task: Task, worker: Worker) -> None:
                 except Exception as error:
                     failed = failed or error
             time.sleep(POLL)
+            before, left = left, len(worker.missing())
+            current().advance(task.costs[0] * (before - left))
+            worker.report(left)
     except BaseException:
         for one in pending:
             one.cancel()
