@@ -10,6 +10,10 @@ from .base import TrainConfig
 from .vectors import Vectors
 
 
+LONGER = {"two_moons": (20_000, 3), "slcp": (40_000, 6)}
+"""Steps and layers of the tasks whose posteriors are thin."""
+
+
 class _Simulated(Vectors):
     task: Task
 
@@ -21,10 +25,11 @@ class _Simulated(Vectors):
 
 
 def _recipe(task: Task) -> type[_Simulated]:
+    steps, layers = LONGER.get(task.name, (10_000, 3))
+
     class Simulated(_Simulated):
-        steps = 20_000 if task.name == "two_moons" else 10_000
         config = TrainConfig(f"sbi-{task.name}", steps=steps, batch=512, lr_adam=1e-3)
-        backbone = {"dim": task.dim, "width": 256, "layers": 3, "frequencies": 8}  # noqa: RUF012
+        backbone = {"dim": task.dim, "width": 256, "layers": layers, "frequencies": 8}  # noqa: RUF012
         what = (
             f"parameters and data of sbibm's task {task.name}: {POOL:,} simulations, standardized"
         )
