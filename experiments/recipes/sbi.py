@@ -9,7 +9,6 @@ from ..tasks.sbi import POOL, TASKS, Task
 from .base import TrainConfig
 from .vectors import Vectors
 
-
 LONGER = {"two_moons": (20_000, 3), "slcp": (40_000, 6)}
 """Steps and layers of the tasks whose posteriors are thin."""
 
