@@ -12,8 +12,8 @@
 # # Your constraint
 #
 # A constraint is a function of the samples that is zero where the constraint holds. Its value is
-# the *residual* $r(x)$. The *violation* is the sum of its squares, $c(x) = \sum_i r_i(x)^2$. A sample
-# is feasible if its violation is at most the *tolerance*.
+# the *residual* $r(x)$, and the sum of its squares is the *violation*, $c(x) = \sum_i r_i(x)^2$. A
+# sample is feasible if its violation is at most the *tolerance*.
 
 # %%
 import matplotlib.pyplot as plt
@@ -32,11 +32,11 @@ denoiser = priors.load("checkerboard")
 # | $A(x) = y$, known exactly | `Observation(A, y, tolerance)`, `Linear(matrix, y, tolerance)` |
 # | $A(x) = y$ + errors, measured | `Observation(A, y, noise=std)`, `Linear(matrix, y, noise=std)` |
 # | $c(x) = 0$, where $c \ge 0$ | `Scalar(c, tolerance)` |
-# | several | `Composite([a, b])` |
-# | another $y$ for each member | `EachMember(constraint, targets)` |
+# | several constraints at once | `Composite([a, b])` |
+# | another $y$ for each sample | `EachMember(constraint, targets)` |
 #
-# The function gets all members at once, with shape (B, *), and returns (B, ...). A sample's residual
-# depends on that sample alone.
+# The function receives all samples at once, with shape (B, *), and returns (B, ...). Each residual
+# must depend on its own sample only.
 
 
 # %%
@@ -62,14 +62,14 @@ for ax, (name, constraint) in zip(axes, examples.items(), strict=True):
 plt.show()
 
 # %% [markdown]
-# Samples inside of an inequality keep the model's distribution. Few of them lie on the boundary
-# ([how few](../default.md)).
+# Given an inequality, samples in the interior keep the model's distribution, and few lie on the
+# boundary ([how few](../default.md)).
 #
-# ## Observations with errors
+# ## Noisy measurements
 #
-# A measurement has errors. Give their standard deviation as `noise`: one number, one for each
-# value, or a covariance. The samples are then of the posterior. Exact constraints may stand beside
-# it.
+# For a measurement with errors, pass their standard deviation as `noise`: one number, one for each
+# component, or a covariance matrix. The samples then follow the posterior. Noisy measurements and
+# exact constraints can be combined.
 
 # %%
 measured = feasibly.Observation(lambda x: x[:, 0], torch.tensor(0.8), noise=0.1)
@@ -78,17 +78,17 @@ both = feasibly.Composite([measured, circle])
 print(feasibly.sample(denoiser, both, 64, shape=(2,), seed=0))
 
 # %% [markdown]
-# *Chi-square a value* is the mean square of the misfits, in units of their errors. On average over
-# many values it is one. For one value it can be any number. `feasible` is of the exact part. In a
-# `Composite` each part is divided by its own tolerance, so that the whole has the tolerance 1.
-# Methods that cannot take noise refuse it ([how right](../noise.md)). For tables of stations, see
-# [Stations](stations.py).
+# *Chi-square a value* is the mean squared misfit, in units of the measurement errors. Over many
+# components it averages one; for a single component it can be any number. `feasible` refers to the
+# exact part only. In a `Composite` each part is divided by its own tolerance, so that the whole
+# has the tolerance 1. Methods that cannot handle noise refuse it. See also the
+# [accuracy](../noise.md), and [Stations](stations.py) for tables of reports.
 #
-# ## By name, and in your units
+# ## Built-in constraints, and physical units
 #
-# Common constraints have names: masks, integrals, energies, divergence, spectra, obstacles and
-# [more](../api/constraints.md). Most models see standardised data. State the constraint in physical
-# units, and convert it by `in_units`.
+# Masks, integrals, energies, divergence, spectra, obstacles and [more](../api/constraints.md) are
+# built in. Most models work on standardised data: state the constraint in physical units, and
+# convert it by `in_units`.
 
 # %%
 field = torch.randn(1, 24, 24, generator=torch.Generator().manual_seed(0))
@@ -105,15 +105,16 @@ for name, constraint in wanted.items():
 # %% [markdown]
 # ## Choose the tolerance
 #
-# The tolerance bounds a **sum of squares**. If each of $m$ residuals may be off by $e$, write
-# `tolerance = m * e**2`.
+# The tolerance bounds a **sum of squares**. If each of $m$ residual components may be off by $e$,
+# pass `tolerance = m * e**2`, or bound every component by `atol=e` instead.
 #
-# * **Too small**: float32 resolves numbers of size $s$ to about $10^{-6} s$. So a tolerance below
-#   $m (10^{-6} s)^2$ is out of reach. If you need less, sample in `dtype=torch.float64`.
-# * **Too large**: samples stop once they are within the tolerance, and gather at the edge of the band.
+# * **Too small.** float32 resolves numbers of size $s$ to about $10^{-6} s$, so that a tolerance
+#   below $m (10^{-6} s)^2$ cannot be met. If you need less, sample with `dtype=torch.float64`.
+# * **Too large.** Samples stop as soon as they are within the tolerance, and gather at the edge of
+#   the allowed band.
 #
-# Here a circle is the difference of two large numbers. float32 calls samples feasible that are not, and
-# the run warns.
+# Here the residual of a circle is the difference of two large numbers. In float32, samples count
+# as feasible that are not, and the run warns.
 
 
 # %%
@@ -131,8 +132,8 @@ for dtype in (torch.float32, torch.float64):
 # %% [markdown]
 # ## Mistakes that are caught
 #
-# The residual is differentiated. Square roots and norms give NaN at zero, and `torch.where` does not
-# hide it. A run first tests the constraint on two samples.
+# The residual is differentiated. Square roots and norms have the derivative NaN at zero, and
+# `torch.where` does not hide it. A run first tests the constraint on two samples.
 
 # %%
 mistakes = {
@@ -151,8 +152,8 @@ for name, constraint in mistakes.items():
         print(f"{name}:\n  {error}\n")
 
 # %% [markdown]
-# A function without derivatives, such as another program, goes into `BlackBox`. It takes two
-# evaluations for each element of a sample.
+# A function without derivatives, such as another program, can be wrapped in `BlackBox`. A gradient
+# then takes two evaluations for each element of a sample.
 #
-# No test shows whether your model can satisfy the constraint. [Read the report](report.py) says how
-# to find out, and [Can I trust it?](trust.py) how to test the sampler.
+# Whether your model can satisfy the constraint shows only in a run: [Read the report](report.py).
+# [Can I trust it?](trust.py) tests the sampler.

@@ -9,12 +9,12 @@
 # ---
 
 # %% [markdown]
-# # Extending
+# # Extending feasibly
 #
 # A constraint, a method and an experiment are one class or one object each. This page writes one
-# of each and runs them. The last section says where their files go.
+# of each and runs them, and the last section says where the files go.
 #
-# To run this page elsewhere, put {download}`small.py` beside it.
+# To run this page elsewhere, put {download}`small.py` next to it.
 
 # %%
 import sys
@@ -39,10 +39,10 @@ sys.path.insert(0, str(Path(feasibly.__file__).parents[2]))  # for the experimen
 # %% [markdown]
 # ## A constraint
 #
-# Write `residual`, from (B, *) to (B, m), and take a tolerance. Nothing else is needed. Some methods
-# use a `projection` in closed form. If the residual is linear, up to a constant, the line
-# `linear = True` provides one. The property `equalities` is the equality part of the constraint: by
-# default all of it, None for an inequality.
+# Write `residual`, a function from (B, *) to (B, m), and accept a tolerance. Nothing else is
+# required. Some methods use a `projection` in closed form; if the residual is affine, the line
+# `linear = True` provides it. The property `equalities` is the equality part of the constraint:
+# all of it by default, and None for an inequality.
 
 
 # %%
@@ -73,8 +73,8 @@ result = feasibly.sample(denoiser, constraint, 64, shape=(2,), attempts=9)
 print(f"{int(result.feasible.sum())} of 64 feasible")
 
 # %% [markdown]
-# Write two tests for every constraint: residuals are zero for a feasible sample, and gradients are
-# those of finite differences.
+# Write two tests for every constraint: the residual is zero for a feasible sample, and its
+# gradient agrees with finite differences.
 
 # %%
 x = torch.randn(4, 2, dtype=torch.float64, requires_grad=True)
@@ -83,10 +83,10 @@ print(torch.autograd.gradcheck(constraint.residual, x))
 # %% [markdown]
 # ## A method
 #
-# Write a frozen dataclass with a `step`, from states at time t to states at time s. A step returns
-# the states with the clean estimate behind them. Call `predict` and `renoise` as you need them. The
-# run adds the loop, the seeds, the attempts, the batches, the counts and the errors. The class
-# attributes are the method's row in the table of methods.
+# Write a frozen dataclass with a `step`, which moves states from time t to time s, and returns
+# them with the clean estimates from which they were made. Call `predict` and `renoise` as you need
+# them. The run adds everything else: the loop, seeds, attempts, batches, counts and error
+# messages. The class attributes are the method's row in the table of methods.
 
 
 # %%
@@ -123,8 +123,8 @@ method = ProjectAndRenoise()
 print(feasibly.sample(denoiser, constraint, 64, shape=(2,), method=method))
 
 # %% [markdown]
-# Test it where the answer is known. Under a Gaussian prior and a linear constraint the constrained
-# distribution is Gaussian: the spread of the free directions should be 1.
+# Test it where the answer is known. For a Gaussian prior and a linear constraint the constrained
+# distribution is Gaussian, and the spread of the free directions should be 1.
 
 # %%
 gaussian = feasibly.oracles.Gaussian(torch.zeros(8), torch.eye(8), feasibly.schedules.LogLogit())
@@ -136,13 +136,14 @@ for name, method in methods.items():
     print(f"{name:>5}: mean {free.mean():+.2f}, spread {free.std():.2f}")
 
 # %% [markdown]
-# It has the same bias as PPR, for the same reason: a point estimate in place of a posterior sample.
+# The new method is biased like PPR, and for the same reason: it takes a point estimate in place of
+# a posterior sample.
 #
 # ## An experiment
 #
-# A *study* is a question and the samplers that answer it. A *bench* is a problem as studies see
-# it: settings, references, scores. Together they give records, one line of JSON a setting, and a
-# table. A run that was stopped goes on where it stopped.
+# A *study* is a question, together with the samplers that answer it. A *bench* is a problem as
+# studies see it: settings, references and scores. Together they produce records, one line of JSON
+# for each setting, and a table. An interrupted run continues where it stopped.
 
 # %%
 from experiments import records, tables
@@ -193,5 +194,5 @@ for row in means:
 # | a study | `experiments/studies/NAME.py`, with a `STUDY` | add it to the list in `experiments/studies/__init__.py` |
 # | a problem | `src/feasibly/problems/NAME.py`, and its bench in `experiments/benches/` | imitate `ks.py` and `observed.py` |
 #
-# Files of one folder do not import one another, except its `base.py`. So deleting a method deletes
-# one file, its test, and its rows. `CONTRIBUTING.md` has the rest.
+# Files in one folder do not import one another, except its `base.py`. To delete a method, you
+# therefore delete one file, its test and its rows. `CONTRIBUTING.md` describes the rest.

@@ -11,14 +11,14 @@
 # %% [markdown]
 # # Flow models
 #
-# A flow-matching model predicts a velocity $v$ and not the noise. Its path is
-# $x_s = s \, x_0 + (1 - s) \, \epsilon$. If noise and data are paired independently, the posterior
-# mean is $x_s + (1 - s) \, v$. So `wrap` makes a denoiser of the model, and every method and every
-# constraint works as before.
+# A flow-matching model predicts a velocity $v$ instead of the noise. Can you constrain it in the
+# same way? Yes: its path is $x_s = s \, x_0 + (1 - s) \, \epsilon$. If noise and data were paired
+# independently, the posterior mean is $x_s + (1 - s) \, v$. `wrap` therefore makes a denoiser of
+# the model, and every method and every constraint works as before.
 #
-# This page takes a flow-matching prior of the paths of [Trajectories](trajectories.py).
+# This page uses a flow-matching prior for the paths of [Trajectories](trajectories.py).
 #
-# To run this page elsewhere, put {download}`small.py` beside it.
+# To run this page elsewhere, put {download}`small.py` next to it.
 
 # %%
 import warnings
@@ -72,13 +72,13 @@ denoiser = feasibly.wrap(network, "torchcfm", data=data[:512])
 print(denoiser)
 
 # %% [markdown]
-# A network called as `net(x, s)` is of the kind `"flow_matching"`. State another path by
-# `schedule=Flow(A, S)`, or by the library's own path or matcher. `wrap` reads flows that run from
-# data to noise, as in diffusers, from their scheduler.
+# If the network is called as `net(x, s)`, its kind is `"flow_matching"`. State another path by
+# `schedule=Flow(A, S)`, or by the path or matcher of the library itself. Flows that run from data
+# to noise, as in diffusers, are read from their scheduler.
 #
 # ## The same constraint
 #
-# The constraint has a start, a goal and obstacles, as before.
+# As in [Trajectories](trajectories.py), the constraint has a start, a goal and obstacles.
 
 # %%
 DISCS = torch.tensor([[-0.7, 0.3], [0.0, -0.4], [0.55, 0.35]])
@@ -131,15 +131,16 @@ compare(
 )
 
 # %% [markdown]
-# All paths end at the goal and keep out. PPR projects through the network, and bends paths early.
-# HDC moves points the shortest way, out of a disc or to the goal. It gives up the constant speed.
-# PCFM keeps its noise, which sends some paths elsewhere. It bends them at their ends.
+# All paths end at the goal and avoid the obstacles. PPR projects through the network, and bends
+# the paths early. HDC moves points the shortest way, out of a disc or to the goal, and thereby
+# gives up the constant speed. PCFM keeps its initial noise, which sends some paths elsewhere, so
+# that it bends them at their ends.
 #
 # ## Methods made for flows
 #
-# ECI and PCFM go from noise to data in few steps. They keep their noise, since the two ends of a
-# straight path belong together. ECI needs a projection in closed form. `Mask` has one, so here are
-# start and goal without obstacles.
+# ECI and PCFM go from noise to data in few steps. They keep their noise, because the two ends of a
+# straight path belong together. ECI needs a projection in closed form. `Mask` has one, so here we
+# use the start and the goal without obstacles.
 
 # %%
 compare(
@@ -152,14 +153,14 @@ compare(
 )
 
 # %% [markdown]
-# With fixed noise, the paths stay where the noise sent them, and only their ends move.
-# With fresh noise they find the goal, but their spread is too narrow.
+# With fixed noise, the paths stay where the noise sent them, and only their ends move. With fresh
+# noise they find the goal, but their spread is too narrow.
 #
-# ## What a flow must be
+# ## Which flows are supported
 #
-# Renoising samples the Gaussian path around a clean sample. That is the path of training only if
-# noise and data were paired independently, and the noise was white. `wrap` warns of pairs by
-# optimal transport, and refuses other noise.
+# Renoising samples the Gaussian path around a clean sample. This is the path of training only if
+# noise and data were paired independently, and if the noise was white. `wrap` warns of
+# optimal-transport pairs, and refuses other noise.
 
 # %%
 with warnings.catch_warnings(record=True) as caught:

@@ -11,14 +11,15 @@
 # %% [markdown]
 # # Fluid
 #
-# A field of velocities is known at twenty-four points, and the fluid is incompressible. What does
-# the rest of the field look like? A diffusion model knows how turbulence looks. Divergence and
+# The velocity of an incompressible fluid is known at twenty-four points. What does the rest of the
+# field look like? A diffusion model knows how turbulence looks, while the divergence and the
 # observations are constraints.
 #
-# This page makes the data, trains a small prior on them, and samples. The weights are stored
-# beside the page. Without them, training takes five minutes on one core.
+# This page makes the data, trains a small prior, and samples. It names PPR, the paper's method;
+# leave out `method` for the default. The weights are stored next to the page; without them,
+# training takes five minutes on one core.
 #
-# To run this page elsewhere, put {download}`small.py` beside it.
+# To run this page elsewhere, put {download}`small.py` next to it.
 
 # %%
 import math
@@ -38,9 +39,10 @@ from feasibly.samplers import PostHoc
 # %% [markdown]
 # ## The data
 #
-# The data are two-dimensional turbulence on a periodic square. A spectral solver of the vorticity
-# equation has 48 x 48 points, viscosity and drag, and random stirring on a ring of wavenumbers.
-# Snapshots keep the waves that 24 x 24 points resolve, so that they are free of divergence.
+# The data are two-dimensional turbulence on a periodic square. A spectral solver integrates the
+# vorticity equation on 48 x 48 points, with viscosity, drag, and random forcing on a ring of
+# wavenumbers. The snapshots keep the waves that 24 x 24 points resolve, so that they are free of
+# divergence.
 
 
 # %%
@@ -91,8 +93,8 @@ train.shape, test.shape
 # %% [markdown]
 # ## The prior
 #
-# A small U-shaped network with circular padding behind EDM's preconditioning. It is not built to
-# be free of divergence. It learns that roughly.
+# The prior is a small U-shaped network with circular padding and EDM's preconditioning. It is not
+# divergence-free by construction, but learns this property approximately.
 
 # %%
 torch.manual_seed(0)
@@ -114,8 +116,8 @@ def loss(x: Tensor) -> Tensor:
 kept("fluid", network, lambda steps: fit(network, loss, sample, steps, batch=16), steps=2400)
 
 # %% [markdown]
-# Look at samples of the prior before you constrain it. The top row is the vorticity of the data,
-# the bottom row that of samples.
+# Look at samples of the prior before you constrain it. The top row shows the vorticity of the
+# data, and the bottom row that of samples.
 
 # %%
 H = 2 * math.pi / 24
@@ -146,10 +148,10 @@ plt.show()
 # %% [markdown]
 # ## The constraints
 #
-# The velocity is known at twenty-four points of a field that the prior has not seen (48 numbers).
-# The divergence is zero everywhere (576 numbers). The tolerances allow an error of 0.01 standard
-# deviations at each point, and a mean squared divergence of 1e-6. The mean squared vorticity is
-# about 10.
+# The velocity is known at twenty-four points of a field that the prior has not seen (48 numbers),
+# and the divergence is zero everywhere (576 numbers). The tolerances allow an error of 0.01
+# standard deviations at each point, and a mean squared divergence of 1e-6. For comparison, the
+# mean squared vorticity is about 10.
 
 # %%
 truth = test[0]
@@ -170,8 +172,8 @@ result = feasibly.sample(denoiser, both, members, shape, method=feasibly.TunedPP
 print(result)
 
 # %% [markdown]
-# The post-hoc projection samples without the constraint, and moves each sample to a feasible one
-# at the end.
+# For comparison, a post-hoc projection samples without the constraint, and moves each sample to a
+# feasible one at the end.
 
 # %%
 search = feasibly.minimizers.LBFGS(steps=short(400, 4))
@@ -191,14 +193,14 @@ show(axes[4], post_hoc.samples[0], "post-hoc projection")
 plt.show()
 
 # %% [markdown]
-# Both are feasible. But the post-hoc projection changes its samples at twenty-four points only. It
-# leaves spikes that no fluid has, and a wrong flow in between. PPR carries the observations to the
-# rest of the field through the prior.
+# Both are feasible. However, the post-hoc projection changes its samples at the twenty-four points
+# only: it leaves spikes that no fluid has, and a wrong flow between them. PPR uses the prior to
+# carry the observations to the rest of the field.
 #
-# ## How good is it?
+# ## How accurate is it?
 #
-# The truth is known here, so the page measures errors of single members, of their mean (skill), and
-# how far members are apart (spread). A constant guess of zero has an error of 1.
+# Because the truth is known here, we can measure the error of single samples and of their mean
+# (skill), and how far the samples are apart (spread). A constant guess of zero has an error of 1.
 
 # %%
 reference = truth[None, None]  # one case, one time
@@ -214,13 +216,14 @@ for name, run in {"PPR": result, "post-hoc projection": post_hoc}.items():
     print(f"{name:>20}: " + ", ".join(f"{k} {v.item():.2f}" for k, v in scores.items()))
 
 # %% [markdown]
-# PPR's members are close to the truth, but too close to one another: spread over skill is well
-# below 1. [The report](report.py#spread-and-skill) says why. Do not take error bars from this
-# ensemble.
+# PPR's samples are close to the truth, but too close to one another: spread over skill is well
+# below 1. [Read the report](report.py#spread-and-skill) explains why. Do not take error bars from
+# this ensemble.
 #
-# ## On the data's support?
+# ## Does the spectrum agree?
 #
-# A spectrum shows what the eye may miss. This is the energy by wavenumber, averaged over fields.
+# A spectrum shows what the eye may miss. The next figure has the energy at each wavenumber,
+# averaged over fields.
 
 # %%
 figure, ax = plt.subplots(figsize=(5.5, 3.4), layout="constrained")
@@ -238,6 +241,6 @@ ax.legend()
 plt.show()
 
 # %% [markdown]
-# The post-hoc projection has a hundred times the data's energy at small scales. PPR has a half to
-# a third of it: members are somewhat too smooth, as their spread is too narrow. If the spectrum
-# matters to you, state it as a constraint too (`feasibly.constraints.Spectrum`).
+# At small scales the post-hoc projection has a hundred times the energy of the data. PPR has a
+# half to a third of it: its samples are somewhat too smooth, as their spread is too narrow. If the
+# spectrum matters to you, add it as a constraint (`feasibly.constraints.Spectrum`).

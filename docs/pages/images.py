@@ -9,14 +9,15 @@
 # ---
 
 # %% [markdown]
-# # Images
+# # Images: in-painting, brightness, symmetry
 #
-# The model is a diffusion model of handwritten digits, 8 x 8 pixels, as diffusers keeps it in a
-# folder. We complete half of an image, set its brightness, and ask for symmetry.
+# Can you complete half of an image, set its brightness, or ask for symmetry, without training a
+# model for each task? Here the model is a diffusion model of handwritten digits with 8 x 8 pixels,
+# in a folder as diffusers writes it. It is small because it is trained on this page; a large one
+# works in the same way. The page names PPR, the paper's method; leave out `method` for the
+# default.
 #
-# The model is small because it is trained here. A large one works in the same way.
-#
-# To run this page elsewhere, put {download}`small.py` beside it.
+# To run this page elsewhere, put {download}`small.py` next to it.
 
 # %%
 import matplotlib.pyplot as plt
@@ -49,7 +50,7 @@ train.shape, f"standard deviation {train.std():.2f}"
 # ## The prior
 #
 # A `UNet2DModel` predicts the noise, with a `DDPMScheduler`. `save_pretrained` of both writes the
-# folder that the library reads.
+# folder that feasibly reads.
 
 # %%
 FOLDER = WEIGHTS / "digits"
@@ -90,13 +91,13 @@ denoiser = feasibly.wrap(FOLDER, data=test[:64])
 print(denoiser)
 
 # %% [markdown]
-# `wrap` also tests that the network denoises the given images. The folder's scheduler states the
-# noise, the steps and the scaling.
+# `wrap` also tests that the network denoises the images in `data`. The folder's scheduler states
+# the noise levels, the steps and the scaling.
 #
-# ## On the data's support?
+# ## Do samples look like digits?
 #
 # There is no formula for "looks like a digit". Two checks help: the distance to the nearest
-# training image, and what a classifier says. *Near* means within the distance of 99 % of the
+# training image, and the verdict of a classifier. *Near* means within the distance of 99 % of the
 # held-out images.
 
 # %%
@@ -139,8 +140,8 @@ report("prior", free)
 # %% [markdown]
 # ## In-painting
 #
-# The upper half of an image is known, to a fifth of a grey level. The data's standard deviation is
-# 0.75 and not 1, so scale the noise level at which PPR begins to project.
+# The upper half of an image is known, to a fifth of a grey level. The standard deviation of the
+# data is 0.75 and not 1, so we scale the noise level at which PPR starts to project.
 
 # %%
 known = torch.zeros(shape, dtype=torch.bool)
@@ -160,11 +161,11 @@ for index in range(short(3, 1)):
 show(rows)
 
 # %% [markdown]
-# The completions continue the strokes of the known half. They differ little from one another: half
-# of 64 pixels leaves little open, and PPR's spread is too narrow
-# ([Read the report](report.py#spread-and-skill)).
+# The completions continue the strokes of the known half. They differ little from one another,
+# because half of 64 pixels leaves little open, and because PPR's spread is too narrow ([Read the
+# report](report.py#spread-and-skill)).
 #
-# The post-hoc projection paints the known half over a finished image. If the halves belong to
+# A post-hoc projection paints the known half over a finished image. If the halves belong to
 # different digits, they do not meet.
 
 # %%
@@ -176,8 +177,8 @@ show({"post-hoc projection": painted.samples, "PPR": run.samples})
 # %% [markdown]
 # ## Brightness
 #
-# The brightness is one number, the mean of all pixels. The data's is at -0.39, and varies little.
-# We ask for less and for more ink.
+# The brightness is a single number, the mean of all pixels. In the data it is -0.39 and varies
+# little. We ask for less ink and for more.
 
 # %%
 print(f"data: mean {train.mean():.2f}, spread {train.mean(dim=(1, 2, 3)).std():.2f}")
@@ -192,8 +193,8 @@ show(rows)
 # %% [markdown]
 # ## Symmetry
 #
-# Any differentiable function can be a constraint. Here the right half is the mirror image of the
-# left one, with 32 residuals.
+# Any differentiable function can be a constraint. Here the right half must be the mirror image of
+# the left half, which gives 32 residual components.
 
 
 # %%
@@ -209,15 +210,15 @@ report("post-hoc projection", mirrored)
 show({"PPR": run.samples, "post-hoc projection": mirrored.samples})
 
 # %% [markdown]
-# PPR turns to the digits that are symmetric: 0, 1 and 8. The post-hoc projection takes any digit
+# PPR chooses the digits that are symmetric: 0, 1 and 8. The post-hoc projection takes any digit,
 # and averages it with its mirror image.
 #
 # ## What to know
 #
-# * Nothing is clipped. A scheduler's `step` often clips the estimate to [-1, 1]. The wrapped
-#   network does not, since a clipped estimate has no gradient. State `Bounds(-1, 1, tolerance)` as
-#   well if values must stay within.
-# * A model of latents needs the constraint behind its decoder, see [Bring your
+# * Nothing is clipped. A scheduler's `step` often clips the estimate to [-1, 1], but the wrapped
+#   network does not, because a clipped estimate has no gradient. If pixels must stay within that
+#   range, add `Bounds(-1, 1, tolerance)`.
+# * A latent model needs the constraint behind its decoder, see [Your
 #   model](model.py#models-of-latents).
-# * The prior sees 8 x 8 pixels and was trained for minutes on 1437 images. It may repeat images
-#   that it has learned by heart. The distances above do not show that.
+# * The prior was trained for minutes on 1437 images of 8 x 8 pixels. It may reproduce images that
+#   it has memorised, which the distances above do not show.

@@ -11,10 +11,11 @@
 # %% [markdown]
 # # Your model
 #
-# feasibly needs one thing of a model: the mean of the clean sample, given a noisy one. Most
-# networks predict something else: the noise, a velocity, a score. `feasibly.wrap` translates.
+# feasibly needs one thing from a model: the mean of the clean sample, given a noisy one. Most
+# networks predict something else, such as the noise, a velocity or a score. `feasibly.wrap`
+# translates.
 #
-# Here a shipped prior takes the place of your network. It predicts the noise, under the schedule of
+# Here a shipped prior plays the part of your network. It predicts the noise, with the schedule of
 # DDPM.
 
 # %%
@@ -37,18 +38,18 @@ def network(x_t, t):
 # %% [markdown]
 # ## Wrap it
 #
-# Say what the network predicts, and the schedule of its training. Print the result, and read what
-# it assumes.
+# State what the network predicts and with which schedule it was trained, and check what the
+# printed result assumes.
 
 # %%
 denoiser = feasibly.wrap(network, "eps", schedule=VP())
 print(denoiser)
 
 # %% [markdown]
-# | your model | how |
+# | your model | how to wrap it |
 # |---|---|
 # | a network, by what it predicts | `wrap(net, "x0")`, `"eps"`, `"v"`, `"score"` or `"velocity"`, with its `schedule` |
-# | a network that takes the number of a step | `time=lambda t: 999 * t`; `(999 * t).round().long()` if it looks it up |
+# | a network that takes the number of a step | `time=lambda t: 999 * t`; `(999 * t).round().long()` if it looks up the step |
 # | diffusers: hub, folder, pipeline, model | `wrap("hub:org/name")`, `wrap("folder")`, `wrap(pipeline)`, `wrap(model, schedule=scheduler)` ([Images](images.py)) |
 # | EDM, EDM2, k-diffusion: D(x, sigma) | `wrap(net, "edm")` |
 # | score_sde | `wrap(net, "score_sde", VP())`, `SubVP()` or `VE(...)` |
@@ -56,10 +57,12 @@ print(denoiser)
 # | PhysicsNeMo | `wrap(predictor, "physicsnemo", scheduler)` |
 # | azula, or any callable `(x_t, t)` with a `schedule` | as it is |
 #
+# [Does my network work?](../networks.md) lists the architectures that were tested.
+#
 # ## Test it
 #
-# Most mistakes are silent: a wrong sign or a reversed time also gives samples, but bad ones. Pass
-# some clean samples as `data`, and `wrap` tests the network on them. Here are two mistakes.
+# A wrong sign or a reversed time raises no error, but yields bad samples. Pass some clean samples
+# as `data`, so that `wrap` tests the network on them. Here are two mistakes.
 
 # %%
 from feasibly.problems.distributions import Checkerboard
@@ -78,22 +81,23 @@ for name, options in wrong.items():
         print(f"wrapped {name}:\n{error}\n")
 
 # %% [markdown]
-# ## Data as they are
+# ## The scale of your data
 #
-# Data need not be standardised, but the schedule's noise levels must fit them: the lowest at most a
-# fifth of each channel's standard deviation, and the highest at least five times as large. A run,
-# `wrap(..., data=)` and `check` compare them, and name the channel that does not fit. A channel is
-# the first axis of a sample, or an element of a vector.
+# Data need not be standardised, but the noise levels must fit them: the lowest should be at most a
+# fifth of each channel's standard deviation, and the highest at least five times that. A run,
+# `wrap(..., data=)` and `check` name a channel that does not fit. (A channel is an index of a
+# sample's first axis.)
 #
-# * **A mean far from zero** is found by `feasibly.sample`, for each member under its own conditions.
-#   With `data`, or with `mean` and `scale`, runs begin with what you give. Then the highest noise may
-#   be as low as twice the standard deviation.
-# * **Channels of unlike scale** are sampled in units of each.
-# * **Centred data**, such as molecules around zero, are recognised in `data`, and states are projected
-#   onto such samples. Without `data`, give `project=lambda x: x - x.mean(1, keepdim=True)`.
-# * **Padding**: give `project=lambda x: mask * x`. Otherwise padded elements keep their noise.
-# * **Periodic coordinates**, such as angles, are right up to whole periods. State the constraint
-#   through sines and cosines.
+# * **A mean far from zero** is estimated by `feasibly.sample`, for each sample under its own
+#   conditions. If you pass `data`, or `mean` and `scale`, a run starts from those, and the highest
+#   noise may then be as low as twice the standard deviation.
+# * **Channels of different scale** are sampled in units of each.
+# * **Centred data**, such as molecules whose atoms have mean zero, are recognised in `data`, and
+#   states are projected onto such samples. Without `data`, pass `project=lambda x: x - x.mean(1,
+#   keepdim=True)`.
+# * **Padding** needs `project=lambda x: mask * x`. Otherwise padded elements keep their noise.
+# * **Periodic coordinates**, such as angles, come out right up to whole periods. State the
+#   constraint through sines and cosines.
 
 # %%
 molecule = torch.randn(64, 5, 3, generator=torch.Generator().manual_seed(0))
@@ -115,8 +119,8 @@ print(result.samples.mean(dim=1).abs().max(), int(result.feasible.sum()), "of 64
 # %% [markdown]
 # ## Labels and context
 #
-# Give class labels or context as `conditions`: one row for each member, or one row for all. This
-# network takes a shift of the board. Half of the members are shifted by ten.
+# Pass class labels or context as `conditions`, with one row for each sample, or one row for all.
+# This network is conditioned on a shift of the board, which is ten for half of the samples.
 
 
 # %%
@@ -134,8 +138,9 @@ print(result.samples[:32].mean(dim=0), result.samples[32:].mean(dim=0))
 # %% [markdown]
 # ## Models of latents
 #
-# If the model makes latents, state the constraint on decoded samples. Any differentiable function
-# can decode. For the autoencoder of a diffusers pipeline, use `feasibly.LatentDecoder(vae)`.
+# If the model generates latents, state the constraint on decoded samples. Any differentiable
+# function can decode. For the autoencoder of a diffusers pipeline, use
+# `feasibly.LatentDecoder(vae)`.
 
 
 # %%
@@ -150,8 +155,8 @@ print(decode(result.samples).sum(dim=1)[:4], int(result.feasible.sum()), "of 64 
 # %% [markdown]
 # ## No network
 #
-# Where you know the mean of the clean sample, write it down. The time has no axes. This one is of
-# normal data with independent elements of standard deviation 2.
+# If you know the mean of the clean sample in closed form, write it down. `t` is a scalar tensor.
+# This denoiser is exact for normal data with independent elements of standard deviation 2.
 
 
 # %%
@@ -169,18 +174,19 @@ print(feasibly.sample(Normal(), sphere, 64, shape=(2,)))
 # %% [markdown]
 # ## Before a long run
 #
-# * **Test on a few states.** This prints the denoising error at each noise level, the time and
-#   memory of an evaluation, and whether gradients are finite:
+# * **Test a few states.** This command prints the denoising error at each noise level, the time
+#   and memory of an evaluation, and whether gradients are finite:
 #
 #   ```shell
 #   python -m feasibly check --denoiser my_project:denoiser --constraint my_project:constraint --shape 32 32
 #   ```
 #
-# * **Steps.** A network that knows whole steps alone, and rounds the time it gets, is sampled right up
-#   to the spacing of its steps: with a thousand, no difference was measured.
-# * **Precision.** Weights in half precision move the estimate by about 0.001, so that no sample meets
-#   a tight tolerance. `feasibly.MixedPrecision(denoiser)` uses bfloat16 at high noise only.
-# * **Compilation.** Networks of `torch.compile` are taken. A step takes several backward passes, so
-#   first `import torch._functorch.config` and set `torch._functorch.config.donated_buffer = False`.
+# * **Discrete steps.** If a network knows integer steps only and rounds its time, the samples are
+#   right up to the spacing of these steps. With a thousand steps, no difference was measured.
+# * **Precision.** Weights in half precision change the estimate by about 0.001, so that no sample
+#   meets a tight tolerance. `feasibly.MixedPrecision(denoiser)` uses bfloat16 at high noise only.
+# * **Compilation.** Networks from `torch.compile` work. Because a step takes several backward
+#   passes, first `import torch._functorch.config` and set `torch._functorch.config.donated_buffer
+#   = False`.
 #
-# Next: [state your constraint](constraint.py).
+# Next: [Your constraint](constraint.py).

@@ -11,24 +11,26 @@
 # %% [markdown]
 # # Quick start
 #
+# This page samples a model of points in the plane, given that the points lie on a circle.
+#
 # ## Install
 #
-# In a virtual environment with Python 3.11 or later, in the folder of the clone:
+# With Python 3.11 or later, in a virtual environment and the folder of the clone:
 #
 # ```shell
 # pip install torch==2.13.0 -e .
 # ```
 #
-# If you have torch already, leave it out.
+# [Install](../install.md) describes the extras.
 #
 # ## Sample
 #
 # You need two things:
 #
-# * A **denoiser**, made of a pretrained model. This one comes with the package. It was trained on
-#   points of a checkerboard in the plane.
+# * A **denoiser**, made from a pretrained model. This one is shipped with the package, and was
+#   trained on points of a checkerboard.
 # * A **constraint**: a function that is zero where the constraint holds, and a tolerance. The
-#   function gets all samples at once, with shape (B, 2), and returns one number for each.
+#   function receives all samples at once, with shape (B, 2), and returns one number for each.
 
 # %%
 import feasibly
@@ -46,24 +48,23 @@ result = feasibly.sample(denoiser, circle, 256, shape=(2,), seed=0)
 print(result)
 
 # %% [markdown]
-# `feasibly.sample` chooses the method and its settings, and says why. [Read the report](report.py)
-# explains each line.
+# `feasibly.sample` chooses a method and its settings, and says why. [Read the report](report.py)
+# explains each of these lines.
 #
-# * `result.samples` has the samples, with shape (256, 2).
-# * `result.feasible` marks the members within the tolerance.
-# * `result.plausible` marks the members that look like data to the model.
+# * `result.samples` holds the samples, with shape (256, 2).
+# * `result.feasible` marks the samples that meet the constraint within the tolerance.
+# * `result.plausible` marks the samples that look like data to the model.
 #
-# On a terminal and in a notebook a line shows how far the run is, from its first second on, with the
-# time left. Before a run of more than ten seconds a sentence says what it is expected to cost.
-# `progress=True` shows them elsewhere too, for example in the log of a job, and `progress=False`
-# nowhere. `feasibly.plan(denoiser, circle, shape=(2,)).estimate(256)` returns that sentence without
-# sampling: the network evaluations of each of 256 samples, and the time at the measured rate.
+# A terminal or a notebook shows the progress, and the expected cost if it is more than ten
+# seconds. `progress=True` shows both elsewhere, for example in the log of a job.
+# `feasibly.plan(denoiser, circle, shape=(2,)).estimate(256)` returns the cost of 256 samples
+# without drawing them.
 #
 # ## Look
 #
-# Feasible is not enough. The samples must also look like the model's data. *Post-hoc projection*
-# shows the difference: it samples without the constraint, and then moves each sample to a feasible
-# point nearby.
+# Feasible samples must also look like the model's data. A *post-hoc projection* shows the
+# difference: it samples without the constraint, and then moves each sample to a feasible point
+# nearby.
 
 # %%
 import matplotlib.pyplot as plt
@@ -81,8 +82,8 @@ for ax, (name, run) in zip(axes, runs.items(), strict=True):
 plt.show()
 
 # %% [markdown]
-# The warning is right: a quarter of the projected members does not look like data. Here we know the
-# board, so we can count the samples on it.
+# The warning is right: a quarter of the projected samples do not look like data. Here the board is
+# known, so we can count the samples that lie on it.
 
 # %%
 from feasibly.problems.distributions import Checkerboard
@@ -100,13 +101,13 @@ again = feasibly.Result.load("samples.safetensors")
 print(again.samples.shape)
 
 # %% [markdown]
-# `result.to_xarray()` has the members with their violations (`pip install xarray`), and
+# `result.to_xarray()` returns the samples with their violations (`pip install xarray`), and
 # `feasibly.plot(result)` draws them.
 #
 # ## From the shell
 #
-# The shipped models need no Python. Your own model and constraint come from functions of your
-# module:
+# The shipped models need no Python code. For your own model and constraint, name functions of your
+# module that return them:
 #
 # ```shell
 # python -m feasibly demo
@@ -118,6 +119,6 @@ print(again.samples.shape)
 #
 # ## Next
 #
-# * [Bring your model](model.py)
-# * [State your constraint](constraint.py)
+# * [Your model](model.py)
+# * [Your constraint](constraint.py)
 # * [Can I trust it?](trust.py)

@@ -11,7 +11,7 @@
 # %% [markdown]
 # # Read the report
 #
-# Print a result, and it says what ran and how it went.
+# Print a result to see which method ran, and how it went.
 
 # %%
 import feasibly
@@ -23,43 +23,50 @@ result = feasibly.sample(denoiser, circle, 256, shape=(2,), seed=0)
 print(result)
 
 # %% [markdown]
-# * **The first lines** name the methods and the reason for them. `result.method` has all their
-#   settings.
-# * **Feasible**: the violation $c(x)$ is at most the tolerance. Both are *sums* of squared residuals.
-#   `result.feasible` marks these members.
-# * **Plausible**: the member looks like data to the denoiser. So do 99 of 100 samples without the
-#   constraint. `result.plausible` marks these members.
-# * **Evaluations** count the network on a batch, forward and backward. *Outside the network* is the
-#   share of the time that the rest took.
-# * **Seed and members**: the same seed and the same members give the same samples, up to rounding.
-#   Where importance weights are shared, a sample depends on which others are sampled with it.
+# * **The first two lines** name the method and the reason for the choice. `result.method` holds
+#   all its settings.
+# * **Feasible** samples meet the tolerance. `result.feasible` marks them. *Residual / limit* is at
+#   most 1 for a feasible sample.
+# * **Plausible** samples look like data to the denoiser, as 99 of 100 unconditional samples do.
+#   `result.plausible` marks them.
+# * **Importance weights** appear where samples share them. A k-hat of at most 0.7 means that they
+#   are reliable, and the [effective sample
+#   size](../concepts.md#when-particles-when-posterior-samples-when-ppr) is the number of
+#   independent samples that carry the same information.
+# * **Evaluations** count forward and backward passes of the network for each sample. *Outside the
+#   network* is the share of the time that everything else took.
+# * **Seed and samples**: the same seed and number of samples give the same samples, up to
+#   rounding. Where importance weights are shared, a sample depends on which others are drawn with
+#   it.
 #
-# ## Members that are not plausible
+# ## Samples that are not plausible
 #
-# No point of this circle is near the board. All members are feasible, and none is plausible. The run
-# warns, and `result.warnings` has the texts.
+# No point of the next circle is near the board. All samples are feasible, but none is plausible.
+# The run warns, and `result.warnings` keeps the texts.
 
 # %%
 far = feasibly.Equality(lambda x: x.norm(dim=1) - 6, tolerance=1e-8)
 print(feasibly.sample(denoiser, far, 8, shape=(2,), attempts=1))
 
 # %% [markdown]
-# If this happens to you, sample without the constraint, `feasibly.sample(denoiser, None, ...)`, and
-# look at the residuals. If none comes near zero, model and constraint do not go together.
+# If this happens to you, sample without the constraint, `feasibly.sample(denoiser, None, ...)`,
+# and look at the residuals. If none is near zero, the model and the constraint are incompatible.
 #
-# Plausible is the denoiser's opinion. Also check what you know of your data: their range, their
-# spectrum, their smoothness.
+# Plausibility is the denoiser's judgement only, so also check what you know about your data, such
+# as their range or spectrum.
 #
-# ## Members that are not feasible
+# ## Samples that are not feasible
 #
-# A run keeps them and warns. Leave them out before you average: `result.samples[result.feasible]`.
-# If the model can satisfy the constraint, there are two causes.
+# A run keeps infeasible samples and warns. Leave them out before you average:
+# `result.samples[result.feasible]`. If the model can satisfy the constraint, there are two
+# possible causes:
 #
-# * **The projection was not finished.** Many nonlinear residuals need many iterations. Here twenty
-#   of thirty numbers are known by their sine, and PPR's projections are too short. The last projection
-#   decides: the option `last` gives it more iterations.
-# * **The tolerance is below what the numbers resolve.** Then more iterations do not help. [Raise it,
-#   or sample in float64](constraint.py#choose-the-tolerance).
+# * **The projection stopped too early.** Many nonlinear residual components need many iterations.
+#   In the example below, twenty of thirty numbers are known by their sine, and the projections of
+#   PPR are too short. Only the last projection decides, and the option `last` gives it more
+#   iterations.
+# * **The tolerance is below the rounding error.** More iterations do not help then. [Raise it, or
+#   sample in float64](constraint.py#choose-the-tolerance).
 
 # %%
 import warnings
@@ -82,11 +89,12 @@ with warnings.catch_warnings():
 # %% [markdown]
 # ## Spread and skill
 #
-# The *skill* of an ensemble is the root mean square error of its mean. The *spread* is the root of
-# its mean variance. If truth and members have the same distribution, spread over skill is 1 on
-# average. Below 1 the ensemble is too narrow.
+# The *skill* of an ensemble is the root mean squared error of its mean, and its *spread* is the
+# root of its mean variance. If the truth and the samples have the same distribution, spread over
+# skill is 1 on average. A ratio below 1 means that the ensemble is too narrow.
 #
-# Here the mean of thirty independent normals is observed, for 64 truths. The right spread is 0.98.
+# Here the mean of thirty independent normal variables is observed, for 64 truths. The exact spread
+# is 0.98.
 
 # %%
 import matplotlib.pyplot as plt
@@ -95,7 +103,7 @@ from feasibly import metrics
 
 truth = torch.randn(64, 30, generator=torch.Generator().manual_seed(1))
 mean = feasibly.Equality(lambda x: x.mean(dim=1), tolerance=1e-8)
-each = feasibly.EachMember(mean, truth.mean(dim=1), repeats=16)  # 16 members for each truth
+each = feasibly.EachMember(mean, truth.mean(dim=1), repeats=16)  # 16 samples for each truth
 
 figure, axes = plt.subplots(1, 2, figsize=(8, 2.6), layout="constrained", sharey=True)
 for ax, method in zip(axes, ("ppr-tuned", "calibrated"), strict=True):
@@ -110,14 +118,15 @@ for ax, method in zip(axes, ("ppr-tuned", "calibrated"), strict=True):
 plt.show()
 
 # %% [markdown]
-# *A right ensemble has a flat rank histogram (dotted).*
+# *A calibrated ensemble has a flat rank histogram (dotted line).*
 #
-# PPR is too narrow: it takes a point estimate in place of a posterior sample. More members do not help.
-# [`CalibratedPPR`](../calibrated.md) samples the posterior. [All methods](../methods.md) have these
-# numbers. [An audit](trust.py) tests yours without a known truth.
+# PPR is too narrow, because it takes a point estimate in place of a posterior sample. More samples
+# do not help. [`CalibratedPPR`](../calibrated.md) samples the posterior instead. [Every
+# method](../methods.md) was measured in this way, and [an audit](trust.py) tests yours without a
+# known truth.
 #
 # ## A run that stops
 #
-# If a step fails, `SamplingError` names the step and the noise level. Its `partial` has the members
-# that were finished. Sample a long run in chunks, `feasibly.sample(..., batch_size=16)`, or into [a
-# store](../ensembles.md), which can go on.
+# If a step fails, `SamplingError` names the step and the noise level, and its attribute `partial`
+# holds the samples that were finished. Draw a long run in batches, `feasibly.sample(...,
+# batch_size=16)`, or into [a store](../ensembles.md), which is resumable.

@@ -9,17 +9,18 @@
 # ---
 
 # %% [markdown]
-# # Stations that agree
+# # Weather stations
 #
-# Sixty stations report geopotential and wind every six hours, with errors. The total mass of the
-# planet is known exactly in every hour. What does the day look like? A table of reports becomes an
-# observation with noise, and the mass stays an exact constraint beside it.
+# Sixty stations report geopotential and wind every six hours, with measurement errors. The total
+# mass of the planet is known exactly in every hour. What did the whole day look like? The table of
+# reports becomes a noisy observation, and the mass an exact constraint.
 #
-# The prior is the [shipped planet](../weather.md), a diffusion model of days in the latents of an
-# autoencoder. The mass of every hour needs 24 decoded hours for each gradient. So two members take
-# a quarter of an hour, and results are stored beside the page.
+# The prior is the [toy shallow-water model](../weather.md), a diffusion model of days in the
+# latent space of an autoencoder. The mass of every hour requires 24 decoded hours for each
+# gradient, so that two samples take a quarter of an hour. The results are therefore stored next to
+# the page.
 #
-# To run this page elsewhere, put {download}`small.py` beside it.
+# To run this page elsewhere, put {download}`small.py` next to it.
 
 # %%
 from functools import partial
@@ -49,7 +50,7 @@ decode = planet.autoencoder.decode
 # ## The day
 #
 # The truth is a day that the prior has not seen. It is encoded and decoded once, so that a latent
-# can match it exactly. Its geopotential is without the planet's mean.
+# can match it exactly. The planet's mean is subtracted from the geopotential.
 
 # %%
 path = Path(shallow_water.__file__).with_name("weather_day.nc")
@@ -63,9 +64,9 @@ truth.shape
 # %% [markdown]
 # ## The table
 #
-# The stations are spread evenly over the sphere, and not on points of the grid. A height of 30 m
-# is a geopotential of 300 m²/s². Reports of the wind have errors of 3 m/s. One report in twenty
-# is missing.
+# The stations are spread evenly over the sphere, and do not lie on grid points. Their errors are
+# 300 m²/s² for the geopotential, which is 30 m of height, and 3 m/s for the wind. One report in
+# twenty is missing.
 
 # %%
 rng = np.random.default_rng(0)
@@ -90,9 +91,9 @@ reports.loc[rng.random(len(reports)) < 0.05, "value"] = np.nan
 reports.head()
 
 # %% [markdown]
-# `Stations` makes the operator of this table: bilinear interpolation of decoded fields, in the
-# hours that have reports. Rows without a value are left out. `like` tests the units: values far
-# outside the range of known fields are refused. Here these are decoded normal latents.
+# `Stations` makes an operator from this table: it interpolates decoded fields bilinearly, in the
+# hours that have reports. Rows without a value are left out. `like` checks the units: values far
+# outside the range of known fields are refused. Here the known fields are decoded normal latents.
 
 # %%
 typical = decode(torch.randn(16, 16, 4, 8, generator=torch.Generator().manual_seed(0)))
@@ -105,7 +106,8 @@ print(stations)
 # %% [markdown]
 # ## Samples
 #
-# No option is set. `feasibly.sample` sees that a part has noise, and takes posterior samples.
+# We set no option. `feasibly.sample` detects that a part of the constraint is noisy, and takes
+# posterior samples.
 
 # %%
 members = short(2, 1)
@@ -121,8 +123,8 @@ results = {"default": ran("stations-default", run)}
 print(results["default"])
 
 # %% [markdown]
-# Three other methods see the same reports. MMPS and DPS take noise. The post-hoc projection does
-# not. It samples the prior, and moves each sample until chi-square a value is at most one.
+# Three other methods get the same reports. MMPS and DPS handle noise. The post-hoc projection does
+# not: it samples the prior, and moves each sample until chi-square a value is at most one.
 
 # %%
 fitting = Equality(observed.residual, tolerance=len(stations))
@@ -137,7 +139,8 @@ for name, method in methods.items():
     results[name] = ran(f"stations-{name}", run)
 
 # %% [markdown]
-# The maps show the northward wind in three hours. Points are stations. Hour 9 has no report.
+# The maps show the northward wind in three hours, with the stations as points. There are no
+# reports in hour 9.
 
 # %%
 fields = {name: planet.decode(result.samples) for name, result in results.items()}
@@ -153,10 +156,10 @@ near[i, j] = True
 figures.maps(rows, shown, "northward wind (m/s)", {6: near, 12: near})
 
 # %% [markdown]
-# ## Do they agree?
+# ## Do the samples agree with the reports?
 #
-# `fit` tells for each row what was observed and what the ensemble has there. The misfit is that
-# of the mean, in units of the error.
+# For each row, `fit` returns what was observed, and the mean and spread of the ensemble there. The
+# misfit is that of the mean, in units of the measurement error.
 
 # %%
 fit = stations.fit(results["default"].samples, decode)
@@ -165,18 +168,18 @@ print(frame.groupby("variable")[["error", "spread", "chi_square"]].mean())
 frame[["time", "lat", "lon", "variable", "observed", "mean", "misfit"]].head()
 
 # %% [markdown]
-# A station with a bias would stand out, since its misfits share their sign.
+# A biased station would stand out, because its misfits share their sign.
 
 # %%
 misfits = frame.groupby(["lat", "lon"])["misfit"].agg(["mean", "std", "count"])
 misfits.sort_values("mean").iloc[[0, 1, -2, -1]]
 
 # %% [markdown]
-# ## Beside other methods
+# ## Comparison with other methods
 #
-# The CRPS is of geopotential z (m²/s²) and of the northward wind v (m/s), over the whole day and
-# planet. Spread / skill is of v, and should be one. Chi-square a value is about one for the truth.
-# Two members are few: only large differences count.
+# The CRPS is given for the geopotential z (m²/s²) and the northward wind v (m/s), over the whole
+# day and planet. Spread / skill is that of v, and should be one. Chi-square a value is about one
+# for the truth. With two samples, only large differences count.
 
 # %%
 area = metrics.area_weights(grid["latitude"]).float()
@@ -209,18 +212,18 @@ for name, result in results.items():
 pandas.DataFrame(table).T
 
 # %% [markdown]
-# Mass is exact for all. The default has the lowest CRPS and a chi-square of 1.0 a value. MMPS agrees
-# with the stations too, for a third of the evaluations, and is farther from the day between them. DPS
-# and the post-hoc projection miss both here. [Sixteen members on four days](../weather.md), without
-# the mass, say more.
+# The mass is exact for all methods. The default has the lowest CRPS, and a chi-square of 1.0 a
+# value. MMPS agrees with the stations too, for a third of the evaluations, but is farther from the
+# day between them. DPS and the post-hoc projection fail on both counts here. Runs with [sixteen
+# samples on four days](../weather.md), without the mass, are more conclusive.
 
 # %% [markdown]
 # ## Is it right?
 #
-# One day says little of a sampler. `feasibly.audit` takes sixteen days from the prior, and states
-# the table through each. It asks whether the day could be one of the members. DPS is the other
-# candidate. The mass is left out, since it takes far longer. The audit takes twenty minutes, and
-# its text is stored.
+# A single day says little about a sampler. `feasibly.audit` takes sixteen days from the prior,
+# states the table through each of them, and tests whether the day could be one of the samples. The
+# other candidate is DPS. The mass is left out, because it takes far longer. The audit takes twenty
+# minutes, so its text is stored.
 
 
 # %%
@@ -241,6 +244,6 @@ def audit() -> object:
 print(told("stations-audit", audit))
 
 # %% [markdown]
-# No fault of the default is found. With sixteen truths only large faults show, such as a spread that
-# is half of what it should be. More truths find smaller ones. Members of DPS do not look like days of the prior, and their errors are one
-# and a half times as large.
+# No fault of the default is found. With sixteen truths only large faults show, such as a spread
+# that is half of what it should be; more truths find smaller ones. Samples of DPS do not look like
+# days of the prior, and their errors are one and a half times as large.

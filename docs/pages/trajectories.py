@@ -11,13 +11,14 @@
 # %% [markdown]
 # # Trajectories
 #
-# A vehicle starts at a known place, has to arrive at another, and must keep out of obstacles. The
-# prior knows how it drives: at constant speed, without sharp turns. It has never seen an obstacle.
+# A vehicle starts at a known place, must arrive at another, and must avoid obstacles. The prior
+# knows how the vehicle drives, at constant speed and without sharp turns, but has never seen an
+# obstacle.
 #
-# Keeping out is an *inequality*, which many paths of the prior satisfy. Start and goal are
+# Avoiding obstacles is an *inequality*, which many paths of the prior satisfy. Start and goal are
 # *equalities*, which no path of the prior satisfies. `feasibly.sample` treats the two differently.
 #
-# To run this page elsewhere, put {download}`small.py` beside it.
+# To run this page elsewhere, put {download}`small.py` next to it.
 
 # %%
 import matplotlib.pyplot as plt
@@ -33,7 +34,7 @@ from feasibly.samplers import HDC, PostHoc
 # %% [markdown]
 # ## The data
 #
-# Paths of 24 points in the plane, made by this function:
+# The data are paths of 24 points in the plane, made by this function:
 #
 # ```{literalinclude} small.py
 # :language: python
@@ -67,7 +68,8 @@ def train(steps: int) -> list[float]:
 kept("trajectories", network, train, steps=3000)
 
 # %% [markdown]
-# In the data every step is 0.14 long, and turns are below 0.43. We test samples for that.
+# In the data every step is 0.14 long, and all turns are below 0.43 radians. We call a sampled path
+# *drivable* if it comes close to that.
 
 # %%
 DISCS = torch.tensor([[-0.7, 0.3], [0.0, -0.4], [0.55, 0.35]])
@@ -111,10 +113,10 @@ show(axes[1], free[:64], "the prior")
 plt.show()
 
 # %% [markdown]
-# ## Keep out
+# ## Avoid obstacles
 #
-# `Obstacles` is an inequality: each point is at least a radius away from each center. Between two
-# points a path may cut a corner by up to half a step, so half a step is added to the radii.
+# `Obstacles` is an inequality: every point is at least a radius away from each centre. Between two
+# points a path may cut a corner by up to half a step, so we add half a step to the radii.
 
 # %%
 keep_out = Obstacles(DISCS, RADII + STEP / 2, tolerance=0.005**2)
@@ -128,9 +130,9 @@ avoiding = feasibly.sample(
 print(avoiding)
 
 # %% [markdown]
-# `feasibly.sample` samples the prior up to four times, and keeps the paths that keep out. PPR bends
-# only the paths that are left. So most samples are exact samples of the prior among the paths that
-# keep out. `result.trace` shows the attempts.
+# The prior is sampled up to four times, and the paths that avoid the obstacles are kept. PPR bends
+# only those that are left. Most results are therefore exact samples of the prior among the paths
+# that avoid the obstacles. `result.trace` shows the attempts.
 
 # %%
 for attempt in range(6):
@@ -141,8 +143,8 @@ for attempt in range(6):
 # %% [markdown]
 # ## Arrive
 #
-# Now add a start and a goal: four numbers known to 5 millimetres, if a unit is a metre. The two
-# constraints together are a `Composite`.
+# Now we add a start and a goal: four numbers, known to 5 millimetres if the unit is a metre. A
+# `Composite` joins the two constraints.
 
 # %%
 ends = torch.zeros(shape, dtype=torch.bool)
@@ -172,10 +174,11 @@ for ax, (name, method) in zip(axes, runs.items(), strict=True):
 plt.show()
 
 # %% [markdown]
-# The post-hoc projection moves the ends to their places and points out of discs: every path has a
-# jump. PPR and HDC take ways that a vehicle could take, left, right and between the discs. About
-# half of their paths keep the speed and the turns of the data as strictly as we ask. The rest are
-# off in places, more so where the way round is longer than a path of 3.2 can go.
+# The post-hoc projection moves the ends to their places, and points out of discs, so that every
+# path has a jump. PPR and HDC find routes that a vehicle could take, to the left, to the right and
+# between the discs. About half of their paths keep the speed and the turns of the data as strictly
+# as we ask. The rest violate them in places, above all where the detour is longer than a path of
+# length 3.2 allows.
 #
-# To be strict, state the speed as a constraint as well, `feasibly.constraints.Lengths` between
-# consecutive points, or keep the members that pass the test.
+# To be strict, add the speed as a constraint, with `feasibly.constraints.Lengths` between
+# consecutive points, or keep only the samples that pass the test.
