@@ -25,6 +25,7 @@ from .settings import PLAIN, settings
 
 RTOL = 1e-3  # at which the linear solver and the square root stop
 STRIDE = 2.0  # how many times lower the next noise level is where z comes from reverse diffusion
+FINE = 1.5  # the same for unconditional samples of normal data
 LAST = 4  # how many times as many iterations the last solve of a nonlinear residual may take
 NEWTON = 2  # how often it is then linearised anew
 FARTHEST = 4.0  # how many standard deviations a sample moves at most, a residual
@@ -65,8 +66,10 @@ class CalibratedPPR(Method):
     at most two dimensions. With infinite `products`, :math:`z` is a sample of
     :math:`p(x_0 \mid x_t)` by the reverse diffusion itself, at a forward evaluation for each
     halving of the noise level. Then three to five steps are enough, with a `top` of 0.3 data
-    scales and a `floor` of 1e-5. An error of such a sample is one of the model's own
-    directions. An error of Lanczos' method has others, and a residual with derivatives, such
+    scales and a `floor` of 1e-5. For `normal` data, whose denoiser is affine, Matheron's rule
+    makes it of an unconditional sample :math:`x'_0`: :math:`z = x'_0 + d_\theta(x_t) -
+    d_\theta(\alpha_t x'_0 + \sigma_t \epsilon)`. An error of such a sample is one of the model's
+    own directions. An error of Lanczos' method has others, and a residual with derivatives, such
     as that of a differential equation, amplifies them.
 
     Observations with noise, :math:`r(x) + e = 0` with :math:`e \sim \mathcal{N}(0, R)`, may join.
@@ -131,6 +134,8 @@ class CalibratedPPR(Method):
         units: The standard deviations of the data's channels, the first axis of a sample. The
             square root is taken in units of them, since Lanczos' method finds small directions
             late. If empty, it is taken as it is.
+        normal: Whether data are exactly normal, so that, with infinite products, Matheron's rule
+            takes the place of the reverse diffusion.
         minimize: The minimizer of the last projection.
         eta: The share of fresh noise in a prediction.
         output: What to return; see :class:`Method`.
@@ -153,6 +158,7 @@ class CalibratedPPR(Method):
     dimensions: tuple[tuple[float, int], ...] = field(default=CHOSEN, metadata={"quiet": ()})
     floor: float = CHOSEN
     units: tuple[float, ...] = field(default=CHOSEN, metadata={"quiet": ()})
+    normal: bool = field(default=CHOSEN, metadata={"quiet": False})
     minimize: Minimizer = CHOSEN
     output: str = "projected"
 
@@ -266,16 +272,30 @@ class CalibratedPPR(Method):
         return z + share * (moved.x - z)
 
     def _diffused(self, x_t: Tensor, t: Tensor, randn: Randn) -> Tensor:
-        r"""Samples :math:`x_0 \sim p(x_0 \mid x_t)` by unconditional steps from :math:`t` to 0."""
-        prior, times, last = Ancestral(problem=self.problem), self._halvings(t).to(x_t.dtype), None
+        r"""Samples :math:`x_0 \sim p(x_0 \mid x_t)` by unconditional steps from :math:`t` to 0; of
+        normal data by Matheron's rule."""
+        if self.normal:
+            one = torch.ones_like(t)
+            x = self._unconditional(self.denoiser.noisy(randn(x_t), one), one, randn, eta=0.0)
+            alpha_t, sigma_t = self.denoiser.schedule(t)
+            other = alpha_t * x + sigma_t * randn(x)
+            return x + self.denoiser(x_t, t) - self.denoiser(other, t)
+        return self._unconditional(x_t, t, randn, eta=1.0)
+
+    def _unconditional(self, x_t: Tensor, t: Tensor, randn: Randn, eta: float) -> Tensor:
+        """Goes from a time to 0 without the constraint."""
+        prior, last = Ancestral(eta=eta, problem=self.problem), None
+        times = self._reverse(t).to(x_t.dtype)
         for now, s in pairwise([t, *times[1:]]):
             x_t, _, last = prior.step(x_t, now, s, randn, last)
         return self.denoiser(x_t, times[-1])
 
-    def _halvings(self, t: Tensor) -> Tensor:
-        """Returns times from `t` to 0 whose noise levels are at most :data:`STRIDE` apart."""
+    def _reverse(self, t: Tensor) -> Tensor:
+        """Returns times from `t` to 0 whose noise levels are at most :data:`STRIDE` apart, or
+        :data:`FINE`."""
         levels = self.log_level(torch.stack([t.double(), torch.zeros_like(t).double()]))
-        count = math.ceil(((levels[0] - levels[1]) / math.log(STRIDE)).item())
+        stride = FINE if self.normal else STRIDE
+        count = math.ceil(((levels[0] - levels[1]) / math.log(stride)).item())
         share = torch.linspace(0, 1, max(count, 1) + 1, dtype=torch.float64).to(levels)
         times = self.times_at(torch.lerp(levels[0], levels[1], share))
         times[-1] = 0.0
@@ -350,8 +370,10 @@ class CalibratedPPR(Method):
     def budget(self, residuals: int = 1) -> tuple[int, int]:
         forward, _ = super().budget(residuals)
         last, times = self.minimize.cost(residuals), self.times()[:-1]
-        if self.products == math.inf:
-            forward += sum(len(self._halvings(t)) for t in times)
+        if self.normal and self.products == math.inf:
+            forward += len(times) * (1 + len(self._reverse(torch.ones_like(times[0]))))
+        elif self.products == math.inf:
+            forward += sum(len(self._reverse(t)) for t in times)
         return forward + last[0], self.gradients(times, residuals) + last[1]
 
     def expected(self, residuals: int = 1) -> tuple[float, float]:

@@ -21,6 +21,7 @@ PLAIN: dict[str, Any] = {
     "dimensions": (),
     "floor": 1e-2,
     "units": (),
+    "normal": False,
     "sparse": 0.0,
     "longer": 2,
     "minimize": LBFGS(steps=48, memory=12),
@@ -77,6 +78,7 @@ def settings(problem: Problem, survey: Any, own: Mapping[str, Any]) -> dict[str,
     few = None
     if survey.is_normal(met):
         few, found["floor"] = (TOP_NORMAL, STRIDE_NORMAL), FLOOR_NORMAL
+        found["normal"] = True
     elif survey.amplified_by(met):
         few, found["floor"] = (TOP, STRIDE_ROUGH), FLOOR_ROUGH
     if few is not None:
