@@ -318,7 +318,7 @@ def test_sample_writes_what_the_library_samples_and_a_report(
     torch.testing.assert_close(radius, torch.ones_like(radius), rtol=0, atol=1e-3)
     page = (out / "report.html").read_text(encoding="utf-8")
     assert page.count("data:image/png") == 3
-    assert "<figcaption>Samples by their shape:" in page
+    assert "<figcaption>Samples, drawn according to their shape:" in page
     assert "Observations with errors" not in page
     printed = capsys.readouterr().out
     assert "samples feasible" in printed
@@ -340,7 +340,7 @@ def test_warnings_of_a_run_are_printed_as_sentences(user, command, capsys):
         warnings.simplefilter("error")
         command(*of(user, method="rejection", members=16), *once)
     result = Result.load("out/samples.safetensors")
-    assert "kept at none of 1 tries" in result.warnings[0]
+    assert "accepted in none of 1 tries" in result.warnings[0]
     printed = capsys.readouterr().out
     assert all(sentence in printed for sentence in result.warnings)
 
@@ -356,7 +356,7 @@ def test_a_run_that_fails_keeps_what_is_finished_and_says_so(user, command, caps
         printed = capsys.readouterr().err
         assert last in printed
         assert "out of memory" in printed
-        assert "2 of 4 members are kept in out/partial.safetensors" in printed
+        assert "2 of 4 samples are kept in out/partial.safetensors" in printed
     assert os.listdir("out") == ["partial.safetensors"]
     partial = Result.load("out/partial.safetensors")
     assert partial.members == [0, 1]
@@ -366,10 +366,10 @@ def test_a_run_that_fails_keeps_what_is_finished_and_says_so(user, command, caps
 def test_sigterm_stops_a_run_which_keeps_what_is_finished(user, command, capsys):
     # the signal comes with member 2, in the second chunk
     assert command(*of(user, "terminated", method="ancestral", **{"batch-size": 2})) == 130
-    assert "stopped: 2 of 4 members are kept in out/partial" in capsys.readouterr().err
+    assert "stopped: 2 of 4 samples are kept in out/partial" in capsys.readouterr().err
     assert Result.load("out/partial.safetensors").members == [0, 1]
     assert command(*of(user, "terminated", method="ancestral", out="none")) == 130
-    assert "stopped: No member was finished. With --batch-size N" in capsys.readouterr().err
+    assert "stopped: No sample was finished. With --batch-size N" in capsys.readouterr().err
     assert os.listdir("none") == []
 
 
@@ -434,7 +434,12 @@ def test_audit_prints_verdicts_and_writes_a_page(user, command, tmp_path, capsys
     assert command("audit", *named, *settings, "--methods", "dps", "--out", "away") == 1
     captured = capsys.readouterr()
     printed = " ".join((captured.err + captured.out).split())
-    for words in ("16 truths x 2 members take", "ppr-tuned: ", "Use ppr-tuned.", "energy score"):
+    for words in (
+        "16 truths with 2 samples each take",
+        "ppr-tuned: ",
+        "Use ppr-tuned.",
+        "energy score",
+    ):
         assert words in printed
     assert "rank" in (tmp_path / "a" / "audit.html").read_text()
     assert feasibly.ensemble.Store(tmp_path / "a" / "0-ppr-tuned.zarr").config.members == 32
@@ -546,7 +551,7 @@ def test_auto_takes_the_error_of_weights_and_a_number_of_attempts(user):
 # refusals: an error is a sentence, and the place in the user's module
 
 NOWHERE = {"--denoiser": "USER:denoiser", "--constraint": 0, "--members": 4}
-SHAPE = "a shape is one or more numbers from 1"
+SHAPE = "a shape is one or more positive whole numbers"
 
 
 @pytest.mark.parametrize(
@@ -591,10 +596,10 @@ def test_what_does_not_fit_is_explained(user, command, capsys, changes, words):
     assert not list(Path.cwd().rglob("*.safetensors"))
 
 
-@pytest.mark.parametrize("problem", ["ks", "weather"])
-def test_a_demo_of_an_ensemble_needs_two_members(command, capsys, problem):
+@pytest.mark.parametrize(("problem", "noun"), [("ks", "samples"), ("weather", "members")])
+def test_a_demo_of_an_ensemble_needs_two_members(command, capsys, problem, noun):
     assert command("demo", problem, "--members", 1) == 2
-    assert "at least 2 members" in capsys.readouterr().err
+    assert f"at least 2 {noun}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("given", [("64", "32"), ("64,32",)], ids=" ".join)

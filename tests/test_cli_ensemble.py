@@ -118,7 +118,7 @@ def test_sample_fills_a_store_with_what_the_library_draws(tmp_path, user, capsys
     printed = capsys.readouterr()
     assert "survey of unconditional samples" in printed.err
     assert "left  sampling" in printed.err
-    assert "3 of 3 members finished," in printed.out
+    assert "3 of 3 samples finished," in printed.out
 
 
 @pytest.mark.parametrize("out", ["run", "run.zarr"])
@@ -130,7 +130,7 @@ def test_the_shell_says_what_a_user_should_know(user, command, capsys, out):
     )
     assert found == 0
     printed = " ".join(capsys.readouterr().out.split())
-    little = "already, so that it asks for little"
+    little = "already satisfy .*, so that it constrains little"
     assert re.search(rf"{little}.* 2 of 2 \w+ plausible", printed)
     assert "were not tested for plausibility" in printed
     if out.endswith("zarr"):
@@ -146,7 +146,10 @@ def test_a_run_that_was_interrupted_is_resumed(tmp_path, user, command, capsys, 
     module.stop_at = 2
     assert command("sample", *names(user), *TOY, "--out", "run.zarr") == 130
     error = capsys.readouterr().err
-    assert "stopped: Lost in the middle: 1 (2). 2 of 4 members are finished and kept" in error
+    assert (
+        "stopped: Lost before they were finished: 1 (2). 2 of 4 samples are finished and kept"
+        in error
+    )
     assert "python -m feasibly resume run.zarr" in error
 
     assert command("report", "run.zarr") == 1
@@ -156,10 +159,10 @@ def test_a_run_that_was_interrupted_is_resumed(tmp_path, user, command, capsys, 
     assert Summary.read(Store("run.zarr")).counted == 4
     assert command("report", "run.zarr", "--out", "page.html") == 0
     page = (tmp_path / "page.html").read_text()
-    assert "4 of 4 members finished" in page
+    assert "4 of 4 samples finished" in page
     assert page.count("<td>finished</td>") == 4
     assert page.count("data:image/png") == 2
-    assert "<figcaption>Samples by their shape:" in page
+    assert "<figcaption>Samples, drawn according to their shape:" in page
 
 
 def test_a_page_draws_members_that_are_as_they_were_written_and_not_too_large(
@@ -190,10 +193,10 @@ def test_the_same_command_for_more_members_makes_a_store_grow(user, command, cap
     start = ("sample", *names(user), *TOY[:-2], "--out", "run.zarr", "--batch-size", 2)
     assert command(*start) == 0
     assert command(*start, "--members", 6) == 0
-    assert "6 of 6 members finished," in capsys.readouterr().out
+    assert "6 of 6 samples finished," in capsys.readouterr().out
     assert command(*start) == 2
     error = " ".join(capsys.readouterr().err.split())
-    assert "is of 6 members, and cannot shrink to 4; ask for 6 or more" in error
+    assert "holds an ensemble of 6 samples, and cannot shrink to 4; ask for 6 or more" in error
     assert command("resume", "run.zarr", *names(user)) == 0
 
 
@@ -226,7 +229,7 @@ def test_a_forged_name_is_not_run(tmp_path, user, command, capsys, place):
     path.write_bytes(sealed(forged))
     assert command("resume", "run.zarr") == 2
     printed = capsys.readouterr()
-    assert "is not run unasked" in printed.err
+    assert "does not run code named in a store" in printed.err
     assert "the module was run" not in printed.out
 
 
@@ -279,7 +282,7 @@ def test_a_run_that_lacks_members_exits_with_one(user, command, capsys):
     base = ("sample", *names(user, "impossible"), *TOY)
     for policy in ("drop", "retry:1"):
         assert command(*base, "--out", f"{policy[:4]}.zarr", "--infeasible", policy) == 1
-        assert "Only 0 of 4 members count: 4 (0, 1, 2, 3) infeasible." in capsys.readouterr().out
+        assert "Only 0 of 4 samples count: 4 (0, 1, 2, 3) infeasible." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("constraint", "count", "status"), [("impossible", 4, 1), ("half", 2, 0)])
@@ -290,7 +293,7 @@ def test_infeasible_members_that_count_are_warned_of(
     for arguments in (("sample", *options), ("report", "run.zarr")):
         assert command(*arguments) == status  # as sample does without a store
         printed = capsys.readouterr()
-        words = f"Warning: {count} of 4 members do not satisfy the constraint (violation "
+        words = f"Warning: {count} of 4 samples do not satisfy the constraint (violation "
         assert words in printed.out
         assert "Warning" not in printed.err
 
@@ -347,7 +350,7 @@ def test_torchrun_fills_one_store_by_two_processes(tmp_path, user):
     command += ["--members", "24", "--batch-size", "auto", "--out", "run.zarr"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("24 of 24 members finished") == 1
+    assert done.stdout.count("24 of 24 samples finished") == 1
     store = Store(tmp_path / "run.zarr")
     assert Summary.read(store).counted == 24
     assert sample(f"{user}:denoiser", f"{user}:circle", tmp_path / "one.zarr", members=24) == 0

@@ -82,8 +82,10 @@ def test_a_page_says_how_members_fit_those_that_have_not_failed(tmp_path):
 def test_a_page_has_a_picture_of_finite_members_if_there_are_any(tmp_path):
     x = torch.zeros(3, 5)
     x[0, 1] = torch.nan
-    assert "Samples by their shape" in written(tmp_path, page.pictures, x)
+    assert "Samples, drawn according to their shape" in written(tmp_path, page.pictures, x)
     assert "<img" not in written(tmp_path, page.pictures, x[:1])
     assert "<img" not in written(tmp_path, page.pictures, x[:0])
-    assert "Samples by their shape" in written(tmp_path, page.pictures, torch.zeros(3, 2))
+    assert "Samples, drawn according to their shape" in written(
+        tmp_path, page.pictures, torch.zeros(3, 2)
+    )
     assert "<img" in written(tmp_path, page.pictures, torch.zeros(3, 1, 5, 6))

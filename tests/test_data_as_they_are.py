@@ -227,10 +227,10 @@ def test_padding_is_projected_on(value):
 @pytest.mark.parametrize(
     ("project", "said"),
     [
-        (lambda x: 2 * x, "no orthogonal projection"),
-        (lambda x: x - x[:, :1], "no orthogonal projection"),
+        (lambda x: 2 * x, "not an orthogonal projection"),
+        (lambda x: x - x[:, :1], "not an orthogonal projection"),
         (lambda x: x - x.mean(1, keepdim=True), "changes the data"),
-        (lambda x: x.mean(1), "failed|no orthogonal"),
+        (lambda x: x.mean(1), "failed|not an orthogonal"),
     ],
 )
 def test_projections_that_are_none_are_refused(project, said):

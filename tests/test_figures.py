@@ -190,7 +190,7 @@ def images(figure):
 def test_an_overview_of_points_tells_feasible_from_infeasible_and_draws_the_constraint():
     result = ensemble(2, infeasible=(1,), failed=(5,))
     figure = feasibly.plot(result, line())
-    assert figure._suptitle.get_text() == "6 of 8 members feasible"
+    assert figure._suptitle.get_text() == "6 of 8 samples feasible"
     (ax,) = figure.axes
     good, bad = [c for c in ax.collections if isinstance(c, PathCollection)]
     x = result.samples[result.feasible].double()
@@ -266,8 +266,8 @@ def test_an_overview_of_more_axes_has_a_row_for_slices_from_first_to_last():
 
 def test_an_overview_without_a_tolerance_speaks_of_no_feasible_members():
     figure = feasibly.plot(ensemble(5, 5, tolerance=math.inf, infeasible=(0,)))
-    assert figure._suptitle.get_text() == "8 members"
-    assert images(figure)[0][0] == "member 10"
+    assert figure._suptitle.get_text() == "8 samples"
+    assert images(figure)[0][0] == "sample 10"
 
 
 def test_an_overview_of_one_member_or_of_zeros_can_be_saved():

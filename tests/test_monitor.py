@@ -136,7 +136,7 @@ def test_a_sentence_tells_of_implausible_members_beyond_chance_alone(count, leas
     assert quiet.warnings == none == []
     loud, seen = result(least)
     assert loud.warnings == [str(w.message) for w in seen]
-    assert loud.warnings[0].startswith(f"{least} of {count} samples are not plausible")
+    assert loud.warnings[0].startswith(f"{least} of {count} samples are implausible:")
 
 
 def test_sample_has_a_monitor_unless_it_is_told_not_to():

@@ -307,7 +307,11 @@ def thousands(tolerance):
     )
 
 
-MET, UNITS, ROUNDING = "asks for little", "far below one", "Rounding|rounding alone"
+MET, UNITS, ROUNDING = (
+    "constrains little",
+    "so small that rounding matters",
+    "Rounding|rounding alone",
+)
 GOOD = scaled(1.0, 1e-6)
 
 

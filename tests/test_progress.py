@@ -292,7 +292,7 @@ def test_an_audit_is_seen_from_its_survey_on(seen, capsys):
     assert stages[1] == "survey of unconditional samples"
     assert stages[-3:] == ["truths", "CalibratedPPR, 1 of 2", "PPR, 2 of 2"]
     said = capsys.readouterr().err.splitlines()
-    assert said[0].startswith("16 truths x 2 members take")
+    assert said[0].startswith("16 truths with 2 samples each take")
     assert said[1] == f"CalibratedPPR: {found['CalibratedPPR'].verdict}."
 
 

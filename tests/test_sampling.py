@@ -376,7 +376,7 @@ def test_what_a_run_cannot_take_is_refused_by_its_name(name, value):
 
 
 def test_a_run_needs_kernels_and_they_a_problem():
-    with pytest.raises(ValueError, match="takes kernels"):
+    with pytest.raises(ValueError, match="takes a sequence of bound methods"):
         run([], 2)
     with pytest.raises(ValueError, match="not bound"):
         run([Ancestral()], 2)

@@ -5,6 +5,7 @@ candidate, under the constraint as it is given. An audit sees 64 truths of the p
 """
 
 import math
+import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -310,7 +311,7 @@ def shipped(records: Sequence[Record]) -> list[Record]:
             if row["prior"] in FIELDS
             else f"{row['prior']}, {row['candidate']}",
             "energy": "{:.3g} ± {:.2g}".format(*row["energy"]),
-            "verdict": row["verdict"].split(" at this size;")[0],
+            "verdict": re.split(" at this size;|; with this many truths", row["verdict"])[0],
             "truths": f"{row['truths']} x {row['members']}",
         }
         for row in records

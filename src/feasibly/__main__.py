@@ -1,4 +1,4 @@
-"""`python -m feasibly {demo, sample, resume, report, check, audit, methods, score}`."""
+"""Sample pretrained diffusion and flow models under hard constraints."""
 
 import inspect
 import sys

@@ -31,9 +31,9 @@ LONG = 10.0
 """The seconds from which on a run is said to be expected to take them."""
 
 UNSEEN = (
-    "Fewer than 16 of 64 unconditional samples were finite. So samples were not tested for "
-    "plausibility, and what was not set by name was chosen for data of unit variance; test the "
-    "denoiser by `python -m feasibly check`."
+    "Fewer than 16 of 64 unconditional samples were finite. Therefore samples were not tested for "
+    "plausibility, and options that you did not set were chosen for data of unit variance. Test "
+    "the denoiser with `python -m feasibly check`."
 )
 
 
@@ -160,9 +160,12 @@ def _planned(
     if error is not None and not error > 0:
         raise ValueError(f"sample(error=...) must be a positive number, got {error!r}.")
     if error is not None and method != "auto":
-        raise ValueError("error=... is of 'auto'; a method has it as SMC(error=...).")
+        raise ValueError(
+            "error=... is an option of method='auto'; for another method set it there, as in "
+            "SMC(error=...)."
+        )
     named, constraint, meter = method_of(method), problem.constraint, current()
-    with meter.part("test of the denoiser and the constraint", 0):
+    with meter.part("testing denoiser and constraint", 0):
         gradient = constraint is not None if named is None else named.differentiates
         seen = inspect(problem, gradient=gradient)
         if named is not None:  # before the survey is paid for
@@ -238,4 +241,4 @@ def _leans(problem: Problem, seen: DryRun) -> bool:
     except DenoiserError:
         raise
     except Exception as error:
-        raise failure("The beginning of a run", error, len(like)) from error
+        raise failure("Starting the run", error, len(like)) from error

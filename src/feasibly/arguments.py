@@ -23,7 +23,7 @@ WORDS: dict[Any, str] = {
     bool: "True or False",
     int: "a whole number",
     float: "a number",
-    str: "a text",
+    str: "a string",
     Path: "a path",
     NoneType: "None",
     collections.abc.Callable: "a function",
@@ -152,7 +152,7 @@ def members_of(members: int | Sequence[int], of: str = "sample") -> Sequence[int
     if not ids:
         raise ValueError(f"{of}() needs at least one sample, got n={members!r}.")
     if len(set(ids)) < len(ids):
-        raise ValueError(f"{of}(n=...) has an index twice; it would be the same sample.")
+        raise ValueError(f"{of}(n=...) contains an index twice, which would be the same sample.")
     return ids
 
 

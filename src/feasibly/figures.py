@@ -103,9 +103,9 @@ def plot(result: Result, constraint: Constraint | None = None, members: int = 4)
         raise ValueError("plot(result) has nothing to draw: no sample is finite.")
     feasible = result.feasible[finite].cpu()
     names = [
-        f"member {i}" for i, kept in zip(result.members, finite.tolist(), strict=True) if kept
+        f"sample {i}" for i, kept in zip(result.members, finite.tolist(), strict=True) if kept
     ]
-    title = f"{len(result.members)} members"
+    title = "1 sample" if len(result.members) == 1 else f"{len(result.members)} samples"
     if math.isfinite(result.tolerance):  # else there is no constraint, or all is seen with noise
         title = f"{int(result.feasible.sum())} of {title} feasible"
         names = [n if ok else f"{n}, infeasible" for n, ok in zip(names, feasible, strict=True)]

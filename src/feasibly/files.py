@@ -24,8 +24,8 @@ def remedy(error: OSError) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "make room"
     if error.errno == errno.ENOENT:
-        return "its folder is gone, so put that back or give another place"
-    return "give a place where this user may write"
+        return "its folder is gone, so restore it or choose another place"
+    return "choose a place where this user may write"
 
 
 def check_file(path: Path | str) -> Path:
@@ -68,7 +68,9 @@ def load_torch(path: Path | str) -> Any:
     found = torch.load(path, map_location="cpu", weights_only=True)
     for one in found.values() if isinstance(found, dict) else [found]:
         if isinstance(one, Tensor) and one.nbytes > one.untyped_storage().nbytes():
-            raise ValueError(f"a tensor of shape {tuple(one.shape)} repeats few numbers")
+            raise ValueError(
+                f"a tensor of shape {tuple(one.shape)} is stored as few numbers that repeat"
+            )
     return found
 
 

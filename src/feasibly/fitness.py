@@ -93,8 +93,8 @@ class Check:
             said.append(self._possible())
         if self.footprint is not None:
             said.append(
-                f"{self.reason} This takes {size(self.footprint.member)} of memory a member at "
-                f"its peak, and {size(self.footprint.fixed)} besides."
+                f"{self.reason} This takes {size(self.footprint.member)} of memory per sample at "
+                f"its peak, and {size(self.footprint.fixed)} in addition."
             )
         parts = (*said, *self.remarks, found.gradient, self.mistake, self.verdict)
         return tuple(filter(None, dict.fromkeys(parts)))  # each once
@@ -113,19 +113,19 @@ class Check:
         """What a projection of samples on the constraint came to."""
         found = self.diagnosis
         share = f"{found.projected} of the first {PROJECTED} samples"
-        tried = f"A direct projection brings {share} within it"
+        tried = f"A direct projection makes {share} feasible"
         if not found.projected:
             return (
-                f"{tried}; the least violation is {found.nearest:.3g}, the tolerance "
-                f"{self.tolerance:.3g}. The constraint may be impossible, or its tolerance below "
-                "what can be computed in this precision."
+                f"{tried}; the smallest violation is {found.nearest:.3g}, the tolerance "
+                f"{self.tolerance:.3g}. The constraint may be impossible to satisfy, or its "
+                "tolerance too small for this precision."
             )
         if (found.remoteness or 0) <= REMOTE:
             return f"{tried}."
         return (
-            f"{tried}. But a residual is {found.remoteness:.3g} of its standard deviations from "
-            "zero in samples: if it is no sum of many, no sample of this model comes near, and "
-            "sampling will fail. Sample a few members to see."
+            f"{tried}. But in samples a residual component is {found.remoteness:.3g} of its "
+            "standard deviations from zero: unless it is a sum of many terms, no sample of this "
+            "model comes near, and sampling will fail. Draw a few samples to see."
         )
 
 
@@ -175,7 +175,7 @@ def check(
         tested = as_data(data).to(dtype)
         if shape is not None and shape_of(shape) != tuple(tested.shape[1:]):
             raise ValueError(
-                f"check(data=...) has samples of shape {tuple(tested.shape[1:])}, and shape is "
+                f"check(data=...) has samples of shape {tuple(tested.shape[1:])}, but shape is "
                 f"{tuple(shape)}; give the shape of one sample."
             )
     found = diagnose(denoiser, constraint, tested, seed=seed)
@@ -212,7 +212,7 @@ def _mistake(denoiser: Any, data: Tensor) -> str:
 def _violation(found: Diagnosis, low: float, median: float, high: float) -> str:
     """How far unconstrained samples are from the constraint."""
     if found.projected is None:
-        return f"Observed values a sample: {found.residuals}, all with noise."
+        return f"Observed values per sample: {found.residuals}, all with noise."
     suggested = ""
     if found.suggested_tolerance is not None:
         suggested = (
@@ -220,6 +220,6 @@ def _violation(found: Diagnosis, low: float, median: float, high: float) -> str:
             "residual."
         )
     return (
-        f"Residuals a sample: {found.residuals}. Violation of unconstrained samples: median "
-        f"{median:.3g} (5 % {low:.3g}, 95 % {high:.3g}).{suggested}"
+        f"Residual components per sample: {found.residuals}. Violation of unconditional samples: "
+        f"median {median:.3g} (5 % {low:.3g}, 95 % {high:.3g}).{suggested}"
     )

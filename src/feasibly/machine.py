@@ -81,8 +81,8 @@ def check_room(
     if need > free:
         raise ValueError(
             f"Sampling {members:,} of shape {tuple(shape)}, {batch_size:,} at a time, takes at "
-            f"least {size(need)} of memory, and {size(free)} are free; ask for fewer or smaller "
-            f"samples{', or give a smaller batch_size' if batch_size > 1 else ''}."
+            f"least {size(need)} of memory, but only {size(free)} are free; ask for fewer or "
+            f"smaller samples{', or give a smaller batch_size' if batch_size > 1 else ''}."
         )
 
 
@@ -102,10 +102,11 @@ def exhausted(where: str, error: BaseException, states: int) -> str:
     """Says that memory ran out while this was done, with so many states in a batch, and what
     helps."""
     said = str(error).split(". ")[0] or type(error).__name__
-    cure = f"give a smaller batch_size, such as {states // 2}"
+    cure = f"use a smaller batch_size, such as {states // 2}"
     if states == 1:
-        cure = "take a method without gradients, lower precision or a larger machine"
-    return f"{where} ran out of memory with {states} samples in a batch ({said}); {cure}."
+        cure = "use a method without gradients, lower precision or a larger machine"
+    noun = "sample" if states == 1 else "samples"
+    return f"{where} ran out of memory with {states} {noun} in a batch ({said}); {cure}."
 
 
 def _free() -> int:

@@ -44,7 +44,7 @@ over surveys."""
 TRIED = 4
 """The number of infeasible samples on which it is tried why they are."""
 
-ADVICE = "Look there for what the network returns."
+ADVICE = "Check what the network returns there."
 
 SLOW = 0.5
 """A projection that lowers the violation to this share or less is on its way."""
@@ -62,8 +62,9 @@ NOTED = 0.1
 """The share of samples with unreliable weights above which a run warns."""
 
 UNTESTED = (
-    "Samples whose conditions are not those of sample 0 were not tested for plausibility, because "
-    "the unconditional samples are of that one. The methods were chosen for it too."
+    "Samples whose conditions differ from those of sample 0 were not tested for plausibility, "
+    "because the unconditional samples were drawn under the conditions of sample 0. The method "
+    "was chosen for these, too."
 )
 
 
@@ -87,9 +88,9 @@ def failure(where: str, error: Exception, states: int) -> SamplingError:
         return SamplingError(exhausted(where.rstrip(","), error, states))
     if why := explained(error):
         return SamplingError(f"{where} failed. {why} ({error}).")
-    fix = "test the denoiser there with `python -m feasibly check`"
+    fix = "test the denoiser and the constraint with feasibly.check or `python -m feasibly check`"
     if isinstance(error, OSError):  # of a disk or a connection
-        fix = "it is not an error of the method, so run it again once that is fixed"
+        fix = "the disk or the connection failed, not the method, so run it again once that works"
     return SamplingError(f"{where} failed ({type(error).__name__}: {error}); {fix}.")
 
 
@@ -110,11 +111,16 @@ def shortfall(result: Result, kernel: Method) -> str:
     missed, rows = result.ratio[bad], bad.nonzero().flatten()[:TRIED].tolist()
     why = advice(kernel, result.samples[rows], [result.members[i] for i in rows])
     if some < all_of:
-        which = f"{int(bad.sum())} of {all_of} samples do not satisfy {kernel.constraint!r}"
+        number = len(missed)
+        verb = "does" if number == 1 else "do"
+        which = f"{number} of {all_of} samples {verb} not satisfy the constraint"
         span = f"residual / limit {missed.min():.3g} to {missed.max():.3g}"
-        return f"{said} {which} ({span}); `result.feasible` tells which. {why}".strip()
+        return f"{said} {which} ({span}); `result.feasible` shows which. {why}".strip()
     best = f"residual / limit at best {missed.min():.3g}"
-    none = f"None of the {all_of} samples satisfies {kernel.constraint!r} ({best})."
+    who = f"None of the {all_of} samples satisfies"
+    if all_of == 1:
+        who = "The sample does not satisfy"
+    none = f"{who} the constraint ({best})."
     return f"{said} {none} {why}".strip()
 
 
@@ -129,7 +135,7 @@ def non_finite(result: Result, kernel: Method) -> str:
         where = f"the first by step {at.step} of {at.steps}, at sigma = {at.sigma:.3g}"
     return (
         f"{lost} of {len(result.members)} samples became non-finite, {where}; `result.finite` "
-        f"tells which. {ADVICE if kernel.lands else kernel.advice}"
+        f"shows which. {ADVICE if kernel.lands else kernel.advice}"
     )
 
 
@@ -167,7 +173,10 @@ def advice(kernel: Method, x: Tensor, ids: Sequence[int]) -> str:
                     violation=constraint.violation_of,
                 )
                 if (reached := constraint.violation(found.x).median().item()) <= goal:
-                    return f"The last projection stops too early; {name}={longer!r} gets there."
+                    return (
+                        "The last projection stops too early; it converges with "
+                        f"{name}={longer!r} as an option of {type(kernel).__name__}."
+                    )
                 if reached <= best:
                     best, nearest = reached, found.x
             signs = MemberNoise(0, ids, x.shape[1:], dtype=x.dtype)().to(x).sign()
@@ -178,18 +187,19 @@ def advice(kernel: Method, x: Tensor, ids: Sequence[int]) -> str:
     if (least := constraint.violation_of(rounding).median().item()) > goal:
         fix = " or sample with dtype=torch.float64" if x.dtype == torch.float32 else ""
         return (
-            f"Rounding alone changes the violation by {least:.1g}, and the tolerance is "
-            f"{goal:.1g}: raise it{fix}."
+            f"Rounding alone changes the violation by {least:.1g}, which is more than the "
+            f"tolerance of {goal:.1g}: raise the tolerance{fix}."
         )
     if best < SLOW * before:
         return (
-            f"Projections converge slowly there, from {before:.2g} to {best:.2g} in a hundred "
-            "iterations: scale the residual's values alike, or raise the tolerance."
+            f"Projections of these samples converge slowly, from {before:.2g} to {best:.2g} in a "
+            "hundred iterations: rescale the components of the residual to similar sizes, or "
+            "raise the tolerance."
         )
     return (
-        "The violation is at a local minimum there, so that more iterations do not help. Allow "
-        "more `attempts`; if most samples end so, the constraint may be impossible, or far from "
-        "what the model knows."
+        "Projections of these samples end in a local minimum of the violation, so that more "
+        "iterations do not help. Allow more `attempts`; if most samples end like this, the "
+        "constraint may be impossible to satisfy, or far from the model's distribution."
     )
 
 
@@ -201,10 +211,11 @@ def implausible(some: int, all_of: int, attempts: int = 1) -> str:
     expected = RATE**attempts * all_of
     if some <= expected + 3 * math.sqrt(expected + (1.1 * expected) ** 2) + 1:
         return ""
+    verb = "is" if some == 1 else "are"
     return (
-        f"{some} of {all_of} samples are not plausible: to the denoiser they do not look like "
-        "data of the model. Data may hardly satisfy the constraint, or the kernel has left the "
-        "data; compare with another method."
+        f"{some} of {all_of} samples {verb} implausible: to the denoiser they do not look like "
+        "the model's data. Perhaps hardly any data satisfy the constraint, or the method has left "
+        "the data distribution; compare with another method."
     )
 
 
@@ -232,16 +243,16 @@ def doubts(populations: Sequence[Weights], fix: str = "") -> Iterator[str]:
     if some > NOTED * size:
         k_hat = "infinite" if worst.pareto_k > LARGEST else f"{worst.pareto_k:.2g}"
         yield (
-            f"Importance weights are not reliable: k-hat is {k_hat}, and should be at most "
-            f"{RELIABLE}. So {some} of {size} samples were drawn without sharing weights. "
-            "Modes may have wrong weights, also in samples that are feasible and plausible, and "
-            f"means and spreads with them. Take more particles: {fix}."
+            f"The importance weights are not reliable: k-hat is {k_hat}, and should be at most "
+            f"{RELIABLE}. Therefore {some} of {size} samples were drawn without sharing weights. "
+            "Mode weights, means and spreads may be wrong, even where samples are feasible and "
+            f"plausible. Use more particles: {fix}."
         )
     elif ess < min(ENOUGH, size / 2):
         yield (
             "A few trajectories carry most of the importance weight: the effective sample size is "
-            f"{ess:.0f} of {size} samples. Weights of modes have a standard error of some "
-            f"{0.5 / math.sqrt(ess):.1g} from this, or of twice that if a mode is rare. Take more "
+            f"{ess:.0f} for {size} samples. From this alone, mode weights have a standard error "
+            f"of about {0.5 / math.sqrt(ess):.1g}, or twice that if a mode is rare. Use more "
             f"particles: {fix}."
         )
 
@@ -278,9 +289,10 @@ def misfit(name: str, fit: float, values: int) -> str:
     if not fit > MISFIT + 5 * math.sqrt(2 / values):
         return ""
     return (
-        f"Samples fit {name} worse than its errors allow: chi-square a value is {fit:.2g} on "
-        "average, and should be about one. The kernel may have missed it, errors may be larger "
-        "than stated, or the model may hardly know such values."
+        f"The samples fit {name} worse than its noise allows: chi-square per observed value is "
+        f"{fit:.2g} on average, and should be about one. The method may have missed the "
+        "observation, the noise may be larger than stated, or the model may hardly ever produce "
+        "such values."
     )
 
 
@@ -296,7 +308,7 @@ def warn(result: Result, kernels: Sequence[Method]) -> None:
     """Warns the caller of :func:`run` of infeasible samples and of what kernels complain of."""
     current().erase()
     particles = max(getattr(kernel, "particles", 0) for kernel in kernels)
-    more = f"method=SMC(particles={4 * particles}), which begins with four times as many"
+    more = f"method=SMC(particles={4 * particles}), which starts with four times as many"
     doubted = doubts(result.first_populations, more)
     for sentence in (*complaints(kernels, result.statistics), *doubted):
         result.warnings.append(sentence)

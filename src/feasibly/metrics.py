@@ -153,7 +153,7 @@ def _mean(values: Tensor, weights: Tensor | None) -> Tensor:
 def _check(x: Tensor, y: Tensor, members: int = 1) -> None:
     if x.ndim < 3 or y.shape != (x.shape[0], *x.shape[2:]):
         raise ValueError(
-            f"Scores take ensembles of shape (K, M, T, *) and references of shape (K, T, *), got "
+            "Scores take ensembles of shape (K, M, T, *) and references of shape (K, T, *), got "
             f"{tuple(x.shape)} and {tuple(y.shape)}."
         )
     if x.shape[1] < members:

@@ -185,9 +185,9 @@ class Monitor:
             error = (answer - x_0).flatten(start_dim=1).norm(dim=1)
             if not (error <= 0.01 * x_0.norm()).all():
                 raise DenoiserError(
-                    "Plausibility is tested against samples under one condition, and the denoiser "
-                    "has conditions that differ between samples; test the samples of each "
-                    "condition apart, against a survey of their own."
+                    "Plausibility is tested against unconditional samples of one condition, but "
+                    "the denoiser has conditions that differ between samples. Test the samples of "
+                    "each condition separately, against a survey of their own."
                 )
 
 

@@ -98,9 +98,9 @@ class Network:
         schedule = getattr(denoiser, "schedule", None)
         if not callable(denoiser) or not callable(schedule):
             raise DenoiserError(
-                f"A denoiser is a callable (x_t, t) with an attribute `schedule`, a callable "
-                f"t -> (alpha_t, sigma_t); {type(denoiser).__name__} has none. Wrap your network "
-                "by feasibly.wrap(net, kind=..., schedule=...), or set `.schedule`."
+                "A denoiser is a callable (x_t, t) with an attribute `schedule`, a callable t -> "
+                f"(alpha_t, sigma_t); {type(denoiser).__name__} has none. Wrap your network with "
+                "feasibly.wrap(net, kind=..., schedule=...), or set `.schedule`."
             )
         _check_schedule(schedule)
         self.denoiser = denoiser
@@ -192,7 +192,7 @@ class Network:
         if version is not None and x_t._version != version:
             raise DenoiserError(
                 "The denoiser changes its input x_t in place, which is the sampler's own state; "
-                "let it work on a copy."
+                "make it work on a copy."
             )
         mean = x_0 if isinstance(x_0, Tensor) else getattr(x_0, "mean", x_0)
         x_0 = x_0 if callable(mean) else mean  # an array's `mean` is a method
@@ -244,8 +244,8 @@ def explained(error: Exception) -> str:
     if "nference tensor" not in str(error):
         return ""
     return (
-        "A tensor in it was made under torch.inference_mode() and has no gradients. Make or load "
-        "it outside of that, under torch.no_grad() if need be"
+        "One of its tensors was made under torch.inference_mode() and has no gradients. Create or "
+        "load it outside of that mode, under torch.no_grad() if need be"
     )
 
 
@@ -292,9 +292,9 @@ def along_channels(value: Any, like: Tensor) -> Tensor:
         return value.expand(like.shape[1:])
     except RuntimeError as error:
         raise DenoiserError(
-            f"The mean or the standard deviation that the denoiser knows of its data has shape "
-            f"{tuple(value.shape)}, and a sample has {tuple(like.shape[1:])}. Give one number, "
-            "one for each channel, or a whole sample."
+            "The data's mean or standard deviation, as the denoiser states it, has shape "
+            f"{tuple(value.shape)}, but a sample has shape {tuple(like.shape[1:])}. Give one "
+            "number, one for each channel, or a whole sample."
         ) from error
 
 
@@ -314,8 +314,8 @@ def _check_schedule(schedule: Callable[[Tensor], Any]) -> None:
     good = isinstance(found, tuple | list) and len(found) == 2
     if not good or not all(isinstance(scale, Tensor) and scale.shape == () for scale in found):
         raise DenoiserError(
-            f"The schedule must return two tensors, alpha_t and sigma_t, with the shape of t; of "
-            f"a number it returned {found!r:.200}."
+            "The schedule must return two tensors, alpha_t and sigma_t, with the shape of t; for "
+            f"a scalar t it returned {found!r:.200}."
         )
 
 

@@ -17,6 +17,7 @@ from .monitor import Monitor
 from .network import Evaluations
 from .problem import DryRun, Problem
 from .progress import duration, work
+from .result import in_words
 from .samplers import METHODS, SMC, Ancestral, CalibratedPPR, Method, TunedPPR
 from .samplers.smc import FEWEST
 from .survey import Survey
@@ -38,9 +39,9 @@ LOCAL = 0.02
 are not normal. A local mode hardly shows in the average over elements."""
 
 NOT_NORMAL = (
-    "Data are not normal, and the constraint has {values} values. Weights of modes may be off, "
-    "and means and spreads with them, also of samples that are feasible and plausible. "
-    "method='smc' is nearer, at a higher cost; feasibly.audit tests both."
+    "The data are not normal, and the constraint has {values} scalar components. Mode weights, "
+    "means and spreads may be off, even where samples are feasible and plausible. method='smc' "
+    "comes closer, at a higher cost; feasibly.audit tests both."
 )
 
 PROJECTED = 2
@@ -222,22 +223,22 @@ RULES = (
         "`Ancestral`",
         lambda case: case.problem.constraint is None,
         lambda case: (case.bind(Ancestral()),) * (case.attempts or 1),
-        "There is no constraint to satisfy.",
+        "There is no constraint, so that samples are unconditional.",
     ),
     Rule(
         "linear equalities or noisy measurements on exactly normal data",
         "`CalibratedPPR` in a few steps; without noise `TunedPPR` for samples that fail",
         lambda case: case.exactly_normal,
         _posterior,
-        "The data are normal and the constraint is linear: a few steps of posterior samples are "
-        "exact.",
+        "The data are normal and the constraint is linear, so that a few steps of posterior "
+        "sampling are exact.",
     ),
     Rule(
         "inequalities that the model often satisfies",
         "unconditional samples; `SMC` for those outside",
         lambda case: case.tries > 0,
         _inside,
-        "Unconditional samples often satisfy the inequality: those inside are kept, and the rest "
+        "Unconditional samples often satisfy the inequality: those that do are kept, and the rest "
         "are drawn from weighted particles.",
     ),
     Rule(
@@ -246,8 +247,7 @@ RULES = (
         "`SMC`: samples are drawn by importance weights, from more particles if k-hat says so",
         lambda case: case.targets <= FEW,
         _smc,
-        "The constraint is on {values}: samples are drawn by importance weights from {particles} "
-        "particles each{more}.",
+        "{values}: each sample is chosen among {particles} particles by importance weights{more}.",
     ),
     Rule(
         f"{FEW + 1} to {MANY} equalities or noisy measurements on data that are not "
@@ -256,8 +256,7 @@ RULES = (
         "`SMC`, which takes gradients at some of the states only",
         lambda case: case.weighted and (case.modes or case.branches or case.has_inequalities),
         _smc,
-        "The constraint is on {values}: samples are drawn by importance weights from {particles} "
-        "particles each{more}.",
+        "{values}: each sample is chosen among {particles} particles by importance weights{more}.",
     ),
     Rule(
         "other equalities whose gradients change direction, such as sines",
@@ -265,15 +264,15 @@ RULES = (
         lambda case: not case.has_noise and case.branches,
         _branches,
         "The residual's gradient changes direction between samples, so the solution set has "
-        "several branches: PPR projects step by step. Weights of branches may be off, and spreads "
-        "a quarter too small.",
+        "several branches. PPR therefore projects at every step; branch weights may be off, and "
+        "spreads a quarter too small.",
     ),
     Rule(
         "other equalities or noisy measurements, with or without inequalities",
         "`CalibratedPPR`; without noise `TunedPPR` for samples that are infeasible or implausible",
         lambda case: True,
         _posterior,
-        "The constraint is on {values}: posterior samples are taken{then}.",
+        "{values}: posterior samples are drawn{then}.",
         normal=True,
     ),
 )
@@ -309,7 +308,13 @@ class Plan:
 
     def __str__(self) -> str:
         survey = "" if self.survey is None else str(self.survey)
-        about = [describe(self.kernels), self.reason, survey, self.estimate(100), *self.remarks]
+        about = [
+            in_words(describe(self.kernels)),
+            self.reason,
+            survey,
+            self.estimate(100),
+            *self.remarks,
+        ]
         return "\n".join(line for line in about if line)
 
     def seconds(self, members: int) -> float:
@@ -326,14 +331,15 @@ class Plan:
     def estimate(self, members: int) -> str:
         """Says what so many samples are expected to cost, in a sentence."""
         forward, backward = self._each(members)
+        noun = "sample is" if members == 1 else "samples are"
         words = (
-            f"{members:,} samples are expected to cost "
-            f"{forward:.0f} forward and {backward:.0f} backward evaluations of the network each, "
-            "and more if particles are added or samples are drawn again"
+            f"{members:,} {noun} expected to take {forward:.0f} forward and {backward:.0f} "
+            "backward network evaluations each, and more if particles are added or samples are "
+            "drawn again"
         )
         if not self.pace:
             return f"{words}."
-        return f"{words}: about {duration(self.seconds(members))} at the rate of the survey."
+        return f"{words}: about {duration(self.seconds(members))} at the speed of the survey."
 
 
 def choose(case: Case) -> Plan:
@@ -347,18 +353,18 @@ def choose(case: Case) -> Plan:
         if not known.nearly_normal or known.nonlinearity_element > LOCAL:
             remarks = (NOT_NORMAL.format(values=case.targets),)
     m = case.values.values.shape[1]
-    values = "one scalar" if m == 1 else f"{m} values"
+    values = "There is one scalar constraint" if m == 1 else f"There are {m} scalar constraints"
     if case.has_inequalities and case.targets:
-        noun = "equality" if case.targets == 1 else "equalities"
-        values = f"{case.targets} {noun} and inequalities"
-    then = "" if case.has_noise else ", then PPR projects those that fail"
+        some = "is 1 equality" if case.targets == 1 else f"are {case.targets} equalities"
+        values = f"There {some}, in addition to inequalities"
+    then = "" if case.has_noise else ", and PPR projects those that fail"
     if case.has_inequalities:
-        then += ", and those inside of the inequalities are kept"
-    alone = ", as each has its own target"
+        then += ", and those that satisfy the inequalities are kept"
+    alone = ", which are its own, because each sample has its own target"
     words = {
         "values": values,
         "particles": kernels[0].particles_of_one if isinstance(kernels[0], SMC) else 0,
-        "more": alone if case.constraint.differs else ", or more where k-hat asks for them",
+        "more": alone if case.constraint.differs else ", or among more where k-hat requires it",
         "then": then,
     }
     return Plan(kernels, rule.reason.format(**words), rule, remarks=remarks)
@@ -375,15 +381,17 @@ def method_of(method: object) -> Method | None:
     if isinstance(method, Method):
         if method.problem is not None:
             raise ValueError(
-                f"{type(method).__name__} is bound to a problem already; give it unbound, such as "
+                f"{type(method).__name__} is already bound to a problem; pass it unbound, as "
                 f"{type(method).__name__}()."
             )
         return method
     if isinstance(method, type) and issubclass(method, Method):
-        raise ValueError(f"{method.__name__} is a class; give {method.__name__}().")
+        raise ValueError(
+            f"{method.__name__} is a class; pass an instance, such as {method.__name__}()."
+        )
     if method != "auto":
         raise ValueError(
-            f"There is no method {method!r}; choose 'auto', one of {', '.join(METHODS)}, or a "
-            "method such as PPR(steps=128)."
+            f"There is no method {method!r}; choose 'auto', one of {', '.join(METHODS)}, or an "
+            "instance such as PPR(steps=128)."
         )
     return None

@@ -126,8 +126,8 @@ def _read(name: str, make: Callable[[dict[str, Any]], M]) -> M:
         names = available()
         if not names and path.parent == home():
             raise ValueError(
-                f"The prior {name!r} is not installed: weights are a package of their own. Run "
-                "`pip install feasibly-priors`."
+                f"The prior {name!r} is not installed: its weights come in a package of their "
+                "own. Run `pip install feasibly-priors`."
             )
         raise ValueError(
             f"There is no prior {name!r}; choose one of {names}, or give the path of a "

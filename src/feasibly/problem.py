@@ -153,6 +153,6 @@ def _check_schedule(first: float, last: float) -> None:
         )
         raise ValueError(
             f"The schedule's noise level sigma / alpha is {first:.3g} at t = 0 and {last:.3g} at "
-            "t = 1; it must rise from data, at 0, to noise at 1, and be positive and finite. "
-            f"{hint}"
+            "t = 1; it must be positive and finite, and rise from data at t = 0 to noise at t = "
+            f"1. {hint}"
         )

@@ -33,9 +33,9 @@ def remarks(constraint: Constraint, survey: Survey) -> Iterator[str]:
     outlying = equalities is not None and is_outlying(equalities.residual(survey.samples))
     if outlying and not survey.nearly_normal:  # normal data have no modes
         yield (
-            "Hardly any unconditional sample is near the constraint. Weights of modes may then be "
-            "wrong, also of samples that are feasible and plausible. Compare with another method, "
-            "or test it by feasibly.audit with a large `near`."
+            "Hardly any unconditional sample comes near the constraint. Mode weights may "
+            "therefore be wrong, even where samples are feasible and plausible. Compare with "
+            "another method, or run feasibly.audit with a large `near`."
         )
 
 
@@ -52,21 +52,21 @@ def _remarks(equalities: Constraint, x: Tensor) -> Iterator[str]:
     size, met = c.double().median().sqrt().item(), feasible.double().mean().item()
     if met >= MET:
         yield (
-            f"{met:.0%} of unconditional samples satisfy {equalities!r} already, so that it asks "
-            f"for little. Their residual is typically {size:.3g}: divide it by that, or lower the "
-            "tolerance."
+            f"{met:.0%} of unconditional samples already satisfy {equalities!r}, so that it "
+            f"constrains little. Their residual is typically {size:.3g}: divide the residual by "
+            "that number, or lower the tolerance."
         )
     elif x.dtype == torch.float32 and equalities.tolerance < (error := _rounding(equalities, x)):
         yield (
-            f"The tolerance of {equalities!r} is {equalities.tolerance:.3g}, and rounding alone "
-            f"gives a violation of {error:.2g} in float32. Take a larger tolerance, or "
+            f"The tolerance of {equalities!r} is {equalities.tolerance:.3g}, but rounding alone "
+            f"gives a violation of {error:.2g} in float32. Raise the tolerance, or sample with "
             "dtype=torch.float64."
         )
     elif size < UNITS:
         yield (
-            f"The residual of {equalities!r} is typically {size:.3g} for unconditional samples. "
-            "Divide it by that, and the tolerance by its square (an atol by it): far below one, "
-            "rounding counts."
+            f"The residual of {equalities!r} is typically {size:.3g} for unconditional samples, "
+            "so small that rounding matters. Divide the residual by that number, and the "
+            "tolerance by its square (an atol by the number itself)."
         )
 
 

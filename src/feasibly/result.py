@@ -8,10 +8,12 @@ __all__ = [
     "Weights",
     "aligned",
     "describe_fit",
+    "in_words",
     "without_settings",
 ]
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
@@ -252,7 +254,7 @@ class Result:
 
     def __repr__(self) -> str:
         shape = tuple(self.samples.shape)
-        return f"<Result of {int(self.feasible.sum())} feasible samples, samples {shape}>"
+        return f"<Result: {int(self.feasible.sum())} feasible samples, samples of shape {shape}>"
 
     @property
     def ratio(self) -> Tensor:
@@ -290,9 +292,10 @@ class Result:
         if self.populations:
             ess = sum(one.ess for one in self.first_populations)
             most = max(one.particles for one in self.populations)
+            particles = "particle" if most == 1 else "particles"
             weights = (
                 f"importance weights: k-hat {self.pareto_k:.2g}, effective sample size {ess:.0f}, "
-                f"up to {most} particles in a trajectory\n"
+                f"up to {most} {particles} per trajectory\n"
             )
         again = ""
         if first:
@@ -302,10 +305,10 @@ class Result:
         taken = (self.evaluations.member_forward, self.evaluations.member_backward)
         forward, backward = (total / len(self.members) for total in taken)
         return (
-            f"{self.method if settings else without_settings(self.method)}\n{reason}"
+            f"{in_words(self.method if settings else without_settings(self.method))}\n{reason}"
             f"{int(self.feasible.sum())} of {len(self.members)} samples {exact}\n"
             f"{fit}{plausible}{weights}{again}"
-            f"{forward:.0f} forward and {backward:.0f} backward evaluations a sample, "
+            f"{forward:.0f} forward and {backward:.0f} backward network evaluations per sample, "
             f"{self.seconds:.1f} s, {self.overhead:.0%} of it outside the network\n"
             f"seed {self.seed}, samples {self.members[0]} to {self.members[-1]}"
             f"{warned}"
@@ -315,7 +318,7 @@ class Result:
         """Writes samples, violations and statistics to a file, whose name ends in
         `.safetensors`."""
         if Path(path).suffix != ".safetensors":
-            raise ValueError(f"{path} must end in .safetensors, the format that is written.")
+            raise ValueError(f"{path} must end in .safetensors, the only format that is written.")
         tensors = {k: getattr(self, k).contiguous() for k in ("samples", "violation", "feasible")}
         for name in ("oddness", "relative"):
             if (value := getattr(self, name)) is not None:
@@ -348,7 +351,8 @@ class Result:
         names = tuple(f"axis_{k}" for k in range(axes)) if dims is None else tuple(dims)
         if len(names) != axes:
             raise ValueError(
-                f"to_xarray(dims=...) has {len(names)} names, and a sample has {axes} axes."
+                f"to_xarray(dims=...) needs a name for each axis of a sample: got {len(names)}, "
+                f"and there are {axes}."
             )
         found: dict[str, Any] = {"samples": (("member", *names), self.samples.cpu().numpy())}
         known = {"violation": self.violation, "feasible": self.feasible, "oddness": self.oddness}
@@ -377,7 +381,7 @@ class Result:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(
                 f"{path} cannot be read as a result ({safe(str(error)).rstrip('.')}); give a file "
-                "that Result.save wrote."
+                "written by Result.save."
             ) from error
 
     @classmethod
@@ -398,7 +402,7 @@ class Result:
         known = [*rows, found.oddness, found.relative]
         lengths = {len(row) for row in known if row is not None}
         if lengths != {len(members_of(found.members, "Result"))}:
-            raise ValueError(f"its parts have {sorted(lengths)} members")
+            raise ValueError(f"its parts have different numbers of samples: {sorted(lengths)}")
         return found
 
     @classmethod
@@ -437,11 +441,16 @@ def describe_fit(name: str, chi_square: Tensor) -> str:
     """Says how samples fit an observation with noise."""
     known = chi_square[chi_square.isfinite()]
     if not known.numel():
-        return f"{name}: chi-square of no sample is finite"
+        return f"{name}: chi-square is not finite for any sample"
     return (
-        f"{name}: chi-square a value {known.mean():.3g} on average, {known.min():.3g} to "
-        f"{known.max():.3g}"
+        f"{name}: chi-square per observed value {known.mean():.3g} on average, {known.min():.3g} "
+        f"to {known.max():.3g}"
     )
+
+
+def in_words(method: str) -> str:
+    """Returns what ran with its number of attempts behind it, as people say it."""
+    return re.sub(r"\bup to (\d+) times (.+?)(?=, then |$)", r"\2, up to \1 attempts", method)
 
 
 def without_settings(method: str) -> str:

@@ -94,8 +94,8 @@ def run(
     """
     if not kernels or not all(isinstance(one, Method) for one in kernels):
         raise ValueError(
-            "A run takes kernels, one for each attempt, such as feasibly.plan(...).kernels, got "
-            f"{kernels!r:.200}."
+            "run(kernels, ...) takes a sequence of bound methods, one for each attempt, such as "
+            f"feasibly.plan(...).kernels; got {kernels!r:.200}."
         )
     problem = kernels[-1].bound_to
     ids, size = requested(problem, members, seed)
@@ -127,9 +127,10 @@ def run(
             meter.expect((len(ids) - done) * each, f"sampling, {done:,} of {len(ids):,} finished")
     result = replace(Result.join(parts), reason=reason)
     if not result.finite.any():
+        all_of_them = "The sample" if len(ids) == 1 else f"All {len(ids)} samples"
         raise SamplingError(
-            f"All {len(ids)} samples became non-finite{failed}; test the denoiser there by "
-            "`python -m feasibly check`, or raise `steps`."
+            f"{all_of_them} became non-finite{failed}; test the denoiser with `python "
+            "-m feasibly check`, or use more `steps`."
         )
     warn(result, prepared)
     return result
@@ -170,7 +171,7 @@ def dry_run(
                 except ValueError:  # the method does not fit the problem
                     raise
                 except Exception as error:
-                    raise failure("The preparation of a run", error, batch_size) from error
+                    raise failure("Preparing the run", error, batch_size) from error
             costs[id(kernel)] = meters.work(*prepared[id(kernel)].expected(seen.residuals))
     ids = list(map(id, kernels))
     return [prepared[i] for i in ids], [costs[i] for i in ids]
@@ -207,7 +208,7 @@ def trajectory(kernel: Method, noise: MemberNoise) -> Iterator[tuple[int, Tensor
             x_t, memory = torch.where(good, step.x, 0.0), step.memory
     except Exception as error:
         where = f"Step {k} of {length}, to sigma = {kernel.noise_level(s):.3g},"
-        where = where if k else "The beginning of a run"
+        where = where if k else "Starting the run"
         raise failure(where, error, len(noise.members)) from error
 
 
@@ -314,7 +315,7 @@ class Run:
             alone = [self._oddness(x[None], [i]) for x, i in zip(x_0, ids, strict=True)]
             return torch.cat(alone)
         except Exception as error:
-            raise failure("The plausibility check of samples", error, len(ids)) from error
+            raise failure("The plausibility check", error, len(ids)) from error
 
     def _attempt(self, kernel: Method, ids: list[int], attempt: int) -> Tensor:
         """Samples once; what fails comes back as NaN."""

@@ -169,8 +169,9 @@ class Survey:
         x, r, e = x[finite(x)], r[:, finite(x)], e[:, finite(x)]
         if len(x) < FEWEST:
             raise UnseenError(
-                f"{size - len(x)} of {size} unconditional samples are not finite, so that samples "
-                "cannot be compared with them; test the denoiser by `python -m feasibly check`."
+                f"{size - len(x)} of {size} unconditional samples are not finite, which leaves "
+                "too few to compare samples with; test the denoiser with `python -m feasibly "
+                "check`."
             )
         unit = _least_unit(x, problem.ends[0])
         levels = [unit * level for level in (FINE, NARROW, *WIDE)]
@@ -197,9 +198,10 @@ class Survey:
         normal = "nearly normal" if self.nearly_normal else "not normal"
         return (
             f"{len(self.samples)} unconditional samples: scale {self.scale:.2g}, spread "
-            f"{self.spread:.2g}; {normal} (nonlinearity {self.nonlinearity:.2g}, and "
-            f"{self.nonlinearity_low:.2g} at a tenth of the noise); affine up to noise of "
-            f"{self.affine:.2g}; the residual is known from noise of {self.informed:.2g} down"
+            f"{self.spread:.2g}; data {normal} (nonlinearity {self.nonlinearity:.2g}, and "
+            f"{self.nonlinearity_low:.2g} at a tenth of the noise); denoiser affine up to noise "
+            f"level {self.affine:.2g}; constraint informative below noise level "
+            f"{self.informed:.2g}"
         )
 
     @property
@@ -320,7 +322,7 @@ def _unconditional(
         try:
             x_s, x_0, memory = sampler.step(x_t, t, s, noise, memory)
         except Exception as error:
-            where = f"An unconditional sample, at sigma = {sampler.noise_level(t):.3g},"
+            where = f"Unconditional sampling, at sigma = {sampler.noise_level(t):.3g},"
             raise failure(where, error, len(x_t)) from error
         alpha_t, sigma_t = sampler.denoiser.schedule(t)
         gaps.add((alpha_t * x_0 - x_t) / sigma_t)

@@ -149,7 +149,7 @@ def test_the_sentence_without_a_fault_names_what_is_found_in_four_of_five():
         generator = torch.Generator().manual_seed(k)
         x = torch.randn(64, 8, 1, generator=generator).double()
         sentence = examine(x[:, 0], x[:, 1:], seed=k).verdict
-        if "no fault" in sentence:
+        if "no miscalibration" in sentence:
             size = float(sentence.split("of the spread, ")[1].split(" ")[0])
         found += examine(x[:, 0], x[:, 1:] + size, seed=k).faulty
     assert 0.4 < size < 0.8
@@ -163,7 +163,7 @@ def test_members_that_are_odd_to_the_denoiser_are_found():
     odd[:, 1:] *= 3
     seen = examine(x, members, oddness=odd)
     assert [f.family for f in seen.findings if f.found] == ["support"]
-    assert seen.verdict == "members are less like data to the denoiser than truths are"
+    assert seen.verdict == "samples look less like data to the denoiser than truths do"
     odd[:, 1:] /= 9
     assert "more like data" in examine(x, members, oddness=odd).verdict
 
@@ -176,7 +176,7 @@ def test_a_spread_of_0_73_is_found_at_64_truths_with_7_members():
     assert seen.ratio.value == pytest.approx(0.73, abs=4 * seen.ratio.error)
     assert seen.verdict.startswith("too narrow by 2")
     exact = examine(*conditional(1))
-    assert exact.verdict.startswith("no fault found at this size; an error of less than")
+    assert exact.verdict.startswith("no miscalibration found; with this many truths, errors below")
     assert exact.energy.value < seen.energy.value
 
 
@@ -194,11 +194,11 @@ def test_an_audit_recommends_what_is_right_and_sample_takes_it(capsys):
     assert 0 <= found.regret < 0.2
     assert found["Exact"].feasible == found["Exact 2"].feasible == 1
     assert found["Exact 2"].evaluations == 0  # it asks no network
-    assert "64 truths x 7 members take" in capsys.readouterr().err
+    assert "64 truths with 7 samples each take" in capsys.readouterr().err
     assert "Use Exact 2." in str(found)
-    assert "is the least, with 95 %" in replace(found, regret=0.0).recommendation
+    assert "is the lowest, with 95 %" in replace(found, regret=0.0).recommendation
     cheap = replace(found, recommended="ppr", cheaper="Exact 2").recommendation
-    assert "Exact 2 takes 0 evaluations in place of " in cheap
+    assert "Exact 2 takes 0 evaluations per sample instead of " in cheap
     result = feasibly.sample(NORMAL, SUM, 5, (D,), method=found.best, monitor=False)
     assert result.feasible.all()
 
@@ -206,7 +206,9 @@ def test_an_audit_recommends_what_is_right_and_sample_takes_it(capsys):
 def test_members_off_centre_are_found():
     found = audit(Exact(shift=1.0), truths=64)
     assert "off centre by" in found["Exact"].verdict
-    assert found.recommendation.startswith("Exact comes nearest, but has faults: do not take")
+    assert found.recommendation.startswith(
+        "Exact comes closest, but it is miscalibrated. Do not use"
+    )
 
 
 @pytest.mark.parametrize("kind", [feasibly.CalibratedPPR, feasibly.PPR])
@@ -284,7 +286,7 @@ def test_a_budget_leaves_fewer_truths_and_says_so(quick):
     each = 3 * sum(feasibly.PPR().bind(Problem(NORMAL, SUM, (D,))).budget(1))
     found = audit("ppr", budget=20 * each + 1)
     assert len(found.truths) == 20
-    assert "allows 20 truths of 32" in str(found)
+    assert "allows only 20 of 32 truths" in str(found)
     with pytest.raises(ValueError, match=rf"needs 16, which take {16 * each}"):
         audit("ppr", budget=16 * each - 1)
 
@@ -301,10 +303,10 @@ def test_data_tell_a_fault_of_the_model_from_one_of_the_sampler():
     same = audit(Exact(width=0.6), data=data, **settings)
     assert same["Exact"].examination.faulty
     assert not same.model.examination.faulty
-    assert "more likely those of samplers" in same.notes[-1]
+    assert "more likely due to the methods" in same.notes[-1]
     with pytest.raises(ValueError, match="shape"):
         from_data(data[:, :2], SUM, 16, 0, data[:1])
-    with pytest.raises(feasibly.SamplingError, match="needs 16 truths"):
+    with pytest.raises(feasibly.SamplingError, match="needs at least 16 truths"):
         audit(Exact(), data=data[:9])
 
 
@@ -335,7 +337,7 @@ def test_candidates_and_the_model_share_the_level(monkeypatch, quick):
 
 def test_an_audit_says_what_sample_would_warn_of_and_that_a_target_is_unlike_its_truths(quick):
     loose = Equality(lambda x: x[:, :1], tolerance=1e2)
-    assert "asks for little" in " ".join(audit("ppr", constraint=loose, monitor=True).notes)
+    assert "constrains little" in " ".join(audit("ppr", constraint=loose, monitor=True).notes)
     for target, unlike in ((1.0, False), (40.0, True)):
         far = Equality(lambda x, y=target: x.sum(dim=1) - y, tolerance=1e-6)
         assert ("Your target is unlike" in " ".join(audit("ppr", constraint=far).notes)) == unlike
@@ -343,7 +345,7 @@ def test_an_audit_says_what_sample_would_warn_of_and_that_a_target_is_unlike_its
 
 def test_a_recommended_method_whose_members_are_infeasible_is_said_to_be(quick):
     found = audit("dps")
-    assert "only 0.0% of its members are feasible" in found.recommendation
+    assert "only 0.0% of its samples are feasible" in found.recommendation
     assert found["dps"].faulty
     assert not audit(Exact())["Exact"].faulty
 
@@ -409,7 +411,7 @@ def test_members_that_failed_leave_out_their_truth():
     members[3, 1] = math.nan
     seen = examine(x, members)
     assert seen.scores.isnan().nonzero().tolist() == [[3]]
-    assert "1 truths with members that are not finite are left out" in seen.verdict
+    assert "1 truth with non-finite samples left out" in seen.verdict
     with pytest.raises(ValueError, match="8 truths"):
         examine(x[:5], members[:5])
 
@@ -427,7 +429,7 @@ class Conditional(torch.nn.Module):
 
 
 def test_a_denoiser_with_conditions_of_its_own_for_members_is_refused():
-    with pytest.raises(feasibly.DenoiserError, match="the same conditions for all members"):
+    with pytest.raises(feasibly.DenoiserError, match="the same conditions for all"):
         feasibly.audit(Conditional(), SUM, (D,), methods=("ppr",), truths=16, members=2)
 
 
@@ -437,8 +439,8 @@ def test_the_page_says_what_each_picture_means(tmp_path, quick):
     text = (tmp_path / "new" / "audit.html").read_text()
     assert text.count("<img") == 2
     for words in (
-        "A U means that members are too narrow",
-        "should be the diagonal",
+        "a U means that the samples are too narrow",
+        "should follow the diagonal",
         "too narrow by",
     ):
         assert words in text
@@ -454,7 +456,7 @@ def test_the_page_says_what_each_picture_means(tmp_path, quick):
         ({"level": "0.05"}, "takes a number"),
         ({"budget": "many"}, "budget=...\\) takes a whole number"),
         ({"seed": 2**40}, "seed=...\\) takes a whole number"),
-        ({"methods": None}, "names of methods"),
+        ({"methods": None}, "list of methods or their names"),
         ({"statistics": len}, "takes a dict"),
         ({"statistics": {"a": 3}}, "dict of functions"),
         ({"constraint": None}, "takes a constraint"),

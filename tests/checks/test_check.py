@@ -75,8 +75,8 @@ def test_its_words_have_the_table_the_plan_and_the_verdict(gaussian):
         assert re.split(" {2,}", line) == list(row.values())
     assert lines[len(rows) :] == list(found.sentences)
     text = str(found)
-    assert "Residuals a sample: 1." in text
-    assert f"{found.reason} This takes 2.4 kB of memory a member at its peak, and 17" in text
+    assert "Residual components per sample: 1." in text
+    assert f"{found.reason} This takes 2.4 kB of memory per sample at its peak, and 17" in text
     assert text.endswith("\nFit for use.")
     assert repr(found) == "<Check: fit for use, 9 of 9 noise levels ok>"
 
@@ -114,7 +114,7 @@ def test_constraints_that_are_impossible_or_remote_are_doubted(gaussian):
     nowhere = Equality(lambda x: x[:, :1] ** 2 + 1, tolerance=1e-6)
     found = check(gaussian, nowhere, data=data())
     assert not found.ok
-    assert "the least violation is 1, the tolerance 1e-06" in str(found)
+    assert "the smallest violation is 1, the tolerance 1e-06" in str(found)
     far = Equality(lambda x: x[:, :1] - 100, tolerance=1e-4)
     assert "no sample of this model comes near" in str(check(gaussian, far, data=data()))
     assert "comes near" not in str(check(gaussian, circle(), data=data()))
@@ -124,14 +124,14 @@ def test_it_says_what_sample_would_warn_of(gaussian):
     small = Equality(lambda x: 1e-9 * x[:, :1], tolerance=1e-30)
     found = check(gaussian, small, data=data())
     (remark,) = found.remarks
-    assert "Divide it by that" in remark
+    assert "Divide the residual by that" in remark
     assert remark in str(found)
 
 
 def test_values_with_noise_have_no_tolerance_to_suggest(gaussian):
     seen = Observation(lambda x: x[:, :1], torch.zeros(1), noise=0.1)
     text = str(check(gaussian, seen, data=data()))
-    assert "Observed values a sample: 1, all with noise." in text
+    assert "Observed values per sample: 1, all with noise." in text
     assert "tolerance" not in text
 
 
@@ -148,7 +148,7 @@ def test_it_works_in_the_type_it_is_asked_for(gaussian):
 def test_arguments_that_do_not_fit_are_refused(gaussian):
     with pytest.raises(ValueError, match=r"needs the shape of one sample, or data"):
         check(gaussian, circle())
-    with pytest.raises(ValueError, match=r"samples of shape \(2,\), and shape is \(3,\)"):
+    with pytest.raises(ValueError, match=r"samples of shape \(2,\), but shape is \(3,\)"):
         check(gaussian, circle(), (3,), data=data())
     with pytest.raises(ValueError, match=r"check\(denoiser, constraint\)"):
         check(circle(), gaussian, (2,))

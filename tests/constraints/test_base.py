@@ -82,7 +82,7 @@ def test_elements_with_units_of_their_own_have_a_projection_if_the_constraint_is
     # in units of the model the plane is x_1 - 4 x_2 = 3
     torch.testing.assert_close((nearest - x)[:, 1], -4 * (nearest - x)[:, 0])
     sphere = Energy((-1,), 1.0, tolerance=1e-6).in_units(0.0, torch.tensor([1.0, 2.0]))
-    with pytest.raises(NotImplementedError, match="elements differ in their units; project with"):
+    with pytest.raises(NotImplementedError, match="elements have different units; project with"):
         sphere.projection(x)
 
 

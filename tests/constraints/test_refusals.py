@@ -129,7 +129,7 @@ MADE = {
     "above the upper bound": [lambda: Bounds([0.0, 2.0], [1.0, 1.0], 1e-6)],
     "finite anywhere": [lambda: Bounds(None, math.inf, 1e-6)],
     "at least one constraint": [lambda: Composite([]), lambda: Composite(LINE)],
-    "Wrap a function first": [lambda: Composite([torch.sin])],
+    "Wrap a function with Equality or Inequality first": [lambda: Composite([torch.sin])],
     "takes a constraint": [lambda: Decoded(torch.sin, LINE)],
     "got .*function": [lambda: Decoded(frames, frames)],
     "got Linear and int": [lambda: Decoded(LINE, 3)],
@@ -250,13 +250,13 @@ def test_targets_of_each_sample_say_what_is_missing():
     stated = EachMember(Linear(torch.eye(2), [0.0, 0.0], 1e-6), torch.zeros(3, 2), repeats=2)
     short = EachMember(stated.constraint, torch.zeros(3, 3))
     for each, ids, words in (
-        (stated, [6, 0], "members 0 to 5, and none for member 6"),
-        (stated, [0, 1, 2], "of 3 memb"),
+        (stated, [6, 0], "samples 0 to 5, and none for sample 6"),
+        (stated, [0, 1, 2], "batch of 3; state"),
         (short, [0], "has 3 values"),
     ):
         with members.calling(ids), pytest.raises(ValueError, match=words):
             each.residual(torch.zeros(2, 2))
-    with pytest.raises(ValueError, match="which members these 2 samples are"):
+    with pytest.raises(ValueError, match="which samples of an ensemble these 2 samples are"):
         stated.residual(torch.zeros(2, 2))
 
 

@@ -72,7 +72,7 @@ def test_a_task_that_fails_leaves_the_others_finished(path, undisturbed):
     with ThreadPoolExecutor(2) as executor:
         with pytest.raises(SamplingError, match="no such thing") as error:
             draw(path, fault=fail, executor=executor)
-        assert "6 of 8 members are finished and kept" in error.value.__notes__[0]
+        assert "6 of 8 samples are finished and kept" in error.value.__notes__[0]
         assert Store(path).missing() == [4, 5]
         draw(path, executor=executor)
     same(values(path), undisturbed)
@@ -110,7 +110,7 @@ def test_ctrl_c_cancels_what_has_not_begun(path):
 
 
 def test_an_executor_takes_no_callback(path):
-    with pytest.raises(ValueError, match="leave callback and workers out"):
+    with pytest.raises(ValueError, match="leave out callback and workers"):
         draw(path, executor=ThreadPoolExecutor(1), callback=print)
 
 

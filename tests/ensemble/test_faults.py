@@ -114,8 +114,8 @@ def test_a_full_disk(path, undisturbed, monkeypatch):
         patch.setattr(stores.os, "link", linked)
         with pytest.raises(SamplingError, match=r"No space left on device.*make room") as error:
             draw(path)
-    assert "1 of 8 members are finished and kept" in error.value.__notes__[0]
-    assert "the same call goes on" in error.value.__notes__[0]
+    assert "1 of 8 samples are finished and kept" in error.value.__notes__[0]
+    assert "repeat the same call to resume" in error.value.__notes__[0]
     assert not list(path.rglob("*.draft"))
     assert len(check_and_go_on(path, undisturbed)) == 1
 
@@ -197,7 +197,9 @@ def test_ctrl_c_says_which_members_are_lost(path, undisturbed):
     assert kept
     a, b = len(kept), len(kept) + 1
     (note,) = error.value.__notes__
-    assert note.startswith(f"Lost in the middle: 2 ({a}, {b}). {a} of 8 members are finished")
+    assert note.startswith(
+        f"Lost before they were finished: 2 ({a}, {b}). {a} of 8 samples are finished"
+    )
     assert len(check_and_go_on(path, undisturbed)) == a
 
 
@@ -284,7 +286,7 @@ def test_a_step_that_fails_stops_the_run_and_keeps_what_there_is(path, undisturb
 
     with pytest.raises(SamplingError, match="no such member") as error:
         draw(path, fault=fail)
-    assert "Lost in the middle: 2 (4, 5)" in error.value.__notes__[0]
+    assert "Lost before they were finished: 2 (4, 5)" in error.value.__notes__[0]
     assert sorted(check_and_go_on(path, undisturbed)) == [0, 1, 2, 3]
 
 
@@ -315,7 +317,7 @@ def test_an_implausible_member_is_sampled_again_after_a_stop_as_without_one(path
         draw(path, fault=fault, batch_size=MEMBERS, monitor=monitor)
     kept = values(path).isfinite().all(dim=1)
     assert raised
-    if error is not torch.OutOfMemoryError:  # after which the same call goes on
+    if error is not torch.OutOfMemoryError:  # after which repeat the same call to resume
         assert 0 < kept.sum() < MEMBERS
     draw(path, monitor=OnTheLeft())
     torch.testing.assert_close(values(path), expected, rtol=1e-5, atol=1e-6)

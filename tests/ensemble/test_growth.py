@@ -54,7 +54,10 @@ def test_another_run_does_not_make_a_store_grow(path):
     other = Equality(lambda x: x.square().sum(dim=1) - 4, 1e-6)
     with pytest.raises(StoreError, match="the constraint returned other values"):
         draw(path, kernel=on(PPR(minimize=GaussNewton(6), **SEARCH), Disturbed(), other))
-    with pytest.raises(StoreError, match=r"another run \(seed: 3, here 4; members: 4, here 8\)"):
+    with pytest.raises(
+        StoreError,
+        match=r"another run \(seed: 3 in the store, now 4; members: 4 in the store, now 8\)",
+    ):
         draw(path, seed=4)
     assert Store(path).config.members == 4
 
@@ -95,7 +98,7 @@ def test_a_store_that_another_process_has_grown_further_is_left_as_it_is(path, m
         return alone(store)
 
     monkeypatch.setattr(Store, "_alone", late)
-    with pytest.raises(StoreError, match="is of 9 members, and cannot shrink to 8"):
+    with pytest.raises(StoreError, match="holds an ensemble of 9 samples, and cannot shrink to 8"):
         draw(path)
     assert Store(path).config.members == 9
 
@@ -211,6 +214,6 @@ def test_a_disk_on_which_a_store_cannot_grow_is_said(path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Store, "_alone", full)
-    with pytest.raises(StoreError, match=r"cannot grow to 8 members \(.*No space left.*make room"):
+    with pytest.raises(StoreError, match=r"cannot grow to 8 samples \(.*No space left.*make room"):
         draw(path)
     assert Store(path).config.members == 3

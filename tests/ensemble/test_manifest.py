@@ -78,7 +78,7 @@ def test_a_manifest_is_read_back_as_it_was_written(file):
 
 def test_a_manifest_of_an_earlier_version_says_so(file):
     file.write_text(json.dumps(WHOLE | {"format": 3}))
-    with pytest.raises(StoreError, match=r"earlier version.*begin a new store"):
+    with pytest.raises(StoreError, match=r"earlier version.*start a new store"):
         Manifest.load(file)
 
 
@@ -156,7 +156,10 @@ def test_a_forged_value_is_refused(file, place, value):
 
 def test_configurations_differ_in_words():
     other = replace(CONFIG, seed=4, shape=(5, 4))
-    assert CONFIG.differences(other) == ["seed: 3, here 4", "shape: (4, 5), here (5, 4)"]
+    assert CONFIG.differences(other) == [
+        "seed: 3 in the store, now 4",
+        "shape: (4, 5) in the store, now (5, 4)",
+    ]
     assert CONFIG.differences(CONFIG) == []
     assert CONFIG.differences(replace(CONFIG, source={})) == []
     moved = dict(CONFIG.source) | {"denoiser": "checkerboard"}

@@ -136,9 +136,9 @@ def test_the_store_has_the_violations_along_the_way(path):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"seed": 4}, "seed: 3, here 4"),
-        ({"n": 7}, "is of 8 members, and cannot shrink to 7; ask for 8 or more"),
-        ({"n": 9, "seed": 4}, "seed: 3, here 4; members: 8, here 9"),
+        ({"seed": 4}, "seed: 3 in the store, now 4"),
+        ({"n": 7}, "holds an ensemble of 8 samples, and cannot shrink to 7; ask for 8 or more"),
+        ({"n": 9, "seed": 4}, "seed: 3 in the store, now 4; members: 8 in the store, now 9"),
         ({"dtype": torch.float64}, "dtype"),
         ({"infeasible": "drop"}, "infeasible"),
         ({"kernel": on(Ancestral(steps=4), Disturbed(), circle())}, "method"),
@@ -191,13 +191,13 @@ def test_the_policies_count_infeasible_members_or_do_not(tmp_path):
 
 @pytest.mark.parametrize("policy", ["keep", "drop"])
 def test_infeasible_members_are_warned_of_with_their_number(path, policy):
-    with pytest.warns(InfeasibleWarning, match=r"8 of 8 members .*violation") as caught:
+    with pytest.warns(InfeasibleWarning, match=r"8 of 8 samples .*violation") as caught:
         summary = draw(path, kernel=hard(1e-12), infeasible=policy, attempts=1)
     cause = "stops too early; minimize=LBFGS"
     assert (cause in str(caught[0].message)) == (policy == "keep")  # else no sample tells
     assert caught[0].filename == draw.__code__.co_filename
     assert summary.infeasible == list(range(MEMBERS))
-    assert "Warning: 8 of 8 members do not satisfy the constraint" in str(summary)
+    assert "Warning: 8 of 8 samples do not satisfy the constraint" in str(summary)
 
 
 class Steering(Ancestral):
@@ -212,7 +212,7 @@ def test_some_infeasible_members_are_news_of_methods_that_end_on_the_constraint_
     for constraint, method in [(none, Ancestral), (some, Steering)]:
         kernel = on(method(steps=4, order=1, spacing="time"), Disturbed(), constraint)
         assert draw(tmp_path / method.__name__, kernel=kernel, attempts=1).infeasible
-    with pytest.warns(InfeasibleWarning, match="8 of 8 members"):
+    with pytest.warns(InfeasibleWarning, match="8 of 8 samples"):
         draw(tmp_path / "none.zarr", kernel=on(Steering(steps=4), Disturbed(), none))
 
 
@@ -314,7 +314,7 @@ def test_a_summary_of_an_unfinished_run_says_what_is_missing(path):
         (Store(path).records / f"{member}.json").unlink()
     summary = Summary.read(Store(path))
     assert summary.missing == [1, 5]
-    assert "Only 6 of 8 members count: 2 (1, 5) not sampled yet." in str(summary)
+    assert "Only 6 of 8 samples count: 2 (1, 5) not sampled yet." in str(summary)
     summary.write()
     xarray = pytest.importorskip("xarray")
     finished = xarray.open_zarr(path)["finished"].values

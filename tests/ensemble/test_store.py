@@ -87,7 +87,7 @@ def test_a_dropped_or_failed_member_leaves_no_values(store):
 
 def test_a_store_is_opened_again_by_the_same_run_only(store):
     assert Store.create(store.path, CONFIG).config == CONFIG
-    with pytest.raises(StoreError, match="seed: 0, here 1"):
+    with pytest.raises(StoreError, match="seed: 0 in the store, now 1"):
         Store.create(store.path, replace(CONFIG, seed=1))
     assert sorted(p.name for p in store.path.parent.iterdir()) == [store.path.name]
 
@@ -170,13 +170,13 @@ def test_a_store_that_is_reached_by_a_link_is_as_good(store, tmp_path):
 def test_a_store_that_was_begun_with_another_version_is_told_of(store, monkeypatch):
     others = stores.versions() | {"torch": "1.0"}
     monkeypatch.setattr(stores, "versions", lambda: others)
-    with pytest.warns(UserWarning, match=r"begun with torch \S+, here 1\.0"):
+    with pytest.warns(UserWarning, match=r"started with torch \S+, now 1\.0"):
         Store.create(store.path, CONFIG, LAYOUT)
 
 
 def test_a_store_that_cannot_be_made_says_why(tmp_path, store):
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match=r"cannot be made .*where this user may write"):
+    with pytest.raises(StoreError, match=r"cannot be created .*where this user may write"):
         Store.create(tmp_path / "file" / "run.zarr", store.config)
 
 

@@ -91,7 +91,7 @@ def test_a_unet_saved_and_reloaded(tmp_path, caplog):
 def test_steps_are_not_taken_for_times(schedule):
     """Without data nothing else shows that a model is given times in [0, 1] in place of steps."""
     kind = "eps" if isinstance(schedule, VP) else "velocity"
-    with pytest.raises(DenoiserError, match=r"trained on steps .*time=lambda t: 999 \* t"):
+    with pytest.raises(DenoiserError, match=r"trained on the steps .*time=lambda t: 999 \* t"):
         feasibly.wrap(unet(), kind, schedule)
     for time in (lambda t: 999 * t, lambda t: t):
         feasibly.wrap(unet(), kind, schedule, time=time)

@@ -112,10 +112,10 @@ def test_noise_of_a_matcher_beside_that_of_its_path_is_accounted_for():
 
 
 def test_optimal_transport_is_warned_of():
-    with pytest.warns(UserWarning, match="no posterior mean") as caught:
+    with pytest.warns(UserWarning, match="not a posterior mean") as caught:
         feasibly.wrap(nn.Identity(), "torchcfm", matcher("ExactOptimalTransport"))
     assert caught[0].filename == __file__
-    with pytest.warns(UserWarning, match="no posterior mean"):
+    with pytest.warns(UserWarning, match="not a posterior mean"):
         feasibly.wrap(nn.Identity(), "torchcfm", coupling="ot")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -128,7 +128,7 @@ def test_optimal_transport_is_warned_of():
         ({"source": "gp"}, "white Gaussian noise.*Whiten"),
         ({"coupling": "some"}, "'independent' or 'ot', got 'some'"),
         ({"schedule": matcher("SchrodingerBridge", 1.0)}, "bridges between pairs"),
-        ({"schedule": object()}, "no path that is known"),
+        ({"schedule": object()}, "not a known path"),
     ],
 )
 def test_what_cannot_be_sampled_is_refused_with_the_reason(options, message):

@@ -146,7 +146,7 @@ def same(x, s):
 
 
 MISTAKES = {
-    "Nothing about function says": ((same,), {}),
+    "Cannot infer what function predicts": ((same,), {}),
     "no kind 'noise'.*'eps'": ((same, "noise", VP()), {}),
     "needs the schedule": ((same, "eps"), {}),
     "sigma": ((same, "eps", VP()), {"sigma": 2}),
@@ -155,7 +155,7 @@ MISTAKES = {
     "schedule is the class VP": ((same, "eps", VP), {}),
     "network is the class Linear": ((Linear, "eps", VP()), {}),
     r"wrap\(net, kind, schedule\)": ((same, VP(), "eps"), {}),
-    "conditions is a dictionary": ((same, "eps", VP()), {"conditions": torch.zeros(3)}),
+    "conditions must be a dictionary": ((same, "eps", VP()), {"conditions": torch.zeros(3)}),
 }
 
 
@@ -179,8 +179,8 @@ def test_a_printed_adapter_states_what_it_assumes():
         "the noise: x_0 = (x_t - sigma F) / alpha",
         "VP(beta_0=0.1, beta_1=20, tau=0.0001)",
         "t = 1: noise, alpha 0.006572, sigma 1; the network gets 1",
-        "label: 8 members'",
-        "scale: one for all members",
+        "label: 8, one for each sample",
+        "scale: one for all samples",
         "mode = 'fast'",
         "time: the schedule's own clock",
     ):

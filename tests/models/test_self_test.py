@@ -151,7 +151,9 @@ def test_a_schedule_that_is_wrong_by_far_is_named(exact, paths, data):
 
 
 def test_a_network_that_is_not_trained_is_refused(data):
-    with pytest.raises(DenoiserError, match=r"Neither the sign.*whether it is trained"):
+    with pytest.raises(
+        DenoiserError, match=r"No single change of the sign.*whether it is trained"
+    ):
         feasibly.wrap(lambda x, s: 0.3 * x.flip(1) - 0.5, "eps", VP(), data=data)
 
 

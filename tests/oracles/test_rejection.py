@@ -171,7 +171,9 @@ def test_members_that_are_kept_are_resampled_no_more():
 def test_it_warns_of_members_that_were_kept_at_no_try():
     prior, plane = three(3)  # few samples of the prior are near three residuals at once
     kernel = on(Rejection(steps=24, tries=4, **FAST), prior, plane)
-    with pytest.warns(CalibrationWarning, match=r"\d+ of 64 members were kept at none of 4 tries"):
+    with pytest.warns(
+        CalibrationWarning, match=r"\d+ of 64 samples were accepted in none of 4 tries"
+    ):
         sampled(kernel, 64, (3,))
     prior, plane = three(1)
     with warnings.catch_warnings():
@@ -227,7 +229,7 @@ def test_members_with_conditions_of_their_own_are_refused():
     constraint = Equality(lambda x: x[:, :1], tolerance=1e-8)
     kernel = on(Rejection(steps=6, **FAST), prior, constraint)
     for chunk in (None, 1):
-        with pytest.raises(SamplingError, match="one prior for all members"):
+        with pytest.raises(SamplingError, match="one prior for all samples"):
             sampled(kernel, 3, (2,), batch_size=chunk)
 
 
@@ -284,7 +286,7 @@ def test_a_member_that_is_kept_at_no_try_takes_the_budget(options):
 def test_a_step_before_the_pilot_is_refused():
     noise = MemberNoise(0, [0], (2,))
     kernel = on(Rejection(steps=8, level=0.5, **FAST), ROUND, line(0.0))
-    with pytest.raises(ValueError, match="no pilot for its settings; take"):
+    with pytest.raises(ValueError, match="no pilot for its settings; call"):
         kernel.begin(noise)
     prepared = kernel.prepare(seen(line(0.0)))
     assert kernel.pilot is None

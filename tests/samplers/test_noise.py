@@ -349,7 +349,7 @@ def test_a_store_that_grows_has_the_samples_of_a_run_and_how_they_fit(tmp_path):
     for k, (name, fit) in enumerate(run.chi_square.items()):
         for values in (found[:, k].values, summary.fits()[name]):
             torch.testing.assert_close(torch.from_numpy(values), fit, rtol=1e-5, atol=1e-6)
-        assert f"{name}: chi-square a value {fit.mean():.3g} on average" in str(summary)
+        assert f"{name}: chi-square per observed value {fit.mean():.3g} on average" in str(summary)
     assert summary.store.manifest.observations == dict(zip(run.chi_square, [5, 3], strict=True))
 
 
@@ -364,7 +364,7 @@ def test_failed_samples_have_no_fit_and_no_part_in_the_words(tmp_path):
         result = run(plan.kernels, 3)
     (fit,) = result.chi_square.values()
     assert fit.isnan().tolist() == [False, True, False]
-    said = f"chi-square a value {fit[[0, 2]].mean():.3g} on average"
+    said = f"chi-square per observed value {fit[[0, 2]].mean():.3g} on average"
     assert said in str(result)
     assert "violation" not in str(result), "all has noise"
     summary = feasibly.ensemble.run(plan, tmp_path / "run.zarr", 3)
@@ -406,7 +406,7 @@ def test_the_shell_samples_and_checks_observations_with_noise(
     out = tmp_path / "out"
     assert shell("sample", *of, *short, "--out", out) == 0
     printed = capsys.readouterr().out
-    assert "Linear(1 value with noise): chi-square a value" in printed
+    assert "Linear(1 value with noise): chi-square per observed value" in printed
     (fit,) = Result.load(out / "samples.safetensors").chi_square.values()
     row = f"<td>Linear(1 value with noise)</td><td>{fit.mean():.3g}</td><td>{fit.min():.3g}</td>"
     assert row in (out / "report.html").read_text()
@@ -416,7 +416,7 @@ def test_the_shell_samples_and_checks_observations_with_noise(
     assert row in store.with_suffix(".html").read_text()
     assert shell("check", *of) == 0
     printed = capsys.readouterr().out
-    assert "Observed values a sample: 1, all with noise." in printed
+    assert "Observed values per sample: 1, all with noise." in printed
     assert "olerance" not in printed
     assert shell("sample", *of[:3], f"{name}:wrong", "--out", out) == 2
     assert "must not be negative" in capsys.readouterr().err

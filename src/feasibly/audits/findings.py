@@ -42,13 +42,13 @@ FLOOR = 0.1
 left out."""
 
 MEANINGS = {
-    "spread": "Members are as far from one another as the truth is from them.",
-    "centre": "The truth is as often above the members as below.",
-    "coverage": "Regions that should hold a share of the truths hold that share.",
-    "modes": "Clusters have as many of the truths as of the members.",
-    "neighbours": "Truths are no nearer to one another than to members.",
-    "support": "Members are as near to other samples, and as like data to the denoiser.",
-    "summaries": "Summaries of the truth, the user's among them, rank evenly among the members'.",
+    "spread": "Samples are as far from one another as the truth is from them.",
+    "centre": "The truth lies above the samples as often as below.",
+    "coverage": "Regions that should contain a share of the truths contain that share.",
+    "modes": "Clusters contain the same share of the truths as of the samples.",
+    "neighbours": "Truths are no nearer to one another than to samples.",
+    "support": "Samples are as near to other samples as truths are, and as plausible.",
+    "summaries": "Summaries of the truth, yours among them, rank uniformly among the samples'.",
 }
 """What each family of tests asks, as it is if nothing is wrong."""
 
@@ -144,7 +144,7 @@ class Candidate:
             return f"not audited: {self.failure}"
         some = ""
         if self.feasible < 1:
-            some = f"{max(1 - self.feasible, 0.001):.1%} of members are infeasible; "
+            some = f"{max(1 - self.feasible, 0.001):.1%} of the samples are infeasible; "
         return some + self.examination.verdict
 
 
@@ -181,8 +181,8 @@ def examine(
     kept = whole.flatten(start_dim=1).isfinite().all(dim=1)
     if int(kept.sum()) < 8 or members.shape[1] < 2:
         raise ValueError(
-            f"An audit needs 8 truths with finite members, and 2 members of each; got "
-            f"{int(kept.sum())} truths with {members.shape[1]} members."
+            "An audit needs at least 8 truths with finite samples, and 2 samples of each; got "
+            f"{int(kept.sum())} truths with {members.shape[1]} samples each."
         )
     table = whole[kept].flatten(start_dim=2).double()
     rows, entries, _ = table.shape
@@ -197,7 +197,7 @@ def examine(
         table = torch.cat([table[:, :1], table[:, 1:] + moved], dim=1)
     free, table = _free(table, moved), calibration.rounded(table)
     if not free.values.shape[2]:
-        verdict = "nothing to test: all that varies is fixed by the constraint"
+        verdict = "nothing to test: the constraint fixes everything that varies"
         unknown = Estimate(math.nan, math.nan)
         return Examination((), verdict, unknown, _mean(energy), _mean(crps), all_scores)
     named = _directions(table, free, moved, truths.shape[1:], seed)
@@ -237,7 +237,7 @@ def examine(
         "centre": _centre_words(tests["centre"], list(named), values),
         "coverage": _coverage_words(tests["coverage"], rank),
         "modes": _modes_words(tests["modes"], labels, weights),
-        "neighbours": "truths are nearer to one another than to members",
+        "neighbours": "truths are nearer to one another than to samples",
         "support": _support_words(tests["support"]),
         "summaries": _summary_words(tests.get("summaries"), list(summaries)),
     }
@@ -346,7 +346,7 @@ def _values(x: Tensor, statistics: Mapping[str, Callable[[Tensor], Tensor]]) -> 
         if value.shape[:1] != x.shape[:1] or not value.isfinite().all():
             raise ValueError(
                 f"audit(statistics=...): {name!r} returned shape {tuple(value.shape)} for "
-                f"{len(x)} samples; it must return a finite number, or a row, for each."
+                f"{len(x)} samples; it must return one finite number, or one row, per sample."
             )
         columns = value.reshape(len(x), -1).unbind(dim=1)
         found |= {name if len(columns) == 1 else f"{name} {k}": v for k, v in enumerate(columns)}
@@ -403,7 +403,7 @@ def _centre_words(test: calibration.Test, names: list[str], values: Tensor) -> s
 def _coverage_words(test: calibration.Test, rank: Tensor) -> str:
     share = (rank[:, 0] <= test.worst).double().mean().item()
     should = (test.worst + 1) / rank.shape[1]
-    return f"regions that should hold {should:.0%} of the truths hold {share:.0%}"
+    return f"regions that should contain {should:.0%} of the truths contain {share:.0%}"
 
 
 def _modes_words(test: calibration.Test, labels: Sequence[Tensor], weights: Tensor) -> str:
@@ -413,18 +413,21 @@ def _modes_words(test: calibration.Test, labels: Sequence[Tensor], weights: Tens
     ends = [sum(counts[: k + 1]) + k for k in range(len(counts))]
     if test.worst in ends:
         more = "too often" if apart.value > 0 else "too rarely"
-        return f"weights of clusters off: the members of a truth are {more} in one cluster"
-    return f"weights of clusters off by {abs(apart.value):.2g} (± {apart.error:.1g})"
+        return f"cluster weights off: samples of the same truth share a cluster {more}"
+    return f"cluster weights off by {abs(apart.value):.2g} (± {apart.error:.1g})"
 
 
 def _support_words(test: calibration.Test) -> str:
     less = test.z[test.worst] < 0
     if test.worst >= 2:
         like = "less" if less else "more"
-        return f"members are {like} like data to the denoiser than truths are"
+        return f"samples look {like} like data to the denoiser than truths do"
     if less:
-        return "members are farther from other samples than truths are: some leave the data"
-    return "members are nearer to other samples than truths are: they gather"
+        return (
+            "samples are farther from other samples than truths are, so that some have left the "
+            "data"
+        )
+    return "samples are nearer to other samples than truths are, so that they are too concentrated"
 
 
 def _summary_words(test: calibration.Test | None, names: list[str]) -> str:
@@ -443,7 +446,8 @@ def _verdict(
     asked: int,
 ) -> str:
     spread, centre, modes = (tests[family] for family in ("spread", "centre", "modes"))
-    left = f" ({asked - rows} truths with members that are not finite are left out)"
+    noun = "truth" if asked - rows == 1 else "truths"
+    left = f" ({asked - rows} {noun} with non-finite samples left out)"
     left = left if asked > rows else ""
     found = sorted((f for f in findings if f.found), key=lambda f: f.p)
     if found:
@@ -458,11 +462,11 @@ def _verdict(
     truth = entries / (entries - 1)  # a truth is a part of its row's mean
     bias = (centre.critical + POWER) * math.sqrt(truth / rows)
     weight = (modes.critical + POWER) * modes.unit.max().item() * truth
-    cluster = f" or {min(weight, 1):.2g} of a cluster's weight" if modes.unit.max() > 0 else ""
+    cluster = f", or {min(weight, 1):.2g} of a cluster's weight," if modes.unit.max() > 0 else ""
     return (
-        f"no fault found at this size; an error of less than {narrow:.0%} of the spread, "
-        f"{bias:.2g} standard deviations of the centre along a tested direction{cluster} may "
-        f"not show{left}"
+        f"no miscalibration found; with this many truths, errors below {narrow:.0%} of the "
+        f"spread, {bias:.2g} standard deviations of the centre along a tested direction{cluster} "
+        f"may go unnoticed{left}"
     )
 
 

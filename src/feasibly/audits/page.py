@@ -12,13 +12,13 @@ SHOWN = 6
 """The most rank histograms of a candidate."""
 
 RANKS = (
-    "Ranks of the truths among their members, of the least even ones. They should be even (the "
-    "line). A U means that members are too narrow, a hump that they are too wide, a slope that "
-    "they are off centre."
+    "Ranks of the truths among their samples, for the quantities where they are least uniform. "
+    "They should be uniform (the line): a U means that the samples are too narrow, a hump that "
+    "they are too wide, a slope that they are off centre."
 )
 COVERED = (
-    "The share of truths in regions that should hold a share of them. The curve should be the "
-    "diagonal. Below it members are too narrow or off centre, above it too wide."
+    "The share of truths in regions that should contain a given share of them. The curve should "
+    "follow the diagonal: below it the samples are too narrow or off centre, above it too wide."
 )
 
 
@@ -41,9 +41,9 @@ def page(
         report.text(text)
     report.table(table)
     report.text(
-        "Spread is relative to the right one. The energy score and the CRPS are errors of the "
-        "whole ensemble: lower is better. ± is a standard error. Evaluations are of the network, "
-        "forward and backward, for a member."
+        "Spread is relative to the correct spread. The energy score and the CRPS measure the "
+        "error of the whole ensemble: lower is better. ± is a standard error. Evaluations are "
+        "forward and backward network evaluations per sample."
     )
     for candidate in candidates:
         report.heading(candidate.name)
@@ -57,7 +57,7 @@ def page(
             [
                 {
                     "tested": finding.family,
-                    "if nothing is wrong": MEANINGS[finding.family],
+                    "if calibrated": MEANINGS[finding.family],
                     "p": f"{finding.p:.2g}",
                     "adjusted": f"{finding.adjusted:.2g}",
                     "fault": finding.fault if finding.found else "none found",

@@ -57,7 +57,7 @@ class Audit:
             if candidate.name == name:
                 return candidate
         names = ", ".join(candidate.name for candidate in self.candidates)
-        raise KeyError(f"There is no candidate {name!r}; there are {names}.")
+        raise KeyError(f"There is no candidate {name!r}; choose one of {names}.")
 
     @property
     def recommendation(self) -> str:
@@ -69,29 +69,35 @@ class Audit:
         if chosen.faulty:
             few = chosen.feasible < FEASIBLE
             why = (
-                f"only {chosen.feasible:.1%} of its members are feasible" if few else "has faults"
+                f"only {chosen.feasible:.1%} of its samples are feasible"
+                if few
+                else "it is miscalibrated"
             )
             others = len(self.candidates) > 1 and not few
-            none = ", and none without faults has as low an energy score" if others else ""
+            none = (
+                ", and no candidate without miscalibration has as low an energy score"
+                if others
+                else ""
+            )
             use = (
-                f"{chosen.name} comes nearest, but {why}{none}: do not take its members for "
-                "samples of the constrained distribution."
+                f"{chosen.name} comes closest, but {why}{none}. Do not use its samples as samples "
+                "of the constrained distribution."
             )
         more = sum(c.examination is not None for c in self.candidates) > 1
         regret = ""
         if more and self.regret > 0:
             regret = (
-                f" Its energy score is at most {self.regret:.1%} above the best candidate's (95 % "
-                "confidence)."
+                f" Its energy score is at most {self.regret:.1%} above that of the best candidate "
+                "(95 % confidence)."
             )
         elif more:
-            regret = " Its energy score is the least, with 95 % confidence."
+            regret = " Its energy score is the lowest, with 95 % confidence."
         cheap = ""
         if self.cheaper:
             costs = [f"{self[c].evaluations:.0f}" for c in (self.cheaper, self.recommended)]
             cheap = (
-                f" {self.cheaper} takes {costs[0]} evaluations in place of {costs[1]}, and no "
-                "fault of it was found either."
+                f" {self.cheaper} takes {costs[0]} evaluations per sample instead of {costs[1]}, "
+                "and no miscalibration was found for it either."
             )
         return f"{use}{regret}{cheap}"
 
@@ -108,8 +114,9 @@ class Audit:
         lines = aligned(self.table())
         verdicts = [f"{c.name}: {c.verdict}." for c in self.tested]
         head = (
-            f"{len(self.truths)} truths with {self.members} members each; if all were right, a "
-            f"fault would be found with probability {self.level:.0%} at most"
+            f"{len(self.truths)} truths with {self.members} samples each; if all candidates were "
+            f"calibrated, a miscalibration would be reported with probability {self.level:.0%} at "
+            "most"
         )
         texts = [head, *lines, *verdicts, self.recommendation, *self.notes]
         return "\n".join(line.rstrip() for line in texts)

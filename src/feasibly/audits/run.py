@@ -153,8 +153,8 @@ def audit(
         callable(function) for function in (statistics or {}).values()
     ):
         raise ValueError(
-            "audit(statistics=...) takes a dict of functions by name, such as "
-            f"{{'mean': lambda x: x.mean(dim=1)}}; got {statistics!r}."
+            "audit(statistics=...) takes a dict of functions by name, such as {'mean': lambda x: "
+            f"x.mean(dim=1)}}; got {statistics!r}."
         )
     if not isinstance(constraint, Constraint):
         raise ValueError(f"audit(constraint=...) takes a constraint, got {constraint!r}.")
@@ -170,17 +170,18 @@ def audit(
             fewer = int(budget // each)
             if fewer < FEWEST:
                 raise ValueError(
-                    f"audit(budget={budget}) is enough for {fewer} truths, and an audit needs "
-                    f"{FEWEST}, which take {FEWEST * each}: audit fewer methods or members."
+                    f"audit(budget={budget}) is enough for {fewer} truths, but an audit needs at "
+                    f"least {FEWEST}, which take {FEWEST * each} network evaluations: audit fewer "
+                    "methods, or fewer members per truth."
                 )
-            notes.append(f"The budget allows {fewer} truths of {truths}.")
+            notes.append(f"The budget allows only {fewer} of {truths} truths.")
             truths = fewer
         pool = 0 if data is not None else near * truths * (STEPS + 1)
         parts = ", ".join(f"{name} {truths * one:,}" for name, one in cost.items())
         meter.tell(
-            f"{truths} truths x {members} members take {truths * each:,} evaluations of the "
-            f"network for a member each ({parts}), if one attempt is enough; truths take {pool:,} "
-            "more."
+            f"{truths} truths with {members} samples each take {truths * each:,} network "
+            f"evaluations in all ({parts}), if one attempt at each sample is enough; the truths "
+            f"themselves take {pool:,} more."
         )
         watch = planned[0].plan.monitor
         tests = 0 if watch is None else watch.cost
@@ -194,10 +195,13 @@ def audit(
             found = _truths(problem, truths, near, data, watch, seed)
         if len(found) < truths:
             notes.append(
-                f"There are {len(found)} truths of {truths}: data do not suffice for more."
+                f"There are {len(found)} truths instead of {truths}: the data do not suffice for "
+                "more."
             )
             if len(found) < FEWEST:
-                raise SamplingError(f"An audit needs {FEWEST} truths, and there are {len(found)}.")
+                raise SamplingError(
+                    f"An audit needs at least {FEWEST} truths, but there are only {len(found)}."
+                )
         if sentence := unlike(constraint, found):
             notes.append(sentence)
         # refuses a wrong summary before the work
@@ -221,12 +225,13 @@ def audit(
             meter.tell(f"{model.name}: {model.verdict}.")
             faulty = model.examination is not None and model.examination.faulty
             notes.append(
-                "Samples of the model without the constraint differ from the data, so that faults "
-                "of candidates may be the model's. Audit without data to see those of samplers "
-                "alone."
+                "Without the constraint, the model's own samples differ from the data, so that "
+                "miscalibration of candidates may be the model's. Audit without data to test the "
+                "methods alone."
                 if faulty
-                else "No difference of the model from the data was found at this size, so that "
-                "faults are more likely those of samplers."
+                else "Without the constraint, no difference between the model and the data was "
+                "found with this many truths, so that miscalibration of candidates is more "
+                "likely due to the methods."
             )
     return Audit(
         candidates=tuple(candidates),
@@ -258,7 +263,7 @@ def _planned(
         methods = (methods,)
     if not isinstance(methods, Sequence):
         raise ValueError(
-            f"audit(methods=...) takes names of methods and samplers in a list, got {methods!r}."
+            f"audit(methods=...) takes a list of methods or their names, got {methods!r}."
         )
     found: list[Planned] = []
     ran: dict[str, str] = {}
@@ -275,7 +280,7 @@ def _planned(
         except ValueError as error:
             if tuple(methods) != METHODS:
                 raise
-            notes.append(f"{method} was left out. {error}")  # of those that nobody asked for
+            notes.append(f"{method} was left out: {error}")  # of those that nobody asked for
             continue
         monitor = chosen.monitor or monitor
         notes += [sentence for sentence in chosen.remarks if sentence not in notes]
@@ -289,7 +294,7 @@ def _planned(
         ran[words] = name
         found.append(Planned(name, method, chosen))
     if not found:
-        raise ValueError("audit(methods=...) needs at least one method or sampler.")
+        raise ValueError("audit(methods=...) needs at least one method.")
     return found, notes
 
 
@@ -405,8 +410,8 @@ class Work:
             chosen.monitor.check_conditions(ids, chosen.kernels[0].bound_to.batch_size)
         except DenoiserError as error:
             raise DenoiserError(
-                "An audit needs a denoiser with the same conditions for all members, of which it "
-                f"samples {len(ids)}; give the denoiser one row of conditions."
+                f"An audit needs a denoiser with the same conditions for all {len(ids)} samples "
+                "that it draws; give the denoiser one row of conditions."
             ) from error
 
     def sample(self, label: str, chosen: Plan) -> tuple[Tensor, float]:

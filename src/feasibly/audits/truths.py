@@ -65,8 +65,8 @@ def from_prior(
     pool = torch.cat(found)[:wanted]
     if len(pool) < count:
         raise SamplingError(
-            f"{len(pool)} of {tried} samples of the prior satisfy the inequalities of "
-            f"{constraint!r}, too few for {count} truths; audit with fewer truths, or give data."
+            f"{len(pool)} of {tried} unconditional samples satisfy the inequalities, too few for "
+            f"{count} truths; audit with fewer truths, or pass data=...."
         )
     return nearest(constraint, pool, count)
 
@@ -89,8 +89,8 @@ def from_data(
     x = as_data(data)
     if x.shape[1:] != like.shape[1:]:
         raise ValueError(
-            f"audit(data=...) has samples of shape {tuple(x.shape[1:])}, and the audit is of "
-            f"shape {tuple(like.shape[1:])}; give data with shape (K, *)."
+            f"audit(data=...) has samples of shape {tuple(x.shape[1:])}, but one sample has shape "
+            f"{tuple(like.shape[1:])}; give data with shape (K, *)."
         )
     x = x[torch.randperm(len(x), generator=generator(seed, 5)).to(x.device)].to(like)
     x = x[finite(x)]
@@ -119,9 +119,9 @@ def unlike(constraint: Constraint, x: Tensor) -> str:
         if not is_outlying(equalities.residual(x)):
             return ""
     return (
-        "Your target is unlike those of this audit: hardly any sample of the model is near it. A "
-        "method may be right on these and wrong on yours. A larger `near` tests targets nearer to "
-        "yours."
+        "Your target is unlike those of this audit: hardly any unconditional sample comes near "
+        "it. A method may be calibrated on these and miscalibrated on yours. A larger `near` "
+        "tests targets nearer to yours."
     )
 
 

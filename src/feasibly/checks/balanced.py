@@ -183,7 +183,7 @@ def _orthonormal(equalities: Constraint, x: Tensor) -> _Change | None:
     missed = equalities.violation_of((r_0 - back @ b)[None]).item()
     if missed > equalities.tolerance:
         raise ConstraintError(
-            f"{equalities!r}: its equations contradict each other. The least violation of any "
+            f"{equalities!r}: its equations contradict each other. The smallest violation of any "
             f"sample is {missed:.3g}; correct or drop the equations that do not fit the others."
         )
     even = bool(kept.all() and size[0] <= UNEVEN * size[-1])

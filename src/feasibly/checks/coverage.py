@@ -33,8 +33,8 @@ IDLE, REPEATS = 1e-3, 0.1
 up to whole periods alone."""
 
 CURE = (
-    "give clean samples as feasibly.wrap(..., data=), or their mean and standard deviation as "
-    "mean= and scale=: samples then begin with these"
+    "pass clean samples as feasibly.wrap(..., data=...), or their mean and standard deviation as "
+    "mean= and scale=, so that samples begin with these"
 )
 
 
@@ -158,10 +158,10 @@ def misfits(
     k = int(torch.where(varies, std, torch.inf).argmin())
     if lowest * COVERED * (1 - chance) > std[k]:
         yield Misfit(
-            f"The noise levels sigma / alpha of the schedule go down to {lowest:.3g}, and "
+            f"The noise levels sigma / alpha of the schedule go down to {lowest:.3g}, but "
             f"{said(k)}. The lowest must be at most a {COVERED:.0f}th of that, or samples are "
-            "wrong there. If the network was trained at lower noise, take a schedule that reaches "
-            "it; else train on data with each channel divided by its standard deviation.",
+            "wrong there. If the network was trained at lower noise, use a schedule that reaches "
+            "it; otherwise train on data with each channel divided by its standard deviation.",
             bool(lowest > std[k]) and name != "element",
         )
     k = int(torch.where(varies, std, 0.0).argmax())
@@ -169,10 +169,10 @@ def misfits(
     if highest * (1 + chance) < least * std[k]:
         more = "" if moments is not None else f"; or {CURE}"
         yield Misfit(
-            f"The noise levels sigma / alpha of the schedule go up to {highest:.3g}, and "
+            f"The noise levels sigma / alpha of the schedule go up to {highest:.3g}, but "
             f"{said(k)}. The highest must be at least {least:.0f} times as large, or samples are "
-            f"wrong. If the network was trained at higher noise, take a schedule that reaches it"
-            f"{more}."
+            "wrong. If the network was trained at higher noise, use a schedule that reaches "
+            f"it{more}."
         )
         return
     known = 0.0 if moments is None else along_channels(moments[0], x).double()
@@ -187,9 +187,9 @@ def misfits(
         begins = "zero" if moments is None else "another"
         yield Misfit(
             f"The mean{at} is {mean[k].mean().item():.3g}, {said(k)}, and the highest noise level "
-            f"sigma / alpha of the schedule is {highest:.3g}. Samples begin at {begins} mean, "
-            f"which leaves them off by about {bias[k].item():.2g} standard deviations. To fix "
-            f"it, {CURE}.",
+            f"sigma / alpha of the schedule is {highest:.3g}. Samples begin at {begins} mean, and "
+            f"are therefore off by about {bias[k].item():.2g} standard deviations. To fix this, "
+            f"{CURE}.",
             of_mean=True,
         )
 
@@ -210,25 +210,25 @@ def unmoved(gaps: Tensor) -> str:
     if idle.any():
         return (
             f"The denoiser leaves {int(idle.sum())} of {idle.numel()} elements of a sample as "
-            "noisy as they are: are they padding? Then give feasibly.wrap(..., project=lambda x: "
-            "mask * x), which samples the others alone."
+            "noisy as they were. If they are padding, pass feasibly.wrap(..., project=lambda x: "
+            "mask * x), so that only the others are sampled."
         )
     for axis in range(2, gaps.ndim):
         n = gaps.shape[axis]
         if n > 1 and gaps[0].double().mean(dim=axis - 1).square().mean().sqrt() * n**0.5 < IDLE:
             return (
                 f"The denoiser leaves the mean over axis {axis - 1} of the states as noisy as it "
-                "is: are the data centred there? Then give feasibly.wrap(..., project=lambda x: x "
-                f"- x.mean({axis - 1}, keepdim=True)), or clean samples as data=, by which this "
-                "is found."
+                "was. If the data are centred there, pass feasibly.wrap(..., project=lambda x: x "
+                f"- x.mean({axis - 1}, keepdim=True)), or clean samples as data=..., from which "
+                "this is found."
             )
     periodic = (high < REPEATS) & (most > REPEATS)
     if periodic.any():
         return (
             f"At high noise the denoiser leaves {int(periodic.sum())} of {periodic.numel()} "
-            "elements of a sample where they are, and at lower noise it denoises them, as it "
-            "must for periodic coordinates such as angles. Their samples are right up to whole "
-            "periods, if the constraint is periodic in them as well. For others they are wrong: "
-            "the schedule does not reach the noise of the network's training."
+            "elements of a sample where they are, and at lower noise it denoises them. This is "
+            "right for periodic coordinates such as angles: their samples are correct up to whole "
+            "periods, if the constraint is periodic in them as well. For other elements it is "
+            "wrong, because the schedule does not reach the noise of the network's training."
         )
     return ""

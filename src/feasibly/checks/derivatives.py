@@ -167,8 +167,8 @@ def check_gradient(
                 "The denoiser's gradient is not the derivative of its output (at sigma = "
                 f"{(sigma_t / alpha_t).item():.3g}), which this method needs: part of the network "
                 "is computed without gradients. Remove torch.no_grad(), torch.inference_mode(), "
-                "detach(), .data, .item(), numpy and rounding from what depends on x_t, "
-                "self-conditioning included, or take a method that needs no gradient "
+                "detach(), .data, .item(), numpy and rounding from everything that depends on "
+                "x_t, including self-conditioning, or use a method that needs no gradient "
                 "(`python -m feasibly methods` lists them)."
             )
         if not known:
@@ -225,10 +225,10 @@ def _flat(part: Constraint, x: Tensor, r: Tensor) -> str:
     share = (weight * flat).sum(dim=0) / weight.sum(dim=0).clamp_min(torch.finfo(r.dtype).tiny)
     if (flat.all(dim=0) & (share <= FLAT)).any():
         raise ConstraintError(
-            f"{part!r}: a component of the residual differs between samples, and its gradient is "
-            "zero at all of them; comparisons, rounding and signs cannot be projected on. Replace "
-            "them by something smooth, or state the constraint by constraints.BlackBox with a "
-            "step."
+            f"{part!r}: a component of the residual varies between samples, but its gradient is "
+            "zero at all of them. Comparisons, rounding and signs have no useful gradient: "
+            "replace them by something smooth, or state the constraint with constraints.BlackBox "
+            "and a step."
         )
     if not (share > FLAT).any():
         return ""
@@ -237,13 +237,13 @@ def _flat(part: Constraint, x: Tensor, r: Tensor) -> str:
         "State it as Inequality(g, tolerance): relu(g) = 0 means g <= 0, and clamp(x, max=1) = 1 "
         "means x >= 1, or 1 - x <= 0."
         if exact
-        else "Take a smooth sensor, such as softplus or tanh; a value of which only a limit is "
-        "known is an inequality: clamp(x, max=1) = 1 means x >= 1, or 1 - x <= 0."
+        else "Use a smooth sensor model, such as softplus or tanh; a measurement of which only a "
+        "limit is known is an inequality: clamp(x, max=1) = 1 means x >= 1, or 1 - x <= 0."
     )
     return (
         f"{part!r}: a component of the residual is flat, with a zero gradient, on {often:.0%} of "
-        "unconditional samples, which the constraint allows. Nothing leads a sampler there, so it "
-        f"may miss them. {cure}"
+        "unconditional samples, and the constraint allows such samples. Nothing leads a sampler "
+        f"to them, so it may miss them. {cure}"
     )
 
 
@@ -278,8 +278,8 @@ def _jumps(part: Constraint, x: Tensor, r: Tensor) -> str:
     worst = int(torch.where(close, apart, 0.0).argmax())
     return (
         f"{part!r}: a component of the residual jumps from {left[worst].item():.3g} to "
-        f"{right[worst].item():.3g}, close to where it is zero. Samples just beyond the jump "
-        "are led the long way round, so that they are wrong or infeasible. State an angle's "
-        "difference as atan2(sin(r), cos(r)), or by its sine and 1 - cosine; replace rounding, "
-        "remainders and choices by index by something continuous."
+        f"{right[worst].item():.3g}, close to where it is zero. Samples just beyond the jump are "
+        "led the long way round, so that they are wrong or infeasible. State the difference of "
+        "two angles as atan2(sin(r), cos(r)), or by its sine and 1 - cosine; replace rounding, "
+        "remainders and indexing by something continuous."
     )

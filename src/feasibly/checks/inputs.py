@@ -27,21 +27,24 @@ def check_parts(name: str, denoiser: Any, constraint: Any) -> None:
     order = f"the order is {name}(denoiser, constraint)"
     if isinstance(denoiser, Constraint):
         raise ValueError(
-            f"{name} got a constraint, {denoiser!r}, where the denoiser belongs; {order}."
+            f"{name} got a constraint, {denoiser!r}, in place of the denoiser; {order}."
         )
     if constraint is None or isinstance(constraint, Constraint):
         return
     got = type(constraint).__name__
     if isinstance(constraint, type):
-        got, cure = f"the class {constraint.__name__}", "make an instance of it"
+        got, cure = f"the class {constraint.__name__}", "pass an instance of it"
     elif isinstance(constraint, list | tuple):
-        cure = "join several by Composite([a, b])"
+        cure = "join several with Composite([a, b])"
     elif callable(getattr(constraint, "schedule", None)):
         cure = f"this is a denoiser; {order}"
     elif callable(constraint):
-        cure = "state a function r(x) that is zero where it holds by Equality(r, tolerance=1e-6)"
+        cure = (
+            "state a function r(x) that is zero where the constraint holds as Equality(r, "
+            "tolerance=1e-6)"
+        )
     else:
-        cure = "feasibly.constraints has them"
+        cure = "choose one of feasibly.constraints"
     raise ValueError(f"{name}(constraint=...) takes a constraint, got {got}; {cure}.")
 
 
@@ -57,12 +60,12 @@ def as_data(data: Any) -> Tensor:
     if not isinstance(data, Tensor) or data.ndim < 2 or len(data) < 2:
         got = f"shape {tuple(data.shape)}" if isinstance(data, Tensor) else type(data).__name__
         raise DenoiserError(
-            f"{need}, as a tensor or an array with shape (N, *), N at least 2; got {got}. Of a "
-            "loader take one batch, and of pairs of data and labels the data."
+            f"{need}, as a tensor or an array with shape (N, *), N at least 2; got {got}. "
+            "From a loader take one batch, and from pairs of data and labels take the data."
         )
     if data.is_complex():
         raise DenoiserError(
-            f"{need}, real ones: give real and imaginary parts as channels (torch.view_as_real)."
+            f"{need}, real ones: pass real and imaginary parts as channels (torch.view_as_real)."
         )
     if (data == data[:1]).all():
         raise DenoiserError(f"{need}, and all of these are equal.")
@@ -107,7 +110,7 @@ def check_denoiser(
     if gradient and not x_0.requires_grad:
         raise DenoiserError(
             "The denoiser's output has no gradient with respect to x_t, which this method needs; "
-            "remove torch.no_grad(), torch.inference_mode() and detach() from it."
+            "remove torch.no_grad(), torch.inference_mode() and detach() from the denoiser."
         )
 
     def of_twins() -> Tensor:
@@ -116,8 +119,9 @@ def check_denoiser(
     alpha_t, _ = Network(denoiser).schedule(t)
     if not _independent(x_0.detach(), alone.detach(), of_twins, x_t / alpha_t, 1e-2, 1e-3):
         raise DenoiserError(
-            "The denoiser's estimate of a state changes with the other states in its batch, or "
-            "from call to call; call .eval() on it (dropout, batch normalisation)."
+            "The denoiser's estimate of a state depends on the other states in its batch, or "
+            "changes from call to call; call .eval() on the network (dropout, batch "
+            "normalisation)."
         )
     return x_0.detach()
 
@@ -146,11 +150,11 @@ def check_constraint(constraint: Constraint, x: Tensor) -> Tensor:
     if not isinstance(r, Tensor) or r.ndim != 2 or r.shape[0] != x.shape[0]:
         got = tuple(r.shape) if isinstance(r, Tensor) else type(r).__name__
         raise ConstraintError(
-            f"{name}: residual(x) must have shape (B, m), one row a sample, but for x of shape "
+            f"{name}: residual(x) must have shape (B, m), one row per sample, but for x of shape "
             f"{tuple(x.shape)} it is {got}; reduce over the sample's axes only."
         )
     if not r.shape[1]:
-        raise ConstraintError(f"{name}: the residual has no values; is what it selects empty?")
+        raise ConstraintError(f"{name}: the residual has no components; is what it selects empty?")
     if r.is_complex():
         raise ConstraintError(
             f"{name}: the residual is complex; return its real and imaginary parts, as "
@@ -172,14 +176,14 @@ def _of(x: Tensor) -> str:
 def _check_values(name: str, constraint: Constraint, x: Tensor, r: Tensor) -> None:
     if not r.isfinite().all():
         raise ConstraintError(
-            f"{name}: {int((~r.isfinite()).sum())} of {r.numel()} residuals are not finite on the "
-            "denoiser's own estimates; restate it without poles, logarithms or roots there (and "
-            "without negative values, if it is a Scalar)."
+            f"{name}: {int((~r.isfinite()).sum())} of {r.numel()} residual components are not "
+            "finite on the denoiser's own estimates; restate it without poles, logarithms or "
+            "roots there (and without negative values, if it is a Scalar)."
         )
     if not r.requires_grad:
         raise ConstraintError(
             f"{name}: the residual does not depend differentiably on x; avoid detach(), .data, "
-            "numpy, comparisons and rounding in it, or state it by constraints.BlackBox."
+            "numpy, comparisons and rounding in it, or state it with constraints.BlackBox."
         )
     (g,) = torch.autograd.grad(r.square().sum(), x, allow_unused=True)
     if g is None or not g.isfinite().all():
@@ -189,8 +193,8 @@ def _check_values(name: str, constraint: Constraint, x: Tensor, r: Tensor) -> No
         )
     if r.count_nonzero() and not g.count_nonzero():
         raise ConstraintError(
-            f"{name}: the residual is not zero but its gradient is; comparisons, rounding and "
-            "signs cannot be projected on. Replace them by something smooth."
+            f"{name}: the residual is not zero but its gradient is. Comparisons, rounding and "
+            "signs have no useful gradient: replace them by something smooth."
         )
     with torch.no_grad():
         if not torch.allclose(constraint.residual(x), r, rtol=1e-3, atol=1e-5):
@@ -213,18 +217,19 @@ def _check_values(name: str, constraint: Constraint, x: Tensor, r: Tensor) -> No
         same = alone.shape == r[row].shape
         if not same or not _independent(r[row], alone, of_twins, r, 1e-3, 1e-5):
             raise ConstraintError(
-                f"{name}: a sample's residual changes with the other samples in its batch; reduce "
+                f"{name}: a sample's residual depends on the other samples in its batch; reduce "
                 "over the sample's axes only, and give observations without a batch axis. Where "
-                "each member has its own, state it by constraints.EachMember."
+                "each sample has its own target, use constraints.EachMember."
             )
     at, epsilon = x.detach(), torch.finfo(torch.float32).eps
     # what another program returns has differences for derivatives already
     parts = (part for part in constraint.parts if not isinstance(part, BlackBox))
     if any(unlike_gradient(p.residual, at, LENGTH * at.std(), epsilon) for p in parts):
         raise ConstraintError(
-            f"{name}: the gradient of the residual is not its derivative, since part of it is "
-            "computed without gradients, or is rounded. Remove torch.no_grad(), detach(), numpy "
-            "and rounding from it and its decoder, or state it by constraints.BlackBox."
+            f"{name}: the gradient of the residual is not its derivative, because part of the "
+            "residual is computed without gradients, or is rounded. Remove torch.no_grad(), "
+            "detach(), numpy and rounding from it and its decoder, or state it with "
+            "constraints.BlackBox."
         )
 
 

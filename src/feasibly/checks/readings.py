@@ -78,8 +78,8 @@ class Attempt:
         verdict = "denoises the data" if self.good else "does not denoise the data"
         how = f", with {self.change} changed" if self.change else ""
         return (
-            f"Attempt({verdict}{how}: errors {ratios} times a guess's, from low noise to high; "
-            f"scale off by a factor of {self.slope:.3g})"
+            f"Attempt({verdict}{how}: errors {ratios} times those of a guess, from low noise to "
+            f"high; scale off by a factor of {self.slope:.3g})"
         )
 
     def beats(self, other: "Attempt") -> bool:
@@ -294,9 +294,9 @@ def _noise_levels(schedule: Any, data: Tensor) -> tuple[Tensor, Tensor]:
         ends = [f"{log_noise[k].exp().item():.3g}" for k in (0, -1)]
         raise DenoiserError(
             "The schedule's time runs the wrong way or stands still: its noise level sigma / "
-            "alpha must rise from data, at t = 0, to noise, at t = 1, and be positive and finite; "
-            f"it is {ends[0]} at 0 and {ends[1]} at 1. Try the schedule at 1 - t, and keep it off "
-            "its ends, as schedules.Rectified does."
+            "alpha must be positive and finite, and rise from data at t = 0 to noise at t = 1, "
+            f"but it is {ends[0]} at 0 and {ends[1]} at 1. Try the schedule at 1 - t, and keep it "
+            "off its ends, as schedules.Rectified does."
         )
     return grid, log_noise
 

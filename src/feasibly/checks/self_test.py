@@ -52,8 +52,8 @@ def self_test(denoiser: Any, data: Tensor | np.ndarray, seed: int = 0) -> Attemp
     data = as_data(data)
     if not data.isfinite().all() or data.std() == 0:
         raise DenoiserError(
-            "The self-test needs a few different samples, finite ones; among these are numbers "
-            "that are not finite, or all are the same."
+            "The self-test needs several different samples with finite values; some of these "
+            "values are not finite, or all are equal."
         )
     bench = Bench(adapter, data[:ROWS].to(device_of(adapter)), seed)
     found = _attempt(bench)
@@ -74,8 +74,8 @@ def self_test(denoiser: Any, data: Tensor | np.ndarray, seed: int = 0) -> Attemp
     if bench.data.numel() >= FEW:
         raise DenoiserError(message)
     advise(
-        f"The self-test has too few data to tell, {bench.data.numel()} numbers in all; give it at "
-        f"least {FEW}, or better some hundreds. On these: {message}"
+        f"The self-test has too few data to decide, {bench.data.numel()} numbers in all; pass at "
+        f"least {FEW}, or better some hundreds. On these data: {message}"
     )
     return found
 
@@ -107,8 +107,9 @@ def _attempt(bench: Bench) -> Attempt:
         order = {positional: ("x, time", "time, x"), time_first: ("time, x", "x, time")}
         now, other = order.get(bench.adapter.call, ("", ""))
         hint = (
-            f" It is called as net({now}); for net({other}) give a function that turns them "
-            "around, or for a flow kind='torchcfm' (time first) or 'flow_matching' (time last)."
+            f" It is called as net({now}); for net({other}) pass a function that swaps the "
+            "arguments, or for a flow use kind='torchcfm' (time first) or 'flow_matching' (time "
+            "last)."
         )
         raise DenoiserError(
             f"The network failed on states of shape {tuple(bench.noise.shape)} with a time for "
@@ -120,8 +121,8 @@ def _reading(denoiser: Any) -> Adapter:
     """A denoiser of another kind, as a network that predicts x_0."""
     if not callable(getattr(denoiser, "schedule", None)):
         raise DenoiserError(
-            f"{type(denoiser).__name__} has no schedule; wrap it by feasibly.wrap(net, kind=..., "
-            "schedule=...) first."
+            f"{type(denoiser).__name__} has no schedule; wrap it with feasibly.wrap(net, "
+            "kind=..., schedule=...) first."
         )
     return AsIs(denoiser)
 
@@ -137,8 +138,9 @@ def _check_gradient(adapter: Adapter, bench: Bench) -> None:
         x_hat = adapter(x_t, t.to(x_0.dtype)).mean
     if not x_hat.requires_grad:
         raise DenoiserError(
-            "The network's output has no gradient with respect to its input, which projecting "
-            "through it needs; remove torch.no_grad(), torch.inference_mode() and detach()."
+            "The network's output has no gradient with respect to its input, which projections "
+            "through the network need; remove torch.no_grad(), torch.inference_mode() and "
+            "detach()."
         )
     (gradient,) = torch.autograd.grad(x_hat.square().sum(), x_t)
     if not gradient.isfinite().all():
@@ -156,21 +158,21 @@ def _message(found: Attempt, cause: Attempt | None, idle: str) -> str:
     elif found.sure > 1.1:
         reached = ", ".join(f"{ratio:.3g}" for ratio in found.ratios)
         symptom = (
-            f"the denoising errors on your data are {reached} times those of a guess, from low "
-            "noise to high (below 1 is right)"
+            f"the denoising errors on your data are {reached} times those of a trivial guess, "
+            "from low noise to high (below 1 is right)"
         )
     else:
-        symptom = f"its estimates are off in scale, by a factor of {found.slope:.3g}"
+        symptom = f"its estimates are off in scale by a factor of {found.slope:.3g}"
     if idle:
         return f"The network does not denoise as it is wrapped: {symptom}. {idle}"
     if cause is None:
         return (
-            f"The network does not denoise as it is wrapped: {symptom}. Neither the sign, the "
-            "direction or unit of time, the prediction type nor the range of the values explains "
-            "it alone; look at the schedule (print the wrapped network), at what it gets for "
-            "the time and its conditions, and whether it is trained."
+            f"The network does not denoise as it is wrapped: {symptom}. No single change of the "
+            "sign, the direction or unit of time, the prediction type or the range of the values "
+            "explains this; check the schedule (print the wrapped network), the time and the "
+            "conditions that the network receives, and whether it is trained."
         )
     return (
-        f"The wrap is wrong in {cause.change}. As it is, {symptom}; with that changed the errors "
-        f"are at most {max(cause.ratios):.3g} times a guess's. Try {cause.remedy}."
+        f"The wrap is wrong in {cause.change}. As it is, {symptom}; with that changed, the errors "
+        f"are at most {max(cause.ratios):.3g} times those of a trivial guess. Try {cause.remedy}."
     )

@@ -29,36 +29,37 @@ def audit(
     batch_size: int | None = None,
     keep: bool = False,
 ) -> int:
-    """Test whether samplers are right on your model and your constraint.
+    """Test whether methods are calibrated on your model and your constraint.
 
-    Samples truths from the model without the constraint, states the constraint through each, and
-    tests whether the truth could be one of the members that a sampler makes. Prints a verdict for
-    each method, a table and a recommendation, and writes a page. Exits with 1 if the recommended
-    method has a fault.
+    Draws truths from the model without the constraint, states the constraint through each of
+    them, and tests whether the truth can be told apart from the samples that a method draws.
+    Prints a verdict for each method, a table and a recommendation, and writes a page. Exits with 1
+    if the recommended method is miscalibrated, or too few of its samples are feasible.
 
     Arguments:
-        denoiser: A shipped prior (checkerboard, banana), a prior's file, or module:function for
-            a function that returns a denoiser of yours.
+        denoiser: A shipped prior (checkerboard, banana), the file of a prior, or module:function
+            for a function of yours that returns a denoiser.
         constraint: The number of a constraint of Data2D (0 to 11), or module:function for a
-            function that returns a constraint of yours.
+            function of yours that returns a constraint.
         out: The folder for audit.html.
-        shape: The shape of one sample, for a denoiser of yours.
+        shape: The shape of one sample, if the denoiser is your own.
         methods: The methods to test; `python -m feasibly methods` lists them.
         truths: The number of truths, at least 16.
-        members: The number of members of each truth.
-        near: How many samples of the model there are for each truth; those with the smallest
-            residuals are taken.
-        data: Truths from data that the model has not seen, an .npy or .pt file of shape (N, *).
-            The model is then tested too. Samples must be independent, not steps of one trajectory.
-        statistics: module:function for a function that returns summaries to test: functions of
-            samples by name.
-        budget: The most evaluations of the network that may be planned, summed over members; with
-            fewer, there are fewer truths.
-        level: The probability of finding a fault if all methods are right.
+        members: The number of samples drawn for each truth.
+        near: How many unconditional samples to draw for each truth; those with the smallest
+            residuals become the truths.
+        data: Data that the model has not seen, from which to take the truths: an .npy or .pt file
+            of shape (N, *) with independent samples, not steps of one trajectory. The model itself
+            is then tested too.
+        statistics: module:function for a function that returns a dict of summaries to test, by
+            name: functions of samples.
+        budget: The largest number of network evaluations that may be planned, summed over
+            samples; if it does not suffice, fewer truths are used.
+        level: The probability of reporting a miscalibration if all methods are calibrated.
         seed: The seed.
-        batch_size: How many members to sample at a time.
-        keep: Whether to keep members in stores in the folder. Then several processes may share
-            the work, and the same command goes on with an audit that was stopped.
+        batch_size: How many samples to draw at a time.
+        keep: Whether to keep samples in stores in the folder, so that several processes can share
+            the work, and the same command resumes an audit that was stopped.
     """
     console = Screen()
 
@@ -90,7 +91,7 @@ def audit(
             path=out if keep else None,
             progress=True,
         )
-    show(found.table(), f"{len(found.truths)} truths, {members} members each", console)
+    show(found.table(), f"{len(found.truths)} truths, {members} samples each", console)
     for sentence in (found.recommendation, *found.notes):
         told(sentence)
     found.save_html(out / "audit.html")

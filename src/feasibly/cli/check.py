@@ -26,17 +26,18 @@ def check(
 ) -> int:
     """Test a denoiser and a constraint before use.
 
-    Prints what the denoiser assumes, its error at several noise levels against the variance of
-    the data, and how `sample` would sample. With data, it also says
-    which assumption is wrong, if one is. Exits with 1 if something is wrong.
+    Prints what the denoiser assumes, its error at several noise levels relative to the variance
+    of the data, and which method `sample` would choose. With data, it also says which assumption
+    is wrong, if any. Exits with 1 if something is wrong.
 
     Arguments:
-        denoiser: A shipped prior (checkerboard, banana), a prior's file, the folder of a model of
-            diffusers, hub:organisation/name for one of the Hugging Face hub, or module:function
-            for a function that returns a denoiser of yours, such as what feasibly.wrap returns.
+        denoiser: A shipped prior (checkerboard, banana), the file of a prior, the folder of a
+            diffusers model, hub:organisation/name for a model on the Hugging Face hub, or
+            module:function for a function of yours that returns a denoiser, for example by
+            feasibly.wrap.
         constraint: The number of a constraint of Data2D (0 to 11), or module:function.
         shape: The shape of one sample.
-        data: Clean data to test the denoiser on, an .npy or .pt file of shape (N, *); without it
+        data: Clean data to test the denoiser on, an .npy or .pt file of shape (N, *). Without data
             the denoiser is tested on its own samples, which finds fewer mistakes.
         seed: The seed.
     """
@@ -62,12 +63,12 @@ def load_data(path: Path, shape: tuple[int, ...]) -> Tensor:
             found = torch.from_numpy(np.load(check_file(path), mmap_mode="c")).float()
     except (OSError, EOFError, TypeError, ValueError, RuntimeError, UnpicklingError) as error:
         raise ValueError(
-            f"{path} cannot be read ({error}); give an array that numpy.save wrote (.npy), or a "
-            "tensor that torch.save wrote (.pt)."
+            f"{path} cannot be read ({error}); give an array written by numpy.save (.npy), or a "
+            "tensor written by torch.save (.pt)."
         ) from error
     if tuple(found.shape[1:]) != tuple(shape):
         raise ValueError(
-            f"{path} has samples of shape {tuple(found.shape[1:])}, and --shape is {shape}; give "
+            f"{path} has samples of shape {tuple(found.shape[1:])}, but --shape is {shape}; give "
             "the shape of one sample."
         )
     return found

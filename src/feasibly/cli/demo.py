@@ -21,15 +21,16 @@ def demo(
     constraint: int = 0,
     seed: int = 0,
 ) -> int:
-    """Sample priors under hard constraints, and show how well.
+    """Sample shipped models under hard constraints, and show how well it works.
 
     Arguments:
-        problem: One look at three problems; points in the plane, of two priors; trajectories of
-            the Kuramoto-Sivashinsky equation; or days of weather on a small planet.
+        problem: three for a brief look at three problems; data2d for points in the plane, from two
+            models; ks for trajectories of the Kuramoto-Sivashinsky equation; or weather for days
+            of a toy shallow-water model.
         out: The folder for the report, the figures and the samples.
         members: The number of samples of each ensemble: by default 1024 points, 4 trajectories or
-            8 days. Of `three`, that of the points and of the maps: 512.
-        constraint: Which of the constraints, 0 to 11, or which reference trajectory or day.
+            8 days. For `three`, the number of points and of maps, by default 512.
+        constraint: The number of the constraint (0 to 11), or of the reference trajectory or day.
         seed: The seed of the ensembles.
     """
     make_folder(out)  # before the work, not after it

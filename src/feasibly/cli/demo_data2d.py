@@ -29,13 +29,13 @@ def demo_data2d(out: Path, members: int, constraint: int, seed: int) -> int:
     console = Screen()
     report = Report("feasibly: two trained priors under a hard constraint")
     report.text(
-        "Each prior is a trained diffusion model. The constraint asks that samples lie on the "
+        "Each prior is a trained diffusion model. The constraint requires that samples lie on the "
         "zero set of a random field (black lines), up to a violation of 4e-6. PPR projects "
         "through the denoiser while it samples. Post-hoc projection projects an unconditional "
-        "sample once at the end. On-manifold: on the support of the data. Feasible samples off "
-        "the support are worth nothing, so look at both together. The k-NN rate compares an "
+        "sample once, at the end. On-manifold means on the support of the data: feasible samples "
+        "off the support are worth nothing, so look at both together. The k-NN rate compares an "
         "ensemble with the true constrained distribution: 0.5 is a perfect match. The weight "
-        "error is the total variation between mode weights. Evaluations are of the network, "
+        "error is the total variation between mode weights. Evaluations are network evaluations, "
         "forward / backward. The last row compares two sets of true samples."
     )
     for name in DISTRIBUTIONS:
@@ -66,7 +66,7 @@ def _one_problem(
     if len(second) >= members // 2:
         feasible = constraint.is_feasible(second)
         rows.append(_row(problem, "truth", second, feasible, first))
-    show(rows, f"{name}, constraint {k}, {members} members", console)
+    show(rows, f"{name}, constraint {k}, {members} samples", console)
 
     levels, states = _marginals(methods["PPR"][0], pool[:members], first, seed)
     figure = figures.marginals(states, levels, constraint)

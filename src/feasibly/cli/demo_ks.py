@@ -23,7 +23,7 @@ from .words import Screen
 def demo_ks(out: Path, members: int, reference: int, seed: int) -> int:
     """Samples trajectories of a chaotic field, given the sine of three frames."""
     if members < 2:
-        raise ValueError(f"An ensemble needs at least 2 members, got --members {members}.")
+        raise ValueError(f"An ensemble needs at least 2 samples, got --members {members}.")
     console = Screen()
     problem = KS("sine-3")
     with progress.shown(True) as meter, meter.part("reference"):
@@ -41,7 +41,7 @@ def demo_ks(out: Path, members: int, reference: int, seed: int) -> int:
     show(rows, f"sine of three frames of reference {reference}", console)
 
     failures = [
-        f"{label}, member {i}: feasible, but not like the prior's samples ({why})"
+        f"{label}, sample {i}: feasible, but unlike the prior's samples ({why})"
         for label, result in results.items()
         for i, why in problem.failures(result.samples, result.feasible).items()
     ]
@@ -50,26 +50,26 @@ def demo_ks(out: Path, members: int, reference: int, seed: int) -> int:
 
     report = Report("feasibly: trajectories of a chaotic field, observed exactly")
     report.text(
-        "The prior is a diffusion model of trajectories of the Kuramoto-Sivashinsky equation. "
-        "The constraint asks that the sine of the first, middle and last frame (dotted lines) be "
-        "that of a reference, up to a violation of 4e-4 in all. PPR projects through the denoiser "
-        "while it samples. Post-hoc projection projects an unconditional sample once at the end, "
-        "which breaks the trajectory at the observed frames. On-manifold: like the prior's own "
-        "samples, in their range, their changes from frame to frame and their residual of the "
-        "equation. RMSE is the members' distance to the reference, skill that of the ensemble "
-        "mean, spread the members' own, in units of the data. The residual of the reference is "
-        f"{residual(y[None]).item():.3f}."
+        "The prior is a diffusion model of trajectories of the Kuramoto-Sivashinsky equation. The "
+        "constraint requires that the sine of the first, middle and last frame (dotted lines) "
+        "equal that of a reference, up to a total violation of 4e-4. PPR projects through the "
+        "denoiser while it samples. Post-hoc projection projects an unconditional sample once, at "
+        "the end, which breaks the trajectory at the observed frames. On-manifold means like the "
+        "prior's own samples in range, in changes from frame to frame and in the residual of the "
+        "equation. RMSE is the distance of the samples to the reference, skill that of the "
+        "ensemble mean, and spread that of the samples around their mean, in units of the data. "
+        f"The residual of the reference is {residual(y[None]).item():.3f}."
     )
     report.table(rows)
     for failure in failures:
         report.text(failure)
     shown = {"reference": y}
     for label, result in results.items():
-        shown |= {f"{label}, member {i}": u for i, u in enumerate(result.samples[:4])}
+        shown |= {f"{label}, sample {i}": u for i, u in enumerate(result.samples[:4])}
     observed = problem.observed
     report.figure(
         figures.trajectories(shown, observed),
-        "The reference and members: space runs to the right, time upward.",
+        "The reference and the samples: space runs to the right, time upward.",
     )
     ensembles = {label: result.samples[result.finite][None] for label, result in results.items()}
     x = {label: u for label, u in ensembles.items() if u.shape[1] > 1}
@@ -80,8 +80,8 @@ def demo_ks(out: Path, members: int, reference: int, seed: int) -> int:
     }
     report.figure(
         figures.over_time(curves, observed),
-        "Error of the ensemble mean and spread of the ensemble, frame by frame: alike if the "
-        "ensemble is calibrated.",
+        "Error of the ensemble mean and spread of the ensemble, frame by frame: the two agree if "
+        "the ensemble is calibrated.",
     )
     finish(report, results, constraint.tolerance)
     written(report, out, console)

@@ -31,8 +31,8 @@ def finish(report: Report, results: Mapping[str, Result], tolerance: float) -> N
     """Adds the trace of each result and its summary to a report."""
     report.figure(
         figures.trace({label: result.trace for label, result in results.items()}, tolerance),
-        "Violation of the clean estimates and their feasible share along the way. A projection "
-        "after the last step is not shown.",
+        "Violation of the clean estimates, and the share of feasible ones, over the steps. A "
+        "projection after the last step is not shown.",
     )
     for result in results.values():
         report.code(result.summary())

@@ -56,13 +56,13 @@ def demo_three(out: Path, members: int, constraint: int, seed: int) -> int:
     """Samples points on a curve, maps that agree with stations, and a chaotic field that is
     observed."""
     if not 0 <= constraint <= 11:
-        raise ValueError(f"--constraint must be one of 0 to 11, got {constraint}.")
+        raise ValueError(f"--constraint must be 0 to 11, got {constraint}.")
     torch.set_num_threads(1)  # small kernels lose more to waiting than they gain from a second
     console = Screen()
     report = Report("feasibly: three models under a hard constraint")
     report.text(
         "Each figure shows samples without the constraint, samples projected onto the constraint "
-        "at the end, and samples by feasibly. Projected samples are feasible, and no longer look "
+        "at the end, and samples by feasibly. Projected samples are feasible, but no longer look "
         "like data."
     )
     rows: list[dict[str, str]] = []
@@ -77,8 +77,8 @@ def demo_three(out: Path, members: int, constraint: int, seed: int) -> int:
         report.table(found)
         report.figure(
             figure,
-            f"Like data: {shown.looks}. The median violation is shown, in units "
-            "of the tolerance; at most 1 is feasible.",
+            f"Like data: {shown.looks}. The median violation is shown, in units of the tolerance; "
+            "at most 1 is feasible.",
         )
     listed(rows, "three models under a hard constraint", console)
     written(report, out, console)
@@ -163,7 +163,7 @@ def maps(members: int, k: int) -> Shown:
         parts,
         plan(*parts, monitor=False),
         PostHoc(),
-        "as smooth as the model's maps, by a chi-square at four standard deviations",
+        "as smooth as the model's maps, by a chi-square test at four standard deviations",
         like_data,
         lambda x: figures.trajectories(
             {name: u[0] for name, u in x.items()}, stations=mask.nonzero()
@@ -187,7 +187,7 @@ def field(members: int, k: int) -> Shown:
         plan(*parts, method="ppr-tuned", attempts=1, monitor=False),
         # steps short enough to find the nearest of a sine's solutions
         PostHoc(minimize=LBFGS(64, max_step=1.0)),
-        "in the data's range, changes from frame to frame and equation",
+        "like the data in range, in changes from frame to frame and in the equation",
         problem.in_support,
         lambda x: figures.trajectories({name: u[0] for name, u in x.items()}, problem.observed),
         TRAJECTORIES,

@@ -49,13 +49,13 @@ def demo_weather(out: Path, members: int, reference: int, seed: int) -> int:
 
     report = Report("feasibly: weather, observed through a decoder")
     report.text(
-        "The prior is a diffusion model of days of a small planet, in the latents of an "
-        "autoencoder. The constraint asks that the wind speed at noon be that of a day the prior "
-        "has not seen, at a tenth of all points, through the decoder. PPR projects through "
-        "decoder and denoiser while it samples. Post-hoc projection projects an unconditional "
-        "sample once at the end. Skill is the error of the ensemble mean, spread the "
-        "members' own, both for the northward wind v, averaged over the sphere by area and then "
-        "over the 24 hours."
+        "The prior is a diffusion model of days of a toy shallow-water model, in the latents of "
+        "an autoencoder. The constraint requires that the wind speed at noon equal that of a day "
+        "the prior has not seen, at a tenth of all points, through the decoder. PPR projects "
+        "through decoder and denoiser while it samples. Post-hoc projection projects an "
+        "unconditional sample once, at the end. Skill is the error of the ensemble mean and "
+        "spread that of the members around it, both for the northward wind v, averaged over the "
+        "sphere by area and then over the 24 hours."
     )
     report.table(rows)
     shown = {"the day": day[HOURS, V]}
@@ -65,8 +65,8 @@ def demo_weather(out: Path, members: int, reference: int, seed: int) -> int:
         figures.maps(
             shown, HOURS, "northward wind v (m/s)", {12: problem.points("wind", reference)}
         ),
-        "The day, of which only the wind speed at the marked points of hour 12 is seen, and the "
-        "first three members of each.",
+        "The day, of which only the wind speed at the marked points of hour 12 is observed, and "
+        "the first three members of each ensemble.",
     )
     area = area_weights(LATITUDE)
     curves: dict[str, Tensor] = {}

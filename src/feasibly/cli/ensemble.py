@@ -49,7 +49,7 @@ def fill(
     policy, found, retries = infeasible.partition(":")
     if (policy == "retry") != bool(found) or policy not in ("keep", "retry", "drop"):
         raise ValueError(
-            f"--infeasible is keep, retry:N (as retry:3) or drop, got {infeasible!r}."
+            f"--infeasible takes keep, retry:N (such as retry:3) or drop, got {infeasible!r}."
         )
     if found:
         if not retries.isdecimal():
@@ -103,17 +103,17 @@ def resume(
     constraint: str | None = None,
     batch_size: int | Literal["auto"] | None = None,
 ) -> int:
-    """Go on with a run that was stopped: sample the members that its store lacks.
+    """Resume a run that was stopped: draw the samples that are missing in its store.
 
-    Members that failed, or whose files are damaged, are sampled again. Exits with 0 if all members
-    count and one at least is feasible, else with 1.
+    Samples that failed, or whose files are damaged, are drawn again. Exits with 0 if all samples
+    count and at least one is feasible, otherwise with 1.
 
     Arguments:
         store: The store, as given to `sample --out`.
-        denoiser: The denoiser again, if it is not a shipped prior: a store is data, and what it
-            names is not run unasked.
-        constraint: The constraint again, if it is not a number.
-        batch_size: How many members to sample at a time; by default as when the run was begun.
+        denoiser: The denoiser, repeated if it is not a shipped prior: for safety, feasibly does
+            not run code named in the store.
+        constraint: The constraint, repeated if it is not a number.
+        batch_size: How many samples to draw at a time; by default as when the run was started.
     """
     manifest = Store(store).manifest
     config = manifest.config
@@ -121,7 +121,8 @@ def resume(
         batch_size = manifest.chunk or "auto"
     if not config.source:
         raise ValueError(
-            f"{store} was made by feasibly.ensemble.run and not by a command; call it again."
+            f"{store} was created by feasibly.ensemble.run and not by a command; repeat that call "
+            "to resume it."
         )
     job = Job.stored(config.source, denoiser, constraint)
     infeasible = config.infeasible
@@ -133,13 +134,13 @@ def resume(
 
 
 def report(store: tyro.conf.Positional[Path], out: Path | None = None) -> int:
-    """Say how far a run has come, and write a page about it.
+    """Report the progress of a run, and write a page about it.
 
-    Exits with 0 if all members count and one at least is feasible, else with 1.
+    Exits with 0 if all samples count and at least one is feasible, otherwise with 1.
 
     Arguments:
         store: The store, as given to `sample --out`.
-        out: The page to write; by default NAME.html beside the store.
+        out: The page to write; by default NAME.html next to the store.
     """
     console = Screen()
     summary = Summary.read(Store(store))
@@ -156,7 +157,7 @@ def report(store: tyro.conf.Positional[Path], out: Path | None = None) -> int:
         pages.illustrate(
             page,
             lambda: figures.histogram({"members": torch.tensor(known)}, tolerance),
-            "Violation of the members.",
+            "Violation of the samples.",
         )
         page.table(steps(summary.records))
     pages.fits(page, {name: torch.from_numpy(fit) for name, fit in summary.fits().items()})
@@ -218,9 +219,10 @@ def expected(footprint: Footprint, chunk: int) -> str:
     seconds = max(1, round(footprint.seconds(chunk)))
     parts = (footprint.of(chunk), footprint.member, footprint.fixed)
     together, each, besides = map(size, parts)
+    noun = "sample" if chunk == 1 else "samples"
     return (
-        f"{chunk} members at a time, which take some {seconds} s and {together} of memory at "
-        f"most: {each} each and {besides} besides, and the weights."
+        f"{chunk} {noun} at a time, which takes about {seconds} s and at most {together} of "
+        f"memory: {each} each and {besides} in addition, and the weights."
     )
 
 

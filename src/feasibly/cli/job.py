@@ -74,7 +74,7 @@ class Job:
             )
         except TypeError as error:  # a word where a number belongs
             raise ValueError(
-                f"An option of {self.method} has the wrong type ({error}); given are "
+                f"An option of {self.method} has the wrong type ({error}); the options given are "
                 f"{', '.join(self.options) or 'none'}."
             ) from error
 
@@ -103,13 +103,13 @@ class Job:
         for name, value in given.items():
             if value is None and not shipped[name]:
                 raise ValueError(
-                    f"The store names the {name} {source[name]!r}, which is not part of feasibly, "
-                    f"and what a store names is not run unasked: if it is yours, add --{name} "
-                    f"{source[name]}."
+                    f"The store names the {name} {source[name]!r}, which is not part of feasibly. "
+                    "For safety, feasibly does not run code named in a store: if it is yours, add "
+                    f"--{name} {source[name]}."
                 )
             if value not in (None, source[name]):
                 raise ValueError(
-                    f"The store was made with the {name} {source[name]!r} and not {value!r}."
+                    f"The store was started with the {name} {source[name]!r}, not with {value!r}."
                 )
         return cls(**source)
 
@@ -136,5 +136,7 @@ def _value(node: ast.expr) -> Any:
         try:
             return getattr(minimizers, called.id)(*arguments, **options)
         except (TypeError, ValueError) as error:
-            raise UnfitError(f"{called.id}(...) has no such option: {error}") from error
+            raise UnfitError(
+                f"{called.id}(...) cannot be made with these options: {error}"
+            ) from error
     return ast.literal_eval(node)

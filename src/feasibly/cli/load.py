@@ -24,7 +24,7 @@ def load_object(path: str) -> Any:
     """
     module, _, name = path.partition(":")
     if not module or not name or not module.replace(".", "").isidentifier():
-        raise ValueError(f"{path!r} is not of the form module:function, e.g. mymodel:denoiser.")
+        raise ValueError(f"{path!r} is not of the form module:function, such as mymodel:denoiser.")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -36,7 +36,7 @@ def load_object(path: str) -> Any:
             f"of {module}.py, and name a function without arguments in it."
         ) from error
     if not callable(function):
-        raise ValueError(f"{path!r} is no function but {type(function).__name__}.")
+        raise ValueError(f"{path!r} is not a function but {type(function).__name__}.")
     try:
         inspect.signature(function).bind()
     except TypeError as error:
@@ -74,7 +74,7 @@ def load_constraint(name: str) -> Constraint:
         if not isinstance(constraint, Constraint):
             raise ValueError(
                 f"{name!r} returned {type(constraint).__name__}; it must return a constraint, "
-                "e.g. feasibly.Equality(function, tolerance=1e-6)."
+                "such as feasibly.Equality(function, tolerance=1e-6)."
             )
         return constraint
     if not name.isdigit() or int(name) >= CONSTRAINTS:

@@ -63,13 +63,13 @@ Name = Literal[("all", AUTO, *METHODS)]  # ty: ignore[invalid-type-form]
 def methods(name: tyro.conf.Positional[Name] = "all") -> int:
     """List the methods, with their rows of the paper's Table 1, or explain one.
 
-    Space is what the constraint moves, the noisy state x_t or the clean estimate x_0. A method
-    renoises if it adds noise after that. Gradients are asked of the denoiser by methods that
-    propagate through it, at about twice the cost of an evaluation.
+    Space is what the constraint acts on: the noisy state x_t or the clean estimate x_0. A method
+    renoises if it adds noise after that step. Methods with gradients propagate through the
+    denoiser, at about twice the cost of an evaluation.
 
     Arguments:
-        name: A method, to print its documentation, with its options and their defaults; or
-            `auto`, to print which methods the default takes.
+        name: A method, to print its documentation, its options and their defaults; or `auto`, to
+            print which methods the default chooses.
     """
     console = Screen()
     if name == AUTO:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CAPTION = (
-    "Samples by their shape: points, lines with their mean and range, or maps of the first few, "
-    "of the mean and of the spread, with the first row at the bottom."
+    "Samples, drawn according to their shape: points, lines with their mean and range, or maps of "
+    "the first few, of the mean and of the spread, with the first row at the bottom."
 )
 
 WORST = 40
@@ -50,8 +50,8 @@ def fits(page: Report, found: Mapping[str, Tensor]) -> None:
             three = {"mean": known.mean(), "smallest": known.min(), "largest": known.max()}
             rows.append({"observation": name, **{k: f"{v.item():.3g}" for k, v in three.items()}})
     if rows:
-        page.heading("Observations with errors")
-        page.text("Chi-square a value of the members. It is about one for samples that fit.")
+        page.heading("Noisy observations")
+        page.text("Chi-square per observed value of each sample: about one where the sample fits.")
         page.table(rows)
 
 
@@ -75,8 +75,9 @@ def stations(
         worst = sorted(found, key=lambda row: -row["chi_square"])[:WORST]
         page.heading("Stations")
         page.text(
-            f"The {len(worst)} of {len(found)} stations and variables that fit worst. Errors, and "
-            "misfits of the ensemble mean, are root mean squares in the units of the fields."
+            f"The {len(worst)} of {len(found)} combinations of station and variable that fit "
+            "worst. Errors, and misfits of the ensemble mean, are root mean squares in the units "
+            "of the fields."
         )
         page.table([_words(row) for row in worst])
 
@@ -98,5 +99,5 @@ def _words(row: Mapping[str, Any]) -> dict[str, str]:
         "values": str(row["values"]),
         "error": f"{row['error']:.3g}",
         "misfit": f"{row['misfit']:.3g}",
-        "chi-square a value": f"{row['chi_square']:.3g}",
+        "chi-square per value": f"{row['chi_square']:.3g}",
     }

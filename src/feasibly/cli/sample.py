@@ -41,35 +41,36 @@ def sample(
 ) -> int:
     """Sample a denoiser under a constraint; write the samples and a report.
 
-    Exits with 1 if no member is feasible; if some are infeasible, it says how many and exits with
-    0. With --out NAME.zarr every member is kept as soon as it is finished, several processes may
-    share the work (torchrun --nproc-per-node 2 -m feasibly sample ..., or srun), and `python -m
-    feasibly resume NAME.zarr` goes on after a stop; then it also exits with 1 if members are
-    lacking: by default infeasible ones are not, see --infeasible.
+    Exits with 1 if no sample is feasible; if only some are infeasible, it says how many and exits
+    with 0. With --out NAME.zarr every sample is kept as soon as it is finished, several processes
+    can share the work (torchrun --nproc-per-node 2 -m feasibly sample ..., or srun), and `python
+    -m feasibly resume NAME.zarr` resumes a run that was stopped. In this case it also exits with 1
+    if samples are missing; by default infeasible samples do not count as missing, see
+    --infeasible.
 
     Arguments:
-        denoiser: A shipped prior (checkerboard, banana), a prior's file, or module:function for
-            a function that returns a denoiser of yours.
+        denoiser: A shipped prior (checkerboard, banana), the file of a prior, or module:function
+            for a function of yours that returns a denoiser.
         constraint: The number of a constraint of Data2D (0 to 11), or module:function for a
-            function that returns a constraint of yours (cdim needs a Linear one, and eci one with
+            function of yours that returns a constraint (cdim needs a Linear one, and eci one with
             a `projection`).
         out: The folder for samples.safetensors and report.html, or a store, NAME.zarr.
-        members: The number of samples. A store that was made for fewer grows.
-        shape: The shape of one sample, for a denoiser of yours.
-        method: How to sample: auto chooses; `python -m feasibly methods` lists the others.
-        steps: The number of diffusion steps; by default the method's own.
-        options: More options of the method, such as zeta=0.01, attempts=4 or
+        members: The number of samples. An existing store with fewer samples grows.
+        shape: The shape of one sample, if the denoiser is your own.
+        method: The method; auto chooses one, and `python -m feasibly methods` lists the others.
+        steps: The number of diffusion steps; by default that of the method.
+        options: Further options of the method, such as zeta=0.01, attempts=4 or
             "minimize=LBFGS(steps=4)"; `python -m feasibly methods NAME` explains them. With auto,
-            error=0.1 allows importance weights a larger standard error, so that fewer particles
-            are added.
+            error=0.1 allows a larger standard error of the importance weights, so that fewer
+            particles are added.
         seed: The seed of the ensemble.
-        batch_size: How many members to sample at a time: by default all or, into a store, auto,
-            which measures the first member and takes half of the free memory.
-        infeasible: What a store does with members that end infeasible: keep counts them, retry:N
-            resamples them up to N times and does not count those that stay so, drop leaves them
-            out.
-        layout: module:function for a function that returns a feasibly.ensemble.Layout, by which a
-            store names the axes of a sample.
+        batch_size: How many samples to draw at a time: by default all of them or, for a store,
+            auto, which measures the first sample and uses half of the free memory.
+        infeasible: What a store does with samples that end up infeasible: keep counts them,
+            retry:N draws them again up to N times and does not count those that remain infeasible,
+            drop leaves them out.
+        layout: module:function for a function that returns a feasibly.ensemble.Layout, which names
+            the axes of a sample in a store.
     """
     if steps is not None:
         options = (f"steps={steps}", *options)
@@ -87,14 +88,15 @@ def sample(
         )
     if batch_size == "auto" or infeasible != "keep" or layout is not None:
         raise ValueError(
-            "--batch-size auto, --infeasible and --layout are for stores: give --out NAME.zarr."
+            "--batch-size auto, --infeasible and --layout need a store: give --out NAME.zarr."
         )
     console = Screen()
     make_folder(out)  # before the work, not after it
     need, free = 4 * members * math.prod(shape), shutil.disk_usage(out).free
     if need > free:
+        noun = "sample needs" if members == 1 else "samples need"
         raise ValueError(
-            f"{members} samples take {size(need)}, and {out} has {size(free)} free; make room, or "
+            f"{members} {noun} {size(need)}, but {out} has {size(free)} free; make room, or "
             "give another --out."
         )
     with stopping(), shown(True) as meter, warnings.catch_warnings():
@@ -129,7 +131,7 @@ def sample(
         page.illustrate(
             report,
             lambda: figures.trace({method: result.trace}, result.tolerance),
-            "Violation of the clean estimates and their feasible share along the way.",
+            "Violation of the clean estimates, and the share of feasible ones, over the steps.",
         )
         page.illustrate(
             report,
@@ -168,12 +170,12 @@ def keep(result: Result, path: Path) -> Path:
         result.save(spare)
     except (OSError, SafetensorError) as error:
         raise SamplingError(
-            f"{reason}, nor can the temporary folder ({error}), so no member is kept. Make room, "
-            "or sample into a store, --out NAME.zarr, which keeps members as they are finished.",
+            f"{reason}, nor can the temporary folder ({error}), so no sample is kept. Make room, "
+            "or sample into a store, --out NAME.zarr, which keeps samples as they are finished.",
             result,
         ) from error
     raise SamplingError(
-        f"{reason}; its {len(result.members)} members are in {spare}. Make room, and move them.",
+        f"{reason}; its {len(result.members)} samples are in {spare}. Make room, and move them.",
         result,
     )
 
@@ -182,11 +184,12 @@ def rescue(partial: Any, members: int, out: Path) -> str:
     """Keeps what there is of a run that was stopped, a Result or None; says what and where."""
     if partial is None:
         return (
-            "No member was finished. With --batch-size N members are finished N at a time, unless "
-            "they share weights; a store, --out NAME.zarr, keeps them, and its run can be resumed."
+            "No sample was finished. With --batch-size N, samples are finished N at a time, "
+            "unless they share weights; a store, --out NAME.zarr, keeps them, and its run can be "
+            "resumed."
         )
     try:
         path = keep(partial, out / "partial.safetensors")
     except SamplingError as error:
         return str(error)
-    return f"{len(partial.members)} of {members} members are kept in {path}."
+    return f"{len(partial.members)} of {members} samples are kept in {path}."

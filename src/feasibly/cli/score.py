@@ -20,10 +20,11 @@ from .words import Screen
 def score(forecast: Path, truth: Path, /, variables: tuple[str, ...] = ()) -> int:
     """Score an ensemble of forecasts as WeatherBench 2 does.
 
-    Prints, for every channel and lead time: the root mean square error of the ensemble mean
-    (skill), the ensemble's spread, their ratio times sqrt((M + 1) / M) for M members, and the fair
-    CRPS, in the channel's units. Space is averaged by the areas of cells, and dates before the
-    root is taken. Points where the forecast or the truth has no value at any time are left out.
+    Prints, for every channel and lead time, in the units of the channel: the root mean square
+    error of the ensemble mean (skill), the spread of the ensemble, their ratio times
+    sqrt((M + 1) / M) for M members, and the fair CRPS. Averages over space are weighted by the
+    area of the cells, and averages over dates are taken before the root. Points where the forecast
+    or the truth is missing at any time are left out.
 
     Arguments:
         forecast: A zarr store of forecasts: time (of the start), prediction_timedelta, number,
@@ -65,7 +66,9 @@ def scores(forecast: Path, truth: Path, variables: tuple[str, ...] = ()) -> Iter
     ours, theirs = open_weather(forecast), open_weather(truth)
     needed = {"prediction_timedelta", "number"} - set(ours.dims)
     if needed:
-        raise ValueError(f"{forecast} is no ensemble of forecasts: it has no {', '.join(needed)}.")
+        raise ValueError(
+            f"{forecast} is not an ensemble of forecasts: it has no {', '.join(needed)}."
+        )
     wanted = _channels(ours, theirs, variables)
     for path, data in ((forecast, ours), (truth, theirs)):
         lacking = missing(data, wanted)
@@ -80,7 +83,7 @@ def _channels(ours: Any, theirs: Any, variables: tuple[str, ...]) -> tuple[Chann
     levels = [int(level) for level in ours.coords["level"].values] if "level" in ours.dims else []
     names = variables or [f.long for f in FIELDS if f.long in ours and f.long in theirs]
     if not names:
-        raise ValueError("The two stores have no variable in common that is known by name.")
+        raise ValueError("The two stores have no known variable in common.")
     return channels(names, levels)
 
 
@@ -90,7 +93,7 @@ def _check_grids(forecast: Path, ours: Any, truth: Path, theirs: Any) -> None:
         if a.shape != b.shape or abs(a - b).max() > 1e-3:
             raise ValueError(
                 f"{forecast} and {truth} have different grids ({len(a)} and {len(b)} values of "
-                f"{axis}); regrid one of them to the other's."
+                f"{axis}); regrid one of them to the grid of the other."
             )
 
 
@@ -116,8 +119,8 @@ def _scores(x: Tensor, y: Tensor, area: Tensor) -> dict[str, float]:
     there = x.isfinite().all(dim=1).all(dim=0)[0] & y.isfinite().all(dim=0)[0]
     if not there.any():
         raise ValueError(
-            "There is no point at which all members and the truth have values at all start times; "
-            "was every member written?"
+            "At no point do all members and the truth have values at all start times; was every "
+            "member written?"
         )
     weights = area * there
     x, y = (torch.where(there, v, 0.0) for v in (x, y))

@@ -41,7 +41,8 @@ def make_folder(out: Path) -> None:
             pass
     except OSError as error:
         raise ValueError(
-            f"--out {out} cannot be a folder to write to ({error.strerror}); {remedy(error)}."
+            f"--out {out} cannot be used as a folder to write to ({error.strerror}); "
+            f"{remedy(error)}."
         ) from error
 
 
@@ -54,7 +55,9 @@ def shape_of(texts: Sequence[str]) -> tuple[int, ...]:
     parts = [part for text in texts for part in text.split(",")]
     if not parts or not all(part.isdecimal() and int(part) for part in parts):
         given = " ".join(texts) or "none"
-        raise ValueError(f"a shape is one or more numbers from 1, such as 64 32, got {given}")
+        raise ValueError(
+            f"a shape is one or more positive whole numbers, such as 64 32, got {given}"
+        )
     return tuple(map(int, parts))
 
 

@@ -102,14 +102,14 @@ class Constraint(ABC):
         name = type(self).__name__
         if tolerance is not None and atol is not None:
             raise ValueError(
-                f"{name} takes either a tolerance, which bounds the sum of squares of the "
-                "residual, or an atol, which bounds one residual component, got both: "
-                f"{tolerance} and {atol}. Leave one out."
+                f"{name} takes either a tolerance, which bounds the sum of squared residual "
+                f"components, or an atol, which bounds each component; got both: {tolerance} "
+                f"and {atol}. Leave one out."
             )
         if tolerance is None and atol is None:
             raise ValueError(
-                f"{name} needs a tolerance, the largest sum of squares of the residual, or an "
-                "atol, the largest absolute value of one residual component."
+                f"{name} needs a tolerance, the largest sum of squared residual components, or an "
+                "atol, the largest absolute value of one component."
             )
         word, value = ("tolerance", tolerance) if atol is None else ("atol", atol)
         if value is None or not value > 0 or (word == "atol" and not value**2 > 0):
@@ -173,7 +173,8 @@ class Constraint(ABC):
         """
         if self.noisy is not None:
             raise NotImplementedError(
-                f"{self!r} has no projection: samples are not expected to hit what has errors."
+                f"{self!r} has no projection: samples are not expected to meet a noisy "
+                "measurement exactly."
             )
         if not self.linear:
             raise NotImplementedError(
@@ -200,8 +201,8 @@ class Constraint(ABC):
         m = len(r_0)
         if m * zero.numel() > LARGEST:
             raise NotImplementedError(
-                f"{self!r} has too many equations for a closed-form projection, {m} equations for "
-                f"{zero.numel()} elements; project with a minimizer."
+                f"{self!r} has too many equations for a closed-form projection ({m} for "
+                f"{zero.numel()} elements); project with a minimizer."
             )
         with torch.enable_grad():
             # one copy of a sample for each row of A
@@ -225,7 +226,8 @@ class Constraint(ABC):
         """Describes a linear constraint that not even the best sample `x` satisfies."""
         least = self.violation(x).item()
         return (
-            f"{self!r}: no sample satisfies all its equations; the least violation is {least:.3g}."
+            f"{self!r}: no sample satisfies all of its equations; the smallest violation is "
+            f"{least:.3g}."
         )
 
     @property
@@ -367,8 +369,8 @@ class _InUnits(Mapped):
             return x + (self.constraint.projection(u) - u) / self.std.to(x)
         if not self.linear:  # the nearest point depends on the units of each element
             raise NotImplementedError(
-                f"{self!r} has no closed-form projection, since elements differ in their units; "
-                "project with a minimizer."
+                f"{self!r} has no closed-form projection, because its elements have different "
+                "units; project with a minimizer."
             )
         return super().projection(x)
 
@@ -396,13 +398,13 @@ def constant(value: Array, name: str, complex_too: bool = False) -> Tensor:
             array = torch.tensor(numbers.astype(kind))
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"{name} must be numbers: a tensor, an array or a list. Got {type(value).__name__} "
+            f"{name} must be numbers: a tensor, an array or a list; got {type(value).__name__} "
             f"({error})."
         ) from error
     if array.is_complex() and not complex_too:
         raise ValueError(
-            f"{name} is complex, and samples are real: give real numbers, or observe complex ones "
-            "by Linear, Observation or Equality."
+            f"{name} is complex, but samples are real: pass real numbers, or observe complex ones "
+            "with Linear, Observation or Equality."
         )
     return array
 
@@ -413,7 +415,7 @@ def finite(value: Array, name: str, complex_too: bool = False) -> Tensor:
     bad = int((~value.isfinite()).sum())
     if bad:
         raise ValueError(
-            f"{name} has {bad} values of {value.numel()} that are not finite. Leave them out."
+            f"{name} has values that are not finite ({bad} of {value.numel()}). Leave them out."
         )
     return value
 
@@ -428,8 +430,8 @@ def ordered(values: Tensor, name: str) -> Tensor:
     """Refuses complex values of the function `name`, which are neither small nor large."""
     if values.is_complex():
         raise ConstraintError(
-            f"{name} returned complex values, which have no order. State it of their size (abs) "
-            "or of their parts (torch.view_as_real)."
+            f"{name} returned complex values, which have no order. Constrain their size (abs) or "
+            "their parts (torch.view_as_real)."
         )
     return values
 
@@ -458,8 +460,9 @@ def target(y: Tensor, values: Tensor, name: str) -> Tensor:
     """Returns `y` in the type of `values`, with shape (B, *), and refuses a batch axis of `y`."""
     if y.ndim > values.ndim - 1:
         raise ConstraintError(
-            f"{name} has shape {tuple(y.shape)}, but a sample has {tuple(values.shape[1:])}. "
-            "Give it without a batch axis: it is the same for all samples."
+            f"{name} has shape {tuple(y.shape)}, but a sample has shape "
+            f"{tuple(values.shape[1:])}. Give it without a batch axis: it is the same for all "
+            "samples."
         )
     return y.to(values)
 

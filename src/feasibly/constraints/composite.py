@@ -34,7 +34,8 @@ class Composite(Constraint):
         for part in constraints:
             if not isinstance(part, Constraint):
                 raise ValueError(
-                    f"Composite takes constraints, got {part!r}. Wrap a function first."
+                    f"Composite takes constraints, got {part!r}. Wrap a function with Equality or "
+                    "Inequality first."
                 )
         if weights is None:
             weights = [1 / part.tolerance if part.exact else 1.0 for part in constraints]
@@ -116,7 +117,7 @@ class Composite(Constraint):
             if not part.is_feasible(x).all()
         ]
         return (
-            "Composite: its parts contradict each other. The best sample still misses "
+            "Composite: its parts contradict each other. The best sample still violates "
             f"{' and '.join(missed)}."
         )
 

@@ -52,7 +52,7 @@ class EachMember(Constraint):
         ):
             raise ValueError(
                 "EachMember takes a constraint that is an equality, or an observation whose "
-                f"values all have noise, got {constraint!r}; join others by a Composite."
+                f"values all have noise, got {constraint!r}; join it with others in a Composite."
             )
         super().__init__(*constraint.given)
         targets = real(constant(targets, "EachMember(targets=...)", complex_too=True))
@@ -60,7 +60,7 @@ class EachMember(Constraint):
             raise ValueError("EachMember(targets=...) has infinite values, or all are missing.")
         if targets.ndim < 1 or not len(targets) or repeats < 1:
             raise ValueError(
-                "EachMember needs a row of targets for each member and repeats of at least 1, got "
+                "EachMember needs a row of targets for each sample and repeats of at least 1, got "
                 f"targets of shape {tuple(targets.shape)} and repeats={repeats}."
             )
         self.constraint, self.linear = constraint, constraint.linear
@@ -82,8 +82,8 @@ class EachMember(Constraint):
         y = self._targets(len(x)).to(r)
         if y.shape[1] != r.shape[1]:
             raise ConstraintError(
-                f"{self!r}: a target has {y.shape[1]} values, and the residual of a sample "
-                f"{r.shape[1]}; give as many."
+                f"{self!r}: a target has {y.shape[1]} values, but the residual of a sample has "
+                f"{r.shape[1]} components; give as many."
             )
         # what is missing is met by any sample, and a gradient of zero changes none
         return torch.where(y.isnan(), 0.0, r - y.nan_to_num())
@@ -93,19 +93,19 @@ class EachMember(Constraint):
         ids = members.current()
         if ids is None:
             raise ConstraintError(
-                f"{self!r}: nothing says which members these {batch} samples are; evaluate it in "
-                "a run, or inside of `with feasibly.members.calling(indices):`."
+                f"{self!r}: it is not known which samples of an ensemble these {batch} samples "
+                "are; evaluate it in a run, or inside `with feasibly.members.calling(indices):`."
             )
         if len(ids) not in (1, batch):
             raise ConstraintError(
-                f"{self!r} was evaluated for {batch} samples in a batch of {len(ids)} members; "
-                "say by feasibly.members.among(rows) which ones they are."
+                f"{self!r} was evaluated for {batch} samples in a batch of {len(ids)}; state with "
+                "feasibly.members.among(rows) which ones they are."
             )
         most = self.repeats * len(self.targets)
         if int(ids.max()) >= most:
             raise ConstraintError(
-                f"{self!r} has targets for members 0 to {most - 1}, and none for member "
-                f"{int(ids.max())}; give a row for each member."
+                f"{self!r} has targets for samples 0 to {most - 1}, and none for sample "
+                f"{int(ids.max())}; give a row for each sample."
             )
         rows = torch.div(ids, self.repeats, rounding_mode="floor").to(self.targets.device)
         return self.targets[rows.expand(batch)]

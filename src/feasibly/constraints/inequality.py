@@ -128,7 +128,7 @@ class Bounds(Constraint):
                 "number. Correct the bounds."
             )
         if torch.isinf(low).all() and torch.isinf(high).all():
-            raise ValueError("Bounds: neither bound is finite anywhere; give one at least.")
+            raise ValueError("Bounds: neither bound is finite anywhere; give at least one.")
         self.lower, self.upper = low, high
 
     @property

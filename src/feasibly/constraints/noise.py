@@ -67,9 +67,9 @@ class Noise:
             return
         if not deviations:
             raise ValueError(
-                f"{name}(noise=...) has shape {tuple(given.shape)}, and the values have {shape}. "
-                "Give one standard deviation, or one for each value, or the covariance with "
-                f"shape {(m, m)}."
+                f"{name}(noise=...) has shape {tuple(given.shape)}, but the values have shape "
+                f"{shape}. Give one standard deviation, or one for each value, or the covariance "
+                f"with shape {(m, m)}."
             )
         std = given.expand(values.shape).reshape(-1)
         if (std < 0).any():
@@ -143,11 +143,13 @@ class Observed(Constraint):
             total = self.noise.exact + self.noise.count
             raise ValueError(
                 f"{name}(noise=...): {self.noise.exact} of {total} combinations of values have no "
-                "error. They hold exactly, and need a tolerance or an atol."
+                "noise. They hold exactly, and need a tolerance or an atol."
             )
         if self.noise is not None and not self.noise.exact and stated:
             given = "a tolerance" if atol is None else "an atol"
-            raise ValueError(f"{name} has {given}, but all values have noise. Leave one out.")
+            raise ValueError(
+                f"{name} has {given}, but all values have noise. Leave out one of the two."
+            )
         super().__init__(tolerance if stated else math.inf, atol)
 
     @abstractmethod

@@ -113,9 +113,9 @@ class Linear(Observed):
         miss = (exact @ (torch.linalg.pinv(exact) @ values) - values).square()
         if len(miss) and (miss.sum() if self.atol is None else miss.max()) > self.tolerance:
             raise ValueError(
-                "Linear: no x satisfies A x = y. The least |A x - y|^2 is "
-                f"{miss.sum():.3g}, and the limit is {self._asked}. Drop or correct the rows that "
-                "contradict each other."
+                f"Linear: no x satisfies A x = y. The smallest |A x - y|^2 is {miss.sum():.3g}, "
+                f"but the limit is {self._asked}. Drop or correct the rows that contradict each "
+                "other."
             )
 
     def misfit(self, x: Tensor) -> Tensor:

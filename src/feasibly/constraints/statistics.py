@@ -32,7 +32,7 @@ class Histogram(Constraint):
         if x.shape[1] != self.y.numel():
             raise ValueError(
                 f"Histogram: a sample has {x.shape[1]} values, but y has {self.y.numel()}. Give "
-                "as many, or use Quantiles."
+                "the same number, or use Quantiles."
             )
         return x.sort(dim=1).values - self.y.to(x)
 

@@ -161,7 +161,7 @@ class Adapter(nn.Module):
                 raise
             raise DenoiserError(
                 f"The network failed on states in {dtype} and times in {time.dtype} ({error}). If "
-                "it looks up whole steps, give time=lambda t: (999 * t).round().long(). If its "
+                "it looks up whole steps, pass time=lambda t: (999 * t).round().long(). If its "
                 "weights are in half precision, cast its time embedding to their dtype, or wrap "
                 "net.float()."
             ) from error
@@ -295,19 +295,21 @@ def _rows_of(name: str, value: Any, batch: int, device: torch.device) -> Any:
         if len(value) == batch:
             return value
         raise DenoiserError(
-            f"The condition {name} has {len(value)} rows, one a member, and the denoiser was "
-            f"called with {batch} states that belong to no ensemble; give it in the call, as "
+            f"The condition {name} has {len(value)} rows, one for each sample, but the denoiser "
+            f"was called with {batch} states that belong to no ensemble; give it in the call, as "
             f"denoiser(x_t, t, {name}=...)."
         )
     if int(members.max()) >= len(value):
         raise DenoiserError(
-            f"The condition {name} has {len(value)} rows, so there is none for the member of "
-            f"index {int(members.max())}; give as many rows as there are members, or one for all."
+            f"The condition {name} has {len(value)} rows, but none for the sample of index "
+            f"{int(members.max())}; give as many rows as there are samples, or one for all."
         )
     return value[members.to(device)]
 
 
 def _describe(name: str, value: Any) -> str:
     if not isinstance(value, Tensor):
-        return f"{name} = {value!r}, for all members"
-    return f"{name}: " + ("one for all members" if _shared(value) else f"{len(value)} members'")
+        return f"{name} = {value!r}, for all samples"
+    return f"{name}: " + (
+        "one for all samples" if _shared(value) else f"{len(value)}, one for each sample"
+    )

@@ -27,13 +27,13 @@ def frozen(module: nn.Module, kind: type[Exception] = ValueError) -> Any:
     name, weights = type(module).__name__, [*module.parameters(), *module.buffers()]
     if any(map(is_lazy, weights)):
         raise kind(
-            f"{name} has lazy layers whose weights are not there yet. Call it once, as "
-            "net(x, time), and load its weights."
+            f"{name} has lazy layers whose weights do not exist yet. Call it once, as net(x, "
+            "time), and load its weights."
         )
     if any(weight.is_inference() for weight in weights):
         raise kind(
-            f"The weights of {name} were made under torch.inference_mode(), so that nothing can "
-            "be differentiated through it. Make and load the network outside of that."
+            f"The weights of {name} were created under torch.inference_mode(), so that nothing "
+            "can be differentiated through it. Create and load the network outside of that mode."
         )
     training = any(getattr(part, "training", False) for part in module.modules())
     if not training and not any(p.requires_grad for p in module.parameters()):

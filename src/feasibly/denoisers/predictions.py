@@ -75,8 +75,8 @@ def velocity(output: Tensor, x_t: Tensor, at: Scales) -> Tensor:
     slope = d_sigma * at.alpha - at.sigma * d_alpha
     if not (slope.isfinite() & (slope != 0)).all():
         raise DenoiserError(
-            "The schedule does not say how fast alpha and sigma change with its clock, which a "
-            "velocity is measured by: they are constant around a time, or end there in a pole. "
+            "The schedule does not determine how fast alpha and sigma change with its clock, "
+            "which defines a velocity: they are constant around a time, or end there in a pole. "
             "Interpolate its table linearly, or use one of feasibly.schedules."
         )
     return (d_sigma * x_t - at.sigma * output) / slope

@@ -139,13 +139,13 @@ class Layout:
         for units in (self.units, *(axis.units for axis in self.axes)):
             if "since" in units and not re.search(r"since \d+-\d+-\d+", units):
                 raise ValueError(
-                    f"The units {units!r} name no date after `since`, so xarray cannot open the "
-                    "store; write a date, or the unit alone, such as `h`."
+                    f"The units {units!r} name no date after `since`, so that xarray cannot open "
+                    "the store; write a date, or the unit alone, such as `h`."
                 )
         if len(self.axes) != len(shape):
             raise ValueError(
                 f"The layout names {len(self.axes)} axes, {names[1:]}, but samples have shape "
-                f"{tuple(shape)}; give one Coordinate an axis."
+                f"{tuple(shape)}; give one Coordinate per axis."
             )
         for axis, size in zip(self.axes, shape, strict=True):
             if axis.values is not None and len(axis.values) != size:
@@ -199,7 +199,7 @@ class Config:
         if self.source and other.source:  # a run of the library has none
             names.append("source")
         pairs = ((name, getattr(self, name), getattr(other, name)) for name in names)
-        return [f"{name}: {a!r}, here {b!r}" for name, a, b in pairs if a != b]
+        return [f"{name}: {a!r} in the store, now {b!r}" for name, a, b in pairs if a != b]
 
 
 @dataclass(frozen=True)
@@ -257,8 +257,8 @@ class Manifest:
         content = sealed(asdict(self) | {"format": FORMAT})
         if len(content) > LIMITS["manifest"]:
             raise ValueError(
-                f"The layout takes {len(content)} bytes, and a manifest has {LIMITS['manifest']}; "
-                "leave out coordinates."
+                f"The layout takes {len(content)} bytes, but a manifest holds at most "
+                f"{LIMITS['manifest']}; leave out coordinates."
             )
         return content
 
@@ -277,13 +277,13 @@ class Manifest:
             ) from error
         if isinstance(found, dict) and found.get("format") in range(1, FORMAT):
             raise StoreError(
-                f"{path} is of an earlier version of feasibly, which draws other samples. "
-                "Finish the run with that version, or begin a new store."
+                f"{path} was written by an earlier version of feasibly, which draws different "
+                "samples. Finish the run with that version, or start a new store."
             )
         found = unsealed(path, found)
         names = {f.name for f in fields(cls)} | {"format"}
         if found.get("format") != FORMAT or set(found) != names:
-            raise StoreError(f"{path} is no manifest of format {FORMAT}.")
+            raise StoreError(f"{path} is not a manifest of format {FORMAT}.")
         for name, valid in FIELDS.items():
             if not valid(found[name]):
                 raise StoreError(f"{path}: {name} is {shown(found[name])}.")

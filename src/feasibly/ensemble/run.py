@@ -123,7 +123,7 @@ def run(
         count(name, value, 1)
     count("rank", rank, 0, workers - 1)
     if executor is not None and (callback is not None or workers > 1):
-        raise ValueError("An executor has workers of its own; leave callback and workers out.")
+        raise ValueError("An executor brings workers of its own; leave out callback and workers.")
     if batch_size != "auto":
         count("batch_size", batch_size, 1)
     if infeasible == "retry" and len(plan.kernels) < 2:
@@ -191,15 +191,15 @@ def run(
             with contextlib.suppress(OSError):
                 missing = store.missing()
                 lost = sorted(set(worker.current) & set(missing))
-                again = "the same call goes on."
+                again = "repeat the same call to resume the run."
                 if config.source:
                     again = (
-                        f"`python -m feasibly resume {path}` goes on (with --denoiser and "
-                        "--constraint, if they are yours)."
+                        f"`python -m feasibly resume {path}` resumes the run (with --denoiser and "
+                        "--constraint, if they are your own)."
                     )
                 error.add_note(
-                    (f"Lost in the middle: {some(lost)}. " if lost else "")
-                    + f"{members - len(missing)} of {members} members are finished and kept; "
+                    (f"Lost before they were finished: {some(lost)}. " if lost else "")
+                    + f"{members - len(missing)} of {members} samples are finished and kept; "
                     + again
                 )
                 worker.complain()
@@ -252,9 +252,9 @@ def spread(executor: Any, task: Task, worker: Worker) -> None:
         advice = ""
         if "pickle" in f"{type(failed).__name__} {failed}".lower():
             advice = (
-                " Denoiser and constraint are sent by pickle, which knows only what a module "
-                "defines. With `pip install cloudpickle` lambdas and a notebook's functions are "
-                "sent too."
+                " Denoiser and constraint are sent by pickle, which finds only what a module "
+                "defines. With `pip install cloudpickle`, lambdas and functions of a notebook can "
+                "be sent too."
             )
         name = type(executor).__name__
         raise SamplingError(

@@ -123,7 +123,7 @@ class Store:
         self.notes = self.path / PRIVATE / "warnings"
         if not (self.path / PRIVATE / "manifest.json").is_file():
             raise StoreError(
-                f"{self.path} holds no ensemble; give the folder that `sample --out` made."
+                f"{self.path} holds no ensemble; give the folder that `sample --out` created."
             )
         self.manifest = Manifest.load(self.path / PRIVATE / "manifest.json")
         self.config = self.manifest.config
@@ -133,7 +133,7 @@ class Store:
         for part in (self.array, self.array / "c", *private):
             missing = part in private and not part.is_dir()  # others are made anew
             if missing or part.is_symlink():
-                raise StoreError(f"{part} is no folder of this store; the store is damaged.")
+                raise StoreError(f"{part} is not a folder of this store; the store is damaged.")
 
     @classmethod
     def create(
@@ -175,7 +175,9 @@ class Store:
             try:
                 _make(path, new)
             except OSError as error:
-                raise StoreError(f"{path} cannot be made ({error}); {remedy(error)}.") from error
+                raise StoreError(
+                    f"{path} cannot be created ({error}); {remedy(error)}."
+                ) from error
         store = cls(path)
         store._check_run(config)
         store._check_probe(found(store.config.members), denoiser)
@@ -184,12 +186,12 @@ class Store:
             store._check_run(config)  # another process may have had it grow further
         begun = store.manifest.versions
         others = [
-            f"{k} {begun.get(k)}, here {v}" for k, v in versions().items() if begun.get(k) != v
+            f"{k} {begun.get(k)}, now {v}" for k, v in versions().items() if begun.get(k) != v
         ]
         if others:
             advise(
-                f"{path} was begun with {'; '.join(others)}: members sampled now may differ in "
-                "rounding, or by what has changed."
+                f"{path} was started with {'; '.join(others)}: samples drawn now may differ by "
+                "rounding, or because of these changes."
             )
         return store
 
@@ -197,14 +199,15 @@ class Store:
         """Refuses another run than the store's, or one of fewer members."""
         if replace(self.config, members=config.members).differences(config):
             raise StoreError(
-                f"{self.path} holds members of another run "
+                f"{self.path} holds samples of another run "
                 f"({'; '.join(self.config.differences(config))}); give another --out, or the "
-                "configuration that it was made with."
+                "configuration with which it was started."
             )
         if config.members < self.config.members:
             raise StoreError(
-                f"{self.path} is of {self.config.members} members, and cannot shrink to "
-                f"{config.members}; ask for {self.config.members} or more, or give another --out."
+                f"{self.path} holds an ensemble of {self.config.members} samples, and cannot "
+                f"shrink to {config.members}; ask for {self.config.members} or more, or give "
+                "another --out."
             )
 
     def _check_probe(self, probe: Probe, denoiser: Any) -> None:
@@ -214,9 +217,9 @@ class Store:
         parts = " and the ".join(differ(self.manifest.probe, probe, denoiser))
         if parts:
             raise StoreError(
-                f"{self.path} holds members of another run: the {parts} returned other values "
-                "for the same states when it was begun. Give another store, or the "
-                f"{parts} that this one was begun with."
+                f"{self.path} holds samples of another run: the {parts} returned other values for "
+                f"the same states when it was started. Give another store, or the {parts} with "
+                "which this one was started."
             )
 
     def _grow(self, members: int, probe: Probe) -> "Store":
@@ -236,7 +239,7 @@ class Store:
                     write(self.path / PRIVATE / "manifest.json", grown.encode())
         except OSError as error:
             raise StoreError(
-                f"{self.path} cannot grow to {members} members ({error}); {remedy(error)}."
+                f"{self.path} cannot grow to {members} samples ({error}); {remedy(error)}."
             ) from error
         return Store(self.path)
 
@@ -252,7 +255,7 @@ class Store:
                 if time.monotonic() > end:
                     raise StoreError(
                         f"{lock} has been there for {PATIENCE:g} seconds: a process died while it "
-                        "made the store grow. Remove that file, and call again."
+                        "enlarged the store. Remove that file, and call again."
                     ) from None
                 time.sleep(PATIENCE / 100)
         try:
@@ -308,7 +311,7 @@ class Store:
         """
         record, chunk = self.record(member), self.chunk(member)
         if not self.is_whole(record) or record.state != "finished":
-            raise StoreError(f"Member {member} of {self.path} is not there; resume the run.")
+            raise StoreError(f"Sample {member} of {self.path} is missing; resume the run.")
         values = np.fromfile(chunk, dtype=self.dtype).reshape(self.config.shape)
         if zlib.crc32(values.data) != record.checksum:
             raise StoreError(f"{chunk} was changed since it was written; resume the run.")
@@ -324,7 +327,7 @@ class Store:
         path = self.records / f"{member}.json"
         found = unsealed(path, read_json(path))
         if not _is_record(found, member):
-            raise StoreError(f"{path} is no record of member {member}: {shown(found)}.")
+            raise StoreError(f"{path} is not a record of sample {member}: {shown(found)}.")
         return Record(**found | {k: tuple(found[k]) for k in ("path", "chi_square")})
 
     def all_records(self) -> list[Record]:

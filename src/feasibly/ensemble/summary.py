@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ..messages import UNTESTED, doubts, implausible, misfit
-from ..result import DIAGNOSTICS, Weights, describe_fit, without_settings
+from ..result import DIAGNOSTICS, Weights, describe_fit, in_words, without_settings
 from .arrays import MEMBERS
 from .store import Record, Store
 
@@ -129,24 +129,24 @@ class Summary:
         config = self.store.config
         finished = len(self.state("finished"))
         lines = [
-            without_settings(config.method),
-            f"{finished} of {self.asked} members finished, {self.feasible} feasible",
+            in_words(without_settings(config.method)),
+            f"{finished} of {self.asked} samples finished, {self.feasible} feasible",
         ]
         violations = [r.violation for r in self.records if r.violation is not None]
         if violations and config.tolerance is not None:
             median, worst = np.median(violations), max(violations)
             spread = f"violation: median {median:.2g}, worst {worst:.2g}"
-            lines[-1] += f" ({spread}, at most {config.tolerance:.2g} is feasible)"
+            lines[-1] += f" ({spread}; tolerance {config.tolerance:.2g})"
         lines += [describe_fit(k, torch.from_numpy(fit)) for k, fit in self.fits().items()]
         names = ("forward", "backward", "seconds")
         forward, backward, seconds = (sum(getattr(r, k) for r in self.records) for k in names)
         lines.append(
-            f"{forward:.0f} forward and {backward:.0f} backward evaluations, {seconds:.1f} s of "
-            f"all processes; seed {config.seed}"
+            f"{forward:.0f} forward and {backward:.0f} backward network evaluations in all, "
+            f"{seconds:.1f} s summed over processes; seed {config.seed}"
         )
         tested = sum(r.oddness is not None for r in self.records)
         if tested:
-            lines.append(f"{tested - len(self.implausible)} of {tested} members plausible")
+            lines.append(f"{tested - len(self.implausible)} of {tested} samples plausible")
         if 0 < tested < sum(r.state != "failed" for r in self.records):
             lines.append(f"Warning: {UNTESTED}")
         if self.is_short:
@@ -165,7 +165,7 @@ class Summary:
             reasons.append(f"{some(self.state('failed'))} became non-finite")
         if self.infeasible and self.store.config.infeasible != "keep":
             reasons.append(f"{some(self.infeasible)} infeasible")
-        return f"Only {self.counted} of {self.asked} members count: {'; '.join(reasons)}."
+        return f"Only {self.counted} of {self.asked} samples count: {'; '.join(reasons)}."
 
     def doubts(self) -> list[str]:
         """Says why samples may be wrong: many are implausible, observations with errors do not
@@ -176,7 +176,7 @@ class Summary:
             if some := [drawn[i] for i in members if i in drawn]:
                 known = [getattr(some[0], name) for name in DIAGNOSTICS]
                 found.append(Weights([r.member for r in some], 0, *known, 0.0))
-        words = doubts(found, "method=SMC(particles=...) of a new store")
+        words = doubts(found, "method=SMC(particles=...), in a new store")
         return [*filter(None, [self.suspicion()]), *self.misfits(), *words]
 
     def suspicion(self) -> str:
@@ -198,9 +198,10 @@ class Summary:
         tolerance = self.store.config.tolerance or math.inf
         low, high = min(missed), max(missed)
         others = "; the variable `feasible` of the store marks the others" if self.feasible else ""
+        verb = "does" if len(missed) == 1 else "do"
         return (
-            f"{len(missed)} of {len(self.records)} members do not satisfy the constraint "
-            f"(violation {low:.3g} to {high:.3g}, at most {tolerance:.3g} is feasible){others}."
+            f"{len(missed)} of {len(self.records)} samples {verb} not satisfy the constraint "
+            f"(violation {low:.3g} to {high:.3g}, tolerance {tolerance:.3g}){others}."
         )
 
 

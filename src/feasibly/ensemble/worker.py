@@ -179,7 +179,7 @@ class Worker:
                 raise
             size = self.pace.chunk if self.shares else len(left)
             if size == 1:
-                what, fix = f"Member {left[0]} alone does", "a method without gradients"
+                what, fix = f"Sample {left[0]} alone does", "a method without gradients"
                 if self.shares:
                     what = f"A population of {len(self.together)} samples, one at a time, does"
                     if len(self.together) // 2 >= FEWEST:

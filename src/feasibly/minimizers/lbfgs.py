@@ -59,7 +59,7 @@ class LBFGS(Minimizer):
         if self.pair_type not in PAIR_TYPES:
             raise ValueError(
                 f"{type(self).__name__}(pair_type=...) must be one of {[*PAIR_TYPES]}, got "
-                f"{self.pair_type!r}; float16 is too narrow for the changes of a gradient."
+                f"{self.pair_type!r}; float16 has too small a range for the changes of a gradient."
             )
 
     def search(

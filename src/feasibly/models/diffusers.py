@@ -66,13 +66,13 @@ def diffusers(net: Any, schedule: Any = None) -> Adapter:
         schedule = _object(library, Path(schedule), "scheduler_config.json")
     if not isinstance(net, nn.Module):
         raise DenoiserError(
-            f"A model of diffusers is expected, with one of {NETWORKS} if it is a pipeline; got "
+            f"Expected a model of diffusers, or a pipeline with one of {NETWORKS}; got "
             f"{type(net).__name__}."
         )
     if schedule is None:
         raise DenoiserError(
-            "A model of diffusers does not say what it predicts: its scheduler does. Give it as "
-            "schedule=..., an object such as DDPMScheduler(...) or the folder of its "
+            "A model of diffusers does not say what it predicts, but its scheduler does. Pass it "
+            "as schedule=..., an object such as DDPMScheduler(...) or the folder of its "
             "scheduler_config.json."
         )
     options = _read(schedule)
@@ -218,8 +218,8 @@ def _read(scheduler: Any) -> dict[str, Any]:
     name = type(scheduler).__name__
     if name.startswith(DISTILLED):
         raise DenoiserError(
-            f"{name} belongs to a distilled model, whose output is no posterior mean; use the "
-            "model that it was distilled from."
+            f"{name} belongs to a distilled model, whose output is not a posterior mean; use the "
+            "model from which it was distilled."
         )
     if name.startswith("EDM"):
         return _edm(scheduler)

@@ -202,8 +202,8 @@ def azula(net: Any, schedule: Any = None) -> Adapter:
     own = getattr(net, "schedule", None)
     if not callable(net) or not callable(own):
         raise DenoiserError(
-            f"{type(net).__name__} is no denoiser of azula's form: it has no attribute "
-            "`schedule`. For a bare network, say what it predicts: kind='eps', for instance."
+            f"{type(net).__name__} is not a denoiser of azula's form: it has no attribute "
+            "`schedule`. For a bare network, state what it predicts: kind='eps', for instance."
         )
     if schedule is not None:
         raise DenoiserError(

@@ -55,9 +55,9 @@ def flow(
     if coupling == "ot":
         advise(
             "The flow was trained on pairs of noise and data by optimal transport, so that p(x_t "
-            "| x_0) is not Gaussian: x_0 from the velocity is no posterior mean, and renoising "
-            "gives states that the network has hardly seen. Expect samples off the data; train "
-            "with independent pairs for PPR.",
+            "| x_0) is not Gaussian: x_0 from the velocity is not a posterior mean, and renoising "
+            "gives states that the network has hardly seen. Expect samples off the data; for PPR, "
+            "train with independent pairs.",
         )
     pairs = "by optimal transport" if coupling == "ot" else "independently"
     return Adapter(
@@ -89,8 +89,8 @@ def _path(given: Any) -> tuple[Flow, str]:
             path = Flow(lambda s: scheduler(s).alpha_t, lambda s: scheduler(s).sigma_t)
             return path, "independent"
     raise DenoiserError(
-        f"{name} is no path that is known here; give schedule=feasibly.schedules.Flow(A, S), with "
-        "x_s = A(s) data + S(s) noise, noise at s = 0."
+        f"{name} is not a known path; pass schedule=feasibly.schedules.Flow(A, S), with x_s = "
+        "A(s) data + S(s) noise, noise at s = 0."
     )
 
 
@@ -103,9 +103,9 @@ def _matcher(name: str, sigma: float) -> tuple[Flow, str]:
     """
     if name.startswith("SchrodingerBridge"):
         raise DenoiserError(
-            f"{name} trains on bridges between pairs of noise and data, which given the data "
-            "are not Gaussian around a multiple of them: its velocity does not give E[x_0 | x_t]. "
-            "Train with the ConditionalFlowMatcher for PPR."
+            f"{name} trains on bridges between pairs of noise and data, which given the data are "
+            "not Gaussian around a multiple of them: its velocity does not give E[x_0 | x_t]. For "
+            "PPR, train with the ConditionalFlowMatcher."
         )
     if name.startswith("Target"):
         return Flow(S=lambda s: 1 - (1 - sigma) * s), "independent"

@@ -61,13 +61,13 @@ def snapshot(name: str) -> Path:
         folder = snapshot_download(model, revision=revision or None, allow_patterns=list(FILES))
     except LocalEntryNotFoundError as error:
         raise DenoiserError(
-            f"The hub cannot be reached, and the cache of this machine has no {name!r}. Load it "
-            "where there is a network, or give wrap() the folder of the model."
+            f"The hub cannot be reached, and the cache of this machine does not contain {name!r}. "
+            "Load it where there is a network, or pass the folder of the model to wrap()."
         ) from error
     except (HfHubHTTPError, HFValidationError, OSError) as error:
         said = " ".join(str(error).split()) or type(error).__name__
         raise DenoiserError(
-            f"The hub gives no {name!r}: {said} The name is 'hub:organisation/name', with "
-            "'@revision' behind it if you need one."
+            f"The hub does not provide {name!r}: {said} The name is 'hub:organisation/name', "
+            "followed by '@revision' if you need one."
         ) from error
     return Path(folder)

@@ -49,12 +49,12 @@ class LatentDecoder:
             raise ValueError(f"LatentDecoder(chunk=...) must be at least 1, got {chunk!r}.")
         if isinstance(decoder, type):
             raise ConstraintError(
-                f"The decoder is the class {decoder.__name__}; give an object of it, loaded with "
-                "its weights."
+                f"The decoder is the class {decoder.__name__}; pass an instance of it, loaded "
+                "with its weights."
             )
         if not hasattr(decoder, "decode") and hasattr(decoder, "vae"):
             raise ConstraintError(
-                f"{type(decoder).__name__} is a whole pipeline; give its decoder, "
+                f"{type(decoder).__name__} is a whole pipeline; pass its decoder, "
                 "LatentDecoder(pipeline.vae)."
             )
         if not callable(decoder) and not callable(getattr(decoder, "decode", None)):

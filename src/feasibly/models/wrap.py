@@ -104,8 +104,8 @@ def wrap(
         kind = _guess(net)
     if kind not in KINDS:
         raise DenoiserError(
-            f"There is no kind {kind!r}; choose one of {', '.join(KINDS)}. For a network that "
-            "predicts the noise it is 'eps', for one that is called with sigma 'edm'."
+            f"There is no kind {kind!r}; choose one of {', '.join(KINDS)}. Use 'eps' for a "
+            "network that predicts the noise, and 'edm' for one that is called with sigma."
         )
     if schedule is None and kind in SCHEDULED:
         raise DenoiserError(
@@ -119,7 +119,9 @@ def wrap(
     except TypeError as error:
         if not options:
             raise
-        raise DenoiserError(f"kind={kind!r} cannot be wrapped so: {error}.") from error
+        raise DenoiserError(
+            f"kind={kind!r} cannot be wrapped with these options: {error}."
+        ) from error
     if data is not None:
         data = as_data(data)
         project = project or centring(data)
@@ -166,14 +168,14 @@ def _check_projection(project: Callable[[Tensor], Tensor], data: Tensor) -> None
     except Exception as error:
         raise DenoiserError(
             f"wrap(project=...) failed on samples of shape {tuple(data.shape)} "
-            f"({type(error).__name__}: {error}). It is a function of batches, such as lambda x: "
-            "mask * x."
+            f"({type(error).__name__}: {error}). It must be a function of batches, such as lambda "
+            "x: mask * x."
         ) from error
     oblique = (one * (v - other)).sum().abs() > CENTRED * u.norm() * v.norm()
     if oblique or (again - one).norm() > CENTRED * u.norm():
         raise DenoiserError(
-            "wrap(project=...) is no orthogonal projection: it must return what is in the "
-            "subspace as it is, and nothing of what is orthogonal to it."
+            "wrap(project=...) is not an orthogonal projection: it must leave everything in the "
+            "subspace as it is, and remove everything that is orthogonal to it."
         )
     if changed:
         raise DenoiserError(
@@ -187,17 +189,17 @@ def _check_objects(net: Any, kind: Any, schedule: Any, conditions: Any) -> None:
     for name, given in (("network", net), ("schedule", schedule)):
         if isinstance(given, type):
             raise DenoiserError(
-                f"The {name} is the class {given.__name__}; give an object of it, such as "
+                f"The {name} is the class {given.__name__}; pass an instance, such as "
                 f"{given.__name__}()."
             )
     if not isinstance(kind, (str, type(None))):
         raise DenoiserError(
-            f"kind is a name, one of {', '.join(KINDS)}; got {kind!r}. The order is wrap(net, "
-            "kind, schedule)."
+            f"kind must be a name, one of {', '.join(KINDS)}; got {kind!r}. The order is "
+            "wrap(net, kind, schedule)."
         )
     if not isinstance(conditions, (Mapping, type(None))):
         raise DenoiserError(
-            "conditions is a dictionary of the network's further arguments by name, such as "
+            "conditions must be a dictionary of the network's further arguments by name, such as "
             f"{{'class_labels': labels}}; got {type(conditions).__name__}."
         )
 
@@ -208,10 +210,10 @@ def _check_clock(net: Any, schedule: Any) -> None:
     ends = clock(schedule)(torch.tensor([0.0, 1.0], dtype=torch.float64))
     if float(ends.max()) <= 1:
         raise DenoiserError(
-            f"{type(net).__name__} is a model of diffusers, trained on steps of a scheduler, and "
-            f"{schedule!r} gives it times in [0, 1]. Give the scheduler, as in wrap(net, "
-            "schedule=DDPMScheduler(...)). Or say what it gets at time t, as in time=lambda t: "
-            "999 * t, or lambda t: t if it was trained so."
+            f"{type(net).__name__} is a model of diffusers, trained on the steps of a scheduler, "
+            f"but {schedule!r} gives it times in [0, 1]. Pass the scheduler, as in wrap(net, "
+            "schedule=DDPMScheduler(...)). Or state what the network receives at time t, as in "
+            "time=lambda t: 999 * t, or lambda t: t if it was trained on such times."
         )
 
 
@@ -221,6 +223,6 @@ def _guess(net: Any) -> str:
     if callable(getattr(net, "schedule", None)):
         return "azula"
     raise DenoiserError(
-        f"Nothing about {type(net).__name__} says what it predicts; give kind=..., one of "
+        f"Cannot infer what {type(net).__name__} predicts; pass kind=..., one of "
         f"{', '.join(KINDS)}."
     )

@@ -103,7 +103,7 @@ class Method(ABC):
     takes_noise: ClassVar[bool] = False  # of observations, and not only exact ones
     one_target: ClassVar[bool] = False  # whether samples with targets of their own are refused
     # for samples that end infeasible, of which a projection does not tell more
-    advice: ClassVar[str] = "Allow more `steps`, or take method='auto'."
+    advice: ClassVar[str] = "Allow more `steps`, or use method='auto'."
     shares: ClassVar[bool] = False  # weights between samples
     chooses: ClassVar[bool] = False  # options when it is bound, which needs a survey
     attempts: ClassVar[int] = (
@@ -170,8 +170,9 @@ class Method(ABC):
             raise ValueError(f"{name} needs a constraint; without one use Ancestral().")
         if constraint.noisy is not None and not self.takes_noise:
             raise ValueError(
-                f"{name} takes exact constraints, and {constraint!r} has noise, which it would "
-                "ignore. Of the methods, 'auto', 'calibrated', 'smc', 'mmps' and 'dps' take noise."
+                f"{name} takes exact constraints only, but {constraint!r} has noise, which it "
+                "would ignore. Of the methods, 'auto', 'calibrated', 'smc', 'mmps' and 'dps' take "
+                "noise."
             )
 
     @property
@@ -193,7 +194,7 @@ class Method(ABC):
         """
         if self.problem is None:
             raise ValueError(
-                f"{type(self).__name__} is not bound to a problem; take `method.bind(problem)`."
+                f"{type(self).__name__} is not bound to a problem; use `method.bind(problem)`."
             )
         return self.problem
 

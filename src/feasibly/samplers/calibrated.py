@@ -331,8 +331,8 @@ class CalibratedPPR(Method):
         ):
             raise ValueError(
                 f"{type(self).__name__} is for equalities: it moves every sample onto the "
-                "constraint, and would gather samples on the boundary of "
-                f"{constraint!r}; take method='auto' or SMC()."
+                f"constraint, and would concentrate samples on the boundary of {constraint!r}; "
+                "use method='auto' or SMC()."
             )
 
     def __post_init__(self) -> None:

@@ -65,8 +65,8 @@ class CDIM(Method):
         if not isinstance(problem.constraint, Linear):
             raise ValueError(
                 "CDIM needs a Linear constraint, whose residual has a known distribution under "
-                f"noise, got {problem.constraint!r}; take method='auto', or DPS for the nearest "
-                "method."
+                f"noise, got {problem.constraint!r}; use method='auto', or DPS as the most "
+                "similar method."
             )
 
     def step(

@@ -42,8 +42,8 @@ class DPS(Method):
 
     lands = False
     advice = (
-        "DPS ends near the constraint, and not on it. Lower `zeta`, to 0.001 to 0.1 for a few "
-        "residual components, or take method='auto'."
+        "DPS ends near the constraint, not on it. Lower `zeta` to between 0.001 and 0.1 for a few "
+        "residual components, or use method='auto'."
     )
     takes_noise = True
     space = "x_t"

@@ -85,8 +85,8 @@ class ECI(Method):
             found = closed_form(problem.constraint, problem.noise(0, [0])())
         if found is None:
             raise ValueError(
-                f"ECI corrects in closed form, and {problem.constraint!r} has no `projection`. "
-                "Use PCFM, which solves for it, or PPR; or implement `projection`."
+                f"ECI corrects in closed form, but {problem.constraint!r} has no `projection`. "
+                "Use PCFM, which solves for it numerically, or PPR; or implement `projection`."
             )
 
     def cost(self, residuals: int) -> tuple[int, int]:

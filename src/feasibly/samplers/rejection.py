@@ -98,9 +98,9 @@ class Rejection(CalibratedPPR):
         """Returns the kernel with its pilot."""
         if seen.residuals > FEW:
             raise ValueError(
-                f"Rejection resamples until a sample comes near the constraint, which few do "
-                f"with {seen.residuals} residual components; use CalibratedPPR, or state at most "
-                f"{FEW} components."
+                "Rejection resamples until a sample comes near the constraint, which few do with "
+                f"{seen.residuals} residual components; use CalibratedPPR, or state at most {FEW} "
+                "components."
             )
         if self.pilot is not None and self.pilot.key == repr(self):
             return self
@@ -175,18 +175,19 @@ class Rejection(CalibratedPPR):
         begun, unkept = (int(statistics.get(name, 0)) for name in ("begun", "kept at no try"))
         if unkept > UNKEPT * begun:
             yield (
-                f"{unkept} of {begun} members were kept at none of {self.tries} tries. For each, "
-                "one try was chosen by its likelihood: the mode weights are partly the prior's. "
-                "Raise `tries`, or `level` if the data has no finer edges."
+                f"{unkept} of {begun} samples were accepted in none of {self.tries} tries. For "
+                "each of them, one try was chosen by its likelihood, so that mode weights are "
+                "partly those of the prior. Raise `tries`, or `level` if the data have no finer "
+                "structure."
             )
         beyond, whole = (statistics.get(k, 0.0) for k in ("beyond the pilot", "likelihood"))
         share = beyond / whole if whole else 0.0
         if share > EXCESS:
             yield (
-                f"{share:.0%} of the likelihood of the constraint is beyond the largest of "
-                f"{PILOT} samples of the prior. Regions that are rare in the prior and likely "
-                "to be feasible have too few members. Raise `level` if the data has no finer "
-                "edges."
+                f"{share:.0%} of the likelihood of the constraint lies beyond the largest of "
+                f"{PILOT} unconditional samples. Regions that are rare in the prior and likely to "
+                "be feasible get too few samples. Raise `level` if the data have no finer "
+                "structure."
             )
 
     def _free(self) -> int:
@@ -217,21 +218,20 @@ class Rejection(CalibratedPPR):
         pilot = self.pilot
         if pilot is None or pilot.key != repr(self):
             raise ValueError(
-                f"{type(self).__name__} has no pilot for its settings; take "
-                "`kernel.prepare(seen)`."
+                f"{type(self).__name__} has no pilot for its settings; call "
+                "`kernel.prepare(seen)` first."
             )
         found = answers(self, noise, pilot.answer)
         same_prior, same_target = same(*found, pilot.answer, pilot.residual)
         if not same_target.all():
             raise ConstraintError(
-                "Rejection takes one constraint for all members, and theirs differ from the one "
-                "of its pilot; make a run for each target."
+                "Rejection takes one constraint for all samples, but theirs differ from that of "
+                "its pilot; make one run for each target."
             )
         if not same_prior.all():
             raise DenoiserError(
-                "Rejection takes one prior for all members, and the denoiser has conditions that "
-                "differ from member to member; make a run for each condition, or use "
-                "CalibratedPPR."
+                "Rejection takes one prior for all samples, but the denoiser has conditions that "
+                "differ between samples; make one run for each condition, or use CalibratedPPR."
             )
         return pilot
 

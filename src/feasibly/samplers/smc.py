@@ -366,7 +366,9 @@ class SMC(Method):
                 "above `drawn`, and `spread`, the standard deviation of the data, positive."
             )
         if self.eta == 0:
-            raise ValueError("SMC needs fresh noise, which tells particles apart; set `eta` > 0.")
+            raise ValueError(
+                "SMC needs fresh noise, without which particles stay alike; set `eta` > 0."
+            )
 
     def budget(self, residuals: int = 1) -> tuple[int, int]:
         """As :meth:`Method.budget`, if particles are doubled as often as they may be."""

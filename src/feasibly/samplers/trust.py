@@ -130,8 +130,8 @@ class TrustSampling(Method):
             return self.bound
         if self.bounds is None:
             raise ValueError(
-                "TrustSampling needs its bounds: give `bound`, or take "
-                "`kernel.prepare(seen)`, which calibrates them."
+                "TrustSampling needs its bounds: pass `bound`, or call `kernel.prepare(seen)`, "
+                "which calibrates them."
             )
         return self.bounds[self.index(t)]
 
@@ -145,7 +145,7 @@ class TrustSampling(Method):
         if not sizes.isfinite().all():
             raise SamplingError(
                 "TrustSampling: an unconditional run, which calibrates the bound, became "
-                "non-finite; test the denoiser with `python -m feasibly check`, or give a bound."
+                "non-finite; test the denoiser with `python -m feasibly check`, or pass a bound."
             )
         return replace(self, bounds=tuple(sizes.quantile(self.quantile, dim=1).tolist()))
 

@@ -258,7 +258,7 @@ def _build(
         module.load_state_dict(weights)
     except (TypeError, RuntimeError) as error:
         raise DenoiserError(
-            f"Appa's {name} cannot be made of its config.yaml and weights ({error}); they may "
+            f"Appa's {name} cannot be built from its config.yaml and weights ({error}); they may "
             "be of another version than the checkout."
         ) from error
     return module.eval().requires_grad_(False)

@@ -174,12 +174,12 @@ class Stations:
         if exact and tolerance is None:
             raise ConstraintError(
                 f"{exact} of {len(self)} values have an error of zero, so that they are exact. "
-                "Give their tolerance: constraint(tolerance=...), or their errors."
+                "Give a tolerance for them, constraint(tolerance=...), or their errors."
             )
         if not exact and tolerance is not None:
             raise ConstraintError(
-                "constraint(tolerance=...) is of exact values, and all values have errors. Leave "
-                "it out."
+                "constraint(tolerance=...) applies to exact values, but all values have errors. "
+                "Leave it out."
             )
         _check_decoder(decode)
         by_frame = by_frame and decode is not None
@@ -324,7 +324,7 @@ class Stations:
         lacking = sorted(name for name, one in spellings.items() if one not in self._names)
         if lacking:
             raise ConstraintError(
-                f"The table has the variable {', '.join(lacking)}, and the fields have "
+                f"The table has the variable {', '.join(lacking)}, but the fields have only "
                 f"{', '.join(self.variables)}. Drop these rows, or rename them."
             )
         return np.array([self._names.index(spellings[name]) for name in names])
@@ -349,14 +349,14 @@ class Stations:
         self.shape = (len(frames), len(self.variables), *self.grid.shape)
         if frames.dtype != self.time.dtype:
             raise ConstraintError(
-                f"The column time is of {self.time.dtype}, and Stations(times=...) of "
+                f"The column time is of {self.time.dtype}, but Stations(times=...) is of "
                 f"{frames.dtype}. Give both as dates, or both as numbers."
             )
         since, moments = (_seconds(t - frames[0]) for t in (frames, self.time))
         if (np.diff(since) <= 0).any():
             raise ConstraintError("Stations(times=...) must ascend, with each time once.")
         k, share, outside = between(since, moments, how == "linear")
-        what = f"is outside of the frames, from {frames[0]} to {frames[-1]}: drop it"
+        what = f"is outside of the frames, which are from {frames[0]} to {frames[-1]}: drop it"
         self._refuse(outside, what, self.time)
         self.frames = [int(f) for f in np.unique(k)]
         points = math.prod(self.grid.shape)
@@ -389,7 +389,7 @@ class Stations:
             far = (self.channel == c) & ((y < 2 * low - high) | (y > 2 * high - low))
             what = (
                 f"is of {name}, whose fields are from {low:.6g} to {high:.6g}: correct it, or "
-                "give its units by scale, such as 9.80665 for heights, and by offset, such as "
+                "give its units as scale, such as 9.80665 for heights, and as offset, such as "
                 "273.15 for Celsius"
             )
             self._refuse(far & (high > low), what, y)

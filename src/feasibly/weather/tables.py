@@ -52,7 +52,7 @@ def columns(table: Any) -> dict[str, np.ndarray]:
     for name in ("lat", "lon", "value", "error"):
         column = frame[name] if name in frame else pandas.Series(np.nan, frame.index)
         if column.dtype.kind in "mM":
-            raise ConstraintError(f"The column {name} must have numbers, and has times.")
+            raise ConstraintError(f"The column {name} must have numbers, but has times.")
         try:
             found[name] = pandas.to_numeric(column).to_numpy(np.float64)
         except (TypeError, ValueError) as error:

@@ -95,7 +95,7 @@ class Blankets(nn.Module):
         if frames < self.window or rest:
             raise ValueError(
                 f"Blankets: windows of {self.window} frames, {self.stride} apart, do not cover "
-                f"{frames} frames exactly; take {self.window} plus a multiple of {self.stride}."
+                f"{frames} frames exactly; use {self.window} plus a multiple of {self.stride}."
             )
         weights = torch.ones(count + 1, self.window)
         overlap = self.window - self.stride
