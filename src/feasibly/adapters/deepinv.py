@@ -53,6 +53,11 @@ def denoiser(model: Any, sigma_range: tuple[float, float], **options: Any) -> Ad
             f"{name} is no deepinv.models.Denoiser, so its images may not lie in [0, 1]. Of a "
             "MinusOneOneDenoiserWrapper give the model; for others use feasibly.wrap(net, 'edm')."
         )
+    if not 0 <= low < high:
+        raise DenoiserError(
+            "denoiser(sigma_range=...) is the lowest and the highest noise level of training, "
+            f"such as (0.001, 40.0); got {sigma_range}."
+        )
     parts = [*model.modules()]
     if any(getattr(p, "clip_output", isinstance(p, models.DiffUNet)) for p in parts):
         raise DenoiserError(
@@ -89,6 +94,11 @@ def constraint(y: Any, physics: Any, *, atol: float = 1e-3, repeats: int = 1) ->
         ConstraintError: If the noise is not Gaussian, the operator or the noise level is not the
             same for all rows, or no image has such measurements.
     """
+    if not isinstance(physics, kinds.Physics):
+        raise ConstraintError(
+            f"The physics must be a deepinv.physics.Physics, got {type(physics).__name__}; "
+            "measurements come first, as in constraint(y, physics)."
+        )
     if isinstance(physics, kinds.StackedPhysics):
         pairs = zip(y, physics.physics_list, strict=True)
         return Composite([constraint(*pair, atol=atol, repeats=repeats) for pair in pairs])
@@ -111,6 +121,11 @@ def constraint(y: Any, physics: Any, *, atol: float = 1e-3, repeats: int = 1) ->
         values = measured(torch.randn(like.shape, generator=generator(0)).to(like))
         if len(values) != 1:
             raise ConstraintError(ROWS.format("an operator"))
+        if values[0].numel() != y[0].numel() or y.ndim < 2:
+            raise ConstraintError(
+                f"y has shape {tuple(y.shape)}, and {type(physics).__name__} measures "
+                f"{values[0].numel()} values of each image; give measurements with a batch axis."
+            )
         kept = values[0] != 0
         if not std and (y.flatten(start_dim=1)[:, ~kept].abs() > atol).any():
             raise ConstraintError(
@@ -132,7 +147,8 @@ def _std(physics: Any, y: Tensor) -> float:
     gaussian = isinstance(noise, kinds.GaussianNoise)
     if not gaussian and not isinstance(noise, kinds.ZeroNoise):
         raise ConstraintError(
-            f"{type(noise).__name__} cannot be stated: only GaussianNoise and ZeroNoise can."
+            f"{type(noise).__name__} cannot be stated: only GaussianNoise and ZeroNoise can. For "
+            "noise that is nearly normal give feasibly.Observation(physics.A, y, noise=std)."
         )
     if not torch.equal(physics.sensor(z), z):
         raise ConstraintError(
@@ -173,11 +189,27 @@ class Reconstructor(models.Reconstructor):
         **options: Any,
     ) -> None:
         super().__init__()
+        if isinstance(denoiser, (models.Denoiser, kinds.Physics)):
+            raise DenoiserError(
+                f"Reconstructor takes a denoiser of feasibly, got {type(denoiser).__name__}; wrap "
+                "a model first: denoiser(model, sigma_range=...). A call takes the physics."
+            )
         self.denoiser, self.shape, self.n, self.atol = denoiser, shape, n, atol
         self.mean, self.std, self.options = mean, std, options
 
     def sample(self, y: Any, physics: Any, n: int) -> Result:
-        """Samples n images for each row of measurements, in the units of the denoiser's data."""
+        """Samples n images for each row of measurements, in blocks of n, and in the units of the
+        denoiser's data.
+
+        Raises:
+            ConstraintError: See :func:`constraint`.
+            ValueError: If nothing says the shape of an image.
+        """
+        if not isinstance(physics, kinds.Physics):
+            raise ConstraintError(
+                f"The physics must be a deepinv.physics.Physics, got {type(physics).__name__}; "
+                "the order is sample(y, physics, n)."
+            )
         if self.shape is None and not hasattr(physics, "A_adjoint"):
             name = type(physics).__name__
             raise ValueError(

@@ -11,6 +11,7 @@ from diffusers.pipelines.pipeline_utils import DiffusionPipeline, ImagePipelineO
 from torch import Tensor, nn
 
 from ..api import sample
+from ..arguments import typed
 from ..constraints import Constraint, Decoded
 from ..models import LatentDecoder, wrap
 from ..result import Result
@@ -20,7 +21,8 @@ OUTPUTS = ("pil", "pt", "np")
 
 @dataclass
 class ConstrainedPipelineOutput(ImagePipelineOutput):
-    """The images, and the result of :func:`feasibly.sample`, which says which are feasible."""
+    """The images in [0, 1], and the result of :func:`feasibly.sample`, whose samples are in the
+    units of the model, such as [-1, 1], and which says which are feasible."""
 
     result: Result
 
@@ -54,6 +56,7 @@ class ConstrainedPipeline(DiffusionPipeline):
         """Loads a folder or a repository as that of diffusers does, from safetensors."""
         return super().from_pretrained(*args, **{"use_safetensors": True} | options)
 
+    @typed
     def __call__(
         self,
         constraint: Constraint | None = None,

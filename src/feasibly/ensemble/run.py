@@ -258,7 +258,8 @@ def spread(executor: Any, task: Task, worker: Worker) -> None:
             )
         name = type(executor).__name__
         raise SamplingError(
-            f"Tasks of {name} failed ({type(failed).__name__}: {failed}).{advice}"
+            f"Tasks of {name} failed ({type(failed).__name__}: {failed}). What was finished is "
+            f"kept; call again, with a new executor if this one is broken.{advice}"
         ) from failed
 
 
