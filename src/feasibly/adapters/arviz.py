@@ -19,7 +19,7 @@ def to_arviz(ensemble: Any, name: str = "x", dims: Sequence[str] | None = None) 
 
     ArviZ computes its effective sample size from the order of the draws, which says nothing of
     importance weights. That of the weights is the attribute `ess` of `posterior`, next to their
-    `pareto_k`.
+    `pareto_k`; for a store both are in `sample_stats`, by population.
 
     Arguments:
         ensemble: A result; or the `xarray.Dataset` of one, or of a store of an ensemble, such as
@@ -38,10 +38,11 @@ def to_arviz(ensemble: Any, name: str = "x", dims: Sequence[str] | None = None) 
     if isinstance(ensemble, Result):
         about = {"ess": ensemble.ess, "pareto_k": ensemble.pareto_k}
         ensemble = ensemble.to_xarray(dims)
-    if "samples" not in ensemble or ensemble["samples"].dims[:1] != ("member",):
+    samples = getattr(ensemble, "data_vars", {}).get("samples")
+    if samples is None or samples.dims[:1] != ("member",):
         raise ValueError(
-            "to_arviz() takes a Result, or a dataset that has `samples` by `member`, as a store "
-            f"has; got one with {sorted(map(str, ensemble))}."
+            f"to_arviz() got {type(ensemble).__name__}; it takes a Result, Result.load(path) or a "
+            "dataset with `samples` by `member`, such as xarray.open_zarr of a store."
         )
     axes = ensemble["samples"].dims[1:]
     good = ensemble["samples"].notnull().all(axes).values

@@ -23,6 +23,7 @@ from ..constraints import Constraint
 from ..constraints.base import Array, finite
 from ..denoisers import Adapter
 from ..errors import DenoiserError
+from ..result import Result
 from ..schedules import Schedule
 
 Problem = tuple[Any, Constraint | None]
@@ -123,6 +124,10 @@ class Posterior(NeuralPosterior):
         parameters: The parameters as a function of samples, with shape (B, *).
         options: Further arguments of :func:`feasibly.sample`, such as `method` and `monitor`.
 
+    Attributes:
+        result: The :class:`feasibly.Result` of the last call, whose samples `parameters` maps to
+            parameters; None before.
+
     Raises:
         ValueError: If `seed` is among the options.
     """
@@ -139,6 +144,7 @@ class Posterior(NeuralPosterior):
         super().__init__(_no_density, device="cpu")
         self.problem, self.shape, self.parameters = problem, shape, parameters
         self.options = options
+        self.result: Result | None = None
 
     @classmethod
     def of(
@@ -181,7 +187,8 @@ class Posterior(NeuralPosterior):
         problem, n = self.problem(self._x_else_default_x(x)), math.prod(sample_shape)
         seed, progress = int(torch.randint(2**32, ())), None if show_progress_bars else False
         given: dict[str, Any] = {"progress": progress, **self.options, "seed": seed}
-        theta = self.parameters(sample(*problem, n, self.shape, **given).samples)
+        self.result = sample(*problem, n, self.shape, **given)
+        theta = self.parameters(self.result.samples)
         return theta.reshape(*sample_shape, *theta.shape[1:])
 
     def sample_batched(
