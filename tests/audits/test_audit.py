@@ -287,7 +287,7 @@ def test_a_budget_leaves_fewer_truths_and_says_so(quick):
     found = audit("ppr", budget=20 * each + 1)
     assert len(found.truths) == 20
     assert "allows only 20 of 32 truths" in str(found)
-    with pytest.raises(ValueError, match=rf"needs 16, which take {16 * each}"):
+    with pytest.raises(ValueError, match=rf"needs at least 16, which take {16 * each}"):
         audit("ppr", budget=16 * each - 1)
 
 
