@@ -62,9 +62,10 @@ def run(
 ) -> Summary:
     r"""Samples those members of an ensemble that its store lacks; returns when all are there.
 
-    Any number of processes may run this at once, with the same arguments and the same store. With
-    an executor, one process calls it, and others do the work. A sample is the same whoever draws
-    it, and in whatever batch, up to the rounding of the network in batches of different sizes.
+    Any number of processes may run this at once, with the same arguments and the same store, each
+    with its rank; without ranks they draw the same samples twice. With an executor, one process
+    calls it, and others do the work. A sample is the same whoever draws it, and in whatever batch,
+    up to the rounding of the network in batches of different sizes.
     Projections amplify it to relative differences of :math:`10^{-4}` in single precision; in
     double precision they are far below :math:`10^{-5}`. A network that runs one sample at a time,
     as in `Chunked(denoiser, 1)`, rounds alike in every batch.
@@ -246,6 +247,11 @@ def spread(executor: Any, task: Task, worker: Worker) -> None:
         for one in pending:
             one.cancel()
         raise
+    if failed is None and (left := len(worker.missing())):
+        raise SamplingError(
+            f"All tasks of {type(executor).__name__} ended, and {left} samples are not in "
+            f"{worker.store.path}: its workers must see that folder by the same path."
+        )
     if isinstance(failed, SamplingError):
         raise failed
     if failed is not None:

@@ -1,9 +1,9 @@
 """A folder of finished members, which is a zarr store for those who read it.
 
 A member's values are one chunk of the samples' array: one raw file, written whole and then moved
-into place. Only then is the member's *record* written, and a member counts if it has one. So a run
-that stops at any moment loses only what it was sampling. Two processes that sample the same member
-find the same values up to rounding, and those that are there first stay.
+into place. Its *record*, with their checksum, is written just before, by the first process that
+has sampled it; others leave the member to that one. A member counts if it has both. So a run that
+stops at any moment loses only what it was sampling.
 
 References:
     | Zarr core specification, version 3
@@ -278,17 +278,20 @@ class Store:
         Raises:
             OSError: If it cannot be written; it is unfinished then.
         """
-        checksum = 0
-        if record.state == "finished":
-            values = np.ascontiguousarray(sample, dtype=self.dtype)
-            chunk = self.chunk(record.member)
+        values = np.ascontiguousarray(sample, dtype=self.dtype)
+        finished = record.state == "finished"
+        chunk = self.chunk(record.member)
+        if finished:
             make_folder(self._inside(chunk.parent))
-            if not self._is_full(chunk):
-                _remove(chunk)
-            write(chunk, values.tobytes(), once=True)
-            checksum = _checksum(self._inside(chunk))  # of the values of who was first
+        checksum = zlib.crc32(values.data) if finished else 0
         content = sealed(asdict(record) | {"checksum": checksum})
-        write(self.records / f"{record.member}.json", content, once=True)
+        path = self.records / f"{record.member}.json"
+        if write(path, content, once=True) and finished:
+            try:
+                write(self._inside(chunk), values.tobytes())
+            except BaseException:
+                path.unlink(missing_ok=True)
+                raise
 
     def has(self, member: int) -> bool:
         """Whether a member has a record."""
@@ -341,11 +344,10 @@ class Store:
 
     def is_whole(self, record: Record) -> bool:
         """Whether the file of a finished member has its full size; true of others."""
-        return record.state != "finished" or self._is_full(self.chunk(record.member))
-
-    def _is_full(self, chunk: Path) -> bool:
-        """Whether there is a file of values, by no link, and of full size."""
+        if record.state != "finished":
+            return True
         size = math.prod(self.config.shape) * self.dtype.itemsize
+        chunk = self.chunk(record.member)
         return self._holds(chunk) and chunk.is_file() and chunk.stat().st_size == size
 
     def warn(self, sentence: str) -> None:
@@ -376,8 +378,6 @@ class Store:
         for member in range(self.config.members):
             if member not in missing and not self._is_good(member):
                 _remove(self.records / f"{member}.json")
-                if self._holds((chunk := self.chunk(member)).parent):
-                    _remove(chunk)
                 forgotten.append(member)
         return forgotten
 
@@ -509,8 +509,9 @@ def _make(path: Path, manifest: Manifest) -> None:
 # The files: each is there whole or not at all.
 
 
-def write(path: Path, content: bytes, once: bool = False) -> None:
+def write(path: Path, content: bytes, once: bool = False) -> bool:
     """Writes a file, on disk when this returns; whoever reads meanwhile finds the old or the new.
+    Returns whether it was written.
 
     If it cannot be written, nothing is left of it.
 
@@ -519,33 +520,45 @@ def write(path: Path, content: bytes, once: bool = False) -> None:
         content: What to write.
         once: Whether to leave a file that is there already as it is.
     """
-    for attempt in range(ATTEMPTS):
+    attempts = ATTEMPTS
+    while True:
         draft = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.draft")
         try:
             with open(draft, "xb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            (_place if once else os.replace)(draft, path)
-            return sync(path.parent)
+            if not once:
+                os.replace(draft, path)
+            elif not _place(draft, path):
+                return False
+            sync(path.parent)
+            return True
         except FileNotFoundError:  # a process that repairs the store has removed the draft
-            if attempt == ATTEMPTS - 1:
+            attempts -= 1
+            if not attempts:
                 raise
         finally:
             draft.unlink(missing_ok=True)
 
 
-def _place(draft: Path, path: Path) -> None:
-    """Gives a draft its name, unless there is such a file."""
+def _place(draft: Path, path: Path) -> bool:
+    """Gives a draft its name, unless there is such a file; returns whether it has it now."""
     try:
         os.link(draft, path)
     except FileExistsError:
-        pass
+        return False
     except FileNotFoundError:
         raise
     except OSError:  # a file system without links
-        if not os.path.lexists(path):
-            os.replace(draft, path)
+        try:
+            with open(path, "xb") as file:
+                file.write(draft.read_bytes())
+                file.flush()
+                os.fsync(file.fileno())
+        except FileExistsError:
+            return False
+    return True
 
 
 def make_folder(path: Path) -> None:

@@ -25,7 +25,6 @@ from .settings import PLAIN, settings
 
 RTOL = 1e-3  # at which the linear solver and the square root stop
 STRIDE = 2.0  # how many times lower the next noise level is where z comes from reverse diffusion
-FINE = 1.5  # the same for unconditional samples of normal data
 LAST = 4  # how many times as many iterations the last solve of a nonlinear residual may take
 NEWTON = 2  # how often it is then linearised anew
 FARTHEST = 4.0  # how many standard deviations a sample moves at most, a residual
@@ -234,7 +233,7 @@ class CalibratedPPR(Method):
         z, V = moments.tweedie(self.denoiser, x_t, t)
         largest, width = torch.full_like(x_t.flatten(start_dim=1)[:, 0], torch.inf), None
         if self.products == math.inf:
-            z = self._diffused(x_t, t, randn)
+            z = self._diffused(x_t, t, randn, z)
         elif self.products:
             unit = self.unit(x_t, t)
             root, largest = square_root(
@@ -271,31 +270,29 @@ class CalibratedPPR(Method):
         share = per_sample(torch.where(length > longest, longest / length, 1.0), z)
         return z + share * (moved.x - z)
 
-    def _diffused(self, x_t: Tensor, t: Tensor, randn: Randn) -> Tensor:
-        r"""Samples :math:`x_0 \sim p(x_0 \mid x_t)` by unconditional steps from :math:`t` to 0; of
-        normal data by Matheron's rule."""
-        if self.normal:
-            one = torch.ones_like(t)
-            x = self._unconditional(self.denoiser.noisy(randn(x_t), one), one, randn, eta=0.0)
-            alpha_t, sigma_t = self.denoiser.schedule(t)
-            other = alpha_t * x + sigma_t * randn(x)
-            return x + self.denoiser(x_t, t) - self.denoiser(other, t)
-        return self._unconditional(x_t, t, randn, eta=1.0)
+    def _diffused(self, x_t: Tensor, t: Tensor, randn: Randn, mean: Tensor) -> Tensor:
+        r"""Samples :math:`x_0 \sim p(x_0 \mid x_t)`, given its mean, by unconditional steps from
+        :math:`t` to 0; for normal data by Matheron's rule."""
+        one = torch.ones_like(t)
+        if not self.normal or t == one:  # at the start they are the same
+            return self._unconditional(x_t, t, randn)
+        x = self._unconditional(self.denoiser.begin(randn(x_t), one), one, randn)
+        alpha_t, sigma_t = self.denoiser.schedule(t)
+        other = alpha_t * x + sigma_t * randn(x)
+        return x + mean - self.denoiser(other, t)
 
-    def _unconditional(self, x_t: Tensor, t: Tensor, randn: Randn, eta: float) -> Tensor:
+    def _unconditional(self, x_t: Tensor, t: Tensor, randn: Randn) -> Tensor:
         """Goes from a time to 0 without the constraint."""
-        prior, last = Ancestral(eta=eta, problem=self.problem), None
-        times = self._reverse(t).to(x_t.dtype)
+        prior, last = Ancestral(problem=self.problem), None
+        times = self._halvings(t).to(x_t.dtype)
         for now, s in pairwise([t, *times[1:]]):
             x_t, _, last = prior.step(x_t, now, s, randn, last)
         return self.denoiser(x_t, times[-1])
 
-    def _reverse(self, t: Tensor) -> Tensor:
-        """Returns times from `t` to 0 whose noise levels are at most :data:`STRIDE` apart, or
-        :data:`FINE`."""
+    def _halvings(self, t: Tensor) -> Tensor:
+        """Returns times from `t` to 0 whose noise levels are at most :data:`STRIDE` apart."""
         levels = self.log_level(torch.stack([t.double(), torch.zeros_like(t).double()]))
-        stride = FINE if self.normal else STRIDE
-        count = math.ceil(((levels[0] - levels[1]) / math.log(stride)).item())
+        count = math.ceil(((levels[0] - levels[1]) / math.log(STRIDE)).item())
         share = torch.linspace(0, 1, max(count, 1) + 1, dtype=torch.float64).to(levels)
         times = self.times_at(torch.lerp(levels[0], levels[1], share))
         times[-1] = 0.0
@@ -371,9 +368,9 @@ class CalibratedPPR(Method):
         forward, _ = super().budget(residuals)
         last, times = self.minimize.cost(residuals), self.times()[:-1]
         if self.normal and self.products == math.inf:
-            forward += len(times) * (1 + len(self._reverse(torch.ones_like(times[0]))))
+            forward += len(times) * (1 + len(self._halvings(torch.ones_like(times[0]))))
         elif self.products == math.inf:
-            forward += sum(len(self._reverse(t)) for t in times)
+            forward += sum(len(self._halvings(t)) for t in times)
         return forward + last[0], self.gradients(times, residuals) + last[1]
 
     def expected(self, residuals: int = 1) -> tuple[float, float]:
