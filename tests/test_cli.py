@@ -376,8 +376,8 @@ def test_sigterm_stops_a_run_which_keeps_what_is_finished(user, command, capsys)
 @pytest.mark.parametrize(
     ("full", "words", "kept"),
     [
-        (("out",), r"No space left.* 4 members are in (\S+)\. M", None),
-        (("out", "spare"), r"No space left.*no member is kept.*NAME\.zarr", None),
+        (("out",), r"No space left.* 4 samples are in (\S+)\. M", None),
+        (("out", "spare"), r"No space left.*no sample is kept.*NAME\.zarr", None),
         (("page",), r"report cannot be written.*out/samples\.safetens", "out/samples.safetensors"),
     ],
     ids=["folder", "everything", "report"],
@@ -414,7 +414,7 @@ def test_samples_for_which_the_disk_has_no_room_are_not_sampled(
 ):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=31))
     assert command(*of(user, "failing")) == 2
-    assert "take 32 bytes, and out has 31 bytes free" in capsys.readouterr().err
+    assert "need 32 bytes, but out has 31 bytes free" in capsys.readouterr().err
     said = [size(count) for count in (12, 3400, 5.6e7, 7.8e12)]
     assert said == ["12 bytes", "3.4 kB", "56 MB", "7.8 TB"]
 
@@ -459,13 +459,18 @@ def test_check_passes_a_shipped_prior_and_fails_a_wrong_denoiser(user, command, 
     assert command("check", "--denoiser", "checkerboard", *arguments) == 0
     printed = " ".join(capsys.readouterr().out.split())
     reason = plan(priors.load("checkerboard"), load_constraint("0"), (2,)).reason
-    for words in ("Fit for use.", "Residuals a sample: 1.", "of the variance", f"{reason} This"):
+    for words in (
+        "Fit for use.",
+        "Residual components per sample: 1.",
+        "of the variance",
+        f"{reason} This",
+    ):
         assert words in printed
     assert command("check", "--denoiser", f"{user}:wrong", "--data", "data.npy") == 1
     printed = capsys.readouterr().out
     for words in ("Not fit for use", "worse than a guess"):
         assert words in printed
-    assert "Residuals" not in printed
+    assert "Residual components" not in printed
 
 
 def test_check_takes_the_folder_of_a_model_of_diffusers(command, capsys):

@@ -130,14 +130,14 @@ def test_the_shell_says_what_a_user_should_know(user, command, capsys, out):
     )
     assert found == 0
     printed = " ".join(capsys.readouterr().out.split())
-    little = "already satisfy .*, so that it constrains little"
+    little = r"already satisfy \S+, so that it constrains little"
     assert re.search(rf"{little}.* 2 of 2 \w+ plausible", printed)
     assert "were not tested for plausibility" in printed
     if out.endswith("zarr"):
         kept = Store(out).warnings()
     else:
         kept = feasibly.Result.load(f"{out}/samples.safetensors").warnings
-    assert sum(little in sentence for sentence in kept) == 1
+    assert sum(bool(re.search(little, sentence)) for sentence in kept) == 1
 
 
 def test_a_run_that_was_interrupted_is_resumed(tmp_path, user, command, capsys, monkeypatch):
@@ -181,8 +181,8 @@ def test_a_page_draws_members_that_are_as_they_were_written_and_not_too_large(
     assert ensemble.few(summary).shape == (0, 2)
     assert command("report", "run.zarr") == 0
     page = (tmp_path / "run.html").read_text()
-    assert "Samples as" not in page
-    assert "Violation of the members." in page
+    assert "Samples, drawn" not in page
+    assert "Violation of the samples." in page
 
 
 def read(store):
@@ -216,7 +216,7 @@ def test_what_a_store_names_is_not_run_unasked(user, command, capsys):
     assert f"add --denoiser {user}:denoiser" in printed.err
     assert "the module was run" not in printed.out
     assert command("resume", "run.zarr", *names(user, "impossible")) == 2
-    assert "and not" in capsys.readouterr().err
+    assert f"not with '{user}:impossible'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("place", ["denoiser", "constraint"])
@@ -246,7 +246,7 @@ def test_a_forged_shape_takes_no_memory(tmp_path, command, capsys, monkeypatch):
     monkeypatch.setattr(problems, "layout", lambda *_: pytest.fail("no axes are needed"))
     monkeypatch.chdir(tmp_path)
     assert command("resume", "run.zarr") == 2
-    assert "takes at least 60.1 GB of memory, and 8.59 GB are free" in capsys.readouterr().err
+    assert "takes at least 60.1 GB of memory, but only 8.59 GB are free" in capsys.readouterr().err
 
 
 def test_a_shipped_prior_is_resumed_by_the_store_alone(tmp_path, user, command):

@@ -42,7 +42,7 @@ def test_a_page_has_the_stations_that_fit_worst(tmp_path, by_frame, n):
     x[1] = torch.nan
     found = written(tmp_path, page.stations, Composite([exact, part]), x, [0, 1, 5])
     shown = min(n, page.WORST)
-    assert f"The {shown} of {n} stations" in found
+    assert f"The {shown} of {n} combinations of station and variable" in found
     rows = re.findall(r"<tr>(<td>.*?)</tr>", found)
     assert len(rows) == shown
     cells = re.findall(r"<td>(.*?)</td>", rows[0])

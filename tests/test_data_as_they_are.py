@@ -260,8 +260,8 @@ def test_data_are_centred_by_rounding_and_not_by_chance():
     [
         ((1.0, 1.0), (0.0, 0.0), (0.002, 80.0), []),
         ((1.0, 0.0), (0.0, 7.0), (0.002, 80.0), []),  # a constant has no spread to resolve
-        ((1.0, 0.005), (0.0, 0.0), (0.002, 80.0), ["down to 0.002, and data vary by 0.005"]),
-        ((30.0, 1.0), (0.0, 0.0), (0.002, 80.0), ["up to 80, and data vary by 30.* in channel 0"]),
+        ((1.0, 0.005), (0.0, 0.0), (0.002, 80.0), ["down to 0.002, but data vary by 0.005"]),
+        ((30.0, 1.0), (0.0, 0.0), (0.002, 80.0), ["up to 80, but data vary by 30.* in channel 0"]),
         ((1.0, 10.0), (0.0, 300.0), (0.002, 80.0), ["mean of channel 1 is 300"]),
         ((1.0, 1.0), (0.0, 300.0), (0.002, 1000.0), []),
     ],
@@ -291,5 +291,5 @@ def test_an_adapter_projects_states_and_estimates():
 
 def test_moments_of_another_shape_are_refused():
     denoiser = feasibly.wrap(Exact(*FAR), "edm", mean=[1.0, 2.0])
-    with pytest.raises(DenoiserError, match=r"shape \(2,\), and a sample has \(3,\)"):
+    with pytest.raises(DenoiserError, match=r"shape \(2,\), but a sample has shape \(3,\)"):
         feasibly.sample(denoiser, None, 2, shape=(3,))

@@ -240,8 +240,8 @@ def test_an_overview_of_fields_has_the_first_members_the_mean_and_the_spread():
     x = result.samples[result.finite].double()
     (a, b, mean, spread) = images(figure)
     assert [a[0], b[0], mean[0], spread[0]] == [
-        "member 10",
-        "member 12, infeasible",
+        "sample 10",
+        "sample 12, infeasible",
         "mean",
         "spread",
     ]

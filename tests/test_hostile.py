@@ -169,9 +169,9 @@ def command(monkeypatch, *arguments):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("sample", "--out", "file"), "--out file cannot be a folder"),
-        (("sample", "--out", "file/below"), "--out file/below cannot be a folder"),
-        (("sample", "--out", "file/run.zarr"), "cannot be made"),
+        (("sample", "--out", "file"), "--out file cannot be used as a folder"),
+        (("sample", "--out", "file/below"), "--out file/below cannot be used as a folder"),
+        (("sample", "--out", "file/run.zarr"), "file/run.zarr cannot be created"),
         (("sample", "--options", "minimize=LBFGS(foo=1)"), "LBFGS"),
         (("sample", "--options", "steps=many"), "steps"),
         (("sample", "--members", "2000000000"), "takes at least"),

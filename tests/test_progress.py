@@ -313,8 +313,8 @@ def test_a_plan_says_what_samples_take():
     assert 0.5 < forward / plan.expected[0] < 2
     assert 0.5 < backward / plan.expected[1] < 2
     words = plan.estimate(2000)
-    assert words.startswith(f"2,000 samples are expected to cost {plan.expected[0]:.0f} forward")
-    assert "at the rate of the survey" in words
+    assert words.startswith(f"2,000 samples are expected to take {plan.expected[0]:.0f} forward")
+    assert "at the speed of the survey" in words
     again = feasibly.plan(MIXTURE, CIRCLE, (D,), monitor=plan.monitor)
     assert again.expected == plan.expected
     assert again.estimate(2).endswith("drawn again."), "no rate is known"

@@ -182,7 +182,7 @@ NOWHERE = Equality(lambda x: x[:, :1].square() + 1, 1e-6)
     ("constraint", "minimize", "words"),
     [
         (TINY, GaussNewton(9), r"Rounding .*dtype="),
-        (CUBE, GaussNewton(1, max_distance=None), r"too early; minimize=LBFGS"),
+        (CUBE, GaussNewton(1, max_distance=None), r"too early; it converges with minimize=LBFGS"),
         (CUBE, GaussNewton(20, max_distance=0.1), r"too early; .*max_distance=None"),
         (NOWHERE, GaussNewton(20, max_distance=None), r"local minimum .*`attempts`"),
     ],

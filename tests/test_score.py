@@ -109,7 +109,7 @@ def test_what_does_not_fit_is_said(stores, tmp_path):
     forecast, path, held = stores
     with pytest.raises(ValueError, match=r"forecast\.zarr lacks 10m_u_component_of_wind, z300"):
         list(scores(forecast, path, ("u10", "z300")))
-    with pytest.raises(ValueError, match="is no ensemble of forecasts"):
+    with pytest.raises(ValueError, match="is not an ensemble of forecasts"):
         list(scores(path, path))
     held.isel(time=slice(6)).to_zarr(tmp_path / "short.zarr", zarr_format=2)
     with pytest.raises(ValueError, match=r"lacks the valid times 2021-06-02T00"):

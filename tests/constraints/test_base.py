@@ -121,7 +121,9 @@ def test_the_matrix_of_a_linear_constraint_is_computed_once_for_each_shape():
 
 
 def test_a_linear_constraint_with_too_many_equations_has_no_closed_form():
-    with pytest.raises(NotImplementedError, match=r"2000 equations for 3000 elements.*minimizer"):
+    with pytest.raises(
+        NotImplementedError, match=r"many equations .*\(2000 for 3000 elements\).*minimizer"
+    ):
         Slope(1e-20, copies=2000).projection(samples(2, 3000))
 
 
@@ -130,7 +132,7 @@ def test_a_linear_constraint_that_contradicts_itself_is_refused():
         def residual(self, x):
             return super().residual(x) - torch.tensor([1.0, -1.0]).to(x)
 
-    message = r"no sample satisfies all its equations; .* violation is 2\."
+    message = r"no sample satisfies all of its equations; .* violation is 2\."
     with pytest.raises(ConstraintError, match=message):
         Torn(0.5, copies=2).projection(samples(2, 3))
     assert Torn(2.5, copies=2).is_feasible(Torn(2.5, copies=2).projection(samples(2, 3))).all()

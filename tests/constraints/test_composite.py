@@ -131,7 +131,9 @@ def test_parts_of_very_different_tolerances_are_solved_to_the_same_precision(wei
 
 
 def test_parts_that_contradict_each_other_are_refused_with_their_names():
-    message = r"contradict each other.* misses Integral\(tolerance=1e-06\) with a violation of 1\."
+    message = (
+        r"contradict each other.* violates Integral\(tolerance=1e-06\) with a violation of 1\."
+    )
     with pytest.raises(ConstraintError, match=message):
         conserved(y=1.0, start=1e-20, mass=1e-6).projection(torch.zeros(2, 3, 2))
 

@@ -36,7 +36,7 @@ def test_contradictory_rows_are_refused_with_how_much_they_miss():
     # the best x_1 is 1/2, which misses each row by 1/2
     for tolerance in (1e-3, 0.499):
         with pytest.raises(
-            ValueError, match=r"no x satisfies A x = y\. The least .* is 0\.5, and the"
+            ValueError, match=r"no x satisfies A x = y\. The smallest .* is 0\.5, but the"
         ):
             Linear(A, double([0.0, 1.0]), tolerance)
 

@@ -443,7 +443,7 @@ def test_one_positive_number_says_what_is_feasible(kind):
             ValueError, match=rf"{kind.__name__}\({word}=\.\.\.\) must be positive"
         ):
             make(**{word: value})
-    with pytest.raises(ValueError, match="one residual component, got both"):
+    with pytest.raises(ValueError, match=r"bounds each component; got both: 0\.5 and 0\.1"):
         make(tolerance=0.5, atol=0.1)
     if kind is not LevelSet:  # whose default is the paper's
         with pytest.raises(ValueError, match="needs a tolerance"):

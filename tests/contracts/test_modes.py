@@ -107,7 +107,9 @@ def test_autocast_is_of_the_network_alone():
 def test_weights_of_inference_mode_are_refused_with_the_cause():
     with torch.inference_mode():
         net = zoo.plain()
-    with pytest.raises(DenoiserError, match=r"weights of Valid were made under torch.inference_m"):
+    with pytest.raises(
+        DenoiserError, match=r"weights of Valid were created under torch.inference_m"
+    ):
         feasibly.wrap(net, "eps", VP())
 
 

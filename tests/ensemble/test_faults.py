@@ -183,7 +183,7 @@ def test_a_member_that_does_not_fit_into_memory_alone_stops_the_run(path, undist
         if 5 in rows:
             raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
 
-    with pytest.raises(SamplingError, match="Member 5 alone does not fit into memory"):
+    with pytest.raises(SamplingError, match="Sample 5 alone does not fit into memory"):
         draw(path, fault=lack, batch_size=8)
     assert len(check_and_go_on(path, undisturbed)) >= 4
 

@@ -77,8 +77,8 @@ def test_two_processes_sample_populations_whole(tmp_path, whole):
 def test_a_store_warns_of_the_weights_of_its_populations(whole):
     for known, words in (
         ({"pareto_k": 0.1, "ess": 4.0}, None),
-        ({"pareto_k": 0.9, "ess": 4.0}, "So 10 of 10 samples"),
-        ({"pareto_k": 0.1, "ess": 1.0}, "size is 3 of 10 samples"),
+        ({"pareto_k": 0.9, "ess": 4.0}, "Therefore 10 of 10 samples"),
+        ({"pareto_k": 0.1, "ess": 1.0}, "size is 3 for 10 samples"),
     ):
         records = [replace(r, **known) for r in whole.records]
         told = [one for one in replace(whole, records=records).doubts() if "weight" in one]

@@ -193,7 +193,7 @@ def test_the_policies_count_infeasible_members_or_do_not(tmp_path):
 def test_infeasible_members_are_warned_of_with_their_number(path, policy):
     with pytest.warns(InfeasibleWarning, match=r"8 of 8 samples .*violation") as caught:
         summary = draw(path, kernel=hard(1e-12), infeasible=policy, attempts=1)
-    cause = "stops too early; minimize=LBFGS"
+    cause = "stops too early; it converges with minimize=LBFGS"
     assert (cause in str(caught[0].message)) == (policy == "keep")  # else no sample tells
     assert caught[0].filename == draw.__code__.co_filename
     assert summary.infeasible == list(range(MEMBERS))

@@ -253,7 +253,7 @@ def test_a_search_never_reads_all_pairs_at_once():
 
 
 def test_only_a_type_that_holds_a_gradient_is_taken():
-    with pytest.raises(ValueError, match="too narrow"):
+    with pytest.raises(ValueError, match="float16 has too small a range"):
         LBFGS(pair_type="float16")
 
 

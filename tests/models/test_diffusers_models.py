@@ -203,7 +203,9 @@ def test_a_model_of_the_hub_is_loaded_from_the_cache_without_a_network(tmp_path,
         same(net, feasibly.wrap(name), scheduler, (1, 8, 8))
     same(net, load_denoiser("hub:somebody/digits"), scheduler, (1, 8, 8))  # by a command
     for name in ("hub:somebody/letters", "hub:somebody/digits@third"):
-        with pytest.raises(DenoiserError, match=f"cannot be reached, .* has no '{name}'"):
+        with pytest.raises(
+            DenoiserError, match=f"cannot be reached, .* does not contain '{name}'"
+        ):
             feasibly.wrap(name)
     with pytest.raises(DenoiserError, match="The name is 'hub:organisation/name'"):
         feasibly.wrap("hub:some body/digits")
@@ -238,7 +240,7 @@ def test_what_the_hub_refuses_is_said(monkeypatch):
         raise OSError("403 Client Error.")
 
     monkeypatch.setattr(hub, "snapshot_download", refuse)
-    with pytest.raises(DenoiserError, match="gives no 'hub:a/b': 403 Client"):
+    with pytest.raises(DenoiserError, match="does not provide 'hub:a/b': 403 Client"):
         feasibly.wrap("hub:a/b")
 
 

@@ -212,7 +212,7 @@ def test_it_warns_where_a_rare_mode_is_likelier_than_what_the_pilot_saw():
     kernel = on(Rejection(steps=12, tries=64, **FAST), prior, constraint)
     with pytest.warns(CalibrationWarning) as caught:
         result = sampled(kernel, 64, (2,))
-    assert any("beyond the largest of 256 samples" in str(w.message) for w in caught)
+    assert any("beyond the largest of 256 unconditional samples" in str(w.message) for w in caught)
     assert [str(w.message) for w in caught] == result.warnings
 
 

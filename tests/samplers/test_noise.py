@@ -453,7 +453,10 @@ def test_an_audit_leaves_out_those_of_its_own_methods_that_take_no_noise():
     names = {candidate.name for candidate in found.candidates}
     assert "auto" in names
     assert "ppr-tuned" not in names
-    assert any("ppr-tuned was left out. TunedPPR takes exact" in note for note in found.notes)
+    assert any(
+        "ppr-tuned was left out: TunedPPR takes exact constraints only" in note
+        for note in found.notes
+    )
     with pytest.raises(ValueError, match="PPR takes exact constraints"):
         feasibly.audit(MODEL, stated(0.5), (D,), methods=("auto", "ppr"))
 
@@ -525,7 +528,7 @@ def test_members_that_fit_worse_than_errors_allow_are_said_to(tmp_path, far):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         result = feasibly.sample(prior, seen, 4, (100,), monitor=False)
-    words = "worse than its errors allow"
+    words = "worse than its noise allows"
     assert any(words in w for w in result.warnings) == far
     plan = Plan((on(CalibratedPPR(steps=8), prior, seen, (100,)),))
     with warnings.catch_warnings(record=True) as caught:

@@ -920,7 +920,7 @@ def wide(law, n, **options):
     kernel = on(SMC(minimize=LAST, **options), TWO, law)
     result = sampled(kernel, n, (2,))
     assert result.feasible.all()
-    told = [one for one in result.warnings if "Importance weights are not reliable" in one]
+    told = [one for one in result.warnings if "The importance weights are not reliable" in one]
     return (result.samples[:, 0] < 0).double().mean().item(), told, result.populations[0]
 
 

@@ -320,7 +320,7 @@ def test_files_that_do_not_fit_together_are_refused(root):
     settings = yaml.safe_load((root / DUMP / "ae/config.yaml").read_text())
     settings["ae"]["lat_channels"] = 5
     (root / DUMP / "ae/config.yaml").write_text(yaml.safe_dump(settings))
-    with pytest.raises(DenoiserError, match="autoencoder cannot be made"):
+    with pytest.raises(DenoiserError, match="autoencoder cannot be built"):
         Appa(root, STANDIN)
 
 

@@ -33,7 +33,7 @@ def frozen(module: nn.Module, kind: type[Exception] = ValueError) -> Any:
     if any(weight.is_inference() for weight in weights):
         raise kind(
             f"The weights of {name} were created under torch.inference_mode(), so that nothing "
-            "can be differentiated through it. Create and load the network outside of that mode."
+            "can be differentiated through them. Create and load the network outside of that mode."
         )
     training = any(getattr(part, "training", False) for part in module.modules())
     if not training and not any(p.requires_grad for p in module.parameters()):
