@@ -231,7 +231,7 @@ RULES = (
         lambda case: case.exactly_normal,
         _posterior,
         "The data are normal and the constraint is linear, so that a few steps of posterior "
-        "sampling are exact.",
+        "sampling are accurate to a few per cent.",
     ),
     Rule(
         "inequalities that the model often satisfies",
