@@ -146,7 +146,7 @@ def _dask(workers: int) -> Generator[Any]:
 
 
 def executors(
-    folder: Path, members: int = 256, workers: int = 2, task: Task = ("frames", 8)
+    folder: Path, members: int = 128, workers: int = 2, task: Task = ("frames", 8)
 ) -> Rows:
     """Samples the same members by processes, loky and Dask, of which a worker is then killed."""
     crews: dict[str, Callable[[int], Any]] = {
