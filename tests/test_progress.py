@@ -253,7 +253,7 @@ def test_a_run_is_seen_from_its_survey_on_and_its_samples_are_the_same(name, see
     result = feasibly.sample(denoiser, constraint, 12, (D,), progress=True, **options)
     stages = [stage.split(",")[0] for stage in check(seen)]
     surveyed = constraint is not None and options.get("monitor", True)
-    expected = ["test of the denoiser and the constraint"]
+    expected = ["testing denoiser and constraint"]
     expected += ["survey of unconditional samples"] * surveyed
     assert [stage for stage, _ in groupby(stages)] == [*expected, "sampling"]
     taken = result.evaluations
@@ -272,13 +272,14 @@ def test_a_chunk_tells_what_the_next_ones_take(seen):
         assert total == pytest.approx(done * 3 / k, rel=0.2)
 
 
-@pytest.mark.parametrize(("workers", "finished"), [(1, "024"), (2, "0235")])
+@pytest.mark.parametrize(("workers", "finished"), [(1, "024"), (2, "023")])
 def test_an_ensemble_says_how_many_members_are_finished(tmp_path, seen, workers, finished):
     """Of those that are missing, each of several processes expects its share."""
     plan = Plan((on(CalibratedPPR(steps=4), NORMAL, LINE),))
     ensemble.run(plan, tmp_path / "run.zarr", 6, batch_size=2, workers=workers, progress=True)
     done = [stage.removeprefix("sampling, ") for stage in check(seen) if "," in stage]
-    assert done == [f"{k} of 6 finished" for k in finished]
+    # of two, the first draws its own three, and then the others' in an order that is random
+    assert done[: len(finished)] == [f"{k} of 6 finished" for k in finished]
     begun = {names[0]: (done, total) for names, done, total, _ in reversed(seen) if names}
     (first, _), (then, total) = (begun[f"sampling, {k} of 6 finished"] for k in (0, 2))
     assert total == pytest.approx(then + (then - first) * 2 / workers)
