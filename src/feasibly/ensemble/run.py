@@ -7,6 +7,7 @@ import functools
 import math
 import time
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -123,6 +124,11 @@ def run(
     for name, value in (("workers", workers), ("sharing", sharing)):
         count(name, value, 1)
     count("rank", rank, 0, workers - 1)
+    if executor is not None and (isinstance(executor, type) or not hasattr(executor, "submit")):
+        raise ValueError(
+            "run(executor=...) takes an object with a method submit, such as "
+            f"concurrent.futures.ProcessPoolExecutor(4); got {executor!r:.80}."
+        )
     if executor is not None and (callback is not None or workers > 1):
         raise ValueError("An executor brings workers of its own; leave out callback and workers.")
     if batch_size != "auto":
@@ -252,11 +258,13 @@ def spread(executor: Any, task: Task, worker: Worker) -> None:
             f"All tasks of {type(executor).__name__} ended, and {left} samples are not in "
             f"{worker.store.path}: its workers must see that folder by the same path."
         )
+    if not worker.missing():  # what failed was done again, or had been done
+        return
     if isinstance(failed, SamplingError):
         raise failed
     if failed is not None:
         advice = ""
-        if "pickle" in f"{type(failed).__name__} {failed}".lower():
+        if "an't pickle" in str(failed) and find_spec("cloudpickle") is None:
             advice = (
                 " Denoiser and constraint are sent by pickle, which finds only what a module "
                 "defines. With `pip install cloudpickle`, lambdas and functions of a notebook can "
