@@ -41,7 +41,7 @@ SHARES = {"feasible", "on_manifold", "joint", "weight_error", "overhead"}
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("*/*.jsonl")), ids=lambda p: p.stem)
 def test_every_record_says_what_made_it(path):
     made = {f"{p}/{s.name}" for s, p in COMPARED} | {f"{m.problem}/{m.name}" for m in MEASUREMENTS}
-    made |= {f"ensemble/{name}" for name in ("identical", "memory", "throughput")}
+    made |= {f"ensemble/{name}" for name in ("identical", "memory", "throughput", "executors")}
     assert f"{path.parent.name}/{path.stem}" in made
     for line in path.read_text().splitlines():
         found = json.loads(line)["versions"]
