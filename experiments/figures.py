@@ -342,11 +342,17 @@ def gallery(rows: Sequence[Record]) -> Figure:
     for ax in axes:
         ax.set_axis_off()
     for ax, (label, text) in zip(axes, panels.items(), strict=False):
-        u = unpack(text, (-1,)).astype(float)
-        u = u.reshape(math.isqrt(u.size), -1)
-        ax.imshow(u, origin="lower", cmap="RdBu_r", vmin=-2.7, vmax=2.7)
+        _trajectory(ax, text)
         ax.set_title(textwrap.fill(label, 24), fontsize=8)
     return figure
+
+
+def _trajectory(ax: Axes, text: str) -> int:
+    """Draws a packed field, space to the right and time upward; returns its number of times."""
+    u = unpack(text, (-1,)).astype(float)
+    u = u.reshape(math.isqrt(u.size), -1)
+    ax.imshow(u, origin="lower", cmap="RdBu_r", vmin=-2.7, vmax=2.7)
+    return len(u)
 
 
 def hero(rows: Sequence[Record]) -> Figure:
@@ -361,10 +367,8 @@ def hero(rows: Sequence[Record]) -> Figure:
     }
     figure = _figure(7.6, 2.8)
     for ax, (label, text) in zip(figure.subplots(1, 3), panels.items(), strict=True):
-        u = unpack(text, (-1,)).astype(float)
-        u = u.reshape(math.isqrt(u.size), -1)
-        ax.imshow(u, origin="lower", cmap="RdBu_r", vmin=-2.7, vmax=2.7)
-        for row in (0, (len(u) - 1) / 2, len(u) - 1):
+        last = _trajectory(ax, text) - 1
+        for row in (0, last / 2, last):
             ax.axhline(row, color="k", ls=":", lw=0.8)
         ax.set_title(label, fontsize=10)
         ax.set_axis_off()

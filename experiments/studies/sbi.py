@@ -123,7 +123,9 @@ def rows(records: Sequence[Record]) -> list[Record]:
     observations that it has sampled, and their number."""
     found = []
     for (name, members), group in grouped(records, "task", "members").items():
-        row: Record = {"task": name.replace("_", " "), "members": f"{members:,}"}
+        row: Record = {"task": name.replace("_", " ")}
+        if members != MEMBERS:
+            row["task"] += f", {members:,} samples"
         for (label,), part in grouped(group, "label").items():
             scores = [one["c2st"] for one in part if "c2st" in one]
             failed = "" if len(scores) == len(part) else f", {len(part) - len(scores)} failed"
@@ -136,7 +138,6 @@ def rows(records: Sequence[Record]) -> list[Record]:
 
 COLUMNS: Columns = {
     "task": ("task", TEXT),
-    "members": ("samples", TEXT),
     **{label: (label, TEXT) for label in LABELS},
     "published": ("CBG, as published", TEXT),
 }

@@ -9,6 +9,7 @@ __all__ = [
     "StoreError",
     "advise",
     "safe",
+    "several",
 ]
 
 import sys
@@ -20,6 +21,11 @@ def safe(text: str) -> str:
     """Returns a text of any origin as one that a terminal only shows: of what is not printable,
     its escape, but for the ends of lines."""
     return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
+
+
+def several(count: int, noun: str) -> str:
+    """Returns a number of things in words, such as `1 sample` and `2 samples`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def advise(sentence: str, kind: type[Warning] = UserWarning) -> None:

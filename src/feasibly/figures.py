@@ -28,7 +28,7 @@ from torch import Tensor
 
 from .arguments import typed, whole
 from .constraints.base import Constraint
-from .errors import ConstraintError
+from .errors import ConstraintError, several
 from .result import Result, Snapshot
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def plot(result: Result, constraint: Constraint | None = None, members: int = 4)
     names = [
         f"sample {i}" for i, kept in zip(result.members, finite.tolist(), strict=True) if kept
     ]
-    title = "1 sample" if len(result.members) == 1 else f"{len(result.members)} samples"
+    title = several(len(result.members), "sample")
     if math.isfinite(result.tolerance):  # else there is no constraint, or all is seen with noise
         title = f"{int(result.feasible.sum())} of {title} feasible"
         names = [n if ok else f"{n}, infeasible" for n, ok in zip(names, feasible, strict=True)]

@@ -1,6 +1,6 @@
 """Noise that belongs to a member: it depends on the seed and the member's index alone."""
 
-__all__ = ["MemberNoise", "generator"]
+__all__ = ["MemberNoise", "drawn_seed", "generator"]
 
 import math
 from collections.abc import Callable, Sequence
@@ -79,6 +79,11 @@ class MemberNoise:
         noise = self.buffer[self.used].to(self.device)
         self.used += 1
         return noise
+
+
+def drawn_seed() -> int:
+    """Draws an ensemble's seed from torch's global generator."""
+    return int(torch.randint(2**32, ()))
 
 
 def generator(*numbers: int) -> Generator:

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from .arguments import fit_fields, members_of
-from .errors import safe
+from .errors import safe, several
 from .files import load_tensors, save_tensors
 from .network import Evaluations
 
@@ -292,10 +292,9 @@ class Result:
         if self.populations:
             ess = sum(one.ess for one in self.first_populations)
             most = max(one.particles for one in self.populations)
-            particles = "particle" if most == 1 else "particles"
             weights = (
                 f"importance weights: k-hat {self.pareto_k:.2g}, effective sample size {ess:.0f}, "
-                f"up to {most} {particles} per trajectory\n"
+                f"up to {several(most, 'particle')} per trajectory\n"
             )
         again = ""
         if first:

@@ -13,6 +13,7 @@ from feasibly.errors import DenoiserError
 diffusers = pytest.importorskip("diffusers", reason="diffusers is not installed")
 
 from feasibly.adapters.diffusers import ConstrainedPipeline, Guided  # noqa: E402
+from tests.models.test_diffusers_models import dit  # noqa: E402
 
 SIZE, N = 3, 512
 Z = 5.0  # of some 20 z-scores in a test one is larger with a probability below 2e-5
@@ -184,18 +185,7 @@ def test_guidance_by_text_is_that_of_two_evaluations():
 
 @torch.no_grad()
 def test_a_transformer_with_classes_and_a_learned_variance_is_guided():
-    torch.manual_seed(0)
-    net = diffusers.DiTTransformer2DModel(
-        num_attention_heads=2,
-        attention_head_dim=8,
-        in_channels=2,
-        out_channels=4,
-        num_layers=1,
-        sample_size=8,
-        num_embeds_ada_norm=10,
-    ).eval()
-    for parameter in net.parameters():  # its last layers begin at zero, and would hide classes
-        nn.init.normal_(parameter, std=0.1)
+    net = dit(out_channels=4).eval()
     pipeline = ConstrainedPipeline(diffusers.DDPMScheduler(), transformer=net)
     labels = {"class_labels": torch.tensor([3, 4])}
     told = {"unconditional": {"class_labels": torch.tensor([10])}, "guidance_scale": 4.0}

@@ -67,6 +67,11 @@ def draw(
     return ensemble.run(plan, path, n, **({"seed": 3, "batch_size": 2} | options))
 
 
+def same(a, b):
+    """Whether samples are those of another run, up to rounding."""
+    torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
 def values(path):
     """All members of a store, as its user reads them."""
     xarray = pytest.importorskip("xarray")

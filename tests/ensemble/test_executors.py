@@ -14,16 +14,12 @@ import torch
 from feasibly import ensemble, progress
 from feasibly.ensemble import Store, Summary
 from feasibly.errors import SamplingError
-from tests.ensemble.conftest import MEMBERS, draw, toy, values
+from tests.ensemble.conftest import MEMBERS, draw, same, toy, values
 from tests.ensemble.test_populations import shared, whole  # noqa: F401
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::feasibly.errors.CalibrationWarning", "ignore::feasibly.errors.InfeasibleWarning"
 )
-
-
-def same(a, b):
-    torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
 
 
 class Slow:

@@ -13,12 +13,8 @@ from feasibly.ensemble import Store, Summary
 from feasibly.ensemble import store as stores
 from feasibly.errors import StoreError
 from feasibly.minimizers import GaussNewton
-from tests.ensemble.conftest import MEMBERS, SEARCH, Disturbed, draw, values
+from tests.ensemble.conftest import MEMBERS, SEARCH, Disturbed, draw, same, values
 from tests.helpers import on
-
-
-def same(a, b):
-    torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
 
 
 def grow(path, members):

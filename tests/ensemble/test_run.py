@@ -10,12 +10,18 @@ from feasibly.constraints import Inequality
 from feasibly.ensemble import Footprint, Store, Summary, memory
 from feasibly.errors import CalibrationWarning, DenoiserError, InfeasibleWarning, StoreError
 from feasibly.minimizers import GaussNewton
-from tests.ensemble.conftest import MEMBERS, PLAIN, SEARCH, Disturbed, circle, draw, toy, values
+from tests.ensemble.conftest import (
+    MEMBERS,
+    PLAIN,
+    SEARCH,
+    Disturbed,
+    circle,
+    draw,
+    same,
+    toy,
+    values,
+)
 from tests.helpers import on, sampled
-
-
-def same(a, b):
-    torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("size", [1, 16, "auto"])

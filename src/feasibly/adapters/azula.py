@@ -15,6 +15,7 @@ from torch import Tensor
 from ..api import sample
 from ..constraints import Constraint
 from ..models import wrap
+from ..randomness import drawn_seed
 from ..result import Result
 from ..samplers import Method
 
@@ -104,7 +105,7 @@ class Sampler:
             len(x),
             x.shape[1:],
             method=self.method,
-            seed=int(torch.randint(2**32, ())),
+            seed=drawn_seed(),
             dtype=x.dtype,
             device=x.device,
             progress=False if self.silent else None,

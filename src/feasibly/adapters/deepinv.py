@@ -16,7 +16,7 @@ from ..constraints import Composite, Constraint, EachMember, Observation
 from ..denoisers.adapter import Adapter
 from ..errors import ConstraintError, DenoiserError
 from ..models import wrap
-from ..randomness import generator
+from ..randomness import drawn_seed, generator
 from ..result import Result
 from ..schedules import EDM
 
@@ -94,11 +94,7 @@ def constraint(y: Any, physics: Any, *, atol: float = 1e-3, repeats: int = 1) ->
         ConstraintError: If the noise is not Gaussian, the operator or the noise level is not the
             same for all rows, or no image has such measurements.
     """
-    if not isinstance(physics, kinds.Physics):
-        raise ConstraintError(
-            f"The physics must be a deepinv.physics.Physics, got {type(physics).__name__}; "
-            "measurements come first, as in constraint(y, physics)."
-        )
+    _check(physics, "constraint(y, physics)")
     if isinstance(physics, kinds.StackedPhysics):
         pairs = zip(y, physics.physics_list, strict=True)
         return Composite([constraint(*pair, atol=atol, repeats=repeats) for pair in pairs])
@@ -139,6 +135,15 @@ def constraint(y: Any, physics: Any, *, atol: float = 1e-3, repeats: int = 1) ->
     )
     found.linear = linear
     return found if one else EachMember(found, y / (std or 1.0), repeats)
+
+
+def _check(physics: Any, call: str) -> None:
+    """Refuses what is no physics, such as the measurements."""
+    if not isinstance(physics, kinds.Physics):
+        raise ConstraintError(
+            f"The physics must be a deepinv.physics.Physics, got {type(physics).__name__}; "
+            f"measurements come first, as in {call}."
+        )
 
 
 def _std(physics: Any, y: Tensor) -> float:
@@ -205,11 +210,7 @@ class Reconstructor(models.Reconstructor):
             ConstraintError: See :func:`constraint`.
             ValueError: If nothing says the shape of an image.
         """
-        if not isinstance(physics, kinds.Physics):
-            raise ConstraintError(
-                f"The physics must be a deepinv.physics.Physics, got {type(physics).__name__}; "
-                "the order is sample(y, physics, n)."
-            )
+        _check(physics, "sample(y, physics, n)")
         if self.shape is None and not hasattr(physics, "A_adjoint"):
             name = type(physics).__name__
             raise ValueError(
@@ -218,7 +219,7 @@ class Reconstructor(models.Reconstructor):
         shape = self.shape or physics.A_adjoint(y).shape[1:]
         told = constraint(y, physics, atol=self.atol, repeats=n).in_units(self.mean, self.std)
         size = n * len(y[0] if isinstance(physics, kinds.StackedPhysics) else y)
-        options: Any = {"seed": int(torch.randint(2**32, ()))} | self.options
+        options: Any = {"seed": drawn_seed()} | self.options
         return sample(self.denoiser, told, size, shape, **options)
 
     def forward(self, y: Any, physics: Any, n: int | None = None) -> Tensor:

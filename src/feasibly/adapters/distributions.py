@@ -24,6 +24,7 @@ from ..constraints import Constraint
 from ..denoisers import Denoiser
 from ..errors import DenoiserError
 from ..oracles import Gaussian, GaussianMixture
+from ..randomness import drawn_seed
 from ..schedules import Schedule
 
 
@@ -70,7 +71,7 @@ class Implicit(Distribution):
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Returns samples with shape `sample_shape + event_shape`, where the denoiser is."""
-        seed, n = int(torch.randint(2**32, ())), math.prod(sample_shape)
+        seed, n = drawn_seed(), math.prod(sample_shape)
         given = self.denoiser, self.constraint, n, self.event_shape
         return sample(*given, seed=seed, **self.options).samples.reshape(
             *sample_shape, *self.event_shape

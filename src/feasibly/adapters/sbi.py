@@ -23,6 +23,7 @@ from ..constraints import Constraint
 from ..constraints.base import Array, finite
 from ..denoisers import Adapter
 from ..errors import DenoiserError
+from ..randomness import drawn_seed
 from ..result import Result
 from ..schedules import Schedule
 
@@ -185,7 +186,7 @@ class Posterior(NeuralPosterior):
             show_progress_bars: Whether to show progress, on a terminal and in a notebook.
         """
         problem, n = self.problem(self._x_else_default_x(x)), math.prod(sample_shape)
-        seed, progress = int(torch.randint(2**32, ())), None if show_progress_bars else False
+        seed, progress = drawn_seed(), None if show_progress_bars else False
         given: dict[str, Any] = {"progress": progress, **self.options, "seed": seed}
         self.result = sample(*problem, n, self.shape, **given)
         theta = self.parameters(self.result.samples)

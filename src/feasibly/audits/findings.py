@@ -12,6 +12,7 @@ from torch import Tensor
 
 from .. import calibration
 from ..calibration import Estimate
+from ..errors import several
 from ..metrics import crps_of_each
 from ..randomness import generator
 
@@ -446,8 +447,7 @@ def _verdict(
     asked: int,
 ) -> str:
     spread, centre, modes = (tests[family] for family in ("spread", "centre", "modes"))
-    noun = "truth" if asked - rows == 1 else "truths"
-    left = f" ({asked - rows} {noun} with non-finite samples left out)"
+    left = f" ({several(asked - rows, 'truth')} with non-finite samples left out)"
     left = left if asked > rows else ""
     found = sorted((f for f in findings if f.found), key=lambda f: f.p)
     if found:

@@ -18,7 +18,7 @@ import tyro
 
 from .. import figures, problems
 from ..ensemble import Footprint, Layout, Record, Store, Summary, run
-from ..errors import CalibrationWarning, InfeasibleWarning, StoreError
+from ..errors import CalibrationWarning, InfeasibleWarning, StoreError, several
 from ..machine import check_room, size
 from ..progress import shown
 from ..report import Report
@@ -219,10 +219,9 @@ def expected(footprint: Footprint, chunk: int) -> str:
     seconds = max(1, round(footprint.seconds(chunk)))
     parts = (footprint.of(chunk), footprint.member, footprint.fixed)
     together, each, besides = map(size, parts)
-    noun = "sample" if chunk == 1 else "samples"
     return (
-        f"{chunk} {noun} at a time, which takes about {seconds} s and at most {together} of "
-        f"memory: {each} each and {besides} in addition, and the weights."
+        f"{several(chunk, 'sample')} at a time, which takes about {seconds} s and at most "
+        f"{together} of memory: {each} each and {besides} in addition, and the weights."
     )
 
 

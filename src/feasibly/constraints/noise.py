@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..arguments import typed
+from ..errors import several
 from .base import Array, Constraint, Limit, finite, real
 
 ZERO = 16
@@ -178,8 +179,7 @@ class Observed(Constraint):
         if self.noise is None or not self.noise.count:
             return super().__repr__()
         held = f", {self._asked}" if self.noise.exact else ""
-        values = "value" if self.noise.count == 1 else "values"
-        return f"{type(self).__name__}({self.noise.count} {values} with noise{held})"
+        return f"{type(self).__name__}({several(self.noise.count, 'value')} with noise{held})"
 
 
 class _Part(Constraint):

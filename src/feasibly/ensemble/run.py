@@ -228,8 +228,8 @@ def spread(executor: Any, task: Task, worker: Worker) -> None:
     Raises:
         SamplingError: If a task fails. Then the others have been finished.
     """
-    left, taken, failed = len(worker.missing()), worker.taken, None
-    waiting, pending = worker.parts(worker.missing()), []
+    missing, taken, failed = worker.missing(), worker.taken, None
+    waiting, pending, left = worker.parts(missing), [], len(missing)
     worker.report(left)
     try:
         while waiting or pending:
@@ -253,28 +253,26 @@ def spread(executor: Any, task: Task, worker: Worker) -> None:
         for one in pending:
             one.cancel()
         raise
-    if failed is None and (left := len(worker.missing())):
-        raise SamplingError(
-            f"All tasks of {type(executor).__name__} ended, and {left} samples are not in "
-            f"{worker.store.path}: its workers must see that folder by the same path."
-        )
-    if not worker.missing():  # what failed was done again, or had been done
+    if not (left := len(worker.missing())):  # a task that failed may have been done again
         return
+    name = type(executor).__name__
+    if failed is None:
+        raise SamplingError(
+            f"All tasks of {name} ended, and {left} samples are not in {worker.store.path}: its "
+            "workers must see that folder by the same path."
+        )
     if isinstance(failed, SamplingError):
         raise failed
-    if failed is not None:
-        advice = ""
-        if "an't pickle" in str(failed) and find_spec("cloudpickle") is None:
-            advice = (
-                " Denoiser and constraint are sent by pickle, which finds only what a module "
-                "defines. With `pip install cloudpickle`, lambdas and functions of a notebook can "
-                "be sent too."
-            )
-        name = type(executor).__name__
-        raise SamplingError(
-            f"Tasks of {name} failed ({type(failed).__name__}: {failed}). What was finished is "
-            f"kept; call again, with a new executor if this one is broken.{advice}"
-        ) from failed
+    advice = ""
+    if "an't pickle" in str(failed) and find_spec("cloudpickle") is None:
+        advice = (
+            " Denoiser and constraint are sent by pickle, which finds only what a module defines. "
+            "With `pip install cloudpickle`, lambdas and functions of a notebook can be sent too."
+        )
+    raise SamplingError(
+        f"Tasks of {name} failed ({type(failed).__name__}: {failed}). What was finished is kept; "
+        f"call again, with a new executor if this one is broken.{advice}"
+    ) from failed
 
 
 def _missed(summary: Summary, device: torch.device | str) -> tuple[Tensor, list[int]]:

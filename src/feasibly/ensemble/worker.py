@@ -114,8 +114,8 @@ class Worker:
         """Samples chunk after chunk: those of this process, and then those of others."""
         self.begun = current().done
         # one that joins a run that others have begun begins anywhere
-        begun = any(map(self.store.has, range(self.store.config.members)))
-        joins = self.only is None and self.task.workers == 1 and begun
+        alone = self.only is None and self.task.workers == 1
+        joins = alone and len(self.missing()) < self.store.config.members
         chance = random.Random(self.name)
         try:
             while missing := self.missing():
