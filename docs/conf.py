@@ -2,12 +2,15 @@
 
 import os
 import re
+import zlib
 from pathlib import Path
 
 import jupytext
+import numpy.typing
 from docutils import nodes
 from jupyter_cache import get_cache
 from math_core import LatexToMathML
+from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.writers.html5 import HTML5Translator
 
@@ -30,7 +33,9 @@ project = "feasibly"
 author = "The feasibly developers"
 project_copyright = "the feasibly developers"
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+extensions += ["sphinx.ext.intersphinx"]
 exclude_patterns = ["_build", "kernel", "weights", "pages/small.py", "pages/_*", "conf.py"]
+exclude_patterns += ["gallery/*.py"]  # what the notebooks beside them are made of
 
 html_theme = "furo"
 html_title = "feasibly"
@@ -45,6 +50,7 @@ suppress_warnings = ["myst.header"]  # pages that begin at a second heading
 
 nb_custom_formats = {".py": ["jupytext.reads", {"fmt": "py:percent"}]}
 nb_execution_mode = "cache"
+nb_execution_excludepatterns = ["gallery/*"]  # their outputs are stored
 nb_execution_in_temp = True  # pages write files beside themselves
 nb_execution_cache_path = str(ROOT / "docs" / "_build" / ("smoke" if SMOKE else "executed"))
 nb_execution_timeout = 1800
@@ -52,12 +58,59 @@ nb_execution_show_tb = True
 nb_merge_streams = True
 
 autodoc_member_order = "bysource"
-autodoc_typehints = "none"
+autodoc_typehints = "description"
+autodoc_preserve_defaults = True
+python_use_unqualified_type_names = True
 autodoc_inherit_docstrings = False
 autodoc_default_options = {"members": True, "show-inheritance": True}
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 add_module_names = False
+
+
+class ArrayLike:
+    """Stands for numpy's alias, whose union of ten types the reference would write out."""
+
+
+ArrayLike.__module__, numpy.typing.ArrayLike = "numpy.typing", ArrayLike  # ty: ignore
+
+# Types of other libraries that are linked to. The build needs no network: these inventories are
+# written here, of the names in use. `$` stands for a name.
+INVENTORIES = {
+    "torch https://docs.pytorch.org/docs/stable/": {
+        "class tensors.html#$": "torch.Tensor",
+        "class tensor_attributes.html#$": "torch.device torch.dtype",
+        "class generated/$.html#$": "torch.Generator torch.nn.Module",
+    },
+    "numpy https://numpy.org/doc/stable/": {
+        "class reference/generated/$.html#$": "numpy.ndarray",
+        "class reference/typing.html#$": "numpy.typing.ArrayLike",
+    },
+    "python https://docs.python.org/3/": {
+        "class library/functions.html#$": "bool float int",
+        "class library/stdtypes.html#$": "bytes dict list range set str tuple",
+        "data library/constants.html#$": "None",
+        "data library/typing.html#$": "typing.Any",
+        "class library/collections.abc.html#$": "collections.abc.Callable "
+        "collections.abc.Iterable collections.abc.Iterator collections.abc.Mapping "
+        "collections.abc.Sequence",
+        "class library/pathlib.html#$": "pathlib.Path",
+        "exception library/exceptions.html#$": "ImportError RuntimeError UserWarning ValueError",
+    },
+}
+intersphinx_mapping = {}
+for named, entries in INVENTORIES.items():
+    key, address = named.split()
+    lines = [
+        f"{name} py:{kind} 1 {form.replace('$', name)} -\n"
+        for kind, form, names in ((*place.split(), entries[place]) for place in entries)
+        for name in names.split()
+    ]
+    head = f"# Sphinx inventory version 2\n# Project: {key}\n# Version: 0\n# zlib\n".encode()
+    path = ROOT / "docs" / "_build" / "inventories" / f"{key}.inv"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(head + zlib.compress("".join(lines).encode()))
+    intersphinx_mapping[key] = (address, str(path))
 
 
 def mathml(translator: HTML5Translator, node: nodes.Element) -> None:
@@ -122,7 +175,43 @@ def outward(app: Sphinx, name: str, source: list[str]) -> None:
 
 def shapes(app: Sphinx, what: str, name: str, thing: object, options: object, lines: list) -> None:
     """Sets the shapes of docstrings, such as (B, *), as code: their star would begin emphasis."""
-    lines[:] = [re.sub(r"(?<![`\w])(\([^()`]*\*\))", r"``\1``", line) for line in lines]
+    shape = re.compile(r"(?<![`\w])(\([^()`]*?)\\?\*\)")
+    lines[:] = [shape.sub(r"``\1*)``", line) for line in lines]
+
+
+KINDS = ("class", "data", "exception", "function")
+
+
+def attributes(app: Sphinx, domain: str, kind: str, content: addnodes.desc_content) -> None:
+    """Leaves parameters out whose class describes them as its attributes, with their types."""
+    signature = content.parent[0]
+    if domain == "py" and kind == "class" and signature.get("module"):
+        name = f"{signature['module']}.{signature['fullname']}"
+        known = app.env.current_document.autodoc_annotations.get(name, {})
+        for part in content.findall(addnodes.desc_signature):
+            known.pop(part["fullname"].rpartition(".")[2], None)
+
+
+def linked(app: Sphinx, doctree: nodes.document, page: str) -> None:
+    """Leads the first mention of a public name on a page, such as `feasibly.sample` or `PPR(...)`,
+    to the reference. A name without `feasibly.` must be that of a class."""
+    objects = app.env.get_domain("py").objects
+    known = {}
+    for full in sorted(objects, key=lambda name: -name.count(".")):  # the shortest name wins
+        if not page.startswith("api") and objects[full].objtype in KINDS:
+            known[full] = known[full.rpartition(".")[2]] = full
+    for literal in list(doctree.findall(nodes.literal)):
+        name = literal.astext().partition("(")[0]
+        last = name.rpartition(".")[2]
+        full = known.get(name) or known.get(last, "")
+        # `feasibly.Linear` is documented as feasibly.constraints.Linear
+        named = full == name or (last[:1].isupper() and full.endswith(name.split("feasibly")[-1]))
+        if full and named and not isinstance(literal.parent, nodes.reference | nodes.title):
+            target = app.builder.get_relative_uri(page, objects[full].docname)
+            link = nodes.reference("", "", refuri=f"{target}#{full}", internal=True)
+            literal.replace_self(link)
+            link += literal
+            known = {key: value for key, value in known.items() if value != full}
 
 
 def setup(app: Sphinx) -> None:
@@ -131,3 +220,5 @@ def setup(app: Sphinx) -> None:
     app.connect("builder-inited", cached)
     app.connect("source-read", outward)
     app.connect("autodoc-process-docstring", shapes)
+    app.connect("object-description-transform", attributes, priority=400)
+    app.connect("doctree-resolved", linked)

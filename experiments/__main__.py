@@ -1,4 +1,4 @@
-"""`python -m experiments {data, train, run, enter, tables, figures, docs}`."""
+"""`python -m experiments {data, train, run, enter, tables, figures, docs, gallery}`."""
 
 import hashlib
 import sys
@@ -13,6 +13,7 @@ from rich.markup import escape
 from feasibly.problems.data2d import DISTRIBUTIONS
 
 from . import data as datasets
+from . import gallery as examples
 from . import pages, records, studies, tables
 from . import run as running
 from .benches import Bench, Data2DBench, ExactBench, HeatBench, KSBench, OraclesBench, WeatherBench
@@ -184,6 +185,17 @@ def docs() -> None:
         print(page)
 
 
+def gallery(names: Positional[tuple[str, ...]] = ()) -> None:
+    """Run examples of the gallery in full, and store what they print and draw.
+
+    Arguments:
+        names: The examples, files of `docs/gallery`; all by default.
+    """
+    for name in names or examples.names():
+        examples.execute(name)
+        print(examples.FOLDER / f"{name}.ipynb")
+
+
 def figures(study: Positional[str], problem: str | None = None) -> None:
     """Draw a study's figures from its results.
 
@@ -220,6 +232,7 @@ if __name__ == "__main__":
         "tables": print_tables,
         "figures": figures,
         "docs": docs,
+        "gallery": gallery,
     }
     try:
         tyro.extras.subcommand_cli_from_dict(  # ty: ignore[no-matching-overload]

@@ -15,9 +15,9 @@ import pytest
 import torch
 
 import feasibly
-from feasibly import plan, priors
+from feasibly import figures, plan, priors
 from feasibly.__main__ import COMMANDS, main
-from feasibly.cli import demo_data2d, demo_ks, demo_three, demo_weather
+from feasibly.cli import demo_data2d, demo_ks, demo_parts, demo_three, demo_weather
 from feasibly.cli.check import load_data
 from feasibly.cli.job import Job, parse
 from feasibly.cli.load import load_constraint, load_denoiser
@@ -230,7 +230,27 @@ def test_demo_writes_report_figures_and_samples(command, tmp_path, monkeypatch, 
     assert str(out / "report.html") in capsys.readouterr().out
 
 
-def test_demo_of_trajectories_writes_report_and_samples(command, small_ks, tmp_path, capsys):
+def levels_of(page):
+    """What is written next to the sliders of a page at each of their levels."""
+    return re.findall(r'title="noise level ([\d.e+-]+)"', page)
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The figures of fields that are drawn."""
+    made, draw = [], figures.trajectories
+
+    def watched(*args, **options):
+        made.append(draw(*args, **options))
+        return made[-1]
+
+    monkeypatch.setattr(figures, "trajectories", watched)
+    return made
+
+
+def test_demo_of_trajectories_writes_report_and_samples(
+    command, small_ks, drawn, tmp_path, capsys
+):
     assert command("demo", "ks", "--out", "ks", "--members", 3) == 0
     assert {path.name for path in (tmp_path / "ks").iterdir()} == {*files("ks"), "report.html"}
     problem = small_ks("sine-3")
@@ -241,13 +261,19 @@ def test_demo_of_trajectories_writes_report_and_samples(command, small_ks, tmp_p
         assert torch.equal(result.feasible, constraint.is_feasible(result.samples))
         assert f"{kind}(" in result.method
     page = (tmp_path / "ks" / "report.html").read_text(encoding="utf-8")
-    assert page.count("data:image/png") == 3
+    assert page.count("data:image/png") == 4 + len(levels_of(page)) >= 4 + 3
     assert all(f"<td>{label}</td>" in page for label in FILES)
+    (truth, *_), bar = drawn[0].axes, drawn[0].axes[-1]
+    assert truth.get_title() == "truth"
+    np.testing.assert_array_equal(truth.get_images()[0].get_array(), problem.reference(0))
+    titles = [ax.get_title() for ax in drawn[0].axes]
+    assert titles[1:4] == ["PPR, sample 0", "PPR, mean of 3", "standard deviation"]
+    assert bar.get_xlabel() == demo_parts.UNITS
     assert "report.html" in capsys.readouterr().out
 
 
 def test_the_demo_of_three_problems_prints_one_table_and_draws_each(
-    command, small_ks, tmp_path, capsys
+    command, small_ks, drawn, tmp_path, capsys
 ):
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)  # the first screen shows none
@@ -262,6 +288,15 @@ def test_the_demo_of_three_problems_prints_one_table_and_draws_each(
     shown = capsys.readouterr().out
     assert shown.count("projected") >= 3
     assert "Warning" not in shown
+    page = (tmp_path / "three" / "report.html").read_text(encoding="utf-8")
+    sliders = [levels_of(part) for part in page.split("<h2>")[1:]]
+    assert len(sliders) == 3
+    for levels in sliders:
+        assert 3 <= len(levels) <= demo_parts.LEVELS
+        assert sorted(levels, key=float, reverse=True) == levels
+    assert all(f.axes[0].get_title() == "truth" for f in drawn)
+    assert page.count("<td>row ") == demo_three.STATIONS
+    assert "tolerance" not in page  # of which violations are millions of times as large
 
 
 def test_the_demo_of_the_weather_writes_maps_and_scores(command, tmp_path, monkeypatch, capsys):
@@ -278,7 +313,7 @@ def test_the_demo_of_the_weather_writes_maps_and_scores(command, tmp_path, monke
     monkeypatch.setattr(demo_weather, "plan", planned(4))
     maps, marked = demo_weather.figures.maps, []
 
-    def watched(fields, hours, label, observed):
+    def watched(fields, hours, label, observed=None):
         marked.append(observed)
         return maps(fields, hours, label, observed)
 
@@ -291,7 +326,8 @@ def test_the_demo_of_the_weather_writes_maps_and_scores(command, tmp_path, monke
     assert result.samples.shape == (2, 24, 16, 4, 8)
     assert result.feasible.all()
     page = (tmp_path / "w" / "report.html").read_text(encoding="utf-8")
-    assert page.count("data:image/png") == 3
+    assert page.count("data:image/png") == 5 + len(levels_of(page)) >= 5 + 3
+    assert page.count("°, ") == demo_weather.ROWS
     table = capsys.readouterr().out
     assert "100%" in table
     assert "m/s" in table
@@ -318,11 +354,20 @@ def test_sample_writes_what_the_library_samples_and_a_report(
     torch.testing.assert_close(radius, torch.ones_like(radius), rtol=0, atol=1e-3)
     page = (out / "report.html").read_text(encoding="utf-8")
     assert page.count("data:image/png") == 3
+    assert len(figures.by_level(made.trace)) >= 2  # the points of the convergence figure
     assert "<figcaption>Samples, drawn according to their shape:" in page
     assert "Observations with errors" not in page
     printed = capsys.readouterr().out
     assert "samples feasible" in printed
     assert "new/folder" in printed
+
+
+def test_a_run_of_one_step_has_no_convergence_figure_and_says_why(user, command):
+    assert command(*of(user, steps=1, method="post-hoc")) == 0
+    assert len(Result.load("out/samples.safetensors").trace) == 1
+    page = Path("out/report.html").read_text(encoding="utf-8")
+    assert page.count("data:image/png") == 2
+    assert "fewer than two noise levels were recorded" in page
 
 
 def test_sample_tells_an_infeasible_constraint_by_its_status(user, command, capsys):

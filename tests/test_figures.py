@@ -73,14 +73,26 @@ def test_marginals_shows_the_states_of_every_row_at_every_noise_level():
     assert_saves(figure)
 
 
+def assert_draws(ax, sigma, median, worst, tolerance):
+    """Residuals in units of their limit: a point for each median, and a band up to the worst."""
+    line, limit = ax.get_lines()
+    assert line.get_marker() == "."
+    np.testing.assert_allclose(line.get_data(), (sigma, np.sqrt(np.divide(median, tolerance))))
+    (band,) = ax.collections
+    corners = band.get_paths()[0].vertices
+    for s, low, high in zip(sigma, median, worst, strict=True):
+        heights = corners[corners[:, 0] == s, 1]
+        np.testing.assert_allclose(
+            [heights.min(), heights.max()], np.sqrt(np.divide([low, high], tolerance))
+        )
+    assert list(limit.get_ydata()) == [1, 1]
+
+
 def test_trace_draws_the_first_attempt_only():
     run = snapshots(attempts=(0, 1, 2))
     left, right = figures.trace({"PPR": run}, tolerance=1e-3).axes
     sigma, median, worst = [1.0, 0.1, 0.01, 0.001], [0.1, 0.01, 1e-3, 1e-4], [1, 0.1, 0.01, 1e-3]
-    drawn = {curve.get_label(): curve.get_data() for curve in left.get_lines()}
-    np.testing.assert_allclose(drawn["PPR, median"], (sigma, median))
-    np.testing.assert_allclose(drawn["worst"], (sigma, worst))
-    assert list(drawn["tolerance"][1]) == [1e-3, 1e-3]
+    assert_draws(left, sigma, median, worst, tolerance=1e-3)
     (share,) = right.get_lines()
     np.testing.assert_allclose(share.get_data(), (sigma, [25, 50, 75, 100]))
 
@@ -88,10 +100,8 @@ def test_trace_draws_the_first_attempt_only():
 def test_trace_draws_chunks_as_one_run():
     chunks = [*snapshots(), *snapshots(median=lambda a, k: 1.0, worst=lambda a, k: 2.0)]
     left, right = figures.trace({"PPR": chunks}, tolerance=1e-3).axes
-    drawn = {curve.get_label(): curve.get_data() for curve in left.get_lines()}
     sigma, median = [1.0, 0.1, 0.01, 0.001], [0.55, 0.505, 0.5005, 0.50005]
-    np.testing.assert_allclose(drawn["PPR, median"], (sigma, median))
-    np.testing.assert_allclose(drawn["worst"], (sigma, [2.0] * 4))
+    assert_draws(left, sigma, median, [2.0] * 4, tolerance=1e-3)
     np.testing.assert_allclose(right.get_lines()[0].get_data(), (sigma, [25, 50, 75, 100]))
 
 
@@ -105,7 +115,7 @@ def test_trace_of_a_run_without_a_constraint_can_be_saved():
 
 def test_histogram_counts_the_finite_members():
     c = torch.tensor([1e-9, 1e-8, 1e-8, 0.0, math.inf, math.nan, 0.5])
-    figure = figures.histogram({"PPR": c}, tolerance=1e-6)
+    figure = figures.histogram({"PPR": c}, 1e-6)
     (ax,) = figure.axes
     (outline,) = ax.patches
     height, edge = outline.get_xy()[:, 1], outline.get_xy()[:, 0]
@@ -120,8 +130,13 @@ def test_histogram_counts_the_finite_members():
 
 def test_trajectories_have_a_panel_each_on_one_colour_scale_with_observed_frames_marked():
     u = torch.linspace(-2, 2, 12).reshape(3, 4)
-    figure = figures.trajectories({f"panel {i}": u / (i + 1) for i in range(6)}, observed=(0, 2))
-    panels = [ax for ax in figure.axes if ax.axison]
+    fields = {f"panel {i}": u / (i + 1) for i in range(6)} | {figures.SPREAD: u + 2}
+    figure = figures.trajectories(fields, observed=(0, 2), label="field (m)")
+    *panels, own, hidden, bar_of_own, bar = figure.axes
+    assert not hidden.axison
+    assert bar.get_xlabel() == "field (m)"
+    assert own.get_title() == figures.SPREAD
+    assert own.get_images()[0].get_clim() == bar_of_own.get_ylim() == (0, 4)
     assert [ax.get_title() for ax in panels] == [f"panel {i}" for i in range(6)]
     for i, ax in enumerate(panels):
         (image,) = ax.get_images()

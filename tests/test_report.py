@@ -21,7 +21,7 @@ def parse(page):
     def start(tag, attributes):
         element = [tag, dict(attributes), ""]
         found.append(element)
-        if tag not in ("img", "meta"):
+        if tag not in ("img", "meta", "input"):
             stack.append(element)
 
     def end(tag):
@@ -96,6 +96,29 @@ def test_a_figure_is_embedded_as_a_png(page):
     pixels = matplotlib.image.imread(io.BytesIO(png))
     assert pixels.shape[:2] == (130, 260)
     assert pixels[..., :3].min() < 1 <= pixels[..., :3].max()
+
+
+def test_a_slider_shows_the_last_figure_and_says_at_what_it_is(tmp_path, figure):
+    report = Report("A title")
+    report.slider({f"noise level {sigma}": figure for sigma in (9, 1, "<0.1>")}, "Estimates.")
+    report.write(tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    images = [a for tag, a, _ in parse(page) if tag == "img"]
+    assert ["hidden" in image for image in images] == [True, True, False]
+    assert images[2]["alt"] == "Estimates. At noise level <0.1>."
+    (slider,) = [a for tag, a, _ in parse(page) if tag == "input"]
+    assert (slider["type"], slider["max"], slider["value"]) == ("range", "2", "2")
+    assert texts(page, "output") == ["noise level <0.1>"]
+    (label,) = [a for tag, a, _ in parse(page) if tag == "label"]
+    assert "hidden" in label  # until the script runs
+    assert "hidden = false" in texts(page, "script")[0]
+
+
+def test_a_page_fits_a_phone_and_the_dark_and_breaks_no_number(page):
+    assert "width=device-width" in page
+    assert "prefers-color-scheme: dark" in page
+    assert "img { max-width: 100%" in page
+    assert "white-space: nowrap" in page
 
 
 def test_text_is_shown_as_it_was_written(tmp_path, figure):

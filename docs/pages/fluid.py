@@ -27,7 +27,7 @@ import math
 import matplotlib.pyplot as plt
 import torch
 from matplotlib.axes import Axes
-from small import ConvNet, fit, kept, short
+from small import ConvNet, fit, kept, short, turbulence
 from torch import Tensor
 
 import feasibly
@@ -43,47 +43,13 @@ from feasibly.samplers import PostHoc
 # vorticity equation on 48 x 48 points, with viscosity, drag, and random forcing on a ring of
 # wavenumbers. The snapshots keep the waves that 24 x 24 points resolve, so that they are free of
 # divergence.
-
+#
+# ```{literalinclude} small.py
+# :language: python
+# :pyobject: turbulence
+# ```
 
 # %%
-def coarse(u: Tensor, n: int) -> Tensor:
-    """Keeps the waves that n x n points resolve."""
-    k = torch.arange(1 - n // 2, n // 2)
-    u_hat = torch.fft.fft2(u, norm="forward")
-    kept_hat = u_hat.new_zeros(*u.shape[:-2], n, n)
-    kept_hat[..., k[:, None], k] = u_hat[..., k[:, None], k]
-    return torch.fft.ifft2(kept_hat, norm="forward").real
-
-
-def turbulence(runs: int, frames: int, n: int = 48, dt: float = 0.025, seed: int = 0) -> Tensor:
-    """Returns velocities with shape (runs, frames, 2, 24, 24), three units of time apart."""
-    viscosity, drag, stirring = 1.5e-3, 0.1, 5.0
-    spin_up, every = short(2400, 20), short(120, 2)
-    generator = torch.Generator().manual_seed(seed)
-    k_x, k_y = torch.fft.fftfreq(n, 1 / n)[:, None], torch.fft.rfftfreq(n, 1 / n)
-    squares = k_x**2 + k_y**2
-    inverse = torch.where(squares == 0, 0.0, 1 / squares)
-    resolved = (k_x.abs() < n / 3) & (k_y < n / 3)
-    ring = (squares >= 4) & (squares <= 12)
-    decay = torch.exp(-dt * (viscosity * squares + drag))
-
-    def grid(w: Tensor) -> Tensor:
-        return torch.fft.irfft2(w, s=(n, n))
-
-    w = torch.zeros(runs, n, n // 2 + 1, dtype=torch.complex64)
-    last, kept_frames = torch.zeros_like(w), []
-    for step in range(1, spin_up + every * frames + 1):
-        psi = w * inverse
-        u, v = grid(1j * k_y * psi), grid(-1j * k_x * psi)
-        now = resolved * torch.fft.rfft2(u * grid(1j * k_x * w) + v * grid(1j * k_y * w))
-        kick = ring * torch.fft.rfft2(torch.randn(runs, n, n, generator=generator))
-        w = decay * (w - dt * (1.5 * now - 0.5 * last)) + stirring * math.sqrt(dt) * kick
-        last = now
-        if step > spin_up and (step - spin_up) % every == 0:
-            kept_frames.append(coarse(torch.stack((u, v), dim=1), 24))
-    return torch.stack(kept_frames, dim=1)
-
-
 fields = turbulence(runs=short(32, 4), frames=short(60, 4))
 scale = fields[:-2].std()
 train = (fields[:-2] / scale).flatten(end_dim=1)  # two runs are held out

@@ -91,6 +91,11 @@ def sample(
         DenoiserError: If the denoiser cannot be used as it is.
         SamplingError: If a step fails, or all samples do.
         ValueError: If there is no such method, or it does not fit the problem.
+
+    Example:
+        >>> result = feasibly.sample(denoiser, circle, 16, (2,))
+        >>> result.samples.shape, bool(result.feasible.all())
+        (torch.Size([16, 2]), True)
     """
     start = time.perf_counter()
     place: dict[str, Any] = {"dtype": dtype, "device": device, "batch_size": batch_size}
@@ -139,6 +144,11 @@ def plan(
     If there is a constraint, 64 samples are taken without it, for the monitor and for the choice.
     A `monitor` of an earlier plan for the problem stands for them. The plan's `estimate(n)` says
     what n samples are expected to cost.
+
+    Example:
+        >>> plan = feasibly.plan(denoiser, circle, (2,))
+        >>> type(plan.kernels[0]).__name__
+        'SMC'
     """
     place: dict[str, Any] = {"dtype": dtype, "device": device, "batch_size": batch_size}
     problem = Problem(denoiser, constraint, shape, **place)

@@ -37,11 +37,17 @@ if TYPE_CHECKING:
 
 COLOURS = {"constrained": "tab:green", "unconditional": "tab:gray", "PPR": "tab:blue"}
 
+SPREAD = "standard deviation"
+"""The title of a panel that is not of the field itself."""
+
 CHANNELS = 4
 """The most channels of a sequence, each of which is a panel of lines."""
 
 LINES = 64
 """The most members that :func:`plot` draws as lines."""
+
+WIDTH = 6.0
+"""The width in inches of what is drawn for a page, whose text can be read on a phone."""
 
 SLICES = 4
 """The most slices of a sample with more than two axes that :func:`plot` draws."""
@@ -96,6 +102,11 @@ def plot(result: Result, constraint: Constraint | None = None, members: int = 4)
     Raises:
         ImportError: If matplotlib is not installed.
         ValueError: If no sample is finite, or `members` is no whole number from 1.
+
+    Example:
+        >>> method = feasibly.samplers.PostHoc(steps=8)
+        >>> result = feasibly.sample(denoiser, circle, 8, (2,), method=method, monitor=False)
+        >>> feasibly.plot(result, circle).savefig(folder / "overview.png")
     """
     members = whole("members", members, 1, of="plot")
     finite = result.finite
@@ -229,7 +240,7 @@ def marginals(
 
 def points(samples: Mapping[str, Tensor], constraint: Constraint) -> "Figure":
     """Draws planar samples, each with shape (N, 2), a panel each, with the constraint."""
-    figure, (axes,) = _figure(1, len(samples), size=2.4)
+    figure, (axes,) = _figure(1, len(samples), size=WIDTH / max(2, len(samples)))
     for ax, (name, x) in zip(axes, samples.items(), strict=True):
         _scatter(ax, x, constraint, "tab:blue", 2.1)
         ax.set_title(name, fontsize=9)
@@ -258,32 +269,31 @@ def _zero_set(
     r = torch.cat([constraint.residual(part) for part in grid.split(n * n // 10)]).cpu()
     if r.shape[1] == 1 and r.min() <= 0 <= r.max():
         r = r.reshape(n, n).T
-        ax.contour(line, line, r, levels=[0.0], colors="black", linewidths=0.3, alpha=0.5)
+        ax.contour(line, line, r, levels=[0.0], colors="black", linewidths=0.5, alpha=0.7)
 
 
 def trace(runs: Mapping[str, Sequence[Snapshot]], tolerance: float) -> "Figure":
-    """Draws median and worst violation of the clean estimates, and the feasible share, against
-    the noise level, for the first attempt of each run, over all of its chunks."""
-    figure, ((left, right),) = _figure(1, 2, size=4.5)
+    """Draws how large residuals of the clean estimates are in units of their limit, from the
+    median to the largest, and the feasible share, against the noise level, for the first attempt
+    of each run, over all of its chunks."""
+    figure, ((left, right),) = _figure(1, 2, size=WIDTH / 2)
     for name, snapshots in runs.items():
-        steps: dict[float, list[Snapshot]] = {}
-        for s in snapshots:
-            if s.attempt == 0:
-                steps.setdefault(s.sigma, []).append(s)
+        steps = by_level(snapshots)
         chunks, sigma = list(steps.values()), list(steps)
         if not any(math.isnan(s.median) for chunk in chunks for s in chunk):  # else no constraint
             median = [statistics.median(s.median for s in chunk) for chunk in chunks]
-            (line,) = left.plot(sigma, median, label=f"{name}, median")
             worst = [max(s.worst for s in chunk) for chunk in chunks]
-            left.plot(sigma, worst, ":", color=line.get_color(), label="worst")
+            low, high = (np.sqrt(np.divide(c, tolerance)) for c in (median, worst))
+            (line,) = left.plot(sigma, low, ".-", label=name)
+            left.fill_between(sigma, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
         share = [
             100 * sum(s.feasible * s.members for s in chunk) / sum(s.members for s in chunk)
             for chunk in chunks
         ]
-        right.plot(sigma, share, label=name)
+        right.plot(sigma, share, ".-", label=name)
     if math.isfinite(tolerance):
-        left.axhline(tolerance, color="tab:red", linewidth=0.8, label="tolerance")
-    left.set(xscale="log", yscale="log", xlabel=r"noise level $\sigma$", ylabel="violation $c$")
+        left.axhline(1, color="tab:red", linewidth=0.8, label="limit")
+    left.set(xscale="log", yscale="log", xlabel=r"noise level $\sigma$", ylabel="residual / limit")
     right.set(xscale="log", xlabel=r"noise level $\sigma$", ylabel="feasible (%)", ylim=(0, 102))
     for ax in (left, right):
         ax.invert_xaxis()
@@ -292,15 +302,26 @@ def trace(runs: Mapping[str, Sequence[Snapshot]], tolerance: float) -> "Figure":
     return figure
 
 
-def histogram(violations: Mapping[str, Tensor], tolerance: float) -> "Figure":
-    """Draws the distribution of the samples' violations, on a logarithmic axis."""
-    figure, ((ax,),) = _figure(1, 1, size=4.5)
-    logs = {
-        name: c[c.isfinite()].clamp_min(1e-16).log10().tolist() for name, c in violations.items()
-    }
+def by_level(snapshots: Sequence[Snapshot]) -> dict[float, list[Snapshot]]:
+    """Returns the snapshots of a run's first attempt at each noise level, one a chunk."""
+    steps: dict[float, list[Snapshot]] = {}
+    for s in snapshots:
+        if s.attempt == 0:
+            steps.setdefault(s.sigma, []).append(s)
+    return steps
+
+
+def histogram(
+    sizes: Mapping[str, Tensor], limit: float = 1.0, quantity: str = "violation"
+) -> "Figure":
+    """Draws how the samples' violations, or what else has a limit, are distributed, on a
+    logarithmic axis."""
+    figure, ((ax,),) = _figure(1, 1, size=WIDTH)
+    figure.set_size_inches(WIDTH, WIDTH / 2)
+    logs = {name: c[c.isfinite()].clamp_min(1e-16).log10().tolist() for name, c in sizes.items()}
     ax.hist(list(logs.values()), bins=40, histtype="step", label=list(logs))
-    ax.axvline(math.log10(tolerance), color="tab:red", linewidth=0.8, label="tolerance")
-    ax.set(xlabel=r"$\log_{10}$ violation", ylabel="members")
+    ax.axvline(math.log10(limit), color="tab:red", linewidth=0.8, label="limit")
+    ax.set(xlabel=rf"$\log_{{10}}$ ({quantity})", ylabel="samples")
     ax.legend(fontsize=8)
     return figure
 
@@ -309,19 +330,35 @@ def trajectories(
     fields: Mapping[str, Tensor],
     observed: Sequence[int] = (),
     stations: Tensor | None = None,
+    label: str = "",
 ) -> "Figure":
-    """Draws trajectories of a field in one space dimension, or maps, each with shape (T, X), five
-    a row, and marks observed frames and stations, by their two indices, with shape (N, 2)."""
-    figure, panels = _panels(len(fields), 5, size=2.4)
+    """Draws trajectories of a field in one space dimension, or maps, each with shape (T, X), two
+    a row, with one colour bar. :data:`SPREAD` has a scale of its own.
+
+    Arguments:
+        fields: What is drawn, by its title; the first sets the scale of all.
+        observed: Frames to mark.
+        stations: Stations to mark, by their two indices, with shape (N, 2).
+        label: What is drawn, with its units.
+    """
+    figure, panels = _panels(len(fields), 2, size=WIDTH / 2)
     largest = next(iter(fields.values())).abs().max().item()
     for ax, (name, u) in zip(panels, fields.items(), strict=True):
-        ax.imshow(u.cpu().numpy(), origin="lower", cmap="RdBu_r", vmin=-largest, vmax=largest)
+        if name == SPREAD:
+            own = ax.imshow(u.cpu().numpy(), origin="lower", vmin=0)
+            figure.colorbar(own, ax=ax, shrink=0.8)
+        else:
+            drawn = ax.imshow(
+                u.cpu().numpy(), origin="lower", cmap="RdBu_r", vmin=-largest, vmax=largest
+            )
         for frame in observed:
             ax.axhline(frame, color="black", linewidth=0.8, linestyle=":")
         if stations is not None:
             ax.plot(stations[:, 1].cpu(), stations[:, 0].cpu(), "k.", markersize=4)
         ax.set(xticks=[], yticks=[])
         ax.set_title(name, fontsize=9)
+    bar = figure.colorbar(drawn, ax=panels, location="bottom", aspect=40)
+    bar.set_label(label, fontsize=9)
     return figure
 
 
@@ -345,14 +382,15 @@ def maps(
     figure, axes = _figure(len(fields), len(hours), size=2.4)
     figure.set_size_inches(2.6 * len(hours), 1.45 * len(fields) + 0.5)
     largest = next(iter(fields.values())).abs().max().item()
+    signed = any((x < 0).any() for x in fields.values())
     for i, (row, (name, x)) in enumerate(zip(axes, fields.items(), strict=True)):
         for ax, hour, field in zip(row, hours, x.cpu().numpy(), strict=True):
             drawn = ax.imshow(
                 field,
                 origin="lower",
                 extent=(0, 360, -90, 90),
-                cmap="RdBu_r",
-                vmin=-largest,
+                cmap="RdBu_r" if signed else "viridis",
+                vmin=-largest if signed else 0,
                 vmax=largest,
             )
             ax.set(xticks=[], yticks=[])

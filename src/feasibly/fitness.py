@@ -45,6 +45,11 @@ class Check:
         reason: How :func:`feasibly.sample` would sample, and why; empty without a constraint.
         remarks: What it would warn of before sampling, in sentences.
         footprint: The memory that members take; None without a constraint.
+
+    Example:
+        >>> found = feasibly.check(denoiser, shape=(2,))
+        >>> found.ok, found.verdict, found.mistake
+        (True, 'Fit for use.', '')
     """
 
     diagnosis: Diagnosis
@@ -164,6 +169,12 @@ def check(
         DenoiserError: If the denoiser cannot be used as it is.
         SamplingError: If the denoiser's own samples are not finite, or a step fails.
         ValueError: If an argument is not right.
+
+    Example:
+        >>> total = feasibly.Linear([[1.0, 1.0]], [1.0], atol=1e-3)
+        >>> found = feasibly.check(denoiser, total, (2,))
+        >>> found.ok, found.mistake
+        (True, '')
     """
     check_parts("check", denoiser, constraint)
     whole("seed", seed, 0, 2**32 - 1, of="check")

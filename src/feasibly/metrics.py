@@ -45,6 +45,11 @@ def knn_cross_edge_rate(x: Tensor, y: Tensor, k: int = 5) -> float:
         x: One set of points, with shape :math:`(N, *)`. Non-finite points are left out.
         y: The other set, with shape :math:`(M, *)`.
         k: The number of neighbours.
+
+    Example:
+        >>> x = torch.linspace(0, 1, 50)[:, None]
+        >>> feasibly.metrics.knn_cross_edge_rate(x, x + 10)  # far apart
+        0.0
     """
     x, y = (v.flatten(start_dim=1).double() for v in (x, y))
     x, y = (v[v.isfinite().all(dim=1)] for v in (x, y))
@@ -64,6 +69,11 @@ def weight_error(x: Tensor, y: Tensor, modes: int) -> float:
         x: The mode of each member of one ensemble, integers with shape :math:`(N)`.
         y: The mode of each member of the other, with shape :math:`(M)`.
         modes: The number of modes.
+
+    Example:
+        >>> x, y = torch.tensor([0, 0, 0, 1]), torch.tensor([0, 0, 1, 1])
+        >>> feasibly.metrics.weight_error(x, y, modes=2)
+        0.25
     """
     p, q = (torch.bincount(v, minlength=modes) / v.numel() for v in (x, y))
     return (p - q).abs().sum().item() / 2
@@ -84,6 +94,11 @@ def sliced_wasserstein(x: Tensor, y: Tensor, directions: int = 256) -> float:
         x: One ensemble, with shape :math:`(N, *)`.
         y: The other, with shape :math:`(M, *)`.
         directions: The number of directions.
+
+    Example:
+        >>> x = torch.linspace(0, 1, 50)[:, None]
+        >>> round(feasibly.metrics.sliced_wasserstein(x, x + 3), 3)  # a shift by 3
+        3.0
     """
     x, y = (v.flatten(start_dim=1).double() for v in (x, y))
     generator = torch.Generator().manual_seed(0)
@@ -101,6 +116,11 @@ def is_outlying(r: Tensor, k: int = 5, share: float = 0.99) -> bool:
     It does if it is farther from its `k`-th nearest sample than that `share` of samples are from
     theirs, with residuals in units of their standard deviations. A few samples, up to `k`, do not
     tell.
+
+    Example:
+        >>> r = torch.linspace(-1, 1, 101)[:, None]
+        >>> feasibly.metrics.is_outlying(r), feasibly.metrics.is_outlying(r + 10)
+        (False, True)
     """
     if len(r) <= k:
         return False
@@ -130,6 +150,10 @@ def area_weights(latitude: Tensor) -> Tensor:
 
     Raises:
         ValueError: If the latitudes are not in order or lie beyond a pole.
+
+    Example:
+        >>> feasibly.metrics.area_weights(torch.tensor([-60.0, 0.0, 60.0])).flatten()
+        tensor([0.7500, 1.5000, 0.7500])
     """
     steps = latitude.diff().sign()
     if not (steps.abs().eq(1).all() and steps.eq(steps[0]).all() and latitude.abs().max() <= 90):
@@ -161,13 +185,25 @@ def _check(x: Tensor, y: Tensor, members: int = 1) -> None:
 
 
 def rmse(x: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Returns the root mean square error of the members, with shape (T)."""
+    """Returns the root mean square error of the members, with shape (T).
+
+    Example:
+        >>> x = torch.tensor([[[1.0], [-1.0]]])  # one case, two members, one time
+        >>> feasibly.metrics.rmse(x, torch.tensor([[0.0]])).tolist()
+        [1.0]
+    """
     _check(x, y)
     return _mean((x - y[:, None]).square().mean(dim=1), weights).sqrt()
 
 
 def skill(x: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Returns the root mean square error of the ensemble mean, with shape (T)."""
+    """Returns the root mean square error of the ensemble mean, with shape (T).
+
+    Example:
+        >>> x = torch.tensor([[[1.0], [-1.0]]])
+        >>> feasibly.metrics.skill(x, torch.tensor([[0.0]])).tolist()  # the mean is right
+        [0.0]
+    """
     _check(x, y)
     return _mean((x.mean(dim=1) - y).square(), weights).sqrt()
 
@@ -178,6 +214,10 @@ def spread(x: Tensor, weights: Tensor | None = None) -> Tensor:
     References:
         | Why should ensemble spread match the RMSE of the ensemble mean? (Fortin et al., 2014)
         | https://doi.org/10.1175/JHM-D-14-0008.1
+
+    Example:
+        >>> feasibly.metrics.spread(torch.tensor([[[0.0], [2.0], [4.0]]])).tolist()
+        [2.0]
     """
     _check(x, x[:, 0], members=2)
     return _mean(x.var(dim=1), weights).sqrt()
@@ -187,6 +227,11 @@ def spread_skill_ratio(x: Tensor, y: Tensor, weights: Tensor | None = None) -> T
     r"""Returns :math:`\sqrt{(M + 1) / M}` times spread over skill, with shape (T).
 
     It is 1 in expectation if the reference is of the same distribution as the members.
+
+    Example:
+        >>> x = torch.tensor([[[0.0], [2.0], [4.0]]])
+        >>> feasibly.metrics.spread_skill_ratio(x, torch.tensor([[4.0]]))
+        tensor([1.1547])
     """
     members = x.shape[1]
     return sqrt((members + 1) / members) * spread(x, weights) / skill(x, y, weights)
@@ -200,6 +245,11 @@ def crps(x: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
     References:
         | Estimation of the Continuous Ranked Probability Score with Limited Information
         | (Zamo & Naveau, 2018), https://doi.org/10.1007/s11004-017-9709-7
+
+    Example:
+        >>> x = torch.tensor([0.0, 1.0, 2.0]).reshape(1, 3, 1)  # one case, three members, one time
+        >>> feasibly.metrics.crps(x, torch.tensor([[1.0]])).round(decimals=3).tolist()
+        [0.0]
     """
     _check(x, y, members=2)
     return _mean(crps_of_each(x, y), weights)
@@ -207,7 +257,13 @@ def crps(x: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
 
 def crps_of_each(x: Tensor, y: Tensor) -> Tensor:
     """Returns the fair continuous ranked probability score of each element, with the shape of the
-    references; see :func:`crps`."""
+    references; see :func:`crps`.
+
+    Example:
+        >>> x = torch.tensor([[[0.0], [1.0], [2.0]]])
+        >>> feasibly.metrics.crps_of_each(x, torch.tensor([[3.0]]))
+        tensor([[1.3333]])
+    """
     members = x.shape[1]
     error = (x - y[:, None]).abs().mean(dim=1)
     # sum_{m,n} |x_m - x_n| = 2 sum_i (2 i - M - 1) x_(i) over the sorted members
@@ -223,6 +279,11 @@ def summary(x: Tensor, y: Tensor, weights: Tensor | None = None) -> dict[str, li
     They are, by time, the mean squares of the members' errors (`mse`), of the error of the
     ensemble mean (`mean_se`) and of the ensemble (`variance`), and the `crps`; and the shares of
     the `ranks`. Take means before roots.
+
+    Example:
+        >>> x = torch.tensor([[[0.0], [2.0], [4.0]]])
+        >>> feasibly.metrics.summary(x, torch.tensor([[3.0]]))["crps"]
+        [0.33333]
     """
     found = {
         "mse": rmse(x, y, weights).square(),
@@ -239,6 +300,11 @@ def rank_histogram(x: Tensor, y: Tensor) -> Tensor:
 
     Ranks are counted over cases, times and space. The histogram is flat if the reference is of
     the same distribution as the members, and a U if the members are too close together.
+
+    Example:
+        >>> x = torch.tensor([[[0.0], [1.0], [2.0]]])
+        >>> feasibly.metrics.rank_histogram(x, torch.tensor([[1.5]]))  # above two of three
+        tensor([0., 0., 1., 0.])
     """
     _check(x, y)
     rank = (x < y[:, None]).sum(dim=1)
@@ -253,6 +319,11 @@ def max_norm(x: Tensor, y: Tensor) -> Tensor:
     It has the shape :math:`(K, M)`, and is about 1 for a trajectory of the same distribution as
     the reference. The paper uses this score, Max-Norm, without a definition; this definition gives
     its values.
+
+    Example:
+        >>> y = torch.tensor([[0.0, 1.0, 0.0]])
+        >>> feasibly.metrics.max_norm(torch.stack((y, 2 * y), dim=1), y).tolist()
+        [[1.0, 2.0]]
     """
     _check(x, y)
 

@@ -29,6 +29,11 @@ class Gaussian(Denoiser):
         mu: The mean, with shape :math:`(D)`.
         cov: The covariance, with shape :math:`(D, D)`.
         schedule: The noise schedule.
+
+    Example:
+        >>> model = feasibly.oracles.Gaussian(torch.ones(2), torch.eye(2), feasibly.schedules.VP())
+        >>> model.mean(torch.tensor([[3.0, 1.0]]), torch.tensor(1.0))
+        tensor([[2., 1.]])
     """
 
     mu: Tensor
@@ -63,6 +68,13 @@ class GaussianMixture(Denoiser):
         mu: The means, with shape :math:`(K, D)`.
         cov: The covariances, with shape :math:`(K, D, D)`.
         schedule: The noise schedule.
+
+    Example:
+        >>> mu, cov = torch.tensor([[-1.0], [1.0]]), torch.full((2, 1, 1), 0.01)
+        >>> schedule = feasibly.schedules.VP()
+        >>> model = feasibly.oracles.GaussianMixture(torch.ones(2), mu, cov, schedule)
+        >>> model.mean(torch.tensor([[0.9]]), torch.tensor(0.1))  # half way to the nearer mean
+        tensor([[0.9500]])
     """
 
     log_weights: Tensor
@@ -95,6 +107,12 @@ class Empirical(Denoiser):
     Arguments:
         data: The data set, with shape :math:`(N, *)`.
         schedule: The noise schedule.
+
+    Example:
+        >>> data = torch.tensor([[0.0, 0.0], [1.0, 1.0]])
+        >>> model = feasibly.oracles.Empirical(data, feasibly.schedules.LogLogit())
+        >>> model.mean(torch.tensor([[0.9, 0.9]]), torch.tensor(0.1))
+        tensor([[1., 1.]])
     """
 
     data: Tensor
@@ -125,6 +143,12 @@ class Checkerboard(Denoiser):
     Arguments:
         m: The number of squares per side, which is even.
         schedule: The noise schedule.
+
+    Example:
+        >>> board = feasibly.oracles.Checkerboard(4, feasibly.schedules.LogLogit())
+        >>> far = torch.tensor([[9.0, 9.0]])  # the nearest corner of the board is at sqrt(3)
+        >>> board.mean(far, torch.tensor(0.01)).round(decimals=1)
+        tensor([[1.7000, 1.7000]])
     """
 
     edges: Tensor

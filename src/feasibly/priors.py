@@ -31,7 +31,12 @@ of them: a network is described before its weights are known."""
 
 def home() -> Path:
     """Returns the folder of the shipped priors: that of the checkout that this module is part of,
-    or of the package `feasibly-priors`; neither need be there."""
+    or of the package `feasibly-priors`; neither need be there.
+
+    Example:
+        >>> feasibly.priors.home().name
+        'feasibly_priors'
+    """
     checkout = Path(__file__).parents[2] / "priors" / "feasibly_priors"
     found = importlib.util.find_spec("feasibly_priors")
     if checkout.is_dir() or found is None or found.origin is None:
@@ -40,13 +45,23 @@ def home() -> Path:
 
 
 def available() -> list[str]:
-    """Returns the names of the shipped priors, without those of autoencoders."""
+    """Returns the names of the shipped priors, without those of autoencoders.
+
+    Example:
+        >>> "banana" in feasibly.priors.available()
+        True
+    """
     names = (path.stem for path in home().glob("*.safetensors"))
     return sorted(name for name in names if not name.endswith("-autoencoder"))
 
 
 def digest(name: str) -> str:
-    """Returns what tells a shipped prior's weights from others: eight digits of their hash."""
+    """Returns what tells a shipped prior's weights from others: eight digits of their hash.
+
+    Example:
+        >>> len(feasibly.priors.digest("banana"))
+        8
+    """
     path = home() / f"{name}.safetensors"
     return hashlib.sha256(path.read_bytes()).hexdigest()[:8]
 
@@ -60,6 +75,11 @@ def load(name: str) -> Karras:
     Raises:
         ValueError: If there is no such prior, or its file is damaged: its weights are not finite,
             say, or are not those of the network that it describes.
+
+    Example:
+        >>> banana = feasibly.priors.load("banana")
+        >>> banana(torch.zeros(3, 2), torch.tensor(0.5)).mean.shape
+        torch.Size([3, 2])
     """
 
     def make(spec: dict[str, Any]) -> Karras:
@@ -75,7 +95,12 @@ def load(name: str) -> Karras:
 
 
 def load_autoencoder(name: str) -> SphereAutoencoder:
-    """Loads the autoencoder of a latent prior, as :func:`load` does a prior."""
+    """Loads the autoencoder of a latent prior, as :func:`load` does a prior.
+
+    Example:
+        >>> type(feasibly.priors.load_autoencoder("weather-autoencoder")).__name__
+        'SphereAutoencoder'
+    """
     return _read(name, lambda spec: AUTOENCODERS[spec["autoencoder"]](**spec["options"]))
 
 
@@ -94,6 +119,13 @@ def save(
 
     Raises:
         ValueError: If its weights are not finite, or its sizes too large to be loaded again.
+
+    Example:
+        >>> backbone = feasibly.nn.ModulatedMLP(width=8, layers=1)
+        >>> model = feasibly.Karras(backbone, feasibly.schedules.LogLogit(), sigma_data=0.5)
+        >>> feasibly.priors.save(model, folder / "mine.safetensors", {"width": 8, "layers": 1})
+        >>> feasibly.priors.load(folder / "mine.safetensors").sigma_data
+        0.5
     """
     spec = {
         "backbone": type(denoiser.backbone).__name__,
@@ -113,7 +145,15 @@ def save_autoencoder(
     options: dict[str, Any],
     dtype: torch.dtype = torch.float32,
 ) -> None:
-    """Writes an autoencoder that was made with `options`, as :func:`save` does a prior."""
+    """Writes an autoencoder that was made with `options`, as :func:`save` does a prior.
+
+    Example:
+        >>> options = {"fields": 1, "rows": 8, "latent": 2, "channels": [16, 32]}
+        >>> model = feasibly.nn.SphereAutoencoder(**options)
+        >>> feasibly.priors.save_autoencoder(model, folder / "mine.safetensors", options)
+        >>> type(feasibly.priors.load_autoencoder(folder / "mine.safetensors")).__name__
+        'SphereAutoencoder'
+    """
     spec = {"autoencoder": type(autoencoder).__name__, "options": options}
     _write(autoencoder, path, spec, dtype)
 

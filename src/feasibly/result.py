@@ -36,7 +36,8 @@ class Snapshot:
     Attributes:
         attempt: The attempt, 0 for the first.
         members: The number of members in it.
-        step: The number of steps made, of `steps`.
+        step: The number of steps made.
+        steps: The number of steps of a run.
         sigma: The noise level reached, relative to the signal.
         forward: Forward evaluations so far.
         backward: Backward evaluations so far.
@@ -45,6 +46,13 @@ class Snapshot:
         feasible: The share of feasible clean estimates.
         failed: The number of samples that are not finite.
         seconds: The time since the start.
+
+    Example:
+        >>> seen = []
+        >>> method = feasibly.Ancestral(steps=4)
+        >>> result = feasibly.sample(denoiser, None, 2, (2,), method=method, callback=seen.append)
+        >>> [(snapshot.step, snapshot.steps, snapshot.failed) for snapshot in seen]
+        [(1, 4, 0), (2, 4, 0), (3, 4, 0), (4, 4, 0)]
     """
 
     attempt: int
@@ -118,6 +126,14 @@ class Result:
             units of their errors, with shape :math:`(B)`: about one for samples that fit, NaN for
             samples that failed.
         populations: The importance weights of each population of samples that were drawn by them.
+
+    Example:
+        >>> method = feasibly.PPR(steps=8)
+        >>> result = feasibly.sample(denoiser, circle, 4, (2,), method=method, seed=1)
+        >>> result.samples.shape, result.members, result.seed
+        (torch.Size([4, 2]), [0, 1, 2, 3], 1)
+        >>> bool(result.feasible.all()), bool((result.ratio <= 1).all())
+        (True, True)
     """
 
     samples: Tensor

@@ -32,7 +32,16 @@ from .arguments import typed
 
 
 class Schedule(ABC):
-    r"""The interface of a noise schedule: a callable :math:`t \mapsto (\alpha_t, \sigma_t)`."""
+    r"""The interface of a noise schedule: a callable :math:`t \mapsto (\alpha_t, \sigma_t)`.
+
+    Example:
+        >>> class Exponential(feasibly.schedules.Schedule):
+        ...     def __call__(self, t):
+        ...         return torch.ones_like(t), 10 ** (4 * t - 2)
+        >>> _, sigma = Exponential()(torch.tensor([0.0, 0.5, 1.0]))
+        >>> [round(s, 3) for s in sigma.tolist()]
+        [0.01, 1.0, 100.0]
+    """
 
     @abstractmethod
     def __call__(self, t: Tensor) -> tuple[Tensor, Tensor]:
@@ -49,14 +58,27 @@ class Schedule(ABC):
 
 
 def clock(schedule: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Callable[[Tensor], Tensor]:
-    r"""Returns :meth:`Schedule.time` of a schedule; the identity if it has no such method."""
+    r"""Returns :meth:`Schedule.time` of a schedule; the identity if it has no such method.
+
+    Example:
+        >>> clock = feasibly.schedules.clock(feasibly.schedules.Flow())
+        >>> round(clock(torch.tensor(0.25)).item(), 3)
+        0.75
+    """
     return getattr(schedule, "time", lambda t: t)
 
 
 @torch.inference_mode(False)
 def rates(schedule: Callable[[Tensor], tuple[Tensor, Tensor]], t: Tensor) -> tuple[Tensor, Tensor]:
     r"""Returns the derivatives :math:`\alpha'` and :math:`\sigma'` at time `t`, in its shape, with
-    respect to the schedule's own clock. What has no gradient is differentiated by differences."""
+    respect to the schedule's own clock. What has no gradient is differentiated by differences.
+
+    Example:
+        >>> flow = feasibly.schedules.Rectified()
+        >>> d_alpha, d_sigma = feasibly.schedules.rates(flow, torch.tensor(0.5))
+        >>> round(d_alpha.item(), 3), round(d_sigma.item(), 3)
+        (-1.0, 1.0)
+    """
     d_alpha, d_sigma = (_slope(lambda t, k=k: schedule(t)[k], t) for k in (0, 1))
     d_time = _slope(clock(schedule), t)
     return d_alpha / d_time, d_sigma / d_time
@@ -117,6 +139,11 @@ class LogLogit(_Exploding):
         sigma_min: The lower noise scale.
         sigma_max: The upper noise scale.
         spread: The spread :math:`s`. With a larger one, more time is spent at both ends.
+
+    Example:
+        >>> _, sigma = feasibly.schedules.LogLogit()(torch.tensor([0.0, 0.5, 1.0]))
+        >>> [float(f"{s:.3g}") for s in sigma.tolist()]
+        [0.00112, 0.316, 89.1]
     """
 
     @typed
@@ -144,6 +171,11 @@ class VE(_Exploding):
     References:
         | Score-Based Generative Modeling through SDEs (Song et al., 2021)
         | https://arxiv.org/abs/2011.13456
+
+    Example:
+        >>> schedule = feasibly.schedules.VE(sigma_min=0.01, sigma_max=100.0)
+        >>> [round(sigma.item(), 3) for sigma in schedule(torch.tensor([0.0, 0.5, 1.0]))[1]]
+        [0.01, 1.0, 100.0]
     """
 
     @typed
@@ -163,6 +195,11 @@ class EDM(_Exploding):
     References:
         | Elucidating the Design Space of Diffusion-Based Generative Models (Karras et al., 2022)
         | https://arxiv.org/abs/2206.00364
+
+    Example:
+        >>> alpha, sigma = feasibly.schedules.EDM()(torch.tensor([0.0, 1.0]))
+        >>> alpha.tolist(), [round(s, 3) for s in sigma.tolist()]
+        ([1.0, 1.0], [0.002, 80.0])
     """
 
     @typed
@@ -188,6 +225,11 @@ class VP(Schedule):
     References:
         | Score-Based Generative Modeling through SDEs (Song et al., 2021), Appendix C
         | https://arxiv.org/abs/2011.13456
+
+    Example:
+        >>> alpha, sigma = feasibly.schedules.VP()(torch.tensor(0.5))
+        >>> round((alpha**2 + sigma**2).item(), 4), round(alpha.item(), 3)
+        (1.0, 0.281)
     """
 
     @typed
@@ -212,7 +254,13 @@ class VP(Schedule):
 
 class SubVP(VP):
     r"""Sub-variance preserving: :math:`\alpha_t` of :class:`VP`, and
-    :math:`\sigma_t = 1 - \alpha_t^2`; see there for the source."""
+    :math:`\sigma_t = 1 - \alpha_t^2`; see there for the source.
+
+    Example:
+        >>> alpha, sigma = feasibly.schedules.SubVP()(torch.tensor(0.5))
+        >>> round((alpha**2 + sigma).item(), 4)
+        1.0
+    """
 
     @typed
     def __init__(self, beta_0: float = 0.1, beta_1: float = 20.0, tau: float = 1e-3) -> None:
@@ -232,6 +280,11 @@ class Cosine(Schedule):
     References:
         | Improved Denoising Diffusion Probabilistic Models (Nichol & Dhariwal, 2021)
         | https://arxiv.org/abs/2102.09672
+
+    Example:
+        >>> alpha, sigma = feasibly.schedules.Cosine()(torch.tensor([0.5]))
+        >>> round(alpha.item(), 4), round(sigma.item(), 4)
+        (0.7071, 0.7071)
     """
 
     @typed
@@ -252,6 +305,11 @@ class Rectified(Schedule):
     References:
         | Flow Straight and Fast (Liu et al., 2023)
         | https://arxiv.org/abs/2209.03003
+
+    Example:
+        >>> alpha, sigma = feasibly.schedules.Rectified()(torch.tensor([0.0, 0.5, 1.0]))
+        >>> [round(a, 3) for a in alpha.tolist()], [round(s, 3) for s in sigma.tolist()]
+        ([0.999, 0.5, 0.001], [0.001, 0.5, 0.999])
     """
 
     @typed
@@ -277,6 +335,11 @@ class RectifiedVE(_Exploding):
     References:
         | Appa: Bending Weather Dynamics with Latent Diffusion Models for Global Data Assimilation
         | (Andry et al., 2025), https://arxiv.org/abs/2504.18720
+
+    Example:
+        >>> alpha, sigma = feasibly.schedules.RectifiedVE()(torch.tensor([0.5]))
+        >>> alpha.item(), round(sigma.item(), 2)
+        (1.0, 1.0)
     """
 
     @typed
@@ -303,6 +366,12 @@ class Flow(Schedule):
         A: The signal scale, a differentiable function of tensors. The default is :math:`s`.
         S: The noise scale, likewise. The default is :math:`1 - s`.
         tau: The distance from the ends.
+
+    Example:
+        >>> flow = feasibly.schedules.Flow()
+        >>> t = torch.tensor(0.25)  # the network's own time runs from noise to data
+        >>> round(flow.time(t).item(), 3), round(flow(t)[0].item(), 3), round(flow(t)[1].item(), 3)
+        (0.75, 0.75, 0.25)
     """
 
     @typed

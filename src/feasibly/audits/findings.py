@@ -64,6 +64,12 @@ class Finding:
         adjusted: The p-value adjusted for the number of families.
         fault: What is wrong if something is, in words with the size.
         found: Whether it is.
+
+    Example:
+        >>> draws = torch.randn(32, 8, 2, generator=torch.Generator().manual_seed(0))
+        >>> narrow = feasibly.audits.examine(draws[:, 0], draws[:, 1:] / 8)
+        >>> narrow.findings[0].family, narrow.findings[0].found
+        ('spread', True)
     """
 
     family: str
@@ -87,6 +93,12 @@ class Examination:
         scores: The energy score of each truth, with shape (N); NaN for those left out.
         ranks: The ranks of the truths among the members by name, each with shape (N).
         covered: The share of truths in regions of share c / (M + 1), for c from 0 to M + 1.
+
+    Example:
+        >>> draws = torch.randn(32, 8, 2, generator=torch.Generator().manual_seed(0))
+        >>> found = feasibly.audits.examine(draws[:, 0], draws[:, 1:])
+        >>> found.faulty, found.scores.shape, len(found.covered)
+        (False, torch.Size([32]), 9)
     """
 
     findings: tuple[Finding, ...]
@@ -119,6 +131,11 @@ class Candidate:
         seconds: How long it took.
         failure: Why it could not run; empty if it could.
         members: The members, with shape (N, M, \*).
+
+    Example:
+        >>> candidate = feasibly.audits.Candidate("ppr", feasibly.PPR(), failure="out of memory")
+        >>> candidate.faulty, candidate.verdict
+        (True, 'not audited: out of memory')
     """
 
     name: str
@@ -177,6 +194,13 @@ def examine(
 
     Raises:
         ValueError: If fewer than 8 truths are left, or there are fewer than 2 members.
+
+    Example:
+        >>> draws = torch.randn(16, 8, 2, generator=torch.Generator().manual_seed(0))
+        >>> feasibly.audits.examine(draws[:, 0], draws[:, 1:]).faulty
+        False
+        >>> feasibly.audits.examine(draws[:, 0], draws[:, 1:] / 8).faulty  # members too alike
+        True
     """
     whole = torch.cat([truths[:, None], members], dim=1).detach()
     kept = whole.flatten(start_dim=1).isfinite().all(dim=1)

@@ -38,6 +38,12 @@ class Audit:
             and whose score is not surely above; empty if there is none.
         model: With data, the same tests of the model's own samples without the constraint.
         notes: What a user must know besides, in sentences.
+
+    Example:
+        >>> method, options = feasibly.samplers.PostHoc(steps=8), {"truths": 16, "monitor": False}
+        >>> found = feasibly.audit(denoiser, circle, (2,), methods=[method], members=2, **options)
+        >>> [candidate.name for candidate in found.candidates], found.truths.shape
+        (['PostHoc'], torch.Size([16, 2]))
     """
 
     candidates: tuple[Candidate, ...]

@@ -142,6 +142,12 @@ def audit(
             between members.
         SamplingError: If there are too few truths, or no candidate can run.
         ValueError: If an argument is not right, or the budget is too small for 16 truths.
+
+    Example:
+        >>> method, options = feasibly.PPR(steps=8), {"truths": 16, "monitor": False}
+        >>> found = feasibly.audit(denoiser, circle, (2,), methods=[method], members=2, **options)
+        >>> found.candidates[0].members.shape, found.candidates[0].feasible
+        (torch.Size([16, 2, 2]), 1.0)
     """
     shape, count = shape_of(shape), partial(whole, of="audit")
     truths, members = count("truths", truths, FEWEST), count("members", members, 2)

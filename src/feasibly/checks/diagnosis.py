@@ -90,6 +90,12 @@ class Diagnosis:
             samples.
         misfits: How the schedule's noise levels do not fit the data, in sentences.
         gradient: Why the denoiser's gradient cannot be used, in a sentence; empty if it can.
+
+    Example:
+        >>> data = torch.randn(64, 2, generator=torch.Generator().manual_seed(0))
+        >>> found = feasibly.checks.diagnose(denoiser, circle, data)
+        >>> found.ok, found.monotone, found.residuals
+        (True, True, 1)
     """
 
     levels: list[Level]
@@ -135,6 +141,14 @@ def diagnose(
     Raises:
         ConstraintError: If the constraint cannot be used as it is.
         DenoiserError: If the denoiser cannot be used as it is.
+
+    Example:
+        >>> data = torch.randn(64, 2, generator=torch.Generator().manual_seed(0))
+        >>> feasibly.checks.diagnose(denoiser, None, data).ok
+        True
+        >>> backwards = feasibly.wrap(lambda x, t: -x, "x0", feasibly.schedules.VP())
+        >>> feasibly.checks.diagnose(backwards, None, data).ok
+        False
     """
     check_parts("diagnose", denoiser, constraint)
     network = Network(denoiser)

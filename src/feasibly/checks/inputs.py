@@ -86,6 +86,11 @@ def check_denoiser(
     Raises:
         DenoiserError: If the output is no tensor, of another shape or dtype than `x_t`, mixes
             samples, is random, or lacks a needed gradient.
+
+    Example:
+        >>> x = torch.randn(4, 2, generator=torch.Generator().manual_seed(0))
+        >>> feasibly.checks.check_denoiser(denoiser, x, torch.tensor(0.5), gradient=True).shape
+        torch.Size([4, 2])
     """
 
     def estimate(x_t: Tensor) -> Tensor:
@@ -133,6 +138,11 @@ def check_constraint(constraint: Constraint, x: Tensor) -> Tensor:
     Raises:
         ConstraintError: If the residual has a wrong shape, dtype or device, is not finite, not
             differentiable, has a gradient that is not its derivative, or mixes samples.
+
+    Example:
+        >>> x = torch.randn(4, 2, generator=torch.Generator().manual_seed(0))
+        >>> feasibly.checks.check_constraint(circle, x).shape
+        torch.Size([4, 1])
     """
     name = repr(constraint)
     x = x.detach().requires_grad_()

@@ -47,6 +47,11 @@ def self_test(denoiser: Any, data: Tensor | np.ndarray, seed: int = 0) -> Attemp
         DenoiserError: If the schedule does not go from data to noise, an output or its gradient is
             not finite, the gradient is not its derivative, or the denoiser is worse than a guess
             or than another reading. Data of fewer than 64 numbers in all only warn.
+
+    Example:
+        >>> data = torch.randn(64, 2, generator=torch.Generator().manual_seed(0))
+        >>> feasibly.self_test(denoiser, data).good
+        True
     """
     adapter = denoiser if isinstance(denoiser, Adapter) else _reading(denoiser)
     data = as_data(data)

@@ -1,12 +1,91 @@
-"""What the demos of one problem share: costs in a table, and the end of a report."""
+"""What the demos share: runs that are recorded, cells of tables, panels, and ends of reports."""
 
-__all__ = ["costs", "finish", "shares"]
+__all__ = ["UNITS", "at_stations", "beside", "costs", "finish", "levels", "recorded", "shares"]
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from .. import figures
+import torch
+from torch import Tensor
+
+from ..errors import InfeasibleWarning
+from ..figures import SPREAD
+from ..progress import shown
 from ..report import Report
 from ..result import Result
+from ..run import State, run
+from ..samplers import Method
+from . import page
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LEVELS = 8
+"""The most noise levels of a slider."""
+
+UNITS = "field in units of its root mean square"
+"""What the samples of Kuramoto-Sivashinsky are."""
+
+
+def recorded(
+    name: str, label: str, kernels: Sequence[Method], members: int, seed: int, out: Path
+) -> tuple[Result, dict[float, Tensor]]:
+    """Samples and saves as `run_all` does, by one method; returns also the clean estimates of the
+    first attempt by their noise level, with shape (B, *)."""
+    estimates: dict[float, Tensor] = {}
+
+    def observe(state: State) -> None:
+        if state.attempt == 0:
+            estimates[kernels[0].noise_level(state.t)] = state.x_0.cpu().clone()
+
+    with shown(True) as meter, meter.part(f"{name}, {label}"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", InfeasibleWarning)  # the table has the share
+        result = run(kernels, members, seed=seed, observe=observe)
+    result.save(out / f"{name}_{label}.safetensors".replace(" ", "-"))
+    return result, estimates
+
+
+def levels(
+    report: Report, estimates: Mapping[float, Tensor], draw: "Callable[[Tensor], Figure]"
+) -> None:
+    """Adds a slider over some of the noise levels of a run, from the first to the last."""
+    sigmas = list(estimates)
+    some = torch.linspace(0, len(sigmas) - 1, min(LEVELS, len(sigmas))).round().long().tolist()
+    report.slider(
+        {f"noise level {sigmas[k]:.2g}": draw(estimates[sigmas[k]]) for k in some},
+        "What the sampler expects the clean samples to be, at noise levels from the first to the "
+        "last. Move the slider: at much noise estimates are smooth averages, at little noise they "
+        "are samples that meet the constraint.",
+    )
+
+
+def beside(truth: Tensor, samples: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Returns panels: the truth, a sample of each ensemble, and after that of the first ensemble
+    its mean and its standard deviation. Ensembles have the shape (B, *)."""
+    panels = {"truth": truth}
+    for name, x in samples.items():
+        panels[f"{name}, sample 0"] = x[0]
+        if len(panels) == 2:
+            panels[f"{name}, mean of {len(x)}"] = x.mean(dim=0)
+            panels[SPREAD] = x.std(dim=0, correction=0)
+    return panels
+
+
+def at_stations(
+    places: Sequence[str], observed: Tensor, values: Mapping[str, Tensor]
+) -> list[dict[str, str]]:
+    """Returns a row for each station: what was observed there, and the means and ranges of the
+    values of ensembles, with shape (B, stations)."""
+    rows = []
+    for k, place in enumerate(places):
+        row = {"station": place, "observed": f"{observed[k]:.2f}"}
+        for name, x in values.items():
+            v = x[:, k]
+            row[name] = f"{v.mean():.2f} ({v.min():.2f} to {v.max():.2f})"
+        rows.append(row)
+    return rows
 
 
 def shares(scores: Mapping[str, float], digits: int = 0) -> dict[str, str]:
@@ -27,12 +106,8 @@ def costs(result: Result | None) -> dict[str, str]:
     }
 
 
-def finish(report: Report, results: Mapping[str, Result], tolerance: float) -> None:
-    """Adds the trace of each result and its summary to a report."""
-    report.figure(
-        figures.trace({label: result.trace for label, result in results.items()}, tolerance),
-        "Violation of the clean estimates, and the share of feasible ones, over the steps. A "
-        "projection after the last step is not shown.",
-    )
+def finish(report: Report, results: Mapping[str, Result]) -> None:
+    """Adds to a report how residuals go down and where they end, and a summary of each result."""
+    page.convergence(report, results)
     for result in results.values():
         report.code(result.summary())

@@ -1,6 +1,6 @@
 """What the pages about a run and about a store have in common."""
 
-__all__ = ["fits", "illustrate", "pictures", "stations"]
+__all__ = ["convergence", "fits", "illustrate", "pictures", "stations"]
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +13,7 @@ from .. import figures
 from ..constraints import Constraint
 from ..members import calling
 from ..report import Report
+from ..result import Result
 from ..weather import Stations
 
 if TYPE_CHECKING:
@@ -21,6 +22,20 @@ if TYPE_CHECKING:
 CAPTION = (
     "Samples, drawn according to their shape: points, lines with their mean and range, or maps of "
     "the first few, of the mean and of the spread, with the first row at the bottom."
+)
+
+CONVERGENCE = (
+    "Residuals of the clean estimates in units of their limit (left: a line for the median, and a "
+    "band up to the largest), and the share of feasible estimates (right), at each noise level. "
+    "Noise falls from left to right. Look for a line that ends below the limit. A projection "
+    "after the last step is not shown."
+)
+UNRECORDED = (
+    "There is no figure of the convergence, because fewer than two noise levels were recorded. "
+    "One is recorded after each step: use more steps, or a method that takes several, such as ppr."
+)
+ENDS = (
+    "Residuals of the samples in units of their limit: left of the red line samples are feasible."
 )
 
 WORST = 40
@@ -39,6 +54,18 @@ def pictures(page: Report, samples: Tensor, constraint: Constraint | None = None
     good = samples[samples.flatten(start_dim=1).isfinite().all(dim=1)]
     if len(good) and good.ndim > 1:
         illustrate(page, lambda: figures.samples(good, constraint), CAPTION)
+
+
+def convergence(page: Report, results: Mapping[str, Result]) -> None:
+    """Adds how the residuals of runs under one constraint go down, and where they end."""
+    runs = {name: r.trace for name, r in results.items() if len(figures.by_level(r.trace)) > 1}
+    tolerance = next(iter(results.values())).tolerance
+    if runs:
+        illustrate(page, lambda: figures.trace(runs, tolerance), CONVERGENCE)
+    else:
+        page.text(UNRECORDED)
+    ratios = {name: result.ratio for name, result in results.items()}
+    illustrate(page, lambda: figures.histogram(ratios, quantity="residual / limit"), ENDS)
 
 
 def fits(page: Report, found: Mapping[str, Tensor]) -> None:

@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 from safetensors import SafetensorError
 
-from .. import figures
 from ..errors import CalibrationWarning, InfeasibleWarning, SamplingError
 from ..machine import size
 from ..progress import shown
@@ -128,16 +127,7 @@ def sample(
     stated = chosen.kernels[-1].constraint
     page.pictures(report, result.samples, stated)
     if math.isfinite(result.tolerance):  # else all is observed with noise
-        page.illustrate(
-            report,
-            lambda: figures.trace({method: result.trace}, result.tolerance),
-            "Violation of the clean estimates, and the share of feasible ones, over the steps.",
-        )
-        page.illustrate(
-            report,
-            lambda: figures.histogram({method: result.violation}, result.tolerance),
-            "Violation of the samples.",
-        )
+        page.convergence(report, {method: result})
     page.fits(report, result.chi_square)
     page.stations(report, stated, result.samples, result.members)
     try:

@@ -89,6 +89,15 @@ class Constraint(ABC):
 
     Raises:
         ValueError: If both are given, or neither, or one is not positive.
+
+    Example:
+        >>> class Circle(feasibly.Constraint):
+        ...     def residual(self, x):
+        ...         return x.norm(dim=1, keepdim=True) - 1
+        >>> Circle(atol=0.01).is_feasible(torch.tensor([[0.6, 0.8], [3.0, 4.0]])).tolist()
+        [True, False]
+        >>> Circle(atol=0.01).violation(torch.tensor([[3.0, 4.0]])).tolist()
+        [16.0]
     """
 
     linear: bool = False
@@ -492,6 +501,11 @@ def log_volume(constraint: Constraint, x: Tensor) -> Tensor:
     Arguments:
         constraint: The constraint, with :math:`m` residuals. It is differentiated :math:`m` times.
         x: The samples, with shape :math:`(B, *)`.
+
+    Example:
+        >>> total = feasibly.Linear([[3.0, 4.0]], [0.0], atol=1e-3)
+        >>> feasibly.constraints.log_volume(total, torch.zeros(1, 2)).exp()
+        tensor([5.])
     """
     x = x.detach().requires_grad_()
     r = constraint.residual(x)

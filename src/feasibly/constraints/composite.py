@@ -23,6 +23,11 @@ class Composite(Constraint):
     Arguments:
         constraints: The parts.
         weights: The weights :math:`w_i > 0`. The default is one over each tolerance.
+
+    Example:
+        >>> both = feasibly.Composite([circle, feasibly.Bounds(0, None, atol=1e-3)])
+        >>> both.is_feasible(torch.tensor([[0.6, 0.8], [-0.6, 0.8], [2.0, 0.0]])).tolist()
+        [True, False, False]
     """
 
     @typed

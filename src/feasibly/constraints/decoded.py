@@ -27,6 +27,11 @@ class Decoded(Mapped):
 
     Raises:
         ConstraintError: In use, if the decoder returns something else.
+
+    Example:
+        >>> behind = feasibly.Decoded(circle, lambda z: z / 2)
+        >>> behind.is_feasible(torch.tensor([[0.0, 2.0], [0.0, 1.0]])).tolist()
+        [True, False]
     """
 
     def __init__(
@@ -78,6 +83,11 @@ class FrameDecoder:
     References:
         | Training Deep Nets with Sublinear Memory Cost (Chen et al., 2016)
         | https://arxiv.org/abs/1604.06174
+
+    Example:
+        >>> decode = feasibly.constraints.FrameDecoder(lambda z: z.repeat(1, 3), frames=[0, 4])
+        >>> decode(torch.zeros(2, 5, 1)).shape  # 2 trajectories, 2 of 5 frames, 3 channels
+        torch.Size([2, 2, 3])
     """
 
     @typed

@@ -39,6 +39,14 @@ class EachMember(Constraint):
     Raises:
         ValueError: If the constraint is no equality, or targets have no rows.
         ConstraintError: In use, if there is no target for a member, or targets do not fit.
+
+    Example:
+        >>> first = feasibly.Equality(lambda x: x[:, :1], atol=1e-3)
+        >>> each = feasibly.EachMember(first, [[-1.0], [0.5], [1.0]])  # x_i[0] = y_i
+        >>> method = feasibly.PPR(steps=8)
+        >>> result = feasibly.sample(denoiser, each, 3, (2,), method=method, monitor=False)
+        >>> result.samples[:, 0].round(decimals=2)
+        tensor([-1.0000,  0.5000,  1.0000])
     """
 
     differs = True
@@ -128,6 +136,13 @@ def through(constraint: Constraint, truths: Tensor, repeats: int = 1, seed: int 
         truths: The samples :math:`x^*`, with shape (N, \*), of the type that will be sampled.
         repeats: How many members in a row share a truth; see :class:`EachMember`.
         seed: The seed of errors.
+
+    Example:
+        >>> truths = torch.tensor([[0.0, 2.0], [3.0, 0.0]])
+        >>> stated = feasibly.constraints.through(circle, truths)  # a circle for each member
+        >>> with feasibly.members.calling([0, 1]):
+        ...     stated.is_feasible(torch.tensor([[2.0, 0.0], [2.0, 0.0]])).tolist()
+        [True, False]
     """
     return _through(constraint, truths, repeats, (seed, ERRORS))
 

@@ -50,6 +50,12 @@ class Evolution(_Everywhere):
         atol: Instead, the largest absolute value at one point of one step.
         theta: The weight :math:`\theta`: 0 for the explicit and 1 for the implicit Euler method,
             1/2 for the method of Crank and Nicolson, which is of second order.
+
+    Example:
+        >>> decay = feasibly.constraints.Evolution(lambda u: -u, dt=1.0, atol=1e-6, theta=0.0)
+        >>> frames = torch.tensor([[1.0], [0.0], [0.0]])  # one explicit step of length 1
+        >>> decay.residual(torch.stack((frames, torch.ones(3, 1)))).tolist()
+        [[0.0, 0.0], [1.0, 1.0]]
     """
 
     @typed
@@ -93,6 +99,13 @@ class DivergenceFree(_Everywhere):
         atol: Instead, the largest :math:`|\nabla \cdot u|` at one point.
         scheme: `spectral`, `periodic` (central differences) or `open` (central differences,
             one-sided at the ends).
+
+    Example:
+        >>> wave = (torch.arange(8) * 2 * torch.pi / 8).sin().expand(8, 8)
+        >>> shear = torch.stack((wave, torch.zeros(8, 8)))  # u depends on y alone
+        >>> field = feasibly.constraints.DivergenceFree((0.1, 0.1), tolerance=1e-6)
+        >>> field.is_feasible(torch.stack((shear, shear.mT))).tolist()
+        [True, False]
     """
 
     linear = True
@@ -149,7 +162,13 @@ class DivergenceFree(_Everywhere):
 def heat(
     diffusivity: float, spacing: Sequence[float], scheme: str = "spectral"
 ) -> Callable[[Tensor], Tensor]:
-    r"""Returns :math:`F(u) = \nu \nabla^2 u`, over as many last axes as there are spacings."""
+    r"""Returns :math:`F(u) = \nu \nabla^2 u`, over as many last axes as there are spacings.
+
+    Example:
+        >>> F = feasibly.constraints.heat(diffusivity=2.0, spacing=(1.0,), scheme="periodic")
+        >>> F(torch.tensor([0.0, 0.0, 1.0, 0.0])).tolist()
+        [0.0, 2.0, -4.0, 2.0]
+    """
     check_grid(spacing, scheme, "heat")
     return lambda u: diffusivity * laplacian(u, spacing, scheme)
 
@@ -157,7 +176,13 @@ def heat(
 def burgers(
     viscosity: float, spacing: float, scheme: str = "spectral"
 ) -> Callable[[Tensor], Tensor]:
-    r"""Returns :math:`F(u) = \nu u_{xx} - (u^2 / 2)_x`, along the last axis."""
+    r"""Returns :math:`F(u) = \nu u_{xx} - (u^2 / 2)_x`, along the last axis.
+
+    Example:
+        >>> F = feasibly.constraints.burgers(viscosity=0.1, spacing=0.5, scheme="periodic")
+        >>> F(torch.ones(1, 8)).abs().max().item()  # a constant state is steady
+        0.0
+    """
     check_grid((spacing,), scheme, "burgers")
 
     def F(u: Tensor) -> Tensor:
@@ -168,7 +193,13 @@ def burgers(
 
 
 def kuramoto_sivashinsky(spacing: float, scheme: str = "spectral") -> Callable[[Tensor], Tensor]:
-    r"""Returns :math:`F(u) = - u_{xx} - u_{xxxx} - (u^2 / 2)_x`, along the last axis."""
+    r"""Returns :math:`F(u) = - u_{xx} - u_{xxxx} - (u^2 / 2)_x`, along the last axis.
+
+    Example:
+        >>> F = feasibly.constraints.kuramoto_sivashinsky(spacing=0.5, scheme="periodic")
+        >>> F(torch.ones(1, 8)).abs().max().item()
+        0.0
+    """
     check_grid((spacing,), scheme, "kuramoto_sivashinsky")
 
     def F(u: Tensor) -> Tensor:
@@ -191,6 +222,11 @@ def vorticity(
 
     The two spacings are those of the axes. The forcing :math:`f`, the curl of the force,
     broadcasts to a frame.
+
+    Example:
+        >>> F = feasibly.constraints.vorticity(viscosity=0.1, spacing=(1.0, 1.0), forcing=0.5)
+        >>> F(torch.zeros(1, 8, 8)).unique().tolist()  # from rest
+        [0.5]
     """
     check_grid(spacing, "spectral", "vorticity")
     h_x, h_y = spacing

@@ -26,6 +26,13 @@ class Mask(Constraint):
             of `x[mask]`, or a whole sample, of which only the masked part counts.
         tolerance: The largest sum of squared errors over the mask, in those units squared.
         atol: Instead, the largest error of one value.
+
+    Example:
+        >>> image = torch.arange(4.0).reshape(2, 2)
+        >>> known = torch.tensor([[True, False], [True, True]])  # in-painting of one pixel
+        >>> mask = feasibly.constraints.Mask(known, image, atol=1e-3)
+        >>> mask.projection(torch.zeros(1, 2, 2)).tolist()
+        [[[0.0, 0.0], [2.0, 3.0]]]
     """
 
     linear = True
@@ -106,6 +113,11 @@ class Neumann(Constraint):
             broadcasts to the shape :math:`(2, *)` of the two ends, the lower end first.
         tolerance: The largest sum of squared errors, in squared units of the slope.
         atol: Instead, the largest error of one slope.
+
+    Example:
+        >>> no_flux = feasibly.constraints.Neumann(-1, 1.0, 0.0, atol=1e-3)
+        >>> no_flux.residual(torch.tensor([[0.0, 1.0, 2.0, 3.0]])).tolist()
+        [[1.0, 1.0]]
     """
 
     linear = True
@@ -136,6 +148,12 @@ class ClosedLoop(Constraint):
     Arguments:
         tolerance: The largest squared distance of the ends, in squared units of length.
         atol: Instead, the largest difference of one coordinate.
+
+    Example:
+        >>> loop = feasibly.constraints.ClosedLoop(atol=0.01)
+        >>> square = torch.tensor([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 0.0]])
+        >>> loop.is_feasible(torch.stack((square, square.cumsum(dim=0)))).tolist()
+        [True, False]
     """
 
     linear = True
@@ -162,6 +180,12 @@ class Lengths(Constraint):
         lengths: Their positive lengths, which broadcast to :math:`(K)`.
         tolerance: The largest sum of squared errors of length, in squared units of length.
         atol: Instead, the largest error of one length.
+
+    Example:
+        >>> bonds = feasibly.constraints.Lengths([[0, 1], [1, 2]], 1.0, atol=0.01)
+        >>> chain = torch.tensor([[0.0, 0.0], [1.0, 0.0], [1.0, 3.0]])
+        >>> bonds.residual(chain[None]).tolist()
+        [[0.0, 2.0]]
     """
 
     @typed
@@ -262,6 +286,11 @@ class Integral(_Sum):
         weights: The weights :math:`w`, such as the areas of cells, which broadcast to the axes
             `dims`; None for an average.
         atol: Instead of a tolerance, the largest error of one sum.
+
+    Example:
+        >>> mean = feasibly.constraints.Integral((-1,), 2.0, atol=1e-3)  # of the last axis
+        >>> mean.residual(torch.tensor([[1.0, 3.0], [1.0, 1.0]])).tolist()
+        [[0.0], [-1.0]]
     """
 
     linear = True
@@ -280,6 +309,11 @@ class Energy(_Sum):
 
     The arguments are those of :class:`Integral`, of squared values. Of a velocity, sum over the
     axis of its components too.
+
+    Example:
+        >>> energy = feasibly.constraints.Energy((-1,), 2.0, atol=1e-3, weights=1.0)
+        >>> energy.residual(torch.tensor([[2.0, 0.0], [2.0, 2.0]])).tolist()
+        [[0.0], [2.0]]
     """
 
     @typed

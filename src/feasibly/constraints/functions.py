@@ -34,6 +34,13 @@ class Equality(Constraint):
             Its value is flattened to :math:`(B, m)`; a complex one counts as two real ones.
         tolerance: The largest :math:`\|h\|^2` of a feasible sample.
         atol: Instead, the largest :math:`|h_i|`; see :class:`Constraint`.
+
+    Example:
+        >>> product = feasibly.Equality(lambda x: x[:, 0] * x[:, 1] - 1, atol=1e-3)
+        >>> product.residual(torch.tensor([[2.0, 0.5], [2.0, 2.0]])).tolist()
+        [[0.0], [3.0]]
+        >>> product.is_feasible(torch.tensor([[2.0, 0.5], [2.0, 2.0]])).tolist()
+        [True, False]
     """
 
     @typed
@@ -59,6 +66,11 @@ class Scalar(Constraint):
             it is below minus the tolerance, the residual of that sample is NaN.
         tolerance: The largest :math:`c` of a feasible sample.
         atol: Instead, the largest :math:`\sqrt{c}`.
+
+    Example:
+        >>> squared = feasibly.Scalar(lambda x: (x.norm(dim=1) - 1) ** 2, tolerance=1e-6)
+        >>> squared.is_feasible(torch.tensor([[1.0, 0.0], [2.0, 0.0]])).tolist()
+        [True, False]
     """
 
     @typed
@@ -84,6 +96,11 @@ class LevelSet(Constraint):
         f: A differentiable scalar field, which maps :math:`(B, *)` to :math:`(B)`.
         tolerance: The largest :math:`c` of a feasible sample. The default is the paper's, 4e-6.
         atol: Instead, the largest :math:`|f|`.
+
+    Example:
+        >>> curve = feasibly.LevelSet(lambda x: x[:, 1] - x[:, 0] ** 2)
+        >>> curve.tolerance, curve.is_feasible(torch.tensor([[2.0, 4.0], [2.0, 3.0]])).tolist()
+        (4e-06, [True, False])
     """
 
     @typed
@@ -118,6 +135,13 @@ class GaussianRandomField:
         lengthscale: The lengthscale :math:`\ell`.
         std: The standard deviation :math:`\sigma_f`.
         bias: The relative standard deviation :math:`\sigma_b` of the bias.
+
+    Example:
+        >>> f = feasibly.constraints.GaussianRandomField(seed=0)
+        >>> f(torch.zeros(4, 2)).shape
+        torch.Size([4])
+        >>> feasibly.LevelSet(f).residual(torch.zeros(4, 2)).shape
+        torch.Size([4, 1])
     """
 
     @typed
@@ -170,6 +194,11 @@ class BlackBox(Constraint):
     Raises:
         ConstraintError: In use, if a sample has more elements than `limit`, or `f` returns
             something else.
+
+    Example:
+        >>> total = feasibly.constraints.BlackBox(lambda x: x.sum(1).numpy()[:, None], atol=0.1)
+        >>> total.is_feasible(torch.tensor([[1.0, -1.0], [1.0, 1.0]])).tolist()
+        [True, False]
     """
 
     @typed

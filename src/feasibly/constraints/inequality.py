@@ -33,6 +33,11 @@ class Inequality(Constraint):
         g: A differentiable function of a batch :math:`(B, *)`.
         tolerance: The largest :math:`\|\max(g, 0)\|^2` of a feasible sample.
         atol: Instead, the largest :math:`g_i`; see :class:`Constraint`.
+
+    Example:
+        >>> disc = feasibly.Inequality(lambda x: x.norm(dim=1) - 1, atol=1e-3)
+        >>> disc.residual(torch.tensor([[0.6, 0.0], [3.0, 4.0]])).tolist()
+        [[0.0], [4.0]]
     """
 
     @typed
@@ -69,6 +74,12 @@ class Obstacles(Inequality):
         radii: The positive radii :math:`r_k`, which broadcast to :math:`(K)`.
         tolerance: The largest sum of squared depths, in squared units of length.
         atol: Instead, the largest depth.
+
+    Example:
+        >>> disc = feasibly.constraints.Obstacles([[0.0, 0.0]], 1.0, atol=0.01)
+        >>> paths = torch.tensor([[[-2.0, 0.0], [2.0, 0.0]], [[-2.0, 0.0], [0.5, 0.0]]])
+        >>> disc.is_feasible(paths).tolist()
+        [True, False]
     """
 
     @typed
@@ -107,6 +118,13 @@ class Bounds(Constraint):
         upper: The upper bound :math:`u`, likewise; None or inf for none.
         tolerance: The largest squared distance to the box of a feasible sample.
         atol: Instead, how far one element may be outside of its bounds.
+
+    Example:
+        >>> bounds = feasibly.Bounds(0, [1.0, 2.0], atol=1e-3)
+        >>> bounds.is_feasible(torch.tensor([[0.5, 1.5], [1.5, 1.5]])).tolist()
+        [True, False]
+        >>> feasibly.Bounds(0, None, atol=1e-3).projection(torch.tensor([[-1.0, 2.0]])).tolist()
+        [[0.0, 2.0]]
     """
 
     @typed

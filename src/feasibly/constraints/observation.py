@@ -34,6 +34,14 @@ class Observation(Observed):
 
     Raises:
         ValueError: If the noise is negative or no covariance, or the tolerance does not fit it.
+
+    Example:
+        >>> mean = feasibly.Observation(lambda x: x.mean(dim=1), 1.0, atol=1e-3)
+        >>> mean.is_feasible(torch.tensor([[0.0, 2.0], [0.0, 1.0]])).tolist()
+        [True, False]
+        >>> noisy = feasibly.Observation(lambda x: x[:, :1], [1.0], noise=0.5)
+        >>> noisy.residual(torch.tensor([[2.0, 0.0]])).tolist()  # in standard deviations
+        [[2.0]]
     """
 
     @typed
@@ -79,6 +87,13 @@ class Linear(Observed):
 
     Raises:
         ValueError: If no sample is feasible, or the noise does not fit.
+
+    Example:
+        >>> total = feasibly.Linear([[1.0, 1.0]], [3.0], atol=1e-3)
+        >>> total.residual(torch.tensor([[1.0, 2.0], [1.0, 1.0]])).tolist()
+        [[0.0], [-1.0]]
+        >>> total.projection(torch.tensor([[0.0, 1.0]])).tolist()
+        [[1.0, 2.0]]
     """
 
     linear = True

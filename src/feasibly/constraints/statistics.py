@@ -20,6 +20,11 @@ class Histogram(Constraint):
         tolerance: The largest sum of squared differences of the sorted values, in those units
             squared. It is the number of values times the squared Wasserstein distance.
         atol: Instead, the largest difference of two sorted values.
+
+    Example:
+        >>> values = feasibly.constraints.Histogram([0.0, 1.0, 1.0], atol=1e-3)
+        >>> values.is_feasible(torch.tensor([[1.0, 0.0, 1.0], [1.0, 0.0, 0.0]])).tolist()
+        [True, False]
     """
 
     @typed
@@ -52,6 +57,11 @@ class Quantiles(Constraint):
         y: The quantiles, in units of a sample, with shape :math:`(K)`.
         tolerance: The largest sum of squared errors, in those units squared.
         atol: Instead, the largest error of one quantile.
+
+    Example:
+        >>> median = feasibly.constraints.Quantiles([0.5], [2.0], atol=0.01)
+        >>> median.residual(torch.tensor([[1.0, 2.0, 9.0], [1.0, 1.0, 1.0]])).tolist()
+        [[0.0], [-1.0]]
     """
 
     @typed
@@ -91,6 +101,11 @@ def energy_spectrum(u: Tensor, dims: int) -> Tensor:
 
     Returns:
         The energies of the shells, with shape :math:`(*, K)`. The first is shell 0, the mean.
+
+    Example:
+        >>> wave = (torch.arange(8) * 2 * torch.pi / 8).sin()  # one wave: shell 1
+        >>> feasibly.constraints.energy_spectrum(wave, 1).round(decimals=4).abs().tolist()
+        [0.0, 0.25, 0.0, 0.0, 0.0]
     """
     axes = tuple(range(-dims, 0))
     u_hat = torch.fft.fftn(u, dim=axes, norm="forward")
@@ -114,6 +129,13 @@ class Spectrum(Constraint):
         tolerance: The largest sum of squared relative errors of the amplitudes of the shells. One
             shell that is off by 1 % has 1e-4.
         atol: Instead, the largest relative error of one amplitude.
+
+    Example:
+        >>> wave = (torch.arange(8) * 2 * torch.pi / 8).sin()
+        >>> shells = feasibly.constraints.energy_spectrum(wave, 1)[1:2]
+        >>> spectrum = feasibly.constraints.Spectrum(shells, dims=1, atol=0.01)
+        >>> spectrum.is_feasible(torch.stack((wave, 2 * wave))).tolist()
+        [True, False]
     """
 
     @typed

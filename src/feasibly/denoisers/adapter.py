@@ -69,6 +69,11 @@ class Adapter(nn.Module):
     Raises:
         DenoiserError: If the network or the schedule is not callable, or the network would have to
             be copied and cannot.
+
+    Example:
+        >>> model = feasibly.denoisers.Adapter(lambda x, t: 0 * x, feasibly.schedules.VP(), "x0")
+        >>> model(torch.ones(1, 2), torch.tensor(0.5)).mean
+        tensor([[0., 0.]])
     """
 
     def __init__(
@@ -234,7 +239,14 @@ class Adapter(nn.Module):
 
 
 class AsIs(Adapter):
-    """A denoiser in this library's protocol already: it is handed state and time as they come."""
+    """A denoiser in this library's protocol already: it is handed state and time as they come.
+
+    Example:
+        >>> wrapped = feasibly.denoisers.AsIs(denoiser)
+        >>> x, t = torch.ones(1, 2), torch.tensor(0.5)
+        >>> torch.equal(wrapped(x, t).mean, denoiser(x, t).mean)
+        True
+    """
 
     def __init__(self, denoiser: Any) -> None:
         super().__init__(denoiser, denoiser.schedule, "x0", time=lambda t: t, clock="t itself")

@@ -14,7 +14,12 @@ from ..schedules import Schedule
 
 @dataclass(frozen=True)
 class Posterior:
-    r"""A denoiser's estimate of :math:`p(x_0 \mid x_t)`: the mean, with the shape of `x_t`."""
+    r"""A denoiser's estimate of :math:`p(x_0 \mid x_t)`: the mean, with the shape of `x_t`.
+
+    Example:
+        >>> feasibly.Posterior(torch.zeros(3, 2)).mean.shape
+        torch.Size([3, 2])
+    """
 
     mean: Tensor
 
@@ -25,12 +30,26 @@ def broadcast(scale: Tensor, x: Tensor) -> Tensor:
     Arguments:
         scale: The factors, with shape :math:`()` or :math:`(B)`.
         x: What they multiply, with shape :math:`(B, *)`.
+
+    Example:
+        >>> feasibly.denoisers.broadcast(torch.ones(3), torch.zeros(3, 8, 8)).shape
+        torch.Size([3, 1, 1])
     """
     return scale.reshape(scale.shape + (1,) * (x.ndim - 1)) if scale.ndim else scale
 
 
 def hand_on(wrapper: Any, denoiser: Any) -> None:
-    """Gives a denoiser around another what samplers ask the other for."""
+    """Gives a denoiser around another what samplers ask the other for.
+
+    Example:
+        >>> class Doubled(torch.nn.Module):
+        ...     def __init__(self, denoiser):
+        ...         super().__init__()
+        ...         self.denoiser = denoiser
+        ...         feasibly.denoisers.hand_on(self, denoiser)
+        >>> Doubled(denoiser).schedule is denoiser.schedule
+        True
+    """
     wrapper.schedule = getattr(denoiser, "schedule", None)
     wrapper.data_moments = getattr(denoiser, "data_moments", None)
     wrapper.own_means = getattr(denoiser, "own_means", False)
@@ -41,6 +60,14 @@ class Denoiser(nn.Module, ABC):
 
     Arguments:
         schedule: The noise schedule that :math:`x_t` follows.
+
+    Example:
+        >>> class Zeros(feasibly.Denoiser):  # all data are zero
+        ...     def mean(self, x, sigma):
+        ...         return torch.zeros_like(x)
+        >>> zeros = Zeros(feasibly.schedules.VP())
+        >>> zeros(torch.ones(1, 2), torch.tensor(0.5)).mean.tolist()
+        [[0.0, 0.0]]
     """
 
     def __init__(self, schedule: Schedule) -> None:
@@ -81,6 +108,14 @@ class Karras(Denoiser):
             noise label `c` of shape :math:`()` or :math:`(B)`.
         schedule: The noise schedule.
         sigma_data: The standard deviation :math:`s` of the data.
+
+    Example:
+        >>> class Zero(torch.nn.Module):
+        ...     def forward(self, x, label):
+        ...         return torch.zeros_like(x)
+        >>> linear = feasibly.Karras(Zero(), feasibly.schedules.EDM(), sigma_data=1.0)
+        >>> linear.mean(torch.ones(1, 2), torch.tensor(1.0))  # half way to zero, the data's mean
+        tensor([[0.5000, 0.5000]])
     """
 
     def __init__(self, backbone: nn.Module, schedule: Schedule, sigma_data: float = 1.0) -> None:
@@ -129,6 +164,15 @@ class Correlated(Karras):
         covariance: The covariance, a module. Its call `(f, x, sigma)` returns
             :math:`f(\Sigma, \sigma) x`, where f acts on variances. Its method `coarse` does the
             same for :math:`S`.
+
+    Example:
+        >>> class Zero(torch.nn.Module):
+        ...     def forward(self, x, label):
+        ...         return torch.zeros_like(x)
+        >>> covariance = feasibly.nn.ZonalCovariance(1, 1, rows=4, columns=8, leading=1)
+        >>> model = feasibly.denoisers.Correlated(Zero(), feasibly.schedules.EDM(), covariance)
+        >>> model(torch.ones(2, 1, 1, 4, 8), torch.tensor(0.5)).mean.shape
+        torch.Size([2, 1, 1, 4, 8])
     """
 
     def __init__(self, backbone: nn.Module, schedule: Schedule, covariance: Any) -> None:

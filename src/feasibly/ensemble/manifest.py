@@ -75,6 +75,10 @@ class Coordinate:
         units: Their units, as the CF conventions write them, such as `h`, `m s-1` or `hours since
             2026-01-01`.
         long_name: What it is, in words for a plot.
+
+    Example:
+        >>> feasibly.ensemble.Coordinate("time", values=(0.0, 6.0, 12.0), units="h").name
+        'time'
     """
 
     name: str
@@ -92,6 +96,13 @@ class Layout:
         name: The name of the variable.
         units: The units of its values.
         long_name: What it is, in words for a plot.
+
+    Example:
+        >>> axes = (feasibly.ensemble.Coordinate("x"), feasibly.ensemble.Coordinate("y"))
+        >>> layout = feasibly.ensemble.Layout(axes, name="height", units="m")
+        >>> layout.check((64, 64))
+        >>> [axis.name for axis in feasibly.ensemble.Layout.default((64, 64)).axes]
+        ['axis_0', 'axis_1']
     """
 
     axes: tuple[Coordinate, ...]
@@ -174,6 +185,12 @@ class Config:
         population: The number of members that share importance weights, where a sampler has them.
         source: The arguments of the command that started the run, to start it again; empty for a
             run of the library.
+
+    Example:
+        >>> from dataclasses import replace
+        >>> config = feasibly.ensemble.Config("PPR()", "", 1e-6, 0, 8, (2,), "float32")
+        >>> config.differences(replace(config, seed=1))
+        ['seed: 0 in the store, now 1']
     """
 
     method: str
@@ -218,6 +235,11 @@ class Manifest:
         observations: The parts of the constraint that are observed with errors, by name, and how
             many values each has.
         sizes: The numbers of members that were asked for before the store grew.
+
+    Example:
+        >>> config = feasibly.ensemble.Config("PPR()", "", 1e-6, 0, 100, (2,), "float32")
+        >>> feasibly.ensemble.Manifest.new(config).populations()  # which share importance weights
+        [range(0, 64), range(64, 100)]
     """
 
     config: Config

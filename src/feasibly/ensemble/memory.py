@@ -66,6 +66,11 @@ class Footprint:
         member_seconds: The time that each member adds to a chunk, if all are feasible at the first
             attempt.
         fixed_seconds: The time that a chunk takes whatever their number.
+
+    Example:
+        >>> footprint = feasibly.ensemble.Footprint(member=1000, fixed=5000)
+        >>> footprint.of(members=16)  # bytes
+        21000
     """
 
     member: int
@@ -154,6 +159,13 @@ def estimate(kernel: Method, *, members: int = SEVERAL, population: int = POPULA
         ConstraintError: If the constraint cannot be used as it is.
         DenoiserError: If the denoiser cannot be used as it is.
         SamplingError: If a step fails, for one sample alone does not fit, say.
+
+    Example:
+        >>> method = feasibly.samplers.PostHoc(steps=8)
+        >>> plan = feasibly.plan(denoiser, circle, (2,), method=method, monitor=False)
+        >>> footprint = feasibly.ensemble.estimate(plan.kernels[0])
+        >>> footprint.of(members=8) > footprint.of(members=1) > 0
+        True
     """
     whole("members", members, 1, of="estimate")
     whole("population", population, 1, of="estimate")

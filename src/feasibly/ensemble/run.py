@@ -118,6 +118,14 @@ def run(
         InfeasibleWarning: If members of the store are infeasible, whoever sampled them.
         CalibrationWarning: If the sampler warned of something, in this run or an earlier one, or
             if members are implausible.
+
+    Example:
+        >>> method = feasibly.samplers.PostHoc(steps=8)
+        >>> plan = feasibly.plan(denoiser, circle, (2,), method=method, monitor=False)
+        >>> feasibly.ensemble.run(plan, folder / "run.zarr", 2, batch_size=4).counted
+        2
+        >>> feasibly.ensemble.run(plan, folder / "run.zarr", 6, batch_size=4).counted  # four more
+        6
     """
     count = functools.partial(whole, of="run")
     members, seed = count("n", n, 1, LIMITS["members"]), count("seed", seed, 0)

@@ -88,6 +88,13 @@ class Record:
         pareto_k: The k-hat of the importance weights of its population; None if it has none.
         ess: Their effective sample size.
         log_evidence: The logarithm of their mean.
+
+    Example:
+        >>> method = feasibly.samplers.PostHoc(steps=8)
+        >>> plan = feasibly.plan(denoiser, circle, (2,), method=method, monitor=False)
+        >>> summary = feasibly.ensemble.run(plan, folder / "run.zarr", 2, batch_size=2)
+        >>> [(record.member, record.state, record.feasible) for record in summary.records]
+        [(0, 'finished', True), (1, 'finished', True)]
     """
 
     member: int
@@ -115,6 +122,14 @@ class Store:
 
     Raises:
         StoreError: If it holds none, or one that is damaged or forged.
+
+    Example:
+        >>> method = feasibly.samplers.PostHoc(steps=8)
+        >>> plan = feasibly.plan(denoiser, circle, (2,), method=method, monitor=False)
+        >>> _ = feasibly.ensemble.run(plan, folder / "run.zarr", 4, batch_size=4)
+        >>> store = feasibly.ensemble.Store(folder / "run.zarr")
+        >>> store.config.members, store.config.shape
+        (4, (2,))
     """
 
     def __init__(self, path: Path | str) -> None:

@@ -26,6 +26,13 @@ class Summary:
         store: Its store.
         records: What is known of each member that has been sampled, in their order.
         warnings: What the sampler warned of, each kind once.
+
+    Example:
+        >>> method = feasibly.samplers.PostHoc(steps=8)
+        >>> plan = feasibly.plan(denoiser, circle, (2,), method=method, monitor=False)
+        >>> summary = feasibly.ensemble.run(plan, folder / "run.zarr", 4, batch_size=4)
+        >>> summary.counted, summary.feasible, summary.missing
+        (4, 4, [])
     """
 
     store: Store

@@ -50,6 +50,12 @@ class Minimum(NamedTuple):
         x_0: Its clean estimate, with shape (B, *).
         value: Its objective, with shape (B): :math:`\|r\|^2` unless there is a proximity.
         state: What the next search may begin with; None for nothing.
+
+    Example:
+        >>> search = feasibly.minimizers.Polyak(steps=8)
+        >>> found = search(lambda x: (circle.residual(x), x), torch.tensor([[3.0, 4.0]]))
+        >>> found.x.shape, found.x_0.shape, found.value.shape
+        (torch.Size([1, 2]), torch.Size([1, 2]), torch.Size([1]))
     """
 
     x: Tensor
@@ -71,6 +77,13 @@ class Minimizer(ABC):
             of the noise in a state; None for no cap.
         max_distance: How far from its start a member may get, in the same units: where a
             denoiser was never trained it cannot keep an estimate on the data. None for no bound.
+
+    Example:
+        >>> from dataclasses import replace
+        >>> replace(feasibly.minimizers.GaussNewton(steps=2), steps=8).steps
+        8
+        >>> feasibly.minimizers.LBFGS(steps=8).cost(residuals=1)  # forward, backward
+        (9, 8)
     """
 
     least: ClassVar[dict[str, float]] = {}  # the least values of a method's own parameters

@@ -49,6 +49,12 @@ class Polyak(FirstOrder):
 
     References:
         | Introduction to Optimization (Polyak, 1987)
+
+    Example:
+        >>> search = feasibly.minimizers.Polyak(steps=16)
+        >>> found = search(lambda x: (circle.residual(x), x), torch.tensor([[3.0, 4.0]]))
+        >>> found.x.round(decimals=2)
+        tensor([[0.6000, 0.8000]])
     """
 
     steps: int = 4
@@ -63,6 +69,12 @@ class SGD(FirstOrder):
 
     Arguments:
         lr: The learning rate :math:`\eta`.
+
+    Example:
+        >>> search = feasibly.minimizers.SGD(steps=64, lr=0.01)
+        >>> found = search(lambda x: (circle.residual(x), x), torch.tensor([[1.2, 1.6]]))
+        >>> found.x.round(decimals=2)
+        tensor([[0.6000, 0.8000]])
     """
 
     least: ClassVar[dict[str, float]] = {"lr": 0}
@@ -83,6 +95,12 @@ class Adam(FirstOrder):
 
     Arguments:
         lr: The learning rate. The two betas are the decays of the two moments.
+
+    Example:
+        >>> search = feasibly.minimizers.Adam(steps=64, lr=0.1)
+        >>> found = search(lambda x: (circle.residual(x), x), torch.tensor([[1.2, 1.6]]))
+        >>> bool(found.value < 0.1)
+        True
     """
 
     least: ClassVar[dict[str, float]] = {"lr": 0}
@@ -110,6 +128,12 @@ class Fromage(FirstOrder):
 
     Arguments:
         lr: The learning rate :math:`\eta`.
+
+    Example:
+        >>> search = feasibly.minimizers.Fromage(steps=64, lr=0.1)
+        >>> found = search(lambda x: (circle.residual(x), x), torch.tensor([[1.2, 1.6]]))
+        >>> bool(found.value < 0.1)
+        True
     """
 
     least: ClassVar[dict[str, float]] = {"lr": 0}
@@ -133,6 +157,12 @@ class Muon(FirstOrder):
     Arguments:
         lr: The learning rate.
         beta: The momentum.
+
+    Example:
+        >>> search = feasibly.minimizers.Muon(steps=64, lr=0.1)
+        >>> found = search(lambda x: (circle.residual(x), x), torch.tensor([[1.2, 1.6]]))
+        >>> bool(found.value < 0.5)
+        True
     """
 
     least: ClassVar[dict[str, float]] = {"lr": 0}

@@ -42,6 +42,12 @@ class GaussNewton(Minimizer):
         dense: The largest number of residuals for which :math:`J` is formed.
         krylov: The most conjugate-gradient iterations, above that number.
         rtol: The relative residual at which conjugate gradients stop.
+
+    Example:
+        >>> search = feasibly.minimizers.GaussNewton(steps=8, max_distance=None)
+        >>> found = search(lambda x: (circle.residual(x), x), torch.tensor([[3.0, 4.0]]))
+        >>> found.x.round(decimals=2)
+        tensor([[0.6000, 0.8000]])
     """
 
     least: ClassVar[dict[str, float]] = {"damping": 0, "dense": 0, "krylov": 1, "rtol": 0}

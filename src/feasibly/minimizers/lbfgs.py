@@ -43,6 +43,12 @@ class LBFGS(Minimizer):
             descends whatever the type.
         pairs_on_host: Whether pairs are kept in the host's memory, and copied one by one to where
             the state is.
+
+    Example:
+        >>> search = feasibly.minimizers.LBFGS(steps=16, max_step=None)
+        >>> found = search(lambda x: (circle.residual(x), x), torch.tensor([[3.0, 4.0]]))
+        >>> found.x.round(decimals=2)
+        tensor([[0.6000, 0.8000]])
     """
 
     least: ClassVar[dict[str, float]] = {"memory": 1}
@@ -104,7 +110,15 @@ class LBFGS(Minimizer):
 @dataclass(frozen=True, repr=False)
 class WarmLBFGS(LBFGS):
     r"""L-BFGS that begins with the pairs that the run's last search has found, since the objective
-    changes little from one projection to the next. Outside of a run it is :class:`LBFGS`."""
+    changes little from one projection to the next. Outside of a run it is :class:`LBFGS`.
+
+    Example:
+        >>> search = feasibly.minimizers.WarmLBFGS(steps=16, max_step=None)
+        >>> residual, x = (lambda x: (circle.residual(x), x)), torch.tensor([[3.0, 4.0]])
+        >>> first = search(residual, x, state=search.init(x))
+        >>> search(residual, first.x + 0.1, state=first.state).x.norm().round(decimals=2)
+        tensor(1.)
+    """
 
     memory: int = 12
 

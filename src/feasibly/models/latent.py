@@ -41,6 +41,14 @@ class LatentDecoder:
     Raises:
         ConstraintError: If the decoder cannot be called.
         ValueError: If the chunk is empty.
+
+    Example:
+        >>> decoder = feasibly.LatentDecoder(torch.nn.Linear(2, 5), chunk=4)
+        >>> decoder(torch.zeros(3, 2)).shape
+        torch.Size([3, 5])
+        >>> sums = feasibly.Equality(lambda x: x.sum(dim=1), atol=1e-3)
+        >>> feasibly.Decoded(sums, decoder).residual(torch.zeros(3, 2)).shape
+        torch.Size([3, 1])
     """
 
     @typed

@@ -96,6 +96,12 @@ def wrap(
     Raises:
         DenoiserError: If the kind, the schedule or an option is wrong, or the self-test fails;
             the message says what to try.
+
+    Example:
+        >>> net = torch.nn.Linear(2, 2)  # stands for a network that predicts the noise
+        >>> model = feasibly.wrap(lambda x, t: net(x), "eps", feasibly.schedules.VP())
+        >>> model(torch.zeros(3, 2), torch.tensor(0.5)).mean.shape
+        torch.Size([3, 2])
     """
     _check_objects(net, kind, schedule, conditions)
     if is_on_hub(net):

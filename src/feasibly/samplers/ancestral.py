@@ -69,6 +69,11 @@ class Ancestral(Method):
         eta: The share of fresh noise in a prediction: 0 is DDIM, 1 is DDPM.
         order: The order of a prediction, 1 or 2.
         output: What to return; see :class:`Method`.
+
+    Example:
+        >>> result = feasibly.sample(denoiser, None, 64, (2,), method=feasibly.Ancestral(steps=16))
+        >>> result.samples.shape, result.evaluations.forward
+        (torch.Size([64, 2]), 17)
     """
 
     enforces = False

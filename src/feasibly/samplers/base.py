@@ -96,6 +96,11 @@ class Method(ABC):
 
     Raises:
         ValueError: If an option is out of range, or the method does not fit the problem.
+
+    Example:
+        >>> method = feasibly.Ancestral(steps=4, spacing="time")
+        >>> method.times().tolist()
+        [1.0, 0.75, 0.5, 0.25, 0.0]
     """
 
     enforces: ClassVar[bool] = True  # the constraint; else it is only reported

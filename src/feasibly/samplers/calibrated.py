@@ -138,6 +138,12 @@ class CalibratedPPR(Method):
         minimize: The minimizer of the last projection.
         eta: The share of fresh noise in a prediction.
         output: What to return; see :class:`Method`.
+
+    Example:
+        >>> method = feasibly.CalibratedPPR(steps=8)
+        >>> result = feasibly.sample(denoiser, circle, 4, (2,), method=method)
+        >>> result.samples.shape, bool(result.feasible.all())
+        (torch.Size([4, 2]), True)
     """
 
     space = "x_0"

@@ -43,6 +43,13 @@ class CDIM(Method):
         iterations: The most gradient steps :math:`K` at a level.
         c: How many standard deviations above its mean a residual may be.
         steps, eta, output: See :class:`Method`.
+
+    Example:
+        >>> total = feasibly.Linear([[1.0, 1.0]], [1.0], atol=0.5)
+        >>> method = feasibly.samplers.CDIM(steps=16)
+        >>> result = feasibly.sample(denoiser, total, 4, (2,), method=method, monitor=False)
+        >>> result.feasible.tolist()
+        [True, True, True, True]
     """
 
     lands = False

@@ -33,6 +33,12 @@ class CPS(Method):
         gamma_max: The largest coefficient :math:`\gamma_{\max}`.
         minimize: The minimizer of the penalised problem, without the network.
         steps, eta, output: See :class:`Method`.
+
+    Example:
+        >>> method = feasibly.samplers.CPS(steps=16)
+        >>> result = feasibly.sample(denoiser, circle, 4, (2,), method=method, monitor=False)
+        >>> result.feasible.tolist()
+        [True, True, True, True]
     """
 
     space = "x_0"

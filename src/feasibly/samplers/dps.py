@@ -38,6 +38,13 @@ class DPS(Method):
         zeta: The strength :math:`\zeta`.
         units: The units of :math:`\zeta`: "vp" or "state".
         steps, eta, output: See :class:`Method`.
+
+    Example:
+        >>> ring = feasibly.Equality(circle.residual, atol=0.5)  # since DPS ends near, not on it
+        >>> method = feasibly.DPS(steps=64, zeta=0.03)
+        >>> result = feasibly.sample(denoiser, ring, 16, (2,), method=method, monitor=False)
+        >>> result.samples.shape, bool(result.feasible.all())
+        (torch.Size([16, 2]), True)
     """
 
     lands = False

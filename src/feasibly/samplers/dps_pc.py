@@ -29,6 +29,13 @@ class DPSPC(DPS, PredictorCorrector):
         zeta, units: See :class:`DPS`.
         corrections, delta: See :class:`PredictorCorrector`.
         steps, eta, output: See :class:`Method`.
+
+    Example:
+        >>> ring = feasibly.Equality(circle.residual, atol=0.5)
+        >>> method = feasibly.samplers.DPSPC(steps=32, zeta=0.03)
+        >>> result = feasibly.sample(denoiser, ring, 4, (2,), method=method, monitor=False)
+        >>> result.feasible.tolist()
+        [True, True, True, True]
     """
 
     enforces = True

@@ -44,6 +44,13 @@ class ECI(Method):
         mixes: The number of corrections a step.
         resample: After how many interpolations the noise is sampled again; None for never.
         steps, output: See :class:`Method`.
+
+    Example:
+        >>> total = feasibly.Linear([[1.0, 1.0]], [1.0], atol=1e-3)
+        >>> method = feasibly.samplers.ECI(steps=16, mixes=2)
+        >>> result = feasibly.sample(denoiser, total, 4, (2,), method=method, monitor=False)
+        >>> result.feasible.tolist()
+        [True, True, True, True]
     """
 
     space = "x_0"

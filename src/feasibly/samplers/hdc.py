@@ -35,6 +35,12 @@ class HDC(Method):
         every: Project and resample when the number of steps left is a multiple of this.
         minimize: The minimizer of the projection, where the constraint has no closed form.
         steps, eta, output: See :class:`Method`.
+
+    Example:
+        >>> method = feasibly.samplers.HDC(steps=16)
+        >>> result = feasibly.sample(denoiser, circle, 4, (2,), method=method, monitor=False)
+        >>> result.feasible.tolist()
+        [True, True, True, True]
     """
 
     space = "x_0"

@@ -47,6 +47,13 @@ class MMPS(PredictorCorrector):
         iterations: The most iterations :math:`k` of the solver.
         rtol: The relative residual at which it stops.
         steps, eta, output: See :class:`Method`.
+
+    Example:
+        >>> total = feasibly.Linear([[1.0, 1.0]], [1.0], atol=0.5)
+        >>> method = feasibly.samplers.MMPS(steps=16, sigma_y=0.05)
+        >>> result = feasibly.sample(denoiser, total, 4, (2,), method=method, monitor=False)
+        >>> result.feasible.tolist()
+        [True, True, True, True]
     """
 
     enforces = True

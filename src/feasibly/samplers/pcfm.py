@@ -38,6 +38,12 @@ class PCFM(Method):
         minimize: The minimizer on the clean estimate.
         last: The minimizer of the last projection.
         steps, output: See :class:`Method`.
+
+    Example:
+        >>> method = feasibly.samplers.PCFM(steps=16)
+        >>> result = feasibly.sample(denoiser, circle, 4, (2,), method=method, monitor=False)
+        >>> result.feasible.tolist()
+        [True, True, True, True]
     """
 
     space = "x_0"

@@ -40,6 +40,12 @@ class PDM(Method):
         minimize: The minimizer of the projection; None for the constraint's closed form and,
             where it has none, `LBFGS()`.
         steps, output: See :class:`Method`.
+
+    Example:
+        >>> method = feasibly.samplers.PDM(steps=16, repeats=2)
+        >>> result = feasibly.sample(denoiser, circle, 4, (2,), method=method, monitor=False)
+        >>> result.feasible.tolist()
+        [True, True, True, True]
     """
 
     space = "x_t"

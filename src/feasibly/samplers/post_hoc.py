@@ -18,6 +18,12 @@ class PostHoc(Ancestral):
     Arguments:
         minimize: The minimizer of the projection.
         steps, eta, output: See :class:`Method`.
+
+    Example:
+        >>> method = feasibly.samplers.PostHoc(steps=16)
+        >>> result = feasibly.sample(denoiser, circle, 4, (2,), method=method, monitor=False)
+        >>> result.feasible.tolist()
+        [True, True, True, True]
     """
 
     enforces = True

@@ -50,6 +50,12 @@ class PPR(Method):
             in units of the data.
         eta: The share of fresh noise in a prediction.
         output: What to return; see :class:`Method`.
+
+    Example:
+        >>> method = feasibly.PPR(steps=16, minimize=feasibly.minimizers.GaussNewton(steps=2))
+        >>> result = feasibly.sample(denoiser, circle, 4, (2,), method=method)
+        >>> result.feasible.tolist()
+        [True, True, True, True]
     """
 
     space = "x_t"

@@ -27,6 +27,12 @@ class PredictorCorrector(Method):
         corrections: The number :math:`N` of corrections a step.
         delta: The size :math:`\delta \in (0, 1]` of a correction.
         steps, eta, output: See :class:`Method`.
+
+    Example:
+        >>> method = feasibly.samplers.PredictorCorrector(steps=8, corrections=2)
+        >>> result = feasibly.sample(denoiser, None, 4, (2,), method=method)
+        >>> result.samples.shape, result.evaluations.forward
+        (torch.Size([4, 2]), 25)
     """
 
     enforces = False

@@ -38,6 +38,12 @@ class ProximalLangevin(PredictorCorrector):
         minimize: The minimizer behind the map.
         corrections, delta: See :class:`PredictorCorrector`.
         steps, eta, output: See :class:`Method`.
+
+    Example:
+        >>> method = feasibly.samplers.ProximalLangevin(steps=16)
+        >>> result = feasibly.sample(denoiser, circle, 4, (2,), method=method, monitor=False)
+        >>> result.feasible.tolist()
+        [True, True, True, True]
     """
 
     enforces = True

@@ -79,6 +79,11 @@ class Rejection(CalibratedPPR):
         eta: The share of fresh noise in a prediction.
         output: What to return; see :class:`Method`.
         pilot: What the pilot has shown; None to sample it before the run.
+
+    Example:
+        >>> method = feasibly.samplers.Rejection(steps=8, level=0.5)
+        >>> feasibly.sample(denoiser, circle, 4, (2,), method=method).feasible.tolist()
+        [True, True, True, True]
     """
 
     one_target = True

@@ -47,6 +47,13 @@ class ReSample(HDC):
         minimize: The minimizer of the projections, where the constraint has no closed form.
         gamma, every: See :class:`HDC`.
         steps, eta, output: See :class:`Method`.
+
+    Example:
+        >>> quick = feasibly.minimizers.LBFGS(steps=8)
+        >>> method = feasibly.samplers.ReSample(steps=24, every=4, minimize=quick)
+        >>> result = feasibly.sample(denoiser, circle, 4, (2,), method=method, monitor=False)
+        >>> result.feasible.tolist()
+        [True, True, True, True]
     """
 
     differentiates = True

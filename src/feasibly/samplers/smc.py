@@ -130,6 +130,12 @@ class SMC(Method):
         minimize: The minimizer of the last projection.
         eta: The share of fresh noise in a prediction; not 0.
         output: What to return; see :class:`Method`.
+
+    Example:
+        >>> method = feasibly.SMC(steps=12, particles=2)
+        >>> result = feasibly.sample(denoiser, circle, 25, (2,), method=method, monitor=False)
+        >>> bool(result.feasible.all()), result.pareto_k < 0.7  # so the weights can be trusted
+        (True, True)
     """
 
     space = "x_t"

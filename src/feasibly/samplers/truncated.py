@@ -28,6 +28,13 @@ class TruncatedPPR(PPR):
     References:
         | Predict-Project-Renoise: Sampling Diffusion Models under Hard Constraints
         | (Rochman-Sharabi & Louppe, 2026), https://arxiv.org/abs/2601.21033
+
+    Example:
+        >>> disc = feasibly.Inequality(lambda x: x.square().sum(dim=1) - 1, atol=1e-3)
+        >>> method = feasibly.samplers.TruncatedPPR(steps=16)
+        >>> result = feasibly.sample(denoiser, disc, 4, (2,), method=method, monitor=False)
+        >>> result.feasible.tolist()
+        [True, True, True, True]
     """
 
     def kernel(

@@ -51,6 +51,13 @@ class TrustSampling(Method):
         quantile: The quantile of the calibration.
         bounds: The calibrated bound of each step; None to calibrate them before the run.
         steps, eta, output: See :class:`Method`.
+
+    Example:
+        >>> ring = feasibly.Equality(circle.residual, atol=0.5)  # it ends near, not on it
+        >>> method = feasibly.samplers.TrustSampling(steps=16)
+        >>> result = feasibly.sample(denoiser, ring, 4, (2,), method=method, monitor=False)
+        >>> result.feasible.tolist()
+        [True, True, True, True]
     """
 
     lands = False

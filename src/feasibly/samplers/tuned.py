@@ -46,6 +46,11 @@ class TunedPPR(PPR):
     a step. Up to 8 residual components are projected late, by Gauss-Newton. More are projected
     from high noise down, by L-BFGS. The arguments are those of :class:`PPR`; those that are None
     are chosen.
+
+    Example:
+        >>> plan = feasibly.plan(denoiser, circle, (2,), method=feasibly.TunedPPR(steps=8))
+        >>> type(plan.kernels[0].minimize).__name__  # for one residual component
+        'GaussNewton'
     """
 
     attempts = 4

@@ -41,6 +41,13 @@ class Blankets(nn.Module):
 
     Raises:
         ValueError: If the stride leaves frames out, or there is no such `stitch`.
+
+    Example:
+        >>> schedule = feasibly.schedules.VP()
+        >>> short = feasibly.oracles.Gaussian(torch.zeros(4), torch.eye(4), schedule)  # 4 frames
+        >>> long = feasibly.wrappers.Blankets(short, window=4, stride=2)
+        >>> long(torch.zeros(3, 10), torch.tensor(0.5)).mean.shape
+        torch.Size([3, 10])
     """
 
     @typed

@@ -34,6 +34,12 @@ class Chunked(nn.Module):
         chunk: How many members to run at a time.
         recompute: Whether to compute activations again. If not, only evaluations without a
             gradient take less memory.
+
+    Example:
+        >>> small = feasibly.Chunked(denoiser, chunk=2)
+        >>> x, t = torch.zeros(5, 2), torch.tensor(0.5)
+        >>> torch.equal(small(x, t).mean, denoiser(x, t).mean)  # by 2, 2 and 1 states
+        True
     """
 
     @typed

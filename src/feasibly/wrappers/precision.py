@@ -22,6 +22,11 @@ class MixedPrecision(nn.Module):
         denoiser: The denoiser, with single-precision weights.
         dtype: The half precision.
         sigma_min: The lowest noise level :math:`\sigma / \alpha` at which it is used.
+
+    Example:
+        >>> half = feasibly.MixedPrecision(denoiser, sigma_min=0.1)
+        >>> half(torch.zeros(3, 2), torch.tensor(0.5)).mean.dtype
+        torch.float32
     """
 
     schedule: Any
