@@ -39,6 +39,7 @@ exclude_patterns += ["gallery/*.py"]  # what the notebooks beside them are made 
 
 html_theme = "furo"
 html_title = "feasibly"
+html_logo = html_favicon = "static/logo.svg"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_math_renderer = "mathml"

@@ -14,6 +14,8 @@ from typing import Any
 from .records import ROOT, versions
 
 FOLDER = ROOT / "docs" / "gallery"
+HOME = FOLDER.parent / "index.md"
+"""The page that describes the pictures."""
 
 
 def names() -> list[str]:
@@ -37,7 +39,7 @@ def execute(name: str) -> None:
     Raises:
         ModuleNotFoundError: If the extra `docs` is not installed.
         nbclient.exceptions.CellExecutionError: If a cell of the example fails.
-        ValueError: If the example draws nothing.
+        ValueError: If the example draws nothing, or the home page does not describe its picture.
     """
     import jupytext
     import nbformat
@@ -61,6 +63,8 @@ def execute(name: str) -> None:
     pictures = []
     for i, cell in enumerate(book.cells):
         cell["id"] = f"{name}-{i}"
+        if "outputs" in cell:  # what a cell's last line returns is no picture of it
+            cell["outputs"] = [o for o in cell.outputs if o.output_type != "execute_result"]
         for output in cell.get("outputs", []):
             if picture := output.get("data", {}).get("image/png"):
                 pictures.append(picture)
@@ -68,5 +72,9 @@ def execute(name: str) -> None:
                 output["text"] = re.sub(r"(?m)^.*ipykernel_\d+/\d+\.py:\d+: ", "", output["text"])
     if not pictures:
         raise ValueError(f"{name} draws nothing.")
+    described = re.search(rf"!\[(.*)\]\(gallery/{name}\.png\)", HOME.read_text())
+    if described is None:
+        raise ValueError(f"{HOME} does not show {name}.png.")
+    cells(book)[-1].metadata["mystnb"] = {"image": {"alt": described[1]}}
     (FOLDER / f"{name}.png").write_bytes(base64.b64decode(pictures[-1]))
     nbformat.write(book, stored)

@@ -24,7 +24,7 @@ DEFAULT = "default"
 BASE = "PPR"
 """The label that others are set against: PPR in the library's settings."""
 
-TRUTH = "truth against itself"
+TRUTH = "two exact sample sets"
 """The label of two samples of the truth, scored against one another."""
 
 PRIOR = "prior, without constraint"

@@ -1,5 +1,5 @@
 # %% [markdown]
-# # A molecule with a fixed angle
+# # Shapes of a molecule at a fixed angle
 #
 # Alanine dipeptide has two backbone torsions. If phi is fixed at -70 degrees, which shapes can the
 # molecule take? The model is [a small diffusion model](../../experiments/priors/dipeptide.md) of

@@ -65,4 +65,5 @@ for ax, (title, x) in zip(axes, panels.items(), strict=True):
 figure.colorbar(axes[2].collections[0], ax=axes, label="expected return", shrink=0.8)
 
 # %% [markdown]
-# All samples have shares that sum to one to 1e-6 and none below zero.
+# All shares sum to one, and none is negative, to 1e-6. On the right, the expected return is 5 % as
+# well, which leaves a line. The samples on it have the distribution of the model on that line.

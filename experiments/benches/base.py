@@ -53,7 +53,7 @@ class Case(ABC):
         """Returns an ensemble's scores."""
 
     def truth(self, members: int) -> Record | None:
-        """Scores the truth against itself, where it is known."""
+        """Scores two exact sample sets against each other, where the truth is known."""
         return None
 
     def line(self, record: Record) -> str:

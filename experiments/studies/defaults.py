@@ -31,8 +31,8 @@ LEARNED = "learned"
 
 PARTS: Mapping[str, Callable[[Record], bool]] = {
     "all exact denoisers": lambda row: True,
-    "in use": lambda row: not row["held_out"],
-    "set aside": lambda row: row["held_out"],
+    "development": lambda row: not row["held_out"],
+    "held-out": lambda row: row["held_out"],
 }
 """The rows of several families, of problems that can be met."""
 
@@ -43,7 +43,7 @@ COLUMNS: Columns = {
     "std": ("std / exact, least to most", "{}"),
     "regret": ("regret, median / 90 %", "{}"),
     "evaluations": ("evaluations", "{}"),
-    "silent": ("silent misses", "{}"),
+    "silent": ("undetected failures", "{}"),
 }
 """*Sliced* is the sliced Wasserstein distance to the truth over that of the truth to itself,
 *regret* the default's over the best candidate's."""
@@ -62,9 +62,9 @@ HEAT: Columns = {
 
 def rows(records: Sequence[Record]) -> list[Record]:
     """Returns the table's rows: the default on each family, on all problems with exact denoisers,
-    on those that were not set aside, and on those that were.
+    on those of development, and on the held-out ones.
 
-    Problems without an exact distribution count as silent misses if nothing was said of them.
+    Problems without an exact distribution count as undetected failures if no run warned.
     """
     mine = [row for row in records if row["label"] == DEFAULT]
     best = _best([row for row in records if row["label"] not in (DEFAULT, TRUTH)])

@@ -71,8 +71,8 @@ def rows(records: Sequence[Record]) -> list[Record]:
     """Returns the rows of its table: of the rare modes, and of the others, each number."""
     found, records = [], [row for row in records if "ratio" in row]
     groups = {
-        f"{RARE}, in use": lambda row: row["family"] == RARE and not row["held_out"],
-        f"{RARE}, set aside": lambda row: row["family"] == RARE and row["held_out"],
+        f"{RARE}, development": lambda row: row["family"] == RARE and not row["held_out"],
+        f"{RARE}, held-out": lambda row: row["family"] == RARE and row["held_out"],
         "other problems": lambda row: row["family"] != RARE,
     }
     for name, belongs in groups.items():

@@ -103,7 +103,7 @@ def rows(tmp_path_factory):
 
 def test_records_say_how_far_an_ensemble_is_from_the_truth(rows):
     found = {(row["posterior"], row["label"]): row for row in rows if row["number"] == 0}
-    truth = found["gaussian-1", "truth against itself"]
+    truth = found["gaussian-1", "two exact sample sets"]
     assert truth["std"] == pytest.approx(1, abs=0.03)
     assert truth["knn"] == pytest.approx(0.5, abs=0.06)
     mine = found["gaussian-1", "PPR"]
@@ -119,7 +119,7 @@ def test_the_ideal_kernel_samples_the_empirical_posterior(rows):
             for row in rows
             if row["posterior"] == "empirical" and row["number"] == number
         }
-        truth, ideal = found["truth against itself"], found["ideal kernel"]
+        truth, ideal = found["two exact sample sets"], found["ideal kernel"]
         assert ideal["feasible"] == 1
         # 32 atoms and 512 samples: half the sum of |p - q| is 0.14 by chance, with a standard
         # deviation of 0.02

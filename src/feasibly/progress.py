@@ -88,8 +88,9 @@ class Progress:
         self._ends.append(self._ends[-1] if expected is None else self.done + expected)
         self._ends = [max(self._ends[k:]) for k in range(len(self._ends))]
         self._names.append(name)
+        self._words = ""
         if len(self._ends) == 2:  # a stage: others have another rate
-            self._since, self._before, self._words = self.clock(), self.done, ""
+            self._since, self._before = self.clock(), self.done
             self._due = -math.inf
         if self.live:  # a plain line waits for the work
             self.draw()
