@@ -251,14 +251,14 @@ def over_time(rows: Sequence[Record]) -> Figure:
 
 
 def by_hour(rows: Sequence[Record]) -> Figure:
-    """The CRPS of the northward wind and its spread over its skill, by hour, a column for each
-    kind of observation. An upper panel ends a third above the prior's own score, so that one
+    """The CRPS of the northward wind and its spread over its skill, by hour, a row for each kind
+    of observation. A left panel ends a third above the prior's own score, so that one
     member off the data does not hide the rest."""
     rows = [row for row in tables.split(rows) if row["observation"].endswith("/v")]
     kinds = grouped(rows, "observation")
-    figure = _figure(3 * len(kinds) + 0.5, 5.5)
-    above, below = figure.subplots(2, len(kinds), squeeze=False, sharex=True)
-    for ((kind,), here), upper, lower in zip(kinds.items(), above, below, strict=True):
+    figure = _figure(8, 1.9 * len(kinds) + 0.8)
+    axes = figure.subplots(len(kinds), 2, squeeze=False, sharex=True)
+    for ((kind,), here), (left, right) in zip(kinds.items(), axes, strict=True):
         top = None
         for i, label in enumerate(LEADING):
             crps, variance, skill = (
@@ -270,12 +270,14 @@ def by_hour(rows: Sequence[Record]) -> Figure:
             if label == PRIOR:
                 style |= {"color": "grey", "linestyle": "--"}
                 top = 4 / 3 * crps.max()
-            upper.plot(crps, **style)
+            left.plot(crps, **style)
             (members,) = {row["members"] for row in here if row["label"] == label}
-            lower.plot(np.sqrt((1 + 1 / members) * variance / skill), **style)
-        lower.axhline(1, color="black", linewidth=0.6)
-        upper.set(title=kind.rpartition("/")[0], ylabel="CRPS of v (m/s)", ylim=(0, top))
-        lower.set(xlabel="hour", ylabel="spread / skill of v", ylim=(0, 2))
+            right.plot(np.sqrt((1 + 1 / members) * variance / skill), **style)
+        right.axhline(1, color="black", linewidth=0.6)
+        left.set(title=kind.rpartition("/")[0], ylabel="CRPS of v (m/s)", ylim=(0, top))
+        right.set(ylabel="spread / skill of v", ylim=(0, 2))
+    for ax in axes[-1]:
+        ax.set_xlabel("hour")
     _legend(figure)
     return figure
 
@@ -548,9 +550,11 @@ def posteriors(records: Sequence[Record]) -> Figure:
     """Two parameters of the first observation of each task: the reference of sbibm, which must be
     installed, next to samples of the default."""
     shown = [row for row in records if "theta" in row]
-    figure = _figure(2.6 * len(shown), 5.2)
-    axes = figure.subplots(2, len(shown), squeeze=False)
-    for column, row in zip(axes.T, shown, strict=True):
+    lines = math.ceil(len(shown) / 4)
+    figure = _figure(9, 4.4 * lines)
+    parts = figure.subfigures(lines, 1, squeeze=False)[:, 0]
+    pairs = [part.subplots(2, 4) for part in parts]
+    for column, row in zip(np.concatenate(pairs, axis=1).T, shown, strict=False):
         task = sbi.TASKS[row["task"]]
         first = 2 if row["task"] == "slcp" else 0  # of which there are four modes
         mine = unpack(row["theta"], (-1, task.parameters))
@@ -564,8 +568,9 @@ def posteriors(records: Sequence[Record]) -> Figure:
             ax.set_xticks([])
             ax.set_yticks([])
         column[0].set_title(row["task"].replace("_", " "), fontsize=9)
-    axes[0, 0].set_ylabel("reference")
-    axes[1, 0].set_ylabel("default")
+    for pair in pairs:
+        pair[0, 0].set_ylabel("reference")
+        pair[1, 0].set_ylabel("default")
     return figure
 
 
