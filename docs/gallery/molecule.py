@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Shapes of a molecule at a fixed angle
 #
-# Alanine dipeptide has two backbone torsions. If phi is fixed at -70 degrees, which shapes can the
-# molecule take? The model is [a small diffusion model](../../experiments/priors/dipeptide.md) of
+# Alanine dipeptide has two backbone torsions, phi (C-N-CA-C) and psi (N-CA-C-N). If phi is fixed
+# at -70 degrees, which shapes can the molecule take? The model is [a small diffusion model](../../experiments/priors/dipeptide.md) of
 # its ten heavy atoms, trained on frames of molecular dynamics.
 
 # %%
@@ -57,6 +57,6 @@ ax.set(xlabel="psi (degrees)", ylabel="density", xticks=range(-180, 181, 90))
 ax.legend(loc="upper left")
 
 # %% [markdown]
-# All four molecules have the same phi, to a millionth of a radian, and psi has the distribution of
-# the frames. [The full measurement](../molecule.md) also fixes the bond lengths, where the default
+# All four molecules have the same phi, to a millionth of a radian. The distribution of psi is that
+# of the frames within the sampling error, though only just. [The full measurement](../molecule.md) also fixes the bond lengths, where the default
 # is less accurate, and warns.

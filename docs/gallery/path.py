@@ -45,4 +45,4 @@ for ax, (title, x) in zip(axes, panels.items(), strict=True):
 # %% [markdown]
 # Start and goal are equalities, which no path of the model satisfies by itself, and the obstacles
 # are an inequality. See [trajectories](../pages/trajectories.py) for other methods on this
-# problem, and [an arm](../arm.md) for the same in seven joints.
+# problem, and [an arm](../arm.md) for the same task with seven joints.

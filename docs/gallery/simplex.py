@@ -66,4 +66,4 @@ figure.colorbar(axes[2].collections[0], ax=axes, label="expected return", shrink
 
 # %% [markdown]
 # All shares sum to one, and none is negative, to 1e-6. On the right, the expected return is 5 % as
-# well, which leaves a line. The samples on it have the distribution of the model on that line.
+# well, which leaves a segment, and the samples follow the model's density on it.

@@ -59,7 +59,7 @@ axes[0, 0].plot((lon + 0.5) * 5.625, (lat + 0.5) * 5.625 - 90, "k.", markersize=
 # %% [markdown]
 # The samples agree with the stations: chi-square per observed value is about one. They differ
 # where there are no stations, and there the error of their mean is largest too. The run warns that
-# it cannot vouch for the spread, because there are 123 observed values. With stations at four
+# means and spreads may be off, because there are 123 observed values. With stations at four
 # times of [four days](../weather.md#noisy-stations), spread / skill was 1.05 to 1.14.
 #
 # See [weather stations](../pages/stations.py) for a table of reports at four times of day, and for

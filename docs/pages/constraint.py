@@ -11,9 +11,10 @@
 # %% [markdown]
 # # Your constraint
 #
-# A constraint is a function of the samples that is zero where the constraint holds. Its value is
-# the *residual* $r(x)$, and the sum of its squares is the *violation*, $c(x) = \sum_i r_i(x)^2$. A
-# sample is feasible if its violation is at most the *tolerance*.
+# How do you state a hard constraint? Write a function of the samples that is zero where the
+# constraint holds. Its value is the *residual* $r(x)$, and the sum of its squares is the
+# *violation*, $c(x) = \sum_i r_i(x)^2$. A sample is feasible if its violation is at most the
+# *tolerance*.
 
 # %%
 import matplotlib.pyplot as plt
@@ -35,8 +36,8 @@ denoiser = priors.load("checkerboard")
 # | several constraints at once | `Composite([a, b])` |
 # | another $y$ for each sample | `EachMember(constraint, targets)` |
 #
-# The function receives all samples at once, with shape (B, *), and returns (B, ...). Each residual
-# must depend on its own sample only.
+# The function receives all samples at once, with shape (B, *), and returns (B, ...). The residual
+# of a sample must depend on that sample only. Here are four constraints on the same model:
 
 
 # %%
@@ -62,14 +63,14 @@ for ax, (name, constraint) in zip(axes, examples.items(), strict=True):
 plt.show()
 
 # %% [markdown]
-# Given an inequality, samples in the interior keep the model's distribution, and few lie on the
-# boundary ([how few](../default.md)).
+# *Each panel shows the feasible samples of one constraint.* Given an inequality, samples in the
+# interior keep the model's distribution, and few lie on the boundary ([how few](../default.md)).
 #
 # ## Noisy measurements
 #
-# For a measurement with errors, pass their standard deviation as `noise`: one number, one for each
-# component, or a covariance matrix. The samples then follow the posterior. Noisy measurements and
-# exact constraints can be combined.
+# For a noisy measurement, pass the standard deviation of its errors as `noise`: one number, one
+# for each component, or a covariance matrix. The samples then follow the posterior. You can
+# combine noisy measurements and exact constraints:
 
 # %%
 measured = feasibly.Observation(lambda x: x[:, 0], torch.tensor(0.8), noise=0.1)
@@ -78,17 +79,17 @@ both = feasibly.Composite([measured, circle])
 print(feasibly.sample(denoiser, both, 64, shape=(2,), seed=0))
 
 # %% [markdown]
-# *Chi-square a value* is the mean squared misfit, in units of the measurement errors. Over many
-# components it averages one; for a single component it can be any number. `feasible` refers to the
-# exact part only. In a `Composite` each part is divided by its own tolerance, so that the whole
-# has the tolerance 1. Methods that cannot handle noise refuse it. See also the
-# [accuracy](../noise.md), and [Stations](stations.py) for tables of reports.
+# *Chi-square per observed value* is the mean squared misfit, in units of the measurement errors.
+# Over many components it averages one; for a single component it can be any number. `feasible`
+# refers to the exact part only. In a `Composite` each part is divided by its own tolerance, so
+# that the whole has the tolerance 1. Methods that cannot handle noise refuse it. See also the
+# [accuracy](../noise.md), and [Stations](stations.py) for tables of measurements.
 #
 # ## Built-in constraints, and physical units
 #
 # Masks, integrals, energies, divergence, spectra, obstacles and [more](../api/constraints.md) are
-# built in. Most models work on standardised data: state the constraint in physical units, and
-# convert it by `in_units`.
+# built in. Most models work on standardised data. State the constraint in physical units, and
+# convert it by `in_units`:
 
 # %%
 field = torch.randn(1, 24, 24, generator=torch.Generator().manual_seed(0))
@@ -108,13 +109,13 @@ for name, constraint in wanted.items():
 # The tolerance bounds a **sum of squares**. If each of $m$ residual components may be off by $e$,
 # pass `tolerance = m * e**2`, or bound every component by `atol=e` instead.
 #
-# * **Too small.** float32 resolves numbers of size $s$ to about $10^{-6} s$, so that a tolerance
-#   below $m (10^{-6} s)^2$ cannot be met. If you need less, sample with `dtype=torch.float64`.
+# * **Too small.** float32 resolves numbers of size $s$ to about $10^{-6} s$, so a tolerance below
+#   $m (10^{-6} s)^2$ cannot be met. If you need less, sample with `dtype=torch.float64`.
 # * **Too large.** Samples stop as soon as they are within the tolerance, and gather at the edge of
 #   the allowed band.
 #
-# Here the residual of a circle is the difference of two large numbers. In float32, samples count
-# as feasible that are not, and the run warns.
+# Here the residual of a circle is the difference of two large numbers. In float32, rounding makes
+# samples count as feasible that are not, and the run warns.
 
 
 # %%
@@ -132,8 +133,9 @@ for dtype in (torch.float32, torch.float64):
 # %% [markdown]
 # ## Mistakes that are caught
 #
-# The residual is differentiated. Square roots and norms have the derivative NaN at zero, and
-# `torch.where` does not hide it. A run first tests the constraint on two samples.
+# Before sampling, a run tests the constraint on two samples. Note that the residual is
+# differentiated: square roots and norms have the derivative NaN at zero, and `torch.where` does
+# not hide it.
 
 # %%
 mistakes = {
@@ -155,5 +157,5 @@ for name, constraint in mistakes.items():
 # A function without derivatives, such as another program, can be wrapped in `BlackBox`. A gradient
 # then takes two evaluations for each element of a sample.
 #
-# Whether your model can satisfy the constraint shows only in a run: [Read the report](report.py).
+# Only a run shows whether your model can satisfy the constraint: [Read the report](report.py).
 # [Can I trust it?](trust.py) tests the sampler.

@@ -11,8 +11,8 @@
 # %% [markdown]
 # # Extending feasibly
 #
-# A constraint, a method and an experiment are one class or one object each. This page writes one
-# of each and runs them, and the last section says where the files go.
+# How do you add your own constraint, method or experiment? Each is one class or one object. This
+# page writes one of each and runs them, and the last section says where the files go.
 #
 # To run this page elsewhere, put {download}`small.py` next to it.
 
@@ -40,9 +40,9 @@ sys.path.insert(0, str(Path(feasibly.__file__).parents[2]))  # for the experimen
 # ## A constraint
 #
 # Write `residual`, a function from (B, *) to (B, m), and accept a tolerance. Nothing else is
-# required. Some methods use a `projection` in closed form; if the residual is affine, the line
-# `linear = True` provides it. The property `equalities` is the equality part of the constraint:
-# all of it by default, and None for an inequality.
+# required, but two additions help. Some methods use a `projection` in closed form, which the line
+# `linear = True` provides for an affine residual. The property `equalities` is the equality part
+# of the constraint: all of it by default, and None for an inequality.
 
 
 # %%
@@ -74,7 +74,7 @@ print(f"{int(result.feasible.sum())} of 64 feasible")
 
 # %% [markdown]
 # Write two tests for every constraint: the residual is zero for a feasible sample, and its
-# gradient agrees with finite differences.
+# gradient agrees with finite differences. The second is one line:
 
 # %%
 x = torch.randn(4, 2, dtype=torch.float64, requires_grad=True)
@@ -84,9 +84,9 @@ print(torch.autograd.gradcheck(constraint.residual, x))
 # ## A method
 #
 # Write a frozen dataclass with a `step`, which moves states from time t to time s, and returns
-# them with the clean estimates from which they were made. Call `predict` and `renoise` as you need
-# them. The run adds everything else: the loop, seeds, attempts, batches, counts and error
-# messages. The class attributes are the method's row in the table of methods.
+# them with the clean estimates from which they were made. In it, call `predict` and `renoise` as
+# you need them. The run adds everything else: the loop, seeds, attempts, batches, counts and error
+# messages. The class attributes describe the method in the [table of methods](../methods.md).
 
 
 # %%
@@ -124,7 +124,8 @@ print(feasibly.sample(denoiser, constraint, 64, shape=(2,), method=method))
 
 # %% [markdown]
 # Test it where the answer is known. For a Gaussian prior and a linear constraint the constrained
-# distribution is Gaussian, and the spread of the free directions should be 1.
+# distribution is Gaussian, and the spread of the directions that the constraint leaves free should
+# be 1.
 
 # %%
 gaussian = feasibly.oracles.Gaussian(torch.zeros(8), torch.eye(8), feasibly.schedules.LogLogit())
@@ -141,9 +142,10 @@ for name, method in methods.items():
 #
 # ## An experiment
 #
-# A *study* is a question, together with the samplers that answer it. A *bench* is a problem as
-# studies see it: settings, references and scores. Together they produce records, one line of JSON
-# for each setting, and a table. An interrupted run continues where it stopped.
+# An experiment combines two objects. A *study* is a question and the samplers that answer it. A
+# *bench* is the problem: its settings, references and scores. Running a study writes one JSON
+# record for each setting, from which a table is made. An interrupted run continues where it
+# stopped.
 
 # %%
 from experiments import records, tables

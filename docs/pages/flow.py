@@ -12,13 +12,15 @@
 # # Flow models
 #
 # A flow-matching model predicts a velocity $v$ instead of the noise. Can you constrain it in the
-# same way? Yes: its path is $x_s = s \, x_0 + (1 - s) \, \epsilon$. If noise and data were paired
-# independently, the posterior mean is $x_s + (1 - s) \, v$. `wrap` therefore makes a denoiser of
-# the model, and every method and every constraint works as before.
+# same way? Yes: `wrap` makes a denoiser of it, and every method and every constraint works as
+# before.
 #
-# This page uses a flow-matching prior for the paths of [Trajectories](trajectories.py).
+# The reason is that a flow mixes a clean sample and noise, $x_s = s \, x_0 + (1 - s) \, \epsilon$.
+# If noise and data were paired independently in training, the mean of $x_0$ given $x_s$ is
+# $x_s + (1 - s) \, v$.
 #
-# To run this page elsewhere, put {download}`small.py` next to it.
+# This page uses a flow-matching prior for the paths of [Trajectories](trajectories.py). To run it
+# elsewhere, put {download}`small.py` next to it.
 
 # %%
 import warnings
@@ -35,8 +37,8 @@ from feasibly.samplers import ECI, HDC, PCFM
 # %% [markdown]
 # ## The prior
 #
-# The network is called as `net(s, x)`, with noise at s = 0 and data at s = 1, as in torchcfm. The
-# loss is that of conditional flow matching, with noise and data paired independently.
+# The network is called as `net(s, x)`, with noise at s = 0 and data at s = 1, as in torchcfm. It
+# is trained by conditional flow matching, with noise and data paired independently.
 
 # %%
 POINTS, STEP = 24, 0.14
@@ -72,7 +74,7 @@ denoiser = feasibly.wrap(network, "torchcfm", data=data[:512])
 print(denoiser)
 
 # %% [markdown]
-# If the network is called as `net(x, s)`, its kind is `"flow_matching"`. State another path by
+# If your network is called as `net(x, s)`, its kind is `"flow_matching"`. State another path by
 # `schedule=Flow(A, S)`, or by the path or matcher of the library itself. Flows that run from data
 # to noise, as in diffusers, are read from their scheduler.
 #
@@ -132,9 +134,8 @@ compare(
 
 # %% [markdown]
 # All paths end at the goal and avoid the obstacles. PPR projects through the network, and bends
-# the paths early. HDC moves points the shortest way, out of a disc or to the goal, and thereby
-# gives up the constant speed. PCFM keeps its initial noise, which sends some paths elsewhere, so
-# that it bends them at their ends.
+# the paths early. HDC moves points the shortest way, and thereby gives up the constant speed. PCFM
+# keeps its initial noise, which sends some paths elsewhere, so that it bends them at their ends.
 #
 # ## Methods made for flows
 #
@@ -158,9 +159,9 @@ compare(
 #
 # ## Which flows are supported
 #
-# Renoising samples the Gaussian path around a clean sample. This is the path of training only if
-# noise and data were paired independently, and if the noise was white. `wrap` warns of
-# optimal-transport pairs, and refuses other noise.
+# Renoising adds Gaussian noise to a clean sample. This matches training only if noise and data
+# were paired independently, and if the noise was white. `wrap` warns of optimal-transport pairs,
+# and refuses other noise.
 
 # %%
 with warnings.catch_warnings(record=True) as caught:

@@ -12,14 +12,12 @@
 # # Fluid
 #
 # The velocity of an incompressible fluid is known at twenty-four points. What does the rest of the
-# field look like? A diffusion model knows how turbulence looks, while the divergence and the
+# field look like? A diffusion model knows how turbulence looks, while zero divergence and the
 # observations are constraints.
 #
-# This page makes the data, trains a small prior, and samples. It names PPR, the paper's method;
-# leave out `method` for the default. The weights are stored next to the page; without them,
-# training takes five minutes on one core.
-#
-# To run this page elsewhere, put {download}`small.py` next to it.
+# This page names PPR (Predict-Project-Renoise), the paper's method; leave out `method` for the
+# default. The weights of the prior are stored next to the page; without them, training takes five
+# minutes on one core. To run this page elsewhere, put {download}`small.py` next to it.
 
 # %%
 import math
@@ -39,10 +37,10 @@ from feasibly.samplers import PostHoc
 # %% [markdown]
 # ## The data
 #
-# The data are two-dimensional turbulence on a periodic square. A spectral solver integrates the
-# vorticity equation on 48 x 48 points, with viscosity, drag, and random forcing on a ring of
-# wavenumbers. The snapshots keep the waves that 24 x 24 points resolve, so that they are free of
-# divergence.
+# The data are two-dimensional turbulence on a periodic square. A pseudo-spectral solver integrates
+# the vorticity equation on 48 x 48 points, with viscosity, drag, and random forcing on a ring of
+# wavenumbers. The snapshots keep the wavenumbers that 24 x 24 points resolve, so that they are
+# free of divergence.
 #
 # ```{literalinclude} small.py
 # :language: python
@@ -82,8 +80,8 @@ def loss(x: Tensor) -> Tensor:
 kept("fluid", network, lambda steps: fit(network, loss, sample, steps, batch=16), steps=2400)
 
 # %% [markdown]
-# Look at samples of the prior before you constrain it. The top row shows the vorticity of the
-# data, and the bottom row that of samples.
+# Look at samples of the prior before you constrain it. The vorticity of the data is above, that of
+# samples below.
 
 # %%
 H = 2 * math.pi / 24
@@ -116,8 +114,8 @@ plt.show()
 #
 # The velocity is known at twenty-four points of a field that the prior has not seen (48 numbers),
 # and the divergence is zero everywhere (576 numbers). The tolerances allow an error of 0.01
-# standard deviations at each point, and a mean squared divergence of 1e-6. For comparison, the
-# mean squared vorticity is about 10.
+# standard deviations at each point, and a mean squared divergence of 1e-6, where the mean squared
+# vorticity is about 10.
 
 # %%
 truth = test[0]
@@ -159,14 +157,14 @@ show(axes[4], post_hoc.samples[0], "post-hoc projection")
 plt.show()
 
 # %% [markdown]
-# Both are feasible. However, the post-hoc projection changes its samples at the twenty-four points
+# Both are feasible, but the post-hoc projection changes its samples at the twenty-four points
 # only: it leaves spikes that no fluid has, and a wrong flow between them. PPR uses the prior to
 # carry the observations to the rest of the field.
 #
 # ## How accurate is it?
 #
-# Because the truth is known here, we can measure the error of single samples and of their mean
-# (skill), and how far the samples are apart (spread). A constant guess of zero has an error of 1.
+# Because the truth is known here, we can measure the error of single samples, that of their mean
+# (skill), and how far apart the samples are (spread). A constant guess of zero has an error of 1.
 
 # %%
 reference = truth[None, None]  # one case, one time
@@ -182,14 +180,12 @@ for name, run in {"PPR": result, "post-hoc projection": post_hoc}.items():
     print(f"{name:>20}: " + ", ".join(f"{k} {v.item():.2f}" for k, v in scores.items()))
 
 # %% [markdown]
-# PPR's samples are close to the truth, but too close to one another: spread over skill is well
-# below 1. [Read the report](report.py#spread-and-skill) explains why. Do not take error bars from
-# this ensemble.
+# PPR's samples are close to the truth, but too close to one another: spread / skill is well below
+# 1, for [this reason](report.py#spread-and-skill). Do not take error bars from this ensemble.
 #
 # ## Does the spectrum agree?
 #
-# A spectrum shows what the eye may miss. The next figure has the energy at each wavenumber,
-# averaged over fields.
+# A spectrum shows what the eye may miss: the energy at each wavenumber, averaged over fields.
 
 # %%
 figure, ax = plt.subplots(figsize=(5.5, 3.4), layout="constrained")

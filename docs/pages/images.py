@@ -12,12 +12,12 @@
 # # Images: in-painting, brightness, symmetry
 #
 # Can you complete half of an image, set its brightness, or ask for symmetry, without training a
-# model for each task? Here the model is a diffusion model of handwritten digits with 8 x 8 pixels,
-# in a folder as diffusers writes it. It is small because it is trained on this page; a large one
-# works in the same way. The page names PPR, the paper's method; leave out `method` for the
-# default.
+# model for each task? Yes: each task is a constraint on the same model.
 #
-# To run this page elsewhere, put {download}`small.py` next to it.
+# The model is a diffusion model of handwritten digits with 8 x 8 pixels, in a folder as diffusers
+# writes it. It is small because it is trained here; a large one works in the same way. The page
+# names PPR, the paper's method; leave out `method` for the default. To run it elsewhere, put
+# {download}`small.py` next to it.
 
 # %%
 import matplotlib.pyplot as plt
@@ -49,8 +49,8 @@ train.shape, f"standard deviation {train.std():.2f}"
 # %% [markdown]
 # ## The prior
 #
-# A `UNet2DModel` predicts the noise, with a `DDPMScheduler`. `save_pretrained` of both writes the
-# folder that feasibly reads.
+# A `UNet2DModel` predicts the noise, with a `DDPMScheduler`. The `save_pretrained` of both writes
+# the folder that feasibly reads.
 
 # %%
 FOLDER = WEIGHTS / "digits"
@@ -96,9 +96,9 @@ print(denoiser)
 #
 # ## Do samples look like digits?
 #
-# There is no formula for "looks like a digit". Two checks help: the distance to the nearest
-# training image, and the verdict of a classifier. *Near* means within the distance of 99 % of the
-# held-out images.
+# There is no formula for "looks like a digit", but two checks help: the distance to the nearest
+# training image, and a classifier. *Near* means within the distance of 99 % of the held-out
+# images.
 
 # %%
 neighbours = KNeighborsClassifier(5).fit(train.flatten(1).numpy(), labels[:-360].numpy())
@@ -140,8 +140,8 @@ report("prior", free)
 # %% [markdown]
 # ## In-painting
 #
-# The upper half of an image is known, to a fifth of a grey level. The standard deviation of the
-# data is 0.75 and not 1, so we scale the noise level at which PPR starts to project.
+# The upper half of an image is known, to a fifth of a grey level. PPR begins to project at a noise
+# level, `sigma_max`, that we scale because the standard deviation of the data is 0.75 and not 1.
 
 # %%
 known = torch.zeros(shape, dtype=torch.bool)
@@ -161,9 +161,8 @@ for index in range(short(3, 1)):
 show(rows)
 
 # %% [markdown]
-# The completions continue the strokes of the known half. They differ little from one another,
-# because half of 64 pixels leaves little open, and because PPR's spread is too narrow ([Read the
-# report](report.py#spread-and-skill)).
+# The completions continue the strokes of the known half. They differ little, because half of 64
+# pixels leaves little open, and because PPR's [spread is too narrow](report.py#spread-and-skill).
 #
 # A post-hoc projection paints the known half over a finished image. If the halves belong to
 # different digits, they do not meet.
@@ -177,8 +176,8 @@ show({"post-hoc projection": painted.samples, "PPR": run.samples})
 # %% [markdown]
 # ## Brightness
 #
-# The brightness is a single number, the mean of all pixels. In the data it is -0.39 and varies
-# little. We ask for less ink and for more.
+# The brightness is the mean of all pixels. In the data it is -0.39 and varies little. We ask for
+# less ink and for more.
 
 # %%
 print(f"data: mean {train.mean():.2f}, spread {train.mean(dim=(1, 2, 3)).std():.2f}")
@@ -193,8 +192,8 @@ show(rows)
 # %% [markdown]
 # ## Symmetry
 #
-# Any differentiable function can be a constraint. Here the right half must be the mirror image of
-# the left half, which gives 32 residual components.
+# Any differentiable function can be a constraint. Here the right half must mirror the left half,
+# which gives 32 residual components.
 
 
 # %%
@@ -216,9 +215,8 @@ show({"PPR": run.samples, "post-hoc projection": mirrored.samples})
 # ## What to know
 #
 # * Nothing is clipped. A scheduler's `step` often clips the estimate to [-1, 1], but the wrapped
-#   network does not, because a clipped estimate has no gradient. If pixels must stay within that
+#   network does not, because a clipped estimate has no gradient. If pixels must stay in that
 #   range, add `Bounds(-1, 1, tolerance)`.
-# * A latent model needs the constraint behind its decoder, see [Your
-#   model](model.py#models-of-latents).
+# * A latent model needs the constraint [behind its decoder](model.py#models-of-latents).
 # * The prior was trained for minutes on 1437 images of 8 x 8 pixels. It may reproduce images that
 #   it has memorised, which the distances above do not show.

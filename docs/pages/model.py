@@ -11,9 +11,9 @@
 # %% [markdown]
 # # Your model
 #
-# feasibly needs one thing from a model: the mean of the clean sample, given a noisy one. Most
-# networks predict something else, such as the noise, a velocity or a score. `feasibly.wrap`
-# translates.
+# How do you use your own network? feasibly needs one thing from a model: the mean of the clean
+# sample, given a noisy one. Most networks predict something else, such as the noise, a velocity or
+# a score, and `feasibly.wrap` converts it.
 #
 # Here a shipped prior plays the part of your network. It predicts the noise, with the schedule of
 # DDPM.
@@ -38,8 +38,8 @@ def network(x_t, t):
 # %% [markdown]
 # ## Wrap it
 #
-# State what the network predicts and with which schedule it was trained, and check what the
-# printed result assumes.
+# State what the network predicts and with which schedule it was trained, and check the assumptions
+# in the printed result.
 
 # %%
 denoiser = feasibly.wrap(network, "eps", schedule=VP())
@@ -84,20 +84,20 @@ for name, options in wrong.items():
 # ## The scale of your data
 #
 # Data need not be standardised, but the noise levels must fit them: the lowest should be at most a
-# fifth of each channel's standard deviation, and the highest at least five times that. A run,
-# `wrap(..., data=)` and `check` name a channel that does not fit. (A channel is an index of a
-# sample's first axis.)
+# fifth of each channel's standard deviation, and the highest at least five times that standard
+# deviation. (A channel is an index of a sample's first axis.) A run, `wrap(..., data=)` and
+# `check` name a channel that does not fit.
 #
-# * **A mean far from zero** is estimated by `feasibly.sample`, for each sample under its own
+# * **A mean far from zero** is estimated by `feasibly.sample`, for each sample given its own
 #   conditions. If you pass `data`, or `mean` and `scale`, a run starts from those, and the highest
 #   noise may then be as low as twice the standard deviation.
-# * **Channels of different scale** are sampled in units of each.
+# * **Channels of different scale** are each sampled in their own units.
 # * **Centred data**, such as molecules whose atoms have mean zero, are recognised in `data`, and
 #   states are projected onto such samples. Without `data`, pass `project=lambda x: x - x.mean(1,
 #   keepdim=True)`.
 # * **Padding** needs `project=lambda x: mask * x`. Otherwise padded elements keep their noise.
-# * **Periodic coordinates**, such as angles, come out right up to whole periods. State the
-#   constraint through sines and cosines.
+# * **Periodic coordinates**, such as angles, are right up to whole periods. State the constraint
+#   through sines and cosines.
 
 # %%
 molecule = torch.randn(64, 5, 3, generator=torch.Generator().manual_seed(0))
@@ -119,8 +119,8 @@ print(result.samples.mean(dim=1).abs().max(), int(result.feasible.sum()), "of 64
 # %% [markdown]
 # ## Labels and context
 #
-# Pass class labels or context as `conditions`, with one row for each sample, or one row for all.
-# This network is conditioned on a shift of the board, which is ten for half of the samples.
+# Pass class labels or context as `conditions`: one row for each sample, or one row for all. This
+# network is conditioned on a shift of the board, which is ten for half of the samples.
 
 
 # %%
@@ -138,8 +138,8 @@ print(result.samples[:32].mean(dim=0), result.samples[32:].mean(dim=0))
 # %% [markdown]
 # ## Models of latents
 #
-# If the model generates latents, state the constraint on decoded samples. Any differentiable
-# function can decode. For the autoencoder of a diffusers pipeline, use
+# If the model generates latents, state the constraint on decoded samples. The decoder can be any
+# differentiable function. For the autoencoder of a diffusers pipeline, use
 # `feasibly.LatentDecoder(vae)`.
 
 
@@ -183,8 +183,8 @@ print(feasibly.sample(Normal(), sphere, 64, shape=(2,)))
 #
 # * **Discrete steps.** If a network knows integer steps only and rounds its time, the samples are
 #   right up to the spacing of these steps. With a thousand steps, no difference was measured.
-# * **Precision.** Weights in half precision change the estimate by about 0.001, so that no sample
-#   meets a tight tolerance. `feasibly.MixedPrecision(denoiser)` uses bfloat16 at high noise only.
+# * **Precision.** Weights in half precision change the estimate by about 0.001, so no sample meets
+#   a tight tolerance. `feasibly.MixedPrecision(denoiser)` uses bfloat16 at high noise only.
 # * **Compilation.** Networks from `torch.compile` work. Because a step takes several backward
 #   passes, first `import torch._functorch.config` and set `torch._functorch.config.donated_buffer
 #   = False`.

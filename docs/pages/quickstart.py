@@ -11,7 +11,8 @@
 # %% [markdown]
 # # Quick start
 #
-# This page samples a model of points in the plane, given that the points lie on a circle.
+# How do you sample a model under a hard constraint? This page samples points in the plane, given
+# that they lie on a circle.
 #
 # ## Install
 #
@@ -27,8 +28,8 @@
 #
 # You need two things:
 #
-# * A **denoiser**, made from a pretrained model. This one is shipped with the package, and was
-#   trained on points of a checkerboard.
+# * A **denoiser**: a pretrained model that estimates the clean sample from a noisy one. This one
+#   is shipped with the package, and was trained on points of a checkerboard.
 # * A **constraint**: a function that is zero where the constraint holds, and a tolerance. The
 #   function receives all samples at once, with shape (B, 2), and returns one number for each.
 
@@ -49,22 +50,20 @@ print(result)
 
 # %% [markdown]
 # `feasibly.sample` chooses a method and its settings, and says why. [Read the report](report.py)
-# explains each of these lines.
+# explains each printed line.
 #
 # * `result.samples` holds the samples, with shape (256, 2).
 # * `result.feasible` marks the samples that meet the constraint within the tolerance.
 # * `result.plausible` marks the samples that look like data to the model.
 #
 # A terminal or a notebook shows the progress, and the expected cost if it is more than ten
-# seconds. `progress=True` shows both elsewhere, for example in the log of a job.
-# `feasibly.plan(denoiser, circle, shape=(2,)).estimate(256)` returns the cost of 256 samples
-# without drawing them.
+# seconds. In a job's log, pass `progress=True`. `feasibly.plan(denoiser, circle,
+# shape=(2,)).estimate(256)` returns the cost of 256 samples without drawing them.
 #
 # ## Look
 #
-# Feasible samples must also look like the model's data. A *post-hoc projection* shows the
-# difference: it samples without the constraint, and then moves each sample to a feasible point
-# nearby.
+# Feasible samples must also look like the model's data. A *post-hoc projection*, which moves
+# unconditional samples to feasible points nearby, shows the difference. This run gives a warning.
 
 # %%
 import matplotlib.pyplot as plt
@@ -82,8 +81,8 @@ for ax, (name, run) in zip(axes, runs.items(), strict=True):
 plt.show()
 
 # %% [markdown]
-# The warning is right: a quarter of the projected samples do not look like data. Here the board is
-# known, so we can count the samples that lie on it.
+# The warning is right: a quarter of the projected samples do not look like data. Here we know the
+# board, so we can count the samples that lie on it.
 
 # %%
 from feasibly.problems.distributions import Checkerboard
@@ -115,7 +114,7 @@ print(again.samples.shape)
 # python -m feasibly sample --denoiser my_project:denoiser --constraint my_project:constraint --shape 32 32
 # ```
 #
-# `sample` writes the samples and a page about the run to `out/sample`.
+# `sample` writes the samples and a report page to `out/sample`.
 #
 # ## Next
 #

@@ -11,7 +11,8 @@
 # %% [markdown]
 # # Read the report
 #
-# Print a result to see which method ran, and how it went.
+# Did the run go well? Print its result: it shows which method ran and why, how good the samples
+# are, and what they cost.
 
 # %%
 import feasibly
@@ -23,26 +24,27 @@ result = feasibly.sample(denoiser, circle, 256, shape=(2,), seed=0)
 print(result)
 
 # %% [markdown]
-# * **The first two lines** name the method and the reason for the choice. `result.method` holds
-#   all its settings.
-# * **Feasible** samples meet the tolerance. `result.feasible` marks them. *Residual / limit* is at
+# * **The method and the reason for it** are on the first two lines. `result.method` holds all
+#   settings. `print(feasibly.plan(denoiser, circle, (2,)))` shows both before a run, with what 64
+#   unconditional samples reveal about the data, and the expected cost.
+# * **Feasible** samples meet the tolerance; `result.feasible` marks them. *Residual / limit* is at
 #   most 1 for a feasible sample.
 # * **Plausible** samples look like data to the denoiser, as 99 of 100 unconditional samples do.
 #   `result.plausible` marks them.
-# * **Importance weights** appear where samples share them. A k-hat of at most 0.7 means that they
-#   are reliable, and the [effective sample
+# * **Importance weights** are reported where samples share them. *k-hat* describes the tail of the
+#   weights; at most 0.7 means that they are reliable. The [effective sample
 #   size](../concepts.md#when-particles-when-posterior-samples-when-ppr) is the number of
 #   independent samples that carry the same information.
 # * **Evaluations** count forward and backward passes of the network for each sample. *Outside the
 #   network* is the share of the time that everything else took.
-# * **Seed and samples**: the same seed and number of samples give the same samples, up to
-#   rounding. Where importance weights are shared, a sample depends on which others are drawn with
-#   it.
+# * **Seed and samples** identify the run: the same seed and number of samples give the same
+#   samples, up to rounding. Where importance weights are shared, a sample also depends on which
+#   others are drawn with it.
 #
 # ## Samples that are not plausible
 #
-# No point of the next circle is near the board. All samples are feasible, but none is plausible.
-# The run warns, and `result.warnings` keeps the texts.
+# No point of the next circle is near the board. All samples are feasible, but none is plausible,
+# and the run warns. `result.warnings` keeps the texts.
 
 # %%
 far = feasibly.Equality(lambda x: x.norm(dim=1) - 6, tolerance=1e-8)
@@ -61,10 +63,10 @@ print(feasibly.sample(denoiser, far, 8, shape=(2,), attempts=1))
 # `result.samples[result.feasible]`. If the model can satisfy the constraint, there are two
 # possible causes:
 #
-# * **The projection stopped too early.** Many nonlinear residual components need many iterations.
-#   In the example below, twenty of thirty numbers are known by their sine, and the projections of
-#   PPR are too short. Only the last projection decides, and the option `last` gives it more
-#   iterations.
+# * **The projection stopped too early**, because many nonlinear residual components need many
+#   iterations. In the example below, twenty of thirty numbers are known only by their sine, and
+#   the projections of PPR are too short. Only the last projection decides, and the option `last`
+#   gives it more iterations.
 # * **The tolerance is below the rounding error.** More iterations do not help then. [Raise it, or
 #   sample in float64](constraint.py#choose-the-tolerance).
 
@@ -89,9 +91,10 @@ with warnings.catch_warnings():
 # %% [markdown]
 # ## Spread and skill
 #
-# The *skill* of an ensemble is the root mean squared error of its mean, and its *spread* is the
-# root of its mean variance. If the truth and the samples have the same distribution, spread over
-# skill is 1 on average. A ratio below 1 means that the ensemble is too narrow.
+# Is the ensemble as wide as it should be? Its *skill* is the root mean squared error of its mean,
+# and its *spread* is the root of its mean variance. If the truth and the samples have the same
+# distribution, spread over skill is 1 on average. A ratio below 1 means that the ensemble is too
+# narrow.
 #
 # Here the mean of thirty independent normal variables is observed, for 64 truths. The exact spread
 # is 0.98.
@@ -120,8 +123,8 @@ plt.show()
 # %% [markdown]
 # *A calibrated ensemble has a flat rank histogram (dotted line).*
 #
-# PPR is too narrow, because it takes a point estimate in place of a posterior sample. More samples
-# do not help. [`CalibratedPPR`](../calibrated.md) samples the posterior instead. [Every
+# PPR is too narrow because it takes a point estimate in place of a posterior sample, and more
+# samples do not help. [`CalibratedPPR`](../calibrated.md) samples the posterior instead. [Every
 # method](../methods.md) was measured in this way, and [an audit](trust.py) tests yours without a
 # known truth.
 #

@@ -11,16 +11,14 @@
 # %% [markdown]
 # # Weather stations
 #
-# Sixty stations report geopotential and wind every six hours, with measurement errors. The total
-# mass of the planet is known exactly in every hour. What did the whole day look like? The table of
-# reports becomes a noisy observation, and the mass an exact constraint.
+# Sixty stations report geopotential and wind every six hours, with measurement errors, and the
+# total mass of the atmosphere is known exactly in every hour. What did the whole day look like?
+# The table of reports becomes a noisy observation, and the mass an exact constraint.
 #
-# The prior is the [toy shallow-water model](../weather.md), a diffusion model of days in the
-# latent space of an autoencoder. The mass of every hour requires 24 decoded hours for each
-# gradient, so that two samples take a quarter of an hour. The results are therefore stored next to
-# the page.
-#
-# To run this page elsewhere, put {download}`small.py` next to it.
+# The prior is a diffusion model of days of a [toy shallow-water model](../weather.md), in the
+# latent space of an autoencoder. Each gradient of the mass decodes all 24 hours, so that two
+# samples take a quarter of an hour. The results are therefore stored next to the page. To run it
+# elsewhere, put {download}`small.py` next to it.
 
 # %%
 from functools import partial
@@ -50,7 +48,7 @@ decode = planet.autoencoder.decode
 # ## The day
 #
 # The truth is a day that the prior has not seen. It is encoded and decoded once, so that a latent
-# can match it exactly. The planet's mean is subtracted from the geopotential.
+# can match it exactly. The mean of the shallow-water model is subtracted from the geopotential.
 
 # %%
 path = Path(shallow_water.__file__).with_name("weather_day.nc")
@@ -91,9 +89,9 @@ reports.loc[rng.random(len(reports)) < 0.05, "value"] = np.nan
 reports.head()
 
 # %% [markdown]
-# `Stations` makes an operator from this table: it interpolates decoded fields bilinearly, in the
-# hours that have reports. Rows without a value are left out. `like` checks the units: values far
-# outside the range of known fields are refused. Here the known fields are decoded normal latents.
+# `Stations` makes an operator from this table: it interpolates decoded fields bilinearly, and
+# leaves out rows without a value. `like` checks the units: values far outside the range of known
+# fields, here decoded normal latents, are refused.
 
 # %%
 typical = decode(torch.randn(16, 16, 4, 8, generator=torch.Generator().manual_seed(0)))
@@ -124,7 +122,8 @@ print(results["default"])
 
 # %% [markdown]
 # Three other methods get the same reports. MMPS and DPS handle noise. The post-hoc projection does
-# not: it samples the prior, and moves each sample until chi-square a value is at most one.
+# not: it samples the prior, and moves each sample until *chi-square*, the mean squared misfit in
+# units of the measurement error, is at most one.
 
 # %%
 fitting = Equality(observed.residual, tolerance=len(stations))
@@ -139,8 +138,7 @@ for name, method in methods.items():
     results[name] = ran(f"stations-{name}", run)
 
 # %% [markdown]
-# The maps show the northward wind in three hours, with the stations as points. There are no
-# reports in hour 9.
+# The maps show the northward wind, with the stations as points. There are no reports in hour 9.
 
 # %%
 fields = {name: planet.decode(result.samples) for name, result in results.items()}
@@ -158,8 +156,8 @@ figures.maps(rows, shown, "northward wind (m/s)", {6: near, 12: near})
 # %% [markdown]
 # ## Do the samples agree with the reports?
 #
-# For each row, `fit` returns what was observed, and the mean and spread of the ensemble there. The
-# misfit is that of the mean, in units of the measurement error.
+# For each row, `fit` returns the observed value, and the mean and spread of the ensemble there.
+# The misfit is that of the mean, in units of the measurement error.
 
 # %%
 fit = stations.fit(results["default"].samples, decode)
@@ -177,9 +175,10 @@ misfits.sort_values("mean").iloc[[0, 1, -2, -1]]
 # %% [markdown]
 # ## Comparison with other methods
 #
-# The CRPS is given for the geopotential z (m²/s²) and the northward wind v (m/s), over the whole
-# day and planet. Spread / skill is that of v, and should be one. Chi-square a value is about one
-# for the truth. With two samples, only large differences count.
+# The table gives the CRPS (continuous ranked probability score; lower is better) of the
+# geopotential z (m²/s²) and the northward wind v (m/s), over the whole day and globe. Spread /
+# skill is that of v, and should be one. Chi-square is about one for the truth. With two samples,
+# only large differences count.
 
 # %%
 area = metrics.area_weights(grid["latitude"]).float()
@@ -212,18 +211,18 @@ for name, result in results.items():
 pandas.DataFrame(table).T
 
 # %% [markdown]
-# The mass is exact for all methods. The default has the lowest CRPS, and a chi-square of 1.0 a
-# value. MMPS agrees with the stations too, for a third of the evaluations, but is farther from the
-# day between them. DPS and the post-hoc projection fail on both counts here. Runs with [sixteen
-# samples on four days](../weather.md), without the mass, are more conclusive.
+# The mass is exact for all methods. The default has the lowest CRPS, and a chi-square of 1.0. MMPS
+# agrees with the stations too, for a third of the evaluations, but is farther from the day between
+# them. DPS and the post-hoc projection fail on both counts here. Runs with [sixteen samples on
+# four days](../weather.md), without the mass, are more conclusive.
 
 # %% [markdown]
 # ## Is it right?
 #
-# A single day says little about a sampler. `feasibly.audit` takes sixteen days from the prior,
-# states the table through each of them, and tests whether the day could be one of the samples. The
-# other candidate is DPS. The mass is left out, because it takes far longer. The audit takes twenty
-# minutes, so its text is stored.
+# A single day says little about a sampler. [`feasibly.audit`](trust.py) takes sixteen days from
+# the prior, states the table through each of them, and tests whether the day could be one of the
+# samples. The other candidate is DPS. The mass is left out, because it takes far longer. Even so
+# the audit takes twenty minutes, so its text is stored.
 
 
 # %%
@@ -244,6 +243,6 @@ def audit() -> object:
 print(told("stations-audit", audit))
 
 # %% [markdown]
-# No fault of the default is found. With sixteen truths only large faults show, such as a spread
-# that is half of what it should be; more truths find smaller ones. Samples of DPS do not look like
-# days of the prior, and their errors are one and a half times as large.
+# The audit finds no fault (miscalibration) of the default. With sixteen truths only large faults
+# show, such as a spread that is half of what it should be; more truths find smaller ones. Samples
+# of DPS do not look like days of the prior, and their errors are one and a half times as large.

@@ -11,12 +11,12 @@
 # %% [markdown]
 # # Trajectories
 #
-# A vehicle starts at a known place, must arrive at another, and must avoid obstacles. The prior
-# knows how the vehicle drives, at constant speed and without sharp turns, but has never seen an
-# obstacle.
+# A vehicle starts at a known place, must arrive at another, and must avoid obstacles. Which paths
+# can it take? The prior knows how the vehicle drives, at constant speed and without sharp turns,
+# but has never seen an obstacle.
 #
 # Avoiding obstacles is an *inequality*, which many paths of the prior satisfy. Start and goal are
-# *equalities*, which no path of the prior satisfies. `feasibly.sample` treats the two differently.
+# *equalities*, which none of them satisfies. `feasibly.sample` treats the two differently.
 #
 # To run this page elsewhere, put {download}`small.py` next to it.
 
@@ -131,8 +131,8 @@ print(avoiding)
 
 # %% [markdown]
 # The prior is sampled up to four times, and the paths that avoid the obstacles are kept. PPR bends
-# only those that are left. Most results are therefore exact samples of the prior among the paths
-# that avoid the obstacles. `result.trace` shows the attempts.
+# only the rest. Most results are therefore exact samples of the prior, restricted to paths that
+# avoid the obstacles. `result.trace` shows the attempts.
 
 # %%
 for attempt in range(6):
@@ -176,9 +176,8 @@ plt.show()
 # %% [markdown]
 # The post-hoc projection moves the ends to their places, and points out of discs, so that every
 # path has a jump. PPR and HDC find routes that a vehicle could take, to the left, to the right and
-# between the discs. About half of their paths keep the speed and the turns of the data as strictly
-# as we ask. The rest violate them in places, above all where the detour is longer than a path of
-# length 3.2 allows.
+# between the discs. About half of their paths are drivable. The others break the limits on speed
+# or turns in places, above all where the detour is too long for a path of length 3.2.
 #
 # To be strict, add the speed as a constraint, with `feasibly.constraints.Lengths` between
 # consecutive points, or keep only the samples that pass the test.

@@ -12,17 +12,16 @@
 # # Can I trust it?
 #
 # Samples can be feasible, look like data, and still have the wrong distribution. Your model itself
-# can show this. Sample $x^*$ from it, state the constraint through $x^*$, and draw samples given
-# that constraint. If the sampler is calibrated, $x^*$ is statistically indistinguishable from
-# them.
+# provides a test for this. Sample $x^*$ from the model, state the constraint through $x^*$, and
+# draw samples given that constraint. If the sampler is calibrated, $x^*$ is statistically
+# indistinguishable from them.
 #
-# `feasibly.audit` does this for many such *truths* and several methods. It reports what is wrong
-# and by how much, and which errors it could not have detected. It calls the samples of a truth its
-# *members*, and a miscalibration a *fault*.
+# `feasibly.audit` does this for many such *truths* $x^*$ and for several methods. It reports what
+# is wrong and by how much, and which errors it could not have detected.
 #
 # ## A case that passes
 #
-# We audit the shipped checkerboard, with samples constrained to a wave.
+# We audit the default (`"auto"`) on the shipped checkerboard, with samples constrained to a wave.
 
 # %%
 import torch
@@ -37,13 +36,17 @@ audit = feasibly.audit(denoiser, wave, (2,), methods=("auto",), truths=128)
 print(audit)
 
 # %% [markdown]
-# No fault was found. The verdict states how large a fault could be without being detected. More
-# truths detect smaller faults.
+# *Spread* is relative to the right one, so it should be 1. The *energy score* and the *CRPS*
+# compare samples with truths; lower is better. The other columns are the shares of feasible and
+# plausible samples, and the network evaluations for each sample.
+#
+# The verdict says that no miscalibration was found, and how large one could be without being
+# detected. More truths detect smaller errors.
 #
 # ## A case that fails
 #
-# Thirty independent normal variables have a given mean. PPR takes a point estimate in place of a
-# posterior sample, so that its samples are too narrow.
+# Thirty independent normal variables have a given mean. PPR's samples are too narrow, because it
+# takes a point estimate in place of a posterior sample.
 
 # %%
 prior = Gaussian(torch.zeros(30), torch.eye(30), feasibly.schedules.LogLogit())
@@ -52,11 +55,12 @@ audit = feasibly.audit(prior, mean, (30,), methods=("ppr-tuned", "auto"), truths
 print(audit)
 
 # %% [markdown]
-# The audit finds that PPR is too narrow, and no fault of the default. `audit.best` is the
+# The audit finds that PPR is too narrow, and no miscalibration of the default. `audit.best` is the
 # recommended method, which `sample` accepts as it is.
 #
-# An audit can also find a fault by chance: with `seed=0`, this one reports wrong cluster weights
-# of the default, while the seeds 1 to 9 report nothing.
+# We pass `seed=1` because an audit can also report an error by chance. With the default `seed=0`,
+# this one reports wrong cluster weights of the default method, while the seeds 1 to 9 report
+# nothing.
 
 # %%
 result = feasibly.sample(prior, mean, 256, (30,), method=audit.best)
@@ -68,7 +72,7 @@ figures.coverage(covered)
 
 # %% [markdown]
 # *The share of the truths that lie in regions around random points, against the share that should.
-# The curve of a calibrated sampler is the diagonal, up to chance. PPR's regions hold too few
+# The curve of a calibrated sampler follows the diagonal, up to chance. PPR's regions hold too few
 # truths.*
 #
 # `audit.save_html("audit.html")` writes a page with such figures and rank histograms. From the
@@ -93,16 +97,16 @@ figures.coverage(covered)
 # <details><summary>How the tests work</summary>
 #
 # If a sampler is calibrated, the truth and its samples are exchangeable. The exact distribution of
-# every score is therefore known: it results from choosing one entry of each row at random as the
-# truth. Each test looks at many directions, and its p-value is that of the largest score. The
-# p-values are adjusted by Holm's method, and the candidates share the level. The
-# [reference](../api/audit.md) has the formulas.
+# every score is therefore known: it results from choosing the truth at random among the truth and
+# its samples. Each test looks at many directions, and its p-value is that of the largest score.
+# The p-values are adjusted by Holm's method, and the methods under test share the significance
+# level. The [reference](../api/audit.md) has the formulas.
 #
 # * **Tolerance.** Samples are first moved onto their constraint by a few steps of steepest
 #   descent, so that differences within the tolerance are not counted as miscalibration. Directions
 #   that the constraint fixes are left out.
 # * **Truths** are plausible samples only, because implausible samples are drawn again.
-# * **Size of a fault.** It is measured along the worst of many directions, and therefore tends to
+# * **The size of an error** is measured along the worst of many directions. It therefore tends to
 #   be too large, by up to a factor of two at 64 truths.
 # * **Tests are not independent.** Samples that are too narrow may also be found to have wrong
 #   cluster weights.
@@ -111,15 +115,16 @@ figures.coverage(covered)
 #
 # ## Which method is recommended
 #
-# 1. The samples must be feasible, if those of any candidate are.
-# 2. Among these, methods are compared by their energy score, which is least for the right
-#    distribution and grows with the size of a fault. A fault too small to matter therefore costs
-#    no recommendation. Methods whose score is above the least with 95 % confidence are out.
-# 3. Of the others, the first without a fault is recommended, in the order of `methods`. Put first
-#    what you would use without an audit. If a cheaper method has no fault either, it is named too.
-#    If all have faults, the one with the least score is named, and the audit says so.
+# 1. The samples must be feasible, if those of any method are.
+# 2. Methods whose energy score is above the lowest with 95 % confidence are out. The score is
+#    lowest for the right distribution and grows with the size of an error, so an error too small
+#    to matter costs no recommendation.
+# 3. Of the others, the first one without miscalibration is recommended, in the order of `methods`,
+#    so put first what you would use without an audit. A cheaper method without miscalibration is
+#    named too. If all are miscalibrated, the audit says so, and names the one with the lowest
+#    score.
 #
-# [How right the audit is](../audits.md) was measured on known faults, exact problems and the
+# [How reliable the audit is](../audits.md) was measured on known errors, exact problems and the
 # shipped priors.
 #
 # ## Limits
@@ -129,30 +134,29 @@ figures.coverage(covered)
 #   error of 0.1 is found in 16 of 20 audits with 512 truths. The verdict states what it could not
 #   detect.
 # * **Many dimensions.** If modes differ along one direction among hundreds, the clusters are not
-#   the modes, and a wrong weight is not found. Pass a function that separates the modes, such as
+#   the modes, and a wrong weight is not found. Pass a function that separates them, such as
 #   `statistics={"side": lambda x: (x[:, 0] > 0).double()}`.
-# * **Chance.** Even if all candidates are calibrated, one audit in twenty finds a fault
+# * **Chance.** Even if all methods are calibrated, one audit in twenty reports an error
 #   (`level=0.05`). Repeat it with another `seed`.
-# * **Your own target.** Truths are samples of the model, so that their constraints are typical
-#   ones. There are four samples for each truth (`near=4`), of which the audit takes those with
-#   residuals nearest to zero. A method may be right for typical targets and wrong for yours. If a
-#   run warns that hardly any unconditional sample is near the constraint, or the audit notes that
-#   your target is unlike its own, use `near=64`.
+# * **Your own target.** Truths are samples of the model, so their targets are typical ones, and a
+#   method may be right for these and wrong for yours. The audit draws four samples for each truth
+#   (`near=4`) and takes those with residuals nearest to zero. If a run warns that hardly any
+#   unconditional sample is near the constraint, or the audit notes that your target is unlike its
+#   own, use `near=64`.
 # * **Noisy measurements** get new errors for each truth. `ppr` cannot handle noise, and is left
 #   out.
 # * **Inequalities** stay as they are, and the truths satisfy them.
 # * **The model.** An audit trusts it. With `data=`, truths are taken from data that the model has
-#   not seen, and the model's own samples are tested too, so that you can tell its faults from
+#   not seen. The model's own samples are then tested too, so that you can tell its errors from
 #   those of the sampler. The data must be independent samples: with the steps of one trajectory,
-#   any sampler is found at fault.
-# * **Cost.** The audit prints its expected cost before it starts. `budget=` bounds it by using
+#   any sampler looks miscalibrated.
+# * **Cost.** The audit prints its expected cost before it starts, and `budget=` bounds it by using
 #   fewer truths. `path=` keeps the samples in stores, so that several processes can share an
 #   audit, and an interrupted one can be resumed.
 #
 # ## A target for each sample
 #
-# You can give every sample its own constraint in one run, as an audit does.
-# `EachMember(constraint, targets)` takes a row of targets for each sample. For observations
-# $A(x_i) = y_i$ it is `feasibly.EachMember(feasibly.Equality(A, tolerance), y)`. Samplers, stores
-# and the shell accept it like any constraint. A sample is assigned its target by its index,
-# whichever batch it is in.
+# To give every sample its own constraint in one run, as an audit does, use `EachMember(constraint,
+# targets)` with one row of targets for each sample. For observations $A(x_i) = y_i$ it is
+# `feasibly.EachMember(feasibly.Equality(A, tolerance), y)`. Samplers, stores and the shell accept
+# it like any constraint, and a sample keeps its target in any batch.
