@@ -57,6 +57,7 @@ def execute(name: str) -> None:
     else:
         paths = [str(ROOT), str(ROOT / "docs" / "pages"), os.environ.get("PYTHONPATH", "")]
         settings = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "CI": "true"}
+        settings["PYTHONWARNINGS"] = "ignore:IProgress not found"  # no widgets are needed
         place = {"metadata": {"path": str(ROOT)}}
         client = NotebookClient(book, timeout=None, resources=place, record_timing=False)
         client.execute(env=settings)

@@ -2,8 +2,9 @@
 # # Shapes of a molecule at a fixed angle
 #
 # Alanine dipeptide has two backbone torsions, phi (C-N-CA-C) and psi (N-CA-C-N). If phi is fixed
-# at -70 degrees, which shapes can the molecule take? The model is [a small diffusion model](../../experiments/priors/dipeptide.md) of
-# its ten heavy atoms, trained on frames of molecular dynamics.
+# at -70 degrees, which shapes can the molecule take? The model is [a small diffusion
+# model](../../experiments/priors/dipeptide.md) of its ten heavy atoms, trained on frames of
+# molecular dynamics.
 
 # %%
 import math
@@ -58,5 +59,5 @@ ax.legend(loc="upper left")
 
 # %% [markdown]
 # All four molecules have the same phi, to a millionth of a radian. The distribution of psi is that
-# of the frames within the sampling error, though only just. [The full measurement](../molecule.md) also fixes the bond lengths, where the default
-# is less accurate, and warns.
+# of the frames within the sampling error, though only just. [The full measurement](../molecule.md)
+# also fixes the bond lengths, where the default is less accurate, and warns.

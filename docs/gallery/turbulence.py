@@ -55,6 +55,6 @@ ax.set(xlabel="wavenumber", ylabel="energy")
 ax.legend()
 
 # %% [markdown]
-# Each sample matches the given spectrum to a relative error of 1e-3, with a mean squared divergence
-# below 1e-6. The run warns that means and spreads may be off, because the constraint has 598
-# components; `feasibly.audit` tests this.
+# Each sample matches the given spectrum to a relative error of 1e-3, with a mean squared
+# divergence below 1e-6. The run warns that means and spreads may be off, because the constraint
+# has 598 components; `feasibly.audit` tests this.
