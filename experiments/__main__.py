@@ -185,14 +185,15 @@ def docs() -> None:
         print(page)
 
 
-def gallery(names: Positional[tuple[str, ...]] = ()) -> None:
+def gallery(names: Positional[tuple[str, ...]] = (), prose: bool = False) -> None:
     """Run examples of the gallery in full, and store what they print and draw.
 
     Arguments:
         names: The examples, files of `docs/gallery`; all by default.
+        prose: Whether only prose has changed, so that stored outputs are kept and nothing is run.
     """
     for name in names or examples.names():
-        examples.execute(name)
+        examples.execute(name, prose)
         print(examples.FOLDER / f"{name}.ipynb")
 
 

@@ -2,8 +2,8 @@
 # # Downscaling with exact block means
 #
 # A coarse model gives the mean sea-surface temperature of blocks of 4 x 4 points. What could the
-# fine field look like, if each block must keep its mean? Here are June 2010 in the eastern
-# Pacific, which the prior has not seen, and samples whose block means are those of the truth.
+# fine field look like, if each block must keep its mean? Here is a field of June 2010 in
+# the eastern Pacific, which the prior has not seen, with samples that have its block means.
 
 # %%
 from torch.nn.functional import avg_pool2d
@@ -48,6 +48,6 @@ for ax, (title, x) in zip(axes.flat, panels.items(), strict=True):
         figure.colorbar(image, ax=ax, label="K")
 
 # %% [markdown]
-# The samples differ in the detail that block means leave open, and agree with them to 1e-6. See
-# [downscaling](../downscaling.md) for scores on twelve months, next to bilinear interpolation, DPS
-# and a post-hoc projection.
+# The samples differ in the detail that block means leave open, and agree with the means to 1e-6 of
+# the data's standard deviation. See [downscaling](../downscaling.md) for scores on twelve months,
+# next to bilinear interpolation, DPS and a post-hoc projection.

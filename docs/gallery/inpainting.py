@@ -47,5 +47,6 @@ for ax, title in zip(axes[0], ("given", "truth", "samples", *[""] * 5), strict=T
 
 # %% [markdown]
 # All samples agree with the known pixels, or with the known means, to 0.01. Above, the gap leaves
-# little open; below, sixteen means fit several digits. Both runs warn: with 140 known pixels,
-# means and spreads may be off, and eight samples are too few for reliable importance weights.
+# little open; below, sixteen means fit several digits. Both runs warn. With 140 known pixels,
+# means and spreads may be off. With sixteen means, the importance weights are not reliable (k-hat
+# is 2.1), so that the shares of the digits may be wrong.

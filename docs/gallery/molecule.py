@@ -2,9 +2,8 @@
 # # Shapes of a molecule at a fixed angle
 #
 # Alanine dipeptide has two backbone torsions, phi (C-N-CA-C) and psi (N-CA-C-N). If phi is fixed
-# at -70 degrees, which shapes can the molecule take? The model is [a small diffusion
-# model](../../experiments/priors/dipeptide.md) of its ten heavy atoms, trained on frames of
-# molecular dynamics.
+# at -70 degrees, which shapes can the molecule take? The model is a small diffusion
+# model of its ten heavy atoms, trained on frames of molecular dynamics.
 
 # %%
 import math

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Weather between stations
 #
-# Forty stations report geopotential and wind at noon, with measurement errors of a tenth of each
-# variable's standard deviation. What did the weather look like between them? The model is [a
+# Forty-one stations report geopotential and wind at noon, with measurement errors of a tenth of
+# each variable's standard deviation. What did the weather look like between them? The model is [a
 # diffusion model of days](../weather.md) of a toy shallow-water model, in the latent space of an
 # autoencoder, so that the stations observe decoded fields.
 
@@ -59,8 +59,8 @@ axes[0, 0].plot((lon + 0.5) * 5.625, (lat + 0.5) * 5.625 - 90, "k.", markersize=
 # %% [markdown]
 # The samples agree with the stations: chi-square per observed value is about one. They differ
 # where there are no stations, and there the error of their mean is largest too. The run warns that
-# means and spreads may be off, because there are 123 observed values. With stations at four
-# times of [four days](../weather.md#noisy-stations), spread / skill was 1.05 to 1.14.
+# means and spreads may be off, because there are 123 observed values. With stations at four times
+# of [four days](../weather.md#noisy-stations), spread / skill was 1.05 to 1.14.
 #
 # See [weather stations](../pages/stations.py) for a table of reports at four times of day, and for
-# the mass of the planet as an exact constraint in addition.
+# the total mass as an exact constraint in addition.

