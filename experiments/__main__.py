@@ -106,7 +106,7 @@ def run(
         first: The seed of the first constraint's random field, or the first reference: 0 for
             those of the results, 100 for those on which defaults are tuned.
         pool: How many samples of the prior the ground truth of Data2D is selected from.
-        held_out: The exact problems that are set aside, in place of the others.
+        held_out: The held-out exact problems, in place of the others.
         jobs: How many processes share the settings.
         device: Where the networks of KS and of the weather run.
         labels: The samplers to run; all by default.

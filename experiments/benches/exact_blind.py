@@ -1,6 +1,6 @@
 """Problems that no one has looked at: priors, constraints, schedules and scales drawn by a seed.
 
-All are set aside. They are scored once, at the end of a large change.
+All are held out. They are scored once, at the end of a large change.
 """
 
 import math

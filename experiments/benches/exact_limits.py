@@ -1,6 +1,6 @@
 """What users found to be hard: each limit of the page of the default that has an exact answer.
 
-None is set aside: they say what to expect, and no policy is tuned on them.
+None is held out: they say what to expect, and no policy is tuned on them.
 """
 
 import math

@@ -1,6 +1,6 @@
 """Many values: modes, branches, curved values of one branch, and values beside bounds.
 
-Problems are drawn by a seed. Those of odd seeds are set aside.
+Problems are drawn by a seed. Those of odd seeds are held out.
 """
 
 import math
@@ -283,4 +283,4 @@ PROBLEMS = [
 ]
 
 ASIDE = frozenset(problem.name for problem in PROBLEMS if problem.name.endswith("-1"))
-"""The half that is set aside."""
+"""The held-out half."""

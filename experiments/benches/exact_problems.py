@@ -1,4 +1,4 @@
-"""The problems whose exact distribution is known, and which of them are set aside."""
+"""The problems whose exact distribution is known, and which of them are held out."""
 
 from collections.abc import Iterable, Mapping
 
@@ -36,7 +36,7 @@ PROBLEMS: Mapping[str, Problem] = {
 }
 """All of them, by name."""
 
-SEED = 20  # of the choice of those that are set aside
+SEED = 20  # of the choice of those that are held out
 
 
 def held_out(problems: Iterable[Problem]) -> frozenset[str]:

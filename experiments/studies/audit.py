@@ -103,7 +103,7 @@ PROBLEMS: Mapping[str, Sequence[str]] = {
         "field-16x16-0.1known-l1-vp",
     ),
 }
-"""Problems of the study `defaults` by family, without those that were set aside. Left out are
+"""Problems of the study `defaults` by family, without those that are held out. Left out are
 inequalities, finite data, what no sample attains, and fields that take long."""
 
 LABELS = {"auto": DEFAULT}

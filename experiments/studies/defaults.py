@@ -1,7 +1,7 @@
 """Is the default right where the exact distribution is known, or does it say that it is not?
 
 Each problem is sampled once by the default, with no option set, and once by each candidate that
-applies to it. A third of the problems is set aside: it is run with `--held-out`, once, when the
+applies to it. A third of the problems is held out: it is run with `--held-out`, once, when the
 policy is chosen.
 
 The study `inside` asks whether samples inside of inequalities are distributed as they should be,
@@ -45,7 +45,7 @@ COLUMNS: Columns = {
     "evaluations": ("evaluations", "{}"),
     "silent": ("undetected failures", "{}"),
 }
-"""*Sliced* is the sliced Wasserstein distance to the truth over that of the truth to itself,
+"""*Sliced* is the sliced Wasserstein distance to the truth over that of two exact sample sets,
 *regret* the default's over the best candidate's."""
 
 HEAT: Columns = {

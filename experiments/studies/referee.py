@@ -1,6 +1,6 @@
 """How near does any sampler come to the exact distribution, on problems that it was not tuned on?
 
-The problems are those of `defaults` that were set aside, with an exact denoiser, and with
+The problems are those of `defaults` that are held out, with an exact denoiser, and with
 equalities only, so that most methods apply. Other samplers enter by
 `python -m experiments enter FILE`.
 """
@@ -174,7 +174,7 @@ def measure(setting: dict, entries: Mapping[str, Entry] = ENTRIES) -> list[Recor
 
 def score(records: Sequence[Record]) -> float:
     """Returns the geometric mean over problems of the distance to the truth, in units of that of
-    the truth to itself, from 1 to :data:`WORST`."""
+    two exact sample sets, from 1 to :data:`WORST`."""
     distances = [min(max(row.get("ratio", WORST), 1.0), WORST) for row in records]
     return math.exp(statistics.fmean(math.log(distance) for distance in distances))
 
@@ -265,7 +265,7 @@ COLUMNS: Columns = {
 
 MEASUREMENT = Measurement(
     name="referee",
-    question="How near does any sampler come to the exact distribution, on problems set aside?",
+    question="How near does any sampler come to the exact distribution, on held-out problems?",
     problem="exact",
     settings=[
         {"label": label, "posterior": name} for label in (*ENTRIES, TRUTH) for name in PROBLEMS

@@ -1,7 +1,7 @@
 """Do samples converge to the exact distribution with more particles?
 
 Each problem whose values are weighted is sampled with several numbers of particles and three
-seeds. Of the rare modes a third is set aside, as in the study `defaults`.
+seeds. Of the rare modes a third is held out, as in the study `defaults`.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ OTHERS = (
     "bingham-8-flow",
     "ring-edm",
 )
-"""Problems of other families, none of them set aside."""
+"""Problems of other families, none of them held out."""
 
 
 def settings() -> list[dict]:

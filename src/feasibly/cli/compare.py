@@ -3,7 +3,7 @@
 __all__ = ["POST_HOC", "listed", "run_all", "show", "written"]
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rich.table import Table
@@ -12,7 +12,7 @@ from ..errors import InfeasibleWarning
 from ..progress import shown
 from ..report import Report
 from ..result import Result
-from ..run import run
+from ..run import State, run
 from ..samplers import Method
 from .words import Screen
 
@@ -25,14 +25,16 @@ def run_all(
     members: int,
     seed: int,
     out: Path,
+    observe: Callable[[State], None] | None = None,
 ) -> dict[str, Result]:
     """Samples the same members by each method's attempts, with progress, and saves every result
-    as `NAME_LABEL.safetensors` in `out` as soon as it is there."""
+    as `NAME_LABEL.safetensors` in `out` as soon as it is there. `observe` is called after each
+    step."""
     results = {}
     for label, attempts in methods.items():
         with shown(True) as meter, meter.part(f"{name}, {label}"), warnings.catch_warnings():
             warnings.simplefilter("ignore", InfeasibleWarning)  # the table has the share
-            results[label] = run(attempts, members, seed=seed)
+            results[label] = run(attempts, members, seed=seed, observe=observe)
         results[label].save(out / f"{name}_{label}.safetensors".replace(" ", "-"))
     return results
 

@@ -15,7 +15,7 @@ from ..report import Report
 from ..result import Result
 from ..samplers import PostHoc
 from .compare import POST_HOC, run_all, show, written
-from .demo_parts import UNITS, beside, costs, finish, levels, recorded, shares
+from .demo_parts import UNITS, costs, finish, finite, levels, panels, recorded, shares
 from .words import Screen
 
 
@@ -61,14 +61,13 @@ def demo_ks(out: Path, members: int, reference: int, seed: int) -> int:
     report.table(rows)
     for failure in failures:
         report.text(failure)
-    finite = {label: r.samples[r.finite] for label, r in results.items()}
     observed = problem.observed
     report.figure(
-        figures.trajectories(beside(y, finite), observed, label=UNITS),
+        figures.trajectories(panels(y, finite(results)), observed, label=UNITS),
         "The reference, whose frames on the dotted lines are observed; a sample of each method; "
         "and mean and standard deviation of the first method's samples. Space runs to the right, "
-        "time upward. The samples are equal near the dotted lines, and differ between them. "
-        "Post-hoc projection shows as stripes at the dotted lines.",
+        "time upward. Samples should be alike near the dotted lines, and differ between them. "
+        "Post-hoc projection often shows as stripes at the dotted lines.",
     )
     levels(
         report,

@@ -1,8 +1,17 @@
 """What the demos share: runs that are recorded, cells of tables, panels, and ends of reports."""
 
-__all__ = ["UNITS", "at_stations", "beside", "costs", "finish", "levels", "recorded", "shares"]
+__all__ = [
+    "UNITS",
+    "at_stations",
+    "costs",
+    "finish",
+    "finite",
+    "levels",
+    "panels",
+    "recorded",
+    "shares",
+]
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,14 +19,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..errors import InfeasibleWarning
 from ..figures import SPREAD
-from ..progress import shown
 from ..report import Report
 from ..result import Result
-from ..run import State, run
+from ..run import State
 from ..samplers import Method
 from . import page
+from .compare import run_all
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,7 +40,7 @@ UNITS = "field in units of its root mean square"
 def recorded(
     name: str, label: str, kernels: Sequence[Method], members: int, seed: int, out: Path
 ) -> tuple[Result, dict[float, Tensor]]:
-    """Samples and saves as `run_all` does, by one method; returns also the clean estimates of the
+    """Samples and saves by one method, as `run_all` does; returns also the clean estimates of the
     first attempt by their noise level, with shape (B, *)."""
     estimates: dict[float, Tensor] = {}
 
@@ -40,11 +48,8 @@ def recorded(
         if state.attempt == 0:
             estimates[kernels[0].noise_level(state.t)] = state.x_0.cpu().clone()
 
-    with shown(True) as meter, meter.part(f"{name}, {label}"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", InfeasibleWarning)  # the table has the share
-        result = run(kernels, members, seed=seed, observe=observe)
-    result.save(out / f"{name}_{label}.safetensors".replace(" ", "-"))
-    return result, estimates
+    results = run_all(name, {label: kernels}, members, seed, out, observe)
+    return results[label], estimates
 
 
 def levels(
@@ -61,16 +66,21 @@ def levels(
     )
 
 
-def beside(truth: Tensor, samples: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Returns panels: the truth, a sample of each ensemble, and after that of the first ensemble
-    its mean and its standard deviation. Ensembles have the shape (B, *)."""
-    panels = {"truth": truth}
-    for name, x in samples.items():
-        panels[f"{name}, sample 0"] = x[0]
-        if len(panels) == 2:
-            panels[f"{name}, mean of {len(x)}"] = x.mean(dim=0)
-            panels[SPREAD] = x.std(dim=0, correction=0)
-    return panels
+def finite(results: Mapping[str, Result]) -> dict[str, Tensor]:
+    """Returns the finite samples of each result that has any, with shape (B, *)."""
+    return {label: r.samples[r.finite] for label, r in results.items() if r.finite.any()}
+
+
+def panels(truth: Tensor, samples: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Returns panels: the truth; a sample of the first ensemble, its mean and its standard
+    deviation; a sample of each other ensemble. Ensembles have the shape (B, *)."""
+    found = {"truth": truth}
+    for k, (name, x) in enumerate(samples.items()):
+        found[f"{name}, sample 0"] = x[0]
+        if k == 0:
+            found[f"{name}, mean of {len(x)}"] = x.mean(dim=0)
+            found[SPREAD] = x.std(dim=0, correction=0)
+    return found
 
 
 def at_stations(

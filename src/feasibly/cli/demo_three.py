@@ -25,7 +25,7 @@ from ..run import run
 from ..samplers import Ancestral, Method, PostHoc
 from ..schedules import VP
 from .compare import listed, run_all, written
-from .demo_parts import UNITS, at_stations, beside, levels, recorded
+from .demo_parts import UNITS, at_stations, finite, levels, panels, recorded
 from .page import ENDS
 from .words import Screen
 
@@ -105,7 +105,7 @@ def _one(shown: Shown, seed: int, out: Path, report: Report) -> list[dict[str, s
                 "seconds": f"{result.seconds:.0f}",
             }
         )
-    ensembles = {k: results[k].samples[results[k].finite] for k in (OURS, POST_HOC)} | {FREE: free}
+    ensembles = finite({OURS: results[OURS], POST_HOC: results[POST_HOC]}) | {FREE: free}
     figure = shown.plot(ensembles)
     figure.savefig(out / f"{shown.name.replace(' ', '-')}.png", dpi=150)
     report.heading(shown.name)
@@ -180,7 +180,7 @@ def maps(members: int, k: int) -> Shown:
         PostHoc(),
         "as smooth as the model's maps, by a chi-square test at four standard deviations",
         like_data,
-        lambda x: draw(beside(truth, x)),
+        lambda x: draw(panels(truth, x)),
         "The truth, which is observed at the stations (dots), a sample of each method, and mean "
         "and standard deviation of the samples by feasibly. Samples by feasibly agree with the "
         "truth at the stations, and their standard deviation grows away from them. The projected "
@@ -216,10 +216,10 @@ def field(members: int, k: int) -> Shown:
         PostHoc(minimize=LBFGS(64, max_step=1.0)),
         "like the data in range, in changes from frame to frame and in the equation",
         problem.in_support,
-        lambda x: draw(beside(truth, x)),
+        lambda x: draw(panels(truth, x)),
         "The truth, whose frames on the dotted lines are observed, a sample of each method, and "
-        "mean and standard deviation of the samples by feasibly. These agree with the truth near "
-        "the dotted lines, and pass them smoothly. The projected field breaks there.",
+        "mean and standard deviation of the samples by feasibly. These should be near the truth "
+        "at the dotted lines, and pass them smoothly. The projected field often breaks there.",
         lambda x: draw({"truth": truth, "clean estimate, sample 0": x[0]}),
         TRAJECTORIES,
     )

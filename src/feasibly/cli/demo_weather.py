@@ -17,7 +17,7 @@ from ..report import Report
 from ..result import Result
 from ..samplers import PostHoc
 from .compare import POST_HOC, run_all, show, written
-from .demo_parts import at_stations, costs, finish, levels, recorded
+from .demo_parts import at_stations, costs, finish, finite, levels, recorded
 from .words import Screen
 
 HOURS, NOON = [0, 12, 23], 12
@@ -42,10 +42,8 @@ def demo_weather(out: Path, members: int, reference: int, seed: int) -> int:
     ours, estimates = recorded("weather", "PPR", kernels, members, seed, out)
     projected = {POST_HOC: plan(*parts, method=post_hoc, monitor=False).kernels}
     results = {"PPR": ours} | run_all("weather", projected, members, seed, out)
-    ensembles = {
-        label: problem.decode(result.samples[result.finite]) for label, result in results.items()
-    }
-    rows = [_row(label, result, ensembles[label], day) for label, result in results.items()]
+    ensembles = {label: problem.decode(x) for label, x in finite(results).items()}
+    rows = [_row(label, result, ensembles.get(label), day) for label, result in results.items()]
     show(rows, f"wind speed at noon of day {reference}", console)
 
     report = Report("feasibly: weather, observed through a decoder")
@@ -123,9 +121,9 @@ def demo_weather(out: Path, members: int, reference: int, seed: int) -> int:
     return 0
 
 
-def _row(label: str, result: Result, x: Tensor, day: Tensor) -> dict[str, str]:
+def _row(label: str, result: Result, x: Tensor | None, day: Tensor) -> dict[str, str]:
     scores: dict[str, str] = dict.fromkeys(("skill of v", "spread", "spread / skill", "CRPS"), "")
-    if len(x) > 1:  # else nothing but the share is defined
+    if x is not None and len(x) > 1:  # else nothing but the share is defined
         v, truth, area = x[None, :, :, V], day[None, :, V], area_weights(LATITUDE)
         error, width = skill(v, truth, area).mean(), spread(v, area).mean()
         scores = {
