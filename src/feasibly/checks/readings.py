@@ -245,7 +245,9 @@ class Bench:
                 _, surely = _ratio(error[:, k], guess[:, k], len(size))
                 sure.append(math.sqrt(surely))
             unit = torch.maximum(spread.mean(dim=0), least[0]).sqrt()[:, None]
-            slopes.append(_slope((x_hat - centre) / unit, (clean - centre) / unit, self.copies))
+            left = (least[0] / unit[:, 0].square()).sum().item() * clean.shape[2]
+            x, y = (x_hat - centre) / unit, (clean - centre) / unit
+            slopes.append(_slope(x, y, self.copies, left))
         return Attempt(change, remedy, ratios, max(sure), max(slopes), squares)
 
     def _channels(self, x: Tensor) -> Tensor:
@@ -324,16 +326,23 @@ def _ratio(errors: Tensor, guesses: Tensor, of: int = 1) -> tuple[float, float]:
     return ratio, max(ratio - allowed * deviation.item(), 0.0)
 
 
-def _slope(x_hat: Tensor, x_0: Tensor, copies: int) -> float:
+def _slope(x_hat: Tensor, x_0: Tensor, copies: int, left: float) -> float:
     r"""The slope :math:`b` of :math:`x_0` against :math:`\hat{x}`, both centred, as a factor of at
-    least one, less what chance may have added over the samples."""
+    least one, less what chance may have added over the samples.
+
+    An estimate's square norm may have `left` from noise, which makes the slope smaller: read from
+    a noise prediction at high noise, it has the network's error times the noise level.
+    """
     x_hat, x_0 = (x.flatten(start_dim=1) for x in (x_hat, x_0))
     products = ((x_hat * x).sum(dim=1) for x in (x_0, x_hat))
     both, own = (each.reshape(copies, -1).mean(dim=0) for each in products)
     slope = both.sum() / own.sum()
     error = (both - slope * own).square().sum().sqrt() / own.sum()
     chance = allowance(len(both)) * error.item()
-    excess, short = slope.item() - chance, slope.item() + chance
+    clean = own.sum() - left * len(own)  # without that noise
+    if clean <= 0:
+        return max(1.0, slope.item() - chance)
+    short = (both.sum() / clean).item() + chance
     if short <= 0:
         return math.inf
-    return max(1.0, excess, 1 / short)
+    return max(1.0, slope.item() - chance, 1 / short)
