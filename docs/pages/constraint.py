@@ -111,8 +111,11 @@ for name, constraint in wanted.items():
 #
 # * **Too small.** float32 resolves numbers of size $s$ to about $10^{-6} s$, so a tolerance below
 #   $m (10^{-6} s)^2$ cannot be met. If you need less, sample with `dtype=torch.float64`.
-# * **Too large.** Samples stop as soon as they are within the tolerance, and gather at the edge of
-#   the allowed band.
+# * **Too large.** PPR and its fallbacks stop as soon as a sample is within the tolerance, so that
+#   samples gather at the edge of the allowed band. To allow a whole band, use two inequalities.
+#
+# The distribution depends on how you write a residual: $r(x)$ and $e^x r(x)$ have the same zeros,
+# but other samples. [Concepts](../concepts.md) says why, and how `log_volume` corrects for it.
 #
 # Here the residual of a circle is the difference of two large numbers. In float32, rounding makes
 # samples count as feasible that are not, and the run warns.
@@ -154,8 +157,8 @@ for name, constraint in mistakes.items():
         print(f"{name}:\n  {error}\n")
 
 # %% [markdown]
-# A function without derivatives, such as another program, can be wrapped in `BlackBox`. A gradient
-# then takes two evaluations for each element of a sample.
+# For a function f without derivatives, such as another program, use `BlackBox(f, tolerance)` in
+# place of `Equality`. A gradient then takes two evaluations for each element of a sample.
 #
 # Only a run shows whether your model can satisfy the constraint: [Read the report](report.py).
 # [Can I trust it?](trust.py) tests the sampler.

@@ -155,8 +155,9 @@ print(decode(result.samples).sum(dim=1)[:4], int(result.feasible.sum()), "of 64 
 # %% [markdown]
 # ## No network
 #
-# If you know the mean of the clean sample in closed form, write it down. `t` is a scalar tensor.
-# This denoiser is exact for normal data with independent elements of standard deviation 2.
+# If you know the mean of the clean sample in closed form, write it down. `t` is a scalar tensor
+# here, while a wrapped network gets one time for each state. This denoiser is exact for normal
+# data with independent elements of standard deviation 2.
 
 
 # %%

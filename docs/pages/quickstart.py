@@ -55,6 +55,8 @@ print(result)
 # * `result.samples` holds the samples, with shape (256, 2).
 # * `result.feasible` marks the samples that meet the constraint within the tolerance.
 # * `result.plausible` marks the samples that look like data to the model.
+# * `result.ess` is the effective sample size, and `result.standard_error(f)` returns the standard
+#   error of a mean, if the samples share importance weights.
 #
 # A terminal or a notebook shows the progress, and the expected cost if it is more than ten
 # seconds. In a job's log, pass `progress=True`. `feasibly.plan(denoiser, circle,

@@ -137,7 +137,10 @@ figures.coverage(covered)
 #   the modes, and a wrong weight is not found. Pass a function that separates them, such as
 #   `statistics={"side": lambda x: (x[:, 0] > 0).double()}`.
 # * **Chance.** Even if all methods are calibrated, one audit in twenty reports an error
-#   (`level=0.05`). Repeat it with another `seed`.
+#   (`level=0.05`), in the words of a certain one. Before you reject a method, repeat the audit with
+#   another `seed` and more truths.
+# * **Shared weights.** Each truth has a target of its own, so that its samples share no importance
+#   weights and take more particles. Weights that samples share in your run are tested by k-hat.
 # * **Your own target.** Truths are samples of the model, so their targets are typical ones, and a
 #   method may be right for these and wrong for yours. The audit draws four samples for each truth
 #   (`near=4`) and takes those with residuals nearest to zero. If a run warns that hardly any

@@ -215,6 +215,11 @@ class Survey:
         return self.samples.double().var(dim=0).mean().sqrt().item()
 
     @property
+    def whole(self) -> float:
+        """The data's scale over all elements, even where channels are unlike."""
+        return _unit(self.samples)
+
+    @property
     def widest(self) -> float:
         """The standard deviation of samples along the direction in which it is largest."""
         x = self.samples

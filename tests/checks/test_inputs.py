@@ -73,3 +73,18 @@ def test_a_decoder_that_minds_its_batch_is_refused(decode):
 def test_a_residual_that_minds_other_samples_is_refused_whichever_they_are(mix):
     with pytest.raises(ConstraintError, match="other samples in its batch"):
         check_constraint(Equality(lambda x: mix(x) - 0.2, tolerance=1e-2), states())
+
+
+@pytest.mark.parametrize(
+    ("function", "advice"),
+    [
+        (lambda x: torch.as_tensor(x.numpy()).sum(dim=1), r"functions of torch.*BlackBox"),
+        (lambda x: x.detach().numpy().sum(axis=1), r"functions of torch.*BlackBox"),
+        (lambda x: x[:, 0] < 15, r"at most zero there, such as x\[:, 0\] - 15"),
+        (lambda x: x[0] * x[1] - 1, r"first axis of x is the batch"),
+    ],
+    ids=("numpy", "an array", "a comparison", "one sample"),
+)
+def test_a_residual_that_fails_says_how_to_write_it(function, advice):
+    with pytest.raises(ConstraintError, match=advice):
+        check_constraint(Equality(function, 1e-3), torch.randn(2, 2))

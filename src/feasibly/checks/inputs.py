@@ -146,17 +146,7 @@ def check_constraint(constraint: Constraint, x: Tensor) -> Tensor:
     """
     name = repr(constraint)
     x = x.detach().requires_grad_()
-    try:
-        r = constraint.residual(x)
-    except ConstraintError:
-        raise  # it says what is wrong
-    except Exception as error:
-        cure = "Check its shapes, and that its tensors are of that dtype and on that device"
-        raise ConstraintError(
-            f"{name} failed on samples of shape {_of(x)} ({type(error).__name__}: {error}). "
-            f"{explained(error) or cure}."
-        ) from error
-
+    r = _residual(constraint, x)
     if not isinstance(r, Tensor) or r.ndim != 2 or r.shape[0] != x.shape[0]:
         got = tuple(r.shape) if isinstance(r, Tensor) else type(r).__name__
         raise ConstraintError(
@@ -170,6 +160,8 @@ def check_constraint(constraint: Constraint, x: Tensor) -> Tensor:
             f"{name}: the residual is complex; return its real and imaginary parts, as "
             "torch.view_as_real(r).flatten(start_dim=1) has them."
         )
+    if r.dtype == torch.bool:
+        raise ConstraintError(f"{name}: the residual is a comparison. {COMPARISON}")
     if r.dtype != x.dtype or r.device != x.device:
         raise ConstraintError(
             f"{name}: the residual is {r.dtype} on {r.device} for samples of {x.dtype} on "
@@ -177,6 +169,33 @@ def check_constraint(constraint: Constraint, x: Tensor) -> Tensor:
         )
     _check_values(name, constraint, x, r)
     return r.detach()
+
+
+COMPARISON = (
+    "Return a number that is zero where the constraint holds, or for an inequality one that is at "
+    "most zero there, such as x[:, 0] - 15 for x[:, 0] < 15."
+)
+
+
+def _residual(constraint: Constraint, x: Tensor) -> Tensor:
+    """Evaluates a constraint; what its function raises is explained."""
+    try:
+        return constraint.residual(x)
+    except ConstraintError:
+        raise  # it says what is wrong
+    except Exception as error:
+        cure = "Check its shapes, and that its tensors are of that dtype and on that device."
+        if "numpy" in str(error):
+            cure = "Use functions of torch, or pass f to constraints.BlackBox(f, tolerance)."
+        elif "Boolean" in str(error):
+            cure = COMPARISON
+        elif isinstance(error, IndexError):
+            cure = "The first axis of x is the batch: write x[:, 5] for an element, and not x[5]."
+        why = explained(error)
+        raise ConstraintError(
+            f"{constraint!r} failed on samples of shape {_of(x)} ({type(error).__name__}: "
+            f"{error}). {f'{why}.' if why else cure}"
+        ) from error
 
 
 def _of(x: Tensor) -> str:
@@ -218,7 +237,7 @@ def _check_values(name: str, constraint: Constraint, x: Tensor, r: Tensor) -> No
         place = k if ids is not None and len(ids) > 1 else 0  # one index stands for all
         at, row = torch.tensor([place], device=x.device), slice(k, k + 1)
         with members.among(at):
-            alone = constraint.residual(x[row])
+            alone = _residual(constraint, x[row])
 
         def of_twins(at: Tensor = at, row: slice = row) -> Tensor:
             with members.among(at.expand(len(x))):

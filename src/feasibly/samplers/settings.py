@@ -53,7 +53,8 @@ how many times lower the next one is at most, and the least eigenvalue."""
 
 STRIDE_ROUGH, FLOOR_ROUGH = 3.0, 1e-6
 """The same where a residual has derivatives, as that of a differential equation has. Samples come
-from the reverse diffusion then, as for normal data."""
+from the reverse diffusion then, as for normal data. The first step goes to :data:`TOP` times the
+scale of the data as a whole: a channel that hardly varies would hide the others."""
 
 ITERATIONS_FEW_STEPS, ITERATIONS_NOISE = 64, 32
 """The most iterations of the solver in few steps, and under noise in many."""
@@ -80,7 +81,7 @@ def settings(problem: Problem, survey: Any, own: Mapping[str, Any]) -> dict[str,
         few, found["floor"] = (TOP_NORMAL * survey.scale, STRIDE_NORMAL), FLOOR_NORMAL
         found["normal"] = True
     elif survey.amplified_by(met):
-        few, found["floor"] = (TOP * survey.widest, STRIDE_ROUGH), FLOOR_ROUGH
+        few, found["floor"] = (TOP * survey.whole, STRIDE_ROUGH), FLOOR_ROUGH
     if few is not None:
         top, stride = rounded(few[0]), few[1]
         steps = 1 + math.ceil(math.log(top / survey.ends[0], stride))
