@@ -1,4 +1,4 @@
-"""The examples in the docstrings run, and every public name has one."""
+"""The examples in the docstrings run, and every public name of the modules below has one."""
 
 import ast
 import doctest
