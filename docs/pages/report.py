@@ -32,7 +32,8 @@ print(result)
 # * **Plausible** samples look like data to the denoiser, as 99 of 100 unconditional samples do.
 #   `result.plausible` marks them.
 # * **Importance weights** are reported where samples share them. *k-hat* describes the tail of the
-#   weights; at most 0.7 means that they are reliable. The [effective sample
+#   weights: above 0.7 they are not reliable, and a small or negative value is good. It does not
+#   show a mode that no trajectory reached. The [effective sample
 #   size](../concepts.md#when-particles-when-posterior-samples-when-ppr) is the number of
 #   independent samples that carry the same information.
 # * **Evaluations** count forward and backward passes of the network for each sample. *Outside the
