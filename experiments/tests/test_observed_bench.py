@@ -232,16 +232,16 @@ def test_tables_show_a_variable_of_an_observation_from_hour_6_to_18(weather, mon
 def test_maps_and_curves_of_weather_show_what_the_records_say(weather):
     mine = [r for r in weather if r["label"] == "default" and r["observation"] == "wind"]
     curves = by_hour(weather)
-    assert [ax.get_title() for ax in curves.axes] == ["state", "wind", "", ""]
+    assert [ax.get_title() for ax in curves.axes] == ["state", "", "wind", ""]
     crps, variance, skill = (
         np.mean([r[k][2] for r in mine], axis=0) for k in ("crps", "variance", "mean_se")
     )
-    np.testing.assert_allclose(curves.axes[1].lines[0].get_ydata(), crps)
+    np.testing.assert_allclose(curves.axes[2].lines[0].get_ydata(), crps)
     ratio = curves.axes[3].lines[0].get_ydata()
     np.testing.assert_allclose(ratio, np.sqrt(4 / 3 * variance / skill))
     # a panel ends above the prior's own score
     prior = [row | {"label": PRIOR} for row in weather if row["label"] == "default"]
-    ax = by_hour([*weather, *prior]).axes[1]
+    ax = by_hour([*weather, *prior]).axes[2]
     assert ax.get_ylim()[1] == pytest.approx(4 / 3 * max(crps))
     histograms = ranks(weather)
     assert [ax.get_title() for ax in histograms.axes[2:4]] == ["state/v", "wind/geopotential"]
