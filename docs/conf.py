@@ -32,10 +32,15 @@ os.environ.setdefault("CI", "true")  # shows no progress
 project = "feasibly"
 author = "The feasibly developers"
 project_copyright = "the feasibly developers"
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
-extensions += ["sphinx.ext.intersphinx"]
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.intersphinx",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+]
 exclude_patterns = ["_build", "kernel", "weights", "pages/small.py", "pages/_*", "conf.py"]
-exclude_patterns += ["gallery/*.py"]  # what the notebooks beside them are made of
+exclude_patterns += ["gallery/*.py"]  # from which the notebooks next to them are made
 
 html_theme = "furo"
 html_title = "feasibly"
@@ -70,7 +75,10 @@ add_module_names = False
 
 
 class ArrayLike:
-    """Stands for numpy's alias, whose union of ten types the reference would write out."""
+    """Stands for numpy's alias, whose union of ten types the reference would write out.
+
+    `autodoc_type_aliases` serves only annotations that are strings.
+    """
 
 
 ArrayLike.__module__, numpy.typing.ArrayLike = "numpy.typing", ArrayLike  # ty: ignore

@@ -25,7 +25,7 @@ import torch
 from diffusers import DDPMScheduler, UNet2DModel
 from sklearn.datasets import load_digits
 from sklearn.neighbors import KNeighborsClassifier
-from small import SMOKE, WEIGHTS, fit, short
+from small import SMOKE, WEIGHTS, fit, image_net, short
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -51,6 +51,11 @@ train.shape, f"standard deviation {train.std():.2f}"
 #
 # A `UNet2DModel` predicts the noise, with a `DDPMScheduler`. The `save_pretrained` of both writes
 # the folder that feasibly reads.
+#
+# ```{literalinclude} small.py
+# :language: python
+# :pyobject: image_net
+# ```
 
 # %%
 FOLDER = WEIGHTS / "digits"
@@ -59,17 +64,7 @@ FOLDER = WEIGHTS / "digits"
 def make(steps: int) -> tuple[UNet2DModel, DDPMScheduler]:
     """Trains a model on the digits."""
     torch.manual_seed(0)
-    unet = UNet2DModel(
-        sample_size=8,
-        in_channels=1,
-        out_channels=1,
-        layers_per_block=1,
-        block_out_channels=(24, 48),
-        down_block_types=("DownBlock2D", "AttnDownBlock2D"),
-        up_block_types=("AttnUpBlock2D", "UpBlock2D"),
-        norm_num_groups=8,
-        attention_head_dim=16,
-    )
+    unet = image_net(8)
     scheduler = DDPMScheduler(num_train_timesteps=1000)
 
     def loss(x: Tensor) -> Tensor:

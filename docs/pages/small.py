@@ -18,6 +18,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -26,6 +27,9 @@ from torch.nn.functional import interpolate, silu
 
 from feasibly import Result
 from feasibly.nn import FiLM, SineEmbedding
+
+if TYPE_CHECKING:
+    from diffusers import UNet2DModel
 
 WEIGHTS = Path(__file__).parent.parent / "weights"
 SMOKE = bool(os.environ.get("FEASIBLY_SMOKE"))
@@ -182,6 +186,23 @@ class PathNet(ConvNet):
 
     def forward(self, x: Tensor, noise: Tensor) -> Tensor:
         return super().forward(x.mT, noise).mT
+
+
+def image_net(size: int) -> "UNet2DModel":
+    """Returns a network of diffusers for grey images of `size` x `size` pixels."""
+    from diffusers import UNet2DModel
+
+    return UNet2DModel(
+        sample_size=size,
+        in_channels=1,
+        out_channels=1,
+        layers_per_block=1,
+        block_out_channels=(24, 48),
+        down_block_types=("DownBlock2D", "AttnDownBlock2D"),
+        up_block_types=("AttnUpBlock2D", "UpBlock2D"),
+        norm_num_groups=8,
+        attention_head_dim=16,
+    )
 
 
 def paths(n: int, points: int = 24, step: float = 0.14, seed: int = 0) -> Tensor:

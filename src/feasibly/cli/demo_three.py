@@ -24,9 +24,9 @@ from ..report import Report
 from ..run import run
 from ..samplers import Ancestral, Method, PostHoc
 from ..schedules import VP
+from . import page
 from .compare import listed, run_all, written
 from .demo_parts import UNITS, at_stations, finite, levels, panels, recorded
-from .page import ENDS
 from .words import Screen
 
 if TYPE_CHECKING:
@@ -116,8 +116,7 @@ def _one(shown: Shown, seed: int, out: Path, report: Report) -> list[dict[str, s
     if table := shown.table(ensembles):
         report.text("Observed values at the stations, and mean and range of the samples' values.")
         report.table(table)
-    ratios = {label: result.ratio for label, result in results.items()}
-    report.figure(figures.histogram(ratios, quantity="residual / limit"), ENDS)
+    page.ends(report, results)
     return rows
 
 

@@ -1,6 +1,6 @@
 """What the pages about a run and about a store have in common."""
 
-__all__ = ["convergence", "fits", "illustrate", "pictures", "stations"]
+__all__ = ["convergence", "ends", "fits", "illustrate", "pictures", "stations"]
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
@@ -64,6 +64,11 @@ def convergence(page: Report, results: Mapping[str, Result]) -> None:
         illustrate(page, lambda: figures.trace(runs, tolerance), CONVERGENCE)
     else:
         page.text(UNRECORDED)
+    ends(page, results)
+
+
+def ends(page: Report, results: Mapping[str, Result]) -> None:
+    """Adds how large the residuals of the samples of runs under one constraint are."""
     ratios = {name: result.ratio for name, result in results.items()}
     illustrate(page, lambda: figures.histogram(ratios, quantity="residual / limit"), ENDS)
 
