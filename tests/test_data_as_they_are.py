@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import feasibly
-from feasibly.checks.coverage import centring, misfits
+from feasibly.checks.coverage import centring, channels, misfits
 from feasibly.constraints import Mask
 from feasibly.denoisers import Adapter
 from feasibly.errors import CalibrationWarning, DenoiserError
@@ -144,6 +144,14 @@ def test_a_small_channel_does_not_hide_behind_a_large_one():
     bad = feasibly.wrap(lambda x, s: right(x, s) + off, "edm")
     assert "a channel worse than a guess" in str(feasibly.check(bad, data=data))
     assert feasibly.check(feasibly.wrap(right, "edm"), data=data).ok
+
+
+def test_rows_of_a_square_field_are_places_and_no_channels():
+    """A nearly constant edge of a field is no data of a smaller scale."""
+    data = torch.randn(256, 16, 16, generator=torch.Generator().manual_seed(0))
+    data[:, 0] *= 1e-3
+    assert channels(data).values.shape == (256, 1, 256)
+    assert channels(data[:, :2]).values.shape == (256, 2, 16)
 
 
 def test_runs_begin_with_the_moments_that_are_known():

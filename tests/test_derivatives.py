@@ -55,6 +55,50 @@ def test_the_step_is_longer_where_a_function_computes_in_half_precision():
     assert seeing < 0.15
 
 
+def test_two_derivatives_keep_the_digits_of_a_differential_equation():
+    """Differences lose them, since the equation amplifies the rounding of a smooth field."""
+    points = torch.linspace(0, 1, 65)
+
+    def equation(u):
+        return u[:, 1:-1] ** 3 - 64**2 * u.diff(n=2)
+
+    x, v = torch.sin(3 * points)[None], torch.cos(2 * points)[None]
+    _, expected = torch.func.jvp(equation, (x.double(),), (v.double(),))
+    errors = [
+        (jacobian(equation, x.clone(), twice=twice)(v) - expected).norm() / expected.norm()
+        for twice in (False, True)
+    ]
+    assert errors[0] > 0.01
+    assert errors[1] < 1e-3
+
+
+class Once(torch.autograd.Function):
+    """A function whose derivative depends on a `share` of the cotangent as far as torch sees."""
+
+    share = 0.0
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, p):
+        (x,) = ctx.saved_tensors
+        known = p.detach() if Once.share == 0 else p.lerp(p.detach(), 1 - Once.share)
+        return known * x.cos()
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_products_are_differences_without_a_right_second_derivative(share, monkeypatch):
+    monkeypatch.setattr(Once, "share", share)
+    x, v = normal(4, 8), normal(4, 8, seed=2)
+    J = jacobian(Once.apply, x, twice=True)
+    J.T(normal(4, 8, seed=3))
+    torch.testing.assert_close(J(v), x.detach().cos() * v)
+    assert not J.twice
+
+
 def test_a_member_that_is_not_finite_disturbs_no_other_and_is_not_evaluated():
     x, v = normal(3, 8), normal(3, 8, seed=2)
     seen = []

@@ -1,7 +1,7 @@
 r"""Derivatives that any network has that can be differentiated once, by reverse mode.
 
 Forward-mode derivatives and derivatives of derivatives are missing from attention, recurrent
-layers, checkpoints and most custom functions. So neither is taken.
+layers, checkpoints and most custom functions. So no network needs them.
 """
 
 __all__ = ["CHECKPOINTS", "Jacobian", "ordinary"]
@@ -30,7 +30,13 @@ class Jacobian:
     of the sample's size. The exact :math:`p^\top (J v) = (J^\top p)^\top v`, with the last product
     :math:`J^\top p`, tells if a function computes in a coarser precision: steps are then longer.
 
+    Differences lose most digits of a residual with derivatives, such as that of a differential
+    equation, which amplifies rounding. If `twice` is given, :math:`J v` is the gradient of
+    :math:`v^\top J^\top u` in :math:`u` where the function can be differentiated so.
+
     References:
+        | A new trick for calculating Jacobian vector products (Townsend, 2017)
+        | https://j-towns.github.io/2017/06/12/A-new-trick.html
         | Jacobian-free Newton-Krylov methods (Knoll & Keyes, 2004), Section 2.3
         | https://doi.org/10.1016/j.jcp.2003.08.010
 
@@ -41,6 +47,7 @@ class Jacobian:
         linear: Whether it is linear up to a constant. Steps are then as long as the samples.
         spread: The largest unit of a step, one number or with shape :math:`(B)`, such as the
             standard deviation of the data; None for that of a sample's elements.
+        twice: Whether to differentiate the function twice where that is possible.
     """
 
     def __init__(
@@ -50,14 +57,16 @@ class Jacobian:
         x: Tensor,
         linear: bool = False,
         spread: Tensor | float | None = None,
+        twice: bool = False,
     ) -> None:
-        self.f, self.r, self.x = f, r, x
+        self.f, self.r, self.x, self.twice = f, r, x, twice
         eps = torch.finfo(x.dtype).eps
         precisions = [eps, *(e for d in COARSER if (e := torch.finfo(d).eps) > eps)]
         self.steps = [1.0] if linear else [e ** (1 / 3) for e in precisions]
         self.level = torch.zeros(len(x), dtype=torch.long, device=x.device)  # of each sample
         self.size = self._sizes(spread)
         self.known: tuple[Tensor, Tensor] | None = None
+        self.transposed: tuple[Tensor, Tensor] | None = None  # u, and J^T u with its graph
 
     def T(self, p: Tensor) -> Tensor:
         r"""Returns :math:`J^\top p`, with the shape of `x`, for `p` of shape :math:`(B, m)`."""
@@ -78,6 +87,11 @@ class Jacobian:
         r"""Returns :math:`J v`, with shape :math:`(B, m)`, for `v` of the shape of `x`."""
         good = v.isfinite().flatten(start_dim=1).all(dim=1)
         v = torch.where(_fit(good, v), v, 0.0)  # a network may refuse states that are not finite
+        if self.twice:
+            product = self._exact(v)
+            if product is not None and not (self._error(product, v) > AGREES).any():
+                return torch.where(good[:, None], product, torch.nan)
+            self.twice = False
         product = self._difference(v, self.level)
         for _ in self.steps[1:]:
             error = self._error(product, v)
@@ -91,6 +105,20 @@ class Jacobian:
                 break
             self.level = torch.where(better, level, self.level)
         return torch.where(good[:, None], product, torch.nan)
+
+    def _exact(self, v: Tensor) -> Tensor | None:
+        """Returns the product by two derivatives; None if the function lacks the second."""
+        try:
+            with torch.enable_grad():
+                if self.transposed is None:
+                    u = torch.zeros_like(self.r, requires_grad=True)
+                    value = (self.r * u).sum()
+                    (product,) = torch.autograd.grad(value, self.x, create_graph=True)
+                    self.transposed = u, product
+                u, product = self.transposed
+                return torch.autograd.grad((product * v).sum(), u, retain_graph=True)[0]
+        except (RuntimeError, NotImplementedError):
+            return None
 
     def _sizes(self, spread: Tensor | float | None) -> Tensor:
         """Returns the length of a step of one for each sample, with shape (B)."""

@@ -300,7 +300,7 @@ def _products(part: Constraint, x: Tensor, kept: int) -> tuple[Tensor, Product, 
     :math:`J = \partial r / \partial x` and with :math:`J^\top`, of which up to so many rows are
     kept."""
     r = part.residual(x)
-    J = Jacobian(part.residual, r, x, part.linear)
+    J = Jacobian(part.residual, r, x, part.linear, twice=True)
     if r.shape[1] > kept:
         return r, J, J.T
     rows = J.rows()
