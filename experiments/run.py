@@ -26,7 +26,7 @@ def run(study: Study, bench: Bench, settings: Sequence[Record], only: Sequence[s
     """Runs a study on a problem, and appends a record for each setting that has none.
 
     Where the problem allows it, the result of the same sampler under another study or label is
-    taken over. `only` names the labels to run; all if there are none.
+    taken over, but for the default's. `only` names the labels to run; all if there are none.
     """
     console = Console()
     made_by = versions()  # once: the code that runs is the code that was loaded
@@ -53,7 +53,9 @@ def run(study: Study, bench: Bench, settings: Sequence[Record], only: Sequence[s
             record["sampler"] = "" if plan is None else describe(plan.kernels)
             if any(_same(record, other) for other in known):
                 continue
-            twin = next((r for r in known if bench.shares and _same(record, r, LABELS)), None)
+            # the default has a monitor, of which these words say nothing
+            twins = (r for r in known if bench.shares and _same(record, r, LABELS))
+            twin = next((r for r in twins if DEFAULT not in (label, r["label"])), None)
             if twin is not None:  # another study, or another label, has it
                 records.append(study.name, bench.problem, [twin | record])
                 continue

@@ -136,7 +136,8 @@ def test_a_result_of_another_study_is_taken_over(monkeypatch):
     ]
     # what differs in anything but the label is no twin
     different = study({"PPR": partial(ppr, steps=9, attempts=1)}, "third")
-    for one, members in ((different, 4), (other, 3)):
+    monitored = study({"default": SAMPLERS["PPR"]}, "default")
+    for one, members in ((different, 4), (other, 3), (monitored, 4)):
         with pytest.raises(pytest.fail.Exception, match="sampled again"):
             run(one, KSBench(["sine-3"], range(1), members), bench.settings())
 
