@@ -88,10 +88,12 @@ class Jacobian:
         good = v.isfinite().flatten(start_dim=1).all(dim=1)
         v = torch.where(_fit(good, v), v, 0.0)  # a network may refuse states that are not finite
         if self.twice:
-            product = self._exact(v)
-            if product is not None and not (self._error(product, v) > AGREES).any():
+            if self.known is None:
+                self.T(self.r.detach())
+            product, told = self._exact(v), good & self.r.detach().isfinite().all(dim=1)
+            if product is not None and (self._error(product, v) <= AGREES)[told].all():
                 return torch.where(good[:, None], product, torch.nan)
-            self.twice = False
+            self.twice, self.transposed = False, None
         product = self._difference(v, self.level)
         for _ in self.steps[1:]:
             error = self._error(product, v)
