@@ -73,9 +73,10 @@ def test_two_derivatives_keep_the_digits_of_a_differential_equation():
 
 
 class Once(torch.autograd.Function):
-    """A function whose derivative depends on a `share` of the cotangent as far as torch sees."""
+    """A function whose derivative depends on a `share` of the cotangent as far as torch sees, and
+    raises if there is none."""
 
-    share = 0.0
+    share: float | None = 0.0
 
     @staticmethod
     def forward(ctx, x):
@@ -85,21 +86,46 @@ class Once(torch.autograd.Function):
     @staticmethod
     def backward(ctx, p):
         (x,) = ctx.saved_tensors
-        known = p.detach() if Once.share == 0 else p.lerp(p.detach(), 1 - Once.share)
+        if Once.share is None and p.requires_grad:
+            raise BufferError("Can't export tensors that require gradient")
+        known = p.detach() if not Once.share else p.lerp(p.detach(), 1 - Once.share)
         return known * x.cos()
 
 
-@pytest.mark.parametrize("share", [0.0, 0.5])
-def test_products_are_differences_without_a_right_second_derivative(share, monkeypatch):
+@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("share", [None, 0.0, 0.5])
+def test_products_are_differences_without_a_right_second_derivative(share, told, monkeypatch):
     monkeypatch.setattr(Once, "share", share)
     x, v = normal(4, 8), normal(4, 8, seed=2)
     J = jacobian(Once.apply, x, twice=True)
-    J.T(normal(4, 8, seed=3))
+    if told:
+        J.T(normal(4, 8, seed=3))
     torch.testing.assert_close(J(v), x.detach().cos() * v)
-    assert not J.twice
+    assert not J.exact.any()
 
 
-def test_a_member_that_is_not_finite_disturbs_no_other_and_is_not_evaluated():
+def test_a_sample_without_a_right_second_derivative_takes_it_from_no_other(monkeypatch):
+    monkeypatch.setattr(Once, "share", 0.5)
+    x, v = normal(4, 8), normal(4, 8, seed=2)
+
+    def one_is_wrong(x):
+        return torch.cat([Once.apply(x[:1]), x[1:].sin()])
+
+    J = jacobian(one_is_wrong, x, twice=True)
+    torch.testing.assert_close(J(v), x.detach().cos() * v)
+    assert J.exact.tolist() == [False, True, True, True]
+
+
+def test_a_second_derivative_that_is_not_finite_is_not_taken():
+    """That of torch's sinc is none at zero, where the first is zero."""
+    x, v = normal(2, 8), normal(2, 8, seed=2)
+    x[0] = 0.0
+    product = jacobian(torch.sinc, x, twice=True)(v)
+    torch.testing.assert_close(product[0], torch.zeros(8).to(v), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_a_member_that_is_not_finite_disturbs_no_other_and_is_not_evaluated(twice):
     x, v = normal(3, 8), normal(3, 8, seed=2)
     seen = []
 
@@ -107,9 +133,9 @@ def test_a_member_that_is_not_finite_disturbs_no_other_and_is_not_evaluated():
         seen.append(x.detach())
         return curved(x)
 
-    whole = jacobian(curved, x.clone())(v)
+    whole = jacobian(curved, x.clone(), twice=twice)(v)
     v[1] = torch.nan
-    product = jacobian(recorded, x.clone())(v)
+    product = jacobian(recorded, x.clone(), twice=twice)(v)
     assert product[1].isnan().all()
     assert torch.equal(product[[0, 2]], whole[[0, 2]])
     assert all(x.isfinite().all() for x in seen)

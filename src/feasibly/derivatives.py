@@ -1,7 +1,7 @@
 r"""Derivatives that any network has that can be differentiated once, by reverse mode.
 
 Forward-mode derivatives and derivatives of derivatives are missing from attention, recurrent
-layers, checkpoints and most custom functions. So no network needs them.
+layers, checkpoints and most custom functions. So none is required of a network.
 """
 
 __all__ = ["CHECKPOINTS", "Jacobian", "ordinary"]
@@ -26,13 +26,16 @@ class Jacobian:
     :math:`J^\top`.
 
     The products with :math:`J^\top` are vector-Jacobian products. Those with :math:`J` are central
-    differences, which take two evaluations. Their step is the cube root of the precision, in units
-    of the sample's size. The exact :math:`p^\top (J v) = (J^\top p)^\top v`, with the last product
-    :math:`J^\top p`, tells if a function computes in a coarser precision: steps are then longer.
+    differences, unless `twice` is given. They take two evaluations. Their step is the cube root of
+    the precision, in units of the sample's size. The exact
+    :math:`p^\top (J v) = (J^\top p)^\top v`, with the last product :math:`J^\top p`, tells if a
+    function computes in a coarser precision: steps are then longer.
 
     Differences lose most digits of a residual with derivatives, such as that of a differential
-    equation, which amplifies rounding. If `twice` is given, :math:`J v` is the gradient of
-    :math:`v^\top J^\top u` in :math:`u` where the function can be differentiated so.
+    equation, which amplifies rounding. With `twice`, :math:`J v` is the gradient of
+    :math:`v^\top J^\top u` in :math:`u`. A sample of which that is missing, or misses the equation
+    above, has differences from then on. A backward pass that detaches its argument in a few
+    components may go unnoticed.
 
     References:
         | A new trick for calculating Jacobian vector products (Townsend, 2017)
@@ -59,13 +62,14 @@ class Jacobian:
         spread: Tensor | float | None = None,
         twice: bool = False,
     ) -> None:
-        self.f, self.r, self.x, self.twice = f, r, x, twice
+        self.f, self.r, self.x = f, r, x
         eps = torch.finfo(x.dtype).eps
         precisions = [eps, *(e for d in COARSER if (e := torch.finfo(d).eps) > eps)]
         self.steps = [1.0] if linear else [e ** (1 / 3) for e in precisions]
         self.level = torch.zeros(len(x), dtype=torch.long, device=x.device)  # of each sample
         self.size = self._sizes(spread)
         self.known: tuple[Tensor, Tensor] | None = None
+        self.exact = torch.full_like(self.level, twice, dtype=torch.bool)  # of each sample
         self.transposed: tuple[Tensor, Tensor] | None = None  # u, and J^T u with its graph
 
     def T(self, p: Tensor) -> Tensor:
@@ -87,13 +91,36 @@ class Jacobian:
         r"""Returns :math:`J v`, with shape :math:`(B, m)`, for `v` of the shape of `x`."""
         good = v.isfinite().flatten(start_dim=1).all(dim=1)
         v = torch.where(_fit(good, v), v, 0.0)  # a network may refuse states that are not finite
-        if self.twice:
-            if self.known is None:
-                self.T(self.r.detach())
-            product, told = self._exact(v), good & self.r.detach().isfinite().all(dim=1)
-            if product is not None and (self._error(product, v) <= AGREES)[told].all():
-                return torch.where(good[:, None], product, torch.nan)
-            self.twice, self.transposed = False, None
+        product = self._twice(v)
+        if not self.exact.all():
+            product = torch.where(self.exact[:, None], product, self._differences(v))
+        return torch.where(good[:, None], product, torch.nan)
+
+    def _twice(self, v: Tensor) -> Tensor:
+        """Returns the products by two derivatives, and notes of which samples they are right."""
+        product = torch.zeros_like(self.r)
+        if not self.exact.any():
+            return product
+        if self.known is None:
+            self.T(self.r.detach())
+        try:
+            with torch.enable_grad():
+                if self.transposed is None:
+                    u = torch.zeros_like(self.r, requires_grad=True)
+                    value = (self.r * u).sum()
+                    (J_T_u,) = torch.autograd.grad(value, self.x, create_graph=True)
+                    self.transposed = u, J_T_u
+                u, J_T_u = self.transposed
+                (product,) = torch.autograd.grad((J_T_u * v).sum(), u, retain_graph=True)
+            self.exact = self.exact & (self._error(product, v) <= AGREES)
+        except Exception:  # of a user's derivative; differences need the first one alone
+            self.exact = torch.zeros_like(self.exact)
+        if not self.exact.any():
+            self.transposed = None
+        return product
+
+    def _differences(self, v: Tensor) -> Tensor:
+        """Returns the products by differences, with longer steps where these are right."""
         product = self._difference(v, self.level)
         for _ in self.steps[1:]:
             error = self._error(product, v)
@@ -106,21 +133,7 @@ class Jacobian:
             if not better.any():
                 break
             self.level = torch.where(better, level, self.level)
-        return torch.where(good[:, None], product, torch.nan)
-
-    def _exact(self, v: Tensor) -> Tensor | None:
-        """Returns the product by two derivatives; None if the function lacks the second."""
-        try:
-            with torch.enable_grad():
-                if self.transposed is None:
-                    u = torch.zeros_like(self.r, requires_grad=True)
-                    value = (self.r * u).sum()
-                    (product,) = torch.autograd.grad(value, self.x, create_graph=True)
-                    self.transposed = u, product
-                u, product = self.transposed
-                return torch.autograd.grad((product * v).sum(), u, retain_graph=True)[0]
-        except Exception:  # of a user's derivative; differences need the first one alone
-            return None
+        return product
 
     def _sizes(self, spread: Tensor | float | None) -> Tensor:
         """Returns the length of a step of one for each sample, with shape (B)."""

@@ -53,9 +53,9 @@ class Channels(NamedTuple):
 def channels(x: Tensor) -> Channels:
     r"""Returns samples, with shape (N, \*), by channel: the first axis of a sample, or each
     element of a vector. They are taken together where a channel has fewer than 64 values, and
-    where a matrix has as many rows as columns, since its rows are places then."""
-    rows = x.ndim == 3 and x.shape[1] >= x.shape[2]
-    if x.ndim > 2 and x.shape[1] > 1 and not rows and x[:, 0].numel() >= ENOUGH:
+    where a sample is a square matrix, whose rows are places."""
+    square = x.ndim == 3 and x.shape[1] == x.shape[2]
+    if x.ndim > 2 and x.shape[1] > 1 and not square and x[:, 0].numel() >= ENOUGH:
         return Channels(x.flatten(start_dim=2), "channel")
     if x.ndim == 2 and x.shape[1] > 1 and len(x) >= ENOUGH:
         return Channels(x[..., None], "element")

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..constraints.base import Constraint
+from ..constraints.decoded import is_decoded
 from ..derivatives import Jacobian
 from ..linalg import Solution, eigh, extremes
 from ..minimizers.base import finite, per_sample
@@ -300,7 +301,8 @@ def _products(part: Constraint, x: Tensor, kept: int) -> tuple[Tensor, Product, 
     :math:`J = \partial r / \partial x` and with :math:`J^\top`, of which up to so many rows are
     kept."""
     r = part.residual(x)
-    J = Jacobian(part.residual, r, x, part.linear, twice=True)
+    # two derivatives of a decoder would keep the activations that its checkpoints give up
+    J = Jacobian(part.residual, r, x, part.linear, twice=not is_decoded(part))
     if r.shape[1] > kept:
         return r, J, J.T
     rows = J.rows()
