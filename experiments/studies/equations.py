@@ -1,9 +1,9 @@
 """Whole equations: is every component of a discretised residual met, beside a few given values?
 
-Poisson's equation has an exact denoiser and a known answer. Darcy flow has a learned prior, and is
-held against truths of the data: the observed pressure is each truth's. Of Kuramoto and
-Sivashinsky's equation each frame must follow from the one before by the solver of the data, with
-its steps, on the points that the prior has.
+Poisson's and Burgers' equations have exact denoisers and known answers. Darcy flow has a learned
+prior, and is held against truths of the data: the observed pressure is each truth's. Of Kuramoto
+and Sivashinsky's equation each frame must follow from the one before by the solver of the data,
+with its steps, on the points that the prior has.
 """
 
 import math
@@ -26,6 +26,7 @@ from feasibly.problems import ks, ks_solver
 from feasibly.schedules import Flow
 
 from .. import peers
+from ..benches import exact_laws
 from ..benches.exact import ExactCase
 from ..benches.exact_poisson import Poisson, problem
 from ..records import DEFAULT, PRIOR, TRUTH, Record, averages, grouped
@@ -38,8 +39,8 @@ OURS: Mapping[str, str] = {DEFAULT: "auto", "PPR": "ppr-tuned", "post-hoc projec
 THEIRS, THEIR_STEPS = "PCFM's own", 100
 LABELS = (*OURS, THEIRS, PRIOR, TRUTH)
 POINTS = {"Darcy": 15, "KS": 20}  # values that are given
-MEMBERS = {"Poisson": 128, "Darcy": 32, "KS": 8}
-SEEDS = {"Poisson": 1, "Darcy": 4, "KS": 1}
+MEMBERS = {"Poisson": 128, "Burgers": 256, "Darcy": 32, "KS": 8}
+SEEDS = {"Poisson": 1, "Burgers": 1, "Darcy": 4, "KS": 1}
 ACCURACY = 1e-3  # of the residual of Darcy flow, whose source is one
 KS_ACCURACY = 2.5e-3  # that of the data on the prior's points, in units of the field
 CASES = (
@@ -60,6 +61,9 @@ CASES = (
     (64, False, "vp", "one"),
 )
 """Of Poisson's equation: points per side, whether data solve it, the schedule, and the form."""
+
+LAWS = ((0.0, "edm"), (1.0, "edm"))
+"""Of Burgers' equation: the factor of the nonlinear term, and the schedule."""
 
 BANDS = 4  # of wavenumbers, whose standard deviations are compared
 
@@ -93,6 +97,22 @@ def _poisson(seed: int, *case_: Any) -> Task:
         return {"ratio": case.judged(x, len(x))["ratio"], "std": [min(means), max(means)]}
 
     return Task(prior, case.constraint, case.shape, prior.equation, about)
+
+
+def _burgers(seed: int, *case_: Any) -> Task:
+    case = ExactCase(exact_laws.problem(*case_))
+
+    def about(x: Tensor) -> Record:
+        truth = case.posterior.sample(1024, Generator().manual_seed(seed + 1))
+        stds = [z[:, : exact_laws.POINTS].double().std(dim=0) for z in (x, truth)]
+        share = (stds[0] / stds[1])[stds[1] > exact_laws.ACCURACY]
+        return {
+            "ratio": case.judged(x, len(x))["ratio"],
+            "std": [share.min().item(), share.max().item()],
+        }
+
+    constraint = case.constraint
+    return Task(case.denoiser, constraint, case.shape, constraint.residual, about)
 
 
 def _darcy(seed: int) -> Task:
@@ -160,7 +180,7 @@ def _against(truth: Tensor) -> Callable[[Tensor], Record]:
     return about
 
 
-TASKS = {"Poisson": _poisson, "Darcy": _darcy, "KS": _ks}
+TASKS = {"Poisson": _poisson, "Burgers": _burgers, "Darcy": _darcy, "KS": _ks}
 
 
 @peers.optional
@@ -183,7 +203,7 @@ def measure(setting: dict) -> list[Record]:
         x, taken = result.samples, result.evaluations
         found |= {"reason": result.reason, "warnings": list(result.warnings)}
     found["seconds"] = time.perf_counter() - start
-    if setting["task"] != "Poisson":
+    if setting["task"] in ("Darcy", "KS"):
         monitor = feasibly.plan(denoiser, constraint, shape).monitor
         assert monitor is not None
         plausible = monitor.assess(x, range(members))
@@ -217,7 +237,7 @@ def _theirs(
 def rows(records: Sequence[Record]) -> list[Record]:
     """Returns the rows of its table: means over seeds."""
     found = []
-    named = [one | {"name": _name(*one["case"]) if one["case"] else ""} for one in records]
+    named = [one | {"name": NAMES[one["task"]](*one["case"])} for one in records]
     for (task, case, label), group in grouped(named, "task", "name", "label").items():
         row: Record = {"task": f"{task}{case}", "label": label, "default": label == DEFAULT}
         found.append(row)
@@ -235,9 +255,22 @@ def rows(records: Sequence[Record]) -> list[Record]:
     return found
 
 
-def _name(n: int, solved: bool, timing: str, form: str) -> str:
+def _poisson_name(n: int, solved: bool, timing: str, form: str) -> str:
     data = "data solve it" if solved else "data do not"
     return f" {n} x {n}, {data}, {timing}, {form}"
+
+
+def _burgers_name(speed: float, timing: str) -> str:
+    return f" 12 x 16, {'nonlinear' if speed else 'linear'}, {timing}"
+
+
+NAMES: Mapping[str, Callable[..., str]] = {
+    "Poisson": _poisson_name,
+    "Burgers": _burgers_name,
+    "Darcy": str,
+    "KS": str,
+}
+"""What follows the name of a task in tables, for a case of it."""
 
 
 COLUMNS: Columns = {
@@ -264,6 +297,7 @@ MEASUREMENT = Measurement(
         }
         for task, cases, labels in (
             ("Poisson", CASES, (DEFAULT,)),
+            ("Burgers", LAWS, (DEFAULT, "PPR")),
             ("Darcy", [()], (*OURS, THEIRS, PRIOR)),
             ("KS", [()], (DEFAULT, "post-hoc projection", PRIOR)),
         )

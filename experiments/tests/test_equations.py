@@ -4,6 +4,8 @@ import pytest
 import torch
 
 import feasibly
+from experiments.benches.exact_base import conditional
+from experiments.benches.exact_laws import burgers
 from experiments.benches.exact_poisson import Poisson, poisson
 from experiments.tasks.darcy import Physics
 from feasibly.schedules import EDM
@@ -55,6 +57,24 @@ def test_default_samples_the_exact_posterior(form, solved):
     assert z.mean(dim=0).abs().max() < 0.41
     assert z.std(dim=0).max() < 1.34
     assert z.std(dim=0).min() > 1 / 1.34
+
+
+def test_samples_of_a_linear_law_are_the_conditional_distribution():
+    """Of 4,096 samples, a mean is off by 0.1 standard deviations with a probability of 2e-10, a
+    standard deviation by 5.5 % with one of 1e-6, for each of 189 elements."""
+    law = burgers(0.0, "edm")
+    x = law.sample(4096, torch.Generator().manual_seed(0))
+    assert law.constraint.violation(x).max() < 1e-16
+    A = torch.autograd.functional.jacobian(law.constraint.residual, torch.zeros(1, *law.shape))
+    A = A[0, :, 0].double()
+    y = -law.constraint.residual(torch.zeros(1, *law.shape).double())[0]
+    prior = law.denoiser
+    cov = prior.vectors * prior.values @ prior.vectors.T
+    mean, cov = conditional(prior.mu, cov, A, y)
+    std = cov.diagonal().clamp_min(0).sqrt()
+    free = std > 1e-3
+    assert ((x.mean(dim=0) - mean) / std)[free].abs().max() < 0.1
+    assert (x.std(dim=0) / std)[free].log().abs().max() < 0.055
 
 
 def test_darcy_data_solve_their_equation():

@@ -44,6 +44,11 @@ NOT_NORMAL = (
     "comes closer, at a higher cost; feasibly.audit tests both."
 )
 
+LINEARISED = (
+    ". They are drawn under the linearised constraint, so that means and spreads may be off; "
+    "feasibly.audit tests both"
+)
+
 PROJECTED = 2
 """How many of the last attempts meet inequalities by projection, where others are resampled until
 they fall inside. They are two, so that one that fails does not leave a sample infeasible."""
@@ -360,6 +365,8 @@ def choose(case: Case) -> Plan:
     then = "" if case.has_noise else ", and PPR projects those that fail"
     if case.has_inequalities:
         then += ", and those that satisfy the inequalities are kept"
+    if not case.constraint.linear:
+        then += LINEARISED
     alone = ", which are its own, because each sample has its own target"
     words = {
         "values": values,

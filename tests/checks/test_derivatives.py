@@ -304,6 +304,13 @@ def test_a_residual_that_jumps_close_to_zero_is_warned_of(law):
     assert "atan2(sin(r), cos(r))" in said
 
 
+@pytest.mark.parametrize("tolerance", [0.5, 2.0])
+def test_a_jump_matters_if_it_is_larger_than_the_tolerance(tolerance):
+    """A residual of a few rounding errors has only jumps, and samples meet it anyway."""
+    law = Equality(lambda x: x[:, :1] % 1 - 0.02, tolerance)
+    assert len(list(roughness(law, X))) == (tolerance < 1)
+
+
 @pytest.mark.parametrize(
     "law", [FLAT["exact"], JUMPS["an angle near its cut"]], ids=["flat", "jump"]
 )

@@ -130,6 +130,20 @@ def test_outputs_are_unwrapped(wrapped):
     torch.testing.assert_close(adapter(x, torch.tensor(0.5)).mean, 2 * x)
 
 
+def test_complex_numbers_are_refused():
+    """Their imaginary parts would be lost."""
+    adapter = feasibly.wrap(lambda x, s: x.to(torch.complex64), "edm")
+    with pytest.raises(DenoiserError, match="complex64, but states are real"):
+        adapter(torch.ones(2, 3), torch.tensor(0.5))
+
+
+def test_a_function_of_other_precision_is_told_to_sample_in_its_own():
+    layer = torch.nn.Linear(3, 3)
+    adapter = feasibly.wrap(lambda x, s: layer(x), "edm")
+    with pytest.raises(DenoiserError, match="another dtype, sample with that one"):
+        adapter(torch.ones(2, 3).double(), torch.tensor(0.5))
+
+
 def test_a_learned_variance_is_dropped():
     def net(x, s):
         return torch.cat([x, torch.full_like(x, torch.nan)], dim=1)

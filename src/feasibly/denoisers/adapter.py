@@ -164,11 +164,14 @@ class Adapter(nn.Module):
         except RuntimeError as error:
             if "type" not in str(error):
                 raise
+            cure = "If it looks up whole steps, pass time=lambda t: (999 * t).round().long()."
+            if self._dtype() is None:
+                cure += " If its weights have another dtype, sample with that one, or cast inside."
+            elif dtype not in FINE:
+                cure += " Or cast its time embedding to its weights' dtype, or wrap net.float()."
             raise DenoiserError(
-                f"The network failed on states in {dtype} and times in {time.dtype} ({error}). If "
-                "it looks up whole steps, pass time=lambda t: (999 * t).round().long(). If its "
-                "weights are in half precision, cast its time embedding to their dtype, or wrap "
-                "net.float()."
+                f"The network failed on states in {dtype} and times in {time.dtype} ({error}). "
+                f"{cure}"
             ) from error
         return self._unwrap(result, x_t).to(x_t.dtype)
 
@@ -189,6 +192,11 @@ class Adapter(nn.Module):
                 f"The network returned {type(result).__name__}; it must return a tensor, a tuple "
                 "that begins with one, or a dict or an object with one alone, or one named sample "
                 "or mean. Wrap a function that returns the tensor."
+            )
+        if result.is_complex():
+            raise DenoiserError(
+                f"The network returned {result.dtype}, but states are real. Return its real part, "
+                "or have real and imaginary parts as channels of the data."
             )
         if self.learned_variance and x_t.ndim > 1 and result.shape[1] == 2 * x_t.shape[1]:
             result = result[:, : x_t.shape[1]]

@@ -53,9 +53,10 @@ def wrap(
     r"""Makes a denoiser of a pretrained network.
 
     The result is called as `(x_t, t, **conditions)`, returns an object whose `mean` is
-    :math:`\mathbb{E}[x_0 \mid x_t]`, and has a `schedule`; printed, it states what it assumes. A
-    network that is a module stays as it is: the denoiser has a copy in evaluation mode that shares
-    its weights. So move the denoiser to a device, and not the network.
+    :math:`\mathbb{E}[x_0 \mid x_t]`, and has a `schedule`; printed, it states what it assumes. The
+    network gets states with shape :math:`(B, *)` and their times, or noise levels, with shape
+    :math:`(B)`. A network that is a module stays as it is: the denoiser has a copy in evaluation
+    mode that shares its weights. So move the denoiser to a device, and not the network.
 
     ==================== ===================================================== ==================
     kind                 network                                               schedule
