@@ -104,6 +104,12 @@ TABLE = {
         "CalibratedPPR PPR",
         6,
     ),
+    "129 linear values and bounds": (
+        NORMAL,
+        Composite([linear(129), BOX]),
+        "CalibratedPPR PPR",
+        6,
+    ),
     "many values and bounds": (NORMAL, Composite([first(129), BOX]), "CalibratedPPR PPR", 6),
     "noisy values of normal data": (NORMAL, linear(13, noise=0.1), "CalibratedPPR", 1),
     "noisy squares": (NORMAL, NOISY_SQUARES, "SMC", 4),

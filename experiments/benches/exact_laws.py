@@ -19,8 +19,7 @@ DT, VISCOSITY = 0.02, 0.02
 KNOWN = {3: 1.2, 10: 0.1, 14: 0.8}  # values of the first state, by point
 MEAN, STD = 0.5, 0.8
 ACCURACY = 1e-3  # of a feasible component
-WIDER, POOL = 1.6, 64  # how much wider candidates are than Laplace's approximation; their number
-MOVES, STEP = 100, 0.8  # of Langevin's algorithm, in units of that approximation
+MOVES, STEP = 300, 0.8  # of Langevin's algorithm, in units of Laplace's approximation
 
 
 def burgers(speed: float, timing: str) -> Posterior:
@@ -28,9 +27,8 @@ def burgers(speed: float, timing: str) -> Posterior:
     normal prior of the whole trajectory, by explicit steps.
 
     The first state determines the others, and the residual's determinant with respect to them is
-    one. So the exact density of the first state is that of the prior at its trajectory. It is
-    sampled by importance weights from Laplace's approximation, then by the Metropolis-adjusted
-    Langevin algorithm.
+    constant. So the exact density of the first state is that of the prior at its trajectory. It is
+    sampled by the Metropolis-adjusted Langevin algorithm, from Laplace's approximation.
 
     Arguments:
         speed: The factor :math:`c`; the equation is linear for zero.
@@ -94,9 +92,7 @@ def burgers(speed: float, timing: str) -> Posterior:
 
     def sample(n: int, generator: Generator) -> Tensor:
         normal = partial(torch.randn, generator=generator, dtype=torch.float64)
-        z = WIDER * normal(POOL * n, len(free))
-        log_w = (z / WIDER).square().sum(dim=1) / 2 - energy(centre + z @ root.T)
-        z = z[torch.multinomial(log_w.softmax(dim=0), n, replacement=True, generator=generator)]
+        z = normal(n, len(free))
         value, gradient = slope(z)
         for _ in range(MOVES):
             move = normal(n, len(free))

@@ -45,8 +45,8 @@ NOT_NORMAL = (
 )
 
 LINEARISED = (
-    ". They are drawn under the linearised constraint, so that means and spreads may be off; "
-    "feasibly.audit tests both"
+    ". Posterior samples are drawn under the linearised constraint, so that means and spreads may "
+    "be off; feasibly.audit tests both"
 )
 
 PROJECTED = 2
@@ -365,7 +365,7 @@ def choose(case: Case) -> Plan:
     then = "" if case.has_noise else ", and PPR projects those that fail"
     if case.has_inequalities:
         then += ", and those that satisfy the inequalities are kept"
-    if not case.constraint.linear:
+    if not kernels[0].constraint.linear:
         then += LINEARISED
     alone = ", which are its own, because each sample has its own target"
     words = {

@@ -137,10 +137,10 @@ def test_complex_numbers_are_refused():
         adapter(torch.ones(2, 3), torch.tensor(0.5))
 
 
-def test_a_function_of_other_precision_is_told_to_sample_in_its_own():
+def test_a_function_of_other_precision_is_told_to_cast():
     layer = torch.nn.Linear(3, 3)
     adapter = feasibly.wrap(lambda x, s: layer(x), "edm")
-    with pytest.raises(DenoiserError, match="another dtype, sample with that one"):
+    with pytest.raises(DenoiserError, match="cast states and times to the dtype of its weights"):
         adapter(torch.ones(2, 3).double(), torch.tensor(0.5))
 
 

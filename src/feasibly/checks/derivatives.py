@@ -273,10 +273,10 @@ def _jumps(part: Constraint, x: Tensor, r: Tensor) -> str:
         if not jumps.any():
             return ""
     close = jumps & (torch.minimum(left.abs(), right.abs()) <= near)
-    if part.noisy is None:  # what is less than the tolerance may be rounding, and does no harm
-        alone = torch.zeros_like(r[: len(start)])
-        alone[rows, which] = apart
-        close &= part.violation_of(alone) > part.tolerance
+    # what is less than the tolerance, or an error, may be rounding, and does no harm
+    alone = torch.zeros_like(r[: len(start)])
+    alone[rows, which] = apart
+    close &= part.violation_of(alone) > part.tolerance if part.noisy is None else apart > 1
     if not close.any():
         return ""
     worst = int(torch.where(close, apart, 0.0).argmax())

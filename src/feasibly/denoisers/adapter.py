@@ -166,9 +166,12 @@ class Adapter(nn.Module):
                 raise
             cure = "If it looks up whole steps, pass time=lambda t: (999 * t).round().long()."
             if self._dtype() is None:
-                cure += " If its weights have another dtype, sample with that one, or cast inside."
-            elif dtype not in FINE:
-                cure += " Or cast its time embedding to its weights' dtype, or wrap net.float()."
+                cure += (
+                    " If its weights are in float64, pass dtype=torch.float64 to feasibly.sample; "
+                    "otherwise cast states and times to the dtype of its weights."
+                )
+            else:
+                cure += " Or cast its time embedding and its buffers to the dtype of its weights."
             raise DenoiserError(
                 f"The network failed on states in {dtype} and times in {time.dtype} ({error}). "
                 f"{cure}"
