@@ -237,13 +237,26 @@ def test_what_is_no_denoiser_is_refused_with_a_remedy(candidate):
         (lambda x: x[:, :1], r"shape \(4, 1\)"),
         (lambda x: x[:2], r"shape \(2, 2\)"),
         (lambda x: x.double(), "float64 for a state of torch.float32"),
+        (lambda x: x.to(torch.complex64), "return its real part"),
+        (lambda x: x.half(), "cast its output back.$"),
         (lambda x: None, "NoneType"),
         (lambda x: (x, x), "tuple"),
         (lambda x: SimpleNamespace(mean=2.0), "float"),
         (lambda x: x.detach().numpy(), "ndarray"),
         (lambda x: SimpleNamespace(mean=np.zeros((4, 2))), "ndarray"),
     ],
-    ids=["features", "members", "dtype", "none", "tuple", "mean float", "numpy", "mean numpy"],
+    ids=[
+        "features",
+        "members",
+        "dtype",
+        "complex",
+        "half",
+        "none",
+        "tuple",
+        "mean float",
+        "numpy",
+        "mean numpy",
+    ],
 )
 def test_a_wrong_output_is_refused_with_its_cause(x_t, output, cause):
     network = network_of(lambda x_t, t: output(x_t))

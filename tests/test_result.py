@@ -165,6 +165,7 @@ def test_samples_that_are_drawn_again_count_once():
     assert made.ess == 2.5 + 1
     assert made.log_evidence == (-1.0, 0.1)
     assert made.pareto_k == math.inf
+    assert "k-hat inf (above 0.7 for 2 samples), effective sample size 2," in str(made)
 
 
 def test_the_standard_error_of_populations_of_unlike_sizes_is_that_of_their_samples():

@@ -331,7 +331,11 @@ def _check_output(x_0: Any, x_t: Tensor) -> None:
             f"{tuple(x_t.shape)}; E[x_0 | x_t] must have the shape of x_t."
         )
     if x_0.dtype != x_t.dtype:
+        cure = "cast its output back"
+        if x_0.is_complex():
+            cure = "return its real part, or have its two parts as channels of the data"
+        elif x_0.dtype in (torch.float32, torch.float64):
+            cure += f", or sample with dtype={x_0.dtype}"
         raise DenoiserError(
-            f"The denoiser returned {x_0.dtype} for a state of {x_t.dtype}; cast its output back, "
-            f"or sample with dtype={x_0.dtype}."
+            f"The denoiser returned {x_0.dtype} for a state of {x_t.dtype}; {cure}."
         )

@@ -308,8 +308,11 @@ class Result:
         if self.populations:
             ess = sum(one.ess for one in self.first_populations)
             most = max(one.particles for one in self.populations)
+            poor = {i for one in self.populations if one.pareto_k > RELIABLE for i in one.members}
+            where = f" (above {RELIABLE} for {several(len(poor), 'sample')})" if poor else ""
             weights = (
-                f"importance weights: k-hat {self.pareto_k:.2g}, effective sample size {ess:.0f}, "
+                f"importance weights: k-hat {self.pareto_k:.2g}{where}, "
+                f"effective sample size {ess:.0f}, "
                 f"up to {several(most, 'particle')} per trajectory\n"
             )
         again = ""
