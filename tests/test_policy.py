@@ -136,8 +136,8 @@ def test_the_default_chooses_by_the_kind_of_problem_and_says_why(name):
     assert set(expected.split()) <= set(re.findall(r"`(\w+)`", takes))
     for sentence in re.split(r"(?<=\.) ", chosen.reason):
         assert re.fullmatch(r"[A-Z].*[A-Za-z]\.", sentence)
-    bent = constraint is not None and rule == 6 and not chosen.kernels[0].constraint.linear
-    assert ("linearised" in chosen.reason) == bent
+    nonlinear = constraint is not None and rule == 6 and not chosen.kernels[0].constraint.linear
+    assert ("linearised" in chosen.reason) == nonlinear
     if constraint is not None and not constraint.differs:  # the last attempt is judged by it
         judged = chosen.kernels[-1].constraint
         x = torch.randn(64, D, generator=torch.Generator().manual_seed(0))

@@ -237,7 +237,7 @@ def _theirs(
 def rows(records: Sequence[Record]) -> list[Record]:
     """Returns the rows of its table: means over seeds."""
     found = []
-    named = [one | {"name": NAMES[one["task"]](*one["case"])} for one in records]
+    named = [one | {"name": _name(one["task"], *one["case"])} for one in records]
     for (task, case, label), group in grouped(named, "task", "name", "label").items():
         row: Record = {"task": f"{task}{case}", "label": label, "default": label == DEFAULT}
         found.append(row)
@@ -255,23 +255,17 @@ def rows(records: Sequence[Record]) -> list[Record]:
     return found
 
 
-def _poisson_name(n: int, solved: bool, timing: str, form: str) -> str:
-    data = "data solve it" if solved else "data do not"
-    return f" {n} x {n}, {data}, {timing}, {form}"
-
-
-def _burgers_name(speed: float, timing: str) -> str:
-    size = f"{exact_laws.TIMES} x {exact_laws.POINTS}"
-    return f" {size}, {'nonlinear' if speed else 'linear'}, {timing}"
-
-
-NAMES: Mapping[str, Callable[..., str]] = {
-    "Poisson": _poisson_name,
-    "Burgers": _burgers_name,
-    "Darcy": lambda: "",
-    "KS": lambda: "",
-}
-"""What follows the name of a task in tables, for a case of it."""
+def _name(task: str, *case: Any) -> str:
+    """What follows the name of a task in tables, for a case of it."""
+    if task == "Poisson":
+        n, solved, timing, form = case
+        data = "data solve it" if solved else "data do not"
+        return f" {n} x {n}, {data}, {timing}, {form}"
+    if task == "Burgers":
+        speed, timing = case
+        size = f"{exact_laws.TIMES} x {exact_laws.POINTS}"
+        return f" {size}, {'nonlinear' if speed else 'linear'}, {timing}"
+    return ""
 
 
 COLUMNS: Columns = {

@@ -1,6 +1,7 @@
 """The errors and warnings of this library."""
 
 __all__ = [
+    "AS_REAL",
     "CalibrationWarning",
     "ConstraintError",
     "DenoiserError",
@@ -15,6 +16,9 @@ __all__ = [
 import sys
 import warnings
 from typing import Any
+
+AS_REAL = "return its real part, or have real and imaginary parts as channels of the data"
+"""What to do with complex outputs, for states are real."""
 
 
 def safe(text: str) -> str:

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from . import progress
 from .derivatives import CHECKPOINTS
-from .errors import DenoiserError
+from .errors import AS_REAL, DenoiserError
 
 ROUNDS = 2
 """How often a member's own mean is taken anew where members settle."""
@@ -331,11 +331,11 @@ def _check_output(x_0: Any, x_t: Tensor) -> None:
             f"{tuple(x_t.shape)}; E[x_0 | x_t] must have the shape of x_t."
         )
     if x_0.dtype != x_t.dtype:
-        cure = "cast its output back"
+        fix = "cast its output back"
         if x_0.is_complex():
-            cure = "return its real part, or have its two parts as channels of the data"
+            fix = AS_REAL
         elif x_0.dtype in (torch.float32, torch.float64):
-            cure += f", or sample with dtype={x_0.dtype}"
+            fix += f", or sample with dtype={x_0.dtype}"
         raise DenoiserError(
-            f"The denoiser returned {x_0.dtype} for a state of {x_t.dtype}; {cure}."
+            f"The denoiser returned {x_0.dtype} for a state of {x_t.dtype}; {fix}."
         )

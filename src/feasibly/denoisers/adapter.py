@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..derivatives import ordinary
-from ..errors import DenoiserError
+from ..errors import AS_REAL, DenoiserError
 from ..members import current
 from ..schedules import clock as clock_of
 from .base import Posterior
@@ -164,17 +164,17 @@ class Adapter(nn.Module):
         except RuntimeError as error:
             if "type" not in str(error):
                 raise
-            cure = "If it looks up whole steps, pass time=lambda t: (999 * t).round().long()."
+            fix = "If it looks up whole steps, pass time=lambda t: (999 * t).round().long()."
             if self._dtype() is None:
-                cure += (
+                fix += (
                     " If its weights are in float64, pass dtype=torch.float64 to feasibly.sample; "
                     "otherwise cast states and times to the dtype of its weights."
                 )
             else:
-                cure += " Or cast its time embedding and its buffers to the dtype of its weights."
+                fix += " Or cast its time embedding and its buffers to the dtype of its weights."
             raise DenoiserError(
                 f"The network failed on states in {dtype} and times in {time.dtype} ({error}). "
-                f"{cure}"
+                f"{fix}"
             ) from error
         return self._unwrap(result, x_t).to(x_t.dtype)
 
@@ -198,8 +198,7 @@ class Adapter(nn.Module):
             )
         if result.is_complex():
             raise DenoiserError(
-                f"The network returned {result.dtype}, but states are real. Return its real part, "
-                "or have real and imaginary parts as channels of the data."
+                f"The network returned {result.dtype}, but states are real; {AS_REAL}."
             )
         if self.learned_variance and x_t.ndim > 1 and result.shape[1] == 2 * x_t.shape[1]:
             result = result[:, : x_t.shape[1]]
