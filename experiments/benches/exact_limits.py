@@ -158,6 +158,30 @@ def several(product: bool) -> Posterior:
     return Posterior(oracle, constraint, (D,), exact, likeliest(mu, cov), K)
 
 
+def funnel(square: float) -> Posterior:
+    """Neal's funnel in nine dimensions as 41 modes: the logarithm of a scale is nearly standard
+    normal, and given it eight elements are normal, whose sum of squares is known."""
+    D, step, rest = 8, 0.2, 0.2
+    tau = step * torch.arange(-20, 21).double()
+    variance = (2 * tau).exp()
+    mu = torch.nn.functional.pad(tau[:, None], (0, D))
+    cov = torch.cat([one(rest**2).expand(41, 1), variance[:, None].expand(41, D)], dim=1)
+    log_w = -tau.square() / 2
+    log_p = log_w - (square / variance + D * variance.log()) / 2  # of chi-square's density
+
+    def exact(n: int, generator: Generator) -> Tensor:
+        k = torch.multinomial(log_p.softmax(dim=0), n, True, generator=generator)
+        z = torch.randn(n, D + 1, generator=generator, dtype=torch.float64)
+        x = torch.nn.functional.normalize(z[:, 1:]) * math.sqrt(square)
+        return torch.cat([tau[k, None] + rest * z[:, :1], x], dim=1)
+
+    def gap(x: Tensor) -> Tensor:
+        return x[:, 1:].square().sum(dim=1) / square - 1
+
+    oracle = GaussianMixture(log_w.softmax(dim=0), mu, cov.diag_embed(), schedule("vp"))
+    return Posterior(oracle, Equality(gap, ACCURACY**2), (D + 1,), exact)
+
+
 def _problems() -> Iterator[Problem]:
     for name, make, m, kind in (
         ("known-half", partial(known_part, 1), 32, "linear"),
@@ -173,6 +197,7 @@ def _problems() -> Iterator[Problem]:
         ("sparse-4r-noisy", sparse, 4, "linear"),
         ("energy-in-tail", partial(several, False), 1, "curved"),
         ("energy-and-product", partial(several, True), 2, "curved"),
+        ("funnel-neck", partial(funnel, 0.05), 1, "curved"),
     ):
         yield Problem(name, "limits", kind, make, m, members=1024)
 

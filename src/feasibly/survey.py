@@ -25,7 +25,7 @@ from .problem import Problem
 from .progress import current
 from .randomness import MemberNoise, generator
 from .samplers.ancestral import Ancestral
-from .samplers.levels import rounded
+from .samplers.levels import rounded, scale_of
 
 SIZE = 64
 """The number of unconditional samples."""
@@ -175,7 +175,7 @@ class Survey:
             )
         unit = _least_unit(x, problem.ends[0])
         levels = [unit * level for level in (FINE, NARROW, *WIDE)]
-        levels += [_unit(x) * level for level in WIDE if _unit(x) > unit]
+        levels += [scale_of(x) * level for level in WIDE if scale_of(x) > unit]
         some = x[:SOME]
         ids = torch.zeros(len(some), dtype=torch.long, device=problem.device)
         missed, varied = _bends(sampler, some, ids, levels, batch)
@@ -217,7 +217,7 @@ class Survey:
     @property
     def whole(self) -> float:
         """The data's scale over all elements, even where channels are unlike."""
-        return _unit(self.samples)
+        return scale_of(self.samples)
 
     @property
     def widest(self) -> float:
@@ -452,19 +452,13 @@ def _shares(missed: Tensor, varied: Tensor) -> Tensor:
     return share.nan_to_num(math.inf)
 
 
-def _unit(x: Tensor) -> float:
-    """Returns the data's scale. Medians keep it from far and few samples or modes."""
-    centre = x.median(dim=0).values
-    return (x - centre).double().flatten(start_dim=1).square().mean(dim=1).median().sqrt().item()
-
-
 def _least_unit(x: Tensor, lowest: float) -> float:
     """Returns the data's scale, or that of the smallest channel above the lowest noise level, if
     channels are unlike."""
     values = channels(x).values
-    each = [_unit(values[:, k]) for k in range(values.shape[1])]
+    each = [scale_of(values[:, k]) for k in range(values.shape[1])]
     least = min((unit for unit in each if unit > lowest), default=math.inf)
-    return least if max(each) > UNLIKE * least else _unit(x)
+    return least if max(each) > UNLIKE * least else scale_of(x)
 
 
 def times_of(sampler: Ancestral, wanted: Sequence[float], like: Tensor) -> tuple[Tensor, Tensor]:

@@ -224,7 +224,12 @@ USED = {
     ],
     "y is real": [(Observation(waves, [1.0, 2.0], 1e-6), SIX)],
     "y is complex": [(Observation(lambda x: x[:, :2], [1j, 1.0], 1e-6), SIX)],
-    "must return a tensor": [(Decoded(Equality(torch.sin, 1e-6), lambda z: 3), FLAT)],
+    "must return a tensor": [
+        (Decoded(Equality(torch.sin, 1e-6), lambda z: 3), FLAT),
+        (Equality(lambda x: [x.sum(dim=1)], 1e-6), FLAT),
+        (Inequality(lambda x: (x[:, 0], x[:, 1]), 1e-6), FLAT),
+        (Scalar(lambda x: None, 1e-6), FLAT),
+    ],
     r"frames \[0, 5\] are requested": [
         (Decoded(Equality(torch.sin, 1e-6), frames((0, 5))), FLAT[..., None])
     ],

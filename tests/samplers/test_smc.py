@@ -253,9 +253,10 @@ def test_a_violated_value_that_is_flat_comes_after_an_equality(place):
 
 class Told(SMC):
     """SMC that is its own guide, with given weights: `log_h` and `log_ratio` are those of each
-    step and number, with shape (T, K)."""
+    step and number, with shape (T, K). Estimates are the numbers in a unit."""
 
     log_h = log_ratio = torch.zeros(0)
+    unit = 1.0
 
     @property
     def guide(self):
@@ -266,16 +267,20 @@ class Told(SMC):
         anew = step % 2 == 0 or step in self._steps()
         assert (before is None) == anew, "every second step takes gradients, and where some begin"
         slopes = Slopes(x_t[:, None], x_t[:, None], 1.0)
-        return Twist(x_t, 0 * x_t, self.log_h[step][number], (x_t,), slopes)
+        return Twist(self.unit * x_t, 0 * x_t, self.log_h[step][number], (x_t,), slopes)
 
     def proposed(self, mean, std, shift, t, s, randn, values=()):
         return values[0], self.log_ratio[self.index(t)][values[0][:, 0].long()]
 
 
-def test_a_particle_has_the_product_of_its_weights(monkeypatch):
-    """And each sample is drawn in proportion to it. Numbers are those of trajectories, so that
-    nothing is resampled before."""
-    n, steps = 40, 6
+@pytest.mark.parametrize(("scale", "last"), [(10.0, 5), (2.7, 5), (2.6, 6), (0.95, 8), (0.0, 8)])
+def test_a_particle_has_the_product_of_its_weights(monkeypatch, scale, last):
+    """And each sample is drawn in proportion to it, at the last of the steps with gradients whose
+    noise level is above 0.1 of the scale of the estimates. Those may be at 0.511, 0.265 and
+    0.026, and the levels after them are 0.265, 0.098 and 0.005. Numbers are those of trajectories,
+    so that nothing is resampled before."""
+    n, steps = 40, 10
+    monkeypatch.setattr(Told, "unit", scale / 10)  # that of 40 numbers in a row is ten
     monkeypatch.setattr(
         Network, "begin", lambda self, z, t: torch.arange(len(z)).to(z)[:, None].clone()
     )
@@ -283,11 +288,11 @@ def test_a_particle_has_the_product_of_its_weights(monkeypatch):
     monkeypatch.setattr(Told, "log_ratio", randn(steps, n, seed=5) / 4)
     line = Linear(torch.ones(1, 1), torch.zeros(1), tolerance=1e-6)
     prior = Gaussian(torch.zeros(1), torch.eye(1), VE(1e-3, 10.0))
-    kernel = on(Told(steps=steps, particles=1, levels=Levels(drawn=2e-3)), prior, line, (1,))
+    kernel = on(Told(steps=steps, particles=1, levels=Levels(drawn=0.5)), prior, line, (1,))
     assert kernel._steps() == (0, 5)
     start = kernel.begin(MemberNoise(0, range(n), (1,), dtype=torch.float64))
-    assert torch.equal(start.times, kernel.times()[5:])
-    log_w = Told.log_ratio[:5].sum(dim=0) + Told.log_h[5]
+    assert torch.equal(start.times, kernel.times()[steps - 1 :])
+    log_w = Told.log_ratio[:last].sum(dim=0) + Told.log_h[last]
     assert start.population.log_evidence == pytest.approx(
         log_w.logsumexp(dim=0).item() - math.log(n)
     )
@@ -916,8 +921,8 @@ def product(c):
     return law, (w[1] / w.sum()).item()
 
 
-def wide(law, n, **options):
-    kernel = on(SMC(minimize=LAST, **options), TWO, law)
+def wide(law, n, prior=TWO, **options):
+    kernel = on(SMC(minimize=LAST, **options), prior, law)
     result = sampled(kernel, n, (2,))
     assert result.feasible.all()
     told = [one for one in result.warnings if "The importance weights are not reliable" in one]
@@ -938,10 +943,20 @@ def test_where_weights_are_unreliable_they_are_not_shared_and_the_run_says_so():
     """Here the spread is understated by far, and particles are few. Each sample is then drawn of
     a trajectory of its own."""
     law, _ = product(3.0)
-    _, told, about = wide(law, 128, levels=Levels(22.0, INF, 0.04, 0.02), particles=1)
+    levels = Levels(22.0, INF, 0.04, 0.02)
+    _, told, about = wide(law, 128, levels=levels, particles=1)
     assert about.pareto_k > 0.7
     assert len(told) == 1
     assert "particles=4)" in told[0]  # to begin with, before they are doubled
+    assert "data=" not in told[0]
+
+    # what was stated for a wrapped network may be wrong, unless data have told that it is right
+    one = torch.arange(256) % 5 // 3  # shares of 0.6 and 0.4
+    data = CENTRES[one] + WIDTHS[one, None].sqrt() * randn(256, 2)
+    for clean in (None, data.float()):
+        net = feasibly.wrap(lambda x, t: TWO(x, t).mean, "x0", VP(), data=clean)
+        _, told, _ = wide(law, 128, prior=net, levels=levels, particles=1)
+        assert ["wrap(..., data=)" in one for one in told] == [clean is None]
 
 
 def test_modes_of_one_mean_keep_their_weights():
@@ -987,8 +1002,10 @@ def test_a_normal_values_units_change_nothing():
 def test_levels_that_tell_nothing_take_no_gradient_and_higher_ones_no_particles(
     monkeypatch, begun, weighted, drawn
 ):
-    """The run takes what it is expected to, and less than its budget."""
+    """The run takes what it is expected to, and less than its budget, which allows that samples
+    are drawn at the last step."""
     monkeypatch.setattr(smc, "smoothed", lambda log_z: (log_z, 0.0))
+    monkeypatch.setattr(smc, "DRAWN_GIVEN", INF)
     prior = Gaussian(torch.zeros(4).double(), torch.eye(4).double(), LogLogit())
     held = Linear(torch.eye(4)[:1].double(), double([0.5]), tolerance=1e-6)
     spent, levels = Evaluations(), Levels(begun, weighted, drawn, 1.0)

@@ -113,7 +113,10 @@ def check_denoiser(
     except Exception as error:
         if is_exhausted(error):
             raise DenoiserError(exhausted("The denoiser", error, len(x_t))) from error
-        cure = "Check `shape`, `dtype` and `device` against what the network expects"
+        cure = (
+            "Check `shape`, which is that of one sample, `dtype` and `device` against what the "
+            "network expects"
+        )
         raise DenoiserError(
             f"The denoiser failed on a state of shape {_of(x_t)} ({type(error).__name__}: "
             f"{error}). {explained(error) or cure}."

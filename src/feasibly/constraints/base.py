@@ -435,9 +435,19 @@ def real(values: Tensor) -> Tensor:
     return torch.view_as_real(values.resolve_conj()) if values.is_complex() else values
 
 
+def checked(values: Tensor, name: str) -> Tensor:
+    """Refuses values of the function `name` that are no tensor."""
+    if not isinstance(values, Tensor):
+        raise ConstraintError(
+            f"{name} must return a tensor with one row per sample, but returned "
+            f"{type(values).__name__}; join several by torch.stack(..., dim=1)."
+        )
+    return values
+
+
 def ordered(values: Tensor, name: str) -> Tensor:
     """Refuses complex values of the function `name`, which are neither small nor large."""
-    if values.is_complex():
+    if checked(values, name).is_complex():
         raise ConstraintError(
             f"{name} returned complex values, which have no order. Constrain their size (abs) or "
             "their parts (torch.view_as_real)."
@@ -448,7 +458,7 @@ def ordered(values: Tensor, name: str) -> Tensor:
 def rows(values: Tensor, x: Tensor, name: str) -> Tensor:
     """Returns the values of the function `name` for the samples `x`, with shape (B, m). Complex
     ones become two real ones each."""
-    if values.shape[:1] != x.shape[:1]:
+    if checked(values, name).shape[:1] != x.shape[:1]:
         raise ConstraintError(
             f"{name} returned shape {tuple(values.shape)} for {x.shape[0]} samples. Its first "
             "axis must be the batch, so reduce over the other axes only."

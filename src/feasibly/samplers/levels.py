@@ -1,6 +1,6 @@
 r"""The noise levels of sequential Monte Carlo, which follow from the survey."""
 
-__all__ = ["Levels", "ladder", "rounded", "spaced"]
+__all__ = ["DRAWN_GIVEN", "Levels", "ladder", "rounded", "scale_of", "spaced"]
 
 import math
 from typing import Any, NamedTuple
@@ -15,9 +15,10 @@ WIDER = 2.0
 """Particles are weighted from so many times the noise level at which estimates know a component,
 and part from each other at so many times that level."""
 
-DRAWN = 0.05
-"""The noise level at which samples are drawn, in units of the data's scale. Below it, weights vary
-little."""
+DRAWN, DRAWN_GIVEN = 0.05, 0.1
+"""The noise level at which samples are drawn, in units of the data's scale, and the highest in units
+of that of the particles' estimates, which is smaller where a constraint leaves little. Below it,
+weights vary little."""
 
 
 class Levels(NamedTuple):
@@ -27,7 +28,7 @@ class Levels(NamedTuple):
         begun: From here on there are several particles in a trajectory. Above, the constraint
             says nothing.
         weighted: From here on they are weighted and moved.
-        drawn: Here samples are drawn from them.
+        drawn: Here samples are drawn from them, or below where their estimates differ by less.
         spread: The standard deviation of the data.
     """
 
@@ -55,6 +56,15 @@ def ladder(problem: Problem, survey: Any = None) -> Levels:
         drawn=rounded(drawn * survey.scale),
         spread=rounded(max(survey.scale, survey.spread)),
     )
+
+
+def scale_of(x: Tensor) -> float:
+    r"""Returns the scale of samples, with shape (N, \*): the root mean square distance per element
+    of the median sample from the elements' medians. Samples that are NaN are left out; if all are,
+    it is NaN."""
+    apart = (x - x.nanmedian(dim=0).values).flatten(start_dim=1)
+    norms = torch.linalg.vector_norm(apart, dim=1, dtype=torch.float64)
+    return norms.nanmedian().item() / math.sqrt(apart.shape[1])
 
 
 def rounded(value: float) -> float:

@@ -4,7 +4,7 @@ __all__ = ["SMC"]
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -24,7 +24,7 @@ from .ancestral import Ancestral, Last
 from .answers import answers, same
 from .base import Method, Randn, Start, Step, passed
 from .calibrated import CalibratedPPR
-from .levels import Levels, ladder, spaced
+from .levels import DRAWN_GIVEN, Levels, ladder, scale_of, spaced
 from .population import Cloud, Walk, Weighted, drawn, joined, resampled, taken, uniform
 from .ppr import PPR
 from .slopes import LARGE, blocks, mapped
@@ -73,8 +73,9 @@ class SMC(Method):
     half have a Cauchy distribution of scale one around the logarithm of `levels.spread`. Modes
     separate near that level, so that longer steps bias their weights.
 
-    Once, at the noise level `levels.drawn`, the samples are drawn from all particles of the
-    population, by Pareto-smoothed weights. So a mode has its weight, although few trajectories
+    Once, at the noise level `levels.drawn` or below, where the noise is low beside the scale of
+    the estimates too, the samples are drawn from all particles of the population, by
+    Pareto-smoothed weights. So a mode has its weight, although few trajectories
     lead to it. The diagnostic k-hat of the mean weights of trajectories tells whether this can be
     trusted. If it is above 0.7, or if their effective sample size is too small for `error`, each
     trajectory gets as many particles again, up to three times. If k-hat is still too large,
@@ -171,7 +172,8 @@ class SMC(Method):
         nothing = torch.zeros((1, B), dtype=torch.float64, device=noise.device)
         x = self.denoiser.begin(walk.randn(times.new_empty((B, *noise.shape))), times[0])
         free = self.weigh(Cloud(x, nothing, nothing), walk, 0, begun)
-        pool = self._several(free, walk, self.particles * (1 if shared else ALONE))
+        ends = self._ends(walk.renews) if shared else [last]
+        pool, last = self._several(free, walk, self.particles * (1 if shared else ALONE), ends)
         found, smooth, before = None, None, math.nan
         for left in reversed(range(DOUBLINGS + 1) if shared else ()):
             log_z = log_mean(pool.log_w)
@@ -185,7 +187,8 @@ class SMC(Method):
                 found = Weights(list(noise.members), *about)
                 break
             before = k_hat
-            pool = mapped(joined, pool, self._several(free, walk, len(pool.log_w)))
+            again, _ = self._several(free, walk, len(pool.log_w), [last])
+            pool = mapped(joined, pool, again)
         walk = walk._replace(of=walk.of[:n])
         cloud = drawn(pool, smooth, n, walk.randn)
         if self.constraint.noisy is None:
@@ -254,16 +257,24 @@ class SMC(Method):
         """The noise levels, which are chosen when the method is bound."""
         return self.levels or ladder(self.bound_to)
 
-    def _several(self, free: Cloud, walk: Walk, K: int) -> Weighted:
-        """Takes K particles of each trajectory down to where samples are drawn."""
-        begun, last = self._steps()
+    def _several(
+        self, free: Cloud, walk: Walk, K: int, ends: Sequence[int]
+    ) -> tuple[Weighted, int]:
+        """Takes K particles of each trajectory down to where samples are drawn: at the first of
+        some steps whose noise level is low beside the scale of the particles' estimates, or else
+        at the last of them. Returns its number too."""
+        last, _ = self._steps()
         copies = torch.arange(len(free.x), device=free.x.device).repeat(K)
         x, before = mapped(partial(taken, of=copies), (free.x, free.last))
         cloud = Cloud(x, free.log_w.expand(K, -1), free.log_h.expand(K, -1), before)
-        cloud = self.weigh(cloud, walk, begun, last)
+        for end in ends:
+            cloud, last = self.weigh(cloud, walk, last, end), end
+            estimates = cloud.x if cloud.last is None else cloud.last.x_0
+            if self.noise_level(walk.times[end + 1]) <= DRAWN_GIVEN * scale_of(estimates):
+                break
         if not walk.common:
             seen = self.weighted(cloud, walk, last)
-            return seen._replace(twist=seen.twist.only_estimates())
+            return seen._replace(twist=seen.twist.only_estimates()), last
         # the last weights are those of each particle's own derivatives, of as many at a time as
         # are not too large
         x, log_w, log_h, before, _ = cloud
@@ -274,7 +285,7 @@ class SMC(Method):
             for some in blocks(len(x), size)
         ]
         twist = together(parts)
-        return Weighted(x, log_w + twist.log_h.view_as(log_w) - log_h, twist, before)
+        return Weighted(x, log_w + twist.log_h.view_as(log_w) - log_h, twist, before), last
 
     def _walk(self, times: Tensor, noise: MemberNoise, of: Tensor, common: int) -> Walk:
         """Returns what the particles of a population have in common."""
@@ -305,6 +316,11 @@ class SMC(Method):
         begun = sum(level > self.ladder.begun for level in levels[:-1])
         last = sum(level > self.ladder.drawn for level in levels[1:])
         return begun, max(begun, last)
+
+    def _ends(self, renews: Sequence[bool]) -> list[int]:
+        """The numbers of the times at which samples may be drawn: those that take gradients from
+        the noise level `levels.drawn` on."""
+        return [k for k in range(self._steps()[1], len(renews) - 1) if renews[k]]
 
     def _alike(self, noise: MemberNoise) -> tuple[bool, bool, int]:
         """Whether samples have the same conditions, whether they have the same targets too, and
@@ -377,22 +393,27 @@ class SMC(Method):
             )
 
     def budget(self, residuals: int = 1) -> tuple[int, int]:
-        """As :meth:`Method.budget`, if particles are doubled as often as they may be."""
+        """As :meth:`Method.budget`, if particles are doubled as often as they may be, wherever
+        samples are drawn."""
         trajectories = 1 if self.constraint.differs else FEWEST
-        forward, backward = self._cost(residuals, 2**DOUBLINGS, trajectories)
-        return math.ceil(forward), math.ceil(backward)
+        costs = [
+            self._cost(residuals, 2**DOUBLINGS, trajectories, last)
+            for last in self._ends(self._renews(self._common(residuals)))
+        ]
+        forward, backward = (math.ceil(max(each)) for each in zip(*costs, strict=True))
+        return forward, backward
 
     def expected(self, residuals: int = 1) -> tuple[float, float]:
         """As :meth:`Method.expected`, for each of 100 samples."""
-        return self._cost(residuals, 1, 100)
+        return self._cost(residuals, 1, 100, self._steps()[1])
 
-    def _cost(self, residuals: int, times: int, B: int) -> tuple[float, float]:
+    def _cost(self, residuals: int, times: int, B: int, last: int) -> tuple[float, float]:
         """The forward and backward evaluations of each of B trajectories, with so many times the
-        particles."""
+        particles, if samples are drawn at the time with a number."""
         K = self.particles * (ALONE if self.constraint.differs else times)
         inside = self.constraint.equalities is None and self.constraint.noisy is None
         common = self._common(residuals)
-        begun, last = self._steps()
+        begun, _ = self._steps()
         forward, backward = 2.0 + (self.output == "denoised"), 0.0
         renews = self._renews(common)[:-1]
         ends = last == len(renews) - 1  # where samples are drawn before the last step
