@@ -75,11 +75,11 @@ class SMC(Method):
 
     Once, at the noise level `levels.drawn` or below, where the noise is low beside the scale of
     the estimates too, the samples are drawn from all particles of the population, by
-    Pareto-smoothed weights. So a mode has its weight, although few trajectories
-    lead to it. The diagnostic k-hat of the mean weights of trajectories tells whether this can be
-    trusted. If it is above 0.7, or if their effective sample size is too small for `error`, each
-    trajectory gets as many particles again, up to three times. If k-hat is still too large,
-    weights are not shared: each trajectory draws one of its own particles, and the run warns.
+    Pareto-smoothed weights. So a mode has its weight, although few trajectories lead to it. The
+    diagnostic k-hat of the mean weights of trajectories tells whether this can be trusted. If it
+    is above 0.7, or if their effective sample size is too small for `error`, each trajectory gets
+    as many particles again, up to three times. If k-hat is still too large, weights are not
+    shared: each trajectory draws one of its own particles, and the run warns.
 
     A gradient through the denoiser is taken for each value, at every second step. In between,
     :math:`J V` follows from the step before, as for normal data: a value's variance :math:`v`
