@@ -315,7 +315,7 @@ def warn(result: Result, kernels: Sequence[Method]) -> None:
     particles = max(getattr(kernel, "particles", 0) for kernel in kernels)
     more = f"method=SMC(particles={4 * particles}), which starts with four times as many"
     wrapped = kernels[-1].denoiser.denoiser
-    if hasattr(wrapped, "predicts") and wrapped.data_moments is None:
+    if hasattr(wrapped, "predicts") and getattr(wrapped, "data_moments", None) is None:
         more += UNTRIED
     doubted = doubts(result.first_populations, more)
     for sentence in (*complaints(kernels, result.statistics), *doubted):
