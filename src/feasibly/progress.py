@@ -56,8 +56,9 @@ class Progress:
         self.file, self.clock, self.live = file, clock, _is_interactive(file)
         self.done = 0.0
         self._ends, self._names, self._words = [0.0], [""], ""
-        self._start = self._since = clock()
-        self._before, self._pace = 0.0, math.nan  # work done at `since`, and seconds for a unit
+        self._start = clock()
+        # the end of a stage's first evaluation, the work done then, and seconds for a unit
+        self._since, self._before, self._pace = math.nan, 0.0, math.nan
         self._due, self._width = -math.inf, 0
 
     @property
@@ -72,8 +73,9 @@ class Progress:
 
     @property
     def seconds_left(self) -> float:
-        """The time left, at the rate of the current stage; NaN before the first evaluation."""
-        if self.done > self._before:
+        """The time left, at the rate of the current stage after its first evaluation, which also
+        prepares it; at the rate of the stage before until then, and NaN in the first stage."""
+        if not math.isnan(self._since) and self.done > self._before:
             self._pace = (self.clock() - self._since) / (self.done - self._before)
         return self._pace * (self.total - self.done)
 
@@ -90,7 +92,7 @@ class Progress:
         self._names.append(name)
         self._words = ""
         if len(self._ends) == 2:  # a stage: others have another rate
-            self._since, self._before = self.clock(), self.done
+            self._since = math.nan
             self._due = -math.inf
         if self.live:  # a plain line waits for the work
             self.draw()
@@ -110,6 +112,8 @@ class Progress:
     def advance(self, done: float) -> None:
         """Counts work as done."""
         self.done += done
+        if math.isnan(self._since):
+            self._since, self._before = self.clock(), self.done
         if self.done > self._ends[-1]:
             self._move(self.done - self._ends[-1])
         self.draw()
