@@ -49,8 +49,7 @@ METHODS = {
     "TruncatedPPR": samplers.TruncatedPPR(minimize=GaussNewton()),
     "CalibratedPPR": samplers.CalibratedPPR(minimize=GaussNewton()),
     "Rejection": samplers.Rejection(level=0.3, tries=3, minimize=GaussNewton()),
-    # drawn where the last projection converges, in so few steps
-    "SMC": samplers.SMC(particles=3, levels=Levels(drawn=0.2)),
+    "SMC": samplers.SMC(particles=3, spacing="time"),  # so that few steps end at low noise
     "SMC, inside": samplers.SMC(levels=Levels(begun=2.0, drawn=0.0)),
     "PostHoc": samplers.PostHoc(),
     "Ancestral": samplers.Ancestral(),

@@ -943,7 +943,7 @@ def test_where_weights_are_unreliable_they_are_not_shared_and_the_run_says_so():
     """Here the spread is understated by far, and particles are few. Each sample is then drawn of
     a trajectory of its own."""
     law, _ = product(3.0)
-    levels = Levels(22.0, INF, 0.04, 0.02)
+    levels = Levels(22.0, INF, 0.04, 0.005)
     _, told, about = wide(law, 128, levels=levels, particles=1)
     assert about.pareto_k > 0.7
     assert len(told) == 1
